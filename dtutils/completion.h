@@ -1,0 +1,66 @@
+// Completions: how the data path reports, on every transport in the same way.
+#ifndef CARIAMA_DTUTILS_COMPLETION_H_
+#define CARIAMA_DTUTILS_COMPLETION_H_
+
+#include <cstdint>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "dtutils/export.h"
+
+namespace cariama {
+
+// Why an operation ended. Anything but kSuccess moved the queue pair to the error state: what is
+// outstanding on it and what is posted later completes with kFlushed until repair().
+enum class CompletionStatus : uint8_t {
+  kSuccess,
+  kLocalLength,      // the message is longer than the receive buffers posted for it (receiver's side)
+  kLocalOperation,   // the work request is inconsistent with the queue pair
+  kLocalProtection,  // a local key is wrong, or a segment leaves its region
+  kFlushed,          // not executed: the queue pair was or went into the error state
+  kRemoteAccess,     // the remote key is wrong, revoked, too short, or lacks the access
+  kRemoteInvalid,    // the target refused: misaligned atomic, receive buffer too small
+  kRemoteOperation,  // the target failed to execute it
+  kRetryExceeded,    // the peer does not answer: dead, gone or unreachable
+  kReceiverNotReady, // the peer posted no receive in time
+  kPeerDied,         // the peer process is known to have ended
+  kUnknown,          // the device reported something else, see vendor_error
+};
+
+// What completed.
+enum class CompletionKind : uint8_t {
+  kSend,
+  kWrite,  // with or without immediate
+  kRead,
+  kFetchAdd,
+  kCompareSwap,
+  kReceive,           // a SEND arrived
+  kReceiveImmediate,  // a WRITE_WITH_IMM arrived: its data is in place
+};
+
+// Plain data. When status is not kSuccess, only id, status, queue_pair and vendor_error mean something.
+struct Completion {
+  uint64_t id = 0;  // of the work request or receive request
+  CompletionStatus status = CompletionStatus::kUnknown;
+  CompletionKind kind = CompletionKind::kSend;
+  bool has_immediate = false;
+  uint32_t immediate = 0;     // host byte order
+  uint32_t bytes = 0;         // received, for kReceive and kReceiveImmediate
+  uint32_t queue_pair = 0;    // number() of the local queue pair
+  uint32_t vendor_error = 0;  // the device's own code, for the log
+};
+static_assert(sizeof(Completion) <= 32);
+
+// The name of a status or kind in words ("remote access error", "RDMA READ").
+[[nodiscard]] CARIAMA_DTUTILS_EXPORT std::string_view status_name(CompletionStatus status);
+[[nodiscard]] CARIAMA_DTUTILS_EXPORT std::string_view kind_name(CompletionKind kind);
+
+// The Status for a completion of an operation towards `peer` (the label given to connect()): OK, or a
+// sentence with operation, peer, reason and remedy, and its scope. kPeerDied, kRetryExceeded and
+// kFlushed give UNAVAILABLE.
+[[nodiscard]] CARIAMA_DTUTILS_EXPORT absl::Status to_status(const Completion& completion,
+                                                            std::string_view peer);
+
+}  // namespace cariama
+
+#endif  // CARIAMA_DTUTILS_COMPLETION_H_
