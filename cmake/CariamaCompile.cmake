@@ -1,0 +1,43 @@
+# Compiler and linker settings of every target of the project. They are directory-wide and reach
+# nobody who uses the installed package: that sees only C++20 and the include folder.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Release, RelWithDebInfo or Debug" FORCE)
+endif()
+
+add_compile_options(-Wall -Wextra)
+if(CARIAMA_WERROR)
+  add_compile_options(-Werror)
+endif()
+
+# What makes a shared library as fast as a static one: calls within the library are direct (hidden
+# visibility, no interposition), calls into others go through one GOT load instead of a PLT stub.
+# The per-message paths are inline in headers or virtual, so neither goes through the dynamic linker.
+add_compile_options(-fno-semantic-interposition -fno-plt)
+
+# The build-id is part of the identity of an invocable function, so it is not left to the
+# distribution's compiler to emit one.
+add_link_options(-Wl,--build-id -Wl,--as-needed)
+
+if(CARIAMA_SANITIZE)
+  # Frames and line numbers in reports; the first report ends the program, so that a test fails.
+  add_compile_options(-fsanitize=${CARIAMA_SANITIZE} -fno-sanitize-recover=all
+                      -fno-omit-frame-pointer -g1)
+  add_link_options(-fsanitize=${CARIAMA_SANITIZE})
+else()
+  add_link_options(-Wl,--no-undefined)
+endif()
+
+if(CARIAMA_FUZZ)
+  if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    message(FATAL_ERROR "CARIAMA_FUZZ needs libFuzzer: configure with CMAKE_CXX_COMPILER=clang++")
+  endif()
+  add_compile_options(-fsanitize=fuzzer-no-link)
+endif()

@@ -1,0 +1,122 @@
+# cariama_add_layer(NAME
+#   [LAYERS lower...]            layers it stands on
+#   [PACKAGES package...]        find_package() names of what its public headers need
+#   [PRIVATE_PACKAGES package...]  ... and of what only its implementation needs
+#   [PUBLIC target...]           targets of PACKAGES to link
+#   [PRIVATE target...]          targets of PRIVATE_PACKAGES to link
+#   [PC_REQUIRES module...]      pkg-config names of PUBLIC
+#   [PC_PRIVATE flag...]         what a static link needs besides, as pkg-config Libs.private
+#   [PC_REQUIRES_PRIVATE module...]  ... and as pkg-config modules
+#   [PUBLIC_HEADERS path...])    public headers that are not directly in the layer's folder
+#
+# Makes from every NAME/**/*.cc:
+#   cariama::NAME           the library, installed, component NAME of find_package(Cariama) and
+#                           cariama-NAME.pc. Its public headers are NAME/*.h and PUBLIC_HEADERS.
+#   cariama::NAME_internal  the same objects as an archive: for tests, which may use what the
+#                           library does not export. Not installed.
+include(CMakePackageConfigHelpers)
+
+function(cariama_add_layer name)
+  cmake_parse_arguments(arg "" "" "LAYERS;PACKAGES;PRIVATE_PACKAGES;PUBLIC;PRIVATE;PC_REQUIRES;PC_PRIVATE;PC_REQUIRES_PRIVATE;PUBLIC_HEADERS" ${ARGN})
+  set(target cariama_${name})
+
+  foreach(package IN LISTS arg_PACKAGES arg_PRIVATE_PACKAGES)
+    find_package(${package} REQUIRED)
+  endforeach()
+
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.cc")
+  file(GLOB headers CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.h")
+  foreach(header IN LISTS arg_PUBLIC_HEADERS)
+    if(IS_ABSOLUTE "${header}")
+      list(APPEND headers "${header}")
+    else()
+      list(APPEND headers "${CMAKE_CURRENT_SOURCE_DIR}/${header}")
+    endif()
+  endforeach()
+
+  add_library(${target}_objects OBJECT ${sources})
+  add_library(${target} $<TARGET_OBJECTS:${target}_objects>)
+  add_library(${target}_internal STATIC EXCLUDE_FROM_ALL $<TARGET_OBJECTS:${target}_objects>)
+  add_library(cariama::${name} ALIAS ${target})
+  add_library(cariama::${name}_internal ALIAS ${target}_internal)
+
+  # Debian's Abseil headers are not clean under -Wextra: as an imported target they are system headers.
+  foreach(part IN ITEMS "${target}_objects" "${target}" "${target}_internal")
+    target_compile_features(${part} PUBLIC cxx_std_20)
+    target_include_directories(${part} PUBLIC
+      "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>"
+      "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/cariama>")
+    target_link_libraries(${part} PUBLIC ${arg_PUBLIC} PRIVATE ${arg_PRIVATE})
+  endforeach()
+  foreach(lower IN LISTS arg_LAYERS)
+    target_link_libraries(${target}_objects PUBLIC cariama::${lower})
+    target_link_libraries(${target} PUBLIC cariama::${lower})
+    target_link_libraries(${target}_internal PUBLIC cariama::${lower}_internal)
+  endforeach()
+
+  # While the major version is 0, every minor version may break the ABI.
+  set_target_properties(${target} PROPERTIES
+    EXPORT_NAME ${name}
+    VERSION ${PROJECT_VERSION}
+    SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+
+  target_sources(${target} PUBLIC FILE_SET HEADERS BASE_DIRS "${PROJECT_SOURCE_DIR}" FILES ${headers})
+  install(TARGETS ${target} EXPORT cariama-${name}
+    LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}"
+    ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}"
+    FILE_SET HEADERS DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/cariama")
+  install(EXPORT cariama-${name} NAMESPACE cariama:: FILE cariama-${name}.cmake
+    DESTINATION "${CMAKE_INSTALL_LIBDIR}/cmake/Cariama")
+
+  # pkg-config
+  list(TRANSFORM arg_LAYERS PREPEND cariama- OUTPUT_VARIABLE pc_layers)
+  list(JOIN arg_PC_PRIVATE " " pc_libs_private)
+  list(JOIN arg_PC_REQUIRES_PRIVATE " " pc_requires_private)
+  set(pc_requires ${pc_layers} ${arg_PC_REQUIRES})
+  list(JOIN pc_requires " " pc_requires)
+  set(pc_libs "")
+  if(NOT BUILD_SHARED_LIBS)  # an archive brings nothing along: what it needs is linked by all
+    string(APPEND pc_requires " ${pc_requires_private}")
+    set(pc_libs " ${pc_libs_private}")
+    set(pc_requires_private "")
+    set(pc_libs_private "")
+  endif()
+  set(pc_name cariama-${name})
+  # Relative to the .pc file, so that an installed tree may be moved.
+  file(RELATIVE_PATH pc_to_prefix "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
+  configure_file("${PROJECT_SOURCE_DIR}/cmake/cariama-layer.pc.in"
+                 "${PROJECT_BINARY_DIR}/cariama-${name}.pc" @ONLY)
+  install(FILES "${PROJECT_BINARY_DIR}/cariama-${name}.pc"
+          DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
+
+  # What CariamaConfig.cmake has to know about the component.
+  set(packages ${arg_PACKAGES})
+  if(NOT BUILD_SHARED_LIBS)
+    list(APPEND packages ${arg_PRIVATE_PACKAGES})
+  endif()
+  list(REMOVE_DUPLICATES packages)
+  set_property(GLOBAL APPEND PROPERTY CARIAMA_LAYERS ${name})
+  set_property(GLOBAL APPEND_STRING PROPERTY CARIAMA_COMPONENTS
+    "set(_cariama_${name}_layers \"${arg_LAYERS}\")\nset(_cariama_${name}_packages \"${packages}\")\n")
+endfunction()
+
+# Installs what belongs to no single layer. Call it once, after all layers.
+function(cariama_install_package)
+  get_property(layers GLOBAL PROPERTY CARIAMA_LAYERS)
+  get_property(components GLOBAL PROPERTY CARIAMA_COMPONENTS)
+  set(where "${CMAKE_INSTALL_LIBDIR}/cmake/Cariama")
+  configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/CariamaConfig.cmake.in"
+    "${PROJECT_BINARY_DIR}/CariamaConfig.cmake" INSTALL_DESTINATION "${where}"
+    NO_SET_AND_CHECK_MACRO)
+  # Compatible within a minor version while the major version is 0, as the SOVERSION says.
+  write_basic_package_version_file("${PROJECT_BINARY_DIR}/CariamaConfigVersion.cmake"
+    COMPATIBILITY SameMinorVersion)
+  install(FILES "${PROJECT_BINARY_DIR}/CariamaConfig.cmake"
+                "${PROJECT_BINARY_DIR}/CariamaConfigVersion.cmake"
+                "${PROJECT_SOURCE_DIR}/cmake/FindIBVerbs.cmake"
+                "${PROJECT_SOURCE_DIR}/cmake/FindNUMA.cmake" DESTINATION "${where}")
+  install(FILES "${PROJECT_SOURCE_DIR}/cariama.h"
+          DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/cariama")
+  install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" "${PROJECT_SOURCE_DIR}/README.md"
+          DESTINATION "${CMAKE_INSTALL_DOCDIR}")
+endfunction()
