@@ -38,7 +38,8 @@ enum class CompletionKind : uint8_t {
   kReceiveImmediate,  // a WRITE_WITH_IMM arrived: its data is in place
 };
 
-// Plain data. When status is not kSuccess, only id, status, queue_pair and vendor_error mean something.
+// Plain data. When status is not kSuccess, only id, status, kind, queue_pair and vendor_error mean
+// something. (kind of a receive that failed is kReceive.)
 struct Completion {
   uint64_t id = 0;  // of the work request or receive request
   CompletionStatus status = CompletionStatus::kUnknown;

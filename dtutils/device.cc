@@ -1,0 +1,75 @@
+#include "dtutils/device.h"
+
+#include <cstdlib>
+#include <string>
+
+#include "dtutils/error.h"
+#include "dtutils/shm/shm_device.h"
+#include "dtutils/verbs/verbs_device.h"
+
+namespace cariama {
+namespace {
+
+absl::Status not_made_here(Transport transport, std::string_view how) {
+  std::string what("open_device cannot make a ");
+  what.append(transport_name(transport)).append(" device");
+  return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation, what, how);
+}
+
+// What the options and the environment ask for; nothing if they leave it open.
+absl::StatusOr<std::optional<Transport>> requested_transport(const DeviceOptions& options) {
+  if (options.transport.has_value()) return options.transport;
+  if (const char* text = std::getenv("CARIAMA_TRANSPORT"); text != nullptr && *text != '\0') {
+    for (const Transport transport : {Transport::kVerbs, Transport::kShm}) {
+      if (transport_name(transport) == text) return std::optional(transport);
+    }
+    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kProcess,
+                      std::string("CARIAMA_TRANSPORT is '").append(text).append("'"),
+                      "set it to 'verbs' or 'shm', or unset it");
+  }
+  // Whoever names a card, a port or a GID wants that card and not a substitute.
+  if (!options.name.empty() || options.port.has_value() || options.gid_index.has_value()) {
+    return std::optional(Transport::kVerbs);
+  }
+  if (const char* name = std::getenv("CARIAMA_DEVICE"); name != nullptr && *name != '\0') {
+    return std::optional(Transport::kVerbs);
+  }
+  return std::optional<Transport>();
+}
+
+}  // namespace
+
+std::string_view transport_name(Transport transport) {
+  switch (transport) {
+    case Transport::kVerbs:
+      return "verbs";
+    case Transport::kShm:
+      return "shm";
+    case Transport::kSim:
+      return "sim";
+    case Transport::kFault:
+      return "fault";
+  }
+  return "unknown";
+}
+
+absl::StatusOr<std::shared_ptr<Device>> open_device(const DeviceOptions& options) {
+  const absl::StatusOr<std::optional<Transport>> requested = requested_transport(options);
+  if (!requested.ok()) return requested.status();
+  const Transport transport = requested->has_value()                        ? **requested
+                              : has_active_verbs_port(list_verbs_devices()) ? Transport::kVerbs
+                                                                            : Transport::kShm;
+  switch (transport) {
+    case Transport::kVerbs:
+      return open_verbs_device(options);
+    case Transport::kShm:
+      return open_shm_device();
+    case Transport::kSim:
+      return not_made_here(transport, "make a SimFabric (dtutils/sim/sim_fabric.h)");
+    case Transport::kFault:
+      return not_made_here(transport, "decorate a device (dtutils/fault/fault_device.h)");
+  }
+  return not_made_here(transport, "ask for verbs or shm");
+}
+
+}  // namespace cariama

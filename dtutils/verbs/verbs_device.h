@@ -1,0 +1,71 @@
+// The verbs transport: libibverbs on InfiniBand, RoCE and soft-RoCE, by reliable connections.
+//
+// Programs use open_device() (device.h). What is here serves those that show or choose devices
+// (cariama-info), and needs no libibverbs header.
+//
+// Environment, besides what DeviceOptions names:
+//   CARIAMA_VERBS_IN_ORDER=none|writes|bytes   what QueuePair::write_order() answers, in place of
+//   the
+//       device's own answer (ibv_query_qp_data_in_order). For testing the paths that poll memory on
+//       devices that promise nothing; with real data it is a lie unless the device keeps it.
+#ifndef CARIAMA_DTUTILS_VERBS_VERBS_DEVICE_H_
+#define CARIAMA_DTUTILS_VERBS_VERBS_DEVICE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "dtutils/device.h"
+#include "dtutils/export.h"
+
+namespace cariama {
+
+// One entry of a port's GID table.
+struct VerbsGidInfo {
+  uint32_t index = 0;
+  std::string type;        // "IB", "RoCE v1", "RoCE v2"
+  std::string text;        // "fe80::5054:ff:fe77:1", "::ffff:10.77.0.1"
+  std::string net_device;  // "eth0", or "" when the device has none
+};
+
+struct VerbsPortInfo {
+  uint32_t number = 0;
+  bool active = false;
+  std::string state;       // "ACTIVE", "DOWN", "INIT", "ARMED", "ACTIVE_DEFER"
+  std::string link_layer;  // "Ethernet", "InfiniBand"
+  uint32_t lid = 0;        // 0 on Ethernet
+  uint32_t mtu = 0;        // bytes
+  uint64_t max_message = 0;
+  std::vector<VerbsGidInfo> gids;
+};
+
+struct VerbsDeviceInfo {
+  std::string name;      // "mlx5_0", "rxe0"
+  std::string firmware;  // as the device words it
+  int numa_node = -1;
+  bool usable = false;  // false: it could not be opened, or needs a connection manager (iWARP)
+  std::string reason;   // why it is not usable, with the remedy
+  DeviceLimits limits;  // of its first active port; max_inline is 0: only open_device() measures it
+  std::vector<VerbsPortInfo> ports;
+};
+
+// The RDMA devices of this machine, in the order of libibverbs. Empty without any, also without the
+// kernel's RDMA support. Opens each device for a moment (system calls). Thread-safe.
+[[nodiscard]] CARIAMA_DTUTILS_EXPORT std::vector<VerbsDeviceInfo> list_verbs_devices();
+
+// Whether some device has an active port and can be used: what open_device({}) goes by.
+[[nodiscard]] CARIAMA_DTUTILS_EXPORT bool has_active_verbs_port(
+    const std::vector<VerbsDeviceInfo>& devices);
+
+// Opens a device, chosen as DeviceOptions says (its field `transport` is not looked at).
+// Errors: NOT_FOUND (no such device, port or GID index: lists what there is), FAILED_PRECONDITION
+// (the port is not active), PERMISSION_DENIED, INVALID_ARGUMENT (a malformed environment variable).
+[[nodiscard]] CARIAMA_DTUTILS_EXPORT absl::StatusOr<std::shared_ptr<Device>> open_verbs_device(
+    const DeviceOptions& options);
+
+}  // namespace cariama
+
+#endif  // CARIAMA_DTUTILS_VERBS_VERBS_DEVICE_H_
