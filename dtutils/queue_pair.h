@@ -116,11 +116,20 @@ struct PostResult {
 // How data of one WRITE, and of successive WRITEs of one queue pair, becomes visible to loads of the
 // target's CPU. A completed WRITE_WITH_IMM or SEND is always preceded by all earlier WRITEs.
 enum class ArrivalOrder : uint8_t {
-  kNone,       // only completions order anything: use WRITE_WITH_IMM
-  kWrites,     // WRITEs become visible in the order of posting; bytes within one in any order. An
-               // aligned 8-byte WRITE is visible whole
-  kBytes,      // in addition, bytes within one WRITE become visible in ascending order of address
+  kNone,         // only completions order anything: use WRITE_WITH_IMM
+  kWrites,       // WRITEs become visible in the order of posting; bytes within one in any order. An
+                 // aligned 8-byte WRITE is visible whole
+  kBytes,        // in addition, bytes within one WRITE become visible in ascending order of address
+  kWithinWrite,  // bytes within one WRITE in ascending order of address, but nothing is said of one
+                 // WRITE and the next: all that ibv_query_qp_data_in_order(3) promises
 };
+// What a poller may rely on: that the last byte of a WRITE comes last; that a later WRITE comes later.
+[[nodiscard]] constexpr bool orders_bytes(ArrivalOrder order) {
+  return order == ArrivalOrder::kBytes || order == ArrivalOrder::kWithinWrite;
+}
+[[nodiscard]] constexpr bool orders_writes(ArrivalOrder order) {
+  return order == ArrivalOrder::kWrites || order == ArrivalOrder::kBytes;
+}
 
 // What the queue pair has after the device's limits were applied; negotiated with the peer's at
 // connect() (each the smaller of both ends where the peer matters). Sizes in bytes.
@@ -137,9 +146,9 @@ struct QueuePairLimits {
 
 // What a queue pair is asked to be. The device may give more or less: limits() tells.
 struct QueuePairOptions {
-  std::shared_ptr<CompletionQueue> send_completions;     // required
-  std::shared_ptr<CompletionQueue> receive_completions;  // required; may be the same
-  std::shared_ptr<SharedReceiveQueue> shared_receives;   // optional: then receive_depth is unused
+  std::shared_ptr<CompletionQueue> send_completions{};     // required
+  std::shared_ptr<CompletionQueue> receive_completions{};  // required; may be the same
+  std::shared_ptr<SharedReceiveQueue> shared_receives{};   // optional: then receive_depth is unused
   uint32_t send_depth = 1024;
   uint32_t receive_depth = 128;
   uint32_t max_send_segments = 4;
