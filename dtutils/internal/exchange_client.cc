@@ -1,0 +1,163 @@
+#include "dtutils/internal/exchange_client.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "dtutils/error.h"
+
+namespace cariama::internal {
+namespace {
+
+// The store reads at all times, so a put that cannot be handed over for this long never will be.
+constexpr std::chrono::seconds kPutTimeout{30};
+
+absl::Status invalid(const std::string& what) {
+  return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation, what);
+}
+
+absl::Status store_gone(const std::string& operation) {
+  return make_error(absl::StatusCode::kUnavailable, ErrorScope::kProcess,
+                    absl::StrCat(operation, ": the process that serves the exchange is gone"));
+}
+
+absl::Status answer_to_status(const ExchangeMessage& answer, const std::string& operation) {
+  return make_error(static_cast<absl::StatusCode>(answer.code), ErrorScope::kPeer,
+                    absl::StrCat(operation, ": ", answer.value));
+}
+
+}  // namespace
+
+ExchangeClient::ExchangeClient(int socket, int rank, std::vector<std::string> labels)
+    : socket_(socket), rank_(rank), labels_(std::move(labels)) {}
+
+ExchangeClient::~ExchangeClient() { close(socket_); }
+
+absl::Status ExchangeClient::breaks(absl::Status status) {
+  broken_ = status;
+  return status;
+}
+
+absl::Status ExchangeClient::wait(short events, Deadline deadline, const std::string& operation) {
+  while (true) {
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+    pollfd entry{socket_, events, 0};
+    const int milliseconds =
+        static_cast<int>(std::clamp<int64_t>(left.count(), 0, static_cast<int64_t>(INT_MAX)));
+    const int ready = poll(&entry, 1, milliseconds);
+    if (ready > 0) return absl::OkStatus();
+    if (ready < 0 && errno != EINTR)
+      return make_errno_error(errno, ErrorScope::kProcess, operation);
+    if (left.count() <= 0) {
+      return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kOperation,
+                        absl::StrCat(operation, ": nothing came before the deadline"));
+    }
+  }
+}
+
+absl::Status ExchangeClient::send(const ExchangeMessage& message, Deadline deadline,
+                                  const std::string& operation) {
+  if (!broken_.ok()) return broken_;
+  std::string bytes;
+  encode(message, bytes);
+  size_t sent = 0;
+  while (sent < bytes.size()) {
+    const ssize_t count =
+        ::send(socket_, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (count > 0) {
+      sent += static_cast<size_t>(count);
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      absl::Status ready = wait(POLLOUT, deadline, operation);
+      // Half a message is on its way: nothing can follow it.
+      if (!ready.ok()) return sent == 0 ? ready : breaks(std::move(ready));
+    } else if (errno != EINTR) {
+      return breaks(store_gone(operation));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ExchangeMessage> ExchangeClient::receive(uint64_t request, Deadline deadline,
+                                                        const std::string& operation) {
+  if (!broken_.ok()) return broken_;
+  while (true) {
+    absl::StatusOr<std::optional<ExchangeMessage>> message = decoder_.next();
+    if (!message.ok()) return breaks(message.status());
+    if (message->has_value()) {
+      ExchangeMessage& answer = **message;
+      if (answer.request == request) return std::move(answer);
+      if (fence_request_ == answer.request) fence_answer_ = std::move(answer);
+      continue;
+    }
+    if (absl::Status ready = wait(POLLIN, deadline, operation); !ready.ok()) return ready;
+    char chunk[16384];
+    const ssize_t count = recv(socket_, chunk, sizeof chunk, MSG_DONTWAIT);
+    if (count > 0) {
+      decoder_.append({chunk, static_cast<size_t>(count)});
+    } else if (count == 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)) {
+      return breaks(store_gone(operation));
+    }
+  }
+}
+
+absl::Status ExchangeClient::put(std::string_view key, std::string_view value) {
+  if (key.size() > kMaxKey || value.size() > kMaxValue) {
+    return invalid(absl::StrCat("put of a key of ", key.size(), " bytes with a value of ",
+                                value.size(), ": at most ", kMaxKey, " and ", kMaxValue, " fit"));
+  }
+  ExchangeMessage message;
+  message.type = ExchangeType::kPut;
+  message.key = key;
+  message.value = value;
+  return send(message, std::chrono::steady_clock::now() + kPutTimeout,
+              absl::StrCat("put of '", message.key, "'"));
+}
+
+absl::StatusOr<std::string> ExchangeClient::get(int rank, std::string_view key, Deadline deadline) {
+  if (rank < 0 || rank >= size()) {
+    return invalid(absl::StrCat("get from rank ", rank, ": there are ranks 0 to ", size() - 1));
+  }
+  if (key.size() > kMaxKey) {
+    return invalid(absl::StrCat("get of a key of ", key.size(), " bytes: at most ", kMaxKey));
+  }
+  ExchangeMessage message;
+  message.type = ExchangeType::kGet;
+  message.request = ++last_request_;
+  message.rank = static_cast<uint32_t>(rank);
+  message.key = key;
+  const std::string operation = absl::StrCat("get of '", message.key, "' from ", labels_[rank]);
+  if (absl::Status status = send(message, deadline, operation); !status.ok()) return status;
+  absl::StatusOr<ExchangeMessage> answer = receive(message.request, deadline, operation);
+  if (!answer.ok()) return answer.status();
+  if (answer->type == ExchangeType::kValue) return std::move(answer->value);
+  return answer_to_status(*answer, operation);
+}
+
+absl::Status ExchangeClient::fence(Deadline deadline) {
+  const std::string operation = absl::StrCat("fence of ", size(), " processes");
+  if (!fence_request_) {
+    ExchangeMessage message;
+    message.type = ExchangeType::kFence;
+    message.request = ++last_request_;
+    if (absl::Status status = send(message, deadline, operation); !status.ok()) return status;
+    fence_request_ = message.request;
+  }
+  if (!fence_answer_) {
+    absl::StatusOr<ExchangeMessage> answer = receive(*fence_request_, deadline, operation);
+    if (!answer.ok()) return answer.status();
+    fence_answer_ = *std::move(answer);
+  }
+  const ExchangeMessage answer = *std::exchange(fence_answer_, std::nullopt);
+  fence_request_.reset();
+  if (answer.type == ExchangeType::kFenceDone) return absl::OkStatus();
+  return answer_to_status(answer, operation);
+}
+
+}  // namespace cariama::internal

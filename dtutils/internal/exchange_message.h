@@ -1,0 +1,71 @@
+// The messages between a process and the store of its process group, and their form on a stream.
+//
+// A message is a 32-byte header, the key, and the value; integers are little-endian:
+//
+//   0 magic u32 | 4 type u8 | 5 zero u8[3] | 8 request u64 | 16 rank u32 | 20 code u32 |
+//   24 key length u32 | 28 value length u32
+//
+// The decoder believes nothing: every field is checked before it is used, and memory grows only
+// with bytes that have really arrived.
+#ifndef CARIAMA_DTUTILS_INTERNAL_EXCHANGE_MESSAGE_H_
+#define CARIAMA_DTUTILS_INTERNAL_EXCHANGE_MESSAGE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "dtutils/export.h"
+
+namespace cariama::internal {
+
+enum class ExchangeType : uint8_t {
+  // To the store:
+  kPut = 1,    // key, value
+  kGet = 2,    // request, rank, key
+  kFence = 3,  // request
+  // From the store:
+  kValue = 4,      // request, value
+  kFenceDone = 5,  // request
+  kError = 6,      // request, code (an absl::StatusCode), value (text)
+};
+
+struct ExchangeMessage {
+  ExchangeType type = ExchangeType::kPut;
+  uint64_t request = 0;  // names a kGet or kFence in its answer
+  uint32_t rank = 0;
+  uint32_t code = 0;
+  std::string key;
+  std::string value;
+
+  friend bool operator==(const ExchangeMessage&, const ExchangeMessage&) = default;
+};
+
+inline constexpr size_t kExchangeHeaderBytes = 32;
+
+// Appends the message's bytes to `out`. Precondition: key and value are within Exchange's limits.
+CARIAMA_DTUTILS_EXPORT void encode(const ExchangeMessage& message, std::string& out);
+
+// Cuts a stream of bytes into messages.
+class CARIAMA_DTUTILS_EXPORT ExchangeDecoder {
+ public:
+  // Takes the next bytes of the stream, in pieces of any size.
+  void append(std::string_view bytes) { buffer_.append(bytes); }
+
+  // The next whole message, nothing if more bytes are needed, or INVALID_ARGUMENT if the stream is
+  // malformed; then it stays so, since there is no telling where the next message starts.
+  [[nodiscard]] absl::StatusOr<std::optional<ExchangeMessage>> next();
+
+  // Bytes that have been taken but belong to no message yet.
+  [[nodiscard]] size_t pending_bytes() const { return buffer_.size() - consumed_; }
+
+ private:
+  std::string buffer_;
+  size_t consumed_ = 0;
+};
+
+}  // namespace cariama::internal
+
+#endif  // CARIAMA_DTUTILS_INTERNAL_EXCHANGE_MESSAGE_H_

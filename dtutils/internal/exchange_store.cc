@@ -1,0 +1,109 @@
+#include "dtutils/internal/exchange_store.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "dtutils/error.h"
+
+namespace cariama::internal {
+
+ExchangeStore::ExchangeStore(std::vector<std::string> labels) {
+  ranks_.resize(labels.size());
+  for (size_t i = 0; i < labels.size(); ++i) ranks_[i].label = std::move(labels[i]);
+}
+
+ExchangeStore::Reply ExchangeStore::error_reply(int to, uint64_t request, const Rank& culprit) {
+  ExchangeMessage message;
+  message.type = ExchangeType::kError;
+  message.request = request;
+  message.code = static_cast<uint32_t>(absl::StatusCode::kUnavailable);
+  message.value = absl::StrCat(culprit.label, " ", *culprit.ended);
+  return {to, std::move(message)};
+}
+
+absl::Status ExchangeStore::handle(int rank, ExchangeMessage message, std::vector<Reply>& replies) {
+  Rank& sender = ranks_[rank];
+  switch (message.type) {
+    case ExchangeType::kPut: {
+      for (int other = 0; other < static_cast<int>(ranks_.size()); ++other) {
+        std::optional<Waiter>& get = ranks_[other].get;
+        if (!get || get->rank != rank || get->key != message.key) continue;
+        ExchangeMessage answer;
+        answer.type = ExchangeType::kValue;
+        answer.request = get->request;
+        answer.value = message.value;
+        replies.push_back({other, std::move(answer)});
+        get.reset();
+      }
+      values_[{rank, std::move(message.key)}] = std::move(message.value);
+      return absl::OkStatus();
+    }
+
+    case ExchangeType::kGet: {
+      if (message.rank >= ranks_.size()) break;
+      const int owner = static_cast<int>(message.rank);
+      sender.get.reset();  // one that it gave up
+      const auto found = values_.find({owner, message.key});
+      if (found != values_.end()) {
+        ExchangeMessage answer;
+        answer.type = ExchangeType::kValue;
+        answer.request = message.request;
+        answer.value = found->second;
+        replies.push_back({rank, std::move(answer)});
+      } else if (ranks_[owner].ended) {
+        replies.push_back(error_reply(rank, message.request, ranks_[owner]));
+      } else {
+        sender.get = Waiter{message.request, owner, std::move(message.key)};
+      }
+      return absl::OkStatus();
+    }
+
+    case ExchangeType::kFence:
+      if (sender.fence) break;
+      sender.fence = message.request;
+      check_fence(replies);
+      return absl::OkStatus();
+
+    default:
+      break;
+  }
+  return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kPeer,
+                    absl::StrCat(sender.label, " sent a message that makes no sense here, type ",
+                                 static_cast<int>(message.type)));
+}
+
+void ExchangeStore::rank_ended(int rank, std::string how, std::vector<Reply>& replies) {
+  Rank& gone = ranks_[rank];
+  gone.ended = std::move(how);
+  if (!first_ended_) first_ended_ = rank;
+  gone.fence.reset();
+  gone.get.reset();
+  for (int other = 0; other < static_cast<int>(ranks_.size()); ++other) {
+    std::optional<Waiter>& get = ranks_[other].get;
+    if (!get || get->rank != rank) continue;
+    replies.push_back(error_reply(other, get->request, gone));
+    get.reset();
+  }
+  check_fence(replies);
+}
+
+void ExchangeStore::check_fence(std::vector<Reply>& replies) {
+  const bool complete = std::all_of(ranks_.begin(), ranks_.end(),
+                                    [](const Rank& rank) { return rank.fence.has_value(); });
+  if (!first_ended_ && !complete) return;
+  for (int rank = 0; rank < static_cast<int>(ranks_.size()); ++rank) {
+    std::optional<uint64_t>& fence = ranks_[rank].fence;
+    if (!fence) continue;
+    if (first_ended_) {
+      replies.push_back(error_reply(rank, *fence, ranks_[*first_ended_]));
+    } else {
+      ExchangeMessage done;
+      done.type = ExchangeType::kFenceDone;
+      done.request = *fence;
+      replies.push_back({rank, std::move(done)});
+    }
+    fence.reset();
+  }
+}
+
+}  // namespace cariama::internal

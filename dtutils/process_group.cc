@@ -1,0 +1,361 @@
+#include "dtutils/process_group.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <iostream>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "dtutils/error.h"
+#include "dtutils/internal/exchange_client.h"
+#include "dtutils/internal/exchange_message.h"
+#include "dtutils/internal/exchange_store.h"
+
+namespace cariama {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using internal::ExchangeClient;
+using internal::ExchangeDecoder;
+using internal::ExchangeMessage;
+using internal::ExchangeStore;
+
+#if defined(__SANITIZE_THREAD__)
+constexpr bool kThreadSanitizer = true;
+#elif defined(__has_feature)
+constexpr bool kThreadSanitizer = __has_feature(thread_sanitizer);
+#else
+constexpr bool kThreadSanitizer = false;
+#endif
+
+class FileDescriptor {
+ public:
+  FileDescriptor() = default;
+  explicit FileDescriptor(int number) : number_(number) {}
+  FileDescriptor(FileDescriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
+  FileDescriptor& operator=(FileDescriptor&& other) noexcept {
+    std::swap(number_, other.number_);
+    return *this;
+  }
+  ~FileDescriptor() { reset(); }
+  void reset() {
+    if (number_ >= 0) close(std::exchange(number_, -1));
+  }
+  [[nodiscard]] int get() const { return number_; }
+  [[nodiscard]] int release() { return std::exchange(number_, -1); }
+
+ private:
+  int number_ = -1;
+};
+
+int count_threads() {
+  DIR* tasks = opendir("/proc/self/task");
+  if (tasks == nullptr) return 1;
+  int count = 0;
+  while (const dirent* entry = readdir(tasks)) {
+    if (entry->d_name[0] != '.') ++count;
+  }
+  closedir(tasks);
+  return count;
+}
+
+absl::Status check_single_threaded() {
+  // ThreadSanitizer keeps a thread of its own, which it carries across a fork by itself.
+  if (kThreadSanitizer) return absl::OkStatus();
+  // A thread that has been joined leaves the list a moment later.
+  const Clock::time_point deadline = Clock::now() + std::chrono::seconds(1);
+  int threads = count_threads();
+  while (threads > 1 && Clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    threads = count_threads();
+  }
+  if (threads <= 1) return absl::OkStatus();
+  return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kProcess,
+                    absl::StrCat("run_processes: the calling process has ", threads, " threads"),
+                    "fork before devices and threads are made");
+}
+
+std::string describe_end(int wait_status) {
+  if (WIFSIGNALED(wait_status)) {
+    const int number = WTERMSIG(wait_status);
+    return absl::StrCat("was killed by signal ", number, " (", strsignal(number), ")");
+  }
+  const int code = WEXITSTATUS(wait_status);
+  return code == 0 ? "has ended" : absl::StrCat("exited with code ", code);
+}
+
+std::vector<std::string> complete_labels(int count, std::vector<std::string> labels) {
+  labels.resize(count);
+  for (int rank = 0; rank < count; ++rank) {
+    if (labels[rank].empty()) labels[rank] = absl::StrCat("rank ", rank);
+  }
+  return labels;
+}
+
+// The parent's side: serves the store and watches the children.
+class ProcessGroup {
+ public:
+  ProcessGroup(int count, const RunOptions& options)
+      : options_(options),
+        labels_(complete_labels(count, options.labels)),
+        deadline_(Clock::now() + options.timeout),
+        store_(labels_),
+        children_(count) {}
+
+  ~ProcessGroup() {
+    kill_all();
+    for (Child& child : children_) {
+      if (child.pid > 0) waitpid(child.pid, nullptr, 0);
+    }
+  }
+  ProcessGroup(const ProcessGroup&) = delete;
+  ProcessGroup& operator=(const ProcessGroup&) = delete;
+
+  absl::Status start(const std::function<int(Exchange&)>& body) {
+    for (int rank = 0; rank < static_cast<int>(children_.size()); ++rank) {
+      if (absl::Status status = start_one(rank, body); !status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status serve() {
+    while (running_ > 0) {
+      const Clock::time_point now = Clock::now();
+      if (now >= deadline_ && !killed_) on_deadline();
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline_ - now).count();
+      poll_once(killed_ ? -1 : static_cast<int>(std::clamp<int64_t>(left, 0, 3'600'000)));
+    }
+    if (failures_.empty()) return absl::OkStatus();
+    return make_error(timed_out_ ? absl::StatusCode::kDeadlineExceeded : absl::StatusCode::kAborted,
+                      ErrorScope::kPeer, absl::StrJoin(failures_, "; "));
+  }
+
+ private:
+  struct Child {
+    pid_t pid = 0;  // 0: not started, or reaped
+    FileDescriptor pidfd;
+    FileDescriptor socket;
+    ExchangeDecoder decoder;
+    std::string outgoing;
+    bool blamed = false;  // its failure has been recorded already
+  };
+
+  absl::Status start_one(int rank, const std::function<int(Exchange&)>& body) {
+    const auto failure = [&](std::string_view call) {
+      return make_errno_error(
+          errno, ErrorScope::kProcess,
+          absl::StrCat("run_processes: ", std::string(call), " for ", labels_[rank]),
+          "raise ulimit -n and ulimit -u, or run fewer processes");
+    };
+    int pair[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) return failure("socketpair");
+    FileDescriptor ours(pair[0]);
+    FileDescriptor theirs(pair[1]);
+
+    // Else the child would print what the parent has not yet printed once more.
+    std::fflush(nullptr);
+    std::cout.flush();
+    const pid_t parent = getpid();
+    const pid_t pid = fork();
+    if (pid < 0) return failure("fork");
+    if (pid == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (getppid() != parent) _exit(1);  // it died before the prctl
+      // An end of another child's socket that stays open here would hide that child's death.
+      ours.reset();
+      for (Child& other : children_) {
+        other.socket.reset();
+        other.pidfd.reset();
+      }
+      run_child(theirs.release(), rank, body);
+    }
+
+    Child& child = children_[rank];
+    child.pid = pid;
+    child.socket = std::move(ours);
+    ++running_;
+    child.pidfd = FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+    if (child.pidfd.get() < 0) return failure("pidfd_open");
+    return absl::OkStatus();
+  }
+
+  // An exception that leaves the body ends the process here, by std::terminate, which says what it
+  // was.
+  [[noreturn]] void run_child(int socket, int rank,
+                              const std::function<int(Exchange&)>& body) noexcept {
+    int code = 0;
+    {
+      ExchangeClient exchange(socket, rank, labels_);
+      code = body(exchange);
+    }
+    std::cout.flush();
+    std::fflush(nullptr);
+    _exit(code);
+  }
+
+  void poll_once(int timeout) {
+    std::vector<pollfd> entries;
+    std::vector<int> ranks;
+    for (int rank = 0; rank < static_cast<int>(children_.size()); ++rank) {
+      const Child& child = children_[rank];
+      if (child.pid == 0) continue;
+      // A negative descriptor (its child has closed the socket) is skipped by poll.
+      const short events = static_cast<short>(child.outgoing.empty() ? POLLIN : POLLIN | POLLOUT);
+      entries.push_back({child.socket.get(), events, 0});
+      entries.push_back({child.pidfd.get(), POLLIN, 0});
+      ranks.push_back(rank);
+    }
+    if (poll(entries.data(), entries.size(), timeout) <= 0) return;
+    for (size_t i = 0; i < ranks.size(); ++i) {
+      const int rank = ranks[i];
+      if (entries[2 * i].revents != 0) {
+        flush(rank);
+        receive(rank);
+      }
+      if (entries[2 * i + 1].revents != 0) reap(rank);
+    }
+  }
+
+  void receive(int rank) {
+    Child& child = children_[rank];
+    char chunk[65536];
+    while (child.socket.get() >= 0) {
+      const ssize_t count = recv(child.socket.get(), chunk, sizeof chunk, MSG_DONTWAIT);
+      if (count < 0 && errno == EINTR) continue;
+      if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+      if (count <= 0) {
+        child.socket.reset();  // its pidfd will say why
+        return;
+      }
+      child.decoder.append({chunk, static_cast<size_t>(count)});
+      while (child.socket.get() >= 0) {
+        absl::StatusOr<std::optional<ExchangeMessage>> message = child.decoder.next();
+        if (message.ok() && !message->has_value()) break;
+        std::vector<ExchangeStore::Reply> replies;
+        absl::Status status =
+            message.ok() ? store_.handle(rank, std::move(**message), replies) : message.status();
+        if (!status.ok()) {
+          child.socket.reset();
+          kill(child.pid, SIGKILL);
+          blame(rank, absl::StrCat("broke the exchange (", std::string(status.message()),
+                                   ") and was killed"));
+          break;
+        }
+        send_all(replies);
+      }
+    }
+  }
+
+  void send_all(const std::vector<ExchangeStore::Reply>& replies) {
+    for (const ExchangeStore::Reply& reply : replies) {
+      encode(reply.message, children_[reply.rank].outgoing);
+      flush(reply.rank);
+    }
+  }
+
+  void flush(int rank) {
+    Child& child = children_[rank];
+    size_t sent = 0;
+    while (sent < child.outgoing.size() && child.socket.get() >= 0) {
+      const ssize_t count = send(child.socket.get(), child.outgoing.data() + sent,
+                                 child.outgoing.size() - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (count > 0) {
+        sent += static_cast<size_t>(count);
+      } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+        break;
+      } else if (errno != EINTR) {
+        sent = child.outgoing.size();  // the reader is gone, its pidfd will say why
+      }
+    }
+    child.outgoing.erase(0, sent);
+  }
+
+  void reap(int rank) {
+    Child& child = children_[rank];
+    receive(rank);  // what it put before it ended counts
+    int wait_status = 0;
+    if (waitpid(child.pid, &wait_status, 0) != child.pid) wait_status = 0;
+    child.pid = 0;
+    child.socket.reset();
+    child.pidfd.reset();
+    --running_;
+    std::string how = describe_end(wait_status);
+    const bool may_die =
+        std::find(options_.may_die.begin(), options_.may_die.end(), rank) != options_.may_die.end();
+    const bool good = wait_status == 0 || (WIFSIGNALED(wait_status) && (may_die || killed_));
+    if (!good) blame(rank, how);
+    std::vector<ExchangeStore::Reply> replies;
+    store_.rank_ended(rank, std::move(how), replies);
+    send_all(replies);
+  }
+
+  void blame(int rank, const std::string& how) {
+    Child& child = children_[rank];
+    if (std::exchange(child.blamed, true)) return;
+    if (failures_.empty()) deadline_ = std::min(deadline_, Clock::now() + options_.grace);
+    failures_.push_back(absl::StrCat(labels_[rank], " ", how));
+  }
+
+  void on_deadline() {
+    // After a failure, those that wait for the one that failed are not to blame.
+    timed_out_ = failures_.empty();
+    if (timed_out_) {
+      for (int rank = 0; rank < static_cast<int>(children_.size()); ++rank) {
+        if (children_[rank].pid == 0) continue;
+        blame(rank,
+              absl::StrCat("did not end within ", options_.timeout.count(), " ms and was killed"));
+      }
+    }
+    kill_all();
+  }
+
+  void kill_all() {
+    killed_ = true;
+    for (const Child& child : children_) {
+      if (child.pid > 0) kill(child.pid, SIGKILL);
+    }
+  }
+
+  const RunOptions& options_;
+  const std::vector<std::string> labels_;
+  Clock::time_point deadline_;
+  ExchangeStore store_;
+  std::vector<Child> children_;
+  int running_ = 0;
+  bool killed_ = false;  // what dies by a signal from now on does so by our hand
+  bool timed_out_ = false;
+  std::vector<std::string> failures_;
+};
+
+}  // namespace
+
+absl::Status run_processes(int count, const std::function<int(Exchange&)>& body,
+                           const RunOptions& options) {
+  if (count < 1) {
+    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                      absl::StrCat("run_processes: asked for ", count, " processes"),
+                      "ask for at least 1");
+  }
+  if (absl::Status status = check_single_threaded(); !status.ok()) return status;
+  ProcessGroup group(count, options);
+  if (absl::Status status = group.start(body); !status.ok()) return status;
+  return group.serve();
+}
+
+}  // namespace cariama

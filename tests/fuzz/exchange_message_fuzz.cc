@@ -1,0 +1,56 @@
+// Feeds the message decoder and the store of a process group with arbitrary bytes.
+//
+// The first byte says in what pieces the rest arrives. What the decoder accepts must encode to
+// exactly the bytes it came from, whatever the pieces; the store must take or refuse it, and may
+// only answer ranks that exist.
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "dtutils/internal/exchange_message.h"
+#include "dtutils/internal/exchange_store.h"
+
+namespace {
+
+void require(bool condition) {
+  if (!condition) std::abort();
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace cariama::internal;  // NOLINT(google-build-using-namespace)
+  if (size == 0) return 0;
+  const size_t piece = data[0] + size_t{1};
+  const std::string_view stream(reinterpret_cast<const char*>(data) + 1, size - 1);
+
+  ExchangeDecoder decoder;
+  ExchangeStore store({"a", "b", "c"});
+  std::string accepted;
+  int rank = 0;
+  bool malformed = false;
+  for (size_t at = 0; at < stream.size() && !malformed; at += piece) {
+    decoder.append(stream.substr(at, piece));
+    while (true) {
+      absl::StatusOr<std::optional<ExchangeMessage>> message = decoder.next();
+      malformed = !message.ok();
+      if (malformed || !message->has_value()) break;
+      encode(**message, accepted);
+      std::vector<ExchangeStore::Reply> replies;
+      const bool taken = store.handle(rank, std::move(**message), replies).ok();
+      require(taken || replies.empty());
+      for (const ExchangeStore::Reply& reply : replies) require(reply.rank >= 0 && reply.rank < 3);
+      rank = (rank + 1) % 3;
+    }
+    require(accepted == stream.substr(0, accepted.size()));
+  }
+  if (!malformed) require(accepted.size() + decoder.pending_bytes() == stream.size());
+  std::vector<ExchangeStore::Reply> replies;
+  store.rank_ended(1, "has ended", replies);
+  for (const ExchangeStore::Reply& reply : replies) require(reply.rank == 0 || reply.rank == 2);
+  return 0;
+}
