@@ -72,7 +72,7 @@ struct CompletionQueueOptions {
   // At least this many completions fit. Give it send_depth + receive_depth of every queue pair that
   // uses it: a failing queue pair reports each outstanding request.
   uint32_t depth = 4096;
-  std::shared_ptr<CompletionChannel> channel;  // optional
+  std::shared_ptr<CompletionChannel> channel{};  // optional
 };
 
 class CARIAMA_DTUTILS_EXPORT CompletionQueue {
@@ -149,13 +149,13 @@ struct DeviceOptions {
   // Default: the environment variable CARIAMA_TRANSPORT ("verbs" or "shm"), else verbs if a device with
   // an active port exists, else shm. kSim and kFault are made by their own functions
   // (sim/sim_fabric.h, fault/fault_device.h).
-  std::optional<Transport> transport;
+  std::optional<Transport> transport{};
   // verbs only. The environment variables CARIAMA_DEVICE, CARIAMA_PORT and CARIAMA_GID_INDEX stand in
   // for what is not given here.
-  std::string name;               // "mlx5_0"; default: the first with an active port
-  std::optional<uint32_t> port;   // default: the first active one
+  std::string name{};               // "mlx5_0"; default: the first with an active port
+  std::optional<uint32_t> port{};   // default: the first active one
   // RoCE: default is the RoCE v2 entry of an IPv4 address, else of a routable IPv6 address, else any RoCE v2.
-  std::optional<uint32_t> gid_index;
+  std::optional<uint32_t> gid_index{};
 };
 
 // Opens a device. Errors name what was looked for, what there is, and the remedy; a device named
