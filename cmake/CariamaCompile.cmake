@@ -29,7 +29,7 @@ add_link_options(-Wl,--build-id -Wl,--as-needed)
 if(CARIAMA_SANITIZE)
   # Frames and line numbers in reports; the first report ends the program, so that a test fails.
   add_compile_options(-fsanitize=${CARIAMA_SANITIZE} -fno-sanitize-recover=all
-                      -fno-omit-frame-pointer -g1)
+                      -fno-omit-frame-pointer)
   add_link_options(-fsanitize=${CARIAMA_SANITIZE})
 else()
   add_link_options(-Wl,--no-undefined)

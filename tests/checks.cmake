@@ -13,3 +13,41 @@ endforeach()
 add_library(cariama_headers OBJECT EXCLUDE_FROM_ALL ${sources})
 target_link_libraries(cariama_headers PRIVATE cariama_test_support)
 target_compile_options(cariama_headers PRIVATE -O0 -g0)
+
+if(NOT CARIAMA_CHECKS)
+  return()
+endif()
+set(checks "${CMAKE_CURRENT_SOURCE_DIR}/checks")
+
+# cariama_check(NAME SECONDS PROCESSORS COMMAND...)
+function(cariama_check name seconds processors)
+  add_test(NAME "${CARIAMA_TEST_PREFIX}${name}" COMMAND ${ARGN})
+  set_tests_properties("${CARIAMA_TEST_PREFIX}${name}" PROPERTIES
+    LABELS check TIMEOUT ${seconds} PROCESSORS ${processors} SKIP_RETURN_CODE 77)
+endfunction()
+
+cariama_check(format 120 1 "${checks}/format")
+cariama_check(house 120 1 "${checks}/house")
+cariama_check(headers 600 2
+  "${CMAKE_COMMAND}" --build "${PROJECT_BINARY_DIR}" --target cariama_headers)
+cariama_check(package 300 2 "${checks}/package" "${PROJECT_BINARY_DIR}" "${PROJECT_BINARY_DIR}/package")
+cariama_check(tidy 1200 2 "${checks}/tidy" "${PROJECT_BINARY_DIR}")
+if(TARGET contract_test)
+  cariama_check(contract_counts 60 1 "${checks}/contract_counts" "$<TARGET_FILE:contract_test>")
+endif()
+
+# The suites of the virtual machine: all programs of a label in one boot.
+function(cariama_vm_suite label)
+  get_property(programs GLOBAL PROPERTY CARIAMA_VM_${label})
+  if(NOT programs)
+    return()
+  endif()
+  list(JOIN programs "\n" lines)
+  set(list "${CMAKE_CURRENT_BINARY_DIR}/${label}.list")
+  file(GENERATE OUTPUT "${list}" CONTENT "${lines}\n")
+  cariama_check(${label}_vm 1800 2
+    "${CMAKE_CURRENT_SOURCE_DIR}/rdma_vm/run-suite" "${list}" --timeout 1700 ${ARGN})
+  set_tests_properties("${CARIAMA_TEST_PREFIX}${label}_vm" PROPERTIES LABELS "${label}")
+endfunction()
+cariama_vm_suite(verbs --mem 1536)
+cariama_vm_suite(numa --numa 2 --gigapages 2 --hugepages 128)
