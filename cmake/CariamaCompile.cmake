@@ -35,6 +35,15 @@ else()
   add_link_options(-Wl,--no-undefined)
 endif()
 
+# Kernels that randomise more than 28 bits of an address put memory where clang 14's ThreadSanitizer
+# expects none, and it refuses to start. Its programs run without randomisation there.
+if(CARIAMA_SANITIZE STREQUAL "thread" AND EXISTS /proc/sys/vm/mmap_rnd_bits)
+  file(READ /proc/sys/vm/mmap_rnd_bits random_bits)
+  if(random_bits GREATER 28)
+    set(CMAKE_CROSSCOMPILING_EMULATOR setarch -R)
+  endif()
+endif()
+
 if(CARIAMA_FUZZ)
   if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
     message(FATAL_ERROR "CARIAMA_FUZZ needs libFuzzer: configure with CMAKE_CXX_COMPILER=clang++")
