@@ -31,6 +31,13 @@ if(CARIAMA_SANITIZE)
   add_compile_options(-fsanitize=${CARIAMA_SANITIZE} -fno-sanitize-recover=all
                       -fno-omit-frame-pointer)
   add_link_options(-fsanitize=${CARIAMA_SANITIZE})
+  # g++ tells programs which sanitizer they run under by a macro; clang 14 does not.
+  if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    string(TOUPPER "${CARIAMA_SANITIZE}" names)
+    string(REPLACE "," ";" names "${names}")
+    list(TRANSFORM names REPLACE "(.+)" "__SANITIZE_\\1__=1")
+    add_compile_definitions(${names})
+  endif()
 else()
   add_link_options(-Wl,--no-undefined)
 endif()
