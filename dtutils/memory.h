@@ -147,8 +147,13 @@ struct alignas(64) FlushCell {
 // A handle to a piece of registered memory, tagged with the queue pair and flush number of its last
 // use (Seriema §4.1). Handed out by the allocators, used by Transmitter. Does not own the memory.
 // Thread-compatible: one thread at a time.
-class RDMAMemory {
+//
+// The same bytes may be under way on several queue pairs (a broadcast): each use is noted, up to
+// kMaxUses that have not ended; Transmitter waits for its own transfer when there are more.
+class CARIAMA_DTUTILS_EXPORT RDMAMemory {
  public:
+  static constexpr uint32_t kMaxUses = 4;
+
   RDMAMemory() = default;
   RDMAMemory(std::byte* buffer, size_t size, const RegisteredRange* range)
       : buffer_(buffer), size_(size), range_(range) {}
@@ -169,27 +174,44 @@ class RDMAMemory {
             0};
   }
 
-  // Whether the device is done with the last transfer that used this memory. One load; wait-free.
-  // After true, the caller may overwrite the memory (acquire).
+  // Whether the devices are done with every transfer that used this memory. One load per use;
+  // wait-free. After true, the caller may overwrite the memory (acquire).
   [[nodiscard]] bool is_free() const {
-    return cell_ == nullptr || tag_ < cell_->flushed.load(std::memory_order_acquire);
+    for (uint32_t i = 0; i < use_count_; ++i) {
+      if (uses_[i].tag >= uses_[i].cell->flushed.load(std::memory_order_acquire)) return false;
+    }
+    return true;
   }
 
   // Notes a transfer by the queue pair of `cell`; `tag` was read from it AFTER posting. For
-  // Transmitter and for code that signals by hand.
-  void set_last_use(const FlushCell* cell, uint64_t tag) {
-    cell_ = cell;
-    tag_ = tag;
+  // Transmitter and for code that signals by hand. False, and nothing noted, if kMaxUses other queue
+  // pairs are still using the memory.
+  bool set_last_use(const FlushCell* cell, uint64_t tag) {
+    if (simple_use(cell)) [[likely]] {
+      uses_[0] = {cell, tag};
+      use_count_ = 1;
+      return true;
+    }
+    return add_use(cell, tag);
   }
-  [[nodiscard]] const FlushCell* last_cell() const { return cell_; }
-  [[nodiscard]] uint64_t last_tag() const { return tag_; }
+
+  // Whether set_last_use(cell, ...) is sure to succeed at once.
+  [[nodiscard]] bool simple_use(const FlushCell* cell) const {
+    return use_count_ == 0 || (use_count_ == 1 && uses_[0].cell == cell);
+  }
 
  private:
+  struct Use {
+    const FlushCell* cell;
+    uint64_t tag;
+  };
+  bool add_use(const FlushCell* cell, uint64_t tag);
+
   std::byte* buffer_ = nullptr;
   size_t size_ = 0;
   const RegisteredRange* range_ = nullptr;
-  const FlushCell* cell_ = nullptr;
-  uint64_t tag_ = 0;
+  uint32_t use_count_ = 0;
+  Use uses_[kMaxUses] = {};
 };
 
 }  // namespace cariama

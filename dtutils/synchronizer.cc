@@ -1,0 +1,66 @@
+#include "dtutils/synchronizer.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "dtutils/error.h"
+#include "dtutils/internal/futex.h"
+
+namespace cariama {
+
+void Synchronizer::decrease(uint32_t operations) {
+  uint32_t old = state_.load(std::memory_order_relaxed);
+  uint32_t left;
+  do {
+    // A loop instead of fetch_sub: a caller's error must not borrow from the flag bits.
+    left = (old & kCountMask) - std::min(operations, old & kCountMask);
+  } while (!state_.compare_exchange_weak(old, (old & ~kCountMask) | left,
+                                         std::memory_order_acq_rel, std::memory_order_relaxed));
+  // From here on a waiter may destroy *this. futex_wake only names the address.
+  if (left == 0 && (old & kSleeper) != 0) internal::futex_wake(&state_);
+}
+
+void Synchronizer::fail(absl::Status status, uint32_t operations) {
+  if ((state_.fetch_or(kFailed, std::memory_order_acq_rel) & kFailed) == 0) {
+    failure_ = std::move(status);
+  }
+  decrease(operations);
+}
+
+absl::Status Synchronizer::status() const {
+  if ((state_.load(std::memory_order_acquire) & kFailed) == 0) return absl::OkStatus();
+  return failure_;
+}
+
+// Sleeps on the state word itself: announce() is the flag, set in the word that the waker changes.
+class Synchronizer::SleeperParking final : public Parking {
+ public:
+  explicit SleeperParking(Synchronizer& synchronizer) : state_(synchronizer.state_) {}
+  void announce() override {
+    expected_ = state_.fetch_or(kSleeper, std::memory_order_acq_rel) | kSleeper;
+  }
+  void sleep(Deadline deadline) override { internal::futex_wait(&state_, expected_, deadline); }
+  // The flag stays: another thread may sleep too. It costs one needless futex_wake at most.
+  void retract() override {}
+
+ private:
+  std::atomic<uint32_t>& state_;
+  uint32_t expected_ = 0;
+};
+
+absl::Status Synchronizer::wait(Deadline deadline) {
+  SleeperParking parking(*this);
+  if (!wait_until([this] { return done(); }, deadline, &parking)) {
+    return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kOperation,
+                      std::to_string(operations_left()) + " operation(s) not finished in time");
+  }
+  return status();
+}
+
+void Synchronizer::reset(uint32_t operations) {
+  failure_ = absl::OkStatus();
+  state_.store(operations, std::memory_order_release);
+}
+
+}  // namespace cariama

@@ -1,0 +1,536 @@
+#include "dtutils/transmitter.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+
+#include "dtutils/error.h"
+#include "dtutils/internal/flush_cells.h"
+
+namespace cariama {
+namespace {
+
+constexpr size_t kPollBatch = 16;
+// Segments of one work request that the multi-piece forms fill at most.
+constexpr size_t kMaxSegments = 16;
+// A queue that waits looks at the clock for its probe once in so many looks.
+constexpr uint64_t kLooksPerClockRead = 64;
+
+// What Transmitter::key_range_ is before a range was used: no handle's range.
+const RegisteredRange& no_range() {
+  static const RegisteredRange range({});
+  return range;
+}
+
+}  // namespace
+
+// ---- TransmitQueue -----------------------------------------------------------------------------
+
+absl::StatusOr<std::unique_ptr<TransmitQueue>> TransmitQueue::create(
+    ProtectionDomain& domain, QueuePairOptions options, const TransmitOptions& behaviour) {
+  // In the error state every operation completes, signaled or not: they all must fit.
+  auto completions = domain.create_completion_queue({.depth = options.send_depth});
+  if (!completions.ok()) return completions.status();
+  options.send_completions = *completions;
+  auto queue_pair = domain.create_queue_pair(options);
+  if (!queue_pair.ok()) return queue_pair.status();
+  const uint32_t depth = std::min({(*queue_pair)->limits().send_depth, (*completions)->depth(),
+                                   options.send_depth, kMaxDepth});
+  return std::unique_ptr<TransmitQueue>(
+      new TransmitQueue(*std::move(completions), *std::move(queue_pair), depth, behaviour));
+}
+
+TransmitQueue::TransmitQueue(std::shared_ptr<CompletionQueue> completions,
+                             std::unique_ptr<QueuePair> queue_pair, uint32_t depth,
+                             const TransmitOptions& options)
+    : completions_(std::move(completions)),
+      queue_pair_(std::move(queue_pair)),
+      cell_(internal::take_flush_cell()),
+      options_(options),
+      signaling_(depth, cell_->flushed.load(std::memory_order_relaxed)) {}
+
+TransmitQueue::~TransmitQueue() {
+  progress();
+  const std::string peer = queue_pair_->peer();
+  queue_pair_.reset();  // from here on the device touches nothing
+  for_each_busy_record([&](Record& record) {
+    if (record.done == nullptr) return;
+    record.done->fail(
+        make_error(absl::StatusCode::kUnavailable, ErrorScope::kLink,
+                   "the queue to " + peer + " was closed before the operation completed"));
+  });
+  signaling_.retire_all(cell_->flushed);
+  internal::return_flush_cell(cell_);
+}
+
+size_t TransmitQueue::progress() {
+  std::array<Completion, kPollBatch> batch;
+  size_t total = 0;
+  size_t count;
+  do {
+    count = completions_->poll(batch);
+    for (size_t i = 0; i < count; ++i) complete(batch[i]);
+    total += count;
+  } while (count == batch.size());
+  if (total != 0) completed_.fetch_add(total, std::memory_order_relaxed);
+  return total;
+}
+
+void TransmitQueue::complete(const Completion& completion) {
+  const bool success = completion.status == CompletionStatus::kSuccess;
+  absl::Status status;
+  if (!success) [[unlikely]] {
+    status = note_failure(completion);
+    if (completion.id == unsignaled_id()) return;
+  }
+  Record* const record = reinterpret_cast<Record*>(completion.id);
+  // Failed or not, the device has let go of everything posted before.
+  signaling_.retire(record->proof, cell_->flushed);
+  if (record->done != nullptr) {
+    if (success) {
+      record->done->decrease();
+    } else {
+      record->done->fail(std::move(status));
+    }
+  }
+  // Last: who sees no busy record knows that no Synchronizer is referred to any more.
+  record->busy.store(false, std::memory_order_release);
+}
+
+template <typename Function>
+void TransmitQueue::for_each_busy_record(Function&& function) const {
+  const std::lock_guard lock(mutex_);
+  for (const auto& lane : lanes_) {
+    const size_t blocks = lane->block_count.load(std::memory_order_acquire);
+    for (size_t block = 0; block < blocks; ++block) {
+      for (size_t i = 0; i < kFirstRecords << block; ++i) {
+        Record& record = lane->blocks[block][i];
+        if (record.busy.load(std::memory_order_acquire)) function(record);
+      }
+    }
+  }
+}
+
+bool TransmitQueue::is_drained() const {
+  bool drained = true;
+  for_each_busy_record([&](Record&) { drained = false; });
+  return drained;
+}
+
+absl::Status TransmitQueue::note_failure(const Completion& completion) {
+  failures_.fetch_add(1, std::memory_order_relaxed);
+  const std::lock_guard lock(mutex_);
+  // The first completion says why; the ones after it are flushed because of it.
+  if (failure_.ok()) failure_ = to_status(completion, queue_pair_->peer());
+  failed_.store(true, std::memory_order_release);
+  return completion.status == CompletionStatus::kFlushed
+             ? failure_
+             : to_status(completion, queue_pair_->peer());
+}
+
+absl::Status TransmitQueue::status() const {
+  if (!failed_.load(std::memory_order_acquire)) return absl::OkStatus();
+  const std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+absl::Status TransmitQueue::repair() {
+  if (absl::Status status = queue_pair_->repair(); !status.ok()) return status;
+  progress();  // repair() put every outstanding request's completion into the queue
+  signaling_.retire_all(cell_->flushed);
+  const std::lock_guard lock(mutex_);
+  failure_ = absl::OkStatus();
+  failed_.store(false, std::memory_order_release);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<TransmitQueue::Lane*> TransmitQueue::take_lane() {
+  const std::lock_guard lock(mutex_);
+  if (!unused_lanes_.empty()) {
+    Lane* const lane = unused_lanes_.back();
+    unused_lanes_.pop_back();
+    return lane;
+  }
+  if (lanes_.size() == kMaxTransmitters) {
+    return make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kOperation,
+                      "the queue to " + queue_pair_->peer() + " has " +
+                          std::to_string(kMaxTransmitters) + " transmitters already",
+                      "let threads share one in turn, or open a second queue pair");
+  }
+  lanes_.push_back(std::make_unique<Lane>());
+  signaling_.add_lane(lanes_.back().get());
+  return lanes_.back().get();
+}
+
+void TransmitQueue::return_lane(Lane* lane) {
+  const std::lock_guard lock(mutex_);
+  unused_lanes_.push_back(lane);
+}
+
+TransmitQueue::Record* TransmitQueue::Lane::take_record() {
+  // Completions come back in order, so the next one in turn is nearly always free. With all blocks there
+  // are more records than the queue is deep (kMaxDepth): one is free.
+  const size_t count = block_count.load(std::memory_order_relaxed);
+  const size_t patience = count == blocks.size() ? SIZE_MAX : 4;
+  for (size_t looked = 0; looked < patience && count != 0; ++looked) {
+    if (slot == kFirstRecords << block) {
+      slot = 0;
+      block = (block + 1) % count;
+    }
+    Record& record = blocks[block][slot++];
+    if (!record.busy.load(std::memory_order_acquire)) return &record;
+  }
+  block = count;
+  slot = 1;
+  blocks[block] = std::make_unique<Record[]>(kFirstRecords << block);
+  block_count.store(count + 1, std::memory_order_release);
+  return &blocks[block][0];
+}
+
+TransmitStatistics TransmitQueue::statistics() const {
+  TransmitStatistics sum;
+  sum.completions = completed_.load(std::memory_order_relaxed);
+  sum.failures = failures_.load(std::memory_order_relaxed);
+  const std::lock_guard lock(mutex_);
+  for (const auto& lane : lanes_) {
+    sum.operations += lane->posted.load(std::memory_order_relaxed);
+    sum.bytes += lane->bytes.load(std::memory_order_relaxed);
+    sum.signaled += lane->signaled.load(std::memory_order_relaxed);
+    sum.grants += lane->grants.load(std::memory_order_relaxed);
+    sum.full_waits += lane->full_waits.load(std::memory_order_relaxed);
+  }
+  return sum;
+}
+
+// ---- Transmitter -------------------------------------------------------------------------------
+
+namespace {
+
+// Adds to a counter that only this thread writes.
+void count(std::atomic<uint64_t>& counter, uint64_t by = 1) {
+  counter.store(counter.load(std::memory_order_relaxed) + by, std::memory_order_relaxed);
+}
+
+absl::Status bad_range(const std::string& peer, uint64_t offset, uint64_t bytes, uint64_t local,
+                       uint64_t remote) {
+  return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                    "a transfer to " + peer + " of " + std::to_string(bytes) + " bytes at offset " +
+                        std::to_string(offset) + " does not fit into " + std::to_string(local) +
+                        " bytes here and " + std::to_string(remote) + " bytes there",
+                    "check offset and size against the buffer and the locator");
+}
+
+}  // namespace
+
+absl::StatusOr<Transmitter> Transmitter::create(TransmitQueue& queue, FullQueue full_queue) {
+  auto lane = queue.take_lane();
+  if (!lane.ok()) return lane.status();
+  return Transmitter(&queue, *lane, full_queue);
+}
+
+Transmitter::Transmitter(TransmitQueue* queue, TransmitQueue::Lane* lane, FullQueue full_queue)
+    : queue_(queue),
+      lane_(lane),
+      queue_pair_(queue->queue_pair_.get()),
+      cell_(queue->cell_),
+      key_range_(&no_range()),
+      fast_bytes_(std::min<uint64_t>(queue_pair_->limits().max_message, UINT32_MAX)),
+      inline_bytes_(queue_pair_->limits().max_inline),
+      full_queue_(full_queue) {}
+
+Transmitter::~Transmitter() {
+  if (lane_ != nullptr) queue_->return_lane(lane_);
+}
+
+Transmitter::Transmitter(Transmitter&& other) noexcept
+    : queue_(other.queue_),
+      lane_(std::exchange(other.lane_, nullptr)),
+      queue_pair_(other.queue_pair_),
+      cell_(other.cell_),
+      key_range_(other.key_range_),
+      key_(other.key_),
+      fast_bytes_(other.fast_bytes_),
+      inline_bytes_(other.inline_bytes_),
+      full_queue_(other.full_queue_) {}
+
+Transmitter& Transmitter::operator=(Transmitter&& other) noexcept {
+  if (this != &other) {
+    this->~Transmitter();
+    new (this) Transmitter(std::move(other));
+  }
+  return *this;
+}
+
+absl::Status Transmitter::take_ticket() {
+  TransmitQueue::Lane& lane = *lane_;
+  if (queue_->failed_.load(std::memory_order_acquire)) return queue_->status();
+  if (lane.next != lane.allowed) return absl::OkStatus();
+  if (lane.next == lane.grant_end) count(lane.grants);
+  const bool room = queue_->signaling_.acquire(lane);
+  if (queue_->signaling_.half_full(lane)) queue_->progress();
+  if (room) return absl::OkStatus();
+  const auto acquired = [&] {
+    return queue_->signaling_.acquire(lane) || queue_->failed_.load(std::memory_order_acquire);
+  };
+  if (!acquired()) {
+    count(lane.full_waits);
+    if (full_queue_ == FullQueue::kRefuse) {
+      return make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kOperation,
+                        "the send queue to " + queue_pair_->peer() + " (" +
+                            std::to_string(queue_->depth()) + " operations) is full",
+                        "poll with progress() and try again");
+    }
+    // Ends: a completion is under way (signaling.h (3)), with success or with an error.
+    static_cast<void>(wait_until([&] {
+      queue_->progress();
+      return acquired();
+    }));
+  }
+  return lane.next != lane.allowed ? absl::OkStatus() : queue_->status();
+}
+
+absl::Status Transmitter::post_accounted(WorkRequest& request, Synchronizer* done) {
+  if (absl::Status status = take_ticket(); !status.ok()) return status;
+  TransmitQueue::Lane& lane = *lane_;
+  TransmitQueue::Record* record = nullptr;
+  request.id = TransmitQueue::unsignaled_id();
+  request.flags &= ~kSignaled;
+  if (done != nullptr || (request.flags & kSignaled) != 0 || queue_->signaling_.due(lane)) {
+    record = lane.take_record();
+    record->done = done;
+    record->proof = queue_->signaling_.before_signaled();
+    record->busy.store(true, std::memory_order_release);
+    request.id = reinterpret_cast<uint64_t>(record);
+    request.flags |= kSignaled;
+  }
+  PostResult result;
+  // A full queue here means that the transport has no room for a completion, or that somebody posted
+  // beside us: both end by polling.
+  static_cast<void>(wait_until([&] {
+    result = queue_pair_->post_send(request);
+    if (result.error != PostError::kQueueFull) return true;
+    queue_->progress();
+    return full_queue_ == FullQueue::kRefuse || queue_->failed_.load(std::memory_order_acquire);
+  }));
+  if (!result.ok()) {
+    if (record != nullptr) record->busy.store(false, std::memory_order_relaxed);
+    if (queue_->failed_.load(std::memory_order_acquire)) return queue_->status();
+    return to_status(result, queue_pair_->peer());
+  }
+  if (record != nullptr) {
+    queue_->signaling_.after_signaled(lane);
+    count(lane.signaled);
+  }
+  queue_->signaling_.after_post(lane);
+  return absl::OkStatus();
+}
+
+LocalKey Transmitter::key_of(const RDMAMemory& memory) {
+  if (memory.range() != key_range_ && memory.range() != nullptr) {
+    const MemoryRegion* const region = memory.range()->region(queue_pair_->domain());
+    if (region == nullptr) return {};
+    key_range_ = memory.range();
+    key_ = region->local_key();
+  }
+  return memory.range() == key_range_ ? key_ : LocalKey{};
+}
+
+// Tags the memory of a posted piece. If too many other queue pairs use it, waits for this one instead.
+absl::Status Transmitter::note_use(const Piece& piece, bool written_through) {
+  if (written_through || piece.memory->set_last_use(cell_, queue_->signaling_.tag())) {
+    return absl::OkStatus();
+  }
+  Synchronizer here;
+  if (absl::Status status = flush(&here); !status.ok()) return status;
+  return wait(here);
+}
+
+absl::Status Transmitter::transfer_pieces(Opcode opcode, std::span<const Piece> pieces,
+                                          const RemoteMemoryLocator& remote, uint32_t immediate,
+                                          Synchronizer* done) {
+  const bool sends = opcode == Opcode::kSend || opcode == Opcode::kSendImmediate;
+  uint64_t total = 0;
+  for (const Piece& piece : pieces) {
+    if (piece.memory == nullptr || piece.offset > piece.memory->size() ||
+        piece.bytes > piece.memory->size() - piece.offset || piece.bytes > UINT64_MAX - total) {
+      return bad_range(queue_pair_->peer(), piece.offset, piece.bytes,
+                       piece.memory == nullptr ? 0 : piece.memory->size(), remote.length);
+    }
+    total += piece.bytes;
+    if (piece.memory->range() == nullptr ||
+        piece.memory->range()->region(queue_pair_->domain()) == nullptr) {
+      return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                        "a buffer of a transfer to " + queue_pair_->peer() +
+                            " is not registered with the protection domain of its queue pair",
+                        "take it from an allocator that was created with this domain");
+    }
+  }
+  const QueuePairLimits& limits = queue_pair_->limits();
+  const size_t max_segments = std::min<size_t>(limits.max_send_segments, kMaxSegments);
+  if (!sends && total > remote.length) {
+    return bad_range(queue_pair_->peer(), 0, total, total, remote.length);
+  }
+  if (sends && (total > limits.max_message || pieces.size() > max_segments)) {
+    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                      "a SEND of " + std::to_string(total) + " bytes in " +
+                          std::to_string(pieces.size()) + " pieces to " + queue_pair_->peer() +
+                          " exceeds one message (" + std::to_string(limits.max_message) +
+                          " bytes, " + std::to_string(max_segments) + " pieces)",
+                      "use WRITE, which is split, or send several");
+  }
+
+  std::array<Segment, kMaxSegments> segments;
+  size_t piece = 0;
+  uint64_t piece_offset = 0;  // bytes of the current piece that are under way
+  uint64_t sent = 0;
+  do {
+    // One work request: as many bytes as fit, of as many pieces as fit.
+    const size_t first_piece = piece;
+    size_t used = 0;
+    uint64_t bytes = 0;
+    while (piece < pieces.size() && used < max_segments && bytes < limits.max_message) {
+      const Piece& from = pieces[piece];
+      // A segment's length has 32 bits, whatever the device's message limit is.
+      const uint64_t part = std::min({from.bytes - piece_offset, limits.max_message - bytes,
+                                      uint64_t{UINT32_MAX} & ~uint64_t{4095}});
+      segments[used++] = {from.memory->get_buffer() + from.offset + piece_offset,
+                          static_cast<uint32_t>(part), key_of(*from.memory)};
+      bytes += part;
+      piece_offset += part;
+      if (piece_offset == from.bytes) {
+        ++piece;
+        piece_offset = 0;
+      }
+    }
+    // Trailing empty pieces need no request of their own.
+    while (piece < pieces.size() && piece_offset == 0 && pieces[piece].bytes == 0) ++piece;
+    const bool last = piece == pieces.size();
+    WorkRequest request;
+    request.opcode = opcode == Opcode::kWriteImmediate && !last ? Opcode::kWrite : opcode;
+    const bool inlined = opcode != Opcode::kRead && bytes <= limits.max_inline;
+    request.flags = inlined ? kInline : 0;
+    request.segment_count = static_cast<uint16_t>(used);
+    request.segments = segments.data();
+    request.remote_address = remote.address + sent;
+    request.remote_key = remote.key;
+    request.immediate = immediate;
+    if (absl::Status status = post_accounted(request, last ? done : nullptr); !status.ok()) {
+      return status;
+    }
+    count(lane_->bytes, bytes);
+    sent += bytes;
+    const size_t touched_end = std::min(pieces.size(), piece + 1);
+    for (size_t i = first_piece; i < touched_end; ++i) {
+      if (absl::Status status = note_use(pieces[i], inlined); !status.ok()) return status;
+    }
+  } while (piece < pieces.size());
+  return absl::OkStatus();
+}
+
+absl::Status Transmitter::write_immediate(RDMAMemory& local, uint64_t offset, uint64_t bytes,
+                                          const RemoteMemoryLocator& remote, uint32_t immediate,
+                                          Synchronizer* done) {
+  const Piece piece{&local, offset, bytes};
+  return transfer_pieces(Opcode::kWriteImmediate, std::span(&piece, 1), remote, immediate, done);
+}
+
+absl::Status Transmitter::notify(uint32_t immediate, Synchronizer* done) {
+  return transfer_pieces(Opcode::kWriteImmediate, {}, {}, immediate, done);
+}
+
+absl::Status Transmitter::send(RDMAMemory& local, uint64_t offset, uint64_t bytes,
+                               Synchronizer* done) {
+  const Piece piece{&local, offset, bytes};
+  return transfer_pieces(Opcode::kSend, std::span(&piece, 1), {}, 0, done);
+}
+
+absl::Status Transmitter::write_pieces(std::span<const Piece> pieces,
+                                       const RemoteMemoryLocator& remote, Synchronizer* done) {
+  return transfer_pieces(Opcode::kWrite, pieces, remote, 0, done);
+}
+
+absl::Status Transmitter::read_pieces(std::span<const Piece> pieces,
+                                      const RemoteMemoryLocator& remote, Synchronizer* done) {
+  return transfer_pieces(Opcode::kRead, pieces, remote, 0, done);
+}
+
+absl::Status Transmitter::atomic(Opcode opcode, RDMAMemory& local, uint64_t offset,
+                                 const RemoteMemoryLocator& remote, uint64_t operand,
+                                 uint64_t swap, Synchronizer* done) {
+  if (offset > local.size() || local.size() - offset < sizeof(uint64_t) ||
+      remote.length < sizeof(uint64_t)) {
+    return bad_range(queue_pair_->peer(), offset, sizeof(uint64_t), local.size(), remote.length);
+  }
+  const Piece piece{&local, offset, sizeof(uint64_t)};
+  const Segment segment{local.get_buffer() + offset, sizeof(uint64_t), key_of(local)};
+  WorkRequest request;
+  request.opcode = opcode;
+  request.segment_count = 1;
+  request.segments = &segment;
+  request.remote_address = remote.address;
+  request.remote_key = remote.key;
+  request.operand = operand;
+  request.swap = swap;
+  if (absl::Status status = post_accounted(request, done); !status.ok()) return status;
+  count(lane_->bytes, sizeof(uint64_t));
+  return note_use(piece, false);
+}
+
+absl::Status Transmitter::fetch_add(RDMAMemory& local, uint64_t offset,
+                                    const RemoteMemoryLocator& remote, uint64_t addend,
+                                    Synchronizer* done) {
+  return atomic(Opcode::kFetchAdd, local, offset, remote, addend, 0, done);
+}
+
+absl::Status Transmitter::compare_swap(RDMAMemory& local, uint64_t offset,
+                                       const RemoteMemoryLocator& remote, uint64_t expected,
+                                       uint64_t desired, Synchronizer* done) {
+  return atomic(Opcode::kCompareSwap, local, offset, remote, expected, desired, done);
+}
+
+absl::Status Transmitter::post(WorkRequest request, Synchronizer* done) {
+  return post_accounted(request, done);
+}
+
+absl::Status Transmitter::flush(Synchronizer* done) {
+  WorkRequest request;
+  request.opcode = Opcode::kWrite;
+  request.flags = kSignaled;
+  return post_accounted(request, done);
+}
+
+absl::Status Transmitter::wait(Synchronizer& done, Deadline deadline) {
+  const std::chrono::milliseconds interval = queue_->options_.probe_interval;
+  Deadline next_probe = interval.count() == 0 ? kForever : deadline_after(interval);
+  uint64_t looks = 0;
+  const auto look = [&] {
+    if (done.done()) return true;
+    if (queue_->progress() != 0) return done.done();
+    if (++looks % kLooksPerClockRead == 0 && next_probe != kForever &&
+        std::chrono::steady_clock::now() >= next_probe) {
+      next_probe = deadline_after(interval);
+      // What is outstanding finds a dead peer by itself. A queue that has failed needs no probe.
+      if (!queue_->has_outstanding() && queue_->status().ok()) static_cast<void>(flush());
+    }
+    if (done.done()) return true;
+    // Of a failed queue everything outstanding completes with an error. What `done` counts beyond that
+    // is the peer's to notify, and will not come.
+    return queue_->failed_.load(std::memory_order_acquire) && queue_->is_drained();
+  };
+  if (!wait_until(look, deadline)) {
+    return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kOperation,
+                      std::to_string(done.operations_left()) + " operation(s) towards " +
+                          queue_pair_->peer() + " not finished in time");
+  }
+  return done.done() ? done.status() : queue_->status();
+}
+
+absl::Status Transmitter::no_memory() const {
+  if (absl::Status status = queue_->status(); !status.ok()) return status;
+  return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kOperation,
+                    "no unit of the circular allocator became free in time",
+                    "raise its limit, or bind it to this queue: a unit in use by a slow queue pair "
+                    "stalls a shared ring");
+}
+
+}  // namespace cariama
