@@ -1,0 +1,259 @@
+#include "dtutils/allocators/superpages.h"
+
+#include <fcntl.h>
+#include <linux/memfd.h>
+#include <linux/mman.h>
+#include <numaif.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <climits>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "dtutils/diagnostics.h"
+#include "dtutils/error.h"
+#include "dtutils/internal/byte_size.h"
+#include "dtutils/internal/page_query.h"
+#include "dtutils/system_info.h"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23  // Linux 5.14; older libc headers lack it
+#endif
+
+namespace cariama {
+namespace {
+
+using internal::kGiB;
+using internal::kMiB;
+
+constexpr size_t kHugePage = 2 * kMiB;
+
+size_t base_page() {
+  static const auto bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  return bytes;
+}
+
+size_t page_bytes(PageKind kind) {
+  switch (kind) {
+    case PageKind::k1GiB:
+      return kGiB;
+    case PageKind::k2MiB:
+    case PageKind::kTransparent:
+      return kHugePage;
+    case PageKind::kBase:
+      break;
+  }
+  return base_page();
+}
+
+bool is_hugetlb(PageKind kind) { return kind == PageKind::k1GiB || kind == PageKind::k2MiB; }
+
+size_t round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
+
+// Whether the kind can serve the length at all; if not, not using it is no degradation.
+bool fits(PageKind kind, size_t length) {
+  return kind == PageKind::kTransparent ? length >= kHugePage : length % page_bytes(kind) == 0;
+}
+
+// Sets the policy of pages to come. Strict for hugetlb: a missing page then is an error of the
+// populating call. Base pages are only preferred on the node: a strict policy would let the kernel
+// kill processes when the node is full.
+bool place(std::byte* address, size_t length, int node, bool strict) {
+  constexpr size_t kBits = sizeof(unsigned long) * CHAR_BIT;
+  std::vector<unsigned long> mask(static_cast<size_t>(node) / kBits + 1, 0);
+  mask[static_cast<size_t>(node) / kBits] |= 1UL << (static_cast<size_t>(node) % kBits);
+  // The kernel reads one bit less than it is told.
+  return mbind(address, length, strict ? MPOL_BIND : MPOL_PREFERRED, mask.data(),
+               mask.size() * kBits + 1, 0) == 0;
+}
+
+// Makes every page present. False, with errno, if the kernel has none: hugetlb pools that run dry
+// show up here, and not as a SIGBUS on first touch.
+bool populate(std::byte* address, size_t length, bool hugetlb) {
+  int result;
+  do {
+    result = madvise(address, length, MADV_POPULATE_WRITE);
+  } while (result != 0 && (errno == EINTR || errno == EAGAIN));
+  if (result == 0) return true;
+  // Before Linux 5.14 nothing but a touch populates, and a touch is safe on base pages only.
+  if (errno != EINVAL || hugetlb) return false;
+  for (size_t offset = 0; offset < length; offset += base_page()) {
+    *reinterpret_cast<volatile std::byte*>(address + offset) = std::byte{0};
+  }
+  return true;
+}
+
+PageKind observed_kind(const std::byte* address, size_t length) {
+  const std::optional<internal::MappingPages> mapping = internal::query_mapping(address);
+  if (!mapping) return PageKind::kBase;
+  if (mapping->kernel_page == kGiB) return PageKind::k1GiB;
+  if (mapping->kernel_page == kHugePage) return PageKind::k2MiB;
+  // The mapping is ours alone: guard pages keep the kernel from merging it with a neighbour.
+  const size_t whole = length / kHugePage * kHugePage;
+  const uint64_t huge = std::max(mapping->anonymous_huge, mapping->shared_huge_mapped);
+  return whole > 0 && huge >= whole ? PageKind::kTransparent : PageKind::kBase;
+}
+
+std::string pool_path(int node, size_t bytes) {
+  const std::string pool = absl::StrCat("hugepages/hugepages-", bytes / 1024, "kB/nr_hugepages");
+  return node == kAnyNode ? absl::StrCat("/sys/kernel/mm/", pool)
+                          : absl::StrCat("/sys/devices/system/node/node", node, "/", pool);
+}
+
+void report_step_down(PageKind wanted, const SuperpageRequest& request, int node, size_t length) {
+  const std::string where = node == kAnyNode ? "" : absl::StrCat(" on NUMA node ", node);
+  if (is_hugetlb(wanted)) {
+    const size_t bytes = page_bytes(wanted);
+    const std::string name(page_kind_name(wanted));
+    std::string remedy =
+        absl::StrCat("raise the pool, as root: echo ", std::max<size_t>(1, length / bytes), " > ",
+                     pool_path(node, bytes));
+    if (wanted == PageKind::k1GiB) {
+      absl::StrAppend(&remedy, ", or boot with hugepagesz=1G hugepages=N");
+    }
+    report_once(absl::StrCat("pages.", name),
+                absl::StrCat("too few free ", name, " pages", where, " for ",
+                             internal::format_bytes(length), ", using smaller ones"),
+                remedy);
+    return;
+  }
+  const std::string file = absl::StrCat("/sys/kernel/mm/transparent_hugepage/",
+                                        request.shareable ? "shmem_enabled" : "enabled");
+  report_once(
+      request.shareable ? "pages.transparent.shared" : "pages.transparent",
+      absl::StrCat("the kernel gives no transparent huge pages to ",
+                   request.shareable ? "shared" : "private", " memory", where,
+                   ", using base pages"),
+      absl::StrCat("as root: echo ", request.shareable ? "advise" : "madvise", " > ", file,
+                   "; if that is set, memory is fragmented: raise the pool of 2 MiB pages"));
+}
+
+}  // namespace
+
+std::string_view page_kind_name(PageKind kind) {
+  switch (kind) {
+    case PageKind::k1GiB:
+      return "1 GiB";
+    case PageKind::k2MiB:
+      return "2 MiB";
+    case PageKind::kTransparent:
+      return "transparent";
+    case PageKind::kBase:
+      break;
+  }
+  return "base";
+}
+
+bool Superpage::map(const SuperpageRequest& request, PageKind kind, int numa_node) {
+  *this = Superpage();
+  length_ = round_up(request.bytes, base_page());
+  int map_flags = 0;
+  if (request.shareable) {
+    unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+    if (is_hugetlb(kind)) {
+      flags |= MFD_HUGETLB | (kind == PageKind::k1GiB ? MFD_HUGE_1GB : MFD_HUGE_2MB);
+    }
+    descriptor_ = memfd_create("cariama", flags);
+    if (descriptor_ < 0) return false;
+    if (ftruncate(descriptor_, static_cast<off_t>(length_)) != 0) return false;
+    // F_SEAL_SEAL: a peer that holds the descriptor cannot add seals that would hinder others.
+    if (fcntl(descriptor_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+      return false;
+    }
+    map_flags = MAP_SHARED;
+  } else {
+    map_flags = MAP_PRIVATE | MAP_ANONYMOUS;
+    if (is_hugetlb(kind)) {
+      map_flags |= MAP_HUGETLB | (kind == PageKind::k1GiB ? static_cast<int>(MAP_HUGE_1GB)
+                                                          : static_cast<int>(MAP_HUGE_2MB));
+    }
+  }
+
+  // Reserve addresses first: huge pages want alignment, which mmap grants to hugetlb only.
+  const size_t alignment =
+      page_bytes(length_ >= kHugePage ? std::min(kind, PageKind::kTransparent) : kind);
+  const size_t guard = base_page();
+  reserved_ = length_ + alignment + 2 * guard;
+  reservation_ =
+      mmap(nullptr, reserved_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (reservation_ == MAP_FAILED) {
+    reservation_ = nullptr;
+    return false;
+  }
+  const uintptr_t start = round_up(reinterpret_cast<uintptr_t>(reservation_) + guard, alignment);
+  void* const mapped = mmap(reinterpret_cast<void*>(start), length_, PROT_READ | PROT_WRITE,
+                            map_flags | MAP_FIXED, descriptor_, 0);
+  if (mapped == MAP_FAILED) return false;
+  address_ = static_cast<std::byte*>(mapped);
+
+  // Placement before the first touch: hugetlb pages cannot be moved afterwards. Where the policy is
+  // refused (seccomp filters of containers do), pages land anywhere, and the query below tells.
+  const bool one_node = numa_nodes().size() <= 1;
+  if (numa_node != kAnyNode && !one_node) {
+    static_cast<void>(place(address_, length_, numa_node, is_hugetlb(kind)));
+  }
+  // The answer says nothing; smaps does, below.
+  if (kind == PageKind::kTransparent) static_cast<void>(madvise(address_, length_, MADV_HUGEPAGE));
+  if (!populate(address_, length_, is_hugetlb(kind))) return false;
+
+  page_kind_ = observed_kind(address_, length_);
+  const size_t page = is_hugetlb(page_kind_) ? page_bytes(page_kind_) : base_page();
+  if (numa_node != kAnyNode &&
+      (one_node || internal::all_pages_on_node(address_, length_, page, numa_node))) {
+    numa_node_ = numa_node;
+  }
+  return true;
+}
+
+absl::StatusOr<Superpage> Superpage::obtain(const SuperpageRequest& request) {
+  if (request.bytes == 0 || request.bytes > SIZE_MAX / 4) {
+    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                      absl::StrCat("cannot map ", request.bytes, " bytes"));
+  }
+  if (request.numa_node != kAnyNode && !numa_node_exists(request.numa_node)) {
+    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                      absl::StrCat("there is no NUMA node ", request.numa_node),
+                      absl::StrCat("this machine has ", numa_nodes_text()));
+  }
+  static constexpr std::array kKinds = {PageKind::k1GiB, PageKind::k2MiB, PageKind::kTransparent,
+                                        PageKind::kBase};
+  const size_t length = round_up(request.bytes, base_page());
+  for (const PageKind kind : kKinds) {
+    if (kind < request.largest_page || !fits(kind, length)) continue;
+    Superpage page;
+    if (!page.map(request, kind, request.numa_node)) {
+      const int error = errno;
+      if (kind == PageKind::kBase) {
+        return make_errno_error(error, ErrorScope::kProcess,
+                                absl::StrCat("cannot map ", internal::format_bytes(length)),
+                                "free memory, or raise the limits that cariama-info shows");
+      }
+      report_step_down(kind, request, request.numa_node, length);
+      continue;
+    }
+    if (page.page_kind_ > kind) report_step_down(kind, request, request.numa_node, length);
+    if (page.numa_node_ != request.numa_node) {
+      report_once(
+          "numa",
+          absl::StrCat("memory for NUMA node ", request.numa_node,
+                       " could not be placed there, or the kernel does not tell, using any"),
+          "free memory on the node; in a container allow mbind and move_pages "
+          "(docker: --cap-add SYS_NICE)");
+    }
+    return page;
+  }
+  return make_error(absl::StatusCode::kInternal, ErrorScope::kProcess,
+                    "base pages serve every length, yet none was tried");
+}
+
+Superpage::~Superpage() {
+  if (reservation_ != nullptr) munmap(reservation_, reserved_);
+  if (descriptor_ >= 0) close(descriptor_);
+}
+
+}  // namespace cariama

@@ -1,0 +1,37 @@
+// What the kernel shows about mapped memory, as opposed to what it was asked for.
+#ifndef CARIAMA_DTUTILS_INTERNAL_PAGE_QUERY_H_
+#define CARIAMA_DTUTILS_INTERNAL_PAGE_QUERY_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <istream>
+#include <optional>
+
+#include "dtutils/export.h"
+
+namespace cariama::internal {
+
+// One mapping's entry of /proc/PID/smaps. Sizes in bytes.
+struct MappingPages {
+  uintptr_t start = 0;
+  uintptr_t end = 0;
+  uint64_t kernel_page = 0;         // KernelPageSize: larger than a base page for hugetlb only
+  uint64_t anonymous_huge = 0;      // AnonHugePages
+  uint64_t shared_huge_mapped = 0;  // ShmemPmdMapped
+};
+
+// The entry that contains `address`, from a text in the format of smaps; nothing if there is none.
+[[nodiscard]] CARIAMA_DTUTILS_EXPORT std::optional<MappingPages> find_mapping(std::istream& smaps,
+                                                                              uintptr_t address);
+
+// As above, from /proc/self/smaps. Costs a walk over all page tables of the process.
+[[nodiscard]] CARIAMA_DTUTILS_EXPORT std::optional<MappingPages> query_mapping(const void* address);
+
+// Whether every page of the range is on `node`, as move_pages(2) shows. False also if the kernel
+// does not tell. Pages must have been touched. `page_bytes` is their size.
+[[nodiscard]] CARIAMA_DTUTILS_EXPORT bool all_pages_on_node(const std::byte* address, size_t length,
+                                                            size_t page_bytes, int node);
+
+}  // namespace cariama::internal
+
+#endif  // CARIAMA_DTUTILS_INTERNAL_PAGE_QUERY_H_
