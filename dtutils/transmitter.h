@@ -14,8 +14,8 @@
 // Transmitter is one thread's place on it. Threads that share a queue never wait for one another to
 // account for operations or to free memory; the proof is in signaling.h and docs/dtutils.md.
 //
-// Cost: sizeof(TransmitQueue) and sizeof(Transmitter) are pinned below; a thread's place takes 320 bytes
-// and 40 bytes per signaled operation in flight (16 to begin with). On the fast path a transfer costs
+// Cost: sizeof(TransmitQueue) and sizeof(Transmitter) are pinned below; a thread's place takes 256 bytes
+// and 32 bytes per signaled operation in flight (16 to begin with). On the fast path a transfer costs
 // one post and no atomic read-modify-write; one in depth/(16 * threads) transfers takes tickets from
 // the shared counter, one in depth/4 is signaled.
 #ifndef CARIAMA_DTUTILS_TRANSMITTER_H_
@@ -139,7 +139,7 @@ class CARIAMA_DTUTILS_EXPORT TransmitQueue {
     size_t block = 0;  // where take_record() goes on
     size_t slot = 0;
   };
-  static_assert(sizeof(Lane) == 320 && sizeof(Record) == 40);
+  static_assert(sizeof(Lane) == 256 && sizeof(Record) == 32);
 
   TransmitQueue(std::shared_ptr<CompletionQueue> completions, std::unique_ptr<QueuePair> queue_pair,
                 uint32_t depth, const TransmitOptions& options);
