@@ -152,8 +152,8 @@ struct DeviceOptions {
   std::optional<Transport> transport{};
   // verbs only. The environment variables CARIAMA_DEVICE, CARIAMA_PORT and CARIAMA_GID_INDEX stand in
   // for what is not given here.
-  std::string name{};               // "mlx5_0"; default: the first with an active port
-  std::optional<uint32_t> port{};   // default: the first active one
+  std::string name{};              // "mlx5_0"; default: the first with an active port
+  std::optional<uint32_t> port{};  // default: the first active one
   // RoCE: default is the RoCE v2 entry of an IPv4 address, else of a routable IPv6 address, else any RoCE v2.
   std::optional<uint32_t> gid_index{};
 };

@@ -36,7 +36,7 @@ struct RemoteKey {
 enum class Access : uint32_t {
   kLocalWrite = 1,  // receive into it, READ or fetch into it
   kRemoteRead = 2,
-  kRemoteWrite = 4,  // implies kLocalWrite
+  kRemoteWrite = 4,   // implies kLocalWrite
   kRemoteAtomic = 8,  // implies kLocalWrite
   kAll = 15,
 };
@@ -63,7 +63,8 @@ struct RemoteMemoryLocator {
     return {address + offset, bytes, key, owner, reserved};
   }
 };
-static_assert(std::is_trivially_copyable_v<RemoteMemoryLocator> && sizeof(RemoteMemoryLocator) == 32);
+static_assert(std::is_trivially_copyable_v<RemoteMemoryLocator> &&
+              sizeof(RemoteMemoryLocator) == 32);
 
 // Memory to be registered. The memory is the caller's and must outlive the registration.
 //
@@ -72,8 +73,8 @@ static_assert(std::is_trivially_copyable_v<RemoteMemoryLocator> && sizeof(Remote
 // for atomics. Other transports ignore the descriptor.
 struct MemorySource {
   void* address = nullptr;
-  size_t length = 0;     // bytes
-  int descriptor = -1;   // memfd that backs the range, sealed against shrinking and growing; or -1
+  size_t length = 0;    // bytes
+  int descriptor = -1;  // memfd that backs the range, sealed against shrinking and growing; or -1
   uint64_t descriptor_offset = 0;  // where in it the range starts
 };
 

@@ -148,7 +148,8 @@ class Signaling {
   void retire_all(Atomic<uint64_t>& flushed) { retire(before_signaled_all(), flushed); }
 
   [[nodiscard]] uint64_t posted() const {
-    const uint64_t count = std::min<uint64_t>(lane_count_.load(std::memory_order_acquire), kMaxLanes);
+    const uint64_t count =
+        std::min<uint64_t>(lane_count_.load(std::memory_order_acquire), kMaxLanes);
     uint64_t sum = 0;
     for (uint64_t i = 0; i < count; ++i) {
       if (const Lane* lane = lanes_[i].load(std::memory_order_acquire)) {

@@ -56,7 +56,8 @@ class CARIAMA_DTUTILS_EXPORT WakingSender {
   // block but as Transmitter does. Error: the queue's.
   [[nodiscard]] absl::Status published(uint64_t total) {
     state_.published.exchange(total, std::memory_order_seq_cst);
-    if (state_.asleep.load(std::memory_order_seq_cst) == 0) [[likely]] return absl::OkStatus();
+    if (state_.asleep.load(std::memory_order_seq_cst) == 0) [[likely]]
+      return absl::OkStatus();
     return wake();
   }
 

@@ -15,8 +15,8 @@ void Synchronizer::decrease(uint32_t operations) {
   do {
     // A loop instead of fetch_sub: a caller's error must not borrow from the flag bits.
     left = (old & kCountMask) - std::min(operations, old & kCountMask);
-  } while (!state_.compare_exchange_weak(old, (old & ~kCountMask) | left,
-                                         std::memory_order_acq_rel, std::memory_order_relaxed));
+  } while (!state_.compare_exchange_weak(old, (old & ~kCountMask) | left, std::memory_order_acq_rel,
+                                         std::memory_order_relaxed));
   // From here on a waiter may destroy *this. futex_wake only names the address.
   if (left == 0 && (old & kSleeper) != 0) internal::futex_wake(&state_);
 }

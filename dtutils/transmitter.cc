@@ -34,8 +34,8 @@ absl::StatusOr<std::unique_ptr<TransmitQueue>> TransmitQueue::create(
   options.send_completions = *completions;
   auto queue_pair = domain.create_queue_pair(options);
   if (!queue_pair.ok()) return queue_pair.status();
-  const uint32_t depth = std::min({(*queue_pair)->limits().send_depth, (*completions)->depth(),
-                                   options.send_depth, kMaxDepth});
+  const uint32_t depth = std::min(
+      {(*queue_pair)->limits().send_depth, (*completions)->depth(), options.send_depth, kMaxDepth});
   return std::unique_ptr<TransmitQueue>(
       new TransmitQueue(*std::move(completions), *std::move(queue_pair), depth, behaviour));
 }
@@ -455,8 +455,8 @@ absl::Status Transmitter::read_pieces(std::span<const Piece> pieces,
 }
 
 absl::Status Transmitter::atomic(Opcode opcode, RDMAMemory& local, uint64_t offset,
-                                 const RemoteMemoryLocator& remote, uint64_t operand,
-                                 uint64_t swap, Synchronizer* done) {
+                                 const RemoteMemoryLocator& remote, uint64_t operand, uint64_t swap,
+                                 Synchronizer* done) {
   if (offset > local.size() || local.size() - offset < sizeof(uint64_t) ||
       remote.length < sizeof(uint64_t)) {
     return bad_range(queue_pair_->peer(), offset, sizeof(uint64_t), local.size(), remote.length);

@@ -37,9 +37,9 @@
 #include "dtutils/completion.h"
 #include "dtutils/device.h"
 #include "dtutils/export.h"
-#include "dtutils/signaling.h"
 #include "dtutils/memory.h"
 #include "dtutils/queue_pair.h"
+#include "dtutils/signaling.h"
 #include "dtutils/synchronizer.h"
 #include "dtutils/wait.h"
 
@@ -56,13 +56,13 @@ struct TransmitOptions {
 
 // What happened on a queue so far.
 struct TransmitStatistics {
-  uint64_t operations = 0;    // posted, of any kind, also flushes and probes
-  uint64_t bytes = 0;         // in transfers
-  uint64_t signaled = 0;      // of the operations
-  uint64_t grants = 0;        // times that tickets were taken from the shared counter
-  uint64_t full_waits = 0;    // times that a thread found the send queue full
-  uint64_t completions = 0;   // polled
-  uint64_t failures = 0;      // of the completions
+  uint64_t operations = 0;   // posted, of any kind, also flushes and probes
+  uint64_t bytes = 0;        // in transfers
+  uint64_t signaled = 0;     // of the operations
+  uint64_t grants = 0;       // times that tickets were taken from the shared counter
+  uint64_t full_waits = 0;   // times that a thread found the send queue full
+  uint64_t completions = 0;  // polled
+  uint64_t failures = 0;     // of the completions
 };
 
 // A queue pair with an accounted send side. Create one per connection, and a Transmitter on it for
@@ -102,9 +102,7 @@ class CARIAMA_DTUTILS_EXPORT TransmitQueue {
   [[nodiscard]] absl::Status repair();
 
   // Whether an operation is posted whose completion has not been polled. A snapshot.
-  [[nodiscard]] bool has_outstanding() const {
-    return signaling_.retired() < signaling_.posted();
-  }
+  [[nodiscard]] bool has_outstanding() const { return signaling_.retired() < signaling_.posted(); }
   [[nodiscard]] uint32_t depth() const { return static_cast<uint32_t>(signaling_.depth()); }
   // Operations between two signaled ones.
   [[nodiscard]] uint32_t interval() const { return static_cast<uint32_t>(signaling_.interval()); }
@@ -219,8 +217,7 @@ class CARIAMA_DTUTILS_EXPORT Transmitter {
 
   // RDMA READ of the first `bytes` bytes of `remote` into local[offset, offset + bytes).
   [[nodiscard]] absl::Status read(RDMAMemory& local, uint64_t offset, uint64_t bytes,
-                                  const RemoteMemoryLocator& remote,
-                                  Synchronizer* done = nullptr) {
+                                  const RemoteMemoryLocator& remote, Synchronizer* done = nullptr) {
     return transfer(Opcode::kRead, local, offset, bytes, remote, done);
   }
 
@@ -275,7 +272,8 @@ class CARIAMA_DTUTILS_EXPORT Transmitter {
   [[nodiscard]] absl::StatusOr<RDMAMemory*> acquire(Allocator& allocator,
                                                     Deadline deadline = kForever) {
     RDMAMemory* memory = allocator.allocate();
-    if (memory != nullptr) [[likely]] return memory;
+    if (memory != nullptr) [[likely]]
+      return memory;
     if (absl::Status status = flush(); !status.ok()) return status;
     if (wait_until(
             [&] {
