@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cerrno>
 #include <climits>
 #include <string>
@@ -174,9 +175,9 @@ bool Superpage::map(const SuperpageRequest& request, PageKind kind, int numa_nod
     }
   }
 
-  // Reserve addresses first: huge pages want alignment, which mmap grants to hugetlb only.
+  // Reserve addresses first: mmap aligns hugetlb only.
   const size_t alignment =
-      page_bytes(length_ >= kHugePage ? std::min(kind, PageKind::kTransparent) : kind);
+      kind == PageKind::k1GiB ? kGiB : std::bit_floor(std::min(length_, kHugePage));
   const size_t guard = base_page();
   reserved_ = length_ + alignment + 2 * guard;
   reservation_ =
