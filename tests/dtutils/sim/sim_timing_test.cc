@@ -4,7 +4,7 @@
 #include <chrono>
 
 #include "dtutils/sim/sim_fabric.h"
-#include "tests/dtutils/sim/sim_node.h"
+#include "tests/dtutils/testing/device_node.h"
 
 namespace cariama {
 namespace {
@@ -31,8 +31,8 @@ class SimTimingTest : public testing::Test {
  protected:
   void start(const SimOptions& options, const ConnectOptions& connection = {}) {
     fabric_ = std::make_unique<SimFabric>(options);
-    a_ = std::make_unique<SimNode>(fabric_->create_endpoint());
-    b_ = std::make_unique<SimNode>(fabric_->create_endpoint());
+    a_ = std::make_unique<DeviceNode>(fabric_->create_endpoint());
+    b_ = std::make_unique<DeviceNode>(fabric_->create_endpoint());
     ab_ = a_->make_queue_pair();
     ba_ = b_->make_queue_pair();
     connect_pair(*ab_, *ba_, connection);
@@ -46,7 +46,7 @@ class SimTimingTest : public testing::Test {
   // Polls until a completion comes, and checks when.
   void expect_completion(SimTime time, uint64_t id = 0,
                          CompletionStatus status = CompletionStatus::kSuccess) {
-    const std::vector<Completion> found = a_->poll_all(1);
+    const std::vector<Completion> found = a_->poll_for(1);
     ASSERT_EQ(found.size(), 1u);
     EXPECT_EQ(found[0].id, id);
     EXPECT_EQ(found[0].status, status) << status_name(found[0].status);
@@ -54,7 +54,7 @@ class SimTimingTest : public testing::Test {
   }
 
   std::unique_ptr<SimFabric> fabric_;
-  std::unique_ptr<SimNode> a_, b_;
+  std::unique_ptr<DeviceNode> a_, b_;
   std::unique_ptr<QueuePair> ab_, ba_;
 };
 
@@ -95,7 +95,7 @@ TEST_F(SimTimingTest, MessageGapLimitsTheRate) {
 
 TEST_F(SimTimingTest, IncastQueuesAtTheTargetsPort) {
   start(figures());
-  SimNode c(fabric_->create_endpoint());
+  DeviceNode c(fabric_->create_endpoint());
   auto cb = c.make_queue_pair();
   auto bc = b_->make_queue_pair();
   connect_pair(*cb, *bc);
@@ -227,7 +227,7 @@ TEST_F(SimTimingTest, ChannelSleepsInVirtualTime) {
   EXPECT_FALSE(channel->wait(nanoseconds(1499)));
   EXPECT_TRUE(channel->wait(nanoseconds::max()));
   EXPECT_EQ(fabric_->now(), std::chrono::hours(1) + nanoseconds(1500));
-  EXPECT_EQ(a_->poll_all(1).size(), 1u);
+  EXPECT_EQ(a_->poll_for(1).size(), 1u);
   channel->wake();
   EXPECT_TRUE(channel->wait(nanoseconds(0)));
   EXPECT_FALSE(channel->wait(nanoseconds::max()));  // nothing will ever happen: does not hang

@@ -1,13 +1,16 @@
-// One endpoint with everything that a test needs, and connections between two of them.
-#ifndef CARIAMA_TESTS_DTUTILS_SIM_SIM_NODE_H_
-#define CARIAMA_TESTS_DTUTILS_SIM_SIM_NODE_H_
+// One device with everything that a test needs: domain, completion queue, registered memory; and
+// connections between two of them.
+#ifndef CARIAMA_TESTS_DTUTILS_TESTING_DEVICE_NODE_H_
+#define CARIAMA_TESTS_DTUTILS_TESTING_DEVICE_NODE_H_
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
 #include <span>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -26,8 +29,8 @@ T must(absl::StatusOr<T> value) {
 }
 inline void must(const absl::Status& status) { ASSERT_TRUE(status.ok()) << status; }
 
-struct SimNode {
-  explicit SimNode(std::shared_ptr<Device> made_from, size_t bytes = 4096, uint32_t depth = 1024)
+struct DeviceNode {
+  explicit DeviceNode(std::shared_ptr<Device> made_from, size_t bytes = 4096, uint32_t depth = 1024)
       : device(std::move(made_from)), memory(bytes / 8) {
     domain = must(device->create_domain());
     completions = must(domain->create_completion_queue({.depth = 4 * depth}));
@@ -42,12 +45,18 @@ struct SimNode {
   [[nodiscard]] Segment segment(size_t offset, uint32_t length) {
     return {bytes() + offset, length, region->local_key()};
   }
-  // Polls until there are `wanted` completions, or for `polls` times.
-  [[nodiscard]] std::vector<Completion> poll_all(size_t wanted, size_t polls = 1 << 20) {
+  // Polls until there are `wanted` completions. Gives up after 20 s, or after `polls` empty polls: a
+  // simulated fabric needs no time.
+  [[nodiscard]] std::vector<Completion> poll_for(size_t wanted, uint64_t polls = ~uint64_t{0}) {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
     std::vector<Completion> found(wanted);
     size_t count = 0;
-    for (size_t i = 0; i < polls && count < wanted; ++i) {
-      count += completions->poll(std::span(found).subspan(count));
+    while (count < wanted && polls > 0 && std::chrono::steady_clock::now() < deadline) {
+      const size_t more = completions->poll(std::span(found).subspan(count));
+      count += more;
+      if (more > 0) continue;
+      --polls;
+      std::this_thread::yield();
     }
     found.resize(count);
     return found;
@@ -67,7 +76,7 @@ inline void connect_pair(QueuePair& a, QueuePair& b, const ConnectOptions& optio
 }
 
 // A request that moves `segment` to or from `remote` of `target`.
-inline WorkRequest request_for(Opcode opcode, const Segment& segment, const SimNode& target,
+inline WorkRequest request_for(Opcode opcode, const Segment& segment, const DeviceNode& target,
                                uint64_t offset, uint64_t id = 0, uint8_t flags = kSignaled) {
   return {.id = id,
           .opcode = opcode,
@@ -80,4 +89,4 @@ inline WorkRequest request_for(Opcode opcode, const Segment& segment, const SimN
 
 }  // namespace cariama
 
-#endif  // CARIAMA_TESTS_DTUTILS_SIM_SIM_NODE_H_
+#endif  // CARIAMA_TESTS_DTUTILS_TESTING_DEVICE_NODE_H_
