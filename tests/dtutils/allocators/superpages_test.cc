@@ -257,8 +257,9 @@ TEST(Superpage, TransparentPrivateMemory) {
   EXPECT_EQ(page->page_kind() == PageKind::kTransparent, mapping->anonymous_huge == 4 * kMiB);
 }
 
-TEST(Superpage, SaysEachStepDownOnceWithItsRemedy) {
-  // In a process of its own, where nothing has been said before.
+TEST(SuperpageDeathTest, SaysEachStepDownOnceWithItsRemedy) {
+  // In a process of its own, executed anew, where nothing has been said before.
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto child = [] {
     std::map<std::string, int> said;
     std::string remedies;
