@@ -1,0 +1,210 @@
+// The hot path. Setting up, breaking and repairing is in queue_pair_connection.cc, what needs the
+// queue pair's mutex in queue_pair_message.cc.
+#include "dtutils/shm/queue_pair.h"
+
+#include <sys/uio.h>
+
+#include <array>
+#include <cerrno>
+
+#include "dtutils/internal/validate.h"
+#include "dtutils/shm/copy.h"
+
+namespace cariama::shm {
+namespace {
+
+[[nodiscard]] bool is_one_sided(Opcode opcode) {
+  return opcode == Opcode::kWrite || opcode == Opcode::kRead || internal::is_atomic(opcode);
+}
+
+// What is almost always true of a transfer, so that validate() is not needed.
+[[nodiscard]] bool is_plain(const WorkRequest& request) {
+  return request.opcode == Opcode::kWrite && request.segment_count == 1 &&
+         (request.flags & kInline) == 0 && request.segments[0].length <= (1u << 31);
+}
+
+// The remote side is asked for what the operation does to it.
+[[nodiscard]] Access needed_access(Opcode opcode) {
+  switch (opcode) {
+    case Opcode::kRead:
+      return Access::kRemoteRead;
+    case Opcode::kFetchAdd:
+    case Opcode::kCompareSwap:
+      return Access::kRemoteAtomic;
+    default:
+      return Access::kRemoteWrite;
+  }
+}
+
+}  // namespace
+
+// Counts a completion that will be pushed. Limits: send_depth unpolled completions of this queue pair,
+// so that it cannot fill a queue that others share; and room in the ring.
+bool ShmQueuePair::reserve(bool in_ring) {
+  // seq_cst, before the look at expected_ in usable(): a thread that makes operations wait, and reads
+  // its flush number afterwards, must not miss that this one was signaled earlier.
+  const uint32_t before = account_->references.fetch_add(1);
+  if (in_ring && (before > limits_.send_depth || !send_queue_->has_room())) [[unlikely]] {
+    account_->references.fetch_sub(1);
+    return false;
+  }
+  return true;
+}
+
+bool ShmQueuePair::check_local(const Segment& segment, bool written) const {
+  const LocalRegion& region = local_regions_[key_index(segment.key.value)];
+  return region.allows(segment.key, segment.address, segment.length, domain_number_) &&
+         (!written || region.writable());
+}
+
+PostResult ShmQueuePair::post_send(std::span<const WorkRequest> requests) {
+  const auto count = static_cast<uint32_t>(requests.size());
+  for (uint32_t i = 0; i < count; ++i) {
+    const WorkRequest& request = requests[i];
+    if (!is_one_sided(request.opcode)) return post_slow(requests, i);
+    if (!is_plain(request)) [[unlikely]] {
+      if (!usable()) return post_slow(requests, i);
+      const PostError error = internal::validate(request, limits_, true).error;
+      if (error != PostError::kNone) return {i, error};
+    }
+    const bool signaled = (request.flags & kSignaled) != 0;
+    if (signaled && !reserve(true)) [[unlikely]] {
+      // Whether that is an error, or a place that has to be freed, depends on the state.
+      return usable() ? PostResult{i, PostError::kQueueFull} : post_slow(requests, i);
+    }
+    if (!usable()) [[unlikely]] {
+      if (signaled) account_->references.fetch_sub(1);
+      return post_slow(requests, i);
+    }
+    const Outcome outcome = execute_one_sided(request);
+    if (!outcome.ok()) [[unlikely]] {
+      fail_unlocked(request, outcome);
+    } else if (signaled) {
+      complete(request, outcome);
+    }
+  }
+  return {count};
+}
+
+Outcome ShmQueuePair::execute_one_sided(const WorkRequest& request) {
+  const bool is_inline = (request.flags & kInline) != 0;
+  const bool scatters =
+      request.opcode != Opcode::kWrite && request.opcode != Opcode::kWriteImmediate;
+  uint64_t bytes = 0;
+  for (uint32_t i = 0; i < request.segment_count; ++i) {
+    const Segment& segment = request.segments[i];
+    bytes += segment.length;
+    if (!is_inline && segment.length != 0 && !check_local(segment, scatters)) [[unlikely]] {
+      return {CompletionStatus::kLocalProtection};
+    }
+  }
+  if (bytes == 0) return {};  // keys of empty transfers are not looked at
+
+  const RemoteRegion* region = link_->find(request.remote_key.value);
+  if (region == nullptr || region->revoked() || !region->contains(request.remote_address, bytes) ||
+      region->domain != peer_domain_ || !has_access(region->access, needed_access(request.opcode)))
+      [[unlikely]] {
+    return {CompletionStatus::kRemoteAccess};
+  }
+  if (!region->mapped) [[unlikely]]
+    return attach_copy(request, bytes);
+
+  std::byte* remote = region->local(request.remote_address);
+  switch (request.opcode) {
+    case Opcode::kRead:
+      for (uint32_t i = 0; i < request.segment_count; ++i) {
+        const Segment& segment = request.segments[i];
+        copy_in(static_cast<std::byte*>(segment.address), remote, segment.length);
+        remote += segment.length;
+      }
+      break;
+    case Opcode::kFetchAdd:
+    case Opcode::kCompareSwap: {
+      std::atomic_ref<uint64_t> word(*reinterpret_cast<uint64_t*>(remote));
+      uint64_t before = request.operand;
+      if (request.opcode == Opcode::kFetchAdd) {
+        before = word.fetch_add(request.operand);
+      } else {
+        word.compare_exchange_strong(before, request.swap);
+      }
+      std::memcpy(request.segments[0].address, &before, sizeof before);
+      break;
+    }
+    default:
+      for (uint32_t i = 0; i < request.segment_count; ++i) {
+        const Segment& segment = request.segments[i];
+        copy_out(remote, static_cast<const std::byte*>(segment.address), segment.length);
+        remote += segment.length;
+      }
+  }
+  return {};
+}
+
+// Memory that has no descriptor: the kernel copies (process_vm_readv(2)).
+Outcome ShmQueuePair::attach_copy(const WorkRequest& request, uint64_t bytes) {
+  if (internal::is_atomic(request.opcode)) {
+    // No other process can do an atomic operation there; the owner's CPU is not to be involved.
+    return {CompletionStatus::kRemoteInvalid, EOPNOTSUPP};
+  }
+  std::array<iovec, kMaxSegments> local;
+  size_t count = 0;
+  for (uint32_t i = 0; i < request.segment_count; ++i) {
+    if (request.segments[i].length == 0) continue;
+    local[count++] = {request.segments[i].address, request.segments[i].length};
+  }
+  iovec* first = local.data();
+  iovec remote{reinterpret_cast<void*>(request.remote_address), bytes};
+  while (remote.iov_len != 0) {
+    const ssize_t moved = request.opcode == Opcode::kRead
+                              ? process_vm_readv(link_->pid(), first, count, &remote, 1, 0)
+                              : process_vm_writev(link_->pid(), first, count, &remote, 1, 0);
+    if (moved <= 0) {
+      const auto error = static_cast<uint32_t>(moved == 0 ? EFAULT : errno);
+      switch (error) {
+        case ESRCH:
+          return {CompletionStatus::kPeerDied, error};
+        case EFAULT:  // registered, but not, or no longer, there
+          return {CompletionStatus::kRemoteAccess, error};
+        default:  // EPERM: Yama's ptrace_scope forbids it
+          return {CompletionStatus::kRemoteOperation, error};
+      }
+    }
+    // At most 2 GiB are moved at once, and a fault in the middle shows as a short count.
+    auto left = static_cast<size_t>(moved);
+    remote.iov_base = static_cast<std::byte*>(remote.iov_base) + left;
+    remote.iov_len -= left;
+    while (count != 0 && left >= first->iov_len) {
+      left -= first->iov_len;
+      ++first;
+      --count;
+    }
+    if (count != 0) {
+      first->iov_base = static_cast<std::byte*>(first->iov_base) + left;
+      first->iov_len -= left;
+    }
+  }
+  return {};
+}
+
+void ShmQueuePair::complete(const WorkRequest& request, Outcome outcome) {
+  Completion completion;
+  completion.id = request.id;
+  completion.status = outcome.status;
+  completion.kind = internal::completion_kind(request.opcode);
+  completion.queue_pair = number_;
+  completion.vendor_error = outcome.vendor_error;
+  send_queue_->push(completion, account_);
+}
+
+std::byte* ShmQueuePair::direct_access(const RemoteMemoryLocator& remote) {
+  if (state() != QueuePairState::kConnected) return nullptr;
+  const RemoteRegion* region = link_->find(remote.key.value);
+  if (region == nullptr || region->revoked() || !region->mapped || region->domain != peer_domain_ ||
+      !region->contains(remote.address, remote.length) ||
+      !has_access(region->access, Access::kRemoteRead | Access::kRemoteWrite)) {
+    return nullptr;
+  }
+  return region->local(remote.address);
+}
+
+}  // namespace cariama::shm
