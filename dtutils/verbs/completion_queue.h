@@ -7,6 +7,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <unordered_map>
 
@@ -46,6 +47,9 @@ class VerbsCompletionQueue final : public CompletionQueue {
   void add(VerbsQueuePair* queue_pair);
   // The device must be done with it. Its completions that were not polled yet are dropped.
   void remove(VerbsQueuePair* queue_pair);
+
+  // On return, every poll() that was running has ended.
+  void wait_for_pollers() { const std::lock_guard lock(lock_); }
 
   // Takes all completions out of the device's queue and keeps them for poll(). repair() uses it: some
   // devices throw the completions of a queue pair away when it is reset.

@@ -136,6 +136,8 @@ absl::StatusOr<std::shared_ptr<const Context>> open_context(const DeviceOptions&
   if (!context->ethernet()) {
     context->description += " lid " + std::to_string(context->port_attributes.lid);
   }
+  constexpr uint32_t kSoftRoceVendor = 0xffffff;  // no vendor has it: the kernel's rxe_param.h
+  context->soft_roce = context->attributes.vendor_id == kSoftRoceVendor;
   context->limits = limits_of(context->attributes, context->port_attributes);
   context->limits.max_inline = probe_max_inline(device);
   return context;

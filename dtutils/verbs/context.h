@@ -24,6 +24,7 @@ struct Context {
   ibv_port_attr port_attributes{};
   ibv_device_attr attributes{};
   DeviceLimits limits;
+  bool soft_roce = false;  // the kernel's rdma_rxe, which has its own words for some errors
   std::optional<ArrivalOrder> forced_order;  // CARIAMA_VERBS_IN_ORDER
 
   [[nodiscard]] bool ethernet() const {

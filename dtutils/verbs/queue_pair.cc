@@ -27,8 +27,13 @@ namespace {
 constexpr std::chrono::seconds kDrainDeadline{10};
 constexpr std::chrono::microseconds kDrainPause{50};
 
-CompletionStatus status_of(ibv_wc_status status) {
-  switch (status) {
+CompletionStatus status_of(const ibv_wc& work, bool soft_roce) {
+  // soft-RoCE says so of a request with an unknown local key; what else the status stands for,
+  // validate() does not let pass. (Of a receive it also says so when the buffer is too small.)
+  if (soft_roce && work.status == IBV_WC_LOC_QP_OP_ERR && !is_receive(work.wr_id)) {
+    return CompletionStatus::kLocalProtection;
+  }
+  switch (work.status) {
     case IBV_WC_SUCCESS:
       return CompletionStatus::kSuccess;
     case IBV_WC_LOC_LEN_ERR:
@@ -252,8 +257,12 @@ absl::Status VerbsQueuePair::reserve_completions() {
 }
 
 VerbsQueuePair::~VerbsQueuePair() {
-  handle_.reset();
   if (!complete_) return;
+  // A poller may be about to look at the handle, see observe().
+  closing_.store(true, std::memory_order_relaxed);
+  send_completions_->wait_for_pollers();
+  receive_completions_->wait_for_pollers();
+  handle_.reset();
   send_completions_->remove(this);
   if (receive_completions_ != send_completions_) receive_completions_->remove(this);
   send_completions_->release(&send_slots_);
@@ -304,18 +313,21 @@ absl::Status VerbsQueuePair::reach(const ConnectAttributes& attributes) {
 }
 
 absl::Status VerbsQueuePair::connect(std::string_view peer_address, const ConnectOptions& options) {
+  const auto refuse = [&options](const absl::Status& why) {
+    return make_error(why.code(), error_scope(why),
+                      "connecting to " + options.peer + ": " + std::string(why.message()));
+  };
   if (connection_.has_value() || state() != QueuePairState::kUnconnected) {
-    return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
-                      "connecting to " + options.peer +
-                          ": the queue pair has been connected already, to " + peer_,
-                      "use a queue pair for each connection");
+    return refuse(make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
+                             "the queue pair has been connected or has failed already",
+                             "use a queue pair for each connection, and repair() one that failed"));
   }
-  if (absl::Status status = check(options); !status.ok()) return status;
+  if (const absl::Status status = check(options); !status.ok()) return refuse(status);
   const absl::StatusOr<Address> peer = decode(peer_address);
-  if (!peer.ok()) return peer.status();
+  if (!peer.ok()) return refuse(peer.status());
   if (peer->ethernet != own_.ethernet) {
-    return invalid("connecting to " + options.peer + ": one end is RoCE, the other InfiniBand",
-                   "choose ports of one network with CARIAMA_DEVICE and CARIAMA_PORT");
+    return refuse(invalid("one end is RoCE, the other InfiniBand",
+                          "choose ports of one network with CARIAMA_DEVICE and CARIAMA_PORT"));
   }
   peer_ = options.peer;
   const ConnectAttributes attributes = connect_attributes(context(), own_, *peer, options);
@@ -340,11 +352,15 @@ absl::Status VerbsQueuePair::connect(std::string_view peer_address, const Connec
   return absl::OkStatus();
 }
 
-void VerbsQueuePair::fail() {
+void VerbsQueuePair::flush() {
   ibv_qp_attr attributes{};
   attributes.qp_state = IBV_QPS_ERR;
-  // Refused only by a device that is gone, which leaves nothing to fail.
+  // Refused only by a device that is gone, which leaves nothing to flush.
   static_cast<void>(ibv_modify_qp(handle_.get(), &attributes, IBV_QP_STATE));
+}
+
+void VerbsQueuePair::fail() {
+  flush();
   state_.store(QueuePairState::kError, std::memory_order_release);
 }
 
@@ -488,6 +504,9 @@ PostResult VerbsQueuePair::post_receive(std::span<const ReceiveRequest> requests
       result.system_error = error == ENOMEM ? 0 : error;
     }
   }
+  // soft-RoCE flushes what it finds when the error happens, and looks at its receive queue again only
+  // when it is told of the error once more.
+  if (result.posted > 0 && state() == QueuePairState::kError) flush();
   return result;
 }
 
@@ -503,13 +522,16 @@ void VerbsQueuePair::observe(const ibv_wc& work) {
   }
   if (work.status != IBV_WC_SUCCESS) {
     QueuePairState expected = QueuePairState::kConnected;
-    state_.compare_exchange_strong(expected, QueuePairState::kError, std::memory_order_acq_rel);
+    const bool first =
+        state_.compare_exchange_strong(expected, QueuePairState::kError, std::memory_order_acq_rel);
+    // See post_receive(): receives posted since the device met the error.
+    if (first && !closing_.load(std::memory_order_relaxed)) flush();
   }
 }
 
 bool VerbsQueuePair::deliver(const ibv_wc& work, Completion& completion) {
   const uint32_t place = place_of(work.wr_id);
-  completion.status = status_of(work.status);
+  completion.status = status_of(work, context().soft_roce);
   completion.has_immediate = false;
   completion.immediate = 0;
   completion.bytes = 0;
@@ -545,10 +567,9 @@ bool VerbsQueuePair::deliver(const ibv_wc& work, Completion& completion) {
     send_head_.store(position + 1, std::memory_order_release);
   }
   if (work.status != IBV_WC_SUCCESS) {
-    // Where our own words lose something, the verbs status at least goes to the log.
     completion.vendor_error = work.vendor_err;
     if (completion.status == CompletionStatus::kUnknown && work.vendor_err == 0) {
-      completion.vendor_error = static_cast<uint32_t>(work.status);
+      completion.vendor_error = static_cast<uint32_t>(work.status);  // better than nothing
     }
   }
   return true;

@@ -75,6 +75,7 @@ class VerbsQueuePair final : public QueuePair {
   [[nodiscard]] absl::Status initialize();                                // RESET → INIT
   [[nodiscard]] absl::Status reach(const ConnectAttributes& attributes);  // INIT → RTR → RTS
   [[nodiscard]] absl::Status drain();
+  void flush();  // any state → ERR
   [[nodiscard]] absl::Status modify(ibv_qp_attr attributes, int mask, std::string_view step);
   [[nodiscard]] const Context& context() const { return *owner_->context(); }
   // Posts one batch from the front of `requests`. Precondition: send_lock_ is held.
@@ -90,6 +91,7 @@ class VerbsQueuePair final : public QueuePair {
   bool complete_ = false;                        // known to its completion queues
   bool atomics_ = false;                         // both ends have them
   ArrivalOrder write_order_ = ArrivalOrder::kNone;
+  std::atomic<bool> closing_{false};
   std::atomic<QueuePairState> state_{QueuePairState::kUnconnected};
 
   // Sending. Posters write the slot and the tail under the lock; pollers read them.
