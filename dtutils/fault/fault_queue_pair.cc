@@ -191,8 +191,10 @@ FaultQueuePair::Operation FaultQueuePair::make_operation(const WorkRequest& requ
   return operation;
 }
 
-// One piece, or 2 to 4 in any order if the WRITE is torn. Cuts are at multiples of 8 of the remote
-// address: an aligned word is never torn (ArrivalOrder::kWrites promises as much).
+// One piece, or up to 4 if the WRITE is torn. Cuts are at multiples of 8 of the remote address: an
+// aligned word is never torn (ArrivalOrder::kWrites promises as much). The last part goes first, which
+// is the worst for those who watch the last byte, and ends a WRITE that is longer than the memory at
+// either end before anything of it has landed, as on a card; the others follow in any order.
 std::vector<FaultQueuePair::Piece> FaultQueuePair::cut(const WorkRequest& request, uint64_t bytes) {
   std::vector<uint64_t> cuts{0, bytes};
   if (request.opcode == Opcode::kWrite && bytes > 8 &&
@@ -211,7 +213,8 @@ std::vector<FaultQueuePair::Piece> FaultQueuePair::cut(const WorkRequest& reques
     pieces.push_back({.offset = cuts[i], .bytes = cuts[i + 1] - cuts[i]});
   }
   if (pieces.size() > 1) {
-    std::shuffle(pieces.begin(), pieces.end(), dice_.source());
+    std::swap(pieces.front(), pieces.back());
+    std::shuffle(pieces.begin() + 1, pieces.end(), dice_.source());
     core_->count(Fault::kTornWrite);
   }
   return pieces;
