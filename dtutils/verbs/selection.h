@@ -16,9 +16,9 @@ namespace cariama::verbs {
 
 // What is asked for; empty fields are free.
 struct Request {
-  std::string name;
-  std::optional<uint32_t> port;
-  std::optional<uint32_t> gid_index;
+  std::string name{};
+  std::optional<uint32_t> port{};
+  std::optional<uint32_t> gid_index{};
 };
 
 // The fields of `options`, and the environment (CARIAMA_DEVICE, CARIAMA_PORT, CARIAMA_GID_INDEX) for
