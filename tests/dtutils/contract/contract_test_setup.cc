@@ -50,7 +50,7 @@ TEST_P(SetupContract, WhatIsNoAddressIsRefused) {
   other[0] = static_cast<char>(other[0] ^ 1);
   bad.push_back(other);
   for (const std::string& address : bad) {
-    EXPECT_TRUE(refused(link.near->connect(address, {.peer = kFarLabel}), kInvalid, kFarLabel))
+    ASSERT_TRUE(refused(link.near->connect(address, {.peer = kFarLabel}), kInvalid, kFarLabel))
         << "of " << address.size() << " bytes";
     EXPECT_EQ(link.near->state(), QueuePairState::kUnconnected);
   }

@@ -283,12 +283,13 @@ bool eventually(const std::function<bool()>& condition) {
 }
 
 ::testing::AssertionResult failed(const Completion& completion, uint64_t id,
-                                  CompletionStatus status, const End& end) {
-  if (completion.status != status || completion.id != id ||
-      completion.queue_pair != end->number()) {
+                                  const Statuses& statuses, const End& end) {
+  const bool expected =
+      std::find(statuses.begin(), statuses.end(), completion.status) != statuses.end();
+  if (!expected || completion.id != id || completion.queue_pair != end->number()) {
     return ::testing::AssertionFailure()
            << "id " << completion.id << " instead of " << id << ", \""
-           << status_name(completion.status) << "\" instead of \"" << status_name(status)
+           << status_name(completion.status) << "\" instead of \"" << status_name(statuses[0])
            << "\", queue pair " << completion.queue_pair << " of " << end->number()
            << ", vendor error " << completion.vendor_error;
   }
