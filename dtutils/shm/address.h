@@ -35,7 +35,7 @@ static_assert(sizeof(Address) == 48 && std::has_unique_object_representations_v<
   if (bytes.size() != sizeof address) return std::nullopt;
   std::memcpy(&address, bytes.data(), sizeof address);
   if (address.magic != kMagic || address.version != kVersion || address.pid <= 0 ||
-      address.index >= kMaxQueuePairs) {
+      address.reserved != 0 || address.index >= kMaxQueuePairs) {
     return std::nullopt;
   }
   return address;

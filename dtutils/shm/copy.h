@@ -49,6 +49,17 @@ inline void release_earlier_writes() {
 #endif
 }
 
+// A READ must not overtake an earlier WRITE of its queue pair: a processor may let a load pass earlier
+// stores, which breaks protocols that write a flag and then read the other side's.
+inline void complete_earlier_writes() {
+#if defined(__x86_64__)
+  // Cheaper than mfence; the word is this thread's own.
+  asm volatile("lock; orl $0, (%%rsp)" ::: "memory", "cc");
+#elif !defined(__SANITIZE_THREAD__)
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+#endif
+}
+
 // The two ends of a piece of n to 2n bytes: constant sizes, which compile to vector moves.
 template <size_t kBytes>
 inline void copy_ends(std::byte* to, const std::byte* from, size_t bytes) {

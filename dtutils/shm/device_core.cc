@@ -141,6 +141,11 @@ absl::StatusOr<std::shared_ptr<Link>> ShmDevice::link_to(const Uuid& uuid, int p
   if (!link.ok() || *link != nullptr) return link;
   std::shared_ptr<ControlSegment> segment = find_local_segment(uuid);
   const bool local = segment != nullptr;
+  if (local && pid != getpid()) {
+    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                      "connect to " + std::string(peer) + ": the address is damaged",
+                      "bring address() of the peer's queue pair here unchanged");
+  }
   link = local ? Link::local(std::move(segment)) : Link::connect(uuid, pid, kLinkTimeout, peer);
   if (!link.ok()) return link;
   {

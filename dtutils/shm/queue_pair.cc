@@ -112,6 +112,7 @@ Outcome ShmQueuePair::execute_one_sided(const WorkRequest& request) {
   std::byte* remote = region->local(request.remote_address);
   switch (request.opcode) {
     case Opcode::kRead:
+      complete_earlier_writes();
       for (uint32_t i = 0; i < request.segment_count; ++i) {
         const Segment& segment = request.segments[i];
         copy_in(static_cast<std::byte*>(segment.address), remote, segment.length);

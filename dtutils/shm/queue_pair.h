@@ -123,6 +123,8 @@ class ShmQueuePair final : public QueuePair, public ReceiveSource {
   [[nodiscard]] absl::Status resolve_peer(uint32_t index, uint32_t serial, uint64_t nonce);
   void try_ready();
   void break_connection();
+  [[nodiscard]] bool peer_is_ours() const;
+  void announce_to_peer();
   [[nodiscard]] absl::Status drain_for_repair();
   void flush_receives_into_queue();
   void announce_receives() { receive_completions_->announce(ready_bit_); }

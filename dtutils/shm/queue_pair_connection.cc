@@ -123,16 +123,13 @@ ShmQueuePair::~ShmQueuePair() {
   }
   device_->remove(this);
   if (has_waiting_.load()) device_->count_waiting(-1);
-  const LinkState before = status().state();
-  if (link_owner_ != nullptr && before != LinkState::kPeerGone &&
-      end_status(remote_.header->status, remote_.serial, LinkState::kPeerGone)) {
-    header_->in_peer.store(1);
-    if (status().state() < LinkState::kPeerGone) {
-      remote_.completions->announce(remote_.ready_bit, remote_.channel, true);
-    }
-    header_->in_peer.store(0);
-  }
+  // Closed first: a peer that is about to connect, or that looks whether it may touch our memory, sees
+  // it; or we see that it is connected to us.
   header_->status.store(QueuePairStatus(serial_, generation_, LinkState::kClosed).word());
+  if (link_owner_ != nullptr && peer_is_ours() &&
+      end_status(remote_.header->status, remote_.serial, LinkState::kPeerGone)) {
+    announce_to_peer();
+  }
   header_->nonce.store(0);
   if (ready_bit_ != ~0u) receive_completions_->detach(ready_bit_);
 
@@ -290,13 +287,26 @@ void ShmQueuePair::try_ready() {
 
 void ShmQueuePair::break_connection() {
   break_status(header_->status, serial_, generation_, LinkState::kBroken);
-  header_->in_peer.store(1);  // see send_message()
-  if (connected_ && status().state() < LinkState::kPeerGone &&
+  if (connected_ && peer_is_ours() &&
       break_status(remote_.header->status, remote_.serial, generation_, LinkState::kBroken)) {
+    announce_to_peer();
+  }
+  announce_receives();
+}
+
+// Whether the peer's queue pair is connected to this one, and not (by a wrong address) to another.
+bool ShmQueuePair::peer_is_ours() const {
+  return remote_.header->peer_nonce.load() == header_->nonce.load();
+}
+
+// Makes the peer look at its status.
+void ShmQueuePair::announce_to_peer() {
+  header_->in_peer.store(1);  // from here on the peer keeps its memory, unless it is closed already
+  const QueuePairStatus theirs(remote_.header->status.load());
+  if (theirs.serial() == remote_.serial && theirs.state() != LinkState::kClosed) {
     remote_.completions->announce(remote_.ready_bit, remote_.channel, true);
   }
   header_->in_peer.store(0);
-  announce_receives();
 }
 
 void ShmQueuePair::fail() {
