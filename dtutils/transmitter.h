@@ -16,8 +16,8 @@
 //
 // Cost: sizeof(TransmitQueue) and sizeof(Transmitter) are pinned below; a thread's place takes 256 bytes
 // and 32 bytes per signaled operation in flight (16 to begin with). On the fast path a transfer costs
-// one post and no atomic read-modify-write; one in depth/(16 * threads) transfers takes tickets from
-// the shared counter, one in depth/4 is signaled.
+// one post and no atomic read-modify-write; one in depth/4 (with several threads: in depth/(8 * threads))
+// takes credits from the shared counter and is signaled.
 #ifndef CARIAMA_DTUTILS_TRANSMITTER_H_
 #define CARIAMA_DTUTILS_TRANSMITTER_H_
 
@@ -40,6 +40,7 @@
 #include "dtutils/memory.h"
 #include "dtutils/queue_pair.h"
 #include "dtutils/signaling.h"
+#include "dtutils/statistics.h"
 #include "dtutils/synchronizer.h"
 #include "dtutils/wait.h"
 
@@ -54,12 +55,13 @@ struct TransmitOptions {
   std::chrono::milliseconds probe_interval{100};
 };
 
-// What happened on a queue so far.
+// What happened on a queue so far. Also in the process's statistics (statistics.h), as
+// "transmit_queue.*" of the peer; failures, repairs and waits for a full queue are in the trace.
 struct TransmitStatistics {
   uint64_t operations = 0;   // posted, of any kind, also flushes and probes
   uint64_t bytes = 0;        // in transfers
   uint64_t signaled = 0;     // of the operations
-  uint64_t grants = 0;       // times that tickets were taken from the shared counter
+  uint64_t grants = 0;       // times that credits were taken from the shared counter
   uint64_t full_waits = 0;   // times that a thread found the send queue full
   uint64_t completions = 0;  // polled
   uint64_t failures = 0;     // of the completions
@@ -101,10 +103,11 @@ class CARIAMA_DTUTILS_EXPORT TransmitQueue {
   // After a failure: brings the connection back. Both ends must call it. See QueuePair::repair.
   [[nodiscard]] absl::Status repair();
 
-  // Whether an operation is posted whose completion has not been polled. A snapshot.
-  [[nodiscard]] bool has_outstanding() const { return signaling_.retired() < signaling_.posted(); }
+  // Whether a signaled operation is posted whose completion has not been polled. A snapshot. (After
+  // Transmitter::flush: whether any operation is.) Takes a lock.
+  [[nodiscard]] bool has_outstanding() const { return !is_drained(); }
   [[nodiscard]] uint32_t depth() const { return static_cast<uint32_t>(signaling_.depth()); }
-  // Operations between two signaled ones.
+  // Operations of one Transmitter between two signaled ones; fewer when there are several.
   [[nodiscard]] uint32_t interval() const { return static_cast<uint32_t>(signaling_.interval()); }
   [[nodiscard]] TransmitStatistics statistics() const;
 
@@ -113,7 +116,7 @@ class CARIAMA_DTUTILS_EXPORT TransmitQueue {
 
   template <typename T>
   using Atomic = std::atomic<T>;
-  using Signaling = internal::Signaling<Atomic, kMaxTransmitters>;
+  using Signaling = internal::Signaling<Atomic>;
 
   // A signaled operation under way. Taken by its lane's thread, given back by the thread that polls its
   // completion.
@@ -164,18 +167,20 @@ class CARIAMA_DTUTILS_EXPORT TransmitQueue {
   std::atomic<uint64_t> completed_{0};
   std::atomic<uint64_t> failures_{0};
 
-  mutable std::mutex mutex_;  // set-up and failure only
-  absl::Status failure_;      // the first failure since the last repair
+  mutable std::mutex mutex_;       // set-up and failure only
+  absl::Status failure_;           // the first failure since the last repair
+  bool failure_is_cause_ = false;  // and not one that it caused
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::vector<Lane*> unused_lanes_;
+  CounterSet counters_;  // last: reads the members above
 };
 
-static_assert(sizeof(TransmitQueue) == 960);
+static_assert(sizeof(TransmitQueue) == 448);
 
 // What a transfer does when the send queue is full.
 enum class FullQueue : uint8_t {
   kWait,    // polls until there is room (through the thread's wait hook), or until the queue fails
-  kRefuse,  // returns RESOURCE_EXHAUSTED; nothing was posted
+  kRefuse,  // returns RESOURCE_EXHAUSTED; nothing was posted. A split transfer that has begun waits
 };
 
 // One thread's place on a TransmitQueue, and the automatic form of every operation.
@@ -186,7 +191,7 @@ enum class FullQueue : uint8_t {
 // READ be read once `done` says so.
 //
 // A transfer longer than one work request can carry is split exactly; 0 bytes complete like any other.
-// Data of up to limits().max_inline bytes is copied at once.
+// Data of up to limits().max_inline bytes is copied at once: its buffer stays free.
 //
 // Errors: INVALID_ARGUMENT (the range leaves the local memory or the locator; a SEND too long for one
 // message), RESOURCE_EXHAUSTED (kRefuse), UNAVAILABLE (the queue has failed: says why; repair() it).
@@ -297,24 +302,24 @@ class CARIAMA_DTUTILS_EXPORT Transmitter {
                                       uint64_t bytes, const RemoteMemoryLocator& remote,
                                       Synchronizer* done) {
     TransmitQueue::Lane& lane = *lane_;
-    // The fast path: nothing to signal, a ticket at hand, one work request, one queue pair using the
-    // memory. The first post of a grant looks at the shared state and so is never fast.
-    if (done == nullptr && lane.next != lane.allowed && !lane.fresh && bytes <= fast_bytes_ &&
-        offset <= local.size() && bytes <= local.size() - offset && bytes <= remote.length &&
-        local.range() == key_range_ && local.simple_use(cell_) &&
-        !queue_->failed_.load(std::memory_order_relaxed)) [[likely]] {
+    // The fast path: nothing to signal, a credit at hand that is not the last one, one work request, one
+    // queue pair using the memory.
+    if (done == nullptr && lane.credits > 1 && bytes <= fast_bytes_ && offset <= local.size() &&
+        bytes <= local.size() - offset && bytes <= remote.length && local.range() == key_range_ &&
+        local.simple_use(cell_) && !queue_->failed_.load(std::memory_order_relaxed)) [[likely]] {
       const Segment segment{local.get_buffer() + offset, static_cast<uint32_t>(bytes), key_};
       WorkRequest request;
       request.id = TransmitQueue::unsignaled_id();
       request.opcode = opcode;
-      request.flags = opcode == Opcode::kWrite && bytes <= inline_bytes_ ? kInline : 0;
+      const bool inlined = opcode == Opcode::kWrite && bytes <= inline_bytes_;
+      request.flags = inlined ? kInline : 0;
       request.segment_count = 1;
       request.segments = &segment;
       request.remote_address = remote.address;
       request.remote_key = remote.key;
       if (queue_pair_->post_send(std::span<const WorkRequest>(&request, 1)).ok()) [[likely]] {
-        queue_->signaling_.after_post(lane);
-        local.set_last_use(cell_, queue_->signaling_.tag());
+        TransmitQueue::Signaling::after_post(lane, false);
+        if (!inlined) local.set_last_use(cell_, queue_->signaling_.tag());
         lane.bytes.store(lane.bytes.load(std::memory_order_relaxed) + bytes,
                          std::memory_order_relaxed);
         return absl::OkStatus();
@@ -330,8 +335,9 @@ class CARIAMA_DTUTILS_EXPORT Transmitter {
   [[nodiscard]] absl::Status atomic(Opcode opcode, RDMAMemory& local, uint64_t offset,
                                     const RemoteMemoryLocator& remote, uint64_t operand,
                                     uint64_t swap, Synchronizer* done);
-  [[nodiscard]] absl::Status take_ticket();
-  [[nodiscard]] absl::Status post_accounted(WorkRequest& request, Synchronizer* done);
+  [[nodiscard]] absl::Status take_credit(FullQueue full_queue);
+  [[nodiscard]] absl::Status post_accounted(WorkRequest& request, Synchronizer* done, bool signaled,
+                                            FullQueue full_queue);
   [[nodiscard]] absl::Status note_use(const Piece& piece, bool written_through);
   [[nodiscard]] LocalKey key_of(const RDMAMemory& memory);
   [[nodiscard]] absl::Status no_memory() const;
