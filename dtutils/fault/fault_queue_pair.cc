@@ -123,11 +123,11 @@ bool FaultQueuePair::busy() const {
 void FaultQueuePair::progress() {
   if (suspended_) return;
   watch_lost_peer();
-  forward_receives();
   // Each operation that retires may be what the next one waits for.
   forward_sends();
   retire();
   forward_sends();
+  forward_receives();  // after the sends: an error is reported before the receives that it flushes
 }
 
 // --- sends --------------------------------------------------------------------------------------
