@@ -16,6 +16,7 @@ namespace cariama::bench {
 class Params {
  public:
   void set(std::string_view name, std::string_view text);
+  void set(std::string_view name, const char* text) { set(name, std::string_view(text)); }
   void set(std::string_view name, uint64_t number);
   void set(std::string_view name, double number);
   void set(std::string_view name, bool truth);
