@@ -1,11 +1,14 @@
 // Faults of one operation: each ends in the documented error, with text that names operation, peer and
 // remedy; a neighbouring queue pair notices nothing; and after repair() traffic flows again.
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -496,6 +499,133 @@ TEST_P(ErrorContract, APeerThatIsDestroyedEndsEverythingTowardsIt) {
   EXPECT_TRUE(failed(take_one(*link.near.sends), 50, CompletionStatus::kFlushed, link.near));
   EXPECT_EQ(link.near->state(), QueuePairState::kError);
   expect_flow(neighbour_);
+}
+
+// The same when the peer's whole device goes, with all that was made from it.
+TEST_P(ErrorContract, APeerWhoseDeviceGoesEndsEverythingTowardsIt) {
+  auto device = make_device();
+  auto domain = must(device->create_domain());
+  LinkOptions options;
+  options.connected = false;
+  options.connect.retry_count = 3;
+  options.connect.ack_timeout = std::chrono::milliseconds(10);
+  Link link = make_link(options);
+  link.far.sends = must(domain->create_completion_queue({.depth = 256}));
+  link.far.receives = link.far.sends;
+  link.far.pair = must(domain->create_queue_pair({.send_completions = link.far.sends,
+                                                  .receive_completions = link.far.receives,
+                                                  .send_depth = 16,
+                                                  .receive_depth = 16}));
+  connect(link, options.connect);
+  auto target = std::make_unique<Buffer>(*domain, 4096);
+  const RemoteMemoryLocator remote = target->locator();
+  const Segments source = {near_->segment(0, 64)};
+  post_receive(link.near, 100);
+  post(link.near, to_remote(Opcode::kWrite, 1, source, remote.slice(0, 64)));
+  EXPECT_TRUE(succeeded(take_one(*link.near.sends), 1, CompletionKind::kWrite));
+  post(link.near, to_peer(Opcode::kSend, 2, source));
+  link.far = End();
+  target.reset();
+  domain.reset();
+  device.reset();
+  // Some transports notice the end, on others only an operation does.
+  const Completion first = take_one(*link.near.sends);
+  EXPECT_EQ(first.id, 2U);
+  EXPECT_EQ(to_status(first, link.near->peer()).code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(failed(take_one(*link.near.receives), 100, CompletionStatus::kFlushed, link.near));
+  post(link.near, to_remote(Opcode::kWrite, 3, source, remote.slice(0, 64)));
+  EXPECT_TRUE(failed(take_one(*link.near.sends), 3, CompletionStatus::kFlushed, link.near));
+  expect_flow(neighbour_);
+}
+
+// A completion queue that is just large enough takes all that its queue pair can have outstanding.
+TEST_P(ErrorContract, ACompletionQueueHoldsEverythingThatCanFail) {
+  LinkOptions options;
+  options.near.send_depth = options.near.receive_depth = 32;
+  const Link probe = make_link(options);
+  const uint64_t sends = probe.near->limits().send_depth;
+  const uint64_t receives = probe.near->limits().receive_depth;
+  const auto queue = must(
+      near_domain_->create_completion_queue({.depth = static_cast<uint32_t>(sends + receives)}));
+  EXPECT_GE(queue->depth(), sends + receives);
+  options.near.send_completions = options.near.receive_completions = queue;
+  Link link = make_link(options);
+  const Segments none;
+  for (int round = 0; round < 3; ++round) {
+    for (uint64_t i = 0; i < sends; ++i) post(link.near, to_peer(Opcode::kSend, i, none));
+    for (uint64_t i = 0; i < receives; ++i) post_receive(link.near, 1000 + i);
+    link.near->fail();
+    uint64_t next_send = 0, next_receive = 1000;
+    for (const Completion& completion : take(*queue, sends + receives)) {
+      uint64_t& next = completion.id < 1000 ? next_send : next_receive;
+      EXPECT_TRUE(failed(completion, next++, CompletionStatus::kFlushed, link.near));
+    }
+    EXPECT_EQ(next_send, sends);
+    EXPECT_EQ(next_receive, 1000 + receives);
+    repair(link);
+  }
+  expect_flow(link);
+}
+
+// One thread's mistake fails the queue pair under the others: what each posted completes once, with
+// success or as flushed.
+TEST_P(ErrorContract, AFailureAmongThreadsLosesNoCompletion) {
+  LinkOptions options;
+  options.near.send_depth = 64;
+  Link link = make_link(options);
+  constexpr uint64_t kThreads = 3;
+  constexpr uint64_t kEach = 100;
+  constexpr uint64_t kBad = 150;  // posted by the second thread
+  RemoteMemoryLocator wrong = far_->locator(0, 8);
+  wrong.key.value ^= 0x5a5a5a5a;
+  for (int round = 0; round < 5; ++round) {
+    std::vector<std::atomic<uint32_t>> seen(kThreads * kEach);
+    std::atomic<uint64_t> completed{0}, unexpected{0};
+    const auto deadline = std::chrono::steady_clock::now() + kPatience;
+    const auto poll = [&] {
+      Completion completion;
+      if (link.near.sends->poll(std::span(&completion, 1)) == 0) {
+        std::this_thread::yield();
+        return;
+      }
+      if (completion.id < seen.size()) ++seen[completion.id];
+      const CompletionStatus expected =
+          completion.id == kBad ? CompletionStatus::kRemoteAccess : CompletionStatus::kFlushed;
+      if (completion.status == CompletionStatus::kSuccess) {
+        if (completion.id == kBad) ++unexpected;
+      } else if (completion.status != expected) {
+        ++unexpected;
+      }
+      ++completed;
+    };
+    std::vector<std::thread> threads;
+    for (uint64_t thread = 0; thread < kThreads; ++thread) {
+      threads.emplace_back([&, thread] {
+        const Segments source = {near_->segment(8 * thread, 8)};
+        for (uint64_t i = 0; i < kEach && std::chrono::steady_clock::now() < deadline;) {
+          const uint64_t id = thread * kEach + i;
+          const PostResult result = link.near->post_send(
+              to_remote(i % 2 == 0 ? Opcode::kWrite : Opcode::kRead, id, source,
+                        id == kBad ? wrong : far_->locator(8 * thread, 8)));
+          if (result.ok()) {
+            ++i;
+          } else if (result.error != PostError::kQueueFull) {
+            ++unexpected;
+          }
+          if (!result.ok() || i % 4 == 0) poll();
+        }
+        while (completed < kThreads * kEach && std::chrono::steady_clock::now() < deadline) poll();
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(completed, kThreads * kEach);
+    EXPECT_EQ(unexpected, 0U);
+    for (uint64_t id = 0; id < seen.size(); ++id) EXPECT_EQ(seen[id], 1U) << id;
+    EXPECT_EQ(link.near->state(), QueuePairState::kError);
+    expect_flow(neighbour_);
+    repair(link);
+    expect_flow(link);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(On, ErrorContract, ::testing::ValuesIn(every_transport()), transport_of);

@@ -156,6 +156,32 @@ TEST_P(SetupContract, QueuePairOptionsOutOfRangeAreRefused) {
       refused(near_domain_->create_shared_receive_queue({.depth = 0}).status(), kInvalid, ""));
 }
 
+// Who asks for more than there is gets what there is, and can read how much that is.
+TEST_P(SetupContract, MoreThanTheDeviceHasIsCutToItsLimits) {
+  const DeviceLimits& device = near_device_->limits();
+  const auto queue = must(near_domain_->create_completion_queue({}));
+  constexpr uint32_t kMuch = 0xffffffff;
+  const auto pair = must(near_domain_->create_queue_pair({.send_completions = queue,
+                                                          .receive_completions = queue,
+                                                          .send_depth = kMuch,
+                                                          .receive_depth = kMuch,
+                                                          .max_send_segments = kMuch,
+                                                          .max_receive_segments = kMuch,
+                                                          .max_inline = kMuch}));
+  EXPECT_LE(pair->limits().send_depth, device.max_send_depth);
+  EXPECT_LE(pair->limits().receive_depth, device.max_receive_depth);
+  EXPECT_LE(pair->limits().max_send_segments, device.max_segments);
+  EXPECT_LE(pair->limits().max_receive_segments, device.max_segments);
+  EXPECT_LE(pair->limits().max_inline, device.max_inline);
+  // A completion queue that is smaller than was asked for would lose completions.
+  if (device.max_completions < kMuch) {
+    const auto too_large =
+        near_domain_->create_completion_queue({.depth = device.max_completions + 1});
+    EXPECT_FALSE(too_large.ok());
+    EXPECT_NE(error_scope(too_large.status()), ErrorScope::kNone) << too_large.status();
+  }
+}
+
 TEST_P(SetupContract, MemoryThatIsNoneIsRefused) {
   std::byte some[64];
   for (const MemorySource& source :

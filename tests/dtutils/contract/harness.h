@@ -34,6 +34,7 @@
 
 namespace cariama {
 
+class FaultControl;
 class SimFabric;
 
 namespace testing {
@@ -210,6 +211,8 @@ class ContractTest : public ::testing::TestWithParam<TransportCase> {
     return with_general(CompletionStatus::kLocalLength, CompletionStatus::kLocalOperation);
   }
 
+  // Another device of the transport, which the others can reach.
+  [[nodiscard]] std::shared_ptr<Device> make_device();
   [[nodiscard]] Link make_link(LinkOptions options = {});
   void connect(Link& link, const ConnectOptions& options = {});
   // repair() on both ends; every completion that is still in their queues is taken and dropped.
@@ -222,7 +225,9 @@ class ContractTest : public ::testing::TestWithParam<TransportCase> {
     return GetParam().base == Transport::kVerbs ? Statuses{exact, general} : Statuses{exact};
   }
 
-  std::shared_ptr<SimFabric> fabric_;  // only for sim
+  std::shared_ptr<SimFabric> fabric_;      // only for sim
+  std::shared_ptr<FaultControl> control_;  // only for faults above sim
+  uint64_t devices_ = 0;
   std::shared_ptr<Device> near_device_;
   std::shared_ptr<Device> far_device_;
   std::shared_ptr<ProtectionDomain> near_domain_;
