@@ -42,7 +42,7 @@ FaultQueuePair::FaultQueuePair(std::shared_ptr<Core> core, std::shared_ptr<Prote
       inner_(std::move(inner)),
       dice_(core_->make_dice()),
       receives_(*core_) {
-  limits_ = inner_->limits();
+  take_limits();
   domain_ = domain_owner_.get();
   number_ = inner_->number();
   core_->add(this);
@@ -54,6 +54,17 @@ FaultQueuePair::~FaultQueuePair() {
   core_->remove(this);
 }
 
+// Those of the inner queue pair, which may have got more than it was asked to have.
+void FaultQueuePair::take_limits() {
+  const DeviceLimits& device = core_->limits();
+  limits_ = inner_->limits();
+  limits_.send_depth = std::min(limits_.send_depth, device.max_send_depth);
+  limits_.receive_depth = std::min(limits_.receive_depth, device.max_receive_depth);
+  limits_.max_send_segments = std::min(limits_.max_send_segments, device.max_segments);
+  limits_.max_receive_segments = std::min(limits_.max_receive_segments, device.max_segments);
+  limits_.max_inline = std::min(limits_.max_inline, device.max_inline);
+}
+
 absl::Status FaultQueuePair::connect(std::string_view peer_address, const ConnectOptions& options) {
   {
     const std::unique_lock lock = core_->lock();
@@ -63,7 +74,7 @@ absl::Status FaultQueuePair::connect(std::string_view peer_address, const Connec
   const std::unique_lock lock = core_->lock();
   suspended_ = false;
   if (!status.ok()) return status;
-  limits_ = inner_->limits();
+  take_limits();
   peer_ = options.peer;
   core_->note_receiver_retry_count(options.receiver_retry_count);
   return status;

@@ -78,6 +78,7 @@ class FaultQueuePair final : public QueuePair {
     }
   };
 
+  void take_limits();
   Operation make_operation(const WorkRequest& request, uint64_t bytes);
   [[nodiscard]] std::vector<Piece> cut(const WorkRequest& request, uint64_t bytes);
   void forward_sends();
