@@ -236,6 +236,17 @@ absl::Status bad_range(const std::string& peer, uint64_t offset, uint64_t bytes,
                     "check offset and size against the buffer and the locator");
 }
 
+bool is_registered(const RDMAMemory& memory, const QueuePair& queue_pair) {
+  return memory.range() != nullptr && memory.range()->region(queue_pair.domain()) != nullptr;
+}
+
+absl::Status unregistered(const std::string& peer) {
+  return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                    "a buffer of a transfer to " + peer +
+                        " is not registered with the protection domain of its queue pair",
+                    "take it from an allocator that was created with this domain");
+}
+
 }  // namespace
 
 absl::StatusOr<Transmitter> Transmitter::create(TransmitQueue& queue, FullQueue full_queue) {
@@ -348,14 +359,13 @@ absl::Status Transmitter::post_accounted(WorkRequest& request, Synchronizer* don
   return to_status(result, queue_pair_->peer());
 }
 
+// Precondition: is_registered().
 LocalKey Transmitter::key_of(const RDMAMemory& memory) {
-  if (memory.range() != key_range_ && memory.range() != nullptr) {
-    const MemoryRegion* const region = memory.range()->region(queue_pair_->domain());
-    if (region == nullptr) return {};
+  if (memory.range() != key_range_) {
     key_range_ = memory.range();
-    key_ = region->local_key();
+    key_ = memory.local_key(queue_pair_->domain());
   }
-  return memory.range() == key_range_ ? key_ : LocalKey{};
+  return key_;
 }
 
 // Tags the memory of a posted piece. If too many other queue pairs use it, waits for this one instead.
@@ -384,13 +394,7 @@ absl::Status Transmitter::transfer_pieces(Opcode opcode, std::span<const Piece> 
                        piece.memory == nullptr ? 0 : piece.memory->size(), remote.length);
     }
     total += piece.bytes;
-    if (piece.memory->range() == nullptr ||
-        piece.memory->range()->region(queue_pair_->domain()) == nullptr) {
-      return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
-                        "a buffer of a transfer to " + queue_pair_->peer() +
-                            " is not registered with the protection domain of its queue pair",
-                        "take it from an allocator that was created with this domain");
-    }
+    if (!is_registered(*piece.memory, *queue_pair_)) return unregistered(queue_pair_->peer());
   }
   const QueuePairLimits& limits = queue_pair_->limits();
   const size_t max_segments = std::min<size_t>(limits.max_send_segments, kMaxSegments);
@@ -492,6 +496,7 @@ absl::Status Transmitter::atomic(Opcode opcode, RDMAMemory& local, uint64_t offs
       remote.length < sizeof(uint64_t)) {
     return bad_range(queue_pair_->peer(), offset, sizeof(uint64_t), local.size(), remote.length);
   }
+  if (!is_registered(local, *queue_pair_)) return unregistered(queue_pair_->peer());
   const Piece piece{&local, offset, sizeof(uint64_t)};
   const Segment segment{local.get_buffer() + offset, sizeof(uint64_t), key_of(local)};
   WorkRequest request;
