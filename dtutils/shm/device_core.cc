@@ -46,7 +46,7 @@ ShmDevice::ShmDevice(std::shared_ptr<ControlSegment> control) : control_(std::mo
   limits_.max_inline = 1024;
   limits_.max_outstanding_reads = kMaxDepth;  // they complete where they are posted
   limits_.mtu = 4096;
-  limits_.max_message = uint64_t{1} << 31;
+  limits_.max_message = kMaxMessage;
   limits_.atomics = true;
 }
 

@@ -32,6 +32,7 @@ inline constexpr uint32_t kMaxQueuePairs = 1u << 16;
 inline constexpr uint32_t kMaxDepth = 1u << 15;  // of a send, receive or shared receive queue
 inline constexpr uint32_t kMaxSegments = 16;
 inline constexpr uint32_t kMaxQueuePairsPerCompletionQueue = 4096;
+inline constexpr uint64_t kMaxMessage = uint64_t{1} << 31;  // bytes
 
 using Uuid = std::array<uint8_t, 16>;
 

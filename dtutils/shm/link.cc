@@ -175,11 +175,11 @@ const RemoteRegion* Link::add(const RemoteRegion& region) {
 const RemoteRegion* Link::find_slow(uint64_t key) {
   std::lock_guard lock(mutex_);
   std::atomic<const RemoteRegion*>& cell = table_[key_index(key)];
-  const auto known = [&]() -> const RemoteRegion* {
+  const auto found = [&]() -> const RemoteRegion* {
     const RemoteRegion* region = cell.load(std::memory_order_acquire);
     return region != nullptr && region->key == key ? region : nullptr;
   };
-  if (const RemoteRegion* region = known()) return region;
+  if (const RemoteRegion* region = found()) return region;
 
   const KeyEntry& entry = key_table(control_)[key_index(key)];
   if (key == 0 || entry.key.load(std::memory_order_acquire) != key) return nullptr;
@@ -202,7 +202,7 @@ const RemoteRegion* Link::find_slow(uint64_t key) {
   // socket was full.
   const Clock::time_point deadline = Clock::now() + kAskTimeout;
   bool open = drain_locked();
-  if (const RemoteRegion* region = known()) return region;
+  if (const RemoteRegion* region = found()) return region;
   Message ask;
   ask.type = MessageType::kAskRegion;
   ask.key = key;
@@ -215,7 +215,7 @@ const RemoteRegion* Link::find_slow(uint64_t key) {
     pollfd ready{socket_.get(), POLLIN, 0};
     if (poll(&ready, 1, static_cast<int>(left)) < 0 && errno != EINTR) break;
     open = drain_locked();
-    if (const RemoteRegion* region = known()) return region;
+    if (const RemoteRegion* region = found()) return region;
   }
   return nullptr;
 }

@@ -97,6 +97,8 @@ class ShmQueuePair final : public QueuePair, public ReceiveSource {
     return header_->status.load(std::memory_order_acquire) ==
            expected_.load(std::memory_order_acquire);
   }
+  [[nodiscard]] uint32_t post_plain_writes(std::span<const WorkRequest> requests, uint32_t first);
+  [[nodiscard]] PostResult post_any(std::span<const WorkRequest> requests, uint32_t first);
   [[nodiscard]] bool reserve(bool in_ring);
   [[nodiscard]] Outcome execute_one_sided(const WorkRequest& request);
   [[nodiscard]] bool check_local(const Segment& segment, bool written) const;
