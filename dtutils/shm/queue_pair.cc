@@ -82,10 +82,16 @@ bool ShmQueuePair::check_local(const Segment& segment, bool written) const {
 
 PostResult ShmQueuePair::post_send(std::span<const WorkRequest> requests) {
   const auto count = static_cast<uint32_t>(requests.size());
-  for (uint32_t i = 0;; ++i) {
-    i = post_plain_writes(requests, i);
-    if (i == count) [[likely]]
-      return all_posted(count);
+  const uint32_t posted = post_plain_writes(requests, 0);
+  return posted == count ? all_posted(count) : post_any(requests, posted);
+}
+
+// From a request that is not a plain write on.
+[[gnu::noinline]] PostResult ShmQueuePair::post_any(std::span<const WorkRequest> requests,
+                                                    uint32_t first) {
+  const auto count = static_cast<uint32_t>(requests.size());
+  for (uint32_t i = first;; i = post_plain_writes(requests, i + 1)) {
+    if (i == count) return all_posted(count);
     const WorkRequest& request = requests[i];
     if (!is_one_sided(request.opcode) || !usable()) return post_slow(requests, i);
     const PostError error = internal::validate(request, limits_, true).error;
