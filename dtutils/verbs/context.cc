@@ -76,9 +76,11 @@ DeviceLimits limits_of(const ibv_device_attr& device, const ibv_port_attr& port)
     return value > reserve ? value - reserve : 0;
   };
   DeviceLimits limits;
-  limits.max_send_depth = less(count(device.max_qp_wr), kMarkerSlots);
-  limits.max_receive_depth = count(device.max_qp_wr);
   limits.max_completions = count(device.max_cqe);
+  // A queue pair that fails reports each request: both its queues must fit in one completion queue.
+  const uint32_t depth = std::min(count(device.max_qp_wr), limits.max_completions / 2);
+  limits.max_send_depth = less(depth, kMarkerSlots);
+  limits.max_receive_depth = depth;
   // One figure for all operations: some devices take fewer segments for a READ.
   limits.max_segments = std::min(count(device.max_sge), kMostSegments);
   if (device.max_sge_rd > 0)

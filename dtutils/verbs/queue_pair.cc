@@ -172,9 +172,9 @@ absl::Status VerbsQueuePair::create_handle(const QueuePairOptions& options) {
   uint32_t send_depth = std::min(options.send_depth, device.limits.max_send_depth);
   uint32_t send_segments = std::clamp(options.max_send_segments, 1U, device.limits.max_segments);
   uint32_t inline_bytes = std::min(options.max_inline, device.limits.max_inline);
-  const uint32_t receive_depth =
+  uint32_t receive_depth =
       shared ? 0 : std::min(options.receive_depth, device.limits.max_receive_depth);
-  const uint32_t receive_segments =
+  uint32_t receive_segments =
       shared ? 0 : std::clamp(options.max_receive_segments, 1U, device.limits.max_segments);
   for (;;) {
     attributes.cap = {.max_send_wr = send_depth + kMarkerSlots,
@@ -187,13 +187,16 @@ absl::Status VerbsQueuePair::create_handle(const QueuePairOptions& options) {
     const int error = errno;
     // The limits of a device hold one by one; together they may be too much for it. Give up first what
     // costs its user least.
+    const auto halve = [](uint32_t& value) { value = std::min(value, std::max(value / 2, 1U)); };
     const bool too_much = error == EINVAL || error == ENOMEM;
     if (too_much && inline_bytes > 0) {
       inline_bytes /= 2;
-    } else if (too_much && send_segments > 1) {
-      send_segments /= 2;
-    } else if (too_much && send_depth > 1) {
-      send_depth /= 2;
+    } else if (too_much && std::max(send_segments, receive_segments) > 1) {
+      halve(send_segments);
+      halve(receive_segments);
+    } else if (too_much && std::max(send_depth, receive_depth) > 1) {
+      halve(send_depth);
+      halve(receive_depth);
     } else {
       return make_errno_error(error, ErrorScope::kProcess,
                               "creating a queue pair on " + device.description,

@@ -16,7 +16,9 @@ namespace cariama::verbs {
 absl::StatusOr<std::shared_ptr<VerbsSharedReceiveQueue>> VerbsSharedReceiveQueue::create(
     std::shared_ptr<const VerbsDomain> domain, const SharedReceiveQueueOptions& options) {
   const std::shared_ptr<const Context>& context = domain->context();
-  const auto device_depth = static_cast<uint32_t>(std::max(context->attributes.max_srq_wr, 0));
+  const uint32_t device_depth =
+      std::min(static_cast<uint32_t>(std::max(context->attributes.max_srq_wr, 0)),
+               context->limits.max_receive_depth);
   const uint32_t device_segments =
       std::min(static_cast<uint32_t>(std::max(context->attributes.max_srq_sge, 0)), kMostSegments);
   if (device_depth == 0 || device_segments == 0) {

@@ -144,21 +144,34 @@ TEST_F(NegotiationTest, MoreThanTheDeviceHasIsCutAndWorks) {
   EXPECT_EQ(near.pair->post_send(write).error, PostError::kInlineTooLarge);
 }
 
-TEST_F(NegotiationTest, AQueueDeeperThanAnyCompletionQueueIsRefused) {
-  // Its failure could not be reported whole: an error that says so, rather than lost completions.
+TEST_F(NegotiationTest, QueuePairsWhoseFailureACompletionQueueCannotReportAreRefused) {
+  // An error that says so, rather than lost completions.
   const DeviceLimits& limits = device_->limits();
-  if (limits.max_send_depth <= limits.max_completions) {
-    GTEST_SKIP() << "this device's completion queues hold the completions of any send queue";
-  }
   auto completions = testing::value_of(domain_->create_completion_queue({.depth = 64}));
-  const auto refused = domain_->create_queue_pair({.send_completions = completions,
-                                                   .receive_completions = completions,
-                                                   .send_depth = limits.max_completions + 1,
-                                                   .receive_depth = 1});
-  ASSERT_FALSE(refused.ok());
-  EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(refused.status().message()),
-              HasSubstr(std::to_string(limits.max_completions)));
+  const QueuePairOptions deepest{.send_completions = completions,
+                                 .receive_completions = completions,
+                                 .send_depth = 4'000'000'000U,
+                                 .receive_depth = 4'000'000'000U,
+                                 .max_send_segments = 1,
+                                 .max_receive_segments = 1,
+                                 .max_inline = 0};
+  auto first = testing::value_of(domain_->create_queue_pair(deepest));
+  EXPECT_LE(first->limits().send_depth, limits.max_send_depth);
+  EXPECT_LE(first->limits().receive_depth, limits.max_receive_depth);
+  const uint32_t used = first->limits().send_depth + first->limits().receive_depth;
+  EXPECT_GT(completions->depth(), used);
+  QueuePairOptions more = deepest;
+  more.send_depth = limits.max_completions - used;
+  const auto second = domain_->create_queue_pair(more);
+  if (first->limits().send_depth == limits.max_send_depth) {
+    ASSERT_FALSE(second.ok());
+    EXPECT_EQ(second.status().code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_THAT(std::string(second.status().message()),
+                HasSubstr(std::to_string(limits.max_completions)));
+  }
+  // Once the first is gone there is room again.
+  first.reset();
+  EXPECT_TRUE(domain_->create_queue_pair(more).ok());
 }
 
 TEST_F(NegotiationTest, ACompletionQueueGrowsWithItsQueuePairs) {
