@@ -3,6 +3,8 @@
 #define CARIAMA_TESTS_DTUTILS_ALLOCATORS_SIMULATED_QUEUE_H_
 
 #include <cstdint>
+#include <deque>
+#include <mutex>
 
 #include "dtutils/memory.h"
 
@@ -10,6 +12,12 @@ namespace cariama::testing {
 
 class SimulatedQueue {
  public:
+  SimulatedQueue() = default;
+  // As with real ones: what was outstanding is free when the queue is gone, and its cell remains.
+  ~SimulatedQueue() { complete_all(); }
+  SimulatedQueue(const SimulatedQueue&) = delete;
+  SimulatedQueue& operator=(const SimulatedQueue&) = delete;
+
   // Posts a transfer of the memory, unsignaled: tagged with the number of operations before it.
   void post(RDMAMemory* memory) { memory->set_last_use(&cell_, posted_++); }
   // The oldest `operations` complete.
@@ -21,7 +29,14 @@ class SimulatedQueue {
   [[nodiscard]] uint64_t outstanding() const { return posted_ - cell_.flushed.load(); }
 
  private:
-  FlushCell cell_;
+  static FlushCell& immortal_cell() {
+    static auto* const mutex = new std::mutex;
+    static auto* const cells = new std::deque<FlushCell>;
+    const std::lock_guard lock(*mutex);
+    return cells->emplace_back();
+  }
+
+  FlushCell& cell_ = immortal_cell();
   uint64_t posted_ = 0;
 };
 
