@@ -161,18 +161,32 @@ TEST_P(SetupContract, MoreThanTheDeviceHasIsCutToItsLimits) {
   const DeviceLimits& device = near_device_->limits();
   const auto queue = must(near_domain_->create_completion_queue({}));
   constexpr uint32_t kMuch = 0xffffffff;
-  const auto pair = must(near_domain_->create_queue_pair({.send_completions = queue,
-                                                          .receive_completions = queue,
-                                                          .send_depth = kMuch,
-                                                          .receive_depth = kMuch,
-                                                          .max_send_segments = kMuch,
-                                                          .max_receive_segments = kMuch,
-                                                          .max_inline = kMuch}));
-  EXPECT_LE(pair->limits().send_depth, device.max_send_depth);
-  EXPECT_LE(pair->limits().receive_depth, device.max_receive_depth);
-  EXPECT_LE(pair->limits().max_send_segments, device.max_segments);
-  EXPECT_LE(pair->limits().max_receive_segments, device.max_segments);
-  EXPECT_LE(pair->limits().max_inline, device.max_inline);
+  QueuePairOptions options{.send_completions = queue,
+                           .receive_completions = queue,
+                           .send_depth = 4,
+                           .receive_depth = 4,
+                           .max_send_segments = kMuch,
+                           .max_receive_segments = kMuch,
+                           .max_inline = kMuch};
+  const auto wide = must(near_domain_->create_queue_pair(options));
+  EXPECT_LE(wide->limits().max_send_segments, device.max_segments);
+  EXPECT_LE(wide->limits().max_receive_segments, device.max_segments);
+  EXPECT_LE(wide->limits().max_inline, device.max_inline);
+
+  options = {.send_completions = queue,
+             .receive_completions = queue,
+             .send_depth = kMuch,
+             .receive_depth = kMuch,
+             .max_send_segments = 1,
+             .max_receive_segments = 1,
+             .max_inline = 0};
+  const auto deep = near_domain_->create_queue_pair(options);
+  if (deep.ok()) {
+    EXPECT_LE((*deep)->limits().send_depth, device.max_send_depth);
+    EXPECT_LE((*deep)->limits().receive_depth, device.max_receive_depth);
+  } else {  // the device allows more than this machine has memory for
+    EXPECT_TRUE(refused(deep.status(), absl::StatusCode::kResourceExhausted, ""));
+  }
   // A completion queue that is smaller than was asked for would lose completions.
   if (device.max_completions < kMuch) {
     const auto too_large =
