@@ -12,6 +12,8 @@ namespace cariama {
 
 // Why an operation ended. Anything but kSuccess moved the queue pair to the error state: what is
 // outstanding on it and what is posted later completes with kFlushed until repair().
+// Soft-RoCE has only the general codes for some: kLocalOperation for a wrong local key and for a receive
+// that is too small, kRemoteOperation at the sender of the latter.
 enum class CompletionStatus : uint8_t {
   kSuccess,
   kLocalLength,      // the message is longer than the receive buffers posted for it (receiver's side)
