@@ -1,6 +1,7 @@
 // Choosing a device: what is there, and the sentences for what is not.
 #include <cstdlib>
 #include <string>
+#include <utility>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -89,6 +90,42 @@ TEST_F(DeviceTest, EachGidCanBeChosenAndCarriesTraffic) {
     connect(near, far);
     expect_write_arrives(near, 3000, 1);
   }
+}
+
+TEST_F(DeviceTest, TwoDevicesReachEachOther) {
+  if (devices_.size() < 2 || !has_active_verbs_port({devices_[1]})) {
+    GTEST_SKIP() << "needs two devices with active ports";
+  }
+  auto other = testing::value_of(open_verbs_device({.name = devices_[1].name}));
+  auto other_domain = testing::value_of(other->create_domain());
+  testing::VerbsEnd near = make_end();
+  std::swap(domain_, other_domain);
+  testing::VerbsEnd far = make_end();
+  testing::VerbsBuffer to(*domain_, 5000);
+  std::swap(domain_, other_domain);
+  connect(near, far);
+  testing::VerbsBuffer from(*domain_, 5000);
+  for (size_t i = 0; i < from.bytes.size(); ++i) from.bytes[i] = static_cast<std::byte>(i * 3 + 1);
+  const Segment segment = from.segment(0, 5000);
+  ASSERT_TRUE(near.pair
+                  ->post_send(WorkRequest{.opcode = Opcode::kWrite,
+                                          .flags = kSignaled,
+                                          .segment_count = 1,
+                                          .segments = &segment,
+                                          .remote_address = to.region->locator().address,
+                                          .remote_key = to.region->remote_key()})
+                  .ok());
+  const std::vector<Completion> completions = testing::take_completions(*near.sends, 1);
+  ASSERT_EQ(completions.size(), 1U);
+  EXPECT_TRUE(to_status(completions[0], near.pair->peer()).ok());
+  EXPECT_TRUE(from.bytes == to.bytes);
+  // Nothing of one device fits the other.
+  EXPECT_EQ(other_domain
+                ->create_queue_pair(
+                    {.send_completions = near.sends, .receive_completions = near.receives})
+                .status()
+                .code(),
+            absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(DeviceTest, WhatIsNotThereIsNamedWithWhatIs) {
