@@ -9,8 +9,8 @@
 
 namespace cariama {
 
-// Opens the shared-memory device of this host. It needs no hardware and always exists; errors come from
-// exhausted descriptors or memory only. Blocking: system calls.
+// Opens the shared-memory device of this host. It needs no hardware and always exists; errors come
+// from exhausted descriptors or memory only. Blocking: system calls.
 [[nodiscard]] absl::StatusOr<std::shared_ptr<Device>> open_shm_device();
 
 }  // namespace cariama

@@ -41,7 +41,8 @@ ContextHandle open_by_name(const std::string& name) {
   return handle;
 }
 
-// The largest inline size that a queue pair of one segment can have: no query tells, so ask by trying.
+// The largest inline size that a queue pair of one segment can have: no query tells, so ask by
+// trying.
 uint32_t probe_max_inline(ibv_context* context) {
   const DomainHandle domain(ibv_alloc_pd(context));
   if (domain == nullptr) return 0;

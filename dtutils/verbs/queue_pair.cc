@@ -111,8 +111,8 @@ void fill(const WorkRequest& request, uint64_t id, ibv_sge* segments, ibv_send_w
   }
 }
 
-// A starting packet sequence number that an earlier connection of this pair of numbers hardly had, so
-// that its late packets are not taken for ours.
+// A starting packet sequence number that an earlier connection of this pair of numbers hardly had,
+// so that its late packets are not taken for ours.
 uint32_t random_sequence() {
   std::random_device device;
   return device() & 0xffffff;
@@ -185,8 +185,8 @@ absl::Status VerbsQueuePair::create_handle(const QueuePairOptions& options) {
     handle_.reset(ibv_create_qp(owner_->handle(), &attributes));
     if (handle_ != nullptr) break;
     const int error = errno;
-    // The limits of a device hold one by one; together they may be too much for it. Give up first what
-    // costs its user least.
+    // The limits of a device hold one by one; together they may be too much for it. Give up first
+    // what costs its user least.
     const auto halve = [](uint32_t& value) { value = std::min(value, std::max(value / 2, 1U)); };
     const bool too_much = error == EINVAL || error == ENOMEM;
     if (too_much && inline_bytes > 0) {
@@ -203,8 +203,8 @@ absl::Status VerbsQueuePair::create_handle(const QueuePairOptions& options) {
                               "destroy unused ones; raise ulimit -l if memory ran out");
     }
   }
-  // Not deeper than asked for, though the device may have rounded up: users size by it what they keep
-  // for each operation.
+  // Not deeper than asked for, though the device may have rounded up: users size by it what they
+  // keep for each operation.
   limits_.send_depth = std::min(send_depth, attributes.cap.max_send_wr - kMarkerSlots);
   limits_.receive_depth = shared ? 0 : std::min(receive_depth, attributes.cap.max_recv_wr);
   limits_.max_send_segments = std::min(attributes.cap.max_send_sge, kMostSegments);
@@ -457,7 +457,8 @@ PostResult VerbsQueuePair::post_batch(std::span<const WorkRequest> requests) {
   }
   if (count == 0) return result;
 
-  // Before the doorbell: from then on a poller may meet these positions. Release: it reads the slots.
+  // Before the doorbell: from then on a poller may meet these positions. Release: it reads the
+  // slots.
   send_tail_.store(tail + count, std::memory_order_release);
   ibv_send_wr* refused = nullptr;
   const int error = ibv_post_send(handle_.get(), work.data(), &refused);
@@ -507,8 +508,8 @@ PostResult VerbsQueuePair::post_receive(std::span<const ReceiveRequest> requests
       result.system_error = error == ENOMEM ? 0 : error;
     }
   }
-  // soft-RoCE flushes what it finds when the error happens, and looks at its receive queue again only
-  // when it is told of the error once more.
+  // soft-RoCE flushes what it finds when the error happens, and looks at its receive queue again
+  // only when it is told of the error once more.
   if (result.posted > 0 && state() == QueuePairState::kError) flush();
   return result;
 }

@@ -24,12 +24,12 @@
 
 namespace cariama::verbs {
 
-// Every operation has a position, counted from 0 in the order of posting, and stays in slots_ until a
-// completion that covers it was polled. RC completes in order, so a completion at position p frees
-// all up to p.
+// Every operation has a position, counted from 0 in the order of posting, and stays in send_slots_
+// until a completion that covers it was polled. RC completes in order, so a completion at position
+// p frees all up to p.
 //
-// The state is learned from completions: a queue pair that broke while it was only the target of the
-// peer's operations says kConnected until something that it posted fails.
+// The state is learned from completions: a queue pair that broke while it was only the target of
+// the peer's operations says kConnected until something that it posted fails.
 class VerbsQueuePair final : public QueuePair {
  public:
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<VerbsQueuePair>> create(

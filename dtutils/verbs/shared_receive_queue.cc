@@ -42,7 +42,8 @@ absl::StatusOr<std::shared_ptr<VerbsSharedReceiveQueue>> VerbsSharedReceiveQueue
                                 queue->domain_->context()->description,
                             "ask for less; raise ulimit -l if memory ran out");
   }
-  // Not more than asked for, though the device may have rounded up: completion queues are sized by it.
+  // Not more than asked for, though the device may have rounded up: completion queues are sized by
+  // it.
   queue->ids_.resize(std::min(options.depth, device_depth));
   queue->max_segments_ = std::clamp(options.max_segments, 1U, device_segments);
   queue->free_.resize(queue->ids_.size());

@@ -5,9 +5,10 @@
 //
 // Environment, besides what DeviceOptions names:
 //   CARIAMA_VERBS_IN_ORDER=none|within|writes|bytes
-//       What QueuePair::write_order() answers (kNone, kWithinWrite, kWrites, kBytes), in place of the
-//       device's own answer (ibv_query_qp_data_in_order). For tests of the paths that poll memory on
-//       devices that promise nothing. It makes the library rely on what the device does not promise.
+//       What QueuePair::write_order() answers (kNone, kWithinWrite, kWrites, kBytes), in place of
+//       the device's own answer (ibv_query_qp_data_in_order). For tests of the paths that poll
+//       memory on devices that promise nothing. It makes the library rely on what the device does
+//       not promise.
 //
 // Memory of the library per queue pair: 16 bytes for each slot of the send queue, 8 for each of the
 // receive queue, about 500 besides; the driver's queues come on top.

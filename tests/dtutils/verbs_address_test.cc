@@ -94,7 +94,8 @@ TEST(VerbsAddressTest, AnyBytesAreSafe) {
       bytes[random() % bytes.size()] = static_cast<char>(random());
     bytes.resize(random() % 4 == 0 ? random() % 100 : bytes.size());
     const auto decoded = decode(bytes);
-    // What passes all the same (a change that changes nothing, a colliding checksum) is a valid address.
+    // What passes all the same (a change that changes nothing, a colliding checksum) is a valid
+    // address.
     if (decoded.ok()) {
       ++accepted;
       EXPECT_EQ(encode(*decoded), bytes);

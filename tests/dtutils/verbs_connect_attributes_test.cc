@@ -1,5 +1,5 @@
-// The codes of the verbs state machine: times are rounded up, limits are the smaller ones, and the way
-// to the peer follows the link layer.
+// The codes of the verbs state machine: times are rounded up, limits are the smaller ones, and the
+// way to the peer follows the link layer.
 #include "dtutils/verbs/connect_attributes.h"
 
 #include <chrono>

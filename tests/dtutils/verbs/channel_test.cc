@@ -13,8 +13,8 @@ using std::chrono::seconds;
 
 class ChannelTest : public testing::VerbsTest {};
 
-// ibv_destroy_cq waits for the acknowledgement of each event that was read; a number of events below and
-// one above that at which we acknowledge.
+// ibv_destroy_cq waits for the acknowledgement of each event that was read; a number of events
+// below and one above that at which we acknowledge.
 TEST_F(ChannelTest, AQueueWithUnacknowledgedEventsCanBeDestroyed) {
   auto channel = testing::value_of(domain_->create_channel());
   for (const int events : {1, 63, 64, 65, 150}) {

@@ -25,8 +25,8 @@ class MemoryTest : public testing::VerbsTest {};
 
 TEST_F(MemoryTest, ExhaustedMemlockSaysLimitSizeAndRemedy) {
   if (geteuid() != 0) GTEST_SKIP() << "needs root, to become a user with a small limit";
-  // In a child: neither limit nor user can be had back. Everything is made in it, since a device does
-  // not survive a fork.
+  // In a child: neither limit nor user can be had back. Everything is made in it, since a device
+  // does not survive a fork.
   const pid_t child = fork();
   ASSERT_GE(child, 0);
   if (child == 0) {

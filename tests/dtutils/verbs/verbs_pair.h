@@ -1,5 +1,5 @@
-// Two connected verbs queue pairs of one process, for tests of what is particular to verbs. What every
-// transport must do is tested by the contract suite.
+// Two connected verbs queue pairs of one process, for tests of what is particular to verbs. What
+// every transport must do is tested by the contract suite.
 #ifndef CARIAMA_TESTS_DTUTILS_VERBS_VERBS_PAIR_H_
 #define CARIAMA_TESTS_DTUTILS_VERBS_VERBS_PAIR_H_
 
@@ -38,8 +38,8 @@ struct VerbsBuffer {
   std::shared_ptr<MemoryRegion> region;
 };
 
-// Takes `count` completions, or fewer if no more come within ten seconds. Yields: in a guest with few
-// processors, soft-RoCE works in threads of the kernel.
+// Takes `count` completions, or fewer if no more come within ten seconds. Yields: in a guest with
+// few processors, soft-RoCE works in threads of the kernel.
 inline std::vector<Completion> take_completions(CompletionQueue& queue, size_t count) {
   std::vector<Completion> taken(count);
   size_t got = 0;
