@@ -404,9 +404,9 @@ absl::Status VerbsQueuePair::drain() {
   }
 }
 
-// Both ends start again at the packet numbers they exchanged for connect(): numbers that followed the
-// count of repairs would part for ever when one end repairs once more than the other. A packet of
-// before would have to outlive the callers' agreement to go on, and both ends' time in RESET.
+// Both ends start again at the packet numbers they exchanged for connect(): numbers that followed
+// the count of repairs would part for ever when one end repairs once more than the other. A packet
+// of before would have to outlive the callers' agreement to go on, and both ends' time in RESET.
 absl::Status VerbsQueuePair::repair() {
   absl::Status status = drain();
   ibv_qp_attr reset{};
