@@ -415,16 +415,18 @@ TEST(FaultOverShmTest, WorkMovesOnWithoutPolling) {
   DeviceNode b(must(open_device({.transport = Transport::kShm})));  // a plain peer
   auto ab = a.make_queue_pair(), ba = b.make_queue_pair();
   connect_pair(*ab, *ba);
-  std::fill_n(a.memory.begin(), 16, 3);
-  const Segment segment = a.segment(0, 128);
-  ASSERT_TRUE(ab->post_send(request_for(Opcode::kWrite, segment, b, 0)).ok());
+  std::fill_n(a.memory.begin(), 17, 3);
+  const Segment data = a.segment(0, 128), flag = a.segment(128, 8);
+  ASSERT_TRUE(ab->post_send(request_for(Opcode::kWrite, data, b, 0)).ok());
+  ASSERT_TRUE(ab->post_send(request_for(Opcode::kWrite, flag, b, 128)).ok());
+  ASSERT_TRUE(orders_writes(ab->write_order()));
   const auto deadline = std::chrono::steady_clock::now() + seconds(60);
-  for (size_t word = 0; word < 16; ++word) {
-    while (std::atomic_ref(b.memory[word]).load(std::memory_order_acquire) != 3) {
-      ASSERT_LT(std::chrono::steady_clock::now(), deadline);
-      std::this_thread::sleep_for(milliseconds(1));
-    }
+  while (std::atomic_ref(b.memory[16]).load(std::memory_order_acquire) != 3) {
+    ASSERT_LT(std::chrono::steady_clock::now(), deadline);
+    std::this_thread::sleep_for(milliseconds(1));
   }
+  EXPECT_EQ(std::count(b.memory.begin(), b.memory.begin() + 16, 3), 16);
+  EXPECT_EQ(control->injected(Fault::kLateOperation), 2u);
   EXPECT_EQ(control->injected(Fault::kTornWrite), 1u);
 }
 
