@@ -40,6 +40,9 @@ ABSL_FLAG(double, seconds, 0.1, "about how long one repetition of a rate takes")
 ABSL_FLAG(int, samples, 2000, "how many transfers one repetition of a latency times");
 ABSL_FLAG(int, depth, 1024, "operations that the send queue holds");
 ABSL_FLAG(int, inline, 64, "bytes up to which data travels inside the work request");
+ABSL_FLAG(
+    std::string, window, "1Mi",
+    "bytes of the ring, at both ends, through which the messages go in cache-line-aligned slots");
 ABSL_FLAG(int, list, 1, "manual: work requests posted with one doorbell, 1 to 64");
 
 namespace cariama::bench {
@@ -58,6 +61,7 @@ struct Options {
   uint32_t depth = 1024;
   uint32_t max_inline = 64;
   uint32_t list = 1;
+  uint64_t window = 0;
   bool json = false;
 };
 
@@ -131,6 +135,9 @@ absl::StatusOr<Options> parse_options() {
   if (!(options.seconds > 0 && options.seconds <= 60)) {
     return refuse("seconds", std::to_string(options.seconds), "more than 0 and at most 60");
   }
+  auto window = parse_numbers("window", absl::GetFlag(FLAGS_window), 64, uint64_t{64} << 20);
+  if (!window.ok()) return window.status();
+  options.window = window->front();
   options.json = absl::GetFlag(FLAGS_json);
   return options;
 }
@@ -152,7 +159,7 @@ std::vector<Contender> contenders(const Options& options, uint64_t size) {
       all.push_back({name,
                      {.mode = mode,
                       .operation = operation,
-                      .window = Window(size),
+                      .window = Window(size, options.window),
                       .threads = static_cast<uint32_t>(threads),
                       .list = options.list},
                      {},
@@ -328,6 +335,7 @@ class Bench {
     params.set("depth", uint64_t{std::min(options_.depth, limits.send_depth)});
     params.set("inline", uint64_t{limits.max_inline});
     params.set("list", uint64_t{options_.list});
+    params.set("window", options_.window);
     params.set("json", options_.json);
     return params;
   }
@@ -378,6 +386,7 @@ absl::Status run_rank(Exchange& exchange, const Options& options) {
   auto side = Side::create(
       exchange, {.transport = options.transport,
                  .max_size = *std::max_element(options.sizes.begin(), options.sizes.end()),
+                 .ring = options.window,
                  .threads = static_cast<uint32_t>(
                      *std::max_element(options.threads.begin(), options.threads.end())),
                  .depth = options.depth,

@@ -150,15 +150,16 @@ class ManualThread {
         local_(side.handle(thread).get_buffer()),
         remote_(side.remote(thread)),
         slots_(load.window),
-        atomic_(is_atomic(load.operation)) {
+        atomic_(is_atomic(load.operation)),
+        limit_(share_) {
     const uint32_t bytes = atomic_ ? 8 : static_cast<uint32_t>(load.window.size);
     const bool inlined =
         (load.operation == Operation::kWrite || load.operation == Operation::kSend) &&
         bytes <= queue_pair_.limits().max_inline;
-    flags_ = inlined ? kInline : 0;
     for (uint32_t i = 0; i < list_; ++i) {
       segments_[i] = {local_, bytes, side.region().local_key()};
       requests_[i].opcode = opcode_of(load.operation);
+      requests_[i].flags = inlined ? kInline : 0;
       requests_[i].segment_count = 1;
       requests_[i].segments = &segments_[i];
       requests_[i].remote_address = remote_.address;
@@ -170,23 +171,18 @@ class ManualThread {
   // Posts `messages`, the last one signaled, and waits for it.
   absl::Status run(uint64_t messages) {
     for (uint64_t left = messages; left != 0;) {
-      const uint32_t count = static_cast<uint32_t>(std::min<uint64_t>(left, list_));
-      while (posted_ + count - lanes_[thread_].retired.load(std::memory_order_acquire) > share_) {
-        if (absl::Status status = poll(); !status.ok()) return status;
-      }
-      for (uint32_t i = 0; i < count; ++i) {
-        const uint64_t offset = atomic_ ? 0 : slots_.next();
-        segments_[i].address = local_ + offset;
-        requests_[i].remote_address = remote_.address + offset;
-        requests_[i].flags = flags_;
-        if (atomic_) requests_[i].operand = operand(posted_ + i);
-        requests_[i].swap = posted_ + i + 1;
-      }
+      const auto count = static_cast<uint32_t>(std::min<uint64_t>(left, list_));
       left -= count;
+      while (posted_ + count > limit_) {
+        if (absl::Status status = poll(); !status.ok()) return status;
+        limit_ = lanes_[thread_].retired.load(std::memory_order_acquire) + share_;
+      }
+      for (uint32_t i = 0; i < count; ++i) fill(i);
       unsignaled_ += count;
       posted_ += count;
-      if (unsignaled_ + list_ > interval_ || left == 0) {
-        WorkRequest& last = requests_[count - 1];
+      const bool signaled = unsignaled_ + list_ > interval_ || left == 0;
+      WorkRequest& last = requests_[count - 1];
+      if (signaled) {
         last.flags |= kSignaled;
         last.id = uint64_t{thread_} << 32 | unsignaled_;
         unsignaled_ = 0;
@@ -194,6 +190,7 @@ class ManualThread {
       const PostResult result = queue_pair_.post_send(std::span(requests_.data(), count));
       if (!result.ok()) [[unlikely]]
         return to_status(result, queue_pair_.peer());
+      if (signaled) last.flags &= static_cast<uint8_t>(~kSignaled);
     }
     return drain();
   }
@@ -206,9 +203,17 @@ class ManualThread {
   }
 
  private:
-  // FETCH_ADD adds 1; COMPARE_SWAP counts up from what it left.
-  [[nodiscard]] uint64_t operand(uint64_t message) const {
-    return requests_[0].opcode == Opcode::kFetchAdd ? 1 : message;
+  // Makes requests_[i] the next message.
+  void fill(uint32_t i) {
+    WorkRequest& request = requests_[i];
+    if (!atomic_) [[likely]] {
+      const uint64_t offset = slots_.next();
+      segments_[i].address = local_ + offset;
+      request.remote_address = remote_.address + offset;
+    } else if (request.opcode == Opcode::kCompareSwap) {
+      request.operand = posted_ + i;  // counts up from what the one before has left
+      request.swap = posted_ + i + 1;
+    }
   }
 
   absl::Status poll() {
@@ -221,7 +226,9 @@ class ManualThread {
       lanes_[batch[i].id >> 32].retired.fetch_add(batch[i].id & UINT32_MAX,
                                                   std::memory_order_acq_rel);
     }
-    if (count == 0) std::this_thread::yield();
+    // As the library's own waiting does: spin first, then let others run.
+    empty_polls_ = count == 0 ? empty_polls_ + 1 : 0;
+    if (empty_polls_ > 256) std::this_thread::yield();
     return absl::OkStatus();
   }
 
@@ -236,8 +243,9 @@ class ManualThread {
   const RemoteMemoryLocator remote_;
   Slots slots_;
   const bool atomic_;
-  uint8_t flags_ = 0;
   uint64_t posted_ = 0;
+  uint64_t limit_;  // how far posted_ may go before it has to poll
+  uint32_t empty_polls_ = 0;
   uint32_t unsignaled_ = 0;
   std::array<Segment, kMaxList> segments_;
   std::array<WorkRequest, kMaxList> requests_;

@@ -22,7 +22,7 @@ enum class Mode : uint8_t {
 struct Load {
   Mode mode = Mode::kAuto;
   Operation operation = Operation::kWrite;
-  Window window{8};
+  Window window{8, 64};
   uint64_t messages = 0;  // of each thread
   uint32_t threads = 1;   // on one queue pair
   uint32_t list = 1;      // manual: work requests for one doorbell

@@ -11,8 +11,6 @@ namespace cariama::bench {
 namespace {
 
 constexpr uint64_t kCacheLine = 64;
-constexpr uint64_t kWindowSlots = 64;
-constexpr uint64_t kWindowBytes = uint64_t{1} << 20;
 
 constexpr std::array<std::pair<Operation, const char*>, 5> kOperations{{
     {Operation::kWrite, "write"},
@@ -38,13 +36,14 @@ std::optional<Operation> operation_named(const std::string& name) {
   return std::nullopt;
 }
 
-Window::Window(uint64_t message_size)
+Window::Window(uint64_t message_size, uint64_t ring)
     : size(message_size),
       stride((std::max<uint64_t>(message_size, 1) + kCacheLine - 1) / kCacheLine * kCacheLine),
-      bytes(stride * std::clamp<uint64_t>(kWindowBytes / stride, 1, kWindowSlots)) {}
+      bytes(stride * std::max<uint64_t>(ring / stride, 1)) {}
 
-uint64_t thread_stride(uint64_t max_size) {
-  return std::max(kWindowBytes, Window(max_size).bytes) + kCacheLine;
+uint64_t Side::thread_stride() const {
+  return std::max(options_.ring / kCacheLine * kCacheLine, window(options_.max_size).bytes) +
+         kCacheLine;
 }
 
 absl::StatusOr<std::unique_ptr<Side>> Side::create(Exchange& exchange, const SideOptions& options) {
@@ -63,7 +62,7 @@ absl::Status Side::set_up() {
   domain_ = *std::move(domain);
 
   constexpr uint64_t kHugePage = uint64_t{2} << 20;
-  const uint64_t needed = thread_stride(options_.max_size) * options_.threads;
+  const uint64_t needed = thread_stride() * options_.threads;
   // Base pages, whatever the machine has: all modes see the same, and so do the peers of bench/peers.
   auto memory = Superpage::obtain(
       {.bytes = (needed + kHugePage - 1) / kHugePage * kHugePage, .largest_page = PageKind::kBase});
@@ -112,12 +111,12 @@ absl::Status Side::set_up() {
 }
 
 RDMAMemory Side::handle(uint32_t thread) const {
-  const uint64_t stride = thread_stride(options_.max_size);
+  const uint64_t stride = thread_stride();
   return {memory_->address() + thread * stride, stride, &*range_};
 }
 
 RemoteMemoryLocator Side::remote(uint32_t thread) const {
-  const uint64_t stride = thread_stride(options_.max_size);
+  const uint64_t stride = thread_stride();
   return remote_.slice(thread * stride, stride);
 }
 

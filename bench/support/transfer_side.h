@@ -33,25 +33,22 @@ enum class Operation : uint8_t { kWrite, kRead, kSend, kFetchAdd, kCompareSwap }
 struct SideOptions {
   std::optional<Transport> transport{};
   uint64_t max_size = 0;  // bytes of the largest message
+  uint64_t ring = 0;      // bytes of a Window
   uint32_t threads = 1;   // the most threads that transfer at once
   uint32_t depth = 1024;
   uint32_t max_inline = 64;
 };
 
-// The slots that messages of one size go through in turn, so that no mode profits from writing the same
-// cache line for ever: 64 of them, or as many as 1 MiB holds.
+// The ring of slots that messages of one size go through in turn, at both ends and in every mode.
 struct Window {
   uint64_t size = 0;    // bytes of a message
   uint64_t stride = 0;  // from slot to slot: whole cache lines
   uint64_t bytes = 0;   // of all slots
 
-  explicit Window(uint64_t message_size);
+  // As many slots as fit into `ring` bytes, but one at least.
+  Window(uint64_t message_size, uint64_t ring);
   [[nodiscard]] uint64_t slots() const { return bytes / stride; }
 };
-
-// Each thread has a window of its own at a multiple of this, and behind the last possible one a cache
-// line for ceiling's counter.
-[[nodiscard]] uint64_t thread_stride(uint64_t max_size);
 
 // The bytes that messages carry: byte i of each window. Never 0.
 [[nodiscard]] constexpr std::byte pattern(uint64_t i) {
@@ -74,6 +71,8 @@ class Side {
 
   [[nodiscard]] const Superpage& memory() const { return *memory_; }
   [[nodiscard]] const MemoryRegion& region() const { return *region_; }
+  [[nodiscard]] Window window(uint64_t size) const { return {size, options_.ring}; }
+  // The memory of `thread`: a window, and a cache line for ceiling's counter.
   [[nodiscard]] RDMAMemory handle(uint32_t thread) const;
   // The other rank's memory, the part of `thread`.
   [[nodiscard]] RemoteMemoryLocator remote(uint32_t thread) const;
@@ -81,6 +80,7 @@ class Side {
  private:
   Side(Exchange& exchange, const SideOptions& options) : exchange_(exchange), options_(options) {}
   [[nodiscard]] absl::Status set_up();
+  [[nodiscard]] uint64_t thread_stride() const;
 
   Exchange& exchange_;
   const SideOptions options_;

@@ -22,7 +22,7 @@ Deadline patience() { return deadline_after(std::chrono::minutes(10)); }
 // left for the next size.
 absl::Status receive(Side& side, QueuePair& queue_pair, uint64_t size, uint64_t messages) {
   constexpr uint32_t kBatch = 32;
-  const Window window(size);
+  const Window window = side.window(size);
   std::byte* const base = side.handle(0).get_buffer();
   const uint64_t depth = queue_pair.limits().receive_depth;
   uint64_t posted = 0;
@@ -85,19 +85,19 @@ uint64_t sum_of_words(Side& side, uint32_t threads) {
 
 void clear_windows(Side& side, uint32_t threads, uint64_t size) {
   for (uint32_t thread = 0; thread < threads; ++thread) {
-    std::memset(side.handle(thread).get_buffer(), 0, Window(size).bytes);
+    std::memset(side.handle(thread).get_buffer(), 0, side.window(size).bytes);
   }
 }
 
 void fill_windows(Side& side, uint32_t threads, uint64_t size) {
   for (uint32_t thread = 0; thread < threads; ++thread) {
     std::byte* const base = side.handle(thread).get_buffer();
-    for (uint64_t i = 0; i < Window(size).bytes; ++i) base[i] = pattern(i);
+    for (uint64_t i = 0; i < side.window(size).bytes; ++i) base[i] = pattern(i);
   }
 }
 
 bool windows_filled(Side& side, uint32_t threads, uint64_t size) {
-  const Window window(size);
+  const Window window = side.window(size);
   for (uint32_t thread = 0; thread < threads; ++thread) {
     const std::byte* const base = side.handle(thread).get_buffer();
     for (uint64_t slot = 0; slot < window.bytes; slot += window.stride) {
