@@ -166,8 +166,9 @@ Link::~Link() {
 }
 
 const RemoteRegion* Link::add(const RemoteRegion& region) {
-  regions_.push_back(region);
-  const RemoteRegion* added = &regions_.back();
+  RemoteRegion* added = &regions_.emplace_back(region);
+  const bool direct = region.mapped && has_access(region.access, Access::kRemoteWrite);
+  added->write_domain = direct ? region.domain : RemoteRegion::kNoDomain;
   table_[key_index(region.key)].store(added, std::memory_order_release);
   return added;
 }

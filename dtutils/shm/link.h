@@ -33,6 +33,10 @@ struct RemoteRegion {
   Access access;
   uint32_t domain;
   bool mapped;  // else reached by cross-memory attach
+  // domain if WRITEs go straight into the mapping (mapped, remote write access), else kNoDomain: the one
+  // thing that the hot path compares. Set by Link::add().
+  uint32_t write_domain;
+  static constexpr uint32_t kNoDomain = UINT32_MAX;
 
   [[nodiscard]] bool contains(uint64_t address, uint64_t bytes) const {
     const uint64_t offset = address - base;  // wraps to something huge below base
@@ -75,10 +79,14 @@ class Link {
   // Queue pairs that use it; guarded by the device.
   uint32_t users = 0;
 
+  // The last region at that key's place of the table, or nullptr. The caller compares the key.
+  [[nodiscard]] const RemoteRegion* known(uint64_t key) const {
+    return table_[key_index(key)].load(std::memory_order_acquire);
+  }
   // The region with that key, or nullptr. Wait-free if it was used before; else may take a lock, map
   // memory, and ask the peer (at most 200 ms). The caller checks revoked().
   [[nodiscard]] const RemoteRegion* find(uint64_t key) {
-    const RemoteRegion* region = table_[key_index(key)].load(std::memory_order_acquire);
+    const RemoteRegion* region = known(key);
     if (region != nullptr && region->key == key) [[likely]]
       return region;
     return find_slow(key);

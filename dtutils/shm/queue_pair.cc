@@ -20,18 +20,24 @@ namespace {
   return opcode == Opcode::kWrite || opcode == Opcode::kRead || internal::is_atomic(opcode);
 }
 
-// Opcode, flags and segment count of a request in one word, so that the hot path makes one comparison.
-[[nodiscard]] uint32_t shape(const WorkRequest& request) {
-  uint32_t word;
-  static_assert(offsetof(WorkRequest, flags) == offsetof(WorkRequest, opcode) + 1 &&
-                offsetof(WorkRequest, segment_count) == offsetof(WorkRequest, opcode) + 2);
-  std::memcpy(&word, &request.opcode, sizeof word);
-  return word;
-}
-[[nodiscard]] constexpr uint32_t shape_of_plain_write() {
-  constexpr std::array<uint8_t, 2> kHead = {static_cast<uint8_t>(Opcode::kWrite), 0};
-  constexpr auto kCount = std::bit_cast<std::array<uint8_t, 2>>(uint16_t{1});
-  return std::bit_cast<uint32_t>(std::array<uint8_t, 4>{kHead[0], kHead[1], kCount[0], kCount[1]});
+// Opcode, flags and segment count of a request, each loaded by itself. The caller has just stored them one
+// by one: a load that spans several stores waits until they have left the store buffer, which takes longer
+// than all the rest of a small transfer. So the compiler must not join these loads.
+struct Shape {
+  uint32_t opcode;
+  uint32_t flags;
+  uint32_t segment_count;
+
+  [[nodiscard]] bool is_plain_write() const {
+    return opcode == static_cast<uint32_t>(Opcode::kWrite) && segment_count == 1 &&
+           (flags & kSignaled) == 0;
+  }
+  [[nodiscard]] bool is_inline() const { return (flags & kInline) != 0; }
+};
+[[nodiscard, gnu::always_inline]] inline Shape shape_of(const WorkRequest& request) {
+  Shape shape{static_cast<uint32_t>(request.opcode), request.flags, request.segment_count};
+  asm("" : "+r"(shape.opcode), "+r"(shape.flags), "+r"(shape.segment_count));
+  return shape;
 }
 
 // PostResult{count}, put together as one word: member by member it goes through the stack, where reading
@@ -80,7 +86,54 @@ bool ShmQueuePair::check_local(const Segment& segment, bool written) const {
          (!written || region.writable());
 }
 
+// Copies into the mapping of the peer's memory, if that is all there is to do.
+[[gnu::always_inline]] inline bool ShmQueuePair::write_mapped(const void* local, uint32_t bytes,
+                                                              uint64_t remote_address,
+                                                              RemoteKey remote_key) {
+  const RemoteRegion* const region = link_->known(remote_key.value);
+  if (region == nullptr || region->key != remote_key.value || region->revoked() ||
+      region->write_domain != peer_domain_ || !region->contains(remote_address, bytes))
+      [[unlikely]] {
+    return false;
+  }
+  copy_out(region->local(remote_address), static_cast<const std::byte*>(local), bytes);
+  return true;
+}
+
+bool ShmQueuePair::write_now(const void* local, uint32_t bytes, LocalKey key,
+                             uint64_t remote_address, RemoteKey remote_key) {
+  // As much as may be inline needs no key.
+  if (!usable() || (bytes > limits_.max_inline &&
+                    (bytes > kMaxMessage || !local_regions_[key_index(key.value)].allows(
+                                                key, local, bytes, domain_number_)))) [[unlikely]] {
+    return false;
+  }
+  return write_mapped(local, bytes, remote_address, remote_key);
+}
+
+// One plain WRITE without a stack frame; everything else is the business of post_list().
 PostResult ShmQueuePair::post_send(std::span<const WorkRequest> requests) {
+  if (requests.size() == 1) [[likely]] {
+    const WorkRequest& request = requests.front();
+    const Shape shape = shape_of(request);
+    if (shape.is_plain_write() && usable()) [[likely]] {
+      const Segment& segment = request.segments[0];
+      const uint32_t bytes = segment.length;
+      const bool readable =
+          shape.is_inline()
+              ? bytes <= limits_.max_inline
+              : bytes <= kMaxMessage && local_regions_[key_index(segment.key.value)].allows(
+                                            segment.key, segment.address, bytes, domain_number_);
+      if (readable && write_mapped(segment.address, bytes, request.remote_address,
+                                   request.remote_key)) [[likely]] {
+        return all_posted(1);
+      }
+    }
+  }
+  return post_list(requests);
+}
+
+[[gnu::noinline]] PostResult ShmQueuePair::post_list(std::span<const WorkRequest> requests) {
   const auto count = static_cast<uint32_t>(requests.size());
   const uint32_t posted = post_plain_writes(requests, 0);
   return posted == count ? all_posted(count) : post_any(requests, posted);
@@ -130,20 +183,27 @@ PostResult ShmQueuePair::post_send(std::span<const WorkRequest> requests) {
   uint64_t remote_delta = 0;
   for (uint32_t i = first; i < count; ++i) {
     const WorkRequest& request = requests[i];
-    if (shape(request) != shape_of_plain_write()) return i;
+    const Shape shape = shape_of(request);
+    if (!shape.is_plain_write()) return i;
     const Segment& segment = request.segments[0];
     const uint64_t bytes = segment.length;
-    if (segment.key.value != local_key) {
-      const LocalRegion& region = local_regions_[key_index(segment.key.value)];
-      if (!region.allows(segment.key, segment.address, bytes, domain_number_)) return i;
-      local_key = segment.key.value;
-      local_base = region.base.load(std::memory_order_relaxed);
-      local_length = region.length.load(std::memory_order_relaxed);
+    if (shape.is_inline()) {
+      if (bytes > limits_.max_inline) return i;
+    } else {
+      if (segment.key.value != local_key) {
+        const LocalRegion& region = local_regions_[key_index(segment.key.value)];
+        if (!region.allows(segment.key, segment.address, bytes, domain_number_)) return i;
+        local_key = segment.key.value;
+        local_base = region.base.load(std::memory_order_relaxed);
+        local_length = region.length.load(std::memory_order_relaxed);
+      }
+      const uint64_t local_offset = reinterpret_cast<uint64_t>(segment.address) - local_base;
+      if (local_offset > local_length || bytes > local_length - local_offset) [[unlikely]]
+        return i;
     }
     if (request.remote_key.value != remote_key) {
       const RemoteRegion* region = link_->find(request.remote_key.value);
-      if (region == nullptr || region->revoked() || !region->mapped ||
-          region->domain != peer_domain_ || !has_access(region->access, Access::kRemoteWrite)) {
+      if (region == nullptr || region->revoked() || region->write_domain != peer_domain_) {
         return i;
       }
       remote_key = request.remote_key.value;
@@ -151,10 +211,8 @@ PostResult ShmQueuePair::post_send(std::span<const WorkRequest> requests) {
       remote_length = region->length;
       remote_delta = region->delta;
     }
-    const uint64_t local_offset = reinterpret_cast<uint64_t>(segment.address) - local_base;
     const uint64_t remote_offset = request.remote_address - remote_base;
-    if (local_offset > local_length || bytes > local_length - local_offset ||
-        remote_offset > remote_length || bytes > remote_length - remote_offset ||
+    if (remote_offset > remote_length || bytes > remote_length - remote_offset ||
         bytes > kMaxMessage) [[unlikely]] {
       return i;
     }

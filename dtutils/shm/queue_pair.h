@@ -49,6 +49,8 @@ class ShmQueuePair final : public QueuePair, public ReceiveSource {
   absl::Status repair() override;
   void fail() override;
   PostResult post_send(std::span<const WorkRequest> requests) override;
+  bool write_now(const void* local, uint32_t bytes, LocalKey key, uint64_t remote_address,
+                 RemoteKey remote_key) override;
   PostResult post_receive(std::span<const ReceiveRequest> requests) override;
   std::byte* direct_access(const RemoteMemoryLocator& remote) override;
   QueuePairState state() const override;
@@ -97,6 +99,9 @@ class ShmQueuePair final : public QueuePair, public ReceiveSource {
     return header_->status.load(std::memory_order_acquire) ==
            expected_.load(std::memory_order_acquire);
   }
+  [[nodiscard]] bool write_mapped(const void* local, uint32_t bytes, uint64_t remote_address,
+                                  RemoteKey remote_key);
+  [[nodiscard]] PostResult post_list(std::span<const WorkRequest> requests);
   [[nodiscard]] uint32_t post_plain_writes(std::span<const WorkRequest> requests, uint32_t first);
   [[nodiscard]] PostResult post_any(std::span<const WorkRequest> requests, uint32_t first);
   [[nodiscard]] bool reserve(bool in_ring);
