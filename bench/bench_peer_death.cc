@@ -1,6 +1,6 @@
-// How soon a process learns that its peer was killed, over shm: from just before kill(SIGKILL) to the
-// error completion of an operation that was pending, asleep on a completion channel. The victim has
-// touched --memory bytes: tearing these down must not delay the news.
+// How soon a process learns that its peer was killed, over shm: from just before kill(SIGKILL) to
+// the error completion of an operation that was pending, asleep on a completion channel. The victim
+// has touched --memory bytes: tearing these down must not delay the news.
 #include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -78,7 +78,8 @@ int be_victim(Exchange& exchange, size_t bytes) {
   for (;;) pause();
 }
 
-// Rank 0: sends a message that nobody receives, kills the receiver, and sleeps until it learns of it.
+// Rank 0: sends a message that nobody receives, kills the receiver, and sleeps until it learns of
+// it.
 int watch_victim(Exchange& exchange, int result) {
   const End end = connect(exchange);
   const int pid = std::stoi(must(exchange.get(1, "pid", patience())));

@@ -1,7 +1,8 @@
 // Completion queues and channels of the shm transport.
 //
-// Send completions are pushed by the initiator itself, into a lock-free ring. Receive completions lie in
-// rings that peers write (layout.h); poll() collects them from the queue pairs whose bit is set.
+// Send completions are pushed by the initiator itself, into a lock-free ring. Receive completions
+// lie in rings that peers write (layout.h); poll() collects them from the queue pairs whose bit is
+// set.
 #ifndef CARIAMA_DTUTILS_SHM_COMPLETION_QUEUE_H_
 #define CARIAMA_DTUTILS_SHM_COMPLETION_QUEUE_H_
 
@@ -43,8 +44,8 @@ class ShmChannel final : public CompletionChannel {
   uint32_t consumed_ = 0;  // events that wait() has returned
 };
 
-// Counts the completions of a queue pair that are in a completion queue, unpolled (+ 1 while the queue
-// pair lives). Whoever takes the last away deletes it, so that the queue pair may go first.
+// Counts the completions of a queue pair that are in a completion queue, unpolled (+ 1 while the
+// queue pair lives). Whoever takes the last away deletes it, so that the queue pair may go first.
 struct CompletionAccount {
   std::atomic<uint32_t> references{1};
   std::atomic<bool> dead{false};  // the queue pair is gone: drop its completions
@@ -58,7 +59,8 @@ struct CompletionAccount {
 class ReceiveSource {
  public:
   virtual ~ReceiveSource() = default;
-  // Takes completions. If the span came back full there may be more. Called by one thread at a time.
+  // Takes completions. If the span came back full there may be more. Called by one thread at a
+  // time.
   virtual size_t drain_receives(std::span<Completion> completions) = 0;
 };
 
@@ -75,8 +77,8 @@ class ShmCompletionQueue final : public CompletionQueue {
   [[nodiscard]] const ShmDevice* device() const { return device_.get(); }
   [[nodiscard]] uint64_t offset() const { return block_.offset(); }
 
-  // Whether the ring has room for a completion. Approximate with several threads: push() never fails,
-  // what does not fit goes to a list.
+  // Whether the ring has room for a completion. Approximate with several threads: push() never
+  // fails, what does not fit goes to a list.
   [[nodiscard]] bool has_room() const {
     return tail_.load(std::memory_order_relaxed) - head_.load(std::memory_order_relaxed) < depth_ &&
            !overflowed_.load(std::memory_order_relaxed);

@@ -17,8 +17,8 @@ namespace cariama::shm {
 // Thread-safe.
 class ControlSegment {
  public:
-  // Creates the memfd, seals and maps it, and fills the header. RESOURCE_EXHAUSTED if the kernel gives
-  // no descriptor or address space.
+  // Creates the memfd, seals and maps it, and fills the header. RESOURCE_EXHAUSTED if the kernel
+  // gives no descriptor or address space.
   [[nodiscard]] static absl::StatusOr<std::shared_ptr<ControlSegment>> create(const Uuid& uuid);
   ~ControlSegment();
   ControlSegment(const ControlSegment&) = delete;
@@ -74,8 +74,8 @@ class ControlBlock {
   uint64_t offset_ = 0;
 };
 
-// The control segment of an open device of this process, or nullptr. Two devices of one process connect
-// through the owner's own mapping: no second mapping, no copies through the kernel.
+// The control segment of an open device of this process, or nullptr. Two devices of one process
+// connect through the owner's own mapping: no second mapping, no copies through the kernel.
 [[nodiscard]] std::shared_ptr<ControlSegment> find_local_segment(const Uuid& uuid);
 void add_local_segment(const std::shared_ptr<ControlSegment>& segment);
 void remove_local_segment(const Uuid& uuid);

@@ -1,9 +1,9 @@
 // Copies into and out of memory that another process (or thread) looks at.
 //
-// Order (ArrivalOrder::kWrites): whoever sees a WRITE sees all earlier ones of the queue pair. x86 keeps
-// stores in order (glibc ends its non-temporal copies with a store fence); elsewhere every copy starts
-// with a release fence. A copy of an aligned 8, 4, 2 or 1 bytes is one atomic release store, and such a
-// READ one atomic acquire load: visible whole, and understood by ThreadSanitizer.
+// Order (ArrivalOrder::kWrites): whoever sees a WRITE sees all earlier ones of the queue pair. x86
+// keeps stores in order (glibc ends its non-temporal copies with a store fence); elsewhere every
+// copy starts with a release fence. A copy of an aligned 8, 4, 2 or 1 bytes is one atomic release
+// store, and such a READ one atomic acquire load: visible whole, and understood by ThreadSanitizer.
 #ifndef CARIAMA_DTUTILS_SHM_COPY_H_
 #define CARIAMA_DTUTILS_SHM_COPY_H_
 
@@ -49,8 +49,8 @@ inline void release_earlier_writes() {
 #endif
 }
 
-// A READ must not overtake an earlier WRITE of its queue pair: a processor may let a load pass earlier
-// stores, which breaks protocols that write a flag and then read the other side's.
+// A READ must not overtake an earlier WRITE of its queue pair: a processor may let a load pass
+// earlier stores, which breaks protocols that write a flag and then read the other side's.
 inline void complete_earlier_writes() {
 #if defined(__x86_64__)
   // Cheaper than mfence; the word is this thread's own.

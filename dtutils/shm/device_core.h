@@ -35,8 +35,8 @@ struct Remains {
   ControlBlock ring;
   std::shared_ptr<ReceiveQueue> receives;
 
-  // Whether the peer can no longer touch it: it is outside of any operation (and was told before), was
-  // destroyed itself, or its process has ended.
+  // Whether the peer can no longer touch it: it is outside of any operation (and was told before),
+  // was destroyed itself, or its process has ended.
   [[nodiscard]] bool reusable() const {
     return link == nullptr || link->ended.load() ||
            QueuePairStatus(peer->status.load()).serial() != peer_serial ||

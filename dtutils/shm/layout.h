@@ -1,13 +1,14 @@
 // What processes share: the layout of a device's control segment, and the few operations on it that
 // both sides perform.
 //
-// A control segment is one sparse memfd per device, sealed, mapped by every peer. It holds no user data:
-// keys, the state of queue pairs, receive queues, rings of receive completions, words to sleep on.
-// Peers write into it, so its owner keeps what it relies on (request ids, free lists, sizes) in private
-// memory, and checks every index that it reads here.
+// A control segment is one sparse memfd per device, sealed, mapped by every peer. It holds no user
+// data: keys, the state of queue pairs, receive queues, rings of receive completions, words to
+// sleep on. Peers write into it, so its owner keeps what it relies on (request ids, free lists,
+// sizes) in private memory, and checks every index that it reads here.
 //
-// Queue pair headers and key entries stand in fixed tables whose memory never becomes anything else:
-// a late write of a peer meets a header whose serial number no longer fits, and changes nothing.
+// Queue pair headers and key entries stand in fixed tables whose memory never becomes anything
+// else: a late write of a peer meets a header whose serial number no longer fits, and changes
+// nothing.
 #ifndef CARIAMA_DTUTILS_SHM_LAYOUT_H_
 #define CARIAMA_DTUTILS_SHM_LAYOUT_H_
 
@@ -36,15 +37,15 @@ inline constexpr uint64_t kMaxMessage = uint64_t{1} << 31;  // bytes
 
 using Uuid = std::array<uint8_t, 16>;
 
-// ---- Keys -------------------------------------------------------------------------------------------
+// ---- Keys ---------------------------------------------------------------------------------------
 
-// A remote key is a random number over the region's index in the key table; a local key likewise, with
-// the top bit set, so that neither passes for the other.
+// A remote key is a random number over the region's index in the key table; a local key likewise,
+// with the top bit set, so that neither passes for the other.
 inline constexpr uint64_t kLocalKeyBit = uint64_t{1} << 63;
 [[nodiscard]] constexpr uint32_t key_index(uint64_t key) { return key & (kMaxRegions - 1); }
 
-// One registered region, as peers look it up. `key` is 0 while the entry is free; it is stored last and
-// cleared first, and a reader of the other fields looks at it again afterwards.
+// One registered region, as peers look it up. `key` is 0 while the entry is free; it is stored last
+// and cleared first, and a reader of the other fields looks at it again afterwards.
 struct alignas(64) KeyEntry {
   std::atomic<uint64_t> key;
   std::atomic<uint64_t> base;
@@ -55,7 +56,7 @@ struct alignas(64) KeyEntry {
 };
 static_assert(sizeof(KeyEntry) == 64);
 
-// ---- Queue pairs ------------------------------------------------------------------------------------
+// ---- Queue pairs --------------------------------------------------------------------------------
 
 enum class LinkState : uint8_t {
   kWaiting,   // the other end has not connected (repaired) yet
@@ -66,10 +67,10 @@ enum class LinkState : uint8_t {
   kClosed,    // the header is free
 };
 
-// The state of one end in one word, so that the hot path compares it with what it expects:
-// serial number of the queue pair (never used twice by a device) | generation (connect is 1, each
-// repair() adds 1) | LinkState. A change by the other end names serial and generation: what was meant
-// for an earlier life has no effect.
+// The state of one end in one word, so that the hot path compares it with what it expects: serial
+// number of the queue pair (never used twice by a device) | generation (connect is 1, each repair()
+// adds 1) | LinkState. A change by the other end names serial and generation: what was meant for an
+// earlier life has no effect.
 class QueuePairStatus {
  public:
   constexpr QueuePairStatus(uint32_t serial, uint32_t generation, LinkState state)
@@ -99,17 +100,18 @@ struct QueuePairHeader {
   std::atomic<uint64_t> completion_queue;  // the receive completion queue's SharedCompletionQueue
   std::atomic<uint32_t> ring_entries;      // a power of two
   std::atomic<uint32_t> ready_bit;         // in it
-  // Written by the owner around each operation that touches the peer's control segment beyond headers
-  // and keys. While it is not 0 the peer must not give that memory another use.
+  // Written by the owner around each operation that touches the peer's control segment beyond
+  // headers and keys. While it is not 0 the peer must not give that memory another use.
   alignas(64) std::atomic<uint32_t> in_peer;
   std::atomic<uint32_t> domain;
 };
 static_assert(sizeof(QueuePairHeader) == 128);
 
-// ---- Receive queues ---------------------------------------------------------------------------------
+// ---- Receive queues -----------------------------------------------------------------------------
 //
-// Posted receives, of one queue pair or shared. Peers take them without the owner's CPU, in the order of
-// posting. A slot holds one request; `word` says who has it. The ring names the slot of each position.
+// Posted receives, of one queue pair or shared. Peers take them without the owner's CPU, in the
+// order of posting. A slot holds one request; `word` says who has it. The ring names the slot of
+// each position.
 
 inline constexpr uint32_t kClaimantBits = 20;
 inline constexpr uint32_t kOwnerClaims =
@@ -123,8 +125,8 @@ struct SharedSegment {
 };
 
 struct ReceiveSlot {
-  // 0: free. position + 1 over claimant: 0 for a posted request, else the index + 1 of the queue pair
-  // (of the owner) that it was taken for, or kOwnerClaims.
+  // 0: free. position + 1 over claimant: 0 for a posted request, else the index + 1 of the queue
+  // pair (of the owner) that it was taken for, or kOwnerClaims.
   std::atomic<uint64_t> word;
   uint64_t capacity;  // bytes of all segments
   uint32_t segment_count;
@@ -152,8 +154,8 @@ struct ReceiveQueueHeader {
   return (position + 1) << kClaimantBits | claimant;
 }
 
-// A receive queue in a mapped control segment; sizes are copied so that the other side cannot change
-// them later.
+// A receive queue in a mapped control segment; sizes are copied so that the other side cannot
+// change them later.
 class ReceiveQueueView {
  public:
   ReceiveQueueView() = default;
@@ -177,8 +179,8 @@ class ReceiveQueueView {
   // Owner: publishes `slot` (filled, free) at `position`.
   void publish(uint64_t position, uint32_t slot_index) const {
     slot(slot_index)->word.store(posted_word(position, 0), std::memory_order_release);
-    // seq_cst: whoever publishes and then finds the queue pair alive can rely on being seen by whoever
-    // breaks it and then takes back what is posted.
+    // seq_cst: whoever publishes and then finds the queue pair alive can rely on being seen by
+    // whoever breaks it and then takes back what is posted.
     ring_[position & mask_].store((position + 1) << 16 | slot_index, std::memory_order_seq_cst);
   }
 
@@ -219,11 +221,11 @@ class ReceiveQueueView {
   uint32_t max_segments_ = 0;
 };
 
-// ---- Receive completions ----------------------------------------------------------------------------
+// ---- Receive completions ------------------------------------------------------------------------
 
 // One per queue pair: the connected peer writes, the owner's completion queue reads. Positions only
-// grow, also across repair(). As many entries as the receive queue has slots at least: a slot is free
-// again when its completion was read, so the ring cannot overflow.
+// grow, also across repair(). As many entries as the receive queue has slots at least: a slot is
+// free again when its completion was read, so the ring cannot overflow.
 struct ReceiveRingEntry {
   std::atomic<uint64_t> sequence;  // position + 1: stored last
   uint32_t slot;
@@ -237,7 +239,7 @@ struct ReceiveRingEntry {
 };
 static_assert(sizeof(ReceiveRingEntry) == 32);
 
-// ---- Sleeping ---------------------------------------------------------------------------------------
+// ---- Sleeping -----------------------------------------------------------------------------------
 
 struct alignas(64) SharedChannel {
   std::atomic<uint32_t> events;    // counts; the futex
@@ -271,7 +273,7 @@ struct SharedCompletionQueue {
   }
 };
 
-// ---- The segment ------------------------------------------------------------------------------------
+// ---- The segment --------------------------------------------------------------------------------
 
 struct ControlHeader {
   uint32_t magic;

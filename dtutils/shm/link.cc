@@ -276,9 +276,9 @@ void Link::add_mapped(const Message& message, const FileDescriptor& descriptor) 
   add(region);
 }
 
-// An operation of another thread may be in the middle of a copy, so nothing is unmapped before the link
-// closes. Anonymous memory takes the place instead: what belonged to the peer is released now, a late
-// store hits nobody, and the cost is address space.
+// An operation of another thread may be in the middle of a copy, so nothing is unmapped before the
+// link closes. Anonymous memory takes the place instead: what belonged to the peer is released now,
+// a late store hits nobody, and the cost is address space.
 void Link::retire(uint64_t key) {
   const RemoteRegion* region = table_[key_index(key)].load(std::memory_order_relaxed);
   if (region == nullptr || region->key != key || !region->mapped || is_local()) return;

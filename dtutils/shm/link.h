@@ -1,5 +1,6 @@
-// This process's view of one peer device: its control segment, its regions, and whether it lives. Shared
-// by all queue pairs of a device that connect to the same peer device. Each side makes its own.
+// This process's view of one peer device: its control segment, its regions, and whether it lives.
+// Shared by all queue pairs of a device that connect to the same peer device. Each side makes its
+// own.
 #ifndef CARIAMA_DTUTILS_SHM_LINK_H_
 #define CARIAMA_DTUTILS_SHM_LINK_H_
 
@@ -33,8 +34,8 @@ struct RemoteRegion {
   Access access;
   uint32_t domain;
   bool mapped;  // else reached by cross-memory attach
-  // domain if WRITEs go straight into the mapping (mapped, remote write access), else kNoDomain: the one
-  // thing that the hot path compares. Set by Link::add().
+  // domain if WRITEs go straight into the mapping (mapped, remote write access), else kNoDomain:
+  // the one thing that the hot path compares. Set by Link::add().
   uint32_t write_domain;
   static constexpr uint32_t kNoDomain = UINT32_MAX;
 
@@ -52,10 +53,10 @@ enum class PeerState : uint8_t { kAlive, kDead, kClosed };
 
 class Link {
  public:
-  // To a device of another process: connects to its service thread, and receives its control segment
-  // and regions. Blocks until it answers or `timeout` has passed. Errors: UNAVAILABLE (gone, or does
-  // not answer), PERMISSION_DENIED (another user's, or in another process name space),
-  // FAILED_PRECONDITION (another version).
+  // To a device of another process: connects to its service thread, and receives its control
+  // segment and regions. Blocks until it answers or `timeout` has passed. Errors: UNAVAILABLE
+  // (gone, or does not answer), PERMISSION_DENIED (another user's, or in another process name
+  // space), FAILED_PRECONDITION (another version).
   [[nodiscard]] static absl::StatusOr<std::shared_ptr<Link>> connect(
       const Uuid& uuid, int pid, std::chrono::milliseconds timeout, std::string_view peer);
   // To a device of this process.
@@ -72,8 +73,8 @@ class Link {
   [[nodiscard]] int socket() const { return socket_.get(); }
   [[nodiscard]] int process_descriptor() const { return process_.get(); }
 
-  // What is known of the peer. kDead comes first, as soon as one thread of it is known to have died;
-  // `ended` when the last one has: only then may memory that it writes be used again.
+  // What is known of the peer. kDead comes first, as soon as one thread of it is known to have
+  // died; `ended` when the last one has: only then may memory that it writes be used again.
   std::atomic<PeerState> state{PeerState::kAlive};
   std::atomic<bool> ended{false};
   // Queue pairs that use it; guarded by the device.
@@ -83,8 +84,8 @@ class Link {
   [[nodiscard]] const RemoteRegion* known(uint64_t key) const {
     return table_[key_index(key)].load(std::memory_order_acquire);
   }
-  // The region with that key, or nullptr. Wait-free if it was used before; else may take a lock, map
-  // memory, and ask the peer (at most 200 ms). The caller checks revoked().
+  // The region with that key, or nullptr. Wait-free if it was used before; else may take a lock,
+  // map memory, and ask the peer (at most 200 ms). The caller checks revoked().
   [[nodiscard]] const RemoteRegion* find(uint64_t key) {
     const RemoteRegion* region = known(key);
     if (region != nullptr && region->key == key) [[likely]]

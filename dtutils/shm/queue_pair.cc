@@ -20,9 +20,10 @@ namespace {
   return opcode == Opcode::kWrite || opcode == Opcode::kRead || internal::is_atomic(opcode);
 }
 
-// Opcode, flags and segment count of a request, each loaded by itself. The caller has just stored them one
-// by one: a load that spans several stores waits until they have left the store buffer, which takes longer
-// than all the rest of a small transfer. So the compiler must not join these loads.
+// Opcode, flags and segment count of a request, each loaded by itself. The caller has just stored
+// them one by one: a load that spans several stores waits until they have left the store buffer,
+// which takes longer than all the rest of a small transfer. So the compiler must not join these
+// loads.
 struct Shape {
   uint32_t opcode;
   uint32_t flags;
@@ -40,8 +41,8 @@ struct Shape {
   return shape;
 }
 
-// PostResult{count}, put together as one word: member by member it goes through the stack, where reading
-// back what narrower stores wrote costs more than a transfer of 8 bytes.
+// PostResult{count}, put together as one word: member by member it goes through the stack, where
+// reading back what narrower stores wrote costs more than a transfer of 8 bytes.
 [[nodiscard]] PostResult all_posted(uint32_t count) {
   static_assert(offsetof(PostResult, posted) == 0 && offsetof(PostResult, error) == 4 &&
                 sizeof(PostResult) == 12);
@@ -67,11 +68,11 @@ struct Shape {
 
 }  // namespace
 
-// Counts a completion that will be pushed. Limits: send_depth unpolled completions of this queue pair,
-// so that it cannot fill a queue that others share; and room in the ring.
+// Counts a completion that will be pushed. Limits: send_depth unpolled completions of this queue
+// pair, so that it cannot fill a queue that others share; and room in the ring.
 bool ShmQueuePair::reserve(bool in_ring) {
-  // seq_cst, before the look at expected_ in usable(): a thread that makes operations wait, and reads
-  // its flush number afterwards, must not miss that this one was signaled earlier.
+  // seq_cst, before the look at expected_ in usable(): a thread that makes operations wait, and
+  // reads its flush number afterwards, must not miss that this one was signaled earlier.
   const uint32_t before = account_->references.fetch_add(1);
   if (in_ring && (before > limits_.send_depth || !send_queue_->has_room())) [[unlikely]] {
     account_->references.fetch_sub(1);
@@ -167,8 +168,9 @@ PostResult ShmQueuePair::post_send(std::span<const WorkRequest> requests) {
 }
 
 // Executes unsignaled WRITEs of one segment into mapped memory from requests[first] on. Returns the
-// index of the first request that is something else, or wrong. The state of the queue pair, and whether
-// the keys are still registered, is looked at once a list: who ends them now cannot tell the difference.
+// index of the first request that is something else, or wrong. The state of the queue pair, and
+// whether the keys are still registered, is looked at once a list: who ends them now cannot tell
+// the difference.
 [[gnu::always_inline]] inline uint32_t ShmQueuePair::post_plain_writes(
     std::span<const WorkRequest> requests, uint32_t first) {
   const auto count = static_cast<uint32_t>(requests.size());

@@ -1,6 +1,6 @@
-// Queue pairs of the shm transport. One-sided operations are done by post_send itself, on the peer's
-// mapped memory (or through the kernel where it cannot be mapped), without a lock. Messages go straight
-// into the receive buffer that the peer posted, under this queue pair's mutex.
+// Queue pairs of the shm transport. One-sided operations are done by post_send itself, on the
+// peer's mapped memory (or through the kernel where it cannot be mapped), without a lock. Messages
+// go straight into the receive buffer that the peer posted, under this queue pair's mutex.
 #ifndef CARIAMA_DTUTILS_SHM_QUEUE_PAIR_H_
 #define CARIAMA_DTUTILS_SHM_QUEUE_PAIR_H_
 

@@ -1,4 +1,5 @@
-// The life of a connection: creation, connect(), breaking, repair(), the end of the peer, destruction.
+// The life of a connection: creation, connect(), breaking, repair(), the end of the peer,
+// destruction.
 #include <algorithm>
 #include <bit>
 #include <random>
@@ -118,13 +119,14 @@ ShmQueuePair::~ShmQueuePair() {
   account_->dead.store(true);
   receive_account_->dead.store(true);
   if (device_->inherited()) {
-    // The parent's: neither told to the peer, nor given back. The copies of its objects are left alone.
+    // The parent's: neither told to the peer, nor given back. The copies of its objects are left
+    // alone.
     return;
   }
   device_->remove(this);
   if (has_waiting_.load()) device_->count_waiting(-1);
-  // Closed first: a peer that is about to connect, or that looks whether it may touch our memory, sees
-  // it; or we see that it is connected to us.
+  // Closed first: a peer that is about to connect, or that looks whether it may touch our memory,
+  // sees it; or we see that it is connected to us.
   header_->status.store(QueuePairStatus(serial_, generation_, LinkState::kClosed).word());
   if (link_owner_ != nullptr && peer_is_ours() &&
       end_status(remote_.header->status, remote_.serial, LinkState::kPeerGone)) {
@@ -259,8 +261,8 @@ absl::Status ShmQueuePair::resolve_peer(uint32_t index, uint32_t serial, uint64_
   return absl::OkStatus();
 }
 
-// Makes both ends ready when both have come to this generation. Both call it after they set their own
-// status; the last one at least sees the other's (seq_cst).
+// Makes both ends ready when both have come to this generation. Both call it after they set their
+// own status; the last one at least sees the other's (seq_cst).
 void ShmQueuePair::try_ready() {
   QueuePairHeader* peer = remote_.header;
   const QueuePairStatus theirs(peer->status.load());

@@ -16,8 +16,8 @@
 
 namespace cariama::shm {
 
-// Thread-safe. A slot is taken by post() and free again after finish() or take_back(): ids and free list
-// are private, so a peer that writes nonsense cannot make a request complete twice.
+// Thread-safe. A slot is taken by post() and free again after finish() or take_back(): ids and free
+// list are private, so a peer that writes nonsense cannot make a request complete twice.
 class ReceiveQueue {
  public:
   // nullptr when the control segment is full.
@@ -30,8 +30,8 @@ class ReceiveQueue {
   [[nodiscard]] PostResult post(std::span<const ReceiveRequest> requests,
                                 const RegionTable& regions, uint32_t domain);
 
-  // A peer completed the request in `slot` for the queue pair `claimant`: its id, and the slot is free.
-  // Nothing if no request of that queue pair is in that slot.
+  // A peer completed the request in `slot` for the queue pair `claimant`: its id, and the slot is
+  // free. Nothing if no request of that queue pair is in that slot.
   [[nodiscard]] std::optional<uint64_t> finish(uint32_t slot, uint32_t claimant);
 
   // Takes the oldest posted request back: its id.
@@ -40,8 +40,8 @@ class ReceiveQueue {
   // The slots that were taken for `claimant` and are not finished.
   [[nodiscard]] std::vector<uint32_t> claimed_by(uint32_t claimant);
 
-  // Posts the request in a slot again that was taken for `claimant`, by a peer that will not finish it.
-  // It stands last then.
+  // Posts the request in a slot again that was taken for `claimant`, by a peer that will not finish
+  // it. It stands last then.
   void repost(uint32_t slot, uint32_t claimant);
 
  private:

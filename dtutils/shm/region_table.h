@@ -19,8 +19,8 @@
 
 namespace cariama::shm {
 
-// A region as its own process looks it up, by local key. Half a cache line; an entry that is given to
-// another region while a (wrong) user still holds the old key is seen as a mismatch.
+// A region as its own process looks it up, by local key. Half a cache line; an entry that is given
+// to another region while a (wrong) user still holds the old key is seen as a mismatch.
 struct LocalRegion {
   std::atomic<uint64_t> key;
   std::atomic<uint64_t> base;
@@ -70,8 +70,8 @@ class RegionTable {
   // By key_index of a local key. Always readable, for any index.
   [[nodiscard]] const LocalRegion* local() const { return local_; }
 
-  // The remote key of the region that a local key names (for receives that peers fill). The caller has
-  // checked the local key.
+  // The remote key of the region that a local key names (for receives that peers fill). The caller
+  // has checked the local key.
   [[nodiscard]] uint64_t remote_key(LocalKey key) const {
     return key_table(control_->base())[key_index(key.value)].key.load(std::memory_order_relaxed);
   }

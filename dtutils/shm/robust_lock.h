@@ -2,8 +2,8 @@
 //
 // The service thread of every device holds a robust futex in the control segment for its whole life
 // (the kernel ABI behind robust mutexes: Documentation/locking/robust-futex-ABI). When it dies, the
-// kernel marks the word and wakes a sleeper before it tears the address space down: 0.2 ms after the
-// kill, where a pidfd or a socket needs 40 ms and more for a process that touched 1 GiB.
+// kernel marks the word and wakes a sleeper before it tears the address space down: 0.2 ms after
+// the kill, where a pidfd or a socket needs 40 ms and more for a process that touched 1 GiB.
 #ifndef CARIAMA_DTUTILS_SHM_ROBUST_LOCK_H_
 #define CARIAMA_DTUTILS_SHM_ROBUST_LOCK_H_
 
@@ -22,8 +22,8 @@
 
 namespace cariama::shm {
 
-// Holds the owner_lock of a control segment from construction to destruction, both in one thread, which
-// must not use robust mutexes meanwhile (a thread has one robust list, and it is borrowed).
+// Holds the owner_lock of a control segment from construction to destruction, both in one thread,
+// which must not use robust mutexes meanwhile (a thread has one robust list, and it is borrowed).
 class RobustLock {
  public:
   explicit RobustLock(ControlHeader* header);
@@ -39,8 +39,8 @@ class RobustLock {
   size_t previous_length_ = 0;
 };
 
-// Watches the owner locks of peers. One thread serves 127 peers (futex_waitv); it sleeps untimed where
-// the kernel has futex_waitv (5.16), else it looks every 5 ms.
+// Watches the owner locks of peers. One thread serves 127 peers (futex_waitv); it sleeps untimed
+// where the kernel has futex_waitv (5.16), else it looks every 5 ms.
 class PeerWatch {
  public:
   // `ended` is called by a watching thread, once per link, after link->state was set.

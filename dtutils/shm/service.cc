@@ -14,7 +14,8 @@ namespace cariama::shm {
 namespace {
 
 constexpr int kProgressPeriodMs = 1;
-// A peer that does not read (it is stopped) loses the oldest announcements: it asks for what it misses.
+// A peer that does not read (it is stopped) loses the oldest announcements: it asks for what it
+// misses.
 constexpr size_t kMaxBacklog = 4096;
 
 }  // namespace
@@ -169,7 +170,8 @@ bool Service::flush(Connection& connection) {
     }
     const int error = send_message(connection.socket.get(), message,
                                    descriptor != nullptr ? descriptor->get() : -1, false);
-    // Too many descriptors in flight among this user's sockets: dropped, the peer asks when it needs it.
+    // Too many descriptors in flight among this user's sockets: dropped, the peer asks when it
+    // needs it.
     if (error == ETOOMANYREFS || error == EMFILE) {
       connection.backlog.pop_front();
       continue;

@@ -1,6 +1,6 @@
-// The service thread of a device: hands its control segment and regions to peers, takes in what peers
-// hand out, notices the end of peer processes, and drives operations that wait for a receiver. It sleeps
-// untimed unless something waits.
+// The service thread of a device: hands its control segment and regions to peers, takes in what
+// peers hand out, notices the end of peer processes, and drives operations that wait for a
+// receiver. It sleeps untimed unless something waits.
 #ifndef CARIAMA_DTUTILS_SHM_SERVICE_H_
 #define CARIAMA_DTUTILS_SHM_SERVICE_H_
 

@@ -1,5 +1,5 @@
-// The messages between a device and the service thread of a peer device, over a SOCK_SEQPACKET socket
-// with an abstract name (so nothing is left in any file system). Data never goes this way.
+// The messages between a device and the service thread of a peer device, over a SOCK_SEQPACKET
+// socket with an abstract name (so nothing is left in any file system). Data never goes this way.
 #ifndef CARIAMA_DTUTILS_SHM_WIRE_H_
 #define CARIAMA_DTUTILS_SHM_WIRE_H_
 
@@ -59,12 +59,12 @@ class FileDescriptor {
 // The name that the service thread of device `uuid` listens on. Returns the length.
 socklen_t socket_address(const Uuid& uuid, sockaddr_un* address);
 
-// Sends one message, with `descriptor` if it is not negative. 0, or errno (EAGAIN: the socket is full).
-// Never raises SIGPIPE.
+// Sends one message, with `descriptor` if it is not negative. 0, or errno (EAGAIN: the socket is
+// full). Never raises SIGPIPE.
 [[nodiscard]] int send_message(int socket, const Message& message, int descriptor, bool wait);
 
-// Receives one message. 0; or errno (EAGAIN: nothing there; EPIPE: the other side is gone; EPROTO: not
-// one of ours).
+// Receives one message. 0; or errno (EAGAIN: nothing there; EPIPE: the other side is gone; EPROTO:
+// not one of ours).
 [[nodiscard]] int receive_message(int socket, Message* message, FileDescriptor* descriptor,
                                   bool wait);
 

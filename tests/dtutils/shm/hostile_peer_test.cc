@@ -54,8 +54,8 @@ TEST(ShmHostilePeer, MessagesOutOfTurnAreRefused) {
   }
 }
 
-// A peer that asks without end and never reads: the device forgets what it cannot deliver, and serves
-// others meanwhile.
+// A peer that asks without end and never reads: the device forgets what it cannot deliver, and
+// serves others meanwhile.
 TEST(ShmHostilePeer, AFloodThatIsNeverReadHoldsNobodyUp) {
   cariama::testing::run_test_processes(2, [](Exchange& exchange) {
     ShmNode node;

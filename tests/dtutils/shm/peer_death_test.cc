@@ -158,8 +158,8 @@ TEST(ShmPeerDeath, LeavesOtherConnectionsAlone) {
       victim(2));
 }
 
-// Two processes flood one shared receive queue; one of them is killed in full flight, perhaps in the
-// middle of a message. No receive is lost: all of them can be used by the other.
+// Two processes flood one shared receive queue; one of them is killed in full flight, perhaps in
+// the middle of a message. No receive is lost: all of them can be used by the other.
 TEST(ShmPeerDeath, NoReceiveOfASharedQueueIsLost) {
   constexpr uint32_t kDepth = 16;
   constexpr uint32_t kMessageBytes = 64 << 10;

@@ -64,8 +64,9 @@ TEST(ShmRegion, AStaleKeyIsRefusedAfterItsPlaceWasReused) {
   EXPECT_TRUE(table->local()[index].allows(again.local, memory.data(), 8, 1));
 }
 
-// Memory without a descriptor is written and read through the kernel; atomics on it end with an error
-// and change nothing; the connection works again after repair. The same for keys that were revoked.
+// Memory without a descriptor is written and read through the kernel; atomics on it end with an
+// error and change nothing; the connection works again after repair. The same for keys that were
+// revoked.
 TEST(ShmRegion, UserMemoryOfAnotherProcess) {
   testing::run_test_processes(2, [](Exchange& exchange) {
     ShmNode node;

@@ -1,4 +1,5 @@
-// One end of a shm connection, in its own process: device, domain, queues, and memory of a sealed memfd.
+// One end of a shm connection, in its own process: device, domain, queues, and memory of a sealed
+// memfd.
 #ifndef CARIAMA_TESTS_DTUTILS_SHM_SHM_NODE_H_
 #define CARIAMA_TESTS_DTUTILS_SHM_SHM_NODE_H_
 

@@ -68,8 +68,8 @@ TEST(ShmStoppedTarget, EveryOperationCompletes) {
   });
 }
 
-// Memory that is registered while connections exist is announced at once, so that it can be used while
-// its owner is stopped.
+// Memory that is registered while connections exist is announced at once, so that it can be used
+// while its owner is stopped.
 TEST(ShmStoppedTarget, ItsNewestRegionIsReachable) {
   testing::run_test_processes(2, [](Exchange& exchange) {
     ShmNode node;

@@ -7,8 +7,8 @@
 namespace cariama {
 namespace {
 
-// A pair per direction of a ring buffer with a flag word written after the data: who sees the flag sees
-// the data (ArrivalOrder::kWrites).
+// A pair per direction of a ring buffer with a flag word written after the data: who sees the flag
+// sees the data (ArrivalOrder::kWrites).
 TEST(ShmTwoDevices, WritesBecomeVisibleInOrder) {
   ShmNode near;
   ShmNode far;
@@ -45,7 +45,8 @@ TEST(ShmTwoDevices, WritesBecomeVisibleInOrder) {
   reader.join();
 }
 
-// Threads post on one queue pair, one thread polls: sums of atomics are exact, completions come once.
+// Threads post on one queue pair, one thread polls: sums of atomics are exact, completions come
+// once.
 TEST(ShmTwoDevices, ThreadsShareAQueuePair) {
   ShmNode near;
   ShmNode far;
@@ -81,8 +82,8 @@ TEST(ShmTwoDevices, ThreadsShareAQueuePair) {
   EXPECT_EQ(far.memory.word(0), kThreads * kOperations);
 }
 
-// A thread breaks and repairs the connection again and again while the others send: every operation is
-// completed once, by success or by kFlushed, and what succeeded has arrived.
+// A thread breaks and repairs the connection again and again while the others send: every operation
+// is completed once, by success or by kFlushed, and what succeeded has arrived.
 TEST(ShmTwoDevices, RepairUnderTrafficLosesNoCompletion) {
   ShmNode near;
   ShmNode far;
