@@ -1,5 +1,6 @@
-// cariama-info: what this machine offers to programs that use Cariama, the options in effect, and what
-// falls short with its remedy. Looks only; nothing is changed, and what it maps is unmapped at the end.
+// cariama-info: what this machine offers to programs that use Cariama, the options in effect, and
+// what falls short with its remedy. Looks only; nothing is changed, and what it maps is unmapped at
+// the end.
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>

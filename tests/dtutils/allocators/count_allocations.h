@@ -1,5 +1,5 @@
-// Counts calls of operator new, for tests of paths that must not allocate. Include it in exactly one
-// source file of a program: it replaces the global operators.
+// Counts calls of operator new, for tests of paths that must not allocate. Include it in exactly
+// one source file of a program: it replaces the global operators.
 #ifndef CARIAMA_TESTS_DTUTILS_ALLOCATORS_COUNT_ALLOCATIONS_H_
 #define CARIAMA_TESTS_DTUTILS_ALLOCATORS_COUNT_ALLOCATIONS_H_
 

@@ -61,7 +61,8 @@ TEST_P(GeneralAllocatorTest, PiecesAreUsableAlignedAndReturned) {
   std::vector<RDMAMemory> pieces;
   for (const size_t bytes : {size_t{0}, size_t{1}, size_t{64}, size_t{65}, size_t{10'000},
                              kChunk - 1, kChunk, kChunk + 1, 5 * kChunk, 40 * kChunk}) {
-    for (const size_t alignment : {size_t{1}, size_t{64}, size_t{4096}, size_t{1} << 16}) {
+    for (const size_t alignment :
+         {size_t{1}, size_t{64}, size_t{4096}, size_t{1} << 16, size_t{1} << 21}) {
       pieces.push_back(take(*heap, bytes, alignment));
       EXPECT_EQ(pieces.back().size(), bytes);
       EXPECT_EQ(reinterpret_cast<uintptr_t>(pieces.back().get_buffer()) % alignment, 0u);

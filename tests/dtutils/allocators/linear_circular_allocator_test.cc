@@ -97,8 +97,8 @@ TEST_F(LinearCircularAllocatorTest, UnitWaitsForItsLastSegmentOnAnyQueue) {
   EXPECT_NE(ring->allocate(300), nullptr);
 }
 
-// A segment may be allocated long before it is transferred: what counts is its state when the turn of
-// its unit comes, not when the unit was full.
+// A segment may be allocated long before it is transferred: what counts is its state when the turn
+// of its unit comes, not when the unit was full.
 TEST_F(LinearCircularAllocatorTest, SegmentTransferredAfterItsUnitWasFullIsKept) {
   const auto ring = make({.unit_bytes = 100, .initial_units = 3, .max_units = 3});
   SimulatedQueue slow;

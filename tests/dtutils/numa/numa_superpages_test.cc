@@ -88,8 +88,8 @@ TEST_F(NumaTest, PlacementDoesNotDependOnTheCallingThread) {
   }
 }
 
-// The sizes of the paper. One node suffices, since a GiB takes seconds to clear in the VM; the boot may
-// have put all of these pages on one node, too.
+// The sizes of the paper. One node suffices, since a GiB takes seconds to clear in the VM; the boot
+// may have put all of these pages on one node, too.
 TEST_F(NumaTest, OneGibibytePageLandsOnItsNode) {
   int home = kAnyNode;
   for (const int node : numa_nodes()) {
@@ -113,8 +113,8 @@ TEST_F(NumaTest, OneGibibytePageLandsOnItsNode) {
   EXPECT_EQ(statistics.bytes_off_node, 0u);
 }
 
-// The node's pool is dry and the other node's is not: smaller pages at home, not large ones abroad, and
-// no SIGBUS.
+// The node's pool is dry and the other node's is not: smaller pages at home, not large ones abroad,
+// and no SIGBUS.
 TEST_F(NumaTest, LocalityGoesBeforePageSize) {
   const int node = numa_nodes().front();
   const uint64_t free = free_pages(node, 2 * kMiB);
