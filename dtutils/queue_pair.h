@@ -208,6 +208,17 @@ class CARIAMA_DTUTILS_EXPORT QueuePair {
     return post_send(std::span(&request, 1));
   }
 
+  // One unsignaled WRITE with its arguments in registers, for code that issues many small ones
+  // (Transmitter). Where the transport can execute it at once (shm, mapped memory) it does and returns
+  // true: the operation counts as posted, and the local buffer may be reused. False: nothing was done;
+  // post_send() does it, or says why not. Does not block.
+  [[nodiscard]] virtual bool write_now(const void* local, uint32_t bytes, LocalKey key,
+                                       uint64_t remote_address, RemoteKey remote_key) {
+    static_cast<void>(local), static_cast<void>(bytes), static_cast<void>(key);
+    static_cast<void>(remote_address), static_cast<void>(remote_key);
+    return false;
+  }
+
   // Posts receives; not with a shared receive queue (kUnsupported). Does not block.
   [[nodiscard]] virtual PostResult post_receive(std::span<const ReceiveRequest> requests) = 0;
   [[nodiscard]] PostResult post_receive(const ReceiveRequest& request) {

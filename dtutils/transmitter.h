@@ -302,31 +302,44 @@ class CARIAMA_DTUTILS_EXPORT Transmitter {
                                       uint64_t bytes, const RemoteMemoryLocator& remote,
                                       Synchronizer* done) {
     TransmitQueue::Lane& lane = *lane_;
-    // The fast path: nothing to signal, a credit at hand that is not the last one, one work request, one
-    // queue pair using the memory.
+    // The fast path: nothing to signal, a credit at hand that is not the last one, one work request.
     if (done == nullptr && lane.credits > 1 && bytes <= fast_bytes_ && offset <= local.size() &&
-        bytes <= local.size() - offset && bytes <= remote.length && local.range() == key_range_ &&
-        local.simple_use(cell_) && !queue_->failed_.load(std::memory_order_relaxed)) [[likely]] {
-      const Segment segment{local.get_buffer() + offset, static_cast<uint32_t>(bytes), key_};
-      WorkRequest request;
-      request.id = TransmitQueue::unsignaled_id();
-      request.opcode = opcode;
-      const bool inlined = opcode == Opcode::kWrite && bytes <= inline_bytes_;
-      request.flags = inlined ? kInline : 0;
-      request.segment_count = 1;
-      request.segments = &segment;
-      request.remote_address = remote.address;
-      request.remote_key = remote.key;
-      if (queue_pair_->post_send(std::span<const WorkRequest>(&request, 1)).ok()) [[likely]] {
-        TransmitQueue::Signaling::after_post(lane, false);
-        if (!inlined) local.set_last_use(cell_, queue_->signaling_.tag());
-        lane.bytes.store(lane.bytes.load(std::memory_order_relaxed) + bytes,
-                         std::memory_order_relaxed);
-        return absl::OkStatus();
+        bytes <= local.size() - offset && bytes <= remote.length && local.range() == key_range_)
+        [[likely]] {
+      std::byte* const from = local.get_buffer() + offset;
+      // A failed queue pair refuses it. What it has copied is in use by nobody: no tag.
+      if (opcode == Opcode::kWrite && queue_pair_->write_now(from, static_cast<uint32_t>(bytes),
+                                                             key_, remote.address, remote.key)) {
+        return count_post(lane, bytes);
+      }
+      // One queue pair is using the memory: the tag will find its place.
+      if (local.simple_use(cell_) && !queue_->failed_.load(std::memory_order_relaxed)) [[likely]] {
+        const Segment segment{from, static_cast<uint32_t>(bytes), key_};
+        WorkRequest request;
+        request.id = TransmitQueue::unsignaled_id();
+        request.opcode = opcode;
+        const bool inlined = opcode == Opcode::kWrite && bytes <= inline_bytes_;
+        request.flags = inlined ? kInline : 0;
+        request.segment_count = 1;
+        request.segments = &segment;
+        request.remote_address = remote.address;
+        request.remote_key = remote.key;
+        if (queue_pair_->post_send(std::span<const WorkRequest>(&request, 1)).ok()) [[likely]] {
+          // Read after posting: signaling.h (1).
+          if (!inlined) local.set_last_use(cell_, queue_->signaling_.tag());
+          return count_post(lane, bytes);
+        }
       }
     }
     const Piece piece{&local, offset, bytes};
     return transfer_pieces(opcode, std::span(&piece, 1), remote, 0, done);
+  }
+
+  // Of an unsignaled operation.
+  static absl::Status count_post(TransmitQueue::Lane& lane, uint64_t bytes) {
+    TransmitQueue::Signaling::after_post(lane, false);
+    lane.bytes.store(lane.bytes.load(std::memory_order_relaxed) + bytes, std::memory_order_relaxed);
+    return absl::OkStatus();
   }
 
   [[nodiscard]] absl::Status transfer_pieces(Opcode opcode, std::span<const Piece> pieces,
