@@ -20,6 +20,9 @@
 //     after O was posted. If tag < v, O's read did not see X's increment; had X been posted before O,
 //     O's post would have ordered X's increment before O's read. So O was posted before X, and X's
 //     completion, which publishes flushed = v, proves O complete. Free is: tag < flushed.
+//     X's own buffer need not wait for a later signaled operation: if epoch still is v after X was
+//     posted, who takes a higher number will post after X. So flushed >= v proves X complete: its tag
+//     is v - 1. If epoch is higher already, that one may stand before X, and X is tagged as O is.
 // (2) The queue never overflows. granted <= retired + D, always: credits are taken by a compare-exchange
 //     that checks it, and retired only grows. An operation that occupies a slot spent a credit that is
 //     granted and not retired.
@@ -72,6 +75,7 @@ struct alignas(64) SignalingLane {
   Atomic<uint64_t> posted{0};  // operations
   uint64_t covered = 0;        // of these: up to and with the last signaled one
   uint64_t credits = 0;        // unspent
+  uint64_t number = 0;         // the flush number of the last signaled one
 };
 
 template <template <typename> class Atomic>
@@ -113,7 +117,10 @@ class Signaling {
   bool post(Lane& lane, bool wanted, Post&& post_operation) {
     const bool signaled = wanted || due(lane);
     Proof proof;
-    if (signaled) proof = begin_signaled(lane);
+    if (signaled) {
+      proof = begin_signaled(lane);
+      lane.number = proof.flush_number;
+    }
     if (!post_operation(signaled ? &proof : nullptr)) [[unlikely]] {
       // The number v is lost, which does no harm: a later one takes its part.
       give_back(lane);
@@ -135,8 +142,14 @@ class Signaling {
     if (signaled) lane.covered = posted;
   }
 
-  // The tag for a buffer whose operation has been posted.
+  // The tag for a buffer whose operation has been posted, unsignaled.
   [[nodiscard]] uint64_t tag() const { return epoch_.load(std::memory_order_acquire); }
+  // ... by post(), as the last operation of the lane.
+  [[nodiscard]] uint64_t tag(const Lane& lane) const {
+    const uint64_t epoch = tag();
+    const bool signaled = uncovered(lane) == 0;
+    return signaled && epoch == lane.number ? epoch - 1 : epoch;
+  }
 
   // Returns the credits that a lane has not spent: it failed to post, or its thread leaves.
   void give_back(Lane& lane) {

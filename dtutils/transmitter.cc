@@ -370,7 +370,7 @@ LocalKey Transmitter::key_of(const RDMAMemory& memory) {
 
 // Tags the memory of a posted piece. If too many other queue pairs use it, waits for this one instead.
 absl::Status Transmitter::note_use(const Piece& piece, bool written_through) {
-  if (written_through || piece.memory->set_last_use(cell_, queue_->signaling_.tag())) {
+  if (written_through || piece.memory->set_last_use(cell_, queue_->signaling_.tag(*lane_))) {
     return absl::OkStatus();
   }
   // Not refused, even if the user prefers that: the transfer is under way.

@@ -26,10 +26,11 @@ struct Operation {
 };
 
 struct Thread {
-  uint8_t posted, covered, credits;  // the lane
+  uint8_t posted, covered, credits, number;  // the lane
   uint8_t action;
   bool waiting;  // the action found the queue full
   uint8_t accesses;
+  uint8_t unused;  // no padding
   uint16_t results[kAccesses];
 };
 
@@ -262,11 +263,13 @@ class Explorer {
     lane.posted.store(thread.posted, std::memory_order_relaxed);
     lane.covered = thread.covered;
     lane.credits = thread.credits;
+    lane.number = thread.number;
   }
   static void store_lane(const Signaling::Lane& lane, Thread& thread) {
     thread.posted = static_cast<uint8_t>(lane.posted.load(std::memory_order_relaxed));
     thread.covered = static_cast<uint8_t>(lane.covered);
     thread.credits = static_cast<uint8_t>(lane.credits);
+    thread.number = static_cast<uint8_t>(lane.number);
   }
 
   // ---- What threads do ----
@@ -298,7 +301,7 @@ class Explorer {
       if (accepted) position = device_post(proof);
       return accepted;
     });
-    if (posted) set_tag(position, signaling_->tag());
+    if (posted) set_tag(position, signaling_->tag(lane));
     return Outcome::kDone;
   }
 
@@ -328,7 +331,9 @@ class Explorer {
       });
     }
     signaling_->after_post(lane, signaled);
-    set_tag(position, mistake == Mistake::kTagBeforePost ? early_tag : signaling_->tag());
+    set_tag(position, mistake == Mistake::kTagBeforePost              ? early_tag
+                      : mistake == Mistake::kTagOwnNumber && signaled ? proof.flush_number - 1
+                                                                      : signaling_->tag());
     return Outcome::kDone;
   }
 

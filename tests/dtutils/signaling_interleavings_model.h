@@ -41,6 +41,7 @@ enum class Action : uint8_t {
 enum class Mistake : uint8_t {
   kNone,
   kTagBeforePost,
+  kTagOwnNumber,  // a signaled operation's own number - 1, without looking at epoch
   kFlushNumberAfterPost,
   kFreeAtFlushNumber,     // tag <= flushed
   kFlushedByStore,        // instead of raising a maximum

@@ -100,6 +100,7 @@ INSTANTIATE_TEST_SUITE_P(
     All, SignalingMistakes,
     ::testing::Values(
         Seeded{"tag_before_post", {2, {kThree, kThree}, 0, Mistake::kTagBeforePost}, "called free"},
+        Seeded{"tag_own_number", {2, {kThree, kThree}, 0, Mistake::kTagOwnNumber}, "called free"},
         Seeded{"flush_number_after_post",
                {2, {kThree, kThree}, 0, Mistake::kFlushNumberAfterPost},
                "called free"},

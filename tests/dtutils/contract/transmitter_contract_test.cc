@@ -48,6 +48,7 @@ TEST_P(TransmitterContract, OneLineWrites) {
       Synchronizer done;
       must(transmitter.write(from.memory, offset, bytes, to.locator(offset, bytes), &done));
       must(transmitter.wait(done, soon()));
+      EXPECT_TRUE(from.memory.is_free());  // its own completion frees it
       EXPECT_TRUE(testing::untouched(to, 0, offset));
       EXPECT_TRUE(testing::holds(to, offset, std::span(expected).subspan(offset, bytes)));
       EXPECT_TRUE(testing::untouched(to, offset + bytes, kBytes - offset - bytes));
