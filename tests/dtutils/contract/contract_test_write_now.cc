@@ -39,7 +39,9 @@ TEST_P(WriteNowContract, WritesAllOrNothing) {
     EXPECT_TRUE(holds(to, kMargin - 1, pattern(done ? id : id - 1, bytes)));
     EXPECT_TRUE(untouched(to, kMargin - 1 + bytes, kMargin + 1));
   }
-  if (GetParam().name == "shm") EXPECT_TRUE(ever) << "mapped memory is written at once there";
+  if (GetParam().name == "shm") {
+    EXPECT_TRUE(ever) << "mapped memory is written at once there";
+  }
   EXPECT_TRUE(quiet(*link.near.sends));
   EXPECT_TRUE(quiet(*link.far.receives));
   expect_flow(link);
