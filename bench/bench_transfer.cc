@@ -1,5 +1,5 @@
-// bench_transfer: what a transfer costs between two processes, in four ways that run in turn, so that
-// their ratios hold on a machine that is not quiet. See docs/performance.md.
+// bench_transfer: what a transfer costs between two processes, in four ways that run in turn, so
+// that their ratios hold on a machine that is not quiet. See docs/performance.md.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>

@@ -1,43 +1,46 @@
 // The accounting of a send queue that several threads share: when the next operation may be posted,
-// which one is signaled, when a buffer is free. Seriema §4.1, with the paper's k (here: credits) and k'
-// (the flush number) kept apart from the hot path. Pure: it posts nothing, so that a test can drive every
-// interleaving of it.
+// which one is signaled, when a buffer is free. Seriema §4.1, with the paper's k (here: credits)
+// and k' (the flush number) kept apart from the hot path. Pure: it posts nothing, so that a test
+// can drive every interleaving of it.
 //
-// A queue of depth D has D credits. A lane (a thread's place) takes a batch of them at once and spends one
-// per operation; the operation that spends the last one is signaled. The completion of a signaled
-// operation brings back the credits of all operations that its lane has posted since the signaled one
-// before it. The variables:
+// A queue of depth D has D credits. A lane (a thread's place) takes a batch of them at once and
+// spends one per operation; the operation that spends the last one is signaled. The completion of a
+// signaled operation brings back the credits of all operations that its lane has posted since the
+// signaled one before it. The variables:
 //
 //   granted   credits handed out so far, without those that were given back unspent
-//   retired   credits brought back so far: their operations are complete and the completion was polled
+//   retired   credits brought back so far: their operations are complete, and the completion was
+//             polled
 //   epoch     the paper's flush number as the sender sees it: one more with each signaled operation
 //   flushed   (a FlushCell) the paper's k': a buffer with a tag below it is free
 //
 // Posts to one queue pair are ordered as if by a lock, and a post happens-before every later one
 // (QueuePair's contract). X is signaled, O is any operation.
 //
-// (1) No buffer is free too early. X takes v = ++epoch before it is posted; O's tag is read from epoch
-//     after O was posted. If tag < v, O's read did not see X's increment; had X been posted before O,
-//     O's post would have ordered X's increment before O's read. So O was posted before X, and X's
-//     completion, which publishes flushed = v, proves O complete. Free is: tag < flushed.
-//     X's own buffer need not wait for a later signaled operation: if epoch still is v after X was
-//     posted, who takes a higher number will post after X. So flushed >= v proves X complete: its tag
-//     is v - 1. If epoch is higher already, that one may stand before X, and X is tagged as O is.
-// (2) The queue never overflows. granted <= retired + D, always: credits are taken by a compare-exchange
-//     that checks it, and retired only grows. An operation that occupies a slot spent a credit that is
-//     granted and not retired.
-// (3) A full queue (granted = retired + D) has a completion on its way. A credit that is not retired is
-//     covered by a signaled operation under way, or it is loose: unspent, or spent after its lane's last
-//     signaled operation. The lane that came as the n-th holds at most batch_size(D, n) loose ones,
-//     together less than 0.72 D for 64 lanes. So a signaled operation is under way, and polling will
-//     retire it. Where batches are of one credit, none is loose but while its lane is posting with it;
-//     a lane that fails to post gives its credits back.
+// (1) No buffer is free too early. X takes v = ++epoch before it is posted; O's tag is read from
+//     epoch after O was posted. If tag < v, O's read did not see X's increment; had X been posted
+//     before O, O's post would have ordered X's increment before O's read. So O was posted before
+//     X, and X's completion, which publishes flushed = v, proves O complete. Free is: tag <
+//     flushed. X's own buffer need not wait for a later signaled operation: if epoch still is v
+//     after X was posted, who takes a higher number will post after X. So flushed >= v proves X
+//     complete: its tag is v - 1. If epoch is higher already, that one may stand before X, and X is
+//     tagged as O is.
+// (2) The queue never overflows. granted <= retired + D, always: credits are taken by a
+//     compare-exchange that checks it, and retired only grows. An operation that occupies a slot
+//     spent a credit that is granted and not retired.
+// (3) A full queue (granted = retired + D) has a completion on its way. A credit that is not
+//     retired is covered by a signaled operation under way, or it is loose: unspent, or spent after
+//     its lane's last signaled operation. The lane that came as the n-th holds at most
+//     batch_size(D, n) loose ones, together less than 0.72 D for 64 lanes. So a signaled operation
+//     is under way, and polling will retire it. Where batches are of one credit, none is loose but
+//     while its lane is posting with it; a lane that fails to post gives its credits back.
 // (4) Nobody waits for another thread. No loop here ends by the step of one other thread: a failed
-//     exchange means that another lane took credits (at most D until the queue is full, which ends the
-//     loop) or that a later completion was retired (at most D are under way). A thread that is suspended
-//     keeps its loose credits, and those of the completions that it has polled and not yet retired.
-// (5) No bubble. With one lane a completion comes back for each quarter of the queue, while the other
-//     three are under way. Nobody waits for a completion while a credit is left.
+//     exchange means that another lane took credits (at most D until the queue is full, which ends
+//     the loop) or that a later completion was retired (at most D are under way). A thread that is
+//     suspended keeps its loose credits, and those of the completions that it has polled and not
+//     yet retired.
+// (5) No bubble. With one lane a completion comes back for each quarter of the queue, while the
+//     other three are under way. Nobody waits for a completion while a credit is left.
 #ifndef CARIAMA_DTUTILS_SIGNALING_H_
 #define CARIAMA_DTUTILS_SIGNALING_H_
 
@@ -48,8 +51,9 @@
 
 namespace cariama::internal {
 
-// How many credits a lane takes at once, and so how many operations one signaled one covers. With several
-// lanes each takes less, so that what idle lanes keep is bounded: D/4 + D/8 (1/2 + ... + 1/64) < 0.72 D.
+// How many credits a lane takes at once, and so how many operations one signaled one covers. With
+// several lanes each takes less, so that what idle lanes keep is bounded: D/4 + D/8 (1/2 + ... +
+// 1/64) < 0.72 D.
 constexpr uint64_t batch_size(uint64_t depth, uint64_t lanes) {
   return std::max<uint64_t>(1, lanes <= 1 ? depth / 4 : depth / (8 * lanes));
 }
@@ -89,8 +93,8 @@ class Signaling {
   // A lane more. Lanes are never removed: a thread that leaves hands its lane to the next one.
   void add_lane() { lanes_.fetch_add(1, std::memory_order_relaxed); }
 
-  // For a lane without credits: takes at least one, or returns false: the queue is full. Then poll, and
-  // ask again.
+  // For a lane without credits: takes at least one, or returns false: the queue is full. Then poll,
+  // and ask again.
   bool acquire(Lane& lane) {
     const uint64_t size = interval();
     const uint64_t loose = uncovered(lane);  // not 0 after a give_back()
@@ -98,7 +102,8 @@ class Signaling {
     uint64_t granted = granted_.load(std::memory_order_relaxed);
     uint64_t taken;
     do {
-      // Acquire: the slots were seen free by the thread that polled. An old value is only too small.
+      // Acquire: the slots were seen free by the thread that polled. An old value is only too
+      // small.
       const uint64_t limit = retired_.load(std::memory_order_acquire) + depth_;
       if (granted >= limit) return false;
       taken = std::min(wanted, limit - granted);
@@ -111,8 +116,9 @@ class Signaling {
   // Whether the operation that this lane posts next has to be signaled (3).
   [[nodiscard]] static bool due(const Lane& lane) { return lane.credits == 1; }
 
-  // Posts one operation of a lane that has a credit: signaled if `wanted` or due. `post(proof)` posts it,
-  // signaled with what its completion will prove if `proof` is not null, and returns whether it did.
+  // Posts one operation of a lane that has a credit: signaled if `wanted` or due. `post(proof)`
+  // posts it, signaled with what its completion will prove if `proof` is not null, and returns
+  // whether it did.
   template <typename Post>
   bool post(Lane& lane, bool wanted, Post&& post_operation) {
     const bool signaled = wanted || due(lane);

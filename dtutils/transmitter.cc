@@ -131,8 +131,8 @@ absl::Status TransmitQueue::note_failure(const Completion& completion) {
   const std::lock_guard lock(mutex_);
   absl::Status status = to_status(completion, queue_pair_->peer());
   const bool cause = completion.status != CompletionStatus::kFlushed;
-  // The first completion says why; the ones after it are flushed because of it, though another thread
-  // may have polled one of them and come first.
+  // The first completion says why; the ones after it are flushed because of it, though another
+  // thread may have polled one of them and come first.
   if (failure_.ok() || (cause && !failure_is_cause_)) {
     failure_ = status;
     failure_is_cause_ = cause;
@@ -184,8 +184,8 @@ void TransmitQueue::return_lane(Lane* lane) {
 }
 
 TransmitQueue::Record* TransmitQueue::Lane::take_record() {
-  // Completions come back in order, so the next one in turn is nearly always free. With all blocks there
-  // are more records than the queue is deep (kMaxDepth): one is free.
+  // Completions come back in order, so the next one in turn is nearly always free. With all blocks
+  // there are more records than the queue is deep (kMaxDepth): one is free.
   const size_t count = block_count.load(std::memory_order_relaxed);
   const size_t patience = count == blocks.size() ? SIZE_MAX : 4;
   for (size_t looked = 0; looked < patience && count != 0; ++looked) {
@@ -337,8 +337,8 @@ absl::Status Transmitter::post_accounted(WorkRequest& request, Synchronizer* don
       request.id = reinterpret_cast<uint64_t>(record);
       request.flags |= kSignaled;
     }
-    // A full queue here means that the transport has no room for a completion, or that somebody posted
-    // beside us: both end by polling.
+    // A full queue here means that the transport has no room for a completion, or that somebody
+    // posted beside us: both end by polling.
     static_cast<void>(wait_until([&] {
       result = queue_pair_->post_send(request);
       if (result.error != PostError::kQueueFull) return true;
@@ -368,7 +368,8 @@ LocalKey Transmitter::key_of(const RDMAMemory& memory) {
   return key_;
 }
 
-// Tags the memory of a posted piece. If too many other queue pairs use it, waits for this one instead.
+// Tags the memory of a posted piece. If too many other queue pairs use it, waits for this one
+// instead.
 absl::Status Transmitter::note_use(const Piece& piece, bool written_through) {
   if (written_through || piece.memory->set_last_use(cell_, queue_->signaling_.tag(*lane_))) {
     return absl::OkStatus();
@@ -549,8 +550,8 @@ absl::Status Transmitter::wait(Synchronizer& done, Deadline deadline) {
       if (!queue_->has_outstanding() && queue_->status().ok()) static_cast<void>(flush());
     }
     if (done.done()) return true;
-    // Of a failed queue everything outstanding completes with an error. What `done` counts beyond that
-    // is the peer's to notify, and will not come.
+    // Of a failed queue everything outstanding completes with an error. What `done` counts beyond
+    // that is the peer's to notify, and will not come.
     return queue_->failed_.load(std::memory_order_acquire) && queue_->is_drained();
   };
   if (!wait_until(look, deadline)) {

@@ -137,8 +137,8 @@ class ManualThread {
  public:
   static constexpr uint32_t kMaxList = 64;
 
-  // Each thread has its share of the queue, and signals once in a quarter of it: the first quarter's
-  // completion is back before the last one is posted.
+  // Each thread has its share of the queue, and signals once in a quarter of it: the first
+  // quarter's completion is back before the last one is posted.
   ManualThread(Side& side, const Load& load, std::vector<ManualLane>& lanes, uint32_t thread)
       : queue_pair_(side.manual_queue()),
         completions_(side.manual_completions()),

@@ -28,12 +28,12 @@ struct Load {
   uint32_t list = 1;      // manual: work requests for one doorbell
 };
 
-// Whether this transport can do it: there is no ceiling where the peer's memory is not mapped, nor for
-// SENDs.
+// Whether this transport can do it: there is no ceiling where the peer's memory is not mapped, nor
+// for SENDs.
 [[nodiscard]] bool possible(Side& side, const Load& load);
 
-// Transfers, and waits until all has completed. Returns the seconds from the moment when all threads
-// were ready to the end of the last one. For SENDs the other rank must be receiving.
+// Transfers, and waits until all has completed. Returns the seconds from the moment when all
+// threads were ready to the end of the last one. For SENDs the other rank must be receiving.
 [[nodiscard]] absl::StatusOr<double> run_load(Side& side, const Load& load);
 
 // Transfers `load.messages` messages one after the other; returns the nanoseconds from each post to

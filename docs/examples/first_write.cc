@@ -1,5 +1,5 @@
-// dtutils alone, from device to first write. Two processes of this host: rank 0 writes, rank 1 reads what
-// arrived. With an RDMA card it goes over the card, else over shared memory.
+// dtutils alone, from device to first write. Two processes of this host: rank 0 writes, rank 1
+// reads what arrived. With an RDMA card it goes over the card, else over shared memory.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

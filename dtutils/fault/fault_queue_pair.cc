@@ -203,9 +203,10 @@ FaultQueuePair::Operation FaultQueuePair::make_operation(const WorkRequest& requ
 }
 
 // One piece, or up to 4 if the WRITE is torn. Cuts are at multiples of 8 of the remote address: an
-// aligned word is never torn (ArrivalOrder::kWrites promises as much). The last part goes first, which
-// is the worst for those who watch the last byte, and ends a WRITE that is longer than the memory at
-// either end before anything of it has landed, as on a card; the others follow in any order.
+// aligned word is never torn (ArrivalOrder::kWrites promises as much). The last part goes first,
+// which is the worst for those who watch the last byte, and ends a WRITE that is longer than the
+// memory at either end before anything of it has landed, as on a card; the others follow in any
+// order.
 std::vector<FaultQueuePair::Piece> FaultQueuePair::cut(const WorkRequest& request, uint64_t bytes) {
   std::vector<uint64_t> cuts{0, bytes};
   if (request.opcode == Opcode::kWrite && bytes > 8 &&
@@ -305,8 +306,8 @@ PostResult FaultQueuePair::post_piece(const Operation& operation, const Piece& p
   return inner_->post_send(request);
 }
 
-// A WRITE to memory that nobody has registered: the target refuses it, and both ends fail, as they do
-// for an operation that went wrong by itself.
+// A WRITE to memory that nobody has registered: the target refuses it, and both ends fail, as they
+// do for an operation that went wrong by itself.
 PostResult FaultQueuePair::post_poison() {
   const Segment segment{poison_->memory, 1, poison_->region->local_key()};
   return inner_->post_send({.id = next_,

@@ -1,6 +1,6 @@
-// Queue pairs of a faulty device. Operations wait in a queue of their own, in which it is decided what
-// becomes of them; from there they go to the inner queue pair, always signaled, so that the slots and
-// completions that the user sees are accounted here, whatever was made of an operation.
+// Queue pairs of a faulty device. Operations wait in a queue of their own, in which it is decided
+// what becomes of them; from there they go to the inner queue pair, always signaled, so that the
+// slots and completions that the user sees are accounted here, whatever was made of an operation.
 #ifndef CARIAMA_DTUTILS_FAULT_FAULT_QUEUE_PAIR_H_
 #define CARIAMA_DTUTILS_FAULT_FAULT_QUEUE_PAIR_H_
 

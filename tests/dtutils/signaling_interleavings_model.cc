@@ -166,8 +166,8 @@ class Explorer {
   enum class Outcome { kDone, kFull };
   static constexpr double kOnPath = -1;
 
-  // A hash that takes the place of the state. With 128 bits, two of even 10^9 states share one with a
-  // probability below 10^-20.
+  // A hash that takes the place of the state. With 128 bits, two of even 10^9 states share one with
+  // a probability below 10^-20.
   struct Key {
     uint64_t a, b;
     bool operator==(const Key&) const = default;

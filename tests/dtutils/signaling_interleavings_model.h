@@ -1,16 +1,17 @@
-// All interleavings of a few threads that run the real Signaling code against a model of the device.
+// All interleavings of a few threads that run the real Signaling code against a model of the
+// device.
 //
-// Every access to a shared variable, and every call of the device, is a step. A thread between two steps
-// is plain data: its lane, where it is in its program, and what the accesses of its current action
-// returned. To make a step, the action is executed again from its beginning with these results, goes on
-// through one new access, and is abandoned by an exception at the next one. So the whole system is a
-// value that can be copied and hashed, and a depth-first search that remembers the states it has seen
-// goes through every interleaving (of sequentially consistent accesses; weaker orders are the business of
-// signaling_stress_test.cc and of the proof).
+// Every access to a shared variable, and every call of the device, is a step. A thread between two
+// steps is plain data: its lane, where it is in its program, and what the accesses of its current
+// action returned. To make a step, the action is executed again from its beginning with these
+// results, goes on through one new access, and is abandoned by an exception at the next one. So the
+// whole system is a value that can be copied and hashed, and a depth-first search that remembers
+// the states it has seen goes through every interleaving (of sequentially consistent accesses;
+// weaker orders are the business of signaling_stress_test.cc and of the proof).
 //
-// The device is the laziest that the contract allows: it is done with an operation when the completion
-// that covers it is polled, no sooner. That is the worst case for whoever believes too early that a
-// buffer or a slot is free.
+// The device is the laziest that the contract allows: it is done with an operation when the
+// completion that covers it is polled, no sooner. That is the worst case for whoever believes too
+// early that a buffer or a slot is free.
 #ifndef CARIAMA_TESTS_DTUTILS_SIGNALING_INTERLEAVINGS_MODEL_H_
 #define CARIAMA_TESTS_DTUTILS_SIGNALING_INTERLEAVINGS_MODEL_H_
 
@@ -56,8 +57,8 @@ enum class Mistake : uint8_t {
 struct Instance {
   uint64_t depth = 1;
   std::vector<std::vector<Action>> programs;  // one per thread
-  // Lanes that the batch size is computed for. 1 makes batches of several operations in a small queue;
-  // what the lanes keep loose must stay below the depth all the same.
+  // Lanes that the batch size is computed for. 1 makes batches of several operations in a small
+  // queue; what the lanes keep loose must stay below the depth all the same.
   uint64_t lanes_for_batch = 0;  // 0: as many as there are threads
   Mistake mistake = Mistake::kNone;
 };

@@ -1,5 +1,5 @@
-// The accounting of a shared send queue, through every interleaving of small instances; and deliberate
-// mistakes, each of which must be found (signaling_interleavings_model.h).
+// The accounting of a shared send queue, through every interleaving of small instances; and
+// deliberate mistakes, each of which must be found (signaling_interleavings_model.h).
 #include <cstdio>
 #include <string>
 #include <vector>

@@ -1,8 +1,9 @@
-// The accounting of a shared send queue under real threads and real atomics, for ThreadSanitizer above all.
+// The accounting of a shared send queue under real threads and real atomics, for ThreadSanitizer
+// above all.
 //
 // The model device reads a buffer only when it must: when a completion that covers its operation is
-// taken. Threads overwrite a buffer the moment it is called free. So a buffer that is free too early
-// is a data race that ThreadSanitizer reports, and wrong contents that the device finds.
+// taken. Threads overwrite a buffer the moment it is called free. So a buffer that is free too
+// early is a data race that ThreadSanitizer reports, and wrong contents that the device finds.
 #include <array>
 #include <atomic>
 #include <cstdint>

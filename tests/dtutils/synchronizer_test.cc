@@ -113,8 +113,8 @@ TEST(Synchronizer, WakesEverySleeper) {
   }
 }
 
-// What was done before each decrease is visible after the wait: ThreadSanitizer checks the edges, the sum
-// checks the values.
+// What was done before each decrease is visible after the wait: ThreadSanitizer checks the edges,
+// the sum checks the values.
 TEST(Synchronizer, IsAHappensBeforeEdge) {
   constexpr int kRounds = 500;
   constexpr uint32_t kWorkers = 3;
@@ -139,8 +139,8 @@ TEST(Synchronizer, IsAHappensBeforeEdge) {
   }
 }
 
-// The waiter frees the object as soon as its wait returns, while the last decrease() may still be inside:
-// under AddressSanitizer and ThreadSanitizer any access of it would be reported.
+// The waiter frees the object as soon as its wait returns, while the last decrease() may still be
+// inside: under AddressSanitizer and ThreadSanitizer any access of it would be reported.
 TEST(Synchronizer, MayBeDestroyedWhileTheLastDecreaseRuns) {
   constexpr int kRounds = 20'000;
   std::atomic<Synchronizer*> handed_over{nullptr};

@@ -1,5 +1,5 @@
-// Transmitter over a simulated fabric: what needs small limits, virtual time, slow connections or dead
-// peers. (The rest is in contract/transmitter_contract_test.cc, on every transport.)
+// Transmitter over a simulated fabric: what needs small limits, virtual time, slow connections or
+// dead peers. (The rest is in contract/transmitter_contract_test.cc, on every transport.)
 #include "dtutils/transmitter.h"
 
 #include <chrono>
@@ -109,8 +109,8 @@ TEST_F(TransmitterTest, RefusesWhenFullAndPostsNothing) {
   testing::Buffer to(*far_, 1024);
   absl::Status status;
   uint32_t posted = 0;
-  // Polling moves virtual time, so what polls last finds the queue full for good only while time stands
-  // still: the fabric is cut.
+  // Polling moves virtual time, so what polls last finds the queue full for good only while time
+  // stands still: the fabric is cut.
   const uint32_t island[] = {0};
   fabric_.partition(island);
   while ((status = transmitter.write(from.memory, 0, 1024, to.locator())).ok()) ++posted;
@@ -506,7 +506,8 @@ TEST_F(TransmitterTest, DestroyingAQueueFailsWhatIsOutstanding) {
   EXPECT_TRUE(done.done());
   EXPECT_EQ(done.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(text(done.status()), HasSubstr("the queue to the far end was closed"));
-  // The handle outlives the queue, and is free for others; also when the queue's cell is taken anew.
+  // The handle outlives the queue, and is free for others; also when the queue's cell is taken
+  // anew.
   EXPECT_TRUE(from.memory.is_free());
   TransmitLine next = make_line();
   EXPECT_TRUE(from.memory.is_free());

@@ -131,8 +131,8 @@ TEST(WakeWord, NobodyStaysAnnounced) {
   word.retract();
 }
 
-// Two sides hand a token to and fro, each sleeping on the other. They sleep without a deadline: a lost
-// wake-up stops the game, and the watchdog ends it.
+// Two sides hand a token to and fro, each sleeping on the other. They sleep without a deadline: a
+// lost wake-up stops the game, and the watchdog ends it.
 struct PingPong {
   WakeWord words[2];
   std::atomic<uint64_t> turn{0};

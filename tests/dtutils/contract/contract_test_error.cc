@@ -1,5 +1,5 @@
-// Faults of one operation: each ends in the documented error, with text that names operation, peer and
-// remedy; a neighbouring queue pair notices nothing; and after repair() traffic flows again.
+// Faults of one operation: each ends in the documented error, with text that names operation, peer
+// and remedy; a neighbouring queue pair notices nothing; and after repair() traffic flows again.
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -27,8 +27,9 @@ class ErrorContract : public ContractTest {
     far_ = std::make_unique<Buffer>(*far_domain_, 4096);
   }
 
-  // Posts `bad`, which must fail with one of `statuses` (and may name bytes 1024 to 1087 of far_). What is posted before it is executed, what is posted
-  // after it is not. Then the neighbour works, and after repair() so does `link`.
+  // Posts `bad`, which must fail with one of `statuses` (and may name bytes 1024 to 1087 of far_).
+  // What is posted before it is executed, what is posted after it is not. Then the neighbour works,
+  // and after repair() so does `link`.
   void expect_failure(Link& link, const WorkRequest& bad, const Statuses& statuses) {
     const Segments data = {near_->segment(2048, 64)};
     near_->fill(55);

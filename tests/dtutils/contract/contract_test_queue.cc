@@ -264,8 +264,8 @@ TEST_P(QueueContract, NothingCanBeSentBeforeConnect) {
   expect_flow(link);
 }
 
-// SENDs that no receive is posted for stay in the queue until it is full. Then it refuses, and nothing
-// is lost; once they have completed AND been polled there is room again.
+// SENDs that no receive is posted for stay in the queue until it is full. Then it refuses, and
+// nothing is lost; once they have completed AND been polled there is room again.
 TEST_P(QueueContract, AFullQueueRefusesAndRecovers) {
   LinkOptions options;
   options.near.send_depth = 16;
@@ -440,8 +440,8 @@ TEST_P(QueueContract, AFenceWaitsForReadsAndAtomics) {
 }
 
 // A READ is not executed before an earlier WRITE: of two that announce themselves and then look for
-// the other, at least one sees the other. (Processors reorder a store and a later load; sleepers that
-// are woken by their senders rely on this.)
+// the other, at least one sees the other. (Processors reorder a store and a later load; sleepers
+// that are woken by their senders rely on this.)
 TEST_P(QueueContract, AReadFollowsTheWritesBeforeIt) {
   constexpr uint64_t kRounds = 500;
   Link links[] = {make_link(), make_link()};

@@ -22,8 +22,8 @@ struct Handle {
   RDMAMemory memory;
 };
 
-// A message is its number and the number's complement: where WRITEs may be seen half (write_order() is
-// kNone), half ones are no messages.
+// A message is its number and the number's complement: where WRITEs may be seen half (write_order()
+// is kNone), half ones are no messages.
 uint64_t encode(uint64_t message) { return message | (~message << 32); }
 uint64_t decode(uint64_t word) {
   const uint64_t message = word & 0xffffffff;

@@ -72,7 +72,8 @@ inline void must(const absl::Status& status) {
 using Bytes = std::vector<std::byte>;
 using Segments = std::vector<Segment>;
 
-// Bytes that differ between seeds and between positions; the first of a longer pattern are a shorter one.
+// Bytes that differ between seeds and between positions; the first of a longer pattern are a
+// shorter one.
 [[nodiscard]] Bytes pattern(uint64_t seed, size_t bytes);
 
 // Registered memory, filled with kUntouched at first.
@@ -165,12 +166,12 @@ bool eventually(const std::function<bool()>& condition);
 
 [[nodiscard]] ::testing::AssertionResult succeeded(const Completion& completion, uint64_t id,
                                                    CompletionKind kind);
-// The statuses that a failure may be reported with: one, but for the differences between RDMA devices
-// that ContractTest::local_protection() and its neighbours name.
+// The statuses that a failure may be reported with: one, but for the differences between RDMA
+// devices that ContractTest::local_protection() and its neighbours name.
 using Statuses = std::vector<CompletionStatus>;
 
-// A completion with one of these statuses, whose Status names the operation, the peer `end` is connected
-// to, and a remedy.
+// A completion with one of these statuses, whose Status names the operation, the peer `end` is
+// connected to, and a remedy.
 [[nodiscard]] ::testing::AssertionResult failed(const Completion& completion, uint64_t id,
                                                 const Statuses& statuses, const End& end);
 [[nodiscard]] inline ::testing::AssertionResult failed(const Completion& completion, uint64_t id,
@@ -186,8 +187,8 @@ struct LinkOptions {
   bool connected = true;
 };
 
-// Waits that should succeed end by this much time, so that a defect fails the test instead of hanging
-// it.
+// Waits that should succeed end by this much time, so that a defect fails the test instead of
+// hanging it.
 inline constexpr std::chrono::seconds kPatience{20};
 
 // Devices, domains and connections of two endpoints of the transport that the parameter names.
@@ -217,8 +218,8 @@ class ContractTest : public ::testing::TestWithParam<TransportCase> {
   void connect(Link& link, const ConnectOptions& options = {});
   // repair() on both ends; every completion that is still in their queues is taken and dropped.
   void repair(Link& link);
-  // Proves that traffic flows in both directions, by every kind of operation, byte by byte. Nothing may
-  // be posted or in the queues. Not for links with shared receive queues.
+  // Proves that traffic flows in both directions, by every kind of operation, byte by byte. Nothing
+  // may be posted or in the queues. Not for links with shared receive queues.
   void expect_flow(Link& link);
 
   [[nodiscard]] static Statuses with_general(CompletionStatus exact, CompletionStatus general) {

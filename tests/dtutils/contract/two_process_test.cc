@@ -273,7 +273,8 @@ TEST_P(TwoProcessContract, DeathInTheMiddleOfATransferEndsItWithAnError) {
         EXPECT_EQ(to_status(late, "x").code(), absl::StatusCode::kUnavailable);
         EXPECT_TRUE(quiet(*victim.sends));
 
-        // A dead peer cannot be repaired. A transport that cannot know says so at the next operation.
+        // A dead peer cannot be repaired. A transport that cannot know says so at the next
+        // operation.
         const absl::Status repaired = victim->repair();
         if (repaired.ok()) {
           post(victim, request(3));
