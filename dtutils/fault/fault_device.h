@@ -51,7 +51,7 @@ enum class Fault : uint8_t {
   kTornWrite,         // a WRITE becomes several smaller ones, in any order, at different times
   kReceiverNotReady,  // posted receives are held back: senders find none
   kFailedOperation,   // an operation is not executed but fails, and both queue pairs with it
-  kLostPeer,         // nothing completes any more until kRetryExceeded
+  kLostPeer,          // nothing completes any more until kRetryExceeded
 };
 inline constexpr size_t kFaultKinds = 6;
 
