@@ -11,8 +11,6 @@
 #include <set>
 #include <utility>
 
-#include "dtutils/export.h"
-
 namespace cariama::internal {
 
 struct Extent {
@@ -23,7 +21,7 @@ struct Extent {
   friend bool operator==(const Extent&, const Extent&) = default;
 };
 
-class CARIAMA_DTUTILS_EXPORT FreeExtents {
+class FreeExtents {
  public:
   FreeExtents() = default;
   ~FreeExtents();
