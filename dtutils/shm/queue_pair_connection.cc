@@ -111,6 +111,7 @@ absl::StatusOr<std::unique_ptr<QueuePair>> ShmQueuePair::create(
   header->completion_queue.store(self.receive_completions_->offset());
   header->ring_entries.store(ring_entries);
   header->ready_bit.store(*bit);
+  header->in_peer.store(0);
   header->domain.store(domain_number);
   return absl::StatusOr<std::unique_ptr<QueuePair>>(std::move(result));
 }
@@ -143,6 +144,10 @@ ShmQueuePair::~ShmQueuePair() {
   remains.ring = std::move(ring_block_);
   remains.receives = std::move(receives_);
   device_->bury(std::move(remains));
+  // The completions that were reserved for operations that still wait will never be pushed.
+  for (const Waiting& waiting : waiting_) {
+    if ((waiting.request.flags & kSignaled) != 0) account_->release();
+  }
   account_->release();
   receive_account_->release();
 }
@@ -235,12 +240,14 @@ absl::Status ShmQueuePair::resolve_peer(uint32_t index, uint32_t serial, uint64_
   bool sane = inside(queue, sizeof(ReceiveQueueHeader)) && std::has_single_bit(entries) &&
               entries <= 2 * kMaxDepth && inside(ring, entries * sizeof(ReceiveRingEntry)) &&
               inside(completions, sizeof(SharedCompletionQueue)) &&
-              peer.ready_bit < kMaxQueuePairsPerCompletionQueue;
+              peer.ready_bit < kMaxQueuePairsPerCompletionQueue &&
+              // Else every region that must not be written to directly would seem to be the peer's.
+              peer.domain != RemoteRegion::kNoDomain;
   if (sane) {
     const auto* shared = reinterpret_cast<const ReceiveQueueHeader*>(control + queue);
-    const uint32_t queue_entries = shared->entries;
-    const uint32_t slots = shared->slots;
-    const uint32_t segments = shared->max_segments;
+    const uint32_t queue_entries = read_once(shared->entries);
+    const uint32_t slots = read_once(shared->slots);
+    const uint32_t segments = read_once(shared->max_segments);
     sane = std::has_single_bit(queue_entries) && queue_entries <= 2 * kMaxDepth &&
            slots <= queue_entries && segments <= kMaxSegments &&
            inside(queue, receive_queue_bytes(queue_entries, slots, segments));
@@ -405,10 +412,10 @@ void ShmQueuePair::recover_receives() {
       receives_->repost(slot, index_ + 1);
       continue;
     }
-    const std::optional<uint64_t> id = receives_->finish(slot, index_ + 1);
-    if (!id.has_value()) continue;
+    const auto request = receives_->finish(slot, index_ + 1);
+    if (!request.has_value()) continue;
     Completion completion;
-    completion.id = *id;
+    completion.id = request->id;
     completion.status = CompletionStatus::kPeerDied;
     completion.kind = CompletionKind::kReceive;
     completion.queue_pair = number_;
