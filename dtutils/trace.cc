@@ -289,7 +289,7 @@ absl::Status start(const char* path) {
   return absl::OkStatus();
 }
 
-[[maybe_unused]] const bool started_by_environment = [] {
+[[maybe_unused]] const bool kStartedByEnvironment = [] {
   const char* const path = secure_getenv("CARIAMA_TRACE");
   if (path == nullptr || *path == '\0') return false;
   const absl::Status status = start(path);
