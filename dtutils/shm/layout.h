@@ -33,9 +33,18 @@ inline constexpr uint32_t kMaxQueuePairs = 1u << 16;
 inline constexpr uint32_t kMaxDepth = 1u << 15;  // of a send, receive or shared receive queue
 inline constexpr uint32_t kMaxSegments = 16;
 inline constexpr uint32_t kMaxQueuePairsPerCompletionQueue = 4096;
+// Every page is a multiple of it.
+inline constexpr uint64_t kSmallestPage = 4096;
 inline constexpr uint64_t kMaxMessage = uint64_t{1} << 31;  // bytes
 
 using Uuid = std::array<uint8_t, 16>;
+
+// A plain field that the other side may change at any moment. Read so it has one value: what was
+// checked is what is used.
+template <typename Integer>
+[[nodiscard]] inline Integer read_once(const Integer& shared) {
+  return std::atomic_ref(const_cast<Integer&>(shared)).load(std::memory_order_relaxed);
+}
 
 // ---- Keys ---------------------------------------------------------------------------------------
 

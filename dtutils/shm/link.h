@@ -43,6 +43,12 @@ struct RemoteRegion {
     const uint64_t offset = address - base;  // wraps to something huge below base
     return offset <= length && bytes <= length - offset;
   }
+  // Whether receives may lie in it. Else it may be mapped for reading only.
+  [[nodiscard]] bool receivable() const {
+    return (static_cast<uint32_t>(access) &
+            static_cast<uint32_t>(Access::kLocalWrite | Access::kRemoteWrite |
+                                  Access::kRemoteAtomic)) != 0;
+  }
   [[nodiscard]] bool revoked() const { return owner_key->load(std::memory_order_acquire) != key; }
   [[nodiscard]] std::byte* local(uint64_t address) const {
     return reinterpret_cast<std::byte*>(address + delta);

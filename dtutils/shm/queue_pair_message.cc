@@ -84,10 +84,10 @@ Outcome ShmQueuePair::deliver(const WorkRequest& request, uint64_t bytes, uint32
   if (request.opcode == Opcode::kWriteImmediate) {
     outcome = execute_one_sided(request);
     if (!outcome.ok()) receiver = CompletionStatus::kFlushed;
-  } else if (receive->invalid != 0) {
+  } else if (read_once(receive->invalid) != 0) {
     receiver = CompletionStatus::kLocalProtection;
     outcome.status = CompletionStatus::kRemoteOperation;
-  } else if (bytes > receive->capacity) {
+  } else if (bytes > read_once(receive->capacity)) {
     receiver = CompletionStatus::kLocalLength;
     outcome.status = CompletionStatus::kRemoteInvalid;
   } else {
@@ -100,24 +100,28 @@ Outcome ShmQueuePair::deliver(const WorkRequest& request, uint64_t bytes, uint32
 
 // Gathers from the request's segments, scatters into the receive's.
 Outcome ShmQueuePair::copy_message(const WorkRequest& request, ReceiveSlot* slot) {
-  const SharedSegment* to = slot->segments();
-  const SharedSegment* to_end = to + std::min(slot->segment_count, remote_.receives.max_segments());
+  const SharedSegment* next = slot->segments();
+  const SharedSegment* const end =
+      next + std::min(read_once(slot->segment_count), remote_.receives.max_segments());
+  SharedSegment to{};
   uint64_t to_done = 0;
   for (uint32_t i = 0; i < request.segment_count; ++i) {
     uint64_t from_done = 0;
     while (from_done < request.segments[i].length) {
-      while (to != to_end && to_done == to->length) {
-        ++to;
+      while (to_done == to.length) {
+        if (next == end) return {CompletionStatus::kRemoteOperation};
+        to = {read_once(next->address), read_once(next->key), read_once(next->length), 0};
         to_done = 0;
+        ++next;
       }
-      if (to == to_end) return {CompletionStatus::kRemoteOperation};
       const auto bytes = static_cast<uint32_t>(
-          std::min(request.segments[i].length - from_done, to->length - to_done));
+          std::min(request.segments[i].length - from_done, to.length - to_done));
       std::byte* from = static_cast<std::byte*>(request.segments[i].address) + from_done;
-      const uint64_t address = to->address + to_done;
-      // No access is asked for: the owner gave the memory for receiving.
-      const RemoteRegion* region = link_->find(to->key);
-      if (region == nullptr || region->revoked() || !region->contains(address, bytes)) {
+      const uint64_t address = to.address + to_done;
+      // Remote access is not asked for: the owner gave the memory for receiving.
+      const RemoteRegion* region = link_->find(to.key);
+      if (region == nullptr || region->revoked() || !region->contains(address, bytes) ||
+          !region->receivable()) {
         return {CompletionStatus::kRemoteOperation};
       }
       if (region->mapped) {
@@ -284,17 +288,22 @@ size_t ShmQueuePair::drain_receives(std::span<Completion> completions) {
     const ReceiveRingEntry& entry = ring_[consumed_ & ring_mask_];
     if (entry.sequence.load(std::memory_order_acquire) != consumed_ + 1) break;
     ++consumed_;
-    const std::optional<uint64_t> id = receives_->finish(entry.slot, index_ + 1);
-    if (!id.has_value()) continue;  // not one that this peer took
-    const bool message = entry.kind == static_cast<uint8_t>(CompletionKind::kReceive);
-    Completion* completion =
-        put(*id, entry.status <= static_cast<uint8_t>(CompletionStatus::kUnknown)
-                     ? static_cast<CompletionStatus>(entry.status)
-                     : CompletionStatus::kUnknown);
+    const auto request = receives_->finish(read_once(entry.slot), index_ + 1);
+    if (!request.has_value()) continue;  // not one that this peer took
+    const bool message = read_once(entry.kind) == static_cast<uint8_t>(CompletionKind::kReceive);
+    const uint32_t bytes = read_once(entry.bytes);
+    auto status = static_cast<CompletionStatus>(
+        std::min(read_once(entry.status), static_cast<uint8_t>(CompletionStatus::kUnknown)));
+    // Whoever gets the completion looks at as many bytes as it says.
+    if (status == CompletionStatus::kSuccess &&
+        bytes > (message ? request->capacity : kMaxMessage)) {
+      status = CompletionStatus::kLocalLength;
+    }
+    Completion* completion = put(request->id, status);
     completion->kind = message ? CompletionKind::kReceive : CompletionKind::kReceiveImmediate;
-    completion->has_immediate = entry.has_immediate != 0;
-    completion->immediate = entry.immediate;
-    completion->bytes = entry.bytes;
+    completion->has_immediate = read_once(entry.has_immediate) != 0;
+    completion->immediate = read_once(entry.immediate);
+    completion->bytes = bytes;
     if (completion->status != CompletionStatus::kSuccess) receive_failure_reported_ = true;
   }
   if (shared_receives_ || !status().failed()) return count;

@@ -19,7 +19,7 @@ std::shared_ptr<ReceiveQueue> ReceiveQueue::create(const std::shared_ptr<Control
 }
 
 ReceiveQueue::ReceiveQueue(ControlBlock block, ReceiveQueueView view)
-    : block_(std::move(block)), view_(view), ids_(depth()), posted_(depth()) {
+    : block_(std::move(block)), view_(view), requests_(depth()), posted_(depth()) {
   free_.reserve(depth());
   for (uint32_t slot = depth(); slot-- > 0;) free_.push_back(slot);
 }
@@ -34,8 +34,7 @@ PostResult ReceiveQueue::post(std::span<const ReceiveRequest> requests, const Re
     if (result.error != PostError::kNone) break;
     const uint32_t slot = free_.back();
     free_.pop_back();
-    fill(slot, request, regions, domain);
-    ids_[slot] = request.id;
+    requests_[slot] = {request.id, fill(slot, request, regions, domain)};
     posted_[slot] = true;
     view_.publish(next_position_++, slot);
     ++result.posted;
@@ -43,11 +42,11 @@ PostResult ReceiveQueue::post(std::span<const ReceiveRequest> requests, const Re
   return result;
 }
 
-void ReceiveQueue::fill(uint32_t index, const ReceiveRequest& request, const RegionTable& regions,
-                        uint32_t domain) {
+uint64_t ReceiveQueue::fill(uint32_t index, const ReceiveRequest& request,
+                            const RegionTable& regions, uint32_t domain) {
   ReceiveSlot* slot = view_.slot(index);
   slot->segment_count = request.segment_count;
-  slot->capacity = 0;
+  uint64_t capacity = 0;
   slot->invalid = 0;
   for (uint32_t i = 0; i < request.segment_count; ++i) {
     const Segment& segment = request.segments[i];
@@ -55,7 +54,7 @@ void ReceiveQueue::fill(uint32_t index, const ReceiveRequest& request, const Reg
     shared.address = reinterpret_cast<uint64_t>(segment.address);
     shared.length = segment.length;
     shared.key = 0;
-    slot->capacity += segment.length;
+    capacity += segment.length;
     if (segment.length == 0) continue;
     const LocalRegion& region = regions.local()[key_index(segment.key.value)];
     if (!region.allows(segment.key, segment.address, segment.length, domain) ||
@@ -65,6 +64,8 @@ void ReceiveQueue::fill(uint32_t index, const ReceiveRequest& request, const Reg
     }
     shared.key = regions.remote_key(segment.key);
   }
+  slot->capacity = capacity;
+  return capacity;
 }
 
 bool ReceiveQueue::is_claimed_by(uint32_t slot, uint32_t claimant) const {
@@ -73,20 +74,20 @@ bool ReceiveQueue::is_claimed_by(uint32_t slot, uint32_t claimant) const {
          (view_.slot(slot)->word.load(std::memory_order_acquire) & kClaimant) == claimant;
 }
 
-std::optional<uint64_t> ReceiveQueue::finish(uint32_t slot, uint32_t claimant) {
+std::optional<ReceiveQueue::Posted> ReceiveQueue::finish(uint32_t slot, uint32_t claimant) {
   std::lock_guard lock(mutex_);
   if (slot >= depth() || !is_claimed_by(slot, claimant)) return std::nullopt;
   view_.slot(slot)->word.store(0, std::memory_order_relaxed);
   posted_[slot] = false;
   free_.push_back(slot);
-  return ids_[slot];
+  return requests_[slot];
 }
 
 std::optional<uint64_t> ReceiveQueue::take_back() {
   for (;;) {
     const std::optional<uint32_t> slot = view_.claim(kOwnerClaims);
     if (!slot.has_value()) return std::nullopt;
-    if (std::optional<uint64_t> id = finish(*slot, kOwnerClaims)) return id;
+    if (const auto request = finish(*slot, kOwnerClaims)) return request->id;
   }
 }
 

@@ -16,10 +16,16 @@
 
 namespace cariama::shm {
 
-// Thread-safe. A slot is taken by post() and free again after finish() or take_back(): ids and free
-// list are private, so a peer that writes nonsense cannot make a request complete twice.
+// Thread-safe. A slot is taken by post() and free again after finish() or take_back(): ids, sizes
+// and free list are private, so a peer that writes nonsense cannot make a request complete twice,
+// or with more bytes than it has room for.
 class ReceiveQueue {
  public:
+  struct Posted {
+    uint64_t id;
+    uint64_t capacity;  // bytes of all segments
+  };
+
   // nullptr when the control segment is full.
   [[nodiscard]] static std::shared_ptr<ReceiveQueue> create(
       const std::shared_ptr<ControlSegment>& control, uint32_t depth, uint32_t max_segments);
@@ -30,9 +36,9 @@ class ReceiveQueue {
   [[nodiscard]] PostResult post(std::span<const ReceiveRequest> requests,
                                 const RegionTable& regions, uint32_t domain);
 
-  // A peer completed the request in `slot` for the queue pair `claimant`: its id, and the slot is
-  // free. Nothing if no request of that queue pair is in that slot.
-  [[nodiscard]] std::optional<uint64_t> finish(uint32_t slot, uint32_t claimant);
+  // A peer completed the request in `slot` for the queue pair `claimant`: the request, and the slot
+  // is free. Nothing if no request of that queue pair is in that slot.
+  [[nodiscard]] std::optional<Posted> finish(uint32_t slot, uint32_t claimant);
 
   // Takes the oldest posted request back: its id.
   [[nodiscard]] std::optional<uint64_t> take_back();
@@ -47,15 +53,16 @@ class ReceiveQueue {
  private:
   ReceiveQueue(ControlBlock block, ReceiveQueueView view);
   [[nodiscard]] bool is_claimed_by(uint32_t slot, uint32_t claimant) const;
-  void fill(uint32_t slot, const ReceiveRequest& request, const RegionTable& regions,
-            uint32_t domain);
+  // Returns the capacity.
+  uint64_t fill(uint32_t slot, const ReceiveRequest& request, const RegionTable& regions,
+                uint32_t domain);
 
   ControlBlock block_;
   ReceiveQueueView view_;
   std::mutex mutex_;
   uint64_t next_position_ = 0;
-  std::vector<uint64_t> ids_;  // by slot
-  std::vector<bool> posted_;   // by slot
+  std::vector<Posted> requests_;  // by slot
+  std::vector<bool> posted_;      // by slot
   std::vector<uint32_t> free_;
 };
 

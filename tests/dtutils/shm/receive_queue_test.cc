@@ -42,7 +42,7 @@ TEST_F(ShmReceiveQueue, TakesInTheOrderOfPosting) {
     for (uint64_t i = 0; i < kDepth; ++i) {
       const auto slot = view_.claim(7);
       ASSERT_TRUE(slot.has_value());
-      EXPECT_EQ(queue_->finish(*slot, 7), round * kDepth + i);
+      EXPECT_EQ(queue_->finish(*slot, 7).value().id, round * kDepth + i);
     }
     EXPECT_FALSE(view_.claim(7).has_value());
   }
@@ -55,7 +55,7 @@ TEST_F(ShmReceiveQueue, FinishesOnlyWhatWasTakenAndOnlyOnce) {
   ASSERT_TRUE(slot.has_value());
   EXPECT_FALSE(queue_->finish(*slot, 8).has_value()) << "another took it";
   EXPECT_FALSE(queue_->finish(kDepth, 7).has_value()) << "no such slot";
-  EXPECT_EQ(queue_->finish(*slot, 7), 1u);
+  EXPECT_EQ(queue_->finish(*slot, 7).value().id, 1u);
   EXPECT_FALSE(queue_->finish(*slot, 7).has_value()) << "twice";
 }
 
@@ -73,7 +73,7 @@ TEST_F(ShmReceiveQueue, ATakerThatDiesHalfWayHoldsNobodyUp) {
     EXPECT_EQ(queue_->claimed_by(7), std::vector<uint32_t>{*lost});
     queue_->repost(*lost, 7);
     std::set<uint64_t> ids;
-    for (uint32_t slot : rest) ids.insert(queue_->finish(slot, 8).value());
+    for (uint32_t slot : rest) ids.insert(queue_->finish(slot, 8).value().id);
     while (auto id = queue_->take_back()) ids.insert(*id);
     EXPECT_EQ(ids.size(), kDepth) << "each once";
     for (uint64_t id : ids) ASSERT_TRUE(post(id));
@@ -87,7 +87,7 @@ TEST_F(ShmReceiveQueue, CatchesUpWithARingThatWentRound) {
     const uint64_t head = view_.header()->head.load();
     const auto slot = view_.claim(7);
     ASSERT_TRUE(slot.has_value());
-    EXPECT_EQ(queue_->finish(*slot, 7), i);
+    EXPECT_EQ(queue_->finish(*slot, 7).value().id, i);
     if (i % 20 < 18) view_.header()->head.store(head);
   }
 }
@@ -106,9 +106,9 @@ TEST_F(ShmReceiveQueue, ThreadsTakeEachRequestOnce) {
           std::this_thread::yield();
           continue;
         }
-        const auto id = queue_->finish(*slot, claimant);
-        ASSERT_TRUE(id.has_value());
-        taken[*id].fetch_add(1);
+        const auto request = queue_->finish(*slot, claimant);
+        ASSERT_TRUE(request.has_value());
+        taken[request->id].fetch_add(1);
         done.fetch_add(1);
       }
     });
