@@ -19,6 +19,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kAskTimeout{200};
+// Taken in at once from one peer; more than a socket holds. A peer that never stops sending does
+// not keep the lock from others.
+constexpr int kMessagesAtOnce = 1024;
 
 std::string with_peer(std::string_view what, std::string_view peer) {
   std::string text(what);
@@ -227,7 +230,7 @@ bool Link::drain() {
 }
 
 bool Link::drain_locked() {
-  for (;;) {
+  for (int i = 0; i < kMessagesAtOnce; ++i) {
     Message message;
     FileDescriptor descriptor;
     const int error = receive_message(socket_.get(), &message, &descriptor, /*wait=*/false);
@@ -241,13 +244,17 @@ bool Link::drain_locked() {
       unknown_key_ = message.key;
     }
   }
+  return true;
 }
 
 void Link::add_mapped(const Message& message, const FileDescriptor& descriptor) {
   uint64_t page = 0;
   const RemoteRegion* known = table_[key_index(message.key)].load(std::memory_order_relaxed);
   if (known != nullptr && known->key == message.key) return;  // sent twice: pushed, and asked for
-  if (message.base > std::numeric_limits<uint64_t>::max() - message.length ||
+  // Pages keep their place in both mappings: what is aligned for the owner has to be so for us.
+  const bool aligned = (message.base - message.offset) % kSmallestPage == 0;
+  if (message.key == 0 || !aligned ||
+      message.base > std::numeric_limits<uint64_t>::max() - message.length ||
       !is_mappable(descriptor.get(), message.offset, message.length, &page)) {
     unknown_key_ = message.key;
     return;

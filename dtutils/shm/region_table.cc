@@ -40,6 +40,11 @@ absl::Status check_descriptor(const MemorySource& source) {
                        std::to_string(source.descriptor_offset + source.length),
                    "ftruncate the memfd to its full size before it is sealed");
   }
+  if ((reinterpret_cast<uint64_t>(source.address) - source.descriptor_offset) % kSmallestPage !=
+      0) {
+    return invalid("register_memory: no mapping has that descriptor_offset at that address",
+                   "give the offset of the region's first byte in the memfd");
+  }
   return absl::OkStatus();
 }
 

@@ -17,6 +17,8 @@ constexpr int kProgressPeriodMs = 1;
 // A peer that does not read (it is stopped) loses the oldest announcements: it asks for what it
 // misses.
 constexpr size_t kMaxBacklog = 4096;
+// Served at once for one peer, so that one that never stops sending does not keep others waiting.
+constexpr int kMessagesAtOnce = 64;
 
 }  // namespace
 
@@ -122,7 +124,7 @@ void Service::accept_peers() {
 }
 
 bool Service::serve(Connection& connection) {
-  for (;;) {
+  for (int i = 0; i < kMessagesAtOnce; ++i) {
     Message message;
     FileDescriptor ignored;
     const int error = receive_message(connection.socket.get(), &message, &ignored, /*wait=*/false);
@@ -148,6 +150,7 @@ bool Service::serve(Connection& connection) {
       return false;
     }
   }
+  return true;
 }
 
 bool Service::flush(Connection& connection) {

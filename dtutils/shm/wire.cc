@@ -75,8 +75,8 @@ int receive_message(int socket, Message* message, FileDescriptor* descriptor, bo
     }
   }
   if (received == 0) return EPIPE;
-  if (received != static_cast<ssize_t>(sizeof *message) || message->magic != kMagic ||
-      message->version != kVersion) {
+  if (received != static_cast<ssize_t>(sizeof *message) || (header.msg_flags & MSG_TRUNC) != 0 ||
+      message->magic != kMagic || message->version != kVersion) {
     return EPROTO;
   }
   return 0;

@@ -65,6 +65,17 @@ TEST(VerbsAddressTest, EveryFieldOutOfRangeIsRefused) {
   }
 }
 
+// Room for later versions, which this one must not take for its own.
+TEST(VerbsAddressTest, ReservedBytesAreZero) {
+  std::string bytes = encode(example());
+  bytes[58] = 1;
+  uint32_t hash = 2166136261U;  // FNV-1a
+  for (size_t i = 0; i < 60; ++i) hash = (hash ^ static_cast<uint8_t>(bytes[i])) * 16777619U;
+  for (size_t i = 0; i < 4; ++i) bytes[60 + i] = static_cast<char>(hash >> (8 * i));
+  const auto decoded = decode(bytes);
+  EXPECT_THAT(std::string(decoded.status().message()), HasSubstr("out of range"));
+}
+
 TEST(VerbsAddressTest, SaysWhatIsWrong) {
   const std::string good = encode(example());
   const auto reason = [](std::string_view bytes) {

@@ -1,4 +1,5 @@
 // Whoever connects to the service thread's socket and misbehaves harms nobody else.
+#include <sys/mman.h>
 #include <sys/socket.h>
 
 #include "dtutils/shm/address.h"
@@ -51,6 +52,100 @@ TEST(ShmHostilePeer, MessagesOutOfTurnAreRefused) {
     char answer;
     EXPECT_EQ(recv(raw, &answer, 1, 0), 0);
     close(raw);
+  }
+}
+
+// The kernel hands over the head of a message that is longer than what is read.
+TEST(ShmHostilePeer, AMessageWithATailIsRefused) {
+  ShmNode node;
+  Message hello;
+  hello.uuid = device_of(node);
+  std::string bytes(reinterpret_cast<const char*>(&hello), sizeof hello);
+  bytes.push_back('\0');
+  const int raw = connect_raw(device_of(node));
+  ASSERT_EQ(send(raw, bytes.data(), bytes.size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(bytes.size()));
+  char answer;
+  EXPECT_EQ(recv(raw, &answer, 1, 0), 0) << "closed by the device";
+  close(raw);
+}
+
+// The part of a device's control segment that belongs to one queue pair, for tests that play a
+// hostile peer there.
+struct ControlView {
+  explicit ControlView(const ShmNode& node)
+      : address(*decode(node.queue_pair->address())),
+        control(find_local_segment(address.device)->base()),
+        header(&queue_pair_table(control)[address.index]) {
+    const auto* queue =
+        reinterpret_cast<const ReceiveQueueHeader*>(control + header->receive_queue);
+    receives = ReceiveQueueView(control + header->receive_queue, queue->entries, queue->slots,
+                                queue->max_segments);
+  }
+  Address address;
+  std::byte* control;
+  QueuePairHeader* header;
+  ReceiveQueueView receives;
+};
+
+// This number marks regions that are not written to directly. As the number of a peer's domain it
+// would turn WRITEs to memory that is not mapped into stores to that address of this process.
+TEST(ShmHostilePeer, ADomainThatMarksUnmappedMemoryIsRefused) {
+  ShmNode near;
+  ShmNode far;
+  ControlView(far).header->domain = RemoteRegion::kNoDomain;
+  const absl::Status status = near.queue_pair->connect(far.queue_pair->address(), {});
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_NE(status.message().find("damaged"), std::string::npos) << status;
+}
+
+// A receive that names memory which is mapped for reading only: storing there would be a SIGSEGV.
+TEST(ShmHostilePeer, ReceivesInReadOnlyMemoryAreNotFilled) {
+  ShmNode near;
+  ShmNode far;
+  connect_pair(*near.queue_pair, *far.queue_pair);
+  void* page = mmap(nullptr, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(page, MAP_FAILED);
+  const auto read_only = must(far.domain->register_memory({page, 4096}, Access::kRemoteRead));
+  const Segment into = far.segment(0, 8);
+  ASSERT_TRUE(far.queue_pair->post_receive({.segments = &into, .segment_count = 1}).ok());
+  SharedSegment& forged = ControlView(far).receives.slot(0)->segments()[0];
+  forged.address = read_only->locator().address;
+  forged.key = read_only->remote_key().value;
+
+  const Segment from = near.segment(0, 8);
+  EXPECT_EQ(near.run({.opcode = Opcode::kSend, .segment_count = 1, .segments = &from}),
+            CompletionStatus::kRemoteOperation);
+  munmap(page, 4096);
+}
+
+// A completion that claims more bytes than the receive has room for.
+TEST(ShmHostilePeer, AReceiveIsNeverLongerThanItsBuffers) {
+  ShmNode near;
+  ShmNode far;
+  connect_pair(*near.queue_pair, *far.queue_pair);
+  const Segment into = far.segment(0, 8);
+  const ControlView view(far);
+  auto* ring = reinterpret_cast<ReceiveRingEntry*>(view.control + view.header->receive_ring);
+  auto* completions =
+      reinterpret_cast<SharedCompletionQueue*>(view.control + view.header->completion_queue);
+  const std::pair<uint32_t, CompletionStatus> cases[] = {{8, CompletionStatus::kSuccess},
+                                                         {9, CompletionStatus::kLocalLength}};
+  for (uint32_t i = 0; i < 2; ++i) {
+    ASSERT_TRUE(
+        far.queue_pair->post_receive({.id = i, .segments = &into, .segment_count = 1}).ok());
+    const auto slot = view.receives.claim(view.address.index + 1);
+    ASSERT_TRUE(slot.has_value());
+    ring[i].slot = *slot;
+    ring[i].bytes = cases[i].first;
+    ring[i].status = static_cast<uint8_t>(CompletionStatus::kSuccess);
+    ring[i].kind = static_cast<uint8_t>(CompletionKind::kReceive);
+    ring[i].sequence = i + 1;
+    completions->announce(view.header->ready_bit, nullptr, false);
+    const std::vector<Completion> done = far.poll_for(1);
+    ASSERT_EQ(done.size(), 1u);
+    EXPECT_EQ(done[0].id, i);
+    EXPECT_EQ(done[0].status, cases[i].second);
   }
 }
 
@@ -131,6 +226,13 @@ TEST(ShmHostilePeer, UnsealedRegionsAreNotMapped) {
       beyond.offset = 4096;
       beyond.length = 4096;
       ASSERT_EQ(send_message(peer, beyond, sealed.descriptor(), true), 0);
+      // One whose aligned words would not be aligned here.
+      Message askew = beyond;
+      askew.key = key + 1;
+      askew.base = 0x10004;
+      askew.offset = 0;
+      askew.length = 64;
+      ASSERT_EQ(send_message(peer, askew, sealed.descriptor(), true), 0);
       must(exchange.put("sent", ""));
       static_cast<void>(must(exchange.get(0, "done", soon())));
       close(peer);
@@ -143,6 +245,7 @@ TEST(ShmHostilePeer, UnsealedRegionsAreNotMapped) {
     EXPECT_EQ(link->find((uint64_t{7} << 16) | 1), nullptr);
     EXPECT_NE(link->find(((uint64_t{7} << 16) | 1) + 1), nullptr);
     EXPECT_EQ(link->find(((uint64_t{7} << 16) | 1) + 2), nullptr);
+    EXPECT_EQ(link->find(((uint64_t{7} << 16) | 1) + 3), nullptr);
     must(exchange.put("done", ""));
   });
 }

@@ -22,6 +22,17 @@ TEST(ShmRegion, UnsealedDescriptorsAreRefused) {
   }
 }
 
+// Peers would map other bytes than the owner means, and words that are not aligned.
+TEST(ShmRegion, OffsetsThatNoMappingCanHaveAreRefused) {
+  const Memfd memory(8192);
+  MemorySource source = memory.source();
+  source.length = 4096;
+  source.descriptor_offset = 8;
+  const absl::Status status = registered(source);
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_NE(status.message().find("descriptor_offset"), std::string::npos) << status;
+}
+
 TEST(ShmRegion, ShortDescriptorsAreRefused) {
   const Memfd memory(8192);
   MemorySource source = memory.source();
