@@ -257,7 +257,7 @@ absl::Status ShmQueuePair::resolve_peer(uint32_t index, uint32_t serial, uint64_
     peer.completions = reinterpret_cast<SharedCompletionQueue*>(control + completions);
     const uint64_t channel = peer.completions->channel.load();
     sane = sane && (channel == 0 || inside(channel, sizeof(SharedChannel)));
-    if (channel != 0) peer.channel = reinterpret_cast<SharedChannel*>(control + channel);
+    if (sane && channel != 0) peer.channel = reinterpret_cast<SharedChannel*>(control + channel);
   }
   if (!sane) {
     return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kPeer,
