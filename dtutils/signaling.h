@@ -34,11 +34,11 @@
 //     batch_size(D, n) loose ones, together less than 0.72 D for 64 lanes. So a signaled operation
 //     is under way, and polling will retire it. Where batches are of one credit, none is loose but
 //     while its lane is posting with it; a lane that fails to post gives its credits back.
-// (4) Nobody waits for another thread. No loop here ends by the step of one other thread: a failed
-//     exchange means that another lane took credits (at most D until the queue is full, which ends
-//     the loop) or that a later completion was retired (at most D are under way). A thread that is
-//     suspended keeps its loose credits, and those of the completions that it has polled and not
-//     yet retired.
+// (4) Nobody waits for another thread: every function here ends after a bounded number of its own
+//     steps. acquire() gives up after kAcquireAttempts exchanges that other lanes' exchanges
+//     spoiled; raise() loses one only to a later completion, of which at most D are under way. A
+//     thread that is suspended keeps its loose credits, and those of the completions that it has
+//     polled and not yet retired.
 // (5) No bubble. With one lane a completion comes back for each quarter of the queue, while the
 //     other three are under way. Nobody waits for a completion while a credit is left.
 #ifndef CARIAMA_DTUTILS_SIGNALING_H_
@@ -58,12 +58,15 @@ constexpr uint64_t batch_size(uint64_t depth, uint64_t lanes) {
   return std::max<uint64_t>(1, lanes <= 1 ? depth / 4 : depth / (8 * lanes));
 }
 
+// As many as a TransmitQueue can have lanes: more failures than that in a row are no accident.
+inline constexpr int kAcquireAttempts = 64;
+
 // Raises a monotone maximum. Ends as soon as the value is at least `value`.
 template <typename AtomicU64>
 void raise(AtomicU64& maximum, uint64_t value) {
   uint64_t seen = maximum.load(std::memory_order_relaxed);
-  while (seen < value && !maximum.compare_exchange_weak(seen, value, std::memory_order_release,
-                                                        std::memory_order_relaxed)) {
+  while (seen < value && !maximum.compare_exchange_strong(seen, value, std::memory_order_release,
+                                                          std::memory_order_relaxed)) {
   }
 }
 
@@ -93,24 +96,26 @@ class Signaling {
   // A lane more. Lanes are never removed: a thread that leaves hands its lane to the next one.
   void add_lane() { lanes_.fetch_add(1, std::memory_order_relaxed); }
 
-  // For a lane without credits: takes at least one, or returns false: the queue is full. Then poll,
-  // and ask again.
+  // For a lane without credits: takes at least one, or returns false: the queue is full (or other
+  // lanes have taken credits kAcquireAttempts times meanwhile). Then poll, and ask again.
   bool acquire(Lane& lane) {
     const uint64_t size = interval();
     const uint64_t loose = uncovered(lane);  // not 0 after a give_back()
     const uint64_t wanted = size > loose ? size - loose : 1;
     uint64_t granted = granted_.load(std::memory_order_relaxed);
-    uint64_t taken;
-    do {
+    for (int attempt = 0; attempt < kAcquireAttempts; ++attempt) {
       // Acquire: the slots were seen free by the thread that polled. An old value is only too
       // small.
       const uint64_t limit = retired_.load(std::memory_order_acquire) + depth_;
       if (granted >= limit) return false;
-      taken = std::min(wanted, limit - granted);
-    } while (!granted_.compare_exchange_weak(granted, granted + taken, std::memory_order_relaxed,
-                                             std::memory_order_relaxed));
-    lane.credits = taken;
-    return true;
+      const uint64_t taken = std::min(wanted, limit - granted);
+      if (granted_.compare_exchange_strong(granted, granted + taken, std::memory_order_relaxed,
+                                           std::memory_order_relaxed)) {
+        lane.credits = taken;
+        return true;
+      }
+    }
+    return false;
   }
 
   // Whether the operation that this lane posts next has to be signaled (3).

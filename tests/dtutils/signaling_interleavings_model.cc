@@ -99,7 +99,7 @@ class ModelAtomic {
     });
   }
   T fetch_sub(T by, std::memory_order order) { return fetch_add(T{} - by, order); }
-  bool compare_exchange_weak(T& expected, T desired, std::memory_order, std::memory_order) {
+  bool compare_exchange_strong(T& expected, T desired, std::memory_order, std::memory_order) {
     const bool blindly = step.exchange_blindly;
     const T old = access([&](uint8_t& value) {
       const uint8_t seen = value;
