@@ -50,8 +50,8 @@ struct CompletionAccount {
   std::atomic<uint32_t> references{1};
   std::atomic<bool> dead{false};  // the queue pair is gone: drop its completions
 
-  void release() {
-    if (references.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+  void release(uint32_t count = 1) {
+    if (references.fetch_sub(count, std::memory_order_acq_rel) == count) delete this;
   }
 };
 

@@ -145,10 +145,11 @@ ShmQueuePair::~ShmQueuePair() {
   remains.receives = std::move(receives_);
   device_->bury(std::move(remains));
   // The completions that were reserved for operations that still wait will never be pushed.
+  uint32_t references = 1;
   for (const Waiting& waiting : waiting_) {
-    if ((waiting.request.flags & kSignaled) != 0) account_->release();
+    if ((waiting.request.flags & kSignaled) != 0) ++references;
   }
-  account_->release();
+  account_->release(references);
   receive_account_->release();
 }
 

@@ -1,5 +1,6 @@
-// Counts calls of operator new, for tests of paths that must not allocate. Include it in exactly
-// one source file of a program: it replaces the global operators.
+// Counts allocations, for tests of paths that must not allocate. Include it in exactly one source
+// file of a program: it replaces the global operators new and delete. Where a sanitizer has replaced
+// them already, it asks the sanitizer.
 #ifndef CARIAMA_TESTS_DTUTILS_ALLOCATORS_COUNT_ALLOCATIONS_H_
 #define CARIAMA_TESTS_DTUTILS_ALLOCATORS_COUNT_ALLOCATIONS_H_
 
@@ -11,6 +12,21 @@
 namespace cariama::testing {
 inline std::atomic<size_t> allocations{0};
 }  // namespace cariama::testing
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+
+// As sanitizer/allocator_interface.h has it, which g++ does not bring.
+extern "C" int __sanitizer_install_malloc_and_free_hooks(void (*malloc_hook)(const volatile void*,
+                                                                             size_t),
+                                                         void (*free_hook)(const volatile void*));
+
+namespace cariama::testing {
+inline const int kSanitizerCounts = __sanitizer_install_malloc_and_free_hooks(
+    [](const volatile void*, size_t) { allocations.fetch_add(1, std::memory_order_relaxed); },
+    [](const volatile void*) {});
+}  // namespace cariama::testing
+
+#else
 
 // Not inlined: seeing malloc and operator delete together, gcc suspects a mismatch.
 [[gnu::noinline]] void* operator new(size_t bytes) {
@@ -34,5 +50,7 @@ inline std::atomic<size_t> allocations{0};
 [[gnu::noinline]] void operator delete(void* memory, size_t, std::align_val_t) noexcept {
   std::free(memory);
 }
+
+#endif  // sanitizers
 
 #endif  // CARIAMA_TESTS_DTUTILS_ALLOCATORS_COUNT_ALLOCATIONS_H_
