@@ -1,6 +1,6 @@
 // Counts allocations, for tests of paths that must not allocate. Include it in exactly one source
-// file of a program: it replaces the global operators new and delete. Where a sanitizer has replaced
-// them already, it asks the sanitizer.
+// file of a program: it replaces the global operators new and delete. Where a sanitizer has
+// replaced them already, it asks the sanitizer.
 #ifndef CARIAMA_TESTS_DTUTILS_ALLOCATORS_COUNT_ALLOCATIONS_H_
 #define CARIAMA_TESTS_DTUTILS_ALLOCATORS_COUNT_ALLOCATIONS_H_
 

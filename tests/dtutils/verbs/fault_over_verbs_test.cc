@@ -1,5 +1,5 @@
-// What the fault decorator relies on at a real device: an operation that it makes fail takes both ends
-// down, and both can be repaired.
+// What the fault decorator relies on at a real device: an operation that it makes fail takes both
+// ends down, and both can be repaired.
 #include <gtest/gtest.h>
 
 #include "dtutils/fault/fault_device.h"
