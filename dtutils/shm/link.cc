@@ -293,8 +293,8 @@ void Link::retire(uint64_t key) {
   for (Mapping& mapping : mappings_) {
     const auto first = reinterpret_cast<uintptr_t>(mapping.address);
     if (start < first || start >= first + mapping.length) continue;
-    mmap(mapping.address, mapping.length, PROT_READ | PROT_WRITE,
-         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    static_cast<void>(mmap(mapping.address, mapping.length, PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0));
     break;
   }
 }
