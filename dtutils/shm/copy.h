@@ -80,8 +80,8 @@ inline void copy_ends(std::byte* to, const std::byte* from, size_t bytes) {
 inline constexpr size_t kMaxBlockwise = 1024;
 inline void copy_block(std::byte* to, const std::byte* from) {
 #if defined(__x86_64__)
-  // Vectors by name: of a memcpy of 64 bytes g++ makes string instructions where it does not expect to
-  // come often, five times slower.
+  // Vectors by name: of a memcpy of 64 bytes g++ makes string instructions where it does not expect
+  // to come often, five times slower.
   const auto* in = reinterpret_cast<const __m128i*>(from);
   auto* out = reinterpret_cast<__m128i*>(to);
   const __m128i a = _mm_loadu_si128(in);
