@@ -253,8 +253,8 @@ TEST_P(TwoProcessContract, DeathInTheMiddleOfATransferEndsItWithAnError) {
         } while (first.status == CompletionStatus::kSuccess &&
                  std::chrono::steady_clock::now() < deadline);
         const absl::Status why = to_status(first, victim->peer());
-        // The kernel may end the victim's registrations before its queue pairs: a WRITE that soft-RoCE
-        // takes in between is told that it has no access.
+        // The kernel may end the victim's registrations before its queue pairs: a WRITE that
+        // soft-RoCE takes in between is told that it has no access.
         if (GetParam().base != Transport::kVerbs ||
             first.status != CompletionStatus::kRemoteAccess) {
           EXPECT_EQ(why.code(), absl::StatusCode::kUnavailable) << why;
