@@ -163,6 +163,7 @@ std::optional<Move> BasicBoard<kWords>::parse(std::string_view text) const {
   return parse_cell(text, cols_, rows_);
 }
 
+template class BasicBoard<1>;
 template class BasicBoard<2>;
 template class BasicBoard<4>;
 template class BasicBoard<10>;

@@ -170,6 +170,7 @@ class BasicBoard {
 
 using Board = BasicBoard<10>;
 
+extern template class BasicBoard<1>;
 extern template class BasicBoard<2>;
 extern template class BasicBoard<4>;
 extern template class BasicBoard<10>;

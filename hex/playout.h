@@ -100,7 +100,7 @@ class UniformPlayouts {
         const int word = bit >> 6;
         const int shift = bit & 63;
         uint64_t bits = set.words[word] >> shift;
-        if (shift + cols > 64) bits |= set.words[word + 1] << (64 - shift);
+        if (word + 1 < kWords && shift + cols > 64) bits |= set.words[word + 1] << (64 - shift);
         out[row] = static_cast<uint32_t>(bits & ((uint64_t{1} << cols) - 1));
       }
     }

@@ -1,0 +1,131 @@
+#include "hex/gtp_stream.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "dtutils/error.h"
+
+namespace cariama::hex {
+namespace {
+
+// Lines waiting to be executed. A controller that sends more than this without waiting for answers is
+// not read any further until some are done.
+constexpr size_t kMaxWaiting = 4096;
+
+struct Queue {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<std::pair<uint64_t, std::string>> lines;
+  bool ended = false;   // of input
+  bool closed = false;  // nobody executes any more
+  GtpInterrupts interrupts;
+};
+
+bool is_interrupt(const std::string& line) {
+  const size_t start = line.find_first_not_of(" \t");
+  return start != std::string::npos && line.compare(start, 11, "# interrupt") == 0;
+}
+
+// Runs in its own thread.
+void read_lines(Queue* queue, int in, int wake) {
+  LineReader reader(in, wake);
+  uint64_t number = 0;
+  while (std::optional<std::string> line = reader.next()) {
+    const bool interrupt = is_interrupt(*line);
+    queue->interrupts.received(++number, interrupt);
+    std::unique_lock lock(queue->mutex);
+    queue->changed.wait(lock, [&] { return queue->lines.size() < kMaxWaiting || queue->closed; });
+    if (queue->closed) return;
+    queue->lines.emplace_back(number, *std::move(line));
+    queue->changed.notify_all();
+  }
+  queue->interrupts.ended();
+  const std::lock_guard lock(queue->mutex);
+  queue->ended = true;
+  queue->changed.notify_all();
+}
+
+bool write_all(int fd, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = write(fd, text.data(), text.size());
+    if (written < 0) {
+      if (errno == EINTR) continue;
+      return false;
+    }
+    text.remove_prefix(static_cast<size_t>(written));
+  }
+  return true;
+}
+
+}  // namespace
+
+std::optional<std::string> LineReader::next() {
+  for (;;) {
+    const size_t end = buffer_.find('\n', used_);
+    if (end != std::string::npos) {
+      std::string line = buffer_.substr(0, end);
+      buffer_.erase(0, end + 1);
+      used_ = 0;
+      if (line.size() > kMaxLine) line.resize(kMaxLine);
+      return line;
+    }
+    if (ended_) {
+      if (buffer_.empty()) return std::nullopt;
+      return std::exchange(buffer_, {});
+    }
+    // What is beyond the limit is dropped as it comes.
+    if (buffer_.size() > kMaxLine) buffer_.resize(kMaxLine);
+    used_ = buffer_.size();
+    pollfd fds[2] = {{fd_, POLLIN, 0}, {wake_, POLLIN, 0}};  // a negative one is ignored
+    if (poll(fds, 2, -1) < 0 && errno == EINTR) continue;
+    if (fds[1].revents != 0) return std::nullopt;
+    char bytes[4096];
+    const ssize_t count = read(fd_, bytes, sizeof(bytes));
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) {
+      ended_ = true;
+    } else {
+      buffer_.append(bytes, static_cast<size_t>(count));
+    }
+  }
+}
+
+absl::Status run_gtp(Engine& engine, int in, int out, const GtpOptions& options) {
+  const int wake = eventfd(0, EFD_CLOEXEC);
+  if (wake < 0) return make_errno_error(errno, ErrorScope::kProcess, "no event descriptor");
+  Queue queue;
+  std::thread reader(read_lines, &queue, in, wake);
+  bool reachable = true;
+  const auto output = [&](std::string_view text) { reachable = reachable && write_all(out, text); };
+  GtpSession session(engine, output, options, &queue.interrupts);
+  for (;;) {
+    std::unique_lock lock(queue.mutex);
+    queue.changed.wait(lock, [&] { return !queue.lines.empty() || queue.ended; });
+    if (queue.lines.empty()) break;
+    const auto [number, line] = std::move(queue.lines.front());
+    queue.lines.pop_front();
+    queue.changed.notify_all();
+    lock.unlock();
+    queue.interrupts.executing(number);
+    if (!session.execute(line) || !reachable) break;
+  }
+  {
+    const std::lock_guard lock(queue.mutex);
+    queue.closed = true;
+    queue.changed.notify_all();
+  }
+  eventfd_write(wake, 1);
+  reader.join();
+  close(wake);
+  return absl::OkStatus();
+}
+
+}  // namespace cariama::hex

@@ -1,0 +1,107 @@
+#include "hex/gtp_text.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_format.h"
+
+namespace cariama::hex {
+namespace {
+
+// A move that swaps has no cell to draw on.
+bool is_cell(const MoveReport& move) { return move.move != kSwapPieces; }
+
+double unit(double value) { return std::clamp(value, 0.0, 1.0); }
+
+}  // namespace
+
+std::vector<std::string> gtp_words(std::string_view line) {
+  std::vector<std::string> words;
+  std::string word;
+  for (const char c : line) {
+    if (c == '#') break;
+    if (c == ' ' || c == '\t') {
+      if (!word.empty()) words.push_back(std::move(word));
+      word.clear();
+    } else if (static_cast<unsigned char>(c) > ' ' && c != '\x7f') {
+      word += c;
+    }
+  }
+  if (!word.empty()) words.push_back(std::move(word));
+  return words;
+}
+
+bool is_gtp_id(std::string_view word) {
+  return !word.empty() && word.size() <= 10 &&
+         std::all_of(word.begin(), word.end(), [](char c) { return c >= '0' && c <= '9'; });
+}
+
+std::optional<Color> parse_gtp_color(std::string_view word) {
+  std::string lower(word);
+  for (char& c : lower) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
+  if (lower == "b" || lower == "black") return Color::kBlack;
+  if (lower == "w" || lower == "white") return Color::kWhite;
+  return std::nullopt;
+}
+
+std::string gtp_answer(bool success, std::string_view id, std::string_view text) {
+  std::string out(success ? "=" : "?");
+  out += id;
+  if (!text.empty() && text.front() != '\n') out += ' ';
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c == '\n') {
+      if (out.back() == '\n') out += ' ';
+      out += c;
+    } else {
+      out += static_cast<unsigned char>(c) < ' ' && c != '\t' && c != '\x1b' ? '?' : c;
+    }
+  }
+  while (out.back() == '\n') out.pop_back();
+  return out + "\n\n";
+}
+
+std::string gtp_info(const Board& board, const SearchReport& report, GtpInfo form) {
+  std::string out;
+  int order = 0;
+  for (const MoveReport& move : report.moves) {
+    if (!out.empty()) out += ' ';
+    out += absl::StrFormat("info move %s visits %d ", board.name(move.move), move.visits);
+    if (form == GtpInfo::kLeela) {
+      out += absl::StrFormat("winrate %.0f prior %.0f", 1e4 * unit(move.win_rate),
+                             1e4 * unit(move.prior));
+    } else {
+      out += absl::StrFormat("winrate %.6f prior %.6f", unit(move.win_rate), unit(move.prior));
+    }
+    out += absl::StrFormat(" order %d pv", order++);
+    if (move.line.empty()) out += " " + board.name(move.move);
+    for (const Move next : move.line) out += " " + board.name(next);
+  }
+  return out;
+}
+
+std::string gtp_graphics(const Board& board, const SearchReport& report) {
+  std::string line = "VAR";
+  std::string influence = "INFLUENCE";
+  std::string label = "LABEL";
+  if (!report.moves.empty()) {
+    Color color = report.color;
+    for (const Move move : report.moves[0].line) {
+      if (move == kSwapPieces) break;
+      line += std::string(color == Color::kBlack ? " B " : " W ") + board.name(move);
+      color = opponent(color);
+    }
+  }
+  for (const MoveReport& move : report.moves) {
+    if (!is_cell(move)) continue;
+    const std::string name = board.name(move.move);
+    const std::string value = !move.proven_win   ? absl::StrFormat("%.2f", unit(move.win_rate))
+                              : *move.proven_win ? "W"
+                                                 : "L";
+    influence += " " + name + " " + value;
+    label += absl::StrFormat(" %s %d", name, move.visits);
+  }
+  return "gogui-gfx:\nuct\n" + line + "\n" + influence + "\n" + label +
+         absl::StrFormat("\nTEXT %d iterations, %.1f s\n\n", report.iterations, report.seconds);
+}
+
+}  // namespace cariama::hex

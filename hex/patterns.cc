@@ -1,0 +1,332 @@
+#include "hex/patterns.h"
+
+#include <array>
+
+namespace cariama::hex {
+namespace {
+
+// A neighbourhood as a number: two bits for each place of Geometry::ring, 0 empty, 1 black, 2 white;
+// an edge is a stone of its owner.
+constexpr unsigned stone_code(Color color) { return color == Color::kBlack ? 1 : 2; }
+
+// Whether a cell with these neighbours is dead: neighbours beside each other in the ring touch, so
+// its colour matters only if both colours can have two or more separate runs in the ring.
+std::array<bool, 4096> make_dead() {
+  std::array<bool, 4096> dead{};
+  const auto runs_of_black = [](unsigned code) {
+    int runs = 0;
+    for (unsigned i = 0; i < 6; ++i) {
+      runs += (code >> (2 * i) & 3) == 1 && (code >> (2 * ((i + 1) % 6)) & 3) != 1;
+    }
+    return runs;
+  };
+  for (unsigned code = 0; code < dead.size(); ++code) {
+    bool is_dead = (code & code >> 1 & 0x555) == 0;  // 3 is no colour
+    for (unsigned fill = 0; fill < 64 && is_dead; ++fill) {
+      unsigned full = code;
+      for (unsigned i = 0; i < 6; ++i) {
+        if ((code >> (2 * i) & 3) == 0) full |= ((fill >> i & 1) + 1) << (2 * i);
+      }
+      is_dead = runs_of_black(full) <= 1;
+    }
+    dead[code] = is_dead;
+  }
+  return dead;
+}
+const std::array<bool, 4096>& dead_codes() {
+  static const std::array<bool, 4096> table = make_dead();
+  return table;
+}
+
+// The stones of a position as an array, which neighbourhoods are read from.
+class Cells {
+ public:
+  template <int kWords>
+  explicit Cells(const BasicBoard<kWords>& board) : shape_(board.geometry()) {
+    stones_.fill(0);
+    board.stones(Color::kBlack).for_each([&](int cell) { stones_[cell] = 1; });
+    board.stones(Color::kWhite).for_each([&](int cell) { stones_[cell] = 2; });
+  }
+  [[nodiscard]] bool is_empty(unsigned cell) const {
+    return cell < kMaxCells && stones_[cell] == 0;
+  }
+  [[nodiscard]] unsigned ring(int cell, int i) const { return shape_.ring[cell][i]; }
+  void set(int cell, Color color) { stones_[cell] = static_cast<uint8_t>(stone_code(color)); }
+  [[nodiscard]] unsigned code(int cell) const {
+    unsigned code = 0;
+    for (int i = 0; i < 6; ++i) {
+      const unsigned other = shape_.ring[cell][i];
+      const unsigned stone = other < kMaxCells               ? stones_[other]
+                             : other == Geometry::kBlackEdge ? 1
+                                                             : 2;
+      code |= stone << (2 * i);
+    }
+    return code;
+  }
+
+ private:
+  const Geometry& shape_;
+  std::array<uint8_t, kMaxCells> stones_;
+};
+
+constexpr unsigned with(unsigned code, int place, Color color) {
+  return code | stone_code(color) << (2 * place);
+}
+
+// The connected groups of a side. Number 0 is its first edge with all that touches it, number 1 the
+// other edge.
+template <int kWords>
+class Groups {
+ public:
+  using Set = Bits<kWords>;
+
+  Groups(const BasicBoard<kWords>& board, Color color) : board_(board), empty_(board.empty()) {
+    const Geometry& shape = board.geometry();
+    const bool black = color == Color::kBlack;
+    const Set own = board.stones(color);
+    const Set first(black ? shape.first_row : shape.first_column);
+    const Set last(black ? shape.last_row : shape.last_column);
+    Set rest = own;
+    const auto add = [&](const Set& stones, const Set& edge) {
+      rest = rest.without(stones);
+      stones_.push_back(stones);
+      liberties_.push_back((board.neighbours(stones) | edge) & empty_);
+    };
+    add(board.flood(first, own), first);
+    solid_ = stones_[0].intersects(last);
+    add(board.flood(last, own), last);
+    while (rest.any()) add(board.flood(Set::single(rest.first()), own), Set());
+  }
+
+  [[nodiscard]] Connection<kWords> connect() const { return connect(-1); }
+
+  // As if the side had also a stone on the empty cell `extra` (-1: none).
+  [[nodiscard]] Connection<kWords> connect(int extra) const {
+    if (solid_) return {true, {}};
+    const int n = static_cast<int>(stones_.size());
+    // Groups that touch the extra stone are one group, number `merged`.
+    std::vector<Set> liberties = liberties_;
+    std::vector<char> gone(static_cast<size_t>(n), 0);
+    if (extra >= 0) {
+      int merged = -1;
+      const Set stone = Set::single(extra);
+      for (int i = 0; i < n; ++i) {
+        if (!liberties_[i].test(extra)) continue;
+        if (merged < 0) {
+          merged = i;
+        } else {
+          if (merged == 0 && i == 1) return {true, {}};
+          liberties[merged] |= liberties[i];
+          gone[i] = 1;
+        }
+      }
+      const Set around = board_.neighbours(stone) & empty_;
+      if (merged < 0) {
+        liberties.push_back(around);
+        gone.push_back(0);
+      } else {
+        liberties[merged] |= around;
+      }
+      for (Set& set : liberties) set = set.without(stone);
+      // The second edge must keep its number: let it stand for the group it was merged into.
+      return search(liberties, gone, gone[1] != 0 ? merged : 1);
+    }
+    return search(liberties, gone, 1);
+  }
+
+  [[nodiscard]] const Set& empty() const { return empty_; }
+
+ private:
+  // Breadth first from group 0. A group is reached with the bridges of its path, which do not share
+  // cells: each of them holds whatever the opponent does.
+  static Connection<kWords> search(const std::vector<Set>& liberties, std::vector<char>& gone,
+                                   int goal) {
+    const int n = static_cast<int>(liberties.size());
+    std::vector<Set> carriers(static_cast<size_t>(n));
+    std::vector<int> queue = {0};
+    gone[0] = 1;
+    for (size_t at = 0; at < queue.size(); ++at) {
+      const int from = queue[at];
+      const Set usable = liberties[from].without(carriers[from]);
+      for (int to = 1; to < n; ++to) {
+        if (gone[to] != 0) continue;
+        Set common = usable & liberties[to];
+        if (!common.any()) continue;
+        const int first = common.first();
+        common.reset(first);
+        if (!common.any()) continue;
+        carriers[to] = carriers[from];
+        carriers[to].set(first);
+        carriers[to].set(common.first());
+        if (to == goal) return {true, carriers[to]};
+        gone[to] = 1;
+        queue.push_back(to);
+      }
+    }
+    return {};
+  }
+
+  const BasicBoard<kWords>& board_;
+  Set empty_;
+  std::vector<Set> stones_;
+  std::vector<Set> liberties_;  // empty cells that touch the group
+  bool solid_ = false;
+};
+
+}  // namespace
+
+template <int kWords>
+FillIn<kWords> fill_in(const BasicBoard<kWords>& board) {
+  const std::array<bool, 4096>& dead = dead_codes();
+  FillIn<kWords> fill;
+  Cells cells(board);
+  Bits<kWords> open = board.empty();
+  bool changed = true;
+  while (changed) {
+    changed = false;
+    const Bits<kWords> round = open;
+    round.for_each([&](int cell) {
+      if (!open.test(cell)) return;
+      const unsigned code = cells.code(cell);
+      if (dead[code]) {
+        fill.dead.set(cell);
+        cells.set(cell, Color::kBlack);
+        open.reset(cell);
+        changed = true;
+        return;
+      }
+      for (int i = 0; i < 6; ++i) {
+        const unsigned other = cells.ring(cell, i);
+        if (!cells.is_empty(other)) continue;
+        const unsigned other_code = cells.code(static_cast<int>(other));
+        for (const Color color : {Color::kBlack, Color::kWhite}) {
+          if (!dead[with(code, i, color)] || !dead[with(other_code, (i + 3) % 6, color)]) continue;
+          for (const int captured : {cell, static_cast<int>(other)}) {
+            fill.captured[static_cast<int>(color)].set(captured);
+            cells.set(captured, color);
+            open.reset(captured);
+          }
+          changed = true;
+          return;
+        }
+      }
+    });
+  }
+  return fill;
+}
+
+template <int kWords>
+BasicBoard<kWords> filled(const BasicBoard<kWords>& board, const FillIn<kWords>& fill) {
+  BasicBoard<kWords> result = board;
+  result.set_position(board.stones(Color::kBlack) | fill.dead | fill.captured[0],
+                      board.stones(Color::kWhite) | fill.captured[1], board.to_move());
+  return result;
+}
+
+// That a killed move x is no better than the killing one y: the side plays y instead, and goes on as if
+// it had x and y were empty. If the opponent takes x, then in that imagined game he took y and x is
+// dead: the real position is no worse.
+template <int kWords>
+Bits<kWords> dominated(const BasicBoard<kWords>& board, Color color, Bits<kWords>* answers) {
+  const std::array<bool, 4096>& dead = dead_codes();
+  const Cells cells(board);
+  const Color other_color = opponent(color);
+  Bits<kWords> pruned;
+  board.empty().for_each([&](int cell) {
+    const unsigned code = cells.code(cell);
+    for (int i = 0; i < 6; ++i) {
+      const unsigned killer = cells.ring(cell, i);
+      // A killer that stays now may be left out later, for another one that stays: chains end.
+      if (!cells.is_empty(killer) || pruned.test(static_cast<int>(killer))) continue;
+      if (!dead[with(code, i, other_color)]) continue;
+      pruned.set(cell);
+      if (answers != nullptr) answers->set(static_cast<int>(killer));
+      return;
+    }
+  });
+  return pruned;
+}
+
+template <int kWords>
+std::vector<Bridge> bridges(const BasicBoard<kWords>& board, Color color) {
+  std::vector<Bridge> found;
+  const Cells cells(board);
+  const Geometry& shape = board.geometry();
+  const uint16_t edge = color == Color::kBlack ? Geometry::kBlackEdge : Geometry::kWhiteEdge;
+  const Bits<kWords>& own = board.stones(color);
+  own.for_each([&](int stone) {
+    for (int i = 0; i < 6; ++i) {
+      const unsigned a = shape.ring[stone][i];
+      const unsigned b = shape.ring[stone][(i + 1) % 6];
+      if (!cells.is_empty(a) || !cells.is_empty(b)) continue;
+      // The cell across: beside b as seen from a.
+      const unsigned across = shape.ring[a][(i + 1) % 6];
+      const Move carrier[2] = {static_cast<Move>(a), static_cast<Move>(b)};
+      if (across == edge) {
+        found.push_back({static_cast<Move>(stone), kNoMove, {carrier[0], carrier[1]}});
+      } else if (across<kMaxCells&& static_cast<int>(across)> stone &&
+                 own.test(static_cast<int>(across))) {
+        found.push_back(
+            {static_cast<Move>(stone), static_cast<Move>(across), {carrier[0], carrier[1]}});
+      }
+    }
+  });
+  return found;
+}
+
+template <int kWords>
+Connection<kWords> connection(const BasicBoard<kWords>& board, Color color) {
+  return Groups<kWords>(board, color).connect();
+}
+
+template <int kWords>
+WinningMove<kWords> winning_move(const BasicBoard<kWords>& board, Color color) {
+  const Groups<kWords> groups(board, color);
+  WinningMove<kWords> found;
+  int size = kMaxCells + 1;  // of the smallest carrier
+  groups.empty().for_each([&](int cell) {
+    const Connection<kWords> connection = groups.connect(cell);
+    if (!connection.connected || connection.carrier.count() + 1 >= size) return;
+    size = connection.carrier.count() + 1;
+    found.move = static_cast<Move>(cell);
+    found.carrier = connection.carrier;
+    found.carrier.set(cell);
+  });
+  return found;
+}
+
+template <int kWords>
+MustPlay<kWords> must_play(const BasicBoard<kWords>& board, Color color) {
+  const Groups<kWords> groups(board, opponent(color));
+  MustPlay<kWords> must;
+  must.cells = groups.empty();
+  const Connection<kWords> already = groups.connect();
+  if (already.connected) return {true, {}, already.carrier};
+  groups.empty().for_each([&](int cell) {
+    const Connection<kWords> threat = groups.connect(cell);
+    if (!threat.connected) return;
+    Bits<kWords> carrier = threat.carrier;
+    carrier.set(cell);
+    if (carrier.contains(must.cells)) return;  // says nothing new
+    must.cells &= carrier;
+    must.carrier |= carrier;
+  });
+  must.lost = !must.cells.any();
+  return must;
+}
+
+#define CARIAMA_INSTANTIATE(n)                                           \
+  template FillIn<n> fill_in(const BasicBoard<n>&);                      \
+  template BasicBoard<n> filled(const BasicBoard<n>&, const FillIn<n>&); \
+  template Bits<n> dominated(const BasicBoard<n>&, Color, Bits<n>*);     \
+  template std::vector<Bridge> bridges(const BasicBoard<n>&, Color);     \
+  template Connection<n> connection(const BasicBoard<n>&, Color);        \
+  template WinningMove<n> winning_move(const BasicBoard<n>&, Color);     \
+  template MustPlay<n> must_play(const BasicBoard<n>&, Color);
+CARIAMA_INSTANTIATE(1)
+CARIAMA_INSTANTIATE(2)
+CARIAMA_INSTANTIATE(4)
+CARIAMA_INSTANTIATE(10)
+#undef CARIAMA_INSTANTIATE
+
+}  // namespace cariama::hex

@@ -1,0 +1,213 @@
+#include "hex/patterns.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "hex/random.h"
+#include "tests/hex/testing/reference.h"
+
+namespace cariama::hex {
+namespace {
+
+Move at(const Board& board, std::string_view text) { return board.parse(text).value(); }
+
+Board make(int cols, int rows, std::initializer_list<std::string_view> black,
+           std::initializer_list<std::string_view> white) {
+  Board board(cols, rows);
+  Board::Set sets[2];
+  for (const auto cell : black) sets[0].set(at(board, cell));
+  for (const auto cell : white) sets[1].set(at(board, cell));
+  board.set_position(sets[0], sets[1], Color::kBlack);
+  return board;
+}
+
+// Exhaustive: who wins with perfect play.
+class Oracle {
+ public:
+  Color winner(const Board& board) {
+    if (board.winner()) return *board.winner();
+    const auto known = known_.find(board.key());
+    if (known != known_.end()) return known->second;
+    Color result = opponent(board.to_move());
+    board.empty().for_each([&](int cell) {
+      if (result == board.to_move()) return;
+      Board next = board;
+      next.play(static_cast<Move>(cell));
+      result = winner(next);
+    });
+    return known_[board.key()] = result;
+  }
+  bool wins(const Board& board, Move move) {
+    Board next = board;
+    next.play(move);
+    return winner(next) == board.to_move();
+  }
+
+ private:
+  std::map<uint64_t, Color> known_;
+};
+
+Board random_board(Random& random, int max_open) {
+  const int cols = 3 + static_cast<int>(random.below(3));
+  const int rows = 3 + static_cast<int>(random.below(2));
+  Board board(cols, rows);
+  while ((board.empty().count() > max_open || random.below(4) != 0) && board.empty().any()) {
+    const Move move = static_cast<Move>(random.below(static_cast<uint32_t>(board.cells())));
+    if (!board.is_legal(move)) continue;
+    Board next = board;
+    next.play(random.below(2) == 0 ? Color::kBlack : Color::kWhite, move);
+    if (next.winner()) break;
+    board = next;
+  }
+  board.set_to_move(random.below(2) == 0 ? Color::kBlack : Color::kWhite);
+  return board;
+}
+
+constexpr int kPositions = testing::kBoards / 50;
+constexpr int kOpen = 9;
+
+TEST(FillIn, FindsACellBetweenFourStonesOfOneSideDead) {
+  // Around c3: four black stones in a row.
+  const Board board = make(5, 5, {"d3", "c4", "b4", "b3"}, {});
+  EXPECT_TRUE(fill_in(board).dead.test(at(board, "c3")));
+  EXPECT_FALSE(fill_in(make(5, 5, {"d3", "c4", "b4"}, {})).dead.test(at(board, "c3")));
+}
+
+TEST(FillIn, GivesABridgeToTheEdgeOnTheSecondRowToItsOwner) {
+  // Black on the second last row owns both cells below.
+  const Board board = make(5, 5, {"c4"}, {});
+  const FillIn<10> fill = fill_in(board);
+  EXPECT_TRUE(fill.captured[0].test(at(board, "b5")));
+  EXPECT_TRUE(fill.captured[0].test(at(board, "c5")));
+  EXPECT_FALSE(fill.captured[1].any());
+  EXPECT_FALSE(fill_in(Board(5, 5)).all().any()) << "nothing is decided on an empty board";
+}
+
+TEST(FillIn, NeverChangesTheWinner) {
+  Random random(1);
+  Oracle oracle;
+  int filled_in = 0;
+  for (int i = 0; i < kPositions; ++i) {
+    const Board board = random_board(random, kOpen);
+    const FillIn<10> fill = fill_in(board);
+    filled_in += fill.all().any();
+    ASSERT_TRUE(board.empty().contains(fill.all()));
+    ASSERT_FALSE(fill.captured[0].intersects(fill.captured[1]));
+    ASSERT_FALSE(fill.dead.intersects(fill.captured[0] | fill.captured[1]));
+    ASSERT_EQ(oracle.winner(filled(board, fill)), oracle.winner(board))
+        << testing::picture(board).cells << " " << board.cols();
+    // Dead cells may have either colour.
+    FillIn<10> white_dead = fill;
+    white_dead.dead = {};
+    white_dead.captured[1] |= fill.dead;
+    ASSERT_EQ(oracle.winner(filled(board, white_dead)), oracle.winner(board))
+        << testing::picture(board).cells << " " << board.cols();
+  }
+  EXPECT_GT(filled_in, kPositions / 4);
+}
+
+TEST(Dominated, LeavesAWinningMoveIfThereIsOne) {
+  Random random(2);
+  Oracle oracle;
+  int pruned = 0;
+  for (int i = 0; i < kPositions; ++i) {
+    const Board open_board = random_board(random, kOpen);
+    const Board board = filled(open_board, fill_in(open_board));
+    if (board.winner() || oracle.winner(board) != board.to_move()) continue;
+    Bits<10> answers;
+    const Bits<10> weak = dominated(board, board.to_move(), &answers);
+    pruned += weak.count();
+    bool found = false;
+    board.empty().without(weak).for_each(
+        [&](int cell) { found = found || oracle.wins(board, static_cast<Move>(cell)); });
+    ASSERT_TRUE(found) << testing::picture(board).cells << " " << board.cols();
+    ASSERT_TRUE(board.empty().contains(answers));
+    ASSERT_EQ(weak.any(), answers.any());
+  }
+  EXPECT_GT(pruned, kPositions / 20);
+}
+
+TEST(Bridges, AreListedOnceWithTheirCells) {
+  const Board board = make(7, 7, {"d3", "c5"}, {});
+  const std::vector<Bridge> found = bridges(board, Color::kBlack);
+  // d3 and c5 by c4 and d4. (Neither is on the second row.)
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found[0].from, at(board, "d3"));
+  EXPECT_EQ(found[0].to, at(board, "c5"));
+  EXPECT_NE(found[0].carrier[0], found[0].carrier[1]);
+  for (const Move cell : found[0].carrier) {
+    EXPECT_TRUE(cell == at(board, "c4") || cell == at(board, "d4"));
+  }
+  EXPECT_TRUE(bridges(board, Color::kWhite).empty());
+  EXPECT_TRUE(bridges(make(7, 7, {"d3", "c5"}, {"c4"}), Color::kBlack).empty());
+
+  const std::vector<Bridge> edge = bridges(make(7, 7, {}, {"b4"}), Color::kWhite);
+  ASSERT_EQ(edge.size(), 1U);
+  EXPECT_EQ(edge[0].to, kNoMove);
+  EXPECT_TRUE(bridges(make(7, 7, {"b4"}, {}), Color::kBlack).empty()) << "not its edge";
+}
+
+TEST(Connection, FollowsChainsOfBridges) {
+  // Top edge - d2 - c4 - b6 - bottom edge, by bridges all the way.
+  const Board chain = make(7, 7, {"d2", "c4", "b6"}, {});
+  const Connection<10> connected = connection(chain, Color::kBlack);
+  EXPECT_TRUE(connected.connected);
+  EXPECT_EQ(connected.carrier.count(), 8);
+  EXPECT_FALSE(connection(chain, Color::kWhite).connected);
+  EXPECT_TRUE(must_play(chain, Color::kWhite).lost);
+
+  const Board broken = make(7, 7, {"d2", "c4", "b6"}, {"c3"});
+  EXPECT_FALSE(connection(broken, Color::kBlack).connected);
+  EXPECT_EQ(winning_move(broken, Color::kBlack).move, at(broken, "d3"));
+}
+
+TEST(Connection, DoesNotUseACellTwice) {
+  // Both bridges of b2 on a 3x3 board share no cells; with a1 and b1 taken only one is left.
+  EXPECT_TRUE(connection(make(3, 3, {"b2"}, {}), Color::kBlack).connected);
+  EXPECT_FALSE(connection(make(3, 3, {"b2"}, {"b1"}), Color::kBlack).connected);
+}
+
+// All of it judged by exhaustive search: what connects really wins, and moves outside of the must-play
+// region really lose.
+TEST(MustPlay, IsSoundOnRandomPositions) {
+  Random random(5);
+  Oracle oracle;
+  int connections = 0;
+  int winning = 0;
+  int narrowed = 0;
+  int lost = 0;
+  for (int i = 0; i < kPositions; ++i) {
+    Board board = random_board(random, kOpen);
+    const Color own = board.to_move();
+    if (connection(board, opponent(own)).connected) {
+      ++connections;
+      ASSERT_EQ(oracle.winner(board), opponent(own)) << testing::picture(board).cells;
+    }
+    if (const auto win = winning_move(board, own); win.move != kNoMove) {
+      ++winning;
+      ASSERT_TRUE(oracle.wins(board, win.move)) << testing::picture(board).cells;
+      // Also if everything outside of the carrier is the opponent's.
+      Board::Set sets[2] = {board.stones(Color::kBlack), board.stones(Color::kWhite)};
+      sets[static_cast<int>(opponent(own))] |= board.empty().without(win.carrier);
+      Board worst = board;
+      worst.set_position(sets[0], sets[1], own);
+      ASSERT_EQ(oracle.winner(worst), own) << testing::picture(board).cells;
+    }
+    const MustPlay<10> must = must_play(board, own);
+    lost += must.lost;
+    narrowed += !must.lost && must.cells.count() < board.empty().count();
+    ASSERT_TRUE(!must.lost || oracle.winner(board) == opponent(own));
+    board.empty().without(must.cells).for_each([&](int cell) {
+      ASSERT_FALSE(oracle.wins(board, static_cast<Move>(cell)))
+          << testing::picture(board).cells << " " << board.name(static_cast<Move>(cell));
+    });
+  }
+  EXPECT_GT(connections, kPositions / 50);
+  EXPECT_GT(winning, kPositions / 10);
+  EXPECT_GT(narrowed, kPositions / 50);
+  EXPECT_GT(lost, kPositions / 50);
+}
+
+}  // namespace
+}  // namespace cariama::hex
