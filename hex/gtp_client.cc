@@ -110,13 +110,16 @@ absl::StatusOr<std::string> GtpClient::ask(std::string_view command, double seco
   }
   for (;;) {
     // An answer ends with an empty line; carriage returns do not count.
-    for (size_t at = received_.find('\n'); at != std::string::npos;
+    for (size_t at = received_.find('\n', scanned_); at != std::string::npos;
          at = received_.find('\n', at + 1)) {
       size_t next = at + 1;
       if (next < received_.size() && received_[next] == '\r') ++next;
-      if (next >= received_.size() || received_[next] != '\n') continue;
+      if (next >= received_.size()) break;  // what follows decides
+      scanned_ = next;
+      if (received_[next] != '\n') continue;
       const std::string block = trimmed(std::string_view(received_).substr(0, at));
       received_.erase(0, next + 1);
+      scanned_ = 0;
       at = static_cast<size_t>(-1);  // from the beginning of what follows
       if (block.empty() || block.rfind("gogui-gfx:", 0) == 0) continue;
       if (block[0] == '=') return trimmed(std::string_view(block).substr(1));
@@ -134,7 +137,7 @@ absl::StatusOr<std::string> GtpClient::ask(std::string_view command, double seco
                         "the engine did not answer in time");
     }
     if (ready < 0) continue;
-    char bytes[4096];
+    char bytes[65536];
     const ssize_t count = read(from_, bytes, sizeof(bytes));
     if (count > 0) {
       received_.append(bytes, static_cast<size_t>(count));

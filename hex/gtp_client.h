@@ -36,6 +36,7 @@ class GtpClient {
   int to_;  // a socket: a write to an engine that ended must not raise SIGPIPE
   int from_;
   std::string received_;
+  size_t scanned_ = 0;  // no answer ends before
 };
 
 }  // namespace cariama::hex

@@ -1,0 +1,24 @@
+// Feeds the SGF reader with arbitrary text. What is accepted must be written so that it reads back the
+// same.
+#include "hex/sgf.h"
+#include "tests/fuzz/fuzz_input.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace cariama;
+  using namespace cariama::hex;
+  const absl::StatusOr<SgfGame> game =
+      parse_sgf(std::string_view(reinterpret_cast<const char*>(data), size));
+  if (!game.ok()) {
+    require(!game.status().message().empty());
+    return 0;
+  }
+  const absl::StatusOr<SgfGame> again = parse_sgf(format_sgf(*game));
+  require(again.ok());
+  require(again->moves.size() == game->moves.size());
+  require(again->resigned == game->resigned);
+  require(to_record(*again).board().stones(Color::kBlack) ==
+          to_record(*game).board().stones(Color::kBlack));
+  require(to_record(*again).board().stones(Color::kWhite) ==
+          to_record(*game).board().stones(Color::kWhite));
+  return 0;
+}
