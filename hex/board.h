@@ -180,13 +180,13 @@ static_assert(sizeof(BasicBoard<2>) == 48);
 static_assert(sizeof(BasicBoard<4>) == 80);
 static_assert(sizeof(BasicBoard<10>) == 176);
 
-// The text of a cell on a board with that many columns, and back (any case). Beyond z the letters go
-// on with aa, ab, ...
+// The text of a cell on a board with that many columns, and back (any case). Beyond z the letters
+// go on with aa, ab, ...
 [[nodiscard]] std::string cell_name(Move cell, int cols);
 [[nodiscard]] std::optional<Move> parse_cell(std::string_view text, int cols, int rows);
 
-// The cell mirrored at the long diagonal of a square board, and the one seen after turning the board
-// by 180 degrees. Turning keeps the game the same; mirroring exchanges the colours' roles.
+// The cell mirrored at the long diagonal of a square board, and the one seen after turning the
+// board by 180 degrees. Turning keeps the game the same; mirroring exchanges the colours' roles.
 constexpr Move mirrored(Move cell, int side) {
   return static_cast<Move>((cell % side) * side + cell / side);
 }

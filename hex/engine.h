@@ -14,7 +14,8 @@
 
 namespace cariama::hex {
 
-// The search ends at the first of these. With none, it ends when the engine sees no use in going on.
+// The search ends at the first of these. With none, it ends when the engine sees no use in going
+// on.
 struct SearchLimits {
   double seconds = 0;       // 0: no limit
   uint64_t iterations = 0;  // 0: no limit

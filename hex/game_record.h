@@ -1,4 +1,5 @@
-// A game as it is being played: the position, and all moves that led to it, which can be taken back.
+// A game as it is being played: the position, and all moves that led to it, which can be taken
+// back.
 #ifndef CARIAMA_HEX_GAME_RECORD_H_
 #define CARIAMA_HEX_GAME_RECORD_H_
 

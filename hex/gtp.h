@@ -7,8 +7,8 @@
 // run_gtp() (gtp_stream.h) does it on a pair of file descriptors, reading while a search runs.
 //
 // A line is `[id] command arguments`; the answer is `=[id] text` or `?[id] message`, and an empty
-// line. Nothing else is ever written, except live output of a search where it was asked for. No input
-// makes the session end but `quit`. docs/hex.md lists the commands.
+// line. Nothing else is ever written, except live output of a search where it was asked for. No
+// input makes the session end but `quit`. docs/hex.md lists the commands.
 #ifndef CARIAMA_HEX_GTP_H_
 #define CARIAMA_HEX_GTP_H_
 
@@ -36,7 +36,8 @@ struct GtpOptions {
   SwapRule swap = SwapRule::kOff;
   SearchLimits limits{.seconds =
                           5};  // of a genmove, unless a clock runs (time_settings, time_left)
-  // genmove answers `resign` if the engine's best move wins less often, or is proven to lose. 0: never.
+  // genmove answers `resign` if the engine's best move wins less often, or is proven to lose. 0:
+  // never.
   double resign_below = 0;
   bool live_graphics = false;  // gogui-gfx blocks during genmove
   double live_interval = 0.5;  // seconds between them
@@ -47,8 +48,8 @@ struct GtpOptions {
 };
 
 // Tells a search, from another thread, to end: because of `# interrupt`, or, while analysing,
-// because of any line. Lines have numbers from 1, in the order of reading; the session says which one
-// it executes. Thread-safe.
+// because of any line. Lines have numbers from 1, in the order of reading; the session says which
+// one it executes. Thread-safe.
 class GtpInterrupts {
  public:
   // The reader: line `number` is there. interrupt: it ends what earlier lines asked for.
@@ -78,8 +79,8 @@ class GtpInterrupts {
 
 class GtpSession {
  public:
-  // Gets complete answers and blocks of live output, in order; from the thread that calls execute(),
-  // or from the one that the engine reports from.
+  // Gets complete answers and blocks of live output, in order; from the thread that calls
+  // execute(), or from the one that the engine reports from.
   using Output = std::function<void(std::string_view)>;
 
   // `engine` and `interrupts` (may be null) outlive the session.

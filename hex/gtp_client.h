@@ -23,10 +23,10 @@ class GtpClient {
   GtpClient(const GtpClient&) = delete;
   GtpClient& operator=(const GtpClient&) = delete;
 
-  // Sends one command and waits for its answer, without the `=` and the id, trimmed. Blocks for up to
-  // `seconds`. Blocks of live graphics are passed over. Errors: INVALID_ARGUMENT (the engine answered
-  // `?`: its text), DEADLINE_EXCEEDED, UNAVAILABLE (it ended, or speaks something else; only the
-  // destructor can follow these two).
+  // Sends one command and waits for its answer, without the `=` and the id, trimmed. Blocks for up
+  // to `seconds`. Blocks of live graphics are passed over. Errors: INVALID_ARGUMENT (the engine
+  // answered `?`: its text), DEADLINE_EXCEEDED, UNAVAILABLE (it ended, or speaks something else;
+  // only the destructor can follow these two).
   [[nodiscard]] absl::StatusOr<std::string> ask(std::string_view command, double seconds);
 
  private:

@@ -16,8 +16,8 @@
 namespace cariama::hex {
 namespace {
 
-// Lines waiting to be executed. A controller that sends more than this without waiting for answers is
-// not read any further until some are done.
+// Lines waiting to be executed. A controller that sends more than this without waiting for answers
+// is not read any further until some are done.
 constexpr size_t kMaxWaiting = 4096;
 
 struct Queue {

@@ -1,4 +1,5 @@
-// The Go Text Protocol on file descriptors: reads while a search runs, so that it can be interrupted.
+// The Go Text Protocol on file descriptors: reads while a search runs, so that it can be
+// interrupted.
 #ifndef CARIAMA_HEX_GTP_STREAM_H_
 #define CARIAMA_HEX_GTP_STREAM_H_
 
@@ -10,8 +11,8 @@
 
 namespace cariama::hex {
 
-// Splits what is read into lines. Lines longer than kMaxLine are cut there: the session answers with
-// an error or to what is left of them, and memory stays bounded.
+// Splits what is read into lines. Lines longer than kMaxLine are cut there: the session answers
+// with an error or to what is left of them, and memory stays bounded.
 class LineReader {
  public:
   static constexpr size_t kMaxLine = size_t{1} << 20;
@@ -31,9 +32,10 @@ class LineReader {
   bool ended_ = false;
 };
 
-// Serves `in` until `quit` or its end, with answers on `out`. Blocks. A thread of its own reads; it has
-// ended when this returns. A controller that goes away ends an analysis at once, a genmove within its
-// limits. The program should ignore SIGPIPE. Errors: those of the system, if nothing could be begun.
+// Serves `in` until `quit` or its end, with answers on `out`. Blocks. A thread of its own reads; it
+// has ended when this returns. A controller that goes away ends an analysis at once, a genmove
+// within its limits. The program should ignore SIGPIPE. Errors: those of the system, if nothing
+// could be begun.
 [[nodiscard]] absl::Status run_gtp(Engine& engine, int in, int out, const GtpOptions& options = {});
 
 }  // namespace cariama::hex

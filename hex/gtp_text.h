@@ -18,8 +18,8 @@ namespace cariama::hex {
 // b, black, w, white, in any case.
 [[nodiscard]] std::optional<Color> parse_gtp_color(std::string_view word);
 
-// `=id text` or `?id text` with the empty line after it. Empty lines within the text, which would end
-// the answer, get a blank; control characters become '?'.
+// `=id text` or `?id text` with the empty line after it. Empty lines within the text, which would
+// end the answer, get a blank; control characters become '?'.
 [[nodiscard]] std::string gtp_answer(bool success, std::string_view id, std::string_view text);
 
 // One line of lz-analyze (win rates and priors in 0 .. 10000) or kata-analyze (0 .. 1), without its

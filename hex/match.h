@@ -33,12 +33,12 @@ struct MatchOptions {
   int cols = 11;
   int rows = 11;
   int pairs = 10;  // of games
-  // Moves that begin a game, alternately from Black; pair i takes openings[i % size]. Empty: those of
-  // make_openings().
+  // Moves that begin a game, alternately from Black; pair i takes openings[i % size]. Empty: those
+  // of make_openings().
   std::vector<std::vector<Move>> openings;
   uint64_t seed = 1;  // for make_openings()
-  // Each side's clock for a game: sent as `time_left COLOR SECONDS`, and who exceeds it loses. 0: none.
-  // Limits for one move are the engines' business: say them in Player::setup.
+  // Each side's clock for a game: sent as `time_left COLOR SECONDS`, and who exceeds it loses. 0:
+  // none. Limits for one move are the engines' business: say them in Player::setup.
   double game_seconds = 0;
   double move_seconds = 600;  // an engine that takes longer for one command loses the game
   std::string sgf_folder;     // records game-0001.sgf, ...; empty: none
@@ -60,15 +60,16 @@ struct MatchResult {
   [[nodiscard]] int games() const { return wins[0] + wins[1]; }
 };
 
-// Plays the match, game by game; `done` gets each one. An engine that crashed or hangs loses that game
-// and is started again for the next. Blocks. Errors: INVALID_ARGUMENT (size, openings), UNAVAILABLE (an
-// engine cannot begin a game: it does not start, or refuses the board size), and the system's.
+// Plays the match, game by game; `done` gets each one. An engine that crashed or hangs loses that
+// game and is started again for the next. Blocks. Errors: INVALID_ARGUMENT (size, openings),
+// UNAVAILABLE (an engine cannot begin a game: it does not start, or refuses the board size), and
+// the system's.
 [[nodiscard]] absl::StatusOr<MatchResult> play_match(
     const std::array<Player, 2>& players, const MatchOptions& options,
     const std::function<void(const GameResult&)>& done);
 
-// `count` different first moves (all of them, if there are fewer) from the two border columns, where a
-// stone gives neither side much; shuffled by the seed.
+// `count` different first moves (all of them, if there are fewer) from the two border columns,
+// where a stone gives neither side much; shuffled by the seed.
 [[nodiscard]] std::vector<std::vector<Move>> make_openings(int cols, int rows, int count,
                                                            uint64_t seed);
 

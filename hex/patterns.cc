@@ -5,8 +5,8 @@
 namespace cariama::hex {
 namespace {
 
-// A neighbourhood as a number: two bits for each place of Geometry::ring, 0 empty, 1 black, 2 white;
-// an edge is a stone of its owner.
+// A neighbourhood as a number: two bits for each place of Geometry::ring, 0 empty, 1 black, 2
+// white; an edge is a stone of its owner.
 constexpr unsigned stone_code(Color color) { return color == Color::kBlack ? 1 : 2; }
 
 // Whether a cell with these neighbours is dead: neighbours beside each other in the ring touch, so
@@ -223,9 +223,9 @@ BasicBoard<kWords> filled(const BasicBoard<kWords>& board, const FillIn<kWords>&
   return result;
 }
 
-// That a killed move x is no better than the killing one y: the side plays y instead, and goes on as if
-// it had x and y were empty. If the opponent takes x, then in that imagined game he took y and x is
-// dead: the real position is no worse.
+// That a killed move x is no better than the killing one y: the side plays y instead, and goes on
+// as if it had x and y were empty. If the opponent takes x, then in that imagined game he took y
+// and x is dead: the real position is no worse.
 template <int kWords>
 Bits<kWords> dominated(const BasicBoard<kWords>& board, Color color, Bits<kWords>* answers) {
   const std::array<bool, 4096>& dead = dead_codes();

@@ -1,15 +1,15 @@
-// What a position decides by itself: cells that cannot matter, cells that belong to one side already,
-// bridges, and the region in which a side has to answer.
+// What a position decides by itself: cells that cannot matter, cells that belong to one side
+// already, bridges, and the region in which a side has to answer.
 //
 //   FillIn<2> fill = fill_in(board);              // play as if these cells were set
 //   MustPlay<2> must = must_play(board, color);   // must.lost, or play in must.cells
 //   Bits<2> weak = dominated(board, color);       // moves that another move is at least as good as
 //
-// All of it is sound: a side that wins the position wins it with these cells filled in and these moves
-// left out. It is not complete: only neighbourhoods and chains of bridges are looked at. (Dead and
-// captured cells: Björnsson, Hayward, Johanson, van Rijswijck, "Dead cell analysis in Hex and the
-// Shannon game", 2006. Must-play regions: Hayward et al., "Solving 7x7 Hex: virtual connections and
-// game-state reduction", 2003.) For boards of 1, 2, 4 and 10 words. Thread-safe.
+// All of it is sound: a side that wins the position wins it with these cells filled in and these
+// moves left out. It is not complete: only neighbourhoods and chains of bridges are looked at.
+// (Dead and captured cells: Björnsson, Hayward, Johanson, van Rijswijck, "Dead cell analysis in Hex
+// and the Shannon game", 2006. Must-play regions: Hayward et al., "Solving 7x7 Hex: virtual
+// connections and game-state reduction", 2003.) For boards of 1, 2, 4 and 10 words. Thread-safe.
 #ifndef CARIAMA_HEX_PATTERNS_H_
 #define CARIAMA_HEX_PATTERNS_H_
 
@@ -19,16 +19,17 @@
 
 namespace cariama::hex {
 
-// Empty cells whose colour is settled. Dead: no way to fill the rest lets the cell matter. Captured:
-// whatever the opponent plays there, a reply makes his stone dead, so the side owns them now. The
-// three sets are disjoint.
+// Empty cells whose colour is settled. Dead: no way to fill the rest lets the cell matter.
+// Captured: whatever the opponent plays there, a reply makes his stone dead, so the side owns them
+// now. The three sets are disjoint.
 template <int kWords>
 struct FillIn {
   Bits<kWords> dead;
   Bits<kWords> captured[2];  // by Color
   [[nodiscard]] Bits<kWords> all() const { return dead | captured[0] | captured[1]; }
 };
-// Deduces to the end: a cell filled in can decide further ones. O(cells) a round, about 2 µs on 11x11.
+// Deduces to the end: a cell filled in can decide further ones. O(cells) a round, about 2 µs on
+// 11x11.
 template <int kWords>
 [[nodiscard]] FillIn<kWords> fill_in(const BasicBoard<kWords>& board);
 // The position with them set: dead cells as black stones. The side to move stays.

@@ -8,8 +8,8 @@
 namespace cariama::hex {
 namespace {
 
-// The padded board: bits 0 and 1 are the stone (1 black, 2 white, edges included), the last bit marks
-// the edges at which a walk along the border of the colours ends.
+// The padded board: bits 0 and 1 are the stone (1 black, 2 white, edges included), the last bit
+// marks the edges at which a walk along the border of the colours ends.
 constexpr uint8_t kBlackStone = 1;
 constexpr uint8_t kWhiteStone = 2;
 constexpr uint8_t kGoal = 0x80;
@@ -45,8 +45,8 @@ const UniformKernels* kernels_of(Simd simd) {
 }
 
 // For a stone of the opponent and the colours around it (two bits for each neighbour, in the order
-// of Geometry::ring): the empty neighbours at which `own` completes a bridge that the stone intruded
-// into, one bit for each. Intruded means own, empty, own in a row around the stone.
+// of Geometry::ring): the empty neighbours at which `own` completes a bridge that the stone
+// intruded into, one bit for each. Intruded means own, empty, own in a row around the stone.
 std::array<uint8_t, 4096> make_bridge_replies(unsigned own) {
   std::array<uint8_t, 4096> table{};
   for (unsigned code = 0; code < table.size(); ++code) {
@@ -193,7 +193,8 @@ Color PolicyPlayouts::run(Random& random, Move last) {
   unsigned own = to_move_ == Color::kBlack ? kBlackStone : kWhiteStone;
   int place = last < kMaxCells ? places_[last] : -1;
   for (int left = num_open_; left > 0; --left) {
-    // The open cells stay a permutation of the empty ones from playout to playout: the front is empty.
+    // The open cells stay a permutation of the empty ones from playout to playout: the front is
+    // empty.
     uint32_t index = 0;
     unsigned reply = 0;
     if (place >= 0) {
@@ -232,9 +233,9 @@ Color PolicyPlayouts::run(Random& random, Move last) {
 // ends where one of them meets the opposite edge: exactly one does.
 Color PolicyPlayouts::walk_border() const {
   const uint8_t* const colors = colors_.data();
-  // The cell ahead touches both sides: it becomes the new end of its colour. Without a branch, which
-  // would be a coin toss, and without tables: going around a cell, each direction is the difference
-  // of the ones beside it.
+  // The cell ahead touches both sides: it becomes the new end of its colour. Without a branch,
+  // which would be a coin toss, and without tables: going around a cell, each direction is the
+  // difference of the ones beside it.
   int black = 1;              // the edge above the first cell
   int to_white = around_[2];  // from there to the edge left of the first cell
   int to_ahead = around_[1];

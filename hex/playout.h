@@ -42,8 +42,8 @@ struct UniformResult {
   int black_wins = 0;
 };
 
-// For each cell, in how many playouts Black owned it in the end, and in how many of these Black won.
-// That is all that AMAF statistics need: a uniform filling has no order of moves.
+// For each cell, in how many playouts Black owned it in the end, and in how many of these Black
+// won. That is all that AMAF statistics need: a uniform filling has no order of moves.
 struct Ownership {
   std::array<uint32_t, kMaxCells> black{};
   std::array<uint32_t, kMaxCells> black_and_won{};

@@ -1,7 +1,7 @@
 // Game records in SGF (FF[4], GM[11]: Hex): what HexGui, Benzene and the game sites read and write.
 //
-// Cells are written as letter and number (B[c2]), the size as SZ[n] or SZ[cols:rows]. Special moves:
-// swap-pieces, resign.
+// Cells are written as letter and number (B[c2]), the size as SZ[n] or SZ[cols:rows]. Special
+// moves: swap-pieces, resign.
 #ifndef CARIAMA_HEX_SGF_H_
 #define CARIAMA_HEX_SGF_H_
 
@@ -36,10 +36,11 @@ struct SgfGame {
   std::string comment;
 };
 
-// Reads the main line: at each branch the first child. All moves are legal ones: the swap rule is on
-// if a swap occurs. swap-sides exchanges the players, not stones: it and pass are left out. Errors:
-// INVALID_ARGUMENT with the place in the text: not SGF, another game, a bad size, an illegal move, more
-// than 16 MiB or 4096 open branches. Time and memory are linear in the text, whatever its shape.
+// Reads the main line: at each branch the first child. All moves are legal ones: the swap rule is
+// on if a swap occurs. swap-sides exchanges the players, not stones: it and pass are left out.
+// Errors: INVALID_ARGUMENT with the place in the text: not SGF, another game, a bad size, an
+// illegal move, more than 16 MiB or 4096 open branches. Time and memory are linear in the text,
+// whatever its shape.
 [[nodiscard]] absl::StatusOr<SgfGame> parse_sgf(std::string_view text);
 
 // The text; parse_sgf() reads it back.

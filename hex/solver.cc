@@ -81,9 +81,9 @@ class Solver::SizedSearch : public Solver::Search {
     return stopped_;
   }
 
-  // Fills in and searches. The carrier of the filled position holds in the real one if the cells that
-  // the winner has captured are added: there he has the answer that the deduction is made of. Dead
-  // cells, and those of the loser, may well be the loser's.
+  // Fills in and searches. The carrier of the filled position holds in the real one if the cells
+  // that the winner has captured are added: there he has the answer that the deduction is made of.
+  // Dead cells, and those of the loser, may well be the loser's.
   Outcome search(const Position& board) {
     if (board.winner()) return {*board.winner(), kNoMove, {}};
     const FillIn<kWords> fill = fill_in(board);

@@ -5,11 +5,11 @@
 //   if (solution.winner) ...            // else the limit came first
 //
 // Depth-first search for a winning move (alpha-beta with the two values that Hex has). A refutation
-// is remembered with its carrier, the cells that it needs: only moves into it can be better, so every
-// lost move narrows the rest. Dead and captured cells are filled in, dominated moves left out, chains
-// of bridges end the search early (patterns.h). A transposition table keeps winner and carrier. Moves
-// are tried in the order in which uniform playouts, of which a hundred take two microseconds, say that
-// owning the cell goes with winning.
+// is remembered with its carrier, the cells that it needs: only moves into it can be better, so
+// every lost move narrows the rest. Dead and captured cells are filled in, dominated moves left
+// out, chains of bridges end the search early (patterns.h). A transposition table keeps winner and
+// carrier. Moves are tried in the order in which uniform playouts, of which a hundred take two
+// microseconds, say that owning the cell goes with winning.
 #ifndef CARIAMA_HEX_SOLVER_H_
 #define CARIAMA_HEX_SOLVER_H_
 

@@ -1,16 +1,16 @@
 // The vectorised uniform playout, written once for all instruction sets. Each uniform_*.cc defines
 // its vector operations in an unnamed namespace and instantiates Kernel with them, compiled for
-// that instruction set. Nothing here may come from the standard library: an inline function compiled
-// there could be the one that the linker keeps for the whole program.
+// that instruction set. Nothing here may come from the standard library: an inline function
+// compiled there could be the one that the linker keeps for the whole program.
 //
 // Layout: as many boards side by side as a vector has lanes; vector y holds row y of all of them,
 // one bit for each column. Connected cells are found by flooding whole rows.
 //
-// Filling: the empty cells, numbered 0 .. e-1, are packed into dense vectors ("packed rows"), so that
-// the work falls with e. Each gets a random bit; then surplus stones of the side that has too many,
-// chosen uniformly, change sides. Whatever the number of stones was before, by symmetry each set of
-// the right size is equally likely afterwards. That stays true if boards are drawn again as long as
-// the surplus exceeds a limit, which saves most of the slow repairs.
+// Filling: the empty cells, numbered 0 .. e-1, are packed into dense vectors ("packed rows"), so
+// that the work falls with e. Each gets a random bit; then surplus stones of the side that has too
+// many, chosen uniformly, change sides. Whatever the number of stones was before, by symmetry each
+// set of the right size is equally likely afterwards. That stays true if boards are drawn again as
+// long as the surplus exceeds a limit, which saves most of the slow repairs.
 #ifndef CARIAMA_HEX_INTERNAL_UNIFORM_KERNEL_H_
 #define CARIAMA_HEX_INTERNAL_UNIFORM_KERNEL_H_
 
@@ -57,8 +57,8 @@ struct UniformJob {
 
 using UniformKernel = void (*)(UniformJob&);
 
-// The kernels: for boards of up to 16 and of up to 32 columns. Null where the compiler does not know
-// the instruction set.
+// The kernels: for boards of up to 16 and of up to 32 columns. Null where the compiler does not
+// know the instruction set.
 struct UniformKernels {
   UniformKernel narrow = nullptr;
   UniformKernel wide = nullptr;

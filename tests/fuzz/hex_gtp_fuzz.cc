@@ -1,5 +1,6 @@
-// Feeds a GTP session with arbitrary lines, without files. Every line gets at most one answer, which
-// is whole, but for live output, which comes before it; the board stays one that the rules allow.
+// Feeds a GTP session with arbitrary lines, without files. Every line gets at most one answer,
+// which is whole, but for live output, which comes before it; the board stays one that the rules
+// allow.
 #include <optional>
 #include <string>
 

@@ -168,8 +168,8 @@ TEST(Connection, DoesNotUseACellTwice) {
   EXPECT_FALSE(connection(make(3, 3, {"b2"}, {"b1"}), Color::kBlack).connected);
 }
 
-// All of it judged by exhaustive search: what connects really wins, and moves outside of the must-play
-// region really lose.
+// All of it judged by exhaustive search: what connects really wins, and moves outside of the
+// must-play region really lose.
 TEST(MustPlay, IsSoundOnRandomPositions) {
   Random random(5);
   Oracle oracle;

@@ -44,8 +44,8 @@ class EverySimdAndSize : public ::testing::TestWithParam<std::tuple<Simd, Size>>
   Size size() const { return std::get<1>(GetParam()); }
 };
 
-// On random boards, from the empty one and from a position: the winner is what a search finds, stones
-// that were there stay, and each side gets exactly its number of cells.
+// On random boards, from the empty one and from a position: the winner is what a search finds,
+// stones that were there stay, and each side gets exactly its number of cells.
 TEST_P(EverySimdAndSize, WinnerAgreesWithASearch) {
   const auto [cols, rows] = size();
   UniformPlayouts playouts(11, simd());

@@ -90,8 +90,8 @@ TEST(Solver, NeverContradictsAKnownPosition) {
   EXPECT_GE(solved_6x6, 3);
 }
 
-// Random positions against brute force, rectangles too: the winner, the move, and that the carrier is
-// enough: with every empty cell outside of it given to the loser, the winner still wins.
+// Random positions against brute force, rectangles too: the winner, the move, and that the carrier
+// is enough: with every empty cell outside of it given to the loser, the winner still wins.
 TEST(Solver, AgreesWithBruteForceAndProvesByItsCarrier) {
   Random random(4);
   Solver solver({.table_bytes = 1 << 20});

@@ -1,5 +1,5 @@
-// The simplest engine that plays: uniform playouts after each move, no tree. For tests of what stands
-// around an engine.
+// The simplest engine that plays: uniform playouts after each move, no tree. For tests of what
+// stands around an engine.
 #ifndef CARIAMA_TESTS_HEX_TESTING_FLAT_ENGINE_H_
 #define CARIAMA_TESTS_HEX_TESTING_FLAT_ENGINE_H_
 

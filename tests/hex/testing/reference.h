@@ -25,8 +25,8 @@ Picture picture(const uint32_t* black_rows, int cols, int rows);
 // Whether 'b' joins top and bottom, or 'w' left and right.
 bool connected(const Picture& picture, char color);
 
-// How many boards a test looks at: fewer where every access is checked, since there the count is not
-// the point.
+// How many boards a test looks at: fewer where every access is checked, since there the count is
+// not the point.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(__SANITIZE_UNDEFINED__)
 inline constexpr int kBoards = 5'000;
 #else
