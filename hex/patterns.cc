@@ -1,6 +1,7 @@
 #include "hex/patterns.h"
 
 #include <array>
+#include <bit>
 
 namespace cariama::hex {
 namespace {
@@ -38,6 +39,28 @@ const std::array<bool, 4096>& dead_codes() {
   return table;
 }
 
+// For a neighbourhood, at which of its empty places a stone of a colour makes the cell dead: one bit
+// for each place.
+struct Killers {
+  uint8_t by[2] = {0, 0};  // by Color
+};
+const std::array<Killers, 4096>& killers() {
+  static const std::array<Killers, 4096> table = [] {
+    std::array<Killers, 4096> result;
+    for (unsigned code = 0; code < result.size(); ++code) {
+      for (int i = 0; i < 6; ++i) {
+        if ((code >> (2 * i) & 3) != 0) continue;
+        for (const Color color : {Color::kBlack, Color::kWhite}) {
+          if (!dead_codes()[code | stone_code(color) << (2 * i)]) continue;
+          result[code].by[static_cast<int>(color)] |= static_cast<uint8_t>(1U << i);
+        }
+      }
+    }
+    return result;
+  }();
+  return table;
+}
+
 // The stones of a position as an array, which neighbourhoods are read from.
 class Cells {
  public:
@@ -68,10 +91,6 @@ class Cells {
   const Geometry& shape_;
   std::array<uint8_t, kMaxCells> stones_;
 };
-
-constexpr unsigned with(unsigned code, int place, Color color) {
-  return code | stone_code(color) << (2 * place);
-}
 
 // The connected groups of a side. Number 0 is its first edge with all that touches it, number 1 the
 // other edge.
@@ -178,39 +197,43 @@ class Groups {
 template <int kWords>
 FillIn<kWords> fill_in(const BasicBoard<kWords>& board) {
   const std::array<bool, 4096>& dead = dead_codes();
+  const std::array<Killers, 4096>& kill = killers();
   FillIn<kWords> fill;
   Cells cells(board);
   Bits<kWords> open = board.empty();
-  bool changed = true;
-  while (changed) {
-    changed = false;
-    const Bits<kWords> round = open;
-    round.for_each([&](int cell) {
+  // Only cells beside one that was settled can be settled by it.
+  Bits<kWords> pending = open;
+  while (pending.any()) {
+    Bits<kWords> settled;
+    const auto settle = [&](int cell, Color color) {
+      cells.set(cell, color);
+      open.reset(cell);
+      settled.set(cell);
+    };
+    pending.for_each([&](int cell) {
       if (!open.test(cell)) return;
       const unsigned code = cells.code(cell);
       if (dead[code]) {
         fill.dead.set(cell);
-        cells.set(cell, Color::kBlack);
-        open.reset(cell);
-        changed = true;
+        settle(cell, Color::kBlack);
         return;
       }
-      for (int i = 0; i < 6; ++i) {
-        const unsigned other = cells.ring(cell, i);
-        if (!cells.is_empty(other)) continue;
-        const unsigned other_code = cells.code(static_cast<int>(other));
-        for (const Color color : {Color::kBlack, Color::kWhite}) {
-          if (!dead[with(code, i, color)] || !dead[with(other_code, (i + 3) % 6, color)]) continue;
-          for (const int captured : {cell, static_cast<int>(other)}) {
-            fill.captured[static_cast<int>(color)].set(captured);
-            cells.set(captured, color);
-            open.reset(captured);
+      for (const Color color : {Color::kBlack, Color::kWhite}) {
+        const int side = static_cast<int>(color);
+        for (unsigned places = kill[code].by[side]; places != 0; places &= places - 1) {
+          // Either of the two is dead if the side answers on the other one.
+          const int i = std::countr_zero(places);
+          const int other = static_cast<int>(cells.ring(cell, i));
+          if ((kill[cells.code(other)].by[side] >> (i + 3) % 6 & 1) == 0) continue;
+          for (const int captured : {cell, other}) {
+            fill.captured[side].set(captured);
+            settle(captured, color);
           }
-          changed = true;
           return;
         }
       }
     });
+    pending = board.neighbours(settled) & open;
   }
   return fill;
 }
@@ -228,19 +251,18 @@ BasicBoard<kWords> filled(const BasicBoard<kWords>& board, const FillIn<kWords>&
 // and x is dead: the real position is no worse.
 template <int kWords>
 Bits<kWords> dominated(const BasicBoard<kWords>& board, Color color, Bits<kWords>* answers) {
-  const std::array<bool, 4096>& dead = dead_codes();
+  const std::array<Killers, 4096>& kill = killers();
   const Cells cells(board);
-  const Color other_color = opponent(color);
+  const int other_side = static_cast<int>(opponent(color));
   Bits<kWords> pruned;
   board.empty().for_each([&](int cell) {
-    const unsigned code = cells.code(cell);
-    for (int i = 0; i < 6; ++i) {
-      const unsigned killer = cells.ring(cell, i);
+    for (unsigned places = kill[cells.code(cell)].by[other_side]; places != 0;
+         places &= places - 1) {
+      const int killer = static_cast<int>(cells.ring(cell, std::countr_zero(places)));
       // A killer that stays now may be left out later, for another one that stays: chains end.
-      if (!cells.is_empty(killer) || pruned.test(static_cast<int>(killer))) continue;
-      if (!dead[with(code, i, other_color)]) continue;
+      if (pruned.test(killer)) continue;
       pruned.set(cell);
-      if (answers != nullptr) answers->set(static_cast<int>(killer));
+      if (answers != nullptr) answers->set(killer);
       return;
     }
   });

@@ -65,7 +65,7 @@ template <int kWords>
 [[nodiscard]] Connection<kWords> connection(const BasicBoard<kWords>& board, Color color);
 
 // The move after which `color` is connected in that way, and the cells needed for it, the move
-// included; kNoMove if there is none. O(cells) connections.
+// included; kNoMove if there is none. About 20 µs on 11x11.
 template <int kWords>
 struct WinningMove {
   Move move = kNoMove;
@@ -75,7 +75,7 @@ template <int kWords>
 [[nodiscard]] WinningMove<kWords> winning_move(const BasicBoard<kWords>& board, Color color);
 
 // Where `color` has to move, if it is to move: every other move lets the opponent connect. lost: no
-// move helps. carrier: the opponent's cells that show it. O(cells) connections.
+// move helps. carrier: the opponent's cells that show it. About 20 µs on 11x11.
 template <int kWords>
 struct MustPlay {
   bool lost = false;
