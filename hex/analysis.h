@@ -23,7 +23,8 @@ struct HeatMap {
 [[nodiscard]] std::string heat_map(const Board& board, const SearchReport& report,
                                    const HeatMap& options = {});
 
-// The same as an SVG document, with win rates and visits as numbers. Text is escaped; no fonts or pictures are loaded from elsewhere.
+// The same as an SVG document, with win rates and visits as numbers. Text is escaped; no fonts or
+// pictures are loaded from elsewhere.
 [[nodiscard]] std::string heat_map_svg(const Board& board, const SearchReport& report);
 
 // `f6 58.9% 12345 visits  f6 e7 g5`, for a line of progress.

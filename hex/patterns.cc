@@ -39,8 +39,8 @@ const std::array<bool, 4096>& dead_codes() {
   return table;
 }
 
-// For a neighbourhood, at which of its empty places a stone of a colour makes the cell dead: one bit
-// for each place.
+// For a neighbourhood, at which of its empty places a stone of a colour makes the cell dead: one
+// bit for each place.
 struct Killers {
   uint8_t by[2] = {0, 0};  // by Color
 };
