@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "hex/internal/uniform_kernel.h"
+
 namespace cariama::hex {
 namespace {
 
@@ -100,6 +102,10 @@ Simd default_simd() {
   return chosen;
 }
 
+int UniformPlayouts::batch(int cols) const {
+  return cols <= 16 ? kernels_->narrow_lanes : kernels_->wide_lanes;
+}
+
 UniformPlayouts::UniformPlayouts(uint64_t seed, Simd simd) : kernels_(kernels_of(simd)) {
   Random random(seed);
   for (uint64_t& word : state_) word = random.next();
@@ -107,6 +113,8 @@ UniformPlayouts::UniformPlayouts(uint64_t seed, Simd simd) : kernels_(kernels_of
 
 UniformResult UniformPlayouts::run(const Position& position, int n, Ownership* owned,
                                    std::vector<uint32_t>* boards) {
+  static_assert(UniformJob::kMaxRows == kMaxSide && UniformJob::kMaxSegments >= 2 * kMaxCells);
+  static_assert(UniformJob::kStateWords == std::tuple_size_v<decltype(state_)>);
   const bool narrow = position.cols <= 16;
   const int lane_bits = narrow ? 16 : 32;
   UniformJob job;

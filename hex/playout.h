@@ -23,10 +23,11 @@
 
 #include "absl/status/statusor.h"
 #include "hex/board.h"
-#include "hex/internal/uniform_kernel.h"
 #include "hex/random.h"
 
 namespace cariama::hex {
+
+struct UniformKernels;  // internal/uniform_kernel.h
 
 // Which vector instructions playouts use.
 enum class Simd : uint8_t { kPortable, kAVX2, kAVX512 };
@@ -52,16 +53,14 @@ struct Ownership {
 // Uniformly random playouts: every assignment of the empty cells that gives each side its number of
 // cells is exactly equally likely, and playouts are independent of each other. Playouts run in
 // batches; others than multiples of batch() waste the rest of the last one. The same seed and
-// variant give the same results on every machine. One thread at a time; about 400 bytes.
+// variant give the same results on every machine. One thread at a time; 136 bytes.
 class UniformPlayouts {
  public:
   // Precondition: simd is one of available_simd().
   explicit UniformPlayouts(uint64_t seed, Simd simd = default_simd());
 
   // Playouts done at a time on a board of that many columns.
-  [[nodiscard]] int batch(int cols) const {
-    return cols <= 16 ? kernels_->narrow_lanes : kernels_->wide_lanes;
-  }
+  [[nodiscard]] int batch(int cols) const;
 
   // `n` playouts from `board`. Adds to *owned, if given. Does not care whether the game is over.
   // Precondition: n >= 0.
@@ -83,8 +82,8 @@ class UniformPlayouts {
     int cols;
     int rows;
     bool black_to_move;
-    std::array<uint32_t, UniformJob::kMaxRows> black;
-    std::array<uint32_t, UniformJob::kMaxRows> empty;
+    std::array<uint32_t, kMaxSide> black;
+    std::array<uint32_t, kMaxSide> empty;
 
     template <int kWords>
     static Position of(const BasicBoard<kWords>& board) {
@@ -95,7 +94,7 @@ class UniformPlayouts {
     }
     template <int kWords>
     static void take_rows(const Bits<kWords>& set, int cols, int rows,
-                          std::array<uint32_t, UniformJob::kMaxRows>& out) {
+                          std::array<uint32_t, kMaxSide>& out) {
       for (int row = 0, bit = 0; row < rows; ++row, bit += cols) {
         const int word = bit >> 6;
         const int shift = bit & 63;
@@ -109,7 +108,7 @@ class UniformPlayouts {
                     std::vector<uint32_t>* boards);
 
   const UniformKernels* kernels_;
-  std::array<uint64_t, UniformJob::kStateWords> state_;
+  std::array<uint64_t, 16> state_;  // of the generators
 };
 
 // Playouts that save bridges: if the last stone intruded into a bridge of the side to move, that
