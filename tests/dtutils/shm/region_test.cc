@@ -1,4 +1,7 @@
 // Which memory shm takes, and how memory that cannot be mapped is reached.
+#include <cstdio>
+#include <fstream>
+
 #include "dtutils/shm/control_segment.h"
 #include "dtutils/shm/region_table.h"
 #include "tests/dtutils/shm/shm_node.h"
@@ -74,6 +77,79 @@ TEST(ShmRegion, AStaleKeyIsRefusedAfterItsPlaceWasReused) {
   EXPECT_FALSE(table->local()[index].allows(first.local, memory.data(), 8, 1));
   EXPECT_TRUE(table->local()[index].allows(again.local, memory.data(), 8, 1));
 }
+
+// Address space of this process, in bytes, and the number of its mappings.
+struct AddressSpace {
+  uint64_t bytes = 0;
+  size_t mappings = 0;
+};
+AddressSpace address_space() {
+  AddressSpace space;
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line); ++space.mappings) {
+    uint64_t start = 0;
+    uint64_t end = 0;
+    if (std::sscanf(line.c_str(), "%lx-%lx", &start, &end) == 2) space.bytes += end - start;
+  }
+  return space;
+}
+
+// A peer that registers and deregisters for ever. The same memory comes back to the same place of
+// the address space; other memory takes new places, which melt into one mapping when they are given
+// up. In between all of them work, and the pages of a region that has ended are given back.
+void register_again_and_again(bool same_memory) {
+  constexpr int kRounds = 60;
+  constexpr int kWarmUp = 10;
+  constexpr size_t kBytes = 4 << 20;
+  testing::run_test_processes(2, [=](Exchange& exchange) {
+    ShmNode node;
+    connect_to(exchange, *node.queue_pair, 1 - exchange.rank());
+    if (exchange.rank() == 1) {
+      auto memory = std::make_unique<Memfd>(kBytes);
+      for (uint64_t round = 0; round < kRounds; ++round) {
+        if (!same_memory && round != 0) memory = std::make_unique<Memfd>(kBytes);
+        auto region = must(node.domain->register_memory(memory->source(), Access::kAll));
+        put_plain(exchange, "region" + std::to_string(round), region->locator());
+        static_cast<void>(must(exchange.get(0, "written" + std::to_string(round), soon())));
+        EXPECT_EQ(memory->word(0), round + 1);
+      }
+      static_cast<void>(must(exchange.get(0, "done", soon())));
+      return;
+    }
+    AddressSpace early;
+    std::byte* before = nullptr;
+    for (uint64_t round = 0; round < kRounds; ++round) {
+      const auto remote =
+          get_plain<RemoteMemoryLocator>(exchange, 1, "region" + std::to_string(round));
+      node.memory.word(0) = round + 1;
+      EXPECT_EQ(node.run(remote_request(Opcode::kWrite, node.segment(0, 8), remote.slice(0, 8))),
+                CompletionStatus::kSuccess);
+      std::byte* const mapped = node.queue_pair->direct_access(remote);
+      ASSERT_NE(mapped, nullptr);
+      // Where the region before this one was: nothing of it is left, and it may still be touched.
+      if (before != nullptr && before != mapped) {
+        EXPECT_EQ(*reinterpret_cast<volatile uint64_t*>(before), 0u);
+      }
+      if (same_memory && before != nullptr) {
+        EXPECT_EQ(mapped, before);
+      }
+      before = mapped;
+      if (round == kWarmUp) early = address_space();
+      must(exchange.put("written" + std::to_string(round), ""));
+    }
+    const AddressSpace late = address_space();
+    EXPECT_LE(late.mappings, early.mappings + 8);
+    if (same_memory) {
+      EXPECT_LE(late.bytes, early.bytes + kBytes);
+    }
+    must(exchange.put("done", ""));
+  });
+}
+
+TEST(ShmRegion, TheSameMemoryRegisteredAgainTakesNoMoreAddressSpace) {
+  register_again_and_again(true);
+}
+TEST(ShmRegion, OtherMemoryAgainAndAgainLeavesFewMappings) { register_again_and_again(false); }
 
 // Memory without a descriptor is written and read through the kernel; atomics on it end with an
 // error and change nothing; the connection works again after repair. The same for keys that were
