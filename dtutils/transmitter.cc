@@ -601,4 +601,11 @@ absl::Status Transmitter::no_memory() const {
                     "stalls a shared ring");
 }
 
+absl::Status Transmitter::too_large(size_t bytes, size_t most) const {
+  return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                    "a segment of " + std::to_string(bytes) + " bytes for " + queue_pair_->peer() +
+                        ": the allocator's units hold " + std::to_string(most),
+                    "make its unit_bytes larger, or take the memory from a GeneralAllocator");
+}
+
 }  // namespace cariama

@@ -290,27 +290,20 @@ class CARIAMA_DTUTILS_EXPORT Transmitter {
   // UNAVAILABLE, if `done` depends on a peer that has died.
   [[nodiscard]] absl::Status wait(Synchronizer& done, Deadline deadline = kForever);
 
-  // The next free unit of a circular allocator: asks it, polls, flushes if nothing else would free
-  // a unit, and waits. Errors: those of the queue; DEADLINE_EXCEEDED (all units are in use
-  // elsewhere).
+  // The next free unit of a CircularAllocator, or segment of a LinearCircularAllocator: asks it,
+  // polls, flushes if nothing else would free a unit, and waits. Errors: those of the queue;
+  // DEADLINE_EXCEEDED (all units are in use elsewhere); INVALID_ARGUMENT (a segment larger than
+  // max_segment()).
   template <typename Allocator>
   [[nodiscard]] absl::StatusOr<RDMAMemory*> acquire(Allocator& allocator,
                                                     Deadline deadline = kForever) {
-    RDMAMemory* memory = allocator.allocate();
-    if (memory != nullptr) [[likely]]
-      return memory;
-    if (absl::Status status = flush(); !status.ok()) return status;
-    if (wait_until(
-            [&] {
-              queue_->progress();
-              memory = allocator.allocate();
-              return memory != nullptr || queue_->failed_.load(std::memory_order_acquire);
-            },
-            deadline) &&
-        memory != nullptr) {
-      return memory;
-    }
-    return no_memory();
+    return acquire_by([&] { return allocator.allocate(); }, deadline);
+  }
+  template <typename Allocator>
+  [[nodiscard]] absl::StatusOr<RDMAMemory*> acquire(Allocator& allocator, size_t bytes,
+                                                    Deadline deadline = kForever) {
+    if (bytes > allocator.max_segment()) return too_large(bytes, allocator.max_segment());
+    return acquire_by([&] { return allocator.allocate(bytes); }, deadline);
   }
 
   [[nodiscard]] TransmitQueue& queue() const { return *queue_; }
@@ -342,6 +335,26 @@ class CARIAMA_DTUTILS_EXPORT Transmitter {
   [[nodiscard]] absl::Status note_use(const Piece& piece, bool written_through);
   [[nodiscard]] LocalKey key_of(const RDMAMemory& memory);
   [[nodiscard]] absl::Status no_memory() const;
+  [[nodiscard]] absl::Status too_large(size_t bytes, size_t most) const;
+
+  template <typename Allocate>
+  [[nodiscard]] absl::StatusOr<RDMAMemory*> acquire_by(Allocate&& allocate, Deadline deadline) {
+    RDMAMemory* memory = allocate();
+    if (memory != nullptr) [[likely]]
+      return memory;
+    if (absl::Status status = flush(); !status.ok()) return status;
+    if (wait_until(
+            [&] {
+              queue_->progress();
+              memory = allocate();
+              return memory != nullptr || queue_->failed_.load(std::memory_order_acquire);
+            },
+            deadline) &&
+        memory != nullptr) {
+      return memory;
+    }
+    return no_memory();
+  }
 
   TransmitQueue* queue_;
   TransmitQueue::Lane* lane_;
