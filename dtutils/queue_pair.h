@@ -108,10 +108,11 @@ enum class PostError : uint8_t {
 struct PostResult {
   uint32_t posted = 0;  // how many requests of the list were posted
   PostError error = PostError::kNone;
-  int32_t system_error = 0;  // errno of kDeviceError
+  uint16_t system_error = 0;  // errno of kDeviceError
 
   [[nodiscard]] bool ok() const { return error == PostError::kNone; }
 };
+static_assert(sizeof(PostResult) == 8);  // returned in one register
 
 // The Status for a PostResult: OK, or operation, peer, reason and remedy.
 [[nodiscard]] CARIAMA_DTUTILS_EXPORT absl::Status to_status(const PostResult& result,
@@ -218,12 +219,8 @@ class CARIAMA_DTUTILS_EXPORT QueuePair {
   // (Transmitter). Where the transport can execute it at once (shm, mapped memory) it does and
   // returns true: the operation counts as posted, and the local buffer may be reused. False:
   // nothing was done; post_send() does it, or says why not. Does not block.
-  [[nodiscard]] virtual bool write_now(const void* local, uint32_t bytes, LocalKey key,
-                                       uint64_t remote_address, RemoteKey remote_key) {
-    static_cast<void>(local), static_cast<void>(bytes), static_cast<void>(key);
-    static_cast<void>(remote_address), static_cast<void>(remote_key);
-    return false;
-  }
+  [[nodiscard]] virtual bool write_now(const void* local, uint64_t bytes, LocalKey key,
+                                       uint64_t remote_address, RemoteKey remote_key);
 
   // Posts receives; not with a shared receive queue (kUnsupported). Does not block.
   [[nodiscard]] virtual PostResult post_receive(std::span<const ReceiveRequest> requests) = 0;

@@ -463,6 +463,37 @@ absl::Status Transmitter::transfer_pieces(Opcode opcode, std::span<const Piece> 
   return absl::OkStatus();
 }
 
+absl::Status Transmitter::transfer(Opcode opcode, RDMAMemory& local, uint64_t offset,
+                                   uint64_t bytes, uint64_t remote_address, uint64_t remote_length,
+                                   RemoteKey remote_key, Synchronizer* done) {
+  TransmitQueue::Lane& lane = *lane_;
+  // The usual case: nothing to signal, a credit at hand that is not the last one, one work request,
+  // and one queue pair uses the memory, so that the tag will find its place.
+  if (done == nullptr && lane.credits > 1 && bytes <= fast_bytes_ && offset <= local.size() &&
+      bytes <= local.size() - offset && bytes <= remote_length && local.range() == key_range_ &&
+      local.simple_use(cell_) && !queue_->failed_.load(std::memory_order_relaxed)) [[likely]] {
+    const Segment segment{local.get_buffer() + offset, static_cast<uint32_t>(bytes), key_};
+    WorkRequest request;
+    request.id = TransmitQueue::unsignaled_id();
+    request.opcode = opcode;
+    const bool inlined = opcode == Opcode::kWrite && bytes <= inline_bytes_;
+    request.flags = inlined ? kInline : 0;
+    request.segment_count = 1;
+    request.segments = &segment;
+    request.remote_address = remote_address;
+    request.remote_key = remote_key;
+    if (queue_pair_->post_send(std::span<const WorkRequest>(&request, 1)).ok()) [[likely]] {
+      // Read after posting: signaling.h (1).
+      if (!inlined) local.set_last_use(cell_, queue_->signaling_.tag());
+      count_post(lane, bytes);
+      return absl::OkStatus();
+    }
+  }
+  const Piece piece{&local, offset, bytes};
+  const RemoteMemoryLocator remote{remote_address, remote_length, remote_key};
+  return transfer_pieces(opcode, std::span(&piece, 1), remote, 0, done);
+}
+
 absl::Status Transmitter::write_immediate(RDMAMemory& local, uint64_t offset, uint64_t bytes,
                                           const RemoteMemoryLocator& remote, uint32_t immediate,
                                           Synchronizer* done) {
@@ -568,6 +599,13 @@ absl::Status Transmitter::no_memory() const {
                     "no unit of the circular allocator became free in time",
                     "raise its limit, or bind it to this queue: a unit in use by a slow queue pair "
                     "stalls a shared ring");
+}
+
+absl::Status Transmitter::too_large(size_t bytes, size_t most) const {
+  return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                    "a segment of " + std::to_string(bytes) + " bytes for " + queue_pair_->peer() +
+                        ": the allocator's units hold " + std::to_string(most),
+                    "make its unit_bytes larger, or take the memory from a GeneralAllocator");
 }
 
 }  // namespace cariama

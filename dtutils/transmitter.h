@@ -220,13 +220,26 @@ class CARIAMA_DTUTILS_EXPORT Transmitter {
   [[nodiscard]] absl::Status write(RDMAMemory& local, uint64_t offset, uint64_t bytes,
                                    const RemoteMemoryLocator& remote,
                                    Synchronizer* done = nullptr) {
-    return transfer(Opcode::kWrite, local, offset, bytes, remote, done);
+    TransmitQueue::Lane& lane = *lane_;
+    // Where the transport executes it at once: nothing to signal, a credit at hand that is not the
+    // last one. A failed queue pair refuses it. What it has copied is in use by nobody: no tag.
+    uint64_t end = 0;
+    if (done != nullptr || lane.credits <= 1 || __builtin_add_overflow(offset, bytes, &end) ||
+        end > local.size() || bytes > remote.length || local.range() != key_range_ ||
+        !queue_pair_->write_now(local.get_buffer() + offset, bytes, key_, remote.address,
+                                RemoteKey{remote.key.value})) [[unlikely]] {
+      return transfer(Opcode::kWrite, local, offset, bytes, remote.address, remote.length,
+                      RemoteKey{remote.key.value}, done);
+    }
+    count_post(lane, bytes);
+    return absl::OkStatus();
   }
 
   // RDMA READ of the first `bytes` bytes of `remote` into local[offset, offset + bytes).
   [[nodiscard]] absl::Status read(RDMAMemory& local, uint64_t offset, uint64_t bytes,
                                   const RemoteMemoryLocator& remote, Synchronizer* done = nullptr) {
-    return transfer(Opcode::kRead, local, offset, bytes, remote, done);
+    return transfer(Opcode::kRead, local, offset, bytes, remote.address, remote.length, remote.key,
+                    done);
   }
 
   // WRITE with immediate: the target gets a completion with `immediate` after the data is in place.
@@ -277,27 +290,20 @@ class CARIAMA_DTUTILS_EXPORT Transmitter {
   // UNAVAILABLE, if `done` depends on a peer that has died.
   [[nodiscard]] absl::Status wait(Synchronizer& done, Deadline deadline = kForever);
 
-  // The next free unit of a circular allocator: asks it, polls, flushes if nothing else would free
-  // a unit, and waits. Errors: those of the queue; DEADLINE_EXCEEDED (all units are in use
-  // elsewhere).
+  // The next free unit of a CircularAllocator, or segment of a LinearCircularAllocator: asks it,
+  // polls, flushes if nothing else would free a unit, and waits. Errors: those of the queue;
+  // DEADLINE_EXCEEDED (all units are in use elsewhere); INVALID_ARGUMENT (a segment larger than
+  // max_segment()).
   template <typename Allocator>
   [[nodiscard]] absl::StatusOr<RDMAMemory*> acquire(Allocator& allocator,
                                                     Deadline deadline = kForever) {
-    RDMAMemory* memory = allocator.allocate();
-    if (memory != nullptr) [[likely]]
-      return memory;
-    if (absl::Status status = flush(); !status.ok()) return status;
-    if (wait_until(
-            [&] {
-              queue_->progress();
-              memory = allocator.allocate();
-              return memory != nullptr || queue_->failed_.load(std::memory_order_acquire);
-            },
-            deadline) &&
-        memory != nullptr) {
-      return memory;
-    }
-    return no_memory();
+    return acquire_by([&] { return allocator.allocate(); }, deadline);
+  }
+  template <typename Allocator>
+  [[nodiscard]] absl::StatusOr<RDMAMemory*> acquire(Allocator& allocator, size_t bytes,
+                                                    Deadline deadline = kForever) {
+    if (bytes > allocator.max_segment()) return too_large(bytes, allocator.max_segment());
+    return acquire_by([&] { return allocator.allocate(bytes); }, deadline);
   }
 
   [[nodiscard]] TransmitQueue& queue() const { return *queue_; }
@@ -305,49 +311,16 @@ class CARIAMA_DTUTILS_EXPORT Transmitter {
  private:
   Transmitter(TransmitQueue* queue, TransmitQueue::Lane* lane, FullQueue full_queue);
 
+  // The locator in parts: so write() need not put it into memory for this.
   [[nodiscard]] absl::Status transfer(Opcode opcode, RDMAMemory& local, uint64_t offset,
-                                      uint64_t bytes, const RemoteMemoryLocator& remote,
-                                      Synchronizer* done) {
-    TransmitQueue::Lane& lane = *lane_;
-    // The fast path: nothing to signal, a credit at hand that is not the last one, one work
-    // request.
-    if (done == nullptr && lane.credits > 1 && bytes <= fast_bytes_ && offset <= local.size() &&
-        bytes <= local.size() - offset && bytes <= remote.length && local.range() == key_range_)
-        [[likely]] {
-      std::byte* const from = local.get_buffer() + offset;
-      // A failed queue pair refuses it. What it has copied is in use by nobody: no tag.
-      if (opcode == Opcode::kWrite && queue_pair_->write_now(from, static_cast<uint32_t>(bytes),
-                                                             key_, remote.address, remote.key)) {
-        return count_post(lane, bytes);
-      }
-      // One queue pair is using the memory: the tag will find its place.
-      if (local.simple_use(cell_) && !queue_->failed_.load(std::memory_order_relaxed)) [[likely]] {
-        const Segment segment{from, static_cast<uint32_t>(bytes), key_};
-        WorkRequest request;
-        request.id = TransmitQueue::unsignaled_id();
-        request.opcode = opcode;
-        const bool inlined = opcode == Opcode::kWrite && bytes <= inline_bytes_;
-        request.flags = inlined ? kInline : 0;
-        request.segment_count = 1;
-        request.segments = &segment;
-        request.remote_address = remote.address;
-        request.remote_key = remote.key;
-        if (queue_pair_->post_send(std::span<const WorkRequest>(&request, 1)).ok()) [[likely]] {
-          // Read after posting: signaling.h (1).
-          if (!inlined) local.set_last_use(cell_, queue_->signaling_.tag());
-          return count_post(lane, bytes);
-        }
-      }
-    }
-    const Piece piece{&local, offset, bytes};
-    return transfer_pieces(opcode, std::span(&piece, 1), remote, 0, done);
-  }
+                                      uint64_t bytes, uint64_t remote_address,
+                                      uint64_t remote_length, RemoteKey remote_key,
+                                      Synchronizer* done);
 
   // Of an unsignaled operation.
-  static absl::Status count_post(TransmitQueue::Lane& lane, uint64_t bytes) {
+  static void count_post(TransmitQueue::Lane& lane, uint64_t bytes) {
     TransmitQueue::Signaling::after_post(lane, false);
     lane.bytes.store(lane.bytes.load(std::memory_order_relaxed) + bytes, std::memory_order_relaxed);
-    return absl::OkStatus();
   }
 
   [[nodiscard]] absl::Status transfer_pieces(Opcode opcode, std::span<const Piece> pieces,
@@ -362,6 +335,26 @@ class CARIAMA_DTUTILS_EXPORT Transmitter {
   [[nodiscard]] absl::Status note_use(const Piece& piece, bool written_through);
   [[nodiscard]] LocalKey key_of(const RDMAMemory& memory);
   [[nodiscard]] absl::Status no_memory() const;
+  [[nodiscard]] absl::Status too_large(size_t bytes, size_t most) const;
+
+  template <typename Allocate>
+  [[nodiscard]] absl::StatusOr<RDMAMemory*> acquire_by(Allocate&& allocate, Deadline deadline) {
+    RDMAMemory* memory = allocate();
+    if (memory != nullptr) [[likely]]
+      return memory;
+    if (absl::Status status = flush(); !status.ok()) return status;
+    if (wait_until(
+            [&] {
+              queue_->progress();
+              memory = allocate();
+              return memory != nullptr || queue_->failed_.load(std::memory_order_acquire);
+            },
+            deadline) &&
+        memory != nullptr) {
+      return memory;
+    }
+    return no_memory();
+  }
 
   TransmitQueue* queue_;
   TransmitQueue::Lane* lane_;

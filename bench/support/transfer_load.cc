@@ -24,7 +24,7 @@ class Gate {
  public:
   explicit Gate(uint32_t threads) : missing_(threads) {}
 
-  void wait() {
+  [[gnu::noinline]] void wait() {
     if (missing_.fetch_sub(1) == 1) {
       start_ = Clock::now();
       open_.store(true, std::memory_order_release);
@@ -61,47 +61,61 @@ bool is_atomic(Operation operation) {
   return operation == Operation::kFetchAdd || operation == Operation::kCompareSwap;
 }
 
-// ---- ceiling -----------------------------------------------------------------------------------
+// The loops that are measured are functions of their own, which have what they need by value: as
+// parts of a larger one they run out of registers, and measure that.
 
-// The peer's memory as this thread sees it: its window, and the counter in the last cache line.
-struct Mapped {
-  std::byte* there;
-  std::byte* here;
-  std::atomic_ref<uint64_t> counter;
-};
-
-Mapped mapped(Side& side, uint32_t thread) {
-  const RemoteMemoryLocator remote = side.remote(thread);
-  std::byte* const there = side.manual_queue().direct_access(remote);
-  std::byte* const counter = there + remote.length - sizeof(uint64_t) * 8;
-  return {there, side.handle(thread).get_buffer(),
-          std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(counter))};
+// Calls transfer(offset) for each message, once all threads are ready.
+template <typename Transfer>
+[[gnu::noinline]] void transfer_all(const Load& load, Gate& gate, Transfer transfer) {
+  Slots slots(load.window);
+  const uint64_t messages = load.messages;
+  gate.wait();
+  for (uint64_t i = 0; i < messages; ++i) transfer(slots.next());
 }
 
-// Calls transfer(offset) for each message, where it is the plainest code that does the operation.
+// As transfer_all, of transfers that may fail.
+template <typename Transfer>
+[[gnu::noinline]] absl::Status post_all(const Load& load, Gate& gate, Transfer transfer) {
+  Slots slots(load.window);
+  const uint64_t messages = load.messages;
+  gate.wait();
+  for (uint64_t i = 0; i < messages; ++i) {
+    if (absl::Status status = transfer(slots.next(), nullptr); !status.ok()) [[unlikely]] {
+      return status;
+    }
+  }
+  return absl::OkStatus();
+}
+
+// ---- ceiling -----------------------------------------------------------------------------------
+
+// Calls loop(transfer), where transfer(offset) is the plainest code that does the operation: on the
+// peer's memory as this thread sees it, its window, and a counter in the last cache line.
 template <typename Loop>
 void ceiling(Side& side, const Load& load, uint32_t thread, Loop&& loop) {
-  Mapped memory = mapped(side, thread);
-  std::byte* const there = memory.there;
-  std::byte* const here = memory.here;
+  const RemoteMemoryLocator remote = side.remote(thread);
+  std::byte* const there = side.manual_queue().direct_access(remote);
+  std::byte* const here = side.handle(thread).get_buffer();
   const uint64_t size = load.window.size;
-  std::atomic_ref<uint64_t> word(*reinterpret_cast<uint64_t*>(there));
+  const std::atomic_ref<uint64_t> counter(
+      *reinterpret_cast<uint64_t*>(there + remote.length - sizeof(uint64_t) * 8));
+  const std::atomic_ref<uint64_t> word(*reinterpret_cast<uint64_t*>(there));
   uint64_t count = 0;
   switch (load.operation) {
     case Operation::kWrite:
-      return loop([&, there, here, size](uint64_t offset) {
+      return loop([there, here, size, counter, count](uint64_t offset) mutable {
         std::memcpy(there + offset, here + offset, size);
-        memory.counter.store(++count, std::memory_order_release);
+        counter.store(++count, std::memory_order_release);
       });
     case Operation::kRead:
-      return loop([&, there, here, size](uint64_t offset) {
-        count += memory.counter.load(std::memory_order_acquire);
+      return loop([there, here, size, counter, &count](uint64_t offset) {
+        count += counter.load(std::memory_order_acquire);
         std::memcpy(here + offset, there + offset, size);
       });
     case Operation::kFetchAdd:
-      return loop([&](uint64_t) { count += word.fetch_add(1); });
+      return loop([word, &count](uint64_t) { count += word.fetch_add(1); });
     case Operation::kCompareSwap:
-      return loop([&](uint64_t) {
+      return loop([word, count](uint64_t) mutable {
         uint64_t expected = count;
         if (word.compare_exchange_strong(expected, count + 1)) ++count;
       });
@@ -170,29 +184,65 @@ class ManualThread {
 
   // Posts `messages`, the last one signaled, and waits for it.
   absl::Status run(uint64_t messages) {
+    const absl::Status status = list_ == 1 ? post_singly(messages) : post_lists(messages);
+    return status.ok() ? drain() : status;
+  }
+
+ private:
+  // One message at a time, each with its part of the accounting.
+  [[gnu::noinline]] absl::Status post_singly(uint64_t messages) {
+    WorkRequest& request = requests_[0];
+    for (uint64_t left = messages; left != 0; --left) {
+      if (posted_ == limit_) [[unlikely]] {
+        if (absl::Status status = make_room(1); !status.ok()) return status;
+      }
+      fill(0);
+      ++posted_;
+      const bool signaled = ++unsignaled_ == interval_ || left == 1;
+      if (signaled) [[unlikely]]
+        signal(request);
+      if (!queue_pair_.post_send(request).ok()) [[unlikely]] {
+        // The reason is asked for again: g++ 12 takes ten instructions a message to keep it.
+        return to_status(queue_pair_.post_send(request), queue_pair_.peer());
+      }
+      if (signaled) [[unlikely]]
+        request.flags &= static_cast<uint8_t>(~kSignaled);
+    }
+    return absl::OkStatus();
+  }
+
+  [[gnu::noinline]] absl::Status post_lists(uint64_t messages) {
     for (uint64_t left = messages; left != 0;) {
       const auto count = static_cast<uint32_t>(std::min<uint64_t>(left, list_));
       left -= count;
-      while (posted_ + count > limit_) {
-        if (absl::Status status = poll(); !status.ok()) return status;
-        limit_ = lanes_[thread_].retired.load(std::memory_order_acquire) + share_;
-      }
+      if (absl::Status status = make_room(count); !status.ok()) return status;
       for (uint32_t i = 0; i < count; ++i) fill(i);
       unsignaled_ += count;
       posted_ += count;
       const bool signaled = unsignaled_ + list_ > interval_ || left == 0;
       WorkRequest& last = requests_[count - 1];
-      if (signaled) {
-        last.flags |= kSignaled;
-        last.id = uint64_t{thread_} << 32 | unsignaled_;
-        unsignaled_ = 0;
-      }
+      if (signaled) signal(last);
       const PostResult result = queue_pair_.post_send(std::span(requests_.data(), count));
       if (!result.ok()) [[unlikely]]
         return to_status(result, queue_pair_.peer());
       if (signaled) last.flags &= static_cast<uint8_t>(~kSignaled);
     }
-    return drain();
+    return absl::OkStatus();
+  }
+
+  absl::Status make_room(uint32_t count) {
+    while (posted_ + count > limit_) {
+      if (absl::Status status = poll(); !status.ok()) return status;
+      limit_ = lanes_[thread_].retired.load(std::memory_order_acquire) + share_;
+    }
+    return absl::OkStatus();
+  }
+
+  // Its completion will say how many it covers.
+  void signal(WorkRequest& request) {
+    request.flags |= kSignaled;
+    request.id = uint64_t{thread_} << 32 | unsignaled_;
+    unsignaled_ = 0;
   }
 
   absl::Status drain() {
@@ -202,7 +252,6 @@ class ManualThread {
     return absl::OkStatus();
   }
 
- private:
   // Makes requests_[i] the next message.
   void fill(uint32_t i) {
     WorkRequest& request = requests_[i];
@@ -211,8 +260,8 @@ class ManualThread {
       segments_[i].address = local_ + offset;
       request.remote_address = remote_.address + offset;
     } else if (request.opcode == Opcode::kCompareSwap) {
-      request.operand = posted_ + i;  // counts up from what the one before has left
-      request.swap = posted_ + i + 1;
+      request.operand = swapped_;  // counts up from what the one before has left
+      request.swap = ++swapped_;
     }
   }
 
@@ -243,10 +292,11 @@ class ManualThread {
   const RemoteMemoryLocator remote_;
   Slots slots_;
   const bool atomic_;
+  uint64_t swapped_ = 0;
   uint64_t posted_ = 0;
   uint64_t limit_;  // how far posted_ may go before it has to poll
   uint32_t empty_polls_ = 0;
-  uint32_t unsignaled_ = 0;
+  uint64_t unsignaled_ = 0;
   std::array<Segment, kMaxList> segments_;
   std::array<WorkRequest, kMaxList> requests_;
 };
@@ -263,11 +313,11 @@ absl::Status automatic(Side& side, const Load& load, uint32_t thread, Transmitte
   uint64_t count = 0;
   switch (load.operation) {
     case Operation::kWrite:
-      return loop([&](uint64_t offset, Synchronizer* done) {
+      return loop([&memory, &transmitter, there, size](uint64_t offset, Synchronizer* done) {
         return transmitter.write(memory, offset, size, there.slice(offset, size), done);
       });
     case Operation::kRead:
-      return loop([&](uint64_t offset, Synchronizer* done) {
+      return loop([&memory, &transmitter, there, size](uint64_t offset, Synchronizer* done) {
         return transmitter.read(memory, offset, size, there.slice(offset, size), done);
       });
     case Operation::kSend:
@@ -293,11 +343,7 @@ absl::Status run_thread(Side& side, const Load& load, uint32_t thread,
                         std::vector<ManualLane>& lanes, Gate& gate) {
   switch (load.mode) {
     case Mode::kCeiling:
-      ceiling(side, load, thread, [&](auto&& transfer) {
-        Slots slots(load.window);
-        gate.wait();
-        for (uint64_t i = 0; i < load.messages; ++i) transfer(slots.next());
-      });
+      ceiling(side, load, thread, [&](auto&& transfer) { transfer_all(load, gate, transfer); });
       return absl::OkStatus();
     case Mode::kManual: {
       ManualThread manual(side, load, lanes, thread);
@@ -313,13 +359,7 @@ absl::Status run_thread(Side& side, const Load& load, uint32_t thread,
     return transmitter.status();
   }
   return automatic(side, load, thread, *transmitter, [&](auto&& transfer) {
-    Slots slots(load.window);
-    gate.wait();
-    for (uint64_t i = 0; i < load.messages; ++i) {
-      if (absl::Status status = transfer(slots.next(), nullptr); !status.ok()) [[unlikely]] {
-        return status;
-      }
-    }
+    if (absl::Status status = post_all(load, gate, transfer); !status.ok()) return status;
     Synchronizer done;
     if (absl::Status status = transmitter->flush(&done); !status.ok()) return status;
     return transmitter->wait(done);

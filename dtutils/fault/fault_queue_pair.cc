@@ -272,7 +272,7 @@ void FaultQueuePair::forward_sends() {
         operation.status = result.error == PostError::kNotConnected
                                ? CompletionStatus::kFlushed
                                : CompletionStatus::kLocalOperation;
-        operation.vendor_error = static_cast<uint32_t>(result.system_error);
+        operation.vendor_error = result.system_error;
         break;
       }
       ++operation.pieces_posted;

@@ -7,10 +7,6 @@
 #ifndef CARIAMA_DTUTILS_SHM_COPY_H_
 #define CARIAMA_DTUTILS_SHM_COPY_H_
 
-#if defined(__x86_64__)
-#include <emmintrin.h>
-#endif
-
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -64,60 +60,57 @@ inline void complete_earlier_writes() {
 #endif
 }
 
-// The two ends of a piece of n to 2n bytes: constant sizes, which compile to vector moves.
-template <size_t kBytes>
+// Loads and stores of constant size, at any address: one instruction each, where arrays and memcpy
+// go through the stack.
+template <typename Word>
+inline Word load_any(const std::byte* from) {
+  Word word;
+  std::memcpy(&word, from, sizeof word);
+  return word;
+}
+template <typename Word>
+inline void store_any(std::byte* to, const Word& word) {
+  std::memcpy(to, &word, sizeof word);
+}
+
+// A piece of n to 2n bytes by its two ends.
+template <typename Word>
 inline void copy_ends(std::byte* to, const std::byte* from, size_t bytes) {
-  std::byte head[kBytes];
-  std::byte tail[kBytes];
-  std::memcpy(head, from, kBytes);
-  std::memcpy(tail, from + bytes - kBytes, kBytes);
-  std::memcpy(to, head, kBytes);
-  std::memcpy(to + bytes - kBytes, tail, kBytes);
+  const Word head = load_any<Word>(from);
+  const Word tail = load_any<Word>(from + bytes - sizeof(Word));
+  store_any(to, head);
+  store_any(to + bytes - sizeof(Word), tail);
 }
 
-// More than 64 bytes, in blocks of 64 and a last block that ends where the piece ends. Up to some
-// hundred bytes the call of memcpy, and its choice of a method, cost more than the copying.
-inline constexpr size_t kMaxBlockwise = 1024;
-inline void copy_block(std::byte* to, const std::byte* from) {
-#if defined(__x86_64__)
-  // Vectors by name: of a memcpy of 64 bytes g++ makes string instructions where it does not expect
-  // to come often, five times slower.
-  const auto* in = reinterpret_cast<const __m128i*>(from);
-  auto* out = reinterpret_cast<__m128i*>(to);
-  const __m128i a = _mm_loadu_si128(in);
-  const __m128i b = _mm_loadu_si128(in + 1);
-  const __m128i c = _mm_loadu_si128(in + 2);
-  const __m128i d = _mm_loadu_si128(in + 3);
-  _mm_storeu_si128(out, a);
-  _mm_storeu_si128(out + 1, b);
-  _mm_storeu_si128(out + 2, c);
-  _mm_storeu_si128(out + 3, d);
-#else
-  std::memcpy(to, from, 64);
-#endif
-}
-inline void copy_blocks(std::byte* to, const std::byte* from, size_t bytes) {
-  for (size_t done = 0; done + 64 < bytes; done += 64) copy_block(to + done, from + done);
-  copy_block(to + bytes - 64, from + bytes - 64);
-}
+using Vector16 [[gnu::vector_size(16)]] = uint8_t;
 
-// Local → remote.
-inline void copy_out(std::byte* to, const std::byte* from, size_t bytes) {
-  if (bytes == 8) [[likely]]
-    return store_word<uint64_t>(to, from);
+// Copies 64 bytes or more in blocks of 64, with the widest vectors that this processor has; the
+// last block ends where the piece ends. Up to a few pages that is faster than memcpy (here 8 % at 1
+// KiB), which has to choose a method; above, nothing that was tried is (docs/performance.md). Set
+// when the library is loaded.
+using CopyFunction = void (*)(std::byte* to, const std::byte* from, size_t bytes);
+extern const CopyFunction copy_blocks;
+inline constexpr size_t kMaxBlockwise = 2048;
+
+// Local → remote, all but 8 bytes.
+inline void copy_out_other(std::byte* to, const std::byte* from, size_t bytes) {
   release_earlier_writes();
   if (bytes > kMaxBlockwise) {
     std::memcpy(to, from, bytes);
-  } else if (bytes > 64) {
+  } else if (bytes >= 64) {
     copy_blocks(to, from, bytes);
   } else if (bytes > 32) {
-    copy_ends<32>(to, from, bytes);
+    const auto second = load_any<Vector16>(from + 16);
+    const auto third = load_any<Vector16>(from + bytes - 32);
+    copy_ends<Vector16>(to, from, bytes);
+    store_any(to + 16, second);
+    store_any(to + bytes - 32, third);
   } else if (bytes > 16) {
-    copy_ends<16>(to, from, bytes);
+    copy_ends<Vector16>(to, from, bytes);
   } else if (bytes > 8) {
-    copy_ends<8>(to, from, bytes);
+    copy_ends<uint64_t>(to, from, bytes);
   } else if (bytes > 4) {
-    copy_ends<4>(to, from, bytes);
+    copy_ends<uint32_t>(to, from, bytes);
   } else if (bytes == 4) {
     store_word<uint32_t>(to, from);
   } else if (bytes == 2) {
@@ -127,6 +120,12 @@ inline void copy_out(std::byte* to, const std::byte* from, size_t bytes) {
   } else if (bytes == 3) {
     std::memcpy(to, from, 3);
   }
+}
+// Local → remote.
+inline void copy_out(std::byte* to, const std::byte* from, size_t bytes) {
+  if (bytes == 8) [[likely]]
+    return store_word<uint64_t>(to, from);
+  copy_out_other(to, from, bytes);
 }
 
 // Remote → local.

@@ -58,7 +58,8 @@ ShmDevice::~ShmDevice() {
     return;
   }
   remove_local_segment(control_->uuid());
-  service_.reset();
+  // Both sides' threads call the other: the service's end first, while both objects live.
+  service_->stop();
   watch_.reset();
 }
 

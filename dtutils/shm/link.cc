@@ -7,6 +7,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <bit>
 #include <cerrno>
 #include <limits>
 #include <string>
@@ -29,30 +30,31 @@ std::string with_peer(std::string_view what, std::string_view peer) {
   return text;
 }
 
+// The huge page size on hugetlb.
+uint64_t page_bytes(const struct stat& status) { return static_cast<uint64_t>(status.st_blksize); }
+
 // Whether a file behind a received descriptor may be mapped: it is one of memory, its size cannot
 // change (else its owner could make our accesses raise SIGBUS), and it is long enough.
-bool is_mappable(int descriptor, uint64_t offset, uint64_t length, uint64_t* page) {
+bool is_mappable(int descriptor, uint64_t offset, uint64_t length, struct stat* status) {
   const int seals = fcntl(descriptor, F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || (seals & F_SEAL_GROW) == 0) return false;
-  struct stat status;
-  if (fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode) || status.st_size < 0)
+  if (fstat(descriptor, status) != 0 || !S_ISREG(status->st_mode) || status->st_size < 0)
     return false;
-  const auto size = static_cast<uint64_t>(status.st_size);
+  const auto size = static_cast<uint64_t>(status->st_size);
   if (length == 0 || offset > size || length > size - offset) return false;
-  *page = static_cast<uint64_t>(status.st_blksize);  // the huge page size on hugetlb
-  return *page != 0 && (*page & (*page - 1)) == 0;
+  return std::has_single_bit(page_bytes(*status));
 }
 
 }  // namespace
 
 absl::Status Link::make_table() {
-  void* table = mmap(nullptr, kMaxRegions * sizeof(*table_), PROT_READ | PROT_WRITE,
+  void* table = mmap(nullptr, kMaxRegions * sizeof(RemoteRegionCell), PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (table == MAP_FAILED) {
     return make_errno_error(errno, ErrorScope::kProcess, "mapping the key table of a peer",
                             "raise ulimit -v");
   }
-  table_ = static_cast<std::atomic<const RemoteRegion*>*>(table);
+  regions_ = static_cast<RemoteRegionCell*>(table);
   return absl::OkStatus();
 }
 
@@ -138,9 +140,9 @@ absl::StatusOr<std::shared_ptr<Link>> Link::connect(const Uuid& uuid, int pid,
                             with_peer("connect over shm: no answer from the service thread", peer),
                             "see whether the peer is stopped or has ended");
   }
-  uint64_t page = 0;
+  struct stat file;
   if (welcome.type != MessageType::kWelcome || welcome.uuid != uuid || !control.valid() ||
-      !is_mappable(control.get(), 0, kControlBytes, &page)) {
+      !is_mappable(control.get(), 0, kControlBytes, &file)) {
     return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kPeer,
                       with_peer("connect over shm: not a sealed control segment", peer),
                       "use the same release on both sides");
@@ -163,54 +165,44 @@ absl::StatusOr<std::shared_ptr<Link>> Link::connect(const Uuid& uuid, int pid,
 }
 
 Link::~Link() {
-  for (const Mapping& mapping : mappings_) munmap(mapping.address, mapping.length);
-  if (table_ != nullptr) munmap(table_, kMaxRegions * sizeof(*table_));
+  for (const auto& [index, mapping] : mappings_) munmap(mapping.address, mapping.piece.length);
+  for (const auto& [piece, address] : retired_) munmap(address, piece.length);
+  if (regions_ != nullptr) munmap(regions_, kMaxRegions * sizeof(RemoteRegionCell));
   if (!is_local() && control_ != nullptr) munmap(control_, kControlBytes);
 }
 
-const RemoteRegion* Link::add(const RemoteRegion& region) {
-  RemoteRegion* added = &regions_.emplace_back(region);
-  const bool direct = region.mapped && has_access(region.access, Access::kRemoteWrite);
-  added->write_domain = direct ? region.domain : RemoteRegion::kNoDomain;
-  table_[key_index(region.key)].store(added, std::memory_order_release);
-  return added;
-}
-
-const RemoteRegion* Link::find_slow(uint64_t key) {
+std::optional<RemoteRegion> Link::find_slow(uint64_t key) {
   std::lock_guard lock(mutex_);
-  std::atomic<const RemoteRegion*>& cell = table_[key_index(key)];
-  const auto found = [&]() -> const RemoteRegion* {
-    const RemoteRegion* region = cell.load(std::memory_order_acquire);
-    return region != nullptr && region->key == key ? region : nullptr;
-  };
-  if (const RemoteRegion* region = found()) return region;
+  const RemoteRegionCell& cell = regions_[key_index(key)];
+  if (auto region = cell.read(key)) return region;
 
   const KeyEntry& entry = key_table(control_)[key_index(key)];
-  if (key == 0 || entry.key.load(std::memory_order_acquire) != key) return nullptr;
+  if (key == 0 || entry.key.load(std::memory_order_acquire) != key) return std::nullopt;
   if (is_local() || entry.has_descriptor.load(std::memory_order_relaxed) == 0) {
-    RemoteRegion region{};
+    RemoteRegion region;
     region.key = key;
     region.base = entry.base.load(std::memory_order_acquire);
     region.length = entry.length.load(std::memory_order_acquire);
-    region.owner_key = &entry.key;
     region.access = static_cast<Access>(entry.access.load(std::memory_order_acquire));
     region.domain = entry.domain.load(std::memory_order_acquire);
     region.mapped = is_local();
     // The entry may have been given to another region meanwhile (its fields are stored before its
     // key, and after the old key was cleared).
-    if (entry.key.load(std::memory_order_acquire) != key) return nullptr;
-    return add(region);
+    if (entry.key.load(std::memory_order_acquire) != key) return std::nullopt;
+    retire(key_index(key));
+    add(region);
+    return region;
   }
 
   // The owner sent the descriptor when it registered the memory: it lies in the socket, unless the
   // socket was full.
   const Clock::time_point deadline = Clock::now() + kAskTimeout;
   bool open = drain_locked();
-  if (const RemoteRegion* region = found()) return region;
+  if (auto region = cell.read(key)) return region;
   Message ask;
   ask.type = MessageType::kAskRegion;
   ask.key = key;
-  if (!open || send_message(socket_.get(), ask, -1, /*wait=*/false) != 0) return nullptr;
+  if (!open || send_message(socket_.get(), ask, -1, /*wait=*/false) != 0) return std::nullopt;
   unknown_key_ = 0;
   while (open && unknown_key_ != key) {
     const auto left =
@@ -219,9 +211,9 @@ const RemoteRegion* Link::find_slow(uint64_t key) {
     pollfd ready{socket_.get(), POLLIN, 0};
     if (poll(&ready, 1, static_cast<int>(left)) < 0 && errno != EINTR) break;
     open = drain_locked();
-    if (const RemoteRegion* region = found()) return region;
+    if (auto region = cell.read(key)) return region;
   }
-  return nullptr;
+  return std::nullopt;
 }
 
 bool Link::drain() {
@@ -239,7 +231,7 @@ bool Link::drain_locked() {
     if (message.type == MessageType::kRegion && descriptor.valid()) {
       add_mapped(message, descriptor);
     } else if (message.type == MessageType::kRevoked) {
-      retire(message.key);
+      if (regions_[key_index(message.key)].key() == message.key) retire(key_index(message.key));
     } else if (message.type == MessageType::kUnknown) {
       unknown_key_ = message.key;
     }
@@ -248,34 +240,35 @@ bool Link::drain_locked() {
 }
 
 void Link::add_mapped(const Message& message, const FileDescriptor& descriptor) {
-  uint64_t page = 0;
-  const RemoteRegion* known = table_[key_index(message.key)].load(std::memory_order_relaxed);
-  if (known != nullptr && known->key == message.key) return;  // sent twice: pushed, and asked for
+  const uint32_t index = key_index(message.key);
+  if (message.key != 0 && regions_[index].key() == message.key)
+    return;  // sent twice: pushed, and asked for
+  struct stat file;
   // Pages keep their place in both mappings: what is aligned for the owner has to be so for us.
   const bool aligned = (message.base - message.offset) % kSmallestPage == 0;
   if (message.key == 0 || !aligned ||
       message.base > std::numeric_limits<uint64_t>::max() - message.length ||
-      !is_mappable(descriptor.get(), message.offset, message.length, &page)) {
+      !is_mappable(descriptor.get(), message.offset, message.length, &file)) {
     unknown_key_ = message.key;
     return;
   }
-  if (known != nullptr) retire(known->key);
+  retire(index);
+  const uint64_t page = page_bytes(file);
   const uint64_t start = message.offset & ~(page - 1);
   const uint64_t length = (message.offset + message.length - start + page - 1) & ~(page - 1);
   const auto access = static_cast<Access>(message.access);
   const int protection = access == Access::kRemoteRead ? PROT_READ : PROT_READ | PROT_WRITE;
-  void* address =
-      mmap(nullptr, length, protection, MAP_SHARED, descriptor.get(), static_cast<off_t>(start));
+  const Piece piece{file.st_dev, file.st_ino, start, length, protection};
+  void* const address = map(piece, descriptor.get());
   if (address == MAP_FAILED) {
     unknown_key_ = message.key;
     return;
   }
-  mappings_.push_back({address, length});
-  RemoteRegion region{};
+  mappings_.emplace(index, Mapping{piece, address});
+  RemoteRegion region;
   region.key = message.key;
   region.base = message.base;
   region.length = message.length;
-  region.owner_key = &key_table(control_)[key_index(message.key)].key;
   region.delta = reinterpret_cast<uint64_t>(address) + (message.offset - start) - message.base;
   region.access = access;
   region.domain = message.domain;
@@ -283,20 +276,38 @@ void Link::add_mapped(const Message& message, const FileDescriptor& descriptor) 
   add(region);
 }
 
-// An operation of another thread may be in the middle of a copy, so nothing is unmapped before the
-// link closes. Anonymous memory takes the place instead: what belonged to the peer is released now,
-// a late store hits nobody, and the cost is address space.
-void Link::retire(uint64_t key) {
-  const RemoteRegion* region = table_[key_index(key)].load(std::memory_order_relaxed);
-  if (region == nullptr || region->key != key || !region->mapped || is_local()) return;
-  const auto start = reinterpret_cast<uintptr_t>(region->local(region->base));
-  for (Mapping& mapping : mappings_) {
-    const auto first = reinterpret_cast<uintptr_t>(mapping.address);
-    if (start < first || start >= first + mapping.length) continue;
-    static_cast<void>(mmap(mapping.address, mapping.length, PROT_READ | PROT_WRITE,
-                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0));
-    break;
-  }
+void Link::add(const RemoteRegion& region) {
+  const uint32_t index = key_index(region.key);
+  regions_[index].set(region, &key_table(control_)[index].key);
+}
+
+// At the address where the same piece was before, if it was: an operation that is still under way
+// there meets the memory that it was meant for.
+void* Link::map(const Piece& piece, int descriptor) {
+  const auto before = retired_.find(piece);
+  void* const hint = before == retired_.end() ? nullptr : before->second;
+  void* const address =
+      mmap(hint, piece.length, piece.protection, MAP_SHARED | (hint != nullptr ? MAP_FIXED : 0),
+           descriptor, static_cast<off_t>(piece.start));
+  // Also if it failed: then nobody can tell what is there now.
+  if (hint != nullptr) retired_.erase(before);
+  return address;
+}
+
+// Forgets the region at that place of the table. An operation of another thread may be in the
+// middle of a copy, so nothing is unmapped before the link closes. Anonymous memory takes the place
+// instead: what belonged to the peer is released now, a late store hits nobody, and the cost is
+// address space (neighbours melt into one mapping of the kernel's) and some 100 bytes for each
+// different piece of memory.
+void Link::retire(uint32_t index) {
+  regions_[index].clear();
+  const auto it = mappings_.find(index);
+  if (it == mappings_.end()) return;
+  const auto& [piece, address] = it->second;
+  static_cast<void>(mmap(address, piece.length, PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0));
+  retired_.emplace(piece, address);
+  mappings_.erase(it);
 }
 
 }  // namespace cariama::shm

@@ -10,50 +10,20 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string_view>
-#include <vector>
+#include <unordered_map>
 
 #include "absl/status/statusor.h"
-#include "dtutils/memory.h"
 #include "dtutils/shm/control_segment.h"
 #include "dtutils/shm/layout.h"
+#include "dtutils/shm/remote_region.h"
 #include "dtutils/shm/wire.h"
 
 namespace cariama::shm {
-
-// A region of the peer, ready for use. Immutable; lives as long as its Link.
-struct RemoteRegion {
-  uint64_t key;
-  uint64_t base;                           // as the owner names it
-  uint64_t length;                         // bytes
-  const std::atomic<uint64_t>* owner_key;  // == key until the owner ends the registration
-  uint64_t delta;                          // mapped: owner's address + delta = ours (modulo 2^64)
-  Access access;
-  uint32_t domain;
-  bool mapped;  // else reached by cross-memory attach
-  // domain if WRITEs go straight into the mapping (mapped, remote write access), else kNoDomain:
-  // the one thing that the hot path compares. Set by Link::add().
-  uint32_t write_domain;
-  static constexpr uint32_t kNoDomain = UINT32_MAX;
-
-  [[nodiscard]] bool contains(uint64_t address, uint64_t bytes) const {
-    const uint64_t offset = address - base;  // wraps to something huge below base
-    return offset <= length && bytes <= length - offset;
-  }
-  // Whether receives may lie in it. Else it may be mapped for reading only.
-  [[nodiscard]] bool receivable() const {
-    return (static_cast<uint32_t>(access) &
-            static_cast<uint32_t>(Access::kLocalWrite | Access::kRemoteWrite |
-                                  Access::kRemoteAtomic)) != 0;
-  }
-  [[nodiscard]] bool revoked() const { return owner_key->load(std::memory_order_acquire) != key; }
-  [[nodiscard]] std::byte* local(uint64_t address) const {
-    return reinterpret_cast<std::byte*>(address + delta);
-  }
-};
 
 enum class PeerState : uint8_t { kAlive, kDead, kClosed };
 
@@ -86,35 +56,47 @@ class Link {
   // Queue pairs that use it; guarded by the device.
   uint32_t users = 0;
 
-  // The last region at that key's place of the table, or nullptr. The caller compares the key.
-  [[nodiscard]] const RemoteRegion* known(uint64_t key) const {
-    return table_[key_index(key)].load(std::memory_order_acquire);
-  }
-  // The region with that key, or nullptr. Wait-free if it was used before; else may take a lock,
-  // map memory, and ask the peer (at most 200 ms). The caller checks revoked().
-  [[nodiscard]] const RemoteRegion* find(uint64_t key) {
-    const RemoteRegion* region = known(key);
-    if (region != nullptr && region->key == key) [[likely]]
-      return region;
-    return find_slow(key);
+  // The peer's regions as far as they are known here, by key_index. Stays where it is.
+  [[nodiscard]] const RemoteRegionCell* regions() const { return regions_; }
+
+  // The region with that key, or nothing: there is none, or its registration has ended. Wait-free
+  // if it was used before; else may take a lock, map memory, and ask the peer (at most 200 ms).
+  [[nodiscard]] std::optional<RemoteRegion> find(uint64_t key) {
+    const RemoteRegionCell& cell = regions_[key_index(key)];
+    std::optional<RemoteRegion> region = cell.read(key);
+    if (!region.has_value()) [[unlikely]]
+      region = find_slow(key);
+    if (region.has_value() && !cell.is_registered(key)) [[unlikely]]
+      return std::nullopt;
+    return region;
   }
 
   // Takes in what the peer has sent. False: the connection has ended.
   bool drain();
 
  private:
+  // A piece of a file that is, or was, mapped here.
+  struct Piece {
+    uint64_t device;  // the file, by st_dev and st_ino
+    uint64_t inode;
+    uint64_t start;
+    uint64_t length;
+    int protection;
+    auto operator<=>(const Piece&) const = default;
+  };
   struct Mapping {
+    Piece piece;
     void* address;
-    size_t length;
   };
 
   Link() = default;
   [[nodiscard]] absl::Status make_table();
-  [[nodiscard]] const RemoteRegion* find_slow(uint64_t key);
+  [[nodiscard]] std::optional<RemoteRegion> find_slow(uint64_t key);
   bool drain_locked();
   void add_mapped(const Message& message, const FileDescriptor& descriptor);
-  void retire(uint64_t key);
-  const RemoteRegion* add(const RemoteRegion& region);
+  [[nodiscard]] void* map(const Piece& piece, int descriptor);
+  void add(const RemoteRegion& region);
+  void retire(uint32_t index);
 
   Uuid uuid_{};
   std::byte* control_ = nullptr;
@@ -123,14 +105,14 @@ class Link {
   FileDescriptor socket_;
   FileDescriptor process_;  // pidfd
 
-  // By key_index. Sparse: a page exists where a key was used.
-  std::atomic<const RemoteRegion*>* table_ = nullptr;
+  // By key_index. Sparse: a page exists where a key was used, 4 MiB at most.
+  RemoteRegionCell* regions_ = nullptr;
 
-  std::mutex mutex_;  // all below
-  // Regions and mappings stay until the link closes, because an operation of another thread may be
-  // using them. The memory behind a revoked mapping is given up at once all the same: see retire().
-  std::deque<RemoteRegion> regions_;
-  std::vector<Mapping> mappings_;
+  std::mutex mutex_;                                // all below, and changes of regions_
+  std::unordered_map<uint32_t, Mapping> mappings_;  // of regions_, by key_index
+  // Address space stays taken until the link closes, because an operation of another thread may be
+  // using it: see retire(). What is registered again comes back to its place.
+  std::multimap<Piece, void*> retired_;
   uint64_t unknown_key_ = 0;  // the last one that the peer said it does not have
 };
 

@@ -5,7 +5,6 @@
 #include <sys/uio.h>
 
 #include <array>
-#include <bit>
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
@@ -39,18 +38,6 @@ struct Shape {
   Shape shape{static_cast<uint32_t>(request.opcode), request.flags, request.segment_count};
   asm("" : "+r"(shape.opcode), "+r"(shape.flags), "+r"(shape.segment_count));
   return shape;
-}
-
-// PostResult{count}, put together as one word: member by member it goes through the stack, where
-// reading back what narrower stores wrote costs more than a transfer of 8 bytes.
-[[nodiscard]] PostResult all_posted(uint32_t count) {
-  static_assert(offsetof(PostResult, posted) == 0 && offsetof(PostResult, error) == 4 &&
-                sizeof(PostResult) == 12);
-  auto head = std::bit_cast<uint64_t>(std::array<uint32_t, 2>{count, 0});
-  asm("" : "+r"(head));  // keeps the compiler from taking it apart
-  PostResult result;
-  std::memcpy(static_cast<void*>(&result), &head, sizeof head);
-  return result;
 }
 
 // The remote side is asked for what the operation does to it.
@@ -87,57 +74,84 @@ bool ShmQueuePair::check_local(const Segment& segment, bool written) const {
          (!written || region.writable());
 }
 
-// Copies into the mapping of the peer's memory, if that is all there is to do.
-[[gnu::always_inline]] inline bool ShmQueuePair::write_mapped(const void* local, uint32_t bytes,
-                                                              uint64_t remote_address,
-                                                              RemoteKey remote_key) {
-  const RemoteRegion* const region = link_->known(remote_key.value);
-  if (region == nullptr || region->key != remote_key.value || region->revoked() ||
-      region->write_domain != peer_domain_ || !region->contains(remote_address, bytes))
-      [[unlikely]] {
-    return false;
-  }
-  copy_out(region->local(remote_address), static_cast<const std::byte*>(local), bytes);
+// Whether a WRITE may gather from there.
+[[gnu::always_inline]] inline bool ShmQueuePair::readable(const void* address, uint64_t bytes,
+                                                          LocalKey key) const {
+  return bytes <= kMaxMessage &&
+         local_regions_[key_index(key.value)].allows(key, address, bytes, domain_number_);
+}
+
+// Where a WRITE goes in this process, if copying is all there is to do.
+[[gnu::always_inline]] inline bool ShmQueuePair::write_target(RemoteKey key, uint64_t address,
+                                                              uint64_t bytes,
+                                                              std::byte** target) const {
+  return remote_regions_[key_index(key.value)].write_target(key.value, peer_domain_, address, bytes,
+                                                            target);
+}
+
+// The ends of a WRITE that is not of 8 bytes, by a jump: one of 8 bytes needs no stack frame.
+[[gnu::noinline]] static PostResult post_copy(std::byte* to, const void* from, size_t bytes) {
+  copy_out_other(to, static_cast<const std::byte*>(from), bytes);
+  return {1};
+}
+[[gnu::noinline]] static bool write_copy(std::byte* to, const void* from, size_t bytes) {
+  copy_out_other(to, static_cast<const std::byte*>(from), bytes);
   return true;
 }
 
-bool ShmQueuePair::write_now(const void* local, uint32_t bytes, LocalKey key,
+bool ShmQueuePair::write_now(const void* local, uint64_t bytes, LocalKey key,
                              uint64_t remote_address, RemoteKey remote_key) {
-  // As much as may be inline needs no key.
-  if (!usable() || (bytes > limits_.max_inline &&
-                    (bytes > kMaxMessage || !local_regions_[key_index(key.value)].allows(
-                                                key, local, bytes, domain_number_)))) [[unlikely]] {
+  if (!usable()) [[unlikely]]
     return false;
+  // As much as may be inline needs no key.
+  if (bytes > limits_.max_inline) {
+    return write_registered(local, bytes, key, remote_address, remote_key);
   }
-  return write_mapped(local, bytes, remote_address, remote_key);
+  std::byte* to;
+  if (!write_target(remote_key, remote_address, bytes, &to)) [[unlikely]]
+    return false;
+  if (bytes != 8) return write_copy(to, local, bytes);
+  store_word<uint64_t>(to, static_cast<const std::byte*>(local));
+  return true;
 }
 
-// One plain WRITE without a stack frame; everything else is the business of post_list().
-PostResult ShmQueuePair::post_send(std::span<const WorkRequest> requests) {
-  if (requests.size() == 1) [[likely]] {
-    const WorkRequest& request = requests.front();
-    const Shape shape = shape_of(request);
-    if (shape.is_plain_write() && usable()) [[likely]] {
-      const Segment& segment = request.segments[0];
-      const uint32_t bytes = segment.length;
-      const bool readable =
-          shape.is_inline()
-              ? bytes <= limits_.max_inline
-              : bytes <= kMaxMessage && local_regions_[key_index(segment.key.value)].allows(
-                                            segment.key, segment.address, bytes, domain_number_);
-      if (readable && write_mapped(segment.address, bytes, request.remote_address,
-                                   request.remote_key)) [[likely]] {
-        return all_posted(1);
-      }
-    }
+[[gnu::noinline]] bool ShmQueuePair::write_registered(const void* local, uint64_t bytes,
+                                                      LocalKey key, uint64_t remote_address,
+                                                      RemoteKey remote_key) const {
+  std::byte* to;
+  if (!readable(local, bytes, key) || !write_target(remote_key, remote_address, bytes, &to))
+      [[unlikely]] {
+    return false;
   }
-  return post_list(requests);
+  copy_out(to, static_cast<const std::byte*>(local), bytes);
+  return true;
+}
+
+// One plain WRITE into mapped memory; everything else is the business of post_list().
+PostResult ShmQueuePair::post_send(std::span<const WorkRequest> requests) {
+  if (requests.size() != 1) [[unlikely]]
+    return post_list(requests);
+  const WorkRequest& request = requests.front();
+  const Shape shape = shape_of(request);
+  if (!shape.is_plain_write() || !usable()) [[unlikely]]
+    return post_list(requests);
+  const Segment& segment = *request.segments;
+  const uint32_t bytes = segment.length;
+  std::byte* to;
+  if ((shape.is_inline() ? bytes > limits_.max_inline
+                         : !readable(segment.address, bytes, segment.key)) ||
+      !write_target(request.remote_key, request.remote_address, bytes, &to)) [[unlikely]] {
+    return post_list(requests);
+  }
+  if (bytes != 8) return post_copy(to, segment.address, bytes);
+  store_word<uint64_t>(to, static_cast<const std::byte*>(segment.address));
+  return {1};
 }
 
 [[gnu::noinline]] PostResult ShmQueuePair::post_list(std::span<const WorkRequest> requests) {
   const auto count = static_cast<uint32_t>(requests.size());
   const uint32_t posted = post_plain_writes(requests, 0);
-  return posted == count ? all_posted(count) : post_any(requests, posted);
+  return posted == count ? PostResult{count} : post_any(requests, posted);
 }
 
 // From a request that is not a plain write on.
@@ -145,7 +159,7 @@ PostResult ShmQueuePair::post_send(std::span<const WorkRequest> requests) {
                                                     uint32_t first) {
   const auto count = static_cast<uint32_t>(requests.size());
   for (uint32_t i = first;; i = post_plain_writes(requests, i + 1)) {
-    if (i == count) return all_posted(count);
+    if (i == count) return {count};
     const WorkRequest& request = requests[i];
     if (!is_one_sided(request.opcode) || !usable()) return post_slow(requests, i);
     const PostError error = internal::validate(request, limits_, true).error;
@@ -204,10 +218,8 @@ PostResult ShmQueuePair::post_send(std::span<const WorkRequest> requests) {
         return i;
     }
     if (request.remote_key.value != remote_key) {
-      const RemoteRegion* region = link_->find(request.remote_key.value);
-      if (region == nullptr || region->revoked() || region->write_domain != peer_domain_) {
-        return i;
-      }
+      const std::optional<RemoteRegion> region = link_->find(request.remote_key.value);
+      if (!region.has_value() || region->write_domain() != peer_domain_) return i;
       remote_key = request.remote_key.value;
       remote_base = region->base;
       remote_length = region->length;
@@ -243,8 +255,8 @@ Outcome ShmQueuePair::execute_one_sided(const WorkRequest& request) {
   }
   if (bytes == 0) return {};  // keys of empty transfers are not looked at
 
-  const RemoteRegion* region = link_->find(request.remote_key.value);
-  if (region == nullptr || region->revoked() || !region->contains(request.remote_address, bytes) ||
+  const std::optional<RemoteRegion> region = link_->find(request.remote_key.value);
+  if (!region.has_value() || !region->contains(request.remote_address, bytes) ||
       region->domain != peer_domain_ || !has_access(region->access, needed_access(request.opcode)))
       [[unlikely]] {
     return {CompletionStatus::kRemoteAccess};
@@ -342,8 +354,8 @@ void ShmQueuePair::complete(const WorkRequest& request, Outcome outcome) {
 
 std::byte* ShmQueuePair::direct_access(const RemoteMemoryLocator& remote) {
   if (state() != QueuePairState::kConnected) return nullptr;
-  const RemoteRegion* region = link_->find(remote.key.value);
-  if (region == nullptr || region->revoked() || !region->mapped || region->domain != peer_domain_ ||
+  const std::optional<RemoteRegion> region = link_->find(remote.key.value);
+  if (!region.has_value() || !region->mapped || region->domain != peer_domain_ ||
       !region->contains(remote.address, remote.length) ||
       !has_access(region->access, Access::kRemoteRead | Access::kRemoteWrite)) {
     return nullptr;

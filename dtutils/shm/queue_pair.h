@@ -49,7 +49,7 @@ class ShmQueuePair final : public QueuePair, public ReceiveSource {
   absl::Status repair() override;
   void fail() override;
   PostResult post_send(std::span<const WorkRequest> requests) override;
-  bool write_now(const void* local, uint32_t bytes, LocalKey key, uint64_t remote_address,
+  bool write_now(const void* local, uint64_t bytes, LocalKey key, uint64_t remote_address,
                  RemoteKey remote_key) override;
   PostResult post_receive(std::span<const ReceiveRequest> requests) override;
   std::byte* direct_access(const RemoteMemoryLocator& remote) override;
@@ -99,8 +99,11 @@ class ShmQueuePair final : public QueuePair, public ReceiveSource {
     return header_->status.load(std::memory_order_acquire) ==
            expected_.load(std::memory_order_acquire);
   }
-  [[nodiscard]] bool write_mapped(const void* local, uint32_t bytes, uint64_t remote_address,
-                                  RemoteKey remote_key);
+  [[nodiscard]] bool readable(const void* address, uint64_t bytes, LocalKey key) const;
+  [[nodiscard]] bool write_registered(const void* local, uint64_t bytes, LocalKey key,
+                                      uint64_t remote_address, RemoteKey remote_key) const;
+  [[nodiscard]] bool write_target(RemoteKey key, uint64_t address, uint64_t bytes,
+                                  std::byte** target) const;
   [[nodiscard]] PostResult post_list(std::span<const WorkRequest> requests);
   [[nodiscard]] uint32_t post_plain_writes(std::span<const WorkRequest> requests, uint32_t first);
   [[nodiscard]] PostResult post_any(std::span<const WorkRequest> requests, uint32_t first);
@@ -140,6 +143,7 @@ class ShmQueuePair final : public QueuePair, public ReceiveSource {
   QueuePairHeader* header_ = nullptr;  // ours
   Link* link_ = nullptr;
   const LocalRegion* local_regions_ = nullptr;
+  const RemoteRegionCell* remote_regions_ = nullptr;  // link_'s
   uint32_t domain_number_ = 0;
   uint32_t peer_domain_ = 0;
   ShmCompletionQueue* send_queue_ = nullptr;

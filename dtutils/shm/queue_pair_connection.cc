@@ -194,6 +194,7 @@ absl::Status ShmQueuePair::connect(std::string_view peer_address, const ConnectO
   if (!link.ok()) return link.status();
   link_owner_ = *link;
   link_ = link_owner_.get();
+  remote_regions_ = link_->regions();
   options_ = options;
   absl::Status resolved = resolve_peer(address->index, address->serial, address->nonce);
   if (!resolved.ok()) {

@@ -119,9 +119,8 @@ Outcome ShmQueuePair::copy_message(const WorkRequest& request, ReceiveSlot* slot
       std::byte* from = static_cast<std::byte*>(request.segments[i].address) + from_done;
       const uint64_t address = to.address + to_done;
       // Remote access is not asked for: the owner gave the memory for receiving.
-      const RemoteRegion* region = link_->find(to.key);
-      if (region == nullptr || region->revoked() || !region->contains(address, bytes) ||
-          !region->receivable()) {
+      const std::optional<RemoteRegion> region = link_->find(to.key);
+      if (!region.has_value() || !region->contains(address, bytes) || !region->receivable()) {
         return {CompletionStatus::kRemoteOperation};
       }
       if (region->mapped) {

@@ -30,11 +30,13 @@ struct LocalRegion {
 
   [[nodiscard]] bool allows(LocalKey wanted, const void* address, uint64_t bytes,
                             uint32_t wanted_domain) const {
-    const uint64_t offset =
-        reinterpret_cast<uint64_t>(address) - base.load(std::memory_order_relaxed);
-    const uint64_t size = length.load(std::memory_order_relaxed);
-    return key.load(std::memory_order_relaxed) == wanted.value && offset <= size &&
-           bytes <= size - offset && domain.load(std::memory_order_relaxed) == wanted_domain;
+    uint64_t end = 0;  // behind the last byte, from base on
+    return key.load(std::memory_order_relaxed) == wanted.value &&
+           domain.load(std::memory_order_relaxed) == wanted_domain &&
+           !__builtin_add_overflow(
+               reinterpret_cast<uint64_t>(address) - base.load(std::memory_order_relaxed), bytes,
+               &end) &&
+           end <= length.load(std::memory_order_relaxed);
   }
   [[nodiscard]] bool writable() const {
     return (access.load(std::memory_order_relaxed) &

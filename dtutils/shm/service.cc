@@ -50,7 +50,7 @@ absl::Status Service::start() {
   return absl::OkStatus();
 }
 
-Service::~Service() {
+void Service::stop() {
   if (!thread_.joinable()) return;
   {
     std::lock_guard lock(mutex_);

@@ -35,12 +35,15 @@ class Service {
 
   Service(std::shared_ptr<ControlSegment> control, RegionTable* regions, Client* client)
       : control_(std::move(control)), regions_(regions), client_(client) {}
-  ~Service();
+  ~Service() { stop(); }
   Service(const Service&) = delete;
   Service& operator=(const Service&) = delete;
 
   // Listens, and starts the thread; when it returns, the thread holds the robust lock.
   [[nodiscard]] absl::Status start();
+
+  // Ends the thread. The other functions may still be called, and do nothing of use.
+  void stop();
 
   // Makes the thread call progress() now.
   void kick();

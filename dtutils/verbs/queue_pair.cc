@@ -469,7 +469,7 @@ PostResult VerbsQueuePair::post_batch(std::span<const WorkRequest> requests) {
   if (error != 0) {
     send_tail_.store(tail + result.posted, std::memory_order_release);
     result.error = error == ENOMEM ? PostError::kQueueFull : PostError::kDeviceError;
-    result.system_error = error == ENOMEM ? 0 : error;
+    result.system_error = error == ENOMEM ? 0 : static_cast<uint16_t>(error);
   }
   return result;
 }
@@ -508,7 +508,7 @@ PostResult VerbsQueuePair::post_receive(std::span<const ReceiveRequest> requests
     if (error != 0) {
       receive_tail_.store(tail + posted, std::memory_order_release);
       result.error = error == ENOMEM ? PostError::kQueueFull : PostError::kDeviceError;
-      result.system_error = error == ENOMEM ? 0 : error;
+      result.system_error = error == ENOMEM ? 0 : static_cast<uint16_t>(error);
     }
   }
   // soft-RoCE flushes what it finds when the error happens, and looks at its receive queue again

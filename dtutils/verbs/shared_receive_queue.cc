@@ -77,7 +77,7 @@ PostResult VerbsSharedReceiveQueue::post_receive(std::span<const ReceiveRequest>
     result.posted += posted;
     if (error != 0) {
       result.error = error == ENOMEM ? PostError::kQueueFull : PostError::kDeviceError;
-      result.system_error = error == ENOMEM ? 0 : error;
+      result.system_error = error == ENOMEM ? 0 : static_cast<uint16_t>(error);
     }
   }
   return result;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "dtutils/allocators/circular_allocator.h"
+#include "dtutils/allocators/linear_circular_allocator.h"
 #include "dtutils/allocators/rdma_allocator.h"
 #include "dtutils/fault/fault_device.h"
 #include "dtutils/sim/sim_fabric.h"
@@ -368,6 +369,46 @@ TEST_F(RecyclingTest, ASmallRingIsFlushedByNeed) {
   const auto ring = make_ring(4);
   must(write_many(*ring, 100, testing::kPatience));
   EXPECT_EQ(ring->units(), 4U);
+}
+
+// Segments of any size, of which nothing would be signaled by itself either.
+TEST_F(RecyclingTest, ASmallRingOfSegmentsIsFlushedByNeed) {
+  const auto ring = must(LinearCircularAllocator::create(
+      memory_, {.unit_bytes = kUnit, .initial_units = 2, .max_units = 2}));
+  for (size_t i = 0; i < 200; ++i) {
+    const size_t bytes = 1 + i * 37 % kUnit;
+    RDMAMemory* const segment = must(to_fast_.acquire(*ring, bytes, soon()));
+    ASSERT_EQ(segment->size(), bytes);
+    EXPECT_TRUE(segment->is_free());
+    segment->get_buffer()[0] = static_cast<std::byte>(i);
+    must(to_fast_.write(*segment, 0, bytes, target_.locator()));
+  }
+  Synchronizer done;
+  must(to_fast_.flush(&done));
+  must(to_fast_.wait(done, soon()));
+  EXPECT_EQ(target_.data()[0], std::byte{199});
+  EXPECT_EQ(ring->units(), 2U);
+}
+
+TEST_F(RecyclingTest, SegmentsInFlightElsewhereEndAtTheDeadline) {
+  const auto ring = must(LinearCircularAllocator::create(
+      memory_, {.unit_bytes = kUnit, .initial_units = 1, .max_units = 1}));
+  for (int i = 0; i < 2; ++i) {
+    RDMAMemory* const segment = must(to_slow_.acquire(*ring, kUnit / 2, soon()));
+    must(to_slow_.send(*segment, 0, kUnit / 2));
+  }
+  const auto refused =
+      to_fast_.acquire(*ring, kUnit / 2, deadline_after(std::chrono::milliseconds(1)));
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kDeadlineExceeded) << refused.status();
+}
+
+TEST_F(RecyclingTest, ASegmentThatNeverFitsIsRefusedAtOnce) {
+  const auto ring =
+      must(LinearCircularAllocator::create(memory_, {.unit_bytes = kUnit, .initial_units = 1}));
+  const auto refused = to_fast_.acquire(*ring, kUnit + 1);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument) << refused.status();
+  EXPECT_NE(refused.status().message().find("513 bytes"), std::string::npos) << refused.status();
+  EXPECT_TRUE(to_fast_.acquire(*ring, kUnit).ok());
 }
 
 TEST_F(RecyclingTest, ASlowConnectionStallsASharedRing) {

@@ -13,6 +13,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <optional>
 #include <semaphore>
 #include <thread>
 #include <vector>
@@ -151,47 +152,41 @@ bool well_formed(const Message& message) {
 // What a link makes of messages, in short.
 class Model {
  public:
-  struct Known {
-    Message message;
-    bool revoked;
-  };
-
   void take(const Script::Item& item) {
     const Message& message = item.message;
     const auto it = known_.find(key_index(message.key));
-    const bool same = it != known_.end() && it->second.message.key == message.key;
-    if (message.type == MessageType::kRevoked && same) it->second.revoked = true;
+    const bool same = it != known_.end() && it->second.key == message.key;
+    if (message.type == MessageType::kRevoked && same) known_.erase(it);
     if (message.type != MessageType::kRegion || same) return;
     const uint64_t size = item.descriptor.size;
     if (message.key != 0 && message.length != 0 && message.offset <= size &&
         message.length <= size - message.offset && message.base % 4096 == message.offset % 4096 &&
         message.base <= std::numeric_limits<uint64_t>::max() - message.length) {
-      known_[key_index(message.key)] = {message, false};
+      known_[key_index(message.key)] = message;
     }
   }
 
   void check(const Link& link) const {
     for (uint32_t place = 0; place < kPlaces; ++place) {
-      require((link.known(place) != nullptr) == known_.contains(place));
+      require((link.regions()[place].key() != 0) == known_.contains(place));
     }
-    for (const auto& [place, known] : known_) {
-      const Message& message = known.message;
-      const RemoteRegion* region = link.known(place);
-      require(region != nullptr && region->mapped && region->key == message.key &&
+    for (const auto& [place, message] : known_) {
+      const std::optional<RemoteRegion> region = link.regions()[place].read(message.key);
+      require(region.has_value() && region->mapped && region->key == message.key &&
               region->base == message.base && region->length == message.length &&
               region->access == static_cast<Access>(message.access) &&
               region->domain == message.domain);
       for (uint64_t offset = 0; offset < region->length; ++offset) {
         auto* byte = reinterpret_cast<volatile std::byte*>(region->local(region->base + offset));
         const std::byte value = *byte;
-        require(value == (known.revoked ? std::byte{0} : pattern(message.offset + offset)));
+        require(value == pattern(message.offset + offset));
         if (region->receivable()) *byte = value;
       }
     }
   }
 
  private:
-  std::map<uint32_t, Known> known_;  // by key_index
+  std::map<uint32_t, Message> known_;  // by key_index
 };
 
 }  // namespace
@@ -240,11 +235,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     }
     require(link->drain() == open);
     model.check(*link);
-    require(link->find(0) == nullptr);
-    require(link->find(unmapped_key + kMaxRegions) == nullptr);
-    const RemoteRegion* unmapped = link->find(unmapped_key);
-    require(unmapped != nullptr && !unmapped->mapped &&
-            unmapped->write_domain == RemoteRegion::kNoDomain);
+    require(!link->find(0).has_value());
+    require(!link->find(unmapped_key + kMaxRegions).has_value());
+    const std::optional<RemoteRegion> unmapped = link->find(unmapped_key);
+    require(unmapped.has_value() && !unmapped->mapped &&
+            unmapped->write_domain() == RemoteRegion::kNoDomain);
   } else {
     require(!honest_welcome);
   }

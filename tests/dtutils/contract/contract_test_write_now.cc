@@ -13,8 +13,7 @@ namespace {
 class WriteNowContract : public ContractTest {};
 
 bool write_now(const Link& link, const Buffer& from, size_t bytes, const RemoteMemoryLocator& to) {
-  return link.near->write_now(from.data(), static_cast<uint32_t>(bytes), from.region().local_key(),
-                              to.address, to.key);
+  return link.near->write_now(from.data(), bytes, from.region().local_key(), to.address, to.key);
 }
 
 TEST_P(WriteNowContract, WritesAllOrNothing) {

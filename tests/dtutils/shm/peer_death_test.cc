@@ -124,6 +124,33 @@ TEST(ShmPeerDeath, EndsWhatIsPendingAlsoWhenTheVictimHoldsOneGigabyte) {
             0u);
 }
 
+// A device closes at the moment when its threads learn of a peer's death: they may still be at it.
+TEST(ShmPeerDeath, ADeviceMayCloseWhileItsPeerDies) {
+  for (int round = 0; round < 20; ++round) {
+    testing::run_test_processes(
+        2,
+        [round](Exchange& exchange) {
+          auto node = std::make_unique<ShmNode>();
+          connect_to(exchange, *node->queue_pair, 1 - exchange.rank());
+          put_plain(exchange, "pid", getpid());
+          if (exchange.rank() == 1) {
+            for (;;) pause();
+          }
+          const int pid = get_plain<int>(exchange, 1, "pid");
+          const WorkRequest send{.id = 1, .opcode = Opcode::kSend, .flags = kSignaled};
+          ASSERT_TRUE(node->queue_pair->post_send(send).ok());
+          ASSERT_EQ(kill(pid, SIGKILL), 0);
+          if (round % 2 == 0) {
+            const std::vector<Completion> ended = node->poll_for(1);
+            ASSERT_EQ(ended.size(), 1u);
+            EXPECT_EQ(ended[0].status, CompletionStatus::kPeerDied);
+          }
+          node.reset();
+        },
+        victim(1));
+  }
+}
+
 TEST(ShmPeerDeath, LeavesOtherConnectionsAlone) {
   testing::run_test_processes(
       3,

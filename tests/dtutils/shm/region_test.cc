@@ -1,4 +1,8 @@
 // Which memory shm takes, and how memory that cannot be mapped is reached.
+#include <cstdio>
+#include <fstream>
+#include <set>
+
 #include "dtutils/shm/control_segment.h"
 #include "dtutils/shm/region_table.h"
 #include "tests/dtutils/shm/shm_node.h"
@@ -74,6 +78,74 @@ TEST(ShmRegion, AStaleKeyIsRefusedAfterItsPlaceWasReused) {
   EXPECT_FALSE(table->local()[index].allows(first.local, memory.data(), 8, 1));
   EXPECT_TRUE(table->local()[index].allows(again.local, memory.data(), 8, 1));
 }
+
+// How many of the kernel's mappings hold one of these addresses.
+size_t mappings_of(const std::set<uint64_t>& addresses) {
+  std::ifstream maps("/proc/self/maps");
+  size_t count = 0;
+  for (std::string line; std::getline(maps, line);) {
+    unsigned long start = 0;
+    unsigned long end = 0;
+    if (std::sscanf(line.c_str(), "%lx-%lx", &start, &end) != 2) continue;
+    const auto first = addresses.lower_bound(start);
+    count += first != addresses.end() && *first < end ? 1 : 0;
+  }
+  return count;
+}
+
+// A peer that registers and deregisters for ever. The same memory comes back to the same place of
+// the address space; other memory takes new places, which melt into one mapping when they are given
+// up. In between all of them work, and the pages of a region that has ended are given back.
+void register_again_and_again(bool same_memory) {
+  constexpr uint64_t kRounds = 60;
+  constexpr size_t kBytes = 4 << 20;
+  testing::run_test_processes(2, [=](Exchange& exchange) {
+    ShmNode node;
+    connect_to(exchange, *node.queue_pair, 1 - exchange.rank());
+    if (exchange.rank() == 1) {
+      auto memory = std::make_unique<Memfd>(kBytes);
+      for (uint64_t round = 0; round < kRounds; ++round) {
+        if (!same_memory && round != 0) memory = std::make_unique<Memfd>(kBytes);
+        auto region = must(node.domain->register_memory(memory->source(), Access::kAll));
+        put_plain(exchange, "region" + std::to_string(round), region->locator());
+        static_cast<void>(must(exchange.get(0, "written" + std::to_string(round), soon())));
+        EXPECT_EQ(memory->word(0), round + 1);
+      }
+      static_cast<void>(must(exchange.get(0, "done", soon())));
+      return;
+    }
+    std::set<uint64_t> places;
+    std::byte* before = nullptr;
+    for (uint64_t round = 0; round < kRounds; ++round) {
+      const auto remote =
+          get_plain<RemoteMemoryLocator>(exchange, 1, "region" + std::to_string(round));
+      node.memory.word(0) = round + 1;
+      EXPECT_EQ(node.run(remote_request(Opcode::kWrite, node.segment(0, 8), remote.slice(0, 8))),
+                CompletionStatus::kSuccess);
+      std::byte* const mapped = node.queue_pair->direct_access(remote);
+      ASSERT_NE(mapped, nullptr);
+      // Where the region before this one was: nothing of it is left, and it may still be touched.
+      if (before != nullptr && before != mapped) {
+        EXPECT_EQ(*reinterpret_cast<volatile uint64_t*>(before), 0u);
+      }
+      places.insert(reinterpret_cast<uint64_t>(mapped));
+      before = mapped;
+      must(exchange.put("written" + std::to_string(round), ""));
+    }
+    if (same_memory) {
+      EXPECT_EQ(places.size(), 1u);
+    } else {
+      EXPECT_EQ(places.size(), kRounds);
+      EXPECT_LE(mappings_of(places), 8u);
+    }
+    must(exchange.put("done", ""));
+  });
+}
+
+TEST(ShmRegion, TheSameMemoryRegisteredAgainTakesNoMoreAddressSpace) {
+  register_again_and_again(true);
+}
+TEST(ShmRegion, OtherMemoryAgainAndAgainLeavesFewMappings) { register_again_and_again(false); }
 
 // Memory without a descriptor is written and read through the kernel; atomics on it end with an
 // error and change nothing; the connection works again after repair. The same for keys that were

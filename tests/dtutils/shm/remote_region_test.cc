@@ -1,0 +1,149 @@
+// The cell of a region of a peer: what it lets through, and that a reader never sees half of two
+// regions.
+#include "dtutils/shm/remote_region.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <thread>
+
+namespace cariama::shm {
+namespace {
+
+constexpr uint64_t kKey = uint64_t{0x1234} << 16;
+constexpr uint64_t kBase = 0x10000;
+constexpr uint64_t kDelta = 0x500000;
+constexpr uint32_t kDomain = 3;
+
+RemoteRegion region(uint64_t length, Access access = Access::kAll) {
+  RemoteRegion region;
+  region.key = kKey;
+  region.base = kBase;
+  region.length = length;
+  region.delta = kDelta;
+  region.access = access;
+  region.domain = kDomain;
+  region.mapped = true;
+  return region;
+}
+
+// A cell and the place in the owner's table that belongs to it.
+struct Place {
+  std::atomic<uint64_t> owner_key{kKey};
+  std::unique_ptr<RemoteRegionCell> cell = std::make_unique<RemoteRegionCell>();
+
+  [[nodiscard]] bool writable(uint64_t address, uint64_t bytes, uint64_t key = kKey,
+                              uint32_t domain = kDomain) const {
+    std::byte* target = nullptr;
+    if (!cell->write_target(key, domain, address, bytes, &target)) return false;
+    EXPECT_EQ(reinterpret_cast<uint64_t>(target), address + kDelta);
+    return true;
+  }
+};
+
+TEST(RemoteRegionCell, AWriteStaysWithinTheRegion) {
+  Place place;
+  place.cell->set(region(100), &place.owner_key);
+  EXPECT_TRUE(place.writable(kBase, 0));
+  EXPECT_TRUE(place.writable(kBase, 100));
+  EXPECT_TRUE(place.writable(kBase + 99, 1));
+  EXPECT_TRUE(place.writable(kBase + 100, 0));
+  EXPECT_FALSE(place.writable(kBase, 101));
+  EXPECT_FALSE(place.writable(kBase + 100, 1));
+  EXPECT_FALSE(place.writable(kBase + 101, 0));
+  EXPECT_FALSE(place.writable(kBase - 1, 0));
+  EXPECT_FALSE(place.writable(kBase - 1, 1));
+  // Sums that wrap around to something small.
+  EXPECT_FALSE(place.writable(kBase - 1, 2));
+  EXPECT_FALSE(place.writable(kBase + 1, std::numeric_limits<uint64_t>::max()));
+  EXPECT_FALSE(place.writable(0, kBase + 50));
+  EXPECT_FALSE(place.writable(std::numeric_limits<uint64_t>::max(), kBase + 1));
+}
+
+TEST(RemoteRegionCell, OnlyWhatTheOwnerAllows) {
+  Place place;
+  EXPECT_FALSE(place.writable(kBase, 8));  // empty
+  EXPECT_FALSE(place.cell->read(kKey).has_value());
+  place.cell->set(region(100), &place.owner_key);
+  EXPECT_TRUE(place.writable(kBase, 8));
+  EXPECT_FALSE(place.writable(kBase, 8, kKey + (1 << 16)));
+  EXPECT_FALSE(place.writable(kBase, 8, kKey, kDomain + 1));
+  EXPECT_FALSE(place.cell->read(kKey + (1 << 16)).has_value());
+
+  place.owner_key = 0;
+  EXPECT_FALSE(place.writable(kBase, 8));
+  EXPECT_TRUE(place.cell->read(kKey).has_value());
+  EXPECT_FALSE(place.cell->is_registered(kKey));
+  place.owner_key = kKey;
+
+  for (const Access access : {Access::kLocalWrite, Access::kRemoteRead, Access::kRemoteAtomic}) {
+    place.cell->set(region(100, access), &place.owner_key);
+    EXPECT_FALSE(place.writable(kBase, 8)) << static_cast<uint32_t>(access);
+  }
+  RemoteRegion unmapped = region(100);
+  unmapped.mapped = false;
+  place.cell->set(unmapped, &place.owner_key);
+  EXPECT_FALSE(place.writable(kBase, 8));
+  EXPECT_FALSE(place.cell->read(kKey)->mapped);
+
+  place.cell->set(region(100), &place.owner_key);
+  place.cell->clear();
+  EXPECT_FALSE(place.writable(kBase, 8));
+}
+
+// Two regions take the place in turn; all that a reader gets belongs to the one that it asked for.
+// The owner's table goes along with neither, as that of a peer that lies.
+TEST(RemoteRegionCell, ReadersNeverSeeHalfOfTwoRegions) {
+  const auto made = [](uint64_t i) {
+    RemoteRegion region;
+    region.key = (i + 1) << 16;
+    region.base = (i + 1) << 32;
+    region.length = (i + 1) << 8;
+    region.delta = (i + 1) << 48;
+    region.access = Access::kAll;
+    region.domain = static_cast<uint32_t>(i);
+    region.mapped = true;
+    return region;
+  };
+  constexpr uint64_t kTurns = 100'000;
+  const auto cell = std::make_unique<RemoteRegionCell>();
+  std::atomic<uint64_t> owner_key[2] = {made(0).key, made(1).key};
+  std::atomic<bool> done{false};
+  std::atomic<uint64_t> seen{0};
+  std::thread reader([&] {
+    for (uint64_t turn = 0; !done.load(); ++turn) {
+      const RemoteRegion want = made(turn % 2);
+      if (const auto got = cell->read(want.key)) {
+        ASSERT_EQ(got->base, want.base);
+        ASSERT_EQ(got->length, want.length);
+        ASSERT_EQ(got->delta, want.delta);
+        ASSERT_EQ(got->domain, want.domain);
+        seen.fetch_add(1);
+      }
+      std::byte* target = nullptr;
+      if (cell->write_target(want.key, want.domain, want.base, want.length, &target)) {
+        ASSERT_EQ(reinterpret_cast<uint64_t>(target), want.base + want.delta);
+      }
+      ASSERT_FALSE(cell->write_target(want.key, want.domain, want.base, want.length + 1, &target));
+    }
+  });
+  for (uint64_t turn = 0; turn < kTurns; ++turn) {
+    cell->set(made(turn % 2), &owner_key[turn % 2]);
+  }
+  // The last one stays: the reader meets it at last, also if it did not run until now.
+  const uint64_t before = seen.load();
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (seen.load() == before && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::yield();
+  }
+  EXPECT_NE(seen.load(), before);
+  done = true;
+  reader.join();
+}
+
+}  // namespace
+}  // namespace cariama::shm
