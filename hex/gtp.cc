@@ -291,7 +291,7 @@ absl::StatusOr<std::optional<Move>> GtpSession::think(Color color) {
   }
   const MoveReport& best = report.moves[0];
   if (board.may_swap() && best.move != kSwapPieces) {
-    if (!solver_) solver_.emplace();
+    if (!solver_) solver_.emplace(options_.solver);
     if (should_swap(board, best.win_rate, *solver_)) return std::optional<Move>(kSwapPieces);
   }
   if (options_.resign_below > 0 &&
@@ -478,7 +478,7 @@ GtpSession::Answer GtpSession::solve_state(const Arguments& arguments) {
   if (!color) return fail("dfpn-solve-state COLOR");
   Board board = game_.board();
   board.set_to_move(*color);
-  if (!solver_) solver_.emplace();
+  if (!solver_) solver_.emplace(options_.solver);
   interrupts_->search_begins(false);
   const Solution solution = solver_->solve(board, {.seconds = options_.solve_seconds,
                                                    .nodes = options_.solve_nodes,

@@ -18,6 +18,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   options.files = false;
   options.analyze_seconds = 1e-6;
   options.solve_nodes = 20;
+  options.solver.table_bytes = 1 << 20;
   options.cols = options.rows = 5;
   GtpSession session(
       engine, [&](std::string_view text) { output += text; }, options);
