@@ -196,6 +196,10 @@ class CARIAMA_DTUTILS_EXPORT RDMAMemory {
     return add_use(cell, tag);
   }
 
+  // Forgets uses that have ended, so that the next one is simple_use(). For allocators, which hand the
+  // memory to a new owner. Precondition: is_free().
+  void clear_uses() { use_count_ = 0; }
+
   // Whether set_last_use(cell, ...) is sure to succeed at once.
   [[nodiscard]] bool simple_use(const FlushCell* cell) const {
     return use_count_ == 0 || (use_count_ == 1 && uses_[0].cell == cell);

@@ -26,6 +26,7 @@
 #include "dtutils/internal/exchange_client.h"
 #include "dtutils/internal/exchange_message.h"
 #include "dtutils/internal/exchange_store.h"
+#include "dtutils/trace.h"
 
 namespace cariama {
 namespace {
@@ -204,6 +205,7 @@ class ProcessGroup {
       ExchangeClient exchange(socket, rank, labels_);
       code = body(exchange);
     }
+    static_cast<void>(flush_trace());  // _exit skips what exit() would write
     std::cout.flush();
     std::fflush(nullptr);
     _exit(code);

@@ -58,7 +58,7 @@ inline constexpr uint8_t kSolicited = 8;  // wake a receiver that armed its queu
 struct Segment {
   void* address = nullptr;
   uint32_t length = 0;  // bytes
-  LocalKey key;
+  LocalKey key{};
 };
 
 // One operation. `segments` is read during post_send only.
@@ -73,7 +73,7 @@ struct WorkRequest {
   uint32_t immediate = 0;
   const Segment* segments = nullptr;
   uint64_t remote_address = 0;  // WRITE, READ, atomics
-  RemoteKey remote_key;
+  RemoteKey remote_key{};
   uint64_t operand = 0;  // FETCH_ADD: the addend; COMPARE_SWAP: the expected value
   uint64_t swap = 0;     // COMPARE_SWAP: the new value
 };

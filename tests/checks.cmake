@@ -28,9 +28,11 @@ endfunction()
 
 cariama_check(format 120 1 "${checks}/format")
 cariama_check(house 120 1 "${checks}/house")
+cariama_check(guides 60 1 "${checks}/guides")
 cariama_check(headers 600 2
   "${CMAKE_COMMAND}" --build "${PROJECT_BINARY_DIR}" --target cariama_headers)
 cariama_check(package 300 2 "${checks}/package" "${PROJECT_BINARY_DIR}" "${PROJECT_BINARY_DIR}/package")
+cariama_check(package_static 900 2 "${checks}/package" --static "${PROJECT_BINARY_DIR}/package_static")
 cariama_check(tidy 1200 2 "${checks}/tidy" "${PROJECT_BINARY_DIR}")
 if(TARGET contract_test)
   cariama_check(contract_counts 60 1 "${checks}/contract_counts" "$<TARGET_FILE:contract_test>")

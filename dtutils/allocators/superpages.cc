@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cerrno>
 #include <climits>
 #include <string>
@@ -19,6 +20,7 @@
 #include "dtutils/error.h"
 #include "dtutils/internal/byte_size.h"
 #include "dtutils/internal/page_query.h"
+#include "dtutils/internal/sysfs.h"
 #include "dtutils/system_info.h"
 
 #ifndef MADV_POPULATE_WRITE
@@ -99,10 +101,20 @@ PageKind observed_kind(const std::byte* address, size_t length) {
   return whole > 0 && huge >= whole ? PageKind::kTransparent : PageKind::kBase;
 }
 
-std::string pool_path(int node, size_t bytes) {
-  const std::string pool = absl::StrCat("hugepages/hugepages-", bytes / 1024, "kB/nr_hugepages");
+// The pool of huge pages of one size, of a node or of the machine.
+std::string pool_folder(int node, size_t bytes) {
+  const std::string pool = absl::StrCat("hugepages/hugepages-", bytes / 1024, "kB/");
   return node == kAnyNode ? absl::StrCat("/sys/kernel/mm/", pool)
                           : absl::StrCat("/sys/devices/system/node/node", node, "/", pool);
+}
+
+// What makes the pool hold `length` more bytes; pages in use stay.
+std::string raise_pool(const std::string& folder, size_t bytes, size_t length) {
+  const uint64_t total = internal::read_number(folder + "nr_hugepages").value_or(0);
+  const uint64_t free = internal::read_number(folder + "free_hugepages").value_or(0);
+  const uint64_t in_use = total - std::min(total, free);
+  return absl::StrCat("raise the pool, as root: echo ", in_use + length / bytes, " > ", folder,
+                      "nr_hugepages");
 }
 
 void report_step_down(PageKind wanted, const SuperpageRequest& request, int node, size_t length) {
@@ -110,9 +122,7 @@ void report_step_down(PageKind wanted, const SuperpageRequest& request, int node
   if (is_hugetlb(wanted)) {
     const size_t bytes = page_bytes(wanted);
     const std::string name(page_kind_name(wanted));
-    std::string remedy =
-        absl::StrCat("raise the pool, as root: echo ", std::max<size_t>(1, length / bytes), " > ",
-                     pool_path(node, bytes));
+    std::string remedy = raise_pool(pool_folder(node, bytes), bytes, length);
     if (wanted == PageKind::k1GiB) {
       absl::StrAppend(&remedy, ", or boot with hugepagesz=1G hugepages=N");
     }
@@ -174,9 +184,9 @@ bool Superpage::map(const SuperpageRequest& request, PageKind kind, int numa_nod
     }
   }
 
-  // Reserve addresses first: huge pages want alignment, which mmap grants to hugetlb only.
+  // Reserve addresses first: mmap aligns hugetlb only.
   const size_t alignment =
-      page_bytes(length_ >= kHugePage ? std::min(kind, PageKind::kTransparent) : kind);
+      kind == PageKind::k1GiB ? kGiB : std::bit_floor(std::min(length_, kHugePage));
   const size_t guard = base_page();
   reserved_ = length_ + alignment + 2 * guard;
   reservation_ =

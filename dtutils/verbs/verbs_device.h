@@ -4,10 +4,13 @@
 // (cariama-info), and needs no libibverbs header.
 //
 // Environment, besides what DeviceOptions names:
-//   CARIAMA_VERBS_IN_ORDER=none|writes|bytes   what QueuePair::write_order() answers, in place of
-//   the
-//       device's own answer (ibv_query_qp_data_in_order). For testing the paths that poll memory on
-//       devices that promise nothing; with real data it is a lie unless the device keeps it.
+//   CARIAMA_VERBS_IN_ORDER=none|within|writes|bytes
+//       What QueuePair::write_order() answers (kNone, kWithinWrite, kWrites, kBytes), in place of the
+//       device's own answer (ibv_query_qp_data_in_order). For tests of the paths that poll memory on
+//       devices that promise nothing. It makes the library rely on what the device does not promise.
+//
+// Memory of the library per queue pair: 16 bytes for each slot of the send queue, 8 for each of the
+// receive queue, about 500 besides; the driver's queues come on top.
 #ifndef CARIAMA_DTUTILS_VERBS_VERBS_DEVICE_H_
 #define CARIAMA_DTUTILS_VERBS_VERBS_DEVICE_H_
 

@@ -1,0 +1,67 @@
+// dtutils alone, from device to first write. Two processes of this host: rank 0 writes, rank 1 reads what
+// arrived. With an RDMA card it goes over the card, else over shared memory.
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <iostream>
+
+#include "dtutils/allocators/rdma_allocator.h"
+#include "dtutils/exchange_connect.h"
+#include "dtutils/process_group.h"
+#include "dtutils/transmitter.h"
+
+namespace {
+
+using namespace cariama;  // NOLINT: an example
+
+void check(const absl::Status& status) {
+  if (status.ok()) return;
+  std::cerr << status << '\n';
+  std::exit(1);
+}
+template <typename T>
+T check(absl::StatusOr<T> value) {
+  check(value.status());
+  return *std::move(value);
+}
+
+// [first_write]
+int transfer(Exchange& exchange) {
+  const Deadline deadline = deadline_after(std::chrono::seconds(30));
+  const int other = 1 - exchange.rank();
+
+  // A device, and registered memory.
+  auto device = check(open_device({}));
+  auto domain = check(device->create_domain());
+  auto allocator = check(RDMAAllocator::create({domain}, kAnyNode, {}));
+  auto chunk = check(allocator->allocate_chunk());
+  RDMAMemory memory = chunk.memory(0, 4096);
+
+  // A queue pair to the other process, and the name of the other's memory.
+  auto events = check(domain->create_completion_queue({}));
+  auto queue = check(TransmitQueue::create(*domain, {.receive_completions = events}));
+  check(connect_over(exchange, other, queue->queue_pair(), deadline));
+  check(put_value(exchange, "memory", memory.locator(domain.get())));
+  auto there = check(get_value<RemoteMemoryLocator>(exchange, other, "memory", deadline));
+
+  if (exchange.rank() == 0) {
+    std::strcpy(reinterpret_cast<char*>(memory.get_buffer()), "hello from rank 0");
+    auto transmitter = check(Transmitter::create(*queue));
+    Synchronizer done;
+    check(transmitter.write(memory, 0, 64, there, &done));  // the write
+    check(transmitter.wait(done, deadline));
+  }
+  check(exchange.fence(deadline));  // tells rank 1 that it is done
+  const char* text = reinterpret_cast<const char*>(memory.get_buffer());
+  std::printf("rank %d has: %s\n", exchange.rank(), text);
+  check(exchange.fence(deadline));  // nobody leaves before the other has looked
+  return std::strcmp(text, "hello from rank 0");
+}
+// [first_write]
+
+}  // namespace
+
+int main() {
+  check(run_processes(2, transfer));
+  return 0;
+}

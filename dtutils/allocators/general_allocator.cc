@@ -1,0 +1,196 @@
+#include "dtutils/allocators/general_allocator.h"
+
+#include <algorithm>
+#include <bit>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "dtutils/error.h"
+#include "dtutils/internal/byte_size.h"
+#include "dtutils/internal/free_extents.h"
+
+namespace cariama {
+namespace {
+
+using internal::Extent;
+using internal::format_bytes;
+
+constexpr size_t kMaxAlignment = internal::kGiB;
+// Chunks are aligned at least to this (a base page): what is beyond needs room to move within one.
+constexpr size_t kChunkAlignment = 4096;
+
+uintptr_t number(const std::byte* address) { return reinterpret_cast<uintptr_t>(address); }
+
+size_t round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
+
+size_t kept_bytes(size_t bytes) {
+  return round_up(std::max<size_t>(bytes, 1), GeneralAllocator::kGranule);
+}
+
+}  // namespace
+
+struct GeneralAllocator::State {
+  mutable std::mutex mutex;           // guards everything, also taking chunks
+  std::map<uintptr_t, Chunk> chunks;  // by address
+  internal::FreeExtents free;
+  std::unordered_map<uintptr_t, size_t> live;  // address to size as requested
+  std::vector<RDMAMemory> in_flight;           // freed, not flushed
+  GeneralAllocatorStatistics statistics;
+
+  // The chunk that contains the address; end() if none does.
+  std::map<uintptr_t, Chunk>::iterator chunk_of(uintptr_t address) {
+    auto it = chunks.upper_bound(address);
+    if (it == chunks.begin()) return chunks.end();
+    --it;
+    return address - it->first < it->second.size() ? it : chunks.end();
+  }
+
+  void reclaim(Extent extent) {
+    const auto chunk = chunk_of(extent.address);
+    const Extent whole{chunk->first, chunk->second.size()};
+    const Extent joined = free.insert(extent, whole);
+    if (joined != whole) return;
+    free.erase(whole);
+    statistics.bytes -= whole.bytes;
+    chunks.erase(chunk);
+  }
+
+  void settle_in_flight() {
+    std::erase_if(in_flight, [this](const RDMAMemory& memory) {
+      if (!memory.is_free()) return false;
+      const size_t bytes = kept_bytes(memory.size());
+      statistics.bytes_in_flight -= bytes;
+      reclaim({number(memory.get_buffer()), bytes});
+      return true;
+    });
+  }
+};
+
+absl::StatusOr<std::unique_ptr<GeneralAllocator>> GeneralAllocator::create(
+    std::shared_ptr<RDMAAllocator> allocator, const GeneralAllocatorOptions& options) {
+  if (allocator == nullptr) {
+    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                      "a GeneralAllocator needs an RDMAAllocator to take chunks from",
+                      "pass one, not null");
+  }
+  return std::unique_ptr<GeneralAllocator>(new GeneralAllocator(std::move(allocator), options));
+}
+
+GeneralAllocator::GeneralAllocator(std::shared_ptr<RDMAAllocator> allocator,
+                                   const GeneralAllocatorOptions& options)
+    : allocator_(std::move(allocator)), options_(options), state_(std::make_unique<State>()) {}
+
+GeneralAllocator::~GeneralAllocator() {
+  // What is in flight is named to its chunk, which is kept out of use until then.
+  std::map<uintptr_t, std::vector<RDMAMemory>> in_flight;
+  for (const RDMAMemory& memory : state_->in_flight) {
+    in_flight[state_->chunk_of(number(memory.get_buffer()))->first].push_back(memory);
+  }
+  for (auto& [address, memories] : in_flight) {
+    state_->chunks.at(address).release_after(std::move(memories));
+  }
+}
+
+absl::Status GeneralAllocator::add_chunk(size_t bytes) {
+  State& state = *state_;
+  const size_t unit = allocator_->options().chunk_bytes;
+  size_t size = round_up(std::max(bytes, options_.chunk_bytes), unit);
+  const uint64_t room =
+      options_.max_bytes - std::min<uint64_t>(options_.max_bytes, state.statistics.bytes);
+  if (size > room) size = round_up(bytes, unit);
+  if (size > room) {
+    return make_error(
+        absl::StatusCode::kResourceExhausted, ErrorScope::kOperation,
+        absl::StrCat("this GeneralAllocator may hold ", format_bytes(options_.max_bytes),
+                     " in chunks, has ", format_bytes(state.statistics.bytes), ", and needs ",
+                     format_bytes(size), " more"),
+        "raise GeneralAllocatorOptions::max_bytes");
+  }
+  absl::StatusOr<Chunk> chunk = allocator_->allocate_chunk(size);
+  if (!chunk.ok()) return chunk.status();
+  const Extent whole{number(chunk->data()), chunk->size()};
+  state.statistics.bytes += whole.bytes;
+  state.chunks.emplace(whole.address, *std::move(chunk));
+  static_cast<void>(state.free.insert(whole, whole));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<RDMAMemory> GeneralAllocator::allocate(size_t bytes, size_t alignment) {
+  if (!std::has_single_bit(alignment) || alignment > kMaxAlignment) {
+    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                      absl::StrCat("cannot align memory to ", alignment),
+                      "choose a power of two up to 1 GiB");
+  }
+  if (bytes > std::numeric_limits<size_t>::max() / 4) {
+    return make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kOperation,
+                      absl::StrCat(bytes, " bytes are more than any machine has"));
+  }
+  alignment = std::max(alignment, kGranule);
+  const size_t kept = kept_bytes(bytes);
+  State& state = *state_;
+  const std::lock_guard lock(state.mutex);
+  if (!state.in_flight.empty()) state.settle_in_flight();
+  const auto take = [&] {
+    return options_.fit == Fit::kBest ? state.free.take_best(kept, alignment)
+                                      : state.free.take_first(kept, alignment);
+  };
+  std::optional<uintptr_t> address = take();
+  if (!address) {
+    const size_t slack = alignment > kChunkAlignment ? alignment - kChunkAlignment : 0;
+    if (absl::Status status = add_chunk(kept + slack); !status.ok()) return status;
+    address = take();
+  }
+  state.live.emplace(*address, bytes);
+  GeneralAllocatorStatistics& statistics = state.statistics;
+  statistics.bytes_in_use += kept;
+  statistics.bytes_in_use_high_water =
+      std::max(statistics.bytes_in_use_high_water, statistics.bytes_in_use);
+  return RDMAMemory(reinterpret_cast<std::byte*>(*address), bytes,
+                    state.chunk_of(*address)->second.range());
+}
+
+absl::Status GeneralAllocator::free(const RDMAMemory& memory) {
+  State& state = *state_;
+  const uintptr_t address = number(memory.get_buffer());
+  const std::lock_guard lock(state.mutex);
+  const auto live = state.live.find(address);
+  if (live == state.live.end() || live->second != memory.size()) {
+    const bool ours = state.chunk_of(address) != state.chunks.end();
+    return make_error(
+        absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+        absl::StrCat("cannot free ", memory.size(), " bytes at ", absl::Hex(address), ": ",
+                     live != state.live.end() ? "the allocation there has another size"
+                     : ours                   ? "no allocation starts there, or it was freed before"
+                                              : "the address is not from this allocator"),
+        "free exactly what allocate() returned, once");
+  }
+  const size_t kept = kept_bytes(live->second);
+  state.live.erase(live);
+  state.statistics.bytes_in_use -= kept;
+  if (memory.is_free()) {
+    state.reclaim({address, kept});
+  } else {
+    state.statistics.bytes_in_flight += kept;
+    state.in_flight.push_back(memory);
+  }
+  return absl::OkStatus();
+}
+
+GeneralAllocatorStatistics GeneralAllocator::statistics() const {
+  const std::lock_guard lock(state_->mutex);
+  GeneralAllocatorStatistics statistics = state_->statistics;
+  statistics.chunks = state_->chunks.size();
+  statistics.allocations = state_->live.size();
+  statistics.bytes_free = state_->free.free_bytes();
+  statistics.free_pieces = state_->free.count();
+  statistics.largest_free_piece = state_->free.largest();
+  return statistics;
+}
+
+}  // namespace cariama

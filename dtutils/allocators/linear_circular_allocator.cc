@@ -1,0 +1,126 @@
+#include "dtutils/allocators/linear_circular_allocator.h"
+
+#include <utility>
+
+namespace cariama {
+namespace {
+
+// Never flushed. The ring sees units with open segments tagged with it, hence in use, until the
+// segments themselves are flushed.
+const FlushCell kHeld;
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<LinearCircularAllocator>> LinearCircularAllocator::create(
+    std::shared_ptr<RDMAAllocator> allocator, const CircularAllocatorOptions& options) {
+  absl::StatusOr<std::unique_ptr<CircularAllocator>> ring =
+      CircularAllocator::create(std::move(allocator), options);
+  if (!ring.ok()) return ring.status();
+  return std::unique_ptr<LinearCircularAllocator>(new LinearCircularAllocator(*std::move(ring)));
+}
+
+LinearCircularAllocator::LinearCircularAllocator(std::unique_ptr<CircularAllocator> ring)
+    : ring_(std::move(ring)), unit_bytes_(ring_->options().unit_bytes) {}
+
+LinearCircularAllocator::~LinearCircularAllocator() {
+  if (current_ != nullptr) {
+    current_->next = oldest_;
+    oldest_ = current_;
+  }
+  for (OpenUnit* open = oldest_; open != nullptr; open = open->next) {
+    open->unit->clear_uses();  // the ring looks at the segments in its place
+    for (Handles* handles = open->first; handles != nullptr; handles = handles->next) {
+      for (uint32_t i = 0; i < handles->count; ++i) {
+        if (!handles->memory[i].is_free()) {
+          ring_->segments_in_flight_.push_back(handles->memory[i]);
+        }
+      }
+    }
+  }
+}
+
+RDMAMemory* LinearCircularAllocator::allocate_slowly(size_t bytes, size_t alignment) {
+  if (bytes > unit_bytes_) return nullptr;
+  // Two reasons to be here: the unit is full, or its last block of handles is.
+  const auto fits = [&] {
+    const size_t start = (used_ + alignment - 1) & ~(alignment - 1);
+    return start <= unit_bytes_ && bytes <= unit_bytes_ - start;
+  };
+  if (current_ == nullptr || !fits()) {
+    if (!open_next_unit()) return nullptr;
+  } else if (current_->last->count == Handles::kCapacity) {
+    current_->last = current_->last->next = take_handles();
+  }
+  return allocate(bytes, alignment);
+}
+
+bool LinearCircularAllocator::open_next_unit() {
+  if (current_ != nullptr) {
+    (newest_ == nullptr ? oldest_ : newest_->next) = current_;
+    newest_ = std::exchange(current_, nullptr);
+  }
+  recycle();
+  RDMAMemory* const unit = ring_->allocate();
+  if (unit == nullptr) return false;
+  unit->set_last_use(&kHeld, 0);
+  OpenUnit* const open = take_open_unit();
+  *open = {unit, take_handles(), nullptr, 0, nullptr};
+  open->last = open->first;
+  current_ = open;
+  buffer_ = unit->get_buffer();
+  range_ = unit->range();
+  used_ = 0;
+  return true;
+}
+
+void LinearCircularAllocator::recycle() {
+  // Units are opened in the order of the ring, so its next one, if it is open at all, is the oldest.
+  // Others are not looked at before their turn: a segment that is not transferred yet may still be.
+  OpenUnit* const open = oldest_;
+  if (open == nullptr || open->unit != &ring_->last_->next->memory || !is_flushed(*open)) return;
+  oldest_ = open->next;
+  if (oldest_ == nullptr) newest_ = nullptr;
+  open->unit->clear_uses();
+  open->first->next = spare_handles_;
+  spare_handles_ = open->first;
+  open->next = spare_units_;
+  spare_units_ = open;
+}
+
+// Goes on where it stopped: a segment is looked at once after it is flushed, however often this is
+// asked. Blocks of handles that are done with are given back on the way; the last one remains.
+bool LinearCircularAllocator::is_flushed(OpenUnit& open) {
+  while (true) {
+    Handles* const handles = open.first;
+    for (; open.flushed < handles->count; ++open.flushed) {
+      if (!handles->memory[open.flushed].is_free()) return false;
+    }
+    if (handles->next == nullptr) return true;
+    open.first = handles->next;
+    open.flushed = 0;
+    handles->next = spare_handles_;
+    spare_handles_ = handles;
+  }
+}
+
+LinearCircularAllocator::Handles* LinearCircularAllocator::take_handles() {
+  if (spare_handles_ == nullptr) {
+    all_handles_.push_back(std::make_unique<Handles>());
+    return all_handles_.back().get();
+  }
+  Handles* const handles = spare_handles_;
+  spare_handles_ = handles->next;
+  handles->next = nullptr;
+  handles->count = 0;
+  return handles;
+}
+
+LinearCircularAllocator::OpenUnit* LinearCircularAllocator::take_open_unit() {
+  if (spare_units_ == nullptr) {
+    all_open_units_.push_back(std::make_unique<OpenUnit>());
+    return all_open_units_.back().get();
+  }
+  return std::exchange(spare_units_, spare_units_->next);
+}
+
+}  // namespace cariama

@@ -1,0 +1,121 @@
+// A ring of units of registered memory from which segments of any size are cut, recycled by flush
+// numbers (Seriema §4.2): a circular allocator without its internal fragmentation.
+//
+//   auto ring = LinearCircularAllocator::create(allocator, {.unit_bytes = 65536});
+//   RDMAMemory* segment = (*ring)->allocate(300);   // nullptr: everything is in flight, poll and retry
+//   ... fill segment->get_buffer(), transfer it with a Transmitter ...
+//
+// Segments follow one another in a unit until it is full. A unit comes back into circulation, whole,
+// when the transfers of all its segments are flushed; each segment has a handle of its own, so they may
+// go out on different queue pairs. Units circulate, and the ring grows, as in CircularAllocator; what
+// is said there on slow queue pairs holds here too.
+//
+// Cost: allocate() is an addition and a handle; when a unit is full, a look at each handle of the oldest
+// one, which is one look per segment over all. No lock, no malloc once the ring has its size. 104 bytes
+// of bookkeeping per segment that is handed out, in blocks of 16 that circulate as well.
+#ifndef CARIAMA_DTUTILS_ALLOCATORS_LINEAR_CIRCULAR_ALLOCATOR_H_
+#define CARIAMA_DTUTILS_ALLOCATORS_LINEAR_CIRCULAR_ALLOCATOR_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "dtutils/allocators/circular_allocator.h"
+#include "dtutils/export.h"
+#include "dtutils/memory.h"
+
+namespace cariama {
+
+// One thread at a time: make one per thread.
+class CARIAMA_DTUTILS_EXPORT LinearCircularAllocator {
+ public:
+  // Makes the ring with its initial units; a unit should hold several segments. Errors: as for
+  // CircularAllocator::create.
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<LinearCircularAllocator>> create(
+      std::shared_ptr<RDMAAllocator> allocator, const CircularAllocatorOptions& options);
+
+  // Handles become invalid. Transfers may still be in flight: their memory is reused once they end.
+  ~LinearCircularAllocator();
+  LinearCircularAllocator(const LinearCircularAllocator&) = delete;
+  LinearCircularAllocator& operator=(const LinearCircularAllocator&) = delete;
+
+  // `bytes` at a multiple of `alignment` (a power of two up to 64), or nullptr: no unit is free and the
+  // ring cannot grow (see growth_status()). Then poll completions and call again; nothing here polls.
+  // Precondition: bytes <= max_segment(); more never fits, and gives nullptr for ever.
+  //
+  // The handle's address is stable until the unit is recycled. As in CircularAllocator, only transfers
+  // keep memory: do not hold as many segments as fill the ring before transferring them.
+  [[nodiscard]] RDMAMemory* allocate(size_t bytes, size_t alignment = 8) {
+    if (current_ != nullptr) [[likely]] {
+      const size_t start = (used_ + alignment - 1) & ~(alignment - 1);
+      if (start <= unit_bytes_ && bytes <= unit_bytes_ - start &&
+          current_->last->count != Handles::kCapacity) [[likely]] {
+        used_ = start + bytes;
+        Handles& handles = *current_->last;
+        RDMAMemory* const handle = &handles.memory[handles.count++];
+        *handle = RDMAMemory(buffer_ + start, bytes, range_);
+        return handle;
+      }
+    }
+    return allocate_slowly(bytes, alignment);
+  }
+
+  [[nodiscard]] size_t max_segment() const { return unit_bytes_; }  // bytes
+  [[nodiscard]] size_t units() const { return ring_->units(); }
+  [[nodiscard]] const absl::Status& growth_status() const { return ring_->growth_status(); }
+
+ private:
+  // Handles of segments of one unit, in the order of allocation.
+  struct Handles {
+    static constexpr uint32_t kCapacity = 16;
+    std::array<RDMAMemory, kCapacity> memory;
+    uint32_t count = 0;
+    Handles* next = nullptr;
+  };
+
+  // A unit out of which segments were cut.
+  struct OpenUnit {
+    RDMAMemory* unit = nullptr;
+    Handles* first = nullptr;
+    Handles* last = nullptr;
+    uint32_t flushed = 0;  // of the first block: handles before this one are flushed
+    OpenUnit* next = nullptr;
+  };
+
+  explicit LinearCircularAllocator(std::unique_ptr<CircularAllocator> ring);
+
+  RDMAMemory* allocate_slowly(size_t bytes, size_t alignment);
+  // Makes the next unit of the ring the current one. False if it is not free.
+  bool open_next_unit();
+  // Puts the unit whose turn it is back into circulation if its segments are all flushed.
+  void recycle();
+  [[nodiscard]] bool is_flushed(OpenUnit& open);
+  Handles* take_handles();
+  OpenUnit* take_open_unit();
+
+  const std::unique_ptr<CircularAllocator> ring_;
+  const size_t unit_bytes_;
+
+  OpenUnit* current_ = nullptr;  // or none, when the ring is exhausted
+  std::byte* buffer_ = nullptr;  // of the current unit
+  const RegisteredRange* range_ = nullptr;
+  size_t used_ = 0;  // bytes of the current unit
+
+  // Full units in the order of the ring.
+  OpenUnit* oldest_ = nullptr;
+  OpenUnit* newest_ = nullptr;
+
+  // Bookkeeping that waits for its next use, and its owners.
+  Handles* spare_handles_ = nullptr;
+  OpenUnit* spare_units_ = nullptr;
+  std::vector<std::unique_ptr<Handles>> all_handles_;
+  std::vector<std::unique_ptr<OpenUnit>> all_open_units_;
+};
+
+}  // namespace cariama
+
+#endif  // CARIAMA_DTUTILS_ALLOCATORS_LINEAR_CIRCULAR_ALLOCATOR_H_

@@ -1,0 +1,305 @@
+#include "dtutils/allocators/rdma_allocator.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "dtutils/error.h"
+#include "dtutils/internal/byte_size.h"
+#include "dtutils/internal/free_extents.h"
+#include "dtutils/system_info.h"
+
+namespace cariama {
+namespace {
+
+using internal::Extent;
+using internal::format_bytes;
+
+constexpr size_t kHugePage = 2 * internal::kMiB;
+
+uintptr_t number(const std::byte* address) { return reinterpret_cast<uintptr_t>(address); }
+
+size_t round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
+
+// Members are destroyed in reverse order: the registrations end before the memory is unmapped.
+struct RegisteredSuperpage {
+  Superpage memory;
+  RegisteredRange range;
+
+  [[nodiscard]] Extent extent() const { return {number(memory.address()), memory.length()}; }
+};
+
+// A chunk that was returned while a device still used parts of it.
+struct ReturnedInFlight {
+  Extent extent;
+  std::vector<RDMAMemory> in_flight;
+
+  // Drops the uses that are over; true when none is left.
+  bool settle() {
+    std::erase_if(in_flight, [](const RDMAMemory& memory) { return memory.is_free(); });
+    return in_flight.empty();
+  }
+};
+
+}  // namespace
+
+struct RDMAAllocator::State {
+  // Held while a superpage is made, so that threads which run dry together make one; those served
+  // from what is there do not wait for it. Taken before `mutex`.
+  std::mutex growing;
+  size_t next_superpage_bytes = 0;  // guarded by `growing`
+
+  mutable std::mutex mutex;                                              // guards what follows
+  std::map<uintptr_t, std::unique_ptr<RegisteredSuperpage>> superpages;  // by address
+  internal::FreeExtents free;
+  std::vector<ReturnedInFlight> returned;
+  RDMAAllocatorStatistics statistics;
+
+  // The superpage that contains the address, which must be from here.
+  RegisteredSuperpage& superpage_of(uintptr_t address) {
+    return *std::prev(superpages.upper_bound(address))->second;
+  }
+
+  void reclaim(Extent extent) {
+    static_cast<void>(free.insert(extent, superpage_of(extent.address).extent()));
+  }
+
+  // Makes memory whose last transfers have ended available.
+  void settle_returned() {
+    std::erase_if(returned, [this](ReturnedInFlight& chunk) {
+      if (!chunk.settle()) return false;
+      statistics.bytes_in_flight -= chunk.extent.bytes;
+      reclaim(chunk.extent);
+      return true;
+    });
+  }
+};
+
+void Chunk::release() { release_after({}); }
+
+void Chunk::release_after(std::vector<RDMAMemory> in_flight) {
+  if (allocator_ == nullptr) return;
+  // The last chunk may end its allocator: keep it until the memory is back.
+  const std::shared_ptr<RDMAAllocator> allocator = std::move(allocator_);
+  allocator_ = nullptr;
+  allocator->give_back(std::exchange(data_, nullptr), std::exchange(size_, 0),
+                       std::move(in_flight));
+  range_ = nullptr;
+}
+
+RDMAAllocator::RDMAAllocator(std::vector<std::shared_ptr<ProtectionDomain>> domains, int numa_node,
+                             const RDMAAllocatorOptions& options)
+    : domains_(std::move(domains)),
+      numa_node_(numa_node),
+      options_(options),
+      budget_(options.budget != nullptr ? *options.budget : MemoryBudget::process()),
+      state_(std::make_unique<State>()) {
+  state_->next_superpage_bytes = options.first_superpage_bytes;
+}
+
+RDMAAllocator::~RDMAAllocator() {
+  const uint64_t bytes = state_->statistics.bytes;
+  state_->superpages.clear();
+  budget_.release(bytes);
+}
+
+absl::StatusOr<std::shared_ptr<RDMAAllocator>> RDMAAllocator::create(
+    std::vector<std::shared_ptr<ProtectionDomain>> domains, int numa_node,
+    const RDMAAllocatorOptions& options) {
+  const auto invalid = [](std::string_view what, std::string_view remedy) {
+    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation, what, remedy);
+  };
+  if (domains.empty() ||
+      std::any_of(domains.begin(), domains.end(), [](const auto& d) { return d == nullptr; })) {
+    return invalid("an RDMAAllocator needs protection domains to register with",
+                   "pass at least one, none of them null");
+  }
+  if (numa_node != kAnyNode && !numa_node_exists(numa_node)) {
+    return invalid(absl::StrCat("there is no NUMA node ", numa_node),
+                   absl::StrCat("this machine has ", numa_nodes_text()));
+  }
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  if (options.chunk_bytes == 0 || options.chunk_bytes % page != 0) {
+    return invalid(absl::StrCat("chunk_bytes is ", options.chunk_bytes),
+                   absl::StrCat("make it a multiple of the page, ", page));
+  }
+  if (options.first_superpage_bytes == 0 ||
+      options.first_superpage_bytes % options.chunk_bytes != 0 ||
+      options.max_superpage_bytes % options.chunk_bytes != 0 ||
+      options.max_superpage_bytes < options.first_superpage_bytes) {
+    return invalid(absl::StrCat("superpages of ", options.first_superpage_bytes, " to ",
+                                options.max_superpage_bytes, " bytes do not fit chunks of ",
+                                options.chunk_bytes),
+                   "make both multiples of chunk_bytes, the first not above the largest");
+  }
+  return std::shared_ptr<RDMAAllocator>(new RDMAAllocator(std::move(domains), numa_node, options));
+}
+
+Chunk RDMAAllocator::take(size_t bytes) {
+  // Chunks lie at multiples of the chunk size within their superpage, which is aligned to it (see
+  // Superpage::obtain): no alignment to ask for.
+  State& state = *state_;
+  const std::lock_guard lock(state.mutex);
+  if (!state.returned.empty()) state.settle_returned();
+  Chunk chunk;
+  const std::optional<uintptr_t> address = state.free.take_best(bytes, 1);
+  if (!address) return chunk;
+  RDMAAllocatorStatistics& statistics = state.statistics;
+  statistics.chunks_in_use += 1;
+  statistics.bytes_in_use += bytes;
+  statistics.bytes_in_use_high_water =
+      std::max(statistics.bytes_in_use_high_water, statistics.bytes_in_use);
+  chunk.allocator_ = shared_from_this();
+  chunk.data_ = reinterpret_cast<std::byte*>(*address);
+  chunk.size_ = bytes;
+  chunk.range_ = &state.superpage_of(*address).range;
+  return chunk;
+}
+
+absl::StatusOr<Chunk> RDMAAllocator::allocate_chunk(size_t bytes) {
+  if (bytes > std::numeric_limits<size_t>::max() / 4) {
+    return make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kOperation,
+                      absl::StrCat("a chunk of ", bytes, " bytes is more than any machine has"));
+  }
+  const size_t size = round_up(std::max<size_t>(bytes, 1), options_.chunk_bytes);
+  if (Chunk chunk = take(size); !chunk.empty()) return chunk;
+
+  const std::lock_guard lock(state_->growing);
+  // Ends: each turn adds a superpage that holds the chunk, or fails. More than one turn is needed only
+  // when other threads took what this one had added.
+  while (true) {
+    if (Chunk chunk = take(size); !chunk.empty()) return chunk;
+    if (absl::Status status = grow(size); !status.ok()) return status;
+  }
+}
+
+// Adds a superpage of at least `bytes`. Called with `growing` held.
+absl::Status RDMAAllocator::grow(size_t bytes) {
+  State& state = *state_;
+  size_t size = std::max(bytes, state.next_superpage_bytes);
+  // What exceeds superpages gets its own mapping, rounded to huge pages when that wastes little.
+  if (bytes > options_.max_superpage_bytes && options_.chunk_bytes <= kHugePage) {
+    size = round_up(bytes, kHugePage);
+  }
+  // Near the limits, take less than the plan says rather than nothing.
+  absl::Status status;
+  while (true) {
+    uint64_t mapped = 0;
+    {
+      const std::lock_guard lock(state.mutex);
+      mapped = state.statistics.bytes;
+    }
+    if (mapped > options_.max_bytes || size > options_.max_bytes - mapped) {
+      status = make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kProcess,
+                          absl::StrCat("this RDMAAllocator may hold ",
+                                       format_bytes(options_.max_bytes), ", ", format_bytes(mapped),
+                                       " are mapped, ", format_bytes(size), " more are needed"),
+                          "raise RDMAAllocatorOptions::max_bytes");
+    } else {
+      status = budget_.reserve(size);
+    }
+    if (status.ok()) break;
+    if (size == bytes) return status;
+    size = std::max(bytes, round_up(size / 2, options_.chunk_bytes));
+  }
+
+  SuperpageRequest request;
+  request.bytes = size;
+  request.numa_node = numa_node_;
+  request.shareable = options_.shareable;
+  request.largest_page = options_.largest_page;
+  absl::StatusOr<Superpage> memory = Superpage::obtain(request);
+  if (!memory.ok()) {
+    budget_.release(size);
+    return memory.status();
+  }
+  std::vector<RegisteredRange::Registration> registrations;
+  for (const std::shared_ptr<ProtectionDomain>& domain : domains_) {
+    absl::StatusOr<std::shared_ptr<MemoryRegion>> region =
+        domain->register_memory(memory->source(), options_.access);
+    if (!region.ok()) {
+      registrations.clear();
+      budget_.release(size);
+      return region.status();
+    }
+    registrations.push_back({domain.get(), *std::move(region)});
+  }
+
+  auto superpage = std::make_unique<RegisteredSuperpage>(
+      RegisteredSuperpage{*std::move(memory), RegisteredRange(std::move(registrations))});
+  const std::lock_guard lock(state.mutex);
+  state.statistics.superpages += 1;
+  state.statistics.bytes += size;
+  state.statistics.bytes_by_kind[static_cast<size_t>(superpage->memory.page_kind())] += size;
+  if (superpage->memory.numa_node() != numa_node_) state.statistics.bytes_off_node += size;
+  const Extent extent = superpage->extent();
+  state.superpages.emplace(extent.address, std::move(superpage));
+  state.reclaim(extent);
+  if (options_.growth == Growth::kExponential) {
+    const uint64_t target =
+        std::min<uint64_t>(state.statistics.bytes, options_.max_superpage_bytes);
+    state.next_superpage_bytes =
+        std::max(state.next_superpage_bytes,
+                 static_cast<size_t>(target / options_.chunk_bytes) * options_.chunk_bytes);
+  }
+  return absl::OkStatus();
+}
+
+void RDMAAllocator::give_back(std::byte* data, size_t bytes, std::vector<RDMAMemory> in_flight) {
+  State& state = *state_;
+  ReturnedInFlight returned{{number(data), bytes}, std::move(in_flight)};
+  const bool settled = returned.settle();
+  const std::lock_guard lock(state.mutex);
+  state.statistics.chunks_in_use -= 1;
+  state.statistics.bytes_in_use -= bytes;
+  if (settled) {
+    state.reclaim(returned.extent);
+  } else {
+    state.statistics.bytes_in_flight += bytes;
+    state.returned.push_back(std::move(returned));
+  }
+}
+
+size_t RDMAAllocator::trim() {
+  State& state = *state_;
+  std::vector<std::unique_ptr<RegisteredSuperpage>> unused;
+  size_t bytes = 0;
+  {
+    const std::lock_guard lock(state.mutex);
+    state.settle_returned();
+    for (auto it = state.superpages.begin(); it != state.superpages.end();) {
+      const Extent extent = it->second->extent();
+      if (!state.free.contains(extent)) {
+        ++it;
+        continue;
+      }
+      state.free.erase(extent);
+      state.statistics.superpages -= 1;
+      state.statistics.bytes -= extent.bytes;
+      state.statistics.bytes_by_kind[static_cast<size_t>(it->second->memory.page_kind())] -=
+          extent.bytes;
+      if (it->second->memory.numa_node() != numa_node_) {
+        state.statistics.bytes_off_node -= extent.bytes;
+      }
+      bytes += extent.bytes;
+      unused.push_back(std::move(it->second));
+      it = state.superpages.erase(it);
+    }
+  }
+  // Deregistration takes long: without the lock.
+  unused.clear();
+  budget_.release(bytes);
+  return bytes;
+}
+
+RDMAAllocatorStatistics RDMAAllocator::statistics() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->statistics;
+}
+
+}  // namespace cariama

@@ -1,0 +1,125 @@
+// What all objects of one faulty device share: the mutex, the tick counter, the list of what has to be
+// moved on at a tick, and the thread that ticks when nobody polls.
+//
+// One mutex guards everything of a device. Virtual functions of the contract take it; all others in
+// this folder expect it held, unless they say otherwise. The inner device is called with it held,
+// except where a call may block (wait, connect, repair).
+#ifndef CARIAMA_DTUTILS_FAULT_CORE_H_
+#define CARIAMA_DTUTILS_FAULT_CORE_H_
+
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <string_view>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "dtutils/fault/fault_device.h"
+
+namespace cariama::fault {
+
+class FaultCompletionQueue;
+class FaultQueuePair;
+class FaultSharedReceiveQueue;
+
+// A stream of decisions. Each queue has its own, so that what one thread does cannot change what
+// another one meets.
+class Dice {
+ public:
+  explicit Dice(uint64_t seed) : random_(seed) {}
+  [[nodiscard]] bool roll(double probability) {
+    if (probability <= 0) return false;
+    return std::uniform_real_distribution<double>()(random_) < probability;
+  }
+  // 0 .. bound - 1.
+  [[nodiscard]] uint64_t below(uint64_t bound) { return random_() % bound; }
+  std::mt19937_64& source() { return random_; }
+
+ private:
+  std::mt19937_64 random_;
+};
+
+class Core {
+ public:
+  Core(std::shared_ptr<Device> inner, const FaultOptions& options,
+       std::shared_ptr<FaultControl> control);
+  ~Core();
+  Core(const Core&) = delete;
+  Core& operator=(const Core&) = delete;
+
+  [[nodiscard]] std::unique_lock<std::mutex> lock() { return std::unique_lock(mutex_); }
+  [[nodiscard]] Device& inner() { return *inner_; }
+  [[nodiscard]] const FaultOptions& options() const { return options_; }
+  [[nodiscard]] const DeviceLimits& limits() const { return limits_; }
+
+  // --- decisions ---
+  [[nodiscard]] Dice make_dice();
+  // Whether the fault shall happen now. Who makes it happen counts it.
+  [[nodiscard]] bool strikes(Fault fault, double probability, Dice& dice);
+  // The status with which the next operation shall fail, once.
+  [[nodiscard]] std::optional<CompletionStatus> take_fail_next();
+  [[nodiscard]] bool is_lost(std::string_view label) const { return control_->is_lost(label); }
+  [[nodiscard]] bool enabled(Fault fault) const { return control_->enabled(fault); }
+  void count(Fault fault) { control_->count(fault); }
+  // Whether senders may be kept waiting: all retry without end.
+  [[nodiscard]] bool patient_senders() const { return patient_senders_; }
+  void note_receiver_retry_count(uint32_t count) { patient_senders_ &= count == 7; }
+
+  // --- time ---
+  [[nodiscard]] uint64_t ticks() const { return ticks_; }
+  [[nodiscard]] uint64_t random_release(Dice& dice) {
+    return ticks_ + 1 + dice.below(std::max<uint32_t>(1, options_.longest_hold));
+  }
+  // One tick for this device, and over a simulated fabric for all of its control. Takes the locks.
+  void lock_and_tick();
+  // Moves everything on as far as it goes now.
+  void progress();
+  // Work is held back or outstanding.
+  [[nodiscard]] bool busy() const;
+  // The same of all devices that lock_and_tick() moves on. Takes the locks.
+  [[nodiscard]] bool lock_and_ask_busy();
+  // Work appeared: the thread shall tick.
+  void wake_thread() { work_.notify_one(); }
+
+  // --- members ---
+  void add(FaultCompletionQueue* queue) { completion_queues_.push_back(queue); }
+  void remove(FaultCompletionQueue* queue) { std::erase(completion_queues_, queue); }
+  void add(FaultSharedReceiveQueue* queue) { shared_receives_.push_back(queue); }
+  void remove(FaultSharedReceiveQueue* queue) { std::erase(shared_receives_, queue); }
+  void add(FaultQueuePair* queue_pair);
+  void remove(FaultQueuePair* queue_pair);
+  // By the number of the inner one, which is ours, too.
+  [[nodiscard]] FaultQueuePair* queue_pair(uint32_t number) {
+    const auto found = by_number_.find(number);
+    return found == by_number_.end() ? nullptr : found->second;
+  }
+
+ private:
+  void run_thread();
+
+  const std::shared_ptr<Device> inner_;
+  const FaultOptions options_;
+  const std::shared_ptr<FaultControl> control_;
+  const bool simulated_;
+  DeviceLimits limits_;
+
+  std::mutex mutex_;
+  uint64_t ticks_ = 0;
+  uint64_t dice_made_ = 0;
+  bool patient_senders_ = true;
+  std::vector<FaultCompletionQueue*> completion_queues_;
+  std::vector<FaultSharedReceiveQueue*> shared_receives_;
+  std::vector<FaultQueuePair*> queue_pairs_;
+  std::unordered_map<uint32_t, FaultQueuePair*> by_number_;
+
+  bool stop_ = false;
+  std::condition_variable work_;
+  std::thread thread_;  // started with the first queue pair; none over a simulated fabric
+};
+
+}  // namespace cariama::fault
+
+#endif  // CARIAMA_DTUTILS_FAULT_CORE_H_

@@ -1,0 +1,122 @@
+// Queue pairs of a faulty device. Operations wait in a queue of their own, in which it is decided what
+// becomes of them; from there they go to the inner queue pair, always signaled, so that the slots and
+// completions that the user sees are accounted here, whatever was made of an operation.
+#ifndef CARIAMA_DTUTILS_FAULT_FAULT_QUEUE_PAIR_H_
+#define CARIAMA_DTUTILS_FAULT_FAULT_QUEUE_PAIR_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dtutils/device.h"
+#include "dtutils/fault/core.h"
+#include "dtutils/fault/fault_completion_queue.h"
+#include "dtutils/fault/fault_receives.h"
+#include "dtutils/internal/growing_ring.h"
+#include "dtutils/internal/send_slots.h"
+
+namespace cariama::fault {
+
+// Memory from which the operation is posted that makes both ends fail: see post_poison().
+struct Poison {
+  alignas(8) std::byte memory[8] = {};
+  std::shared_ptr<MemoryRegion> region;
+};
+
+class FaultQueuePair final : public QueuePair {
+ public:
+  // `options`: as granted, with the decorated objects.
+  FaultQueuePair(std::shared_ptr<Core> core, std::shared_ptr<ProtectionDomain> domain,
+                 std::shared_ptr<Poison> poison, std::unique_ptr<QueuePair> inner,
+                 const QueuePairOptions& options);
+  ~FaultQueuePair() override;
+
+  std::string address() const override { return inner_->address(); }
+  absl::Status connect(std::string_view peer_address, const ConnectOptions& options) override;
+  absl::Status repair() override;
+  void fail() override;
+  using QueuePair::post_receive;
+  using QueuePair::post_send;
+  PostResult post_send(std::span<const WorkRequest> requests) override;
+  PostResult post_receive(std::span<const ReceiveRequest> requests) override;
+  // None: what is stored directly could not be late or torn.
+  std::byte* direct_access(const RemoteMemoryLocator&) override { return nullptr; }
+  QueuePairState state() const override { return inner_->state(); }
+  ArrivalOrder write_order() const override;
+
+  void progress();
+  void inner_completed(const Completion& completion);
+  void polled(uint64_t operation) { slots_.polled(operation); }
+  [[nodiscard]] bool busy() const;
+
+ private:
+  // A part of an operation that is one inner operation.
+  struct Piece {
+    uint64_t offset = 0;
+    uint64_t bytes = 0;
+    uint64_t release = 0;  // the tick
+  };
+  struct Operation {
+    WorkRequest request;  // its segments are the vector below
+    std::vector<Segment> segments;
+    std::vector<std::byte> inline_data;
+    std::vector<Piece> pieces;
+    size_t pieces_posted = 0;
+    size_t pieces_outstanding = 0;
+    bool poisoned = false;
+    CompletionStatus fail_with = CompletionStatus::kSuccess;  // what to inject
+    CompletionStatus status = CompletionStatus::kSuccess;
+    uint32_t vendor_error = 0;
+
+    [[nodiscard]] bool posted() const { return pieces_posted == pieces.size(); }
+    [[nodiscard]] bool done() const {
+      return pieces_outstanding == 0 && (posted() || status != CompletionStatus::kSuccess);
+    }
+  };
+
+  Operation make_operation(const WorkRequest& request, uint64_t bytes);
+  [[nodiscard]] std::vector<Piece> cut(const WorkRequest& request, uint64_t bytes);
+  void forward_sends();
+  [[nodiscard]] PostResult post_piece(const Operation& operation, const Piece& piece);
+  [[nodiscard]] PostResult post_poison();
+  void forward_receives();
+  void retire();
+  void flush_what_is_not_posted();
+  void complete(const Operation& operation, CompletionStatus status);
+  void complete_receive(uint64_t id, CompletionStatus status);
+  [[nodiscard]] bool lost();
+  void watch_lost_peer();
+  [[nodiscard]] uint64_t end() const { return first_ + operations_.size(); }
+  [[nodiscard]] Operation& operation(uint64_t number) { return operations_[number - first_]; }
+
+  const std::shared_ptr<Core> core_;
+  const std::shared_ptr<ProtectionDomain> domain_owner_;
+  const std::shared_ptr<Poison> poison_;
+  const std::shared_ptr<FaultCompletionQueue> send_completions_;
+  const std::shared_ptr<FaultCompletionQueue> receive_completions_;
+  const std::shared_ptr<FaultSharedReceiveQueue> shared_receives_;
+  const std::unique_ptr<QueuePair> inner_;
+  Dice dice_;
+
+  bool suspended_ = false;  // connect() or repair() of the inner one is under way
+  bool gone_ = false;       // repair() failed
+  bool broken_ = false;     // an error was reported: all that follows is flushed
+  uint64_t lost_at_ = 0;    // the tick at which an operation was first seen pending on a lost peer
+  bool lost_counted_ = false;
+
+  internal::SendSlots slots_;
+  internal::GrowingRing<Operation> operations_;
+  uint64_t first_ = 0;  // number of operations_.front()
+  uint64_t next_ = 0;   // the first that is not posted whole
+
+  FaultReceives receives_;
+  std::vector<uint64_t> lost_receives_;  // ids: completed after the peer was lost
+};
+
+}  // namespace cariama::fault
+
+#endif  // CARIAMA_DTUTILS_FAULT_FAULT_QUEUE_PAIR_H_

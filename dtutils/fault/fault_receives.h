@@ -1,0 +1,82 @@
+// Posted receives of a faulty device, which may be held back before the inner queue gets them.
+#ifndef CARIAMA_DTUTILS_FAULT_FAULT_RECEIVES_H_
+#define CARIAMA_DTUTILS_FAULT_FAULT_RECEIVES_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "dtutils/device.h"
+#include "dtutils/fault/core.h"
+#include "dtutils/internal/growing_ring.h"
+
+namespace cariama::fault {
+
+// One receive queue. Receives go to the inner queue in the order of posting, under ids of our own
+// (kTag and a number), which tell them from sends and lead back to the user's.
+class FaultReceives {
+ public:
+  static constexpr uint64_t kTag = uint64_t{1} << 63;
+  using InnerPost = std::function<PostResult(const ReceiveRequest&)>;
+
+  explicit FaultReceives(Core& core) : core_(core), dice_(core.make_dice()) {}
+
+  // Takes the requests, up to `depth` outstanding ones. `may_hold`: a burst may begin.
+  PostResult post(std::span<const ReceiveRequest> requests, uint32_t depth, uint32_t max_segments,
+                  bool may_hold);
+  // Hands to the inner queue what is due, or everything if `at_once`. Returns the ids of those that it
+  // refuses for good.
+  std::vector<uint64_t> forward(const InnerPost& inner_post, bool at_once);
+  // The user's id of an inner completion's; nothing if it is none of ours. Frees its place.
+  [[nodiscard]] std::optional<uint64_t> take(uint64_t inner_id);
+  // The ids of those that the inner queue does not have yet; they are forgotten.
+  std::vector<uint64_t> take_held();
+  [[nodiscard]] bool busy() const { return forwarded_ < receives_.size(); }
+
+ private:
+  struct Receive {
+    uint64_t id = 0;
+    std::vector<Segment> segments;
+    uint64_t release = 0;  // the tick
+    bool done = false;
+  };
+  void drop_done();
+
+  Core& core_;
+  Dice dice_;
+  uint64_t first_ = 0;    // number of receives_.front()
+  size_t forwarded_ = 0;  // so many from the front are in the inner queue, or done
+  uint32_t outstanding_ = 0;
+  internal::GrowingRing<Receive> receives_;
+};
+
+class FaultSharedReceiveQueue final : public SharedReceiveQueue {
+ public:
+  FaultSharedReceiveQueue(std::shared_ptr<Core> core, std::shared_ptr<SharedReceiveQueue> inner,
+                          const SharedReceiveQueueOptions& options);
+  ~FaultSharedReceiveQueue() override;
+
+  using SharedReceiveQueue::post_receive;
+  PostResult post_receive(std::span<const ReceiveRequest> requests) override;
+  uint32_t depth() const override { return options_.depth; }
+
+  [[nodiscard]] const std::shared_ptr<Core>& core() const { return core_; }
+  [[nodiscard]] const std::shared_ptr<SharedReceiveQueue>& inner() const { return inner_; }
+  [[nodiscard]] FaultReceives& receives() { return receives_; }
+  void forward();
+  [[nodiscard]] bool busy() const { return receives_.busy(); }
+
+ private:
+  const std::shared_ptr<Core> core_;
+  const std::shared_ptr<SharedReceiveQueue> inner_;
+  const SharedReceiveQueueOptions options_;
+  FaultReceives receives_;
+};
+
+}  // namespace cariama::fault
+
+#endif  // CARIAMA_DTUTILS_FAULT_FAULT_RECEIVES_H_

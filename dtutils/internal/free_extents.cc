@@ -1,0 +1,180 @@
+#include "dtutils/internal/free_extents.h"
+
+#include <algorithm>
+#include <cassert>
+
+namespace cariama::internal {
+namespace {
+
+uintptr_t align_up(uintptr_t address, size_t alignment) {
+  return (address + alignment - 1) & ~(uintptr_t{alignment} - 1);
+}
+
+// Where in the extent the aligned range would start, if it fits.
+std::optional<uintptr_t> place_in(Extent extent, size_t bytes, size_t alignment) {
+  const uintptr_t start = align_up(extent.address, alignment);
+  if (start < extent.address || start > extent.end() || extent.end() - start < bytes) {
+    return std::nullopt;
+  }
+  return start;
+}
+
+}  // namespace
+
+struct FreeExtents::Node {
+  Extent extent;
+  uint64_t priority = 0;
+  size_t largest = 0;  // bytes of the largest extent of this subtree
+  Node* left = nullptr;
+  Node* right = nullptr;
+
+  void update() {
+    largest = extent.bytes;
+    if (left != nullptr) largest = std::max(largest, left->largest);
+    if (right != nullptr) largest = std::max(largest, right->largest);
+  }
+};
+
+FreeExtents::~FreeExtents() {
+  while (!by_size_.empty()) remove({by_size_.begin()->second, by_size_.begin()->first});
+}
+
+FreeExtents::Node* FreeExtents::find_first(Node* node, uintptr_t from, size_t bytes) {
+  // At most one path is searched in vain: left of `from` nothing is entered, and right of it a
+  // subtree with a large enough `largest` always has the answer.
+  if (node == nullptr || node->largest < bytes) return nullptr;
+  if (node->extent.address >= from) {
+    if (Node* const found = find_first(node->left, from, bytes)) return found;
+    if (node->extent.bytes >= bytes) return node;
+  }
+  return find_first(node->right, from, bytes);
+}
+
+void FreeExtents::split(Node* node, uintptr_t address, Node** below, Node** from) {
+  if (node == nullptr) {
+    *below = *from = nullptr;
+  } else if (node->extent.address < address) {
+    *below = node;
+    split(node->right, address, &node->right, from);
+    node->update();
+  } else {
+    *from = node;
+    split(node->left, address, below, &node->left);
+    node->update();
+  }
+}
+
+FreeExtents::Node* FreeExtents::merge(Node* left, Node* right) {
+  if (left == nullptr) return right;
+  if (right == nullptr) return left;
+  Node* const top = left->priority > right->priority ? left : right;
+  if (top == left) {
+    left->right = merge(left->right, right);
+  } else {
+    right->left = merge(left, right->left);
+  }
+  top->update();
+  return top;
+}
+
+const FreeExtents::Node* FreeExtents::predecessor(uintptr_t address) const {
+  const Node* best = nullptr;
+  for (const Node* node = root_; node != nullptr;) {
+    if (node->extent.address < address) {
+      best = node;
+      node = node->right;
+    } else {
+      node = node->left;
+    }
+  }
+  return best;
+}
+
+const FreeExtents::Node* FreeExtents::at(uintptr_t address) const {
+  const Node* node = root_;
+  while (node != nullptr && node->extent.address != address) {
+    node = address < node->extent.address ? node->left : node->right;
+  }
+  return node;
+}
+
+void FreeExtents::add(Extent extent) {
+  // xorshift64: the priorities need to be unlike the addresses, nothing more.
+  random_ ^= random_ << 13;
+  random_ ^= random_ >> 7;
+  random_ ^= random_ << 17;
+  Node* const node = new Node{extent, random_, extent.bytes};
+  Node* below = nullptr;
+  Node* from = nullptr;
+  split(root_, extent.address, &below, &from);
+  root_ = merge(merge(below, node), from);
+  by_size_.emplace(extent.bytes, extent.address);
+  free_bytes_ += extent.bytes;
+}
+
+void FreeExtents::remove(Extent extent) {
+  Node* below = nullptr;
+  Node* middle = nullptr;
+  Node* above = nullptr;
+  split(root_, extent.address, &below, &middle);
+  split(middle, extent.address + 1, &middle, &above);
+  assert(middle != nullptr && middle->extent == extent);
+  delete middle;
+  root_ = merge(below, above);
+  by_size_.erase({extent.bytes, extent.address});
+  free_bytes_ -= extent.bytes;
+}
+
+void FreeExtents::carve(Extent extent, uintptr_t start, size_t bytes) {
+  remove(extent);
+  if (start > extent.address) add({extent.address, start - extent.address});
+  const uintptr_t end = start + bytes;
+  if (end < extent.end()) add({end, extent.end() - end});
+}
+
+std::optional<uintptr_t> FreeExtents::take_best(size_t bytes, size_t alignment) {
+  for (auto it = by_size_.lower_bound({bytes, 0}); it != by_size_.end(); ++it) {
+    const Extent extent{it->second, it->first};
+    if (const std::optional<uintptr_t> start = place_in(extent, bytes, alignment)) {
+      carve(extent, *start, bytes);
+      return start;
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<uintptr_t> FreeExtents::take_first(size_t bytes, size_t alignment) {
+  uintptr_t from = 0;
+  while (Node* const node = find_first(root_, from, bytes)) {
+    const Extent extent = node->extent;
+    if (const std::optional<uintptr_t> start = place_in(extent, bytes, alignment)) {
+      carve(extent, *start, bytes);
+      return start;
+    }
+    from = extent.end();
+  }
+  return std::nullopt;
+}
+
+Extent FreeExtents::insert(Extent extent, Extent bounds) {
+  assert(extent.bytes > 0 && extent.address >= bounds.address && extent.end() <= bounds.end());
+  if (const Node* const before = predecessor(extent.address);
+      before != nullptr && before->extent.end() == extent.address &&
+      before->extent.address >= bounds.address) {
+    const Extent joined = before->extent;
+    remove(joined);
+    extent = {joined.address, joined.bytes + extent.bytes};
+  }
+  if (const Node* const after = at(extent.end());
+      after != nullptr && after->extent.end() <= bounds.end()) {
+    const Extent joined = after->extent;
+    remove(joined);
+    extent.bytes += joined.bytes;
+  }
+  add(extent);
+  return extent;
+}
+
+void FreeExtents::erase(Extent extent) { remove(extent); }
+
+}  // namespace cariama::internal

@@ -1,0 +1,55 @@
+// A queue that holds as much as it needs: memory follows the high-water mark, none before first use
+// (std::deque takes 600 bytes when empty, which 10^5 queue pairs would feel).
+#ifndef CARIAMA_DTUTILS_INTERNAL_GROWING_RING_H_
+#define CARIAMA_DTUTILS_INTERNAL_GROWING_RING_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+namespace cariama::internal {
+
+template <typename T>
+class GrowingRing {
+ public:
+  [[nodiscard]] bool empty() const { return size_ == 0; }
+  [[nodiscard]] size_t size() const { return size_; }
+
+  // The i-th element from the front. Precondition: i < size().
+  [[nodiscard]] T& operator[](size_t i) { return slots_[(head_ + i) & (slots_.size() - 1)]; }
+  [[nodiscard]] const T& operator[](size_t i) const {
+    return slots_[(head_ + i) & (slots_.size() - 1)];
+  }
+  [[nodiscard]] T& front() { return (*this)[0]; }
+
+  T& push_back(T value) {
+    if (size_ == slots_.size()) grow();
+    T& slot = (*this)[size_++];
+    slot = std::move(value);
+    return slot;
+  }
+
+  T pop_front() {
+    T value = std::exchange(slots_[head_], T{});
+    head_ = (head_ + 1) & (slots_.size() - 1);
+    --size_;
+    return value;
+  }
+
+ private:
+  void grow() {
+    std::vector<T> larger(std::max<size_t>(4, 2 * slots_.size()));  // a power of two
+    for (size_t i = 0; i < size_; ++i) larger[i] = std::move((*this)[i]);
+    slots_ = std::move(larger);
+    head_ = 0;
+  }
+
+  std::vector<T> slots_;
+  size_t head_ = 0;
+  size_t size_ = 0;
+};
+
+}  // namespace cariama::internal
+
+#endif  // CARIAMA_DTUTILS_INTERNAL_GROWING_RING_H_

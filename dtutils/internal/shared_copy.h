@@ -1,0 +1,55 @@
+// Copies into and out of memory that other threads may load and store at the same time, as the target
+// of one-sided operations is: aligned 8-byte words are transferred whole, and what is stored last is
+// published with what was stored before (release), so that a target that polls with an acquire load
+// is correct, and ThreadSanitizer can tell.
+#ifndef CARIAMA_DTUTILS_INTERNAL_SHARED_COPY_H_
+#define CARIAMA_DTUTILS_INTERNAL_SHARED_COPY_H_
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+namespace cariama::internal {
+
+inline constexpr size_t kWord = sizeof(uint64_t);
+
+// Bytes before the next word boundary, at most `bytes`.
+[[nodiscard]] inline size_t bytes_to_boundary(const std::byte* address, size_t bytes) {
+  return std::min(bytes, (kWord - reinterpret_cast<uintptr_t>(address) % kWord) % kWord);
+}
+
+inline void store_shared(std::byte* to, const std::byte* from, size_t bytes) {
+  const auto store_bytes = [&](size_t count) {
+    for (; count > 0; --count, --bytes) {
+      std::atomic_ref(*to++).store(*from++, std::memory_order_release);
+    }
+  };
+  store_bytes(bytes_to_boundary(to, bytes));
+  for (; bytes >= kWord; bytes -= kWord, to += kWord, from += kWord) {
+    uint64_t word;
+    std::memcpy(&word, from, kWord);
+    std::atomic_ref(*reinterpret_cast<uint64_t*>(to)).store(word, std::memory_order_release);
+  }
+  store_bytes(bytes);
+}
+
+inline void load_shared(std::byte* to, std::byte* from, size_t bytes) {
+  const auto load_bytes = [&](size_t count) {
+    for (; count > 0; --count, --bytes) {
+      *to++ = std::atomic_ref(*from++).load(std::memory_order_acquire);
+    }
+  };
+  load_bytes(bytes_to_boundary(from, bytes));
+  for (; bytes >= kWord; bytes -= kWord, to += kWord, from += kWord) {
+    const uint64_t word =
+        std::atomic_ref(*reinterpret_cast<uint64_t*>(from)).load(std::memory_order_acquire);
+    std::memcpy(to, &word, kWord);
+  }
+  load_bytes(bytes);
+}
+
+}  // namespace cariama::internal
+
+#endif  // CARIAMA_DTUTILS_INTERNAL_SHARED_COPY_H_

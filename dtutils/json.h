@@ -1,0 +1,18 @@
+// JSON text for what programs print (--json) and write (statistics.h, trace.h).
+#ifndef CARIAMA_DTUTILS_JSON_H_
+#define CARIAMA_DTUTILS_JSON_H_
+
+#include <string>
+#include <string_view>
+
+#include "dtutils/export.h"
+
+namespace cariama {
+
+// `text` as a JSON string, with its quotes. Always valid: control characters are escaped, and bytes
+// that are not UTF-8 (RFC 3629) become U+FFFD. Thread-safe.
+[[nodiscard]] CARIAMA_DTUTILS_EXPORT std::string json_string(std::string_view text);
+
+}  // namespace cariama
+
+#endif  // CARIAMA_DTUTILS_JSON_H_

@@ -1,0 +1,110 @@
+#include "dtutils/statistics.h"
+
+#include <algorithm>
+#include <iterator>
+#include <list>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "dtutils/json.h"
+
+namespace cariama {
+
+struct CounterSet::Entry {
+  std::string instance;
+  std::function<Values()> read;
+  Kind* kind;
+  std::list<Entry>::iterator place;  // in kind->living
+};
+
+// All objects of one kind.
+struct CounterSet::Kind {
+  std::list<Entry> living;
+  std::vector<std::pair<std::string, uint64_t>>
+      closed;  // sums, in the order in which they are read
+
+  void add_closed(const Value& value) {
+    const auto found = std::find_if(closed.begin(), closed.end(),
+                                    [&](const auto& sum) { return sum.first == value.name; });
+    if (found == closed.end()) {
+      closed.emplace_back(value.name, value.value);
+    } else {
+      found->second += value.value;
+    }
+  }
+};
+
+class StatisticsRegistry {
+ public:
+  // Never destroyed: objects with static storage may be counted until the very end.
+  static StatisticsRegistry& get() {
+    static auto* const registry = new StatisticsRegistry;
+    return *registry;
+  }
+
+  CounterSet::Entry* add(std::string_view kind, std::string_view instance,
+                         std::function<CounterSet::Values()> read) {
+    const std::lock_guard lock(mutex_);
+    CounterSet::Kind& all = kinds_[std::string(kind)];
+    all.living.push_back({std::string(instance), std::move(read), &all, {}});
+    all.living.back().place = std::prev(all.living.end());
+    return &all.living.back();
+  }
+
+  void rename(CounterSet::Entry* entry, std::string_view instance) {
+    const std::lock_guard lock(mutex_);
+    entry->instance = instance;
+  }
+
+  void remove(CounterSet::Entry* entry) {
+    const std::lock_guard lock(mutex_);
+    CounterSet::Kind& all = *entry->kind;
+    for (const CounterSet::Value& value : entry->read()) all.add_closed(value);
+    all.living.erase(entry->place);
+  }
+
+  std::vector<Statistic> snapshot() {
+    std::vector<Statistic> all;
+    const std::lock_guard lock(mutex_);
+    for (const auto& [name, kind] : kinds_) {
+      for (const auto& [counter, sum] : kind.closed) {
+        all.push_back({name, std::string(kClosed), counter, sum});
+      }
+      for (const CounterSet::Entry& entry : kind.living) {
+        for (const CounterSet::Value& value : entry.read()) {
+          all.push_back({name, entry.instance, std::string(value.name), value.value});
+        }
+      }
+    }
+    return all;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, CounterSet::Kind> kinds_;
+};
+
+CounterSet::CounterSet(std::string_view kind, std::string_view instance,
+                       std::function<Values()> read)
+    : entry_(StatisticsRegistry::get().add(kind, instance, std::move(read))) {}
+
+CounterSet::~CounterSet() { StatisticsRegistry::get().remove(entry_); }
+
+void CounterSet::rename(std::string_view instance) {
+  StatisticsRegistry::get().rename(entry_, instance);
+}
+
+std::vector<Statistic> statistics_snapshot() { return StatisticsRegistry::get().snapshot(); }
+
+std::string statistics_json() {
+  std::string text;
+  for (const Statistic& statistic : statistics_snapshot()) {
+    text += "{\"name\": " + json_string(statistic.kind + "." + statistic.name) +
+            ", \"of\": " + json_string(statistic.instance) +
+            ", \"value\": " + std::to_string(statistic.value) + "}\n";
+  }
+  return text;
+}
+
+}  // namespace cariama

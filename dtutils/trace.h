@@ -1,0 +1,120 @@
+// A record of what happened when, in the trace-event format that Chrome (chrome://tracing) and
+// Perfetto (ui.perfetto.dev) show.
+//
+//   CARIAMA_TRACE=trace.%p.json ./program         // %p: the process id; or start_trace("...")
+//
+//   name_trace_thread("worker 3");
+//   { TraceScope scope("riutils", "flush", "bytes", n);  ... }      // a bar as long as the block
+//   trace_instant("transmitter", "queue full");
+//   trace_counter("outstanding", n);
+//
+// Off, each of these costs one relaxed load and a branch. On, it costs a clock read and 56 bytes in the
+// thread's own buffer, without locks or system calls (one allocation in 1024 events). Buffers are bounded;
+// an event for which there is no room is counted, and the file says how many were dropped.
+//
+// The file is valid JSON from start_trace() on: each write replaces it whole. It is written at exit(),
+// by stop_trace() and by flush_trace(). A process that ends by _exit() or a signal leaves what was
+// flushed last. A forked child starts with empty buffers and, unless the path has a %p, writes to
+// PATH.PID.
+//
+// Times are CLOCK_MONOTONIC, so that the files of several processes of one host can be laid side by
+// side. Format: "Trace Event Format", Google, 2016.
+#ifndef CARIAMA_DTUTILS_TRACE_H_
+#define CARIAMA_DTUTILS_TRACE_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "dtutils/export.h"
+
+namespace cariama {
+
+// The most events that one thread records, and all threads of the process together; 56 bytes each.
+inline constexpr size_t kMaxTraceEventsPerThread = size_t{1} << 18;
+inline constexpr size_t kMaxTraceEvents = size_t{1} << 20;
+
+namespace internal {
+CARIAMA_DTUTILS_EXPORT extern std::atomic<bool> trace_on;
+CARIAMA_DTUTILS_EXPORT uint64_t trace_now();  // ns, never 0
+// `duration` in ns for 'X', else 0.
+CARIAMA_DTUTILS_EXPORT void trace_record(char phase, const char* category, const char* name,
+                                         uint64_t start, uint64_t duration, const char* argument,
+                                         uint64_t value);
+}  // namespace internal
+
+// Whether events are recorded. One relaxed load.
+[[nodiscard]] inline bool trace_enabled() {
+  return internal::trace_on.load(std::memory_order_relaxed);
+}
+
+// Starts recording into `path`, which is created at once ("%p" stands for the process id). Errors:
+// FAILED_PRECONDITION (a trace is being recorded), or why the file cannot be written. Thread-safe, as
+// all that follows.
+[[nodiscard]] CARIAMA_DTUTILS_EXPORT absl::Status start_trace(std::string_view path);
+
+// Writes what was recorded so far and goes on. OK if no trace is being recorded. Blocks while writing.
+CARIAMA_DTUTILS_EXPORT absl::Status flush_trace();
+
+// Writes the file a last time and stops. Events that other threads record meanwhile may be lost. OK if
+// no trace is being recorded.
+CARIAMA_DTUTILS_EXPORT absl::Status stop_trace();
+
+// How many events found no room since start_trace().
+[[nodiscard]] CARIAMA_DTUTILS_EXPORT uint64_t dropped_trace_events();
+
+// Names what the viewer shows for this process and for the calling thread; the text is copied. Kept
+// whether a trace is being recorded or not, the thread's until it ends.
+CARIAMA_DTUTILS_EXPORT void name_trace_process(std::string_view name);
+CARIAMA_DTUTILS_EXPORT void name_trace_thread(std::string_view name);
+
+// Of what follows, `category`, `name` and `argument` must have static storage (literals): they are
+// read when the file is written. `argument` names `value`; nullptr: there is none.
+
+// A point in time.
+inline void trace_instant(const char* category, const char* name, const char* argument = nullptr,
+                          uint64_t value = 0) {
+  if (trace_enabled()) [[unlikely]] {
+    internal::trace_record('i', category, name, internal::trace_now(), 0, argument, value);
+  }
+}
+
+// A value that changes over time, drawn as a curve named `name`.
+inline void trace_counter(const char* name, uint64_t value) {
+  if (trace_enabled()) [[unlikely]] {
+    internal::trace_record('C', "counter", name, internal::trace_now(), 0, "value", value);
+  }
+}
+
+// From its construction to its destruction, on the same thread.
+class TraceScope {
+ public:
+  TraceScope(const char* category, const char* name, const char* argument = nullptr,
+             uint64_t value = 0)
+      : start_(trace_enabled() ? internal::trace_now() : 0),
+        category_(category),
+        name_(name),
+        argument_(argument),
+        value_(value) {}
+  ~TraceScope() {
+    if (start_ != 0) [[unlikely]] {
+      internal::trace_record('X', category_, name_, start_, internal::trace_now() - start_,
+                             argument_, value_);
+    }
+  }
+  TraceScope(const TraceScope&) = delete;
+  TraceScope& operator=(const TraceScope&) = delete;
+
+ private:
+  uint64_t start_;  // 0: not recorded
+  const char* category_;
+  const char* name_;
+  const char* argument_;
+  uint64_t value_;
+};
+
+}  // namespace cariama
+
+#endif  // CARIAMA_DTUTILS_TRACE_H_

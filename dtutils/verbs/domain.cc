@@ -1,0 +1,125 @@
+#include "dtutils/verbs/domain.h"
+
+#include <sys/resource.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <fstream>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "dtutils/error.h"
+#include "dtutils/internal/byte_size.h"
+#include "dtutils/verbs/completion_channel.h"
+#include "dtutils/verbs/completion_queue.h"
+#include "dtutils/verbs/queue_pair.h"
+#include "dtutils/verbs/shared_receive_queue.h"
+
+namespace cariama::verbs {
+namespace {
+
+class VerbsMemoryRegion final : public MemoryRegion {
+ public:
+  VerbsMemoryRegion(std::shared_ptr<const VerbsDomain> domain, RegionHandle handle,
+                    const MemorySource& source, Access access)
+      : MemoryRegion(source, access), domain_(std::move(domain)), handle_(std::move(handle)) {
+    local_key_ = {handle_->lkey};
+    remote_key_ = {handle_->rkey};
+  }
+
+ private:
+  const std::shared_ptr<const VerbsDomain> domain_;
+  const RegionHandle handle_;
+};
+
+int access_flags(Access access) {
+  int flags = 0;
+  if (has_access(access, Access::kLocalWrite)) flags |= IBV_ACCESS_LOCAL_WRITE;
+  if (has_access(access, Access::kRemoteRead)) flags |= IBV_ACCESS_REMOTE_READ;
+  // Remote writing without local writing is not allowed by verbs (ibv_reg_mr(3)).
+  if (has_access(access, Access::kRemoteWrite)) {
+    flags |= IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_LOCAL_WRITE;
+  }
+  if (has_access(access, Access::kRemoteAtomic)) {
+    flags |= IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_LOCAL_WRITE;
+  }
+  return flags;
+}
+
+// What this process has pinned so far; the kernel counts it against memlock.
+uint64_t pinned_bytes() {
+  std::ifstream file("/proc/self/status");
+  for (std::string word; file >> word;) {
+    uint64_t kilobytes = 0;
+    if (word == "VmPin:" && file >> kilobytes) return kilobytes * 1024;
+  }
+  return 0;
+}
+
+absl::Status registration_error(int error, size_t length) {
+  const std::string size = internal::format_bytes(length);
+  rlimit limit{};
+  // ENOMEM says either that memory ran out or that the limit was hit: only the limit can be looked at.
+  if (error == ENOMEM && getrlimit(RLIMIT_MEMLOCK, &limit) == 0 &&
+      limit.rlim_cur != RLIM_INFINITY) {
+    const uint64_t pinned = pinned_bytes();
+    std::string what = "memlock is " + internal::format_bytes(limit.rlim_cur);
+    if (pinned > 0) what += " with " + internal::format_bytes(pinned) + " of it in use";
+    return make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kProcess,
+                      what + ", a " + size + " region needs more", "raise ulimit -l");
+  }
+  if (error == EFAULT || error == EINVAL) {
+    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                      "registering " + size + ": part of it is not mapped, or not writable",
+                      "pass memory that is mapped with the access asked for");
+  }
+  return make_errno_error(error, ErrorScope::kProcess, "registering a region of " + size);
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<VerbsDomain>> VerbsDomain::create(
+    std::shared_ptr<const Context> context) {
+  DomainHandle handle(ibv_alloc_pd(context->handle.get()));
+  if (handle == nullptr) {
+    return make_errno_error(errno, ErrorScope::kProcess,
+                            "creating a protection domain on " + context->description);
+  }
+  return std::shared_ptr<VerbsDomain>(new VerbsDomain(std::move(context), std::move(handle)));
+}
+
+absl::StatusOr<std::shared_ptr<MemoryRegion>> VerbsDomain::register_memory(
+    const MemorySource& source, Access access) {
+  if (source.address == nullptr || source.length == 0 ||
+      reinterpret_cast<uintptr_t>(source.address) >
+          std::numeric_limits<uintptr_t>::max() - source.length) {
+    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                      "registering a null, empty or impossible range", "pass mapped memory");
+  }
+  RegionHandle handle(
+      ibv_reg_mr(handle_.get(), source.address, source.length, access_flags(access)));
+  if (handle == nullptr) return registration_error(errno, source.length);
+  return std::make_shared<VerbsMemoryRegion>(shared_from_this(), std::move(handle), source, access);
+}
+
+absl::StatusOr<std::shared_ptr<CompletionChannel>> VerbsDomain::create_channel() {
+  return VerbsCompletionChannel::create(context_);
+}
+
+absl::StatusOr<std::shared_ptr<CompletionQueue>> VerbsDomain::create_completion_queue(
+    const CompletionQueueOptions& options) {
+  return VerbsCompletionQueue::create(context_, options);
+}
+
+absl::StatusOr<std::shared_ptr<SharedReceiveQueue>> VerbsDomain::create_shared_receive_queue(
+    const SharedReceiveQueueOptions& options) {
+  return VerbsSharedReceiveQueue::create(shared_from_this(), options);
+}
+
+absl::StatusOr<std::unique_ptr<QueuePair>> VerbsDomain::create_queue_pair(
+    const QueuePairOptions& options) {
+  return VerbsQueuePair::create(shared_from_this(), options);
+}
+
+}  // namespace cariama::verbs

@@ -1,0 +1,89 @@
+// A protection domain that only keeps account of registrations, for tests of memory: which ranges are
+// registered now, and whether they were still mapped when their registration ended.
+#ifndef CARIAMA_TESTS_DTUTILS_ALLOCATORS_FAKE_DOMAIN_H_
+#define CARIAMA_TESTS_DTUTILS_ALLOCATORS_FAKE_DOMAIN_H_
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <set>
+
+#include "dtutils/device.h"
+#include "dtutils/error.h"
+
+namespace cariama::testing {
+
+// What FakeDomain and its regions share.
+struct Registrations {
+  std::mutex mutex;
+  std::set<std::pair<uintptr_t, size_t>> live;
+  size_t total = 0;               // registrations ever
+  size_t ended_while_mapped = 0;  // that were ended before their memory was unmapped
+  size_t ended_unmapped = 0;      // after: a device would have been left with stale pages
+  size_t unsealed = 0;            // sources whose descriptor did not carry the seals
+  size_t refuse_from = SIZE_MAX;  // registrations from this one on fail
+};
+
+class FakeRegion : public MemoryRegion {
+ public:
+  FakeRegion(const MemorySource& source, Access access, uint64_t key,
+             std::shared_ptr<Registrations> registrations)
+      : MemoryRegion(source, access), registrations_(std::move(registrations)) {
+    local_key_ = {key};
+    remote_key_ = {key + (uint64_t{1} << 32)};
+  }
+  ~FakeRegion() override {
+    const std::lock_guard lock(registrations_->mutex);
+    registrations_->live.erase({reinterpret_cast<uintptr_t>(address_), length_});
+    // mincore(2) fails with ENOMEM where nothing is mapped.
+    unsigned char present = 0;
+    const bool mapped = mincore(address_, 1, &present) == 0;
+    (mapped ? registrations_->ended_while_mapped : registrations_->ended_unmapped) += 1;
+  }
+
+ private:
+  std::shared_ptr<Registrations> registrations_;
+};
+
+class FakeDomain : public ProtectionDomain {
+ public:
+  absl::StatusOr<std::shared_ptr<MemoryRegion>> register_memory(const MemorySource& source,
+                                                                Access access) override {
+    const std::lock_guard lock(registrations->mutex);
+    if (registrations->total >= registrations->refuse_from) {
+      return make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kProcess,
+                        "memlock is 64 KiB, a region needs more", "raise ulimit -l");
+    }
+    if (source.descriptor >= 0) {
+      constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
+      if ((fcntl(source.descriptor, F_GET_SEALS) & kSeals) != kSeals) ++registrations->unsealed;
+    }
+    registrations->live.emplace(reinterpret_cast<uintptr_t>(source.address), source.length);
+    return std::make_shared<FakeRegion>(source, access, ++registrations->total, registrations);
+  }
+  absl::StatusOr<std::shared_ptr<CompletionChannel>> create_channel() override { return none(); }
+  absl::StatusOr<std::shared_ptr<CompletionQueue>> create_completion_queue(
+      const CompletionQueueOptions&) override {
+    return none();
+  }
+  absl::StatusOr<std::shared_ptr<SharedReceiveQueue>> create_shared_receive_queue(
+      const SharedReceiveQueueOptions&) override {
+    return none();
+  }
+  absl::StatusOr<std::unique_ptr<QueuePair>> create_queue_pair(const QueuePairOptions&) override {
+    return none();
+  }
+
+  const std::shared_ptr<Registrations> registrations = std::make_shared<Registrations>();
+
+ private:
+  static absl::Status none() { return absl::UnimplementedError("registers memory only"); }
+};
+
+}  // namespace cariama::testing
+
+#endif  // CARIAMA_TESTS_DTUTILS_ALLOCATORS_FAKE_DOMAIN_H_

@@ -1,0 +1,289 @@
+#include "dtutils/allocators/superpages.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <string>
+
+#include "dtutils/diagnostics.h"
+#include "dtutils/error.h"
+#include "dtutils/internal/page_query.h"
+#include "dtutils/system_info.h"
+#include "tests/dtutils/allocators/huge_page_pool.h"
+
+namespace cariama {
+namespace {
+
+using RaisedPool = ::cariama::testing::HugePagePool;
+using ::testing::HasSubstr;
+
+constexpr size_t kMiB = size_t{1} << 20;
+
+bool is_mapped(const std::byte* address) {
+  unsigned char present = 0;
+  return mincore(const_cast<std::byte*>(address), 1, &present) == 0;
+}
+
+size_t open_files() {
+  const std::filesystem::directory_iterator files("/proc/self/fd");
+  return static_cast<size_t>(std::distance(begin(files), end(files)));
+}
+
+// Writes a word to a file of sysfs and puts the former one back at the end.
+class Setting {
+ public:
+  Setting(std::string path, const std::string& word) : path_(std::move(path)) {
+    std::string words;
+    std::getline(std::ifstream(path_) >> std::ws, words);
+    const size_t open = words.find('[');
+    if (open == std::string::npos) return;
+    before_ = words.substr(open + 1, words.find(']') - open - 1);
+    done_ = write(word);
+  }
+  ~Setting() {
+    if (done_) write(before_);
+  }
+  [[nodiscard]] bool done() const { return done_; }
+
+ private:
+  bool write(const std::string& word) const {
+    std::ofstream file(path_);
+    file << word << std::flush;
+    return file.good();
+  }
+  std::string path_;
+  std::string before_;
+  bool done_ = false;
+};
+
+TEST(Superpage, IsSealedPopulatedAndSharedByItsDescriptor) {
+  const auto page = Superpage::obtain({.bytes = 4 * kMiB});
+  ASSERT_TRUE(page.ok()) << page.status();
+  EXPECT_EQ(page->length(), 4 * kMiB);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(page->address()) % (2 * kMiB), 0u);
+  EXPECT_EQ(page->source().address, page->address());
+  EXPECT_EQ(page->source().length, page->length());
+  EXPECT_EQ(page->source().descriptor, page->descriptor());
+
+  ASSERT_GE(page->descriptor(), 0);
+  constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+  EXPECT_EQ(fcntl(page->descriptor(), F_GET_SEALS) & kSeals, kSeals);
+  EXPECT_NE(ftruncate(page->descriptor(), 0), 0) << "a peer could take the memory away";
+  EXPECT_EQ(errno, EPERM);
+
+  std::memset(page->address(), 0x5a, page->length());
+  void* const other = mmap(nullptr, page->length(), PROT_READ, MAP_SHARED, page->descriptor(), 0);
+  ASSERT_NE(other, MAP_FAILED);
+  EXPECT_EQ(std::memcmp(other, page->address(), page->length()), 0);
+  munmap(other, page->length());
+}
+
+TEST(Superpage, AnonymousHasNoDescriptor) {
+  const auto page = Superpage::obtain({.bytes = 100'000, .shareable = false});
+  ASSERT_TRUE(page.ok()) << page.status();
+  EXPECT_EQ(page->descriptor(), -1);
+  EXPECT_GE(page->length(), 100'000u);
+  EXPECT_LT(page->length(), 100'000u + 65536u) << "rounded to base pages, no further";
+  std::memset(page->address(), 1, page->length());
+}
+
+TEST(Superpage, OwnsItsMemoryAndDescriptor) {
+  const size_t files = open_files();
+  const std::byte* address = nullptr;
+  {
+    auto page = Superpage::obtain({.bytes = 3 * kMiB});
+    ASSERT_TRUE(page.ok());
+    address = page->address();
+    Superpage moved = *std::move(page);
+    EXPECT_EQ(moved.address(), address);
+    EXPECT_EQ(open_files(), files + 1);
+    EXPECT_TRUE(is_mapped(address));
+  }
+  EXPECT_FALSE(is_mapped(address));
+  EXPECT_EQ(open_files(), files) << "also attempts with larger pages must close theirs";
+}
+
+TEST(SuperpageDeathTest, GuardPagesCatchOverruns) {
+  for (const bool shareable : {true, false}) {
+    const auto page = Superpage::obtain({.bytes = 65536, .shareable = shareable});
+    ASSERT_TRUE(page.ok());
+    volatile std::byte* const start = page->address();
+    EXPECT_DEATH(start[-1] = std::byte{1}, "");
+    EXPECT_DEATH(start[page->length()] = std::byte{1}, "");
+  }
+}
+
+TEST(Superpage, RefusesNonsense) {
+  const auto nothing = Superpage::obtain({});
+  EXPECT_EQ(nothing.status().code(), absl::StatusCode::kInvalidArgument);
+  const auto nowhere = Superpage::obtain({.bytes = 4096, .numa_node = 4711});
+  EXPECT_EQ(nowhere.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(nowhere.status().message()), HasSubstr("NUMA node 4711"));
+  EXPECT_THAT(std::string(nowhere.status().message()), HasSubstr(numa_nodes_text()));
+}
+
+TEST(Superpage, MoreThanTheMachineHasIsAnError) {
+  const size_t files = open_files();
+  const auto page = Superpage::obtain({.bytes = SIZE_MAX / 8});
+  EXPECT_EQ(page.status().code(), absl::StatusCode::kResourceExhausted) << page.status();
+  EXPECT_EQ(error_scope(page.status()), ErrorScope::kProcess);
+  EXPECT_EQ(open_files(), files);
+}
+
+TEST(Superpage, IsOnTheNodeThatItSays) {
+  for (const int node : numa_nodes()) {
+    for (const bool shareable : {true, false}) {
+      const auto page =
+          Superpage::obtain({.bytes = 2 * kMiB, .numa_node = node, .shareable = shareable});
+      ASSERT_TRUE(page.ok());
+      if (page->numa_node() == kAnyNode) continue;  // the node may be full: then it says so
+      EXPECT_EQ(page->numa_node(), node);
+      const int shown = numa_node_of_memory(page->address() + kMiB);
+      if (shown != -1) {
+        EXPECT_EQ(shown, node);
+      }
+    }
+  }
+}
+
+// The kind that a page claims is the one that smaps shows, whatever this machine gives.
+TEST(Superpage, ClaimsOnlyWhatTheKernelShows) {
+  for (const bool shareable : {true, false}) {
+    for (const PageKind largest :
+         {PageKind::k1GiB, PageKind::k2MiB, PageKind::kTransparent, PageKind::kBase}) {
+      const auto page =
+          Superpage::obtain({.bytes = 8 * kMiB, .shareable = shareable, .largest_page = largest});
+      ASSERT_TRUE(page.ok());
+      const auto mapping = internal::query_mapping(page->address());
+      ASSERT_TRUE(mapping.has_value());
+      EXPECT_EQ(mapping->end - mapping->start, page->length()) << "not merged with a neighbour";
+      switch (page->page_kind()) {
+        case PageKind::k1GiB:
+          FAIL() << "8 MiB on a 1 GiB page";
+        case PageKind::k2MiB:
+          EXPECT_EQ(mapping->kernel_page, 2 * kMiB);
+          break;
+        case PageKind::kTransparent:
+          EXPECT_EQ(mapping->anonymous_huge + mapping->shared_huge_mapped, 8 * kMiB);
+          break;
+        case PageKind::kBase:
+          EXPECT_LT(mapping->kernel_page, 2 * kMiB);
+          EXPECT_LT(mapping->anonymous_huge + mapping->shared_huge_mapped, 8 * kMiB);
+          break;
+      }
+      if (largest == PageKind::kTransparent) {
+        EXPECT_GE(page->page_kind(), PageKind::kTransparent);
+      }
+    }
+  }
+}
+
+TEST(Superpage, TakesHugePagesFromThePool) {
+  const RaisedPool pool(2 * kMiB, 4);
+  if (!pool.ready()) GTEST_SKIP() << pool.why();
+  for (const bool shareable : {true, false}) {
+    const uint64_t free = pool.free();
+    {
+      const auto page = Superpage::obtain({.bytes = 4 * kMiB, .shareable = shareable});
+      ASSERT_TRUE(page.ok());
+      EXPECT_EQ(page->page_kind(), PageKind::k2MiB);
+      EXPECT_EQ(internal::query_mapping(page->address())->kernel_page, 2 * kMiB);
+      EXPECT_EQ(pool.free(), free - 2);
+      std::memset(page->address(), 1, page->length());
+    }
+    EXPECT_EQ(pool.free(), free);
+  }
+}
+
+// A pool that holds a part only: an error of a system call, never a SIGBUS, and nothing kept.
+TEST(Superpage, StepsDownWhenThePoolIsTooSmall) {
+  const RaisedPool pool(2 * kMiB, 2);
+  if (!pool.ready()) GTEST_SKIP() << pool.why();
+  const uint64_t free = pool.free();
+  for (const bool shareable : {true, false}) {
+    const auto page = Superpage::obtain({.bytes = (free + 1) * 2 * kMiB,
+                                         .numa_node = numa_nodes().front(),
+                                         .shareable = shareable});
+    ASSERT_TRUE(page.ok());
+    EXPECT_GE(page->page_kind(), PageKind::kTransparent);
+    EXPECT_EQ(pool.free(), free);
+    std::memset(page->address(), 1, page->length());
+  }
+}
+
+TEST(Superpage, SizeThatIsNoMultipleOfHugePagesStaysOffThePool) {
+  const RaisedPool pool(2 * kMiB, 4);
+  if (!pool.ready()) GTEST_SKIP() << pool.why();
+  const auto page = Superpage::obtain({.bytes = 2 * kMiB + 4096});
+  ASSERT_TRUE(page.ok());
+  EXPECT_GE(page->page_kind(), PageKind::kTransparent);
+}
+
+// madvise(MADV_HUGEPAGE) on a memfd returns 0 in either setting: only smaps tells them apart.
+TEST(Superpage, TransparentSharedMemoryCountsOnlyIfShown) {
+  const std::string file = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
+  {
+    const Setting off(file, "never");
+    if (!off.done()) GTEST_SKIP() << "shmem_enabled can be changed by root only";
+    const auto page =
+        Superpage::obtain({.bytes = 4 * kMiB, .largest_page = PageKind::kTransparent});
+    ASSERT_TRUE(page.ok());
+    EXPECT_EQ(page->page_kind(), PageKind::kBase);
+  }
+  const Setting on(file, "advise");
+  if (!on.done()) GTEST_SKIP() << "this kernel has no transparent huge pages in shared memory";
+  const auto page = Superpage::obtain({.bytes = 4 * kMiB, .largest_page = PageKind::kTransparent});
+  ASSERT_TRUE(page.ok());
+  const auto mapping = internal::query_mapping(page->address());
+  ASSERT_TRUE(mapping.has_value());
+  EXPECT_EQ(page->page_kind() == PageKind::kTransparent, mapping->shared_huge_mapped == 4 * kMiB);
+}
+
+TEST(Superpage, TransparentPrivateMemory) {
+  const Setting on("/sys/kernel/mm/transparent_hugepage/enabled", "madvise");
+  const auto page = Superpage::obtain(
+      {.bytes = 4 * kMiB, .shareable = false, .largest_page = PageKind::kTransparent});
+  ASSERT_TRUE(page.ok());
+  const auto mapping = internal::query_mapping(page->address());
+  ASSERT_TRUE(mapping.has_value());
+  EXPECT_EQ(page->page_kind() == PageKind::kTransparent, mapping->anonymous_huge == 4 * kMiB);
+}
+
+TEST(SuperpageDeathTest, SaysEachStepDownOnceWithItsRemedy) {
+  // In a process of its own, executed anew, where nothing has been said before.
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto child = [] {
+    std::map<std::string, int> said;
+    std::string remedies;
+    set_diagnostic_sink([&](const Diagnostic& d) {
+      ++said[d.key];
+      remedies += d.remedy + "\n";
+    });
+    // More than any pool of the machine holds: certain to step down.
+    uint64_t free = 0;
+    for (const HugePagePool& pool : query_system_info().huge_pages) {
+      if (pool.numa_node == -1 && pool.page_bytes == 2 * kMiB) free = pool.free;
+    }
+    for (int i = 0; i < 3; ++i) {
+      if (!Superpage::obtain({.bytes = (free + 1) * 2 * kMiB}).ok()) std::_Exit(1);
+    }
+    if (said["pages.2 MiB"] != 1) std::_Exit(2);
+    for (const auto& [key, times] : said) {
+      if (times != 1) std::_Exit(3);
+    }
+    if (remedies.find("hugepages-2048kB/nr_hugepages") == std::string::npos) std::_Exit(4);
+    std::_Exit(reported_diagnostics().size() == said.size() ? 0 : 5);
+  };
+  EXPECT_EXIT(child(), ::testing::ExitedWithCode(0), "");
+}
+
+}  // namespace
+}  // namespace cariama

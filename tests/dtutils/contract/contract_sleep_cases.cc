@@ -1,0 +1,127 @@
+// Sleeping while plain WRITEs arrive (sleep_protocol.h): no wake-up is lost, on any transport.
+#include <algorithm>
+#include <atomic>
+#include <random>
+#include <thread>
+
+#include "dtutils/sleep_protocol.h"
+#include "dtutils/transmitter.h"
+#include "gtest/gtest.h"
+#include "tests/dtutils/contract/harness.h"
+
+namespace cariama::testing {
+namespace {
+
+class SleepContract : public ContractTest {};
+
+// A handle to all of a buffer.
+struct Handle {
+  Handle(Buffer& buffer, ProtectionDomain& domain, std::shared_ptr<MemoryRegion> region)
+      : range({{&domain, std::move(region)}}), memory(buffer.data(), buffer.size(), &range) {}
+  RegisteredRange range;
+  RDMAMemory memory;
+};
+
+// A message is its number and the number's complement: where WRITEs may be seen half (write_order() is
+// kNone), half ones are no messages.
+uint64_t encode(uint64_t message) { return message | (~message << 32); }
+uint64_t decode(uint64_t word) {
+  const uint64_t message = word & 0xffffffff;
+  return encode(message) == word ? message : 0;
+}
+
+TEST_P(SleepContract, EveryMessageArrivesAlthoughTheReceiverSleepsWithoutATimer) {
+  // Emulated CPUs in the VM are two orders slower.
+  const uint64_t messages = GetParam().base == Transport::kVerbs ? 300 : 3000;
+
+  auto make_queue = [](ProtectionDomain& domain, std::shared_ptr<CompletionQueue> receives) {
+    return must(TransmitQueue::create(
+        domain,
+        {.receive_completions = std::move(receives), .send_depth = 64, .receive_depth = 16}));
+  };
+  auto sender_receives = must(near_domain_->create_completion_queue({.depth = 64}));
+  auto channel = must(far_domain_->create_channel());
+  auto receives = must(far_domain_->create_completion_queue({.depth = 64, .channel = channel}));
+  auto near = make_queue(*near_domain_, sender_receives);
+  auto far = make_queue(*far_domain_, receives);
+  for (uint64_t id = 0; id < 16; ++id) {
+    ASSERT_TRUE(far->queue_pair().post_receive({.id = id}).ok());
+  }
+  const std::string near_address = near->queue_pair().address();
+  must(near->queue_pair().connect(far->queue_pair().address(), {.peer = "the receiver"}));
+  must(far->queue_pair().connect(near_address, {.peer = "the sender"}));
+
+  Buffer arrived(*far_domain_, 64);  // word 0: the number of the last message
+  arrived.set_word(0, 0);
+  Buffer scratch_buffer(*far_domain_, 64);
+  Buffer out_buffer(*near_domain_, 4096);
+  Buffer wake_buffer(*near_domain_, sizeof(WakeState));
+  auto* wake_state = new (wake_buffer.data()) WakeState;
+
+  std::thread sender([&] {
+    auto transmitter = must(Transmitter::create(*near));
+    WakingSender waking(transmitter, *wake_state);
+    auto region = must(near_domain_->register_memory(
+        {.address = out_buffer.data(), .length = out_buffer.size()}, Access::kAll));
+    Handle out(out_buffer, *near_domain_, region);
+    std::mt19937_64 random(7);
+    for (uint64_t message = 1; message <= messages; ++message) {
+      // Pauses of all lengths, so that messages meet the receiver at every step of going to sleep.
+      const uint64_t pause = uint64_t{1} << random() % 14;
+      for (uint64_t i = 0; i < pause; ++i) std::atomic_signal_fence(std::memory_order_seq_cst);
+      if (random() % 64 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      const uint64_t offset = message % 512 * 8;
+      // Eight bytes go inline or are copied before the slot comes round again (512 > depth).
+      out_buffer.set_word(offset, encode(message));
+      must(transmitter.write(out.memory, offset, 8, arrived.locator(0, 8)));
+      must(waking.published(message));
+    }
+    Synchronizer done;
+    must(transmitter.flush(&done));
+    must(transmitter.wait(done, deadline_after(kPatience)));
+  });
+
+  auto transmitter = must(Transmitter::create(*far));
+  auto region = must(far_domain_->register_memory(
+      {.address = scratch_buffer.data(), .length = scratch_buffer.size()}, Access::kAll));
+  Handle scratch(scratch_buffer, *far_domain_, region);
+  uint64_t consumed = 0;
+  uint64_t woken = 0;
+  SleepingReceiver receiver(*receives, *channel);
+  receiver.add_sender(transmitter, wake_buffer.locator(), scratch.memory, &consumed);
+  const Deadline deadline = deadline_after(2 * kPatience);
+  while (consumed < messages) {
+    const uint64_t before = consumed;
+    const bool progressed = wait_until(
+        [&] {
+          Completion wake;
+          while (receives->poll({&wake, 1}) == 1) {
+            EXPECT_EQ(wake.status, CompletionStatus::kSuccess);
+            EXPECT_EQ(wake.kind, CompletionKind::kReceiveImmediate);
+            ++woken;
+            EXPECT_TRUE(far->queue_pair().post_receive({.id = wake.id}).ok());
+          }
+          const uint64_t word = std::atomic_ref(*reinterpret_cast<uint64_t*>(arrived.data()))
+                                    .load(std::memory_order_acquire);
+          consumed = std::max(consumed, decode(word));
+          return consumed > before;
+        },
+        deadline, &receiver);
+    ASSERT_TRUE(progressed) << "asleep at message " << consumed << " of " << messages << ": "
+                            << wake_state->published.load() << " are published";
+    EXPECT_LE(consumed, messages);
+  }
+  sender.join();
+  EXPECT_EQ(consumed, messages);
+  RecordProperty("sleeps", static_cast<int>(receiver.sleeps()));
+  // Without sleeping the test would prove nothing. (In virtual time nobody really sleeps.)
+  if (GetParam().base != Transport::kSim) {
+    EXPECT_GT(receiver.sleeps(), 0u);
+    EXPECT_GT(woken, 0u);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(On, SleepContract, ::testing::ValuesIn(every_transport()), transport_of);
+
+}  // namespace
+}  // namespace cariama::testing

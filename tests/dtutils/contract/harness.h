@@ -1,0 +1,210 @@
+// What the contract suite stands on: two connected endpoints in one process, over any transport.
+//
+//   class TransferContract : public ContractTest {};
+//   TEST_P(TransferContract, WriteArrives) {
+//     Link link = make_link();
+//     Buffer from(*near_domain_, 64), to(*far_domain_, 64);
+//     from.fill(1);
+//     const Segments segments = {from.segment()};
+//     post(link.near, to_remote(Opcode::kWrite, 7, segments, to.locator()));
+//     EXPECT_TRUE(succeeded(take_one(*link.near.sends), 7, CompletionKind::kWrite));
+//     EXPECT_TRUE(holds(to, 0, pattern(1, 64)));
+//   }
+//   INSTANTIATE_TEST_SUITE_P(On, TransferContract, ::testing::ValuesIn(every_transport()),
+//                            transport_of);
+//
+// Every suite is instantiated with every transport, so that each transport runs the same number of
+// tests. Where the machine has no RDMA device, the verbs instances skip and say so.
+#ifndef CARIAMA_TESTS_DTUTILS_CONTRACT_HARNESS_H_
+#define CARIAMA_TESTS_DTUTILS_CONTRACT_HARNESS_H_
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dtutils/device.h"
+#include "gtest/gtest.h"
+
+namespace cariama {
+
+class SimFabric;
+
+namespace testing {
+
+struct TransportCase {
+  std::string name;  // "shm", "fault_verbs", ...
+  Transport base = Transport::kShm;
+  bool fault = false;  // with the benign faults of the fault decorator above it
+};
+void PrintTo(const TransportCase& transport, std::ostream* out);
+
+// All transports, and those that connect processes.
+[[nodiscard]] std::vector<TransportCase> every_transport();
+[[nodiscard]] std::vector<TransportCase> every_process_transport();
+[[nodiscard]] std::string transport_of(const ::testing::TestParamInfo<TransportCase>& info);
+
+// Why `transport` cannot run on this machine, or "". Makes no device: a process may fork after it.
+[[nodiscard]] std::string reason_to_skip(const TransportCase& transport);
+
+// A device of that transport (with its faults); not for sim, whose devices need a common fabric.
+// Devices with different `stream`s draw different faults.
+[[nodiscard]] absl::StatusOr<std::shared_ptr<Device>> open_case(const TransportCase& transport,
+                                                                uint64_t stream);
+
+// The value, or the end of the test with the error's text.
+template <typename T>
+[[nodiscard]] T must(absl::StatusOr<T> value) {
+  if (!value.ok()) throw std::runtime_error(value.status().ToString());
+  return *std::move(value);
+}
+inline void must(const absl::Status& status) {
+  if (!status.ok()) throw std::runtime_error(status.ToString());
+}
+
+using Bytes = std::vector<std::byte>;
+using Segments = std::vector<Segment>;
+
+// Bytes that differ between seeds and between positions; the first of a longer pattern are a shorter one.
+[[nodiscard]] Bytes pattern(uint64_t seed, size_t bytes);
+
+// Registered memory, filled with kUntouched at first.
+class Buffer {
+ public:
+  enum class Backing {
+    kShared,  // a sealed memfd: mapped by peers of the same host where the transport does so
+    kUser,    // plain malloc'ed memory
+  };
+  static constexpr std::byte kUntouched{0xa5};
+
+  Buffer(ProtectionDomain& domain, size_t bytes, Access access = Access::kAll,
+         Backing backing = Backing::kShared);
+  ~Buffer();
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+
+  [[nodiscard]] std::byte* data() const { return data_; }
+  [[nodiscard]] size_t size() const { return bytes_; }
+  [[nodiscard]] const MemoryRegion& region() const { return *region_; }
+  [[nodiscard]] Segment segment() const { return segment(0, bytes_); }
+  [[nodiscard]] Segment segment(size_t offset, size_t bytes) const;
+  [[nodiscard]] RemoteMemoryLocator locator() const { return region_->locator(); }
+  [[nodiscard]] RemoteMemoryLocator locator(size_t offset, size_t bytes) const {
+    return region_->locator(offset, bytes);
+  }
+  void fill(uint64_t seed);  // with pattern(seed, size())
+  void clear();              // with kUntouched
+  // The 8-byte word at `offset`.
+  [[nodiscard]] uint64_t word(size_t offset) const;
+  void set_word(size_t offset, uint64_t value);
+  // Ends the registration; the memory stays.
+  void deregister() { region_.reset(); }
+  // Registers the memory once more; the old registration ends.
+  void register_again(ProtectionDomain& domain, Access access);
+
+ private:
+  size_t bytes_;
+  std::byte* data_ = nullptr;
+  size_t mapped_ = 0;  // 0: malloc'ed
+  int descriptor_ = -1;
+  std::shared_ptr<MemoryRegion> region_;
+};
+
+[[nodiscard]] ::testing::AssertionResult holds(const Buffer& buffer, size_t offset,
+                                               std::span<const std::byte> expected);
+[[nodiscard]] ::testing::AssertionResult untouched(const Buffer& buffer, size_t offset,
+                                                   size_t bytes);
+
+// Work requests. The segments must stay until they are posted.
+[[nodiscard]] WorkRequest to_peer(Opcode opcode, uint64_t id, const Segments& segments,
+                                  uint8_t flags = kSignaled, uint32_t immediate = 0);
+[[nodiscard]] WorkRequest to_remote(Opcode opcode, uint64_t id, const Segments& segments,
+                                    const RemoteMemoryLocator& remote, uint8_t flags = kSignaled);
+[[nodiscard]] WorkRequest fetch_add(uint64_t id, const Segments& result,
+                                    const RemoteMemoryLocator& remote, uint64_t addend,
+                                    uint8_t flags = kSignaled);
+[[nodiscard]] WorkRequest compare_swap(uint64_t id, const Segments& result,
+                                       const RemoteMemoryLocator& remote, uint64_t expected,
+                                       uint64_t desired, uint8_t flags = kSignaled);
+
+// One end of a connection with its completion queues.
+struct End {
+  std::shared_ptr<CompletionQueue> sends;
+  std::shared_ptr<CompletionQueue> receives;
+  std::unique_ptr<QueuePair> pair;
+
+  QueuePair* operator->() const { return pair.get(); }
+};
+struct Link {
+  End near;
+  End far;
+};
+
+// Posts and expects it to be accepted.
+void post(const End& end, const WorkRequest& request);
+void post_receive(const End& end, uint64_t id, const Segments& segments = {});
+
+// Waits for `count` completions, and no more than these are taken. If they do not come in time the
+// test fails, and those missing are kUnknown.
+[[nodiscard]] std::vector<Completion> take(CompletionQueue& queue, size_t count);
+[[nodiscard]] Completion take_one(CompletionQueue& queue);
+// Takes what is there now and what comes within a short time.
+[[nodiscard]] std::vector<Completion> drain(CompletionQueue& queue);
+// Nothing is there, and nothing comes within a short time.
+[[nodiscard]] ::testing::AssertionResult quiet(CompletionQueue& queue);
+
+// Waits until `condition` holds; polls nothing. False, and the test fails, if it does not in time.
+bool eventually(const std::function<bool()>& condition);
+
+[[nodiscard]] ::testing::AssertionResult succeeded(const Completion& completion, uint64_t id,
+                                                   CompletionKind kind);
+// A completion with that status, whose Status names the operation, the peer `end` is connected to, and
+// a remedy.
+[[nodiscard]] ::testing::AssertionResult failed(const Completion& completion, uint64_t id,
+                                                CompletionStatus status, const End& end);
+
+struct LinkOptions {
+  // Queues that are not given are made.
+  QueuePairOptions near{.send_depth = 64, .receive_depth = 64};
+  QueuePairOptions far{.send_depth = 64, .receive_depth = 64};
+  ConnectOptions connect{};
+  bool connected = true;
+};
+
+// Waits that should succeed end by this much time, so that a defect fails the test instead of hanging
+// it.
+inline constexpr std::chrono::seconds kPatience{20};
+
+// Devices, domains and connections of two endpoints of the transport that the parameter names.
+class ContractTest : public ::testing::TestWithParam<TransportCase> {
+ protected:
+  static constexpr const char* kNearLabel = "the near end";
+  static constexpr const char* kFarLabel = "the far end";
+
+  void SetUp() override;
+
+  [[nodiscard]] Link make_link(LinkOptions options = {});
+  void connect(Link& link, const ConnectOptions& options = {});
+  // repair() on both ends; every completion that is still in their queues is taken and dropped.
+  void repair(Link& link);
+  // Proves that traffic flows in both directions, by every kind of operation, byte by byte. Nothing may
+  // be posted or in the queues. Not for links with shared receive queues.
+  void expect_flow(Link& link);
+
+  std::shared_ptr<SimFabric> fabric_;  // only for sim
+  std::shared_ptr<Device> near_device_;
+  std::shared_ptr<Device> far_device_;
+  std::shared_ptr<ProtectionDomain> near_domain_;
+  std::shared_ptr<ProtectionDomain> far_domain_;
+};
+
+}  // namespace testing
+}  // namespace cariama
+
+#endif  // CARIAMA_TESTS_DTUTILS_CONTRACT_HARNESS_H_
