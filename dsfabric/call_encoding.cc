@@ -47,7 +47,8 @@ absl::StatusOr<ParsedCall> parse_call(std::span<std::byte> bytes) {
   call.total = sizeof(CallHeader) + call.header.bytes();
   call.closure = bytes.subspan(sizeof(CallHeader), call.header.bytes());
   if ((call.header.flags() & (kCallNotify | kCallReturn)) != 0) {
-    if (call.closure.size() < sizeof(NotifyTarget)) return malformed("its notification is cut short");
+    if (call.closure.size() < sizeof(NotifyTarget))
+      return malformed("its notification is cut short");
     call.has_notify = true;
     std::memcpy(&call.notify, call.closure.data(), sizeof call.notify);
     call.closure = call.closure.subspan(sizeof(NotifyTarget));

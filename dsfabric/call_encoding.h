@@ -80,7 +80,7 @@ inline constexpr size_t kMaxErrorText = 1024;
 struct IncomingCall {
   std::span<std::byte> closure;  // 8-byte aligned, the padding included; may be changed by the call
   uint32_t source_thread = 0;    // global id of the thread that called, or kNoThread
-  std::string* result = nullptr; // where the result is saved, if the caller wants one
+  std::string* result = nullptr;  // where the result is saved, if the caller wants one
   CallOutcome outcome = CallOutcome::kDone;
   std::string error_type;  // the exception's type as the compiler names it to people
   std::string error_text;
@@ -115,7 +115,7 @@ inline constexpr size_t kClosureBytes = std::is_empty_v<F> ? 0 : padded(sizeof(F
 
 template <typename F>
 inline constexpr bool kTravels =
-    std::is_trivially_copyable_v<F> && std::is_trivially_destructible_v<F>;
+    std::is_trivially_copyable_v<F>&& std::is_trivially_destructible_v<F>;
 
 // The function object within a received closure, ready to be invoked. Copied only if it wants a stricter
 // alignment than the wire has.
@@ -158,9 +158,10 @@ void invoke_and_save(IncomingCall& call, Invoke&& invoke) {
 // What call() accepts as its function: a callable whose captures can travel bytewise.
 template <typename F>
 constexpr void require_travelling_function() {
-  static_assert(internal::kTravels<F>,
-                "cariama: this function captures something that is not trivially copyable; pass it as "
-                "an argument of call() instead of capturing it");
+  static_assert(
+      internal::kTravels<F>,
+      "cariama: this function captures something that is not trivially copyable; pass it as "
+      "an argument of call() instead of capturing it");
 }
 
 // fn(args...), without a buffer. F and Args are decayed types.
@@ -173,14 +174,17 @@ class FunctionCall {
   template <typename... Given>
   explicit FunctionCall(const F& function, Given&&... given) : function_(function) {
     require_travelling_function<F>();
-    static_assert((Serializable<Args> && ...),
-                  "cariama: an argument of this call is neither trivially copyable nor known to cereal; "
-                  "give its type a serialize() member");
-    static_assert(std::is_invocable_v<F&, Args...>,
-                  "cariama: the function cannot be called with these arguments (they arrive as values)");
-    static_assert(std::is_void_v<Result> || Serializable<Result>,
-                  "cariama: the result of this call is neither trivially copyable nor known to cereal; "
-                  "give its type a serialize() member");
+    static_assert(
+        (Serializable<Args> && ...),
+        "cariama: an argument of this call is neither trivially copyable nor known to cereal; "
+        "give its type a serialize() member");
+    static_assert(
+        std::is_invocable_v<F&, Args...>,
+        "cariama: the function cannot be called with these arguments (they arrive as values)");
+    static_assert(
+        std::is_void_v<Result> || Serializable<Result>,
+        "cariama: the result of this call is neither trivially copyable nor known to cereal; "
+        "give its type a serialize() member");
     if constexpr (sizeof...(Args) != 0) {
       (save_value(arguments_, static_cast<const Args&>(given)), ...);
     }
@@ -252,9 +256,10 @@ class BufferCall {
   BufferCall(const F& function, std::span<const std::byte> buffer)
       : function_(function), buffer_(buffer) {
     require_travelling_function<F>();
-    static_assert(std::is_void_v<Result> || Serializable<Result>,
-                  "cariama: the result of this call is neither trivially copyable nor known to cereal; "
-                  "give its type a serialize() member");
+    static_assert(
+        std::is_void_v<Result> || Serializable<Result>,
+        "cariama: the result of this call is neither trivially copyable nor known to cereal; "
+        "give its type a serialize() member");
   }
 
   [[nodiscard]] static FunctionId id() { return FunctionTable::id_of<&BufferCall::run>(); }
@@ -273,9 +278,8 @@ class BufferCall {
   static void run(IncomingCall& call) {
     constexpr size_t kFront = sizeof(uint64_t) + internal::kClosureBytes<F>;
     uint64_t size = 0;
-    if (call.closure.size() < kFront ||
-        (std::memcpy(&size, call.closure.data(), sizeof size),
-         size > call.closure.size() - kFront)) {
+    if (call.closure.size() < kFront || (std::memcpy(&size, call.closure.data(), sizeof size),
+                                         size > call.closure.size() - kFront)) {
       call.outcome = CallOutcome::kMalformed;
       return;
     }

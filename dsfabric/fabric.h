@@ -100,15 +100,15 @@ struct FabricOptions {
 
 // What a process has done so far. Counts.
 struct FabricStatistics {
-  uint64_t calls_sent = 0;       // send-based, also those to own threads
+  uint64_t calls_sent = 0;  // send-based, also those to own threads
   uint64_t calls_run = 0;
-  uint64_t calls_rejected = 0;   // arrived with an unknown function, malformed, or for no thread
-  uint64_t sends = 0;            // messages of the send-based path, answers included
-  uint64_t writes = 0;           // notifications and results sent by RDMA WRITE, credits included
-  uint64_t credit_waits = 0;     // times that a sender found no credit
-  uint64_t deferred = 0;         // messages that were kept back
+  uint64_t calls_rejected = 0;  // arrived with an unknown function, malformed, or for no thread
+  uint64_t sends = 0;           // messages of the send-based path, answers included
+  uint64_t writes = 0;          // notifications and results sent by RDMA WRITE, credits included
+  uint64_t credit_waits = 0;    // times that a sender found no credit
+  uint64_t deferred = 0;        // messages that were kept back
   uint64_t connections = 0;
-  uint64_t wakes = 0;            // of sleeping threads of other processes
+  uint64_t wakes = 0;  // of sleeping threads of other processes
 };
 
 // A long-lived thread's place in the fabric. Made by Fabric::init_thread, ends with the thread's use of
@@ -120,9 +120,9 @@ class CARIAMA_DSFABRIC_EXPORT ThreadContext {
   ThreadContext& operator=(const ThreadContext&) = delete;
 
   [[nodiscard]] Fabric& fabric() const { return fabric_; }
-  [[nodiscard]] uint32_t index() const { return index_; }          // within the process
+  [[nodiscard]] uint32_t index() const { return index_; }  // within the process
   [[nodiscard]] uint32_t global_id() const { return global_id_; }
-  [[nodiscard]] int numa_node() const { return numa_node_; }       // where its memory is, or -1
+  [[nodiscard]] int numa_node() const { return numa_node_; }  // where its memory is, or -1
 
   // Registered memory of this thread's own node, recycled by itself: for buffers to transfer.
   [[nodiscard]] CircularAllocator& buffers() { return *circular_allocator; }

@@ -130,7 +130,8 @@ std::string hex(const BuildId& id) {
 
 namespace internal {
 
-FunctionRegistration::FunctionRegistration(FunctionStub stub) : stub(stub), next(first_registration) {
+FunctionRegistration::FunctionRegistration(FunctionStub stub)
+    : stub(stub), next(first_registration) {
   first_registration = this;
 }
 
@@ -185,8 +186,7 @@ absl::Status FunctionTable::build() {
     table.by_number.resize(std::max<size_t>(table.by_number.size(), number + 1));
     table.by_number[number] = stub;
   }
-  table.fingerprint.functions =
-      static_cast<uint32_t>(entries.size() + table.numbered.size());
+  table.fingerprint.functions = static_cast<uint32_t>(entries.size() + table.numbered.size());
   table.fingerprint.table_hash = hash.value();
   if (!images.empty()) table.fingerprint.build_id = images.front().build_id;
   by_type_ = {table.by_type.data(), static_cast<uint32_t>(table.by_type.size())};
@@ -200,8 +200,8 @@ absl::StatusOr<FunctionId> FunctionTable::register_stub(uint32_t number, Functio
   const std::lock_guard lock(table.mutex);
   const std::string name = "function number " + std::to_string(number);
   if (number >= kMaxUserNumbers) {
-    return make_error(absl::StatusCode::kOutOfRange, ErrorScope::kOperation,
-                      name + " is too large", "choose one below 65536");
+    return make_error(absl::StatusCode::kOutOfRange, ErrorScope::kOperation, name + " is too large",
+                      "choose one below 65536");
   }
   if (table.built) {
     return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,

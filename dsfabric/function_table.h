@@ -40,9 +40,10 @@ struct FunctionId {
 
 // 32 bytes that two processes compare before they call each other.
 struct ProgramFingerprint {
-  std::array<uint8_t, 20> build_id{};  // of the main program, as the linker wrote it; zeros without one
-  uint32_t functions = 0;              // in the table
-  uint64_t table_hash = 0;             // over every function's library, offset and number
+  std::array<uint8_t, 20>
+      build_id{};           // of the main program, as the linker wrote it; zeros without one
+  uint32_t functions = 0;   // in the table
+  uint64_t table_hash = 0;  // over every function's library, offset and number
   friend bool operator==(const ProgramFingerprint&, const ProgramFingerprint&) = default;
 };
 static_assert(sizeof(ProgramFingerprint) == 32);
@@ -91,7 +92,8 @@ class CARIAMA_DSFABRIC_EXPORT FunctionTable {
     const uint32_t index = id.value & ~FunctionId::kUserBit;
     const Stubs& stubs = (id.value & FunctionId::kUserBit) == 0 ? by_type_ : by_number_;
     if (index < stubs.count) [[likely]] {
-      if (FunctionStub stub = stubs.first[index]; stub != nullptr) [[likely]] return stub;
+      if (FunctionStub stub = stubs.first[index]; stub != nullptr) [[likely]]
+        return stub;
     }
     return reject();
   }
@@ -103,7 +105,8 @@ class CARIAMA_DSFABRIC_EXPORT FunctionTable {
 
   // OK if a process with that fingerprint has the same functions under the same ids, else
   // FAILED_PRECONDITION with a sentence that says what differs and what to do. `peer` is its label.
-  [[nodiscard]] static absl::Status check(const ProgramFingerprint& theirs, const std::string& peer);
+  [[nodiscard]] static absl::Status check(const ProgramFingerprint& theirs,
+                                          const std::string& peer);
 
  private:
   struct Stubs {
@@ -112,7 +115,7 @@ class CARIAMA_DSFABRIC_EXPORT FunctionTable {
   };
   static FunctionStub reject();
 
-  static Stubs by_type_;    // index 0 is never used
+  static Stubs by_type_;  // index 0 is never used
   static Stubs by_number_;
 };
 

@@ -69,12 +69,12 @@ class ArgumentReader : public cereal::InputArchive<ArgumentReader, cereal::Allow
 };
 
 template <typename T>
-  requires std::is_arithmetic_v<T>
+requires std::is_arithmetic_v<T>
 void CEREAL_SAVE_FUNCTION_NAME(ArgumentWriter& writer, const T& value) {
   writer.save_bytes(&value, sizeof value);
 }
 template <typename T>
-  requires std::is_arithmetic_v<T>
+requires std::is_arithmetic_v<T>
 void CEREAL_LOAD_FUNCTION_NAME(ArgumentReader& reader, T& value) {
   reader.load_bytes(&value, sizeof value);
 }
@@ -87,8 +87,8 @@ void CEREAL_LOAD_FUNCTION_NAME(ArgumentReader& reader, cereal::BinaryData<T>& da
   reader.load_bytes(data.data, data.size);
 }
 template <typename Archive, typename T>
-  requires std::is_base_of_v<cereal::detail::OutputArchiveBase, Archive> ||
-           std::is_base_of_v<cereal::detail::InputArchiveBase, Archive>
+requires std::is_base_of_v<cereal::detail::OutputArchiveBase, Archive> ||
+    std::is_base_of_v<cereal::detail::InputArchiveBase, Archive>
 void CEREAL_SERIALIZE_FUNCTION_NAME(Archive& archive, cereal::NameValuePair<T>& pair) {
   archive(pair.value);
 }
@@ -106,11 +106,10 @@ void CEREAL_LOAD_FUNCTION_NAME(ArgumentReader& reader, cereal::SizeTag<T>& tag) 
 
 // Whether a T can be an argument or a result: a plain value, or something that cereal saves and loads.
 template <typename T>
-concept Serializable =
-    std::is_trivially_copyable_v<T> ||
-    (cereal::traits::is_output_serializable<T, ArgumentWriter>::value &&
-     cereal::traits::is_input_serializable<T, ArgumentReader>::value &&
-     std::is_default_constructible_v<T>);
+concept Serializable = std::is_trivially_copyable_v<T> ||
+    (cereal::traits::is_output_serializable<T, ArgumentWriter>::value&&
+         cereal::traits::is_input_serializable<T, ArgumentReader>::value&&
+             std::is_default_constructible_v<T>);
 
 // Appends `value` to `out`.
 template <Serializable T>

@@ -47,7 +47,8 @@ class PendingCalls {
     const uint32_t index = static_cast<uint32_t>(handle);
     if (index >= slots_.size()) return nullptr;
     Slot& slot = slots_[index];
-    if (slot.call == nullptr || slot.generation != handle >> 32 || slot.rank != rank) return nullptr;
+    if (slot.call == nullptr || slot.generation != handle >> 32 || slot.rank != rank)
+      return nullptr;
     free_.push_back(index);
     return std::move(slot.call);
   }
