@@ -139,6 +139,7 @@ class CARIAMA_DSFABRIC_EXPORT ThreadContext {
   uint32_t index_;
   uint32_t global_id_;
   int numa_node_;
+  bool named_ = false;  // the fabric knows it
 };
 
 // One process of a job. Thread-safe unless a function says otherwise. Usually one per operating-system

@@ -56,6 +56,8 @@ class FabricCore {
   [[nodiscard]] absl::Status take_worker(uint32_t index, CallConsumer consumer,
                                          ThreadContext* context);
   void leave_worker(uint32_t index);
+  // The worker that the calling thread is, or kNoThread.
+  [[nodiscard]] uint32_t this_worker() const;
   size_t process_calls(uint32_t index, size_t most);
   size_t progress();
   [[nodiscard]] bool wait(const std::function<bool()>& condition, Deadline deadline);
@@ -107,7 +109,6 @@ class FabricCore {
   };
 
   FabricCore(const FabricOptions& options, std::unique_ptr<Bootstrap> bootstrap);
-  [[nodiscard]] absl::Status open_devices();
   [[nodiscard]] absl::Status meet_others(Deadline deadline);
   [[nodiscard]] absl::Status add_port(std::shared_ptr<Device> device);
   void start_threads();
@@ -132,6 +133,11 @@ class FabricCore {
   void deliver(ArrivedMessage* message);
   void run(ArrivedMessage* message);
   void reject(const ArrivedMessage& message, std::string_view why);
+  void answer(uint32_t to, const NotifyTarget& target, const IncomingCall& call,
+              const std::string& result);
+  void complete(uint64_t handle, CallOutcome outcome, const std::string& type,
+                const std::string& text, const std::string& result);
+  void report_exception(uint32_t from, const IncomingCall& call);
   [[nodiscard]] absl::Status send_local(uint32_t destination, const MessageHeader& header,
                                         const OutgoingCall& call);
 
@@ -147,7 +153,6 @@ class FabricCore {
   std::unique_ptr<GeneralAllocator> memory_;
   std::vector<std::unique_ptr<Peer>> peers_;  // our own, too: for its label
   std::vector<std::unique_ptr<Worker>> workers_;
-  Inbox service_inbox_;  // calls of this process to its own service
   PendingCalls pending_;
   std::unique_ptr<Broker> broker_;
 
@@ -157,6 +162,8 @@ class FabricCore {
   std::atomic<uint64_t> deferred_bytes_{0};
   WakeWord helpers_wake_;
   std::vector<std::thread> helpers_;
+  std::mutex process_consumer_mutex_;
+  std::thread process_consumer_;
 
   std::atomic<uint64_t> calls_sent_{0};
   std::atomic<uint64_t> calls_run_{0};
