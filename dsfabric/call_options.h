@@ -36,8 +36,8 @@ inline constexpr Pulling Async = Pulling::kAsync;
 template <auto... Options>
 struct CallOptions {
   template <typename Kind>
-  static constexpr int kCount = (0 + ... + std::is_same_v<decltype(Options), const Kind>) +
-                                (0 + ... + std::is_same_v<decltype(Options), Kind>);
+  static constexpr int kCount = (0 + ... + std::is_same_v<decltype(Options), const Kind>)+(
+      0 + ... + std::is_same_v<decltype(Options), Kind>);
   static_assert(kCount<Notification> <= 1 && kCount<WhenFull> <= 1 && kCount<Pulling> <= 1,
                 "cariama: an option of a call is given twice");
   static_assert(kCount<Notification> + kCount<WhenFull> + kCount<Pulling> == sizeof...(Options),
