@@ -9,4 +9,7 @@ function(cariama_add_program name)
   add_executable(${name} ${ARGN})
   target_link_libraries(${name} PRIVATE ${libraries} absl::flags absl::flags_parse absl::flags_usage
     absl::strings absl::str_format absl::synchronization absl::time Threads::Threads)
+  # A flag's type is known by the address of a template's static member, which Abseil's shared library
+  # has to see as its own: hidden, `--json` would be asked for a value.
+  set_target_properties(${name} PROPERTIES CXX_VISIBILITY_PRESET default)
 endfunction()

@@ -25,7 +25,8 @@ Explanation explain(CompletionStatus status) {
               "post receive buffers as large as the longest message, then repair() both ends"};
     case CompletionStatus::kLocalOperation:
       return {"local operation error", StatusCode::kInvalidArgument, ErrorScope::kLink,
-              "check the work request against the queue pair's limits(), then repair() both ends"};
+              "check the request against the queue pair's limits(), its local keys and, if it is a "
+              "receive, its size; then repair() both ends"};
     case CompletionStatus::kLocalProtection:
       return {"local protection error", StatusCode::kInvalidArgument, ErrorScope::kLink,
               "check that each segment lies in a region that is registered with the queue pair's "

@@ -11,20 +11,22 @@
 namespace cariama {
 
 // Why an operation ended. Anything but kSuccess moved the queue pair to the error state: what is
-// outstanding on it and what is posted later completes with kFlushed until repair().
+// outstanding on it and what is posted later completes with kFlushed until repair(). Soft-RoCE has
+// only the general codes for some: kLocalOperation for a wrong local key and for a receive that is
+// too small, kRemoteOperation at the sender of the latter.
 enum class CompletionStatus : uint8_t {
   kSuccess,
-  kLocalLength,      // the message is longer than the receive buffers posted for it (receiver's side)
-  kLocalOperation,   // the work request is inconsistent with the queue pair
-  kLocalProtection,  // a local key is wrong, or a segment leaves its region
-  kFlushed,          // not executed: the queue pair was or went into the error state
-  kRemoteAccess,     // the remote key is wrong, revoked, too short, or lacks the access
-  kRemoteInvalid,    // the target refused: misaligned atomic, receive buffer too small
-  kRemoteOperation,  // the target failed to execute it
-  kRetryExceeded,    // the peer does not answer: dead, gone or unreachable
-  kReceiverNotReady, // the peer posted no receive in time
-  kPeerDied,         // the peer process is known to have ended
-  kUnknown,          // the device reported something else, see vendor_error
+  kLocalLength,  // the message is longer than the receive buffers posted for it (receiver's side)
+  kLocalOperation,    // the work request is inconsistent with the queue pair
+  kLocalProtection,   // a local key is wrong, or a segment leaves its region
+  kFlushed,           // not executed: the queue pair was or went into the error state
+  kRemoteAccess,      // the remote key is wrong, revoked, too short, or lacks the access
+  kRemoteInvalid,     // the target refused: misaligned atomic, receive buffer too small
+  kRemoteOperation,   // the target failed to execute it
+  kRetryExceeded,     // the peer does not answer: dead, gone or unreachable
+  kReceiverNotReady,  // the peer posted no receive in time
+  kPeerDied,          // the peer process is known to have ended
+  kUnknown,           // the device reported something else, see vendor_error
 };
 
 // What completed.
@@ -56,8 +58,8 @@ static_assert(sizeof(Completion) <= 32);
 [[nodiscard]] CARIAMA_DTUTILS_EXPORT std::string_view status_name(CompletionStatus status);
 [[nodiscard]] CARIAMA_DTUTILS_EXPORT std::string_view kind_name(CompletionKind kind);
 
-// The Status for a completion of an operation towards `peer` (the label given to connect()): OK, or a
-// sentence with operation, peer, reason and remedy, and its scope. kPeerDied, kRetryExceeded and
+// The Status for a completion of an operation towards `peer` (the label given to connect()): OK, or
+// a sentence with operation, peer, reason and remedy, and its scope. kPeerDied, kRetryExceeded and
 // kFlushed give UNAVAILABLE.
 [[nodiscard]] CARIAMA_DTUTILS_EXPORT absl::Status to_status(const Completion& completion,
                                                             std::string_view peer);

@@ -2,7 +2,9 @@
 
 #include <cstdlib>
 #include <string>
+#include <vector>
 
+#include "dtutils/diagnostics.h"
 #include "dtutils/error.h"
 #include "dtutils/shm/shm_device.h"
 #include "dtutils/verbs/verbs_device.h"
@@ -37,6 +39,21 @@ absl::StatusOr<std::optional<Transport>> requested_transport(const DeviceOptions
   return std::optional<Transport>();
 }
 
+// Verbs where it works. A machine without any RDMA device needs no word about it; one whose devices
+// cannot be used does.
+Transport best_transport() {
+  const std::vector<VerbsDeviceInfo> devices = list_verbs_devices();
+  if (has_active_verbs_port(devices)) return Transport::kVerbs;
+  if (!devices.empty()) {
+    const VerbsDeviceInfo& first = devices.front();
+    report_once("transport.verbs", "no RDMA device with an active port, using shared memory",
+                first.usable
+                    ? "bring the link of " + first.name + " up (cariama-info shows its state)"
+                    : first.name + ": " + first.reason);
+  }
+  return Transport::kShm;
+}
+
 }  // namespace
 
 std::string_view transport_name(Transport transport) {
@@ -56,9 +73,7 @@ std::string_view transport_name(Transport transport) {
 absl::StatusOr<std::shared_ptr<Device>> open_device(const DeviceOptions& options) {
   const absl::StatusOr<std::optional<Transport>> requested = requested_transport(options);
   if (!requested.ok()) return requested.status();
-  const Transport transport = requested->has_value()                        ? **requested
-                              : has_active_verbs_port(list_verbs_devices()) ? Transport::kVerbs
-                                                                            : Transport::kShm;
+  const Transport transport = requested->has_value() ? **requested : best_transport();
   switch (transport) {
     case Transport::kVerbs:
       return open_verbs_device(options);

@@ -1,6 +1,6 @@
 // The transport contract: devices and what is made from them.
 //
-//   auto device = open_device({});                                // verbs if there is a card, else shm
+//   auto device = open_device({});  // verbs if there is a card, else shm
 //   auto domain = (*device)->create_domain();
 //   auto completions = (*domain)->create_completion_queue({});
 //   auto memory = (*domain)->register_memory({buffer, size}, Access::kAll);
@@ -59,8 +59,8 @@ class CARIAMA_DTUTILS_EXPORT CompletionChannel {
  public:
   virtual ~CompletionChannel() = default;
 
-  // Sleeps until a queue that was armed has a completion, or until `timeout` has passed. True in the
-  // first case. May also return true without one (poll, arm, poll again, wait: the usual loop).
+  // Sleeps until a queue that was armed has a completion, or until `timeout` has passed. True in
+  // the first case. May also return true without one (poll, arm, poll again, wait: the usual loop).
   // An event that came between arm() and wait() is not lost.
   [[nodiscard]] virtual bool wait(std::chrono::nanoseconds timeout) = 0;
 
@@ -84,8 +84,8 @@ class CARIAMA_DTUTILS_EXPORT CompletionQueue {
   // need it (sim: virtual time; shm: sends that wait for a receiver).
   [[nodiscard]] virtual size_t poll(std::span<Completion> completions) = 0;
 
-  // Asks for one event on the channel at the next completion (solicited_only: at the next one that was
-  // sent with kSolicited, or that failed). Poll once more after arming, before waiting.
+  // Asks for one event on the channel at the next completion (solicited_only: at the next one that
+  // was sent with kSolicited, or that failed). Poll once more after arming, before waiting.
   // Error: FAILED_PRECONDITION without a channel.
   [[nodiscard]] virtual absl::Status arm(bool solicited_only = false) = 0;
 
@@ -146,15 +146,16 @@ class CARIAMA_DTUTILS_EXPORT Device {
 
 // Which device to open. Empty fields are chosen sensibly.
 struct DeviceOptions {
-  // Default: the environment variable CARIAMA_TRANSPORT ("verbs" or "shm"), else verbs if a device with
-  // an active port exists, else shm. kSim and kFault are made by their own functions
+  // Default: the environment variable CARIAMA_TRANSPORT ("verbs" or "shm"), else verbs if a device
+  // with an active port exists, else shm. kSim and kFault are made by their own functions
   // (sim/sim_fabric.h, fault/fault_device.h).
   std::optional<Transport> transport{};
-  // verbs only. The environment variables CARIAMA_DEVICE, CARIAMA_PORT and CARIAMA_GID_INDEX stand in
-  // for what is not given here.
+  // verbs only. The environment variables CARIAMA_DEVICE, CARIAMA_PORT and CARIAMA_GID_INDEX stand
+  // in for what is not given here.
   std::string name{};              // "mlx5_0"; default: the first with an active port
   std::optional<uint32_t> port{};  // default: the first active one
-  // RoCE: default is the RoCE v2 entry of an IPv4 address, else of a routable IPv6 address, else any RoCE v2.
+  // RoCE: default is the RoCE v2 entry of an IPv4 address, else of a routable IPv6 address, else
+  // any RoCE v2.
   std::optional<uint32_t> gid_index{};
 };
 

@@ -39,7 +39,8 @@ enum class ErrorScope {
                                                              std::string_view remedy = {});
 
 // As make_error, for a failed system or verbs call: the code follows from `error_number` (ENOMEM →
-// RESOURCE_EXHAUSTED, EPERM/EACCES → PERMISSION_DENIED, ...), the message is "what: strerror: remedy".
+// RESOURCE_EXHAUSTED, EPERM/EACCES → PERMISSION_DENIED, ...), the message is "what: strerror:
+// remedy".
 [[nodiscard]] CARIAMA_DTUTILS_EXPORT absl::Status make_errno_error(int error_number,
                                                                    ErrorScope scope,
                                                                    std::string_view what,

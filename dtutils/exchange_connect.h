@@ -18,8 +18,8 @@ namespace cariama {
 
 // Connects `queue_pair` to the one that `rank` connects to us under the same `name`: exchanges the
 // addresses, connects (options.peer is set to the rank's label), and waits until the other end has
-// connected too, so that data may be sent at once. Both ranks call it; several pairs of ranks may at the
-// same time. Errors: those of Exchange and of QueuePair::connect, this end's or the other's.
+// connected too, so that data may be sent at once. Both ranks call it; several pairs of ranks may
+// at the same time. Errors: those of Exchange and of QueuePair::connect, this end's or the other's.
 [[nodiscard]] CARIAMA_DTUTILS_EXPORT absl::Status connect_over(Exchange& exchange, int rank,
                                                                QueuePair& queue_pair,
                                                                Exchange::Deadline deadline,
@@ -33,7 +33,8 @@ template <typename T>
   return exchange.put(key, std::string_view(reinterpret_cast<const char*>(&value), sizeof value));
 }
 
-// The plain value that `rank` put, as Exchange::get. Error, besides: INVALID_ARGUMENT (another size).
+// The plain value that `rank` put, as Exchange::get. Error, besides: INVALID_ARGUMENT (another
+// size).
 template <typename T>
 [[nodiscard]] absl::StatusOr<T> get_value(Exchange& exchange, int rank, std::string_view key,
                                           Exchange::Deadline deadline) {

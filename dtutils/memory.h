@@ -48,8 +48,9 @@ constexpr bool has_access(Access granted, Access wanted) {
          static_cast<uint32_t>(wanted);
 }
 
-// Memory of another process, as it is named in messages: plain data, 32 bytes. `address` is transport
-// data (a virtual address on verbs, shm and sim); add offsets to it, never dereference it.
+// Memory of another process, as it is named in messages: plain data, 32 bytes. `address` is
+// transport data (a virtual address on verbs, shm and sim); add offsets to it, never dereference
+// it.
 struct RemoteMemoryLocator {
   uint64_t address = 0;
   uint64_t length = 0;  // bytes
@@ -94,7 +95,8 @@ class CARIAMA_DTUTILS_EXPORT MemoryRegion {
   [[nodiscard]] RemoteKey remote_key() const { return remote_key_; }
   [[nodiscard]] Access access() const { return access_; }
 
-  // A name for [offset, offset + bytes) of this region that peers can use. `owner` is carried along.
+  // A name for [offset, offset + bytes) of this region that peers can use. `owner` is carried
+  // along.
   [[nodiscard]] RemoteMemoryLocator locator(uint64_t offset, uint64_t bytes,
                                             uint32_t owner = 0) const {
     return {reinterpret_cast<uint64_t>(address_) + offset, bytes, remote_key_, owner, 0};
@@ -114,9 +116,9 @@ class CARIAMA_DTUTILS_EXPORT MemoryRegion {
   RemoteKey remote_key_;
 };
 
-// Memory that is registered once with each of several protection domains, so that a buffer in it can
-// go out through any of them (shm to neighbours, verbs to the rest). Immutable, thread-safe; keeps the
-// registrations alive.
+// Memory that is registered once with each of several protection domains, so that a buffer in it
+// can go out through any of them (shm to neighbours, verbs to the rest). Immutable, thread-safe;
+// keeps the registrations alive.
 class CARIAMA_DTUTILS_EXPORT RegisteredRange {
  public:
   struct Registration {
@@ -139,8 +141,8 @@ class CARIAMA_DTUTILS_EXPORT RegisteredRange {
 };
 
 // How far a shared queue pair has got: the flush number k' of Seriema §4.1. A buffer tagged with a
-// number below `flushed` is no longer read or written by the device. Only grows. Cells are immortal: a
-// handle may look at its cell after the queue pair is gone, and finds itself free.
+// number below `flushed` is no longer read or written by the device. Only grows. Cells are
+// immortal: a handle may look at its cell after the queue pair is gone, and finds itself free.
 struct alignas(64) FlushCell {
   std::atomic<uint64_t> flushed{0};
 };
@@ -185,8 +187,8 @@ class CARIAMA_DTUTILS_EXPORT RDMAMemory {
   }
 
   // Notes a transfer by the queue pair of `cell`; `tag` was read from it AFTER posting. For
-  // Transmitter and for code that signals by hand. False, and nothing noted, if kMaxUses other queue
-  // pairs are still using the memory.
+  // Transmitter and for code that signals by hand. False, and nothing noted, if kMaxUses other
+  // queue pairs are still using the memory.
   bool set_last_use(const FlushCell* cell, uint64_t tag) {
     if (simple_use(cell)) [[likely]] {
       uses_[0] = {cell, tag};
@@ -196,8 +198,8 @@ class CARIAMA_DTUTILS_EXPORT RDMAMemory {
     return add_use(cell, tag);
   }
 
-  // Forgets uses that have ended, so that the next one is simple_use(). For allocators, which hand the
-  // memory to a new owner. Precondition: is_free().
+  // Forgets uses that have ended, so that the next one is simple_use(). For allocators, which hand
+  // the memory to a new owner. Precondition: is_free().
   void clear_uses() { use_count_ = 0; }
 
   // Whether set_last_use(cell, ...) is sure to succeed at once.

@@ -3,16 +3,16 @@
 //
 //  - Operations of one queue pair are executed in the order of posting. READ and atomics may be
 //    overtaken by later SENDs and WRITEs unless these carry kFence.
-//  - A signaled operation yields one completion in the send completion queue; its success means that
-//    every operation posted before it on this queue pair has completed too. An unsignaled one yields a
-//    completion only if it fails.
+//  - A signaled operation yields one completion in the send completion queue; its success means
+//    that every operation posted before it on this queue pair has completed too. An unsignaled one
+//    yields a completion only if it fails.
 //  - A WRITE's or SEND's local buffer may be reused, a READ's or atomic's result be read, once its
 //    completion (or that of a later signaled operation) was polled; inline data at once.
-//  - The send queue holds send_depth operations. A slot is free again when a completion that covers it
-//    was POLLED; until then post_send reports kQueueFull. Signal at least one operation in
+//  - The send queue holds send_depth operations. A slot is free again when a completion that covers
+//    it was POLLED; until then post_send reports kQueueFull. Signal at least one operation in
 //    send_depth. Transmitter (transmitter.h) does all of this by itself.
-//  - After an error completion the queue pair is in the error state: outstanding and later operations
-//    complete with kFlushed, also unsignaled ones, also posted receives (those of a
+//  - After an error completion the queue pair is in the error state: outstanding and later
+//    operations complete with kFlushed, also unsignaled ones, also posted receives (those of a
 //    shared receive queue stay there). repair() on both sides brings it back.
 //
 // Arrival. The target of a WRITE without immediate sees no event. It may poll memory only where
@@ -49,10 +49,14 @@ enum class Opcode : uint8_t {
 };
 
 // Flags of a work request, or-ed.
-inline constexpr uint8_t kSignaled = 1;   // yield a completion
-inline constexpr uint8_t kInline = 2;     // copy the data at post time: no local key needed, <= max_inline
-inline constexpr uint8_t kFence = 4;      // start after all earlier READs and atomics of this queue pair
-inline constexpr uint8_t kSolicited = 8;  // wake a receiver that armed its queue for solicited events
+// Yield a completion.
+inline constexpr uint8_t kSignaled = 1;
+// Copy the data at post time: no local key needed, at most max_inline bytes.
+inline constexpr uint8_t kInline = 2;
+// Start after all earlier READs and atomics of this queue pair.
+inline constexpr uint8_t kFence = 4;
+// Wake a receiver that armed its queue for solicited events.
+inline constexpr uint8_t kSolicited = 8;
 
 // A piece of local memory. `length` may be 0. With kInline the key is not looked at.
 struct Segment {
@@ -63,8 +67,8 @@ struct Segment {
 
 // One operation. `segments` is read during post_send only.
 //
-// SEND, WRITE gather from the segments; READ scatters into them; an atomic puts the 8-byte old value
-// into its single segment. A list without segments is a transfer of 0 bytes.
+// SEND, WRITE gather from the segments; READ scatters into them; an atomic puts the 8-byte old
+// value into its single segment. A list without segments is a transfer of 0 bytes.
 struct WorkRequest {
   uint64_t id = 0;  // returned in the completion
   Opcode opcode = Opcode::kWrite;
@@ -113,8 +117,8 @@ struct PostResult {
 [[nodiscard]] CARIAMA_DTUTILS_EXPORT absl::Status to_status(const PostResult& result,
                                                             std::string_view peer);
 
-// How data of one WRITE, and of successive WRITEs of one queue pair, becomes visible to loads of the
-// target's CPU. A completed WRITE_WITH_IMM or SEND is always preceded by all earlier WRITEs.
+// How data of one WRITE, and of successive WRITEs of one queue pair, becomes visible to loads of
+// the target's CPU. A completed WRITE_WITH_IMM or SEND is always preceded by all earlier WRITEs.
 enum class ArrivalOrder : uint8_t {
   kNone,         // only completions order anything: use WRITE_WITH_IMM
   kWrites,       // WRITEs become visible in the order of posting; bytes within one in any order. An
@@ -123,7 +127,8 @@ enum class ArrivalOrder : uint8_t {
   kWithinWrite,  // bytes within one WRITE in ascending order of address, but nothing is said of one
                  // WRITE and the next: all that ibv_query_qp_data_in_order(3) promises
 };
-// What a poller may rely on: that the last byte of a WRITE comes last; that a later WRITE comes later.
+// What a poller may rely on: that the last byte of a WRITE comes last; that a later WRITE comes
+// later.
 [[nodiscard]] constexpr bool orders_bytes(ArrivalOrder order) {
   return order == ArrivalOrder::kBytes || order == ArrivalOrder::kWithinWrite;
 }
@@ -182,20 +187,21 @@ class CARIAMA_DTUTILS_EXPORT QueuePair {
   QueuePair(const QueuePair&) = delete;
   QueuePair& operator=(const QueuePair&) = delete;
 
-  // The bytes that the peer's connect() needs. Bring them there by any channel. Constant for the life
-  // of the queue pair.
+  // The bytes that the peer's connect() needs. Bring them there by any channel. Constant for the
+  // life of the queue pair.
   [[nodiscard]] virtual std::string address() const = 0;
 
-  // Connects to the queue pair with that address; the peer must do the same with ours. Receives may be
-  // posted before. Data may be sent when both ends have returned.
+  // Connects to the queue pair with that address; the peer must do the same with ours. Receives may
+  // be posted before. Data may be sent when both ends have returned.
   // Errors: INVALID_ARGUMENT (not an address, another transport, an option out of range),
   // FAILED_PRECONDITION (connected already), UNAVAILABLE (the peer is gone or unreachable).
   [[nodiscard]] virtual absl::Status connect(std::string_view peer_address,
                                              const ConnectOptions& options) = 0;
 
   // After an error: waits until the device is done with everything outstanding (each request's
-  // kFlushed completion is then in its queue), and reconnects to the same peer. Both ends must call it,
-  // and no data may be sent before both have returned. Also valid on a connection without error.
+  // kFlushed completion is then in its queue), and reconnects to the same peer. Both ends must call
+  // it, and no data may be sent before both have returned. Also valid on a connection without
+  // error.
   // Errors: UNAVAILABLE when the peer is dead; then only a new queue pair helps.
   [[nodiscard]] virtual absl::Status repair() = 0;
 
@@ -208,6 +214,17 @@ class CARIAMA_DTUTILS_EXPORT QueuePair {
     return post_send(std::span(&request, 1));
   }
 
+  // One unsignaled WRITE with its arguments in registers, for code that issues many small ones
+  // (Transmitter). Where the transport can execute it at once (shm, mapped memory) it does and
+  // returns true: the operation counts as posted, and the local buffer may be reused. False:
+  // nothing was done; post_send() does it, or says why not. Does not block.
+  [[nodiscard]] virtual bool write_now(const void* local, uint32_t bytes, LocalKey key,
+                                       uint64_t remote_address, RemoteKey remote_key) {
+    static_cast<void>(local), static_cast<void>(bytes), static_cast<void>(key);
+    static_cast<void>(remote_address), static_cast<void>(remote_key);
+    return false;
+  }
+
   // Posts receives; not with a shared receive queue (kUnsupported). Does not block.
   [[nodiscard]] virtual PostResult post_receive(std::span<const ReceiveRequest> requests) = 0;
   [[nodiscard]] PostResult post_receive(const ReceiveRequest& request) {
@@ -215,9 +232,10 @@ class CARIAMA_DTUTILS_EXPORT QueuePair {
   }
 
   // A pointer through which this process may load and store `remote` directly, or nullptr where the
-  // transport or that memory has none (verbs; user memory on shm). A release store through it orders
-  // as on any shared memory. Valid while this queue pair is connected and the region is registered.
-  // For code that builds a message in its destination; needs both remote read and write access.
+  // transport or that memory has none (verbs; user memory on shm). A release store through it
+  // orders as on any shared memory. Valid while this queue pair is connected and the region is
+  // registered. For code that builds a message in its destination; needs both remote read and write
+  // access.
   [[nodiscard]] virtual std::byte* direct_access(const RemoteMemoryLocator& remote) {
     static_cast<void>(remote);
     return nullptr;
@@ -227,7 +245,7 @@ class CARIAMA_DTUTILS_EXPORT QueuePair {
   [[nodiscard]] virtual ArrivalOrder write_order() const = 0;
   [[nodiscard]] const QueuePairLimits& limits() const { return limits_; }
   [[nodiscard]] const ProtectionDomain* domain() const { return domain_; }
-  [[nodiscard]] uint32_t number() const { return number_; }   // unique within its device
+  [[nodiscard]] uint32_t number() const { return number_; }        // unique within its device
   [[nodiscard]] const std::string& peer() const { return peer_; }  // the label given to connect()
 
  protected:

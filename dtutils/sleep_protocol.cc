@@ -17,7 +17,8 @@ constexpr uint64_t kPublished = 8;
 }  // namespace
 
 absl::Status WakingSender::wake() {
-  // Cleared before the wake-up goes out: an announcement that comes later than this wants one of its own.
+  // Cleared before the wake-up goes out: an announcement that comes later than this wants one of
+  // its own.
   if (state_.asleep.exchange(0, std::memory_order_seq_cst) == 0) return absl::OkStatus();
   ++wakes_;
   return transmitter_.notify(immediate_);

@@ -2,7 +2,7 @@
 //
 //   class Queue {
 //     Counter posted_;                                     // one writer: a plain add
-//     CounterSet counters_{"queue", "to rank 3", [this] {  // last member: gone before what it reads
+//     CounterSet counters_{"queue", "to rank 3", [this] {  // last: gone before what it reads
 //       return CounterSet::Values{{"posted", posted_.value()}};
 //     }};
 //   };
@@ -28,7 +28,8 @@
 
 namespace cariama {
 
-// A counter with one writing thread at a time; any thread may read. Costs what a plain integer costs.
+// A counter with one writing thread at a time; any thread may read. Costs what a plain integer
+// costs.
 class Counter {
  public:
   void add(uint64_t by = 1) {
@@ -62,8 +63,8 @@ class CARIAMA_DTUTILS_EXPORT CounterSet {
 
   // `kind` says what is counted ("transmit_queue"), `instance` which one. `read` is called by the
   // thread that takes a snapshot, and a last time by the destructor, each time with the registry
-  // locked: it must not create or destroy a CounterSet, and who destroys this object must not hold a
-  // lock that `read` takes.
+  // locked: it must not create or destroy a CounterSet, and who destroys this object must not hold
+  // a lock that `read` takes.
   CounterSet(std::string_view kind, std::string_view instance, std::function<Values()> read);
   ~CounterSet();
   CounterSet(const CounterSet&) = delete;

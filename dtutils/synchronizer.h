@@ -7,8 +7,8 @@
 //   absl::Status status = transmitter.wait(done);   // polls; done.wait() if another thread polls
 //
 // Whatever happened before an operation was counted down happens-before the return of the wait that
-// sees it. The waiter may destroy the object as soon as its wait has returned, also while the thread
-// that counted down last is still inside decrease().
+// sees it. The waiter may destroy the object as soon as its wait has returned, also while the
+// thread that counted down last is still inside decrease().
 #ifndef CARIAMA_DTUTILS_SYNCHRONIZER_H_
 #define CARIAMA_DTUTILS_SYNCHRONIZER_H_
 
@@ -35,8 +35,8 @@ class CARIAMA_DTUTILS_EXPORT Synchronizer {
   // waits.
   void add(uint32_t operations = 1) { state_.fetch_add(operations, std::memory_order_relaxed); }
 
-  // Counts operations down as done. Release. The object may be gone when this returns. More than are
-  // left is a caller's error: the count stops at zero.
+  // Counts operations down as done. Release. The object may be gone when this returns. More than
+  // are left is a caller's error: the count stops at zero.
   void decrease(uint32_t operations = 1);
 
   // Counts operations down as failed. The first failure's status is kept for status().
@@ -52,8 +52,9 @@ class CARIAMA_DTUTILS_EXPORT Synchronizer {
   [[nodiscard]] absl::Status status() const;
 
   // Waits until no operation is left, and returns status(); DEADLINE_EXCEEDED if the deadline comes
-  // first (the operations go on, and the object must live until they end). Through the thread's wait
-  // hook: spins, yields, then sleeps. Does not poll: if this thread has to, use Transmitter::wait.
+  // first (the operations go on, and the object must live until they end). Through the thread's
+  // wait hook: spins, yields, then sleeps. Does not poll: if this thread has to, use
+  // Transmitter::wait.
   [[nodiscard]] absl::Status wait(Deadline deadline = kForever);
 
   // The paper's name for wait() without a deadline. The result is in status().

@@ -105,7 +105,7 @@ CgroupFolders find_cgroup(const std::string& root, const std::string& controller
   while (std::getline(own, line)) {
     // "4:memory:/a/b" in version 1, "0::/a/b" in version 2.
     const std::vector<std::string> fields = split(line, ':');
-    if (fields.size() < 3) continue;
+    if (fields.size() < 3 || fields[2].empty() || fields[2][0] != '/') continue;
     if (fields[0] == "0" && fields[1].empty()) path2 = fields[2];
     const std::vector<std::string> controllers = split(fields[1], ',');
     if (std::find(controllers.begin(), controllers.end(), controller) != controllers.end()) {

@@ -58,8 +58,8 @@ struct Budget {
   std::atomic<uint64_t> dropped{0};
 };
 
-// The events of one thread in one recording. Written by that thread; read by the writer of the file,
-// which may outlive the thread, up to `count`.
+// The events of one thread in one recording. Written by that thread; read by the writer of the
+// file, which may outlive the thread, up to `count`.
 class Buffer {
  public:
   Buffer(std::shared_ptr<Budget> budget, pid_t thread)
@@ -289,7 +289,7 @@ absl::Status start(const char* path) {
   return absl::OkStatus();
 }
 
-[[maybe_unused]] const bool started_by_environment = [] {
+[[maybe_unused]] const bool kStartedByEnvironment = [] {
   const char* const path = secure_getenv("CARIAMA_TRACE");
   if (path == nullptr || *path == '\0') return false;
   const absl::Status status = start(path);

@@ -8,14 +8,15 @@
 //   trace_instant("transmitter", "queue full");
 //   trace_counter("outstanding", n);
 //
-// Off, each of these costs one relaxed load and a branch. On, it costs a clock read and 56 bytes in the
-// thread's own buffer, without locks or system calls (one allocation in 1024 events). Buffers are bounded;
-// an event for which there is no room is counted, and the file says how many were dropped.
+// Off, each of these costs one relaxed load and a branch. On, it costs a clock read and 56 bytes in
+// the thread's own buffer, without locks or system calls (one allocation in 1024 events). Buffers
+// are bounded; an event for which there is no room is counted, and the file says how many were
+// dropped.
 //
-// The file is valid JSON from start_trace() on: each write replaces it whole. It is written at exit(),
-// by stop_trace() and by flush_trace(). A process that ends by _exit() or a signal leaves what was
-// flushed last. A forked child starts with empty buffers and, unless the path has a %p, writes to
-// PATH.PID.
+// The file is valid JSON from start_trace() on: each write replaces it whole. It is written at
+// exit(), by stop_trace() and by flush_trace(). A process that ends by _exit() or a signal leaves
+// what was flushed last. A forked child starts with empty buffers and, unless the path has a %p,
+// writes to PATH.PID.
 //
 // Times are CLOCK_MONOTONIC, so that the files of several processes of one host can be laid side by
 // side. Format: "Trace Event Format", Google, 2016.
@@ -51,15 +52,16 @@ CARIAMA_DTUTILS_EXPORT void trace_record(char phase, const char* category, const
 }
 
 // Starts recording into `path`, which is created at once ("%p" stands for the process id). Errors:
-// FAILED_PRECONDITION (a trace is being recorded), or why the file cannot be written. Thread-safe, as
-// all that follows.
+// FAILED_PRECONDITION (a trace is being recorded), or why the file cannot be written. Thread-safe,
+// as all that follows.
 [[nodiscard]] CARIAMA_DTUTILS_EXPORT absl::Status start_trace(std::string_view path);
 
-// Writes what was recorded so far and goes on. OK if no trace is being recorded. Blocks while writing.
+// Writes what was recorded so far and goes on. OK if no trace is being recorded. Blocks while
+// writing.
 CARIAMA_DTUTILS_EXPORT absl::Status flush_trace();
 
-// Writes the file a last time and stops. Events that other threads record meanwhile may be lost. OK if
-// no trace is being recorded.
+// Writes the file a last time and stops. Events that other threads record meanwhile may be lost. OK
+// if no trace is being recorded.
 CARIAMA_DTUTILS_EXPORT absl::Status stop_trace();
 
 // How many events found no room since start_trace().

@@ -6,6 +6,7 @@
 
 #include "dtutils/error.h"
 #include "dtutils/internal/flush_cells.h"
+#include "dtutils/trace.h"
 
 namespace cariama {
 namespace {
@@ -47,7 +48,14 @@ TransmitQueue::TransmitQueue(std::shared_ptr<CompletionQueue> completions,
       queue_pair_(std::move(queue_pair)),
       cell_(internal::take_flush_cell()),
       options_(options),
-      signaling_(depth, cell_->flushed.load(std::memory_order_relaxed)) {}
+      signaling_(depth, cell_->flushed.load(std::memory_order_relaxed)),
+      counters_("transmit_queue", "queue pair " + std::to_string(queue_pair_->number()), [this] {
+        const TransmitStatistics now = statistics();
+        return CounterSet::Values{{"operations", now.operations}, {"bytes", now.bytes},
+                                  {"signaled", now.signaled},     {"grants", now.grants},
+                                  {"full_waits", now.full_waits}, {"completions", now.completions},
+                                  {"failures", now.failures}};
+      }) {}
 
 TransmitQueue::~TransmitQueue() {
   progress();
@@ -59,7 +67,7 @@ TransmitQueue::~TransmitQueue() {
         make_error(absl::StatusCode::kUnavailable, ErrorScope::kLink,
                    "the queue to " + peer + " was closed before the operation completed"));
   });
-  signaling_.retire_all(cell_->flushed);
+  for (const auto& lane : lanes_) signaling_.settle(*lane, cell_->flushed);
   internal::return_flush_cell(cell_);
 }
 
@@ -119,13 +127,18 @@ bool TransmitQueue::is_drained() const {
 
 absl::Status TransmitQueue::note_failure(const Completion& completion) {
   failures_.fetch_add(1, std::memory_order_relaxed);
+  trace_instant("transmitter", "failure", "queue_pair", queue_pair_->number());
   const std::lock_guard lock(mutex_);
-  // The first completion says why; the ones after it are flushed because of it.
-  if (failure_.ok()) failure_ = to_status(completion, queue_pair_->peer());
+  absl::Status status = to_status(completion, queue_pair_->peer());
+  const bool cause = completion.status != CompletionStatus::kFlushed;
+  // The first completion says why; the ones after it are flushed because of it, though another
+  // thread may have polled one of them and come first.
+  if (failure_.ok() || (cause && !failure_is_cause_)) {
+    failure_ = status;
+    failure_is_cause_ = cause;
+  }
   failed_.store(true, std::memory_order_release);
-  return completion.status == CompletionStatus::kFlushed
-             ? failure_
-             : to_status(completion, queue_pair_->peer());
+  return cause ? status : failure_;
 }
 
 absl::Status TransmitQueue::status() const {
@@ -135,11 +148,13 @@ absl::Status TransmitQueue::status() const {
 }
 
 absl::Status TransmitQueue::repair() {
+  const TraceScope scope("transmitter", "repair", "queue_pair", queue_pair_->number());
   if (absl::Status status = queue_pair_->repair(); !status.ok()) return status;
   progress();  // repair() put every outstanding request's completion into the queue
-  signaling_.retire_all(cell_->flushed);
   const std::lock_guard lock(mutex_);
+  for (const auto& lane : lanes_) signaling_.settle(*lane, cell_->flushed);
   failure_ = absl::OkStatus();
+  failure_is_cause_ = false;
   failed_.store(false, std::memory_order_release);
   return absl::OkStatus();
 }
@@ -158,18 +173,19 @@ absl::StatusOr<TransmitQueue::Lane*> TransmitQueue::take_lane() {
                       "let threads share one in turn, or open a second queue pair");
   }
   lanes_.push_back(std::make_unique<Lane>());
-  signaling_.add_lane(lanes_.back().get());
+  signaling_.add_lane();
   return lanes_.back().get();
 }
 
 void TransmitQueue::return_lane(Lane* lane) {
+  signaling_.give_back(*lane);
   const std::lock_guard lock(mutex_);
   unused_lanes_.push_back(lane);
 }
 
 TransmitQueue::Record* TransmitQueue::Lane::take_record() {
-  // Completions come back in order, so the next one in turn is nearly always free. With all blocks there
-  // are more records than the queue is deep (kMaxDepth): one is free.
+  // Completions come back in order, so the next one in turn is nearly always free. With all blocks
+  // there are more records than the queue is deep (kMaxDepth): one is free.
   const size_t count = block_count.load(std::memory_order_relaxed);
   const size_t patience = count == blocks.size() ? SIZE_MAX : 4;
   for (size_t looked = 0; looked < patience && count != 0; ++looked) {
@@ -220,11 +236,25 @@ absl::Status bad_range(const std::string& peer, uint64_t offset, uint64_t bytes,
                     "check offset and size against the buffer and the locator");
 }
 
+bool is_registered(const RDMAMemory& memory, const QueuePair& queue_pair) {
+  return memory.range() != nullptr && memory.range()->region(queue_pair.domain()) != nullptr;
+}
+
+absl::Status unregistered(const std::string& peer) {
+  return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                    "a buffer of a transfer to " + peer +
+                        " is not registered with the protection domain of its queue pair",
+                    "take it from an allocator that was created with this domain");
+}
+
 }  // namespace
 
 absl::StatusOr<Transmitter> Transmitter::create(TransmitQueue& queue, FullQueue full_queue) {
   auto lane = queue.take_lane();
   if (!lane.ok()) return lane.status();
+  // Usually connected by now. Not under the queue's lock, which a snapshot takes.
+  queue.counters_.rename(queue.queue_pair_->peer() + ", queue pair " +
+                         std::to_string(queue.queue_pair_->number()));
   return Transmitter(&queue, *lane, full_queue);
 }
 
@@ -261,87 +291,95 @@ Transmitter& Transmitter::operator=(Transmitter&& other) noexcept {
   return *this;
 }
 
-absl::Status Transmitter::take_ticket() {
+absl::Status Transmitter::take_credit(FullQueue full_queue) {
   TransmitQueue::Lane& lane = *lane_;
   if (queue_->failed_.load(std::memory_order_acquire)) return queue_->status();
-  if (lane.next != lane.allowed) return absl::OkStatus();
-  if (lane.next == lane.grant_end) count(lane.grants);
-  const bool room = queue_->signaling_.acquire(lane);
-  if (queue_->signaling_.half_full(lane)) queue_->progress();
-  if (room) return absl::OkStatus();
+  if (lane.credits != 0) return absl::OkStatus();
+  // Before taking, so that what has come back is taken in one batch.
+  if (queue_->signaling_.half_full()) queue_->progress();
   const auto acquired = [&] {
     return queue_->signaling_.acquire(lane) || queue_->failed_.load(std::memory_order_acquire);
   };
   if (!acquired()) {
     count(lane.full_waits);
-    if (full_queue_ == FullQueue::kRefuse) {
+    if (full_queue == FullQueue::kRefuse) {
       return make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kOperation,
                         "the send queue to " + queue_pair_->peer() + " (" +
                             std::to_string(queue_->depth()) + " operations) is full",
                         "poll with progress() and try again");
     }
+    const TraceScope scope("transmitter", "queue full", "queue_pair", queue_pair_->number());
     // Ends: a completion is under way (signaling.h (3)), with success or with an error.
     static_cast<void>(wait_until([&] {
       queue_->progress();
       return acquired();
     }));
   }
-  return lane.next != lane.allowed ? absl::OkStatus() : queue_->status();
-}
-
-absl::Status Transmitter::post_accounted(WorkRequest& request, Synchronizer* done) {
-  if (absl::Status status = take_ticket(); !status.ok()) return status;
-  TransmitQueue::Lane& lane = *lane_;
-  TransmitQueue::Record* record = nullptr;
-  request.id = TransmitQueue::unsignaled_id();
-  request.flags &= ~kSignaled;
-  if (done != nullptr || (request.flags & kSignaled) != 0 || queue_->signaling_.due(lane)) {
-    record = lane.take_record();
-    record->done = done;
-    record->proof = queue_->signaling_.before_signaled();
-    record->busy.store(true, std::memory_order_release);
-    request.id = reinterpret_cast<uint64_t>(record);
-    request.flags |= kSignaled;
-  }
-  PostResult result;
-  // A full queue here means that the transport has no room for a completion, or that somebody posted
-  // beside us: both end by polling.
-  static_cast<void>(wait_until([&] {
-    result = queue_pair_->post_send(request);
-    if (result.error != PostError::kQueueFull) return true;
-    queue_->progress();
-    return full_queue_ == FullQueue::kRefuse || queue_->failed_.load(std::memory_order_acquire);
-  }));
-  if (!result.ok()) {
-    if (record != nullptr) record->busy.store(false, std::memory_order_relaxed);
-    if (queue_->failed_.load(std::memory_order_acquire)) return queue_->status();
-    return to_status(result, queue_pair_->peer());
-  }
-  if (record != nullptr) {
-    queue_->signaling_.after_signaled(lane);
-    count(lane.signaled);
-  }
-  queue_->signaling_.after_post(lane);
+  if (lane.credits == 0) return queue_->status();
+  count(lane.grants);
   return absl::OkStatus();
 }
 
-LocalKey Transmitter::key_of(const RDMAMemory& memory) {
-  if (memory.range() != key_range_ && memory.range() != nullptr) {
-    const MemoryRegion* const region = memory.range()->region(queue_pair_->domain());
-    if (region == nullptr) return {};
-    key_range_ = memory.range();
-    key_ = region->local_key();
-  }
-  return memory.range() == key_range_ ? key_ : LocalKey{};
+absl::Status Transmitter::post_accounted(WorkRequest& request, Synchronizer* done, bool signaled,
+                                         FullQueue full_queue) {
+  if (absl::Status status = take_credit(full_queue); !status.ok()) return status;
+  TransmitQueue::Lane& lane = *lane_;
+  PostResult result;
+  const auto post = [&](const internal::Proof* proof) {
+    TransmitQueue::Record* record = nullptr;
+    request.id = TransmitQueue::unsignaled_id();
+    request.flags &= static_cast<uint8_t>(~kSignaled);
+    if (proof != nullptr) {
+      record = lane.take_record();
+      record->done = done;
+      record->proof = *proof;
+      record->busy.store(true, std::memory_order_release);
+      request.id = reinterpret_cast<uint64_t>(record);
+      request.flags |= kSignaled;
+    }
+    // A full queue here means that the transport has no room for a completion, or that somebody
+    // posted beside us: both end by polling.
+    static_cast<void>(wait_until([&] {
+      result = queue_pair_->post_send(request);
+      if (result.error != PostError::kQueueFull) return true;
+      queue_->progress();
+      return full_queue == FullQueue::kRefuse || queue_->failed_.load(std::memory_order_acquire);
+    }));
+    if (record != nullptr) {
+      if (result.ok()) {
+        count(lane.signaled);
+      } else {
+        record->busy.store(false, std::memory_order_relaxed);
+      }
+    }
+    return result.ok();
+  };
+  if (queue_->signaling_.post(lane, signaled || done != nullptr, post)) return absl::OkStatus();
+  if (queue_->failed_.load(std::memory_order_acquire)) return queue_->status();
+  return to_status(result, queue_pair_->peer());
 }
 
-// Tags the memory of a posted piece. If too many other queue pairs use it, waits for this one instead.
+// Precondition: is_registered().
+LocalKey Transmitter::key_of(const RDMAMemory& memory) {
+  if (memory.range() != key_range_) {
+    key_range_ = memory.range();
+    key_ = memory.local_key(queue_pair_->domain());
+  }
+  return key_;
+}
+
+// Tags the memory of a posted piece. If too many other queue pairs use it, waits for this one
+// instead.
 absl::Status Transmitter::note_use(const Piece& piece, bool written_through) {
-  if (written_through || piece.memory->set_last_use(cell_, queue_->signaling_.tag())) {
+  if (written_through || piece.memory->set_last_use(cell_, queue_->signaling_.tag(*lane_))) {
     return absl::OkStatus();
   }
+  // Not refused, even if the user prefers that: the transfer is under way.
   Synchronizer here;
-  if (absl::Status status = flush(&here); !status.ok()) return status;
+  WorkRequest request;
+  if (absl::Status status = post_accounted(request, &here, true, FullQueue::kWait); !status.ok()) {
+    return status;
+  }
   return wait(here);
 }
 
@@ -357,13 +395,7 @@ absl::Status Transmitter::transfer_pieces(Opcode opcode, std::span<const Piece> 
                        piece.memory == nullptr ? 0 : piece.memory->size(), remote.length);
     }
     total += piece.bytes;
-    if (piece.memory->range() == nullptr ||
-        piece.memory->range()->region(queue_pair_->domain()) == nullptr) {
-      return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
-                        "a buffer of a transfer to " + queue_pair_->peer() +
-                            " is not registered with the protection domain of its queue pair",
-                        "take it from an allocator that was created with this domain");
-    }
+    if (!is_registered(*piece.memory, *queue_pair_)) return unregistered(queue_pair_->peer());
   }
   const QueuePairLimits& limits = queue_pair_->limits();
   const size_t max_segments = std::min<size_t>(limits.max_send_segments, kMaxSegments);
@@ -393,8 +425,10 @@ absl::Status Transmitter::transfer_pieces(Opcode opcode, std::span<const Piece> 
       // A segment's length has 32 bits, whatever the device's message limit is.
       const uint64_t part = std::min({from.bytes - piece_offset, limits.max_message - bytes,
                                       uint64_t{UINT32_MAX} & ~uint64_t{4095}});
-      segments[used++] = {from.memory->get_buffer() + from.offset + piece_offset,
-                          static_cast<uint32_t>(part), key_of(*from.memory)};
+      if (part != 0) {
+        segments[used++] = {from.memory->get_buffer() + from.offset + piece_offset,
+                            static_cast<uint32_t>(part), key_of(*from.memory)};
+      }
       bytes += part;
       piece_offset += part;
       if (piece_offset == from.bytes) {
@@ -414,7 +448,9 @@ absl::Status Transmitter::transfer_pieces(Opcode opcode, std::span<const Piece> 
     request.remote_address = remote.address + sent;
     request.remote_key = remote.key;
     request.immediate = immediate;
-    if (absl::Status status = post_accounted(request, last ? done : nullptr); !status.ok()) {
+    const FullQueue full_queue = sent == 0 ? full_queue_ : FullQueue::kWait;
+    if (absl::Status status = post_accounted(request, last ? done : nullptr, false, full_queue);
+        !status.ok()) {
       return status;
     }
     count(lane_->bytes, bytes);
@@ -461,6 +497,7 @@ absl::Status Transmitter::atomic(Opcode opcode, RDMAMemory& local, uint64_t offs
       remote.length < sizeof(uint64_t)) {
     return bad_range(queue_pair_->peer(), offset, sizeof(uint64_t), local.size(), remote.length);
   }
+  if (!is_registered(local, *queue_pair_)) return unregistered(queue_pair_->peer());
   const Piece piece{&local, offset, sizeof(uint64_t)};
   const Segment segment{local.get_buffer() + offset, sizeof(uint64_t), key_of(local)};
   WorkRequest request;
@@ -471,7 +508,9 @@ absl::Status Transmitter::atomic(Opcode opcode, RDMAMemory& local, uint64_t offs
   request.remote_key = remote.key;
   request.operand = operand;
   request.swap = swap;
-  if (absl::Status status = post_accounted(request, done); !status.ok()) return status;
+  if (absl::Status status = post_accounted(request, done, false, full_queue_); !status.ok()) {
+    return status;
+  }
   count(lane_->bytes, sizeof(uint64_t));
   return note_use(piece, false);
 }
@@ -489,14 +528,12 @@ absl::Status Transmitter::compare_swap(RDMAMemory& local, uint64_t offset,
 }
 
 absl::Status Transmitter::post(WorkRequest request, Synchronizer* done) {
-  return post_accounted(request, done);
+  return post_accounted(request, done, false, full_queue_);
 }
 
 absl::Status Transmitter::flush(Synchronizer* done) {
-  WorkRequest request;
-  request.opcode = Opcode::kWrite;
-  request.flags = kSignaled;
-  return post_accounted(request, done);
+  WorkRequest request;  // a WRITE of 0 bytes
+  return post_accounted(request, done, true, full_queue_);
 }
 
 absl::Status Transmitter::wait(Synchronizer& done, Deadline deadline) {
@@ -513,8 +550,8 @@ absl::Status Transmitter::wait(Synchronizer& done, Deadline deadline) {
       if (!queue_->has_outstanding() && queue_->status().ok()) static_cast<void>(flush());
     }
     if (done.done()) return true;
-    // Of a failed queue everything outstanding completes with an error. What `done` counts beyond that
-    // is the peer's to notify, and will not come.
+    // Of a failed queue everything outstanding completes with an error. What `done` counts beyond
+    // that is the peer's to notify, and will not come.
     return queue_->failed_.load(std::memory_order_acquire) && queue_->is_drained();
   };
   if (!wait_until(look, deadline)) {

@@ -2,22 +2,22 @@
 //
 //   auto queue = TransmitQueue::create(*domain, {.receive_completions = completions});
 //   ... connect (*queue)->queue_pair() ...
-//   auto transmitter = Transmitter::create(**queue);       // one per thread; threads share the queue
+//   auto transmitter = Transmitter::create(**queue);  // one per thread; threads share the queue
 //   RDMAMemory* unit = circular.allocate();
-//   transmitter->write(*unit, 0, 64, there);               // no signaling, no polling, no bookkeeping
+//   transmitter->write(*unit, 0, 64, there);          // no signaling, no polling, no bookkeeping
 //   transmitter->write(*unit, 0, 64, there, &synchronizer);
 //   transmitter->wait(synchronizer);
 //
 // A TransmitQueue is a queue pair whose send side is accounted for: every operation counts, a
-// completion is asked for once in a quarter of the depth that the queue really has, credits never run
-// out unnoticed, and one update of the flush number frees all buffers that a completion covers. A
-// Transmitter is one thread's place on it. Threads that share a queue never wait for one another to
-// account for operations or to free memory; the proof is in signaling.h and docs/dtutils.md.
+// completion is asked for once in a quarter of the depth that the queue really has, credits never
+// run out unnoticed, and one update of the flush number frees all buffers that a completion covers.
+// A Transmitter is one thread's place on it. Threads that share a queue never wait for one another
+// to account for operations or to free memory; the proof is in signaling.h and docs/dtutils.md.
 //
-// Cost: sizeof(TransmitQueue) and sizeof(Transmitter) are pinned below; a thread's place takes 256 bytes
-// and 32 bytes per signaled operation in flight (16 to begin with). On the fast path a transfer costs
-// one post and no atomic read-modify-write; one in depth/(16 * threads) transfers takes tickets from
-// the shared counter, one in depth/4 is signaled.
+// Cost: sizeof(TransmitQueue) and sizeof(Transmitter) are pinned below; a thread's place takes 256
+// bytes and 32 bytes per signaled operation in flight (16 to begin with). On the fast path a
+// transfer costs one post and no atomic read-modify-write; one in depth/4 (with several threads: in
+// depth/(8 * threads)) takes credits from the shared counter and is signaled.
 #ifndef CARIAMA_DTUTILS_TRANSMITTER_H_
 #define CARIAMA_DTUTILS_TRANSMITTER_H_
 
@@ -40,6 +40,7 @@
 #include "dtutils/memory.h"
 #include "dtutils/queue_pair.h"
 #include "dtutils/signaling.h"
+#include "dtutils/statistics.h"
 #include "dtutils/synchronizer.h"
 #include "dtutils/wait.h"
 
@@ -49,17 +50,18 @@ class Transmitter;
 
 // How a TransmitQueue behaves.
 struct TransmitOptions {
-  // While a thread waits and nothing is outstanding (so that no retransmission can notice a dead peer),
-  // an empty WRITE is sent this often. 0: never.
+  // While a thread waits and nothing is outstanding (so that no retransmission can notice a dead
+  // peer), an empty WRITE is sent this often. 0: never.
   std::chrono::milliseconds probe_interval{100};
 };
 
-// What happened on a queue so far.
+// What happened on a queue so far. Also in the process's statistics (statistics.h), as
+// "transmit_queue.*" of the peer; failures, repairs and waits for a full queue are in the trace.
 struct TransmitStatistics {
   uint64_t operations = 0;   // posted, of any kind, also flushes and probes
   uint64_t bytes = 0;        // in transfers
   uint64_t signaled = 0;     // of the operations
-  uint64_t grants = 0;       // times that tickets were taken from the shared counter
+  uint64_t grants = 0;       // times that credits were taken from the shared counter
   uint64_t full_waits = 0;   // times that a thread found the send queue full
   uint64_t completions = 0;  // polled
   uint64_t failures = 0;     // of the completions
@@ -73,11 +75,12 @@ class CARIAMA_DTUTILS_EXPORT TransmitQueue {
  public:
   // The most Transmitters that one queue can have.
   static constexpr size_t kMaxTransmitters = 64;
-  // The most operations in flight that one queue accounts for, however deep the device's queues are.
+  // The most operations in flight that one queue accounts for, however deep the device's queues
+  // are.
   static constexpr uint32_t kMaxDepth = 1u << 19;
 
-  // Creates the queue pair. `options.send_completions` is ignored: the queue makes its own. The other
-  // fields are as for ProtectionDomain::create_queue_pair, also the errors.
+  // Creates the queue pair. `options.send_completions` is ignored: the queue makes its own. The
+  // other fields are as for ProtectionDomain::create_queue_pair, also the errors.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<TransmitQueue>> create(
       ProtectionDomain& domain, QueuePairOptions options, const TransmitOptions& behaviour = {});
 
@@ -87,12 +90,12 @@ class CARIAMA_DTUTILS_EXPORT TransmitQueue {
   TransmitQueue(const TransmitQueue&) = delete;
   TransmitQueue& operator=(const TransmitQueue&) = delete;
 
-  // For connect(), receives, limits. Posting sends to it directly is allowed if they are unsignaled,
-  // and counted by nobody: leave send_depth room for them, or use Transmitter::post.
+  // For connect(), receives, limits. Posting sends to it directly is allowed if they are
+  // unsignaled, and counted by nobody: leave send_depth room for them, or use Transmitter::post.
   [[nodiscard]] QueuePair& queue_pair() { return *queue_pair_; }
 
-  // Polls completions: frees buffers and slots, counts Synchronizers down. Never blocks; any thread.
-  // Returns how many completions there were. Transmitters call it when they need to.
+  // Polls completions: frees buffers and slots, counts Synchronizers down. Never blocks; any
+  // thread. Returns how many completions there were. Transmitters call it when they need to.
   size_t progress();
 
   // OK, or why the queue pair is in the error state.
@@ -101,10 +104,11 @@ class CARIAMA_DTUTILS_EXPORT TransmitQueue {
   // After a failure: brings the connection back. Both ends must call it. See QueuePair::repair.
   [[nodiscard]] absl::Status repair();
 
-  // Whether an operation is posted whose completion has not been polled. A snapshot.
-  [[nodiscard]] bool has_outstanding() const { return signaling_.retired() < signaling_.posted(); }
+  // Whether a signaled operation is posted whose completion has not been polled. A snapshot. (After
+  // Transmitter::flush: whether any operation is.) Takes a lock.
+  [[nodiscard]] bool has_outstanding() const { return !is_drained(); }
   [[nodiscard]] uint32_t depth() const { return static_cast<uint32_t>(signaling_.depth()); }
-  // Operations between two signaled ones.
+  // Operations of one Transmitter between two signaled ones; fewer when there are several.
   [[nodiscard]] uint32_t interval() const { return static_cast<uint32_t>(signaling_.interval()); }
   [[nodiscard]] TransmitStatistics statistics() const;
 
@@ -113,10 +117,10 @@ class CARIAMA_DTUTILS_EXPORT TransmitQueue {
 
   template <typename T>
   using Atomic = std::atomic<T>;
-  using Signaling = internal::Signaling<Atomic, kMaxTransmitters>;
+  using Signaling = internal::Signaling<Atomic>;
 
-  // A signaled operation under way. Taken by its lane's thread, given back by the thread that polls its
-  // completion.
+  // A signaled operation under way. Taken by its lane's thread, given back by the thread that polls
+  // its completion.
   struct Record {
     std::atomic<bool> busy{false};
     Synchronizer* done = nullptr;
@@ -152,7 +156,8 @@ class CARIAMA_DTUTILS_EXPORT TransmitQueue {
   void return_lane(Lane* lane);
   void complete(const Completion& completion);
   [[nodiscard]] absl::Status note_failure(const Completion& completion);
-  // The id of unsignaled operations: completes only in error. Odd, so that it is no Record's address.
+  // The id of unsignaled operations: completes only in error. Odd, so that it is no Record's
+  // address.
   [[nodiscard]] static constexpr uint64_t unsignaled_id() { return 1; }
 
   std::atomic<bool> failed_{false};
@@ -164,32 +169,35 @@ class CARIAMA_DTUTILS_EXPORT TransmitQueue {
   std::atomic<uint64_t> completed_{0};
   std::atomic<uint64_t> failures_{0};
 
-  mutable std::mutex mutex_;  // set-up and failure only
-  absl::Status failure_;      // the first failure since the last repair
+  mutable std::mutex mutex_;       // set-up and failure only
+  absl::Status failure_;           // the first failure since the last repair
+  bool failure_is_cause_ = false;  // and not one that it caused
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::vector<Lane*> unused_lanes_;
+  CounterSet counters_;  // last: reads the members above
 };
 
-static_assert(sizeof(TransmitQueue) == 960);
+static_assert(sizeof(TransmitQueue) == 448);
 
 // What a transfer does when the send queue is full.
 enum class FullQueue : uint8_t {
   kWait,    // polls until there is room (through the thread's wait hook), or until the queue fails
-  kRefuse,  // returns RESOURCE_EXHAUSTED; nothing was posted
+  kRefuse,  // returns RESOURCE_EXHAUSTED; nothing was posted. A split transfer that has begun waits
 };
 
 // One thread's place on a TransmitQueue, and the automatic form of every operation.
 //
-// Each function posts and returns; OK means posted. `done`, if given, is counted down when the transfer
-// has completed, or failed with the reason; without it a failure shows in status(), in the
-// next operation, and in wait(). Local memory may be used again when memory.is_free(), remote data of a
-// READ be read once `done` says so.
+// Each function posts and returns; OK means posted. `done`, if given, is counted down when the
+// transfer has completed, or failed with the reason; without it a failure shows in status(), in the
+// next operation, and in wait(). Local memory may be used again when memory.is_free(), remote data
+// of a READ be read once `done` says so.
 //
-// A transfer longer than one work request can carry is split exactly; 0 bytes complete like any other.
-// Data of up to limits().max_inline bytes is copied at once.
+// A transfer longer than one work request can carry is split exactly; 0 bytes complete like any
+// other. Data of up to limits().max_inline bytes is copied at once: its buffer stays free.
 //
-// Errors: INVALID_ARGUMENT (the range leaves the local memory or the locator; a SEND too long for one
-// message), RESOURCE_EXHAUSTED (kRefuse), UNAVAILABLE (the queue has failed: says why; repair() it).
+// Errors: INVALID_ARGUMENT (the range leaves the local memory or the locator; a SEND too long for
+// one message), RESOURCE_EXHAUSTED (kRefuse), UNAVAILABLE (the queue has failed: says why; repair()
+// it).
 //
 // Thread-compatible: one thread at a time. Movable. The queue must outlive it.
 class CARIAMA_DTUTILS_EXPORT Transmitter {
@@ -221,8 +229,8 @@ class CARIAMA_DTUTILS_EXPORT Transmitter {
     return transfer(Opcode::kRead, local, offset, bytes, remote, done);
   }
 
-  // WRITE with immediate: the target gets a completion with `immediate` after the data is in place. Of
-  // a split transfer only the last part carries it.
+  // WRITE with immediate: the target gets a completion with `immediate` after the data is in place.
+  // Of a split transfer only the last part carries it.
   [[nodiscard]] absl::Status write_immediate(RDMAMemory& local, uint64_t offset, uint64_t bytes,
                                              const RemoteMemoryLocator& remote, uint32_t immediate,
                                              Synchronizer* done = nullptr);
@@ -234,18 +242,20 @@ class CARIAMA_DTUTILS_EXPORT Transmitter {
   [[nodiscard]] absl::Status send(RDMAMemory& local, uint64_t offset, uint64_t bytes,
                                   Synchronizer* done = nullptr);
 
-  // Adds to the 8-byte word at the start of `remote`; the old value comes to local[offset, offset + 8).
+  // Adds to the 8-byte word at the start of `remote`; the old value comes to local[offset, offset +
+  // 8).
   [[nodiscard]] absl::Status fetch_add(RDMAMemory& local, uint64_t offset,
                                        const RemoteMemoryLocator& remote, uint64_t addend,
                                        Synchronizer* done = nullptr);
 
-  // Sets the word to `desired` if it is `expected`; the old value comes to local[offset, offset + 8).
+  // Sets the word to `desired` if it is `expected`; the old value comes to local[offset, offset +
+  // 8).
   [[nodiscard]] absl::Status compare_swap(RDMAMemory& local, uint64_t offset,
                                           const RemoteMemoryLocator& remote, uint64_t expected,
                                           uint64_t desired, Synchronizer* done = nullptr);
 
-  // Gathers the pieces into one WRITE to `remote`, or scatters a READ from it over them. Any number of
-  // pieces, any size: split over work requests where the device wants it.
+  // Gathers the pieces into one WRITE to `remote`, or scatters a READ from it over them. Any number
+  // of pieces, any size: split over work requests where the device wants it.
   [[nodiscard]] absl::Status write_pieces(std::span<const Piece> pieces,
                                           const RemoteMemoryLocator& remote,
                                           Synchronizer* done = nullptr);
@@ -253,21 +263,23 @@ class CARIAMA_DTUTILS_EXPORT Transmitter {
                                          const RemoteMemoryLocator& remote,
                                          Synchronizer* done = nullptr);
 
-  // Any work request, posted as it is (its id and kSignaled are set here) and accounted for. Buffers
-  // are the caller's to keep until `done`.
+  // Any work request, posted as it is (its id and kSignaled are set here) and accounted for.
+  // Buffers are the caller's to keep until `done`.
   [[nodiscard]] absl::Status post(WorkRequest request, Synchronizer* done = nullptr);
 
   // Posts an empty WRITE whose completion covers all that this queue pair has posted before: frees
-  // buffers although no later transfer comes. `done` then means "everything until here has completed".
+  // buffers although no later transfer comes. `done` then means "everything until here has
+  // completed".
   [[nodiscard]] absl::Status flush(Synchronizer* done = nullptr);
 
-  // Polls until `done` has no operation left, and returns its status; DEADLINE_EXCEEDED if the deadline
-  // comes first. Probes the peer when nothing is outstanding, so that it also ends, with UNAVAILABLE,
-  // if `done` depends on a peer that has died.
+  // Polls until `done` has no operation left, and returns its status; DEADLINE_EXCEEDED if the
+  // deadline comes first. Probes the peer when nothing is outstanding, so that it also ends, with
+  // UNAVAILABLE, if `done` depends on a peer that has died.
   [[nodiscard]] absl::Status wait(Synchronizer& done, Deadline deadline = kForever);
 
-  // The next free unit of a circular allocator: asks it, polls, flushes if nothing else would free a
-  // unit, and waits. Errors: those of the queue; DEADLINE_EXCEEDED (all units are in use elsewhere).
+  // The next free unit of a circular allocator: asks it, polls, flushes if nothing else would free
+  // a unit, and waits. Errors: those of the queue; DEADLINE_EXCEEDED (all units are in use
+  // elsewhere).
   template <typename Allocator>
   [[nodiscard]] absl::StatusOr<RDMAMemory*> acquire(Allocator& allocator,
                                                     Deadline deadline = kForever) {
@@ -297,31 +309,45 @@ class CARIAMA_DTUTILS_EXPORT Transmitter {
                                       uint64_t bytes, const RemoteMemoryLocator& remote,
                                       Synchronizer* done) {
     TransmitQueue::Lane& lane = *lane_;
-    // The fast path: nothing to signal, a ticket at hand, one work request, one queue pair using the
-    // memory. The first post of a grant looks at the shared state and so is never fast.
-    if (done == nullptr && lane.next != lane.allowed && !lane.fresh && bytes <= fast_bytes_ &&
-        offset <= local.size() && bytes <= local.size() - offset && bytes <= remote.length &&
-        local.range() == key_range_ && local.simple_use(cell_) &&
-        !queue_->failed_.load(std::memory_order_relaxed)) [[likely]] {
-      const Segment segment{local.get_buffer() + offset, static_cast<uint32_t>(bytes), key_};
-      WorkRequest request;
-      request.id = TransmitQueue::unsignaled_id();
-      request.opcode = opcode;
-      request.flags = opcode == Opcode::kWrite && bytes <= inline_bytes_ ? kInline : 0;
-      request.segment_count = 1;
-      request.segments = &segment;
-      request.remote_address = remote.address;
-      request.remote_key = remote.key;
-      if (queue_pair_->post_send(std::span<const WorkRequest>(&request, 1)).ok()) [[likely]] {
-        queue_->signaling_.after_post(lane);
-        local.set_last_use(cell_, queue_->signaling_.tag());
-        lane.bytes.store(lane.bytes.load(std::memory_order_relaxed) + bytes,
-                         std::memory_order_relaxed);
-        return absl::OkStatus();
+    // The fast path: nothing to signal, a credit at hand that is not the last one, one work
+    // request.
+    if (done == nullptr && lane.credits > 1 && bytes <= fast_bytes_ && offset <= local.size() &&
+        bytes <= local.size() - offset && bytes <= remote.length && local.range() == key_range_)
+        [[likely]] {
+      std::byte* const from = local.get_buffer() + offset;
+      // A failed queue pair refuses it. What it has copied is in use by nobody: no tag.
+      if (opcode == Opcode::kWrite && queue_pair_->write_now(from, static_cast<uint32_t>(bytes),
+                                                             key_, remote.address, remote.key)) {
+        return count_post(lane, bytes);
+      }
+      // One queue pair is using the memory: the tag will find its place.
+      if (local.simple_use(cell_) && !queue_->failed_.load(std::memory_order_relaxed)) [[likely]] {
+        const Segment segment{from, static_cast<uint32_t>(bytes), key_};
+        WorkRequest request;
+        request.id = TransmitQueue::unsignaled_id();
+        request.opcode = opcode;
+        const bool inlined = opcode == Opcode::kWrite && bytes <= inline_bytes_;
+        request.flags = inlined ? kInline : 0;
+        request.segment_count = 1;
+        request.segments = &segment;
+        request.remote_address = remote.address;
+        request.remote_key = remote.key;
+        if (queue_pair_->post_send(std::span<const WorkRequest>(&request, 1)).ok()) [[likely]] {
+          // Read after posting: signaling.h (1).
+          if (!inlined) local.set_last_use(cell_, queue_->signaling_.tag());
+          return count_post(lane, bytes);
+        }
       }
     }
     const Piece piece{&local, offset, bytes};
     return transfer_pieces(opcode, std::span(&piece, 1), remote, 0, done);
+  }
+
+  // Of an unsignaled operation.
+  static absl::Status count_post(TransmitQueue::Lane& lane, uint64_t bytes) {
+    TransmitQueue::Signaling::after_post(lane, false);
+    lane.bytes.store(lane.bytes.load(std::memory_order_relaxed) + bytes, std::memory_order_relaxed);
+    return absl::OkStatus();
   }
 
   [[nodiscard]] absl::Status transfer_pieces(Opcode opcode, std::span<const Piece> pieces,
@@ -330,8 +356,9 @@ class CARIAMA_DTUTILS_EXPORT Transmitter {
   [[nodiscard]] absl::Status atomic(Opcode opcode, RDMAMemory& local, uint64_t offset,
                                     const RemoteMemoryLocator& remote, uint64_t operand,
                                     uint64_t swap, Synchronizer* done);
-  [[nodiscard]] absl::Status take_ticket();
-  [[nodiscard]] absl::Status post_accounted(WorkRequest& request, Synchronizer* done);
+  [[nodiscard]] absl::Status take_credit(FullQueue full_queue);
+  [[nodiscard]] absl::Status post_accounted(WorkRequest& request, Synchronizer* done, bool signaled,
+                                            FullQueue full_queue);
   [[nodiscard]] absl::Status note_use(const Piece& piece, bool written_through);
   [[nodiscard]] LocalKey key_of(const RDMAMemory& memory);
   [[nodiscard]] absl::Status no_memory() const;

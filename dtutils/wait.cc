@@ -7,9 +7,9 @@
 namespace cariama {
 namespace {
 
-// Spinning covers what the other core answers within a cache-line round trip (about 0.1 µs) or a few;
-// yielding lets the process that we wait for run when there are more of them than cores; after that
-// the wait is long, and sleeping costs less than it disturbs.
+// Spinning covers what the other core answers within a cache-line round trip (about 0.1 µs) or a
+// few; yielding lets the process that we wait for run when there are more of them than cores; after
+// that the wait is long, and sleeping costs less than it disturbs.
 constexpr uint64_t kSpinRounds = 256;
 constexpr uint64_t kYieldRounds = 512;
 

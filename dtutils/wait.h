@@ -2,14 +2,15 @@
 //
 //   wait_until([&] { return flag.load(std::memory_order_acquire); }, deadline);
 //
-// The default hook spins, then yields, then sleeps if there is something to sleep on. A runtime that
-// has other work for a waiting thread (the task layer) installs its own hook.
+// The default hook spins, then yields, then sleeps if there is something to sleep on. A runtime
+// that has other work for a waiting thread (the task layer) installs its own hook.
 //
-// A WakeWord is what threads sleep on, of one process or of several that share the memory it lies in.
-// The sleeper announces itself, looks again, and only then sleeps; the waker makes a system call only
-// when somebody announced itself. No wake-up is lost: announce() and the look in wake() are atomic
-// read-modify-writes of one word, so one of the two comes first. If the sleeper's does, the waker sees
-// it and wakes; if the waker's does, its condition happens-before the sleeper's second look.
+// A WakeWord is what threads sleep on, of one process or of several that share the memory it lies
+// in. The sleeper announces itself, looks again, and only then sleeps; the waker makes a system
+// call only when somebody announced itself. No wake-up is lost: announce() and the look in wake()
+// are atomic read-modify-writes of one word, so one of the two comes first. If the sleeper's does,
+// the waker sees it and wakes; if the waker's does, its condition happens-before the sleeper's
+// second look.
 //
 // Waking a process that sleeps on another host needs a message; see sleep_protocol.h.
 #ifndef CARIAMA_DTUTILS_WAIT_H_
@@ -35,8 +36,8 @@ inline constexpr Deadline kForever = Deadline::max();
 class CARIAMA_DTUTILS_EXPORT Parking {
  public:
   virtual ~Parking() = default;
-  // Announces the sleeper. The caller looks at its condition again afterwards, then calls sleep() or
-  // retract().
+  // Announces the sleeper. The caller looks at its condition again afterwards, then calls sleep()
+  // or retract().
   virtual void announce() = 0;
   // Sleeps until woken or until `deadline`; wakes at once for a wake() since announce(). Ends the
   // announcement. May return early for no reason.
@@ -44,8 +45,8 @@ class CARIAMA_DTUTILS_EXPORT Parking {
   virtual void retract() = 0;
 };
 
-// 8 bytes to sleep on; may lie in memory shared between processes. Zero-initialised memory is valid.
-// Thread-safe.
+// 8 bytes to sleep on; may lie in memory shared between processes. Zero-initialised memory is
+// valid. Thread-safe.
 class CARIAMA_DTUTILS_EXPORT WakeWord {
  public:
   // For the sleeper: announces, and returns the ticket for sleep(). Sequence before a second look.
@@ -90,8 +91,8 @@ class CARIAMA_DTUTILS_EXPORT WakeWordParking final : public Parking {
 class CARIAMA_DTUTILS_EXPORT WaitHook {
  public:
   virtual ~WaitHook() = default;
-  // Called between two looks at the condition; `round` counts from 0 in each wait. Returns true when
-  // the thread has waited long enough to sleep instead, if there is a Parking.
+  // Called between two looks at the condition; `round` counts from 0 in each wait. Returns true
+  // when the thread has waited long enough to sleep instead, if there is a Parking.
   [[nodiscard]] virtual bool pause(uint64_t round) = 0;
 };
 
@@ -111,8 +112,8 @@ class CARIAMA_DTUTILS_EXPORT ScopedWaitHook {
 };
 
 // Waits until `condition()` is true, or until the deadline; returns what it was last. The condition
-// may do work (poll a completion queue). With a Parking the thread sleeps once the hook says so, and
-// looks at the condition after each wake-up; without one it goes on yielding.
+// may do work (poll a completion queue). With a Parking the thread sleeps once the hook says so,
+// and looks at the condition after each wake-up; without one it goes on yielding.
 template <typename Condition>
 [[nodiscard]] bool wait_until(Condition&& condition, Deadline deadline = kForever,
                               Parking* parking = nullptr) {

@@ -29,6 +29,8 @@ endfunction()
 cariama_check(format 120 1 "${checks}/format")
 cariama_check(house 120 1 "${checks}/house")
 cariama_check(guides 60 1 "${checks}/guides")
+cariama_check(models 600 1
+  "${CMAKE_CURRENT_SOURCE_DIR}/dtutils/models/check" "${CMAKE_CURRENT_BINARY_DIR}/models")
 cariama_check(headers 600 2
   "${CMAKE_COMMAND}" --build "${PROJECT_BINARY_DIR}" --target cariama_headers)
 cariama_check(package 300 2 "${checks}/package" "${PROJECT_BINARY_DIR}" "${PROJECT_BINARY_DIR}/package")

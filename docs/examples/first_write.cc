@@ -1,5 +1,5 @@
-// dtutils alone, from device to first write. Two processes of this host: rank 0 writes, rank 1 reads what
-// arrived. With an RDMA card it goes over the card, else over shared memory.
+// dtutils alone, from device to first write. Two processes of this host: rank 0 writes, rank 1
+// reads what arrived. With an RDMA card it goes over the card, else over shared memory.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -25,6 +25,8 @@ T check(absl::StatusOr<T> value) {
   return *std::move(value);
 }
 
+constexpr char kHello[] = "hello from rank 0";
+
 // [first_write]
 int transfer(Exchange& exchange) {
   const Deadline deadline = deadline_after(std::chrono::seconds(30));
@@ -45,7 +47,7 @@ int transfer(Exchange& exchange) {
   auto there = check(get_value<RemoteMemoryLocator>(exchange, other, "memory", deadline));
 
   if (exchange.rank() == 0) {
-    std::strcpy(reinterpret_cast<char*>(memory.get_buffer()), "hello from rank 0");
+    std::memcpy(memory.get_buffer(), kHello, sizeof kHello);
     auto transmitter = check(Transmitter::create(*queue));
     Synchronizer done;
     check(transmitter.write(memory, 0, 64, there, &done));  // the write
@@ -55,7 +57,7 @@ int transfer(Exchange& exchange) {
   const char* text = reinterpret_cast<const char*>(memory.get_buffer());
   std::printf("rank %d has: %s\n", exchange.rank(), text);
   check(exchange.fence(deadline));  // nobody leaves before the other has looked
-  return std::strcmp(text, "hello from rank 0");
+  return std::strcmp(text, kHello);
 }
 // [first_write]
 

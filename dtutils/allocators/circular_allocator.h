@@ -4,18 +4,19 @@
 //   RDMAMemory* unit = (*ring)->allocate();     // nullptr: everything is in flight, poll and retry
 //   ... fill unit->get_buffer(), transfer it with a Transmitter ...
 //
-// There is no free(): the transfer tags the unit with its queue pair's flush number, and the ring hands
-// it out again, in its turn, once the device is done with it. When the unit whose turn it is is still
-// in flight, the ring grows in front of it, up to a limit.
+// There is no free(): the transfer tags the unit with its queue pair's flush number, and the ring
+// hands it out again, in its turn, once the device is done with it. When the unit whose turn it is
+// is still in flight, the ring grows in front of it, up to a limit.
 //
 // Turn means: one unit in flight on a slow queue pair holds up the whole ring once the limit is
-// reached, also for transfers on other queue pairs. Where that latency matters, give each Transmitter
-// a ring of its own: then a slow queue pair delays its own traffic only (the paper's tradeoff between
-// latency and memory).
+// reached, also for transfers on other queue pairs. Where that latency matters, give each
+// Transmitter a ring of its own: then a slow queue pair delays its own traffic only (the paper's
+// tradeoff between latency and memory).
 //
-// Cost: allocate() loads one cache line of the next unit and its queue pair's flush number, and stores
-// two words; no lock, no malloc. 128 bytes of bookkeeping per unit. Memory: units of `unit_bytes`
-// rounded up to 64, in chunks of the RDMAAllocator, which are taken one by one as the ring grows.
+// Cost: allocate() loads one cache line of the next unit and its queue pair's flush number, and
+// stores two words; no lock, no malloc. 128 bytes of bookkeeping per unit. Memory: units of
+// `unit_bytes` rounded up to 64, in chunks of the RDMAAllocator, which are taken one by one as the
+// ring grows.
 #ifndef CARIAMA_DTUTILS_ALLOCATORS_CIRCULAR_ALLOCATOR_H_
 #define CARIAMA_DTUTILS_ALLOCATORS_CIRCULAR_ALLOCATOR_H_
 
@@ -34,14 +35,15 @@ namespace cariama {
 
 struct CircularAllocatorOptions {
   size_t unit_bytes = 4096;
-  // The ring starts small although a chunk holds more units: what circulates should stay in the cache.
+  // The ring starts small although a chunk holds more units: what circulates should stay in the
+  // cache.
   size_t initial_units = 64;
   size_t max_units = 8192;  // 32 MiB of 4 KiB units
   Growth growth = Growth::kExponential;
 };
 
-// One thread at a time: make one per thread. Thread-safety of the memory's allocator is used only in
-// growth.
+// One thread at a time: make one per thread. Thread-safety of the memory's allocator is used only
+// in growth.
 class CARIAMA_DTUTILS_EXPORT CircularAllocator {
  public:
   // Makes the ring with its initial units. `allocator` is kept alive.
@@ -55,13 +57,15 @@ class CARIAMA_DTUTILS_EXPORT CircularAllocator {
   CircularAllocator(const CircularAllocator&) = delete;
   CircularAllocator& operator=(const CircularAllocator&) = delete;
 
-  // The next unit, at least 64-byte aligned, or nullptr: the ring is at its limit (or cannot grow, see
-  // growth_status()) and the unit whose turn it is is not free. Then poll completions and call again;
-  // nothing here polls. Never waits; growing takes a chunk now and then, which may map memory.
+  // The next unit, at least 64-byte aligned, or nullptr: the ring is at its limit (or cannot grow,
+  // see growth_status()) and the unit whose turn it is is not free. Then poll completions and call
+  // again; nothing here polls. Never waits; growing takes a chunk now and then, which may map
+  // memory.
   //
-  // Only transfers keep a unit: one that no transfer has used by the time its turn comes again counts as
-  // abandoned, and is handed out again. So do not hold as many units as the ring has (units(), at least
-  // initial_units) before transferring them; what is to be held for long comes from GeneralAllocator.
+  // Only transfers keep a unit: one that no transfer has used by the time its turn comes again
+  // counts as abandoned, and is handed out again. So do not hold as many units as the ring has
+  // (units(), at least initial_units) before transferring them; what is to be held for long comes
+  // from GeneralAllocator.
   [[nodiscard]] RDMAMemory* allocate() {
     Unit* next = last_->next;
     if (!next->memory.is_free()) [[unlikely]] {

@@ -9,9 +9,9 @@
 // memory that a device still uses is set aside until the flush number says that it is done, so that
 // "send and forget" is safe.
 //
-// Cost: a mutex and O(log n) in the number of free pieces (for alignments up to 64); about 100 bytes
-// of bookkeeping per allocation and per free piece. For the path of every message there are the
-// circular allocators.
+// Cost: a mutex and O(log n) in the number of free pieces (for alignments up to 64); about 100
+// bytes of bookkeeping per allocation and per free piece. For the path of every message there are
+// the circular allocators.
 #ifndef CARIAMA_DTUTILS_ALLOCATORS_GENERAL_ALLOCATOR_H_
 #define CARIAMA_DTUTILS_ALLOCATORS_GENERAL_ALLOCATOR_H_
 
@@ -76,15 +76,16 @@ class CARIAMA_DTUTILS_EXPORT GeneralAllocator {
   GeneralAllocator(const GeneralAllocator&) = delete;
   GeneralAllocator& operator=(const GeneralAllocator&) = delete;
 
-  // `bytes` (0 is a piece as well) at a multiple of `alignment`. The contents are whatever was there.
-  // Takes a chunk, which may map memory, when no free piece holds it. Never waits for transfers.
-  // Errors: INVALID_ARGUMENT (alignment no power of two, or above 1 GiB), RESOURCE_EXHAUSTED (max_bytes;
-  // otherwise as RDMAAllocator::allocate_chunk).
+  // `bytes` (0 is a piece as well) at a multiple of `alignment`. The contents are whatever was
+  // there. Takes a chunk, which may map memory, when no free piece holds it. Never waits for
+  // transfers. Errors: INVALID_ARGUMENT (alignment no power of two, or above 1 GiB),
+  // RESOURCE_EXHAUSTED (max_bytes; otherwise as RDMAAllocator::allocate_chunk).
   [[nodiscard]] absl::StatusOr<RDMAMemory> allocate(size_t bytes, size_t alignment = kGranule);
 
-  // Gives back what allocate() returned. If `memory`, with the tags of its uses, is still in flight, it
-  // is set aside and reused later. Transfers posted with other copies of the handle must be over.
-  // Error: INVALID_ARGUMENT (freed already, or never allocated here): nothing changes then.
+  // Gives back what allocate() returned. If `memory`, with the tags of its uses, is still in
+  // flight, it is set aside and reused later. Transfers posted with other copies of the handle must
+  // be over. Error: INVALID_ARGUMENT (freed already, or never allocated here): nothing changes
+  // then.
   [[nodiscard]] absl::Status free(const RDMAMemory& memory);
 
   [[nodiscard]] GeneralAllocatorStatistics statistics() const;

@@ -74,8 +74,9 @@ bool LinearCircularAllocator::open_next_unit() {
 }
 
 void LinearCircularAllocator::recycle() {
-  // Units are opened in the order of the ring, so its next one, if it is open at all, is the oldest.
-  // Others are not looked at before their turn: a segment that is not transferred yet may still be.
+  // Units are opened in the order of the ring, so its next one, if it is open at all, is the
+  // oldest. Others are not looked at before their turn: a segment that is not transferred yet may
+  // still be.
   OpenUnit* const open = oldest_;
   if (open == nullptr || open->unit != &ring_->last_->next->memory || !is_flushed(*open)) return;
   oldest_ = open->next;

@@ -2,17 +2,19 @@
 // numbers (Seriema §4.2): a circular allocator without its internal fragmentation.
 //
 //   auto ring = LinearCircularAllocator::create(allocator, {.unit_bytes = 65536});
-//   RDMAMemory* segment = (*ring)->allocate(300);   // nullptr: everything is in flight, poll and retry
+//   RDMAMemory* segment = (*ring)->allocate(300);   // nullptr: everything is in flight, poll and
+//   retry
 //   ... fill segment->get_buffer(), transfer it with a Transmitter ...
 //
-// Segments follow one another in a unit until it is full. A unit comes back into circulation, whole,
-// when the transfers of all its segments are flushed; each segment has a handle of its own, so they may
-// go out on different queue pairs. Units circulate, and the ring grows, as in CircularAllocator; what
-// is said there on slow queue pairs holds here too.
+// Segments follow one another in a unit until it is full. A unit comes back into circulation,
+// whole, when the transfers of all its segments are flushed; each segment has a handle of its own,
+// so they may go out on different queue pairs. Units circulate, and the ring grows, as in
+// CircularAllocator; what is said there on slow queue pairs holds here too.
 //
-// Cost: allocate() is an addition and a handle; when a unit is full, a look at each handle of the oldest
-// one, which is one look per segment over all. No lock, no malloc once the ring has its size. 104 bytes
-// of bookkeeping per segment that is handed out, in blocks of 16 that circulate as well.
+// Cost: allocate() is an addition and a handle; when a unit is full, a look at each handle of the
+// oldest one, which is one look per segment over all. No lock, no malloc once the ring has its
+// size. 104 bytes of bookkeeping per segment that is handed out, in blocks of 16 that circulate as
+// well.
 #ifndef CARIAMA_DTUTILS_ALLOCATORS_LINEAR_CIRCULAR_ALLOCATOR_H_
 #define CARIAMA_DTUTILS_ALLOCATORS_LINEAR_CIRCULAR_ALLOCATOR_H_
 
@@ -43,12 +45,12 @@ class CARIAMA_DTUTILS_EXPORT LinearCircularAllocator {
   LinearCircularAllocator(const LinearCircularAllocator&) = delete;
   LinearCircularAllocator& operator=(const LinearCircularAllocator&) = delete;
 
-  // `bytes` at a multiple of `alignment` (a power of two up to 64), or nullptr: no unit is free and the
-  // ring cannot grow (see growth_status()). Then poll completions and call again; nothing here polls.
-  // Precondition: bytes <= max_segment(); more never fits, and gives nullptr for ever.
+  // `bytes` at a multiple of `alignment` (a power of two up to 64), or nullptr: no unit is free and
+  // the ring cannot grow (see growth_status()). Then poll completions and call again; nothing here
+  // polls. Precondition: bytes <= max_segment(); more never fits, and gives nullptr for ever.
   //
-  // The handle's address is stable until the unit is recycled. As in CircularAllocator, only transfers
-  // keep memory: do not hold as many segments as fill the ring before transferring them.
+  // The handle's address is stable until the unit is recycled. As in CircularAllocator, only
+  // transfers keep memory: do not hold as many segments as fill the ring before transferring them.
   [[nodiscard]] RDMAMemory* allocate(size_t bytes, size_t alignment = 8) {
     if (current_ != nullptr) [[likely]] {
       const size_t start = (used_ + alignment - 1) & ~(alignment - 1);

@@ -170,8 +170,8 @@ absl::StatusOr<Chunk> RDMAAllocator::allocate_chunk(size_t bytes) {
   if (Chunk chunk = take(size); !chunk.empty()) return chunk;
 
   const std::lock_guard lock(state_->growing);
-  // Ends: each turn adds a superpage that holds the chunk, or fails. More than one turn is needed only
-  // when other threads took what this one had added.
+  // Ends: each turn adds a superpage that holds the chunk, or fails. More than one turn is needed
+  // only when other threads took what this one had added.
   while (true) {
     if (Chunk chunk = take(size); !chunk.empty()) return chunk;
     if (absl::Status status = grow(size); !status.ok()) return status;
@@ -223,7 +223,6 @@ absl::Status RDMAAllocator::grow(size_t bytes) {
     absl::StatusOr<std::shared_ptr<MemoryRegion>> region =
         domain->register_memory(memory->source(), options_.access);
     if (!region.ok()) {
-      registrations.clear();
       budget_.release(size);
       return region.status();
     }

@@ -45,8 +45,9 @@ struct RDMAAllocatorOptions {
   // Chunks are multiples of this; so are superpages. A multiple of the base page. The paper's 2 MiB
   // is one huge page; smaller ones suit many small processes.
   size_t chunk_bytes = size_t{2} << 20;
-  // The first superpage, and the largest: growth stops doubling there. Small at first, so that an idle
-  // process pins little; up to the largest huge page, since beyond it a registration gains nothing.
+  // The first superpage, and the largest: growth stops doubling there. Small at first, so that an
+  // idle process pins little; up to the largest huge page, since beyond it a registration gains
+  // nothing.
   size_t first_superpage_bytes = size_t{2} << 20;
   size_t max_superpage_bytes = size_t{1} << 30;
   Growth growth = Growth::kExponential;  // of the superpages
@@ -129,25 +130,24 @@ class CARIAMA_DTUTILS_EXPORT Chunk {
 // deregistered first and unmapped after, so end all transfers before.
 class CARIAMA_DTUTILS_EXPORT RDMAAllocator : public std::enable_shared_from_this<RDMAAllocator> {
  public:
-  // For memory of `numa_node` (kAnyNode: anywhere) that works with the queue pairs of `domains`, which
-  // it keeps alive. Maps nothing yet.
-  // Errors: INVALID_ARGUMENT (no domain, no such node, sizes that are no multiples of the base page or
-  // of each other).
+  // For memory of `numa_node` (kAnyNode: anywhere) that works with the queue pairs of `domains`,
+  // which it keeps alive. Maps nothing yet. Errors: INVALID_ARGUMENT (no domain, no such node,
+  // sizes that are no multiples of the base page or of each other).
   [[nodiscard]] static absl::StatusOr<std::shared_ptr<RDMAAllocator>> create(
       std::vector<std::shared_ptr<ProtectionDomain>> domains, int numa_node,
       const RDMAAllocatorOptions& options);
   ~RDMAAllocator();
 
-  // A chunk of at least `bytes` (0: options.chunk_bytes), rounded up to a multiple of chunk_bytes, and
-  // aligned to it when it is a power of two up to 2 MiB. The contents are whatever was there.
+  // A chunk of at least `bytes` (0: options.chunk_bytes), rounded up to a multiple of chunk_bytes,
+  // and aligned to it when it is a power of two up to 2 MiB. The contents are whatever was there.
   // One that is larger than max_superpage_bytes gets a mapping of its own, without promise of
   // superpages; when it is returned, it serves as any other memory.
-  // Errors: RESOURCE_EXHAUSTED (the budget, max_bytes, the machine, or memlock: the text says which);
-  // those of register_memory. Nothing is lost then, and a smaller request may succeed.
+  // Errors: RESOURCE_EXHAUSTED (the budget, max_bytes, the machine, or memlock: the text says
+  // which); those of register_memory. Nothing is lost then, and a smaller request may succeed.
   [[nodiscard]] absl::StatusOr<Chunk> allocate_chunk(size_t bytes = 0);
 
-  // Deregisters and unmaps superpages of which nothing is in use. Returns their bytes. Peers that know
-  // the keys of this memory must be quiesced (see MemoryRegion).
+  // Deregisters and unmaps superpages of which nothing is in use. Returns their bytes. Peers that
+  // know the keys of this memory must be quiesced (see MemoryRegion).
   size_t trim();
 
   [[nodiscard]] RDMAAllocatorStatistics statistics() const;

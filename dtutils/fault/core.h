@@ -1,5 +1,5 @@
-// What all objects of one faulty device share: the mutex, the tick counter, the list of what has to be
-// moved on at a tick, and the thread that ticks when nobody polls.
+// What all objects of one faulty device share: the mutex, the tick counter, the list of what has to
+// be moved on at a tick, and the thread that ticks when nobody polls.
 //
 // One mutex guards everything of a device. Virtual functions of the contract take it; all others in
 // this folder expect it held, unless they say otherwise. The inner device is called with it held,

@@ -1,4 +1,5 @@
-// A device that makes the faults of real fabrics happen on demand: a decorator over any other device.
+// A device that makes the faults of real fabrics happen on demand: a decorator over any other
+// device.
 //
 //   auto control = std::make_shared<FaultControl>();
 //   auto device = make_fault_device(*open_device({}), FaultOptions::benign(seed), control);
@@ -6,17 +7,17 @@
 //   control->injected(Fault::kTornWrite);   // it really happened
 //
 // The faults of benign() are allowed by the contract at any time: completions that come late,
-// operations that start late, WRITEs whose bytes land in several steps, receivers that are not ready
-// for a while, queues that are short. Every correct program works under them with every seed. The
-// others break things in the ways that the contract provides for: operations that fail, and peers
-// that fall silent.
+// operations that start late, WRITEs whose bytes land in several steps, receivers that are not
+// ready for a while, queues that are short. Every correct program works under them with every seed.
+// The others break things in the ways that the contract provides for: operations that fail, and
+// peers that fall silent.
 //
 // What is decided for an operation (whether it is late, torn, fails) follows from the seed and the
-// order of posting to its queue pair alone, so that a failure is met again with the same seed. When it
-// happens is counted in ticks: each poll() of a completion queue of the device is one, and while work
-// is held back a thread of the device adds one every 50 us, so that it also moves on when the program
-// does not poll. Over a simulated fabric there is no thread: give all devices of the fabric one
-// FaultControl, and a poll on any of them is a tick for all. Then runs replay.
+// order of posting to its queue pair alone, so that a failure is met again with the same seed. When
+// it happens is counted in ticks: each poll() of a completion queue of the device is one, and while
+// work is held back a thread of the device adds one every 50 us, so that it also moves on when the
+// program does not poll. Over a simulated fabric there is no thread: give all devices of the fabric
+// one FaultControl, and a poll on any of them is a tick for all. Then runs replay.
 //
 // A faulty device connects to plain ones of the same transport as well: faults at one end only.
 #ifndef CARIAMA_DTUTILS_FAULT_FAULT_DEVICE_H_
@@ -49,8 +50,8 @@ enum class Fault : uint8_t {
   kLateOperation,     // an operation is held back before it starts, and those behind it
   kTornWrite,         // a WRITE becomes several smaller ones, in any order, at different times
   kReceiverNotReady,  // posted receives are held back: senders find none
-  kFailedOperation,  // an operation is not executed and reports an error; both ends' queue pairs fail
-  kLostPeer,         // nothing completes any more until kRetryExceeded
+  kFailedOperation,   // an operation is not executed but fails, and both queue pairs with it
+  kLostPeer,          // nothing completes any more until kRetryExceeded
 };
 inline constexpr size_t kFaultKinds = 6;
 
@@ -65,8 +66,8 @@ struct FaultOptions {
   double late_completion = 0;
   double late_operation = 0;
   double torn_write = 0;
-  // Only while all queue pairs of the device retry without end (receiver_retry_count 7, the default;
-  // both ends usually have the same): a sender that gives up would be right to.
+  // Only while all queue pairs of the device retry without end (receiver_retry_count 7, the
+  // default; both ends usually have the same): a sender that gives up would be right to.
   double receiver_not_ready = 0;
   uint32_t longest_hold = 64;  // ticks; each is held for 1 to so many
 
@@ -90,8 +91,8 @@ struct FaultOptions {
 // Switches and counters of one or more faulty devices. Thread-safe.
 class CARIAMA_DTUTILS_EXPORT FaultControl {
  public:
-  // All are on at first; the options say how often they happen. Work that is held back when its fault
-  // is switched off is still released in its time.
+  // All are on at first; the options say how often they happen. Work that is held back when its
+  // fault is switched off is still released in its time.
   void enable(Fault fault, bool on) {
     enabled_[static_cast<size_t>(fault)].store(on, std::memory_order_relaxed);
   }
@@ -113,9 +114,10 @@ class CARIAMA_DTUTILS_EXPORT FaultControl {
   }
 
   // From now on, nothing completes on the queue pairs that were connected with this label
-  // (ConnectOptions::peer), and what the peer sends is not reported; lost_peer_ticks after the first
-  // pending operation they fail with kRetryExceeded, and repair() gives UNAVAILABLE until restored.
-  // The peer's one-sided operations on our memory are not stopped: lose us at its end, too.
+  // (ConnectOptions::peer), and what the peer sends is not reported; lost_peer_ticks after the
+  // first pending operation they fail with kRetryExceeded, and repair() gives UNAVAILABLE until
+  // restored. The peer's one-sided operations on our memory are not stopped: lose us at its end,
+  // too.
   void lose_peer(std::string_view label);
   void restore_peer(std::string_view label);
 

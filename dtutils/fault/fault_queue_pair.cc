@@ -42,7 +42,7 @@ FaultQueuePair::FaultQueuePair(std::shared_ptr<Core> core, std::shared_ptr<Prote
       inner_(std::move(inner)),
       dice_(core_->make_dice()),
       receives_(*core_) {
-  limits_ = inner_->limits();
+  take_limits();
   domain_ = domain_owner_.get();
   number_ = inner_->number();
   core_->add(this);
@@ -54,6 +54,17 @@ FaultQueuePair::~FaultQueuePair() {
   core_->remove(this);
 }
 
+// Those of the inner queue pair, which may have got more than it was asked to have.
+void FaultQueuePair::take_limits() {
+  const DeviceLimits& device = core_->limits();
+  limits_ = inner_->limits();
+  limits_.send_depth = std::min(limits_.send_depth, device.max_send_depth);
+  limits_.receive_depth = std::min(limits_.receive_depth, device.max_receive_depth);
+  limits_.max_send_segments = std::min(limits_.max_send_segments, device.max_segments);
+  limits_.max_receive_segments = std::min(limits_.max_receive_segments, device.max_segments);
+  limits_.max_inline = std::min(limits_.max_inline, device.max_inline);
+}
+
 absl::Status FaultQueuePair::connect(std::string_view peer_address, const ConnectOptions& options) {
   {
     const std::unique_lock lock = core_->lock();
@@ -63,7 +74,7 @@ absl::Status FaultQueuePair::connect(std::string_view peer_address, const Connec
   const std::unique_lock lock = core_->lock();
   suspended_ = false;
   if (!status.ok()) return status;
-  limits_ = inner_->limits();
+  take_limits();
   peer_ = options.peer;
   core_->note_receiver_retry_count(options.receiver_retry_count);
   return status;
@@ -123,11 +134,11 @@ bool FaultQueuePair::busy() const {
 void FaultQueuePair::progress() {
   if (suspended_) return;
   watch_lost_peer();
-  forward_receives();
   // Each operation that retires may be what the next one waits for.
   forward_sends();
   retire();
   forward_sends();
+  forward_receives();  // after the sends: an error is reported before the receives that it flushes
 }
 
 // --- sends --------------------------------------------------------------------------------------
@@ -191,8 +202,11 @@ FaultQueuePair::Operation FaultQueuePair::make_operation(const WorkRequest& requ
   return operation;
 }
 
-// One piece, or 2 to 4 in any order if the WRITE is torn. Cuts are at multiples of 8 of the remote
-// address: an aligned word is never torn (ArrivalOrder::kWrites promises as much).
+// One piece, or up to 4 if the WRITE is torn. Cuts are at multiples of 8 of the remote address: an
+// aligned word is never torn (ArrivalOrder::kWrites promises as much). The last part goes first,
+// which is the worst for those who watch the last byte, and ends a WRITE that is longer than the
+// memory at either end before anything of it has landed, as on a card; the others follow in any
+// order.
 std::vector<FaultQueuePair::Piece> FaultQueuePair::cut(const WorkRequest& request, uint64_t bytes) {
   std::vector<uint64_t> cuts{0, bytes};
   if (request.opcode == Opcode::kWrite && bytes > 8 &&
@@ -211,7 +225,8 @@ std::vector<FaultQueuePair::Piece> FaultQueuePair::cut(const WorkRequest& reques
     pieces.push_back({.offset = cuts[i], .bytes = cuts[i + 1] - cuts[i]});
   }
   if (pieces.size() > 1) {
-    std::shuffle(pieces.begin(), pieces.end(), dice_.source());
+    std::swap(pieces.front(), pieces.back());
+    std::shuffle(pieces.begin() + 1, pieces.end(), dice_.source());
     core_->count(Fault::kTornWrite);
   }
   return pieces;
@@ -291,8 +306,8 @@ PostResult FaultQueuePair::post_piece(const Operation& operation, const Piece& p
   return inner_->post_send(request);
 }
 
-// A WRITE to memory that nobody has registered: the target refuses it, and both ends fail, as they do
-// for an operation that went wrong by itself.
+// A WRITE to memory that nobody has registered: the target refuses it, and both ends fail, as they
+// do for an operation that went wrong by itself.
 PostResult FaultQueuePair::post_poison() {
   const Segment segment{poison_->memory, 1, poison_->region->local_key()};
   return inner_->post_send({.id = next_,

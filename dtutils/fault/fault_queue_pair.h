@@ -1,6 +1,6 @@
-// Queue pairs of a faulty device. Operations wait in a queue of their own, in which it is decided what
-// becomes of them; from there they go to the inner queue pair, always signaled, so that the slots and
-// completions that the user sees are accounted here, whatever was made of an operation.
+// Queue pairs of a faulty device. Operations wait in a queue of their own, in which it is decided
+// what becomes of them; from there they go to the inner queue pair, always signaled, so that the
+// slots and completions that the user sees are accounted here, whatever was made of an operation.
 #ifndef CARIAMA_DTUTILS_FAULT_FAULT_QUEUE_PAIR_H_
 #define CARIAMA_DTUTILS_FAULT_FAULT_QUEUE_PAIR_H_
 
@@ -78,6 +78,7 @@ class FaultQueuePair final : public QueuePair {
     }
   };
 
+  void take_limits();
   Operation make_operation(const WorkRequest& request, uint64_t bytes);
   [[nodiscard]] std::vector<Piece> cut(const WorkRequest& request, uint64_t bytes);
   void forward_sends();

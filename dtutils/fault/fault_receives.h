@@ -28,8 +28,8 @@ class FaultReceives {
   // Takes the requests, up to `depth` outstanding ones. `may_hold`: a burst may begin.
   PostResult post(std::span<const ReceiveRequest> requests, uint32_t depth, uint32_t max_segments,
                   bool may_hold);
-  // Hands to the inner queue what is due, or everything if `at_once`. Returns the ids of those that it
-  // refuses for good.
+  // Hands to the inner queue what is due, or everything if `at_once`. Returns the ids of those that
+  // it refuses for good.
   std::vector<uint64_t> forward(const InnerPost& inner_post, bool at_once);
   // The user's id of an inner completion's; nothing if it is none of ours. Frees its place.
   [[nodiscard]] std::optional<uint64_t> take(uint64_t inner_id);

@@ -10,13 +10,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "dtutils/export.h"
 #include "dtutils/internal/exchange_message.h"
 #include "dtutils/process_group.h"
 
 namespace cariama::internal {
 
-class CARIAMA_DTUTILS_EXPORT ExchangeClient final : public Exchange {
+class ExchangeClient final : public Exchange {
  public:
   // Takes over `socket` (a connected stream) and closes it at the end. labels[i] names rank i.
   ExchangeClient(int socket, int rank, std::vector<std::string> labels);

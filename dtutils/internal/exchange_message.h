@@ -17,7 +17,6 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
-#include "dtutils/export.h"
 
 namespace cariama::internal {
 
@@ -46,10 +45,10 @@ struct ExchangeMessage {
 inline constexpr size_t kExchangeHeaderBytes = 32;
 
 // Appends the message's bytes to `out`. Precondition: key and value are within Exchange's limits.
-CARIAMA_DTUTILS_EXPORT void encode(const ExchangeMessage& message, std::string& out);
+void encode(const ExchangeMessage& message, std::string& out);
 
 // Cuts a stream of bytes into messages.
-class CARIAMA_DTUTILS_EXPORT ExchangeDecoder {
+class ExchangeDecoder {
  public:
   // Takes the next bytes of the stream, in pieces of any size.
   void append(std::string_view bytes) { buffer_.append(bytes); }

@@ -10,13 +10,12 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "dtutils/export.h"
 #include "dtutils/internal/exchange_message.h"
 
 namespace cariama::internal {
 
 // Thread-compatible.
-class CARIAMA_DTUTILS_EXPORT ExchangeStore {
+class ExchangeStore {
  public:
   struct Reply {
     int rank;  // whom to send it to

@@ -1,7 +1,7 @@
 // Free ranges of addresses, found by size (best fit) or by address (first fit), in O(log n).
 //
-// Neighbours are joined when they are given back, within the bounds that the caller names: ranges of
-// different registrations must not grow together even if they touch. Not thread-safe.
+// Neighbours are joined when they are given back, within the bounds that the caller names: ranges
+// of different registrations must not grow together even if they touch. Not thread-safe.
 #ifndef CARIAMA_DTUTILS_INTERNAL_FREE_EXTENTS_H_
 #define CARIAMA_DTUTILS_INTERNAL_FREE_EXTENTS_H_
 
@@ -10,8 +10,6 @@
 #include <optional>
 #include <set>
 #include <utility>
-
-#include "dtutils/export.h"
 
 namespace cariama::internal {
 
@@ -23,15 +21,15 @@ struct Extent {
   friend bool operator==(const Extent&, const Extent&) = default;
 };
 
-class CARIAMA_DTUTILS_EXPORT FreeExtents {
+class FreeExtents {
  public:
   FreeExtents() = default;
   ~FreeExtents();
   FreeExtents(const FreeExtents&) = delete;
   FreeExtents& operator=(const FreeExtents&) = delete;
 
-  // Takes `bytes` at a multiple of `alignment` (a power of two) out of the smallest extent that holds
-  // them; the one at the lowest address among equals. Nothing if no extent does. O(log n); an
+  // Takes `bytes` at a multiple of `alignment` (a power of two) out of the smallest extent that
+  // holds them; the one at the lowest address among equals. Nothing if no extent does. O(log n); an
   // alignment to which the extents are not aligned adds a step per extent smaller than bytes +
   // alignment.
   [[nodiscard]] std::optional<uintptr_t> take_best(size_t bytes, size_t alignment);
@@ -39,8 +37,8 @@ class CARIAMA_DTUTILS_EXPORT FreeExtents {
   // The same out of the extent at the lowest address.
   [[nodiscard]] std::optional<uintptr_t> take_first(size_t bytes, size_t alignment);
 
-  // Adds a range, which must not overlap a free one, joined with neighbours inside `bounds`. Returns
-  // the extent that came out.
+  // Adds a range, which must not overlap a free one, joined with neighbours inside `bounds`.
+  // Returns the extent that came out.
   Extent insert(Extent extent, Extent bounds);
 
   // Removes an extent as insert() returned it.
@@ -56,8 +54,8 @@ class CARIAMA_DTUTILS_EXPORT FreeExtents {
   [[nodiscard]] size_t largest() const { return by_size_.empty() ? 0 : by_size_.rbegin()->first; }
 
  private:
-  // A treap: a search tree by address, a heap by random priority, hence balanced in expectation. Each
-  // node knows the largest extent beneath it, which is what first fit descends by.
+  // A treap: a search tree by address, a heap by random priority, hence balanced in expectation.
+  // Each node knows the largest extent beneath it, which is what first fit descends by.
   struct Node;
 
   static Node* find_first(Node* node, uintptr_t from, size_t bytes);

@@ -7,8 +7,6 @@
 #include <istream>
 #include <optional>
 
-#include "dtutils/export.h"
-
 namespace cariama::internal {
 
 // One mapping's entry of /proc/PID/smaps. Sizes in bytes.
@@ -21,16 +19,15 @@ struct MappingPages {
 };
 
 // The entry that contains `address`, from a text in the format of smaps; nothing if there is none.
-[[nodiscard]] CARIAMA_DTUTILS_EXPORT std::optional<MappingPages> find_mapping(std::istream& smaps,
-                                                                              uintptr_t address);
+[[nodiscard]] std::optional<MappingPages> find_mapping(std::istream& smaps, uintptr_t address);
 
 // As above, from /proc/self/smaps. Costs a walk over all page tables of the process.
-[[nodiscard]] CARIAMA_DTUTILS_EXPORT std::optional<MappingPages> query_mapping(const void* address);
+[[nodiscard]] std::optional<MappingPages> query_mapping(const void* address);
 
 // Whether every page of the range is on `node`, as move_pages(2) shows. False also if the kernel
 // does not tell. Pages must have been touched. `page_bytes` is their size.
-[[nodiscard]] CARIAMA_DTUTILS_EXPORT bool all_pages_on_node(const std::byte* address, size_t length,
-                                                            size_t page_bytes, int node);
+[[nodiscard]] bool all_pages_on_node(const std::byte* address, size_t length, size_t page_bytes,
+                                     int node);
 
 }  // namespace cariama::internal
 

@@ -25,8 +25,8 @@ class SendSlots {
     if (--unpolled_ == 0) freed_ = std::max(freed_, reset_);
   }
 
-  // The queue was emptied (repair): what succeeded unsignaled will never be covered by a completion.
-  // It is free too, once the completions that are still in the queue have been polled.
+  // The queue was emptied (repair): what succeeded unsignaled will never be covered by a
+  // completion. It is free too, once the completions that are still in the queue have been polled.
   void reset() {
     reset_ = posted_;
     if (unpolled_ == 0) freed_ = posted_;

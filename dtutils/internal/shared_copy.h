@@ -1,7 +1,7 @@
-// Copies into and out of memory that other threads may load and store at the same time, as the target
-// of one-sided operations is: aligned 8-byte words are transferred whole, and what is stored last is
-// published with what was stored before (release), so that a target that polls with an acquire load
-// is correct, and ThreadSanitizer can tell.
+// Copies into and out of memory that other threads may load and store at the same time, as the
+// target of one-sided operations is: aligned 8-byte words are transferred whole, and what is stored
+// last is published with what was stored before (release), so that a target that polls with an
+// acquire load is correct, and ThreadSanitizer can tell.
 #ifndef CARIAMA_DTUTILS_INTERNAL_SHARED_COPY_H_
 #define CARIAMA_DTUTILS_INTERNAL_SHARED_COPY_H_
 

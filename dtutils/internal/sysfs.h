@@ -8,26 +8,23 @@
 #include <string_view>
 #include <vector>
 
-#include "dtutils/export.h"
-
 namespace cariama::internal {
 
 // The whole file, without trailing white space.
-[[nodiscard]] CARIAMA_DTUTILS_EXPORT std::optional<std::string> read_text(const std::string& path);
+[[nodiscard]] std::optional<std::string> read_text(const std::string& path);
 
 // A file that holds one decimal number.
-[[nodiscard]] CARIAMA_DTUTILS_EXPORT std::optional<uint64_t> read_number(const std::string& path);
+[[nodiscard]] std::optional<uint64_t> read_number(const std::string& path);
 
 // The number in the line "NAME: 123 kB" of a file in the style of /proc/meminfo, in bytes. NAME may
 // stand after other words ("Node 0 MemTotal: 123 kB").
-[[nodiscard]] CARIAMA_DTUTILS_EXPORT std::optional<uint64_t> read_meminfo(const std::string& path,
-                                                                          std::string_view name);
+[[nodiscard]] std::optional<uint64_t> read_meminfo(const std::string& path, std::string_view name);
 
 // The word in brackets of "always [madvise] never"; "" without one.
-[[nodiscard]] CARIAMA_DTUTILS_EXPORT std::string chosen_word(std::string_view text);
+[[nodiscard]] std::string chosen_word(std::string_view text);
 
 // "0-3,8" as {0, 1, 2, 3, 8}. What is malformed ends the list.
-[[nodiscard]] CARIAMA_DTUTILS_EXPORT std::vector<int> parse_list(std::string_view text);
+[[nodiscard]] std::vector<int> parse_list(std::string_view text);
 
 }  // namespace cariama::internal
 

@@ -1,9 +1,9 @@
 // The engine of the simulated cluster: clock, event queue, ports, registered memory, and who can
 // reach whom. What a queue pair makes of a message is in sim_queue_pair.h.
 //
-// One mutex guards everything of a fabric, the queue pairs' and completion queues' state too. Methods
-// of this folder that begin with lock() or are virtual functions of the contract take it; all others
-// expect it held.
+// One mutex guards everything of a fabric, the queue pairs' and completion queues' state too.
+// Methods of this folder that begin with lock() or are virtual functions of the contract take it;
+// all others expect it held.
 #ifndef CARIAMA_DTUTILS_SIM_FABRIC_H_
 #define CARIAMA_DTUTILS_SIM_FABRIC_H_
 

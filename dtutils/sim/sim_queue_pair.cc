@@ -587,7 +587,8 @@ uint64_t SimQueuePair::execute_atomic(const Packet& request) {
 }
 
 internal::GrowingRing<Receive>& SimQueuePair::receive_queue() {
-  return shared_receives_ != nullptr ? shared_receives_->receives_ : receives_;
+  // clang-tidy takes the first for null.
+  return shared_receives_ != nullptr ? shared_receives_->receives_ : receives_;  // NOLINT
 }
 
 // A SEND, for which there is a receive. Returns what the sender is told.

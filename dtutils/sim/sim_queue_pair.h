@@ -1,9 +1,10 @@
-// Queue pairs and shared receive queues of simulated endpoints: the protocol of a reliable connection.
+// Queue pairs and shared receive queues of simulated endpoints: the protocol of a reliable
+// connection.
 //
-// The initiator keeps the operations that it has not completed, sends them in order, and repeats from
-// the first incomplete one when something got lost or the receiver was not ready (go-back-N). The
-// target executes exactly the operation that it expects next: later ones are dropped (they will be
-// repeated), earlier ones are repetitions and only answered again. Locking: see fabric.h.
+// The initiator keeps the operations that it has not completed, sends them in order, and repeats
+// from the first incomplete one when something got lost or the receiver was not ready (go-back-N).
+// The target executes exactly the operation that it expects next: later ones are dropped (they will
+// be repeated), earlier ones are repetitions and only answered again. Locking: see fabric.h.
 #ifndef CARIAMA_DTUTILS_SIM_SIM_QUEUE_PAIR_H_
 #define CARIAMA_DTUTILS_SIM_SIM_QUEUE_PAIR_H_
 

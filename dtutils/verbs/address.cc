@@ -87,6 +87,7 @@ absl::StatusOr<Address> decode(std::string_view bytes) {
   address.max_message = take(in, 8);
   const uint64_t ethernet = take(in, 1);
   const uint64_t atomics = take(in, 1);
+  const uint64_t reserved = take(in, kChecksumOffset + in.size() - kBytes);
   address.ethernet = ethernet == 1;
   address.atomics = atomics == 1;
 
@@ -95,7 +96,7 @@ absl::StatusOr<Address> decode(std::string_view bytes) {
                          address.mtu == 2048 || address.mtu == 4096;
   if (address.queue_pair > kMost24 || address.first_sequence > kMost24 || !mtu_known ||
       address.initiated_reads > 255 || address.served_reads > 255 || address.max_message == 0 ||
-      ethernet > 1 || atomics > 1) {
+      ethernet > 1 || atomics > 1 || reserved != 0) {
     return malformed("a field is out of range");
   }
   return address;

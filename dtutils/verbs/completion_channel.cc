@@ -14,7 +14,8 @@
 namespace cariama::verbs {
 namespace {
 
-// Acknowledging takes a mutex inside libibverbs: do it for many events at once (ibv_get_cq_event(3)).
+// Acknowledging takes a mutex inside libibverbs: do it for many events at once
+// (ibv_get_cq_event(3)).
 constexpr uint32_t kAcknowledgeAt = 64;
 
 }  // namespace

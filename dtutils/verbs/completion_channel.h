@@ -1,4 +1,5 @@
-// Sleeping until a completion arrives: a verbs completion channel, with an eventfd beside it for wake().
+// Sleeping until a completion arrives: a verbs completion channel, with an eventfd beside it for
+// wake().
 #ifndef CARIAMA_DTUTILS_VERBS_COMPLETION_CHANNEL_H_
 #define CARIAMA_DTUTILS_VERBS_COMPLETION_CHANNEL_H_
 
@@ -14,8 +15,8 @@
 
 namespace cariama::verbs {
 
-// The events of one completion queue that were read from the channel and are not acknowledged yet. Given
-// to libibverbs as the queue's context. Guarded by the channel's mutex.
+// The events of one completion queue that were read from the channel and are not acknowledged yet.
+// Given to libibverbs as the queue's context. Guarded by the channel's mutex.
 struct EventAccount {
   uint32_t unacknowledged = 0;
 };

@@ -7,6 +7,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <unordered_map>
 
@@ -35,10 +36,10 @@ class VerbsCompletionQueue final : public CompletionQueue {
   [[nodiscard]] const Context* context() const { return context_.get(); }
   [[nodiscard]] ibv_cq* handle() const { return handle_.get(); }
 
-  // Makes room for the completions of one more source (a send queue, a receive queue or a shared receive
-  // queue) that can have `entries` of them at once. An overrun would lose completions, and break the
-  // queue for everyone on most devices; so it cannot happen. A source is counted once however often
-  // it is reserved. Errors: RESOURCE_EXHAUSTED.
+  // Makes room for the completions of one more source (a send queue, a receive queue or a shared
+  // receive queue) that can have `entries` of them at once. An overrun would lose completions, and
+  // break the queue for everyone on most devices; so it cannot happen. A source is counted once
+  // however often it is reserved. Errors: RESOURCE_EXHAUSTED.
   [[nodiscard]] absl::Status reserve(const void* source, uint32_t entries);
   void release(const void* source);
 
@@ -47,8 +48,11 @@ class VerbsCompletionQueue final : public CompletionQueue {
   // The device must be done with it. Its completions that were not polled yet are dropped.
   void remove(VerbsQueuePair* queue_pair);
 
-  // Takes all completions out of the device's queue and keeps them for poll(). repair() uses it: some
-  // devices throw the completions of a queue pair away when it is reset.
+  // On return, every poll() that was running has ended.
+  void wait_for_pollers() { const std::lock_guard lock(lock_); }
+
+  // Takes all completions out of the device's queue and keeps them for poll(). repair() uses it:
+  // some devices throw the completions of a queue pair away when it is reset.
   void gather();
 
  private:

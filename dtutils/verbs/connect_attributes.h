@@ -16,8 +16,8 @@ namespace cariama::verbs {
 // INVALID_ARGUMENT if an option is out of the range that queue_pair.h states.
 [[nodiscard]] absl::Status check(const ConnectOptions& options);
 
-// The code t, 1 to 31, of the shortest time 4.096 µs · 2^t that is not below `time` (code 0 would be
-// for ever), or 31 if there is none.
+// The code t, 1 to 31, of the shortest time 4.096 µs · 2^t that is not below `time` (code 0 would
+// be for ever), or 31 if there is none.
 [[nodiscard]] uint8_t ack_timeout_code(std::chrono::microseconds time);
 
 // The code, 0 to 31, of the shortest RNR pause that is not below `time` (InfiniBand specification,

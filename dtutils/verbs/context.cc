@@ -41,7 +41,8 @@ ContextHandle open_by_name(const std::string& name) {
   return handle;
 }
 
-// The largest inline size that a queue pair of one segment can have: no query tells, so ask by trying.
+// The largest inline size that a queue pair of one segment can have: no query tells, so ask by
+// trying.
 uint32_t probe_max_inline(ibv_context* context) {
   const DomainHandle domain(ibv_alloc_pd(context));
   if (domain == nullptr) return 0;
@@ -76,9 +77,11 @@ DeviceLimits limits_of(const ibv_device_attr& device, const ibv_port_attr& port)
     return value > reserve ? value - reserve : 0;
   };
   DeviceLimits limits;
-  limits.max_send_depth = less(count(device.max_qp_wr), kMarkerSlots);
-  limits.max_receive_depth = count(device.max_qp_wr);
   limits.max_completions = count(device.max_cqe);
+  // A queue pair that fails reports each request: both its queues must fit in one completion queue.
+  const uint32_t depth = std::min(count(device.max_qp_wr), limits.max_completions / 2);
+  limits.max_send_depth = less(depth, kMarkerSlots);
+  limits.max_receive_depth = depth;
   // One figure for all operations: some devices take fewer segments for a READ.
   limits.max_segments = std::min(count(device.max_sge), kMostSegments);
   if (device.max_sge_rd > 0)
@@ -136,6 +139,8 @@ absl::StatusOr<std::shared_ptr<const Context>> open_context(const DeviceOptions&
   if (!context->ethernet()) {
     context->description += " lid " + std::to_string(context->port_attributes.lid);
   }
+  constexpr uint32_t kSoftRoceVendor = 0xffffff;  // no vendor has it: the kernel's rxe_param.h
+  context->soft_roce = context->attributes.vendor_id == kSoftRoceVendor;
   context->limits = limits_of(context->attributes, context->port_attributes);
   context->limits.max_inline = probe_max_inline(device);
   return context;

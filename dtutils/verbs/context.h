@@ -1,4 +1,5 @@
-// An opened device with the port and GID that its connections use. Everything made from it shares it.
+// An opened device with the port and GID that its connections use. Everything made from it shares
+// it.
 #ifndef CARIAMA_DTUTILS_VERBS_CONTEXT_H_
 #define CARIAMA_DTUTILS_VERBS_CONTEXT_H_
 
@@ -24,6 +25,7 @@ struct Context {
   ibv_port_attr port_attributes{};
   ibv_device_attr attributes{};
   DeviceLimits limits;
+  bool soft_roce = false;  // the kernel's rdma_rxe, which has its own words for some errors
   std::optional<ArrivalOrder> forced_order;  // CARIAMA_VERBS_IN_ORDER
 
   [[nodiscard]] bool ethernet() const {
@@ -31,8 +33,8 @@ struct Context {
   }
 };
 
-// Chooses and opens. Blocking: system calls, and a few scratch queue pairs to find the largest inline
-// size, which no query tells. Errors as open_verbs_device().
+// Chooses and opens. Blocking: system calls, and a few scratch queue pairs to find the largest
+// inline size, which no query tells. Errors as open_verbs_device().
 [[nodiscard]] absl::StatusOr<std::shared_ptr<const Context>> open_context(
     const DeviceOptions& options);
 

@@ -60,7 +60,8 @@ uint64_t pinned_bytes() {
 absl::Status registration_error(int error, size_t length) {
   const std::string size = internal::format_bytes(length);
   rlimit limit{};
-  // ENOMEM says either that memory ran out or that the limit was hit: only the limit can be looked at.
+  // ENOMEM says either that memory ran out or that the limit was hit: only the limit can be looked
+  // at.
   if (error == ENOMEM && getrlimit(RLIMIT_MEMLOCK, &limit) == 0 &&
       limit.rlim_cur != RLIM_INFINITY) {
     const uint64_t pinned = pinned_bytes();

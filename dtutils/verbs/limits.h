@@ -19,8 +19,8 @@ inline constexpr uint32_t kMostInline = 1024;
 // The wire format of the modify call has 8 bits for READs and atomics in flight.
 inline constexpr uint32_t kMostReads = 255;
 
-// repair() posts one request of its own, even behind a full queue, to learn that everything before it
-// was flushed.
+// repair() posts one request of its own, even behind a full queue, to learn that everything before
+// it was flushed.
 inline constexpr uint32_t kMarkerSlots = 1;
 
 }  // namespace cariama::verbs

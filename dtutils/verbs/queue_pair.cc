@@ -27,8 +27,13 @@ namespace {
 constexpr std::chrono::seconds kDrainDeadline{10};
 constexpr std::chrono::microseconds kDrainPause{50};
 
-CompletionStatus status_of(ibv_wc_status status) {
-  switch (status) {
+CompletionStatus status_of(const ibv_wc& work, bool soft_roce) {
+  // soft-RoCE says so of a request with an unknown local key; what else the status stands for,
+  // validate() does not let pass. (Of a receive it also says so when the buffer is too small.)
+  if (soft_roce && work.status == IBV_WC_LOC_QP_OP_ERR && !is_receive(work.wr_id)) {
+    return CompletionStatus::kLocalProtection;
+  }
+  switch (work.status) {
     case IBV_WC_SUCCESS:
       return CompletionStatus::kSuccess;
     case IBV_WC_LOC_LEN_ERR:
@@ -106,8 +111,8 @@ void fill(const WorkRequest& request, uint64_t id, ibv_sge* segments, ibv_send_w
   }
 }
 
-// A starting packet sequence number that an earlier connection of this pair of numbers hardly had, so
-// that its late packets are not taken for ours.
+// A starting packet sequence number that an earlier connection of this pair of numbers hardly had,
+// so that its late packets are not taken for ours.
 uint32_t random_sequence() {
   std::random_device device;
   return device() & 0xffffff;
@@ -167,9 +172,9 @@ absl::Status VerbsQueuePair::create_handle(const QueuePairOptions& options) {
   uint32_t send_depth = std::min(options.send_depth, device.limits.max_send_depth);
   uint32_t send_segments = std::clamp(options.max_send_segments, 1U, device.limits.max_segments);
   uint32_t inline_bytes = std::min(options.max_inline, device.limits.max_inline);
-  const uint32_t receive_depth =
+  uint32_t receive_depth =
       shared ? 0 : std::min(options.receive_depth, device.limits.max_receive_depth);
-  const uint32_t receive_segments =
+  uint32_t receive_segments =
       shared ? 0 : std::clamp(options.max_receive_segments, 1U, device.limits.max_segments);
   for (;;) {
     attributes.cap = {.max_send_wr = send_depth + kMarkerSlots,
@@ -180,23 +185,26 @@ absl::Status VerbsQueuePair::create_handle(const QueuePairOptions& options) {
     handle_.reset(ibv_create_qp(owner_->handle(), &attributes));
     if (handle_ != nullptr) break;
     const int error = errno;
-    // The limits of a device hold one by one; together they may be too much for it. Give up first what
-    // costs its user least.
+    // The limits of a device hold one by one; together they may be too much for it. Give up first
+    // what costs its user least.
+    const auto halve = [](uint32_t& value) { value = std::min(value, std::max(value / 2, 1U)); };
     const bool too_much = error == EINVAL || error == ENOMEM;
     if (too_much && inline_bytes > 0) {
       inline_bytes /= 2;
-    } else if (too_much && send_segments > 1) {
-      send_segments /= 2;
-    } else if (too_much && send_depth > 1) {
-      send_depth /= 2;
+    } else if (too_much && std::max(send_segments, receive_segments) > 1) {
+      halve(send_segments);
+      halve(receive_segments);
+    } else if (too_much && std::max(send_depth, receive_depth) > 1) {
+      halve(send_depth);
+      halve(receive_depth);
     } else {
       return make_errno_error(error, ErrorScope::kProcess,
                               "creating a queue pair on " + device.description,
                               "destroy unused ones; raise ulimit -l if memory ran out");
     }
   }
-  // Not deeper than asked for, though the device may have rounded up: users size by it what they keep
-  // for each operation.
+  // Not deeper than asked for, though the device may have rounded up: users size by it what they
+  // keep for each operation.
   limits_.send_depth = std::min(send_depth, attributes.cap.max_send_wr - kMarkerSlots);
   limits_.receive_depth = shared ? 0 : std::min(receive_depth, attributes.cap.max_recv_wr);
   limits_.max_send_segments = std::min(attributes.cap.max_send_sge, kMostSegments);
@@ -252,8 +260,12 @@ absl::Status VerbsQueuePair::reserve_completions() {
 }
 
 VerbsQueuePair::~VerbsQueuePair() {
-  handle_.reset();
   if (!complete_) return;
+  // A poller may be about to look at the handle, see observe().
+  closing_.store(true, std::memory_order_relaxed);
+  send_completions_->wait_for_pollers();
+  receive_completions_->wait_for_pollers();
+  handle_.reset();
   send_completions_->remove(this);
   if (receive_completions_ != send_completions_) receive_completions_->remove(this);
   send_completions_->release(&send_slots_);
@@ -304,18 +316,21 @@ absl::Status VerbsQueuePair::reach(const ConnectAttributes& attributes) {
 }
 
 absl::Status VerbsQueuePair::connect(std::string_view peer_address, const ConnectOptions& options) {
+  const auto refuse = [&options](const absl::Status& why) {
+    return make_error(why.code(), error_scope(why),
+                      "connecting to " + options.peer + ": " + std::string(why.message()));
+  };
   if (connection_.has_value() || state() != QueuePairState::kUnconnected) {
-    return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
-                      "connecting to " + options.peer +
-                          ": the queue pair has been connected already, to " + peer_,
-                      "use a queue pair for each connection");
+    return refuse(make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
+                             "the queue pair has been connected or has failed already",
+                             "use a queue pair for each connection, and repair() one that failed"));
   }
-  if (absl::Status status = check(options); !status.ok()) return status;
+  if (const absl::Status status = check(options); !status.ok()) return refuse(status);
   const absl::StatusOr<Address> peer = decode(peer_address);
-  if (!peer.ok()) return peer.status();
+  if (!peer.ok()) return refuse(peer.status());
   if (peer->ethernet != own_.ethernet) {
-    return invalid("connecting to " + options.peer + ": one end is RoCE, the other InfiniBand",
-                   "choose ports of one network with CARIAMA_DEVICE and CARIAMA_PORT");
+    return refuse(invalid("one end is RoCE, the other InfiniBand",
+                          "choose ports of one network with CARIAMA_DEVICE and CARIAMA_PORT"));
   }
   peer_ = options.peer;
   const ConnectAttributes attributes = connect_attributes(context(), own_, *peer, options);
@@ -340,11 +355,15 @@ absl::Status VerbsQueuePair::connect(std::string_view peer_address, const Connec
   return absl::OkStatus();
 }
 
-void VerbsQueuePair::fail() {
+void VerbsQueuePair::flush() {
   ibv_qp_attr attributes{};
   attributes.qp_state = IBV_QPS_ERR;
-  // Refused only by a device that is gone, which leaves nothing to fail.
+  // Refused only by a device that is gone, which leaves nothing to flush.
   static_cast<void>(ibv_modify_qp(handle_.get(), &attributes, IBV_QP_STATE));
+}
+
+void VerbsQueuePair::fail() {
+  flush();
   state_.store(QueuePairState::kError, std::memory_order_release);
 }
 
@@ -385,6 +404,9 @@ absl::Status VerbsQueuePair::drain() {
   }
 }
 
+// Both ends start again at the packet numbers they exchanged for connect(): numbers that followed
+// the count of repairs would part for ever when one end repairs once more than the other. A packet
+// of before would have to outlive the callers' agreement to go on, and both ends' time in RESET.
 absl::Status VerbsQueuePair::repair() {
   absl::Status status = drain();
   ibv_qp_attr reset{};
@@ -438,7 +460,8 @@ PostResult VerbsQueuePair::post_batch(std::span<const WorkRequest> requests) {
   }
   if (count == 0) return result;
 
-  // Before the doorbell: from then on a poller may meet these positions. Release: it reads the slots.
+  // Before the doorbell: from then on a poller may meet these positions. Release: it reads the
+  // slots.
   send_tail_.store(tail + count, std::memory_order_release);
   ibv_send_wr* refused = nullptr;
   const int error = ibv_post_send(handle_.get(), work.data(), &refused);
@@ -488,6 +511,9 @@ PostResult VerbsQueuePair::post_receive(std::span<const ReceiveRequest> requests
       result.system_error = error == ENOMEM ? 0 : error;
     }
   }
+  // soft-RoCE flushes what it finds when the error happens, and looks at its receive queue again
+  // only when it is told of the error once more.
+  if (result.posted > 0 && state() == QueuePairState::kError) flush();
   return result;
 }
 
@@ -503,13 +529,16 @@ void VerbsQueuePair::observe(const ibv_wc& work) {
   }
   if (work.status != IBV_WC_SUCCESS) {
     QueuePairState expected = QueuePairState::kConnected;
-    state_.compare_exchange_strong(expected, QueuePairState::kError, std::memory_order_acq_rel);
+    const bool first =
+        state_.compare_exchange_strong(expected, QueuePairState::kError, std::memory_order_acq_rel);
+    // See post_receive(): receives posted since the device met the error.
+    if (first && !closing_.load(std::memory_order_relaxed)) flush();
   }
 }
 
 bool VerbsQueuePair::deliver(const ibv_wc& work, Completion& completion) {
   const uint32_t place = place_of(work.wr_id);
-  completion.status = status_of(work.status);
+  completion.status = status_of(work, context().soft_roce);
   completion.has_immediate = false;
   completion.immediate = 0;
   completion.bytes = 0;
@@ -545,10 +574,9 @@ bool VerbsQueuePair::deliver(const ibv_wc& work, Completion& completion) {
     send_head_.store(position + 1, std::memory_order_release);
   }
   if (work.status != IBV_WC_SUCCESS) {
-    // Where our own words lose something, the verbs status at least goes to the log.
     completion.vendor_error = work.vendor_err;
     if (completion.status == CompletionStatus::kUnknown && work.vendor_err == 0) {
-      completion.vendor_error = static_cast<uint32_t>(work.status);
+      completion.vendor_error = static_cast<uint32_t>(work.status);  // better than nothing
     }
   }
   return true;

@@ -24,12 +24,12 @@
 
 namespace cariama::verbs {
 
-// Every operation has a position, counted from 0 in the order of posting, and stays in slots_ until a
-// completion that covers it was polled. RC completes in order, so a completion at position p frees
-// all up to p.
+// Every operation has a position, counted from 0 in the order of posting, and stays in send_slots_
+// until a completion that covers it was polled. RC completes in order, so a completion at position
+// p frees all up to p.
 //
-// The state is learned from completions: a queue pair that broke while it was only the target of the
-// peer's operations says kConnected until something that it posted fails.
+// The state is learned from completions: a queue pair that broke while it was only the target of
+// the peer's operations says kConnected until something that it posted fails.
 class VerbsQueuePair final : public QueuePair {
  public:
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<VerbsQueuePair>> create(
@@ -75,6 +75,7 @@ class VerbsQueuePair final : public QueuePair {
   [[nodiscard]] absl::Status initialize();                                // RESET → INIT
   [[nodiscard]] absl::Status reach(const ConnectAttributes& attributes);  // INIT → RTR → RTS
   [[nodiscard]] absl::Status drain();
+  void flush();  // any state → ERR
   [[nodiscard]] absl::Status modify(ibv_qp_attr attributes, int mask, std::string_view step);
   [[nodiscard]] const Context& context() const { return *owner_->context(); }
   // Posts one batch from the front of `requests`. Precondition: send_lock_ is held.
@@ -90,6 +91,7 @@ class VerbsQueuePair final : public QueuePair {
   bool complete_ = false;                        // known to its completion queues
   bool atomics_ = false;                         // both ends have them
   ArrivalOrder write_order_ = ArrivalOrder::kNone;
+  std::atomic<bool> closing_{false};
   std::atomic<QueuePairState> state_{QueuePairState::kUnconnected};
 
   // Sending. Posters write the slot and the tail under the lock; pollers read them.

@@ -1,5 +1,5 @@
-// The chain of receives that one call of the driver takes, built on the stack. Used by queue pairs and
-// shared receive queues.
+// The chain of receives that one call of the driver takes, built on the stack. Used by queue pairs
+// and shared receive queues.
 #ifndef CARIAMA_DTUTILS_VERBS_RECEIVE_BATCH_H_
 #define CARIAMA_DTUTILS_VERBS_RECEIVE_BATCH_H_
 
@@ -34,8 +34,8 @@ class ReceiveBatch {
     ++count_;
   }
 
-  // Hands the chain to `post` (ibv_post_recv or ibv_post_srq_recv bound to its queue). Returns how many
-  // were posted; `error` is 0 or the errno that stopped the rest.
+  // Hands the chain to `post` (ibv_post_recv or ibv_post_srq_recv bound to its queue). Returns how
+  // many were posted; `error` is 0 or the errno that stopped the rest.
   template <typename Post>
   uint32_t post(Post post, int& error) {
     ibv_recv_wr* refused = nullptr;

@@ -1,4 +1,5 @@
-// Which device, port and GID to use: a choice over plain data, so that it can be tested without any.
+// Which device, port and GID to use: a choice over plain data, so that it can be tested without
+// any.
 #ifndef CARIAMA_DTUTILS_VERBS_SELECTION_H_
 #define CARIAMA_DTUTILS_VERBS_SELECTION_H_
 
@@ -16,13 +17,13 @@ namespace cariama::verbs {
 
 // What is asked for; empty fields are free.
 struct Request {
-  std::string name;
-  std::optional<uint32_t> port;
-  std::optional<uint32_t> gid_index;
+  std::string name{};
+  std::optional<uint32_t> port{};
+  std::optional<uint32_t> gid_index{};
 };
 
-// The fields of `options`, and the environment (CARIAMA_DEVICE, CARIAMA_PORT, CARIAMA_GID_INDEX) for
-// those that are empty. INVALID_ARGUMENT if a variable is no number.
+// The fields of `options`, and the environment (CARIAMA_DEVICE, CARIAMA_PORT, CARIAMA_GID_INDEX)
+// for those that are empty. INVALID_ARGUMENT if a variable is no number.
 [[nodiscard]] absl::StatusOr<Request> read_request(const DeviceOptions& options);
 
 // Positions within a list of devices. `gid` is none on an InfiniBand port without GIDs.

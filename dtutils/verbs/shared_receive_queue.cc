@@ -16,7 +16,9 @@ namespace cariama::verbs {
 absl::StatusOr<std::shared_ptr<VerbsSharedReceiveQueue>> VerbsSharedReceiveQueue::create(
     std::shared_ptr<const VerbsDomain> domain, const SharedReceiveQueueOptions& options) {
   const std::shared_ptr<const Context>& context = domain->context();
-  const auto device_depth = static_cast<uint32_t>(std::max(context->attributes.max_srq_wr, 0));
+  const uint32_t device_depth =
+      std::min(static_cast<uint32_t>(std::max(context->attributes.max_srq_wr, 0)),
+               context->limits.max_receive_depth);
   const uint32_t device_segments =
       std::min(static_cast<uint32_t>(std::max(context->attributes.max_srq_sge, 0)), kMostSegments);
   if (device_depth == 0 || device_segments == 0) {
@@ -40,7 +42,8 @@ absl::StatusOr<std::shared_ptr<VerbsSharedReceiveQueue>> VerbsSharedReceiveQueue
                                 queue->domain_->context()->description,
                             "ask for less; raise ulimit -l if memory ran out");
   }
-  // Not more than asked for, though the device may have rounded up: completion queues are sized by it.
+  // Not more than asked for, though the device may have rounded up: completion queues are sized by
+  // it.
   queue->ids_.resize(std::min(options.depth, device_depth));
   queue->max_segments_ = std::clamp(options.max_segments, 1U, device_segments);
   queue->free_.resize(queue->ids_.size());

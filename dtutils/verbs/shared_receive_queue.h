@@ -15,8 +15,8 @@
 
 namespace cariama::verbs {
 
-// A shared receive queue. Its receives complete out of order (each queue pair that takes one is busy
-// with it for a while), so a receive is known to the device by its place in a table.
+// A shared receive queue. Its receives complete out of order (each queue pair that takes one is
+// busy with it for a while), so a receive is known to the device by its place in a table.
 class VerbsSharedReceiveQueue final : public SharedReceiveQueue {
  public:
   [[nodiscard]] static absl::StatusOr<std::shared_ptr<VerbsSharedReceiveQueue>> create(

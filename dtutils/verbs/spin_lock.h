@@ -8,7 +8,8 @@
 
 namespace cariama::verbs {
 
-// Meets the requirements of std::lock_guard. Yields after a while: the holder may have been preempted.
+// Meets the requirements of std::lock_guard. Yields after a while: the holder may have been
+// preempted.
 class SpinLock {
  public:
   void lock() {

@@ -5,9 +5,10 @@
 //
 // Environment, besides what DeviceOptions names:
 //   CARIAMA_VERBS_IN_ORDER=none|within|writes|bytes
-//       What QueuePair::write_order() answers (kNone, kWithinWrite, kWrites, kBytes), in place of the
-//       device's own answer (ibv_query_qp_data_in_order). For tests of the paths that poll memory on
-//       devices that promise nothing. It makes the library rely on what the device does not promise.
+//       What QueuePair::write_order() answers (kNone, kWithinWrite, kWrites, kBytes), in place of
+//       the device's own answer (ibv_query_qp_data_in_order). For tests of the paths that poll
+//       memory on devices that promise nothing. It makes the library rely on what the device does
+//       not promise.
 //
 // Memory of the library per queue pair: 16 bytes for each slot of the send queue, 8 for each of the
 // receive queue, about 500 besides; the driver's queues come on top.
@@ -29,30 +30,30 @@ namespace cariama {
 // One entry of a port's GID table.
 struct VerbsGidInfo {
   uint32_t index = 0;
-  std::string type;        // "IB", "RoCE v1", "RoCE v2"
-  std::string text;        // "fe80::5054:ff:fe77:1", "::ffff:10.77.0.1"
-  std::string net_device;  // "eth0", or "" when the device has none
+  std::string type{};        // "IB", "RoCE v1", "RoCE v2"
+  std::string text{};        // "fe80::5054:ff:fe77:1", "::ffff:10.77.0.1"
+  std::string net_device{};  // "eth0", or "" when the device has none
 };
 
 struct VerbsPortInfo {
   uint32_t number = 0;
   bool active = false;
-  std::string state;       // "ACTIVE", "DOWN", "INIT", "ARMED", "ACTIVE_DEFER"
-  std::string link_layer;  // "Ethernet", "InfiniBand"
-  uint32_t lid = 0;        // 0 on Ethernet
-  uint32_t mtu = 0;        // bytes
+  std::string state{};       // "ACTIVE", "DOWN", "INIT", "ARMED", "ACTIVE_DEFER"
+  std::string link_layer{};  // "Ethernet", "InfiniBand"
+  uint32_t lid = 0;          // 0 on Ethernet
+  uint32_t mtu = 0;          // bytes
   uint64_t max_message = 0;
-  std::vector<VerbsGidInfo> gids;
+  std::vector<VerbsGidInfo> gids{};
 };
 
 struct VerbsDeviceInfo {
-  std::string name;      // "mlx5_0", "rxe0"
-  std::string firmware;  // as the device words it
+  std::string name{};      // "mlx5_0", "rxe0"
+  std::string firmware{};  // as the device words it
   int numa_node = -1;
-  bool usable = false;  // false: it could not be opened, or needs a connection manager (iWARP)
-  std::string reason;   // why it is not usable, with the remedy
+  bool usable = false;   // false: it could not be opened, or needs a connection manager (iWARP)
+  std::string reason{};  // why it is not usable, with the remedy
   DeviceLimits limits;  // of its first active port; max_inline is 0: only open_device() measures it
-  std::vector<VerbsPortInfo> ports;
+  std::vector<VerbsPortInfo> ports{};
 };
 
 // The RDMA devices of this machine, in the order of libibverbs. Empty without any, also without the

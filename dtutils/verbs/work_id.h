@@ -1,5 +1,6 @@
 // What the device carries as wr_id: the place of a request in its queue, from which everything else
-// follows. It is valid in failed completions too, where libibverbs gives no operation and no direction.
+// follows. It is valid in failed completions too, where libibverbs gives no operation and no
+// direction.
 #ifndef CARIAMA_DTUTILS_VERBS_WORK_ID_H_
 #define CARIAMA_DTUTILS_VERBS_WORK_ID_H_
 
@@ -10,7 +11,8 @@ namespace cariama::verbs {
 inline constexpr uint64_t kReceiveId = uint64_t{1} << 63;
 inline constexpr uint64_t kMarkerId = uint64_t{1} << 62;
 
-// `place`: the position in a send or receive queue, modulo 2^32, or in a shared receive queue's table.
+// `place`: the position in a send or receive queue, modulo 2^32, or in a shared receive queue's
+// table.
 [[nodiscard]] constexpr uint64_t send_id(uint32_t place) { return place; }
 [[nodiscard]] constexpr uint64_t receive_id(uint32_t place) { return kReceiveId | place; }
 // repair()'s own request; `place` is the position that the next operation will have.

@@ -311,9 +311,8 @@ TEST(ProcessGroup, RefusesBadArguments) {
 
 TEST(ProcessGroup, AFailedExpectationInAProcessFailsTheTest) {
   // The child prints the failure it is asked for; it is the parent's verdict that is tested.
-  const absl::Status status = try_test_processes(2, [](Exchange& exchange) {
-    EXPECT_EQ(exchange.rank(), 0) << "intended";
-  });
+  const absl::Status status = try_test_processes(
+      2, [](Exchange& exchange) { EXPECT_EQ(exchange.rank(), 0) << "intended"; });
   EXPECT_EQ(message_of(status), "rank 1 exited with code 1");
   EXPECT_TRUE(try_test_processes(2, [](Exchange&) {}).ok());
 }

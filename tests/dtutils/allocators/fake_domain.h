@@ -1,5 +1,5 @@
-// A protection domain that only keeps account of registrations, for tests of memory: which ranges are
-// registered now, and whether they were still mapped when their registration ended.
+// A protection domain that only keeps account of registrations, for tests of memory: which ranges
+// are registered now, and whether they were still mapped when their registration ended.
 #ifndef CARIAMA_TESTS_DTUTILS_ALLOCATORS_FAKE_DOMAIN_H_
 #define CARIAMA_TESTS_DTUTILS_ALLOCATORS_FAKE_DOMAIN_H_
 

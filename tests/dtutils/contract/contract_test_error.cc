@@ -1,11 +1,14 @@
-// Faults of one operation: each ends in the documented error, with text that names operation, peer and
-// remedy; a neighbouring queue pair notices nothing; and after repair() traffic flows again.
+// Faults of one operation: each ends in the documented error, with text that names operation, peer
+// and remedy; a neighbouring queue pair notices nothing; and after repair() traffic flows again.
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -24,9 +27,10 @@ class ErrorContract : public ContractTest {
     far_ = std::make_unique<Buffer>(*far_domain_, 4096);
   }
 
-  // Posts `bad`, which must fail with `status`. What is posted before it is executed, what is posted
-  // after it is not. Then the neighbour works, and after repair() so does `link`.
-  void expect_failure(Link& link, const WorkRequest& bad, CompletionStatus status) {
+  // Posts `bad`, which must fail with one of `statuses` (and may name bytes 1024 to 1087 of far_).
+  // What is posted before it is executed, what is posted after it is not. Then the neighbour works,
+  // and after repair() so does `link`.
+  void expect_failure(Link& link, const WorkRequest& bad, const Statuses& statuses) {
     const Segments data = {near_->segment(2048, 64)};
     near_->fill(55);
     far_->clear();
@@ -35,7 +39,7 @@ class ErrorContract : public ContractTest {
     request.id = 2;
     ASSERT_TRUE(link.near->post_send(before).ok());
     ASSERT_TRUE(link.near->post_send(request).ok());
-    EXPECT_TRUE(failed(take_one(*link.near.sends), 2, status, link.near));
+    EXPECT_TRUE(failed(take_one(*link.near.sends), 2, statuses, link.near));
     EXPECT_EQ(link.near->state(), QueuePairState::kError);
     EXPECT_TRUE(holds(*far_, 0, std::span(near_->data() + 2048, 64)));
 
@@ -48,7 +52,13 @@ class ErrorContract : public ContractTest {
     expect_flow(neighbour_);
     repair(link);
     expect_flow(link);
-    EXPECT_TRUE(untouched(*far_, 64, 4032)) << "something of before the repair came late";
+    // Of a failed operation, a part may have reached the bytes that it names.
+    EXPECT_TRUE(untouched(*far_, 64, 1024 - 64)) << "something of before the repair came late";
+    EXPECT_TRUE(untouched(*far_, 1024 + 64, 4096 - 1024 - 64));
+  }
+
+  void expect_failure(Link& link, const WorkRequest& bad, CompletionStatus status) {
+    expect_failure(link, bad, Statuses{status});
   }
 
   // The same for every one-sided operation that `wanted` selects, signaled and not.
@@ -205,8 +215,7 @@ TEST_P(ErrorContract, WrongLocalKey) {
   for (const Opcode opcode : {Opcode::kSend, Opcode::kWrite, Opcode::kRead}) {
     SCOPED_TRACE(static_cast<int>(opcode));
     if (opcode == Opcode::kSend) post_receive(link.far, 1, {far_->segment(1024, 64)});
-    expect_failure(link, to_remote(opcode, 2, wrong, far_->locator(1024, 64)),
-                   CompletionStatus::kLocalProtection);
+    expect_failure(link, to_remote(opcode, 2, wrong, far_->locator(1024, 64)), local_protection());
   }
 }
 
@@ -216,7 +225,7 @@ TEST_P(ErrorContract, KeysOfOtherDomainsAndEndedRegionsAreWrong) {
   Buffer foreign(*other_domain, 64);
   const Segments from_other_domain = {foreign.segment()};
   expect_failure(link, to_remote(Opcode::kWrite, 2, from_other_domain, far_->locator(1024, 64)),
-                 CompletionStatus::kLocalProtection);
+                 local_protection());
 
   Buffer ended(*near_domain_, 64);
   const Segments from_ended = {ended.segment()};
@@ -224,7 +233,7 @@ TEST_P(ErrorContract, KeysOfOtherDomainsAndEndedRegionsAreWrong) {
   EXPECT_TRUE(succeeded(take_one(*link.near.sends), 3, CompletionKind::kWrite));
   ended.deregister();
   expect_failure(link, to_remote(Opcode::kWrite, 2, from_ended, far_->locator(1024, 64)),
-                 CompletionStatus::kLocalProtection);
+                 local_protection());
 
   const auto other_far_domain = must(far_device_->create_domain());
   Buffer foreign_target(*other_far_domain, 64);
@@ -245,9 +254,9 @@ TEST_P(ErrorContract, LocalRangeOutsideItsRegion) {
   };
   for (const Segments& bad : cases) {
     expect_failure(link, to_remote(Opcode::kWrite, 2, bad, far_->locator(1024, 64)),
-                   CompletionStatus::kLocalProtection);
+                   local_protection());
     expect_failure(link, to_remote(Opcode::kRead, 2, bad, far_->locator(1024, 64)),
-                   CompletionStatus::kLocalProtection);
+                   local_protection());
   }
 }
 
@@ -256,9 +265,8 @@ TEST_P(ErrorContract, LocalMemoryMustBeWritableForResults) {
   Buffer read_only(*near_domain_, 64, Access::kRemoteRead);
   const Segments into = {read_only.segment(0, 8)};
   expect_failure(link, to_remote(Opcode::kRead, 2, into, far_->locator(1024, 8)),
-                 CompletionStatus::kLocalProtection);
-  expect_failure(link, fetch_add(2, into, far_->locator(1024, 8), 0),
-                 CompletionStatus::kLocalProtection);
+                 local_protection());
+  expect_failure(link, fetch_add(2, into, far_->locator(1024, 8), 0), local_protection());
   EXPECT_TRUE(untouched(read_only, 0, 64));
   // Reading from it is always allowed.
   post(link.near, to_remote(Opcode::kWrite, 3, into, far_->locator(1024, 8)));
@@ -274,7 +282,7 @@ TEST_P(ErrorContract, ReceiveTooSmall) {
     post_receive(link.far, 10, {inbox.segment(0, 40), inbox.segment(128, 24)});
     post_receive(link.far, 11, {inbox.segment(256, 64)});
     const Segments source = {near_->segment(0, bytes)};
-    expect_failure(link, to_peer(Opcode::kSend, 2, source), CompletionStatus::kRemoteInvalid);
+    expect_failure(link, to_peer(Opcode::kSend, 2, source), sent_too_much());
   }
 }
 
@@ -286,9 +294,9 @@ TEST_P(ErrorContract, TheReceiverLearnsThatItsBufferWasTooSmall) {
   post_receive(link.far, 11, {inbox.segment(128, 64)});
   const Segments source = {near_->segment(0, 65)};
   post(link.near, to_peer(Opcode::kSend, 2, source));
-  EXPECT_TRUE(failed(take_one(*link.far.receives), 10, CompletionStatus::kLocalLength, link.far));
+  EXPECT_TRUE(failed(take_one(*link.far.receives), 10, received_too_much(), link.far));
   EXPECT_TRUE(failed(take_one(*link.far.receives), 11, CompletionStatus::kFlushed, link.far));
-  EXPECT_TRUE(failed(take_one(*link.near.sends), 2, CompletionStatus::kRemoteInvalid, link.near));
+  EXPECT_TRUE(failed(take_one(*link.near.sends), 2, sent_too_much(), link.near));
   EXPECT_EQ(link.far->state(), QueuePairState::kError);
   EXPECT_TRUE(untouched(inbox, 64, 192)) << "written beyond the buffer";
   expect_flow(neighbour_);
@@ -307,8 +315,7 @@ TEST_P(ErrorContract, ReceiveIntoForbiddenMemory) {
   for (const Segments& forbidden : cases) {
     post_receive(link.far, 10, forbidden);
     post(link.near, to_peer(Opcode::kSend, 2, source));
-    EXPECT_TRUE(
-        failed(take_one(*link.far.receives), 10, CompletionStatus::kLocalProtection, link.far));
+    EXPECT_TRUE(failed(take_one(*link.far.receives), 10, local_protection(), link.far));
     EXPECT_TRUE(
         failed(take_one(*link.near.sends), 2, CompletionStatus::kRemoteOperation, link.near));
     EXPECT_TRUE(untouched(read_only, 0, 64));
@@ -493,6 +500,133 @@ TEST_P(ErrorContract, APeerThatIsDestroyedEndsEverythingTowardsIt) {
   EXPECT_TRUE(failed(take_one(*link.near.sends), 50, CompletionStatus::kFlushed, link.near));
   EXPECT_EQ(link.near->state(), QueuePairState::kError);
   expect_flow(neighbour_);
+}
+
+// The same when the peer's whole device goes, with all that was made from it.
+TEST_P(ErrorContract, APeerWhoseDeviceGoesEndsEverythingTowardsIt) {
+  auto device = make_device();
+  auto domain = must(device->create_domain());
+  LinkOptions options;
+  options.connected = false;
+  options.connect.retry_count = 3;
+  options.connect.ack_timeout = std::chrono::milliseconds(10);
+  Link link = make_link(options);
+  link.far.sends = must(domain->create_completion_queue({.depth = 256}));
+  link.far.receives = link.far.sends;
+  link.far.pair = must(domain->create_queue_pair({.send_completions = link.far.sends,
+                                                  .receive_completions = link.far.receives,
+                                                  .send_depth = 16,
+                                                  .receive_depth = 16}));
+  connect(link, options.connect);
+  auto target = std::make_unique<Buffer>(*domain, 4096);
+  const RemoteMemoryLocator remote = target->locator();
+  const Segments source = {near_->segment(0, 64)};
+  post_receive(link.near, 100);
+  post(link.near, to_remote(Opcode::kWrite, 1, source, remote.slice(0, 64)));
+  EXPECT_TRUE(succeeded(take_one(*link.near.sends), 1, CompletionKind::kWrite));
+  post(link.near, to_peer(Opcode::kSend, 2, source));
+  link.far = End();
+  target.reset();
+  domain.reset();
+  device.reset();
+  // Some transports notice the end, on others only an operation does.
+  const Completion first = take_one(*link.near.sends);
+  EXPECT_EQ(first.id, 2U);
+  EXPECT_EQ(to_status(first, link.near->peer()).code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(failed(take_one(*link.near.receives), 100, CompletionStatus::kFlushed, link.near));
+  post(link.near, to_remote(Opcode::kWrite, 3, source, remote.slice(0, 64)));
+  EXPECT_TRUE(failed(take_one(*link.near.sends), 3, CompletionStatus::kFlushed, link.near));
+  expect_flow(neighbour_);
+}
+
+// A completion queue that is just large enough takes all that its queue pair can have outstanding.
+TEST_P(ErrorContract, ACompletionQueueHoldsEverythingThatCanFail) {
+  LinkOptions options;
+  options.near.send_depth = options.near.receive_depth = 32;
+  const Link probe = make_link(options);
+  const uint64_t sends = probe.near->limits().send_depth;
+  const uint64_t receives = probe.near->limits().receive_depth;
+  const auto queue = must(
+      near_domain_->create_completion_queue({.depth = static_cast<uint32_t>(sends + receives)}));
+  EXPECT_GE(queue->depth(), sends + receives);
+  options.near.send_completions = options.near.receive_completions = queue;
+  Link link = make_link(options);
+  const Segments none;
+  for (int round = 0; round < 3; ++round) {
+    for (uint64_t i = 0; i < sends; ++i) post(link.near, to_peer(Opcode::kSend, i, none));
+    for (uint64_t i = 0; i < receives; ++i) post_receive(link.near, 1000 + i);
+    link.near->fail();
+    uint64_t next_send = 0, next_receive = 1000;
+    for (const Completion& completion : take(*queue, sends + receives)) {
+      uint64_t& next = completion.id < 1000 ? next_send : next_receive;
+      EXPECT_TRUE(failed(completion, next++, CompletionStatus::kFlushed, link.near));
+    }
+    EXPECT_EQ(next_send, sends);
+    EXPECT_EQ(next_receive, 1000 + receives);
+    repair(link);
+  }
+  expect_flow(link);
+}
+
+// One thread's mistake fails the queue pair under the others: what each posted completes once, with
+// success or as flushed.
+TEST_P(ErrorContract, AFailureAmongThreadsLosesNoCompletion) {
+  LinkOptions options;
+  options.near.send_depth = 64;
+  Link link = make_link(options);
+  constexpr uint64_t kThreads = 3;
+  constexpr uint64_t kEach = 100;
+  constexpr uint64_t kBad = 150;  // posted by the second thread
+  RemoteMemoryLocator wrong = far_->locator(0, 8);
+  wrong.key.value ^= 0x5a5a5a5a;
+  for (int round = 0; round < 5; ++round) {
+    std::vector<std::atomic<uint32_t>> seen(kThreads * kEach);
+    std::atomic<uint64_t> completed{0}, unexpected{0};
+    const auto deadline = std::chrono::steady_clock::now() + kPatience;
+    const auto poll = [&] {
+      Completion completion;
+      if (link.near.sends->poll(std::span(&completion, 1)) == 0) {
+        std::this_thread::yield();
+        return;
+      }
+      if (completion.id < seen.size()) ++seen[completion.id];
+      const CompletionStatus expected =
+          completion.id == kBad ? CompletionStatus::kRemoteAccess : CompletionStatus::kFlushed;
+      if (completion.status == CompletionStatus::kSuccess) {
+        if (completion.id == kBad) ++unexpected;
+      } else if (completion.status != expected) {
+        ++unexpected;
+      }
+      ++completed;
+    };
+    std::vector<std::thread> threads;
+    for (uint64_t thread = 0; thread < kThreads; ++thread) {
+      threads.emplace_back([&, thread] {
+        const Segments source = {near_->segment(8 * thread, 8)};
+        for (uint64_t i = 0; i < kEach && std::chrono::steady_clock::now() < deadline;) {
+          const uint64_t id = thread * kEach + i;
+          const PostResult result = link.near->post_send(
+              to_remote(i % 2 == 0 ? Opcode::kWrite : Opcode::kRead, id, source,
+                        id == kBad ? wrong : far_->locator(8 * thread, 8)));
+          if (result.ok()) {
+            ++i;
+          } else if (result.error != PostError::kQueueFull) {
+            ++unexpected;
+          }
+          if (!result.ok() || i % 4 == 0) poll();
+        }
+        while (completed < kThreads * kEach && std::chrono::steady_clock::now() < deadline) poll();
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(completed, kThreads * kEach);
+    EXPECT_EQ(unexpected, 0U);
+    for (uint64_t id = 0; id < seen.size(); ++id) EXPECT_EQ(seen[id], 1U) << id;
+    EXPECT_EQ(link.near->state(), QueuePairState::kError);
+    expect_flow(neighbour_);
+    repair(link);
+    expect_flow(link);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(On, ErrorContract, ::testing::ValuesIn(every_transport()), transport_of);

@@ -264,8 +264,8 @@ TEST_P(QueueContract, NothingCanBeSentBeforeConnect) {
   expect_flow(link);
 }
 
-// SENDs that no receive is posted for stay in the queue until it is full. Then it refuses, and nothing
-// is lost; once they have completed AND been polled there is room again.
+// SENDs that no receive is posted for stay in the queue until it is full. Then it refuses, and
+// nothing is lost; once they have completed AND been polled there is room again.
 TEST_P(QueueContract, AFullQueueRefusesAndRecovers) {
   LinkOptions options;
   options.near.send_depth = 16;
@@ -437,6 +437,59 @@ TEST_P(QueueContract, AFenceWaitsForReadsAndAtomics) {
     EXPECT_TRUE(holds(target, 0, pattern(round, kBytes)));
     EXPECT_EQ(target.word(kBytes), round);  // what the FETCH_ADD returned
   }
+}
+
+// A READ is not executed before an earlier WRITE: of two that announce themselves and then look for
+// the other, at least one sees the other. (Processors reorder a store and a later load; sleepers
+// that are woken by their senders rely on this.)
+TEST_P(QueueContract, AReadFollowsTheWritesBeforeIt) {
+  constexpr uint64_t kRounds = 500;
+  Link links[] = {make_link(), make_link()};
+  Buffer flags(*far_domain_, 256);
+  Buffer local(*near_domain_, 256);
+  const size_t at[] = {0, 128};  // where each announces itself
+  std::atomic<uint64_t> arrived{0};
+  std::atomic<bool> broken{false};
+  uint64_t saw[2] = {};
+  uint64_t missed = 0;
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  // All threads have reached this point `count` times in all.
+  const auto meet = [&](uint64_t count) {
+    ++arrived;
+    while (arrived < count && !broken) {
+      if (std::chrono::steady_clock::now() > deadline) broken = true;
+      std::this_thread::yield();
+    }
+  };
+  const auto announce_and_look = [&](int me) {
+    Link& link = links[me];
+    local.set_word(at[me], 1);
+    const Segments one = {local.segment(at[me], 8)};
+    const Segments seen = {local.segment(at[me] + 8, 8)};
+    for (uint64_t round = 0; round < kRounds && !broken; ++round) {
+      if (me == 0) {
+        flags.set_word(at[0], 0);
+        flags.set_word(at[1], 0);
+      }
+      meet(4 * round + 2);
+      const WorkRequest list[] = {
+          to_remote(Opcode::kWrite, round, one, flags.locator(at[me], 8), 0),
+          to_remote(Opcode::kRead, round, seen, flags.locator(at[1 - me], 8)),
+      };
+      if (!link.near->post_send(list).ok() ||
+          take_one(*link.near.sends).status != CompletionStatus::kSuccess) {
+        broken = true;
+      }
+      saw[me] = local.word(at[me] + 8);
+      meet(4 * round + 4);
+      if (me == 0 && saw[0] + saw[1] == 0) ++missed;
+    }
+  };
+  std::thread other([&] { announce_and_look(1); });
+  announce_and_look(0);
+  other.join();
+  EXPECT_FALSE(broken);
+  EXPECT_EQ(missed, 0U);
 }
 
 TEST_P(QueueContract, MoreReadsThanMayBeOutstandingAllComplete) {

@@ -1,9 +1,11 @@
 // Receives: their order, what happens when there is none, and sharing them.
+#include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <set>
-#include <string>
+#include <thread>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -286,6 +288,77 @@ TEST_P(ReceiveContract, SharedReceivesSurviveAFailingQueuePair) {
   repair(broken);
   exchange(broken, count);  // takes the last one
   EXPECT_EQ(used.size(), count) << "each receive was used once";
+}
+
+// Threads that send, and threads that share the receiving side: one completion queue, one pool.
+TEST_P(ReceiveContract, ThreadsShareReceives) {
+  constexpr uint64_t kThreads = 2;  // at each side
+  constexpr uint64_t kMessages = 400;
+  const auto pool = must(far_domain_->create_shared_receive_queue({.depth = 32}));
+  const auto queue = must(far_domain_->create_completion_queue({.depth = 1024}));
+  LinkOptions options;
+  options.far.shared_receives = pool;
+  options.far.receive_completions = queue;
+  std::vector<Link> links;
+  for (uint64_t i = 0; i < kThreads; ++i) links.push_back(make_link(options));
+  const uint64_t slots = pool->depth();
+  Buffer to(*far_domain_, 8 * slots);
+  Buffer from(*near_domain_, 8 * kThreads * kMessages);
+  for (uint64_t slot = 0; slot < slots; ++slot) {
+    EXPECT_TRUE(post_shared(*pool, slot, {to.segment(8 * slot, 8)}).ok());
+  }
+  std::vector<std::atomic<uint32_t>> seen(kThreads * kMessages);
+  std::atomic<uint64_t> received{0}, wrong{0};
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  const auto in_time = [&] { return std::chrono::steady_clock::now() < deadline; };
+  std::vector<std::thread> threads;
+  for (uint64_t i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&, i] {  // sends
+      Link& link = links[i];
+      uint64_t posted = 0, sent = 0;
+      while (sent < kMessages && in_time()) {
+        if (posted < kMessages && posted - sent < link.near->limits().send_depth) {
+          const uint64_t id = i * kMessages + posted;
+          from.set_word(8 * id, id);
+          const Segments source = {from.segment(8 * id, 8)};
+          if (link.near->post_send(to_peer(Opcode::kSend, posted, source)).ok()) ++posted;
+        }
+        Completion completion;
+        if (link.near.sends->poll(std::span(&completion, 1)) == 1) {
+          if (completion.status != CompletionStatus::kSuccess || completion.id != sent) ++wrong;
+          ++sent;
+        } else {
+          std::this_thread::yield();
+        }
+      }
+    });
+    threads.emplace_back([&] {  // receives
+      while (received < kThreads * kMessages && in_time()) {
+        Completion completion;
+        if (queue->poll(std::span(&completion, 1)) == 0) {
+          std::this_thread::yield();
+          continue;
+        }
+        if (completion.status != CompletionStatus::kSuccess || completion.id >= slots) {
+          ++wrong;
+          continue;
+        }
+        const uint64_t id = to.word(8 * completion.id);
+        const uint64_t link = completion.queue_pair == links[0].far->number() ? 0 : 1;
+        if (id >= seen.size() || id / kMessages != link) {
+          ++wrong;
+        } else {
+          ++seen[id];
+        }
+        if (!post_shared(*pool, completion.id, {to.segment(8 * completion.id, 8)}).ok()) ++wrong;
+        ++received;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0U);
+  EXPECT_EQ(received, kThreads * kMessages);
+  for (uint64_t id = 0; id < seen.size(); ++id) EXPECT_EQ(seen[id], 1U) << id;
 }
 
 INSTANTIATE_TEST_SUITE_P(On, ReceiveContract, ::testing::ValuesIn(every_transport()), transport_of);

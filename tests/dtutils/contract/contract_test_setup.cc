@@ -50,7 +50,7 @@ TEST_P(SetupContract, WhatIsNoAddressIsRefused) {
   other[0] = static_cast<char>(other[0] ^ 1);
   bad.push_back(other);
   for (const std::string& address : bad) {
-    EXPECT_TRUE(refused(link.near->connect(address, {.peer = kFarLabel}), kInvalid, kFarLabel))
+    ASSERT_TRUE(refused(link.near->connect(address, {.peer = kFarLabel}), kInvalid, kFarLabel))
         << "of " << address.size() << " bytes";
     EXPECT_EQ(link.near->state(), QueuePairState::kUnconnected);
   }
@@ -154,6 +154,46 @@ TEST_P(SetupContract, QueuePairOptionsOutOfRangeAreRefused) {
   EXPECT_TRUE(refused(near_domain_->create_completion_queue({.depth = 0}).status(), kInvalid, ""));
   EXPECT_TRUE(
       refused(near_domain_->create_shared_receive_queue({.depth = 0}).status(), kInvalid, ""));
+}
+
+// Who asks for more than there is gets what there is, and can read how much that is.
+TEST_P(SetupContract, MoreThanTheDeviceHasIsCutToItsLimits) {
+  const DeviceLimits& device = near_device_->limits();
+  const auto queue = must(near_domain_->create_completion_queue({}));
+  constexpr uint32_t kMuch = 0xffffffff;
+  QueuePairOptions options{.send_completions = queue,
+                           .receive_completions = queue,
+                           .send_depth = 4,
+                           .receive_depth = 4,
+                           .max_send_segments = kMuch,
+                           .max_receive_segments = kMuch,
+                           .max_inline = kMuch};
+  const auto wide = must(near_domain_->create_queue_pair(options));
+  EXPECT_LE(wide->limits().max_send_segments, device.max_segments);
+  EXPECT_LE(wide->limits().max_receive_segments, device.max_segments);
+  EXPECT_LE(wide->limits().max_inline, device.max_inline);
+
+  options = {.send_completions = queue,
+             .receive_completions = queue,
+             .send_depth = kMuch,
+             .receive_depth = kMuch,
+             .max_send_segments = 1,
+             .max_receive_segments = 1,
+             .max_inline = 0};
+  const auto deep = near_domain_->create_queue_pair(options);
+  if (deep.ok()) {
+    EXPECT_LE((*deep)->limits().send_depth, device.max_send_depth);
+    EXPECT_LE((*deep)->limits().receive_depth, device.max_receive_depth);
+  } else {  // the device allows more than this machine has memory for
+    EXPECT_TRUE(refused(deep.status(), absl::StatusCode::kResourceExhausted, ""));
+  }
+  // A completion queue that is smaller than was asked for would lose completions.
+  if (device.max_completions < kMuch) {
+    const auto too_large =
+        near_domain_->create_completion_queue({.depth = device.max_completions + 1});
+    EXPECT_FALSE(too_large.ok());
+    EXPECT_NE(error_scope(too_large.status()), ErrorScope::kNone) << too_large.status();
+  }
 }
 
 TEST_P(SetupContract, MemoryThatIsNoneIsRefused) {

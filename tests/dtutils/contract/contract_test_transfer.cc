@@ -465,8 +465,8 @@ TEST_P(TransferContract, DirectAccessReachesTheSameBytes) {
   EXPECT_EQ(link.near->direct_access(wrong), nullptr);
 }
 
-// Successive WRITEs become visible as write_order() says, which is what code that polls memory relies
-// on; where it promises nothing, an event that follows the data orders them.
+// Successive WRITEs become visible as write_order() says, which is what code that polls memory
+// relies on; where it promises nothing, an event that follows the data orders them.
 TEST_P(TransferContract, ArrivalKeepsThePromisedOrder) {
   Link link = make_link();
   constexpr size_t kBytes = 2048;
@@ -489,7 +489,8 @@ TEST_P(TransferContract, ArrivalKeepsThePromisedOrder) {
     ASSERT_TRUE(link.near->post_send(list).ok());
     if (polled) {
       std::atomic_ref<uint64_t> arrived(*reinterpret_cast<uint64_t*>(to.data() + kBytes));
-      // Polled memory moves only if the transport's time does: the sender's queue is polled as well.
+      // Polled memory moves only if the transport's time does: the sender's queue is polled as
+      // well.
       Completion completion;
       size_t completions = 0;
       ASSERT_TRUE(eventually([&] {

@@ -113,7 +113,8 @@ class Oracle {
 
 class FreeExtentsRandom : public ::testing::TestWithParam<uint32_t> {};
 
-// Every answer equals that of the oracle, over two touching regions, sizes and alignments of all kinds.
+// Every answer equals that of the oracle, over two touching regions, sizes and alignments of all
+// kinds.
 TEST_P(FreeExtentsRandom, AgreesWithAnOracle) {
   std::mt19937 random(GetParam());
   const auto below = [&random](size_t bound) { return static_cast<size_t>(random() % bound); };

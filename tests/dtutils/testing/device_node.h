@@ -45,8 +45,8 @@ struct DeviceNode {
   [[nodiscard]] Segment segment(size_t offset, uint32_t length) {
     return {bytes() + offset, length, region->local_key()};
   }
-  // Polls until there are `wanted` completions. Gives up after 20 s, or after `polls` empty polls: a
-  // simulated fabric needs no time.
+  // Polls until there are `wanted` completions. Gives up after 20 s, or after `polls` empty polls:
+  // a simulated fabric needs no time.
   [[nodiscard]] std::vector<Completion> poll_for(size_t wanted, uint64_t polls = ~uint64_t{0}) {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
     std::vector<Completion> found(wanted);

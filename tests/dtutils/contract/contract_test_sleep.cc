@@ -22,8 +22,8 @@ struct Handle {
   RDMAMemory memory;
 };
 
-// A message is its number and the number's complement: where WRITEs may be seen half (write_order() is
-// kNone), half ones are no messages.
+// A message is its number and the number's complement: where WRITEs may be seen half (write_order()
+// is kNone), half ones are no messages.
 uint64_t encode(uint64_t message) { return message | (~message << 32); }
 uint64_t decode(uint64_t word) {
   const uint64_t message = word & 0xffffffff;
@@ -69,7 +69,10 @@ TEST_P(SleepContract, EveryMessageArrivesAlthoughTheReceiverSleepsWithoutATimer)
       // Pauses of all lengths, so that messages meet the receiver at every step of going to sleep.
       const uint64_t pause = uint64_t{1} << random() % 14;
       for (uint64_t i = 0; i < pause; ++i) std::atomic_signal_fence(std::memory_order_seq_cst);
-      if (random() % 64 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      // Now and then long enough for any receiver to fall asleep.
+      if (message % (messages / 8) == 0) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      }
       const uint64_t offset = message % 512 * 8;
       // Eight bytes go inline or are copied before the slot comes round again (512 > depth).
       out_buffer.set_word(offset, encode(message));

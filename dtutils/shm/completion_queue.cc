@@ -1,0 +1,212 @@
+#include "dtutils/shm/completion_queue.h"
+
+#include <bit>
+
+#include "dtutils/error.h"
+#include "dtutils/shm/device_core.h"
+
+namespace cariama::shm {
+
+bool ShmChannel::wait(std::chrono::nanoseconds timeout) {
+  const Deadline deadline = deadline_after(timeout);
+  for (;;) {
+    if (shared_->events.load() != consumed_) {
+      ++consumed_;
+      return true;
+    }
+    shared_->sleeping.store(1);
+    if (shared_->events.load() == consumed_) {
+      internal::futex_wait(&shared_->events, consumed_, deadline);
+    }
+    shared_->sleeping.store(0);
+    if (shared_->events.load() == consumed_ && std::chrono::steady_clock::now() >= deadline) {
+      return false;
+    }
+  }
+}
+
+ShmCompletionQueue::ShmCompletionQueue(std::shared_ptr<ShmDevice> device, ControlBlock block,
+                                       uint32_t depth, std::shared_ptr<ShmChannel> channel)
+    : device_(std::move(device)),
+      block_(std::move(block)),
+      shared_(reinterpret_cast<SharedCompletionQueue*>(block_.data())),
+      channel_(std::move(channel)),
+      depth_(depth),
+      mask_(std::bit_ceil(depth) - 1),
+      ring_(new Cell[mask_ + 1]) {
+  for (uint64_t i = 0; i <= mask_; ++i) ring_[i].sequence.store(i, std::memory_order_relaxed);
+  if (channel_ != nullptr) shared_->channel.store(channel_->offset());
+}
+
+ShmCompletionQueue::~ShmCompletionQueue() {
+  Entry entry;
+  while (pop(&entry) || pop_overflow(&entry)) entry.account->release();
+}
+
+// The ring is Vyukov's bounded queue: a cell's sequence says whose turn it is.
+void ShmCompletionQueue::push(const Completion& completion, CompletionAccount* account) {
+  bool done = false;
+  // Once something has overflowed everything does, until the list is empty: order.
+  if (!overflowed_.load(std::memory_order_acquire)) {
+    uint64_t position = tail_.load(std::memory_order_relaxed);
+    for (;;) {
+      Cell& cell = ring_[position & mask_];
+      const auto turn =
+          static_cast<int64_t>(cell.sequence.load(std::memory_order_acquire) - position);
+      if (turn < 0) break;
+      if (turn > 0) {
+        position = tail_.load(std::memory_order_relaxed);
+        continue;
+      }
+      if (!tail_.compare_exchange_weak(position, position + 1, std::memory_order_relaxed)) continue;
+      cell.entry = {completion, account};
+      if (channel_ == nullptr) {
+        cell.sequence.store(position + 1, std::memory_order_release);
+      } else {
+        cell.sequence.exchange(position + 1);  // before the look at `armed` in fire()
+      }
+      done = true;
+      break;
+    }
+  }
+  if (!done) {
+    std::lock_guard lock(overflow_mutex_);
+    overflow_.push_back({completion, account});
+    overflowed_.exchange(true);
+  }
+  if (channel_ != nullptr) {
+    shared_->fire(channel_->shared(), completion.status != CompletionStatus::kSuccess);
+  }
+}
+
+bool ShmCompletionQueue::pop(Entry* entry) {
+  uint64_t position = head_.load(std::memory_order_relaxed);
+  for (;;) {
+    Cell& cell = ring_[position & mask_];
+    const auto turn =
+        static_cast<int64_t>(cell.sequence.load(std::memory_order_acquire) - (position + 1));
+    if (turn < 0) return false;
+    if (turn > 0) {
+      position = head_.load(std::memory_order_relaxed);
+      continue;
+    }
+    if (!head_.compare_exchange_weak(position, position + 1, std::memory_order_relaxed)) continue;
+    *entry = cell.entry;
+    cell.sequence.store(position + mask_ + 1, std::memory_order_release);
+    return true;
+  }
+}
+
+bool ShmCompletionQueue::pop_overflow(Entry* entry) {
+  if (!overflowed_.load(std::memory_order_acquire)) return false;
+  std::lock_guard lock(overflow_mutex_);
+  if (overflow_.empty()) return false;
+  *entry = overflow_.front();
+  overflow_.pop_front();
+  if (overflow_.empty()) overflowed_.store(false, std::memory_order_release);
+  return true;
+}
+
+size_t ShmCompletionQueue::collect_sends(std::span<Completion> completions) {
+  size_t count = 0;
+  Entry entry;
+  while (count < completions.size() && (pop(&entry) || pop_overflow(&entry))) {
+    if (!entry.account->dead.load(std::memory_order_relaxed)) {
+      completions[count++] = entry.completion;
+    }
+    entry.account->release();
+  }
+  return count;
+}
+
+bool ShmCompletionQueue::anything_ready() const {
+  const auto bits_set = [this] {
+    const uint32_t words = words_.load(std::memory_order_acquire);
+    for (uint32_t word = 0; word < words; ++word) {
+      if (shared_->ready[word].load(std::memory_order_acquire) != 0) return true;
+    }
+    return false;
+  };
+  // Somebody who is draining may put bits back; whoever sees him finished sees these.
+  return bits_set() || draining_.load(std::memory_order_acquire) || bits_set();
+}
+
+size_t ShmCompletionQueue::collect_receives(std::span<Completion> completions) {
+  if (completions.empty() || !anything_ready()) return 0;
+  std::lock_guard lock(drain_mutex_);
+  draining_.store(true);
+  size_t count = 0;
+  const uint32_t words = words_.load(std::memory_order_relaxed);
+  // Starts where the last call ended, so that a busy queue pair cannot starve others.
+  uint32_t word = next_word_ < words ? next_word_ : 0;
+  for (uint32_t turn = 0; turn < words && count < completions.size(); ++turn) {
+    if (shared_->ready[word].load(std::memory_order_relaxed) != 0) {
+      uint64_t bits = shared_->ready[word].exchange(0);
+      while (bits != 0 && count < completions.size()) {
+        const auto ahead =
+            static_cast<uint32_t>(std::countr_zero(std::rotr(bits, static_cast<int>(next_bit_))));
+        const uint32_t bit = (next_bit_ + ahead) % 64;
+        ReceiveSource* source = sources_[word * 64 + bit];
+        if (source != nullptr) count += source->drain_receives(completions.subspan(count));
+        if (count == completions.size() && source != nullptr) break;  // it may have more
+        bits &= ~(uint64_t{1} << bit);
+        next_bit_ = (bit + 1) % 64;
+      }
+      if (bits != 0) {
+        shared_->ready[word].fetch_or(bits);
+        next_bit_ = (next_bit_ + 1) % 64;
+        break;
+      }
+    }
+    word = word + 1 < words ? word + 1 : 0;
+  }
+  next_word_ = word;
+  draining_.store(false, std::memory_order_release);
+  return count;
+}
+
+size_t ShmCompletionQueue::poll(std::span<Completion> completions) {
+  if (device_->anything_waits()) [[unlikely]]
+    device_->progress_sends(this);
+  // Takes turns, so that neither kind starves the other where the caller takes one at a time.
+  const bool receives_first = receives_first_.load(std::memory_order_relaxed);
+  size_t count = 0;
+  if (receives_first) count += collect_receives(completions);
+  count += collect_sends(completions.subspan(count));
+  if (!receives_first) count += collect_receives(completions.subspan(count));
+  if (count != 0) receives_first_.store(!receives_first, std::memory_order_relaxed);
+  return count;
+}
+
+absl::Status ShmCompletionQueue::arm(bool solicited_only) {
+  if (channel_ == nullptr) {
+    return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
+                      "arm: the completion queue has no channel",
+                      "create it with CompletionQueueOptions::channel");
+  }
+  uint32_t state = kDisarmed;
+  if (solicited_only) {
+    shared_->armed.compare_exchange_strong(state, kArmedSolicited);  // kArmed asks for more already
+  } else {
+    shared_->armed.store(kArmed);
+  }
+  return absl::OkStatus();
+}
+
+std::optional<uint32_t> ShmCompletionQueue::attach(ReceiveSource* source) {
+  std::lock_guard lock(drain_mutex_);
+  uint32_t bit = 0;
+  while (bit < sources_.size() && sources_[bit] != nullptr) ++bit;
+  if (bit == kMaxQueuePairsPerCompletionQueue) return std::nullopt;
+  if (bit == sources_.size()) sources_.resize(sources_.size() + 64, nullptr);
+  sources_[bit] = source;
+  words_.store(static_cast<uint32_t>(sources_.size() / 64), std::memory_order_release);
+  return bit;
+}
+
+void ShmCompletionQueue::detach(uint32_t bit) {
+  std::lock_guard lock(drain_mutex_);
+  sources_[bit] = nullptr;
+}
+
+}  // namespace cariama::shm

@@ -1,0 +1,141 @@
+// Completion queues and channels of the shm transport.
+//
+// Send completions are pushed by the initiator itself, into a lock-free ring. Receive completions
+// lie in rings that peers write (layout.h); poll() collects them from the queue pairs whose bit is
+// set.
+#ifndef CARIAMA_DTUTILS_SHM_COMPLETION_QUEUE_H_
+#define CARIAMA_DTUTILS_SHM_COMPLETION_QUEUE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "dtutils/device.h"
+#include "dtutils/shm/control_segment.h"
+#include "dtutils/shm/layout.h"
+
+namespace cariama::shm {
+
+class ShmDevice;
+
+class ShmChannel final : public CompletionChannel {
+ public:
+  ShmChannel(std::shared_ptr<ShmDevice> device, ControlBlock block)
+      : device_(std::move(device)),
+        block_(std::move(block)),
+        shared_(reinterpret_cast<SharedChannel*>(block_.data())) {}
+
+  bool wait(std::chrono::nanoseconds timeout) override;
+  void wake() override { shared_->signal(); }
+
+  [[nodiscard]] const ShmDevice* device() const { return device_.get(); }
+  [[nodiscard]] SharedChannel* shared() const { return shared_; }
+  [[nodiscard]] uint64_t offset() const { return block_.offset(); }
+
+ private:
+  std::shared_ptr<ShmDevice> device_;
+  ControlBlock block_;
+  SharedChannel* shared_;
+  uint32_t consumed_ = 0;  // events that wait() has returned
+};
+
+// Counts the completions of a queue pair that are in a completion queue, unpolled (+ 1 while the
+// queue pair lives). Whoever takes the last away deletes it, so that the queue pair may go first.
+struct CompletionAccount {
+  std::atomic<uint32_t> references{1};
+  std::atomic<bool> dead{false};  // the queue pair is gone: drop its completions
+
+  void release(uint32_t count = 1) {
+    if (references.fetch_sub(count, std::memory_order_acq_rel) == count) delete this;
+  }
+};
+
+// What poll() collects receive completions from: a queue pair.
+class ReceiveSource {
+ public:
+  virtual ~ReceiveSource() = default;
+  // Takes completions. If the span came back full there may be more. Called by one thread at a
+  // time.
+  virtual size_t drain_receives(std::span<Completion> completions) = 0;
+};
+
+class ShmCompletionQueue final : public CompletionQueue {
+ public:
+  ShmCompletionQueue(std::shared_ptr<ShmDevice> device, ControlBlock block, uint32_t depth,
+                     std::shared_ptr<ShmChannel> channel);
+  ~ShmCompletionQueue() override;
+
+  size_t poll(std::span<Completion> completions) override;
+  absl::Status arm(bool solicited_only) override;
+  uint32_t depth() const override { return depth_; }
+
+  [[nodiscard]] const ShmDevice* device() const { return device_.get(); }
+  [[nodiscard]] uint64_t offset() const { return block_.offset(); }
+
+  // Whether the ring has room for a completion. Approximate with several threads: push() never
+  // fails, what does not fit goes to a list.
+  [[nodiscard]] bool has_room() const {
+    return tail_.load(std::memory_order_relaxed) - head_.load(std::memory_order_relaxed) < depth_ &&
+           !overflowed_.load(std::memory_order_relaxed);
+  }
+  // `account` was counted up for it by the caller.
+  void push(const Completion& completion, CompletionAccount* account);
+
+  // Registers a source of receive completions: its bit, or nothing when all 4096 are in use.
+  [[nodiscard]] std::optional<uint32_t> attach(ReceiveSource* source);
+  // After it no thread is in, or will call, drain_receives() of the source.
+  void detach(uint32_t bit);
+  // Makes poll() look at the source.
+  void announce(uint32_t bit) {
+    shared_->announce(bit, channel_ != nullptr ? channel_->shared() : nullptr, true);
+  }
+  // Held while sources are drained. For code that moves completions out of a source by other ways.
+  [[nodiscard]] std::mutex& drain_mutex() { return drain_mutex_; }
+
+ private:
+  struct Entry {
+    Completion completion;
+    CompletionAccount* account = nullptr;
+  };
+  struct alignas(64) Cell {
+    std::atomic<uint64_t> sequence;
+    Entry entry;
+  };
+
+  [[nodiscard]] bool pop(Entry* entry);
+  [[nodiscard]] bool pop_overflow(Entry* entry);
+  [[nodiscard]] size_t collect_sends(std::span<Completion> completions);
+  [[nodiscard]] size_t collect_receives(std::span<Completion> completions);
+  [[nodiscard]] bool anything_ready() const;
+
+  std::shared_ptr<ShmDevice> device_;
+  ControlBlock block_;
+  SharedCompletionQueue* shared_;
+  std::shared_ptr<ShmChannel> channel_;
+  uint32_t depth_;
+  uint32_t mask_;
+  std::unique_ptr<Cell[]> ring_;
+  alignas(64) std::atomic<uint64_t> tail_{0};
+  alignas(64) std::atomic<uint64_t> head_{0};
+  std::atomic<bool> receives_first_{false};
+
+  alignas(64) std::atomic<bool> overflowed_{false};
+  std::mutex overflow_mutex_;
+  std::deque<Entry> overflow_;
+
+  std::atomic<uint32_t> words_{0};     // of the ready bitmap, in use
+  std::atomic<bool> draining_{false};  // somebody has taken bits that he may put back
+  std::mutex drain_mutex_;
+  std::vector<ReceiveSource*> sources_;  // by bit
+  uint32_t next_word_ = 0;
+  uint32_t next_bit_ = 0;
+};
+
+}  // namespace cariama::shm
+
+#endif  // CARIAMA_DTUTILS_SHM_COMPLETION_QUEUE_H_

@@ -1,0 +1,302 @@
+#include "dtutils/shm/link.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <limits>
+#include <string>
+
+#include "dtutils/error.h"
+
+namespace cariama::shm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kAskTimeout{200};
+// Taken in at once from one peer; more than a socket holds. A peer that never stops sending does
+// not keep the lock from others.
+constexpr int kMessagesAtOnce = 1024;
+
+std::string with_peer(std::string_view what, std::string_view peer) {
+  std::string text(what);
+  text.append(" (peer ").append(peer).append(")");
+  return text;
+}
+
+// Whether a file behind a received descriptor may be mapped: it is one of memory, its size cannot
+// change (else its owner could make our accesses raise SIGBUS), and it is long enough.
+bool is_mappable(int descriptor, uint64_t offset, uint64_t length, uint64_t* page) {
+  const int seals = fcntl(descriptor, F_GET_SEALS);
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || (seals & F_SEAL_GROW) == 0) return false;
+  struct stat status;
+  if (fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode) || status.st_size < 0)
+    return false;
+  const auto size = static_cast<uint64_t>(status.st_size);
+  if (length == 0 || offset > size || length > size - offset) return false;
+  *page = static_cast<uint64_t>(status.st_blksize);  // the huge page size on hugetlb
+  return *page != 0 && (*page & (*page - 1)) == 0;
+}
+
+}  // namespace
+
+absl::Status Link::make_table() {
+  void* table = mmap(nullptr, kMaxRegions * sizeof(*table_), PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (table == MAP_FAILED) {
+    return make_errno_error(errno, ErrorScope::kProcess, "mapping the key table of a peer",
+                            "raise ulimit -v");
+  }
+  table_ = static_cast<std::atomic<const RemoteRegion*>*>(table);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<Link>> Link::local(std::shared_ptr<ControlSegment> segment) {
+  std::shared_ptr<Link> link(new Link);
+  link->uuid_ = segment->uuid();
+  link->control_ = segment->base();
+  link->pid_ = getpid();
+  link->segment_ = std::move(segment);
+  if (absl::Status status = link->make_table(); !status.ok()) return status;
+  return link;
+}
+
+absl::StatusOr<std::shared_ptr<Link>> Link::connect(const Uuid& uuid, int pid,
+                                                    std::chrono::milliseconds timeout,
+                                                    std::string_view peer) {
+  std::shared_ptr<Link> link(new Link);
+  link->uuid_ = uuid;
+  if (absl::Status status = link->make_table(); !status.ok()) return status;
+
+  link->socket_ = FileDescriptor(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  if (!link->socket_.valid()) {
+    return make_errno_error(errno, ErrorScope::kProcess, with_peer("socket for shm", peer),
+                            "raise ulimit -n");
+  }
+  const int socket = link->socket_.get();
+  const timeval limit{timeout.count() / 1000, timeout.count() % 1000 * 1000};
+  setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);  // also bounds connect()
+  setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+
+  sockaddr_un address;
+  const socklen_t address_length = socket_address(uuid, &address);
+  int result;
+  do result = ::connect(socket, reinterpret_cast<sockaddr*>(&address), address_length);
+  while (result != 0 && errno == EINTR);
+  if (result != 0) {
+    if (errno == ECONNREFUSED) {
+      return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
+                        with_peer("connect over shm: the device is gone", peer),
+                        "restart the peer; both must share a host and a network name space");
+    }
+    return make_errno_error(errno == EAGAIN ? ETIMEDOUT : errno, ErrorScope::kPeer,
+                            with_peer("connect over shm: the service thread does not answer", peer),
+                            "see whether the peer is stopped");
+  }
+
+  ucred credentials{};
+  socklen_t credentials_length = sizeof credentials;
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &credentials_length) != 0 ||
+      credentials.uid != geteuid()) {
+    return make_error(absl::StatusCode::kPermissionDenied, ErrorScope::kPeer,
+                      with_peer("connect over shm: the device belongs to another user", peer),
+                      "run both as the same user");
+  }
+  if (credentials.pid != pid) {
+    return make_error(absl::StatusCode::kPermissionDenied, ErrorScope::kPeer,
+                      with_peer("connect over shm: the process ids do not agree", peer),
+                      "run both in one process name space");
+  }
+  link->pid_ = credentials.pid;
+  link->process_ = FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, credentials.pid, 0)));
+  if (!link->process_.valid()) {
+    return make_errno_error(errno == ESRCH ? ECONNRESET : errno, ErrorScope::kPeer,
+                            with_peer("pidfd_open", peer),
+                            "the peer must live; Linux 5.3 or newer");
+  }
+
+  // An answer that comes after the pidfd was opened proves that it is the pidfd of this peer.
+  Message hello;
+  hello.type = MessageType::kHello;
+  hello.uuid = uuid;
+  int error = send_message(socket, hello, -1, /*wait=*/true);
+  Message welcome;
+  FileDescriptor control;
+  if (error == 0) error = receive_message(socket, &welcome, &control, /*wait=*/true);
+  if (error != 0) {
+    if (error == EPROTO) {
+      return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kPeer,
+                        with_peer("connect over shm: the peer speaks another version", peer),
+                        "use the same release on both sides");
+    }
+    return make_errno_error(error == EAGAIN ? ETIMEDOUT : ECONNRESET, ErrorScope::kPeer,
+                            with_peer("connect over shm: no answer from the service thread", peer),
+                            "see whether the peer is stopped or has ended");
+  }
+  uint64_t page = 0;
+  if (welcome.type != MessageType::kWelcome || welcome.uuid != uuid || !control.valid() ||
+      !is_mappable(control.get(), 0, kControlBytes, &page)) {
+    return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kPeer,
+                      with_peer("connect over shm: not a sealed control segment", peer),
+                      "use the same release on both sides");
+  }
+  void* base = mmap(nullptr, kControlBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
+                    control.get(), 0);
+  if (base == MAP_FAILED) {
+    return make_errno_error(errno, ErrorScope::kProcess,
+                            with_peer("mapping the control segment (1 GiB, sparse)", peer),
+                            "raise ulimit -v");
+  }
+  link->control_ = static_cast<std::byte*>(base);
+  const ControlHeader* header = control_header(link->control_);
+  if (header->magic != kMagic || header->version != kVersion || header->uuid != uuid) {
+    return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kPeer,
+                      with_peer("connect over shm: the control segment is another version's", peer),
+                      "use the same release on both sides");
+  }
+  return link;
+}
+
+Link::~Link() {
+  for (const Mapping& mapping : mappings_) munmap(mapping.address, mapping.length);
+  if (table_ != nullptr) munmap(table_, kMaxRegions * sizeof(*table_));
+  if (!is_local() && control_ != nullptr) munmap(control_, kControlBytes);
+}
+
+const RemoteRegion* Link::add(const RemoteRegion& region) {
+  RemoteRegion* added = &regions_.emplace_back(region);
+  const bool direct = region.mapped && has_access(region.access, Access::kRemoteWrite);
+  added->write_domain = direct ? region.domain : RemoteRegion::kNoDomain;
+  table_[key_index(region.key)].store(added, std::memory_order_release);
+  return added;
+}
+
+const RemoteRegion* Link::find_slow(uint64_t key) {
+  std::lock_guard lock(mutex_);
+  std::atomic<const RemoteRegion*>& cell = table_[key_index(key)];
+  const auto found = [&]() -> const RemoteRegion* {
+    const RemoteRegion* region = cell.load(std::memory_order_acquire);
+    return region != nullptr && region->key == key ? region : nullptr;
+  };
+  if (const RemoteRegion* region = found()) return region;
+
+  const KeyEntry& entry = key_table(control_)[key_index(key)];
+  if (key == 0 || entry.key.load(std::memory_order_acquire) != key) return nullptr;
+  if (is_local() || entry.has_descriptor.load(std::memory_order_relaxed) == 0) {
+    RemoteRegion region{};
+    region.key = key;
+    region.base = entry.base.load(std::memory_order_acquire);
+    region.length = entry.length.load(std::memory_order_acquire);
+    region.owner_key = &entry.key;
+    region.access = static_cast<Access>(entry.access.load(std::memory_order_acquire));
+    region.domain = entry.domain.load(std::memory_order_acquire);
+    region.mapped = is_local();
+    // The entry may have been given to another region meanwhile (its fields are stored before its
+    // key, and after the old key was cleared).
+    if (entry.key.load(std::memory_order_acquire) != key) return nullptr;
+    return add(region);
+  }
+
+  // The owner sent the descriptor when it registered the memory: it lies in the socket, unless the
+  // socket was full.
+  const Clock::time_point deadline = Clock::now() + kAskTimeout;
+  bool open = drain_locked();
+  if (const RemoteRegion* region = found()) return region;
+  Message ask;
+  ask.type = MessageType::kAskRegion;
+  ask.key = key;
+  if (!open || send_message(socket_.get(), ask, -1, /*wait=*/false) != 0) return nullptr;
+  unknown_key_ = 0;
+  while (open && unknown_key_ != key) {
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    if (left <= 0) break;
+    pollfd ready{socket_.get(), POLLIN, 0};
+    if (poll(&ready, 1, static_cast<int>(left)) < 0 && errno != EINTR) break;
+    open = drain_locked();
+    if (const RemoteRegion* region = found()) return region;
+  }
+  return nullptr;
+}
+
+bool Link::drain() {
+  std::lock_guard lock(mutex_);
+  return drain_locked();
+}
+
+bool Link::drain_locked() {
+  for (int i = 0; i < kMessagesAtOnce; ++i) {
+    Message message;
+    FileDescriptor descriptor;
+    const int error = receive_message(socket_.get(), &message, &descriptor, /*wait=*/false);
+    if (error == EAGAIN) return true;
+    if (error != 0) return false;
+    if (message.type == MessageType::kRegion && descriptor.valid()) {
+      add_mapped(message, descriptor);
+    } else if (message.type == MessageType::kRevoked) {
+      retire(message.key);
+    } else if (message.type == MessageType::kUnknown) {
+      unknown_key_ = message.key;
+    }
+  }
+  return true;
+}
+
+void Link::add_mapped(const Message& message, const FileDescriptor& descriptor) {
+  uint64_t page = 0;
+  const RemoteRegion* known = table_[key_index(message.key)].load(std::memory_order_relaxed);
+  if (known != nullptr && known->key == message.key) return;  // sent twice: pushed, and asked for
+  // Pages keep their place in both mappings: what is aligned for the owner has to be so for us.
+  const bool aligned = (message.base - message.offset) % kSmallestPage == 0;
+  if (message.key == 0 || !aligned ||
+      message.base > std::numeric_limits<uint64_t>::max() - message.length ||
+      !is_mappable(descriptor.get(), message.offset, message.length, &page)) {
+    unknown_key_ = message.key;
+    return;
+  }
+  if (known != nullptr) retire(known->key);
+  const uint64_t start = message.offset & ~(page - 1);
+  const uint64_t length = (message.offset + message.length - start + page - 1) & ~(page - 1);
+  const auto access = static_cast<Access>(message.access);
+  const int protection = access == Access::kRemoteRead ? PROT_READ : PROT_READ | PROT_WRITE;
+  void* address =
+      mmap(nullptr, length, protection, MAP_SHARED, descriptor.get(), static_cast<off_t>(start));
+  if (address == MAP_FAILED) {
+    unknown_key_ = message.key;
+    return;
+  }
+  mappings_.push_back({address, length});
+  RemoteRegion region{};
+  region.key = message.key;
+  region.base = message.base;
+  region.length = message.length;
+  region.owner_key = &key_table(control_)[key_index(message.key)].key;
+  region.delta = reinterpret_cast<uint64_t>(address) + (message.offset - start) - message.base;
+  region.access = access;
+  region.domain = message.domain;
+  region.mapped = true;
+  add(region);
+}
+
+// An operation of another thread may be in the middle of a copy, so nothing is unmapped before the
+// link closes. Anonymous memory takes the place instead: what belonged to the peer is released now,
+// a late store hits nobody, and the cost is address space.
+void Link::retire(uint64_t key) {
+  const RemoteRegion* region = table_[key_index(key)].load(std::memory_order_relaxed);
+  if (region == nullptr || region->key != key || !region->mapped || is_local()) return;
+  const auto start = reinterpret_cast<uintptr_t>(region->local(region->base));
+  for (Mapping& mapping : mappings_) {
+    const auto first = reinterpret_cast<uintptr_t>(mapping.address);
+    if (start < first || start >= first + mapping.length) continue;
+    static_cast<void>(mmap(mapping.address, mapping.length, PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0));
+    break;
+  }
+}
+
+}  // namespace cariama::shm

@@ -1,0 +1,188 @@
+// Queue pairs of the shm transport. One-sided operations are done by post_send itself, on the
+// peer's mapped memory (or through the kernel where it cannot be mapped), without a lock. Messages
+// go straight into the receive buffer that the peer posted, under this queue pair's mutex.
+#ifndef CARIAMA_DTUTILS_SHM_QUEUE_PAIR_H_
+#define CARIAMA_DTUTILS_SHM_QUEUE_PAIR_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "dtutils/device.h"
+#include "dtutils/shm/completion_queue.h"
+#include "dtutils/shm/device_core.h"
+#include "dtutils/shm/layout.h"
+#include "dtutils/shm/link.h"
+#include "dtutils/shm/receive_queue.h"
+
+namespace cariama::shm {
+
+// The result of an operation that was executed.
+struct Outcome {
+  CompletionStatus status = CompletionStatus::kSuccess;
+  uint32_t vendor_error = 0;  // errno of cross-memory attach
+  [[nodiscard]] bool ok() const { return status == CompletionStatus::kSuccess; }
+};
+
+class ShmQueuePair final : public QueuePair, public ReceiveSource {
+ public:
+  // `options` were checked. RESOURCE_EXHAUSTED when the control segment or a table is full.
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<QueuePair>> create(
+      std::shared_ptr<ShmDevice> device, std::shared_ptr<ProtectionDomain> domain,
+      uint32_t domain_number, const QueuePairOptions& options,
+      std::shared_ptr<ShmCompletionQueue> send_completions,
+      std::shared_ptr<ShmCompletionQueue> receive_completions,
+      std::shared_ptr<ReceiveQueue> receives, bool shared_receives);
+  ~ShmQueuePair() override;
+
+  std::string address() const override;
+  absl::Status connect(std::string_view peer_address, const ConnectOptions& options) override;
+  absl::Status repair() override;
+  void fail() override;
+  PostResult post_send(std::span<const WorkRequest> requests) override;
+  bool write_now(const void* local, uint32_t bytes, LocalKey key, uint64_t remote_address,
+                 RemoteKey remote_key) override;
+  PostResult post_receive(std::span<const ReceiveRequest> requests) override;
+  std::byte* direct_access(const RemoteMemoryLocator& remote) override;
+  QueuePairState state() const override;
+  ArrivalOrder write_order() const override { return ArrivalOrder::kWrites; }
+
+  size_t drain_receives(std::span<Completion> completions) override;
+
+  // For the device, which holds queue_pairs_mutex_:
+  [[nodiscard]] const Link* link() const { return bound_link_; }
+  void set_link(const Link* link) { bound_link_ = link; }
+  [[nodiscard]] const ShmCompletionQueue* send_completions() const {
+    return send_completions_.get();
+  }
+  // Tries the operations that wait. Does nothing if the queue pair is in use.
+  void progress();
+  // The peer process died, or closed its device.
+  void peer_ended(bool died);
+  // The peer process has ended: what it had begun in our receives will not be finished by it.
+  void recover_receives();
+
+ private:
+  // An operation that waits for a receiver, or behind one that does.
+  struct Waiting {
+    WorkRequest request;
+    std::vector<Segment> segments;
+    std::vector<std::byte> inline_data;
+  };
+  // The peer's side, checked at connect().
+  struct Peer {
+    QueuePairHeader* header = nullptr;
+    uint32_t serial = 0;
+    uint32_t domain = 0;
+    uint32_t claimant = 0;  // our mark in its receive queue
+    ReceiveQueueView receives;
+    ReceiveRingEntry* ring = nullptr;
+    uint32_t ring_mask = 0;
+    SharedCompletionQueue* completions = nullptr;
+    SharedChannel* channel = nullptr;
+    uint32_t ready_bit = 0;
+  };
+
+  ShmQueuePair() = default;
+
+  // Hot path (queue_pair.cc).
+  [[nodiscard]] bool usable() const {
+    return header_->status.load(std::memory_order_acquire) ==
+           expected_.load(std::memory_order_acquire);
+  }
+  [[nodiscard]] bool write_mapped(const void* local, uint32_t bytes, uint64_t remote_address,
+                                  RemoteKey remote_key);
+  [[nodiscard]] PostResult post_list(std::span<const WorkRequest> requests);
+  [[nodiscard]] uint32_t post_plain_writes(std::span<const WorkRequest> requests, uint32_t first);
+  [[nodiscard]] PostResult post_any(std::span<const WorkRequest> requests, uint32_t first);
+  [[nodiscard]] bool reserve(bool in_ring);
+  [[nodiscard]] Outcome execute_one_sided(const WorkRequest& request);
+  [[nodiscard]] bool check_local(const Segment& segment, bool written) const;
+  [[nodiscard]] Outcome attach_copy(const WorkRequest& request, uint64_t bytes);
+  void complete(const WorkRequest& request, Outcome outcome);
+
+  // Operations that need the mutex (queue_pair_message.cc). mutex_ is held but in the first two.
+  [[nodiscard]] PostResult post_slow(std::span<const WorkRequest> requests, uint32_t first);
+  void fail_unlocked(const WorkRequest& request, Outcome outcome);
+  [[nodiscard]] std::optional<Outcome> attempt(const WorkRequest& request);
+  [[nodiscard]] std::optional<Outcome> send_message(const WorkRequest& request);
+  [[nodiscard]] Outcome deliver(const WorkRequest& request, uint64_t bytes, uint32_t slot);
+  [[nodiscard]] Outcome copy_message(const WorkRequest& request, ReceiveSlot* slot);
+  void publish_receive(uint32_t slot, CompletionStatus status, const WorkRequest& request,
+                       uint64_t bytes);
+  void finish(const WorkRequest& request, Outcome outcome);
+  void flush(const WorkRequest& request);
+  void wait_for_receiver(const WorkRequest& request);
+  void progress_locked();
+  void set_waiting(bool waiting);
+
+  // Life of the connection (queue_pair.cc). mutex_ is held.
+  [[nodiscard]] QueuePairStatus status() const { return QueuePairStatus(header_->status.load()); }
+  [[nodiscard]] absl::Status resolve_peer(uint32_t index, uint32_t serial, uint64_t nonce);
+  void try_ready();
+  void break_connection();
+  [[nodiscard]] bool peer_is_ours() const;
+  void announce_to_peer();
+  [[nodiscard]] absl::Status drain_for_repair();
+  void flush_receives_into_queue();
+  void announce_receives() { receive_completions_->announce(ready_bit_); }
+
+  // Read by every operation.
+  QueuePairHeader* header_ = nullptr;  // ours
+  Link* link_ = nullptr;
+  const LocalRegion* local_regions_ = nullptr;
+  uint32_t domain_number_ = 0;
+  uint32_t peer_domain_ = 0;
+  ShmCompletionQueue* send_queue_ = nullptr;
+  CompletionAccount* account_ = nullptr;
+  // The status word while one-sided operations may be executed at once: ready, this generation. All
+  // ones otherwise (not connected, or something waits and order has to be kept).
+  std::atomic<uint64_t> expected_{~uint64_t{0}};
+
+  // Set at creation.
+  std::shared_ptr<ShmDevice> device_;
+  std::shared_ptr<ProtectionDomain> domain_owner_;
+  std::shared_ptr<ShmCompletionQueue> send_completions_;
+  std::shared_ptr<ShmCompletionQueue> receive_completions_;
+  std::shared_ptr<ReceiveQueue> receives_;
+  bool shared_receives_ = false;
+  uint32_t index_ = 0;
+  uint32_t serial_ = 0;
+  uint32_t ready_bit_ = 0;
+  ControlBlock ring_block_;
+  ReceiveRingEntry* ring_ = nullptr;
+  uint32_t ring_mask_ = 0;
+
+  std::mutex mutex_;  // all below, but where noted
+  bool connected_ = false;
+  ConnectOptions options_;
+  std::shared_ptr<Link> link_owner_;
+  Peer remote_;
+  uint32_t generation_ = 0;
+  uint64_t produced_ = 0;  // receive completions given to the peer
+  bool send_failure_reported_ = false;
+  std::deque<Waiting> waiting_;
+  std::atomic<bool> has_waiting_{false};
+  Deadline head_deadline_ = kForever;
+  CompletionStatus head_failure_ = CompletionStatus::kReceiverNotReady;
+
+  const Link* bound_link_ = nullptr;  // the device's queue_pairs_mutex_
+
+  // The receive completion queue's drain_mutex.
+  CompletionAccount* receive_account_ = nullptr;  // flushed receives that wait in its list
+  uint64_t consumed_ = 0;
+  bool receive_failure_reported_ = false;
+};
+
+}  // namespace cariama::shm
+
+#endif  // CARIAMA_DTUTILS_SHM_QUEUE_PAIR_H_

@@ -1,0 +1,323 @@
+// Messages, operations that wait for a receiver, and what happens when an operation fails.
+#include <algorithm>
+
+#include "dtutils/internal/validate.h"
+#include "dtutils/shm/copy.h"
+#include "dtutils/shm/queue_pair.h"
+
+namespace cariama::shm {
+
+PostResult ShmQueuePair::post_slow(std::span<const WorkRequest> requests, uint32_t first) {
+  std::lock_guard lock(mutex_);
+  const auto count = static_cast<uint32_t>(requests.size());
+  if (!connected_) return {first, PostError::kNotConnected};
+  for (uint32_t i = first; i < count; ++i) {
+    const WorkRequest& request = requests[i];
+    const PostError error = internal::validate(request, limits_, true).error;
+    if (error != PostError::kNone) return {i, error};
+    if (has_waiting_.load(std::memory_order_relaxed)) progress_locked();
+
+    const bool failed = status().failed();
+    if (!failed && waiting_.size() >= limits_.send_depth) return {i, PostError::kQueueFull};
+    const bool signaled = (request.flags & kSignaled) != 0;
+    if ((signaled || failed) && !reserve(true)) return {i, PostError::kQueueFull};
+    if (failed) {
+      flush(request);
+      continue;
+    }
+    std::optional<Outcome> outcome;
+    if (waiting_.empty()) outcome = attempt(request);
+    if (outcome.has_value()) {
+      finish(request, *outcome);
+    } else {
+      wait_for_receiver(request);
+    }
+  }
+  return {count};
+}
+
+// Executes one operation. Nothing: the other end is not ready for it.
+std::optional<Outcome> ShmQueuePair::attempt(const WorkRequest& request) {
+  switch (status().state()) {
+    case LinkState::kReady:
+      break;
+    case LinkState::kWaiting:
+      return std::nullopt;
+    default:
+      return Outcome{CompletionStatus::kFlushed};
+  }
+  const bool one_sided = request.opcode == Opcode::kWrite || request.opcode == Opcode::kRead ||
+                         internal::is_atomic(request.opcode);
+  return one_sided ? execute_one_sided(request) : send_message(request);
+}
+
+std::optional<Outcome> ShmQueuePair::send_message(const WorkRequest& request) {
+  // While in_peer is set, the peer gives none of the memory that is used here another use. It marks
+  // our status first and looks at in_peer afterwards; here it is the other way round.
+  header_->in_peer.store(1);
+  std::optional<Outcome> outcome;
+  if (status().state() != LinkState::kReady) {
+    if (status().failed()) outcome = Outcome{CompletionStatus::kFlushed};
+  } else {
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < request.segment_count; ++i) {
+      const Segment& segment = request.segments[i];
+      bytes += segment.length;
+      if ((request.flags & kInline) == 0 && segment.length != 0 && !check_local(segment, false)) {
+        outcome = Outcome{CompletionStatus::kLocalProtection};
+      }
+    }
+    if (!outcome.has_value()) {
+      const std::optional<uint32_t> slot = remote_.receives.claim(remote_.claimant);
+      if (slot.has_value()) outcome = deliver(request, bytes, *slot);
+    }
+  }
+  header_->in_peer.store(0, std::memory_order_release);
+  return outcome;
+}
+
+// The receive in `slot` is taken: whatever happens, it is completed.
+Outcome ShmQueuePair::deliver(const WorkRequest& request, uint64_t bytes, uint32_t slot) {
+  ReceiveSlot* receive = remote_.receives.slot(slot);
+  Outcome outcome;
+  CompletionStatus receiver = CompletionStatus::kSuccess;
+  if (request.opcode == Opcode::kWriteImmediate) {
+    outcome = execute_one_sided(request);
+    if (!outcome.ok()) receiver = CompletionStatus::kFlushed;
+  } else if (read_once(receive->invalid) != 0) {
+    receiver = CompletionStatus::kLocalProtection;
+    outcome.status = CompletionStatus::kRemoteOperation;
+  } else if (bytes > read_once(receive->capacity)) {
+    receiver = CompletionStatus::kLocalLength;
+    outcome.status = CompletionStatus::kRemoteInvalid;
+  } else {
+    outcome = copy_message(request, receive);
+    if (!outcome.ok()) receiver = CompletionStatus::kLocalProtection;
+  }
+  publish_receive(slot, receiver, request, bytes);
+  return outcome;
+}
+
+// Gathers from the request's segments, scatters into the receive's.
+Outcome ShmQueuePair::copy_message(const WorkRequest& request, ReceiveSlot* slot) {
+  const SharedSegment* next = slot->segments();
+  const SharedSegment* const end =
+      next + std::min(read_once(slot->segment_count), remote_.receives.max_segments());
+  SharedSegment to{};
+  uint64_t to_done = 0;
+  for (uint32_t i = 0; i < request.segment_count; ++i) {
+    uint64_t from_done = 0;
+    while (from_done < request.segments[i].length) {
+      while (to_done == to.length) {
+        if (next == end) return {CompletionStatus::kRemoteOperation};
+        to = {read_once(next->address), read_once(next->key), read_once(next->length), 0};
+        to_done = 0;
+        ++next;
+      }
+      const auto bytes = static_cast<uint32_t>(
+          std::min(request.segments[i].length - from_done, to.length - to_done));
+      std::byte* from = static_cast<std::byte*>(request.segments[i].address) + from_done;
+      const uint64_t address = to.address + to_done;
+      // Remote access is not asked for: the owner gave the memory for receiving.
+      const RemoteRegion* region = link_->find(to.key);
+      if (region == nullptr || region->revoked() || !region->contains(address, bytes) ||
+          !region->receivable()) {
+        return {CompletionStatus::kRemoteOperation};
+      }
+      if (region->mapped) {
+        copy_out(region->local(address), from, bytes);
+      } else {
+        const Segment piece{from, bytes, {}};
+        WorkRequest write;
+        write.segment_count = 1;
+        write.segments = &piece;
+        write.remote_address = address;
+        const Outcome outcome = attach_copy(write, bytes);
+        if (outcome.status == CompletionStatus::kPeerDied) return outcome;
+        if (!outcome.ok()) return {CompletionStatus::kRemoteOperation, outcome.vendor_error};
+      }
+      from_done += bytes;
+      to_done += bytes;
+    }
+  }
+  return {};
+}
+
+void ShmQueuePair::publish_receive(uint32_t slot, CompletionStatus status,
+                                   const WorkRequest& request, uint64_t bytes) {
+  ReceiveRingEntry& entry = remote_.ring[produced_ & remote_.ring_mask];
+  entry.slot = slot;
+  entry.immediate = request.immediate;
+  entry.bytes = static_cast<uint32_t>(bytes);
+  entry.status = static_cast<uint8_t>(status);
+  entry.kind = static_cast<uint8_t>(request.opcode == Opcode::kWriteImmediate
+                                        ? CompletionKind::kReceiveImmediate
+                                        : CompletionKind::kReceive);
+  entry.has_immediate = internal::has_immediate(request.opcode) ? 1 : 0;
+  entry.sequence.store(++produced_, std::memory_order_release);
+  const bool solicited = (request.flags & kSolicited) != 0 || status != CompletionStatus::kSuccess;
+  remote_.completions->announce(remote_.ready_bit, remote_.channel, solicited);
+}
+
+// Reports an executed operation. If it is signaled its completion was reserved.
+void ShmQueuePair::finish(const WorkRequest& request, Outcome outcome) {
+  const bool signaled = (request.flags & kSignaled) != 0;
+  if (outcome.ok()) {
+    if (signaled) complete(request, outcome);
+    return;
+  }
+  if (!signaled) static_cast<void>(reserve(false));
+  if (outcome.status == CompletionStatus::kFlushed) {
+    flush(request);
+    return;
+  }
+  send_failure_reported_ = true;
+  break_connection();
+  complete(request, outcome);
+}
+
+void ShmQueuePair::fail_unlocked(const WorkRequest& request, Outcome outcome) {
+  std::lock_guard lock(mutex_);
+  finish(request, outcome);
+  progress_locked();
+}
+
+// Completes an operation that is not executed. The first one says why, if the peer is the reason.
+// Its completion was reserved.
+void ShmQueuePair::flush(const WorkRequest& request) {
+  Outcome outcome{CompletionStatus::kFlushed};
+  if (!send_failure_reported_) {
+    const LinkState state = status().state();
+    if (state == LinkState::kPeerDead) outcome.status = CompletionStatus::kPeerDied;
+    if (state == LinkState::kPeerGone) outcome.status = CompletionStatus::kRetryExceeded;
+    send_failure_reported_ = true;
+  }
+  complete(request, outcome);
+}
+
+void ShmQueuePair::wait_for_receiver(const WorkRequest& request) {
+  Waiting& waiting = waiting_.emplace_back();
+  waiting.request = request;
+  waiting.segments.assign(request.segments, request.segments + request.segment_count);
+  if ((request.flags & kInline) != 0) {
+    for (const Segment& segment : waiting.segments) {
+      const auto* data = static_cast<const std::byte*>(segment.address);
+      waiting.inline_data.insert(waiting.inline_data.end(), data, data + segment.length);
+    }
+    waiting.segments = {
+        {waiting.inline_data.data(), static_cast<uint32_t>(waiting.inline_data.size()), {}}};
+    waiting.request.segment_count = 1;
+  }
+  waiting.request.segments = waiting.segments.data();
+  if (waiting_.size() == 1) {
+    set_waiting(true);
+    progress_locked();  // sets the deadline
+  }
+}
+
+void ShmQueuePair::set_waiting(bool waiting) {
+  if (has_waiting_.exchange(waiting) == waiting) return;
+  head_deadline_ = kForever;
+  head_failure_ = CompletionStatus::kSuccess;
+  // An exchange: see reserve().
+  expected_.exchange(waiting || !connected_
+                         ? ~uint64_t{0}
+                         : QueuePairStatus(serial_, generation_, LinkState::kReady).word());
+  device_->count_waiting(waiting ? 1 : -1);
+}
+
+void ShmQueuePair::progress_locked() {
+  while (!waiting_.empty()) {
+    const WorkRequest& request = waiting_.front().request;
+    const QueuePairStatus now = status();
+    if (now.failed()) {
+      if ((request.flags & kSignaled) == 0) static_cast<void>(reserve(false));
+      flush(request);
+    } else if (std::optional<Outcome> outcome = attempt(request)) {
+      finish(request, *outcome);
+    } else {
+      const CompletionStatus failure = now.state() == LinkState::kWaiting
+                                           ? CompletionStatus::kRetryExceeded
+                                           : CompletionStatus::kReceiverNotReady;
+      if (failure != head_failure_) {
+        head_failure_ = failure;
+        if (failure == CompletionStatus::kRetryExceeded) {
+          head_deadline_ = deadline_after(options_.ack_timeout * (options_.retry_count + 1));
+        } else if (options_.receiver_retry_count == 7) {
+          head_deadline_ = kForever;
+        } else {
+          head_deadline_ =
+              deadline_after(options_.receiver_retry_delay * options_.receiver_retry_count);
+        }
+      }
+      if (std::chrono::steady_clock::now() < head_deadline_) return;
+      finish(request, {failure});
+    }
+    waiting_.pop_front();
+    head_failure_ = CompletionStatus::kSuccess;
+  }
+  set_waiting(false);
+}
+
+void ShmQueuePair::progress() {
+  if (!has_waiting_.load(std::memory_order_relaxed)) return;
+  std::unique_lock lock(mutex_, std::try_to_lock);
+  if (lock.owns_lock()) progress_locked();
+}
+
+PostResult ShmQueuePair::post_receive(std::span<const ReceiveRequest> requests) {
+  if (shared_receives_) return {0, PostError::kUnsupported};
+  const PostResult result = receives_->post(requests, device_->regions(), domain_number_);
+  // Posted to a broken queue pair: poll() flushes them. Whoever breaks it now does so himself.
+  if (result.posted != 0 && status().failed()) announce_receives();
+  return result;
+}
+
+size_t ShmQueuePair::drain_receives(std::span<Completion> completions) {
+  size_t count = 0;
+  const auto put = [&](uint64_t id, CompletionStatus status) {
+    Completion& completion = completions[count++];
+    completion = Completion{};
+    completion.id = id;
+    completion.status = status;
+    completion.kind = CompletionKind::kReceive;
+    completion.queue_pair = number_;
+    return &completion;
+  };
+  while (count < completions.size()) {
+    const ReceiveRingEntry& entry = ring_[consumed_ & ring_mask_];
+    if (entry.sequence.load(std::memory_order_acquire) != consumed_ + 1) break;
+    ++consumed_;
+    const auto request = receives_->finish(read_once(entry.slot), index_ + 1);
+    if (!request.has_value()) continue;  // not one that this peer took
+    const bool message = read_once(entry.kind) == static_cast<uint8_t>(CompletionKind::kReceive);
+    const uint32_t bytes = read_once(entry.bytes);
+    auto status = static_cast<CompletionStatus>(
+        std::min(read_once(entry.status), static_cast<uint8_t>(CompletionStatus::kUnknown)));
+    // Whoever gets the completion looks at as many bytes as it says.
+    if (status == CompletionStatus::kSuccess &&
+        bytes > (message ? request->capacity : kMaxMessage)) {
+      status = CompletionStatus::kLocalLength;
+    }
+    Completion* completion = put(request->id, status);
+    completion->kind = message ? CompletionKind::kReceive : CompletionKind::kReceiveImmediate;
+    completion->has_immediate = read_once(entry.has_immediate) != 0;
+    completion->immediate = read_once(entry.immediate);
+    completion->bytes = bytes;
+    if (completion->status != CompletionStatus::kSuccess) receive_failure_reported_ = true;
+  }
+  if (shared_receives_ || !status().failed()) return count;
+  while (count < completions.size()) {
+    const std::optional<uint64_t> id = receives_->take_back();
+    if (!id.has_value()) break;
+    CompletionStatus reason = CompletionStatus::kFlushed;
+    if (!receive_failure_reported_ && status().state() == LinkState::kPeerDead) {
+      reason = CompletionStatus::kPeerDied;
+    }
+    receive_failure_reported_ = true;
+    put(*id, reason);
+  }
+  return count;
+}
+
+}  // namespace cariama::shm

@@ -1,0 +1,131 @@
+#include "dtutils/shm/robust_lock.h"
+
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <utility>
+
+namespace cariama::shm {
+namespace {
+
+constexpr size_t kPeersPerThread = 127;  // FUTEX_WAITV_MAX is 128; one word is ours
+constexpr auto kFallbackPeriod = std::chrono::milliseconds(5);
+
+}  // namespace
+
+std::thread start_quiet_thread(std::function<void()> body) {
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  std::thread thread(std::move(body));
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return thread;
+}
+
+RobustLock::RobustLock(ControlHeader* header) : header_(header) {
+  // The list stays in private memory: peers see the word only.
+  head_.list.next = &node_;
+  node_.next = &head_.list;
+  head_.futex_offset =
+      reinterpret_cast<char*>(&header->owner_lock) - reinterpret_cast<char*>(&node_);
+  head_.list_op_pending = nullptr;
+  syscall(SYS_get_robust_list, 0, &previous_, &previous_length_);
+  // Fails only where the kernel has none; then pidfds alone tell of deaths, later.
+  syscall(SYS_set_robust_list, &head_, sizeof head_);
+  header->owner_lock.store(static_cast<uint32_t>(syscall(SYS_gettid)));
+}
+
+RobustLock::~RobustLock() {
+  header_->closed.store(1);
+  header_->owner_lock.store(0);
+  if (previous_ != nullptr) syscall(SYS_set_robust_list, previous_, previous_length_);
+  internal::futex_wake(&header_->owner_lock);
+}
+
+PeerWatch::~PeerWatch() {
+  for (auto& group : groups_) {
+    group->stop.store(true);
+    bump(*group);
+    group->thread.join();
+  }
+}
+
+void PeerWatch::bump(Group& group) {
+  group.changes.fetch_add(1);
+  internal::futex_wake(&group.changes);
+}
+
+void PeerWatch::add(const std::shared_ptr<Link>& link) {
+  std::lock_guard lock(mutex_);
+  for (auto& group : groups_) {
+    if (group->links.size() >= kPeersPerThread) continue;
+    group->links.push_back(link);
+    bump(*group);
+    return;
+  }
+  groups_.push_back(std::make_unique<Group>());
+  Group* group = groups_.back().get();
+  group->links.push_back(link);
+  group->thread = start_quiet_thread([this, group] { run(*group); });
+}
+
+void PeerWatch::remove(const Link* link) {
+  std::lock_guard lock(mutex_);
+  for (auto& group : groups_) {
+    const auto removed =
+        std::erase_if(group->links, [link](const auto& other) { return other.get() == link; });
+    if (removed != 0) bump(*group);
+  }
+}
+
+void PeerWatch::run(Group& group) {
+  bool has_waitv = true;
+  while (!group.stop.load()) {
+    const uint32_t changes = group.changes.load();
+    std::vector<std::shared_ptr<Link>> links;
+    {
+      std::lock_guard lock(mutex_);
+      links = group.links;
+    }
+    std::array<futex_waitv, kPeersPerThread + 1> entries;  // shared words: no FUTEX_PRIVATE_FLAG
+    uint32_t count = 0;
+    entries[count++] = {changes, reinterpret_cast<uint64_t>(&group.changes), FUTEX_32, 0};
+    for (const std::shared_ptr<Link>& link : links) {
+      ControlHeader* header = control_header(link->control());
+      uint32_t word = header->owner_lock.load();
+      // The waiters' bit makes the kernel wake somebody when the owner dies.
+      while ((word & FUTEX_TID_MASK) != 0 && (word & (FUTEX_OWNER_DIED | FUTEX_WAITERS)) == 0 &&
+             !header->owner_lock.compare_exchange_weak(word, word | FUTEX_WAITERS)) {
+      }
+      if ((word & FUTEX_OWNER_DIED) != 0 || (word & FUTEX_TID_MASK) == 0) {
+        // The kernel wakes one sleeper only: pass it on.
+        internal::futex_wake(&header->owner_lock);
+        PeerState alive = PeerState::kAlive;
+        const bool closed = header->closed.load() != 0;
+        remove(link.get());
+        link->state.compare_exchange_strong(alive, closed ? PeerState::kClosed : PeerState::kDead);
+        ended_(link);
+        continue;
+      }
+      entries[count++] = {word | FUTEX_WAITERS, reinterpret_cast<uint64_t>(&header->owner_lock),
+                          FUTEX_32, 0};
+    }
+    if (has_waitv) {
+      if (syscall(SYS_futex_waitv, entries.data(), count, 0, nullptr, 0) < 0 &&
+          (errno == ENOSYS || errno == EPERM)) {
+        has_waitv = false;
+      }
+    } else {
+      const auto deadline = std::chrono::steady_clock::now() + kFallbackPeriod;
+      internal::futex_wait(&group.changes, changes, deadline);
+    }
+  }
+}
+
+}  // namespace cariama::shm

@@ -1,0 +1,251 @@
+#include "dtutils/shm/service.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+
+#include "dtutils/error.h"
+#include "dtutils/shm/robust_lock.h"
+
+namespace cariama::shm {
+namespace {
+
+constexpr int kProgressPeriodMs = 1;
+// A peer that does not read (it is stopped) loses the oldest announcements: it asks for what it
+// misses.
+constexpr size_t kMaxBacklog = 4096;
+// Served at once for one peer, so that one that never stops sending does not keep others waiting.
+constexpr int kMessagesAtOnce = 64;
+
+}  // namespace
+
+absl::Status Service::start() {
+  const auto failed = [](std::string_view what) {
+    return make_errno_error(errno, ErrorScope::kProcess, what, "raise ulimit -n");
+  };
+  listener_ = FileDescriptor(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  epoll_ = FileDescriptor(epoll_create1(EPOLL_CLOEXEC));
+  wake_ = FileDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!listener_.valid() || !epoll_.valid() || !wake_.valid()) {
+    return failed("descriptors of the shm service thread");
+  }
+  sockaddr_un address;
+  const socklen_t length = socket_address(control_->uuid(), &address);
+  if (bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), length) != 0 ||
+      listen(listener_.get(), 1024) != 0) {
+    return failed("listening on an abstract socket");
+  }
+  watch(listener_.get(), EPOLLIN, EPOLL_CTL_ADD);
+  watch(wake_.get(), EPOLLIN, EPOLL_CTL_ADD);
+  thread_ = start_quiet_thread([this] {
+    RobustLock alive(control_header(control_->base()));
+    started_.store(true);
+    started_.notify_one();
+    run();
+  });
+  started_.wait(false);
+  return absl::OkStatus();
+}
+
+Service::~Service() {
+  if (!thread_.joinable()) return;
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  kick();
+  thread_.join();
+}
+
+void Service::kick() {
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = write(wake_.get(), &one, sizeof one);
+}
+
+void Service::watch(int descriptor, uint32_t events, int operation) {
+  epoll_event event{};
+  event.events = events;
+  event.data.fd = descriptor;
+  epoll_ctl(epoll_.get(), operation, descriptor, &event);
+}
+
+void Service::run() {
+  bool waiting = false;
+  for (;;) {
+    std::array<epoll_event, 64> events;
+    const int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
+                                 waiting ? kProgressPeriodMs : -1);
+    for (int i = 0; i < count; ++i) {
+      const int descriptor = events[static_cast<size_t>(i)].data.fd;
+      if (descriptor == wake_.get()) {
+        uint64_t ignored;
+        [[maybe_unused]] const ssize_t got = read(descriptor, &ignored, sizeof ignored);
+      } else if (descriptor == listener_.get()) {
+        accept_peers();
+      } else {
+        on_link_event(descriptor);
+        std::lock_guard lock(mutex_);
+        auto it = connections_.find(descriptor);
+        if (it != connections_.end() && (!serve(it->second) || !flush(it->second))) {
+          close_connection(descriptor);
+        }
+      }
+    }
+    {
+      std::lock_guard lock(mutex_);
+      if (stop_) return;
+    }
+    waiting = client_->progress();
+  }
+}
+
+void Service::accept_peers() {
+  for (;;) {
+    FileDescriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!socket.valid()) {
+      // Out of descriptors: the caller's deadline ends its wait. Do not spin on the ready listener.
+      if (errno == EMFILE || errno == ENFILE) usleep(10'000);
+      return;
+    }
+    ucred credentials{};
+    socklen_t length = sizeof credentials;
+    if (getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0 ||
+        credentials.uid != geteuid()) {
+      continue;
+    }
+    const int descriptor = socket.get();
+    std::lock_guard lock(mutex_);
+    connections_[descriptor].socket = std::move(socket);
+    watch(descriptor, EPOLLIN, EPOLL_CTL_ADD);
+  }
+}
+
+bool Service::serve(Connection& connection) {
+  for (int i = 0; i < kMessagesAtOnce; ++i) {
+    Message message;
+    FileDescriptor ignored;
+    const int error = receive_message(connection.socket.get(), &message, &ignored, /*wait=*/false);
+    if (error == EAGAIN) return true;
+    if (error != 0) return false;
+    if (message.type == MessageType::kHello && !connection.greeted) {
+      if (message.uuid != control_->uuid()) return false;
+      Message welcome;
+      welcome.type = MessageType::kWelcome;
+      welcome.uuid = control_->uuid();
+      if (send_message(connection.socket.get(), welcome, control_->descriptor(), false) != 0) {
+        return false;
+      }
+      connection.greeted = true;
+      for (uint64_t key : regions_->announced_keys()) {
+        connection.backlog.push_back({MessageType::kRegion, key});
+      }
+    } else if (message.type == MessageType::kAskRegion && connection.greeted) {
+      if (connection.backlog.size() < kMaxBacklog) {
+        connection.backlog.push_back({MessageType::kAskRegion, message.key});
+      }
+    } else {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool Service::flush(Connection& connection) {
+  while (!connection.backlog.empty()) {
+    const Item item = connection.backlog.front();
+    Message message;
+    std::shared_ptr<FileDescriptor> descriptor;
+    if (item.type == MessageType::kRevoked) {
+      message.type = MessageType::kRevoked;
+      message.key = item.key;
+    } else if (auto announcement = regions_->announcement(item.key)) {
+      message = announcement->message;
+      descriptor = announcement->descriptor;
+    } else if (item.type == MessageType::kAskRegion) {
+      message.type = MessageType::kUnknown;
+      message.key = item.key;
+    } else {  // deregistered meanwhile
+      connection.backlog.pop_front();
+      continue;
+    }
+    const int error = send_message(connection.socket.get(), message,
+                                   descriptor != nullptr ? descriptor->get() : -1, false);
+    // Too many descriptors in flight among this user's sockets: dropped, the peer asks when it
+    // needs it.
+    if (error == ETOOMANYREFS || error == EMFILE) {
+      connection.backlog.pop_front();
+      continue;
+    }
+    if (error == EAGAIN || error == ENOBUFS) {
+      if (!connection.waits_for_room) {
+        watch(connection.socket.get(), EPOLLIN | EPOLLOUT, EPOLL_CTL_MOD);
+        connection.waits_for_room = true;
+      }
+      return true;
+    }
+    if (error != 0) return false;
+    connection.backlog.pop_front();
+  }
+  if (connection.waits_for_room) {
+    watch(connection.socket.get(), EPOLLIN, EPOLL_CTL_MOD);
+    connection.waits_for_room = false;
+  }
+  return true;
+}
+
+void Service::push(MessageType type, uint64_t key) {
+  std::lock_guard lock(mutex_);
+  for (auto& [descriptor, connection] : connections_) {
+    if (!connection.greeted) continue;
+    if (connection.backlog.size() >= kMaxBacklog) connection.backlog.pop_front();
+    connection.backlog.push_back({type, key});
+    // A broken connection is closed by the service thread, which sees the hang-up.
+    if (!connection.waits_for_room) static_cast<void>(flush(connection));
+  }
+}
+
+void Service::close_connection(int socket) {
+  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, socket, nullptr);
+  connections_.erase(socket);
+}
+
+void Service::add_link(const std::shared_ptr<Link>& link) {
+  std::lock_guard lock(mutex_);
+  for (int descriptor : {link->socket(), link->process_descriptor()}) {
+    links_[descriptor] = link;
+    watch(descriptor, EPOLLIN, EPOLL_CTL_ADD);
+  }
+}
+
+void Service::remove_link(const Link* link) {
+  std::lock_guard lock(mutex_);
+  for (int descriptor : {link->socket(), link->process_descriptor()}) {
+    if (links_.erase(descriptor) != 0) {
+      epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, descriptor, nullptr);
+    }
+  }
+}
+
+void Service::on_link_event(int descriptor) {
+  std::shared_ptr<Link> link;
+  {
+    std::lock_guard lock(mutex_);
+    auto it = links_.find(descriptor);
+    if (it == links_.end()) return;
+    link = it->second;
+  }
+  if (descriptor == link->process_descriptor()) {
+    remove_link(link.get());
+    client_->process_ended(link);
+  } else if (!link->drain()) {
+    // Nothing more will come; the pidfd, or the robust lock, tells whether the process has ended.
+    std::lock_guard lock(mutex_);
+    links_.erase(descriptor);
+    epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, descriptor, nullptr);
+  }
+}
+
+}  // namespace cariama::shm

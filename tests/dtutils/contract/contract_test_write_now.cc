@@ -1,0 +1,111 @@
+// QueuePair::write_now(): all or nothing, on every transport.
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "dtutils/device.h"
+#include "gtest/gtest.h"
+#include "tests/dtutils/contract/harness.h"
+
+namespace cariama::testing {
+namespace {
+
+class WriteNowContract : public ContractTest {};
+
+bool write_now(const Link& link, const Buffer& from, size_t bytes, const RemoteMemoryLocator& to) {
+  return link.near->write_now(from.data(), static_cast<uint32_t>(bytes), from.region().local_key(),
+                              to.address, to.key);
+}
+
+TEST_P(WriteNowContract, WritesAllOrNothing) {
+  Link link = make_link();
+  constexpr size_t kMargin = 64;
+  bool ever = false;
+  uint64_t id = 0;
+  for (const size_t bytes : {1, 2, 3, 4, 7, 8, 15, 16, 31, 33, 64, 65, 1000, 4096, 70000}) {
+    SCOPED_TRACE(bytes);
+    Buffer from(*near_domain_, bytes);
+    Buffer to(*far_domain_, bytes + 2 * kMargin);
+    const RemoteMemoryLocator target = to.locator(kMargin - 1, bytes);
+    // A region is known from the first request on.
+    const Segments source = {from.segment()};
+    from.fill(++id);
+    post(link.near, to_remote(Opcode::kWrite, id, source, target));
+    EXPECT_TRUE(succeeded(take_one(*link.near.sends), id, CompletionKind::kWrite));
+    from.fill(++id);
+    const bool done = write_now(link, from, bytes, target);
+    ever |= done;
+    EXPECT_TRUE(untouched(to, 0, kMargin - 1));
+    EXPECT_TRUE(holds(to, kMargin - 1, pattern(done ? id : id - 1, bytes)));
+    EXPECT_TRUE(untouched(to, kMargin - 1 + bytes, kMargin + 1));
+  }
+  if (GetParam().name == "shm") {
+    EXPECT_TRUE(ever) << "mapped memory is written at once there";
+  }
+  EXPECT_TRUE(quiet(*link.near.sends));
+  EXPECT_TRUE(quiet(*link.far.receives));
+  expect_flow(link);
+}
+
+// What post_send() would refuse, write_now() leaves to it, and the queue pair is as it was.
+TEST_P(WriteNowContract, LeavesWhatIsWrongToPostSend) {
+  Link link = make_link();
+  constexpr size_t kBytes = 4096;  // not inline: the local key counts
+  Buffer from(*near_domain_, kBytes);
+  Buffer to(*far_domain_, kBytes);
+  Buffer read_only(*far_domain_, kBytes, Access::kRemoteRead);
+  Buffer gone(*far_domain_, kBytes);
+  from.fill(1);
+  const Segments source = {from.segment()};
+  for (const Buffer* each : {&to, &gone}) {  // makes the regions known
+    post(link.near, to_remote(Opcode::kWrite, 1, source, each->locator()));
+    EXPECT_TRUE(succeeded(take_one(*link.near.sends), 1, CompletionKind::kWrite));
+  }
+  to.clear();
+
+  RemoteMemoryLocator wrong = to.locator();
+  wrong.key.value ^= 0x5a5a0000;
+  EXPECT_FALSE(write_now(link, from, kBytes, wrong));
+  EXPECT_FALSE(write_now(link, from, kBytes, read_only.locator()));
+  EXPECT_FALSE(write_now(link, from, kBytes, {to.locator().address + 1, kBytes, to.locator().key}));
+  EXPECT_FALSE(write_now(link, from, kBytes, {to.locator().address - 1, kBytes, to.locator().key}));
+  const RemoteMemoryLocator revoked = gone.locator();
+  gone.deregister();
+  EXPECT_FALSE(write_now(link, from, kBytes, revoked));
+  LocalKey wrong_local = from.region().local_key();
+  wrong_local.value ^= 0x5a5a0000;
+  EXPECT_FALSE(link.near->write_now(from.data(), kBytes, wrong_local, to.locator().address,
+                                    to.locator().key));
+  EXPECT_FALSE(link.near->write_now(from.data() + 1, kBytes, from.region().local_key(),
+                                    to.locator().address, to.locator().key));
+  EXPECT_TRUE(untouched(to, 0, kBytes));
+  EXPECT_EQ(link.near->state(), QueuePairState::kConnected);
+  EXPECT_TRUE(quiet(*link.near.sends));
+  expect_flow(link);
+}
+
+TEST_P(WriteNowContract, DoesNothingOnABrokenQueuePairUntilItIsRepaired) {
+  Link link = make_link();
+  Buffer from(*near_domain_, 8);
+  Buffer to(*far_domain_, 8);
+  const Segments source = {from.segment()};
+  post(link.near, to_remote(Opcode::kWrite, 1, source, to.locator()));
+  EXPECT_TRUE(succeeded(take_one(*link.near.sends), 1, CompletionKind::kWrite));
+  to.clear();
+  link.near->fail();
+  from.fill(1);
+  EXPECT_FALSE(write_now(link, from, 8, to.locator()));
+  EXPECT_TRUE(untouched(to, 0, 8));
+  repair(link);
+  EXPECT_EQ(write_now(link, from, 8, to.locator()), GetParam().name == "shm");
+  expect_flow(link);
+
+  const Link unconnected = make_link({.connected = false});
+  EXPECT_FALSE(write_now(unconnected, from, 8, to.locator()));
+}
+
+INSTANTIATE_TEST_SUITE_P(On, WriteNowContract, ::testing::ValuesIn(every_transport()),
+                         transport_of);
+
+}  // namespace
+}  // namespace cariama::testing

@@ -1,0 +1,257 @@
+// A peer that is killed: everything towards it ends, nothing is left behind, others go on.
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <thread>
+
+#include "dtutils/shm/address.h"
+#include "dtutils/shm/wire.h"
+#include "tests/dtutils/shm/shm_node.h"
+#include "tests/dtutils/testing/process_test.h"
+
+namespace cariama {
+namespace {
+
+std::string read_file(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+size_t count_of(const std::string& needle, const std::string& text) {
+  size_t count = 0;
+  for (size_t at = text.find(needle); at != std::string::npos; at = text.find(needle, at + 1)) {
+    ++count;
+  }
+  return count;
+}
+
+RunOptions victim(int rank) {
+  RunOptions options;
+  options.may_die = {rank};
+  return options;
+}
+
+// The name, as /proc/net/unix shows it, of the socket of the device that a queue pair belongs to.
+std::string socket_of(const std::string& queue_pair_address) {
+  sockaddr_un name;
+  shm::socket_address(shm::decode(queue_pair_address).value().device, &name);
+  std::string text(name.sun_path + 1);
+  text.insert(text.begin(), '@');
+  return text;
+}
+
+TEST(ShmPeerDeath, EndsWhatIsPendingAlsoWhenTheVictimHoldsOneGigabyte) {
+  testing::run_test_processes(
+      2,
+      [](Exchange& exchange) {
+        ShmNode node;
+        connect_to(exchange, *node.queue_pair, 1 - exchange.rank());
+        if (exchange.rank() == 1) {
+          constexpr size_t kBytes = size_t{1} << 30;
+          auto* memory = static_cast<char*>(
+              mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+          ASSERT_NE(memory, MAP_FAILED);
+          for (size_t i = 0; i < kBytes; i += 4096) memory[i] = 1;
+          put_plain(exchange, "memory", node.region->locator());
+          put_plain(exchange, "pid", getpid());
+          for (;;) pause();
+        }
+        const auto remote = get_plain<RemoteMemoryLocator>(exchange, 1, "memory");
+        const int pid = get_plain<int>(exchange, 1, "pid");
+        const Segment word = node.segment(0, 8);
+        const Segment buffer = node.segment(64, 8);
+        // A send that waits for a receiver without end, one behind it, and a receive.
+        WorkRequest send{.id = 1,
+                         .opcode = Opcode::kSend,
+                         .flags = kSignaled,
+                         .segment_count = 1,
+                         .segments = &word};
+        ASSERT_TRUE(node.queue_pair->post_send(send).ok());
+        send.id = 2;
+        ASSERT_TRUE(node.queue_pair->post_send(send).ok());
+        ASSERT_TRUE(
+            node.queue_pair->post_receive({.id = 3, .segments = &buffer, .segment_count = 1}).ok());
+        ASSERT_TRUE(node.completions->arm().ok());
+        Completion none;
+        ASSERT_EQ(node.completions->poll(std::span(&none, 1)), 0u);
+
+        // Other programs have such sockets as well: this one's is meant.
+        const std::string socket = socket_of(must(exchange.get(1, "address 0", soon())));
+        EXPECT_GE(count_of(socket, read_file("/proc/net/unix")), 1u) << socket;
+
+        const auto start = std::chrono::steady_clock::now();
+        ASSERT_EQ(kill(pid, SIGKILL), 0);
+        EXPECT_TRUE(node.channel->wait(std::chrono::seconds(5))) << "no event";
+        const auto noticed = std::chrono::steady_clock::now() - start;
+        ::testing::Test::RecordProperty(
+            "noticed_after_us",
+            static_cast<int>(
+                std::chrono::duration_cast<std::chrono::microseconds>(noticed).count()));
+        const std::vector<Completion> ended = node.poll_for(3);
+        ASSERT_EQ(ended.size(), 3u);
+        std::vector<CompletionStatus> by_id(4);
+        for (const Completion& completion : ended) by_id[completion.id] = completion.status;
+        EXPECT_EQ(by_id[1], CompletionStatus::kPeerDied);
+        EXPECT_EQ(by_id[2], CompletionStatus::kFlushed);
+        EXPECT_EQ(by_id[3], CompletionStatus::kPeerDied);
+        EXPECT_EQ(node.queue_pair->state(), QueuePairState::kError);
+
+        // Later posts end too, unsignaled ones as well; repair says why it cannot help.
+        WorkRequest write = remote_request(Opcode::kWrite, word, remote.slice(0, 8));
+        write.id = 4;
+        ASSERT_TRUE(node.queue_pair->post_send(write).ok());
+        const std::vector<Completion> flushed = node.poll_for(1);
+        ASSERT_EQ(flushed.size(), 1u);
+        EXPECT_EQ(flushed[0].status, CompletionStatus::kFlushed);
+        const absl::Status repaired = node.queue_pair->repair();
+        EXPECT_TRUE(absl::IsUnavailable(repaired)) << repaired;
+        EXPECT_NE(repaired.ToString().find(exchange.label(1)), std::string::npos) << repaired;
+        EXPECT_NE(repaired.ToString().find("died"), std::string::npos) << repaired;
+        // The memory that it had shared is still there for us, and hits nobody.
+        node.queue_pair.reset();
+        const auto until = soon();
+        while (count_of(socket, read_file("/proc/net/unix")) != 0 &&
+               std::chrono::steady_clock::now() < until) {
+          std::this_thread::yield();
+        }
+        EXPECT_EQ(count_of(socket, read_file("/proc/net/unix")), 0u) << "a socket is left behind";
+      },
+      victim(1));
+  EXPECT_EQ(count_of("cariama", read_file("/proc/self/maps")) -
+                count_of("libcariama", read_file("/proc/self/maps")),
+            0u);
+}
+
+TEST(ShmPeerDeath, LeavesOtherConnectionsAlone) {
+  testing::run_test_processes(
+      3,
+      [](Exchange& exchange) {
+        ShmNode node;
+        put_plain(exchange, "memory", node.region->locator());
+        put_plain(exchange, "pid", getpid());
+        std::unique_ptr<QueuePair> second;
+        if (exchange.rank() == 0) {
+          connect_to(exchange, *node.queue_pair, 1);
+          second = node.make_queue_pair();
+          connect_to(exchange, *second, 2);
+        } else {
+          connect_to(exchange, *node.queue_pair, 0);
+        }
+        if (exchange.rank() == 2) {
+          for (;;) pause();
+        }
+        if (exchange.rank() == 1) {
+          static_cast<void>(must(exchange.get(0, "done", soon())));
+          EXPECT_EQ(node.memory.word(0), 1000u);
+          return;
+        }
+        const auto alive = get_plain<RemoteMemoryLocator>(exchange, 1, "memory");
+        const auto dying = get_plain<RemoteMemoryLocator>(exchange, 2, "memory");
+        const int pid = get_plain<int>(exchange, 2, "pid");
+        const Segment word = node.segment(0, 8);
+        bool died = false;
+        for (uint64_t i = 1; i <= 1000; ++i) {
+          if (i == 300) {
+            ASSERT_EQ(kill(pid, SIGKILL), 0);
+          }
+          node.memory.word(0) = i;
+          EXPECT_EQ(node.run(remote_request(Opcode::kWrite, word, alive.slice(0, 8))),
+                    CompletionStatus::kSuccess);
+          const CompletionStatus status =
+              node.run(*second, remote_request(Opcode::kWrite, word, dying.slice(0, 8)));
+          if (status == CompletionStatus::kPeerDied) {
+            EXPECT_FALSE(died);
+            died = true;
+          } else {
+            EXPECT_EQ(status, died ? CompletionStatus::kFlushed : CompletionStatus::kSuccess);
+          }
+        }
+        while (!died) {
+          ASSERT_LT(std::chrono::steady_clock::now(), soon());
+          died = node.run(*second, remote_request(Opcode::kWrite, word, dying.slice(0, 8))) ==
+                 CompletionStatus::kPeerDied;
+        }
+        must(exchange.put("done", ""));
+      },
+      victim(2));
+}
+
+// Two processes flood one shared receive queue; one of them is killed in full flight, perhaps in
+// the middle of a message. No receive is lost: all of them can be used by the other.
+TEST(ShmPeerDeath, NoReceiveOfASharedQueueIsLost) {
+  constexpr uint32_t kDepth = 16;
+  constexpr uint32_t kMessageBytes = 64 << 10;
+  testing::run_test_processes(
+      3,
+      [](Exchange& exchange) {
+        ShmNode node(kDepth * kMessageBytes);
+        put_plain(exchange, "pid", getpid());
+        if (exchange.rank() != 0) {
+          connect_to(exchange, *node.queue_pair, 0);
+          const Segment message = node.segment(0, kMessageBytes);
+          WorkRequest send{.opcode = Opcode::kSend, .segment_count = 1, .segments = &message};
+          while (exchange.rank() == 2) {
+            static_cast<void>(node.queue_pair->post_send(send));
+          }
+          // Rank 1 waits until the other is dead, and then uses every receive.
+          static_cast<void>(must(exchange.get(0, "dead", soon())));
+          for (uint32_t i = 0; i < kDepth; ++i) {
+            EXPECT_EQ(node.run(send), CompletionStatus::kSuccess);
+          }
+          static_cast<void>(must(exchange.get(0, "done", soon())));
+          return;
+        }
+        auto shared = must(node.domain->create_shared_receive_queue({.depth = kDepth}));
+        const auto post = [&](uint64_t slot) {
+          const Segment buffer = node.segment(slot * kMessageBytes, kMessageBytes);
+          return shared->post_receive({.id = slot, .segments = &buffer, .segment_count = 1}).ok();
+        };
+        for (uint64_t slot = 0; slot < kDepth; ++slot) ASSERT_TRUE(post(slot));
+        auto steady = node.make_queue_pair(shared);
+        auto dying = node.make_queue_pair(shared);
+        connect_to(exchange, *steady, 1);
+        connect_to(exchange, *dying, 2);
+        // Some traffic of the one that dies, its receives posted again.
+        for (int i = 0; i < 100; ++i) {
+          const std::vector<Completion> delivered = node.poll_for(1);
+          ASSERT_EQ(delivered.size(), 1u);
+          EXPECT_EQ(delivered[0].status, CompletionStatus::kSuccess);
+          ASSERT_TRUE(post(delivered[0].id));
+        }
+        ASSERT_EQ(kill(get_plain<int>(exchange, 2, "pid"), SIGKILL), 0);
+        while (dying->state() != QueuePairState::kError) {
+          ASSERT_LT(std::chrono::steady_clock::now(), soon());
+          std::this_thread::yield();
+        }
+        // What it had delivered is reported and posted again, until nothing more comes: when its
+        // process has ended, what it had only begun is posted again by the device.
+        Completion completion;
+        const auto quiet = std::chrono::milliseconds(500);
+        for (auto last = std::chrono::steady_clock::now();
+             std::chrono::steady_clock::now() - last < quiet;) {
+          if (node.completions->poll(std::span(&completion, 1)) == 0) {
+            std::this_thread::yield();
+            continue;
+          }
+          last = std::chrono::steady_clock::now();
+          EXPECT_EQ(completion.status, CompletionStatus::kSuccess);
+          ASSERT_TRUE(post(completion.id));
+        }
+        must(exchange.put("dead", ""));
+        std::vector<bool> seen(kDepth);
+        for (const Completion& delivered : node.poll_for(kDepth)) {
+          EXPECT_EQ(delivered.status, CompletionStatus::kSuccess);
+          EXPECT_EQ(delivered.queue_pair, steady->number());
+          EXPECT_FALSE(seen[delivered.id]);
+          seen[delivered.id] = true;
+        }
+        EXPECT_EQ(std::find(seen.begin(), seen.end(), false), seen.end());
+        must(exchange.put("done", ""));
+      },
+      victim(2));
+}
+
+}  // namespace
+}  // namespace cariama

@@ -1,0 +1,253 @@
+// A hostile device at the other end of a link: its welcome and its messages, with descriptors of
+// memory that may and may not be mapped, and its key table.
+//
+// The device is a thread of this process. After every input the link must know exactly the regions
+// that follow from the messages, each byte of them must be accessible, and be that of the
+// descriptor; and what is not mapped must never look as if it could be written to directly.
+#include <fcntl.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <array>
+#include <limits>
+#include <map>
+#include <memory>
+#include <semaphore>
+#include <thread>
+#include <vector>
+
+#include "dtutils/shm/link.h"
+#include "tests/fuzz/fuzz_input.h"
+
+namespace cariama::shm {
+namespace {
+
+constexpr uint32_t kPlaces = 4;           // of the key table that messages use
+constexpr uint32_t kUnmappedPlace = 100;  // of the key table that the input fills
+constexpr size_t kMaxMessages = 64;       // so many fit into a socket
+
+// What a peer may send along.
+struct Descriptor {
+  int value;
+  uint64_t size;  // bytes that may be mapped
+};
+
+std::byte pattern(uint64_t offset) { return static_cast<std::byte>(offset % 251); }
+
+Descriptor make_memory(uint64_t bytes, int seals) {
+  const int memory = memfd_create("fuzz", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  std::vector<std::byte> content(bytes);
+  for (uint64_t i = 0; i < bytes; ++i) content[i] = pattern(i);
+  require(memory >= 0 && write(memory, content.data(), bytes) == static_cast<ssize_t>(bytes));
+  require(seals == 0 || fcntl(memory, F_ADD_SEALS, seals) == 0);
+  constexpr int kNeeded = F_SEAL_SHRINK | F_SEAL_GROW;
+  return {memory, (seals & kNeeded) == kNeeded ? bytes : 0};
+}
+
+struct Script {
+  Message welcome;
+  int welcome_descriptor = -1;
+  struct Item {
+    Message message;
+    Descriptor descriptor{-1, 0};
+  };
+  std::vector<Item> items;
+};
+
+class HostileDevice {
+ public:
+  HostileDevice() {
+    const auto pid = static_cast<uint32_t>(getpid());
+    for (size_t i = 0; i < sizeof pid; ++i) uuid_[i] = static_cast<uint8_t>(pid >> (8 * i));
+    control_ = *ControlSegment::create(uuid_);
+    descriptors_ = {{-1, 0},
+                    make_memory(3 * 4096, F_SEAL_SHRINK | F_SEAL_GROW),
+                    make_memory(5000, F_SEAL_SHRINK | F_SEAL_GROW),
+                    make_memory(4096, 0),
+                    make_memory(4096, F_SEAL_SHRINK),
+                    make_memory(4096, F_SEAL_GROW),
+                    {eventfd(0, EFD_CLOEXEC), 0}};
+    listener_ = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    sockaddr_un address;
+    const socklen_t length = socket_address(uuid_, &address);
+    require(bind(listener_, reinterpret_cast<sockaddr*>(&address), length) == 0);
+    require(listen(listener_, 1) == 0);
+    std::thread([this] { serve(); }).detach();
+  }
+
+  [[nodiscard]] const Uuid& uuid() const { return uuid_; }
+  [[nodiscard]] std::byte* control() const { return control_->base(); }
+  [[nodiscard]] int control_descriptor() const { return control_->descriptor(); }
+  [[nodiscard]] const Descriptor& descriptor(size_t index) const {
+    return descriptors_[index % descriptors_.size()];
+  }
+
+  // Connects a link to the device, which plays the script. Nothing if the welcome was refused.
+  std::shared_ptr<Link> connect(const Script& script) {
+    script_ = &script;
+    start_.release();
+    auto link = Link::connect(uuid_, getpid(), std::chrono::seconds(20), "hostile");
+    played_.acquire();
+    return link.ok() ? *std::move(link) : nullptr;
+  }
+  // Lets the device close its end.
+  void disconnect() { end_.release(); }
+
+ private:
+  void serve() {
+    for (;;) {
+      start_.acquire();
+      {
+        const FileDescriptor peer(accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC));
+        Message hello;
+        FileDescriptor none;
+        require(receive_message(peer.get(), &hello, &none, true) == 0 && hello.uuid == uuid_);
+        int error = send_message(peer.get(), script_->welcome, script_->welcome_descriptor, true);
+        for (const Script::Item& item : script_->items) {
+          if (error != 0) break;  // it has refused the welcome, and is gone
+          error = send_message(peer.get(), item.message, item.descriptor.value, true);
+        }
+        played_.release();
+        end_.acquire();
+      }
+    }
+  }
+
+  Uuid uuid_{};
+  std::shared_ptr<ControlSegment> control_;
+  std::vector<Descriptor> descriptors_;
+  int listener_ = -1;
+  const Script* script_ = nullptr;
+  std::binary_semaphore start_{0};
+  std::binary_semaphore played_{0};
+  std::binary_semaphore end_{0};
+};
+
+// A message of the input, brought near to what is accepted as its first byte says.
+Message take_message(FuzzInput& input) {
+  const auto near = input.take<uint8_t>();
+  auto message = input.take<Message>();
+  if ((near & 1) == 0) {
+    message.magic = kMagic;
+    message.version = kVersion;
+  }
+  if ((near & 2) == 0) {
+    message.type = (near & 4) == 0 ? MessageType::kRegion : MessageType::kRevoked;
+  }
+  if ((near & 8) == 0) message.key &= 0x30000 | (kPlaces - 1);
+  if ((near & 16) == 0) {
+    message.offset %= 4 * 4096;
+    message.length %= 4 * 4096;
+  }
+  if ((near & 32) == 0) message.base = (message.base & ~uint64_t{4095}) | (message.offset & 4095);
+  return message;
+}
+
+bool well_formed(const Message& message) {
+  return message.magic == kMagic && message.version == kVersion;
+}
+
+// What a link makes of messages, in short.
+class Model {
+ public:
+  struct Known {
+    Message message;
+    bool revoked;
+  };
+
+  void take(const Script::Item& item) {
+    const Message& message = item.message;
+    const auto it = known_.find(key_index(message.key));
+    const bool same = it != known_.end() && it->second.message.key == message.key;
+    if (message.type == MessageType::kRevoked && same) it->second.revoked = true;
+    if (message.type != MessageType::kRegion || same) return;
+    const uint64_t size = item.descriptor.size;
+    if (message.key != 0 && message.length != 0 && message.offset <= size &&
+        message.length <= size - message.offset && message.base % 4096 == message.offset % 4096 &&
+        message.base <= std::numeric_limits<uint64_t>::max() - message.length) {
+      known_[key_index(message.key)] = {message, false};
+    }
+  }
+
+  void check(const Link& link) const {
+    for (uint32_t place = 0; place < kPlaces; ++place) {
+      require((link.known(place) != nullptr) == known_.contains(place));
+    }
+    for (const auto& [place, known] : known_) {
+      const Message& message = known.message;
+      const RemoteRegion* region = link.known(place);
+      require(region != nullptr && region->mapped && region->key == message.key &&
+              region->base == message.base && region->length == message.length &&
+              region->access == static_cast<Access>(message.access) &&
+              region->domain == message.domain);
+      for (uint64_t offset = 0; offset < region->length; ++offset) {
+        auto* byte = reinterpret_cast<volatile std::byte*>(region->local(region->base + offset));
+        const std::byte value = *byte;
+        require(value == (known.revoked ? std::byte{0} : pattern(message.offset + offset)));
+        if (region->receivable()) *byte = value;
+      }
+    }
+  }
+
+ private:
+  std::map<uint32_t, Known> known_;  // by key_index
+};
+
+}  // namespace
+}  // namespace cariama::shm
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace cariama::shm;  // NOLINT(google-build-using-namespace)
+  using cariama::require;
+  static auto* const device = new HostileDevice;
+  cariama::FuzzInput input(data, size);
+
+  Script script;
+  const bool honest_welcome = input.take<uint8_t>() % 8 != 7;
+  if (honest_welcome) {
+    script.welcome.type = MessageType::kWelcome;
+    script.welcome.uuid = device->uuid();
+    script.welcome_descriptor = device->control_descriptor();
+  } else {
+    script.welcome = take_message(input);
+    const auto choice = input.take<uint8_t>();
+    script.welcome_descriptor =
+        choice % 2 == 0 ? device->control_descriptor() : device->descriptor(choice / 2).value;
+  }
+  // A region without descriptor, which is looked up in the table.
+  KeyEntry& entry = key_table(device->control())[kUnmappedPlace];
+  const uint64_t unmapped_key = uint64_t{1} << 20 | kUnmappedPlace;
+  entry.base = input.take<uint64_t>();
+  entry.length = input.take<uint64_t>();
+  entry.access = input.take<uint32_t>();
+  entry.domain = input.take<uint32_t>();
+  entry.key = unmapped_key;
+  while (!input.empty() && script.items.size() < kMaxMessages) {
+    const Message message = take_message(input);
+    const Descriptor& descriptor = device->descriptor(input.take<uint8_t>());
+    if (key_index(message.key) == kUnmappedPlace) continue;
+    script.items.push_back({message, descriptor});
+  }
+
+  if (const std::shared_ptr<Link> link = device->connect(script)) {
+    bool open = true;
+    Model model;
+    for (const Script::Item& item : script.items) {
+      open = well_formed(item.message);
+      if (!open) break;
+      model.take(item);
+    }
+    require(link->drain() == open);
+    model.check(*link);
+    require(link->find(0) == nullptr);
+    require(link->find(unmapped_key + kMaxRegions) == nullptr);
+    const RemoteRegion* unmapped = link->find(unmapped_key);
+    require(unmapped != nullptr && !unmapped->mapped &&
+            unmapped->write_domain == RemoteRegion::kNoDomain);
+  } else {
+    require(!honest_welcome);
+  }
+  device->disconnect();
+  return 0;
+}

@@ -1,0 +1,134 @@
+// What cariama-info prints, against this machine and the library's own defaults.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+#include <string>
+
+#include "dtutils/allocators/circular_allocator.h"
+#include "dtutils/allocators/rdma_allocator.h"
+#include "dtutils/queue_pair.h"
+#include "dtutils/system_info.h"
+#include "tests/tools/cariama_info_rows.h"
+
+namespace cariama {
+namespace {
+
+using ::cariama::testing::InfoOutcome;
+using ::cariama::testing::InfoRow;
+using ::cariama::testing::InfoRows;
+using ::cariama::testing::run_info;
+using ::testing::HasSubstr;
+
+TEST(CariamaInfo, DescribesThisMachine) {
+  const InfoRows rows;
+  const SystemInfo info = query_system_info();
+  EXPECT_EQ(rows.row("kernel").value.string(), info.kernel);
+  EXPECT_EQ(rows.number("memory"), std::to_string(info.memory_total_bytes));
+  EXPECT_EQ(rows.row("memory").unit, "bytes");
+  EXPECT_EQ(rows.number("cpus"), std::to_string(info.cpus.size()));
+  EXPECT_EQ(rows.number("base_page"), std::to_string(info.page_bytes));
+  EXPECT_EQ(rows.number("cgroup_version"), std::to_string(info.cgroup.version));
+  EXPECT_EQ(rows.all("numa_memory").size(), info.nodes.size());
+  for (const NumaNodeInfo& node : info.nodes) {
+    EXPECT_EQ(rows.number("numa_memory", {{"node", std::to_string(node.id)}}),
+              std::to_string(node.total_bytes));
+  }
+  EXPECT_EQ(rows.all("huge_pages").size(), info.huge_pages.size());
+  EXPECT_EQ(rows.row("transparent_huge_pages", {{"setting", "enabled"}}).value.string(),
+            info.transparent.enabled);
+  // No limit is null, never a huge number.
+  const bool unlimited = info.memory_lock.soft_bytes == kUnlimited;
+  const InfoRow& lock = rows.row("memory_lock", {{"limit", "soft"}});
+  EXPECT_EQ(std::holds_alternative<std::nullptr_t>(lock.value.value), unlimited);
+  if (!unlimited) {
+    EXPECT_EQ(lock.value.number_text(), std::to_string(info.memory_lock.soft_bytes));
+  }
+}
+
+TEST(CariamaInfo, ShowsThePagesThatProgramsGet) {
+  const InfoRows rows;
+  const std::set<std::string> kinds = {"2 MiB", "transparent", "base"};
+  for (const int node : numa_nodes()) {
+    for (const char* memory : {"shared", "private"}) {
+      const std::string kind =
+          rows.row("pages_obtained", {{"memory", memory}, {"node", std::to_string(node)}})
+              .value.string();
+      EXPECT_TRUE(kinds.count(kind)) << kind;
+    }
+  }
+}
+
+TEST(CariamaInfo, ShowsTransports) {
+  const InfoRows rows;
+  EXPECT_TRUE(std::get<bool>(rows.row("transport_works", {{"transport", "shm"}}).value.value));
+  EXPECT_EQ(rows.row("max_message", {{"transport", "shm"}}).unit, "bytes");
+  const InfoRows forced("CARIAMA_TRANSPORT=shm");
+  EXPECT_EQ(forced.row("transport_by_default").value.string(), "shm");
+  EXPECT_EQ(forced.row("environment", {{"variable", "CARIAMA_TRANSPORT"}}).value.string(), "shm");
+}
+
+TEST(CariamaInfo, ShowsEffectiveOptions) {
+  const InfoRows rows("CARIAMA_MEMORY_BUDGET=3MiB");
+  EXPECT_EQ(rows.number("memory_budget"), "3145728");
+  const auto option = [&rows](const std::string& of, const std::string& name) {
+    return rows.number("option", {{"of", of}, {"option", name}});
+  };
+  EXPECT_EQ(option("RDMAAllocator", "chunk_bytes"),
+            std::to_string(RDMAAllocatorOptions().chunk_bytes));
+  EXPECT_EQ(option("CircularAllocator", "max_units"),
+            std::to_string(CircularAllocatorOptions().max_units));
+  EXPECT_EQ(option("QueuePair", "send_depth"), std::to_string(QueuePairOptions().send_depth));
+  EXPECT_EQ(option("connect", "retry_count"), std::to_string(ConnectOptions().retry_count));
+}
+
+TEST(CariamaInfo, EachShortfallHasItsRemedy) {
+  const InfoRows rows("CARIAMA_MEMORY_BUDGET=plenty");
+  std::set<std::string> names;
+  for (const InfoRow& row : rows.all("shortfall")) {
+    EXPECT_FALSE(row.value.string().empty());
+    EXPECT_FALSE(row.params.at("remedy").empty()) << row.value.string();
+    names.insert(row.params.at("of"));
+  }
+  for (const Shortfall& shortfall : find_shortfalls(query_system_info())) {
+    EXPECT_TRUE(names.count(shortfall.name)) << shortfall.name;
+  }
+  EXPECT_TRUE(names.count("budget.variable")) << "a step that was taken while it ran";
+}
+
+TEST(CariamaInfo, NamesWhatIsWrongWithTheEnvironment) {
+  const InfoRows rows("CARIAMA_TRANSPORT=pigeon");
+  const auto shortfalls = rows.all("shortfall");
+  const bool named = std::any_of(shortfalls.begin(), shortfalls.end(), [](const InfoRow& row) {
+    return row.params.at("remedy").find("pigeon") != std::string::npos;
+  });
+  EXPECT_TRUE(named);
+}
+
+TEST(CariamaInfo, TextForPeopleHasTheSameFacts) {
+  const InfoOutcome outcome = run_info("2>&1");
+  EXPECT_EQ(outcome.exit_code, 0);
+  for (const char* heading : {"Machine", "Limits", "NUMA", "Pages", "RDMA devices", "Transports",
+                              "Options in effect", "Shortfalls, with remedies"}) {
+    EXPECT_THAT(outcome.output, HasSubstr("\n" + std::string(heading) + "\n"));
+  }
+  EXPECT_THAT(outcome.output, HasSubstr(query_system_info().kernel));
+}
+
+TEST(CariamaInfo, ExitCodesTellUseAndFailure) {
+  const InfoOutcome help = run_info("--help");
+  EXPECT_EQ(help.exit_code, 0);
+  EXPECT_THAT(help.output, HasSubstr("--json"));
+  for (const char* wrong : {"--jsom", "--json=yes", "extra", "--json extra", "''"}) {
+    const InfoOutcome outcome = run_info(std::string(wrong) + " 2>&1");
+    EXPECT_EQ(outcome.exit_code, 2) << wrong;
+    EXPECT_THAT(outcome.output, HasSubstr("unknown argument"));
+  }
+  const InfoOutcome full = run_info("--json 2>&1 >/dev/full");
+  EXPECT_EQ(full.exit_code, 1);
+  EXPECT_THAT(full.output, HasSubstr("cannot write"));
+}
+
+}  // namespace
+}  // namespace cariama
