@@ -36,8 +36,7 @@ inline constexpr Pulling Async = Pulling::kAsync;
 template <auto... Options>
 struct CallOptions {
   template <typename Kind>
-  static constexpr int kCount = (0 + ... + std::is_same_v<decltype(Options), const Kind>)+(
-      0 + ... + std::is_same_v<decltype(Options), Kind>);
+  static constexpr int kCount = (0 + ... + std::is_same_v<decltype(Options), Kind>);
   static_assert(kCount<Notification> <= 1 && kCount<WhenFull> <= 1 && kCount<Pulling> <= 1,
                 "cariama: an option of a call is given twice");
   static_assert(kCount<Notification> + kCount<WhenFull> + kCount<Pulling> == sizeof...(Options),
@@ -47,7 +46,7 @@ struct CallOptions {
   template <typename Kind>
   static constexpr Kind pick(Kind otherwise) {
     Kind kind = otherwise;
-    const auto look = [&](auto option) {
+    [[maybe_unused]] const auto look = [&](auto option) {
       if constexpr (std::is_same_v<decltype(option), Kind>) kind = option;
     };
     (look(Options), ...);

@@ -11,15 +11,6 @@ ThreadContext::~ThreadContext() {
   if (named_) fabric_.core().leave_worker(index_);
 }
 
-absl::StatusOr<std::unique_ptr<Fabric>> Fabric::create(const FabricOptions& options) {
-  auto bootstrap = make_bootstrap({.kind = {}, .timeout = options.timeout});
-  if (!bootstrap.ok()) return bootstrap.status();
-  const Deadline deadline = deadline_after(options.timeout);
-  return create(options, *std::move(bootstrap), [&](Bootstrap& job, auto handler) {
-    return internal::make_socket_broker(job, std::move(handler), deadline);
-  });
-}
-
 absl::StatusOr<std::unique_ptr<Fabric>> Fabric::create(const FabricOptions& options,
                                                        std::unique_ptr<Bootstrap> bootstrap,
                                                        BrokerMaker broker_of) {

@@ -125,13 +125,13 @@ struct LocalMessage : ArrivedMessage {
   std::unique_ptr<uint64_t[]> storage;
 };
 
+}  // namespace
+
 absl::Status no_such_thread(uint32_t destination, uint32_t total) {
   return make_error(absl::StatusCode::kOutOfRange, ErrorScope::kOperation,
                     "there is no thread " + std::to_string(destination) + ": the job has " +
                         std::to_string(total));
 }
-
-}  // namespace
 
 FabricCore* FabricCore::running() { return running_core; }
 uint32_t FabricCore::running_source() { return running_rank; }
@@ -512,7 +512,8 @@ void FabricCore::fail_peer(Peer& peer, const absl::Status& reason) {
 
 // ---- Sending ------------------------------------------------------------------------------------
 
-absl::Status FabricCore::send(uint32_t rank, uint32_t destination, const OutgoingCall& call) {
+absl::Status FabricCore::send(uint32_t rank, uint32_t destination, const OutgoingCall& call,
+                              WhenFull) {
   if (destination != kNoThread) {
     if (destination >= size_ * threads_) return no_such_thread(destination, size_ * threads_);
     rank = destination / threads_;

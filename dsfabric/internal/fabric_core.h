@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "dsfabric/bootstrap.h"
+#include "dsfabric/call_options.h"
 #include "dsfabric/fabric.h"
 #include "dsfabric/internal/broker.h"
 #include "dsfabric/internal/connection.h"
@@ -23,6 +24,8 @@
 #include "dsfabric/internal/pending_calls.h"
 
 namespace cariama::internal {
+
+[[nodiscard]] absl::Status no_such_thread(uint32_t destination, uint32_t total);
 
 class FabricCore {
  public:
@@ -46,7 +49,8 @@ class FabricCore {
   // Sends a call to worker `destination` (a global id), or with kNoThread to the service of `rank`. From
   // inside a call it never waits. Errors: OUT_OF_RANGE (no such thread), INVALID_ARGUMENT (too long),
   // UNAVAILABLE (the peer is dead, or the fabric was finalized), RESOURCE_EXHAUSTED (deferred_bytes).
-  [[nodiscard]] absl::Status send(uint32_t rank, uint32_t destination, const OutgoingCall& call);
+  [[nodiscard]] absl::Status send(uint32_t rank, uint32_t destination, const OutgoingCall& call,
+                                  WhenFull when_full = WhenFull::kRetry);
 
   // The connection that worker `index` uses to `rank`, made if need be.
   [[nodiscard]] absl::StatusOr<Connection*> connection(uint32_t rank, uint32_t index);
