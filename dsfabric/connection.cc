@@ -19,11 +19,16 @@ constexpr size_t kMessageAlignment = 8;
 
 absl::StatusOr<std::unique_ptr<Connection>> Connection::create(
     uint32_t rank, ProtectionDomain& domain, std::shared_ptr<CompletionQueue> receives,
-    std::shared_ptr<RDMAAllocator> allocator, GeneralAllocator& memory, uint32_t units,
-    uint32_t unit_bytes, uint32_t send_depth) {
+    std::shared_ptr<CompletionChannel> channel, std::shared_ptr<RDMAAllocator> allocator,
+    GeneralAllocator& memory, uint32_t units, uint32_t unit_bytes, uint32_t send_depth) {
   auto connection = std::unique_ptr<Connection>(new Connection(rank, memory));
   connection->domain_ = &domain;
-  auto queue = TransmitQueue::create(domain, {.receive_completions = std::move(receives),
+  auto completions =
+      domain.create_completion_queue({.depth = send_depth, .channel = std::move(channel)});
+  if (!completions.ok()) return completions.status();
+  connection->send_completions_ = *completions;
+  auto queue = TransmitQueue::create(domain, {.send_completions = *std::move(completions),
+                                              .receive_completions = std::move(receives),
                                               .send_depth = send_depth,
                                               .receive_depth = units,
                                               .max_send_segments = 1,
@@ -52,6 +57,7 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::create(
   for (uint32_t i = 0; i < units; ++i) {
     ArrivedMessage& unit = connection->units_[i];
     unit.connection = connection.get();
+    unit.rank = rank;
     unit.bytes = unit_memory->get_buffer() + size_t{i} * unit_bytes;
     if (!connection->post_unit(&unit)) {
       return make_error(absl::StatusCode::kInternal, ErrorScope::kLink,
@@ -92,22 +98,34 @@ absl::Status Connection::connect(const ConnectionOffer& theirs, const std::strin
   return queue_->queue_pair().connect(theirs.address, {.peer = peer});
 }
 
-uint64_t Connection::finished_by_peer() const {
-  return std::atomic_ref(*reinterpret_cast<uint64_t*>(credit_memory_.get_buffer() + kFromPeer))
-      .load(std::memory_order_acquire);
+// The word may go back for a moment where WRITEs have no order, and is not to be believed if it says more
+// than was sent.
+bool Connection::has_credit() {
+  const uint64_t said =
+      std::atomic_ref(*reinterpret_cast<uint64_t*>(credit_memory_.get_buffer() + kFromPeer))
+          .load(std::memory_order_acquire);
+  finished_by_peer_ = std::max(finished_by_peer_, std::min(said, sent_));
+  return sent_ - finished_by_peer_ < peer_units_;
 }
 
 uint64_t Connection::unfinished() const {
   const std::lock_guard lock(mutex_);
-  const uint64_t finished = finished_by_peer();
-  return sent_ - std::min(sent_, finished) + deferred_.size();
+  return sent_ - finished_by_peer_ + deferred_.size();
 }
 
-// Posts one message: built from header and call, or from ready bytes, or (neither) nothing.
-Connection::Sent Connection::post_locked(const MessageHeader* header, const OutgoingCall* call,
-                                         std::string_view ready) {
-  // A credit word larger than what was sent is not ours to believe.
-  if (sent_ - std::min(sent_, finished_by_peer()) >= peer_units_) return Sent::kNoCredit;
+Connection::Sent Connection::sent(const absl::Status& posted) {
+  if (posted.ok()) return Sent::kPosted;
+  return absl::IsResourceExhausted(posted) ? Sent::kNoCredit : Sent::kFailed;
+}
+
+// Posts one message: built from header and call, or from ready bytes.
+Connection::Sent Connection::post(const MessageHeader* header, const OutgoingCall* call,
+                                  std::string_view ready) {
+  if (!has_credit()) {
+    // A failure shows in completions only.
+    queue_->progress();
+    return queue_->status().ok() ? Sent::kNoCredit : Sent::kFailed;
+  }
   RDMAMemory* unit = ring_->allocate();
   if (unit == nullptr) {
     static_cast<void>(transmitter_->flush());
@@ -123,18 +141,15 @@ Connection::Sent Connection::post_locked(const MessageHeader* header, const Outg
   } else {
     std::memcpy(unit->get_buffer(), ready.data(), ready.size());
   }
-  const absl::Status posted = transmitter_->send(*unit, 0, size);
-  if (posted.ok()) {
-    ++sent_;
-    return Sent::kPosted;
-  }
-  return absl::IsResourceExhausted(posted) ? Sent::kNoCredit : Sent::kFailed;
+  const Sent result = sent(transmitter_->send(*unit, 0, size));
+  if (result == Sent::kPosted) ++sent_;
+  return result;
 }
 
 Connection::Sent Connection::send(const MessageHeader& header, const OutgoingCall& call) {
   const std::lock_guard lock(mutex_);
   if (!deferred_.empty()) return queue_->status().ok() ? Sent::kNoCredit : Sent::kFailed;
-  return post_locked(&header, &call, {});
+  return post(&header, &call, {});
 }
 
 size_t Connection::defer(const MessageHeader& header, const OutgoingCall& call) {
@@ -157,24 +172,53 @@ size_t Connection::defer(const MessageHeader& header, const OutgoingCall& call) 
 size_t Connection::flush() {
   size_t bytes = 0;
   const std::lock_guard lock(mutex_);
-  while (!deferred_.empty()) {
-    const Sent sent = post_locked(nullptr, nullptr, deferred_.front());
-    if (sent == Sent::kNoCredit) break;
-    bytes += deferred_.front().size();  // of a failed connection they are dropped, one by one
+  while (!deferred_.empty() && post(nullptr, nullptr, deferred_.front()) == Sent::kPosted) {
+    bytes += deferred_.front().size();
     deferred_.pop_front();
   }
   return bytes;
 }
 
+size_t Connection::drop_deferred() {
+  size_t bytes = 0;
+  const std::lock_guard lock(mutex_);
+  for (const std::string& message : deferred_) bytes += message.size();
+  deferred_.clear();
+  return bytes;
+}
+
 Connection::Sent Connection::wake(uint32_t index) {
   const std::lock_guard lock(mutex_);
-  if (sent_ - std::min(sent_, finished_by_peer()) >= peer_units_) return Sent::kNoCredit;
-  const absl::Status posted = transmitter_->notify(index);
-  if (posted.ok()) {
-    ++sent_;
-    return Sent::kPosted;
+  if (!has_credit()) return queue_->status().ok() ? Sent::kNoCredit : Sent::kFailed;
+  const Sent result = sent(transmitter_->notify(index));
+  if (result == Sent::kPosted) ++sent_;
+  return result;
+}
+
+Connection::Sent Connection::write(RDMAMemory& local, uint64_t offset, uint64_t bytes,
+                                   const RemoteMemoryLocator& remote, Synchronizer* done) {
+  const std::lock_guard lock(mutex_);
+  const Sent result = sent(transmitter_->write(local, offset, bytes, remote, done));
+  if (result == Sent::kPosted) {
+    writes_.fetch_add(1, std::memory_order_relaxed);
+    if (done != nullptr) awaited_.store(true, std::memory_order_release);
   }
-  return absl::IsResourceExhausted(posted) ? Sent::kNoCredit : Sent::kFailed;
+  return result;
+}
+
+Connection::Sent Connection::read(RDMAMemory& local, uint64_t offset, uint64_t bytes,
+                                  const RemoteMemoryLocator& remote, Synchronizer* done) {
+  const std::lock_guard lock(mutex_);
+  const Sent result = sent(transmitter_->read(local, offset, bytes, remote, done));
+  if (result == Sent::kPosted && done != nullptr) awaited_.store(true, std::memory_order_release);
+  return result;
+}
+
+void Connection::poll_sends() {
+  // Who posts sets the flag afterwards: it is cleared before the look that says there is nothing.
+  awaited_.store(false, std::memory_order_seq_cst);
+  queue_->progress();
+  if (queue_->has_outstanding()) awaited_.store(true, std::memory_order_release);
 }
 
 bool Connection::post_unit(ArrivedMessage* unit) {
@@ -191,19 +235,34 @@ ArrivedMessage* Connection::unit_of(const Completion& completion) {
 }
 
 void Connection::finish(ArrivedMessage* unit) {
+  if (unit->held) {
+    unit->held = false;
+    held_.fetch_sub(1, std::memory_order_relaxed);
+  }
   // Of a broken connection the units stay where they are.
   if (!post_unit(unit)) return;
   finished_.fetch_add(1, std::memory_order_acq_rel);
-  return_credits(false);
+  return_credits();
 }
 
-void Connection::return_credits(bool all) {
-  const uint64_t threshold = all ? 1 : std::max<uint64_t>(1, units_.size() / 2);
+void Connection::return_credits() {
+  const uint64_t threshold = std::max<uint64_t>(1, units_.size() / 2);
   const std::lock_guard lock(mutex_);
   const uint64_t finished = finished_.load(std::memory_order_acquire);
-  if (finished - returned_ < threshold) return;
-  std::memcpy(credit_memory_.get_buffer() + kToPeer, &finished, sizeof finished);
   // A full queue: the next one to finish, or the service thread, comes by again.
+  if (finished - returned_ >= threshold) write_credits(finished);
+}
+
+void Connection::repeat_credits() {
+  const std::lock_guard lock(mutex_);
+  const uint64_t finished = finished_.load(std::memory_order_acquire);
+  if (finished == repeated_) return;
+  repeated_ = finished;
+  write_credits(finished);
+}
+
+void Connection::write_credits(uint64_t finished) {
+  std::memcpy(credit_memory_.get_buffer() + kToPeer, &finished, sizeof finished);
   if (transmitter_->write(credit_memory_, kToPeer, sizeof finished, peer_credit_).ok()) {
     returned_ = finished;
     writes_.fetch_add(1, std::memory_order_relaxed);

@@ -14,14 +14,16 @@ ThreadContext::~ThreadContext() {
 absl::StatusOr<std::unique_ptr<Fabric>> Fabric::create(const FabricOptions& options,
                                                        std::unique_ptr<Bootstrap> bootstrap,
                                                        BrokerMaker broker_of) {
-  auto core = internal::FabricCore::create(options, std::move(bootstrap), broker_of);
+  auto core = internal::FabricCore::create(options, std::move(bootstrap));
   if (!core.ok()) return core.status();
-  return std::unique_ptr<Fabric>(new Fabric(*std::move(core)));
+  auto fabric = std::unique_ptr<Fabric>(new Fabric(*std::move(core)));
+  if (absl::Status started = fabric->core_->start(fabric.get(), broker_of); !started.ok()) {
+    return started;
+  }
+  return fabric;
 }
 
-Fabric::Fabric(std::unique_ptr<internal::FabricCore> core) : core_(std::move(core)) {
-  core_->set_fabric(this);
-}
+Fabric::Fabric(std::unique_ptr<internal::FabricCore> core) : core_(std::move(core)) {}
 
 Fabric::~Fabric() = default;
 
@@ -35,8 +37,9 @@ absl::StatusOr<std::unique_ptr<ThreadContext>> Fabric::init_thread(uint32_t inde
   const int node = numa_node_of_this_thread();
   auto context = std::unique_ptr<ThreadContext>(
       new ThreadContext(*this, index, rank() * threads() + index, node));
-  // The thread's own node, if it has one that the job's domains can use.
-  auto buffers = CircularAllocator::create(core_->allocator(), {.initial_units = 16});
+  auto allocator = core_->allocator(node);
+  if (!allocator.ok()) return allocator.status();
+  auto buffers = CircularAllocator::create(*std::move(allocator), {.initial_units = 16});
   if (!buffers.ok()) return buffers.status();
   context->circular_allocator = *std::move(buffers);
   if (absl::Status taken = core_->take_worker(index, consumer, context.get()); !taken.ok()) {

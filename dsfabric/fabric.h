@@ -86,7 +86,9 @@ struct FabricOptions {
   uint32_t receive_units = 16;
   uint32_t receive_unit_bytes = 4096;
   uint32_t send_depth = 256;
-  // What calls may keep back for receivers that are behind, per process.
+  // What calls may keep back for receivers that are behind, per process; and, as much again, what of
+  // arrived calls waits for its thread outside of receive units, so that a thread that does not run its
+  // calls holds up nobody else. Beyond it, whoever sends to this process waits.
   uint64_t deferred_bytes = uint64_t{64} << 20;
   FailurePolicy on_failure = FailurePolicy::kAbort;
   // For making connections, and for each collective step of set-up.
@@ -108,7 +110,8 @@ struct FabricStatistics {
   uint64_t credit_waits = 0;    // times that a sender found no credit
   uint64_t deferred = 0;        // messages that were kept back
   uint64_t connections = 0;
-  uint64_t wakes = 0;  // of sleeping threads of other processes
+  uint64_t wakes = 0;   // of sleeping threads of other processes
+  uint64_t rounds = 0;  // times that service threads woke, or found something without sleeping
 };
 
 // A long-lived thread's place in the fabric. Made by Fabric::init_thread, ends with the thread's use of
@@ -189,8 +192,10 @@ class CARIAMA_DSFABRIC_EXPORT Fabric {
   // Makes worker `index` of this process look at its condition.
   void wake(uint32_t index);
 
-  // The end of the job: every process calls it (one thread of each). Runs what is under way, waits for the
-  // others, disconnects. Under the deadline; an error names who did not come.
+  // The end of the job: every process calls it (one thread of each; the others have left, or go on
+  // running their calls). Runs what is under way, also the calls to threads that have left; waits for the
+  // others; then accepts no call any more. Errors: DEADLINE_EXCEEDED (names who did not come; it may be
+  // called again), those of the bootstrap.
   [[nodiscard]] absl::Status finalize(Deadline deadline);
 
   // OK, or UNAVAILABLE with the reason if that process is known to be dead.

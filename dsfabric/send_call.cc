@@ -21,9 +21,9 @@ class AwaitedCall final : public PendingCall {
     try {
       if (receiver_ != nullptr) receiver_->receive(result);
     } catch (const std::exception& error) {
-      return done_.fail(make_error(absl::StatusCode::kInternal, ErrorScope::kOperation,
-                                   std::string("the result of a call could not be read: ") +
-                                       error.what()));
+      return done_.fail(
+          make_error(absl::StatusCode::kInternal, ErrorScope::kOperation,
+                     std::string("the result of a call could not be read: ") + error.what()));
     }
     done_.decrease();
   }
@@ -60,7 +60,8 @@ absl::Status send_call(Fabric& fabric, uint32_t rank, uint32_t destination, Func
       core.pending().add(rank, std::make_unique<AwaitedCall>(*consumed, std::move(receiver)));
   absl::Status sent = core.send(rank, destination, out, when_full);
   // If it is not there any more, the peer's failure has counted it down: that is its end.
-  if (!sent.ok() && core.pending().take(out.notify.handle, rank) == nullptr) return absl::OkStatus();
+  if (!sent.ok() && core.pending().take(out.notify.handle, rank) == nullptr)
+    return absl::OkStatus();
   return sent;
 }
 

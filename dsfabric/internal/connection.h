@@ -3,7 +3,6 @@
 #define CARIAMA_DSFABRIC_INTERNAL_CONNECTION_H_
 
 #include <atomic>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -35,12 +34,25 @@ struct MessageHeader {
 };
 static_assert(sizeof(MessageHeader) == 8);
 
-// A call that has arrived, in the receive unit that it came in or in memory of its own (calls within the
-// process). Goes back to where it came from when it has been run.
+// A call that has arrived, in the receive unit that it came in or in memory of its own. Goes back to
+// where it came from when it has been run.
 struct ArrivedMessage : InboxNode {
-  Connection* connection = nullptr;  // nullptr: from this process
+  Connection* connection = nullptr;  // whose unit it is; nullptr: in memory of its own
   std::byte* bytes = nullptr;        // MessageHeader and call
   uint32_t size = 0;
+  uint32_t rank = 0;  // of the process that sent it
+  bool held = false;  // counted by Connection::hold()
+};
+
+// One in memory of its own: a call within the process, or one that waits long.
+struct OwnMessage : ArrivedMessage {
+  OwnMessage(size_t bytes_of_it, uint32_t from)
+      : storage(std::make_unique<uint64_t[]>((bytes_of_it + 7) / 8)) {
+    bytes = reinterpret_cast<std::byte*>(storage.get());
+    size = static_cast<uint32_t>(bytes_of_it);
+    rank = from;
+  }
+  std::unique_ptr<uint64_t[]> storage;
 };
 
 // A call about to be sent: how long it is and how to write it. References what it was made from.
@@ -94,13 +106,16 @@ struct ConnectionOffer {
 // writes how many it has finished into the sender's credit word, by RDMA WRITE, when half of the units
 // wait to be told (so no message is spent on it). Wake-ups by immediate data use a unit as well and
 // count alike.
+//
+// Thread-safe but for create() and connect(). Nothing here waits.
 class Connection {
  public:
-  // Makes the queue pair, not connected, with its units posted.
+  // Makes the queue pair, not connected, with its units posted. Send completions come to `channel` when
+  // arm() was called.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Connection>> create(
       uint32_t rank, ProtectionDomain& domain, std::shared_ptr<CompletionQueue> receives,
-      std::shared_ptr<RDMAAllocator> allocator, GeneralAllocator& memory, uint32_t units,
-      uint32_t unit_bytes, uint32_t send_depth);
+      std::shared_ptr<CompletionChannel> channel, std::shared_ptr<RDMAAllocator> allocator,
+      GeneralAllocator& memory, uint32_t units, uint32_t unit_bytes, uint32_t send_depth);
   ~Connection();
 
   [[nodiscard]] ConnectionOffer offer() const;
@@ -117,46 +132,74 @@ class Connection {
   size_t defer(const MessageHeader& header, const OutgoingCall& call);
   // Sends what was kept back, as far as credits go. Returns the bytes that are no longer kept.
   size_t flush();
+  // Forgets what was kept back: the peer is dead. Returns its bytes.
+  size_t drop_deferred();
   // Wakes worker `index` of the other process with an event.
   [[nodiscard]] Sent wake(uint32_t index);
 
-  // A unit's message has been run (or dropped): posts the unit again and returns credits.
-  void finish(ArrivedMessage* unit);
-  // Tells the sender about every finished unit now.
-  void return_credits(bool all);
+  // Transfers between registered memory and the peer's. `done`, if given, is counted down by whoever
+  // polls: the service thread, or poll_sends(). kNoCredit: the send queue is full.
+  [[nodiscard]] Sent write(RDMAMemory& local, uint64_t offset, uint64_t bytes,
+                           const RemoteMemoryLocator& remote, Synchronizer* done);
+  [[nodiscard]] Sent read(RDMAMemory& local, uint64_t offset, uint64_t bytes,
+                          const RemoteMemoryLocator& remote, Synchronizer* done);
+
+  // Whether a transfer with `done` may be under way, so that somebody has to poll.
+  [[nodiscard]] bool awaited() const { return awaited_.load(std::memory_order_acquire); }
+  void poll_sends();
+  // Asks for an event at the next send completion.
+  void arm() { static_cast<void>(send_completions_->arm()); }
 
   // A completion of the receive queue: the unit, with its size set. The id must be one of ours.
   [[nodiscard]] ArrivedMessage* unit_of(const Completion& completion);
+  // Notes that the unit waits for its thread. True: so many do that this one should be copied and finished
+  // instead, so that the others of the connection find units.
+  [[nodiscard]] bool hold(ArrivedMessage* unit) {
+    unit->held = true;
+    return (held_.fetch_add(1, std::memory_order_relaxed) + 1) * 2 > units_.size();
+  }
+  // A unit's message has been run, dropped, or copied: posts the unit again and returns credits.
+  void finish(ArrivedMessage* unit);
+  // Tells the sender about finished units, once they are many enough.
+  void return_credits();
+  // Once in a while, when it is quiet: tells it again. A device without order may have let an older count
+  // come last.
+  void repeat_credits();
+  // Sends an empty WRITE if nothing is under way, so that a dead peer shows.
+  void probe();
 
   [[nodiscard]] absl::Status status() const { return queue_->status(); }
   [[nodiscard]] TransmitQueue& queue() { return *queue_; }
   [[nodiscard]] uint32_t rank() const { return rank_; }
-  [[nodiscard]] uint32_t number() const { return queue_->queue_pair().number(); }
   // Bytes of the largest call.
   [[nodiscard]] size_t max_call() const { return peer_unit_bytes_ - sizeof(MessageHeader); }
-  // Sends an empty WRITE if nothing is under way, so that a dead peer shows.
-  void probe();
-  // Messages sent that the receiver has not said to have finished. A snapshot.
+  // Messages sent or kept that the receiver has not said to have finished. A snapshot.
   [[nodiscard]] uint64_t unfinished() const;
   [[nodiscard]] uint64_t writes() const { return writes_.load(std::memory_order_relaxed); }
 
  private:
   Connection(uint32_t rank, GeneralAllocator& memory) : rank_(rank), memory_(memory) {}
-  [[nodiscard]] uint64_t finished_by_peer() const;
-  [[nodiscard]] Sent post_locked(const MessageHeader* header, const OutgoingCall* call,
-                                 std::string_view ready);
+  // All three with mutex_ held.
+  [[nodiscard]] bool has_credit();
+  [[nodiscard]] Sent post(const MessageHeader* header, const OutgoingCall* call,
+                          std::string_view ready);
+  [[nodiscard]] Sent sent(const absl::Status& posted);
+  void write_credits(uint64_t finished);
   [[nodiscard]] bool post_unit(ArrivedMessage* unit);
 
   const uint32_t rank_;
   GeneralAllocator& memory_;
   const ProtectionDomain* domain_ = nullptr;
+  std::shared_ptr<CompletionQueue> send_completions_;
   std::unique_ptr<TransmitQueue> queue_;
+  std::atomic<bool> awaited_{false};
 
   // Receiving. Units are posted by whoever finished one.
   uint32_t unit_bytes_ = 0;
   RDMAMemory unit_memory_;
   std::vector<ArrivedMessage> units_;
   std::atomic<uint64_t> finished_{0};
+  std::atomic<uint64_t> held_{0};
 
   // Sending.
   mutable std::mutex mutex_;
@@ -167,7 +210,9 @@ class Connection {
   uint32_t peer_units_ = 0;
   uint32_t peer_unit_bytes_ = 0;
   uint64_t sent_ = 0;
+  uint64_t finished_by_peer_ = 0;  // the most that the peer has said
   uint64_t returned_ = 0;
+  uint64_t repeated_ = 0;
   std::deque<std::string> deferred_;
   std::atomic<uint64_t> writes_{0};
 };

@@ -1,11 +1,18 @@
 // What a Fabric is made of: devices, peers, workers, service threads, and the way of a call through them.
+//
+//   fabric_core.cc     set-up, the service threads, statistics
+//   fabric_connect.cc  connections on first use, and their failure
+//   fabric_send.cc     the way of a call out
+//   fabric_run.cc      its way in, and the waiting for it
+//   fabric_finalize.cc the end of the job
 #ifndef CARIAMA_DSFABRIC_INTERNAL_FABRIC_CORE_H_
 #define CARIAMA_DSFABRIC_INTERNAL_FABRIC_CORE_H_
 
+#include <array>
 #include <atomic>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -29,56 +36,87 @@ namespace cariama::internal {
 
 class FabricCore {
  public:
+  // Meets the other processes. Collective.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<FabricCore>> create(
-      const FabricOptions& options, std::unique_ptr<Bootstrap> bootstrap,
-      const Fabric::BrokerMaker& broker_of);
+      const FabricOptions& options, std::unique_ptr<Bootstrap> bootstrap);
   ~FabricCore();
 
-  void set_fabric(Fabric* fabric) { fabric_ = fabric; }
+  // From here on others connect and call.
+  [[nodiscard]] absl::Status start(Fabric* fabric, const Fabric::BrokerMaker& broker_of);
 
   [[nodiscard]] uint32_t rank() const { return rank_; }
   [[nodiscard]] uint32_t size() const { return size_; }
   [[nodiscard]] uint32_t threads() const { return threads_; }
   [[nodiscard]] const std::string& label(uint32_t rank) const { return peers_[rank]->label; }
+  [[nodiscard]] const std::string& host(uint32_t rank) const { return peers_[rank]->host; }
   [[nodiscard]] const FabricOptions& options() const { return options_; }
   [[nodiscard]] Bootstrap& bootstrap() { return *bootstrap_; }
   [[nodiscard]] GeneralAllocator& memory() { return *memory_; }
-  [[nodiscard]] const std::shared_ptr<RDMAAllocator>& allocator() const { return allocator_; }
+  [[nodiscard]] const std::vector<std::shared_ptr<ProtectionDomain>>& domains() const {
+    return domains_;
+  }
+  // Memory of a NUMA node, or of any with kAnyNode; made on first use.
+  [[nodiscard]] absl::StatusOr<std::shared_ptr<RDMAAllocator>> allocator(int numa_node);
   [[nodiscard]] PendingCalls& pending() { return pending_; }
+  [[nodiscard]] Fabric* fabric() const { return fabric_; }
 
   // Sends a call to worker `destination` (a global id), or with kNoThread to the service of `rank`. From
   // inside a call it never waits. Errors: OUT_OF_RANGE (no such thread), INVALID_ARGUMENT (too long),
-  // UNAVAILABLE (the peer is dead, or the fabric was finalized), RESOURCE_EXHAUSTED (deferred_bytes).
+  // UNAVAILABLE (the peer is dead, or the fabric was finalized), RESOURCE_EXHAUSTED (kFail; or
+  // deferred_bytes).
   [[nodiscard]] absl::Status send(uint32_t rank, uint32_t destination, const OutgoingCall& call,
                                   WhenFull when_full = WhenFull::kRetry);
 
   // The connection that worker `index` uses to `rank`, made if need be.
   [[nodiscard]] absl::StatusOr<Connection*> connection(uint32_t rank, uint32_t index);
+  [[nodiscard]] absl::StatusOr<Connection*> connection_of_this_thread(uint32_t rank) {
+    return connection(rank, this_worker());
+  }
   [[nodiscard]] const ProtectionDomain* domain(uint32_t rank) const;
   [[nodiscard]] absl::Status peer_status(uint32_t rank) const;
+  // Posts a transfer by `post` (Connection::write or read), waiting while the send queue is full.
+  template <typename Post>
+  [[nodiscard]] absl::Status transfer(Connection& connection, Post&& post);
+  [[nodiscard]] absl::Status transfer_failed(Connection& connection);
+  // Waits until `done` is counted down by a transfer to `rank`, or that process is lost; polls. Runs no
+  // calls: for use inside of them.
+  [[nodiscard]] absl::Status await_transfer(Connection& connection, Synchronizer& done);
 
   [[nodiscard]] absl::Status take_worker(uint32_t index, CallConsumer consumer,
                                          ThreadContext* context);
   void leave_worker(uint32_t index);
   // The worker that the calling thread is, or kNoThread.
   [[nodiscard]] uint32_t this_worker() const;
+  [[nodiscard]] uint32_t this_thread_id() const {
+    const uint32_t index = this_worker();
+    return index == kNoThread ? kNoThread : rank_ * threads_ + index;
+  }
+  [[nodiscard]] ThreadContext* context_of(uint32_t index) const {
+    return workers_[index]->context.load(std::memory_order_acquire);
+  }
+  // Runs calls to worker `index`, unless somebody does.
   size_t process_calls(uint32_t index, size_t most);
+  // The same for the worker that waits, if it runs its calls itself.
+  size_t process_own_calls(uint32_t index, size_t most) {
+    return workers_[index]->consumer.load(std::memory_order_relaxed) == CallConsumer::kThread
+               ? process_calls(index, most)
+               : 0;
+  }
   size_t progress();
   [[nodiscard]] bool wait(const std::function<bool()>& condition, Deadline deadline);
+  // Makes worker `index` look again.
   void wake(uint32_t index);
+  // Makes every waiting thread look again: something happened that may be what it waits for.
+  void news();
   // Wakes worker `index` of another process, which sleeps.
   [[nodiscard]] absl::Status wake_remote(uint32_t rank, uint32_t index);
 
   [[nodiscard]] absl::Status finalize(Deadline deadline);
   [[nodiscard]] FabricStatistics statistics() const;
 
-  // The core whose call the calling thread is running, or nullptr; and the process that it came from.
+  // The core whose call the calling thread is running, or nullptr; and where it came from.
   [[nodiscard]] static FabricCore* running();
   [[nodiscard]] static uint32_t running_source();
-  [[nodiscard]] Fabric* fabric() const { return fabric_; }
-  [[nodiscard]] ThreadContext* context_of(uint32_t index) const {
-    return workers_[index]->context.load(std::memory_order_acquire);
-  }
 
  private:
   // A device with what all connections through it share, and the thread that serves it.
@@ -88,21 +126,29 @@ class FabricCore {
     std::shared_ptr<CompletionChannel> channel;
     std::shared_ptr<CompletionQueue> receives;
     std::mutex mutex;                      // guards connections
-    std::vector<Connection*> connections;  // all that exist, in any state
+    std::vector<Connection*> connections;  // all that exist, in any state; only grows
     std::atomic<bool> polling{false};      // one thread at a time, so that order holds
+    std::atomic<Deadline> next_heartbeat{Deadline::min()};
     std::thread service;
   };
+  class PortParking;
+  class Resting;
 
   enum class PeerState : uint8_t { kUnconnected, kConnecting, kConnected, kDead };
   struct Peer {
     uint32_t rank = 0;
     std::string label;
+    std::string host;
     Port* port = nullptr;
-    std::atomic<PeerState> state{PeerState::kUnconnected};
-    std::mutex mutex;
-    std::condition_variable changed;
+    std::atomic<PeerState> state{PeerState::kUnconnected};  // changed under mutex
+    mutable std::mutex mutex;
+    WakeWord changed;  // of the state
     absl::Status failure;
+    // Set once, before kConnected.
     std::vector<std::unique_ptr<Connection>> connections;
+    // For the end: calls to it that were begun, and calls from it (or failed ones to it) that are over.
+    std::atomic<uint64_t> begun{0};
+    std::atomic<uint64_t> over{0};
   };
 
   struct Worker {
@@ -114,56 +160,88 @@ class FabricCore {
 
   FabricCore(const FabricOptions& options, std::unique_ptr<Bootstrap> bootstrap);
   [[nodiscard]] absl::Status meet_others(Deadline deadline);
-  [[nodiscard]] absl::Status add_port(std::shared_ptr<Device> device);
+  [[nodiscard]] absl::Status open_ports(const std::vector<bool>& near);
+  [[nodiscard]] absl::StatusOr<Port*> add_port(std::shared_ptr<Device> device);
   void start_threads();
   void stop_threads();
+  void serve(Port& port);
+  void look_after(Port& port);
 
   // Connecting.
-  [[nodiscard]] absl::StatusOr<std::vector<std::unique_ptr<Connection>>> make_connections(
-      const Peer& peer);
-  [[nodiscard]] std::string offer_of(const std::vector<std::unique_ptr<Connection>>& connections);
-  [[nodiscard]] absl::Status accept_offer(std::vector<std::unique_ptr<Connection>>& connections,
-                                          std::string_view offer, const Peer& peer);
+  using Connections = std::vector<std::unique_ptr<Connection>>;
+  [[nodiscard]] absl::StatusOr<Connections> make_connections(const Peer& peer);
+  [[nodiscard]] std::string offer_of(const Connections& connections);
+  [[nodiscard]] absl::Status accept_offer(Connections& connections, std::string_view offer,
+                                          const Peer& peer);
   [[nodiscard]] absl::Status connect(Peer& peer);
+  [[nodiscard]] absl::Status wait_connected(Peer& peer, Deadline deadline);
   [[nodiscard]] absl::StatusOr<std::string> answer_offer(int rank, std::string_view offer);
-  void adopt(Peer& peer, std::vector<std::unique_ptr<Connection>> connections);
+  void adopt(Peer& peer, Connections connections);
   void fail_peer(Peer& peer, const absl::Status& reason);
+
+  // Sending.
+  [[nodiscard]] absl::Status send_remote(Peer& peer, const MessageHeader& header,
+                                         const OutgoingCall& call, WhenFull when_full);
+  [[nodiscard]] absl::Status send_local(const MessageHeader& header, const OutgoingCall& call,
+                                        WhenFull when_full);
+  // Counts bytes against deferred_bytes. False: there is no room.
+  [[nodiscard]] bool reserve(std::atomic<uint64_t>& used, uint64_t bytes);
 
   // Receiving.
   size_t poll_port(Port& port);
-  void look_after(Port& port, bool heartbeat);
-  void serve(Port& port);
-  void help(bool process_consumer);
+  void help(CallConsumer role);
   void deliver(ArrivedMessage* message);
   void run(ArrivedMessage* message);
+  void end(ArrivedMessage* message);
   void reject(const ArrivedMessage& message, std::string_view why);
   void answer(uint32_t to, const NotifyTarget& target, const IncomingCall& call,
               const std::string& result);
   void complete(uint64_t handle, CallOutcome outcome, const std::string& type,
                 const std::string& text, const std::string& result);
   void report_exception(uint32_t from, const IncomingCall& call);
-  [[nodiscard]] absl::Status send_local(uint32_t destination, const MessageHeader& header,
-                                        const OutgoingCall& call);
+
+  // The end. What processes tell one another in rounds, and what is summed up over the living.
+  struct Tally {
+    uint64_t begun = 0;
+    uint64_t over = 0;
+    uint64_t known_dead = 0;
+    uint64_t processes = 1;
+    friend bool operator==(const Tally&, const Tally&) = default;
+  };
+  [[nodiscard]] Tally tally() const;
+  [[nodiscard]] absl::Status agree_on_the_end(Deadline deadline);
+  [[nodiscard]] absl::StatusOr<Tally> sum_over_living(const std::string& key, const Tally& mine,
+                                                      Deadline deadline);
+  [[nodiscard]] absl::Status somebody_is_missing(const std::string& key);
 
   const FabricOptions options_;
   std::unique_ptr<Bootstrap> bootstrap_;
-  uint32_t rank_;
-  uint32_t size_;
+  const uint32_t rank_;
+  const uint32_t size_;
   uint32_t threads_ = 1;
   Fabric* fabric_ = nullptr;
 
-  std::vector<std::unique_ptr<Port>> ports_;
-  std::shared_ptr<RDMAAllocator> allocator_;
+  std::vector<std::shared_ptr<ProtectionDomain>> domains_;
+  std::mutex allocators_mutex_;
+  std::vector<std::shared_ptr<RDMAAllocator>> allocators_;  // at most one of each node
   std::unique_ptr<GeneralAllocator> memory_;
-  std::vector<std::unique_ptr<Peer>> peers_;  // our own, too: for its label
+  std::vector<std::unique_ptr<Port>> ports_;
+  std::vector<std::unique_ptr<Peer>> peers_;  // our own, too
   std::vector<std::unique_ptr<Worker>> workers_;
   PendingCalls pending_;
   std::unique_ptr<Broker> broker_;
+  // Where finalize() is, should it be called again after its deadline.
+  uint64_t end_round_ = 0;
+  Tally end_before_{.processes = 0};
 
-  std::atomic<bool> stopping_{false};   // threads end
-  std::atomic<bool> finalized_{false};  // no call is accepted any more
-  std::atomic<bool> leaving_{false};    // a peer that goes now is no failure
-  std::atomic<uint64_t> deferred_bytes_{0};
+  std::atomic<bool> stopping_{false};        // threads end
+  std::atomic<bool> finalizing_{false};      // finalize() was called
+  std::atomic<bool> finalized_{false};       // no call is accepted any more
+  std::atomic<bool> leaving_{false};         // a peer that goes now is no failure
+  std::atomic<uint64_t> deferred_bytes_{0};  // kept back for other processes
+  std::atomic<uint64_t> held_bytes_{0};      // arrived, in memory of their own
+  std::atomic<uint32_t> resting_{0};         // threads in wait() that sleep or are about to
+  WakeWord bystanders_;                      // those of them that are no workers
   WakeWord helpers_wake_;
   std::vector<std::thread> helpers_;
   std::mutex process_consumer_mutex_;
@@ -176,7 +254,22 @@ class FabricCore {
   std::atomic<uint64_t> credit_waits_{0};
   std::atomic<uint64_t> deferred_{0};
   std::atomic<uint64_t> wakes_{0};
+  std::atomic<uint64_t> rounds_{0};
 };
+
+template <typename Post>
+absl::Status FabricCore::transfer(Connection& connection, Post&& post) {
+  Connection::Sent sent = Connection::Sent::kNoCredit;
+  Peer& peer = *peers_[connection.rank()];
+  static_cast<void>(wait_until([&] {
+    sent = post(connection);
+    if (sent == Connection::Sent::kNoCredit) connection.poll_sends();
+    return sent != Connection::Sent::kNoCredit ||
+           peer.state.load(std::memory_order_acquire) == PeerState::kDead;
+  }));
+  if (sent == Connection::Sent::kPosted) return absl::OkStatus();
+  return transfer_failed(connection);
+}
 
 }  // namespace cariama::internal
 

@@ -24,7 +24,8 @@ class Inbox {
 
   void push(InboxNode* node) {
     node->next.store(nullptr, std::memory_order_relaxed);
-    InboxNode* const before = last_.exchange(node, std::memory_order_acq_rel);
+    // Sequentially consistent for deliver(), which looks afterwards whose business the inbox is.
+    InboxNode* const before = last_.exchange(node, std::memory_order_seq_cst);
     before->next.store(node, std::memory_order_release);
     arrivals_.wake();
   }
@@ -56,7 +57,7 @@ class Inbox {
   }
 
   // Whether nothing was pushed that has not been popped; exact only when nobody pushes.
-  [[nodiscard]] bool empty() const { return last_.load(std::memory_order_acquire) == &stub_; }
+  [[nodiscard]] bool empty() const { return last_.load(std::memory_order_seq_cst) == &stub_; }
 
   // Woken by each push(), and by whoever has other news for the thread.
   [[nodiscard]] WakeWord& arrivals() { return arrivals_; }

@@ -115,7 +115,8 @@ class LocalJob::StoreBootstrap final : public Bootstrap {
  public:
   StoreBootstrap(std::shared_ptr<Store> store, uint32_t rank)
       : store_(std::move(store)), rank_(static_cast<int>(rank)) {
-    for (size_t i = 0; i < store_->ranks.size(); ++i) labels_.push_back("rank " + std::to_string(i));
+    for (size_t i = 0; i < store_->ranks.size(); ++i)
+      labels_.push_back("rank " + std::to_string(i));
   }
   ~StoreBootstrap() override {
     const std::lock_guard lock(store_->mutex);
@@ -277,8 +278,8 @@ void LocalJob::make_devices() {
       if (sim_ == nullptr || controls_.empty()) {
         controls_.push_back(std::make_shared<FaultControl>());
       }
-      device = make_fault_device(std::move(device),
-                                 options_.faults(options_.seed * 1000 + rank), controls_.back());
+      device = make_fault_device(std::move(device), options_.faults(options_.seed * 1000 + rank),
+                                 controls_.back());
     }
     processes_[rank]->device = std::move(device);
   }

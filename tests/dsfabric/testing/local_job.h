@@ -41,7 +41,7 @@ struct LocalJobOptions {
   FabricOptions fabric{};
   // Of fault transports; its seed is derived from `seed` and the rank. Default: benign.
   std::function<FaultOptions(uint64_t seed)> faults = FaultOptions::benign;
-  SimOptions sim{};       // its seed is `seed`
+  SimOptions sim{};         // its seed is `seed`
   bool init_thread = true;  // each thread is a worker while it runs the body, a kThread one
   bool finalize = true;     // after the bodies of a process have returned
 };

@@ -1,0 +1,353 @@
+#include <cstdio>
+#include <cstring>
+#include <span>
+
+#include "dsfabric/internal/fabric_core.h"
+#include "dtutils/error.h"
+
+namespace cariama::internal {
+namespace {
+
+constexpr size_t kPollBatch = 32;
+
+// What the calling thread runs at the moment.
+thread_local FabricCore* running_core = nullptr;
+thread_local uint32_t running_rank = 0;
+// Which worker the calling thread is, of which fabric.
+thread_local FabricCore* worker_core = nullptr;
+thread_local uint32_t worker_index = kNoThread;
+
+class Running {
+ public:
+  Running(FabricCore* core, uint32_t rank) : core_(running_core), rank_(running_rank) {
+    running_core = core;
+    running_rank = rank;
+  }
+  ~Running() {
+    running_core = core_;
+    running_rank = rank_;
+  }
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+
+ private:
+  FabricCore* core_;
+  uint32_t rank_;
+};
+
+}  // namespace
+
+FabricCore* FabricCore::running() { return running_core; }
+uint32_t FabricCore::running_source() { return running_rank; }
+uint32_t FabricCore::this_worker() const { return worker_core == this ? worker_index : kNoThread; }
+
+// ---- Arrival ------------------------------------------------------------------------------------
+
+size_t FabricCore::poll_port(Port& port) {
+  if (port.polling.exchange(true, std::memory_order_acquire)) return 0;
+  std::array<Completion, kPollBatch> batch;
+  const size_t count = port.receives->poll(batch);
+  for (size_t i = 0; i < count; ++i) {
+    const Completion& completion = batch[i];
+    auto* const unit = reinterpret_cast<ArrivedMessage*>(completion.id);
+    Connection& connection = *unit->connection;
+    if (completion.status != CompletionStatus::kSuccess) [[unlikely]] {
+      Peer& peer = *peers_[connection.rank()];
+      connection.queue().progress();
+      const absl::Status known = connection.status();
+      fail_peer(peer, known.ok() ? to_status(completion, peer.label) : known);
+      continue;
+    }
+    static_cast<void>(connection.unit_of(completion));
+    if (completion.kind == CompletionKind::kReceiveImmediate) {
+      wake(completion.immediate);
+      connection.finish(unit);
+    } else {
+      deliver(unit);
+    }
+  }
+  port.polling.store(false, std::memory_order_release);
+  if (count != 0) news();
+  return count;
+}
+
+void FabricCore::deliver(ArrivedMessage* message) {
+  MessageHeader header;
+  if (message->size < sizeof header + sizeof(CallHeader)) {
+    reject(*message, "it is too short");
+    return end(message);
+  }
+  std::memcpy(&header, message->bytes, sizeof header);
+  if (header.destination == kNoThread) return run(message);
+  if (header.destination >= threads_) {
+    reject(*message, "it is for no thread of this process");
+    return end(message);
+  }
+  Connection* const connection = message->connection;
+  if (connection != nullptr && connection->hold(message) && reserve(held_bytes_, message->size)) {
+    auto* const copy = new OwnMessage(message->size, message->rank);
+    std::memcpy(copy->bytes, message->bytes, message->size);
+    connection->finish(message);
+    message = copy;
+  }
+  Worker& worker = *workers_[header.destination];
+  worker.inbox.push(message);
+  // After the push, both sequentially consistent: take_worker() changes the consumer, then looks into
+  // the inbox. One of the two sees the other.
+  if (worker.consumer.load(std::memory_order_seq_cst) != CallConsumer::kThread) {
+    helpers_wake_.wake();
+  }
+  if (finalizing_.load(std::memory_order_seq_cst)) news();
+}
+
+void FabricCore::reject(const ArrivedMessage& message, std::string_view why) {
+  // Said once in a while: a flood of them must not become a flood of lines.
+  const uint64_t count = calls_rejected_.fetch_add(1, std::memory_order_relaxed) + 1;
+  if ((count & (count - 1)) != 0) return;
+  std::fprintf(stderr, "cariama: rank %u rejected a call from %s: %.*s (%lu so far)\n", rank_,
+               label(message.rank).c_str(), static_cast<int>(why.size()), why.data(),
+               static_cast<unsigned long>(count));
+}
+
+// The message has been run or dropped, and what followed from it was sent.
+void FabricCore::end(ArrivedMessage* message) {
+  peers_[message->rank]->over.fetch_add(1, std::memory_order_seq_cst);
+  if (message->connection != nullptr) {
+    message->connection->finish(message);
+  } else {
+    held_bytes_.fetch_sub(message->size, std::memory_order_relaxed);
+    delete static_cast<OwnMessage*>(message);
+  }
+}
+
+void FabricCore::run(ArrivedMessage* message) {
+  const uint32_t from = message->rank;
+  MessageHeader header;
+  std::memcpy(&header, message->bytes, sizeof header);
+  auto parsed = parse_call({message->bytes + sizeof header, message->size - sizeof header});
+  if (!parsed.ok()) {
+    reject(*message, parsed.status().message().data());
+  } else {
+    std::string result;
+    IncomingCall call;
+    call.closure = parsed->closure;
+    call.source_thread = header.source;
+    if ((parsed->header.flags() & kCallReturn) != 0) call.result = &result;
+    const Running running(this, from);
+    run_call(parsed->header, call);
+    if (call.outcome == CallOutcome::kDone || call.outcome == CallOutcome::kThrew) {
+      calls_run_.fetch_add(1, std::memory_order_relaxed);
+    } else {
+      reject(*message, call.outcome == CallOutcome::kUnknown ? "no function has its id"
+                                                             : "its closure is malformed");
+    }
+    if (parsed->has_notify) {
+      answer(from, parsed->notify, call, result);
+    } else if (call.outcome == CallOutcome::kThrew) {
+      report_exception(from, call);
+    }
+  }
+  end(message);
+}
+
+void FabricCore::report_exception(uint32_t from, const IncomingCall& call) {
+  std::fprintf(stderr, "cariama: rank %u: a call from %s threw %s: %s\n", rank_,
+               label(from).c_str(), call.error_type.c_str(), call.error_text.c_str());
+}
+
+// Tells the caller how its call ended. To an answer that is too long for a message it says so instead.
+void FabricCore::answer(uint32_t to, const NotifyTarget& target, const IncomingCall& call,
+                        const std::string& result) {
+  const uint64_t handle = target.handle;
+  const auto send_answer = [&](CallOutcome outcome, const std::string& type,
+                               const std::string& text, const std::string& bytes) {
+    const auto complete = make_call(
+        [handle, outcome](const std::string& type, const std::string& text,
+                          const std::string& bytes) {
+          FabricCore::running()->complete(handle, outcome, type, text, bytes);
+        },
+        type, text, bytes);
+    return send(to, kNoThread, OutgoingCall::of(complete));
+  };
+  absl::Status sent = send_answer(call.outcome, call.error_type, call.error_text, result);
+  if (absl::IsInvalidArgument(sent)) {
+    sent = send_answer(CallOutcome::kThrew, "cariama::ResultTooLong",
+                       "the result takes " + std::to_string(result.size()) +
+                           " bytes, more than a receive unit: raise receive_unit_bytes",
+                       "");
+  }
+  if (!sent.ok() && !leaving_.load(std::memory_order_acquire) && peer_status(to).ok()) {
+    std::fprintf(stderr, "cariama: rank %u could not answer %s: %s\n", rank_, label(to).c_str(),
+                 std::string(sent.message()).c_str());
+  }
+}
+
+void FabricCore::complete(uint64_t handle, CallOutcome outcome, const std::string& type,
+                          const std::string& text, const std::string& result) {
+  const uint32_t from = running_rank;
+  std::unique_ptr<PendingCall> call = pending_.take(handle, from);
+  if (call == nullptr) return;  // its peer was given up before
+  absl::Status status;
+  switch (outcome) {
+    case CallOutcome::kDone:
+      break;
+    case CallOutcome::kThrew:
+      status = make_error(absl::StatusCode::kInternal, ErrorScope::kOperation,
+                          "the call threw " + type + " at " + label(from) + ": " + text);
+      break;
+    case CallOutcome::kMalformed:
+      status = make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                          label(from) + " found the arguments of the call malformed");
+      break;
+    case CallOutcome::kUnknown:
+    default:
+      status = make_error(absl::StatusCode::kUnimplemented, ErrorScope::kOperation,
+                          label(from) + " knows no such function");
+      break;
+  }
+  call->complete(status, std::as_bytes(std::span(result)));
+}
+
+// ---- Workers ------------------------------------------------------------------------------------
+
+absl::Status FabricCore::take_worker(uint32_t index, CallConsumer consumer,
+                                     ThreadContext* context) {
+  if (index >= threads_) {
+    return make_error(absl::StatusCode::kOutOfRange, ErrorScope::kOperation,
+                      "there is no worker " + std::to_string(index) + ": the process has " +
+                          std::to_string(threads_) + " threads",
+                      "raise threads");
+  }
+  if (worker_core != nullptr) {
+    return make_error(absl::StatusCode::kAlreadyExists, ErrorScope::kOperation,
+                      "this thread is worker " + std::to_string(worker_index) + " already");
+  }
+  if (consumer == CallConsumer::kHelpers && options_.helper_threads == 0) {
+    return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
+                      "this fabric has no helper threads", "set helper_threads");
+  }
+  Worker& worker = *workers_[index];
+  if (worker.taken.exchange(true)) {
+    return make_error(absl::StatusCode::kAlreadyExists, ErrorScope::kOperation,
+                      "another thread is worker " + std::to_string(index) + " of this process");
+  }
+  worker.context.store(context, std::memory_order_release);
+  worker.consumer.store(consumer, std::memory_order_seq_cst);
+  if (consumer == CallConsumer::kProcess) {
+    const std::lock_guard lock(process_consumer_mutex_);
+    if (!process_consumer_.joinable()) {
+      process_consumer_ = std::thread([this] { help(CallConsumer::kProcess); });
+    }
+  }
+  helpers_wake_.wake();  // calls may have come before
+  worker_core = this;
+  worker_index = index;
+  return absl::OkStatus();
+}
+
+void FabricCore::leave_worker(uint32_t index) {
+  Worker& worker = *workers_[index];
+  worker.context.store(nullptr, std::memory_order_release);
+  worker.taken.store(false, std::memory_order_release);
+  if (worker_core == this && worker_index == index) {
+    worker_core = nullptr;
+    worker_index = kNoThread;
+  }
+  if (finalizing_.load(std::memory_order_seq_cst)) news();
+}
+
+size_t FabricCore::process_calls(uint32_t index, size_t most) {
+  Inbox& inbox = workers_[index]->inbox;
+  // Held by a consumer, perhaps by us further up the stack: a call that lets calls in does not overtake
+  // the one that it is.
+  if (inbox.empty() || !inbox.try_consume()) return 0;
+  size_t count = 0;
+  while (count < most) {
+    InboxNode* const node = inbox.pop();
+    if (node == nullptr) break;
+    run(static_cast<ArrivedMessage*>(node));
+    ++count;
+  }
+  inbox.done();
+  if (count != 0) news();
+  return count;
+}
+
+void FabricCore::help(CallConsumer role) {
+  WakeWordParking parking(helpers_wake_);
+  while (!stopping_.load(std::memory_order_acquire)) {
+    static_cast<void>(wait_until(
+        [&] {
+          size_t count = 0;
+          for (uint32_t i = 0; i < threads_; ++i) {
+            if (workers_[i]->consumer.load(std::memory_order_acquire) == role) {
+              count += process_calls(i, SIZE_MAX);
+            }
+          }
+          return count != 0 || stopping_.load(std::memory_order_acquire);
+        },
+        kForever, &parking));
+  }
+}
+
+size_t FabricCore::progress() {
+  size_t count = 0;
+  for (auto& port : ports_) {
+    count += poll_port(*port);
+    look_after(*port);
+  }
+  return count;
+}
+
+// ---- Waiting ------------------------------------------------------------------------------------
+
+// Sleeps on the word of a worker, or of the bystanders, and says that somebody does. News come so: what
+// happened is made visible, then resting_ is read; a thread that rests changes resting_, then looks once
+// more. Both are read-modify-writes of one word, so one of the two sees the other.
+class FabricCore::Resting final : public Parking {
+ public:
+  Resting(std::atomic<uint32_t>& resting, WakeWord& word) : resting_(resting), word_(word) {}
+  void announce() override {
+    resting_.fetch_add(1, std::memory_order_acq_rel);
+    ticket_ = word_.announce();
+  }
+  void sleep(Deadline deadline) override {
+    word_.sleep(ticket_, deadline);
+    resting_.fetch_sub(1, std::memory_order_acq_rel);
+  }
+  void retract() override {
+    word_.retract();
+    resting_.fetch_sub(1, std::memory_order_acq_rel);
+  }
+
+ private:
+  std::atomic<uint32_t>& resting_;
+  WakeWord& word_;
+  uint32_t ticket_ = 0;
+};
+
+void FabricCore::news() {
+  if (resting_.fetch_add(0, std::memory_order_acq_rel) == 0) [[likely]]
+    return;
+  for (auto& worker : workers_) worker->inbox.arrivals().wake();
+  bystanders_.wake();
+}
+
+void FabricCore::wake(uint32_t index) {
+  if (index < threads_) workers_[index]->inbox.arrivals().wake();
+}
+
+bool FabricCore::wait(const std::function<bool()>& condition, Deadline deadline) {
+  const uint32_t index = this_worker();
+  const auto look = [&] {
+    if (options_.service_threads == 0) progress();
+    if (index != kNoThread) process_own_calls(index, kPollBatch);
+    return condition();
+  };
+  // Who has to poll does not sleep.
+  if (options_.service_threads == 0) return wait_until(look, deadline);
+  Resting parking(resting_, index == kNoThread ? bystanders_ : workers_[index]->inbox.arrivals());
+  return wait_until(look, deadline, &parking);
+}
+
+}  // namespace cariama::internal
