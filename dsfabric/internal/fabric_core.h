@@ -25,6 +25,7 @@
 #include "dsfabric/bootstrap.h"
 #include "dsfabric/call_options.h"
 #include "dsfabric/fabric.h"
+#include "dsfabric/internal/attachments.h"
 #include "dsfabric/internal/broker.h"
 #include "dsfabric/internal/connection.h"
 #include "dsfabric/internal/inbox.h"
@@ -59,6 +60,19 @@ class FabricCore {
   [[nodiscard]] absl::StatusOr<std::shared_ptr<RDMAAllocator>> allocator(int numa_node);
   [[nodiscard]] PendingCalls& pending() { return pending_; }
   [[nodiscard]] Fabric* fabric() const { return fabric_; }
+  [[nodiscard]] Attachments& attachments() { return attachments_; }
+  // The device through which `rank` is reached; nullptr for our own.
+  [[nodiscard]] const Device* device(uint32_t rank) const {
+    return peers_[rank]->port == nullptr ? nullptr : peers_[rank]->port->device.get();
+  }
+  // For the detection of termination: calls to `rank` that were begun here, and calls from it (or failed
+  // ones to it) that are over. Grow only.
+  [[nodiscard]] uint64_t calls_begun(uint32_t rank) const {
+    return peers_[rank]->begun.load(std::memory_order_seq_cst);
+  }
+  [[nodiscard]] uint64_t calls_over(uint32_t rank) const {
+    return peers_[rank]->over.load(std::memory_order_seq_cst);
+  }
 
   // Sends a call to worker `destination` (a global id), or with kNoThread to the service of `rank`. From
   // inside a call it never waits. Errors: OUT_OF_RANGE (no such thread), INVALID_ARGUMENT (too long),
@@ -229,6 +243,7 @@ class FabricCore {
   std::vector<std::unique_ptr<Peer>> peers_;  // our own, too
   std::vector<std::unique_ptr<Worker>> workers_;
   PendingCalls pending_;
+  Attachments attachments_;
   std::unique_ptr<Broker> broker_;
   // Where finalize() is, should it be called again after its deadline.
   uint64_t end_round_ = 0;
