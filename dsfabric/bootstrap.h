@@ -47,6 +47,9 @@ class CARIAMA_DSFABRIC_EXPORT Bootstrap : public Exchange {
   [[nodiscard]] virtual const JobSecret& secret() const = 0;
   // Threads per process that the launcher was asked for (-t), or nothing.
   [[nodiscard]] virtual std::optional<uint32_t> threads() const = 0;
+  // An address, in numbers, under which the configuration shows this process to other hosts (that of the
+  // way to MASTER_ADDR), or "": then listening to other hosts takes CARIAMA_LISTEN.
+  [[nodiscard]] virtual std::string listen_address() const { return {}; }
   // Tells the launcher that this process leaves in order. What it put stays. Further calls fail.
   // Waits, until the deadline, for nothing but the launcher's own protocol.
   virtual absl::Status finalize(Deadline deadline) = 0;
