@@ -254,7 +254,9 @@ LocalJob::LocalJob(LocalJobOptions options)
   if (in_steps) {
     // What real time decides would not replay.
     options_.fabric.service_threads = 0;
-    options_.fabric.heartbeat = std::chrono::hours(1);
+    if (options_.fabric.heartbeat == FabricOptions{}.heartbeat) {
+      options_.fabric.heartbeat = std::chrono::hours(1);
+    }
     options_.sim.seed = options_.seed;
     sim_ = std::make_shared<SimFabric>(options_.sim);
     stepper_ = std::make_unique<Stepper>(options_.processes * threads_, options_.seed);

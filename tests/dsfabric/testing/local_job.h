@@ -37,7 +37,8 @@ struct LocalJobOptions {
   uint32_t processes = 2;
   TransportCase transport{"shm", Transport::kShm};
   uint64_t seed = 1;
-  // threads is per process, as always. on_failure is kContinue: all ranks share one process.
+  // threads is per process, as always. on_failure is kContinue: all ranks share one process. In steps
+  // the heartbeat, if it is not set, never comes: one that does is real time, and does not replay.
   FabricOptions fabric{};
   // Of fault transports; its seed is derived from `seed` and the rank. Default: benign.
   std::function<FaultOptions(uint64_t seed)> faults = FaultOptions::benign;
