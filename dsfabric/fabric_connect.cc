@@ -122,15 +122,17 @@ absl::Status FabricCore::connect(Peer& peer) {
   if (!answer.ok()) return give_up(answer.status());
   // Our offers have crossed, and theirs counts.
   if (answer->empty()) return wait_connected(peer, deadline);
+  absl::Status accepted;
   {
     const std::lock_guard lock(peer.mutex);
     if (peer.state == PeerState::kDead) return peer.failure;
-    if (absl::Status accepted = accept_offer(*connections, *answer, peer); !accepted.ok()) {
-      peer.state = PeerState::kUnconnected;
-      peer.changed.wake();
-      return accepted;
-    }
-    adopt(peer, *std::move(connections));
+    accepted = accept_offer(*connections, *answer, peer);
+    if (accepted.ok()) adopt(peer, *std::move(connections));
+  }
+  if (!accepted.ok()) {
+    // It has queue pairs that expect ours: there is no way back.
+    fail_peer(peer, accepted);
+    return accepted;
   }
   auto ready = broker_->request(static_cast<int>(peer.rank), std::string(1, kReady), deadline);
   if (!ready.ok()) {
