@@ -81,6 +81,10 @@ struct IncomingCall {
   std::span<std::byte> closure;  // 8-byte aligned, the padding included; may be changed by the call
   uint32_t source_thread = 0;    // global id of the thread that called, or kNoThread
   std::string* result = nullptr;  // where the result is saved, if the caller wants one
+  // Where the end is to be told, or nullptr. A stub that sets `answered_later` has made a copy, and whoever
+  // ran it says nothing.
+  const NotifyTarget* notify = nullptr;
+  bool answered_later = false;
   CallOutcome outcome = CallOutcome::kDone;
   std::string error_type;  // the exception's type as the compiler names it to people
   std::string error_text;

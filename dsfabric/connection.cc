@@ -9,9 +9,12 @@
 namespace cariama::internal {
 namespace {
 
-// The words of credit_memory_.
+// The lines of credit_memory_.
 constexpr uint64_t kFromPeer = 0;
 constexpr uint64_t kToPeer = 64;  // a line of its own: the peer writes the other
+
+constexpr uint64_t kOutcomes = 128;
+constexpr uint64_t kCreditMemory = 192;
 
 constexpr size_t kMessageAlignment = 8;
 
@@ -42,10 +45,14 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::create(
   auto unit_memory = memory.allocate(size_t{units} * unit_bytes);
   if (!unit_memory.ok()) return unit_memory.status();
   connection->unit_memory_ = *unit_memory;
-  auto credit_memory = memory.allocate(2 * kToPeer);
+  auto credit_memory = memory.allocate(kCreditMemory);
   if (!credit_memory.ok()) return credit_memory.status();
   connection->credit_memory_ = *credit_memory;
-  std::memset(credit_memory->get_buffer(), 0, credit_memory->size());
+  std::memset(credit_memory->get_buffer(), 0, kCreditMemory);
+  for (uint64_t outcome = 0; outcome <= static_cast<uint64_t>(CallOutcome::kUnknown); ++outcome) {
+    const uint64_t word = outcome + 1;
+    std::memcpy(credit_memory->get_buffer() + kOutcomes + 8 * outcome, &word, sizeof word);
+  }
   auto ring = CircularAllocator::create(
       std::move(allocator),
       {.unit_bytes = unit_bytes, .initial_units = 4, .max_units = send_depth});
@@ -212,6 +219,12 @@ Connection::Sent Connection::read(RDMAMemory& local, uint64_t offset, uint64_t b
   const Sent result = sent(transmitter_->read(local, offset, bytes, remote, done));
   if (result == Sent::kPosted && done != nullptr) awaited_.store(true, std::memory_order_release);
   return result;
+}
+
+Connection::Sent Connection::write_outcome(CallOutcome outcome,
+                                           const RemoteMemoryLocator& target) {
+  const uint64_t offset = kOutcomes + 8 * static_cast<uint64_t>(outcome);
+  return write(credit_memory_, offset, sizeof(uint64_t), target, nullptr);
 }
 
 void Connection::poll_sends() {

@@ -37,7 +37,8 @@ absl::StatusOr<std::unique_ptr<ThreadContext>> Fabric::init_thread(uint32_t inde
   const int node = numa_node_of_this_thread();
   auto context = std::unique_ptr<ThreadContext>(
       new ThreadContext(*this, index, rank() * threads() + index, node));
-  auto allocator = core_->allocator(node);
+  // On a machine of one node the process's memory is everybody's.
+  auto allocator = core_->allocator(numa_nodes().size() > 1 ? node : kAnyNode);
   if (!allocator.ok()) return allocator.status();
   auto buffers = CircularAllocator::create(*std::move(allocator), {.initial_units = 16});
   if (!buffers.ok()) return buffers.status();
@@ -61,6 +62,9 @@ size_t Fabric::process_calls(size_t most) {
 size_t Fabric::progress() { return core_->progress(); }
 bool Fabric::wait(const std::function<bool()>& condition, Deadline deadline) {
   return core_->wait(condition, deadline);
+}
+bool Fabric::wait_polling(const std::function<bool()>& condition, Deadline deadline) {
+  return core_->wait_polling(condition, deadline);
 }
 void Fabric::wake(uint32_t index) { core_->wake(index); }
 absl::Status Fabric::finalize(Deadline deadline) { return core_->finalize(deadline); }

@@ -189,6 +189,9 @@ class CARIAMA_DSFABRIC_EXPORT Fabric {
   // Waits for `condition` and runs calls meanwhile (on a worker thread); sleeps when there are none. The
   // condition has to become true by a call, by progress, or by wake(). False: the deadline came first.
   [[nodiscard]] bool wait(const std::function<bool()>& condition, Deadline deadline = kForever);
+  // As wait(), for a condition that a plain RDMA WRITE makes true, which wakes nobody: polls.
+  [[nodiscard]] bool wait_polling(const std::function<bool()>& condition,
+                                  Deadline deadline = kForever);
   // Makes worker `index` of this process look at its condition.
   void wake(uint32_t index);
 

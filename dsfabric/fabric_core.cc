@@ -287,6 +287,8 @@ void FabricCore::stop_threads() {
   helpers_wake_.wake();
   for (std::thread& helper : helpers_) helper.join();
   helpers_.clear();
+  pulls_wake_.wake();
+  if (puller_.joinable()) puller_.join();
   const std::lock_guard lock(process_consumer_mutex_);
   if (process_consumer_.joinable()) process_consumer_.join();
 }
@@ -351,6 +353,7 @@ FabricCore::~FabricCore() {
     if (!worker->inbox.try_consume()) continue;
     while (InboxNode* node = worker->inbox.pop()) {
       auto* const message = static_cast<ArrivedMessage*>(node);
+      if (message->resume) message->resume.destroy();
       if (message->connection == nullptr) delete static_cast<OwnMessage*>(message);
     }
   }

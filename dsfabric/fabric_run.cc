@@ -1,6 +1,11 @@
 #include <cstdio>
 #include <cstring>
+#include <memory>
 #include <span>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "dsfabric/internal/fabric_core.h"
 #include "dtutils/error.h"
@@ -122,6 +127,11 @@ void FabricCore::end(ArrivedMessage* message) {
 
 void FabricCore::run(ArrivedMessage* message) {
   const uint32_t from = message->rank;
+  if (message->resume) {
+    const Running running(this, from);
+    message->resume.resume();
+    return end(message);
+  }
   MessageHeader header;
   std::memcpy(&header, message->bytes, sizeof header);
   auto parsed = parse_call({message->bytes + sizeof header, message->size - sizeof header});
@@ -133,6 +143,7 @@ void FabricCore::run(ArrivedMessage* message) {
     call.closure = parsed->closure;
     call.source_thread = header.source;
     if ((parsed->header.flags() & kCallReturn) != 0) call.result = &result;
+    if (parsed->has_notify) call.notify = &parsed->notify;
     const Running running(this, from);
     run_call(parsed->header, call);
     if (call.outcome == CallOutcome::kDone || call.outcome == CallOutcome::kThrew) {
@@ -141,11 +152,7 @@ void FabricCore::run(ArrivedMessage* message) {
       reject(*message, call.outcome == CallOutcome::kUnknown ? "no function has its id"
                                                              : "its closure is malformed");
     }
-    if (parsed->has_notify) {
-      answer(from, parsed->notify, call, result);
-    } else if (call.outcome == CallOutcome::kThrew) {
-      report_exception(from, call);
-    }
+    if (!call.answered_later) answer(from, call.notify, call, result);
   }
   end(message);
 }
@@ -156,8 +163,28 @@ void FabricCore::report_exception(uint32_t from, const IncomingCall& call) {
 }
 
 // Tells the caller how its call ended. To an answer that is too long for a message it says so instead.
-void FabricCore::answer(uint32_t to, const NotifyTarget& target, const IncomingCall& call,
+void FabricCore::answer(uint32_t to, const NotifyTarget* wanted, const IncomingCall& call,
                         const std::string& result) {
+  if (wanted == nullptr) {
+    if (call.outcome == CallOutcome::kThrew) report_exception(to, call);
+    return;
+  }
+  const NotifyTarget& target = *wanted;
+  if (target.key != 0) {
+    absl::Status written;
+    const RemoteMemoryLocator word{target.handle, sizeof(uint64_t), {target.key}, to, 0};
+    if (to == rank_) {
+      std::atomic_ref(*reinterpret_cast<uint64_t*>(word.address))
+          .store(1 + static_cast<uint64_t>(call.outcome), std::memory_order_release);
+    } else if (auto connected = connection_of_this_thread(to); connected.ok()) {
+      static_cast<void>(transfer(**connected, [&](Connection& connection) {
+        return connection.write_outcome(call.outcome, word);
+      }));
+    }
+    // A word has no room for the text.
+    if (call.outcome == CallOutcome::kThrew) report_exception(to, call);
+    return;
+  }
   const uint64_t handle = target.handle;
   const auto send_answer = [&](CallOutcome outcome, const std::string& type,
                                const std::string& text, const std::string& bytes) {
@@ -206,6 +233,121 @@ void FabricCore::complete(uint64_t handle, CallOutcome outcome, const std::strin
       break;
   }
   call->complete(status, std::as_bytes(std::span(result)));
+}
+
+// ---- Pulled buffers -----------------------------------------------------------------------------
+
+absl::StatusOr<std::unique_ptr<Pull>> FabricCore::begin_pull(uint32_t rank,
+                                                             const RemoteMemoryLocator& source) {
+  auto pull = std::make_unique<Pull>();
+  pull->rank = rank;
+  pull->size = source.length;
+  auto buffer = memory_->allocate(source.length);
+  if (!buffer.ok()) return buffer.status();
+  pull->buffer = *buffer;
+  absl::Status begun;
+  if (rank == rank_) {
+    std::memcpy(pull->buffer.get_buffer(), reinterpret_cast<const void*>(source.address),
+                source.length);
+    pull->done.decrease();
+  } else if (auto connected = connection_of_this_thread(rank); !connected.ok()) {
+    begun = connected.status();
+  } else {
+    pull->connection = *connected;
+    begun = transfer(**connected, [&](Connection& through) {
+      return through.read(pull->buffer, 0, pull->size, source, &pull->done);
+    });
+  }
+  if (begun.ok()) return pull;
+  static_cast<void>(memory_->free(pull->buffer));
+  return begun;
+}
+
+void pull_and_run(IncomingCall& call, const RemoteMemoryLocator& source, Pulling pulling,
+                  std::unique_ptr<PulledFunction> function) {
+  FabricCore& core = *FabricCore::running();
+  const uint32_t rank = FabricCore::running_source();
+  auto begun = core.begin_pull(rank, source);
+  if (!begun.ok()) throw std::runtime_error(std::string(begun.status().message()));
+  Pull& pull = **begun;
+  if (pulling == Pulling::kAsync) {
+    pull.function = std::move(function);
+    if (call.notify != nullptr) pull.notify = *call.notify;
+    call.answered_later = true;
+    return core.end_pull_later(*std::move(begun));
+  }
+  // Given back whatever happens.
+  const struct Holder {
+    ~Holder() { static_cast<void>(core.memory().free(pull.buffer)); }
+    FabricCore& core;
+    Pull& pull;
+  } holder{core, pull};
+  if (pull.connection != nullptr) {
+    if (absl::Status came = core.await_transfer(*pull.connection, pull.done); !came.ok()) {
+      throw std::runtime_error(std::string(came.message()));
+    }
+  }
+  function->run(pull.buffer.get_buffer(), pull.size);
+}
+
+void FabricCore::end_pull_later(std::unique_ptr<Pull> pull) {
+  peers_[pull->rank]->begun.fetch_add(1, std::memory_order_seq_cst);
+  const std::lock_guard lock(pulls_mutex_);
+  pulls_.push_back(std::move(pull));
+  pull_count_.fetch_add(1, std::memory_order_release);
+  if (options_.service_threads != 0 && !puller_.joinable()) {
+    puller_ = std::thread([this] { pull_until_stopped(); });
+  }
+  pulls_wake_.wake();
+}
+
+size_t FabricCore::run_pulls() {
+  if (pull_count_.load(std::memory_order_acquire) == 0) return 0;
+  if (running_pulls_.exchange(true, std::memory_order_acquire)) return 0;
+  std::vector<std::unique_ptr<Pull>> there;
+  {
+    const std::lock_guard lock(pulls_mutex_);
+    for (auto& pull : pulls_) {
+      if (pull->connection != nullptr) pull->connection->poll_sends();
+      const bool lost = pull->connection != nullptr && !pull->done.done() &&
+                        !pull->connection->status().ok() && !pull->connection->awaited();
+      if (lost) pull->done.fail(pull->connection->status());
+      if (pull->done.done()) there.push_back(std::move(pull));
+    }
+    std::erase(pulls_, nullptr);
+  }
+  for (auto& pull : there) {
+    const Running running(this, pull->rank);
+    IncomingCall call;
+    try {
+      if (absl::Status came = pull->done.status(); !came.ok()) {
+        throw std::runtime_error(std::string(came.message()));
+      }
+      pull->function->run(pull->buffer.get_buffer(), pull->size);
+    } catch (...) {
+      note_exception(call);
+    }
+    static_cast<void>(memory_->free(pull->buffer));
+    answer(pull->rank, pull->notify ? &*pull->notify : nullptr, call, "");
+    peers_[pull->rank]->over.fetch_add(1, std::memory_order_seq_cst);
+  }
+  pull_count_.fetch_sub(there.size(), std::memory_order_relaxed);
+  running_pulls_.store(false, std::memory_order_release);
+  if (!there.empty()) news();
+  return there.size();
+}
+
+void FabricCore::pull_until_stopped() {
+  WakeWordParking parking(pulls_wake_);
+  const auto stopped = [&] { return stopping_.load(std::memory_order_acquire); };
+  while (!stopped()) {
+    const auto look = [&] { return run_pulls() != 0 || stopped(); };
+    // While something is under way somebody has to poll for it.
+    const bool idle = pull_count_.load(std::memory_order_acquire) == 0;
+    static_cast<void>(wait_until(
+        [&] { return look() || (idle && pull_count_.load(std::memory_order_acquire) != 0); },
+        kForever, idle ? &parking : nullptr));
+  }
 }
 
 // ---- Workers ------------------------------------------------------------------------------------
@@ -291,7 +433,7 @@ void FabricCore::help(CallConsumer role) {
 }
 
 size_t FabricCore::progress() {
-  size_t count = 0;
+  size_t count = run_pulls();
   for (auto& port : ports_) {
     count += poll_port(*port);
     look_after(*port);
@@ -326,7 +468,43 @@ class FabricCore::Resting final : public Parking {
   uint32_t ticket_ = 0;
 };
 
+void FabricCore::resume(uint32_t index, std::coroutine_handle<> coroutine) {
+  if (index == kNoThread) return coroutine.resume();
+  auto message = std::make_unique<OwnMessage>(sizeof(MessageHeader) + sizeof(CallHeader), rank_);
+  const MessageHeader header{index, kNoThread};
+  std::memcpy(message->bytes, &header, sizeof header);
+  message->resume = coroutine;
+  peers_[rank_]->begun.fetch_add(1, std::memory_order_seq_cst);
+  held_bytes_.fetch_add(message->size, std::memory_order_relaxed);
+  deliver(message.release());
+}
+
+void FabricCore::resume_after(Synchronizer& done, std::coroutine_handle<> coroutine) {
+  {
+    const std::lock_guard lock(awaited_mutex_);
+    awaited_.push_back({&done, this_worker(), coroutine});
+    awaited_count_.fetch_add(1, std::memory_order_seq_cst);
+  }
+  resume_finished();  // it may have ended meanwhile
+}
+
+void FabricCore::resume_finished() {
+  std::vector<AwaitedSynchronizer> finished;
+  {
+    const std::lock_guard lock(awaited_mutex_);
+    std::erase_if(awaited_, [&](const AwaitedSynchronizer& one) {
+      if (!one.done->done()) return false;
+      finished.push_back(one);
+      return true;
+    });
+    awaited_count_.fetch_sub(finished.size(), std::memory_order_relaxed);
+  }
+  for (const AwaitedSynchronizer& one : finished) resume(one.worker, one.coroutine);
+}
+
 void FabricCore::news() {
+  if (awaited_count_.load(std::memory_order_seq_cst) != 0) [[unlikely]]
+    resume_finished();
   if (resting_.fetch_add(0, std::memory_order_acq_rel) == 0) [[likely]]
     return;
   for (auto& worker : workers_) worker->inbox.arrivals().wake();
@@ -337,15 +515,25 @@ void FabricCore::wake(uint32_t index) {
   if (index < threads_) workers_[index]->inbox.arrivals().wake();
 }
 
+bool FabricCore::wait_polling(const std::function<bool()>& condition, Deadline deadline) {
+  const uint32_t index = this_worker();
+  return wait_until(
+      [&] {
+        if (options_.service_threads == 0) progress();
+        if (index != kNoThread) process_own_calls(index, kPollBatch);
+        return condition();
+      },
+      deadline);
+}
+
 bool FabricCore::wait(const std::function<bool()>& condition, Deadline deadline) {
+  // Who has to poll does not sleep.
+  if (options_.service_threads == 0) return wait_polling(condition, deadline);
   const uint32_t index = this_worker();
   const auto look = [&] {
-    if (options_.service_threads == 0) progress();
     if (index != kNoThread) process_own_calls(index, kPollBatch);
     return condition();
   };
-  // Who has to poll does not sleep.
-  if (options_.service_threads == 0) return wait_until(look, deadline);
   Resting parking(resting_, index == kNoThread ? bystanders_ : workers_[index]->inbox.arrivals());
   return wait_until(look, deadline, &parking);
 }

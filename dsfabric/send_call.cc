@@ -1,5 +1,6 @@
 #include "dsfabric/send_call.h"
 
+#include <cstring>
 #include <exception>
 #include <string>
 
@@ -33,6 +34,12 @@ class AwaitedCall final : public PendingCall {
   std::unique_ptr<ResultReceiver> receiver_;
 };
 
+absl::Status leaves_memory() {
+  return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                    "the range that is given to call_buffer leaves its memory",
+                    "check offset and size");
+}
+
 }  // namespace
 
 absl::Status send_call(Fabric& fabric, uint32_t rank, uint32_t destination, FunctionId id,
@@ -40,29 +47,87 @@ absl::Status send_call(Fabric& fabric, uint32_t rank, uint32_t destination, Func
                        void (*write)(const void* call, std::byte* at), WhenFull when_full,
                        Synchronizer* transmitted, Synchronizer* consumed,
                        std::unique_ptr<ResultReceiver> receiver) {
+  if (consumed != nullptr) {
+    const uint8_t flags = receiver != nullptr ? kCallReturn : kCallNotify;
+    return send_pending(fabric, rank, destination, id, bytes, call, write, when_full, flags,
+                        std::make_unique<AwaitedCall>(*consumed, std::move(receiver)));
+  }
+  const OutgoingCall out{.id = id, .bytes = bytes, .call = call, .write_call = write};
+  absl::Status sent = fabric.core().send(rank, destination, out, when_full);
+  // It was copied: what it was made from may be reused.
+  if (sent.ok() && transmitted != nullptr) transmitted->decrease();
+  return sent;
+}
+
+absl::Status send_pending(Fabric& fabric, uint32_t rank, uint32_t destination, FunctionId id,
+                          size_t bytes, const void* call,
+                          void (*write)(const void* call, std::byte* at), WhenFull when_full,
+                          uint8_t flags, std::unique_ptr<PendingCall> pending) {
   FabricCore& core = fabric.core();
-  OutgoingCall out{.id = id, .bytes = bytes, .call = call, .write_call = write};
   if (destination != kNoThread) {
     if (destination >= fabric.total_threads()) {
       return no_such_thread(destination, fabric.total_threads());
     }
     rank = fabric.rank_of(destination);
   }
-  if (consumed == nullptr) {
-    absl::Status sent = core.send(rank, destination, out, when_full);
-    // It was copied: what it was made from may be reused.
-    if (sent.ok() && transmitted != nullptr) transmitted->decrease();
-    return sent;
-  }
-  out.flags = receiver != nullptr ? kCallReturn : kCallNotify;
+  OutgoingCall out{.id = id, .flags = flags, .bytes = bytes, .call = call, .write_call = write};
   out.notify.rank = fabric.rank();
-  out.notify.handle =
-      core.pending().add(rank, std::make_unique<AwaitedCall>(*consumed, std::move(receiver)));
+  out.notify.handle = core.pending().add(rank, std::move(pending));
   absl::Status sent = core.send(rank, destination, out, when_full);
-  // If it is not there any more, the peer's failure has counted it down: that is its end.
-  if (!sent.ok() && core.pending().take(out.notify.handle, rank) == nullptr)
+  // If it is not there any more, the peer's failure has ended it: that is its end.
+  if (!sent.ok() && core.pending().take(out.notify.handle, rank) == nullptr) {
     return absl::OkStatus();
+  }
   return sent;
+}
+
+absl::Status send_call_written(Fabric& fabric, uint32_t destination, FunctionId id, size_t bytes,
+                               const void* call, void (*write)(const void* call, std::byte* at),
+                               WhenFull when_full, bool consumed,
+                               RemoteObject<Synchronizer>& done) {
+  if (destination >= fabric.total_threads()) {
+    return no_such_thread(destination, fabric.total_threads());
+  }
+  auto target = done.expect(fabric.rank_of(destination));
+  if (!target.ok()) return target.status();
+  OutgoingCall out{.id = id, .bytes = bytes, .call = call, .write_call = write};
+  if (consumed) {
+    out.flags = kCallNotify;
+    out.notify = *target;
+  }
+  absl::Status sent = fabric.core().send(0, destination, out, when_full);
+  if (!sent.ok()) return done.forget() ? sent : absl::OkStatus();
+  if (!consumed) done.transmitted();
+  return absl::OkStatus();
+}
+
+absl::Status write_ahead(Fabric& fabric, uint32_t rank, RDMAMemory& source, uint64_t offset,
+                         uint64_t size, const RemoteMemoryLocator& target) {
+  if (rank == fabric.rank()) {
+    if (offset > source.size() || size > source.size() - offset || size > target.length) {
+      return leaves_memory();
+    }
+    std::memcpy(reinterpret_cast<void*>(target.address), source.get_buffer() + offset, size);
+    return absl::OkStatus();
+  }
+  auto connection = fabric.core().connection_of_this_thread(rank);
+  if (!connection.ok()) return connection.status();
+  return fabric.core().transfer(**connection, [&](Connection& through) {
+    return through.write(source, offset, size, target, nullptr);
+  });
+}
+
+absl::StatusOr<RemoteMemoryLocator> locate_for(Fabric& fabric, uint32_t rank,
+                                               const RDMAMemory& memory, uint64_t offset,
+                                               uint64_t size) {
+  if (rank >= fabric.size()) return no_such_thread(rank, fabric.size());
+  if (offset > memory.size() || size > memory.size() - offset) return leaves_memory();
+  const ProtectionDomain* const domain = fabric.domain(rank);
+  if (domain == nullptr) {  // ourselves
+    return RemoteMemoryLocator{
+        reinterpret_cast<uint64_t>(memory.get_buffer()) + offset, size, {}, fabric.rank(), 0};
+  }
+  return memory.locator(domain, fabric.rank()).slice(offset, size);
 }
 
 }  // namespace internal

@@ -26,10 +26,12 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "dsfabric/buffer_pull.h"
 #include "dsfabric/call_encoding.h"
 #include "dsfabric/call_options.h"
 #include "dsfabric/export.h"
 #include "dsfabric/fabric.h"
+#include "dsfabric/remote_object.h"
 #include "dtutils/synchronizer.h"
 
 namespace cariama {
@@ -76,7 +78,27 @@ class ResultInto final : public ResultReceiver {
 };
 
 template <typename T>
-inline constexpr bool kIsSynchronizer = std::is_same_v<std::remove_cvref_t<T>, Synchronizer>;
+inline constexpr bool kIsSynchronizer =
+    std::is_same_v<std::remove_cvref_t<T>, Synchronizer> ||
+    std::is_same_v<std::remove_cvref_t<T>, RemoteObject<Synchronizer>>;
+
+template <auto... Options>
+inline constexpr bool kPulls = (std::is_same_v<decltype(Options), Pulling> || ...);
+
+// Sends a call whose end is written into `done`.
+[[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::Status send_call_written(
+    Fabric& fabric, uint32_t destination, FunctionId id, size_t bytes, const void* call,
+    void (*write)(const void* call, std::byte* at), WhenFull when_full, bool consumed,
+    RemoteObject<Synchronizer>& done);
+
+// Writes memory of this process into memory of `rank`'s; calls that are sent afterwards find it there.
+[[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::Status write_ahead(Fabric& fabric, uint32_t rank,
+                                                               RDMAMemory& source, uint64_t offset,
+                                                               uint64_t size,
+                                                               const RemoteMemoryLocator& target);
+// The name that `rank` has for memory of this process.
+[[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::StatusOr<RemoteMemoryLocator> locate_for(
+    Fabric& fabric, uint32_t rank, const RDMAMemory& memory, uint64_t offset, uint64_t size);
 
 }  // namespace internal
 
@@ -98,6 +120,19 @@ template <auto... Options, typename F>
                                                       make_call(std::forward<F>(function)), &done);
 }
 
+// The same with a Synchronizer in registered memory: its end is one RDMA WRITE, and no call.
+template <auto... Options, typename F>
+[[nodiscard]] absl::Status call(Fabric& fabric, uint32_t destination, F&& function,
+                                RemoteObject<Synchronizer>& done) {
+  const auto call = make_call(std::forward<F>(function));
+  using Call = decltype(call);
+  using Chosen = CallOptions<Options...>;
+  return internal::send_call_written(
+      fabric, destination, call.id(), call.bytes(), &call,
+      [](const void* self, std::byte* at) { static_cast<Call*>(self)->write(at); },
+      Chosen::kWhenFull, Chosen::kNotification == Notification::kConsumed, done);
+}
+
 // Thread `destination` calls function(buffer, size) with `buffer` sent along (Table 1: call_buffer, side
 // by side).
 template <auto... Options, typename F>
@@ -106,6 +141,55 @@ template <auto... Options, typename F>
                                        Synchronizer* done = nullptr) {
   return internal::send_call<CallOptions<Options...>>(
       fabric, destination, make_buffer_call(std::forward<F>(function), buffer), done);
+}
+
+// The same with a part of registered memory, as the paper spells it. With Sync or Async among the options
+// only its name travels: the destination READs it, Sync before it goes on to its next call, Async beside them
+// (in a thread of the fabric), and calls function(buffer, size) then. The memory must not change until that
+// has ended: RemoteNotify tells. Errors, besides: INVALID_ARGUMENT (the range leaves the memory).
+template <auto... Options, typename F>
+[[nodiscard]] absl::Status call_buffer(Fabric& fabric, uint32_t destination, F&& function,
+                                       RDMAMemory* source, uint64_t offset, uint64_t size,
+                                       Synchronizer* done = nullptr) {
+  using Chosen = CallOptions<Options...>;
+  auto named = internal::locate_for(fabric, fabric.rank_of(destination), *source, offset, size);
+  if (!named.ok()) return named.status();
+  if constexpr (internal::kPulls<Options...>) {
+    return internal::send_call<Chosen>(
+        fabric, destination,
+        internal::PulledCall<std::decay_t<F>, Chosen::kPulling>(function, *named), done);
+  } else {
+    return internal::send_call<Chosen>(
+        fabric, destination,
+        make_buffer_call(std::forward<F>(function), {source->get_buffer() + offset, size}), done);
+  }
+}
+template <auto... Options, typename F>
+[[nodiscard]] absl::Status call_buffer(Fabric& fabric, uint32_t destination, F&& function,
+                                       RDMAMemory* source, uint64_t offset, uint64_t size,
+                                       Synchronizer& done) {
+  return call_buffer<Options...>(fabric, destination, std::forward<F>(function), source, offset,
+                                 size, &done);
+}
+
+// `size` bytes of `source` are written to the start of `target`, memory of the destination's process that
+// it has named; then the destination calls function(where that is, size). The memory may be reused when
+// source->is_free(), at the latest with RemoteNotify (Table 1: call_buffer into a given buffer).
+template <auto... Options, typename F>
+[[nodiscard]] absl::Status call_buffer(Fabric& fabric, uint32_t destination, F&& function,
+                                       RDMAMemory* source, uint64_t offset, uint64_t size,
+                                       const RemoteMemoryLocator& target,
+                                       Synchronizer* done = nullptr) {
+  require_travelling_function<std::decay_t<F>>();
+  absl::Status written =
+      internal::write_ahead(fabric, fabric.rank_of(destination), *source, offset, size, target);
+  if (!written.ok()) return written;
+  return internal::send_call<CallOptions<Options...>>(
+      fabric, destination,
+      make_call([function = std::decay_t<F>(function), address = target.address, size]() mutable {
+        return function(reinterpret_cast<void*>(address), size);
+      }),
+      done);
 }
 
 // Thread `destination` calls function(arguments...); what it returns is copied into `result`, then `done`
@@ -130,10 +214,6 @@ template <auto... Options, typename F, typename... Args>
       fabric, kNoThread, make_call(std::forward<F>(function), std::forward<Args>(arguments)...),
       done, nullptr, rank);
 }
-
-// The fabric whose call the calling thread is running, or nullptr; and the rank that it came from.
-[[nodiscard]] CARIAMA_DSFABRIC_EXPORT Fabric* running_fabric();
-[[nodiscard]] CARIAMA_DSFABRIC_EXPORT uint32_t running_source();
 
 }  // namespace cariama
 

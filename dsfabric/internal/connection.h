@@ -3,8 +3,10 @@
 #define CARIAMA_DSFABRIC_INTERNAL_CONNECTION_H_
 
 #include <atomic>
+#include <coroutine>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -40,8 +42,9 @@ struct ArrivedMessage : InboxNode {
   Connection* connection = nullptr;  // whose unit it is; nullptr: in memory of its own
   std::byte* bytes = nullptr;        // MessageHeader and call
   uint32_t size = 0;
-  uint32_t rank = 0;  // of the process that sent it
-  bool held = false;  // counted by Connection::hold()
+  uint32_t rank = 0;                 // of the process that sent it
+  bool held = false;                 // counted by Connection::hold()
+  std::coroutine_handle<> resume{};  // no call, but a coroutine of this process that goes on
 };
 
 // One in memory of its own: a call within the process, or one that waits long.
@@ -144,6 +147,9 @@ class Connection {
   [[nodiscard]] Sent read(RDMAMemory& local, uint64_t offset, uint64_t bytes,
                           const RemoteMemoryLocator& remote, Synchronizer* done);
 
+  // Tells the end of a call by writing 1 + outcome into the 8-byte word at `target`.
+  [[nodiscard]] Sent write_outcome(CallOutcome outcome, const RemoteMemoryLocator& target);
+
   // Whether a transfer with `done` may be under way, so that somebody has to poll.
   [[nodiscard]] bool awaited() const { return awaited_.load(std::memory_order_acquire); }
   void poll_sends();
@@ -205,7 +211,7 @@ class Connection {
   mutable std::mutex mutex_;
   std::optional<Transmitter> transmitter_;
   std::unique_ptr<CircularAllocator> ring_;
-  RDMAMemory credit_memory_;  // word 0: written by the peer; word 1: what we write to it
+  RDMAMemory credit_memory_;  // line 0: written by the peer; 1: what we write to it; 2: outcomes
   RemoteMemoryLocator peer_credit_;
   uint32_t peer_units_ = 0;
   uint32_t peer_unit_bytes_ = 0;

@@ -10,11 +10,13 @@
 
 #include <array>
 #include <atomic>
+#include <coroutine>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -23,6 +25,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "dsfabric/bootstrap.h"
+#include "dsfabric/buffer_pull.h"
 #include "dsfabric/call_options.h"
 #include "dsfabric/fabric.h"
 #include "dsfabric/internal/attachments.h"
@@ -32,6 +35,24 @@
 #include "dsfabric/internal/pending_calls.h"
 
 namespace cariama::internal {
+
+// A call whose end completes `pending`: see send_call(). `flags` is kCallNotify or kCallReturn.
+[[nodiscard]] absl::Status send_pending(Fabric& fabric, uint32_t rank, uint32_t destination,
+                                        FunctionId id, size_t bytes, const void* call,
+                                        void (*write)(const void* call, std::byte* at),
+                                        WhenFull when_full, uint8_t flags,
+                                        std::unique_ptr<PendingCall> pending);
+
+// A buffer on its way to a function, both of a call of another process.
+struct Pull {
+  uint32_t rank = 0;
+  RDMAMemory buffer;
+  uint64_t size = 0;
+  Synchronizer done;
+  Connection* connection = nullptr;
+  std::unique_ptr<PulledFunction> function;
+  std::optional<NotifyTarget> notify;
+};
 
 [[nodiscard]] absl::Status no_such_thread(uint32_t destination, uint32_t total);
 
@@ -118,12 +139,24 @@ class FabricCore {
   }
   size_t progress();
   [[nodiscard]] bool wait(const std::function<bool()>& condition, Deadline deadline);
+  // The same for a condition that plain WRITEs make true: does not sleep.
+  [[nodiscard]] bool wait_polling(const std::function<bool()>& condition, Deadline deadline);
+  // Has a coroutine go on where calls to worker `index` run; in the calling thread with kNoThread.
+  void resume(uint32_t index, std::coroutine_handle<> coroutine);
+  // The same once `done` has no operation left; of the calling thread.
+  void resume_after(Synchronizer& done, std::coroutine_handle<> coroutine);
   // Makes worker `index` look again.
   void wake(uint32_t index);
   // Makes every waiting thread look again: something happened that may be what it waits for.
   void news();
   // Wakes worker `index` of another process, which sleeps.
   [[nodiscard]] absl::Status wake_remote(uint32_t rank, uint32_t index);
+
+  // Begins to fetch `source` of process `rank`. Waits at most for the transport.
+  [[nodiscard]] absl::StatusOr<std::unique_ptr<Pull>> begin_pull(uint32_t rank,
+                                                                 const RemoteMemoryLocator& source);
+  // Has it run when it is there, and its call answered.
+  void end_pull_later(std::unique_ptr<Pull> pull);
 
   [[nodiscard]] absl::Status finalize(Deadline deadline);
   [[nodiscard]] FabricStatistics statistics() const;
@@ -208,11 +241,15 @@ class FabricCore {
   void run(ArrivedMessage* message);
   void end(ArrivedMessage* message);
   void reject(const ArrivedMessage& message, std::string_view why);
-  void answer(uint32_t to, const NotifyTarget& target, const IncomingCall& call,
+  void answer(uint32_t to, const NotifyTarget* wanted, const IncomingCall& call,
               const std::string& result);
   void complete(uint64_t handle, CallOutcome outcome, const std::string& type,
                 const std::string& text, const std::string& result);
   void report_exception(uint32_t from, const IncomingCall& call);
+  void resume_finished();
+  // Runs what pulls have brought. How many.
+  size_t run_pulls();
+  void pull_until_stopped();
 
   // The end. What processes tell one another in rounds, and what is summed up over the living.
   struct Tally {
@@ -258,7 +295,21 @@ class FabricCore {
   std::atomic<uint32_t> resting_{0};         // threads in wait() that sleep or are about to
   WakeWord bystanders_;                      // those of them that are no workers
   WakeWord helpers_wake_;
+  struct AwaitedSynchronizer {
+    Synchronizer* done;
+    uint32_t worker;
+    std::coroutine_handle<> coroutine;
+  };
+  std::atomic<size_t> awaited_count_{0};
+  std::mutex awaited_mutex_;
+  std::vector<AwaitedSynchronizer> awaited_;
   std::vector<std::thread> helpers_;
+  std::mutex pulls_mutex_;
+  std::vector<std::unique_ptr<Pull>> pulls_;
+  std::atomic<size_t> pull_count_{0};
+  std::atomic<bool> running_pulls_{false};
+  WakeWord pulls_wake_;
+  std::thread puller_;  // made for the first pull
   std::mutex process_consumer_mutex_;
   std::thread process_consumer_;
 
