@@ -172,7 +172,8 @@ class CARIAMA_RIUTILS_EXPORT ChannelSender {
     std::byte* const at = position_;
     std::byte* const next = at + sizeof(CallHeader) + bytes;
     if constexpr (kHold) {
-      if (static_cast<size_t>(hold_end_ - at) < sizeof(CallHeader) + bytes || id.value == 0)
+      // Signed: calls that were published one by one may have gone beyond it.
+      if (hold_end_ - at < static_cast<ptrdiff_t>(sizeof(CallHeader) + bytes) || id.value == 0)
           [[unlikely]] {
         return send_slowly(OutgoingCallView::of(call), when, true, nullptr);
       }
@@ -211,9 +212,9 @@ class CARIAMA_RIUTILS_EXPORT ChannelSender {
   // flush(), and tells the receiver in its chunk header how far the sender has come (paper: publish).
   [[nodiscard]] CallResult publish();
 
-  // Brings kept calls on as far as there is room, through `transmitter` (the owner's own if nullptr). True:
-  // none are left. Any thread; obtains chunks if `may_obtain`.
-  bool drain(Transmitter* transmitter, bool may_obtain);
+  // Brings kept calls on as far as there is room. True: none are left. For helper threads: `transmitter_of`
+  // gives one of their own, once the way is known. Obtains chunks, and may wait for that.
+  bool drain(const std::function<Transmitter*()>& transmitter_of);
 
   // Flushes, waits until no call is kept, and tells the receiver that the channel ends: it returns the
   // chunks once it has run everything. Later calls get FAILED_PRECONDITION. Error: DEADLINE_EXCEEDED (the
@@ -239,7 +240,12 @@ class CARIAMA_RIUTILS_EXPORT ChannelSender {
     std::byte* mapped = nullptr;
     uint64_t filled_as = 0;  // how many had been filled when this one was, 0: never
   };
-  enum class Progress : uint8_t { kDone, kObtain, kFull, kFailed };
+  enum class Progress : uint8_t {
+    kDone,
+    kObtain,  // nothing is free, but there may be more chunks
+    kFull,    // the receiver has to consume first
+    kFailed,  // failure_ says why
+  };
 
   [[nodiscard]] static uint64_t word_of(CallHeader header) {
     return header.function | uint64_t{header.words_and_flags} << 32;
@@ -254,65 +260,79 @@ class CARIAMA_RIUTILS_EXPORT ChannelSender {
     std::atomic_signal_fence(std::memory_order_seq_cst);
   }
 
-  // What follows is under mutex_, or in the owner while the window is open.
-  [[nodiscard]] absl::Status setup_locked(std::unique_lock<std::mutex>& lock);
-  [[nodiscard]] absl::Status obtain_locked(std::unique_lock<std::mutex>& lock);
-  [[nodiscard]] absl::Status failure() const;
-  void open_chunk(uint32_t index);
-  void open_window();
+  // What follows is under mutex_ and with the window closed, unless it says otherwise. `transmitter` is the
+  // caller's: transfers of one channel are ordered by the queue pair, whoever posts them.
+  [[nodiscard]] absl::Status check_options() const;
+  [[nodiscard]] absl::Status obtain(std::unique_lock<std::mutex>& lock, Transmitter* transmitter);
   void close_window();
-  [[nodiscard]] bool next_chunk_is_free();
-  [[nodiscard]] Progress advance(Transmitter* transmitter, uint8_t end_flags = 0);
+  void open_window();
+  void build(const OutgoingCallView& call);
   [[nodiscard]] absl::Status flush_batch(Transmitter* transmitter);
-  [[nodiscard]] absl::Status transmit(Transmitter* transmitter, RDMAMemory& memory, uint64_t offset,
-                                      uint64_t bytes, uint64_t chunk_offset);
-  [[nodiscard]] absl::Status after_publication(uint64_t words);
-  [[nodiscard]] absl::Status write_producer(Transmitter* transmitter, bool filled);
-  [[nodiscard]] Progress drain_locked(Transmitter* transmitter);
-  [[nodiscard]] absl::Status keep_locked(const OutgoingCallView& call, Synchronizer* transmitted);
-  void build_locked(const OutgoingCallView& call);
-  void fail_locked(absl::Status status);
-  void count_departures();
-  [[gnu::noinline, gnu::cold]] CallResult published_slowly(std::byte* at);
-  void update_hold_end();
-  [[nodiscard]] Transmitter* own(Transmitter* transmitter) const {
-    return transmitter != nullptr ? transmitter : way_->transmitter;
+  // A chunk with room for a call, if there is one.
+  [[nodiscard]] Progress advance(Transmitter* transmitter);
+  [[nodiscard]] bool ring_has_room(uint64_t in_use, Transmitter* transmitter);
+  [[nodiscard]] bool open_chunk(uint32_t index, Transmitter* transmitter);
+  [[nodiscard]] absl::Status end_chunk(Transmitter* transmitter, uint8_t flags);
+  [[nodiscard]] Progress drain_kept(Transmitter* transmitter);
+  void fail(absl::Status status);
+  // Whether send_slowly or shutdown may find what they wait for; brings kept calls on.
+  [[nodiscard]] bool look_for_room(uint64_t kept_before);
+  [[nodiscard]] bool has_room(uint64_t bytes) const {
+    return chunk_open_ && static_cast<uint64_t>(chunk_end_ - closed_at_) >= bytes;
   }
+
+  // By the owner, the window open or closed.
+  [[nodiscard]] absl::Status write_image(Transmitter* transmitter, const std::byte* at,
+                                         uint64_t bytes);
+  [[nodiscard]] absl::Status write_kept(Transmitter* transmitter, RDMAMemory& memory,
+                                        uint64_t offset, uint64_t bytes, const std::byte* at);
+  [[nodiscard]] std::byte* leave_zeros(std::byte* next);
+  [[nodiscard]] size_t image_bytes() const;
+  [[nodiscard]] absl::Status write_batch(Transmitter* transmitter, std::byte* first,
+                                         std::byte* next);
+  [[nodiscard]] absl::Status after_publication(const std::byte* next, uint64_t words);
+  [[nodiscard]] absl::Status write_producer(Transmitter* transmitter, bool filled);
+  [[gnu::noinline, gnu::cold]] CallResult published_slowly(std::byte* at);
   [[nodiscard]] uint64_t offset_of(const std::byte* at) const {  // in the stream of calls
     return chunk_first_ + static_cast<uint64_t>(at - base_) - sizeof(ChunkHeader);
   }
 
-  // The fast path's line. The window is [position_, end_); empty while calls are kept, or nothing is set
-  // up. Then closed_at_ is where the channel really is.
+  // The fast path's line. The window is [position_, end_): empty while calls are kept, and before set-up. When
+  // it is closed, closed_at_ is where the channel really is.
   alignas(64) internal::Relaxed<std::byte*> position_;
   std::byte* end_ = nullptr;
-  std::byte* hold_end_ = nullptr;  // where the batch must be flushed, or end_
+  std::byte* hold_end_ = nullptr;  // where the batch must be published, or end_
   std::byte* batch_ = nullptr;     // the first header that is not published, or position_
   uint64_t held_ = 0;              // that header
+  // The receiver's sleeping word; or one that always says asleep, where publishing takes more than a store.
   const std::atomic<uint32_t>* sleeping_;
-  std::byte* base_ = nullptr;  // of the chunk, mapped or staged
+  std::byte* base_ = nullptr;  // of the chunk, or of its image
+  bool window_open_ = false;   // the owner's alone
 
   alignas(64) mutable std::mutex mutex_;
   ChannelLink& link_;
   const MessengerOptions options_;
   const std::string peer_;
+  const absl::Status refusal_;
   std::optional<ChannelLink::Way> way_;
-  std::atomic<bool> keeping_{false};  // the window is closed because calls are kept
-  bool obtaining_ = false;
+  ChannelControl* control_ = nullptr;
+  bool keeping_ = false;    // the window stays closed
+  bool obtaining_ = false;  // a thread waits for chunks, without the mutex
   bool ended_ = false;
   absl::Status failure_;
-  std::byte* closed_at_ = nullptr;
-  std::byte* chunk_end_ = nullptr;  // the end marker's last place
 
   std::vector<Chunk> chunks_;  // the ring
+  uint32_t limit_;  // of chunks: max_chunks, or less if the receiver's memory is exhausted
   uint32_t current_ = 0;
-  uint32_t inserted_ = 0;                    // behind current_, not told to the receiver yet
-  uint64_t filled_ = 0;                      // chunks closed so far
-  uint64_t consumed_ = 0;                    // of these, as far as we know
-  internal::Relaxed<uint64_t> chunk_first_;  // stream offset of the first call in this chunk
+  bool chunk_open_ = false;
+  uint32_t inserted_ = 0;  // behind current_, and not told to the receiver yet
+  uint64_t filled_ = 0;    // chunks ended so far
+  uint64_t consumed_ = 0;  // of these, as far as we know
+  std::byte* closed_at_ = nullptr;
+  std::byte* chunk_end_ = nullptr;  // the last place for an end marker
+  uint64_t chunk_first_ = 0;        // stream offset of the first call in this chunk
   std::unique_ptr<CircularAllocator> staging_;
-  RDMAMemory* unit_ = nullptr;  // the staging of this chunk
-  ChannelControl* control_ = nullptr;
+  RDMAMemory* unit_ = nullptr;  // the image of this chunk
   std::unique_ptr<internal::Backlog> backlog_;
   std::vector<Synchronizer*> departures_;  // of the batch
   std::chrono::steady_clock::time_point batch_since_{};
