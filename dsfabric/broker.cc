@@ -205,7 +205,8 @@ class SocketBroker final : public Broker {
       }
       FileDescriptor socket = accept_from(listener);
       if (!socket.valid()) {
-        // Out of descriptors: the listener stays readable, so that poll would return at once for ever.
+        // Out of descriptors: the listener stays readable, so that poll would return at once for
+        // ever.
         if (errno == EMFILE || errno == ENFILE || errno == ENOMEM) poll(nullptr, 0, 10);
         return;
       }

@@ -1,5 +1,5 @@
-// Joins a job whose processes were started by hand or by a script, as torchrun would: RANK, WORLD_SIZE,
-// MASTER_ADDR, MASTER_PORT.
+// Joins a job whose processes were started by hand or by a script, as torchrun would: RANK,
+// WORLD_SIZE, MASTER_ADDR, MASTER_PORT.
 #include <algorithm>
 #include <utility>
 

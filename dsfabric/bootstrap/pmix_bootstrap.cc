@@ -1,8 +1,9 @@
 // Joins a job that a PMIx launcher started: mpirun, srun --mpi=pmix, prun.
 //
-// PMIx says who we are, and carries where rank 0's store is and the job's secret: once put, once fenced,
-// once got. The rest goes through that store, as everywhere: what PMIx servers do about a key that is
-// not there yet, that is put again, or whose process has ended differs from one to the next.
+// PMIx says who we are, and carries where rank 0's store is and the job's secret: once put, once
+// fenced, once got. The rest goes through that store, as everywhere: what PMIx servers do about a
+// key that is not there yet, that is put again, or whose process has ended differs from one to the
+// next.
 #include <pmix.h>
 
 #include <condition_variable>

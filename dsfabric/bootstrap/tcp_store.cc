@@ -101,7 +101,8 @@ void TcpStore::accept_all() {
   while (true) {
     FileDescriptor socket = accept_from(listener_.get());
     if (!socket.valid()) {
-      // Out of descriptors: the listener stays readable, so that poll would return at once for ever.
+      // Out of descriptors: the listener stays readable, so that poll would return at once for
+      // ever.
       if (errno == EMFILE || errno == ENFILE || errno == ENOMEM) poll(nullptr, 0, 10);
       return;
     }

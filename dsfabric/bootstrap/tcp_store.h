@@ -21,8 +21,8 @@
 
 namespace cariama::internal {
 
-// Serves the ranks that prove that they know `key`, in a thread of its own. Costs rank 0 a socket for each
-// process of the job.
+// Serves the ranks that prove that they know `key`, in a thread of its own. Costs rank 0 a socket
+// for each process of the job.
 class TcpStore {
  public:
   // `address` is where it listens; with port 0, at any.
@@ -70,8 +70,8 @@ class TcpStore {
   std::thread thread_;
 };
 
-// A socket to the store of rank 0, which listens at one of `addresses`: tries until the deadline. Errors:
-// those of prove_to_server; DEADLINE_EXCEEDED says what was wrong last.
+// A socket to the store of rank 0, which listens at one of `addresses`: tries until the deadline.
+// Errors: those of prove_to_server; DEADLINE_EXCEEDED says what was wrong last.
 [[nodiscard]] absl::StatusOr<FileDescriptor> connect_to_store(
     const std::vector<SocketAddress>& addresses, int rank, int size, const JobSecret& key,
     Exchange::Deadline deadline);
@@ -79,8 +79,8 @@ class TcpStore {
 // A process of a job whose store is a TcpStore.
 class TcpBootstrap : public StoreBootstrap {
  public:
-  // Joins: rank 0 gives its store, the others a socket to it. Makes the job's secret out of `key`. `address`
-  // is where this process can be reached, or "".
+  // Joins: rank 0 gives its store, the others a socket to it. Makes the job's secret out of `key`.
+  // `address` is where this process can be reached, or "".
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<TcpBootstrap>> join(
       BootstrapKind kind, std::unique_ptr<TcpStore> store, FileDescriptor socket, int rank,
       int size, const JobSecret& key, std::string address, Exchange::Deadline deadline);

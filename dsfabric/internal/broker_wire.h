@@ -1,5 +1,5 @@
-// What brokers say to each other after the handshake, and how they say where they listen. The decoders
-// believe nothing.
+// What brokers say to each other after the handshake, and how they say where they listen. The
+// decoders believe nothing.
 #ifndef CARIAMA_DSFABRIC_INTERNAL_BROKER_WIRE_H_
 #define CARIAMA_DSFABRIC_INTERNAL_BROKER_WIRE_H_
 

@@ -1,16 +1,17 @@
 // How two processes of a job prove to each other that they know its secret, before either believes
 // anything else that the other sends.
 //
-//   client -> server   hello: magic "CRH1" | service u8 | zero u8[3] | rank u32 | size u32 | nonce[32]
+//   client -> server   hello: magic "CRH1" | service u8 | zero u8[3] | rank u32 | size u32 |
+//                      nonce[32]
 //   server -> client   hello, likewise
 //   client -> server   proof: HMAC-SHA256(secret, "client" | both hellos)
 //   server -> client   verdict u8 (1: accepted, 2: another secret, 3: that rank is here already) |
 //                      HMAC-SHA256(secret, "server" | both hellos), zeros if not accepted
 //
-// Both nonces are in both proofs, so no proof serves twice; the role is in it, so none can be sent back
-// to who made it; service, ranks and size are in it, so none serves elsewhere. Integers are
-// little-endian. It proves who opened the connection; what follows on it is neither
-// encrypted nor signed.
+// Both nonces are in both proofs, so no proof serves twice; the role is in it, so none can be sent
+// back to who made it; service, ranks and size are in it, so none serves elsewhere. Integers are
+// little-endian. It proves who opened the connection; what follows on it is neither encrypted nor
+// signed.
 #ifndef CARIAMA_DSFABRIC_INTERNAL_HANDSHAKE_H_
 #define CARIAMA_DSFABRIC_INTERNAL_HANDSHAKE_H_
 
@@ -85,8 +86,8 @@ class ServerHandshake {
 
 // The client's half, over a connected non-blocking socket. `whom` names the server. Errors:
 // PERMISSION_DENIED (it knows another secret), INVALID_ARGUMENT (something else answers there),
-// FAILED_PRECONDITION (another rank or a job of another size), ALREADY_EXISTS (a process of our rank
-// is there), UNAVAILABLE, DEADLINE_EXCEEDED.
+// FAILED_PRECONDITION (another rank or a job of another size), ALREADY_EXISTS (a process of our
+// rank is there), UNAVAILABLE, DEADLINE_EXCEEDED.
 [[nodiscard]] absl::Status prove_to_server(int socket, HandshakeService service, int rank, int size,
                                            int server_rank, const JobSecret& secret,
                                            const std::string& whom, Deadline deadline);

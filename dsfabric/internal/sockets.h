@@ -65,18 +65,18 @@ class SocketAddress {
   socklen_t length_ = 0;
 };
 
-// The addresses of a host's name. May ask a name server, under its own time limits. Errors: NOT_FOUND,
-// UNAVAILABLE (no name server answers).
+// The addresses of a host's name. May ask a name server, under its own time limits. Errors:
+// NOT_FOUND, UNAVAILABLE (no name server answers).
 [[nodiscard]] absl::StatusOr<std::vector<SocketAddress>> resolve(const std::string& host,
                                                                  uint16_t port);
 
-// An address of this host as a user names it: the address itself, an interface ("eth0"), or a network
-// ("10.77.0.0/24"), which suits every host of a job. IPv4 before IPv6; port 0. Errors:
+// An address of this host as a user names it: the address itself, an interface ("eth0"), or a
+// network ("10.77.0.0/24"), which suits every host of a job. IPv4 before IPv6; port 0. Errors:
 // INVALID_ARGUMENT, NOT_FOUND.
 [[nodiscard]] absl::StatusOr<SocketAddress> own_address(const std::string& named);
 
-// A non-blocking listening socket. Errors: ALREADY_EXISTS (the address is in use), UNAVAILABLE (not an
-// address of this host), and others that the system gives.
+// A non-blocking listening socket. Errors: ALREADY_EXISTS (the address is in use), UNAVAILABLE (not
+// an address of this host), and others that the system gives.
 [[nodiscard]] absl::StatusOr<FileDescriptor> listen_on(const SocketAddress& address);
 // The address that a socket is bound to, with its port.
 [[nodiscard]] SocketAddress bound_address(int socket);
@@ -88,7 +88,8 @@ class SocketAddress {
 [[nodiscard]] absl::StatusOr<FileDescriptor> connect_to(const SocketAddress& address,
                                                         const std::string& whom, Deadline deadline);
 
-// Sends or receives exactly these bytes. Errors: DEADLINE_EXCEEDED, UNAVAILABLE (the other end closed).
+// Sends or receives exactly these bytes. Errors: DEADLINE_EXCEEDED, UNAVAILABLE (the other end
+// closed).
 [[nodiscard]] absl::Status send_exactly(int socket, std::string_view bytes, const std::string& whom,
                                         Deadline deadline);
 [[nodiscard]] absl::Status receive_exactly(int socket, char* bytes, size_t count,
