@@ -235,6 +235,9 @@ void FabricCore::fail_peer(Peer& peer, const absl::Status& reason) {
   for (const auto& connection : peer.connections) {
     deferred_bytes_.fetch_sub(connection->drop_deferred(), std::memory_order_relaxed);
   }
+  if (CallBringer* const bringer = bringer_.load(std::memory_order_acquire); bringer != nullptr) {
+    bringer->peer_died(peer.rank);
+  }
   news();
 }
 

@@ -342,7 +342,11 @@ FabricCore::~FabricCore() {
   finalized_.store(true, std::memory_order_release);
   leaving_.store(true, std::memory_order_release);
   broker_.reset();
+  if (CallBringer* const bringer = bringer_.load(std::memory_order_acquire); bringer != nullptr) {
+    bringer->stop();
+  }
   stop_threads();
+  bringer_.store(nullptr, std::memory_order_release);
   for (auto& peer : peers_) {
     const absl::Status closed =
         make_error(absl::StatusCode::kUnavailable, ErrorScope::kProcess,

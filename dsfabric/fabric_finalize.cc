@@ -27,8 +27,11 @@ FabricCore::Tally FabricCore::tally() const {
       ++tally.known_dead;
       continue;
     }
+    CallBringer* const bringer = bringer_.load(std::memory_order_acquire);
+    if (bringer != nullptr) tally.over += bringer->over(peer->rank);
     tally.over += peer->over.load(std::memory_order_seq_cst);
     tally.begun += peer->begun.load(std::memory_order_seq_cst);
+    if (bringer != nullptr) tally.begun += bringer->begun(peer->rank);
   }
   return tally;
 }

@@ -43,6 +43,10 @@ class Running {
 }  // namespace
 
 FabricCore* FabricCore::running() { return running_core; }
+void FabricCore::set_running(FabricCore* core, uint32_t rank) {
+  running_core = core;
+  running_rank = rank;
+}
 uint32_t FabricCore::running_source() { return running_rank; }
 uint32_t FabricCore::this_worker() const { return worker_core == this ? worker_index : kNoThread; }
 
@@ -65,7 +69,12 @@ size_t FabricCore::poll_port(Port& port) {
     }
     static_cast<void>(connection.unit_of(completion));
     if (completion.kind == CompletionKind::kReceiveImmediate) {
-      wake(completion.immediate);
+      CallBringer* const bringer = bringer_.load(std::memory_order_acquire);
+      if ((completion.immediate & kBringerEvent) == 0) {
+        wake(completion.immediate);
+      } else if (bringer != nullptr) {
+        bringer->event(connection.rank(), completion.immediate & ~kBringerEvent);
+      }
       connection.finish(unit);
     } else {
       deliver(unit);
@@ -79,13 +88,13 @@ size_t FabricCore::poll_port(Port& port) {
 void FabricCore::deliver(ArrivedMessage* message) {
   MessageHeader header;
   if (message->size < sizeof header + sizeof(CallHeader)) {
-    reject(*message, "it is too short");
+    reject(message->rank, "it is too short");
     return end(message);
   }
   std::memcpy(&header, message->bytes, sizeof header);
   if (header.destination == kNoThread) return run(message);
   if (header.destination >= threads_) {
-    reject(*message, "it is for no thread of this process");
+    reject(message->rank, "it is for no thread of this process");
     return end(message);
   }
   Connection* const connection = message->connection;
@@ -105,12 +114,12 @@ void FabricCore::deliver(ArrivedMessage* message) {
   if (finalizing_.load(std::memory_order_seq_cst)) news();
 }
 
-void FabricCore::reject(const ArrivedMessage& message, std::string_view why) {
+void FabricCore::reject(uint32_t from, std::string_view why) {
   // Said once in a while: a flood of them must not become a flood of lines.
   const uint64_t count = calls_rejected_.fetch_add(1, std::memory_order_relaxed) + 1;
   if ((count & (count - 1)) != 0) return;
   std::fprintf(stderr, "cariama: rank %u rejected a call from %s: %.*s (%lu so far)\n", rank_,
-               label(message.rank).c_str(), static_cast<int>(why.size()), why.data(),
+               label(from).c_str(), static_cast<int>(why.size()), why.data(),
                static_cast<unsigned long>(count));
 }
 
@@ -136,7 +145,7 @@ void FabricCore::run(ArrivedMessage* message) {
   std::memcpy(&header, message->bytes, sizeof header);
   auto parsed = parse_call({message->bytes + sizeof header, message->size - sizeof header});
   if (!parsed.ok()) {
-    reject(*message, parsed.status().message().data());
+    reject(from, parsed.status().message().data());
   } else {
     std::string result;
     IncomingCall call;
@@ -149,8 +158,8 @@ void FabricCore::run(ArrivedMessage* message) {
     if (call.outcome == CallOutcome::kDone || call.outcome == CallOutcome::kThrew) {
       calls_run_.fetch_add(1, std::memory_order_relaxed);
     } else {
-      reject(*message, call.outcome == CallOutcome::kUnknown ? "no function has its id"
-                                                             : "its closure is malformed");
+      reject(from, call.outcome == CallOutcome::kUnknown ? "no function has its id"
+                                                         : "its closure is malformed");
     }
     if (!call.answered_later) answer(from, call.notify, call, result);
   }
@@ -400,10 +409,11 @@ void FabricCore::leave_worker(uint32_t index) {
 
 size_t FabricCore::process_calls(uint32_t index, size_t most) {
   Inbox& inbox = workers_[index]->inbox;
+  CallSource* const source = workers_[index]->source.load(std::memory_order_acquire);
   // Held by a consumer, perhaps by us further up the stack: a call that lets calls in does not overtake
   // the one that it is.
-  if (inbox.empty() || !inbox.try_consume()) return 0;
-  size_t count = 0;
+  if ((inbox.empty() && source == nullptr) || !inbox.try_consume()) return 0;
+  size_t count = source != nullptr ? source->run(most) : 0;
   while (count < most) {
     InboxNode* const node = inbox.pop();
     if (node == nullptr) break;
@@ -415,8 +425,51 @@ size_t FabricCore::process_calls(uint32_t index, size_t most) {
   return count;
 }
 
+// Sleeps for all workers whose calls helpers of this role run. A worker that another helper is busy with is left
+// to that one, which looks again before it sleeps.
+class FabricCore::HelperParking final : public Parking {
+ public:
+  HelperParking(FabricCore& core, CallConsumer role)
+      : core_(core), role_(role), parking_(core.helpers_wake_) {}
+  void announce() override {
+    parking_.announce();
+    static_cast<void>(ask([](CallSource& source) {
+      source.announce_sleep();
+      return true;
+    }));
+  }
+  void sleep(Deadline deadline) override {
+    if (ask([](CallSource& source) { return source.may_sleep(); })) {
+      parking_.sleep(deadline);
+    } else {
+      parking_.retract();
+    }
+  }
+  void retract() override { parking_.retract(); }
+
+ private:
+  template <typename Question>
+  bool ask(Question&& question) {
+    bool all = true;
+    for (const auto& worker : core_.workers_) {
+      CallSource* const source = worker->source.load(std::memory_order_acquire);
+      if (source == nullptr || worker->consumer.load(std::memory_order_acquire) != role_ ||
+          !worker->inbox.try_consume()) {
+        continue;
+      }
+      all = question(*source) && all;
+      worker->inbox.done();
+    }
+    return all;
+  }
+
+  FabricCore& core_;
+  const CallConsumer role_;
+  WakeWordParking parking_;
+};
+
 void FabricCore::help(CallConsumer role) {
-  WakeWordParking parking(helpers_wake_);
+  HelperParking parking(*this, role);
   while (!stopping_.load(std::memory_order_acquire)) {
     static_cast<void>(wait_until(
         [&] {
@@ -448,12 +501,19 @@ size_t FabricCore::progress() {
 // more. Both are read-modify-writes of one word, so one of the two sees the other.
 class FabricCore::Resting final : public Parking {
  public:
-  Resting(std::atomic<uint32_t>& resting, WakeWord& word) : resting_(resting), word_(word) {}
+  // `worker`, if its calls are run by who rests.
+  Resting(std::atomic<uint32_t>& resting, WakeWord& word, Worker* worker)
+      : resting_(resting), word_(word), worker_(worker) {}
   void announce() override {
     resting_.fetch_add(1, std::memory_order_acq_rel);
     ticket_ = word_.announce();
+    static_cast<void>(ask([](CallSource& source) {
+      source.announce_sleep();
+      return true;
+    }));
   }
   void sleep(Deadline deadline) override {
+    if (!ask([](CallSource& source) { return source.may_sleep(); })) return retract();
     word_.sleep(ticket_, deadline);
     resting_.fetch_sub(1, std::memory_order_acq_rel);
   }
@@ -463,8 +523,20 @@ class FabricCore::Resting final : public Parking {
   }
 
  private:
+  // Inside of a call they are not run before it ends, whatever comes.
+  template <typename Question>
+  bool ask(Question&& question) {
+    if (worker_ == nullptr) return true;
+    CallSource* const source = worker_->source.load(std::memory_order_acquire);
+    if (source == nullptr || !worker_->inbox.try_consume()) return true;
+    const bool answer = question(*source);
+    worker_->inbox.done();
+    return answer;
+  }
+
   std::atomic<uint32_t>& resting_;
   WakeWord& word_;
+  Worker* const worker_;
   uint32_t ticket_ = 0;
 };
 
@@ -512,7 +584,28 @@ void FabricCore::news() {
 }
 
 void FabricCore::wake(uint32_t index) {
-  if (index < threads_) workers_[index]->inbox.arrivals().wake();
+  if (index >= threads_) return;
+  workers_[index]->inbox.arrivals().wake();
+  if (workers_[index]->consumer.load(std::memory_order_seq_cst) != CallConsumer::kThread) {
+    helpers_wake_.wake();
+  }
+}
+
+CallBringer& FabricCore::bringer(std::unique_ptr<CallBringer> (*make)(Fabric& fabric)) {
+  if (CallBringer* const there = bringer_.load(std::memory_order_acquire); there != nullptr) {
+    return *there;
+  }
+  const std::lock_guard lock(bringer_mutex_);
+  if (bringer_owned_ == nullptr) {
+    bringer_owned_ = make(*fabric_);
+    for (uint32_t i = 0; i < threads_; ++i) {
+      workers_[i]->source.store(&bringer_owned_->source(i), std::memory_order_release);
+    }
+    bringer_.store(bringer_owned_.get(), std::memory_order_release);
+    // Who sleeps already did so without telling its source.
+    for (uint32_t i = 0; i < threads_; ++i) wake(i);
+  }
+  return *bringer_owned_;
 }
 
 bool FabricCore::wait_polling(const std::function<bool()>& condition, Deadline deadline) {
@@ -534,7 +627,11 @@ bool FabricCore::wait(const std::function<bool()>& condition, Deadline deadline)
     if (index != kNoThread) process_own_calls(index, kPollBatch);
     return condition();
   };
-  Resting parking(resting_, index == kNoThread ? bystanders_ : workers_[index]->inbox.arrivals());
+  Worker* const worker = index == kNoThread ? nullptr : workers_[index].get();
+  const bool runs_calls = worker != nullptr &&
+                          worker->consumer.load(std::memory_order_relaxed) == CallConsumer::kThread;
+  Resting parking(resting_, worker == nullptr ? bystanders_ : worker->inbox.arrivals(),
+                  runs_calls ? worker : nullptr);
   return wait_until(look, deadline, &parking);
 }
 

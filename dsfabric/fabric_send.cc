@@ -162,13 +162,15 @@ absl::Status FabricCore::send_local(const MessageHeader& header, const OutgoingC
   return absl::OkStatus();
 }
 
-absl::Status FabricCore::wake_remote(uint32_t rank, uint32_t index) {
+absl::StatusOr<bool> FabricCore::post_event(uint32_t rank, uint32_t index, uint32_t immediate) {
   auto connected = connection(rank, index);
   if (!connected.ok()) return connected.status();
-  // Without a credit the receiver has messages to come to: it is awake.
-  if ((*connected)->wake(index) == Connection::Sent::kFailed) return transfer_failed(**connected);
-  wakes_.fetch_add(1, std::memory_order_relaxed);
-  return absl::OkStatus();
+  const Connection::Sent sent = (*connected)->wake(immediate);
+  if (sent == Connection::Sent::kFailed) return transfer_failed(**connected);
+  if (sent == Connection::Sent::kPosted && immediate == index) {
+    wakes_.fetch_add(1, std::memory_order_relaxed);
+  }
+  return sent == Connection::Sent::kPosted;
 }
 
 }  // namespace cariama::internal

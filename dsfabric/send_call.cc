@@ -59,6 +59,12 @@ absl::Status send_call(Fabric& fabric, uint32_t rank, uint32_t destination, Func
   return sent;
 }
 
+uint64_t expect_answer(Fabric& fabric, uint32_t rank, Synchronizer& done,
+                       std::unique_ptr<ResultReceiver> receiver) {
+  return fabric.core().pending().add(rank,
+                                     std::make_unique<AwaitedCall>(done, std::move(receiver)));
+}
+
 absl::Status send_pending(Fabric& fabric, uint32_t rank, uint32_t destination, FunctionId id,
                           size_t bytes, const void* call,
                           void (*write)(const void* call, std::byte* at), WhenFull when_full,

@@ -137,8 +137,9 @@ class Connection {
   size_t flush();
   // Forgets what was kept back: the peer is dead. Returns its bytes.
   size_t drop_deferred();
-  // Wakes worker `index` of the other process with an event.
-  [[nodiscard]] Sent wake(uint32_t index);
+  // Sends an event: the number of a worker of the other process that is to be woken, or what
+  // FabricCore::post_event says.
+  [[nodiscard]] Sent wake(uint32_t immediate);
 
   // Transfers between registered memory and the peer's. `done`, if given, is counted down by whoever
   // polls: the service thread, or poll_sends(). kNoCredit: the send queue is full.

@@ -27,6 +27,7 @@
 #include "dsfabric/bootstrap.h"
 #include "dsfabric/buffer_pull.h"
 #include "dsfabric/call_options.h"
+#include "dsfabric/call_source.h"
 #include "dsfabric/fabric.h"
 #include "dsfabric/internal/attachments.h"
 #include "dsfabric/internal/broker.h"
@@ -145,12 +146,21 @@ class FabricCore {
   void resume(uint32_t index, std::coroutine_handle<> coroutine);
   // The same once `done` has no operation left; of the calling thread.
   void resume_after(Synchronizer& done, std::coroutine_handle<> coroutine);
-  // Makes worker `index` look again.
+  // Makes worker `index`, or who runs its calls, look again.
   void wake(uint32_t index);
   // Makes every waiting thread look again: something happened that may be what it waits for.
   void news();
-  // Wakes worker `index` of another process, which sleeps.
-  [[nodiscard]] absl::Status wake_remote(uint32_t rank, uint32_t index);
+
+  // Sends an event on the connection of worker `index`: that worker's number, or kBringerEvent and 31 bits.
+  // False: there is no credit now.
+  static constexpr uint32_t kBringerEvent = uint32_t{1} << 31;
+  [[nodiscard]] absl::StatusOr<bool> post_event(uint32_t rank, uint32_t index, uint32_t immediate);
+  [[nodiscard]] CallBringer& bringer(std::unique_ptr<CallBringer> (*make)(Fabric& fabric));
+
+  // Tells who called how it ended; reports what no caller waits for.
+  void answer(uint32_t to, const NotifyTarget* wanted, const IncomingCall& call,
+              const std::string& result);
+  void reject(uint32_t from, std::string_view why);
 
   // Begins to fetch `source` of process `rank`. Waits at most for the transport.
   [[nodiscard]] absl::StatusOr<std::unique_ptr<Pull>> begin_pull(uint32_t rank,
@@ -164,6 +174,7 @@ class FabricCore {
   // The core whose call the calling thread is running, or nullptr; and where it came from.
   [[nodiscard]] static FabricCore* running();
   [[nodiscard]] static uint32_t running_source();
+  static void set_running(FabricCore* core, uint32_t rank);
 
  private:
   // A device with what all connections through it share, and the thread that serves it.
@@ -180,6 +191,7 @@ class FabricCore {
   };
   class PortParking;
   class Resting;
+  class HelperParking;
 
   enum class PeerState : uint8_t { kUnconnected, kConnecting, kConnected, kDead };
   struct Peer {
@@ -203,6 +215,7 @@ class FabricCore {
     std::atomic<CallConsumer> consumer{CallConsumer::kThread};
     std::atomic<ThreadContext*> context{nullptr};
     std::atomic<bool> taken{false};
+    std::atomic<CallSource*> source{nullptr};  // once there is a bringer
   };
 
   FabricCore(const FabricOptions& options, std::unique_ptr<Bootstrap> bootstrap);
@@ -240,9 +253,7 @@ class FabricCore {
   void deliver(ArrivedMessage* message);
   void run(ArrivedMessage* message);
   void end(ArrivedMessage* message);
-  void reject(const ArrivedMessage& message, std::string_view why);
-  void answer(uint32_t to, const NotifyTarget* wanted, const IncomingCall& call,
-              const std::string& result);
+
   void complete(uint64_t handle, CallOutcome outcome, const std::string& type,
                 const std::string& text, const std::string& result);
   void report_exception(uint32_t from, const IncomingCall& call);
@@ -281,6 +292,9 @@ class FabricCore {
   std::vector<std::unique_ptr<Worker>> workers_;
   PendingCalls pending_;
   Attachments attachments_;
+  std::mutex bringer_mutex_;
+  std::unique_ptr<CallBringer> bringer_owned_;
+  std::atomic<CallBringer*> bringer_{nullptr};
   std::unique_ptr<Broker> broker_;
   // Where finalize() is, should it be called again after its deadline.
   uint64_t end_round_ = 0;
