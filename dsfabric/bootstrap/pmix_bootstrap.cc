@@ -192,13 +192,16 @@ absl::StatusOr<std::unique_ptr<Bootstrap>> join_as(const pmix_proc_t& self,
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Bootstrap>> join_pmix(Exchange::Deadline deadline) {
+  const auto not_launched = [](const std::string& why) {
+    return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kProcess, why,
+                      "start the program with mpirun, prun or srun --mpi=pmix, or cariama-run");
+  };
+  // PMIx would start threads, and look for a server, before it finds that out.
+  if (!environment_variable("PMIX_NAMESPACE")) return not_launched("no PMIx launcher started us");
   pmix_proc_t self;
   const pmix_status_t begun = PMIx_Init(&self, nullptr, 0);
   if (begun != PMIX_SUCCESS) {
-    return make_error(
-        absl::StatusCode::kFailedPrecondition, ErrorScope::kProcess,
-        absl::StrCat("PMIx_Init: ", PMIx_Error_string(begun)),
-        "start the program with mpirun, prun or srun --mpi=pmix, or with cariama-run");
+    return not_launched(absl::StrCat("PMIx_Init: ", PMIx_Error_string(begun)));
   }
   // A process that could not join stays a PMIx client: if it ends now, its launcher ends the job.
   return join_as(self, deadline);
