@@ -255,7 +255,9 @@ LocalJob::LocalJob(LocalJobOptions options)
     // What real time decides would not replay.
     options_.fabric.service_threads = 0;
     if (options_.fabric.heartbeat == FabricOptions{}.heartbeat) {
-      options_.fabric.heartbeat = std::chrono::hours(1);
+      if (options_.fabric.heartbeat != std::chrono::milliseconds::zero()) {
+        options_.fabric.heartbeat = std::chrono::hours(1);
+      }
     }
     options_.sim.seed = options_.seed;
     sim_ = std::make_shared<SimFabric>(options_.sim);
