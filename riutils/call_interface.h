@@ -19,6 +19,8 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "dsfabric/buffer_pull.h"
 #include "dsfabric/call_encoding.h"
 #include "dsfabric/call_options.h"
 #include "dsfabric/call_result.h"
@@ -46,8 +48,9 @@ class CARIAMA_RIUTILS_EXPORT OutgoingChannel {
                                                  uint64_t bytes,
                                                  const RemoteMemoryLocator& target) = 0;
   // The name of local memory for the destination's process.
-  [[nodiscard]] virtual RemoteMemoryLocator locate(const RDMAMemory& memory, uint64_t offset,
-                                                   uint64_t bytes) = 0;
+  [[nodiscard]] virtual absl::StatusOr<RemoteMemoryLocator> locate(const RDMAMemory& memory,
+                                                                   uint64_t offset,
+                                                                   uint64_t bytes) = 0;
 };
 
 template <typename Derived>
@@ -74,8 +77,8 @@ class CallInterface {
 
   // The same with a part of registered memory, as the paper spells it. With Sync or Async among the options
   // only its name travels: the destination READs it, Sync before it goes on to its next call, Async beside
-  // them, and calls function(buffer, size) then; `done` is counted down once it has been run, and the
-  // memory must not change until then.
+  // them, and calls function(buffer, size) then; the
+  // memory must not change before: RemoteNotify tells.
   template <auto... Options, typename F>
   CallResult call_buffer(F&& function, RDMAMemory* source, uint64_t offset, uint64_t size,
                          Synchronizer& done) {
@@ -152,8 +155,15 @@ class CallInterface {
       return absl::InvalidArgumentError(
           "call_buffer: the range leaves the memory that it is a part of");
     }
-    return send<Chosen>(
-        make_buffer_call(std::forward<F>(function), {source->get_buffer() + offset, size}), done);
+    if constexpr (internal::kPulls<Options...>) {
+      auto named = self().channel().locate(*source, offset, size);
+      if (!named.ok()) return named.status();
+      return send<Chosen>(internal::PulledCall<std::decay_t<F>, Chosen::kPulling>(function, *named),
+                          done);
+    } else {
+      return send<Chosen>(
+          make_buffer_call(std::forward<F>(function), {source->get_buffer() + offset, size}), done);
+    }
   }
 };
 

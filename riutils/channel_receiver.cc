@@ -81,7 +81,7 @@ size_t ChannelReceiver::run_calls(size_t most) {
       } else {
         call_.outcome = CallOutcome::kUnknown;
       }
-      if (call_.outcome != CallOutcome::kDone) [[unlikely]] {
+      if (call_.outcome != CallOutcome::kDone || call_.answered_later) [[unlikely]] {
         finish_slowly(nullptr);
       }
     } else {
@@ -112,14 +112,17 @@ void ChannelReceiver::run_flagged(const CallHeader& header, std::byte* behind) {
   call_.closure = {behind + sizeof notify, header.bytes() - sizeof notify};
   result_.clear();
   call_.result = (header.flags() & kCallReturn) != 0 ? &result_ : nullptr;
+  call_.notify = &notify;
   run_call(header, call_);
   call_.result = nullptr;
+  call_.notify = nullptr;
   finish_slowly(&notify);
 }
 
 void ChannelReceiver::finish_slowly(const NotifyTarget* notify) {
   backend_.finished(notify, call_, result_);
   call_.outcome = CallOutcome::kDone;
+  call_.answered_later = false;
   call_.error_type.clear();
   call_.error_text.clear();
 }

@@ -62,7 +62,10 @@ class IncomingMap {
     const auto found = values_.find(sender);
     return found == values_.end() ? 0 : found->second.size();
   }
-  // The oldest value of that sender. Precondition: count(sender) != 0.
+  // The oldest value of that sender. Precondition of both: count(sender) != 0.
+  [[nodiscard]] const Value& front(uint64_t sender) const {
+    return values_.find(sender)->second.front();
+  }
   [[nodiscard]] Value extract(uint64_t sender) {
     const auto found = values_.find(sender);
     Value value = std::move(found->second.front());
