@@ -92,14 +92,14 @@ size_t ChannelReceiver::run_calls(size_t most) {
     bytes += size;
     ++count;
   }
-  if (ended_) return count;
-  position_ = at;
   if (bytes != 0) {
     const uint64_t consumed = consumed_bytes_.load(std::memory_order_relaxed) + bytes;
     consumed_bytes_.store(consumed, std::memory_order_relaxed);
+    if (ended_) return count;
     auto* const chunk = reinterpret_cast<ChunkHeader*>(chunks_[current_]);
     std::atomic_ref(chunk->consumer.consumed).store(consumed, std::memory_order_relaxed);
   }
+  if (!ended_) position_ = at;
   return count;
 }
 
