@@ -17,7 +17,8 @@
 namespace cariama::internal {
 namespace {
 
-// What precedes a piece in a receive unit, rounded up: headers, the packet, the length of the piece.
+// What precedes a piece in a receive unit, rounded up: headers, the packet, the length of the
+// piece.
 constexpr size_t kAround = 128;
 static_assert(sizeof(MessageHeader) + sizeof(CallHeader) + sizeof(CollectivePacket) +
                   sizeof(uint64_t) + 8 <=
@@ -87,8 +88,9 @@ std::optional<CollectiveParcel> CollectiveParcel::load(std::string_view bytes) {
 
 // ---- The tree -----------------------------------------------------------------------------------
 
-// A binomial tree: the parent of a position is it without its lowest bit, and the subtree of p is the
-// range [p, p + lowest bit of p). So a fold over the children in ascending order keeps the order.
+// A binomial tree: the parent of a position is it without its lowest bit, and the subtree of p is
+// the range [p, p + lowest bit of p). So a fold over the children in ascending order keeps the
+// order.
 template <typename Function>
 void CollectiveGroup::for_each_child(uint32_t position, Function&& function) const {
   const uint64_t lowest = position == 0 ? uint64_t{1} << 32 : position & (~position + 1);
@@ -128,8 +130,8 @@ struct CollectiveGroup::Walk {
   std::vector<uint32_t> dead;  // and no contribution came before
 };
 
-// A contribution of one that died later counts, and stands for its whole subtree: what its orphans sent to
-// us as well is then not looked at. So nothing is folded twice.
+// A contribution of one that died later counts, and stands for its whole subtree: what its orphans
+// sent to us as well is then not looked at. So nothing is folded twice.
 void CollectiveGroup::walk(const Operation& op, uint32_t position, Walk& found) const {
   const uint32_t rank = rank_at(op, position);
   const bool we = rank == rank_;

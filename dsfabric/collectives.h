@@ -1,33 +1,35 @@
-// What all processes of a job do together: barrier, broadcast, reduction, gathering; with deadlines, and
-// with deaths.
+// What all processes of a job do together: barrier, broadcast, reduction, gathering; with
+// deadlines, and with deaths.
 //
-//   Collectives all(fabric);                                     // in every process, in the same order
+//   Collectives all(fabric);                         // in every process, in the same order
 //   all.barrier(deadline_after(10s));
 //   all.broadcast(parameters, 0, deadline);                      // everybody has rank 0's
 //   auto total = all.all_reduce(mine, std::plus<>(), deadline);  // in the order of ranks, always
 //   auto table = all.all_gather(mine, deadline);
 //
-// Who takes part: one thread of each process, or every long-lived thread of each process (kThreads). A
-// participant's number is its rank, or its global thread id. Participants call the same functions in
-// the same order; a mismatch that shows ends the operation with FAILED_PRECONDITION.
+// Who takes part: one thread of each process, or every long-lived thread of each process
+// (kThreads). A participant's number is its rank, or its global thread id. Participants call the
+// same functions in the same order; a mismatch that shows ends the operation with
+// FAILED_PRECONDITION.
 //
-// Cost. A binomial tree over the P processes, of service calls: an operation is a way up and a way down,
-// 2 (P - 1) messages in all, 2 ceil(log2 P) steps one after the other. A broadcast is a way down alone,
-// ceil(log2 P) steps, but for every 16th, which takes both ways: so a fast source is never more than 16
-// ahead, and memory is bounded. Inner nodes pass results on before their own threads wake up.
-// Every value passes through one process: for small values. Each object keeps its last 17 results
-// until the fabric ends.
+// Cost. A binomial tree over the P processes, of service calls: an operation is a way up and a way
+// down, 2 (P - 1) messages in all, 2 ceil(log2 P) steps one after the other. A broadcast is a way
+// down alone, ceil(log2 P) steps, but for every 16th, which takes both ways: so a fast source is
+// never more than 16 ahead, and memory is bounded. Inner nodes pass results on before their own
+// threads wake up. Every value passes through one process: for small values. Each object keeps its
+// last 17 results until the fabric ends.
 //
-// Deaths. Who waits sends a message per heartbeat to those it waits for, so that a death shows. The orphans
-// of a dead process turn to its nearest living ancestor, and if there is none, to the first that
-// lives; since nobody can be further than one full operation ahead, results that only some have are
-// found with them. With leave_out_dead the operation goes on without the dead, and left_out() names
-// them: all participants are told the same. Otherwise it ends with UNAVAILABLE that names them.
-// A broadcast whose source is dead ends with UNAVAILABLE for those that the value has not reached.
+// Deaths. Who waits sends a message per heartbeat to those it waits for, so that a death shows. The
+// orphans of a dead process turn to its nearest living ancestor, and if there is none, to the first
+// that lives; since nobody can be further than one full operation ahead, results that only some
+// have are found with them. With leave_out_dead the operation goes on without the dead, and
+// left_out() names them: all participants are told the same. Otherwise it ends with UNAVAILABLE
+// that names them. A broadcast whose source is dead ends with UNAVAILABLE for those that the value
+// has not reached.
 //
-// After DEADLINE_EXCEEDED the operation is still under way: the next call has to be the same one again, and
-// goes on waiting (its value is not looked at). The error names who did not come; asking for that may
-// take up to a second more.
+// After DEADLINE_EXCEEDED the operation is still under way: the next call has to be the same one
+// again, and goes on waiting (its value is not looked at). The error names who did not come; asking
+// for that may take up to a second more.
 #ifndef CARIAMA_DSFABRIC_COLLECTIVES_H_
 #define CARIAMA_DSFABRIC_COLLECTIVES_H_
 
@@ -54,7 +56,8 @@ namespace cariama {
 namespace internal {
 class CollectiveGroup;
 
-// Folds what comes from later participants into `into`. False: it is not what this operation expects.
+// Folds what comes from later participants into `into`. False: it is not what this operation
+// expects.
 using CollectiveFold = std::function<bool(std::string& into, std::string_view from)>;
 enum class CollectiveKind : uint8_t { kBarrier, kBroadcast, kReduce, kGather };
 }  // namespace internal
@@ -77,12 +80,12 @@ struct CollectiveStatistics {
   uint32_t broadcast_hops = 0;  // between the source of the last broadcast and us
 };
 
-// Thread-safe as far as Participants allows. None of the functions may be called inside of a call. While
-// they wait they run calls.
+// Thread-safe as far as Participants allows. None of the functions may be called inside of a call.
+// While they wait they run calls.
 class CARIAMA_DSFABRIC_EXPORT Collectives {
  public:
-  // Sends nothing. Objects are matched by the order of their creation: every process creates the same
-  // ones in the same order. The fabric must outlive it.
+  // Sends nothing. Objects are matched by the order of their creation: every process creates the
+  // same ones in the same order. The fabric must outlive it.
   explicit Collectives(Fabric& fabric, const CollectiveOptions& options = {});
   ~Collectives();
   Collectives(const Collectives&) = delete;
@@ -100,8 +103,8 @@ class CARIAMA_DSFABRIC_EXPORT Collectives {
   // Returns when every participant has called it.
   [[nodiscard]] absl::Status barrier(Deadline deadline);
 
-  // Everybody's `value` becomes that of participant `source`. May return before others have it. Further
-  // error: OUT_OF_RANGE.
+  // Everybody's `value` becomes that of participant `source`. May return before others have it.
+  // Further error: OUT_OF_RANGE.
   template <typename T>
   [[nodiscard]] absl::Status broadcast(T& value, uint32_t source, Deadline deadline) {
     static_assert(std::is_trivially_copyable_v<T>);
@@ -113,8 +116,8 @@ class CARIAMA_DSFABRIC_EXPORT Collectives {
     return absl::OkStatus();
   }
 
-  // op(...op(op(value of 0, value of 1), value of 2)..., value of P-1), with op associative: how it is
-  // parenthesised depends on P alone (and on who died), the order never differs. Everybody gets
+  // op(...op(op(value of 0, value of 1), value of 2)..., value of P-1), with op associative: how it
+  // is parenthesised depends on P alone (and on who died), the order never differs. Everybody gets
   // it. `op` is copied, runs in any thread of any process, and must not block.
   template <typename T, typename Op>
   [[nodiscard]] absl::StatusOr<T> all_reduce(const T& value, Op op, Deadline deadline) {

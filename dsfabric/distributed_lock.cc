@@ -16,7 +16,8 @@ constexpr std::chrono::microseconds kLongestPause{1000};
 // Where time does not decide (no service threads: whoever waits polls): looks between attempts.
 constexpr uint64_t kLooks = 8;
 
-// Numbers of the locks of a process, so that two threads, or two objects of one, are two holders. Never 0.
+// Numbers of the locks of a process, so that two threads, or two objects of one, are two holders.
+// Never 0.
 uint64_t new_holder(const Fabric& fabric) {
   static std::atomic<uint32_t> last{0};
   return uint64_t{fabric.rank() + 1} << 32 | (last.fetch_add(1, std::memory_order_relaxed) + 1);

@@ -1,4 +1,5 @@
-// Memory of all processes of a job under one kind of pointer: get, put and atomics by handles, many in flight.
+// Memory of all processes of a job under one kind of pointer: get, put and atomics by handles, many
+// in flight.
 //
 //   auto memory = GlobalMemory::create(fabric);                    // one per thread
 //   auto table = (*memory)->allocate<uint64_t>(3, 1000, deadline);  // of process 3, zeros
@@ -8,25 +9,25 @@
 //   absl::StatusOr<uint64_t> value = got.wait();
 //   auto before = (*memory)->fetch_add(slot, 1).wait(deadline);
 //
-// One-sided: the owner of the memory takes part in nothing but the allocation. Ways, chosen per pointer: our
-// own memory is accessed as it is; memory of a process of this host that is mapped here (shm), too: no work
-// request, no copy besides; everything else by READ, WRITE and atomics of the connection, whose data
-// passes through registered memory that a transfer takes and gives back.
+// One-sided: the owner of the memory takes part in nothing but the allocation. Ways, chosen per
+// pointer: our own memory is accessed as it is; memory of a process of this host that is mapped
+// here (shm), too: no work request, no copy besides; everything else by READ, WRITE and atomics of
+// the connection, whose data passes through registered memory that a transfer takes and gives back.
 //
-// Order. An operation is done when its handle says so; between two under way there is no order, also to the
-// same place. What was put is there for everybody once the put is done. Who waits for others' puts needs a
-// call, a barrier or an atomic.
+// Order. An operation is done when its handle says so; between two under way there is no order,
+// also to the same place. What was put is there for everybody once the put is done. Who waits for
+// others' puts needs a call, a barrier or an atomic.
 //
-// Atomics are of aligned 8-byte words, sequentially consistent as far as all of a word's users use them.
-// Devices do not promise that their atomics and those of CPUs see each other. So by default
-// (AtomicsBy::kAutomatic) jobs whose processes all reach one another in memory use the CPU's, also through the
-// connection; jobs with verbs in them have the owner's service thread execute them (a call each). kDevice
-// makes them one-sided everywhere: right only for words that no process accesses in another way, the
-// owner, and its neighbours over shm, included.
+// Atomics are of aligned 8-byte words, sequentially consistent as far as all of a word's users use
+// them. Devices do not promise that their atomics and those of CPUs see each other. So by default
+// (AtomicsBy::kAutomatic) jobs whose processes all reach one another in memory use the CPU's, also
+// through the connection; jobs with verbs in them have the owner's service thread execute them (a
+// call each). kDevice makes them one-sided everywhere: right only for words that no process
+// accesses in another way, the owner, and its neighbours over shm, included.
 //
-// Cost. A GlobalMemory takes 64 bytes of registered memory per small operation in flight (8 KiB to begin
-// with), and 256 bytes in each connection that it uses. A get or put of n > 64 bytes that is not mapped takes n
-// bytes while it is under way.
+// Cost. A GlobalMemory takes 64 bytes of registered memory per small operation in flight (8 KiB to
+// begin with), and 256 bytes in each connection that it uses. A get or put of n > 64 bytes that is
+// not mapped takes n bytes while it is under way.
 #ifndef CARIAMA_DSFABRIC_GLOBAL_MEMORY_H_
 #define CARIAMA_DSFABRIC_GLOBAL_MEMORY_H_
 
@@ -50,8 +51,9 @@
 
 namespace cariama {
 
-// A pointer to a T of some process: plain data, 32 bytes, travels in messages. Arithmetic as on pointers. It
-// may point anywhere; what it points to has to exist when it is used. (UPC++'s name for it.)
+// A pointer to a T of some process: plain data, 32 bytes, travels in messages. Arithmetic as on
+// pointers. It may point anywhere; what it points to has to exist when it is used. (UPC++'s name
+// for it.)
 template <typename T>
 class global_ptr {  // NOLINT(readability-identifier-naming)
  public:
@@ -112,8 +114,8 @@ class global_ptr {  // NOLINT(readability-identifier-naming)
 
 class GlobalMemory;
 
-// An operation that may be under way. Movable; belongs to the thread of its GlobalMemory, which must outlive
-// it. Dropped before its end, the operation goes on, and nobody learns how it ends.
+// An operation that may be under way. Movable; belongs to the thread of its GlobalMemory, which
+// must outlive it. Dropped before its end, the operation goes on, and nobody learns how it ends.
 class CARIAMA_DSFABRIC_EXPORT GlobalTransfer {
  public:
   GlobalTransfer() = default;  // done, OK
@@ -126,11 +128,12 @@ class CARIAMA_DSFABRIC_EXPORT GlobalTransfer {
 
   // Looks for its end. Never waits.
   [[nodiscard]] bool done();
-  // Waits through the thread's wait hook, and runs no calls (those executed by the owner, as AtomicsBy says, let
-  // calls in). Errors: UNAVAILABLE (the owner is dead), INVALID_ARGUMENT (a null pointer, no such process),
-  // RESOURCE_EXHAUSTED (no registered memory for it), DEADLINE_EXCEEDED: it goes on, wait again.
-  // As on any RDMA device, an access beyond the owner's registered memory breaks the connection: it
-  // fails with UNAVAILABLE, and the owner counts as lost.
+  // Waits through the thread's wait hook, and runs no calls (those executed by the owner, as
+  // AtomicsBy says, let calls in). Errors: UNAVAILABLE (the owner is dead), INVALID_ARGUMENT (a
+  // null pointer, no such process), RESOURCE_EXHAUSTED (no registered memory for it),
+  // DEADLINE_EXCEEDED: it goes on, wait again. As on any RDMA device, an access beyond the owner's
+  // registered memory breaks the connection: it fails with UNAVAILABLE, and the owner counts as
+  // lost.
   [[nodiscard]] absl::Status wait(Deadline deadline = kForever);
 
  protected:
@@ -169,7 +172,7 @@ class GlobalValue : public GlobalTransfer {
 
  private:
   friend class GlobalMemory;
-  alignas(T) std::byte value_[sizeof(T)];
+  alignas(T) std::byte value_[sizeof(T)] = {};
 };
 
 enum class AtomicsBy : uint8_t {
@@ -190,8 +193,8 @@ struct GlobalMemoryStatistics {
   uint64_t executed = 0;   // by the owner
 };
 
-// A thread's access to global memory. Thread-compatible. The fabric must outlive it; its destruction waits for
-// what is under way. Not inside of calls, unless nothing there waits.
+// A thread's access to global memory. Thread-compatible. The fabric must outlive it; its
+// destruction waits for what is under way. Not inside of calls, unless nothing there waits.
 class CARIAMA_DSFABRIC_EXPORT GlobalMemory {
  public:
   // Error: INVALID_ARGUMENT (piece_bytes is 0).
@@ -204,7 +207,8 @@ class CARIAMA_DSFABRIC_EXPORT GlobalMemory {
   [[nodiscard]] Fabric& fabric() const { return fabric_; }
   [[nodiscard]] const GlobalMemoryStatistics& statistics() const { return statistics_; }
 
-  // `count` zeroed objects of process `rank`, to be freed by anybody. Errors as RemoteMemory::allocate.
+  // `count` zeroed objects of process `rank`, to be freed by anybody. Errors as
+  // RemoteMemory::allocate.
   template <typename T>
   [[nodiscard]] absl::StatusOr<global_ptr<T>> allocate(uint32_t rank, size_t count,
                                                        Deadline deadline) {
@@ -249,8 +253,8 @@ class CARIAMA_DSFABRIC_EXPORT GlobalMemory {
     start_put(handle, to.address(), bytes.size(), bytes.data());
     return handle;
   }
-  // `count` objects to or from registered memory of the caller's (fabric.memory(), a thread's buffers()),
-  // `offset` bytes in, which the transfer uses until it is done: no copy.
+  // `count` objects to or from registered memory of the caller's (fabric.memory(), a thread's
+  // buffers()), `offset` bytes in, which the transfer uses until it is done: no copy.
   template <typename T>
   [[nodiscard]] GlobalTransfer rget(global_ptr<T> from, RDMAMemory& into, uint64_t offset,
                                     size_t count) {
@@ -262,7 +266,8 @@ class CARIAMA_DSFABRIC_EXPORT GlobalMemory {
     return start_registered(to.address(), values, offset, count * sizeof(T), true);
   }
 
-  // Any number of objects, in pieces; blocks until they are there. Errors as GlobalTransfer::wait().
+  // Any number of objects, in pieces; blocks until they are there. Errors as
+  // GlobalTransfer::wait().
   template <typename T>
   [[nodiscard]] absl::Status get(global_ptr<T> from, std::span<std::remove_const_t<T>> into,
                                  Deadline deadline = kForever) {
@@ -299,8 +304,8 @@ class CARIAMA_DSFABRIC_EXPORT GlobalMemory {
 
   GlobalMemory(Fabric& fabric, const GlobalMemoryOptions& options);
 
-  // With `later`, data that does not come at once is copied to `into` when the handle is waited for;
-  // without, it stays with the operation until then.
+  // With `later`, data that does not come at once is copied to `into` when the handle is waited
+  // for; without, it stays with the operation until then.
   void start_get(GlobalTransfer& handle, const GlobalAddress& from, size_t bytes, std::byte* into,
                  bool later);
   void start_put(GlobalTransfer& handle, const GlobalAddress& to, size_t bytes,

@@ -9,10 +9,11 @@
 //   auto x = vector->rget(memory, 12345).wait();
 //   vector->get(memory, 100, std::span(buffer), deadline);   // wherever they are
 //
-// Element i is in block i / block; blocks go to the processes in turns. One block for each process is the
-// block distribution, blocks of one element are the cyclic one, all between is block-cyclic.
+// Element i is in block i / block; blocks go to the processes in turns. One block for each process
+// is the block distribution, blocks of one element are the cyclic one, all between is block-cyclic.
 //
-// Cost: creation is an all_gather of 32 bytes for each process, and each keeps the table: 32 P bytes.
+// Cost: creation is an all_gather of 32 bytes for each process, and each keeps the table: 32 P
+// bytes.
 #ifndef CARIAMA_DSFABRIC_GLOBAL_VECTOR_H_
 #define CARIAMA_DSFABRIC_GLOBAL_VECTOR_H_
 
@@ -40,14 +41,15 @@ struct GlobalVectorOptions {
   size_t block = 0;
 };
 
-// Movable. What only looks is thread-safe; the elements are memory as any other. Freed by each process for
-// its own part: let all accesses be over (a barrier) before the first process destroys it.
+// Movable. What only looks is thread-safe; the elements are memory as any other. Freed by each
+// process for its own part: let all accesses be over (a barrier) before the first process destroys
+// it.
 template <typename T>
 class GlobalVector {
  public:
-  // `size` elements of zeros. Collective, over a kProcesses object. Errors: those of all_gather and of
-  // RemoteMemory::allocate; INVALID_ARGUMENT (a kThreads object); FAILED_PRECONDITION (the processes
-  // want different sizes); UNAVAILABLE (a dead process would have a part).
+  // `size` elements of zeros. Collective, over a kProcesses object. Errors: those of all_gather and
+  // of RemoteMemory::allocate; INVALID_ARGUMENT (a kThreads object); FAILED_PRECONDITION (the
+  // processes want different sizes); UNAVAILABLE (a dead process would have a part).
   [[nodiscard]] static absl::StatusOr<GlobalVector> create(
       Collectives& all, size_t size, Deadline deadline, const GlobalVectorOptions& options = {}) {
     Fabric& fabric = all.fabric();
@@ -119,8 +121,8 @@ class GlobalVector {
     return {reinterpret_cast<T*>(memory_.address().address), local_size()};
   }
 
-  // ---- Access through a thread's GlobalMemory. Errors: OUT_OF_RANGE from the blocking ones; for the others
-  // index < size() is a precondition.
+  // ---- Access through a thread's GlobalMemory. Errors: OUT_OF_RANGE from the blocking ones; for the
+  // others index < size() is a precondition.
 
   [[nodiscard]] GlobalValue<T> rget(GlobalMemory& memory, size_t index) const {
     return memory.rget((*this)[index]);

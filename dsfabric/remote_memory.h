@@ -1,10 +1,10 @@
-// Registered memory of another process, allocated and freed from here: by process and NUMA node, or beside
-// one of its threads.
+// Registered memory of another process, allocated and freed from here: by process and NUMA node, or
+// beside one of its threads.
 //
-//   auto memory = RemoteMemory::allocate(fabric, 3, 4096, deadline);        // of process 3
-//   auto near = RemoteMemory::allocate_near(fabric, 17, 4096, deadline);    // on thread 17's NUMA node
-//   transmitter.write(local, 0, 64, memory->locator());                     // use it by hand,
-//   global_memory.rput(value, global_ptr<int>(memory->address()));          // or see global_memory.h
+//   auto memory = RemoteMemory::allocate(fabric, 3, 4096, deadline);      // of process 3
+//   auto near = RemoteMemory::allocate_near(fabric, 17, 4096, deadline);  // on thread 17's node
+//   transmitter.write(local, 0, 64, memory->locator());                   // use it by hand, or
+//   global_memory.rput(value, global_ptr<int>(memory->address()));        // see global_memory.h
 //
 // The owning process takes part by a service call and by nothing else: its threads may be busy.
 #ifndef CARIAMA_DSFABRIC_REMOTE_MEMORY_H_
@@ -26,8 +26,8 @@
 
 namespace cariama {
 
-// A place in registered memory, under a name that every process of the job can use: plain data, 32 bytes.
-// Which of the keys serves depends on how a process reaches the owner.
+// A place in registered memory, under a name that every process of the job can use: plain data, 32
+// bytes. Which of the keys serves depends on how a process reaches the owner.
 struct GlobalAddress {
   uint64_t address = 0;             // in the owner; 0: nowhere
   std::array<RemoteKey, 2> keys{};  // for those that reach the owner in memory, and over verbs
@@ -43,23 +43,23 @@ static_assert(sizeof(GlobalAddress) == 32 && std::is_trivially_copyable_v<Global
                                                                      const GlobalAddress& place,
                                                                      uint64_t bytes);
 
-// Owns a piece of memory of a process, our own perhaps. Movable; thread-compatible. The fabric must outlive it.
+// Owns a piece of memory of a process, our own perhaps. Movable; thread-compatible. The fabric must
+// outlive it.
 //
-// Memory of a process that dies is gone. Memory that a dead process had allocated elsewhere stays until its
-// owner's fabric ends: others may use it.
+// Memory of a process that dies is gone. Memory that a dead process had allocated elsewhere stays
+// until its owner's fabric ends: others may use it.
 class CARIAMA_DSFABRIC_EXPORT RemoteMemory {
  public:
-  // `bytes` of zeros at a multiple of 64, in process `rank`, on its NUMA node `numa_node`. Waits for the
-  // answer, and runs calls meanwhile; not inside of calls. The owner's service thread clears the memory,
-  // so allocate once and much.
-  // Errors: OUT_OF_RANGE (no such process), RESOURCE_EXHAUSTED and INVALID_ARGUMENT (the owner's
-  // allocator says why: its budget, no such node), UNAVAILABLE, DEADLINE_EXCEEDED (what is allocated
-  // later all the same is freed at once).
+  // `bytes` of zeros at a multiple of 64, in process `rank`, on its NUMA node `numa_node`. Waits
+  // for the answer, and runs calls meanwhile; not inside of calls. The owner's service thread
+  // clears the memory, so allocate once and much. Errors: OUT_OF_RANGE (no such process),
+  // RESOURCE_EXHAUSTED and INVALID_ARGUMENT (the owner's allocator says why: its budget, no such
+  // node), UNAVAILABLE, DEADLINE_EXCEEDED (what is allocated later all the same is freed at once).
   [[nodiscard]] static absl::StatusOr<RemoteMemory> allocate(Fabric& fabric, uint32_t rank,
                                                              size_t bytes, Deadline deadline,
                                                              int numa_node = kAnyNode);
-  // On the node of thread `thread` (a global id), which must stay a worker meanwhile. Further error:
-  // FAILED_PRECONDITION (it is none yet).
+  // On the node of thread `thread` (a global id), which must stay a worker meanwhile. Further
+  // error: FAILED_PRECONDITION (it is none yet).
   [[nodiscard]] static absl::StatusOr<RemoteMemory> allocate_near(Fabric& fabric, uint32_t thread,
                                                                   size_t bytes, Deadline deadline);
 

@@ -1,5 +1,5 @@
-// What parts of this layer keep for one fabric: made on first use, gone with the fabric. So that a call
-// which arrives finds the state of its fabric, and several fabrics in one process do not meet.
+// What parts of this layer keep for one fabric: made on first use, gone with the fabric. So that a
+// call which arrives finds the state of its fabric, and several fabrics in one process do not meet.
 #ifndef CARIAMA_DSFABRIC_INTERNAL_ATTACHMENTS_H_
 #define CARIAMA_DSFABRIC_INTERNAL_ATTACHMENTS_H_
 
@@ -15,7 +15,8 @@ namespace internal {
 // Thread-safe.
 class Attachments {
  public:
-  // The fabric's T, made as T(fabric) if there is none yet. T's constructor must not ask for another.
+  // The fabric's T, made as T(fabric) if there is none yet. T's constructor must not ask for
+  // another.
   template <typename T>
   [[nodiscard]] T& get(Fabric& fabric) {
     const std::lock_guard lock(mutex_);

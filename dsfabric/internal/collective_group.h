@@ -1,5 +1,5 @@
-// The part of a process in the operations of one Collectives object: a state machine that is moved on by
-// arriving messages and by its members, whoever comes.
+// The part of a process in the operations of one Collectives object: a state machine that is moved
+// on by arriving messages and by its members, whoever comes.
 #ifndef CARIAMA_DSFABRIC_INTERNAL_COLLECTIVE_GROUP_H_
 #define CARIAMA_DSFABRIC_INTERNAL_COLLECTIVE_GROUP_H_
 
@@ -172,7 +172,8 @@ class CollectiveGroups {
   explicit CollectiveGroups(Fabric& fabric) : fabric_(fabric) {}
   // The next in the order of creation.
   [[nodiscard]] std::shared_ptr<CollectiveGroup> next(ControlTraffic& traffic);
-  // One that another process speaks of, which this one may not have made yet; nullptr: nobody can have.
+  // One that another process speaks of, which this one may not have made yet; nullptr: nobody can
+  // have.
   [[nodiscard]] std::shared_ptr<CollectiveGroup> find(ControlTraffic& traffic, uint32_t id);
 
  private:

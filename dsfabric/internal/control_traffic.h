@@ -1,5 +1,5 @@
-// Calls by which this layer coordinates a job, counted beside all calls, so that the detection of termination
-// can take them off: it would never find its own messages over.
+// Calls by which this layer coordinates a job, counted beside all calls, so that the detection of
+// termination can take them off: it would never find its own messages over.
 #ifndef CARIAMA_DSFABRIC_INTERNAL_CONTROL_TRAFFIC_H_
 #define CARIAMA_DSFABRIC_INTERNAL_CONTROL_TRAFFIC_H_
 
@@ -13,9 +13,10 @@ namespace cariama::internal {
 
 // An attachment. Thread-safe.
 //
-// The counts err on the side of work that is still under way: what is taken off the calls that were begun
-// is counted after them, what is taken off those that are over before them. Who subtracts reads in
-// the opposite order: begun_to() before the fabric's count, over_from() after it. See quiescence.h.
+// The counts err on the side of work that is still under way: what is taken off the calls that were
+// begun is counted after them, what is taken off those that are over before them. Who subtracts
+// reads in the opposite order: begun_to() before the fabric's count, over_from() after it. See
+// quiescence.h.
 class ControlTraffic {
  public:
   explicit ControlTraffic(Fabric& fabric) : begun_(fabric.size()), over_(fabric.size()) {}

@@ -1,6 +1,7 @@
-// A service call whose result somebody waits for under a deadline; several may be under way at once.
+// A service call whose result somebody waits for under a deadline; several may be under way at
+// once.
 //
-//   Question<uint64_t> question(fabric, rank, nullptr, [](uint32_t id) { return look_up(id); }, 7u);
+//   Question<uint64_t> question(fabric, rank, nullptr, [](int id) { return look_up(id); }, 7);
 //   absl::StatusOr<uint64_t> answer = question.wait(deadline);
 #ifndef CARIAMA_DSFABRIC_INTERNAL_QUESTION_H_
 #define CARIAMA_DSFABRIC_INTERNAL_QUESTION_H_

@@ -29,7 +29,8 @@ class RemoteHeap {
   [[nodiscard]] absl::StatusOr<GlobalAddress> allocate(size_t bytes, int numa_node);
   // False: no allocation begins there.
   bool free(uint64_t address);
-  // Whether [address, address + bytes) lies in one allocation: for addresses that came over the wire.
+  // Whether [address, address + bytes) lies in one allocation: for addresses that came over the
+  // wire.
   [[nodiscard]] bool contains(uint64_t address, size_t bytes) const;
   [[nodiscard]] size_t allocations() const;
 

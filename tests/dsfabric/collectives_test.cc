@@ -1,4 +1,5 @@
-// Collective operations on a simulated cluster: sizes, schedules, counts, deadlines, mistakes, deaths.
+// Collective operations on a simulated cluster: sizes, schedules, counts, deadlines, mistakes,
+// deaths.
 #include "dsfabric/collectives.h"
 
 #include <algorithm>
@@ -199,8 +200,8 @@ TEST(CollectivesDeadline, NamesTheThread) {
 
 // ---- Deaths -------------------------------------------------------------------------------------
 
-// One of the processes is cut off between any two steps of anybody; the others finish everything, agree on
-// every result, and on who was left out.
+// One of the processes is cut off between any two steps of anybody; the others finish everything,
+// agree on every result, and on who was left out.
 void survive(uint64_t seed, bool leave_out_dead) {
   SCOPED_TRACE(seed);
   constexpr uint64_t kOperations = 12;

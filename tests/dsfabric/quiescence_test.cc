@@ -1,5 +1,5 @@
-// The detection of termination under schedules that are out to deceive it, on paths of other layers, with
-// deaths, and between processes.
+// The detection of termination under schedules that are out to deceive it, on paths of other
+// layers, with deaths, and between processes.
 #include "dsfabric/quiescence.h"
 
 #include <array>
@@ -52,8 +52,8 @@ TEST(Quiescence, AQuietJobTakesTwoWaves) {
   }
 }
 
-// One unit that walks: where the wave has been already, or has not been yet, as the seed says. A detector that
-// compares the counts of one wave believes it over.
+// One unit that walks: where the wave has been already, or has not been yet, as the seed says. A
+// detector that compares the counts of one wave believes it over.
 void walk(Fabric& fabric, uint64_t seed, uint32_t steps) {
   if (steps == 0) return;
   std::mt19937_64 random(seed);

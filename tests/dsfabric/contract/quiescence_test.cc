@@ -11,8 +11,8 @@
 namespace cariama::testing {
 namespace {
 
-// What the test knows: units of the whole job that were begun and are not over. Counted up before a call
-// is made, and down as the last thing that it does.
+// What the test knows: units of the whole job that were begun and are not over. Counted up before a
+// call is made, and down as the last thing that it does.
 std::atomic<int64_t> under_way{0};
 std::atomic<uint64_t> run{0};
 

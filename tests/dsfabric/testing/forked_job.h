@@ -1,5 +1,5 @@
-// A job of several operating-system processes, for tests of what only those can show: memory that is really
-// shared, and deaths.
+// A job of several operating-system processes, for tests of what only those can show: memory that
+// is really shared, and deaths.
 //
 //   EXPECT_TRUE(run_forked(3, {}, [](Fabric& fabric) {
 //     must(call(fabric, 0, [] { ... }));
@@ -22,8 +22,9 @@ struct ForkedJobOptions {
   RunOptions run{};
 };
 
-// Forks `processes`, makes the fabric in each, makes the calling thread its worker 0, and runs `body`; its
-// result, or 1 if an expectation or finalize() failed, is the exit code. Returns what run_processes returns.
+// Forks `processes`, makes the fabric in each, makes the calling thread its worker 0, and runs
+// `body`; its result, or 1 if an expectation or finalize() failed, is the exit code. Returns what
+// run_processes returns.
 [[nodiscard]] absl::Status run_forked(int processes, const ForkedJobOptions& options,
                                       const std::function<int(Fabric& fabric)>& body);
 
