@@ -46,6 +46,9 @@ ABSL_FLAG(int, retries, 20,
           "how often a repetition during which a thread was preempted is repeated; 0 keeps all");
 ABSL_FLAG(int, samples, 2000, "how many round trips one repetition of a latency times");
 ABSL_FLAG(std::string, ring, "512Ki", "bytes of the ceilings' ring: a power of two, at least 64Ki");
+ABSL_FLAG(int, service_threads, -1,
+          "threads of each process that receive; 0: the workers do. Default: 1 for rates, 0 for "
+          "latencies, where nobody has to be woken then");
 ABSL_FLAG(bool, pin, true, "bind each thread to a core");
 
 namespace cariama::bench {
@@ -67,6 +70,7 @@ struct Options {
   int retries = 20;
   uint64_t samples = 2000;
   uint64_t ring = 0;
+  uint32_t service_threads = 1;
   bool json = false;
   bool pin = true;
 };
@@ -153,9 +157,11 @@ absl::StatusOr<Options> parse_options() {
     int least;
     int most;
   };
-  for (const Number& number : {Number{"repetitions", absl::GetFlag(FLAGS_repetitions), 1, 100000},
-                               Number{"retries", absl::GetFlag(FLAGS_retries), 0, 100000},
-                               Number{"samples", absl::GetFlag(FLAGS_samples), 1, 10000000}}) {
+  for (const Number& number :
+       {Number{"repetitions", absl::GetFlag(FLAGS_repetitions), 1, 100000},
+        Number{"retries", absl::GetFlag(FLAGS_retries), 0, 100000},
+        Number{"service_threads", absl::GetFlag(FLAGS_service_threads), -1, 64},
+        Number{"samples", absl::GetFlag(FLAGS_samples), 1, 10000000}}) {
     if (number.value < number.least || number.value > number.most) {
       return refuse(number.flag, std::to_string(number.value),
                     "from " + std::to_string(number.least) + " to " + std::to_string(number.most));
@@ -163,6 +169,9 @@ absl::StatusOr<Options> parse_options() {
   }
   options.repetitions = absl::GetFlag(FLAGS_repetitions);
   options.retries = absl::GetFlag(FLAGS_retries);
+  const int service_threads = absl::GetFlag(FLAGS_service_threads);
+  options.service_threads =
+      service_threads >= 0 ? static_cast<uint32_t>(service_threads) : (options.latency ? 0 : 1);
   options.samples = static_cast<uint64_t>(absl::GetFlag(FLAGS_samples));
   options.seconds = absl::GetFlag(FLAGS_seconds);
   if (!(options.seconds > 0 && options.seconds <= 60)) {
@@ -346,6 +355,7 @@ class Leader {
     params.set("retries", static_cast<uint64_t>(options_.retries));
     params.set("samples", options_.samples);
     params.set("ring", options_.ring);
+    params.set("service_threads", uint64_t{options_.service_threads});
     params.set("pin", options_.pin);
     params.set("json", options_.json);
     params.set("messages", each.messages);
@@ -446,7 +456,9 @@ int run_process(Exchange& exchange, const Options& options, Rounds& rounds,
   std::unique_ptr<Fabric> fabric;
   if (any(needs_fabric)) {
     // A receive unit takes the largest payload.
-    auto made = Fabric::create({.threads = options.threads, .receive_unit_bytes = 8192});
+    auto made = Fabric::create({.threads = options.threads,
+                                .service_threads = options.service_threads,
+                                .receive_unit_bytes = 8192});
     if (!made.ok()) give_up(kProgram, made.status());
     fabric = *std::move(made);
   }
@@ -463,6 +475,7 @@ int run_process(Exchange& exchange, const Options& options, Rounds& rounds,
                        .ring = &rings[index],
                        .thread = thread.get(),
                        .destination = options.threads + index,
+                       .receives = options.service_threads == 0,
                        .options = options.messenger,
                        .side = index == 0 ? side.get() : nullptr});
     if (rank == 0 && index == 0) {

@@ -162,10 +162,9 @@ absl::Status CallWorker::send(CallMode mode, uint64_t messages) {
 template <size_t kBytes>
 void CallWorker::receive(CallMode mode, uint64_t messages) {
   if (!needs_fabric(mode)) return place_.ring->receive<kBytes>(messages);
-  Fabric& fabric = place_.thread->fabric();
   Patience patience;
   while (call_sink.count < messages) {
-    if (fabric.process_calls() == 0) patience.pause();
+    if (look() == 0) patience.pause();
   }
 }
 
@@ -197,7 +196,7 @@ absl::Status CallWorker::round_trip(CallMode mode, uint64_t count) {
       const int64_t start = now_ns();
       const CallResult sent = target.call_return(function, result, done);
       if (!sent.ok()) return sent.status();
-      while (!done.done()) fabric.process_calls();
+      while (!done.done()) look();
       round_trips_.push_back(static_cast<double>(now_ns() - start));
       if (absl::Status status = done.status(); !status.ok()) return status;
       if (result != expected) {

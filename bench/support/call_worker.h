@@ -55,6 +55,7 @@ class CallWorker {
     ByteRing* ring = nullptr;         // to or from the worker of that index in the other process
     ThreadContext* thread = nullptr;  // if there is a fabric
     uint32_t destination = 0;
+    bool receives = false;  // there are no service threads
     MessengerOptions options{};
     Side* side = nullptr;  // of worker 0, if there is kMaxRaw
   };
@@ -67,12 +68,18 @@ class CallWorker {
   [[nodiscard]] absl::Status close();
   // While nothing is measured.
   void poll() {
-    if (place_.thread != nullptr) place_.thread->fabric().process_calls();
+    if (place_.thread != nullptr) look();
   }
   // Of the last round of a latency: nanoseconds from the call until its result is there.
   [[nodiscard]] std::vector<double>& round_trips() { return round_trips_; }
 
  private:
+  // Runs what has arrived; receives by itself where no service thread does.
+  size_t look() {
+    Fabric& fabric = place_.thread->fabric();
+    if (place_.receives) fabric.progress();
+    return fabric.process_calls();
+  }
   template <size_t kBytes, int kHandlers>
   [[nodiscard]] absl::Status send(CallMode mode, uint64_t messages);
   template <size_t kBytes>
