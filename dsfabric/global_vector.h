@@ -121,8 +121,8 @@ class GlobalVector {
     return {reinterpret_cast<T*>(memory_.address().address), local_size()};
   }
 
-  // ---- Access through a thread's GlobalMemory. Errors: OUT_OF_RANGE from the blocking ones; for the
-  // others index < size() is a precondition.
+  // ---- Access through a thread's GlobalMemory. Errors: OUT_OF_RANGE from the blocking ones; for
+  // the others index < size() is a precondition.
 
   [[nodiscard]] GlobalValue<T> rget(GlobalMemory& memory, size_t index) const {
     return memory.rget((*this)[index]);

@@ -19,9 +19,9 @@
 // and F (units begun, units over). Nobody reads for wave k+1 before wave k has ended. wait()
 // returns when the F of a wave equals the B of the next.
 // Never early. Let T be a moment between the two waves; everybody has entered wait(). Counts only
-// grow. All reads of F came before T, and all reads of B after it. So F <= over(T) <= begun(T) <= B;
-// the one in the middle holds because of (1): what is over has begun. F = B makes all of them equal:
-// at T no unit was under way. Since only units begin units now, none has been since.
+// grow. All reads of F came before T, and all reads of B after it. So F <= over(T) <= begun(T) <=
+// B; the one in the middle holds because of (1): what is over has begun. F = B makes all of them
+// equal: at T no unit was under way. Since only units begin units now, none has been since.
 // Always ends. If no unit is under way any more, counts stand still: the first wave that begins
 // after that reads F = over = begun, and the next one B = begun.
 // The messages of the waves are calls themselves; they are taken off the counts in an order that
