@@ -5,6 +5,7 @@
 #include <csignal>
 
 #include <array>
+#include <functional>
 #include <string>
 
 #include "dsfabric/collectives.h"
@@ -15,8 +16,8 @@
 #include "dsfabric/remote_memory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/dsfabric/testing/forked_job.h"
 #include "tests/dsfabric/testing/local_job.h"
+#include "tests/dsfabric/testing/process_job.h"
 
 namespace cariama::testing {
 namespace {
@@ -65,10 +66,13 @@ TEST(GlobalMemoryMistakes, AreRefused) {
     EXPECT_EQ(memory->rget(global_ptr<uint64_t>(nobody)).wait(soon()).status().code(),
               absl::StatusCode::kInvalidArgument);
 
-    // What the owner executes, it checks: addresses come over the wire.
+    // What the owner executes, it checks: addresses come over the wire. Nobody allocates meanwhile.
+    Collectives all(fabric);
     const auto theirs = must(memory->allocate<uint64_t>(1 - fabric.rank(), 8, soon()));
+    must(all.barrier(soon()));
     EXPECT_EQ(must(by_owner->fetch_add(theirs + 7, 1).wait(soon())), 0u);
     for (const ptrdiff_t outside : {-1, 8, 1 << 20}) {
+      SCOPED_TRACE(outside);
       EXPECT_EQ(by_owner->fetch_add(theirs + outside, 1).wait(soon()).status().code(),
                 absl::StatusCode::kInvalidArgument);
     }
@@ -78,13 +82,12 @@ TEST(GlobalMemoryMistakes, AreRefused) {
     EXPECT_EQ(memory->fetch_add(odd, 1).wait(soon()).status().code(),
               absl::StatusCode::kInvalidArgument);
     EXPECT_EQ(must(memory->rget(theirs + 7).wait(soon())), 1u);
+    must(all.barrier(soon()));
     memory->free(theirs);
 
     // Vectors that the processes see differently.
-    Collectives all(fabric);
     const auto vector = GlobalVector<int>::create(all, 10 + fabric.rank(), soon());
     EXPECT_EQ(vector.status().code(), absl::StatusCode::kFailedPrecondition) << vector.status();
-    Collectives threads(fabric, {.participants = Participants::kThreads});
     must(all.barrier(soon()));
   });
 }
@@ -115,7 +118,7 @@ TEST(RemoteMemoryLate, IsFreed) {
 // ---- Processes ----------------------------------------------------------------------------------
 
 TEST(GlobalMemoryOfProcesses, IsMappedAndShared) {
-  const absl::Status ended = run_forked(3, {}, [](Fabric& fabric) {
+  run_process_job(3, {}, [](Fabric& fabric) {
     Collectives all(fabric);
     const auto memory = must(GlobalMemory::create(fabric));
     auto vector = must(GlobalVector<uint64_t>::create(all, 3000, soon(), {.block = 7}));
@@ -134,21 +137,20 @@ TEST(GlobalMemoryOfProcesses, IsMappedAndShared) {
     EXPECT_EQ(memory->statistics().transfers, 0u);
     EXPECT_EQ(memory->statistics().executed, 0u);
     must(all.barrier(soon()));
-    return 0;
   });
+}
+
+// Survivors only: they leave without finalize(), which the dead do not come to.
+void run_with_a_victim(int count, int victim, const std::function<void(Fabric&)>& body) {
+  RunOptions run;
+  run.may_die = {victim};
+  const absl::Status ended =
+      try_process_job(count, {.on_failure = FailurePolicy::kContinue}, body, run);
   EXPECT_TRUE(ended.ok()) << ended;
 }
 
-ForkedJobOptions with_a_victim(int victim) {
-  ForkedJobOptions options;
-  options.fabric.on_failure = FailurePolicy::kContinue;
-  options.finalize = false;
-  options.run.may_die = {victim};
-  return options;
-}
-
 TEST(GlobalMemoryDeaths, EndLocksAndTransfers) {
-  const absl::Status ended = run_forked(3, with_a_victim(1), [](Fabric& fabric) {
+  run_with_a_victim(3, 1, [](Fabric& fabric) {
     Collectives all(fabric);
     const auto memory = must(GlobalMemory::create(fabric));
     global_ptr<uint64_t> word;
@@ -178,13 +180,11 @@ TEST(GlobalMemoryDeaths, EndLocksAndTransfers) {
     EXPECT_EQ(RemoteMemory::allocate(fabric, 1, 8, soon()).status().code(),
               absl::StatusCode::kUnavailable);
     must(all.barrier(soon()));
-    return 0;
   });
-  EXPECT_TRUE(ended.ok()) << ended;
 }
 
 TEST(CollectivesOfProcesses, GoOnWithoutTheDead) {
-  const absl::Status ended = run_forked(4, with_a_victim(0), [](Fabric& fabric) {
+  run_with_a_victim(4, 0, [](Fabric& fabric) {
     Collectives all(fabric);
     must(all.barrier(soon()));
     if (fabric.rank() == 0) raise(SIGKILL);  // the root
@@ -196,9 +196,7 @@ TEST(CollectivesOfProcesses, GoOnWithoutTheDead) {
     must(all.broadcast(value, 2, soon()));
     EXPECT_EQ(value, 2u);
     must(all.barrier(soon()));
-    return 0;
   });
-  EXPECT_TRUE(ended.ok()) << ended;
 }
 
 }  // namespace
