@@ -16,6 +16,7 @@
 #include <cstring>
 #include <exception>
 #include <new>
+#include <optional>
 #include <span>
 #include <string>
 #include <tuple>
@@ -155,6 +156,22 @@ void invoke_and_save(IncomingCall& call, Invoke&& invoke) {
   }
 }
 
+// The arguments of a call, or nothing: then the call is marked as malformed. What a type's own loading
+// throws means the same.
+template <typename... Args>
+[[nodiscard]] std::optional<std::tuple<Args...>> load_arguments(
+    IncomingCall& call, std::span<const std::byte> in) noexcept {
+  try {
+    std::tuple<Args...> arguments{load_value<Args>(in)...};  // braces: left to right
+    if (in.size() >= 8) throw MalformedArguments("a call has more arguments than its function");
+    return arguments;
+  } catch (...) {
+    note_exception(call);
+    call.outcome = CallOutcome::kMalformed;
+    return std::nullopt;
+  }
+}
+
 }  // namespace internal
 
 // ---- The sending side ---------------------------------------------------------------------------
@@ -173,7 +190,12 @@ template <typename F, typename... Args>
 class FunctionCall {
  public:
   static constexpr bool kPlainArguments = (std::is_trivially_copyable_v<Args> && ...);
-  using Result = std::invoke_result_t<F&, Args...>;
+  // What is wrong is said by the constructor, and by nothing else.
+  static constexpr bool kWellFormed =
+      (Serializable<Args> && ...) && std::is_invocable_v<F&, Args...>;
+  using Result =
+      typename std::conditional_t<std::is_invocable_v<F&, Args...>, std::invoke_result<F&, Args...>,
+                                  std::type_identity<void>>::type;
 
   template <typename... Given>
   explicit FunctionCall(const F& function, Given&&... given) : function_(function) {
@@ -189,7 +211,7 @@ class FunctionCall {
         std::is_void_v<Result> || Serializable<Result>,
         "cariama: the result of this call is neither trivially copyable nor known to cereal; "
         "give its type a serialize() member");
-    if constexpr (sizeof...(Args) != 0) {
+    if constexpr (kWellFormed && sizeof...(Args) != 0) {
       (save_value(arguments_, static_cast<const Args&>(given)), ...);
     }
   }
@@ -217,23 +239,27 @@ class FunctionCall {
       return;
     }
     const internal::ArrivedFunction<F> function(call.closure.data());
-    try {
-      if constexpr (sizeof...(Args) == 0) {
+    if constexpr (!kWellFormed) {
+      return;  // not compiled any further than the constructor
+    } else if constexpr (sizeof...(Args) == 0) {
+      try {
         internal::invoke_and_save(call, [&]() -> Result { return (*function)(); });
-      } else {
-        std::span<const std::byte> in = call.closure.subspan(internal::kClosureBytes<F>);
-        // Braces: left to right.
-        std::tuple<Args...> arguments{load_value<Args>(in)...};
+      } catch (...) {
+        internal::note_exception(call);
+      }
+    } else {
+      auto arguments =
+          internal::load_arguments<Args...>(call, call.closure.subspan(internal::kClosureBytes<F>));
+      if (!arguments) return;
+      try {
         internal::invoke_and_save(call, [&]() -> Result {
           return std::apply(
               [&](Args&... values) -> Result { return (*function)(std::move(values)...); },
-              arguments);
+              *arguments);
         });
+      } catch (...) {
+        internal::note_exception(call);
       }
-    } catch (const MalformedArguments&) {
-      call.outcome = CallOutcome::kMalformed;
-    } catch (...) {
-      internal::note_exception(call);
     }
   }
 

@@ -6,6 +6,7 @@
 #ifndef CARIAMA_DSFABRIC_SERIALIZER_H_
 #define CARIAMA_DSFABRIC_SERIALIZER_H_
 
+#include <cereal/archives/binary.hpp>
 #include <cereal/cereal.hpp>
 #include <cereal/types/array.hpp>
 #include <cereal/types/deque.hpp>
@@ -37,8 +38,7 @@ class MalformedArguments : public std::runtime_error {
 };
 
 // Appends to a string.
-class ArgumentWriter
-    : public cereal::OutputArchive<ArgumentWriter, cereal::AllowEmptyClassElision> {
+class ArgumentWriter : public cereal::OutputArchive<ArgumentWriter> {
  public:
   explicit ArgumentWriter(std::string& out) : OutputArchive(this), out_(out) {}
   void save_bytes(const void* data, size_t bytes) {
@@ -50,7 +50,7 @@ class ArgumentWriter
 };
 
 // Reads from memory that the caller keeps.
-class ArgumentReader : public cereal::InputArchive<ArgumentReader, cereal::AllowEmptyClassElision> {
+class ArgumentReader : public cereal::InputArchive<ArgumentReader> {
  public:
   explicit ArgumentReader(std::span<const std::byte> in) : InputArchive(this), in_(in) {}
   void load_bytes(void* data, size_t bytes) {
@@ -68,6 +68,20 @@ class ArgumentReader : public cereal::InputArchive<ArgumentReader, cereal::Allow
   std::span<const std::byte> in_;
 };
 
+namespace internal {
+
+// Throws if a byte that came as a bool is none: to look at such a bool is undefined.
+inline void check_bool(std::byte byte) {
+  if (byte > std::byte{1}) throw MalformedArguments("a bool in a call is neither false nor true");
+}
+
+// A class that travels bytewise within a container, too, since cereal has no way of its own for it.
+template <typename T>
+concept PlainClass = std::is_class_v<T> && std::is_trivially_copyable_v<T> &&
+    !cereal::traits::is_output_serializable<T, cereal::BinaryOutputArchive>::value;
+
+}  // namespace internal
+
 template <typename T>
 requires std::is_arithmetic_v<T>
 void CEREAL_SAVE_FUNCTION_NAME(ArgumentWriter& writer, const T& value) {
@@ -75,6 +89,21 @@ void CEREAL_SAVE_FUNCTION_NAME(ArgumentWriter& writer, const T& value) {
 }
 template <typename T>
 requires std::is_arithmetic_v<T>
+void CEREAL_LOAD_FUNCTION_NAME(ArgumentReader& reader, T& value) {
+  if constexpr (std::is_same_v<T, bool>) {
+    std::byte byte{};
+    reader.load_bytes(&byte, sizeof byte);
+    internal::check_bool(byte);
+    value = byte != std::byte{0};
+  } else {
+    reader.load_bytes(&value, sizeof value);
+  }
+}
+template <internal::PlainClass T>
+void CEREAL_SAVE_FUNCTION_NAME(ArgumentWriter& writer, const T& value) {
+  writer.save_bytes(&value, sizeof value);
+}
+template <internal::PlainClass T>
 void CEREAL_LOAD_FUNCTION_NAME(ArgumentReader& reader, T& value) {
   reader.load_bytes(&value, sizeof value);
 }
@@ -131,6 +160,7 @@ template <Serializable T>
     }
     alignas(T) std::byte copy[sizeof(T)];
     std::memcpy(copy, in.data(), sizeof(T));
+    if constexpr (std::is_same_v<T, bool>) internal::check_bool(copy[0]);
     in = in.subspan(sizeof(T));
     return *std::launder(reinterpret_cast<T*>(copy));
   } else {
