@@ -16,6 +16,21 @@ RunningCalls::RunningCalls(Fabric& fabric, uint32_t rank)
 }
 RunningCalls::~RunningCalls() { FabricCore::set_running(core_, rank_); }
 
+uint64_t expect_answer(Fabric& fabric, uint32_t rank,
+                       std::function<void(const absl::Status&)> ended) {
+  class Expected final : public PendingCall {
+   public:
+    explicit Expected(std::function<void(const absl::Status&)> ended) : ended_(std::move(ended)) {}
+    void complete(const absl::Status& status, std::span<const std::byte>) override {
+      ended_(status);
+    }
+
+   private:
+    std::function<void(const absl::Status&)> ended_;
+  };
+  return fabric.core().pending().add(rank, std::make_unique<Expected>(std::move(ended)));
+}
+
 bool forget_answer(Fabric& fabric, uint32_t rank, uint64_t handle) {
   return fabric.core().pending().take(handle, rank) != nullptr;
 }

@@ -79,6 +79,9 @@ class CARIAMA_DSFABRIC_EXPORT RunningCalls {
 // filled before; or fails with the process.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT uint64_t expect_answer(
     Fabric& fabric, uint32_t rank, Synchronizer& done, std::unique_ptr<ResultReceiver> receiver);
+// The same with a function, called once, in the thread that the answer or the failure reaches.
+[[nodiscard]] CARIAMA_DSFABRIC_EXPORT uint64_t
+expect_answer(Fabric& fabric, uint32_t rank, std::function<void(const absl::Status&)> ended);
 // Takes that back. False: it was ended meanwhile.
 CARIAMA_DSFABRIC_EXPORT bool forget_answer(Fabric& fabric, uint32_t rank, uint64_t handle);
 // Tells process `to` how a call that came from it has ended, if it wants to know.

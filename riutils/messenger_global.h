@@ -20,6 +20,7 @@
 
 #include "absl/status/status.h"
 #include "dsfabric/fabric.h"
+#include "dsfabric/process.h"
 #include "dsfabric/send_call.h"
 #include "riutils/aggregator.h"
 #include "riutils/messenger.h"
@@ -46,8 +47,8 @@ class BasicGlobal {
  public:
   explicit BasicGlobal(ThreadContext& thread, const MessengerOptions& options = {})
       : thread_(thread), options_(options), channels_(thread.fabric().total_threads()) {}
-  // Of the calling thread, which is a worker of the process's fabric (process.h).
-  BasicGlobal();
+  // Of the calling thread, which is a worker of the process's fabric (process.h: init_thread()).
+  BasicGlobal() : BasicGlobal(*thread_information) {}
 
   template <auto... Options, typename... Args>
   CallResult call(uint32_t destination, Args&&... arguments) {
@@ -97,7 +98,7 @@ class BasicGlobal {
     return first;
   }
   // Ends all channels; the first error. See RDMAMessenger::shutdown.
-  absl::Status shutdown_all(Deadline deadline = kForever) {
+  CallResult shutdown_all(Deadline deadline = kForever) {
     absl::Status first;
     for_each([&](auto& calls) { first.Update(calls.shutdown(deadline)); });
     return first;

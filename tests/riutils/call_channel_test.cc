@@ -18,8 +18,6 @@ using testing::ChannelRig;
 using testing::RigOptions;
 using testing::RigTransport;
 
-
-
 constexpr WhenNoRoom kFail = WhenNoRoom::of(Fail, false);
 constexpr WhenNoRoom kRetry = WhenNoRoom::of(Retry, false);
 constexpr WhenNoRoom kRetryAsync = WhenNoRoom::of(RetryAsync, false);

@@ -197,7 +197,7 @@ TEST_P(Messenger, AllToAll) {
       return true;
     };
     EXPECT_TRUE(fabric.wait(arrived, soon()));
-    EXPECT_EQ(messengers.shutdown_all(soon()), absl::OkStatus());
+    EXPECT_EQ(messengers.shutdown_all(soon()).status(), absl::OkStatus());
   });
   for (const Tally& tally : run) {
     EXPECT_EQ(tally.count.load(), kCalls);
