@@ -8,8 +8,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <memory>
-#include <vector>
 
 namespace cariama::bench {
 
@@ -67,7 +65,7 @@ class Closures {
  public:
   static constexpr size_t kCount = std::max<size_t>(4, std::min<size_t>(64, 16384 / kBytes));
 
-  Closures() : closures_(kCount) {
+  Closures() {
     for (size_t i = 0; i < kCount; ++i) {
       for (size_t word = 0; word < kBytes / 8; ++word) {
         closures_[i].payload.words[word] = (i * 1000003 + word + 1) * 0x9E3779B97F4A7C15;
@@ -79,7 +77,7 @@ class Closures {
   }
 
  private:
-  std::vector<Handler<kBytes, kHandler>> closures_;
+  std::array<Handler<kBytes, kHandler>, kCount> closures_;
 };
 
 // The handlers that a message may go to, and what they are sent.
