@@ -87,13 +87,17 @@ class FabricCore {
   [[nodiscard]] const Device* device(uint32_t rank) const {
     return peers_[rank]->port == nullptr ? nullptr : peers_[rank]->port->device.get();
   }
-  // For the detection of termination: calls to `rank` that were begun here, and calls from it (or failed
-  // ones to it) that are over. Grow only.
+  // For the detection of termination: calls to `rank` that were begun here, and calls from it (or
+  // failed ones to it) that are over; send-based, and those of the bringer. Grow only.
   [[nodiscard]] uint64_t calls_begun(uint32_t rank) const {
-    return peers_[rank]->begun.load(std::memory_order_seq_cst);
+    CallBringer* const bringer = bringer_.load(std::memory_order_acquire);
+    return peers_[rank]->begun.load(std::memory_order_seq_cst) +
+           (bringer == nullptr ? 0 : bringer->begun(rank));
   }
   [[nodiscard]] uint64_t calls_over(uint32_t rank) const {
-    return peers_[rank]->over.load(std::memory_order_seq_cst);
+    CallBringer* const bringer = bringer_.load(std::memory_order_acquire);
+    return peers_[rank]->over.load(std::memory_order_seq_cst) +
+           (bringer == nullptr ? 0 : bringer->over(rank));
   }
 
   // Sends a call to worker `destination` (a global id), or with kNoThread to the service of `rank`. From
