@@ -5,9 +5,9 @@
 //   call(fabric, 3, [] { ... calls that call ... });
 //   detector.wait(deadline_after(60s));             // collective
 //
-// Work comes in units: a call is one, send-based or one-sided; other layers count theirs (a task) and
-// register the counts. A unit is begun by one process for one process, and over there. Only a unit
-// that is under way, or a participant before it enters wait(), begins new units.
+// Work comes in units: a call is one, send-based or one-sided; other layers count theirs (a task)
+// and register the counts. A unit is begun by one process for one process, and over there. Only a
+// unit that is under way, or a participant before it enters wait(), begins new units.
 //
 // How, and why it is right (Mattern 1987, the four counters, of which two comparisons are enough).
 // Every process has a count of units begun and one of units over, summed over all paths, with two
