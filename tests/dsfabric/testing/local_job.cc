@@ -37,6 +37,8 @@ class Stepper {
   }
   void pass(uint32_t thread) {
     std::unique_lock lock(mutex_);
+    // A look at a simulated fabric moves it on, whoever looks; changing threads costs far more.
+    if (random_() % kLooksPerTurn != 0) return;
     const uint32_t next = choose();
     if (next == thread) return;
     give_turn(thread, next);
@@ -63,6 +65,8 @@ class Stepper {
   };
 
  private:
+  static constexpr uint64_t kLooksPerTurn = 16;
+
   struct Place {
     bool turn = false;
     bool gone = false;
