@@ -1,13 +1,15 @@
-// How a call looks in memory and on the wire, the same on every path: send-based, one-sided, broadcast.
+// How a call looks in memory and on the wire, the same on every path: send-based, one-sided,
+// broadcast.
 //
 //   CallHeader (8 bytes) | NotifyTarget (24, if kCallNotify) | closure and arguments, padded to 8
 //
-// What may be called: any callable whose captures are trivially copyable; they travel bytewise and are run
-// where they arrived. Arguments of other types (std::string, user types) go beside it through the
-// serializer. Anything else does not compile, with one line that says so.
+// What may be called: any callable whose captures are trivially copyable; they travel bytewise and
+// are run where they arrived. Arguments of other types (std::string, user types) go beside it
+// through the serializer. Anything else does not compile, with one line that says so.
 //
-// A Call describes one call on the sending side: its function id, its size, and how to write it straight
-// into the place that it leaves from. Its static run() is the stub that executes it on the other side.
+// A Call describes one call on the sending side: its function id, its size, and how to write it
+// straight into the place that it leaves from. Its static run() is the stub that executes it on the
+// other side.
 #ifndef CARIAMA_DSFABRIC_CALL_ENCODING_H_
 #define CARIAMA_DSFABRIC_CALL_ENCODING_H_
 
@@ -36,8 +38,8 @@ namespace cariama {
 inline constexpr uint8_t kCallNotify = 1;  // a NotifyTarget follows the header
 inline constexpr uint8_t kCallReturn = 2;  // the result goes back to the NotifyTarget
 
-// 8 bytes, so that the smallest call is 8 bytes and one aligned store publishes it. A header of zeros
-// is no call.
+// 8 bytes, so that the smallest call is 8 bytes and one aligned store publishes it. A header of
+// zeros is no call.
 struct CallHeader {
   static constexpr uint32_t kMaxWords = (1u << 24) - 1;  // 128 MiB
 
@@ -82,8 +84,8 @@ struct IncomingCall {
   std::span<std::byte> closure;  // 8-byte aligned, the padding included; may be changed by the call
   uint32_t source_thread = 0;    // global id of the thread that called, or kNoThread
   std::string* result = nullptr;  // where the result is saved, if the caller wants one
-  // Where the end is to be told, or nullptr. A stub that sets `answered_later` has made a copy, and whoever
-  // ran it says nothing.
+  // Where the end is to be told, or nullptr. A stub that sets `answered_later` has made a copy, and
+  // whoever ran it says nothing.
   const NotifyTarget* notify = nullptr;
   bool answered_later = false;
   CallOutcome outcome = CallOutcome::kDone;
@@ -102,8 +104,8 @@ struct ParsedCall {
   std::span<std::byte> closure;
   size_t total = 0;  // bytes of the whole call
 };
-// Takes the call at the front of `bytes` apart. Error: INVALID_ARGUMENT (cut short, zero header, unknown
-// flags). `bytes` is 8-byte aligned.
+// Takes the call at the front of `bytes` apart. Error: INVALID_ARGUMENT (cut short, zero header,
+// unknown flags). `bytes` is 8-byte aligned.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::StatusOr<ParsedCall> parse_call(
     std::span<std::byte> bytes);
 
@@ -122,8 +124,8 @@ template <typename F>
 inline constexpr bool kTravels =
     std::is_trivially_copyable_v<F>&& std::is_trivially_destructible_v<F>;
 
-// The function object within a received closure, ready to be invoked. Copied only if it wants a stricter
-// alignment than the wire has.
+// The function object within a received closure, ready to be invoked. Copied only if it wants a
+// stricter alignment than the wire has.
 template <typename F>
 class ArrivedFunction {
  public:
@@ -156,8 +158,8 @@ void invoke_and_save(IncomingCall& call, Invoke&& invoke) {
   }
 }
 
-// The arguments of a call, or nothing: then the call is marked as malformed. What a type's own loading
-// throws means the same.
+// The arguments of a call, or nothing: then the call is marked as malformed. What a type's own
+// loading throws means the same.
 template <typename... Args>
 [[nodiscard]] std::optional<std::tuple<Args...>> load_arguments(
     IncomingCall& call, std::span<const std::byte> in) noexcept {

@@ -5,8 +5,9 @@
 // instance that knows how to run it; naming the stub anywhere in the program registers it before
 // main(). When the table is built, stubs are sorted by the build-id of the program or library they
 // are in and their offset in it, and numbered from 1. Two processes of one build have the same
-// table, whatever addresses their code has; fingerprint() proves it, and connections compare it. By name:
-// a function registered under a user's number keeps that number in every build (Seriema §4.3).
+// table, whatever addresses their code has; fingerprint() proves it, and connections compare it. By
+// name: a function registered under a user's number keeps that number in every build (Seriema
+// §4.3).
 //
 // An id that the table does not have is rejected by resolve(), and never jumped to.
 #ifndef CARIAMA_DSFABRIC_FUNCTION_TABLE_H_
@@ -27,8 +28,8 @@ namespace cariama {
 
 struct IncomingCall;
 
-// Runs a call: reads the closure from call.closure, invokes the function, destroys the closure. Throws
-// nothing: what the function throws is caught by the stub and reported as the call says.
+// Runs a call: reads the closure from call.closure, invokes the function, destroys the closure.
+// Throws nothing: what the function throws is caught by the stub and reported as the call says.
 using FunctionStub = void (*)(IncomingCall& call);
 
 // 0 names nothing. The top bit marks numbers that a user chose.
@@ -67,24 +68,25 @@ struct RegisteredFunction {
 
 }  // namespace internal
 
-// The table of this program. Built once, by build(), which every Fabric's init calls; immutable after
-// that but for register_function(). resolve() is wait-free.
+// The table of this program. Built once, by build(), which every Fabric's init calls; immutable
+// after that but for register_function(). resolve() is wait-free.
 class CARIAMA_DSFABRIC_EXPORT FunctionTable {
  public:
   // Builds the table from the stubs of the program and of the libraries loaded so far. Idempotent,
-  // thread-safe. Error: FAILED_PRECONDITION (a program or library with stubs carries no build-id: link it
-  // with -Wl,--build-id; two builds could not be told apart).
+  // thread-safe. Error: FAILED_PRECONDITION (a program or library with stubs carries no build-id:
+  // link it with -Wl,--build-id; two builds could not be told apart).
   [[nodiscard]] static absl::Status build();
 
-  // The id of a stub. 0 if the table was not built yet, or if the stub is in a library loaded later.
+  // The id of a stub. 0 if the table was not built yet, or if the stub is in a library loaded
+  // later.
   template <FunctionStub Stub>
   [[nodiscard]] static FunctionId id_of() {
     return {internal::RegisteredFunction<Stub>::registration.id.load(std::memory_order_relaxed)};
   }
 
-  // Gives a stub a number of the user's own, below 2^16. To be called before build(), by every process
-  // alike. Error: ALREADY_EXISTS (another function has the number), OUT_OF_RANGE, FAILED_PRECONDITION
-  // (the table was built).
+  // Gives a stub a number of the user's own, below 2^16. To be called before build(), by every
+  // process alike. Error: ALREADY_EXISTS (another function has the number), OUT_OF_RANGE,
+  // FAILED_PRECONDITION (the table was built).
   [[nodiscard]] static absl::StatusOr<FunctionId> register_stub(uint32_t number, FunctionStub stub);
 
   // The stub of an id that came from outside, or nullptr: the rejection is counted.

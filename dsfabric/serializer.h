@@ -1,8 +1,9 @@
-// Arguments of calls as bytes: plain values bytewise, everything else through cereal, so that whatever
-// cereal can save and load travels (std::string, std::vector, user types with a serialize()).
+// Arguments of calls as bytes: plain values bytewise, everything else through cereal, so that
+// whatever cereal can save and load travels (std::string, std::vector, user types with a
+// serialize()).
 //
-// The archives write into and read from memory directly. The reader believes no length: a container's
-// size is held against the bytes that are left before any memory is taken for it.
+// The archives write into and read from memory directly. The reader believes no length: a
+// container's size is held against the bytes that are left before any memory is taken for it.
 #ifndef CARIAMA_DSFABRIC_SERIALIZER_H_
 #define CARIAMA_DSFABRIC_SERIALIZER_H_
 
@@ -77,8 +78,10 @@ inline void check_bool(std::byte byte) {
 
 // A class that travels bytewise within a container, too, since cereal has no way of its own for it.
 template <typename T>
-concept PlainClass = std::is_class_v<T> && std::is_trivially_copyable_v<T> &&
-    !cereal::traits::is_output_serializable<T, cereal::BinaryOutputArchive>::value;
+concept PlainClass =
+    std::is_class_v<T> && std::is_trivially_copyable_v<T> &&
+    !cereal::traits::is_output_serializable<T, cereal::BinaryOutputArchive>::value &&
+    !cereal::traits::is_input_serializable<T, cereal::BinaryInputArchive>::value;
 
 }  // namespace internal
 
@@ -133,7 +136,8 @@ void CEREAL_LOAD_FUNCTION_NAME(ArgumentReader& reader, cereal::SizeTag<T>& tag) 
   tag.size = static_cast<std::remove_reference_t<T>>(size);
 }
 
-// Whether a T can be an argument or a result: a plain value, or something that cereal saves and loads.
+// Whether a T can be an argument or a result: a plain value, or something that cereal saves and
+// loads.
 template <typename T>
 concept Serializable = std::is_trivially_copyable_v<T> ||
     (cereal::traits::is_output_serializable<T, ArgumentWriter>::value&&
@@ -151,7 +155,8 @@ void save_value(std::string& out, const T& value) {
   }
 }
 
-// Takes a T off the front of `in`. Throws MalformedArguments, or what the type's own loading throws.
+// Takes a T off the front of `in`. Throws MalformedArguments, or what the type's own loading
+// throws.
 template <Serializable T>
 [[nodiscard]] T load_value(std::span<const std::byte>& in) {
   if constexpr (std::is_trivially_copyable_v<T>) {

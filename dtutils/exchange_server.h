@@ -29,9 +29,9 @@ namespace cariama {
 // Thread-compatible. Never waits.
 class CARIAMA_DTUTILS_EXPORT ExchangeServer {
  public:
-  // Says that the connection of `rank` is closed: OK if the other end closed it, INVALID_ARGUMENT if
-  // it was closed here since what came was malformed. The rank counts as running until rank_ended(),
-  // which may be called from here.
+  // Says that the connection of `rank` is closed: OK if the other end closed it, INVALID_ARGUMENT
+  // if it was closed here since what came was malformed. The rank counts as running until
+  // rank_ended(), which may be called from here.
   using OnClosed = std::function<void(int rank, const absl::Status& why)>;
 
   // labels[rank] is what errors call that rank.
@@ -58,7 +58,8 @@ class CARIAMA_DTUTILS_EXPORT ExchangeServer {
   // "LABEL ...". Whoever waits for it gets an error; what it put stays.
   void rank_ended(int rank, std::string how);
 
-  // Closes all connections and forgets them, telling nobody: for a process forked from the server's.
+  // Closes all connections and forgets them, telling nobody: for a process forked from the
+  // server's.
   void abandon();
 
  private:
