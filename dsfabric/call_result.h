@@ -1,9 +1,11 @@
-// What a call returns where speed matters: a Status that is also a bool, as the paper's code wants it.
+// What a call returns where speed matters: a Status that is also a bool, as the paper's code wants
+// it.
 //
 //   bool sent = messenger.call([] { ... });             // Listing 1
 //   if (CallResult sent = messenger.call(...); !sent) report(sent.status());
 //
-// It may be dropped: whoever chose Retry and lives with the failure of a whole process looks elsewhere.
+// It may be dropped: whoever chose Retry and lives with the failure of a whole process looks
+// elsewhere.
 #ifndef CARIAMA_DSFABRIC_CALL_RESULT_H_
 #define CARIAMA_DSFABRIC_CALL_RESULT_H_
 

@@ -1,8 +1,8 @@
-// For layers above that bring calls to threads by a way of their own (riutils): how these calls are run by
-// whoever runs a thread's calls, how their threads sleep, and how their ends are told.
+// For layers above that bring calls to threads by a way of their own (riutils): how these calls are
+// run by whoever runs a thread's calls, how their threads sleep, and how their ends are told.
 //
-// A layer has one CallBringer per fabric, made on first use in whichever process comes to it first, by a call
-// of its own or by a peer's. The fabric asks it for a CallSource per worker.
+// A layer has one CallBringer per fabric, made on first use in whichever process comes to it first,
+// by a call of its own or by a peer's. The fabric asks it for a CallSource per worker.
 #ifndef CARIAMA_DSFABRIC_CALL_SOURCE_H_
 #define CARIAMA_DSFABRIC_CALL_SOURCE_H_
 
@@ -31,8 +31,8 @@ class CARIAMA_DSFABRIC_EXPORT CallSource {
   virtual ~CallSource() = default;
   // Runs calls that have arrived, `most` at most. Never waits. Returns how many.
   virtual size_t run(size_t most) = 0;
-  // The worker's calls are about to be waited for asleep: tells all who may bring some that they have to
-  // wake it. run() is called once more afterwards.
+  // The worker's calls are about to be waited for asleep: tells all who may bring some that they
+  // have to wake it. run() is called once more afterwards.
   virtual void announce_sleep() = 0;
   // Whether, run() having found nothing since, nobody failed to hear of it.
   [[nodiscard]] virtual bool may_sleep() = 0;
@@ -48,8 +48,8 @@ class CARIAMA_DSFABRIC_EXPORT CallBringer {
   virtual void event(uint32_t rank, uint32_t value) = 0;
   // That process is dead, and all that was under way to it has failed.
   virtual void peer_died(uint32_t rank) = 0;
-  // For the detection of termination, in any unit: what was accepted for `rank` and what came from it and
-  // is over. Grow only; never more over than begun, all processes taken together.
+  // For the detection of termination, in any unit: what was accepted for `rank` and what came from
+  // it and is over. Grow only; never more over than begun, all processes taken together.
   [[nodiscard]] virtual uint64_t begun(uint32_t rank) = 0;
   [[nodiscard]] virtual uint64_t over(uint32_t rank) = 0;
   // The fabric closes: ends threads, returns what belongs to connections.
@@ -62,7 +62,8 @@ namespace internal {
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT CallBringer& call_bringer(
     Fabric& fabric, std::unique_ptr<CallBringer> (*make)(Fabric& fabric));
 
-// While it lives, the calling thread runs calls of process `rank` (running_fabric(), running_source()).
+// While it lives, the calling thread runs calls of process `rank` (running_fabric(),
+// running_source()).
 class CARIAMA_DSFABRIC_EXPORT RunningCalls {
  public:
   RunningCalls(Fabric& fabric, uint32_t rank);
@@ -75,8 +76,8 @@ class CARIAMA_DSFABRIC_EXPORT RunningCalls {
   uint32_t rank_;
 };
 
-// The handle for a call's NotifyTarget: `done` is counted down when process `rank` answers, with `receiver`
-// filled before; or fails with the process.
+// The handle for a call's NotifyTarget: `done` is counted down when process `rank` answers, with
+// `receiver` filled before; or fails with the process.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT uint64_t expect_answer(
     Fabric& fabric, uint32_t rank, Synchronizer& done, std::unique_ptr<ResultReceiver> receiver);
 // The same with a function, called once, in the thread that the answer or the failure reaches.
@@ -90,8 +91,9 @@ CARIAMA_DSFABRIC_EXPORT void answer_call(Fabric& fabric, uint32_t to, const Noti
 // Counts and reports what process `rank` should not have sent.
 CARIAMA_DSFABRIC_EXPORT void reject_call(Fabric& fabric, uint32_t rank, std::string_view why);
 
-// Sends an event of 31 bits to the bringer of process `rank`, behind all that worker `index` has posted on its
-// connection to it. Never waits. False: there is no credit now. Error: the connection's.
+// Sends an event of 31 bits to the bringer of process `rank`, behind all that worker `index` has
+// posted on its connection to it. Never waits. False: there is no credit now. Error: the
+// connection's.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::StatusOr<bool> post_call_event(Fabric& fabric,
                                                                            uint32_t rank,
                                                                            uint32_t index,

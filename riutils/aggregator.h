@@ -4,13 +4,13 @@
 //   for (...) aggregator.call([x] { ... });    // published 4 KiB at a time
 //   aggregator.flush();                        // now
 //
-// kTraditional (the paper's trad): calls are built where they leave from, and published together when
-// flush_bytes have come together, when the batch is older than flush_age (if set), or by flush(). Until
-// then the receiver sees none of them: flush before you wait for an effect.
+// kTraditional (the paper's trad): calls are built where they leave from, and published together
+// when flush_bytes have come together, when the batch is older than flush_age (if set), or by
+// flush(). Until then the receiver sees none of them: flush before you wait for an effect.
 //
-// kOverflow (ovfl): calls go as those of a messenger; those that do not fit now are kept (they "exceed"), up to
-// exceeding_bytes, and sent in order when the receiver has made room, by any later call, or a helper
-// thread of the process. Only beyond that does a call's policy matter.
+// kOverflow (ovfl): calls go as those of a messenger; those that do not fit now are kept (they
+// "exceed"), up to exceeding_bytes, and sent in order when the receiver has made room, by any later
+// call, or a helper thread of the process. Only beyond that does a call's policy matter.
 //
 // Both are zero-copy: a call is encoded once, in registered memory or in the peer's mapped chunk.
 #ifndef CARIAMA_RIUTILS_AGGREGATOR_H_
@@ -24,8 +24,8 @@ namespace cariama {
 
 enum class Aggregation : uint8_t { kTraditional, kOverflow };
 
-// The calls are those of CallInterface. Thread and lifetime as the messenger's, which must outlive it; calls
-// of both keep their order.
+// The calls are those of CallInterface. Thread and lifetime as the messenger's, which must outlive
+// it; calls of both keep their order.
 template <Aggregation kMode = Aggregation::kTraditional>
 class BasicAggregator : public CallInterface<BasicAggregator<kMode>> {
  public:

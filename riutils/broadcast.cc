@@ -52,7 +52,8 @@ class Node : public std::enable_shared_from_this<Node> {
     std::memcpy(copy_.get_buffer(), bytes, size);
     set_buffer(copy_.get_buffer(), &copy_, 0);
   }
-  // What was written into memory that this process has named. Children get a copy of it that is registered.
+  // What was written into memory that this process has named. Children get a copy of it that is
+  // registered.
   void adopt_target() {
     void* const place = reinterpret_cast<void*>(target(fabric_.rank()).address);
     if (plan_.size > target(fabric_.rank()).length) {
@@ -97,8 +98,8 @@ class Node : public std::enable_shared_from_this<Node> {
     for (const uint32_t child : children()) send(child);
   }
 
-  // Binomial: counted from the root, process v sends to v + 1, v + 2, v + 4, ... as long as these bits are
-  // below its lowest; the largest subtree first.
+  // Binomial: counted from the root, process v sends to v + 1, v + 2, v + 4, ... as long as these
+  // bits are below its lowest; the largest subtree first.
   [[nodiscard]] std::vector<uint32_t> children() const {
     std::vector<uint32_t> ranks;
     const uint64_t size = fabric_.size();

@@ -1,20 +1,22 @@
 // Calls to every thread of every process, once each (Seriema Table 1).
 //
 //   Synchronizer run;
-//   broadcast<RemoteNotify>(fabric, [x] { ... }, run);                      // counted down when all have run it
+//   broadcast<RemoteNotify>(fabric, [x] { ... }, run);    // counted down when all have run it
 //   broadcast_buffer(fabric, [](void* buffer, uint64_t size) { ... }, memory, 0, size, run);
 //
-// A call goes down a tree of the processes (binomial: log2 P steps; each process sends to at most as many), by
-// service calls; every process forwards it before its own threads run it, each where the thread's calls run.
-// Answers come back up the same tree, one per process, so the caller waits for one per child.
+// A call goes down a tree of the processes (binomial: log2 P steps; each process sends to at most
+// as many), by service calls; every process forwards it before its own threads run it, each where
+// the thread's calls run. Answers come back up the same tree, one per process, so the caller waits
+// for one per child.
 //
-// LocalNotify: the call has left the caller's process. RemoteNotify: every thread has run it, or that cannot
-// happen any more: then the Synchronizer fails, with the first exception's text, or UNAVAILABLE with the process that
-// has died; those behind it in the tree may not have been reached.
+// LocalNotify: the call has left the caller's process. RemoteNotify: every thread has run it, or
+// that cannot happen any more: then the Synchronizer fails, with the first exception's text, or
+// UNAVAILABLE with the process that has died; those behind it in the tree may not have been
+// reached.
 //
-// Cost: one service call per process, and one answer; a closure per process on the way (receive_unit_bytes
-// limits it). Buffers that are pulled or pushed travel once into each process, and from there on to its
-// children.
+// Cost: one service call per process, and one answer; a closure per process on the way
+// (receive_unit_bytes limits it). Buffers that are pulled or pushed travel once into each process,
+// and from there on to its children.
 #ifndef CARIAMA_RIUTILS_BROADCAST_H_
 #define CARIAMA_RIUTILS_BROADCAST_H_
 
@@ -47,8 +49,8 @@ struct BroadcastBuffer {
   RDMAMemory* memory = nullptr;  // nullptr: none
   uint64_t offset = 0;
   uint64_t size = 0;
-  // Memory of each process, by rank, that it is written into; empty: every process fetches it into memory of
-  // this layer, which it has until its threads have run.
+  // Memory of each process, by rank, that it is written into; empty: every process fetches it into
+  // memory of this layer, which it has until its threads have run.
   std::span<const RemoteMemoryLocator> targets{};
 };
 [[nodiscard]] CARIAMA_RIUTILS_EXPORT absl::Status start_broadcast(Fabric& fabric,
@@ -96,8 +98,8 @@ template <typename Options, typename F>
 
 }  // namespace internal
 
-// Every thread of the job calls function(). Errors, when the caller's own part fails at once: those of
-// service calls (send_call.h). From any thread.
+// Every thread of the job calls function(). Errors, when the caller's own part fails at once: those
+// of service calls (send_call.h). From any thread.
 template <auto... Options, typename F>
 CallResult broadcast(Fabric& fabric, F&& function, Synchronizer* done = nullptr) {
   using Function = std::decay_t<F>;
@@ -113,9 +115,10 @@ CallResult broadcast(Fabric& fabric, F&& function, Synchronizer& done) {
   return broadcast<Options...>(fabric, std::forward<F>(function), &done);
 }
 
-// Every thread calls function(buffer, size), with a copy of that part of `source` that its process has READ
-// from its parent in the tree; threads of one process share it, and have it while they run. `source` must
-// not change until all have run: RemoteNotify tells. Error, besides: INVALID_ARGUMENT (the range).
+// Every thread calls function(buffer, size), with a copy of that part of `source` that its process
+// has READ from its parent in the tree; threads of one process share it, and have it while they
+// run. `source` must not change until all have run: RemoteNotify tells. Error, besides:
+// INVALID_ARGUMENT (the range).
 template <auto... Options, typename F>
 CallResult broadcast_buffer(Fabric& fabric, F&& function, RDMAMemory* source, uint64_t offset,
                             uint64_t size, Synchronizer& done) {
@@ -123,9 +126,9 @@ CallResult broadcast_buffer(Fabric& fabric, F&& function, RDMAMemory* source, ui
       fabric, function, {source, offset, size, {}}, &done);
 }
 
-// The same with the buffer written into `targets[rank]` of every process, memory that each has named for the
-// process that it is written by: any other than itself. (The entry of the caller's rank is its own copy's
-// place, and may be empty: then its threads see `source` itself.)
+// The same with the buffer written into `targets[rank]` of every process, memory that each has
+// named for the process that it is written by: any other than itself. (The entry of the caller's
+// rank is its own copy's place, and may be empty: then its threads see `source` itself.)
 template <auto... Options, typename F>
 CallResult broadcast_buffer(Fabric& fabric, F&& function, RDMAMemory* source, uint64_t offset,
                             uint64_t size, std::span<const RemoteMemoryLocator> targets,

@@ -1,4 +1,5 @@
-// Remote invocation: what users include. Send-based calls, one-sided messengers and aggregators, broadcasts.
+// Remote invocation: what users include. Send-based calls, one-sided messengers and aggregators,
+// broadcasts.
 #ifndef CARIAMA_RIUTILS_CALL_H_
 #define CARIAMA_RIUTILS_CALL_H_
 

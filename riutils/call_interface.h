@@ -1,13 +1,16 @@
-// The calls of Seriema's Table 1 in their one-sided form, the same for messengers and aggregators. Names,
-// arguments and options are those of the send-based calls (send_call.h), without fabric and destination.
+// The calls of Seriema's Table 1 in their one-sided form, the same for messengers and aggregators.
+// Names, arguments and options are those of the send-based calls (send_call.h), without fabric and
+// destination.
 //
-// Each returns when the call has been accepted: OK, or the reason why it was not. Errors: INVALID_ARGUMENT
-// (longer than a chunk takes), RESOURCE_EXHAUSTED (no room, as the options say), UNAVAILABLE (the
-// destination's process is dead, or the fabric was finalized), those of setup() at the first call.
+// Each returns when the call has been accepted: OK, or the reason why it was not. Errors:
+// INVALID_ARGUMENT (longer than a chunk takes), RESOURCE_EXHAUSTED (no room, as the options say),
+// UNAVAILABLE (the destination's process is dead, or the fabric was finalized), those of setup() at
+// the first call.
 //
-// A Synchronizer is counted down when the call has left (LocalNotify: published; what it was made from may
-// be reused even before, when the function has returned) or has been run (RemoteNotify). Once its call was
-// accepted it is always counted down, by the event or by the failure that prevents it.
+// A Synchronizer is counted down when the call has left (LocalNotify: published; what it was made
+// from may be reused even before, when the function has returned) or has been run (RemoteNotify).
+// Once its call was accepted it is always counted down, by the event or by the failure that
+// prevents it.
 #ifndef CARIAMA_RIUTILS_CALL_INTERFACE_H_
 #define CARIAMA_RIUTILS_CALL_INTERFACE_H_
 
@@ -37,13 +40,14 @@ class CARIAMA_RIUTILS_EXPORT OutgoingChannel {
  public:
   virtual ~OutgoingChannel() = default;
   [[nodiscard]] virtual ChannelSender& sender() = 0;
-  // Has `done` counted down when the call that carries the target has been run; `receiver` gets its result.
+  // Has `done` counted down when the call that carries the target has been run; `receiver` gets its
+  // result.
   [[nodiscard]] virtual NotifyTarget expect(Synchronizer& done,
                                             std::unique_ptr<internal::ResultReceiver> receiver) = 0;
   // Takes that back, of a call that was not accepted. False: it has failed meanwhile.
   virtual bool forget(const NotifyTarget& target) = 0;
-  // Writes local memory into memory of the destination's process, so that a call that is sent afterwards
-  // finds it there. Waits at most for the transport.
+  // Writes local memory into memory of the destination's process, so that a call that is sent
+  // afterwards finds it there. Waits at most for the transport.
   [[nodiscard]] virtual absl::Status write_ahead(RDMAMemory& source, uint64_t offset,
                                                  uint64_t bytes,
                                                  const RemoteMemoryLocator& target) = 0;
@@ -75,10 +79,10 @@ class CallInterface {
     return send<CallOptions<Options...>>(make_buffer_call(std::forward<F>(function), buffer), done);
   }
 
-  // The same with a part of registered memory, as the paper spells it. With Sync or Async among the options
-  // only its name travels: the destination READs it, Sync before it goes on to its next call, Async beside
-  // them, and calls function(buffer, size) then; the
-  // memory must not change before: RemoteNotify tells.
+  // The same with a part of registered memory, as the paper spells it. With Sync or Async among the
+  // options only its name travels: the destination READs it, Sync before it goes on to its next
+  // call, Async beside them, and calls function(buffer, size) then; the memory must not change
+  // before: RemoteNotify tells.
   template <auto... Options, typename F>
   CallResult call_buffer(F&& function, RDMAMemory* source, uint64_t offset, uint64_t size,
                          Synchronizer& done) {
@@ -89,8 +93,9 @@ class CallInterface {
     return call_memory<Options...>(std::forward<F>(function), source, offset, size, nullptr);
   }
 
-  // `size` bytes of `source` are written to the start of `target`, memory of the destination's process; then
-  // it calls function(where that is, size). The memory may be reused when source->is_free().
+  // `size` bytes of `source` are written to the start of `target`, memory of the destination's
+  // process; then it calls function(where that is, size). The memory may be reused when
+  // source->is_free().
   template <auto... Options, typename F>
   CallResult call_buffer(F&& function, RDMAMemory* source, uint64_t offset, uint64_t size,
                          const RemoteMemoryLocator& target, Synchronizer* done = nullptr) {
@@ -106,9 +111,9 @@ class CallInterface {
         done);
   }
 
-  // The destination calls function(arguments...); what it returns is copied into `result`, then `done` is
-  // counted down. An exception there becomes done.status(): INTERNAL, with its type and text. Both must
-  // live until then.
+  // The destination calls function(arguments...); what it returns is copied into `result`, then
+  // `done` is counted down. An exception there becomes done.status(): INTERNAL, with its type and
+  // text. Both must live until then.
   template <auto... Options, typename F, typename T, typename... Args>
   CallResult call_return(F&& function, T& result, Synchronizer& done, Args&&... arguments) {
     auto encoded = make_call(std::forward<F>(function), std::forward<Args>(arguments)...);

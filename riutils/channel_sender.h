@@ -1,17 +1,18 @@
-// The sending end of a channel: one thread's calls to one thread, on their way into the receiver's chunks
-// (Seriema §4.4.1). What RDMAMessenger and RDMAAggregator are made of; programs use those.
+// The sending end of a channel: one thread's calls to one thread, on their way into the receiver's
+// chunks (Seriema §4.4.1). What RDMAMessenger and RDMAAggregator are made of; programs use those.
 //
-// The sender controls everything: which chunk is filled, when another is obtained, and where the receiver
-// inserts it. It learns one thing only, how many chunks the receiver has consumed.
+// The sender controls everything: which chunk is filled, when another is obtained, and where the
+// receiver inserts it. It learns one thing only, how many chunks the receiver has consumed.
 //
-// Three arrival modes share all code but the last step. position_ and end_ point into the peer's mapped chunk
-// or into a local image of it (staging); a call is built there. Mapped: its header is then stored with
-// release order. Polled: what is behind the header is written, then the header. Event: all is written, then
-// announced by an event.
+// Three arrival modes share all code but the last step. position_ and end_ point into the peer's
+// mapped chunk or into a local image of it (staging); a call is built there. Mapped: its header is
+// then stored with release order. Polled: what is behind the header is written, then the header.
+// Event: all is written, then announced by an event.
 //
-// What does not fit now may be kept (RetryAsync, ovfl): encoded once, in registered memory, in order. While
-// calls are kept the fast path finds no room, so nothing overtakes them; the owner and the process's
-// drainer bring them on under a mutex, which is taken at no other time but when a chunk is full.
+// What does not fit now may be kept (RetryAsync, ovfl): encoded once, in registered memory, in
+// order. While calls are kept the fast path finds no room, so nothing overtakes them; the owner and
+// the process's drainer bring them on under a mutex, which is taken at no other time but when a
+// chunk is full.
 #ifndef CARIAMA_RIUTILS_CHANNEL_SENDER_H_
 #define CARIAMA_RIUTILS_CHANNEL_SENDER_H_
 
@@ -82,10 +83,11 @@ class CARIAMA_RIUTILS_EXPORT ChannelLink {
   virtual ~ChannelLink() = default;
   // Meets the peer. Once, before anything else but inside_call(). May wait, and run incoming calls.
   [[nodiscard]] virtual absl::StatusOr<Way> open() = 0;
-  // Has `count` more chunks allocated by the receiver's process and put where the receiver will find them:
-  // no step of the receiver is needed. May wait, and run incoming calls.
+  // Has `count` more chunks allocated by the receiver's process and put where the receiver will
+  // find them: no step of the receiver is needed. May wait, and run incoming calls.
   [[nodiscard]] virtual absl::StatusOr<std::vector<Chunk>> obtain(uint32_t count) = 0;
-  // Arrival::kEvent: tells the receiver, after all that was posted, that so many more words have arrived.
+  // Arrival::kEvent: tells the receiver, after all that was posted, that so many more words have
+  // arrived.
   virtual void announce(uint64_t words) = 0;
   // Wakes the receiver, which sleeps. Never waits; the wake-up may follow later but is not lost.
   virtual void wake() = 0;
@@ -146,7 +148,8 @@ struct WhenNoRoom {
   }
 };
 
-// Belongs to one thread, its owner; drain() and statistics() may be called by any. `link` must outlive it.
+// Belongs to one thread, its owner; drain() and statistics() may be called by any. `link` must
+// outlive it.
 class CARIAMA_RIUTILS_EXPORT ChannelSender {
  public:
   // `peer` names the destination in error texts.
@@ -156,15 +159,15 @@ class CARIAMA_RIUTILS_EXPORT ChannelSender {
   ChannelSender(const ChannelSender&) = delete;
   ChannelSender& operator=(const ChannelSender&) = delete;
 
-  // Meets the peer and obtains the first chunks. Idempotent; the first call does it otherwise. Errors:
-  // INVALID_ARGUMENT (options out of range), UNAVAILABLE, RESOURCE_EXHAUSTED (the receiver's or our
-  // memory budget), DEADLINE_EXCEEDED, FAILED_PRECONDITION (shut down; a forced arrival that the pair
-  // does not have).
+  // Meets the peer and obtains the first chunks. Idempotent; the first call does it otherwise.
+  // Errors: INVALID_ARGUMENT (options out of range), UNAVAILABLE, RESOURCE_EXHAUSTED (the
+  // receiver's or our memory budget), DEADLINE_EXCEEDED, FAILED_PRECONDITION (shut down; a forced
+  // arrival that the pair does not have).
   [[nodiscard]] absl::Status setup();
 
-  // Sends a call. With kHold it joins the batch, else it is published at once, with the batch before it.
-  // Errors: INVALID_ARGUMENT (longer than a chunk takes), RESOURCE_EXHAUSTED (no room, as `when` says),
-  // UNAVAILABLE, those of setup().
+  // Sends a call. With kHold it joins the batch, else it is published at once, with the batch
+  // before it. Errors: INVALID_ARGUMENT (longer than a chunk takes), RESOURCE_EXHAUSTED (no room,
+  // as `when` says), UNAVAILABLE, those of setup().
   template <bool kHold, typename Call>
   [[nodiscard]] __attribute__((always_inline)) CallResult send(const Call& call, WhenNoRoom when) {
     const size_t bytes = call.bytes();
@@ -200,8 +203,8 @@ class CARIAMA_RIUTILS_EXPORT ChannelSender {
     return {};
   }
 
-  // The same for calls of any form. `transmitted`, if given and the result is OK, is counted down when
-  // the call has left (fails if it never can).
+  // The same for calls of any form. `transmitted`, if given and the result is OK, is counted down
+  // when the call has left (fails if it never can).
   [[nodiscard]] CallResult send_slowly(const OutgoingCallView& call, WhenNoRoom when, bool hold,
                                        Synchronizer* transmitted);
 
@@ -209,18 +212,21 @@ class CARIAMA_RIUTILS_EXPORT ChannelSender {
   [[nodiscard]] CallResult flush();
   // How old the batch is. Only with options.flush_age.
   [[nodiscard]] bool batch_is_old() const;
-  // flush(), and tells the receiver in its chunk header how far the sender has come (paper: publish).
+  // flush(), and tells the receiver in its chunk header how far the sender has come (paper:
+  // publish).
   [[nodiscard]] CallResult publish();
 
-  // Brings kept calls on as far as there is room. True: none are left. For helper threads: `transmitter_of`
-  // gives one of their own, once the way is known. Obtains chunks, and may wait for that.
+  // Brings kept calls on as far as there is room. True: none are left. For helper threads:
+  // `transmitter_of` gives one of their own, once the way is known. Obtains chunks, and may wait
+  // for that.
   bool drain(const std::function<Transmitter*()>& transmitter_of);
 
-  // Flushes, waits until no call is kept, and tells the receiver that the channel ends: it returns the
-  // chunks once it has run everything. Later calls get FAILED_PRECONDITION. Error: DEADLINE_EXCEEDED (the
-  // receiver is behind; may be called again), UNAVAILABLE.
+  // Flushes, waits until no call is kept, and tells the receiver that the channel ends: it returns
+  // the chunks once it has run everything. Later calls get FAILED_PRECONDITION. Error:
+  // DEADLINE_EXCEEDED (the receiver is behind; may be called again), UNAVAILABLE.
   [[nodiscard]] absl::Status shutdown(Deadline deadline);
-  // After shutdown(): whether the receiver has let go of the channel, so that its control memory is unused.
+  // After shutdown(): whether the receiver has let go of the channel, so that its control memory is
+  // unused.
   [[nodiscard]] bool is_released() const;
 
   [[nodiscard]] bool is_open() const { return way_.has_value(); }
@@ -255,13 +261,14 @@ class CARIAMA_RIUTILS_EXPORT ChannelSender {
   }
   static void publish_word(std::byte* at, uint64_t word) {
     std::atomic_ref(*reinterpret_cast<uint64_t*>(at)).store(word, std::memory_order_release);
-    // The receiver's membarrier makes the processor keep store and the look at its sleeping word in order
-    // (internal/incoming.h); the compiler is told here.
+    // The receiver's membarrier makes the processor keep store and the look at its sleeping word in
+    // order (internal/incoming.h); the compiler is told here.
     std::atomic_signal_fence(std::memory_order_seq_cst);
   }
 
-  // What follows is under mutex_ and with the window closed, unless it says otherwise. `transmitter` is the
-  // caller's: transfers of one channel are ordered by the queue pair, whoever posts them.
+  // What follows is under mutex_ and with the window closed, unless it says otherwise.
+  // `transmitter` is the caller's: transfers of one channel are ordered by the queue pair, whoever
+  // posts them.
   [[nodiscard]] absl::Status check_options() const;
   [[nodiscard]] absl::Status obtain(std::unique_lock<std::mutex>& lock, Transmitter* transmitter);
   void close_window();
@@ -297,14 +304,15 @@ class CARIAMA_RIUTILS_EXPORT ChannelSender {
     return chunk_first_ + static_cast<uint64_t>(at - base_) - sizeof(ChunkHeader);
   }
 
-  // The fast path's line. The window is [position_, end_): empty while calls are kept, and before set-up. When
-  // it is closed, closed_at_ is where the channel really is.
+  // The fast path's line. The window is [position_, end_): empty while calls are kept, and before
+  // set-up. When it is closed, closed_at_ is where the channel really is.
   alignas(64) internal::Relaxed<std::byte*> position_;
   std::byte* end_ = nullptr;
   std::byte* hold_end_ = nullptr;  // where the batch must be published, or end_
   std::byte* batch_ = nullptr;     // the first header that is not published, or position_
   uint64_t held_ = 0;              // that header
-  // The receiver's sleeping word; or one that always says asleep, where publishing takes more than a store.
+  // The receiver's sleeping word; or one that always says asleep, where publishing takes more than
+  // a store.
   const std::atomic<uint32_t>* sleeping_;
   std::byte* base_ = nullptr;  // of the chunk, or of its image
   bool window_open_ = false;   // the owner's alone

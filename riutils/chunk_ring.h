@@ -1,20 +1,20 @@
-// How calls lie in the receiver's memory: a ring of chunks that the sender fills by one-sided writes
-// (Seriema §4.4.1). The layout that both ends share; who does what when is in channel_sender.h and
-// internal/channel_receiver.h.
+// How calls lie in the receiver's memory: a ring of chunks that the sender fills by one-sided
+// writes (Seriema §4.4.1). The layout that both ends share; who does what when is in
+// channel_sender.h and internal/channel_receiver.h.
 //
 //   ChunkHeader | call | call | ... | end marker
 //
 // A call is CallHeader (8 bytes) | NotifyTarget, perhaps | closure, padded to 8 (call_encoding.h).
 //
-// Publication. The header word of a call is its publication: the sender first writes everything behind it,
-// then a word of zeros where the next header will be, and at last the header. The receiver stops at a
-// word of zeros. So no chunk is ever cleared, any payload can travel, and the one thing assumed of a
-// transport is that the header becomes visible after what was written before it. A batch is published in
-// the same way by its first header.
+// Publication. The header word of a call is its publication: the sender first writes everything
+// behind it, then a word of zeros where the next header will be, and at last the header. The
+// receiver stops at a word of zeros. So no chunk is ever cleared, any payload can travel, and the
+// one thing assumed of a transport is that the header becomes visible after what was written before
+// it. A batch is published in the same way by its first header.
 //
-// A chunk into which the next call does not fit ends with an end marker, an own header. It carries how many
-// newly obtained chunks are to be inserted behind this one (the paper's special bit): so the receiver's
-// ring becomes what the sender's is, without any message.
+// A chunk into which the next call does not fit ends with an end marker, an own header. It carries
+// how many newly obtained chunks are to be inserted behind this one (the paper's special bit): so
+// the receiver's ring becomes what the sender's is, without any message.
 #ifndef CARIAMA_RIUTILS_CHUNK_RING_H_
 #define CARIAMA_RIUTILS_CHUNK_RING_H_
 
@@ -70,8 +70,8 @@ struct ChannelControl {
 };
 static_assert(sizeof(ChannelControl) == 128);
 
-// Where senders that map the receiver's memory see that it sleeps; one per destination thread, alone on its
-// line.
+// Where senders that map the receiver's memory see that it sleeps; one per destination thread,
+// alone on its line.
 struct alignas(64) SleepingWord {
   static constexpr uint32_t kAwake = 0;
   static constexpr uint32_t kAsleep = 1;
@@ -83,7 +83,8 @@ static_assert(sizeof(SleepingWord) == 64);
 inline constexpr uint64_t kMinChunkBytes = 1024;
 inline constexpr uint64_t kMaxChunkBytes = uint64_t{1} << 30;
 inline constexpr uint32_t kMaxChunks = 256;  // of one channel
-// What a chunk of `chunk_bytes` holds: calls of this many bytes in all. (A word is the end marker's.)
+// What a chunk of `chunk_bytes` holds: calls of this many bytes in all. (A word is the end
+// marker's.)
 [[nodiscard]] constexpr uint64_t chunk_capacity(uint64_t chunk_bytes) {
   return chunk_bytes - sizeof(ChunkHeader) - sizeof(CallHeader);
 }

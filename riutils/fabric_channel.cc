@@ -205,7 +205,8 @@ void FabricChannel::announce(uint64_t words) {
   if (!post_announcements()) runtime_.drain_later(this);
 }
 
-// Whoever calls it posts what is there; transfers that it announces were posted before it was counted.
+// Whoever calls it posts what is there; transfers that it announces were posted before it was
+// counted.
 bool FabricChannel::post_announcements() {
   const std::lock_guard lock(announcing_);
   while (const uint64_t words = unannounced_.load(std::memory_order_acquire)) {

@@ -23,6 +23,14 @@ constexpr uint64_t kWords = 64;
 
 constexpr uint32_t kMostNumbers = 1u << 15;  // what an event can name
 
+void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
 [[nodiscard]] uint64_t key_of(uint32_t rank, uint32_t serial) {
   return uint64_t{rank} << 32 | serial;
 }
@@ -286,6 +294,12 @@ size_t IncomingCalls::run(size_t most) {
     count += channel.receiver.run(most - count);
     ended |= channel.receiver.ended();
   }
+  if (count == 0) {
+    // The line that is looked at is the one that the sender wants to write: between two looks it
+    // gets time.
+    relax();
+    relax();
+  }
   const bool any_dead = any_dead_.load(std::memory_order_acquire);
   if (ended || (any_dead && count == 0)) [[unlikely]] {
     const auto is_over = [&](IncomingChannel* channel) {
@@ -307,10 +321,11 @@ void IncomingCalls::announce_sleep() {
   if (sleeping_ != nullptr) {
     sleeping_->state.store(SleepingWord::kAsleep, std::memory_order_seq_cst);
   }
-  // Every sender's processor has made its earlier stores visible when this returns, or will read the word
-  // after it was set: the sender stores a header, then loads the word; we store the word, then (in run())
-  // load the header. With a barrier in both, one of them sees the other. Where the kernel has no such
-  // barrier the senders fence by themselves (Way::fence), and the store above is sequentially consistent.
+  // Every sender's processor has made its earlier stores visible when this returns, or will read
+  // the word after it was set: the sender stores a header, then loads the word; we store the word,
+  // then (in run()) load the header. With a barrier in both, one of them sees the other. Where the
+  // kernel has no such barrier the senders fence by themselves (Way::fence), and the store above is
+  // sequentially consistent.
   if (has_barrier_) syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   for (IncomingChannel* const channel : channels_) {

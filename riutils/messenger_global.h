@@ -2,13 +2,14 @@
 //
 //   RDMAMessengerGlobal messenger(*fabric.this_thread());
 //   messenger.call(destination, [x] { ... });
-//   messenger.call_buffer<RetryAsync>(destination, [](void* b, uint64_t n) { ... }, memory, 0, n, done);
+//   messenger.call_buffer<RetryAsync>(destination, [](void* b, uint64_t n) { ... }, memory, 0, n,
+//                                     done);
 //   messenger.process_calls_all();
 //   messenger.shutdown_all();
 //
 // Every call of CallInterface, with the destination's global thread id before the other arguments.
-// Memory: 8 bytes per thread of the job, and about 1 KiB per destination that was called, besides what
-// messenger_options.h says of channels.
+// Memory: 8 bytes per thread of the job, and about 1 KiB per destination that was called, besides
+// what messenger_options.h says of channels.
 #ifndef CARIAMA_RIUTILS_MESSENGER_GLOBAL_H_
 #define CARIAMA_RIUTILS_MESSENGER_GLOBAL_H_
 
@@ -78,8 +79,8 @@ class BasicGlobal {
     return channel->calls;
   }
 
-  // Runs calls that have arrived for this thread, from anybody, until none is there; publishes batches that
-  // are too old. Never waits. Returns how many.
+  // Runs calls that have arrived for this thread, from anybody, until none is there; publishes
+  // batches that are too old. Never waits. Returns how many.
   size_t process_calls_all() {
     if (options_.flush_age.count() != 0) {
       for_each([](auto& calls) {

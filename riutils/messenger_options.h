@@ -1,4 +1,5 @@
-// What one-sided channels cost and how they behave (Seriema §4.4). Every constant that trades something.
+// What one-sided channels cost and how they behave (Seriema §4.4). Every constant that trades
+// something.
 #ifndef CARIAMA_RIUTILS_MESSENGER_OPTIONS_H_
 #define CARIAMA_RIUTILS_MESSENGER_OPTIONS_H_
 
@@ -14,7 +15,7 @@ namespace cariama {
 // How calls arrive. Chosen per pair from what its transport can do, unless an option forces it.
 enum class Arrival : uint8_t {
   kAuto,
-  kMapped,  // the receiver's chunk is mapped here (same host): calls are built in it, nothing is copied
+  kMapped,  // the receiver's chunk is mapped here (same host): calls are built in it, uncopied
   kPolled,  // the transport orders WRITEs: built in registered memory, written, polled for
   kEvent,   // it does not: every publication is followed by an event (immediate data)
 };
@@ -29,11 +30,11 @@ enum class Consumption : uint8_t {
 
 // Of one channel. Sizes in bytes.
 //
-// Memory: a channel that was never used takes none. From its first call it takes chunks_per_request *
-// chunk_bytes of the receiver, and doubles that, when the receiver is behind, up to max_chunks *
-// chunk_bytes; where calls are not mapped the sender has two units of chunk_bytes besides (more while
-// transfers are under way). So a process that talks to P * T threads costs its peers
-// P * T * chunks_per_request * chunk_bytes in all.
+// Memory: a channel that was never used takes none. From its first call it takes chunks_per_request
+// * chunk_bytes of the receiver, and doubles that, when the receiver is behind, up to max_chunks *
+// chunk_bytes; where calls are not mapped the sender has two units of chunk_bytes besides (more
+// while transfers are under way). So a process that talks to P * T threads costs its peers P * T *
+// chunks_per_request * chunk_bytes in all.
 struct MessengerOptions {
   uint32_t chunks_per_request = 2;   // the paper's c
   uint32_t max_chunks = 16;          // the paper's c_max
@@ -41,8 +42,8 @@ struct MessengerOptions {
   uint32_t flush_bytes = 4096;  // RDMAAggregator: a batch is published when it has grown to this
   // What is kept of calls that do not fit now (RetryAsync, ovfl), per channel.
   uint64_t exceeding_bytes = 16u << 20;
-  // RDMAAggregator, trad: a batch older than this is published by its thread's next call, process_calls()
-  // or wait. 0: never; otherwise every call reads the clock (some 20 ns).
+  // RDMAAggregator, trad: a batch older than this is published by its thread's next call,
+  // process_calls() or flush. 0: never; otherwise every call reads the clock (some 20 ns).
   std::chrono::nanoseconds flush_age{0};
   Arrival arrival = Arrival::kAuto;
   Consumption consumption = Consumption::kPush;
@@ -63,7 +64,7 @@ struct MessengerOptions {
 
 // What a channel has done so far. Counts.
 struct MessengerStatistics {
-  uint64_t publications = 0;     // times that calls were made visible to the receiver
+  uint64_t publications = 0;     // batches, and all where calls are not mapped (else: one each)
   uint64_t chunks = 0;           // obtained
   uint64_t requests = 0;         // service calls that obtained them
   uint64_t chunks_filled = 0;    // closed because the next call did not fit

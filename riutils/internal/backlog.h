@@ -1,5 +1,5 @@
-// Calls that did not fit into the receiver's chunks when they were made: encoded, in registered memory, in
-// order, ready to be copied or written in bulk.
+// Calls that did not fit into the receiver's chunks when they were made: encoded, in registered
+// memory, in order, ready to be copied or written in bulk.
 #ifndef CARIAMA_RIUTILS_INTERNAL_BACKLOG_H_
 #define CARIAMA_RIUTILS_INTERNAL_BACKLOG_H_
 
@@ -16,8 +16,8 @@
 
 namespace cariama::internal {
 
-// Thread-compatible: guarded by its channel's mutex. Memory comes from the link, in segments that go back
-// when they are empty.
+// Thread-compatible: guarded by its channel's mutex. Memory comes from the link, in segments that
+// go back when they are empty.
 class Backlog {
  public:
   // Calls that lie one behind another: bytes [offset, offset + bytes) of `memory`.
@@ -37,10 +37,11 @@ class Backlog {
 
   // Keeps a call; `departure`, if given, is counted down when it leaves. Error: the memory's.
   [[nodiscard]] absl::Status append(const OutgoingCallView& call, Synchronizer* departure);
-  // The longest run of whole calls at the front that is no longer than `room`; bytes 0 if the first is.
+  // The longest run of whole calls at the front that is no longer than `room`; bytes 0 if the first
+  // is.
   [[nodiscard]] Run front(uint64_t room);
-  // The run has left: drops it, and counts its departures down. Its memory is reused when the transport
-  // is done with it.
+  // The run has left: drops it, and counts its departures down. Its memory is reused when the
+  // transport is done with it.
   void pop(const Run& run);
   // Drops everything: it will not leave.
   void fail(const absl::Status& status);

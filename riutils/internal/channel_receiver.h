@@ -1,8 +1,9 @@
-// The receiving end of a channel: runs the calls that a sender has put into our chunks (Seriema §4.4.1).
+// The receiving end of a channel: runs the calls that a sender has put into our chunks (Seriema
+// §4.4.1).
 //
-// It reads memory that a peer writes, so it believes nothing: every length is held against the chunk's end,
-// every id against the function table, every count of inserted chunks against what was really granted. What
-// is malformed ends this channel, with a reason, and nothing else.
+// It reads memory that a peer writes, so it believes nothing: every length is held against the
+// chunk's end, every id against the function table, every count of inserted chunks against what was
+// really granted. What is malformed ends this channel, with a reason, and nothing else.
 #ifndef CARIAMA_RIUTILS_INTERNAL_CHANNEL_RECEIVER_H_
 #define CARIAMA_RIUTILS_INTERNAL_CHANNEL_RECEIVER_H_
 
@@ -29,12 +30,13 @@ class ReceiverBackend {
   };
 
   virtual ~ReceiverBackend() = default;
-  // Takes `count` more chunks of this channel out of the incoming memory map, in the order of insertion.
+  // Takes `count` more chunks of this channel out of the incoming memory map, in the order of
+  // insertion.
   [[nodiscard]] virtual Taken take_chunks(uint32_t count, std::vector<std::byte*>& chunks) = 0;
   // Writes the number of consumed chunks (or kBroken) into the sender's ChannelControl.
   virtual void push(uint64_t consumed_chunks) = 0;
-  // A call that wants an answer has been run, or it failed and somebody should know. `call.outcome` says how
-  // it ended; `notify` is nullptr if nobody waits.
+  // A call that wants an answer has been run, or it failed and somebody should know. `call.outcome`
+  // says how it ended; `notify` is nullptr if nobody waits.
   virtual void finished(const NotifyTarget* notify, const IncomingCall& call,
                         const std::string& result) = 0;
   // The channel ends here because of what the peer wrote.
@@ -54,7 +56,8 @@ class ChannelReceiver {
   // Runs calls that have arrived, `most` at most. Returns how many.
   size_t run(size_t most);
 
-  // Arrival::kEvent: so many more words may be read. Any thread, ordered by the queue pair's completions.
+  // Arrival::kEvent: so many more words may be read. Any thread, ordered by the queue pair's
+  // completions.
   void announced(uint64_t words) { announced_.fetch_add(words, std::memory_order_acq_rel); }
 
   // The sender has shut the channel down, or broken it: nothing will be read any more.
@@ -83,6 +86,7 @@ class ChannelReceiver {
   std::vector<std::byte*> chunks_;  // the ring, as the sender's
   uint32_t current_ = 0;
   std::byte* position_ = nullptr;
+  size_t predicted_ = 0;      // length of the last call
   std::byte* end_ = nullptr;  // the last place for an end marker
   uint64_t consumed_chunks_ = 0;
   uint64_t unread_words_ = 0;  // announced and not consumed yet

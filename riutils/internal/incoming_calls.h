@@ -59,7 +59,8 @@ class IncomingCalls final : public CallSource {
   IncomingCalls(Fabric& fabric, uint32_t index) : fabric_(fabric), index_(index) {}
   ~IncomingCalls() override;
 
-  // Gives a sender chunks: allocates, prepares, and puts them into the map. `sleeping` is this worker's.
+  // Gives a sender chunks: allocates, prepares, and puts them into the map. `sleeping` is this
+  // worker's.
   [[nodiscard]] ChunkReply grant(uint32_t rank, const ChunkRequest& request);
   // Words have arrived in the event-driven channel of that number.
   void announced(uint32_t rank, uint32_t number, uint64_t words);

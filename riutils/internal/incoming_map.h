@@ -1,8 +1,8 @@
-// The incoming memory map (Seriema §4.4.1): chunks that service calls have granted to senders, on their way to
-// the thread that will receive in them.
+// The incoming memory map (Seriema §4.4.1): chunks that service calls have granted to senders, on
+// their way to the thread that will receive in them.
 //
-// insert() is wait-free, by any thread: one exchange, one store. Everything else is the owner's: whoever
-// consumes the worker's calls. The owner extracts by sender, in the order of insertion.
+// insert() is wait-free, by any thread: one exchange, one store. Everything else is the owner's:
+// whoever consumes the worker's calls. The owner extracts by sender, in the order of insertion.
 #ifndef CARIAMA_RIUTILS_INTERNAL_INCOMING_MAP_H_
 #define CARIAMA_RIUTILS_INTERNAL_INCOMING_MAP_H_
 
@@ -37,8 +37,8 @@ class IncomingMap {
   // Whether something was inserted that the owner has not absorbed. A load.
   [[nodiscard]] bool has_news() const { return last_.load(std::memory_order_acquire) != first_; }
 
-  // Takes in what was inserted, and calls found(sender) for each. A node whose insert() is between its two
-  // steps, and those behind it, stay for the next time.
+  // Takes in what was inserted, and calls found(sender) for each. A node whose insert() is between
+  // its two steps, and those behind it, stay for the next time.
   template <typename Found>
   void absorb(Found&& found) {
     for (;;) {

@@ -1,5 +1,5 @@
-// What this layer keeps for one fabric: the channels that arrive in this process, those that leave it, and the
-// thread that brings kept calls on.
+// What this layer keeps for one fabric: the channels that arrive in this process, those that leave
+// it, and the thread that brings kept calls on.
 #ifndef CARIAMA_RIUTILS_INTERNAL_RUNTIME_H_
 #define CARIAMA_RIUTILS_INTERNAL_RUNTIME_H_
 
@@ -43,7 +43,8 @@ class Runtime final : public CallBringer {
   // ---- Leaving channels.
   // What worker `index` sends to a process through. Belongs to that worker's thread.
   [[nodiscard]] absl::StatusOr<Transmitter*> transmitter(uint32_t rank, uint32_t index);
-  // Names the peer's sleeping words and manners; asks for them once. May wait, and run incoming calls.
+  // Names the peer's sleeping words and manners; asks for them once. May wait, and run incoming
+  // calls.
   [[nodiscard]] absl::StatusOr<MeetReply> meet_peer(uint32_t rank);
   void add(const std::shared_ptr<FabricChannel>& channel);
   // Of a destroyed messenger: its channel stays until the receiver has let go of it.

@@ -66,7 +66,8 @@ TEST_P(Broadcast, RunsOnceOnEveryThread) {
             // All have run when the caller hears of it.
             EXPECT_EQ(good.load(), (i + 1) * fabric.total_threads());
           }
-          // One service call down and one answer up for each other process, and calls within processes.
+          // One service call down and one answer up for each other process, and calls within
+          // processes.
           ASSERT_TRUE(broadcast(fabric, [] { ++ended; }));
         }
         ASSERT_TRUE(fabric.wait([&] { return ended.load() == fabric.total_threads(); }, soon()));

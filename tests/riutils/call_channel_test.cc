@@ -1,5 +1,5 @@
-// The protocol of a channel, between a sender and a receiver that one thread moves: every arrival mode on every
-// transport that has it.
+// The protocol of a channel, between a sender and a receiver that one thread moves: every arrival
+// mode on every transport that has it.
 #include <algorithm>
 #include <cstring>
 #include <random>
@@ -94,7 +94,8 @@ TEST_P(Channel, CallsRunOnceInOrder) {
   EXPECT_TRUE(rig.breaks.empty());
 }
 
-// Whatever the order of steps, and whatever the sizes: nothing is lost, doubled, harmed or overtaken.
+// Whatever the order of steps, and whatever the sizes: nothing is lost, doubled, harmed or
+// overtaken.
 TEST_P(Channel, EveryScheduleKeepsOrder) {
   for (uint64_t seed = 1; seed <= 25; ++seed) {
     SCOPED_TRACE(seed);
@@ -158,8 +159,8 @@ TEST_P(Channel, EveryScheduleKeepsOrder) {
   }
 }
 
-// Seriema §4.4.1, and this layer's promise: growth without any step of the receiver, up to the limit; then
-// calls fail until consumption picks up; what is pushed is what was consumed.
+// Seriema §4.4.1, and this layer's promise: growth without any step of the receiver, up to the
+// limit; then calls fail until consumption picks up; what is pushed is what was consumed.
 TEST_P(Channel, ExactlyThreeChunksThenFail) {
   ChannelRig rig(GetParam(), {.chunks_per_request = 1, .max_chunks = 3, .chunk_bytes = 1024});
   CallResult sent;

@@ -1,5 +1,5 @@
-// The paper's Listing 1: every call, template argument and argument order as printed; only its undefined `i`
-// (line 22) and `source` are mended, and what it leaves to the user is filled in.
+// The paper's Listing 1: every call, template argument and argument order as printed; only its
+// undefined `i` (line 22) and `source` are mended, and what it leaves to the user is filled in.
 #include <atomic>
 #include <cstring>
 

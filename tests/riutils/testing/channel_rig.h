@@ -1,5 +1,5 @@
-// A channel without a fabric: a ChannelSender and a ChannelReceiver over two connected devices, driven by one
-// thread that decides who moves when.
+// A channel without a fabric: a ChannelSender and a ChannelReceiver over two connected devices,
+// driven by one thread that decides who moves when.
 //
 //   ChannelRig rig({.transport = RigTransport::kSim, .seed = 7}, options);
 //   rig.sender().send<false>(make_call([] { ... }), when);
