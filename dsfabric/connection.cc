@@ -105,8 +105,8 @@ absl::Status Connection::connect(const ConnectionOffer& theirs, const std::strin
   return queue_->queue_pair().connect(theirs.address, {.peer = peer});
 }
 
-// The word may go back for a moment where WRITEs have no order, and is not to be believed if it says more
-// than was sent.
+// The word may go back for a moment where WRITEs have no order, and is not to be believed if it
+// says more than was sent.
 bool Connection::has_credit() {
   const uint64_t said =
       std::atomic_ref(*reinterpret_cast<uint64_t*>(credit_memory_.get_buffer() + kFromPeer))
@@ -221,8 +221,7 @@ Connection::Sent Connection::read(RDMAMemory& local, uint64_t offset, uint64_t b
   return result;
 }
 
-Connection::Sent Connection::write_outcome(CallOutcome outcome,
-                                           const RemoteMemoryLocator& target) {
+Connection::Sent Connection::write_outcome(CallOutcome outcome, const RemoteMemoryLocator& target) {
   const uint64_t offset = kOutcomes + 8 * static_cast<uint64_t>(outcome);
   return write(credit_memory_, offset, sizeof(uint64_t), target, nullptr);
 }

@@ -90,8 +90,8 @@ absl::Status FabricCore::wait_connected(Peer& peer, Deadline deadline) {
                     peer.label + " did not finish connecting in time");
 }
 
-// The asking end makes its queue pairs and offers them; the other connects to them and answers with its own;
-// the asking end connects, and says so. Only then may the other end send.
+// The asking end makes its queue pairs and offers them; the other connects to them and answers with
+// its own; the asking end connects, and says so. Only then may the other end send.
 absl::Status FabricCore::connect(Peer& peer) {
   const Deadline deadline = deadline_after(options_.timeout);
   while (true) {

@@ -22,7 +22,8 @@ namespace {
 // While messages are kept back nobody is woken by the credits that they wait for: a plain WRITE.
 constexpr std::chrono::microseconds kDeferredPause{200};
 
-// What tells one host from another: the boot, and the process name space (shm needs both to be shared).
+// What tells one host from another: the boot, and the process name space (shm needs both to be
+// shared).
 std::string host_identity() {
   std::string identity;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), identity);
@@ -307,8 +308,8 @@ void FabricCore::serve(Port& port) {
   }
 }
 
-// What nobody else does for the connections of a port: sends what was kept back, and at each heartbeat
-// looks for failures.
+// What nobody else does for the connections of a port: sends what was kept back, and at each
+// heartbeat looks for failures.
 void FabricCore::look_after(Port& port) {
   const bool deferred = deferred_bytes_.load(std::memory_order_relaxed) != 0;
   const Deadline now = std::chrono::steady_clock::now();

@@ -51,8 +51,9 @@ absl::Status FabricCore::somebody_is_missing(const std::string& key) {
                     "every process of the job has to call it");
 }
 
-// Sums up what every process that lives puts under `key`: the lowest of them gathers. What a dead one put
-// before counts for all, what it did not put counts for nobody, so that all get the same sum.
+// Sums up what every process that lives puts under `key`: the lowest of them gathers. What a dead
+// one put before counts for all, what it did not put counts for nobody, so that all get the same
+// sum.
 absl::StatusOr<FabricCore::Tally> FabricCore::sum_over_living(const std::string& key,
                                                               const Tally& mine,
                                                               Deadline deadline) {
@@ -87,10 +88,11 @@ absl::StatusOr<FabricCore::Tally> FabricCore::sum_over_living(const std::string&
   return sum;
 }
 
-// Everybody comes, then calls may still cause calls. Rounds of counting, until two in a row find that as many
-// calls are over as were begun, and the same number (Mattern's four counters: each round begins after
-// the one before has ended; counts only grow; at no time are more over than begun. So at the moment
-// between the two rounds nothing was under way, and only calls cause calls now).
+// Everybody comes, then calls may still cause calls. Rounds of counting, until two in a row find
+// that as many calls are over as were begun, and the same number (Mattern's four counters: each
+// round begins after the one before has ended; counts only grow; at no time are more over than
+// begun. So at the moment between the two rounds nothing was under way, and only calls cause calls
+// now).
 absl::Status FabricCore::agree_on_the_end(Deadline deadline) {
   std::chrono::microseconds pause = kFirstPause;
   while (true) {

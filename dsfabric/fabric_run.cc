@@ -106,8 +106,8 @@ void FabricCore::deliver(ArrivedMessage* message) {
   }
   Worker& worker = *workers_[header.destination];
   worker.inbox.push(message);
-  // After the push, both sequentially consistent: take_worker() changes the consumer, then looks into
-  // the inbox. One of the two sees the other.
+  // After the push, both sequentially consistent: take_worker() changes the consumer, then looks
+  // into the inbox. One of the two sees the other.
   if (worker.consumer.load(std::memory_order_seq_cst) != CallConsumer::kThread) {
     helpers_wake_.wake();
   }
@@ -171,7 +171,8 @@ void FabricCore::report_exception(uint32_t from, const IncomingCall& call) {
                label(from).c_str(), call.error_type.c_str(), call.error_text.c_str());
 }
 
-// Tells the caller how its call ended. To an answer that is too long for a message it says so instead.
+// Tells the caller how its call ended. To an answer that is too long for a message it says so
+// instead.
 void FabricCore::answer(uint32_t to, const NotifyTarget* wanted, const IncomingCall& call,
                         const std::string& result) {
   if (wanted == nullptr) {
@@ -410,8 +411,8 @@ void FabricCore::leave_worker(uint32_t index) {
 size_t FabricCore::process_calls(uint32_t index, size_t most) {
   Inbox& inbox = workers_[index]->inbox;
   CallSource* const source = workers_[index]->source.load(std::memory_order_acquire);
-  // Held by a consumer, perhaps by us further up the stack: a call that lets calls in does not overtake
-  // the one that it is.
+  // Held by a consumer, perhaps by us further up the stack: a call that lets calls in does not
+  // overtake the one that it is.
   if ((inbox.empty() && source == nullptr) || !inbox.try_consume()) return 0;
   size_t count = source != nullptr ? source->run(most) : 0;
   while (count < most) {
@@ -425,8 +426,8 @@ size_t FabricCore::process_calls(uint32_t index, size_t most) {
   return count;
 }
 
-// Sleeps for all workers whose calls helpers of this role run. A worker that another helper is busy with is left
-// to that one, which looks again before it sleeps.
+// Sleeps for all workers whose calls helpers of this role run. A worker that another helper is busy
+// with is left to that one, which looks again before it sleeps.
 class FabricCore::HelperParking final : public Parking {
  public:
   HelperParking(FabricCore& core, CallConsumer role)
@@ -496,9 +497,9 @@ size_t FabricCore::progress() {
 
 // ---- Waiting ------------------------------------------------------------------------------------
 
-// Sleeps on the word of a worker, or of the bystanders, and says that somebody does. News come so: what
-// happened is made visible, then resting_ is read; a thread that rests changes resting_, then looks once
-// more. Both are read-modify-writes of one word, so one of the two sees the other.
+// Sleeps on the word of a worker, or of the bystanders, and says that somebody does. News come so:
+// what happened is made visible, then resting_ is read; a thread that rests changes resting_, then
+// looks once more. Both are read-modify-writes of one word, so one of the two sees the other.
 class FabricCore::Resting final : public Parking {
  public:
   // `worker`, if its calls are run by who rests.

@@ -10,10 +10,10 @@
 //     absl::Status status = co_await finished(fabric, done);
 //   }
 //
-// A coroutine goes on where the calls to its thread run: what it awaits from worker w resumes it as a call to
-// w would run, in w itself when that processes calls or waits, in a helper thread, or in the process
-// consumer, in turn with those calls. One that awaits on a thread without name goes on in the thread that the
-// answer reached, a service thread, and must not block.
+// A coroutine goes on where the calls to its thread run: what it awaits from worker w resumes it as
+// a call to w would run, in w itself when that processes calls or waits, in a helper thread, or in
+// the process consumer, in turn with those calls. One that awaits on a thread without name goes on
+// in the thread that the answer reached, a service thread, and must not block.
 #ifndef CARIAMA_DSFABRIC_FUTURE_H_
 #define CARIAMA_DSFABRIC_FUTURE_H_
 
@@ -95,9 +95,9 @@ class FutureValue<void> final : public FutureState {
 
 }  // namespace internal
 
-// The result of a call, or the reason why there is none: INTERNAL (the function threw: with type and text),
-// UNAVAILABLE (its process is dead), and so on. Movable; the fabric must outlive it. One thread at a time
-// uses it, and one coroutine awaits it.
+// The result of a call, or the reason why there is none: INTERNAL (the function threw: with type
+// and text), UNAVAILABLE (its process is dead), and so on. Movable; the fabric must outlive it. One
+// thread at a time uses it, and one coroutine awaits it.
 template <typename T>
 class Future {
  public:
@@ -106,8 +106,8 @@ class Future {
   explicit Future(std::shared_ptr<internal::FutureValue<T>> state) : state_(std::move(state)) {}
 
   [[nodiscard]] bool ready() const { return state_->ready(); }
-  // Waits for it, running incoming calls meanwhile. The value is moved out: once. DEADLINE_EXCEEDED if the
-  // deadline comes first; it may be asked again then.
+  // Waits for it, running incoming calls meanwhile. The value is moved out: once. DEADLINE_EXCEEDED
+  // if the deadline comes first; it may be asked again then.
   [[nodiscard]] Result get(Deadline deadline = kForever) {
     if (absl::Status came = state_->wait(deadline); !came.ok()) return came;
     return state_->take();
@@ -123,7 +123,8 @@ class Future {
   std::shared_ptr<internal::FutureValue<T>> state_;
 };
 
-// As call_return(), with the result as a Future. A call that cannot be sent is a future that is ready.
+// As call_return(), with the result as a Future. A call that cannot be sent is a future that is
+// ready.
 template <auto... Options, typename F, typename... Args>
 [[nodiscard]] auto async_call(Fabric& fabric, uint32_t destination, F&& function,
                               Args&&... arguments) {
@@ -139,8 +140,9 @@ template <auto... Options, typename F, typename... Args>
   return Future<T>(std::move(state));
 }
 
-// co_await finished(fabric, done): goes on once `done` has no operation left; yields done.status(). For
-// operations that the fabric counts down; who counts down by hand calls Fabric::wake() afterwards.
+// co_await finished(fabric, done): goes on once `done` has no operation left; yields done.status().
+// For operations that the fabric counts down; who counts down by hand calls Fabric::wake()
+// afterwards.
 class CARIAMA_DSFABRIC_EXPORT SynchronizerAwaiter {
  public:
   SynchronizerAwaiter(Fabric& fabric, Synchronizer& done) : fabric_(fabric), done_(done) {}
@@ -156,8 +158,8 @@ class CARIAMA_DSFABRIC_EXPORT SynchronizerAwaiter {
   return {fabric, done};
 }
 
-// A coroutine that nobody waits for: starts at once, and frees itself at its end. What it throws ends the
-// process.
+// A coroutine that nobody waits for: starts at once, and frees itself at its end. What it throws
+// ends the process.
 struct Detached {
   struct promise_type {
     Detached get_return_object() { return {}; }

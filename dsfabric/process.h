@@ -1,4 +1,5 @@
-// The fabric of a whole process, and its threads, under the names of the paper (Seriema, Listing 1):
+// The fabric of a whole process, and its threads, under the names of the paper (Seriema, Listing
+// 1):
 //
 //   int main() {
 //     if (auto joined = init({.threads = 2}); !joined.ok()) ...
@@ -37,8 +38,8 @@ namespace cariama {
 CARIAMA_DSFABRIC_EXPORT void set_default_fabric(Fabric* fabric);
 // Precondition: there is one.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT Fabric& default_fabric();
-// The end of the job: Fabric::finalize, then the fabric of init() is gone. All other threads have left.
-// Errors: those of Fabric::finalize (the fabric stays), FAILED_PRECONDITION (no init()).
+// The end of the job: Fabric::finalize, then the fabric of init() is gone. All other threads have
+// left. Errors: those of Fabric::finalize (the fabric stays), FAILED_PRECONDITION (no init()).
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::Status finalize(
     std::chrono::milliseconds timeout = std::chrono::seconds(30));
 

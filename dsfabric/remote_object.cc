@@ -29,8 +29,8 @@ struct RemoteObject<Synchronizer>::State {
   [[nodiscard]] std::atomic_ref<uint64_t> word(uint32_t operation) const {
     return std::atomic_ref(reinterpret_cast<uint64_t*>(memory.get_buffer())[operation]);
   }
-  // Forgets the pending calls of operations that have ended. The first that has not is where the next look
-  // begins.
+  // Forgets the pending calls of operations that have ended. The first that has not is where the
+  // next look begins.
   uint32_t look() {
     for (; ended < taken && word(ended).load(std::memory_order_acquire) != 0; ++ended) {
       if (pending[ended].handle == 0) continue;

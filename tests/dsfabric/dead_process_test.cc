@@ -50,8 +50,10 @@ void lose_rank_2(Fabric& fabric) {
   auto written = must(RemoteObject<Synchronizer>::create(fabric));
   Synchronizer run;
   Future<int> answer = async_call(fabric, 2, [] { return 1; });
-  must(call<RemoteNotify>(fabric, 2, [] {}, run));
-  must(call<RemoteNotify>(fabric, 2, [] {}, written));
+  must(call<RemoteNotify>(
+      fabric, 2, [] {}, run));
+  must(call<RemoteNotify>(
+      fabric, 2, [] {}, written));
   static std::atomic<bool> other_waits;
   if (fabric.rank() == 1) {
     must(call(fabric, 0, [] { other_waits = true; }));

@@ -1,5 +1,5 @@
-// What fabrics bear: late, torn and reordered transfers with any seed, senders that outrun receivers, peers that
-// are lost.
+// What fabrics bear: late, torn and reordered transfers with any seed, senders that outrun
+// receivers, peers that are lost.
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -79,8 +79,8 @@ TEST(FabricSeedsTest, FaultsAboveShm) {
   }
 }
 
-// As many as there are units, and never one more: with a depth of 1 and of 2 no message finds the receiver
-// without a receive.
+// As many as there are units, and never one more: with a depth of 1 and of 2 no message finds the
+// receiver without a receive.
 TEST(CreditsTest, ReceiversAreAlwaysReady) {
   for (uint32_t units : {1u, 2u}) {
     for (uint64_t seed = 1; seed <= 5; ++seed) {
@@ -100,8 +100,8 @@ TEST(CreditsTest, ReceiversAreAlwaysReady) {
   }
 }
 
-// A process falls silent with calls to it in every state: sent, waiting for credits, kept back, waiting for the
-// answer. All of them end; the others go on.
+// A process falls silent with calls to it in every state: sent, waiting for credits, kept back,
+// waiting for the answer. All of them end; the others go on.
 TEST(LostPeerTest, EverythingPendingEnds) {
   for (uint64_t seed = 1; seed <= 6; ++seed) {
     SCOPED_TRACE(seed);

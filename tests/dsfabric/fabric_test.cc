@@ -34,7 +34,9 @@ std::atomic<uint64_t> sum{0};
 
 TEST_P(FabricTest, EveryThreadCallsEveryThread) {
   sum = 0;
-  LocalJob job(job_of(3, 2));
+  LocalJobOptions options = job_of(3, 2);
+  options.threads_stay = false;  // also after they have left
+  LocalJob job(options);
   job.run([](Fabric& fabric, uint32_t) {
     const uint64_t self = fabric.this_thread()->global_id();
     for (uint32_t to = 0; to < fabric.total_threads(); ++to) {
@@ -158,7 +160,8 @@ TEST_P(FabricTest, TheEndNamesWhoDidNotCome) {
 INSTANTIATE_TEST_SUITE_P(On, FabricTest, ::testing::Values("shm", "sim", "fault_shm", "fault_sim"),
                          [](const auto& info) { return std::string(info.param); });
 
-// ---- Who runs the calls -----------------------------------------------------------------------------
+// ---- Who runs the calls
+// -----------------------------------------------------------------------------
 
 class ConsumerTest : public ::testing::TestWithParam<const char*> {};
 
@@ -213,7 +216,8 @@ TEST_P(ConsumerTest, EachThreadChooses) {
 INSTANTIATE_TEST_SUITE_P(On, ConsumerTest, ::testing::Values("shm", "fault_shm"),
                          [](const auto& info) { return std::string(info.param); });
 
-// ---- Idle -----------------------------------------------------------------------------------------
+// ---- Idle
+// -----------------------------------------------------------------------------------------
 
 // Nobody polls by the clock: what waits sleeps until something comes, but for the heartbeat.
 TEST(IdleTest, NothingLooksWhileNothingHappens) {
@@ -254,7 +258,8 @@ TEST(IdleTest, NothingLooksWhileNothingHappens) {
   });
 }
 
-// ---- Replay -----------------------------------------------------------------------------------------
+// ---- Replay
+// -----------------------------------------------------------------------------------------
 
 struct Replayed {
   std::vector<std::tuple<uint32_t, uint32_t, uint32_t>> order;

@@ -1,4 +1,5 @@
-// The queue of a thread's calls: nothing lost, nothing twice, each producer's in order, one consumer at a time.
+// The queue of a thread's calls: nothing lost, nothing twice, each producer's in order, one
+// consumer at a time.
 #include "dsfabric/internal/inbox.h"
 
 #include <atomic>

@@ -1,4 +1,5 @@
-// Handles of calls that wait for an answer: each is good once, for the process that it was made for.
+// Handles of calls that wait for an answer: each is good once, for the process that it was made
+// for.
 #include "dsfabric/internal/pending_calls.h"
 
 #include <atomic>

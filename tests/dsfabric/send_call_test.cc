@@ -1,4 +1,5 @@
-// Send-based calls: every form of Table 1, notifications, order, errors, and handlers that misbehave.
+// Send-based calls: every form of Table 1, notifications, order, errors, and handlers that
+// misbehave.
 #include "dsfabric/send_call.h"
 
 #include <atomic>

@@ -248,6 +248,7 @@ struct LocalJob::Process {
   std::unique_ptr<Fabric> fabric;
   std::atomic<bool> created{false};
   std::atomic<uint32_t> returned{0};
+  std::atomic<bool> ended{false};
 };
 
 LocalJob::LocalJob(LocalJobOptions options)
@@ -333,12 +334,22 @@ void LocalJob::run_thread(uint32_t rank, uint32_t thread,
       ADD_FAILURE() << "rank " << rank << " thread " << thread << ": " << error.what();
     }
     self.returned.fetch_add(1);
-    if (thread != 0) return;
+    if (thread != 0) {
+      if (context != nullptr && options_.threads_stay) {
+        EXPECT_TRUE(fabric.wait([&] { return self.ended.load(); }, soon()));
+      }
+      return;
+    }
+    const auto let_go = [&] {
+      self.ended = true;
+      for (uint32_t i = 1; i < threads_; ++i) fabric.wake(i);
+    };
     EXPECT_TRUE(fabric.wait([&] { return self.returned.load() == threads_; }, soon()));
     if (options_.finalize) {
       const absl::Status ended = fabric.finalize(soon());
       EXPECT_TRUE(ended.ok()) << "rank " << rank << ": " << ended;
     }
+    let_go();
   }
 }
 

@@ -1,14 +1,14 @@
-// A job of several Fabrics within one operating-system process, for tests: every process of the job has its
-// own threads, and they meet through a bootstrap and a broker in memory.
+// A job of several Fabrics within one operating-system process, for tests: every process of the job
+// has its own threads, and they meet through a bootstrap and a broker in memory.
 //
 //   LocalJob job({.processes = 3, .transport = transport_case("sim"), .seed = 7});
 //   job.run([](Fabric& fabric, uint32_t thread) {
 //     must(call(fabric, 0, [] { ... }));
 //   });
 //
-// On sim (and fault over sim) the job runs in steps: one thread at a time, and which one is next is drawn
-// from the seed whenever a thread waits. So a seed replays a run exactly, and a loop over seeds
-// explores schedules. On all other transports the threads run freely.
+// On sim (and fault over sim) the job runs in steps: one thread at a time, and which one is next is
+// drawn from the seed whenever a thread waits. So a seed replays a run exactly, and a loop over
+// seeds explores schedules. On all other transports the threads run freely.
 #ifndef CARIAMA_TESTS_DSFABRIC_TESTING_LOCAL_JOB_H_
 #define CARIAMA_TESTS_DSFABRIC_TESTING_LOCAL_JOB_H_
 
@@ -37,14 +37,18 @@ struct LocalJobOptions {
   uint32_t processes = 2;
   TransportCase transport{"shm", Transport::kShm};
   uint64_t seed = 1;
-  // threads is per process, as always. on_failure is kContinue: all ranks share one process. In steps
-  // the heartbeat, if it is not set, never comes: one that does is real time, and does not replay.
+  // threads is per process, as always. on_failure is kContinue: all ranks share one process. In
+  // steps the heartbeat, if it is not set, never comes: one that does is real time, and does not
+  // replay.
   FabricOptions fabric{};
   // Of fault transports; its seed is derived from `seed` and the rank. Default: benign.
   std::function<FaultOptions(uint64_t seed)> faults = FaultOptions::benign;
   SimOptions sim{};         // its seed is `seed`
   bool init_thread = true;  // each thread is a worker while it runs the body, a kThread one
-  bool finalize = true;     // after the bodies of a process have returned
+  // They go on running calls after their bodies, until the end; else what is called of them then
+  // runs in finalize().
+  bool threads_stay = true;
+  bool finalize = true;  // after the bodies of a process have returned
 };
 
 // What a job in steps is stepped by. Threads take part in the order of their numbers.
@@ -57,12 +61,12 @@ class LocalJob {
   LocalJob(const LocalJob&) = delete;
   LocalJob& operator=(const LocalJob&) = delete;
 
-  // Starts all processes, runs `body` once in every thread of each, waits for all, and ends the job. What
-  // fails (an expectation, an exception, finalize) fails the test. Once.
+  // Starts all processes, runs `body` once in every thread of each, waits for all, and ends the
+  // job. What fails (an expectation, an exception, finalize) fails the test. Once.
   void run(const std::function<void(Fabric& fabric, uint32_t thread)>& body);
 
-  // For bodies: waits until so many others, `parties` in all, have come to the barrier of that name. Does
-  // not run calls.
+  // For bodies: waits until so many others, `parties` in all, have come to the barrier of that
+  // name. Does not run calls.
   void meet(uint32_t parties);
 
   // The simulated cluster, or nullptr. Endpoint numbers are ranks.

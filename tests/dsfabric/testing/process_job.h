@@ -18,8 +18,8 @@ namespace cariama::testing {
 [[nodiscard]] absl::StatusOr<std::unique_ptr<Fabric>> fabric_of_group(Exchange& exchange,
                                                                       const FabricOptions& options);
 
-// Forks `count` processes, joins them to a job, and runs `body` in each, in a worker thread of index 0. What
-// fails in one of them shows in the Status, which is run_processes()'s.
+// Forks `count` processes, joins them to a job, and runs `body` in each, in a worker thread of
+// index 0. What fails in one of them shows in the Status, which is run_processes()'s.
 [[nodiscard]] absl::Status try_process_job(int count, const FabricOptions& options,
                                            const std::function<void(Fabric&)>& body,
                                            const RunOptions& run = {});
