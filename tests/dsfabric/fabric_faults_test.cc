@@ -111,7 +111,9 @@ TEST(LostPeerTest, EverythingPendingEnds) {
     options.finalize = false;
     LocalJob job(options);
     static std::atomic<bool> killed;
+    static std::atomic<int> connected;
     killed = false;
+    connected = 0;
     std::atomic<int> over{0};
     job.run([&](Fabric& fabric, uint32_t) {
       if (fabric.rank() == 2) {
@@ -123,7 +125,9 @@ TEST(LostPeerTest, EverythingPendingEnds) {
       std::vector<std::unique_ptr<Synchronizer>> notified;
       answers.push_back(async_call(fabric, 2, [] { return 1; }));
       EXPECT_EQ(must(answers[0].get(soon())), 1);
+      ++connected;
       if (fabric.rank() == 0) {
+        EXPECT_TRUE(fabric.wait([] { return connected == 2; }, soon()));
         job.sim()->kill(2);
         killed = true;
       }
