@@ -43,7 +43,7 @@ class ArgumentWriter : public cereal::OutputArchive<ArgumentWriter> {
  public:
   explicit ArgumentWriter(std::string& out) : OutputArchive(this), out_(out) {}
   void save_bytes(const void* data, size_t bytes) {
-    out_.append(static_cast<const char*>(data), bytes);
+    if (bytes != 0) out_.append(static_cast<const char*>(data), bytes);
   }
 
  private:
@@ -56,6 +56,7 @@ class ArgumentReader : public cereal::InputArchive<ArgumentReader> {
   explicit ArgumentReader(std::span<const std::byte> in) : InputArchive(this), in_(in) {}
   void load_bytes(void* data, size_t bytes) {
     if (bytes > in_.size()) throw MalformedArguments("the arguments of a call are cut short");
+    if (bytes == 0) return;  // an empty container has no memory
     std::memcpy(data, in_.data(), bytes);
     in_ = in_.subspan(bytes);
   }
