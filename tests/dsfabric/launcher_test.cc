@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "dsfabric/bootstrap.h"
+#include "dsfabric/fabric.h"
 #include "dsfabric/internal/broker.h"
 #include "dsfabric/internal/handshake.h"
 #include "gmock/gmock.h"
@@ -159,7 +160,15 @@ int role_deaf() {
   while (true) pause();
 }
 
+// A fabric, with whoever the others are.
+int role_fabric() {
+  const auto fabric = Fabric::create();
+  if (!fabric.ok()) print("refused: " + std::string(fabric.status().message()));
+  return fabric.ok() ? 0 : 3;
+}
+
 int play(const std::string& role) {
+  if (role == "fabric") return role_fabric();
   if (role == "exchange") return role_exchange();
   if (role == "secret") return role_secret();
   if (role == "die") return role_die();
