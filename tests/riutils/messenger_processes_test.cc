@@ -76,17 +76,19 @@ TEST(MessengerProcesses, SleepersAreWoken) {
 // Rank 2 is killed while rank 0 waits for it to make room, with calls kept and calls awaited.
 void lose_a_receiver(Fabric& fabric) {
   if (fabric.rank() == 2) {
-    EXPECT_TRUE(fabric.wait([&] { return fabric.statistics().calls_run >= 1; }, soon()));
+    EXPECT_TRUE(fabric.wait([&] { return fabric.statistics().calls_run >= 2; }, soon()));
     static_cast<void>(wait_until([] { return false; }, soon()));  // runs no calls
     ADD_FAILURE() << "nobody killed us";
     return;
   }
-  static std::atomic<bool> over;
+  static std::atomic<bool> over, met;
+  const pid_t victim = must(async_call(fabric, 2, [] { return getpid(); }).get(soon()));
   if (fabric.rank() == 1) {
+    must(call(fabric, 0, [] { met = true; }));
     EXPECT_TRUE(fabric.wait([] { return over.load(); }, soon()));
   } else {
+    EXPECT_TRUE(fabric.wait([] { return met.load(); }, soon()));
     ThreadContext& self = *fabric.this_thread();
-    const pid_t victim = must(async_call(fabric, 2, [] { return getpid(); }).get(soon()));
     MessengerOptions options;
     options.chunks_per_request = options.max_chunks = 1;
     options.chunk_bytes = 1024;
@@ -126,12 +128,14 @@ void lose_a_sender(Fabric& fabric) {
     RDMAMessenger messenger(self, 0);
     for (uint64_t i = 0; i < UINT64_MAX; ++i) {
       if (!messenger.call([i] { note(2, i); })) break;
+      if (i % 64 == 0) fabric.process_calls();
     }
     return;
   }
-  static std::atomic<bool> over;
+  static std::atomic<bool> over, met;
+  const pid_t victim = must(async_call(fabric, 2, [] { return getpid(); }).get(soon()));
   if (fabric.rank() == 0) {
-    const pid_t victim = must(async_call(fabric, 2, [] { return getpid(); }).get(soon()));
+    EXPECT_TRUE(fabric.wait([] { return met.load(); }, soon()));
     EXPECT_TRUE(fabric.wait([&] { return arrivals.count.load() > 10000; }, soon()));
     EXPECT_EQ(kill(victim, SIGKILL), 0);
     EXPECT_TRUE(fabric.wait([&] { return !fabric.peer_status(2).ok(); }, soon()));
@@ -140,6 +144,7 @@ void lose_a_sender(Fabric& fabric) {
     EXPECT_TRUE(other.call([] { over = true; }));
     EXPECT_EQ(other.shutdown(soon()), absl::OkStatus());
   } else {
+    must(call(fabric, 0, [] { met = true; }));
     EXPECT_TRUE(fabric.wait([] { return over.load(); }, soon()));
   }
   must(fabric.finalize(soon()));
