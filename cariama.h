@@ -12,7 +12,9 @@
 #include "dtutils/device.h"                                // IWYU pragma: export
 #include "dtutils/diagnostics.h"                           // IWYU pragma: export
 #include "dtutils/error.h"                                 // IWYU pragma: export
+#include "dtutils/exchange_client.h"                       // IWYU pragma: export
 #include "dtutils/exchange_connect.h"                      // IWYU pragma: export
+#include "dtutils/exchange_server.h"                       // IWYU pragma: export
 #include "dtutils/export.h"                                // IWYU pragma: export
 #include "dtutils/json.h"                                  // IWYU pragma: export
 #include "dtutils/memory.h"                                // IWYU pragma: export

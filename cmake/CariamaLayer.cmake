@@ -114,7 +114,9 @@ function(cariama_install_package)
   install(FILES "${PROJECT_BINARY_DIR}/CariamaConfig.cmake"
                 "${PROJECT_BINARY_DIR}/CariamaConfigVersion.cmake"
                 "${PROJECT_SOURCE_DIR}/cmake/FindIBVerbs.cmake"
-                "${PROJECT_SOURCE_DIR}/cmake/FindNUMA.cmake" DESTINATION "${where}")
+                "${PROJECT_SOURCE_DIR}/cmake/FindNUMA.cmake"
+                "${PROJECT_SOURCE_DIR}/cmake/FindHWLOC.cmake"
+                "${PROJECT_SOURCE_DIR}/cmake/FindPMIx.cmake" DESTINATION "${where}")
   install(FILES "${PROJECT_SOURCE_DIR}/cariama.h"
           DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/cariama")
   install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" "${PROJECT_SOURCE_DIR}/README.md"

@@ -15,6 +15,7 @@
 #include <cstdio>
 #include <cstring>
 #include <iostream>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -23,19 +24,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "dtutils/error.h"
-#include "dtutils/internal/exchange_client.h"
-#include "dtutils/internal/exchange_message.h"
-#include "dtutils/internal/exchange_store.h"
+#include "dtutils/exchange_client.h"
+#include "dtutils/exchange_server.h"
 #include "dtutils/trace.h"
 
 namespace cariama {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using internal::ExchangeClient;
-using internal::ExchangeDecoder;
-using internal::ExchangeMessage;
-using internal::ExchangeStore;
 
 #if defined(__SANITIZE_THREAD__)
 constexpr bool kThreadSanitizer = true;
@@ -116,7 +112,7 @@ class ProcessGroup {
       : options_(options),
         labels_(complete_labels(count, options.labels)),
         deadline_(Clock::now() + options.timeout),
-        store_(labels_),
+        server_(labels_, [this](int rank, const absl::Status& why) { on_closed(rank, why); }),
         children_(count) {}
 
   ~ProcessGroup() {
@@ -151,9 +147,6 @@ class ProcessGroup {
   struct Child {
     pid_t pid = 0;  // 0: not started, or reaped
     FileDescriptor pidfd;
-    FileDescriptor socket;
-    ExchangeDecoder decoder;
-    std::string outgoing;
     bool blamed = false;  // its failure has been recorded already
   };
 
@@ -180,16 +173,14 @@ class ProcessGroup {
       if (getppid() != parent) _exit(1);  // it died before the prctl
       // An end of another child's socket that stays open here would hide that child's death.
       ours.reset();
-      for (Child& other : children_) {
-        other.socket.reset();
-        other.pidfd.reset();
-      }
+      server_.abandon();
+      for (Child& other : children_) other.pidfd.reset();
       run_child(theirs.release(), rank, body);
     }
 
     Child& child = children_[rank];
     child.pid = pid;
-    child.socket = std::move(ours);
+    server_.connect(rank, ours.release());
     ++running_;
     child.pidfd = FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
     if (child.pidfd.get() < 0) return failure("pidfd_open");
@@ -215,86 +206,31 @@ class ProcessGroup {
     std::vector<pollfd> entries;
     std::vector<int> ranks;
     for (int rank = 0; rank < static_cast<int>(children_.size()); ++rank) {
-      const Child& child = children_[rank];
-      if (child.pid == 0) continue;
-      // A negative descriptor (its child has closed the socket) is skipped by poll.
-      const short events = static_cast<short>(child.outgoing.empty() ? POLLIN : POLLIN | POLLOUT);
-      entries.push_back({child.socket.get(), events, 0});
-      entries.push_back({child.pidfd.get(), POLLIN, 0});
+      if (children_[rank].pid == 0) continue;
+      entries.push_back({children_[rank].pidfd.get(), POLLIN, 0});
       ranks.push_back(rank);
     }
+    server_.append_polled(entries);
     if (poll(entries.data(), entries.size(), timeout) <= 0) return;
+    server_.serve(std::span(entries).subspan(ranks.size()));
     for (size_t i = 0; i < ranks.size(); ++i) {
-      const int rank = ranks[i];
-      if (entries[2 * i].revents != 0) {
-        flush(rank);
-        receive(rank);
-      }
-      if (entries[2 * i + 1].revents != 0) reap(rank);
+      if (entries[i].revents != 0) reap(ranks[i]);
     }
   }
 
-  void receive(int rank) {
-    Child& child = children_[rank];
-    char chunk[65536];
-    while (child.socket.get() >= 0) {
-      const ssize_t count = recv(child.socket.get(), chunk, sizeof chunk, MSG_DONTWAIT);
-      if (count < 0 && errno == EINTR) continue;
-      if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
-      if (count <= 0) {
-        child.socket.reset();  // its pidfd will say why
-        return;
-      }
-      child.decoder.append({chunk, static_cast<size_t>(count)});
-      while (child.socket.get() >= 0) {
-        absl::StatusOr<std::optional<ExchangeMessage>> message = child.decoder.next();
-        if (message.ok() && !message->has_value()) break;
-        std::vector<ExchangeStore::Reply> replies;
-        absl::Status status =
-            message.ok() ? store_.handle(rank, std::move(**message), replies) : message.status();
-        if (!status.ok()) {
-          child.socket.reset();
-          kill(child.pid, SIGKILL);
-          blame(rank, absl::StrCat("broke the exchange (", std::string(status.message()),
-                                   ") and was killed"));
-          break;
-        }
-        send_all(replies);
-      }
-    }
-  }
-
-  void send_all(const std::vector<ExchangeStore::Reply>& replies) {
-    for (const ExchangeStore::Reply& reply : replies) {
-      encode(reply.message, children_[reply.rank].outgoing);
-      flush(reply.rank);
-    }
-  }
-
-  void flush(int rank) {
-    Child& child = children_[rank];
-    size_t sent = 0;
-    while (sent < child.outgoing.size() && child.socket.get() >= 0) {
-      const ssize_t count = send(child.socket.get(), child.outgoing.data() + sent,
-                                 child.outgoing.size() - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
-      if (count > 0) {
-        sent += static_cast<size_t>(count);
-      } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-        break;
-      } else if (errno != EINTR) {
-        sent = child.outgoing.size();  // the reader is gone, its pidfd will say why
-      }
-    }
-    child.outgoing.erase(0, sent);
+  // A connection that the child closed needs nothing: its pidfd will say why.
+  void on_closed(int rank, const absl::Status& why) {
+    if (why.ok()) return;
+    if (children_[rank].pid > 0) kill(children_[rank].pid, SIGKILL);
+    blame(rank,
+          absl::StrCat("broke the exchange (", std::string(why.message()), ") and was killed"));
   }
 
   void reap(int rank) {
     Child& child = children_[rank];
-    receive(rank);  // what it put before it ended counts
     int wait_status = 0;
     if (waitpid(child.pid, &wait_status, 0) != child.pid) wait_status = 0;
     child.pid = 0;
-    child.socket.reset();
     child.pidfd.reset();
     --running_;
     std::string how = describe_end(wait_status);
@@ -302,9 +238,7 @@ class ProcessGroup {
         std::find(options_.may_die.begin(), options_.may_die.end(), rank) != options_.may_die.end();
     const bool good = wait_status == 0 || (WIFSIGNALED(wait_status) && (may_die || killed_));
     if (!good) blame(rank, how);
-    std::vector<ExchangeStore::Reply> replies;
-    store_.rank_ended(rank, std::move(how), replies);
-    send_all(replies);
+    server_.rank_ended(rank, std::move(how));
   }
 
   void blame(int rank, const std::string& how) {
@@ -337,7 +271,7 @@ class ProcessGroup {
   const RunOptions& options_;
   const std::vector<std::string> labels_;
   Clock::time_point deadline_;
-  ExchangeStore store_;
+  ExchangeServer server_;
   std::vector<Child> children_;
   int running_ = 0;
   bool killed_ = false;  // what dies by a signal from now on does so by our hand

@@ -30,15 +30,18 @@ const RegisteredRange& no_range() {
 absl::StatusOr<std::unique_ptr<TransmitQueue>> TransmitQueue::create(
     ProtectionDomain& domain, QueuePairOptions options, const TransmitOptions& behaviour) {
   // In the error state every operation completes, signaled or not: they all must fit.
-  auto completions = domain.create_completion_queue({.depth = options.send_depth});
-  if (!completions.ok()) return completions.status();
-  options.send_completions = *completions;
+  if (options.send_completions == nullptr) {
+    auto completions = domain.create_completion_queue({.depth = options.send_depth});
+    if (!completions.ok()) return completions.status();
+    options.send_completions = *std::move(completions);
+  }
   auto queue_pair = domain.create_queue_pair(options);
   if (!queue_pair.ok()) return queue_pair.status();
-  const uint32_t depth = std::min(
-      {(*queue_pair)->limits().send_depth, (*completions)->depth(), options.send_depth, kMaxDepth});
-  return std::unique_ptr<TransmitQueue>(
-      new TransmitQueue(*std::move(completions), *std::move(queue_pair), depth, behaviour));
+  const uint32_t depth =
+      std::min({(*queue_pair)->limits().send_depth, options.send_completions->depth(),
+                options.send_depth, kMaxDepth});
+  return std::unique_ptr<TransmitQueue>(new TransmitQueue(
+      std::move(options.send_completions), *std::move(queue_pair), depth, behaviour));
 }
 
 TransmitQueue::TransmitQueue(std::shared_ptr<CompletionQueue> completions,

@@ -79,8 +79,9 @@ class CARIAMA_DTUTILS_EXPORT TransmitQueue {
   // are.
   static constexpr uint32_t kMaxDepth = 1u << 19;
 
-  // Creates the queue pair. `options.send_completions` is ignored: the queue makes its own. The
-  // other fields are as for ProtectionDomain::create_queue_pair, also the errors.
+  // Creates the queue pair. `options.send_completions` must serve nothing else (give one with a
+  // channel to sleep until a transfer has completed); without it the queue makes its own. The other
+  // fields are as for ProtectionDomain::create_queue_pair, also the errors.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<TransmitQueue>> create(
       ProtectionDomain& domain, QueuePairOptions options, const TransmitOptions& behaviour = {});
 

@@ -18,9 +18,18 @@ namespace {
 // Nothing here takes so long: the end of a wait for a rank that is stuck.
 Deadline patience() { return deadline_after(std::chrono::minutes(10)); }
 
-// Receives `messages` into the slots of the first window. Posts no more than come, so that none is
-// left for the next size.
-absl::Status receive(Side& side, QueuePair& queue_pair, uint64_t size, uint64_t messages) {
+uint64_t sum_of_words(Side& side, uint32_t threads) {
+  uint64_t sum = 0;
+  for (uint32_t thread = 0; thread < threads; ++thread) {
+    sum += std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(side.handle(thread).get_buffer()))
+               .load();
+  }
+  return sum;
+}
+
+}  // namespace
+
+absl::Status receive_messages(Side& side, QueuePair& queue_pair, uint64_t size, uint64_t messages) {
   constexpr uint32_t kBatch = 32;
   const Window window = side.window(size);
   std::byte* const base = side.handle(0).get_buffer();
@@ -71,17 +80,6 @@ absl::Status receive(Side& side, QueuePair& queue_pair, uint64_t size, uint64_t 
   }
   return absl::OkStatus();
 }
-
-uint64_t sum_of_words(Side& side, uint32_t threads) {
-  uint64_t sum = 0;
-  for (uint32_t thread = 0; thread < threads; ++thread) {
-    sum += std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(side.handle(thread).get_buffer()))
-               .load();
-  }
-  return sum;
-}
-
-}  // namespace
 
 void clear_windows(Side& side, uint32_t threads, uint64_t size) {
   for (uint32_t thread = 0; thread < threads; ++thread) {
@@ -150,7 +148,7 @@ absl::Status serve_target(Side& side) {
     if (command->kind != Kind::kReceive) continue;
     QueuePair& queue_pair =
         command->manual != 0 ? side.manual_queue() : side.transmit_queue().queue_pair();
-    if (absl::Status status = receive(side, queue_pair, command->size, command->messages);
+    if (absl::Status status = receive_messages(side, queue_pair, command->size, command->messages);
         !status.ok()) {
       return status;
     }

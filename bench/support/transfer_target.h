@@ -41,6 +41,11 @@ class TargetControl {
 // The other rank's: serves until kEnd. Errors: the first that a command met.
 [[nodiscard]] absl::Status serve_target(Side& side);
 
+// Receives `messages` into the slots of the first window. Posts no more than come, so that none is
+// left for the next size.
+[[nodiscard]] absl::Status receive_messages(Side& side, QueuePair& queue_pair, uint64_t size,
+                                            uint64_t messages);
+
 // Fills this rank's windows with the pattern, or looks whether they hold it.
 void fill_windows(Side& side, uint32_t threads, uint64_t size);
 [[nodiscard]] bool windows_filled(Side& side, uint32_t threads, uint64_t size);

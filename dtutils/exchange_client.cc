@@ -1,4 +1,4 @@
-#include "dtutils/internal/exchange_client.h"
+#include "dtutils/exchange_client.h"
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -11,8 +11,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "dtutils/error.h"
+#include "dtutils/internal/exchange_message.h"
 
-namespace cariama::internal {
+namespace cariama {
+
+using internal::ExchangeMessage;
+using internal::ExchangeType;
+
 namespace {
 
 // The store reads at all times, so a put that cannot be handed over for this long never will be.
@@ -34,8 +39,16 @@ absl::Status answer_to_status(const ExchangeMessage& answer, const std::string& 
 
 }  // namespace
 
+struct ExchangeClient::Incoming {
+  internal::ExchangeDecoder decoder;
+  std::optional<ExchangeMessage> fence_answer;  // came while another answer was waited for
+};
+
 ExchangeClient::ExchangeClient(int socket, int rank, std::vector<std::string> labels)
-    : socket_(socket), rank_(rank), labels_(std::move(labels)) {}
+    : socket_(socket),
+      rank_(rank),
+      labels_(std::move(labels)),
+      incoming_(std::make_unique<Incoming>()) {}
 
 ExchangeClient::~ExchangeClient() { close(socket_); }
 
@@ -88,19 +101,19 @@ absl::StatusOr<ExchangeMessage> ExchangeClient::receive(uint64_t request, Deadli
                                                         const std::string& operation) {
   if (!broken_.ok()) return broken_;
   while (true) {
-    absl::StatusOr<std::optional<ExchangeMessage>> message = decoder_.next();
+    absl::StatusOr<std::optional<ExchangeMessage>> message = incoming_->decoder.next();
     if (!message.ok()) return breaks(message.status());
     if (message->has_value()) {
       ExchangeMessage& answer = **message;
       if (answer.request == request) return std::move(answer);
-      if (fence_request_ == answer.request) fence_answer_ = std::move(answer);
+      if (fence_request_ == answer.request) incoming_->fence_answer = std::move(answer);
       continue;
     }
     if (absl::Status ready = wait(POLLIN, deadline, operation); !ready.ok()) return ready;
     char chunk[16384];
     const ssize_t count = recv(socket_, chunk, sizeof chunk, MSG_DONTWAIT);
     if (count > 0) {
-      decoder_.append({chunk, static_cast<size_t>(count)});
+      incoming_->decoder.append({chunk, static_cast<size_t>(count)});
     } else if (count == 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)) {
       return breaks(store_gone(operation));
     }
@@ -149,15 +162,15 @@ absl::Status ExchangeClient::fence(Deadline deadline) {
     if (absl::Status status = send(message, deadline, operation); !status.ok()) return status;
     fence_request_ = message.request;
   }
-  if (!fence_answer_) {
+  if (!incoming_->fence_answer) {
     absl::StatusOr<ExchangeMessage> answer = receive(*fence_request_, deadline, operation);
     if (!answer.ok()) return answer.status();
-    fence_answer_ = *std::move(answer);
+    incoming_->fence_answer = *std::move(answer);
   }
-  const ExchangeMessage answer = *std::exchange(fence_answer_, std::nullopt);
+  const ExchangeMessage answer = *std::exchange(incoming_->fence_answer, std::nullopt);
   fence_request_.reset();
   if (answer.type == ExchangeType::kFenceDone) return absl::OkStatus();
   return answer_to_status(answer, operation);
 }
 
-}  // namespace cariama::internal
+}  // namespace cariama

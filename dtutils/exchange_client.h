@@ -1,8 +1,10 @@
-// The Exchange of a process whose store answers at the other end of a stream socket.
-#ifndef CARIAMA_DTUTILS_INTERNAL_EXCHANGE_CLIENT_H_
-#define CARIAMA_DTUTILS_INTERNAL_EXCHANGE_CLIENT_H_
+// The Exchange of a process whose store (exchange_server.h) answers at the other end of a stream
+// socket.
+#ifndef CARIAMA_DTUTILS_EXCHANGE_CLIENT_H_
+#define CARIAMA_DTUTILS_EXCHANGE_CLIENT_H_
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -10,12 +12,16 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "dtutils/internal/exchange_message.h"
+#include "dtutils/export.h"
 #include "dtutils/process_group.h"
 
-namespace cariama::internal {
+namespace cariama {
 
-class ExchangeClient final : public Exchange {
+namespace internal {
+struct ExchangeMessage;
+}
+
+class CARIAMA_DTUTILS_EXPORT ExchangeClient final : public Exchange {
  public:
   // Takes over `socket` (a connected stream) and closes it at the end. labels[i] names rank i.
   ExchangeClient(int socket, int rank, std::vector<std::string> labels);
@@ -32,11 +38,14 @@ class ExchangeClient final : public Exchange {
   [[nodiscard]] absl::Status fence(Deadline deadline) override;
 
  private:
-  [[nodiscard]] absl::Status send(const ExchangeMessage& message, Deadline deadline,
+  struct Incoming;  // what has come, and was not asked for yet
+
+  [[nodiscard]] absl::Status send(const internal::ExchangeMessage& message, Deadline deadline,
                                   const std::string& operation);
   // The answer to `request`; answers to requests that were given up are dropped.
-  [[nodiscard]] absl::StatusOr<ExchangeMessage> receive(uint64_t request, Deadline deadline,
-                                                        const std::string& operation);
+  [[nodiscard]] absl::StatusOr<internal::ExchangeMessage> receive(uint64_t request,
+                                                                  Deadline deadline,
+                                                                  const std::string& operation);
   // Waits for the socket: OK when it is ready, DEADLINE_EXCEEDED.
   [[nodiscard]] absl::Status wait(short events, Deadline deadline, const std::string& operation);
   // From now on every call fails with this: the stream cannot be continued.
@@ -45,13 +54,12 @@ class ExchangeClient final : public Exchange {
   const int socket_;
   const int rank_;
   const std::vector<std::string> labels_;
-  ExchangeDecoder decoder_;
+  const std::unique_ptr<Incoming> incoming_;
   absl::Status broken_;
   uint64_t last_request_ = 0;
-  std::optional<uint64_t> fence_request_;        // entered and not yet left
-  std::optional<ExchangeMessage> fence_answer_;  // came while another answer was waited for
+  std::optional<uint64_t> fence_request_;  // entered and not yet left
 };
 
-}  // namespace cariama::internal
+}  // namespace cariama
 
-#endif  // CARIAMA_DTUTILS_INTERNAL_EXCHANGE_CLIENT_H_
+#endif  // CARIAMA_DTUTILS_EXCHANGE_CLIENT_H_

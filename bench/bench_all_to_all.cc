@@ -1,0 +1,441 @@
+// bench_all_to_all: every thread of a job calls every other thread of it, a random one at a time,
+// by one-sided calls with and without aggregation; for more and more processes. What it shows:
+// messages per second, what the channels' memory comes to per process, and that nothing is lost.
+// See docs/performance.md.
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <new>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/flags/usage.h"
+#include "bench/support/job.h"
+#include "bench/support/list_flag.h"
+#include "bench/support/report.h"
+#include "bench/support/rounds.h"
+#include "bench/support/summary.h"
+#include "dsfabric/fabric.h"
+#include "dtutils/allocators/memory_budget.h"
+#include "dtutils/error.h"
+#include "riutils/messenger_global.h"
+
+ABSL_FLAG(std::string, processes, "2,4,8,16", "processes, or a list that is measured in turn");
+ABSL_FLAG(std::string, threads, "1,2", "threads in each process, or a list");
+ABSL_FLAG(std::string, mode, "all", "write, trad, ovfl, or all");
+ABSL_FLAG(std::string, preset, "default", "options of channels: default or paper");
+ABSL_FLAG(int, messages, 200000, "calls that each thread makes in a repetition");
+ABSL_FLAG(int, repetitions, 5, "how often each is measured; the median, least and most are shown");
+ABSL_FLAG(bool, json, false, "one JSON object a line");
+
+namespace cariama::bench {
+namespace {
+
+constexpr const char* kProgram = "bench_all_to_all";
+constexpr uint32_t kModes = 3;
+constexpr const char* kModeNames[kModes] = {"write", "trad", "ovfl"};
+constexpr uint64_t kPayload = 8;
+
+struct Options {
+  std::vector<uint64_t> processes;
+  std::vector<uint64_t> threads;
+  std::vector<uint32_t> modes;
+  std::string preset;
+  MessengerOptions messenger;
+  uint64_t messages = 0;
+  int repetitions = 5;
+  bool json = false;
+};
+
+absl::Status refuse(const std::string& flag, const std::string& value, const std::string& choice) {
+  return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                    "--" + flag + ": '" + value + "' is not " + choice, "see --help");
+}
+
+absl::StatusOr<Options> parse_options() {
+  Options options;
+  auto processes = parse_numbers("processes", absl::GetFlag(FLAGS_processes), 2, 64);
+  if (!processes.ok()) return processes.status();
+  options.processes = *std::move(processes);
+  auto threads = parse_numbers("threads", absl::GetFlag(FLAGS_threads), 1, 16);
+  if (!threads.ok()) return threads.status();
+  options.threads = *std::move(threads);
+  const std::string mode = absl::GetFlag(FLAGS_mode);
+  for (uint32_t i = 0; i < kModes; ++i) {
+    if (mode == "all" || mode == kModeNames[i]) options.modes.push_back(i);
+  }
+  if (options.modes.empty()) return refuse("mode", mode, "write, trad, ovfl or all");
+  options.preset = absl::GetFlag(FLAGS_preset);
+  auto messenger = messenger_preset(options.preset);
+  if (!messenger.ok()) return refuse("preset", options.preset, "default or paper");
+  options.messenger = *messenger;
+  const int messages = absl::GetFlag(FLAGS_messages);
+  if (messages < 1) return refuse("messages", std::to_string(messages), "at least 1");
+  options.messages = static_cast<uint64_t>(messages);
+  options.repetitions = absl::GetFlag(FLAGS_repetitions);
+  if (options.repetitions < 1 || options.repetitions > 100000) {
+    return refuse("repetitions", std::to_string(options.repetitions), "from 1 to 100000");
+  }
+  options.json = absl::GetFlag(FLAGS_json);
+  return options;
+}
+
+// What the workers of one job tell each other, in memory that they share. Made before the fork.
+class Tally {
+ public:
+  struct Sent {
+    uint64_t count = 0;
+    uint64_t sum = 0;
+  };
+
+  static Tally* create(uint32_t processes, uint32_t threads) {
+    const uint64_t workers = uint64_t{processes} * threads;
+    const uint64_t bytes =
+        sizeof(Tally) + workers * sizeof(Run) + workers * workers * sizeof(Sent) + processes * 8;
+    void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+                              -1, 0);  // zeros are what all of it starts with
+    if (memory == MAP_FAILED) return nullptr;
+    return new (memory) Tally(workers, static_cast<std::byte*>(memory) + sizeof(Tally));
+  }
+
+  // Of calls from one worker to another, in this repetition; written by the sender.
+  Sent& sent(uint64_t from, uint64_t to) { return sent_[from * workers_ + to]; }
+  // Calls that a worker has run in this repetition.
+  void set_run(uint64_t worker, uint64_t count) {
+    run_[worker].count.store(count, std::memory_order_release);
+  }
+  uint64_t all_run() const {
+    uint64_t sum = 0;
+    for (uint64_t i = 0; i < workers_; ++i) sum += run_[i].count.load(std::memory_order_acquire);
+    return sum;
+  }
+  // Bytes of registered memory that the channels of a process came to.
+  uint64_t& channel_bytes(uint32_t rank) { return channel_bytes_[rank]; }
+
+ private:
+  struct alignas(128) Run {
+    std::atomic<uint64_t> count;
+  };
+
+  Tally(uint64_t workers, std::byte* behind)
+      : workers_(workers),
+        run_(reinterpret_cast<Run*>(behind)),
+        sent_(reinterpret_cast<Sent*>(behind + workers * sizeof(Run))),
+        channel_bytes_(reinterpret_cast<uint64_t*>(sent_ + workers * workers)) {}
+
+  alignas(128) const uint64_t workers_;
+  Run* const run_;
+  Sent* const sent_;
+  uint64_t* const channel_bytes_;
+};
+
+// What the calls of all others did to one thread.
+struct Sink {
+  uint64_t count = 0;
+  uint64_t sum = 0;
+  uint64_t out_of_order = 0;
+  std::vector<uint32_t> last{};  // number of the last message, by sender
+};
+thread_local Sink* sink = nullptr;
+
+// Every message: 8 bytes. Numbers of a sender increase, whomever it calls.
+struct Message {
+  uint32_t from;
+  uint32_t number;
+  [[nodiscard]] uint64_t value() const { return uint64_t{from} << 32 | number; }
+  void operator()() const {
+    Sink& mine = *sink;
+    ++mine.count;
+    mine.sum += value();
+    uint32_t& last = mine.last[from];
+    if (number <= last) ++mine.out_of_order;
+    last = number;
+  }
+};
+static_assert(sizeof(Message) == kPayload);
+
+// Destinations as of any hash of work: evenly spread, in no order (splitmix64). Never oneself.
+class Destinations {
+ public:
+  Destinations(uint32_t self, uint32_t threads) : self_(self), threads_(threads), state_(self) {}
+  uint32_t next() {
+    uint64_t z = state_ += 0x9E3779B97F4A7C15;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EB;
+    z ^= z >> 31;
+    const auto other = static_cast<uint32_t>(((z >> 32) * (threads_ - 1)) >> 32);
+    return other < self_ ? other : other + 1;
+  }
+
+ private:
+  uint32_t self_;
+  uint32_t threads_;
+  uint64_t state_;
+};
+
+// One thread of the job; Messenger is one of the Globals.
+template <typename Messenger>
+class Worker {
+ public:
+  Worker(ThreadContext& thread, const Options& options, Rounds& rounds, Tally& tally)
+      : self_(thread.global_id()),
+        total_(thread.fabric().total_threads()),
+        fabric_(thread.fabric()),
+        rounds_(rounds),
+        tally_(tally),
+        messenger_(thread, options.messenger) {
+    sink = &sink_;
+  }
+  ~Worker() { sink = nullptr; }
+
+  void poll() { fabric_.process_calls(); }
+  [[nodiscard]] absl::Status close() {
+    return messenger_.shutdown_all(deadline_after(std::chrono::minutes(2)));
+  }
+
+  // Calls `messages` times, and runs calls until the job has run all calls of all.
+  [[nodiscard]] absl::StatusOr<RoundResult> run(uint64_t messages) {
+    RoundResult result;
+    sink_ = {.last = std::vector<uint32_t>(total_)};
+    for (uint32_t i = 0; i < total_; ++i) tally_.sent(self_, i) = {};
+    tally_.set_run(self_, 0);
+    result.start_ns = rounds_.meet();
+    Destinations destinations(self_, total_);
+    for (uint64_t i = 0; i < messages; ++i) {
+      const uint32_t destination = destinations.next();
+      const Message message{self_, static_cast<uint32_t>(i + 1)};
+      if (const CallResult sent = messenger_.call(destination, message); !sent.ok()) [[unlikely]] {
+        return sent.status();
+      }
+      Tally::Sent& sent = tally_.sent(self_, destination);
+      ++sent.count;
+      sent.sum += message.value();
+      if (i % kSendsPerPoll == 0) messenger_.process_calls_all();
+    }
+    if (const CallResult flushed = messenger_.flush_all(); !flushed.ok()) return flushed.status();
+    while (true) {
+      const bool idle = messenger_.process_calls_all() == 0;
+      tally_.set_run(self_, sink_.count);
+      if (!idle) continue;
+      if (tally_.all_run() == messages * total_) break;
+      std::this_thread::yield();
+    }
+    result.end_ns = now_ns();
+    result.count = sink_.count;
+    result.sum = sink_.sum;
+    result.out_of_order = sink_.out_of_order;
+    return result;
+  }
+
+ private:
+  static constexpr uint64_t kSendsPerPoll = 64;
+
+  const uint32_t self_;
+  const uint32_t total_;
+  Fabric& fabric_;
+  Rounds& rounds_;
+  Tally& tally_;
+  Messenger messenger_;
+  Sink sink_;
+};
+
+// One job: so many processes and threads, one mode.
+class Job {
+ public:
+  Job(const Options& options, uint32_t processes, uint32_t threads, uint32_t mode)
+      : options_(options), processes_(processes), threads_(threads), mode_(mode) {}
+
+  [[nodiscard]] absl::Status run() {
+    auto rounds = Rounds::create(processes_ * threads_);
+    if (!rounds.ok()) return rounds.status();
+    rounds_ = *rounds;
+    tally_ = Tally::create(processes_, threads_);
+    if (tally_ == nullptr) {
+      return make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kProcess,
+                        "no memory that processes share");
+    }
+    return run_job(static_cast<int>(processes_), [this](Exchange& exchange) {
+      switch (mode_) {
+        case 0:
+          return process<RDMAMessengerGlobal>(exchange);
+        case 1:
+          return process<RDMAAggregatorGlobal>(exchange);
+        default:
+          return process<RDMAOverflowAggregatorGlobal>(exchange);
+      }
+    });
+  }
+
+ private:
+  enum Step : uint32_t { kMeasure, kMemory, kClose };
+
+  template <typename Messenger>
+  int process(Exchange& exchange) {
+    const auto rank = static_cast<uint32_t>(exchange.rank());
+    auto made = Fabric::create({.threads = threads_});
+    if (!made.ok()) give_up(kProgram, made.status());
+    Fabric& fabric = **made;
+    const uint64_t before = MemoryBudget::process().used();
+    const auto work = [&](uint32_t index) {
+      pin(rank, processes_, index, threads_);
+      auto thread = fabric.init_thread(index);
+      if (!thread.ok()) give_up(kProgram, thread.status());
+      Worker<Messenger> worker(**thread, options_, *rounds_, *tally_);
+      const uint32_t number = rank * threads_ + index;
+      if (number == 0) return lead(worker, before);
+      for (uint64_t taken = 0;; ++taken) {
+        const Round round = rounds_->next(taken, [&] { worker.poll(); });
+        if (round.what == Round::kEnd) return;
+        rounds_->finish(number, step(worker, round, number, before));
+      }
+    };
+    std::vector<std::thread> threads;
+    for (uint32_t i = 1; i < threads_; ++i) threads.emplace_back(work, i);
+    work(0);
+    for (std::thread& thread : threads) thread.join();
+    if (absl::Status status = fabric.finalize(deadline_after(std::chrono::minutes(1)));
+        !status.ok()) {
+      give_up(kProgram, status);
+    }
+    return 0;
+  }
+
+  template <typename Messenger>
+  RoundResult step(Worker<Messenger>& worker, const Round& round, uint32_t number,
+                   uint64_t before) {
+    if (round.what == kMemory) {
+      if (number % threads_ == 0) {
+        tally_->channel_bytes(number / threads_) = MemoryBudget::process().used() - before;
+      }
+    } else if (round.what == kClose) {
+      if (absl::Status status = worker.close(); !status.ok()) give_up(kProgram, status);
+    } else {
+      auto result = worker.run(round.messages);
+      if (!result.ok()) give_up(kProgram, result.status());
+      return *result;
+    }
+    return {};
+  }
+
+  template <typename Messenger>
+  void lead(Worker<Messenger>& worker, uint64_t before) {
+    const auto all = [&](const Round& round) {
+      rounds_->start(round);
+      rounds_->finish(0, step(worker, round, 0, before));
+      return rounds_->results([&] { worker.poll(); });
+    };
+    // The first repetition makes the channels.
+    std::vector<double> rates;
+    for (int i = -1; i < options_.repetitions; ++i) {
+      progress(std::to_string(processes_) + " processes, " + std::to_string(threads_) +
+               " threads, " + kModeNames[mode_] + ", repetition " + std::to_string(i + 1));
+      const std::vector<RoundResult> results = all({kMeasure, options_.messages});
+      check(results);
+      int64_t start = results[0].start_ns;
+      int64_t end = 0;
+      for (const RoundResult& result : results) {
+        start = std::min(start, result.start_ns);
+        end = std::max(end, result.end_ns);
+      }
+      if (i < 0) continue;
+      rates.push_back(static_cast<double>(options_.messages * results.size()) /
+                      (static_cast<double>(end - start) * 1e-9));
+    }
+    all({kMemory, 0});
+    std::vector<double> bytes;
+    for (uint32_t rank = 0; rank < processes_; ++rank) {
+      bytes.push_back(static_cast<double>(tally_->channel_bytes(rank)));
+    }
+    all({kClose, 0});
+    rounds_->start({});
+    print(summarize(std::move(rates)), summarize(std::move(bytes)));
+  }
+
+  // Nothing lost, nothing twice, nothing in the wrong place, everything in order.
+  void check(const std::vector<RoundResult>& results) const {
+    for (size_t to = 0; to < results.size(); ++to) {
+      Tally::Sent expected;
+      for (size_t from = 0; from < results.size(); ++from) {
+        expected.count += tally_->sent(from, to).count;
+        expected.sum += tally_->sent(from, to).sum;
+      }
+      const RoundResult& result = results[to];
+      if (result.count == expected.count && result.sum == expected.sum &&
+          result.out_of_order == 0) {
+        continue;
+      }
+      give_up(kProgram,
+              make_error(absl::StatusCode::kDataLoss, ErrorScope::kOperation,
+                         "thread " + std::to_string(to) + " was called " +
+                             std::to_string(expected.count) + " times and ran " +
+                             std::to_string(result.count) + " calls, " +
+                             std::to_string(result.out_of_order) + " of them out of order" +
+                             (result.sum == expected.sum ? "" : ", with other payloads")));
+    }
+  }
+
+  void print(const Summary& rate, const Summary& bytes) const {
+    Params params;
+    params.set("processes", uint64_t{processes_});
+    params.set("threads", uint64_t{threads_});
+    params.set("mode", kModeNames[mode_]);
+    params.set("size", kPayload);
+    params.set("preset", options_.preset);
+    params.set("messages", options_.messages);
+    params.set("repetitions", static_cast<uint64_t>(options_.repetitions));
+    params.set("json", options_.json);
+    const Report report(options_.json, {"mode", "processes", "threads"});
+    report.row("channel_bytes_per_process", params, bytes, "bytes");
+    report.row("messages_per_second", params, rate, "1/s");
+  }
+
+  const Options& options_;
+  const uint32_t processes_;
+  const uint32_t threads_;
+  const uint32_t mode_;
+  Rounds* rounds_ = nullptr;
+  Tally* tally_ = nullptr;
+};
+
+int run(const Options& options) {
+  for (const uint32_t mode : options.modes) {
+    for (const uint64_t threads : options.threads) {
+      for (const uint64_t processes : options.processes) {
+        Job job(options, static_cast<uint32_t>(processes), static_cast<uint32_t>(threads), mode);
+        if (absl::Status status = job.run(); !status.ok()) {
+          progress("");
+          std::fprintf(stderr, "bench_all_to_all: %s\n", std::string(status.message()).c_str());
+          return 1;
+        }
+      }
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace cariama::bench
+
+int main(int argc, char** argv) {
+  absl::SetProgramUsageMessage(
+      "calls from every thread of a job to every other, for more and more processes\n"
+      "  bench_all_to_all                                   every mode, processes and threads\n"
+      "  bench_all_to_all --mode trad --processes 4 --threads 2");
+  if (absl::ParseCommandLine(argc, argv).size() != 1) {
+    std::fprintf(stderr, "bench_all_to_all: it takes options only: see --help\n");
+    return 1;
+  }
+  const auto options = cariama::bench::parse_options();
+  if (!options.ok()) {
+    std::fprintf(stderr, "bench_all_to_all: %s\n", std::string(options.status().message()).c_str());
+    return 1;
+  }
+  return cariama::bench::run(*options);
+}

@@ -1,0 +1,85 @@
+// Measurements in rounds between the threads of several processes: one of them leads, all start
+// together, and the leader learns when each began and ended, what it counted, and whether it was
+// preempted meanwhile.
+#ifndef CARIAMA_BENCH_SUPPORT_ROUNDS_H_
+#define CARIAMA_BENCH_SUPPORT_ROUNDS_H_
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace cariama::bench {
+
+// What a round is about; the program knows what the numbers mean.
+struct Round {
+  static constexpr uint32_t kEnd = UINT32_MAX;
+  uint32_t what = kEnd;
+  uint64_t messages = 0;
+};
+
+struct RoundResult {
+  int64_t start_ns = 0;
+  int64_t end_ns = 0;
+  uint64_t count = 0;
+  uint64_t sum = 0;
+  uint64_t preemptions = 0;
+  uint64_t out_of_order = 0;
+};
+
+// In memory that is shared by the processes: made before the fork. Wait-free but for the waits.
+class Rounds {
+ public:
+  // Error: RESOURCE_EXHAUSTED.
+  [[nodiscard]] static absl::StatusOr<Rounds*> create(uint32_t workers);
+
+  // The leader's, worker 0: starts a round. It takes part itself, by next().
+  void start(const Round& round);
+  // Waits until all have finished it, and returns what they found. Poll: called while waiting.
+  template <typename Poll>
+  std::vector<RoundResult> results(Poll&& poll) {
+    for (uint32_t i = 0; i < count_; ++i) {
+      wait([&] { return workers_[i].finished.load(std::memory_order_acquire) >= number(); }, poll);
+    }
+    std::vector<RoundResult> all;
+    for (uint32_t i = 0; i < count_; ++i) all.push_back(workers_[i].result);
+    return all;
+  }
+
+  // Every worker's: waits for the next round, after so many that it has taken part in.
+  template <typename Poll>
+  Round next(uint64_t taken, Poll&& poll) {
+    wait([&] { return number_.load(std::memory_order_acquire) > taken; }, poll);
+    return round_;
+  }
+  // Waits until all workers have come here, and returns the time.
+  int64_t meet();
+  void finish(uint32_t worker, const RoundResult& result);
+
+ private:
+  struct alignas(128) Worker {
+    RoundResult result;
+    std::atomic<uint64_t> finished{0};
+  };
+  explicit Rounds(uint32_t workers, Worker* all) : count_(workers), workers_(all) {}
+  [[nodiscard]] uint64_t number() const { return number_.load(std::memory_order_relaxed); }
+  static void sleep_a_little(uint64_t waited);
+  template <typename Condition, typename Poll>
+  static void wait(Condition&& condition, Poll&& poll) {
+    for (uint64_t waited = 0; !condition(); ++waited) {
+      poll();
+      sleep_a_little(waited);
+    }
+  }
+
+  const uint32_t count_;
+  Worker* const workers_;
+  Round round_;
+  alignas(128) std::atomic<uint64_t> number_{0};
+  alignas(128) std::atomic<uint64_t> met_{0};
+};
+
+}  // namespace cariama::bench
+
+#endif  // CARIAMA_BENCH_SUPPORT_ROUNDS_H_

@@ -1,0 +1,101 @@
+// Global memory: a histogram whose bins are spread over all processes of a job. Starts three
+// processes by itself; with an argument it is one process of a job (`cariama-run -n 4
+// example_global_histogram job`).
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <iostream>
+#include <random>
+#include <vector>
+
+#include "dsfabric/collectives.h"
+#include "dsfabric/distributed_lock.h"
+#include "dsfabric/global_memory.h"
+#include "dsfabric/global_vector.h"
+#include "dsfabric/launcher.h"
+
+namespace {
+
+using namespace cariama;  // NOLINT: an example
+
+void check(const absl::Status& status) {
+  if (status.ok()) return;
+  std::cerr << status << '\n';
+  std::exit(1);
+}
+template <typename T>
+T check(absl::StatusOr<T> value) {
+  check(value.status());
+  return *std::move(value);
+}
+
+// [global_histogram]
+uint64_t histogram(Fabric& fabric, uint64_t samples) {
+  const Deadline deadline = deadline_after(std::chrono::seconds(60));
+  Collectives all(fabric);  // this process's part in what all do together
+  const auto memory = check(GlobalMemory::create(fabric));  // this thread's access
+
+  constexpr size_t kBins = 1000;
+  auto bins = check(GlobalVector<uint64_t>::create(all, kBins, deadline));
+
+  // Everybody counts into everybody's bins; 32 additions are under way at a time.
+  std::mt19937_64 random(fabric.rank());
+  std::vector<GlobalValue<uint64_t>> under_way(32);
+  for (uint64_t i = 0; i < samples; ++i) {
+    GlobalValue<uint64_t>& slot = under_way[i % under_way.size()];
+    check(slot.wait(deadline).status());
+    slot = memory->fetch_add(bins[random() % kBins], 1);
+  }
+  for (auto& slot : under_way) check(slot.wait(deadline).status());
+  check(all.barrier(deadline));  // all counts are there
+
+  // Each process sums up its own bins as plain memory.
+  uint64_t mine = 0;
+  for (const uint64_t bin : bins.local()) mine += bin;
+  const uint64_t total = check(all.all_reduce(mine, std::plus<>(), deadline));
+
+  // One sees them all.
+  if (fabric.rank() == 0) {
+    std::vector<uint64_t> whole(kBins);
+    check(bins.get(*memory, 0, std::span(whole), deadline));
+    std::printf("%u processes, %zu bins, %lu counts; bin 0 has %lu\n", fabric.size(), kBins,
+                static_cast<unsigned long>(total), static_cast<unsigned long>(whole[0]));
+  }
+  check(all.barrier(deadline));  // nobody frees its bins before everybody has looked
+  return total;
+}
+// [global_histogram]
+
+// [global_lock]
+// Lines that do not mix, in any order of processes.
+void in_turn(Fabric& fabric, const std::function<void()>& print) {
+  const Deadline deadline = deadline_after(std::chrono::seconds(60));
+  Collectives all(fabric);
+  const auto memory = check(GlobalMemory::create(fabric));
+  global_ptr<uint64_t> word;  // of rank 0, known to all
+  if (fabric.rank() == 0) word = check(memory->allocate<uint64_t>(0, 1, deadline));
+  check(all.broadcast(word, 0, deadline));
+
+  DistributedLock lock(*memory, word);
+  check(lock.acquire(deadline));
+  print();
+  check(lock.release());
+
+  check(all.barrier(deadline));
+  if (fabric.rank() == 0) memory->free(word);
+}
+// [global_lock]
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc == 1) return check(launch({.processes = 3, .command = {argv[0], "job"}}));
+  auto fabric = check(Fabric::create({.threads = 1}));
+  const auto self = check(fabric->init_thread(0));
+  constexpr uint64_t kSamples = 20'000;
+  const uint64_t total = histogram(*fabric, kSamples);
+  in_turn(*fabric, [&] { std::printf("rank %u has counted\n", fabric->rank()); });
+  check(fabric->finalize(deadline_after(std::chrono::seconds(60))));
+  return total == kSamples * fabric->size() ? 0 : 1;
+}

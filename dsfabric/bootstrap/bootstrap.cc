@@ -1,0 +1,83 @@
+#include "dsfabric/bootstrap.h"
+
+#include <string>
+
+#include "dsfabric/bootstrap/launch_variables.h"
+#include "dsfabric/bootstrap/store_bootstrap.h"
+#include "dtutils/error.h"
+#include "dtutils/wait.h"
+
+namespace cariama {
+namespace {
+
+using internal::environment_variable;
+
+constexpr BootstrapKind kKinds[] = {BootstrapKind::kLocal, BootstrapKind::kPmix,
+                                    BootstrapKind::kEnvironment, BootstrapKind::kSingle};
+
+absl::StatusOr<BootstrapKind> find_kind() {
+  if (const auto forced = environment_variable("CARIAMA_BOOTSTRAP")) {
+    for (const BootstrapKind kind : kKinds) {
+      if (*forced == bootstrap_name(kind)) return kind;
+    }
+    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kProcess,
+                      "CARIAMA_BOOTSTRAP is '" + *forced + "'",
+                      "set it to local, pmix, environment or single, or unset it");
+  }
+  if (environment_variable(internal::kLaunchSocketVariable)) return BootstrapKind::kLocal;
+  if (environment_variable("PMIX_RANK") && environment_variable("PMIX_NAMESPACE")) {
+    return BootstrapKind::kPmix;
+  }
+  // One of the two alone is some other program's.
+  if (environment_variable("RANK") && environment_variable("WORLD_SIZE")) {
+    return BootstrapKind::kEnvironment;
+  }
+  return BootstrapKind::kSingle;
+}
+
+}  // namespace
+
+std::string_view bootstrap_name(BootstrapKind kind) {
+  switch (kind) {
+    case BootstrapKind::kLocal:
+      return "local";
+    case BootstrapKind::kPmix:
+      return "pmix";
+    case BootstrapKind::kEnvironment:
+      return "environment";
+    case BootstrapKind::kSingle:
+      return "single";
+  }
+  return "unknown";
+}
+
+absl::StatusOr<std::unique_ptr<Bootstrap>> make_bootstrap(const BootstrapOptions& options) {
+  BootstrapKind kind = BootstrapKind::kSingle;
+  if (options.kind) {
+    kind = *options.kind;
+  } else {
+    absl::StatusOr<BootstrapKind> found = find_kind();
+    if (!found.ok()) return found.status();
+    kind = *found;
+  }
+  const Deadline deadline = deadline_after(options.timeout);
+  const auto join = [&] {
+    switch (kind) {
+      case BootstrapKind::kLocal:
+        return internal::join_local(deadline);
+      case BootstrapKind::kPmix:
+        return internal::join_pmix(deadline);
+      case BootstrapKind::kEnvironment:
+        return internal::join_environment(deadline);
+      default:
+        return internal::join_single();
+    }
+  };
+  absl::StatusOr<std::unique_ptr<Bootstrap>> joined = join();
+  if (joined.ok()) return joined;
+  return make_error(joined.status().code(), error_scope(joined.status()),
+                    "joining the job (" + std::string(bootstrap_name(kind)) +
+                        "): " + std::string(joined.status().message()));
+}
+
+}  // namespace cariama

@@ -1,0 +1,210 @@
+// Joins a job that a PMIx launcher started: mpirun, srun --mpi=pmix, prun.
+//
+// PMIx says who we are, and carries where rank 0's store is and the job's secret: once put, once
+// fenced, once got. The rest goes through that store, as everywhere: what PMIx servers do about a
+// key that is not there yet, that is put again, or whose process has ended differs from one to the
+// next.
+#include <pmix.h>
+
+#include <condition_variable>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "dsfabric/bootstrap/store_bootstrap.h"
+#include "dsfabric/bootstrap/tcp_store.h"
+#include "dtutils/error.h"
+
+namespace cariama::internal {
+namespace {
+
+constexpr const char* kStoreKey = "cariama.store";
+
+absl::Status pmix_error(const char* what, pmix_status_t status, std::string_view remedy = {}) {
+  return make_error(absl::StatusCode::kUnavailable, ErrorScope::kProcess,
+                    absl::StrCat(what, ": ", PMIx_Error_string(status)), remedy);
+}
+
+// A number about the whole job.
+absl::StatusOr<uint32_t> job_number(const pmix_proc_t& self, const char* key) {
+  pmix_proc_t job;
+  PMIX_PROC_CONSTRUCT(&job);
+  PMIX_LOAD_PROCID(&job, self.nspace, PMIX_RANK_WILDCARD);
+  pmix_value_t* value = nullptr;
+  const pmix_status_t status = PMIx_Get(&job, key, nullptr, 0, &value);
+  if (status != PMIX_SUCCESS) return pmix_error(key, status);
+  const bool number = value->type == PMIX_UINT32;
+  const uint32_t result = value->data.uint32;
+  PMIX_VALUE_RELEASE(value);
+  if (!number) return pmix_error(key, PMIX_ERR_TYPE_MISMATCH);
+  return result;
+}
+
+// PMIx_Fence with a deadline. Its end may come after ours, so what it writes to is shared with it.
+absl::Status fence_all(const pmix_proc_t& self, Exchange::Deadline deadline) {
+  struct Fence {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool done = false;
+    pmix_status_t status = PMIX_SUCCESS;
+  };
+  auto fence = std::make_shared<Fence>();
+  pmix_proc_t job;
+  PMIX_PROC_CONSTRUCT(&job);
+  PMIX_LOAD_PROCID(&job, self.nspace, PMIX_RANK_WILDCARD);
+  pmix_info_t collect;
+  PMIX_INFO_CONSTRUCT(&collect);
+  bool yes = true;
+  PMIX_INFO_LOAD(&collect, PMIX_COLLECT_DATA, &yes, PMIX_BOOL);
+  auto* const theirs = new std::shared_ptr<Fence>(fence);
+  const auto on_done = [](pmix_status_t status, void* data) {
+    const std::unique_ptr<std::shared_ptr<Fence>> owned(static_cast<std::shared_ptr<Fence>*>(data));
+    const std::lock_guard lock((*owned)->mutex);
+    (*owned)->status = status;
+    (*owned)->done = true;
+    (*owned)->changed.notify_all();
+  };
+  const pmix_status_t begun = PMIx_Fence_nb(&job, 1, &collect, 1, on_done, theirs);
+  if (begun != PMIX_SUCCESS) {
+    delete theirs;
+    return pmix_error("PMIx_Fence", begun);
+  }
+  std::unique_lock lock(fence->mutex);
+  if (!fence->changed.wait_until(lock, deadline, [&] { return fence->done; })) {
+    return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
+                      "not every process of the job joined in time",
+                      "let every process that the launcher starts create its fabric");
+  }
+  return fence->status == PMIX_SUCCESS ? absl::OkStatus() : pmix_error("PMIx_Fence", fence->status);
+}
+
+// What rank 0 tells the others: "ADDRESS KEY" or, if it has no store, "!WHY".
+absl::Status publish(const std::string& text) {
+  pmix_value_t value;
+  PMIX_VALUE_CONSTRUCT(&value);
+  std::string copy = text;
+  value.type = PMIX_STRING;
+  value.data.string = copy.data();
+  pmix_status_t status = PMIx_Put(PMIX_GLOBAL, kStoreKey, &value);
+  if (status == PMIX_SUCCESS) status = PMIx_Commit();
+  return status == PMIX_SUCCESS ? absl::OkStatus() : pmix_error("PMIx_Put", status);
+}
+
+absl::StatusOr<std::string> published(const pmix_proc_t& self) {
+  pmix_proc_t first;
+  PMIX_PROC_CONSTRUCT(&first);
+  PMIX_LOAD_PROCID(&first, self.nspace, 0);
+  pmix_value_t* value = nullptr;
+  const pmix_status_t status = PMIx_Get(&first, kStoreKey, nullptr, 0, &value);
+  if (status != PMIX_SUCCESS) return pmix_error("PMIx_Get from rank 0", status);
+  std::string text =
+      value->type == PMIX_STRING && value->data.string != nullptr ? value->data.string : "";
+  PMIX_VALUE_RELEASE(value);
+  return text;
+}
+
+// Where rank 0's store listens: on this host only if the whole job is here.
+absl::StatusOr<SocketAddress> store_address(bool spans_hosts) {
+  if (!spans_hosts) return SocketAddress::parse("127.0.0.1:0");
+  const std::optional<std::string> named = environment_variable("CARIAMA_LISTEN");
+  if (!named) {
+    return make_error(
+        absl::StatusCode::kFailedPrecondition, ErrorScope::kProcess,
+        "the job spans hosts, and CARIAMA_LISTEN does not say where to listen for them",
+        "set it to an address, an interface or the network that the hosts share "
+        "(mpirun -x CARIAMA_LISTEN=10.77.0.0/24)");
+  }
+  return own_address(*named);
+}
+
+absl::StatusOr<std::unique_ptr<Bootstrap>> join_as(const pmix_proc_t& self,
+                                                   Exchange::Deadline deadline) {
+  absl::StatusOr<uint32_t> job_size = job_number(self, PMIX_JOB_SIZE);
+  if (!job_size.ok()) return job_size.status();
+  absl::StatusOr<uint32_t> local_size = job_number(self, PMIX_LOCAL_SIZE);
+  if (!local_size.ok()) return local_size.status();
+  const int size = static_cast<int>(*job_size);
+  const int rank = static_cast<int>(self.rank);
+
+  std::unique_ptr<TcpStore> store;
+  absl::Status failed;
+  if (rank == 0) {
+    const JobSecret key = random_secret();
+    absl::StatusOr<SocketAddress> address = store_address(*local_size != *job_size);
+    absl::StatusOr<std::unique_ptr<TcpStore>> started =
+        address.ok() ? TcpStore::start(*address, size, key)
+                     : absl::StatusOr<std::unique_ptr<TcpStore>>(address.status());
+    std::string text;
+    if (started.ok()) {
+      store = *std::move(started);
+      text = absl::StrCat(
+          store->address().text(), " ",
+          absl::BytesToHexString(absl::string_view(bytes_of(key).data(), bytes_of(key).size())));
+    } else {
+      failed = started.status();
+      text = absl::StrCat("!", failed.message());
+    }
+    if (absl::Status put = publish(text); !put.ok()) return put;
+  }
+  if (absl::Status met = fence_all(self, deadline); !met.ok()) return met;
+  if (!failed.ok()) return failed;
+  absl::StatusOr<std::string> text = published(self);
+  if (!text.ok()) return text.status();
+  if (!text->empty() && text->front() == '!') {
+    return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
+                      "rank 0 could not serve the job: " + text->substr(1));
+  }
+  const size_t space = text->find(' ');
+  JobSecret key;
+  const std::string key_bytes =
+      space == std::string::npos ? "" : absl::HexStringToBytes(text->substr(space + 1));
+  if (key_bytes.size() != key.size()) {
+    return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kPeer,
+                      "rank 0 published something else than a store",
+                      "start the same executable in every process");
+  }
+  std::memcpy(key.data(), key_bytes.data(), key.size());
+  absl::StatusOr<SocketAddress> address = SocketAddress::parse(text->substr(0, space));
+  if (!address.ok()) return address.status();
+
+  FileDescriptor socket;
+  if (rank == 0) {
+    socket = FileDescriptor(store->take_own_socket());
+  } else {
+    absl::StatusOr<FileDescriptor> connected =
+        connect_to_store({*address}, rank, size, key, deadline);
+    if (!connected.ok()) return connected.status();
+    socket = *std::move(connected);
+  }
+  absl::StatusOr<std::unique_ptr<TcpBootstrap>> joined = TcpBootstrap::join(
+      BootstrapKind::kPmix, std::move(store), std::move(socket), rank, size, key, {}, deadline);
+  if (!joined.ok()) return joined.status();
+  (*joined)->at_end([] {
+    const pmix_status_t ended = PMIx_Finalize(nullptr, 0);
+    return ended == PMIX_SUCCESS ? absl::OkStatus() : pmix_error("PMIx_Finalize", ended);
+  });
+  return *std::move(joined);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Bootstrap>> join_pmix(Exchange::Deadline deadline) {
+  const auto not_launched = [](const std::string& why) {
+    return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kProcess, why,
+                      "start the program with mpirun, prun or srun --mpi=pmix, or cariama-run");
+  };
+  // PMIx would start threads, and look for a server, before it finds that out.
+  if (!environment_variable("PMIX_NAMESPACE")) return not_launched("no PMIx launcher started us");
+  pmix_proc_t self;
+  const pmix_status_t begun = PMIx_Init(&self, nullptr, 0);
+  if (begun != PMIX_SUCCESS) {
+    return not_launched(absl::StrCat("PMIx_Init: ", PMIx_Error_string(begun)));
+  }
+  // A process that could not join stays a PMIx client: if it ends now, its launcher ends the job.
+  return join_as(self, deadline);
+}
+
+}  // namespace cariama::internal

@@ -1,0 +1,77 @@
+// A process's view of its job through a store at the other end of a socket: what all ways to join a
+// job of several processes become.
+#ifndef CARIAMA_DSFABRIC_BOOTSTRAP_STORE_BOOTSTRAP_H_
+#define CARIAMA_DSFABRIC_BOOTSTRAP_STORE_BOOTSTRAP_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "dsfabric/bootstrap.h"
+#include "dtutils/exchange_client.h"
+
+namespace cariama::internal {
+
+class StoreBootstrap : public Bootstrap {
+ public:
+  // `socket` leads to the store, as `rank` of `size` processes; taken over.
+  StoreBootstrap(BootstrapKind kind, int socket, int rank, int size);
+
+  [[nodiscard]] int rank() const final { return rank_; }
+  [[nodiscard]] int size() const final { return static_cast<int>(labels_.size()); }
+  [[nodiscard]] const std::string& label(int rank) const final { return labels_[rank]; }
+  [[nodiscard]] absl::Status put(std::string_view key, std::string_view value) final;
+  [[nodiscard]] absl::StatusOr<std::string> get(int rank, std::string_view key,
+                                                Deadline deadline) final;
+  [[nodiscard]] absl::Status fence(Deadline deadline) final;
+
+  [[nodiscard]] BootstrapKind kind() const final { return kind_; }
+  [[nodiscard]] const JobSecret& secret() const final { return secret_; }
+  [[nodiscard]] std::optional<uint32_t> threads() const final { return threads_; }
+  void set_secret(const JobSecret& secret) { secret_ = secret; }
+  void set_threads(std::optional<uint32_t> threads) { threads_ = threads; }
+  absl::Status finalize(Deadline deadline) final;
+
+ protected:
+  // What is left to do after this process has left the store. Called once at most.
+  virtual absl::Status leave(Deadline) { return absl::OkStatus(); }
+
+ private:
+  [[nodiscard]] absl::Status check_joined() const;
+
+  const BootstrapKind kind_;
+  const int rank_;
+  const std::vector<std::string> labels_;
+  std::unique_ptr<ExchangeClient> client_;  // until finalize()
+  JobSecret secret_{};
+  std::optional<uint32_t> threads_;
+};
+
+// The labels of a job's processes: "rank 0", "rank 1", ...
+[[nodiscard]] std::vector<std::string> rank_labels(int size);
+
+// The number of threads that CARIAMA_THREADS asks for, if it is set. Error: INVALID_ARGUMENT.
+[[nodiscard]] absl::StatusOr<std::optional<uint32_t>> threads_from_environment();
+
+// The variable, or nothing if it is unset or empty.
+[[nodiscard]] std::optional<std::string> environment_variable(const char* name);
+// A number of the environment. Errors: INVALID_ARGUMENT (malformed, or outside least to most),
+// FAILED_PRECONDITION (unset).
+[[nodiscard]] absl::StatusOr<int> environment_number(const char* name, int least, int most);
+
+// The ways, each in its own file. Errors as make_bootstrap().
+[[nodiscard]] absl::StatusOr<std::unique_ptr<Bootstrap>> join_local(Exchange::Deadline deadline);
+[[nodiscard]] absl::StatusOr<std::unique_ptr<Bootstrap>> join_pmix(Exchange::Deadline deadline);
+[[nodiscard]] absl::StatusOr<std::unique_ptr<Bootstrap>> join_environment(
+    Exchange::Deadline deadline);
+// A job of one process, whoever says so.
+[[nodiscard]] absl::StatusOr<std::unique_ptr<Bootstrap>> join_single(
+    BootstrapKind kind = BootstrapKind::kSingle);
+
+}  // namespace cariama::internal
+
+#endif  // CARIAMA_DSFABRIC_BOOTSTRAP_STORE_BOOTSTRAP_H_

@@ -1,0 +1,224 @@
+#include "dsfabric/bootstrap/tcp_store.h"
+
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "dtutils/error.h"
+
+namespace cariama::internal {
+namespace {
+
+// Who connects has so long to prove that it belongs to the job.
+constexpr std::chrono::seconds kPatience{10};
+constexpr size_t kMoreNewcomers = 64;
+constexpr std::chrono::milliseconds kFirstPause{5};
+constexpr std::chrono::milliseconds kLongestPause{200};
+constexpr const char* kNonceKey = "cariama/nonce";
+
+}  // namespace
+
+TcpStore::TcpStore(int size, const JobSecret& key)
+    : size_(size),
+      key_(key),
+      server_(rank_labels(size),
+              [this](int rank, const absl::Status& why) { on_closed(rank, why); }),
+      joined_(size),
+      left_(size) {}
+
+absl::StatusOr<std::unique_ptr<TcpStore>> TcpStore::start(const SocketAddress& address, int size,
+                                                          const JobSecret& key) {
+  auto store = std::unique_ptr<TcpStore>(new TcpStore(size, key));
+  absl::StatusOr<FileDescriptor> listener = listen_on(address);
+  if (!listener.ok()) return listener.status();
+  store->listener_ = *std::move(listener);
+  store->stop_ = FileDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  int pair[2];
+  if (!store->stop_.valid() || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) {
+    return make_errno_error(errno, ErrorScope::kProcess, "starting the store", "raise ulimit -n");
+  }
+  store->own_socket_ = FileDescriptor(pair[0]);
+  store->server_.connect(0, pair[1]);
+  store->joined_[0] = true;
+  store->thread_ = std::thread([raw = store.get()] { raw->serve(); });
+  return store;
+}
+
+TcpStore::~TcpStore() {
+  if (!thread_.joinable()) return;
+  const uint64_t one = 1;
+  static_cast<void>(!write(stop_.get(), &one, sizeof one));  // cannot fail: the counter is 0
+  thread_.join();
+}
+
+absl::Status TcpStore::wait_until_left(Exchange::Deadline deadline) {
+  std::unique_lock lock(mutex_);
+  const auto all_left = [&] {
+    return std::all_of(left_.begin() + 1, left_.end(), [](bool left) { return left; });
+  };
+  if (deadline == kForever) {  // some clocks overflow at the end of time
+    changed_.wait(lock, all_left);
+    return absl::OkStatus();
+  }
+  if (changed_.wait_until(lock, deadline, all_left)) return absl::OkStatus();
+  std::string names;
+  for (int rank = 1; rank < size_; ++rank) {
+    if (!left_[rank]) absl::StrAppend(&names, names.empty() ? "rank " : ", ", rank);
+  }
+  return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
+                    names + " did not leave the job in time", "call finalize() in every process");
+}
+
+void TcpStore::serve() {
+  while (true) {
+    std::vector<pollfd> entries{{stop_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
+    Exchange::Deadline next = kForever;
+    for (const Newcomer& one : newcomers_) {
+      const short events = one.outgoing.empty() ? POLLIN : POLLOUT;
+      entries.push_back({one.socket.get(), events, 0});
+      next = std::min(next, one.deadline);
+    }
+    const size_t others = entries.size();
+    server_.append_polled(entries);
+    if (poll(entries.data(), entries.size(), poll_timeout(next)) < 0) continue;
+    if (entries[0].revents != 0) return;
+    server_.serve(std::span(entries).subspan(others));
+    size_t at = 2;
+    for (Newcomer& one : newcomers_) {
+      if (entries[at++].revents != 0) advance(one);
+      if (std::chrono::steady_clock::now() >= one.deadline) one.socket.reset();
+    }
+    newcomers_.remove_if([](const Newcomer& one) { return !one.socket.valid(); });
+    if (entries[1].revents != 0) accept_all();
+  }
+}
+
+void TcpStore::accept_all() {
+  while (true) {
+    FileDescriptor socket = accept_from(listener_.get());
+    if (!socket.valid()) {
+      // Out of descriptors: the listener stays readable, so that poll would return at once for
+      // ever.
+      if (errno == EMFILE || errno == ENFILE || errno == ENOMEM) poll(nullptr, 0, 10);
+      return;
+    }
+    // Strangers cannot keep peers out by doing nothing: the oldest gives way.
+    if (newcomers_.size() >= static_cast<size_t>(size_) + kMoreNewcomers) newcomers_.pop_front();
+    newcomers_.push_back({.socket = std::move(socket),
+                          .handshake = {HandshakeService::kStore, 0, size_, key_,
+                                        [this](int rank) -> bool { return joined_[rank]; }},
+                          .outgoing = {},
+                          .deadline = deadline_after(kPatience)});
+  }
+}
+
+void TcpStore::advance(Newcomer& one) {
+  while (one.socket.valid()) {
+    if (!one.outgoing.empty()) {
+      const ssize_t count = send(one.socket.get(), one.outgoing.data(), one.outgoing.size(),
+                                 MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (count > 0) {
+        one.outgoing.erase(0, static_cast<size_t>(count));
+        continue;
+      }
+      if (errno == EINTR) continue;
+      if (errno == EAGAIN || errno == EWOULDBLOCK) return;
+      one.outgoing.clear();  // it is gone; if it has joined, its end is noticed like any other
+      if (one.handshake.state() != ServerHandshake::State::kAccepted) {
+        one.socket.reset();
+        return;
+      }
+    }
+    if (one.handshake.state() == ServerHandshake::State::kRefused) {
+      one.socket.reset();
+      return;
+    }
+    if (one.handshake.state() == ServerHandshake::State::kAccepted) {
+      server_.connect(one.handshake.peer(), one.socket.release());
+      return;
+    }
+    char chunk[Hello::kBytes];
+    const ssize_t count =
+        recv(one.socket.get(), chunk, std::min(one.handshake.wanted(), sizeof chunk), MSG_DONTWAIT);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+    if (count <= 0) {
+      one.socket.reset();
+      return;
+    }
+    one.handshake.take({chunk, static_cast<size_t>(count)}, one.outgoing);
+    if (one.handshake.state() == ServerHandshake::State::kAccepted) {
+      joined_[one.handshake.peer()] = true;
+    }
+  }
+}
+
+void TcpStore::on_closed(int rank, const absl::Status& why) {
+  server_.rank_ended(rank, why.ok() ? "has ended or left the job"
+                                    : absl::StrCat("broke the exchange (", why.message(), ")"));
+  const std::lock_guard lock(mutex_);
+  left_[rank] = true;
+  changed_.notify_all();
+}
+
+absl::StatusOr<FileDescriptor> connect_to_store(const std::vector<SocketAddress>& addresses,
+                                                int rank, int size, const JobSecret& key,
+                                                Exchange::Deadline deadline) {
+  const std::string whom = "the store of rank 0";
+  absl::Status last;
+  for (std::chrono::milliseconds pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
+    for (const SocketAddress& address : addresses) {
+      absl::StatusOr<FileDescriptor> socket = connect_to(address, whom, deadline);
+      last = socket.ok() ? prove_to_server(socket->get(), HandshakeService::kStore, rank, size, 0,
+                                           key, whom, deadline)
+                         : socket.status();
+      if (last.ok()) return socket;
+      // Rank 0 may not have started yet.
+      if (last.code() != absl::StatusCode::kUnavailable) return last;
+    }
+    if (std::chrono::steady_clock::now() + pause >= deadline) break;
+    std::this_thread::sleep_for(pause);
+  }
+  return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
+                    std::string(last.message()),
+                    "start the process of rank 0 as well, and see that its host lets us in");
+}
+
+TcpBootstrap::TcpBootstrap(BootstrapKind kind, std::unique_ptr<TcpStore> store, int socket,
+                           int rank, int size, std::string address)
+    : StoreBootstrap(kind, socket, rank, size),
+      store_(std::move(store)),
+      address_(std::move(address)) {}
+
+absl::StatusOr<std::unique_ptr<TcpBootstrap>> TcpBootstrap::join(
+    BootstrapKind kind, std::unique_ptr<TcpStore> store, FileDescriptor socket, int rank, int size,
+    const JobSecret& key, std::string address, Exchange::Deadline deadline) {
+  absl::StatusOr<std::optional<uint32_t>> threads = threads_from_environment();
+  if (!threads.ok()) return threads.status();
+  auto joined = std::unique_ptr<TcpBootstrap>(
+      new TcpBootstrap(kind, std::move(store), socket.release(), rank, size, std::move(address)));
+  // A key may serve several jobs; what they prove to each other afterwards is of this one.
+  if (rank == 0) {
+    if (absl::Status put = joined->put(kNonceKey, bytes_of(random_secret())); !put.ok()) return put;
+  }
+  absl::StatusOr<std::string> nonce = joined->get(0, kNonceKey, deadline);
+  if (!nonce.ok()) return nonce.status();
+  joined->set_secret(keyed_hash(bytes_of(key), *nonce));
+  joined->set_threads(*threads);
+  return joined;
+}
+
+absl::Status TcpBootstrap::leave(Deadline deadline) {
+  absl::Status left = store_ == nullptr ? absl::OkStatus() : store_->wait_until_left(deadline);
+  store_.reset();
+  if (at_end_) {
+    if (absl::Status ended = at_end_(); left.ok()) left = ended;
+  }
+  return left;
+}
+
+}  // namespace cariama::internal

@@ -1,0 +1,96 @@
+// Calls whose buffer the destination fetches by RDMA READ (Seriema §3.1, the second call_buffer), on every
+// path alike; and what a running call may ask about itself.
+#ifndef CARIAMA_DSFABRIC_BUFFER_PULL_H_
+#define CARIAMA_DSFABRIC_BUFFER_PULL_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+#include "dsfabric/call_encoding.h"
+#include "dsfabric/call_options.h"
+#include "dsfabric/export.h"
+#include "dsfabric/fabric.h"
+#include "dtutils/memory.h"
+
+namespace cariama {
+
+// The fabric whose call the calling thread is running, or nullptr; and the rank that it came from.
+[[nodiscard]] CARIAMA_DSFABRIC_EXPORT Fabric* running_fabric();
+[[nodiscard]] CARIAMA_DSFABRIC_EXPORT uint32_t running_source();
+
+namespace internal {
+
+// What is to run on a pulled buffer.
+class PulledFunction {
+ public:
+  virtual ~PulledFunction() = default;
+  virtual void run(void* buffer, uint64_t size) = 0;
+};
+
+// For stubs. Fetches `source` of the process that the running call came from, and runs the function on it: now,
+// or (kAsync) in a thread of the fabric, which also answers the call. Throws std::runtime_error if the
+// memory cannot be read.
+CARIAMA_DSFABRIC_EXPORT void pull_and_run(IncomingCall& call, const RemoteMemoryLocator& source,
+                                          Pulling pulling,
+                                          std::unique_ptr<PulledFunction> function);
+
+// fn(void* buffer, uint64_t size), with the name of the buffer beside it.
+template <typename F, Pulling kPulling>
+class PulledCall {
+ public:
+  using Result = void;
+
+  PulledCall(const F& function, const RemoteMemoryLocator& source)
+      : function_(function), source_(source) {
+    require_travelling_function<F>();
+  }
+
+  [[nodiscard]] static FunctionId id() { return FunctionTable::id_of<&PulledCall::run>(); }
+  [[nodiscard]] size_t bytes() const { return sizeof source_ + kClosureBytes<F>; }
+  void write(std::byte* at) const {
+    std::memcpy(at, &source_, sizeof source_);
+    if constexpr (!std::is_empty_v<F>) std::memcpy(at + sizeof source_, &function_, sizeof(F));
+  }
+
+  static void run(IncomingCall& call) {
+    if (call.closure.size() < sizeof(RemoteMemoryLocator) + kClosureBytes<F>) {
+      call.outcome = CallOutcome::kMalformed;
+      return;
+    }
+    RemoteMemoryLocator source;
+    std::memcpy(&source, call.closure.data(), sizeof source);
+    try {
+      pull_and_run(call, source, kPulling,
+                   std::make_unique<Function>(call.closure.data() + sizeof source));
+    } catch (...) {
+      note_exception(call);
+    }
+  }
+
+ private:
+  // A copy: it may run after its message is gone.
+  class Function final : public PulledFunction {
+   public:
+    explicit Function(std::byte* at) {
+      if constexpr (!std::is_empty_v<F>) std::memcpy(copy_, at, sizeof(F));
+    }
+    void run(void* buffer, uint64_t size) override {
+      static_cast<void>((*std::launder(reinterpret_cast<F*>(copy_)))(buffer, size));
+    }
+
+   private:
+    alignas(F) std::byte copy_[sizeof(F)];
+  };
+
+  F function_;
+  RemoteMemoryLocator source_;
+};
+
+}  // namespace internal
+}  // namespace cariama
+
+#endif  // CARIAMA_DSFABRIC_BUFFER_PULL_H_

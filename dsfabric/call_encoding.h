@@ -1,0 +1,341 @@
+// How a call looks in memory and on the wire, the same on every path: send-based, one-sided,
+// broadcast.
+//
+//   CallHeader (8 bytes) | NotifyTarget (24, if kCallNotify) | closure and arguments, padded to 8
+//
+// What may be called: any callable whose captures are trivially copyable; they travel bytewise and
+// are run where they arrived. Arguments of other types (std::string, user types) go beside it
+// through the serializer. Anything else does not compile, with one line that says so.
+//
+// A Call describes one call on the sending side: its function id, its size, and how to write it
+// straight into the place that it leaves from. Its static run() is the stub that executes it on the
+// other side.
+#ifndef CARIAMA_DSFABRIC_CALL_ENCODING_H_
+#define CARIAMA_DSFABRIC_CALL_ENCODING_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <new>
+#include <optional>
+#include <span>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "dsfabric/export.h"
+#include "dsfabric/function_table.h"
+#include "dsfabric/serializer.h"
+#include "dtutils/memory.h"
+
+namespace cariama {
+
+// ---- The wire form ------------------------------------------------------------------------------
+
+inline constexpr uint8_t kCallNotify = 1;  // a NotifyTarget follows the header
+inline constexpr uint8_t kCallReturn = 2;  // the result goes back to the NotifyTarget
+
+// 8 bytes, so that the smallest call is 8 bytes and one aligned store publishes it. A header of
+// zeros is no call.
+struct CallHeader {
+  static constexpr uint32_t kMaxWords = (1u << 24) - 1;  // 128 MiB
+
+  uint32_t function = 0;         // a FunctionId
+  uint32_t words_and_flags = 0;  // 8-byte words that follow the header | flags << 24
+
+  [[nodiscard]] static constexpr CallHeader make(FunctionId id, size_t bytes, uint8_t flags) {
+    return {id.value, static_cast<uint32_t>((bytes + 7) / 8) | uint32_t{flags} << 24};
+  }
+  [[nodiscard]] constexpr FunctionId id() const { return {function}; }
+  [[nodiscard]] constexpr size_t bytes() const { return size_t{words_and_flags & kMaxWords} * 8; }
+  [[nodiscard]] constexpr uint8_t flags() const {
+    return static_cast<uint8_t>(words_and_flags >> 24);
+  }
+};
+static_assert(sizeof(CallHeader) == 8 && std::is_trivially_copyable_v<CallHeader>);
+
+// Where the end of a call is to be reported.
+struct NotifyTarget {
+  uint64_t handle = 0;  // of the sender's pending call, or the address of a registered status word
+  uint64_t key = 0;     // the remote key of that word, or 0: report by a send-based call
+  uint32_t rank = 0;
+  uint32_t reserved = 0;
+};
+static_assert(sizeof(NotifyTarget) == 24 && std::is_trivially_copyable_v<NotifyTarget>);
+
+// ---- The receiving side -------------------------------------------------------------------------
+
+// How a call ended where it ran.
+enum class CallOutcome : uint8_t {
+  kDone,
+  kThrew,      // the function threw: error_type and error_text say what
+  kMalformed,  // the bytes are not what the function's stub expects; nothing ran
+  kUnknown,    // no function has the id; nothing ran
+};
+
+// The most that is carried back of an exception's text, in bytes.
+inline constexpr size_t kMaxErrorText = 1024;
+
+// A call that has arrived, while it is run.
+struct IncomingCall {
+  std::span<std::byte> closure;  // 8-byte aligned, the padding included; may be changed by the call
+  uint32_t source_thread = 0;    // global id of the thread that called, or kNoThread
+  std::string* result = nullptr;  // where the result is saved, if the caller wants one
+  // Where the end is to be told, or nullptr. A stub that sets `answered_later` has made a copy, and
+  // whoever ran it says nothing.
+  const NotifyTarget* notify = nullptr;
+  bool answered_later = false;
+  CallOutcome outcome = CallOutcome::kDone;
+  std::string error_type;  // the exception's type as the compiler names it to people
+  std::string error_text;
+};
+
+// Runs the call that `header` and `closure` describe: looks the id up, runs the stub. Never throws.
+CARIAMA_DSFABRIC_EXPORT void run_call(const CallHeader& header, IncomingCall& call);
+
+// A view of one call within received bytes, checked: everything lies within `bytes`.
+struct ParsedCall {
+  CallHeader header;
+  bool has_notify = false;
+  NotifyTarget notify;
+  std::span<std::byte> closure;
+  size_t total = 0;  // bytes of the whole call
+};
+// Takes the call at the front of `bytes` apart. Error: INVALID_ARGUMENT (cut short, zero header,
+// unknown flags). `bytes` is 8-byte aligned.
+[[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::StatusOr<ParsedCall> parse_call(
+    std::span<std::byte> bytes);
+
+namespace internal {
+
+// Sets outcome and texts from the exception that is being handled.
+CARIAMA_DSFABRIC_EXPORT void note_exception(IncomingCall& call) noexcept;
+
+inline constexpr size_t padded(size_t bytes) { return (bytes + 7) / 8 * 8; }
+
+// A capture-less lambda has one byte by the language, and none to send.
+template <typename F>
+inline constexpr size_t kClosureBytes = std::is_empty_v<F> ? 0 : padded(sizeof(F));
+
+template <typename F>
+inline constexpr bool kTravels =
+    std::is_trivially_copyable_v<F>&& std::is_trivially_destructible_v<F>;
+
+// The function object within a received closure, ready to be invoked. Copied only if it wants a
+// stricter alignment than the wire has.
+template <typename F>
+class ArrivedFunction {
+ public:
+  explicit ArrivedFunction(std::byte* at) {
+    if constexpr (std::is_empty_v<F>) {
+      function_ = reinterpret_cast<F*>(copy_);
+    } else if constexpr (alignof(F) <= 8) {
+      function_ = std::launder(reinterpret_cast<F*>(at));
+    } else {
+      std::memcpy(copy_, at, sizeof(F));
+      function_ = std::launder(reinterpret_cast<F*>(copy_));
+    }
+  }
+  [[nodiscard]] F& operator*() const { return *function_; }
+
+ private:
+  alignas(F) std::byte copy_[std::is_empty_v<F> || alignof(F) > 8 ? sizeof(F) : 1];
+  F* function_;
+};
+
+// Invokes and keeps the result, if there is one and somebody wants it.
+template <typename Invoke>
+void invoke_and_save(IncomingCall& call, Invoke&& invoke) {
+  using Result = std::invoke_result_t<Invoke>;
+  if constexpr (std::is_void_v<Result>) {
+    invoke();
+  } else {
+    auto result = invoke();
+    if (call.result != nullptr) save_value(*call.result, result);
+  }
+}
+
+// The arguments of a call, or nothing: then the call is marked as malformed. What a type's own
+// loading throws means the same.
+template <typename... Args>
+[[nodiscard]] std::optional<std::tuple<Args...>> load_arguments(
+    IncomingCall& call, std::span<const std::byte> in) noexcept {
+  try {
+    std::tuple<Args...> arguments{load_value<Args>(in)...};  // braces: left to right
+    if (in.size() >= 8) throw MalformedArguments("a call has more arguments than its function");
+    return arguments;
+  } catch (...) {
+    note_exception(call);
+    call.outcome = CallOutcome::kMalformed;
+    return std::nullopt;
+  }
+}
+
+}  // namespace internal
+
+// ---- The sending side ---------------------------------------------------------------------------
+
+// What call() accepts as its function: a callable whose captures can travel bytewise.
+template <typename F>
+constexpr void require_travelling_function() {
+  static_assert(
+      internal::kTravels<F>,
+      "cariama: this function captures something that is not trivially copyable; pass it as "
+      "an argument of call() instead of capturing it");
+}
+
+// fn(args...), without a buffer. F and Args are decayed types.
+template <typename F, typename... Args>
+class FunctionCall {
+ public:
+  static constexpr bool kPlainArguments = (std::is_trivially_copyable_v<Args> && ...);
+  // What is wrong is said by the constructor, and by nothing else.
+  static constexpr bool kWellFormed =
+      (Serializable<Args> && ...) && std::is_invocable_v<F&, Args...>;
+  using Result =
+      typename std::conditional_t<std::is_invocable_v<F&, Args...>, std::invoke_result<F&, Args...>,
+                                  std::type_identity<void>>::type;
+
+  template <typename... Given>
+  explicit FunctionCall(const F& function, Given&&... given) : function_(function) {
+    require_travelling_function<F>();
+    static_assert(
+        (Serializable<Args> && ...),
+        "cariama: an argument of this call is neither trivially copyable nor known to cereal; "
+        "give its type a serialize() member");
+    static_assert(
+        std::is_invocable_v<F&, Args...>,
+        "cariama: the function cannot be called with these arguments (they arrive as values)");
+    static_assert(
+        std::is_void_v<Result> || Serializable<Result>,
+        "cariama: the result of this call is neither trivially copyable nor known to cereal; "
+        "give its type a serialize() member");
+    if constexpr (kWellFormed && sizeof...(Args) != 0) {
+      (save_value(arguments_, static_cast<const Args&>(given)), ...);
+    }
+  }
+
+  [[nodiscard]] static FunctionId id() { return FunctionTable::id_of<&FunctionCall::run>(); }
+  // Bytes after the header and NotifyTarget; a multiple of 8.
+  [[nodiscard]] size_t bytes() const {
+    if constexpr (sizeof...(Args) == 0) {
+      return internal::kClosureBytes<F>;
+    } else {
+      return internal::kClosureBytes<F> + internal::padded(arguments_.size());
+    }
+  }
+  // Writes them. `at` is 8-byte aligned.
+  void write(std::byte* at) const {
+    if constexpr (!std::is_empty_v<F>) std::memcpy(at, &function_, sizeof(F));
+    if constexpr (sizeof...(Args) != 0) {
+      std::memcpy(at + internal::kClosureBytes<F>, arguments_.data(), arguments_.size());
+    }
+  }
+
+  static void run(IncomingCall& call) {
+    if (call.closure.size() < internal::kClosureBytes<F>) {
+      call.outcome = CallOutcome::kMalformed;
+      return;
+    }
+    const internal::ArrivedFunction<F> function(call.closure.data());
+    if constexpr (!kWellFormed) {
+      return;  // not compiled any further than the constructor
+    } else if constexpr (sizeof...(Args) == 0) {
+      try {
+        internal::invoke_and_save(call, [&]() -> Result { return (*function)(); });
+      } catch (...) {
+        internal::note_exception(call);
+      }
+    } else {
+      auto arguments =
+          internal::load_arguments<Args...>(call, call.closure.subspan(internal::kClosureBytes<F>));
+      if (!arguments) return;
+      try {
+        internal::invoke_and_save(call, [&]() -> Result {
+          return std::apply(
+              [&](Args&... values) -> Result { return (*function)(std::move(values)...); },
+              *arguments);
+        });
+      } catch (...) {
+        internal::note_exception(call);
+      }
+    }
+  }
+
+ private:
+  F function_;
+  [[no_unique_address]] std::conditional_t<sizeof...(Args) == 0, std::tuple<>, std::string>
+      arguments_;
+};
+
+template <typename F, typename... Given>
+[[nodiscard]] FunctionCall<std::decay_t<F>, std::decay_t<Given>...> make_call(F&& function,
+                                                                              Given&&... given) {
+  return FunctionCall<std::decay_t<F>, std::decay_t<Given>...>(function,
+                                                               std::forward<Given>(given)...);
+}
+
+// fn(void* buffer, uint64_t size), the buffer side by side with the closure (Seriema §3.1).
+template <typename F>
+class BufferCall {
+ public:
+  using Result = std::invoke_result_t<F&, void*, uint64_t>;
+
+  // `buffer` is read by write() only.
+  BufferCall(const F& function, std::span<const std::byte> buffer)
+      : function_(function), buffer_(buffer) {
+    require_travelling_function<F>();
+    static_assert(
+        std::is_void_v<Result> || Serializable<Result>,
+        "cariama: the result of this call is neither trivially copyable nor known to cereal; "
+        "give its type a serialize() member");
+  }
+
+  [[nodiscard]] static FunctionId id() { return FunctionTable::id_of<&BufferCall::run>(); }
+  [[nodiscard]] size_t bytes() const {
+    return sizeof(uint64_t) + internal::kClosureBytes<F> + internal::padded(buffer_.size());
+  }
+  void write(std::byte* at) const {
+    const uint64_t size = buffer_.size();
+    std::memcpy(at, &size, sizeof size);
+    if constexpr (!std::is_empty_v<F>) std::memcpy(at + sizeof size, &function_, sizeof(F));
+    if (size != 0) {
+      std::memcpy(at + sizeof size + internal::kClosureBytes<F>, buffer_.data(), size);
+    }
+  }
+
+  static void run(IncomingCall& call) {
+    constexpr size_t kFront = sizeof(uint64_t) + internal::kClosureBytes<F>;
+    uint64_t size = 0;
+    if (call.closure.size() < kFront || (std::memcpy(&size, call.closure.data(), sizeof size),
+                                         size > call.closure.size() - kFront)) {
+      call.outcome = CallOutcome::kMalformed;
+      return;
+    }
+    const internal::ArrivedFunction<F> function(call.closure.data() + sizeof size);
+    try {
+      internal::invoke_and_save(call, [&]() -> Result {
+        return (*function)(static_cast<void*>(call.closure.data() + kFront), size);
+      });
+    } catch (...) {
+      internal::note_exception(call);
+    }
+  }
+
+ private:
+  F function_;
+  std::span<const std::byte> buffer_;
+};
+
+template <typename F>
+[[nodiscard]] BufferCall<std::decay_t<F>> make_buffer_call(F&& function,
+                                                           std::span<const std::byte> buffer) {
+  return BufferCall<std::decay_t<F>>(function, buffer);
+}
+
+}  // namespace cariama
+
+#endif  // CARIAMA_DSFABRIC_CALL_ENCODING_H_

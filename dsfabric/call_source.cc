@@ -1,0 +1,67 @@
+#include "dsfabric/call_source.h"
+
+#include <utility>
+
+#include "dsfabric/internal/fabric_core.h"
+
+namespace cariama::internal {
+
+CallBringer& call_bringer(Fabric& fabric, std::unique_ptr<CallBringer> (*make)(Fabric& fabric)) {
+  return fabric.core().bringer(make);
+}
+
+RunningCalls::RunningCalls(Fabric& fabric, uint32_t rank)
+    : core_(FabricCore::running()), rank_(FabricCore::running_source()) {
+  FabricCore::set_running(&fabric.core(), rank);
+}
+RunningCalls::~RunningCalls() { FabricCore::set_running(core_, rank_); }
+
+uint64_t expect_answer(Fabric& fabric, uint32_t rank,
+                       std::function<void(const absl::Status&)> ended) {
+  class Expected final : public PendingCall {
+   public:
+    explicit Expected(std::function<void(const absl::Status&)> ended) : ended_(std::move(ended)) {}
+    void complete(const absl::Status& status, std::span<const std::byte>) override {
+      ended_(status);
+    }
+
+   private:
+    std::function<void(const absl::Status&)> ended_;
+  };
+  return fabric.core().pending().add(rank, std::make_unique<Expected>(std::move(ended)));
+}
+
+bool forget_answer(Fabric& fabric, uint32_t rank, uint64_t handle) {
+  return fabric.core().pending().take(handle, rank) != nullptr;
+}
+
+void answer_call(Fabric& fabric, uint32_t to, const NotifyTarget* wanted, const IncomingCall& call,
+                 const std::string& result) {
+  fabric.core().answer(to, wanted, call, result);
+}
+
+void reject_call(Fabric& fabric, uint32_t rank, std::string_view why) {
+  fabric.core().reject(rank, why);
+}
+
+absl::StatusOr<bool> post_call_event(Fabric& fabric, uint32_t rank, uint32_t index,
+                                     uint32_t value) {
+  return fabric.core().post_event(rank, index, FabricCore::kBringerEvent | value);
+}
+
+absl::StatusOr<bool> wake_worker(Fabric& fabric, uint32_t rank, uint32_t index) {
+  if (rank != fabric.rank()) return fabric.core().post_event(rank, index, index);
+  fabric.core().wake(index);
+  return true;
+}
+
+bool wait_polling(Fabric& fabric, const std::function<bool()>& condition, Deadline deadline) {
+  return fabric.core().wait_polling(condition, deadline);
+}
+
+absl::StatusOr<std::shared_ptr<RDMAAllocator>> worker_memory(Fabric& fabric, uint32_t index) {
+  const ThreadContext* const context = fabric.core().context_of(index);
+  return fabric.core().allocator(context == nullptr ? kAnyNode : context->numa_node());
+}
+
+}  // namespace cariama::internal

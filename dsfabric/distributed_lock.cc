@@ -1,0 +1,128 @@
+#include "dsfabric/distributed_lock.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <string>
+
+#include "dsfabric/send_call.h"
+#include "dtutils/error.h"
+
+namespace cariama {
+namespace {
+
+constexpr std::chrono::microseconds kFirstPause{1};
+constexpr std::chrono::microseconds kLongestPause{1000};
+// Where time does not decide (no service threads: whoever waits polls): looks between attempts.
+constexpr uint64_t kLooks = 8;
+
+// Numbers of the locks of a process, so that two threads, or two objects of one, are two holders.
+// Never 0.
+uint64_t new_holder(const Fabric& fabric) {
+  static std::atomic<uint32_t> last{0};
+  return uint64_t{fabric.rank() + 1} << 32 | (last.fetch_add(1, std::memory_order_relaxed) + 1);
+}
+
+}  // namespace
+
+DistributedLock::DistributedLock(GlobalMemory& memory, global_ptr<uint64_t> word)
+    : memory_(memory), word_(word), self_(new_holder(memory.fabric())) {}
+
+DistributedLock::~DistributedLock() {
+  if (held_) static_cast<void>(release());
+}
+
+absl::StatusOr<uint64_t> DistributedLock::attempt(uint64_t expected) {
+  auto before = memory_.compare_exchange(word_, expected, self_).wait();
+  if (before.ok() && *before == expected) held_ = true;
+  return before;
+}
+
+absl::Status DistributedLock::check_holder(uint64_t holder) const {
+  const Fabric& fabric = memory_.fabric();
+  const uint32_t rank = rank_of(holder);
+  if (rank >= fabric.size()) {
+    return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
+                      "the word of a distributed lock holds " + std::to_string(holder),
+                      "allocate it as zero, and use it for nothing else");
+  }
+  if (rank == fabric.rank() || fabric.peer_status(rank).ok()) return absl::OkStatus();
+  return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
+                    "the holder of a distributed lock, " + fabric.label(rank) + ", is dead",
+                    "take_over() and repair what it was doing");
+}
+
+// A message that only a living process takes: a dead one shows.
+void DistributedLock::look_for_life(uint64_t holder) const {
+  if (rank_of(holder) == memory_.fabric().rank()) return;
+  static_cast<void>(service_call<RetryAsync>(
+      memory_.fabric(), rank_of(holder), [] {}, nullptr));
+}
+
+absl::StatusOr<bool> DistributedLock::try_acquire() {
+  if (held_) {
+    return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
+                      "a distributed lock is not recursive, and this object holds it");
+  }
+  auto before = attempt(0);
+  if (!before.ok()) return before.status();
+  if (held_) return true;
+  if (absl::Status status = check_holder(*before); !status.ok()) return status;
+  return false;
+}
+
+absl::Status DistributedLock::acquire(Deadline deadline) {
+  Fabric& fabric = memory_.fabric();
+  if (held_) return try_acquire().status();
+  const bool counted = fabric.options().service_threads == 0;
+  const auto heartbeat = fabric.options().heartbeat;
+  Deadline next_sign = deadline_after(heartbeat);
+  std::chrono::microseconds pause = kFirstPause;
+  while (true) {
+    auto before = attempt(0);
+    if (!before.ok()) return before.status();
+    if (held_) return absl::OkStatus();
+    if (absl::Status status = check_holder(*before); !status.ok()) return status;
+    const Deadline now = std::chrono::steady_clock::now();
+    if (now >= deadline) {
+      return make_error(
+          absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
+          "a distributed lock was not released in time by " + fabric.label(rank_of(*before)));
+    }
+    if (now >= next_sign) {
+      look_for_life(*before);
+      next_sign = deadline_after(heartbeat);
+    }
+    uint64_t looks = 0;
+    static_cast<void>(fabric.wait([&] { return counted && ++looks == kLooks; },
+                                  std::min(deadline, deadline_after(pause))));
+    pause = std::min(2 * pause, kLongestPause);
+  }
+}
+
+absl::StatusOr<bool> DistributedLock::take_over() {
+  if (held_) return true;
+  auto holder = memory_.load(word_).wait();
+  if (!holder.ok()) return holder.status();
+  if (*holder == 0) return false;
+  if (!absl::IsUnavailable(check_holder(*holder))) return false;
+  auto before = attempt(*holder);
+  if (!before.ok()) return before.status();
+  return held_;
+}
+
+absl::Status DistributedLock::release() {
+  if (!held_) {
+    return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
+                      "release() of a distributed lock that is not held");
+  }
+  held_ = false;
+  auto before = memory_.compare_exchange(word_, self_, 0).wait();
+  if (!before.ok()) return before.status();
+  if (*before == self_) return absl::OkStatus();
+  return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
+                    "a distributed lock was taken from its holder",
+                    "use its word for nothing else");
+}
+
+}  // namespace cariama

@@ -1,0 +1,85 @@
+#include "dsfabric/fabric.h"
+
+#include <utility>
+
+#include "dsfabric/internal/fabric_core.h"
+#include "dtutils/system_info.h"
+
+namespace cariama {
+
+ThreadContext::~ThreadContext() {
+  if (named_) fabric_.core().leave_worker(index_);
+}
+
+absl::StatusOr<std::unique_ptr<Fabric>> Fabric::create(const FabricOptions& options,
+                                                       std::unique_ptr<Bootstrap> bootstrap,
+                                                       BrokerMaker broker_of) {
+  auto core = internal::FabricCore::create(options, std::move(bootstrap));
+  if (!core.ok()) return core.status();
+  auto fabric = std::unique_ptr<Fabric>(new Fabric(*std::move(core)));
+  if (absl::Status started = fabric->core_->start(fabric.get(), broker_of); !started.ok()) {
+    return started;
+  }
+  return fabric;
+}
+
+Fabric::Fabric(std::unique_ptr<internal::FabricCore> core) : core_(std::move(core)) {}
+
+Fabric::~Fabric() = default;
+
+uint32_t Fabric::rank() const { return core_->rank(); }
+uint32_t Fabric::size() const { return core_->size(); }
+uint32_t Fabric::threads() const { return core_->threads(); }
+const std::string& Fabric::label(uint32_t rank) const { return core_->label(rank); }
+
+absl::StatusOr<std::unique_ptr<ThreadContext>> Fabric::init_thread(uint32_t index,
+                                                                   CallConsumer consumer) {
+  const int node = numa_node_of_this_thread();
+  auto context = std::unique_ptr<ThreadContext>(
+      new ThreadContext(*this, index, rank() * threads() + index, node));
+  // On a machine of one node the process's memory is everybody's.
+  auto allocator = core_->allocator(numa_nodes().size() > 1 ? node : kAnyNode);
+  if (!allocator.ok()) return allocator.status();
+  auto buffers = CircularAllocator::create(*std::move(allocator), {.initial_units = 16});
+  if (!buffers.ok()) return buffers.status();
+  context->circular_allocator = *std::move(buffers);
+  if (absl::Status taken = core_->take_worker(index, consumer, context.get()); !taken.ok()) {
+    return taken;
+  }
+  context->named_ = true;
+  return context;
+}
+
+ThreadContext* Fabric::this_thread() const {
+  const uint32_t index = core_->this_worker();
+  return index == kNoThread ? nullptr : core_->context_of(index);
+}
+
+size_t Fabric::process_calls(size_t most) {
+  const uint32_t index = core_->this_worker();
+  return index == kNoThread ? 0 : core_->process_calls(index, most);
+}
+size_t Fabric::progress() { return core_->progress(); }
+bool Fabric::wait(const std::function<bool()>& condition, Deadline deadline) {
+  return core_->wait(condition, deadline);
+}
+bool Fabric::wait_polling(const std::function<bool()>& condition, Deadline deadline) {
+  return core_->wait_polling(condition, deadline);
+}
+void Fabric::wake(uint32_t index) { core_->wake(index); }
+absl::Status Fabric::finalize(Deadline deadline) { return core_->finalize(deadline); }
+absl::Status Fabric::peer_status(uint32_t rank) const { return core_->peer_status(rank); }
+GeneralAllocator& Fabric::memory() { return core_->memory(); }
+
+absl::StatusOr<TransmitQueue*> Fabric::connection(uint32_t rank, uint32_t thread_index) {
+  auto connection = core_->connection(rank, thread_index);
+  if (!connection.ok()) return connection.status();
+  return &(*connection)->queue();
+}
+
+const ProtectionDomain* Fabric::domain(uint32_t rank) const { return core_->domain(rank); }
+Bootstrap& Fabric::bootstrap() { return core_->bootstrap(); }
+const FabricOptions& Fabric::options() const { return core_->options(); }
+FabricStatistics Fabric::statistics() const { return core_->statistics(); }
+
+}  // namespace cariama

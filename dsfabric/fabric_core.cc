@@ -1,0 +1,389 @@
+#include "dsfabric/internal/fabric_core.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <climits>
+#include <cstdlib>
+#include <fstream>
+#include <limits>
+#include <span>
+#include <utility>
+
+#include "dsfabric/serializer.h"
+#include "dtutils/error.h"
+
+namespace cariama::internal {
+namespace {
+
+// While messages are kept back nobody is woken by the credits that they wait for: a plain WRITE.
+constexpr std::chrono::microseconds kDeferredPause{200};
+
+// What tells one host from another: the boot, and the process name space (shm needs both to be
+// shared).
+std::string host_identity() {
+  std::string identity;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), identity);
+  struct stat space {};
+  if (stat("/proc/self/ns/pid", &space) == 0) identity += "/" + std::to_string(space.st_ino);
+  return identity;
+}
+
+std::string host_name() {
+  std::array<char, HOST_NAME_MAX + 1> name{};
+  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown host";
+}
+
+// What every process tells every other at the start.
+struct Introduction {
+  ProgramFingerprint program;
+  uint32_t threads = 0;
+  uint32_t queue_pairs = 0;
+  uint32_t pid = 0;
+  std::string host;
+  std::string host_identity;
+
+  void save(std::string& out) const {
+    save_value(out, program);
+    save_value(out, std::array<uint32_t, 3>{threads, queue_pairs, pid});
+    save_value(out, host);
+    save_value(out, host_identity);
+  }
+  static Introduction load(std::string_view text) {
+    auto in = std::as_bytes(std::span(text));
+    Introduction introduction;
+    introduction.program = load_value<ProgramFingerprint>(in);
+    const auto numbers = load_value<std::array<uint32_t, 3>>(in);
+    introduction.threads = numbers[0];
+    introduction.queue_pairs = numbers[1];
+    introduction.pid = numbers[2];
+    introduction.host = load_value<std::string>(in);
+    introduction.host_identity = load_value<std::string>(in);
+    return introduction;
+  }
+};
+
+}  // namespace
+
+// Sleeps until a completion of the port: of its receives, or of transfers that somebody waits for.
+class FabricCore::PortParking final : public Parking {
+ public:
+  explicit PortParking(Port& port) : port_(port) {}
+  void announce() override {
+    armed_ = port_.receives->arm().ok();
+    const std::lock_guard lock(port_.mutex);
+    for (Connection* connection : port_.connections) {
+      if (connection->awaited()) connection->arm();
+    }
+  }
+  void sleep(Deadline deadline) override {
+    if (!armed_) return;
+    static_cast<void>(port_.channel->wait(
+        deadline == kForever
+            ? std::chrono::nanoseconds::max()
+            : std::max(Deadline::duration::zero(), deadline - std::chrono::steady_clock::now())));
+  }
+  void retract() override {}
+
+ private:
+  Port& port_;
+  bool armed_ = false;
+};
+
+absl::Status no_such_thread(uint32_t destination, uint32_t total) {
+  return make_error(absl::StatusCode::kOutOfRange, ErrorScope::kOperation,
+                    "there is no thread " + std::to_string(destination) + ": the job has " +
+                        std::to_string(total));
+}
+
+FabricCore::FabricCore(const FabricOptions& options, std::unique_ptr<Bootstrap> bootstrap)
+    : options_(options),
+      bootstrap_(std::move(bootstrap)),
+      rank_(static_cast<uint32_t>(bootstrap_->rank())),
+      size_(static_cast<uint32_t>(bootstrap_->size())) {}
+
+absl::StatusOr<std::unique_ptr<FabricCore>> FabricCore::create(
+    const FabricOptions& options, std::unique_ptr<Bootstrap> bootstrap) {
+  if (options.queue_pairs == 0 || options.receive_units == 0 || options.send_depth < 2 ||
+      options.receive_unit_bytes < 256 || options.receive_unit_bytes % 8 != 0) {
+    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kProcess,
+                      "a fabric needs queue_pairs, receive_units, a send_depth of 2 at least, and "
+                      "receive_unit_bytes of 256 at least, a multiple of 8");
+  }
+  if (absl::Status built = FunctionTable::build(); !built.ok()) return built;
+  auto core = std::unique_ptr<FabricCore>(new FabricCore(options, std::move(bootstrap)));
+  core->threads_ = options.threads.value_or(core->bootstrap_->threads().value_or(1));
+  if (core->threads_ == 0 || core->threads_ >= kNoThread / core->size_) {
+    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kProcess,
+                      std::to_string(core->threads_) +
+                          " threads per process: it must be one at least, and 2^32 in the job at "
+                          "most");
+  }
+  for (uint32_t i = 0; i < core->threads_; ++i) {
+    core->workers_.push_back(std::make_unique<Worker>());
+  }
+  if (absl::Status met = core->meet_others(deadline_after(options.timeout)); !met.ok()) return met;
+  return core;
+}
+
+absl::Status FabricCore::start(Fabric* fabric, const Fabric::BrokerMaker& broker_of) {
+  fabric_ = fabric;
+  start_threads();
+  auto broker = broker_of(*bootstrap_, [this](int rank, std::string_view request) {
+    return answer_offer(rank, request);
+  });
+  if (!broker.ok()) return broker.status();
+  broker_ = *std::move(broker);
+  return absl::OkStatus();
+}
+
+absl::Status FabricCore::meet_others(Deadline deadline) {
+  const Introduction self{.program = FunctionTable::fingerprint(),
+                          .threads = threads_,
+                          .queue_pairs = options_.queue_pairs,
+                          .pid = static_cast<uint32_t>(getpid()),
+                          .host = host_name(),
+                          .host_identity = host_identity()};
+  std::string bytes;
+  self.save(bytes);
+  if (absl::Status put = bootstrap_->put("fabric", bytes); !put.ok()) return put;
+
+  std::vector<bool> near(size_);
+  for (uint32_t rank = 0; rank < size_; ++rank) {
+    auto peer = std::make_unique<Peer>();
+    peer->rank = rank;
+    auto theirs = bootstrap_->get(static_cast<int>(rank), "fabric", deadline);
+    if (!theirs.ok()) return theirs.status();
+    Introduction other;
+    try {
+      other = Introduction::load(*theirs);
+    } catch (const std::exception& error) {
+      return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kPeer,
+                        "rank " + std::to_string(rank) + " introduced itself in another way",
+                        "start the same executable in every process");
+    }
+    peer->label = "rank " + std::to_string(rank) + " (on " + other.host + ", pid " +
+                  std::to_string(other.pid) + ")";
+    peer->host = other.host;
+    if (absl::Status same = FunctionTable::check(other.program, peer->label); !same.ok())
+      return same;
+    if (other.threads != threads_ || other.queue_pairs != options_.queue_pairs) {
+      return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kPeer,
+                        peer->label + " has " + std::to_string(other.threads) + " threads and " +
+                            std::to_string(other.queue_pairs) +
+                            " queue pairs per process, we have " + std::to_string(threads_) +
+                            " and " + std::to_string(options_.queue_pairs),
+                        "give every process the same options");
+    }
+    near[rank] = other.host_identity == self.host_identity;
+    peers_.push_back(std::move(peer));
+  }
+  if (absl::Status opened = open_ports(near); !opened.ok()) return opened;
+
+  auto anywhere = allocator(kAnyNode);
+  if (!anywhere.ok()) return anywhere.status();
+  auto memory = GeneralAllocator::create(*anywhere, {});
+  if (!memory.ok()) return memory.status();
+  memory_ = *std::move(memory);
+  return absl::OkStatus();
+}
+
+absl::Status FabricCore::open_ports(const std::vector<bool>& near) {
+  const char* const forced = std::getenv("CARIAMA_TRANSPORT");
+  const bool one_for_all = options_.device != nullptr || (forced != nullptr && *forced != '\0');
+  std::array<Port*, 2> ports{};  // to others, to neighbours
+  for (auto& peer : peers_) {
+    if (peer->rank == rank_) continue;
+    Port*& port = ports[one_for_all || near[peer->rank]];
+    if (port == nullptr) {
+      std::shared_ptr<Device> device = options_.device;
+      if (device == nullptr) {
+        DeviceOptions wanted;  // on its own, it honours the variable
+        if (!one_for_all) wanted.transport = near[peer->rank] ? Transport::kShm : Transport::kVerbs;
+        auto opened = open_device(wanted);
+        if (!opened.ok()) return opened.status();
+        device = *std::move(opened);
+      }
+      auto added = add_port(std::move(device));
+      if (!added.ok()) return added.status();
+      port = *added;
+    }
+    peer->port = port;
+  }
+  for (const auto& port : ports_) domains_.push_back(port->domain);
+  if (!domains_.empty()) return absl::OkStatus();
+  // A job of one process has nobody to transfer to; its memory is registered all the same.
+  std::shared_ptr<Device> device = options_.device;
+  if (device == nullptr) {
+    auto opened = open_device({.transport = Transport::kShm});
+    if (!opened.ok()) return opened.status();
+    device = *std::move(opened);
+  }
+  auto domain = device->create_domain();
+  if (!domain.ok()) return domain.status();
+  domains_.push_back(*std::move(domain));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<FabricCore::Port*> FabricCore::add_port(std::shared_ptr<Device> device) {
+  auto port = std::make_unique<Port>();
+  port->device = std::move(device);
+  auto domain = port->device->create_domain();
+  if (!domain.ok()) return domain.status();
+  port->domain = *std::move(domain);
+  auto channel = port->domain->create_channel();
+  if (!channel.ok()) return channel.status();
+  port->channel = *std::move(channel);
+  // Every unit of every connection may have a completion waiting.
+  const uint64_t wanted = uint64_t{size_} * options_.queue_pairs * options_.receive_units;
+  if (wanted > port->device->limits().max_completions) {
+    return make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kProcess,
+                      std::to_string(size_) + " processes with " +
+                          std::to_string(options_.queue_pairs) + " queue pairs and " +
+                          std::to_string(options_.receive_units) + " receive units each need " +
+                          std::to_string(wanted) + " completions, " + port->device->description() +
+                          " has " + std::to_string(port->device->limits().max_completions),
+                      "lower receive_units");
+  }
+  auto receives = port->domain->create_completion_queue(
+      {.depth = static_cast<uint32_t>(wanted), .channel = port->channel});
+  if (!receives.ok()) return receives.status();
+  port->receives = *std::move(receives);
+  ports_.push_back(std::move(port));
+  return ports_.back().get();
+}
+
+absl::StatusOr<std::shared_ptr<RDMAAllocator>> FabricCore::allocator(int numa_node) {
+  const std::lock_guard lock(allocators_mutex_);
+  for (const auto& one : allocators_) {
+    if (one->numa_node() == numa_node) return one;
+  }
+  auto made = RDMAAllocator::create(domains_, numa_node, {.chunk_bytes = size_t{64} << 10});
+  if (made.ok()) allocators_.push_back(*made);
+  return made;
+}
+
+// ---- Threads ------------------------------------------------------------------------------------
+
+void FabricCore::start_threads() {
+  if (options_.service_threads != 0) {
+    for (auto& port : ports_) {
+      port->service = std::thread([this, &port = *port] { serve(port); });
+    }
+  }
+  for (uint32_t i = 0; i < options_.helper_threads; ++i) {
+    helpers_.emplace_back([this] { help(CallConsumer::kHelpers); });
+  }
+}
+
+void FabricCore::stop_threads() {
+  stopping_.store(true, std::memory_order_seq_cst);
+  for (auto& port : ports_) {
+    port->channel->wake();
+    if (port->service.joinable()) port->service.join();
+  }
+  helpers_wake_.wake();
+  for (std::thread& helper : helpers_) helper.join();
+  helpers_.clear();
+  pulls_wake_.wake();
+  if (puller_.joinable()) puller_.join();
+  const std::lock_guard lock(process_consumer_mutex_);
+  if (process_consumer_.joinable()) process_consumer_.join();
+}
+
+void FabricCore::serve(Port& port) {
+  PortParking parking(port);
+  while (!stopping_.load(std::memory_order_acquire)) {
+    const bool deferred = deferred_bytes_.load(std::memory_order_relaxed) != 0;
+    const Deadline deadline = deferred ? deadline_after(kDeferredPause)
+                                       : port.next_heartbeat.load(std::memory_order_relaxed);
+    static_cast<void>(wait_until(
+        [&] { return poll_port(port) != 0 || stopping_.load(std::memory_order_acquire); }, deadline,
+        &parking));
+    rounds_.fetch_add(1, std::memory_order_relaxed);
+    look_after(port);
+  }
+}
+
+// What nobody else does for the connections of a port: sends what was kept back, and at each
+// heartbeat looks for failures.
+void FabricCore::look_after(Port& port) {
+  const bool deferred = deferred_bytes_.load(std::memory_order_relaxed) != 0;
+  const Deadline now = std::chrono::steady_clock::now();
+  Deadline next = port.next_heartbeat.load(std::memory_order_relaxed);
+  const bool heartbeat = now >= next && port.next_heartbeat.compare_exchange_strong(
+                                            next, deadline_after(options_.heartbeat));
+  if (!deferred && !heartbeat) return;
+  std::vector<Connection*> connections;
+  {
+    const std::lock_guard lock(port.mutex);
+    connections = port.connections;
+  }
+  for (Connection* connection : connections) {
+    Peer& peer = *peers_[connection->rank()];
+    const bool dead = peer.state.load(std::memory_order_acquire) == PeerState::kDead;
+    if (deferred) {
+      deferred_bytes_.fetch_sub(dead ? connection->drop_deferred() : connection->flush(),
+                                std::memory_order_relaxed);
+      connection->return_credits();
+    }
+    if (!heartbeat || dead) continue;
+    connection->poll_sends();
+    connection->repeat_credits();
+    if (absl::Status status = connection->status(); !status.ok()) fail_peer(peer, status);
+    // Somebody waits for the peer, and nothing is under way that could notice its death.
+    if (connection->unfinished() != 0 || pending_.waits_for(peer.rank)) connection->probe();
+  }
+}
+
+FabricCore::~FabricCore() {
+  finalized_.store(true, std::memory_order_release);
+  leaving_.store(true, std::memory_order_release);
+  broker_.reset();
+  if (CallBringer* const bringer = bringer_.load(std::memory_order_acquire); bringer != nullptr) {
+    bringer->stop();
+  }
+  stop_threads();
+  bringer_.store(nullptr, std::memory_order_release);
+  for (auto& peer : peers_) {
+    const absl::Status closed =
+        make_error(absl::StatusCode::kUnavailable, ErrorScope::kProcess,
+                   "the fabric was closed before " + peer->label + " answered");
+    for (auto& call : pending_.take_all(peer->rank)) call->complete(closed, {});
+  }
+  for (auto& worker : workers_) {
+    if (!worker->inbox.try_consume()) continue;
+    while (InboxNode* node = worker->inbox.pop()) {
+      auto* const message = static_cast<ArrivedMessage*>(node);
+      if (message->resume) message->resume.destroy();
+      if (message->connection == nullptr) delete static_cast<OwnMessage*>(message);
+    }
+  }
+  // Queue pairs before what they use.
+  for (auto& peer : peers_) peer->connections.clear();
+}
+
+FabricStatistics FabricCore::statistics() const {
+  FabricStatistics sum;
+  sum.calls_sent = calls_sent_.load(std::memory_order_relaxed);
+  sum.calls_run = calls_run_.load(std::memory_order_relaxed);
+  sum.calls_rejected = calls_rejected_.load(std::memory_order_relaxed);
+  sum.sends = sends_.load(std::memory_order_relaxed);
+  sum.credit_waits = credit_waits_.load(std::memory_order_relaxed);
+  sum.deferred = deferred_.load(std::memory_order_relaxed);
+  sum.wakes = wakes_.load(std::memory_order_relaxed);
+  sum.rounds = rounds_.load(std::memory_order_relaxed);
+  for (const auto& port : ports_) {
+    const std::lock_guard lock(port->mutex);
+    for (const Connection* connection : port->connections) {
+      ++sum.connections;
+      sum.writes += connection->writes();
+    }
+  }
+  return sum;
+}
+
+}  // namespace cariama::internal

@@ -1,0 +1,248 @@
+#include "dsfabric/function_table.h"
+
+#include <elf.h>
+#include <link.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+#include "dtutils/error.h"
+
+namespace cariama {
+namespace {
+
+constexpr uint32_t kMaxUserNumbers = 1u << 16;
+
+using BuildId = std::array<uint8_t, 20>;
+
+// The registrations, linked by their constructors. Constant-initialised: it is ready before any of
+// them runs.
+constinit internal::FunctionRegistration* first_registration = nullptr;
+
+struct State {
+  std::mutex mutex;
+  bool built = false;
+  std::map<uint32_t, FunctionStub> numbered;
+  std::vector<FunctionStub> by_type;    // what FunctionTable::by_type_ points into
+  std::vector<FunctionStub> by_number;  // likewise
+  ProgramFingerprint fingerprint;
+  std::atomic<uint64_t> rejected{0};
+};
+
+State& state() {
+  static State* const immortal = new State;  // calls may come until the process ends
+  return *immortal;
+}
+
+// A loaded program or library.
+struct Image {
+  std::string name;
+  uintptr_t base = 0;
+  std::vector<std::pair<uintptr_t, uintptr_t>> segments;  // [begin, end) in memory
+  BuildId build_id{};
+  bool has_build_id = false;
+
+  [[nodiscard]] bool contains(uintptr_t address) const {
+    return std::any_of(segments.begin(), segments.end(), [&](const auto& segment) {
+      return address >= segment.first && address < segment.second;
+    });
+  }
+};
+
+// Reads the build-id out of a note segment: any length, shortened or zero-filled to 20 bytes.
+void read_build_id(const std::byte* notes, size_t bytes, Image& image) {
+  size_t at = 0;
+  while (at + sizeof(ElfW(Nhdr)) <= bytes) {
+    ElfW(Nhdr) header;
+    std::memcpy(&header, notes + at, sizeof header);
+    const size_t name = at + sizeof header;
+    const size_t description = name + (header.n_namesz + 3u) / 4 * 4;
+    const size_t end = description + (header.n_descsz + 3u) / 4 * 4;
+    if (end > bytes || end <= at) return;
+    if (header.n_type == NT_GNU_BUILD_ID && header.n_namesz == 4 &&
+        std::memcmp(notes + name, "GNU", 4) == 0) {
+      std::memcpy(image.build_id.data(), notes + description,
+                  std::min<size_t>(image.build_id.size(), header.n_descsz));
+      image.has_build_id = true;
+      return;
+    }
+    at = end;
+  }
+}
+
+std::vector<Image> loaded_images() {
+  std::vector<Image> images;
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, size_t, void* data) {
+        Image image;
+        image.name = info->dlpi_name[0] != '\0' ? info->dlpi_name : "the program";
+        image.base = info->dlpi_addr;
+        for (size_t i = 0; i < info->dlpi_phnum; ++i) {
+          const ElfW(Phdr)& header = info->dlpi_phdr[i];
+          const uintptr_t begin = info->dlpi_addr + header.p_vaddr;
+          if (header.p_type == PT_LOAD) image.segments.emplace_back(begin, begin + header.p_memsz);
+          if (header.p_type == PT_NOTE && !image.has_build_id) {
+            read_build_id(reinterpret_cast<const std::byte*>(begin), header.p_memsz, image);
+          }
+        }
+        static_cast<std::vector<Image>*>(data)->push_back(std::move(image));
+        return 0;
+      },
+      &images);
+  return images;
+}
+
+// FNV-1a: the hash guards against accidents; who holds the job's secret could lie anyway.
+class Hash {
+ public:
+  void add(const void* data, size_t bytes) {
+    for (size_t i = 0; i < bytes; ++i) {
+      value_ = (value_ ^ static_cast<const uint8_t*>(data)[i]) * 0x100000001b3;
+    }
+  }
+  template <typename T>
+  void add(const T& value) {
+    add(&value, sizeof value);
+  }
+  [[nodiscard]] uint64_t value() const { return value_; }
+
+ private:
+  uint64_t value_ = 0xcbf29ce484222325;
+};
+
+std::string hex(const BuildId& id) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string text;
+  for (uint8_t byte : id) {
+    text += kDigits[byte >> 4];
+    text += kDigits[byte & 15];
+  }
+  return text;
+}
+
+}  // namespace
+
+namespace internal {
+
+FunctionRegistration::FunctionRegistration(FunctionStub stub)
+    : stub(stub), next(first_registration) {
+  first_registration = this;
+}
+
+}  // namespace internal
+
+FunctionTable::Stubs FunctionTable::by_type_;
+FunctionTable::Stubs FunctionTable::by_number_;
+
+absl::Status FunctionTable::build() {
+  State& table = state();
+  const std::lock_guard lock(table.mutex);
+  if (table.built) return absl::OkStatus();
+
+  struct Entry {
+    const Image* image;
+    uint64_t offset;
+    internal::FunctionRegistration* registration;
+  };
+  const std::vector<Image> images = loaded_images();
+  const auto image_of = [&](FunctionStub stub) {
+    const uintptr_t address = reinterpret_cast<uintptr_t>(stub);
+    return std::find_if(images.begin(), images.end(),
+                        [&](const Image& image) { return image.contains(address); });
+  };
+  std::vector<Entry> entries;
+  for (auto* one = first_registration; one != nullptr; one = one->next) {
+    const auto image = image_of(one->stub);
+    if (image == images.end()) continue;  // of a library that was unloaded: cannot be called
+    if (!image->has_build_id) {
+      return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kProcess,
+                        image->name + " has remote functions but no build-id",
+                        "link it with -Wl,--build-id");
+    }
+    entries.push_back({&*image, reinterpret_cast<uintptr_t>(one->stub) - image->base, one});
+  }
+  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
+    return std::tie(a.image->build_id, a.offset) < std::tie(b.image->build_id, b.offset);
+  });
+
+  Hash hash;
+  table.by_type.assign(1, nullptr);
+  for (const Entry& entry : entries) {
+    hash.add(entry.image->build_id);
+    hash.add(entry.offset);
+    entry.registration->id.store(static_cast<uint32_t>(table.by_type.size()),
+                                 std::memory_order_relaxed);
+    table.by_type.push_back(entry.registration->stub);
+  }
+  for (const auto& [number, stub] : table.numbered) {
+    // The number only: another build may have the function elsewhere, and still be the same job.
+    hash.add(number);
+    table.by_number.resize(std::max<size_t>(table.by_number.size(), number + 1));
+    table.by_number[number] = stub;
+  }
+  table.fingerprint.functions = static_cast<uint32_t>(entries.size() + table.numbered.size());
+  table.fingerprint.table_hash = hash.value();
+  if (!images.empty()) table.fingerprint.build_id = images.front().build_id;
+  by_type_ = {table.by_type.data(), static_cast<uint32_t>(table.by_type.size())};
+  by_number_ = {table.by_number.data(), static_cast<uint32_t>(table.by_number.size())};
+  table.built = true;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<FunctionId> FunctionTable::register_stub(uint32_t number, FunctionStub stub) {
+  State& table = state();
+  const std::lock_guard lock(table.mutex);
+  const std::string name = "function number " + std::to_string(number);
+  if (number >= kMaxUserNumbers) {
+    return make_error(absl::StatusCode::kOutOfRange, ErrorScope::kOperation, name + " is too large",
+                      "choose one below 65536");
+  }
+  if (table.built) {
+    return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
+                      name + " comes too late: the table is in use",
+                      "register before init(), in every process alike");
+  }
+  const auto [at, inserted] = table.numbered.try_emplace(number, stub);
+  if (!inserted && at->second != stub) {
+    return make_error(absl::StatusCode::kAlreadyExists, ErrorScope::kOperation,
+                      name + " is another function's", "choose another number");
+  }
+  return FunctionId{FunctionId::kUserBit | number};
+}
+
+FunctionStub FunctionTable::reject() {
+  state().rejected.fetch_add(1, std::memory_order_relaxed);
+  return nullptr;
+}
+
+uint64_t FunctionTable::rejected() { return state().rejected.load(std::memory_order_relaxed); }
+
+ProgramFingerprint FunctionTable::fingerprint() {
+  const std::lock_guard lock(state().mutex);
+  return state().fingerprint;
+}
+
+absl::Status FunctionTable::check(const ProgramFingerprint& theirs, const std::string& peer) {
+  const ProgramFingerprint ours = fingerprint();
+  if (ours == theirs) return absl::OkStatus();
+  const std::string remedy = "start the same executable, with the same libraries, in every process";
+  if (ours.build_id != theirs.build_id) {
+    return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kPeer,
+                      peer + " runs another program (build-id " + hex(theirs.build_id) +
+                          ", ours is " + hex(ours.build_id) + ")",
+                      remedy);
+  }
+  return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kPeer,
+                    peer + " runs this program with other libraries or registered functions (" +
+                        std::to_string(theirs.functions) + " functions, we have " +
+                        std::to_string(ours.functions) + ")",
+                    remedy);
+}
+
+}  // namespace cariama

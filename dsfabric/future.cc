@@ -1,0 +1,69 @@
+#include "dsfabric/future.h"
+
+#include <exception>
+#include <string>
+
+#include "dsfabric/internal/fabric_core.h"
+
+namespace cariama {
+namespace internal {
+namespace {
+
+class FutureCall final : public PendingCall {
+ public:
+  explicit FutureCall(std::shared_ptr<FutureState> state) : state_(std::move(state)) {}
+  void complete(const absl::Status& status, std::span<const std::byte> result) override {
+    state_->finish(status, result);
+  }
+
+ private:
+  std::shared_ptr<FutureState> state_;
+};
+
+}  // namespace
+
+FutureState::FutureState(Fabric& fabric) : fabric_(fabric) {}
+
+absl::Status FutureState::wait(Deadline deadline) {
+  if (fabric_.wait([this] { return ready(); }, deadline)) return absl::OkStatus();
+  return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kOperation,
+                    "the result of a call did not come in time");
+}
+
+bool FutureState::suspend(std::coroutine_handle<> coroutine) {
+  worker_ = fabric_.core().this_worker();
+  void* nobody = nullptr;
+  return waiter_.compare_exchange_strong(nobody, coroutine.address(), std::memory_order_acq_rel,
+                                         std::memory_order_acquire);
+}
+
+void FutureState::finish(absl::Status status, std::span<const std::byte> result) {
+  status_ = std::move(status);
+  if (status_.ok()) {
+    try {
+      load(result);
+    } catch (const std::exception& error) {
+      status_ = make_error(absl::StatusCode::kInternal, ErrorScope::kOperation,
+                           std::string("the result of a call could not be read: ") + error.what());
+    }
+  }
+  FabricCore& core = fabric_.core();
+  void* const waiter = waiter_.exchange(ready_mark(), std::memory_order_acq_rel);
+  // It was not resumed yet, so that *this lives.
+  if (waiter != nullptr) core.resume(worker_, std::coroutine_handle<>::from_address(waiter));
+}
+
+absl::Status send_for_future(Fabric& fabric, uint32_t destination, FunctionId id, size_t bytes,
+                             const void* call, void (*write)(const void* call, std::byte* at),
+                             WhenFull when_full, std::shared_ptr<FutureState> state) {
+  return send_pending(fabric, 0, destination, id, bytes, call, write, when_full, kCallReturn,
+                      std::make_unique<FutureCall>(std::move(state)));
+}
+
+}  // namespace internal
+
+void SynchronizerAwaiter::await_suspend(std::coroutine_handle<> coroutine) {
+  fabric_.core().resume_after(done_, coroutine);
+}
+
+}  // namespace cariama

@@ -1,0 +1,83 @@
+// A service call whose result somebody waits for under a deadline; several may be under way at
+// once.
+//
+//   Question<uint64_t> question(fabric, rank, nullptr, [](int id) { return look_up(id); }, 7);
+//   absl::StatusOr<uint64_t> answer = question.wait(deadline);
+#ifndef CARIAMA_DSFABRIC_INTERNAL_QUESTION_H_
+#define CARIAMA_DSFABRIC_INTERNAL_QUESTION_H_
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "dsfabric/fabric.h"
+#include "dsfabric/send_call.h"
+#include "dtutils/error.h"
+#include "dtutils/synchronizer.h"
+
+namespace cariama::internal {
+
+// Thread-compatible. May be destroyed before the answer has come.
+template <typename T>
+class Question {
+ public:
+  // `late`, if given, gets an answer that nobody waits for any more, in the thread that it reaches.
+  template <typename F, typename... Args>
+  Question(Fabric& fabric, uint32_t rank, std::function<void(T)> late, F&& function,
+           Args&&... arguments)
+      : fabric_(fabric), rank_(rank) {
+    answer_->late = std::move(late);
+    const auto call = make_call(std::forward<F>(function), std::forward<Args>(arguments)...);
+    sent_ = send_call<CallOptions<RetryAsync>>(fabric, kNoThread, call, &answer_->done,
+                                               std::make_unique<Receiver>(answer_), rank);
+  }
+
+  // Runs calls meanwhile. Errors: those of the call; DEADLINE_EXCEEDED.
+  [[nodiscard]] absl::StatusOr<T> wait(Deadline deadline) {
+    if (!sent_.ok()) return sent_;
+    Answer& answer = *answer_;
+    const bool answered = fabric_.wait([&] { return answer.done.done(); }, deadline);
+    // Whoever comes second knows what the other has done.
+    if (!answered && !answer.settled.exchange(true, std::memory_order_acq_rel)) {
+      return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
+                        fabric_.label(rank_) + " did not answer in time");
+    }
+    if (absl::Status status = answer.done.wait(); !status.ok()) return status;
+    return std::move(answer.value);
+  }
+
+ private:
+  struct Answer {
+    Synchronizer done;
+    T value{};
+    std::function<void(T)> late;
+    std::atomic<bool> settled{false};
+  };
+  class Receiver final : public ResultReceiver {
+   public:
+    explicit Receiver(std::shared_ptr<Answer> answer) : answer_(std::move(answer)) {}
+    void receive(std::span<const std::byte> result) override {
+      answer_->value = load_value<T>(result);
+      if (answer_->settled.exchange(true, std::memory_order_acq_rel) && answer_->late) {
+        answer_->late(std::move(answer_->value));
+      }
+    }
+
+   private:
+    std::shared_ptr<Answer> answer_;
+  };
+
+  Fabric& fabric_;
+  const uint32_t rank_;
+  std::shared_ptr<Answer> answer_ = std::make_shared<Answer>();
+  absl::Status sent_;
+};
+
+}  // namespace cariama::internal
+
+#endif  // CARIAMA_DSFABRIC_INTERNAL_QUESTION_H_

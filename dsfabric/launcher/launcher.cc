@@ -1,0 +1,531 @@
+#include "dsfabric/launcher.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <iostream>
+#include <iterator>
+#include <set>
+#include <span>
+#include <sstream>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "dsfabric/bootstrap/launch_variables.h"
+#include "dsfabric/bootstrap/store_bootstrap.h"
+#include "dsfabric/internal/handshake.h"
+#include "dsfabric/internal/sockets.h"
+#include "dsfabric/launcher/child_process.h"
+#include "dsfabric/launcher/guardian.h"
+#include "dsfabric/launcher/line_tagger.h"
+#include "dsfabric/launcher/placement.h"
+#include "dtutils/error.h"
+#include "dtutils/exchange_server.h"
+#include "dtutils/wait.h"
+
+namespace cariama {
+namespace {
+
+using internal::ChildProcess;
+using internal::FileDescriptor;
+using internal::LineTagger;
+
+// Those that end the job, and those that are only passed on.
+constexpr int kEndingSignals[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
+constexpr int kPassedSignals[] = {SIGUSR1, SIGUSR2, SIGCONT, SIGWINCH, SIGTSTP};
+
+void say(const std::string& what) {
+  const std::string line = "cariama-run: " + what + "\n";
+  std::fwrite(line.data(), 1, line.size(), stderr);
+}
+
+std::string describe_end(int status) {
+  if (!WIFSIGNALED(status)) return absl::StrCat("exited with code ", WEXITSTATUS(status));
+  return absl::StrCat("was killed by signal ", WTERMSIG(status), " (", strsignal(WTERMSIG(status)),
+                      WCOREDUMP(status) ? "; core dumped)" : ")");
+}
+
+int code_of(int status) {
+  return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+// Ranks for people: "rank 3", "ranks 0, 1, 2 and 5 others".
+std::string name_ranks(const std::vector<int>& ranks) {
+  constexpr size_t kMost = 8;
+  const std::vector<int> named(ranks.begin(), ranks.begin() + std::min(ranks.size(), kMost));
+  return absl::StrCat(
+      ranks.size() == 1 ? "rank " : "ranks ", absl::StrJoin(named, ", "),
+      ranks.size() > kMost ? absl::StrCat(" and ", ranks.size() - kMost, " others") : "");
+}
+
+// Blocks the launcher's signals as long as it lives, and reads them from a descriptor.
+class Signals {
+ public:
+  Signals() {
+    sigemptyset(&set_);
+    for (const int one : kEndingSignals) sigaddset(&set_, one);
+    for (const int one : kPassedSignals) sigaddset(&set_, one);
+    pthread_sigmask(SIG_BLOCK, &set_, &before_);
+    descriptor_ = FileDescriptor(signalfd(-1, &set_, SFD_CLOEXEC | SFD_NONBLOCK));
+  }
+  ~Signals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  Signals(const Signals&) = delete;
+  Signals& operator=(const Signals&) = delete;
+
+  [[nodiscard]] int descriptor() const { return descriptor_.get(); }
+  [[nodiscard]] const sigset_t& before() const { return before_; }
+  // The next one that has come, or 0.
+  [[nodiscard]] int next() const {
+    signalfd_siginfo info;
+    return read(descriptor_.get(), &info, sizeof info) == sizeof info
+               ? static_cast<int>(info.ssi_signo)
+               : 0;
+  }
+
+ private:
+  sigset_t set_{};
+  sigset_t before_{};
+  FileDescriptor descriptor_;
+};
+
+// Makes what our descendants leave behind our own children, and kills it at the end.
+class Orphanage {
+ public:
+  Orphanage() {
+    prctl(PR_GET_CHILD_SUBREAPER, &before_);
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    for (const pid_t pid : children()) others_.insert(pid);
+  }
+  ~Orphanage() {
+    // What is killed may leave children of its own.
+    for (bool found = true; found;) {
+      found = false;
+      for (const pid_t pid : children()) {
+        if (others_.contains(pid)) continue;
+        found = true;
+        kill(pid, SIGKILL);
+        if (waitpid(pid, nullptr, 0) < 0) others_.insert(pid);  // another thread has reaped it
+      }
+    }
+    prctl(PR_SET_CHILD_SUBREAPER, before_);
+  }
+  Orphanage(const Orphanage&) = delete;
+  Orphanage& operator=(const Orphanage&) = delete;
+
+  void leave_alone(pid_t pid) { others_.insert(pid); }
+
+ private:
+  // Of this thread; orphans come to the main thread. Empty where the kernel does not tell.
+  static std::vector<pid_t> children() {
+    std::vector<pid_t> all;
+    for (const pid_t thread : std::set<pid_t>{gettid(), getpid()}) {
+      std::ifstream list(absl::StrCat("/proc/self/task/", thread, "/children"));
+      for (pid_t pid = 0; list >> pid;) all.push_back(pid);
+    }
+    return all;
+  }
+
+  int before_ = 0;
+  std::set<pid_t> others_;
+};
+
+// Carries a terminal's input to rank 0, which the terminal does not let read by itself: its process
+// group is not the one in the foreground.
+class InputRelay {
+ public:
+  // What rank 0 reads: a socket to us if our input is a terminal, else our input itself.
+  absl::Status open() {
+    if (isatty(STDIN_FILENO) == 0) return absl::OkStatus();
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
+      return make_errno_error(errno, ErrorScope::kProcess, "socketpair");
+    }
+    reader_ = FileDescriptor(ends[0]);
+    writer_ = FileDescriptor(ends[1]);
+    return absl::OkStatus();
+  }
+  [[nodiscard]] int child_end() const { return reader_.valid() ? reader_.get() : STDIN_FILENO; }
+  void close_child_end() { reader_.reset(); }
+
+  // What to wait for: room for what was read, or more to read; or nothing.
+  [[nodiscard]] pollfd polled() const {
+    if (!writer_.valid()) return {-1, 0, 0};
+    if (!pending_.empty()) return {writer_.get(), POLLOUT, 0};
+    return {tcgetpgrp(STDIN_FILENO) == getpgrp() ? STDIN_FILENO : -1, POLLIN, 0};
+  }
+  void carry() {
+    if (pending_.empty()) {
+      char line[4096];
+      const ssize_t count = read(STDIN_FILENO, line, sizeof line);
+      if (count < 0 && (errno == EINTR || errno == EAGAIN)) return;
+      if (count <= 0) return close();
+      pending_.assign(line, static_cast<size_t>(count));
+    }
+    const ssize_t count =
+        send(writer_.get(), pending_.data(), pending_.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (count > 0) pending_.erase(0, static_cast<size_t>(count));
+    if (count < 0 && errno != EINTR && errno != EAGAIN) close();
+  }
+  void close() { writer_.reset(); }
+
+ private:
+  FileDescriptor reader_;
+  FileDescriptor writer_;
+  std::string pending_;
+};
+
+class Job {
+ public:
+  Job(const LaunchOptions& options, internal::JobPlan plan)
+      : options_(options),
+        plan_(std::move(plan)),
+        size_(static_cast<int>(plan_.processes.size())),
+        children_(plan_.processes.size()),
+        server_(internal::rank_labels(size_),
+                [this](int rank, const absl::Status& why) { on_closed(rank, why); }) {}
+
+  ~Job() { kill_all(SIGKILL); }  // after an error only: else they have ended
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+
+  absl::StatusOr<int> run() {
+    if (signals_.descriptor() < 0) {
+      return make_errno_error(errno, ErrorScope::kProcess, "signalfd");
+    }
+    if (!plan_.warning.empty()) say(plan_.warning);
+    if (absl::Status opened = input_.open(); !opened.ok()) return opened;
+    if (absl::Status guarded = guardian_.start(children_.size()); !guarded.ok()) return guarded;
+    orphanage_.leave_alone(guardian_.pid());
+    const JobSecret secret = internal::random_secret();
+    if (absl::Status put = server_.put(0, internal::kSecretKey, internal::bytes_of(secret));
+        !put.ok()) {
+      return put;
+    }
+    std::fflush(nullptr);
+    for (int rank = 0; rank < size_; ++rank) {
+      if (absl::Status started = start(rank); !started.ok()) {
+        kill_all(SIGKILL);
+        reap_killed();
+        return started;
+      }
+    }
+    input_.close_child_end();
+    if (options_.timeout.count() > 0) deadline_ = deadline_after(options_.timeout);
+    while (running_ > 0) serve();
+    return timed_out_ ? kLaunchTimedOut : code_;
+  }
+
+ private:
+  enum class Phase : uint8_t { kRunning, kEnding, kKilled };
+
+  struct Child {
+    ChildProcess process;
+    std::array<LineTagger, 2> taggers{LineTagger(""), LineTagger("")};
+  };
+
+  absl::Status start(int rank) {
+    const internal::ProcessPlan& plan = plan_.processes[rank];
+    int pair[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) {
+      return make_errno_error(errno, ErrorScope::kProcess, "socketpair", "raise ulimit -n");
+    }
+    FileDescriptor ours(pair[0]);
+    const FileDescriptor theirs(pair[1]);
+    uint64_t cookie = 0;
+    socklen_t length = sizeof cookie;
+    if (getsockopt(theirs.get(), SOL_SOCKET, SO_COOKIE, &cookie, &length) != 0) {
+      return make_errno_error(errno, ErrorScope::kProcess, "SO_COOKIE");
+    }
+    internal::ChildSetup setup{
+        .command = options_.command,
+        .variables = {{internal::kLaunchSocketVariable, absl::StrCat(theirs.get(), ":", cookie)},
+                      {internal::kRankVariable, absl::StrCat(rank)},
+                      {internal::kSizeVariable, absl::StrCat(size_)}},
+        .kept_descriptor = theirs.get(),
+        .input = rank == 0 ? input_.child_end() : -1,
+        .capture_output = options_.tag_output,
+        .cpus = plan.cpus,
+        .signal_mask = signals_.before(),
+        .in_child = [this, rank] { guardian_.guard(static_cast<size_t>(rank), getpid()); }};
+    if (options_.threads) {
+      setup.variables[internal::kThreadsVariable] = absl::StrCat(*options_.threads);
+    }
+    if (!plan.place.device.empty()) {
+      setup.variables["CARIAMA_DEVICE"] = plan.place.device;
+      if (plan.place.port != 0) setup.variables["CARIAMA_PORT"] = absl::StrCat(plan.place.port);
+    }
+    absl::StatusOr<ChildProcess> process = ChildProcess::start(setup);
+    if (!process.ok()) return process.status();
+    Child& child = children_[rank];
+    child.process = *std::move(process);
+    for (LineTagger& tagger : child.taggers) tagger = LineTagger(absl::StrCat("[", rank, "] "));
+    server_.connect(rank, ours.release());
+    ++running_;
+    return absl::OkStatus();
+  }
+
+  // Waits for something to happen, and sees to it.
+  void serve() {
+    std::vector<pollfd> entries{{signals_.descriptor(), POLLIN, 0}, input_.polled()};
+    for (const Child& child : children_) {
+      entries.push_back({child.process.pidfd(), POLLIN, 0});
+      for (int stream = 0; stream < 2; ++stream) {
+        entries.push_back({child.process.output(stream), POLLIN, 0});
+      }
+    }
+    const size_t own = entries.size();
+    server_.append_polled(entries);
+    const Deadline next = std::min(deadline_, kill_at_);
+    if (poll(entries.data(), entries.size(), internal::poll_timeout(next)) < 0) return;
+    if (entries[0].revents != 0) {
+      while (const int signal = signals_.next()) on_signal(signal);
+    }
+    if (entries[1].revents != 0) input_.carry();
+    server_.serve(std::span(entries).subspan(own));
+    std::vector<int> ended;
+    for (int rank = 0; rank < size_; ++rank) {
+      const size_t at = 2 + 3 * static_cast<size_t>(rank);
+      for (int stream = 0; stream < 2; ++stream) {
+        if (entries[at + 1 + static_cast<size_t>(stream)].revents != 0) pass_output(rank, stream);
+      }
+      if (entries[at].revents != 0) ended.push_back(rank);
+    }
+    reap(ended);
+    on_time();
+  }
+
+  // Those that have ended since the last look. Who was killed comes first: the others may have
+  // ended because of it.
+  void reap(const std::vector<int>& ended) {
+    std::vector<std::pair<int, int>> causes;  // status, rank
+    for (const int rank : ended) {
+      ChildProcess& process = children_[rank].process;
+      // The group goes first: as long as its leader is not reaped, the number is nobody else's.
+      kill(-process.pid(), SIGKILL);
+      guardian_.guard(static_cast<size_t>(rank), 0);
+      const int status = process.reap();
+      for (int stream = 0; stream < 2; ++stream) {
+        pass_output(rank, stream);
+        std::string rest;
+        children_[rank].taggers[static_cast<size_t>(stream)].finish(rest);
+        write_out(stream, rest);
+        process.close_output(stream);
+      }
+      if (rank == 0) input_.close();
+      --running_;
+      server_.rank_ended(rank, status == 0 ? "has ended" : describe_end(status));
+      if (status != 0) causes.emplace_back(status, rank);
+    }
+    std::stable_sort(causes.begin(), causes.end(), [](const auto& a, const auto& b) {
+      return WIFSIGNALED(a.first) && !WIFSIGNALED(b.first);
+    });
+    for (const auto& [status, rank] : causes) on_failure(rank, status);
+  }
+
+  void on_failure(int rank, int status) {
+    if (code_ == 0) code_ = code_of(status);
+    if (phase_ != Phase::kRunning) return;  // by our hand, or because of the first
+    say(absl::StrCat("rank ", rank, " ", describe_end(status)));
+    if (options_.keep_going || running_ == 0) return;
+    end_job(SIGTERM);
+  }
+
+  void on_closed(int rank, const absl::Status& why) {
+    if (why.ok()) return;  // its end, or its finalize(); its pidfd says which
+    say(absl::StrCat("rank ", rank,
+                     " broke the exchange, and is killed: ", std::string(why.message())));
+    children_[rank].process.signal_group(SIGKILL);
+  }
+
+  void on_signal(int signal) {
+    if (signal == SIGTSTP) {
+      kill_all(SIGTSTP);
+      raise(SIGSTOP);
+      return;
+    }
+    if (std::find(std::begin(kEndingSignals), std::end(kEndingSignals), signal) ==
+        std::end(kEndingSignals)) {
+      kill_all(signal);
+      return;
+    }
+    if (phase_ == Phase::kRunning) {
+      say(absl::StrCat("SIG", sigabbrev_np(signal), " is passed on; a second one kills the job"));
+      end_job(signal);
+    } else {
+      kill_job();
+    }
+  }
+
+  void on_time() {
+    const Deadline now = std::chrono::steady_clock::now();
+    if (now >= deadline_ && phase_ == Phase::kRunning && running_ > 0) {
+      timed_out_ = true;
+      say(absl::StrCat("the job did not end within ", options_.timeout.count() / 1000.0,
+                       " s: ", name_ranks(still_running()), " still running"));
+      end_job(SIGTERM);
+    }
+    if (now >= kill_at_ && phase_ == Phase::kEnding && running_ > 0) {
+      say(absl::StrCat(name_ranks(still_running()), " did not end within ",
+                       options_.grace.count() / 1000.0, " s of grace, and will be killed"));
+      kill_job();
+    }
+  }
+
+  void end_job(int signal) {
+    phase_ = Phase::kEnding;
+    deadline_ = kForever;
+    kill_at_ = deadline_after(options_.grace);
+    kill_all(signal);
+    kill_all(SIGCONT);  // who is stopped hears nothing
+  }
+
+  void kill_job() {
+    phase_ = Phase::kKilled;
+    kill_at_ = kForever;
+    kill_all(SIGKILL);
+  }
+
+  void kill_all(int signal) {
+    for (Child& child : children_) child.process.signal_group(signal);
+  }
+
+  void reap_killed() {
+    for (Child& child : children_) {
+      if (child.process.pid() > 0) static_cast<void>(child.process.reap());
+    }
+    running_ = 0;
+  }
+
+  [[nodiscard]] std::vector<int> still_running() const {
+    std::vector<int> ranks;
+    for (int rank = 0; rank < size_; ++rank) {
+      if (children_[rank].process.pid() > 0) ranks.push_back(rank);
+    }
+    return ranks;
+  }
+
+  void pass_output(int rank, int stream) {
+    Child& child = children_[rank];
+    char chunk[65536];
+    while (child.process.output(stream) >= 0) {
+      const ssize_t count = read(child.process.output(stream), chunk, sizeof chunk);
+      if (count < 0 && errno == EINTR) continue;
+      if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+      if (count <= 0) {
+        child.process.close_output(stream);
+        return;
+      }
+      std::string lines;
+      child.taggers[static_cast<size_t>(stream)].append({chunk, static_cast<size_t>(count)}, lines);
+      write_out(stream, lines);
+    }
+  }
+
+  static void write_out(int stream, std::string_view text) {
+    const int descriptor = stream == 0 ? STDOUT_FILENO : STDERR_FILENO;
+    while (!text.empty()) {
+      const ssize_t count = write(descriptor, text.data(), text.size());
+      if (count > 0) {
+        text.remove_prefix(static_cast<size_t>(count));
+      } else if (errno == EAGAIN) {
+        pollfd entry{descriptor, POLLOUT, 0};
+        poll(&entry, 1, -1);
+      } else if (errno != EINTR) {
+        return;  // nobody reads any more
+      }
+    }
+  }
+
+  const LaunchOptions& options_;
+  const internal::JobPlan plan_;
+  const int size_;
+  Signals signals_;
+  Orphanage orphanage_;
+  internal::Guardian guardian_;
+  InputRelay input_;
+  std::vector<Child> children_;
+  ExchangeServer server_;
+  int running_ = 0;
+  Phase phase_ = Phase::kRunning;
+  Deadline deadline_ = kForever;  // of the job
+  Deadline kill_at_ = kForever;
+  bool timed_out_ = false;
+  int code_ = 0;
+};
+
+absl::Status check_options(const LaunchOptions& options) {
+  const auto bad = [](const std::string& what) {
+    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation, what);
+  };
+  if (options.command.empty()) return bad("no program to run is given");
+  if (options.processes < 0) return bad("the number of processes is negative");
+  if (options.processes == 0 && options.place != "zone-endpoint") {
+    return bad("the number of processes (-n) is not given");
+  }
+  if (options.threads && *options.threads == 0) return bad("a process needs one thread at least");
+  if (options.timeout.count() < 0 || options.grace.count() < 0) return bad("a time is negative");
+  return absl::OkStatus();
+}
+
+absl::StatusOr<internal::JobPlan> make_plan(const LaunchOptions& options) {
+  if (options.bind == Binding::kNone && options.place.empty()) {
+    return internal::JobPlan{
+        .processes = std::vector<internal::ProcessPlan>(static_cast<size_t>(options.processes)),
+        .warning = {}};
+  }
+  absl::StatusOr<std::vector<internal::Core>> cores = internal::usable_cores();
+  if (!cores.ok()) return cores.status();
+  std::vector<internal::Endpoint> endpoints;
+  std::vector<internal::Place> places;
+  int processes = options.processes;
+  if (!options.place.empty()) endpoints = internal::list_endpoints();
+  if (options.place == "zone-endpoint") {
+    const std::vector<internal::Place> all = internal::zone_endpoint_places(*cores, endpoints);
+    if (processes == 0) processes = static_cast<int>(all.size());
+    for (int rank = 0; rank < processes; ++rank) {
+      places.push_back(all[static_cast<size_t>(rank) % all.size()]);
+    }
+  } else if (!options.place.empty()) {
+    std::ifstream file(options.place);
+    std::stringstream text;
+    text << file.rdbuf();
+    if (!file) {
+      return make_error(absl::StatusCode::kNotFound, ErrorScope::kOperation,
+                        "the place file '" + options.place + "' cannot be read");
+    }
+    absl::StatusOr<std::vector<internal::Place>> parsed =
+        internal::parse_place_file(text.str(), processes);
+    if (!parsed.ok()) return parsed.status();
+    places = *std::move(parsed);
+  }
+  return internal::plan_job(processes, options.threads.value_or(1), options.bind, places, *cores,
+                            endpoints);
+}
+
+}  // namespace
+
+absl::StatusOr<int> launch(const LaunchOptions& options) {
+  if (absl::Status usable = check_options(options); !usable.ok()) return usable;
+  absl::StatusOr<internal::JobPlan> plan = make_plan(options);
+  if (!plan.ok()) return plan.status();
+  Job job(options, *std::move(plan));
+  return job.run();
+}
+
+}  // namespace cariama

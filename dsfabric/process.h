@@ -1,0 +1,82 @@
+// The fabric of a whole process, and its threads, under the names of the paper (Seriema, Listing
+// 1):
+//
+//   int main() {
+//     if (auto joined = init({.threads = 2}); !joined.ok()) ...
+//     std::thread worker([] {
+//       init_thread(1);
+//       RDMAMemory* memory = thread_information->circular_allocator->allocate();
+//       Synchronizer run;
+//       call<RemoteNotify>(0, [] { ... }, run);
+//       run.spin_nonzero_operations_left();
+//       finalize_thread();
+//     });
+//     ...
+//     finalize();
+//   }
+//
+// A program that wants several fabrics, or none of this, uses Fabric by itself (fabric.h).
+#ifndef CARIAMA_DSFABRIC_PROCESS_H_
+#define CARIAMA_DSFABRIC_PROCESS_H_
+
+#include <chrono>
+#include <cstdint>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "dsfabric/call_result.h"
+#include "dsfabric/export.h"
+#include "dsfabric/fabric.h"
+#include "dsfabric/send_call.h"
+
+namespace cariama {
+
+// Joins the job. The fabric is the default one until finalize(). Errors: those of Fabric::create,
+// ALREADY_EXISTS.
+[[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::Status init(const FabricOptions& options = {});
+// Makes a fabric of the caller's the default one, or none with nullptr; it stays the caller's.
+CARIAMA_DSFABRIC_EXPORT void set_default_fabric(Fabric* fabric);
+// Precondition: there is one.
+[[nodiscard]] CARIAMA_DSFABRIC_EXPORT Fabric& default_fabric();
+// The end of the job: Fabric::finalize, then the fabric of init() is gone. All other threads have
+// left. Errors: those of Fabric::finalize (the fabric stays), FAILED_PRECONDITION (no init()).
+[[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::Status finalize(
+    std::chrono::milliseconds timeout = std::chrono::seconds(30));
+
+// The calling thread's place in the default fabric, between init_thread() and finalize_thread().
+[[nodiscard]] CARIAMA_DSFABRIC_EXPORT ThreadContext*& this_thread_information();
+// The paper's spelling of it: thread_information->circular_allocator.
+struct ThreadInformation {
+  ThreadContext* operator->() const { return this_thread_information(); }
+  ThreadContext& operator*() const { return *this_thread_information(); }
+  explicit operator bool() const { return this_thread_information() != nullptr; }
+};
+inline constexpr ThreadInformation thread_information{};
+
+// Makes the calling thread worker `offset` of this process. Errors: those of Fabric::init_thread.
+CARIAMA_DSFABRIC_EXPORT CallResult init_thread(uint32_t offset,
+                                               CallConsumer consumer = CallConsumer::kThread);
+// Ends that. Without init_thread() nothing happens.
+CARIAMA_DSFABRIC_EXPORT void finalize_thread();
+
+// As call(Fabric&, ...), on the default fabric.
+template <auto... Options, typename F, typename... Args>
+CallResult call(uint32_t destination, F&& function, Args&&... arguments) {
+  return call<Options...>(default_fabric(), destination, std::forward<F>(function),
+                          std::forward<Args>(arguments)...);
+}
+template <auto... Options, typename F, typename... Args>
+CallResult call_buffer(uint32_t destination, F&& function, Args&&... arguments) {
+  return call_buffer<Options...>(default_fabric(), destination, std::forward<F>(function),
+                                 std::forward<Args>(arguments)...);
+}
+template <auto... Options, typename F, typename T, typename... Args>
+CallResult call_return(uint32_t destination, F&& function, T& result, Synchronizer& done,
+                       Args&&... arguments) {
+  return call_return<Options...>(default_fabric(), destination, std::forward<F>(function), result,
+                                 done, std::forward<Args>(arguments)...);
+}
+
+}  // namespace cariama
+
+#endif  // CARIAMA_DSFABRIC_PROCESS_H_

@@ -1,0 +1,167 @@
+#include "dsfabric/remote_object.h"
+
+#include <atomic>
+#include <cstring>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dsfabric/internal/fabric_core.h"
+#include "dtutils/error.h"
+
+namespace cariama {
+namespace {
+
+// Word of an operation: 0, or 1 + its CallOutcome, or this.
+constexpr uint64_t kLost = UINT64_MAX;
+
+}  // namespace
+
+// Shared with the pending calls, which a peer's failure may be completing while the object dies.
+struct RemoteObject<Synchronizer>::State {
+  State(Fabric& fabric, RDMAMemory memory, uint32_t operations)
+      : fabric(fabric), memory(memory), pending(operations) {
+    std::memset(memory.get_buffer(), 0, operations * sizeof(uint64_t));
+  }
+  ~State() { static_cast<void>(fabric.memory().free(memory)); }
+
+  [[nodiscard]] std::atomic_ref<uint64_t> word(uint32_t operation) const {
+    return std::atomic_ref(reinterpret_cast<uint64_t*>(memory.get_buffer())[operation]);
+  }
+  // Forgets the pending calls of operations that have ended. The first that has not is where the
+  // next look begins.
+  uint32_t look() {
+    for (; ended < taken && word(ended).load(std::memory_order_acquire) != 0; ++ended) {
+      if (pending[ended].handle == 0) continue;
+      static_cast<void>(fabric.core().pending().take(pending[ended].handle, pending[ended].rank));
+    }
+    return static_cast<uint32_t>(pending.size()) - ended;
+  }
+
+  struct Pending {
+    uint64_t handle = 0;
+    uint32_t rank = 0;
+  };
+  Fabric& fabric;
+  RDMAMemory memory;
+  std::vector<Pending> pending;
+  uint32_t taken = 0;
+  uint32_t ended = 0;
+  std::mutex mutex;  // guards failure
+  absl::Status failure;
+};
+
+namespace {
+
+// Ends an operation whose peer cannot any more.
+template <typename State>
+class LostOperation final : public internal::PendingCall {
+ public:
+  LostOperation(std::shared_ptr<State> state, uint32_t operation)
+      : state_(std::move(state)), operation_(operation) {}
+  void complete(const absl::Status& status, std::span<const std::byte>) override {
+    {
+      const std::lock_guard lock(state_->mutex);
+      state_->failure = status;
+    }
+    uint64_t open = 0;  // unless its end was written already
+    state_->word(operation_).compare_exchange_strong(open, kLost, std::memory_order_release);
+  }
+
+ private:
+  std::shared_ptr<State> state_;
+  uint32_t operation_;
+};
+
+}  // namespace
+
+absl::StatusOr<RemoteObject<Synchronizer>> RemoteObject<Synchronizer>::create(Fabric& fabric,
+                                                                              uint32_t operations) {
+  if (operations == 0) {
+    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                      "a RemoteObject<Synchronizer> needs an operation");
+  }
+  auto memory = fabric.memory().allocate(operations * sizeof(uint64_t));
+  if (!memory.ok()) return memory.status();
+  return RemoteObject(std::make_shared<State>(fabric, *memory, operations));
+}
+
+RemoteObject<Synchronizer>::RemoteObject(std::shared_ptr<State> state) : state_(std::move(state)) {}
+RemoteObject<Synchronizer>::RemoteObject(RemoteObject&&) noexcept = default;
+RemoteObject<Synchronizer>& RemoteObject<Synchronizer>::operator=(RemoteObject&&) noexcept =
+    default;
+RemoteObject<Synchronizer>::~RemoteObject() {
+  if (state_ != nullptr) state_->look();
+}
+
+uint32_t RemoteObject<Synchronizer>::operations_left() const { return state_->look(); }
+
+absl::Status RemoteObject<Synchronizer>::status() const {
+  const uint32_t left = state_->look();
+  for (uint32_t i = 0; i < state_->pending.size() - left; ++i) {
+    const uint64_t word = state_->word(i).load(std::memory_order_acquire);
+    if (word == 1 + static_cast<uint64_t>(CallOutcome::kDone)) continue;
+    if (word == kLost) {
+      const std::lock_guard lock(state_->mutex);
+      return state_->failure;
+    }
+    const std::string& where = state_->fabric.label(state_->pending[i].rank);
+    if (word == 1 + static_cast<uint64_t>(CallOutcome::kThrew)) {
+      return make_error(absl::StatusCode::kInternal, ErrorScope::kOperation,
+                        "the call threw at " + where,
+                        "what it threw is on that process's standard error");
+    }
+    return make_error(absl::StatusCode::kUnimplemented, ErrorScope::kOperation,
+                      where + " could not run the call");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RemoteObject<Synchronizer>::wait(Deadline deadline) {
+  if (state_->fabric.wait_polling([this] { return done(); }, deadline)) return status();
+  return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kOperation,
+                    std::to_string(operations_left()) + " operation(s) not finished in time");
+}
+
+void RemoteObject<Synchronizer>::reset() {
+  std::memset(state_->memory.get_buffer(), 0, state_->pending.size() * sizeof(uint64_t));
+  state_->taken = state_->ended = 0;
+  state_->failure = absl::OkStatus();
+}
+
+absl::StatusOr<NotifyTarget> RemoteObject<Synchronizer>::expect(uint32_t rank) {
+  State& state = *state_;
+  if (state.taken == state.pending.size()) {
+    return make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kOperation,
+                      "a RemoteObject<Synchronizer> of " + std::to_string(state.pending.size()) +
+                          " operations is given to one call more");
+  }
+  const uint32_t operation = state.taken++;
+  NotifyTarget target;
+  target.rank = state.fabric.rank();
+  target.handle =
+      reinterpret_cast<uint64_t>(state.memory.get_buffer()) + operation * sizeof(uint64_t);
+  // To itself, the process needs no key; any but 0 says that a word is meant.
+  const ProtectionDomain* const domain = state.fabric.domain(rank);
+  target.key = domain == nullptr ? 1 : state.memory.locator(domain).key.value;
+  state.pending[operation] = {state.fabric.core().pending().add(
+                                  rank, std::make_unique<LostOperation<State>>(state_, operation)),
+                              rank};
+  return target;
+}
+
+bool RemoteObject<Synchronizer>::forget() {
+  State::Pending& last = state_->pending[state_->taken - 1];
+  const bool there = state_->fabric.core().pending().take(last.handle, last.rank) != nullptr;
+  last.handle = 0;
+  if (there) --state_->taken;
+  return there;
+}
+
+void RemoteObject<Synchronizer>::transmitted() {
+  state_->word(state_->taken - 1)
+      .store(1 + static_cast<uint64_t>(CallOutcome::kDone), std::memory_order_release);
+}
+
+}  // namespace cariama

@@ -1,0 +1,147 @@
+#include "dsfabric/send_call.h"
+
+#include <cstring>
+#include <exception>
+#include <string>
+
+#include "dsfabric/internal/fabric_core.h"
+#include "dtutils/error.h"
+
+namespace cariama {
+namespace internal {
+namespace {
+
+// A call whose Synchronizer is counted down by the answer.
+class AwaitedCall final : public PendingCall {
+ public:
+  AwaitedCall(Synchronizer& done, std::unique_ptr<ResultReceiver> receiver)
+      : done_(done), receiver_(std::move(receiver)) {}
+
+  void complete(const absl::Status& status, std::span<const std::byte> result) override {
+    if (!status.ok()) return done_.fail(status);
+    try {
+      if (receiver_ != nullptr) receiver_->receive(result);
+    } catch (const std::exception& error) {
+      return done_.fail(
+          make_error(absl::StatusCode::kInternal, ErrorScope::kOperation,
+                     std::string("the result of a call could not be read: ") + error.what()));
+    }
+    done_.decrease();
+  }
+
+ private:
+  Synchronizer& done_;
+  std::unique_ptr<ResultReceiver> receiver_;
+};
+
+absl::Status leaves_memory() {
+  return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                    "the range that is given to call_buffer leaves its memory",
+                    "check offset and size");
+}
+
+}  // namespace
+
+absl::Status send_call(Fabric& fabric, uint32_t rank, uint32_t destination, FunctionId id,
+                       size_t bytes, const void* call,
+                       void (*write)(const void* call, std::byte* at), WhenFull when_full,
+                       Synchronizer* transmitted, Synchronizer* consumed,
+                       std::unique_ptr<ResultReceiver> receiver) {
+  if (consumed != nullptr) {
+    const uint8_t flags = receiver != nullptr ? kCallReturn : kCallNotify;
+    return send_pending(fabric, rank, destination, id, bytes, call, write, when_full, flags,
+                        std::make_unique<AwaitedCall>(*consumed, std::move(receiver)));
+  }
+  const OutgoingCall out{.id = id, .bytes = bytes, .call = call, .write_call = write};
+  absl::Status sent = fabric.core().send(rank, destination, out, when_full);
+  // It was copied: what it was made from may be reused.
+  if (sent.ok() && transmitted != nullptr) transmitted->decrease();
+  return sent;
+}
+
+uint64_t expect_answer(Fabric& fabric, uint32_t rank, Synchronizer& done,
+                       std::unique_ptr<ResultReceiver> receiver) {
+  return fabric.core().pending().add(rank,
+                                     std::make_unique<AwaitedCall>(done, std::move(receiver)));
+}
+
+absl::Status send_pending(Fabric& fabric, uint32_t rank, uint32_t destination, FunctionId id,
+                          size_t bytes, const void* call,
+                          void (*write)(const void* call, std::byte* at), WhenFull when_full,
+                          uint8_t flags, std::unique_ptr<PendingCall> pending) {
+  FabricCore& core = fabric.core();
+  if (destination != kNoThread) {
+    if (destination >= fabric.total_threads()) {
+      return no_such_thread(destination, fabric.total_threads());
+    }
+    rank = fabric.rank_of(destination);
+  }
+  OutgoingCall out{.id = id, .flags = flags, .bytes = bytes, .call = call, .write_call = write};
+  out.notify.rank = fabric.rank();
+  out.notify.handle = core.pending().add(rank, std::move(pending));
+  absl::Status sent = core.send(rank, destination, out, when_full);
+  // If it is not there any more, the peer's failure has ended it: that is its end.
+  if (!sent.ok() && core.pending().take(out.notify.handle, rank) == nullptr) {
+    return absl::OkStatus();
+  }
+  return sent;
+}
+
+absl::Status send_call_written(Fabric& fabric, uint32_t destination, FunctionId id, size_t bytes,
+                               const void* call, void (*write)(const void* call, std::byte* at),
+                               WhenFull when_full, bool consumed,
+                               RemoteObject<Synchronizer>& done) {
+  if (destination >= fabric.total_threads()) {
+    return no_such_thread(destination, fabric.total_threads());
+  }
+  auto target = done.expect(fabric.rank_of(destination));
+  if (!target.ok()) return target.status();
+  OutgoingCall out{.id = id, .bytes = bytes, .call = call, .write_call = write};
+  if (consumed) {
+    out.flags = kCallNotify;
+    out.notify = *target;
+  }
+  absl::Status sent = fabric.core().send(0, destination, out, when_full);
+  if (!sent.ok()) return done.forget() ? sent : absl::OkStatus();
+  if (!consumed) done.transmitted();
+  return absl::OkStatus();
+}
+
+absl::Status write_ahead(Fabric& fabric, uint32_t rank, RDMAMemory& source, uint64_t offset,
+                         uint64_t size, const RemoteMemoryLocator& target) {
+  if (rank == fabric.rank()) {
+    if (offset > source.size() || size > source.size() - offset || size > target.length) {
+      return leaves_memory();
+    }
+    std::memcpy(reinterpret_cast<void*>(target.address), source.get_buffer() + offset, size);
+    return absl::OkStatus();
+  }
+  auto connection = fabric.core().connection_of_this_thread(rank);
+  if (!connection.ok()) return connection.status();
+  return fabric.core().transfer(**connection, [&](Connection& through) {
+    return through.write(source, offset, size, target, nullptr);
+  });
+}
+
+absl::StatusOr<RemoteMemoryLocator> locate_for(Fabric& fabric, uint32_t rank,
+                                               const RDMAMemory& memory, uint64_t offset,
+                                               uint64_t size) {
+  if (rank >= fabric.size()) return no_such_thread(rank, fabric.size());
+  if (offset > memory.size() || size > memory.size() - offset) return leaves_memory();
+  const ProtectionDomain* const domain = fabric.domain(rank);
+  if (domain == nullptr) {  // ourselves
+    return RemoteMemoryLocator{
+        reinterpret_cast<uint64_t>(memory.get_buffer()) + offset, size, {}, fabric.rank(), 0};
+  }
+  return memory.locator(domain, fabric.rank()).slice(offset, size);
+}
+
+}  // namespace internal
+
+Fabric* running_fabric() {
+  internal::FabricCore* const core = internal::FabricCore::running();
+  return core == nullptr ? nullptr : core->fabric();
+}
+uint32_t running_source() { return internal::FabricCore::running_source(); }
+
+}  // namespace cariama

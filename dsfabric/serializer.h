@@ -1,0 +1,187 @@
+// Arguments of calls as bytes: plain values bytewise, everything else through cereal, so that
+// whatever cereal can save and load travels (std::string, std::vector, user types with a
+// serialize()).
+//
+// The archives write into and read from memory directly. The reader believes no length: a
+// container's size is held against the bytes that are left before any memory is taken for it.
+#ifndef CARIAMA_DSFABRIC_SERIALIZER_H_
+#define CARIAMA_DSFABRIC_SERIALIZER_H_
+
+#include <cereal/archives/binary.hpp>
+#include <cereal/cereal.hpp>
+#include <cereal/types/array.hpp>
+#include <cereal/types/deque.hpp>
+#include <cereal/types/list.hpp>
+#include <cereal/types/map.hpp>
+#include <cereal/types/memory.hpp>
+#include <cereal/types/optional.hpp>
+#include <cereal/types/set.hpp>
+#include <cereal/types/string.hpp>
+#include <cereal/types/tuple.hpp>
+#include <cereal/types/unordered_map.hpp>
+#include <cereal/types/unordered_set.hpp>
+#include <cereal/types/utility.hpp>
+#include <cereal/types/variant.hpp>
+#include <cereal/types/vector.hpp>
+#include <cstddef>
+#include <cstring>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+
+namespace cariama {
+
+// What a SpanReader throws when the bytes are not what was saved. Calls turn it into a rejection.
+class MalformedArguments : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// Appends to a string.
+class ArgumentWriter : public cereal::OutputArchive<ArgumentWriter> {
+ public:
+  explicit ArgumentWriter(std::string& out) : OutputArchive(this), out_(out) {}
+  void save_bytes(const void* data, size_t bytes) {
+    if (bytes != 0) out_.append(static_cast<const char*>(data), bytes);
+  }
+
+ private:
+  std::string& out_;
+};
+
+// Reads from memory that the caller keeps.
+class ArgumentReader : public cereal::InputArchive<ArgumentReader> {
+ public:
+  explicit ArgumentReader(std::span<const std::byte> in) : InputArchive(this), in_(in) {}
+  void load_bytes(void* data, size_t bytes) {
+    if (bytes > in_.size()) throw MalformedArguments("the arguments of a call are cut short");
+    if (bytes == 0) return;  // an empty container has no memory
+    std::memcpy(data, in_.data(), bytes);
+    in_ = in_.subspan(bytes);
+  }
+  // Every element takes a byte at least.
+  void check_size(uint64_t elements) const {
+    if (elements > in_.size()) throw MalformedArguments("a container in a call has a false size");
+  }
+  [[nodiscard]] size_t bytes_left() const { return in_.size(); }
+
+ private:
+  std::span<const std::byte> in_;
+};
+
+namespace internal {
+
+// Throws if a byte that came as a bool is none: to look at such a bool is undefined.
+inline void check_bool(std::byte byte) {
+  if (byte > std::byte{1}) throw MalformedArguments("a bool in a call is neither false nor true");
+}
+
+// A class that travels bytewise within a container, too, since cereal has no way of its own for it.
+template <typename T>
+concept PlainClass =
+    std::is_class_v<T> && std::is_trivially_copyable_v<T> &&
+    !cereal::traits::is_output_serializable<T, cereal::BinaryOutputArchive>::value &&
+    !cereal::traits::is_input_serializable<T, cereal::BinaryInputArchive>::value;
+
+}  // namespace internal
+
+template <typename T>
+requires std::is_arithmetic_v<T>
+void CEREAL_SAVE_FUNCTION_NAME(ArgumentWriter& writer, const T& value) {
+  writer.save_bytes(&value, sizeof value);
+}
+template <typename T>
+requires std::is_arithmetic_v<T>
+void CEREAL_LOAD_FUNCTION_NAME(ArgumentReader& reader, T& value) {
+  if constexpr (std::is_same_v<T, bool>) {
+    std::byte byte{};
+    reader.load_bytes(&byte, sizeof byte);
+    internal::check_bool(byte);
+    value = byte != std::byte{0};
+  } else {
+    reader.load_bytes(&value, sizeof value);
+  }
+}
+template <internal::PlainClass T>
+void CEREAL_SAVE_FUNCTION_NAME(ArgumentWriter& writer, const T& value) {
+  writer.save_bytes(&value, sizeof value);
+}
+template <internal::PlainClass T>
+void CEREAL_LOAD_FUNCTION_NAME(ArgumentReader& reader, T& value) {
+  reader.load_bytes(&value, sizeof value);
+}
+template <typename T>
+void CEREAL_SAVE_FUNCTION_NAME(ArgumentWriter& writer, const cereal::BinaryData<T>& data) {
+  writer.save_bytes(data.data, data.size);
+}
+template <typename T>
+void CEREAL_LOAD_FUNCTION_NAME(ArgumentReader& reader, cereal::BinaryData<T>& data) {
+  reader.load_bytes(data.data, data.size);
+}
+template <typename Archive, typename T>
+requires std::is_base_of_v<cereal::detail::OutputArchiveBase, Archive> ||
+    std::is_base_of_v<cereal::detail::InputArchiveBase, Archive>
+void CEREAL_SERIALIZE_FUNCTION_NAME(Archive& archive, cereal::NameValuePair<T>& pair) {
+  archive(pair.value);
+}
+template <typename T>
+void CEREAL_SAVE_FUNCTION_NAME(ArgumentWriter& writer, const cereal::SizeTag<T>& tag) {
+  writer(static_cast<uint64_t>(tag.size));
+}
+template <typename T>
+void CEREAL_LOAD_FUNCTION_NAME(ArgumentReader& reader, cereal::SizeTag<T>& tag) {
+  uint64_t size = 0;
+  reader(size);
+  reader.check_size(size);
+  tag.size = static_cast<std::remove_reference_t<T>>(size);
+}
+
+// Whether a T can be an argument or a result: a plain value, or something that cereal saves and
+// loads.
+template <typename T>
+concept Serializable = std::is_trivially_copyable_v<T> ||
+    (cereal::traits::is_output_serializable<T, ArgumentWriter>::value&&
+         cereal::traits::is_input_serializable<T, ArgumentReader>::value&&
+             std::is_default_constructible_v<T>);
+
+// Appends `value` to `out`.
+template <Serializable T>
+void save_value(std::string& out, const T& value) {
+  if constexpr (std::is_trivially_copyable_v<T>) {
+    out.append(reinterpret_cast<const char*>(&value), sizeof value);
+  } else {
+    ArgumentWriter writer(out);
+    writer(value);
+  }
+}
+
+// Takes a T off the front of `in`. Throws MalformedArguments, or what the type's own loading
+// throws.
+template <Serializable T>
+[[nodiscard]] T load_value(std::span<const std::byte>& in) {
+  if constexpr (std::is_trivially_copyable_v<T>) {
+    if (in.size() < sizeof(T)) {
+      throw MalformedArguments("the arguments of a call are cut short");
+    }
+    alignas(T) std::byte copy[sizeof(T)];
+    std::memcpy(copy, in.data(), sizeof(T));
+    if constexpr (std::is_same_v<T, bool>) internal::check_bool(copy[0]);
+    in = in.subspan(sizeof(T));
+    return *std::launder(reinterpret_cast<T*>(copy));
+  } else {
+    ArgumentReader reader(in);
+    T value;
+    reader(value);
+    in = in.last(reader.bytes_left());
+    return value;
+  }
+}
+
+}  // namespace cariama
+
+CEREAL_REGISTER_ARCHIVE(cariama::ArgumentWriter)
+CEREAL_REGISTER_ARCHIVE(cariama::ArgumentReader)
+CEREAL_SETUP_ARCHIVE_TRAITS(cariama::ArgumentReader, cariama::ArgumentWriter)
+
+#endif  // CARIAMA_DSFABRIC_SERIALIZER_H_

@@ -1,0 +1,150 @@
+#include "dsfabric/topology.h"
+
+#include <hwloc.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "dsfabric/internal/fabric_core.h"
+#include "dsfabric/internal/question.h"
+#include "dtutils/error.h"
+
+namespace cariama {
+namespace {
+
+// What this process's threads are bound to.
+class Bindings {
+ public:
+  explicit Bindings(Fabric& fabric) : cpus_(fabric.threads(), -1) {}
+  void set(uint32_t index, int cpu) {
+    const std::lock_guard lock(mutex_);
+    cpus_[index] = cpu;
+  }
+  [[nodiscard]] int of(uint32_t index) {
+    const std::lock_guard lock(mutex_);
+    return cpus_[index];
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<int> cpus_;
+};
+
+Bindings& bindings_of(Fabric& fabric) { return fabric.core().attachments().get<Bindings>(fabric); }
+
+// {present, NUMA node, cpu}, as a question wants it.
+using PlaceAnswer = std::array<int, 3>;
+
+PlaceAnswer place_here(Fabric& fabric, uint32_t index) {
+  const ThreadContext* const context = fabric.core().context_of(index);
+  if (context == nullptr) return {0, -1, -1};
+  return {1, context->numa_node(), bindings_of(fabric).of(index)};
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<Core>> usable_cores() {
+  const auto failed = [](const char* what) {
+    return make_error(absl::StatusCode::kInternal, ErrorScope::kProcess, what);
+  };
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) {
+    return make_errno_error(errno, ErrorScope::kProcess, "sched_getaffinity");
+  }
+  hwloc_topology_t machine;
+  if (hwloc_topology_init(&machine) != 0) return failed("hwloc could not be initialised");
+  const std::unique_ptr<hwloc_topology, decltype(&hwloc_topology_destroy)> owner(
+      machine, hwloc_topology_destroy);
+  if (hwloc_topology_load(machine) != 0) return failed("hwloc could not look at the machine");
+  std::vector<Core> cores;
+  const int count = hwloc_get_nbobjs_by_type(machine, HWLOC_OBJ_CORE);
+  for (int i = 0; i < count; ++i) {
+    const hwloc_obj_t core =
+        hwloc_get_obj_by_type(machine, HWLOC_OBJ_CORE, static_cast<unsigned>(i));
+    for (int cpu = hwloc_bitmap_first(core->cpuset); cpu >= 0;
+         cpu = hwloc_bitmap_next(core->cpuset, cpu)) {
+      if (cpu >= CPU_SETSIZE || !CPU_ISSET(cpu, &allowed)) continue;
+      const int node = core->nodeset == nullptr ? -1 : hwloc_bitmap_first(core->nodeset);
+      cores.push_back({cpu, node});
+      break;  // one thread of each core
+    }
+  }
+  if (cores.empty()) return failed("hwloc finds no core that this process may use");
+  std::stable_sort(cores.begin(), cores.end(),
+                   [](const Core& a, const Core& b) { return a.numa_node < b.numa_node; });
+  return cores;
+}
+
+const Core& core_for(const std::vector<Core>& cores, uint32_t local_rank, uint32_t threads,
+                     uint32_t index) {
+  return cores[(uint64_t{local_rank} * threads + index) % cores.size()];
+}
+
+const std::string& host_of(Fabric& fabric, uint32_t rank) { return fabric.core().host(rank); }
+
+uint32_t local_rank(const Fabric& fabric) {
+  auto& core = const_cast<Fabric&>(fabric).core();
+  uint32_t before = 0;
+  for (uint32_t rank = 0; rank < fabric.rank(); ++rank) {
+    before += core.host(rank) == core.host(fabric.rank());
+  }
+  return before;
+}
+
+absl::StatusOr<std::unique_ptr<ThreadContext>> init_thread(Fabric& fabric, uint32_t index,
+                                                           CallConsumer consumer, Binding binding) {
+  int bound = -1;
+  if (binding != Binding::kNone) {
+    auto cores = usable_cores();
+    if (!cores.ok()) return cores.status();
+    const Core& core = core_for(*cores, local_rank(fabric), fabric.threads(), index);
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    for (const Core& one : *cores) {
+      if (one.cpu == core.cpu || (binding == Binding::kNode && one.numa_node == core.numa_node)) {
+        CPU_SET(one.cpu, &set);
+      }
+    }
+    if (sched_setaffinity(0, sizeof set, &set) != 0) {
+      return make_errno_error(
+          errno, ErrorScope::kProcess,
+          "binding worker " + std::to_string(index) + " to CPU " + std::to_string(core.cpu));
+    }
+    if (binding == Binding::kCore) bound = core.cpu;
+  }
+  auto context = fabric.init_thread(index, consumer);
+  if (context.ok()) bindings_of(fabric).set(index, bound);
+  return context;
+}
+
+absl::StatusOr<ThreadPlace> where_is(Fabric& fabric, uint32_t thread, Deadline deadline) {
+  if (thread >= fabric.total_threads()) {
+    return internal::no_such_thread(thread, fabric.total_threads());
+  }
+  ThreadPlace place;
+  place.rank = fabric.rank_of(thread);
+  place.index = thread % fabric.threads();
+  place.host = host_of(fabric, place.rank);
+  internal::Question<PlaceAnswer> question(
+      fabric, place.rank, nullptr,
+      [](uint32_t index) {
+        Fabric& here = *running_fabric();
+        return index < here.threads() ? place_here(here, index) : PlaceAnswer{0, -1, -1};
+      },
+      place.index);
+  auto answer = question.wait(deadline);
+  if (!answer.ok()) return answer.status();
+  place.numa_node = (*answer)[1];
+  place.cpu = (*answer)[2];
+  if ((*answer)[0] != 0) return place;
+  return make_error(absl::StatusCode::kNotFound, ErrorScope::kOperation,
+                    "thread " + std::to_string(thread) + " is not there: it has not come, or left");
+}
+
+}  // namespace cariama

@@ -1,0 +1,67 @@
+#include "riutils/internal/backlog.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace cariama::internal {
+
+Backlog::~Backlog() {
+  for (const Segment& segment : segments_) link_.free(segment.memory);
+}
+
+absl::Status Backlog::append(const OutgoingCallView& call, Synchronizer* departure) {
+  const uint64_t bytes = call.total();
+  if (segments_.empty() || segments_.back().memory.size() - segments_.back().end < bytes) {
+    auto memory = link_.allocate(std::max<size_t>(segment_bytes_, bytes));
+    if (!memory.ok()) return memory.status();
+    segments_.push_back({*memory});
+  }
+  Segment& segment = segments_.back();
+  std::byte* const at = segment.memory.get_buffer() + segment.end;
+  const CallHeader header = call.header();
+  std::memcpy(at, &header, sizeof header);
+  call.write_behind_header(at + sizeof header);
+  segment.end += bytes;
+  bytes_ += bytes;
+  appended_ += bytes;
+  if (departure != nullptr) departures_.push_back({appended_, departure});
+  return absl::OkStatus();
+}
+
+Backlog::Run Backlog::front(uint64_t room) {
+  Segment& segment = segments_.front();
+  uint64_t end = segment.begin;
+  while (end < segment.end) {
+    CallHeader header;
+    std::memcpy(&header, segment.memory.get_buffer() + end, sizeof header);
+    const uint64_t next = end + sizeof header + header.bytes();
+    if (next - segment.begin > room) break;
+    end = next;
+  }
+  return {&segment.memory, segment.begin, end - segment.begin};
+}
+
+void Backlog::pop(const Run& run) {
+  Segment& segment = segments_.front();
+  segment.begin += run.bytes;
+  bytes_ -= run.bytes;
+  popped_ += run.bytes;
+  while (!departures_.empty() && departures_.front().at <= popped_) {
+    departures_.front().done->decrease();
+    departures_.pop_front();
+  }
+  if (segment.begin == segment.end) {
+    link_.free(segment.memory);
+    segments_.pop_front();
+  }
+}
+
+void Backlog::fail(const absl::Status& status) {
+  for (const Departure& departure : departures_) departure.done->fail(status);
+  departures_.clear();
+  for (const Segment& segment : segments_) link_.free(segment.memory);
+  segments_.clear();
+  bytes_ = 0;
+}
+
+}  // namespace cariama::internal

@@ -1,0 +1,177 @@
+// The calls of Seriema's Table 1 in their one-sided form, the same for messengers and aggregators.
+// Names, arguments and options are those of the send-based calls (send_call.h), without fabric and
+// destination.
+//
+// Each returns when the call has been accepted: OK, or the reason why it was not. Errors:
+// INVALID_ARGUMENT (longer than a chunk takes), RESOURCE_EXHAUSTED (no room, as the options say),
+// UNAVAILABLE (the destination's process is dead, or the fabric was finalized), those of setup() at
+// the first call.
+//
+// A Synchronizer is counted down when the call has left (LocalNotify: published; what it was made
+// from may be reused even before, when the function has returned) or has been run (RemoteNotify).
+// Once its call was accepted it is always counted down, by the event or by the failure that
+// prevents it.
+#ifndef CARIAMA_RIUTILS_CALL_INTERFACE_H_
+#define CARIAMA_RIUTILS_CALL_INTERFACE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <type_traits>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "dsfabric/buffer_pull.h"
+#include "dsfabric/call_encoding.h"
+#include "dsfabric/call_options.h"
+#include "dsfabric/call_result.h"
+#include "dsfabric/send_call.h"
+#include "dtutils/memory.h"
+#include "dtutils/synchronizer.h"
+#include "riutils/channel_sender.h"
+#include "riutils/export.h"
+
+namespace cariama {
+
+// What a channel does besides sending. Made by the runtime of this layer.
+class CARIAMA_RIUTILS_EXPORT OutgoingChannel {
+ public:
+  virtual ~OutgoingChannel() = default;
+  [[nodiscard]] virtual ChannelSender& sender() = 0;
+  // Has `done` counted down when the call that carries the target has been run; `receiver` gets its
+  // result.
+  [[nodiscard]] virtual NotifyTarget expect(Synchronizer& done,
+                                            std::unique_ptr<internal::ResultReceiver> receiver) = 0;
+  // Takes that back, of a call that was not accepted. False: it has failed meanwhile.
+  virtual bool forget(const NotifyTarget& target) = 0;
+  // Writes local memory into memory of the destination's process, so that a call that is sent
+  // afterwards finds it there. Waits at most for the transport.
+  [[nodiscard]] virtual absl::Status write_ahead(RDMAMemory& source, uint64_t offset,
+                                                 uint64_t bytes,
+                                                 const RemoteMemoryLocator& target) = 0;
+  // The name of local memory for the destination's process.
+  [[nodiscard]] virtual absl::StatusOr<RemoteMemoryLocator> locate(const RDMAMemory& memory,
+                                                                   uint64_t offset,
+                                                                   uint64_t bytes) = 0;
+};
+
+template <typename Derived>
+class CallInterface {
+ public:
+  // The destination calls function(arguments...).
+  template <auto... Options, typename F, typename... Args>
+  requires(sizeof...(Args) == 0 || !(internal::kIsSynchronizer<Args> || ...)) CallResult
+      call(F&& function, Args&&... arguments) {
+    return send<CallOptions<Options...>>(
+        make_call(std::forward<F>(function), std::forward<Args>(arguments)...), nullptr);
+  }
+  template <auto... Options, typename F>
+  CallResult call(F&& function, Synchronizer& done) {
+    return send<CallOptions<Options...>>(make_call(std::forward<F>(function)), &done);
+  }
+
+  // The destination calls function(buffer, size), the buffer side by side with the call.
+  template <auto... Options, typename F>
+  CallResult call_buffer(F&& function, std::span<const std::byte> buffer,
+                         Synchronizer* done = nullptr) {
+    return send<CallOptions<Options...>>(make_buffer_call(std::forward<F>(function), buffer), done);
+  }
+
+  // The same with a part of registered memory, as the paper spells it. With Sync or Async among the
+  // options only its name travels: the destination READs it, Sync before it goes on to its next
+  // call, Async beside them, and calls function(buffer, size) then; the memory must not change
+  // before: RemoteNotify tells.
+  template <auto... Options, typename F>
+  CallResult call_buffer(F&& function, RDMAMemory* source, uint64_t offset, uint64_t size,
+                         Synchronizer& done) {
+    return call_memory<Options...>(std::forward<F>(function), source, offset, size, &done);
+  }
+  template <auto... Options, typename F>
+  CallResult call_buffer(F&& function, RDMAMemory* source, uint64_t offset, uint64_t size) {
+    return call_memory<Options...>(std::forward<F>(function), source, offset, size, nullptr);
+  }
+
+  // `size` bytes of `source` are written to the start of `target`, memory of the destination's
+  // process; then it calls function(where that is, size). The memory may be reused when
+  // source->is_free().
+  template <auto... Options, typename F>
+  CallResult call_buffer(F&& function, RDMAMemory* source, uint64_t offset, uint64_t size,
+                         const RemoteMemoryLocator& target, Synchronizer* done = nullptr) {
+    if (absl::Status ready = self().sender().setup(); !ready.ok()) return ready;
+    if (absl::Status written = self().channel().write_ahead(*source, offset, size, target);
+        !written.ok()) {
+      return written;
+    }
+    return send<CallOptions<Options...>>(
+        make_call([function = std::decay_t<F>(function), address = target.address, size]() mutable {
+          return function(reinterpret_cast<void*>(address), size);
+        }),
+        done);
+  }
+
+  // The destination calls function(arguments...); what it returns is copied into `result`, then
+  // `done` is counted down. An exception there becomes done.status(): INTERNAL, with its type and
+  // text. Both must live until then.
+  template <auto... Options, typename F, typename T, typename... Args>
+  CallResult call_return(F&& function, T& result, Synchronizer& done, Args&&... arguments) {
+    auto encoded = make_call(std::forward<F>(function), std::forward<Args>(arguments)...);
+    static_assert(
+        std::is_same_v<typename decltype(encoded)::Result, T>,
+        "cariama: the result of this call has another type than the object it is to go to");
+    return send<CallOptions<Options...>>(encoded, &done,
+                                         std::make_unique<internal::ResultInto<T>>(result));
+  }
+
+ private:
+  friend Derived;
+  CallInterface() = default;
+  [[nodiscard]] Derived& self() { return static_cast<Derived&>(*this); }
+
+  template <typename Options, typename Call>
+  [[nodiscard]] __attribute__((always_inline)) CallResult send(
+      const Call& call, Synchronizer* done,
+      std::unique_ptr<internal::ResultReceiver> receiver = nullptr) {
+    constexpr WhenNoRoom kWhen = WhenNoRoom::of(Options::kWhenFull, Derived::kKeep);
+    if (done == nullptr) [[likely]] {
+      return self().sender().template send<Derived::kHold>(call, kWhen);
+    }
+    const bool awaited = Options::kNotification == Notification::kConsumed || receiver != nullptr;
+    return send_notified(OutgoingCallView::of(call), kWhen, *done, std::move(receiver), awaited);
+  }
+
+  CallResult send_notified(OutgoingCallView call, WhenNoRoom when, Synchronizer& done,
+                           std::unique_ptr<internal::ResultReceiver> receiver, bool awaited) {
+    if (!awaited) return self().sender().send_slowly(call, when, Derived::kHold, &done);
+    call.flags = receiver != nullptr ? kCallReturn : kCallNotify;
+    call.notify = self().channel().expect(done, std::move(receiver));
+    CallResult sent = self().sender().send_slowly(call, when, Derived::kHold, nullptr);
+    // If it is not there any more, the peer's failure has counted it down: that is its end.
+    if (!sent.ok() && !self().channel().forget(call.notify)) return {};
+    return sent;
+  }
+
+  template <auto... Options, typename F>
+  CallResult call_memory(F&& function, RDMAMemory* source, uint64_t offset, uint64_t size,
+                         Synchronizer* done) {
+    using Chosen = CallOptions<Options...>;
+    if (source == nullptr || offset > source->size() || size > source->size() - offset) {
+      return absl::InvalidArgumentError(
+          "call_buffer: the range leaves the memory that it is a part of");
+    }
+    if constexpr (internal::kPulls<Options...>) {
+      auto named = self().channel().locate(*source, offset, size);
+      if (!named.ok()) return named.status();
+      return send<Chosen>(internal::PulledCall<std::decay_t<F>, Chosen::kPulling>(function, *named),
+                          done);
+    } else {
+      return send<Chosen>(
+          make_buffer_call(std::forward<F>(function), {source->get_buffer() + offset, size}), done);
+    }
+  }
+};
+
+}  // namespace cariama
+
+#endif  // CARIAMA_RIUTILS_CALL_INTERFACE_H_

@@ -1,0 +1,346 @@
+#include "riutils/internal/incoming_calls.h"
+
+#include <linux/membarrier.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+#include "dtutils/error.h"
+#include "dtutils/sleep_protocol.h"
+
+namespace cariama::internal {
+namespace {
+
+// Of `words`: what is pushed, then the two words of the sleep protocol.
+constexpr uint64_t kPushed = 0;
+constexpr uint64_t kAsleep = 8;
+constexpr uint64_t kPublished = 16;
+constexpr uint64_t kWords = 64;
+
+constexpr uint32_t kMostNumbers = 1u << 15;  // what an event can name
+
+void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+[[nodiscard]] uint64_t key_of(uint32_t rank, uint32_t serial) {
+  return uint64_t{rank} << 32 | serial;
+}
+
+[[nodiscard]] ChunkReply refusal(const absl::Status& status) {
+  ChunkReply reply;
+  reply.code = static_cast<int32_t>(status.code());
+  std::snprintf(reply.why.data(), reply.why.size(), "%.*s",
+                static_cast<int>(status.message().size()), status.message().data());
+  return reply;
+}
+
+}  // namespace
+
+// ---- A channel ----------------------------------------------------------------------------------
+
+IncomingChannel::IncomingChannel(IncomingCalls& calls, uint32_t rank, const ChunkRequest& request,
+                                 uint32_t number, std::vector<std::byte*> chunks,
+                                 const RDMAMemory& words)
+    : calls(calls),
+      rank(rank),
+      request(request),
+      number(number),
+      key(key_of(rank, request.serial)),
+      words(words),
+      receiver(*this, request.arrival, request.consumption, request.chunk_bytes,
+               request.source_thread, std::move(chunks)) {
+  std::memset(words.get_buffer(), 0, kWords);
+  const uint64_t asleep = 1;
+  std::memcpy(words.get_buffer() + kAsleep, &asleep, sizeof asleep);
+}
+
+ReceiverBackend::Taken IncomingChannel::take_chunks(uint32_t count,
+                                                    std::vector<std::byte*>& chunks) {
+  if (calls.map_.count(key) < count) {
+    calls.absorb();
+    if (calls.map_.count(key) < count) {
+      return calls.map_.is_absorbed() ? Taken::kMissing : Taken::kNotYet;
+    }
+  }
+  for (uint32_t i = 0; i < count; ++i) chunks.push_back(calls.map_.extract(key).chunk);
+  return Taken::kTaken;
+}
+
+void IncomingChannel::push(uint64_t consumed_chunks) {
+  if (rank == calls.fabric_.rank()) {
+    reinterpret_cast<ChannelControl*>(request.control.address)
+        ->consumed_chunks.store(consumed_chunks, std::memory_order_release);
+    return;
+  }
+  // A count that is still under way may become a newer one: it only grows.
+  std::atomic_ref(*reinterpret_cast<uint64_t*>(words.get_buffer() + kPushed))
+      .store(consumed_chunks, std::memory_order_relaxed);
+  // If the peer is dead, nobody waits for it.
+  static_cast<void>(write_ahead(calls.fabric_, rank, words, kPushed, sizeof consumed_chunks,
+                                request.control.slice(0, sizeof consumed_chunks)));
+}
+
+void IncomingChannel::finished(const NotifyTarget* notify, const IncomingCall& call,
+                               const std::string& result) {
+  if (call.outcome == CallOutcome::kUnknown || call.outcome == CallOutcome::kMalformed) {
+    reject_call(calls.fabric_, rank,
+                call.outcome == CallOutcome::kUnknown ? "no function has its id"
+                                                      : "its closure is malformed");
+  }
+  if (!call.answered_later) answer_call(calls.fabric_, rank, notify, call, result);
+}
+
+void IncomingChannel::broken(std::string_view why) {
+  reject_call(calls.fabric_, rank, "its channel is read no more: " + std::string(why));
+}
+
+void IncomingChannel::begin_to_sleep() {
+  asked = false;
+  Transmitter* const through = calls.transmitter(rank);
+  if (through == nullptr) return;
+  const RemoteMemoryLocator wake = request.control.slice(sizeof(uint64_t) * 8, sizeof(WakeState));
+  told.reset();
+  absl::Status posted = through->write(words, kAsleep, sizeof(uint64_t),
+                                       wake.slice(offsetof(WakeState, asleep), sizeof(uint64_t)));
+  if (posted.ok()) {
+    posted = through->read(words, kPublished, sizeof(uint64_t),
+                           wake.slice(offsetof(WakeState, published), sizeof(uint64_t)), &told);
+  }
+  asked = posted.ok();
+}
+
+bool IncomingChannel::sender_has_published_more() {
+  if (!asked) return false;  // it cannot send either
+  asked = false;
+  if (!calls.transmitter(rank)->wait(told).ok()) return false;
+  uint64_t published;
+  std::memcpy(&published, words.get_buffer() + kPublished, sizeof published);
+  return published > receiver.consumed_bytes();
+}
+
+// ---- Service threads ----------------------------------------------------------------------------
+
+IncomingCalls::~IncomingCalls() {
+  // Its memory goes back to the allocators as a whole.
+  map_.absorb();
+}
+
+ChunkReply IncomingCalls::grant(uint32_t rank, const ChunkRequest& request) {
+  const auto malformed = [] {
+    return refusal(make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                              "a request for chunks is malformed"));
+  };
+  if (request.count == 0 || request.count > ChunkRequest::kMost ||
+      request.chunk_bytes < kMinChunkBytes || request.chunk_bytes > kMaxChunkBytes ||
+      request.chunk_bytes % 64 != 0 || request.arrival == Arrival::kAuto ||
+      request.arrival > Arrival::kEvent || request.consumption > Consumption::kPull ||
+      request.control.length < sizeof(ChannelControl)) {
+    return malformed();
+  }
+  const uint64_t key = key_of(rank, request.serial);
+  const std::lock_guard lock(mutex_);
+  const auto found = accounts_.find(key);
+  if ((found == accounts_.end()) != (request.first != 0)) return malformed();
+  // Words are counted among the memory.
+  if (found != accounts_.end() &&
+      (found->second.memory.size() - 1 + request.count > kMaxChunks ||
+       found->second.channel->request.chunk_bytes != request.chunk_bytes)) {
+    return malformed();
+  }
+  auto& numbers = by_number_[rank];
+  if (found == accounts_.end() && numbers.size() >= kMostNumbers / fabric_.threads()) {
+    return refusal(make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kProcess,
+                              "too many channels from one process to one thread"));
+  }
+  if (memory_ == nullptr) {
+    auto node = worker_memory(fabric_, index_);
+    if (!node.ok()) return refusal(node.status());
+    auto made = GeneralAllocator::create(*std::move(node), {});
+    if (!made.ok()) return refusal(made.status());
+    memory_ = *std::move(made);
+  }
+
+  std::vector<RDMAMemory> memory;
+  absl::Status status;
+  for (uint32_t i = 0; i < request.count + request.first && status.ok(); ++i) {
+    auto piece = memory_->allocate(i < request.count ? request.chunk_bytes : kWords);
+    if (piece.ok()) {
+      memory.push_back(*piece);
+    } else {
+      status = piece.status();
+    }
+  }
+  if (!status.ok()) {
+    for (const RDMAMemory& piece : memory) static_cast<void>(memory_->free(piece));
+    return refusal(status);
+  }
+  ChunkReply reply;
+  const ProtectionDomain* const domain = fabric_.domain(rank);
+  std::vector<std::byte*> chunks;
+  for (uint32_t i = 0; i < request.count; ++i) {
+    std::byte* const chunk = memory[i].get_buffer();
+    ChannelReceiver::prepare(chunk);
+    chunks.push_back(chunk);
+    reply.chunks[i] =
+        domain != nullptr
+            ? memory[i].locator(domain, fabric_.rank())
+            : RemoteMemoryLocator{
+                  reinterpret_cast<uint64_t>(chunk), request.chunk_bytes, {}, fabric_.rank(), 0};
+    reply.chunks[i].length = request.chunk_bytes;
+  }
+  if (request.first != 0) {
+    uint32_t number = 0;
+    while (numbers.contains(number)) ++number;
+    Account& account = accounts_[key];
+    account.channel = std::make_unique<IncomingChannel>(*this, rank, request, number,
+                                                        std::move(chunks), memory.back());
+    account.memory = std::move(memory);
+    numbers[number] = key;
+    // Events name the worker as well.
+    reply.number = number * fabric_.threads() + index_;
+    map_.insert(key, {account.channel.get(), nullptr});
+  } else {
+    Account& account = found->second;
+    account.memory.insert(account.memory.end(), memory.begin(), memory.end());
+    for (std::byte* const chunk : chunks) map_.insert(key, {nullptr, chunk});
+  }
+  return reply;
+}
+
+void IncomingCalls::announced(uint32_t rank, uint32_t number, uint64_t words) {
+  const std::lock_guard lock(mutex_);
+  const auto numbers = by_number_.find(rank);
+  if (numbers == by_number_.end()) return;
+  const auto found = numbers->second.find(number);
+  if (found == numbers->second.end()) return;
+  accounts_[found->second].channel->receiver.announced(words);
+}
+
+void IncomingCalls::peer_died(uint32_t rank) {
+  {
+    const std::lock_guard lock(mutex_);
+    dead_[rank] = true;
+    any_dead_.store(true, std::memory_order_release);
+  }
+  static_cast<void>(wake_worker(fabric_, fabric_.rank(), index_));
+}
+
+uint64_t IncomingCalls::consumed_bytes(uint32_t rank) {
+  const std::lock_guard lock(mutex_);
+  uint64_t sum = consumed_before_[rank];
+  for (const auto& [key, account] : accounts_) {
+    if (key >> 32 == rank) sum += account.channel->receiver.consumed_bytes();
+  }
+  return sum;
+}
+
+void IncomingCalls::close(IncomingChannel* channel) {
+  const std::lock_guard lock(mutex_);
+  const auto account = accounts_.find(channel->key);
+  consumed_before_[channel->rank] += channel->receiver.consumed_bytes();
+  by_number_[channel->rank].erase(channel->number);
+  // Chunks that were granted and never inserted.
+  while (map_.count(channel->key) != 0) static_cast<void>(map_.extract(channel->key));
+  for (RDMAMemory& piece : account->second.memory) {
+    if (piece.get_buffer() == channel->words.get_buffer()) piece = channel->words;  // its uses
+    static_cast<void>(memory_->free(piece));
+  }
+  accounts_.erase(account);
+}
+
+// ---- Who runs the calls -------------------------------------------------------------------------
+
+Transmitter* IncomingCalls::transmitter(uint32_t rank) {
+  std::unique_ptr<Transmitter>& transmitter = transmitters_[rank];
+  if (transmitter == nullptr) {
+    auto queue = fabric_.connection(rank, index_);
+    if (!queue.ok()) return nullptr;
+    auto made = Transmitter::create(**queue);
+    if (!made.ok()) return nullptr;
+    transmitter = std::make_unique<Transmitter>(*std::move(made));
+  }
+  return transmitter.get();
+}
+
+void IncomingCalls::absorb() {
+  map_.absorb([this](uint64_t key) { fresh_.push_back(key); });
+}
+
+size_t IncomingCalls::run(size_t most) {
+  if (map_.has_news()) absorb();
+  if (!fresh_.empty()) [[unlikely]] {
+    for (const uint64_t key : std::exchange(fresh_, {})) {
+      // A channel is in front of its later chunks.
+      if (map_.count(key) == 0 || map_.front(key).channel == nullptr) continue;
+      channels_.push_back(map_.extract(key).channel);
+    }
+  }
+  size_t count = 0;
+  const size_t channels = channels_.size();
+  bool ended = false;
+  for (size_t i = 0; i < channels && count < most; ++i) {
+    if (++first_ >= channels) first_ = 0;
+    IncomingChannel& channel = *channels_[first_];
+    const RunningCalls running(fabric_, channel.rank);
+    count += channel.receiver.run(most - count);
+    ended |= channel.receiver.ended();
+  }
+  if (count == 0) {
+    // The line that is looked at is the one that the sender wants to write: between two looks it
+    // gets time.
+    relax();
+    relax();
+  }
+  const bool any_dead = any_dead_.load(std::memory_order_acquire);
+  if (ended || (any_dead && count == 0)) [[unlikely]] {
+    const auto is_over = [&](IncomingChannel* channel) {
+      if (channel->receiver.ended()) return true;
+      if (!any_dead || count != 0) return false;
+      const std::lock_guard lock(mutex_);
+      return dead_.contains(channel->rank);
+    };
+    std::erase_if(channels_, [&](IncomingChannel* channel) {
+      if (!is_over(channel)) return false;
+      close(channel);
+      return true;
+    });
+  }
+  return count;
+}
+
+void IncomingCalls::announce_sleep() {
+  if (sleeping_ != nullptr) {
+    sleeping_->state.store(SleepingWord::kAsleep, std::memory_order_seq_cst);
+  }
+  // Every sender's processor has made its earlier stores visible when this returns, or will read
+  // the word after it was set: the sender stores a header, then loads the word; we store the word,
+  // then (in run()) load the header. With a barrier in both, one of them sees the other. Where the
+  // kernel has no such barrier the senders fence by themselves (Way::fence), and the store above is
+  // sequentially consistent.
+  if (has_barrier_) syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  for (IncomingChannel* const channel : channels_) {
+    if (channel->request.arrival == Arrival::kPolled) channel->begin_to_sleep();
+  }
+}
+
+bool IncomingCalls::may_sleep() {
+  bool all = true;
+  for (IncomingChannel* const channel : channels_) {
+    if (channel->request.arrival == Arrival::kPolled && channel->sender_has_published_more()) {
+      all = false;
+    }
+  }
+  return all;
+}
+
+}  // namespace cariama::internal

@@ -1,0 +1,83 @@
+// A channel that leaves this process: what a ChannelSender needs, from a fabric.
+#ifndef CARIAMA_RIUTILS_INTERNAL_FABRIC_CHANNEL_H_
+#define CARIAMA_RIUTILS_INTERNAL_FABRIC_CHANNEL_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "riutils/call_interface.h"
+#include "riutils/channel_sender.h"
+#include "riutils/internal/runtime.h"
+
+namespace cariama::internal {
+
+// Belongs to the sender's thread, but for what ChannelSender says, and settle().
+class FabricChannel final : public OutgoingChannel,
+                            public ChannelLink,
+                            public std::enable_shared_from_this<FabricChannel> {
+ public:
+  FabricChannel(Runtime& runtime, ThreadContext& thread, uint32_t destination,
+                const MessengerOptions& options);
+  ~FabricChannel() override;
+
+  // ---- OutgoingChannel
+  [[nodiscard]] ChannelSender& sender() override { return sender_; }
+  [[nodiscard]] NotifyTarget expect(Synchronizer& done,
+                                    std::unique_ptr<ResultReceiver> receiver) override;
+  bool forget(const NotifyTarget& target) override;
+  [[nodiscard]] absl::Status write_ahead(RDMAMemory& source, uint64_t offset, uint64_t bytes,
+                                         const RemoteMemoryLocator& target) override;
+  [[nodiscard]] absl::StatusOr<RemoteMemoryLocator> locate(const RDMAMemory& memory,
+                                                           uint64_t offset,
+                                                           uint64_t bytes) override;
+
+  // ---- ChannelLink
+  [[nodiscard]] absl::StatusOr<Way> open() override;
+  [[nodiscard]] absl::StatusOr<std::vector<Chunk>> obtain(uint32_t count) override;
+  void announce(uint64_t words) override;
+  void wake() override;
+  [[nodiscard]] absl::Status status() const override;
+  [[nodiscard]] bool inside_call() const override;
+  [[nodiscard]] bool wait(const std::function<bool()>& condition, Deadline deadline) override;
+  void drain_later() override;
+  [[nodiscard]] absl::StatusOr<RDMAMemory> allocate(size_t bytes) override;
+  void free(const RDMAMemory& memory) override;
+
+  // Does what could not be done at once. False: something is left. Never waits but for transfers.
+  bool settle(const std::function<Transmitter*()>& transmitter_of);
+
+  [[nodiscard]] uint32_t rank() const { return rank_; }
+  [[nodiscard]] uint32_t index() const { return index_; }
+  [[nodiscard]] uint32_t destination() const { return destination_; }
+  [[nodiscard]] Runtime& runtime() { return runtime_; }
+
+ private:
+  [[nodiscard]] std::byte* map(const RemoteMemoryLocator& remote);
+  bool post_announcements();
+
+  Runtime& runtime_;
+  Fabric& fabric_;
+  const uint32_t destination_;
+  const uint32_t rank_;    // of the destination's process
+  const uint32_t worker_;  // the destination within it
+  const uint32_t index_;   // of the sending worker
+  const uint32_t source_thread_;
+  const uint32_t serial_;
+  const MessengerOptions options_;
+  Arrival arrival_ = Arrival::kAuto;
+  RDMAMemory control_;
+  RemoteMemoryLocator control_name_;
+  uint32_t number_ = 0;
+  bool granted_ = false;
+  std::atomic<uint64_t> unannounced_{0};
+  std::atomic<bool> wake_wanted_{false};
+  std::mutex announcing_;
+  ChannelSender sender_;
+};
+
+}  // namespace cariama::internal
+
+#endif  // CARIAMA_RIUTILS_INTERNAL_FABRIC_CHANNEL_H_

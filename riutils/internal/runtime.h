@@ -1,0 +1,93 @@
+// What this layer keeps for one fabric: the channels that arrive in this process, those that leave
+// it, and the thread that brings kept calls on.
+#ifndef CARIAMA_RIUTILS_INTERNAL_RUNTIME_H_
+#define CARIAMA_RIUTILS_INTERNAL_RUNTIME_H_
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "dsfabric/call_source.h"
+#include "dsfabric/fabric.h"
+#include "dtutils/allocators/general_allocator.h"
+#include "dtutils/transmitter.h"
+#include "riutils/call_interface.h"
+#include "riutils/chunk_ring.h"
+#include "riutils/internal/incoming_calls.h"
+#include "riutils/internal/service_forms.h"
+
+namespace cariama::internal {
+
+class FabricChannel;
+
+// Thread-safe.
+class Runtime final : public CallBringer {
+ public:
+  [[nodiscard]] static Runtime& of(Fabric& fabric);
+  explicit Runtime(Fabric& fabric);
+  ~Runtime() override;
+
+  [[nodiscard]] Fabric& fabric() { return fabric_; }
+  // Whether membarrier(2) works here, for both ends of mapped channels.
+  [[nodiscard]] bool has_barrier() const { return has_barrier_; }
+
+  // ---- What peers ask for, in the service thread.
+  [[nodiscard]] MeetReply meet();
+  [[nodiscard]] ChunkReply grant(uint32_t rank, const ChunkRequest& request);
+
+  // ---- Leaving channels.
+  // What worker `index` sends to a process through. Belongs to that worker's thread.
+  [[nodiscard]] absl::StatusOr<Transmitter*> transmitter(uint32_t rank, uint32_t index);
+  // Names the peer's sleeping words and manners; asks for them once. May wait, and run incoming
+  // calls.
+  [[nodiscard]] absl::StatusOr<MeetReply> meet_peer(uint32_t rank);
+  void add(const std::shared_ptr<FabricChannel>& channel);
+  // Of a destroyed messenger: its channel stays until the receiver has let go of it.
+  void retire(std::shared_ptr<FabricChannel> channel);
+  void drain_later(FabricChannel* channel);
+  [[nodiscard]] uint32_t next_serial() { return next_serial_.fetch_add(1); }
+
+  // ---- CallBringer
+  [[nodiscard]] CallSource& source(uint32_t index) override { return *incoming_[index]; }
+  void event(uint32_t rank, uint32_t value) override;
+  void peer_died(uint32_t rank) override;
+  [[nodiscard]] uint64_t begun(uint32_t rank) override;
+  [[nodiscard]] uint64_t over(uint32_t rank) override;
+  void stop() override;
+
+ private:
+  void help();
+  [[nodiscard]] Transmitter* helper_transmitter(uint32_t rank, uint32_t index);
+  void forget_released();
+
+  Fabric& fabric_;
+  bool has_barrier_ = false;
+  std::atomic<uint32_t> next_serial_{1};
+  absl::StatusOr<RDMAMemory> sleeping_;  // SleepingWords of all workers
+  std::vector<std::unique_ptr<IncomingCalls>> incoming_;
+
+  std::mutex mutex_;
+  using Key = std::pair<uint32_t, uint32_t>;  // rank, index
+  std::map<Key, std::unique_ptr<Transmitter>> transmitters_;
+  std::map<uint32_t, MeetReply> met_;
+  std::vector<std::weak_ptr<FabricChannel>> leaving_;
+  std::vector<std::shared_ptr<FabricChannel>> retired_;
+  std::map<uint32_t, uint64_t> begun_before_;  // by channels that are gone
+
+  std::mutex helper_mutex_;  // guards what follows
+  std::vector<std::weak_ptr<FabricChannel>> waiting_;
+  std::thread helper_;
+  std::atomic<bool> stopping_{false};
+  std::atomic<bool> has_work_{false};
+  WakeWord work_;
+  std::map<Key, std::unique_ptr<Transmitter>> helper_transmitters_;  // the helper's alone
+};
+
+}  // namespace cariama::internal
+
+#endif  // CARIAMA_RIUTILS_INTERNAL_RUNTIME_H_

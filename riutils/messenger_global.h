@@ -1,0 +1,138 @@
+// Messengers and aggregators to every thread of the job, made on first use (Seriema §4.4.1).
+//
+//   RDMAMessengerGlobal messenger(*fabric.this_thread());
+//   messenger.call(destination, [x] { ... });
+//   messenger.call_buffer<RetryAsync>(destination, [](void* b, uint64_t n) { ... }, memory, 0, n,
+//                                     done);
+//   messenger.process_calls_all();
+//   messenger.shutdown_all();
+//
+// Every call of CallInterface, with the destination's global thread id before the other arguments.
+// Memory: 8 bytes per thread of the job, and about 1 KiB per destination that was called, besides
+// what messenger_options.h says of channels.
+#ifndef CARIAMA_RIUTILS_MESSENGER_GLOBAL_H_
+#define CARIAMA_RIUTILS_MESSENGER_GLOBAL_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "dsfabric/fabric.h"
+#include "dsfabric/process.h"
+#include "dsfabric/send_call.h"
+#include "riutils/aggregator.h"
+#include "riutils/messenger.h"
+
+namespace cariama {
+
+// What goes to one destination: a messenger, or a messenger with an aggregator on it.
+template <Aggregation kMode>
+struct AggregatedMessenger {
+  AggregatedMessenger(ThreadContext& thread, uint32_t destination, const MessengerOptions& options)
+      : messenger(thread, destination, options), calls(messenger) {}
+  RDMAMessenger messenger;
+  BasicAggregator<kMode> calls;
+};
+struct PlainMessenger {
+  PlainMessenger(ThreadContext& thread, uint32_t destination, const MessengerOptions& options)
+      : calls(thread, destination, options) {}
+  RDMAMessenger calls;
+};
+
+// Belongs to its thread.
+template <typename Channel>
+class BasicGlobal {
+ public:
+  explicit BasicGlobal(ThreadContext& thread, const MessengerOptions& options = {})
+      : thread_(thread), options_(options), channels_(thread.fabric().total_threads()) {}
+  // Of the calling thread, which is a worker of the process's fabric (process.h: init_thread()).
+  BasicGlobal() : BasicGlobal(*thread_information) {}
+
+  template <auto... Options, typename... Args>
+  CallResult call(uint32_t destination, Args&&... arguments) {
+    if (destination >= channels_.size()) [[unlikely]]
+      return no_such(destination);
+    return (*this)[destination].template call<Options...>(std::forward<Args>(arguments)...);
+  }
+  template <auto... Options, typename... Args>
+  CallResult call_buffer(uint32_t destination, Args&&... arguments) {
+    if (destination >= channels_.size()) [[unlikely]]
+      return no_such(destination);
+    return (*this)[destination].template call_buffer<Options...>(std::forward<Args>(arguments)...);
+  }
+  template <auto... Options, typename... Args>
+  CallResult call_return(uint32_t destination, Args&&... arguments) {
+    if (destination >= channels_.size()) [[unlikely]]
+      return no_such(destination);
+    return (*this)[destination].template call_return<Options...>(std::forward<Args>(arguments)...);
+  }
+
+  // The channel to a thread, made now if need be. Precondition: destination < total_threads().
+  [[nodiscard]] auto& operator[](uint32_t destination) {
+    std::unique_ptr<Channel>& channel = channels_[destination];
+    if (channel == nullptr) [[unlikely]] {
+      channel = std::make_unique<Channel>(thread_, destination, options_);
+    }
+    return channel->calls;
+  }
+
+  // Runs calls that have arrived for this thread, from anybody, until none is there; publishes
+  // batches that are too old. Never waits. Returns how many.
+  size_t process_calls_all() {
+    if (options_.flush_age.count() != 0) {
+      for_each([](auto& calls) {
+        if (calls.sender().batch_is_old()) calls.flush();
+      });
+    }
+    return thread_.fabric().process_calls();
+  }
+  // Publishes all batches. The first error.
+  CallResult flush_all() {
+    CallResult first;
+    for_each([&](auto& calls) {
+      CallResult result = calls.flush();
+      if (first.ok() && !result.ok()) first = std::move(result);
+    });
+    return first;
+  }
+  // Ends all channels; the first error. See RDMAMessenger::shutdown.
+  CallResult shutdown_all(Deadline deadline = kForever) {
+    absl::Status first;
+    for_each([&](auto& calls) { first.Update(calls.shutdown(deadline)); });
+    return first;
+  }
+
+  // Channels made so far.
+  [[nodiscard]] size_t channels() const {
+    size_t count = 0;
+    for (const auto& channel : channels_) count += channel != nullptr ? 1 : 0;
+    return count;
+  }
+
+ private:
+  template <typename Function>
+  void for_each(Function&& function) {
+    for (const auto& channel : channels_) {
+      if (channel != nullptr) function(channel->calls);
+    }
+  }
+  [[nodiscard]] absl::Status no_such(uint32_t destination) const {
+    return absl::OutOfRangeError("there is no thread " + std::to_string(destination) +
+                                 ": the job has " + std::to_string(channels_.size()));
+  }
+
+  ThreadContext& thread_;
+  const MessengerOptions options_;
+  std::vector<std::unique_ptr<Channel>> channels_;
+};
+
+using RDMAMessengerGlobal = BasicGlobal<PlainMessenger>;
+using RDMAAggregatorGlobal = BasicGlobal<AggregatedMessenger<Aggregation::kTraditional>>;
+using RDMAOverflowAggregatorGlobal = BasicGlobal<AggregatedMessenger<Aggregation::kOverflow>>;
+
+}  // namespace cariama
+
+#endif  // CARIAMA_RIUTILS_MESSENGER_GLOBAL_H_

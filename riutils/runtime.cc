@@ -1,0 +1,251 @@
+#include "riutils/internal/runtime.h"
+
+#include <linux/membarrier.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "dtutils/error.h"
+#include "riutils/internal/fabric_channel.h"
+
+namespace cariama::internal {
+namespace {
+
+// While calls are kept nobody is told when the receiver makes room: a plain WRITE.
+constexpr std::chrono::microseconds kPause{100};
+
+std::unique_ptr<CallBringer> make_runtime(Fabric& fabric) {
+  return std::make_unique<Runtime>(fabric);
+}
+
+}  // namespace
+
+Runtime& Runtime::of(Fabric& fabric) {
+  return static_cast<Runtime&>(call_bringer(fabric, &make_runtime));
+}
+
+Runtime::Runtime(Fabric& fabric)
+    : fabric_(fabric),
+      has_barrier_(syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0) == 0),
+      sleeping_(fabric.memory().allocate(fabric.threads() * sizeof(SleepingWord))) {
+  if (sleeping_.ok()) std::memset(sleeping_->get_buffer(), 0, sleeping_->size());
+  for (uint32_t i = 0; i < fabric.threads(); ++i) {
+    incoming_.push_back(std::make_unique<IncomingCalls>(fabric, i));
+    SleepingWord* const word =
+        sleeping_.ok() ? reinterpret_cast<SleepingWord*>(sleeping_->get_buffer()) + i : nullptr;
+    incoming_.back()->set_sleeping(word, has_barrier_);
+  }
+}
+
+Runtime::~Runtime() { stop(); }
+
+// ---- What peers ask for -------------------------------------------------------------------------
+
+MeetReply Runtime::meet() {
+  MeetReply reply;
+  reply.has_barrier = has_barrier_ ? 1 : 0;
+  if (!sleeping_.ok()) return reply;
+  const uint32_t rank = running_fabric() == nullptr ? fabric_.rank() : running_source();
+  const ProtectionDomain* const domain = rank == fabric_.rank() ? nullptr : fabric_.domain(rank);
+  reply.sleeping = domain != nullptr
+                       ? sleeping_->locator(domain, fabric_.rank())
+                       : RemoteMemoryLocator{reinterpret_cast<uint64_t>(sleeping_->get_buffer()),
+                                             sleeping_->size(),
+                                             {},
+                                             fabric_.rank(),
+                                             0};
+  return reply;
+}
+
+ChunkReply Runtime::grant(uint32_t rank, const ChunkRequest& request) {
+  if (request.worker < incoming_.size()) return incoming_[request.worker]->grant(rank, request);
+  ChunkReply reply;
+  reply.code = static_cast<int32_t>(absl::StatusCode::kOutOfRange);
+  return reply;
+}
+
+// ---- Leaving channels ---------------------------------------------------------------------------
+
+absl::StatusOr<Transmitter*> Runtime::transmitter(uint32_t rank, uint32_t index) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = transmitters_.find({rank, index});
+    if (found != transmitters_.end()) return found->second.get();
+  }
+  auto queue = fabric_.connection(rank, index);  // may wait
+  if (!queue.ok()) return queue.status();
+  auto made = Transmitter::create(**queue);
+  if (!made.ok()) return made.status();
+  const std::lock_guard lock(mutex_);
+  auto& transmitter = transmitters_[{rank, index}];
+  if (transmitter == nullptr) transmitter = std::make_unique<Transmitter>(*std::move(made));
+  return transmitter.get();
+}
+
+absl::StatusOr<MeetReply> Runtime::meet_peer(uint32_t rank) {
+  if (rank == fabric_.rank()) {
+    MeetReply reply;
+    reply.has_barrier = has_barrier_ ? 1 : 0;
+    if (sleeping_.ok()) {
+      reply.sleeping = {
+          reinterpret_cast<uint64_t>(sleeping_->get_buffer()), sleeping_->size(), {}, rank, 0};
+    }
+    return reply;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto found = met_.find(rank); found != met_.end()) return found->second;
+  }
+  MeetReply reply;
+  Synchronizer done;
+  absl::Status asked = send_call<CallOptions<>>(
+      fabric_, kNoThread, make_call([] { return Runtime::of(*running_fabric()).meet(); }), &done,
+      std::make_unique<ResultInto<MeetReply>>(reply), rank);
+  if (!asked.ok()) return asked;
+  static_cast<void>(fabric_.wait([&] { return done.done(); }));
+  if (!done.status().ok()) return done.status();
+  if (reply.sleeping.length != fabric_.threads() * sizeof(SleepingWord)) reply.sleeping = {};
+  const std::lock_guard lock(mutex_);
+  met_[rank] = reply;
+  return reply;
+}
+
+void Runtime::add(const std::shared_ptr<FabricChannel>& channel) {
+  const std::lock_guard lock(mutex_);
+  leaving_.push_back(channel);
+  forget_released();
+}
+
+void Runtime::retire(std::shared_ptr<FabricChannel> channel) {
+  const std::lock_guard lock(mutex_);
+  retired_.push_back(std::move(channel));
+  forget_released();
+}
+
+void Runtime::forget_released() {
+  std::erase_if(retired_, [&](const std::shared_ptr<FabricChannel>& channel) {
+    if (channel.use_count() > 1 || !channel->sender().is_released()) return false;
+    begun_before_[channel->rank()] += channel->sender().accepted_bytes();
+    return true;
+  });
+  std::erase_if(leaving_, [](const auto& channel) { return channel.expired(); });
+}
+
+// ---- The helper ---------------------------------------------------------------------------------
+
+void Runtime::drain_later(FabricChannel* channel) {
+  const std::lock_guard lock(helper_mutex_);
+  if (stopping_.load(std::memory_order_relaxed)) return;
+  waiting_.push_back(channel->weak_from_this());
+  has_work_.store(true, std::memory_order_release);
+  if (!helper_.joinable()) helper_ = std::thread([this] { help(); });
+  work_.wake();
+}
+
+Transmitter* Runtime::helper_transmitter(uint32_t rank, uint32_t index) {
+  // One per connection, which threads of the same remainder share.
+  const uint32_t lane = index % fabric_.options().queue_pairs;
+  auto& transmitter = helper_transmitters_[{rank, lane}];
+  if (transmitter == nullptr) {
+    auto queue = fabric_.connection(rank, lane);
+    if (!queue.ok()) return nullptr;
+    auto made = Transmitter::create(**queue);
+    if (!made.ok()) return nullptr;
+    transmitter = std::make_unique<Transmitter>(*std::move(made));
+  }
+  return transmitter.get();
+}
+
+void Runtime::help() {
+  WakeWordParking parking(work_);
+  const auto stopping = [&] { return stopping_.load(std::memory_order_acquire); };
+  std::vector<std::weak_ptr<FabricChannel>> left;
+  while (!stopping()) {
+    // With something left over it looks again soon, else it sleeps until there is something.
+    const Deadline deadline = left.empty() ? kForever : deadline_after(kPause);
+    static_cast<void>(
+        wait_until([&] { return stopping() || has_work_.load(std::memory_order_acquire); },
+                   deadline, &parking));
+    {
+      const std::lock_guard lock(helper_mutex_);
+      left.insert(left.end(), waiting_.begin(), waiting_.end());
+      waiting_.clear();
+      has_work_.store(false, std::memory_order_release);
+    }
+    std::erase_if(left, [&](const std::weak_ptr<FabricChannel>& weak) {
+      const std::shared_ptr<FabricChannel> channel = weak.lock();
+      return channel == nullptr || stopping() ||
+             channel->settle([&] { return helper_transmitter(channel->rank(), channel->index()); });
+    });
+  }
+}
+
+// ---- CallBringer --------------------------------------------------------------------------------
+
+void Runtime::event(uint32_t rank, uint32_t value) {
+  // Which worker a channel belongs to is part of its number.
+  const uint32_t number = value >> 16;
+  const auto worker = static_cast<uint32_t>(number % incoming_.size());
+  incoming_[worker]->announced(rank, number / static_cast<uint32_t>(incoming_.size()),
+                               value & 0xffff);
+  static_cast<void>(wake_worker(fabric_, fabric_.rank(), worker));
+}
+
+void Runtime::peer_died(uint32_t rank) {
+  std::vector<std::shared_ptr<FabricChannel>> channels;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& weak : leaving_) {
+      auto channel = weak.lock();
+      if (channel != nullptr && channel->rank() == rank) channels.push_back(std::move(channel));
+    }
+  }
+  for (const auto& channel : channels) channel->sender().peer_died();
+  for (const auto& incoming : incoming_) incoming->peer_died(rank);
+}
+
+uint64_t Runtime::begun(uint32_t rank) {
+  const std::lock_guard lock(mutex_);
+  uint64_t sum = begun_before_[rank];
+  std::vector<std::shared_ptr<FabricChannel>> channels = retired_;
+  for (const auto& weak : leaving_) {
+    if (auto channel = weak.lock(); channel != nullptr) channels.push_back(std::move(channel));
+  }
+  std::sort(channels.begin(), channels.end());
+  channels.erase(std::unique(channels.begin(), channels.end()), channels.end());
+  for (const auto& channel : channels) {
+    if (channel->rank() == rank) sum += channel->sender().accepted_bytes();
+  }
+  return sum;
+}
+
+uint64_t Runtime::over(uint32_t rank) {
+  uint64_t sum = 0;
+  for (const auto& incoming : incoming_) sum += incoming->consumed_bytes(rank);
+  return sum;
+}
+
+void Runtime::stop() {
+  {
+    const std::lock_guard lock(helper_mutex_);
+    stopping_.store(true, std::memory_order_release);
+  }
+  work_.wake();
+  if (helper_.joinable()) helper_.join();
+  helper_transmitters_.clear();
+  for (const auto& incoming : incoming_) incoming->stop();
+  std::vector<std::shared_ptr<FabricChannel>> retired;
+  {
+    const std::lock_guard lock(mutex_);
+    retired.swap(retired_);
+  }
+  retired.clear();
+  transmitters_.clear();
+}
+
+}  // namespace cariama::internal

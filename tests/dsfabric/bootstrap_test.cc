@@ -1,0 +1,510 @@
+// The ways to join a job that need no launcher: alone, and by the environment. Those of cariama-run
+// and mpirun are in launcher_test.cc.
+#include "dsfabric/bootstrap.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "dsfabric/bootstrap/tcp_store.h"
+#include "dsfabric/internal/handshake.h"
+#include "dsfabric/internal/sockets.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/dtutils/testing/process_test.h"
+
+namespace cariama {
+namespace {
+
+using namespace std::chrono_literals;  // NOLINT(google-build-using-namespace)
+using internal::FileDescriptor;
+using internal::SocketAddress;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing::run_test_processes;
+
+// For waits that should succeed: only there so that a defect does not hang the test.
+Deadline soon() { return deadline_after(60s); }
+BootstrapOptions patient() { return {.kind = {}, .timeout = 60s}; }
+
+std::string message_of(const absl::Status& status) { return std::string(status.message()); }
+
+// A port that was free a moment ago.
+int free_port() {
+  auto listener = internal::listen_on(*SocketAddress::parse("127.0.0.1:0"));
+  const std::string text = internal::bound_address(listener->get()).text();
+  return std::stoi(text.substr(text.rfind(':') + 1));
+}
+
+// Sets variables for this process; those of other launchers are taken away.
+void set_environment(const std::map<std::string, std::string>& variables) {
+  for (const char* name :
+       {"CARIAMA_BOOTSTRAP", "CARIAMA_LAUNCH_SOCKET", "CARIAMA_RANK", "CARIAMA_SIZE",
+        "CARIAMA_THREADS", "CARIAMA_JOB_SECRET", "CARIAMA_LISTEN", "PMIX_RANK", "PMIX_NAMESPACE",
+        "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK"}) {
+    unsetenv(name);
+  }
+  for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
+}
+
+std::map<std::string, std::string> job_of(int rank, int size, int port) {
+  return {{"RANK", std::to_string(rank)},
+          {"WORLD_SIZE", std::to_string(size)},
+          {"MASTER_ADDR", "127.0.0.1"},
+          {"MASTER_PORT", std::to_string(port)}};
+}
+
+class BootstrapTest : public ::testing::Test {
+ protected:
+  BootstrapTest() { set_environment({}); }
+
+  // Runs `body` in processes that have joined one job by the environment.
+  static void run_job(int size, const std::function<void(Bootstrap&)>& body,
+                      const std::map<std::string, std::string>& more = {},
+                      const RunOptions& options = {}) {
+    const int port = free_port();
+    run_test_processes(
+        size,
+        [&](Exchange& exchange) {
+          auto variables = job_of(exchange.rank(), size, port);
+          for (const auto& [name, value] : more) variables[name] = value;
+          set_environment(variables);
+          auto joined = make_bootstrap(patient());
+          ASSERT_TRUE(joined.ok()) << joined.status();
+          EXPECT_EQ((*joined)->kind(), BootstrapKind::kEnvironment);
+          EXPECT_EQ((*joined)->rank(), exchange.rank());
+          EXPECT_EQ((*joined)->size(), size);
+          body(**joined);
+        },
+        options);
+  }
+
+  // What joining with these variables fails with, in a process of its own.
+  static void expect_refusal(const std::map<std::string, std::string>& variables,
+                             absl::StatusCode code, const ::testing::Matcher<std::string>& text,
+                             std::chrono::milliseconds timeout = 60s) {
+    set_environment(variables);
+    auto joined = make_bootstrap({.kind = {}, .timeout = timeout});
+    EXPECT_EQ(joined.status().code(), code) << joined.status();
+    EXPECT_THAT(message_of(joined.status()), text);
+  }
+};
+
+TEST_F(BootstrapTest, NobodyStartedUsSoWeAreAlone) {
+  auto joined = make_bootstrap();
+  ASSERT_TRUE(joined.ok()) << joined.status();
+  Bootstrap& job = **joined;
+  EXPECT_EQ(job.kind(), BootstrapKind::kSingle);
+  EXPECT_EQ(job.rank(), 0);
+  EXPECT_EQ(job.size(), 1);
+  EXPECT_EQ(job.threads(), std::nullopt);
+  ASSERT_TRUE(job.put("key", "first").ok());
+  ASSERT_TRUE(job.put("key", "second").ok());
+  ASSERT_TRUE(job.fence(soon()).ok());
+  EXPECT_EQ(job.get(0, "key", soon()).value_or("none"), "second");
+  EXPECT_EQ(job.get(0, "other", soon()).status().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(job.get(1, "key", soon()).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(job.put(std::string(Exchange::kMaxKey + 1, 'k'), "").code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(job.secret(), (*make_bootstrap())->secret());
+  ASSERT_TRUE(job.finalize(soon()).ok());
+  EXPECT_EQ(job.fence(soon()).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(job.put("key", "third").code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(BootstrapTest, ByTheEnvironmentEveryoneGetsWhatEveryonePut) {
+  run_job(
+      4,
+      [](Bootstrap& job) {
+        for (const size_t bytes : {0, 1, 70'000, 1'000'000}) {
+          const std::string key = "k" + std::to_string(bytes);
+          ASSERT_TRUE(job.put(key, std::string(bytes, static_cast<char>('a' + job.rank()))).ok());
+          for (int rank = 0; rank < job.size(); ++rank) {
+            auto got = job.get(rank, key, soon());
+            ASSERT_TRUE(got.ok()) << got.status();
+            EXPECT_TRUE(*got == std::string(bytes, static_cast<char>('a' + rank)));
+          }
+        }
+        for (int phase = 0; phase < 20; ++phase) {
+          ASSERT_TRUE(job.put("phase", std::to_string(phase)).ok());
+          ASSERT_TRUE(job.fence(soon()).ok());
+          const int next = (job.rank() + 1) % job.size();
+          EXPECT_EQ(job.get(next, "phase", soon()).value_or("none"), std::to_string(phase));
+          ASSERT_TRUE(job.fence(soon()).ok());
+        }
+        EXPECT_EQ(job.threads(), std::optional<uint32_t>(3));
+        EXPECT_TRUE(job.finalize(soon()).ok());
+        EXPECT_EQ(job.get(0, "phase", soon()).status().code(),
+                  absl::StatusCode::kFailedPrecondition);
+      },
+      {{"CARIAMA_THREADS", "3"}});
+}
+
+TEST_F(BootstrapTest, AllHaveTheSameSecretAndEveryJobItsOwn) {
+  std::string last;
+  for (const std::map<std::string, std::string>& more :
+       {std::map<std::string, std::string>{},
+        {{"CARIAMA_JOB_SECRET", "of both jobs"}},
+        {{"CARIAMA_JOB_SECRET", "of both jobs"}}}) {
+    int pipe_ends[2];
+    ASSERT_EQ(pipe(pipe_ends), 0);
+    run_job(
+        3,
+        [&](Bootstrap& job) {
+          const std::string_view secret = internal::bytes_of(job.secret());
+          ASSERT_TRUE(job.put("secret", secret).ok());
+          for (int rank = 0; rank < 3; ++rank) {
+            EXPECT_EQ(job.get(rank, "secret", soon()).value_or("none"), secret);
+          }
+          if (job.rank() == 0) {
+            EXPECT_EQ(write(pipe_ends[1], secret.data(), secret.size()), 32);
+          }
+          EXPECT_TRUE(job.finalize(soon()).ok());
+        },
+        more);
+    std::string now(32, '\0');
+    ASSERT_EQ(read(pipe_ends[0], now.data(), now.size()), 32);
+    close(pipe_ends[0]);
+    close(pipe_ends[1]);
+    EXPECT_NE(now, last);
+    last = now;
+  }
+}
+
+TEST_F(BootstrapTest, TheStoreStaysUntilAllHaveLeft) {
+  run_job(3, [](Bootstrap& job) {
+    ASSERT_TRUE(job.put("key", "of " + std::to_string(job.rank())).ok());
+    if (job.rank() == 0) {
+      EXPECT_TRUE(job.finalize(soon()).ok());  // at once: the others are still asking
+      return;
+    }
+    if (job.rank() == 2) {
+      // Rank 1 asks for this after rank 0 has begun to leave and rank 2 has left.
+      EXPECT_TRUE(job.finalize(soon()).ok());
+      return;
+    }
+    EXPECT_THAT(message_of(job.fence(soon())), HasSubstr("has ended or left the job"));
+    EXPECT_EQ(job.get(0, "key", soon()).value_or("none"), "of 0");
+    EXPECT_EQ(job.get(2, "key", soon()).value_or("none"), "of 2");
+    EXPECT_TRUE(job.finalize(soon()).ok());
+  });
+}
+
+TEST_F(BootstrapTest, FinalizeOfTheStoreEndsAtItsDeadlineNamingWhoIsLeft) {
+  run_job(3, [](Bootstrap& job) {
+    if (job.rank() == 0) {
+      const absl::Status left = job.finalize(deadline_after(100ms));
+      EXPECT_EQ(left.code(), absl::StatusCode::kDeadlineExceeded);
+      EXPECT_THAT(message_of(left), HasSubstr("rank 1, 2 did not leave"));
+      return;
+    }
+    // The store has gone with rank 0: whoever waits learns it.
+    const auto never = job.get(3 - job.rank(), "never", soon());
+    EXPECT_EQ(never.status().code(), absl::StatusCode::kUnavailable) << never.status();
+  });
+}
+
+TEST_F(BootstrapTest, ARankKilledInAFenceEndsTheFenceOfTheOthers) {
+  run_job(4,
+          [](Bootstrap& job) {
+            if (job.rank() == 2) {
+              static_cast<void>(job.fence(deadline_after(50ms)));  // it has arrived ...
+              raise(SIGKILL);
+            }
+            if (job.rank() != 3) {  // ... and the fence waits for rank 3
+              const absl::Status fence = job.fence(soon());
+              EXPECT_EQ(fence.code(), absl::StatusCode::kUnavailable) << fence;
+              EXPECT_THAT(message_of(fence), HasSubstr("rank 2 has ended"));
+            }
+            EXPECT_EQ(job.get(2, "never", soon()).status().code(), absl::StatusCode::kUnavailable);
+            EXPECT_TRUE(job.finalize(soon()).ok());
+          },
+          {}, {.may_die = {2}});
+}
+
+TEST_F(BootstrapTest, WithoutRankZeroJoiningEndsAtItsDeadline) {
+  expect_refusal(job_of(1, 2, free_port()), absl::StatusCode::kDeadlineExceeded,
+                 AllOf(HasSubstr("joining the job (environment): the store of rank 0 does not "
+                                 "answer at 127.0.0.1:"),
+                       HasSubstr("start the process of rank 0")),
+                 200ms);
+}
+
+TEST_F(BootstrapTest, AnotherSecretIsRefusedByTheStore) {
+  const int port = free_port();
+  run_test_processes(2, [&](Exchange& exchange) {
+    auto variables = job_of(exchange.rank(), 2, port);
+    variables["CARIAMA_JOB_SECRET"] = exchange.rank() == 0 ? "right" : "wrong";
+    if (exchange.rank() == 1) {
+      expect_refusal(variables, absl::StatusCode::kPermissionDenied,
+                     AllOf(HasSubstr("the store of rank 0 refuses us: it has another secret"),
+                           HasSubstr("CARIAMA_JOB_SECRET")));
+      // Neither is nothing the right secret.
+      variables.erase("CARIAMA_JOB_SECRET");
+      expect_refusal(variables, absl::StatusCode::kPermissionDenied, HasSubstr("another secret"));
+      ASSERT_TRUE(exchange.put("refused", "").ok());
+      variables["CARIAMA_JOB_SECRET"] = "right";
+    }
+    set_environment(variables);
+    auto joined = make_bootstrap(patient());
+    ASSERT_TRUE(joined.ok()) << joined.status();  // who was refused may try again
+    EXPECT_TRUE((*joined)->fence(soon()).ok());
+    EXPECT_TRUE((*joined)->finalize(soon()).ok());
+  });
+}
+
+TEST_F(BootstrapTest, ASecondProcessOfARankIsRefused) {
+  const int port = free_port();
+  run_test_processes(3, [&](Exchange& exchange) {
+    const int rank = std::min(exchange.rank(), 1);
+    if (exchange.rank() == 2) {
+      ASSERT_TRUE(exchange.get(1, "joined", soon()).ok());
+      expect_refusal(job_of(rank, 2, port), absl::StatusCode::kAlreadyExists,
+                     HasSubstr("another process has joined as rank 1 already"));
+      ASSERT_TRUE(exchange.put("refused", "").ok());
+      return;
+    }
+    set_environment(job_of(rank, 2, port));
+    auto joined = make_bootstrap(patient());
+    ASSERT_TRUE(joined.ok()) << joined.status();
+    ASSERT_TRUE(exchange.put("joined", "").ok());
+    ASSERT_TRUE(exchange.get(2, "refused", soon()).ok());
+    EXPECT_TRUE((*joined)->fence(soon()).ok());  // the first is not disturbed
+    EXPECT_TRUE((*joined)->finalize(soon()).ok());
+  });
+}
+
+TEST_F(BootstrapTest, AJobOfAnotherSizeIsRefused) {
+  const int port = free_port();
+  run_test_processes(2, [&](Exchange& exchange) {
+    if (exchange.rank() == 1) {
+      expect_refusal(job_of(1, 3, port), absl::StatusCode::kFailedPrecondition,
+                     HasSubstr("the store of rank 0 is of a job of 2 processes, ours has 3"));
+      set_environment(job_of(1, 2, port));
+    } else {
+      set_environment(job_of(0, 2, port));
+    }
+    auto joined = make_bootstrap(patient());
+    ASSERT_TRUE(joined.ok()) << joined.status();
+    EXPECT_TRUE((*joined)->finalize(soon()).ok());
+  });
+}
+
+TEST_F(BootstrapTest, WhatIsMissingOrMalformedIsNamedWithItsRemedy) {
+  using Variables = std::map<std::string, std::string>;
+  const auto but = [](const Variables& changes) {
+    Variables variables = job_of(1, 2, 4711);
+    for (const auto& [name, value] : changes) variables[name] = value;
+    return variables;
+  };
+  const auto bad = absl::StatusCode::kInvalidArgument;
+  const auto lacks = absl::StatusCode::kFailedPrecondition;
+  expect_refusal(but({{"RANK", "2"}}), bad,
+                 HasSubstr("RANK is '2': expected a number from 0 to 1"));
+  expect_refusal(but({{"RANK", "-1"}}), bad, HasSubstr("RANK"));
+  expect_refusal(but({{"RANK", "one"}}), bad, HasSubstr("RANK is 'one'"));
+  expect_refusal(but({{"WORLD_SIZE", "0"}}), bad, HasSubstr("WORLD_SIZE is '0'"));
+  expect_refusal(but({{"MASTER_PORT", "65536"}}), bad, HasSubstr("MASTER_PORT is '65536'"));
+  expect_refusal(but({{"MASTER_PORT", ""}}), lacks, HasSubstr("MASTER_PORT is not set"));
+  expect_refusal(but({{"MASTER_ADDR", ""}}), lacks, HasSubstr("MASTER_ADDR is not set"));
+  expect_refusal(but({{"LOCAL_RANK", "x"}}), bad, HasSubstr("LOCAL_RANK"));
+  expect_refusal(but({{"MASTER_ADDR", "no such host."}}), absl::StatusCode::kNotFound,
+                 HasSubstr("the host 'no such host.' has no address here"));
+  expect_refusal(
+      but({{"MASTER_ADDR", "198.51.100.1"}}), lacks,
+      AllOf(HasSubstr("can be reached from other hosts"), HasSubstr("set CARIAMA_JOB_SECRET")));
+  expect_refusal({{"CARIAMA_BOOTSTRAP", "magic"}}, bad,
+                 HasSubstr("set it to local, pmix, environment or single"));
+  expect_refusal({{"CARIAMA_BOOTSTRAP", "environment"}}, lacks, HasSubstr("WORLD_SIZE is not set"));
+  expect_refusal({{"CARIAMA_BOOTSTRAP", "local"}}, lacks,
+                 HasSubstr("start the program with cariama-run"));
+  expect_refusal({{"CARIAMA_BOOTSTRAP", "pmix"}}, lacks,
+                 HasSubstr("start the program with mpirun"));
+  expect_refusal({{"CARIAMA_THREADS", "many"}}, bad, HasSubstr("CARIAMA_THREADS is 'many'"));
+  expect_refusal({{"CARIAMA_LAUNCH_SOCKET", "x"}, {"CARIAMA_RANK", "0"}, {"CARIAMA_SIZE", "1"}},
+                 bad, HasSubstr("CARIAMA_LAUNCH_SOCKET is malformed"));
+}
+
+TEST_F(BootstrapTest, ASocketThatTookTheLaunchersNumberIsNotBelieved) {
+  int pair[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+  uint64_t cookie = 0;
+  socklen_t length = sizeof cookie;
+  ASSERT_EQ(getsockopt(pair[0], SOL_SOCKET, SO_COOKIE, &cookie, &length), 0);
+  expect_refusal(
+      {{"CARIAMA_LAUNCH_SOCKET", std::to_string(pair[0]) + ":" + std::to_string(cookie + 1)},
+       {"CARIAMA_RANK", "0"},
+       {"CARIAMA_SIZE", "2"}},
+      absl::StatusCode::kFailedPrecondition,
+      HasSubstr("the socket that cariama-run gave to this process is not open here"));
+  close(pair[0]);
+  close(pair[1]);
+}
+
+TEST_F(BootstrapTest, APortInUseIsNamed) {
+  auto listener = internal::listen_on(*SocketAddress::parse("127.0.0.1:0"));
+  ASSERT_TRUE(listener.ok());
+  const std::string text = internal::bound_address(listener->get()).text();
+  expect_refusal(job_of(0, 2, std::stoi(text.substr(text.rfind(':') + 1))),
+                 absl::StatusCode::kAlreadyExists,
+                 AllOf(HasSubstr("listening on " + text), HasSubstr("MASTER_PORT")));
+}
+
+// What a stranger says to a store, byte for byte.
+class StoreTest : public ::testing::Test {
+ protected:
+  StoreTest() : store_(internal::TcpStore::start(*SocketAddress::parse("127.0.0.1:0"), 2, key_)) {}
+
+  FileDescriptor dial() {
+    auto socket = internal::connect_to((*store_)->address(), "the store", soon());
+    EXPECT_TRUE(socket.ok()) << socket.status();
+    return socket.ok() ? *std::move(socket) : FileDescriptor();
+  }
+  // Everything that the store says until it closes.
+  static std::string rest_of(const FileDescriptor& socket) {
+    std::string all;
+    char byte = 0;
+    while (internal::receive_exactly(socket.get(), &byte, 1, "the store", soon()).ok()) all += byte;
+    return all;
+  }
+  void expect_service() {
+    auto socket = internal::connect_to_store({(*store_)->address()}, 1, 2, key_, soon());
+    EXPECT_TRUE(socket.ok()) << socket.status();
+  }
+
+  const JobSecret key_ = internal::random_secret();
+  absl::StatusOr<std::unique_ptr<internal::TcpStore>> store_;
+};
+
+TEST_F(StoreTest, StrangersAreDroppedAndPeersServedAllTheSame) {
+  ASSERT_TRUE(store_.ok()) << store_.status();
+  const FileDescriptor silent = dial();
+  const FileDescriptor slow = dial();
+  ASSERT_TRUE(internal::send_exactly(slow.get(), "CRH1", "the store", soon()).ok());
+  for (const std::string& nonsense :
+       {std::string("GET / HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\n\r\n"),
+        std::string(internal::Hello::kBytes, '\0'), std::string(internal::Hello::kBytes, '\xff'),
+        std::string(4096, 'x')}) {
+    const FileDescriptor socket = dial();
+    ASSERT_TRUE(internal::send_exactly(socket.get(), nonsense, "the store", soon()).ok());
+    EXPECT_EQ(rest_of(socket), "");
+  }
+  expect_service();
+}
+
+TEST_F(StoreTest, WhoShowsAnOldProofIsRefused) {
+  ASSERT_TRUE(store_.ok()) << store_.status();
+  // Records what a peer says, and says it again.
+  std::string recorded;
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    const FileDescriptor socket = dial();
+    const internal::Hello client{.service = internal::HandshakeService::kStore,
+                                 .rank = 1,
+                                 .size = 2,
+                                 .nonce = JobSecret{}};  // the same nonce each time
+    ASSERT_TRUE(internal::send_exactly(socket.get(), encode(client), "store", soon()).ok());
+    std::string server(internal::Hello::kBytes, '\0');
+    ASSERT_TRUE(
+        internal::receive_exactly(socket.get(), server.data(), server.size(), "store", soon())
+            .ok());
+    if (attempt == 0) {
+      const JobSecret proof =
+          internal::keyed_hash(internal::bytes_of(key_), "client" + encode(client) + server);
+      recorded = std::string(internal::bytes_of(proof));
+    }
+    ASSERT_TRUE(internal::send_exactly(socket.get(), recorded, "store", soon()).ok());
+    char verdict = 0;
+    ASSERT_TRUE(internal::receive_exactly(socket.get(), &verdict, 1, "store", soon()).ok());
+    EXPECT_EQ(verdict, attempt == 0 ? 1 : 2);
+  }
+}
+
+TEST(StoreClient, AServerThatDoesNotKnowTheKeyIsNotBelieved) {
+  const JobSecret key = internal::random_secret();
+  // It reflects what comes, as rank 0: the proof that the client sees is its own.
+  auto listener = internal::listen_on(*SocketAddress::parse("127.0.0.1:0"));
+  ASSERT_TRUE(listener.ok());
+  const SocketAddress address = internal::bound_address(listener->get());
+  run_test_processes(2, [&](Exchange& exchange) {
+    if (exchange.rank() == 1) {
+      auto socket = internal::connect_to_store({address}, 1, 2, key, soon());
+      EXPECT_EQ(socket.status().code(), absl::StatusCode::kPermissionDenied) << socket.status();
+      EXPECT_THAT(message_of(socket.status()), HasSubstr("does not know the secret of our job"));
+      return;
+    }
+    FileDescriptor socket;
+    while (!socket.valid()) socket = internal::accept_from(listener->get());
+    std::string hello(internal::Hello::kBytes, '\0');
+    ASSERT_TRUE(
+        internal::receive_exactly(socket.get(), hello.data(), hello.size(), "peer", soon()).ok());
+    auto said = internal::decode_hello(hello);
+    ASSERT_TRUE(said.ok());
+    said->rank = 0;
+    ASSERT_TRUE(internal::send_exactly(socket.get(), encode(*said), "peer", soon()).ok());
+    std::string proof(32, '\0');
+    ASSERT_TRUE(
+        internal::receive_exactly(socket.get(), proof.data(), proof.size(), "peer", soon()).ok());
+    ASSERT_TRUE(internal::send_exactly(socket.get(), "\1" + proof, "peer", soon()).ok());
+    char byte = 0;
+    EXPECT_EQ(internal::receive_exactly(socket.get(), &byte, 1, "peer", soon()).code(),
+              absl::StatusCode::kUnavailable);
+  });
+}
+
+TEST_F(StoreTest, AMemberThatBreaksTheProtocolIsPutOut) {
+  ASSERT_TRUE(store_.ok()) << store_.status();
+  auto member = internal::connect_to_store({(*store_)->address()}, 1, 2, key_, soon());
+  ASSERT_TRUE(member.ok()) << member.status();
+  internal::StoreBootstrap zero(BootstrapKind::kEnvironment, (*store_)->take_own_socket(), 0, 2);
+  ASSERT_TRUE(internal::send_exactly(member->get(), std::string(100, 'x'), "store", soon()).ok());
+  EXPECT_EQ(rest_of(*member), "");
+  const absl::Status fence = zero.fence(soon());
+  EXPECT_EQ(fence.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(message_of(fence), HasSubstr("rank 1 broke the exchange"));
+  EXPECT_TRUE((*store_)->wait_until_left(soon()).ok());
+}
+
+TEST(SocketAddress, ParsesWhatItPrintsAndNothingElse) {
+  for (const std::string text :
+       {"127.0.0.1:0", "10.77.0.1:65535", "[::1]:4711", "[fe80::1]:1", "@cariama-0123456789"}) {
+    auto address = SocketAddress::parse(text);
+    ASSERT_TRUE(address.ok()) << address.status();
+    EXPECT_EQ(address->text(), text);
+  }
+  for (const std::string text :
+       {"", ":", "@", "127.0.0.1", "127.0.0.1:", "127.0.0.1:65536", "127.0.0.1:-1", "::1:80",
+        "localhost:80", "[127.0.0.1]:80", "1.2.3.4.5:1", "10.0.0.1:0x10"}) {
+    EXPECT_EQ(SocketAddress::parse(text).status().code(), absl::StatusCode::kInvalidArgument)
+        << text;
+  }
+  EXPECT_FALSE(SocketAddress::parse("@" + std::string(101, 'n')).ok());
+  EXPECT_TRUE(SocketAddress::parse("127.3.2.1:1")->stays_on_host());
+  EXPECT_TRUE(SocketAddress::parse("[::1]:1")->stays_on_host());
+  EXPECT_TRUE(SocketAddress::parse("@x")->stays_on_host());
+  EXPECT_FALSE(SocketAddress::parse("10.0.0.1:1")->stays_on_host());
+}
+
+TEST(OwnAddress, IsNamedByAddressInterfaceOrNetwork) {
+  for (const char* name : {"127.0.0.1", "lo", "127.0.0.0/8", "127.99.0.0/9"}) {
+    auto address = internal::own_address(name);
+    ASSERT_TRUE(address.ok()) << name << ": " << address.status();
+    EXPECT_EQ(address->text(), "127.0.0.1:0") << name;
+  }
+  EXPECT_EQ(internal::own_address("198.51.100.0/24").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(internal::own_address("127.128.0.0/9").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(internal::own_address("nowhere0").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(internal::own_address("127.0.0.0/33").status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(internal::own_address("lo/8").status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace cariama

@@ -1,0 +1,175 @@
+// One connection: credits, what is kept back, and how large a message may be.
+#include "dsfabric/internal/connection.h"
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "dsfabric/fabric.h"
+#include "dtutils/sim/sim_fabric.h"
+#include "gtest/gtest.h"
+#include "tests/dtutils/contract/harness.h"
+
+namespace cariama::internal {
+namespace {
+
+using testing::must;
+
+// Two ends on a simulated fabric, which moves only when the test says so.
+class ConnectionTest : public ::testing::Test {
+ protected:
+  static constexpr uint32_t kUnits = 2;
+  static constexpr uint32_t kUnitBytes = 512;
+
+  struct End {
+    std::shared_ptr<Device> device;
+    std::shared_ptr<ProtectionDomain> domain;
+    std::shared_ptr<CompletionChannel> channel;
+    std::shared_ptr<CompletionQueue> receives;
+    std::shared_ptr<RDMAAllocator> allocator;
+    std::unique_ptr<GeneralAllocator> memory;
+    std::unique_ptr<Connection> connection;
+  };
+
+  ConnectionTest() {
+    for (End* end : {&near_, &far_}) {
+      end->device = sim_.create_endpoint();
+      end->domain = must(end->device->create_domain());
+      end->channel = must(end->domain->create_channel());
+      end->receives =
+          must(end->domain->create_completion_queue({.depth = 64, .channel = end->channel}));
+      end->allocator =
+          must(RDMAAllocator::create({end->domain}, kAnyNode, {.chunk_bytes = size_t{64} << 10}));
+      end->memory = must(GeneralAllocator::create(end->allocator, {}));
+      end->connection =
+          must(Connection::create(end == &near_ ? 1 : 0, *end->domain, end->receives, end->channel,
+                                  end->allocator, *end->memory, kUnits, kUnitBytes, 16));
+    }
+    must(near_.connection->connect(far_.connection->offer(), "the far end"));
+    must(far_.connection->connect(near_.connection->offer(), "the near end"));
+  }
+  ~ConnectionTest() override {
+    near_.connection.reset();
+    far_.connection.reset();
+  }
+
+  // A message whose only content is a number.
+  struct Number {
+    uint64_t value;
+    [[nodiscard]] OutgoingCall call() const {
+      OutgoingCall out;
+      out.id = {1};
+      out.bytes = sizeof value;
+      out.call = &value;
+      out.write_call = [](const void* value, std::byte* at) { std::memcpy(at, value, 8); };
+      return out;
+    }
+  };
+  Connection::Sent send(uint64_t number) {
+    const Number what{number};
+    return near_.connection->send({0, 0}, what.call());
+  }
+  void defer(uint64_t number) {
+    const Number what{number};
+    EXPECT_EQ(near_.connection->defer({0, 0}, what.call()), 24u);
+  }
+  // What has arrived, without finishing it.
+  std::vector<ArrivedMessage*> arrived() {
+    EXPECT_TRUE(sim_.run_until_idle());
+    std::vector<ArrivedMessage*> messages;
+    Completion completion;
+    while (far_.receives->poll(std::span(&completion, 1)) == 1) {
+      EXPECT_EQ(completion.status, CompletionStatus::kSuccess);
+      messages.push_back(far_.connection->unit_of(completion));
+    }
+    return messages;
+  }
+  static uint64_t number_in(const ArrivedMessage& message) {
+    uint64_t number = 0;
+    std::memcpy(&number, message.bytes + sizeof(MessageHeader) + sizeof(CallHeader), 8);
+    return number;
+  }
+  void finish(const std::vector<ArrivedMessage*>& messages) {
+    for (ArrivedMessage* message : messages) far_.connection->finish(message);
+    EXPECT_TRUE(sim_.run_until_idle());
+  }
+
+  SimFabric sim_;
+  End near_, far_;
+};
+
+TEST_F(ConnectionTest, AsManyMessagesAsUnits) {
+  uint64_t next = 0;
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t first = next;
+    while (send(next) == Connection::Sent::kPosted) ++next;
+    EXPECT_EQ(next - first, kUnits);
+    EXPECT_EQ(near_.connection->unfinished(), kUnits);
+    const auto messages = arrived();
+    ASSERT_EQ(messages.size(), kUnits);
+    for (uint32_t i = 0; i < kUnits; ++i) EXPECT_EQ(number_in(*messages[i]), first + i);
+    // Arrived is not finished.
+    EXPECT_EQ(send(99), Connection::Sent::kNoCredit);
+    finish(messages);
+  }
+  EXPECT_EQ(sim_.statistics().receiver_not_ready, 0u);
+}
+
+TEST_F(ConnectionTest, WhatIsKeptBackKeepsItsPlace) {
+  EXPECT_EQ(send(0), Connection::Sent::kPosted);
+  EXPECT_EQ(send(1), Connection::Sent::kPosted);
+  defer(2);
+  defer(3);
+  defer(4);
+  EXPECT_EQ(near_.connection->flush(), 0u);  // no credit
+  std::vector<ArrivedMessage*> messages = arrived();
+  finish(messages);
+  // There are credits, but others come first.
+  EXPECT_EQ(send(5), Connection::Sent::kNoCredit);
+  EXPECT_EQ(near_.connection->flush(), 2 * 24u);
+  messages = arrived();
+  ASSERT_EQ(messages.size(), 2u);
+  EXPECT_EQ(number_in(*messages[0]), 2u);
+  EXPECT_EQ(number_in(*messages[1]), 3u);
+  finish(messages);
+  EXPECT_EQ(near_.connection->drop_deferred(), 24u);
+  EXPECT_EQ(send(6), Connection::Sent::kPosted);
+  messages = arrived();
+  ASSERT_EQ(messages.size(), 1u);
+  EXPECT_EQ(number_in(*messages[0]), 6u);
+}
+
+TEST_F(ConnectionTest, WakingTakesACreditToo) {
+  EXPECT_EQ(near_.connection->wake(7), Connection::Sent::kPosted);
+  EXPECT_EQ(near_.connection->wake(7), Connection::Sent::kPosted);
+  EXPECT_EQ(near_.connection->wake(7), Connection::Sent::kNoCredit);
+  EXPECT_EQ(send(1), Connection::Sent::kNoCredit);
+  finish(arrived());
+  EXPECT_EQ(send(1), Connection::Sent::kPosted);
+  EXPECT_EQ(sim_.statistics().receiver_not_ready, 0u);
+}
+
+TEST_F(ConnectionTest, HalfOfTheUnitsMayWaitForTheirThread) {
+  EXPECT_EQ(send(1), Connection::Sent::kPosted);
+  EXPECT_EQ(send(2), Connection::Sent::kPosted);
+  const auto messages = arrived();
+  EXPECT_FALSE(far_.connection->hold(messages[0]));
+  EXPECT_TRUE(far_.connection->hold(messages[1]));  // this one had better be copied
+  far_.connection->finish(messages[1]);
+  far_.connection->finish(messages[0]);
+  EXPECT_FALSE(far_.connection->hold(messages[0]));
+}
+
+TEST_F(ConnectionTest, ALostPeerFailsTheSender) {
+  EXPECT_EQ(near_.connection->max_call(), kUnitBytes - sizeof(MessageHeader));
+  sim_.kill(1);
+  EXPECT_EQ(send(1), Connection::Sent::kPosted);
+  EXPECT_EQ(send(2), Connection::Sent::kPosted);
+  EXPECT_TRUE(sim_.run_until_idle());
+  EXPECT_EQ(send(3), Connection::Sent::kFailed);
+  EXPECT_TRUE(absl::IsUnavailable(near_.connection->status()));
+}
+
+}  // namespace
+}  // namespace cariama::internal

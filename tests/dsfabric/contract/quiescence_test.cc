@@ -1,0 +1,88 @@
+// The detection of termination, on every transport: never early, always ends.
+#include "dsfabric/quiescence.h"
+
+#include <atomic>
+#include <random>
+
+#include "dsfabric/send_call.h"
+#include "gtest/gtest.h"
+#include "tests/dsfabric/testing/local_job.h"
+
+namespace cariama::testing {
+namespace {
+
+// What the test knows: units of the whole job that were begun and are not over. Counted up before a
+// call is made, and down as the last thing that it does.
+std::atomic<int64_t> under_way{0};
+std::atomic<uint64_t> run{0};
+
+// Has up to two more calls made, wherever the seed says.
+void spread(Fabric& fabric, uint64_t seed, uint32_t depth) {
+  std::mt19937_64 random(seed);
+  for (uint64_t i = depth == 0 ? 0 : random() % 3; i > 0; --i) {
+    const auto to = static_cast<uint32_t>(random() % fabric.total_threads());
+    const uint64_t next = random();
+    ++under_way;
+    must(call(fabric, to, [next, depth] {
+      spread(*running_fabric(), next, depth - 1);
+      ++run;
+      --under_way;
+    }));
+  }
+}
+
+class QuiescenceContract : public ::testing::TestWithParam<TransportCase> {
+ protected:
+  void SetUp() override {
+    if (const std::string reason = reason_to_skip(GetParam()); !reason.empty()) {
+      GTEST_SKIP() << reason;
+    }
+    under_way = 0;
+    run = 0;
+  }
+};
+
+TEST_P(QuiescenceContract, CallsThatCauseCalls) {
+  LocalJob job({.processes = 4, .transport = GetParam(), .fabric = {.receive_units = 4}});
+  job.run([](Fabric& fabric, uint32_t) {
+    TerminationDetector detector(fabric);
+    for (uint64_t round = 0; round < 5; ++round) {
+      for (uint64_t i = 0; i < 8; ++i) spread(fabric, round * 100 + i * 10 + fabric.rank(), 6);
+      must(detector.wait(soon()));
+      EXPECT_EQ(under_way, 0);
+      // Nobody begins the next round before all have looked.
+      must(detector.wait(soon()));
+    }
+  });
+  EXPECT_GT(run, 100u);
+}
+
+TEST_P(QuiescenceContract, OfAllThreads) {
+  LocalJob job({.processes = 2, .transport = GetParam(), .fabric = {.threads = 3}});
+  std::array<std::unique_ptr<TerminationDetector>, 2> detectors;
+  std::array<std::atomic<bool>, 2> made{};
+  job.run([&](Fabric& fabric, uint32_t thread) {
+    const uint32_t rank = fabric.rank();
+    if (thread == 0) {
+      detectors[rank] = std::make_unique<TerminationDetector>(
+          fabric, CollectiveOptions{.participants = Participants::kThreads});
+      made[rank] = true;
+    }
+    ASSERT_TRUE(wait_until([&] { return made[rank].load(); }, soon()));
+    for (uint64_t round = 0; round < 5; ++round) {
+      for (uint64_t i = 0; i < 8; ++i) {
+        spread(fabric, round * 100 + i * 10 + fabric.this_thread()->global_id(), 6);
+      }
+      must(detectors[rank]->wait(soon()));
+      EXPECT_EQ(under_way, 0);
+      must(detectors[rank]->wait(soon()));
+    }
+  });
+  EXPECT_GT(run, 100u);
+}
+
+INSTANTIATE_TEST_SUITE_P(On, QuiescenceContract, ::testing::ValuesIn(every_transport()),
+                         transport_of);
+
+}  // namespace
+}  // namespace cariama::testing

@@ -1,0 +1,120 @@
+// Jobs of real processes: they meet, they outnumber the cores, one is killed.
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "dsfabric/fabric.h"
+#include "dsfabric/future.h"
+#include "dsfabric/remote_object.h"
+#include "dsfabric/send_call.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/dsfabric/testing/local_job.h"
+#include "tests/dsfabric/testing/process_job.h"
+#include "tests/dtutils/testing/process_test.h"
+
+namespace cariama::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(ProcessJobTest, EightProcessesCallOneAnother) {
+  run_process_job(8, {}, [](Fabric& fabric) {
+    for (int round = 0; round < 5; ++round) {
+      std::vector<Future<uint32_t>> answers;
+      for (uint32_t to = 0; to < 8; ++to) {
+        answers.push_back(async_call(
+            fabric, to, [](uint32_t a) { return a * 10 + running_fabric()->rank(); }, round));
+      }
+      for (uint32_t to = 0; to < 8; ++to) {
+        EXPECT_EQ(must(answers[to].get(soon())), round * 10 + to);
+      }
+    }
+  });
+}
+
+// A victim that has calls to run when it is killed, and the others wait for it in every way.
+void lose_rank_2(Fabric& fabric) {
+  if (fabric.rank() == 2) {
+    EXPECT_TRUE(fabric.wait([&] { return fabric.statistics().calls_run == 2; }, soon()));
+    // From here on it runs no calls.
+    static_cast<void>(wait_until([] { return false; }, soon()));
+    ADD_FAILURE() << "nobody killed us";
+    return;
+  }
+  const pid_t victim = must(async_call(fabric, 2, [] { return getpid(); }).get(soon()));
+  auto written = must(RemoteObject<Synchronizer>::create(fabric));
+  Synchronizer run;
+  Future<int> answer = async_call(fabric, 2, [] { return 1; });
+  must(call<RemoteNotify>(
+      fabric, 2, [] {}, run));
+  must(call<RemoteNotify>(
+      fabric, 2, [] {}, written));
+  static std::atomic<bool> other_waits;
+  if (fabric.rank() == 1) {
+    must(call(fabric, 0, [] { other_waits = true; }));
+  } else {
+    EXPECT_TRUE(fabric.wait([] { return other_waits.load(); }, soon()));
+    EXPECT_EQ(kill(victim, SIGKILL), 0);
+  }
+  const absl::Status lost = answer.get(soon()).status();
+  EXPECT_TRUE(absl::IsUnavailable(lost)) << lost;
+  EXPECT_THAT(lost.ToString(), HasSubstr("rank 2 ("));
+  EXPECT_TRUE(fabric.wait([&] { return run.done(); }, soon()));
+  EXPECT_TRUE(absl::IsUnavailable(run.status())) << run.status();
+  EXPECT_TRUE(absl::IsUnavailable(written.wait(soon())));
+  EXPECT_TRUE(absl::IsUnavailable(call(fabric, 2, [] {})));
+  EXPECT_TRUE(absl::IsUnavailable(fabric.peer_status(2)));
+  EXPECT_EQ(must(async_call(fabric, 1 - fabric.rank(), [] { return 8; }).get(soon())), 8);
+  must(fabric.finalize(soon()));
+}
+
+TEST(DeadProcessTest, TheOthersGoOn) {
+  FabricOptions options;
+  options.on_failure = FailurePolicy::kContinue;
+  const absl::Status status = try_process_job(3, options, lose_rank_2, {.may_die = {2}});
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST(DeadProcessTest, TheJobEndsUnlessToldOtherwise) {
+  const absl::Status status = try_process_job(3, {}, lose_rank_2, {.may_die = {2}});
+  EXPECT_TRUE(absl::IsAborted(status)) << status;
+  EXPECT_THAT(status.ToString(), HasSubstr("rank 0"));
+  EXPECT_THAT(status.ToString(), HasSubstr("rank 1"));
+  EXPECT_THAT(status.ToString(), HasSubstr("code 1"));
+}
+
+// Who dies on the way to the end does not keep the others from it.
+TEST(DeadProcessTest, TheEndComesWithoutTheDead) {
+  FabricOptions options;
+  options.on_failure = FailurePolicy::kContinue;
+  const absl::Status status = try_process_job(
+      4, options,
+      [](Fabric& fabric) {
+        for (uint32_t to = 0; to < 4; ++to) must(call(fabric, to, [] {}));
+        if (fabric.rank() == 0) {  // the one that gathers
+          EXPECT_TRUE(fabric.wait([&] { return fabric.statistics().calls_run >= 4; }, soon()));
+          kill(getpid(), SIGKILL);
+        }
+        must(fabric.finalize(soon()));
+      },
+      {.may_die = {0}});
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST(ProcessJobTest, OtherOptionsAreRefused) {
+  run_test_processes(2, [](Exchange& exchange) {
+    FabricOptions options;
+    options.threads = 1 + exchange.rank();
+    const auto fabric = fabric_of_group(exchange, options);
+    EXPECT_TRUE(absl::IsFailedPrecondition(fabric.status())) << fabric.status();
+    EXPECT_THAT(fabric.status().ToString(), HasSubstr("threads"));
+  });
+}
+
+}  // namespace
+}  // namespace cariama::testing

@@ -1,0 +1,196 @@
+// What fabrics bear: late, torn and reordered transfers with any seed, senders that outrun
+// receivers, peers that are lost.
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "dsfabric/fabric.h"
+#include "dsfabric/future.h"
+#include "dsfabric/send_call.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/dsfabric/testing/local_job.h"
+
+namespace cariama::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Every thread calls every thread in several ways and checks every answer.
+void storm(Fabric& fabric, uint32_t rounds) {
+  const uint32_t self = fabric.this_thread()->global_id();
+  for (uint32_t round = 0; round < rounds; ++round) {
+    std::vector<Future<uint64_t>> answers;
+    for (uint32_t to = 0; to < fabric.total_threads(); ++to) {
+      answers.push_back(async_call(
+          fabric, to, [](uint64_t a, std::string b) { return a * 1000 + b.size(); }, uint64_t{self},
+          std::string(round * 37 % 500, 'x')));
+    }
+    for (auto& answer : answers) {
+      const absl::StatusOr<uint64_t> value = answer.get(soon());
+      ASSERT_TRUE(value.ok()) << value.status();
+      EXPECT_EQ(*value, self * 1000 + round * 37 % 500);
+    }
+  }
+}
+
+void run_storm(LocalJobOptions options, uint32_t rounds) {
+  options.fabric.threads = 2;
+  LocalJob job(options);
+  job.run([&](Fabric& fabric, uint32_t) { storm(fabric, rounds); });
+  if (job.sim() != nullptr) {
+    EXPECT_EQ(job.sim()->statistics().completion_overruns, 0u);
+  }
+}
+
+TEST(FabricSeedsTest, SimulatedFabrics) {
+  for (uint64_t seed = 1; seed <= 12; ++seed) {
+    SCOPED_TRACE(seed);
+    LocalJobOptions options{.processes = 3, .transport = transport_case("sim"), .seed = seed};
+    options.sim.jitter = std::chrono::nanoseconds(500);
+    if (seed % 2 == 0) {
+      // WRITEs in any order: also those of the credits, which the heartbeat repeats.
+      options.sim.torn_writes = true;
+      options.fabric.heartbeat = std::chrono::milliseconds::zero();
+    }
+    options.fabric.receive_units = 1 + seed % 4;
+    options.fabric.queue_pairs = 1 + seed % 2;
+    run_storm(options, 4);
+  }
+}
+
+TEST(FabricSeedsTest, FaultsAboveSim) {
+  for (uint64_t seed = 1; seed <= 8; ++seed) {
+    SCOPED_TRACE(seed);
+    LocalJobOptions options{.processes = 3, .transport = transport_case("fault_sim"), .seed = seed};
+    options.fabric.receive_units = 2;
+    run_storm(options, 3);
+  }
+}
+
+TEST(FabricSeedsTest, FaultsAboveShm) {
+  for (uint64_t seed = 1; seed <= 3; ++seed) {
+    SCOPED_TRACE(seed);
+    LocalJobOptions options{.processes = 3, .transport = transport_case("fault_shm"), .seed = seed};
+    options.fabric.receive_units = 3;
+    run_storm(options, 3);
+  }
+}
+
+// As many as there are units, and never one more: with a depth of 1 and of 2 no message finds the
+// receiver without a receive.
+TEST(CreditsTest, ReceiversAreAlwaysReady) {
+  for (uint32_t units : {1u, 2u}) {
+    for (uint64_t seed = 1; seed <= 5; ++seed) {
+      SCOPED_TRACE(seed);
+      LocalJobOptions options{.processes = 2, .transport = transport_case("sim"), .seed = seed};
+      options.fabric.receive_units = units;
+      options.sim.jitter = std::chrono::nanoseconds(3000);
+      static std::atomic<int> run;
+      run = 0;
+      LocalJob job(options);
+      job.run([](Fabric& fabric, uint32_t) {
+        for (int i = 0; i < 50; ++i) must(call(fabric, 1 - fabric.rank(), [] { ++run; }));
+      });
+      EXPECT_EQ(run, 100);
+      EXPECT_EQ(job.sim()->statistics().receiver_not_ready, 0u) << units << " units";
+    }
+  }
+}
+
+// A process falls silent with calls to it in every state: sent, waiting for credits, kept back,
+// waiting for the answer. All of them end; the others go on.
+TEST(LostPeerTest, EverythingPendingEnds) {
+  for (uint64_t seed = 1; seed <= 6; ++seed) {
+    SCOPED_TRACE(seed);
+    LocalJobOptions options{.processes = 3, .transport = transport_case("sim"), .seed = seed};
+    options.fabric.heartbeat = std::chrono::milliseconds::zero();
+    options.fabric.receive_units = 3;
+    options.finalize = false;
+    LocalJob job(options);
+    static std::atomic<bool> killed;
+    static std::atomic<int> connected;
+    killed = false;
+    connected = 0;
+    std::atomic<int> over{0};
+    job.run([&](Fabric& fabric, uint32_t) {
+      if (fabric.rank() == 2) {
+        EXPECT_TRUE(fabric.wait([] { return killed.load(); }, soon()));
+        EXPECT_TRUE(wait_until([&] { return over.load() == 2; }, soon()));
+        return;
+      }
+      std::vector<Future<int>> answers;
+      std::vector<std::unique_ptr<Synchronizer>> notified;
+      answers.push_back(async_call(fabric, 2, [] { return 1; }));
+      EXPECT_EQ(must(answers[0].get(soon())), 1);
+      ++connected;
+      if (fabric.rank() == 0) {
+        EXPECT_TRUE(fabric.wait([] { return connected == 2; }, soon()));
+        job.sim()->kill(2);
+        killed = true;
+      }
+      EXPECT_TRUE(fabric.wait([] { return killed.load(); }, soon()));
+      absl::Status status;
+      for (int i = 0; i < 5; ++i)
+        answers.push_back(async_call<RetryAsync>(fabric, 2, [] { return 2; }));
+      // Waits for a credit that nobody gives any more.
+      Synchronizer done;
+      while (status.ok()) {
+        notified.push_back(std::make_unique<Synchronizer>());
+        status = call<RemoteNotify>(
+            fabric, 2, [] {}, *notified.back());
+        if (!status.ok()) notified.pop_back();
+      }
+      EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+      for (size_t i = 1; i < answers.size(); ++i) {
+        const absl::Status lost = answers[i].get(soon()).status();
+        EXPECT_TRUE(absl::IsUnavailable(lost)) << lost;
+        EXPECT_THAT(lost.ToString(), HasSubstr("rank 2 ("));
+      }
+      for (auto& one : notified) {
+        EXPECT_TRUE(fabric.wait([&] { return one->done(); }, soon()));
+        EXPECT_TRUE(absl::IsUnavailable(one->status())) << one->status();
+      }
+      EXPECT_TRUE(absl::IsUnavailable(fabric.peer_status(2)));
+      // The others go on.
+      EXPECT_EQ(must(async_call(fabric, 1 - fabric.rank(), [] { return 3; }).get(soon())), 3);
+      const int mine = ++over;
+      EXPECT_TRUE(fabric.wait([&] { return mine == 2 || over == 2; }, soon()));
+    });
+  }
+}
+
+// The same with a waiter that has nothing under way: a probe finds out.
+TEST(LostPeerTest, ASleepingWaiterIsTold) {
+  LocalJobOptions options{.processes = 2, .transport = transport_case("fault_shm")};
+  options.faults = [](uint64_t seed) {
+    FaultOptions faults;
+    faults.seed = seed;
+    return faults;
+  };
+  options.finalize = false;
+  options.fabric.heartbeat = std::chrono::milliseconds(20);
+  LocalJob job(options);
+  static std::atomic<bool> there, over;
+  there = over = false;
+  job.run([&](Fabric& fabric, uint32_t) {
+    if (fabric.rank() == 1) {
+      EXPECT_TRUE(fabric.wait([] { return over.load(); }, soon()));
+      return;
+    }
+    Future<void> never = async_call(fabric, 1, [] {
+      there = true;
+      EXPECT_TRUE(wait_until([] { return over.load(); }, soon()));
+    });
+    EXPECT_TRUE(wait_until([] { return there.load(); }, soon()));
+    job.faults(0)->lose_peer(fabric.label(1));
+    const absl::Status lost = never.get(soon());
+    EXPECT_TRUE(absl::IsUnavailable(lost)) << lost;
+    over = true;
+  });
+}
+
+}  // namespace
+}  // namespace cariama::testing

@@ -1,0 +1,308 @@
+// Processes of a job find one another, call one another, wait, and end together.
+#include "dsfabric/fabric.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+#include "dsfabric/send_call.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/dsfabric/testing/local_job.h"
+
+namespace cariama::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+class FabricTest : public ::testing::TestWithParam<const char*> {
+ protected:
+  [[nodiscard]] static LocalJobOptions job_of(uint32_t processes, uint32_t threads = 1) {
+    return {.processes = processes,
+            .transport = transport_case(GetParam()),
+            .fabric = {.threads = threads}};
+  }
+};
+
+std::atomic<uint64_t> sum{0};
+
+TEST_P(FabricTest, EveryThreadCallsEveryThread) {
+  sum = 0;
+  LocalJobOptions options = job_of(3, 2);
+  options.threads_stay = false;  // also after they have left
+  LocalJob job(options);
+  job.run([](Fabric& fabric, uint32_t) {
+    const uint64_t self = fabric.this_thread()->global_id();
+    for (uint32_t to = 0; to < fabric.total_threads(); ++to) {
+      must(call(fabric, to, [self] { sum += 1 + self; }));
+    }
+  });
+  EXPECT_EQ(sum.load(), 6u * (1 + 2 + 3 + 4 + 5 + 6));
+}
+
+TEST_P(FabricTest, MoreProcessesThanCores) {
+  sum = 0;
+  LocalJob job(job_of(8, 2));
+  job.run([](Fabric& fabric, uint32_t) {
+    for (int round = 0; round < 4; ++round) {
+      Synchronizer done(fabric.total_threads());
+      for (uint32_t to = 0; to < fabric.total_threads(); ++to) {
+        must(call<RemoteNotify>(
+            fabric, to, [] { ++sum; }, done));
+      }
+      EXPECT_TRUE(fabric.wait([&] { return done.done(); }, soon()));
+    }
+  });
+  EXPECT_EQ(sum.load(), 4u * 16 * 16);
+}
+
+TEST_P(FabricTest, AloneItWorksToo) {
+  sum = 0;
+  LocalJob job(job_of(1));
+  job.run([](Fabric& fabric, uint32_t) {
+    EXPECT_EQ(fabric.size(), 1u);
+    must(call(fabric, 0, [] { ++sum; }));
+    EXPECT_EQ(fabric.process_calls(), 1u);
+    must(call(fabric, 0, [] { ++sum; }));  // run by finalize()
+    EXPECT_TRUE(absl::IsInvalidArgument(fabric.connection(0).status()));
+  });
+  EXPECT_EQ(sum.load(), 2u);
+}
+
+TEST_P(FabricTest, ThreadsHavePlaces) {
+  LocalJobOptions options = job_of(2, 2);
+  options.init_thread = false;
+  LocalJob job(options);
+  job.run([](Fabric& fabric, uint32_t thread) {
+    EXPECT_EQ(fabric.this_thread(), nullptr);
+    EXPECT_TRUE(absl::IsOutOfRange(fabric.init_thread(2).status()));
+    EXPECT_TRUE(
+        absl::IsFailedPrecondition(fabric.init_thread(thread, CallConsumer::kHelpers).status()));
+    auto place = must(fabric.init_thread(thread));
+    EXPECT_EQ(fabric.this_thread(), place.get());
+    EXPECT_EQ(place->global_id(), fabric.rank() * 2 + thread);
+    EXPECT_NE(place->circular_allocator->allocate(), nullptr);
+    EXPECT_TRUE(absl::IsAlreadyExists(fabric.init_thread(thread).status()));
+    EXPECT_THAT(fabric.label(1), HasSubstr("rank 1 (on "));
+    place.reset();
+    EXPECT_EQ(fabric.this_thread(), nullptr);
+    auto again = must(fabric.init_thread(thread));
+  });
+}
+
+// One handler blocks; calls to other threads, from its senders and from others, go on.
+TEST_P(FabricTest, ABlockedHandlerStallsNobodyElse) {
+  static std::atomic<bool> release;
+  static std::atomic<int> blocked_run;
+  release = false;
+  blocked_run = 0;
+  LocalJobOptions options = job_of(3, 2);
+  options.fabric.receive_units = 4;
+  LocalJob job(options);
+  std::atomic<int> ready{0};
+  job.run([&](Fabric& fabric, uint32_t thread) {
+    if (thread == 1 || fabric.rank() == 1) {
+      EXPECT_TRUE(fabric.wait([] { return release.load(); }, soon()));
+      return;
+    }
+    for (int i = 0; i < 40; ++i) {
+      must(call(fabric, 2, [] {
+        EXPECT_TRUE(wait_until(
+            [] {
+              if (running_fabric()->options().service_threads == 0) running_fabric()->progress();
+              return release.load();
+            },
+            soon()));
+        ++blocked_run;
+      }));
+    }
+    for (int i = 0; i < 10; ++i) {
+      Synchronizer done(2);
+      must(call<RemoteNotify>(
+          fabric, 3, [] {}, done));
+      must(service_call<RemoteNotify>(
+          fabric, 1, [] {}, &done));
+      EXPECT_TRUE(fabric.wait([&] { return done.done(); }, soon()));
+    }
+    if (++ready == 2) {
+      EXPECT_EQ(blocked_run, 0);
+      release = true;
+      for (uint32_t to = 0; to < 6; ++to) must(call(fabric, to, [] {}));  // look
+    }
+    EXPECT_TRUE(fabric.wait([] { return release.load(); }, soon()));
+  });
+  EXPECT_EQ(blocked_run, 80);
+}
+
+TEST_P(FabricTest, TheEndNamesWhoDidNotCome) {
+  LocalJobOptions options = job_of(3);
+  options.finalize = false;
+  LocalJob job(options);
+  job.run([&](Fabric& fabric, uint32_t) {
+    if (fabric.rank() != 2) {
+      const absl::Status missing = fabric.finalize(deadline_after(std::chrono::milliseconds(100)));
+      EXPECT_TRUE(absl::IsDeadlineExceeded(missing)) << missing;
+      EXPECT_THAT(missing.ToString(), HasSubstr("rank 2 (on "));
+    }
+    job.meet(3);
+    must(call(fabric, (fabric.rank() + 1) % 3, [] {}));  // it goes on
+    must(fabric.finalize(soon()));
+    job.meet(3);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(On, FabricTest, ::testing::Values("shm", "sim", "fault_shm", "fault_sim"),
+                         [](const auto& info) { return std::string(info.param); });
+
+// ---- Who runs the calls
+// -----------------------------------------------------------------------------
+
+class ConsumerTest : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(ConsumerTest, EachThreadChooses) {
+  static constexpr uint32_t kCalls = 50;
+  static std::mutex mutex;
+  static std::set<std::thread::id> ran[3];
+  static std::vector<uint32_t> order[3];
+  for (auto& one : ran) one.clear();
+  for (auto& one : order) one.clear();
+  LocalJobOptions options{.processes = 2,
+                          .transport = transport_case(GetParam()),
+                          .fabric = {.threads = 3, .helper_threads = 2}};
+  options.init_thread = false;
+  LocalJob job(options);
+  std::thread::id own[3];
+  job.run([&](Fabric& fabric, uint32_t thread) {
+    constexpr CallConsumer kConsumers[] = {CallConsumer::kThread, CallConsumer::kHelpers,
+                                           CallConsumer::kProcess};
+    auto place = must(fabric.init_thread(thread, kConsumers[thread]));
+    if (fabric.rank() == 1) own[thread] = std::this_thread::get_id();
+    if (fabric.rank() == 0) {
+      Synchronizer done(kCalls);
+      for (uint32_t i = 0; i < kCalls; ++i) {
+        must(call<RemoteNotify>(
+            fabric, 3 + thread,
+            [thread, i] {
+              const std::lock_guard lock(mutex);
+              ran[thread].insert(std::this_thread::get_id());
+              order[thread].push_back(i);
+            },
+            done));
+      }
+      EXPECT_TRUE(fabric.wait([&] { return done.done(); }, soon()));
+      return;
+    }
+    const auto all_run = [thread] {
+      const std::lock_guard lock(mutex);
+      return order[thread].size() == kCalls;
+    };
+    EXPECT_TRUE(fabric.wait(all_run, soon()));
+  });
+  for (uint32_t thread = 0; thread < 3; ++thread) {
+    EXPECT_TRUE(std::is_sorted(order[thread].begin(), order[thread].end())) << thread;
+    EXPECT_EQ(ran[thread].count(own[thread]), thread == 0 ? 1u : 0u) << thread;
+  }
+  EXPECT_EQ(ran[0].size(), 1u);
+  EXPECT_LE(ran[1].size(), 2u);
+  EXPECT_EQ(ran[2].size(), 1u);
+}
+
+INSTANTIATE_TEST_SUITE_P(On, ConsumerTest, ::testing::Values("shm", "fault_shm"),
+                         [](const auto& info) { return std::string(info.param); });
+
+// ---- Idle
+// -----------------------------------------------------------------------------------------
+
+// Nobody polls by the clock: what waits sleeps until something comes, but for the heartbeat.
+TEST(IdleTest, NothingLooksWhileNothingHappens) {
+  using std::chrono::milliseconds;
+  static std::atomic<bool> over;
+  over = false;
+  std::atomic<uint64_t> looks{0};
+  LocalJob job({.transport = transport_case("shm"), .fabric = {.threads = 2}});
+  job.run([&](Fabric& fabric, uint32_t thread) {
+    Synchronizer connected;
+    must(call<RemoteNotify>(
+        fabric, (fabric.this_thread()->global_id() + 2) % 4, [] {}, connected));
+    EXPECT_TRUE(fabric.wait([&] { return connected.done(); }, soon()));
+    if (thread == 1 || fabric.rank() == 1) {
+      EXPECT_TRUE(fabric.wait(
+          [&] {
+            ++looks;
+            return over.load();
+          },
+          soon()));
+      return;
+    }
+    // Until the others sleep.
+    EXPECT_TRUE(wait_until(
+        [&] {
+          const uint64_t before = looks;
+          std::this_thread::sleep_for(milliseconds(20));
+          return before != 0 && before == looks;
+        },
+        soon()));
+    const uint64_t looks_before = looks;
+    const uint64_t rounds_before = fabric.statistics().rounds;
+    std::this_thread::sleep_for(milliseconds(400));
+    EXPECT_LE(looks - looks_before, 3u);  // a futex may wake for no reason
+    EXPECT_LE(fabric.statistics().rounds - rounds_before, 400 / 100 + 2u);
+    over = true;
+    for (uint32_t to = 1; to < 4; ++to) must(call(fabric, to, [] {}));
+  });
+}
+
+// ---- Replay
+// -----------------------------------------------------------------------------------------
+
+struct Replayed {
+  std::vector<std::tuple<uint32_t, uint32_t, uint32_t>> order;
+  uint64_t trace = 0;
+  friend bool operator==(const Replayed&, const Replayed&) = default;
+};
+
+Replayed replay(const char* transport, uint64_t seed) {
+  static constexpr uint32_t kCalls = 5;
+  static Replayed run;
+  static std::atomic<uint32_t> over;
+  run = {};
+  over = 0;
+  LocalJobOptions options{.processes = 3, .transport = transport_case(transport), .seed = seed};
+  options.fabric.threads = 2;
+  options.fabric.receive_units = 2;
+  options.sim.jitter = std::chrono::nanoseconds(700);
+  options.finalize = false;
+  LocalJob job(options);
+  job.run([&](Fabric& fabric, uint32_t) {
+    const uint32_t self = fabric.this_thread()->global_id();
+    for (uint32_t i = 0; i < kCalls; ++i) {
+      for (uint32_t to = 0; to < 6; ++to) {
+        must(call(fabric, to, [self, to, i] { run.order.emplace_back(self, to, i); }));
+      }
+    }
+    EXPECT_TRUE(fabric.wait([] { return run.order.size() == 6u * 6 * kCalls; }, soon()));
+    if (++over == 6) run.trace = job.sim()->trace_hash();
+  });
+  return run;
+}
+
+TEST(ReplayTest, ASeedIsARun) {
+  for (const char* transport : {"sim", "fault_sim"}) {
+    std::set<uint64_t> traces;
+    for (uint64_t seed = 1; seed <= 6; ++seed) {
+      const Replayed first = replay(transport, seed);
+      EXPECT_TRUE(first == replay(transport, seed)) << transport << " seed " << seed;
+      traces.insert(first.trace);
+    }
+    EXPECT_EQ(traces.size(), 6u) << transport;
+  }
+}
+
+}  // namespace
+}  // namespace cariama::testing

@@ -1,0 +1,203 @@
+// Global memory between processes: mapped memory, deaths, late answers, wrong pointers.
+#include "dsfabric/global_memory.h"
+
+#include <unistd.h>
+#include <csignal>
+
+#include <array>
+#include <functional>
+#include <string>
+
+#include "dsfabric/collectives.h"
+#include "dsfabric/distributed_lock.h"
+#include "dsfabric/global_vector.h"
+#include "dsfabric/internal/fabric_core.h"
+#include "dsfabric/internal/remote_heap.h"
+#include "dsfabric/remote_memory.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/dsfabric/testing/local_job.h"
+#include "tests/dsfabric/testing/process_job.h"
+
+namespace cariama::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(GlobalPointer, IsArithmetic) {
+  global_ptr<uint32_t> null;
+  EXPECT_TRUE(null.is_null());
+  EXPECT_FALSE(null);
+  GlobalAddress address;
+  address.address = 0x1000;
+  address.rank = 3;
+  const global_ptr<uint32_t> first(address);
+  global_ptr<uint32_t> pointer = first + 5;
+  EXPECT_EQ(pointer.address().address, 0x1014u);
+  EXPECT_EQ(pointer - first, 5);
+  EXPECT_EQ(first - pointer, -5);
+  EXPECT_EQ(--pointer, first + 4);
+  EXPECT_EQ(pointer -= 4, first);
+  EXPECT_LT(first, first + 1);
+  EXPECT_EQ((first + 2).cast<uint64_t>() - first.cast<uint64_t>(), 1);
+  address.rank = 2;
+  EXPECT_LT(global_ptr<uint32_t>(address) + 100, first);  // by process first
+  EXPECT_NE(global_ptr<uint32_t>(address), first);
+  const global_ptr<const uint32_t> constant = first;
+  EXPECT_EQ(constant.address(), first.address());
+  static_assert(std::is_trivially_copyable_v<global_ptr<double>>);
+}
+
+TEST(GlobalMemoryMistakes, AreRefused) {
+  LocalJob job({.processes = 2, .transport = transport_case("shm")});
+  job.run([](Fabric& fabric, uint32_t) {
+    EXPECT_EQ(GlobalMemory::create(fabric, {.piece_bytes = 0}).status().code(),
+              absl::StatusCode::kInvalidArgument);
+    const auto memory = must(GlobalMemory::create(fabric));
+    const auto by_owner = must(GlobalMemory::create(fabric, {.atomics = AtomicsBy::kOwner}));
+    const global_ptr<uint64_t> null;
+    EXPECT_EQ(memory->rget(null).wait(soon()).status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(memory->rput(1, null).wait(soon()).code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(memory->fetch_add(null, 1).wait(soon()).status().code(),
+              absl::StatusCode::kInvalidArgument);
+    GlobalAddress nobody;
+    nobody.address = 64;
+    nobody.rank = 2;
+    EXPECT_EQ(memory->rget(global_ptr<uint64_t>(nobody)).wait(soon()).status().code(),
+              absl::StatusCode::kInvalidArgument);
+
+    // What the owner executes, it checks: addresses come over the wire. Nobody allocates meanwhile.
+    Collectives all(fabric);
+    const auto theirs = must(memory->allocate<uint64_t>(1 - fabric.rank(), 8, soon()));
+    must(all.barrier(soon()));
+    EXPECT_EQ(must(by_owner->fetch_add(theirs + 7, 1).wait(soon())), 0u);
+    for (const ptrdiff_t outside : {-1, 8, 1 << 20}) {
+      SCOPED_TRACE(outside);
+      EXPECT_EQ(by_owner->fetch_add(theirs + outside, 1).wait(soon()).status().code(),
+                absl::StatusCode::kInvalidArgument);
+    }
+    const auto odd = (theirs.cast<std::byte>() + 4).cast<uint64_t>();
+    EXPECT_EQ(by_owner->fetch_add(odd, 1).wait(soon()).status().code(),
+              absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(memory->fetch_add(odd, 1).wait(soon()).status().code(),
+              absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(must(memory->rget(theirs + 7).wait(soon())), 1u);
+    must(all.barrier(soon()));
+    memory->free(theirs);
+
+    // Vectors that the processes see differently.
+    const auto vector = GlobalVector<int>::create(all, 10 + fabric.rank(), soon());
+    EXPECT_EQ(vector.status().code(), absl::StatusCode::kFailedPrecondition) << vector.status();
+    must(all.barrier(soon()));
+  });
+}
+
+// The answer to an allocation that nobody waits for any more is memory that nobody would free.
+TEST(RemoteMemoryLate, IsFreed) {
+  LocalJob job({.processes = 2, .transport = transport_case("sim")});
+  std::array<std::atomic<bool>, 2> step{};
+  job.run([&](Fabric& fabric, uint32_t) {
+    if (fabric.rank() == 0) {
+      // The other one lets no calls in meanwhile.
+      const auto late =
+          RemoteMemory::allocate(fabric, 1, 64, deadline_after(std::chrono::milliseconds(5)));
+      EXPECT_EQ(late.status().code(), absl::StatusCode::kDeadlineExceeded);
+      EXPECT_THAT(std::string(late.status().message()), HasSubstr(fabric.label(1)));
+      step[0] = true;
+      ASSERT_TRUE(fabric.wait([&] { return step[1].load(); }, soon()));
+    } else {
+      ASSERT_TRUE(wait_until([&] { return step[0].load(); }, soon()));
+      auto& heap = fabric.core().attachments().get<internal::RemoteHeap>(fabric);
+      ASSERT_TRUE(fabric.wait([&] { return heap.allocations() == 1; }, soon()));
+      ASSERT_TRUE(fabric.wait([&] { return heap.allocations() == 0; }, soon()));
+      step[1] = true;
+    }
+  });
+}
+
+// ---- Processes ----------------------------------------------------------------------------------
+
+TEST(GlobalMemoryOfProcesses, IsMappedAndShared) {
+  run_process_job(3, {}, [](Fabric& fabric) {
+    Collectives all(fabric);
+    const auto memory = must(GlobalMemory::create(fabric));
+    auto vector = must(GlobalVector<uint64_t>::create(all, 3000, soon(), {.block = 7}));
+    for (size_t i = 0; i < vector.local().size(); ++i) vector.local()[i] = vector.global_index(i);
+    must(all.barrier(soon()));
+    std::vector<uint64_t> whole(3000);
+    must(vector.get(*memory, 0, std::span(whole), soon()));
+    for (uint64_t i = 0; i < whole.size(); ++i) EXPECT_EQ(whole[i], i);
+    must(all.barrier(soon()));
+    for (int i = 0; i < 1000; ++i) {
+      static_cast<void>(must(memory->fetch_add(vector[1500], 1).wait(soon())));
+    }
+    must(all.barrier(soon()));
+    EXPECT_EQ(must(vector.rget(*memory, 1500).wait(soon())), 4500u);
+    // All of it by loads and stores: no work request was posted.
+    EXPECT_EQ(memory->statistics().transfers, 0u);
+    EXPECT_EQ(memory->statistics().executed, 0u);
+    must(all.barrier(soon()));
+  });
+}
+
+// Survivors only: they leave without finalize(), which the dead do not come to.
+void run_with_a_victim(int count, int victim, const std::function<void(Fabric&)>& body) {
+  RunOptions run;
+  run.may_die = {victim};
+  const absl::Status ended =
+      try_process_job(count, {.on_failure = FailurePolicy::kContinue}, body, run);
+  EXPECT_TRUE(ended.ok()) << ended;
+}
+
+TEST(GlobalMemoryDeaths, EndLocksAndTransfers) {
+  run_with_a_victim(3, 1, [](Fabric& fabric) {
+    Collectives all(fabric);
+    const auto memory = must(GlobalMemory::create(fabric));
+    global_ptr<uint64_t> word;
+    if (fabric.rank() == 0) word = must(memory->allocate<uint64_t>(0, 1, soon()));
+    must(all.broadcast(word, 0, soon()));
+    const auto of_victim = must(memory->allocate<uint64_t>(1, 1, soon()));
+    DistributedLock lock(*memory, word);
+    if (fabric.rank() == 1) must(lock.acquire(soon()));
+    must(all.barrier(soon()));
+    if (fabric.rank() == 1) raise(SIGKILL);
+
+    const absl::Status dead = lock.acquire(soon());
+    EXPECT_EQ(dead.code(), absl::StatusCode::kUnavailable) << dead;
+    EXPECT_THAT(std::string(dead.message()), HasSubstr(fabric.label(1)));
+    must(all.barrier(soon()));
+    // One of the two repairs; the other waits for it, in order.
+    const bool mine = must(lock.take_over());
+    EXPECT_EQ(must(all.all_reduce(mine ? 1 : 0, std::plus<>(), soon())), 1);
+    EXPECT_EQ(all.left_out(), std::vector<uint32_t>{1});
+    if (mine) {
+      must(lock.release());
+    } else {
+      must(lock.acquire(soon()));
+      must(lock.release());
+    }
+    EXPECT_EQ(memory->rget(of_victim).wait(soon()).status().code(), absl::StatusCode::kUnavailable);
+    EXPECT_EQ(RemoteMemory::allocate(fabric, 1, 8, soon()).status().code(),
+              absl::StatusCode::kUnavailable);
+    must(all.barrier(soon()));
+  });
+}
+
+TEST(CollectivesOfProcesses, GoOnWithoutTheDead) {
+  run_with_a_victim(4, 0, [](Fabric& fabric) {
+    Collectives all(fabric);
+    must(all.barrier(soon()));
+    if (fabric.rank() == 0) raise(SIGKILL);  // the root
+    const auto sum = must(all.all_reduce(fabric.rank(), std::plus<>(), soon()));
+    EXPECT_EQ(sum, 6u);
+    EXPECT_EQ(all.left_out(), std::vector<uint32_t>{0});
+    uint32_t value = fabric.rank();
+    EXPECT_EQ(all.broadcast(value, 0, soon()).code(), absl::StatusCode::kUnavailable);
+    must(all.broadcast(value, 2, soon()));
+    EXPECT_EQ(value, 2u);
+    must(all.barrier(soon()));
+  });
+}
+
+}  // namespace
+}  // namespace cariama::testing

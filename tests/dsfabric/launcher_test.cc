@@ -1,0 +1,519 @@
+// Jobs of real processes, started by cariama-run and by mpirun. The processes are this program
+// again, with --role=NAME as its first argument.
+#include "dsfabric/launcher.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <set>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "dsfabric/bootstrap.h"
+#include "dsfabric/fabric.h"
+#include "dsfabric/internal/broker.h"
+#include "dsfabric/internal/handshake.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+extern char** environ;
+
+namespace cariama {
+namespace {
+
+using namespace std::chrono_literals;  // NOLINT(google-build-using-namespace)
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::UnorderedElementsAre;
+
+// For waits that should succeed: only there so that a defect does not hang the test.
+Deadline soon() { return deadline_after(60s); }
+
+// ---- What the processes of the jobs do ----------------------------------------------------------
+
+// Nothing here may be printed in pieces: the processes share their output.
+void print(const std::string& line) {
+  const std::string whole = line + "\n";
+  static_cast<void>(!write(STDOUT_FILENO, whole.data(), whole.size()));
+}
+
+std::unique_ptr<Bootstrap> join() {
+  auto joined = make_bootstrap({.kind = {}, .timeout = 60s});
+  if (!joined.ok()) {
+    print("cannot join: " + joined.status().ToString());
+    _exit(99);
+  }
+  return *std::move(joined);
+}
+
+void require(const absl::Status& status) {
+  if (status.ok()) return;
+  print("failed: " + status.ToString());
+  _exit(98);
+}
+
+// Everything that a job needs of its bootstrap, a request to a neighbour's broker included.
+int role_exchange() {
+  auto job = join();
+  require(job->put("value", "of " + std::to_string(job->rank())));
+  require(job->put("secret", internal::bytes_of(job->secret())));
+  require(job->fence(soon()));
+  std::string all;
+  for (int rank = 0; rank < job->size(); ++rank) {
+    auto value = job->get(rank, "value", soon());
+    require(value.status());
+    all += *value + ",";
+    auto secret = job->get(rank, "secret", soon());
+    require(secret.status());
+    if (*secret != internal::bytes_of(job->secret())) print("another secret");
+  }
+  auto broker = internal::make_socket_broker(
+      *job, [](int rank, std::string_view) { return "hello " + std::to_string(rank); }, soon());
+  require(broker.status());
+  auto answer = (*broker)->request((job->rank() + 1) % job->size(), "", soon());
+  require(answer.status());
+  print(std::string(bootstrap_name(job->kind())) + " " + std::to_string(job->rank()) + "/" +
+        std::to_string(job->size()) + " t" + std::to_string(job->threads().value_or(0)) + " " +
+        all + " " + *answer);
+  require(job->fence(soon()));
+  broker->reset();
+  require(job->finalize(soon()));
+  return 0;
+}
+
+// Looks for the job's secret where others could.
+int role_secret() {
+  auto job = join();
+  const std::string secret(internal::bytes_of(job->secret()));
+  std::string hex;
+  for (const unsigned char byte : secret) {
+    char digits[3];
+    std::snprintf(digits, sizeof digits, "%02x", byte);
+    hex += digits;
+  }
+  for (const char* file : {"/proc/self/environ", "/proc/self/cmdline"}) {
+    std::stringstream text;
+    text << std::ifstream(file).rdbuf();
+    const std::string all = text.str();
+    if (all.find(secret) != std::string::npos || all.find(hex) != std::string::npos ||
+        all.find("CARIAMA_JOB_SECRET") != std::string::npos) {
+      print(std::string("the secret is in ") + file);
+    }
+  }
+  // Who we start is no member of the job.
+  const std::string again = "/proc/" + std::to_string(getpid()) + "/exe --role=exchange";
+  const int status = std::system(again.c_str());
+  print("child: " + std::to_string(WEXITSTATUS(status)));
+  require(job->finalize(soon()));
+  return 0;
+}
+
+// Rank 1 is killed in a fence that waits for rank 2; the others say what they learn.
+int role_die() {
+  auto job = join();
+  if (job->rank() == 1) {
+    static_cast<void>(job->fence(deadline_after(20ms)));
+    raise(SIGKILL);
+  }
+  const absl::Status status =
+      job->rank() == 2 ? job->get(1, "never", soon()).status() : job->fence(soon());
+  print("learned: " + std::string(status.message()));
+  return 5;
+}
+
+volatile std::sig_atomic_t interrupted = 0;
+
+// Ends in order when asked to.
+int role_orderly() {
+  struct sigaction action {};
+  action.sa_handler = [](int) { interrupted = 1; };
+  sigaction(SIGINT, &action, nullptr);
+  sigset_t interrupt;
+  sigset_t before;
+  sigemptyset(&interrupt);
+  sigaddset(&interrupt, SIGINT);
+  sigprocmask(SIG_BLOCK, &interrupt, &before);
+  print("ready");
+  while (interrupted == 0) sigsuspend(&before);
+  print("orderly");
+  return 0;
+}
+
+int role_deaf() {
+  for (const int one : {SIGINT, SIGTERM, SIGHUP}) signal(one, SIG_IGN);
+  print("ready");
+  while (true) pause();
+}
+
+// A fabric, with whoever the others are.
+int role_fabric() {
+  const auto fabric = Fabric::create();
+  if (!fabric.ok()) print("refused: " + std::string(fabric.status().message()));
+  return fabric.ok() ? 0 : 3;
+}
+
+int play(const std::string& role) {
+  if (role == "fabric") return role_fabric();
+  if (role == "exchange") return role_exchange();
+  if (role == "secret") return role_secret();
+  if (role == "die") return role_die();
+  if (role == "orderly") return role_orderly();
+  if (role == "deaf") return role_deaf();
+  print("there is no role " + role);
+  return 97;
+}
+
+// ---- Starting them ------------------------------------------------------------------------------
+
+std::string self() {
+  char path[4096];
+  const ssize_t length = readlink("/proc/self/exe", path, sizeof path);
+  return {path, static_cast<size_t>(std::max<ssize_t>(length, 0))};
+}
+
+const std::string& cariama_run() {
+  static const std::string path = std::string(CARIAMA_PROGRAM_DIR) + "/cariama-run";
+  return path;
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+// A command that runs, its output in files.
+class Running {
+ public:
+  explicit Running(const std::string& command) {
+    char pattern[] = "/tmp/cariama-launcher-XXXXXX";
+    folder_ = mkdtemp(pattern);
+    pid_ = fork();
+    if (pid_ == 0) {
+      unsetenv("RANK");  // whoever started the test is not the job's launcher
+      unsetenv("CARIAMA_LAUNCH_SOCKET");
+      unsetenv("PMIX_RANK");
+      const std::string whole =
+          "exec " + command + " < /dev/null > " + folder_ + "/out 2> " + folder_ + "/err";
+      execl("/bin/sh", "sh", "-c", whole.c_str(), nullptr);
+      _exit(127);
+    }
+  }
+  ~Running() {
+    if (pid_ > 0) {
+      kill(pid_, SIGKILL);
+      waitpid(pid_, nullptr, 0);
+    }
+    for (const char* file : {"/out", "/err"}) unlink((folder_ + file).c_str());
+    rmdir(folder_.c_str());
+  }
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+
+  [[nodiscard]] pid_t pid() const { return pid_; }
+  [[nodiscard]] std::string out() const { return read_file("/out"); }
+  [[nodiscard]] std::string err() const { return read_file("/err"); }
+
+  // The exit code; 128+n for a signal. The watchdog of the test ends a wait that lasts too long.
+  int wait() {
+    int status = 0;
+    waitpid(pid_, &status, 0);
+    pid_ = 0;
+    return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  }
+
+  // Waits until `condition` holds.
+  template <typename Condition>
+  static bool eventually(const Condition& condition) {
+    const Deadline deadline = soon();
+    while (!condition()) {
+      if (std::chrono::steady_clock::now() > deadline) return false;
+      std::this_thread::sleep_for(2ms);
+    }
+    return true;
+  }
+
+ private:
+  [[nodiscard]] std::string read_file(const char* name) const {
+    std::stringstream text;
+    text << std::ifstream(folder_ + name).rdbuf();
+    return text.str();
+  }
+
+  std::string folder_;
+  pid_t pid_;
+};
+
+// The processes whose command line contains `mark`, but for the launcher's own.
+int count_processes(const std::string& mark) {
+  int count = 0;
+  DIR* const all = opendir("/proc");
+  while (const dirent* entry = readdir(all)) {
+    if (entry->d_name[0] < '0' || entry->d_name[0] > '9') continue;
+    std::stringstream text;
+    text << std::ifstream(std::string("/proc/") + entry->d_name + "/cmdline").rdbuf();
+    if (text.str().rfind("sleep", 0) == 0 && text.str().find(mark) != std::string::npos) ++count;
+  }
+  closedir(all);
+  return count;
+}
+
+// A number that no other process sleeps for.
+std::string unique_seconds() {
+  static int count = 0;
+  return "9" + std::to_string(getpid()) + "." + std::to_string(++count);
+}
+
+// ---- cariama-run --------------------------------------------------------------------------------
+
+TEST(CariamaRun, ProcessesFindEachOther) {
+  Running job(cariama_run() + " -n 3 -t 2 " + self() + " --role=exchange");
+  EXPECT_EQ(job.wait(), 0) << job.err();
+  EXPECT_THAT(lines_of(job.out()), UnorderedElementsAre("local 0/3 t2 of 0,of 1,of 2, hello 0",
+                                                        "local 1/3 t2 of 0,of 1,of 2, hello 1",
+                                                        "local 2/3 t2 of 0,of 1,of 2, hello 2"));
+  EXPECT_EQ(job.err(), "");
+}
+
+TEST(CariamaRun, WrapperScriptsAndExecKeepTheJobTogether) {
+  Running job(cariama_run() + " -n 2 sh -c 'true; \"$0\" \"$@\"; exit $?' " + self() +
+              " --role=exchange");
+  EXPECT_EQ(job.wait(), 0) << job.err();
+  EXPECT_EQ(lines_of(job.out()).size(), 2u) << job.out();
+}
+
+TEST(CariamaRun, TheSecretIsNowhereToBeSeenAndChildrenAreNoMembers) {
+  Running job(cariama_run() + " -n 2 " + self() + " --role=secret");
+  EXPECT_EQ(job.wait(), 0) << job.err();
+  EXPECT_THAT(job.out(), Not(HasSubstr("the secret is in")));
+  EXPECT_THAT(job.out(), AllOf(HasSubstr("the socket that cariama-run gave to this process is not"),
+                               HasSubstr("child: 99")));
+}
+
+TEST(CariamaRun, ARankKilledInAFenceIsNamedToTheOthersAndToTheUser) {
+  Running job(cariama_run() + " -n 4 --tag-output " + self() + " --role=die");
+  EXPECT_EQ(job.wait(), 128 + SIGKILL) << job.err();
+  EXPECT_THAT(lines_of(job.err()),
+              ElementsAre("cariama-run: rank 1 was killed by signal 9 (Killed)"));
+}
+
+TEST(CariamaRun, KeepGoingLetsTheOthersGoOnWithoutTheDead) {
+  Running job(cariama_run() + " -n 4 --keep-going --tag-output " + self() + " --role=die");
+  EXPECT_EQ(job.wait(), 128 + SIGKILL) << job.err();
+  const std::string killed = "rank 1 was killed by signal 9 (Killed)";
+  EXPECT_THAT(lines_of(job.out()),
+              UnorderedElementsAre("[0] learned: fence of 4 processes: " + killed,
+                                   "[2] learned: get of 'never' from rank 1: " + killed,
+                                   "[3] learned: fence of 4 processes: " + killed));
+  EXPECT_THAT(lines_of(job.err()), UnorderedElementsAre("cariama-run: " + killed,
+                                                        "cariama-run: rank 0 exited with code 5",
+                                                        "cariama-run: rank 2 exited with code 5",
+                                                        "cariama-run: rank 3 exited with code 5"));
+}
+
+TEST(CariamaRun, TheFirstFailureGivesTheCodeAndEndsTheOthers) {
+  const std::string mark = unique_seconds();
+  Running job(cariama_run() + " -n 3 sh -c 'test $CARIAMA_RANK = 1 && exit 7; sleep " + mark + "'");
+  EXPECT_EQ(job.wait(), 7);
+  EXPECT_EQ(job.err(), "cariama-run: rank 1 exited with code 7\n");
+  EXPECT_EQ(count_processes(mark), 0);
+}
+
+TEST(CariamaRun, WhoDoesNotListenIsKilledAfterItsGrace) {
+  Running job(cariama_run() + " -n 2 --timeout 0.1 --grace 0.1 " + self() + " --role=deaf");
+  EXPECT_EQ(job.wait(), kLaunchTimedOut);
+  EXPECT_THAT(lines_of(job.err()),
+              ElementsAre("cariama-run: the job did not end within 0.1 s: ranks 0, 1 still running",
+                          "cariama-run: ranks 0, 1 did not end within 0.1 s of grace, and will be "
+                          "killed"));
+}
+
+TEST(CariamaRun, OutputIsTaggedByLineAndByStream) {
+  Running job(cariama_run() +
+              " -n 2 --tag-output sh -c "
+              "'echo out; echo err >&2; printf \"no end\"'");
+  EXPECT_EQ(job.wait(), 0);
+  EXPECT_THAT(lines_of(job.out()),
+              UnorderedElementsAre("[0] out", "[0] no end", "[1] out", "[1] no end"));
+  EXPECT_THAT(lines_of(job.err()), UnorderedElementsAre("[0] err", "[1] err"));
+}
+
+TEST(CariamaRun, MuchTaggedOutputIsComplete) {
+  Running job(cariama_run() + " -n 3 --tag-output sh -c 'seq 1 20000'");
+  EXPECT_EQ(job.wait(), 0);
+  const std::vector<std::string> lines = lines_of(job.out());
+  EXPECT_EQ(lines.size(), 60'000u);
+  EXPECT_EQ(std::set<std::string>(lines.begin(), lines.end()).size(), 60'000u);
+}
+
+TEST(CariamaRun, InputGoesToRankZero) {
+  Running job("sh -c 'echo words | " + cariama_run() + " -n 3 --tag-output cat'");
+  EXPECT_EQ(job.wait(), 0) << job.err();
+  EXPECT_EQ(job.out(), "[0] words\n");
+}
+
+TEST(CariamaRun, TheFirstInterruptIsPassedOn) {
+  Running job(cariama_run() + " -n 2 " + self() + " --role=orderly");
+  ASSERT_TRUE(Running::eventually([&] { return job.out() == "ready\nready\n"; })) << job.out();
+  kill(job.pid(), SIGINT);
+  EXPECT_EQ(job.wait(), 0) << job.err();
+  EXPECT_EQ(job.out(), "ready\nready\norderly\norderly\n");
+  EXPECT_EQ(job.err(), "cariama-run: SIGINT is passed on; a second one kills the job\n");
+}
+
+TEST(CariamaRun, TheSecondInterruptKillsAtOnce) {
+  Running job(cariama_run() + " -n 2 --grace 1000 " + self() + " --role=deaf");
+  ASSERT_TRUE(Running::eventually([&] { return job.out() == "ready\nready\n"; })) << job.out();
+  kill(job.pid(), SIGINT);
+  ASSERT_TRUE(Running::eventually([&] { return !job.err().empty(); }));
+  kill(job.pid(), SIGINT);
+  EXPECT_EQ(job.wait(), 128 + SIGKILL);
+}
+
+TEST(CariamaRun, NothingIsLeftBehindByWhatEscapesItsGroup) {
+  const std::string mark = unique_seconds();
+  Running job(cariama_run() + " -n 2 sh -c 'sleep " + mark + " & setsid sleep " + mark +
+              " & echo started'");
+  EXPECT_EQ(job.wait(), 0) << job.err();
+  EXPECT_EQ(count_processes(mark), 0);
+}
+
+TEST(CariamaRun, NothingIsLeftBehindWhenItIsKilled) {
+  const std::string mark = unique_seconds();
+  // Four: each shell, which waits, has started two.
+  Running job(cariama_run() + " -n 2 sh -c 'sleep " + mark + " & sleep " + mark + " & wait; true'");
+  ASSERT_TRUE(Running::eventually([&] { return count_processes(mark) == 4; }));
+  kill(job.pid(), SIGKILL);
+  EXPECT_EQ(job.wait(), 128 + SIGKILL);
+  EXPECT_TRUE(Running::eventually([&] { return count_processes(mark) == 0; }));
+}
+
+TEST(CariamaRun, BindsToCores) {
+  Running job(cariama_run() + " -n 1 --bind core sh -c 'grep Cpus_allowed_list /proc/self/status'");
+  EXPECT_EQ(job.wait(), 0) << job.err();
+  Running all("grep Cpus_allowed_list /proc/self/status");
+  EXPECT_EQ(all.wait(), 0);
+  if (sysconf(_SC_NPROCESSORS_ONLN) > 1 && all.out().find_first_of(",-") != std::string::npos) {
+    EXPECT_NE(job.out(), all.out());
+  }
+  Running numa(cariama_run() + " -n 2 --bind=numa true");
+  EXPECT_EQ(numa.wait(), 0) << numa.err();
+}
+
+TEST(CariamaRun, PlacesAsTheFileSays) {
+  char name[] = "/tmp/cariama-place-XXXXXX";
+  const int file = mkstemp(name);
+  const std::string text = "0 0\n1 0  # both on the first node\n";
+  ASSERT_EQ(write(file, text.data(), text.size()), static_cast<ssize_t>(text.size()));
+  close(file);
+  Running good(cariama_run() + " -n 2 --place " + name + " true");
+  EXPECT_EQ(good.wait(), 0) << good.err();
+  Running bad(cariama_run() + " -n 3 --place " + name + " true");
+  EXPECT_EQ(bad.wait(), 2);
+  EXPECT_THAT(bad.err(), HasSubstr("no line for rank 2"));
+  unlink(name);
+  Running missing(cariama_run() + " -n 2 --place " + name + " true");
+  EXPECT_EQ(missing.wait(), 125);
+  EXPECT_THAT(missing.err(), HasSubstr("the place file"));
+}
+
+TEST(CariamaRun, SaysWhatIsWrongWithItsCommandLine) {
+  const auto run = [](const std::string& arguments, int code) {
+    Running job(cariama_run() + " " + arguments);
+    EXPECT_EQ(job.wait(), code) << arguments;
+    EXPECT_EQ(job.out(), "");
+    return job.err();
+  };
+  EXPECT_THAT(run("--frobnicate -n 2 true", 2), HasSubstr("unknown option --frobnicate"));
+  EXPECT_THAT(run("-n 2 -q true", 2), HasSubstr("unknown option -q"));
+  EXPECT_THAT(run("-n two true", 2), HasSubstr("-n needs a number"));
+  EXPECT_THAT(run("-n 0 true", 2), HasSubstr("-n needs a number from 1"));
+  EXPECT_THAT(run("-n", 2), HasSubstr("-n needs a value"));
+  EXPECT_THAT(run("true", 2), HasSubstr("(-n) is not given"));
+  EXPECT_THAT(run("-n 2", 2), HasSubstr("no program to run"));
+  EXPECT_THAT(run("-n 2 -t 0 true", 2), HasSubstr("-t needs a number"));
+  EXPECT_THAT(run("-n 2 --bind socket true", 2), HasSubstr("--bind knows none, core and numa"));
+  EXPECT_THAT(run("-n 2 --timeout never true", 2), HasSubstr("--timeout needs a time"));
+  EXPECT_THAT(run("-n 2 --tag-output=yes true", 2), HasSubstr("unknown option"));
+  EXPECT_THAT(run("-n 2 no-such-program-anywhere", 127), HasSubstr("No such file"));
+  EXPECT_THAT(run("-n 2 /etc/passwd", 126), HasSubstr("Permission denied"));
+}
+
+TEST(CariamaRun, OptionsBehindTheProgramAreTheProgramsOwn) {
+  Running job(cariama_run() + " -n1 -- echo -n --frobnicate --help");
+  EXPECT_EQ(job.wait(), 0) << job.err();
+  EXPECT_EQ(job.out(), "--frobnicate --help");
+  Running help(cariama_run() + " --help");
+  EXPECT_EQ(help.wait(), 0);
+  EXPECT_THAT(help.out(), HasSubstr("cariama-run -n P [options]"));
+}
+
+// ---- PMIx ---------------------------------------------------------------------------------------
+
+class MpiRun : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (std::system("command -v mpirun > /dev/null") != 0) {
+      GTEST_SKIP() << "mpirun is not installed (Debian package openmpi-bin; scripts/setup test)";
+    }
+    // What PMIx and Open MPI keep until the process ends is not ours to free.
+    const char* const options = getenv("ASAN_OPTIONS");
+    setenv("ASAN_OPTIONS",
+           ((options != nullptr ? std::string(options) + ":" : std::string()) + "detect_leaks=0")
+               .c_str(),
+           1);
+  }
+  static std::string mpirun(int processes) {
+    return "mpirun --allow-run-as-root --oversubscribe -n " + std::to_string(processes) + " ";
+  }
+};
+
+TEST_F(MpiRun, ProcessesFindEachOtherThroughPmix) {
+  setenv("CARIAMA_THREADS", "4", 1);
+  Running job(mpirun(3) + self() + " --role=exchange");
+  unsetenv("CARIAMA_THREADS");
+  EXPECT_EQ(job.wait(), 0) << job.err();
+  EXPECT_THAT(lines_of(job.out()), UnorderedElementsAre("pmix 0/3 t4 of 0,of 1,of 2, hello 0",
+                                                        "pmix 1/3 t4 of 0,of 1,of 2, hello 1",
+                                                        "pmix 2/3 t4 of 0,of 1,of 2, hello 2"));
+}
+
+TEST_F(MpiRun, ARankKilledInAFenceEndsTheJob) {
+  Running job(mpirun(3) + self() + " --role=die");
+  // mpirun gives the code of either: the others end by themselves when they learn of it.
+  EXPECT_THAT(job.wait(), AnyOf(128 + SIGKILL, 5)) << job.err();
+}
+
+TEST_F(MpiRun, ASingleProcessNeedsNobody) {
+  Running job(mpirun(1) + self() + " --role=exchange");
+  EXPECT_EQ(job.wait(), 0) << job.err();
+  EXPECT_EQ(job.out(), "pmix 0/1 t0 of 0, hello 0\n");
+}
+
+}  // namespace
+}  // namespace cariama
+
+int main(int argc, char** argv) {
+  constexpr std::string_view kRole = "--role=";
+  if (argc > 1 && std::string_view(argv[1]).substr(0, kRole.size()) == kRole) {
+    return cariama::play(argv[1] + kRole.size());
+  }
+  ::testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}

@@ -1,0 +1,281 @@
+// The detection of termination under schedules that are out to deceive it, on paths of other
+// layers, with deaths, and between processes.
+#include "dsfabric/quiescence.h"
+
+#include <array>
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <random>
+
+#include "dsfabric/send_call.h"
+#include "gtest/gtest.h"
+#include "tests/dsfabric/testing/local_job.h"
+#include "tests/dsfabric/testing/process_job.h"
+
+namespace cariama::testing {
+namespace {
+
+std::atomic<int64_t> under_way{0};
+std::atomic<uint64_t> run{0};
+
+LocalJobOptions simulated(uint32_t processes, uint64_t seed) {
+  return {.processes = processes,
+          .transport = transport_case("sim"),
+          .seed = seed,
+          .fabric = {.receive_units = 4, .receive_unit_bytes = 512, .send_depth = 32}};
+}
+
+TEST(WaveComparison, NeedsTwoWavesThatMeet) {
+  WaveComparison comparison;
+  EXPECT_FALSE(comparison.ended(5, 5, 0));  // one wave says nothing, whatever it says
+  EXPECT_FALSE(comparison.ended(6, 6, 0));  // 5 were over before, 6 have begun since
+  EXPECT_TRUE(comparison.ended(6, 6, 0));
+  EXPECT_FALSE(comparison.ended(6, 6, 1));  // others are counted
+  EXPECT_TRUE(comparison.ended(6, 6, 1));
+  comparison.reset();
+  EXPECT_FALSE(comparison.ended(6, 6, 1));
+  EXPECT_TRUE(comparison.ended(6, 7, 1));  // what is over now says nothing about then
+}
+
+TEST(Quiescence, AQuietJobTakesTwoWaves) {
+  for (const uint32_t processes : {1u, 2u, 5u, 16u, 33u}) {
+    LocalJob job(simulated(processes, processes));
+    job.run([](Fabric& fabric, uint32_t) {
+      TerminationDetector detector(fabric);
+      must(detector.wait(soon()));
+      EXPECT_EQ(detector.waves(), 2u);
+      must(detector.wait(soon()));
+      EXPECT_EQ(detector.waves(), 4u);
+    });
+  }
+}
+
+// One unit that walks: where the wave has been already, or has not been yet, as the seed says. A
+// detector that compares the counts of one wave believes it over.
+void walk(Fabric& fabric, uint64_t seed, uint32_t steps) {
+  if (steps == 0) return;
+  std::mt19937_64 random(seed);
+  const auto to = static_cast<uint32_t>(random() % fabric.total_threads());
+  const uint64_t next = random();
+  ++under_way;
+  must(call(fabric, to, [next, steps] {
+    walk(*running_fabric(), next, steps - 1);
+    ++run;
+    --under_way;
+  }));
+}
+
+TEST(Quiescence, IsNotDeceivedByAWalkingUnit) {
+  for (uint64_t seed = 1; seed <= 60; ++seed) {
+    SCOPED_TRACE(seed);
+    const auto processes = static_cast<uint32_t>(2 + seed % 8);
+    under_way = 0;
+    run = 0;
+    LocalJob job(simulated(processes, seed));
+    job.run([&](Fabric& fabric, uint32_t) {
+      TerminationDetector detector(fabric);
+      if (fabric.rank() == seed % processes) walk(fabric, seed, 60);
+      must(detector.wait(soon()));
+      EXPECT_EQ(under_way, 0);
+      EXPECT_EQ(run, 60u);
+    });
+  }
+}
+
+TEST(Quiescence, UnderFaultsAndManySchedules) {
+  for (uint64_t seed = 1; seed <= 15; ++seed) {
+    SCOPED_TRACE(seed);
+    under_way = 0;
+    run = 0;
+    LocalJobOptions options = simulated(4, seed);
+    options.transport = transport_case("fault_sim");
+    LocalJob job(options);
+    job.run([&](Fabric& fabric, uint32_t) {
+      TerminationDetector detector(fabric);
+      walk(fabric, seed * 10 + fabric.rank(), 20);
+      must(detector.wait(soon()));
+      EXPECT_EQ(under_way, 0);
+      EXPECT_EQ(run, 80u);
+    });
+  }
+}
+
+// ---- Another path -------------------------------------------------------------------------------
+
+// Units that other threads of the processes pass on through shared memory, counted by the rules.
+class Mailboxes {
+ public:
+  explicit Mailboxes(uint32_t processes) : boxes_(processes), counters_(processes) {
+    for (auto& counter : counters_) counter.reset(processes);
+  }
+
+  class Counter final : public WorkCounter {
+   public:
+    void reset(uint32_t processes) {
+      begun_ = std::vector<std::atomic<uint64_t>>(processes);
+      over_ = std::vector<std::atomic<uint64_t>>(processes);
+    }
+    uint64_t begun(uint32_t rank) const override { return begun_[rank]; }
+    uint64_t over(uint32_t rank) const override { return over_[rank]; }
+    std::vector<std::atomic<uint64_t>> begun_;
+    std::vector<std::atomic<uint64_t>> over_;
+  };
+
+  struct Unit {
+    uint32_t from;
+    uint64_t seed;
+    uint32_t steps;
+  };
+  void put(uint32_t from, uint32_t to, uint64_t seed, uint32_t steps) {
+    ++under_way;
+    ++counters_[from].begun_[to];
+    const std::lock_guard lock(mutex_);
+    boxes_[to].push_back({from, seed, steps});
+  }
+  // Runs a unit of `rank`, if there is one: passes it on, by this path or by a call.
+  bool run_one(Fabric& fabric, uint32_t rank) {
+    Unit unit{};
+    {
+      const std::lock_guard lock(mutex_);
+      if (boxes_[rank].empty()) return false;
+      unit = boxes_[rank].front();
+      boxes_[rank].pop_front();
+    }
+    pass_on(fabric, rank, unit.seed, unit.steps);
+    ++run;
+    --under_way;
+    ++counters_[rank].over_[unit.from];
+    return true;
+  }
+  void pass_on(Fabric& fabric, uint32_t rank, uint64_t seed, uint32_t steps) {
+    if (steps == 0) return;
+    std::mt19937_64 random(seed);
+    const auto to = static_cast<uint32_t>(random() % boxes_.size());
+    const uint64_t next = random();
+    if (random() % 2 == 0) return put(rank, to, next, steps - 1);
+    ++under_way;
+    must(call(fabric, to * fabric.threads(), [this, next, steps] {
+      Fabric& here = *running_fabric();
+      pass_on(here, here.rank(), next, steps - 1);
+      ++run;
+      --under_way;
+    }));
+  }
+  const Counter& counter(uint32_t rank) const { return counters_[rank]; }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::deque<Unit>> boxes_;
+  std::vector<Counter> counters_;
+};
+
+void other_path(const TransportCase& transport, uint64_t seed) {
+  SCOPED_TRACE(seed);
+  constexpr uint32_t kProcesses = 3;
+  under_way = 0;
+  run = 0;
+  LocalJobOptions options = simulated(kProcesses, seed);
+  options.transport = transport;
+  options.fabric.threads = 2;
+  LocalJob job(options);
+  Mailboxes mailboxes(kProcesses);
+  std::atomic<uint32_t> registered{0};
+  std::atomic<uint32_t> detected{0};
+  job.run([&](Fabric& fabric, uint32_t thread) {
+    const uint32_t rank = fabric.rank();
+    if (thread == 1) {
+      // Registered by thread 0 before the first unit.
+      ASSERT_TRUE(fabric.wait_polling([&] { return registered == kProcesses; }, soon()));
+      ASSERT_TRUE(fabric.wait_polling(
+          [&] {
+            mailboxes.run_one(fabric, rank);
+            return detected == kProcesses;
+          },
+          soon()));
+      return;
+    }
+    const WorkRegistration registration(fabric, mailboxes.counter(rank));
+    TerminationDetector detector(fabric);
+    ++registered;
+    ASSERT_TRUE(fabric.wait_polling([&] { return registered == kProcesses; }, soon()));
+    mailboxes.pass_on(fabric, rank, seed * 10 + rank, 30);
+    must(detector.wait(soon()));
+    EXPECT_EQ(under_way, 0);
+    EXPECT_EQ(run, 30u * kProcesses);
+    ++detected;
+    ASSERT_TRUE(fabric.wait_polling([&] { return detected == kProcesses; }, soon()));
+  });
+}
+
+TEST(Quiescence, CountsPathsOfOtherLayersSimulated) {
+  for (uint64_t seed = 1; seed <= 30; ++seed) other_path(transport_case("sim"), seed);
+}
+TEST(Quiescence, CountsPathsOfOtherLayers) {
+  for (uint64_t seed = 1; seed <= 5; ++seed) other_path(transport_case("shm"), seed);
+}
+
+// A unit that is never over: the deadline says so, and the detection goes on afterwards.
+TEST(Quiescence, WaitsForAUnitAsLongAsItTakes) {
+  Mailboxes mailboxes(2);
+  std::atomic<bool> registered{false};
+  std::atomic<uint32_t> late{0};
+  std::atomic<uint32_t> detected{0};
+  LocalJob job({.processes = 2, .transport = transport_case("shm")});
+  job.run([&](Fabric& fabric, uint32_t) {
+    const WorkRegistration registration(fabric, mailboxes.counter(fabric.rank()));
+    TerminationDetector detector(fabric);
+    if (fabric.rank() == 0) {
+      mailboxes.put(0, 1, 1, 0);
+      registered = true;
+    }
+    ASSERT_TRUE(fabric.wait_polling([&] { return registered.load(); }, soon()));
+    EXPECT_EQ(detector.wait(deadline_after(std::chrono::milliseconds(100))).code(),
+              absl::StatusCode::kDeadlineExceeded);
+    ++late;
+    ASSERT_TRUE(fabric.wait_polling([&] { return late == 2; }, soon()));
+    if (fabric.rank() == 1) {
+      EXPECT_TRUE(mailboxes.run_one(fabric, 1));
+    }
+    must(detector.wait(soon()));
+    EXPECT_EQ(under_way, 0);
+    ++detected;
+    ASSERT_TRUE(fabric.wait_polling([&] { return detected == 2; }, soon()));
+  });
+}
+
+// ---- Processes ----------------------------------------------------------------------------------
+
+std::atomic<uint64_t> runs_here{0};
+
+void spread(Fabric& fabric, uint64_t seed, uint32_t depth) {
+  std::mt19937_64 random(seed);
+  for (uint32_t i = 0; depth != 0 && i < 2; ++i) {
+    const auto to = static_cast<uint32_t>(random() % fabric.total_threads());
+    const uint64_t next = random();
+    must(call(fabric, to, [next, depth] {
+      spread(*running_fabric(), next, depth - 1);
+      ++runs_here;
+    }));
+  }
+}
+
+TEST(QuiescenceOfProcesses, SeesEveryCallRun) {
+  run_process_job(4, {}, [](Fabric& fabric) {
+    TerminationDetector detector(fabric);
+    Collectives all(fabric);
+    constexpr uint32_t kDepth = 7;
+    for (uint64_t round = 1; round <= 3; ++round) {
+      spread(fabric, round * 10 + fabric.rank(), kDepth);
+      must(detector.wait(soon()));
+      // Read before anybody begins anew, and complete: 2 + 4 + ... calls for each process.
+      const uint64_t here = runs_here;
+      const uint64_t sum = must(all.all_reduce(here, std::plus<>(), soon()));
+      EXPECT_EQ(sum, round * 4 * ((2u << kDepth) - 2));
+    }
+  });
+}
+
+}  // namespace
+}  // namespace cariama::testing

@@ -1,0 +1,415 @@
+// Send-based calls: every form of Table 1, notifications, order, errors, and handlers that
+// misbehave.
+#include "dsfabric/send_call.h"
+
+#include <atomic>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <numeric>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "dsfabric/future.h"
+#include "dsfabric/process.h"
+#include "dsfabric/remote_object.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/dsfabric/testing/local_job.h"
+
+namespace cariama::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+class SendCallTest : public ::testing::TestWithParam<const char*> {
+ protected:
+  [[nodiscard]] static LocalJobOptions job_of(uint32_t processes, uint32_t threads = 1) {
+    return {.processes = processes,
+            .transport = transport_case(GetParam()),
+            .fabric = {.threads = threads}};
+  }
+};
+
+// Waits for it, running calls.
+absl::Status ended(Fabric& fabric, Synchronizer& done) {
+  if (!fabric.wait([&] { return done.done(); }, soon())) return absl::DeadlineExceededError("wait");
+  return done.status();
+}
+
+std::span<const std::byte> bytes_of(const std::string& text) {
+  return std::as_bytes(std::span(text));
+}
+
+TEST_P(SendCallTest, ArgumentsTravel) {
+  LocalJob job(job_of(2));
+  job.run([](Fabric& fabric, uint32_t) {
+    if (fabric.rank() != 0) return;
+    Synchronizer done;
+    std::string joined;
+    must(call_return(
+        fabric, 1,
+        [sign = '!'](const std::string& a, const std::vector<std::string>& b) {
+          return a + b.at(1) + sign;
+        },
+        joined, done, std::string("an"), std::vector<std::string>{"x", "swer"}));
+    must(ended(fabric, done));
+    EXPECT_EQ(joined, "answer!");
+  });
+}
+
+TEST_P(SendCallTest, NotificationsComeWhenTheySay) {
+  static std::atomic<bool> run;
+  run = false;
+  LocalJob job(job_of(2));
+  job.run([](Fabric& fabric, uint32_t) {
+    if (fabric.rank() != 0) return;
+    Synchronizer sent;
+    must(call<LocalNotify>(
+        fabric, 1, [] {}, sent));
+    must(ended(fabric, sent));
+    Synchronizer consumed;
+    must(call<RemoteNotify>(
+        fabric, 1, [] { run = true; }, consumed));
+    must(ended(fabric, consumed));
+    EXPECT_TRUE(run);
+    // To ourselves, too.
+    Synchronizer own;
+    must(call<RemoteNotify>(
+        fabric, 0, [] { run = false; }, own));
+    must(ended(fabric, own));
+    EXPECT_FALSE(run);
+  });
+}
+
+TEST_P(SendCallTest, BuffersTravelInEveryWay) {
+  LocalJob job(job_of(2));
+  static std::string seen[4];
+  static RemoteMemoryLocator target;
+  static std::atomic<bool> named;
+  named = false;
+  job.run([&](Fabric& fabric, uint32_t) {
+    if (fabric.rank() == 1) {
+      const RDMAMemory room = must(fabric.memory().allocate(64 << 10));
+      target = room.locator(fabric.domain(0));
+      named = true;
+      return;
+    }
+    EXPECT_TRUE(fabric.wait_polling([] { return named.load(); }, soon()));
+    const std::string text = "side by side";
+    std::string large(50'000, 'x');
+    std::iota(large.begin(), large.end(), 'a');
+    RDMAMemory memory = must(fabric.memory().allocate(large.size()));
+    std::memcpy(memory.get_buffer(), large.data(), large.size());
+    const auto look = [](int which) {
+      return [which](void* buffer, uint64_t size) {
+        seen[which].assign(static_cast<const char*>(buffer), size);
+      };
+    };
+    Synchronizer done(4);
+    must(call_buffer<RemoteNotify>(fabric, 1, look(0), bytes_of(text), &done));
+    must(call_buffer<RemoteNotify>(fabric, 1, look(1), &memory, 10, 40'000, target, &done));
+    must(call_buffer<RemoteNotify, Sync>(fabric, 1, look(2), &memory, 1, 30'000, done));
+    must(call_buffer<RemoteNotify, Async>(fabric, 1, look(3), &memory, 2, 49'000, done));
+    must(ended(fabric, done));
+    EXPECT_EQ(seen[0], text);
+    EXPECT_EQ(seen[1], large.substr(10, 40'000));
+    EXPECT_EQ(seen[2], large.substr(1, 30'000));
+    EXPECT_EQ(seen[3], large.substr(2, 49'000));
+    // Within the process, and side by side from registered memory.
+    Synchronizer own(2);
+    must(call_buffer<RemoteNotify, Async>(fabric, 0, look(3), &memory, 5, 100, own));
+    must(call_buffer<RemoteNotify>(fabric, 0, look(0), &memory, 6, 100, own));
+    must(ended(fabric, own));
+    EXPECT_EQ(seen[3], large.substr(5, 100));
+    EXPECT_EQ(seen[0], large.substr(6, 100));
+    EXPECT_TRUE(
+        absl::IsInvalidArgument(call_buffer<Sync>(fabric, 1, look(0), &memory, large.size(), 1)));
+    must(fabric.memory().free(memory));
+  });
+}
+
+TEST_P(SendCallTest, ExceptionsComeBack) {
+  LocalJob job(job_of(2));
+  job.run([](Fabric& fabric, uint32_t) {
+    if (fabric.rank() != 0) return;
+    for (uint32_t to : {0u, 1u}) {
+      Synchronizer done;
+      int result = 7;
+      must(call_return(
+          fabric, to, []() -> int { throw std::out_of_range("too far"); }, result, done));
+      const absl::Status status = ended(fabric, done);
+      EXPECT_TRUE(absl::IsInternal(status)) << status;
+      EXPECT_THAT(status.ToString(), HasSubstr("std::out_of_range"));
+      EXPECT_THAT(status.ToString(), HasSubstr("too far"));
+      EXPECT_THAT(status.ToString(), HasSubstr("rank " + std::to_string(to)));
+      EXPECT_EQ(result, 7);
+      Synchronizer odd;
+      must(call<RemoteNotify>(
+          fabric, to, [] { throw 5; }, odd));
+      EXPECT_THAT(ended(fabric, odd).ToString(), HasSubstr("int"));
+    }
+  });
+}
+
+TEST_P(SendCallTest, ARemoteObjectCostsOneWriteAndNoCall) {
+  LocalJob job(job_of(2));
+  static std::atomic<int> runs;
+  runs = 0;
+  job.run([&](Fabric& fabric, uint32_t) {
+    static std::atomic<bool> over;
+    if (fabric.rank() == 0) over = false;
+    constexpr int kCalls = 5;
+    if (fabric.rank() == 0) {
+      Synchronizer connected;
+      must(call<RemoteNotify>(
+          fabric, 1, [] {}, connected));
+      must(ended(fabric, connected));
+      auto done = must(RemoteObject<Synchronizer>::create(fabric, kCalls));
+      static FabricStatistics before, after;
+      before = fabric.statistics();
+      for (int i = 0; i < kCalls; ++i)
+        must(call<RemoteNotify>(
+            fabric, 1, [] { ++runs; }, done));
+      must(done.wait(soon()));
+      EXPECT_EQ(runs, kCalls);
+      after = fabric.statistics();
+      EXPECT_EQ(after.calls_sent - before.calls_sent, static_cast<uint64_t>(kCalls));
+      EXPECT_EQ(after.calls_run, before.calls_run);  // nothing came back but writes
+      EXPECT_TRUE(absl::IsResourceExhausted(call<RemoteNotify>(
+          fabric, 1, [] {}, done)));
+      done.reset();
+      must(call<RemoteNotify>(
+          fabric, 1, [] { throw std::runtime_error("expected"); }, done));
+      for (int i = 1; i < kCalls; ++i)
+        must(call<LocalNotify>(
+            fabric, 1, [] {}, done));
+      EXPECT_TRUE(absl::IsInternal(done.wait(soon())));
+      auto own = must(RemoteObject<Synchronizer>::create(fabric));
+      must(call<RemoteNotify>(
+          fabric, 0, [] {}, own));
+      must(own.wait(soon()));
+      over = true;
+    } else {
+      // A plain Synchronizer's end is a call; the counters of this end tell.
+      EXPECT_TRUE(fabric.wait([&] { return fabric.statistics().calls_run >= 1; }, soon()));
+      const FabricStatistics before = fabric.statistics();
+      EXPECT_TRUE(fabric.wait_polling([] { return over.load(); }, soon()));
+      const FabricStatistics after = fabric.statistics();
+      EXPECT_LE(after.calls_sent, 1u);  // the answer to the first
+      EXPECT_LE(after.calls_sent - before.calls_sent, 1u);
+      EXPECT_GE(after.writes - before.writes, 6u);
+    }
+  });
+}
+
+TEST_P(SendCallTest, CallsOfAPairOfThreadsKeepTheirOrder) {
+  constexpr uint32_t kProcesses = 3, kThreads = 2, kCalls = 60;
+  // Written by the thread that is called only.
+  static std::map<uint32_t, uint32_t> next[kProcesses * kThreads];
+  for (auto& one : next) one.clear();
+  LocalJobOptions options = job_of(kProcesses, kThreads);
+  options.fabric.receive_units = 4;
+  options.fabric.queue_pairs = 2;
+  LocalJob job(options);
+  job.run([](Fabric& fabric, uint32_t) {
+    const uint32_t self = fabric.this_thread()->global_id();
+    for (uint32_t i = 0; i < kCalls; ++i) {
+      for (uint32_t to = 0; to < fabric.total_threads(); ++to) {
+        const auto step = [self, to, i] {
+          EXPECT_EQ(next[to][self], i) << self << " to " << to;
+          next[to][self] = i + 1;
+        };
+        must(i % 3 == 0 ? call<RetryAsync>(fabric, to, step) : call(fabric, to, step));
+      }
+    }
+  });
+  for (auto& one : next) {
+    ASSERT_EQ(one.size(), kProcesses * kThreads);
+    for (const auto& [from, count] : one) EXPECT_EQ(count, kCalls) << from;
+  }
+}
+
+TEST_P(SendCallTest, AHandlerMayCallBack) {
+  static std::atomic<int> bounces;
+  bounces = 0;
+  struct Bounce {
+    int left;
+    void operator()() const {
+      ++bounces;
+      if (left == 0) return;
+      Fabric& fabric = *running_fabric();
+      must(call(fabric, 1 - fabric.rank(), Bounce{left - 1}));
+    }
+  };
+  LocalJobOptions options = job_of(2);
+  options.fabric.receive_units = 1;
+  LocalJob job(options);
+  job.run([](Fabric& fabric, uint32_t) {
+    for (int i = 0; i < 8; ++i) must(call(fabric, 1 - fabric.rank(), Bounce{10}));
+  });
+  EXPECT_EQ(bounces, 2 * 8 * 11);
+}
+
+// Each call floods its caller with more than there is room for, in both directions at once.
+TEST_P(SendCallTest, HandlersMayFlood) {
+  static std::atomic<int> drops;
+  drops = 0;
+  LocalJobOptions options = job_of(2);
+  options.fabric.receive_units = 2;
+  LocalJob job(options);
+  job.run([](Fabric& fabric, uint32_t) {
+    for (int i = 0; i < 4; ++i) {
+      must(call(fabric, 1 - fabric.rank(), [] {
+        Fabric& here = *running_fabric();
+        for (int drop = 0; drop < 100; ++drop) {
+          must(call(here, 1 - here.rank(), [] { ++drops; }));
+        }
+      }));
+    }
+  });
+  EXPECT_EQ(drops, 2 * 4 * 100);
+}
+
+TEST_P(SendCallTest, WhatCannotBeSentIsRefused) {
+  LocalJob job(job_of(2, 2));
+  job.run([](Fabric& fabric, uint32_t thread) {
+    if (fabric.rank() != 0 || thread != 0) return;
+    Synchronizer done;
+    EXPECT_TRUE(absl::IsOutOfRange(call(fabric, 4, [] {})));
+    EXPECT_TRUE(absl::IsOutOfRange(call<RemoteNotify>(
+        fabric, kNoThread - 1, [] {}, done)));
+    EXPECT_TRUE(absl::IsOutOfRange(service_call(
+        fabric, 2, [] {}, nullptr)));
+    const std::string large(8192, 'x');
+    const absl::Status refused = call_buffer(
+        fabric, 2, [](void*, uint64_t) {}, bytes_of(large));
+    EXPECT_TRUE(absl::IsInvalidArgument(refused));
+    EXPECT_THAT(refused.ToString(), HasSubstr("4088 bytes"));
+    EXPECT_THAT(refused.ToString(), HasSubstr("receive_unit_bytes"));
+    EXPECT_EQ(done.operations_left(), 1u);
+    // A result that is too long for a message says so.
+    std::string result;
+    must(call_return(
+        fabric, 2, [] { return std::string(10'000, 'y'); }, result, done));
+    const absl::Status too_long = ended(fabric, done);
+    EXPECT_TRUE(absl::IsInternal(too_long));
+    EXPECT_THAT(too_long.ToString(), HasSubstr("10008 bytes"));
+  });
+}
+
+TEST_P(SendCallTest, AfterTheEndCallsAreRefused) {
+  LocalJob job(job_of(2));
+  std::atomic<uint32_t> refused{0};
+  LocalJobOptions options = job_of(2);
+  options.finalize = false;
+  LocalJob own(options);
+  own.run([&](Fabric& fabric, uint32_t) {
+    must(call(fabric, 1 - fabric.rank(), [] {}));
+    must(fabric.finalize(soon()));
+    Synchronizer done;
+    for (uint32_t to : {0u, 1u}) {
+      refused += absl::IsUnavailable(call(fabric, to, [] {}));
+      refused += absl::IsUnavailable(call<RemoteNotify>(
+          fabric, to, [] {}, done));
+    }
+    EXPECT_TRUE(absl::IsFailedPrecondition(fabric.finalize(soon())));
+    own.meet(2);
+  });
+  EXPECT_EQ(refused, 8u);
+}
+
+TEST_P(SendCallTest, ServiceCallsRunInTheService) {
+  LocalJob job(job_of(2));
+  job.run([](Fabric& fabric, uint32_t) {
+    Synchronizer done;
+    static std::atomic<uint32_t> where[2];
+    must(service_call<RemoteNotify>(
+        fabric, 1 - fabric.rank(), [](uint32_t from) { where[from] = running_fabric()->rank(); },
+        &done, fabric.rank()));
+    must(ended(fabric, done));
+    EXPECT_EQ(where[fabric.rank()], 1 - fabric.rank());
+  });
+}
+
+TEST_P(SendCallTest, FailDoesNotWait) {
+  static std::atomic<bool> go;
+  static std::atomic<int> run;
+  go = false;
+  run = 0;
+  LocalJobOptions options = job_of(2);
+  options.fabric.receive_units = 2;
+  options.fabric.deferred_bytes = 256;  // so that slow calls keep their units
+  LocalJob job(options);
+  std::atomic<int> sent{0};
+  job.run([&](Fabric& fabric, uint32_t) {
+    if (fabric.rank() == 1) {
+      // Runs no call meanwhile.
+      EXPECT_TRUE(wait_until(
+          [&] {
+            if (fabric.options().service_threads == 0) fabric.progress();
+            return go.load();
+          },
+          soon()));
+      return;
+    }
+    absl::Status status;
+    while (status.ok()) {
+      status = call<Fail>(fabric, 1, [] { ++run; });
+      if (status.ok()) ++sent;
+      ASSERT_LT(sent, 1000);
+    }
+    EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+    EXPECT_GE(sent, 2);
+    go = true;
+    must(call(fabric, 1, [] { ++run; }));  // waits until there is room
+    ++sent;
+  });
+  EXPECT_EQ(run, sent);
+}
+
+Detached coroutine(Fabric& fabric, std::atomic<int>& steps) {
+  const uint32_t self = fabric.this_thread()->global_id();
+  const uint32_t other = (self + 1) % fabric.total_threads();
+  for (int i = 0; i < 3; ++i) {
+    absl::StatusOr<int> value = co_await async_call(
+        fabric, other, [](int a, int b) { return a * b; }, i, 7);
+    EXPECT_EQ(must(value), 7 * i);
+    EXPECT_EQ(fabric.this_thread()->global_id(), self);  // its own thread
+    Synchronizer done;
+    must(call<RemoteNotify>(
+        fabric, other, [] {}, done));
+    must(co_await finished(fabric, done));
+    EXPECT_EQ(fabric.this_thread()->global_id(), self);
+  }
+  absl::Status failed = co_await async_call(fabric, other, [] { throw std::runtime_error("no"); });
+  EXPECT_TRUE(absl::IsInternal(failed));
+  ++steps;
+}
+
+TEST_P(SendCallTest, FuturesAndCoroutines) {
+  std::atomic<int> steps{0};
+  LocalJob job(job_of(2));
+  job.run([&](Fabric& fabric, uint32_t) {
+    const uint32_t other = 1 - fabric.rank();
+    Future<std::string> text = async_call(
+        fabric, other, [](std::string a) { return a + a; }, std::string("ab"));
+    EXPECT_EQ(must(text.get(soon())), "abab");
+    Future<int> none = async_call(fabric, 99, [] { return 1; });
+    EXPECT_TRUE(none.ready());
+    EXPECT_TRUE(absl::IsOutOfRange(none.get(soon()).status()));
+    const int before = steps;
+    coroutine(fabric, steps);
+    EXPECT_TRUE(fabric.wait([&] { return steps > before; }, soon()));
+    EXPECT_TRUE(fabric.wait([&] { return steps == 2; }, soon()));
+  });
+  EXPECT_EQ(steps, 2);
+}
+
+INSTANTIATE_TEST_SUITE_P(On, SendCallTest,
+                         ::testing::Values("shm", "sim", "fault_shm", "fault_sim"),
+                         [](const auto& info) { return std::string(info.param); });
+
+}  // namespace
+}  // namespace cariama::testing

@@ -1,0 +1,384 @@
+#include "tests/dsfabric/testing/local_job.h"
+
+#include <condition_variable>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <random>
+#include <thread>
+#include <utility>
+
+#include "dsfabric/internal/broker.h"
+#include "dtutils/error.h"
+#include "gtest/gtest.h"
+
+namespace cariama::testing {
+
+TransportCase transport_case(std::string_view name) {
+  for (const TransportCase& transport : every_transport()) {
+    if (transport.name == name) return transport;
+  }
+  throw std::runtime_error("there is no transport " + std::string(name));
+}
+
+Deadline soon() { return deadline_after(kPatience); }
+
+// One thread runs at a time; whoever waits hands on to one that the seed chooses.
+class Stepper {
+ public:
+  Stepper(uint32_t threads, uint64_t seed) : places_(threads), random_(seed) {
+    for (auto& place : places_) place = std::make_unique<Place>();
+    places_[0]->turn = true;
+  }
+
+  void enter(uint32_t thread) {
+    std::unique_lock lock(mutex_);
+    wait_for_turn(lock, thread);
+  }
+  void pass(uint32_t thread) {
+    std::unique_lock lock(mutex_);
+    // A look at a simulated fabric moves it on, whoever looks; changing threads costs far more.
+    if (random_() % kLooksPerTurn != 0) return;
+    const uint32_t next = choose();
+    if (next == thread) return;
+    give_turn(thread, next);
+    wait_for_turn(lock, thread);
+  }
+  void leave(uint32_t thread) {
+    const std::lock_guard lock(mutex_);
+    places_[thread]->gone = true;
+    ++gone_;
+    if (gone_ != places_.size()) give_turn(thread, choose());
+  }
+
+  class Hook final : public WaitHook {
+   public:
+    Hook(Stepper& stepper, uint32_t thread) : stepper_(stepper), thread_(thread) {}
+    bool pause(uint64_t) override {
+      stepper_.pass(thread_);
+      return false;
+    }
+
+   private:
+    Stepper& stepper_;
+    uint32_t thread_;
+  };
+
+ private:
+  static constexpr uint64_t kLooksPerTurn = 16;
+
+  struct Place {
+    bool turn = false;
+    bool gone = false;
+    std::condition_variable changed;
+  };
+
+  uint32_t choose() {
+    while (true) {
+      const auto next = static_cast<uint32_t>(random_() % places_.size());
+      if (!places_[next]->gone) return next;
+    }
+  }
+  void give_turn(uint32_t from, uint32_t to) {
+    places_[from]->turn = false;
+    places_[to]->turn = true;
+    places_[to]->changed.notify_one();
+  }
+  void wait_for_turn(std::unique_lock<std::mutex>& lock, uint32_t thread) {
+    places_[thread]->changed.wait(lock, [&] { return places_[thread]->turn; });
+  }
+
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Place>> places_;
+  std::mt19937_64 random_;
+  size_t gone_ = 0;
+};
+
+// What the processes of a job share before they are connected.
+struct LocalJob::Store {
+  explicit Store(uint32_t processes) : ranks(processes) {}
+
+  struct Rank {
+    bool ended = false;
+    std::mutex handling;  // held while its handler runs
+    internal::Broker::Handler handler;
+  };
+  std::mutex mutex;
+  WakeWord changed;
+  std::map<std::pair<int, std::string>, std::string, std::less<>> values;
+  std::vector<Rank> ranks;
+  std::vector<uint64_t> fences = std::vector<uint64_t>(ranks.size());
+
+  absl::Status ended(int rank) const {
+    return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
+                      "rank " + std::to_string(rank) + " has ended");
+  }
+};
+
+class LocalJob::StoreBootstrap final : public Bootstrap {
+ public:
+  StoreBootstrap(std::shared_ptr<Store> store, uint32_t rank)
+      : store_(std::move(store)), rank_(static_cast<int>(rank)) {
+    for (size_t i = 0; i < store_->ranks.size(); ++i)
+      labels_.push_back("rank " + std::to_string(i));
+  }
+  ~StoreBootstrap() override {
+    const std::lock_guard lock(store_->mutex);
+    store_->ranks[rank_].ended = true;
+    store_->changed.wake();
+  }
+
+  int rank() const override { return rank_; }
+  int size() const override { return static_cast<int>(labels_.size()); }
+  const std::string& label(int rank) const override { return labels_[rank]; }
+
+  absl::Status put(std::string_view key, std::string_view value) override {
+    const std::lock_guard lock(store_->mutex);
+    store_->values[{rank_, std::string(key)}] = value;
+    store_->changed.wake();
+    return absl::OkStatus();
+  }
+  absl::StatusOr<std::string> get(int rank, std::string_view key, Deadline deadline) override {
+    std::string value;
+    const absl::Status found = wait(deadline, "a value", [&]() -> absl::StatusOr<bool> {
+      const auto at = store_->values.find(std::pair(rank, std::string(key)));
+      if (at != store_->values.end()) {
+        value = at->second;
+        return true;
+      }
+      if (store_->ranks[rank].ended) return store_->ended(rank);
+      return false;
+    });
+    if (!found.ok()) return found;
+    return value;
+  }
+  absl::Status fence(Deadline deadline) override {
+    {
+      const std::lock_guard lock(store_->mutex);
+      if (!fenced_) ++store_->fences[rank_];
+      fenced_ = true;
+      store_->changed.wake();
+    }
+    absl::Status left = wait(deadline, "a fence", [&]() -> absl::StatusOr<bool> {
+      for (int i = 0; i < size(); ++i) {
+        if (store_->fences[i] >= store_->fences[rank_]) continue;
+        if (store_->ranks[i].ended) return store_->ended(i);
+        return false;
+      }
+      return true;
+    });
+    if (!absl::IsDeadlineExceeded(left)) fenced_ = false;
+    return left;
+  }
+
+  BootstrapKind kind() const override { return BootstrapKind::kLocal; }
+  const JobSecret& secret() const override { return secret_; }
+  std::optional<uint32_t> threads() const override { return std::nullopt; }
+  absl::Status finalize(Deadline) override { return absl::OkStatus(); }
+
+ private:
+  // Until `look`, which is called with the store's mutex held, says true or an error.
+  template <typename Look>
+  absl::Status wait(Deadline deadline, const char* what, Look&& look) {
+    absl::StatusOr<bool> answer = false;
+    WakeWordParking parking(store_->changed);
+    const bool came = wait_until(
+        [&] {
+          const std::lock_guard lock(store_->mutex);
+          answer = look();
+          return !answer.ok() || *answer;
+        },
+        deadline, &parking);
+    if (came) return answer.status();
+    return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
+                      std::string(what) + " did not come in time");
+  }
+
+  std::shared_ptr<Store> store_;
+  const int rank_;
+  std::vector<std::string> labels_;
+  JobSecret secret_{};
+  bool fenced_ = false;
+};
+
+// Runs the handler of the other process in the calling thread.
+class LocalJob::StoreBroker final : public internal::Broker {
+ public:
+  StoreBroker(std::shared_ptr<Store> store, int rank, Handler handler)
+      : store_(std::move(store)), rank_(rank) {
+    const std::lock_guard lock(store_->mutex);
+    store_->ranks[rank_].handler = std::move(handler);
+    store_->changed.wake();
+  }
+  ~StoreBroker() override {
+    Store::Rank& self = store_->ranks[rank_];
+    const std::lock_guard running(self.handling);
+    const std::lock_guard lock(store_->mutex);
+    self.handler = nullptr;
+    self.ended = true;
+    store_->changed.wake();
+  }
+
+  absl::StatusOr<std::string> request(int rank, std::string_view request,
+                                      Deadline deadline) override {
+    Store::Rank& peer = store_->ranks[rank];
+    WakeWordParking parking(store_->changed);
+    bool ended = false;
+    const auto ready = [&] {
+      const std::lock_guard lock(store_->mutex);
+      ended = peer.ended;
+      return ended || peer.handler != nullptr;
+    };
+    if (!wait_until(ready, deadline, &parking)) {
+      return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
+                        "rank " + std::to_string(rank) + " does not answer");
+    }
+    const std::lock_guard running(peer.handling);
+    if (ended || peer.handler == nullptr) return store_->ended(rank);
+    return peer.handler(rank_, request);
+  }
+
+ private:
+  std::shared_ptr<Store> store_;
+  const int rank_;
+};
+
+struct LocalJob::Process {
+  std::shared_ptr<Device> device;
+  std::unique_ptr<Fabric> fabric;
+  std::atomic<bool> created{false};
+  std::atomic<uint32_t> returned{0};
+  std::atomic<bool> ended{false};
+};
+
+LocalJob::LocalJob(LocalJobOptions options)
+    : options_(std::move(options)), threads_(options_.fabric.threads.value_or(1)) {
+  const bool in_steps = options_.transport.base == Transport::kSim;
+  options_.fabric.threads = threads_;
+  options_.fabric.on_failure = FailurePolicy::kContinue;
+  if (in_steps) {
+    // What real time decides would not replay.
+    options_.fabric.service_threads = 0;
+    if (options_.fabric.heartbeat == FabricOptions{}.heartbeat) {
+      if (options_.fabric.heartbeat != std::chrono::milliseconds::zero()) {
+        options_.fabric.heartbeat = std::chrono::hours(1);
+      }
+    }
+    options_.sim.seed = options_.seed;
+    sim_ = std::make_shared<SimFabric>(options_.sim);
+    stepper_ = std::make_unique<Stepper>(options_.processes * threads_, options_.seed);
+  }
+  store_ = std::make_shared<Store>(options_.processes);
+  for (uint32_t rank = 0; rank < options_.processes; ++rank) {
+    processes_.push_back(std::make_unique<Process>());
+  }
+  make_devices();
+}
+
+LocalJob::~LocalJob() = default;
+
+void LocalJob::make_devices() {
+  for (uint32_t rank = 0; rank < options_.processes; ++rank) {
+    std::shared_ptr<Device> device =
+        sim_ != nullptr ? sim_->create_endpoint()
+                        : must(open_device({.transport = options_.transport.base}));
+    if (options_.transport.fault) {
+      // Over sim, one control: a poll of any device moves all of them on.
+      if (sim_ == nullptr || controls_.empty()) {
+        controls_.push_back(std::make_shared<FaultControl>());
+      }
+      device = make_fault_device(std::move(device), options_.faults(options_.seed * 1000 + rank),
+                                 controls_.back());
+    }
+    processes_[rank]->device = std::move(device);
+  }
+}
+
+FaultControl* LocalJob::faults(uint32_t rank) const {
+  if (controls_.empty()) return nullptr;
+  return controls_[controls_.size() == 1 ? 0 : rank].get();
+}
+
+void LocalJob::meet(uint32_t parties) {
+  const uint64_t mine = met_.fetch_add(1) + 1;
+  const uint64_t all = (mine + parties - 1) / parties * parties;
+  EXPECT_TRUE(wait_until([&] { return met_.load() >= all; }, soon())) << "somebody did not come";
+}
+
+void LocalJob::run_thread(uint32_t rank, uint32_t thread,
+                          const std::function<void(Fabric&, uint32_t)>& body) {
+  Process& self = *processes_[rank];
+  if (thread == 0) {
+    FabricOptions options = options_.fabric;
+    options.device = std::move(self.device);
+    auto fabric = Fabric::create(
+        options, std::make_unique<StoreBootstrap>(store_, rank),
+        [&](Bootstrap&, auto handler) -> absl::StatusOr<std::unique_ptr<internal::Broker>> {
+          return std::make_unique<StoreBroker>(store_, static_cast<int>(rank), std::move(handler));
+        });
+    EXPECT_TRUE(fabric.ok()) << fabric.status();
+    if (fabric.ok()) self.fabric = *std::move(fabric);
+    self.created = true;
+  } else {
+    EXPECT_TRUE(wait_until([&] { return self.created.load(); }, soon()));
+  }
+  if (self.fabric == nullptr) return;
+
+  Fabric& fabric = *self.fabric;
+  {
+    std::unique_ptr<ThreadContext> context;
+    if (options_.init_thread) context = must(fabric.init_thread(thread));
+    try {
+      body(fabric, thread);
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << "rank " << rank << " thread " << thread << ": " << error.what();
+    }
+    self.returned.fetch_add(1);
+    if (thread != 0) {
+      if (context != nullptr && options_.threads_stay) {
+        EXPECT_TRUE(fabric.wait([&] { return self.ended.load(); }, soon()));
+      }
+      return;
+    }
+    const auto let_go = [&] {
+      self.ended = true;
+      for (uint32_t i = 1; i < threads_; ++i) fabric.wake(i);
+    };
+    // Nobody wakes for it.
+    EXPECT_TRUE(fabric.wait_polling([&] { return self.returned.load() == threads_; }, soon()));
+    if (options_.finalize) {
+      const absl::Status ended = fabric.finalize(soon());
+      EXPECT_TRUE(ended.ok()) << "rank " << rank << ": " << ended;
+    }
+    let_go();
+  }
+}
+
+void LocalJob::run(const std::function<void(Fabric&, uint32_t)>& body) {
+  std::vector<std::thread> threads;
+  for (uint32_t rank = 0; rank < options_.processes; ++rank) {
+    for (uint32_t thread = 0; thread < threads_; ++thread) {
+      threads.emplace_back([this, rank, thread, &body] {
+        const uint32_t number = rank * threads_ + thread;
+        std::optional<Stepper::Hook> hook;
+        std::optional<ScopedWaitHook> installed;
+        if (stepper_ != nullptr) {
+          stepper_->enter(number);
+          hook.emplace(*stepper_, number);
+          installed.emplace(*hook);
+        }
+        try {
+          run_thread(rank, thread, body);
+        } catch (const std::exception& error) {
+          ADD_FAILURE() << "rank " << rank << " thread " << thread << ": " << error.what();
+        }
+        if (stepper_ != nullptr) stepper_->leave(number);
+      });
+    }
+  }
+  for (std::thread& thread : threads) thread.join();
+  // In steps or not: the fabrics end one after the other, in the order of their ranks.
+  for (auto& process : processes_) process->fabric.reset();
+}
+
+}  // namespace cariama::testing

@@ -1,0 +1,74 @@
+#include "tests/dsfabric/testing/process_job.h"
+
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "dsfabric/internal/broker.h"
+#include "gtest/gtest.h"
+#include "tests/dsfabric/testing/local_job.h"
+#include "tests/dtutils/testing/process_test.h"
+
+namespace cariama::testing {
+namespace {
+
+// A process group's Exchange as a bootstrap.
+class GroupBootstrap final : public Bootstrap {
+ public:
+  explicit GroupBootstrap(Exchange& exchange) : exchange_(exchange) {}
+  int rank() const override { return exchange_.rank(); }
+  int size() const override { return exchange_.size(); }
+  const std::string& label(int rank) const override { return exchange_.label(rank); }
+  absl::Status put(std::string_view key, std::string_view value) override {
+    return exchange_.put(key, value);
+  }
+  absl::StatusOr<std::string> get(int rank, std::string_view key, Deadline deadline) override {
+    return exchange_.get(rank, key, deadline);
+  }
+  absl::Status fence(Deadline deadline) override { return exchange_.fence(deadline); }
+  BootstrapKind kind() const override { return BootstrapKind::kLocal; }
+  const JobSecret& secret() const override { return secret_; }
+  std::optional<uint32_t> threads() const override { return std::nullopt; }
+  absl::Status finalize(Deadline) override { return absl::OkStatus(); }
+
+ private:
+  Exchange& exchange_;
+  JobSecret secret_{7, 7, 7};
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Fabric>> fabric_of_group(Exchange& exchange,
+                                                        const FabricOptions& options) {
+  return Fabric::create(options, std::make_unique<GroupBootstrap>(exchange),
+                        [](Bootstrap& job, auto handler) {
+                          return internal::make_socket_broker(job, std::move(handler), soon());
+                        });
+}
+
+absl::Status try_process_job(int count, const FabricOptions& options,
+                             const std::function<void(Fabric&)>& body, const RunOptions& run) {
+  return try_test_processes(
+      count,
+      [&](Exchange& exchange) {
+        auto fabric = fabric_of_group(exchange, options);
+        ASSERT_TRUE(fabric.ok()) << fabric.status();
+        auto place = must((*fabric)->init_thread(0));
+        body(**fabric);
+      },
+      run);
+}
+
+void run_process_job(int count, const FabricOptions& options,
+                     const std::function<void(Fabric&)>& body, const RunOptions& run) {
+  const absl::Status status = try_process_job(
+      count, options,
+      [&](Fabric& fabric) {
+        body(fabric);
+        must(fabric.finalize(soon()));
+      },
+      run);
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+}  // namespace cariama::testing

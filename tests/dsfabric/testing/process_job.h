@@ -1,0 +1,33 @@
+// A job of real processes, forked by the test, for what ends them.
+//
+//   run_process_job(3, {}, [](Fabric& fabric) { ... });
+#ifndef CARIAMA_TESTS_DSFABRIC_TESTING_PROCESS_JOB_H_
+#define CARIAMA_TESTS_DSFABRIC_TESTING_PROCESS_JOB_H_
+
+#include <functional>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "dsfabric/fabric.h"
+#include "dtutils/process_group.h"
+
+namespace cariama::testing {
+
+// The fabric of the calling process of a run_processes() group.
+[[nodiscard]] absl::StatusOr<std::unique_ptr<Fabric>> fabric_of_group(Exchange& exchange,
+                                                                      const FabricOptions& options);
+
+// Forks `count` processes, joins them to a job, and runs `body` in each, in a worker thread of
+// index 0. What fails in one of them shows in the Status, which is run_processes()'s.
+[[nodiscard]] absl::Status try_process_job(int count, const FabricOptions& options,
+                                           const std::function<void(Fabric&)>& body,
+                                           const RunOptions& run = {});
+
+// The same, where nothing should fail; finalizes after `body`.
+void run_process_job(int count, const FabricOptions& options,
+                     const std::function<void(Fabric&)>& body, const RunOptions& run = {});
+
+}  // namespace cariama::testing
+
+#endif  // CARIAMA_TESTS_DSFABRIC_TESTING_PROCESS_JOB_H_

@@ -1,0 +1,75 @@
+// Where threads are, and what they are bound to.
+#include "dsfabric/topology.h"
+
+#include <sched.h>
+
+#include <atomic>
+#include <set>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/dsfabric/testing/local_job.h"
+
+namespace cariama::testing {
+namespace {
+
+TEST(CoresTest, AreThoseThatWeMayUse) {
+  cpu_set_t allowed;
+  ASSERT_EQ(sched_getaffinity(0, sizeof allowed, &allowed), 0);
+  const auto cores = must(usable_cores());
+  ASSERT_FALSE(cores.empty());
+  std::set<int> cpus;
+  for (size_t i = 0; i < cores.size(); ++i) {
+    EXPECT_TRUE(CPU_ISSET(cores[i].cpu, &allowed));
+    EXPECT_TRUE(cpus.insert(cores[i].cpu).second);
+    if (i != 0) {
+      EXPECT_GE(cores[i].numa_node, cores[i - 1].numa_node);
+    }
+  }
+}
+
+TEST(CoresTest, WorkersTakeThemInTurn) {
+  const std::vector<Core> cores{{0, 0}, {2, 0}, {1, 1}, {3, 1}};
+  std::vector<int> taken;
+  for (uint32_t rank = 0; rank < 3; ++rank) {
+    for (uint32_t index = 0; index < 2; ++index) {
+      taken.push_back(core_for(cores, rank, 2, index).cpu);
+    }
+  }
+  EXPECT_EQ(taken, (std::vector<int>{0, 2, 1, 3, 0, 2}));
+}
+
+TEST(TopologyTest, ThreadsAreWhereTheySay) {
+  LocalJobOptions options{.processes = 2, .fabric = {.threads = 2}};
+  options.init_thread = false;
+  LocalJob job(options);
+  const auto cores = must(usable_cores());
+  std::atomic<int> asked{0};
+  job.run([&](Fabric& fabric, uint32_t thread) {
+    EXPECT_EQ(local_rank(fabric), fabric.rank());
+    const Binding binding = thread == 0 ? Binding::kCore : Binding::kNone;
+    auto place = must(init_thread(fabric, thread, CallConsumer::kThread, binding));
+    const Core& mine = core_for(cores, fabric.rank(), 2, thread);
+    if (thread == 0) {
+      EXPECT_EQ(sched_getcpu(), mine.cpu);
+    }
+    job.meet(4);
+    for (uint32_t other = 0; other < 4; ++other) {
+      const ThreadPlace there = must(where_is(fabric, other, soon()));
+      EXPECT_EQ(there.rank, other / 2);
+      EXPECT_EQ(there.index, other % 2);
+      EXPECT_EQ(there.host, host_of(fabric, 0));
+      EXPECT_EQ(there.cpu, other % 2 == 0 ? core_for(cores, other / 2, 2, 0).cpu : -1);
+    }
+    EXPECT_TRUE(absl::IsOutOfRange(where_is(fabric, 4, soon()).status()));
+    ++asked;
+    EXPECT_TRUE(wait_until([&] { return asked.load() == 4; }, soon()));
+    place.reset();
+    job.meet(4);
+    EXPECT_TRUE(absl::IsNotFound(where_is(fabric, 1, soon()).status()));
+    job.meet(4);
+  });
+}
+
+}  // namespace
+}  // namespace cariama::testing

@@ -1,0 +1,103 @@
+// What a sender that is not to be trusted may write into a chunk of ours, at any moment.
+//
+// The input fills two chunks (and, for event-driven channels, says how many words were announced,
+// in steps). Whatever it says: no call is read beyond its chunk, only functions of the table are
+// run, chunks are taken only if they were granted, and a channel that was broken off is read no
+// more. ASan and UBSan watch.
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "dsfabric/function_table.h"
+#include "riutils/internal/channel_receiver.h"
+#include "tests/fuzz/fuzz_input.h"
+
+namespace cariama::internal {
+namespace {
+
+constexpr uint64_t kChunkBytes = 1024;
+
+struct alignas(64) ChunkMemory {
+  std::byte bytes[kChunkBytes];
+};
+
+uint64_t ran = 0;
+
+// Something to be run: a plain function, and one with a buffer.
+[[maybe_unused]] const FunctionId known[] = {
+    decltype(make_call([] { ++ran; }))::id(),
+    decltype(make_buffer_call(
+        [](void* buffer, uint64_t size) {
+          uint8_t sum = 0;
+          for (uint64_t i = 0; i < size; ++i) sum += static_cast<uint8_t*>(buffer)[i];
+          ran += 1 + (sum & 1);
+        },
+        std::span<const std::byte>()))::id(),
+};
+
+class Backend final : public ReceiverBackend {
+ public:
+  explicit Backend(uint32_t spare) {
+    for (uint32_t i = 0; i < spare; ++i) {
+      spare_.push_back(std::make_unique<ChunkMemory>());
+      ChannelReceiver::prepare(spare_.back()->bytes);
+    }
+  }
+  Taken take_chunks(uint32_t count, std::vector<std::byte*>& chunks) override {
+    require(!broken_);
+    if (count > spare_.size() - given_) return Taken::kMissing;
+    for (uint32_t i = 0; i < count; ++i) chunks.push_back(spare_[given_++]->bytes);
+    return Taken::kTaken;
+  }
+  void push(uint64_t consumed) override {
+    require(broken_ == (consumed == ChannelControl::kBroken));
+    require(broken_ || consumed == pushed_ + 1);
+    pushed_ = consumed;
+  }
+  void finished(const NotifyTarget*, const IncomingCall&, const std::string&) override {
+    require(!broken_);
+  }
+  void broken(std::string_view) override {
+    require(!broken_);
+    broken_ = true;
+  }
+  [[nodiscard]] bool is_broken() const { return broken_; }
+
+ private:
+  std::vector<std::unique_ptr<ChunkMemory>> spare_;
+  size_t given_ = 0;
+  uint64_t pushed_ = 0;
+  bool broken_ = false;
+};
+
+}  // namespace
+}  // namespace cariama::internal
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace cariama;            // NOLINT
+  using namespace cariama::internal;  // NOLINT
+  require(FunctionTable::build().ok());
+  FuzzInput input(data, size);
+  const auto choices = input.take<uint8_t>();
+  const Arrival arrival = (choices & 1) != 0 ? Arrival::kEvent : Arrival::kMapped;
+  Backend backend((choices >> 1) & 3);
+  // Heap memory each, so that a byte too many is noticed.
+  auto first = std::make_unique<ChunkMemory>();
+  auto second = std::make_unique<ChunkMemory>();
+  for (ChunkMemory* chunk : {first.get(), second.get()}) {
+    std::memset(chunk->bytes, 0, kChunkBytes);
+    const std::string_view bytes = input.take_bytes(kChunkBytes - sizeof(ChunkHeader));
+    std::memcpy(chunk->bytes + sizeof(ChunkHeader), bytes.data(), bytes.size());
+  }
+  ChannelReceiver receiver(backend, arrival,
+                           (choices & 8) != 0 ? Consumption::kPull : Consumption::kPush,
+                           kChunkBytes, 0, {first->bytes, second->bytes});
+  // The ring goes round as long as the chunks say so: bounded here.
+  for (int step = 0; step < 64 && !receiver.ended(); ++step) {
+    if (arrival == Arrival::kEvent) receiver.announced(input.take<uint8_t>());
+    const size_t most = 1 + input.take<uint8_t>() % 16;
+    require(receiver.run(most) <= most);
+  }
+  require(!backend.is_broken() || (receiver.ended() && receiver.run(100) == 0));
+  return 0;
+}

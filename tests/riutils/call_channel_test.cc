@@ -1,0 +1,478 @@
+// The protocol of a channel, between a sender and a receiver that one thread moves: every arrival
+// mode on every transport that has it.
+#include <algorithm>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "dsfabric/function_table.h"
+#include "gtest/gtest.h"
+#include "tests/dtutils/contract/harness.h"
+#include "tests/riutils/testing/channel_rig.h"
+
+namespace cariama {
+namespace {
+
+using testing::Bytes;
+using testing::ChannelRig;
+using testing::RigOptions;
+using testing::RigTransport;
+
+constexpr WhenNoRoom kFail = WhenNoRoom::of(Fail, false);
+constexpr WhenNoRoom kRetry = WhenNoRoom::of(Retry, false);
+constexpr WhenNoRoom kRetryAsync = WhenNoRoom::of(RetryAsync, false);
+constexpr WhenNoRoom kOverflow = WhenNoRoom::of(Fail, true);
+
+// What the calls of a test have done.
+struct Log {
+  std::vector<uint64_t> numbers;
+  std::vector<uint64_t> sizes;
+  uint64_t damaged = 0;
+};
+Log* run_log = nullptr;
+
+// A call that carries its number, and `size` bytes that follow from it.
+struct Numbered {
+  uint64_t number;
+  void operator()(void* buffer, uint64_t size) const {
+    run_log->numbers.push_back(number);
+    run_log->sizes.push_back(size);
+    const Bytes expected = testing::pattern(number, size);
+    if (size != 0 && std::memcmp(buffer, expected.data(), size) != 0) ++run_log->damaged;
+  }
+};
+
+// A call of 16 bytes.
+struct Small {
+  uint64_t number;
+  void operator()() const { run_log->numbers.push_back(number); }
+};
+
+class Channel : public ::testing::TestWithParam<RigOptions> {
+ protected:
+  void SetUp() override { run_log = &log_; }
+
+  // Sends call number `next_` and counts it if it was accepted.
+  template <bool kHold>
+  CallResult send(ChannelRig& rig, WhenNoRoom when) {
+    CallResult sent = rig.sender().send<kHold>(make_call(Small{next_}), when);
+    if (sent) ++next_;
+    return sent;
+  }
+  template <bool kHold>
+  CallResult send(ChannelRig& rig, WhenNoRoom when, size_t size) {
+    const Bytes bytes = testing::pattern(next_, size);
+    CallResult sent = rig.sender().send<kHold>(make_buffer_call(Numbered{next_}, bytes), when);
+    if (sent) ++next_;
+    return sent;
+  }
+
+  // Every accepted call was run once, in order, unharmed.
+  void expect_all_run() {
+    ASSERT_EQ(log_.numbers.size(), next_);
+    for (uint64_t i = 0; i < next_; ++i) ASSERT_EQ(log_.numbers[i], i);
+    EXPECT_EQ(log_.damaged, 0u);
+  }
+
+  Log log_;
+  uint64_t next_ = 0;
+};
+
+std::string name_of(const ::testing::TestParamInfo<RigOptions>& info) {
+  return testing::rig_name(info.param);
+}
+INSTANTIATE_TEST_SUITE_P(On, Channel, ::testing::ValuesIn(testing::every_rig()), name_of);
+
+TEST_P(Channel, CallsRunOnceInOrder) {
+  ChannelRig rig(GetParam(), {.chunk_bytes = 1024});
+  for (int i = 0; i < 500; ++i) {
+    ASSERT_TRUE(send<false>(rig, kRetry, static_cast<size_t>(i) % 200).status().ok());
+    if (i % 7 == 0) rig.receive(5);
+  }
+  ASSERT_TRUE(rig.receive_all());
+  expect_all_run();
+  EXPECT_TRUE(rig.breaks.empty());
+}
+
+// Whatever the order of steps, and whatever the sizes: nothing is lost, doubled, harmed or
+// overtaken.
+TEST_P(Channel, EveryScheduleKeepsOrder) {
+  for (uint64_t seed = 1; seed <= 25; ++seed) {
+    SCOPED_TRACE(seed);
+    log_ = {};
+    next_ = 0;
+    RigOptions options = GetParam();
+    options.seed = seed;
+    std::mt19937_64 random(seed);
+    const uint32_t most = 1 + static_cast<uint32_t>(random() % 6);
+    ChannelRig rig(options,
+                   {.chunks_per_request = 1 + static_cast<uint32_t>(random() % most),
+                    .max_chunks = most,
+                    .chunk_bytes = 1024 + 64 * (random() % 16),
+                    .flush_bytes = static_cast<uint32_t>(1 + random() % 700),
+                    .exceeding_bytes = 2000 + random() % 3000,
+                    .consumption = seed % 3 == 0 ? Consumption::kPull : Consumption::kPush});
+    for (int step = 0; step < 300; ++step) {
+      static constexpr WhenNoRoom kPolicies[] = {kFail, kRetry, kRetryAsync, kOverflow};
+      const WhenNoRoom when = kPolicies[random() % 4];
+      rig.in_call = random() % 5 == 0;
+      switch (random() % 8) {
+        case 0:
+          rig.receive(random() % 20);
+          break;
+        case 1:
+          ASSERT_TRUE(rig.sender().flush().ok());
+          break;
+        case 2:
+          if (rig.drain_wanted) rig.help();
+          break;
+        case 3:
+          ASSERT_TRUE(rig.sender().publish().ok());
+          break;
+        case 4:
+        case 5: {
+          const CallResult sent = send<true>(rig, when, random() % 600);
+          ASSERT_TRUE(sent.ok() || absl::IsResourceExhausted(sent.status())) << sent.status();
+          break;
+        }
+        case 6: {
+          const CallResult sent = send<false>(rig, when, random() % 60);
+          ASSERT_TRUE(sent.ok() || absl::IsResourceExhausted(sent.status())) << sent.status();
+          break;
+        }
+        default:
+          for (int i = 0; i < 20; ++i) {
+            const CallResult sent = send<true>(rig, when);
+            ASSERT_TRUE(sent.ok() || absl::IsResourceExhausted(sent.status())) << sent.status();
+          }
+      }
+    }
+    rig.in_call = false;
+    ASSERT_TRUE(rig.sender().flush().ok());
+    if (next_ != 0) {
+      ASSERT_TRUE(rig.receive_all());
+    }
+    expect_all_run();
+    EXPECT_LE(rig.granted, most);
+    ASSERT_TRUE(rig.breaks.empty()) << rig.breaks.front();
+    ASSERT_TRUE(rig.sender().shutdown(testing::kPatience + std::chrono::steady_clock::now()).ok());
+  }
+}
+
+// Seriema §4.4.1, and this layer's promise: growth without any step of the receiver, up to the
+// limit; then calls fail until consumption picks up; what is pushed is what was consumed.
+TEST_P(Channel, ExactlyThreeChunksThenFail) {
+  ChannelRig rig(GetParam(), {.chunks_per_request = 1, .max_chunks = 3, .chunk_bytes = 1024});
+  CallResult sent;
+  while ((sent = send<false>(rig, kFail)).ok()) ASSERT_LT(next_, 1000u);
+  EXPECT_TRUE(absl::IsResourceExhausted(sent.status())) << sent.status();
+  EXPECT_NE(sent.status().message().find("far is behind"), std::string::npos);
+  EXPECT_EQ(rig.granted, 3u);
+  EXPECT_EQ(rig.grants, 3u);  // 1, then 1 more, then the one that was left of 2
+  // Calls of 16 bytes, whole chunks.
+  EXPECT_EQ(next_, 3 * (chunk_capacity(1024) / 16));
+  EXPECT_FALSE(send<false>(rig, kFail).ok());
+  EXPECT_EQ(rig.pushes, 0u);
+  EXPECT_TRUE(log_.numbers.empty());
+
+  ASSERT_TRUE(rig.receive_all());
+  expect_all_run();
+  for (int i = 0; i < 400; ++i) ASSERT_TRUE(send<false>(rig, kRetry).ok());
+  ASSERT_TRUE(rig.receive_all());
+  expect_all_run();
+  EXPECT_EQ(rig.granted, 3u);
+  EXPECT_EQ(rig.pushes, rig.receiver()->consumed_chunks());
+  EXPECT_EQ(rig.last_push, rig.receiver()->consumed_chunks());
+  const MessengerStatistics statistics = rig.sender().statistics();
+  EXPECT_EQ(statistics.chunks_filled, rig.receiver()->consumed_chunks());
+  EXPECT_EQ(statistics.chunks, 3u);
+  EXPECT_EQ(statistics.refused, 2u);
+}
+
+// 2 → 4 → 8 while the receiver sleeps: later both go round the same ring, several times.
+TEST_P(Channel, RingsStayIdenticalThroughGrowth) {
+  ChannelRig rig(GetParam(), {.chunks_per_request = 2, .max_chunks = 8, .chunk_bytes = 1024});
+  while (rig.granted < 4) ASSERT_TRUE(send<false>(rig, kFail, 100).ok());
+  // The receiver gets half way into the first ring, then sleeps through the next growth.
+  rig.receive(8);
+  while (send<false>(rig, kFail, 100).ok()) ASSERT_LT(next_, 1000u);
+  EXPECT_EQ(rig.granted, 8u);
+  ASSERT_TRUE(rig.receive_all());
+  EXPECT_EQ(rig.receiver()->chunks().size(), 8u);
+  const uint64_t before = rig.receiver()->consumed_chunks();
+  while (rig.receiver()->consumed_chunks() < before + 20) {
+    ASSERT_TRUE(send<false>(rig, kRetry, 100).ok());
+    rig.receive(3);
+  }
+  ASSERT_TRUE(rig.receive_all());
+  expect_all_run();
+}
+
+// The paper's pulling: nothing is pushed, the sender reads what it needs.
+TEST_P(Channel, ConsumptionCanBePulled) {
+  ChannelRig rig(GetParam(), {.chunks_per_request = 1,
+                              .max_chunks = 2,
+                              .chunk_bytes = 1024,
+                              .consumption = Consumption::kPull});
+  for (int i = 0; i < 300; ++i) ASSERT_TRUE(send<false>(rig, kRetry, 50).ok());
+  ASSERT_TRUE(rig.receive_all());
+  expect_all_run();
+  EXPECT_EQ(rig.pushes, 0u);
+  EXPECT_GT(rig.sender().statistics().pulls, 0u);
+}
+
+// With one chunk: what is kept is never overtaken, whatever the policy of the later call.
+TEST_P(Channel, NothingOvertakesWhatIsKept) {
+  ChannelRig rig(GetParam(), {.chunks_per_request = 1, .max_chunks = 1, .chunk_bytes = 1024});
+  while (send<false>(rig, kFail).ok()) ASSERT_LT(next_, 1000u);
+  for (int i = 0; i < 10; ++i) ASSERT_TRUE(send<false>(rig, kRetryAsync).ok());
+  EXPECT_TRUE(rig.drain_wanted);
+  EXPECT_EQ(rig.sender().statistics().exceeding, 10u);
+  // The receiver consumes everything: there is room now, but calls are still kept.
+  rig.receive();
+  rig.receive();
+  EXPECT_TRUE(absl::IsResourceExhausted(send<false>(rig, kFail).status()));
+  EXPECT_TRUE(send<true>(rig, kOverflow).ok());
+  EXPECT_TRUE(send<false>(rig, kRetry).ok());  // waits until they have left
+  EXPECT_FALSE(send<false>(rig, kFail).status() == absl::UnknownError(""));
+  ASSERT_TRUE(rig.receive_all());
+  expect_all_run();
+  EXPECT_EQ(rig.granted, 1u);
+}
+
+TEST_P(Channel, KeptCallsHaveALimit) {
+  ChannelRig rig(
+      GetParam(),
+      {.chunks_per_request = 1, .max_chunks = 1, .chunk_bytes = 1024, .exceeding_bytes = 160});
+  while (send<false>(rig, kFail).ok()) ASSERT_LT(next_, 1000u);
+  for (int i = 0; i < 10; ++i) ASSERT_TRUE(send<false>(rig, kOverflow).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(send<false>(rig, kRetryAsync).status()));
+  EXPECT_EQ(rig.sender().statistics().exceeding_bytes_high_water, 160u);
+  ASSERT_TRUE(rig.receive_all());
+  expect_all_run();
+}
+
+// A batch is invisible until it is published, and then arrives whole; smaller ones by size.
+TEST_P(Channel, HeldCallsArePublishedTogether) {
+  ChannelRig rig(GetParam(), {.flush_bytes = 160});
+  for (int i = 0; i < 9; ++i) ASSERT_TRUE(send<true>(rig, kFail).ok());
+  for (int i = 0; i < 50; ++i) EXPECT_EQ(rig.receive(), 0u);
+  ASSERT_TRUE(rig.sender().flush().ok());
+  ASSERT_TRUE(rig.receive_all());
+  EXPECT_EQ(log_.numbers.size(), 9u);
+  EXPECT_EQ(rig.sender().statistics().publications, 1u);
+  // 10 of them fill flush_bytes; the 11th makes them leave with it.
+  for (int i = 0; i < 11; ++i) ASSERT_TRUE(send<true>(rig, kFail).ok());
+  EXPECT_EQ(rig.sender().statistics().publications, 2u);
+  ASSERT_TRUE(rig.receive_all());
+  expect_all_run();
+  // A call that is published at once takes along what was held before it.
+  ASSERT_TRUE(send<true>(rig, kFail).ok());
+  ASSERT_TRUE(send<false>(rig, kFail).ok());
+  ASSERT_TRUE(rig.receive_all());
+  expect_all_run();
+}
+
+TEST_P(Channel, SynchronizersCountDepartures) {
+  ChannelRig rig(GetParam(), {.chunks_per_request = 1, .max_chunks = 1, .chunk_bytes = 1024});
+  const auto send_watched = [&](bool hold, WhenNoRoom when, Synchronizer& done) {
+    const auto call = make_call(Small{next_++});
+    return rig.sender().send_slowly(OutgoingCallView::of(call), when, hold, &done);
+  };
+  Synchronizer held;
+  ASSERT_TRUE(send_watched(true, kFail, held).ok());
+  EXPECT_FALSE(held.done());
+  ASSERT_TRUE(rig.sender().flush().ok());
+  EXPECT_TRUE(held.done());
+  while (send<false>(rig, kFail).ok()) ASSERT_LT(next_, 1000u);
+  Synchronizer kept;
+  ASSERT_TRUE(send_watched(false, kRetryAsync, kept).ok());
+  EXPECT_FALSE(kept.done());
+  ASSERT_TRUE(rig.receive_all());
+  EXPECT_TRUE(kept.done());
+  EXPECT_TRUE(kept.status().ok());
+  expect_all_run();
+}
+
+TEST_P(Channel, ACallLongerThanAChunkIsRefused) {
+  ChannelRig rig(GetParam(), {.chunk_bytes = 1024});
+  // Header, size of the buffer, Numbered.
+  const size_t most = chunk_capacity(1024) - sizeof(CallHeader) - 2 * sizeof(uint64_t);
+  EXPECT_TRUE(send<false>(rig, kRetry, most).ok());
+  const CallResult refused = send<false>(rig, kRetry, most + 1);
+  EXPECT_TRUE(absl::IsInvalidArgument(refused.status()));
+  EXPECT_NE(refused.status().message().find("888 bytes"), std::string::npos) << refused.status();
+  ASSERT_TRUE(rig.receive_all());
+  expect_all_run();
+}
+
+TEST_P(Channel, ShutdownReturnsEverything) {
+  ChannelRig rig(GetParam(), {.chunks_per_request = 1, .max_chunks = 1, .chunk_bytes = 1024});
+  while (send<true>(rig, kFail).ok()) ASSERT_LT(next_, 1000u);
+  for (int i = 0; i < 100; ++i) ASSERT_TRUE(send<false>(rig, kRetryAsync).ok());
+  // Nobody makes room: it ends by its deadline, and may be called again.
+  rig.polls_while_waiting = false;
+  EXPECT_TRUE(absl::IsDeadlineExceeded(rig.sender().shutdown(Deadline::min())));
+  rig.polls_while_waiting = true;
+  ASSERT_TRUE(rig.sender().shutdown(kForever).ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition(send<false>(rig, kRetry).status()));
+  EXPECT_TRUE(rig.sender().shutdown(kForever).ok());
+  while (!rig.receiver()->ended()) rig.receive();
+  for (int i = 0; i < 1000 && !rig.sender().is_released(); ++i) rig.receive();
+  EXPECT_TRUE(rig.sender().is_released());
+  expect_all_run();
+  EXPECT_TRUE(rig.breaks.empty());
+}
+
+// A lost peer ends waits, and what was kept fails.
+TEST_P(Channel, ALostPeerFailsWhatWaits) {
+  ChannelRig rig(GetParam(), {.chunks_per_request = 1, .max_chunks = 1, .chunk_bytes = 1024});
+  while (send<false>(rig, kFail).ok()) ASSERT_LT(next_, 1000u);
+  Synchronizer kept;
+  const auto call = make_call(Small{next_});
+  ASSERT_TRUE(rig.sender().send_slowly(OutgoingCallView::of(call), kRetryAsync, false, &kept).ok());
+  rig.polls_while_waiting = false;
+  rig.link_status = absl::UnavailableError("the far end has died");
+  EXPECT_TRUE(absl::IsUnavailable(send<false>(rig, kRetry).status()));
+  EXPECT_TRUE(kept.done());
+  EXPECT_TRUE(absl::IsUnavailable(kept.status()));
+  EXPECT_TRUE(absl::IsUnavailable(send<false>(rig, kFail).status()));
+  EXPECT_TRUE(absl::IsUnavailable(rig.sender().shutdown(kForever)));
+}
+
+// When the receiver's memory is exhausted, the channel goes on with what it has.
+TEST_P(Channel, GrowthEndsWhereMemoryEnds) {
+  ChannelRig rig(GetParam(), {.chunks_per_request = 1, .max_chunks = 8, .chunk_bytes = 1024});
+  rig.grants_left = 2;
+  for (int i = 0; i < 300; ++i) ASSERT_TRUE(send<false>(rig, kRetry).ok());
+  EXPECT_EQ(rig.granted, 2u);
+  ASSERT_TRUE(rig.receive_all());
+  expect_all_run();
+  ChannelRig none(GetParam(), {.chunk_bytes = 1024});
+  none.grants_left = 0;
+  EXPECT_TRUE(absl::IsResourceExhausted(send<false>(none, kRetry).status()));
+}
+
+// Calls that arrive while the sender waits for chunks may use the same channel.
+TEST_P(Channel, CallsMadeWhileObtainingGoFirst) {
+  ChannelRig rig(GetParam(), {.chunks_per_request = 1, .max_chunks = 4, .chunk_bytes = 1024});
+  int nested = 0;
+  rig.on_obtain = [&] {
+    if (++nested > 3) return;
+    rig.in_call = true;
+    EXPECT_TRUE(send<false>(rig, kRetry, 300).ok());
+    rig.in_call = false;
+  };
+  for (int i = 0; i < 60; ++i) {
+    // The number is drawn when the call is accepted: those made meanwhile go before it.
+    const Bytes bytes = testing::pattern(0, 0);
+    const uint64_t before = next_;
+    CallResult sent = rig.sender().send<false>(make_buffer_call(Numbered{1000}, bytes), kRetry);
+    ASSERT_TRUE(sent.ok());
+    (void)before;
+  }
+  ASSERT_TRUE(rig.receive_all());
+  EXPECT_EQ(log_.numbers.size(), 60 + next_);
+  std::vector<uint64_t> others;
+  std::copy_if(log_.numbers.begin(), log_.numbers.end(), std::back_inserter(others),
+               [](uint64_t number) { return number != 1000; });
+  EXPECT_EQ(others, (std::vector<uint64_t>{0, 1, 2}));
+}
+
+TEST_P(Channel, OptionsAreChecked) {
+  for (const MessengerOptions& options :
+       {MessengerOptions{.chunk_bytes = 512}, MessengerOptions{.chunk_bytes = 1025},
+        MessengerOptions{.chunks_per_request = 0}, MessengerOptions{.max_chunks = 1},
+        MessengerOptions{.chunks_per_request = 300, .max_chunks = 300}}) {
+    ChannelRig rig(GetParam(), options);
+    EXPECT_TRUE(absl::IsInvalidArgument(rig.sender().setup()));
+  }
+}
+
+// A mapped receiver that sleeps is woken once, by the first publication after it said so.
+TEST(MappedChannel, ASleepingReceiverIsWokenOnce) {
+  Log log;
+  run_log = &log;
+  ChannelRig rig({RigTransport::kShm, 1, Arrival::kMapped}, {});
+  const auto send = [&](uint64_t number) {
+    return rig.sender().send<false>(make_call(Small{number}), kFail);
+  };
+  ASSERT_TRUE(send(0).ok());
+  EXPECT_EQ(rig.wakes, 0u);
+  rig.sleeping.state.store(SleepingWord::kAsleep);
+  ASSERT_TRUE(send(1).ok());
+  ASSERT_TRUE(send(2).ok());
+  EXPECT_EQ(rig.wakes, 1u);
+  // What its death is noticed by.
+  rig.sender().peer_died();
+  EXPECT_TRUE(absl::IsUnavailable(send(3).status()));
+  EXPECT_TRUE(absl::IsUnavailable(send(4).status()));
+}
+
+// What a sender that is not to be trusted may write.
+class HostileSender : public ::testing::Test {
+ protected:
+  HostileSender() : rig_({RigTransport::kShm, 1, Arrival::kMapped}, {.chunk_bytes = 1024}) {
+    run_log = &log_;
+    EXPECT_TRUE(rig_.sender().setup().ok());
+  }
+  // Puts `header` where the next call is to be, a zero behind it.
+  void write(CallHeader header) {
+    std::byte* const at = rig_.receiver()->chunks()[0] + sizeof(ChunkHeader);
+    std::memcpy(at, &header, sizeof header);
+  }
+  void expect_broken(const std::string& why) {
+    EXPECT_EQ(rig_.receive(), 0u);
+    ASSERT_EQ(rig_.breaks.size(), 1u);
+    EXPECT_NE(rig_.breaks[0].find(why), std::string::npos) << rig_.breaks[0];
+    EXPECT_TRUE(rig_.receiver()->ended());
+    EXPECT_EQ(rig_.last_push, ChannelControl::kBroken);
+    EXPECT_EQ(rig_.receive(), 0u);  // nothing more is read
+  }
+  Log log_;
+  ChannelRig rig_;
+};
+
+TEST_F(HostileSender, ACallThatLeavesItsChunk) {
+  write(CallHeader::make({1}, 1024, 0));
+  expect_broken("longer than its chunk");
+}
+TEST_F(HostileSender, FlagsThatDoNotExist) {
+  write(CallHeader::make({1}, 64, 0x80));
+  expect_broken("flags");
+}
+TEST_F(HostileSender, NoPlaceForANotification) {
+  write(CallHeader::make({1}, 16, kCallNotify));
+  expect_broken("no place for its notification");
+}
+TEST_F(HostileSender, ChunksThatWereNotGranted) {
+  write(EndMarker::make(1, 0));
+  expect_broken("not granted");
+}
+TEST_F(HostileSender, AnEndMarkerOfNonsense) {
+  write(EndMarker::make(100000, 0));
+  expect_broken("malformed");
+}
+TEST_F(HostileSender, AnUnknownFunctionHarmsNothingElse) {
+  const uint64_t rejected = FunctionTable::rejected();
+  write(CallHeader::make({0x7ffffff}, 8, 0));
+  std::memset(rig_.receiver()->chunks()[0] + sizeof(ChunkHeader) + 16, 0, 8);
+  EXPECT_EQ(rig_.receive(), 1u);
+  EXPECT_TRUE(rig_.breaks.empty());
+  EXPECT_EQ(rig_.outcomes, std::vector<CallOutcome>{CallOutcome::kUnknown});
+  EXPECT_EQ(FunctionTable::rejected(), rejected + 1);
+}
+// The sender learns that nothing of it is read any more.
+TEST_F(HostileSender, ABrokenChannelFailsItsSender) {
+  write(CallHeader::make({1}, 1024, 0));
+  rig_.receive();
+  CallResult sent;
+  for (int i = 0; i < 10000 && sent.ok(); ++i) {
+    sent = rig_.sender().send<false>(make_call(Small{0}), kFail);
+  }
+  EXPECT_EQ(sent.status().code(), absl::StatusCode::kInternal);
+  EXPECT_NE(sent.status().message().find("malformed"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace cariama

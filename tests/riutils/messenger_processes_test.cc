@@ -1,0 +1,161 @@
+// Messengers between real processes: chunks are mapped, and processes die.
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include "dsfabric/future.h"
+#include "gtest/gtest.h"
+#include "riutils/call.h"
+#include "tests/dsfabric/testing/local_job.h"
+#include "tests/dsfabric/testing/process_job.h"
+
+namespace cariama {
+namespace {
+
+using testing::must;
+using testing::run_process_job;
+using testing::soon;
+using testing::try_process_job;
+
+struct Arrivals {
+  uint64_t next[8] = {};  // by sender
+  uint64_t disorder = 0;
+  std::atomic<uint64_t> count{0};
+};
+Arrivals arrivals;
+
+void note(uint32_t from, uint64_t number) {
+  if (arrivals.next[from]++ != number) ++arrivals.disorder;
+  arrivals.count.fetch_add(1);
+}
+
+TEST(MessengerProcesses, EverybodyCallsEverybody) {
+  run_process_job(4, {}, [](Fabric& fabric) {
+    constexpr uint64_t kCalls = 5000;
+    ThreadContext& self = *fabric.this_thread();
+    {
+      RDMAMessengerGlobal messengers(self, {.chunk_bytes = 8192});
+      const uint32_t me = self.global_id();
+      for (uint64_t i = 0; i < kCalls; ++i) {
+        for (uint32_t to = 0; to < 4; ++to) {
+          ASSERT_TRUE(messengers.call(to, [me, i] { note(me, i); }));
+        }
+      }
+      EXPECT_EQ(messengers[(me + 1) % 4].arrival(), Arrival::kMapped);
+      EXPECT_TRUE(fabric.wait([&] { return arrivals.count.load() == 4 * kCalls; }, soon()));
+      EXPECT_EQ(arrivals.disorder, 0u);
+      EXPECT_TRUE(messengers.shutdown_all(soon()));
+    }
+  });
+}
+
+// Over and over asleep and awake, through memory that two processes share.
+TEST(MessengerProcesses, SleepersAreWoken) {
+  run_process_job(2, {}, [](Fabric& fabric) {
+    static std::atomic<uint64_t> pings{0};
+    constexpr uint64_t kRounds = 300;
+    {
+      RDMAMessenger messenger(*fabric.this_thread(), 1 - fabric.rank());
+      for (uint64_t i = 0; i < kRounds; ++i) {
+        if (fabric.rank() == 0) {
+          ASSERT_TRUE(messenger.call([] { ++pings; }));
+        }
+        ASSERT_TRUE(fabric.wait([&] { return pings.load() > i; }, soon())) << i;
+        if (fabric.rank() == 1) {
+          ASSERT_TRUE(messenger.call([] { ++pings; }));
+        }
+      }
+      EXPECT_EQ(messenger.shutdown(soon()), absl::OkStatus());
+    }
+  });
+}
+
+// Rank 2 is killed while rank 0 waits for it to make room, with calls kept and calls awaited.
+void lose_a_receiver(Fabric& fabric) {
+  if (fabric.rank() == 2) {
+    EXPECT_TRUE(fabric.wait([&] { return fabric.statistics().calls_run >= 2; }, soon()));
+    static_cast<void>(wait_until([] { return false; }, soon()));  // runs no calls
+    ADD_FAILURE() << "nobody killed us";
+    return;
+  }
+  static std::atomic<bool> over, met;
+  const pid_t victim = must(async_call(fabric, 2, [] { return getpid(); }).get(soon()));
+  if (fabric.rank() == 1) {
+    must(call(fabric, 0, [] { met = true; }));
+    EXPECT_TRUE(fabric.wait([] { return over.load(); }, soon()));
+  } else {
+    EXPECT_TRUE(fabric.wait([] { return met.load(); }, soon()));
+    ThreadContext& self = *fabric.this_thread();
+    MessengerOptions options;
+    options.chunks_per_request = options.max_chunks = 1;
+    options.chunk_bytes = 1024;
+    RDMAMessenger messenger(self, 2, options);
+    Synchronizer awaited;
+    ASSERT_TRUE(messenger.call<RemoteNotify>([] {}, awaited));
+    while (messenger.call<Fail>([] {})) {
+    }
+    EXPECT_EQ(kill(victim, SIGKILL), 0);
+    EXPECT_TRUE(absl::IsUnavailable(messenger.call([] {}).status()));
+    EXPECT_TRUE(fabric.wait([&] { return awaited.done(); }, soon()));
+    EXPECT_TRUE(absl::IsUnavailable(awaited.status())) << awaited.status();
+    EXPECT_TRUE(absl::IsUnavailable(messenger.call<RetryAsync>([] {}).status()));
+    EXPECT_TRUE(absl::IsUnavailable(messenger.shutdown(soon())));
+    // A messenger that is made now hears it at once; the living are reached as before.
+    RDMAMessenger late(self, 2, options);
+    EXPECT_TRUE(absl::IsUnavailable(late.call([] {}).status()));
+    RDMAMessenger other(self, 1, options);
+    EXPECT_TRUE(other.call([] { over = true; }));
+    EXPECT_EQ(other.shutdown(soon()), absl::OkStatus());
+  }
+  must(fabric.finalize(soon()));
+}
+
+TEST(MessengerProcesses, AReceiverIsKilled) {
+  FabricOptions options;
+  options.on_failure = FailurePolicy::kContinue;
+  const absl::Status status = try_process_job(3, options, lose_a_receiver, {.may_die = {2}});
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+// Rank 2 is killed in the midst of a flood; what it published is run, or not, but nothing else is
+// harmed.
+void lose_a_sender(Fabric& fabric) {
+  ThreadContext& self = *fabric.this_thread();
+  if (fabric.rank() == 2) {
+    RDMAMessenger messenger(self, 0);
+    for (uint64_t i = 0; i < UINT64_MAX; ++i) {
+      if (!messenger.call([i] { note(2, i); })) break;
+      if (i % 64 == 0) fabric.process_calls();
+    }
+    return;
+  }
+  static std::atomic<bool> over, met;
+  const pid_t victim = must(async_call(fabric, 2, [] { return getpid(); }).get(soon()));
+  if (fabric.rank() == 0) {
+    EXPECT_TRUE(fabric.wait([] { return met.load(); }, soon()));
+    EXPECT_TRUE(fabric.wait([&] { return arrivals.count.load() > 10000; }, soon()));
+    EXPECT_EQ(kill(victim, SIGKILL), 0);
+    EXPECT_TRUE(fabric.wait([&] { return !fabric.peer_status(2).ok(); }, soon()));
+    EXPECT_EQ(arrivals.disorder, 0u);
+    RDMAMessenger other(self, 1);
+    EXPECT_TRUE(other.call([] { over = true; }));
+    EXPECT_EQ(other.shutdown(soon()), absl::OkStatus());
+  } else {
+    must(call(fabric, 0, [] { met = true; }));
+    EXPECT_TRUE(fabric.wait([] { return over.load(); }, soon()));
+  }
+  must(fabric.finalize(soon()));
+}
+
+TEST(MessengerProcesses, ASenderIsKilled) {
+  FabricOptions options;
+  options.on_failure = FailurePolicy::kContinue;
+  const absl::Status status = try_process_job(3, options, lose_a_sender, {.may_die = {2}});
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+}  // namespace
+}  // namespace cariama

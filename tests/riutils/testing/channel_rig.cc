@@ -1,0 +1,240 @@
+#include "tests/riutils/testing/channel_rig.h"
+
+#include <array>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "dtutils/fault/fault_device.h"
+#include "dtutils/shm/shm_device.h"
+#include "dtutils/sim/sim_fabric.h"
+#include "tests/dtutils/contract/harness.h"
+
+namespace cariama::testing {
+namespace {
+
+constexpr uint64_t kChannel = 42;
+constexpr uint32_t kReceives = 64;
+
+}  // namespace
+
+std::string rig_name(const RigOptions& rig) {
+  static constexpr std::array<const char*, 5> kNames = {"shm", "sim", "torn_sim", "fault_shm",
+                                                        "fault_sim"};
+  return std::string(kNames[static_cast<size_t>(rig.transport)]) + "_" +
+         std::string(arrival_name(rig.arrival)) + "_" + std::to_string(rig.seed);
+}
+
+std::vector<RigOptions> every_rig() {
+  return {{RigTransport::kShm, 1, Arrival::kMapped},
+          {RigTransport::kShm, 1, Arrival::kPolled},
+          {RigTransport::kShm, 1, Arrival::kEvent},
+          {RigTransport::kSim, 1, Arrival::kPolled},
+          {RigTransport::kSim, 1, Arrival::kEvent},
+          {RigTransport::kTornSim, 1, Arrival::kEvent},
+          {RigTransport::kFaultShm, 1, Arrival::kPolled},
+          {RigTransport::kFaultShm, 1, Arrival::kEvent},
+          {RigTransport::kFaultSim, 1, Arrival::kPolled},
+          {RigTransport::kFaultSim, 1, Arrival::kEvent}};
+}
+
+ChannelRig::End ChannelRig::make_end(std::shared_ptr<Device> device) {
+  End end;
+  end.device = std::move(device);
+  end.domain = must(end.device->create_domain());
+  end.receives = must(end.domain->create_completion_queue({.depth = 4 * kReceives}));
+  end.allocator = must(RDMAAllocator::create({end.domain}, kAnyNode, {.chunk_bytes = 64u << 10}));
+  end.memory = must(GeneralAllocator::create(end.allocator, {}));
+  end.queue = must(TransmitQueue::create(
+      *end.domain,
+      {.receive_completions = end.receives, .send_depth = 64, .receive_depth = kReceives}));
+  for (uint32_t i = 0; i < kReceives; ++i) {
+    if (!end.queue->queue_pair().post_receive(ReceiveRequest{}).ok()) ADD_FAILURE();
+  }
+  end.transmitter = std::make_unique<Transmitter>(must(Transmitter::create(*end.queue)));
+  return end;
+}
+
+ChannelRig::ChannelRig(const RigOptions& rig, const MessengerOptions& options)
+    : rig_(rig), options_(options) {
+  must(FunctionTable::build());
+  std::shared_ptr<Device> near_device;
+  std::shared_ptr<Device> far_device;
+  if (rig.transport == RigTransport::kShm || rig.transport == RigTransport::kFaultShm) {
+    near_device = must(open_device({.transport = Transport::kShm}));
+    far_device = must(open_device({.transport = Transport::kShm}));
+  } else {
+    auto fabric = std::make_shared<SimFabric>(
+        SimOptions{.seed = rig.seed,
+                   .jitter = std::chrono::nanoseconds(500),
+                   .torn_writes = rig.transport == RigTransport::kTornSim});
+    near_device = fabric->create_endpoint();
+    far_device = fabric->create_endpoint();
+    fabric_ = fabric;
+  }
+  if (rig.transport == RigTransport::kFaultShm || rig.transport == RigTransport::kFaultSim) {
+    auto control = std::make_shared<FaultControl>();
+    near_device = make_fault_device(near_device, FaultOptions::benign(rig.seed), control);
+    far_device = make_fault_device(far_device, FaultOptions::benign(rig.seed + 1000), control);
+  }
+  near_ = make_end(std::move(near_device));
+  far_ = make_end(std::move(far_device));
+  must(near_.queue->queue_pair().connect(far_.queue->queue_pair().address(), {.peer = "far"}));
+  must(far_.queue->queue_pair().connect(near_.queue->queue_pair().address(), {.peer = "near"}));
+  helper_ = std::make_unique<Transmitter>(must(Transmitter::create(*near_.queue)));
+  control_ = must(near_.memory->allocate(2 * sizeof(ChannelControl)));
+  std::memset(control_.get_buffer(), 0, control_.size());
+  push_word_ = must(far_.memory->allocate(sizeof(uint64_t)));
+  sender_ = std::make_unique<ChannelSender>(*this, options, "far");
+}
+
+ChannelRig::~ChannelRig() {
+  sender_.reset();
+  receiver_.reset();
+  helper_.reset();
+  for (End* end : {&near_, &far_}) {
+    end->transmitter.reset();
+    end->queue.reset();
+  }
+}
+
+void ChannelRig::poll() {
+  near_.queue->progress();
+  far_.queue->progress();
+  std::array<Completion, 16> batch;
+  const size_t count = far_.receives->poll(batch);
+  for (size_t i = 0; i < count; ++i) {
+    EXPECT_EQ(batch[i].status, CompletionStatus::kSuccess);
+    receiver_->announced(batch[i].immediate);
+    ++seen_;
+    EXPECT_TRUE(far_.queue->queue_pair().post_receive(ReceiveRequest{}).ok());
+  }
+}
+
+size_t ChannelRig::receive(size_t most) {
+  poll();
+  return receiver_ != nullptr ? receiver_->run(most) : 0;
+}
+
+bool ChannelRig::receive_all() {
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  while (std::chrono::steady_clock::now() < deadline) {
+    if (drain_wanted) help();
+    receive();
+    if (receiver_ != nullptr && receiver_->consumed_bytes() == sender_->accepted_bytes()) {
+      return true;
+    }
+    if (receiver_ != nullptr && receiver_->ended()) break;
+    std::this_thread::yield();
+  }
+  ADD_FAILURE() << "run " << (receiver_ != nullptr ? receiver_->consumed_bytes() : 0)
+                << " bytes of " << sender_->accepted_bytes()
+                << (breaks.empty() ? "" : ": " + breaks.back());
+  return false;
+}
+
+void ChannelRig::help() {
+  const bool inside = std::exchange(in_call, false);  // a helper thread is in none
+  drain_wanted = !sender_->drain([this] { return helper_.get(); });
+  in_call = inside;
+}
+
+absl::StatusOr<ChannelLink::Way> ChannelRig::open() {
+  Way way;
+  way.arrival = rig_.arrival;
+  way.transmitter = near_.transmitter.get();
+  way.sleeping = rig_.arrival == Arrival::kMapped ? &sleeping : nullptr;
+  way.allocator = near_.allocator;
+  way.control = control_;
+  return way;
+}
+
+absl::StatusOr<std::vector<ChannelLink::Chunk>> ChannelRig::obtain(uint32_t count) {
+  if (on_obtain) on_obtain();
+  if (!link_status.ok()) return link_status;
+  if (count > grants_left) return absl::ResourceExhaustedError("the rig grants no more");
+  grants_left -= count;
+  ++grants;
+  granted += count;
+  std::vector<Chunk> chunks;
+  std::vector<std::byte*> first;
+  for (uint32_t i = 0; i < count; ++i) {
+    const RDMAMemory memory = must(far_.memory->allocate(options_.chunk_bytes));
+    // Chunks are never cleared wholesale: whatever was there must not matter.
+    std::memset(memory.get_buffer(), 0x5a, memory.size());
+    internal::ChannelReceiver::prepare(memory.get_buffer());
+    const RemoteMemoryLocator locator = memory.locator(far_.domain.get());
+    std::byte* mapped = nullptr;
+    if (rig_.arrival == Arrival::kMapped) {
+      mapped = near_.queue->queue_pair().direct_access(locator);
+      EXPECT_NE(mapped, nullptr);
+    }
+    chunks.push_back({locator, mapped});
+    if (receiver_ == nullptr) {
+      first.push_back(memory.get_buffer());
+    } else {
+      map_.insert(kChannel, memory.get_buffer());
+    }
+  }
+  if (receiver_ == nullptr) {
+    receiver_ = std::make_unique<internal::ChannelReceiver>(
+        *this, rig_.arrival, options_.consumption, options_.chunk_bytes, 0, first);
+  }
+  return chunks;
+}
+
+void ChannelRig::announce(uint64_t words) {
+  while (words != 0) {
+    const auto part = static_cast<uint32_t>(std::min<uint64_t>(words, 100));
+    // As a fabric's credits: never more events under way than there are receives for.
+    while (announcements - seen_ >= kReceives / 2) poll();
+    EXPECT_TRUE(near_.transmitter->notify(part).ok());
+    ++announcements;
+    words -= part;
+  }
+}
+
+bool ChannelRig::wait(const std::function<bool()>& condition, Deadline deadline) {
+  const Deadline patience = std::min(deadline, deadline_after(kPatience));
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() >= patience) {
+      if (deadline == kForever) ADD_FAILURE() << "the sender waits without end";
+      return false;
+    }
+    poll();
+    if (polls_while_waiting && receiver_ != nullptr) receiver_->run(3);
+  }
+  return true;
+}
+
+absl::StatusOr<RDMAMemory> ChannelRig::allocate(size_t bytes) {
+  return near_.memory->allocate(bytes);
+}
+void ChannelRig::free(const RDMAMemory& memory) { must(near_.memory->free(memory)); }
+
+internal::ReceiverBackend::Taken ChannelRig::take_chunks(uint32_t count,
+                                                         std::vector<std::byte*>& chunks) {
+  map_.absorb();
+  if (map_.count(kChannel) < count) return map_.is_absorbed() ? Taken::kMissing : Taken::kNotYet;
+  for (uint32_t i = 0; i < count; ++i) chunks.push_back(map_.extract(kChannel));
+  return Taken::kTaken;
+}
+
+void ChannelRig::push(uint64_t consumed_chunks) {
+  ++pushes;
+  last_push = consumed_chunks;
+  std::memcpy(push_word_.get_buffer(), &consumed_chunks, sizeof consumed_chunks);
+  const RemoteMemoryLocator control = control_.locator(near_.domain.get());
+  EXPECT_TRUE(
+      far_.transmitter
+          ->write(push_word_, 0, sizeof consumed_chunks, control.slice(0, sizeof consumed_chunks))
+          .ok());
+}
+
+void ChannelRig::finished(const NotifyTarget*, const IncomingCall& call, const std::string&) {
+  outcomes.push_back(call.outcome);
+}
+
+void ChannelRig::broken(std::string_view why) { breaks.emplace_back(why); }
+
+}  // namespace cariama::testing

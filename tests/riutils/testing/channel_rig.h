@@ -1,0 +1,123 @@
+// A channel without a fabric: a ChannelSender and a ChannelReceiver over two connected devices,
+// driven by one thread that decides who moves when.
+//
+//   ChannelRig rig({.transport = RigTransport::kSim, .seed = 7}, options);
+//   rig.sender().send<false>(make_call([] { ... }), when);
+//   rig.receive();                 // let transfers arrive, and the receiver run calls
+#ifndef CARIAMA_TESTS_RIUTILS_TESTING_CHANNEL_RIG_H_
+#define CARIAMA_TESTS_RIUTILS_TESTING_CHANNEL_RIG_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "dtutils/allocators/general_allocator.h"
+#include "dtutils/transmitter.h"
+#include "riutils/channel_sender.h"
+#include "riutils/internal/channel_receiver.h"
+#include "riutils/internal/incoming_map.h"
+
+namespace cariama::testing {
+
+enum class RigTransport : uint8_t { kShm, kSim, kTornSim, kFaultShm, kFaultSim };
+
+struct RigOptions {
+  RigTransport transport = RigTransport::kSim;
+  uint64_t seed = 1;
+  Arrival arrival = Arrival::kPolled;
+};
+[[nodiscard]] std::string rig_name(const RigOptions& rig);
+inline void PrintTo(const RigOptions& rig, std::ostream* out) { *out << rig_name(rig); }
+// Each arrival mode on each transport that has it.
+[[nodiscard]] std::vector<RigOptions> every_rig();
+
+class ChannelRig final : public ChannelLink, public internal::ReceiverBackend {
+ public:
+  ChannelRig(const RigOptions& rig, const MessengerOptions& options);
+  ~ChannelRig() override;
+
+  [[nodiscard]] ChannelSender& sender() { return *sender_; }
+  // nullptr before the first grant.
+  [[nodiscard]] internal::ChannelReceiver* receiver() { return receiver_.get(); }
+
+  // Lets transfers arrive, and runs at most `most` calls. Returns how many.
+  size_t receive(size_t most = SIZE_MAX);
+  // Until everything that was accepted has been run. False: it was not, in a long time.
+  [[nodiscard]] bool receive_all();
+  // Once more what a helper thread would do.
+  void help();
+
+  // What happened.
+  uint64_t granted = 0;
+  uint64_t grants = 0;
+  uint64_t pushes = 0;
+  uint64_t last_push = 0;
+  uint64_t wakes = 0;
+  uint64_t announcements = 0;
+  std::vector<std::string> breaks;
+  std::vector<CallOutcome> outcomes;  // of calls that were not simply done
+  bool drain_wanted = false;
+
+  // What the world answers.
+  bool in_call = false;
+  bool polls_while_waiting = true;  // whether the receiver moves while the sender waits
+  absl::Status link_status;
+  uint64_t grants_left = UINT64_MAX;
+  std::function<void()> on_obtain;  // while the sender waits for chunks
+
+  // ---- ChannelLink
+  absl::StatusOr<Way> open() override;
+  absl::StatusOr<std::vector<Chunk>> obtain(uint32_t count) override;
+  void announce(uint64_t words) override;
+  void wake() override { ++wakes; }
+  [[nodiscard]] absl::Status status() const override { return link_status; }
+  [[nodiscard]] bool inside_call() const override { return in_call; }
+  [[nodiscard]] bool wait(const std::function<bool()>& condition, Deadline deadline) override;
+  void drain_later() override { drain_wanted = true; }
+  absl::StatusOr<RDMAMemory> allocate(size_t bytes) override;
+  void free(const RDMAMemory& memory) override;
+
+  // ---- ReceiverBackend
+  Taken take_chunks(uint32_t count, std::vector<std::byte*>& chunks) override;
+  void push(uint64_t consumed_chunks) override;
+  void finished(const NotifyTarget* notify, const IncomingCall& call,
+                const std::string& result) override;
+  void broken(std::string_view why) override;
+
+  // The receiver's word that senders look at.
+  SleepingWord sleeping;
+
+ private:
+  struct End {
+    std::shared_ptr<Device> device;
+    std::shared_ptr<ProtectionDomain> domain;
+    std::shared_ptr<CompletionQueue> receives;
+    std::shared_ptr<RDMAAllocator> allocator;
+    std::unique_ptr<GeneralAllocator> memory;
+    std::unique_ptr<TransmitQueue> queue;
+    std::unique_ptr<Transmitter> transmitter;
+  };
+  [[nodiscard]] static End make_end(std::shared_ptr<Device> device);
+  void poll();
+
+  uint64_t seen_ = 0;  // announcements
+  const RigOptions rig_;
+  const MessengerOptions options_;
+  std::shared_ptr<void> fabric_;
+  End near_;
+  End far_;
+  RDMAMemory control_;
+  RDMAMemory push_word_;
+  internal::IncomingMap<std::byte*> map_;
+  std::unique_ptr<ChannelSender> sender_;
+  std::unique_ptr<internal::ChannelReceiver> receiver_;
+  std::unique_ptr<Transmitter> helper_;
+};
+
+}  // namespace cariama::testing
+
+#endif  // CARIAMA_TESTS_RIUTILS_TESTING_CHANNEL_RIG_H_
