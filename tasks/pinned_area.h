@@ -27,7 +27,8 @@
 namespace cariama::tasks {
 
 inline constexpr size_t kFirstSegmentBytes = size_t{256} << 10;
-inline constexpr size_t kMaxSegments = 24;  // 4 TiB in all
+// 256 GiB in all: up to 0x7ee000000000, below what mmap gives out.
+inline constexpr size_t kMaxSegments = 20;
 
 // Where segment `index` begins, and which segment an address of the area lies in.
 [[nodiscard]] constexpr uintptr_t segment_address(size_t index) {
