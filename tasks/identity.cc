@@ -19,7 +19,8 @@ Identity this_identity(uint64_t stack_bytes) {
   identity.code = reinterpret_cast<uint64_t>(&cariama_fork);
   identity.program = getauxval(AT_ENTRY);
   identity.c_library = reinterpret_cast<uint64_t>(&std::fopen);
-  std::memcpy(&identity.cpp_runtime, &typeid(int), sizeof identity.cpp_runtime);  // its vtable
+  std::memcpy(&identity.cpp_runtime, static_cast<const void*>(&typeid(int)),
+              sizeof identity.cpp_runtime);  // its vtable
 #if defined(__x86_64__)
   asm("movq %%fs:0x28, %0" : "=r"(identity.canary));
   asm("movq %%fs:0, %0" : "=r"(identity.thread));

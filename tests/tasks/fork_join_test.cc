@@ -53,7 +53,7 @@ struct Large {
 
 TEST(ForkJoin, ReturnsEveryKindOfValue) {
   on_one_worker([] {
-    const int plain = 17;
+    int plain = 17;
     EXPECT_EQ(join(spawn([plain] { return plain + 1; })), 18);
     EXPECT_EQ(join(spawn([] { return true; })), true);
     EXPECT_EQ(join(spawn([](int a, char b) { return a + b; }, 4, '\2')), 6);
@@ -328,9 +328,9 @@ TEST(ForkJoinDeath, AStackThatOverflowsIsNamed) {
 TEST(ForkJoin, AMillionLevels) {
   TaskOptions options;
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  const long levels = 3'000;  // instrumented frames are large, and TSan counts calls
+  long levels = 3'000;  // instrumented frames are large, and TSan counts calls
 #else
-  const long levels = 1'000'000;
+  long levels = 1'000'000;
 #endif
   options.stack_bytes = size_t{512} << 20;
   testing::with_workers(1, options, [levels](TaskRuntime& runtime) {
