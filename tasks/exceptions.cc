@@ -7,6 +7,8 @@
 #include <memory>
 #include <new>
 
+#include "tasks/cancellation.h"
+
 namespace cariama {
 
 remote_error::~remote_error() = default;
@@ -33,6 +35,7 @@ std::map<std::string, ThrowFunction>& throwers() {
       {typeid(std::overflow_error).name(), throw_as<std::overflow_error>},
       {typeid(std::underflow_error).name(), throw_as<std::underflow_error>},
       {typeid(std::bad_alloc).name(), throw_bad_alloc},
+      {typeid(task_cancelled).name(), throw_as<task_cancelled>},
   };
   return table;
 }

@@ -97,6 +97,13 @@ void fail_record(uint64_t record, std::exception_ptr exception) {
   complete(record, this_worker->failed_outcome(exception));
 }
 
+std::pair<const std::atomic<uint64_t>*, uint64_t> new_token() {
+  return worker_of_task("CancellationSource")->new_token();
+}
+void cancel_token(const std::atomic<uint64_t>* word, uint64_t serial) {
+  worker_of_task("cancel")->cancel(word, serial);
+}
+
 void attend() { worker_of_task("poll")->attend(); }
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

@@ -2,9 +2,11 @@
 #ifndef CARIAMA_TASKS_FORK_JOIN_H_
 #define CARIAMA_TASKS_FORK_JOIN_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <utility>
 #include <vector>
 
 #include "tasks/context.h"
@@ -49,6 +51,11 @@ CARIAMA_TASKS_EXPORT void yield_task();
 [[nodiscard]] CARIAMA_TASKS_EXPORT uint64_t make_record();
 CARIAMA_TASKS_EXPORT void complete_record(uint64_t record, const void* value, size_t bytes);
 CARIAMA_TASKS_EXPORT void fail_record(uint64_t record, std::exception_ptr exception);
+
+// cancellation.h
+inline constexpr uint64_t kCancellationTokens = 4096;
+[[nodiscard]] CARIAMA_TASKS_EXPORT std::pair<const std::atomic<uint64_t>*, uint64_t> new_token();
+CARIAMA_TASKS_EXPORT void cancel_token(const std::atomic<uint64_t>* word, uint64_t serial);
 
 // Makes entries public if somebody wants them.
 CARIAMA_TASKS_EXPORT void attend();

@@ -668,6 +668,18 @@ bool Worker::steal(int victim) {
   return true;
 }
 
+std::pair<const std::atomic<uint64_t>*, uint64_t> Worker::new_token() {
+  // Serials begin at 1: the words are zeros at first.
+  const uint64_t serial = must(access_.fetch_add(0, address_of(&area_.tokens), 1)) + 1;
+  return {&area_.cancelled[serial % kCancellationTokens], serial};
+}
+
+void Worker::cancel(const std::atomic<uint64_t>* word, uint64_t serial) {
+  for (int peer = 0; peer < access_.size(); ++peer) {
+    must(access_.write(peer, address_of(word), &serial, sizeof serial));
+  }
+}
+
 void Worker::make_ready(const Suspended& task) { ready_.push_back(task); }
 
 TaskStatistics Worker::statistics() const {

@@ -29,6 +29,7 @@
 #include "dtutils/wait.h"
 #include "tasks/context.h"
 #include "tasks/exceptions.h"
+#include "tasks/fork_join.h"
 #include "tasks/join_record.h"
 #include "tasks/pinned_area.h"
 #include "tasks/queue_pair_access.h"
@@ -45,6 +46,9 @@ struct WorkerArea {
   Shelf shelf;
   AccessArea access;
   alignas(64) std::atomic<uint64_t> finished;  // runs whose root has ended; written by rank 0
+  std::atomic<uint64_t> tokens;                // made so far: rank 0's counts
+  // By serial number modulo their number: the serial of the last one that was cancelled.
+  std::atomic<uint64_t> cancelled[kCancellationTokens];
   // Copies of peers' memory.
   alignas(64) uint64_t shelf_state[3];  // state, copied, attention
   PublicEntry shelf_slots[kShelfSlots];
@@ -99,6 +103,8 @@ class Worker {
   void wait_for(Reference record);
   void suspend(void (*publish)(void* argument, const Suspended& task), void* argument);
   void make_ready(const Suspended& task);
+  [[nodiscard]] std::pair<const std::atomic<uint64_t>*, uint64_t> new_token();
+  void cancel(const std::atomic<uint64_t>* word, uint64_t serial);
   void yield();
   [[nodiscard]] bool in_task() const { return in_task_; }
 

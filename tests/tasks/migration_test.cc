@@ -14,6 +14,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tasks/cancellation.h"
 #include "tasks/exceptions.h"
 #include "tasks/parallel.h"
 #include "tasks/suspend.h"
@@ -294,6 +295,44 @@ TEST_P(Migration, AFutureIsSetFromAnotherProcess) {
     task<int> waiter = spawn([future = promise.future()] { return future.get() + 1; });
     join_after_theft(f, [promise] { promise.set(getpid()); });
     EXPECT_EQ(join(std::move(waiter)), f->child_pid + 1);
+  });
+}
+
+// ---- cancellation ----
+
+TEST_P(Migration, CancellationReachesEveryWorker) {
+  const Shared<Flags> flags;
+  on_two([f = flags.get()] {
+    const CancellationSource source;
+    const CancellationSource other;
+    const CancellationToken token = source.token();
+    EXPECT_FALSE(token.cancelled());
+    // The child waits until it is cancelled by its parent, in another process.
+    task<void> child = spawn([f, token] {
+      f->child_pid = getpid();
+      EXPECT_TRUE(poll_until([token] { return token.cancelled(); }));
+      token.check();
+      ADD_FAILURE() << "check() did not throw";
+    });
+    EXPECT_NE(getpid(), f->child_pid);
+    token.cancel();
+    EXPECT_TRUE(token.cancelled());
+    EXPECT_FALSE(other.token().cancelled());
+    EXPECT_THROW(join(std::move(child)), task_cancelled);
+    // A loop that is cancelled in its middle ends early, and says so.
+    f->count = 0;
+    const CancellationToken loop = other.token();
+    EXPECT_THROW(parallel_for(loop, 0, 100'000,
+                              [f, loop](int i) {
+                                if (++f->count == 10) loop.cancel();
+                                static_cast<void>(i);
+                              }),
+                 task_cancelled);
+    EXPECT_GE(f->count, 10);
+    EXPECT_LT(f->count, 50'000);
+    f->count = 0;
+    parallel_for(CancellationSource().token(), 0, 1000, [f](int) { ++f->count; });
+    EXPECT_EQ(f->count, 1000);
   });
 }
 
