@@ -8,6 +8,7 @@
 #define CARIAMA_TASKS_SANITIZER_H_
 
 #include <cstddef>
+#include <utility>
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
@@ -24,13 +25,17 @@ struct SwitchState {
   void* scheduler_fake = nullptr;
   const void* scheduler_bottom = nullptr;
   size_t scheduler_bytes = 0;
+  bool arriving = false;
 };
 inline SwitchState switch_state;
 
 inline void before_run(const void* bottom, size_t bytes) {
+  switch_state.arriving = true;
   __sanitizer_start_switch_fiber(&switch_state.scheduler_fake, bottom, bytes);
 }
+// A fork that returns with a record may have come from another stack, or not.
 inline void on_stack() {
+  if (!std::exchange(switch_state.arriving, false)) return;
   __sanitizer_finish_switch_fiber(nullptr, &switch_state.scheduler_bottom,
                                   &switch_state.scheduler_bytes);
 }

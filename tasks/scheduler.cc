@@ -57,8 +57,10 @@ struct RootCall {
 void root_entry(void* argument) {
   arrived_on_stack();
   const RootCall call = *static_cast<RootCall*>(argument);
-  // There is no parent to come back to: the child function ends the task.
-  static_cast<void>(call.root(call.first, call.second, &cariama_fork_state, nullptr));
+  // There is no parent to come back to, and its place is no private entry: the child function ends
+  // the task.
+  static_cast<void>(
+      call.root(call.first, call.second, &cariama_fork_state, cariama_fork_state.top - 1));
   std::abort();
 }
 

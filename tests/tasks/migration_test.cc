@@ -392,7 +392,7 @@ TEST(OneSided, AStoppedVictimIsStolenFrom) {
   const Shared<Flags> flags;
   with_workers(2, {}, [&](TaskRuntime& runtime) {
     if (runtime.rank() == 1) {
-      ASSERT_TRUE(testing::poll_until([&] { return flags->go == 1; }));
+      ASSERT_TRUE(testing::spin_until([&] { return flags->go == 1; }));
       ASSERT_TRUE(wait_until_stopped(flags->child_pid));
     }
     const absl::StatusOr<int> result = runtime.run([f = flags.get()] {

@@ -43,17 +43,25 @@ class Shared {
   T* value_;
 };
 
-// What a task may do while it waits for another process, without suspending itself: lets thieves
-// take what they want. False after 30 s.
+// Waits without suspending anything, as code outside of tasks may. False after 30 s.
 template <typename Condition>
-[[nodiscard]] bool poll_until(const Condition& condition) {
+[[nodiscard]] bool spin_until(const Condition& condition) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
   while (!condition()) {
-    poll();
     sched_yield();
     if (std::chrono::steady_clock::now() > deadline) return false;
   }
   return true;
+}
+
+// What a task may do while it waits for another process, without suspending itself: lets thieves
+// take what they want. False after 30 s.
+template <typename Condition>
+[[nodiscard]] bool poll_until(const Condition& condition) {
+  return spin_until([&] {
+    poll();
+    return condition();
+  });
 }
 
 // Forks `workers` processes, makes a runtime in each and calls body(runtime).
