@@ -59,7 +59,7 @@ struct SwitchState {
 inline SwitchState switch_state;
 
 // More calls than tests nest; ThreadSanitizer has room for 65 536.
-inline constexpr int kCallsBefore = 16'384;
+inline constexpr int kCallsBefore = 4096;
 
 __attribute__((no_sanitize("thread"))) inline void before_run(const void*, size_t) {
   switch_state.scheduler = __tsan_get_current_fiber();
