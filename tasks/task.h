@@ -199,8 +199,8 @@ class [[nodiscard]] task {
   // Whether the result is here: join() will neither wait nor change the process.
   [[nodiscard]] bool ready() const { return record_ == 0; }
 
-  // For those who join by other means (TaskScope): the join record, or 0 if the child has ended; the
-  // task counts as joined.
+  // For those who join by other means (TaskScope): the join record, or 0 if the child has ended;
+  // the task counts as joined.
   [[nodiscard]] uint64_t release_record() requires std::is_void_v<T> {
     return std::exchange(record_, tasks::kTaken);
   }

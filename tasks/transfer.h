@@ -2,8 +2,8 @@
 //
 // A trivially copyable type travels as its bytes: pointers in it must mean the same everywhere
 // (functions, the uni-address stack's own frames; never the heap). For other types Transfer<T> says
-// how; it is there for std::string, and for std::vector, std::unique_ptr and std::pair of trivially copyable types;
-// it may be specialised:
+// how; it is there for std::string, and for std::vector, std::unique_ptr and std::pair of
+// trivially copyable types; it may be specialised:
 //
 //   template <>
 //   struct cariama::Transfer<Matrix> {

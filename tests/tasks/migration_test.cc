@@ -1,5 +1,5 @@
-// Tasks that really change their process. A parent is stolen for sure when its child waits, polling,
-// for something that only the parent does: see Stolen below.
+// Tasks that really change their process. A parent is stolen for sure when its child waits,
+// polling, for something that only the parent does: see Stolen below.
 #include <signal.h>
 #include <sys/wait.h>
 
