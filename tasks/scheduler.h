@@ -7,8 +7,8 @@
 // The task at position i of the deque (0 is the oldest in this region) has its frames in
 // [own sp, entries[i]), and entries[i + 1] is its own saved context while it has a child.
 // entries[0] is where the frames of the oldest begin, and never taken. reports[i] is the join
-// record of the task at position i; it is there when its parent may be elsewhere: for position 0, and
-// beside every entry that was made public.
+// record of the task at position i; it is there when its parent may be elsewhere: for position 0,
+// and beside every entry that was made public.
 #ifndef CARIAMA_TASKS_SCHEDULER_H_
 #define CARIAMA_TASKS_SCHEDULER_H_
 

@@ -1,6 +1,6 @@
 // The shelf of the split deque with real threads and real memory orders: frames are plain memory,
-// so ThreadSanitizer finds an order that is too weak. (All interleavings, of sequentially consistent
-// accesses: split_deque_interleavings_test.cc.)
+// so ThreadSanitizer finds an order that is too weak. (All interleavings, of sequentially
+// consistent accesses: split_deque_interleavings_test.cc.)
 #include <gtest/gtest.h>
 
 #include <array>
