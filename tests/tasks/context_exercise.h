@@ -1,6 +1,7 @@
 // Everything that the assembly promises (tasks/context.h), without a test framework:
 // context_test.cc runs it here, aarch64/context_program.cpp on an emulated processor. Each function
-// returns what is wrong, or nullptr. To be included in one file of a program, which must not use the scheduler.
+// returns what is wrong, or nullptr. To be included in one file of a program, which must not
+// use the scheduler.
 #ifndef CARIAMA_TESTS_TASKS_CONTEXT_EXERCISE_H_
 #define CARIAMA_TESTS_TASKS_CONTEXT_EXERCISE_H_
 
