@@ -7,10 +7,10 @@
 //
 // Greedy join. Child and joiner both add 1 to `arrivals`; before that, the child writes its
 // outcome, the joiner copies its frames out and writes where they are. Who comes second knows that
-// the other's part is there, and continues the joiner: the child's worker resumes it right away,
-// at the end of the child. A joiner that finds the outcome there takes it and adds nothing. So each record
-// has at most one waiter, and it is woken exactly once. Source: MassiveThreads/DM (Endo and Taura,
-// CLUSTER'22).
+// the other's part is there, and continues the joiner: the child's worker resumes it right away, at
+// the end of the child. A joiner that finds the outcome there takes it and adds nothing. So each
+// record has at most one waiter, and it is woken exactly once. Source: MassiveThreads/DM (Endo and
+// Taura, CLUSTER'22).
 //
 // A record is named by a Reference: the rank of its owner and its address, in one word.
 #ifndef CARIAMA_TASKS_JOIN_RECORD_H_
