@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 
 #include "absl/strings/str_format.h"
@@ -11,8 +12,12 @@
 namespace cariama::bench {
 namespace {
 
-// Six significant digits: more is noise, fewer hides a ratio.
-std::string number_text(double value) { return absl::StrFormat("%.6g", value); }
+// Counts as they are. Of what is measured six significant digits: more is noise, fewer hides a
+// ratio.
+std::string number_text(double value) {
+  const bool whole = std::abs(value) < 1e15 && value == std::floor(value);
+  return whole ? absl::StrFormat("%.0f", value) : absl::StrFormat("%.6g", value);
+}
 
 }  // namespace
 

@@ -1,0 +1,119 @@
+// Saving and resuming contexts, in assembly: context_x86_64.cc, context_aarch64.cc.
+//
+// A worker is a process with two stacks. Tasks run on the uni-address region (stack_region.h), one
+// below the other: the running one is the lowest. The scheduler runs on the process's own stack.
+//
+//   cariama_run       scheduler → a task's saved context
+//   cariama_suspend   task → scheduler; what it saved is continued by a later cariama_run
+//   cariama_leave     task → scheduler; the task has ended
+//   cariama_fork      saves the calling task in place, announces that (one word in the deque), and
+//                     calls the child right below, as an ordinary call
+//
+// A saved context is the stack pointer. All four leave the same picture at it, so a context that
+// one of them saved can be continued by another, and the unwind information of each is right on
+// both stacks: gdb, perf and exceptions walk from a child through cariama_fork into its parent.
+//
+//   x86-64, kContextBytes = 64:    (pad) r15 r14 r13 r12 rbx rbp, return address
+//   AArch64, kContextBytes = 160:  x29 x30 x19..x28 d8..d15
+//
+// Not saved: the floating-point control words (MXCSR, x87 control, FPCR). Every worker has the
+// same, and a task must not change them across a fork or join. Source: Akiyama and Taura, HPDC'15,
+// Appendix A; the one-word entry is the stack pointer since all else lies there.
+#ifndef CARIAMA_TASKS_CONTEXT_H_
+#define CARIAMA_TASKS_CONTEXT_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "tasks/export.h"
+
+namespace cariama::tasks {
+
+#if defined(__x86_64__)
+inline constexpr size_t kContextBytes = 64;
+#elif defined(__aarch64__)
+inline constexpr size_t kContextBytes = 160;
+#else
+#error "cariama tasks: no context switch for this processor"
+#endif
+
+// What a fork and the end of a child touch: one cache line that nobody else reads or writes. There
+// is one per process, since a worker is a process: no thread_local look-up, and no pointer to it
+// that could be stale after a migration. The deque (split_deque.h) owns the first three.
+struct alignas(64) ForkState {
+  uint64_t* top;    // where the next entry goes
+  uint64_t* floor;  // entries from here on are private: taking them back needs no atomic
+  const std::atomic<uint64_t>* attention;  // not 0: the next fork calls cariama_fork_attention()
+  void* scheduler_sp;                      // of the scheduler, while a task runs
+};
+static_assert(sizeof(ForkState) == 64);
+
+// What a fork returns, in registers. In the thief that took the parent, `record` is the join record
+// of the child and `value` means nothing; otherwise the child has ended, record is 0 or, if it
+// threw, a join record that says so, and value is what the child function returned.
+struct ForkResult {
+  uint64_t value;
+  uint64_t record;
+};
+
+// The child. `entry` is where its parent's entry is. The child takes it back before it returns, and
+// returns only if it got it; otherwise it reports to its join record and calls cariama_leave(). See
+// takes_back().
+using ChildFunction = ForkResult (*)(uint64_t first, uint64_t second, ForkState* state,
+                                     uint64_t* entry);
+
+// The common end of a child: takes its parent's entry back. False: out of the ordinary, nothing was
+// done: the entry is not private any more, or the child was continued in another process, where
+// `entry` means nothing. (Decrementing top would be simpler; but then each fork has to wait for the
+// loads and stores of all forks before it.)
+[[nodiscard, gnu::always_inline]] inline bool takes_back(ForkState* state, uint64_t* entry) {
+  if (state->top != entry + 1 || entry < state->floor) [[unlikely]]
+    return false;
+  asm("" : "+r"(entry));  // else the compiler may use what it has just loaded, since it is equal
+  state->top = entry;
+  return true;
+}
+
+extern "C" {
+
+CARIAMA_TASKS_EXPORT extern ForkState cariama_fork_state;
+
+// Saves the caller, pushes its stack pointer + flags as an entry, runs child(first, second,
+// &cariama_fork_state, entry) and returns what it returned; or returns in the thief.
+CARIAMA_TASKS_EXPORT ForkResult cariama_fork(uint64_t first, uint64_t second, ChildFunction child,
+                                             uint64_t flags);
+
+// Continues the context at `sp`, which sees {0, record}. Returns when a task suspends or leaves.
+void cariama_run(void* sp, uint64_t record);
+
+// Saves the calling task, stores its stack pointer to *sp and returns to the scheduler. Returns
+// {0, record} of the cariama_run that continues it.
+ForkResult cariama_suspend(void** sp);
+
+// Returns to the scheduler, for good.
+[[noreturn]] void cariama_leave();
+
+// Called by cariama_fork on the caller's stack, below the saved context, when *attention is not 0.
+CARIAMA_TASKS_EXPORT void cariama_fork_attention(uint64_t first, uint64_t second);
+}
+
+// Flags of an entry; the rest of it is a stack pointer, a multiple of 16.
+inline constexpr uint64_t kForkTied = 1;      // never to be stolen
+inline constexpr uint64_t kForkInMemory = 2;  // `first` is where the child finds its closure
+[[nodiscard]] constexpr uint64_t sp_of(uint64_t entry) { return entry & ~uint64_t{15}; }
+
+// Writes a context to the 16-byte aligned `stack_top`, downwards: continued, it calls
+// entry(argument), which must not return. Returns the context. Unwinders stop there.
+[[nodiscard]] void* make_context(void* stack_top, void (*entry)(void*), void* argument);
+
+// Bytes at and above a task's oldest frame that close_stack() writes.
+inline constexpr size_t kStackEndBytes = kContextBytes;
+
+// Puts an end for unwinders where a task's oldest frame begins, when its parent is not above it:
+// a context full of zeros, whose return address no function has.
+void close_stack(void* stack_top);
+
+}  // namespace cariama::tasks
+
+#endif  // CARIAMA_TASKS_CONTEXT_H_

@@ -1,0 +1,113 @@
+#include "tasks/fork_join.h"
+
+#include <utility>
+
+#include "tasks/sanitizer.h"
+#include "tasks/scheduler.h"
+
+namespace cariama::tasks {
+namespace {
+
+// Joins, and throws if the child did.
+Outcome join_value(uint64_t record) {
+  const Outcome outcome = join(Reference(record));
+  if (outcome.kind == OutcomeKind::kFailed) this_worker->rethrow(outcome);
+  return outcome;
+}
+
+Reference completed(Outcome outcome) {
+  const Reference record = this_worker->new_record();
+  static_cast<void>(this_worker->deliver(record, outcome));
+  return record;
+}
+
+void complete(uint64_t record, const Outcome& outcome) {
+  const Suspended waiter = this_worker->deliver(Reference(record), outcome);
+  if (waiter.frames != 0) this_worker->make_ready(waiter);
+}
+
+}  // namespace
+
+bool pop_parent() {
+  uint64_t* const entry = --cariama_fork_state.top;
+  return entry >= cariama_fork_state.floor || this_worker->take_parent_back();
+}
+
+void end_with_value(const void* value, size_t bytes) {
+  this_worker->end_task(this_worker->value_outcome(value, bytes));
+}
+
+void end_with_packed(const std::vector<std::byte>* packed) {
+  const Outcome outcome = this_worker->value_outcome(packed->data(), packed->size());
+  delete packed;
+  this_worker->end_task(outcome);
+}
+
+ForkResult end_failed_child(std::exception_ptr* exception) {
+  const Outcome outcome = this_worker->failed_outcome(*exception);
+  delete exception;
+  if (!pop_parent()) this_worker->end_task(outcome);
+  return {0, completed(outcome).word()};
+}
+
+void join_record(uint64_t record, void* value, size_t bytes) {
+  const Outcome outcome = join_value(record);
+  this_worker->take_value(outcome, value, bytes);
+}
+
+std::vector<std::byte> join_packed(uint64_t record) {
+  const Outcome outcome = join_value(record);
+  return this_worker->take_bytes(outcome);
+}
+
+void join_and_drop(uint64_t record) noexcept {
+  const Outcome outcome = join(Reference(record));
+  this_worker->drop(outcome);
+}
+
+uint64_t join_for_failure(uint64_t record) {
+  const Outcome outcome = join(Reference(record));
+  if (outcome.kind == OutcomeKind::kFailed) return completed(outcome).word();
+  this_worker->drop(outcome);
+  return 0;
+}
+
+uint64_t record_exception(std::exception_ptr* exception) {
+  const Outcome outcome = worker_of_task("parallel_for")->failed_outcome(*exception);
+  delete exception;
+  return completed(outcome).word();
+}
+
+void suspend_task(PublishFunction publish, void* argument) {
+  worker_of_task("suspend")->suspend(publish, argument);
+}
+void resume_task(const Suspended& task) {
+  // publish() may call this too, which runs between tasks.
+  (this_worker != nullptr ? this_worker : worker_of_task("resume"))->make_ready(task);
+}
+void yield_task() { worker_of_task("yield")->yield(); }
+
+uint64_t make_record() { return worker_of_task("TaskPromise")->new_record().word(); }
+
+void complete_record(uint64_t record, const void* value, size_t bytes) {
+  complete(record, this_worker->value_outcome(value, bytes));
+}
+
+void fail_record(uint64_t record, std::exception_ptr exception) {
+  complete(record, this_worker->failed_outcome(exception));
+}
+
+std::pair<const std::atomic<uint64_t>*, uint64_t> new_token() {
+  return worker_of_task("CancellationSource")->new_token();
+}
+void cancel_token(const std::atomic<uint64_t>* word, uint64_t serial) {
+  worker_of_task("cancel")->cancel(word, serial);
+}
+
+void attend() { worker_of_task("poll")->attend(); }
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+void arrived_on_stack() { on_stack(); }
+#endif
+
+}  // namespace cariama::tasks

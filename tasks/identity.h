@@ -1,0 +1,32 @@
+// Whether processes are alike enough for a stack of one to run in another.
+//
+// A stack holds return addresses, pointers to functions, vtables and constants, and the canary of
+// the stack protector; compilers keep addresses of thread_local variables in registers. All must
+// mean the same in every worker. Processes forked from one have that.
+#ifndef CARIAMA_TASKS_IDENTITY_H_
+#define CARIAMA_TASKS_IDENTITY_H_
+
+#include <cstdint>
+#include <string>
+
+namespace cariama::tasks {
+
+// Plain data, exchanged between workers.
+struct Identity {
+  uint64_t code = 0;         // of a function of this library
+  uint64_t program = 0;      // where the program was loaded
+  uint64_t c_library = 0;    // of a function of it
+  uint64_t cpp_runtime = 0;  // of a vtable of it
+  uint64_t canary = 0;       // of the stack protector
+  uint64_t thread = 0;       // the thread pointer
+  uint64_t stack_bytes = 0;  // TaskOptions
+};
+
+[[nodiscard]] Identity this_identity(uint64_t stack_bytes);
+
+// "" if a stack may move between the two; else what differs, and what helps.
+[[nodiscard]] std::string difference(const Identity& mine, const Identity& theirs);
+
+}  // namespace cariama::tasks
+
+#endif  // CARIAMA_TASKS_IDENTITY_H_

@@ -1,0 +1,123 @@
+#include "tasks/pinned_area.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "dtutils/error.h"
+
+namespace cariama::tasks {
+
+PinnedArea::PinnedArea(size_t budget, RegisterSegment register_segment)
+    : budget_(budget), register_segment_(std::move(register_segment)) {
+  next_collection_.fill(64);
+}
+
+PinnedArea::~PinnedArea() {
+  for (size_t i = 0; i < descriptors_.size(); ++i) {
+    munmap(reinterpret_cast<void*>(segment_address(i)), segment_bytes(i));
+    close(descriptors_[i]);
+  }
+}
+
+absl::StatusOr<void*> PinnedArea::allocate(size_t bytes) {
+  const size_t block = std::bit_ceil(std::max(bytes + kHeaderBytes, kLeastBlock));
+  const auto size_class = static_cast<size_t>(std::bit_width(block)) - 1;
+  std::vector<Header*>& free = free_[size_class];
+  std::vector<Header*>& outstanding = outstanding_[size_class];
+  if (free.empty() && outstanding.size() >= next_collection_[size_class]) collect(size_class);
+  Header* header = nullptr;
+  if (!free.empty()) {
+    header = free.back();
+    free.pop_back();
+  } else {
+    absl::StatusOr<Header*> carved = carve(size_class);
+    if (!carved.ok()) {
+      // At the budget what peers have released counts, however little.
+      collect(size_class);
+      if (free.empty()) return carved.status();
+      header = free.back();
+      free.pop_back();
+    } else {
+      header = *carved;
+    }
+  }
+  header->released.store(0, std::memory_order_relaxed);
+  header->marked = 0;
+  header->position = static_cast<uint32_t>(outstanding.size());
+  outstanding.push_back(header);
+  return reinterpret_cast<std::byte*>(header) + kHeaderBytes;
+}
+
+absl::StatusOr<PinnedArea::Header*> PinnedArea::carve(size_t size_class) {
+  const size_t bytes = size_t{1} << size_class;
+  // The largest blocks are as large as a segment: what is left of the last one stays unused then.
+  while (static_cast<size_t>(unused_end_ - unused_) < bytes) {
+    const size_t index = descriptors_.size();
+    const size_t total = segment_total() + (index < kMaxSegments ? segment_bytes(index) : 0);
+    if (index == kMaxSegments || total > budget_) {
+      return make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kProcess,
+                        absl::StrFormat("suspended tasks and results need more than the %d bytes "
+                                        "that TaskOptions::pinned_bytes allows",
+                                        budget_),
+                        "raise TaskOptions::pinned_bytes");
+    }
+    absl::StatusOr<int> descriptor =
+        map_shared_at(segment_address(index), segment_bytes(index), "a segment of the pinned area");
+    if (!descriptor.ok()) return descriptor.status();
+    descriptors_.push_back(*descriptor);
+    unused_ = reinterpret_cast<std::byte*>(segment_address(index));
+    unused_end_ = unused_ + segment_bytes(index);
+    const absl::Status registered =
+        register_segment_(index, {unused_, segment_bytes(index), *descriptor, 0});
+    if (!registered.ok()) return registered;
+  }
+  auto* header = new (unused_) Header;
+  header->size_class = static_cast<uint32_t>(size_class);
+  unused_ += bytes;
+  return header;
+}
+
+void PinnedArea::release(void* block) {
+  Header* header = header_of(block);
+  std::vector<Header*>& outstanding = outstanding_[header->size_class];
+  if (header->marked != 0) collected_(block);
+  Header* last = outstanding.back();
+  outstanding[header->position] = last;
+  last->position = header->position;
+  outstanding.pop_back();
+  free_[header->size_class].push_back(header);
+}
+
+void PinnedArea::mark(void* block) { header_of(block)->marked = 1; }
+
+void PinnedArea::collect(size_t size_class) {
+  std::vector<Header*>& outstanding = outstanding_[size_class];
+  for (size_t i = outstanding.size(); i-- > 0;) {
+    // Acquire: what the peer did with the block comes before it gets another use.
+    if (outstanding[i]->released.load(std::memory_order_acquire) == 0) continue;
+    release(reinterpret_cast<std::byte*>(outstanding[i]) + kHeaderBytes);
+  }
+  // Twice what is left: the cost of a look is shared by at least as many allocations.
+  next_collection_[size_class] = std::max<size_t>(64, 2 * outstanding.size());
+}
+
+void PinnedArea::collect() {
+  for (size_t i = 0; i < kClasses; ++i) collect(i);
+}
+
+size_t PinnedArea::segment_total() const {
+  return descriptors_.empty() ? 0 : segment_address(descriptors_.size()) - kPinnedAddress;
+}
+
+size_t PinnedArea::outstanding() const {
+  size_t count = 0;
+  for (const std::vector<Header*>& blocks : outstanding_) count += blocks.size();
+  return count;
+}
+
+}  // namespace cariama::tasks

@@ -1,0 +1,259 @@
+#include "tasks/queue_pair_access.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "dtutils/completion.h"
+#include "dtutils/error.h"
+#include "dtutils/exchange_connect.h"
+#include "dtutils/wait.h"
+
+namespace cariama::tasks {
+namespace {
+
+// Requests without a completion that may be outstanding to a peer. A multiple of what one steal
+// needs, so that one in many carries the flag.
+constexpr uint32_t kMostUnsignaled = 64;
+constexpr uint32_t kDepth = 2 * kMostUnsignaled;
+constexpr size_t kMostPieces = 4;
+constexpr uint32_t kInlineWanted = 120;  // a join record's outcome
+
+absl::Status bad_address(const std::string& whose, uint64_t address, size_t bytes) {
+  return make_error(
+      absl::StatusCode::kInternal, ErrorScope::kProcess,
+      absl::StrFormat("%s has no registered memory at %#x, %d bytes", whose, address, bytes),
+      "run the same program, with the same options, in every process");
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<QueuePairAccess>> QueuePairAccess::connect(
+    Exchange& exchange, std::shared_ptr<Device> device, const MemorySource& region,
+    AccessArea& area, Exchange::Deadline deadline) {
+  std::unique_ptr<QueuePairAccess> access(new QueuePairAccess(exchange, region, area));
+  const absl::Status status = access->set_up(exchange, std::move(device), deadline);
+  if (!status.ok()) return status;
+  return access;
+}
+
+absl::Status QueuePairAccess::set_up(Exchange& exchange, std::shared_ptr<Device> device,
+                                     Exchange::Deadline deadline) {
+  device_ = std::move(device);
+  if (!device_->limits().atomics) {
+    return make_error(absl::StatusCode::kUnimplemented, ErrorScope::kProcess,
+                      device_->description() + " has no remote atomics, which stealing needs",
+                      "use another device, or shm");
+  }
+  native_atomics_ = device_->transport() == Transport::kShm;
+  auto domain = device_->create_domain();
+  if (!domain.ok()) return domain.status();
+  domain_ = *domain;
+  auto completions =
+      domain_->create_completion_queue({.depth = 2 * kDepth * static_cast<uint32_t>(size())});
+  if (!completions.ok()) return completions.status();
+  completions_ = *completions;
+  auto region = domain_->register_memory(source_, Access::kAll);
+  if (!region.ok()) return region.status();
+  region_ = *region;
+  absl::Status status =
+      put_value(exchange, "tasks region", region_->locator(0, source_.length, exchange.rank()));
+  if (!status.ok()) return status;
+
+  QueuePairOptions options;
+  options.send_completions = options.receive_completions = completions_;
+  options.send_depth = kDepth;
+  options.receive_depth = 1;
+  options.max_send_segments = 1;
+  options.max_receive_segments = 1;
+  options.max_inline = kInlineWanted;
+  peers_.resize(static_cast<size_t>(size()));
+  // Pairs in the order of (distance, rank), so that no two ranks wait for each other crosswise.
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == rank() && native_atomics_) continue;
+    auto queue_pair = domain_->create_queue_pair(options);
+    if (!queue_pair.ok()) return queue_pair.status();
+    Peer& to = peers_[static_cast<size_t>(peer)];
+    to.queue_pair = *std::move(queue_pair);
+    if (peer == rank()) {
+      status = to.queue_pair->connect(to.queue_pair->address(), {.peer = "itself"});
+    } else {
+      const std::string name =
+          absl::StrFormat("tasks %d-%d", std::min(peer, rank()), std::max(peer, rank()));
+      status = connect_over(exchange, peer, *to.queue_pair, deadline, name);
+    }
+    if (!status.ok()) return status;
+    auto locator = get_value<RemoteMemoryLocator>(exchange, peer, "tasks region", deadline);
+    if (!locator.ok()) return locator.status();
+    to.region = *locator;
+  }
+  return exchange.fence(deadline);
+}
+
+absl::StatusOr<LocalKey> QueuePairAccess::local_key(const void* local, size_t bytes) const {
+  const auto address = reinterpret_cast<uint64_t>(local);
+  const auto begin = reinterpret_cast<uint64_t>(source_.address);
+  if (address >= begin && address + bytes <= begin + source_.length) return region_->local_key();
+  if (address >= kPinnedAddress) {
+    const size_t index = segment_of(address);
+    if (index < kMaxSegments && segments_[index] != nullptr) return segments_[index]->local_key();
+  }
+  return bad_address("this worker", address, bytes);
+}
+
+absl::Status QueuePairAccess::address(int peer, uint64_t remote, size_t bytes,
+                                      WorkRequest& request) {
+  Peer& to = peers_[static_cast<size_t>(peer)];
+  const auto begin = reinterpret_cast<uint64_t>(source_.address);
+  if (remote >= begin && remote + bytes <= begin + source_.length) {
+    request.remote_address = to.region.address + (remote - begin);
+    request.remote_key = to.region.key;
+    return absl::OkStatus();
+  }
+  const size_t index = remote >= kPinnedAddress ? segment_of(remote) : kMaxSegments;
+  if (index >= kMaxSegments) return bad_address(to.queue_pair->peer(), remote, bytes);
+  RemoteMemoryLocator& segment = to.segments[index];
+  if (segment.length == 0) {
+    // The owner wrote the locator before it let anybody know an address in the segment.
+    auto* copy = reinterpret_cast<RemoteMemoryLocator*>(area_.staging.data());
+    const ReadPiece piece{reinterpret_cast<uint64_t>(&area_.segments[index]), copy, sizeof *copy};
+    const absl::Status status = read(peer, std::span(&piece, 1));
+    if (!status.ok()) return status;
+    segment = *copy;
+  }
+  const uint64_t offset = remote - segment_address(index);
+  if (offset + bytes > segment.length) return bad_address(to.queue_pair->peer(), remote, bytes);
+  request.remote_address = segment.address + offset;
+  request.remote_key = segment.key;
+  return absl::OkStatus();
+}
+
+absl::Status QueuePairAccess::execute(int peer, std::span<WorkRequest> requests) {
+  Peer& to = peers_[static_cast<size_t>(peer)];
+  requests.back().flags |= kSignaled;
+  requests.back().id = static_cast<uint64_t>(peer) + 1;
+  const PostResult posted = to.queue_pair->post_send(requests);
+  // There is always room: what is outstanding without a completion is bounded below the depth.
+  if (!posted.ok()) return to_status(posted, to.queue_pair->peer());
+  to.unsignaled = 0;
+  ++round_trips_;
+  Completion completion;
+  for (;;) {
+    // Not wait_until(): the hook may run tasks, which must not happen within a steal.
+    if (completions_->poll(std::span(&completion, 1)) == 0) continue;
+    if (completion.status != CompletionStatus::kSuccess) {
+      return to_status(completion, to.queue_pair->peer());
+    }
+    if (completion.id == requests.back().id) return absl::OkStatus();
+  }
+}
+
+absl::Status QueuePairAccess::post(int peer, WorkRequest& request) {
+  Peer& to = peers_[static_cast<size_t>(peer)];
+  if (++to.unsignaled == kMostUnsignaled) return execute(peer, std::span(&request, 1));
+  const PostResult posted = to.queue_pair->post_send(request);
+  return posted.ok() ? absl::OkStatus() : to_status(posted, to.queue_pair->peer());
+}
+
+absl::Status QueuePairAccess::read(int peer, std::span<const ReadPiece> pieces) {
+  if (peer == rank() && native_atomics_) {
+    for (const ReadPiece& piece : pieces) {
+      std::atomic_thread_fence(std::memory_order_acquire);
+      std::memcpy(piece.local, reinterpret_cast<const void*>(piece.address), piece.bytes);
+    }
+    return absl::OkStatus();
+  }
+  if (pieces.size() > kMostPieces) {
+    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kProcess,
+                      "a read of too many pieces");
+  }
+  std::array<WorkRequest, kMostPieces> requests;
+  std::array<Segment, kMostPieces> segments;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const ReadPiece& piece = pieces[i];
+    auto key = local_key(piece.local, piece.bytes);
+    if (!key.ok()) return key.status();
+    segments[i] = {piece.local, static_cast<uint32_t>(piece.bytes), *key};
+    requests[i] = {.opcode = Opcode::kRead, .segment_count = 1, .segments = &segments[i]};
+    const absl::Status status = address(peer, piece.address, piece.bytes, requests[i]);
+    if (!status.ok()) return status;
+  }
+  return execute(peer, std::span(requests).first(pieces.size()));
+}
+
+absl::Status QueuePairAccess::write(int peer, uint64_t remote, const void* local, size_t bytes) {
+  if (peer == rank() && native_atomics_) {
+    std::atomic_thread_fence(std::memory_order_release);
+    std::memcpy(reinterpret_cast<void*>(remote), local, bytes);
+    return absl::OkStatus();
+  }
+  Segment segment{const_cast<void*>(local), static_cast<uint32_t>(bytes), {}};
+  WorkRequest request{.opcode = Opcode::kWrite, .segment_count = 1, .segments = &segment};
+  const absl::Status status = address(peer, remote, bytes, request);
+  if (!status.ok()) return status;
+  if (bytes <= peers_[static_cast<size_t>(peer)].queue_pair->limits().max_inline) {
+    request.flags = kInline;
+    return post(peer, request);
+  }
+  auto key = local_key(local, bytes);
+  if (!key.ok() && bytes <= area_.staging.size()) {
+    std::memcpy(area_.staging.data(), local, bytes);
+    segment.address = area_.staging.data();
+    key = region_->local_key();
+  }
+  if (!key.ok()) return key.status();
+  segment.key = *key;
+  return execute(peer, std::span(&request, 1));
+}
+
+absl::StatusOr<uint64_t> QueuePairAccess::atomic(int peer, uint64_t remote, WorkRequest request) {
+  Segment result{&area_.atomic_result, sizeof area_.atomic_result, region_->local_key()};
+  request.segment_count = 1;
+  request.segments = &result;
+  absl::Status status = address(peer, remote, sizeof(uint64_t), request);
+  if (status.ok()) status = execute(peer, std::span(&request, 1));
+  if (!status.ok()) return status;
+  return area_.atomic_result;
+}
+
+absl::StatusOr<uint64_t> QueuePairAccess::fetch_add(int peer, uint64_t remote, uint64_t addend) {
+  if (peer == rank() && native_atomics_) {
+    return std::atomic_ref(*reinterpret_cast<uint64_t*>(remote)).fetch_add(addend);
+  }
+  return atomic(peer, remote, {.opcode = Opcode::kFetchAdd, .operand = addend});
+}
+
+absl::StatusOr<uint64_t> QueuePairAccess::compare_swap(int peer, uint64_t remote, uint64_t expected,
+                                                       uint64_t desired) {
+  if (peer == rank() && native_atomics_) {
+    std::atomic_ref(*reinterpret_cast<uint64_t*>(remote))
+        .compare_exchange_strong(expected, desired);
+    return expected;
+  }
+  return atomic(peer, remote,
+                {.opcode = Opcode::kCompareSwap, .operand = expected, .swap = desired});
+}
+
+absl::Status QueuePairAccess::post_add(int peer, uint64_t remote, uint64_t addend) {
+  if (peer == rank() && native_atomics_) return fetch_add(peer, remote, addend).status();
+  Segment result{&area_.discarded_result, sizeof area_.discarded_result, region_->local_key()};
+  WorkRequest request{
+      .opcode = Opcode::kFetchAdd, .segment_count = 1, .segments = &result, .operand = addend};
+  const absl::Status status = address(peer, remote, sizeof(uint64_t), request);
+  return status.ok() ? post(peer, request) : status;
+}
+
+absl::Status QueuePairAccess::add_segment(size_t index, const MemorySource& source) {
+  auto region = domain_->register_memory(source, Access::kAll);
+  if (!region.ok()) return region.status();
+  segments_[index] = *region;
+  area_.segments[index] = segments_[index]->locator();
+  // Peers learn addresses in the segment by later operations only, and those release.
+  std::atomic_thread_fence(std::memory_order_release);
+  return absl::OkStatus();
+}
+
+}  // namespace cariama::tasks

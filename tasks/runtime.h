@@ -1,0 +1,142 @@
+// The workers of a job, one process each, and how a first task is started on them.
+//
+//   cariama::run_processes(2, [](cariama::Exchange& exchange) {
+//     auto runtime = cariama::TaskRuntime::create(exchange, {});
+//     absl::StatusOr<long> result = (*runtime)->run([] { return fib(40); });   // on every rank
+//     ...
+//   });
+//
+// All processes must have code, C++ runtime and stack protector canary at equal addresses: fork
+// them from one process (run_processes does). create() compares, and refuses with the difference.
+#ifndef CARIAMA_TASKS_RUNTIME_H_
+#define CARIAMA_TASKS_RUNTIME_H_
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "dtutils/device.h"
+#include "dtutils/process_group.h"
+#include "tasks/context.h"
+#include "tasks/export.h"
+#include "tasks/task.h"
+
+namespace cariama {
+
+// What happens at a join whose child has not ended. kGreedy: whoever comes second, child or joiner,
+// goes on with the joiner. kWaitQueue (the paper's): the joiner waits in its worker's queue, which
+// looks at it when it found nothing to steal.
+enum class JoinPolicy : uint8_t { kGreedy, kWaitQueue };
+
+struct TaskOptions {
+  // Of the uni-address stack: what all nested tasks of one worker take together. Address space only
+  // until it is touched (on devices that pin memory, memory).
+  size_t stack_bytes = size_t{64} << 20;
+  // The most that suspended tasks, join records and large results of one worker may take.
+  size_t pinned_bytes = size_t{1} << 30;
+  JoinPolicy join = JoinPolicy::kGreedy;
+  uint64_t seed = 1;  // of the choice of victims
+  // Ranks by distance from this one, for stealing from near ones first. Empty: all alike.
+  std::vector<std::vector<int>> victims{};
+  // An idle worker spins, then yields its core, then sleeps, each time longer, at most this long.
+  // It looks for work each time, so this bounds how late it notices.
+  std::chrono::microseconds idle_sleep{50};
+  // Look whether spawned functions carry pointers to locals of their parents. A few ns per spawn.
+  bool check_closures = false;
+  // Of setting up, and of ending a run.
+  std::chrono::milliseconds timeout{30'000};
+};
+
+// Of one worker, since create() or the last reset.
+struct TaskStatistics {
+  uint64_t steals = 0;            // tasks taken from other workers
+  uint64_t steal_attempts = 0;    // on any victim
+  uint64_t steal_lost = 0;        // attempts that found something, and came too late
+  uint64_t stolen_bytes = 0;      // of frames
+  uint64_t steal_trips = 0;       // dependent round trips of the successful ones
+  uint64_t stolen_from = 0;       // entries that others took from here
+  uint64_t published = 0;         // entries made public
+  uint64_t taken_back = 0;        // public entries that the owner took back itself
+  uint64_t suspensions = 0;       // tasks that were copied out
+  uint64_t suspended_bytes = 0;   // of their frames
+  uint64_t joins_waited = 0;      // joins that had to wait
+  uint64_t resumed = 0;           // suspended tasks that went on in this worker
+  uint64_t resumed_remote = 0;    // ... of these, that were suspended in another one
+  uint64_t records = 0;           // join records made
+  uint64_t idle_ns = 0;           // looking for work
+  uint64_t stack_high_water = 0;  // bytes, whole pages, since create()
+  uint64_t pinned_bytes = 0;      // of the segments, since create()
+};
+
+class CARIAMA_TASKS_EXPORT TaskRuntime {
+ public:
+  // Collective: every rank of the exchange calls it, with equal options but `victims`. Opens
+  // `device` for what goes between workers; default: shm. Errors: those of Exchange and of the
+  // device; FAILED_PRECONDITION (the processes differ: names in what; or one exists already).
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<TaskRuntime>> create(
+      Exchange& exchange, const TaskOptions& options, std::shared_ptr<Device> device = nullptr);
+  ~TaskRuntime();
+  TaskRuntime(const TaskRuntime&) = delete;
+  TaskRuntime& operator=(const TaskRuntime&) = delete;
+
+  // Collective: runs `root` as the first task, on rank 0 at first, with all workers; returns its
+  // result on every rank when it has ended. `root` must be trivially copyable. Blocks. Errors:
+  // ABORTED (root threw: type and text), and those of Exchange. A worker that dies ends the job.
+  template <typename F, typename T = std::invoke_result_t<F&>>
+  [[nodiscard]] auto run(F root)
+      -> std::conditional_t<std::is_void_v<T>, absl::Status, absl::StatusOr<T>> {
+    static_assert(std::is_trivially_copyable_v<F>, "the root task travels as bytes");
+    absl::StatusOr<std::string> bytes(std::string{});
+    if constexpr (tasks::kCallInRegisters<F, T>) {
+      uint64_t words[2] = {0, 0};
+      std::memcpy(words, static_cast<const void*>(&root), sizeof root);
+      bytes = run_bytes(&tasks::run_child<F, T>, words[0], words[1]);
+    } else {
+      tasks::ForkArgument<F, T> argument{root, {}};
+      bytes = run_bytes(&tasks::run_child<F, T>, reinterpret_cast<uint64_t>(&argument), 0);
+    }
+    if (!bytes.ok()) return bytes.status();
+    if constexpr (std::is_void_v<T>) {
+      return absl::OkStatus();
+    } else if constexpr (std::is_trivially_copyable_v<T>) {
+      alignas(T) std::byte value[sizeof(T)];
+      if (bytes->size() != sizeof value) return absl::InternalError("a result of another size");
+      std::memcpy(value, bytes->data(), sizeof value);
+      return *std::launder(reinterpret_cast<T*>(value));
+    } else {
+      return Transfer<T>::unpack(std::as_bytes(std::span(*bytes)));
+    }
+  }
+
+  [[nodiscard]] int rank() const;
+  [[nodiscard]] int size() const;
+  [[nodiscard]] TaskStatistics statistics() const;
+  void reset_statistics();
+
+ private:
+  struct Parts;
+  explicit TaskRuntime(std::unique_ptr<Parts> parts);
+  [[nodiscard]] absl::StatusOr<std::string> run_bytes(tasks::ChildFunction root, uint64_t first,
+                                                      uint64_t second);
+
+  std::unique_ptr<Parts> parts_;
+};
+
+// For long stretches without spawn or join: makes entries public if a thief asked for one. Two
+// loads when nobody did. May be called by tasks only.
+inline void poll() {
+  if (tasks::cariama_fork_state.attention->load(std::memory_order_relaxed) != 0) [[unlikely]] {
+    tasks::attend();
+  }
+}
+
+}  // namespace cariama
+
+#endif  // CARIAMA_TASKS_RUNTIME_H_

@@ -1,0 +1,694 @@
+#include "tasks/scheduler.h"
+
+#include <cxxabi.h>
+#include <sched.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+
+#include "dtutils/error.h"
+#include "tasks/sanitizer.h"
+
+namespace cariama::tasks {
+namespace {
+
+using std::chrono::steady_clock;
+
+uint64_t address_of(const void* memory) { return reinterpret_cast<uint64_t>(memory); }
+
+// What a fork outside of a task runs into: an entry that goes nowhere, and attention. The latter is
+// also what makes each fork come to cariama_fork_attention() when closures are to be looked at.
+uint64_t no_entries[1];
+const std::atomic<uint64_t> always{1};
+
+void cpu_relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// What the C++ runtime keeps of a thread's exceptions (Itanium C++ ABI, 2.2.2): the exceptions that
+// are being handled, and how many are under way. Not inlined: the compiler would keep the address
+// of a thread_local across a switch.
+struct ExceptionState {
+  void* handled = nullptr;
+  unsigned int under_way = 0;
+
+  [[nodiscard]] bool empty() const { return handled == nullptr && under_way == 0; }
+};
+[[gnu::noinline]] ExceptionState& exception_state() {
+  return *reinterpret_cast<ExceptionState*>(abi::__cxa_get_globals());
+}
+
+struct RootCall {
+  ChildFunction root;
+  uint64_t first;
+  uint64_t second;
+};
+void root_entry(void* argument) {
+  arrived_on_stack();
+  const RootCall call = *static_cast<RootCall*>(argument);
+  // There is no parent to come back to, and its place is no private entry: the child function ends
+  // the task.
+  static_cast<void>(
+      call.root(call.first, call.second, &cariama_fork_state, cariama_fork_state.top - 1));
+  std::abort();
+}
+
+}  // namespace
+
+extern "C" {
+ForkState cariama_fork_state = {no_entries, no_entries, &always, nullptr};
+void cariama_fork_attention(uint64_t first, uint64_t second) {
+  worker_of_task("spawn")->attend(first, second);
+}
+}
+
+Worker* this_worker = nullptr;
+
+Worker* worker_of_task(const char* operation) {
+  if (this_worker == nullptr || !this_worker->in_task()) {
+    end_job(make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kProcess,
+                       std::string(operation) + " outside of a task",
+                       "call it from within TaskRuntime::run()"));
+  }
+  return this_worker;
+}
+
+void end_job(const absl::Status& status) {
+  std::string text = "cariama tasks: ";
+  if (this_worker != nullptr) text += "rank " + std::to_string(this_worker->rank()) + ": ";
+  text += std::string(status.message());
+  if (this_worker != nullptr) text += "; the tasks of this worker are lost, the job ends";
+  std::fprintf(stderr, "%s\n", text.c_str());
+  std::fflush(stderr);
+  _exit(70);  // EX_SOFTWARE; no destructor may run on a stack that is not its own
+}
+
+uint64_t Worker::OwnMemory::compare_swap(std::atomic<uint64_t>& word, uint64_t expected,
+                                         uint64_t desired) const {
+  return must(access.compare_swap(access.rank(), address_of(&word), expected, desired));
+}
+
+Worker::Worker(const TaskOptions& options, StackRegion& region, RemoteAccess& access)
+    : options_(options),
+      region_(region),
+      access_(access),
+      area_(area_of(region)),
+      entries_(reinterpret_cast<uint64_t*>(region.tail() + sizeof(WorkerArea))),
+      reports_(entries_ + entry_count(region.stack_bytes())),
+      guard_(region, "TaskOptions::stack_bytes", entries_),
+      pinned_(options.pinned_bytes,
+              [this](size_t index, const MemorySource& source) {
+                return access_.add_segment(index, source);
+              }),
+      memory_{access},
+      shelf_(memory_, area_.shelf),
+      victims_(
+          options.victims.empty()
+              ? Victims::uniform(access.rank(), access.size(), options.seed)
+              : Victims(options.victims, options.seed + static_cast<uint64_t>(access.rank()))) {
+  pinned_.on_collect([this](void* block) { exceptions_.erase(block); });
+  cariama_fork_state = {entries_ + 1, entries_ + 1,
+                        options.check_closures ? &always : &area_.shelf.attention, nullptr};
+  if (access.size() > 1) area_.shelf.attention.store(kRefill, std::memory_order_relaxed);
+  this_worker = this;
+}
+
+Worker::~Worker() {
+  this_worker = nullptr;
+  cariama_fork_state = {no_entries, no_entries, &always, nullptr};
+}
+
+// ---- called by running tasks ----
+
+void Worker::attend(uint64_t first, uint64_t second) {
+  if (options_.check_closures) {
+    if ((cariama_fork_state.top[-1] & kForkInMemory) != 0) {
+      check_closure(reinterpret_cast<const void*>(first), second);
+    } else {
+      const uint64_t words[2] = {first, second};
+      check_closure(words, sizeof words);
+    }
+  }
+  attend();
+}
+
+void Worker::check_closure(const void* closure, size_t bytes) const {
+  const auto lowest = address_of(__builtin_frame_address(0));
+  const auto end = address_of(region_.top());
+  for (size_t offset = 0; offset + sizeof(uint64_t) <= bytes; offset += sizeof(uint64_t)) {
+    uint64_t word = 0;
+    std::memcpy(&word, static_cast<const std::byte*>(closure) + offset, sizeof word);
+    if (word < lowest || word >= end) continue;
+    end_job(make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                       "a task was spawned with a pointer or reference to a local of a task",
+                       "pass values: the local may be in another process when the child uses it"));
+  }
+}
+
+void Worker::attend() {
+  std::atomic<uint64_t>& attention = area_.shelf.attention;
+  const uint64_t wanted = attention.load(std::memory_order_relaxed);
+  if (wanted == kCalm) return;
+  if (shelf_.count() != 0) {
+    attention.store(kCalm, std::memory_order_relaxed);
+    return;
+  }
+  // Whoever forked in a catch block has to come back to its exception.
+  if (exception_state().handled != nullptr) return;
+  // Private entries that may go: up to the first tied one, since the oldest goes first.
+  uint64_t* const floor = cariama_fork_state.floor;
+  uint64_t* end = floor;
+  while (end < cariama_fork_state.top && end < floor + 2 * kShelfSlots && (*end & kForkTied) == 0) {
+    ++end;
+  }
+  const auto spare = static_cast<size_t>(end - floor);
+  if (spare < (wanted == kHungry ? 1 : 2)) return;
+  const auto count = static_cast<uint32_t>(std::clamp<size_t>(spare / 2, 1, kShelfSlots));
+  // Before it is published: a thief that takes the last one asks for more.
+  attention.store(kCalm, std::memory_order_relaxed);
+  const auto position = static_cast<size_t>(floor - entries_);
+  for (size_t i = position; i < position + count; ++i) {
+    if (reports_[i] == 0) reports_[i] = new_record().word();
+  }
+  shelf_.publish(
+      [&](uint32_t i) {
+        const size_t at = position + i;
+        return PublicEntry{sp_of(entries_[at]), sp_of(entries_[at - 1]), reports_[at - 1],
+                           reports_[at]};
+      },
+      count);
+  cariama_fork_state.floor = floor + count;
+  statistics_.published += count;
+}
+
+bool Worker::take_parent_back() {
+  uint64_t* const top = cariama_fork_state.top;
+  if (top == entries_ || !shelf_.take_back()) return false;
+  cariama_fork_state.floor = top;
+  ++statistics_.taken_back;
+  std::atomic<uint64_t>& attention = area_.shelf.attention;
+  if (shelf_.count() == 0 && attention.load(std::memory_order_relaxed) == kCalm) {
+    attention.store(kRefill, std::memory_order_relaxed);
+  }
+  return true;
+}
+
+void Worker::end_task(const Outcome& outcome) {
+  leaving_ = {};
+  // `top` is where the entry of the parent was that could not be taken back.
+  leaving_.next = deliver(Reference(reports_[depth()]), outcome);
+  before_leave(region_.top());
+  cariama_leave();
+}
+
+namespace {
+
+// Returns when the task is continued, maybe in another process (unless exceptions are active).
+[[gnu::noinline]] void leave(void** sp) {
+  const ExceptionState exceptions = std::exchange(exception_state(), {});
+  before_leave(this_worker->region().top());
+  cariama_suspend(sp);
+  arrived_on_stack();
+  exception_state() = exceptions;
+}
+
+}  // namespace
+
+void Worker::leave_for(const Leaving& leaving) {
+  leaving_ = leaving;
+  leave(&leaving_.sp);
+}
+
+Outcome join(Reference record) {
+  for (;;) {
+    Worker& worker = *worker_of_task("join");  // each time round: it may be another process
+    std::optional<Outcome> outcome = worker.look(record);
+    if (outcome.has_value()) return *outcome;
+    worker.wait_for(record);
+  }
+}
+
+std::optional<Outcome> Worker::look(Reference record) {
+  const auto* remote = reinterpret_cast<const JoinRecord*>(record.address());
+  std::optional<Outcome> outcome;
+  if (record.rank() == rank()) {
+    if (remote->arrivals.load(std::memory_order_acquire) == 0) return outcome;
+    outcome = remote->outcome;
+  } else {
+    const std::array<ReadPiece, 2> pieces{
+        ReadPiece{address_of(&remote->arrivals), &area_.arrivals, sizeof area_.arrivals},
+        ReadPiece{address_of(&remote->outcome), &area_.outcome, sizeof area_.outcome}};
+    must(access_.read(record.rank(), pieces));
+    if (area_.arrivals == 0) return outcome;
+    outcome = area_.outcome;
+  }
+  release(record);
+  return outcome;
+}
+
+void Worker::wait_for(Reference record) {
+  ++statistics_.joins_waited;
+  // A task that handles exceptions waits where they are: in this worker's queue.
+  const bool stays = options_.join == JoinPolicy::kWaitQueue || !exception_state().empty();
+  leave_for({.why = Leaving::Why::kJoin, .record = record, .stays = stays});
+}
+
+void Worker::suspend(void (*publish)(void*, const Suspended&), void* argument) {
+  if (!exception_state().empty()) {
+    throw std::logic_error("cariama::suspend: an exception is being handled");
+  }
+  leave_for({.why = Leaving::Why::kSuspend, .publish = publish, .argument = argument});
+}
+
+void Worker::yield() { leave_for({.why = Leaving::Why::kYield}); }
+
+// ---- records and outcomes ----
+
+void* Worker::allocate(size_t bytes) {
+  void* block = must(pinned_.allocate(bytes));
+  return block;
+}
+
+void Worker::release(Reference block) {
+  if (block.rank() == rank()) {
+    pinned_.release(reinterpret_cast<void*>(block.address()));
+  } else {
+    const uint64_t released = 1;
+    must(access_.write(block.rank(), PinnedArea::release_address(block.address()), &released,
+                       sizeof released));
+  }
+}
+
+Reference Worker::new_record() {
+  auto* record = new (allocate(sizeof(JoinRecord))) JoinRecord;
+  record->arrivals.store(0, std::memory_order_relaxed);
+  ++statistics_.records;
+  return {rank(), record};
+}
+
+Outcome Worker::value_outcome(const void* value, size_t bytes) {
+  Outcome outcome;
+  outcome.kind = OutcomeKind::kValue;
+  outcome.bytes = static_cast<uint32_t>(bytes);
+  void* to = outcome.value;
+  if (bytes > Outcome::kInlineBytes) {
+    outcome.kind = OutcomeKind::kFar;
+    to = allocate(bytes);
+    outcome.block = Reference(rank(), to).word();
+  }
+  if (bytes != 0) std::memcpy(to, value, bytes);
+  return outcome;
+}
+
+Outcome Worker::failed_outcome(const std::exception_ptr& exception) {
+  ExceptionText text = describe(exception);
+  text.type += '\0';
+  text.type += text.text;
+  Outcome outcome;
+  outcome.kind = OutcomeKind::kFailed;
+  outcome.bytes = static_cast<uint32_t>(text.type.size());
+  void* block = allocate(text.type.size());
+  std::memcpy(block, text.type.data(), text.type.size());
+  exceptions_[block] = exception;
+  pinned_.mark(block);
+  outcome.block = Reference(rank(), block).word();
+  return outcome;
+}
+
+Suspended Worker::deliver(Reference record, const Outcome& outcome) {
+  auto* to = reinterpret_cast<JoinRecord*>(record.address());
+  const size_t bytes =
+      offsetof(Outcome, value) + (outcome.kind == OutcomeKind::kValue ? outcome.bytes : 0);
+  if (record.rank() == rank()) {
+    std::memcpy(&to->outcome, &outcome, bytes);
+  } else {
+    must(access_.write(record.rank(), address_of(&to->outcome), &outcome, bytes));
+  }
+  if (must(access_.fetch_add(record.rank(), address_of(&to->arrivals), 1)) == 0) return {};
+  if (record.rank() == rank()) return to->waiter;
+  must(access_.read(record.rank(), address_of(&to->waiter), &area_.waiter, sizeof area_.waiter));
+  return area_.waiter;
+}
+
+std::vector<std::byte> Worker::fetch(const Outcome& outcome) {
+  std::vector<std::byte> bytes(outcome.bytes);
+  if (outcome.bytes == 0) {
+  } else if (outcome.block == 0) {
+    std::memcpy(bytes.data(), outcome.value, bytes.size());
+  } else if (const Reference block(outcome.block); block.rank() == rank()) {
+    std::memcpy(bytes.data(), reinterpret_cast<const void*>(block.address()), bytes.size());
+  } else {
+    void* copy = allocate(bytes.size());
+    must(access_.read(block.rank(), block.address(), copy, bytes.size()));
+    std::memcpy(bytes.data(), copy, bytes.size());
+    pinned_.release(copy);
+  }
+  return bytes;
+}
+
+void Worker::take_value(const Outcome& outcome, void* value, size_t bytes) {
+  if (outcome.bytes != bytes) {
+    end_job(make_error(absl::StatusCode::kInternal, ErrorScope::kProcess,
+                       "a task's result has " + std::to_string(outcome.bytes) + " bytes, not " +
+                           std::to_string(bytes)));
+  }
+  if (outcome.block == 0) {
+    if (bytes != 0) std::memcpy(value, outcome.value, bytes);
+    return;
+  }
+  const Reference block(outcome.block);
+  if (block.rank() == rank()) {
+    std::memcpy(value, reinterpret_cast<const void*>(block.address()), bytes);
+  } else {
+    // `value` is a local of a task: the region is registered.
+    must(access_.read(block.rank(), block.address(), value, bytes));
+  }
+  release(block);
+}
+
+std::vector<std::byte> Worker::take_bytes(const Outcome& outcome) {
+  std::vector<std::byte> bytes = fetch(outcome);
+  drop(outcome);
+  return bytes;
+}
+
+void Worker::drop(const Outcome& outcome) {
+  if (outcome.block != 0) release(Reference(outcome.block));
+}
+
+void Worker::rethrow(const Outcome& outcome) {
+  const Reference block(outcome.block);
+  if (block.rank() == rank()) {
+    const auto found = exceptions_.find(reinterpret_cast<const void*>(block.address()));
+    const std::exception_ptr exception = found->second;
+    release(block);
+    std::rethrow_exception(exception);
+  }
+  const std::vector<std::byte> bytes = take_bytes(outcome);
+  const std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  const size_t end = text.find('\0');
+  throw_described(text.substr(0, end), text.substr(end + 1));
+}
+
+// ---- on the scheduler's stack ----
+
+absl::StatusOr<Worker::RootResult> Worker::run_root(ChildFunction root, uint64_t first,
+                                                    uint64_t second) {
+  ++runs_;
+  RootCall call{root, first, second};
+  const Reference record = new_record();
+  auto* const state = reinterpret_cast<JoinRecord*>(record.address());
+  std::byte* const top = region_.top() - kStackEndBytes;
+  settle();
+  install(address_of(top), record.word(), {make_context(top, root_entry, &call), 0});
+  work([state] { return state->arrivals.load(std::memory_order_acquire) != 0; });
+  const Outcome outcome = state->outcome;
+  RootResult result;
+  if (outcome.kind == OutcomeKind::kFailed) {
+    try {
+      rethrow(outcome);
+    } catch (const std::exception& error) {
+      result.exception = error.what();
+    } catch (...) {
+      result.exception = "an exception that is not a std::exception";
+    }
+  } else {
+    result.bytes = take_bytes(outcome);
+  }
+  release(record);
+  for (int peer = 0; peer < access_.size(); ++peer) {
+    if (peer == rank()) continue;
+    const absl::Status status =
+        access_.write(peer, address_of(&area_.finished), &runs_, sizeof runs_);
+    if (!status.ok()) return status;
+  }
+  return result;
+}
+
+void Worker::run_until_finished() {
+  ++runs_;
+  work([this] { return area_.finished.load(std::memory_order_acquire) >= runs_; });
+}
+
+template <typename Finished>
+void Worker::work(const Finished& finished) {
+  for (;;) {
+    if (next_.sp == nullptr && !find_work(finished)) break;
+    run(std::exchange(next_, {}));
+    after(Leaving(leaving_));
+  }
+  // Tasks that nobody will ever continue.
+  ready_.clear();
+  waiting_.clear();
+}
+
+void Worker::run(const Context& context) {
+  in_task_ = true;
+  before_run(region_.bottom(), region_.stack_bytes());
+  cariama_run(context.sp, context.record);
+  after_run();
+  in_task_ = false;
+}
+
+void Worker::after(const Leaving& left) {
+  switch (left.why) {
+    case Leaving::Why::kEnded:
+      if (left.next.frames != 0) install(left.next);
+      break;
+    case Leaving::Why::kJoin:
+      wait_for_child(left);
+      break;
+    case Leaving::Why::kSuspend:
+      left.publish(left.argument, park(left.sp));
+      break;
+    case Leaving::Why::kYield:
+      ready_.push_back(park(left.sp));
+      yielded_ = true;
+      break;
+  }
+}
+
+Suspended Worker::park(void* sp) {
+  const size_t position = depth() - 1;
+  parked_top_ = cariama_fork_state.top;
+  popped_ = false;
+  Suspended task;
+  task.sp = address_of(sp);
+  task.top = sp_of(entries_[position]);
+  const size_t bytes = task.top - task.sp;
+  void* frames = allocate(bytes);
+  std::memcpy(frames, sp, bytes);
+  task.frames = Reference(rank(), frames).word();
+  ++statistics_.suspensions;
+  statistics_.suspended_bytes += bytes;
+  task.report = reports_[position];
+  if (position == 0) return task;
+  // Its parent goes on here, if it is still here: as if stolen by ourselves.
+  uint64_t* const top = cariama_fork_state.top = entries_ + position;
+  if (top < cariama_fork_state.floor && !take_parent_back()) return task;
+  popped_ = true;
+  if (task.report == 0) task.report = new_record().word();
+  reports_[position] = 0;
+  next_ = {reinterpret_cast<void*>(sp_of(*top)), task.report};
+  return task;
+}
+
+void Worker::unpark(const Suspended& task) {
+  cariama_fork_state.top = parked_top_;
+  // Nobody has seen the record: the next entry at this position may have it.
+  if (popped_) reports_[depth() - 1] = task.report;
+  next_ = {reinterpret_cast<void*>(task.sp), 0};
+  release(Reference(task.frames));
+}
+
+void Worker::wait_for_child(const Leaving& left) {
+  const Suspended task = park(left.sp);
+  if (left.stays) {
+    waiting_.push_back({task, left.record});
+    return;
+  }
+  const int owner = left.record.rank();
+  auto* const record = reinterpret_cast<JoinRecord*>(left.record.address());
+  must(access_.write(owner, address_of(&record->waiter), &task, sizeof task));
+  // 1: the child has ended since we looked, and goes its way.
+  if (must(access_.fetch_add(owner, address_of(&record->arrivals), 1)) == 1) unpark(task);
+}
+
+template <typename Finished>
+bool Worker::find_work(const Finished& finished) {
+  settle();
+  const auto begin = steady_clock::now();
+  bool found = false;
+  for (uint64_t round = 0; !finished(); ++round) {
+    // A task that only waits its turn lets stolen ones go first, once.
+    const bool steal_first = std::exchange(yielded_, false) && !victims_.empty();
+    if (steal_first && steal(victims_.next())) {
+      found = true;
+    } else if (!ready_.empty()) {
+      const Suspended task = ready_.front();
+      ready_.pop_front();
+      install(task);
+      found = true;
+    } else if (!victims_.empty() && steal(victims_.next())) {
+      found = true;
+    } else {
+      found = resume_waiting();
+    }
+    if (found) break;
+    pause_idle(round);
+  }
+  statistics_.idle_ns += static_cast<uint64_t>((steady_clock::now() - begin).count());
+  return found;
+}
+
+bool Worker::resume_waiting() {
+  if (waiting_.empty()) return false;
+  const Waiting oldest = waiting_.front();
+  waiting_.pop_front();
+  if (!has_arrived(oldest.record)) {
+    waiting_.push_back(oldest);
+    return false;
+  }
+  install(oldest.task);
+  return true;
+}
+
+bool Worker::has_arrived(Reference record) {
+  const auto* remote = reinterpret_cast<const JoinRecord*>(record.address());
+  if (record.rank() == rank()) return remote->arrivals.load(std::memory_order_acquire) != 0;
+  must(access_.read(record.rank(), address_of(&remote->arrivals), &area_.arrivals,
+                    sizeof area_.arrivals));
+  return area_.arrivals != 0;
+}
+
+void Worker::pause_idle(uint64_t round) const {
+  if (round < 64) {
+    for (int i = 0; i < 16; ++i) cpu_relax();
+    return;
+  }
+  if (round < 128) {
+    sched_yield();
+    return;
+  }
+  const uint64_t most = static_cast<uint64_t>(options_.idle_sleep.count()) * 1000;
+  const uint64_t nanoseconds = std::min(most, uint64_t{1000} << std::min<uint64_t>(round / 16, 20));
+  const timespec time{0, static_cast<long>(nanoseconds)};
+  nanosleep(&time, nullptr);
+}
+
+// The region is empty: what was taken from it must have arrived before something else comes in.
+void Worker::settle() {
+  const auto taken = static_cast<size_t>(cariama_fork_state.floor - (entries_ + 1));
+  cariama_fork_state.top = cariama_fork_state.floor = entries_ + 1;
+  if (taken == 0) return;
+  std::fill(reports_ + 1, reports_ + 1 + taken, 0);
+  taken_ += taken;
+  statistics_.stolen_from += taken;
+  auto next_look = steady_clock::now() + std::chrono::milliseconds(100);
+  for (uint64_t round = 0; !shelf_.all_copied(taken_); ++round) {
+    if (round < 1000) {
+      cpu_relax();
+      continue;
+    }
+    sched_yield();
+    if (round % 64 != 0 || steady_clock::now() < next_look) continue;
+    // Is a thief dead that should be copying? Reading from it tells.
+    for (int peer = 0; peer < access_.size(); ++peer) {
+      must(access_.read(peer, address_of(&area_.finished), &area_.arrivals, sizeof(uint64_t)));
+    }
+    next_look = steady_clock::now() + std::chrono::milliseconds(100);
+  }
+}
+
+void Worker::install(uint64_t top, uint64_t report, const Context& context) {
+  entries_[0] = top;
+  reports_[0] = report;
+  close_stack(reinterpret_cast<void*>(top));
+  next_ = context;
+}
+
+void Worker::install(const Suspended& task) {
+  settle();
+  const Reference frames(task.frames);
+  void* const sp = reinterpret_cast<void*>(task.sp);
+  ++statistics_.resumed;
+  if (frames.rank() == rank()) {
+    std::memcpy(sp, reinterpret_cast<const void*>(frames.address()), task.top - task.sp);
+  } else {
+    ++statistics_.resumed_remote;
+    must(access_.read(frames.rank(), frames.address(), sp, task.top - task.sp));
+  }
+  release(frames);
+  install(task.top, task.report, {sp, 0});
+}
+
+bool Worker::steal(int victim) {
+  ++statistics_.steal_attempts;
+  const uint64_t trips = access_.round_trips();
+  Shelf& shelf = area_.shelf;  // the victim's has the same address
+  const std::array<ReadPiece, 2> pieces{
+      ReadPiece{address_of(&shelf.state), area_.shelf_state, sizeof area_.shelf_state},
+      ReadPiece{address_of(&shelf.slots), area_.shelf_slots, sizeof area_.shelf_slots}};
+  must(access_.read(victim, pieces));
+  const uint64_t seen = area_.shelf_state[0];
+  const uint64_t attention = area_.shelf_state[2];
+  const ShelfState state = ShelfState::decode(seen);
+  if (state.count == 0) {
+    if (attention != kHungry) {
+      must(access_.write(victim, address_of(&shelf.attention), &kHungry, sizeof kHungry));
+    }
+    return false;
+  }
+  const PublicEntry entry = area_.shelf_slots[state.first];
+  if (must(access_.compare_swap(victim, address_of(&shelf.state), seen, claim_oldest(seen))) !=
+      seen) {
+    ++statistics_.steal_lost;
+    return false;
+  }
+  if (state.count == 1 && attention == kCalm) {
+    must(access_.write(victim, address_of(&shelf.attention), &kRefill, sizeof kRefill));
+  }
+  void* const sp = reinterpret_cast<void*>(entry.sp);
+  must(access_.read(victim, entry.sp, sp, entry.top - entry.sp));
+  must(access_.post_add(victim, address_of(&shelf.copied), 1));
+  victims_.succeeded();
+  ++statistics_.steals;
+  statistics_.stolen_bytes += entry.top - entry.sp;
+  statistics_.steal_trips += access_.round_trips() - trips;
+  install(entry.top, entry.report, {sp, entry.record});
+  return true;
+}
+
+std::pair<const std::atomic<uint64_t>*, uint64_t> Worker::new_token() {
+  // Serials begin at 1: the words are zeros at first.
+  const uint64_t serial = must(access_.fetch_add(0, address_of(&area_.tokens), 1)) + 1;
+  return {&area_.cancelled[serial % kCancellationTokens], serial};
+}
+
+void Worker::cancel(const std::atomic<uint64_t>* word, uint64_t serial) {
+  for (int peer = 0; peer < access_.size(); ++peer) {
+    must(access_.write(peer, address_of(word), &serial, sizeof serial));
+  }
+}
+
+void Worker::make_ready(const Suspended& task) { ready_.push_back(task); }
+
+TaskStatistics Worker::statistics() const {
+  TaskStatistics statistics = statistics_;
+  statistics.stack_high_water = region_.high_water();
+  statistics.pinned_bytes = pinned_.segment_total();
+  return statistics;
+}
+
+}  // namespace cariama::tasks

@@ -1,0 +1,233 @@
+// The worker of this process: runs tasks of its own region, steals when there are none, and brings
+// suspended ones back. Not for users: runtime.h is.
+//
+// It runs on the process's own stack, between tasks. A task that leaves says why (Leaving); what
+// then touches the region's frames is done here, where nothing stands on them.
+//
+// The task at position i of the deque (0 is the oldest in this region) has its frames in
+// [own sp, entries[i]), and entries[i + 1] is its own saved context while it has a child.
+// entries[0] is where the frames of the oldest begin, and never taken. reports[i] is the join
+// record of the task at position i; it is there when its parent may be elsewhere: for position 0,
+// and beside every entry that was made public.
+#ifndef CARIAMA_TASKS_SCHEDULER_H_
+#define CARIAMA_TASKS_SCHEDULER_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "dtutils/wait.h"
+#include "tasks/context.h"
+#include "tasks/exceptions.h"
+#include "tasks/fork_join.h"
+#include "tasks/join_record.h"
+#include "tasks/pinned_area.h"
+#include "tasks/queue_pair_access.h"
+#include "tasks/remote_access.h"
+#include "tasks/runtime.h"
+#include "tasks/split_deque.h"
+#include "tasks/stack_region.h"
+#include "tasks/victims.h"
+
+namespace cariama::tasks {
+
+// The tail of a worker's region: what peers see, and where their memory is read to.
+struct WorkerArea {
+  Shelf shelf;
+  AccessArea access;
+  alignas(64) std::atomic<uint64_t> finished;  // runs whose root has ended; written by rank 0
+  std::atomic<uint64_t> tokens;                // made so far: rank 0's counts
+  // By serial number modulo their number: the serial of the last one that was cancelled.
+  std::atomic<uint64_t> cancelled[kCancellationTokens];
+  // Copies of peers' memory.
+  alignas(64) uint64_t shelf_state[3];  // state, copied, attention
+  PublicEntry shelf_slots[kShelfSlots];
+  uint64_t arrivals;
+  Outcome outcome;
+  Suspended waiter;
+};
+
+class Worker {
+ public:
+  // Entries and reports follow the area in the tail. A level of depth takes kContextBytes and a
+  // return address at least, so there can never be more.
+  [[nodiscard]] static size_t entry_count(size_t stack_bytes) {
+    return stack_bytes / (kContextBytes + sizeof(void*)) + 2;
+  }
+  [[nodiscard]] static size_t tail_bytes(size_t stack_bytes) {
+    return sizeof(WorkerArea) + 2 * entry_count(stack_bytes) * sizeof(uint64_t);
+  }
+  [[nodiscard]] static WorkerArea& area_of(const StackRegion& region) {
+    return *reinterpret_cast<WorkerArea*>(region.tail());
+  }
+
+  Worker(const TaskOptions& options, StackRegion& region, RemoteAccess& access);
+  ~Worker();
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+
+  // On rank 0: runs root(first, second, ...) as the oldest task, until it has ended, and tells the
+  // others. The outcome's bytes, or what it threw.
+  struct RootResult {
+    std::vector<std::byte> bytes;
+    std::optional<std::string> exception;
+  };
+  [[nodiscard]] absl::StatusOr<RootResult> run_root(ChildFunction root, uint64_t first,
+                                                    uint64_t second);
+  // On the others: works until that root has ended.
+  void run_until_finished();
+
+  [[nodiscard]] int rank() const { return access_.rank(); }
+
+  [[nodiscard]] TaskStatistics statistics() const;
+  void reset_statistics() { statistics_ = {}; }
+
+  // Called by running tasks.
+  void attend();
+  void attend(uint64_t first, uint64_t second);  // ... by a fork, with what its child gets
+  [[nodiscard]] bool take_parent_back();
+  [[noreturn]] void end_task(const Outcome& outcome);
+  // The outcome of the record's child, if it has ended; the record is released then.
+  [[nodiscard]] std::optional<Outcome> look(Reference record);
+  // Returns when the child has ended, or for no reason; in any process.
+  void wait_for(Reference record);
+  void suspend(void (*publish)(void* argument, const Suspended& task), void* argument);
+  void make_ready(const Suspended& task);
+  [[nodiscard]] std::pair<const std::atomic<uint64_t>*, uint64_t> new_token();
+  void cancel(const std::atomic<uint64_t>* word, uint64_t serial);
+  void yield();
+  [[nodiscard]] bool in_task() const { return in_task_; }
+
+  // Outcomes and records.
+  [[nodiscard]] Outcome value_outcome(const void* value, size_t bytes);
+  [[nodiscard]] Outcome failed_outcome(const std::exception_ptr& exception);
+  [[nodiscard]] Reference new_record();
+  // Leaves the outcome in the record. Returns who waited for it (frames 0: nobody).
+  [[nodiscard]] Suspended deliver(Reference record, const Outcome& outcome);
+  // The value that an outcome names; what held it is released. `value` is a local of a task.
+  void take_value(const Outcome& outcome, void* value, size_t bytes);
+  [[nodiscard]] std::vector<std::byte> take_bytes(const Outcome& outcome);
+  [[noreturn]] void rethrow(const Outcome& outcome);
+  void drop(const Outcome& outcome);
+
+  [[nodiscard]] const StackRegion& region() const { return region_; }
+
+ private:
+  struct Leaving {
+    enum class Why { kEnded, kJoin, kSuspend, kYield } why = Why::kEnded;
+    void* sp = nullptr;  // of the suspended task
+    Suspended next{};    // kEnded: who waited for it
+    Reference record{};  // kJoin
+    bool stays = false;  // kJoin: goes on in this worker only
+    void (*publish)(void*, const Suspended&) = nullptr;
+    void* argument = nullptr;
+  };
+  struct Context {
+    void* sp = nullptr;
+    uint64_t record = 0;
+  };
+  struct Waiting {
+    Suspended task;
+    Reference record;
+  };
+
+  // The owner's side of its own shelf.
+  struct OwnMemory {
+    RemoteAccess& access;
+    uint64_t load(const std::atomic<uint64_t>& word) const {
+      return word.load(std::memory_order_acquire);
+    }
+    void store(std::atomic<uint64_t>& word, uint64_t value) const {
+      word.store(value, std::memory_order_release);
+    }
+    uint64_t compare_swap(std::atomic<uint64_t>& word, uint64_t expected, uint64_t desired) const;
+  };
+
+  void check_closure(const void* closure, size_t bytes) const;
+  template <typename Finished>
+  void work(const Finished& finished);
+  void run(const Context& context);
+  void leave_for(const Leaving& leaving);
+  void after(const Leaving& left);
+  template <typename Finished>
+  [[nodiscard]] bool find_work(const Finished& finished);
+  [[nodiscard]] bool resume_waiting();
+  [[nodiscard]] bool has_arrived(Reference record);
+  void settle();
+  void install(uint64_t top, uint64_t report, const Context& context);
+  void install(const Suspended& task);
+  [[nodiscard]] bool steal(int victim);
+  [[nodiscard]] Suspended park(void* sp);
+  void unpark(const Suspended& task);
+  void wait_for_child(const Leaving& left);
+  void pause_idle(uint64_t round) const;
+  [[nodiscard]] std::vector<std::byte> fetch(const Outcome& outcome);
+  void release(Reference block);
+  [[nodiscard]] void* allocate(size_t bytes);
+  [[nodiscard]] size_t depth() const {
+    return static_cast<size_t>(cariama_fork_state.top - entries_);
+  }
+
+  const TaskOptions options_;
+  StackRegion& region_;
+  RemoteAccess& access_;
+  WorkerArea& area_;
+  uint64_t* const entries_;
+  uint64_t* const reports_;
+  StackGuard guard_;
+  PinnedArea pinned_;
+  OwnMemory memory_;
+  ShelfOwner<OwnMemory> shelf_;
+  Victims victims_;
+  std::unordered_map<const void*, std::exception_ptr> exceptions_;  // by their blocks
+
+  bool in_task_ = false;
+  uint64_t runs_ = 0;   // begun
+  uint64_t taken_ = 0;  // entries that thieves took from here, and whose frames are settled
+  Leaving leaving_;
+  Context next_;
+  // Of the last park(): the parent of the parked task is next_; and where the deque ended before.
+  bool popped_ = false;
+  uint64_t* parked_top_ = nullptr;
+  bool yielded_ = false;  // since find_work() last looked
+  std::deque<Suspended> ready_;
+  std::deque<Waiting> waiting_;  // joiners that this worker itself has to look after
+  TaskStatistics statistics_;
+};
+
+// Of this process; nullptr before and after. A task that may have been continued elsewhere reads it
+// again: workers are at different addresses in different processes.
+extern Worker* this_worker;
+
+// The worker, for a task that calls `operation`; ends the program if it is none.
+[[nodiscard]] Worker* worker_of_task(const char* operation);
+
+// Waits until the record's child has ended, in whichever process. For tasks.
+[[nodiscard]] Outcome join(Reference record);
+
+// Ends the process with a sentence: what this worker held is lost, and so is the job.
+[[noreturn]] void end_job(const absl::Status& status);
+inline void must(const absl::Status& status) {
+  if (!status.ok()) [[unlikely]]
+    end_job(status);
+}
+template <typename T>
+T must(absl::StatusOr<T> value) {
+  if (!value.ok()) [[unlikely]]
+    end_job(value.status());
+  return *std::move(value);
+}
+
+}  // namespace cariama::tasks
+
+#endif  // CARIAMA_TASKS_SCHEDULER_H_

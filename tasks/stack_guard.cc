@@ -1,0 +1,106 @@
+#include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+
+#include "tasks/context.h"
+#include "tasks/stack_region.h"
+
+namespace cariama::tasks {
+namespace {
+
+// What the handler needs: plain data, since it may run at any instruction.
+struct Guarded {
+  uintptr_t begin;
+  uintptr_t end;
+  size_t stack_bytes;
+  const char* option;
+  const uint64_t* entries;
+  struct sigaction previous_segv;
+  struct sigaction previous_bus;
+  stack_t previous_stack;
+  void* own_stack;
+};
+Guarded guarded;
+
+constexpr size_t kHandlerStack = 64 << 10;
+
+// Text put together without allocation: printf is not async-signal-safe.
+class Line {
+ public:
+  Line& operator<<(const char* text) {
+    while (*text != '\0' && length_ < sizeof text_) text_[length_++] = *text++;
+    return *this;
+  }
+  Line& operator<<(uint64_t number) {
+    char digits[21];
+    char* at = digits + sizeof digits - 1;
+    *at = '\0';
+    do {
+      *--at = static_cast<char>('0' + number % 10);
+      number /= 10;
+    } while (number != 0);
+    return *this << at;
+  }
+  void print() const {
+    if (write(STDERR_FILENO, text_, length_) < 0) return;
+  }
+
+ private:
+  char text_[512];
+  size_t length_ = 0;
+};
+
+void on_fault(int signal, siginfo_t* info, void* context) {
+  const auto address = reinterpret_cast<uintptr_t>(info->si_addr);
+  if (address >= guarded.begin && address < guarded.end) {
+    const auto depth = static_cast<uint64_t>(cariama_fork_state.top - guarded.entries);
+    (Line() << "cariama tasks: stack overflow: " << depth << " tasks deep, " << guarded.stack_bytes
+            << " bytes of the uni-address region are used up: raise " << guarded.option
+            << ", or use smaller frames\n")
+        .print();
+    _exit(134);  // as after abort()
+  }
+  const struct sigaction& previous =
+      signal == SIGBUS ? guarded.previous_bus : guarded.previous_segv;
+  if ((previous.sa_flags & SA_SIGINFO) != 0) {
+    previous.sa_sigaction(signal, info, context);
+  } else if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN) {
+    previous.sa_handler(signal);
+  } else {
+    // The instruction is executed again when this returns, and then ends the process as it would
+    // have without us.
+    sigaction(signal, &previous, nullptr);
+  }
+}
+
+}  // namespace
+
+StackGuard::StackGuard(const StackRegion& region, const char* option, const uint64_t* entries) {
+  guarded.end = reinterpret_cast<uintptr_t>(region.bottom());
+  guarded.begin = guarded.end - kStackGuardBytes;
+  guarded.stack_bytes = region.stack_bytes();
+  guarded.option = option;
+  guarded.entries = entries;
+  guarded.own_stack = std::malloc(kHandlerStack);
+  if (guarded.own_stack == nullptr) std::abort();
+  const stack_t stack{guarded.own_stack, 0, kHandlerStack};
+  sigaltstack(&stack, &guarded.previous_stack);
+  struct sigaction action {};
+  action.sa_sigaction = on_fault;
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+  sigemptyset(&action.sa_mask);
+  sigaction(SIGSEGV, &action, &guarded.previous_segv);
+  sigaction(SIGBUS, &action, &guarded.previous_bus);
+}
+
+StackGuard::~StackGuard() {
+  sigaction(SIGSEGV, &guarded.previous_segv, nullptr);
+  sigaction(SIGBUS, &guarded.previous_bus, nullptr);
+  sigaltstack(&guarded.previous_stack, nullptr);
+  std::free(guarded.own_stack);
+}
+
+}  // namespace cariama::tasks

@@ -1,0 +1,373 @@
+// Fork and join on one worker: values, exceptions, scopes, suspension; misuse.
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <numeric>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tasks/exceptions.h"
+#include "tasks/parallel.h"
+#include "tasks/suspend.h"
+#include "tasks/task.h"
+#include "tests/tasks/task_test_support.h"
+
+namespace cariama {
+namespace {
+
+using testing::fib;
+using ::testing::HasSubstr;
+
+// Runs `root` on a single worker, in a process of its own; its result.
+template <typename F>
+void on_one_worker(F root, const TaskOptions& options = {}) {
+  testing::with_workers(1, options, [&](TaskRuntime& runtime) {
+    const auto result = runtime.run(root);
+    if constexpr (std::is_same_v<std::decay_t<decltype(result)>, absl::Status>) {
+      EXPECT_TRUE(result.ok()) << result;
+    } else {
+      EXPECT_TRUE(result.ok()) << result.status();
+    }
+  });
+}
+
+TEST(ForkJoin, ReturnsValues) {
+  testing::with_workers(1, {}, [](TaskRuntime& runtime) {
+    EXPECT_EQ(runtime.run([] { return fib(20); }).value(), 6765);
+    EXPECT_EQ(runtime.run([] { return fib(1); }).value(), 1);
+    const TaskStatistics statistics = runtime.statistics();
+    // The fast path only: nothing was published, suspended or recorded but the root's end.
+    EXPECT_EQ(statistics.published, 0u);
+    EXPECT_EQ(statistics.suspensions, 0u);
+    EXPECT_EQ(statistics.records, 2u);
+  });
+}
+
+struct Large {
+  std::array<uint64_t, 500> words;
+};
+
+TEST(ForkJoin, ReturnsEveryKindOfValue) {
+  on_one_worker([] {
+    int plain = 17;
+    EXPECT_EQ(join(spawn([plain] { return plain + 1; })), 18);
+    EXPECT_EQ(join(spawn([] { return true; })), true);
+    EXPECT_EQ(join(spawn([](int a, char b) { return a + b; }, 4, '\2')), 6);
+    EXPECT_EQ(join(spawn([] { return std::pair<int64_t, int64_t>(1, 2); })),
+              (std::pair<int64_t, int64_t>(1, 2)));
+    task<Large> large = spawn([] {
+      Large value;
+      std::iota(value.words.begin(), value.words.end(), 5);
+      return value;
+    });
+    EXPECT_EQ(join(std::move(large)).words[499], 504u);
+    task<std::unique_ptr<int>> owner = spawn([] { return std::make_unique<int>(9); });
+    EXPECT_EQ(*join(std::move(owner)), 9);
+    EXPECT_EQ(join(spawn([] { return std::string(100, 'x'); })), std::string(100, 'x'));
+    // A closure that does not fit into registers.
+    const std::array<long, 9> many{1, 2, 3, 4, 5, 6, 7, 8, 9};
+    EXPECT_EQ(join(spawn([many] { return std::accumulate(many.begin(), many.end(), 0L); })), 45);
+    const char odd[11] = "ten bytes!";
+    EXPECT_EQ(join(spawn([odd] { return std::string(odd); })), "ten bytes!");
+    const char longer[27] = "twenty-six bytes and zero.";
+    EXPECT_EQ(join(spawn([longer] { return std::string(longer); })), longer);
+  });
+}
+
+TEST(ForkJoin, AResultIsOwnedOnce) {
+  on_one_worker([] {
+    auto weak = join(spawn([] { return std::make_unique<int>(1); }));
+    {
+      task<std::unique_ptr<int>> dropped = spawn([] { return std::make_unique<int>(2); });
+    }
+    task<std::unique_ptr<int>> first = spawn([] { return std::make_unique<int>(3); });
+    task<std::unique_ptr<int>> moved = std::move(first);
+    EXPECT_THROW(static_cast<void>(join(std::move(first))), std::logic_error);
+    EXPECT_EQ(*join(std::move(moved)), 3);
+    EXPECT_THROW(static_cast<void>(join(std::move(moved))), std::logic_error);
+    EXPECT_EQ(*weak, 1);
+  });
+}
+
+TEST(ForkJoin, JoinsInAnyOrder) {
+  on_one_worker([] {
+    task<long> a = spawn([] { return fib(5); });
+    task<long> b = spawn([] { return fib(6); });
+    task<void> c = spawn([] {});
+    join(std::move(c));
+    EXPECT_EQ(join(std::move(a)), 5);
+    EXPECT_EQ(join(std::move(b)), 8);
+  });
+}
+
+struct Odd : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+TEST(ForkJoin, ExceptionsReachTheJoiner) {
+  on_one_worker([] {
+    task<int> child = spawn([]() -> int { throw Odd("three"); });
+    EXPECT_FALSE(child.ready());
+    try {
+      join(std::move(child));
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const Odd& odd) {  // the type, as it was
+      EXPECT_STREQ(odd.what(), "three");
+    }
+    // Through several levels, and not an std::exception.
+    task<int> deep = spawn([] { return join(spawn([]() -> int { throw 42; })); });
+    EXPECT_THROW(join(std::move(deep)), int);
+    // Nobody joins: dropped.
+    {
+      task<int> dropped = spawn([]() -> int { throw Odd("nobody"); });
+    }
+    // A join while another exception is being handled.
+    try {
+      throw Odd("outer");
+    } catch (const Odd&) {
+      EXPECT_THROW(join(spawn([]() -> int { throw Odd("inner"); })), Odd);
+    }
+  });
+}
+
+TEST(ForkJoin, AFirstTaskThatThrowsIsAnError) {
+  testing::with_workers(1, {}, [](TaskRuntime& runtime) {
+    const absl::StatusOr<int> result = runtime.run([]() -> int { throw Odd("at the root"); });
+    EXPECT_EQ(result.status().code(), absl::StatusCode::kAborted);
+    EXPECT_THAT(std::string(result.status().message()), HasSubstr("at the root"));
+    EXPECT_EQ(runtime.run([] { return 3; }).value(), 3) << "the runtime goes on";
+  });
+}
+
+TEST(ForkJoin, ParallelShapes) {
+  on_one_worker([] {
+    const long sum = parallel_reduce(
+        0L, 1000L, 0L, [](long i) { return i; }, std::plus<>());
+    EXPECT_EQ(sum, 499500);
+    EXPECT_EQ(parallel_reduce(
+                  5, 5, 7, [](int i) { return i; }, std::plus<>()),
+              7);
+    static std::array<int, 100> seen;
+    parallel_for(
+        0, 100, [](int i) { ++seen[static_cast<size_t>(i)]; }, 7);
+    EXPECT_THAT(seen, ::testing::Each(1));
+    static int calls = 0;
+    parallel_invoke([] { calls += 1; }, [] { calls += 10; }, [] { calls += 100; });
+    EXPECT_EQ(calls, 111);
+    static int finished = 0;
+    EXPECT_THROW(parallel_invoke([] { ++finished; }, [] { throw Odd("one"); }, [] { ++finished; }),
+                 Odd);
+    EXPECT_EQ(finished, 2) << "siblings finish";
+    EXPECT_THROW(parallel_for(0, 10,
+                              [](int i) {
+                                if (i == 3) throw std::out_of_range("three");
+                              }),
+                 std::out_of_range);
+    EXPECT_THROW(parallel_reduce(
+                     0, 10, 0,
+                     [](int i) {
+                       if (i > 7) throw Odd("high");
+                       return i;
+                     },
+                     std::plus<>()),
+                 Odd);
+  });
+}
+
+TEST(ForkJoin, AScopeJoins) {
+  on_one_worker([] {
+    static int done = 0;
+    {
+      TaskScope scope;
+      for (int i = 0; i < 100; ++i) scope.spawn([](int by) { done += by; }, 1);
+    }
+    EXPECT_EQ(done, 100);
+    TaskScope scope;
+    scope.spawn([] { throw Odd("first"); });
+    scope.spawn([] { throw std::logic_error("second"); });
+    for (int i = 0; i < 200; ++i) scope.spawn([] { throw std::logic_error("later"); });
+    EXPECT_THROW(scope.join(), Odd);
+    scope.join();  // thrown once
+  });
+}
+
+TEST(ForkJoin, SuspendAndResume) {
+  on_one_worker([] {
+    static SuspendedTask handle;
+    static std::vector<int>* order = nullptr;
+    order = new std::vector<int>;
+    // The child suspends itself: its parent goes on, continues it, and joins it.
+    task<int> child = spawn([] {
+      order->push_back(1);
+      suspend([](const SuspendedTask& task) { handle = task; });
+      order->push_back(3);
+      return 7;
+    });
+    order->push_back(2);
+    resume(handle);
+    order->push_back(22);
+    EXPECT_EQ(join(std::move(child)), 7);
+    EXPECT_THAT(*order, ::testing::ElementsAre(1, 2, 22, 3));
+    delete order;
+    // Resumed before publish has returned.
+    suspend([](const SuspendedTask& task) { resume(task); });
+    yield();
+    try {
+      throw Odd("handled");
+    } catch (const Odd& odd) {
+      EXPECT_THROW(suspend([](const SuspendedTask&) {}), std::logic_error);
+      yield();
+      EXPECT_STREQ(odd.what(), "handled");
+    }
+  });
+}
+
+TEST(ForkJoin, Futures) {
+  on_one_worker([] {
+    const TaskPromise<long> promise;
+    const TaskFuture<long> future = promise.future();
+    task<long> waiter = spawn([future] { return future.get() + 1; });
+    EXPECT_FALSE(waiter.ready());
+    promise.set(41);
+    EXPECT_EQ(join(std::move(waiter)), 42);
+    const TaskPromise<std::string> before;
+    before.set(std::string(1000, 'y'));
+    EXPECT_EQ(before.future().get(), std::string(1000, 'y'));
+    const TaskPromise<void> failed;
+    task<void> second = spawn([f = failed.future()] { f.get(); });
+    failed.fail(std::make_exception_ptr(Odd("promised")));
+    EXPECT_THROW(join(std::move(second)), Odd);
+  });
+}
+
+// A parent that goes on because its child suspended, in the middle of a deep recursion.
+long suspending_fib(long n, bool suspends) {
+  if (n < 2) {
+    if (suspends) yield();
+    return n;
+  }
+  task<long> left = spawn([=] { return suspending_fib(n - 1, suspends); });
+  const long right = suspending_fib(n - 2, suspends);
+  return join(std::move(left)) + right;
+}
+
+TEST(ForkJoin, EveryLeafYields) {
+  for (const JoinPolicy policy : {JoinPolicy::kGreedy, JoinPolicy::kWaitQueue}) {
+    TaskOptions options;
+    options.join = policy;
+    testing::with_workers(1, options, [](TaskRuntime& runtime) {
+      EXPECT_EQ(runtime.run([] { return suspending_fib(12, true); }).value(), 144);
+      EXPECT_GT(runtime.statistics().suspensions, 200u);
+      EXPECT_EQ(runtime.statistics().steals, 0u);
+    });
+  }
+}
+
+// ---- misuse ----
+
+using ForkJoinDeath = ::testing::Test;
+
+TEST(ForkJoinDeath, SpawnOutsideOfATask) {
+  EXPECT_EXIT(static_cast<void>(fib(2)), ::testing::ExitedWithCode(70), "spawn outside of a task");
+}
+
+TEST(ForkJoinDeath, AReferenceToAParentsLocal) {
+  TaskOptions options;
+  options.check_closures = true;
+  // What travels by value is accepted, in registers and in memory.
+  on_one_worker(
+      [] {
+        EXPECT_EQ(fib(10), 55);
+        const std::array<long, 9> many{};
+        join(spawn([many] { static_cast<void>(many); }));
+      },
+      options);
+  const auto captures = [](bool large) {
+    testing::run_test_processes(1, [large](Exchange& exchange) {
+      TaskOptions checked;
+      checked.check_closures = true;
+      auto runtime = TaskRuntime::create(exchange, checked);
+      EXPECT_EXIT(static_cast<void>((*runtime)->run([large] {
+                    int local = 3;
+                    const std::array<long, 9> many{};
+                    if (large) {
+                      join(spawn([many, &local] { local += static_cast<int>(many[0]); }));
+                    } else {
+                      join(spawn([&local] { ++local; }));
+                    }
+                  })),
+                  ::testing::ExitedWithCode(70), "pointer or reference to a local");
+    });
+  };
+  captures(false);
+  captures(true);
+}
+
+long deep(long n) {
+  if (n == 0) return 0;
+  task<long> child = spawn([n] { return deep(n - 1); });
+  return join(std::move(child)) + 1;
+}
+
+TEST(ForkJoinDeath, AStackThatOverflowsIsNamed) {
+  TaskOptions options;
+  options.stack_bytes = 256 << 10;
+  testing::run_test_processes(1, [&](Exchange& exchange) {
+    auto runtime = TaskRuntime::create(exchange, options);
+    ASSERT_TRUE(runtime.ok());
+    EXPECT_EXIT(static_cast<void>((*runtime)->run([] { return deep(1'000'000); })),
+                ::testing::ExitedWithCode(134),
+                "stack overflow: [0-9]+ tasks deep, 262144 bytes .* TaskOptions::stack_bytes");
+  });
+}
+
+TEST(ForkJoin, AMillionLevels) {
+  TaskOptions options;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  long levels = 3'000;  // instrumented frames are large, and TSan counts calls
+#else
+  long levels = 1'000'000;
+#endif
+  options.stack_bytes = size_t{512} << 20;
+  testing::with_workers(1, options, [levels](TaskRuntime& runtime) {
+    EXPECT_EQ(runtime.run([levels] { return deep(levels); }).value(), levels);
+  });
+}
+
+// One more task that is never continued, at each level.
+void suspends_for_ever(int levels) {
+  if (levels == 0) return;
+  const task<void> child = spawn([] { suspend([](const SuspendedTask&) {}); });
+  suspends_for_ever(levels - 1);
+}
+
+TEST(ForkJoinDeath, TooManySuspendedTasksAreNamed) {
+  TaskOptions options;
+  options.pinned_bytes = 300 << 10;
+  testing::run_test_processes(1, [&](Exchange& exchange) {
+    auto runtime = TaskRuntime::create(exchange, options);
+    ASSERT_TRUE(runtime.ok());
+    EXPECT_EXIT(static_cast<void>((*runtime)->run([] { suspends_for_ever(10'000); })),
+                ::testing::ExitedWithCode(70), "307200 bytes that TaskOptions::pinned_bytes");
+  });
+}
+
+TEST(ForkJoin, ASecondRuntimeIsRefused) {
+  testing::run_test_processes(1, [](Exchange& exchange) {
+    auto first = TaskRuntime::create(exchange, {});
+    ASSERT_TRUE(first.ok());
+    EXPECT_EQ(TaskRuntime::create(exchange, {}).status().code(),
+              absl::StatusCode::kFailedPrecondition);
+    first->reset();
+    auto again = TaskRuntime::create(exchange, {});
+    ASSERT_TRUE(again.ok()) << again.status();
+    EXPECT_EQ((*again)->run([] { return fib(10); }).value(), 55);
+  });
+}
+
+}  // namespace
+}  // namespace cariama

@@ -1,0 +1,52 @@
+#include "tasks/identity.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "tests/tasks/task_test_support.h"
+
+namespace cariama {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+TEST(Identity, EachDifferenceIsNamed) {
+  const tasks::Identity mine = tasks::this_identity(4096);
+  EXPECT_EQ(tasks::difference(mine, mine), "");
+  EXPECT_NE(mine.code, 0u);
+  EXPECT_NE(mine.program, 0u);
+  EXPECT_NE(mine.c_library, 0u);
+  EXPECT_NE(mine.cpp_runtime, 0u);
+  EXPECT_NE(mine.canary, 0u);
+  EXPECT_NE(mine.thread, 0u);
+  const auto differs = [&](uint64_t tasks::Identity::*member) {
+    tasks::Identity theirs = mine;
+    theirs.*member += 4096;
+    return tasks::difference(mine, theirs);
+  };
+  EXPECT_THAT(differs(&tasks::Identity::code), HasSubstr("task library"));
+  EXPECT_THAT(differs(&tasks::Identity::program), HasSubstr("the program"));
+  EXPECT_THAT(differs(&tasks::Identity::c_library), HasSubstr("C library"));
+  EXPECT_THAT(differs(&tasks::Identity::cpp_runtime), HasSubstr("C++ runtime"));
+  EXPECT_THAT(differs(&tasks::Identity::canary), HasSubstr("stack protector"));
+  EXPECT_THAT(differs(&tasks::Identity::canary), Not(HasSubstr("0x"))) << "a secret was shown";
+  EXPECT_THAT(differs(&tasks::Identity::thread), HasSubstr("thread-local"));
+  EXPECT_THAT(differs(&tasks::Identity::stack_bytes), HasSubstr("TaskOptions::stack_bytes"));
+}
+
+TEST(Identity, WorkersThatDifferAreRefused) {
+  testing::run_test_processes(2, [](Exchange& exchange) {
+    TaskOptions options;
+    options.stack_bytes = exchange.rank() == 0 ? 1 << 20 : 2 << 20;
+    const auto runtime = TaskRuntime::create(exchange, options);
+    EXPECT_EQ(runtime.status().code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(runtime.status().message()),
+                HasSubstr("TaskOptions::stack_bytes differs"));
+  });
+}
+
+}  // namespace
+}  // namespace cariama

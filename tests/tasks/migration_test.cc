@@ -1,0 +1,454 @@
+// Tasks that really change their process. A parent is stolen for sure when its child waits,
+// polling, for something that only the parent does: see Stolen below.
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tasks/cancellation.h"
+#include "tasks/exceptions.h"
+#include "tasks/parallel.h"
+#include "tasks/suspend.h"
+#include "tasks/task.h"
+#include "tests/dtutils/shm/shm_node.h"
+#include "tests/tasks/task_test_support.h"
+
+namespace cariama {
+namespace {
+
+using testing::fib;
+using ::testing::HasSubstr;
+using testing::poll_until;
+using testing::Shared;
+using testing::with_workers;
+
+struct Flags {
+  std::atomic<int> parent_pid{0};
+  std::atomic<int> child_pid{0};
+  std::atomic<int> go{0};
+  std::atomic<int> count{0};
+  SuspendedTask handle;
+};
+
+int same(int value) { return value; }  // a pointer to it must stay right
+
+// ---- results ----
+
+// Forks a child that ends only after its parent has been stolen; returns the join of it.
+template <typename F>
+auto join_after_theft(Flags* flags, F f) {
+  flags->parent_pid = 0;
+  // What travels with the stack: values, pointers to its own locals, to functions and constants.
+  std::array<int, 200> local;
+  for (size_t i = 0; i < local.size(); ++i) local[i] = static_cast<int>(i) * 3;
+  int* const inside = &local[100];
+  int (*const function)(int) = same;
+  const char* const constant = "a constant";
+  auto child = spawn([flags, f] {
+    flags->child_pid = getpid();
+    EXPECT_TRUE(poll_until([flags] { return flags->parent_pid != 0; })) << "nobody stole";
+    return f();
+  });
+  EXPECT_FALSE(child.ready());
+  EXPECT_NE(getpid(), flags->child_pid);
+  EXPECT_EQ(*inside, 300);
+  EXPECT_EQ(function(*inside), 300);
+  EXPECT_STREQ(constant, "a constant");
+  for (size_t i = 0; i < local.size(); ++i) EXPECT_EQ(local[i], static_cast<int>(i) * 3);
+  flags->parent_pid = getpid();
+  return join(std::move(child));
+}
+
+struct Large {
+  std::array<uint64_t, 5000> words;
+};
+struct Named : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+struct Unnamed : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+class Migration : public ::testing::TestWithParam<JoinPolicy> {
+ protected:
+  static TaskOptions options() {
+    TaskOptions options;
+    options.join = GetParam();
+    return options;
+  }
+  // A root on two workers; failures inside fail the test.
+  template <typename F>
+  static void on_two(F root) {
+    with_workers(2, options(), [&](TaskRuntime& runtime) {
+      register_exception<Named>();
+      const auto result = runtime.run(root);
+      if constexpr (std::is_same_v<std::decay_t<decltype(result)>, absl::Status>) {
+        EXPECT_TRUE(result.ok()) << result;
+      } else {
+        EXPECT_TRUE(result.ok()) << result.status();
+      }
+    });
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Joins, Migration,
+                         ::testing::Values(JoinPolicy::kGreedy, JoinPolicy::kWaitQueue),
+                         [](const auto& info) {
+                           return info.param == JoinPolicy::kGreedy ? "greedy" : "wait_queue";
+                         });
+
+TEST_P(Migration, ResultsFollowTheParent) {
+  const Shared<Flags> flags;
+  on_two([f = flags.get()] {
+    EXPECT_EQ(join_after_theft(f, [] { return 42; }), 42);
+    join_after_theft(f, [] {});
+    EXPECT_EQ(join_after_theft(f, [] { return std::string("short"); }), "short");
+    {
+      // Not in one expression: what it is compared with would be made before the task moves. And
+      // in a block: this must be gone when it moves again.
+      const std::string text = join_after_theft(f, [] { return std::string(100'000, 'z'); });
+      EXPECT_EQ(text, std::string(100'000, 'z'));
+    }
+    EXPECT_EQ(*join_after_theft(f, [] { return std::make_unique<long>(7); }), 7);
+    EXPECT_EQ(join_after_theft(f, [] { return std::unique_ptr<long>(); }), nullptr);
+    {
+      const auto numbers = join_after_theft(f, [] { return std::vector<int>{1, 2, 3}; });
+      EXPECT_THAT(numbers, ::testing::ElementsAre(1, 2, 3));
+    }
+    EXPECT_EQ(join_after_theft(f, [] { return std::pair<int, double>(1, 0.5); }),
+              (std::pair<int, double>(1, 0.5)));
+    const Large large = join_after_theft(f, [] {
+      Large value;
+      for (size_t i = 0; i < value.words.size(); ++i) value.words[i] = i * i;
+      return value;
+    });
+    EXPECT_EQ(large.words[4999], 4999u * 4999u);
+  });
+}
+
+TEST_P(Migration, ExceptionsFollowTheParent) {
+  const Shared<Flags> flags;
+  on_two([f = flags.get()] {
+    EXPECT_THROW(join_after_theft(f, []() -> int { throw std::out_of_range("far"); }),
+                 std::out_of_range);
+    EXPECT_THROW(join_after_theft(f, []() -> int { throw Named("registered"); }), Named);
+    // Whoever joins may be in the child's process again by then: the type is there, too.
+    try {
+      join_after_theft(f, []() -> int { throw Unnamed("text"); });
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const Unnamed& unnamed) {
+      EXPECT_STREQ(unnamed.what(), "text");
+      EXPECT_EQ(getpid(), f->child_pid);
+    } catch (const remote_error& error) {
+      EXPECT_THAT(error.type(), HasSubstr("Unnamed"));
+      EXPECT_EQ(error.text(), "text");
+      EXPECT_NE(getpid(), f->child_pid);
+    }
+    // A join while an exception is handled: the task comes back to it.
+    try {
+      throw Unnamed("outer");
+    } catch (const Unnamed& outer) {
+      const int before = getpid();
+      TaskScope scope;
+      for (int i = 0; i < 20; ++i) scope.spawn([] { fib(12); });
+      scope.join();
+      EXPECT_EQ(getpid(), before);
+      EXPECT_STREQ(outer.what(), "outer");
+    }
+  });
+}
+
+// ---- the whole machine ----
+
+long busy_fib(long n) {
+  if (n < 2) {
+    poll();
+    return n;
+  }
+  task<long> left = spawn([n] { return busy_fib(n - 1); });
+  const long right = busy_fib(n - 2);
+  return join(std::move(left)) + right;
+}
+
+TEST_P(Migration, FibOnThreeWorkers) {
+  with_workers(3, options(), [](TaskRuntime& runtime) {
+    for (int run = 0; run < 5; ++run) {
+      EXPECT_EQ(runtime.run([] { return busy_fib(22); }).value(), 17711);
+    }
+    const TaskStatistics s = runtime.statistics();
+    if (s.steals > 0) {
+      EXPECT_EQ(s.steal_trips, 3 * s.steals) << "dependent round trips";
+    }
+    EXPECT_LE(s.resumed_remote, s.resumed);
+  });
+}
+
+// Random trees in which tasks wait, yield, throw and return all kinds of things, against the same
+// tree computed in order.
+uint64_t mix(uint64_t x) {
+  x ^= x >> 31;
+  x *= 0x9E3779B97F4A7C15;
+  x ^= x >> 29;
+  x *= 0xBF58476D1CE4E5B9;
+  return x ^ x >> 32;
+}
+
+template <bool kParallel>
+uint64_t tree(uint64_t seed, int depth) {
+  uint64_t sum = mix(seed);
+  if (depth == 0) return sum;
+  const uint64_t children = 1 + sum % 4;
+  if constexpr (!kParallel) {
+    for (uint64_t i = 0; i < children; ++i) {
+      const uint64_t child = tree<false>(seed * 5 + i, depth - 1);
+      sum += child % 7 == 0 ? 1 : child;
+    }
+    return sum;
+  } else {
+    if (sum % 5 == 0) yield();
+    if (sum % 3 == 0) {  // all children at once, joined in order
+      task<uint64_t> first = spawn([=] { return tree<true>(seed * 5, depth - 1); });
+      TaskPromise<std::string> promise;
+      task<void> rest = spawn([=, p = promise] {
+        uint64_t others = 0;
+        for (uint64_t i = 1; i < children; ++i) {
+          const uint64_t child = join(spawn([=] { return tree<true>(seed * 5 + i, depth - 1); }));
+          others += child % 7 == 0 ? 1 : child;
+        }
+        p.set(std::to_string(others));
+      });
+      const uint64_t child = join(std::move(first));
+      sum += child % 7 == 0 ? 1 : child;
+      sum += std::stoull(promise.future().get());
+      join(std::move(rest));
+      return sum;
+    }
+    for (uint64_t i = 0; i < children; ++i) {
+      task<uint64_t> child = spawn([=]() -> uint64_t {
+        const uint64_t value = tree<true>(seed * 5 + i, depth - 1);
+        if (value % 7 == 0) throw std::range_error("seven");
+        return value;
+      });
+      uint64_t value = 1;
+      bool threw = false;
+      try {
+        value = join(std::move(child));
+      } catch (const std::range_error&) {
+        threw = true;
+      }
+      sum += threw ? 1 : value;
+    }
+    return sum;
+  }
+}
+
+TEST_P(Migration, RandomTrees) {
+#if defined(__SANITIZE_THREAD__)
+  uint64_t seeds = 3;  // each stretch of a task is a fiber of its own there
+#else
+  uint64_t seeds = 40;
+#endif
+  TaskOptions small = options();
+  small.idle_sleep = std::chrono::microseconds(5);
+  with_workers(3, small, [seeds](TaskRuntime& runtime) {
+    for (uint64_t seed = 1; seed <= seeds; ++seed) {
+      const uint64_t expected = tree<false>(seed, 8);
+      const auto result = runtime.run([seed] { return tree<true>(seed, 8); });
+      ASSERT_TRUE(result.ok()) << result.status();
+      ASSERT_EQ(*result, expected) << "seed " << seed;
+    }
+  });
+}
+
+// ---- suspension across processes ----
+
+TEST_P(Migration, ASuspendedTaskGoesOnWhereItIsResumed) {
+  const Shared<Flags> flags;
+  on_two([f = flags.get()] {
+    // The child suspends; the parent is stolen while a second child polls, and resumes the first.
+    task<int> suspended = spawn([f] {
+      const int before = getpid();
+      const std::array<int, 3> local{1, 2, 3};
+      suspend([f](const SuspendedTask& task) {
+        f->handle = task;
+        f->go = 1;
+      });
+      EXPECT_EQ(local[2], 3);
+      return getpid() == before ? 0 : getpid();
+    });
+    EXPECT_TRUE(poll_until([f] { return f->go == 1; }));
+    const int resumer = join_after_theft(f, [] { return 0; }) + getpid();
+    resume(f->handle);
+    const int where = join(std::move(suspended));
+    // Whoever called resume() got it: the same process as the task's first only by chance.
+    EXPECT_TRUE(where == 0 || where == resumer) << where << " " << resumer;
+  });
+}
+
+TEST_P(Migration, AFutureIsSetFromAnotherProcess) {
+  const Shared<Flags> flags;
+  on_two([f = flags.get()] {
+    const TaskPromise<int> promise;
+    task<int> waiter = spawn([future = promise.future()] { return future.get() + 1; });
+    join_after_theft(f, [promise] { promise.set(getpid()); });
+    EXPECT_EQ(join(std::move(waiter)), f->child_pid + 1);
+  });
+}
+
+// ---- cancellation ----
+
+TEST_P(Migration, CancellationReachesEveryWorker) {
+  const Shared<Flags> flags;
+  on_two([f = flags.get()] {
+    const CancellationSource source;
+    const CancellationSource other;
+    const CancellationToken token = source.token();
+    EXPECT_FALSE(token.cancelled());
+    // The child waits until it is cancelled by its parent, in another process.
+    task<void> child = spawn([f, token] {
+      f->child_pid = getpid();
+      EXPECT_TRUE(poll_until([token] { return token.cancelled(); }));
+      token.check();
+      ADD_FAILURE() << "check() did not throw";
+    });
+    EXPECT_NE(getpid(), f->child_pid);
+    token.cancel();
+    EXPECT_TRUE(token.cancelled());
+    EXPECT_FALSE(other.token().cancelled());
+    EXPECT_THROW(join(std::move(child)), task_cancelled);
+    // A loop that is cancelled in its middle ends early, and says so.
+    f->count = 0;
+    const CancellationToken loop = other.token();
+    EXPECT_THROW(parallel_for(loop, 0, 100'000,
+                              [f, loop](int i) {
+                                if (++f->count == 10) loop.cancel();
+                                static_cast<void>(i);
+                              }),
+                 task_cancelled);
+    EXPECT_GE(f->count, 10);
+    EXPECT_LT(f->count, 50'000);
+    f->count = 0;
+    parallel_for(CancellationSource().token(), 0, 1000, [f](int) { ++f->count; });
+    EXPECT_EQ(f->count, 1000);
+  });
+}
+
+// ---- tied ----
+
+TEST(Tied, ACallerStays) {
+  const Shared<Flags> flags;
+  with_workers(2, {}, [&](TaskRuntime& runtime) {
+    const auto status = runtime.run([f = flags.get()] {
+      const int before = getpid();
+      for (int i = 0; i < 50; ++i) {
+        // The child gives thieves every opportunity.
+        join(spawn_tied([] {
+          for (int k = 0; k < 20; ++k) {
+            poll();
+            sched_yield();
+          }
+        }));
+        EXPECT_EQ(getpid(), before);
+      }
+      static_cast<void>(f);
+    });
+    EXPECT_TRUE(status.ok()) << status;
+    EXPECT_EQ(runtime.statistics().steals, 0u);
+  });
+}
+
+// ---- a victim that does not run ----
+
+TEST(OneSided, AStealNeedsNothingOfTheVictim) {
+  const Shared<Flags> flags;
+  with_workers(2, {}, [&](TaskRuntime& runtime) {
+    const absl::StatusOr<int> result = runtime.run([f = flags.get()] {
+      f->child_pid = getpid();
+      task<int> child = spawn([f] {
+        // Stops its own process as soon as the parent is public; the thief wakes it.
+        while (tasks::cariama_fork_state.floor != tasks::cariama_fork_state.top) poll();
+        f->go = 1;
+        raise(SIGSTOP);
+        return 5;
+      });
+      // In the thief. The victim was stopped before, or is stopped a moment later, and it stays so
+      // while this goes on with frames that were read from it.
+      EXPECT_NE(getpid(), f->child_pid);
+      EXPECT_TRUE(wait_until_stopped(f->child_pid));
+      f->parent_pid = getpid();
+      kill(f->child_pid, SIGCONT);
+      return join(std::move(child));
+    });
+    EXPECT_TRUE(result.ok()) << result.status();
+    EXPECT_EQ(result.value_or(0), 5);
+  });
+}
+
+// The other order for sure: the victim is stopped before the thief starts to look.
+TEST(OneSided, AStoppedVictimIsStolenFrom) {
+  const Shared<Flags> flags;
+  with_workers(2, {}, [&](TaskRuntime& runtime) {
+    if (runtime.rank() == 1) {
+      ASSERT_TRUE(testing::spin_until([&] { return flags->go == 1; }));
+      ASSERT_TRUE(wait_until_stopped(flags->child_pid));
+    }
+    const absl::StatusOr<int> result = runtime.run([f = flags.get()] {
+      f->child_pid = getpid();
+      task<int> child = spawn([f] {
+        // Two private entries are enough for a refill to make one public.
+        return join(spawn([f] {
+          poll();
+          EXPECT_NE(tasks::cariama_fork_state.floor, tasks::cariama_fork_state.top - 2)
+              << "nothing is public";
+          f->go = 1;
+          raise(SIGSTOP);
+          return 6;
+        }));
+      });
+      EXPECT_NE(getpid(), f->child_pid);
+      EXPECT_TRUE(wait_until_stopped(f->child_pid)) << "it ran meanwhile";
+      kill(f->child_pid, SIGCONT);
+      return join(std::move(child));
+    });
+    EXPECT_TRUE(result.ok()) << result.status();
+    EXPECT_EQ(result.value_or(0), 6);
+  });
+}
+
+// ---- a worker that dies ----
+
+TEST(Faults, ADeadWorkerEndsTheJobWithASentence) {
+  const Shared<Flags> flags;
+  RunOptions run_options;
+  run_options.may_die = {1};
+  const absl::Status status = testing::try_test_processes(
+      2,
+      [&](Exchange& exchange) {
+        auto runtime = TaskRuntime::create(exchange, {});
+        ASSERT_TRUE(runtime.ok()) << runtime.status();
+        static_cast<void>((*runtime)->run([f = flags.get()] {
+          task<int> child = spawn([f] {
+            EXPECT_TRUE(poll_until([f] { return f->go == 1; }));
+            return 1;
+          });
+          f->go = 1;
+          raise(SIGKILL);  // the thief, which has the parent
+          return join(std::move(child));
+        }));
+        ADD_FAILURE() << "the run went on";
+      },
+      run_options);
+  EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("rank 0 exited with code 70"));
+}
+
+}  // namespace
+}  // namespace cariama

@@ -1,0 +1,352 @@
+// The shelf of the split deque (tasks/split_deque.h), its real code, through every interleaving of
+// one owner and two thieves; and deliberate mistakes, each of which must be found.
+//
+// Every access to shared memory is a step. A participant between two steps is plain data: where it
+// is in its program, and what the accesses of its current action returned. To make a step the
+// action is executed again from its beginning with these results, goes on through one new access,
+// and is abandoned at the next one. So the whole system is a value that can be copied and compared,
+// and a search that remembers the states it has seen goes through every interleaving (of
+// sequentially consistent accesses; what each really needs is said in the header).
+//
+// The frames of a task are a word that says whose they are: a thief that reads another word there
+// has been given a stack that was overwritten.
+#include "tasks/split_deque.h"
+
+#include <array>
+#include <cstdint>
+#include <cstdio>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace cariama::tasks {
+namespace {
+
+constexpr size_t kThieves = 2;
+constexpr size_t kPositions = 4;
+
+enum class Mistake {
+  kNone,
+  kSameVersion,      // the owner's changes do not make a new version
+  kSlotBeforeState,  // the thief reads the slot first
+  kNoCompare,        // the thief stores the state
+  kNotCopied,        // the owner does not wait for copies
+  kCopiedEarly,      // the thief says so before it has read the frames
+};
+
+// Shared memory, as the model has it: the shelf's words, and the frames.
+struct Words {
+  uint64_t state = 0;
+  uint64_t copied = 0;
+  std::array<uint64_t, kShelfSlots> slots{};  // the sp word; the others go along with it
+  std::array<uint64_t, kPositions> frames{};
+  friend auto operator<=>(const Words&, const Words&) = default;
+};
+
+struct Abandoned {};
+
+// One participant: what its current action has seen, and plain variables that survive actions.
+struct Actor {
+  size_t action = 0;
+  std::vector<uint64_t> seen;
+  std::array<uint64_t, 4> variables{};
+  friend auto operator<=>(const Actor&, const Actor&) = default;
+};
+
+// The accesses of an action that is being executed, again up to `seen`, then one more.
+class Steps {
+ public:
+  Steps(Words& words, Actor& actor) : words_(words), actor_(actor) {}
+
+  template <typename Access>
+  uint64_t step(const Access& access) {
+    if (next_ < actor_.seen.size()) return actor_.seen[next_++];
+    if (done_) throw Abandoned();
+    done_ = true;
+    actor_.seen.push_back(access(words_));
+    return actor_.seen[next_++];
+  }
+
+ private:
+  Words& words_;
+  Actor& actor_;
+  size_t next_ = 0;
+  bool done_ = false;
+};
+
+// The memory that the real ShelfOwner works on. Only the addresses of `shelf` are used.
+struct ModelMemory {
+  Steps& steps;
+  Shelf& shelf;
+  bool same_version;
+
+  uint64_t* find(Words& words, const std::atomic<uint64_t>& word) const {
+    if (&word == &shelf.state) return &words.state;
+    if (&word == &shelf.copied) return &words.copied;
+    for (size_t i = 0; i < kShelfSlots; ++i) {
+      if (&word == &shelf.slots[i][0]) return &words.slots[i];
+    }
+    return nullptr;  // top, report, record: they go along with sp
+  }
+  uint64_t load(const std::atomic<uint64_t>& word) const {
+    return steps.step([&](Words& words) { return *find(words, word); });
+  }
+  void store(std::atomic<uint64_t>& word, uint64_t value) const {
+    Words unused;
+    if (find(unused, word) == nullptr) return;
+    steps.step([&](Words& words) { return *find(words, word) = version(word, value); });
+  }
+  uint64_t compare_swap(std::atomic<uint64_t>& word, uint64_t expected, uint64_t desired) const {
+    return steps.step([&](Words& words) {
+      uint64_t& there = *find(words, word);
+      const uint64_t old = there;
+      if (old == expected) there = version(word, desired);
+      return old;
+    });
+  }
+  uint64_t version(const std::atomic<uint64_t>& word, uint64_t value) const {
+    return same_version && &word == &shelf.state ? value & 0xffff : value;
+  }
+};
+
+// What the owner does: pushes tasks, makes them public, pops them, and installs new ones when all
+// are gone. A task is numbered, and its frames are at its position.
+enum class Owner : uint8_t { kPush, kPublishOne, kPublishTwo, kPop, kInstall };
+
+struct Instance {
+  std::vector<Owner> owner;
+  size_t thief_attempts = 1;  // of each
+};
+
+class System {
+ public:
+  System(const Instance& instance, Mistake mistake) : instance_(&instance), mistake_(mistake) {}
+
+  // Owner's variables: 0 entries in the deque, 1 its floor, 2 the number of the next task, 3 how
+  // many were taken from it, all told. Entries: task numbers by position.
+  Words words;
+  std::array<Actor, 1 + kThieves> actors{};
+  std::array<uint64_t, kPositions> entries{};
+  std::set<uint64_t> taken;  // by anybody
+  std::string violation;
+
+  [[nodiscard]] auto key() const { return std::tie(words, actors, entries, taken); }
+
+  [[nodiscard]] bool ended(size_t who) const {
+    return actors[who].action >= (who == 0 ? instance_->owner.size() : instance_->thief_attempts);
+  }
+
+  // One step of `who`. False: it can do nothing now (it waits).
+  [[nodiscard]] bool step(size_t who) {
+    Actor& actor = actors[who];
+    Steps steps(words, actor);
+    try {
+      const bool finished = who == 0 ? owner_action(steps, actor) : thief_action(steps, actor);
+      if (!finished) {  // waits: as if it had not looked
+        actor.seen.clear();
+        return false;
+      }
+      actor.seen.clear();
+      ++actor.action;
+    } catch (const Abandoned&) {
+    }
+    return true;
+  }
+
+ private:
+  void take(uint64_t task) {
+    if (!taken.insert(task).second) violation = "a task was taken twice";
+  }
+
+  bool owner_action(Steps& steps, Actor& me) {
+    ModelMemory memory{steps, shelf_, mistake_ == Mistake::kSameVersion};
+    ShelfOwner<ModelMemory> shelf(memory, shelf_);
+    uint64_t& top = me.variables[0];
+    uint64_t& floor = me.variables[1];
+    uint64_t& next = me.variables[2];
+    switch (instance_->owner[me.action]) {
+      case Owner::kPush: {
+        const uint64_t task = next + 1;
+        steps.step([&](Words& words) { return words.frames[top] = task; });
+        entries[top] = task;
+        ++top;
+        ++next;
+        return true;
+      }
+      case Owner::kPublishOne:
+      case Owner::kPublishTwo: {
+        const uint32_t wanted = instance_->owner[me.action] == Owner::kPublishTwo ? 2 : 1;
+        if (shelf.count() != 0) return true;
+        const auto count = static_cast<uint32_t>(std::min<uint64_t>(wanted, top - floor));
+        if (count == 0) return true;
+        const uint64_t begin = floor;
+        shelf.publish(
+            [&](uint32_t i) {
+              return PublicEntry{entries[begin + i] << 8 | (begin + i), 0, 0, 0};
+            },
+            count);
+        floor += count;
+        return true;
+      }
+      case Owner::kPop:
+        if (top == 0) return true;
+        if (top > floor) {
+          --top;
+          take(entries[top]);
+          return true;
+        }
+        if (shelf.take_back()) {
+          --top;
+          floor = top;
+          take(entries[top]);
+        }
+        return true;
+      case Owner::kInstall: {
+        // What is left below the floor was taken: something else comes to where it was.
+        if (top > floor) return true;
+        if (shelf.count() != 0) return true;
+        const uint64_t all = me.variables[3] + top;
+        if (mistake_ != Mistake::kNotCopied && !shelf.all_copied(all)) return false;
+        steps.step([&](Words& words) {
+          words.frames.fill(0xdead);
+          return 0;
+        });
+        me.variables[3] = all;
+        top = floor = 0;
+        return true;
+      }
+    }
+    return true;
+  }
+
+  bool thief_action(Steps& steps, Actor&) {
+    uint64_t early_slot = 0;
+    if (mistake_ == Mistake::kSlotBeforeState) {
+      early_slot = steps.step([](Words& words) { return words.slots[0]; });
+    }
+    const uint64_t seen = steps.step([](Words& words) { return words.state; });
+    const ShelfState state = ShelfState::decode(seen);
+    if (state.count == 0) return true;
+    uint64_t slot = early_slot;
+    if (mistake_ != Mistake::kSlotBeforeState) {
+      slot = steps.step([&](Words& words) { return words.slots[state.first]; });
+    }
+    const uint64_t old = steps.step([&](Words& words) {
+      const uint64_t there = words.state;
+      if (there == seen || mistake_ == Mistake::kNoCompare) words.state = claim_oldest(seen);
+      return there;
+    });
+    if (old != seen && mistake_ != Mistake::kNoCompare) return true;
+    const auto copied = [&] { steps.step([](Words& words) { return ++words.copied; }); };
+    if (mistake_ == Mistake::kCopiedEarly) copied();
+    const uint64_t task = slot >> 8;
+    const uint64_t frames = steps.step([&](Words& words) { return words.frames[slot & 0xff]; });
+    if (frames != task) violation = "a thief got frames that are not the task's";
+    if (mistake_ != Mistake::kCopiedEarly) copied();
+    take(task);
+    return true;
+  }
+
+  const Instance* instance_;
+  Mistake mistake_;
+  static inline Shelf shelf_;  // only its addresses
+};
+
+struct Exploration {
+  size_t states = 0;
+  size_t ends = 0;
+  std::string violation;
+};
+
+Exploration explore(const Instance& instance, Mistake mistake = Mistake::kNone) {
+  Exploration result;
+  std::set<std::tuple<Words, std::array<Actor, 1 + kThieves>, std::array<uint64_t, kPositions>,
+                      std::set<uint64_t>>>
+      known;
+  std::vector<System> open{System(instance, mistake)};
+  while (!open.empty()) {
+    const System system = open.back();
+    open.pop_back();
+    if (!known.insert(system.key()).second) continue;
+    bool moved = false;
+    bool all_ended = true;
+    for (size_t who = 0; who < system.actors.size(); ++who) {
+      if (system.ended(who)) continue;
+      all_ended = false;
+      System next = system;
+      if (!next.step(who)) continue;
+      moved = true;
+      if (!next.violation.empty()) {
+        result.violation = next.violation;
+        return result;
+      }
+      open.push_back(next);
+    }
+    if (moved) continue;
+    ++result.ends;
+    const Actor& owner = system.actors[0];
+    if (!all_ended) {
+      result.violation = "somebody waits for ever";
+    } else if (system.taken.size() + (owner.variables[0] - owner.variables[1]) +
+                   ShelfState::decode(system.words.state).count !=
+               owner.variables[2]) {
+      result.violation = "a task was lost";
+    }
+    if (!result.violation.empty()) return result;
+  }
+  result.states = known.size();
+  return result;
+}
+
+constexpr Owner kPush = Owner::kPush;
+constexpr Owner kOne = Owner::kPublishOne;
+constexpr Owner kTwo = Owner::kPublishTwo;
+constexpr Owner kPop = Owner::kPop;
+constexpr Owner kInstall = Owner::kInstall;
+
+struct Named {
+  const char* name;
+  Instance instance;
+};
+const Named kInstances[] = {
+    {"one_entry", {{kPush, kOne, kPop, kInstall}, 2}},
+    {"two_entries", {{kPush, kPush, kTwo, kPop, kPop, kInstall}, 2}},
+    {"one_after_the_other", {{kPush, kPush, kOne, kOne, kPop, kPop, kInstall, kPush, kPop}, 2}},
+    {"taken_back_and_published_again",
+     {{kPush, kPush, kTwo, kPop, kPush, kPop, kPop, kPush, kOne, kPop, kInstall}, 1}},
+    {"the_same_slot_again", {{kPush, kOne, kPop, kPush, kOne, kPop, kInstall}, 2}},
+    {"installed_again", {{kPush, kOne, kPop, kInstall, kPush, kOne, kPop, kInstall}, 2}},
+    {"private_ones_above",
+     {{kPush, kOne, kPush, kPush, kPop, kOne, kPop, kPop, kInstall, kPush, kPop}, 2}},
+};
+
+TEST(SplitDequeInterleavings, KeepEveryInvariant) {
+  for (const Named& named : kInstances) {
+    const Exploration result = explore(named.instance);
+    EXPECT_EQ(result.violation, "") << named.name;
+    EXPECT_GT(result.ends, 0u) << named.name;
+    std::printf("%s: %zu states\n", named.name, result.states);
+  }
+}
+
+TEST(SplitDequeInterleavings, MistakesAreFound) {
+  const auto find = [](Mistake mistake) {
+    std::string found;
+    for (const Named& named : kInstances) {
+      const Exploration result = explore(named.instance, mistake);
+      if (!result.violation.empty()) found += result.violation + "; ";
+    }
+    return found;
+  };
+  EXPECT_NE(find(Mistake::kSameVersion), "");
+  EXPECT_NE(find(Mistake::kSlotBeforeState), "");
+  EXPECT_NE(find(Mistake::kNoCompare), "");
+  EXPECT_NE(find(Mistake::kNotCopied), "");
+  EXPECT_NE(find(Mistake::kCopiedEarly), "");
+}
+
+}  // namespace
+}  // namespace cariama::tasks

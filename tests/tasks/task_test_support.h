@@ -1,0 +1,90 @@
+// Running tasks on several forked workers, and making one of them steal, for sure.
+#ifndef CARIAMA_TESTS_TASKS_TASK_TEST_SUPPORT_H_
+#define CARIAMA_TESTS_TASKS_TASK_TEST_SUPPORT_H_
+
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <new>
+#include <utility>
+
+#include "dtutils/process_group.h"
+#include "tasks/runtime.h"
+#include "tests/dtutils/testing/process_test.h"
+
+namespace cariama::testing {
+
+// Memory that all workers of a test see at the same address. Made before the fork.
+template <typename T>
+class Shared {
+ public:
+  Shared() {
+    void* memory =
+        mmap(nullptr, sizeof(T), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) std::abort();
+    value_ = new (memory) T{};
+  }
+  ~Shared() { munmap(value_, sizeof(T)); }
+  Shared(const Shared&) = delete;
+  Shared& operator=(const Shared&) = delete;
+
+  T* get() const { return value_; }
+  T* operator->() const { return value_; }
+  T& operator*() const { return *value_; }
+
+ private:
+  T* value_;
+};
+
+// Waits without suspending anything, as code outside of tasks may. False after 30 s.
+template <typename Condition>
+[[nodiscard]] bool spin_until(const Condition& condition) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (!condition()) {
+    sched_yield();
+    if (std::chrono::steady_clock::now() > deadline) return false;
+  }
+  return true;
+}
+
+// What a task may do while it waits for another process, without suspending itself: lets thieves
+// take what they want. False after 30 s.
+template <typename Condition>
+[[nodiscard]] bool poll_until(const Condition& condition) {
+  return spin_until([&] {
+    poll();
+    return condition();
+  });
+}
+
+// Forks `workers` processes, makes a runtime in each and calls body(runtime).
+inline void with_workers(int workers, const TaskOptions& options,
+                         const std::function<void(TaskRuntime&)>& body,
+                         const RunOptions& run_options = {}) {
+  run_test_processes(
+      workers,
+      [&](Exchange& exchange) {
+        auto runtime = TaskRuntime::create(exchange, options);
+        ASSERT_TRUE(runtime.ok()) << runtime.status();
+        body(**runtime);
+      },
+      run_options);
+}
+
+inline long fib(long n) {
+  if (n < 2) return n;
+  task<long> left = spawn([n] { return fib(n - 1); });
+  const long right = fib(n - 2);
+  return join(std::move(left)) + right;
+}
+
+}  // namespace cariama::testing
+
+#endif  // CARIAMA_TESTS_TASKS_TASK_TEST_SUPPORT_H_
