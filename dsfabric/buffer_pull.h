@@ -1,5 +1,5 @@
-// Calls whose buffer the destination fetches by RDMA READ (Seriema §3.1, the second call_buffer), on every
-// path alike; and what a running call may ask about itself.
+// Calls whose buffer the destination fetches by RDMA READ (Seriema §3.1, the second call_buffer),
+// on every path alike; and what a running call may ask about itself.
 #ifndef CARIAMA_DSFABRIC_BUFFER_PULL_H_
 #define CARIAMA_DSFABRIC_BUFFER_PULL_H_
 
@@ -31,9 +31,9 @@ class PulledFunction {
   virtual void run(void* buffer, uint64_t size) = 0;
 };
 
-// For stubs. Fetches `source` of the process that the running call came from, and runs the function on it: now,
-// or (kAsync) in a thread of the fabric, which also answers the call. Throws std::runtime_error if the
-// memory cannot be read.
+// For stubs. Fetches `source` of the process that the running call came from, and runs the function
+// on it: now, or (kAsync) in a thread of the fabric, which also answers the call. Throws
+// std::runtime_error if the memory cannot be read.
 CARIAMA_DSFABRIC_EXPORT void pull_and_run(IncomingCall& call, const RemoteMemoryLocator& source,
                                           Pulling pulling,
                                           std::unique_ptr<PulledFunction> function);

@@ -1,5 +1,6 @@
-// The options of calls, spelled as in the paper: call<RemoteNotify>(...), call_buffer<RetryAsync>(...). Any
-// of them, in any order, as template arguments; each kind at most once.
+// The options of calls, spelled as in the paper: call<RemoteNotify>(...),
+// call_buffer<RetryAsync>(...). Any of them, in any order, as template arguments; each kind at most
+// once.
 #ifndef CARIAMA_DSFABRIC_CALL_OPTIONS_H_
 #define CARIAMA_DSFABRIC_CALL_OPTIONS_H_
 
@@ -26,8 +27,8 @@ inline constexpr WhenFull Fail = WhenFull::kFail;
 inline constexpr WhenFull Retry = WhenFull::kRetry;
 inline constexpr WhenFull RetryAsync = WhenFull::kRetryAsync;
 
-// How call_buffer pulls a buffer: before the function runs, in the destination thread's place, or beside
-// it while other calls go on (Seriema §3.1).
+// How call_buffer pulls a buffer: before the function runs, in the destination thread's place, or
+// beside it while other calls go on (Seriema §3.1).
 enum class Pulling : uint8_t { kSync, kAsync };
 inline constexpr Pulling Sync = Pulling::kSync;
 inline constexpr Pulling Async = Pulling::kAsync;

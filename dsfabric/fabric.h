@@ -1,26 +1,27 @@
-// The distributed-system fabric: processes and long-lived threads with names, connected on first use, that
-// call each other (Seriema §3, §4.3). What users of this layer include.
+// The distributed-system fabric: processes and long-lived threads with names, connected on first
+// use, that call each other (Seriema §3, §4.3). What users of this layer include.
 //
 //   int main() {
-//     auto job = Fabric::create({.threads = 2});          // whoever launched us: cariama-run, mpirun, nobody
+//     auto job = Fabric::create({.threads = 2});  // launched by cariama-run, mpirun, nobody
 //     Fabric& fabric = **job;
-//     auto self = fabric.init_thread(0);                  // this thread is a worker now
+//     auto self = fabric.init_thread(0);          // this thread is a worker now
 //     call(fabric, 1, [from = fabric.rank()] { std::printf("rank %u calls\n", from); });
-//     while (...) fabric.process_calls();                 // run what others asked this thread to do
+//     while (...) fabric.process_calls();         // runs what others asked this thread to do
 //     fabric.finalize(deadline_after(10s));
 //   }
 //
-// Names. A process has a rank, 0 to size() - 1. Each has threads() long-lived threads; thread `index` of
-// process `rank` has the global id rank * threads() + index, and calls go to global ids. Short-lived
-// threads have no name, and may call without set-up.
+// Names. A process has a rank, 0 to size() - 1. Each has threads() long-lived threads; thread
+// `index` of process `rank` has the global id rank * threads() + index, and calls go to global ids.
+// Short-lived threads have no name, and may call without set-up.
 //
-// Delivery. Calls from one thread to one thread run once each, in the order of issue, or report that they
-// did not. They run where the destination thread has chosen: in itself, when it calls process_calls()
-// or waits; or in helper threads of the process; or in one consumer for the whole process. At any
-// time one thread runs the calls to a given destination.
+// Delivery. Calls from one thread to one thread run once each, in the order of issue, or report
+// that they did not. They run where the destination thread has chosen: in itself, when it calls
+// process_calls() or waits; or in helper threads of the process; or in one consumer for the whole
+// process. At any time one thread runs the calls to a given destination.
 //
-// Inside a call nothing waits for credits: what a call sends is kept back if the receiver is behind, up to
-// deferred_bytes per process, and sent later in order. So calls that call back cannot deadlock.
+// Inside a call nothing waits for credits: what a call sends is kept back if the receiver is
+// behind, up to deferred_bytes per process, and sent later in order. So calls that call back cannot
+// deadlock.
 #ifndef CARIAMA_DSFABRIC_FABRIC_H_
 #define CARIAMA_DSFABRIC_FABRIC_H_
 
@@ -80,23 +81,23 @@ struct FabricOptions {
   uint32_t helper_threads = 0;
   // Connections between two processes; a thread uses the one of its index modulo this.
   uint32_t queue_pairs = 1;
-  // Send-based calls: how many a sender may have under way on one connection, and how long one is at
-  // most, header included. A connection takes receive_units * receive_unit_bytes at each end, and as
-  // much again for what it sends.
+  // Send-based calls: how many a sender may have under way on one connection, and how long one is
+  // at most, header included. A connection takes receive_units * receive_unit_bytes at each end,
+  // and as much again for what it sends.
   uint32_t receive_units = 16;
   uint32_t receive_unit_bytes = 4096;
   uint32_t send_depth = 256;
-  // What calls may keep back for receivers that are behind, per process; and, as much again, what of
-  // arrived calls waits for its thread outside of receive units, so that a thread that does not run its
-  // calls holds up nobody else. Beyond it, whoever sends to this process waits.
+  // What calls may keep back for receivers that are behind, per process; and, as much again, what
+  // of arrived calls waits for its thread outside of receive units, so that a thread that does not
+  // run its calls holds up nobody else. Beyond it, whoever sends to this process waits.
   uint64_t deferred_bytes = uint64_t{64} << 20;
   FailurePolicy on_failure = FailurePolicy::kAbort;
   // For making connections, and for each collective step of set-up.
   std::chrono::milliseconds timeout{30'000};
   // A heartbeat of the sleeping service thread: the longest that a missed event can go unnoticed.
   std::chrono::milliseconds heartbeat{100};
-  // The devices to use, instead of shm to processes of the same host and verbs to others: for tests on sim
-  // and fault. One device, used for every pair.
+  // The devices to use, instead of shm to processes of the same host and verbs to others: for tests
+  // on sim and fault. One device, used for every pair.
   std::shared_ptr<Device> device{};
 };
 
@@ -114,8 +115,8 @@ struct FabricStatistics {
   uint64_t rounds = 0;  // times that service threads woke, or found something without sleeping
 };
 
-// A long-lived thread's place in the fabric. Made by Fabric::init_thread, ends with the thread's use of
-// it. Thread-compatible: it belongs to its thread.
+// A long-lived thread's place in the fabric. Made by Fabric::init_thread, ends with the thread's
+// use of it. Thread-compatible: it belongs to its thread.
 class CARIAMA_DSFABRIC_EXPORT ThreadContext {
  public:
   ~ThreadContext();
@@ -145,16 +146,16 @@ class CARIAMA_DSFABRIC_EXPORT ThreadContext {
   bool named_ = false;  // the fabric knows it
 };
 
-// One process of a job. Thread-safe unless a function says otherwise. Usually one per operating-system
-// process; several may live in one, for tests in simulated time.
+// One process of a job. Thread-safe unless a function says otherwise. Usually one per
+// operating-system process; several may live in one, for tests in simulated time.
 class CARIAMA_DSFABRIC_EXPORT Fabric {
  public:
-  // Joins the job: finds the launcher, opens devices, meets the others. Collective. Errors: those of
-  // make_bootstrap and open_device; FAILED_PRECONDITION (another build, other options).
+  // Joins the job: finds the launcher, opens devices, meets the others. Collective. Errors: those
+  // of make_bootstrap and open_device; FAILED_PRECONDITION (another build, other options).
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Fabric>> create(
       const FabricOptions& options = {});
-  // With a bootstrap and a broker of the caller's: for simulated jobs. The broker is asked for a handler's
-  // answer through `broker_of`, which is called once.
+  // With a bootstrap and a broker of the caller's: for simulated jobs. The broker is asked for a
+  // handler's answer through `broker_of`, which is called once.
   using BrokerMaker = std::function<absl::StatusOr<std::unique_ptr<internal::Broker>>(
       Bootstrap&, std::function<absl::StatusOr<std::string>(int, std::string_view)>)>;
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Fabric>> create(
@@ -173,21 +174,23 @@ class CARIAMA_DSFABRIC_EXPORT Fabric {
   // "rank 3 (on node1, pid 4711)".
   [[nodiscard]] const std::string& label(uint32_t rank) const;
 
-  // Makes the calling thread worker `index` of this process: pins nothing, makes its allocator on its
-  // own node. Errors: OUT_OF_RANGE, ALREADY_EXISTS (another thread has that index). The context must be
-  // destroyed by the same thread, before the fabric.
+  // Makes the calling thread worker `index` of this process: pins nothing, makes its allocator on
+  // its own node. Errors: OUT_OF_RANGE, ALREADY_EXISTS (another thread has that index). The context
+  // must be destroyed by the same thread, before the fabric.
   [[nodiscard]] absl::StatusOr<std::unique_ptr<ThreadContext>> init_thread(
       uint32_t index, CallConsumer consumer = CallConsumer::kThread);
   // The context of the calling thread in this fabric, or nullptr.
   [[nodiscard]] ThreadContext* this_thread() const;
 
-  // Runs calls that have arrived for the calling worker thread, `most` at most. Never waits. Returns how many.
+  // Runs calls that have arrived for the calling worker thread, `most` at most. Never waits.
+  // Returns how many.
   size_t process_calls(size_t most = SIZE_MAX);
   // Lets calls in, sends what was kept back, notices what failed; needed by hand only with
   // service_threads == 0. Never waits.
   size_t progress();
-  // Waits for `condition` and runs calls meanwhile (on a worker thread); sleeps when there are none. The
-  // condition has to become true by a call, by progress, or by wake(). False: the deadline came first.
+  // Waits for `condition` and runs calls meanwhile (on a worker thread); sleeps when there are
+  // none. The condition has to become true by a call, by progress, or by wake(). False: the
+  // deadline came first.
   [[nodiscard]] bool wait(const std::function<bool()>& condition, Deadline deadline = kForever);
   // As wait(), for a condition that a plain RDMA WRITE makes true, which wakes nobody: polls.
   [[nodiscard]] bool wait_polling(const std::function<bool()>& condition,
@@ -196,9 +199,9 @@ class CARIAMA_DSFABRIC_EXPORT Fabric {
   void wake(uint32_t index);
 
   // The end of the job: every process calls it (one thread of each; the others have left, or go on
-  // running their calls). Runs what is under way, also the calls to threads that have left; waits for the
-  // others; then accepts no call any more. Errors: DEADLINE_EXCEEDED (names who did not come; it may be
-  // called again), those of the bootstrap.
+  // running their calls). Runs what is under way, also the calls to threads that have left; waits
+  // for the others; then accepts no call any more. Errors: DEADLINE_EXCEEDED (names who did not
+  // come; it may be called again), those of the bootstrap.
   [[nodiscard]] absl::Status finalize(Deadline deadline);
 
   // OK, or UNAVAILABLE with the reason if that process is known to be dead.
@@ -206,9 +209,9 @@ class CARIAMA_DSFABRIC_EXPORT Fabric {
 
   // Registered memory of the process, for any thread.
   [[nodiscard]] GeneralAllocator& memory();
-  // The connection to a process, made if need be: for code that transfers by itself (one Transmitter per
-  // thread) beside calls. Blocks while connecting. Errors: UNAVAILABLE, FAILED_PRECONDITION (refused:
-  // another build), INVALID_ARGUMENT (no such rank, or our own).
+  // The connection to a process, made if need be: for code that transfers by itself (one
+  // Transmitter per thread) beside calls. Blocks while connecting. Errors: UNAVAILABLE,
+  // FAILED_PRECONDITION (refused: another build), INVALID_ARGUMENT (no such rank, or our own).
   [[nodiscard]] absl::StatusOr<TransmitQueue*> connection(uint32_t rank, uint32_t thread_index = 0);
   [[nodiscard]] const ProtectionDomain* domain(uint32_t rank) const;
 

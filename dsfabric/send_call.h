@@ -1,8 +1,8 @@
-// Send-based calls: no set-up, from any thread, to any thread or to the service of a process (Seriema §3.1,
-// §4.3).
+// Send-based calls: no set-up, from any thread, to any thread or to the service of a process
+// (Seriema §3.1, §4.3).
 //
-//   call(fabric, thread, [x] { ... });                         // run it there
-//   call(fabric, thread, [](std::string s) { ... }, text);     // arguments travel through the serializer
+//   call(fabric, thread, [x] { ... });                      // run it there
+//   call(fabric, thread, [](std::string s) { ... }, text);  // arguments are serialized
 //   Synchronizer run;
 //   call<RemoteNotify>(fabric, thread, [] { ... }, run);       // counted down once it has been run
 //   Synchronizer answered;
@@ -10,11 +10,11 @@
 //   call_return(fabric, thread, [] { return 42; }, sum, answered);
 //   fabric.wait([&] { return answered.done(); });
 //
-// All of them return when the call has been handed to the transport: OK, or the reason why it was not.
-// Errors: OUT_OF_RANGE (no such thread), INVALID_ARGUMENT (longer than a receive unit), UNAVAILABLE (the
-// destination's process is dead, or the fabric was finalized), RESOURCE_EXHAUSTED (Fail, or inside a
-// call: see fabric.h). A Synchronizer, once its call was accepted, is always counted down: by the
-// event, or by the failure that prevents it.
+// All of them return when the call has been handed to the transport: OK, or the reason why it was
+// not. Errors: OUT_OF_RANGE (no such thread), INVALID_ARGUMENT (longer than a receive unit),
+// UNAVAILABLE (the destination's process is dead, or the fabric was finalized), RESOURCE_EXHAUSTED
+// (Fail, or inside a call: see fabric.h). A Synchronizer, once its call was accepted, is always
+// counted down: by the event, or by the failure that prevents it.
 #ifndef CARIAMA_DSFABRIC_SEND_CALL_H_
 #define CARIAMA_DSFABRIC_SEND_CALL_H_
 
@@ -46,8 +46,9 @@ class ResultReceiver {
   virtual void receive(std::span<const std::byte> result) = 0;
 };
 
-// Sends one encoded call; `destination` is a global thread id, or kNoThread for the service of `rank`.
-// `consumed`, if given, is counted down when the call has been run, with `receiver` filled before.
+// Sends one encoded call; `destination` is a global thread id, or kNoThread for the service of
+// `rank`. `consumed`, if given, is counted down when the call has been run, with `receiver` filled
+// before.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::Status send_call(
     Fabric& fabric, uint32_t rank, uint32_t destination, FunctionId id, size_t bytes,
     const void* call, void (*write)(const void* call, std::byte* at), WhenFull when_full,
@@ -91,7 +92,8 @@ inline constexpr bool kPulls = (std::is_same_v<decltype(Options), Pulling> || ..
     void (*write)(const void* call, std::byte* at), WhenFull when_full, bool consumed,
     RemoteObject<Synchronizer>& done);
 
-// Writes memory of this process into memory of `rank`'s; calls that are sent afterwards find it there.
+// Writes memory of this process into memory of `rank`'s; calls that are sent afterwards find it
+// there.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::Status write_ahead(Fabric& fabric, uint32_t rank,
                                                                RDMAMemory& source, uint64_t offset,
                                                                uint64_t size,
@@ -133,8 +135,8 @@ template <auto... Options, typename F>
       Chosen::kWhenFull, Chosen::kNotification == Notification::kConsumed, done);
 }
 
-// Thread `destination` calls function(buffer, size) with `buffer` sent along (Table 1: call_buffer, side
-// by side).
+// Thread `destination` calls function(buffer, size) with `buffer` sent along (Table 1: call_buffer,
+// side by side).
 template <auto... Options, typename F>
 [[nodiscard]] absl::Status call_buffer(Fabric& fabric, uint32_t destination, F&& function,
                                        std::span<const std::byte> buffer,
@@ -143,10 +145,11 @@ template <auto... Options, typename F>
       fabric, destination, make_buffer_call(std::forward<F>(function), buffer), done);
 }
 
-// The same with a part of registered memory, as the paper spells it. With Sync or Async among the options
-// only its name travels: the destination READs it, Sync before it goes on to its next call, Async beside them
-// (in a thread of the fabric), and calls function(buffer, size) then. The memory must not change until that
-// has ended: RemoteNotify tells. Errors, besides: INVALID_ARGUMENT (the range leaves the memory).
+// The same with a part of registered memory, as the paper spells it. With Sync or Async among the
+// options only its name travels: the destination READs it, Sync before it goes on to its next call,
+// Async beside them (in a thread of the fabric), and calls function(buffer, size) then. The memory
+// must not change until that has ended: RemoteNotify tells. Errors, besides: INVALID_ARGUMENT (the
+// range leaves the memory).
 template <auto... Options, typename F>
 [[nodiscard]] absl::Status call_buffer(Fabric& fabric, uint32_t destination, F&& function,
                                        RDMAMemory* source, uint64_t offset, uint64_t size,
@@ -172,9 +175,10 @@ template <auto... Options, typename F>
                                  size, &done);
 }
 
-// `size` bytes of `source` are written to the start of `target`, memory of the destination's process that
-// it has named; then the destination calls function(where that is, size). The memory may be reused when
-// source->is_free(), at the latest with RemoteNotify (Table 1: call_buffer into a given buffer).
+// `size` bytes of `source` are written to the start of `target`, memory of the destination's
+// process that it has named; then the destination calls function(where that is, size). The memory
+// may be reused when source->is_free(), at the latest with RemoteNotify (Table 1: call_buffer into
+// a given buffer).
 template <auto... Options, typename F>
 [[nodiscard]] absl::Status call_buffer(Fabric& fabric, uint32_t destination, F&& function,
                                        RDMAMemory* source, uint64_t offset, uint64_t size,
@@ -192,9 +196,9 @@ template <auto... Options, typename F>
       done);
 }
 
-// Thread `destination` calls function(arguments...); what it returns is copied into `result`, then `done`
-// is counted down. An exception there becomes done.status(): INTERNAL, with its type and text. Both must
-// live until then (Table 1: call_return).
+// Thread `destination` calls function(arguments...); what it returns is copied into `result`, then
+// `done` is counted down. An exception there becomes done.status(): INTERNAL, with its type and
+// text. Both must live until then (Table 1: call_return).
 template <auto... Options, typename F, typename T, typename... Args>
 [[nodiscard]] absl::Status call_return(Fabric& fabric, uint32_t destination, F&& function,
                                        T& result, Synchronizer& done, Args&&... arguments) {
@@ -205,8 +209,8 @@ template <auto... Options, typename F, typename T, typename... Args>
       fabric, destination, encoded, &done, std::make_unique<internal::ResultInto<T>>(result));
 }
 
-// The service of process `rank` calls function(arguments...): a service call (Seriema §4.3). It runs in a
-// service thread, and must not block.
+// The service of process `rank` calls function(arguments...): a service call (Seriema §4.3). It
+// runs in a service thread, and must not block.
 template <auto... Options, typename F, typename... Args>
 [[nodiscard]] absl::Status service_call(Fabric& fabric, uint32_t rank, F&& function,
                                         Synchronizer* done, Args&&... arguments) {

@@ -1,4 +1,5 @@
-// The processes that this one talks to: connections made on first use, send-based messages with credits.
+// The processes that this one talks to: connections made on first use, send-based messages with
+// credits.
 #ifndef CARIAMA_DSFABRIC_INTERNAL_CONNECTION_H_
 #define CARIAMA_DSFABRIC_INTERNAL_CONNECTION_H_
 
@@ -36,8 +37,8 @@ struct MessageHeader {
 };
 static_assert(sizeof(MessageHeader) == 8);
 
-// A call that has arrived, in the receive unit that it came in or in memory of its own. Goes back to
-// where it came from when it has been run.
+// A call that has arrived, in the receive unit that it came in or in memory of its own. Goes back
+// to where it came from when it has been run.
 struct ArrivedMessage : InboxNode {
   Connection* connection = nullptr;  // whose unit it is; nullptr: in memory of its own
   std::byte* bytes = nullptr;        // MessageHeader and call
@@ -105,16 +106,16 @@ struct ConnectionOffer {
 
 // One queue pair to a process, with its receive units and credits.
 //
-// Flow control: a sender may have as many messages under way as the receiver has units. The receiver
-// writes how many it has finished into the sender's credit word, by RDMA WRITE, when half of the units
-// wait to be told (so no message is spent on it). Wake-ups by immediate data use a unit as well and
-// count alike.
+// Flow control: a sender may have as many messages under way as the receiver has units. The
+// receiver writes how many it has finished into the sender's credit word, by RDMA WRITE, when half
+// of the units wait to be told (so no message is spent on it). Wake-ups by immediate data use a
+// unit as well and count alike.
 //
 // Thread-safe but for create() and connect(). Nothing here waits.
 class Connection {
  public:
-  // Makes the queue pair, not connected, with its units posted. Send completions come to `channel` when
-  // arm() was called.
+  // Makes the queue pair, not connected, with its units posted. Send completions come to `channel`
+  // when arm() was called.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Connection>> create(
       uint32_t rank, ProtectionDomain& domain, std::shared_ptr<CompletionQueue> receives,
       std::shared_ptr<CompletionChannel> channel, std::shared_ptr<RDMAAllocator> allocator,
@@ -141,8 +142,8 @@ class Connection {
   // FabricCore::post_event says.
   [[nodiscard]] Sent wake(uint32_t immediate);
 
-  // Transfers between registered memory and the peer's. `done`, if given, is counted down by whoever
-  // polls: the service thread, or poll_sends(). kNoCredit: the send queue is full.
+  // Transfers between registered memory and the peer's. `done`, if given, is counted down by
+  // whoever polls: the service thread, or poll_sends(). kNoCredit: the send queue is full.
   [[nodiscard]] Sent write(RDMAMemory& local, uint64_t offset, uint64_t bytes,
                            const RemoteMemoryLocator& remote, Synchronizer* done);
   [[nodiscard]] Sent read(RDMAMemory& local, uint64_t offset, uint64_t bytes,
@@ -159,8 +160,8 @@ class Connection {
 
   // A completion of the receive queue: the unit, with its size set. The id must be one of ours.
   [[nodiscard]] ArrivedMessage* unit_of(const Completion& completion);
-  // Notes that the unit waits for its thread. True: so many do that this one should be copied and finished
-  // instead, so that the others of the connection find units.
+  // Notes that the unit waits for its thread. True: so many do that this one should be copied and
+  // finished instead, so that the others of the connection find units.
   [[nodiscard]] bool hold(ArrivedMessage* unit) {
     unit->held = true;
     return (held_.fetch_add(1, std::memory_order_relaxed) + 1) * 2 > units_.size();
@@ -169,8 +170,8 @@ class Connection {
   void finish(ArrivedMessage* unit);
   // Tells the sender about finished units, once they are many enough.
   void return_credits();
-  // Once in a while, when it is quiet: tells it again. A device without order may have let an older count
-  // come last.
+  // Once in a while, when it is quiet: tells it again. A device without order may have let an older
+  // count come last.
   void repeat_credits();
   // Sends an empty WRITE if nothing is under way, so that a dead peer shows.
   void probe();

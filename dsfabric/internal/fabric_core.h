@@ -1,4 +1,5 @@
-// What a Fabric is made of: devices, peers, workers, service threads, and the way of a call through them.
+// What a Fabric is made of: devices, peers, workers, service threads, and the way of a call through
+// them.
 //
 //   fabric_core.cc     set-up, the service threads, statistics
 //   fabric_connect.cc  connections on first use, and their failure
@@ -100,10 +101,10 @@ class FabricCore {
            (bringer == nullptr ? 0 : bringer->over(rank));
   }
 
-  // Sends a call to worker `destination` (a global id), or with kNoThread to the service of `rank`. From
-  // inside a call it never waits. Errors: OUT_OF_RANGE (no such thread), INVALID_ARGUMENT (too long),
-  // UNAVAILABLE (the peer is dead, or the fabric was finalized), RESOURCE_EXHAUSTED (kFail; or
-  // deferred_bytes).
+  // Sends a call to worker `destination` (a global id), or with kNoThread to the service of `rank`.
+  // From inside a call it never waits. Errors: OUT_OF_RANGE (no such thread), INVALID_ARGUMENT (too
+  // long), UNAVAILABLE (the peer is dead, or the fabric was finalized), RESOURCE_EXHAUSTED (kFail;
+  // or deferred_bytes).
   [[nodiscard]] absl::Status send(uint32_t rank, uint32_t destination, const OutgoingCall& call,
                                   WhenFull when_full = WhenFull::kRetry);
 
@@ -118,8 +119,8 @@ class FabricCore {
   template <typename Post>
   [[nodiscard]] absl::Status transfer(Connection& connection, Post&& post);
   [[nodiscard]] absl::Status transfer_failed(Connection& connection);
-  // Waits until `done` is counted down by a transfer to `rank`, or that process is lost; polls. Runs no
-  // calls: for use inside of them.
+  // Waits until `done` is counted down by a transfer to `rank`, or that process is lost; polls.
+  // Runs no calls: for use inside of them.
   [[nodiscard]] absl::Status await_transfer(Connection& connection, Synchronizer& done);
 
   [[nodiscard]] absl::Status take_worker(uint32_t index, CallConsumer consumer,
@@ -155,8 +156,8 @@ class FabricCore {
   // Makes every waiting thread look again: something happened that may be what it waits for.
   void news();
 
-  // Sends an event on the connection of worker `index`: that worker's number, or kBringerEvent and 31 bits.
-  // False: there is no credit now.
+  // Sends an event on the connection of worker `index`: that worker's number, or kBringerEvent and
+  // 31 bits. False: there is no credit now.
   static constexpr uint32_t kBringerEvent = uint32_t{1} << 31;
   [[nodiscard]] absl::StatusOr<bool> post_event(uint32_t rank, uint32_t index, uint32_t immediate);
   [[nodiscard]] CallBringer& bringer(std::unique_ptr<CallBringer> (*make)(Fabric& fabric));
@@ -209,7 +210,8 @@ class FabricCore {
     absl::Status failure;
     // Set once, before kConnected.
     std::vector<std::unique_ptr<Connection>> connections;
-    // For the end: calls to it that were begun, and calls from it (or failed ones to it) that are over.
+    // For the end: calls to it that were begun, and calls from it (or failed ones to it) that are
+    // over.
     std::atomic<uint64_t> begun{0};
     std::atomic<uint64_t> over{0};
   };

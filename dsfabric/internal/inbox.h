@@ -1,5 +1,5 @@
-// Calls on their way to one thread: a wait-free multi-producer queue of nodes that somebody else owns, in
-// the order of arrival per producer.
+// Calls on their way to one thread: a wait-free multi-producer queue of nodes that somebody else
+// owns, in the order of arrival per producer.
 #ifndef CARIAMA_DSFABRIC_INTERNAL_INBOX_H_
 #define CARIAMA_DSFABRIC_INTERNAL_INBOX_H_
 
@@ -15,7 +15,8 @@ struct InboxNode {
   std::atomic<InboxNode*> next{nullptr};
 };
 
-// push() by any thread, never waits. pop() by one thread at a time: whoever got try_consume(). 128 bytes.
+// push() by any thread, never waits. pop() by one thread at a time: whoever got try_consume(). 128
+// bytes.
 class Inbox {
  public:
   Inbox() = default;

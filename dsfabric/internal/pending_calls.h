@@ -21,7 +21,8 @@ class PendingCall {
   virtual void complete(const absl::Status& status, std::span<const std::byte> result) = 0;
 };
 
-// Handles are never used twice: an answer that comes late, twice, or from nowhere finds nothing. Thread-safe.
+// Handles are never used twice: an answer that comes late, twice, or from nowhere finds nothing.
+// Thread-safe.
 class PendingCalls {
  public:
   // Takes the call in, to be answered by the process of `rank`. Never 0.
