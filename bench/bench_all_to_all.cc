@@ -31,7 +31,7 @@ ABSL_FLAG(std::string, processes, "2,4,8,16", "processes, or a list that is meas
 ABSL_FLAG(std::string, threads, "1,2", "threads in each process, or a list");
 ABSL_FLAG(std::string, mode, "all", "write, trad, ovfl, or all");
 ABSL_FLAG(std::string, preset, "default", "options of channels: default or paper");
-ABSL_FLAG(int, messages, 200000, "calls that each thread makes in a repetition");
+ABSL_FLAG(int, messages, 50000, "calls that each thread makes in a repetition");
 ABSL_FLAG(int, repetitions, 5, "how often each is measured; the median, least and most are shown");
 ABSL_FLAG(bool, json, false, "one JSON object a line");
 
@@ -93,6 +93,7 @@ class Tally {
   struct Sent {
     uint64_t count = 0;
     uint64_t sum = 0;
+    uint64_t chunk_bytes = 0;  // of the channel, in the receiver's memory; written at the end
   };
 
   static Tally* create(uint32_t processes, uint32_t threads) {
@@ -116,7 +117,7 @@ class Tally {
     for (uint64_t i = 0; i < workers_; ++i) sum += run_[i].count.load(std::memory_order_acquire);
     return sum;
   }
-  // Bytes of registered memory that the channels of a process came to.
+  // Bytes of registered memory that a process has taken for channels, in whole superpages.
   uint64_t& channel_bytes(uint32_t rank) { return channel_bytes_[rank]; }
 
  private:
@@ -196,8 +197,16 @@ class Worker {
   ~Worker() { sink = nullptr; }
 
   void poll() { fabric_.process_calls(); }
+  // Says what chunks this thread's channels have.
+  void count_chunks(uint64_t chunk_bytes) {
+    for (uint32_t i = 0; i < total_; ++i) {
+      if (i == self_) continue;
+      tally_.sent(self_, i).chunk_bytes = messenger_[i].statistics().chunks * chunk_bytes;
+    }
+  }
   [[nodiscard]] absl::Status close() {
-    return messenger_.shutdown_all(deadline_after(std::chrono::minutes(2)));
+    const CallResult ended = messenger_.shutdown_all(deadline_after(std::chrono::minutes(2)));
+    return ended.status();
   }
 
   // Calls `messages` times, and runs calls until the job has run all calls of all.
@@ -220,11 +229,18 @@ class Worker {
       if (i % kSendsPerPoll == 0) messenger_.process_calls_all();
     }
     if (const CallResult flushed = messenger_.flush_all(); !flushed.ok()) return flushed.status();
+    // No call of this job takes so long.
+    const Deadline deadline = deadline_after(std::chrono::minutes(2));
     while (true) {
       const bool idle = messenger_.process_calls_all() == 0;
       tally_.set_run(self_, sink_.count);
       if (!idle) continue;
       if (tally_.all_run() == messages * total_) break;
+      if (std::chrono::steady_clock::now() > deadline) {
+        return make_error(absl::StatusCode::kDataLoss, ErrorScope::kOperation,
+                          "of " + std::to_string(messages * total_) + " calls " +
+                              std::to_string(tally_.all_run()) + " were run in two minutes");
+      }
       std::this_thread::yield();
     }
     result.end_ns = now_ns();
@@ -311,6 +327,7 @@ class Job {
   RoundResult step(Worker<Messenger>& worker, const Round& round, uint32_t number,
                    uint64_t before) {
     if (round.what == kMemory) {
+      worker.count_chunks(options_.messenger.chunk_bytes);
       if (number % threads_ == 0) {
         tally_->channel_bytes(number / threads_) = MemoryBudget::process().used() - before;
       }
@@ -350,12 +367,21 @@ class Job {
     }
     all({kMemory, 0});
     std::vector<double> bytes;
+    std::vector<double> chunks;
+    const uint32_t workers = processes_ * threads_;
     for (uint32_t rank = 0; rank < processes_; ++rank) {
       bytes.push_back(static_cast<double>(tally_->channel_bytes(rank)));
+      uint64_t sum = 0;
+      for (uint32_t from = 0; from < workers; ++from) {
+        for (uint32_t i = 0; i < threads_; ++i) {
+          sum += tally_->sent(from, rank * threads_ + i).chunk_bytes;
+        }
+      }
+      chunks.push_back(static_cast<double>(sum));
     }
     all({kClose, 0});
     rounds_->start({});
-    print(summarize(std::move(rates)), summarize(std::move(bytes)));
+    print(summarize(std::move(rates)), summarize(std::move(bytes)), summarize(std::move(chunks)));
   }
 
   // Nothing lost, nothing twice, nothing in the wrong place, everything in order.
@@ -381,7 +407,8 @@ class Job {
     }
   }
 
-  void print(const Summary& rate, const Summary& bytes) const {
+  // Bytes are medians over the processes.
+  void print(const Summary& rate, const Summary& bytes, const Summary& chunks) const {
     Params params;
     params.set("processes", uint64_t{processes_});
     params.set("threads", uint64_t{threads_});
@@ -392,7 +419,8 @@ class Job {
     params.set("repetitions", static_cast<uint64_t>(options_.repetitions));
     params.set("json", options_.json);
     const Report report(options_.json, {"mode", "processes", "threads"});
-    report.row("channel_bytes_per_process", params, bytes, "bytes");
+    report.row("superpage_bytes_per_process", params, bytes, "bytes");
+    report.row("chunk_bytes_per_process", params, chunks, "bytes");
     report.row("messages_per_second", params, rate, "1/s");
   }
 

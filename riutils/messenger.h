@@ -50,8 +50,9 @@ class CARIAMA_RIUTILS_EXPORT RDMAMessenger : public CallInterface<RDMAMessenger>
  public:
   // Takes no memory and sends nothing before the first call. `thread` must outlive it.
   RDMAMessenger(ThreadContext& thread, uint32_t destination, const MessengerOptions& options = {});
-  // Without shutdown() before it: publishes what is there, tells the receiver that the channel ends
-  // if that takes no waiting, and drops kept calls.
+  // Without shutdown() before it: publishes what is there, and tells the receiver that the channel
+  // ends if that takes no waiting. Kept calls are still brought on; the channel's memory then stays
+  // until the fabric ends.
   ~RDMAMessenger();
 
   // Does now what the first call would do: one service call to meet the peer, one to obtain chunks.

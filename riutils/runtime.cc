@@ -142,6 +142,10 @@ void Runtime::drain_later(FabricChannel* channel) {
   const std::lock_guard lock(helper_mutex_);
   if (stopping_.load(std::memory_order_relaxed)) return;
   waiting_.push_back(channel->weak_from_this());
+  call_helper();
+}
+
+void Runtime::call_helper() {
   has_work_.store(true, std::memory_order_release);
   if (!helper_.joinable()) helper_ = std::thread([this] { help(); });
   work_.wake();
@@ -171,12 +175,15 @@ void Runtime::help() {
     static_cast<void>(
         wait_until([&] { return stopping() || has_work_.load(std::memory_order_acquire); },
                    deadline, &parking));
+    std::vector<uint32_t> dead;
     {
       const std::lock_guard lock(helper_mutex_);
       left.insert(left.end(), waiting_.begin(), waiting_.end());
       waiting_.clear();
+      dead.swap(dead_);
       has_work_.store(false, std::memory_order_release);
     }
+    for (const uint32_t rank : dead) tell_of_death(rank);
     std::erase_if(left, [&](const std::weak_ptr<FabricChannel>& weak) {
       const std::shared_ptr<FabricChannel> channel = weak.lock();
       return channel == nullptr || stopping() ||
@@ -196,7 +203,15 @@ void Runtime::event(uint32_t rank, uint32_t value) {
   static_cast<void>(wake_worker(fabric_, fabric_.rank(), worker));
 }
 
+// Whoever noticed it may be inside of a channel, with its mutex: the helper goes round.
 void Runtime::peer_died(uint32_t rank) {
+  const std::lock_guard lock(helper_mutex_);
+  if (stopping_.load(std::memory_order_relaxed)) return;
+  dead_.push_back(rank);
+  call_helper();
+}
+
+void Runtime::tell_of_death(uint32_t rank) {
   std::vector<std::shared_ptr<FabricChannel>> channels;
   {
     const std::lock_guard lock(mutex_);
@@ -210,11 +225,16 @@ void Runtime::peer_died(uint32_t rank) {
 }
 
 uint64_t Runtime::begun(uint32_t rank) {
-  const std::lock_guard lock(mutex_);
-  uint64_t sum = begun_before_[rank];
-  std::vector<std::shared_ptr<FabricChannel>> channels = retired_;
-  for (const auto& weak : leaving_) {
-    if (auto channel = weak.lock(); channel != nullptr) channels.push_back(std::move(channel));
+  uint64_t sum = 0;
+  std::vector<std::shared_ptr<FabricChannel>> channels;
+  {
+    // A channel that is held here is not forgotten meanwhile.
+    const std::lock_guard lock(mutex_);
+    sum = begun_before_[rank];
+    channels = retired_;
+    for (const auto& weak : leaving_) {
+      if (auto channel = weak.lock(); channel != nullptr) channels.push_back(std::move(channel));
+    }
   }
   std::sort(channels.begin(), channels.end());
   channels.erase(std::unique(channels.begin(), channels.end()), channels.end());

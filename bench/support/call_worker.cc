@@ -1,6 +1,7 @@
 #include "bench/support/call_worker.h"
 
 #include <algorithm>
+#include <chrono>
 #include <span>
 #include <utility>
 
@@ -160,12 +161,30 @@ absl::Status CallWorker::send(CallMode mode, uint64_t messages) {
 }
 
 template <size_t kBytes>
-void CallWorker::receive(CallMode mode, uint64_t messages) {
-  if (!needs_fabric(mode)) return place_.ring->receive<kBytes>(messages);
-  Patience patience;
-  while (call_sink.count < messages) {
-    if (look() == 0) patience.pause();
+absl::Status CallWorker::receive(CallMode mode, uint64_t messages) {
+  if (!needs_fabric(mode)) {
+    place_.ring->receive<kBytes>(messages);
+    return absl::OkStatus();
   }
+  Patience patience;
+  Deadline deadline = kForever;
+  for (uint64_t idle = 0; call_sink.count < messages;) {
+    if (look() != 0) {
+      idle = 0;
+      continue;
+    }
+    patience.pause();
+    if (++idle % 1'000'000 != 0) continue;
+    const Deadline now = std::chrono::steady_clock::now();
+    if (idle == 1'000'000) deadline = now + std::chrono::minutes(2);
+    if (now > deadline) {
+      return make_error(absl::StatusCode::kDataLoss, ErrorScope::kOperation,
+                        "of " + std::to_string(messages) + " calls " +
+                            std::to_string(call_sink.count) +
+                            " arrived, and no more for two minutes");
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CallWorker::raw(uint64_t size, uint64_t messages) {
@@ -226,8 +245,8 @@ absl::StatusOr<RoundResult> CallWorker::run(const CallLoad& load, uint64_t messa
     if (!place_.sends) call_sink.count = messages;
   } else {
     with_size(load.size, [&](auto bytes) {
-      if (!place_.sends) return receive<bytes()>(load.mode, load.latency ? 1 : messages);
-      status = load.latency         ? round_trip<bytes()>(load.mode, messages)
+      status = !place_.sends        ? receive<bytes()>(load.mode, load.latency ? 1 : messages)
+               : load.latency       ? round_trip<bytes()>(load.mode, messages)
                : load.handlers == 4 ? send<bytes(), 4>(load.mode, messages)
                                     : send<bytes(), 1>(load.mode, messages);
     });
@@ -243,8 +262,9 @@ absl::StatusOr<RoundResult> CallWorker::run(const CallLoad& load, uint64_t messa
 absl::Status CallWorker::close() {
   absl::Status first;
   for (const auto& messenger : messengers_) {
-    if (messenger != nullptr)
-      first.Update(messenger->shutdown(deadline_after(std::chrono::minutes(1))));
+    if (messenger == nullptr) continue;
+    const CallResult ended = messenger->shutdown(deadline_after(std::chrono::minutes(1)));
+    first.Update(ended.status());
   }
   return first;
 }

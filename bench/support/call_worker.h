@@ -83,7 +83,7 @@ class CallWorker {
   template <size_t kBytes, int kHandlers>
   [[nodiscard]] absl::Status send(CallMode mode, uint64_t messages);
   template <size_t kBytes>
-  void receive(CallMode mode, uint64_t messages);
+  [[nodiscard]] absl::Status receive(CallMode mode, uint64_t messages);
   template <size_t kBytes>
   [[nodiscard]] absl::Status round_trip(CallMode mode, uint64_t count);
   [[nodiscard]] absl::Status raw(uint64_t size, uint64_t messages);

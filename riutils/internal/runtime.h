@@ -62,6 +62,8 @@ class Runtime final : public CallBringer {
 
  private:
   void help();
+  void call_helper();  // under helper_mutex_
+  void tell_of_death(uint32_t rank);
   [[nodiscard]] Transmitter* helper_transmitter(uint32_t rank, uint32_t index);
   void forget_released();
 
@@ -81,6 +83,7 @@ class Runtime final : public CallBringer {
 
   std::mutex helper_mutex_;  // guards what follows
   std::vector<std::weak_ptr<FabricChannel>> waiting_;
+  std::vector<uint32_t> dead_;
   std::thread helper_;
   std::atomic<bool> stopping_{false};
   std::atomic<bool> has_work_{false};
