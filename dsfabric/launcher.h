@@ -16,22 +16,18 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "dsfabric/binding.h"
 #include "dsfabric/export.h"
 
 namespace cariama {
-
-// What the processes of a job are bound to.
-enum class Binding : uint8_t {
-  kNone,  // whatever the launcher may use
-  kCore,  // cores of their own, one for each thread
-  kNuma,  // a NUMA node: the first processes to the first node, and so on, as evenly as possible
-};
 
 struct LaunchOptions {
   // 0: one for each NUMA node and endpoint, if place says "zone-endpoint".
   int processes = 0;
   // Long-lived threads in each process (-t); nothing leaves it to the program.
   std::optional<uint32_t> threads{};
+  // What each process is bound to. kNuma: the first processes to the first node, and so on, as evenly
+  // as possible.
   Binding bind = Binding::kNone;
   // Which NUMA node and RDMA device each process uses: "" (none is chosen), "zone-endpoint" (the
   // processes go through all pairs of a NUMA node and an active port, nodes outside), or the name

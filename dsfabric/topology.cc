@@ -107,7 +107,7 @@ absl::StatusOr<std::unique_ptr<ThreadContext>> init_thread(Fabric& fabric, uint3
     cpu_set_t set;
     CPU_ZERO(&set);
     for (const Core& one : *cores) {
-      if (one.cpu == core.cpu || (binding == Binding::kNode && one.numa_node == core.numa_node)) {
+      if (one.cpu == core.cpu || (binding == Binding::kNuma && one.numa_node == core.numa_node)) {
         CPU_SET(one.cpu, &set);
       }
     }

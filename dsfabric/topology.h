@@ -13,17 +13,12 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "dsfabric/binding.h"
 #include "dsfabric/export.h"
 #include "dsfabric/fabric.h"
 #include "dtutils/wait.h"
 
 namespace cariama {
-
-enum class Binding : uint8_t {
-  kNone,  // as it is: the launcher may have bound the process
-  kCore,  // to one core
-  kNode,  // to the cores of one NUMA node
-};
 
 // A core that this process may use, as hwloc sees it.
 struct Core {

@@ -2,7 +2,9 @@
 
 # Every header compiles by itself, and twice in one file.
 file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}"
-  "${PROJECT_SOURCE_DIR}/dtutils/*.h" "${PROJECT_SOURCE_DIR}/tests/*.h" "${PROJECT_SOURCE_DIR}/bench/*.h"
+  "${PROJECT_SOURCE_DIR}/dtutils/*.h" "${PROJECT_SOURCE_DIR}/dsfabric/*.h"
+  "${PROJECT_SOURCE_DIR}/riutils/*.h" "${PROJECT_SOURCE_DIR}/tasks/*.h" "${PROJECT_SOURCE_DIR}/hex/*.h"
+  "${PROJECT_SOURCE_DIR}/tests/*.h" "${PROJECT_SOURCE_DIR}/bench/*.h"
   "${PROJECT_SOURCE_DIR}/cariama.h")
 set(sources "")
 foreach(header IN LISTS headers)

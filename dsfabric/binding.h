@@ -1,0 +1,17 @@
+// What a process or a thread of a job is bound to (cariama-run --bind).
+#ifndef CARIAMA_DSFABRIC_BINDING_H_
+#define CARIAMA_DSFABRIC_BINDING_H_
+
+#include <cstdint>
+
+namespace cariama {
+
+enum class Binding : uint8_t {
+  kNone,  // left as it is: whatever whoever started us may use
+  kCore,  // cores of its own: one for each thread
+  kNuma,  // the cores of one NUMA node
+};
+
+}  // namespace cariama
+
+#endif  // CARIAMA_DSFABRIC_BINDING_H_
