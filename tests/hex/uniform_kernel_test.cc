@@ -1,5 +1,6 @@
-// The repair step of the uniform playout by itself. In playouts it moves few stones, and as often to
-// one side as to the other: a cell that it preferred would hardly show. Here it has to move most.
+// The repair step of the uniform playout by itself. In playouts it moves few stones, and as often
+// to one side as to the other: a cell that it preferred would hardly show. Here it has to move
+// most.
 #include "hex/internal/uniform_kernel.h"
 
 #include <gtest/gtest.h>
