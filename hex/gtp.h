@@ -44,7 +44,7 @@ struct GtpOptions {
   bool files = true;           // loadsgf, savesgf and exec may touch files
   double analyze_seconds = 0;  // at most for lz-analyze and kata-analyze; 0: until the next line
   double solve_seconds = 30;   // at most for dfpn-solve-state
-  SolverOptions solver;        // of dfpn-solve-state and of swap decisions on small boards
+  SolverOptions solver{};      // of dfpn-solve-state and of swap decisions on small boards
   uint64_t solve_nodes = 0;    // also; 0: no limit
 };
 
