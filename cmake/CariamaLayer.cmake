@@ -122,3 +122,22 @@ function(cariama_install_package)
   install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" "${PROJECT_SOURCE_DIR}/README.md"
           DESTINATION "${CMAKE_INSTALL_DOCDIR}")
 endfunction()
+
+# cariama_leave_out(SOURCES): takes out of the list SOURCES what needs a layer of CARIAMA_WITHOUT: what
+# includes its headers, and its tests.
+function(cariama_leave_out list)
+  set(kept "")
+  foreach(source IN LISTS ${list})
+    set(wanted TRUE)
+    foreach(layer IN LISTS CARIAMA_WITHOUT)
+      file(STRINGS "${source}" found REGEX "#include \"(tests/)?${layer}/" LIMIT_COUNT 1)
+      if(found OR source MATCHES "^${PROJECT_SOURCE_DIR}/(tests/)?${layer}/")
+        set(wanted FALSE)
+      endif()
+    endforeach()
+    if(wanted)
+      list(APPEND kept "${source}")
+    endif()
+  endforeach()
+  set(${list} "${kept}" PARENT_SCOPE)
+endfunction()

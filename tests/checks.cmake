@@ -6,6 +6,9 @@ file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}"
   "${PROJECT_SOURCE_DIR}/riutils/*.h" "${PROJECT_SOURCE_DIR}/tasks/*.h" "${PROJECT_SOURCE_DIR}/hex/*.h"
   "${PROJECT_SOURCE_DIR}/tests/*.h" "${PROJECT_SOURCE_DIR}/bench/*.h"
   "${PROJECT_SOURCE_DIR}/cariama.h")
+list(TRANSFORM headers PREPEND "${PROJECT_SOURCE_DIR}/")
+cariama_leave_out(headers)
+list(TRANSFORM headers REPLACE "^${PROJECT_SOURCE_DIR}/" "")
 set(sources "")
 foreach(header IN LISTS headers)
   set(source "${CMAKE_CURRENT_BINARY_DIR}/headers/${header}.cc")
