@@ -103,8 +103,12 @@ void IncomingChannel::broken(std::string_view why) {
   reject_call(calls.fabric_, rank, "its channel is read no more: " + std::string(why));
 }
 
+void IncomingChannel::end_asking() {
+  if (std::exchange(asked, false)) static_cast<void>(calls.transmitter(rank)->wait(told));
+}
+
 void IncomingChannel::begin_to_sleep() {
-  asked = false;
+  end_asking();  // of an attempt to sleep that was given up
   Transmitter* const through = calls.transmitter(rank);
   if (through == nullptr) return;
   const RemoteMemoryLocator wake = request.control.slice(sizeof(uint64_t) * 8, sizeof(WakeState));
@@ -244,6 +248,7 @@ uint64_t IncomingCalls::consumed_bytes(uint32_t rank) {
 }
 
 void IncomingCalls::close(IncomingChannel* channel) {
+  channel->end_asking();
   const std::lock_guard lock(mutex_);
   const auto account = accounts_.find(channel->key);
   consumed_before_[channel->rank] += channel->receiver.consumed_bytes();

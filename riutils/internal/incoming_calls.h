@@ -40,6 +40,8 @@ class IncomingChannel final : public ReceiverBackend {
   // Arrival::kPolled: says in the sender's memory that we sleep, and looks how far it has come
   // (dtutils/sleep_protocol.h).
   void begin_to_sleep();
+  // Waits until no answer is under way to our words.
+  void end_asking();
   [[nodiscard]] bool sender_has_published_more();
 
   IncomingCalls& calls;
