@@ -26,8 +26,8 @@ struct LaunchOptions {
   int processes = 0;
   // Long-lived threads in each process (-t); nothing leaves it to the program.
   std::optional<uint32_t> threads{};
-  // What each process is bound to. kNuma: the first processes to the first node, and so on, as evenly
-  // as possible.
+  // What each process is bound to. kNuma: the first processes to the first node, and so on, as
+  // evenly as possible.
   Binding bind = Binding::kNone;
   // Which NUMA node and RDMA device each process uses: "" (none is chosen), "zone-endpoint" (the
   // processes go through all pairs of a NUMA node and an active port, nodes outside), or the name
