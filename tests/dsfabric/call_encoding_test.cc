@@ -73,7 +73,7 @@ TEST(Closure, WithoutCapturesTakesNoBytes) {
 
 TEST(Closure, CarriesItsCaptures) {
   runs = 0;
-  const int one = 1;
+  int one = 1;
   const std::array<char, 5> five{'a', 'b', 'c', 'd', 'e'};
   const auto call = make_call([one, five] { runs = one + (five[4] == 'e' ? 10 : 0); });
   EXPECT_EQ(call.bytes(), 16u);

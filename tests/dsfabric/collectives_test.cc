@@ -347,7 +347,6 @@ TEST(CollectivesMistakes, DifferentTypesAreToldApart) {
 
 TEST(CollectivesMistakes, AreRefused) {
   LocalJob job(simulated(2, 1));
-  std::atomic<int> refused{-1};
   job.run([&](Fabric& fabric, uint32_t) {
     Collectives all(fabric);
     Collectives workers(fabric, {.participants = Participants::kThreads});
