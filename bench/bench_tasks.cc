@@ -286,6 +286,7 @@ int run(const std::string& name) {
 
   const auto each = [&](const std::vector<double>& seconds, double factor) {
     std::vector<double> values;
+    values.reserve(seconds.size());
     for (const double s : seconds) values.push_back(factor * s / program.work);
     return summarize(values);
   };

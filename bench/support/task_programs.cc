@@ -119,7 +119,7 @@ UtsCount uts_tasks(TaskLoop loop) { return uts_node(uts_root(tree), loop); }
 namespace {
 
 struct Board {
-  std::array<int8_t, 20> column;  // of the queen of each row
+  std::array<uint8_t, 20> column;  // of the queen of each row
 };
 
 bool is_legal(const Board& board, int row, int column) {
@@ -136,7 +136,7 @@ uint64_t queens_halves(int n, const Board& board, int row, int begin, int end) {
   if (end - begin == 1) {
     if (!is_legal(board, row, begin)) return 0;
     Board next = board;
-    next.column[static_cast<size_t>(row)] = static_cast<int8_t>(begin);
+    next.column[static_cast<size_t>(row)] = static_cast<uint8_t>(begin);
     return queens_rest(n, next, row + 1);
   }
   const int middle = begin + (end - begin) / 2;
@@ -154,7 +154,7 @@ uint64_t queens_each(int n, const Board& board, int row, int begin) {
   for (int column = begin; column < n; ++column) {
     if (!is_legal(board, row, column)) continue;
     Board next = board;
-    next.column[static_cast<size_t>(row)] = static_cast<int8_t>(column);
+    next.column[static_cast<size_t>(row)] = static_cast<uint8_t>(column);
     task<uint64_t> first =
         spawn([=] { return row + 1 == n ? uint64_t{1} : queens_each(n, next, row + 1, 0); });
     const uint64_t count = queens_each(n, board, row, column + 1);
@@ -168,7 +168,7 @@ uint64_t queens_sequential(int n, Board& board, int row) {
   uint64_t count = 0;
   for (int column = 0; column < n; ++column) {
     if (!is_legal(board, row, column)) continue;
-    board.column[static_cast<size_t>(row)] = static_cast<int8_t>(column);
+    board.column[static_cast<size_t>(row)] = static_cast<uint8_t>(column);
     count += queens_sequential(n, board, row + 1);
   }
   return count;

@@ -74,6 +74,6 @@ CopyFunction best_copy() { return copy_plain; }
 
 }  // namespace
 
-const CopyFunction copy_blocks = best_copy();
+const CopyFunction kCopyBlocks = best_copy();
 
 }  // namespace cariama::shm

@@ -89,7 +89,7 @@ using Vector16 [[gnu::vector_size(16)]] = uint8_t;
 // KiB), which has to choose a method; above, nothing that was tried is (docs/performance.md). Set
 // when the library is loaded.
 using CopyFunction = void (*)(std::byte* to, const std::byte* from, size_t bytes);
-extern const CopyFunction copy_blocks;
+extern const CopyFunction kCopyBlocks;
 inline constexpr size_t kMaxBlockwise = 2048;
 
 // Local → remote, all but 8 bytes.
@@ -98,7 +98,7 @@ inline void copy_out_other(std::byte* to, const std::byte* from, size_t bytes) {
   if (bytes > kMaxBlockwise) {
     std::memcpy(to, from, bytes);
   } else if (bytes >= 64) {
-    copy_blocks(to, from, bytes);
+    kCopyBlocks(to, from, bytes);
   } else if (bytes > 32) {
     const auto second = load_any<Vector16>(from + 16);
     const auto third = load_any<Vector16>(from + bytes - 32);
