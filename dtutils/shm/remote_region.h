@@ -108,7 +108,8 @@ class alignas(64) RemoteRegionCell {
   void clear() { key_.store(0, std::memory_order_relaxed); }
 
  private:
-  [[nodiscard]] bool holds(uint64_t key) const { return this->key() == key; }
+  // Key 0 is nobody's: a cell that is empty does not hold it.
+  [[nodiscard]] bool holds(uint64_t key) const { return key != 0 && this->key() == key; }
 
   std::atomic<uint64_t> key_;  // 0: nothing, or being changed
   std::atomic<uint64_t> base_;

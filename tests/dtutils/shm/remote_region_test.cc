@@ -64,6 +64,19 @@ TEST(RemoteRegionCell, AWriteStaysWithinTheRegion) {
   EXPECT_FALSE(place.writable(std::numeric_limits<uint64_t>::max(), kBase + 1));
 }
 
+// As in the locator that nobody has set.
+TEST(RemoteRegionCell, KeyZeroIsNobodys) {
+  Place place;
+  std::byte* target = nullptr;
+  EXPECT_FALSE(place.cell->write_target(0, 0, 0, 0, &target));  // nothing was ever there
+  EXPECT_FALSE(place.cell->read(0).has_value());
+  place.cell->set(region(100), &place.owner_key);
+  place.cell->clear();
+  place.owner_key = 0;
+  EXPECT_FALSE(place.writable(kBase, 8, 0));
+  EXPECT_FALSE(place.cell->read(0).has_value());
+}
+
 TEST(RemoteRegionCell, OnlyWhatTheOwnerAllows) {
   Place place;
   EXPECT_FALSE(place.writable(kBase, 8));  // empty
