@@ -51,16 +51,6 @@
 #include "dtutils/trace.h"                                 // IWYU pragma: export
 #include "dtutils/transmitter.h"                           // IWYU pragma: export
 #include "dtutils/wait.h"                                  // IWYU pragma: export
-#include "riutils/aggregator.h"                            // IWYU pragma: export
-#include "riutils/broadcast.h"                             // IWYU pragma: export
-#include "riutils/call.h"                                  // IWYU pragma: export
-#include "riutils/call_interface.h"                        // IWYU pragma: export
-#include "riutils/channel_sender.h"                        // IWYU pragma: export
-#include "riutils/chunk_ring.h"                            // IWYU pragma: export
-#include "riutils/export.h"                                // IWYU pragma: export
-#include "riutils/messenger.h"                             // IWYU pragma: export
-#include "riutils/messenger_global.h"                      // IWYU pragma: export
-#include "riutils/messenger_options.h"                     // IWYU pragma: export
 #include "tasks/cancellation.h"                            // IWYU pragma: export
 #include "tasks/context.h"                                 // IWYU pragma: export
 #include "tasks/exceptions.h"                              // IWYU pragma: export

@@ -12,6 +12,7 @@
 #include "dsfabric/send_call.h"
 #include "dtutils/error.h"
 #include "dtutils/synchronizer.h"
+#include "riutils/call.h"
 
 namespace cariama::bench {
 namespace {
