@@ -2,29 +2,6 @@
 #ifndef CARIAMA_H_
 #define CARIAMA_H_
 
-#include "dsfabric/binding.h"                              // IWYU pragma: export
-#include "dsfabric/bootstrap.h"                            // IWYU pragma: export
-#include "dsfabric/buffer_pull.h"                          // IWYU pragma: export
-#include "dsfabric/call_encoding.h"                        // IWYU pragma: export
-#include "dsfabric/call_options.h"                         // IWYU pragma: export
-#include "dsfabric/call_result.h"                          // IWYU pragma: export
-#include "dsfabric/call_source.h"                          // IWYU pragma: export
-#include "dsfabric/collectives.h"                          // IWYU pragma: export
-#include "dsfabric/distributed_lock.h"                     // IWYU pragma: export
-#include "dsfabric/export.h"                               // IWYU pragma: export
-#include "dsfabric/fabric.h"                               // IWYU pragma: export
-#include "dsfabric/function_table.h"                       // IWYU pragma: export
-#include "dsfabric/future.h"                               // IWYU pragma: export
-#include "dsfabric/global_memory.h"                        // IWYU pragma: export
-#include "dsfabric/global_vector.h"                        // IWYU pragma: export
-#include "dsfabric/launcher.h"                             // IWYU pragma: export
-#include "dsfabric/process.h"                              // IWYU pragma: export
-#include "dsfabric/quiescence.h"                           // IWYU pragma: export
-#include "dsfabric/remote_memory.h"                        // IWYU pragma: export
-#include "dsfabric/remote_object.h"                        // IWYU pragma: export
-#include "dsfabric/send_call.h"                            // IWYU pragma: export
-#include "dsfabric/serializer.h"                           // IWYU pragma: export
-#include "dsfabric/topology.h"                             // IWYU pragma: export
 #include "dtutils/allocators/circular_allocator.h"         // IWYU pragma: export
 #include "dtutils/allocators/general_allocator.h"          // IWYU pragma: export
 #include "dtutils/allocators/linear_circular_allocator.h"  // IWYU pragma: export
@@ -51,25 +28,5 @@
 #include "dtutils/trace.h"                                 // IWYU pragma: export
 #include "dtutils/transmitter.h"                           // IWYU pragma: export
 #include "dtutils/wait.h"                                  // IWYU pragma: export
-#include "tasks/cancellation.h"                            // IWYU pragma: export
-#include "tasks/context.h"                                 // IWYU pragma: export
-#include "tasks/exceptions.h"                              // IWYU pragma: export
-#include "tasks/export.h"                                  // IWYU pragma: export
-#include "tasks/fork_join.h"                               // IWYU pragma: export
-#include "tasks/identity.h"                                // IWYU pragma: export
-#include "tasks/join_record.h"                             // IWYU pragma: export
-#include "tasks/parallel.h"                                // IWYU pragma: export
-#include "tasks/pinned_area.h"                             // IWYU pragma: export
-#include "tasks/queue_pair_access.h"                       // IWYU pragma: export
-#include "tasks/remote_access.h"                           // IWYU pragma: export
-#include "tasks/runtime.h"                                 // IWYU pragma: export
-#include "tasks/sanitizer.h"                               // IWYU pragma: export
-#include "tasks/scheduler.h"                               // IWYU pragma: export
-#include "tasks/split_deque.h"                             // IWYU pragma: export
-#include "tasks/stack_region.h"                            // IWYU pragma: export
-#include "tasks/suspend.h"                                 // IWYU pragma: export
-#include "tasks/task.h"                                    // IWYU pragma: export
-#include "tasks/transfer.h"                                // IWYU pragma: export
-#include "tasks/victims.h"                                 // IWYU pragma: export
 
 #endif  // CARIAMA_H_
