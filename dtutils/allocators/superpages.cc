@@ -62,6 +62,44 @@ bool fits(PageKind kind, size_t length) {
   return kind == PageKind::kTransparent ? length >= kHugePage : length % page_bytes(kind) == 0;
 }
 
+void unmap(uintptr_t begin, uintptr_t end) {
+  if (begin != end) munmap(reinterpret_cast<void*>(begin), end - begin);
+}
+
+// Maps `length` bytes at a multiple of `alignment`, between two pages that nobody may touch. nullptr
+// with errno.
+//
+// The kernel aligns nothing but hugetlb, so a larger range is reserved first, to find a place. It
+// is left before the place is taken: MAP_FIXED over a reservation that then fails, as it does
+// without free huge pages, leaves a hole behind, where another thread's mapping may lie by the time
+// the reservation is given back. In between, somebody else may have taken the place: once more.
+std::byte* map_guarded(size_t length, size_t alignment, int flags, int descriptor) {
+  constexpr int kAttempts = 100;
+  const size_t guard = base_page();
+  const size_t reserved = length + alignment + 2 * guard;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    void* const range =
+        mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (range == MAP_FAILED) return nullptr;
+    const auto begin = reinterpret_cast<uintptr_t>(range);
+    const uintptr_t start = round_up(begin + guard, alignment);
+    const uintptr_t end = start + length;
+    unmap(begin, start - guard);
+    unmap(start, end);
+    unmap(end + guard, begin + reserved);
+    void* const mapped = mmap(reinterpret_cast<void*>(start), length, PROT_READ | PROT_WRITE,
+                              flags | MAP_FIXED_NOREPLACE, descriptor, 0);
+    if (reinterpret_cast<uintptr_t>(mapped) == start) return static_cast<std::byte*>(mapped);
+    const int error = mapped == MAP_FAILED ? errno : EEXIST;
+    if (mapped != MAP_FAILED) munmap(mapped, length);  // before Linux 4.17 the place is a wish
+    unmap(start - guard, start);
+    unmap(end, end + guard);
+    errno = error;
+    if (error != EEXIST) return nullptr;
+  }
+  return nullptr;
+}
+
 // Sets the policy of pages to come. Strict for hugetlb: a missing page then is an error of the
 // populating call. Base pages are only preferred on the node: a strict policy would let the kernel
 // kill processes when the node is full.
@@ -184,22 +222,10 @@ bool Superpage::map(const SuperpageRequest& request, PageKind kind, int numa_nod
     }
   }
 
-  // Reserve addresses first: mmap aligns hugetlb only.
   const size_t alignment =
       kind == PageKind::k1GiB ? kGiB : std::bit_floor(std::min(length_, kHugePage));
-  const size_t guard = base_page();
-  reserved_ = length_ + alignment + 2 * guard;
-  reservation_ =
-      mmap(nullptr, reserved_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (reservation_ == MAP_FAILED) {
-    reservation_ = nullptr;
-    return false;
-  }
-  const uintptr_t start = round_up(reinterpret_cast<uintptr_t>(reservation_) + guard, alignment);
-  void* const mapped = mmap(reinterpret_cast<void*>(start), length_, PROT_READ | PROT_WRITE,
-                            map_flags | MAP_FIXED, descriptor_, 0);
-  if (mapped == MAP_FAILED) return false;
-  address_ = static_cast<std::byte*>(mapped);
+  address_ = map_guarded(length_, alignment, map_flags, descriptor_);
+  if (address_ == nullptr) return false;
 
   // Placement before the first touch: hugetlb pages cannot be moved afterwards. Where the policy is
   // refused (seccomp filters of containers do), pages land anywhere, and the query below tells.
@@ -262,7 +288,10 @@ absl::StatusOr<Superpage> Superpage::obtain(const SuperpageRequest& request) {
 }
 
 Superpage::~Superpage() {
-  if (reservation_ != nullptr) munmap(reservation_, reserved_);
+  if (address_ != nullptr) {
+    const auto start = reinterpret_cast<uintptr_t>(address_);
+    unmap(start - base_page(), start + length_ + base_page());
+  }
   if (descriptor_ >= 0) close(descriptor_);
 }
 

@@ -84,8 +84,6 @@ class CARIAMA_DTUTILS_EXPORT Superpage {
   void swap(Superpage& other) {
     std::swap(address_, other.address_);
     std::swap(length_, other.length_);
-    std::swap(reservation_, other.reservation_);
-    std::swap(reserved_, other.reserved_);
     std::swap(descriptor_, other.descriptor_);
     std::swap(page_kind_, other.page_kind_);
     std::swap(numa_node_, other.numa_node_);
@@ -93,10 +91,8 @@ class CARIAMA_DTUTILS_EXPORT Superpage {
   // One attempt with one kind of page. False with errno.
   bool map(const SuperpageRequest& request, PageKind kind, int numa_node);
 
-  std::byte* address_ = nullptr;
+  std::byte* address_ = nullptr;  // a guard page is in front of it, and one behind
   size_t length_ = 0;
-  void* reservation_ = nullptr;  // the address range around it, guards included
-  size_t reserved_ = 0;
   int descriptor_ = -1;
   PageKind page_kind_ = PageKind::kBase;
   int numa_node_ = kAnyNode;

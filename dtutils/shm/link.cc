@@ -304,9 +304,10 @@ void Link::retire(uint32_t index) {
   const auto it = mappings_.find(index);
   if (it == mappings_.end()) return;
   const auto& [piece, address] = it->second;
-  static_cast<void>(mmap(address, piece.length, PROT_READ | PROT_WRITE,
-                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0));
-  retired_.emplace(piece, address);
+  void* const anonymous = mmap(address, piece.length, PROT_READ | PROT_WRITE,
+                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  // If it failed, nobody can tell what is there now: neither reused nor unmapped.
+  if (anonymous != MAP_FAILED) retired_.emplace(piece, address);
   mappings_.erase(it);
 }
 

@@ -6,12 +6,15 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "dtutils/diagnostics.h"
 #include "dtutils/error.h"
@@ -118,6 +121,35 @@ TEST(SuperpageDeathTest, GuardPagesCatchOverruns) {
     volatile std::byte* const start = page->address();
     EXPECT_DEATH(start[-1] = std::byte{1}, "");
     EXPECT_DEATH(start[page->length()] = std::byte{1}, "");
+  }
+}
+
+// Attempts that fail (no huge pages) and memory that comes and goes must leave alone what other
+// threads map meanwhile, wherever the kernel puts it.
+TEST(Superpage, LeavesOtherMappingsAlone) {
+  constexpr size_t kBytes = 64 * 1024;
+  constexpr size_t kMost = 20000;
+  std::atomic<bool> over{false};
+  std::vector<std::byte*> others;
+  std::thread neighbour([&] {
+    while (!over.load() && others.size() < kMost) {
+      void* const other = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE,
+                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      ASSERT_NE(other, MAP_FAILED);
+      std::memcpy(other, &other, sizeof other);
+      others.push_back(static_cast<std::byte*>(other));
+    }
+  });
+  for (int i = 0; i < 300; ++i) {
+    const auto page = Superpage::obtain({.bytes = 2 * kMiB, .shareable = i % 2 == 0});
+    EXPECT_TRUE(page.ok()) << page.status();
+  }
+  over.store(true);
+  neighbour.join();
+  for (std::byte* const other : others) {
+    ASSERT_TRUE(is_mapped(other));
+    ASSERT_EQ(std::memcmp(other, &other, sizeof other), 0);
+    munmap(other, kBytes);
   }
 }
 
