@@ -66,8 +66,8 @@ void unmap(uintptr_t begin, uintptr_t end) {
   if (begin != end) munmap(reinterpret_cast<void*>(begin), end - begin);
 }
 
-// Maps `length` bytes at a multiple of `alignment`, between two pages that nobody may touch. nullptr
-// with errno.
+// Maps `length` bytes at a multiple of `alignment`, between two pages that nobody may touch. With
+// nullptr, errno says why not.
 //
 // The kernel aligns nothing but hugetlb, so a larger range is reserved first, to find a place. It
 // is left before the place is taken: MAP_FIXED over a reservation that then fails, as it does
