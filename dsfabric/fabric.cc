@@ -57,6 +57,7 @@ ThreadContext* Fabric::this_thread() const {
 
 size_t Fabric::process_calls(size_t most) {
   const uint32_t index = core_->this_worker();
+  if (options().service_threads == 0) core_->progress();
   return index == kNoThread ? 0 : core_->process_calls(index, most);
 }
 size_t Fabric::progress() { return core_->progress(); }

@@ -53,7 +53,10 @@ uint32_t FabricCore::this_worker() const { return worker_core == this ? worker_i
 // ---- Arrival ------------------------------------------------------------------------------------
 
 size_t FabricCore::poll_port(Port& port) {
-  if (port.polling.exchange(true, std::memory_order_acquire)) return 0;
+  if (port.polling.load(std::memory_order_relaxed) ||
+      port.polling.exchange(true, std::memory_order_acquire)) {
+    return 0;
+  }
   std::array<Completion, kPollBatch> batch;
   const size_t count = port.receives->poll(batch);
   for (size_t i = 0; i < count; ++i) {
@@ -497,15 +500,46 @@ size_t FabricCore::progress() {
 
 // ---- Waiting ------------------------------------------------------------------------------------
 
+// A waiting thread receives by itself for as long as it is awake, so that the answer that it waits
+// for takes no way through another thread. The service threads stand aside meanwhile: see serve().
+class FabricCore::Receiving {
+ public:
+  explicit Receiving(FabricCore& core) : core_(core) {}
+
+  void look() {
+    if (!on_) return;
+    for (auto& port : core_.ports_) {
+      // Read first: while the service thread does not look, the line is shared.
+      if (!port->received.load(std::memory_order_relaxed)) {
+        port->received.store(true, std::memory_order_relaxed);
+      }
+      core_.poll_port(*port);
+    }
+  }
+  // The thread is about to sleep. What comes from now on, the service threads find.
+  void stop() {
+    if (!std::exchange(on_, false)) return;
+    for (auto& port : core_.ports_) {
+      port->received.store(false, std::memory_order_relaxed);
+      port->resumption.wake();
+    }
+  }
+
+ private:
+  FabricCore& core_;
+  bool on_ = true;
+};
+
 // Sleeps on the word of a worker, or of the bystanders, and says that somebody does. News come so:
 // what happened is made visible, then resting_ is read; a thread that rests changes resting_, then
 // looks once more. Both are read-modify-writes of one word, so one of the two sees the other.
 class FabricCore::Resting final : public Parking {
  public:
   // `worker`, if its calls are run by who rests.
-  Resting(std::atomic<uint32_t>& resting, WakeWord& word, Worker* worker)
-      : resting_(resting), word_(word), worker_(worker) {}
+  Resting(std::atomic<uint32_t>& resting, WakeWord& word, Worker* worker, Receiving& receiving)
+      : resting_(resting), word_(word), worker_(worker), receiving_(receiving) {}
   void announce() override {
+    receiving_.stop();
     resting_.fetch_add(1, std::memory_order_acq_rel);
     ticket_ = word_.announce();
     static_cast<void>(ask([](CallSource& source) {
@@ -538,6 +572,7 @@ class FabricCore::Resting final : public Parking {
   std::atomic<uint32_t>& resting_;
   WakeWord& word_;
   Worker* const worker_;
+  Receiving& receiving_;
   uint32_t ticket_ = 0;
 };
 
@@ -624,15 +659,22 @@ bool FabricCore::wait(const std::function<bool()>& condition, Deadline deadline)
   // Who has to poll does not sleep.
   if (options_.service_threads == 0) return wait_polling(condition, deadline);
   const uint32_t index = this_worker();
-  const auto look = [&] {
+  const auto run_own = [&] {
     if (index != kNoThread) process_own_calls(index, kPollBatch);
+  };
+  run_own();
+  if (condition()) return true;
+  Receiving receiving(*this);
+  const auto look = [&] {
+    receiving.look();
+    run_own();
     return condition();
   };
   Worker* const worker = index == kNoThread ? nullptr : workers_[index].get();
   const bool runs_calls = worker != nullptr &&
                           worker->consumer.load(std::memory_order_relaxed) == CallConsumer::kThread;
   Resting parking(resting_, worker == nullptr ? bystanders_ : worker->inbox.arrivals(),
-                  runs_calls ? worker : nullptr);
+                  runs_calls ? worker : nullptr, receiving);
   return wait_until(look, deadline, &parking);
 }
 
