@@ -299,7 +299,7 @@ void FabricCore::stop_threads() {
   if (process_consumer_.joinable()) process_consumer_.join();
 }
 
-// While threads that wait receive by themselves (FabricCore::Receiving), the service thread stands
+// While threads that wait or look receive by themselves (receive()), the service thread stands
 // aside: unarmed, so that no message pays for waking it. It is back as soon as one of them goes to
 // sleep, and looks again and again whether they still do: one that has got what it waited for, or
 // runs a call that blocks, does not say so.
@@ -311,7 +311,7 @@ void FabricCore::serve(Port& port) {
                                        : port.next_heartbeat.load(std::memory_order_relaxed);
     static_cast<void>(wait_until(
         [&] {
-          return port.received.load(std::memory_order_relaxed) || poll_port(port) != 0 ||
+          return poll_port(port) != 0 || port.received.load(std::memory_order_relaxed) ||
                  stopping_.load(std::memory_order_acquire);
         },
         deadline, &parking));

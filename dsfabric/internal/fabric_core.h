@@ -145,6 +145,8 @@ class FabricCore {
                : 0;
   }
   size_t progress();
+  // Lets calls in that have arrived, for whichever thread. Never waits.
+  void receive();
   [[nodiscard]] bool wait(const std::function<bool()>& condition, Deadline deadline);
   // The same for a condition that plain WRITEs make true: does not sleep.
   [[nodiscard]] bool wait_polling(const std::function<bool()>& condition, Deadline deadline);
@@ -192,13 +194,12 @@ class FabricCore {
     std::mutex mutex;                      // guards connections
     std::vector<Connection*> connections;  // all that exist, in any state; only grows
     std::atomic<bool> polling{false};      // one thread at a time, so that order holds
-    std::atomic<bool> received{false};  // by a thread that waits, since the service thread looked
-    WakeWord resumption;                // of the service thread that stands aside
+    std::atomic<bool> received{false};     // by another thread, since the service thread looked
+    WakeWord resumption;                   // of the service thread that stands aside
     std::atomic<Deadline> next_heartbeat{Deadline::min()};
     std::thread service;
   };
   class PortParking;
-  class Receiving;
   class Resting;
   class HelperParking;
 
@@ -263,6 +264,7 @@ class FabricCore {
 
   // Receiving.
   size_t poll_port(Port& port);
+  void stop_receiving();
   void help(CallConsumer role);
   void deliver(ArrivedMessage* message);
   void run(ArrivedMessage* message);
