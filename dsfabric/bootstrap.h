@@ -43,6 +43,10 @@ enum class BootstrapKind : uint8_t { kLocal, kPmix, kEnvironment, kSingle };
 // "local", "pmix", "environment", "single".
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT std::string_view bootstrap_name(BootstrapKind kind);
 
+// Who has started this process, as far as the environment says (see above). Does not join. Error:
+// INVALID_ARGUMENT (CARIAMA_BOOTSTRAP).
+[[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::StatusOr<BootstrapKind> find_bootstrap();
+
 // A process's view of its job. As Exchange: thread-compatible, every wait has a deadline and ends
 // early when a process that it depends on has ended.
 class CARIAMA_DSFABRIC_EXPORT Bootstrap : public Exchange {

@@ -55,6 +55,8 @@ absl::StatusOr<bool> wake_worker(Fabric& fabric, uint32_t rank, uint32_t index) 
   return true;
 }
 
+void tell_waiters(Fabric& fabric) { fabric.core().news(); }
+
 bool wait_polling(Fabric& fabric, const std::function<bool()>& condition, Deadline deadline) {
   return fabric.core().wait_polling(condition, deadline);
 }

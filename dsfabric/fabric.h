@@ -37,6 +37,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "dsfabric/bootstrap.h"
+#include "dsfabric/buffer_registrar.h"
 #include "dsfabric/call_encoding.h"
 #include "dsfabric/export.h"
 #include "dtutils/allocators/circular_allocator.h"
@@ -94,6 +95,11 @@ struct FabricOptions {
   // run its calls holds up nobody else. Beyond it, whoever sends to this process waits.
   uint64_t deferred_bytes = uint64_t{64} << 20;
   FailurePolicy on_failure = FailurePolicy::kAbort;
+  // Buffers for call_buffer that are not registered (user_buffer.h): up to this they are copied
+  // into registered memory, which takes no longer than registering them; longer ones are registered
+  // through the hook, or, without one, with the device for as long as their transfer lasts.
+  uint64_t bounce_bytes = 16u << 10;
+  BufferRegistrar registrar{};
   // For making connections, and for each collective step of set-up.
   std::chrono::milliseconds timeout{30'000};
   // A heartbeat of the sleeping service thread: the longest that a missed event can go unnoticed.

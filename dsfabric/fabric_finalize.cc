@@ -194,6 +194,9 @@ absl::Status FabricCore::finalize(Deadline deadline) {
     finalizing_.store(false, std::memory_order_seq_cst);
     return ended;
   }
+  if (CallBringer* const bringer = bringer_.load(std::memory_order_acquire); bringer != nullptr) {
+    bringer->finalized();
+  }
   broker_.reset();
   stop_threads();
   return bootstrap_->finalize(deadline);

@@ -53,6 +53,10 @@ void FutureState::finish(absl::Status status, std::span<const std::byte> result)
   if (waiter != nullptr) core.resume(worker_, std::coroutine_handle<>::from_address(waiter));
 }
 
+uint64_t expect_future(Fabric& fabric, uint32_t rank, std::shared_ptr<FutureState> state) {
+  return fabric.core().pending().add(rank, std::make_unique<FutureCall>(std::move(state)));
+}
+
 absl::Status send_for_future(Fabric& fabric, uint32_t destination, FunctionId id, size_t bytes,
                              const void* call, void (*write)(const void* call, std::byte* at),
                              WhenFull when_full, std::shared_ptr<FutureState> state) {

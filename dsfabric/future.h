@@ -2,6 +2,7 @@
 //
 //   Future<int> sum = async_call(fabric, thread, [](int a, int b) { return a + b; }, 2, 3);
 //   absl::StatusOr<int> value = sum.get(deadline);       // waits, running incoming calls meanwhile
+//   Future<int> same = messenger.async_call([](int a, int b) { return a + b; }, 2, 3);  // riutils
 //
 //   Detached work(Fabric& fabric) {
 //     absl::StatusOr<int> value = co_await async_call(fabric, thread, ...);
@@ -87,6 +88,10 @@ class FutureValue<void> final : public FutureState {
   void load(std::span<const std::byte>) override {}
 };
 
+// For calls by other paths: the handle of the answer by process `rank` that finishes `state`.
+[[nodiscard]] CARIAMA_DSFABRIC_EXPORT uint64_t expect_future(Fabric& fabric, uint32_t rank,
+                                                             std::shared_ptr<FutureState> state);
+
 // Sends the call, whose end finishes `state`.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::Status send_for_future(
     Fabric& fabric, uint32_t destination, FunctionId id, size_t bytes, const void* call,
@@ -104,6 +109,12 @@ class Future {
   using Result = std::conditional_t<std::is_void_v<T>, absl::Status, absl::StatusOr<T>>;
 
   explicit Future(std::shared_ptr<internal::FutureValue<T>> state) : state_(std::move(state)) {}
+  // One that is ready, and has no result.
+  [[nodiscard]] static Future failed(Fabric& fabric, absl::Status why) {
+    auto state = std::make_shared<internal::FutureValue<T>>(fabric);
+    state->finish(std::move(why), {});
+    return Future(std::move(state));
+  }
 
   [[nodiscard]] bool ready() const { return state_->ready(); }
   // Waits for it, running incoming calls meanwhile. The value is moved out: once. DEADLINE_EXCEEDED

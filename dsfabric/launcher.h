@@ -1,7 +1,11 @@
 // Starts the processes of a job on this host, and sees to their end: what cariama-run does, for
 // programs that launch themselves.
 //
-//   auto code = launch({.processes = 4, .command = {"./my_program", "--verbose"}});
+//   int main(int argc, char** argv) {
+//     if (auto code = launch_self({.processes = 2}, argc, argv)) return *code;
+//     auto fabric = Fabric::create();   // one process of the job, whoever has started it
+//
+//   auto code = launch({.processes = 4, .command = {"./another_program", "--verbose"}});
 //   return code.ok() ? *code : 1;
 //
 // Each process finds the others by make_bootstrap() (bootstrap.h). Programs on several hosts are
@@ -10,8 +14,10 @@
 #define CARIAMA_DSFABRIC_LAUNCHER_H_
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -67,6 +73,31 @@ inline constexpr int kLaunchTimedOut = 124;
 // device), PERMISSION_DENIED (the program cannot be run), RESOURCE_EXHAUSTED (processes,
 // descriptors).
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::StatusOr<int> launch(const LaunchOptions& options);
+
+// Reads options of cariama-run (-n, -t, --bind, ...: cariama-run --help) from the front of
+// `arguments` into `options`. Returns how many arguments they were, a "--" that ends them included:
+// it stops before the first that is none of them. Error: INVALID_ARGUMENT (an option's value).
+[[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::StatusOr<size_t> read_launch_options(
+    std::span<const char* const> arguments, LaunchOptions& options);
+
+// For the first line of main: makes a program that is started by hand the launcher of itself.
+//
+// If a launcher has started this process (cariama-run, mpirun, srun; RANK and WORLD_SIZE are set;
+// CARIAMA_BOOTSTRAP=single), returns nothing, and does nothing: this is one process of a job, and
+// its arguments are the program's. Else starts the same program options.processes times, as
+// launch() does, and returns the exit code for main once they have ended. The options may be
+// changed by those of cariama-run at the front of the command line: `./program -n 4 -t 2 ...`; the
+// processes get the arguments behind them. options.command is not looked at.
+//
+// What is wrong is said on stderr; the exit codes are those of cariama-run. Call it before there
+// are other threads, and before anything that should happen once per process of the job.
+[[nodiscard]] CARIAMA_DSFABRIC_EXPORT std::optional<int> launch_self(LaunchOptions options,
+                                                                     int argc,
+                                                                     const char* const* argv);
+
+// The exit code of cariama-run for what launch() or read_launch_options() have refused: 2 wrong
+// usage, 125 the job could not be started, 126 the program cannot be run, 127 it is not there.
+[[nodiscard]] CARIAMA_DSFABRIC_EXPORT int launch_exit_code(const absl::Status& refusal);
 
 }  // namespace cariama
 

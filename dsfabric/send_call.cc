@@ -4,6 +4,7 @@
 #include <exception>
 #include <string>
 
+#include "dsfabric/call_source.h"
 #include "dsfabric/internal/fabric_core.h"
 #include "dtutils/error.h"
 
@@ -87,6 +88,25 @@ absl::Status send_pending(Fabric& fabric, uint32_t rank, uint32_t destination, F
   return sent;
 }
 
+absl::Status send_lending(Fabric& fabric, uint32_t destination, FunctionId id, size_t bytes,
+                          const void* call, void (*write)(const void* call, std::byte* at),
+                          WhenFull when_full, std::unique_ptr<LentBuffer> lent,
+                          Synchronizer* transmitted, Synchronizer* consumed) {
+  const uint32_t rank = fabric.rank_of(destination);
+  OutgoingCall out{
+      .id = id, .flags = kCallNotify, .bytes = bytes, .call = call, .write_call = write};
+  out.notify.rank = fabric.rank();
+  out.notify.handle = lend_until_answered(fabric, rank, std::move(lent), consumed);
+  absl::Status sent = fabric.core().send(rank, destination, out, when_full);
+  if (!sent.ok()) {
+    // If it is not there any more, the peer's failure has told `consumed`: that is its end.
+    const bool there = forget_answer(fabric, rank, out.notify.handle);
+    return there || consumed == nullptr ? sent : absl::OkStatus();
+  }
+  if (transmitted != nullptr) transmitted->decrease();
+  return absl::OkStatus();
+}
+
 absl::Status send_call_written(Fabric& fabric, uint32_t destination, FunctionId id, size_t bytes,
                                const void* call, void (*write)(const void* call, std::byte* at),
                                WhenFull when_full, bool consumed,
@@ -109,6 +129,7 @@ absl::Status send_call_written(Fabric& fabric, uint32_t destination, FunctionId 
 
 absl::Status write_ahead(Fabric& fabric, uint32_t rank, RDMAMemory& source, uint64_t offset,
                          uint64_t size, const RemoteMemoryLocator& target) {
+  if (rank >= fabric.size()) return no_such_thread(rank * fabric.threads(), fabric.total_threads());
   if (rank == fabric.rank()) {
     if (offset > source.size() || size > source.size() - offset || size > target.length) {
       return leaves_memory();

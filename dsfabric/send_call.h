@@ -32,6 +32,7 @@
 #include "dsfabric/export.h"
 #include "dsfabric/fabric.h"
 #include "dsfabric/remote_object.h"
+#include "dsfabric/user_buffer.h"
 #include "dtutils/synchronizer.h"
 
 namespace cariama {
@@ -102,6 +103,37 @@ inline constexpr bool kPulls = (std::is_same_v<decltype(Options), Pulling> || ..
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::StatusOr<RemoteMemoryLocator> locate_for(
     Fabric& fabric, uint32_t rank, const RDMAMemory& memory, uint64_t offset, uint64_t size);
 
+// function(buffer, size), of a buffer that is there already.
+template <typename F>
+[[nodiscard]] auto placed_call(const F& function, uint64_t address, uint64_t size) {
+  return make_call([function, address, size]() mutable {
+    return function(reinterpret_cast<void*>(address), size);
+  });
+}
+
+// Sends a call whose end releases `lent`, which it READs, and counts `consumed` down.
+[[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::Status send_lending(
+    Fabric& fabric, uint32_t destination, FunctionId id, size_t bytes, const void* call,
+    void (*write)(const void* call, std::byte* at), WhenFull when_full,
+    std::unique_ptr<LentBuffer> lent, Synchronizer* transmitted, Synchronizer* consumed);
+
+template <typename Options, typename F>
+[[nodiscard]] absl::Status send_pulled(Fabric& fabric, uint32_t destination, const F& function,
+                                       std::span<const std::byte> buffer, Synchronizer* done) {
+  constexpr bool kConsumed = Options::kNotification == Notification::kConsumed;
+  const uint32_t rank = fabric.rank_of(destination);
+  auto lent = LentBuffer::make(fabric, rank, buffer);
+  if (!lent.ok()) return lent.status();
+  auto named = locate_for(fabric, rank, (*lent)->memory(), 0, buffer.size());
+  if (!named.ok()) return named.status();
+  using Call = PulledCall<F, Options::kPulling>;
+  const Call call(function, *named);
+  return send_lending(
+      fabric, destination, Call::id(), call.bytes(), &call,
+      [](const void* self, std::byte* at) { static_cast<const Call*>(self)->write(at); },
+      Options::kWhenFull, *std::move(lent), kConsumed ? nullptr : done, kConsumed ? done : nullptr);
+}
+
 }  // namespace internal
 
 // Thread `destination` calls function(arguments...).
@@ -136,13 +168,20 @@ template <auto... Options, typename F>
 }
 
 // Thread `destination` calls function(buffer, size) with `buffer` sent along (Table 1: call_buffer,
-// side by side).
+// side by side). With Sync or Async among the options it is not sent along but READ, as below;
+// then, too, it is any memory of the caller's (user_buffer.h), and must not change before the call
+// has ended.
 template <auto... Options, typename F>
 [[nodiscard]] absl::Status call_buffer(Fabric& fabric, uint32_t destination, F&& function,
                                        std::span<const std::byte> buffer,
                                        Synchronizer* done = nullptr) {
-  return internal::send_call<CallOptions<Options...>>(
-      fabric, destination, make_buffer_call(std::forward<F>(function), buffer), done);
+  using Chosen = CallOptions<Options...>;
+  if constexpr (internal::kPulls<Options...>) {
+    return internal::send_pulled<Chosen>(fabric, destination, function, buffer, done);
+  } else {
+    return internal::send_call<Chosen>(fabric, destination,
+                                       make_buffer_call(std::forward<F>(function), buffer), done);
+  }
 }
 
 // The same with a part of registered memory, as the paper spells it. With Sync or Async among the
@@ -189,11 +228,22 @@ template <auto... Options, typename F>
       internal::write_ahead(fabric, fabric.rank_of(destination), *source, offset, size, target);
   if (!written.ok()) return written;
   return internal::send_call<CallOptions<Options...>>(
-      fabric, destination,
-      make_call([function = std::decay_t<F>(function), address = target.address, size]() mutable {
-        return function(reinterpret_cast<void*>(address), size);
-      }),
-      done);
+      fabric, destination, internal::placed_call(function, target.address, size), done);
+}
+
+// The same with any memory of the caller's (user_buffer.h), which may be reused when this returns:
+// it waits for the transfer.
+template <auto... Options, typename F>
+[[nodiscard]] absl::Status call_buffer(Fabric& fabric, uint32_t destination, F&& function,
+                                       std::span<const std::byte> buffer,
+                                       const RemoteMemoryLocator& target,
+                                       Synchronizer* done = nullptr) {
+  require_travelling_function<std::decay_t<F>>();
+  absl::Status written =
+      internal::write_user_buffer(fabric, fabric.rank_of(destination), buffer, target);
+  if (!written.ok()) return written;
+  return internal::send_call<CallOptions<Options...>>(
+      fabric, destination, internal::placed_call(function, target.address, buffer.size()), done);
 }
 
 // Thread `destination` calls function(arguments...); what it returns is copied into `result`, then

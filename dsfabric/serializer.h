@@ -7,6 +7,7 @@
 #ifndef CARIAMA_DSFABRIC_SERIALIZER_H_
 #define CARIAMA_DSFABRIC_SERIALIZER_H_
 
+#include <array>
 #include <cereal/archives/binary.hpp>
 #include <cereal/cereal.hpp>
 #include <cereal/types/array.hpp>
@@ -25,10 +26,22 @@
 #include <cereal/types/vector.hpp>
 #include <cstddef>
 #include <cstring>
+#include <deque>
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <type_traits>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <variant>
+#include <vector>
 
 namespace cariama {
 
@@ -137,13 +150,71 @@ void CEREAL_LOAD_FUNCTION_NAME(ArgumentReader& reader, cereal::SizeTag<T>& tag) 
   tag.size = static_cast<std::remove_reference_t<T>>(size);
 }
 
-// Whether a T can be an argument or a result: a plain value, or something that cereal saves and
-// loads.
+namespace internal {
+
+// cereal takes a container for serializable whatever its elements are, and fails deep inside of
+// itself when they are not. So we look at the elements.
 template <typename T>
-concept Serializable = std::is_trivially_copyable_v<T> ||
-    (cereal::traits::is_output_serializable<T, ArgumentWriter>::value&&
-         cereal::traits::is_input_serializable<T, ArgumentReader>::value&&
-             std::is_default_constructible_v<T>);
+struct ElementsTravel : std::true_type {};
+
+// Whether cereal saves and loads a T: not a pointer, which would be one of another process.
+template <typename T>
+inline constexpr bool kSaved =
+    !std::is_pointer_v<T> && cereal::traits::is_output_serializable<T, ArgumentWriter>::value &&
+    cereal::traits::is_input_serializable<T, ArgumentReader>::value &&
+    std::is_default_constructible_v<T> && ElementsTravel<T>::value;
+// Of an object behind a smart pointer: cereal makes it in its own ways.
+template <typename T>
+inline constexpr bool kSavedBehindPointer =
+    cereal::traits::is_output_serializable<T, ArgumentWriter>::value&& ElementsTravel<T>::value;
+
+template <typename... Elements>
+struct EachIsSaved : std::bool_constant<(kSaved<Elements> && ...)> {};
+
+template <typename T, typename... Rest>
+struct ElementsTravel<std::vector<T, Rest...>> : EachIsSaved<T> {};
+template <typename T, typename... Rest>
+struct ElementsTravel<std::deque<T, Rest...>> : EachIsSaved<T> {};
+template <typename T, typename... Rest>
+struct ElementsTravel<std::list<T, Rest...>> : EachIsSaved<T> {};
+template <typename T, size_t kCount>
+struct ElementsTravel<std::array<T, kCount>> : EachIsSaved<T> {};
+template <typename T, typename... Rest>
+struct ElementsTravel<std::set<T, Rest...>> : EachIsSaved<T> {};
+template <typename T, typename... Rest>
+struct ElementsTravel<std::multiset<T, Rest...>> : EachIsSaved<T> {};
+template <typename T, typename... Rest>
+struct ElementsTravel<std::unordered_set<T, Rest...>> : EachIsSaved<T> {};
+template <typename T, typename... Rest>
+struct ElementsTravel<std::unordered_multiset<T, Rest...>> : EachIsSaved<T> {};
+template <typename K, typename T, typename... Rest>
+struct ElementsTravel<std::map<K, T, Rest...>> : EachIsSaved<K, T> {};
+template <typename K, typename T, typename... Rest>
+struct ElementsTravel<std::multimap<K, T, Rest...>> : EachIsSaved<K, T> {};
+template <typename K, typename T, typename... Rest>
+struct ElementsTravel<std::unordered_map<K, T, Rest...>> : EachIsSaved<K, T> {};
+template <typename K, typename T, typename... Rest>
+struct ElementsTravel<std::unordered_multimap<K, T, Rest...>> : EachIsSaved<K, T> {};
+template <typename... Ts>
+struct ElementsTravel<std::tuple<Ts...>> : EachIsSaved<Ts...> {};
+template <typename A, typename B>
+struct ElementsTravel<std::pair<A, B>> : EachIsSaved<A, B> {};
+template <typename... Ts>
+struct ElementsTravel<std::variant<Ts...>> : EachIsSaved<Ts...> {};
+template <typename T>
+struct ElementsTravel<std::optional<T>> : EachIsSaved<T> {};
+template <typename T, typename... Rest>
+struct ElementsTravel<std::unique_ptr<T, Rest...>> : std::bool_constant<kSavedBehindPointer<T>> {};
+template <typename T>
+struct ElementsTravel<std::shared_ptr<T>> : std::bool_constant<kSavedBehindPointer<T>> {};
+
+}  // namespace internal
+
+// Whether a T can be an argument or a result: a plain value, or something that cereal saves and
+// loads, with all its elements. (What a serialize() member of the user's saves is not looked
+// into.)
+template <typename T>
+concept Serializable = std::is_trivially_copyable_v<T> || internal::kSaved<T>;
 
 // Appends `value` to `out`.
 template <Serializable T>

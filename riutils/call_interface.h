@@ -27,7 +27,11 @@
 #include "dsfabric/call_encoding.h"
 #include "dsfabric/call_options.h"
 #include "dsfabric/call_result.h"
+#include "dsfabric/call_source.h"
+#include "dsfabric/future.h"
+#include "dsfabric/remote_object.h"
 #include "dsfabric/send_call.h"
+#include "dsfabric/user_buffer.h"
 #include "dtutils/memory.h"
 #include "dtutils/synchronizer.h"
 #include "riutils/channel_sender.h"
@@ -40,6 +44,8 @@ class CARIAMA_RIUTILS_EXPORT OutgoingChannel {
  public:
   virtual ~OutgoingChannel() = default;
   [[nodiscard]] virtual ChannelSender& sender() = 0;
+  [[nodiscard]] virtual Fabric& fabric() = 0;
+  [[nodiscard]] virtual uint32_t rank() const = 0;  // of the destination's process
   // Has `done` counted down when the call that carries the target has been run; `receiver` gets its
   // result.
   [[nodiscard]] virtual NotifyTarget expect(Synchronizer& done,
@@ -71,12 +77,39 @@ class CallInterface {
   CallResult call(F&& function, Synchronizer& done) {
     return send<CallOptions<Options...>>(make_call(std::forward<F>(function)), &done);
   }
+  // The same with a Synchronizer in registered memory: its end is one RDMA WRITE, and no call. With
+  // LocalNotify it is counted down when the call is accepted: what it was made from may be reused.
+  template <auto... Options, typename F>
+  CallResult call(F&& function, RemoteObject<Synchronizer>& done) {
+    return send_written<CallOptions<Options...>>(make_call(std::forward<F>(function)), done);
+  }
 
-  // The destination calls function(buffer, size), the buffer side by side with the call.
+  // As call_return(), with the result as a Future: get() it, or co_await it (future.h). A call that
+  // is not accepted is a future that is ready.
+  template <auto... Options, typename F, typename... Args>
+  [[nodiscard]] auto async_call(F&& function, Args&&... arguments) {
+    const auto call = make_call(std::forward<F>(function), std::forward<Args>(arguments)...);
+    auto state = std::make_shared<internal::FutureValue<typename decltype(call)::Result>>(
+        self().channel().fabric());
+    const uint64_t handle =
+        internal::expect_future(self().channel().fabric(), self().channel().rank(), state);
+    CallResult sent = send_expecting<CallOptions<Options...>>(call, kCallReturn, handle, nullptr);
+    if (!sent.ok()) state->finish(sent.status(), {});
+    return Future(std::move(state));
+  }
+
+  // The destination calls function(buffer, size), the buffer side by side with the call. With Sync
+  // or Async among the options it is not sent along but READ, as below; it is any memory of the
+  // caller's (user_buffer.h), and must not change before the call has ended.
   template <auto... Options, typename F>
   CallResult call_buffer(F&& function, std::span<const std::byte> buffer,
                          Synchronizer* done = nullptr) {
-    return send<CallOptions<Options...>>(make_buffer_call(std::forward<F>(function), buffer), done);
+    using Chosen = CallOptions<Options...>;
+    if constexpr (internal::kPulls<Options...>) {
+      return send_lending<Chosen>(function, buffer, done);
+    } else {
+      return send<Chosen>(make_buffer_call(std::forward<F>(function), buffer), done);
+    }
   }
 
   // The same with a part of registered memory, as the paper spells it. With Sync or Async among the
@@ -104,11 +137,23 @@ class CallInterface {
         !written.ok()) {
       return written;
     }
+    return send<CallOptions<Options...>>(internal::placed_call(function, target.address, size),
+                                         done);
+  }
+  // The same with any memory of the caller's (user_buffer.h), which may be reused when this
+  // returns: it waits for the transfer.
+  template <auto... Options, typename F>
+  CallResult call_buffer(F&& function, std::span<const std::byte> buffer,
+                         const RemoteMemoryLocator& target, Synchronizer* done = nullptr) {
+    require_travelling_function<std::decay_t<F>>();
+    if (absl::Status ready = self().sender().setup(); !ready.ok()) return ready;
+    if (absl::Status written = internal::write_user_buffer(self().channel().fabric(),
+                                                           self().channel().rank(), buffer, target);
+        !written.ok()) {
+      return written;
+    }
     return send<CallOptions<Options...>>(
-        make_call([function = std::decay_t<F>(function), address = target.address, size]() mutable {
-          return function(reinterpret_cast<void*>(address), size);
-        }),
-        done);
+        internal::placed_call(function, target.address, buffer.size()), done);
   }
 
   // The destination calls function(arguments...); what it returns is copied into `result`, then
@@ -139,6 +184,55 @@ class CallInterface {
     }
     const bool awaited = Options::kNotification == Notification::kConsumed || receiver != nullptr;
     return send_notified(OutgoingCallView::of(call), kWhen, *done, std::move(receiver), awaited);
+  }
+
+  // A call whose end is told to `handle` of this process. If it is not accepted and the handle is not
+  // there any more, the peer's failure has told it: that is its end.
+  template <typename Options, typename Call>
+  CallResult send_expecting(const Call& call, uint8_t flags, uint64_t handle,
+                            Synchronizer* transmitted) {
+    Fabric& fabric = self().channel().fabric();
+    OutgoingCallView view = OutgoingCallView::of(call);
+    view.flags = flags;
+    view.notify = {.handle = handle, .rank = fabric.rank()};
+    CallResult sent = self().sender().send_slowly(
+        view, WhenNoRoom::of(Options::kWhenFull, Derived::kKeep), Derived::kHold, transmitted);
+    if (sent.ok() || internal::forget_answer(fabric, self().channel().rank(), handle)) return sent;
+    return transmitted == nullptr ? CallResult() : sent;
+  }
+
+  template <typename Options, typename F>
+  CallResult send_lending(const F& function, std::span<const std::byte> buffer,
+                          Synchronizer* done) {
+    constexpr bool kConsumed = Options::kNotification == Notification::kConsumed;
+    if (absl::Status ready = self().sender().setup(); !ready.ok()) return ready;
+    Fabric& fabric = self().channel().fabric();
+    const uint32_t rank = self().channel().rank();
+    auto lent = internal::LentBuffer::make(fabric, rank, buffer);
+    if (!lent.ok()) return lent.status();
+    auto named = internal::locate_for(fabric, rank, (*lent)->memory(), 0, buffer.size());
+    if (!named.ok()) return named.status();
+    const uint64_t handle =
+        internal::lend_until_answered(fabric, rank, *std::move(lent), kConsumed ? done : nullptr);
+    return send_expecting<Options>(internal::PulledCall<F, Options::kPulling>(function, *named),
+                                   kCallNotify, handle, kConsumed ? nullptr : done);
+  }
+
+  template <typename Options, typename Call>
+  CallResult send_written(const Call& call, RemoteObject<Synchronizer>& done) {
+    constexpr bool kConsumed = Options::kNotification == Notification::kConsumed;
+    auto target = done.expect(self().channel().rank());
+    if (!target.ok()) return target.status();
+    OutgoingCallView view = OutgoingCallView::of(call);
+    if (kConsumed) {
+      view.flags = kCallNotify;
+      view.notify = *target;
+    }
+    CallResult sent = self().sender().send_slowly(
+        view, WhenNoRoom::of(Options::kWhenFull, Derived::kKeep), Derived::kHold, nullptr);
+    if (!sent.ok()) return done.forget() ? sent : CallResult();
+    if (!kConsumed) done.transmitted();
+    return sent;
   }
 
   CallResult send_notified(OutgoingCallView call, WhenNoRoom when, Synchronizer& done,

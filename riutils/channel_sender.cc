@@ -200,6 +200,12 @@ void ChannelSender::peer_died() {
   }
 }
 
+void ChannelSender::close(const absl::Status& why) {
+  const std::lock_guard lock(mutex_);
+  close_window();
+  fail(why);
+}
+
 // ---- Chunks -------------------------------------------------------------------------------------
 
 // Whether, with so many chunks in use, the next one in the ring is not.

@@ -239,6 +239,9 @@ class CARIAMA_RIUTILS_EXPORT ChannelSender {
 
   // Makes the next publication of a mapped channel find out that its receiver's process has died.
   void peer_died();
+  // The fabric has ended: what is left is lost, and later calls get `why`. No call may be under way
+  // in the owner.
+  void close(const absl::Status& why);
 
  private:
   struct Chunk {

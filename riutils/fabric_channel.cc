@@ -89,6 +89,7 @@ absl::StatusOr<ChannelLink::Way> FabricChannel::open() {
                       "there is no thread " + std::to_string(destination_) + ": the job has " +
                           std::to_string(fabric_.total_threads()));
   }
+  if (absl::Status open = runtime_.status(); !open.ok()) return open;
   auto met = runtime_.meet_peer(rank_);
   if (!met.ok()) return met.status();
   Way way;

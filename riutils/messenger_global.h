@@ -70,6 +70,16 @@ class BasicGlobal {
     return (*this)[destination].template call_return<Options...>(std::forward<Args>(arguments)...);
   }
 
+  template <auto... Options, typename... Args>
+  [[nodiscard]] auto async_call(uint32_t destination, Args&&... arguments) {
+    using Result =
+        decltype((*this)[0].template async_call<Options...>(std::forward<Args>(arguments)...));
+    if (destination >= channels_.size()) [[unlikely]] {
+      return Result::failed(thread_.fabric(), no_such(destination));
+    }
+    return (*this)[destination].template async_call<Options...>(std::forward<Args>(arguments)...);
+  }
+
   // The channel to a thread, made now if need be. Precondition: destination < total_threads().
   [[nodiscard]] auto& operator[](uint32_t destination) {
     std::unique_ptr<Channel>& channel = channels_[destination];

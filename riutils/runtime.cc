@@ -184,11 +184,13 @@ void Runtime::help() {
       has_work_.store(false, std::memory_order_release);
     }
     for (const uint32_t rank : dead) tell_of_death(rank);
-    std::erase_if(left, [&](const std::weak_ptr<FabricChannel>& weak) {
+    const size_t settled = std::erase_if(left, [&](const std::weak_ptr<FabricChannel>& weak) {
       const std::shared_ptr<FabricChannel> channel = weak.lock();
       return channel == nullptr || stopping() ||
              channel->settle([&] { return helper_transmitter(channel->rank(), channel->index()); });
     });
+    // Of the calls that have left, some may be waited for.
+    if (settled != 0) tell_waiters(fabric_);
   }
 }
 
@@ -248,6 +250,25 @@ uint64_t Runtime::over(uint32_t rank) {
   uint64_t sum = 0;
   for (const auto& incoming : incoming_) sum += incoming->consumed_bytes(rank);
   return sum;
+}
+
+absl::Status Runtime::status() const {
+  if (!finalized_.load(std::memory_order_acquire)) return absl::OkStatus();
+  return make_error(absl::StatusCode::kUnavailable, ErrorScope::kProcess,
+                    "the fabric was finalized");
+}
+
+void Runtime::finalized() {
+  finalized_.store(true, std::memory_order_release);
+  std::vector<std::shared_ptr<FabricChannel>> leaving;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& weak : leaving_) {
+      if (auto channel = weak.lock(); channel != nullptr) leaving.push_back(std::move(channel));
+    }
+  }
+  // A mapped channel would go on storing calls where nobody looks any more.
+  for (const auto& channel : leaving) channel->sender().close(status());
 }
 
 void Runtime::stop() {

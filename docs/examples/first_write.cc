@@ -1,10 +1,9 @@
 // dtutils alone, from device to first write. Two processes of this host: rank 0 writes, rank 1
 // reads what arrived. With an RDMA card it goes over the card, else over shared memory.
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
-#include <iostream>
 
+#include "docs/examples/check.h"
 #include "dtutils/allocators/rdma_allocator.h"
 #include "dtutils/exchange_connect.h"
 #include "dtutils/process_group.h"
@@ -13,17 +12,6 @@
 namespace {
 
 using namespace cariama;  // NOLINT: an example
-
-void check(const absl::Status& status) {
-  if (status.ok()) return;
-  std::cerr << status << '\n';
-  std::exit(1);
-}
-template <typename T>
-T check(absl::StatusOr<T> value) {
-  check(value.status());
-  return *std::move(value);
-}
 
 constexpr char kHello[] = "hello from rank 0";
 

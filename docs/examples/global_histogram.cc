@@ -1,14 +1,12 @@
-// Global memory: a histogram whose bins are spread over all processes of a job. Starts three
-// processes by itself; with an argument it is one process of a job (`cariama-run -n 4
-// example_global_histogram job`).
+// Global memory: a histogram whose bins are spread over all processes of a job. Three of
+// them, unless told otherwise (`example_global_histogram -n 4`).
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <functional>
-#include <iostream>
 #include <random>
 #include <vector>
 
+#include "docs/examples/check.h"
 #include "dsfabric/collectives.h"
 #include "dsfabric/distributed_lock.h"
 #include "dsfabric/global_memory.h"
@@ -18,17 +16,6 @@
 namespace {
 
 using namespace cariama;  // NOLINT: an example
-
-void check(const absl::Status& status) {
-  if (status.ok()) return;
-  std::cerr << status << '\n';
-  std::exit(1);
-}
-template <typename T>
-T check(absl::StatusOr<T> value) {
-  check(value.status());
-  return *std::move(value);
-}
 
 // [global_histogram]
 uint64_t histogram(Fabric& fabric, uint64_t samples) {
@@ -90,7 +77,7 @@ void in_turn(Fabric& fabric, const std::function<void()>& print) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc == 1) return check(launch({.processes = 3, .command = {argv[0], "job"}}));
+  if (auto code = launch_self({.processes = 3}, argc, argv)) return *code;
   auto fabric = check(Fabric::create({.threads = 1}));
   const auto self = check(fabric->init_thread(0));
   constexpr uint64_t kSamples = 20'000;

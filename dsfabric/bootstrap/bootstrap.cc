@@ -15,7 +15,9 @@ using internal::environment_variable;
 constexpr BootstrapKind kKinds[] = {BootstrapKind::kLocal, BootstrapKind::kPmix,
                                     BootstrapKind::kEnvironment, BootstrapKind::kSingle};
 
-absl::StatusOr<BootstrapKind> find_kind() {
+}  // namespace
+
+absl::StatusOr<BootstrapKind> find_bootstrap() {
   if (const auto forced = environment_variable("CARIAMA_BOOTSTRAP")) {
     for (const BootstrapKind kind : kKinds) {
       if (*forced == bootstrap_name(kind)) return kind;
@@ -34,8 +36,6 @@ absl::StatusOr<BootstrapKind> find_kind() {
   }
   return BootstrapKind::kSingle;
 }
-
-}  // namespace
 
 std::string_view bootstrap_name(BootstrapKind kind) {
   switch (kind) {
@@ -56,7 +56,7 @@ absl::StatusOr<std::unique_ptr<Bootstrap>> make_bootstrap(const BootstrapOptions
   if (options.kind) {
     kind = *options.kind;
   } else {
-    absl::StatusOr<BootstrapKind> found = find_kind();
+    absl::StatusOr<BootstrapKind> found = find_bootstrap();
     if (!found.ok()) return found.status();
     kind = *found;
   }

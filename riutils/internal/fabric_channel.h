@@ -25,6 +25,8 @@ class FabricChannel final : public OutgoingChannel,
 
   // ---- OutgoingChannel
   [[nodiscard]] ChannelSender& sender() override { return sender_; }
+  [[nodiscard]] Fabric& fabric() override { return fabric_; }
+  [[nodiscard]] uint32_t rank() const override { return rank_; }
   [[nodiscard]] NotifyTarget expect(Synchronizer& done,
                                     std::unique_ptr<ResultReceiver> receiver) override;
   bool forget(const NotifyTarget& target) override;
@@ -49,7 +51,6 @@ class FabricChannel final : public OutgoingChannel,
   // Does what could not be done at once. False: something is left. Never waits but for transfers.
   bool settle(const std::function<Transmitter*()>& transmitter_of);
 
-  [[nodiscard]] uint32_t rank() const { return rank_; }
   [[nodiscard]] uint32_t index() const { return index_; }
   [[nodiscard]] uint32_t destination() const { return destination_; }
   [[nodiscard]] Runtime& runtime() { return runtime_; }

@@ -50,6 +50,8 @@ class Runtime final : public CallBringer {
   // Of a destroyed messenger: its channel stays until the receiver has let go of it.
   void retire(std::shared_ptr<FabricChannel> channel);
   void drain_later(FabricChannel* channel);
+  // OK, or why no channel may be opened any more.
+  [[nodiscard]] absl::Status status() const;
   [[nodiscard]] uint32_t next_serial() { return next_serial_.fetch_add(1); }
 
   // ---- CallBringer
@@ -58,6 +60,7 @@ class Runtime final : public CallBringer {
   void peer_died(uint32_t rank) override;
   [[nodiscard]] uint64_t begun(uint32_t rank) override;
   [[nodiscard]] uint64_t over(uint32_t rank) override;
+  void finalized() override;
   void stop() override;
 
  private:
@@ -70,6 +73,7 @@ class Runtime final : public CallBringer {
   Fabric& fabric_;
   bool has_barrier_ = false;
   std::atomic<uint32_t> next_serial_{1};
+  std::atomic<bool> finalized_{false};
   absl::StatusOr<RDMAMemory> sleeping_;  // SleepingWords of all workers
   std::vector<std::unique_ptr<IncomingCalls>> incoming_;
 

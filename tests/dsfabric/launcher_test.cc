@@ -464,6 +464,60 @@ TEST(CariamaRun, OptionsBehindTheProgramAreTheProgramsOwn) {
   EXPECT_THAT(help.out(), HasSubstr("cariama-run -n P [options]"));
 }
 
+// ---- Programs that launch themselves ------------------------------------------------------------
+
+// This program, which then begins with launch_self({.processes = 2}).
+std::string self_launching(const std::string& variables = {}) {
+  return "env LAUNCH_SELF=1 " + variables + " " + self();
+}
+
+TEST(LaunchSelf, AProgramStartedByHandIsTheJob) {
+  Running job(self_launching() + " --role=exchange");
+  EXPECT_EQ(job.wait(), 0) << job.err();
+  EXPECT_THAT(lines_of(job.out()), UnorderedElementsAre("local 0/2 t0 of 0,of 1, hello 0",
+                                                        "local 1/2 t0 of 0,of 1, hello 1"));
+  EXPECT_EQ(job.err(), "");
+}
+
+TEST(LaunchSelf, OptionsInFrontAreTheLaunchersAndTheRestIsThePrograms) {
+  for (const char* end : {"", "-- "}) {
+    Running job(self_launching() + " -n 3 -t2 --bind=none " + end + "--role=exchange");
+    EXPECT_EQ(job.wait(), 0) << job.err();
+    EXPECT_THAT(lines_of(job.out()), UnorderedElementsAre("local 0/3 t2 of 0,of 1,of 2, hello 0",
+                                                          "local 1/3 t2 of 0,of 1,of 2, hello 1",
+                                                          "local 2/3 t2 of 0,of 1,of 2, hello 2"));
+  }
+}
+
+TEST(LaunchSelf, UnderALauncherItJoins) {
+  Running job(cariama_run() + " -n 3 " + self_launching() + " --role=exchange");
+  EXPECT_EQ(job.wait(), 0) << job.err();
+  EXPECT_THAT(lines_of(job.out()), UnorderedElementsAre("local 0/3 t0 of 0,of 1,of 2, hello 0",
+                                                        "local 1/3 t0 of 0,of 1,of 2, hello 1",
+                                                        "local 2/3 t0 of 0,of 1,of 2, hello 2"));
+  Running environment(self_launching("RANK=0 WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=0 "
+                                     "CARIAMA_THREADS=3") +
+                      " --role=exchange");
+  EXPECT_EQ(environment.wait(), 0) << environment.err();
+  EXPECT_EQ(environment.out(), "environment 0/1 t3 of 0, hello 0\n");
+}
+
+TEST(LaunchSelf, ASingleProcessOnRequest) {
+  Running job(self_launching("CARIAMA_BOOTSTRAP=single") + " --role=exchange");
+  EXPECT_EQ(job.wait(), 0) << job.err();
+  EXPECT_EQ(job.out(), "single 0/1 t0 of 0, hello 0\n");
+}
+
+TEST(LaunchSelf, TheExitCodeIsThatOfTheJob) {
+  Running killed(self_launching() + " -n 4 --role=die");
+  EXPECT_EQ(killed.wait(), 128 + SIGKILL);
+  EXPECT_EQ(killed.err(), "cariama-run: rank 1 was killed by signal 9 (Killed)\n");
+  Running wrong(self_launching() + " -n two --role=exchange");
+  EXPECT_EQ(wrong.wait(), 2);
+  EXPECT_EQ(wrong.out(), "");
+  EXPECT_THAT(wrong.err(), HasSubstr("-n needs a number from 1"));
+}
+
 // ---- PMIx ---------------------------------------------------------------------------------------
 
 class MpiRun : public ::testing::Test {
@@ -500,6 +554,13 @@ TEST_F(MpiRun, ARankKilledInAFenceEndsTheJob) {
   EXPECT_THAT(job.wait(), AnyOf(128 + SIGKILL, 5)) << job.err();
 }
 
+TEST_F(MpiRun, AProgramThatLaunchesItselfJoins) {
+  Running job(mpirun(2) + self_launching() + " --role=exchange");
+  EXPECT_EQ(job.wait(), 0) << job.err();
+  EXPECT_THAT(lines_of(job.out()), UnorderedElementsAre("pmix 0/2 t0 of 0,of 1, hello 0",
+                                                        "pmix 1/2 t0 of 0,of 1, hello 1"));
+}
+
 TEST_F(MpiRun, ASingleProcessNeedsNobody) {
   Running job(mpirun(1) + self() + " --role=exchange");
   EXPECT_EQ(job.wait(), 0) << job.err();
@@ -510,6 +571,9 @@ TEST_F(MpiRun, ASingleProcessNeedsNobody) {
 }  // namespace cariama
 
 int main(int argc, char** argv) {
+  if (getenv("LAUNCH_SELF") != nullptr) {
+    if (const auto code = cariama::launch_self({.processes = 2}, argc, argv)) return *code;
+  }
   constexpr std::string_view kRole = "--role=";
   if (argc > 1 && std::string_view(argv[1]).substr(0, kRole.size()) == kRole) {
     return cariama::play(argv[1] + kRole.size());

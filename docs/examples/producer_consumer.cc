@@ -1,0 +1,120 @@
+// Producers that must not wait, and a consumer that is slower than they are: what does not fit into
+// the consumer's memory now is kept, and sent later, in order (RetryAsync); when too much is kept,
+// the producer waits after all. Rank 0 consumes, all others produce.
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <thread>
+#include <vector>
+
+#include "docs/examples/check.h"
+#include "dsfabric/collectives.h"
+#include "dsfabric/launcher.h"
+#include "riutils/call.h"
+
+namespace {
+
+using namespace cariama;  // NOLINT: an example
+
+constexpr uint64_t kItems = 20'000;
+
+struct Item {
+  uint32_t producer;
+  uint64_t number;
+  uint64_t payload[6];
+};
+
+// What the consumer has seen of each producer, by rank.
+struct Seen {
+  uint64_t items = 0;
+  uint64_t sum = 0;
+  bool in_order = true;
+};
+std::vector<Seen> seen;
+
+void consume_item(const Item& item) {
+  Seen& its = seen[item.producer];
+  its.in_order = its.in_order && item.number == its.items;
+  its.sum += item.payload[0];
+  ++its.items;
+}
+
+// [produce]
+struct Produced {
+  uint64_t kept = 0;    // items that did not fit when they were made
+  uint64_t waited = 0;  // times that the producer waited after all
+};
+
+Produced produce(Fabric& fabric, ThreadContext& self, uint32_t consumer) {
+  MessengerOptions options;
+  options.chunk_bytes = 4096;  // the consumer gives 8 chunks of this size at most
+  options.max_chunks = 8;
+  options.exceeding_bytes = 256 * 1024;  // and this is kept here beyond them
+  RDMAMessenger messenger(self, consumer, options);
+
+  Produced produced;
+  for (uint64_t i = 0; i < kItems; ++i) {
+    const Item item{fabric.rank(), i, {i * i}};
+    const auto work = [item] { consume_item(item); };
+    const CallResult sent = messenger.call<RetryAsync>(work);  // never waits
+    if (sent.ok()) continue;
+    check(absl::IsResourceExhausted(sent.status()), "another error was expected");
+    // Too much is kept. Here one could produce less, or drop; we wait for the consumer.
+    ++produced.waited;
+    check(messenger.call<Retry>(work).status());
+  }
+  // Waits until nothing is kept any more.
+  check(messenger.shutdown(deadline_after(std::chrono::seconds(60))));
+  produced.kept = messenger.statistics().exceeding;
+  return produced;
+}
+// [produce]
+
+// [consume]
+void consume(Fabric& fabric, uint64_t items) {
+  // Busy with something else: nothing is received.
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  // Now it does nothing but that, and sleeps when there is nothing.
+  const auto all_consumed = [items] {
+    uint64_t consumed = 0;
+    for (const Seen& its : seen) consumed += its.items;
+    return consumed == items;
+  };
+  check(fabric.wait(all_consumed, deadline_after(std::chrono::seconds(60))), "items are missing");
+}
+// [consume]
+
+// Every item of every producer once, in the order of production.
+void verify(const Fabric& fabric) {
+  uint64_t sum = 0;
+  for (uint64_t i = 0; i < kItems; ++i) sum += i * i;
+  for (uint32_t rank = 1; rank < fabric.size(); ++rank) {
+    check(seen[rank].in_order, "items came in another order");
+    check(seen[rank].items == kItems && seen[rank].sum == sum, "items are wrong");
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (auto code = launch_self({.processes = 3}, argc, argv)) return *code;
+  const Deadline deadline = deadline_after(std::chrono::seconds(120));
+  auto fabric = check(Fabric::create({.threads = 1}));
+  seen.resize(fabric->size());
+  auto self = check(fabric->init_thread(0));
+  Collectives all(*fabric);
+  check(all.barrier(deadline));  // nobody produces before the consumer is there
+
+  if (fabric->rank() == 0) {
+    consume(*fabric, kItems * (fabric->size() - 1));
+    verify(*fabric);
+    std::printf("consumed %lu items\n", static_cast<unsigned long>(kItems * (fabric->size() - 1)));
+  } else {
+    const Produced produced = produce(*fabric, *self, 0);
+    std::printf("producer %u: %lu of %lu items were kept, %lu times it waited\n", fabric->rank(),
+                static_cast<unsigned long>(produced.kept), static_cast<unsigned long>(kItems),
+                static_cast<unsigned long>(produced.waited));
+  }
+  check(fabric->finalize(deadline));
+  return 0;
+}

@@ -1,0 +1,108 @@
+// Distributed word count: each thread owns the words whose hash says so, and every thread sends the
+// words of its part of the text to their owners, by aggregated calls. Counts the words of a
+// text that it makes up, or of a file: `example_word_count -n 4 FILE`.
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <random>
+#include <sstream>
+#include <string>
+
+#include "docs/examples/check.h"
+#include "dsfabric/collectives.h"
+#include "dsfabric/launcher.h"
+#include "dsfabric/quiescence.h"
+#include "riutils/call.h"
+
+namespace {
+
+using namespace cariama;  // NOLINT: an example
+
+// [word_count]
+// Of the words that this process owns. Needs no lock: calls to a thread run in that thread.
+std::map<std::string, uint64_t> counts;
+
+// Sends every word of `text` to its owner. Returns how many they were.
+uint64_t count_words(Fabric& fabric, ThreadContext& self, std::istream& text) {
+  uint64_t sent = 0;
+  RDMAAggregatorGlobal calls(self);
+  for (std::string word; text >> word; ++sent) {
+    const auto owner =
+        static_cast<uint32_t>(std::hash<std::string>()(word) % fabric.total_threads());
+    check(calls
+              .call(
+                  owner, [](const std::string& its) { ++counts[its]; }, word)
+              .status());
+  }
+  check(calls.flush_all().status());
+  check(calls.shutdown_all(deadline_after(std::chrono::seconds(60))).status());
+  return sent;
+}
+// [word_count]
+
+// Words of few letters, the same for everybody who asks for the same part.
+std::string make_text(uint32_t part) {
+  std::mt19937 random(part);
+  std::string text;
+  for (int i = 0; i < 50'000; ++i) {
+    const auto letters = 1 + random() % 2;
+    for (uint32_t k = 0; k < letters; ++k) text += static_cast<char>('a' + random() % 26);
+    text += ' ';
+  }
+  return text;
+}
+
+// What of the whole text is this process's: every size-th line of a file.
+std::string own_part(const Fabric& fabric, const char* file) {
+  if (file == nullptr) return make_text(fabric.rank());
+  std::ifstream in(file);
+  check(in.good(), "the file cannot be read");
+  std::string all;
+  std::string line;
+  for (uint32_t number = 0; std::getline(in, line); ++number) {
+    if (number % fabric.size() == fabric.rank()) all += line + '\n';
+  }
+  return all;
+}
+
+// Counts the made-up text in one thread, and compares.
+void verify(const Fabric& fabric) {
+  std::map<std::string, uint64_t> mine;
+  for (uint32_t rank = 0; rank < fabric.size(); ++rank) {
+    std::istringstream text(make_text(rank));
+    for (std::string word; text >> word;) {
+      if (std::hash<std::string>()(word) % fabric.total_threads() == fabric.rank()) ++mine[word];
+    }
+  }
+  check(mine == counts, "the counts are wrong");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (auto code = launch_self({.processes = 3}, argc, argv)) return *code;
+  const Deadline deadline = deadline_after(std::chrono::seconds(120));
+  auto fabric = check(Fabric::create({.threads = 1}));
+  auto self = check(fabric->init_thread(0));
+  Collectives all(*fabric);
+  TerminationDetector detector(*fabric);
+
+  const char* const file = argc > 1 ? argv[1] : nullptr;
+  std::istringstream text(own_part(*fabric, file));
+  const uint64_t sent = count_words(*fabric, *self, text);
+  // [word_count_end]
+  check(detector.wait(deadline));  // every call that anybody has made has been run
+  // [word_count_end]
+  uint64_t arrived = 0;
+  for (const auto& [word, count] : counts) arrived += count;
+  const uint64_t total = check(all.all_reduce(arrived, std::plus<>(), deadline));
+  check(total == check(all.all_reduce(sent, std::plus<>(), deadline)), "words were lost");
+  std::printf("rank %u: %zu different words, which occur %lu times; %lu in all\n", fabric->rank(),
+              counts.size(), static_cast<unsigned long>(arrived),
+              static_cast<unsigned long>(total));
+  if (file == nullptr) verify(*fabric);
+  check(fabric->finalize(deadline));
+  return 0;
+}

@@ -1,0 +1,24 @@
+// error: cariama: an argument of this call is neither trivially copyable nor known to cereal;
+// give its type a serialize() member
+#include <map>
+#include <string>
+#include <vector>
+
+#include "dsfabric/send_call.h"
+
+// A container of what cannot travel: cereal would say so in a page of its own templates.
+struct NotSaved {
+  std::string name;
+#ifndef CARIAMA_MUST_NOT_COMPILE
+  template <typename Archive>
+  void serialize(Archive& archive) {
+    archive(name);
+  }
+#endif
+};
+
+void example(cariama::Fabric& fabric, const std::map<int, std::vector<NotSaved>>& people) {
+  static_cast<void>(cariama::call(
+      fabric, 1,
+      [](const std::map<int, std::vector<NotSaved>>& given) { static_cast<void>(given); }, people));
+}

@@ -1,0 +1,264 @@
+// Buffers that nobody has registered, given to call_buffer on both paths: bounced when they are
+// short, registered through the hook when they are long, and released when the call has ended.
+#include "dsfabric/user_buffer.h"
+
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "riutils/call.h"
+#include "tests/dsfabric/testing/local_job.h"
+
+namespace cariama {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::LocalJob;
+using testing::must;
+using testing::soon;
+using testing::transport_case;
+
+constexpr size_t kShort = 1000;
+constexpr size_t kLong = 100'000;
+constexpr uint64_t kBounce = 4096;
+
+// Counts what goes through the hook.
+struct Registrations {
+  std::atomic<int> made{0};
+  std::atomic<int> alive{0};
+
+  [[nodiscard]] BufferRegistrar hook() {
+    return
+        [this](ProtectionDomain& domain,
+               std::span<const std::byte> buffer) -> absl::StatusOr<std::shared_ptr<MemoryRegion>> {
+          auto region = register_for_one_transfer(domain, buffer);
+          if (!region.ok()) return region.status();
+          ++made;
+          ++alive;
+          // Held by the deleter: what counts is when the user of the hook lets go.
+          return std::shared_ptr<MemoryRegion>(region->get(),
+                                               [this, held = *region](MemoryRegion*) { --alive; });
+        };
+  }
+};
+
+std::vector<std::byte> pattern(size_t bytes) {
+  std::vector<std::byte> data(bytes);
+  for (size_t i = 0; i < bytes; ++i) data[i] = static_cast<std::byte>(i * 7 + 1);
+  return data;
+}
+
+std::atomic<int> right;
+// What the calls run: is the whole pattern there?
+const auto look = [](void* buffer, uint64_t size) {
+  const auto* const bytes = static_cast<const unsigned char*>(buffer);
+  for (uint64_t i = 0; i < size; ++i) {
+    if (bytes[i] != static_cast<unsigned char>(i * 7 + 1)) return;
+  }
+  ++right;
+};
+
+struct Way {
+  const char* transport;
+  Arrival arrival;
+};
+void PrintTo(const Way& way, std::ostream* out) {
+  *out << way.transport << "_" << arrival_name(way.arrival);
+}
+
+class UserBuffer : public ::testing::TestWithParam<Way> {
+ protected:
+  void SetUp() override { right = 0; }
+  [[nodiscard]] static testing::LocalJobOptions job(Registrations& registrations) {
+    testing::LocalJobOptions options;
+    options.transport = transport_case(GetParam().transport);
+    options.fabric.bounce_bytes = kBounce;
+    options.fabric.registrar = registrations.hook();
+    return options;
+  }
+  [[nodiscard]] static MessengerOptions channel() {
+    MessengerOptions options;
+    options.arrival = GetParam().arrival;
+    return options;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(On, UserBuffer,
+                         ::testing::Values(Way{"shm", Arrival::kAuto}, Way{"shm", Arrival::kPolled},
+                                           Way{"shm", Arrival::kEvent}, Way{"sim", Arrival::kAuto},
+                                           Way{"fault_shm", Arrival::kPolled}),
+                         [](const auto& info) {
+                           return std::string(info.param.transport) + "_" +
+                                  std::string(arrival_name(info.param.arrival));
+                         });
+
+TEST_P(UserBuffer, IsReadWhereItIs) {
+  Registrations registrations;
+  LocalJob local(job(registrations));
+  local.run([&](Fabric& fabric, uint32_t) {
+    if (fabric.rank() != 0) return;
+    RDMAMessenger messenger(*fabric.this_thread(), 1, channel());
+    const auto run = [&](size_t bytes, int registered, const auto& send) {
+      SCOPED_TRACE(bytes);
+      registrations.made = 0;
+      right = 0;
+      std::vector<std::byte> data = pattern(bytes);
+      Synchronizer done;
+      EXPECT_EQ(send(std::span<const std::byte>(data), &done), absl::OkStatus());
+      EXPECT_TRUE(fabric.wait([&] { return done.done(); }, soon()));
+      EXPECT_EQ(done.status(), absl::OkStatus());
+      EXPECT_EQ(right.load(), 1);
+      // Who hears of the end may free the buffer: it is not registered any more.
+      EXPECT_EQ(registrations.made.load(), registered);
+      EXPECT_EQ(registrations.alive.load(), 0);
+    };
+    for (const auto& [bytes, registered] :
+         {std::pair(size_t{0}, 0), std::pair(kShort, 0), std::pair(size_t{kBounce}, 0),
+          std::pair(size_t{kBounce} + 1, 1), std::pair(kLong, 1)}) {
+      run(bytes, registered, [&](std::span<const std::byte> data, Synchronizer* done) {
+        return call_buffer<Sync, RemoteNotify>(fabric, 1, look, data, done);
+      });
+      run(bytes, registered, [&](std::span<const std::byte> data, Synchronizer* done) {
+        return call_buffer<Async, RemoteNotify>(fabric, 1, look, data, done);
+      });
+      run(bytes, registered, [&](std::span<const std::byte> data, Synchronizer* done) {
+        return messenger.call_buffer<Sync, RemoteNotify>(look, data, done).status();
+      });
+      run(bytes, registered, [&](std::span<const std::byte> data, Synchronizer* done) {
+        return messenger.call_buffer<RemoteNotify, Async>(look, data, done).status();
+      });
+    }
+    EXPECT_EQ(messenger.shutdown(soon()), absl::OkStatus());
+  });
+}
+
+TEST_P(UserBuffer, IsWrittenIntoAGivenPlace) {
+  static RemoteMemoryLocator place;
+  static std::atomic<bool> named;
+  static std::atomic<int> expected;
+  named = false;
+  expected = 0;
+  Registrations registrations;
+  LocalJob local(job(registrations));
+  local.run([&](Fabric& fabric, uint32_t) {
+    if (fabric.rank() == 1) {
+      const RDMAMemory memory = must(fabric.memory().allocate(kLong));
+      place = must(internal::locate_for(fabric, 0, memory, 0, kLong));
+      named = true;
+      must(call(fabric, 0, [] {}));
+      EXPECT_TRUE(fabric.wait([] { return right.load() == 4; }, soon()));
+      must(fabric.memory().free(memory));
+      return;
+    }
+    EXPECT_TRUE(fabric.wait([] { return named.load(); }, soon()));
+    RDMAMessenger messenger(*fabric.this_thread(), 1, channel());
+    for (const size_t bytes : {kShort, kLong}) {
+      for (const bool one_sided : {false, true}) {
+        std::vector<std::byte> data = pattern(bytes);
+        Synchronizer done;
+        if (one_sided) {
+          EXPECT_TRUE(messenger.call_buffer<RemoteNotify>(look, std::span<const std::byte>(data),
+                                                          place, &done));
+        } else {
+          must(call_buffer<RemoteNotify>(fabric, 1, look, std::span<const std::byte>(data), place,
+                                         &done));
+        }
+        // It may be reused, and nothing is registered any more.
+        EXPECT_EQ(registrations.alive.load(), 0);
+        std::memset(data.data(), 0, data.size());
+        EXPECT_TRUE(fabric.wait([&] { return done.done(); }, soon()));
+      }
+    }
+    EXPECT_EQ(registrations.made.load(), 2);
+    const std::vector<std::byte> longer = pattern(kLong + 1);
+    EXPECT_TRUE(absl::IsInvalidArgument(
+        call_buffer(fabric, 1, look, std::span<const std::byte>(longer), place)));
+    EXPECT_TRUE(absl::IsInvalidArgument(
+        messenger.call_buffer(look, std::span<const std::byte>(longer), place).status()));
+    EXPECT_EQ(messenger.shutdown(soon()), absl::OkStatus());
+  });
+  EXPECT_EQ(right.load(), 4);
+}
+
+TEST_P(UserBuffer, WithinTheProcessNothingIsRegistered) {
+  Registrations registrations;
+  LocalJob local(job(registrations));
+  local.run([&](Fabric& fabric, uint32_t) {
+    if (fabric.rank() != 0) return;
+    const std::vector<std::byte> data = pattern(kLong);
+    RDMAMessenger messenger(*fabric.this_thread(), 0, {});
+    Synchronizer done(2);
+    must(call_buffer<Sync, RemoteNotify>(fabric, 0, look, std::span(data), &done));
+    EXPECT_TRUE((messenger.call_buffer<Async, RemoteNotify>(look, std::span(data), &done)));
+    EXPECT_TRUE(fabric.wait([&] { return done.done(); }, soon()));
+    EXPECT_EQ(done.status(), absl::OkStatus());
+    EXPECT_EQ(right.load(), 2);
+    EXPECT_EQ(registrations.made.load(), 0);
+    EXPECT_EQ(messenger.shutdown(soon()), absl::OkStatus());
+  });
+}
+
+TEST_P(UserBuffer, FailuresOfTheHookAreTheCalls) {
+  static int kind;
+  kind = 0;
+  static std::byte elsewhere[8192];
+  testing::LocalJobOptions options;
+  options.transport = transport_case(GetParam().transport);
+  options.fabric.bounce_bytes = kBounce;
+  options.fabric.registrar =
+      [](ProtectionDomain& domain,
+         std::span<const std::byte>) -> absl::StatusOr<std::shared_ptr<MemoryRegion>> {
+    if (kind == 0) return absl::ResourceExhaustedError("no more of it");
+    return register_for_one_transfer(domain, elsewhere);
+  };
+  LocalJob local(options);
+  local.run([&](Fabric& fabric, uint32_t) {
+    if (fabric.rank() != 0) return;
+    const std::vector<std::byte> data = pattern(kLong);
+    RDMAMessenger messenger(*fabric.this_thread(), 1, channel());
+    Synchronizer done;
+    for (kind = 0; kind < 2; ++kind) {
+      const auto expected =
+          kind == 0 ? absl::StatusCode::kResourceExhausted : absl::StatusCode::kInternal;
+      EXPECT_EQ((call_buffer<Sync, RemoteNotify>(fabric, 1, look, std::span(data), &done).code()),
+                expected);
+      EXPECT_EQ(
+          (messenger.call_buffer<Sync, RemoteNotify>(look, std::span(data), &done).status().code()),
+          expected);
+    }
+    EXPECT_EQ(done.operations_left(), 1u);
+    EXPECT_TRUE(absl::IsOutOfRange(call_buffer<Sync>(fabric, 99, look, std::span(data))));
+    EXPECT_TRUE(
+        absl::IsOutOfRange(call_buffer(fabric, 99, look, std::span(data), RemoteMemoryLocator{})));
+    EXPECT_EQ(messenger.shutdown(soon()), absl::OkStatus());
+  });
+  EXPECT_EQ(right.load(), 0);
+}
+
+// A registration outlives neither its call nor its peer.
+TEST_P(UserBuffer, ACallThatThrowsReleasesItToo) {
+  Registrations registrations;
+  LocalJob local(job(registrations));
+  local.run([&](Fabric& fabric, uint32_t) {
+    if (fabric.rank() != 0) return;
+    const std::vector<std::byte> data = pattern(kLong);
+    RDMAMessenger messenger(*fabric.this_thread(), 1, channel());
+    Synchronizer done;
+    EXPECT_TRUE((messenger.call_buffer<Sync, RemoteNotify>(
+        [](void*, uint64_t) { throw std::runtime_error("not this one"); }, std::span(data),
+        &done)));
+    EXPECT_TRUE(fabric.wait([&] { return done.done(); }, soon()));
+    EXPECT_THAT(std::string(done.status().message()), HasSubstr("not this one"));
+    EXPECT_EQ(registrations.made.load(), 1);
+    EXPECT_EQ(registrations.alive.load(), 0);
+    EXPECT_EQ(messenger.shutdown(soon()), absl::OkStatus());
+  });
+}
+
+}  // namespace
+}  // namespace cariama
