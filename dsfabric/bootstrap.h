@@ -14,7 +14,7 @@
 //                where CARIAMA_LISTEN says (an address, an interface, or a network: 10.77.0.0/24)
 //   environment  RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set (as torchrun does): a TCP
 //                store in the process of rank 0. Peers prove that they know CARIAMA_JOB_SECRET;
-//                without one the store listens on loopback only, and who is on this host may join
+//                without one the store listens on loopback, for processes of its user only
 //   single       none of it: a job of one process
 //
 // A process joins once. Costs: the store has a socket for each process of the job.

@@ -305,16 +305,28 @@ void FabricCore::stop_threads() {
 // runs a call that blocks, does not say so.
 void FabricCore::serve(Port& port) {
   PortParking parking(port);
+  const auto something = [&] {
+    return poll_port(port) != 0 || port.received.load(std::memory_order_relaxed) ||
+           stopping_.load(std::memory_order_acquire);
+  };
+  bool busy = true;
   while (!stopping_.load(std::memory_order_acquire)) {
     const bool deferred = deferred_bytes_.load(std::memory_order_relaxed) != 0;
     const Deadline deadline = deferred ? deadline_after(kDeferredPause)
                                        : port.next_heartbeat.load(std::memory_order_relaxed);
-    static_cast<void>(wait_until(
-        [&] {
-          return poll_port(port) != 0 || port.received.load(std::memory_order_relaxed) ||
-                 stopping_.load(std::memory_order_acquire);
-        },
-        deadline, &parking));
+    if (busy) {
+      busy = wait_until(something, deadline, &parking);
+    } else {
+      // A heartbeat is no reason to expect more: back to sleep at once.
+      parking.announce();
+      busy = something();
+      if (busy) {
+        parking.retract();
+      } else {
+        parking.sleep(deadline);
+        busy = something();
+      }
+    }
     rounds_.fetch_add(1, std::memory_order_relaxed);
     WakeWordParking aside(port.resumption);
     aside.announce();

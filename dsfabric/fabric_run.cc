@@ -21,6 +21,9 @@ thread_local uint32_t running_rank = 0;
 // Which worker the calling thread is, of which fabric.
 thread_local FabricCore* worker_core = nullptr;
 thread_local uint32_t worker_index = kNoThread;
+// Whose calls the calling thread runs, if any.
+thread_local FabricCore* consumed_core = nullptr;
+thread_local uint32_t consumed_index = kNoThread;
 
 class Running {
  public:
@@ -411,12 +414,18 @@ void FabricCore::leave_worker(uint32_t index) {
   if (finalizing_.load(std::memory_order_seq_cst)) news();
 }
 
+bool FabricCore::is_running_calls_of(uint32_t thread) const {
+  return consumed_core == this && thread == rank_ * threads_ + consumed_index;
+}
+
 size_t FabricCore::process_calls(uint32_t index, size_t most) {
   Inbox& inbox = workers_[index]->inbox;
   CallSource* const source = workers_[index]->source.load(std::memory_order_acquire);
   // Held by a consumer, perhaps by us further up the stack: a call that lets calls in does not
   // overtake the one that it is.
   if ((inbox.empty() && source == nullptr) || !inbox.try_consume()) return 0;
+  FabricCore* const outer_core = std::exchange(consumed_core, this);
+  const uint32_t outer_index = std::exchange(consumed_index, index);
   size_t count = source != nullptr ? source->run(most) : 0;
   while (count < most) {
     InboxNode* const node = inbox.pop();
@@ -424,6 +433,8 @@ size_t FabricCore::process_calls(uint32_t index, size_t most) {
     run(static_cast<ArrivedMessage*>(node));
     ++count;
   }
+  consumed_core = outer_core;
+  consumed_index = outer_index;
   inbox.done();
   if (count != 0) news();
   return count;

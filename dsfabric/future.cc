@@ -25,6 +25,11 @@ class FutureCall final : public PendingCall {
 FutureState::FutureState(Fabric& fabric) : fabric_(fabric) {}
 
 absl::Status FutureState::wait(Deadline deadline) {
+  if (!ready() && fabric_.core().is_running_calls_of(destination_)) {
+    return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
+                      "a call waits for a call to its own thread, which is not run before it ends",
+                      "co_await the result, or call another thread");
+  }
   if (fabric_.wait([this] { return ready(); }, deadline)) return absl::OkStatus();
   return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kOperation,
                     "the result of a call did not come in time");
@@ -60,6 +65,7 @@ uint64_t expect_future(Fabric& fabric, uint32_t rank, std::shared_ptr<FutureStat
 absl::Status send_for_future(Fabric& fabric, uint32_t destination, FunctionId id, size_t bytes,
                              const void* call, void (*write)(const void* call, std::byte* at),
                              WhenFull when_full, std::shared_ptr<FutureState> state) {
+  state->calls(destination);
   return send_pending(fabric, 0, destination, id, bytes, call, write, when_full, kCallReturn,
                       std::make_unique<FutureCall>(std::move(state)));
 }

@@ -53,6 +53,8 @@ class CARIAMA_DSFABRIC_EXPORT FutureState {
   // False: it is ready, go on at once. One coroutine at a time.
   [[nodiscard]] bool suspend(std::coroutine_handle<> coroutine);
   void finish(absl::Status status, std::span<const std::byte> result);
+  // Global id of the thread that is called. Before the call is sent.
+  void calls(uint32_t destination) { destination_ = destination; }
 
  private:
   virtual void load(std::span<const std::byte> result) = 0;
@@ -60,6 +62,7 @@ class CARIAMA_DSFABRIC_EXPORT FutureState {
   [[nodiscard]] void* ready_mark() const { return const_cast<FutureState*>(this); }
 
   Fabric& fabric_;
+  uint32_t destination_ = kNoThread;
   uint32_t worker_ = kNoThread;  // of the coroutine; written before waiter_
   std::atomic<void*> waiter_{nullptr};
   absl::Status status_;
@@ -118,7 +121,8 @@ class Future {
 
   [[nodiscard]] bool ready() const { return state_->ready(); }
   // Waits for it, running incoming calls meanwhile. The value is moved out: once. DEADLINE_EXCEEDED
-  // if the deadline comes first; it may be asked again then.
+  // if the deadline comes first; it may be asked again then. FAILED_PRECONDITION: inside of a call,
+  // for a call to the same thread, which is not run before this one has ended.
   [[nodiscard]] Result get(Deadline deadline = kForever) {
     if (absl::Status came = state_->wait(deadline); !came.ok()) return came;
     return state_->take();

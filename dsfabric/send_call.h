@@ -15,6 +15,14 @@
 // UNAVAILABLE (the destination's process is dead, or the fabric was finalized), RESOURCE_EXHAUSTED
 // (Fail, or inside a call: see fabric.h). A Synchronizer, once its call was accepted, is always
 // counted down: by the event, or by the failure that prevents it.
+//
+// A call that waits inside of itself for a call to its own thread waits for ever (or until its
+// deadline): the calls to a thread are run one after the other. A Future says so at once; a
+// Synchronizer cannot know what it waits for.
+//
+// Names of memory (RemoteMemoryLocator) are believed: processes of a job trust each other. One that
+// does not name memory of that process (any more) breaks the connection between the two, as it does
+// on RDMA hardware.
 #ifndef CARIAMA_DSFABRIC_SEND_CALL_H_
 #define CARIAMA_DSFABRIC_SEND_CALL_H_
 

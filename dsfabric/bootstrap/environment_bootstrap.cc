@@ -58,13 +58,15 @@ absl::StatusOr<std::unique_ptr<Bootstrap>> join_environment(Exchange::Deadline d
                                    "MASTER_ADDR to 127.0.0.1"));
   }
   const JobSecret key = keyed_hash(secret.value_or(""), "cariama job");
+  // Everybody on this host knows that key.
+  const Admission admission = secret ? Admission::kAnybody : Admission::kOwnUser;
 
   std::unique_ptr<TcpStore> store;
   FileDescriptor socket;
   std::string own = host_part(addresses->front());
   if (*rank == 0) {
     absl::StatusOr<std::unique_ptr<TcpStore>> started =
-        TcpStore::start(addresses->front(), *size, key);
+        TcpStore::start(addresses->front(), *size, key, admission);
     if (!started.ok()) {
       return make_error(started.status().code(), ErrorScope::kProcess,
                         std::string(started.status().message()),
@@ -74,7 +76,7 @@ absl::StatusOr<std::unique_ptr<Bootstrap>> join_environment(Exchange::Deadline d
     socket = FileDescriptor(store->take_own_socket());
   } else {
     absl::StatusOr<FileDescriptor> connected =
-        connect_to_store(*addresses, *rank, *size, key, deadline);
+        connect_to_store(*addresses, *rank, *size, key, deadline, admission);
     if (!connected.ok()) return connected.status();
     socket = *std::move(connected);
     own = host_part(bound_address(socket.get()));

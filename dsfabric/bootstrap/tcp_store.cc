@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "dsfabric/internal/peer_user.h"
 #include "dtutils/error.h"
 
 namespace cariama::internal {
@@ -22,17 +23,19 @@ constexpr const char* kNonceKey = "cariama/nonce";
 
 }  // namespace
 
-TcpStore::TcpStore(int size, const JobSecret& key)
+TcpStore::TcpStore(int size, const JobSecret& key, Admission admission)
     : size_(size),
       key_(key),
+      admission_(admission),
       server_(rank_labels(size),
               [this](int rank, const absl::Status& why) { on_closed(rank, why); }),
       joined_(size),
       left_(size) {}
 
 absl::StatusOr<std::unique_ptr<TcpStore>> TcpStore::start(const SocketAddress& address, int size,
-                                                          const JobSecret& key) {
-  auto store = std::unique_ptr<TcpStore>(new TcpStore(size, key));
+                                                          const JobSecret& key,
+                                                          Admission admission) {
+  auto store = std::unique_ptr<TcpStore>(new TcpStore(size, key, admission));
   absl::StatusOr<FileDescriptor> listener = listen_on(address);
   if (!listener.ok()) return listener.status();
   store->listener_ = *std::move(listener);
@@ -106,6 +109,7 @@ void TcpStore::accept_all() {
       if (errno == EMFILE || errno == ENFILE || errno == ENOMEM) poll(nullptr, 0, 10);
       return;
     }
+    if (admission_ == Admission::kOwnUser && !other_end_is_ours(socket.get())) continue;
     // Strangers cannot keep peers out by doing nothing: the oldest gives way.
     if (newcomers_.size() >= static_cast<size_t>(size_) + kMoreNewcomers) newcomers_.pop_front();
     newcomers_.push_back({.socket = std::move(socket),
@@ -167,7 +171,7 @@ void TcpStore::on_closed(int rank, const absl::Status& why) {
 
 absl::StatusOr<FileDescriptor> connect_to_store(const std::vector<SocketAddress>& addresses,
                                                 int rank, int size, const JobSecret& key,
-                                                Exchange::Deadline deadline) {
+                                                Exchange::Deadline deadline, Admission admission) {
   const std::string whom = "the store of rank 0";
   absl::Status last;
   for (std::chrono::milliseconds pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
@@ -176,6 +180,12 @@ absl::StatusOr<FileDescriptor> connect_to_store(const std::vector<SocketAddress>
       last = socket.ok() ? prove_to_server(socket->get(), HandshakeService::kStore, rank, size, 0,
                                            key, whom, deadline)
                          : socket.status();
+      // Now, since a connection that is not accepted yet belongs to nobody.
+      if (last.ok() && admission == Admission::kOwnUser && !other_end_is_ours(socket->get())) {
+        return make_error(absl::StatusCode::kPermissionDenied, ErrorScope::kPeer,
+                          "who listens at " + address.text() + " is another user",
+                          "take another MASTER_PORT, or set CARIAMA_JOB_SECRET");
+      }
       if (last.ok()) return socket;
       // Rank 0 may not have started yet.
       if (last.code() != absl::StatusCode::kUnavailable) return last;

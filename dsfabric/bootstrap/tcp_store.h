@@ -21,14 +21,20 @@
 
 namespace cariama::internal {
 
+// Who may join besides knowing the key.
+enum class Admission : uint8_t {
+  kAnybody,
+  kOwnUser,  // processes of the user of this process, on this host
+};
+
 // Serves the ranks that prove that they know `key`, in a thread of its own. Costs rank 0 a socket
 // for each process of the job.
 class TcpStore {
  public:
   // `address` is where it listens; with port 0, at any.
-  [[nodiscard]] static absl::StatusOr<std::unique_ptr<TcpStore>> start(const SocketAddress& address,
-                                                                       int size,
-                                                                       const JobSecret& key);
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<TcpStore>> start(
+      const SocketAddress& address, int size, const JobSecret& key,
+      Admission admission = Admission::kAnybody);
   // Ends the service, for whoever is left.
   ~TcpStore();
   TcpStore(const TcpStore&) = delete;
@@ -48,7 +54,7 @@ class TcpStore {
     Exchange::Deadline deadline;
   };
 
-  TcpStore(int size, const JobSecret& key);
+  TcpStore(int size, const JobSecret& key, Admission admission);
   void serve();
   void accept_all();
   void advance(Newcomer& one);
@@ -56,6 +62,7 @@ class TcpStore {
 
   const int size_;
   const JobSecret key_;
+  const Admission admission_;
   FileDescriptor listener_;
   FileDescriptor stop_;
   FileDescriptor own_socket_;
@@ -71,10 +78,11 @@ class TcpStore {
 };
 
 // A socket to the store of rank 0, which listens at one of `addresses`: tries until the deadline.
-// Errors: those of prove_to_server; DEADLINE_EXCEEDED says what was wrong last.
+// Errors: those of prove_to_server; PERMISSION_DENIED (kOwnUser, and it is another's);
+// DEADLINE_EXCEEDED says what was wrong last.
 [[nodiscard]] absl::StatusOr<FileDescriptor> connect_to_store(
     const std::vector<SocketAddress>& addresses, int rank, int size, const JobSecret& key,
-    Exchange::Deadline deadline);
+    Exchange::Deadline deadline, Admission admission = Admission::kAnybody);
 
 // A process of a job whose store is a TcpStore.
 class TcpBootstrap : public StoreBootstrap {

@@ -136,6 +136,8 @@ class FabricCore {
   [[nodiscard]] ThreadContext* context_of(uint32_t index) const {
     return workers_[index]->context.load(std::memory_order_acquire);
   }
+  // Whether the calling thread is inside of a call to the thread of that global id.
+  [[nodiscard]] bool is_running_calls_of(uint32_t thread) const;
   // Runs calls to worker `index`, unless somebody does.
   size_t process_calls(uint32_t index, size_t most);
   // The same for the worker that waits, if it runs its calls itself.

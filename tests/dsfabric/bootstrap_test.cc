@@ -16,6 +16,7 @@
 
 #include "dsfabric/bootstrap/tcp_store.h"
 #include "dsfabric/internal/handshake.h"
+#include "dsfabric/internal/peer_user.h"
 #include "dsfabric/internal/sockets.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -424,6 +425,47 @@ TEST_F(StoreTest, WhoShowsAnOldProofIsRefused) {
     char verdict = 0;
     ASSERT_TRUE(internal::receive_exactly(socket.get(), &verdict, 1, "store", soon()).ok());
     EXPECT_EQ(verdict, attempt == 0 ? 1 : 2);
+  }
+}
+
+// Without a secret the user is what tells a job's processes from others of this host.
+TEST(StoreOfOneUser, AnotherUserNeitherJoinsNorIsJoined) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root, to become somebody else";
+  constexpr uid_t kNobody = 65534;
+  const JobSecret key = internal::keyed_hash("", "known to everybody");
+  for (const char* loopback : {"127.0.0.1:0", "[::1]:0"}) {
+    run_test_processes(2, [&](Exchange& exchange) {
+      using internal::Admission;
+      if (exchange.rank() == 0) {
+        auto store =
+            internal::TcpStore::start(*SocketAddress::parse(loopback), 3, key, Admission::kOwnUser);
+        ASSERT_TRUE(store.ok()) << store.status();
+        ASSERT_TRUE(exchange.put("address", (*store)->address().text()).ok());
+        auto own = internal::connect_to_store({(*store)->address()}, 1, 3, key, soon(),
+                                              Admission::kOwnUser);
+        EXPECT_TRUE(own.ok()) << own.status();
+        EXPECT_EQ(internal::user_at_other_end(own->get()), 0u);
+        auto other = exchange.get(1, "other", soon());
+        ASSERT_TRUE(other.ok()) << other.status();
+        auto careful = internal::connect_to_store({*SocketAddress::parse(*other)}, 2, 3, key,
+                                                  soon(), Admission::kOwnUser);
+        EXPECT_EQ(careful.status().code(), absl::StatusCode::kPermissionDenied) << careful.status();
+        EXPECT_THAT(message_of(careful.status()), HasSubstr("is another user"));
+        ASSERT_TRUE(exchange.fence(soon()).ok());
+        return;
+      }
+      auto text = exchange.get(0, "address", soon());
+      ASSERT_TRUE(text.ok()) << text.status();
+      const SocketAddress address = *SocketAddress::parse(*text);
+      ASSERT_EQ(setresuid(kNobody, kNobody, kNobody), 0);
+      auto careless = internal::connect_to_store({address}, 2, 3, key, deadline_after(300ms));
+      EXPECT_EQ(careless.status().code(), absl::StatusCode::kDeadlineExceeded) << careless.status();
+      // Our own store is another's for who is root.
+      auto other = internal::TcpStore::start(*SocketAddress::parse(loopback), 3, key);
+      ASSERT_TRUE(other.ok()) << other.status();
+      ASSERT_TRUE(exchange.put("other", (*other)->address().text()).ok());
+      ASSERT_TRUE(exchange.fence(soon()).ok());
+    });
   }
 }
 

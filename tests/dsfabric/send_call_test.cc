@@ -407,6 +407,23 @@ TEST_P(SendCallTest, FuturesAndCoroutines) {
   EXPECT_EQ(steps, 2);
 }
 
+// It would wait for ever.
+TEST_P(SendCallTest, ACallThatWaitsForItsOwnThreadIsToldSo) {
+  LocalJob job(job_of(2));
+  job.run([](Fabric& fabric, uint32_t) {
+    if (fabric.rank() != 0) return;
+    Future<int> code = async_call(fabric, 1, [] {
+      Fabric& here = *running_fabric();
+      Future<int> own = async_call(here, here.this_thread()->global_id(), [] { return 1; });
+      return static_cast<int>(own.get(soon()).status().code());
+    });
+    EXPECT_EQ(must(code.get(soon())), static_cast<int>(absl::StatusCode::kFailedPrecondition));
+    // Outside of a call it is run by the wait.
+    Future<int> own = async_call(fabric, 0, [] { return 1; });
+    EXPECT_EQ(must(own.get(soon())), 1);
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(On, SendCallTest,
                          ::testing::Values("shm", "sim", "fault_shm", "fault_sim"),
                          [](const auto& info) { return std::string(info.param); });
