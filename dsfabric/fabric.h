@@ -210,6 +210,9 @@ class CARIAMA_DSFABRIC_EXPORT Fabric {
   // come; it may be called again), those of the bootstrap.
   [[nodiscard]] absl::Status finalize(Deadline deadline);
 
+  // Whether finalize() has seen the job end: no call is accepted any more.
+  [[nodiscard]] bool finalized() const;
+
   // OK, or UNAVAILABLE with the reason if that process is known to be dead.
   [[nodiscard]] absl::Status peer_status(uint32_t rank) const;
 
