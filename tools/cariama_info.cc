@@ -133,8 +133,8 @@ class Report {
 
 std::string list_text(const std::vector<int>& numbers) { return absl::StrJoin(numbers, " "); }
 
-// Whether the kernel copies between processes at all: seccomp filters of containers may forbid it. To
-// ourselves it needs no permission.
+// Whether the kernel copies between processes at all: seccomp filters of containers may forbid it.
+// To ourselves it needs no permission.
 bool has_cross_memory_attach() {
   char from = 1;
   char to = 0;

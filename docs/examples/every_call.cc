@@ -1,5 +1,5 @@
-// Every call of the paper's Table 1, send-based and one-sided. Each process calls the next one, which
-// counts what it is asked to do.
+// Every call of the paper's Table 1, send-based and one-sided. Each process calls the next one,
+// which counts what it is asked to do.
 #include <atomic>
 #include <chrono>
 #include <cstddef>

@@ -1,5 +1,5 @@
-// Every process calls a thread of another one: a lambda with captures, arguments that travel through
-// the serializer, and a result that comes back. `example_hello_lambda -n 4` is a job of four.
+// Every process calls a thread of another one: a lambda with captures, arguments that travel
+// through the serializer, and a result that comes back. `example_hello_lambda -n 4`: a job of four.
 #include <atomic>
 #include <chrono>
 #include <cstdio>
