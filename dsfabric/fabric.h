@@ -77,7 +77,9 @@ enum class FailurePolicy : uint8_t {
 struct FabricOptions {
   // Long-lived threads per process. Default: what the launcher was asked for, else 1. Equal in all.
   std::optional<uint32_t> threads{};
-  // Threads that receive. 0: every worker does, when it processes calls or waits.
+  // Threads that receive whatever the others do: none, or one for each device. Workers receive
+  // besides, when they process calls, and while they wait and are awake; a service thread stands
+  // aside meanwhile. With 0 only they do, and waiting never sleeps.
   uint32_t service_threads = 1;
   uint32_t helper_threads = 0;
   // Connections between two processes; a thread uses the one of its index modulo this.
@@ -188,11 +190,12 @@ class CARIAMA_DSFABRIC_EXPORT Fabric {
   // The context of the calling thread in this fabric, or nullptr.
   [[nodiscard]] ThreadContext* this_thread() const;
 
-  // Runs calls that have arrived for the calling worker thread, `most` at most. Never waits.
-  // Returns how many.
+  // Runs calls that have arrived for the calling worker thread, `most` at most; if there are none,
+  // looks for new ones itself. Never waits. Returns how many.
   size_t process_calls(size_t most = SIZE_MAX);
-  // Lets calls in, sends what was kept back, notices what failed; needed by hand only with
-  // service_threads == 0. Never waits.
+  // Lets calls in, sends what was kept back, notices what failed: the work of service threads. By
+  // hand it is needed only without them, by a thread that neither processes calls nor waits in a
+  // function of this class (Synchronizer::wait() does not receive). Never waits.
   size_t progress();
   // Waits for `condition` and runs calls meanwhile (on a worker thread); sleeps when there are
   // none. The condition has to become true by a call, by progress, or by wake(). False: the

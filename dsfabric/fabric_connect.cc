@@ -6,7 +6,9 @@
 #include <span>
 #include <utility>
 
+#include "dsfabric/internal/control_traffic.h"
 #include "dsfabric/internal/fabric_core.h"
+#include "dsfabric/send_call.h"
 #include "dsfabric/serializer.h"
 #include "dtutils/error.h"
 
@@ -145,6 +147,7 @@ absl::Status FabricCore::connect(Peer& peer) {
     if (peer.state == PeerState::kConnecting) peer.state = PeerState::kConnected;
   }
   peer.changed.wake();
+  tell_of_deaths(peer.rank);
   return peer_status(peer.rank);
 }
 
@@ -155,17 +158,22 @@ absl::StatusOr<std::string> FabricCore::answer_offer(int from, std::string_view 
                       "a malformed request to connect");
   }
   Peer& peer = *peers_[rank];
-  const std::lock_guard lock(peer.mutex);
-  if (peer.state == PeerState::kDead) return peer.failure;
   if (request[0] == kReady) {
-    if (peer.state != PeerState::kConnecting || peer.connections.empty()) {
-      return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kPeer,
-                        peer.label + " is ready for a connection that nobody made");
+    {
+      const std::lock_guard lock(peer.mutex);
+      if (peer.state == PeerState::kDead) return peer.failure;
+      if (peer.state != PeerState::kConnecting || peer.connections.empty()) {
+        return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kPeer,
+                          peer.label + " is ready for a connection that nobody made");
+      }
+      peer.state = PeerState::kConnected;
     }
-    peer.state = PeerState::kConnected;
     peer.changed.wake();
+    tell_of_deaths(rank);
     return std::string(1, kReady);
   }
+  const std::lock_guard lock(peer.mutex);
+  if (peer.state == PeerState::kDead) return peer.failure;
   // Both asked at once: the lower rank's offer counts. (It may have been settled already.)
   if (!peer.connections.empty() || (peer.state == PeerState::kConnecting && rank_ < rank)) {
     return std::string();
@@ -221,7 +229,7 @@ void FabricCore::fail_peer(Peer& peer, const absl::Status& reason) {
                        : make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
                                     "the connection to " + peer.label +
                                         " has failed: " + std::string(reason.message()));
-    peer.state.store(PeerState::kDead, std::memory_order_release);
+    peer.state.store(PeerState::kDead, std::memory_order_seq_cst);
   }
   peer.changed.wake();
   if (options_.on_failure == FailurePolicy::kAbort) {
@@ -238,7 +246,54 @@ void FabricCore::fail_peer(Peer& peer, const absl::Status& reason) {
   if (CallBringer* const bringer = bringer_.load(std::memory_order_acquire); bringer != nullptr) {
     bringer->peer_died(peer.rank);
   }
+  // After the state, both sequentially consistent: tell_of_deaths() looks the other way round, so
+  // that who connects meanwhile hears of it from one of the two.
+  for (const auto& other : peers_) {
+    if (other->state.load(std::memory_order_seq_cst) == PeerState::kConnected) {
+      tell_of_death(peer.rank, other->rank);
+    }
+  }
   news();
+}
+
+// ---- The news of a death ------------------------------------------------------------------------
+
+// Who spoke with a dead process notices by itself. Everybody else has to hear of it, since what all
+// do together goes on only when all leave out the same: so each tells those that it is connected
+// to, once, also those that connect later.
+void FabricCore::tell_of_deaths(uint32_t to) {
+  for (const auto& peer : peers_) {
+    if (peer->state.load(std::memory_order_seq_cst) == PeerState::kDead) {
+      tell_of_death(peer->rank, to);
+    }
+  }
+}
+
+void FabricCore::tell_of_death(uint32_t dead, uint32_t to) {
+  if (dead == to || leaving_.load(std::memory_order_acquire)) return;
+  // May be in a service thread, so that it must not wait. If it fails, the other one is dead too.
+  static_cast<void>(attachments_.get<ControlTraffic>(*fabric_).sending(to, [&] {
+    return service_call<RetryAsync>(
+               *fabric_, to,
+               [dead] {
+                 FabricCore& core = *running();
+                 core.attachments_.get<ControlTraffic>(*core.fabric_).arrived(running_source());
+                 core.hear_of_death(dead, running_source());
+               },
+               nullptr)
+        .ok();
+  }));
+}
+
+void FabricCore::hear_of_death(uint32_t dead, uint32_t from) {
+  if (dead >= size_ || dead == rank_ || dead == from) return;
+  Peer& peer = *peers_[dead];
+  if (peer.state.load(std::memory_order_acquire) != PeerState::kConnected) {
+    return fail_peer(peer, make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
+                                      peer.label + " is lost, says " + label(from)));
+  }
+  // We can see for ourselves: it may be that only the link between those two has failed.
+  for (const auto& connection : peer.connections) connection->probe();
 }
 
 }  // namespace cariama::internal

@@ -21,6 +21,10 @@ namespace {
 
 // While messages are kept back nobody is woken by the credits that they wait for: a plain WRITE.
 constexpr std::chrono::microseconds kDeferredPause{200};
+// How often a service thread looks whether the threads that receive in its place still do: the
+// longest that a message waits for it when they have stopped without a word, and the system calls
+// it costs while they are busy. The kernel adds its timer slack, 50 us.
+constexpr std::chrono::microseconds kStandAside{100};
 
 // What tells one host from another: the boot, and the process name space (shm needs both to be
 // shared).
@@ -283,6 +287,7 @@ void FabricCore::stop_threads() {
   stopping_.store(true, std::memory_order_seq_cst);
   for (auto& port : ports_) {
     port->channel->wake();
+    port->resumption.wake();
     if (port->service.joinable()) port->service.join();
   }
   helpers_wake_.wake();
@@ -294,6 +299,10 @@ void FabricCore::stop_threads() {
   if (process_consumer_.joinable()) process_consumer_.join();
 }
 
+// While threads that wait or look receive by themselves (receive()), the service thread stands
+// aside: unarmed, so that no message pays for waking it. It is back as soon as one of them goes to
+// sleep, and looks again and again whether they still do: one that has got what it waited for, or
+// runs a call that blocks, does not say so.
 void FabricCore::serve(Port& port) {
   PortParking parking(port);
   while (!stopping_.load(std::memory_order_acquire)) {
@@ -301,9 +310,20 @@ void FabricCore::serve(Port& port) {
     const Deadline deadline = deferred ? deadline_after(kDeferredPause)
                                        : port.next_heartbeat.load(std::memory_order_relaxed);
     static_cast<void>(wait_until(
-        [&] { return poll_port(port) != 0 || stopping_.load(std::memory_order_acquire); }, deadline,
-        &parking));
+        [&] {
+          return poll_port(port) != 0 || port.received.load(std::memory_order_relaxed) ||
+                 stopping_.load(std::memory_order_acquire);
+        },
+        deadline, &parking));
     rounds_.fetch_add(1, std::memory_order_relaxed);
+    WakeWordParking aside(port.resumption);
+    aside.announce();
+    if (port.received.exchange(false, std::memory_order_relaxed) &&
+        !stopping_.load(std::memory_order_seq_cst)) {
+      aside.sleep(deadline_after(kStandAside));
+    } else {
+      aside.retract();
+    }
     look_after(port);
   }
 }

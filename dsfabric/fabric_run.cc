@@ -53,7 +53,10 @@ uint32_t FabricCore::this_worker() const { return worker_core == this ? worker_i
 // ---- Arrival ------------------------------------------------------------------------------------
 
 size_t FabricCore::poll_port(Port& port) {
-  if (port.polling.exchange(true, std::memory_order_acquire)) return 0;
+  if (port.polling.load(std::memory_order_relaxed) ||
+      port.polling.exchange(true, std::memory_order_acquire)) {
+    return 0;
+  }
   std::array<Completion, kPollBatch> batch;
   const size_t count = port.receives->poll(batch);
   for (size_t i = 0; i < count; ++i) {
@@ -497,15 +500,38 @@ size_t FabricCore::progress() {
 
 // ---- Waiting ------------------------------------------------------------------------------------
 
+// Threads that wait, and those that look for calls, receive by themselves while they are awake, so
+// that what they wait for takes no way through another thread. The service threads stand aside
+// meanwhile: see serve().
+void FabricCore::receive() {
+  for (auto& port : ports_) {
+    // Read first: while the service thread does not look, the line is shared.
+    if (!port->received.load(std::memory_order_relaxed)) {
+      port->received.store(true, std::memory_order_relaxed);
+    }
+    poll_port(*port);
+  }
+}
+
+// The thread is about to sleep. What comes from now on, the service threads find.
+void FabricCore::stop_receiving() {
+  for (auto& port : ports_) {
+    port->received.store(false, std::memory_order_relaxed);
+    port->resumption.wake();
+  }
+}
+
 // Sleeps on the word of a worker, or of the bystanders, and says that somebody does. News come so:
 // what happened is made visible, then resting_ is read; a thread that rests changes resting_, then
 // looks once more. Both are read-modify-writes of one word, so one of the two sees the other.
 class FabricCore::Resting final : public Parking {
  public:
   // `worker`, if its calls are run by who rests.
-  Resting(std::atomic<uint32_t>& resting, WakeWord& word, Worker* worker)
-      : resting_(resting), word_(word), worker_(worker) {}
+  Resting(FabricCore& core, WakeWord& word, Worker* worker)
+      : core_(core), resting_(core.resting_), word_(word), worker_(worker) {}
+  [[nodiscard]] bool rested() const { return rested_; }
   void announce() override {
+    if (!std::exchange(rested_, true)) core_.stop_receiving();
     resting_.fetch_add(1, std::memory_order_acq_rel);
     ticket_ = word_.announce();
     static_cast<void>(ask([](CallSource& source) {
@@ -535,10 +561,12 @@ class FabricCore::Resting final : public Parking {
     return answer;
   }
 
+  FabricCore& core_;
   std::atomic<uint32_t>& resting_;
   WakeWord& word_;
   Worker* const worker_;
   uint32_t ticket_ = 0;
+  bool rested_ = false;
 };
 
 void FabricCore::resume(uint32_t index, std::coroutine_handle<> coroutine) {
@@ -613,7 +641,11 @@ bool FabricCore::wait_polling(const std::function<bool()>& condition, Deadline d
   const uint32_t index = this_worker();
   return wait_until(
       [&] {
-        if (options_.service_threads == 0) progress();
+        if (options_.service_threads == 0) {
+          progress();
+        } else {
+          receive();
+        }
         if (index != kNoThread) process_own_calls(index, kPollBatch);
         return condition();
       },
@@ -624,15 +656,20 @@ bool FabricCore::wait(const std::function<bool()>& condition, Deadline deadline)
   // Who has to poll does not sleep.
   if (options_.service_threads == 0) return wait_polling(condition, deadline);
   const uint32_t index = this_worker();
-  const auto look = [&] {
-    if (index != kNoThread) process_own_calls(index, kPollBatch);
-    return condition();
-  };
   Worker* const worker = index == kNoThread ? nullptr : workers_[index].get();
   const bool runs_calls = worker != nullptr &&
                           worker->consumer.load(std::memory_order_relaxed) == CallConsumer::kThread;
-  Resting parking(resting_, worker == nullptr ? bystanders_ : worker->inbox.arrivals(),
+  Resting parking(*this, worker == nullptr ? bystanders_ : worker->inbox.arrivals(),
                   runs_calls ? worker : nullptr);
+  const auto look = [&] {
+    const size_t run = index == kNoThread ? 0 : process_own_calls(index, kPollBatch);
+    if (condition()) return true;
+    // Once it has slept, others receive for it.
+    if (run != 0 || parking.rested()) return false;
+    receive();
+    if (index != kNoThread) process_own_calls(index, kPollBatch);
+    return condition();
+  };
   return wait_until(look, deadline, &parking);
 }
 

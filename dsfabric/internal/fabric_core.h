@@ -35,6 +35,7 @@
 #include "dsfabric/internal/connection.h"
 #include "dsfabric/internal/inbox.h"
 #include "dsfabric/internal/pending_calls.h"
+#include "dsfabric/internal/roll_call.h"
 
 namespace cariama::internal {
 
@@ -144,6 +145,8 @@ class FabricCore {
                : 0;
   }
   size_t progress();
+  // Lets calls in that have arrived, for whichever thread. Never waits.
+  void receive();
   [[nodiscard]] bool wait(const std::function<bool()>& condition, Deadline deadline);
   // The same for a condition that plain WRITEs make true: does not sleep.
   [[nodiscard]] bool wait_polling(const std::function<bool()>& condition, Deadline deadline);
@@ -192,6 +195,8 @@ class FabricCore {
     std::mutex mutex;                      // guards connections
     std::vector<Connection*> connections;  // all that exist, in any state; only grows
     std::atomic<bool> polling{false};      // one thread at a time, so that order holds
+    std::atomic<bool> received{false};     // by another thread, since the service thread looked
+    WakeWord resumption;                   // of the service thread that stands aside
     std::atomic<Deadline> next_heartbeat{Deadline::min()};
     std::thread service;
   };
@@ -245,6 +250,10 @@ class FabricCore {
   [[nodiscard]] absl::StatusOr<std::string> answer_offer(int rank, std::string_view offer);
   void adopt(Peer& peer, Connections connections);
   void fail_peer(Peer& peer, const absl::Status& reason);
+  // Tells a process that we are connected to whom we hold for dead; from there it goes round.
+  void tell_of_deaths(uint32_t to);
+  void tell_of_death(uint32_t dead, uint32_t to);
+  void hear_of_death(uint32_t dead, uint32_t from);
 
   // Sending.
   [[nodiscard]] absl::Status send_remote(Peer& peer, const MessageHeader& header,
@@ -256,6 +265,7 @@ class FabricCore {
 
   // Receiving.
   size_t poll_port(Port& port);
+  void stop_receiving();
   void help(CallConsumer role);
   void deliver(ArrivedMessage* message);
   void run(ArrivedMessage* message);
@@ -269,18 +279,12 @@ class FabricCore {
   size_t run_pulls();
   void pull_until_stopped();
 
-  // The end. What processes tell one another in rounds, and what is summed up over the living.
-  struct Tally {
-    uint64_t begun = 0;
-    uint64_t over = 0;
-    uint64_t known_dead = 0;
-    uint64_t processes = 1;
-    friend bool operator==(const Tally&, const Tally&) = default;
-  };
-  [[nodiscard]] Tally tally() const;
+  // The end.
+  [[nodiscard]] Presence presence() const;
   [[nodiscard]] absl::Status agree_on_the_end(Deadline deadline);
-  [[nodiscard]] absl::StatusOr<Tally> sum_over_living(const std::string& key, const Tally& mine,
-                                                      Deadline deadline);
+  [[nodiscard]] absl::StatusOr<RollCall> call_roll_of_job(const std::string& key,
+                                                          const Presence& mine, Deadline deadline);
+  [[nodiscard]] absl::Status go_on_without(const std::vector<uint32_t>& ranks);
   [[nodiscard]] absl::Status somebody_is_missing(const std::string& key);
 
   const FabricOptions options_;
@@ -305,7 +309,8 @@ class FabricCore {
   std::unique_ptr<Broker> broker_;
   // Where finalize() is, should it be called again after its deadline.
   uint64_t end_round_ = 0;
-  Tally end_before_{.processes = 0};
+  std::vector<uint32_t> end_lost_;  // whom we held for dead in the last round
+  RollCall end_result_;             // of the last round
 
   std::atomic<bool> stopping_{false};        // threads end
   std::atomic<bool> finalizing_{false};      // finalize() was called

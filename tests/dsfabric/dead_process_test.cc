@@ -9,6 +9,7 @@
 
 #include "dsfabric/fabric.h"
 #include "dsfabric/future.h"
+#include "dsfabric/quiescence.h"
 #include "dsfabric/remote_object.h"
 #include "dsfabric/send_call.h"
 #include "gmock/gmock.h"
@@ -37,16 +38,30 @@ TEST(ProcessJobTest, EightProcessesCallOneAnother) {
   });
 }
 
+std::atomic<bool> victim_is_stuck;
+std::atomic<bool> other_waits;
+
 // A victim that has calls to run when it is killed, and the others wait for it in every way.
 void lose_rank_2(Fabric& fabric) {
   if (fabric.rank() == 2) {
-    EXPECT_TRUE(fabric.wait([&] { return fabric.statistics().calls_run == 2; }, soon()));
-    // From here on it runs no calls.
-    static_cast<void>(wait_until([] { return false; }, soon()));
+    static_cast<void>(fabric.wait([] { return false; }, soon()));
     ADD_FAILURE() << "nobody killed us";
     return;
   }
   const pid_t victim = must(async_call(fabric, 2, [] { return getpid(); }).get(soon()));
+  if (fabric.rank() == 1) {
+    must(call(fabric, 0, [] { other_waits = true; }));
+  } else {
+    EXPECT_TRUE(fabric.wait([] { return other_waits.exchange(false); }, soon()));
+    // From here on it runs no calls, and both know it.
+    must(call(fabric, 2, [] {
+      for (uint32_t to : {0u, 1u}) {
+        must(call(*running_fabric(), to, [] { victim_is_stuck = true; }));
+      }
+      static_cast<void>(wait_until([] { return false; }, soon()));
+    }));
+  }
+  EXPECT_TRUE(fabric.wait([] { return victim_is_stuck.load(); }, soon()));
   auto written = must(RemoteObject<Synchronizer>::create(fabric));
   Synchronizer run;
   Future<int> answer = async_call(fabric, 2, [] { return 1; });
@@ -54,7 +69,6 @@ void lose_rank_2(Fabric& fabric) {
       fabric, 2, [] {}, run));
   must(call<RemoteNotify>(
       fabric, 2, [] {}, written));
-  static std::atomic<bool> other_waits;
   if (fabric.rank() == 1) {
     must(call(fabric, 0, [] { other_waits = true; }));
   } else {
@@ -103,6 +117,71 @@ TEST(DeadProcessTest, TheEndComesWithoutTheDead) {
         must(fabric.finalize(soon()));
       },
       {.may_die = {0}});
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+// A death is known to who never spoke with the dead: by hearsay, and at the end by the roll call.
+// (Without that the survivors never agree on whom to leave out.)
+TEST(DeadProcessTest, WhoNeverMetTheDeadHearsOfIt) {
+  FabricOptions options;
+  options.on_failure = FailurePolicy::kContinue;
+  const absl::Status status = try_process_job(
+      4, options,
+      [](Fabric& fabric) {
+        static std::atomic<bool> heard;
+        static std::atomic<bool> all_know;
+        const auto knows = [&] { return absl::IsUnavailable(fabric.peer_status(2)); };
+        TerminationDetector detector(fabric);
+        switch (fabric.rank()) {
+          case 0:  // sees it
+            EXPECT_EQ(must(async_call(fabric, 1, [] { return 5; }).get(soon())), 5);
+            EXPECT_TRUE(
+                absl::IsUnavailable(async_call(fabric, 2, [] { return kill(getpid(), SIGKILL); })
+                                        .get(soon())
+                                        .status()));
+            EXPECT_TRUE(fabric.wait([] { return all_know.load(); }, soon()));
+            break;
+          case 1:  // was connected to who saw it
+            EXPECT_TRUE(fabric.wait(knows, soon()));
+            // A new acquaintance is told at once.
+            must(call(fabric, 3, [] { heard = true; }));
+            EXPECT_TRUE(fabric.wait([] { return all_know.load(); }, soon()));
+            must(call(fabric, 0, [] { all_know = true; }));
+            break;
+          case 3:
+            EXPECT_TRUE(fabric.wait([&] { return heard.load() && knows(); }, soon()));
+            EXPECT_EQ(fabric.statistics().connections, 1u);
+            must(call(fabric, 1, [] { all_know = true; }));
+            break;
+          default:
+            static_cast<void>(fabric.wait([] { return false; }, soon()));
+            ADD_FAILURE() << "nobody killed us";
+        }
+        must(detector.wait(soon()));
+        must(fabric.finalize(soon()));
+      },
+      {.may_die = {2}});
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST(DeadProcessTest, TheEndComesToThoseWhoNeverSpoke) {
+  FabricOptions options;
+  options.on_failure = FailurePolicy::kContinue;
+  const absl::Status status = try_process_job(
+      4, options,
+      [](Fabric& fabric) {
+        if (fabric.rank() == 2) {
+          static_cast<void>(fabric.wait([] { return false; }, soon()));
+          return ADD_FAILURE() << "nobody killed us";
+        }
+        if (fabric.rank() == 1) {
+          EXPECT_TRUE(absl::IsUnavailable(
+              async_call(fabric, 2, [] { return kill(getpid(), SIGKILL); }).get(soon()).status()));
+        }
+        must(fabric.finalize(soon()));
+        EXPECT_TRUE(absl::IsUnavailable(fabric.peer_status(2)));
+      },
+      {.may_die = {2}});
   EXPECT_TRUE(status.ok()) << status;
 }
 

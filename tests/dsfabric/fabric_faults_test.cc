@@ -192,5 +192,36 @@ TEST(LostPeerTest, ASleepingWaiterIsTold) {
   });
 }
 
+// Two processes that both live have lost each other. One of them goes, by the same rule for all,
+// and the end comes to everybody.
+TEST(LostPeerTest, TheJobEndsWithoutOneOfTwoThatLostEachOther) {
+  LocalJobOptions options{.processes = 3, .transport = transport_case("fault_shm")};
+  options.finalize = false;
+  LocalJob job(options);
+  static std::atomic<bool> lost;
+  lost = false;
+  job.run([&](Fabric& fabric, uint32_t) {
+    EXPECT_EQ(must(async_call(fabric, 1, [] { return 1; }).get(soon())), 1);
+    if (fabric.rank() == 2) {
+      must(call(fabric, 0, [] {}));
+      job.faults(2)->lose_peer(fabric.label(0));
+      Synchronizer never;
+      const absl::Status sent = call<RemoteNotify>(
+          fabric, 0, [] {}, never);
+      EXPECT_TRUE(absl::IsUnavailable(sent.ok() ? never.wait(soon()) : sent));
+      lost = true;
+    }
+    EXPECT_TRUE(fabric.wait_polling([] { return lost.load(); }, soon()));
+    const absl::Status ended = fabric.finalize(soon());
+    if (fabric.rank() == 2) {
+      EXPECT_TRUE(absl::IsUnavailable(ended)) << ended;
+    } else {
+      EXPECT_TRUE(ended.ok()) << ended;
+      EXPECT_FALSE(fabric.peer_status(2).ok());
+      EXPECT_TRUE(fabric.peer_status(1 - fabric.rank()).ok());
+    }
+  });
+}
+
 }  // namespace
 }  // namespace cariama::testing

@@ -75,6 +75,39 @@ TEST_P(FabricTest, AloneItWorksToo) {
   EXPECT_EQ(sum.load(), 2u);
 }
 
+// Without a service thread: who processes calls lets them in, and so does who waits for an answer.
+TEST_P(FabricTest, WorkersReceiveByThemselves) {
+  static std::atomic<bool> over;
+  over = false;
+  LocalJobOptions options = job_of(2);
+  options.fabric.service_threads = 0;
+  LocalJob job(options);
+  job.run([](Fabric& fabric, uint32_t) {
+    if (fabric.rank() == 1) {
+      EXPECT_TRUE(wait_until(
+          [&] {
+            fabric.process_calls();
+            return over.load();
+          },
+          soon()));
+      return;
+    }
+    for (int i = 0; i < 3; ++i) {
+      int result = 0;
+      Synchronizer done;
+      must(call_return(
+          fabric, 1, [](int x) { return x * x; }, result, done, i));
+      EXPECT_TRUE(fabric.wait([&] { return done.done(); }, soon()));
+      EXPECT_EQ(result, i * i);
+      Synchronizer served;
+      must(service_call<RemoteNotify>(
+          fabric, 1, [] {}, &served));
+      EXPECT_TRUE(fabric.wait_polling([&] { return served.done(); }, soon()));
+    }
+    over = true;
+  });
+}
+
 TEST_P(FabricTest, ThreadsHavePlaces) {
   LocalJobOptions options = job_of(2, 2);
   options.init_thread = false;

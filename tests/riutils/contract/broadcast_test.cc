@@ -21,6 +21,10 @@ using testing::transport_case;
 
 class Broadcast : public ::testing::TestWithParam<const char*> {
  protected:
+  void SetUp() override {
+    const std::string reason = testing::reason_to_skip(transport_case(GetParam()));
+    if (!reason.empty()) GTEST_SKIP() << reason;
+  }
   [[nodiscard]] static testing::LocalJobOptions job(uint32_t processes, uint32_t threads) {
     testing::LocalJobOptions options;
     options.processes = processes;
@@ -29,7 +33,8 @@ class Broadcast : public ::testing::TestWithParam<const char*> {
     return options;
   }
 };
-INSTANTIATE_TEST_SUITE_P(On, Broadcast, ::testing::Values("shm", "sim", "fault_shm"),
+INSTANTIATE_TEST_SUITE_P(On, Broadcast,
+                         ::testing::Values("shm", "sim", "fault_shm", "verbs", "fault_verbs"),
                          [](const auto& info) { return std::string(info.param); });
 
 std::atomic<uint64_t> runs[64];  // by global thread

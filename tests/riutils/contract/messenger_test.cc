@@ -1,5 +1,5 @@
-// Messengers and aggregators in a job: every transport that connects fabrics here, and every
-// arrival mode that it has.
+// Messengers and aggregators in a job: every transport that connects fabrics, and every arrival mode
+// that it has.
 #include <atomic>
 #include <cstring>
 #include <string>
@@ -29,6 +29,10 @@ void PrintTo(const Way& way, std::ostream* out) {
 
 class Messenger : public ::testing::TestWithParam<Way> {
  protected:
+  void SetUp() override {
+    const std::string reason = testing::reason_to_skip(transport_case(GetParam().transport));
+    if (!reason.empty()) GTEST_SKIP() << reason;
+  }
   [[nodiscard]] static testing::LocalJobOptions job(uint32_t processes, uint32_t threads = 1,
                                                     uint64_t seed = 1) {
     testing::LocalJobOptions options;
@@ -52,7 +56,9 @@ INSTANTIATE_TEST_SUITE_P(On, Messenger,
                                            Way{"shm", Arrival::kEvent}, Way{"sim", Arrival::kAuto},
                                            Way{"sim", Arrival::kEvent},
                                            Way{"fault_shm", Arrival::kAuto},
-                                           Way{"fault_shm", Arrival::kEvent}),
+                                           Way{"fault_shm", Arrival::kEvent},
+                                           Way{"verbs", Arrival::kAuto},
+                                           Way{"fault_verbs", Arrival::kAuto}),
                          [](const auto& info) {
                            return std::string(info.param.transport) + "_" +
                                   std::string(arrival_name(info.param.arrival));
@@ -64,7 +70,9 @@ INSTANTIATE_TEST_SUITE_P(On, MessengerInThreads,
                          ::testing::Values(Way{"shm", Arrival::kAuto}, Way{"shm", Arrival::kPolled},
                                            Way{"shm", Arrival::kEvent},
                                            Way{"fault_shm", Arrival::kAuto},
-                                           Way{"fault_shm", Arrival::kEvent}),
+                                           Way{"fault_shm", Arrival::kEvent},
+                                           Way{"verbs", Arrival::kAuto},
+                                           Way{"fault_verbs", Arrival::kAuto}),
                          [](const auto& info) {
                            return std::string(info.param.transport) + "_" +
                                   std::string(arrival_name(info.param.arrival));

@@ -1,0 +1,109 @@
+// What a process costs that has nothing to do: it sleeps, and wakes for heartbeats and for calls.
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <thread>
+
+#include "dsfabric/fabric.h"
+#include "dsfabric/future.h"
+#include "dsfabric/send_call.h"
+#include "gtest/gtest.h"
+#include "tests/dsfabric/testing/local_job.h"
+#include "tests/dsfabric/testing/process_job.h"
+#include "tests/dtutils/testing/process_test.h"
+
+namespace cariama::testing {
+namespace {
+
+// How often threads of this process have gone to sleep.
+uint64_t sleeps() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<uint64_t>(usage.ru_nvcsw);
+}
+
+// Whether all threads of this process but the caller do.
+bool others_sleep() {
+  const pid_t self = gettid();
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    if (task.path().filename() == std::to_string(self)) continue;
+    std::string line;
+    std::getline(std::ifstream(task.path() / "stat"), line);
+    const size_t name_end = line.rfind(')');  // "12 (name) S ..."
+    if (name_end != std::string::npos && line.substr(name_end + 2, 1) != "S") return false;
+  }
+  return true;
+}
+
+// In a process of its own, since the count is a process's. Whatever the machine does, a sleep costs
+// a wake-up, and who polls with a timer sleeps far more often than the heart beats.
+TEST(IdleTest, AnIdleProcessWakesForItsHeartbeatOnly) {
+  constexpr std::chrono::milliseconds kHeartbeat{50};
+  FabricOptions options;
+  options.threads = 2;
+  options.helper_threads = 1;
+  options.heartbeat = kHeartbeat;
+  run_process_job(2, options, [&](Fabric& fabric) {
+    std::atomic<bool> leave{false};
+    std::thread other([&] {  // another worker, whose calls a helper runs
+      auto place = must(fabric.init_thread(1, CallConsumer::kHelpers));
+      EXPECT_TRUE(fabric.wait([&] { return leave.load(); }, soon()));
+    });
+    for (uint32_t to = 0; to < 4; ++to) {  // both are connected, and have run calls
+      EXPECT_EQ(must(async_call(fabric, to, [] { return 3; }).get(soon())), 3);
+    }
+    static std::atomic<bool> both_here;
+    must(call(fabric, 2 * (1 - fabric.rank()), [] { both_here = true; }));
+    EXPECT_TRUE(fabric.wait([] { return both_here.load(); }, soon()));
+
+    std::thread watch([&] {
+      // Who has just begun to wait is awake for a while, the longer the busier the machine is.
+      EXPECT_TRUE(wait_until(others_sleep, soon()));
+      const auto start = std::chrono::steady_clock::now();
+      const uint64_t sleeps_before = sleeps();
+      const FabricStatistics before = fabric.statistics();
+      std::this_thread::sleep_for(10 * kHeartbeat);
+      const uint64_t slept = sleeps() - sleeps_before;
+      const FabricStatistics after = fabric.statistics();
+      const auto heartbeats =
+          static_cast<uint64_t>((std::chrono::steady_clock::now() - start) / kHeartbeat) + 1;
+      // One more, which may have been on its way.
+      EXPECT_LE(after.rounds - before.rounds, heartbeats + 1);
+      // And one for this thread, and a few that had not slept for good.
+      EXPECT_LE(slept, heartbeats + 8);
+      leave = true;
+      for (uint32_t index : {0u, 1u}) fabric.wake(index);
+    });
+    EXPECT_TRUE(fabric.wait([&] { return leave.load(); }, soon()));
+    watch.join();
+    other.join();
+  });
+}
+
+// It hears of a call all the same: with a heartbeat that never comes, only by being woken.
+TEST(IdleTest, ASleepingProcessIsWokenByACall) {
+  FabricOptions options;
+  options.heartbeat = std::chrono::hours(1);
+  run_process_job(2, options, [&](Fabric& fabric) {
+    static std::atomic<int> calls;
+    constexpr int kCalls = 5;
+    for (int i = 0; i < kCalls; ++i) {
+      if (fabric.rank() == 0) {
+        // Long enough for the other one to be asleep nearly always; right if it is not.
+        static_cast<void>(
+            fabric.wait([] { return false; }, deadline_after(std::chrono::milliseconds(20))));
+        EXPECT_EQ(must(async_call(fabric, 1, [] { return ++calls; }).get(soon())), i + 1);
+      } else {
+        EXPECT_TRUE(fabric.wait([&] { return calls.load() > i; }, soon()));
+      }
+    }
+  });
+}
+
+}  // namespace
+}  // namespace cariama::testing
