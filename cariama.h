@@ -5,6 +5,7 @@
 #include "dsfabric/binding.h"                              // IWYU pragma: export
 #include "dsfabric/bootstrap.h"                            // IWYU pragma: export
 #include "dsfabric/buffer_pull.h"                          // IWYU pragma: export
+#include "dsfabric/buffer_registrar.h"                     // IWYU pragma: export
 #include "dsfabric/call_encoding.h"                        // IWYU pragma: export
 #include "dsfabric/call_options.h"                         // IWYU pragma: export
 #include "dsfabric/call_result.h"                          // IWYU pragma: export
@@ -25,6 +26,7 @@
 #include "dsfabric/send_call.h"                            // IWYU pragma: export
 #include "dsfabric/serializer.h"                           // IWYU pragma: export
 #include "dsfabric/topology.h"                             // IWYU pragma: export
+#include "dsfabric/user_buffer.h"                          // IWYU pragma: export
 #include "dtutils/allocators/circular_allocator.h"         // IWYU pragma: export
 #include "dtutils/allocators/general_allocator.h"          // IWYU pragma: export
 #include "dtutils/allocators/linear_circular_allocator.h"  // IWYU pragma: export

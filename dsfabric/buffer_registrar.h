@@ -20,8 +20,8 @@
 namespace cariama {
 
 // Returns a region of that domain that covers the buffer, for local and remote reading. The region
-// is held until the transfer has ended; its deleter decides what becomes of the registration. Called
-// by any thread, several at a time; may block. Its errors are those of the call.
+// is held until the transfer has ended; its deleter decides what becomes of the registration.
+// Called by any thread, several at a time; may block. Its errors are those of the call.
 using BufferRegistrar = std::function<absl::StatusOr<std::shared_ptr<MemoryRegion>>(
     ProtectionDomain& domain, std::span<const std::byte> buffer)>;
 

@@ -52,8 +52,8 @@ class CARIAMA_DSFABRIC_EXPORT CallBringer {
   // it and is over. Grow only; never more over than begun, all processes taken together.
   [[nodiscard]] virtual uint64_t begun(uint32_t rank) = 0;
   [[nodiscard]] virtual uint64_t over(uint32_t rank) = 0;
-  // Fabric::finalize() has seen everything end: no call is accepted any more. Threads may still look
-  // for calls.
+  // Fabric::finalize() has seen everything end: no call is accepted any more. Threads may still
+  // look for calls.
   virtual void finalized() = 0;
   // The fabric closes: ends threads, returns what belongs to connections.
   virtual void stop() = 0;
@@ -106,7 +106,7 @@ CARIAMA_DSFABRIC_EXPORT void reject_call(Fabric& fabric, uint32_t rank, std::str
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::StatusOr<bool> wake_worker(Fabric& fabric,
                                                                        uint32_t rank,
                                                                        uint32_t index);
-// Makes every thread of this process that waits look again: a Synchronizer was counted down by hand.
+// Makes every thread of this process that waits look again: a Synchronizer was counted down.
 CARIAMA_DSFABRIC_EXPORT void tell_waiters(Fabric& fabric);
 // As Fabric::wait, for a condition that plain WRITEs make true: does not sleep.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT bool wait_polling(Fabric& fabric,

@@ -75,6 +75,7 @@ bool Fabric::wait_polling(const std::function<bool()>& condition, Deadline deadl
 }
 void Fabric::wake(uint32_t index) { core_->wake(index); }
 absl::Status Fabric::finalize(Deadline deadline) { return core_->finalize(deadline); }
+bool Fabric::finalized() const { return core_->finalized(); }
 absl::Status Fabric::peer_status(uint32_t rank) const { return core_->peer_status(rank); }
 GeneralAllocator& Fabric::memory() { return core_->memory(); }
 

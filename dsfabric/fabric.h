@@ -96,8 +96,8 @@ struct FabricOptions {
   uint64_t deferred_bytes = uint64_t{64} << 20;
   FailurePolicy on_failure = FailurePolicy::kAbort;
   // Buffers for call_buffer that are not registered (user_buffer.h): up to this they are copied
-  // into registered memory, which takes no longer than registering them; longer ones are registered
-  // through the hook, or, without one, with the device for as long as their transfer lasts.
+  // into registered memory, which saves a registration, a system call; longer ones are registered
+  // through the hook, or, without one, with the device for as long as they are needed.
   uint64_t bounce_bytes = 16u << 10;
   BufferRegistrar registrar{};
   // For making connections, and for each collective step of set-up.
@@ -212,6 +212,9 @@ class CARIAMA_DSFABRIC_EXPORT Fabric {
   // for the others; then accepts no call any more. Errors: DEADLINE_EXCEEDED (names who did not
   // come; it may be called again), those of the bootstrap.
   [[nodiscard]] absl::Status finalize(Deadline deadline);
+
+  // Whether finalize() has seen the job end: no call is accepted any more.
+  [[nodiscard]] bool finalized() const;
 
   // OK, or UNAVAILABLE with the reason if that process is known to be dead.
   [[nodiscard]] absl::Status peer_status(uint32_t rank) const;

@@ -1,19 +1,17 @@
 // Buffers that the user owns and has not registered, as arguments of call_buffer.
 //
 //   std::vector<std::byte> data = ...;
-//   call_buffer<Sync, RemoteNotify>(fabric, thread, function, std::span(data), run);  // it READs
+//   call_buffer<Sync, RemoteNotify>(fabric, thread, function, std::span(data), &run);  // it READs
 //   call_buffer(fabric, thread, function, std::span(data), their_memory);     // written into there
 //
 // Short ones are copied into registered memory first (bounced: up to FabricOptions::bounce_bytes);
-// longer ones are registered for as long as the transfer lasts, through one hook,
-// FabricOptions::registrar. What it returns keeps the registration alive, and dropping that ends
-// it: a registration cache returns what it shares with others.
+// longer ones are registered for as long as they are needed, through one hook,
+// FabricOptions::registrar (buffer_registrar.h). Within a process neither happens.
 #ifndef CARIAMA_DSFABRIC_USER_BUFFER_H_
 #define CARIAMA_DSFABRIC_USER_BUFFER_H_
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 

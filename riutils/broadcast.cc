@@ -227,6 +227,10 @@ void Node::send(uint32_t child) {
 absl::Status start_broadcast(Fabric& fabric, const BroadcastFunction& function,
                              const BroadcastBuffer& buffer, Synchronizer* transmitted,
                              Synchronizer* consumed) {
+  if (fabric.finalized()) {
+    return make_error(absl::StatusCode::kUnavailable, ErrorScope::kProcess,
+                      "the fabric was finalized");
+  }
   Plan plan;
   plan.root = fabric.rank();
   plan.id = function.id;

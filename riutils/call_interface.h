@@ -186,8 +186,8 @@ class CallInterface {
     return send_notified(OutgoingCallView::of(call), kWhen, *done, std::move(receiver), awaited);
   }
 
-  // A call whose end is told to `handle` of this process. If it is not accepted and the handle is not
-  // there any more, the peer's failure has told it: that is its end.
+  // A call whose end is told to `handle` of this process. If it is not accepted and the handle is
+  // not there any more, the peer's failure has told it: that is its end.
   template <typename Options, typename Call>
   CallResult send_expecting(const Call& call, uint8_t flags, uint64_t handle,
                             Synchronizer* transmitted) {

@@ -253,13 +253,12 @@ uint64_t Runtime::over(uint32_t rank) {
 }
 
 absl::Status Runtime::status() const {
-  if (!finalized_.load(std::memory_order_acquire)) return absl::OkStatus();
+  if (!fabric_.finalized()) return absl::OkStatus();
   return make_error(absl::StatusCode::kUnavailable, ErrorScope::kProcess,
                     "the fabric was finalized");
 }
 
 void Runtime::finalized() {
-  finalized_.store(true, std::memory_order_release);
   std::vector<std::shared_ptr<FabricChannel>> leaving;
   {
     const std::lock_guard lock(mutex_);

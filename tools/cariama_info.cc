@@ -1,6 +1,9 @@
 // cariama-info: what this machine offers to programs that use Cariama, the options in effect, and
 // what falls short with its remedy. Looks only; nothing is changed, and what it maps is unmapped at
 // the end.
+#include <sys/uio.h>
+#include <unistd.h>
+
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
@@ -130,6 +133,16 @@ class Report {
 
 std::string list_text(const std::vector<int>& numbers) { return absl::StrJoin(numbers, " "); }
 
+// Whether the kernel copies between processes at all: seccomp filters of containers may forbid it.
+// To ourselves it needs no permission.
+bool has_cross_memory_attach() {
+  char from = 1;
+  char to = 0;
+  const iovec local{&to, 1};
+  const iovec remote{&from, 1};
+  return process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == 1 && to == 1;
+}
+
 void report_machine(const SystemInfo& info, const Report& report) {
   report.heading("Machine");
   report.fact("kernel", {}, info.kernel);
@@ -142,6 +155,7 @@ void report_machine(const SystemInfo& info, const Report& report) {
   if (info.ptrace_scope) {
     report.fact("ptrace_scope", {}, static_cast<uint64_t>(*info.ptrace_scope));
   }
+  report.fact("cross_memory_attach", {}, has_cross_memory_attach());
 
   report.heading("Limits");
   report.fact("memory_lock", {{"limit", "soft"}}, info.memory_lock.soft_bytes, "bytes");
@@ -283,7 +297,8 @@ void report_options(const Report& report) {
   report.heading("Options in effect");
   for (const char* variable :
        {"CARIAMA_TRANSPORT", "CARIAMA_DEVICE", "CARIAMA_PORT", "CARIAMA_GID_INDEX",
-        "CARIAMA_VERBS_IN_ORDER", "CARIAMA_MEMORY_BUDGET", "CARIAMA_TRACE"}) {
+        "CARIAMA_VERBS_IN_ORDER", "CARIAMA_MEMORY_BUDGET", "CARIAMA_TRACE", "CARIAMA_BOOTSTRAP",
+        "CARIAMA_THREADS", "CARIAMA_LISTEN"}) {
     const char* const value = std::getenv(variable);
     if (value != nullptr) report.fact("environment", {{"variable", variable}}, value);
   }
@@ -368,6 +383,13 @@ int run(bool json) {
   const std::vector<VerbsDeviceInfo> devices = list_verbs_devices();
   std::vector<Shortfall> shortfalls = find_shortfalls(info);
   append_device_shortfalls(devices, shortfalls);
+  if (!has_cross_memory_attach()) {
+    shortfalls.push_back({"cross_memory_attach",
+                          "process_vm_readv is forbidden: memory that did not come from an "
+                          "allocator is out of reach for peers of this host",
+                          "allow process_vm_readv and process_vm_writev in the container's seccomp "
+                          "profile (docker run --cap-add SYS_PTRACE does, too)"});
+  }
 
   report_machine(info, report);
   report_pages(info, report);

@@ -1,5 +1,5 @@
-// Every process calls a thread of another one: a lambda with captures, arguments that travel through
-// the serializer, and a result that comes back. `example_hello_lambda -n 4` is a job of four.
+// Every process calls a thread of another one: a lambda with captures, arguments that travel
+// through the serializer, and a result that comes back. `example_hello_lambda -n 4`: a job of four.
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -14,27 +14,23 @@ namespace {
 
 using namespace cariama;  // NOLINT: an example
 
-// [hello_state]
 std::atomic<int> greeted = 0;  // one in each process
-// [hello_state]
 
-void hello(Fabric& fabric, ThreadContext& self) {
-  const Deadline deadline = deadline_after(std::chrono::seconds(60));
-  const uint32_t other = (self.global_id() + 1) % fabric.total_threads();
-
-  // [hello_call]
-  RDMAMessenger messenger(self, other);
-  // Captures travel bytewise; the lambda runs in the other process.
+// [hello_call]
+// Captures travel bytewise; the lambda runs in the other process.
+void greet(ThreadContext& self, RDMAMessenger& messenger) {
   check(messenger
             .call([from = self.global_id()] {
               std::printf("hello from thread %u\n", from);
               ++greeted;
             })
             .status());
-  // [hello_call]
+}
+// [hello_call]
 
-  // [hello_return]
-  // What is not trivially copyable travels as an argument, and the result comes back.
+// [hello_return]
+// What is not trivially copyable travels as an argument, and the result comes back.
+std::string ask(Fabric& fabric, RDMAMessenger& messenger) {
   std::string sentence;
   Synchronizer answered;
   check(messenger
@@ -47,15 +43,26 @@ void hello(Fabric& fabric, ThreadContext& self) {
                 sentence, answered, std::vector<std::string>{"it", "ran", "elsewhere"})
             .status());
   // While this thread waits it runs what others have called.
-  check(fabric.wait([&] { return answered.done(); }, deadline), "no answer");
+  check(fabric.wait([&] { return answered.done(); }, deadline_after(std::chrono::seconds(60))),
+        "no answer");
   check(answered.status());
-  // [hello_return]
+  return sentence;
+}
+// [hello_return]
+
+// [hello]
+void hello(Fabric& fabric, ThreadContext& self) {
+  const Deadline deadline = deadline_after(std::chrono::seconds(60));
+  const uint32_t other = (self.global_id() + 1) % fabric.total_threads();
+  RDMAMessenger messenger(self, other);
+  greet(self, messenger);
+  const std::string sentence = ask(fabric, messenger);
   std::printf("thread %u got: %s\n", self.global_id(), sentence.c_str());
   check(sentence == "it ran elsewhere ", "another answer was expected");
-
-  check(fabric.wait([&] { return greeted == 1; }, deadline), "nobody has called");
+  check(fabric.wait([] { return greeted == 1; }, deadline), "nobody has called");
   check(messenger.shutdown(deadline));
 }
+// [hello]
 
 }  // namespace
 

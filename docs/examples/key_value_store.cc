@@ -93,11 +93,9 @@ void work(Fabric& fabric, uint32_t index, Synchronizer& finished,
   check(!store.get(mine + "never put").has_value(), "a key that nobody has put is there");
   store.close();
   finished.decrease();
-  // [serve]
   // The others are not ready yet, and ask on.
   check(fabric.wait([&] { return all_are.load(); }, deadline_after(std::chrono::seconds(60))),
         "the others did not end");
-  // [serve]
 }
 
 }  // namespace

@@ -92,9 +92,7 @@ int main(int argc, char** argv) {
   const char* const file = argc > 1 ? argv[1] : nullptr;
   std::istringstream text(own_part(*fabric, file));
   const uint64_t sent = count_words(*fabric, *self, text);
-  // [word_count_end]
   check(detector.wait(deadline));  // every call that anybody has made has been run
-  // [word_count_end]
   uint64_t arrived = 0;
   for (const auto& [word, count] : counts) arrived += count;
   const uint64_t total = check(all.all_reduce(arrived, std::plus<>(), deadline));

@@ -179,6 +179,7 @@ class FabricCore {
   void end_pull_later(std::unique_ptr<Pull> pull);
 
   [[nodiscard]] absl::Status finalize(Deadline deadline);
+  [[nodiscard]] bool finalized() const { return finalized_.load(std::memory_order_acquire); }
   [[nodiscard]] FabricStatistics statistics() const;
 
   // The core whose call the calling thread is running, or nullptr; and where it came from.

@@ -73,7 +73,6 @@ class Runtime final : public CallBringer {
   Fabric& fabric_;
   bool has_barrier_ = false;
   std::atomic<uint32_t> next_serial_{1};
-  std::atomic<bool> finalized_{false};
   absl::StatusOr<RDMAMemory> sleeping_;  // SleepingWords of all workers
   std::vector<std::unique_ptr<IncomingCalls>> incoming_;
 

@@ -226,43 +226,50 @@ TEST_P(FlushAge, OldBatchesAreFlushedAndYoungOnesAreNot) {
 
 // ---- Broadcasts ---------------------------------------------------------------------------------
 
-// A process counts its distance from the root: one more than that of the process it came from. The
-// binomial tree has ceil(log2 P) levels, and nobody sends to more than so many.
+// By count: every process is reached by one service call, and each makes as many as its place in a
+// binomial tree says, which has ceil(log2 P) levels.
 TEST(BroadcastSteps, AreTheLogarithmOfTheProcesses) {
   for (const uint32_t processes : {1u, 2u, 5u, 8u, 11u}) {
     SCOPED_TRACE(processes);
-    uint32_t levels = 0;
-    while ((1u << levels) < processes) ++levels;
-    std::atomic<uint64_t> sends = 0;
-    std::atomic<uint64_t> most = 0;
-    static std::atomic<bool> ran[16];  // by rank
-    for (auto& one : ran) one = false;
+    static std::atomic<Fabric*> fabrics[16];
+    static std::atomic<uint32_t> ran[16];
+    static std::atomic<bool> over[16];
+    for (uint32_t rank = 0; rank < 16; ++rank) {
+      fabrics[rank] = nullptr;
+      ran[rank] = 0;
+      over[rank] = false;
+    }
     testing::LocalJobOptions options;
     options.processes = processes;
     options.transport = transport_case("sim");
     LocalJob local(options);
     local.run([&](Fabric& fabric, uint32_t) {
       const uint32_t me = fabric.rank();
-      const FabricStatistics before = fabric.statistics();
+      fabrics[me] = &fabric;
       local.meet(processes);
-      Synchronizer done(me == 0 ? 1 : 0);
-      if (me == 0) {
-        ASSERT_TRUE(broadcast<RemoteNotify>(
-            fabric, [] { EXPECT_FALSE(ran[running_fabric()->rank()].exchange(true)); }, done));
+      if (me != 0) {
+        EXPECT_TRUE(fabric.wait([&] { return over[me].load(); }, soon()));
+        return;
       }
-      ASSERT_TRUE(fabric.wait([&] { return ran[me].load() && done.done(); }, soon()));
+      Synchronizer done;
+      ASSERT_TRUE(broadcast<RemoteNotify>(
+          fabric, [] { ++ran[running_fabric()->rank()]; }, done));
+      ASSERT_TRUE(fabric.wait([&] { return done.done(); }, soon()));
       EXPECT_EQ(done.status(), absl::OkStatus());
-      local.meet(2 * processes);
-      const uint64_t sent = fabric.statistics().sends - before.sends;
-      sends += sent;
-      // One of them is the answer to the parent.
-      const uint64_t children = sent - (me == 0 ? 0 : 1);
-      uint64_t seen = most.load();
-      while (seen < children && !most.compare_exchange_weak(seen, children)) {
+      uint64_t sends = 0;
+      for (uint32_t rank = 0; rank < processes; ++rank) {
+        EXPECT_EQ(ran[rank].load(), 1u) << rank;
+        const uint64_t sent = fabrics[rank].load()->statistics().calls_sent;
+        uint32_t children = 0;
+        while ((rank >> children & 1) == 0 && rank + (1u << children) < processes) ++children;
+        // To itself, for its thread; to its parent, the answer; to its children.
+        EXPECT_EQ(sent, 1 + (rank == 0 ? 0 : 1) + children) << rank;
+        sends += sent;
       }
+      // In all: one down to each other process, one up from it, and one within each.
+      EXPECT_EQ(sends, 2 * (processes - 1) + processes);
+      ASSERT_TRUE(broadcast(fabric, [] { over[running_fabric()->rank()] = true; }));
     });
-    EXPECT_EQ(sends.load(), 2u * (processes - 1));
-    EXPECT_LE(most.load(), levels);
   }
 }
 

@@ -29,6 +29,8 @@ TEST(CariamaInfo, DescribesThisMachine) {
   EXPECT_EQ(rows.row("memory").unit, "bytes");
   EXPECT_EQ(rows.number("cpus"), std::to_string(info.cpus.size()));
   EXPECT_EQ(rows.number("base_page"), std::to_string(info.page_bytes));
+  // Nothing that runs tests forbids it, and shm needs it for memory of the user's.
+  EXPECT_TRUE(std::get<bool>(rows.row("cross_memory_attach").value.value));
   EXPECT_EQ(rows.number("cgroup_version"), std::to_string(info.cgroup.version));
   EXPECT_EQ(rows.all("numa_memory").size(), info.nodes.size());
   for (const NumaNodeInfo& node : info.nodes) {
@@ -67,6 +69,14 @@ TEST(CariamaInfo, ShowsTransports) {
   const InfoRows forced("CARIAMA_TRANSPORT=shm");
   EXPECT_EQ(forced.row("transport_by_default").value.string(), "shm");
   EXPECT_EQ(forced.row("environment", {{"variable", "CARIAMA_TRANSPORT"}}).value.string(), "shm");
+}
+
+TEST(CariamaInfo, ShowsWhatJobsAreToldByTheEnvironment) {
+  const InfoRows rows("CARIAMA_LISTEN=10.77.0.0/24 CARIAMA_THREADS=3 CARIAMA_JOB_SECRET=hush");
+  EXPECT_EQ(rows.row("environment", {{"variable", "CARIAMA_LISTEN"}}).value.string(),
+            "10.77.0.0/24");
+  EXPECT_EQ(rows.row("environment", {{"variable", "CARIAMA_THREADS"}}).value.string(), "3");
+  for (const InfoRow& row : rows.all("environment")) EXPECT_NE(row.value.string(), "hush");
 }
 
 TEST(CariamaInfo, ShowsEffectiveOptions) {

@@ -1,5 +1,5 @@
-// Messengers and aggregators in a job: every transport that connects fabrics, and every arrival mode
-// that it has.
+// Messengers and aggregators in a job: every transport that connects fabrics, and every arrival
+// mode that it has.
 #include <atomic>
 #include <cstring>
 #include <string>

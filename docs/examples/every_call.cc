@@ -1,0 +1,166 @@
+// Every call of the paper's Table 1, send-based and one-sided. Each process calls the next one,
+// which counts what it is asked to do.
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdio>
+#include <cstring>
+#include <numeric>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "docs/examples/check.h"
+#include "dsfabric/collectives.h"
+#include "dsfabric/future.h"
+#include "dsfabric/launcher.h"
+#include "dsfabric/quiescence.h"
+#include "riutils/call.h"
+
+namespace {
+
+using namespace cariama;  // NOLINT: an example
+
+std::atomic<int> ran = 0;  // calls in this process
+std::atomic<uint64_t> bytes = 0;
+
+// What call_buffer runs.
+void take(void* buffer, uint64_t size) {
+  const std::span data(static_cast<const unsigned char*>(buffer), size);
+  bytes += std::accumulate(data.begin(), data.end(), uint64_t{0});
+  ++ran;
+}
+constexpr auto kTake = [](void* buffer, uint64_t size) { take(buffer, size); };
+
+constexpr size_t kSize = 64;
+// In each of the two forms below.
+constexpr int kBufferCalls = 6;
+constexpr int kOtherCalls = 6;
+
+// `theirs` is memory of the other process, `mine` is full of ones.
+// [send_based]
+void send_based(Fabric& fabric, uint32_t to, RDMAMemory* mine, const RemoteMemoryLocator& theirs) {
+  const std::vector<std::byte> own(kSize, std::byte{1});  // registered with nobody
+  Synchronizer run(9);
+  // call: captures, or arguments; counted down when it has been run.
+  check(call<RemoteNotify>(
+      fabric, to, [] { ++ran; }, run));
+  check(call(
+      fabric, to, [](const std::string& text) { ran += static_cast<int>(text.size()); },
+      std::string("a")));
+  // call_buffer, side by side with the call: memory of any kind.
+  check(call_buffer<RemoteNotify>(fabric, to, kTake, std::span(own), &run));
+  check(call_buffer<RemoteNotify>(fabric, to, kTake, mine, 0, kSize, run));
+  // ... written into a given place first.
+  check(call_buffer<RemoteNotify>(fabric, to, kTake, mine, 0, kSize, theirs, &run));
+  // ... read by the destination, before its next call (Sync) or beside it (Async).
+  check(call_buffer<Sync, RemoteNotify>(fabric, to, kTake, mine, 0, kSize, run));
+  check(call_buffer<Async, RemoteNotify>(fabric, to, kTake, mine, 0, kSize, run));
+  check(call_buffer<Sync, RemoteNotify>(fabric, to, kTake, std::span(own), &run));
+  // call_return.
+  int value = 0;
+  check(call_return(
+      fabric, to, [](int a, int b) { return ++ran, a + b; }, value, run, 40, 2));
+  Future<int> later = async_call(fabric, to, [] { return ++ran, 7; });
+  // A Synchronizer in registered memory: its end is one RDMA WRITE.
+  auto written = check(RemoteObject<Synchronizer>::create(fabric));
+  check(call<RemoteNotify>(
+      fabric, to, [] { ++ran; }, written));
+  // The service of a process: runs at once, in a thread that must not block.
+  check(service_call<RemoteNotify>(
+      fabric, fabric.rank_of(to), [] { ++ran; }, &run));
+
+  const Deadline deadline = deadline_after(std::chrono::seconds(60));
+  check(fabric.wait([&] { return run.done(); }, deadline), "calls are missing");
+  check(run.status());
+  check(written.wait(deadline));
+  check(value == 42 && check(later.get(deadline)) == 7, "wrong results");
+}
+// [send_based]
+
+// [one_sided]
+void one_sided(Fabric& fabric, ThreadContext& self, uint32_t to, RDMAMemory* mine,
+               const RemoteMemoryLocator& theirs) {
+  const std::vector<std::byte> own(kSize, std::byte{1});
+  RDMAMessenger messenger(self, to);
+  Synchronizer run(8);
+  check(messenger.call<RemoteNotify>([] { ++ran; }, run).status());
+  check(messenger
+            .call([](const std::string& text) { ran += static_cast<int>(text.size()); },
+                  std::string("a"))
+            .status());
+  check(messenger.call_buffer<RemoteNotify>(kTake, std::span(own), &run).status());
+  check(messenger.call_buffer<RemoteNotify>(kTake, mine, 0, kSize, run).status());
+  check(messenger.call_buffer<RemoteNotify>(kTake, mine, 0, kSize, theirs, &run).status());
+  check(messenger.call_buffer<Sync, RemoteNotify>(kTake, mine, 0, kSize, run).status());
+  check(messenger.call_buffer<Async, RemoteNotify>(kTake, mine, 0, kSize, run).status());
+  check(messenger.call_buffer<Sync, RemoteNotify>(kTake, std::span(own), &run).status());
+  int value = 0;
+  check(
+      messenger.call_return([](int a, int b) { return ++ran, a + b; }, value, run, 40, 2).status());
+  Future<int> later = messenger.async_call([] { return ++ran, 7; });
+  auto written = check(RemoteObject<Synchronizer>::create(fabric));
+  check(messenger.call<RemoteNotify>([] { ++ran; }, written).status());
+
+  // An aggregator publishes many calls together: later, or now.
+  RDMAAggregator aggregator(messenger);
+  check(aggregator.call([] { ++ran; }).status());
+  check(aggregator.flush().status());
+
+  const Deadline deadline = deadline_after(std::chrono::seconds(60));
+  check(fabric.wait([&] { return run.done(); }, deadline), "calls are missing");
+  check(run.status());
+  check(written.wait(deadline));
+  check(value == 42 && check(later.get(deadline)) == 7, "wrong results");
+  check(messenger.shutdown(deadline));
+}
+// [one_sided]
+
+// [broadcast]
+void to_everybody(Fabric& fabric, RDMAMemory* mine) {
+  Synchronizer run(2);
+  check(broadcast<RemoteNotify>(
+            fabric, [] { ++ran; }, run)
+            .status());
+  check(broadcast_buffer<RemoteNotify>(fabric, kTake, mine, 0, kSize, run).status());
+  check(fabric.wait([&] { return run.done(); }, deadline_after(std::chrono::seconds(60))),
+        "not everybody has run it");
+  check(run.status());
+}
+// [broadcast]
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (auto code = launch_self({.processes = 2}, argc, argv)) return *code;
+  const Deadline deadline = deadline_after(std::chrono::seconds(60));
+  auto fabric = check(Fabric::create({.threads = 1}));
+  auto self = check(fabric->init_thread(0));
+  Collectives all(*fabric);
+  TerminationDetector detector(*fabric);
+  const uint32_t next = (fabric->rank() + 1) % fabric->size();
+  const uint32_t before = (fabric->rank() + fabric->size() - 1) % fabric->size();
+
+  RDMAMemory mine = check(fabric->memory().allocate(kSize));
+  std::memset(mine.get_buffer(), 1, kSize);
+  // Everybody names a place to the one before it.
+  RDMAMemory place = check(fabric->memory().allocate(2 * kSize));
+  RemoteMemoryLocator name{};
+  if (before != fabric->rank()) name = place.locator(fabric->domain(before), fabric->rank());
+  if (before == fabric->rank()) name.address = reinterpret_cast<uint64_t>(place.get_buffer());
+  name.length = 2 * kSize;
+  const auto names = check(all.all_gather(name, deadline));  // by rank
+
+  send_based(*fabric, next, &mine, names[next]->slice(0, kSize));
+  one_sided(*fabric, *self, next, &mine, names[next]->slice(kSize, kSize));
+  check(detector.wait(deadline));  // all of them have been run
+  std::printf("rank %u ran %d calls, with %lu bytes\n", fabric->rank(), ran.load(),
+              static_cast<unsigned long>(bytes.load()));
+  check(ran == 2 * (kBufferCalls + kOtherCalls), "another number of calls was expected");
+  check(bytes == 2 * kBufferCalls * kSize, "bytes are missing");
+  check(all.barrier(deadline));
+  if (fabric->rank() == 0) to_everybody(*fabric, &mine);
+  check(fabric->finalize(deadline));
+  check(ran == 2 * (kBufferCalls + kOtherCalls) + 2, "a broadcast is missing");
+  return 0;
+}
