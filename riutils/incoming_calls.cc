@@ -128,7 +128,7 @@ bool IncomingChannel::sender_has_published_more() {
   if (!calls.transmitter(rank)->wait(told).ok()) return false;
   uint64_t published;
   std::memcpy(&published, words.get_buffer() + kPublished, sizeof published);
-  return published > receiver.consumed_bytes();
+  return published > receiver.consumed_bytes() + receiver.consumed_chunks() * sizeof(CallHeader);
 }
 
 // ---- Service threads ----------------------------------------------------------------------------
