@@ -210,11 +210,12 @@ TEST_P(CallResults, APlainNotificationIsOneCallAndARemoteObjectsOneWrite) {
       EXPECT_EQ(at[2].calls_sent - at[1].calls_sent - 1, kCalls);
       // Between 2 and 3 kCalls with a RemoteObject.
       EXPECT_EQ(at[3].calls_sent - at[2].calls_sent - 1, 0u);
-      // Events take receive units, whose credits are returned by writes, too.
-      if (GetParam().arrival == Arrival::kEvent) {
-        EXPECT_GE(at[3].writes - at[2].writes, kCalls);
-      } else {
-        EXPECT_EQ(at[3].writes - at[2].writes, kCalls);
+      const uint64_t writes = at[3].writes - at[2].writes;
+      EXPECT_GE(writes, kCalls);
+      // The next heartbeat repeats the credits of what came before, once. Events take receive units
+      // all the time, whose credits are returned by writes, too.
+      if (GetParam().arrival != Arrival::kEvent) {
+        EXPECT_LE(writes, kCalls + 1);
       }
       return;
     }
