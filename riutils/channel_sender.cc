@@ -369,7 +369,9 @@ absl::Status ChannelSender::after_publication(const std::byte* next, uint64_t wo
     case Arrival::kPolled: {
       // sleep_protocol.h: says how far, then looks whether the receiver sleeps.
       WakeState& wake = control_->wake;
-      wake.published.exchange(offset_of(next), std::memory_order_seq_cst);
+      // End markers count, too: nothing may follow one for long, and it has to be waited for.
+      wake.published.exchange(offset_of(next) + filled_ * sizeof(CallHeader),
+                              std::memory_order_seq_cst);
       if (wake.asleep.load(std::memory_order_seq_cst) != 0) [[unlikely]] {
         wake.asleep.store(0, std::memory_order_relaxed);
         ++counts_.wakes;

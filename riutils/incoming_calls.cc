@@ -108,6 +108,7 @@ void IncomingChannel::end_asking() {
 }
 
 void IncomingChannel::begin_to_sleep() {
+  announced = true;
   end_asking();  // of an attempt to sleep that was given up
   Transmitter* const through = calls.transmitter(rank);
   if (through == nullptr) return;
@@ -123,12 +124,14 @@ void IncomingChannel::begin_to_sleep() {
 }
 
 bool IncomingChannel::sender_has_published_more() {
+  // A channel that came to us after the announcement: its sender does not know, and would not wake.
+  if (!std::exchange(announced, false)) return true;
   if (!asked) return false;  // it cannot send either
   asked = false;
   if (!calls.transmitter(rank)->wait(told).ok()) return false;
   uint64_t published;
   std::memcpy(&published, words.get_buffer() + kPublished, sizeof published);
-  return published > receiver.consumed_bytes();
+  return published > receiver.consumed_bytes() + receiver.consumed_chunks() * sizeof(CallHeader);
 }
 
 // ---- Service threads ----------------------------------------------------------------------------

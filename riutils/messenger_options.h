@@ -32,9 +32,9 @@ enum class Consumption : uint8_t {
 //
 // Memory: a channel that was never used takes none. From its first call it takes chunks_per_request
 // * chunk_bytes of the receiver, and doubles that, when the receiver is behind, up to max_chunks *
-// chunk_bytes; where calls are not mapped the sender has two images of 2 * chunk_bytes besides, more
-// while transfers are under way. So a process that talks to P * T threads costs its peers P * T *
-// chunks_per_request * chunk_bytes in all.
+// chunk_bytes; where calls are not mapped the sender has two images of 2 * chunk_bytes besides,
+// more while transfers are under way. So a process that talks to P * T threads costs its peers
+// P * T * chunks_per_request * chunk_bytes in all.
 struct MessengerOptions {
   uint32_t chunks_per_request = 2;   // the paper's c
   uint32_t max_chunks = 16;          // the paper's c_max

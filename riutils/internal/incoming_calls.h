@@ -53,6 +53,7 @@ class IncomingChannel final : public ReceiverBackend {
   ChannelReceiver receiver;
   Synchronizer told{0};
   bool asked = false;
+  bool announced = false;  // begin_to_sleep() was called since sender_has_published_more()
 };
 
 // grant() and announced() by service threads; CallSource by who runs the worker's calls.
