@@ -609,6 +609,7 @@ absl::Status CollectiveGroup::too_late(uint64_t sequence, CollectiveKind kind) {
     using Answer = std::pair<bool, std::vector<uint32_t>>;
     std::vector<Question<Answer>> questions;
     const std::vector<uint32_t> asked = std::exchange(next, {});
+    questions.reserve(asked.size());
     for (const uint32_t rank : asked) {
       questions.emplace_back(
           fabric_, rank, nullptr,

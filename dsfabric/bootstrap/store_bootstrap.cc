@@ -46,6 +46,7 @@ absl::Status StoreBootstrap::finalize(Deadline deadline) {
 
 std::vector<std::string> rank_labels(int size) {
   std::vector<std::string> labels;
+  labels.reserve(size);
   for (int rank = 0; rank < size; ++rank) labels.push_back(absl::StrCat("rank ", rank));
   return labels;
 }

@@ -249,50 +249,7 @@ TEST_P(ConsumerTest, EachThreadChooses) {
 INSTANTIATE_TEST_SUITE_P(On, ConsumerTest, ::testing::Values("shm", "fault_shm"),
                          [](const auto& info) { return std::string(info.param); });
 
-// ---- Idle
-// -----------------------------------------------------------------------------------------
-
-// Nobody polls by the clock: what waits sleeps until something comes, but for the heartbeat.
-TEST(IdleTest, NothingLooksWhileNothingHappens) {
-  using std::chrono::milliseconds;
-  static std::atomic<bool> over;
-  over = false;
-  std::atomic<uint64_t> looks{0};
-  LocalJob job({.transport = transport_case("shm"), .fabric = {.threads = 2}});
-  job.run([&](Fabric& fabric, uint32_t thread) {
-    Synchronizer connected;
-    must(call<RemoteNotify>(
-        fabric, (fabric.this_thread()->global_id() + 2) % 4, [] {}, connected));
-    EXPECT_TRUE(fabric.wait([&] { return connected.done(); }, soon()));
-    if (thread == 1 || fabric.rank() == 1) {
-      EXPECT_TRUE(fabric.wait(
-          [&] {
-            ++looks;
-            return over.load();
-          },
-          soon()));
-      return;
-    }
-    // Until the others sleep.
-    EXPECT_TRUE(wait_until(
-        [&] {
-          const uint64_t before = looks;
-          std::this_thread::sleep_for(milliseconds(20));
-          return before != 0 && before == looks;
-        },
-        soon()));
-    const uint64_t looks_before = looks;
-    const uint64_t rounds_before = fabric.statistics().rounds;
-    std::this_thread::sleep_for(milliseconds(400));
-    EXPECT_LE(looks - looks_before, 3u);  // a futex may wake for no reason
-    EXPECT_LE(fabric.statistics().rounds - rounds_before, 400 / 100 + 2u);
-    over = true;
-    for (uint32_t to = 1; to < 4; ++to) must(call(fabric, to, [] {}));
-  });
-}
-
-// ---- Replay
-// -----------------------------------------------------------------------------------------
+// ---- Replay ------------------------------------------------------------------------------------
 
 struct Replayed {
   std::vector<std::tuple<uint32_t, uint32_t, uint32_t>> order;

@@ -50,9 +50,14 @@ TEST(IdleTest, AnIdleProcessWakesForItsHeartbeatOnly) {
   options.heartbeat = kHeartbeat;
   run_process_job(2, options, [&](Fabric& fabric) {
     std::atomic<bool> leave{false};
+    std::atomic<uint64_t> looks{0};
+    const auto look = [&] {
+      ++looks;
+      return leave.load();
+    };
     std::thread other([&] {  // another worker, whose calls a helper runs
       auto place = must(fabric.init_thread(1, CallConsumer::kHelpers));
-      EXPECT_TRUE(fabric.wait([&] { return leave.load(); }, soon()));
+      EXPECT_TRUE(fabric.wait(look, soon()));
     });
     for (uint32_t to = 0; to < 4; ++to) {  // both are connected, and have run calls
       EXPECT_EQ(must(async_call(fabric, to, [] { return 3; }).get(soon())), 3);
@@ -65,6 +70,7 @@ TEST(IdleTest, AnIdleProcessWakesForItsHeartbeatOnly) {
       // Who has just begun to wait is awake for a while, the longer the busier the machine is.
       EXPECT_TRUE(wait_until(others_sleep, soon()));
       const auto start = std::chrono::steady_clock::now();
+      const uint64_t looks_before = looks;
       const uint64_t sleeps_before = sleeps();
       const FabricStatistics before = fabric.statistics();
       std::this_thread::sleep_for(10 * kHeartbeat);
@@ -74,12 +80,15 @@ TEST(IdleTest, AnIdleProcessWakesForItsHeartbeatOnly) {
           static_cast<uint64_t>((std::chrono::steady_clock::now() - start) / kHeartbeat) + 1;
       // One more, which may have been on its way.
       EXPECT_LE(after.rounds - before.rounds, heartbeats + 1);
-      // And one for this thread, and a few that had not slept for good.
-      EXPECT_LE(slept, heartbeats + 8);
+      // A futex may wake for no reason.
+      EXPECT_LE(looks - looks_before, 8u);
+      // One for this thread, and some for those that a sanitizer keeps, ten a second. Who polls by
+      // the clock needs hundreds.
+      EXPECT_LE(slept, 2 * heartbeats + 8);
       leave = true;
       for (uint32_t index : {0u, 1u}) fabric.wake(index);
     });
-    EXPECT_TRUE(fabric.wait([&] { return leave.load(); }, soon()));
+    EXPECT_TRUE(fabric.wait(look, soon()));
     watch.join();
     other.join();
   });

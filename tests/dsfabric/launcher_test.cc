@@ -336,10 +336,11 @@ TEST(CariamaRun, TheFirstFailureGivesTheCodeAndEndsTheOthers) {
 }
 
 TEST(CariamaRun, WhoDoesNotListenIsKilledAfterItsGrace) {
-  Running job(cariama_run() + " -n 2 --timeout 0.1 --grace 0.1 " + self() + " --role=deaf");
+  // Long enough for both to be deaf by then, also on a busy machine.
+  Running job(cariama_run() + " -n 2 --timeout 3 --grace 0.1 " + self() + " --role=deaf");
   EXPECT_EQ(job.wait(), kLaunchTimedOut);
   EXPECT_THAT(lines_of(job.err()),
-              ElementsAre("cariama-run: the job did not end within 0.1 s: ranks 0, 1 still running",
+              ElementsAre("cariama-run: the job did not end within 3 s: ranks 0, 1 still running",
                           "cariama-run: ranks 0, 1 did not end within 0.1 s of grace, and will be "
                           "killed"));
 }
