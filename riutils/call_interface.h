@@ -64,19 +64,19 @@ class CallInterface {
   template <auto... Options, typename F, typename... Args>
   requires(sizeof...(Args) == 0 || !(internal::kIsSynchronizer<Args> || ...)) CallResult
       call(F&& function, Args&&... arguments) {
-    return send<CallOptions<Options...>>(
-        make_call(std::forward<F>(function), std::forward<Args>(arguments)...), nullptr);
+    return send<CallOptions<Options...>>(make_call(function, std::forward<Args>(arguments)...),
+                                         nullptr);
   }
   template <auto... Options, typename F>
   CallResult call(F&& function, Synchronizer& done) {
-    return send<CallOptions<Options...>>(make_call(std::forward<F>(function)), &done);
+    return send<CallOptions<Options...>>(make_call(function), &done);
   }
 
   // The destination calls function(buffer, size), the buffer side by side with the call.
   template <auto... Options, typename F>
   CallResult call_buffer(F&& function, std::span<const std::byte> buffer,
                          Synchronizer* done = nullptr) {
-    return send<CallOptions<Options...>>(make_buffer_call(std::forward<F>(function), buffer), done);
+    return send<CallOptions<Options...>>(make_buffer_call(function, buffer), done);
   }
 
   // The same with a part of registered memory, as the paper spells it. With Sync or Async among the
@@ -116,7 +116,7 @@ class CallInterface {
   // text. Both must live until then.
   template <auto... Options, typename F, typename T, typename... Args>
   CallResult call_return(F&& function, T& result, Synchronizer& done, Args&&... arguments) {
-    auto encoded = make_call(std::forward<F>(function), std::forward<Args>(arguments)...);
+    auto encoded = make_call(function, std::forward<Args>(arguments)...);
     static_assert(
         std::is_same_v<typename decltype(encoded)::Result, T>,
         "cariama: the result of this call has another type than the object it is to go to");
@@ -166,8 +166,7 @@ class CallInterface {
       return send<Chosen>(internal::PulledCall<std::decay_t<F>, Chosen::kPulling>(function, *named),
                           done);
     } else {
-      return send<Chosen>(
-          make_buffer_call(std::forward<F>(function), {source->get_buffer() + offset, size}), done);
+      return send<Chosen>(make_buffer_call(function, {source->get_buffer() + offset, size}), done);
     }
   }
 };
