@@ -8,7 +8,8 @@
 // through the serializer. Anything else does not compile, with one line that says so.
 //
 // A Call describes one call on the sending side: its function id, its size, and how to write it
-// straight into the place that it leaves from. Its static run() is the stub that executes it on the
+// straight into the place that it leaves from. It is made for one expression: a function that is
+// not a temporary is referred to, not copied. Its static run() is the stub that executes it on the
 // other side.
 #ifndef CARIAMA_DSFABRIC_CALL_ENCODING_H_
 #define CARIAMA_DSFABRIC_CALL_ENCODING_H_
@@ -187,9 +188,22 @@ constexpr void require_travelling_function() {
       "an argument of call() instead of capturing it");
 }
 
-// fn(args...), without a buffer. F and Args are decayed types.
-template <typename F, typename... Args>
+namespace internal {
+
+// How a Call keeps its function, given as F&&: one that outlives the expression is copied once,
+// into the place that the call leaves from. (What fits two registers may be copied freely.)
+template <typename F>
+using Kept = std::conditional_t<std::is_lvalue_reference_v<F> && (sizeof(std::decay_t<F>) > 16),
+                                const std::decay_t<F>&, std::decay_t<F>>;
+
+}  // namespace internal
+
+// fn(args...), without a buffer. `Kept` is the function's decayed type, or a reference to it; Args
+// are decayed types.
+template <typename Kept, typename... Args>
 class FunctionCall {
+  using F = std::remove_cvref_t<Kept>;
+
  public:
   static constexpr bool kPlainArguments = (std::is_trivially_copyable_v<Args> && ...);
   // What is wrong is said by the constructor, and by nothing else.
@@ -218,7 +232,9 @@ class FunctionCall {
     }
   }
 
-  [[nodiscard]] static FunctionId id() { return FunctionTable::id_of<&FunctionCall::run>(); }
+  [[nodiscard]] static FunctionId id() {
+    return FunctionTable::id_of<&FunctionCall<F, Args...>::run>();
+  }
   // Bytes after the header and NotifyTarget; a multiple of 8.
   [[nodiscard]] size_t bytes() const {
     if constexpr (sizeof...(Args) == 0) {
@@ -266,21 +282,24 @@ class FunctionCall {
   }
 
  private:
-  F function_;
+  Kept function_;
   [[no_unique_address]] std::conditional_t<sizeof...(Args) == 0, std::tuple<>, std::string>
       arguments_;
 };
 
+// `function`, unless it is a temporary, must outlive the Call.
 template <typename F, typename... Given>
-[[nodiscard]] FunctionCall<std::decay_t<F>, std::decay_t<Given>...> make_call(F&& function,
-                                                                              Given&&... given) {
-  return FunctionCall<std::decay_t<F>, std::decay_t<Given>...>(function,
-                                                               std::forward<Given>(given)...);
+[[nodiscard]] FunctionCall<internal::Kept<F>, std::decay_t<Given>...> make_call(F&& function,
+                                                                                Given&&... given) {
+  return FunctionCall<internal::Kept<F>, std::decay_t<Given>...>(function,
+                                                                 std::forward<Given>(given)...);
 }
 
 // fn(void* buffer, uint64_t size), the buffer side by side with the closure (Seriema §3.1).
-template <typename F>
+template <typename Kept>
 class BufferCall {
+  using F = std::remove_cvref_t<Kept>;
+
  public:
   using Result = std::invoke_result_t<F&, void*, uint64_t>;
 
@@ -294,7 +313,7 @@ class BufferCall {
         "give its type a serialize() member");
   }
 
-  [[nodiscard]] static FunctionId id() { return FunctionTable::id_of<&BufferCall::run>(); }
+  [[nodiscard]] static FunctionId id() { return FunctionTable::id_of<&BufferCall<F>::run>(); }
   [[nodiscard]] size_t bytes() const {
     return sizeof(uint64_t) + internal::kClosureBytes<F> + internal::padded(buffer_.size());
   }
@@ -326,14 +345,15 @@ class BufferCall {
   }
 
  private:
-  F function_;
+  Kept function_;
   std::span<const std::byte> buffer_;
 };
 
+// `function`, unless it is a temporary, must outlive the BufferCall.
 template <typename F>
-[[nodiscard]] BufferCall<std::decay_t<F>> make_buffer_call(F&& function,
-                                                           std::span<const std::byte> buffer) {
-  return BufferCall<std::decay_t<F>>(function, buffer);
+[[nodiscard]] BufferCall<internal::Kept<F>> make_buffer_call(F&& function,
+                                                             std::span<const std::byte> buffer) {
+  return BufferCall<internal::Kept<F>>(function, buffer);
 }
 
 }  // namespace cariama

@@ -150,23 +150,22 @@ requires(sizeof...(Args) == 0 || !(internal::kIsSynchronizer<Args> || ...))
     [[nodiscard]] absl::Status
     call(Fabric& fabric, uint32_t destination, F&& function, Args&&... arguments) {
   return internal::send_call<CallOptions<Options...>>(
-      fabric, destination, make_call(std::forward<F>(function), std::forward<Args>(arguments)...),
-      nullptr);
+      fabric, destination, make_call(function, std::forward<Args>(arguments)...), nullptr);
 }
 
 // The same without arguments; `done` is counted down as Options say (Table 1: call).
 template <auto... Options, typename F>
 [[nodiscard]] absl::Status call(Fabric& fabric, uint32_t destination, F&& function,
                                 Synchronizer& done) {
-  return internal::send_call<CallOptions<Options...>>(fabric, destination,
-                                                      make_call(std::forward<F>(function)), &done);
+  return internal::send_call<CallOptions<Options...>>(fabric, destination, make_call(function),
+                                                      &done);
 }
 
 // The same with a Synchronizer in registered memory: its end is one RDMA WRITE, and no call.
 template <auto... Options, typename F>
 [[nodiscard]] absl::Status call(Fabric& fabric, uint32_t destination, F&& function,
                                 RemoteObject<Synchronizer>& done) {
-  const auto call = make_call(std::forward<F>(function));
+  const auto call = make_call(function);
   using Call = decltype(call);
   using Chosen = CallOptions<Options...>;
   return internal::send_call_written(
@@ -187,8 +186,8 @@ template <auto... Options, typename F>
   if constexpr (internal::kPulls<Options...>) {
     return internal::send_pulled<Chosen>(fabric, destination, function, buffer, done);
   } else {
-    return internal::send_call<Chosen>(fabric, destination,
-                                       make_buffer_call(std::forward<F>(function), buffer), done);
+    return internal::send_call<Chosen>(fabric, destination, make_buffer_call(function, buffer),
+                                       done);
   }
 }
 
@@ -210,8 +209,8 @@ template <auto... Options, typename F>
         internal::PulledCall<std::decay_t<F>, Chosen::kPulling>(function, *named), done);
   } else {
     return internal::send_call<Chosen>(
-        fabric, destination,
-        make_buffer_call(std::forward<F>(function), {source->get_buffer() + offset, size}), done);
+        fabric, destination, make_buffer_call(function, {source->get_buffer() + offset, size}),
+        done);
   }
 }
 template <auto... Options, typename F>
@@ -260,7 +259,7 @@ template <auto... Options, typename F>
 template <auto... Options, typename F, typename T, typename... Args>
 [[nodiscard]] absl::Status call_return(Fabric& fabric, uint32_t destination, F&& function,
                                        T& result, Synchronizer& done, Args&&... arguments) {
-  auto encoded = make_call(std::forward<F>(function), std::forward<Args>(arguments)...);
+  auto encoded = make_call(function, std::forward<Args>(arguments)...);
   static_assert(std::is_same_v<typename decltype(encoded)::Result, T>,
                 "cariama: the result of this call has another type than the object it is to go to");
   return internal::send_call<CallOptions<Options...>>(
@@ -273,8 +272,8 @@ template <auto... Options, typename F, typename... Args>
 [[nodiscard]] absl::Status service_call(Fabric& fabric, uint32_t rank, F&& function,
                                         Synchronizer* done, Args&&... arguments) {
   return internal::send_call<CallOptions<Options...>>(
-      fabric, kNoThread, make_call(std::forward<F>(function), std::forward<Args>(arguments)...),
-      done, nullptr, rank);
+      fabric, kNoThread, make_call(function, std::forward<Args>(arguments)...), done, nullptr,
+      rank);
 }
 
 }  // namespace cariama

@@ -70,12 +70,12 @@ class CallInterface {
   template <auto... Options, typename F, typename... Args>
   requires(sizeof...(Args) == 0 || !(internal::kIsSynchronizer<Args> || ...)) CallResult
       call(F&& function, Args&&... arguments) {
-    return send<CallOptions<Options...>>(
-        make_call(std::forward<F>(function), std::forward<Args>(arguments)...), nullptr);
+    return send<CallOptions<Options...>>(make_call(function, std::forward<Args>(arguments)...),
+                                         nullptr);
   }
   template <auto... Options, typename F>
   CallResult call(F&& function, Synchronizer& done) {
-    return send<CallOptions<Options...>>(make_call(std::forward<F>(function)), &done);
+    return send<CallOptions<Options...>>(make_call(function), &done);
   }
   // The same with a Synchronizer in registered memory: its end is one RDMA WRITE, and no call. With
   // LocalNotify it is counted down when the call is accepted: what it was made from may be reused.
@@ -108,7 +108,7 @@ class CallInterface {
     if constexpr (internal::kPulls<Options...>) {
       return send_lending<Chosen>(function, buffer, done);
     } else {
-      return send<Chosen>(make_buffer_call(std::forward<F>(function), buffer), done);
+      return send<Chosen>(make_buffer_call(function, buffer), done);
     }
   }
 
@@ -161,7 +161,7 @@ class CallInterface {
   // text. Both must live until then.
   template <auto... Options, typename F, typename T, typename... Args>
   CallResult call_return(F&& function, T& result, Synchronizer& done, Args&&... arguments) {
-    auto encoded = make_call(std::forward<F>(function), std::forward<Args>(arguments)...);
+    auto encoded = make_call(function, std::forward<Args>(arguments)...);
     static_assert(
         std::is_same_v<typename decltype(encoded)::Result, T>,
         "cariama: the result of this call has another type than the object it is to go to");
@@ -260,8 +260,7 @@ class CallInterface {
       return send<Chosen>(internal::PulledCall<std::decay_t<F>, Chosen::kPulling>(function, *named),
                           done);
     } else {
-      return send<Chosen>(
-          make_buffer_call(std::forward<F>(function), {source->get_buffer() + offset, size}), done);
+      return send<Chosen>(make_buffer_call(function, {source->get_buffer() + offset, size}), done);
     }
   }
 };

@@ -48,7 +48,7 @@ ChannelSender::Progress ChannelSender::drain_kept(Transmitter* transmitter) {
         if (status.ok()) status = write_kept(transmitter, *run.memory, run.offset, kWord, at);
         break;
     }
-    ++counts_.publications;
+    publications_ = publications_ + 1;
     if (status.ok()) status = after_publication(next, run.bytes / 8);
     closed_at_ = batch_ = leave_zeros(next);
     if (!status.ok()) {

@@ -6,6 +6,18 @@
 #include "dsfabric/function_table.h"
 
 namespace cariama::internal {
+namespace {
+
+constexpr std::string_view kTooLong = "a call is longer than its chunk or batch";
+
+uint64_t load_word(std::byte* at, std::memory_order order) {
+  return std::atomic_ref(*reinterpret_cast<uint64_t*>(at)).load(order);
+}
+CallHeader header_of(uint64_t word) {
+  return {static_cast<uint32_t>(word), static_cast<uint32_t>(word >> 32)};
+}
+
+}  // namespace
 
 ChannelReceiver::ChannelReceiver(ReceiverBackend& backend, Arrival arrival, Consumption consumption,
                                  uint64_t chunk_bytes, uint32_t source_thread,
@@ -16,6 +28,8 @@ ChannelReceiver::ChannelReceiver(ReceiverBackend& backend, Arrival arrival, Cons
       chunk_bytes_(chunk_bytes),
       chunks_(std::move(chunks)) {
   call_.source_thread = source_thread;
+  // Nothing is known: words that belong to other places.
+  for (uint32_t i = 0; i < kKnownHeaders; ++i) known_[i].word = i ^ 1;
   enter(0);
 }
 
@@ -35,80 +49,134 @@ size_t ChannelReceiver::run(size_t most) {
   return arrival_ == Arrival::kEvent ? run_calls<true>(most) : run_calls<false>(most);
 }
 
+// Runs the call at the cursor, whose header is `word`, and those behind it that have the same one,
+// in what ends at `limit`. False: run no more now.
+template <bool kEvent>
+bool ChannelReceiver::run_alike(uint64_t word, FunctionStub stub, const std::byte* limit,
+                                size_t most, Cursor& cursor) {
+  const size_t size = cursor.size;
+  // Announcements are limited in length: the rest of a call is on its way.
+  const auto is_announced = [&] { return !kEvent || size / sizeof word <= unread_words_; };
+  if (!is_announced()) return false;
+  std::byte* at = cursor.at;
+  const std::byte* const last = limit - size;
+  do {
+    call_.closure = {at + sizeof word, size - sizeof word};
+    stub(call_);
+    if ((static_cast<uint8_t>(call_.outcome) | uint8_t{call_.answered_later}) != 0) [[unlikely]] {
+      finish_slowly(nullptr);
+    }
+    at += size;
+    ++cursor.calls;
+    if constexpr (kEvent) unread_words_ -= size / sizeof word;
+    // Acquire: see run_calls.
+  } while (at <= last && cursor.calls < most && is_announced() &&
+           load_word(at, std::memory_order_acquire) == word);
+  cursor.bytes += static_cast<uint64_t>(at - cursor.at);
+  cursor.at = at;
+  return true;
+}
+
 template <bool kEvent>
 size_t ChannelReceiver::run_calls(size_t most) {
   if constexpr (kEvent) unread_words_ += announced_.exchange(0, std::memory_order_acq_rel);
-  size_t count = 0;
-  uint64_t bytes = 0;
-  std::byte* at = position_;
-  std::byte* end = end_;
-  size_t size = predicted_;
-  while (count < most) {
+  Cursor cursor{.at = position_, .size = last_size_};
+  const std::byte* batch_end = batch_end_;
+  while (cursor.calls < most) {
+    // In a batch everything is there, and all of it is calls.
+    const bool in_batch = cursor.at < batch_end;
     if constexpr (kEvent) {
       if (unread_words_ == 0) break;
     }
-    // Acquire: what the sender wrote before this header is visible.
-    const uint64_t word =
-        std::atomic_ref(*reinterpret_cast<uint64_t*>(at)).load(std::memory_order_acquire);
-    if (word == 0) {
-      if constexpr (kEvent) break_off("words were announced that are no call");
-      break;
-    }
-    const CallHeader header{static_cast<uint32_t>(word), static_cast<uint32_t>(word >> 32)};
-    if (header.function == EndMarker::kFunction) [[unlikely]] {
-      position_ = at;
-      if (!end_of_chunk(header)) break;
-      if constexpr (kEvent) --unread_words_;
-      if (ended_) break;
-      at = position_;
-      end = end_;
-      continue;
+    // Acquire: what the sender wrote before this word is visible.
+    const uint64_t word = load_word(cursor.at, std::memory_order_acquire);
+    const CallHeader header = header_of(word);
+    const size_t size = sizeof header + header.bytes();
+    const std::byte* const limit = in_batch ? batch_end : end_;
+    KnownHeader& known = known_[header.function % kKnownHeaders];
+    if (known.word != word) [[unlikely]] {
+      if (!in_batch) {
+        if (word == 0) {
+          if constexpr (kEvent) break_off("words were announced that are no call");
+          break;
+        }
+        if (header.function == BatchWord::kFunction) {
+          if (header.flags() != 0 || header.bytes() == 0 ||
+              size > static_cast<size_t>(limit - cursor.at)) {
+            break_off("a batch is malformed");
+            break;
+          }
+          if constexpr (kEvent) --unread_words_;
+          batch_end = cursor.at + size;
+          cursor.at += sizeof header;
+          cursor.bytes += sizeof header;
+          continue;
+        }
+        if (header.function == EndMarker::kFunction) {
+          position_ = cursor.at;
+          if (!end_of_chunk(header)) break;
+          if constexpr (kEvent) --unread_words_;
+          if (ended_) break;
+          batch_end = cursor.at = position_;
+          continue;
+        }
+      }
+      const FunctionStub stub = header.flags() == 0 ? FunctionTable::resolve(header.id()) : nullptr;
+      if (stub == nullptr) {
+        if (!run_slowly<kEvent>(header, limit, cursor)) break;
+        continue;
+      }
+      known = {word, size, stub};
     }
     // The next header's address depends on this length, a chain of loads as long as the calls are
     // many. Calls are often as long as the one before: a predicted branch breaks the chain. (The
     // empty asm keeps the compiler from seeing that both are the same.)
-    if (sizeof(CallHeader) + header.bytes() != size) [[unlikely]] {
-      size = sizeof(CallHeader) + header.bytes();
-      asm volatile("" : "+r"(size));
+    if (known.size != cursor.size) [[unlikely]] {
+      cursor.size = known.size;
+      asm volatile("" : "+r"(cursor.size));
     }
-    if (size > static_cast<size_t>(end - at)) [[unlikely]] {
-      break_off("a call is longer than its chunk");
+    if (cursor.size > static_cast<size_t>(limit - cursor.at)) [[unlikely]] {
+      break_off(kTooLong);
       break;
     }
-    if constexpr (kEvent) {
-      // Announcements are limited in length: the rest of this call is on its way.
-      if (size / sizeof(CallHeader) > unread_words_) break;
-      unread_words_ -= size / sizeof(CallHeader);
-    }
-    std::byte* const behind = at + sizeof(CallHeader);
-    if (header.flags() == 0) [[likely]] {
-      call_.closure = {behind, size - sizeof(CallHeader)};
-      if (FunctionStub stub = FunctionTable::resolve(header.id()); stub != nullptr) [[likely]] {
-        stub(call_);
-      } else {
-        call_.outcome = CallOutcome::kUnknown;
-      }
-      if (call_.outcome != CallOutcome::kDone || call_.answered_later) [[unlikely]] {
-        finish_slowly(nullptr);
-      }
-    } else {
-      run_flagged(header, behind);
-      if (ended_) break;
-    }
-    at += size;
-    bytes += size;
-    ++count;
+    if (!run_alike<kEvent>(word, known.stub, limit, most, cursor)) break;
   }
-  if (bytes != 0) {
-    const uint64_t consumed = consumed_bytes_.load(std::memory_order_relaxed) + bytes;
+  if (cursor.bytes != 0) {
+    const uint64_t consumed = consumed_bytes_.load(std::memory_order_relaxed) + cursor.bytes;
     consumed_bytes_.store(consumed, std::memory_order_relaxed);
-    if (ended_) return count;
+    if (ended_) return cursor.calls;
     auto* const chunk = reinterpret_cast<ChunkHeader*>(chunks_[current_]);
     std::atomic_ref(chunk->consumer.consumed).store(consumed, std::memory_order_relaxed);
   }
-  if (!ended_) position_ = at;
-  predicted_ = size;
-  return count;
+  if (!ended_) position_ = cursor.at;
+  batch_end_ = batch_end;
+  last_size_ = cursor.size;
+  return cursor.calls;
+}
+
+// A call with flags, or of a function that does not exist. False: run no more now.
+template <bool kEvent>
+bool ChannelReceiver::run_slowly(const CallHeader& header, const std::byte* limit, Cursor& cursor) {
+  const size_t size = sizeof header + header.bytes();
+  if (size > static_cast<size_t>(limit - cursor.at)) {
+    break_off(kTooLong);
+    return false;
+  }
+  if constexpr (kEvent) {
+    if (size / sizeof header > unread_words_) return false;
+    unread_words_ -= size / sizeof header;
+  }
+  if (header.flags() != 0) {
+    run_flagged(header, cursor.at + sizeof header);
+    if (ended_) return false;
+  } else {
+    call_.outcome = CallOutcome::kUnknown;
+    finish_slowly(nullptr);
+  }
+  cursor.at += size;
+  cursor.bytes += size;
+  ++cursor.calls;
+  return true;
 }
 
 void ChannelReceiver::run_flagged(const CallHeader& header, std::byte* behind) {

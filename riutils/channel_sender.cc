@@ -138,7 +138,10 @@ absl::Status ChannelSender::obtain(std::unique_lock<std::mutex>& lock, Transmitt
     way_ = *std::move(way);
     staging_ = std::move(staging);
     control_ = reinterpret_cast<ChannelControl*>(way_->control.get_buffer());
-    if (way_->arrival == Arrival::kMapped && !way_->fence) sleeping_ = &way_->sleeping->state;
+    if (way_->arrival == Arrival::kMapped && !way_->fence) {
+      sleeping_ = &way_->sleeping->state;
+      publishes_by_store_ = options_.flush_age.count() == 0;
+    }
   }
   if (!status.ok()) {
     // With fewer chunks than allowed it goes on as if the limit were lower.
@@ -168,20 +171,48 @@ absl::Status ChannelSender::obtain(std::unique_lock<std::mutex>& lock, Transmitt
 void ChannelSender::close_window() {
   if (!window_open_) return;
   closed_at_ = position_;
+  if (batch_ == nullptr) batch_ = closed_at_;
+  if (batch_is_empty()) closed_at_ = batch_;  // a batch's word alone is nothing
   end_ = hold_end_ = position_;
   window_open_ = false;
 }
 
-void ChannelSender::open_window() {
+void ChannelSender::open_window(bool hold) {
   if (keeping_ || ended_ || !failure_.ok() || !chunk_open_) return;
-  position_ = closed_at_;
-  end_ = chunk_end_;
-  // With an age to watch every held call goes the long way.
-  hold_end_ = options_.flush_age.count() != 0
-                  ? closed_at_
-                  : std::min(chunk_end_, batch_ + std::min<ptrdiff_t>(options_.flush_bytes,
-                                                                      chunk_end_ - batch_));
   window_open_ = true;
+  if (closed_at_ == batch_ && hold && options_.flush_age.count() == 0) {
+    begin_batch(closed_at_);
+    return;
+  }
+  position_ = closed_at_;
+  hold_end_ = closed_at_;
+  if (closed_at_ == batch_) {
+    batch_ = nullptr;
+    end_ = chunk_end_;
+  } else {
+    end_ = closed_at_;
+    // With an age to watch every held call goes the long way.
+    if (options_.flush_age.count() == 0) set_hold_end();
+  }
+}
+
+void ChannelSender::set_hold_end() {
+  std::byte* const first = batch_ + kBatchWord;
+  hold_end_ = first + std::min<ptrdiff_t>(options_.flush_bytes, chunk_end_ - first);
+}
+
+void ChannelSender::begin_batch(std::byte* at) {
+  if (chunk_end_ - at > kBatchWord) {
+    batch_ = at;
+    position_ = at + kBatchWord;
+    end_ = at;
+    set_hold_end();
+  } else {
+    batch_ = nullptr;
+    position_ = at;
+    end_ = chunk_end_;
+    hold_end_ = at;
+  }
 }
 
 void ChannelSender::fail(absl::Status status) {
@@ -361,7 +392,7 @@ absl::Status ChannelSender::after_publication(const std::byte* next, uint64_t wo
       }
       if (state.exchange(SleepingWord::kAwake, std::memory_order_acq_rel) ==
           SleepingWord::kAsleep) {
-        ++counts_.wakes;
+        wakes_ = wakes_ + 1;
         link_.wake();
       }
       return absl::OkStatus();
@@ -374,26 +405,25 @@ absl::Status ChannelSender::after_publication(const std::byte* next, uint64_t wo
                               std::memory_order_seq_cst);
       if (wake.asleep.load(std::memory_order_seq_cst) != 0) [[unlikely]] {
         wake.asleep.store(0, std::memory_order_relaxed);
-        ++counts_.wakes;
+        wakes_ = wakes_ + 1;
         link_.wake();
       }
       return absl::OkStatus();
     }
     default:
-      ++counts_.events;
+      events_ = events_ + 1;
       link_.announce(words);
       return absl::OkStatus();
   }
 }
 
-CallResult ChannelSender::published_slowly(std::byte* at) {
-  std::byte* const next = position_;
+CallResult ChannelSender::published_slowly(std::byte* first, std::byte* next) {
   absl::Status status;
   if (way_->arrival != Arrival::kMapped) {
-    ++counts_.publications;
-    status = write_batch(way_->transmitter, at, next);
+    publications_ = publications_ + 1;
+    status = write_batch(way_->transmitter, first, next);
   }
-  if (status.ok()) status = after_publication(next, static_cast<uint64_t>(next - at) / 8);
+  if (status.ok()) status = after_publication(next, static_cast<uint64_t>(next - first) / 8);
   if (status.ok() && way_->arrival != Arrival::kPolled) [[likely]]
     return status;
   const std::lock_guard lock(mutex_);
@@ -407,24 +437,39 @@ CallResult ChannelSender::published_slowly(std::byte* at) {
   return status;
 }
 
-void ChannelSender::build(const OutgoingCallView& call) {
-  std::byte* const at = closed_at_;
-  call.write_behind_header(at + sizeof(CallHeader));
-  if (at == batch_) {
-    held_ = word_of(call.header());
-    if (options_.flush_age.count() != 0) batch_since_ = std::chrono::steady_clock::now();
-  } else {
-    store_word(at, word_of(call.header()));
+bool ChannelSender::build(const OutgoingCallView& call, bool hold) {
+  const auto total = static_cast<ptrdiff_t>(call.total());
+  const auto most = static_cast<ptrdiff_t>(options_.flush_bytes);
+  const bool ages = options_.flush_age.count() != 0;
+  const bool joins = closed_at_ != batch_;
+  // A call that is a batch by its length needs no word before it.
+  const bool begins =
+      !joins && hold && total < most && chunk_end_ - closed_at_ >= kBatchWord + total;
+  if (begins) {
+    closed_at_ += kBatchWord;
+    if (ages) batch_since_ = std::chrono::steady_clock::now();
   }
-  closed_at_ = at + call.total();
+  call.write_behind_header(closed_at_ + sizeof(CallHeader));
+  if (begins || joins) {
+    store_word(closed_at_, word_of(call.header()));
+  } else {
+    single_ = word_of(call.header());
+  }
+  closed_at_ += total;
+  return !hold || single_ != 0 || closed_at_ - batch_ - kBatchWord >= most ||
+         (ages && std::chrono::steady_clock::now() - batch_since_ >= options_.flush_age);
 }
 
 absl::Status ChannelSender::flush_batch(Transmitter* transmitter) {
   if (batch_ == closed_at_) return absl::OkStatus();
   std::byte* const first = batch_;
-  ++counts_.publications;
+  publications_ = publications_ + 1;
   store_word(closed_at_, 0);
-  publish_word(first, held_);
+  const uint64_t single = std::exchange(single_, 0);
+  publish_word(
+      first, single != 0
+                 ? single
+                 : word_of(BatchWord::make(static_cast<size_t>(closed_at_ - first - kBatchWord))));
   absl::Status status;
   if (way_->arrival != Arrival::kMapped) status = write_batch(transmitter, first, closed_at_);
   if (status.ok()) {
@@ -455,7 +500,8 @@ absl::Status ChannelSender::write_producer(Transmitter* transmitter, bool filled
 }
 
 CallResult ChannelSender::flush() {
-  if (window_open_ && batch_ == position_) return {};
+  if (window_open_ && batch_is_empty()) return {};
+  if (window_open_ && publishes_by_store_ && departures_.empty()) return publish_batch(position_);
   const std::lock_guard lock(mutex_);
   if (!failure_.ok()) return failure_;
   if (!window_open_) return {};  // it was closed by whoever flushed
@@ -463,6 +509,32 @@ CallResult ChannelSender::flush() {
   absl::Status status = flush_batch(way_->transmitter);
   open_window();
   return status;
+}
+
+// Precondition: something is held, and there is room behind it for a word.
+CallResult ChannelSender::publish_batch(std::byte* next) {
+  std::byte* const first = batch_;
+  store_word(next, 0);
+  publish_word(first, word_of(BatchWord::make(static_cast<size_t>(next - first - kBatchWord))));
+  publications_ = publications_ + 1;
+  begin_batch(next);
+  if (sleeping_->load(std::memory_order_relaxed) != SleepingWord::kAwake) [[unlikely]] {
+    return published_slowly(first, next);
+  }
+  return {};
+}
+
+// The usual end of a batch: this call joins it, and it leaves.
+CallResult ChannelSender::hold_slowly(const OutgoingCallView& call, WhenNoRoom when) {
+  std::byte* const at = position_;
+  const auto total = static_cast<ptrdiff_t>(call.total());
+  if (!window_open_ || !publishes_by_store_ || !departures_.empty() || call.id.value == 0 ||
+      batch_is_empty() || chunk_end_ - at < total) {
+    return send_slowly(call, when, true, nullptr);
+  }
+  call.write_behind_header(at + sizeof(CallHeader));
+  store_word(at, word_of(call.header()));
+  return publish_batch(at + total);
 }
 
 CallResult ChannelSender::publish() {
@@ -477,7 +549,7 @@ CallResult ChannelSender::publish() {
 }
 
 bool ChannelSender::batch_is_old() const {
-  return options_.flush_age.count() != 0 && window_open_ && batch_ != position_ &&
+  return options_.flush_age.count() != 0 && window_open_ && !batch_is_empty() &&
          std::chrono::steady_clock::now() - batch_since_ >= options_.flush_age;
 }
 
@@ -508,6 +580,12 @@ CallResult ChannelSender::send_slowly(const OutgoingCallView& call, WhenNoRoom w
                         "the messenger to " + peer_ + " was shut down");
     }
     bool obtainable = false;
+    // Whoever makes more of them brings on those that are kept: the drainer alone might never come
+    // to the end of them.
+    if (keeping_ && when.keep && !obtaining_ && way_.has_value() && !link_.inside_call() &&
+        drain_kept(way_->transmitter) == Progress::kFailed) {
+      return failure_;
+    }
     if (!keeping_) {
       Progress progress = Progress::kObtain;
       if (has_room(total)) {
@@ -517,14 +595,11 @@ CallResult ChannelSender::send_slowly(const OutgoingCallView& call, WhenNoRoom w
         if (progress == Progress::kFailed) return failure_;
       }
       if (progress == Progress::kDone) {
-        build(call);
+        const bool leaves = build(call, hold);
         if (transmitted != nullptr) departures_.push_back(transmitted);
-        const bool full = closed_at_ - batch_ >= static_cast<ptrdiff_t>(options_.flush_bytes) ||
-                          (options_.flush_age.count() != 0 &&
-                           std::chrono::steady_clock::now() - batch_since_ >= options_.flush_age);
         absl::Status status;
-        if (!hold || full) status = flush_batch(way_->transmitter);
-        open_window();
+        if (leaves) status = flush_batch(way_->transmitter);
+        open_window(hold);
         return status;
       }
       obtainable = progress == Progress::kObtain;
@@ -593,13 +668,18 @@ bool ChannelSender::look_for_room(uint64_t kept_before) {
 uint64_t ChannelSender::accepted_bytes() const {
   const std::lock_guard lock(mutex_);
   if (base_ == nullptr) return backlog_->bytes();
-  return offset_of(window_open_ ? static_cast<std::byte*>(position_) : closed_at_) +
-         backlog_->bytes();
+  // A batch's word counts as soon as there is a call behind it.
+  const std::byte* at = closed_at_;
+  if (window_open_) at = batch_ != nullptr && batch_is_empty() ? batch_ : position_;
+  return offset_of(at) + backlog_->bytes();
 }
 
 MessengerStatistics ChannelSender::statistics() const {
   const std::lock_guard lock(mutex_);
   MessengerStatistics statistics = counts_;
+  statistics.publications = publications_;
+  statistics.wakes = wakes_;
+  statistics.events = events_;
   if (control_ != nullptr) {
     const uint64_t pushed = control_->consumed_chunks.load(std::memory_order_acquire);
     statistics.chunks_consumed = std::max(consumed_, pushed <= filled_ ? pushed : 0);

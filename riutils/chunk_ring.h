@@ -2,7 +2,7 @@
 // writes (Seriema §4.4.1). The layout that both ends share; who does what when is in
 // channel_sender.h and internal/channel_receiver.h.
 //
-//   ChunkHeader | call | call | ... | end marker
+//   ChunkHeader | call | call | batch word, call, call, call | call | ... | end marker
 //
 // A call is CallHeader (8 bytes) | NotifyTarget, perhaps | closure, padded to 8 (call_encoding.h).
 //
@@ -10,11 +10,17 @@
 // behind it, then a word of zeros where the next header will be, and at last the header. The
 // receiver stops at a word of zeros. So no chunk is ever cleared, any payload can travel, and the
 // one thing assumed of a transport is that the header becomes visible after what was written before
-// it. A batch is published in the same way by its first header.
+// it. Several calls may be published together by the header of the first.
 //
-// A chunk into which the next call does not fit ends with an end marker, an own header. It carries
-// how many newly obtained chunks are to be inserted behind this one (the paper's special bit): so
-// the receiver's ring becomes what the sender's is, without any message.
+// A batch of an aggregator begins with a word of its own, which says how long the batch is and is
+// its publication. While it grows the sender writes headers as plain data, the first like the
+// others; the receiver has one length to hold against the chunk, and knows without looking at
+// memory that all of the batch is there.
+//
+// A chunk into which the next call does not fit ends with an end marker, an own header that is
+// published by itself. It carries how many newly obtained chunks are to be inserted behind this one
+// (the paper's special bit): so the receiver's ring becomes what the sender's is, without any
+// message.
 #ifndef CARIAMA_RIUTILS_CHUNK_RING_H_
 #define CARIAMA_RIUTILS_CHUNK_RING_H_
 
@@ -58,6 +64,16 @@ struct EndMarker {
   }
 };
 
+// The word in front of a batch.
+struct BatchWord {
+  static constexpr uint32_t kFunction = UINT32_MAX - 1;  // no function has this id
+
+  // So many bytes of calls follow.
+  [[nodiscard]] static constexpr CallHeader make(size_t bytes) {
+    return CallHeader::make({kFunction}, bytes, 0);
+  }
+};
+
 // A channel's words in the sender's registered memory.
 struct ChannelControl {
   // Pushed by the receiver: chunks that it has consumed.
@@ -81,13 +97,15 @@ struct alignas(64) SleepingWord {
 static_assert(sizeof(SleepingWord) == 64);
 
 inline constexpr uint64_t kMinChunkBytes = 1024;
-inline constexpr uint64_t kMaxChunkBytes = uint64_t{1} << 30;
+inline constexpr uint64_t kMaxChunkBytes = uint64_t{1} << 27;
 inline constexpr uint32_t kMaxChunks = 256;  // of one channel
 // What a chunk of `chunk_bytes` holds: calls of this many bytes in all. (A word is the end
 // marker's.)
 [[nodiscard]] constexpr uint64_t chunk_capacity(uint64_t chunk_bytes) {
   return chunk_bytes - sizeof(ChunkHeader) - sizeof(CallHeader);
 }
+// A header can say the length of any call and any batch.
+static_assert(chunk_capacity(kMaxChunkBytes) <= uint64_t{CallHeader::kMaxWords} * 8);
 
 }  // namespace cariama
 

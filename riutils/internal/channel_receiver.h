@@ -3,10 +3,12 @@
 //
 // It reads memory that a peer writes, so it believes nothing: every length is held against the
 // chunk's end, every id against the function table, every count of inserted chunks against what was
-// really granted. What is malformed ends this channel, with a reason, and nothing else.
+// really granted. (A word is read once: what is checked is what is used.) What is malformed ends
+// this channel, with a reason, and nothing else.
 #ifndef CARIAMA_RIUTILS_INTERNAL_CHANNEL_RECEIVER_H_
 #define CARIAMA_RIUTILS_INTERNAL_CHANNEL_RECEIVER_H_
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -70,8 +72,28 @@ class ChannelReceiver {
   [[nodiscard]] const std::vector<std::byte*>& chunks() const { return chunks_; }
 
  private:
+  // A header of a plain call, understood once. Calls of one function mostly have the same.
+  struct KnownHeader {
+    uint64_t word = 0;
+    size_t size = 0;  // of the call
+    FunctionStub stub = nullptr;
+    uint64_t padding = 0;
+  };
+  static constexpr uint32_t kKnownHeaders = 8;
+  // How far a round has come: in registers.
+  struct Cursor {
+    std::byte* at;
+    size_t size;         // of the last call of a known header
+    uint64_t bytes = 0;  // run in this round
+    size_t calls = 0;
+  };
   template <bool kEvent>
   size_t run_calls(size_t most);
+  template <bool kEvent>
+  [[gnu::always_inline]] inline bool run_alike(uint64_t word, FunctionStub stub,
+                                               const std::byte* limit, size_t most, Cursor& cursor);
+  template <bool kEvent>
+  bool run_slowly(const CallHeader& header, const std::byte* limit, Cursor& cursor);
   void run_flagged(const CallHeader& header, std::byte* behind);
   void finish_slowly(const NotifyTarget* notify);
   // The end of a chunk. False: run no more now.
@@ -86,8 +108,10 @@ class ChannelReceiver {
   std::vector<std::byte*> chunks_;  // the ring, as the sender's
   uint32_t current_ = 0;
   std::byte* position_ = nullptr;
-  size_t predicted_ = 0;      // length of the last call
-  std::byte* end_ = nullptr;  // the last place for an end marker
+  size_t last_size_ = sizeof(CallHeader);
+  const std::byte* end_ = nullptr;        // the last place for an end marker
+  const std::byte* batch_end_ = nullptr;  // of the batch that position_ is in; or not beyond it
+  std::array<KnownHeader, kKnownHeaders> known_;
   uint64_t consumed_chunks_ = 0;
   uint64_t unread_words_ = 0;  // announced and not consumed yet
   bool ended_ = false;
