@@ -370,7 +370,8 @@ TEST(CariamaRun, InputGoesToRankZero) {
 }
 
 TEST(CariamaRun, TheFirstInterruptIsPassedOn) {
-  Running job(cariama_run() + " -n 2 " + self() + " --role=orderly");
+  // With time for the search for leaks at the exit, under a sanitizer on a busy machine.
+  Running job(cariama_run() + " -n 2 --grace 60 " + self() + " --role=orderly");
   ASSERT_TRUE(Running::eventually([&] { return job.out() == "ready\nready\n"; })) << job.out();
   kill(job.pid(), SIGINT);
   EXPECT_EQ(job.wait(), 0) << job.err();
