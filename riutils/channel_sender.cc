@@ -659,6 +659,8 @@ bool ChannelSender::look_for_room(uint64_t kept_before) {
         return backlog_->bytes() < kept_before;
     }
   }
+  // The drainer was faster: what was waited for is over, whether or not another chunk is free.
+  if (kept_before != 0) return true;
   return chunks_.empty() || ring_has_room(filled_ + (chunk_open_ ? 1 : 0), way_->transmitter) ||
          !failure_.ok() || (chunk_open_ && chunks_.size() < limit_);
 }
