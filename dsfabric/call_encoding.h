@@ -198,11 +198,11 @@ using Kept = std::conditional_t<std::is_lvalue_reference_v<F> && (sizeof(std::de
 
 }  // namespace internal
 
-// fn(args...), without a buffer. `Kept` is the function's decayed type, or a reference to it; Args
+// fn(args...), without a buffer. `Stored` is the function's decayed type, or a reference to it; Args
 // are decayed types.
-template <typename Kept, typename... Args>
+template <typename Stored, typename... Args>
 class FunctionCall {
-  using F = std::remove_cvref_t<Kept>;
+  using F = std::remove_cvref_t<Stored>;
 
  public:
   static constexpr bool kPlainArguments = (std::is_trivially_copyable_v<Args> && ...);
@@ -282,7 +282,7 @@ class FunctionCall {
   }
 
  private:
-  Kept function_;
+  Stored function_;
   [[no_unique_address]] std::conditional_t<sizeof...(Args) == 0, std::tuple<>, std::string>
       arguments_;
 };
@@ -296,9 +296,9 @@ template <typename F, typename... Given>
 }
 
 // fn(void* buffer, uint64_t size), the buffer side by side with the closure (Seriema §3.1).
-template <typename Kept>
+template <typename Stored>
 class BufferCall {
-  using F = std::remove_cvref_t<Kept>;
+  using F = std::remove_cvref_t<Stored>;
 
  public:
   using Result = std::invoke_result_t<F&, void*, uint64_t>;
@@ -345,7 +345,7 @@ class BufferCall {
   }
 
  private:
-  Kept function_;
+  Stored function_;
   std::span<const std::byte> buffer_;
 };
 

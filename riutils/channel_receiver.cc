@@ -8,8 +8,6 @@
 namespace cariama::internal {
 namespace {
 
-constexpr std::string_view kTooLong = "a call is longer than its chunk or batch";
-
 uint64_t load_word(std::byte* at, std::memory_order order) {
   return std::atomic_ref(*reinterpret_cast<uint64_t*>(at)).load(order);
 }
@@ -41,7 +39,7 @@ void ChannelReceiver::prepare(std::byte* chunk) {
 void ChannelReceiver::enter(uint32_t index) {
   current_ = index;
   position_ = chunks_[index] + sizeof(ChunkHeader);
-  end_ = chunks_[index] + chunk_bytes_ - sizeof(CallHeader);
+  limit_ = end_ = chunks_[index] + chunk_bytes_ - sizeof(CallHeader);
 }
 
 size_t ChannelReceiver::run(size_t most) {
@@ -49,132 +47,136 @@ size_t ChannelReceiver::run(size_t most) {
   return arrival_ == Arrival::kEvent ? run_calls<true>(most) : run_calls<false>(most);
 }
 
-// Runs the call at the cursor, whose header is `word`, and those behind it that have the same one,
-// in what ends at `limit`. False: run no more now.
-template <bool kEvent>
-bool ChannelReceiver::run_alike(uint64_t word, FunctionStub stub, const std::byte* limit,
-                                size_t most, Cursor& cursor) {
-  const size_t size = cursor.size;
-  // Announcements are limited in length: the rest of a call is on its way.
-  const auto is_announced = [&] { return !kEvent || size / sizeof word <= unread_words_; };
-  if (!is_announced()) return false;
-  std::byte* at = cursor.at;
-  const std::byte* const last = limit - size;
-  do {
-    call_.closure = {at + sizeof word, size - sizeof word};
-    stub(call_);
-    if ((static_cast<uint8_t>(call_.outcome) | uint8_t{call_.answered_later}) != 0) [[unlikely]] {
-      finish_slowly(nullptr);
-    }
-    at += size;
-    ++cursor.calls;
-    if constexpr (kEvent) unread_words_ -= size / sizeof word;
-    // Acquire: see run_calls.
-  } while (at <= last && cursor.calls < most && is_announced() &&
-           load_word(at, std::memory_order_acquire) == word);
-  cursor.bytes += static_cast<uint64_t>(at - cursor.at);
-  cursor.at = at;
-  return true;
-}
-
 template <bool kEvent>
 size_t ChannelReceiver::run_calls(size_t most) {
   if constexpr (kEvent) unread_words_ += announced_.exchange(0, std::memory_order_acq_rel);
-  Cursor cursor{.at = position_, .size = last_size_};
-  const std::byte* batch_end = batch_end_;
-  while (cursor.calls < most) {
-    // In a batch everything is there, and all of it is calls.
-    const bool in_batch = cursor.at < batch_end;
+  // Locals, and a copy for what is done rarely: what others know the address of lives in memory.
+  std::byte* at = position_;
+  first_ = at;
+  std::byte* limit = limit_;
+  size_t size = last_size_;
+  size_t calls = 0;
+  const auto go_on = [&](uint64_t word) __attribute__((always_inline)) {
+    Cursor cursor{at, limit, calls};
+    const bool on = step<kEvent>(word, cursor);
+    at = cursor.at;
+    limit = cursor.limit;
+    calls = cursor.calls;
+    return on;
+  };
+  while (calls < most) {
     if constexpr (kEvent) {
       if (unread_words_ == 0) break;
     }
-    // Acquire: what the sender wrote before this word is visible.
-    const uint64_t word = load_word(cursor.at, std::memory_order_acquire);
-    const CallHeader header = header_of(word);
-    const size_t size = sizeof header + header.bytes();
-    const std::byte* const limit = in_batch ? batch_end : end_;
-    KnownHeader& known = known_[header.function % kKnownHeaders];
+    // Acquire: what the sender wrote before this word is visible. (In a batch everything is.)
+    const uint64_t word = load_word(at, std::memory_order_acquire);
+    const KnownHeader& known = known_[word % kKnownHeaders];
     if (known.word != word) [[unlikely]] {
-      if (!in_batch) {
-        if (word == 0) {
-          if constexpr (kEvent) break_off("words were announced that are no call");
-          break;
-        }
-        if (header.function == BatchWord::kFunction) {
-          if (header.flags() != 0 || header.bytes() == 0 ||
-              size > static_cast<size_t>(limit - cursor.at)) {
-            break_off("a batch is malformed");
-            break;
-          }
-          if constexpr (kEvent) --unread_words_;
-          batch_end = cursor.at + size;
-          cursor.at += sizeof header;
-          cursor.bytes += sizeof header;
-          continue;
-        }
-        if (header.function == EndMarker::kFunction) {
-          position_ = cursor.at;
-          if (!end_of_chunk(header)) break;
-          if constexpr (kEvent) --unread_words_;
-          if (ended_) break;
-          batch_end = cursor.at = position_;
-          continue;
-        }
-      }
-      const FunctionStub stub = header.flags() == 0 ? FunctionTable::resolve(header.id()) : nullptr;
-      if (stub == nullptr) {
-        if (!run_slowly<kEvent>(header, limit, cursor)) break;
-        continue;
-      }
-      known = {word, size, stub};
+      if (!go_on(word)) break;
+      continue;
     }
     // The next header's address depends on this length, a chain of loads as long as the calls are
     // many. Calls are often as long as the one before: a predicted branch breaks the chain. (The
     // empty asm keeps the compiler from seeing that both are the same.)
-    if (known.size != cursor.size) [[unlikely]] {
-      cursor.size = known.size;
-      asm volatile("" : "+r"(cursor.size));
+    if (known.size != size) [[unlikely]] {
+      size = known.size;
+      asm volatile("" : "+r"(size));
     }
-    if (cursor.size > static_cast<size_t>(limit - cursor.at)) [[unlikely]] {
-      break_off(kTooLong);
-      break;
+    if (size > static_cast<size_t>(limit - at) || (kEvent && size / sizeof word > unread_words_))
+        [[unlikely]] {
+      if (!go_on(word)) break;
+      continue;
     }
-    if (!run_alike<kEvent>(word, known.stub, limit, most, cursor)) break;
+    // This call, and those behind it that have the same header.
+    const FunctionStub stub = known.stub;
+    const std::byte* const last = limit - size;
+    do {
+      call_.closure = {at + sizeof word, size - sizeof word};
+      stub(call_);
+      if ((static_cast<uint8_t>(call_.outcome) | uint8_t{call_.answered_later}) != 0) [[unlikely]] {
+        finish_slowly(nullptr);
+      }
+      at += size;
+      ++calls;
+      if constexpr (kEvent) unread_words_ -= size / sizeof word;
+    } while (!kEvent && at <= last && calls < most &&
+             load_word(at, std::memory_order_acquire) == word);
   }
-  if (cursor.bytes != 0) {
-    const uint64_t consumed = consumed_bytes_.load(std::memory_order_relaxed) + cursor.bytes;
+  last_size_ = size;
+  if (const uint64_t consumed = consumed_before_ + static_cast<uint64_t>(at - first_);
+      consumed != consumed_bytes_.load(std::memory_order_relaxed)) {
+    consumed_before_ = consumed;
     consumed_bytes_.store(consumed, std::memory_order_relaxed);
-    if (ended_) return cursor.calls;
+    if (ended_) return calls;
     auto* const chunk = reinterpret_cast<ChunkHeader*>(chunks_[current_]);
     std::atomic_ref(chunk->consumer.consumed).store(consumed, std::memory_order_relaxed);
   }
-  if (!ended_) position_ = cursor.at;
-  batch_end_ = batch_end;
-  last_size_ = cursor.size;
-  return cursor.calls;
+  if (!ended_) {
+    position_ = at;
+    limit_ = limit;
+  }
+  return calls;
 }
 
-// A call with flags, or of a function that does not exist. False: run no more now.
+// What is at the cursor is not just the next call: a header that is not known, the end of a batch
+// or of what was announced, or nothing yet. True: the round goes on.
 template <bool kEvent>
-bool ChannelReceiver::run_slowly(const CallHeader& header, const std::byte* limit, Cursor& cursor) {
+bool ChannelReceiver::step(uint64_t word, Cursor& cursor) {
+  const CallHeader header = header_of(word);
   const size_t size = sizeof header + header.bytes();
-  if (size > static_cast<size_t>(limit - cursor.at)) {
-    break_off(kTooLong);
-    return false;
+  const bool in_batch = cursor.limit != end_;
+  if (in_batch && cursor.at == cursor.limit) {
+    cursor.limit = end_;
+    return true;
   }
-  if constexpr (kEvent) {
-    if (size / sizeof header > unread_words_) return false;
-    unread_words_ -= size / sizeof header;
+  const auto break_off_if = [&](bool wrong, std::string_view why) {
+    if (wrong) break_off(why);
+    return wrong;
+  };
+  const bool leaves = size > static_cast<size_t>(cursor.limit - cursor.at);
+  // In a batch all of it is calls.
+  if (!in_batch) {
+    if (word == 0) {
+      break_off_if(kEvent, "words were announced that are no call");
+      return false;
+    }
+    if (header.function == BatchWord::kFunction) {
+      if (break_off_if(header.flags() != 0 || header.bytes() == 0 || leaves,
+                       "a batch is malformed")) {
+        return false;
+      }
+      if constexpr (kEvent) --unread_words_;
+      cursor.limit = cursor.at + size;
+      cursor.at += sizeof header;
+      return true;
+    }
+    if (header.function == EndMarker::kFunction) {
+      consumed_before_ += static_cast<uint64_t>(cursor.at - first_);
+      first_ = position_ = cursor.at;
+      if (!end_of_chunk(header)) return false;
+      if constexpr (kEvent) --unread_words_;
+      if (ended_) return false;
+      cursor.at = first_ = position_;
+      cursor.limit = limit_;
+      return true;
+    }
   }
-  if (header.flags() != 0) {
-    run_flagged(header, cursor.at + sizeof header);
-    if (ended_) return false;
-  } else {
+  if (break_off_if(leaves, "a call is longer than its chunk or batch")) return false;
+  // Announcements are limited in length: the rest of this call is on its way.
+  if (kEvent && size / sizeof header > unread_words_) return false;
+  if (header.flags() == 0) {
+    if (const FunctionStub stub = FunctionTable::resolve(header.id()); stub != nullptr) {
+      known_[word % kKnownHeaders] = {word, size, stub};
+      return true;
+    }
     call_.outcome = CallOutcome::kUnknown;
     finish_slowly(nullptr);
+  } else {
+    run_flagged(header, cursor.at + sizeof header);
+    if (ended_) return false;
   }
+  if constexpr (kEvent) unread_words_ -= size / sizeof header;
   cursor.at += size;
-  cursor.bytes += size;
   ++cursor.calls;
   return true;
 }

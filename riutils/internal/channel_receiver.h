@@ -79,21 +79,17 @@ class ChannelReceiver {
     FunctionStub stub = nullptr;
     uint64_t padding = 0;
   };
-  static constexpr uint32_t kKnownHeaders = 8;
-  // How far a round has come: in registers.
+  static constexpr uint32_t kKnownHeaders = 32;
+  // How far a round has come.
   struct Cursor {
     std::byte* at;
-    size_t size;         // of the last call of a known header
-    uint64_t bytes = 0;  // run in this round
-    size_t calls = 0;
+    std::byte* limit;  // end of the batch that `at` is in, or end_
+    size_t calls;
   };
   template <bool kEvent>
   size_t run_calls(size_t most);
   template <bool kEvent>
-  [[gnu::always_inline]] inline bool run_alike(uint64_t word, FunctionStub stub,
-                                               const std::byte* limit, size_t most, Cursor& cursor);
-  template <bool kEvent>
-  bool run_slowly(const CallHeader& header, const std::byte* limit, Cursor& cursor);
+  bool step(uint64_t word, Cursor& cursor);
   void run_flagged(const CallHeader& header, std::byte* behind);
   void finish_slowly(const NotifyTarget* notify);
   // The end of a chunk. False: run no more now.
@@ -109,9 +105,11 @@ class ChannelReceiver {
   uint32_t current_ = 0;
   std::byte* position_ = nullptr;
   size_t last_size_ = sizeof(CallHeader);
-  const std::byte* end_ = nullptr;        // the last place for an end marker
-  const std::byte* batch_end_ = nullptr;  // of the batch that position_ is in; or not beyond it
+  std::byte* end_ = nullptr;    // the last place for an end marker
+  std::byte* limit_ = nullptr;  // end of the batch that position_ is in, or end_
   std::array<KnownHeader, kKnownHeaders> known_;
+  std::byte* first_ = nullptr;    // where this round, or its part in this chunk, began
+  uint64_t consumed_before_ = 0;  // bytes, when this round or its part in this chunk began
   uint64_t consumed_chunks_ = 0;
   uint64_t unread_words_ = 0;  // announced and not consumed yet
   bool ended_ = false;

@@ -261,7 +261,7 @@ TEST_P(Channel, HeldCallsArePublishedTogether) {
   ASSERT_TRUE(rig.receive_all());
   EXPECT_EQ(log_.numbers.size(), 9u);
   EXPECT_EQ(rig.sender().statistics().publications, 1u);
-  // 10 of them fill flush_bytes; the 11th makes them leave with it.
+  // 10 of them fill flush_bytes; the 11th makes them leave with it. (The batch's word is no part.)
   for (int i = 0; i < 11; ++i) ASSERT_TRUE(send<true>(rig, kFail).ok());
   EXPECT_EQ(rig.sender().statistics().publications, 2u);
   ASSERT_TRUE(rig.receive_all());
@@ -270,6 +270,49 @@ TEST_P(Channel, HeldCallsArePublishedTogether) {
   ASSERT_TRUE(send<true>(rig, kFail).ok());
   ASSERT_TRUE(send<false>(rig, kFail).ok());
   ASSERT_TRUE(rig.receive_all());
+  expect_all_run();
+}
+
+// A batch that was begun and holds nothing yet is nothing: to a call that is published by itself, to
+// a chunk's end, and to who compares what was accepted with what was run.
+TEST_P(Channel, AnEmptyBatchLeavesNoTrace) {
+  ChannelRig rig(GetParam(), {.chunks_per_request = 2, .max_chunks = 2, .chunk_bytes = 1024});
+  for (int i = 0; i < 100; ++i) {
+    ASSERT_TRUE(send<true>(rig, kRetry).ok());
+    ASSERT_TRUE(rig.sender().flush().ok());
+    const uint64_t publications = rig.sender().statistics().publications;
+    ASSERT_TRUE(rig.sender().flush().ok());
+    EXPECT_EQ(rig.sender().statistics().publications, publications);
+    ASSERT_TRUE(rig.receive_all());  // as many bytes as were accepted
+    ASSERT_TRUE(send<false>(rig, kRetry).ok());
+    ASSERT_TRUE(rig.receive_all());
+  }
+  expect_all_run();
+  EXPECT_TRUE(rig.breaks.empty());
+}
+
+// Calls that are batches by themselves, and calls for which a chunk has room but not for a batch's
+// word before them, go without one.
+TEST_P(Channel, LongHeldCallsLeaveAtOnce) {
+  ChannelRig rig(GetParam(), {.max_chunks = 2, .chunk_bytes = 1024, .flush_bytes = 200});
+  const size_t most = chunk_capacity(1024) - sizeof(CallHeader) - 2 * sizeof(uint64_t);
+  for (const size_t size : {most, size_t{200}, most - 8, most, size_t{300}}) {
+    ASSERT_TRUE(send<true>(rig, kRetry, size).ok());
+    ASSERT_TRUE(rig.receive_all());
+  }
+  expect_all_run();
+  EXPECT_EQ(rig.sender().statistics().refused, 0u);
+}
+
+// The receiver is told to stop anywhere: also within a batch.
+TEST_P(Channel, ABatchMayBeRunInParts) {
+  ChannelRig rig(GetParam(), {});
+  for (int i = 0; i < 100; ++i) {
+    ASSERT_TRUE(i % 3 == 0 ? send<true>(rig, kRetry).ok()
+                           : send<true>(rig, kRetry, static_cast<size_t>(i)).ok());
+  }
+  ASSERT_TRUE(rig.sender().flush().ok());
+  for (int i = 0; i < 100000 && log_.numbers.size() < next_; ++i) EXPECT_LE(rig.receive(3), 3u);
   expect_all_run();
 }
 
@@ -416,10 +459,11 @@ class HostileSender : public ::testing::Test {
     run_log = &log_;
     EXPECT_TRUE(rig_.sender().setup().ok());
   }
-  // Puts `header` where the next call is to be, a zero behind it.
-  void write(CallHeader header) {
+  // Puts `header` where the first call is to be.
+  std::byte* write(CallHeader header) {
     std::byte* const at = rig_.receiver()->chunks()[0] + sizeof(ChunkHeader);
     std::memcpy(at, &header, sizeof header);
+    return at;
   }
   void expect_broken(const std::string& why) {
     EXPECT_EQ(rig_.receive(), 0u);
@@ -452,6 +496,44 @@ TEST_F(HostileSender, ChunksThatWereNotGranted) {
 TEST_F(HostileSender, AnEndMarkerOfNonsense) {
   write(EndMarker::make(100000, 0));
   expect_broken("malformed");
+}
+TEST_F(HostileSender, ABatchThatLeavesItsChunk) {
+  write(BatchWord::make(1024));
+  expect_broken("batch is malformed");
+}
+TEST_F(HostileSender, ABatchOfNothing) {
+  write(BatchWord::make(0));
+  expect_broken("batch is malformed");
+}
+TEST_F(HostileSender, ABatchWithFlags) {
+  write(CallHeader::make({BatchWord::kFunction}, 8, kCallNotify));
+  expect_broken("batch is malformed");
+}
+// The last place of a chunk takes an end marker and nothing else.
+TEST_F(HostileSender, ABatchWhereOnlyAnEndMarkerFits) {
+  std::byte* const at = write(CallHeader::make({0x7ffffff}, chunk_capacity(1024) - 8, 0));
+  const CallHeader batch = BatchWord::make(8);
+  std::memcpy(at + chunk_capacity(1024), &batch, sizeof batch);
+  EXPECT_EQ(rig_.receive(), 1u);
+  ASSERT_EQ(rig_.breaks.size(), 1u);
+  EXPECT_NE(rig_.breaks[0].find("batch is malformed"), std::string::npos) << rig_.breaks[0];
+}
+TEST_F(HostileSender, ACallThatLeavesItsBatch) {
+  std::byte* const at = write(BatchWord::make(16));
+  const CallHeader call = CallHeader::make({1}, 16, 0);
+  std::memcpy(at + sizeof call, &call, sizeof call);
+  expect_broken("longer than its chunk or batch");
+}
+// Words that mean something between calls mean nothing in a batch, zeros neither: they are calls of
+// functions that do not exist.
+TEST_F(HostileSender, ABatchOfWordsThatAreNoCalls) {
+  std::byte* const at = write(BatchWord::make(24));
+  const CallHeader words[] = {CallHeader{}, EndMarker::make(0, 0), BatchWord::make(0),
+                              CallHeader{}};
+  std::memcpy(at + sizeof(CallHeader), words, sizeof words);
+  EXPECT_EQ(rig_.receive(), 3u);
+  EXPECT_TRUE(rig_.breaks.empty());
+  EXPECT_EQ(rig_.outcomes, std::vector<CallOutcome>(3, CallOutcome::kUnknown));
 }
 TEST_F(HostileSender, AnUnknownFunctionHarmsNothingElse) {
   const uint64_t rejected = FunctionTable::rejected();
