@@ -13,7 +13,7 @@ ThreadContext::~ThreadContext() {
 
 absl::StatusOr<std::unique_ptr<Fabric>> Fabric::create(const FabricOptions& options,
                                                        std::unique_ptr<Bootstrap> bootstrap,
-                                                       BrokerMaker broker_of) {
+                                                       const BrokerMaker& broker_of) {
   auto core = internal::FabricCore::create(options, std::move(bootstrap));
   if (!core.ok()) return core.status();
   auto fabric = std::unique_ptr<Fabric>(new Fabric(*std::move(core)));

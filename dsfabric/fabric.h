@@ -167,7 +167,8 @@ class CARIAMA_DSFABRIC_EXPORT Fabric {
   using BrokerMaker = std::function<absl::StatusOr<std::unique_ptr<internal::Broker>>(
       Bootstrap&, std::function<absl::StatusOr<std::string>(int, std::string_view)>)>;
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Fabric>> create(
-      const FabricOptions& options, std::unique_ptr<Bootstrap> bootstrap, BrokerMaker broker_of);
+      const FabricOptions& options, std::unique_ptr<Bootstrap> bootstrap,
+      const BrokerMaker& broker_of);
 
   // Without finalize() before it: leaves at once, as a process that dies, but orderly for itself.
   ~Fabric();
