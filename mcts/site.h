@@ -1,0 +1,373 @@
+// A process's part of the one distributed tree for a type of game: its nodes, what other processes
+// call them, the jobs under way, and what is known of the other processes' load.
+//
+// A node belongs to the process that made it and never moves, but for the root (search.h). The
+// threads of that process share it; other processes only have its name, and ask for rollouts from
+// it. What the workers do is in worker.h.
+#ifndef CARIAMA_MCTS_SITE_H_
+#define CARIAMA_MCTS_SITE_H_
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "mcts/host.h"
+#include "mcts/job.h"
+#include "mcts/node.h"
+#include "mcts/options.h"
+#include "mcts/slot_table.h"
+#include "mcts/worker.h"
+
+namespace cariama::mcts {
+
+// What rank 0 asks all processes for, outside of searches or at their ends.
+enum class CommandKind : uint8_t { kBegin, kStop, kResume, kInform, kClear, kCollect };
+struct Command {
+  CommandKind kind = CommandKind::kInform;
+  uint32_t origin = 0;  // the asking thread
+  uint64_t number = 0;  // of the command
+  SearchOptions options{};
+};
+struct CommandReply {
+  uint32_t rank = 0;
+  uint64_t number = 0;
+  uint64_t frees_sent = 0;     // of nodes in other processes
+  uint64_t frees_handled = 0;  // for other processes
+  Statistics statistics{};
+};
+
+template <Game G>
+class Site final : public SiteBase {
+ public:
+  explicit Site(Host& host) : host_(host), outstanding_(host.size()), load_(host.size()) {
+    for (uint32_t i = 0; i < host.threads(); ++i) {
+      arenas_.push_back(std::make_unique<Arena>(0));
+      workers_.push_back(std::make_unique<Worker<G>>(*this, host.thread(i)));
+    }
+    apply(SearchOptions::of<G>());
+  }
+
+  // The site of the calling worker's process.
+  [[nodiscard]] static Site& here() {
+    HostThread& thread = Host::here();
+    auto& known = thread.sites;
+    const size_t slot = site_slot<G>();
+    if (known.size() <= slot) known.resize(slot + 1, nullptr);
+    if (known[slot] == nullptr) known[slot] = &thread.host->template site<Site>();
+    return static_cast<Site&>(*known[slot]);
+  }
+
+  bool work(uint32_t thread) override { return workers_[thread]->work(); }
+  [[nodiscard]] bool has_work(uint32_t) override {
+    return !jobs_.empty() || (root_open_.load(std::memory_order_seq_cst) && !root_job_.exhausted());
+  }
+  void lost(uint32_t rank) override {
+    for (Ticket<G>& ticket : tickets_.take_if([&](const auto& t) { return t.rank == rank; })) {
+      workers_[0]->give_up(ticket);
+    }
+  }
+
+  // ---- For the workers.
+  [[nodiscard]] Host& host() { return host_; }
+  [[nodiscard]] const SearchOptions& options() const { return options_; }
+  [[nodiscard]] Arena& arena(uint32_t thread) { return *arenas_[thread]; }
+  [[nodiscard]] Worker<G>& worker(uint32_t thread) { return *workers_[thread]; }
+  [[nodiscard]] JobQueue<G>& jobs() { return jobs_; }
+  [[nodiscard]] SlotTable<Ticket<G>>& tickets() { return tickets_; }
+  [[nodiscard]] SlotTable<Node<G>*>& exported() { return exported_; }
+  [[nodiscard]] Job<G>& root_job() { return root_job_; }
+  [[nodiscard]] bool root_open() const { return root_open_.load(std::memory_order_acquire); }
+  [[nodiscard]] bool stopping() const { return stopping_.load(std::memory_order_acquire); }
+  void note_full() { full_.store(true, std::memory_order_relaxed); }
+  [[nodiscard]] bool full() const { return full_.load(std::memory_order_relaxed); }
+
+  // Rollouts that this process has asked `rank` for and not got yet.
+  [[nodiscard]] std::atomic<int32_t>& outstanding(uint32_t rank) { return outstanding_[rank]; }
+  // Rollouts that this process has been asked for and not begun.
+  void queued(int64_t change) { queued_.fetch_add(change, std::memory_order_relaxed); }
+
+  [[nodiscard]] LoadReport load() {
+    LoadReport load;
+    load.own = own_load();
+    load.least_rank = least_loaded_.load(std::memory_order_relaxed);
+    load.least = load_of(load.least_rank);
+    return load;
+  }
+  void note_load(uint32_t rank, const LoadReport& load) {
+    load_[rank].store(load.own, std::memory_order_relaxed);
+    const uint32_t known = least_loaded_.load(std::memory_order_relaxed);
+    if (load.least_rank < host_.size() && load.least_rank != host_.rank() &&
+        load.least < load_of(known)) {
+      load_[load.least_rank].store(load.least, std::memory_order_relaxed);
+      least_loaded_.store(load.least_rank, std::memory_order_relaxed);
+    }
+    if (load.own < load_of(known)) least_loaded_.store(rank, std::memory_order_relaxed);
+  }
+  // The process for a new node.
+  [[nodiscard]] uint32_t place(const G& position, Random& random) {
+    const uint32_t processes = host_.size();
+    const uint32_t self = host_.rank();
+    if (processes == 1) return self;
+    uint32_t chosen = self;
+    if (options_.placement == Placement::kLocality) {
+      // Two drawn by lot and the one that is said to have the least: their number does not depend
+      // on the number of processes.
+      const uint32_t some[] = {least_loaded_.load(std::memory_order_relaxed),
+                               random.below(processes), random.below(processes)};
+      uint32_t least = options_.queue_target;
+      for (const uint32_t rank : some) {
+        if (rank == self || !host_.alive(rank) || load_of(rank) >= least) continue;
+        least = load_of(rank);
+        chosen = rank;
+      }
+      // What was said gets old.
+      if (random.below(256) == 0) {
+        for (const uint32_t rank : some) {
+          load_[rank].store(load_[rank].load(std::memory_order_relaxed) / 2,
+                            std::memory_order_relaxed);
+        }
+      }
+      return chosen;
+    }
+    if (options_.placement == Placement::kHash) {
+      if constexpr (HasKey<G>) {
+        chosen = static_cast<uint32_t>((position.key() >> 32) * processes >> 32);
+        return host_.alive(chosen) ? chosen : self;
+      }
+    }
+    chosen = random.below(processes);
+    return host_.alive(chosen) ? chosen : self;
+  }
+
+  // ---- Nodes that are not wanted any more. Nobody searches meanwhile.
+
+  // With everything below; what lies in other processes is freed by calls.
+  void free_subtree(Node<G>* top) {
+    std::vector<Node<G>*> open{top};
+    while (!open.empty()) {
+      Node<G>* node = open.back();
+      open.pop_back();
+      for (int i = 0; i < node->size(); ++i) {
+        const auto child = node->child(i);
+        if (child.is_local()) open.push_back(child.local());
+        if (child.is_remote()) free_remote(child.remote());
+      }
+      free_one(node);
+    }
+  }
+  void free_one(Node<G>* node) {
+    nodes_.fetch_sub(1, std::memory_order_relaxed);
+    node->destroy(*arenas_[node->maker()]);
+  }
+  void free_remote(RemoteNode node) {
+    if (!host_.alive(node.rank)) return;
+    ++frees_sent_;
+    const SlotId id{node.slot, node.generation};
+    Host::here().lines->call(host_.id(node.rank, 0), [id] { Site::here().on_free(id); });
+  }
+  void on_free(SlotId id) {
+    if (std::optional<Node<G>*> node = exported_.take(id)) free_subtree(*node);
+    ++frees_handled_;
+  }
+  // Frees the subtrees below moves of `top` and its descendants that were tried less than `least`
+  // times.
+  void collect(Node<G>* top, uint32_t least) {
+    std::vector<Node<G>*> open{top};
+    while (!open.empty()) {
+      Node<G>* node = open.back();
+      open.pop_back();
+      for (int i = 0; i < node->size(); ++i) {
+        const auto child = node->child(i);
+        if (child.none()) continue;
+        const bool cold = node->visits(i) < least;
+        if (child.is_local()) {
+          if (cold) {
+            free_subtree(child.local());
+          } else {
+            open.push_back(child.local());
+          }
+        } else if (cold && child.is_remote()) {
+          free_remote(child.remote());
+        }
+        if (cold) node->set_child(i, {});
+      }
+    }
+  }
+  // Until a part of the memory is free: the coldest first.
+  void collect_here() {
+    const uint64_t goal = options_.memory_bytes / 2;
+    for (uint32_t least = 2 * std::max<uint32_t>(options_.expand_visits, 1);
+         live_bytes() > goal && least < (1U << 30); least *= 2) {
+      std::vector<Node<G>*> tops;
+      if (root_job_.node != nullptr) tops.push_back(root_job_.node);
+      exported_.for_each([&](Node<G>* node) { tops.push_back(node); });
+      for (Node<G>* top : tops) collect(top, least);
+    }
+    ++collections_;
+    full_.store(false, std::memory_order_relaxed);
+  }
+  void clear_here() {
+    for (auto& arena : arenas_) arena->clear();
+    exported_.clear();
+    root_job_.node = nullptr;
+    nodes_.store(0, std::memory_order_relaxed);
+    full_.store(false, std::memory_order_relaxed);
+  }
+  void count_node() { nodes_.fetch_add(1, std::memory_order_relaxed); }
+  [[nodiscard]] uint64_t live_bytes() const {
+    uint64_t sum = 0;
+    for (const auto& arena : arenas_) sum += arena->live_bytes();
+    return sum;
+  }
+  // For tests: calls `function` for every node of this process.
+  template <typename Function>
+  void for_each_node(Function&& function) {
+    std::vector<Node<G>*> open;
+    if (root_job_.node != nullptr) open.push_back(root_job_.node);
+    exported_.for_each([&](Node<G>* node) { open.push_back(node); });
+    while (!open.empty()) {
+      Node<G>* node = open.back();
+      open.pop_back();
+      function(*node);
+      for (int i = 0; i < node->size(); ++i) {
+        if (const auto child = node->child(i); child.is_local()) open.push_back(child.local());
+      }
+    }
+  }
+
+  // ---- Rank 0 and the others.
+
+  // Worker 0 of rank 0: all processes do it, this one too; returns what they answer, by rank.
+  // Processes that die before are left out (a reply with number 0).
+  std::vector<CommandReply> command(CommandKind kind, const SearchOptions& options) {
+    Command command{kind, host_.id(0, 0), ++commands_, options};
+    replies_.assign(host_.size(), {});
+    Lines* lines = Host::here().lines.get();
+    for (uint32_t rank = 1; rank < host_.size(); ++rank) {
+      if (!host_.alive(rank)) continue;
+      lines->call(host_.id(rank, 0), [command] { Site::here().on_command(command); });
+    }
+    if (lines != nullptr) lines->flush();
+    replies_[0] = carry_out(command);
+    static_cast<void>(host_.work_until(
+        [&] {
+          for (uint32_t rank = 1; rank < host_.size(); ++rank) {
+            if (host_.alive(rank) && replies_[rank].number != commands_) return false;
+          }
+          return true;
+        },
+        kForever));
+    return replies_;
+  }
+  void set_limits(const SearchOptions& options) {
+    for (auto& arena : arenas_) arena->set_limit(options.memory_bytes / arenas_.size());
+  }
+  void open_root() { root_open_.store(true, std::memory_order_seq_cst); }
+  void close_root() { root_open_.store(false, std::memory_order_seq_cst); }
+
+ private:
+  [[nodiscard]] uint32_t load_of(uint32_t rank) const {
+    const int32_t asked =
+        outstanding_[rank].load(std::memory_order_relaxed) / static_cast<int32_t>(host_.threads());
+    return std::max(load_[rank].load(std::memory_order_relaxed),
+                    static_cast<uint32_t>(std::max(asked, 0)));
+  }
+  [[nodiscard]] uint32_t own_load() const {
+    if (root_job_.node != nullptr) return LoadReport::kPlenty;
+    const int64_t queued = queued_.load(std::memory_order_relaxed) / host_.threads();
+    return static_cast<uint32_t>(std::clamp<int64_t>(queued, 0, LoadReport::kPlenty));
+  }
+  void apply(const SearchOptions& options) {
+    options_ = options;
+    set_limits(options);
+  }
+  void on_command(const Command& command) {
+    const CommandReply reply = carry_out(command);
+    Lines& lines = *Host::here().lines;
+    lines.call(command.origin, [reply] { Site::here().on_reply(reply); });
+    lines.flush();
+  }
+  void on_reply(const CommandReply& reply) {
+    if (reply.rank < replies_.size() && reply.number == commands_) replies_[reply.rank] = reply;
+  }
+  CommandReply carry_out(const Command& command) {
+    switch (command.kind) {
+      case CommandKind::kBegin:
+        begin(command);
+        break;
+      case CommandKind::kStop:
+        stopping_.store(true, std::memory_order_release);
+        break;
+      case CommandKind::kResume:
+        stopping_.store(false, std::memory_order_release);
+        break;
+      case CommandKind::kClear:
+        clear_here();
+        break;
+      case CommandKind::kCollect:
+        collect_here();
+        break;
+      case CommandKind::kInform:
+        break;
+    }
+    return {host_.rank(), command.number, frees_sent_, frees_handled_, statistics()};
+  }
+  void begin(const Command& command) {
+    apply(command.options);
+    stopping_.store(false, std::memory_order_release);
+    for (uint32_t rank = 0; rank < host_.size(); ++rank) {
+      load_[rank].store(rank == 0 ? LoadReport::kPlenty : 0, std::memory_order_relaxed);
+    }
+    least_loaded_.store(host_.size() - 1, std::memory_order_relaxed);
+    collections_ = 0;
+    for (uint32_t i = 0; i < workers_.size(); ++i) {
+      workers_[i]->begin(Random::mix(command.options.seed + command.number) +
+                         host_.id(host_.rank(), i));
+      host_.thread(i).idle_ns.store(0, std::memory_order_relaxed);
+    }
+    host_.activate(this);
+  }
+  [[nodiscard]] Statistics statistics() const {
+    Statistics sum;
+    for (uint32_t i = 0; i < workers_.size(); ++i) {
+      workers_[i]->add_to(sum);
+      sum.idle_seconds +=
+          1e-9 * static_cast<double>(host_.thread(i).idle_ns.load(std::memory_order_relaxed));
+    }
+    sum.collections = collections_;
+    sum.nodes = nodes_.load(std::memory_order_relaxed);
+    sum.node_bytes = live_bytes();
+    return sum;
+  }
+
+  Host& host_;
+  SearchOptions options_;
+  std::vector<std::unique_ptr<Arena>> arenas_;  // by thread
+  std::vector<std::unique_ptr<Worker<G>>> workers_;
+  JobQueue<G> jobs_;
+  SlotTable<Ticket<G>> tickets_;
+  SlotTable<Node<G>*> exported_;  // nodes whose parents are in other processes
+  Job<G> root_job_;               // rank 0's
+  std::atomic<bool> root_open_{false};
+  std::atomic<bool> stopping_{false};
+  std::atomic<bool> full_{false};
+  std::vector<std::atomic<int32_t>> outstanding_;
+  std::vector<std::atomic<uint32_t>> load_;
+  std::atomic<uint32_t> least_loaded_{0};
+  std::atomic<int64_t> queued_{0};
+  std::atomic<uint64_t> nodes_{0};
+  // Worker 0's.
+  uint64_t commands_ = 0;
+  std::vector<CommandReply> replies_;
+  uint64_t frees_sent_ = 0;
+  uint64_t frees_handled_ = 0;
+  uint64_t collections_ = 0;
+};
+
+}  // namespace cariama::mcts
+
+#endif  // CARIAMA_MCTS_SITE_H_
