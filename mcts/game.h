@@ -28,9 +28,9 @@
 //                                                      //   visited often: may cost more
 //   float value() const;                               // instead of playouts: 0 .. 1, player 0's
 //   class Playouts;                                    // a thread's scratch memory for playouts:
-//                                                      //   Playouts(const G& root); float run(
-//                                                      //   const G&, optional<Move> last, Random&,
-//                                                      //   Owned<kAmafIds>*)
+//                                                      //   Playouts(const G&, Random&); float
+//                                                      //   run(const G&, optional<Move> last,
+//                                                      //   Random&, Owned<kAmafIds>*)
 //   uint64_t key() const;                              // equal for equal positions: placement by
 //                                                      //   hash
 #ifndef CARIAMA_MCTS_GAME_H_
@@ -138,7 +138,7 @@ namespace internal {
 template <typename G>
 class PlayoutRunner {
  public:
-  explicit PlayoutRunner(const G&) {}
+  PlayoutRunner(const G&, Random&) {}
   Sample<G> run(const G& position, std::optional<typename G::Move>, Random& random) {
     Sample<G> sample;
     if constexpr (HasValue<G>) {
@@ -155,7 +155,7 @@ template <typename G>
 requires HasPlayouts<G>
 class PlayoutRunner<G> {
  public:
-  explicit PlayoutRunner(const G& root) : playouts_(root) {}
+  PlayoutRunner(const G& position, Random& random) : playouts_(position, random) {}
   Sample<G> run(const G& position, std::optional<typename G::Move> last, Random& random) {
     Sample<G> sample;
     if constexpr (HasAmaf<G>) {

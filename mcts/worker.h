@@ -207,7 +207,7 @@ class Worker {
       finish(job, path_, 1, *result, {}, outcome_of(*result));
       return;
     }
-    if (!playouts_) playouts_.emplace(node.state());
+    if (!playouts_) playouts_.emplace(node.state(), *random_);
     samples_.clear();
     double sum = 0;
     const uint32_t playouts = options().playouts_per_leaf;
