@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -82,7 +81,7 @@ class Job {
   void add(uint32_t count, double sum, std::span<const Sample<G>> samples) {
     completed_.fetch_add(count, std::memory_order_relaxed);
     if (root) return;
-    value_.fetch_add(std::llround(sum * Node<G>::kUnit), std::memory_order_relaxed);
+    value_.fetch_add(sum, std::memory_order_relaxed);
     if constexpr (HasAmaf<G>) {
       for (const Sample<G>& sample : samples) {
         const uint32_t at = samples_used_.fetch_add(1, std::memory_order_relaxed);
@@ -93,9 +92,7 @@ class Job {
 
   [[nodiscard]] uint64_t completed() const { return completed_.load(std::memory_order_relaxed); }
   // Once it is over.
-  [[nodiscard]] double value() const {
-    return static_cast<double>(value_.load(std::memory_order_relaxed)) / Node<G>::kUnit;
-  }
+  [[nodiscard]] double value() const { return value_.load(std::memory_order_relaxed); }
   [[nodiscard]] std::span<const Sample<G>> samples() const {
     const uint32_t used = samples_used_.load(std::memory_order_relaxed);
     return {samples_.data(), std::min(used, static_cast<uint32_t>(samples_.size()))};
@@ -105,7 +102,7 @@ class Job {
   std::atomic<int64_t> to_issue_{0};
   std::atomic<int64_t> open_{0};
   std::atomic<uint64_t> completed_{0};
-  std::atomic<int64_t> value_{0};
+  std::atomic<double> value_{0};
   std::atomic<uint32_t> samples_used_{0};
   std::vector<Sample<G>> samples_;
 };

@@ -6,12 +6,11 @@
 // the tree without locks. Visits are counted on the way down and values on the way up, so moves
 // that are being looked at seem worse than they are meanwhile: the virtual loss.
 //
-// Per move 35 bytes, 27 in games without AMAF; padded to 16 moves.
+// Per move 39 bytes, 31 in games without AMAF; padded to 16 moves.
 #ifndef CARIAMA_MCTS_NODE_H_
 #define CARIAMA_MCTS_NODE_H_
 
 #include <atomic>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -20,6 +19,7 @@
 
 #include "mcts/arena.h"
 #include "mcts/game.h"
+#include "mcts/internal/select_kernel.h"
 
 namespace cariama::mcts {
 
@@ -83,8 +83,6 @@ class Node {
   using Ref = ChildRef<Node>;
   static constexpr bool kAmaf = HasAmaf<G>;
   static constexpr int kGroup = 16;  // the arrays are padded to it, and read in such groups
-  // Values are sums in fixed point: exact additions in any order, for 2^39 visits.
-  static constexpr double kUnit = 1 << 24;
   // The bias of a move that is not to be chosen any more.
   static constexpr float kClosed = -1e30F;
 
@@ -142,18 +140,14 @@ class Node {
   }
   // The sum of the values for player() of those that are over.
   [[nodiscard]] double value(int i) const {
-    return static_cast<double>(fixed(i).load(std::memory_order_relaxed)) / kUnit;
-  }
-  [[nodiscard]] float fast_value(int i) const {
-    return static_cast<float>(fixed(i).load(std::memory_order_relaxed)) *
-           static_cast<float>(1 / kUnit);
+    return array<std::atomic<double>>(kValueAt)[i].load(std::memory_order_relaxed);
   }
   [[nodiscard]] float prior(int i) const { return array<float>(kPriorAt)[i]; }
   [[nodiscard]] float amaf_visits(int i) const {
-    return amaf(2 * i).load(std::memory_order_relaxed);
+    return array<std::atomic<float>>(kAmafAt)[i].load(std::memory_order_relaxed);
   }
   [[nodiscard]] float amaf_value(int i) const {
-    return amaf(2 * i + 1).load(std::memory_order_relaxed);
+    return array<std::atomic<float>>(kAmafValueAt)[i].load(std::memory_order_relaxed);
   }
   [[nodiscard]] Ref child(int i) const {
     return array<std::atomic<Ref>>(kChildAt)[i].load(std::memory_order_acquire);
@@ -177,7 +171,7 @@ class Node {
   // Rollouts through move i have ended: `sum` of their values for player 0.
   void leave(int i, uint32_t count, double sum) {
     const double own = player_ == 0 ? sum : count - sum;
-    fixed(i).fetch_add(std::llround(own * kUnit), std::memory_order_relaxed);
+    array<std::atomic<double>>(kValueAt)[i].fetch_add(own, std::memory_order_relaxed);
   }
   // Counts a playout for all moves whose ids player() owned in its end. Updates by several threads
   // at a time may get lost: a statistic, and a locked addition for every move would cost more than
@@ -187,11 +181,13 @@ class Node {
       const float own = player_ == 0 ? sample.value : 1 - sample.value;
       const auto& words = sample.owned.words[player_];
       const Move* moves = array<Move>(kMoveAt);
+      auto* const amaf_visits = array<std::atomic<float>>(kAmafAt);
+      auto* const amaf_value = array<std::atomic<float>>(kAmafValueAt);
       for (int i = 0; i < size_; ++i) {
         const auto id = static_cast<unsigned>(G::amaf_id(moves[i]));
         const auto bit = static_cast<float>(static_cast<int>(words[id >> 6] >> (id & 63) & 1));
-        auto& visits = amaf(2 * i);
-        auto& value = amaf(2 * i + 1);
+        auto& visits = amaf_visits[i];
+        auto& value = amaf_value[i];
         visits.store(visits.load(std::memory_order_relaxed) + bit, std::memory_order_relaxed);
         value.store(value.load(std::memory_order_relaxed) + bit * own, std::memory_order_relaxed);
       }
@@ -249,17 +245,28 @@ class Node {
     return result;
   }
 
-  // 0 for open moves, kClosed for the others and for the padding.
-  [[nodiscard]] const std::atomic<float>* biases() const {
-    return array<std::atomic<float>>(kBiasAt);
+  // For select_move(): the arrays.
+  [[nodiscard]] internal::SelectJob select_job() const {
+    internal::SelectJob job{};
+    job.visits = array<int32_t>(kVisitsAt);
+    job.value = array<double>(kValueAt);
+    if constexpr (kAmaf) {
+      job.amaf_visits = array<float>(kAmafAt);
+      job.amaf_value = array<float>(kAmafValueAt);
+    }
+    job.prior = array<float>(kPriorAt);
+    job.bias = array<float>(kBiasAt);
+    job.padded = padded_;
+    return job;
   }
 
  private:
   // Bytes per move before each array; the alignments descend.
   static constexpr size_t kChildAt = 0;
   static constexpr size_t kValueAt = kChildAt + sizeof(Ref);
-  static constexpr size_t kAmafAt = kValueAt + sizeof(int64_t);
-  static constexpr size_t kVisitsAt = kAmafAt + (kAmaf ? 2 * sizeof(float) : 0);
+  static constexpr size_t kAmafAt = kValueAt + sizeof(double);
+  static constexpr size_t kAmafValueAt = kAmafAt + (kAmaf ? sizeof(float) : 0);
+  static constexpr size_t kVisitsAt = kAmafValueAt + (kAmaf ? sizeof(float) : 0);
   static constexpr size_t kPriorAt = kVisitsAt + sizeof(uint32_t);
   static constexpr size_t kBiasAt = kPriorAt + sizeof(float);
   static constexpr size_t kMoveAt = kBiasAt + sizeof(float);
@@ -283,22 +290,15 @@ class Node {
     auto* self = const_cast<std::byte*>(reinterpret_cast<const std::byte*>(this));
     return reinterpret_cast<T*>(self + head_bytes() + per_move * padded_);
   }
-  [[nodiscard]] std::atomic<int64_t>& fixed(int i) const {
-    return array<std::atomic<int64_t>>(kValueAt)[i];
-  }
-  [[nodiscard]] std::atomic<float>& amaf(int i) const {
-    return array<std::atomic<float>>(kAmafAt)[i];
-  }
-
   void fill(std::span<const Candidate<Move>> moves) {
     for (int i = 0; i < padded_; ++i) {
       const bool real = i < size_;
       new (array<std::atomic<Ref>>(kChildAt) + i) std::atomic<Ref>(Ref());
-      new (array<std::atomic<int64_t>>(kValueAt) + i) std::atomic<int64_t>(0);
+      new (array<std::atomic<double>>(kValueAt) + i) std::atomic<double>(0);
       new (array<std::atomic<uint32_t>>(kVisitsAt) + i) std::atomic<uint32_t>(0);
       if constexpr (kAmaf) {
-        new (array<std::atomic<float>>(kAmafAt) + 2 * i) std::atomic<float>(0);
-        new (array<std::atomic<float>>(kAmafAt) + 2 * i + 1) std::atomic<float>(0);
+        new (array<std::atomic<float>>(kAmafAt) + i) std::atomic<float>(0);
+        new (array<std::atomic<float>>(kAmafValueAt) + i) std::atomic<float>(0);
       }
       const Verdict verdict = real ? moves[i].verdict : Verdict::kPruned;
       new (array<float>(kPriorAt) + i) float(real ? moves[i].prior : 0);

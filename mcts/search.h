@@ -126,7 +126,7 @@ class Search {
   // Between two looks at whether the best move is safe.
   static constexpr double kSafetyInterval = 0.01;
   // More visits than that would not fit in a move's counter.
-  static constexpr uint64_t kMaxVisits = 0xF0000000;
+  static constexpr uint64_t kMaxVisits = 0x70000000;
 
   [[nodiscard]] double seconds() const {
     return std::chrono::duration<double>(Clock::now() - start_).count();

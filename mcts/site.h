@@ -87,6 +87,8 @@ class Site final : public SiteBase {
 
   // Rollouts that this process has asked `rank` for and not got yet.
   [[nodiscard]] std::atomic<int32_t>& outstanding(uint32_t rank) { return outstanding_[rank]; }
+  // Whether the rollouts of this process come to nodes whose owners have too much to do already.
+  void note_blocked(bool blocked) { blocked_.store(blocked, std::memory_order_relaxed); }
   // Rollouts that this process has been asked for and not begun.
   void queued(int64_t change) { queued_.fetch_add(change, std::memory_order_relaxed); }
 
@@ -277,7 +279,10 @@ class Site final : public SiteBase {
                     static_cast<uint32_t>(std::max(asked, 0)));
   }
   [[nodiscard]] uint32_t own_load() const {
-    if (root_job_.node != nullptr) return LoadReport::kPlenty;
+    // The root's process can always begin another rollout, unless these end where others are busy.
+    if (root_job_.node != nullptr && !blocked_.load(std::memory_order_relaxed)) {
+      return LoadReport::kPlenty;
+    }
     const int64_t queued = queued_.load(std::memory_order_relaxed) / host_.threads();
     return static_cast<uint32_t>(std::clamp<int64_t>(queued, 0, LoadReport::kPlenty));
   }
@@ -358,6 +363,7 @@ class Site final : public SiteBase {
   std::vector<std::atomic<int32_t>> outstanding_;
   std::vector<std::atomic<uint32_t>> load_;
   std::atomic<uint32_t> least_loaded_{0};
+  std::atomic<bool> blocked_{false};
   std::atomic<int64_t> queued_{0};
   std::atomic<uint64_t> nodes_{0};
   // Worker 0's.

@@ -63,7 +63,11 @@ class Worker {
         taken.rollouts = 0;
       }
     }
+    const uint64_t blocked_before = counters_->sampled_instead.value();
     for (uint32_t i = 0; i < taken.rollouts; ++i) rollout(*taken.job);
+    if (taken.job->root) {
+      site_.note_blocked(counters_->sampled_instead.value() - blocked_before > taken.rollouts / 2);
+    }
     if (taken.last) end_units(*taken.job, 1);
     if (thread_.lines != nullptr) thread_.lines->flush();
     return true;
