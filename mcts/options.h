@@ -39,10 +39,12 @@ struct SearchOptions {
   // so that what is not known yet stays small beside what is.
   uint32_t max_batch = 64;
   uint32_t batch_divisor = 16;
-  // A process that has fewer rollouts than this to do, per thread, gets new nodes; one that was
-  // asked for queue_limit gets no more work: the asker samples the position by itself.
-  uint32_t queue_target = 16;
-  uint32_t queue_limit = 128;
+  // A process that has fewer rollouts than queue_target to do, per thread, gets new nodes. One that
+  // was asked for visits / queue_share by the root's (at least queue_target, at most queue_limit,
+  // per thread) gets no more from it for a while.
+  uint32_t queue_target = 32;
+  uint32_t queue_limit = 1024;
+  uint32_t queue_share = 64;
   uint64_t memory_bytes = uint64_t{1} << 30;  // for nodes, per process
   uint64_t seed = 1;
   bool reuse_tree = true;
@@ -79,8 +81,8 @@ struct Statistics {
   uint64_t nodes_made = 0;           // here
   uint64_t nodes_made_remotely = 0;  // of these, for a parent in another process
   uint64_t remote_selections = 0;    // messages that asked another process for rollouts
-  uint64_t deferred_selections = 0;  // waited for a child that was being created
-  uint64_t sampled_instead = 0;      // playouts here because the owner of the node was busy
+  uint64_t deferred_selections = 0;  // of visits: begun again later, since the child was being
+                                     // created, or its owner had too much to do
   uint64_t messages = 0;             // calls sent
   uint64_t bytes = 0;                // of their arguments
   uint64_t collections = 0;          // of cold subtrees

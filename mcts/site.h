@@ -63,7 +63,8 @@ class Site final : public SiteBase {
 
   bool work(uint32_t thread) override { return workers_[thread]->work(); }
   [[nodiscard]] bool has_work(uint32_t) override {
-    return !jobs_.empty() || (root_open_.load(std::memory_order_seq_cst) && !root_job_.exhausted());
+    return !jobs_.empty() || (root_open_.load(std::memory_order_seq_cst) &&
+                              !root_job_.exhausted() && !waiting_.load(std::memory_order_seq_cst));
   }
   void lost(uint32_t rank) override {
     for (Ticket<G>& ticket : tickets_.take_if([&](const auto& t) { return t.rank == rank; })) {
@@ -87,8 +88,19 @@ class Site final : public SiteBase {
 
   // Rollouts that this process has asked `rank` for and not got yet.
   [[nodiscard]] std::atomic<int32_t>& outstanding(uint32_t rank) { return outstanding_[rank]; }
-  // Whether the rollouts of this process come to nodes whose owners have too much to do already.
-  void note_blocked(bool blocked) { blocked_.store(blocked, std::memory_order_relaxed); }
+  // The rollouts of the root come to nodes whose owners have too much to do already: then this
+  // process takes nodes from the others, if it was able to begin some rollouts, and waits for
+  // answers, if not.
+  void note_hungry(bool hungry) { hungry_.store(hungry, std::memory_order_relaxed); }
+  void note_waiting(bool waiting) {
+    if (waiting_.load(std::memory_order_relaxed) == waiting) return;
+    waiting_.store(waiting, std::memory_order_seq_cst);
+    if (waiting) {
+      note_hungry(true);
+    } else if (host_.threads() > 1) {
+      host_.wake_workers();
+    }
+  }
   // Rollouts that this process has been asked for and not begun.
   void queued(int64_t change) { queued_.fetch_add(change, std::memory_order_relaxed); }
 
@@ -280,7 +292,7 @@ class Site final : public SiteBase {
   }
   [[nodiscard]] uint32_t own_load() const {
     // The root's process can always begin another rollout, unless these end where others are busy.
-    if (root_job_.node != nullptr && !blocked_.load(std::memory_order_relaxed)) {
+    if (root_job_.node != nullptr && !hungry_.load(std::memory_order_relaxed)) {
       return LoadReport::kPlenty;
     }
     const int64_t queued = queued_.load(std::memory_order_relaxed) / host_.threads();
@@ -324,6 +336,8 @@ class Site final : public SiteBase {
   void begin(const Command& command) {
     apply(command.options);
     stopping_.store(false, std::memory_order_release);
+    hungry_.store(false, std::memory_order_relaxed);
+    waiting_.store(false, std::memory_order_relaxed);
     for (uint32_t rank = 0; rank < host_.size(); ++rank) {
       load_[rank].store(rank == 0 ? LoadReport::kPlenty : 0, std::memory_order_relaxed);
     }
@@ -363,7 +377,8 @@ class Site final : public SiteBase {
   std::vector<std::atomic<int32_t>> outstanding_;
   std::vector<std::atomic<uint32_t>> load_;
   std::atomic<uint32_t> least_loaded_{0};
-  std::atomic<bool> blocked_{false};
+  std::atomic<bool> hungry_{false};
+  std::atomic<bool> waiting_{false};
   std::atomic<int64_t> queued_{0};
   std::atomic<uint64_t> nodes_{0};
   // Worker 0's.

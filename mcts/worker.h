@@ -63,11 +63,18 @@ class Worker {
         taken.rollouts = 0;
       }
     }
-    const uint64_t blocked_before = counters_->sampled_instead.value();
-    for (uint32_t i = 0; i < taken.rollouts; ++i) rollout(*taken.job);
-    if (taken.job->root) {
-      site_.note_blocked(counters_->sampled_instead.value() - blocked_before > taken.rollouts / 2);
+    bool postponed = false;
+    for (uint32_t i = 0; i < taken.rollouts && !postponed; ++i) {
+      if (rollout(*taken.job)) continue;
+      // Only the root's rollouts are postponed, with the rest of the slice.
+      taken.job->put_back(taken.rollouts - i);
+      postponed = true;
+      if (i == 0) {
+        site_.note_waiting(true);
+        return false;
+      }
     }
+    if (taken.job->root) site_.note_hungry(postponed);
     if (taken.last) end_units(*taken.job, 1);
     if (thread_.lines != nullptr) thread_.lines->flush();
     return true;
@@ -77,6 +84,7 @@ class Worker {
   void give_up(Ticket<G>& ticket) {
     const Step<G> last = ticket.path.back();
     last.node->set_child(last.move, {});  // made anew when it is wanted again
+    site_.note_waiting(false);
     if (ticket.rollouts == 0) {
       end_units(*ticket.job, 1);
       return;
@@ -95,7 +103,7 @@ class Worker {
     sum.nodes_made += counters_->nodes_made.value();
     sum.nodes_made_remotely += counters_->nodes_made_remotely.value();
     sum.remote_selections += counters_->remote_selections.value();
-    sum.sampled_instead += counters_->sampled_instead.value();
+    sum.deferred_selections += counters_->deferred_selections.value();
     if (thread_.lines != nullptr) {
       sum.messages += thread_.lines->messages() - messages_before_;
       sum.bytes += thread_.lines->bytes() - bytes_before_;
@@ -139,7 +147,7 @@ class Worker {
     Counter nodes_made;
     Counter nodes_made_remotely;
     Counter remote_selections;
-    Counter sampled_instead;
+    Counter deferred_selections;
   };
 
   // The worker of the calling thread.
@@ -148,15 +156,17 @@ class Worker {
 
   // ---- Rollouts
 
-  // Ends one unit of the job, now or later.
-  void rollout(Job<G>& job) {
+  // Ends one unit of the job, now or later. False: not now, since the way leads to where others have
+  // enough to do. That is for rollouts of the root, which can wait without anybody waiting for them;
+  // all others are bounded by those.
+  [[nodiscard]] bool rollout(Job<G>& job) {
     path_.clear();
     counters_->visits.add();
     NodeType* node = job.node;
     for (;;) {
       if (const Outcome known = node->outcome(); known != Outcome::kOpen) {
         end_proved(job, known);
-        return;
+        return true;
       }
       if constexpr (HasRefine<G>) {
         if (node->visits() >= options().refine_visits && node->claim_refinement()) {
@@ -166,10 +176,9 @@ class Worker {
       }
       const int move = select_move(*node, options().selection);
       if (move < 0) {
-        // All moves were closed, and the outcome is about to be known; or they are pruned, but for
-        // some that are being proved.
+        // All moves were closed, and the outcome is about to be known.
         end_proved(job, node->resolve());
-        return;
+        return true;
       }
       const uint32_t before = node->enter(move);
       path_.push_back({node, move});
@@ -178,7 +187,12 @@ class Worker {
         node = child.local();
         continue;
       }
-      if (child.is_remote() && hand_over(job, child.remote(), before)) return;
+      if (job.root && has_to_wait(child, before)) {
+        take_back(path_, 1);
+        counters_->deferred_selections.add();
+        return false;
+      }
+      if (child.is_remote() && hand_over(job, child.remote(), before)) return true;
       if (child.none() && before >= options().expand_visits) {
         if (NodeType* made = make_child(job, *node, move); made != nullptr) {
           node = made;
@@ -186,8 +200,22 @@ class Worker {
         }
       }
       sample(job, *node, move);
-      return;
+      return true;
     }
+  }
+
+  // Deferred selection: whether a rollout of the root that came to this child is better begun again
+  // later. What is under way shall be a small part of what is known, and a position that is about
+  // to get a node is sampled only a few times more.
+  [[nodiscard]] bool has_to_wait(typename NodeType::Ref child, uint32_t before) const {
+    Host& host = site_.host();
+    if (child.is_creating()) return host.size() > 1 && before > 2 * options().expand_visits + 8;
+    if (!child.is_remote() || !host.alive(child.remote().rank)) return false;
+    const uint64_t known = path_.front().node->visits() / options().queue_share;
+    const uint64_t limit =
+        std::clamp<uint64_t>(known, options().queue_target, options().queue_limit) * host.threads();
+    return site_.outstanding(child.remote().rank).load(std::memory_order_relaxed) >=
+           static_cast<int64_t>(limit);
   }
 
   // The rollout came to a position whose outcome is proved.
@@ -298,17 +326,12 @@ class Worker {
   // ---- Other processes
 
   // Asks the owner for rollouts from its node: this one, and more of the same job. False: the
-  // owner has enough to do, or is dead.
+  // owner is dead.
   bool hand_over(Job<G>& job, RemoteNode node, uint32_t before) {
     Host& host = site_.host();
     const Step<G> last = path_.back();
     if (!host.alive(node.rank)) {
       last.node->set_child(last.move, {});
-      return false;
-    }
-    const auto limit = static_cast<int32_t>(options().queue_limit * host.threads());
-    if (site_.outstanding(node.rank).load(std::memory_order_relaxed) >= limit) {
-      counters_->sampled_instead.add();
       return false;
     }
     const uint32_t wanted =
@@ -406,6 +429,7 @@ class Worker {
   void on_created(SlotId name, SlotId id, uint32_t rank, bool created, Outcome outcome) {
     std::optional<Ticket<G>> ticket = site_.tickets().take(name);
     if (!ticket) return;
+    site_.note_waiting(false);
     const Step<G> step = ticket->path.back();
     if (created) {
       step.node->set_child(step.move, typename NodeType::Ref(RemoteNode{
@@ -445,6 +469,7 @@ class Worker {
     site_.note_load(answer.rank, answer.load);
     std::optional<Ticket<G>> ticket = site_.tickets().take(answer.ticket);
     if (!ticket) return;  // given up meanwhile
+    site_.note_waiting(false);
     if (answer.full) site_.note_full();
     const uint32_t completed = std::min(answer.completed, ticket->rollouts);
     const uint32_t missing = ticket->rollouts - completed;

@@ -254,7 +254,7 @@ int analyze(const Arguments& arguments, mcts::Host& host) {
     std::printf(
         "{\"name\": \"process\", \"rank\": %u, \"visits\": %llu, \"completions\": %llu, "
         "\"handed_over\": %llu, \"cancelled\": %llu, \"playouts\": %llu, \"nodes\": %llu, "
-        "\"nodes_made_remotely\": %llu, \"remote_selections\": %llu, \"sampled_instead\": %llu, "
+        "\"nodes_made_remotely\": %llu, \"remote_selections\": %llu, \"deferred_selections\": %llu, "
         "\"messages\": %llu, \"bytes\": %llu, \"idle_seconds\": %.4f}\n",
         rank, static_cast<unsigned long long>(one.visits),
         static_cast<unsigned long long>(one.completions),
@@ -263,7 +263,7 @@ int analyze(const Arguments& arguments, mcts::Host& host) {
         static_cast<unsigned long long>(one.playouts), static_cast<unsigned long long>(one.nodes),
         static_cast<unsigned long long>(one.nodes_made_remotely),
         static_cast<unsigned long long>(one.remote_selections),
-        static_cast<unsigned long long>(one.sampled_instead),
+        static_cast<unsigned long long>(one.deferred_selections),
         static_cast<unsigned long long>(one.messages), static_cast<unsigned long long>(one.bytes),
         one.idle_seconds);
   }

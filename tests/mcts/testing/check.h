@@ -48,7 +48,8 @@ void check_conservation(Search<G>& search, const typename Search<G>::Result& res
                         bool lossless = true) {
   uint64_t completions = 0;
   for (const Statistics& process : result.processes) {
-    EXPECT_EQ(process.visits, process.completions + process.handed_over + process.cancelled);
+    EXPECT_EQ(process.visits, process.completions + process.handed_over + process.cancelled +
+                                  process.deferred_selections);
     completions += process.completions;
   }
   if (lossless) {
