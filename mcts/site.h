@@ -43,7 +43,8 @@ struct CommandReply {
 template <Game G>
 class Site final : public SiteBase {
  public:
-  explicit Site(Host& host) : host_(host), outstanding_(host.size()), load_(host.size()) {
+  explicit Site(Host& host)
+      : host_(host), outstanding_(host.size()), load_(host.size()), window_(host.size()) {
     for (uint32_t i = 0; i < host.threads(); ++i) {
       arenas_.push_back(std::make_unique<Arena>(0));
       workers_.push_back(std::make_unique<Worker<G>>(*this, host.thread(i)));
@@ -121,6 +122,17 @@ class Site final : public SiteBase {
     }
     if (load.own < load_of(known)) least_loaded_.store(rank, std::memory_order_relaxed);
   }
+  // Rollouts per thread that should be under way to a process, so that it always has some: more
+  // while its answers say that it has run out of them, whatever the reason.
+  [[nodiscard]] uint32_t window(uint32_t rank) const {
+    return window_[rank].load(std::memory_order_relaxed);
+  }
+  void adapt_window(uint32_t rank, bool starved) {
+    const uint32_t now = window(rank);
+    const uint32_t next = starved ? std::min(now + 4, options_.queue_limit)
+                                  : std::max(now - 1, options_.queue_target);
+    window_[rank].store(next, std::memory_order_relaxed);
+  }
   // The process for a new node.
   [[nodiscard]] uint32_t place(const G& position, Random& random) {
     const uint32_t processes = host_.size();
@@ -132,10 +144,11 @@ class Site final : public SiteBase {
       // on the number of processes.
       const uint32_t some[] = {least_loaded_.load(std::memory_order_relaxed),
                                random.below(processes), random.below(processes)};
-      uint32_t least = options_.queue_target;
+      uint32_t least = LoadReport::kPlenty;
       for (const uint32_t rank : some) {
-        if (rank == self || !host_.alive(rank) || load_of(rank) >= least) continue;
-        least = load_of(rank);
+        const uint32_t load = load_of(rank);
+        if (rank == self || !host_.alive(rank) || load >= window(rank) || load >= least) continue;
+        least = load;
         chosen = rank;
       }
       // What was said gets old.
@@ -340,6 +353,7 @@ class Site final : public SiteBase {
     waiting_.store(false, std::memory_order_relaxed);
     for (uint32_t rank = 0; rank < host_.size(); ++rank) {
       load_[rank].store(rank == 0 ? LoadReport::kPlenty : 0, std::memory_order_relaxed);
+      window_[rank].store(command.options.queue_target, std::memory_order_relaxed);
     }
     least_loaded_.store(host_.size() - 1, std::memory_order_relaxed);
     collections_ = 0;
@@ -376,6 +390,7 @@ class Site final : public SiteBase {
   std::atomic<bool> full_{false};
   std::vector<std::atomic<int32_t>> outstanding_;
   std::vector<std::atomic<uint32_t>> load_;
+  std::vector<std::atomic<uint32_t>> window_;
   std::atomic<uint32_t> least_loaded_{0};
   std::atomic<bool> hungry_{false};
   std::atomic<bool> waiting_{false};

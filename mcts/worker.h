@@ -130,6 +130,7 @@ class Worker {
     double value = 0;  // sum, of player 0
     Outcome outcome = Outcome::kOpen;
     bool full = false;
+    bool starved = false;  // nothing else is left to do there
     LoadReport load;
   };
   struct Creation {
@@ -213,7 +214,8 @@ class Worker {
     if (!child.is_remote() || !host.alive(child.remote().rank)) return false;
     const uint64_t known = path_.front().node->visits() / options().queue_share;
     const uint64_t limit =
-        std::clamp<uint64_t>(known, options().queue_target, options().queue_limit) * host.threads();
+        std::clamp<uint64_t>(known, site_.window(child.remote().rank), options().queue_limit) *
+        host.threads();
     return site_.outstanding(child.remote().rank).load(std::memory_order_relaxed) >=
            static_cast<int64_t>(limit);
   }
@@ -314,6 +316,7 @@ class Worker {
                            job.value(),
                            job.node == nullptr ? Outcome::kOpen : job.node->outcome(),
                            site_.full(),
+                           site_.jobs().empty(),
                            site_.load()};
     // The same thread of the other process that asked, if it is this one's number: so threads need
     // channels to their peers of the same number alone.
@@ -467,6 +470,7 @@ class Worker {
   void on_answer(const JobAnswer& answer, const void* data, uint64_t bytes) {
     if (answer.rank >= site_.host().size()) return;
     site_.note_load(answer.rank, answer.load);
+    site_.adapt_window(answer.rank, answer.starved);
     std::optional<Ticket<G>> ticket = site_.tickets().take(answer.ticket);
     if (!ticket) return;  // given up meanwhile
     site_.note_waiting(false);
