@@ -1,6 +1,6 @@
 #include "hex/search_engine.h"
 
-#include <bit>
+#include <chrono>
 #include <optional>
 #include <utility>
 
@@ -58,7 +58,6 @@ class SearchEngine::SizedSearch final : public Sized {
     search_.clear();
     searches_ = 0;
   }
-  void set_seed(uint64_t seed) { options_.search.seed = seed; }
 
  private:
   // Keeps what the tree knows of the position, if it is at most two moves ahead of the last one.
@@ -109,6 +108,8 @@ SearchReport SearchEngine::search(const Board& board, const SearchLimits& limits
                                   const std::atomic<bool>& stop,
                                   const std::function<void(const SearchReport&)>& progress,
                                   double interval) {
+  statistics_.clear();
+  if (std::optional<SearchReport> proved = solve(board, limits, stop)) return *proved;
   if (sized_ != nullptr && !sized_->fits(board)) clear();
   if (sized_ == nullptr) {
     if (board.cells() <= 128) {
@@ -120,6 +121,33 @@ SearchReport SearchEngine::search(const Board& board, const SearchLimits& limits
     }
   }
   return sized_->run(board, limits, stop, progress, interval, statistics_);
+}
+
+std::optional<SearchReport> SearchEngine::solve(const Board& board, const SearchLimits& limits,
+                                                const std::atomic<bool>& stop) {
+  if (options_.solve_nodes == 0 || board.empty().count() > options_.solve_empties) {
+    return std::nullopt;
+  }
+  if (solver_ == nullptr) solver_ = std::make_unique<Solver>();
+  Board plain(board.cols(), board.rows());  // without the swap, which is the session's business
+  plain.set_position(board.stones(Color::kBlack), board.stones(Color::kWhite), board.to_move());
+  const auto start = std::chrono::steady_clock::now();
+  const Solution solution =
+      solver_->solve(plain, {limits.seconds / 10, options_.solve_nodes, &stop});
+  // Who loses had better search: for the move that is hardest to answer.
+  if (solution.winner != board.to_move()) return std::nullopt;
+  SearchReport report;
+  report.color = board.to_move();
+  report.iterations = solution.nodes;
+  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  MoveReport move;
+  move.move = solution.move;
+  move.visits = solution.nodes;
+  move.win_rate = 1;
+  move.proven_win = true;
+  move.line = {solution.move};
+  report.moves.push_back(std::move(move));
+  return report;
 }
 
 void SearchEngine::clear() {

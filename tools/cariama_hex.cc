@@ -51,7 +51,7 @@ constexpr const char* kHelp =
     "  --seed N             of random numbers (default 1)\n"
     "  --memory MIB         for the tree, per process (default 1024)\n"
     "  --placement P        locality, hash or random\n"
-    "  --without LIST       of: bridges, fill-in, must-play, amaf, reuse\n"
+    "  --without LIST       of: bridges, fill-in, must-play, amaf, reuse, solver\n"
     "  --swap               the swap rule is on (gtp)\n"
     "  --sgf FILE           analyze, solve: the position at its end, with the moves after it\n"
     "  --svg FILE           analyze: a picture of the result\n"
@@ -156,6 +156,8 @@ std::string read(std::vector<std::string> words, Arguments& arguments) {
           arguments.engine.search.selection.amaf_equivalence = 0;
           arguments.engine.search.selection.exploration = 0.7F;
           arguments.engine.search.selection.first_play = 1;
+        } else if (what == "solver") {
+          arguments.engine.solve_nodes = 0;
         } else if (what == "reuse") {
           arguments.engine.search.reuse_tree = false;
         } else {
@@ -254,7 +256,8 @@ int analyze(const Arguments& arguments, mcts::Host& host) {
     std::printf(
         "{\"name\": \"process\", \"rank\": %u, \"visits\": %llu, \"completions\": %llu, "
         "\"handed_over\": %llu, \"cancelled\": %llu, \"playouts\": %llu, \"nodes\": %llu, "
-        "\"nodes_made_remotely\": %llu, \"remote_selections\": %llu, \"deferred_selections\": %llu, "
+        "\"nodes_made_remotely\": %llu, \"remote_selections\": %llu, \"deferred_selections\": "
+        "%llu, "
         "\"messages\": %llu, \"bytes\": %llu, \"idle_seconds\": %.4f}\n",
         rank, static_cast<unsigned long long>(one.visits),
         static_cast<unsigned long long>(one.completions),
@@ -284,6 +287,7 @@ int bench(const Arguments& arguments, mcts::Host& host) {
   const Board board(arguments.cols, arguments.rows);
   SearchEngineOptions options = arguments.engine;
   options.search.stop_when_safe = false;
+  options.solve_nodes = 0;
   SearchEngine engine(host, options);
   const std::atomic<bool> never{false};
   const SearchReport report =
