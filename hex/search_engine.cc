@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "mcts/paper_search.h"
 #include "mcts/search.h"
 
 namespace cariama::hex {
@@ -25,7 +26,7 @@ class SearchEngine::Sized {
 };
 
 template <int kWords>
-class SearchEngine::SizedSearch final : public Sized {
+class SearchEngine::SizedSearch : public Sized {
  public:
   using Game = HexGame<kWords>;
   using Result = mcts::SearchResult<Move>;
@@ -59,7 +60,7 @@ class SearchEngine::SizedSearch final : public Sized {
     searches_ = 0;
   }
 
- private:
+ protected:
   // Keeps what the tree knows of the position, if it is at most two moves ahead of the last one.
   void follow(const Game& game) {
     if (!search_.position()) return;
@@ -100,6 +101,43 @@ class SearchEngine::SizedSearch final : public Sized {
   uint64_t searches_ = 0;
 };
 
+template <int kWords>
+class SearchEngine::SizedPaperSearch final : public SizedSearch<kWords> {
+ public:
+  using Base = SizedSearch<kWords>;
+  using Game = typename Base::Game;
+
+  SizedPaperSearch(mcts::Host& host, const SearchEngineOptions& options)
+      : Base(host, options), paper_(host, options.search), options_(options) {}
+
+  SearchReport run(const Board& board, const SearchLimits& limits, const std::atomic<bool>& stop,
+                   const std::function<void(const SearchReport&)>& progress, double interval,
+                   std::vector<mcts::Statistics>& statistics) override {
+    paper_.options().seed = mcts::Random::mix(options_.search.seed + ++searches_);
+    typename mcts::PaperSearch<Game>::Progress report;
+    if (progress) {
+      report = [&](const auto& result) { progress(Base::translate(board, result)); };
+    }
+    auto result = paper_.run(Game(board, options_.knowledge), {limits.seconds, limits.iterations},
+                             &stop, report, interval);
+    statistics = std::move(result.processes);
+    return Base::translate(board, result);
+  }
+  void clear() override { searches_ = 0; }
+
+ private:
+  mcts::PaperSearch<Game> paper_;
+  SearchEngineOptions options_;
+  uint64_t searches_ = 0;
+};
+
+template <template <int> class Search>
+std::unique_ptr<SearchEngine::Sized> SearchEngine::make(const Board& board) const {
+  if (board.cells() <= 128) return std::make_unique<Search<2>>(host_, options_);
+  if (board.cells() <= 256) return std::make_unique<Search<4>>(host_, options_);
+  return std::make_unique<Search<10>>(host_, options_);
+}
+
 SearchEngine::SearchEngine(mcts::Host& host, const SearchEngineOptions& options)
     : host_(host), options_(options) {}
 SearchEngine::~SearchEngine() = default;
@@ -112,13 +150,7 @@ SearchReport SearchEngine::search(const Board& board, const SearchLimits& limits
   if (std::optional<SearchReport> proved = solve(board, limits, stop)) return *proved;
   if (sized_ != nullptr && !sized_->fits(board)) clear();
   if (sized_ == nullptr) {
-    if (board.cells() <= 128) {
-      sized_ = std::make_unique<SizedSearch<2>>(host_, options_);
-    } else if (board.cells() <= 256) {
-      sized_ = std::make_unique<SizedSearch<4>>(host_, options_);
-    } else {
-      sized_ = std::make_unique<SizedSearch<10>>(host_, options_);
-    }
+    sized_ = options_.paper ? make<SizedPaperSearch>(board) : make<SizedSearch>(board);
   }
   return sized_->run(board, limits, stop, progress, interval, statistics_);
 }

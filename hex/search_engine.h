@@ -23,6 +23,8 @@ namespace cariama::hex {
 struct SearchEngineOptions {
   mcts::SearchOptions search = default_search();
   HexKnowledge knowledge{};
+  // The paper's design instead (mcts/paper_search.h), with the playouts of `knowledge`.
+  bool paper = false;
   // Before it searches, a position with at most solve_empties empty cells is given to the solver,
   // for so many nodes (some 10 µs each) and a tenth of the time at most. 0: never.
   uint64_t solve_nodes = 10000;
@@ -55,6 +57,10 @@ class SearchEngine final : public Engine {
   class Sized;
   template <int kWords>
   class SizedSearch;
+  template <int kWords>
+  class SizedPaperSearch;
+  template <template <int> class Search>
+  [[nodiscard]] std::unique_ptr<Sized> make(const Board& board) const;
 
   // The report of a position that the solver proves, or nullopt.
   [[nodiscard]] std::optional<SearchReport> solve(const Board& board, const SearchLimits& limits,

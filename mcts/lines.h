@@ -7,6 +7,7 @@
 #include <span>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "dtutils/statistics.h"
 #include "riutils/call.h"
@@ -16,7 +17,8 @@ namespace cariama::mcts {
 // Belongs to its thread.
 class Lines {
  public:
-  Lines(ThreadContext& thread, Aggregation kind) : lines_(std::in_place_index<0>, thread) {
+  Lines(ThreadContext& thread, Aggregation kind)
+      : lines_(std::in_place_index<0>, thread), used_(thread.fabric().total_threads()) {
     if (kind == Aggregation::kOverflow) lines_.emplace<1>(thread);
   }
 
@@ -26,6 +28,7 @@ class Lines {
     messages_.add();
     bytes_.add(sizeof(F));
     dirty_ = true;
+    used_[thread] = true;
     return std::visit(
         [&](auto& lines) -> bool { return lines.call(thread, std::forward<F>(function)); }, lines_);
   }
@@ -34,6 +37,7 @@ class Lines {
     messages_.add();
     bytes_.add(sizeof(F) + buffer.size());
     dirty_ = true;
+    used_[thread] = true;
     return std::visit(
         [&](auto& lines) -> bool {
           return lines.call_buffer(thread, std::forward<F>(function), buffer);
@@ -51,6 +55,21 @@ class Lines {
     std::visit([&](auto& lines) { static_cast<void>(lines.shutdown_all(deadline)); }, lines_);
   }
 
+  // How many channels were used, and how many of them ever held back more than a chunk.
+  [[nodiscard]] std::pair<uint64_t, uint64_t> channels() {
+    std::pair<uint64_t, uint64_t> count{0, 0};
+    for (uint32_t thread = 0; thread < used_.size(); ++thread) {
+      if (!used_[thread]) continue;
+      ++count.first;
+      std::visit(
+          [&](auto& lines) {
+            const MessengerStatistics known = lines[thread].statistics();
+            count.second += known.exceeding_bytes_high_water > MessengerOptions{}.chunk_bytes;
+          },
+          lines_);
+    }
+    return count;
+  }
   // Whether something may be held back.
   [[nodiscard]] bool dirty() const { return dirty_; }
   [[nodiscard]] uint64_t messages() const { return messages_.value(); }
@@ -58,6 +77,7 @@ class Lines {
 
  private:
   std::variant<RDMAAggregatorGlobal, RDMAOverflowAggregatorGlobal> lines_;
+  std::vector<bool> used_;  // by destination
   Counter messages_;
   Counter bytes_;
   bool dirty_ = false;

@@ -26,6 +26,15 @@ enum class Placement : uint8_t {
                                            : "random";
 }
 
+// The paper's own design (Seriema §5.3; paper_search.h).
+struct PaperOptions {
+  float exploration = 1.0F;             // C of UCB
+  uint32_t playouts = 16;               // per leaf
+  uint32_t rollouts_per_thread = 4096;  // of a phase
+  // Threads act for each other within a process; only calls to other processes are made.
+  bool only_remote = false;
+};
+
 // Equal in all processes: the search of rank 0 brings them along.
 struct SearchOptions {
   SelectionOptions selection{};
@@ -50,6 +59,8 @@ struct SearchOptions {
   bool reuse_tree = true;
   // With a time limit: ends when no other move can catch up with the best one.
   bool stop_when_safe = true;
+
+  PaperOptions paper{};
 
   // The defaults for a game: with AMAF statistics these take the place of exploration.
   template <Game G>
@@ -85,6 +96,8 @@ struct Statistics {
                                      // created, or its owner had too much to do
   uint64_t messages = 0;             // calls sent
   uint64_t bytes = 0;                // of their arguments
+  uint64_t channels = 0;             // of worker 0 to other threads, used since it began
+  uint64_t channels_behind = 0;      // of these, that ever held back more than a chunk
   uint64_t collections = 0;          // of cold subtrees
   uint64_t nodes = 0;                // in the tree now
   uint64_t node_bytes = 0;           // of these

@@ -49,7 +49,7 @@ Program::Program(int argc, char** argv) : command_(argv, argv + argc) {
   }
 }
 
-int Program::run(const std::function<int(Host&)>& body) {
+int Program::run(const std::function<int(Host&)>& body, Aggregation aggregation) {
   const bool alone = processes_ == 1 && !launched();
   if (processes_ > 1 && !launched()) {
     const absl::StatusOr<int> code = launch({.processes = processes_,
@@ -68,8 +68,8 @@ int Program::run(const std::function<int(Host&)>& body) {
   int code = 0;
   bool orphaned = false;
   {
-    absl::StatusOr<std::unique_ptr<Host>> host =
-        Host::create(fabric.get(), {.threads = static_cast<uint32_t>(threads_)});
+    absl::StatusOr<std::unique_ptr<Host>> host = Host::create(
+        fabric.get(), {.threads = static_cast<uint32_t>(threads_), .aggregation = aggregation});
     if (!host.ok()) return say(host.status());
     if ((*host)->rank() == 0) {
       code = body(**host);

@@ -35,7 +35,8 @@ class CARIAMA_MCTS_EXPORT Program {
 
   // Runs the job, and `body` in rank 0. Returns the exit code of the program: that of `body`, or 1
   // if the job failed, which is said on stderr. If a process dies, the search goes on without it.
-  int run(const std::function<int(Host&)>& body);
+  int run(const std::function<int(Host&)>& body,
+          Aggregation aggregation = Aggregation::kTraditional);
 
  private:
   std::vector<std::string> command_;

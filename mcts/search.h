@@ -50,7 +50,8 @@ class Search {
 
   // Searches the position for its player. Blocks, and works meanwhile. `stop` ends it within 50 ms;
   // `progress` is called about every `interval` seconds, in this thread. Precondition: the position
-  // has no result() and at least one move. Returns all its moves.
+  // has no result() and at least one move. Returns all moves of a new position; of one that was
+  // reached by advance(), those that expand() offered, if there were any.
   //
   // If a process dies (and the fabric goes on without it), what it knew is lost, and the search
   // goes on.

@@ -13,8 +13,10 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <tuple>
 #include <vector>
 
+#include "mcts/command.h"
 #include "mcts/host.h"
 #include "mcts/job.h"
 #include "mcts/node.h"
@@ -24,24 +26,8 @@
 
 namespace cariama::mcts {
 
-// What rank 0 asks all processes for, outside of searches or at their ends.
-enum class CommandKind : uint8_t { kBegin, kStop, kResume, kInform, kClear, kCollect };
-struct Command {
-  CommandKind kind = CommandKind::kInform;
-  uint32_t origin = 0;  // the asking thread
-  uint64_t number = 0;  // of the command
-  SearchOptions options{};
-};
-struct CommandReply {
-  uint32_t rank = 0;
-  uint64_t number = 0;
-  uint64_t frees_sent = 0;     // of nodes in other processes
-  uint64_t frees_handled = 0;  // for other processes
-  Statistics statistics{};
-};
-
 template <Game G>
-class Site final : public SiteBase {
+class Site final : public CommandedSite<Site<G>> {
  public:
   explicit Site(Host& host)
       : host_(host), outstanding_(host.size()), load_(host.size()), window_(host.size()) {
@@ -53,14 +39,7 @@ class Site final : public SiteBase {
   }
 
   // The site of the calling worker's process.
-  [[nodiscard]] static Site& here() {
-    HostThread& thread = Host::here();
-    auto& known = thread.sites;
-    const size_t slot = site_slot<G>();
-    if (known.size() <= slot) known.resize(slot + 1, nullptr);
-    if (known[slot] == nullptr) known[slot] = &thread.host->template site<Site>();
-    return static_cast<Site&>(*known[slot]);
-  }
+  [[nodiscard]] static Site& here() { return Host::site_here<Site>(); }
 
   bool work(uint32_t thread) override { return workers_[thread]->work(); }
   [[nodiscard]] bool has_work(uint32_t) override {
@@ -268,28 +247,6 @@ class Site final : public SiteBase {
 
   // ---- Rank 0 and the others.
 
-  // Worker 0 of rank 0: all processes do it, this one too; returns what they answer, by rank.
-  // Processes that die before are left out (a reply with number 0).
-  std::vector<CommandReply> command(CommandKind kind, const SearchOptions& options) {
-    Command command{kind, host_.id(0, 0), ++commands_, options};
-    replies_.assign(host_.size(), {});
-    Lines* lines = Host::here().lines.get();
-    for (uint32_t rank = 1; rank < host_.size(); ++rank) {
-      if (!host_.alive(rank)) continue;
-      lines->call(host_.id(rank, 0), [command] { Site::here().on_command(command); });
-    }
-    if (lines != nullptr) lines->flush();
-    replies_[0] = carry_out(command);
-    static_cast<void>(host_.work_until(
-        [&] {
-          for (uint32_t rank = 1; rank < host_.size(); ++rank) {
-            if (host_.alive(rank) && replies_[rank].number != commands_) return false;
-          }
-          return true;
-        },
-        kForever));
-    return replies_;
-  }
   void set_limits(const SearchOptions& options) {
     for (auto& arena : arenas_) arena->set_limit(options.memory_bytes / arenas_.size());
   }
@@ -297,6 +254,8 @@ class Site final : public SiteBase {
   void close_root() { root_open_.store(false, std::memory_order_seq_cst); }
 
  private:
+  friend class CommandedSite<Site<G>>;
+
   [[nodiscard]] uint32_t load_of(uint32_t rank) const {
     const int32_t asked =
         outstanding_[rank].load(std::memory_order_relaxed) / static_cast<int32_t>(host_.threads());
@@ -314,15 +273,6 @@ class Site final : public SiteBase {
   void apply(const SearchOptions& options) {
     options_ = options;
     set_limits(options);
-  }
-  void on_command(const Command& command) {
-    const CommandReply reply = carry_out(command);
-    Lines& lines = *Host::here().lines;
-    lines.call(command.origin, [reply] { Site::here().on_reply(reply); });
-    lines.flush();
-  }
-  void on_reply(const CommandReply& reply) {
-    if (reply.rank < replies_.size() && reply.number == commands_) replies_[reply.rank] = reply;
   }
   CommandReply carry_out(const Command& command) {
     switch (command.kind) {
@@ -371,6 +321,10 @@ class Site final : public SiteBase {
       sum.idle_seconds +=
           1e-9 * static_cast<double>(host_.thread(i).idle_ns.load(std::memory_order_relaxed));
     }
+    // Lines belong to their threads: those of worker 0 stand for all.
+    if (Lines* lines = Host::here().lines.get(); lines != nullptr) {
+      std::tie(sum.channels, sum.channels_behind) = lines->channels();
+    }
     sum.collections = collections_;
     sum.nodes = nodes_.load(std::memory_order_relaxed);
     sum.node_bytes = live_bytes();
@@ -397,8 +351,6 @@ class Site final : public SiteBase {
   std::atomic<int64_t> queued_{0};
   std::atomic<uint64_t> nodes_{0};
   // Worker 0's.
-  uint64_t commands_ = 0;
-  std::vector<CommandReply> replies_;
   uint64_t frees_sent_ = 0;
   uint64_t frees_handled_ = 0;
   uint64_t collections_ = 0;

@@ -52,6 +52,9 @@ constexpr const char* kHelp =
     "  --memory MIB         for the tree, per process (default 1024)\n"
     "  --placement P        locality, hash or random\n"
     "  --without LIST       of: bridges, fill-in, must-play, amaf, reuse, solver\n"
+    "  --paper              the tree of the Seriema paper: random owners, a call for each step\n"
+    "  --only-remote        --paper: calls to other processes only\n"
+    "  --overflow           aggregators of the paper's ovfl kind, instead of trad\n"
     "  --swap               the swap rule is on (gtp)\n"
     "  --sgf FILE           analyze, solve: the position at its end, with the moves after it\n"
     "  --svg FILE           analyze: a picture of the result\n"
@@ -79,6 +82,7 @@ struct Arguments {
   int pairs = 10;
   std::vector<std::string> setup;
   std::string records;
+  Aggregation aggregation = Aggregation::kTraditional;
   SearchEngineOptions engine;
 };
 
@@ -164,6 +168,13 @@ std::string read(std::vector<std::string> words, Arguments& arguments) {
           error = absl::StrCat("--without does not know '", what, "'");
         }
       }
+    } else if (word == "--paper") {
+      arguments.engine.paper = true;
+      arguments.engine.solve_nodes = 0;
+    } else if (word == "--only-remote") {
+      arguments.engine.search.paper.only_remote = true;
+    } else if (word == "--overflow") {
+      arguments.aggregation = Aggregation::kOverflow;
     } else if (word == "--swap") {
       arguments.swap = true;
     } else if (word == "--sgf") {
@@ -214,6 +225,30 @@ void interrupt(int) { interrupted.store(true); }
 
 std::string quoted(const Board& board, Move move) { return json_string(board.name(move)); }
 
+// What one process did, as a JSON object.
+std::string process_row(uint32_t rank, const mcts::Statistics& one) {
+  const std::pair<const char*, uint64_t> counts[] = {
+      {"visits", one.visits},
+      {"completions", one.completions},
+      {"handed_over", one.handed_over},
+      {"cancelled", one.cancelled},
+      {"playouts", one.playouts},
+      {"nodes", one.nodes},
+      {"nodes_made", one.nodes_made},
+      {"nodes_made_remotely", one.nodes_made_remotely},
+      {"remote_selections", one.remote_selections},
+      {"deferred_selections", one.deferred_selections},
+      {"messages", one.messages},
+      {"bytes", one.bytes},
+      {"channels", one.channels},
+      {"channels_behind", one.channels_behind},
+      {"collections", one.collections},
+  };
+  std::string row = absl::StrCat("{\"name\": \"process\", \"rank\": ", rank);
+  for (const auto& [name, value] : counts) absl::StrAppend(&row, ", \"", name, "\": ", value);
+  return absl::StrCat(row, ", \"idle_seconds\": ", one.idle_seconds, "}");
+}
+
 int analyze(const Arguments& arguments, mcts::Host& host) {
   const absl::StatusOr<Board> board = position(arguments);
   if (!board.ok()) return failed(board.status());
@@ -252,23 +287,7 @@ int analyze(const Arguments& arguments, mcts::Host& host) {
     return 0;
   }
   for (uint32_t rank = 0; rank < engine.statistics().size(); ++rank) {
-    const mcts::Statistics& one = engine.statistics()[rank];
-    std::printf(
-        "{\"name\": \"process\", \"rank\": %u, \"visits\": %llu, \"completions\": %llu, "
-        "\"handed_over\": %llu, \"cancelled\": %llu, \"playouts\": %llu, \"nodes\": %llu, "
-        "\"nodes_made_remotely\": %llu, \"remote_selections\": %llu, \"deferred_selections\": "
-        "%llu, "
-        "\"messages\": %llu, \"bytes\": %llu, \"idle_seconds\": %.4f}\n",
-        rank, static_cast<unsigned long long>(one.visits),
-        static_cast<unsigned long long>(one.completions),
-        static_cast<unsigned long long>(one.handed_over),
-        static_cast<unsigned long long>(one.cancelled),
-        static_cast<unsigned long long>(one.playouts), static_cast<unsigned long long>(one.nodes),
-        static_cast<unsigned long long>(one.nodes_made_remotely),
-        static_cast<unsigned long long>(one.remote_selections),
-        static_cast<unsigned long long>(one.deferred_selections),
-        static_cast<unsigned long long>(one.messages), static_cast<unsigned long long>(one.bytes),
-        one.idle_seconds);
+    std::printf("%s\n", process_row(rank, engine.statistics()[rank]).c_str());
   }
   std::printf(
       "{\"name\": \"move\", \"value\": %s, \"win_rate\": %.4f, \"visits\": %llu, "
@@ -407,7 +426,7 @@ int run(int argc, char** argv) {
                    : arguments.command == "bench"   ? bench
                                                     : nullptr;
   if (job == nullptr) return usage("the command is gtp, analyze, solve, match or bench");
-  return program.run([&](mcts::Host& host) { return job(arguments, host); });
+  return program.run([&](mcts::Host& host) { return job(arguments, host); }, arguments.aggregation);
 }
 
 }  // namespace

@@ -14,50 +14,26 @@
 #include "tests/dtutils/testing/process_test.h"
 #include "tests/mcts/testing/check.h"
 #include "tests/mcts/testing/connect_four.h"
+#include "tests/mcts/testing/search_job.h"
 #include "tests/mcts/testing/tic_tac_toe.h"
 
 namespace cariama::mcts {
 namespace {
 
 using cariama::testing::fabric_of_group;
-using cariama::testing::must;
 using cariama::testing::soon;
 using cariama::testing::try_test_processes;
 using testing::check_conservation;
 using testing::check_nodes;
 using testing::ConnectFour;
+using testing::run_search_job;
+using testing::Shape;
 using testing::TicTacToe;
-
-struct Shape {
-  int processes;
-  uint32_t threads;
-};
-void PrintTo(const Shape& shape, std::ostream* out) {
-  *out << shape.processes << "x" << shape.threads;
-}
 
 // Runs `body` in rank 0 of such a job, and checks the nodes of all processes in the end.
 template <typename G>
 void run_job(const Shape& shape, const std::function<void(Host&)>& body) {
-  const absl::Status status = try_test_processes(shape.processes, [&](Exchange& exchange) {
-    FabricOptions options;
-    options.threads = shape.threads;
-    auto fabric = fabric_of_group(exchange, options);
-    ASSERT_TRUE(fabric.ok()) << fabric.status();
-    {
-      auto host = Host::create(fabric->get());
-      ASSERT_TRUE(host.ok()) << host.status();
-      if ((*host)->rank() == 0) {
-        body(**host);
-        (*host)->end();
-      } else {
-        EXPECT_EQ((*host)->serve(), absl::OkStatus());
-        check_nodes((*host)->site<Site<G>>());
-      }
-    }
-    must((*fabric)->finalize(soon()));
-  });
-  EXPECT_TRUE(status.ok()) << status;
+  run_search_job(shape, body, [](Host& host) { check_nodes(host.site<Site<G>>()); });
 }
 
 class ByShape : public ::testing::TestWithParam<Shape> {};
