@@ -203,6 +203,13 @@ class Node {
   void set_child(int i, Ref ref) {
     array<std::atomic<Ref>>(kChildAt)[i].store(ref, std::memory_order_release);
   }
+  // That process is gone: the child, if it was there, is made anew when it is wanted again.
+  void drop_child(int i, uint32_t rank) {
+    auto& place = array<std::atomic<Ref>>(kChildAt)[i];
+    Ref known = place.load(std::memory_order_relaxed);
+    if (!known.is_remote() || known.remote().rank != rank) return;
+    place.compare_exchange_strong(known, Ref(), std::memory_order_relaxed);
+  }
   // True once, for the first caller.
   [[nodiscard]] bool claim_refinement() {
     return !refined_.load(std::memory_order_relaxed) &&

@@ -83,12 +83,13 @@ class Worker {
   // What a ticket waits for will not come: its rollouts never were.
   void give_up(Ticket<G>& ticket) {
     const Step<G> last = ticket.path.back();
-    last.node->set_child(last.move, {});  // made anew when it is wanted again
     site_.note_waiting(false);
     if (ticket.rollouts == 0) {
+      last.node->set_child(last.move, {});
       end_units(*ticket.job, 1);
       return;
     }
+    last.node->drop_child(last.move, ticket.rank);
     site_.outstanding(ticket.rank).fetch_sub(static_cast<int32_t>(ticket.rollouts));
     take_back(ticket.path, ticket.rollouts);
     return_rollouts(*ticket.job, ticket.rollouts);
@@ -157,9 +158,8 @@ class Worker {
 
   // ---- Rollouts
 
-  // Ends one unit of the job, now or later. False: not now, since the way leads to where others have
-  // enough to do. That is for rollouts of the root, which can wait without anybody waiting for them;
-  // all others are bounded by those.
+  // Ends one unit of the job, now or later. False: neither, since the rollout of the root had better
+  // begin again later.
   [[nodiscard]] bool rollout(Job<G>& job) {
     path_.clear();
     counters_->visits.add();
@@ -188,10 +188,12 @@ class Worker {
         node = child.local();
         continue;
       }
-      if (job.root && has_to_wait(child, before)) {
+      if (has_to_wait(job, child, before)) {
         take_back(path_, 1);
         counters_->deferred_selections.add();
-        return false;
+        if (job.root) return false;
+        return_rollouts(job, 1);
+        return true;
       }
       if (child.is_remote() && hand_over(job, child.remote(), before)) return true;
       if (child.none() && before >= options().expand_visits) {
@@ -205,13 +207,15 @@ class Worker {
     }
   }
 
-  // Deferred selection: whether a rollout of the root that came to this child is better begun again
-  // later. What is under way shall be a small part of what is known, and a position that is about
-  // to get a node is sampled only a few times more.
-  [[nodiscard]] bool has_to_wait(typename NodeType::Ref child, uint32_t before) const {
+  // Deferred selection: whether a rollout that came to this child is better begun again later. A
+  // position that is about to get a node is sampled only a few times more. And what is under way
+  // shall be a small part of what is known: that is for the root's rollouts alone, since all others
+  // are parts of these.
+  [[nodiscard]] bool has_to_wait(const Job<G>& job, typename NodeType::Ref child,
+                                 uint32_t before) const {
     Host& host = site_.host();
     if (child.is_creating()) return host.size() > 1 && before > 2 * options().expand_visits + 8;
-    if (!child.is_remote() || !host.alive(child.remote().rank)) return false;
+    if (!job.root || !child.is_remote() || !host.alive(child.remote().rank)) return false;
     const uint64_t known = path_.front().node->visits() / options().queue_share;
     const uint64_t limit =
         std::clamp<uint64_t>(known, site_.window(child.remote().rank), options().queue_limit) *
@@ -334,7 +338,7 @@ class Worker {
     Host& host = site_.host();
     const Step<G> last = path_.back();
     if (!host.alive(node.rank)) {
-      last.node->set_child(last.move, {});
+      last.node->drop_child(last.move, node.rank);
       return false;
     }
     const uint32_t wanted =
@@ -473,7 +477,8 @@ class Worker {
     site_.adapt_window(answer.rank, answer.starved);
     std::optional<Ticket<G>> ticket = site_.tickets().take(answer.ticket);
     if (!ticket) return;  // given up meanwhile
-    site_.note_waiting(false);
+    // Nothing done: it waits for something itself, and so had we better.
+    site_.note_waiting(answer.completed == 0 && answer.outcome == Outcome::kOpen);
     if (answer.full) site_.note_full();
     const uint32_t completed = std::min(answer.completed, ticket->rollouts);
     const uint32_t missing = ticket->rollouts - completed;

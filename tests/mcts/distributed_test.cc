@@ -50,7 +50,7 @@ TEST_P(ByShape, ProvesTicTacToe) {
       search.options().placement = first % 2 == 0 ? Placement::kRandom : Placement::kLocality;
       TicTacToe game;
       game.play(static_cast<uint8_t>(first));
-      const auto result = search.run(game, {.iterations = 100000});
+      const auto result = search.run(game, {.iterations = 10000000});
       ASSERT_NE(result.outcome, Outcome::kOpen) << first;
       EXPECT_EQ(value_of(result.outcome), game.solve()) << first;
       TicTacToe next = game;
