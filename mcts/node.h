@@ -19,7 +19,7 @@
 
 #include "mcts/arena.h"
 #include "mcts/game.h"
-#include "mcts/internal/select_kernel.h"
+#include "mcts/select_kernel.h"
 
 namespace cariama::mcts {
 

@@ -14,8 +14,8 @@
 #include <cmath>
 #include <cstdint>
 
-#include "mcts/internal/select_kernel.h"
 #include "mcts/node.h"
+#include "mcts/select_kernel.h"
 
 namespace cariama::mcts {
 

@@ -3,14 +3,14 @@
 #include <cstddef>
 #include <type_traits>
 
-#include "mcts/internal/select_kernel.h"
+#include "mcts/select_kernel.h"
 
 namespace cariama::mcts::internal {
 
 #if defined(__AVX2__)
 namespace {
 int select_avx2(const SelectJob& job)
-#include "mcts/internal/select_body.h"
+#include "mcts/internal/select_body.inc"
 }  // namespace
 extern const SelectKernel kSelectAVX2 = select_avx2;
 #else

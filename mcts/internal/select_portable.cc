@@ -4,12 +4,12 @@
 #include <string_view>
 #include <type_traits>
 
-#include "mcts/internal/select_kernel.h"
+#include "mcts/select_kernel.h"
 
 namespace cariama::mcts::internal {
 
 int select_portable(const SelectJob& job)
-#include "mcts/internal/select_body.h"
+#include "mcts/internal/select_body.inc"
 
     namespace {
 

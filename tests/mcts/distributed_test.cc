@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "docs/examples/connect_four.h"
 #include "dsfabric/fabric.h"
 #include "gtest/gtest.h"
 #include "mcts/search.h"
@@ -13,7 +14,6 @@
 #include "tests/dsfabric/testing/process_job.h"
 #include "tests/dtutils/testing/process_test.h"
 #include "tests/mcts/testing/check.h"
-#include "tests/mcts/testing/connect_four.h"
 #include "tests/mcts/testing/search_job.h"
 #include "tests/mcts/testing/tic_tac_toe.h"
 
@@ -23,9 +23,9 @@ namespace {
 using cariama::testing::fabric_of_group;
 using cariama::testing::soon;
 using cariama::testing::try_test_processes;
+using example::ConnectFour;
 using testing::check_conservation;
 using testing::check_nodes;
-using testing::ConnectFour;
 using testing::run_search_job;
 using testing::Shape;
 using testing::TicTacToe;

@@ -3,15 +3,15 @@
 
 #include <atomic>
 
+#include "docs/examples/connect_four.h"
 #include "gtest/gtest.h"
 #include "tests/mcts/testing/check.h"
-#include "tests/mcts/testing/connect_four.h"
 #include "tests/mcts/testing/search_job.h"
 
 namespace cariama::mcts {
 namespace {
 
-using testing::ConnectFour;
+using example::ConnectFour;
 using testing::local_host;
 using testing::run_search_job;
 using testing::Shape;

@@ -5,16 +5,16 @@
 #include <memory>
 #include <thread>
 
+#include "docs/examples/connect_four.h"
 #include "gtest/gtest.h"
 #include "tests/mcts/testing/check.h"
-#include "tests/mcts/testing/connect_four.h"
 #include "tests/mcts/testing/tic_tac_toe.h"
 
 namespace cariama::mcts {
 namespace {
 
+using example::ConnectFour;
 using testing::check_conservation;
-using testing::ConnectFour;
 using testing::local_host;
 using testing::TicTacToe;
 

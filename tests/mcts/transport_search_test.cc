@@ -2,12 +2,12 @@
 // simulated cluster, and faults over both (short queues, delays, torn writes).
 #include <string>
 
+#include "docs/examples/connect_four.h"
 #include "gtest/gtest.h"
 #include "mcts/paper_search.h"
 #include "mcts/search.h"
 #include "tests/dsfabric/testing/local_job.h"
 #include "tests/mcts/testing/check.h"
-#include "tests/mcts/testing/connect_four.h"
 #include "tests/mcts/testing/tic_tac_toe.h"
 
 namespace cariama::mcts {
@@ -15,9 +15,9 @@ namespace {
 
 using cariama::testing::LocalJob;
 using cariama::testing::transport_case;
+using example::ConnectFour;
 using testing::check_conservation;
 using testing::check_nodes;
-using testing::ConnectFour;
 using testing::TicTacToe;
 
 class ByTransport : public ::testing::TestWithParam<std::string> {

@@ -1,7 +1,7 @@
 // The arithmetic of selection.h on plain arrays: compiled once for each instruction set, and chosen
 // once by what the processor has.
-#ifndef CARIAMA_MCTS_INTERNAL_SELECT_KERNEL_H_
-#define CARIAMA_MCTS_INTERNAL_SELECT_KERNEL_H_
+#ifndef CARIAMA_MCTS_SELECT_KERNEL_H_
+#define CARIAMA_MCTS_SELECT_KERNEL_H_
 
 #include <cstdint>
 
@@ -38,4 +38,4 @@ extern const SelectKernel kSelectAVX512;  // ditto
 
 }  // namespace cariama::mcts::internal
 
-#endif  // CARIAMA_MCTS_INTERNAL_SELECT_KERNEL_H_
+#endif  // CARIAMA_MCTS_SELECT_KERNEL_H_

@@ -1,7 +1,7 @@
-// Connect-Four on the usual board of 7 columns and 6 rows, or a smaller one: a second game for the
-// framework, and the worked example of docs/mcts.md. Player 0 begins.
-#ifndef CARIAMA_TESTS_MCTS_TESTING_CONNECT_FOUR_H_
-#define CARIAMA_TESTS_MCTS_TESTING_CONNECT_FOUR_H_
+// Connect-Four on the usual board of 7 columns and 6 rows, or a smaller one: the worked example of
+// docs/mcts.md. Player 0 begins.
+#ifndef CARIAMA_DOCS_EXAMPLES_CONNECT_FOUR_H_
+#define CARIAMA_DOCS_EXAMPLES_CONNECT_FOUR_H_
 
 #include <cstdint>
 #include <optional>
@@ -9,7 +9,7 @@
 
 #include "mcts/game.h"
 
-namespace cariama::mcts::testing {
+namespace example {
 
 // A column is kRows + 1 bits of a word, the lowest cell first; the top bit stays 0, so that lines
 // do not run from one column into the next (Tromp's Fhourstones).
@@ -45,7 +45,7 @@ class BasicConnectFour {
     return std::nullopt;
   }
 
-  float playout(Random& random) const {
+  float playout(cariama::mcts::Random& random) const {
     BasicConnectFour game = *this;
     for (;;) {
       if (const auto result = game.result()) return *result;
@@ -58,7 +58,8 @@ class BasicConnectFour {
   // Equal for equal positions: stones of the player to move, and all stones with a guard above each
   // column, make the position unique.
   [[nodiscard]] uint64_t key() const {
-    return Random::mix(stones_[to_move()] * 0x9E3779B97F4A7C15 ^ (stones_[0] | stones_[1]));
+    return cariama::mcts::Random::mix(stones_[to_move()] * 0x9E3779B97F4A7C15 ^
+                                      (stones_[0] | stones_[1]));
   }
 
   friend bool operator==(const BasicConnectFour&, const BasicConnectFour&) = default;
@@ -87,8 +88,8 @@ class BasicConnectFour {
 };
 
 using ConnectFour = BasicConnectFour<>;
-static_assert(Game<ConnectFour>);
+static_assert(cariama::mcts::Game<ConnectFour>);
 
-}  // namespace cariama::mcts::testing
+}  // namespace example
 
-#endif  // CARIAMA_TESTS_MCTS_TESTING_CONNECT_FOUR_H_
+#endif  // CARIAMA_DOCS_EXAMPLES_CONNECT_FOUR_H_
