@@ -34,7 +34,8 @@ struct SearchEngineOptions {
   [[nodiscard]] static mcts::SearchOptions default_search();
 };
 
-// Belongs to worker 0 of rank 0. What the solver proves is played at once. The tree is kept from move to move of a game.
+// Belongs to worker 0 of rank 0. What the solver proves is played at once. The tree is kept from
+// move to move of a game.
 class SearchEngine final : public Engine {
  public:
   explicit SearchEngine(mcts::Host& host, const SearchEngineOptions& options = {});

@@ -158,8 +158,8 @@ class Worker {
 
   // ---- Rollouts
 
-  // Ends one unit of the job, now or later. False: neither, since the rollout of the root had better
-  // begin again later.
+  // Ends one unit of the job, now or later. False: neither, since the rollout, one of the root, had
+  // better begin again later.
   [[nodiscard]] bool rollout(Job<G>& job) {
     path_.clear();
     counters_->visits.add();

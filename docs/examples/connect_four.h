@@ -11,6 +11,7 @@
 
 namespace example {
 
+// [connect_four_game]
 // A column is kRows + 1 bits of a word, the lowest cell first; the top bit stays 0, so that lines
 // do not run from one column into the next (Tromp's Fhourstones).
 template <int kColumns = 7, int kRows = 6>
@@ -89,6 +90,7 @@ class BasicConnectFour {
 
 using ConnectFour = BasicConnectFour<>;
 static_assert(cariama::mcts::Game<ConnectFour>);
+// [connect_four_game]
 
 }  // namespace example
 

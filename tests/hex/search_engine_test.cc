@@ -54,8 +54,8 @@ TEST(SearchEngine, VerdictsAreRight) {
   EXPECT_GT(proved, cases / 2);
 }
 
-// On larger boards these are composed problems with one winning move, and hard ones: the engine finds
-// about half of them so fast (docs/hex.md). What it claims to have proved is right.
+// On larger boards these are composed problems with one winning move, and hard ones: the engine
+// finds about half of them so fast (docs/hex.md). What it claims to have proved is right.
 TEST(SearchEngine, FindsWinningMoves) {
   const auto host = local_host(1);
   SearchEngineOptions options;
