@@ -11,17 +11,17 @@ Arena::~Arena() {
 void* Arena::allocate(size_t bytes) {
   const size_t grains = (bytes + kGrain - 1) / kGrain;
   const size_t taken = grains * kGrain;
-  if (taken > kPageBytes || live_ + taken > limit_) return nullptr;
+  if (taken > kPageBytes || live_bytes() + taken > limit_) return nullptr;
   if (grains < free_.size() && free_[grains] != nullptr) {
     FreeBlock* block = free_[grains];
     free_[grains] = block->next;
-    live_ += taken;
+    add_live(taken);
     return block;
   }
   if (static_cast<size_t>(end_ - at_) < taken && !next_page(taken)) return nullptr;
   void* block = at_;
   at_ += taken;
-  live_ += taken;
+  add_live(taken);
   return block;
 }
 
@@ -53,12 +53,12 @@ void Arena::free(void* block, size_t bytes) {
   auto* freed = static_cast<FreeBlock*>(block);
   freed->next = free_[grains];
   free_[grains] = freed;
-  live_ -= grains * kGrain;
+  add_live(-(grains * kGrain));
 }
 
 void Arena::clear() {
   free_.clear();
-  live_ = 0;
+  live_.store(0, std::memory_order_relaxed);
   page_ = 0;
   at_ = pages_.empty() ? nullptr : pages_[0];
   end_ = at_ == nullptr ? nullptr : at_ + kPageBytes;

@@ -3,6 +3,7 @@
 #ifndef CARIAMA_MCTS_ARENA_H_
 #define CARIAMA_MCTS_ARENA_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -28,7 +29,8 @@ class CARIAMA_MCTS_EXPORT Arena {
   void clear();
 
   void set_limit(uint64_t limit) { limit_ = limit; }
-  [[nodiscard]] uint64_t live_bytes() const { return live_; }
+  // Any thread.
+  [[nodiscard]] uint64_t live_bytes() const { return live_.load(std::memory_order_relaxed); }
 
  private:
   static constexpr size_t kGrain = 64;
@@ -39,8 +41,12 @@ class CARIAMA_MCTS_EXPORT Arena {
   };
   bool next_page(size_t bytes);
 
+  void add_live(uint64_t bytes) {  // one writer at a time
+    live_.store(live_bytes() + bytes, std::memory_order_relaxed);
+  }
+
   uint64_t limit_;
-  uint64_t live_ = 0;
+  std::atomic<uint64_t> live_{0};
   std::vector<FreeBlock*> free_;  // by size in grains
   std::vector<std::byte*> pages_;
   size_t page_ = 0;  // of pages_, in use

@@ -63,6 +63,8 @@ class Worker {
         taken.rollouts = 0;
       }
     }
+    // Its units are what keeps the job: after the last one it may be another one.
+    const bool root = taken.job->root;
     bool postponed = false;
     for (uint32_t i = 0; i < taken.rollouts && !postponed; ++i) {
       if (rollout(*taken.job)) continue;
@@ -74,7 +76,7 @@ class Worker {
         return false;
       }
     }
-    if (taken.job->root) site_.note_hungry(postponed);
+    if (root) site_.note_hungry(postponed);
     if (taken.last) end_units(*taken.job, 1);
     if (thread_.lines != nullptr) thread_.lines->flush();
     return true;

@@ -53,8 +53,8 @@ TEST_P(PaperByShape, CountsAreConserved) {
                        search.options().paper.only_remote = only_remote;
                        const auto result = search.run(ConnectFour(), {.iterations = 5000});
                        check(result, 5000);
-                       // One node for each rollout, but for those that came to the end of a game; owners are
-                       // drawn uniformly, so each process has its share.
+                       // One node for each rollout, but for those that came to the end of a
+                       // game; owners are drawn uniformly, so each process has its share.
                        uint64_t nodes = 0;
                        uint64_t selections = 0;
                        for (const Statistics& process : result.processes) {
