@@ -220,8 +220,7 @@ class Worker {
     if (!job.root || !child.is_remote() || !host.alive(child.remote().rank)) return false;
     const uint64_t known = path_.front().node->visits() / options().queue_share;
     const uint64_t limit =
-        std::clamp<uint64_t>(known, site_.window(child.remote().rank), options().queue_limit) *
-        host.threads();
+        std::clamp<uint64_t>(known, options().queue_target, options().queue_limit) * host.threads();
     return site_.outstanding(child.remote().rank).load(std::memory_order_relaxed) >=
            static_cast<int64_t>(limit);
   }
@@ -311,7 +310,8 @@ class Worker {
     if (count != 0) end_units(job, count);
   }
   void end_units(Job<G>& job, uint64_t count) {
-    if (!job.end_units(count) || job.root) return;
+    const bool root = job.root;  // the root's job belongs to the search as soon as it is over
+    if (!job.end_units(count) || root) return;
     answer(job);
     site_.jobs().recycle(job);
   }
