@@ -1,0 +1,195 @@
+#include "hex/search_engine.h"
+
+#include <chrono>
+#include <optional>
+#include <utility>
+
+#include "mcts/paper_search.h"
+#include "mcts/search.h"
+
+namespace cariama::hex {
+
+mcts::SearchOptions SearchEngineOptions::default_search() {
+  return mcts::SearchOptions::of<HexGame<2>>();
+}
+
+// A search for boards of one width.
+class SearchEngine::Sized {
+ public:
+  virtual ~Sized() = default;
+  [[nodiscard]] virtual bool fits(const Board& board) const = 0;
+  virtual SearchReport run(const Board& board, const SearchLimits& limits,
+                           const std::atomic<bool>& stop,
+                           const std::function<void(const SearchReport&)>& progress,
+                           double interval, std::vector<mcts::Statistics>& statistics) = 0;
+  virtual void clear() = 0;
+};
+
+template <int kWords>
+class SearchEngine::SizedSearch : public Sized {
+ public:
+  using Game = HexGame<kWords>;
+  using Result = mcts::SearchResult<Move>;
+
+  SizedSearch(mcts::Host& host, const SearchEngineOptions& options)
+      : search_(host, options.search), options_(options) {}
+
+  [[nodiscard]] bool fits(const Board& board) const override { return words_for(board) == kWords; }
+  [[nodiscard]] static int words_for(const Board& board) {
+    return board.cells() <= 128 ? 2 : board.cells() <= 256 ? 4 : 10;
+  }
+
+  SearchReport run(const Board& board, const SearchLimits& limits, const std::atomic<bool>& stop,
+                   const std::function<void(const SearchReport&)>& progress, double interval,
+                   std::vector<mcts::Statistics>& statistics) override {
+    // Seeds follow from each other: the same one gives the same game.
+    search_.options().seed = mcts::Random::mix(options_.search.seed + ++searches_);
+    const Game game(board, options_.knowledge);
+    follow(game);
+    typename mcts::Search<Game>::Progress report;
+    if (progress) {
+      report = [&](const Result& result) { progress(translate(board, result)); };
+    }
+    Result result = search_.run(game, {limits.seconds, limits.iterations}, &stop, report, interval);
+    statistics = std::move(result.processes);
+    return translate(board, result);
+  }
+
+  void clear() override {
+    search_.clear();
+    searches_ = 0;
+  }
+
+ protected:
+  // Keeps what the tree knows of the position, if it is at most two moves ahead of the last one.
+  void follow(const Game& game) {
+    if (!search_.position()) return;
+    const BasicBoard<kWords> before = search_.position()->board();
+    const BasicBoard<kWords>& now = game.board();
+    if (before.cols() != now.cols() || before.rows() != now.rows()) return;
+    const int first = static_cast<int>(before.to_move());
+    const Bits<kWords> added[2] = {now.stones(Color::kBlack).without(before.stones(Color::kBlack)),
+                                   now.stones(Color::kWhite).without(before.stones(Color::kWhite))};
+    const bool grown = now.stones(Color::kBlack).contains(before.stones(Color::kBlack)) &&
+                       now.stones(Color::kWhite).contains(before.stones(Color::kWhite));
+    if (!grown || added[first].count() != 1 || added[1 - first].count() > 1) return;
+    search_.advance(static_cast<Move>(added[first].first()));
+    if (added[1 - first].any()) search_.advance(static_cast<Move>(added[1 - first].first()));
+  }
+
+  [[nodiscard]] static SearchReport translate(const Board& board, const Result& result) {
+    SearchReport report;
+    report.color = board.to_move();
+    report.iterations = result.iterations;
+    report.seconds = result.seconds;
+    for (const mcts::MoveResult<Move>& one : result.moves) {
+      MoveReport move;
+      move.move = one.move;
+      move.visits = one.visits;
+      move.win_rate = one.value;
+      move.prior = one.prior;
+      if (one.verdict == mcts::Verdict::kWins) move.proven_win = true;
+      if (one.verdict == mcts::Verdict::kLoses) move.proven_win = false;
+      move.line = one.line;
+      report.moves.push_back(std::move(move));
+    }
+    return report;
+  }
+
+  mcts::Search<Game> search_;
+  SearchEngineOptions options_;
+  uint64_t searches_ = 0;
+};
+
+template <int kWords>
+class SearchEngine::SizedPaperSearch final : public SizedSearch<kWords> {
+ public:
+  using Base = SizedSearch<kWords>;
+  using Game = typename Base::Game;
+
+  SizedPaperSearch(mcts::Host& host, const SearchEngineOptions& options)
+      : Base(host, options), paper_(host, options.search), options_(options) {}
+
+  SearchReport run(const Board& board, const SearchLimits& limits, const std::atomic<bool>& stop,
+                   const std::function<void(const SearchReport&)>& progress, double interval,
+                   std::vector<mcts::Statistics>& statistics) override {
+    paper_.options().seed = mcts::Random::mix(options_.search.seed + ++searches_);
+    typename mcts::PaperSearch<Game>::Progress report;
+    if (progress) {
+      report = [&](const auto& result) { progress(Base::translate(board, result)); };
+    }
+    auto result = paper_.run(Game(board, options_.knowledge), {limits.seconds, limits.iterations},
+                             &stop, report, interval);
+    statistics = std::move(result.processes);
+    return Base::translate(board, result);
+  }
+  void clear() override { searches_ = 0; }
+
+ private:
+  mcts::PaperSearch<Game> paper_;
+  SearchEngineOptions options_;
+  uint64_t searches_ = 0;
+};
+
+template <template <int> class Search>
+std::unique_ptr<SearchEngine::Sized> SearchEngine::make(const Board& board) const {
+  if (board.cells() <= 128) return std::make_unique<Search<2>>(host_, options_);
+  if (board.cells() <= 256) return std::make_unique<Search<4>>(host_, options_);
+  return std::make_unique<Search<10>>(host_, options_);
+}
+
+SearchEngine::SearchEngine(mcts::Host& host, const SearchEngineOptions& options)
+    : host_(host), options_(options) {}
+SearchEngine::~SearchEngine() = default;
+
+SearchReport SearchEngine::search(const Board& board, const SearchLimits& limits,
+                                  const std::atomic<bool>& stop,
+                                  const std::function<void(const SearchReport&)>& progress,
+                                  double interval) {
+  statistics_.clear();
+  if (std::optional<SearchReport> proved = solve(board, limits, stop)) return *proved;
+  if (sized_ != nullptr && !sized_->fits(board)) clear();
+  if (sized_ == nullptr) {
+    sized_ = options_.paper ? make<SizedPaperSearch>(board) : make<SizedSearch>(board);
+  }
+  return sized_->run(board, limits, stop, progress, interval, statistics_);
+}
+
+std::optional<SearchReport> SearchEngine::solve(const Board& board, const SearchLimits& limits,
+                                                const std::atomic<bool>& stop) {
+  if (options_.solve_nodes == 0 || board.empty().count() > options_.solve_empties) {
+    return std::nullopt;
+  }
+  if (solver_ == nullptr) solver_ = std::make_unique<Solver>();
+  Board plain(board.cols(), board.rows());  // without the swap, which is the session's business
+  plain.set_position(board.stones(Color::kBlack), board.stones(Color::kWhite), board.to_move());
+  const auto start = std::chrono::steady_clock::now();
+  const Solution solution =
+      solver_->solve(plain, {limits.seconds / 10, options_.solve_nodes, &stop});
+  // Who loses had better search: for the move that is hardest to answer.
+  if (solution.winner != board.to_move()) return std::nullopt;
+  SearchReport report;
+  report.color = board.to_move();
+  report.iterations = solution.nodes;
+  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  MoveReport move;
+  move.move = solution.move;
+  move.visits = solution.nodes;
+  move.win_rate = 1;
+  move.proven_win = true;
+  move.line = {solution.move};
+  report.moves.push_back(std::move(move));
+  return report;
+}
+
+void SearchEngine::clear() {
+  if (sized_ != nullptr) sized_->clear();
+  sized_.reset();
+}
+
+void SearchEngine::set_seed(uint64_t seed) {
+  options_.search.seed = seed;
+  clear();
+}
+
+}  // namespace cariama::hex

@@ -1,0 +1,67 @@
+#include "mcts/arena.h"
+
+#include <sys/mman.h>
+
+namespace cariama::mcts {
+
+Arena::~Arena() {
+  for (std::byte* page : pages_) ::munmap(page, kPageBytes);
+}
+
+void* Arena::allocate(size_t bytes) {
+  const size_t grains = (bytes + kGrain - 1) / kGrain;
+  const size_t taken = grains * kGrain;
+  if (taken > kPageBytes || live_bytes() + taken > limit_) return nullptr;
+  if (grains < free_.size() && free_[grains] != nullptr) {
+    FreeBlock* block = free_[grains];
+    free_[grains] = block->next;
+    add_live(taken);
+    return block;
+  }
+  if (static_cast<size_t>(end_ - at_) < taken && !next_page(taken)) return nullptr;
+  void* block = at_;
+  at_ += taken;
+  add_live(taken);
+  return block;
+}
+
+bool Arena::next_page(size_t bytes) {
+  if (at_ != nullptr) ++page_;
+  if (page_ == pages_.size()) {
+    // Twice the size, so that a part of it is aligned as huge pages want it.
+    void* mapped = ::mmap(nullptr, 2 * kPageBytes, PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (mapped == MAP_FAILED) {
+      if (at_ != nullptr) --page_;
+      return false;
+    }
+    auto* start = static_cast<std::byte*>(mapped);
+    const size_t skip = (kPageBytes - reinterpret_cast<uintptr_t>(start) % kPageBytes) % kPageBytes;
+    if (skip != 0) ::munmap(start, skip);
+    if (skip != kPageBytes) ::munmap(start + skip + kPageBytes, kPageBytes - skip);
+    ::madvise(start + skip, kPageBytes, MADV_HUGEPAGE);  // a wish: without, it is only slower
+    pages_.push_back(start + skip);
+  }
+  at_ = pages_[page_];
+  end_ = at_ + kPageBytes;
+  return static_cast<size_t>(end_ - at_) >= bytes;
+}
+
+void Arena::free(void* block, size_t bytes) {
+  const size_t grains = (bytes + kGrain - 1) / kGrain;
+  if (free_.size() <= grains) free_.resize(grains + 1, nullptr);
+  auto* freed = static_cast<FreeBlock*>(block);
+  freed->next = free_[grains];
+  free_[grains] = freed;
+  add_live(-(grains * kGrain));
+}
+
+void Arena::clear() {
+  free_.clear();
+  live_.store(0, std::memory_order_relaxed);
+  page_ = 0;
+  at_ = pages_.empty() ? nullptr : pages_[0];
+  end_ = at_ == nullptr ? nullptr : at_ + kPageBytes;
+}
+
+}  // namespace cariama::mcts

@@ -1,0 +1,7 @@
+// Marks what the mcts library exports; everything else is hidden (-fvisibility=hidden).
+#ifndef CARIAMA_MCTS_EXPORT_H_
+#define CARIAMA_MCTS_EXPORT_H_
+
+#define CARIAMA_MCTS_EXPORT __attribute__((visibility("default")))
+
+#endif  // CARIAMA_MCTS_EXPORT_H_

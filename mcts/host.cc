@@ -1,0 +1,243 @@
+#include "mcts/host.h"
+
+#include <chrono>
+#include <string>
+#include <utility>
+
+#include "dtutils/error.h"
+#include "dtutils/wait.h"
+
+namespace cariama::mcts {
+namespace {
+
+using std::chrono::steady_clock;
+
+thread_local HostThread* this_worker = nullptr;
+
+// The longest that a sleeper goes without looking whether a process died.
+constexpr std::chrono::milliseconds kHeartbeat{20};
+// For ending channels: peers that are alive answer within milliseconds.
+constexpr std::chrono::seconds kPatience{10};
+constexpr uint64_t kRoundsBetweenLooks = 64;
+
+}  // namespace
+
+size_t new_site_slot() {
+  static std::atomic<size_t> slots{0};
+  return slots.fetch_add(1, std::memory_order_relaxed);
+}
+
+Host::Host(Fabric* fabric, uint32_t threads, Aggregation aggregation)
+    : fabric_(fabric),
+      rank_(fabric != nullptr ? fabric->rank() : 0),
+      size_(fabric != nullptr ? fabric->size() : 1),
+      num_threads_(fabric != nullptr ? fabric->threads() : threads),
+      aggregation_(aggregation),
+      dead_(size_) {
+  for (uint32_t i = 0; i < num_threads_; ++i) {
+    threads_.push_back(std::make_unique<HostThread>());
+    threads_.back()->host = this;
+    threads_.back()->index = i;
+  }
+}
+
+absl::StatusOr<std::unique_ptr<Host>> Host::create(Fabric* fabric, const HostOptions& options) {
+  if (fabric == nullptr && options.threads == 0) {
+    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kProcess,
+                      "a search needs at least one thread");
+  }
+  std::unique_ptr<Host> host(new Host(fabric, options.threads, options.aggregation));
+  if (absl::Status entered = host->enter(0); !entered.ok()) return entered;
+  absl::Status failed;
+  std::mutex mutex;
+  std::atomic<uint32_t> ready{1};
+  for (uint32_t i = 1; i < host->num_threads_; ++i) {
+    host->others_.emplace_back([&, self = host.get(), i] {
+      const absl::Status entered = self->enter(i);
+      if (!entered.ok()) {
+        const std::lock_guard lock(mutex);
+        failed.Update(entered);
+      }
+      const bool in = entered.ok();
+      ready.fetch_add(1, std::memory_order_acq_rel);  // nothing of create() is used after this
+      if (in) self->run_worker(i);
+    });
+  }
+  const auto all = [&] { return ready.load(std::memory_order_acquire) == host->num_threads_; };
+  static_cast<void>(wait_until(all));
+  if (!failed.ok()) return failed;
+  return host;
+}
+
+Host::~Host() {
+  end();
+  ending_.store(true, std::memory_order_seq_cst);
+  wake_workers();
+  // Channels end together: each thread's shutdown needs the other side to run calls.
+  leave(0);
+  for (std::thread& other : others_) other.join();
+}
+
+absl::Status Host::enter(uint32_t index) {
+  HostThread& self = *threads_[index];
+  if (fabric_ != nullptr) {
+    absl::StatusOr<std::unique_ptr<ThreadContext>> context = fabric_->init_thread(index);
+    if (!context.ok()) return context.status();
+    self.context = *std::move(context);
+    self.lines = std::make_unique<Lines>(*self.context, aggregation_);
+  }
+  this_worker = &self;
+  return absl::OkStatus();
+}
+
+void Host::leave(uint32_t index) {
+  HostThread& self = *threads_[index];
+  if (self.context == nullptr) return;
+  if (this_worker == &self) {
+    self.lines->flush();
+    self.lines->shutdown(deadline_after(kPatience));
+  }
+  self.lines.reset();
+  self.context.reset();
+  this_worker = nullptr;
+}
+
+HostThread& Host::here() { return *this_worker; }
+
+uint32_t Host::living() const {
+  uint32_t count = 0;
+  for (const std::atomic<bool>& dead : dead_) count += dead.load(std::memory_order_acquire) ? 0 : 1;
+  return count;
+}
+
+SiteBase& Host::site(std::type_index type, SiteMaker make) {
+  const std::lock_guard lock(mutex_);
+  std::unique_ptr<SiteBase>& site = sites_[type];
+  if (site == nullptr) site = make(*this);
+  return *site;
+}
+
+void Host::activate(SiteBase* site) {
+  active_.store(site, std::memory_order_seq_cst);
+  wake_workers();
+}
+
+// The sleeper sets idle and then looks for work; who brings work does so, by a seq_cst operation,
+// before it looks at idle here. In their one order one of the two comes first, and the other sees
+// it.
+void Host::wake_workers() {
+  for (uint32_t i = 0; i < num_threads_; ++i) {
+    if (threads_[i].get() == this_worker || !threads_[i]->idle.load(std::memory_order_seq_cst)) {
+      continue;
+    }
+    if (fabric_ != nullptr) {
+      fabric_->wake(i);
+    } else {
+      wake_.wake();
+      return;  // all of them
+    }
+  }
+}
+
+bool Host::may_rest(const HostThread& self) {
+  if (ending_.load(std::memory_order_seq_cst)) return false;
+  SiteBase* active = active_.load(std::memory_order_seq_cst);
+  return active == nullptr || !active->has_work(self.index);
+}
+
+bool Host::round(HostThread& self) {
+  const size_t calls = fabric_ != nullptr ? fabric_->process_calls() : 0;
+  if (self.index == 0 && ++rounds_ % kRoundsBetweenLooks == 0) look_for_deaths();
+  SiteBase* active = active_.load(std::memory_order_acquire);
+  return (active != nullptr && active->work(self.index)) || calls != 0;
+}
+
+void Host::rest(HostThread& self, Deadline deadline) {
+  if (self.lines != nullptr) self.lines->flush();
+  if (self.index == 0) look_for_deaths();
+  const auto start = steady_clock::now();
+  deadline = std::min(deadline, start + kHeartbeat);
+  self.idle.store(true, std::memory_order_seq_cst);
+  const auto condition = [&] { return !may_rest(self); };
+  if (fabric_ != nullptr) {
+    // Ends also after calls have been run, so that what they left behind is sent.
+    bool first = true;
+    static_cast<void>(fabric_->wait(
+        [&] {
+          const bool again = !first && self.lines->dirty();
+          first = false;
+          return again || condition();
+        },
+        deadline));
+  } else {
+    WakeWordParking parking(wake_);
+    static_cast<void>(wait_until(condition, deadline, &parking));
+  }
+  self.idle.store(false, std::memory_order_relaxed);
+  const auto slept = steady_clock::now() - start;
+  self.idle_ns.fetch_add(std::chrono::nanoseconds(slept).count(), std::memory_order_relaxed);
+}
+
+void Host::run_worker(uint32_t index) {
+  HostThread& self = *threads_[index];
+  while (!ending_.load(std::memory_order_acquire)) {
+    if (!round(self)) rest(self, kForever);
+  }
+  leave(index);
+}
+
+bool Host::step() { return round(*threads_[0]); }
+
+bool Host::work_until(const std::function<bool()>& condition, Deadline deadline) {
+  HostThread& self = *threads_[0];
+  while (!condition()) {
+    if (steady_clock::now() >= deadline) return false;
+    if (round(self)) continue;
+    if (self.lines != nullptr) self.lines->flush();
+    if (condition()) return true;
+    // Not asleep for long: conditions may come true by another thread, which wakes nobody.
+    rest(self, std::min(deadline, deadline_after(std::chrono::microseconds(200))));
+  }
+  return true;
+}
+
+void Host::look_for_deaths() {
+  if (fabric_ == nullptr) return;
+  for (uint32_t other = 0; other < size_; ++other) {
+    if (other == rank_ || !alive(other) || fabric_->peer_status(other).ok()) continue;
+    dead_[other].store(true, std::memory_order_release);
+    const std::lock_guard lock(mutex_);
+    for (const auto& [type, site] : sites_) site->lost(other);
+  }
+}
+
+absl::Status Host::serve() {
+  HostThread& self = *threads_[0];
+  while (!ending_.load(std::memory_order_acquire)) {
+    if (!round(self)) rest(self, kForever);
+    if (!alive(0)) {
+      ended_ = true;
+      return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
+                        "rank 0, which the search belongs to, has died");
+    }
+  }
+  ended_ = true;
+  return absl::OkStatus();
+}
+
+void Host::end() {
+  if (ended_) return;
+  ended_ = true;
+  if (rank_ != 0 || fabric_ == nullptr) return;
+  for (uint32_t other = 1; other < size_; ++other) {
+    if (!alive(other)) continue;
+    threads_[0]->lines->call(id(other, 0), [] {
+      Host& host = *Host::here().host;
+      host.ending_.store(true, std::memory_order_seq_cst);
+      host.wake_workers();
+    });
+  }
+  threads_[0]->lines->flush();
+}
+
+}  // namespace cariama::mcts

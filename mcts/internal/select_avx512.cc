@@ -1,0 +1,20 @@
+// Compiled for AVX512 on x86-64 (CMakeLists.txt); elsewhere without a kernel.
+#include <cmath>
+#include <cstddef>
+#include <type_traits>
+
+#include "mcts/select_kernel.h"
+
+namespace cariama::mcts::internal {
+
+#if defined(__AVX512F__)
+namespace {
+int select_avx512(const SelectJob& job)
+#include "mcts/internal/select_body.inc"
+}  // namespace
+extern const SelectKernel kSelectAVX512 = select_avx512;
+#else
+extern const SelectKernel kSelectAVX512 = nullptr;
+#endif
+
+}  // namespace cariama::mcts::internal

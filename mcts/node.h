@@ -1,0 +1,331 @@
+// A node of the tree: a position, and what is known of each move from it, in one block of memory.
+//
+// The statistics of a move lie in the node that it is made from (Seriema §5.3: each node has the
+// counters of its children), as arrays: choosing a move reads a few cache lines one after the
+// other, and never touches the children. Counters are relaxed atomics: threads of one process share
+// the tree without locks. Visits are counted on the way down and values on the way up, so moves
+// that are being looked at seem worse than they are meanwhile: the virtual loss.
+//
+// Per move 39 bytes, 31 in games without AMAF; padded to 16 moves.
+#ifndef CARIAMA_MCTS_NODE_H_
+#define CARIAMA_MCTS_NODE_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <span>
+
+#include "mcts/arena.h"
+#include "mcts/game.h"
+#include "mcts/select_kernel.h"
+
+namespace cariama::mcts {
+
+// How a position ends with perfect play, once that is proved.
+enum class Outcome : uint8_t { kOpen, kFirstWins, kSecondWins, kDraw };
+constexpr Outcome win_of(int player) {
+  return player == 0 ? Outcome::kFirstWins : Outcome::kSecondWins;
+}
+constexpr float value_of(Outcome outcome) {  // of player 0; precondition: not kOpen
+  return outcome == Outcome::kFirstWins ? 1.0F : outcome == Outcome::kSecondWins ? 0.0F : 0.5F;
+}
+constexpr Outcome outcome_of(float value) {
+  return value > 0.75F   ? Outcome::kFirstWins
+         : value < 0.25F ? Outcome::kSecondWins
+                         : Outcome::kDraw;
+}
+
+// A node in another process: who has it, and its place in that process's NodeTable.
+struct RemoteNode {
+  uint16_t rank = 0;
+  uint16_t generation = 0;  // below 2^13
+  uint32_t slot = 0;
+};
+
+// Where the child of a move is: nowhere yet, being made, here, or in another process. 8 bytes.
+template <typename NodeType>
+class ChildRef {
+ public:
+  constexpr ChildRef() = default;
+  explicit ChildRef(NodeType* node) : bits_(reinterpret_cast<uint64_t>(node)) {}
+  explicit ChildRef(RemoteNode node)
+      : bits_(uint64_t{node.rank} << 48 | uint64_t{node.slot} << 16 |
+              uint64_t{node.generation} << 3 | 3) {}
+  [[nodiscard]] static ChildRef creating() {
+    ChildRef ref;
+    ref.bits_ = 1;
+    return ref;
+  }
+
+  [[nodiscard]] bool none() const { return bits_ == 0; }
+  [[nodiscard]] bool is_creating() const { return (bits_ & 7) == 1; }
+  [[nodiscard]] bool is_remote() const { return (bits_ & 7) == 3; }
+  [[nodiscard]] bool is_local() const { return bits_ != 0 && (bits_ & 7) == 0; }
+  [[nodiscard]] NodeType* local() const { return reinterpret_cast<NodeType*>(bits_); }
+  [[nodiscard]] RemoteNode remote() const {
+    return {static_cast<uint16_t>(bits_ >> 48), static_cast<uint16_t>(bits_ >> 3 & 0x1FFF),
+            static_cast<uint32_t>(bits_ >> 16)};
+  }
+
+ private:
+  uint64_t bits_ = 0;
+};
+static_assert(sizeof(ChildRef<int>) == 8);
+
+// One thread makes a node and publishes it by a release store of the ChildRef; after that all
+// functions are thread-safe, but destroy().
+template <Game G>
+class Node {
+ public:
+  using Move = typename G::Move;
+  using Ref = ChildRef<Node>;
+  static constexpr bool kAmaf = HasAmaf<G>;
+  static constexpr int kGroup = 16;  // the arrays are padded to it, and read in such groups
+  // The bias of a move that is not to be chosen any more.
+  static constexpr float kClosed = -1e30F;
+
+  // nullptr: no memory. `maker`: the index of `arena` in its process. simplify: see list_moves().
+  [[nodiscard]] static Node* make(const G& position, Arena& arena, uint16_t maker, Random& random,
+                                  bool simplify) {
+    G state = position;
+    Candidate<Move> moves[G::kMaxMoves];
+    const std::optional<float> result = state.result();
+    int count = result ? 0 : internal::list_moves(state, std::span(moves), simplify);
+    // The game may be found to be over by simplifying it.
+    const std::optional<float> late = result ? result : state.result();
+    if (late || count == 0) count = 0;
+    const int padded = (count + kGroup - 1) / kGroup * kGroup;
+    void* memory = arena.allocate(bytes_for(padded));
+    if (memory == nullptr) return nullptr;
+    // In random order: of moves that look equal the first one is tried.
+    for (int i = count - 1; i > 0; --i) {
+      std::swap(moves[i], moves[random.below(static_cast<uint32_t>(i + 1))]);
+    }
+    Node* node = new (memory) Node(state, static_cast<uint16_t>(count), maker);
+    node->fill(std::span(moves, count));
+    if (count == 0) {
+      node->outcome_.store(late ? outcome_of(*late) : Outcome::kDraw, std::memory_order_relaxed);
+    } else {
+      node->resolve();
+    }
+    return node;
+  }
+  // Precondition: nobody uses it any more. `arena`: the one it was made in.
+  void destroy(Arena& arena) {
+    const size_t bytes = bytes_for(padded_);
+    this->~Node();
+    arena.free(this, bytes);
+  }
+  [[nodiscard]] size_t bytes() const { return bytes_for(padded_); }
+
+  [[nodiscard]] const G& state() const { return state_; }
+  [[nodiscard]] int player() const { return player_; }
+  [[nodiscard]] int size() const { return size_; }
+  [[nodiscard]] int padded() const { return padded_; }
+  [[nodiscard]] uint16_t maker() const { return maker_; }
+  [[nodiscard]] Move move(int i) const { return array<Move>(kMoveAt)[i]; }
+  [[nodiscard]] int find(Move move) const {  // -1: it is not offered
+    for (int i = 0; i < size_; ++i) {
+      if (array<Move>(kMoveAt)[i] == move) return i;
+    }
+    return -1;
+  }
+
+  // Rollouts that chose a move here, under way or over.
+  [[nodiscard]] uint64_t visits() const { return visits_.load(std::memory_order_relaxed); }
+  [[nodiscard]] uint32_t visits(int i) const {
+    return array<std::atomic<uint32_t>>(kVisitsAt)[i].load(std::memory_order_relaxed);
+  }
+  // The sum of the values for player() of those that are over.
+  [[nodiscard]] double value(int i) const {
+    return array<std::atomic<double>>(kValueAt)[i].load(std::memory_order_relaxed);
+  }
+  [[nodiscard]] float prior(int i) const { return array<float>(kPriorAt)[i]; }
+  [[nodiscard]] float amaf_visits(int i) const {
+    return array<std::atomic<float>>(kAmafAt)[i].load(std::memory_order_relaxed);
+  }
+  [[nodiscard]] float amaf_value(int i) const {
+    return array<std::atomic<float>>(kAmafValueAt)[i].load(std::memory_order_relaxed);
+  }
+  [[nodiscard]] Ref child(int i) const {
+    return array<std::atomic<Ref>>(kChildAt)[i].load(std::memory_order_acquire);
+  }
+  [[nodiscard]] Verdict verdict(int i) const {
+    return array<std::atomic<Verdict>>(kVerdictAt)[i].load(std::memory_order_relaxed);
+  }
+  [[nodiscard]] bool closed(int i) const { return verdict(i) != Verdict::kOpen; }
+  [[nodiscard]] Outcome outcome() const { return outcome_.load(std::memory_order_relaxed); }
+
+  // `count` rollouts choose move i. Returns its visits before.
+  uint32_t enter(int i, uint32_t count = 1) {
+    visits_.fetch_add(count, std::memory_order_relaxed);
+    return array<std::atomic<uint32_t>>(kVisitsAt)[i].fetch_add(count, std::memory_order_relaxed);
+  }
+  // They did not come to an end, and never were.
+  void take_back(int i, uint32_t count) {
+    visits_.fetch_sub(count, std::memory_order_relaxed);
+    array<std::atomic<uint32_t>>(kVisitsAt)[i].fetch_sub(count, std::memory_order_relaxed);
+  }
+  // Rollouts through move i have ended: `sum` of their values for player 0.
+  void leave(int i, uint32_t count, double sum) {
+    const double own = player_ == 0 ? sum : count - sum;
+    array<std::atomic<double>>(kValueAt)[i].fetch_add(own, std::memory_order_relaxed);
+  }
+  // Counts a playout for all moves whose ids player() owned in its end. Updates by several threads
+  // at a time may get lost: a statistic, and a locked addition for every move would cost more than
+  // it is worth.
+  void count_amaf(const Sample<G>& sample) {
+    if constexpr (kAmaf) {
+      const float own = player_ == 0 ? sample.value : 1 - sample.value;
+      const auto& words = sample.owned.words[player_];
+      const Move* moves = array<Move>(kMoveAt);
+      auto* const amaf_visits = array<std::atomic<float>>(kAmafAt);
+      auto* const amaf_value = array<std::atomic<float>>(kAmafValueAt);
+      for (int i = 0; i < size_; ++i) {
+        const auto id = static_cast<unsigned>(G::amaf_id(moves[i]));
+        const auto bit = static_cast<float>(static_cast<int>(words[id >> 6] >> (id & 63) & 1));
+        auto& visits = amaf_visits[i];
+        auto& value = amaf_value[i];
+        visits.store(visits.load(std::memory_order_relaxed) + bit, std::memory_order_relaxed);
+        value.store(value.load(std::memory_order_relaxed) + bit * own, std::memory_order_relaxed);
+      }
+    }
+  }
+
+  // For who wants to make the child of move i: true for one of them.
+  [[nodiscard]] bool claim_child(int i) {
+    Ref expected;
+    return array<std::atomic<Ref>>(kChildAt)[i].compare_exchange_strong(expected, Ref::creating(),
+                                                                        std::memory_order_acquire);
+  }
+  void set_child(int i, Ref ref) {
+    array<std::atomic<Ref>>(kChildAt)[i].store(ref, std::memory_order_release);
+  }
+  // That process is gone: the child, if it was there, is made anew when it is wanted again.
+  void drop_child(int i, uint32_t rank) {
+    auto& place = array<std::atomic<Ref>>(kChildAt)[i];
+    Ref known = place.load(std::memory_order_relaxed);
+    if (!known.is_remote() || known.remote().rank != rank) return;
+    place.compare_exchange_strong(known, Ref(), std::memory_order_relaxed);
+  }
+  // True once, for the first caller.
+  [[nodiscard]] bool claim_refinement() {
+    return !refined_.load(std::memory_order_relaxed) &&
+           !refined_.exchange(true, std::memory_order_relaxed);
+  }
+  [[nodiscard]] bool refined() const { return refined_.load(std::memory_order_relaxed); }
+
+  // Move i leads to that outcome, for certain. Call resolve() then.
+  void prove(int i, Outcome outcome) {
+    set_verdict(i, outcome == Outcome::kDraw    ? Verdict::kDraws
+                   : outcome == win_of(player_) ? Verdict::kWins
+                                                : Verdict::kLoses);
+  }
+  void set_verdict(int i, Verdict verdict) {
+    auto& place = array<std::atomic<Verdict>>(kVerdictAt)[i];
+    // What is proved stays proved.
+    Verdict known = place.load(std::memory_order_relaxed);
+    while (known == Verdict::kOpen || (known == Verdict::kPruned && verdict != Verdict::kOpen)) {
+      if (place.compare_exchange_weak(known, verdict, std::memory_order_relaxed)) break;
+    }
+    if (verdict != Verdict::kOpen) {
+      array<std::atomic<float>>(kBiasAt)[i].store(kClosed, std::memory_order_relaxed);
+    }
+  }
+  // What follows for the node from what is known of its moves.
+  Outcome resolve() {
+    if (const Outcome known = outcome(); known != Outcome::kOpen) return known;
+    bool open = false;
+    bool draw = false;
+    bool win = false;
+    for (int i = 0; i < size_; ++i) {
+      const Verdict known = verdict(i);
+      open |= known == Verdict::kOpen;
+      draw |= known == Verdict::kDraws;
+      win |= known == Verdict::kWins;
+    }
+    if (!win && open) return Outcome::kOpen;
+    const Outcome result = win ? win_of(player_) : draw ? Outcome::kDraw : win_of(1 - player_);
+    outcome_.store(result, std::memory_order_relaxed);
+    return result;
+  }
+
+  // For select_move(): the arrays.
+  [[nodiscard]] internal::SelectJob select_job() const {
+    internal::SelectJob job{};
+    job.visits = array<int32_t>(kVisitsAt);
+    job.value = array<double>(kValueAt);
+    if constexpr (kAmaf) {
+      job.amaf_visits = array<float>(kAmafAt);
+      job.amaf_value = array<float>(kAmafValueAt);
+    }
+    job.prior = array<float>(kPriorAt);
+    job.bias = array<float>(kBiasAt);
+    job.padded = padded_;
+    return job;
+  }
+
+ private:
+  // Bytes per move before each array; the alignments descend.
+  static constexpr size_t kChildAt = 0;
+  static constexpr size_t kValueAt = kChildAt + sizeof(Ref);
+  static constexpr size_t kAmafAt = kValueAt + sizeof(double);
+  static constexpr size_t kAmafValueAt = kAmafAt + (kAmaf ? sizeof(float) : 0);
+  static constexpr size_t kVisitsAt = kAmafValueAt + (kAmaf ? sizeof(float) : 0);
+  static constexpr size_t kPriorAt = kVisitsAt + sizeof(uint32_t);
+  static constexpr size_t kBiasAt = kPriorAt + sizeof(float);
+  static constexpr size_t kMoveAt = kBiasAt + sizeof(float);
+  static constexpr size_t kVerdictAt = kMoveAt + sizeof(Move);
+  static constexpr size_t kMoveBytes = kVerdictAt + sizeof(Verdict);
+
+  Node(const G& state, uint16_t size, uint16_t maker)
+      : state_(state),
+        size_(size),
+        padded_(static_cast<uint16_t>((size + kGroup - 1) / kGroup * kGroup)),
+        maker_(maker),
+        player_(static_cast<uint8_t>(state.to_move())) {}
+
+  [[nodiscard]] static constexpr size_t head_bytes() { return (sizeof(Node) + 63) / 64 * 64; }
+  [[nodiscard]] static constexpr size_t bytes_for(int padded) {
+    return head_bytes() + static_cast<size_t>(padded) * kMoveBytes;
+  }
+
+  template <typename T>
+  [[nodiscard]] T* array(size_t per_move) const {
+    auto* self = const_cast<std::byte*>(reinterpret_cast<const std::byte*>(this));
+    return reinterpret_cast<T*>(self + head_bytes() + per_move * padded_);
+  }
+  void fill(std::span<const Candidate<Move>> moves) {
+    for (int i = 0; i < padded_; ++i) {
+      const bool real = i < size_;
+      new (array<std::atomic<Ref>>(kChildAt) + i) std::atomic<Ref>(Ref());
+      new (array<std::atomic<double>>(kValueAt) + i) std::atomic<double>(0);
+      new (array<std::atomic<uint32_t>>(kVisitsAt) + i) std::atomic<uint32_t>(0);
+      if constexpr (kAmaf) {
+        new (array<std::atomic<float>>(kAmafAt) + i) std::atomic<float>(0);
+        new (array<std::atomic<float>>(kAmafValueAt) + i) std::atomic<float>(0);
+      }
+      const Verdict verdict = real ? moves[i].verdict : Verdict::kPruned;
+      new (array<float>(kPriorAt) + i) float(real ? moves[i].prior : 0);
+      new (array<std::atomic<float>>(kBiasAt) + i)
+          std::atomic<float>(verdict == Verdict::kOpen ? 0 : kClosed);
+      new (array<Move>(kMoveAt) + i) Move(real ? moves[i].move : Move{});
+      new (array<std::atomic<Verdict>>(kVerdictAt) + i) std::atomic<Verdict>(verdict);
+    }
+  }
+
+  G state_;
+  std::atomic<uint64_t> visits_{0};
+  uint16_t size_;
+  uint16_t padded_;
+  uint16_t maker_;
+  uint8_t player_;
+  std::atomic<Outcome> outcome_{Outcome::kOpen};
+  std::atomic<bool> refined_{false};
+};
+
+}  // namespace cariama::mcts
+
+#endif  // CARIAMA_MCTS_NODE_H_

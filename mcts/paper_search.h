@@ -1,0 +1,121 @@
+// A search in the paper's design (Seriema §5.3), with the face of Search: to compare with.
+//
+//   PaperSearch<ConnectFour> search(host);
+//   auto result = search.run(position, {.seconds = 1});
+//
+// Phases of at most options.paper.rollouts_per_thread rollouts per thread of the job: one begins
+// when all rollouts of the one before are over. No AMAF, no solver, no tree reuse, no collection:
+// a search ends when its memory is full, or when a process dies.
+//
+// Messages: about one for each level of the tree and rollout down, and one up, when owners are
+// drawn from all threads; channels from every thread to every other one.
+#ifndef CARIAMA_MCTS_PAPER_SEARCH_H_
+#define CARIAMA_MCTS_PAPER_SEARCH_H_
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "mcts/host.h"
+#include "mcts/options.h"
+#include "mcts/paper_site.h"
+
+namespace cariama::mcts {
+
+// Belongs to worker 0 of rank 0. One search at a time in a host.
+template <Game G>
+class PaperSearch {
+ public:
+  using Move = typename G::Move;
+  using Result = SearchResult<Move>;
+  using Progress = std::function<void(const Result&)>;
+
+  explicit PaperSearch(Host& host, const SearchOptions& options = SearchOptions::of<G>())
+      : host_(host), site_(host.site<PaperSite<G>>()), options_(options) {}
+
+  [[nodiscard]] SearchOptions& options() { return options_; }
+
+  // As Search::run.
+  Result run(const G& position, const SearchLimits& limits = {},
+             const std::atomic<bool>* stop = nullptr, const Progress& progress = nullptr,
+             double interval = 0.5) {
+    start_ = Clock::now();
+    site_.command(CommandKind::kBegin, options_);
+    site_.set_root(position);
+    const uint64_t phase =
+        uint64_t{options_.paper.rollouts_per_thread} * host_.size() * host_.threads();
+    uint64_t begun = 0;
+    double next_report = interval;
+    const auto over = [&] {
+      return (stop != nullptr && stop->load(std::memory_order_relaxed)) ||
+             (limits.seconds > 0 && seconds() >= limits.seconds) || site_.full() ||
+             host_.living() < host_.size();
+    };
+    while (!over() && (limits.iterations == 0 || begun < limits.iterations)) {
+      const uint64_t rollouts =
+          limits.iterations == 0 ? phase : std::min(phase, limits.iterations - begun);
+      begun += rollouts;
+      site_.begin_phase(rollouts);
+      static_cast<void>(host_.work_until(
+          [&] {
+            if (progress && seconds() >= next_report) {
+              progress(report());
+              next_report = seconds() + interval;
+            }
+            return site_.completed() == begun || over();
+          },
+          kForever));
+      begun -= site_.end_phase();
+      static_cast<void>(host_.work_until(
+          [&] { return site_.completed() == begun || host_.living() < host_.size(); }, kForever));
+    }
+    Result result = report();
+    for (const CommandReply& reply : site_.command(CommandKind::kInform, options_)) {
+      result.processes.push_back(reply.statistics);
+    }
+    return result;
+  }
+
+  void clear() {}  // nothing is kept
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  [[nodiscard]] double seconds() const {
+    return std::chrono::duration<double>(Clock::now() - start_).count();
+  }
+  [[nodiscard]] Result report() {
+    PaperNode<G>& root = site_.root();
+    Result result;
+    result.player = root.player;
+    result.iterations = site_.completed();
+    result.seconds = seconds();
+    for (int i = 0; i < root.size; ++i) {
+      const auto& edge = root.edge(i);
+      MoveResult<Move> move;
+      move.move = root.move(i);
+      move.visits = edge.visits.load(std::memory_order_relaxed);
+      if (move.visits != 0) {
+        move.value = std::clamp(
+            edge.wins.load(std::memory_order_relaxed) / static_cast<double>(move.visits), 0.0, 1.0);
+      }
+      move.line = {move.move};
+      result.moves.push_back(std::move(move));
+    }
+    std::stable_sort(result.moves.begin(), result.moves.end(),
+                     [](const auto& a, const auto& b) { return a.visits > b.visits; });
+    return result;
+  }
+
+  Host& host_;
+  PaperSite<G>& site_;
+  SearchOptions options_;
+  Clock::time_point start_;
+};
+
+}  // namespace cariama::mcts
+
+#endif  // CARIAMA_MCTS_PAPER_SEARCH_H_

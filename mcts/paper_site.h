@@ -1,0 +1,516 @@
+// The tree of the paper (Seriema §2.1, §5.3), as it describes it, to compare with.
+//
+// Every node is owned by a thread. A rollout is a chain of calls: from owner to owner down the tree
+// (selection by UCB, a random move that was never tried first), then a call_buffer with the
+// position to a uniformly random thread, which makes the node and tells the parent where it is;
+// selections that come to the parent before that wait there (deferred selection). The new leaf asks
+// a uniformly random thread of its process for simulations, through a wait-free queue; that one
+// plays out 16 times, and the wins go up from owner to owner by calls again. Visits are counted on
+// the way down and wins on the way up, by relaxed atomics in the parent: the virtual loss.
+#ifndef CARIAMA_MCTS_PAPER_SITE_H_
+#define CARIAMA_MCTS_PAPER_SITE_H_
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "dtutils/statistics.h"
+#include "mcts/arena.h"
+#include "mcts/command.h"
+#include "mcts/game.h"
+#include "mcts/host.h"
+#include "mcts/node.h"
+#include "mcts/options.h"
+#include "mcts/spsc_ring.h"
+
+namespace cariama::mcts {
+
+// A node's name in the whole job: its owner and its number there.
+struct PaperName {
+  static constexpr uint32_t kNobody = UINT32_MAX;
+  uint32_t thread = kNobody;
+  uint32_t index = 0;
+};
+
+// The counters of a child are in its parent.
+template <Game G>
+struct PaperNode {
+  using Move = typename G::Move;
+  struct Edge {
+    std::atomic<uint32_t> visits{0};
+    std::atomic<uint32_t> waiting{0};  // deferred selections
+    std::atomic<double> wins{0};       // of the player to move here; one per rollout at most
+    std::atomic<uint64_t> child{0};    // 0, kLost, or pack(name)
+  };
+  static constexpr uint64_t kLost = UINT64_MAX;  // there is no memory for it
+
+  [[nodiscard]] static uint64_t pack(PaperName name) {
+    return (uint64_t{name.thread} + 1) << 32 | name.index;
+  }
+  [[nodiscard]] static PaperName unpack(uint64_t child) {
+    return {static_cast<uint32_t>(child >> 32) - 1, static_cast<uint32_t>(child)};
+  }
+  [[nodiscard]] Edge& edge(int i) { return reinterpret_cast<Edge*>(this + 1)[i]; }
+  [[nodiscard]] Move& move(int i) { return reinterpret_cast<Move*>(&edge(size))[i]; }
+  [[nodiscard]] static size_t bytes(int size) {
+    return sizeof(PaperNode) + static_cast<size_t>(size) * (sizeof(Edge) + sizeof(Move));
+  }
+
+  explicit PaperNode(const G& position) : state(position) {}
+
+  PaperName self;
+  PaperName parent;
+  uint32_t parent_edge = 0;
+  uint16_t size = 0;  // moves
+  uint8_t player = 0;
+  bool over = false;
+  std::atomic<uint32_t> tried{0};  // moves, in their (random) order; may exceed size
+  float value = 0;                 // if it is over, of player 0
+  G state;
+};
+
+template <Game G>
+class PaperSite final : public CommandedSite<PaperSite<G>> {
+ public:
+  using NodeType = PaperNode<G>;
+
+  explicit PaperSite(Host& host) : host_(host) {
+    for (uint32_t i = 0; i < host.threads(); ++i) {
+      threads_.push_back(std::make_unique<Thread>(i, host.threads()));
+    }
+  }
+
+  [[nodiscard]] Host& host() { return host_; }
+
+  bool work(uint32_t index) override {
+    Thread& self = *threads_[index];
+    bool worked = false;
+    for (auto& ring : self.requests) {
+      for (int i = 0; i < kSlice; ++i) {
+        const std::optional<NodeType*> leaf = ring->pop();
+        if (!leaf) break;
+        simulate(self, **leaf);
+        worked = true;
+      }
+    }
+    // Only threads of the root's process start rollouts.
+    for (int i = 0; i < kSlice && begin_rollout(); ++i) {
+      self.counters->visits.add();
+      select(self, *root_);
+      worked = true;
+    }
+    if (worked && lines() != nullptr) lines()->flush();
+    return worked;
+  }
+  [[nodiscard]] bool has_work(uint32_t index) override {
+    if (to_begin_.load(std::memory_order_seq_cst) > 0) return true;
+    for (const auto& ring : threads_[index]->requests) {
+      if (!ring->empty()) return true;
+    }
+    return false;
+  }
+  void lost(uint32_t) override {}  // the paper does not say: the search ends (paper_search.h)
+
+  // ---- For PaperSearch, in worker 0 of rank 0.
+  void set_root(const G& position) {
+    const std::optional<PaperName> name = make_node(*threads_[0], position, {}, 0);
+    if (!name) throw std::bad_alloc();
+    root_ = find(*name);
+  }
+  [[nodiscard]] NodeType& root() { return *root_; }
+  // Begins a phase of so many rollouts.
+  void begin_phase(uint64_t rollouts) {
+    to_begin_.store(static_cast<int64_t>(rollouts), std::memory_order_seq_cst);
+    host_.wake_workers();
+  }
+  // Returns the rollouts of the phase that nobody has begun.
+  uint64_t end_phase() {
+    return static_cast<uint64_t>(
+        std::max<int64_t>(to_begin_.exchange(0, std::memory_order_acq_rel), 0));
+  }
+  [[nodiscard]] uint64_t completed() const { return completed_.load(std::memory_order_acquire); }
+  [[nodiscard]] bool full() const { return full_.load(std::memory_order_relaxed); }
+
+ private:
+  friend class CommandedSite<PaperSite<G>>;
+  static constexpr int kSlice = 4;
+  static constexpr uint32_t kBlock = 1024;  // nodes
+  static constexpr uint32_t kBlocks = 1 << 16;
+
+  struct Counters {
+    Counter visits;
+    Counter completions;
+    Counter handed_over;
+    Counter playouts;
+    Counter nodes_made;
+    Counter nodes_made_remotely;
+    Counter remote_selections;
+    Counter deferred_selections;
+  };
+  struct Thread {
+    Thread(uint32_t number, uint32_t threads) : index(number), blocks(kBlocks) {
+      for (uint32_t i = 0; i < threads; ++i) {
+        requests.push_back(std::make_unique<SpscRing<NodeType*, 1024>>());
+      }
+    }
+    const uint32_t index;
+    Arena arena{0};
+    Random random{0};
+    std::optional<internal::PlayoutRunner<G>> playouts;
+    std::optional<Counters> counters{std::in_place};
+    uint64_t messages_before = 0;
+    uint64_t bytes_before = 0;
+    // Its nodes by number: blocks of pointers, published one after the other. All threads of the
+    // process may look.
+    struct Block {
+      std::atomic<NodeType*> nodes[kBlock] = {};
+    };
+    std::vector<std::atomic<Block*>> blocks;
+    std::vector<std::unique_ptr<Block>> owned;
+    uint32_t next = 0;
+    // Leaves to be played out, from each thread of the process.
+    std::vector<std::unique_ptr<SpscRing<NodeType*, 1024>>> requests;
+  };
+
+  [[nodiscard]] static PaperSite& here() { return Host::site_here<PaperSite>(); }
+  [[nodiscard]] static Lines* lines() { return Host::here().lines.get(); }
+  [[nodiscard]] Thread& self() { return *threads_[Host::here().index]; }
+  [[nodiscard]] uint32_t self_id() const { return host_.id(host_.rank(), Host::here().index); }
+  [[nodiscard]] bool is_here(uint32_t thread) const {
+    return thread / host_.threads() == host_.rank();
+  }
+
+  // nullptr: no node of this process has that name.
+  [[nodiscard]] NodeType* find(PaperName name) {
+    if (name.thread == PaperName::kNobody || !is_here(name.thread)) return nullptr;
+    if (name.index / kBlock >= kBlocks) return nullptr;
+    Thread& owner = *threads_[name.thread % host_.threads()];
+    auto* block = owner.blocks[name.index / kBlock].load(std::memory_order_acquire);
+    return block == nullptr ? nullptr
+                            : block->nodes[name.index % kBlock].load(std::memory_order_acquire);
+  }
+
+  [[nodiscard]] bool begin_rollout() {
+    int64_t left = to_begin_.load(std::memory_order_relaxed);
+    while (left > 0) {
+      if (to_begin_.compare_exchange_weak(left, left - 1, std::memory_order_acq_rel)) return true;
+    }
+    return false;
+  }
+
+  // Whether this thread may act for the owner of a node. In a host without a fabric there are no
+  // calls, and threads always act for each other.
+  [[nodiscard]] bool acts_for(uint32_t owner) const {
+    return owner == self_id() ||
+           ((options_.paper.only_remote || lines() == nullptr) && is_here(owner));
+  }
+  // Runs `function(site)` in the owner's place: here, if it is this thread (or, with only_remote,
+  // this process), else by a call.
+  template <typename F>
+  void at(uint32_t owner, F function) {
+    if (acts_for(owner)) {
+      function(*this);
+    } else {
+      lines()->call(owner, [function] { function(here()); });
+    }
+  }
+
+  // A selection has come to a node of this process.
+  void select(Thread& self, NodeType& from) {
+    NodeType* node = &from;
+    for (;;) {
+      if (node->over) {
+        complete_at(self, *node, node->value);
+        return;
+      }
+      const uint32_t next = node->tried.load(std::memory_order_relaxed) < node->size
+                                ? node->tried.fetch_add(1, std::memory_order_relaxed)
+                                : node->size;
+      const int chosen = next < node->size ? static_cast<int>(next) : best(*node);
+      auto& edge = node->edge(chosen);
+      edge.visits.fetch_add(1, std::memory_order_relaxed);
+      if (next < node->size) {
+        create(self, *node, chosen);
+        return;
+      }
+      uint64_t child = edge.child.load(std::memory_order_seq_cst);
+      if (child == 0) {
+        // Deferred: whoever sees both the child and the waiting resumes them.
+        self.counters->deferred_selections.add();
+        edge.waiting.fetch_add(1, std::memory_order_seq_cst);
+        if (edge.child.load(std::memory_order_seq_cst) != 0) resume(self, *node, chosen);
+        return;
+      }
+      if (child == NodeType::kLost) {
+        sample_instead(self, *node, chosen);
+        return;
+      }
+      const PaperName name = NodeType::unpack(child);
+      NodeType* below = find(name);
+      if (below != nullptr && acts_for(name.thread)) {
+        node = below;
+        continue;
+      }
+      send_selections(self, name, 1);
+      return;
+    }
+  }
+  void send_selections(Thread& self, PaperName name, uint32_t count) {
+    if (!is_here(name.thread)) {
+      self.counters->remote_selections.add(count);
+      self.counters->handed_over.add(count);
+    }
+    const bool from_elsewhere = !is_here(name.thread);
+    at(name.thread, [name, count, from_elsewhere](PaperSite& site) {
+      Thread& owner = site.self();
+      NodeType* node = site.find(name);
+      for (uint32_t i = 0; node != nullptr && i < count; ++i) {
+        if (from_elsewhere) owner.counters->visits.add();
+        site.select(owner, *node);
+      }
+    });
+  }
+  void resume(Thread& self, NodeType& node, int chosen) {
+    auto& edge = node.edge(chosen);
+    const uint32_t waiting = edge.waiting.exchange(0, std::memory_order_seq_cst);
+    if (waiting == 0) return;
+    const uint64_t child = edge.child.load(std::memory_order_acquire);
+    if (child == NodeType::kLost) {
+      for (uint32_t i = 0; i < waiting; ++i) sample_instead(self, node, chosen);
+    } else {
+      send_selections(self, NodeType::unpack(child), waiting);
+    }
+  }
+
+  [[nodiscard]] int best(NodeType& node) const {
+    uint64_t total = 1;
+    for (int i = 0; i < node.size; ++i) {
+      total += node.edge(i).visits.load(std::memory_order_relaxed);
+    }
+    const float log = std::log(static_cast<float>(total));
+    int chosen = 0;
+    float highest = -1;
+    for (int i = 0; i < node.size; ++i) {
+      const auto& edge = node.edge(i);
+      const float visits =
+          std::max(1.0F, static_cast<float>(edge.visits.load(std::memory_order_relaxed)));
+      const float score = static_cast<float>(edge.wins.load(std::memory_order_relaxed)) / visits +
+                          options_.paper.exploration * std::sqrt(log / visits);
+      if (score > highest) {
+        highest = score;
+        chosen = i;
+      }
+    }
+    return chosen;
+  }
+
+  // Expansion: a random thread makes the child.
+  void create(Thread& self, NodeType& node, int chosen) {
+    G position = node.state;
+    position.play(node.move(chosen));
+    const uint32_t owner = self.random.below(host_.size() * host_.threads());
+    const PaperName parent = node.self;
+    const auto edge = static_cast<uint32_t>(chosen);
+    if (acts_for(owner)) {
+      on_create(self, position, parent, edge, false);
+      return;
+    }
+    const bool elsewhere = !is_here(owner);
+    if (elsewhere) self.counters->handed_over.add();
+    lines()->call_buffer(
+        owner,
+        [parent, edge, elsewhere](void* data, uint64_t bytes) {
+          if (bytes != sizeof(G)) return;
+          alignas(G) std::byte copy[sizeof(G)];
+          std::memcpy(copy, data, sizeof(G));
+          PaperSite& site = here();
+          if (elsewhere) site.self().counters->visits.add();
+          site.on_create(site.self(), *std::launder(reinterpret_cast<const G*>(copy)), parent, edge,
+                         elsewhere);
+        },
+        std::as_bytes(std::span(&position, 1)));
+  }
+  void on_create(Thread& self, const G& position, PaperName parent, uint32_t edge, bool elsewhere) {
+    const std::optional<PaperName> name = make_node(self, position, parent, edge);
+    if (elsewhere && name) self.counters->nodes_made_remotely.add();
+    const uint64_t child = name ? NodeType::pack(*name) : NodeType::kLost;
+    at(parent.thread, [parent, edge, child](PaperSite& site) {
+      NodeType* node = site.find(parent);
+      if (node == nullptr || edge >= node->size) return;
+      node->edge(static_cast<int>(edge)).child.store(child, std::memory_order_seq_cst);
+      site.resume(site.self(), *node, static_cast<int>(edge));
+    });
+    if (!name) {
+      full_.store(true, std::memory_order_relaxed);
+      const float value = play_out(self, position);
+      self.counters->completions.add();
+      bring_up(parent, edge, value);
+      return;
+    }
+    request_simulation(self, *find(*name));
+  }
+  // nullopt: no memory.
+  std::optional<PaperName> make_node(Thread& self, const G& position, PaperName parent,
+                                     uint32_t edge) {
+    Candidate<typename G::Move> moves[G::kMaxMoves];
+    const std::optional<float> result = position.result();
+    G state = position;
+    const int size = result ? 0 : internal::list_moves(state, std::span(moves), false);
+    void* memory =
+        self.next / kBlock < kBlocks ? self.arena.allocate(NodeType::bytes(size)) : nullptr;
+    if (memory == nullptr) return std::nullopt;
+    auto* node = new (memory) NodeType(position);
+    node->parent = parent;
+    node->parent_edge = edge;
+    node->size = static_cast<uint16_t>(size);
+    node->player = static_cast<uint8_t>(position.to_move());
+    node->over = result.has_value() || size == 0;
+    node->value = result.value_or(0.5F);
+    for (int i = size - 1; i > 0; --i) {
+      std::swap(moves[i], moves[self.random.below(static_cast<uint32_t>(i + 1))]);
+    }
+    for (int i = 0; i < size; ++i) new (&node->edge(i)) typename NodeType::Edge();
+    for (int i = 0; i < size; ++i) node->move(i) = moves[i].move;
+    // Its owner is the thread in whose memory it is, also if another one acts for it.
+    const PaperName name{host_.id(host_.rank(), self.index), self.next++};
+    auto& block = self.blocks[name.index / kBlock];
+    if (name.index % kBlock == 0) {
+      self.owned.push_back(std::make_unique<typename Thread::Block>());
+      block.store(self.owned.back().get(), std::memory_order_release);
+    }
+    block.load(std::memory_order_relaxed)
+        ->nodes[name.index % kBlock]
+        .store(node, std::memory_order_release);
+    node->self = name;
+    self.counters->nodes_made.add();
+    return name;
+  }
+
+  // ---- Simulation and back-propagation
+
+  void request_simulation(Thread& self, NodeType& leaf) {
+    const uint32_t to = self.random.below(host_.threads());
+    Thread& other = *threads_[to];
+    if (&other == &self || !other.requests[self.index]->push(&leaf)) {
+      simulate(self, leaf);
+    } else {
+      host_.wake_workers();
+    }
+  }
+  void simulate(Thread& self, NodeType& leaf) {
+    complete_at(self, leaf, leaf.over ? leaf.value : play_out(self, leaf.state));
+  }
+  void sample_instead(Thread& self, NodeType& node, int chosen) {
+    G position = node.state;
+    position.play(node.move(chosen));
+    const std::optional<float> result = position.result();
+    const float value = result ? *result : play_out(self, position);
+    self.counters->completions.add();
+    bring_up(node.self, static_cast<uint32_t>(chosen), value);
+  }
+  // The mean of the simulations, for player 0.
+  float play_out(Thread& self, const G& position) {
+    if (!self.playouts) self.playouts.emplace(position, self.random);
+    float sum = 0;
+    for (uint32_t i = 0; i < options_.paper.playouts; ++i) {
+      sum += self.playouts->run(position, std::nullopt, self.random).value;
+    }
+    self.counters->playouts.add(options_.paper.playouts);
+    return sum / static_cast<float>(options_.paper.playouts);
+  }
+  void complete_at(Thread& self, NodeType& leaf, float value) {
+    self.counters->completions.add();
+    bring_up(leaf.parent, leaf.parent_edge, value);
+  }
+  // The value of a rollout goes to the parent's owner, and on from there.
+  void bring_up(PaperName parent, uint32_t edge, float value) {
+    if (parent.thread == PaperName::kNobody) {
+      completed_.fetch_add(1, std::memory_order_acq_rel);
+      return;
+    }
+    at(parent.thread, [parent, edge, value](PaperSite& site) {
+      NodeType* node = site.find(parent);
+      if (node == nullptr || edge >= node->size) return;
+      node->edge(static_cast<int>(edge))
+          .wins.fetch_add(node->player == 0 ? value : 1 - value, std::memory_order_relaxed);
+      site.bring_up(node->parent, node->parent_edge, value);
+    });
+  }
+
+  // ---- Commands
+
+  CommandReply carry_out(const Command& command) {
+    if (command.kind == CommandKind::kBegin) {
+      options_ = command.options;
+      completed_.store(0, std::memory_order_relaxed);
+      full_.store(false, std::memory_order_relaxed);
+      root_ = nullptr;
+      for (uint32_t i = 0; i < threads_.size(); ++i) {
+        Thread& thread = *threads_[i];
+        thread.arena.clear();
+        thread.arena.set_limit(options_.memory_bytes / threads_.size());
+        for (auto& block : thread.blocks) block.store(nullptr, std::memory_order_relaxed);
+        thread.owned.clear();
+        thread.next = 0;
+        thread.random = Random(options_.seed + host_.id(host_.rank(), i));
+        thread.playouts.reset();
+        thread.counters.emplace();
+        if (Lines* lines = host_.thread(i).lines.get(); lines != nullptr) {
+          thread.messages_before = lines->messages();
+          thread.bytes_before = lines->bytes();
+        }
+        host_.thread(i).idle_ns.store(0, std::memory_order_relaxed);
+      }
+      host_.activate(this);
+    }
+    CommandReply reply;
+    reply.rank = host_.rank();
+    reply.number = command.number;
+    for (uint32_t i = 0; i < threads_.size(); ++i) add_to(reply.statistics, i);
+    return reply;
+  }
+  void add_to(Statistics& sum, uint32_t i) {
+    const Thread& thread = *threads_[i];
+    const Counters& counters = *thread.counters;
+    sum.visits += counters.visits.value();
+    sum.completions += counters.completions.value();
+    sum.handed_over += counters.handed_over.value();
+    sum.playouts += counters.playouts.value();
+    sum.nodes_made += counters.nodes_made.value();
+    sum.nodes_made_remotely += counters.nodes_made_remotely.value();
+    sum.remote_selections += counters.remote_selections.value();
+    sum.deferred_selections += counters.deferred_selections.value();
+    sum.nodes += counters.nodes_made.value();
+    sum.node_bytes += thread.arena.live_bytes();
+    HostThread& worker = host_.thread(i);
+    if (worker.lines != nullptr) {
+      sum.messages += worker.lines->messages() - thread.messages_before;
+      sum.bytes += worker.lines->bytes() - thread.bytes_before;
+    }
+    if (worker.lines != nullptr && i == Host::here().index) {
+      const auto [channels, behind] = worker.lines->channels();
+      sum.channels += channels;
+      sum.channels_behind += behind;
+    }
+    sum.idle_seconds += 1e-9 * static_cast<double>(worker.idle_ns.load(std::memory_order_relaxed));
+  }
+
+  Host& host_;
+  SearchOptions options_;
+  std::vector<std::unique_ptr<Thread>> threads_;
+  NodeType* root_ = nullptr;
+  std::atomic<int64_t> to_begin_{0};
+  std::atomic<uint64_t> completed_{0};
+  std::atomic<bool> full_{false};
+};
+
+}  // namespace cariama::mcts
+
+#endif  // CARIAMA_MCTS_PAPER_SITE_H_

@@ -1,0 +1,89 @@
+#include "mcts/program.h"
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "dsfabric/bootstrap.h"
+#include "dsfabric/fabric.h"
+#include "dsfabric/launcher.h"
+
+namespace cariama::mcts {
+namespace {
+
+constexpr int kMaxProcesses = 1 << 16;  // RemoteNode names them by 16 bits
+constexpr int kMaxThreads = 1 << 12;
+constexpr std::chrono::seconds kPatience{30};
+
+int say(const absl::Status& status) {
+  std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
+  return 1;
+}
+
+// Whether somebody started us as a part of a job (bootstrap.h): then its processes are there.
+bool launched() {
+  const auto set = [](const char* name) { return std::getenv(name) != nullptr; };
+  return set("CARIAMA_LAUNCH_SOCKET") || set("CARIAMA_BOOTSTRAP") || set("PMIX_RANK") ||
+         (set("RANK") && set("WORLD_SIZE"));
+}
+
+}  // namespace
+
+Program::Program(int argc, char** argv) : command_(argv, argv + argc) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    const bool processes = word.starts_with("-n");
+    if (word.size() < 2 || word[0] != '-' || (!processes && !word.starts_with("-t"))) {
+      arguments_.push_back(word);
+      continue;
+    }
+    const std::string text = word.size() > 2 ? word.substr(2) : i + 1 < argc ? argv[++i] : "";
+    int& count = processes ? processes_ : threads_;
+    const int most = processes ? kMaxProcesses : kMaxThreads;
+    if (!absl::SimpleAtoi(text, &count) || count < 1 || count > most) {
+      error_ = absl::StrCat(word.substr(0, 2), " needs a number from 1 to ", most);
+    }
+  }
+}
+
+int Program::run(const std::function<int(Host&)>& body, Aggregation aggregation) {
+  const bool alone = processes_ == 1 && !launched();
+  if (processes_ > 1 && !launched()) {
+    const absl::StatusOr<int> code = launch({.processes = processes_,
+                                             .threads = static_cast<uint32_t>(threads_),
+                                             .keep_going = true,
+                                             .command = command_});
+    return code.ok() ? *code : say(code.status());
+  }
+  std::unique_ptr<Fabric> fabric;
+  if (!alone) {
+    absl::StatusOr<std::unique_ptr<Fabric>> joined =
+        Fabric::create({.on_failure = FailurePolicy::kContinue});
+    if (!joined.ok()) return say(joined.status());
+    fabric = *std::move(joined);
+  }
+  int code = 0;
+  bool orphaned = false;
+  {
+    absl::StatusOr<std::unique_ptr<Host>> host = Host::create(
+        fabric.get(), {.threads = static_cast<uint32_t>(threads_), .aggregation = aggregation});
+    if (!host.ok()) return say(host.status());
+    if ((*host)->rank() == 0) {
+      code = body(**host);
+      (*host)->end();
+    } else if (const absl::Status served = (*host)->serve(); !served.ok()) {
+      orphaned = true;
+      code = say(served);
+    }
+  }
+  if (fabric != nullptr && !orphaned) {
+    const absl::Status ended = fabric->finalize(deadline_after(kPatience));
+    if (!ended.ok() && code == 0) return say(ended);
+  }
+  return code;
+}
+
+}  // namespace cariama::mcts

@@ -1,0 +1,325 @@
+// A search for the best move of a game: what programs use.
+//
+//   Search<ConnectFour> search(host);                       // host.h; rank 0, worker 0
+//   auto result = search.run(position, {.seconds = 1});
+//   position.play(result.moves[0].move);
+//   search.advance(result.moves[0].move);                   // keeps what was learned
+//
+// The tree grows in all processes and threads of the host. With one worker, the same seed and
+// limits in iterations give the same result.
+//
+// Cost per P processes and T threads. A message that asks for rollouts, and one that answers, for
+// every visits / batch_divisor (at most max_batch) rollouts that a process wants from another one;
+// a message and its answer for every node that is made elsewhere. A thread talks to the threads of
+// its own index in the other processes: (P - 1) channels each way per thread. Beginning and ending
+// a search takes 2 (P - 1) messages each. No state grows with P but 8 bytes in each process.
+#ifndef CARIAMA_MCTS_SEARCH_H_
+#define CARIAMA_MCTS_SEARCH_H_
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <concepts>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <new>
+#include <numeric>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "mcts/host.h"
+#include "mcts/options.h"
+#include "mcts/site.h"
+
+namespace cariama::mcts {
+
+// Belongs to worker 0 of rank 0. One search at a time in a host.
+template <Game G>
+class Search {
+ public:
+  using Move = typename G::Move;
+  using Result = SearchResult<Move>;
+  using Progress = std::function<void(const Result&)>;
+
+  explicit Search(Host& host, const SearchOptions& options = SearchOptions::of<G>())
+      : host_(host), site_(host.site<Site<G>>()), options_(options) {}
+
+  [[nodiscard]] SearchOptions& options() { return options_; }  // for the next run()
+
+  // Searches the position for its player. Blocks, and works meanwhile. `stop` ends it within 50 ms;
+  // `progress` is called about every `interval` seconds, in this thread. Precondition: the position
+  // has no result() and at least one move. Returns all moves of a new position; of one that was
+  // reached by advance(), those that expand() offered, if there were any.
+  //
+  // If a process dies (and the fabric goes on without it), what it knew is lost, and the search
+  // goes on.
+  Result run(const G& position, const SearchLimits& limits = {},
+             const std::atomic<bool>* stop = nullptr, const Progress& progress = nullptr,
+             double interval = 0.5) {
+    start_ = Clock::now();
+    iterations_ = 0;
+    prepare(position);
+    site_.command(CommandKind::kBegin, options_);
+    double next_report = interval;
+    for (;;) {
+      open(limits);
+      Pause pause = Pause::kNone;
+      while (pause == Pause::kNone) {
+        bool due = false;
+        static_cast<void>(host_.work_until(
+            [&] {
+              pause = reason_to_pause(limits, stop);
+              due = progress && seconds() >= next_report;
+              return due || pause != Pause::kNone;
+            },
+            kForever));
+        if (due && pause == Pause::kNone) {
+          progress(report());
+          next_report = seconds() + interval;
+        }
+      }
+      drain();
+      if (pause != Pause::kFull) break;
+      collect();
+    }
+    Result result = report();
+    for (const CommandReply& reply : site_.command(CommandKind::kInform, options_)) {
+      result.processes.push_back(reply.statistics);
+    }
+    return result;
+  }
+
+  // A move was made: its part of the tree stays, if there is one and options().reuse_tree; the rest
+  // is given up.
+  void advance(Move move) {
+    Node<G>* root = site_.root_job().node;
+    if (root == nullptr) return;
+    const int at = options_.reuse_tree ? root->find(move) : -1;
+    const auto child = at >= 0 ? root->child(at) : typename Node<G>::Ref();
+    // A node that has no moves of its own is no root.
+    if (!child.is_local() || child.local()->size() == 0) {
+      clear();
+      return;
+    }
+    root->set_child(at, {});
+    site_.free_subtree(root);
+    site_.root_job().node = child.local();
+    root_->play(move);
+    settle_frees();
+  }
+  // The position that the tree is for, if there is one.
+  [[nodiscard]] const std::optional<G>& position() const { return root_; }
+
+  // Forgets everything.
+  void clear() {
+    site_.command(CommandKind::kClear, options_);
+    root_.reset();
+  }
+
+  [[nodiscard]] Site<G>& site() { return site_; }  // for tests
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  enum class Pause : uint8_t { kNone, kEnd, kFull };
+
+  // Between two looks at whether the best move is safe.
+  static constexpr double kSafetyInterval = 0.01;
+  // More visits than that would not fit in a move's counter.
+  static constexpr uint64_t kMaxVisits = 0x70000000;
+
+  [[nodiscard]] double seconds() const {
+    return std::chrono::duration<double>(Clock::now() - start_).count();
+  }
+  [[nodiscard]] Node<G>& root() { return *site_.root_job().node; }
+  [[nodiscard]] uint64_t iterations() { return iterations_ + site_.root_job().completed(); }
+
+  // The root for the position: the one that is there, if it is for it, or a new one.
+  void prepare(const G& position) {
+    if (root_ && site_.root_job().node != nullptr && same(*root_, position)) return;
+    clear();
+    site_.set_limits(options_);
+    Random random(options_.seed);
+    // Unsimplified: all legal moves are there to be reported.
+    Node<G>* node = Node<G>::make(position, site_.arena(0), 0, random, false);
+    if (node == nullptr) throw std::bad_alloc();
+    site_.count_node();
+    site_.root_job().root = true;
+    site_.root_job().node = node;
+    root_.emplace(position);
+  }
+  [[nodiscard]] static bool same(const G& a, const G& b) {
+    if constexpr (std::equality_comparable<G>) {
+      return a == b;
+    } else {
+      return std::memcmp(&a, &b, sizeof(G)) == 0;  // unequal padding only costs the tree
+    }
+  }
+
+  void open(const SearchLimits& limits) {
+    site_.root_job().start(limits.iterations == 0
+                               ? int64_t{1} << 62
+                               : static_cast<int64_t>(limits.iterations - iterations_));
+    next_safety_ = seconds() + kSafetyInterval;
+    site_.open_root();
+    host_.wake_workers();
+  }
+
+  [[nodiscard]] Pause reason_to_pause(const SearchLimits& limits, const std::atomic<bool>* stop) {
+    if (root().outcome() != Outcome::kOpen) return Pause::kEnd;
+    if (limits.iterations != 0 && iterations() >= limits.iterations) return Pause::kEnd;
+    if (stop != nullptr && stop->load(std::memory_order_relaxed)) return Pause::kEnd;
+    if (root().visits() >= kMaxVisits) return Pause::kEnd;
+    if (limits.seconds > 0) {
+      const double now = seconds();
+      if (now >= limits.seconds) return Pause::kEnd;
+      if (options_.stop_when_safe && now >= next_safety_) {
+        next_safety_ = now + kSafetyInterval;
+        if (safe(now, limits.seconds)) return Pause::kEnd;
+      }
+    }
+    return site_.full() ? Pause::kFull : Pause::kNone;
+  }
+  // Whether no other move can have as many visits as the best one in the time that is left.
+  [[nodiscard]] bool safe(double now, double limit) {
+    uint64_t best = 0;
+    uint64_t second = 0;
+    for (int i = 0; i < root().size(); ++i) {
+      const uint64_t visits = root().visits(i);
+      if (visits > best) {
+        second = std::exchange(best, visits);
+      } else {
+        second = std::max(second, visits);
+      }
+    }
+    const double rate = static_cast<double>(iterations()) / now;
+    return static_cast<double>(best - second) > 1.1 * rate * (limit - now) && now > limit / 4;
+  }
+
+  // Ends what is under way, everywhere.
+  void drain() {
+    Job<G>& job = site_.root_job();
+    site_.close_root();
+    site_.command(CommandKind::kStop, options_);
+    const uint64_t never = job.take_all();
+    // The unit besides the rollouts is ours.
+    if (!job.end_units(never + 1)) {
+      static_cast<void>(host_.work_until([&] { return job.over(); }, kForever));
+    }
+    iterations_ += job.completed();
+    job.start(0);  // counts nothing twice
+    static_cast<void>(job.end_units(1));
+  }
+
+  // Frees memory, and goes on.
+  void collect() {
+    site_.command(CommandKind::kCollect, options_);
+    settle_frees();
+    site_.command(CommandKind::kResume, options_);
+  }
+  // Until all calls that free nodes have been run, and those that they caused: two rounds in which
+  // as many have been run as were sent, without a new one (Mattern 1987). A process that dies takes
+  // its counts along; then two equal rounds have to do.
+  void settle_frees() {
+    if (host_.size() == 1) return;
+    std::pair<uint64_t, uint64_t> before{UINT64_MAX, 0};
+    for (;;) {
+      std::pair<uint64_t, uint64_t> now{0, 0};
+      for (const CommandReply& reply : site_.command(CommandKind::kInform, options_)) {
+        now.first += reply.frees_sent;
+        now.second += reply.frees_handled;
+      }
+      const bool equal = now.first == now.second || host_.living() < host_.size();
+      if (equal && now == before) return;
+      before = now;
+    }
+  }
+
+  [[nodiscard]] static int order(Verdict verdict) {
+    switch (verdict) {
+      case Verdict::kWins:
+        return 3;
+      case Verdict::kOpen:
+      case Verdict::kDraws:
+        return 2;
+      case Verdict::kPruned:
+        return 1;
+      case Verdict::kLoses:
+        break;
+    }
+    return 0;
+  }
+  // Moves of the node, the best one first.
+  [[nodiscard]] static std::vector<int> ordered(const Node<G>& node) {
+    std::vector<int> moves(static_cast<size_t>(node.size()));
+    std::iota(moves.begin(), moves.end(), 0);
+    std::stable_sort(moves.begin(), moves.end(), [&](int a, int b) {
+      const int left = order(node.verdict(a));
+      const int right = order(node.verdict(b));
+      return left != right ? left > right : node.visits(a) > node.visits(b);
+    });
+    // A certain draw is better than what is likely to be lost.
+    const auto draw = std::find_if(moves.begin(), moves.end(),
+                                   [&](int i) { return node.verdict(i) == Verdict::kDraws; });
+    if (draw != moves.end() && node.verdict(moves[0]) == Verdict::kOpen &&
+        node.value(moves[0]) < 0.5 * node.visits(moves[0])) {
+      std::rotate(moves.begin(), draw, draw + 1);
+    }
+    return moves;
+  }
+
+  [[nodiscard]] Result report() {
+    const Node<G>& node = root();
+    Result result;
+    result.player = node.player();
+    result.iterations = iterations();
+    result.seconds = seconds();
+    result.outcome = node.outcome();
+    for (const int i : ordered(node)) {
+      MoveResult<Move> move;
+      move.move = node.move(i);
+      move.visits = node.visits(i);
+      move.verdict = node.verdict(i);
+      move.prior = node.prior(i);
+      if (move.verdict == Verdict::kWins || move.verdict == Verdict::kLoses) {
+        move.value = move.verdict == Verdict::kWins ? 1 : 0;
+      } else if (move.visits != 0) {
+        move.value = std::clamp(node.value(i) / static_cast<double>(move.visits), 0.0, 1.0);
+      }
+      move.line = line(node, i);
+      result.moves.push_back(std::move(move));
+    }
+    return result;
+  }
+  [[nodiscard]] static std::vector<Move> line(const Node<G>& from, int move) {
+    std::vector<Move> line{from.move(move)};
+    auto child = from.child(move);
+    while (child.is_local() && child.local()->size() != 0 && line.size() < 64) {
+      const Node<G>& node = *child.local();
+      int best = 0;
+      for (int i = 1; i < node.size(); ++i) {
+        const auto key = [&](int at) {
+          return std::pair(node.verdict(at) == Verdict::kWins, node.visits(at));
+        };
+        if (key(i) > key(best)) best = i;
+      }
+      if (node.visits(best) == 0) break;
+      line.push_back(node.move(best));
+      child = node.child(best);
+    }
+    return line;
+  }
+
+  Host& host_;
+  Site<G>& site_;
+  SearchOptions options_;
+  std::optional<G> root_;
+  Clock::time_point start_;
+  uint64_t iterations_ = 0;  // of this search, before the last pause
+  double next_safety_ = 0;
+};
+
+}  // namespace cariama::mcts
+
+#endif  // CARIAMA_MCTS_SEARCH_H_

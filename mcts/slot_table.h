@@ -1,0 +1,95 @@
+// Names for objects of one process that other processes may hold: a slot and a generation, never an
+// address, so that what comes from outside is checked before it is used.
+#ifndef CARIAMA_MCTS_SLOT_TABLE_H_
+#define CARIAMA_MCTS_SLOT_TABLE_H_
+
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "mcts/job.h"
+
+namespace cariama::mcts {
+
+// Thread-safe.
+template <typename T>
+class SlotTable {
+ public:
+  // Generations fit in RemoteNode.
+  static constexpr uint32_t kGenerations = 1 << 13;
+
+  [[nodiscard]] SlotId add(T value) {
+    const std::lock_guard lock(mutex_);
+    uint32_t slot = 0;
+    if (free_.empty()) {
+      slot = static_cast<uint32_t>(entries_.size());
+      entries_.emplace_back();
+    } else {
+      slot = free_.back();
+      free_.pop_back();
+    }
+    entries_[slot].value.emplace(std::move(value));
+    return {slot, entries_[slot].generation};
+  }
+  // nullopt: nothing has that name (any more).
+  [[nodiscard]] std::optional<T> find(SlotId id) {
+    const std::lock_guard lock(mutex_);
+    if (!has(id)) return std::nullopt;
+    return entries_[id.slot].value;
+  }
+  [[nodiscard]] std::optional<T> take(SlotId id) {
+    const std::lock_guard lock(mutex_);
+    if (!has(id)) return std::nullopt;
+    return take_slot(id.slot);
+  }
+  // All for which `condition` holds.
+  template <typename Condition>
+  [[nodiscard]] std::vector<T> take_if(Condition&& condition) {
+    const std::lock_guard lock(mutex_);
+    std::vector<T> taken;
+    for (uint32_t slot = 0; slot < entries_.size(); ++slot) {
+      if (entries_[slot].value && condition(*entries_[slot].value)) {
+        taken.push_back(*take_slot(slot));
+      }
+    }
+    return taken;
+  }
+  template <typename Function>
+  void for_each(Function&& function) {
+    const std::lock_guard lock(mutex_);
+    for (Entry& entry : entries_) {
+      if (entry.value) function(*entry.value);
+    }
+  }
+  void clear() {
+    static_cast<void>(take_if([](const T&) { return true; }));
+  }
+
+ private:
+  struct Entry {
+    std::optional<T> value;
+    uint32_t generation = 0;
+  };
+  [[nodiscard]] bool has(SlotId id) const {
+    return id.slot < entries_.size() && entries_[id.slot].value &&
+           entries_[id.slot].generation == id.generation;
+  }
+  [[nodiscard]] std::optional<T> take_slot(uint32_t slot) {
+    Entry& entry = entries_[slot];
+    std::optional<T> value = std::move(entry.value);
+    entry.value.reset();
+    entry.generation = (entry.generation + 1) % kGenerations;
+    free_.push_back(slot);
+    return value;
+  }
+
+  std::mutex mutex_;
+  std::vector<Entry> entries_;
+  std::vector<uint32_t> free_;
+};
+
+}  // namespace cariama::mcts
+
+#endif  // CARIAMA_MCTS_SLOT_TABLE_H_

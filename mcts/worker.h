@@ -1,0 +1,512 @@
+// A thread that searches: the rollouts, and what the calls of other processes make it do.
+//
+// A rollout walks down from its job's node, choosing moves, until it comes to a move that has no
+// node yet: there the position is played out, and the value goes back along the way. A move that
+// was tried often gets a node, in the process that placement says. Where the way leads to a node of
+// another process, the rollout becomes a job for that process (job.h), with as many more rollouts
+// of the same job as fit; the way is kept in a ticket until the answer comes.
+#ifndef CARIAMA_MCTS_WORKER_H_
+#define CARIAMA_MCTS_WORKER_H_
+
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "dtutils/statistics.h"
+#include "mcts/host.h"
+#include "mcts/job.h"
+#include "mcts/node.h"
+#include "mcts/options.h"
+#include "mcts/selection.h"
+
+namespace cariama::mcts {
+
+template <Game G>
+class Site;
+
+template <Game G>
+class Worker {
+ public:
+  using NodeType = Node<G>;
+  using SampleType = Sample<G>;
+
+  Worker(Site<G>& site, HostThread& thread) : site_(site), thread_(thread) {}
+
+  // A search begins. By worker 0, while this one rests.
+  void begin(uint64_t seed) {
+    random_.emplace(seed);
+    playouts_.reset();
+    counters_.emplace();
+    if (thread_.lines != nullptr) {
+      messages_before_ = thread_.lines->messages();
+      bytes_before_ = thread_.lines->bytes();
+    }
+  }
+
+  // A few rollouts. False: there were none to do.
+  bool work() {
+    const bool stopping = site_.stopping();
+    typename JobQueue<G>::Taken taken = site_.jobs().take(kSlice, stopping);
+    if (taken.job == nullptr) {
+      if (!site_.root_open()) return false;
+      taken.job = &site_.root_job();
+      taken.rollouts = taken.job->take(kSlice);
+      if (taken.rollouts == 0) return false;
+    } else {
+      site_.queued(-int64_t{taken.rollouts});
+      if (stopping) {
+        cancel(*taken.job, taken.rollouts);
+        taken.rollouts = 0;
+      }
+    }
+    // Its units are what keeps the job: after the last one it may be another one.
+    const bool root = taken.job->root;
+    bool postponed = false;
+    for (uint32_t i = 0; i < taken.rollouts && !postponed; ++i) {
+      if (rollout(*taken.job)) continue;
+      // Only the root's rollouts are postponed, with the rest of the slice.
+      taken.job->put_back(taken.rollouts - i);
+      postponed = true;
+      if (i == 0) {
+        site_.note_waiting(true);
+        return false;
+      }
+    }
+    if (root) site_.note_hungry(postponed);
+    if (taken.last) end_units(*taken.job, 1);
+    if (thread_.lines != nullptr) thread_.lines->flush();
+    return true;
+  }
+
+  // What a ticket waits for will not come: its rollouts never were.
+  void give_up(Ticket<G>& ticket) {
+    const Step<G> last = ticket.path.back();
+    site_.note_waiting(false);
+    if (ticket.rollouts == 0) {
+      last.node->set_child(last.move, {});
+      end_units(*ticket.job, 1);
+      return;
+    }
+    last.node->drop_child(last.move, ticket.rank);
+    site_.outstanding(ticket.rank).fetch_sub(static_cast<int32_t>(ticket.rollouts));
+    take_back(ticket.path, ticket.rollouts);
+    return_rollouts(*ticket.job, ticket.rollouts);
+  }
+
+  void add_to(Statistics& sum) const {
+    sum.visits += counters_->visits.value();
+    sum.completions += counters_->completions.value();
+    sum.handed_over += counters_->handed_over.value();
+    sum.cancelled += counters_->cancelled.value();
+    sum.playouts += counters_->playouts.value();
+    sum.nodes_made += counters_->nodes_made.value();
+    sum.nodes_made_remotely += counters_->nodes_made_remotely.value();
+    sum.remote_selections += counters_->remote_selections.value();
+    sum.deferred_selections += counters_->deferred_selections.value();
+    if (thread_.lines != nullptr) {
+      sum.messages += thread_.lines->messages() - messages_before_;
+      sum.bytes += thread_.lines->bytes() - bytes_before_;
+    }
+  }
+
+ private:
+  friend class Site<G>;
+
+  // Rollouts between two looks at calls and clocks: some 40 µs of Hex.
+  static constexpr uint32_t kSlice = 8;
+
+  struct JobRequest {
+    SlotId node;
+    uint32_t rollouts = 0;
+    uint32_t requester = 0;
+    SlotId ticket;
+    LoadReport load;
+  };
+  struct JobAnswer {
+    SlotId ticket;
+    uint32_t rank = 0;
+    uint32_t completed = 0;
+    double value = 0;  // sum, of player 0
+    Outcome outcome = Outcome::kOpen;
+    bool full = false;
+    bool starved = false;  // nothing else is left to do there
+    LoadReport load;
+  };
+  struct Creation {
+    uint32_t requester = 0;
+    SlotId ticket;
+    LoadReport load;
+  };
+
+  struct Counters {
+    Counter visits;
+    Counter completions;
+    Counter handed_over;
+    Counter cancelled;
+    Counter playouts;
+    Counter nodes_made;
+    Counter nodes_made_remotely;
+    Counter remote_selections;
+    Counter deferred_selections;
+  };
+
+  // The worker of the calling thread.
+  [[nodiscard]] static Worker& here() { return Site<G>::here().worker(Host::here().index); }
+  [[nodiscard]] const SearchOptions& options() const { return site_.options(); }
+
+  // ---- Rollouts
+
+  // Ends one unit of the job, now or later. False: neither, since the rollout, one of the root, had
+  // better begin again later.
+  [[nodiscard]] bool rollout(Job<G>& job) {
+    path_.clear();
+    counters_->visits.add();
+    NodeType* node = job.node;
+    for (;;) {
+      if (const Outcome known = node->outcome(); known != Outcome::kOpen) {
+        end_proved(job, known);
+        return true;
+      }
+      if constexpr (HasRefine<G>) {
+        if (node->visits() >= options().refine_visits && node->claim_refinement()) {
+          refine(*node);
+          continue;
+        }
+      }
+      const int move = select_move(*node, options().selection);
+      if (move < 0) {
+        // All moves were closed, and the outcome is about to be known.
+        end_proved(job, node->resolve());
+        return true;
+      }
+      const uint32_t before = node->enter(move);
+      path_.push_back({node, move});
+      const auto child = node->child(move);
+      if (child.is_local()) {
+        node = child.local();
+        continue;
+      }
+      if (has_to_wait(job, child, before)) {
+        take_back(path_, 1);
+        counters_->deferred_selections.add();
+        if (job.root) return false;
+        return_rollouts(job, 1);
+        return true;
+      }
+      if (child.is_remote() && hand_over(job, child.remote(), before)) return true;
+      if (child.none() && before >= options().expand_visits) {
+        if (NodeType* made = make_child(job, *node, move); made != nullptr) {
+          node = made;
+          continue;
+        }
+      }
+      sample(job, *node, move);
+      return true;
+    }
+  }
+
+  // Deferred selection: whether a rollout that came to this child is better begun again later. A
+  // position that is about to get a node is sampled only a few times more. And what is under way
+  // shall be a small part of what is known: that is for the root's rollouts alone, since all others
+  // are parts of these.
+  [[nodiscard]] bool has_to_wait(const Job<G>& job, typename NodeType::Ref child,
+                                 uint32_t before) const {
+    Host& host = site_.host();
+    if (child.is_creating()) return host.size() > 1 && before > 2 * options().expand_visits + 8;
+    if (!job.root || !child.is_remote() || !host.alive(child.remote().rank)) return false;
+    const uint64_t known = path_.front().node->visits() / options().queue_share;
+    const uint64_t limit =
+        std::clamp<uint64_t>(known, options().queue_target, options().queue_limit) * host.threads();
+    return site_.outstanding(child.remote().rank).load(std::memory_order_relaxed) >=
+           static_cast<int64_t>(limit);
+  }
+
+  // The rollout came to a position whose outcome is proved.
+  void end_proved(Job<G>& job, Outcome known) {
+    if (path_.empty()) {  // nothing to search any more
+      counters_->cancelled.add();
+      if (!job.root) cancel(job, static_cast<uint32_t>(job.take_all()), true);
+      return_rollouts(job, 1);
+      return;
+    }
+    counters_->completions.add();
+    finish(job, path_, 1, value_of(known), {}, known);
+  }
+
+  // The position after the last move of the way is valued here.
+  void sample(Job<G>& job, NodeType& node, int move) {
+    G position = node.state();
+    position.play(node.move(move));
+    if (const std::optional<float> result = position.result()) {
+      counters_->completions.add();
+      finish(job, path_, 1, *result, {}, outcome_of(*result));
+      return;
+    }
+    if (!playouts_) playouts_.emplace(node.state(), *random_);
+    samples_.clear();
+    double sum = 0;
+    const uint32_t playouts = options().playouts_per_leaf;
+    for (uint32_t i = 0; i < playouts; ++i) {
+      samples_.push_back(playouts_->run(position, node.move(move), *random_));
+      sum += samples_.back().value;
+    }
+    counters_->playouts.add(playouts);
+    counters_->completions.add();
+    finish(job, path_, 1, sum / playouts, samples_, Outcome::kOpen);
+  }
+
+  // Brings values back along a way, and ends their units. `below`: what is proved about the last
+  // move.
+  void finish(Job<G>& job, std::span<const Step<G>> path, uint32_t count, double sum,
+              std::span<const SampleType> samples, Outcome below) {
+    for (size_t i = path.size(); i-- > 0;) {
+      NodeType& node = *path[i].node;
+      node.leave(path[i].move, count, sum);
+      for (const SampleType& one : samples) node.count_amaf(one);
+      if (below != Outcome::kOpen) {
+        node.prove(path[i].move, below);
+        below = node.resolve();
+      }
+    }
+    job.add(count, sum, samples);
+    end_units(job, count);
+  }
+
+  void refine(NodeType& node) {
+    if constexpr (HasRefine<G>) {
+      using Move = typename G::Move;
+      Candidate<Move> moves[G::kMaxMoves];
+      for (int i = 0; i < node.size(); ++i) {
+        moves[i] = {node.move(i), node.prior(i), node.verdict(i)};
+      }
+      node.state().refine(std::span(moves, node.size()));
+      for (int i = 0; i < node.size(); ++i) {
+        if (moves[i].verdict != Verdict::kOpen) node.set_verdict(i, moves[i].verdict);
+      }
+      node.resolve();
+    }
+  }
+
+  // ---- Ends
+
+  void take_back(std::span<const Step<G>> path, uint32_t count) {
+    for (const Step<G>& step : path) step.node->take_back(step.move, count);
+  }
+  // Rollouts of the job were begun and given up: the root's are wanted again, others not.
+  void return_rollouts(Job<G>& job, uint32_t count) {
+    if (job.root && !site_.stopping() && job.node->outcome() == Outcome::kOpen) {
+      job.put_back(count);
+    } else {
+      end_units(job, count);
+    }
+  }
+  // Rollouts that were never begun. queued: they are still counted as waiting.
+  void cancel(Job<G>& job, uint32_t count, bool queued = false) {
+    if (queued) site_.queued(-int64_t{count});
+    if (count != 0) end_units(job, count);
+  }
+  void end_units(Job<G>& job, uint64_t count) {
+    const bool root = job.root;  // the root's job belongs to the search as soon as it is over
+    if (!job.end_units(count) || root) return;
+    answer(job);
+    site_.jobs().recycle(job);
+  }
+  void answer(const Job<G>& job) {
+    const JobAnswer answer{job.ticket,
+                           site_.host().rank(),
+                           static_cast<uint32_t>(job.completed()),
+                           job.value(),
+                           job.node == nullptr ? Outcome::kOpen : job.node->outcome(),
+                           site_.full(),
+                           site_.jobs().empty(),
+                           site_.load()};
+    // The same thread of the other process that asked, if it is this one's number: so threads need
+    // channels to their peers of the same number alone.
+    const uint32_t to = site_.host().id(job.requester / site_.host().threads(), thread_.index);
+    thread_.lines->call_buffer(
+        to, [answer](void* data, uint64_t bytes) { here().on_answer(answer, data, bytes); },
+        std::as_bytes(job.samples()));
+  }
+
+  // ---- Other processes
+
+  // Asks the owner for rollouts from its node: this one, and more of the same job. False: the
+  // owner is dead.
+  bool hand_over(Job<G>& job, RemoteNode node, uint32_t before) {
+    Host& host = site_.host();
+    const Step<G> last = path_.back();
+    if (!host.alive(node.rank)) {
+      last.node->drop_child(last.move, node.rank);
+      return false;
+    }
+    const uint32_t wanted =
+        std::clamp<uint32_t>(before / options().batch_divisor, 1, options().max_batch);
+    uint32_t rollouts = 1;
+    if (wanted > 1) {
+      const uint32_t more = job.take(wanted - 1);
+      if (!job.root) site_.queued(-int64_t{more});
+      if (more != 0) {
+        for (const Step<G>& step : path_) step.node->enter(step.move, more);
+      }
+      rollouts += more;
+      counters_->visits.add(more);
+    }
+    counters_->handed_over.add(rollouts);
+    counters_->remote_selections.add();
+    site_.outstanding(node.rank).fetch_add(static_cast<int32_t>(rollouts));
+    const SlotId ticket = site_.tickets().add({&job, node.rank, rollouts, path_});
+    const JobRequest request{{node.slot, node.generation},
+                             rollouts,
+                             host.id(host.rank(), thread_.index),
+                             ticket,
+                             site_.load()};
+    send_or_give_up(node.rank, ticket, [&](uint32_t thread) {
+      return thread_.lines->call(thread, [request] { here().on_job(request); });
+    });
+    return true;
+  }
+
+  // The node for a move, here; or nullptr: it is being made elsewhere, or there is no memory.
+  NodeType* make_child(Job<G>& job, NodeType& node, int move) {
+    if (site_.full()) return nullptr;
+    G position = node.state();
+    position.play(node.move(move));
+    const uint32_t rank = site_.place(position, *random_);
+    if (!node.claim_child(move)) return nullptr;
+    if (rank == site_.host().rank()) {
+      NodeType* made = make_node(position);
+      node.set_child(move, typename NodeType::Ref(made));
+      return made;
+    }
+    job.add_unit();
+    const SlotId ticket = site_.tickets().add({&job, rank, 0, {{&node, move}}});
+    const Creation creation{site_.host().id(site_.host().rank(), thread_.index), ticket,
+                            site_.load()};
+    send_or_give_up(rank, ticket, [&](uint32_t thread) {
+      return thread_.lines->call_buffer(
+          thread,
+          [creation](void* data, uint64_t bytes) { here().on_create(creation, data, bytes); },
+          std::as_bytes(std::span(&position, 1)));
+    });
+    return nullptr;
+  }
+  NodeType* make_node(const G& position) {
+    NodeType* made = NodeType::make(position, site_.arena(thread_.index),
+                                    static_cast<uint16_t>(thread_.index), *random_, true);
+    if (made == nullptr) {
+      site_.note_full();
+      return nullptr;
+    }
+    site_.count_node();
+    counters_->nodes_made.add();
+    return made;
+  }
+
+  // The ticket may be ended by the death of its process, which is looked at after it was entered:
+  // so one of the two ends it.
+  template <typename Send>
+  void send_or_give_up(uint32_t rank, SlotId ticket, Send&& send) {
+    const bool sent = send(site_.host().id(rank, thread_.index));
+    if (sent && site_.host().alive(rank)) return;
+    if (std::optional<Ticket<G>> mine = site_.tickets().take(ticket)) give_up(*mine);
+  }
+
+  void on_create(const Creation& creation, const void* data, uint64_t bytes) {
+    if (bytes != sizeof(G)) return;
+    const uint32_t requester = creation.requester / site_.host().threads();
+    site_.note_load(requester, creation.load);
+    alignas(G) std::byte copy[sizeof(G)];
+    std::memcpy(copy, data, sizeof(G));
+    NodeType* made = make_node(*std::launder(reinterpret_cast<const G*>(copy)));
+    SlotId id;
+    if (made != nullptr) {
+      counters_->nodes_made_remotely.add();
+      id = site_.exported().add(made);
+    }
+    const bool created = made != nullptr;
+    const Outcome outcome = created ? made->outcome() : Outcome::kOpen;
+    const uint32_t rank = site_.host().rank();
+    const SlotId ticket = creation.ticket;
+    thread_.lines->call(creation.requester, [ticket, id, rank, created, outcome] {
+      here().on_created(ticket, id, rank, created, outcome);
+    });
+  }
+  void on_created(SlotId name, SlotId id, uint32_t rank, bool created, Outcome outcome) {
+    std::optional<Ticket<G>> ticket = site_.tickets().take(name);
+    if (!ticket) return;
+    site_.note_waiting(false);
+    const Step<G> step = ticket->path.back();
+    if (created) {
+      step.node->set_child(step.move, typename NodeType::Ref(RemoteNode{
+                                          static_cast<uint16_t>(rank),
+                                          static_cast<uint16_t>(id.generation), id.slot}));
+    } else {
+      site_.note_full();
+      step.node->set_child(step.move, {});
+    }
+    if (outcome != Outcome::kOpen) {
+      step.node->prove(step.move, outcome);
+      step.node->resolve();
+    }
+    end_units(*ticket->job, 1);
+  }
+
+  void on_job(const JobRequest& request) {
+    site_.note_load(request.requester / site_.host().threads(), request.load);
+    Job<G>& job = site_.jobs().new_job();
+    job.requester = request.requester;
+    job.ticket = request.ticket;
+    job.root = false;
+    const std::optional<NodeType*> node = site_.exported().find(request.node);
+    job.node = node ? *node : nullptr;
+    job.start(job.node != nullptr ? request.rollouts : 0);
+    if (job.node == nullptr) {  // a name that nothing has (any more)
+      end_units(job, 1);
+      return;
+    }
+    site_.queued(request.rollouts);
+    site_.jobs().push(job);
+    if (site_.host().threads() > 1) site_.host().wake_workers();
+  }
+
+  void on_answer(const JobAnswer& answer, const void* data, uint64_t bytes) {
+    if (answer.rank >= site_.host().size()) return;
+    site_.note_load(answer.rank, answer.load);
+    site_.adapt_window(answer.rank, answer.starved);
+    std::optional<Ticket<G>> ticket = site_.tickets().take(answer.ticket);
+    if (!ticket) return;  // given up meanwhile
+    // Nothing done: it waits for something itself, and so had we better.
+    site_.note_waiting(answer.completed == 0 && answer.outcome == Outcome::kOpen);
+    if (answer.full) site_.note_full();
+    const uint32_t completed = std::min(answer.completed, ticket->rollouts);
+    const uint32_t missing = ticket->rollouts - completed;
+    site_.outstanding(ticket->rank).fetch_sub(static_cast<int32_t>(ticket->rollouts));
+    if (missing != 0) take_back(ticket->path, missing);
+    const size_t count = bytes / sizeof(SampleType);
+    answered_.resize(HasAmaf<G> ? count : 0);
+    if (!answered_.empty()) std::memcpy(answered_.data(), data, count * sizeof(SampleType));
+    if (completed != 0 || answer.outcome != Outcome::kOpen) {
+      finish(*ticket->job, ticket->path, completed, answer.value, answered_, answer.outcome);
+    }
+    if (missing != 0) return_rollouts(*ticket->job, missing);
+  }
+
+  Site<G>& site_;
+  HostThread& thread_;
+  std::optional<Random> random_;
+  std::optional<internal::PlayoutRunner<G>> playouts_;
+  std::vector<Step<G>> path_;
+  std::vector<SampleType> samples_;
+  std::vector<SampleType> answered_;
+  std::optional<Counters> counters_{std::in_place};
+  uint64_t messages_before_ = 0;
+  uint64_t bytes_before_ = 0;
+};
+
+}  // namespace cariama::mcts
+
+#endif  // CARIAMA_MCTS_WORKER_H_

@@ -1,0 +1,106 @@
+// cariama-hex as its users run it: on one process and on two.
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace cariama::hex {
+namespace {
+
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+
+struct Outcome {
+  int code = -1;
+  std::string output;
+};
+// By /bin/sh, without the notes on stderr. Ends by itself: every search has a limit.
+Outcome run(const std::string& arguments, const std::string& input = "") {
+  const std::string command = "printf '%s' '" + input +
+                              "' | timeout 100 " CARIAMA_PROGRAM_DIR "/cariama-hex " + arguments +
+                              " 2>/dev/null";
+  Outcome outcome;
+  std::FILE* pipe = ::popen(command.c_str(), "r");
+  if (pipe == nullptr) return outcome;
+  char buffer[4096];
+  while (const size_t got = std::fread(buffer, 1, sizeof buffer, pipe)) {
+    outcome.output.append(buffer, got);
+  }
+  const int status = ::pclose(pipe);
+  if (WIFEXITED(status)) outcome.code = WEXITSTATUS(status);
+  return outcome;
+}
+
+class ByProcesses : public ::testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Program, ByProcesses, ::testing::Values("", "-n 2 ", "-n 2 -t 2 "));
+
+TEST_P(ByProcesses, AnalysesAPosition) {
+  const Outcome outcome =
+      run(GetParam() + "analyze --size 5 --iterations 2000 --json --without solver a2");
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_THAT(outcome.output, ContainsRegex("\"name\": \"move\", \"value\": \"[a-e][1-5]\""));
+  EXPECT_THAT(outcome.output, HasSubstr("\"name\": \"process\", \"rank\": 0"));
+  if (!GetParam().empty()) {
+    EXPECT_THAT(outcome.output, HasSubstr("\"name\": \"process\", \"rank\": 1"));
+  }
+}
+
+TEST_P(ByProcesses, SpeaksGtp) {
+  const Outcome outcome = run(GetParam() + "gtp --iterations 300",
+                              "boardsize 4\nplay b a1\n7 genmove w\nfinal_score\nnonsense\nquit\n");
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_THAT(outcome.output,
+              ContainsRegex("^=[ ]*\n\n=[ ]*\n\n=7 [a-d][1-4]\n\n= cannot score\n"));
+  EXPECT_THAT(outcome.output, HasSubstr("? "));
+}
+
+// Who wins is the same wherever it is searched: after b3 on 4x4 White, to move, loses.
+TEST_P(ByProcesses, TheSameProof) {
+  const Outcome outcome =
+      run(GetParam() + "analyze --size 4 --iterations 1000000 --json --without solver b3");
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_THAT(outcome.output, HasSubstr("\"proven\": false"));
+}
+
+TEST_P(ByProcesses, ReportsItsSpeed) {
+  const Outcome outcome = run(GetParam() + "bench --size 9 --iterations 2000 --json");
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_THAT(outcome.output, HasSubstr("\"name\": \"playouts_per_second\""));
+  EXPECT_THAT(outcome.output, HasSubstr("\"name\": \"tree_iterations_per_second\""));
+}
+
+TEST_P(ByProcesses, ThePapersDesign) {
+  const Outcome outcome = run(GetParam() + "analyze --paper --size 5 --iterations 2000 --json");
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_THAT(outcome.output, HasSubstr("\"iterations\": 2000"));
+}
+
+TEST(Program, SolvesSmallBoards) {
+  const Outcome outcome = run("solve --size 4 --json");
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_THAT(outcome.output, HasSubstr("\"value\": \"black\""));
+}
+
+TEST(Program, RefereesAMatch) {
+  const std::string engine = "\"" CARIAMA_PROGRAM_DIR "/cariama-hex gtp\"";
+  const Outcome outcome =
+      run("match --size 4 --pairs 1 --iterations 50 --json " + engine + " " + engine);
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_THAT(outcome.output, HasSubstr("\"games\": 2"));
+  EXPECT_THAT(outcome.output, HasSubstr("\"failures\": 0"));
+}
+
+TEST(Program, WrongUsageIsSaid) {
+  for (const char* wrong : {"", "dance", "analyze --size 2", "bench -n 0", "gtp --seconds many",
+                            "analyze --without wings", "match one"}) {
+    EXPECT_EQ(run(wrong).code, 2) << wrong;
+  }
+  EXPECT_EQ(run("analyze z99").code, 1);
+  EXPECT_EQ(run("--help").code, 0);
+}
+
+}  // namespace
+}  // namespace cariama::hex

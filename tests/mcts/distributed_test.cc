@@ -1,0 +1,191 @@
+// One tree in several real processes: proofs, conservation, placement, deaths.
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "docs/examples/connect_four.h"
+#include "dsfabric/fabric.h"
+#include "gtest/gtest.h"
+#include "mcts/search.h"
+#include "tests/dsfabric/testing/local_job.h"
+#include "tests/dsfabric/testing/process_job.h"
+#include "tests/dtutils/testing/process_test.h"
+#include "tests/mcts/testing/check.h"
+#include "tests/mcts/testing/search_job.h"
+#include "tests/mcts/testing/tic_tac_toe.h"
+
+namespace cariama::mcts {
+namespace {
+
+using cariama::testing::fabric_of_group;
+using cariama::testing::soon;
+using cariama::testing::try_test_processes;
+using example::ConnectFour;
+using testing::check_conservation;
+using testing::check_nodes;
+using testing::run_search_job;
+using testing::Shape;
+using testing::TicTacToe;
+
+// Runs `body` in rank 0 of such a job, and checks the nodes of all processes in the end.
+template <typename G>
+void run_job(const Shape& shape, const std::function<void(Host&)>& body) {
+  run_search_job(shape, body, [](Host& host) { check_nodes(host.site<Site<G>>()); });
+}
+
+class ByShape : public ::testing::TestWithParam<Shape> {};
+INSTANTIATE_TEST_SUITE_P(Distributed, ByShape,
+                         ::testing::Values(Shape{1, 1}, Shape{1, 2}, Shape{2, 1}, Shape{2, 2},
+                                           Shape{4, 1}));
+
+// The same proofs as in one thread.
+TEST_P(ByShape, ProvesTicTacToe) {
+  run_job<TicTacToe>(GetParam(), [](Host& host) {
+    Search<TicTacToe> search(host);
+    search.options().expand_visits = 2;
+    for (int first = 0; first < 9; ++first) {
+      search.options().placement = first % 2 == 0 ? Placement::kRandom : Placement::kLocality;
+      TicTacToe game;
+      game.play(static_cast<uint8_t>(first));
+      const auto result = search.run(game, {.iterations = 10000000});
+      ASSERT_NE(result.outcome, Outcome::kOpen) << first;
+      EXPECT_EQ(value_of(result.outcome), game.solve()) << first;
+      TicTacToe next = game;
+      next.play(result.moves[0].move);
+      EXPECT_EQ(next.solve(), game.solve()) << first;
+      check_conservation(search, result);
+    }
+  });
+}
+
+// Every iteration is counted once, wherever it ended, with every placement; and no process has the
+// tree alone.
+TEST_P(ByShape, CountsAreConserved) {
+  const Shape shape = GetParam();
+  run_job<ConnectFour>(shape, [&](Host& host) {
+    Search<ConnectFour> search(host);
+    search.options().expand_visits = 2;
+    for (const Placement placement : {Placement::kRandom, Placement::kHash, Placement::kLocality}) {
+      search.options().placement = placement;
+      search.clear();
+      const auto result = search.run(ConnectFour(), {.iterations = 10000});
+      EXPECT_EQ(result.iterations, 10000u);
+      check_conservation(search, result);
+      uint64_t nodes = 0;
+      uint64_t selections = 0;
+      for (const Statistics& process : result.processes) {
+        nodes += process.nodes;
+        selections += process.remote_selections;
+      }
+      if (shape.processes == 1) {
+        EXPECT_EQ(selections, 0u);
+        continue;
+      }
+      EXPECT_GT(selections, 0u);
+      if (placement == Placement::kLocality) continue;  // follows the load, which tests cannot know
+      for (const Statistics& process : result.processes) {
+        EXPECT_GE(process.nodes * 2 * host.size(), nodes) << placement_name(placement);
+      }
+    }
+  });
+}
+
+// Memory is collected in all processes, and the tree is kept where a game goes on.
+TEST_P(ByShape, NodesAreFreedEverywhere) {
+  run_job<ConnectFour>(GetParam(), [](Host& host) {
+    Search<ConnectFour> search(host);
+    search.options().expand_visits = 0;
+    search.options().placement = Placement::kRandom;
+    search.options().memory_bytes = uint64_t{6} << 20;
+    auto result = search.run(ConnectFour(), {.iterations = 40000});
+    uint64_t collections = 0;
+    for (const Statistics& process : result.processes) {
+      collections += process.collections;
+      EXPECT_LE(process.node_bytes, uint64_t{6} << 20);
+    }
+    EXPECT_TRUE(collections > 0 || host.size() * host.threads() > 1);
+    ConnectFour game;
+    for (int i = 0; i < 6; ++i) {
+      const auto move = result.moves[0].move;
+      game.play(move);
+      search.advance(move);
+      result = search.run(game, {.iterations = 2000});
+      check_conservation(search, result);
+    }
+    search.clear();
+    for (const CommandReply& reply :
+         search.site().command(CommandKind::kInform, search.options())) {
+      EXPECT_EQ(reply.statistics.nodes, 0u);
+    }
+  });
+}
+
+TEST(Distributed, StopsWhileOthersWork) {
+  run_job<ConnectFour>({2, 1}, [](Host& host) {
+    Search<ConnectFour> search(host);
+    search.options().placement = Placement::kRandom;
+    std::atomic<bool> stop{false};
+    for (int i = 0; i < 20; ++i) {
+      stop = false;
+      const auto result = search.run(
+          ConnectFour(), {}, &stop, [&](const auto&) { stop = true; }, 0.001);
+      check_conservation(search, result);
+    }
+  });
+}
+
+// A game whose playouts end a process.
+class Deadly : public ConnectFour {
+ public:
+  float playout(Random& random) const {
+    if (playouts_left > 0 && --playouts_left == 0) ::kill(::getpid(), SIGKILL);
+    return ConnectFour::playout(random);
+  }
+  static inline int playouts_left = 0;
+};
+
+// Rank 2 of 3 dies in the middle of a search: the others go on, and the answer is a legal one.
+TEST(Distributed, ASearchSurvivesADeath) {
+  const auto run = [](Exchange& exchange) {
+    FabricOptions options;
+    options.threads = 1;
+    options.on_failure = FailurePolicy::kContinue;
+    auto fabric = fabric_of_group(exchange, options);
+    ASSERT_TRUE(fabric.ok()) << fabric.status();
+    auto host = Host::create(fabric->get());
+    ASSERT_TRUE(host.ok()) << host.status();
+    if ((*host)->rank() == 2) Deadly::playouts_left = 50;
+    if ((*host)->rank() != 0) {
+      static_cast<void>((*host)->serve());
+      check_nodes((*host)->site<Site<Deadly>>());
+      return;
+    }
+    Search<Deadly> search(**host);
+    search.options().placement = Placement::kRandom;
+    search.options().expand_visits = 1;
+    uint64_t iterations = 0;
+    // Until it is dead: how fast it is, nobody knows.
+    const Deadline deadline = soon();
+    while ((*host)->alive(2) && std::chrono::steady_clock::now() < deadline) {
+      const auto result = search.run(Deadly(), {.iterations = 20000});
+      EXPECT_EQ(result.iterations, 20000u);
+      EXPECT_EQ(result.moves.size(), 7u);
+      iterations += result.iterations;
+      check_conservation(search, result, /*lossless=*/false);
+    }
+    EXPECT_FALSE((*host)->alive(2));
+    EXPECT_EQ((*host)->living(), 2u);
+    const auto result = search.run(Deadly(), {.iterations = 20000});
+    EXPECT_EQ(result.iterations, 20000u);
+    EXPECT_GT(result.processes[1].completions, 0u);
+    (*host)->end();
+  };
+  const absl::Status status = try_test_processes(3, run, {.may_die = {2}});
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+}  // namespace
+}  // namespace cariama::mcts

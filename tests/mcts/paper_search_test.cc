@@ -1,0 +1,126 @@
+// The paper's design: what §5.3 says of it holds.
+#include "mcts/paper_search.h"
+
+#include <atomic>
+
+#include "docs/examples/connect_four.h"
+#include "gtest/gtest.h"
+#include "tests/mcts/testing/check.h"
+#include "tests/mcts/testing/search_job.h"
+
+namespace cariama::mcts {
+namespace {
+
+using example::ConnectFour;
+using testing::local_host;
+using testing::run_search_job;
+using testing::Shape;
+
+ConnectFour after(std::initializer_list<int> moves) {
+  ConnectFour game;
+  for (const int move : moves) game.play(static_cast<ConnectFour::Move>(move));
+  return game;
+}
+
+// Every rollout that was begun ended once, in some process, with 16 playouts.
+void check(const SearchResult<ConnectFour::Move>& result, uint64_t iterations) {
+  EXPECT_EQ(result.iterations, iterations);
+  uint64_t completions = 0;
+  for (const Statistics& process : result.processes) {
+    EXPECT_EQ(process.visits, process.completions + process.handed_over);
+    EXPECT_EQ(process.playouts % 16, 0u);
+    completions += process.completions;
+  }
+  EXPECT_EQ(completions, iterations);
+  uint64_t visits = 0;
+  for (const auto& move : result.moves) visits += move.visits;
+  EXPECT_EQ(visits, iterations);
+}
+
+class PaperByShape : public ::testing::TestWithParam<Shape> {};
+INSTANTIATE_TEST_SUITE_P(Paper, PaperByShape,
+                         ::testing::Values(Shape{1, 1}, Shape{1, 2}, Shape{2, 1}, Shape{2, 2},
+                                           Shape{4, 1}));
+
+TEST_P(PaperByShape, CountsAreConserved) {
+  const Shape shape = GetParam();
+  for (const Aggregation kind : {Aggregation::kTraditional, Aggregation::kOverflow}) {
+    run_search_job(shape,
+                   [&](Host& host) {
+                     PaperSearch<ConnectFour> search(host);
+                     search.options().paper.rollouts_per_thread = 1000;
+                     for (const bool only_remote : {false, true}) {
+                       search.options().paper.only_remote = only_remote;
+                       const auto result = search.run(ConnectFour(), {.iterations = 5000});
+                       check(result, 5000);
+                       // One node for each rollout, but for those that came to the end of a
+                       // game; owners are drawn uniformly, so each process has its share.
+                       uint64_t nodes = 0;
+                       uint64_t selections = 0;
+                       for (const Statistics& process : result.processes) {
+                         nodes += process.nodes;
+                         selections += process.remote_selections;
+                       }
+                       EXPECT_GT(nodes, 4000u);
+                       EXPECT_LE(nodes, 5001u);
+                       for (const Statistics& process : result.processes) {
+                         const double share =
+                             static_cast<double>(process.nodes) / static_cast<double>(nodes);
+                         EXPECT_NEAR(share, 1.0 / shape.processes, 0.05);
+                       }
+                       EXPECT_EQ(selections > 0, shape.processes > 1);
+                     }
+                   },
+                   nullptr, {.aggregation = kind});
+  }
+}
+
+// Between the creation of a child and the news of it, selections wait.
+TEST(Paper, SelectionsAreDeferred) {
+  run_search_job({2, 1}, [](Host& host) {
+    PaperSearch<ConnectFour> search(host);
+    const auto result = search.run(ConnectFour(), {.iterations = 8000});
+    check(result, 8000);
+    EXPECT_GT(result.processes[0].deferred_selections + result.processes[1].deferred_selections,
+              0u);
+    // About half of the nodes are made for a parent elsewhere.
+    const uint64_t remote =
+        result.processes[0].nodes_made_remotely + result.processes[1].nodes_made_remotely;
+    const uint64_t nodes = result.processes[0].nodes + result.processes[1].nodes;
+    EXPECT_NEAR(static_cast<double>(remote) / static_cast<double>(nodes), 0.5, 0.05);
+  });
+}
+
+TEST_P(PaperByShape, SeesWhatIsNear) {
+  run_search_job(GetParam(), [](Host& host) {
+    PaperSearch<ConnectFour> search(host);
+    search.options().paper.rollouts_per_thread = 200;
+    auto result = search.run(after({3, 0, 3, 0, 3, 0}), {.iterations = 4000});
+    EXPECT_EQ(result.moves[0].move, 3);
+    result = search.run(after({3, 0, 3, 1, 3}), {.iterations = 4000});
+    EXPECT_EQ(result.moves[0].move, 3);
+  });
+}
+
+TEST(Paper, StopsInTheMiddleOfAPhase) {
+  const auto host = local_host(2);
+  PaperSearch<ConnectFour> search(*host);
+  search.options().paper.rollouts_per_thread = 1 << 30;
+  std::atomic<bool> stop{false};
+  const auto result = search.run(
+      ConnectFour(), {}, &stop, [&](const auto&) { stop = true; }, 0.005);
+  check(result, result.iterations);
+}
+
+TEST(Paper, EndsWhenItsMemoryIsFull) {
+  const auto host = local_host(1);
+  PaperSearch<ConnectFour> search(*host);
+  search.options().memory_bytes = 1 << 20;
+  const auto result = search.run(ConnectFour(), {.iterations = 1000000});
+  EXPECT_LT(result.iterations, 1000000u);
+  EXPECT_LE(result.processes[0].node_bytes, 1u << 20);
+  check(result, result.iterations);
+}
+
+}  // namespace
+}  // namespace cariama::mcts

@@ -1,0 +1,63 @@
+// What must hold after any search, and hosts for tests.
+#ifndef CARIAMA_TESTS_MCTS_TESTING_CHECK_H_
+#define CARIAMA_TESTS_MCTS_TESTING_CHECK_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "gtest/gtest.h"
+#include "mcts/host.h"
+#include "mcts/search.h"
+
+namespace cariama::mcts::testing {
+
+inline std::unique_ptr<Host> local_host(uint32_t threads) {
+  return *Host::create(nullptr, {.threads = threads});
+}
+
+// The nodes of this process: visits of a node are those of its moves, none is under way, values lie
+// between 0 and the visits, no child has more visits than its move.
+template <Game G>
+void check_nodes(Site<G>& site) {
+  uint64_t nodes = 0;
+  site.for_each_node([&](const Node<G>& node) {
+    ++nodes;
+    uint64_t visits = 0;
+    for (int i = 0; i < node.size(); ++i) {
+      visits += node.visits(i);
+      EXPECT_GE(node.value(i), -1e-6);
+      EXPECT_LE(node.value(i), node.visits(i) + 1e-6);
+      const auto child = node.child(i);
+      EXPECT_FALSE(child.is_creating());
+      if (child.is_local()) {
+        EXPECT_LE(child.local()->visits(), node.visits(i));
+        EXPECT_TRUE(child.local()->outcome() == Outcome::kOpen || node.closed(i));
+      }
+    }
+    EXPECT_EQ(visits, node.visits());
+  });
+  uint64_t bytes = 0;
+  site.for_each_node([&](const Node<G>& node) { bytes += (node.bytes() + 63) / 64 * 64; });
+  EXPECT_EQ(bytes, site.live_bytes());
+}
+
+// Visits = completions + what went elsewhere + what was given up, in each process; all completions
+// together are the iterations. `lossless`: no process died.
+template <Game G>
+void check_conservation(Search<G>& search, const typename Search<G>::Result& result,
+                        bool lossless = true) {
+  uint64_t completions = 0;
+  for (const Statistics& process : result.processes) {
+    EXPECT_EQ(process.visits, process.completions + process.handed_over + process.cancelled +
+                                  process.deferred_selections);
+    completions += process.completions;
+  }
+  if (lossless) {
+    EXPECT_EQ(completions, result.iterations);
+  }
+  check_nodes(search.site());
+}
+
+}  // namespace cariama::mcts::testing
+
+#endif  // CARIAMA_TESTS_MCTS_TESTING_CHECK_H_

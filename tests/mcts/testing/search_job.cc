@@ -1,0 +1,33 @@
+#include "tests/mcts/testing/search_job.h"
+
+#include "gtest/gtest.h"
+#include "tests/dsfabric/testing/local_job.h"
+#include "tests/dsfabric/testing/process_job.h"
+#include "tests/dtutils/testing/process_test.h"
+
+namespace cariama::mcts::testing {
+
+void run_search_job(const Shape& shape, const std::function<void(Host&)>& body,
+                    const std::function<void(Host&)>& after, const HostOptions& options) {
+  using cariama::testing::must;
+  cariama::testing::run_test_processes(shape.processes, [&](Exchange& exchange) {
+    FabricOptions fabric_options;
+    fabric_options.threads = shape.threads;
+    auto fabric = cariama::testing::fabric_of_group(exchange, fabric_options);
+    ASSERT_TRUE(fabric.ok()) << fabric.status();
+    {
+      auto host = Host::create(fabric->get(), options);
+      ASSERT_TRUE(host.ok()) << host.status();
+      if ((*host)->rank() == 0) {
+        body(**host);
+        (*host)->end();
+      } else {
+        EXPECT_EQ((*host)->serve(), absl::OkStatus());
+        if (after) after(**host);
+      }
+    }
+    must((*fabric)->finalize(cariama::testing::soon()));
+  });
+}
+
+}  // namespace cariama::mcts::testing

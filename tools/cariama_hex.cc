@@ -1,0 +1,435 @@
+// cariama-hex: plays, analyses and solves Hex, on the threads of several processes.
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "dsfabric/fabric.h"
+#include "dsfabric/launcher.h"
+#include "dtutils/json.h"
+#include "hex/analysis.h"
+#include "hex/gtp_stream.h"
+#include "hex/match.h"
+#include "hex/search_engine.h"
+#include "hex/sgf.h"
+#include "hex/solver.h"
+#include "mcts/host.h"
+#include "mcts/program.h"
+
+namespace cariama::hex {
+namespace {
+
+constexpr const char* kHelp =
+    "cariama-hex: the game of Hex.\n"
+    "\n"
+    "  cariama-hex gtp     [options]            speaks GTP on stdin and stdout, for HexGui and "
+    "others\n"
+    "  cariama-hex analyze [options] [MOVE...]  searches the position after the moves\n"
+    "  cariama-hex solve   [options] [MOVE...]  proves who wins it (up to about 7x7)\n"
+    "  cariama-hex match   [options] COMMAND1 COMMAND2\n"
+    "                                           referees two GTP engines, each a shell command\n"
+    "  cariama-hex bench   [options]            playouts and tree iterations per second\n"
+    "\n"
+    "  --size N, --size COLSxROWS  the board (default 11)\n"
+    "  -n P                 processes (default 1)\n"
+    "  -t T                 threads in each (default 1)\n"
+    "  --seconds S          for a move (gtp: 5; analyze: 5; solve: 30; bench: 2)\n"
+    "  --iterations N       for a move; 0: no limit\n"
+    "  --seed N             of random numbers (default 1)\n"
+    "  --memory MIB         for the tree, per process (default 1024)\n"
+    "  --placement P        locality, hash or random\n"
+    "  --without LIST       of: bridges, fill-in, must-play, amaf, reuse, solver\n"
+    "  --paper              the tree of the Seriema paper: random owners, a call for each step\n"
+    "  --only-remote        --paper: calls to other processes only\n"
+    "  --overflow           aggregators of the paper's ovfl kind, instead of trad\n"
+    "  --swap               the swap rule is on (gtp)\n"
+    "  --sgf FILE           analyze, solve: the position at its end, with the moves after it\n"
+    "  --svg FILE           analyze: a picture of the result\n"
+    "  --plain              analyze: no colours\n"
+    "  --pairs N            match: of games (default 10)\n"
+    "  --setup CMD          match: a command for both engines at the start of each game\n"
+    "  --records FOLDER     match: for SGF records\n"
+    "  --json               results as JSON, one object a line\n"
+    "  --help               this text\n"
+    "\n"
+    "MOVE: b4 or swap-pieces, Black first. Exit code: 0; 1: it failed; 2: wrong usage.\n";
+
+struct Arguments {
+  std::string command;
+  std::vector<std::string> rest;
+  int cols = 11;
+  int rows = 11;
+  std::optional<double> seconds;
+  uint64_t iterations = 0;
+  bool swap = false;
+  bool json = false;
+  bool plain = false;
+  std::string sgf;
+  std::string svg;
+  int pairs = 10;
+  std::vector<std::string> setup;
+  std::string records;
+  Aggregation aggregation = Aggregation::kTraditional;
+  SearchEngineOptions engine;
+};
+
+// Says what is wrong, and returns the exit code for it.
+int usage(const std::string& what) {
+  std::fprintf(stderr, "cariama-hex: %s (see cariama-hex --help)\n", what.c_str());
+  return 2;
+}
+int failed(const absl::Status& status) {
+  std::fprintf(stderr, "cariama-hex: %s\n", std::string(status.message()).c_str());
+  return 1;
+}
+
+// Reads the command line; returns what is wrong with it, or "".
+std::string read(std::vector<std::string> words, Arguments& arguments) {
+  size_t next = 0;
+  std::string error;
+  const auto value = [&](const std::string& option) -> std::string {
+    if (next < words.size()) return words[next++];
+    error = option + " needs a value";
+    return {};
+  };
+  const auto number = [&](const std::string& option, auto& into, double least) {
+    const std::string text = value(option);
+    double parsed = 0;
+    if (!error.empty()) return;
+    if (!absl::SimpleAtod(text, &parsed) || !(parsed >= least) || parsed > 9e15) {
+      error = absl::StrCat(option, " needs a number, not '", text, "'");
+      return;
+    }
+    into = static_cast<std::remove_reference_t<decltype(into)>>(parsed);
+  };
+  while (next < words.size() && error.empty()) {
+    const std::string word = words[next++];
+    if (word == "--size") {
+      const std::string text = value(word);
+      const std::vector<std::string> parts = absl::StrSplit(text, 'x');
+      if (parts.size() > 2 || !absl::SimpleAtoi(parts[0], &arguments.cols) ||
+          !absl::SimpleAtoi(parts.back(), &arguments.rows) ||
+          !is_board_size(arguments.cols, arguments.rows)) {
+        error = absl::StrCat("--size needs a side from 3 to 25, or COLSxROWS, not '", text, "'");
+      }
+    } else if (word == "--seconds") {
+      double seconds = 0;
+      number(word, seconds, 0);
+      arguments.seconds = seconds;
+    } else if (word == "--iterations") {
+      number(word, arguments.iterations, 0);
+    } else if (word == "--seed") {
+      number(word, arguments.engine.search.seed, 0);
+    } else if (word == "--memory") {
+      uint64_t mib = 0;
+      number(word, mib, 16);
+      arguments.engine.search.memory_bytes = mib << 20;
+    } else if (word == "--placement") {
+      const std::string text = value(word);
+      bool known = false;
+      for (const mcts::Placement placement :
+           {mcts::Placement::kLocality, mcts::Placement::kHash, mcts::Placement::kRandom}) {
+        if (text != placement_name(placement)) continue;
+        arguments.engine.search.placement = placement;
+        known = true;
+      }
+      if (!known && error.empty()) error = "--placement knows locality, hash and random";
+    } else if (word == "--without") {
+      const std::vector<std::string> parts = absl::StrSplit(value(word), ',');
+      for (const std::string& what : parts) {
+        if (what == "bridges") {
+          arguments.engine.knowledge.bridges = false;
+        } else if (what == "fill-in") {
+          arguments.engine.knowledge.fill_in = false;
+        } else if (what == "must-play") {
+          arguments.engine.knowledge.must_play = false;
+        } else if (what == "amaf") {
+          arguments.engine.search.selection.amaf_equivalence = 0;
+          arguments.engine.search.selection.exploration = 0.7F;
+          arguments.engine.search.selection.first_play = 1;
+        } else if (what == "solver") {
+          arguments.engine.solve_nodes = 0;
+        } else if (what == "reuse") {
+          arguments.engine.search.reuse_tree = false;
+        } else {
+          error = absl::StrCat("--without does not know '", what, "'");
+        }
+      }
+    } else if (word == "--paper") {
+      arguments.engine.paper = true;
+      arguments.engine.solve_nodes = 0;
+    } else if (word == "--only-remote") {
+      arguments.engine.search.paper.only_remote = true;
+    } else if (word == "--overflow") {
+      arguments.aggregation = Aggregation::kOverflow;
+    } else if (word == "--swap") {
+      arguments.swap = true;
+    } else if (word == "--sgf") {
+      arguments.sgf = value(word);
+    } else if (word == "--svg") {
+      arguments.svg = value(word);
+    } else if (word == "--plain") {
+      arguments.plain = true;
+    } else if (word == "--pairs") {
+      number(word, arguments.pairs, 1);
+    } else if (word == "--setup") {
+      arguments.setup.push_back(value(word));
+    } else if (word == "--records") {
+      arguments.records = value(word);
+    } else if (word == "--json") {
+      arguments.json = true;
+    } else if (word.size() > 1 && word[0] == '-') {
+      error = absl::StrCat("unknown option ", word);
+    } else if (arguments.command.empty()) {
+      arguments.command = word;
+    } else {
+      arguments.rest.push_back(word);
+    }
+  }
+  return error;
+}
+
+// The position of --size or --sgf after the moves.
+absl::StatusOr<Board> position(const Arguments& arguments) {
+  Board board(arguments.cols, arguments.rows, SwapRule::kOn);
+  if (!arguments.sgf.empty()) {
+    absl::StatusOr<SgfGame> game = load_sgf(arguments.sgf);
+    if (!game.ok()) return game.status();
+    board = to_record(*game).board();
+  }
+  for (const std::string& text : arguments.rest) {
+    const std::optional<Move> move = board.parse(text);
+    if (!move || !board.is_legal(*move)) {
+      return absl::InvalidArgumentError(absl::StrCat("'", text, "' is no legal move there"));
+    }
+    board.play(*move);
+  }
+  return board;
+}
+
+std::atomic<bool> interrupted{false};
+void interrupt(int) { interrupted.store(true); }
+
+std::string quoted(const Board& board, Move move) { return json_string(board.name(move)); }
+
+// What one process did, as a JSON object.
+std::string process_row(uint32_t rank, const mcts::Statistics& one) {
+  const std::pair<const char*, uint64_t> counts[] = {
+      {"visits", one.visits},
+      {"completions", one.completions},
+      {"handed_over", one.handed_over},
+      {"cancelled", one.cancelled},
+      {"playouts", one.playouts},
+      {"nodes", one.nodes},
+      {"nodes_made", one.nodes_made},
+      {"nodes_made_remotely", one.nodes_made_remotely},
+      {"remote_selections", one.remote_selections},
+      {"deferred_selections", one.deferred_selections},
+      {"messages", one.messages},
+      {"bytes", one.bytes},
+      {"channels", one.channels},
+      {"channels_behind", one.channels_behind},
+      {"collections", one.collections},
+  };
+  std::string row = absl::StrCat("{\"name\": \"process\", \"rank\": ", rank);
+  for (const auto& [name, value] : counts) absl::StrAppend(&row, ", \"", name, "\": ", value);
+  return absl::StrCat(row, ", \"idle_seconds\": ", one.idle_seconds, "}");
+}
+
+int analyze(const Arguments& arguments, mcts::Host& host) {
+  const absl::StatusOr<Board> board = position(arguments);
+  if (!board.ok()) return failed(board.status());
+  if (board->winner()) return usage("the game is over there");
+  SearchEngine engine(host, arguments.engine);
+  ::signal(SIGINT, interrupt);  // ends the search, and the answer is given
+  const SearchLimits limits{arguments.seconds.value_or(arguments.iterations != 0 ? 0 : 5),
+                            arguments.iterations};
+  const auto live = [&](const SearchReport& report) {
+    std::fprintf(stderr, "%6.1f s  %s\n", report.seconds,
+                 report_line(*board, report.moves[0]).c_str());
+  };
+  const SearchReport report = engine.search(*board, limits, interrupted, live, 0.5);
+  const MoveReport& best = report.moves[0];
+  if (!arguments.svg.empty()) {
+    std::ofstream file(arguments.svg, std::ios::binary);
+    file << heat_map_svg(*board, report);
+    if (!file.flush()) return usage(absl::StrCat("cannot write ", arguments.svg));
+  }
+  const bool colors = !arguments.plain && ::isatty(STDOUT_FILENO) != 0;
+  if (!arguments.json) {
+    std::printf("%s\n", heat_map(*board, report, {.colors = colors}).c_str());
+    std::printf("%llu iterations in %.2f s\n", static_cast<unsigned long long>(report.iterations),
+                report.seconds);
+    for (uint32_t rank = 0; rank < engine.statistics().size(); ++rank) {
+      const mcts::Statistics& one = engine.statistics()[rank];
+      std::printf(
+          "rank %u: %llu completions, %llu nodes (%llu for others), %llu remote selections, %llu "
+          "messages\n",
+          rank, static_cast<unsigned long long>(one.completions),
+          static_cast<unsigned long long>(one.nodes),
+          static_cast<unsigned long long>(one.nodes_made_remotely),
+          static_cast<unsigned long long>(one.remote_selections),
+          static_cast<unsigned long long>(one.messages));
+    }
+    return 0;
+  }
+  for (uint32_t rank = 0; rank < engine.statistics().size(); ++rank) {
+    std::printf("%s\n", process_row(rank, engine.statistics()[rank]).c_str());
+  }
+  std::printf(
+      "{\"name\": \"move\", \"value\": %s, \"win_rate\": %.4f, \"visits\": %llu, "
+      "\"proven\": %s, \"iterations\": %llu, \"seconds\": %.3f}\n",
+      quoted(*board, best.move).c_str(), best.win_rate,
+      static_cast<unsigned long long>(best.visits),
+      !best.proven_win   ? "null"
+      : *best.proven_win ? "true"
+                         : "false",
+      static_cast<unsigned long long>(report.iterations), report.seconds);
+  return 0;
+}
+
+int bench(const Arguments& arguments, mcts::Host& host) {
+  const double seconds = arguments.seconds.value_or(2);
+  const Board board(arguments.cols, arguments.rows);
+  SearchEngineOptions options = arguments.engine;
+  options.search.stop_when_safe = false;
+  options.solve_nodes = 0;
+  SearchEngine engine(host, options);
+  const std::atomic<bool> never{false};
+  const SearchReport report =
+      engine.search(board, {seconds, arguments.iterations}, never, nullptr, 0);
+  uint64_t playouts = 0;
+  double idle = 0;
+  for (const mcts::Statistics& one : engine.statistics()) {
+    playouts += one.playouts;
+    idle += one.idle_seconds;
+  }
+  const double workers = host.size() * host.threads();
+  const auto row = [&](const char* name, double value, const char* unit) {
+    if (arguments.json) {
+      std::printf(
+          "{\"name\": \"%s\", \"value\": %.1f, \"unit\": \"%s\", \"size\": \"%dx%d\", "
+          "\"processes\": %u, \"threads\": %u, \"seconds\": %.3f}\n",
+          name, value, unit, board.cols(), board.rows(), host.size(), host.threads(),
+          report.seconds);
+    } else {
+      std::printf("%-24s %14.1f %s\n", name, value, unit);
+    }
+  };
+  row("playouts_per_second", static_cast<double>(playouts) / report.seconds, "1/s");
+  row("tree_iterations_per_second", static_cast<double>(report.iterations) / report.seconds, "1/s");
+  row("idle_share", 100 * idle / (report.seconds * workers), "%");
+  return 0;
+}
+
+int gtp(const Arguments& arguments, mcts::Host& host) {
+  ::signal(SIGPIPE, SIG_IGN);
+  SearchEngine engine(host, arguments.engine);
+  GtpOptions options;
+  options.cols = arguments.cols;
+  options.rows = arguments.rows;
+  options.swap = arguments.swap ? SwapRule::kOn : SwapRule::kOff;
+  options.limits = {arguments.seconds.value_or(arguments.iterations != 0 ? 0 : 5),
+                    arguments.iterations};
+  const absl::Status served = run_gtp(engine, STDIN_FILENO, STDOUT_FILENO, options);
+  return served.ok() ? 0 : failed(served);
+}
+
+int solve(const Arguments& arguments) {
+  const absl::StatusOr<Board> board = position(arguments);
+  if (!board.ok()) return failed(board.status());
+  Solver solver;
+  ::signal(SIGINT, interrupt);
+  const Solution solution =
+      solver.solve(*board, {.seconds = arguments.seconds.value_or(30), .stop = &interrupted});
+  if (arguments.json) {
+    std::printf("{\"name\": \"winner\", \"value\": %s, \"move\": %s, \"nodes\": %llu}\n",
+                solution.winner ? json_string(color_name(*solution.winner)).c_str() : "null",
+                solution.move == kNoMove ? "null" : quoted(*board, solution.move).c_str(),
+                static_cast<unsigned long long>(solution.nodes));
+  } else {
+    std::printf("%s\n%s%s%s\n", board_text(*board).c_str(),
+                solution.winner ? std::string(color_name(*solution.winner)).c_str() : "not solved",
+                solution.winner ? " wins" : "",
+                solution.move == kNoMove ? "" : (", " + board->name(solution.move)).c_str());
+  }
+  return solution.winner ? 0 : 1;
+}
+
+int match(const Arguments& arguments) {
+  if (arguments.rest.size() != 2) return usage("match needs two commands");
+  MatchOptions options;
+  options.cols = arguments.cols;
+  options.rows = arguments.rows;
+  options.pairs = arguments.pairs;
+  options.seed = arguments.engine.search.seed;
+  options.sgf_folder = arguments.records;
+  options.stop = &interrupted;
+  ::signal(SIGINT, interrupt);
+  ::signal(SIGPIPE, SIG_IGN);
+  std::vector<std::string> setup = arguments.setup;
+  if (arguments.seconds) setup.push_back(absl::StrCat("param_search seconds ", *arguments.seconds));
+  if (arguments.iterations != 0) {
+    setup.push_back(absl::StrCat("param_search iterations ", arguments.iterations));
+  }
+  const std::array<Player, 2> players = {Player{"first", arguments.rest[0], setup},
+                                         Player{"second", arguments.rest[1], setup}};
+  const auto result = play_match(players, options, [&](const GameResult& game) {
+    std::fprintf(stderr, "game %d: %s wins as %s by %s\n", game.number,
+                 players[static_cast<size_t>(game.winner)].name.c_str(),
+                 game.winner == game.black_player ? "black" : "white", game.reason.c_str());
+  });
+  if (!result.ok()) return failed(result.status());
+  const Elo rating = result->games() > 0 ? elo(result->wins[0], result->games()) : Elo{};
+  if (arguments.json) {
+    std::printf(
+        "{\"name\": \"match\", \"games\": %d, \"wins\": %d, \"losses\": %d, \"failures\": %d, "
+        "\"elo\": %.0f, \"elo_low\": %.0f, \"elo_high\": %.0f}\n",
+        result->games(), result->wins[0], result->wins[1], result->failures, rating.difference,
+        rating.low, rating.high);
+  } else {
+    std::printf("first %d : %d second, %.0f Elo (%.0f .. %.0f), %d failures\n", result->wins[0],
+                result->wins[1], rating.difference, rating.low, rating.high, result->failures);
+  }
+  return 0;
+}
+
+int run(int argc, char** argv) {
+  mcts::Program program(argc, argv);
+  Arguments arguments;
+  for (const std::string& word : program.arguments()) {
+    if (word == "--help" || word == "-h") {
+      std::fputs(kHelp, stdout);
+      return std::fflush(stdout) == 0 ? 0 : 1;
+    }
+  }
+  const std::string error =
+      program.error().empty() ? read(program.arguments(), arguments) : program.error();
+  if (!error.empty()) return usage(error);
+  if (arguments.command == "solve") return solve(arguments);
+  if (arguments.command == "match") return match(arguments);
+  const auto job = arguments.command == "gtp"       ? gtp
+                   : arguments.command == "analyze" ? analyze
+                   : arguments.command == "bench"   ? bench
+                                                    : nullptr;
+  if (job == nullptr) return usage("the command is gtp, analyze, solve, match or bench");
+  return program.run([&](mcts::Host& host) { return job(arguments, host); }, arguments.aggregation);
+}
+
+}  // namespace
+}  // namespace cariama::hex
+
+int main(int argc, char** argv) { return cariama::hex::run(argc, argv); }
