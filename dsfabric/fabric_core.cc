@@ -305,13 +305,16 @@ void FabricCore::stop_threads() {
 // runs a call that blocks, does not say so.
 void FabricCore::serve(Port& port) {
   PortParking parking(port);
+  bool deferred = false;
   const auto something = [&] {
     return poll_port(port) != 0 || port.received.load(std::memory_order_relaxed) ||
-           stopping_.load(std::memory_order_acquire);
+           stopping_.load(std::memory_order_acquire) ||
+           // Kept back since we went to sleep: from now on it looks again soon.
+           (!deferred && deferred_bytes_.load(std::memory_order_relaxed) != 0);
   };
   bool busy = true;
   while (!stopping_.load(std::memory_order_acquire)) {
-    const bool deferred = deferred_bytes_.load(std::memory_order_relaxed) != 0;
+    deferred = deferred_bytes_.load(std::memory_order_relaxed) != 0;
     const Deadline deadline = deferred ? deadline_after(kDeferredPause)
                                        : port.next_heartbeat.load(std::memory_order_relaxed);
     if (busy) {
