@@ -198,8 +198,8 @@ using Kept = std::conditional_t<std::is_lvalue_reference_v<F> && (sizeof(std::de
 
 }  // namespace internal
 
-// fn(args...), without a buffer. `Stored` is the function's decayed type, or a reference to it; Args
-// are decayed types.
+// fn(args...), without a buffer. Stored: the function's decayed type, or a reference to it; Args:
+// decayed types.
 template <typename Stored, typename... Args>
 class FunctionCall {
   using F = std::remove_cvref_t<Stored>;

@@ -273,8 +273,8 @@ TEST_P(Channel, HeldCallsArePublishedTogether) {
   expect_all_run();
 }
 
-// A batch that was begun and holds nothing yet is nothing: to a call that is published by itself, to
-// a chunk's end, and to who compares what was accepted with what was run.
+// A batch that was begun and holds nothing yet is nothing: to a call that is published by itself,
+// to a chunk's end, and to who compares what was accepted with what was run.
 TEST_P(Channel, AnEmptyBatchLeavesNoTrace) {
   ChannelRig rig(GetParam(), {.chunks_per_request = 2, .max_chunks = 2, .chunk_bytes = 1024});
   for (int i = 0; i < 100; ++i) {
