@@ -74,6 +74,20 @@ class ChildRef {
 };
 static_assert(sizeof(ChildRef<int>) == 8);
 
+// What a node knows of one move, for bringing the node to another process.
+template <Game G>
+struct MoveRecord {
+  typename G::Move move{};
+  Verdict verdict = Verdict::kOpen;
+  bool has_child = false;
+  float prior = 0;
+  uint32_t visits = 0;
+  RemoteNode child;
+  double value = 0;
+  float amaf_visits = 0;
+  float amaf_value = 0;
+};
+
 // One thread makes a node and publishes it by a release store of the ChildRef; after that all
 // functions are thread-safe, but destroy().
 template <Game G>
@@ -111,6 +125,47 @@ class Node {
       node->resolve();
     }
     return node;
+  }
+  // A node with that knowledge; its children are remote ones. nullptr: no memory.
+  [[nodiscard]] static Node* make(const G& state, std::span<const MoveRecord<G>> records,
+                                  Arena& arena, uint16_t maker) {
+    const auto count = static_cast<uint16_t>(records.size());
+    void* memory = arena.allocate(bytes_for((count + kGroup - 1) / kGroup * kGroup));
+    if (memory == nullptr) return nullptr;
+    Node* node = new (memory) Node(state, count, maker);
+    Candidate<Move> moves[G::kMaxMoves];
+    for (int i = 0; i < count; ++i) {
+      moves[i] = {records[i].move, records[i].prior, records[i].verdict};
+    }
+    node->fill(std::span(moves, count));
+    for (int i = 0; i < count; ++i) {
+      const MoveRecord<G>& record = records[i];
+      if (record.visits != 0) node->enter(i, record.visits);
+      node->template array<std::atomic<double>>(kValueAt)[i].store(record.value,
+                                                                   std::memory_order_relaxed);
+      if constexpr (kAmaf) {
+        node->template array<std::atomic<float>>(kAmafAt)[i].store(record.amaf_visits,
+                                                                   std::memory_order_relaxed);
+        node->template array<std::atomic<float>>(kAmafValueAt)[i].store(record.amaf_value,
+                                                                        std::memory_order_relaxed);
+      }
+      if (record.has_child) node->set_child(i, Ref(record.child));
+    }
+    node->resolve();
+    return node;
+  }
+  [[nodiscard]] MoveRecord<G> record(int i) const {
+    MoveRecord<G> record;
+    record.move = move(i);
+    record.verdict = verdict(i);
+    record.prior = prior(i);
+    record.visits = visits(i);
+    record.value = value(i);
+    if constexpr (kAmaf) {
+      record.amaf_visits = amaf_visits(i);
+      record.amaf_value = amaf_value(i);
+    }
+    return record;
   }
   // Precondition: nobody uses it any more. `arena`: the one it was made in.
   void destroy(Arena& arena) {

@@ -98,14 +98,17 @@ class Search {
     if (root == nullptr) return;
     const int at = options_.reuse_tree ? root->find(move) : -1;
     const auto child = at >= 0 ? root->child(at) : typename Node<G>::Ref();
+    Node<G>* next = child.is_local()    ? child.local()
+                    : child.is_remote() ? site_.fetch(child.remote())
+                                        : nullptr;
     // A node that has no moves of its own is no root.
-    if (!child.is_local() || child.local()->size() == 0) {
+    if (next == nullptr || next->size() == 0) {
       clear();
       return;
     }
     root->set_child(at, {});
     site_.free_subtree(root);
-    site_.root_job().node = child.local();
+    site_.root_job().node = next;
     root_->play(move);
     settle_frees();
   }

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <span>
@@ -149,6 +150,25 @@ class Site final : public CommandedSite<Site<G>> {
     return host_.alive(chosen) ? chosen : self;
   }
 
+  // ---- The root comes to rank 0, wherever its node was made. Nobody searches meanwhile.
+
+  // In worker 0 of rank 0: brings the node here, and makes it the root. nullptr: it cannot be had.
+  // Its children stay where they are.
+  Node<G>* fetch(RemoteNode name) {
+    fetched_ = Fetched::kWaiting;
+    fetched_node_ = nullptr;
+    const SlotId id{name.slot, name.generation};
+    const uint32_t origin = host_.id(host_.rank(), 0);
+    Lines& lines = *Host::here().lines;
+    if (!host_.alive(name.rank) ||
+        !lines.call(host_.id(name.rank, 0), [id, origin] { here().on_fetch(id, origin); })) {
+      return nullptr;
+    }
+    static_cast<void>(host_.work_until(
+        [&] { return fetched_ == Fetched::kDone || !host_.alive(name.rank); }, kForever));
+    return fetched_node_;
+  }
+
   // ---- Nodes that are not wanted any more. Nobody searches meanwhile.
 
   // With everything below; what lies in other processes is freed by calls.
@@ -254,6 +274,76 @@ class Site final : public CommandedSite<Site<G>> {
   void close_root() { root_open_.store(false, std::memory_order_seq_cst); }
 
  private:
+  enum class Fetched : uint8_t { kWaiting, kDone };
+  struct FetchedNode {
+    G state;
+    uint32_t moves;
+  };
+
+  void on_fetch(SlotId id, uint32_t origin) {
+    Lines& lines = *Host::here().lines;
+    const std::optional<Node<G>*> node = exported_.take(id);
+    if (!node) {
+      lines.call(origin, [] { here().on_fetched(nullptr, nullptr, 0); });
+      return;
+    }
+    std::vector<MoveRecord<G>> records;
+    for (int i = 0; i < (*node)->size(); ++i) {
+      MoveRecord<G>& record = records.emplace_back((*node)->record(i));
+      const auto child = (*node)->child(i);
+      record.has_child = child.is_local() || child.is_remote();
+      if (child.is_remote()) record.child = child.remote();
+      if (child.is_local()) {
+        const SlotId name = exported_.add(child.local());
+        record.child = {static_cast<uint16_t>(host_.rank()), static_cast<uint16_t>(name.generation),
+                        name.slot};
+      }
+    }
+    const FetchedNode fetched{(*node)->state(), static_cast<uint32_t>(records.size())};
+    free_one(*node);
+    const bool sent = lines.call_buffer(
+        origin, [fetched](void* data, uint64_t bytes) { here().on_fetched(&fetched, data, bytes); },
+        std::as_bytes(std::span(records)));
+    if (sent) return;
+    // Longer than a call may be: the subtree is given up.
+    for (const MoveRecord<G>& record : records) {
+      if (!record.has_child) continue;
+      if (record.child.rank == host_.rank()) {
+        on_free({record.child.slot, record.child.generation});
+        --frees_handled_;  // nobody has sent it
+      } else {
+        free_remote(record.child);
+      }
+    }
+    lines.call(origin, [] { here().on_fetched(nullptr, nullptr, 0); });
+  }
+  void on_fetched(const FetchedNode* fetched, const void* data, uint64_t bytes) {
+    fetched_ = Fetched::kDone;
+    if (fetched == nullptr || bytes != fetched->moves * sizeof(MoveRecord<G>) ||
+        fetched->moves > G::kMaxMoves) {
+      return;
+    }
+    std::vector<MoveRecord<G>> records(fetched->moves);
+    if (!records.empty()) std::memcpy(static_cast<void*>(records.data()), data, bytes);
+    Node<G>* node =
+        Node<G>::make(fetched->state, std::span<const MoveRecord<G>>(records), *arenas_[0], 0);
+    // Children that are here have an address again.
+    for (int i = 0; i < static_cast<int>(records.size()); ++i) {
+      const MoveRecord<G>& record = records[i];
+      if (!record.has_child) continue;
+      if (node == nullptr) {  // no memory
+        if (record.child.rank != host_.rank()) free_remote(record.child);
+        continue;
+      }
+      if (record.child.rank != host_.rank()) continue;
+      const std::optional<Node<G>*> child =
+          exported_.take({record.child.slot, record.child.generation});
+      node->set_child(i, child ? typename Node<G>::Ref(*child) : typename Node<G>::Ref());
+    }
+    if (node != nullptr) count_node();
+    fetched_node_ = node;
+  }
+
   friend class CommandedSite<Site<G>>;
 
   [[nodiscard]] uint32_t load_of(uint32_t rank) const {
@@ -351,6 +441,8 @@ class Site final : public CommandedSite<Site<G>> {
   std::atomic<int64_t> queued_{0};
   std::atomic<uint64_t> nodes_{0};
   // Worker 0's.
+  Fetched fetched_ = Fetched::kDone;
+  Node<G>* fetched_node_ = nullptr;
   uint64_t frees_sent_ = 0;
   uint64_t frees_handled_ = 0;
   uint64_t collections_ = 0;

@@ -123,6 +123,30 @@ TEST_P(ByShape, NodesAreFreedEverywhere) {
   });
 }
 
+// What is known of the move that was made stays known, wherever its node was.
+TEST_P(ByShape, TheTreeIsKept) {
+  run_job<ConnectFour>(GetParam(), [](Host& host) {
+    Search<ConnectFour> search(host);
+    search.options().expand_visits = 1;
+    search.options().placement = Placement::kRandom;
+    ConnectFour game;
+    auto result = search.run(game, {.iterations = 5000});
+    for (int i = 0; i < 6 && result.outcome == Outcome::kOpen; ++i) {
+      const uint64_t before = result.moves[0].visits;
+      game.play(result.moves[0].move);
+      search.advance(result.moves[0].move);
+      const auto first = search.run(game, {.iterations = 1});
+      uint64_t visits = 0;
+      for (const auto& move : first.moves) visits += move.visits;
+      // Before the node was there, its position was sampled, some more times if others were slow.
+      EXPECT_GE(visits + 64, before) << i;
+      check_conservation(search, first);
+      result = search.run(game, {.iterations = 5000});
+      check_conservation(search, result);
+    }
+  });
+}
+
 TEST(Distributed, StopsWhileOthersWork) {
   run_job<ConnectFour>({2, 1}, [](Host& host) {
     Search<ConnectFour> search(host);
