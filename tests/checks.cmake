@@ -60,3 +60,9 @@ function(cariama_vm_suite label)
 endfunction()
 cariama_vm_suite(verbs --mem 1536)
 cariama_vm_suite(numa --numa 2 --gigapages 2 --hugepages 128)
+# One job over two of them, launched by mpirun.
+if(TARGET example_every_call)
+  cariama_check(guests_vm 600 2 "${CMAKE_CURRENT_SOURCE_DIR}/rdma_vm/mpirun-in-guests"
+    "$<TARGET_FILE:example_every_call>" "$<TARGET_FILE:example_key_value_store>")
+  set_tests_properties("${CARIAMA_TEST_PREFIX}guests_vm" PROPERTIES LABELS verbs)
+endif()
