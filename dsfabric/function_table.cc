@@ -139,6 +139,9 @@ FunctionRegistration::FunctionRegistration(FunctionStub stub)
 
 FunctionTable::Stubs FunctionTable::by_type_;
 FunctionTable::Stubs FunctionTable::by_number_;
+#ifdef CARIAMA_RAW_FUNCTION_ADDRESSES
+uintptr_t FunctionTable::program_half_;
+#endif
 
 absl::Status FunctionTable::build() {
   State& table = state();
@@ -191,6 +194,9 @@ absl::Status FunctionTable::build() {
   if (!images.empty()) table.fingerprint.build_id = images.front().build_id;
   by_type_ = {table.by_type.data(), static_cast<uint32_t>(table.by_type.size())};
   by_number_ = {table.by_number.data(), static_cast<uint32_t>(table.by_number.size())};
+#ifdef CARIAMA_RAW_FUNCTION_ADDRESSES
+  program_half_ = reinterpret_cast<uintptr_t>(first_registration->stub) >> 32 << 32;
+#endif
   table.built = true;
   return absl::OkStatus();
 }

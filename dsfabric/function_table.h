@@ -9,7 +9,9 @@
 // name: a function registered under a user's number keeps that number in every build (Seriema
 // §4.3).
 //
-// An id that the table does not have is rejected by resolve(), and never jumped to.
+// An id that the table does not have is rejected by resolve(), and never jumped to. Only a build
+// that compares with the paper's way (CMake option CARIAMA_RAW_FUNCTION_ADDRESSES; all else is as
+// ever) sends addresses and believes them: there all processes need equal ones, as forks have.
 #ifndef CARIAMA_DSFABRIC_FUNCTION_TABLE_H_
 #define CARIAMA_DSFABRIC_FUNCTION_TABLE_H_
 
@@ -81,7 +83,12 @@ class CARIAMA_DSFABRIC_EXPORT FunctionTable {
   // later.
   template <FunctionStub Stub>
   [[nodiscard]] static FunctionId id_of() {
-    return {internal::RegisteredFunction<Stub>::registration.id.load(std::memory_order_relaxed)};
+    internal::FunctionRegistration& registration = internal::RegisteredFunction<Stub>::registration;
+#ifdef CARIAMA_RAW_FUNCTION_ADDRESSES
+    return {static_cast<uint32_t>(reinterpret_cast<uintptr_t>(registration.stub))};
+#else
+    return {registration.id.load(std::memory_order_relaxed)};
+#endif
   }
 
   // Gives a stub a number of the user's own, below 2^16. To be called before build(), by every
@@ -91,6 +98,9 @@ class CARIAMA_DSFABRIC_EXPORT FunctionTable {
 
   // The stub of an id that came from outside, or nullptr: the rejection is counted.
   [[nodiscard]] static FunctionStub resolve(FunctionId id) {
+#ifdef CARIAMA_RAW_FUNCTION_ADDRESSES
+    return reinterpret_cast<FunctionStub>(program_half_ | id.value);
+#else
     const uint32_t index = id.value & ~FunctionId::kUserBit;
     const Stubs& stubs = (id.value & FunctionId::kUserBit) == 0 ? by_type_ : by_number_;
     if (index < stubs.count) [[likely]] {
@@ -98,6 +108,7 @@ class CARIAMA_DSFABRIC_EXPORT FunctionTable {
         return stub;
     }
     return reject();
+#endif
   }
 
   // Ids that resolve() did not find so far.
@@ -119,6 +130,9 @@ class CARIAMA_DSFABRIC_EXPORT FunctionTable {
 
   static Stubs by_type_;  // index 0 is never used
   static Stubs by_number_;
+#ifdef CARIAMA_RAW_FUNCTION_ADDRESSES
+  static uintptr_t program_half_;  // of all addresses of functions, the upper
+#endif
 };
 
 }  // namespace cariama
