@@ -148,7 +148,9 @@ TEST(Superpage, LeavesOtherMappingsAlone) {
   neighbour.join();
   for (std::byte* const other : others) {
     ASSERT_TRUE(is_mapped(other));
-    ASSERT_EQ(std::memcmp(other, &other, sizeof other), 0);
+    std::byte* written = nullptr;
+    std::memcpy(&written, other, sizeof written);
+    ASSERT_EQ(written, other);
     munmap(other, kBytes);
   }
 }
