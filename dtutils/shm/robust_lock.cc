@@ -86,8 +86,11 @@ void PeerWatch::remove(const Link* link) {
 
 void PeerWatch::run(Group& group) {
   bool has_waitv = true;
-  while (!group.stop.load()) {
+  for (;;) {
+    // Before the look at `stop`, which is set before `changes` is: whoever misses the one does not
+    // fall asleep on the other.
     const uint32_t changes = group.changes.load();
+    if (group.stop.load()) return;
     std::vector<std::shared_ptr<Link>> links;
     {
       std::lock_guard lock(mutex_);
