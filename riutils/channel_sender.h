@@ -174,13 +174,13 @@ class CARIAMA_RIUTILS_EXPORT ChannelSender {
     const size_t bytes = call.bytes();
     const FunctionId id = Call::id();
     std::byte* const at = position_;
-    std::byte* const next = at + sizeof(CallHeader) + bytes;
     const CallHeader header = CallHeader::make(id, bytes, 0);
     // Signed: where the other kind of call is under way this end is behind us.
     if ((kHold ? hold_end_ : end_) - at < static_cast<ptrdiff_t>(sizeof header + bytes) ||
         id.value == 0) [[unlikely]] {
       return send_out_of_line<kHold, Call>(call, when);
     }
+    std::byte* const next = at + sizeof header + bytes;
     fetch_ahead(at, sizeof header + bytes);
     call.write(at + sizeof header);
     if constexpr (kHold) {

@@ -220,6 +220,9 @@ ChunkReply IncomingCalls::grant(uint32_t rank, const ChunkRequest& request) {
     account.memory.insert(account.memory.end(), memory.begin(), memory.end());
     for (std::byte* const chunk : chunks) map_.insert(key, {nullptr, chunk});
   }
+  // Whoever runs the worker's calls may have gone to sleep before the channel was there: its sender
+  // was not told.
+  static_cast<void>(wake_worker(fabric_, fabric_.rank(), index_));
   return reply;
 }
 
