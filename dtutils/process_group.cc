@@ -26,6 +26,7 @@
 #include "dtutils/error.h"
 #include "dtutils/exchange_client.h"
 #include "dtutils/exchange_server.h"
+#include "dtutils/file_descriptor.h"
 #include "dtutils/trace.h"
 
 namespace cariama {
@@ -40,26 +41,6 @@ constexpr bool kThreadSanitizer = __has_feature(thread_sanitizer);
 #else
 constexpr bool kThreadSanitizer = false;
 #endif
-
-class FileDescriptor {
- public:
-  FileDescriptor() = default;
-  explicit FileDescriptor(int number) : number_(number) {}
-  FileDescriptor(FileDescriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
-  FileDescriptor& operator=(FileDescriptor&& other) noexcept {
-    std::swap(number_, other.number_);
-    return *this;
-  }
-  ~FileDescriptor() { reset(); }
-  void reset() {
-    if (number_ >= 0) close(std::exchange(number_, -1));
-  }
-  [[nodiscard]] int get() const { return number_; }
-  [[nodiscard]] int release() { return std::exchange(number_, -1); }
-
- private:
-  int number_ = -1;
-};
 
 int count_threads() {
   DIR* tasks = opendir("/proc/self/task");

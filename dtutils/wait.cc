@@ -2,6 +2,8 @@
 
 #include <sched.h>
 
+#include <algorithm>
+
 #include "dtutils/internal/futex.h"
 
 namespace cariama {
@@ -10,18 +12,34 @@ namespace {
 // Spinning covers what the other core answers within a cache-line round trip (about 0.1 µs) or a
 // few; yielding lets the process that we wait for run when there are more of them than cores; after
 // that the wait is long, and sleeping costs less than it disturbs.
-constexpr uint64_t kSpinRounds = 256;
+constexpr std::chrono::nanoseconds kSpinTime{3000};
+constexpr uint64_t kMostSpinRounds = 256;
 constexpr uint64_t kYieldRounds = 512;
+
+// As many as take kSpinTime: a pause is some 10 ns on one processor and 70 on the next, and who
+// spins for long keeps the thread from its core that it has just woken.
+uint64_t count_spin_rounds() {
+  constexpr int kPauses = 16;
+  auto least = std::chrono::nanoseconds::max();
+  for (int i = 0; i < 3; ++i) {  // one may be interrupted
+    const auto start = std::chrono::steady_clock::now();
+    for (int pause = 0; pause < kPauses; ++pause) internal::cpu_relax();
+    least = std::min<std::chrono::nanoseconds>(least, std::chrono::steady_clock::now() - start);
+  }
+  const auto rounds = kSpinTime * kPauses / std::max(least, std::chrono::nanoseconds(1));
+  return std::min(static_cast<uint64_t>(rounds), kMostSpinRounds);
+}
 
 class DefaultWaitHook final : public WaitHook {
  public:
   bool pause(uint64_t round) override {
-    if (round < kSpinRounds) {
+    static const uint64_t spin_rounds = count_spin_rounds();
+    if (round < spin_rounds) {
       internal::cpu_relax();
       return false;
     }
     sched_yield();
-    return round >= kSpinRounds + kYieldRounds;
+    return round >= spin_rounds + kYieldRounds;
   }
 };
 

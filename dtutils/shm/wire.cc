@@ -8,11 +8,6 @@
 
 namespace cariama::shm {
 
-void FileDescriptor::reset() {
-  if (value_ >= 0) close(value_);
-  value_ = -1;
-}
-
 socklen_t socket_address(const Uuid& uuid, sockaddr_un* address) {
   static constexpr char kPrefix[] = "cariama-";
   static constexpr char kDigits[] = "0123456789abcdef";

@@ -7,8 +7,8 @@
 #include <sys/un.h>
 
 #include <cstdint>
-#include <utility>
 
+#include "dtutils/file_descriptor.h"
 #include "dtutils/shm/layout.h"
 
 namespace cariama::shm {
@@ -34,26 +34,6 @@ struct Message {
   uint64_t offset = 0;  // kRegion: within the descriptor
   uint32_t access = 0;  // kRegion
   uint32_t domain = 0;  // kRegion
-};
-
-// An owned descriptor.
-class FileDescriptor {
- public:
-  FileDescriptor() = default;
-  explicit FileDescriptor(int value) : value_(value) {}
-  ~FileDescriptor() { reset(); }
-  FileDescriptor(FileDescriptor&& other) noexcept : value_(std::exchange(other.value_, -1)) {}
-  FileDescriptor& operator=(FileDescriptor&& other) noexcept {
-    reset();
-    value_ = std::exchange(other.value_, -1);
-    return *this;
-  }
-  [[nodiscard]] int get() const { return value_; }
-  [[nodiscard]] bool valid() const { return value_ >= 0; }
-  void reset();
-
- private:
-  int value_ = -1;
 };
 
 // The name that the service thread of device `uuid` listens on. Returns the length.

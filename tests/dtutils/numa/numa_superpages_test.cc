@@ -2,7 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
+#include <sys/mman.h>
 
+#include <atomic>
 #include <cstring>
 #include <fstream>
 #include <set>
@@ -133,6 +135,51 @@ TEST_F(NumaTest, LocalityGoesBeforePageSize) {
   const auto anywhere = Superpage::obtain({.bytes = 4 * kMiB});
   ASSERT_TRUE(anywhere.ok());
   EXPECT_EQ(anywhere->page_kind(), PageKind::k2MiB);
+}
+
+// Huge pages that come and go, and attempts that fail because too few are left, leave alone what
+// another thread maps meanwhile: none of it vanishes, and none of it becomes ours.
+TEST_F(NumaTest, HugePagesLeaveOtherMappingsAlone) {
+  constexpr size_t kBytes = 64 * 1024;
+  constexpr size_t kMost = 20000;
+  constexpr size_t kHuge = 2 * kMiB;
+  // All of the pools but one page: 2 MiB are to be had, 4 MiB are not.
+  uint64_t free = 0;
+  for (const int node : numa_nodes()) free += free_pages(node, kHuge);
+  ASSERT_GT(free, 1u) << "run this on a machine with 2 MiB pages";
+  const auto rest = Superpage::obtain({.bytes = (free - 1) * kHuge});
+  ASSERT_TRUE(rest.ok()) << rest.status();
+  ASSERT_EQ(rest->page_kind(), PageKind::k2MiB);
+  std::atomic<bool> over{false};
+  std::vector<std::byte*> others;
+  std::thread neighbour([&] {
+    while (!over.load() && others.size() < kMost) {
+      void* const other = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE,
+                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      ASSERT_NE(other, MAP_FAILED);
+      std::memcpy(other, &other, sizeof other);
+      others.push_back(static_cast<std::byte*>(other));
+    }
+  });
+  for (int i = 0; i < 100; ++i) {
+    const bool there = i % 2 == 0;
+    const auto page =
+        Superpage::obtain({.bytes = there ? kHuge : 2 * kHuge, .shareable = i % 4 < 2});
+    EXPECT_TRUE(page.ok()) << page.status();
+    EXPECT_EQ(page->page_kind() == PageKind::k2MiB, there);
+    std::memset(page->address(), 0xff, page->length());
+  }
+  over.store(true);
+  neighbour.join();
+  EXPECT_FALSE(others.empty());
+  for (std::byte* const other : others) {
+    unsigned char present = 0;
+    ASSERT_EQ(mincore(other, 1, &present), 0) << "it is not mapped any more";
+    std::byte* written = nullptr;
+    std::memcpy(&written, other, sizeof written);
+    ASSERT_EQ(written, other);
+    munmap(other, kBytes);
+  }
 }
 
 TEST_F(NumaTest, AllocatorsOfTheNodesGiveMemoryOfTheNodes) {
