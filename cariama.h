@@ -41,6 +41,7 @@
 #include "dtutils/exchange_connect.h"                      // IWYU pragma: export
 #include "dtutils/exchange_server.h"                       // IWYU pragma: export
 #include "dtutils/export.h"                                // IWYU pragma: export
+#include "dtutils/file_descriptor.h"                       // IWYU pragma: export
 #include "dtutils/json.h"                                  // IWYU pragma: export
 #include "dtutils/memory.h"                                // IWYU pragma: export
 #include "dtutils/process_group.h"                         // IWYU pragma: export

@@ -204,12 +204,7 @@ class SocketBroker final : public Broker {
         incoming_.erase(stranger);
       }
       FileDescriptor socket = accept_from(listener);
-      if (!socket.valid()) {
-        // Out of descriptors: the listener stays readable, so that poll would return at once for
-        // ever.
-        if (errno == EMFILE || errno == ENFILE || errno == ENOMEM) poll(nullptr, 0, 10);
-        return;
-      }
+      if (!socket.valid()) return;
       incoming_.emplace_back(std::move(socket), *this);
     }
   }

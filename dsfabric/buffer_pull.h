@@ -31,6 +31,10 @@ class PulledFunction {
   virtual void run(void* buffer, uint64_t size) = 0;
 };
 
+// For stubs. Whether it can be memory of the process that the running call came from: an access to
+// what is not costs the connection.
+[[nodiscard]] CARIAMA_DSFABRIC_EXPORT bool can_be_pulled(const RemoteMemoryLocator& source);
+
 // For stubs. Fetches `source` of the process that the running call came from, and runs the function
 // on it: now, or (kAsync) in a thread of the fabric, which also answers the call. Throws
 // std::runtime_error if the memory cannot be read.
@@ -63,6 +67,10 @@ class PulledCall {
     }
     RemoteMemoryLocator source;
     std::memcpy(&source, call.closure.data(), sizeof source);
+    if (!can_be_pulled(source)) {
+      call.outcome = CallOutcome::kMalformed;
+      return;
+    }
     try {
       pull_and_run(call, source, kPulling,
                    std::make_unique<Function>(call.closure.data() + sizeof source));

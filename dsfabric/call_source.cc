@@ -55,6 +55,16 @@ absl::StatusOr<bool> wake_worker(Fabric& fabric, uint32_t rank, uint32_t index) 
   return true;
 }
 
+const RDMAMemory& wake_words(Fabric& fabric) { return fabric.core().wake_words(); }
+
+void wake_mapped_worker(std::byte* words, uint32_t threads, uint32_t index) {
+  // Who runs the worker's calls is not known here: the worker or a helper. Nobody sleeps on the
+  // other one's account for long, and a word that nobody sleeps on costs no system call.
+  for (const uint32_t i : {index, threads}) {
+    reinterpret_cast<WakeWord*>(words + i * kWakeWordStride)->wake();
+  }
+}
+
 void tell_waiters(Fabric& fabric) { fabric.core().news(); }
 
 bool wait_polling(Fabric& fabric, const std::function<bool()>& condition, Deadline deadline) {

@@ -106,6 +106,14 @@ CARIAMA_DSFABRIC_EXPORT void reject_call(Fabric& fabric, uint32_t rank, std::str
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::StatusOr<bool> wake_worker(Fabric& fabric,
                                                                        uint32_t rank,
                                                                        uint32_t index);
+// What those of this process sleep on who run calls, in registered memory, kWakeWordStride bytes
+// apart: a WakeWord for each worker, then one for all helper threads. A process that maps them
+// (QueuePair::direct_access) wakes who sleeps by one system call and no thread in between.
+[[nodiscard]] CARIAMA_DSFABRIC_EXPORT const RDMAMemory& wake_words(Fabric& fabric);
+inline constexpr size_t kWakeWordStride = 64;
+// Does so: as wake_worker(), for worker `index` of a process of `threads` workers whose wake words
+// are at `words`.
+CARIAMA_DSFABRIC_EXPORT void wake_mapped_worker(std::byte* words, uint32_t threads, uint32_t index);
 // Makes every thread of this process that waits look again: a Synchronizer was counted down.
 CARIAMA_DSFABRIC_EXPORT void tell_waiters(Fabric& fabric);
 // As Fabric::wait, for a condition that plain WRITEs make true: does not sleep.

@@ -14,7 +14,9 @@ constexpr uint64_t kFromPeer = 0;
 constexpr uint64_t kToPeer = 64;  // a line of its own: the peer writes the other
 
 constexpr uint64_t kOutcomes = 128;
-constexpr uint64_t kCreditMemory = 192;
+constexpr uint64_t kAnswers = 192;
+constexpr uint64_t kAnswerBytes = AnswerSlots::kCount * sizeof(AnswerSlot);
+constexpr uint64_t kCreditMemory = kAnswers + kAnswerBytes;
 
 constexpr size_t kMessageAlignment = 8;
 
@@ -23,7 +25,8 @@ constexpr size_t kMessageAlignment = 8;
 absl::StatusOr<std::unique_ptr<Connection>> Connection::create(
     uint32_t rank, ProtectionDomain& domain, std::shared_ptr<CompletionQueue> receives,
     std::shared_ptr<CompletionChannel> channel, std::shared_ptr<RDMAAllocator> allocator,
-    GeneralAllocator& memory, uint32_t units, uint32_t unit_bytes, uint32_t send_depth) {
+    GeneralAllocator& memory, uint32_t units, uint32_t unit_bytes, uint32_t send_depth,
+    bool answers_always_attended) {
   auto connection = std::unique_ptr<Connection>(new Connection(rank, memory));
   connection->domain_ = &domain;
   auto completions =
@@ -53,6 +56,9 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::create(
     const uint64_t word = outcome + 1;
     std::memcpy(credit_memory->get_buffer() + kOutcomes + 8 * outcome, &word, sizeof word);
   }
+  connection->answers_.emplace(
+      reinterpret_cast<AnswerSlot*>(credit_memory->get_buffer() + kAnswers),
+      answers_always_attended);
   auto ring = CircularAllocator::create(
       std::move(allocator),
       {.unit_bytes = unit_bytes, .initial_units = 4, .max_units = send_depth});
@@ -85,24 +91,37 @@ ConnectionOffer Connection::offer() const {
   return {.address = queue_->queue_pair().address(),
           .credit = {reinterpret_cast<uint64_t>(credit_memory_.get_buffer()) + kFromPeer,
                      sizeof(uint64_t), credit_memory_.locator(domain_).key, rank_, 0},
+          .answers = {reinterpret_cast<uint64_t>(credit_memory_.get_buffer()) + kAnswers,
+                      kAnswerBytes, credit_memory_.locator(domain_).key, rank_, 0},
           .receive_units = static_cast<uint32_t>(units_.size()),
           .receive_unit_bytes = unit_bytes_};
 }
 
-absl::Status Connection::connect(const ConnectionOffer& theirs, const std::string& peer) {
+absl::Status Connection::connect(const ConnectionOffer& theirs, const std::string& peer,
+                                 std::chrono::milliseconds ack_timeout) {
   if (theirs.receive_units == 0 || theirs.receive_unit_bytes <= sizeof(MessageHeader) ||
-      theirs.credit.length != sizeof(uint64_t)) {
-    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kPeer,
-                      peer + " offered a connection without receive units or credit word");
+      theirs.credit.length != sizeof(uint64_t) || theirs.answers.length != kAnswerBytes) {
+    return make_error(
+        absl::StatusCode::kInvalidArgument, ErrorScope::kPeer,
+        peer + " offered a connection without receive units, credit word or answer slots");
   }
   {
     const std::lock_guard lock(mutex_);
     peer_credit_ = theirs.credit;
+    their_answers_ = theirs.answers;
     peer_units_ = theirs.receive_units;
     // What we send has to fit into our ring as well.
     peer_unit_bytes_ = std::min(theirs.receive_unit_bytes, unit_bytes_);
   }
-  return queue_->queue_pair().connect(theirs.address, {.peer = peer});
+  return queue_->queue_pair().connect(theirs.address, {.peer = peer, .ack_timeout = ack_timeout});
+}
+
+AnswerSlot* Connection::map_peer_answers() {
+  auto* const answers =
+      reinterpret_cast<AnswerSlot*>(queue_->queue_pair().direct_access(their_answers_));
+  if (reinterpret_cast<uintptr_t>(answers) % alignof(AnswerSlot) != 0) return nullptr;
+  peer_answers_.store(answers, std::memory_order_release);
+  return answers;
 }
 
 // The word may go back for a moment where WRITEs have no order, and is not to be believed if it

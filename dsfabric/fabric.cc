@@ -59,12 +59,8 @@ size_t Fabric::process_calls(size_t most) {
   const uint32_t index = core_->this_worker();
   const auto run = [&] { return index == kNoThread ? 0 : core_->process_calls(index, most); };
   if (const size_t count = run(); count != 0) return count;
-  if (options().service_threads == 0) {
-    core_->progress();
-  } else {
-    core_->receive();
-  }
-  return run();
+  const size_t came = options().service_threads == 0 ? core_->progress() : core_->receive();
+  return came == 0 ? 0 : run();
 }
 size_t Fabric::progress() { return core_->progress(); }
 bool Fabric::wait(const std::function<bool()>& condition, Deadline deadline) {

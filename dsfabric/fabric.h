@@ -104,6 +104,10 @@ struct FabricOptions {
   std::chrono::milliseconds timeout{30'000};
   // A heartbeat of the sleeping service thread: the longest that a missed event can go unnoticed.
   std::chrono::milliseconds heartbeat{100};
+  // Over a network: after this time without an acknowledgement a message is sent again, and a peer
+  // that lets seven of these pass counts as dead. More for hosts that stand still at times, as
+  // virtual machines on a loaded machine do.
+  std::chrono::milliseconds ack_timeout{67};
   // The devices to use, instead of shm to processes of the same host and verbs to others: for tests
   // on sim and fault. One device, used for every pair.
   std::shared_ptr<Device> device{};

@@ -27,9 +27,10 @@ absl::StatusOr<FabricCore::Connections> FabricCore::make_connections(const Peer&
   Connections connections;
   for (uint32_t i = 0; i < options_.queue_pairs; ++i) {
     Port& port = *peer.port;
-    auto connection = Connection::create(peer.rank, *port.domain, port.receives, port.channel,
-                                         *anywhere, *memory_, options_.receive_units,
-                                         options_.receive_unit_bytes, options_.send_depth);
+    auto connection =
+        Connection::create(peer.rank, *port.domain, port.receives, port.channel, *anywhere,
+                           *memory_, options_.receive_units, options_.receive_unit_bytes,
+                           options_.send_depth, options_.service_threads == 0);
     if (!connection.ok()) return connection.status();
     connections.push_back(*std::move(connection));
   }
@@ -43,6 +44,7 @@ std::string FabricCore::offer_of(const Connections& connections) {
     const ConnectionOffer offer = connection->offer();
     save_value(bytes, offer.address);
     save_value(bytes, offer.credit);
+    save_value(bytes, offer.answers);
     save_value(bytes, std::array<uint32_t, 2>{offer.receive_units, offer.receive_unit_bytes});
   }
   return bytes;
@@ -60,10 +62,12 @@ absl::Status FabricCore::accept_offer(Connections& connections, std::string_view
       ConnectionOffer theirs;
       theirs.address = load_value<std::string>(in);
       theirs.credit = load_value<RemoteMemoryLocator>(in);
+      theirs.answers = load_value<RemoteMemoryLocator>(in);
       const auto units = load_value<std::array<uint32_t, 2>>(in);
       theirs.receive_units = units[0];
       theirs.receive_unit_bytes = units[1];
-      if (absl::Status status = connection->connect(theirs, peer.label); !status.ok())
+      if (absl::Status status = connection->connect(theirs, peer.label, options_.ack_timeout);
+          !status.ok())
         return status;
     }
   } catch (const std::exception& error) {

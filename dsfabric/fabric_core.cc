@@ -8,6 +8,7 @@
 #include <chrono>
 #include <climits>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <limits>
 #include <span>
@@ -23,8 +24,10 @@ namespace {
 constexpr std::chrono::microseconds kDeferredPause{200};
 // How often a service thread looks whether the threads that receive in its place still do: the
 // longest that a message waits for it when they have stopped without a word, and the system calls
-// it costs while they are busy. The kernel adds its timer slack, 50 us.
+// it costs while they are busy: twice as long each time that they do, up to the second figure. The
+// kernel adds its timer slack, 50 us.
 constexpr std::chrono::microseconds kStandAside{100};
+constexpr std::chrono::microseconds kStandAsideMost{400};
 
 // What tells one host from another: the boot, and the process name space (shm needs both to be
 // shared).
@@ -192,6 +195,19 @@ absl::Status FabricCore::meet_others(Deadline deadline) {
   auto memory = GeneralAllocator::create(*anywhere, {});
   if (!memory.ok()) return memory.status();
   memory_ = *std::move(memory);
+  return place_wake_words();
+}
+
+absl::Status FabricCore::place_wake_words() {
+  auto words = memory_->allocate((workers_.size() + 1) * kWakeWordStride);
+  if (!words.ok()) return words.status();
+  wake_words_ = *words;
+  std::memset(wake_words_.get_buffer(), 0, wake_words_.size());
+  const auto word = [&](size_t i) {
+    return reinterpret_cast<WakeWord*>(wake_words_.get_buffer() + i * kWakeWordStride);
+  };
+  for (size_t i = 0; i < workers_.size(); ++i) workers_[i]->inbox.place_arrivals(*word(i));
+  helpers_wake_ = word(workers_.size());
   return absl::OkStatus();
 }
 
@@ -290,7 +306,7 @@ void FabricCore::stop_threads() {
     port->resumption.wake();
     if (port->service.joinable()) port->service.join();
   }
-  helpers_wake_.wake();
+  if (helpers_wake_ != nullptr) helpers_wake_->wake();
   for (std::thread& helper : helpers_) helper.join();
   helpers_.clear();
   pulls_wake_.wake();
@@ -313,6 +329,7 @@ void FabricCore::serve(Port& port) {
            (!deferred && deferred_bytes_.load(std::memory_order_relaxed) != 0);
   };
   bool busy = true;
+  std::chrono::microseconds aside_for = kStandAside;
   while (!stopping_.load(std::memory_order_acquire)) {
     deferred = deferred_bytes_.load(std::memory_order_relaxed) != 0;
     const Deadline deadline = deferred ? deadline_after(kDeferredPause)
@@ -335,23 +352,26 @@ void FabricCore::serve(Port& port) {
     aside.announce();
     if (port.received.exchange(false, std::memory_order_relaxed) &&
         !stopping_.load(std::memory_order_seq_cst)) {
-      aside.sleep(deadline_after(kStandAside));
+      aside.sleep(deadline_after(aside_for));
+      aside_for = std::min(2 * aside_for, kStandAsideMost);
     } else {
       aside.retract();
+      aside_for = kStandAside;
     }
-    look_after(port);
+    look_after(port, std::chrono::steady_clock::now());
   }
 }
 
 // What nobody else does for the connections of a port: sends what was kept back, and at each
 // heartbeat looks for failures.
-void FabricCore::look_after(Port& port) {
+void FabricCore::look_after(Port& port, Deadline now) {
   const bool deferred = deferred_bytes_.load(std::memory_order_relaxed) != 0;
-  const Deadline now = std::chrono::steady_clock::now();
   Deadline next = port.next_heartbeat.load(std::memory_order_relaxed);
   const bool heartbeat = now >= next && port.next_heartbeat.compare_exchange_strong(
                                             next, deadline_after(options_.heartbeat));
   if (!deferred && !heartbeat) return;
+  // Results for a thread that is in a call which blocks, if somebody else waits for them.
+  if (heartbeat) static_cast<void>(take_answers(nullptr));
   std::vector<Connection*> connections;
   {
     const std::lock_guard lock(port.mutex);

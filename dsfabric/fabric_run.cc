@@ -1,3 +1,6 @@
+#include <time.h>
+
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -14,6 +17,14 @@ namespace cariama::internal {
 namespace {
 
 constexpr size_t kPollBatch = 32;
+
+// The steady clock, some milliseconds late, for a tenth of its price: looks for a heartbeat are far
+// more than heartbeats.
+Deadline coarse_now() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+  return Deadline(std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec));
+}
 
 // What the calling thread runs at the moment.
 thread_local FabricCore* running_core = nullptr;
@@ -115,7 +126,7 @@ void FabricCore::deliver(ArrivedMessage* message) {
   // After the push, both sequentially consistent: take_worker() changes the consumer, then looks
   // into the inbox. One of the two sees the other.
   if (worker.consumer.load(std::memory_order_seq_cst) != CallConsumer::kThread) {
-    helpers_wake_.wake();
+    helpers_wake_->wake();
   }
   if (finalizing_.load(std::memory_order_seq_cst)) news();
 }
@@ -170,85 +181,6 @@ void FabricCore::run(ArrivedMessage* message) {
     if (!call.answered_later) answer(from, call.notify, call, result);
   }
   end(message);
-}
-
-void FabricCore::report_exception(uint32_t from, const IncomingCall& call) {
-  std::fprintf(stderr, "cariama: rank %u: a call from %s threw %s: %s\n", rank_,
-               label(from).c_str(), call.error_type.c_str(), call.error_text.c_str());
-}
-
-// Tells the caller how its call ended. To an answer that is too long for a message it says so
-// instead.
-void FabricCore::answer(uint32_t to, const NotifyTarget* wanted, const IncomingCall& call,
-                        const std::string& result) {
-  if (wanted == nullptr) {
-    if (call.outcome == CallOutcome::kThrew) report_exception(to, call);
-    return;
-  }
-  const NotifyTarget& target = *wanted;
-  if (target.key != 0) {
-    absl::Status written;
-    const RemoteMemoryLocator word{target.handle, sizeof(uint64_t), {target.key}, to, 0};
-    if (to == rank_) {
-      std::atomic_ref(*reinterpret_cast<uint64_t*>(word.address))
-          .store(1 + static_cast<uint64_t>(call.outcome), std::memory_order_release);
-    } else if (auto connected = connection_of_this_thread(to); connected.ok()) {
-      static_cast<void>(transfer(**connected, [&](Connection& connection) {
-        return connection.write_outcome(call.outcome, word);
-      }));
-    }
-    // A word has no room for the text.
-    if (call.outcome == CallOutcome::kThrew) report_exception(to, call);
-    return;
-  }
-  const uint64_t handle = target.handle;
-  const auto send_answer = [&](CallOutcome outcome, const std::string& type,
-                               const std::string& text, const std::string& bytes) {
-    const auto complete = make_call(
-        [handle, outcome](const std::string& type, const std::string& text,
-                          const std::string& bytes) {
-          FabricCore::running()->complete(handle, outcome, type, text, bytes);
-        },
-        type, text, bytes);
-    return send(to, kNoThread, OutgoingCall::of(complete));
-  };
-  absl::Status sent = send_answer(call.outcome, call.error_type, call.error_text, result);
-  if (absl::IsInvalidArgument(sent)) {
-    sent = send_answer(CallOutcome::kThrew, "cariama::ResultTooLong",
-                       "the result takes " + std::to_string(result.size()) +
-                           " bytes, more than a receive unit: raise receive_unit_bytes",
-                       "");
-  }
-  if (!sent.ok() && !leaving_.load(std::memory_order_acquire) && peer_status(to).ok()) {
-    std::fprintf(stderr, "cariama: rank %u could not answer %s: %s\n", rank_, label(to).c_str(),
-                 std::string(sent.message()).c_str());
-  }
-}
-
-void FabricCore::complete(uint64_t handle, CallOutcome outcome, const std::string& type,
-                          const std::string& text, const std::string& result) {
-  const uint32_t from = running_rank;
-  std::unique_ptr<PendingCall> call = pending_.take(handle, from);
-  if (call == nullptr) return;  // its peer was given up before
-  absl::Status status;
-  switch (outcome) {
-    case CallOutcome::kDone:
-      break;
-    case CallOutcome::kThrew:
-      status = make_error(absl::StatusCode::kInternal, ErrorScope::kOperation,
-                          "the call threw " + type + " at " + label(from) + ": " + text);
-      break;
-    case CallOutcome::kMalformed:
-      status = make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
-                          label(from) + " found the arguments of the call malformed");
-      break;
-    case CallOutcome::kUnknown:
-    default:
-      status = make_error(absl::StatusCode::kUnimplemented, ErrorScope::kOperation,
-                          label(from) + " knows no such function");
-      break;
-  }
-  call->complete(status, std::as_bytes(std::span(result)));
 }
 
 // ---- Pulled buffers -----------------------------------------------------------------------------
@@ -397,7 +329,7 @@ absl::Status FabricCore::take_worker(uint32_t index, CallConsumer consumer,
       process_consumer_ = std::thread([this] { help(CallConsumer::kProcess); });
     }
   }
-  helpers_wake_.wake();  // calls may have come before
+  helpers_wake_->wake();  // calls may have come before
   worker_core = this;
   worker_index = index;
   return absl::OkStatus();
@@ -445,7 +377,7 @@ size_t FabricCore::process_calls(uint32_t index, size_t most) {
 class FabricCore::HelperParking final : public Parking {
  public:
   HelperParking(FabricCore& core, CallConsumer role)
-      : core_(core), role_(role), parking_(core.helpers_wake_) {}
+      : core_(core), role_(role), parking_(*core.helpers_wake_) {}
   void announce() override {
     parking_.announce();
     static_cast<void>(ask([](CallSource& source) {
@@ -501,10 +433,10 @@ void FabricCore::help(CallConsumer role) {
 }
 
 size_t FabricCore::progress() {
-  size_t count = run_pulls();
+  size_t count = run_pulls() + take_answers(nullptr);
   for (auto& port : ports_) {
     count += poll_port(*port);
-    look_after(*port);
+    look_after(*port, coarse_now());
   }
   return count;
 }
@@ -514,14 +446,16 @@ size_t FabricCore::progress() {
 // Threads that wait, and those that look for calls, receive by themselves while they are awake, so
 // that what they wait for takes no way through another thread. The service threads stand aside
 // meanwhile: see serve().
-void FabricCore::receive() {
+size_t FabricCore::receive() {
+  size_t count = 0;
   for (auto& port : ports_) {
     // Read first: while the service thread does not look, the line is shared.
     if (!port->received.load(std::memory_order_relaxed)) {
       port->received.store(true, std::memory_order_relaxed);
     }
-    poll_port(*port);
+    count += poll_port(*port);
   }
+  return count;
 }
 
 // The thread is about to sleep. What comes from now on, the service threads find.
@@ -542,7 +476,10 @@ class FabricCore::Resting final : public Parking {
       : core_(core), resting_(core.resting_), word_(word), worker_(worker) {}
   [[nodiscard]] bool rested() const { return rested_; }
   void announce() override {
-    if (!std::exchange(rested_, true)) core_.stop_receiving();
+    if (!std::exchange(rested_, true)) {
+      core_.unattend_answers();
+      core_.stop_receiving();
+    }
     resting_.fetch_add(1, std::memory_order_acq_rel);
     ticket_ = word_.announce();
     static_cast<void>(ask([](CallSource& source) {
@@ -627,7 +564,7 @@ void FabricCore::wake(uint32_t index) {
   if (index >= threads_) return;
   workers_[index]->inbox.arrivals().wake();
   if (workers_[index]->consumer.load(std::memory_order_seq_cst) != CallConsumer::kThread) {
-    helpers_wake_.wake();
+    helpers_wake_->wake();
   }
 }
 
@@ -653,6 +590,7 @@ bool FabricCore::wait_polling(const std::function<bool()>& condition, Deadline d
   return wait_until(
       [&] {
         if (options_.service_threads == 0) {
+          if (take_answers(nullptr) != 0 && condition()) return true;
           progress();
         } else {
           receive();
@@ -677,11 +615,14 @@ bool FabricCore::wait(const std::function<bool()>& condition, Deadline deadline)
     if (condition()) return true;
     // Once it has slept, others receive for it.
     if (run != 0 || parking.rested()) return false;
-    receive();
-    if (index != kNoThread) process_own_calls(index, kPollBatch);
+    attend_answers();
+    if (take_answers(this_attendant()) != 0 && condition()) return true;
+    if (receive() != 0 && index != kNoThread) process_own_calls(index, kPollBatch);
     return condition();
   };
-  return wait_until(look, deadline, &parking);
+  const bool came = wait_until(look, deadline, &parking);
+  if (!parking.rested()) unattend_answers();
+  return came;
 }
 
 }  // namespace cariama::internal

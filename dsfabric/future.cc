@@ -59,7 +59,7 @@ void FutureState::finish(absl::Status status, std::span<const std::byte> result)
 }
 
 uint64_t expect_future(Fabric& fabric, uint32_t rank, std::shared_ptr<FutureState> state) {
-  return fabric.core().pending().add(rank, std::make_unique<FutureCall>(std::move(state)));
+  return fabric.core().expect_result(rank, std::make_unique<FutureCall>(std::move(state)));
 }
 
 absl::Status send_for_future(Fabric& fabric, uint32_t destination, FunctionId id, size_t bytes,

@@ -51,6 +51,7 @@ struct ThreadInformation {
   ThreadContext& operator*() const { return *this_thread_information(); }
   explicit operator bool() const { return this_thread_information() != nullptr; }
 };
+// NOLINTNEXTLINE(readability-identifier-naming)
 inline constexpr ThreadInformation thread_information{};
 
 // Makes the calling thread worker `offset` of this process. Errors: those of Fabric::init_thread.

@@ -62,8 +62,11 @@ absl::Status send_call(Fabric& fabric, uint32_t rank, uint32_t destination, Func
 
 uint64_t expect_answer(Fabric& fabric, uint32_t rank, Synchronizer& done,
                        std::unique_ptr<ResultReceiver> receiver) {
-  return fabric.core().pending().add(rank,
-                                     std::make_unique<AwaitedCall>(done, std::move(receiver)));
+  FabricCore& core = fabric.core();
+  const bool result = receiver != nullptr;
+  auto call = std::make_unique<AwaitedCall>(done, std::move(receiver));
+  return result ? core.expect_result(rank, std::move(call))
+                : core.pending().add(rank, std::move(call));
 }
 
 absl::Status send_pending(Fabric& fabric, uint32_t rank, uint32_t destination, FunctionId id,
@@ -79,7 +82,8 @@ absl::Status send_pending(Fabric& fabric, uint32_t rank, uint32_t destination, F
   }
   OutgoingCall out{.id = id, .flags = flags, .bytes = bytes, .call = call, .write_call = write};
   out.notify.rank = fabric.rank();
-  out.notify.handle = core.pending().add(rank, std::move(pending));
+  out.notify.handle = (flags & kCallReturn) != 0 ? core.expect_result(rank, std::move(pending))
+                                                 : core.pending().add(rank, std::move(pending));
   absl::Status sent = core.send(rank, destination, out, when_full);
   // If it is not there any more, the peer's failure has ended it: that is its end.
   if (!sent.ok() && core.pending().take(out.notify.handle, rank) == nullptr) {
@@ -127,13 +131,30 @@ absl::Status send_call_written(Fabric& fabric, uint32_t destination, FunctionId 
   return absl::OkStatus();
 }
 
+absl::Status check_target(uint32_t rank, const RemoteMemoryLocator& target, uint64_t size) {
+  std::string wrong;
+  if (size > target.length) {
+    wrong =
+        "has " + std::to_string(target.length) + " bytes, of a buffer of " + std::to_string(size);
+  } else if (target.address + target.length < target.address) {
+    wrong = "wraps around the end of memory";
+  } else if (target.owner != rank && size != 0) {
+    wrong = "is memory of rank " + std::to_string(target.owner) + ", and rank " +
+            std::to_string(rank) + " is called";
+  } else {
+    return absl::OkStatus();
+  }
+  return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                    "the place that is given to call_buffer " + wrong,
+                    "give the name that its owner has made: memory.locator(domain, rank)");
+}
+
 absl::Status write_ahead(Fabric& fabric, uint32_t rank, RDMAMemory& source, uint64_t offset,
                          uint64_t size, const RemoteMemoryLocator& target) {
   if (rank >= fabric.size()) return no_such_thread(rank * fabric.threads(), fabric.total_threads());
+  if (offset > source.size() || size > source.size() - offset) return leaves_memory();
+  if (absl::Status can_be = check_target(rank, target, size); !can_be.ok()) return can_be;
   if (rank == fabric.rank()) {
-    if (offset > source.size() || size > source.size() - offset || size > target.length) {
-      return leaves_memory();
-    }
     std::memcpy(reinterpret_cast<void*>(target.address), source.get_buffer() + offset, size);
     return absl::OkStatus();
   }
@@ -142,6 +163,11 @@ absl::Status write_ahead(Fabric& fabric, uint32_t rank, RDMAMemory& source, uint
   return fabric.core().transfer(**connection, [&](Connection& through) {
     return through.write(source, offset, size, target, nullptr);
   });
+}
+
+bool can_be_pulled(const RemoteMemoryLocator& source) {
+  return source.owner == FabricCore::running_source() &&
+         source.address + source.length >= source.address;
 }
 
 absl::StatusOr<RemoteMemoryLocator> locate_for(Fabric& fabric, uint32_t rank,

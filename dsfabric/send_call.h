@@ -20,9 +20,14 @@
 // deadline): the calls to a thread are run one after the other. A Future says so at once; a
 // Synchronizer cannot know what it waits for.
 //
-// Names of memory (RemoteMemoryLocator) are believed: processes of a job trust each other. One that
-// does not name memory of that process (any more) breaks the connection between the two, as it does
-// on RDMA hardware.
+// Names of memory (RemoteMemoryLocator) are checked as far as they show: a place that is too short,
+// that wraps around, or of another process (`owner`), is INVALID_ARGUMENT of its call; a name
+// of a buffer to be READ that is not its sender's makes a malformed call, which is not run and is
+// answered with the same. Whether a key is one of the owner's, and covers the range, nobody but its
+// device knows, and that finds out by failing the access, which by the rules of reliable
+// connections ends the connection: both queue pairs go into the error state, and what was posted
+// behind is flushed, done or not. A connection that went on could not promise that calls run once.
+// So a name with a false key (of memory that was freed, say) ends the connection of the two.
 #ifndef CARIAMA_DSFABRIC_SEND_CALL_H_
 #define CARIAMA_DSFABRIC_SEND_CALL_H_
 
@@ -101,6 +106,20 @@ inline constexpr bool kPulls = (std::is_same_v<decltype(Options), Pulling> || ..
     void (*write)(const void* call, std::byte* at), WhenFull when_full, bool consumed,
     RemoteObject<Synchronizer>& done);
 
+template <typename Options, typename Call>
+[[nodiscard]] absl::Status send_call_written(Fabric& fabric, uint32_t destination, const Call& call,
+                                             RemoteObject<Synchronizer>& done) {
+  return send_call_written(
+      fabric, destination, Call::id(), call.bytes(), &call,
+      [](const void* self, std::byte* at) { static_cast<const Call*>(self)->write(at); },
+      Options::kWhenFull, Options::kNotification == Notification::kConsumed, done);
+}
+
+// Whether `target` can be `size` bytes of memory of `rank`: OK, or INVALID_ARGUMENT.
+[[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::Status check_target(uint32_t rank,
+                                                                const RemoteMemoryLocator& target,
+                                                                uint64_t size);
+
 // Writes memory of this process into memory of `rank`'s; calls that are sent afterwards find it
 // there.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::Status write_ahead(Fabric& fabric, uint32_t rank,
@@ -165,13 +184,8 @@ template <auto... Options, typename F>
 template <auto... Options, typename F>
 [[nodiscard]] absl::Status call(Fabric& fabric, uint32_t destination, F&& function,
                                 RemoteObject<Synchronizer>& done) {
-  const auto call = make_call(function);
-  using Call = decltype(call);
-  using Chosen = CallOptions<Options...>;
-  return internal::send_call_written(
-      fabric, destination, call.id(), call.bytes(), &call,
-      [](const void* self, std::byte* at) { static_cast<Call*>(self)->write(at); },
-      Chosen::kWhenFull, Chosen::kNotification == Notification::kConsumed, done);
+  return internal::send_call_written<CallOptions<Options...>>(fabric, destination,
+                                                              make_call(function), done);
 }
 
 // Thread `destination` calls function(buffer, size) with `buffer` sent along (Table 1: call_buffer,
@@ -221,6 +235,38 @@ template <auto... Options, typename F>
                                  size, &done);
 }
 
+// Both with a Synchronizer in registered memory: their end is one RDMA WRITE, and no call. A buffer
+// that nobody registered is sent along: one that is READ has to be released by an answer, which can
+// count a plain Synchronizer down as well.
+template <auto... Options, typename F>
+[[nodiscard]] absl::Status call_buffer(Fabric& fabric, uint32_t destination, F&& function,
+                                       std::span<const std::byte> buffer,
+                                       RemoteObject<Synchronizer>& done) {
+  static_assert(
+      !internal::kPulls<Options...>,
+      "cariama: a buffer of your own that is READ (Sync, Async) is released by an answer: "
+      "give a plain Synchronizer, or registered memory");
+  return internal::send_call_written<CallOptions<Options...>>(
+      fabric, destination, make_buffer_call(function, buffer), done);
+}
+template <auto... Options, typename F>
+[[nodiscard]] absl::Status call_buffer(Fabric& fabric, uint32_t destination, F&& function,
+                                       RDMAMemory* source, uint64_t offset, uint64_t size,
+                                       RemoteObject<Synchronizer>& done) {
+  using Chosen = CallOptions<Options...>;
+  auto named = internal::locate_for(fabric, fabric.rank_of(destination), *source, offset, size);
+  if (!named.ok()) return named.status();
+  if constexpr (internal::kPulls<Options...>) {
+    return internal::send_call_written<Chosen>(
+        fabric, destination,
+        internal::PulledCall<std::decay_t<F>, Chosen::kPulling>(function, *named), done);
+  } else {
+    return internal::send_call_written<Chosen>(
+        fabric, destination, make_buffer_call(function, {source->get_buffer() + offset, size}),
+        done);
+  }
+}
+
 // `size` bytes of `source` are written to the start of `target`, memory of the destination's
 // process that it has named; then the destination calls function(where that is, size). The memory
 // may be reused when source->is_free(), at the latest with RemoteNotify (Table 1: call_buffer into
@@ -235,6 +281,18 @@ template <auto... Options, typename F>
       internal::write_ahead(fabric, fabric.rank_of(destination), *source, offset, size, target);
   if (!written.ok()) return written;
   return internal::send_call<CallOptions<Options...>>(
+      fabric, destination, internal::placed_call(function, target.address, size), done);
+}
+template <auto... Options, typename F>
+[[nodiscard]] absl::Status call_buffer(Fabric& fabric, uint32_t destination, F&& function,
+                                       RDMAMemory* source, uint64_t offset, uint64_t size,
+                                       const RemoteMemoryLocator& target,
+                                       RemoteObject<Synchronizer>& done) {
+  require_travelling_function<std::decay_t<F>>();
+  absl::Status written =
+      internal::write_ahead(fabric, fabric.rank_of(destination), *source, offset, size, target);
+  if (!written.ok()) return written;
+  return internal::send_call_written<CallOptions<Options...>>(
       fabric, destination, internal::placed_call(function, target.address, size), done);
 }
 

@@ -8,6 +8,7 @@
 
 #include "dsfabric/call_source.h"
 #include "dsfabric/internal/fabric_core.h"
+#include "dsfabric/send_call.h"
 #include "dtutils/error.h"
 
 namespace cariama {
@@ -76,12 +77,7 @@ LentBuffer::~LentBuffer() {
 absl::Status write_user_buffer(Fabric& fabric, uint32_t rank, std::span<const std::byte> buffer,
                                const RemoteMemoryLocator& target) {
   if (rank >= fabric.size()) return no_such_rank(rank, fabric.size());
-  if (buffer.size() > target.length) {
-    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
-                      "a buffer of " + std::to_string(buffer.size()) +
-                          " bytes is given to call_buffer for a place of " +
-                          std::to_string(target.length));
-  }
+  if (absl::Status can_be = check_target(rank, target, buffer.size()); !can_be.ok()) return can_be;
   if (rank == fabric.rank()) {
     if (!buffer.empty()) {
       std::memcpy(reinterpret_cast<void*>(target.address), buffer.data(), buffer.size());

@@ -103,12 +103,7 @@ void TcpStore::serve() {
 void TcpStore::accept_all() {
   while (true) {
     FileDescriptor socket = accept_from(listener_.get());
-    if (!socket.valid()) {
-      // Out of descriptors: the listener stays readable, so that poll would return at once for
-      // ever.
-      if (errno == EMFILE || errno == ENFILE || errno == ENOMEM) poll(nullptr, 0, 10);
-      return;
-    }
+    if (!socket.valid()) return;
     if (admission_ == Admission::kOwnUser && !other_end_is_ours(socket.get())) continue;
     // Strangers cannot keep peers out by doing nothing: the oldest gives way.
     if (newcomers_.size() >= static_cast<size_t>(size_) + kMoreNewcomers) newcomers_.pop_front();

@@ -4,6 +4,7 @@
 #define CARIAMA_DSFABRIC_INTERNAL_CONNECTION_H_
 
 #include <atomic>
+#include <chrono>
 #include <coroutine>
 #include <cstddef>
 #include <cstdint>
@@ -19,6 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "dsfabric/call_encoding.h"
+#include "dsfabric/internal/answer_slots.h"
 #include "dsfabric/internal/inbox.h"
 #include "dtutils/allocators/circular_allocator.h"
 #include "dtutils/allocators/general_allocator.h"
@@ -98,8 +100,9 @@ struct OutgoingCall {
 
 // What both ends of a connection tell each other before it exists.
 struct ConnectionOffer {
-  std::string address;         // of the queue pair
-  RemoteMemoryLocator credit;  // where the other end writes how many messages it has taken
+  std::string address;          // of the queue pair
+  RemoteMemoryLocator credit;   // where the other end writes how many messages it has taken
+  RemoteMemoryLocator answers;  // AnswerSlots for results of calls to the other end
   uint32_t receive_units = 0;
   uint32_t receive_unit_bytes = 0;
 };
@@ -119,11 +122,13 @@ class Connection {
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Connection>> create(
       uint32_t rank, ProtectionDomain& domain, std::shared_ptr<CompletionQueue> receives,
       std::shared_ptr<CompletionChannel> channel, std::shared_ptr<RDMAAllocator> allocator,
-      GeneralAllocator& memory, uint32_t units, uint32_t unit_bytes, uint32_t send_depth);
+      GeneralAllocator& memory, uint32_t units, uint32_t unit_bytes, uint32_t send_depth,
+      bool answers_always_attended = false);
   ~Connection();
 
   [[nodiscard]] ConnectionOffer offer() const;
-  [[nodiscard]] absl::Status connect(const ConnectionOffer& theirs, const std::string& peer);
+  [[nodiscard]] absl::Status connect(const ConnectionOffer& theirs, const std::string& peer,
+                                     std::chrono::milliseconds ack_timeout);
 
   enum class Sent : uint8_t {
     kPosted,
@@ -157,6 +162,17 @@ class Connection {
   void poll_sends();
   // Asks for an event at the next send completion.
   void arm() { static_cast<void>(send_completions_->arm()); }
+
+  // Where the peer has its slots for our answers, if we can store there; slot 1 is the first.
+  // nullptr: we cannot.
+  [[nodiscard]] AnswerSlot* peer_answers() {
+    AnswerSlot* answers = peer_answers_.load(std::memory_order_acquire);
+    if (answers != nullptr) [[likely]]
+      return answers;
+    return map_peer_answers();
+  }
+  // Slots for the peer's answers to us.
+  [[nodiscard]] AnswerSlots& answers() { return *answers_; }
 
   // A completion of the receive queue: the unit, with its size set. The id must be one of ours.
   [[nodiscard]] ArrivedMessage* unit_of(const Completion& completion);
@@ -194,6 +210,7 @@ class Connection {
   [[nodiscard]] Sent sent(const absl::Status& posted);
   void write_credits(uint64_t finished);
   [[nodiscard]] bool post_unit(ArrivedMessage* unit);
+  [[nodiscard]] AnswerSlot* map_peer_answers();
 
   const uint32_t rank_;
   GeneralAllocator& memory_;
@@ -213,7 +230,8 @@ class Connection {
   mutable std::mutex mutex_;
   std::optional<Transmitter> transmitter_;
   std::unique_ptr<CircularAllocator> ring_;
-  RDMAMemory credit_memory_;  // line 0: written by the peer; 1: what we write to it; 2: outcomes
+  // Line 0: written by the peer; 1: what we write to it; 2: outcomes; then slots for its answers.
+  RDMAMemory credit_memory_;
   RemoteMemoryLocator peer_credit_;
   uint32_t peer_units_ = 0;
   uint32_t peer_unit_bytes_ = 0;
@@ -223,6 +241,11 @@ class Connection {
   uint64_t repeated_ = 0;
   std::deque<std::string> deferred_;
   std::atomic<uint64_t> writes_{0};
+
+  // Results of calls.
+  std::optional<AnswerSlots> answers_;
+  RemoteMemoryLocator their_answers_;
+  std::atomic<AnswerSlot*> peer_answers_{nullptr};
 };
 
 }  // namespace cariama::internal

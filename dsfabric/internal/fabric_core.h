@@ -5,6 +5,7 @@
 //   fabric_connect.cc  connections on first use, and their failure
 //   fabric_send.cc     the way of a call out
 //   fabric_run.cc      its way in, and the waiting for it
+//   fabric_answer.cc   how the caller hears of its end
 //   fabric_finalize.cc the end of the job
 #ifndef CARIAMA_DSFABRIC_INTERNAL_FABRIC_CORE_H_
 #define CARIAMA_DSFABRIC_INTERNAL_FABRIC_CORE_H_
@@ -18,6 +19,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -30,6 +32,7 @@
 #include "dsfabric/call_options.h"
 #include "dsfabric/call_source.h"
 #include "dsfabric/fabric.h"
+#include "dsfabric/internal/answer_slots.h"
 #include "dsfabric/internal/attachments.h"
 #include "dsfabric/internal/broker.h"
 #include "dsfabric/internal/connection.h"
@@ -77,12 +80,18 @@ class FabricCore {
   [[nodiscard]] const FabricOptions& options() const { return options_; }
   [[nodiscard]] Bootstrap& bootstrap() { return *bootstrap_; }
   [[nodiscard]] GeneralAllocator& memory() { return *memory_; }
+  // What those sleep on who run calls: see wake_words() in call_source.h.
+  [[nodiscard]] const RDMAMemory& wake_words() const { return wake_words_; }
   [[nodiscard]] const std::vector<std::shared_ptr<ProtectionDomain>>& domains() const {
     return domains_;
   }
   // Memory of a NUMA node, or of any with kAnyNode; made on first use.
   [[nodiscard]] absl::StatusOr<std::shared_ptr<RDMAAllocator>> allocator(int numa_node);
   [[nodiscard]] PendingCalls& pending() { return pending_; }
+  // Has `call` completed by the answer of `rank`, which may come into a slot: the handle.
+  [[nodiscard]] uint64_t expect_result(uint32_t rank, std::unique_ptr<PendingCall> call) {
+    return pending_.add(rank, std::move(call), answers_from(rank));
+  }
   [[nodiscard]] Fabric* fabric() const { return fabric_; }
   [[nodiscard]] Attachments& attachments() { return attachments_; }
   // The device through which `rank` is reached; nullptr for our own.
@@ -147,8 +156,8 @@ class FabricCore {
                : 0;
   }
   size_t progress();
-  // Lets calls in that have arrived, for whichever thread. Never waits.
-  void receive();
+  // Lets calls in that have arrived, for whichever thread. Never waits. How many.
+  size_t receive();
   [[nodiscard]] bool wait(const std::function<bool()>& condition, Deadline deadline);
   // The same for a condition that plain WRITEs make true: does not sleep.
   [[nodiscard]] bool wait_polling(const std::function<bool()>& condition, Deadline deadline);
@@ -234,12 +243,14 @@ class FabricCore {
 
   FabricCore(const FabricOptions& options, std::unique_ptr<Bootstrap> bootstrap);
   [[nodiscard]] absl::Status meet_others(Deadline deadline);
+  [[nodiscard]] absl::Status place_wake_words();
   [[nodiscard]] absl::Status open_ports(const std::vector<bool>& near);
   [[nodiscard]] absl::StatusOr<Port*> add_port(std::shared_ptr<Device> device);
   void start_threads();
   void stop_threads();
   void serve(Port& port);
-  void look_after(Port& port);
+  // What is due at `now`, of the steady clock.
+  void look_after(Port& port, Deadline now);
 
   // Connecting.
   using Connections = std::vector<std::unique_ptr<Connection>>;
@@ -274,7 +285,17 @@ class FabricCore {
   void end(ArrivedMessage* message);
 
   void complete(uint64_t handle, CallOutcome outcome, const std::string& type,
-                const std::string& text, const std::string& result);
+                const std::string& text, std::span<const std::byte> result);
+  // Results that come into slots (answer_slots.h).
+  [[nodiscard]] AnswerSlots* answers_from(uint32_t rank);
+  [[nodiscard]] bool answer_in_slot(uint32_t to, uint64_t handle, const std::string& result);
+  // Completes calls whose results have come; with `attendant` those of that thread only.
+  size_t take_answers(Attendant attendant);
+  // The calling thread will do so from now on; no more.
+  void attend_answers();
+  void unattend_answers();
+  template <typename Function>
+  void for_answers(Function&& function);
   void report_exception(uint32_t from, const IncomingCall& call);
   void resume_finished();
   // Runs what pulls have brought. How many.
@@ -300,6 +321,7 @@ class FabricCore {
   std::mutex allocators_mutex_;
   std::vector<std::shared_ptr<RDMAAllocator>> allocators_;  // at most one of each node
   std::unique_ptr<GeneralAllocator> memory_;
+  RDMAMemory wake_words_;
   std::vector<std::unique_ptr<Port>> ports_;
   std::vector<std::unique_ptr<Peer>> peers_;  // our own, too
   std::vector<std::unique_ptr<Worker>> workers_;
@@ -322,7 +344,7 @@ class FabricCore {
   std::atomic<uint64_t> held_bytes_{0};      // arrived, in memory of their own
   std::atomic<uint32_t> resting_{0};         // threads in wait() that sleep or are about to
   WakeWord bystanders_;                      // those of them that are no workers
-  WakeWord helpers_wake_;
+  WakeWord* helpers_wake_ = nullptr;         // the last of wake_words_
   struct AwaitedSynchronizer {
     Synchronizer* done;
     uint32_t worker;

@@ -28,7 +28,7 @@ class Inbox {
     // Sequentially consistent for deliver(), which looks afterwards whose business the inbox is.
     InboxNode* const before = last_.exchange(node, std::memory_order_seq_cst);
     before->next.store(node, std::memory_order_release);
-    arrivals_.wake();
+    arrivals().wake();
   }
 
   // Makes the caller the only consumer, until done(). Order holds whoever consumes in turn.
@@ -61,11 +61,15 @@ class Inbox {
   [[nodiscard]] bool empty() const { return last_.load(std::memory_order_seq_cst) == &stub_; }
 
   // Woken by each push(), and by whoever has other news for the thread.
-  [[nodiscard]] WakeWord& arrivals() { return arrivals_; }
+  [[nodiscard]] WakeWord& arrivals() { return *arrivals_at_; }
+  // Has it lie where other processes can wake it. Before anybody uses it; `word` outlives the
+  // inbox.
+  void place_arrivals(WakeWord& word) { arrivals_at_ = &word; }
 
  private:
   alignas(64) std::atomic<InboxNode*> last_{&stub_};
   WakeWord arrivals_;
+  WakeWord* arrivals_at_ = &arrivals_;
   alignas(64) InboxNode* first_ = &stub_;
   std::atomic<bool> consuming_{false};
   InboxNode stub_;

@@ -267,7 +267,12 @@ FileDescriptor accept_from(int listener) {
   socklen_t length = sizeof from;
   FileDescriptor socket(
       accept4(listener, reinterpret_cast<sockaddr*>(&from), &length, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  if (socket.valid()) set_tcp_options(socket.get(), from.ss_family);
+  if (socket.valid()) {
+    set_tcp_options(socket.get(), from.ss_family);
+  } else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM) {
+    // Out of descriptors: the listener stays readable, so that poll would return at once for ever.
+    poll(nullptr, 0, 10);
+  }
   return socket;
 }
 

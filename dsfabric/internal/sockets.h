@@ -14,31 +14,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "dtutils/file_descriptor.h"
 #include "dtutils/wait.h"
 
 namespace cariama::internal {
-
-// Owns a file descriptor, or none (-1).
-class FileDescriptor {
- public:
-  FileDescriptor() = default;
-  explicit FileDescriptor(int number) : number_(number) {}
-  FileDescriptor(FileDescriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
-  FileDescriptor& operator=(FileDescriptor&& other) noexcept {
-    std::swap(number_, other.number_);
-    return *this;
-  }
-  ~FileDescriptor() { reset(); }
-  void reset() {
-    if (number_ >= 0) close(std::exchange(number_, -1));
-  }
-  [[nodiscard]] int get() const { return number_; }
-  [[nodiscard]] bool valid() const { return number_ >= 0; }
-  [[nodiscard]] int release() { return std::exchange(number_, -1); }
-
- private:
-  int number_ = -1;
-};
 
 // Where a stream socket listens: IPv4, IPv6, or a name of the abstract local space.
 class SocketAddress {
@@ -80,7 +59,8 @@ class SocketAddress {
 [[nodiscard]] absl::StatusOr<FileDescriptor> listen_on(const SocketAddress& address);
 // The address that a socket is bound to, with its port.
 [[nodiscard]] SocketAddress bound_address(int socket);
-// The next connection, non-blocking as well; invalid if there is none at the moment.
+// The next connection, non-blocking as well; invalid if there is none at the moment. Without free
+// descriptors it waits 10 ms, so that a loop around it and poll() does not spin.
 [[nodiscard]] FileDescriptor accept_from(int listener);
 
 // A connected non-blocking socket. `whom` is who should be there, for errors: UNAVAILABLE (nobody

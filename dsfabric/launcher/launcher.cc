@@ -43,7 +43,6 @@ namespace cariama {
 namespace {
 
 using internal::ChildProcess;
-using internal::FileDescriptor;
 using internal::LineTagger;
 
 // Those that end the job, and those that are only passed on.

@@ -26,7 +26,6 @@ namespace cariama {
 namespace {
 
 using namespace std::chrono_literals;  // NOLINT(google-build-using-namespace)
-using internal::FileDescriptor;
 using internal::SocketAddress;
 using ::testing::AllOf;
 using ::testing::HasSubstr;

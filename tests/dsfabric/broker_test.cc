@@ -26,7 +26,6 @@ using namespace std::chrono_literals;  // NOLINT(google-build-using-namespace)
 using internal::Broker;
 using internal::BrokerAddress;
 using internal::BrokerFrame;
-using internal::FileDescriptor;
 using internal::make_socket_broker;
 using internal::SocketAddress;
 using ::testing::HasSubstr;

@@ -46,8 +46,10 @@ class ConnectionTest : public ::testing::Test {
           must(Connection::create(end == &near_ ? 1 : 0, *end->domain, end->receives, end->channel,
                                   end->allocator, *end->memory, kUnits, kUnitBytes, 16));
     }
-    must(near_.connection->connect(far_.connection->offer(), "the far end"));
-    must(far_.connection->connect(near_.connection->offer(), "the near end"));
+    must(near_.connection->connect(far_.connection->offer(), "the far end",
+                                   FabricOptions().ack_timeout));
+    must(far_.connection->connect(near_.connection->offer(), "the near end",
+                                  FabricOptions().ack_timeout));
   }
   ~ConnectionTest() override {
     near_.connection.reset();

@@ -43,11 +43,7 @@ std::atomic<bool> other_waits;
 
 // A victim that has calls to run when it is killed, and the others wait for it in every way.
 void lose_rank_2(Fabric& fabric) {
-  if (fabric.rank() == 2) {
-    static_cast<void>(fabric.wait([] { return false; }, soon()));
-    ADD_FAILURE() << "nobody killed us";
-    return;
-  }
+  if (fabric.rank() == 2) return wait_to_be_killed(fabric);
   const pid_t victim = must(async_call(fabric, 2, [] { return getpid(); }).get(soon()));
   if (fabric.rank() == 1) {
     must(call(fabric, 0, [] { other_waits = true; }));
@@ -87,12 +83,7 @@ void lose_rank_2(Fabric& fabric) {
   must(fabric.finalize(soon()));
 }
 
-TEST(DeadProcessTest, TheOthersGoOn) {
-  FabricOptions options;
-  options.on_failure = FailurePolicy::kContinue;
-  const absl::Status status = try_process_job(3, options, lose_rank_2, {.may_die = {2}});
-  EXPECT_TRUE(status.ok()) << status;
-}
+TEST(DeadProcessTest, TheOthersGoOn) { run_job_with_a_victim(3, 2, lose_rank_2); }
 
 TEST(DeadProcessTest, TheJobEndsUnlessToldOtherwise) {
   const absl::Status status = try_process_job(3, {}, lose_rank_2, {.may_die = {2}});
@@ -104,85 +95,61 @@ TEST(DeadProcessTest, TheJobEndsUnlessToldOtherwise) {
 
 // Who dies on the way to the end does not keep the others from it.
 TEST(DeadProcessTest, TheEndComesWithoutTheDead) {
-  FabricOptions options;
-  options.on_failure = FailurePolicy::kContinue;
-  const absl::Status status = try_process_job(
-      4, options,
-      [](Fabric& fabric) {
-        for (uint32_t to = 0; to < 4; ++to) must(call(fabric, to, [] {}));
-        if (fabric.rank() == 0) {  // the one that gathers
-          EXPECT_TRUE(fabric.wait([&] { return fabric.statistics().calls_run >= 4; }, soon()));
-          kill(getpid(), SIGKILL);
-        }
-        must(fabric.finalize(soon()));
-      },
-      {.may_die = {0}});
-  EXPECT_TRUE(status.ok()) << status;
+  run_job_with_a_victim(4, 0, [](Fabric& fabric) {
+    for (uint32_t to = 0; to < 4; ++to) must(call(fabric, to, [] {}));
+    if (fabric.rank() == 0) {  // the one that gathers
+      EXPECT_TRUE(fabric.wait([&] { return fabric.statistics().calls_run >= 4; }, soon()));
+      kill(getpid(), SIGKILL);
+    }
+    must(fabric.finalize(soon()));
+  });
 }
 
 // A death is known to who never spoke with the dead: by hearsay, and at the end by the roll call.
 // (Without that the survivors never agree on whom to leave out.)
 TEST(DeadProcessTest, WhoNeverMetTheDeadHearsOfIt) {
-  FabricOptions options;
-  options.on_failure = FailurePolicy::kContinue;
-  const absl::Status status = try_process_job(
-      4, options,
-      [](Fabric& fabric) {
-        static std::atomic<bool> heard;
-        static std::atomic<bool> all_know;
-        const auto knows = [&] { return absl::IsUnavailable(fabric.peer_status(2)); };
-        TerminationDetector detector(fabric);
-        switch (fabric.rank()) {
-          case 0:  // sees it
-            EXPECT_EQ(must(async_call(fabric, 1, [] { return 5; }).get(soon())), 5);
-            EXPECT_TRUE(
-                absl::IsUnavailable(async_call(fabric, 2, [] { return kill(getpid(), SIGKILL); })
-                                        .get(soon())
-                                        .status()));
-            EXPECT_TRUE(fabric.wait([] { return all_know.load(); }, soon()));
-            break;
-          case 1:  // was connected to who saw it
-            EXPECT_TRUE(fabric.wait(knows, soon()));
-            // A new acquaintance is told at once.
-            must(call(fabric, 3, [] { heard = true; }));
-            EXPECT_TRUE(fabric.wait([] { return all_know.load(); }, soon()));
-            must(call(fabric, 0, [] { all_know = true; }));
-            break;
-          case 3:
-            EXPECT_TRUE(fabric.wait([&] { return heard.load() && knows(); }, soon()));
-            EXPECT_EQ(fabric.statistics().connections, 1u);
-            must(call(fabric, 1, [] { all_know = true; }));
-            break;
-          default:
-            static_cast<void>(fabric.wait([] { return false; }, soon()));
-            ADD_FAILURE() << "nobody killed us";
-        }
-        must(detector.wait(soon()));
-        must(fabric.finalize(soon()));
-      },
-      {.may_die = {2}});
-  EXPECT_TRUE(status.ok()) << status;
+  run_job_with_a_victim(4, 2, [](Fabric& fabric) {
+    static std::atomic<bool> heard;
+    static std::atomic<bool> all_know;
+    const auto knows = [&] { return absl::IsUnavailable(fabric.peer_status(2)); };
+    TerminationDetector detector(fabric);
+    switch (fabric.rank()) {
+      case 0:  // sees it
+        EXPECT_EQ(must(async_call(fabric, 1, [] { return 5; }).get(soon())), 5);
+        EXPECT_TRUE(absl::IsUnavailable(
+            async_call(fabric, 2, [] { return kill(getpid(), SIGKILL); }).get(soon()).status()));
+        EXPECT_TRUE(fabric.wait([] { return all_know.load(); }, soon()));
+        break;
+      case 1:  // was connected to who saw it
+        EXPECT_TRUE(fabric.wait(knows, soon()));
+        // A new acquaintance is told at once.
+        must(call(fabric, 3, [] { heard = true; }));
+        EXPECT_TRUE(fabric.wait([] { return all_know.load(); }, soon()));
+        must(call(fabric, 0, [] { all_know = true; }));
+        break;
+      case 3:
+        EXPECT_TRUE(fabric.wait([&] { return heard.load() && knows(); }, soon()));
+        EXPECT_EQ(fabric.statistics().connections, 1u);
+        must(call(fabric, 1, [] { all_know = true; }));
+        break;
+      default:
+        wait_to_be_killed(fabric);
+    }
+    must(detector.wait(soon()));
+    must(fabric.finalize(soon()));
+  });
 }
 
 TEST(DeadProcessTest, TheEndComesToThoseWhoNeverSpoke) {
-  FabricOptions options;
-  options.on_failure = FailurePolicy::kContinue;
-  const absl::Status status = try_process_job(
-      4, options,
-      [](Fabric& fabric) {
-        if (fabric.rank() == 2) {
-          static_cast<void>(fabric.wait([] { return false; }, soon()));
-          return ADD_FAILURE() << "nobody killed us";
-        }
-        if (fabric.rank() == 1) {
-          EXPECT_TRUE(absl::IsUnavailable(
-              async_call(fabric, 2, [] { return kill(getpid(), SIGKILL); }).get(soon()).status()));
-        }
-        must(fabric.finalize(soon()));
-        EXPECT_TRUE(absl::IsUnavailable(fabric.peer_status(2)));
-      },
-      {.may_die = {2}});
-  EXPECT_TRUE(status.ok()) << status;
+  run_job_with_a_victim(4, 2, [](Fabric& fabric) {
+    if (fabric.rank() == 2) return wait_to_be_killed(fabric);
+    if (fabric.rank() == 1) {
+      EXPECT_TRUE(absl::IsUnavailable(
+          async_call(fabric, 2, [] { return kill(getpid(), SIGKILL); }).get(soon()).status()));
+    }
+    must(fabric.finalize(soon()));
+    EXPECT_TRUE(absl::IsUnavailable(fabric.peer_status(2)));
+  });
 }
 
 TEST(ProcessJobTest, OtherOptionsAreRefused) {

@@ -140,17 +140,9 @@ TEST(GlobalMemoryOfProcesses, IsMappedAndShared) {
   });
 }
 
-// Survivors only: they leave without finalize(), which the dead do not come to.
-void run_with_a_victim(int count, int victim, const std::function<void(Fabric&)>& body) {
-  RunOptions run;
-  run.may_die = {victim};
-  const absl::Status ended =
-      try_process_job(count, {.on_failure = FailurePolicy::kContinue}, body, run);
-  EXPECT_TRUE(ended.ok()) << ended;
-}
-
+// The survivors leave without finalize(), which the dead do not come to.
 TEST(GlobalMemoryDeaths, EndLocksAndTransfers) {
-  run_with_a_victim(3, 1, [](Fabric& fabric) {
+  run_job_with_a_victim(3, 1, [](Fabric& fabric) {
     Collectives all(fabric);
     const auto memory = must(GlobalMemory::create(fabric));
     global_ptr<uint64_t> word;
@@ -184,7 +176,7 @@ TEST(GlobalMemoryDeaths, EndLocksAndTransfers) {
 }
 
 TEST(CollectivesOfProcesses, GoOnWithoutTheDead) {
-  run_with_a_victim(4, 0, [](Fabric& fabric) {
+  run_job_with_a_victim(4, 0, [](Fabric& fabric) {
     Collectives all(fabric);
     must(all.barrier(soon()));
     if (fabric.rank() == 0) raise(SIGKILL);  // the root

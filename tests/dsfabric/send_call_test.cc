@@ -92,7 +92,7 @@ TEST_P(SendCallTest, BuffersTravelInEveryWay) {
   job.run([&](Fabric& fabric, uint32_t) {
     if (fabric.rank() == 1) {
       const RDMAMemory room = must(fabric.memory().allocate(64 << 10));
-      target = room.locator(fabric.domain(0));
+      target = room.locator(fabric.domain(0), fabric.rank());
       named = true;
       return;
     }
@@ -153,13 +153,61 @@ TEST_P(SendCallTest, ExceptionsComeBack) {
   });
 }
 
-TEST_P(SendCallTest, ARemoteObjectCostsOneWriteAndNoCall) {
+// What can be seen to be wrong with a name of memory is an error of its call, and of no other.
+TEST_P(SendCallTest, WrongNamesOfMemoryHarmNothingElse) {
   LocalJob job(job_of(2));
   static std::atomic<int> runs;
   runs = 0;
+  job.run([](Fabric& fabric, uint32_t) {
+    if (fabric.rank() != 0) return;
+    const auto count = [](void*, uint64_t) { ++runs; };
+    RDMAMemory memory = must(fabric.memory().allocate(4096));
+    const RemoteMemoryLocator mine = must(internal::locate_for(fabric, 1, memory, 0, 4096));
+    const std::vector<std::byte> data(100);
+    // A place that is too short, not the destination's, or beyond the end of memory.
+    RemoteMemoryLocator theirs = mine;
+    theirs.owner = 1;
+    RemoteMemoryLocator around = theirs;
+    around.address = UINT64_MAX - 50;
+    for (const RemoteMemoryLocator& wrong : {theirs.slice(0, 99), mine, around}) {
+      EXPECT_TRUE(
+          absl::IsInvalidArgument(call_buffer(fabric, 1, count, &memory, 0, 100, wrong, nullptr)));
+      EXPECT_TRUE(absl::IsInvalidArgument(call_buffer(fabric, 1, count, std::span(data), wrong)));
+    }
+    // A call that asks its receiver to READ what is not its sender's: only a forger makes one.
+    for (const RemoteMemoryLocator& wrong : {theirs, [&] {
+                                               RemoteMemoryLocator wraps = around;
+                                               wraps.owner = 0;
+                                               return wraps;
+                                             }()}) {
+      for (const auto pulled : {Sync, Async}) {
+        Synchronizer done;
+        must(pulled == Sync
+                 ? internal::send_call<CallOptions<RemoteNotify>>(
+                       fabric, 1, internal::PulledCall<decltype(count), Sync>(count, wrong), &done)
+                 : internal::send_call<CallOptions<RemoteNotify>>(
+                       fabric, 1, internal::PulledCall<decltype(count), Async>(count, wrong),
+                       &done));
+        EXPECT_TRUE(absl::IsInvalidArgument(ended(fabric, done)));
+      }
+    }
+    EXPECT_EQ(runs.load(), 0);
+    Synchronizer done;
+    must(call_buffer<Sync, RemoteNotify>(fabric, 1, count, &memory, 0, 100, done));
+    must(ended(fabric, done));
+    EXPECT_EQ(runs.load(), 1);
+    must(fabric.memory().free(memory));
+  });
+}
+
+TEST_P(SendCallTest, ARemoteObjectCostsOneWriteAndNoCall) {
+  LocalJob job(job_of(2));
+  static std::atomic<int> runs;
+  static std::atomic<bool> over, named;
+  static RemoteMemoryLocator place;
+  runs = 0;
+  over = named = false;
   job.run([&](Fabric& fabric, uint32_t) {
-    static std::atomic<bool> over;
-    if (fabric.rank() == 0) over = false;
     constexpr int kCalls = 5;
     if (fabric.rank() == 0) {
       Synchronizer connected;
@@ -190,8 +238,35 @@ TEST_P(SendCallTest, ARemoteObjectCostsOneWriteAndNoCall) {
       must(call<RemoteNotify>(
           fabric, 0, [] {}, own));
       must(own.wait(soon()));
+      // Every call_buffer: side by side from any memory and from registered memory, pulled in both
+      // ways, and written into a given place.
+      EXPECT_TRUE(fabric.wait_polling([] { return named.load(); }, soon()));
+      const std::string text(2000, 'b');
+      RDMAMemory memory = must(fabric.memory().allocate(text.size()));
+      std::memcpy(memory.get_buffer(), text.data(), text.size());
+      const auto look = [](void* buffer, uint64_t size) {
+        if (std::string(static_cast<const char*>(buffer), size) == std::string(2000, 'b')) ++runs;
+      };
+      runs = 0;
+      before = fabric.statistics();
+      auto buffers = must(RemoteObject<Synchronizer>::create(fabric, 5));
+      must(call_buffer<RemoteNotify>(fabric, 1, look, bytes_of(text), buffers));
+      must(call_buffer<RemoteNotify>(fabric, 1, look, &memory, 0, 2000, buffers));
+      must(call_buffer<RemoteNotify, Sync>(fabric, 1, look, &memory, 0, 2000, buffers));
+      must(call_buffer<RemoteNotify, Async>(fabric, 1, look, &memory, 0, 2000, buffers));
+      must(call_buffer<RemoteNotify>(fabric, 1, look, &memory, 0, 2000, place, buffers));
+      must(buffers.wait(soon()));
+      EXPECT_EQ(runs, 5);
+      after = fabric.statistics();
+      EXPECT_EQ(after.calls_sent - before.calls_sent, 5u);
+      EXPECT_EQ(after.calls_run, before.calls_run);
+      EXPECT_TRUE(absl::IsResourceExhausted(
+          call_buffer<RemoteNotify>(fabric, 1, look, bytes_of(text), buffers)));
+      must(fabric.memory().free(memory));
       over = true;
     } else {
+      place = must(fabric.memory().allocate(2000)).locator(fabric.domain(0), fabric.rank());
+      named = true;
       // A plain Synchronizer's end is a call; the counters of this end tell.
       EXPECT_TRUE(fabric.wait([&] { return fabric.statistics().calls_run >= 1; }, soon()));
       const FabricStatistics before = fabric.statistics();
@@ -199,7 +274,7 @@ TEST_P(SendCallTest, ARemoteObjectCostsOneWriteAndNoCall) {
       const FabricStatistics after = fabric.statistics();
       EXPECT_LE(after.calls_sent, 1u);  // the answer to the first
       EXPECT_LE(after.calls_sent - before.calls_sent, 1u);
-      EXPECT_GE(after.writes - before.writes, 6u);
+      EXPECT_GE(after.writes - before.writes, 6u + 5u);
     }
   });
 }

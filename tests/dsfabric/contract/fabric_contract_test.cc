@@ -57,7 +57,7 @@ TEST_P(FabricContract, BuffersArePushedAndPulled) {
     constexpr size_t kBytes = 20'000;
     if (fabric.rank() == 1) {
       const RDMAMemory room = must(fabric.memory().allocate(kBytes));
-      target = room.locator(fabric.domain(0));
+      target = room.locator(fabric.domain(0), fabric.rank());
       named = true;
       return;
     }

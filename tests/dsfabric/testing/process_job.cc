@@ -71,4 +71,17 @@ void run_process_job(int count, const FabricOptions& options,
   EXPECT_TRUE(status.ok()) << status;
 }
 
+void run_job_with_a_victim(int count, int victim, const std::function<void(Fabric&)>& body) {
+  RunOptions run;
+  run.may_die = {victim};
+  const absl::Status status =
+      try_process_job(count, {.on_failure = FailurePolicy::kContinue}, body, run);
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+void wait_to_be_killed(Fabric& fabric) {
+  static_cast<void>(fabric.wait([] { return false; }, soon()));
+  ADD_FAILURE() << "nobody killed us";
+}
+
 }  // namespace cariama::testing

@@ -28,6 +28,11 @@ namespace cariama::testing {
 void run_process_job(int count, const FabricOptions& options,
                      const std::function<void(Fabric&)>& body, const RunOptions& run = {});
 
+// The same without finalize(), where rank `victim` may be killed, and the others go on without it.
+void run_job_with_a_victim(int count, int victim, const std::function<void(Fabric&)>& body);
+// For the victim: runs calls until it is killed. A test fails if it is not.
+void wait_to_be_killed(Fabric& fabric);
+
 }  // namespace cariama::testing
 
 #endif  // CARIAMA_TESTS_DSFABRIC_TESTING_PROCESS_JOB_H_
