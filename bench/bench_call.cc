@@ -478,7 +478,6 @@ int run_process(Exchange& exchange, const Options& options, Rounds& rounds,
                        .ring = &rings[index],
                        .thread = thread.get(),
                        .destination = options.threads + index,
-                       .receives = options.service_threads == 0,
                        .options = options.messenger,
                        .side = index == 0 ? side.get() : nullptr});
     if (rank == 0 && index == 0) {

@@ -1,13 +1,17 @@
 // What sleep costs: the share of a core that an idle process takes, and how soon a sleeping thread
 // runs a call, over shm: from just before the call to the first line of what is called. Both
-// processes live on the clock of this host.
+// processes live on the clock of this host. Beside it, in turn with it and after the same pauses,
+// the floor: a bare futex that a thread of the one process sleeps on and one of the other wakes.
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <memory>
+#include <new>
 #include <string>
 #include <thread>
 #include <vector>
@@ -20,6 +24,7 @@
 #include "dsfabric/fabric.h"
 #include "dsfabric/future.h"
 #include "dsfabric/send_call.h"
+#include "dtutils/internal/futex.h"
 #include "riutils/call.h"
 
 ABSL_FLAG(double, seconds, 5, "how long the idle process is watched");
@@ -56,46 +61,100 @@ Used used() {
   return {seconds(usage.ru_utime) + seconds(usage.ru_stime), static_cast<double>(usage.ru_nvcsw)};
 }
 
-// Of the receiver, in calls.
-std::vector<double> latencies;  // in microseconds
+enum Mode : uint32_t { kFutex, kSend, kWrite, kModes };
+constexpr std::array<const char*, kModes> kModeNames = {"futex", "send", "write"};
+
+// Of the receiver.
+std::array<std::vector<double>, kModes> latencies;  // in microseconds
 std::atomic<bool> over{false};
 
-void note(int64_t sent) { latencies.push_back(static_cast<double>(now_ns() - sent) * 1e-3); }
-
-void report_latencies(const Report& report, const char* mode) {
-  Params params;
-  params.set("mode", mode);
-  params.set("samples", static_cast<uint64_t>(latencies.size()));
-  params.set("pause_us", absl::GetFlag(FLAGS_pause));
-  params.set("transport", "shm");
-  std::vector<double> values = latencies;
-  latencies.clear();
-  const auto row = [&](const char* name, double fraction) {
-    report.row(name, params, summarize({percentile(values, fraction)}), "us");
-  };
-  row("wake_p50", 0.5);
-  row("wake_p99", 0.99);
-  row("wake_max", 1);
+void note(Mode mode, int64_t sent) {
+  latencies[mode].push_back(static_cast<double>(now_ns() - sent) * 1e-3);
 }
 
-// The receiver has run `count` calls, and goes on waiting.
+// The floor, in memory of both processes. One sleeps, one wakes.
+struct BareFutex {
+  std::atomic<uint32_t> word{0};
+  std::atomic<uint32_t> woken{0};  // what `word` was when the sleeper last woke
+  std::atomic<int64_t> sent{0};
+  std::atomic<bool> ended{false};
+
+  void sleep_until_ended() {
+    for (uint32_t seen = 0;;) {
+      while (word.load(std::memory_order_acquire) == seen) {
+        internal::futex_wait(&word, seen, kForever);
+      }
+      ++seen;
+      if (ended.load(std::memory_order_acquire)) return;
+      note(kFutex, sent.load(std::memory_order_acquire));
+      woken.store(seen, std::memory_order_release);
+    }
+  }
+  void wake() {
+    sent.store(now_ns(), std::memory_order_release);
+    word.fetch_add(1, std::memory_order_release);
+    internal::futex_wake(&word);
+  }
+  // As long as it is not: waits as who calls does, asleep.
+  void await_woken() const {
+    while (woken.load(std::memory_order_acquire) != word.load(std::memory_order_relaxed)) {
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+  }
+  void end() {
+    ended.store(true, std::memory_order_release);
+    word.fetch_add(1, std::memory_order_release);
+    internal::futex_wake(&word);
+  }
+};
+BareFutex* bare = nullptr;
+
+// By the receiver, when all is over.
+void report_latencies(const Report& report) {
+  std::array<std::array<double, 2>, kModes> quantiles{};
+  for (uint32_t mode = 0; mode < kModes; ++mode) {
+    std::vector<double>& values = latencies[mode];
+    Params params;
+    params.set("mode", kModeNames[mode]);
+    params.set("samples", static_cast<uint64_t>(values.size()));
+    params.set("pause_us", absl::GetFlag(FLAGS_pause));
+    params.set("transport", "shm");
+    const auto row = [&](const char* name, double value, const char* unit) {
+      report.row(name, params, summarize({value}), unit);
+    };
+    quantiles[mode] = {percentile(values, 0.5), percentile(values, 0.99)};
+    row("wake_p50", quantiles[mode][0], "us");
+    row("wake_p99", quantiles[mode][1], "us");
+    row("wake_max", percentile(values, 1), "us");
+    if (mode == kFutex) continue;
+    row("wake_p50_to_futex", quantiles[mode][0] / quantiles[kFutex][0], "");
+    row("wake_p99_to_futex", quantiles[mode][1] / quantiles[kFutex][1], "");
+  }
+}
+
+// The receiver waits in its fabric, and in sleep_until_ended().
 void call_sleeper(Fabric& fabric, ThreadContext& thread) {
   const uint64_t samples = absl::GetFlag(FLAGS_samples);
   const std::chrono::microseconds pause(absl::GetFlag(FLAGS_pause));
   RDMAMessenger messenger(thread, 1);
-  for (const bool one_sided : {false, true}) {
-    for (uint64_t i = 0; i <= samples; ++i) {
-      if (i % 64 == 0) progress((one_sided ? "write " : "send ") + std::to_string(i));
+  for (uint64_t i = 0; i <= samples; ++i) {
+    if (i % 64 == 0) progress(std::to_string(i) + " of " + std::to_string(samples));
+    const bool first = i == 0;  // connects, obtains chunks
+    for (const Mode mode : {kFutex, kSend, kWrite}) {
       // Outside of the fabric, so that nothing is received meanwhile: the answer of the last call
       // has come.
       std::this_thread::sleep_for(pause);
+      if (mode == kFutex) {
+        bare->wake();
+        bare->await_woken();
+        continue;
+      }
       const int64_t sent = now_ns();
-      const bool first = i == 0;  // connects, obtains chunks
-      const auto function = [sent, first] {
-        if (!first) note(sent);
+      const auto function = [sent, first, mode] {
+        if (!first) note(mode, sent);
       };
       Synchronizer run;
-      if (one_sided) {
+      if (mode == kWrite) {
         must(messenger.call<RemoteNotify>(function, run).status());
       } else {
         must(call<RemoteNotify>(fabric, 1, function, run));
@@ -104,13 +163,8 @@ void call_sleeper(Fabric& fabric, ThreadContext& thread) {
         must(absl::DeadlineExceededError("a call was not run in time"));
       }
     }
-    const bool json = absl::GetFlag(FLAGS_json);
-    must(async_call(fabric, 1, [json, one_sided] {
-           progress("");
-           report_latencies(Report(json, {"mode"}), one_sided ? "write" : "send");
-           std::fflush(stdout);
-         }).get(deadline_after(kPatience)));
   }
+  bare->end();
   must(messenger.shutdown(deadline_after(kPatience)));
 }
 
@@ -159,7 +213,12 @@ int run_process() {
       call_sleeper(*fabric, *thread);
       must(call(*fabric, 1, [] { over = true; }));
     } else {
+      std::thread floor([] { bare->sleep_until_ended(); });
       static_cast<void>(fabric->wait([] { return over.load(); }));
+      floor.join();
+      progress("");
+      report_latencies(Report(absl::GetFlag(FLAGS_json), {"mode"}));
+      std::fflush(stdout);
     }
     must(fabric->finalize(deadline_after(kPatience)));
   }
@@ -177,6 +236,13 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "bench_wake: it takes options only: see --help\n");
     return 1;
   }
+  void* const shared = mmap(nullptr, sizeof(cariama::bench::BareFutex), PROT_READ | PROT_WRITE,
+                            MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (shared == MAP_FAILED) {
+    std::perror("bench_wake: mmap");
+    return 1;
+  }
+  cariama::bench::bare = new (shared) cariama::bench::BareFutex;
   const absl::Status status = cariama::bench::run_job(
       2, [](cariama::Exchange&) { return cariama::bench::run_process(); }, {"caller", "sleeper"});
   if (!status.ok()) {

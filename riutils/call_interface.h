@@ -126,6 +126,25 @@ class CallInterface {
     return call_memory<Options...>(std::forward<F>(function), source, offset, size, nullptr);
   }
 
+  // Both with a Synchronizer in registered memory: their end is one RDMA WRITE, and no call. A
+  // buffer that nobody registered is sent along: one that is READ has to be released by an answer,
+  // which can count a plain Synchronizer down as well.
+  template <auto... Options, typename F>
+  CallResult call_buffer(F&& function, std::span<const std::byte> buffer,
+                         RemoteObject<Synchronizer>& done) {
+    static_assert(!internal::kPulls<Options...>,
+                  "cariama: a buffer of your own that is READ (Sync, Async) is released by an "
+                  "answer: give a plain Synchronizer, or registered memory");
+    return send_written<CallOptions<Options...>>(make_buffer_call(function, buffer), done);
+  }
+  template <auto... Options, typename F>
+  CallResult call_buffer(F&& function, RDMAMemory* source, uint64_t offset, uint64_t size,
+                         RemoteObject<Synchronizer>& done) {
+    return with_memory<Options...>(
+        std::forward<F>(function), source, offset, size,
+        [&](const auto& call) { return send_written<CallOptions<Options...>>(call, done); });
+  }
+
   // `size` bytes of `source` are written to the start of `target`, memory of the destination's
   // process; then it calls function(where that is, size). The memory may be reused when
   // source->is_free().
@@ -139,6 +158,18 @@ class CallInterface {
     }
     return send<CallOptions<Options...>>(internal::placed_call(function, target.address, size),
                                          done);
+  }
+  template <auto... Options, typename F>
+  CallResult call_buffer(F&& function, RDMAMemory* source, uint64_t offset, uint64_t size,
+                         const RemoteMemoryLocator& target, RemoteObject<Synchronizer>& done) {
+    require_travelling_function<std::decay_t<F>>();
+    if (absl::Status ready = self().sender().setup(); !ready.ok()) return ready;
+    if (absl::Status written = self().channel().write_ahead(*source, offset, size, target);
+        !written.ok()) {
+      return written;
+    }
+    return send_written<CallOptions<Options...>>(
+        internal::placed_call(function, target.address, size), done);
   }
   // The same with any memory of the caller's (user_buffer.h), which may be reused when this
   // returns: it waits for the transfer.
@@ -249,6 +280,15 @@ class CallInterface {
   template <auto... Options, typename F>
   CallResult call_memory(F&& function, RDMAMemory* source, uint64_t offset, uint64_t size,
                          Synchronizer* done) {
+    return with_memory<Options...>(
+        std::forward<F>(function), source, offset, size,
+        [&](const auto& call) { return send<CallOptions<Options...>>(call, done); });
+  }
+
+  // send(call), of the call that carries this part of registered memory, or its name.
+  template <auto... Options, typename F, typename Send>
+  CallResult with_memory(F&& function, RDMAMemory* source, uint64_t offset, uint64_t size,
+                         Send&& send) {
     using Chosen = CallOptions<Options...>;
     if (source == nullptr || offset > source->size() || size > source->size() - offset) {
       return absl::InvalidArgumentError(
@@ -257,10 +297,9 @@ class CallInterface {
     if constexpr (internal::kPulls<Options...>) {
       auto named = self().channel().locate(*source, offset, size);
       if (!named.ok()) return named.status();
-      return send<Chosen>(internal::PulledCall<std::decay_t<F>, Chosen::kPulling>(function, *named),
-                          done);
+      return send(internal::PulledCall<std::decay_t<F>, Chosen::kPulling>(function, *named));
     } else {
-      return send<Chosen>(make_buffer_call(function, {source->get_buffer() + offset, size}), done);
+      return send(make_buffer_call(function, {source->get_buffer() + offset, size}));
     }
   }
 };

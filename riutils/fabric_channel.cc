@@ -55,11 +55,12 @@ absl::Status FabricChannel::write_ahead(RDMAMemory& source, uint64_t offset, uin
     return internal::write_ahead(fabric_, rank_, source, offset, bytes, target);
   }
   // Calls are stored, not posted: nothing but completion puts them behind the data.
-  if (offset > source.size() || bytes > source.size() - offset || bytes > target.length) {
+  if (offset > source.size() || bytes > source.size() - offset) {
     return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
                       "the range that is given to call_buffer leaves its memory",
                       "check offset and size");
   }
+  if (absl::Status can_be = check_target(rank_, target, bytes); !can_be.ok()) return can_be;
   auto transmitter = runtime_.transmitter(rank_, index_);
   if (!transmitter.ok()) return transmitter.status();
   Synchronizer done;
@@ -125,6 +126,7 @@ absl::StatusOr<ChannelLink::Way> FabricChannel::open() {
   if (way.arrival == Arrival::kMapped) {
     way.sleeping = reinterpret_cast<SleepingWord*>(sleeping);
     way.fence = !runtime_.has_barrier() || met->has_barrier == 0;
+    if (!local && met->wakes.length != 0) wake_words_ = map(met->wakes);
   } else {
     auto allocator = worker_memory(fabric_, index_);
     if (!allocator.ok()) return allocator.status();
@@ -222,6 +224,9 @@ bool FabricChannel::post_announcements() {
 }
 
 void FabricChannel::wake() {
+  if (wake_words_ != nullptr) {
+    return wake_mapped_worker(wake_words_, fabric_.threads(), worker_);
+  }
   const auto woken = wake_worker(fabric_, rank_, worker_);
   if (!woken.ok() || *woken) return;
   wake_wanted_.store(true, std::memory_order_release);

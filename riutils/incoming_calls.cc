@@ -305,7 +305,7 @@ size_t IncomingCalls::run(size_t most) {
     count += channel.receiver.run(most - count);
     ended |= channel.receiver.ended();
   }
-  if (count == 0) {
+  if (count == 0 && channels != 0) {
     // The line that is looked at is the one that the sender wants to write: between two looks it
     // gets time.
     relax();

@@ -19,7 +19,8 @@ RDMAMessenger::RDMAMessenger(ThreadContext& thread, uint32_t destination,
 RDMAMessenger::~RDMAMessenger() {
   static_cast<void>(sender_->shutdown(Deadline::min()));
   auto channel = std::static_pointer_cast<internal::FabricChannel>(std::move(channel_));
-  channel->runtime().retire(std::move(channel));
+  auto& runtime = channel->runtime();
+  runtime.retire(std::move(channel));
 }
 
 absl::Status RDMAMessenger::setup() { return sender_->setup(); }

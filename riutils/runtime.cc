@@ -59,6 +59,7 @@ MeetReply Runtime::meet() {
                                              {},
                                              fabric_.rank(),
                                              0};
+  if (domain != nullptr) reply.wakes = wake_words(fabric_).locator(domain, fabric_.rank());
   return reply;
 }
 
@@ -110,6 +111,7 @@ absl::StatusOr<MeetReply> Runtime::meet_peer(uint32_t rank) {
   static_cast<void>(fabric_.wait([&] { return done.done(); }));
   if (!done.status().ok()) return done.status();
   if (reply.sleeping.length != fabric_.threads() * sizeof(SleepingWord)) reply.sleeping = {};
+  if (reply.wakes.length < (fabric_.threads() + 1) * kWakeWordStride) reply.wakes = {};
   const std::lock_guard lock(mutex_);
   met_[rank] = reply;
   return reply;

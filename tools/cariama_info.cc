@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "dsfabric/fabric.h"
 #include "dtutils/allocators/circular_allocator.h"
 #include "dtutils/allocators/general_allocator.h"
 #include "dtutils/allocators/memory_budget.h"
@@ -32,6 +33,7 @@
 #include "dtutils/system_info.h"
 #include "dtutils/transmitter.h"
 #include "dtutils/verbs/verbs_device.h"
+#include "riutils/messenger_options.h"
 
 namespace cariama {
 namespace {
@@ -298,9 +300,13 @@ void report_options(const Report& report) {
   for (const char* variable :
        {"CARIAMA_TRANSPORT", "CARIAMA_DEVICE", "CARIAMA_PORT", "CARIAMA_GID_INDEX",
         "CARIAMA_VERBS_IN_ORDER", "CARIAMA_MEMORY_BUDGET", "CARIAMA_TRACE", "CARIAMA_BOOTSTRAP",
-        "CARIAMA_THREADS", "CARIAMA_LISTEN"}) {
+        "CARIAMA_THREADS", "CARIAMA_LISTEN", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR",
+        "MASTER_PORT", "PMIX_NAMESPACE", "PMIX_RANK"}) {
     const char* const value = std::getenv(variable);
     if (value != nullptr) report.fact("environment", {{"variable", variable}}, value);
+  }
+  for (const char* secret : {"CARIAMA_JOB_SECRET", "CARIAMA_LAUNCH_SOCKET"}) {
+    if (std::getenv(secret) != nullptr) report.fact("environment", {{"variable", secret}}, "set");
   }
   const auto option = [&report](const char* of, const char* name, const Value& value,
                                 std::string_view unit = "") {
@@ -354,6 +360,35 @@ void report_options(const Report& report) {
   const SharedReceiveQueueOptions shared_receives;
   option("SharedReceiveQueue", "depth", uint64_t{shared_receives.depth}, "operations");
   option("SharedReceiveQueue", "max_segments", uint64_t{shared_receives.max_segments}, "segments");
+
+  const FabricOptions fabric;
+  of = "Fabric";
+  option(of, "service_threads", uint64_t{fabric.service_threads}, "threads");
+  option(of, "helper_threads", uint64_t{fabric.helper_threads}, "threads");
+  option(of, "queue_pairs", uint64_t{fabric.queue_pairs});
+  option(of, "receive_units", uint64_t{fabric.receive_units}, "units");
+  option(of, "receive_unit_bytes", uint64_t{fabric.receive_unit_bytes}, "bytes");
+  option(of, "send_depth", uint64_t{fabric.send_depth}, "operations");
+  option(of, "deferred_bytes", fabric.deferred_bytes, "bytes");
+  option(of, "bounce_bytes", fabric.bounce_bytes, "bytes");
+  option(of, "on_failure",
+         std::string(fabric.on_failure == FailurePolicy::kAbort ? "abort" : "continue"));
+  option(of, "timeout", static_cast<uint64_t>(fabric.timeout.count()), "ms");
+  option(of, "heartbeat", static_cast<uint64_t>(fabric.heartbeat.count()), "ms");
+  option(of, "ack_timeout", static_cast<uint64_t>(fabric.ack_timeout.count()), "ms");
+
+  const MessengerOptions messenger;
+  of = "Messenger";
+  option(of, "chunks_per_request", uint64_t{messenger.chunks_per_request}, "chunks");
+  option(of, "max_chunks", uint64_t{messenger.max_chunks}, "chunks");
+  option(of, "chunk_bytes", messenger.chunk_bytes, "bytes");
+  option(of, "flush_bytes", uint64_t{messenger.flush_bytes}, "bytes");
+  option(of, "exceeding_bytes", messenger.exceeding_bytes, "bytes");
+  option(of, "flush_age", static_cast<uint64_t>(messenger.flush_age.count()), "ns");
+  option(of, "arrival", std::string(arrival_name(messenger.arrival)));
+  option(of, "consumption",
+         std::string(messenger.consumption == Consumption::kPush ? "push" : "pull"));
+  option(of, "timeout", static_cast<uint64_t>(messenger.timeout.count()), "ms");
 }
 
 void append_device_shortfalls(const std::vector<VerbsDeviceInfo>& devices,

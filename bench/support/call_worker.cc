@@ -216,7 +216,10 @@ absl::Status CallWorker::round_trip(CallMode mode, uint64_t count) {
       const int64_t start = now_ns();
       const CallResult sent = target.call_return(function, result, done);
       if (!sent.ok()) return sent.status();
-      while (!done.done()) look();
+      if (!fabric.wait([&] { return done.done(); }, deadline_after(std::chrono::minutes(2)))) {
+        return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kOperation,
+                          "a call_return was not answered for two minutes");
+      }
       round_trips_.push_back(static_cast<double>(now_ns() - start));
       if (absl::Status status = done.status(); !status.ok()) return status;
       if (result != expected) {

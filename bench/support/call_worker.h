@@ -55,7 +55,6 @@ class CallWorker {
     ByteRing* ring = nullptr;         // to or from the worker of that index in the other process
     ThreadContext* thread = nullptr;  // if there is a fabric
     uint32_t destination = 0;
-    bool receives = false;  // there are no service threads
     MessengerOptions options{};
     Side* side = nullptr;  // of worker 0, if there is kMaxRaw
   };
@@ -74,12 +73,8 @@ class CallWorker {
   [[nodiscard]] std::vector<double>& round_trips() { return round_trips_; }
 
  private:
-  // Runs what has arrived; receives by itself where no service thread does.
-  size_t look() {
-    Fabric& fabric = place_.thread->fabric();
-    if (place_.receives) fabric.progress();
-    return fabric.process_calls();
-  }
+  // Runs what has arrived.
+  size_t look() { return place_.thread->fabric().process_calls(); }
   template <size_t kBytes, int kHandlers>
   [[nodiscard]] absl::Status send(CallMode mode, uint64_t messages);
   template <size_t kBytes>

@@ -71,6 +71,7 @@ class FabricChannel final : public OutgoingChannel,
   Arrival arrival_ = Arrival::kAuto;
   RDMAMemory control_;
   RemoteMemoryLocator control_name_;
+  std::byte* wake_words_ = nullptr;  // the destination's process's, where it sleeps mapped
   uint32_t number_ = 0;
   bool granted_ = false;
   std::atomic<uint64_t> unannounced_{0};

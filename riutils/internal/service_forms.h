@@ -14,8 +14,9 @@ namespace cariama::internal {
 // The answer to "who are you": once per pair of processes.
 struct MeetReply {
   RemoteMemoryLocator
-      sleeping;              // SleepingWords of all workers; length 0: it has no memory for them
-  uint64_t has_barrier = 0;  // its sleepers order their senders' stores
+      sleeping;               // SleepingWords of all workers; length 0: it has no memory for them
+  RemoteMemoryLocator wakes;  // its wake_words()
+  uint64_t has_barrier = 0;   // its sleepers order their senders' stores
 };
 static_assert(std::is_trivially_copyable_v<MeetReply>);
 

@@ -2,6 +2,7 @@
 // what each of them costs; and what calls say when the fabric has ended.
 #include <atomic>
 #include <chrono>
+#include <cstring>
 #include <memory>
 #include <span>
 #include <stdexcept>
@@ -15,6 +16,7 @@
 #include "gtest/gtest.h"
 #include "riutils/call.h"
 #include "tests/dsfabric/testing/local_job.h"
+#include "tests/riutils/testing/way.h"
 
 namespace cariama {
 namespace {
@@ -23,41 +25,21 @@ using ::testing::HasSubstr;
 using testing::LocalJob;
 using testing::must;
 using testing::soon;
-using testing::transport_case;
-
-struct Way {
-  const char* transport;
-  Arrival arrival;
-};
-void PrintTo(const Way& way, std::ostream* out) {
-  *out << way.transport << "_" << arrival_name(way.arrival);
-}
+using testing::Way;
 
 class CallResults : public ::testing::TestWithParam<Way> {
  protected:
   [[nodiscard]] static testing::LocalJobOptions job(uint32_t processes) {
-    testing::LocalJobOptions options;
-    options.processes = processes;
-    options.transport = transport_case(GetParam().transport);
-    return options;
+    return testing::job_on(GetParam(), processes);
   }
-  [[nodiscard]] static MessengerOptions small() {
-    MessengerOptions options;
-    options.chunk_bytes = 4096;
-    options.max_chunks = 4;
-    options.arrival = GetParam().arrival;
-    return options;
-  }
+  [[nodiscard]] static MessengerOptions small() { return testing::small_channel(GetParam()); }
 };
 INSTANTIATE_TEST_SUITE_P(On, CallResults,
                          ::testing::Values(Way{"shm", Arrival::kAuto}, Way{"shm", Arrival::kPolled},
                                            Way{"shm", Arrival::kEvent}, Way{"sim", Arrival::kAuto},
                                            Way{"sim", Arrival::kEvent},
                                            Way{"fault_shm", Arrival::kPolled}),
-                         [](const auto& info) {
-                           return std::string(info.param.transport) + "_" +
-                                  std::string(arrival_name(info.param.arrival));
-                         });
+                         testing::way_name);
 
 // ---- Futures ------------------------------------------------------------------------------------
 
@@ -144,10 +126,7 @@ class KeptCalls : public CallResults {};
 INSTANTIATE_TEST_SUITE_P(On, KeptCalls,
                          ::testing::Values(Way{"shm", Arrival::kAuto}, Way{"shm", Arrival::kPolled},
                                            Way{"shm", Arrival::kEvent}),
-                         [](const auto& info) {
-                           return std::string(info.param.transport) + "_" +
-                                  std::string(arrival_name(info.param.arrival));
-                         });
+                         testing::way_name);
 
 Detached wait_for_leaving(Fabric& fabric, Synchronizer& left, std::atomic<bool>& gone) {
   EXPECT_EQ(co_await finished(fabric, left), absl::OkStatus());
@@ -195,10 +174,15 @@ TEST_P(KeptCalls, WhoWaitsForTheirLeavingIsWoken) {
 TEST_P(CallResults, APlainNotificationIsOneCallAndARemoteObjectsOneWrite) {
   static std::atomic<int> phase;
   phase = 0;
+  static RemoteMemoryLocator place;
+  static std::atomic<uint64_t> buffers;
+  buffers = 0;
   constexpr uint64_t kCalls = 10;
+  constexpr uint64_t kBuffers = 5;  // one of each call_buffer that can have a RemoteObject
   LocalJob local(job(2));
   local.run([&](Fabric& fabric, uint32_t) {
     if (fabric.rank() == 1) {
+      place = must(internal::locate_for(fabric, 0, must(fabric.memory().allocate(2000)), 0, 2000));
       // Each phase's calls are the only things that come meanwhile.
       FabricStatistics at[4];
       for (int i = 1; i <= 3; ++i) {
@@ -216,11 +200,11 @@ TEST_P(CallResults, APlainNotificationIsOneCallAndARemoteObjectsOneWrite) {
       // Between 2 and 3 kCalls with a RemoteObject.
       EXPECT_EQ(at[3].calls_sent - at[2].calls_sent - 1, 0u);
       const uint64_t writes = at[3].writes - at[2].writes;
-      EXPECT_GE(writes, kCalls);
+      EXPECT_GE(writes, kCalls + kBuffers);
       // The next heartbeat repeats the credits of what came before, once. Events take receive units
       // all the time, whose credits are returned by writes, too.
       if (GetParam().arrival != Arrival::kEvent) {
-        EXPECT_LE(writes, kCalls + 1);
+        EXPECT_LE(writes, kCalls + kBuffers + 1);
       }
       return;
     }
@@ -236,9 +220,22 @@ TEST_P(CallResults, APlainNotificationIsOneCallAndARemoteObjectsOneWrite) {
     for (uint64_t i = 0; i < kCalls; ++i) ASSERT_TRUE(messenger.call<RemoteNotify>([] {}, plain));
     EXPECT_TRUE(fabric.wait([&] { return plain.done(); }, soon()));
     next(2);
-    auto object = must(RemoteObject<Synchronizer>::create(fabric, kCalls));
+    auto object = must(RemoteObject<Synchronizer>::create(fabric, kCalls + kBuffers));
     for (uint64_t i = 0; i < kCalls; ++i) ASSERT_TRUE(messenger.call<RemoteNotify>([] {}, object));
+    const auto look = [](void* buffer, uint64_t size) {
+      const auto* const bytes = static_cast<const char*>(buffer);
+      if (std::string(bytes, size) == std::string(2000, 'b')) ++buffers;
+    };
+    RDMAMemory memory = must(fabric.memory().allocate(2000));
+    std::memset(memory.get_buffer(), 'b', 2000);
+    const std::string own(2000, 'b');
+    ASSERT_TRUE(messenger.call_buffer<RemoteNotify>(look, std::as_bytes(std::span(own)), object));
+    ASSERT_TRUE(messenger.call_buffer<RemoteNotify>(look, &memory, 0, 2000, object));
+    ASSERT_TRUE((messenger.call_buffer<RemoteNotify, Sync>(look, &memory, 0, 2000, object)));
+    ASSERT_TRUE((messenger.call_buffer<RemoteNotify, Async>(look, &memory, 0, 2000, object)));
+    ASSERT_TRUE(messenger.call_buffer<RemoteNotify>(look, &memory, 0, 2000, place, object));
     EXPECT_EQ(object.wait(soon()), absl::OkStatus());
+    EXPECT_EQ(buffers.load(), kBuffers);
     next(3);
     // The calls themselves are one-sided: none was sent.
     EXPECT_EQ(fabric.statistics().calls_sent, before.calls_sent);

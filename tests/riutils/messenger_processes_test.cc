@@ -16,9 +16,9 @@ namespace cariama {
 namespace {
 
 using testing::must;
+using testing::run_job_with_a_victim;
 using testing::run_process_job;
 using testing::soon;
-using testing::try_process_job;
 
 struct Arrivals {
   uint64_t next[8] = {};  // by sender
@@ -113,12 +113,7 @@ void lose_a_receiver(Fabric& fabric) {
   must(fabric.finalize(soon()));
 }
 
-TEST(MessengerProcesses, AReceiverIsKilled) {
-  FabricOptions options;
-  options.on_failure = FailurePolicy::kContinue;
-  const absl::Status status = try_process_job(3, options, lose_a_receiver, {.may_die = {2}});
-  EXPECT_TRUE(status.ok()) << status;
-}
+TEST(MessengerProcesses, AReceiverIsKilled) { run_job_with_a_victim(3, 2, lose_a_receiver); }
 
 // Rank 2 is killed in the midst of a flood; what it published is run, or not, but nothing else is
 // harmed.
@@ -150,12 +145,7 @@ void lose_a_sender(Fabric& fabric) {
   must(fabric.finalize(soon()));
 }
 
-TEST(MessengerProcesses, ASenderIsKilled) {
-  FabricOptions options;
-  options.on_failure = FailurePolicy::kContinue;
-  const absl::Status status = try_process_job(3, options, lose_a_sender, {.may_die = {2}});
-  EXPECT_TRUE(status.ok()) << status;
-}
+TEST(MessengerProcesses, ASenderIsKilled) { run_job_with_a_victim(3, 2, lose_a_sender); }
 
 }  // namespace
 }  // namespace cariama

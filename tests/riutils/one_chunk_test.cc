@@ -8,21 +8,14 @@
 #include "gtest/gtest.h"
 #include "riutils/call.h"
 #include "tests/dsfabric/testing/local_job.h"
+#include "tests/riutils/testing/way.h"
 
 namespace cariama {
 namespace {
 
 using testing::LocalJob;
 using testing::soon;
-using testing::transport_case;
-
-struct Way {
-  const char* transport;
-  Arrival arrival;
-};
-void PrintTo(const Way& way, std::ostream* out) {
-  *out << way.transport << "_" << arrival_name(way.arrival);
-}
+using testing::Way;
 
 constexpr uint64_t kCalls = 100;  // 5 fit into the chunk
 
@@ -33,10 +26,7 @@ INSTANTIATE_TEST_SUITE_P(On, OneChunk,
                                            Way{"fault_shm", Arrival::kPolled},
                                            Way{"fault_shm", Arrival::kEvent},
                                            Way{"shm", Arrival::kMapped}),
-                         [](const auto& info) {
-                           return std::string(info.param.transport) + "_" +
-                                  std::string(arrival_name(info.param.arrival));
-                         });
+                         testing::way_name);
 
 TEST_P(OneChunk, ASleepingReceiverHearsOfEndMarkers) {
   const bool replays = std::string(GetParam().transport).find("sim") != std::string::npos;
@@ -44,9 +34,7 @@ TEST_P(OneChunk, ASleepingReceiverHearsOfEndMarkers) {
     SCOPED_TRACE(seed);
     static std::atomic<uint64_t> run;
     run = 0;
-    testing::LocalJobOptions options;
-    options.transport = transport_case(GetParam().transport);
-    options.seed = seed;
+    testing::LocalJobOptions options = testing::job_on(GetParam(), 2, 1, seed);
     // Long enough for a receiver to fall asleep between two operations of its sender.
     options.faults = [](uint64_t fault_seed) {
       return FaultOptions{.seed = fault_seed, .late_operation = 0.2, .longest_hold = 2000};

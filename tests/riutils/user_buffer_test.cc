@@ -14,6 +14,7 @@
 #include "gtest/gtest.h"
 #include "riutils/call.h"
 #include "tests/dsfabric/testing/local_job.h"
+#include "tests/riutils/testing/way.h"
 
 namespace cariama {
 namespace {
@@ -23,6 +24,7 @@ using testing::LocalJob;
 using testing::must;
 using testing::soon;
 using testing::transport_case;
+using testing::Way;
 
 constexpr size_t kShort = 1000;
 constexpr size_t kLong = 100'000;
@@ -64,20 +66,11 @@ const auto look = [](void* buffer, uint64_t size) {
   ++right;
 };
 
-struct Way {
-  const char* transport;
-  Arrival arrival;
-};
-void PrintTo(const Way& way, std::ostream* out) {
-  *out << way.transport << "_" << arrival_name(way.arrival);
-}
-
 class UserBuffer : public ::testing::TestWithParam<Way> {
  protected:
   void SetUp() override { right = 0; }
   [[nodiscard]] static testing::LocalJobOptions job(Registrations& registrations) {
-    testing::LocalJobOptions options;
-    options.transport = transport_case(GetParam().transport);
+    testing::LocalJobOptions options = testing::job_on(GetParam());
     options.fabric.bounce_bytes = kBounce;
     options.fabric.registrar = registrations.hook();
     return options;
@@ -92,10 +85,7 @@ INSTANTIATE_TEST_SUITE_P(On, UserBuffer,
                          ::testing::Values(Way{"shm", Arrival::kAuto}, Way{"shm", Arrival::kPolled},
                                            Way{"shm", Arrival::kEvent}, Way{"sim", Arrival::kAuto},
                                            Way{"fault_shm", Arrival::kPolled}),
-                         [](const auto& info) {
-                           return std::string(info.param.transport) + "_" +
-                                  std::string(arrival_name(info.param.arrival));
-                         });
+                         testing::way_name);
 
 TEST_P(UserBuffer, IsReadWhereItIs) {
   Registrations registrations;

@@ -6,10 +6,12 @@
 #include <set>
 #include <string>
 
+#include "dsfabric/fabric.h"
 #include "dtutils/allocators/circular_allocator.h"
 #include "dtutils/allocators/rdma_allocator.h"
 #include "dtutils/queue_pair.h"
 #include "dtutils/system_info.h"
+#include "riutils/messenger_options.h"
 #include "tests/tools/cariama_info_rows.h"
 
 namespace cariama {
@@ -91,6 +93,11 @@ TEST(CariamaInfo, ShowsEffectiveOptions) {
             std::to_string(CircularAllocatorOptions().max_units));
   EXPECT_EQ(option("QueuePair", "send_depth"), std::to_string(QueuePairOptions().send_depth));
   EXPECT_EQ(option("connect", "retry_count"), std::to_string(ConnectOptions().retry_count));
+  EXPECT_EQ(option("Fabric", "receive_unit_bytes"),
+            std::to_string(FabricOptions().receive_unit_bytes));
+  EXPECT_EQ(option("Fabric", "heartbeat"), std::to_string(FabricOptions().heartbeat.count()));
+  EXPECT_EQ(option("Messenger", "chunk_bytes"), std::to_string(MessengerOptions().chunk_bytes));
+  EXPECT_EQ(option("Messenger", "max_chunks"), std::to_string(MessengerOptions().max_chunks));
 }
 
 TEST(CariamaInfo, EachShortfallHasItsRemedy) {

@@ -10,6 +10,7 @@
 #include "riutils/call.h"
 #include "tests/dsfabric/testing/local_job.h"
 #include "tests/dtutils/contract/harness.h"
+#include "tests/riutils/testing/way.h"
 
 namespace cariama {
 namespace {
@@ -18,14 +19,7 @@ using testing::LocalJob;
 using testing::must;
 using testing::soon;
 using testing::transport_case;
-
-struct Way {
-  const char* transport;
-  Arrival arrival;
-};
-void PrintTo(const Way& way, std::ostream* out) {
-  *out << way.transport << "_" << arrival_name(way.arrival);
-}
+using testing::Way;
 
 class Messenger : public ::testing::TestWithParam<Way> {
  protected:
@@ -33,22 +27,10 @@ class Messenger : public ::testing::TestWithParam<Way> {
     const std::string reason = testing::reason_to_skip(transport_case(GetParam().transport));
     if (!reason.empty()) GTEST_SKIP() << reason;
   }
-  [[nodiscard]] static testing::LocalJobOptions job(uint32_t processes, uint32_t threads = 1,
-                                                    uint64_t seed = 1) {
-    testing::LocalJobOptions options;
-    options.processes = processes;
-    options.transport = transport_case(GetParam().transport);
-    options.seed = seed;
-    options.fabric.threads = threads;
-    return options;
+  [[nodiscard]] static testing::LocalJobOptions job(uint32_t processes, uint32_t threads = 1) {
+    return testing::job_on(GetParam(), processes, threads);
   }
-  [[nodiscard]] static MessengerOptions small() {
-    MessengerOptions options;
-    options.chunk_bytes = 4096;
-    options.max_chunks = 4;
-    options.arrival = GetParam().arrival;
-    return options;
-  }
+  [[nodiscard]] static MessengerOptions small() { return testing::small_channel(GetParam()); }
 };
 
 INSTANTIATE_TEST_SUITE_P(On, Messenger,
@@ -59,10 +41,7 @@ INSTANTIATE_TEST_SUITE_P(On, Messenger,
                                            Way{"fault_shm", Arrival::kEvent},
                                            Way{"verbs", Arrival::kAuto},
                                            Way{"fault_verbs", Arrival::kAuto}),
-                         [](const auto& info) {
-                           return std::string(info.param.transport) + "_" +
-                                  std::string(arrival_name(info.param.arrival));
-                         });
+                         testing::way_name);
 
 // A job on sim runs in steps, and no thread of its own accord.
 class MessengerInThreads : public Messenger {};
@@ -73,10 +52,7 @@ INSTANTIATE_TEST_SUITE_P(On, MessengerInThreads,
                                            Way{"fault_shm", Arrival::kEvent},
                                            Way{"verbs", Arrival::kAuto},
                                            Way{"fault_verbs", Arrival::kAuto}),
-                         [](const auto& info) {
-                           return std::string(info.param.transport) + "_" +
-                                  std::string(arrival_name(info.param.arrival));
-                         });
+                         testing::way_name);
 
 // What the threads of a job, which share this process, have run; one slot per sender.
 struct Tally {

@@ -1,0 +1,156 @@
+// Whole jobs in simulated time, over and over with other seeds: which thread is next, when each
+// transfer lands, and what is late or torn on its way. Every kind of channel, growth, kept calls,
+// both ways of consumption, answers, buffers and broadcasts at once.
+#include <atomic>
+#include <cstdint>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "riutils/call.h"
+#include "tests/dsfabric/testing/local_job.h"
+
+namespace cariama {
+namespace {
+
+using testing::LocalJob;
+using testing::must;
+using testing::soon;
+using testing::transport_case;
+
+constexpr uint32_t kProcesses = 3;
+constexpr uint64_t kCalls = 60;      // of each channel
+constexpr uint32_t kKinds = 3;       // plain, trad, ovfl
+constexpr uint64_t kBytes = 3000;    // of pulled and broadcast buffers
+constexpr uint32_t kBroadcasts = 3;  // of each process: without a buffer, and with one, twice
+
+// What has come to a process by one channel.
+struct Arrivals {
+  std::atomic<uint64_t> count{0};
+  uint64_t next = 0;
+  uint64_t disorder = 0;
+};
+Arrivals arrivals[kProcesses][kProcesses][kKinds];  // to, from, kind
+std::atomic<uint64_t> broadcasts[kProcesses];
+std::atomic<uint64_t> buffers[kProcesses];
+std::atomic<uint64_t> damaged;
+
+void note(uint32_t from, uint32_t kind, uint64_t number) {
+  Arrivals& here = arrivals[running_fabric()->rank()][from][kind];
+  if (here.next++ != number) ++here.disorder;
+  here.count.fetch_add(1);
+}
+const auto take = [](void* buffer, uint64_t size) {
+  const auto* const bytes = static_cast<const uint8_t*>(buffer);
+  bool good = size == kBytes;
+  for (uint64_t i = 0; good && i < size; ++i) good = bytes[i] == static_cast<uint8_t>(i * 7);
+  ++(good ? buffers[running_fabric()->rank()] : damaged);
+};
+
+template <typename Calls>
+void send(Calls& calls, uint32_t me, uint32_t kind, std::mt19937_64& random) {
+  for (uint64_t i = 0; i < kCalls; ++i) {
+    // Of several lengths.
+    const auto numbered = [me, kind, i](const std::string&) { note(me, kind, i); };
+    const std::string load(random() % 200, 'x');
+    switch (random() % 3) {
+      case 0:
+        if (CallResult sent = calls.template call<Fail>(numbered, load); sent.ok()) break;
+        [[fallthrough]];
+      case 1:
+        must(calls.template call<Retry>(numbered, load).status());
+        break;
+      default:
+        must(calls.template call<RetryAsync>(numbered, load).status());
+    }
+  }
+  must(calls.flush().status());
+}
+
+void run_everything(Fabric& fabric, uint64_t seed) {
+  const uint32_t me = fabric.rank();
+  const uint32_t next = (me + 1) % kProcesses;
+  std::mt19937_64 random(seed * kProcesses + me);
+  MessengerOptions options;
+  options.chunk_bytes = 1024;
+  options.max_chunks = 1 + static_cast<uint32_t>(random() % 4);
+  options.chunks_per_request = 1 + static_cast<uint32_t>(random() % options.max_chunks);
+  options.flush_bytes = 1 + static_cast<uint32_t>(random() % 700);
+  options.consumption = random() % 3 == 0 ? Consumption::kPull : Consumption::kPush;
+  options.arrival = random() % 2 == 0 ? Arrival::kAuto : Arrival::kEvent;
+  RDMAMessenger plain(*fabric.this_thread(), next, options);
+  RDMAMessenger under_batches(*fabric.this_thread(), next, options);
+  RDMAAggregator batches(under_batches);
+  RDMAMessenger under_overflow(*fabric.this_thread(), next, options);
+  RDMAOverflowAggregator overflow(under_overflow);
+  send(plain, me, 0, random);
+  send(batches, me, 1, random);
+  send(overflow, me, 2, random);
+
+  RDMAMemory source = must(fabric.memory().allocate(kBytes));
+  for (uint64_t i = 0; i < kBytes; ++i) source.get_buffer()[i] = static_cast<std::byte>(i * 7);
+  Synchronizer done(3 + kBroadcasts);
+  int answer = 0;
+  must(plain.call_return([](int a, int b) { return a + b; }, answer, done, 40, 2).status());
+  must(plain.call_buffer<Sync, RemoteNotify>(take, &source, 0, kBytes, done).status());
+  must(batches.call_buffer<Async, RemoteNotify>(take, &source, 0, kBytes, done).status());
+  must(batches.flush().status());
+  must(broadcast<RemoteNotify>(
+           fabric, [] { ++broadcasts[running_fabric()->rank()]; }, done)
+           .status());
+  for (int i = 0; i < 2; ++i) {
+    must(broadcast_buffer<RemoteNotify>(fabric, take, &source, 0, kBytes, done).status());
+  }
+  ASSERT_TRUE(fabric.wait([&] { return done.done(); }, soon()));
+  EXPECT_EQ(done.status(), absl::OkStatus());
+  EXPECT_EQ(answer, 42);
+  const uint32_t before = (me + kProcesses - 1) % kProcesses;
+  const auto have_all = [&] {
+    for (const Arrivals& one : arrivals[me][before]) {
+      if (one.count.load() != kCalls) return false;
+    }
+    return broadcasts[me].load() == kProcesses && buffers[me].load() == 2 + 2 * kProcesses;
+  };
+  ASSERT_TRUE(fabric.wait(have_all, soon()));
+  for (RDMAMessenger* one : {&plain, &under_batches, &under_overflow}) must(one->shutdown(soon()));
+  must(fabric.memory().free(source));
+}
+
+class ChannelSeeds : public ::testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(On, ChannelSeeds, ::testing::Values("sim", "fault_sim"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST_P(ChannelSeeds, EverythingRunsOnceInOrder) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    SCOPED_TRACE(seed);
+    for (auto& to : arrivals) {
+      for (auto& from : to) {
+        for (Arrivals& one : from) {
+          one.count = 0;
+          one.next = one.disorder = 0;
+        }
+      }
+    }
+    for (uint32_t rank = 0; rank < kProcesses; ++rank) broadcasts[rank] = buffers[rank] = 0;
+    damaged = 0;
+    testing::LocalJobOptions options;
+    options.processes = kProcesses;
+    options.transport = transport_case(GetParam());
+    options.seed = seed;
+    options.sim.jitter = std::chrono::nanoseconds(500);
+    LocalJob local(options);
+    local.run([seed](Fabric& fabric, uint32_t) { run_everything(fabric, seed); });
+    for (uint32_t to = 0; to < kProcesses; ++to) {
+      for (const Arrivals& one : arrivals[to][(to + kProcesses - 1) % kProcesses]) {
+        EXPECT_EQ(one.count.load(), kCalls);
+        EXPECT_EQ(one.disorder, 0u);
+      }
+    }
+    EXPECT_EQ(damaged.load(), 0u);
+    if (HasFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace cariama

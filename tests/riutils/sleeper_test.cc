@@ -1,0 +1,82 @@
+// A thread that sleeps is woken by a one-sided call, whoever runs its calls: on shm by the sender
+// itself, with no message and no thread in between. No heartbeat comes to the help.
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <thread>
+
+#include "dsfabric/fabric.h"
+#include "dsfabric/send_call.h"
+#include "dtutils/synchronizer.h"
+#include "gtest/gtest.h"
+#include "riutils/aggregator.h"
+#include "riutils/messenger.h"
+#include "tests/dsfabric/testing/local_job.h"
+#include "tests/dsfabric/testing/process_job.h"
+#include "tests/dtutils/contract/harness.h"
+
+namespace cariama::testing {
+namespace {
+
+class Sleeper : public ::testing::TestWithParam<CallConsumer> {};
+
+TEST_P(Sleeper, IsWokenByTheSenderItself) {
+  const CallConsumer consumer = GetParam();
+  FabricOptions options;
+  options.threads = 2;
+  options.helper_threads = 1;
+  options.heartbeat = std::chrono::hours(1);
+  run_process_job(2, options, [&](Fabric& fabric) {
+    static std::atomic<uint64_t> calls;
+    static std::atomic<uint64_t> expected;
+    static std::atomic<bool> over;
+    constexpr std::chrono::seconds kPatience{60};
+    // Worker 1 of either process, besides the one that body() runs in.
+    std::thread other([&] {
+      const auto place = must(fabric.init_thread(1, consumer));
+      EXPECT_TRUE(fabric.wait([] { return over.load(); }, deadline_after(kPatience)));
+    });
+    if (fabric.rank() == 0) {
+      RDMAMessenger messenger(*fabric.this_thread(), 3);
+      must(messenger.setup());
+      const uint64_t wakes = fabric.statistics().wakes;
+      // Pauses until it was asleep; that takes the longer the busier the machine is.
+      const Deadline deadline = soon();
+      std::chrono::milliseconds pause{2};
+      uint64_t sent = 0;
+      while (messenger.statistics().wakes == 0 && std::chrono::steady_clock::now() < deadline) {
+        std::this_thread::sleep_for(pause);
+        pause *= 2;
+        ++sent;
+        Synchronizer run;
+        ASSERT_TRUE(messenger.call<RemoteNotify>([] { ++calls; }, run).ok());
+        EXPECT_TRUE(fabric.wait([&] { return run.done(); }, soon()));
+      }
+      EXPECT_EQ(fabric.statistics().wakes, wakes);
+      EXPECT_EQ(messenger.statistics().wakes, 1u);
+      must(messenger.shutdown(soon()));
+      for (uint32_t thread : {1u, 2u, 3u})
+        must(call(fabric, thread, [sent] {
+          expected = sent;
+          over = true;
+          for (uint32_t index : {0u, 1u}) running_fabric()->wake(index);
+        }));
+    } else {
+      EXPECT_TRUE(fabric.wait([] { return over.load(); }, deadline_after(kPatience)));
+      EXPECT_EQ(calls, expected);
+    }
+    other.join();
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Consumers, Sleeper,
+                         ::testing::Values(CallConsumer::kThread, CallConsumer::kHelpers,
+                                           CallConsumer::kProcess),
+                         [](const auto& info) {
+                           return info.param == CallConsumer::kThread    ? "Thread"
+                                  : info.param == CallConsumer::kHelpers ? "Helpers"
+                                                                         : "Process";
+                         });
+
+}  // namespace
+}  // namespace cariama::testing
