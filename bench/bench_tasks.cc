@@ -3,15 +3,19 @@
 //
 //   bench_tasks fib --workers 1            cost of a spawn and join beside a plain call
 //   bench_tasks uts --tree T3 --workers 2  nodes per second: plain recursion, 1 worker, 2 workers
+//   bench_tasks steal                      where the time of a steal goes
+//   cariama-run -n 4 bench_tasks btc       on the workers of a job (mpirun, srun: too)
 //   bench_tasks uts -t 1 -a 3 -b 4 -r 0 -d 10
 //
 // In each repetition plain recursion, one worker and all workers run one after the other: ratios
 // are between these. Every result is compared with the known one; a wrong one ends the program.
-#include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <string>
 #include <utility>
@@ -20,11 +24,17 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
+#include "absl/strings/numbers.h"
+#include "bench/support/global_programs.h"
 #include "bench/support/report.h"
+#include "bench/support/steal_bench.h"
 #include "bench/support/summary.h"
 #include "bench/support/task_programs.h"
+#include "bench/support/task_workers.h"
+#include "bench/support/tbb_programs.h"
 #include "bench/support/uts_tree.h"
-#include "dtutils/process_group.h"
+#include "dtutils/exchange_connect.h"
+#include "dtutils/wait.h"
 #include "tasks/runtime.h"
 
 ABSL_FLAG(int, workers, 2, "worker processes, 1 to 256");
@@ -46,7 +56,17 @@ ABSL_FLAG(int, r, 0, "uts: seed");
 ABSL_FLAG(double, f, 0.5, "uts: hybrid, where the type changes");
 ABSL_FLAG(std::string, loop, "halves", "uts, nqueens: halves, or per-child (one fork for each)");
 ABSL_FLAG(std::string, join, "greedy", "greedy or wait-queue");
+ABSL_FLAG(uint64_t, least_steals, 0,
+          "fail if all workers together stole fewer tasks in the last repetition");
+ABSL_FLAG(std::string, peer, "", "fib, uts, nqueens: also measure tbb (oneTBB task groups)");
+ABSL_FLAG(std::string, deque, "split", "split or the");
 ABSL_FLAG(uint64_t, stack, uint64_t{64} << 20, "bytes of the uni-address stack of a worker");
+ABSL_FLAG(std::vector<std::string>, frames, (std::vector<std::string>{"1024", "3055", "16384"}),
+          "steal: bytes of frames");
+ABSL_FLAG(int, steals, 1000, "steal: how many");
+ABSL_FLAG(bool, stopped, false, "steal: from a worker that is stopped by SIGSTOP");
+ABSL_FLAG(std::string, model, "started",
+          "steal --stopped: started, or tied (tasks that have begun are never stolen)");
 ABSL_FLAG(uint64_t, seed, 1, "of the choice of victims");
 
 namespace cariama::bench {
@@ -62,6 +82,9 @@ struct Program {
   UtsCount (*tasks)(int, int);  // runs as the first task
   int first = 0;                // its arguments
   int second = 0;
+  std::function<UtsCount()> tbb{};  // the same on oneTBB, if there is a version
+  size_t matrix = 0;                // cells in a row: in global memory
+  size_t sorted = 0;                // numbers: in global memory
 };
 
 struct Measured {
@@ -81,70 +104,96 @@ double seconds_of(const std::function<void()>& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
+void add(TaskStatistics& sum, const TaskStatistics& from) {
+  sum.steals += from.steals;
+  sum.steal_attempts += from.steal_attempts;
+  sum.stolen_bytes += from.stolen_bytes;
+  sum.steal_trips += from.steal_trips;
+  sum.suspensions += from.suspensions;
+  sum.suspended_bytes += from.suspended_bytes;
+  sum.published += from.published;
+  sum.idle_ns += from.idle_ns;
+  sum.stack_high_water = std::max(sum.stack_high_water, from.stack_high_water);
+}
+
 TaskOptions task_options() {
   TaskOptions options;
   options.stack_bytes = absl::GetFlag(FLAGS_stack);
   options.join =
       absl::GetFlag(FLAGS_join) == "greedy" ? JoinPolicy::kGreedy : JoinPolicy::kWaitQueue;
+  options.deque = absl::GetFlag(FLAGS_deque) == "the" ? DequeKind::kThe : DequeKind::kSplit;
   options.seed = absl::GetFlag(FLAGS_seed);
   options.timeout = std::chrono::minutes(10);
   return options;
 }
 
-// Runs the program on `workers` processes; once before it is timed, so that their stacks exist.
-Measured run_tasks(const Program& program, int workers, bool warm) {
-  const size_t slots = static_cast<size_t>(workers) + 1;
-  void* memory = mmap(nullptr, slots * sizeof(Measured), PROT_READ | PROT_WRITE,
-                      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) fail("no memory");
-  auto* const results = static_cast<Measured*>(memory);
-  const absl::Status status = run_processes(
-      workers,
-      [&](Exchange& exchange) {
-        auto runtime = TaskRuntime::create(exchange, task_options());
-        if (!runtime.ok()) {
-          std::fprintf(stderr, "bench_tasks: %s\n", runtime.status().ToString().c_str());
-          return 1;
-        }
-        const auto root = [tasks = program.tasks, first = program.first, second = program.second] {
-          return tasks(first, second);
-        };
-        absl::StatusOr<UtsCount> count = UtsCount{};
-        if (warm) count = (*runtime)->run(root);
-        if (count.ok()) {
-          (*runtime)->reset_statistics();
-          const double seconds = seconds_of([&] { count = (*runtime)->run(root); });
-          results[exchange.rank()].statistics = (*runtime)->statistics();
-          if (exchange.rank() == 0) {
-            results[workers].seconds = seconds;
-            results[workers].result = *count;
-          }
-        }
-        if (!count.ok()) {
-          std::fprintf(stderr, "bench_tasks: %s\n", count.status().ToString().c_str());
-          return 1;
-        }
-        return 0;
-      },
-      {.timeout = std::chrono::minutes(10)});
-  if (!status.ok()) fail(std::string(status.message()));
-  Measured measured = results[workers];
-  for (int rank = 0; rank < workers; ++rank) {
-    const TaskStatistics& from = results[rank].statistics;
-    TaskStatistics& sum = measured.statistics;
-    sum.steals += from.steals;
-    sum.steal_attempts += from.steal_attempts;
-    sum.stolen_bytes += from.stolen_bytes;
-    sum.steal_trips += from.steal_trips;
-    sum.suspensions += from.suspensions;
-    sum.suspended_bytes += from.suspended_bytes;
-    sum.published += from.published;
-    sum.idle_ns += from.idle_ns;
-    sum.stack_high_water = std::max(sum.stack_high_water, from.stack_high_water);
-  }
-  munmap(memory, slots * sizeof(Measured));
+// Runs the program on `workers` workers; once before it is timed, so that their stacks exist.
+Measured run_tasks(TaskWorkers& all, const Program& program, int workers) {
+  const auto measure = [&](TaskRuntime& runtime, Exchange& exchange) -> std::string {
+    const auto root = [tasks = program.tasks, first = program.first, second = program.second] {
+      return tasks(first, second);
+    };
+    absl::StatusOr<UtsCount> count = runtime.run(root);
+    if (count.ok()) {
+      runtime.reset_statistics();
+      Measured mine;
+      mine.seconds = seconds_of([&] { count = runtime.run(root); });
+      mine.statistics = runtime.statistics();
+      if (count.ok()) mine.result = *count;
+      // After the fence all have put this repetition's.
+      if (!put_value(exchange, "measured", mine).ok() ||
+          !exchange.fence(deadline_after(std::chrono::minutes(10))).ok()) {
+        fail("a worker is gone");
+      }
+    }
+    if (!count.ok()) fail(count.status().ToString());
+    if (exchange.rank() != 0) return "";
+    Measured sum;
+    for (int rank = 0; rank < exchange.size(); ++rank) {
+      const auto each =
+          get_value<Measured>(exchange, rank, "measured", deadline_after(std::chrono::minutes(10)));
+      if (!each.ok()) fail(each.status().ToString());
+      if (rank == 0) sum = *each;
+      if (rank != 0) add(sum.statistics, each->statistics);
+    }
+    return {reinterpret_cast<const char*>(&sum), sizeof sum};
+  };
+  const bool global = program.matrix + program.sorted != 0;
+  const std::string bytes =
+      !global
+          ? all.run(workers, task_options(), measure)
+          : all.run_on_fabric(workers, task_options(), [&](TaskRuntime& runtime, Fabric& fabric) {
+              const GlobalArrays arrays(fabric, program.matrix, program.sorted);
+              return measure(runtime, fabric.bootstrap());
+            });
+  Measured measured;
+  if (!all.reports()) return measured;
+  if (bytes.size() != sizeof measured) fail("no result");
+  std::memcpy(static_cast<void*>(&measured), bytes.data(), sizeof measured);
   if (measured.result != program.expected) fail(program.name + ": a wrong result from tasks");
   return measured;
+}
+
+// On oneTBB, in a process of its own: forking needs this one to have one thread.
+double run_tbb(const Program& program, int threads) {
+  double seconds = 0;
+  int ends[2];
+  if (pipe(ends) != 0) fail("no pipe");
+  const absl::Status status = run_processes(
+      1,
+      [&](Exchange&) {
+        UtsCount count;
+        on_tbb(threads, [&] { count = program.tbb(); });  // its threads start
+        on_tbb(threads, [&] { seconds = seconds_of([&] { count = program.tbb(); }); });
+        if (count != program.expected) fail(program.name + ": a wrong result from oneTBB");
+        return write(ends[1], &seconds, sizeof seconds) == sizeof seconds ? 0 : 1;
+      },
+      {.timeout = std::chrono::minutes(30)});
+  if (!status.ok()) fail(std::string(status.message()));
+  if (read(ends[0], &seconds, sizeof seconds) != sizeof seconds) fail("no result from oneTBB");
+  close(ends[0]);
+  close(ends[1]);
+  return seconds;
 }
 
 UtsCount just(uint64_t number) { return {number, 0, 0}; }
@@ -166,6 +215,7 @@ Program make_program(const std::string& name, Params& params) {
     program.expected = just(fib_value(argument));
     program.plain = [argument] { return just(static_cast<uint64_t>(fib_plain(argument))); };
     program.tasks = [](int x, int) { return just(static_cast<uint64_t>(fib_tasks(x))); };
+    program.tbb = [argument] { return just(tbb_fib(argument)); };
     program.first = argument;
   } else if (name == "btc") {
     const int iter = absl::GetFlag(FLAGS_iter);
@@ -215,6 +265,7 @@ Program make_program(const std::string& name, Params& params) {
     program.unit = "nodes";
     program.work = static_cast<double>(program.expected.nodes);
     program.plain = [options] { return uts_sequential(options, uts_root(options)); };
+    program.tbb = [options] { return tbb_uts(options); };
     program.tasks = [](int forks, int) { return uts_tasks(loop_of(forks)); };
     program.first = static_cast<int>(forks);
   } else if (name == "nqueens") {
@@ -227,10 +278,29 @@ Program make_program(const std::string& name, Params& params) {
     program.work = static_cast<double>(program.expected.nodes);
     program.plain = [argument] { return just(queens_plain(argument)); };
     program.tasks = [](int size, int forks) { return just(queens_tasks(size, loop_of(forks))); };
+    program.tbb = [argument] { return just(tbb_queens(argument)); };
     program.first = argument;
     program.second = static_cast<int>(forks);
+  } else if (name == "matmul" || name == "cilksort") {
+    const bool matmul = name == "matmul";
+    const int argument = n == 0 ? (matmul ? 512 : 1 << 21) : n;
+    if (argument < 64 || (matmul && argument % 64 != 0)) fail("--n: a multiple of 64 for matmul");
+    params.set("n", static_cast<uint64_t>(argument));
+    const auto size = static_cast<size_t>(argument);
+    program.unit = matmul ? "products" : "numbers";
+    program.work = matmul ? static_cast<double>(size) * static_cast<double>(size * size)
+                          : static_cast<double>(size);
+    (matmul ? program.matrix : program.sorted) = size;
+    program.plain = [=] { return just(matmul ? matmul_plain(size) : sort_plain(size)); };
+    program.expected = program.plain();
+    program.tasks = [](int cells, int is_matmul) {
+      const auto number = static_cast<size_t>(cells);
+      return just(is_matmul != 0 ? matmul_tasks(number) : sort_tasks(number));
+    };
+    program.first = argument;
+    program.second = matmul ? 1 : 0;
   } else {
-    fail("the program is fib, btc, uts or nqueens");
+    fail("the program is fib, btc, uts, nqueens, matmul, cilksort or steal");
   }
   return program;
 }
@@ -251,38 +321,86 @@ void print_statistics(const TaskStatistics& s) {
       static_cast<unsigned long long>(s.stack_high_water));
 }
 
-int run(const std::string& name) {
-  const int workers = absl::GetFlag(FLAGS_workers);
+int run_steal(TaskWorkers& all, const Report& report, Params params) {
+  const std::string model = absl::GetFlag(FLAGS_model);
+  if (model != "started" && model != "tied") fail("--model is started or tied");
+  if (all.size() != 2) fail("steal is between 2 workers");
+  if (absl::GetFlag(FLAGS_stopped)) {
+    params.set("model", model);
+    const bool stolen = steals_from_stopped(all, task_options(), model == "tied");
+    if (!all.reports()) return 0;
+    report.row("steal_from_stopped_victim", params, summarize({stolen ? 1.0 : 0.0}), "count");
+    if (stolen) return 0;
+    std::fprintf(stderr, "bench_tasks: the task did not go on while its victim was stopped\n");
+    return 1;
+  }
+  std::vector<size_t> frames;
+  for (const std::string& text : absl::GetFlag(FLAGS_frames)) {
+    size_t bytes = 0;
+    if (!absl::SimpleAtoi(text, &bytes) || bytes > size_t{1} << 20) fail("--frames: " + text);
+    frames.push_back(bytes);
+  }
+  measure_steals(all, task_options(), frames, absl::GetFlag(FLAGS_steals), report, params);
+  return 0;
+}
+
+int run(const std::string& name, char* const* argv) {
   const int repetitions = absl::GetFlag(FLAGS_repetitions);
-  if (workers < 1 || workers > 256) fail("--workers is from 1 to 256");
+  if (absl::GetFlag(FLAGS_workers) < 1 || absl::GetFlag(FLAGS_workers) > 256) {
+    fail("--workers is from 1 to 256");
+  }
   if (repetitions < 1) fail("--repetitions must be 1 or more");
   if (absl::GetFlag(FLAGS_join) != "greedy" && absl::GetFlag(FLAGS_join) != "wait-queue") {
     fail("--join is greedy or wait-queue");
   }
+  if (absl::GetFlag(FLAGS_deque) != "split" && absl::GetFlag(FLAGS_deque) != "the") {
+    fail("--deque is split or the");
+  }
+  TaskWorkers processes(absl::GetFlag(FLAGS_workers), argv);
+  const int workers = processes.size();
   Params params;
   params.set("workers", static_cast<uint64_t>(workers));
   params.set("join", absl::GetFlag(FLAGS_join));
+  params.set("deque", absl::GetFlag(FLAGS_deque));
   params.set("stack", absl::GetFlag(FLAGS_stack));
+  const Report report(absl::GetFlag(FLAGS_json), {"workers", "frame"});
+  if (name == "steal") return run_steal(processes, report, params);
   const Program program = make_program(name, params);
-  const Report report(absl::GetFlag(FLAGS_json), {"workers"});
 
   std::vector<double> plain;
   std::vector<double> one;
   std::vector<double> all;
+  std::vector<double> tbb_one;
+  std::vector<double> tbb_all;
+  const std::string peer = absl::GetFlag(FLAGS_peer);
+  if (!peer.empty() && peer != "tbb") fail("--peer is tbb");
+  if (peer == "tbb" && (!tbb_is_there() || !program.tbb || processes.is_job())) {
+    fail("oneTBB is compared on fib, uts and nqueens, without a launcher, if libtbb-dev was there");
+  }
   Measured last;
   for (int i = 0; i < repetitions; ++i) {
     progress(name + ": " + std::to_string(i + 1) + " of " + std::to_string(repetitions));
-    UtsCount count;
-    plain.push_back(seconds_of([&] { count = program.plain(); }));
-    if (count != program.expected) fail(name + ": a wrong result from plain recursion");
-    last = run_tasks(program, 1, true);
-    one.push_back(last.seconds);
-    if (workers > 1) {
-      last = run_tasks(program, workers, true);
+    if (processes.reports()) {
+      UtsCount count;
+      plain.push_back(seconds_of([&] { count = program.plain(); }));
+      if (count != program.expected) fail(name + ": a wrong result from plain recursion");
+    }
+    const bool all_only = processes.is_job() && program.matrix + program.sorted != 0;
+    if (!all_only) {
+      last = run_tasks(processes, program, 1);
+      one.push_back(last.seconds);
+    }
+    if (peer == "tbb") {
+      tbb_one.push_back(run_tbb(program, 1));
+      tbb_all.push_back(run_tbb(program, workers));
+    }
+    if (workers > 1 || all_only) {
+      last = run_tasks(processes, program, workers);
       all.push_back(last.seconds);
     }
   }
   progress("");
+  if (!processes.reports()) return 0;
 
   const auto each = [&](const std::vector<double>& seconds, double factor) {
     std::vector<double> values;
@@ -292,14 +410,30 @@ int run(const std::string& name) {
   };
   const std::string per = name + "_per_" + program.unit.substr(0, program.unit.size() - 1);
   report.row(per + "_plain", params, each(plain, 1e9), "ns");
-  report.row(per + "_one_worker", params, each(one, 1e9), "ns");
-  std::vector<double> cost;
-  for (size_t i = 0; i < one.size(); ++i) cost.push_back(1e9 * (one[i] - plain[i]) / program.work);
-  report.row(per + "_cost", params, summarize(cost), "ns");
-  report.row(name + "_one_worker_over_plain", params, summarize(ratios(plain, one)), "ratio");
-  if (workers > 1) {
+  if (!one.empty()) {
+    report.row(per + "_one_worker", params, each(one, 1e9), "ns");
+    std::vector<double> cost;
+    for (size_t i = 0; i < one.size(); ++i) {
+      cost.push_back(1e9 * (one[i] - plain[i]) / program.work);
+    }
+    report.row(per + "_cost", params, summarize(cost), "ns");
+    report.row(name + "_one_worker_over_plain", params, summarize(ratios(plain, one)), "ratio");
+    if (!tbb_one.empty()) {
+      std::vector<double> times;
+      for (size_t i = 0; i < one.size(); ++i) {
+        times.push_back((tbb_one[i] - plain[i]) / (one[i] - plain[i]));
+      }
+      report.row(per + "_tbb_one_thread", params, each(tbb_one, 1e9), "ns");
+      report.row(name + "_tbb_cost_over_ours", params, summarize(times), "ratio");
+    }
+  }
+  if (!all.empty()) {
     report.row(per, params, each(all, 1e9), "ns");
-    report.row(name + "_speed_up", params, summarize(ratios(one, all)), "ratio");
+    if (!one.empty()) report.row(name + "_speed_up", params, summarize(ratios(one, all)), "ratio");
+    if (!tbb_all.empty()) {
+      report.row(per + "_tbb", params, each(tbb_all, 1e9), "ns");
+      report.row(name + "_tbb_over_ours", params, summarize(ratios(tbb_all, all)), "ratio");
+    }
   }
   if (name == "uts") {
     const auto exact = [&](const char* what, uint64_t value) {
@@ -312,7 +446,12 @@ int run(const std::string& name) {
     for (const double s : workers > 1 ? all : one) rates.push_back(program.work / s);
     report.row("nodes_per_second", params, summarize(rates), "1/s");
   }
+  report.row(name + "_steals", params, summarize({static_cast<double>(last.statistics.steals)}),
+             "count");
   if (absl::GetFlag(FLAGS_statistics)) print_statistics(last.statistics);
+  if (last.statistics.steals < absl::GetFlag(FLAGS_least_steals)) {
+    fail(name + ": only " + std::to_string(last.statistics.steals) + " tasks were stolen");
+  }
   return 0;
 }
 
@@ -322,11 +461,13 @@ int run(const std::string& name) {
 int main(int argc, char** argv) {
   absl::SetProgramUsageMessage(
       "measures fork and join of tasks on worker processes.\n"
-      "  bench_tasks fib|btc|uts|nqueens [options]");
+      "  bench_tasks fib|btc|uts|nqueens|matmul|cilksort|steal [options]");
   const std::vector<char*> arguments = absl::ParseCommandLine(argc, argv);
   if (arguments.size() != 2) {
-    std::fprintf(stderr, "usage: bench_tasks fib|btc|uts|nqueens [options], see --help\n");
+    std::fprintf(
+        stderr,
+        "usage: bench_tasks fib|btc|uts|nqueens|matmul|cilksort|steal [options], see --help\n");
     return 1;
   }
-  return cariama::bench::run(arguments[1]);
+  return cariama::bench::run(arguments[1], argv);
 }

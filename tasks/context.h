@@ -46,6 +46,10 @@ struct alignas(64) ForkState {
   uint64_t* floor;  // entries from here on are private: taking them back needs no atomic
   const std::atomic<uint64_t>* attention;  // not 0: the next fork calls cariama_fork_attention()
   void* scheduler_sp;                      // of the scheduler, while a task runs
+  // Of the stack protector (x86-64): frames of tasks have the job's, those of the scheduler that of
+  // their process. Each is in force on its own stack, so no frame ever sees the other.
+  uint64_t task_canary;
+  uint64_t scheduler_canary;
 };
 static_assert(sizeof(ForkState) == 64);
 

@@ -12,7 +12,8 @@
 namespace cariama::tasks {
 
 static_assert(offsetof(ForkState, top) == 0 && offsetof(ForkState, attention) == 16 &&
-              offsetof(ForkState, scheduler_sp) == 24);
+              offsetof(ForkState, scheduler_sp) == 24 && offsetof(ForkState, task_canary) == 32 &&
+              offsetof(ForkState, scheduler_canary) == 40);
 
 asm(R"(
 .macro CARIAMA_SAVE
@@ -123,6 +124,10 @@ cariama_run:
     CARIAMA_SAVE
     movq cariama_fork_state@GOTPCREL(%rip), %r8
     movq %rsp, 24(%r8)
+    movq %fs:40, %rax            # the canaries of the stack protector
+    movq %rax, 40(%r8)
+    movq 32(%r8), %rax
+    movq %rax, %fs:40
     movq %rdi, %rsp
     movq %rsi, %rdx
     xorl %eax, %eax
@@ -140,6 +145,8 @@ cariama_suspend:
     CARIAMA_SAVE
     movq %rsp, (%rdi)
     movq cariama_fork_state@GOTPCREL(%rip), %r8
+    movq 40(%r8), %rax
+    movq %rax, %fs:40
     movq 24(%r8), %rsp
     CARIAMA_RESTORE
     ret
@@ -153,6 +160,8 @@ cariama_suspend:
 cariama_leave:
     .cfi_startproc
     movq cariama_fork_state@GOTPCREL(%rip), %r8
+    movq 40(%r8), %rax
+    movq %rax, %fs:40
     movq 24(%r8), %rsp
     .cfi_def_cfa %rsp, 64
     .cfi_rel_offset %rbp, 48

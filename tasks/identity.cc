@@ -1,5 +1,6 @@
 #include "tasks/identity.h"
 
+#include <link.h>
 #include <sys/auxv.h>
 
 #include <cstdio>
@@ -13,6 +14,35 @@ extern "C" uintptr_t __stack_chk_guard;
 #endif
 
 namespace cariama::tasks {
+namespace {
+
+// FNV-1a over the place and the file name of what is loaded. The kernel's own page, which has no
+// file, is left out: nothing on a stack points there for long.
+int add_library(dl_phdr_info* info, size_t, void* digest) {
+  const char* const slash = std::strrchr(info->dlpi_name, '/');
+  if (slash == nullptr) return 0;
+  auto& hash = *static_cast<uint64_t*>(digest);
+  const auto add = [&](uint64_t byte) { hash = (hash ^ byte) * 0x100000001b3; };
+  for (const char* at = slash; *at != '\0'; ++at) add(static_cast<unsigned char>(*at));
+  for (uint64_t place = info->dlpi_addr; place != 0; place >>= 8) add(place & 0xff);
+  return 0;
+}
+
+// As the program was loaded: what plug-ins bring later differs, and is on no stack that migrates.
+const uint64_t libraries_at_start = [] {
+  uint64_t digest = 0xcbf29ce484222325;
+  dl_iterate_phdr(add_library, &digest);
+  return digest;
+}();
+
+// Where the canaries of two processes must be equal.
+#if defined(__x86_64__)
+constexpr bool kCanaryIsSwitched = true;
+#else
+constexpr bool kCanaryIsSwitched = false;
+#endif
+
+}  // namespace
 
 Identity this_identity(uint64_t stack_bytes) {
   Identity identity;
@@ -28,32 +58,37 @@ Identity this_identity(uint64_t stack_bytes) {
   identity.canary = __stack_chk_guard;
   asm("mrs %0, tpidr_el0" : "=r"(identity.thread));
 #endif
+  identity.libraries = libraries_at_start;
   identity.stack_bytes = stack_bytes;
   return identity;
 }
 
 std::string difference(const Identity& mine, const Identity& theirs) {
-  const char* fork = "start all workers of a host by fork from one process";
+  const char* fork =
+      "begin main with start_workers() (tasks/start.h), or fork all workers from one process";
   const struct {
     uint64_t mine;
     uint64_t theirs;
     const char* what;
     const char* remedy;
-    bool secret = false;
+    bool hidden = false;
   } rows[] = {
       {mine.program, theirs.program, "the address of the program", fork},
       {mine.code, theirs.code, "the address of the task library", fork},
       {mine.c_library, theirs.c_library, "the address of the C library", fork},
       {mine.cpp_runtime, theirs.cpp_runtime, "the address of the C++ runtime", fork},
-      {mine.canary, theirs.canary, "the canary of the stack protector", fork, true},
+      {mine.libraries, theirs.libraries, "the address or the number of shared libraries", fork,
+       true},
+      {kCanaryIsSwitched ? 0 : mine.canary, kCanaryIsSwitched ? 0 : theirs.canary,
+       "the canary of the stack protector", fork, true},
       {mine.thread, theirs.thread, "the address of thread-local memory", fork},
       {mine.stack_bytes, theirs.stack_bytes, "TaskOptions::stack_bytes",
        "give every worker the same options"},
   };
   for (const auto& row : rows) {
     if (row.mine == row.theirs) continue;
-    char text[256];
-    if (row.secret) {  // compared, not shown
+    char text[320];
+    if (row.hidden) {  // a secret, or a digest
       std::snprintf(text, sizeof text, "%s differs: %s", row.what, row.remedy);
     } else {
       std::snprintf(text, sizeof text, "%s differs (%#llx here, %#llx there): %s", row.what,

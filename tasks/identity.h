@@ -2,7 +2,9 @@
 //
 // A stack holds return addresses, pointers to functions, vtables and constants, and the canary of
 // the stack protector; compilers keep addresses of thread_local variables in registers. All must
-// mean the same in every worker. Processes forked from one have that.
+// mean the same in every worker. Processes forked from one have that, and so have those that
+// start_workers() has started (start.h). The canary of the stack protector is switched together
+// with the stack on x86-64 (context.h): there it need not be equal.
 #ifndef CARIAMA_TASKS_IDENTITY_H_
 #define CARIAMA_TASKS_IDENTITY_H_
 
@@ -14,6 +16,7 @@ namespace cariama::tasks {
 // Plain data, exchanged between workers.
 struct Identity {
   uint64_t code = 0;         // of a function of this library
+  uint64_t libraries = 0;    // a digest of where each one lies that the program was linked with
   uint64_t program = 0;      // where the program was loaded
   uint64_t c_library = 0;    // of a function of it
   uint64_t cpp_runtime = 0;  // of a vtable of it

@@ -33,15 +33,15 @@ absl::Status bad_address(const std::string& whose, uint64_t address, size_t byte
 
 absl::StatusOr<std::unique_ptr<QueuePairAccess>> QueuePairAccess::connect(
     Exchange& exchange, std::shared_ptr<Device> device, const MemorySource& region,
-    AccessArea& area, Exchange::Deadline deadline) {
+    AccessArea& area, Exchange::Deadline deadline, const std::string& name) {
   std::unique_ptr<QueuePairAccess> access(new QueuePairAccess(exchange, region, area));
-  const absl::Status status = access->set_up(exchange, std::move(device), deadline);
+  const absl::Status status = access->set_up(exchange, std::move(device), deadline, name);
   if (!status.ok()) return status;
   return access;
 }
 
 absl::Status QueuePairAccess::set_up(Exchange& exchange, std::shared_ptr<Device> device,
-                                     Exchange::Deadline deadline) {
+                                     Exchange::Deadline deadline, const std::string& name) {
   device_ = std::move(device);
   if (!device_->limits().atomics) {
     return make_error(absl::StatusCode::kUnimplemented, ErrorScope::kProcess,
@@ -60,7 +60,7 @@ absl::Status QueuePairAccess::set_up(Exchange& exchange, std::shared_ptr<Device>
   if (!region.ok()) return region.status();
   region_ = *region;
   absl::Status status =
-      put_value(exchange, "tasks region", region_->locator(0, source_.length, exchange.rank()));
+      put_value(exchange, name + " region", region_->locator(0, source_.length, exchange.rank()));
   if (!status.ok()) return status;
 
   QueuePairOptions options;
@@ -81,12 +81,12 @@ absl::Status QueuePairAccess::set_up(Exchange& exchange, std::shared_ptr<Device>
     if (peer == rank()) {
       status = to.queue_pair->connect(to.queue_pair->address(), {.peer = "itself"});
     } else {
-      const std::string name =
-          absl::StrFormat("tasks %d-%d", std::min(peer, rank()), std::max(peer, rank()));
-      status = connect_over(exchange, peer, *to.queue_pair, deadline, name);
+      const std::string pair =
+          absl::StrFormat("%s %d-%d", name, std::min(peer, rank()), std::max(peer, rank()));
+      status = connect_over(exchange, peer, *to.queue_pair, deadline, pair);
     }
     if (!status.ok()) return status;
-    auto locator = get_value<RemoteMemoryLocator>(exchange, peer, "tasks region", deadline);
+    auto locator = get_value<RemoteMemoryLocator>(exchange, peer, name + " region", deadline);
     if (!locator.ok()) return locator.status();
     to.region = *locator;
   }
@@ -161,8 +161,15 @@ absl::Status QueuePairAccess::post(int peer, WorkRequest& request) {
 absl::Status QueuePairAccess::read(int peer, std::span<const ReadPiece> pieces) {
   if (peer == rank() && native_atomics_) {
     for (const ReadPiece& piece : pieces) {
-      std::atomic_thread_fence(std::memory_order_acquire);
-      std::memcpy(piece.local, reinterpret_cast<const void*>(piece.address), piece.bytes);
+      // Words that peers write to are whole, and what they published before is seen.
+      auto* from = reinterpret_cast<uint64_t*>(piece.address);
+      const size_t words = piece.address % 8 == 0 ? piece.bytes / 8 : 0;
+      for (size_t i = 0; i < words; ++i) {
+        const uint64_t word = std::atomic_ref(from[i]).load(std::memory_order_acquire);
+        std::memcpy(static_cast<std::byte*>(piece.local) + 8 * i, &word, sizeof word);
+      }
+      std::memcpy(static_cast<std::byte*>(piece.local) + 8 * words, from + words,
+                  piece.bytes - 8 * words);
     }
     return absl::OkStatus();
   }
@@ -186,8 +193,14 @@ absl::Status QueuePairAccess::read(int peer, std::span<const ReadPiece> pieces) 
 
 absl::Status QueuePairAccess::write(int peer, uint64_t remote, const void* local, size_t bytes) {
   if (peer == rank() && native_atomics_) {
-    std::atomic_thread_fence(std::memory_order_release);
-    std::memcpy(reinterpret_cast<void*>(remote), local, bytes);
+    auto* to = reinterpret_cast<uint64_t*>(remote);
+    const size_t words = remote % 8 == 0 ? bytes / 8 : 0;
+    for (size_t i = 0; i < words; ++i) {
+      uint64_t word = 0;
+      std::memcpy(&word, static_cast<const std::byte*>(local) + 8 * i, sizeof word);
+      std::atomic_ref(to[i]).store(word, std::memory_order_release);
+    }
+    std::memcpy(to + words, static_cast<const std::byte*>(local) + 8 * words, bytes - 8 * words);
     return absl::OkStatus();
   }
   Segment segment{const_cast<void*>(local), static_cast<uint32_t>(bytes), {}};
@@ -250,10 +263,20 @@ absl::Status QueuePairAccess::add_segment(size_t index, const MemorySource& sour
   auto region = domain_->register_memory(source, Access::kAll);
   if (!region.ok()) return region.status();
   segments_[index] = *region;
-  area_.segments[index] = segments_[index]->locator();
   // Peers learn addresses in the segment by later operations only, and those release.
-  std::atomic_thread_fence(std::memory_order_release);
+  area_.segments[index] = segments_[index]->locator();
   return absl::OkStatus();
+}
+
+void* QueuePairAccess::mapped(int peer, uint64_t address, size_t bytes) {
+  const auto begin = reinterpret_cast<uint64_t>(source_.address);
+  if (address < begin || address + bytes > begin + source_.length) return nullptr;
+  if (peer == rank()) return reinterpret_cast<void*>(address);
+  const Peer& to = peers_[static_cast<size_t>(peer)];
+  RemoteMemoryLocator place = to.region;
+  place.address += address - begin;
+  place.length = bytes;
+  return to.queue_pair->direct_access(place);
 }
 
 }  // namespace cariama::tasks

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -36,10 +37,11 @@ struct alignas(64) AccessArea {
 class CARIAMA_TASKS_EXPORT QueuePairAccess final : public RemoteAccess {
  public:
   // Registers `region` and connects with all other ranks of the exchange, which do the same.
-  // `area` lies in `region`. Both are kept. Blocks until all are connected, or until `deadline`.
+  // `area` lies in `region`. Both are kept. `name`: what its keys in the exchange begin with,
+  // another one for each connect(). Blocks until all are connected, or until `deadline`.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<QueuePairAccess>> connect(
       Exchange& exchange, std::shared_ptr<Device> device, const MemorySource& region,
-      AccessArea& area, Exchange::Deadline deadline);
+      AccessArea& area, Exchange::Deadline deadline, const std::string& name = "tasks");
 
   using RemoteAccess::read;
   absl::Status read(int peer, std::span<const ReadPiece> pieces) override;
@@ -49,6 +51,7 @@ class CARIAMA_TASKS_EXPORT QueuePairAccess final : public RemoteAccess {
                                         uint64_t desired) override;
   absl::Status post_add(int peer, uint64_t address, uint64_t addend) override;
   absl::Status add_segment(size_t index, const MemorySource& source) override;
+  [[nodiscard]] void* mapped(int peer, uint64_t address, size_t bytes) override;
 
  private:
   struct Peer {
@@ -61,7 +64,7 @@ class CARIAMA_TASKS_EXPORT QueuePairAccess final : public RemoteAccess {
   QueuePairAccess(Exchange& exchange, const MemorySource& region, AccessArea& area)
       : RemoteAccess(exchange.rank(), exchange.size()), source_(region), area_(area) {}
   [[nodiscard]] absl::Status set_up(Exchange& exchange, std::shared_ptr<Device> device,
-                                    Exchange::Deadline deadline);
+                                    Exchange::Deadline deadline, const std::string& name);
 
   // The rest of a request, which must have room for `segment`.
   [[nodiscard]] absl::Status address(int peer, uint64_t remote, size_t bytes, WorkRequest& request);

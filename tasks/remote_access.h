@@ -68,6 +68,10 @@ class CARIAMA_TASKS_EXPORT RemoteAccess {
   // Makes a segment of the own pinned area known to peers: PinnedArea's RegisterSegment.
   [[nodiscard]] virtual absl::Status add_segment(size_t index, const MemorySource& source) = 0;
 
+  // Where [address, address + bytes) of the peer's region lies in this process, or nullptr if it
+  // cannot be reached by loads and stores. Stays so.
+  [[nodiscard]] virtual void* mapped(int peer, uint64_t address, size_t bytes) = 0;
+
   // Dependent round trips so far (waits for a remote operation).
   [[nodiscard]] uint64_t round_trips() const { return round_trips_; }
 

@@ -1,10 +1,19 @@
 #include "tasks/runtime.h"
 
+#include <sys/stat.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+#include <functional>
 #include <optional>
+#include <string>
 #include <utility>
 
+#include "dsfabric/fabric.h"
 #include "dtutils/error.h"
 #include "dtutils/exchange_connect.h"
+#include "dtutils/wait.h"
 #include "tasks/identity.h"
 #include "tasks/queue_pair_access.h"
 #include "tasks/scheduler.h"
@@ -14,13 +23,61 @@ namespace cariama {
 
 using tasks::Worker;
 
+namespace {
+
+// What tells one host from another: the boot, and the process name space.
+uint64_t host_digest() {
+  std::string identity;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), identity);
+  struct stat space {};
+  if (stat("/proc/self/ns/pid", &space) == 0) identity += std::to_string(space.st_ino);
+  return std::hash<std::string>()(identity);
+}
+
+// One exchange may see several runtimes, one after the other: a name that no earlier one had. What
+// rank 0 puts before the fence is what all get after it; the next one comes after the last fence of
+// create().
+absl::StatusOr<std::string> agree_on_name(Exchange& exchange, Deadline deadline) {
+  if (exchange.rank() == 0) {
+    const auto now =
+        static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
+    const absl::Status status = put_value(exchange, "tasks runtime", now);
+    if (!status.ok()) return status;
+  }
+  const absl::Status status = exchange.fence(deadline);
+  if (!status.ok()) return status;
+  const auto number = get_value<uint64_t>(exchange, 0, "tasks runtime", deadline);
+  if (!number.ok()) return number.status();
+  return "tasks " + std::to_string(*number);
+}
+
+// Waits of other layers, in the thread of the worker.
+class TaskWaitHook final : public WaitHook {
+ public:
+  explicit TaskWaitHook(WaitHook& outside) : outside_(outside) {}
+  bool pause(uint64_t round) override {
+    if (tasks::this_worker == nullptr || !tasks::this_worker->in_task()) {
+      return outside_.pause(round);
+    }
+    tasks::this_worker->pause_task(round);
+    return false;  // it has slept if there was nothing to do
+  }
+
+ private:
+  WaitHook& outside_;
+};
+
+}  // namespace
+
 struct TaskRuntime::Parts {
   Exchange& exchange;
   TaskOptions options;
+  std::string name;  // what its keys in the exchange begin with
   std::unique_ptr<tasks::StackRegion> region;
   std::unique_ptr<tasks::QueuePairAccess> access;
   std::unique_ptr<Worker> worker;
   uint64_t runs = 0;
+  TaskWaitHook hook{this_thread_wait_hook()};
 };
 
 absl::StatusOr<std::unique_ptr<TaskRuntime>> TaskRuntime::create(Exchange& exchange,
@@ -31,12 +88,22 @@ absl::StatusOr<std::unique_ptr<TaskRuntime>> TaskRuntime::create(Exchange& excha
                       "this process has a TaskRuntime", "destroy it first");
   }
   const Deadline deadline = deadline_after(options.timeout);
+  const auto name = agree_on_name(exchange, deadline);
+  if (!name.ok()) return name.status();
   const tasks::Identity mine = tasks::this_identity(options.stack_bytes);
-  absl::Status status = put_value(exchange, "tasks identity", mine);
+  const uint64_t host = host_digest();
+  bool one_host = true;
+  uint64_t canary = 0;
+  absl::Status status = put_value(exchange, *name + " identity", mine);
+  if (status.ok()) status = put_value(exchange, *name + " host", host);
   if (!status.ok()) return status;
   for (int peer = 0; peer < exchange.size(); ++peer) {
-    const auto theirs = get_value<tasks::Identity>(exchange, peer, "tasks identity", deadline);
+    const auto theirs = get_value<tasks::Identity>(exchange, peer, *name + " identity", deadline);
     if (!theirs.ok()) return theirs.status();
+    const auto their_host = get_value<uint64_t>(exchange, peer, *name + " host", deadline);
+    if (!their_host.ok()) return their_host.status();
+    one_host = one_host && *their_host == host;
+    if (peer == 0) canary = theirs->canary;
     const std::string difference = tasks::difference(mine, *theirs);
     if (difference.empty()) continue;
     return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kProcess,
@@ -44,24 +111,36 @@ absl::StatusOr<std::unique_ptr<TaskRuntime>> TaskRuntime::create(Exchange& excha
   }
 
   if (device == nullptr) {
-    absl::StatusOr<std::shared_ptr<Device>> opened = open_device({.transport = Transport::kShm});
+    DeviceOptions wanted;
+    if (std::getenv("CARIAMA_TRANSPORT") == nullptr) {
+      wanted.transport = one_host ? Transport::kShm : Transport::kVerbs;
+    }
+    absl::StatusOr<std::shared_ptr<Device>> opened = open_device(wanted);
     if (!opened.ok()) return opened.status();
     device = *std::move(opened);
   }
-  auto parts = std::make_unique<Parts>(Parts{exchange, options, nullptr, nullptr, nullptr});
+  auto parts = std::make_unique<Parts>(Parts{exchange, options, *name, {}, {}, {}});
   auto region =
       tasks::StackRegion::create(options.stack_bytes, Worker::tail_bytes(options.stack_bytes));
   if (!region.ok()) return region.status();
   parts->region = *std::move(region);
   auto access =
       tasks::QueuePairAccess::connect(exchange, std::move(device), parts->region->source(),
-                                      Worker::area_of(*parts->region).access, deadline);
+                                      Worker::area_of(*parts->region).access, deadline, *name);
   if (!access.ok()) return access.status();
   parts->access = *std::move(access);
-  parts->worker = std::make_unique<Worker>(options, *parts->region, *parts->access);
+  parts->worker = std::make_unique<Worker>(options, *parts->region, *parts->access, canary);
   status = exchange.fence(deadline);
   if (!status.ok()) return status;
   return std::unique_ptr<TaskRuntime>(new TaskRuntime(std::move(parts)));
+}
+
+absl::StatusOr<std::unique_ptr<TaskRuntime>> TaskRuntime::create(Fabric& fabric,
+                                                                 const TaskOptions& options) {
+  auto runtime = create(fabric.bootstrap(), options, fabric.options().device);
+  if (!runtime.ok()) return runtime;
+  (*runtime)->parts_->worker->on_idle([&fabric] { fabric.process_calls(); });
+  return runtime;
 }
 
 TaskRuntime::TaskRuntime(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
@@ -71,8 +150,9 @@ TaskRuntime::~TaskRuntime() = default;
 
 absl::StatusOr<std::string> TaskRuntime::run_bytes(tasks::ChildFunction root, uint64_t first,
                                                    uint64_t second) {
-  const std::string key = "tasks result " + std::to_string(++parts_->runs);
+  const std::string key = parts_->name + " result " + std::to_string(++parts_->runs);
   std::string text;
+  const ScopedWaitHook hook(parts_->hook);
   if (rank() == 0) {
     const absl::StatusOr<Worker::RootResult> result = parts_->worker->run_root(root, first, second);
     if (!result.ok()) return result.status();
@@ -104,6 +184,13 @@ absl::StatusOr<std::string> TaskRuntime::run_bytes(tasks::ChildFunction root, ui
 int TaskRuntime::rank() const { return parts_->exchange.rank(); }
 int TaskRuntime::size() const { return parts_->exchange.size(); }
 TaskStatistics TaskRuntime::statistics() const { return parts_->worker->statistics(); }
+std::vector<StealSample> TaskRuntime::take_steal_samples() {
+  return parts_->worker->take_samples();
+}
+bool parent_is_stolen() { return tasks::worker_of_task("parent_is_stolen")->parent_is_gone(); }
+uint64_t tasks_stolen_from_here() {
+  return tasks::worker_of_task("tasks_stolen_from_here")->thefts();
+}
 void TaskRuntime::reset_statistics() { parts_->worker->reset_statistics(); }
 
 }  // namespace cariama

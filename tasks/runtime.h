@@ -1,13 +1,16 @@
 // The workers of a job, one process each, and how a first task is started on them.
 //
-//   cariama::run_processes(2, [](cariama::Exchange& exchange) {
-//     auto runtime = cariama::TaskRuntime::create(exchange, {});
+//   int main(int argc, char** argv) {
+//     if (auto code = cariama::start_workers({.processes = 2}, argc, argv)) return *code;
+//     auto fabric = cariama::Fabric::create();
+//     auto runtime = cariama::TaskRuntime::create(**fabric, {});
 //     absl::StatusOr<long> result = (*runtime)->run([] { return fib(40); });   // on every rank
-//     ...
-//   });
+//     return (*fabric)->finalize(cariama::deadline_after(10s)).ok() ? 0 : 1;
+//   }
 //
-// All processes must have code, C++ runtime and stack protector canary at equal addresses: fork
-// them from one process (run_processes does). create() compares, and refuses with the difference.
+// All processes must have code, C++ runtime and thread-local memory at equal addresses:
+// start_workers() (start.h) sees to it, or fork them from one process (run_processes does).
+// create() compares, and refuses with the difference.
 #ifndef CARIAMA_TASKS_RUNTIME_H_
 #define CARIAMA_TASKS_RUNTIME_H_
 
@@ -26,6 +29,7 @@
 #include "dtutils/process_group.h"
 #include "tasks/context.h"
 #include "tasks/export.h"
+#include "tasks/steal_sample.h"
 #include "tasks/task.h"
 
 namespace cariama {
@@ -35,6 +39,11 @@ namespace cariama {
 // looks at it when it found nothing to steal.
 enum class JoinPolicy : uint8_t { kGreedy, kWaitQueue };
 
+// Where the continuations of forks wait for thieves. kSplit: split_deque.h. kThe (the paper's):
+// the_deque.h; each fork costs several times as much, a steal has two round trips more, and idle
+// workers do not sleep.
+enum class DequeKind : uint8_t { kSplit, kThe };
+
 struct TaskOptions {
   // Of the uni-address stack: what all nested tasks of one worker take together. Address space only
   // until it is touched (on devices that pin memory, memory).
@@ -42,17 +51,28 @@ struct TaskOptions {
   // The most that suspended tasks, join records and large results of one worker may take.
   size_t pinned_bytes = size_t{1} << 30;
   JoinPolicy join = JoinPolicy::kGreedy;
-  uint64_t seed = 1;  // of the choice of victims
+  DequeKind deque = DequeKind::kSplit;  // equal in all workers
+  uint64_t seed = 1;                    // of the choice of victims
   // Ranks by distance from this one, for stealing from near ones first. Empty: all alike.
   std::vector<std::vector<int>> victims{};
-  // An idle worker spins, then yields its core, then sleeps, each time longer, at most this long.
-  // It looks for work each time, so this bounds how late it notices.
+  // An idle worker spins, then yields its core, then sleeps. Where it can be woken (all workers on
+  // one host, over shm) it sleeps until there is work; elsewhere each time longer, at most this
+  // long, which bounds how late it notices. 0: it never sleeps.
   std::chrono::microseconds idle_sleep{50};
+  // The longest that it sleeps where it can be woken: how late it notices that a worker has died.
+  std::chrono::milliseconds doze{10};
   // Look whether spawned functions carry pointers to locals of their parents. A few ns per spawn.
   bool check_closures = false;
+  // Look whether frames that are made public hold pointers into this process's private heap (a
+  // std::vector, say), and tell on stderr, once for each function. Some 100 us per publication.
+  bool check_frames = false;
+  // How many of its first steals each worker takes the time of (TaskRuntime::take_steal_samples).
+  size_t steal_samples = 0;
   // Of setting up, and of ending a run.
   std::chrono::milliseconds timeout{30'000};
 };
+
+class Fabric;
 
 // Of one worker, since create() or the last reset.
 struct TaskStatistics {
@@ -71,17 +91,24 @@ struct TaskStatistics {
   uint64_t resumed_remote = 0;    // ... of these, that were suspended in another one
   uint64_t records = 0;           // join records made
   uint64_t idle_ns = 0;           // looking for work
+  uint64_t dozes = 0;             // times that it slept until woken
   uint64_t stack_high_water = 0;  // bytes, whole pages, since create()
   uint64_t pinned_bytes = 0;      // of the segments, since create()
 };
 
 class CARIAMA_TASKS_EXPORT TaskRuntime {
  public:
-  // Collective: every rank of the exchange calls it, with equal options but `victims`. Opens
-  // `device` for what goes between workers; default: shm. Errors: those of Exchange and of the
+  // Collective: every rank of the exchange calls it, with equal options but `victims`. `device` is
+  // for what goes between workers; default: shm if all are on one host, else verbs (one device
+  // for all pairs: the atomics of a card and those of a CPU do not exclude each other), or what
+  // CARIAMA_TRANSPORT says. Errors: those of Exchange and of the
   // device; FAILED_PRECONDITION (the processes differ: names in what; or one exists already).
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<TaskRuntime>> create(
       Exchange& exchange, const TaskOptions& options, std::shared_ptr<Device> device = nullptr);
+  // The workers are the processes of a fabric, whose main thread this is. While a worker has
+  // nothing to do it runs the calls that have arrived for it.
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<TaskRuntime>> create(
+      Fabric& fabric, const TaskOptions& options);
   ~TaskRuntime();
   TaskRuntime(const TaskRuntime&) = delete;
   TaskRuntime& operator=(const TaskRuntime&) = delete;
@@ -119,6 +146,8 @@ class CARIAMA_TASKS_EXPORT TaskRuntime {
   [[nodiscard]] int size() const;
   [[nodiscard]] TaskStatistics statistics() const;
   void reset_statistics();
+  // Of this worker's steals since the last call, TaskOptions::steal_samples at most.
+  [[nodiscard]] std::vector<StealSample> take_steal_samples();
 
  private:
   struct Parts;
@@ -136,6 +165,13 @@ inline void poll() {
     tasks::attend();
   }
 }
+
+// In a task: whether all that it could return to is being continued elsewhere, because it was
+// stolen. One load; a thief may change the answer at any time from false to true.
+[[nodiscard]] CARIAMA_TASKS_EXPORT bool parent_is_stolen();
+
+// In a task: how many tasks thieves have taken from this worker, their frames included, so far.
+[[nodiscard]] CARIAMA_TASKS_EXPORT uint64_t tasks_stolen_from_here();
 
 }  // namespace cariama
 

@@ -39,8 +39,14 @@ inline void on_stack() {
   __sanitizer_finish_switch_fiber(nullptr, &switch_state.scheduler_bottom,
                                   &switch_state.scheduler_bytes);
 }
-inline void before_leave(const void* top) {
-  const char* here = static_cast<const char*>(__builtin_frame_address(0));
+// Of the caller's own frame, too: what is under its frame address.
+__attribute__((always_inline)) inline void before_leave(const void* top) {
+  const char* here = nullptr;
+#if defined(__x86_64__)
+  asm volatile("movq %%rsp, %0" : "=r"(here));
+#else
+  asm volatile("mov %0, sp" : "=r"(here));
+#endif
   __asan_unpoison_memory_region(here, static_cast<size_t>(static_cast<const char*>(top) - here));
   __sanitizer_start_switch_fiber(nullptr, switch_state.scheduler_bottom,
                                  switch_state.scheduler_bytes);

@@ -1,8 +1,6 @@
 #include "tasks/scheduler.h"
 
 #include <cxxabi.h>
-#include <sched.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +12,7 @@
 #include <string>
 
 #include "dtutils/error.h"
+#include "dtutils/trace.h"
 #include "tasks/sanitizer.h"
 
 namespace cariama::tasks {
@@ -27,14 +26,6 @@ uint64_t address_of(const void* memory) { return reinterpret_cast<uint64_t>(memo
 // also what makes each fork come to cariama_fork_attention() when closures are to be looked at.
 uint64_t no_entries[1];
 const std::atomic<uint64_t> always{1};
-
-void cpu_relax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 // What the C++ runtime keeps of a thread's exceptions (Itanium C++ ABI, 2.2.2): the exceptions that
 // are being handled, and how many are under way. Not inlined: the compiler would keep the address
@@ -67,7 +58,7 @@ void root_entry(void* argument) {
 }  // namespace
 
 extern "C" {
-ForkState cariama_fork_state = {no_entries, no_entries, &always, nullptr};
+ForkState cariama_fork_state = {no_entries, no_entries, &always, nullptr, 0, 0};
 void cariama_fork_attention(uint64_t first, uint64_t second) {
   worker_of_task("spawn")->attend(first, second);
 }
@@ -88,7 +79,7 @@ void end_job(const absl::Status& status) {
   std::string text = "cariama tasks: ";
   if (this_worker != nullptr) text += "rank " + std::to_string(this_worker->rank()) + ": ";
   text += std::string(status.message());
-  if (this_worker != nullptr) text += "; the tasks of this worker are lost, the job ends";
+  if (this_worker != nullptr) text += "; " + this_worker->what_is_lost() + ": the job ends";
   std::fprintf(stderr, "%s\n", text.c_str());
   std::fflush(stderr);
   _exit(70);  // EX_SOFTWARE; no destructor may run on a stack that is not its own
@@ -99,7 +90,8 @@ uint64_t Worker::OwnMemory::compare_swap(std::atomic<uint64_t>& word, uint64_t e
   return must(access.compare_swap(access.rank(), address_of(&word), expected, desired));
 }
 
-Worker::Worker(const TaskOptions& options, StackRegion& region, RemoteAccess& access)
+Worker::Worker(const TaskOptions& options, StackRegion& region, RemoteAccess& access,
+               uint64_t canary)
     : options_(options),
       region_(region),
       access_(access),
@@ -113,20 +105,35 @@ Worker::Worker(const TaskOptions& options, StackRegion& region, RemoteAccess& ac
               }),
       memory_{access},
       shelf_(memory_, area_.shelf),
+      the_(memory_, area_.the),
       victims_(
           options.victims.empty()
               ? Victims::uniform(access.rank(), access.size(), options.seed)
               : Victims(options.victims, options.seed + static_cast<uint64_t>(access.rank()))) {
   pinned_.on_collect([this](void* block) { exceptions_.erase(block); });
-  cariama_fork_state = {entries_ + 1, entries_ + 1,
-                        options.check_closures ? &always : &area_.shelf.attention, nullptr};
+  cariama_fork_state = {
+      entries_ + 1,
+      entries_ + 1,
+      options.check_closures || options.deque == DequeKind::kThe ? &always : &area_.shelf.attention,
+      nullptr,
+      canary,
+      0};
+  taken_from_.resize(static_cast<size_t>(access.size()));
+  for (int peer = 0; peer < access.size(); ++peer) {
+    void* const area = access.mapped(peer, address_of(&area_), sizeof area_);
+    if (area == nullptr) {
+      peers_.clear();
+      break;
+    }
+    peers_.push_back(static_cast<WorkerArea*>(area));
+  }
   if (access.size() > 1) area_.shelf.attention.store(kRefill, std::memory_order_relaxed);
   this_worker = this;
 }
 
 Worker::~Worker() {
   this_worker = nullptr;
-  cariama_fork_state = {no_entries, no_entries, &always, nullptr};
+  cariama_fork_state = {no_entries, no_entries, &always, nullptr, 0, 0};
 }
 
 // ---- called by running tasks ----
@@ -157,6 +164,7 @@ void Worker::check_closure(const void* closure, size_t bytes) const {
 }
 
 void Worker::attend() {
+  if (options_.deque == DequeKind::kThe) return attend_the();
   std::atomic<uint64_t>& attention = area_.shelf.attention;
   const uint64_t wanted = attention.load(std::memory_order_relaxed);
   if (wanted == kCalm) return;
@@ -165,7 +173,7 @@ void Worker::attend() {
     return;
   }
   // Whoever forked in a catch block has to come back to its exception.
-  if (exception_state().handled != nullptr) return;
+  if (exceptions_are_handled()) return;
   // Private entries that may go: up to the first tied one, since the oldest goes first.
   uint64_t* const floor = cariama_fork_state.floor;
   uint64_t* end = floor;
@@ -180,6 +188,7 @@ void Worker::attend() {
   const auto position = static_cast<size_t>(floor - entries_);
   for (size_t i = position; i < position + count; ++i) {
     if (reports_[i] == 0) reports_[i] = new_record().word();
+    if (options_.check_frames) check_frames(sp_of(entries_[i]), sp_of(entries_[i - 1]));
   }
   shelf_.publish(
       [&](uint32_t i) {
@@ -190,11 +199,21 @@ void Worker::attend() {
       count);
   cariama_fork_state.floor = floor + count;
   statistics_.published += count;
+  wake_sleepers(count);
 }
+
+bool Worker::exceptions_are_handled() { return exception_state().handled != nullptr; }
 
 bool Worker::take_parent_back() {
   uint64_t* const top = cariama_fork_state.top;
-  if (top == entries_ || !shelf_.take_back()) return false;
+  if (top == entries_) return false;
+  if (options_.deque == DequeKind::kThe) {
+    const auto position = static_cast<uint64_t>(top - entries_);
+    if (!the_.pop(position, [this](uint64_t round) { await_thief(round); })) return false;
+    cariama_fork_state.floor = top;
+    return true;
+  }
+  if (!shelf_.take_back()) return false;
   cariama_fork_state.floor = top;
   ++statistics_.taken_back;
   std::atomic<uint64_t>& attention = area_.shelf.attention;
@@ -217,10 +236,12 @@ namespace {
 // Returns when the task is continued, maybe in another process (unless exceptions are active).
 [[gnu::noinline]] void leave(void** sp) {
   const ExceptionState exceptions = std::exchange(exception_state(), {});
+  const bool lets_others_run = std::exchange(this_worker->lets_others_run, false);
   before_leave(this_worker->region().top());
   cariama_suspend(sp);
   arrived_on_stack();
   exception_state() = exceptions;
+  this_worker->lets_others_run = lets_others_run;
 }
 
 }  // namespace
@@ -259,6 +280,7 @@ std::optional<Outcome> Worker::look(Reference record) {
 
 void Worker::wait_for(Reference record) {
   ++statistics_.joins_waited;
+  trace_instant("tasks", "join waits");
   // A task that handles exceptions waits where they are: in this worker's queue.
   const bool stays = options_.join == JoinPolicy::kWaitQueue || !exception_state().empty();
   leave_for({.why = Leaving::Why::kJoin, .record = record, .stays = stays});
@@ -298,6 +320,11 @@ Reference Worker::new_record() {
 }
 
 Outcome Worker::value_outcome(const void* value, size_t bytes) {
+  if (bytes > UINT32_MAX) {
+    end_job(make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                       "a task's result of " + std::to_string(bytes) + " bytes is too large",
+                       "return less than 4 GiB, or leave it in global memory"));
+  }
   Outcome outcome;
   outcome.kind = OutcomeKind::kValue;
   outcome.bytes = static_cast<uint32_t>(bytes);
@@ -432,6 +459,7 @@ absl::StatusOr<Worker::RootResult> Worker::run_root(ChildFunction root, uint64_t
     const absl::Status status =
         access_.write(peer, address_of(&area_.finished), &runs_, sizeof runs_);
     if (!status.ok()) return status;
+    wake_peer(peer);
   }
   return result;
 }
@@ -455,7 +483,12 @@ void Worker::work(const Finished& finished) {
 
 void Worker::run(const Context& context) {
   in_task_ = true;
+  ++stretches_;
+  const TraceScope trace("tasks", "run");
   before_run(region_.bottom(), region_.stack_bytes());
+  if (stolen_at_ != 0) [[unlikely]] {
+    samples_.back().resume = static_cast<uint32_t>(steal_clock() - std::exchange(stolen_at_, 0));
+  }
   cariama_run(context.sp, context.record);
   after_run();
   in_task_ = false;
@@ -480,6 +513,7 @@ void Worker::after(const Leaving& left) {
 }
 
 Suspended Worker::park(void* sp) {
+  const TraceScope trace("tasks", "suspend");
   const size_t position = depth() - 1;
   parked_top_ = cariama_fork_state.top;
   popped_ = false;
@@ -527,10 +561,12 @@ void Worker::wait_for_child(const Leaving& left) {
 
 template <typename Finished>
 bool Worker::find_work(const Finished& finished) {
+  const TraceScope trace("tasks", "idle");
   settle();
   const auto begin = steady_clock::now();
   bool found = false;
   for (uint64_t round = 0; !finished(); ++round) {
+    if (on_idle_) on_idle_();
     // A task that only waits its turn lets stolen ones go first, once.
     const bool steal_first = std::exchange(yielded_, false) && !victims_.empty();
     if (steal_first && steal(victims_.next())) {
@@ -546,7 +582,7 @@ bool Worker::find_work(const Finished& finished) {
       found = resume_waiting();
     }
     if (found) break;
-    pause_idle(round);
+    pause_idle(round, finished);
   }
   statistics_.idle_ns += static_cast<uint64_t>((steady_clock::now() - begin).count());
   return found;
@@ -572,45 +608,6 @@ bool Worker::has_arrived(Reference record) {
   return area_.arrivals != 0;
 }
 
-void Worker::pause_idle(uint64_t round) const {
-  if (round < 64) {
-    for (int i = 0; i < 16; ++i) cpu_relax();
-    return;
-  }
-  if (round < 128) {
-    sched_yield();
-    return;
-  }
-  const uint64_t most = static_cast<uint64_t>(options_.idle_sleep.count()) * 1000;
-  const uint64_t nanoseconds = std::min(most, uint64_t{1000} << std::min<uint64_t>(round / 16, 20));
-  const timespec time{0, static_cast<long>(nanoseconds)};
-  nanosleep(&time, nullptr);
-}
-
-// The region is empty: what was taken from it must have arrived before something else comes in.
-void Worker::settle() {
-  const auto taken = static_cast<size_t>(cariama_fork_state.floor - (entries_ + 1));
-  cariama_fork_state.top = cariama_fork_state.floor = entries_ + 1;
-  if (taken == 0) return;
-  std::fill(reports_ + 1, reports_ + 1 + taken, 0);
-  taken_ += taken;
-  statistics_.stolen_from += taken;
-  auto next_look = steady_clock::now() + std::chrono::milliseconds(100);
-  for (uint64_t round = 0; !shelf_.all_copied(taken_); ++round) {
-    if (round < 1000) {
-      cpu_relax();
-      continue;
-    }
-    sched_yield();
-    if (round % 64 != 0 || steady_clock::now() < next_look) continue;
-    // Is a thief dead that should be copying? Reading from it tells.
-    for (int peer = 0; peer < access_.size(); ++peer) {
-      must(access_.read(peer, address_of(&area_.finished), &area_.arrivals, sizeof(uint64_t)));
-    }
-    next_look = steady_clock::now() + std::chrono::milliseconds(100);
-  }
-}
-
 void Worker::install(uint64_t top, uint64_t report, const Context& context) {
   entries_[0] = top;
   reports_[0] = report;
@@ -631,43 +628,6 @@ void Worker::install(const Suspended& task) {
   }
   release(frames);
   install(task.top, task.report, {sp, 0});
-}
-
-bool Worker::steal(int victim) {
-  ++statistics_.steal_attempts;
-  const uint64_t trips = access_.round_trips();
-  Shelf& shelf = area_.shelf;  // the victim's has the same address
-  const std::array<ReadPiece, 2> pieces{
-      ReadPiece{address_of(&shelf.state), area_.shelf_state, sizeof area_.shelf_state},
-      ReadPiece{address_of(&shelf.slots), area_.shelf_slots, sizeof area_.shelf_slots}};
-  must(access_.read(victim, pieces));
-  const uint64_t seen = area_.shelf_state[0];
-  const uint64_t attention = area_.shelf_state[2];
-  const ShelfState state = ShelfState::decode(seen);
-  if (state.count == 0) {
-    if (attention != kHungry) {
-      must(access_.write(victim, address_of(&shelf.attention), &kHungry, sizeof kHungry));
-    }
-    return false;
-  }
-  const PublicEntry entry = area_.shelf_slots[state.first];
-  if (must(access_.compare_swap(victim, address_of(&shelf.state), seen, claim_oldest(seen))) !=
-      seen) {
-    ++statistics_.steal_lost;
-    return false;
-  }
-  if (state.count == 1 && attention == kCalm) {
-    must(access_.write(victim, address_of(&shelf.attention), &kRefill, sizeof kRefill));
-  }
-  void* const sp = reinterpret_cast<void*>(entry.sp);
-  must(access_.read(victim, entry.sp, sp, entry.top - entry.sp));
-  must(access_.post_add(victim, address_of(&shelf.copied), 1));
-  victims_.succeeded();
-  ++statistics_.steals;
-  statistics_.stolen_bytes += entry.top - entry.sp;
-  statistics_.steal_trips += access_.round_trips() - trips;
-  install(entry.top, entry.report, {sp, entry.record});
-  return true;
 }
 
 std::pair<const std::atomic<uint64_t>*, uint64_t> Worker::new_token() {

@@ -13,12 +13,15 @@
 #define CARIAMA_TASKS_SCHEDULER_H_
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -37,6 +40,8 @@
 #include "tasks/runtime.h"
 #include "tasks/split_deque.h"
 #include "tasks/stack_region.h"
+#include "tasks/steal_sample.h"
+#include "tasks/the_deque.h"
 #include "tasks/victims.h"
 
 namespace cariama::tasks {
@@ -44,7 +49,14 @@ namespace cariama::tasks {
 // The tail of a worker's region: what peers see, and where their memory is read to.
 struct WorkerArea {
   Shelf shelf;
+  TheQueue the;
   AccessArea access;
+  // Of idle workers of this host (idle.cc): those that sleep and want to hear when something is
+  // made public here, by rank modulo 64; and what this one sleeps on.
+  alignas(64) std::atomic<uint64_t> sleepers;
+  WakeWord doze;
+  // Tasks that each rank has taken from here, by rank modulo 64: for the sentence when one dies.
+  alignas(64) std::atomic<uint64_t> taken_by[64];
   alignas(64) std::atomic<uint64_t> finished;  // runs whose root has ended; written by rank 0
   std::atomic<uint64_t> tokens;                // made so far: rank 0's counts
   // By serial number modulo their number: the serial of the last one that was cancelled.
@@ -55,6 +67,9 @@ struct WorkerArea {
   uint64_t arrivals;
   Outcome outcome;
   Suspended waiter;
+  uint64_t the_words[3];    // lock, base, top
+  uint64_t the_entries[2];  // of the stolen task's parent, and its own
+  uint64_t the_reports[2];
 };
 
 class Worker {
@@ -71,7 +86,8 @@ class Worker {
     return *reinterpret_cast<WorkerArea*>(region.tail());
   }
 
-  Worker(const TaskOptions& options, StackRegion& region, RemoteAccess& access);
+  // `canary` is what frames of tasks are protected by, in every worker.
+  Worker(const TaskOptions& options, StackRegion& region, RemoteAccess& access, uint64_t canary);
   ~Worker();
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
@@ -88,14 +104,26 @@ class Worker {
   void run_until_finished();
 
   [[nodiscard]] int rank() const { return access_.rank(); }
+  // "3 tasks on its stack and 1 suspended task of this worker are lost, and what rank 1 had taken
+  // from it (2 tasks so far)".
+  [[nodiscard]] std::string what_is_lost() const;
 
   [[nodiscard]] TaskStatistics statistics() const;
   void reset_statistics() { statistics_ = {}; }
+  [[nodiscard]] std::vector<StealSample> take_samples() { return std::exchange(samples_, {}); }
 
   // Called by running tasks.
   void attend();
   void attend(uint64_t first, uint64_t second);  // ... by a fork, with what its child gets
   [[nodiscard]] bool take_parent_back();
+  // Entries that were taken from this worker and copied, ever.
+  [[nodiscard]] uint64_t thefts() const {
+    return area_.shelf.copied.load(std::memory_order_acquire);
+  }
+  // Whether all entries of this region were.
+  [[nodiscard]] bool parent_is_gone() const {
+    return thefts() - taken_ == static_cast<size_t>(cariama_fork_state.top - (entries_ + 1));
+  }
   [[noreturn]] void end_task(const Outcome& outcome);
   // The outcome of the record's child, if it has ended; the record is released then.
   [[nodiscard]] std::optional<Outcome> look(Reference record);
@@ -106,6 +134,13 @@ class Worker {
   [[nodiscard]] std::pair<const std::atomic<uint64_t>*, uint64_t> new_token();
   void cancel(const std::atomic<uint64_t>* word, uint64_t serial);
   void yield();
+  // A wait of another layer, in a task (await.h): lets other tasks run, or pauses if there are
+  // none.
+  void pause_task(uint64_t round);
+  // Whether the running task has said that nothing pending points into its stack.
+  bool lets_others_run = false;
+  // Called now and then while there is nothing to do.
+  void on_idle(std::function<void()> work) { on_idle_ = std::move(work); }
   [[nodiscard]] bool in_task() const { return in_task_; }
 
   // Outcomes and records.
@@ -151,9 +186,13 @@ class Worker {
       word.store(value, std::memory_order_release);
     }
     uint64_t compare_swap(std::atomic<uint64_t>& word, uint64_t expected, uint64_t desired) const;
+    // Not std::atomic_thread_fence, which is an mfence with clang: several times as slow.
+    void fence() const { fence_word.fetch_add(1, std::memory_order_seq_cst); }
+    mutable std::atomic<uint64_t> fence_word{0};
   };
 
   void check_closure(const void* closure, size_t bytes) const;
+  void check_frames(uint64_t begin, uint64_t end);  // frame_check.cc
   template <typename Finished>
   void work(const Finished& finished);
   void run(const Context& context);
@@ -164,13 +203,36 @@ class Worker {
   [[nodiscard]] bool resume_waiting();
   [[nodiscard]] bool has_arrived(Reference record);
   void settle();
+  void await_thief(uint64_t round);
+  void attend_the();
+  // steal.cc
+  class StealTimer;
+  [[nodiscard]] bool steal_split(int victim);
+  [[nodiscard]] bool steal_the(int victim);
+  void take_frames(int victim, uint64_t sp, uint64_t top, StealTimer& timer);
+  [[nodiscard]] static bool exceptions_are_handled();
   void install(uint64_t top, uint64_t report, const Context& context);
   void install(const Suspended& task);
   [[nodiscard]] bool steal(int victim);
   [[nodiscard]] Suspended park(void* sp);
   void unpark(const Suspended& task);
   void wait_for_child(const Leaving& left);
+  // idle.cc
+  template <typename Finished>
+  void pause_idle(uint64_t round, const Finished& finished) {
+    if (!may_doze(round)) return pause_idle(round);
+    announce_doze();
+    // Between the announcement and the sleep: whatever came before it is seen here.
+    if (finished() || something_is_public()) return area_.doze.retract();
+    doze();
+  }
   void pause_idle(uint64_t round) const;
+  [[nodiscard]] bool may_doze(uint64_t round) const;
+  void announce_doze();
+  [[nodiscard]] bool something_is_public() const;
+  void doze();
+  void wake_sleepers(uint32_t most);
+  void wake_peer(int peer);
   [[nodiscard]] std::vector<std::byte> fetch(const Outcome& outcome);
   void release(Reference block);
   [[nodiscard]] void* allocate(size_t bytes);
@@ -188,6 +250,7 @@ class Worker {
   PinnedArea pinned_;
   OwnMemory memory_;
   ShelfOwner<OwnMemory> shelf_;
+  TheOwner<OwnMemory> the_;
   Victims victims_;
   std::unordered_map<const void*, std::exception_ptr> exceptions_;  // by their blocks
 
@@ -199,10 +262,20 @@ class Worker {
   // Of the last park(): the parent of the parked task is next_; and where the deque ended before.
   bool popped_ = false;
   uint64_t* parked_top_ = nullptr;
-  bool yielded_ = false;  // since find_work() last looked
+  bool yielded_ = false;    // since find_work() last looked
+  uint64_t stretches_ = 0;  // that tasks have run without a break
+  uint64_t lonely_ = 0;     // waits in a row that found nothing else to run
+  std::function<void()> on_idle_;
+  std::set<uint64_t> reported_frames_;  // by return address
+  std::vector<uint64_t> taken_from_;    // tasks, by victim
+  std::vector<WorkerArea*> peers_;      // as mapped here; empty if some are not
+  uint32_t doze_ticket_ = 0;
   std::deque<Suspended> ready_;
   std::deque<Waiting> waiting_;  // joiners that this worker itself has to look after
   TaskStatistics statistics_;
+  std::vector<StealSample> samples_;
+  std::chrono::steady_clock::time_point next_look_;  // await_thief()
+  uint64_t stolen_at_ = 0;  // by steal_clock(): not 0 while a sample lacks its end
 };
 
 // Of this process; nullptr before and after. A task that may have been continued elsewhere reads it

@@ -19,10 +19,22 @@
 
 namespace cariama::tasks::testing {
 
+// The canary of tasks, and that in force.
+inline constexpr uint64_t kCanary = 0x5a00123456789a00;
+inline uint64_t canary() {
+#if defined(__x86_64__)
+  uint64_t value = 0;
+  asm volatile("movq %%fs:40, %0" : "=r"(value));
+  return value;
+#else
+  return kCanary;  // of the process there, the same on all stacks
+#endif
+}
+
 // A worker of the simplest kind: a stack, a few entries, no thief.
 struct SmallWorker {
   SmallWorker() {
-    cariama_fork_state = {entries + 1, entries + 1, &attention, nullptr};
+    cariama_fork_state = {entries + 1, entries + 1, &attention, nullptr, kCanary, 0};
     attentions = 0;
   }
   [[nodiscard]] std::byte* top() { return stack + sizeof stack - kStackEndBytes; }
@@ -132,10 +144,12 @@ inline void fork_is_taken(void*) {
 // ---- suspend ----
 
 inline void suspends(void*) {
+  CARIAMA_EXPECT(canary() == kCanary, "a task has the canary of the process");
   const bool kept = keeps_registers(7, [] {
     const ForkResult result = cariama_suspend(&exercise_log.sp);
     exercise_log.seen_value = result.value;
     exercise_log.seen_record = result.record;
+    CARIAMA_EXPECT(canary() == kCanary, "a task that goes on has another canary");
   });
   CARIAMA_EXPECT(kept, "a suspended task lost callee-saved registers");
   exercise_log.step = 3;
@@ -219,10 +233,13 @@ inline const char* exercise_steal() {
 inline const char* exercise_suspend() {
   static SmallWorker worker;
   new (&worker) SmallWorker;
+  const uint64_t before = canary();
   start(worker, suspends);
+  if (canary() != before) return "suspending left the scheduler the canary of tasks";
   if (exercise_log.step != 0 || exercise_log.sp == nullptr) return "the task did not suspend";
   cariama_run(exercise_log.sp, 88);
   worker.forget_frames();
+  if (canary() != before) return "leaving left the scheduler the canary of tasks";
   if (exercise_log.wrong != nullptr) return exercise_log.wrong;
   if (exercise_log.seen_value != 0 || exercise_log.seen_record != 88) {
     return "the suspended task saw something else";

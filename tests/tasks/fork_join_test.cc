@@ -104,6 +104,21 @@ TEST(ForkJoin, JoinsInAnyOrder) {
   });
 }
 
+TEST(ForkJoin, ATaskIsJoinedOnce) {
+  on_one_worker([] {
+    task<long> first = spawn([] { return fib(5); });
+    EXPECT_EQ(join(std::move(first)), 5);
+    EXPECT_THROW(join(std::move(first)), std::logic_error);  // NOLINT(bugprone-use-after-move)
+    task<long> second = spawn([] { return fib(6); });
+    task<long> moved = std::move(second);
+    EXPECT_THROW(join(std::move(second)), std::logic_error);  // NOLINT(bugprone-use-after-move)
+    EXPECT_EQ(join(std::move(moved)), 8);
+    task<void> none = spawn([] {});
+    join(std::move(none));
+    EXPECT_THROW(join(std::move(none)), std::logic_error);  // NOLINT(bugprone-use-after-move)
+  });
+}
+
 struct Odd : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -325,6 +340,25 @@ TEST(ForkJoinDeath, AStackThatOverflowsIsNamed) {
   });
 }
 
+// One frame that is larger than the whole region.
+[[gnu::noinline]] long large_frame(long n) {
+  volatile char local[400 << 10];
+  for (size_t i = 0; i < sizeof local; i += 1024) local[i] = static_cast<char>(n);
+  return local[1024];
+}
+
+TEST(ForkJoinDeath, AFrameOverTheRegionIsNamed) {
+  TaskOptions options;
+  options.stack_bytes = 256 << 10;
+  testing::run_test_processes(1, [&](Exchange& exchange) {
+    auto runtime = TaskRuntime::create(exchange, options);
+    ASSERT_TRUE(runtime.ok());
+    EXPECT_EXIT(static_cast<void>((*runtime)->run([] { return large_frame(7); })),
+                ::testing::ExitedWithCode(134),
+                "stack overflow: 1 tasks deep, 262144 bytes .* TaskOptions::stack_bytes");
+  });
+}
+
 TEST(ForkJoin, AMillionLevels) {
   TaskOptions options;
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -352,6 +386,24 @@ TEST(ForkJoinDeath, TooManySuspendedTasksAreNamed) {
     auto runtime = TaskRuntime::create(exchange, options);
     ASSERT_TRUE(runtime.ok());
     EXPECT_EXIT(static_cast<void>((*runtime)->run([] { suspends_for_ever(10'000); })),
+                ::testing::ExitedWithCode(70), "307200 bytes that TaskOptions::pinned_bytes");
+  });
+}
+
+// A result that has to wait for its joiner, and is larger than all that may wait.
+TEST(ForkJoinDeath, AResultThatIsTooLargeIsNamed) {
+  TaskOptions options;
+  options.pinned_bytes = 300 << 10;
+  testing::run_test_processes(1, [&](Exchange& exchange) {
+    auto runtime = TaskRuntime::create(exchange, options);
+    ASSERT_TRUE(runtime.ok());
+    EXPECT_EXIT(static_cast<void>((*runtime)->run([] {
+                  task<std::string> child = spawn([] {
+                    yield();  // the parent goes on without it
+                    return std::string(1 << 20, 'x');
+                  });
+                  return join(std::move(child)).size();
+                })),
                 ::testing::ExitedWithCode(70), "307200 bytes that TaskOptions::pinned_bytes");
   });
 }

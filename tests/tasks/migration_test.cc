@@ -17,6 +17,7 @@
 #include "tasks/cancellation.h"
 #include "tasks/exceptions.h"
 #include "tasks/parallel.h"
+#include "tasks/scheduler.h"
 #include "tasks/suspend.h"
 #include "tasks/task.h"
 #include "tests/dtutils/shm/shm_node.h"
@@ -36,6 +37,7 @@ struct Flags {
   std::atomic<int> child_pid{0};
   std::atomic<int> go{0};
   std::atomic<int> count{0};
+  std::atomic<uint64_t> dozes{0};
   SuspendedTask handle;
 };
 
@@ -78,11 +80,17 @@ struct Unnamed : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-class Migration : public ::testing::TestWithParam<JoinPolicy> {
+struct Variant {
+  const char* name;
+  JoinPolicy join;
+  DequeKind deque;
+};
+class Migration : public ::testing::TestWithParam<Variant> {
  protected:
   static TaskOptions options() {
     TaskOptions options;
-    options.join = GetParam();
+    options.join = GetParam().join;
+    options.deque = GetParam().deque;
     return options;
   }
   // A root on two workers; failures inside fail the test.
@@ -99,11 +107,13 @@ class Migration : public ::testing::TestWithParam<JoinPolicy> {
     });
   }
 };
-INSTANTIATE_TEST_SUITE_P(Joins, Migration,
-                         ::testing::Values(JoinPolicy::kGreedy, JoinPolicy::kWaitQueue),
-                         [](const auto& info) {
-                           return info.param == JoinPolicy::kGreedy ? "greedy" : "wait_queue";
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Variants, Migration,
+    ::testing::Values(Variant{"greedy", JoinPolicy::kGreedy, DequeKind::kSplit},
+                      Variant{"wait_queue", JoinPolicy::kWaitQueue, DequeKind::kSplit},
+                      Variant{"the", JoinPolicy::kGreedy, DequeKind::kThe},
+                      Variant{"paper", JoinPolicy::kWaitQueue, DequeKind::kThe}),
+    [](const auto& info) { return info.param.name; });
 
 TEST_P(Migration, ResultsFollowTheParent) {
   const Shared<Flags> flags;
@@ -185,7 +195,8 @@ TEST_P(Migration, FibOnThreeWorkers) {
     }
     const TaskStatistics s = runtime.statistics();
     if (s.steals > 0) {
-      EXPECT_EQ(s.steal_trips, 3 * s.steals) << "dependent round trips";
+      const uint64_t trips = GetParam().deque == DequeKind::kSplit ? 3 : 5;
+      EXPECT_EQ(s.steal_trips, trips * s.steals) << "dependent round trips";
     }
     EXPECT_LE(s.resumed_remote, s.resumed);
   });
@@ -363,6 +374,59 @@ TEST(Tied, ACallerStays) {
     EXPECT_TRUE(status.ok()) << status;
     EXPECT_EQ(runtime.statistics().steals, 0u);
   });
+}
+
+// ---- idle workers ----
+
+// Nothing but being woken makes a worker look again here: a lost wake-up would stop it for ever.
+TEST(Idle, ASleepingWorkerIsWoken) {
+  const Shared<Flags> flags;
+  TaskOptions sleepy;
+  sleepy.doze = std::chrono::hours(1);
+  with_workers(3, sleepy, [&](TaskRuntime& runtime) {
+    for (int run = 0; run < 20; ++run) {
+      const auto result = runtime.run([f = flags.get()] {
+        const auto& sleepers =
+            reinterpret_cast<tasks::WorkerArea*>(tasks::this_worker->region().tail())->sleepers;
+        EXPECT_TRUE(testing::spin_until([&] { return sleepers != 0; }));
+        return join_after_theft(f, [] { return 1; });
+      });
+      ASSERT_TRUE(result.ok()) << result.status();
+      EXPECT_EQ(*result, 1);
+    }
+    flags->dozes += runtime.statistics().dozes;
+  });
+  // Not each of them: one may always find work before it has announced itself.
+  EXPECT_GT(flags->dozes, 0u);
+}
+
+// ---- what cannot travel ----
+
+// A fork under a local that owns memory of this process; or does not.
+int fork_beside(Flags* flags, int* owned) {
+  int* volatile kept = owned;
+  const int one = join_after_theft(flags, [] { return 1; });
+  return kept == owned ? one : 0;
+}
+
+TEST(CheckFrames, APrivatePointerIsReported) {
+  TaskOptions checked;
+  checked.check_frames = true;
+  for (const bool wrong : {true, false}) {
+    const Shared<Flags> flags;
+    with_workers(2, checked, [&](TaskRuntime& runtime) {
+      const std::unique_ptr<int> owner = std::make_unique<int>(1);
+      ::testing::internal::CaptureStderr();
+      const auto result = runtime.run([f = flags.get(), owned = wrong ? owner.get() : nullptr] {
+        return fork_beside(f, owned);
+      });
+      const std::string said = ::testing::internal::GetCapturedStderr();
+      EXPECT_EQ(result.value_or(0), 1) << said;
+      if (runtime.rank() != 0 || !wrong) return;
+      EXPECT_THAT(said, HasSubstr("in this process's private heap"));
+      EXPECT_THAT(said, HasSubstr("values and global pointers travel"));
+    });
+  }
 }
 
 // ---- a victim that does not run ----

@@ -1,0 +1,246 @@
+#include "bench/support/steal_bench.h"
+
+#include <alloca.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "bench/support/job.h"
+#include "dtutils/exchange_connect.h"
+#include "dtutils/wait.h"
+#include "tasks/suspend.h"
+#include "tasks/task.h"
+
+namespace cariama::bench {
+namespace {
+
+using std::chrono::steady_clock;
+
+[[noreturn]] void fail(const std::string& why) { give_up("bench_tasks", absl::InternalError(why)); }
+
+// Returns how often it was stolen.
+[[gnu::noinline]] int ping_pong(int steals, size_t pad_bytes) {
+  auto* const pad = static_cast<volatile char*>(alloca(pad_bytes));  // a larger frame
+  pad[0] = 1;
+  pad[pad_bytes - 1] = 1;
+  int stolen = 0;
+  uint64_t previous = 0;
+  while (stolen < steals) {
+    const uint64_t record = spawn([] {
+                              while (!parent_is_stolen()) poll();
+                            }).release_record();
+    if (record == 0) fail("a child ended although its parent was there");
+    ++stolen;
+    // Its worker took this task when it had nothing else: the child has ended.
+    if (previous != 0) tasks::join_record(previous, nullptr, 0);
+    previous = record;
+  }
+  if (previous != 0) tasks::join_record(previous, nullptr, 0);
+  return pad[0] == 1 ? stolen : -1;
+}
+
+[[gnu::noinline]] int suspend_and_resume(int times, size_t pad_bytes) {
+  auto* const pad = static_cast<volatile char*>(alloca(pad_bytes));  // a larger frame
+  pad[0] = 1;
+  pad[pad_bytes - 1] = 1;
+  for (int i = 0; i < times; ++i) yield();
+  return pad[0];
+}
+
+struct Gathered {
+  uint64_t count = 0;
+  double ns_per_tick = 1;
+  StealSample samples[4096];
+};
+
+Gathered ping_pong_run(TaskWorkers& workers, const TaskOptions& options, int steals, size_t pad) {
+  const std::string bytes =
+      workers.run(2, options, [&](TaskRuntime& runtime, Exchange& exchange) -> std::string {
+        const auto begin = steady_clock::now();
+        const uint64_t tick = steal_clock();
+        const auto stolen = runtime.run([steals, pad] { return ping_pong(steals, pad); });
+        if (!stolen.ok() || *stolen != steals)
+          fail("the task was not stolen as often as it should");
+        Gathered mine;
+        mine.ns_per_tick = static_cast<double>((steady_clock::now() - begin).count()) /
+                           static_cast<double>(steal_clock() - tick);
+        for (const StealSample& sample : runtime.take_steal_samples()) {
+          if (mine.count < std::size(mine.samples)) mine.samples[mine.count++] = sample;
+        }
+        // After the fence both have put this run's.
+        if (!put_value(exchange, "samples", mine).ok() ||
+            !exchange.fence(deadline_after(std::chrono::minutes(10))).ok()) {
+          fail("a worker is gone");
+        }
+        if (exchange.rank() != 0) return "";
+        const auto theirs =
+            get_value<Gathered>(exchange, 1, "samples", deadline_after(std::chrono::minutes(10)));
+        if (!theirs.ok()) fail(theirs.status().ToString());
+        for (uint64_t i = 0; i < theirs->count && mine.count < std::size(mine.samples); ++i) {
+          mine.samples[mine.count++] = theirs->samples[i];
+        }
+        return {reinterpret_cast<const char*>(&mine), sizeof mine};
+      });
+  Gathered all;
+  if (!workers.reports()) return all;
+  if (bytes.size() != sizeof all) fail("no result");
+  std::memcpy(static_cast<void*>(&all), bytes.data(), sizeof all);
+  return all;
+}
+
+// Alone, a task that yields is suspended and resumed, and nothing else.
+double suspend_run(TaskWorkers& workers, const TaskOptions& options, size_t pad) {
+  const std::string bytes =
+      workers.run(1, options, [&](TaskRuntime& runtime, Exchange&) -> std::string {
+        constexpr int kTimes = 5000;
+        double best = 1e30;
+        for (int i = 0; i < 5; ++i) {
+          const auto begin = steady_clock::now();
+          static_cast<void>(runtime.run([pad] { return suspend_and_resume(kTimes, pad); }));
+          const auto span = static_cast<double>((steady_clock::now() - begin).count());
+          best = std::min(best, span / kTimes);
+        }
+        return {reinterpret_cast<const char*>(&best), sizeof best};
+      });
+  double ns = 0;
+  if (bytes.size() == sizeof ns) std::memcpy(&ns, bytes.data(), sizeof ns);
+  return ns;
+}
+
+}  // namespace
+
+void measure_steals(TaskWorkers& workers, TaskOptions options, const std::vector<size_t>& frames,
+                    int steals, const Report& report, const Params& params) {
+  options.steal_samples = 2048;
+  constexpr size_t kLeastPad = 64;
+  // What there is besides.
+  const Gathered first = ping_pong_run(workers, options, 8, kLeastPad);
+  size_t besides = first.count == 0 ? 0 : first.samples[first.count - 1].bytes - kLeastPad;
+  if (!workers.reports()) besides = 0;
+  for (const size_t frame : frames) {
+    // All workers need the same number: those that do not report follow rank 0's task anyway.
+    const size_t pad = frame > besides + kLeastPad ? frame - besides : kLeastPad;
+    const Gathered all = ping_pong_run(workers, options, steals + 1, pad);
+    const double suspended = suspend_run(workers, options, pad);
+    if (!workers.reports()) continue;
+    Params row = params;
+    row.set("frame", static_cast<uint64_t>(frame));
+    const auto rows = [&](const char* name, auto ticks_of) {
+      std::vector<double> ticks;
+      std::vector<double> ns;
+      for (uint64_t i = 1; i < all.count; ++i) {  // without the first
+        ticks.push_back(static_cast<double>(ticks_of(all.samples[i])));
+        ns.push_back(ticks.back() * all.ns_per_tick);
+      }
+      report.row(name, row, summarize(ticks), "cycles");
+      report.row(std::string(name) + "_ns", row, summarize(ns), "ns");
+      return summarize(ns);
+    };
+    rows("steal_look", [](const StealSample& s) { return s.look; });
+    rows("steal_claim", [](const StealSample& s) { return s.claim; });
+    rows("steal_copy", [](const StealSample& s) { return s.copy; });
+    rows("steal_finish", [](const StealSample& s) { return s.finish; });
+    rows("steal_resume", [](const StealSample& s) { return s.resume; });
+    const Summary total = rows("steal_total", [](const StealSample& s) {
+      return uint64_t{s.look} + s.claim + s.copy + s.finish + s.resume;
+    });
+    std::vector<double> trips;
+    std::vector<double> bytes;
+    for (uint64_t i = 1; i < all.count; ++i) {
+      trips.push_back(all.samples[i].trips);
+      bytes.push_back(all.samples[i].bytes);
+    }
+    report.row("steal_round_trips", row, summarize(trips), "count");
+    report.row("steal_bytes", row, summarize(bytes), "bytes");
+    report.row("suspend_and_resume", row, summarize({suspended}), "ns");
+    report.row("suspend_and_resume_over_steal", row, summarize({suspended / total.median}),
+               "ratio");
+  }
+}
+
+// ---- A victim that is stopped -------------------------------------------------------------------
+
+namespace {
+
+constexpr auto kBusy = std::chrono::milliseconds(700);
+constexpr int kStoppedSeconds = 3;
+
+// Stops this process for some seconds: a process of its own ends that, since nobody else can. (Not
+// by fork: what that makes would share the stack of tasks with us.)
+void stop_this_process() {
+  std::string command =
+      "sleep " + std::to_string(kStoppedSeconds) + "; kill -CONT " + std::to_string(getpid());
+  std::string shell = "sh";
+  std::string option = "-c";
+  char* const argv[] = {shell.data(), option.data(), command.data(), nullptr};
+  pid_t helper = 0;
+  if (posix_spawn(&helper, "/bin/sh", nullptr, nullptr, argv, environ) != 0) fail("posix_spawn");
+  raise(SIGSTOP);
+  waitpid(helper, nullptr, 0);
+}
+
+enum Seen : int { kStolenBefore, kStolenWhileStopped, kNotStolen };
+
+template <bool kTied, typename F>
+auto fork_as(F f) {
+  if constexpr (kTied) {
+    return spawn_tied(f);
+  } else {
+    return spawn(f);
+  }
+}
+
+// On rank 0; its continuation goes to rank 1 first, so that it is not rank 0 that stops: the job's
+// store is there.
+template <bool kTied>
+Seen stop_a_victim() {
+  task<void> busy = spawn([] {
+    // Keeps rank 0 from stealing until rank 1 has stopped.
+    const auto until = steady_clock::now() + kBusy;
+    while (!parent_is_stolen()) poll();
+    while (steady_clock::now() < until) {
+    }
+  });
+  // On rank 1. Two levels, one of which becomes public without anybody asking for it.
+  task<int> child = fork_as<kTied>([] {
+    task<int> inner = fork_as<kTied>([]() -> int {
+      poll();
+      if (parent_is_stolen()) return kStolenBefore;
+      const uint64_t before = tasks_stolen_from_here();
+      stop_this_process();
+      return tasks_stolen_from_here() != before ? kStolenWhileStopped : kNotStolen;
+    });
+    return join(std::move(inner));
+  });
+  const int seen = join(std::move(child));
+  join(std::move(busy));
+  return static_cast<Seen>(seen);
+}
+
+}  // namespace
+
+bool steals_from_stopped(TaskWorkers& workers, const TaskOptions& options, bool tied) {
+  const std::string seen =
+      workers.run(2, options, [tied](TaskRuntime& runtime, Exchange&) -> std::string {
+        for (int attempt = 0; attempt < 5; ++attempt) {
+          const auto result = runtime.run([tied] {
+            return static_cast<int>(tied ? stop_a_victim<true>() : stop_a_victim<false>());
+          });
+          if (!result.ok()) fail(result.status().ToString());
+          if (*result != kStolenBefore) return *result == kStolenWhileStopped ? "yes" : "no";
+        }
+        fail("the task was always stolen before its process could be stopped");
+      });
+  return seen == "yes";
+}
+
+}  // namespace cariama::bench

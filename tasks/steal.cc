@@ -1,0 +1,149 @@
+// The thief's side of both deques.
+#include <array>
+#include <atomic>
+#include <cstdint>
+
+#include "dtutils/trace.h"
+#include "tasks/scheduler.h"
+
+namespace cariama::tasks {
+namespace {
+
+uint64_t address_of(const void* memory) { return reinterpret_cast<uint64_t>(memory); }
+
+}  // namespace
+
+// Takes the time of each step, for those who want to see them.
+class Worker::StealTimer {
+ public:
+  explicit StealTimer(Worker& worker)
+      : worker_(worker),
+        trips_(worker.access_.round_trips()),
+        sampled_(worker.samples_.size() < worker.options_.steal_samples) {
+    mark(0);
+  }
+  void mark(size_t step) {
+    if (sampled_) [[unlikely]]
+      times_[step] = steal_clock();
+  }
+  // After the last mark, 4.
+  void succeeded(uint64_t bytes) {
+    const uint64_t trips = worker_.access_.round_trips() - trips_;
+    ++worker_.statistics_.steals;
+    worker_.statistics_.stolen_bytes += bytes;
+    worker_.statistics_.steal_trips += trips;
+    if (!sampled_) return;
+    const auto step = [&](size_t i) { return static_cast<uint32_t>(times_[i] - times_[i - 1]); };
+    worker_.samples_.push_back({step(1), step(2), step(3), step(4), 0, static_cast<uint32_t>(bytes),
+                                static_cast<uint32_t>(trips)});
+    worker_.stolen_at_ = times_[4];
+  }
+
+ private:
+  Worker& worker_;
+  const uint64_t trips_;
+  const bool sampled_;
+  std::array<uint64_t, 5> times_{};
+};
+
+bool Worker::steal(int victim) {
+  ++statistics_.steal_attempts;
+  return options_.deque == DequeKind::kThe ? steal_the(victim) : steal_split(victim);
+}
+
+// The entry is this worker's. Reads its frames, and lets the victim know.
+void Worker::take_frames(int victim, uint64_t sp, uint64_t top, StealTimer& timer) {
+  timer.mark(2);
+  const TraceScope trace("tasks", "steal", "bytes", top - sp);
+  must(access_.read(victim, sp, reinterpret_cast<void*>(sp), top - sp));
+  timer.mark(3);
+  must(access_.post_add(victim, address_of(&area_.shelf.copied), 1));
+  const uint64_t taken = ++taken_from_[static_cast<size_t>(victim)];
+  must(access_.write(victim, address_of(&area_.taken_by[rank() % 64]), &taken, sizeof taken));
+  victims_.succeeded();
+}
+
+bool Worker::steal_split(int victim) {
+  StealTimer timer(*this);
+  Shelf& shelf = area_.shelf;  // the victim's has the same address
+  const std::array<ReadPiece, 2> pieces{
+      ReadPiece{address_of(&shelf.state), area_.shelf_state, sizeof area_.shelf_state},
+      ReadPiece{address_of(&shelf.slots), area_.shelf_slots, sizeof area_.shelf_slots}};
+  must(access_.read(victim, pieces));
+  const uint64_t seen = area_.shelf_state[0];
+  const uint64_t attention = area_.shelf_state[2];
+  const ShelfState state = ShelfState::decode(seen);
+  if (state.count == 0) {
+    if (attention != kHungry) {
+      must(access_.write(victim, address_of(&shelf.attention), &kHungry, sizeof kHungry));
+    }
+    return false;
+  }
+  const PublicEntry entry = area_.shelf_slots[state.first];
+  timer.mark(1);
+  if (must(access_.compare_swap(victim, address_of(&shelf.state), seen, claim_oldest(seen))) !=
+      seen) {
+    ++statistics_.steal_lost;
+    return false;
+  }
+  if (state.count == 1 && attention == kCalm) {
+    must(access_.write(victim, address_of(&shelf.attention), &kRefill, sizeof kRefill));
+  }
+  take_frames(victim, entry.sp, entry.top, timer);
+  timer.mark(4);
+  timer.succeeded(entry.top - entry.sp);
+  install(entry.top, entry.report, {reinterpret_cast<void*>(entry.sp), entry.record});
+  return true;
+}
+
+// the_deque.h
+bool Worker::steal_the(int victim) {
+  StealTimer timer(*this);
+  TheQueue& queue = area_.the;
+  must(access_.read(victim, address_of(&queue.lock), area_.the_words, sizeof area_.the_words));
+  if (area_.the_words[0] != 0 || area_.the_words[1] >= area_.the_words[2]) return false;
+  timer.mark(1);
+  if (must(access_.fetch_add(victim, address_of(&queue.lock), 1)) != 0) {
+    ++statistics_.steal_lost;
+    return false;
+  }
+  const uint64_t base = must(access_.fetch_add(victim, address_of(&queue.base), 1));
+  const std::array<ReadPiece, 3> pieces{
+      ReadPiece{address_of(&queue.top), area_.the_words, sizeof(uint64_t)},
+      ReadPiece{address_of(entries_ + base - 1), area_.the_entries, sizeof area_.the_entries},
+      ReadPiece{address_of(reports_ + base - 1), area_.the_reports, sizeof area_.the_reports}};
+  must(access_.read(victim, pieces));
+  constexpr uint64_t kFree = 0;
+  if (base + 1 > area_.the_words[0] || (area_.the_entries[1] & kForkTied) != 0) {
+    must(access_.write(victim, address_of(&queue.base), &base, sizeof base));
+    must(access_.write(victim, address_of(&queue.lock), &kFree, sizeof kFree));
+    ++statistics_.steal_lost;
+    return false;
+  }
+  const uint64_t sp = sp_of(area_.the_entries[1]);
+  const uint64_t top = sp_of(area_.the_entries[0]);
+  const uint64_t report = area_.the_reports[0];
+  const uint64_t record = area_.the_reports[1];
+  take_frames(victim, sp, top, timer);
+  must(access_.write(victim, address_of(&queue.lock), &kFree, sizeof kFree));
+  timer.mark(4);
+  timer.succeeded(top - sp);
+  install(top, report, {reinterpret_cast<void*>(sp), record});
+  return true;
+}
+
+// Everything that was pushed is public, but what was forked while an exception is handled.
+void Worker::attend_the() {
+  uint64_t* const floor = cariama_fork_state.floor;
+  uint64_t* const top = cariama_fork_state.top;
+  if (floor == top || exceptions_are_handled()) return;
+  for (auto i = static_cast<size_t>(floor - entries_); entries_ + i < top; ++i) {
+    if (reports_[i] == 0) reports_[i] = new_record().word();
+    if (options_.check_frames) check_frames(sp_of(entries_[i]), sp_of(entries_[i - 1]));
+    ++statistics_.published;
+  }
+  cariama_fork_state.floor = top;
+  the_.push(static_cast<uint64_t>(top - entries_));
+}
+
+}  // namespace cariama::tasks

@@ -1,0 +1,331 @@
+// The THE deque (tasks/the_deque.h), the owner's real code, through every interleaving of one owner
+// and two thieves; and deliberate mistakes, each of which must be found.
+//
+// As in split_deque_interleavings_test.cc every access to shared memory is a step, a participant
+// between two steps is plain data, and a step executes its action again from the beginning with
+// what its accesses have returned. Interleavings are those of sequentially consistent accesses; the
+// one reordering that the algorithm forbids by a fence is a mistake of its own.
+//
+// The frames of a task are a word that says whose they are. The owner overwrites them when it has
+// taken the task back, and when it installs something else.
+#include "tasks/the_deque.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace cariama::tasks {
+namespace {
+
+constexpr size_t kThieves = 2;
+constexpr size_t kPositions = 4;  // 0 is not used
+
+enum class Mistake {
+  kNone,
+  kNoFence,      // pop's load of base overtakes its store of top
+  kNoLock,       // the thief goes on although the lock is not free
+  kOldTop,       // the thief relies on the top that it read before it had the lock
+  kBaseNotBack,  // the thief that comes too late leaves base as it is
+  kFreedEarly,   // the thief frees the lock before it has read the frames
+};
+
+struct Words {
+  uint64_t lock = 0;
+  uint64_t base = 1;
+  uint64_t top = 1;
+  std::array<uint64_t, kPositions> entries{};
+  std::array<uint64_t, kPositions> frames{};
+  friend auto operator<=>(const Words&, const Words&) = default;
+};
+
+struct Abandoned {};
+struct Waits {};
+
+struct Actor {
+  size_t action = 0;
+  std::vector<uint64_t> seen;
+  friend auto operator<=>(const Actor&, const Actor&) = default;
+};
+
+class Steps {
+ public:
+  Steps(Words& words, Actor& actor) : words_(words), actor_(actor) {}
+
+  template <typename Access>
+  uint64_t step(const Access& access) {
+    if (next_ < actor_.seen.size()) return actor_.seen[next_++];
+    if (done_) throw Abandoned();
+    done_ = true;
+    actor_.seen.push_back(access(words_));
+    return actor_.seen[next_++];
+  }
+
+ private:
+  Words& words_;
+  Actor& actor_;
+  size_t next_ = 0;
+  bool done_ = false;
+};
+
+// The memory that the real TheOwner works on. Only the addresses of `queue` are used.
+class ModelMemory {
+ public:
+  ModelMemory(Steps& steps, TheQueue& queue, bool fences)
+      : steps_(steps), queue_(queue), fences_(fences) {}
+
+  uint64_t load(const std::atomic<uint64_t>& word) {
+    const uint64_t value = steps_.step([&](Words& words) { return find(words, word); });
+    drain();
+    return value;
+  }
+  void store(std::atomic<uint64_t>& word, uint64_t value) {
+    if (!fences_ && &word == &queue_.top) {
+      late_ = true;
+      late_top_ = value;
+    } else {
+      steps_.step([&](Words& words) { return find(words, word) = value; });
+    }
+  }
+  uint64_t compare_swap(std::atomic<uint64_t>& word, uint64_t expected, uint64_t desired) {
+    drain();
+    return steps_.step([&](Words& words) {
+      uint64_t& there = find(words, word);
+      const uint64_t old = there;
+      if (old == expected) there = desired;
+      return old;
+    });
+  }
+  void fence() {}
+  void drain() {
+    if (!late_) return;
+    steps_.step([&](Words& words) { return words.top = late_top_; });
+    late_ = false;
+  }
+
+ private:
+  uint64_t& find(Words& words, const std::atomic<uint64_t>& word) const {
+    if (&word == &queue_.lock) return words.lock;
+    return &word == &queue_.base ? words.base : words.top;
+  }
+
+  Steps& steps_;
+  TheQueue& queue_;
+  const bool fences_;
+  bool late_ = false;  // the store of late_top_ to top has not been seen yet
+  uint64_t late_top_ = 0;
+};
+
+enum class Owner : uint8_t { kPush, kPop };
+
+struct Instance {
+  std::vector<Owner> owner;
+  size_t thief_attempts = 1;  // of each
+};
+
+class System {
+ public:
+  System(const Instance& instance, Mistake mistake) : instance_(&instance), mistake_(mistake) {}
+
+  Words words;
+  std::array<Actor, 1 + kThieves> actors{};
+  uint64_t top = 1;          // the owner's own: one past its newest entry
+  uint64_t pushed = 0;       // tasks so far, which is the number of the newest
+  uint64_t stolen = 0;       // since the owner last emptied the queue
+  std::set<uint64_t> taken;  // by anybody
+  std::string violation;
+
+  [[nodiscard]] auto key() const {
+    return std::make_tuple(words, actors, top, pushed, stolen, taken);
+  }
+  [[nodiscard]] bool ended(size_t who) const {
+    return actors[who].action >= (who == 0 ? instance_->owner.size() : instance_->thief_attempts);
+  }
+
+  // One step of `who`. False: it waits for the lock, and has changed nothing.
+  [[nodiscard]] bool step(size_t who) {
+    Actor& actor = actors[who];
+    Steps steps(words, actor);
+    try {
+      if (who == 0) {
+        owner_action(steps, instance_->owner[actor.action]);
+      } else {
+        thief_action(steps);
+      }
+      actor.seen.clear();
+      ++actor.action;
+    } catch (const Abandoned&) {
+    } catch (const Waits&) {
+      actor.seen.pop_back();  // the look at the lock
+      return false;
+    }
+    return true;
+  }
+
+ private:
+  void take(uint64_t task) {
+    if (!taken.insert(task).second) violation = "a task was taken twice";
+  }
+
+  // What an action changes besides shared memory, it changes after its last step: before, it may
+  // be abandoned.
+  void owner_action(Steps& steps, Owner action) {
+    ModelMemory memory(steps, queue_, mistake_ != Mistake::kNoFence);
+    TheOwner<ModelMemory> owner(memory, queue_);
+    const auto overwrite = [&](uint64_t position) {
+      steps.step([&](Words& words) { return words.frames[position] = 0xdead; });
+    };
+    const auto wait = [](uint64_t) { throw Waits(); };
+    if (action == Owner::kPush) {
+      const uint64_t task = pushed + 1;
+      steps.step([&](Words& words) { return words.frames[top] = task; });
+      steps.step([&](Words& words) { return words.entries[top] = task; });
+      owner.push(top + 1);
+      memory.drain();
+      ++top;
+      ++pushed;
+      return;
+    }
+    if (top == 1) return;
+    const uint64_t position = top - 1;
+    if (owner.pop(position, wait)) {
+      const uint64_t task = steps.step([&](Words& words) { return words.entries[position]; });
+      overwrite(position);
+      top = position;
+      take(task);
+      return;
+    }
+    // Thieves have this one, and so all older ones: something else is installed.
+    const uint64_t gone = owner.reset(wait);
+    memory.drain();
+    for (uint64_t i = 1; i < kPositions; ++i) overwrite(i);
+    if (gone != position) violation = "reset() counts other thefts than there were";
+    top = 1;
+  }
+
+  void thief_action(Steps& steps) {
+    const auto free = [&] { steps.step([](Words& words) { return words.lock = 0; }); };
+    const uint64_t lock = steps.step([](Words& words) { return words.lock; });
+    const uint64_t old_base = steps.step([](Words& words) { return words.base; });
+    const uint64_t old_top = steps.step([](Words& words) { return words.top; });
+    if (lock != 0 || old_base >= old_top) return;
+    const uint64_t holder = steps.step([](Words& words) { return words.lock++; });
+    if (holder != 0 && mistake_ != Mistake::kNoLock) return;
+    const uint64_t base = steps.step([](Words& words) { return words.base++; });
+    uint64_t newest = old_top;
+    if (mistake_ != Mistake::kOldTop) newest = steps.step([](Words& words) { return words.top; });
+    if (base + 1 > newest) {
+      if (mistake_ != Mistake::kBaseNotBack) {
+        steps.step([&](Words& words) { return words.base = base; });
+      }
+      free();
+      return;
+    }
+    const uint64_t task = steps.step([&](Words& words) { return words.entries[base]; });
+    if (mistake_ == Mistake::kFreedEarly) free();
+    const uint64_t frames = steps.step([&](Words& words) { return words.frames[base]; });
+    if (mistake_ != Mistake::kFreedEarly) free();
+    if (frames != task) violation = "a thief got frames that are not the task's";
+    take(task);
+  }
+
+  const Instance* instance_;
+  Mistake mistake_;
+  static inline TheQueue queue_;  // only its addresses
+};
+
+struct Exploration {
+  size_t states = 0;
+  size_t ends = 0;
+  std::string violation;
+};
+
+Exploration explore(const Instance& instance, Mistake mistake = Mistake::kNone) {
+  Exploration result;
+  std::set<decltype(System(instance, mistake).key())> known;
+  std::vector<System> open{System(instance, mistake)};
+  while (!open.empty()) {
+    const System system = open.back();
+    open.pop_back();
+    if (!known.insert(system.key()).second) continue;
+    bool moved = false;
+    bool all_ended = true;
+    for (size_t who = 0; who < system.actors.size(); ++who) {
+      if (system.ended(who)) continue;
+      all_ended = false;
+      System next = system;
+      if (!next.step(who)) continue;
+      moved = true;
+      if (!next.violation.empty()) {
+        result.violation = next.violation;
+        return result;
+      }
+      open.push_back(next);
+    }
+    if (moved) continue;
+    ++result.ends;
+    const Words& words = system.words;
+    if (!all_ended) {
+      result.violation = "somebody waits for ever";
+    } else if (words.lock != 0) {
+      result.violation = "the lock is held for ever";
+    } else if (words.base > words.top + 1 ||
+               system.taken.size() + words.top - std::min(words.base, words.top) != system.pushed) {
+      result.violation = "a task was lost";
+    }
+    if (!result.violation.empty()) return result;
+  }
+  result.states = known.size();
+  return result;
+}
+
+constexpr Owner kPush = Owner::kPush;
+constexpr Owner kPop = Owner::kPop;
+
+struct Named {
+  const char* name;
+  Instance instance;
+};
+const Named kInstances[] = {
+    {"one_entry", {{kPush, kPop}, 2}},
+    {"two_entries", {{kPush, kPush, kPop, kPop}, 2}},
+    {"the_same_position_again", {{kPush, kPop, kPush, kPop, kPush}, 2}},
+    {"three_entries", {{kPush, kPush, kPush, kPop, kPop, kPop, kPush}, 1}},
+    {"pushed_on_top_of_stolen_ones", {{kPush, kPush, kPop, kPush, kPop, kPop, kPush}, 1}},
+};
+
+TEST(TheDequeInterleavings, KeepEveryInvariant) {
+  for (const Named& named : kInstances) {
+    const Exploration result = explore(named.instance);
+    EXPECT_EQ(result.violation, "") << named.name;
+    EXPECT_GT(result.ends, 0u) << named.name;
+    std::printf("%s: %zu states\n", named.name, result.states);
+  }
+}
+
+TEST(TheDequeInterleavings, MistakesAreFound) {
+  const auto find = [](Mistake mistake) {
+    for (const Named& named : kInstances) {
+      const Exploration result = explore(named.instance, mistake);
+      if (!result.violation.empty()) return result.violation;
+    }
+    return std::string();
+  };
+  EXPECT_NE(find(Mistake::kNoFence), "");
+  EXPECT_NE(find(Mistake::kNoLock), "");
+  EXPECT_NE(find(Mistake::kOldTop), "");
+  EXPECT_NE(find(Mistake::kBaseNotBack), "");
+  EXPECT_NE(find(Mistake::kFreedEarly), "");
+}
+
+}  // namespace
+}  // namespace cariama::tasks
