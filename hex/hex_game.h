@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "hex/board.h"
+#include "hex/connections.h"
 #include "hex/patterns.h"
 #include "hex/playout.h"
 #include "hex/random.h"
@@ -72,18 +73,23 @@ class HexGame {
     return count;
   }
 
-  // A move that wins by bridges, or the region outside of which all moves lose. About 40 µs on
-  // 11x11.
-  void refine(std::span<mcts::Candidate<Move>> moves) const {
+  // A move that connects for certain, or the region outside of which all moves lose. On 11x11 some
+  // 0.1 ms, and some ms at level 1.
+  void refine(std::span<mcts::Candidate<Move>> moves, int level) const {
     if (!knowledge_.must_play) return;
     const Color color = board_.to_move();
-    const WinningMove<kWords> winning = winning_move(board_, color);
-    const MustPlay<kWords> must =
-        winning.move != kNoMove ? MustPlay<kWords>{} : hex::must_play(board_, color);
+    Move wins = winning_move(board_, color).move;
+    Bits<kWords> region;
+    if (wins == kNoMove) region = hex::must_play(board_, color).cells;
+    if (wins == kNoMove && region.any()) {
+      const Reach reach = level == 0 ? Reach::kStones : Reach::kCells;
+      wins = find_connections(board_, color, reach, kEffort).move;
+      region &= find_connections(board_, opponent(color), reach, kEffort).threatened;
+    }
     for (mcts::Candidate<Move>& one : moves) {
-      if (winning.move != kNoMove) {
-        if (one.move == winning.move) one.verdict = mcts::Verdict::kWins;
-      } else if (must.lost || !must.cells.test(one.move)) {
+      if (wins != kNoMove) {
+        if (one.move == wins) one.verdict = mcts::Verdict::kWins;
+      } else if (!region.test(one.move)) {
         one.verdict = mcts::Verdict::kLoses;
       }
     }
@@ -132,6 +138,8 @@ class HexGame {
   friend bool operator==(const HexGame& a, const HexGame& b) { return a.board_ == b.board_; }
 
  private:
+  static constexpr int kEffort = 1000;  // see find_connections()
+
   [[nodiscard]] static BasicBoard<kWords> without_swap(const Board& board) {
     BasicBoard<kWords> plain(board.cols(), board.rows());
     plain.set_position(Bits<kWords>(board.stones(Color::kBlack)),

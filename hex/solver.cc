@@ -5,6 +5,7 @@
 #include <chrono>
 #include <utility>
 
+#include "hex/connections.h"
 #include "hex/patterns.h"
 #include "hex/playout.h"
 
@@ -112,6 +113,13 @@ class Solver::SizedSearch : public Solver::Search {
     MustPlay<kWords> must = must_play(board, own);
     Outcome lost{opponent(own), kNoMove, must.carrier};
     if (must.lost) return lost;
+    if (const auto ways = find_connections(board, own); ways.move != kNoMove) {
+      return {own, ways.move, ways.move_carrier};
+    }
+    const auto threats = find_connections(board, opponent(own));
+    if (threats.connected) return {opponent(own), kNoMove, threats.carrier};
+    must.cells &= threats.threatened;
+    lost.carrier |= threats.threats;
     Set answers;
     const Set weak = dominated(board, own, &answers);
     Set open = must.cells;

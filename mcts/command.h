@@ -10,7 +10,16 @@
 
 namespace cariama::mcts {
 
-enum class CommandKind : uint8_t { kBegin, kStop, kResume, kInform, kClear, kCollect };
+enum class CommandKind : uint8_t {
+  kBegin,
+  kStop,
+  kResume,
+  kInform,
+  kClear,
+  kCollect,
+  kSettle,
+  kForget
+};
 struct Command {
   CommandKind kind = CommandKind::kInform;
   uint32_t origin = 0;  // the asking thread
@@ -20,8 +29,8 @@ struct Command {
 struct CommandReply {
   uint32_t rank = 0;
   uint64_t number = 0;
-  uint64_t frees_sent = 0;     // of nodes in other processes
-  uint64_t frees_handled = 0;  // for other processes
+  uint64_t posts_sent = 0;     // calls to other processes that free nodes, or serve copies
+  uint64_t posts_handled = 0;  // from other processes
   Statistics statistics{};
 };
 

@@ -24,8 +24,9 @@
 //   int expand(std::span<Candidate<Move>> out);        // instead of moves(): with priors, without
 //                                                      //   what need not be tried, with verdicts;
 //                                                      //   may simplify the state, soundly
-//   void refine(std::span<Candidate<Move>> inout) const;  // the same later, for nodes that are
-//                                                      //   visited often: may cost more
+//   void refine(std::span<Candidate<Move>> inout, int level) const;  // the same later, for nodes
+//                                                      //   that are visited often: may cost more
+//                                                      //   (level 0), and even more (1)
 //   float value() const;                               // instead of playouts: 0 .. 1, player 0's
 //   class Playouts;                                    // a thread's scratch memory for playouts:
 //                                                      //   Playouts(const G&, Random&); float
@@ -100,8 +101,9 @@ concept HasExpand = requires(G game, std::span<Candidate<typename G::Move>> out)
 };
 template <typename G>
 concept HasRefine = requires(const G& game, std::span<Candidate<typename G::Move>> moves) {
-  game.refine(moves);
+  game.refine(moves, 0);
 };
+constexpr int kRefinements = 2;  // of a node
 template <typename G>
 concept HasValue = requires(const G& game) {
   { game.value() } -> std::convertible_to<float>;

@@ -37,6 +37,7 @@ class Job {
 
   Node<G>* node = nullptr;
   bool root = false;
+  bool share = false;      // of the root's rollouts, begun at a copy of the root (mirror.h)
   uint32_t requester = 0;  // a thread
   SlotId ticket;           // of the requester
 
@@ -45,7 +46,7 @@ class Job {
     completed_.store(0, std::memory_order_relaxed);
     value_.store(0, std::memory_order_relaxed);
     samples_used_.store(0, std::memory_order_relaxed);
-    if (!root && samples_.size() < kMaxSamples) samples_.resize(kMaxSamples);
+    if (!root && !share && samples_.size() < kMaxSamples) samples_.resize(kMaxSamples);
     open_.store(rollouts + 1, std::memory_order_relaxed);
     to_issue_.store(rollouts, std::memory_order_release);
   }
@@ -65,6 +66,9 @@ class Job {
   [[nodiscard]] uint64_t take_all() {
     return static_cast<uint64_t>(to_issue_.exchange(0, std::memory_order_acq_rel));
   }
+  [[nodiscard]] uint64_t left() const {
+    return static_cast<uint64_t>(std::max<int64_t>(to_issue_.load(std::memory_order_relaxed), 0));
+  }
   [[nodiscard]] bool exhausted() const { return to_issue_.load(std::memory_order_acquire) <= 0; }
   // Rollouts that were taken and given up are wanted again. Their units are still open.
   void put_back(uint32_t count) { to_issue_.fetch_add(count, std::memory_order_acq_rel); }
@@ -80,7 +84,7 @@ class Job {
   // Rollouts have a value. Before their units are ended.
   void add(uint32_t count, double sum, std::span<const Sample<G>> samples) {
     completed_.fetch_add(count, std::memory_order_relaxed);
-    if (root) return;
+    if (root || share) return;
     value_.fetch_add(sum, std::memory_order_relaxed);
     if constexpr (HasAmaf<G>) {
       for (const Sample<G>& sample : samples) {
@@ -134,20 +138,22 @@ class JobQueue {
   void push(Job<G>& job) {
     {
       const std::lock_guard lock(mutex_);
-      queue_.push_back(&job);
+      (job.share ? shares_ : queue_).push_back(&job);
     }
     size_.fetch_add(1, std::memory_order_seq_cst);  // see Host::wake_workers
   }
-  // From the oldest job. all: every rollout that nobody has begun.
+  // From the oldest job; shares of the root come last, nobody waits for them. all: every rollout
+  // that nobody has begun.
   [[nodiscard]] Taken take(uint32_t most, bool all = false) {
     if (size_.load(std::memory_order_relaxed) == 0) return {};
     const std::lock_guard lock(mutex_);
-    if (queue_.empty()) return {};
-    Taken taken{queue_.front()};
+    std::deque<Job<G>*>& queue = queue_.empty() ? shares_ : queue_;
+    if (queue.empty()) return {};
+    Taken taken{queue.front()};
     taken.rollouts = all ? static_cast<uint32_t>(taken.job->take_all()) : taken.job->take(most);
     if (taken.job->exhausted()) {
       taken.last = true;
-      queue_.pop_front();
+      queue.pop_front();
       size_.fetch_sub(1, std::memory_order_relaxed);
     }
     return taken;
@@ -157,6 +163,7 @@ class JobQueue {
  private:
   std::mutex mutex_;
   std::deque<Job<G>*> queue_;
+  std::deque<Job<G>*> shares_;
   std::vector<Job<G>*> free_;
   std::vector<std::unique_ptr<Job<G>>> all_;
   std::atomic<uint32_t> size_{0};
@@ -175,16 +182,7 @@ struct Ticket {
   Job<G>* job = nullptr;      // that it is a part of: units of it are open
   uint32_t rank = 0;          // who has to answer
   uint32_t rollouts = 0;      // that were asked for; 0: the creation of a node
-  std::vector<Step<G>> path;  // to the move whose child is there
-};
-
-// What messages tell about load: their sender's, and that of the one process that it knows to have
-// the least. In rollouts to do, per thread.
-struct LoadReport {
-  static constexpr uint32_t kPlenty = 1 << 20;  // the root's process always has something to do
-  uint32_t own = 0;
-  uint32_t least_rank = 0;
-  uint32_t least = kPlenty;
+  std::vector<Step<G>> path;  // to the move whose child is there; empty: a share of the root's
 };
 
 }  // namespace cariama::mcts

@@ -88,6 +88,16 @@ struct MoveRecord {
   float amaf_value = 0;
 };
 
+// What is counted for a move, or was since some time: visits wrap around then.
+struct MoveCounts {
+  uint32_t visits = 0;
+  Verdict verdict = Verdict::kOpen;
+  float amaf_visits = 0;
+  float amaf_value = 0;
+  double value = 0;
+};
+static_assert(sizeof(MoveCounts) == 24);
+
 // One thread makes a node and publishes it by a release store of the ChildRef; after that all
 // functions are thread-safe, but destroy().
 template <Game G>
@@ -249,6 +259,34 @@ class Node {
     }
   }
 
+  // What is counted for move i.
+  [[nodiscard]] MoveCounts counts(int i) const {
+    MoveCounts counts{visits(i), verdict(i), 0, 0, value(i)};
+    if constexpr (kAmaf) {
+      counts.amaf_visits = amaf_visits(i);
+      counts.amaf_value = amaf_value(i);
+    }
+    return counts;
+  }
+  // Counts what was counted elsewhere: now - before. AMAF statistics as far as they grew.
+  void add_counts(int i, const MoveCounts& now, const MoveCounts& before) {
+    const uint32_t grown = now.visits - before.visits;
+    // Less than before, where rollouts were taken back.
+    visits_.fetch_add(static_cast<uint64_t>(static_cast<int64_t>(static_cast<int32_t>(grown))),
+                      std::memory_order_relaxed);
+    array<std::atomic<uint32_t>>(kVisitsAt)[i].fetch_add(grown, std::memory_order_relaxed);
+    array<std::atomic<double>>(kValueAt)[i].fetch_add(now.value - before.value,
+                                                      std::memory_order_relaxed);
+    if (now.verdict != Verdict::kOpen) set_verdict(i, now.verdict);
+    if constexpr (kAmaf) {
+      const auto grow = [](std::atomic<float>& to, float by) {
+        if (by > 0) to.store(to.load(std::memory_order_relaxed) + by, std::memory_order_relaxed);
+      };
+      grow(array<std::atomic<float>>(kAmafAt)[i], now.amaf_visits - before.amaf_visits);
+      grow(array<std::atomic<float>>(kAmafValueAt)[i], now.amaf_value - before.amaf_value);
+    }
+  }
+
   // For who wants to make the child of move i: true for one of them.
   [[nodiscard]] bool claim_child(int i) {
     Ref expected;
@@ -265,12 +303,16 @@ class Node {
     if (!known.is_remote() || known.remote().rank != rank) return;
     place.compare_exchange_strong(known, Ref(), std::memory_order_relaxed);
   }
-  // True once, for the first caller.
-  [[nodiscard]] bool claim_refinement() {
-    return !refined_.load(std::memory_order_relaxed) &&
-           !refined_.exchange(true, std::memory_order_relaxed);
+  // How often refine() was asked.
+  [[nodiscard]] int refinements() const { return refined_.load(std::memory_order_relaxed); }
+  // True for one caller, if `level` refinements were made before.
+  [[nodiscard]] bool claim_refinement(int level) {
+    auto expected = static_cast<uint8_t>(level);
+    return refined_.compare_exchange_strong(expected, static_cast<uint8_t>(level + 1),
+                                            std::memory_order_relaxed);
   }
-  [[nodiscard]] bool refined() const { return refined_.load(std::memory_order_relaxed); }
+  // Nobody shall ask.
+  void refuse_refinement() { refined_.store(kRefinements, std::memory_order_relaxed); }
 
   // Move i leads to that outcome, for certain. Call resolve() then.
   void prove(int i, Outcome outcome) {
@@ -378,7 +420,7 @@ class Node {
   uint16_t maker_;
   uint8_t player_;
   std::atomic<Outcome> outcome_{Outcome::kOpen};
-  std::atomic<bool> refined_{false};
+  std::atomic<uint8_t> refined_{0};
 };
 
 }  // namespace cariama::mcts

@@ -15,7 +15,7 @@ namespace cariama::mcts {
 
 // In which process a new node is made.
 enum class Placement : uint8_t {
-  kLocality,  // where its parent is, as long as nobody else has too little to do
+  kLocality,  // where its parent is, but for children of large nodes: by chance
   kHash,      // by the position's key(); by chance in games without
   kRandom,    // by chance, as in the paper
 };
@@ -41,16 +41,26 @@ struct SearchOptions {
   // A move gets a node of its own when it has been tried so often. A node costs about 4 KB on
   // 11x11, and is worth it only if it is visited again.
   uint32_t expand_visits = 8;
-  uint32_t refine_visits = 128;  // when refine() is asked, if the game has it
+  // When refine() is asked, if the game has it: first, and again for more.
+  uint32_t refine_visits = 32;
+  uint32_t refine_again_visits = 4096;
   uint32_t playouts_per_leaf = 1;
   Placement placement = Placement::kLocality;
   // Rollouts that one message asks another process for: visits / batch_divisor, at most max_batch,
   // so that what is not known yet stays small beside what is.
   uint32_t max_batch = 64;
   uint32_t batch_divisor = 16;
-  // A process that has fewer rollouts than queue_target to do, per thread, gets new nodes. One that
-  // was asked for visits / queue_share by the root's (at least queue_target, at most queue_limit,
-  // per thread) gets no more from it for a while.
+  // Placement::kLocality: subtrees stay together up to this size, in units of what a move has when
+  // it gets a node. Small enough that every process gets its part of what is searched, large enough
+  // for a batch.
+  uint32_t spread_expansions = 4;
+  // Visits of a move from which on a process wants a copy of its child, if that is elsewhere
+  // (mirror.h); and a copy and its owner tell each other what they counted after visits /
+  // exchange_divisor of its own (at least 8, at most 1024): the copy lags behind by so much.
+  uint32_t mirror_visits = 256;
+  uint32_t exchange_divisor = 32;
+  // A process that was asked for visits / queue_share by the root's (at least queue_target, at most
+  // queue_limit, per thread) gets no more from it for a while.
   uint32_t queue_target = 32;
   uint32_t queue_limit = 1024;
   uint32_t queue_share = 64;

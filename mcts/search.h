@@ -10,9 +10,11 @@
 //
 // Cost per P processes and T threads. A message that asks for rollouts, and one that answers, for
 // every visits / batch_divisor (at most max_batch) rollouts that a process wants from another one;
-// a message and its answer for every node that is made elsewhere. A thread talks to the threads of
-// its own index in the other processes: (P - 1) channels each way per thread. Beginning and ending
-// a search takes 2 (P - 1) messages each. No state grows with P but 8 bytes in each process.
+// a message and its answer for every node that is made elsewhere, for every share of the root's
+// rollouts (at most 4096), and for every exchange about a copied node (mirror.h). A thread talks to
+// the threads of its own index in the other processes: (P - 1) channels each way per thread.
+// Beginning a search takes 3 (P - 1) messages and their answers, ending it some 8 (P - 1): rank 0
+// sends all of them. State that grows with P: 9 bytes in each process.
 #ifndef CARIAMA_MCTS_SEARCH_H_
 #define CARIAMA_MCTS_SEARCH_H_
 
@@ -110,7 +112,7 @@ class Search {
     site_.free_subtree(root);
     site_.root_job().node = next;
     root_->play(move);
-    settle_frees();
+    settle();
   }
   // The position that the tree is for, if there is one.
   [[nodiscard]] const std::optional<G>& position() const { return root_; }
@@ -165,6 +167,7 @@ class Search {
                                ? int64_t{1} << 62
                                : static_cast<int64_t>(limits.iterations - iterations_));
     next_safety_ = seconds() + kSafetyInterval;
+    site_.mirroring().offer(site_.root_job().node);
     site_.open_root();
     host_.wake_workers();
   }
@@ -211,6 +214,12 @@ class Search {
       static_cast<void>(host_.work_until([&] { return job.over(); }, kForever));
     }
     iterations_ += job.completed();
+    if (host_.size() > 1) {
+      settle();
+      site_.command(CommandKind::kSettle, options_);
+      settle();
+      site_.command(CommandKind::kForget, options_);
+    }
     job.start(0);  // counts nothing twice
     static_cast<void>(job.end_units(1));
   }
@@ -218,20 +227,21 @@ class Search {
   // Frees memory, and goes on.
   void collect() {
     site_.command(CommandKind::kCollect, options_);
-    settle_frees();
+    settle();
     site_.command(CommandKind::kResume, options_);
   }
-  // Until all calls that free nodes have been run, and those that they caused: two rounds in which
-  // as many have been run as were sent, without a new one (Mattern 1987). A process that dies takes
-  // its counts along; then two equal rounds have to do.
-  void settle_frees() {
+  // Until all calls that nobody waits for have been run (they free nodes, or serve copies), and
+  // those that they caused: two rounds in which as many have been run as were sent, without a new
+  // one (Mattern 1987). A process that dies takes its counts along; then two equal rounds have to
+  // do.
+  void settle() {
     if (host_.size() == 1) return;
     std::pair<uint64_t, uint64_t> before{UINT64_MAX, 0};
     for (;;) {
       std::pair<uint64_t, uint64_t> now{0, 0};
       for (const CommandReply& reply : site_.command(CommandKind::kInform, options_)) {
-        now.first += reply.frees_sent;
-        now.second += reply.frees_handled;
+        now.first += reply.posts_sent;
+        now.second += reply.posts_handled;
       }
       const bool equal = now.first == now.second || host_.living() < host_.size();
       if (equal && now == before) return;

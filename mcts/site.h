@@ -1,5 +1,5 @@
 // A process's part of the one distributed tree for a type of game: its nodes, what other processes
-// call them, the jobs under way, and what is known of the other processes' load.
+// call them, and the jobs under way.
 //
 // A node belongs to the process that made it and never moves, but for the root (search.h). The
 // threads of that process share it; other processes only have its name, and ask for rollouts from
@@ -20,6 +20,7 @@
 #include "mcts/command.h"
 #include "mcts/host.h"
 #include "mcts/job.h"
+#include "mcts/mirroring.h"
 #include "mcts/node.h"
 #include "mcts/options.h"
 #include "mcts/slot_table.h"
@@ -31,7 +32,7 @@ template <Game G>
 class Site final : public CommandedSite<Site<G>> {
  public:
   explicit Site(Host& host)
-      : host_(host), outstanding_(host.size()), load_(host.size()), window_(host.size()) {
+      : host_(host), mirroring_(host, exported_), outstanding_(host.size()), shared_(host.size()) {
     for (uint32_t i = 0; i < host.threads(); ++i) {
       arenas_.push_back(std::make_unique<Arena>(0));
       workers_.push_back(std::make_unique<Worker<G>>(*this, host.thread(i)));
@@ -61,6 +62,7 @@ class Site final : public CommandedSite<Site<G>> {
   [[nodiscard]] JobQueue<G>& jobs() { return jobs_; }
   [[nodiscard]] SlotTable<Ticket<G>>& tickets() { return tickets_; }
   [[nodiscard]] SlotTable<Node<G>*>& exported() { return exported_; }
+  [[nodiscard]] Mirroring<G>& mirroring() { return mirroring_; }
   [[nodiscard]] Job<G>& root_job() { return root_job_; }
   [[nodiscard]] bool root_open() const { return root_open_.load(std::memory_order_acquire); }
   [[nodiscard]] bool stopping() const { return stopping_.load(std::memory_order_acquire); }
@@ -69,84 +71,30 @@ class Site final : public CommandedSite<Site<G>> {
 
   // Rollouts that this process has asked `rank` for and not got yet.
   [[nodiscard]] std::atomic<int32_t>& outstanding(uint32_t rank) { return outstanding_[rank]; }
+  // Of these, shares of the root's.
+  [[nodiscard]] std::atomic<int32_t>& shared(uint32_t rank) { return shared_[rank]; }
   // The rollouts of the root come to nodes whose owners have too much to do already: then this
-  // process takes nodes from the others, if it was able to begin some rollouts, and waits for
-  // answers, if not.
-  void note_hungry(bool hungry) { hungry_.store(hungry, std::memory_order_relaxed); }
+  // process waits for answers.
   void note_waiting(bool waiting) {
     if (waiting_.load(std::memory_order_relaxed) == waiting) return;
     waiting_.store(waiting, std::memory_order_seq_cst);
-    if (waiting) {
-      note_hungry(true);
-    } else if (host_.threads() > 1) {
-      host_.wake_workers();
-    }
+    if (!waiting && host_.threads() > 1) host_.wake_workers();
   }
-  // Rollouts that this process has been asked for and not begun.
-  void queued(int64_t change) { queued_.fetch_add(change, std::memory_order_relaxed); }
-
-  [[nodiscard]] LoadReport load() {
-    LoadReport load;
-    load.own = own_load();
-    load.least_rank = least_loaded_.load(std::memory_order_relaxed);
-    load.least = load_of(load.least_rank);
-    return load;
-  }
-  void note_load(uint32_t rank, const LoadReport& load) {
-    load_[rank].store(load.own, std::memory_order_relaxed);
-    const uint32_t known = least_loaded_.load(std::memory_order_relaxed);
-    if (load.least_rank < host_.size() && load.least_rank != host_.rank() &&
-        load.least < load_of(known)) {
-      load_[load.least_rank].store(load.least, std::memory_order_relaxed);
-      least_loaded_.store(load.least_rank, std::memory_order_relaxed);
-    }
-    if (load.own < load_of(known)) least_loaded_.store(rank, std::memory_order_relaxed);
-  }
-  // Rollouts per thread that should be under way to a process, so that it always has some: more
-  // while its answers say that it has run out of them, whatever the reason.
-  [[nodiscard]] uint32_t window(uint32_t rank) const {
-    return window_[rank].load(std::memory_order_relaxed);
-  }
-  void adapt_window(uint32_t rank, bool starved) {
-    const uint32_t now = window(rank);
-    const uint32_t next = starved ? std::min(now + 4, options_.queue_limit)
-                                  : std::max(now - 1, options_.queue_target);
-    window_[rank].store(next, std::memory_order_relaxed);
-  }
-  // The process for a new node.
-  [[nodiscard]] uint32_t place(const G& position, Random& random) {
+  // The process for a new node below `parent`.
+  [[nodiscard]] uint32_t place(const Node<G>& parent, const G& position, Random& random) {
     const uint32_t processes = host_.size();
     const uint32_t self = host_.rank();
     if (processes == 1) return self;
-    uint32_t chosen = self;
-    if (options_.placement == Placement::kLocality) {
-      // Two drawn by lot and the one that is said to have the least: their number does not depend
-      // on the number of processes.
-      const uint32_t some[] = {least_loaded_.load(std::memory_order_relaxed),
-                               random.below(processes), random.below(processes)};
-      uint32_t least = LoadReport::kPlenty;
-      for (const uint32_t rank : some) {
-        const uint32_t load = load_of(rank);
-        if (rank == self || !host_.alive(rank) || load >= window(rank) || load >= least) continue;
-        least = load;
-        chosen = rank;
-      }
-      // What was said gets old.
-      if (random.below(256) == 0) {
-        for (const uint32_t rank : some) {
-          load_[rank].store(load_[rank].load(std::memory_order_relaxed) / 2,
-                            std::memory_order_relaxed);
-        }
-      }
-      return chosen;
+    if (options_.placement == Placement::kLocality &&
+        parent.visits() < uint64_t{options_.spread_expansions} * (options_.expand_visits + 1)) {
+      return self;
     }
-    if (options_.placement == Placement::kHash) {
-      if constexpr (HasKey<G>) {
+    uint32_t chosen = random.below(processes);
+    if constexpr (HasKey<G>) {
+      if (options_.placement == Placement::kHash) {
         chosen = static_cast<uint32_t>((position.key() >> 32) * processes >> 32);
-        return host_.alive(chosen) ? chosen : self;
       }
     }
-    chosen = random.below(processes);
     return host_.alive(chosen) ? chosen : self;
   }
 
@@ -173,27 +121,12 @@ class Site final : public CommandedSite<Site<G>> {
 
   // With everything below; what lies in other processes is freed by calls.
   void free_subtree(Node<G>* top) {
-    std::vector<Node<G>*> open{top};
-    while (!open.empty()) {
-      Node<G>* node = open.back();
-      open.pop_back();
-      for (int i = 0; i < node->size(); ++i) {
-        const auto child = node->child(i);
-        if (child.is_local()) open.push_back(child.local());
-        if (child.is_remote()) free_remote(child.remote());
-      }
-      free_one(node);
-    }
+    release(top);
+    send_frees();
   }
   void free_one(Node<G>* node) {
     nodes_.fetch_sub(1, std::memory_order_relaxed);
     node->destroy(*arenas_[node->maker()]);
-  }
-  void free_remote(RemoteNode node) {
-    if (!host_.alive(node.rank)) return;
-    ++frees_sent_;
-    const SlotId id{node.slot, node.generation};
-    Host::here().lines->call(host_.id(node.rank, 0), [id] { Site::here().on_free(id); });
   }
   void on_free(SlotId id) {
     if (std::optional<Node<G>*> node = exported_.take(id)) free_subtree(*node);
@@ -212,12 +145,12 @@ class Site final : public CommandedSite<Site<G>> {
         const bool cold = node->visits(i) < least;
         if (child.is_local()) {
           if (cold) {
-            free_subtree(child.local());
+            release(child.local());
           } else {
             open.push_back(child.local());
           }
         } else if (cold && child.is_remote()) {
-          free_remote(child.remote());
+          remote_frees_.push_back(child.remote());
         }
         if (cold) node->set_child(i, {});
       }
@@ -233,6 +166,7 @@ class Site final : public CommandedSite<Site<G>> {
       exported_.for_each([&](Node<G>* node) { tops.push_back(node); });
       for (Node<G>* top : tops) collect(top, least);
     }
+    send_frees();
     ++collections_;
     full_.store(false, std::memory_order_relaxed);
   }
@@ -275,6 +209,37 @@ class Site final : public CommandedSite<Site<G>> {
 
  private:
   enum class Fetched : uint8_t { kWaiting, kDone };
+
+  // Frees the subtree, as far as it is here; the rest is noted for send_frees().
+  void release(Node<G>* top) {
+    std::vector<Node<G>*> open{top};
+    while (!open.empty()) {
+      Node<G>* node = open.back();
+      open.pop_back();
+      for (int i = 0; i < node->size(); ++i) {
+        const auto child = node->child(i);
+        if (child.is_local()) open.push_back(child.local());
+        if (child.is_remote()) remote_frees_.push_back(child.remote());
+      }
+      free_one(node);
+    }
+  }
+  // Not while nodes are walked: a call whose channel has to grow waits, and runs incoming calls
+  // meanwhile; their on_free() would free what the walk is about to look at. They also come here,
+  // so each name leaves the list before it is sent.
+  void send_frees() {
+    while (!remote_frees_.empty()) {
+      const RemoteNode node = remote_frees_.back();
+      remote_frees_.pop_back();
+      if (!host_.alive(node.rank)) continue;
+      const SlotId id{node.slot, node.generation};
+      ++frees_sent_;
+      if (!Host::here().lines->call(host_.id(node.rank, 0), [id] { here().on_free(id); })) {
+        --frees_sent_;  // its owner keeps it until everything is cleared
+      }
+    }
+  }
+
   struct FetchedNode {
     G state;
     uint32_t moves;
@@ -312,9 +277,10 @@ class Site final : public CommandedSite<Site<G>> {
         on_free({record.child.slot, record.child.generation});
         --frees_handled_;  // nobody has sent it
       } else {
-        free_remote(record.child);
+        remote_frees_.push_back(record.child);
       }
     }
+    send_frees();
     lines.call(origin, [] { here().on_fetched(nullptr, nullptr, 0); });
   }
   void on_fetched(const FetchedNode* fetched, const void* data, uint64_t bytes) {
@@ -332,7 +298,7 @@ class Site final : public CommandedSite<Site<G>> {
       const MoveRecord<G>& record = records[i];
       if (!record.has_child) continue;
       if (node == nullptr) {  // no memory
-        if (record.child.rank != host_.rank()) free_remote(record.child);
+        if (record.child.rank != host_.rank()) remote_frees_.push_back(record.child);
         continue;
       }
       if (record.child.rank != host_.rank()) continue;
@@ -340,26 +306,13 @@ class Site final : public CommandedSite<Site<G>> {
           exported_.take({record.child.slot, record.child.generation});
       node->set_child(i, child ? typename Node<G>::Ref(*child) : typename Node<G>::Ref());
     }
+    send_frees();
     if (node != nullptr) count_node();
     fetched_node_ = node;
   }
 
   friend class CommandedSite<Site<G>>;
 
-  [[nodiscard]] uint32_t load_of(uint32_t rank) const {
-    const int32_t asked =
-        outstanding_[rank].load(std::memory_order_relaxed) / static_cast<int32_t>(host_.threads());
-    return std::max(load_[rank].load(std::memory_order_relaxed),
-                    static_cast<uint32_t>(std::max(asked, 0)));
-  }
-  [[nodiscard]] uint32_t own_load() const {
-    // The root's process can always begin another rollout, unless these end where others are busy.
-    if (root_job_.node != nullptr && !hungry_.load(std::memory_order_relaxed)) {
-      return LoadReport::kPlenty;
-    }
-    const int64_t queued = queued_.load(std::memory_order_relaxed) / host_.threads();
-    return static_cast<uint32_t>(std::clamp<int64_t>(queued, 0, LoadReport::kPlenty));
-  }
   void apply(const SearchOptions& options) {
     options_ = options;
     set_limits(options);
@@ -373,7 +326,14 @@ class Site final : public CommandedSite<Site<G>> {
         stopping_.store(true, std::memory_order_release);
         break;
       case CommandKind::kResume:
+        mirroring_.begin(options_);
         stopping_.store(false, std::memory_order_release);
+        break;
+      case CommandKind::kSettle:
+        mirroring_.settle();
+        break;
+      case CommandKind::kForget:
+        mirroring_.forget();
         break;
       case CommandKind::kClear:
         clear_here();
@@ -384,18 +344,14 @@ class Site final : public CommandedSite<Site<G>> {
       case CommandKind::kInform:
         break;
     }
-    return {host_.rank(), command.number, frees_sent_, frees_handled_, statistics()};
+    return {host_.rank(), command.number, frees_sent_ + mirroring_.sent(),
+            frees_handled_ + mirroring_.handled(), statistics()};
   }
   void begin(const Command& command) {
     apply(command.options);
     stopping_.store(false, std::memory_order_release);
-    hungry_.store(false, std::memory_order_relaxed);
     waiting_.store(false, std::memory_order_relaxed);
-    for (uint32_t rank = 0; rank < host_.size(); ++rank) {
-      load_[rank].store(rank == 0 ? LoadReport::kPlenty : 0, std::memory_order_relaxed);
-      window_[rank].store(command.options.queue_target, std::memory_order_relaxed);
-    }
-    least_loaded_.store(host_.size() - 1, std::memory_order_relaxed);
+    mirroring_.begin(command.options);
     collections_ = 0;
     for (uint32_t i = 0; i < workers_.size(); ++i) {
       workers_[i]->begin(Random::mix(command.options.seed + command.number) +
@@ -428,21 +384,19 @@ class Site final : public CommandedSite<Site<G>> {
   JobQueue<G> jobs_;
   SlotTable<Ticket<G>> tickets_;
   SlotTable<Node<G>*> exported_;  // nodes whose parents are in other processes
-  Job<G> root_job_;               // rank 0's
+  Mirroring<G> mirroring_;
+  Job<G> root_job_;  // rank 0's
   std::atomic<bool> root_open_{false};
   std::atomic<bool> stopping_{false};
   std::atomic<bool> full_{false};
   std::vector<std::atomic<int32_t>> outstanding_;
-  std::vector<std::atomic<uint32_t>> load_;
-  std::vector<std::atomic<uint32_t>> window_;
-  std::atomic<uint32_t> least_loaded_{0};
-  std::atomic<bool> hungry_{false};
+  std::vector<std::atomic<int32_t>> shared_;
   std::atomic<bool> waiting_{false};
-  std::atomic<int64_t> queued_{0};
   std::atomic<uint64_t> nodes_{0};
   // Worker 0's.
   Fetched fetched_ = Fetched::kDone;
   Node<G>* fetched_node_ = nullptr;
+  std::vector<RemoteNode> remote_frees_;  // to be sent
   uint64_t frees_sent_ = 0;
   uint64_t frees_handled_ = 0;
   uint64_t collections_ = 0;

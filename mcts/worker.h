@@ -50,6 +50,7 @@ class Worker {
   // A few rollouts. False: there were none to do.
   bool work() {
     const bool stopping = site_.stopping();
+    if (!stopping && site_.root_open()) give_shares();
     typename JobQueue<G>::Taken taken = site_.jobs().take(kSlice, stopping);
     if (taken.job == nullptr) {
       if (!site_.root_open()) return false;
@@ -57,14 +58,12 @@ class Worker {
       taken.rollouts = taken.job->take(kSlice);
       if (taken.rollouts == 0) return false;
     } else {
-      site_.queued(-int64_t{taken.rollouts});
       if (stopping) {
         cancel(*taken.job, taken.rollouts);
         taken.rollouts = 0;
       }
     }
     // Its units are what keeps the job: after the last one it may be another one.
-    const bool root = taken.job->root;
     bool postponed = false;
     for (uint32_t i = 0; i < taken.rollouts && !postponed; ++i) {
       if (rollout(*taken.job)) continue;
@@ -76,7 +75,6 @@ class Worker {
         return false;
       }
     }
-    if (root) site_.note_hungry(postponed);
     if (taken.last) end_units(*taken.job, 1);
     if (thread_.lines != nullptr) thread_.lines->flush();
     return true;
@@ -84,8 +82,13 @@ class Worker {
 
   // What a ticket waits for will not come: its rollouts never were.
   void give_up(Ticket<G>& ticket) {
-    const Step<G> last = ticket.path.back();
     site_.note_waiting(false);
+    if (ticket.path.empty()) {
+      site_.shared(ticket.rank).fetch_sub(static_cast<int32_t>(ticket.rollouts));
+      return_rollouts(*ticket.job, ticket.rollouts);
+      return;
+    }
+    const Step<G> last = ticket.path.back();
     if (ticket.rollouts == 0) {
       last.node->set_child(last.move, {});
       end_units(*ticket.job, 1);
@@ -95,6 +98,19 @@ class Worker {
     site_.outstanding(ticket.rank).fetch_sub(static_cast<int32_t>(ticket.rollouts));
     take_back(ticket.path, ticket.rollouts);
     return_rollouts(*ticket.job, ticket.rollouts);
+  }
+
+  // Children for moves that others have tried often at copies of the node, while the rollouts of
+  // this process went elsewhere: else nobody would ever make them.
+  void grow(NodeType& node) {
+    for (int i = 0; i < node.size() && !site_.full(); ++i) {
+      if (!node.child(i).none() || node.closed(i)) continue;
+      if (node.visits(i) < 2 * options().expand_visits + kSlice || !node.claim_child(i)) continue;
+      G position = node.state();
+      position.play(node.move(i));
+      NodeType* made = position.result() ? nullptr : make_node(position);
+      node.set_child(i, typename NodeType::Ref(made));
+    }
   }
 
   void add_to(Statistics& sum) const {
@@ -116,6 +132,9 @@ class Worker {
  private:
   friend class Site<G>;
 
+  // Rollouts of the root that a process is given at a time: many, since what it has not begun
+  // disturbs nobody.
+  static constexpr uint64_t kMostShared = 4096;
   // Rollouts between two looks at calls and clocks: some 40 µs of Hex.
   static constexpr uint32_t kSlice = 8;
 
@@ -124,7 +143,7 @@ class Worker {
     uint32_t rollouts = 0;
     uint32_t requester = 0;
     SlotId ticket;
-    LoadReport load;
+    bool share = false;
   };
   struct JobAnswer {
     SlotId ticket;
@@ -133,13 +152,11 @@ class Worker {
     double value = 0;  // sum, of player 0
     Outcome outcome = Outcome::kOpen;
     bool full = false;
-    bool starved = false;  // nothing else is left to do there
-    LoadReport load;
+    bool useless = false;  // there is nothing to search, or no node
   };
   struct Creation {
     uint32_t requester = 0;
     SlotId ticket;
-    LoadReport load;
   };
 
   struct Counters {
@@ -166,15 +183,21 @@ class Worker {
     path_.clear();
     counters_->visits.add();
     NodeType* node = job.node;
+    bool copied = job.share;
+    if (job.share && site_.mirroring().root().stale) return defer(job);
     for (;;) {
       if (const Outcome known = node->outcome(); known != Outcome::kOpen) {
         end_proved(job, known);
         return true;
       }
       if constexpr (HasRefine<G>) {
-        if (node->visits() >= options().refine_visits && node->claim_refinement()) {
-          refine(*node);
-          continue;
+        if (node->refinements() < kRefinements) {
+          const int level = node->refinements();
+          const uint32_t due = level == 0 ? options().refine_visits : options().refine_again_visits;
+          if (node->visits() >= due && node->claim_refinement(level)) {
+            refine(*node, level);
+            continue;
+          }
         }
       }
       const int move = select_move(*node, options().selection);
@@ -188,17 +211,23 @@ class Worker {
       const auto child = node->child(move);
       if (child.is_local()) {
         node = child.local();
+        copied = false;
         continue;
       }
+      if (child.is_remote()) {
+        const auto copy = site_.mirroring().copy(child.remote(), before);
+        if (copy.stale) return defer(job);
+        if (copy.node != nullptr) {
+          node = copy.node;
+          copied = true;
+          continue;
+        }
+      }
       if (has_to_wait(job, child, before)) {
-        take_back(path_, 1);
-        counters_->deferred_selections.add();
-        if (job.root) return false;
-        return_rollouts(job, 1);
-        return true;
+        return defer(job);
       }
       if (child.is_remote() && hand_over(job, child.remote(), before)) return true;
-      if (child.none() && before >= options().expand_visits) {
+      if (child.none() && !copied && before >= options().expand_visits) {
         if (NodeType* made = make_child(job, *node, move); made != nullptr) {
           node = made;
           continue;
@@ -209,15 +238,29 @@ class Worker {
     }
   }
 
+  // The rollout had better begin again later, as rollout() says. Who has a share of the root's
+  // gives the rest of it back.
+  [[nodiscard]] bool defer(Job<G>& job) {
+    take_back(path_, 1);
+    counters_->deferred_selections.add();
+    if (job.root) return false;
+    if (job.share) cancel(job, static_cast<uint32_t>(job.take_all()));
+    return_rollouts(job, 1);
+    return true;
+  }
+
   // Deferred selection: whether a rollout that came to this child is better begun again later. A
   // position that is about to get a node is sampled only a few times more. And what is under way
-  // shall be a small part of what is known: that is for the root's rollouts alone, since all others
-  // are parts of these.
+  // shall be a small part of what is known: that is for the root's rollouts, and shares of them;
+  // all others are parts of these.
   [[nodiscard]] bool has_to_wait(const Job<G>& job, typename NodeType::Ref child,
                                  uint32_t before) const {
     Host& host = site_.host();
-    if (child.is_creating()) return host.size() > 1 && before > 2 * options().expand_visits + 8;
-    if (!job.root || !child.is_remote() || !host.alive(child.remote().rank)) return false;
+    // Nobody waits for a share of the root's, so nobody would begin its rollouts again.
+    if (child.is_creating())
+      return host.size() > 1 && !job.share && before > 2 * options().expand_visits + 8;
+    if (!(job.root || job.share) || !child.is_remote() || !host.alive(child.remote().rank))
+      return false;
     const uint64_t known = path_.front().node->visits() / options().queue_share;
     const uint64_t limit =
         std::clamp<uint64_t>(known, options().queue_target, options().queue_limit) * host.threads();
@@ -229,7 +272,7 @@ class Worker {
   void end_proved(Job<G>& job, Outcome known) {
     if (path_.empty()) {  // nothing to search any more
       counters_->cancelled.add();
-      if (!job.root) cancel(job, static_cast<uint32_t>(job.take_all()), true);
+      if (!job.root) cancel(job, static_cast<uint32_t>(job.take_all()));
       return_rollouts(job, 1);
       return;
     }
@@ -276,14 +319,14 @@ class Worker {
     end_units(job, count);
   }
 
-  void refine(NodeType& node) {
+  void refine(NodeType& node, int level) {
     if constexpr (HasRefine<G>) {
       using Move = typename G::Move;
       Candidate<Move> moves[G::kMaxMoves];
       for (int i = 0; i < node.size(); ++i) {
         moves[i] = {node.move(i), node.prior(i), node.verdict(i)};
       }
-      node.state().refine(std::span(moves, node.size()));
+      node.state().refine(std::span(moves, node.size()), level);
       for (int i = 0; i < node.size(); ++i) {
         if (moves[i].verdict != Verdict::kOpen) node.set_verdict(i, moves[i].verdict);
       }
@@ -304,9 +347,8 @@ class Worker {
       end_units(job, count);
     }
   }
-  // Rollouts that were never begun. queued: they are still counted as waiting.
-  void cancel(Job<G>& job, uint32_t count, bool queued = false) {
-    if (queued) site_.queued(-int64_t{count});
+  // Rollouts that were never begun.
+  void cancel(Job<G>& job, uint32_t count) {
     if (count != 0) end_units(job, count);
   }
   void end_units(Job<G>& job, uint64_t count) {
@@ -322,8 +364,7 @@ class Worker {
                            job.value(),
                            job.node == nullptr ? Outcome::kOpen : job.node->outcome(),
                            site_.full(),
-                           site_.jobs().empty(),
-                           site_.load()};
+                           job.node == nullptr || job.node->outcome() != Outcome::kOpen};
     // The same thread of the other process that asked, if it is this one's number: so threads need
     // channels to their peers of the same number alone.
     const uint32_t to = site_.host().id(job.requester / site_.host().threads(), thread_.index);
@@ -348,7 +389,6 @@ class Worker {
     uint32_t rollouts = 1;
     if (wanted > 1) {
       const uint32_t more = job.take(wanted - 1);
-      if (!job.root) site_.queued(-int64_t{more});
       if (more != 0) {
         for (const Step<G>& step : path_) step.node->enter(step.move, more);
       }
@@ -359,15 +399,50 @@ class Worker {
     counters_->remote_selections.add();
     site_.outstanding(node.rank).fetch_add(static_cast<int32_t>(rollouts));
     const SlotId ticket = site_.tickets().add({&job, node.rank, rollouts, path_});
-    const JobRequest request{{node.slot, node.generation},
-                             rollouts,
-                             host.id(host.rank(), thread_.index),
-                             ticket,
-                             site_.load()};
+    const JobRequest request{
+        {node.slot, node.generation}, rollouts, host.id(host.rank(), thread_.index), ticket};
     send_or_give_up(node.rank, ticket, [&](uint32_t thread) {
       return thread_.lines->call(thread, [request] { here().on_job(request); });
     });
     return true;
+  }
+
+  // Rank 0: gives the other processes rollouts of the root, as long as they have too few.
+  void give_shares() {
+    Host& host = site_.host();
+    Job<G>& job = site_.root_job();
+    for (uint32_t rank = 1; rank < host.size(); ++rank) {
+      if (!site_.mirroring().ready(rank).load(std::memory_order_relaxed) || !host.alive(rank)) {
+        continue;
+      }
+      // Towards the end less, so that all end at the same time.
+      const uint64_t some = std::min(std::clamp<uint64_t>(job.node->visits() / 4, 64, kMostShared),
+                                     job.left() / (2 * host.size() * host.threads()) + 1);
+      if (site_.shared(rank).load(std::memory_order_relaxed) >=
+          static_cast<int64_t>(some * host.threads())) {
+        continue;
+      }
+      const uint32_t rollouts = job.take(static_cast<uint32_t>(some));
+      if (rollouts == 0) return;
+      site_.shared(rank).fetch_add(static_cast<int32_t>(rollouts));
+      const SlotId ticket = site_.tickets().add({&job, rank, rollouts, {}});
+      const JobRequest request{
+          {}, rollouts, host.id(host.rank(), thread_.index), ticket, /*share=*/true};
+      send_or_give_up(rank, ticket, [&](uint32_t thread) {
+        return thread_.lines->call(thread, [request] { here().on_job(request); });
+      });
+    }
+  }
+  void on_shared(const Ticket<G>& ticket, const JobAnswer& answer) {
+    site_.shared(ticket.rank).fetch_sub(static_cast<int32_t>(ticket.rollouts));
+    if (answer.full) site_.note_full();
+    site_.note_waiting(false);
+    const uint32_t completed = std::min(answer.completed, ticket.rollouts);
+    if (answer.useless) site_.mirroring().ready(ticket.rank).store(false);
+    counters_->visits.add(completed);
+    counters_->handed_over.add(completed);
+    if (completed != 0) finish(*ticket.job, {}, completed, 0, {}, Outcome::kOpen);
+    if (completed != ticket.rollouts) return_rollouts(*ticket.job, ticket.rollouts - completed);
   }
 
   // The node for a move, here; or nullptr: it is being made elsewhere, or there is no memory.
@@ -375,7 +450,7 @@ class Worker {
     if (site_.full()) return nullptr;
     G position = node.state();
     position.play(node.move(move));
-    const uint32_t rank = site_.place(position, *random_);
+    const uint32_t rank = site_.place(node, position, *random_);
     if (!node.claim_child(move)) return nullptr;
     if (rank == site_.host().rank()) {
       NodeType* made = make_node(position);
@@ -384,8 +459,7 @@ class Worker {
     }
     job.add_unit();
     const SlotId ticket = site_.tickets().add({&job, rank, 0, {{&node, move}}});
-    const Creation creation{site_.host().id(site_.host().rank(), thread_.index), ticket,
-                            site_.load()};
+    const Creation creation{site_.host().id(site_.host().rank(), thread_.index), ticket};
     send_or_give_up(rank, ticket, [&](uint32_t thread) {
       return thread_.lines->call_buffer(
           thread,
@@ -417,8 +491,6 @@ class Worker {
 
   void on_create(const Creation& creation, const void* data, uint64_t bytes) {
     if (bytes != sizeof(G)) return;
-    const uint32_t requester = creation.requester / site_.host().threads();
-    site_.note_load(requester, creation.load);
     alignas(G) std::byte copy[sizeof(G)];
     std::memcpy(copy, data, sizeof(G));
     NodeType* made = make_node(*std::launder(reinterpret_cast<const G*>(copy)));
@@ -456,29 +528,34 @@ class Worker {
   }
 
   void on_job(const JobRequest& request) {
-    site_.note_load(request.requester / site_.host().threads(), request.load);
     Job<G>& job = site_.jobs().new_job();
     job.requester = request.requester;
     job.ticket = request.ticket;
     job.root = false;
-    const std::optional<NodeType*> node = site_.exported().find(request.node);
-    job.node = node ? *node : nullptr;
+    job.share = request.share;
+    if (request.share) {
+      job.node = site_.mirroring().root().node;
+    } else {
+      const std::optional<NodeType*> node = site_.exported().find(request.node);
+      job.node = node ? *node : nullptr;
+    }
     job.start(job.node != nullptr ? request.rollouts : 0);
     if (job.node == nullptr) {  // a name that nothing has (any more)
       end_units(job, 1);
       return;
     }
-    site_.queued(request.rollouts);
     site_.jobs().push(job);
     if (site_.host().threads() > 1) site_.host().wake_workers();
   }
 
   void on_answer(const JobAnswer& answer, const void* data, uint64_t bytes) {
     if (answer.rank >= site_.host().size()) return;
-    site_.note_load(answer.rank, answer.load);
-    site_.adapt_window(answer.rank, answer.starved);
     std::optional<Ticket<G>> ticket = site_.tickets().take(answer.ticket);
     if (!ticket) return;  // given up meanwhile
+    if (ticket->path.empty()) {
+      on_shared(*ticket, answer);
+      return;
+    }
     // Nothing done: it waits for something itself, and so had we better.
     site_.note_waiting(answer.completed == 0 && answer.outcome == Outcome::kOpen);
     if (answer.full) site_.note_full();

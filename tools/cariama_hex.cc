@@ -271,8 +271,9 @@ int analyze(const Arguments& arguments, mcts::Host& host) {
   const bool colors = !arguments.plain && ::isatty(STDOUT_FILENO) != 0;
   if (!arguments.json) {
     std::printf("%s\n", heat_map(*board, report, {.colors = colors}).c_str());
-    std::printf("%llu iterations in %.2f s\n", static_cast<unsigned long long>(report.iterations),
-                report.seconds);
+    std::printf("%s plays %s, after %llu iterations in %.2f s\n",
+                std::string(color_name(report.color)).c_str(), board->name(best.move).c_str(),
+                static_cast<unsigned long long>(report.iterations), report.seconds);
     for (uint32_t rank = 0; rank < engine.statistics().size(); ++rank) {
       const mcts::Statistics& one = engine.statistics()[rank];
       std::printf(

@@ -2,9 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include <map>
-
 #include "hex/random.h"
+#include "tests/hex/testing/oracle.h"
 #include "tests/hex/testing/reference.h"
 
 namespace cariama::hex {
@@ -22,47 +21,8 @@ Board make(int cols, int rows, std::initializer_list<std::string_view> black,
   return board;
 }
 
-// Exhaustive: who wins with perfect play.
-class Oracle {
- public:
-  Color winner(const Board& board) {
-    if (board.winner()) return *board.winner();
-    const auto known = known_.find(board.key());
-    if (known != known_.end()) return known->second;
-    Color result = opponent(board.to_move());
-    board.empty().for_each([&](int cell) {
-      if (result == board.to_move()) return;
-      Board next = board;
-      next.play(static_cast<Move>(cell));
-      result = winner(next);
-    });
-    return known_[board.key()] = result;
-  }
-  bool wins(const Board& board, Move move) {
-    Board next = board;
-    next.play(move);
-    return winner(next) == board.to_move();
-  }
-
- private:
-  std::map<uint64_t, Color> known_;
-};
-
-Board random_board(Random& random, int max_open) {
-  const int cols = 3 + static_cast<int>(random.below(3));
-  const int rows = 3 + static_cast<int>(random.below(2));
-  Board board(cols, rows);
-  while ((board.empty().count() > max_open || random.below(4) != 0) && board.empty().any()) {
-    const Move move = static_cast<Move>(random.below(static_cast<uint32_t>(board.cells())));
-    if (!board.is_legal(move)) continue;
-    Board next = board;
-    next.play(random.below(2) == 0 ? Color::kBlack : Color::kWhite, move);
-    if (next.winner()) break;
-    board = next;
-  }
-  board.set_to_move(random.below(2) == 0 ? Color::kBlack : Color::kWhite);
-  return board;
-}
+using testing::Oracle;
+using testing::random_board;
 
 constexpr int kPositions = testing::kBoards / 50;
 constexpr int kOpen = 9;

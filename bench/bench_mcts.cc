@@ -1,0 +1,171 @@
+// The distributed tree at work: Hex from the empty board, once for each policy, all for the same
+// time. The shape is that of the job: bench_mcts -n P -t T. Rows, by policy=locality, hash, random
+// and paper (the paper's tree, with its 16 playouts per leaf):
+//
+//   iterations_per_second      rollouts that ended
+//   visits_per_second          rollouts begun, on behalf of other processes too
+//   playouts_per_second
+//   overhead_share             of the time in which workers are not idle, what is neither playout
+//                              nor tree arithmetic: measured against the processor time that an
+//                              iteration takes in one thread without a fabric, in the same run.
+//                              Says something on cores that nobody else uses
+//   idle_share                 of the workers' time
+//   messages_per_iteration, bytes_per_iteration
+//   least_node_share           of the nodes, the smallest part that a process owns, times P
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_format.h"
+#include "bench/support/report.h"
+#include "hex/hex_game.h"
+#include "mcts/paper_search.h"
+#include "mcts/program.h"
+#include "mcts/search.h"
+
+namespace cariama::bench {
+namespace {
+
+using Game = hex::HexGame<2>;
+
+constexpr char kHelp[] =
+    "bench_mcts [-n P] [-t T] [--size N] [--seconds S] [--json]\n"
+    "  Searches the empty board of Hex with each way to place nodes, and with the paper's tree.\n"
+    "  --size N      5 to 11 (11)\n"
+    "  --seconds S   for each search (2)\n";
+
+struct Arguments {
+  int size = 11;
+  double seconds = 2;
+  bool json = false;
+};
+
+double cpu_seconds() {
+  rusage used;
+  getrusage(RUSAGE_THREAD, &used);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+  };
+  return seconds(used.ru_utime) + seconds(used.ru_stime);
+}
+
+mcts::SearchOptions options_of(mcts::Placement placement) {
+  mcts::SearchOptions options = mcts::SearchOptions::of<Game>();
+  options.placement = placement;
+  options.stop_when_safe = false;
+  return options;
+}
+
+// Processor seconds of an iteration where nobody else is: what is not overhead. In a thread of its
+// own, since a thread is a worker of one host.
+double bare_cost(const Game& game, const Arguments& arguments) {
+  double cost = 0;
+  std::thread([&] {
+    const auto host = *mcts::Host::create(nullptr);
+    mcts::Search<Game> search(*host, options_of(mcts::Placement::kLocality));
+    const double before = cpu_seconds();
+    const auto result = search.run(game, {.seconds = arguments.seconds});
+    cost = (cpu_seconds() - before) / static_cast<double>(result.iterations);
+  }).join();
+  return cost;
+}
+
+template <typename Result>
+void report_search(const Report& report, const char* policy, const Arguments& arguments,
+                   mcts::Host& host, const Result& result, double bare) {
+  mcts::Statistics sum;
+  uint64_t least = UINT64_MAX;
+  for (const mcts::Statistics& one : result.processes) {
+    sum.visits += one.visits;
+    sum.playouts += one.playouts;
+    sum.messages += one.messages;
+    sum.bytes += one.bytes;
+    sum.nodes += one.nodes;
+    sum.idle_seconds += one.idle_seconds;
+    least = std::min(least, one.nodes);
+  }
+  Params params;
+  params.set("policy", policy);
+  params.set("size", static_cast<uint64_t>(arguments.size));
+  params.set("processes", uint64_t{host.size()});
+  params.set("threads", uint64_t{host.threads()});
+  params.set("seconds", arguments.seconds);
+  const auto row = [&](const char* name, double value, const char* unit) {
+    report.row(name, params, summarize({value}), unit);
+  };
+  const auto iterations = static_cast<double>(std::max<uint64_t>(result.iterations, 1));
+  const double workers = host.size() * host.threads();
+  const double idle = sum.idle_seconds / (result.seconds * workers);
+  row("iterations_per_second", iterations / result.seconds, "1/s");
+  row("visits_per_second", static_cast<double>(sum.visits) / result.seconds, "1/s");
+  row("playouts_per_second", static_cast<double>(sum.playouts) / result.seconds, "1/s");
+  if (bare > 0) {
+    const double busy = result.seconds * workers - sum.idle_seconds;
+    row("overhead_share", 100 * (1 - iterations * bare / busy), "%");
+  }
+  row("idle_share", 100 * idle, "%");
+  row("messages_per_iteration", static_cast<double>(sum.messages) / iterations, "1");
+  row("bytes_per_iteration", static_cast<double>(sum.bytes) / iterations, "B");
+  row("least_node_share",
+      100 * static_cast<double>(least) * host.size() /
+          static_cast<double>(std::max<uint64_t>(sum.nodes, 1)),
+      "%");
+}
+
+int measure(const Arguments& arguments, mcts::Host& host) {
+  const Report report(arguments.json, {"policy", "processes", "threads"});
+  const Game game(hex::Board(arguments.size, arguments.size));
+  const double bare = bare_cost(game, arguments);
+  mcts::Search<Game> search(host);
+  for (const auto placement :
+       {mcts::Placement::kLocality, mcts::Placement::kHash, mcts::Placement::kRandom}) {
+    search.options() = options_of(placement);
+    search.clear();
+    const auto result = search.run(game, {.seconds = arguments.seconds});
+    report_search(report, std::string(mcts::placement_name(placement)).c_str(), arguments, host,
+                  result, bare);
+  }
+  search.clear();
+  mcts::PaperSearch<Game> paper(host, options_of(mcts::Placement::kRandom));
+  const auto result = paper.run(game, {.seconds = arguments.seconds});
+  report_search(report, "paper", arguments, host, result, 0);
+  return 0;
+}
+
+int run(int argc, char** argv) {
+  mcts::Program program(argc, argv);
+  Arguments arguments;
+  const auto& words = program.arguments();
+  bool good = program.error().empty();
+  for (size_t i = 0; i < words.size() && good; ++i) {
+    if (words[i] == "--help") {
+      std::fputs(kHelp, stdout);
+      return 0;
+    }
+    if (words[i] == "--json") {
+      arguments.json = true;
+    } else if (i + 1 < words.size() && words[i] == "--size") {
+      good = absl::SimpleAtoi(words[++i], &arguments.size) && arguments.size >= 5 &&
+             arguments.size <= 11;
+    } else if (i + 1 < words.size() && words[i] == "--seconds") {
+      good = absl::SimpleAtod(words[++i], &arguments.seconds) && arguments.seconds > 0;
+    } else {
+      good = false;
+    }
+  }
+  if (!good) {
+    std::fputs(kHelp, stderr);
+    return 2;
+  }
+  return program.run([&](mcts::Host& host) { return measure(arguments, host); });
+}
+
+}  // namespace
+}  // namespace cariama::bench
+
+int main(int argc, char** argv) { return cariama::bench::run(argc, argv); }

@@ -1,0 +1,347 @@
+#include "hex/connections.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <vector>
+
+namespace cariama::hex {
+namespace {
+
+constexpr int kFulls = 3;         // connections that are kept for a pair
+constexpr int kSemis = 8;         // semi-connections
+constexpr int kGoalSemis = 48;    // of the two edges
+constexpr int kCombined = 4;      // semi-connections that one OR combines
+constexpr int kMostPoints = 200;  // with more, Reach::kCells would take too much memory
+constexpr int kMostGroups =
+    48;  // with more the search is not tried: the position is full of stones
+
+template <int kWords>
+class ConnectionSearch {
+ public:
+  using Set = Bits<kWords>;
+
+  Connections<kWords> run(const BasicBoard<kWords>& board, Color color, Reach reach, int effort) {
+    Connections<kWords> result;
+    empty_ = board.empty();
+    result.threatened = empty_;
+    if (!find_groups(board, color)) {
+      result.connected = true;
+      result.threatened = {};
+      return result;
+    }
+    if (groups_ > kMostGroups) return result;
+    reach_ = points_ > kMostPoints ? Reach::kStones : reach;
+    begin(board);
+    for (size_t at = 0; at < queue_.size() && at < static_cast<size_t>(effort); ++at) {
+      const Found found = queue_[at];
+      if (!still_kept(found)) continue;
+      follow(found);
+      if (fulls(0, 1).count != 0) break;
+    }
+    const Fulls& goal = fulls(0, 1);
+    for (int i = 0; i < goal.count; ++i) {
+      if (result.connected && goal.sets[i].count() >= result.carrier.count()) continue;
+      result.connected = true;
+      result.carrier = goal.sets[i];
+    }
+    // The smallest first: they narrow most.
+    std::sort(goal_semis_.begin(), goal_semis_.end(),
+              [](const Semi& a, const Semi& b) { return a.set.count() < b.set.count(); });
+    for (const Semi& semi : goal_semis_) {
+      if (result.move == kNoMove) {
+        result.move = semi.key;
+        result.move_carrier = semi.set;
+      }
+      if (semi.set.contains(result.threatened)) continue;
+      result.threatened &= semi.set;
+      result.threats |= semi.set;
+    }
+    if (result.connected) {
+      result.threatened = {};
+      result.threats = result.carrier;
+    }
+    return result;
+  }
+
+ private:
+  struct Semi {
+    Set set;  // the key included
+    Move key;
+  };
+  struct Fulls {
+    int count;
+    Set sets[kFulls];
+  };
+  struct Semis {
+    int count;
+    Semi semis[kSemis];
+  };
+  struct Found {
+    int group;
+    int point;
+    Set set;
+  };
+
+  // Points: groups first, then cells. A pair of groups has one place.
+  [[nodiscard]] size_t pair(int group, int point) const {
+    if (point < group) std::swap(group, point);
+    return static_cast<size_t>(group) * static_cast<size_t>(points_) + static_cast<size_t>(point);
+  }
+  [[nodiscard]] Fulls& fulls(int group, int point) { return fulls_[pair(group, point)]; }
+  [[nodiscard]] Semis& semis(int group, int point) { return semis_[pair(group, point)]; }
+  [[nodiscard]] int point_of(int cell) const { return groups_ + cell; }
+
+  // False: the edges are connected by stones.
+  bool find_groups(const BasicBoard<kWords>& board, Color color) {
+    const Geometry& shape = board.geometry();
+    const bool black = color == Color::kBlack;
+    const Set own = board.stones(color);
+    const Set first(black ? shape.first_row : shape.first_column);
+    const Set last(black ? shape.last_row : shape.last_column);
+    liberties_.clear();
+    Set rest = own;
+    const auto add = [&](const Set& stones, const Set& edge) {
+      rest = rest.without(stones);
+      liberties_.push_back((board.neighbours(stones) | edge) & empty_);
+    };
+    const Set from_first = board.flood(first, own);
+    if (from_first.intersects(last)) return false;
+    add(from_first, first);
+    add(board.flood(last, own), last);
+    while (rest.any()) add(board.flood(Set::single(rest.first()), own), {});
+    groups_ = static_cast<int>(liberties_.size());
+    points_ = groups_ + board.cells();
+    return true;
+  }
+
+  void begin(const BasicBoard<kWords>& board) {
+    board_ = &board;
+    const int sources = reach_ == Reach::kStones ? groups_ : points_;
+    const size_t pairs = static_cast<size_t>(sources) * static_cast<size_t>(points_);
+    if (fulls_.size() < pairs) {
+      fulls_.resize(pairs);
+      semis_.resize(pairs);
+    }
+    for (size_t i = 0; i < pairs; ++i) {
+      fulls_[i].count = 0;
+      semis_[i].count = 0;
+    }
+    goal_semis_.clear();
+    queue_.clear();
+    for (int group = 0; group < groups_; ++group) {
+      liberties_[static_cast<size_t>(group)].for_each(
+          [&](int cell) { add_full(group, point_of(cell), {}); });
+    }
+    if (reach_ == Reach::kStones) return;
+    empty_.for_each([&](int cell) {
+      (board.neighbours(Set::single(cell)) & empty_).for_each([&](int other) {
+        if (other > cell) add_full(point_of(cell), point_of(other), {});
+      });
+    });
+  }
+
+  void add_full(int group, int point, const Set& set) {
+    if (point < group) std::swap(group, point);
+    Fulls& known = fulls(group, point);
+    for (int i = 0; i < known.count; ++i) {
+      if (set.contains(known.sets[i])) return;
+    }
+    int kept = 0;
+    for (int i = 0; i < known.count; ++i) {
+      if (!known.sets[i].contains(set)) known.sets[kept++] = known.sets[i];
+    }
+    known.count = kept;
+    if (kept == kFulls) {
+      int largest = 0;
+      for (int i = 1; i < kFulls; ++i) {
+        if (known.sets[i].count() > known.sets[largest].count()) largest = i;
+      }
+      if (known.sets[largest].count() <= set.count()) return;
+      known.sets[largest] = set;
+    } else {
+      known.sets[known.count++] = set;
+    }
+    queue_.push_back({group, point, set});
+  }
+  [[nodiscard]] bool still_kept(const Found& found) {
+    const Fulls& known = fulls(found.group, found.point);
+    for (int i = 0; i < known.count; ++i) {
+      if (known.sets[i] == found.set) return true;
+    }
+    return false;
+  }
+
+  void add_semi(int group, int point, const Set& set, int key) {
+    if (point < group) std::swap(group, point);
+    const Fulls& fulls_known = fulls(group, point);
+    for (int i = 0; i < fulls_known.count; ++i) {
+      if (set.contains(fulls_known.sets[i])) return;
+    }
+    const Semi made{set, static_cast<Move>(key)};
+    if (group == 0 && point == 1) {
+      add_goal(made);
+      return;
+    }
+    Semis& known = semis(group, point);
+    for (int i = 0; i < known.count; ++i) {
+      if (set.contains(known.semis[i].set)) return;
+    }
+    int kept = 0;
+    for (int i = 0; i < known.count; ++i) {
+      if (!known.semis[i].set.contains(set)) known.semis[kept++] = known.semis[i];
+    }
+    known.count = kept;
+    if (kept == kSemis) {
+      int largest = 0;
+      for (int i = 1; i < kSemis; ++i) {
+        if (known.semis[i].set.count() > known.semis[largest].set.count()) largest = i;
+      }
+      if (known.semis[largest].set.count() <= set.count()) return;
+      known.semis[largest] = made;
+    } else {
+      known.semis[known.count++] = made;
+    }
+    combine(group, point, known.semis, known.count, set, set, 1);
+  }
+  void add_goal(const Semi& made) {
+    for (const Semi& known : goal_semis_) {
+      if (made.set.contains(known.set)) return;
+    }
+    std::erase_if(goal_semis_, [&](const Semi& known) { return known.set.contains(made.set); });
+    if (goal_semis_.size() == kGoalSemis) return;
+    goal_semis_.push_back(made);
+    combine(0, 1, goal_semis_.data(), static_cast<int>(goal_semis_.size()), made.set, made.set, 1);
+  }
+
+  // OR: `common` and `all` are the cells that some semi-connections have in common and together.
+  void combine(int group, int point, const Semi* semis, int count, const Set& common,
+               const Set& all, int combined) {
+    for (int i = 0; i < count; ++i) {
+      const Set left = common & semis[i].set;
+      if (left == common) continue;
+      if (!left.any()) {
+        add_full(group, point, all | semis[i].set);
+      } else if (combined + 1 < kCombined) {
+        combine(group, point, semis, i, left, all | semis[i].set, combined + 1);
+      }
+    }
+  }
+
+  // AND, with everything that the new connection can be put together with.
+  void follow(const Found& found) {
+    if (reach_ == Reach::kCells) {
+      follow_any(found.group, found.point, found.set);
+      follow_any(found.point, found.group, found.set);
+    } else if (found.point >= groups_) {
+      follow_cell(found.group, found.point - groups_, found.set);
+    } else {
+      follow_groups(found.group, found.point, found.set);
+      follow_groups(found.point, found.group, found.set);
+    }
+  }
+  void follow_cell(int group, int cell, const Set& set) {
+    const int point = point_of(cell);
+    Set with_key = set;
+    with_key.set(cell);
+    for (int other = 0; other < groups_; ++other) {
+      if (other == group) continue;
+      const Fulls known = fulls(other, point);  // a copy: it may grow meanwhile
+      for (int i = 0; i < known.count; ++i) {
+        if (!known.sets[i].intersects(set)) {
+          add_semi(group, other, with_key | known.sets[i], cell);
+        }
+      }
+      // Through the stones of the group.
+      const Fulls links = fulls(group, other);
+      for (int i = 0; i < links.count; ++i) {
+        if (links.sets[i].intersects(set) || links.sets[i].test(cell)) continue;
+        add_full(other, point, links.sets[i] | set);
+      }
+    }
+    const auto& ring = board_->geometry().ring;
+    for (int i = 0; i < 6; ++i) {
+      const unsigned a = ring[static_cast<size_t>(cell)][static_cast<size_t>(i)];
+      if (!usable(a, set)) continue;
+      add_semi(group, point_of(static_cast<int>(a)), with_key, cell);
+      const unsigned b = ring[static_cast<size_t>(cell)][static_cast<size_t>((i + 1) % 6)];
+      if (!usable(b, set)) continue;
+      const unsigned across = ring[a][static_cast<size_t>((i + 1) % 6)];
+      if (!usable(across, set)) continue;
+      Set carrier = with_key;
+      carrier.set(static_cast<int>(a));
+      carrier.set(static_cast<int>(b));
+      add_semi(group, point_of(static_cast<int>(across)), carrier, cell);
+    }
+  }
+  [[nodiscard]] bool usable(unsigned cell, const Set& taken) const {
+    return cell < kMaxCells && empty_.test(static_cast<int>(cell)) &&
+           !taken.test(static_cast<int>(cell));
+  }
+  // From `group` through `through` to whatever that is connected with.
+  void follow_groups(int group, int through, const Set& set) {
+    for (int point = 0; point < points_; ++point) {
+      if (point == group || point == through) continue;
+      if (point >= groups_ && set.test(point - groups_)) continue;
+      const Fulls known = fulls(through, point);
+      for (int i = 0; i < known.count; ++i) {
+        if (!known.sets[i].intersects(set)) add_full(group, point, set | known.sets[i]);
+      }
+    }
+  }
+
+  // From `from` through `through` to whatever that is connected with, all of them any points.
+  void follow_any(int from, int through, const Set& set) {
+    const bool stones = through < groups_;
+    Set with_key = set;
+    if (!stones) with_key.set(through - groups_);
+    const auto in = [&](const Set& cells, int point) {
+      return point >= groups_ && cells.test(point - groups_);
+    };
+    for (int point = 0; point < points_; ++point) {
+      if (point == from || point == through) continue;
+      const Fulls& now = fulls(through, point);
+      if (now.count == 0 || in(set, point)) continue;
+      const Fulls known = now;  // a copy: it may grow meanwhile
+      for (int i = 0; i < known.count; ++i) {
+        if (known.sets[i].intersects(set) || in(known.sets[i], from)) continue;
+        if (stones) {
+          add_full(from, point, set | known.sets[i]);
+        } else {
+          add_semi(from, point, with_key | known.sets[i], through - groups_);
+        }
+      }
+    }
+  }
+
+  const BasicBoard<kWords>* board_ = nullptr;
+  Reach reach_ = Reach::kStones;
+  Set empty_;
+  int groups_ = 0;
+  int points_ = 0;
+  std::vector<Set> liberties_;  // of groups
+  std::vector<Fulls> fulls_;
+  std::vector<Semis> semis_;
+  std::vector<Semi> goal_semis_;
+  std::vector<Found> queue_;
+};
+
+}  // namespace
+
+template <int kWords>
+Connections<kWords> find_connections(const BasicBoard<kWords>& board, Color color, Reach reach,
+                                     int effort) {
+  // Its memory is worth keeping.
+  static thread_local ConnectionSearch<kWords> search;
+  return search.run(board, color, reach, effort);
+}
+
+#define CARIAMA_INSTANTIATE(n) \
+  template Connections<n> find_connections(const BasicBoard<n>&, Color, Reach, int);
+CARIAMA_INSTANTIATE(1)
+CARIAMA_INSTANTIATE(2)
+CARIAMA_INSTANTIATE(4)
+CARIAMA_INSTANTIATE(10)
+#undef CARIAMA_INSTANTIATE
+
+}  // namespace cariama::hex
