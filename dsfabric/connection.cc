@@ -144,6 +144,15 @@ Connection::Sent Connection::sent(const absl::Status& posted) {
   return absl::IsResourceExhausted(posted) ? Sent::kNoCredit : Sent::kFailed;
 }
 
+template <typename Post>
+Connection::Sent Connection::post_in_any_room(Post&& post) {
+  const Sent result = sent(post());
+  if (result != Sent::kNoCredit) [[likely]]
+    return result;
+  queue_->progress();  // there may be room that nobody has looked for
+  return sent(post());
+}
+
 // Posts one message: built from header and call, or from ready bytes.
 Connection::Sent Connection::post(const MessageHeader* header, const OutgoingCall* call,
                                   std::string_view ready) {
@@ -216,7 +225,7 @@ size_t Connection::drop_deferred() {
 Connection::Sent Connection::wake(uint32_t index) {
   const std::lock_guard lock(mutex_);
   if (!has_credit()) return queue_->status().ok() ? Sent::kNoCredit : Sent::kFailed;
-  const Sent result = sent(transmitter_->notify(index));
+  const Sent result = post_in_any_room([&] { return transmitter_->notify(index); });
   if (result == Sent::kPosted) ++sent_;
   return result;
 }
@@ -265,39 +274,41 @@ ArrivedMessage* Connection::unit_of(const Completion& completion) {
   return unit;
 }
 
-void Connection::finish(ArrivedMessage* unit) {
+bool Connection::finish(ArrivedMessage* unit) {
   if (unit->held) {
     unit->held = false;
     held_.fetch_sub(1, std::memory_order_relaxed);
   }
   // Of a broken connection the units stay where they are.
-  if (!post_unit(unit)) return;
+  if (!post_unit(unit)) return true;
   finished_.fetch_add(1, std::memory_order_acq_rel);
-  return_credits();
+  return return_credits();
 }
 
-void Connection::return_credits() {
+bool Connection::return_credits() {
   const uint64_t threshold = std::max<uint64_t>(1, units_.size() / 2);
   const std::lock_guard lock(mutex_);
   const uint64_t finished = finished_.load(std::memory_order_acquire);
-  // A full queue: the next one to finish, or the service thread, comes by again.
-  if (finished - returned_ >= threshold) write_credits(finished);
+  return finished - returned_ < threshold || write_credits(finished);
 }
 
 void Connection::repeat_credits() {
   const std::lock_guard lock(mutex_);
   const uint64_t finished = finished_.load(std::memory_order_acquire);
-  if (finished == repeated_) return;
-  repeated_ = finished;
-  write_credits(finished);
+  if (finished != repeated_ && write_credits(finished)) repeated_ = finished;
 }
 
-void Connection::write_credits(uint64_t finished) {
+// False: the send queue is full. On a broken one there is nobody to tell.
+bool Connection::write_credits(uint64_t finished) {
   std::memcpy(credit_memory_.get_buffer() + kToPeer, &finished, sizeof finished);
-  if (transmitter_->write(credit_memory_, kToPeer, sizeof finished, peer_credit_).ok()) {
+  const Sent written = post_in_any_room([&] {
+    return transmitter_->write(credit_memory_, kToPeer, sizeof finished, peer_credit_, nullptr);
+  });
+  if (written == Sent::kPosted) {
     returned_ = finished;
     writes_.fetch_add(1, std::memory_order_relaxed);
   }
+  return written != Sent::kNoCredit;
 }
 
 void Connection::probe() {

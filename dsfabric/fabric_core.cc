@@ -326,12 +326,12 @@ void FabricCore::serve(Port& port) {
     return poll_port(port) != 0 || port.received.load(std::memory_order_relaxed) ||
            stopping_.load(std::memory_order_acquire) ||
            // Kept back since we went to sleep: from now on it looks again soon.
-           (!deferred && deferred_bytes_.load(std::memory_order_relaxed) != 0);
+           (!deferred && has_kept_back(port));
   };
   bool busy = true;
   std::chrono::microseconds aside_for = kStandAside;
   while (!stopping_.load(std::memory_order_acquire)) {
-    deferred = deferred_bytes_.load(std::memory_order_relaxed) != 0;
+    deferred = has_kept_back(port);
     const Deadline deadline = deferred ? deadline_after(kDeferredPause)
                                        : port.next_heartbeat.load(std::memory_order_relaxed);
     if (busy) {
@@ -365,11 +365,13 @@ void FabricCore::serve(Port& port) {
 // What nobody else does for the connections of a port: sends what was kept back, and at each
 // heartbeat looks for failures.
 void FabricCore::look_after(Port& port, Deadline now) {
-  const bool deferred = deferred_bytes_.load(std::memory_order_relaxed) != 0;
+  const bool deferred = has_kept_back(port);
   Deadline next = port.next_heartbeat.load(std::memory_order_relaxed);
   const bool heartbeat = now >= next && port.next_heartbeat.compare_exchange_strong(
                                             next, deadline_after(options_.heartbeat));
   if (!deferred && !heartbeat) return;
+  // Before the look at the connections: what is owed from then on is seen the next time.
+  port.owes_credits.store(false, std::memory_order_seq_cst);
   // Results for a thread that is in a call which blocks, if somebody else waits for them.
   if (heartbeat) static_cast<void>(take_answers(nullptr));
   std::vector<Connection*> connections;
@@ -383,9 +385,10 @@ void FabricCore::look_after(Port& port, Deadline now) {
     if (deferred) {
       deferred_bytes_.fetch_sub(dead ? connection->drop_deferred() : connection->flush(),
                                 std::memory_order_relaxed);
-      connection->return_credits();
     }
-    if (!heartbeat || dead) continue;
+    if (dead) continue;
+    if (!connection->return_credits()) port.owes_credits.store(true, std::memory_order_seq_cst);
+    if (!heartbeat) continue;
     connection->poll_sends();
     connection->repeat_credits();
     if (absl::Status status = connection->status(); !status.ok()) fail_peer(peer, status);

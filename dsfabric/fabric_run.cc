@@ -92,7 +92,7 @@ size_t FabricCore::poll_port(Port& port) {
       } else if (bringer != nullptr) {
         bringer->event(connection.rank(), completion.immediate & ~kBringerEvent);
       }
-      connection.finish(unit);
+      finish(unit);
     } else {
       deliver(unit);
     }
@@ -118,7 +118,7 @@ void FabricCore::deliver(ArrivedMessage* message) {
   if (connection != nullptr && connection->hold(message) && reserve(held_bytes_, message->size)) {
     auto* const copy = new OwnMessage(message->size, message->rank);
     std::memcpy(copy->bytes, message->bytes, message->size);
-    connection->finish(message);
+    finish(message);
     message = copy;
   }
   Worker& worker = *workers_[header.destination];
@@ -140,11 +140,20 @@ void FabricCore::reject(uint32_t from, std::string_view why) {
                static_cast<unsigned long>(count));
 }
 
+void FabricCore::finish(ArrivedMessage* unit) {
+  Connection& connection = *unit->connection;
+  if (connection.finish(unit)) [[likely]]
+    return;
+  Port& port = *peers_[connection.rank()]->port;
+  port.owes_credits.store(true, std::memory_order_seq_cst);
+  port.channel->wake();
+}
+
 // The message has been run or dropped, and what followed from it was sent.
 void FabricCore::end(ArrivedMessage* message) {
   peers_[message->rank]->over.fetch_add(1, std::memory_order_seq_cst);
   if (message->connection != nullptr) {
-    message->connection->finish(message);
+    finish(message);
   } else {
     held_bytes_.fetch_sub(message->size, std::memory_order_relaxed);
     delete static_cast<OwnMessage*>(message);

@@ -183,9 +183,12 @@ class Connection {
     return (held_.fetch_add(1, std::memory_order_relaxed) + 1) * 2 > units_.size();
   }
   // A unit's message has been run, dropped, or copied: posts the unit again and returns credits.
-  void finish(ArrivedMessage* unit);
-  // Tells the sender about finished units, once they are many enough.
-  void return_credits();
+  // False: as return_credits().
+  [[nodiscard]] bool finish(ArrivedMessage* unit);
+  // Tells the sender about finished units, once they are many enough. False: they are, but the send
+  // queue has no room. It has to be called again, by somebody who does not wait for the sender: one
+  // that has used up its credits sends nothing whose end would call it.
+  [[nodiscard]] bool return_credits();
   // Once in a while, when it is quiet: tells it again. A device without order may have let an older
   // count come last.
   void repeat_credits();
@@ -203,12 +206,14 @@ class Connection {
 
  private:
   Connection(uint32_t rank, GeneralAllocator& memory) : rank_(rank), memory_(memory) {}
-  // All three with mutex_ held.
+  // With mutex_ held.
   [[nodiscard]] bool has_credit();
   [[nodiscard]] Sent post(const MessageHeader* header, const OutgoingCall* call,
                           std::string_view ready);
   [[nodiscard]] Sent sent(const absl::Status& posted);
-  void write_credits(uint64_t finished);
+  template <typename Post>
+  [[nodiscard]] Sent post_in_any_room(Post&& post);
+  [[nodiscard]] bool write_credits(uint64_t finished);
   [[nodiscard]] bool post_unit(ArrivedMessage* unit);
   [[nodiscard]] AnswerSlot* map_peer_answers();
 

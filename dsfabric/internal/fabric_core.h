@@ -209,6 +209,7 @@ class FabricCore {
     std::atomic<bool> received{false};     // by another thread, since the service thread looked
     WakeWord resumption;                   // of the service thread that stands aside
     std::atomic<Deadline> next_heartbeat{Deadline::min()};
+    std::atomic<bool> owes_credits{false};  // a send queue had no room to tell of finished units
     std::thread service;
   };
   class PortParking;
@@ -251,6 +252,11 @@ class FabricCore {
   void serve(Port& port);
   // What is due at `now`, of the steady clock.
   void look_after(Port& port, Deadline now);
+  // Whether look_after() has something to do before the next heartbeat.
+  [[nodiscard]] bool has_kept_back(const Port& port) const {
+    return deferred_bytes_.load(std::memory_order_relaxed) != 0 ||
+           port.owes_credits.load(std::memory_order_relaxed);
+  }
 
   // Connecting.
   using Connections = std::vector<std::unique_ptr<Connection>>;
@@ -283,6 +289,8 @@ class FabricCore {
   void deliver(ArrivedMessage* message);
   void run(ArrivedMessage* message);
   void end(ArrivedMessage* message);
+  // Its receive unit may take the next message.
+  void finish(ArrivedMessage* unit);
 
   void complete(uint64_t handle, CallOutcome outcome, const std::string& type,
                 const std::string& text, std::span<const std::byte> result);

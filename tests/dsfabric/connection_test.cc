@@ -93,7 +93,7 @@ class ConnectionTest : public ::testing::Test {
     return number;
   }
   void finish(const std::vector<ArrivedMessage*>& messages) {
-    for (ArrivedMessage* message : messages) far_.connection->finish(message);
+    for (ArrivedMessage* message : messages) EXPECT_TRUE(far_.connection->finish(message));
     EXPECT_TRUE(sim_.run_until_idle());
   }
 
@@ -158,9 +158,38 @@ TEST_F(ConnectionTest, HalfOfTheUnitsMayWaitForTheirThread) {
   const auto messages = arrived();
   EXPECT_FALSE(far_.connection->hold(messages[0]));
   EXPECT_TRUE(far_.connection->hold(messages[1]));  // this one had better be copied
-  far_.connection->finish(messages[1]);
-  far_.connection->finish(messages[0]);
+  EXPECT_TRUE(far_.connection->finish(messages[1]));
+  EXPECT_TRUE(far_.connection->finish(messages[0]));
   EXPECT_FALSE(far_.connection->hold(messages[0]));
+}
+
+// The sender has used up what it had and sends nothing more: nothing else will come by to tell it.
+TEST_F(ConnectionTest, CreditsThatFindNoRoomAreStillOwed) {
+  EXPECT_EQ(send(1), Connection::Sent::kPosted);
+  EXPECT_EQ(send(2), Connection::Sent::kPosted);
+  const auto messages = arrived();
+  ASSERT_EQ(messages.size(), 2u);
+  RDMAMemory source = must(far_.memory->allocate(64));
+  RDMAMemory target = must(near_.memory->allocate(64));
+  const RemoteMemoryLocator name = target.locator(near_.domain.get(), 0);
+  uint32_t writes = 0;
+  while (far_.connection->write(source, 0, 64, name, nullptr) == Connection::Sent::kPosted) {
+    ASSERT_LT(++writes, 1000u);
+  }
+  EXPECT_FALSE(far_.connection->finish(messages[0]));
+  EXPECT_FALSE(far_.connection->finish(messages[1]));
+  far_.connection->repeat_credits();
+  EXPECT_FALSE(far_.connection->return_credits());
+  EXPECT_EQ(send(3), Connection::Sent::kNoCredit);
+  EXPECT_TRUE(sim_.run_until_idle());
+  EXPECT_EQ(send(3), Connection::Sent::kNoCredit);  // nobody has told it
+  EXPECT_TRUE(far_.connection->return_credits());
+  EXPECT_TRUE(sim_.run_until_idle());
+  EXPECT_EQ(send(3), Connection::Sent::kPosted);
+  EXPECT_EQ(send(4), Connection::Sent::kPosted);
+  EXPECT_EQ(arrived().size(), 2u);
+  must(far_.memory->free(source));
+  must(near_.memory->free(target));
 }
 
 TEST_F(ConnectionTest, ALostPeerFailsTheSender) {
