@@ -61,3 +61,25 @@ if(CARIAMA_FUZZ)
   endif()
   add_compile_options(-fsanitize=fuzzer-no-link)
 endif()
+
+# cariama_precompile(TARGET [HEADER...])
+#
+# In a sanitized build: parses what almost every file includes once for all files of the target, a third
+# of the time that they take to compile. Not in other builds, which show that each file includes what it
+# uses. Files with options of their own want SKIP_PRECOMPILE_HEADERS.
+function(cariama_precompile target)
+  if(NOT CARIAMA_SANITIZE)
+    return()
+  endif()
+  cariama_portable_precompiled(${target})
+  target_precompile_headers(${target} PRIVATE ${ARGN}
+    <absl/status/status.h> <absl/status/statusor.h> <algorithm> <atomic> <chrono> <functional> <memory>
+    <mutex> <optional> <string> <thread> <vector>)
+endfunction()
+
+# Without time stamps of headers, by which ccache would never find it again.
+function(cariama_portable_precompiled target)
+  if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    target_compile_options(${target} PRIVATE "SHELL:-Xclang -fno-pch-timestamp")
+  endif()
+endfunction()
