@@ -25,7 +25,6 @@ void FabricCore::answer(uint32_t to, const NotifyTarget* wanted, const IncomingC
   }
   const NotifyTarget& target = *wanted;
   if (target.key != 0) {
-    absl::Status written;
     const RemoteMemoryLocator word{target.handle, sizeof(uint64_t), {target.key}, to, 0};
     if (to == rank_) {
       std::atomic_ref(*reinterpret_cast<uint64_t*>(word.address))
