@@ -14,10 +14,10 @@
 #include "dtutils/error.h"
 #include "dtutils/exchange_connect.h"
 #include "dtutils/wait.h"
-#include "tasks/identity.h"
-#include "tasks/queue_pair_access.h"
-#include "tasks/scheduler.h"
-#include "tasks/stack_region.h"
+#include "tasks/internal/identity.h"
+#include "tasks/internal/queue_pair_access.h"
+#include "tasks/internal/scheduler.h"
+#include "tasks/internal/stack_region.h"
 
 namespace cariama {
 

@@ -39,9 +39,9 @@ namespace cariama {
 // looks at it when it found nothing to steal.
 enum class JoinPolicy : uint8_t { kGreedy, kWaitQueue };
 
-// Where the continuations of forks wait for thieves. kSplit: split_deque.h. kThe (the paper's):
-// the_deque.h; each fork costs several times as much, a steal has two round trips more, and idle
-// workers do not sleep.
+// Where the continuations of forks wait for thieves. kSplit: internal/split_deque.h. kThe (the
+// paper's): internal/the_deque.h; each fork costs several times as much, a steal has two round
+// trips more, and idle workers do not sleep.
 enum class DequeKind : uint8_t { kSplit, kThe };
 
 struct TaskOptions {

@@ -1,4 +1,4 @@
-#include "tasks/victims.h"
+#include "tasks/internal/victims.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "tasks/scheduler.h"
+#include "tasks/internal/scheduler.h"
 
 #include <cxxabi.h>
 #include <unistd.h>
@@ -13,7 +13,7 @@
 
 #include "dtutils/error.h"
 #include "dtutils/trace.h"
-#include "tasks/sanitizer.h"
+#include "tasks/internal/sanitizer.h"
 
 namespace cariama::tasks {
 namespace {

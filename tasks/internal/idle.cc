@@ -14,7 +14,7 @@
 #include <chrono>
 #include <string>
 
-#include "tasks/scheduler.h"
+#include "tasks/internal/scheduler.h"
 
 namespace cariama::tasks {
 namespace {

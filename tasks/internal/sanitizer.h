@@ -4,8 +4,8 @@
 // frames that are left without a return stay poisoned, so who leaves cleans up behind itself.
 // ThreadSanitizer keeps the calls that a thread is in: each stretch that a task runs is a fiber of
 // its own, which begins with calls enough for all returns that may follow.
-#ifndef CARIAMA_TASKS_SANITIZER_H_
-#define CARIAMA_TASKS_SANITIZER_H_
+#ifndef CARIAMA_TASKS_INTERNAL_SANITIZER_H_
+#define CARIAMA_TASKS_INTERNAL_SANITIZER_H_
 
 #include <cstddef>
 #include <utility>
@@ -92,4 +92,4 @@ inline void after_run() {}
 
 }  // namespace cariama::tasks
 
-#endif  // CARIAMA_TASKS_SANITIZER_H_
+#endif  // CARIAMA_TASKS_INTERNAL_SANITIZER_H_

@@ -9,8 +9,8 @@
 // entries[0] is where the frames of the oldest begin, and never taken. reports[i] is the join
 // record of the task at position i; it is there when its parent may be elsewhere: for position 0,
 // and beside every entry that was made public.
-#ifndef CARIAMA_TASKS_SCHEDULER_H_
-#define CARIAMA_TASKS_SCHEDULER_H_
+#ifndef CARIAMA_TASKS_INTERNAL_SCHEDULER_H_
+#define CARIAMA_TASKS_INTERNAL_SCHEDULER_H_
 
 #include <atomic>
 #include <chrono>
@@ -33,16 +33,16 @@
 #include "tasks/context.h"
 #include "tasks/exceptions.h"
 #include "tasks/fork_join.h"
+#include "tasks/internal/pinned_area.h"
+#include "tasks/internal/queue_pair_access.h"
+#include "tasks/internal/remote_access.h"
+#include "tasks/internal/split_deque.h"
+#include "tasks/internal/stack_region.h"
+#include "tasks/internal/the_deque.h"
+#include "tasks/internal/victims.h"
 #include "tasks/join_record.h"
-#include "tasks/pinned_area.h"
-#include "tasks/queue_pair_access.h"
-#include "tasks/remote_access.h"
 #include "tasks/runtime.h"
-#include "tasks/split_deque.h"
-#include "tasks/stack_region.h"
 #include "tasks/steal_sample.h"
-#include "tasks/the_deque.h"
-#include "tasks/victims.h"
 
 namespace cariama::tasks {
 
@@ -303,4 +303,4 @@ T must(absl::StatusOr<T> value) {
 
 }  // namespace cariama::tasks
 
-#endif  // CARIAMA_TASKS_SCHEDULER_H_
+#endif  // CARIAMA_TASKS_INTERNAL_SCHEDULER_H_

@@ -7,8 +7,8 @@
 //
 // Costs, P workers: each has P queue pairs (one to itself, where the device's atomics need it) and
 // one completion queue; 40 bytes of table for each segment of each peer.
-#ifndef CARIAMA_TASKS_QUEUE_PAIR_ACCESS_H_
-#define CARIAMA_TASKS_QUEUE_PAIR_ACCESS_H_
+#ifndef CARIAMA_TASKS_INTERNAL_QUEUE_PAIR_ACCESS_H_
+#define CARIAMA_TASKS_INTERNAL_QUEUE_PAIR_ACCESS_H_
 
 #include <array>
 #include <cstdint>
@@ -21,8 +21,8 @@
 #include "absl/status/statusor.h"
 #include "dtutils/device.h"
 #include "dtutils/process_group.h"
-#include "tasks/pinned_area.h"
-#include "tasks/remote_access.h"
+#include "tasks/internal/pinned_area.h"
+#include "tasks/internal/remote_access.h"
 
 namespace cariama::tasks {
 
@@ -88,4 +88,4 @@ class CARIAMA_TASKS_EXPORT QueuePairAccess final : public RemoteAccess {
 
 }  // namespace cariama::tasks
 
-#endif  // CARIAMA_TASKS_QUEUE_PAIR_ACCESS_H_
+#endif  // CARIAMA_TASKS_INTERNAL_QUEUE_PAIR_ACCESS_H_

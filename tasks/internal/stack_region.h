@@ -12,8 +12,8 @@
 //
 // The address lies where AddressSanitizer and ThreadSanitizer let programs have memory, and far
 // from where Linux puts anything by itself: collisions are unlikely, and named.
-#ifndef CARIAMA_TASKS_STACK_REGION_H_
-#define CARIAMA_TASKS_STACK_REGION_H_
+#ifndef CARIAMA_TASKS_INTERNAL_STACK_REGION_H_
+#define CARIAMA_TASKS_INTERNAL_STACK_REGION_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -86,4 +86,4 @@ class StackGuard {
 
 }  // namespace cariama::tasks
 
-#endif  // CARIAMA_TASKS_STACK_REGION_H_
+#endif  // CARIAMA_TASKS_INTERNAL_STACK_REGION_H_

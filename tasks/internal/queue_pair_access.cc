@@ -1,4 +1,4 @@
-#include "tasks/queue_pair_access.h"
+#include "tasks/internal/queue_pair_access.h"
 
 #include <algorithm>
 #include <atomic>

@@ -7,8 +7,8 @@
 // A block may be released by a peer: it writes 1 to the word at release_address(), and the owner
 // finds that when it next needs memory ("local collection": the peer waits for nothing, and the
 // owner looks only when its free blocks have run out). Block sizes are powers of two.
-#ifndef CARIAMA_TASKS_PINNED_AREA_H_
-#define CARIAMA_TASKS_PINNED_AREA_H_
+#ifndef CARIAMA_TASKS_INTERNAL_PINNED_AREA_H_
+#define CARIAMA_TASKS_INTERNAL_PINNED_AREA_H_
 
 #include <array>
 #include <atomic>
@@ -22,7 +22,7 @@
 #include "absl/status/statusor.h"
 #include "dtutils/memory.h"
 #include "tasks/export.h"
-#include "tasks/stack_region.h"
+#include "tasks/internal/stack_region.h"
 
 namespace cariama::tasks {
 
@@ -107,4 +107,4 @@ class CARIAMA_TASKS_EXPORT PinnedArea {
 
 }  // namespace cariama::tasks
 
-#endif  // CARIAMA_TASKS_PINNED_AREA_H_
+#endif  // CARIAMA_TASKS_INTERNAL_PINNED_AREA_H_

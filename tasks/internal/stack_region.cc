@@ -1,4 +1,4 @@
-#include "tasks/stack_region.h"
+#include "tasks/internal/stack_region.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>

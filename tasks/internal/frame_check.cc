@@ -8,7 +8,7 @@
 #include <fstream>
 #include <string>
 
-#include "tasks/scheduler.h"
+#include "tasks/internal/scheduler.h"
 
 namespace cariama::tasks {
 namespace {

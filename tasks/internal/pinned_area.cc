@@ -1,4 +1,4 @@
-#include "tasks/pinned_area.h"
+#include "tasks/internal/pinned_area.h"
 
 #include <sys/mman.h>
 #include <unistd.h>

@@ -3,8 +3,8 @@
 // Victims are tried by level of distance: each level at random, as many attempts as it has workers,
 // before the next one out is tried; then it begins anew at the innermost. With one level that is
 // random stealing.
-#ifndef CARIAMA_TASKS_VICTIMS_H_
-#define CARIAMA_TASKS_VICTIMS_H_
+#ifndef CARIAMA_TASKS_INTERNAL_VICTIMS_H_
+#define CARIAMA_TASKS_INTERNAL_VICTIMS_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -80,4 +80,4 @@ class Victims {
 
 }  // namespace cariama::tasks
 
-#endif  // CARIAMA_TASKS_VICTIMS_H_
+#endif  // CARIAMA_TASKS_INTERNAL_VICTIMS_H_

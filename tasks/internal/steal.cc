@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "dtutils/trace.h"
-#include "tasks/scheduler.h"
+#include "tasks/internal/scheduler.h"
 
 namespace cariama::tasks {
 namespace {

@@ -35,8 +35,8 @@
 //
 // tests/tasks/split_deque_interleavings_test.cc runs this code through every interleaving of small
 // instances.
-#ifndef CARIAMA_TASKS_SPLIT_DEQUE_H_
-#define CARIAMA_TASKS_SPLIT_DEQUE_H_
+#ifndef CARIAMA_TASKS_INTERNAL_SPLIT_DEQUE_H_
+#define CARIAMA_TASKS_INTERNAL_SPLIT_DEQUE_H_
 
 #include <atomic>
 #include <cstddef>
@@ -138,4 +138,4 @@ class ShelfOwner {
 
 }  // namespace cariama::tasks
 
-#endif  // CARIAMA_TASKS_SPLIT_DEQUE_H_
+#endif  // CARIAMA_TASKS_INTERNAL_SPLIT_DEQUE_H_
