@@ -68,6 +68,7 @@ ABSL_FLAG(bool, stopped, false, "steal: from a worker that is stopped by SIGSTOP
 ABSL_FLAG(std::string, model, "started",
           "steal --stopped: started, or tied (tasks that have begun are never stolen)");
 ABSL_FLAG(uint64_t, seed, 1, "of the choice of victims");
+ABSL_FLAG(std::string, victims, "distance", "distance (near ones first) or random");
 
 namespace cariama::bench {
 namespace {
@@ -104,18 +105,6 @@ double seconds_of(const std::function<void()>& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-void add(TaskStatistics& sum, const TaskStatistics& from) {
-  sum.steals += from.steals;
-  sum.steal_attempts += from.steal_attempts;
-  sum.stolen_bytes += from.stolen_bytes;
-  sum.steal_trips += from.steal_trips;
-  sum.suspensions += from.suspensions;
-  sum.suspended_bytes += from.suspended_bytes;
-  sum.published += from.published;
-  sum.idle_ns += from.idle_ns;
-  sum.stack_high_water = std::max(sum.stack_high_water, from.stack_high_water);
-}
-
 TaskOptions task_options() {
   TaskOptions options;
   options.stack_bytes = absl::GetFlag(FLAGS_stack);
@@ -123,6 +112,8 @@ TaskOptions task_options() {
       absl::GetFlag(FLAGS_join) == "greedy" ? JoinPolicy::kGreedy : JoinPolicy::kWaitQueue;
   options.deque = absl::GetFlag(FLAGS_deque) == "the" ? DequeKind::kThe : DequeKind::kSplit;
   options.seed = absl::GetFlag(FLAGS_seed);
+  options.victim_order =
+      absl::GetFlag(FLAGS_victims) == "random" ? VictimOrder::kRandom : VictimOrder::kByDistance;
   options.timeout = std::chrono::minutes(10);
   return options;
 }
@@ -154,7 +145,7 @@ Measured run_tasks(TaskWorkers& all, const Program& program, int workers) {
           get_value<Measured>(exchange, rank, "measured", deadline_after(std::chrono::minutes(10)));
       if (!each.ok()) fail(each.status().ToString());
       if (rank == 0) sum = *each;
-      if (rank != 0) add(sum.statistics, each->statistics);
+      if (rank != 0) sum.statistics.add(each->statistics);
     }
     return {reinterpret_cast<const char*>(&sum), sizeof sum};
   };
@@ -305,20 +296,19 @@ Program make_program(const std::string& name, Params& params) {
   return program;
 }
 
+// A table of all counters, and two that follow from them.
 void print_statistics(const TaskStatistics& s) {
-  std::fprintf(
-      stderr,
-      "steals %llu of %llu attempts, %.1f round trips and %.0f bytes each; suspensions "
-      "%llu, %.0f bytes each; published %llu; idle %.3f s; stack %llu bytes\n",
-      static_cast<unsigned long long>(s.steals), static_cast<unsigned long long>(s.steal_attempts),
-      s.steals == 0 ? 0.0 : static_cast<double>(s.steal_trips) / static_cast<double>(s.steals),
-      s.steals == 0 ? 0.0 : static_cast<double>(s.stolen_bytes) / static_cast<double>(s.steals),
-      static_cast<unsigned long long>(s.suspensions),
-      s.suspensions == 0
-          ? 0.0
-          : static_cast<double>(s.suspended_bytes) / static_cast<double>(s.suspensions),
-      static_cast<unsigned long long>(s.published), static_cast<double>(s.idle_ns) * 1e-9,
-      static_cast<unsigned long long>(s.stack_high_water));
+  for (const auto& [name, value] : s.counters()) {
+    std::fprintf(stderr, "%24s %20llu\n", name.c_str(), static_cast<unsigned long long>(value));
+  }
+  const auto each = [](const char* name, uint64_t sum, uint64_t count) {
+    if (count == 0) return;
+    std::fprintf(stderr, "%24s %20.1f\n", name,
+                 static_cast<double>(sum) / static_cast<double>(count));
+  };
+  each("bytes per steal", s.stolen_bytes, s.steals);
+  each("round trips per steal", s.steal_trips, s.steals);
+  each("bytes per suspension", s.suspended_bytes, s.suspensions);
 }
 
 int run_steal(TaskWorkers& all, const Report& report, Params params) {
@@ -356,6 +346,9 @@ int run(const std::string& name, char* const* argv) {
   if (absl::GetFlag(FLAGS_deque) != "split" && absl::GetFlag(FLAGS_deque) != "the") {
     fail("--deque is split or the");
   }
+  if (absl::GetFlag(FLAGS_victims) != "distance" && absl::GetFlag(FLAGS_victims) != "random") {
+    fail("--victims is distance or random");
+  }
   TaskWorkers processes(absl::GetFlag(FLAGS_workers), argv);
   const int workers = processes.size();
   Params params;
@@ -363,6 +356,7 @@ int run(const std::string& name, char* const* argv) {
   params.set("join", absl::GetFlag(FLAGS_join));
   params.set("deque", absl::GetFlag(FLAGS_deque));
   params.set("stack", absl::GetFlag(FLAGS_stack));
+  params.set("victims", absl::GetFlag(FLAGS_victims));
   const Report report(absl::GetFlag(FLAGS_json), {"workers", "frame"});
   if (name == "steal") return run_steal(processes, report, params);
   const Program program = make_program(name, params);
@@ -448,6 +442,10 @@ int run(const std::string& name, char* const* argv) {
   }
   report.row(name + "_steals", params, summarize({static_cast<double>(last.statistics.steals)}),
              "count");
+  for (const auto& [counter, value] : last.statistics.counters()) {
+    if (!counter.starts_with("tried_") && !counter.starts_with("stolen_")) continue;
+    report.row(name + "_" + counter, params, summarize({static_cast<double>(value)}), "count");
+  }
   if (absl::GetFlag(FLAGS_statistics)) print_statistics(last.statistics);
   if (last.statistics.steals < absl::GetFlag(FLAGS_least_steals)) {
     fail(name + ": only " + std::to_string(last.statistics.steals) + " tasks were stolen");

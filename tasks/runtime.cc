@@ -9,8 +9,10 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "dsfabric/fabric.h"
+#include "dsfabric/topology.h"
 #include "dtutils/error.h"
 #include "dtutils/exchange_connect.h"
 #include "dtutils/wait.h"
@@ -18,6 +20,7 @@
 #include "tasks/internal/queue_pair_access.h"
 #include "tasks/internal/scheduler.h"
 #include "tasks/internal/stack_region.h"
+#include "tasks/internal/victims.h"
 
 namespace cariama {
 
@@ -32,6 +35,13 @@ uint64_t host_digest() {
   struct stat space {};
   if (stat("/proc/self/ns/pid", &space) == 0) identity += std::to_string(space.st_ino);
   return std::hash<std::string>()(identity);
+}
+
+// A machine that hwloc does not understand is one whose workers are all alike.
+tasks::WorkerPlace place_of_this_worker() {
+  const absl::StatusOr<Neighbourhood> here = this_neighbourhood();
+  if (!here.ok()) return {host_digest(), -1, -1};
+  return {host_digest(), here->numa_node, here->core_complex};
 }
 
 // One exchange may see several runtimes, one after the other: a name that no earlier one had. What
@@ -91,18 +101,20 @@ absl::StatusOr<std::unique_ptr<TaskRuntime>> TaskRuntime::create(Exchange& excha
   const auto name = agree_on_name(exchange, deadline);
   if (!name.ok()) return name.status();
   const tasks::Identity mine = tasks::this_identity(options.stack_bytes);
-  const uint64_t host = host_digest();
+  const tasks::WorkerPlace place = place_of_this_worker();
+  std::vector<tasks::WorkerPlace> places;
   bool one_host = true;
   uint64_t canary = 0;
   absl::Status status = put_value(exchange, *name + " identity", mine);
-  if (status.ok()) status = put_value(exchange, *name + " host", host);
+  if (status.ok()) status = put_value(exchange, *name + " place", place);
   if (!status.ok()) return status;
   for (int peer = 0; peer < exchange.size(); ++peer) {
     const auto theirs = get_value<tasks::Identity>(exchange, peer, *name + " identity", deadline);
     if (!theirs.ok()) return theirs.status();
-    const auto their_host = get_value<uint64_t>(exchange, peer, *name + " host", deadline);
-    if (!their_host.ok()) return their_host.status();
-    one_host = one_host && *their_host == host;
+    const auto there = get_value<tasks::WorkerPlace>(exchange, peer, *name + " place", deadline);
+    if (!there.ok()) return there.status();
+    places.push_back(*there);
+    one_host = one_host && there->host == place.host;
     if (peer == 0) canary = theirs->canary;
     const std::string difference = tasks::difference(mine, *theirs);
     if (difference.empty()) continue;
@@ -120,6 +132,9 @@ absl::StatusOr<std::unique_ptr<TaskRuntime>> TaskRuntime::create(Exchange& excha
     device = *std::move(opened);
   }
   auto parts = std::make_unique<Parts>(Parts{exchange, options, *name, {}, {}, {}});
+  if (options.victims.empty() && options.victim_order == VictimOrder::kByDistance) {
+    parts->options.victims = tasks::ranks_by_distance(places, exchange.rank());
+  }
   auto region =
       tasks::StackRegion::create(options.stack_bytes, Worker::tail_bytes(options.stack_bytes));
   if (!region.ok()) return region.status();
@@ -129,7 +144,7 @@ absl::StatusOr<std::unique_ptr<TaskRuntime>> TaskRuntime::create(Exchange& excha
                                       Worker::area_of(*parts->region).access, deadline, *name);
   if (!access.ok()) return access.status();
   parts->access = *std::move(access);
-  parts->worker = std::make_unique<Worker>(options, *parts->region, *parts->access, canary);
+  parts->worker = std::make_unique<Worker>(parts->options, *parts->region, *parts->access, canary);
   status = exchange.fence(deadline);
   if (!status.ok()) return status;
   return std::unique_ptr<TaskRuntime>(new TaskRuntime(std::move(parts)));

@@ -14,6 +14,7 @@
 #ifndef CARIAMA_TASKS_RUNTIME_H_
 #define CARIAMA_TASKS_RUNTIME_H_
 
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -21,6 +22,7 @@
 #include <memory>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -44,6 +46,11 @@ enum class JoinPolicy : uint8_t { kGreedy, kWaitQueue };
 // trips more, and idle workers do not sleep.
 enum class DequeKind : uint8_t { kSplit, kThe };
 
+// Whom an idle worker tries to steal from. kByDistance: those that share its last-level cache, its
+// NUMA node, its host, then all others (what it is bound to when the runtime is created tells);
+// kRandom: all alike.
+enum class VictimOrder : uint8_t { kByDistance, kRandom };
+
 struct TaskOptions {
   // Of the uni-address stack: what all nested tasks of one worker take together. Address space only
   // until it is touched (on devices that pin memory, memory).
@@ -53,7 +60,8 @@ struct TaskOptions {
   JoinPolicy join = JoinPolicy::kGreedy;
   DequeKind deque = DequeKind::kSplit;  // equal in all workers
   uint64_t seed = 1;                    // of the choice of victims
-  // Ranks by distance from this one, for stealing from near ones first. Empty: all alike.
+  VictimOrder victim_order = VictimOrder::kByDistance;
+  // Ranks by distance from this one, ascending within a distance, in place of victim_order.
   std::vector<std::vector<int>> victims{};
   // An idle worker spins, then yields its core, then sleeps. Where it can be woken (all workers on
   // one host, over shm) it sleeps until there is work; elsewhere each time longer, at most this
@@ -74,11 +82,18 @@ struct TaskOptions {
 
 class Fabric;
 
+// Distances of victims: VictimOrder::kByDistance. (TaskOptions::victims: indices; what is further
+// out counts as the last one.)
+enum class VictimLevel : uint8_t { kCoreComplex, kNumaNode, kHost, kNetwork };
+inline constexpr size_t kVictimLevels = 4;
+
 // Of one worker, since create() or the last reset.
-struct TaskStatistics {
+struct CARIAMA_TASKS_EXPORT TaskStatistics {
   uint64_t steals = 0;            // tasks taken from other workers
   uint64_t steal_attempts = 0;    // on any victim
   uint64_t steal_lost = 0;        // attempts that found something, and came too late
+  std::array<uint64_t, kVictimLevels> tried{};   // steal_attempts by distance
+  std::array<uint64_t, kVictimLevels> stolen{};  // steals by distance
   uint64_t stolen_bytes = 0;      // of frames
   uint64_t steal_trips = 0;       // dependent round trips of the successful ones
   uint64_t stolen_from = 0;       // entries that others took from here
@@ -94,6 +109,11 @@ struct TaskStatistics {
   uint64_t dozes = 0;             // times that it slept until woken
   uint64_t stack_high_water = 0;  // bytes, whole pages, since create()
   uint64_t pinned_bytes = 0;      // of the segments, since create()
+
+  // That of several workers: sums, and the most of high water.
+  void add(const TaskStatistics& other);
+  // Every counter by its name ("steals", "stolen_numa_node"), as tables and programs show them.
+  [[nodiscard]] std::vector<std::pair<std::string, uint64_t>> counters() const;
 };
 
 class CARIAMA_TASKS_EXPORT TaskRuntime {

@@ -105,6 +105,7 @@ Worker::Worker(const TaskOptions& options, StackRegion& region, RemoteAccess& ac
               }),
       memory_{access},
       shelf_(memory_, area_.shelf),
+      joins_(access, area_.join_copy),
       the_(memory_, area_.the),
       victims_(
           options.victims.empty()
@@ -181,8 +182,8 @@ void Worker::attend() {
     ++end;
   }
   const auto spare = static_cast<size_t>(end - floor);
-  if (spare < (wanted == kHungry ? 1 : 2)) return;
-  const auto count = static_cast<uint32_t>(std::clamp<size_t>(spare / 2, 1, kShelfSlots));
+  const uint32_t count = how_many_to_publish(wanted, spare);
+  if (count == 0) return;
   // Before it is published: a thief that takes the last one asks for more.
   attention.store(kCalm, std::memory_order_relaxed);
   const auto position = static_cast<size_t>(floor - entries_);
@@ -216,10 +217,7 @@ bool Worker::take_parent_back() {
   if (!shelf_.take_back()) return false;
   cariama_fork_state.floor = top;
   ++statistics_.taken_back;
-  std::atomic<uint64_t>& attention = area_.shelf.attention;
-  if (shelf_.count() == 0 && attention.load(std::memory_order_relaxed) == kCalm) {
-    attention.store(kRefill, std::memory_order_relaxed);
-  }
+  shelf_.refill_if_empty();
   return true;
 }
 
@@ -261,20 +259,8 @@ Outcome join(Reference record) {
 }
 
 std::optional<Outcome> Worker::look(Reference record) {
-  const auto* remote = reinterpret_cast<const JoinRecord*>(record.address());
-  std::optional<Outcome> outcome;
-  if (record.rank() == rank()) {
-    if (remote->arrivals.load(std::memory_order_acquire) == 0) return outcome;
-    outcome = remote->outcome;
-  } else {
-    const std::array<ReadPiece, 2> pieces{
-        ReadPiece{address_of(&remote->arrivals), &area_.arrivals, sizeof area_.arrivals},
-        ReadPiece{address_of(&remote->outcome), &area_.outcome, sizeof area_.outcome}};
-    must(access_.read(record.rank(), pieces));
-    if (area_.arrivals == 0) return outcome;
-    outcome = area_.outcome;
-  }
-  release(record);
+  const std::optional<Outcome> outcome = must(joins_.look(record));
+  if (outcome.has_value()) release(record);
   return outcome;
 }
 
@@ -354,18 +340,7 @@ Outcome Worker::failed_outcome(const std::exception_ptr& exception) {
 }
 
 Suspended Worker::deliver(Reference record, const Outcome& outcome) {
-  auto* to = reinterpret_cast<JoinRecord*>(record.address());
-  const size_t bytes =
-      offsetof(Outcome, value) + (outcome.kind == OutcomeKind::kValue ? outcome.bytes : 0);
-  if (record.rank() == rank()) {
-    std::memcpy(&to->outcome, &outcome, bytes);
-  } else {
-    must(access_.write(record.rank(), address_of(&to->outcome), &outcome, bytes));
-  }
-  if (must(access_.fetch_add(record.rank(), address_of(&to->arrivals), 1)) == 0) return {};
-  if (record.rank() == rank()) return to->waiter;
-  must(access_.read(record.rank(), address_of(&to->waiter), &area_.waiter, sizeof area_.waiter));
-  return area_.waiter;
+  return must(joins_.deliver(record, outcome));
 }
 
 std::vector<std::byte> Worker::fetch(const Outcome& outcome) {
@@ -521,8 +496,9 @@ Suspended Worker::park(void* sp) {
   task.sp = address_of(sp);
   task.top = sp_of(entries_[position]);
   const size_t bytes = task.top - task.sp;
-  void* frames = allocate(bytes);
+  void* frames = allocate(bytes + PinnedArea::kNoteBytes);
   std::memcpy(frames, sp, bytes);
+  pinned_.note_frames(frames, task.sp, task.top);
   task.frames = Reference(rank(), frames).word();
   ++statistics_.suspensions;
   statistics_.suspended_bytes += bytes;
@@ -552,11 +528,8 @@ void Worker::wait_for_child(const Leaving& left) {
     waiting_.push_back({task, left.record});
     return;
   }
-  const int owner = left.record.rank();
-  auto* const record = reinterpret_cast<JoinRecord*>(left.record.address());
-  must(access_.write(owner, address_of(&record->waiter), &task, sizeof task));
-  // 1: the child has ended since we looked, and goes its way.
-  if (must(access_.fetch_add(owner, address_of(&record->arrivals), 1)) == 1) unpark(task);
+  // False: the child has ended since we looked, and goes its way.
+  if (!must(joins_.wait(left.record, task))) unpark(task);
 }
 
 template <typename Finished>
@@ -600,13 +573,7 @@ bool Worker::resume_waiting() {
   return true;
 }
 
-bool Worker::has_arrived(Reference record) {
-  const auto* remote = reinterpret_cast<const JoinRecord*>(record.address());
-  if (record.rank() == rank()) return remote->arrivals.load(std::memory_order_acquire) != 0;
-  must(access_.read(record.rank(), address_of(&remote->arrivals), &area_.arrivals,
-                    sizeof area_.arrivals));
-  return area_.arrivals != 0;
-}
+bool Worker::has_arrived(Reference record) { return must(joins_.look(record)).has_value(); }
 
 void Worker::install(uint64_t top, uint64_t report, const Context& context) {
   entries_[0] = top;

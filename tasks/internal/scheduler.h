@@ -33,9 +33,11 @@
 #include "tasks/context.h"
 #include "tasks/exceptions.h"
 #include "tasks/fork_join.h"
+#include "tasks/internal/join_protocol.h"
 #include "tasks/internal/pinned_area.h"
 #include "tasks/internal/queue_pair_access.h"
 #include "tasks/internal/remote_access.h"
+#include "tasks/internal/shelf_thief.h"
 #include "tasks/internal/split_deque.h"
 #include "tasks/internal/stack_region.h"
 #include "tasks/internal/the_deque.h"
@@ -62,11 +64,8 @@ struct WorkerArea {
   // By serial number modulo their number: the serial of the last one that was cancelled.
   std::atomic<uint64_t> cancelled[kCancellationTokens];
   // Copies of peers' memory.
-  alignas(64) uint64_t shelf_state[3];  // state, copied, attention
-  PublicEntry shelf_slots[kShelfSlots];
-  uint64_t arrivals;
-  Outcome outcome;
-  Suspended waiter;
+  alignas(64) ShelfCopy shelf_copy;
+  JoinCopy join_copy;
   uint64_t the_words[3];    // lock, base, top
   uint64_t the_entries[2];  // of the stolen task's parent, and its own
   uint64_t the_reports[2];
@@ -250,6 +249,7 @@ class Worker {
   PinnedArea pinned_;
   OwnMemory memory_;
   ShelfOwner<OwnMemory> shelf_;
+  JoinProtocol joins_;
   TheOwner<OwnMemory> the_;
   Victims victims_;
   std::unordered_map<const void*, std::exception_ptr> exceptions_;  // by their blocks

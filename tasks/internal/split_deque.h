@@ -38,6 +38,7 @@
 #ifndef CARIAMA_TASKS_INTERNAL_SPLIT_DEQUE_H_
 #define CARIAMA_TASKS_INTERNAL_SPLIT_DEQUE_H_
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -60,6 +61,14 @@ inline constexpr size_t kShelfSlots = 8;
 inline constexpr uint64_t kCalm = 0;
 inline constexpr uint64_t kRefill = 1;  // nothing is public: publish when there is some to spare
 inline constexpr uint64_t kHungry = 2;  // a thief came in vain: publish whatever there is
+
+// How many the owner makes public when nothing is, of `spare` private entries that may go. A
+// hungry thief gets the only one; otherwise one is kept, so that a publication need not be taken
+// back at once.
+[[nodiscard]] constexpr uint32_t how_many_to_publish(uint64_t attention, size_t spare) {
+  if (attention == kCalm || spare < (attention == kHungry ? 1 : 2)) return 0;
+  return static_cast<uint32_t>(std::clamp<size_t>(spare / 2, 1, kShelfSlots));
+}
 
 // In registered memory of the owner. Zeros at first.
 struct alignas(64) Shelf {
@@ -119,6 +128,13 @@ class ShelfOwner {
       if (old.count == 0) return false;
       const ShelfState next{old.version + 1, old.first, old.count - 1};
       if (memory_.compare_swap(shelf_.state, word, next.encode()) == word) return true;
+    }
+  }
+
+  // After take_back(): when nothing is public any more, the owner's next forks publish again.
+  void refill_if_empty() {
+    if (count() == 0 && memory_.load(shelf_.attention) == kCalm) {
+      memory_.store(shelf_.attention, kRefill);
     }
   }
 

@@ -24,6 +24,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "dtutils/memory.h"
+#include "tasks/join_record.h"
 #include "tasks/export.h"
 
 namespace cariama::tasks {
@@ -32,8 +33,6 @@ inline constexpr uintptr_t kRegionAddress = 0x7e9000000000;
 // So large that few frames reach across it: only one with a local of more than this, and no
 // probing by the compiler (-fstack-clash-protection).
 inline constexpr size_t kStackGuardBytes = size_t{1} << 20;
-// Segments of the pinned area (pinned_area.h) follow from here. Also a bound for the region.
-inline constexpr uintptr_t kPinnedAddress = 0x7ea000000000;
 
 // One process has at most one. Make it after the fork that makes the worker: a child would share
 // its parent's. Not thread-safe.

@@ -1,4 +1,5 @@
 // The thief's side of both deques.
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -48,6 +49,7 @@ class Worker::StealTimer {
 
 bool Worker::steal(int victim) {
   ++statistics_.steal_attempts;
+  ++statistics_.tried[std::min(victims_.level(), kVictimLevels - 1)];
   return options_.deque == DequeKind::kThe ? steal_the(victim) : steal_split(victim);
 }
 
@@ -57,38 +59,22 @@ void Worker::take_frames(int victim, uint64_t sp, uint64_t top, StealTimer& time
   const TraceScope trace("tasks", "steal", "bytes", top - sp);
   must(access_.read(victim, sp, reinterpret_cast<void*>(sp), top - sp));
   timer.mark(3);
-  must(access_.post_add(victim, address_of(&area_.shelf.copied), 1));
+  must(say_copied(access_, victim, area_.shelf));
   const uint64_t taken = ++taken_from_[static_cast<size_t>(victim)];
   must(access_.write(victim, address_of(&area_.taken_by[rank() % 64]), &taken, sizeof taken));
+  ++statistics_.stolen[std::min(victims_.level(), kVictimLevels - 1)];
   victims_.succeeded();
 }
 
 bool Worker::steal_split(int victim) {
   StealTimer timer(*this);
-  Shelf& shelf = area_.shelf;  // the victim's has the same address
-  const std::array<ReadPiece, 2> pieces{
-      ReadPiece{address_of(&shelf.state), area_.shelf_state, sizeof area_.shelf_state},
-      ReadPiece{address_of(&shelf.slots), area_.shelf_slots, sizeof area_.shelf_slots}};
-  must(access_.read(victim, pieces));
-  const uint64_t seen = area_.shelf_state[0];
-  const uint64_t attention = area_.shelf_state[2];
-  const ShelfState state = ShelfState::decode(seen);
-  if (state.count == 0) {
-    if (attention != kHungry) {
-      must(access_.write(victim, address_of(&shelf.attention), &kHungry, sizeof kHungry));
-    }
+  const ClaimResult got = must(claim_from_shelf(access_, victim, area_.shelf, area_.shelf_copy,
+                                                [&] { timer.mark(1); }));
+  if (got.claim != Claim::kOurs) {
+    statistics_.steal_lost += got.claim == Claim::kLost;
     return false;
   }
-  const PublicEntry entry = area_.shelf_slots[state.first];
-  timer.mark(1);
-  if (must(access_.compare_swap(victim, address_of(&shelf.state), seen, claim_oldest(seen))) !=
-      seen) {
-    ++statistics_.steal_lost;
-    return false;
-  }
-  if (state.count == 1 && attention == kCalm) {
-    must(access_.write(victim, address_of(&shelf.attention), &kRefill, sizeof kRefill));
-  }
+  const PublicEntry entry = area_.shelf_copy.slots[got.first];
   take_frames(victim, entry.sp, entry.top, timer);
   timer.mark(4);
   timer.succeeded(entry.top - entry.sp);
