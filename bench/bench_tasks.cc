@@ -68,7 +68,7 @@ ABSL_FLAG(bool, stopped, false, "steal: from a worker that is stopped by SIGSTOP
 ABSL_FLAG(std::string, model, "started",
           "steal --stopped: started, or tied (tasks that have begun are never stolen)");
 ABSL_FLAG(uint64_t, seed, 1, "of the choice of victims");
-ABSL_FLAG(std::string, victims, "distance", "distance (near ones first) or random");
+ABSL_FLAG(std::string, victims, "random", "random, or distance (near ones first)");
 
 namespace cariama::bench {
 namespace {
@@ -443,7 +443,7 @@ int run(const std::string& name, char* const* argv) {
   report.row(name + "_steals", params, summarize({static_cast<double>(last.statistics.steals)}),
              "count");
   for (const auto& [counter, value] : last.statistics.counters()) {
-    if (!counter.starts_with("tried_") && !counter.starts_with("stolen_")) continue;
+    if (!counter.starts_with("attempts_") && !counter.starts_with("steals_")) continue;
     report.row(name + "_" + counter, params, summarize({static_cast<double>(value)}), "count");
   }
   if (absl::GetFlag(FLAGS_statistics)) print_statistics(last.statistics);

@@ -44,7 +44,7 @@ ABSL_FLAG(double, jitter, 0, "ns, at most");
 ABSL_FLAG(double, gigabytes, 12.5, "bytes per ns of a port");
 ABSL_FLAG(double, message_gap, 5, "ns between two messages of a port");
 ABSL_FLAG(uint64_t, frame, 1024, "bytes of a task's frames");
-ABSL_FLAG(std::string, victims, "distance", "distance (near ones first) or random");
+ABSL_FLAG(std::string, victims, "random", "random, or distance (near ones first)");
 ABSL_FLAG(double, limit, 3600, "seconds of virtual time");
 
 namespace cariama::bench {

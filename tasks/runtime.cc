@@ -132,7 +132,7 @@ absl::StatusOr<std::unique_ptr<TaskRuntime>> TaskRuntime::create(Exchange& excha
     device = *std::move(opened);
   }
   auto parts = std::make_unique<Parts>(Parts{exchange, options, *name, {}, {}, {}});
-  if (options.victims.empty() && options.victim_order == VictimOrder::kByDistance) {
+  if (options.victims.empty()) {
     parts->options.victims = tasks::ranks_by_distance(places, exchange.rank());
   }
   auto region =

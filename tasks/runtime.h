@@ -46,10 +46,11 @@ enum class JoinPolicy : uint8_t { kGreedy, kWaitQueue };
 // trips more, and idle workers do not sleep.
 enum class DequeKind : uint8_t { kSplit, kThe };
 
-// Whom an idle worker tries to steal from. kByDistance: those that share its last-level cache, its
-// NUMA node, its host, then all others (what it is bound to when the runtime is created tells);
-// kRandom: all alike.
-enum class VictimOrder : uint8_t { kByDistance, kRandom };
+// Whom an idle worker tries to steal from. kRandom: all alike. kByDistance: one that shares its
+// last-level cache, then one of its NUMA node, of its host, of the others, and so on. That keeps
+// most steals near, where frames and data come from sooner, and steals smaller pieces: several times
+// as often. docs/tasks.md has figures.
+enum class VictimOrder : uint8_t { kRandom, kByDistance };
 
 struct TaskOptions {
   // Of the uni-address stack: what all nested tasks of one worker take together. Address space only
@@ -60,8 +61,9 @@ struct TaskOptions {
   JoinPolicy join = JoinPolicy::kGreedy;
   DequeKind deque = DequeKind::kSplit;  // equal in all workers
   uint64_t seed = 1;                    // of the choice of victims
-  VictimOrder victim_order = VictimOrder::kByDistance;
-  // Ranks by distance from this one, ascending within a distance, in place of victim_order.
+  VictimOrder victim_order = VictimOrder::kRandom;
+  // Ranks by distance from this one, ascending within a distance. Empty: VictimLevel, by what the
+  // workers are bound to when the runtime is created.
   std::vector<std::vector<int>> victims{};
   // An idle worker spins, then yields its core, then sleeps. Where it can be woken (all workers on
   // one host, over shm) it sleeps until there is work; elsewhere each time longer, at most this
@@ -82,8 +84,8 @@ struct TaskOptions {
 
 class Fabric;
 
-// Distances of victims: VictimOrder::kByDistance. (TaskOptions::victims: indices; what is further
-// out counts as the last one.)
+// Distances of victims: who shares the last-level cache, the NUMA node, the host, or nothing.
+// (TaskOptions::victims: indices; what is further out counts as the last one.)
 enum class VictimLevel : uint8_t { kCoreComplex, kNumaNode, kHost, kNetwork };
 inline constexpr size_t kVictimLevels = 4;
 
@@ -112,7 +114,7 @@ struct CARIAMA_TASKS_EXPORT TaskStatistics {
 
   // That of several workers: sums, and the most of high water.
   void add(const TaskStatistics& other);
-  // Every counter by its name ("steals", "stolen_numa_node"), as tables and programs show them.
+  // Every counter by its name ("steals", "steals_numa_node"), as tables and programs show them.
   [[nodiscard]] std::vector<std::pair<std::string, uint64_t>> counters() const;
 };
 

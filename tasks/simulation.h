@@ -96,7 +96,7 @@ struct SimulatedFaults {
 struct SimulationOptions {
   int workers = 2;
   uint64_t seed = 1;
-  VictimOrder victim_order = VictimOrder::kByDistance;
+  VictimOrder victim_order = VictimOrder::kRandom;
   // How many consecutive ranks share a last-level cache, a NUMA node, a host: each a multiple of
   // the one before.
   std::array<int, 3> blocks{8, 32, 64};

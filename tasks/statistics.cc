@@ -54,8 +54,8 @@ std::vector<std::pair<std::string, uint64_t>> TaskStatistics::counters() const {
   std::vector<std::pair<std::string, uint64_t>> all;
   for (const Named& sum : kSums) all.emplace_back(sum.name, this->*sum.value);
   for (size_t i = 0; i < kVictimLevels; ++i) {
-    all.emplace_back(std::string("tried_") + kLevels[i], tried[i]);
-    all.emplace_back(std::string("stolen_") + kLevels[i], stolen[i]);
+    all.emplace_back(std::string("attempts_") + kLevels[i], tried[i]);
+    all.emplace_back(std::string("steals_") + kLevels[i], stolen[i]);
   }
   all.emplace_back("stack_high_water", stack_high_water);
   return all;

@@ -66,8 +66,9 @@ def callers(address, sp, top):
     for word in words(address, (top - sp) // 8):
         name = function_at(word) if word > 4096 else None
         # The scheduler's own calls are in every task.
-        if name and not name.startswith(("cariama::tasks::", "cariama_")):
-            names.append(re.sub(r"\(.*", "", name))
+        if not name or name.startswith(("cariama::tasks::", "cariama_", "__cxa_")):
+            continue
+        names.append(re.sub(r"\(.*", "", name.replace("(anonymous namespace)::", "")))
     return names
 
 

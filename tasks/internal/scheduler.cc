@@ -107,10 +107,8 @@ Worker::Worker(const TaskOptions& options, StackRegion& region, RemoteAccess& ac
       shelf_(memory_, area_.shelf),
       joins_(access, area_.join_copy),
       the_(memory_, area_.the),
-      victims_(
-          options.victims.empty()
-              ? Victims::uniform(access.rank(), access.size(), options.seed)
-              : Victims(options.victims, options.seed + static_cast<uint64_t>(access.rank()))) {
+      victims_(options.victims, options.victim_order,
+               options.seed + static_cast<uint64_t>(access.rank())) {
   pinned_.on_collect([this](void* block) { exceptions_.erase(block); });
   cariama_fork_state = {
       entries_ + 1,

@@ -143,7 +143,7 @@ TEST_F(Simulation, ThousandsOfWorkersCountRight) {
     EXPECT_TRUE(result.finished);
     EXPECT_EQ(result.violation, "");
     EXPECT_EQ(result.count, program.expected());
-    EXPECT_GT(result.statistics.steals, 1000u);
+    EXPECT_GT(result.statistics.steals, 500u);
   }
 }
 
@@ -156,7 +156,7 @@ TEST_F(Simulation, AStealIsThreeRoundTrips) {
   EXPECT_EQ(result.statistics.stolen[3], result.statistics.steals);
 }
 
-// Work comes from near by where there is some.
+// Work comes from near by where there is some: 7 of 511 others share a cache.
 TEST_F(Simulation, NearOnesAreRobbedFirst) {
   const Binary program(16, 1);
   const auto near_share = [&](VictimOrder order) {
@@ -166,8 +166,7 @@ TEST_F(Simulation, NearOnesAreRobbedFirst) {
            static_cast<double>(result.statistics.steals);
   };
   EXPECT_GT(near_share(VictimOrder::kByDistance), 0.3);
-  // Whoever chooses at random has all in one level.
-  EXPECT_EQ(near_share(VictimOrder::kRandom), 1.0);
+  EXPECT_LT(near_share(VictimOrder::kRandom), 0.1);
 }
 
 // Seeds that delay between any two steps of the protocols, tear reads, and stop workers. Whatever

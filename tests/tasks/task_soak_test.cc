@@ -33,9 +33,11 @@ long tree(uint64_t seed, int depth) {
   long count = 1;
   for (uint64_t i = 0; i < children; i += 2) {
     task<long> first = spawn([=] { return tree(scrambled(seed + i), depth - 1); });
-    task<std::string> text = spawn([=] { return std::string(seed % 200, 'x'); });
+    // Joined at once: a string that has arrived must not stay on a stack that travels.
+    if (join(spawn([=] { return std::string(seed % 200, 'x'); })).size() != seed % 200) {
+      return -1'000'000'000;
+    }
     if (i + 1 < children) count += tree(scrambled(seed + i + 1), depth - 1);
-    if (join(std::move(text)).size() != seed % 200) return -1'000'000'000;
     count += join(std::move(first));
   }
   return count;

@@ -16,12 +16,6 @@ constexpr int64_t kSpin = 250'000;
 constexpr int64_t kYield = 500'000;
 constexpr int64_t kSettle = 100'000;  // between looks at what thieves have copied
 
-Victims victims_of(const SimulationOptions& options, int rank) {
-  return options.victim_order == VictimOrder::kRandom
-             ? Victims::uniform(rank, options.workers, options.seed)
-             : Victims::in_blocks(rank, options.workers, options.blocks, options.seed);
-}
-
 // Nothing fails in a simulation but what Cluster::violated() tells.
 template <typename T>
 T must(absl::StatusOr<T> value) {
@@ -37,7 +31,8 @@ SimulatedWorker::SimulatedWorker(Cluster& cluster, int rank)
       memory_{*this},
       shelf_(memory_, area_.shelf),
       joins_(access_, area_.join_copy),
-      victims_(victims_of(cluster.options(), rank)) {
+      victims_(Victims::in_blocks(rank, cluster.options().workers, cluster.options().blocks,
+                                  cluster.options().victim_order, cluster.options().seed)) {
   if (cluster.options().workers > 1) area_.shelf.attention.store(kRefill);
 }
 
