@@ -59,7 +59,8 @@ ABSL_FLAG(std::string, join, "greedy", "greedy or wait-queue");
 ABSL_FLAG(uint64_t, least_steals, 0,
           "fail if all workers together stole fewer tasks in the last repetition");
 ABSL_FLAG(std::string, peer, "", "fib, uts, nqueens: also measure tbb (oneTBB task groups)");
-ABSL_FLAG(std::string, deque, "split", "split or the");
+ABSL_FLAG(std::string, deque, "split", "split, the, or private (thieves ask)");
+ABSL_FLAG(std::string, atomics, "device", "device, or served (by a thread of their owner)");
 ABSL_FLAG(uint64_t, stack, uint64_t{64} << 20, "bytes of the uni-address stack of a worker");
 ABSL_FLAG(std::vector<std::string>, frames, (std::vector<std::string>{"1024", "3055", "16384"}),
           "steal: bytes of frames");
@@ -105,15 +106,31 @@ double seconds_of(const std::function<void()>& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
+template <typename T>
+T one_of(const char* flag, const std::string& given,
+         const std::vector<std::pair<std::string, T>>& values) {
+  for (const auto& [name, value] : values) {
+    if (name == given) return value;
+  }
+  fail(std::string("--") + flag + " has no value " + given);
+}
+
 TaskOptions task_options() {
   TaskOptions options;
   options.stack_bytes = absl::GetFlag(FLAGS_stack);
   options.join =
-      absl::GetFlag(FLAGS_join) == "greedy" ? JoinPolicy::kGreedy : JoinPolicy::kWaitQueue;
-  options.deque = absl::GetFlag(FLAGS_deque) == "the" ? DequeKind::kThe : DequeKind::kSplit;
+      one_of<JoinPolicy>("join", absl::GetFlag(FLAGS_join),
+                         {{"greedy", JoinPolicy::kGreedy}, {"wait-queue", JoinPolicy::kWaitQueue}});
+  options.deque = one_of<DequeKind>(
+      "deque", absl::GetFlag(FLAGS_deque),
+      {{"split", DequeKind::kSplit}, {"the", DequeKind::kThe}, {"private", DequeKind::kPrivate}});
+  options.atomics = one_of<RemoteAtomics>(
+      "atomics", absl::GetFlag(FLAGS_atomics),
+      {{"device", RemoteAtomics::kDevice}, {"served", RemoteAtomics::kServed}});
   options.seed = absl::GetFlag(FLAGS_seed);
-  options.victim_order =
-      absl::GetFlag(FLAGS_victims) == "random" ? VictimOrder::kRandom : VictimOrder::kByDistance;
+  options.victim_order = one_of<VictimOrder>(
+      "victims", absl::GetFlag(FLAGS_victims),
+      {{"random", VictimOrder::kRandom}, {"distance", VictimOrder::kByDistance}});
   options.timeout = std::chrono::minutes(10);
   return options;
 }
@@ -340,21 +357,14 @@ int run(const std::string& name, char* const* argv) {
     fail("--workers is from 1 to 256");
   }
   if (repetitions < 1) fail("--repetitions must be 1 or more");
-  if (absl::GetFlag(FLAGS_join) != "greedy" && absl::GetFlag(FLAGS_join) != "wait-queue") {
-    fail("--join is greedy or wait-queue");
-  }
-  if (absl::GetFlag(FLAGS_deque) != "split" && absl::GetFlag(FLAGS_deque) != "the") {
-    fail("--deque is split or the");
-  }
-  if (absl::GetFlag(FLAGS_victims) != "distance" && absl::GetFlag(FLAGS_victims) != "random") {
-    fail("--victims is distance or random");
-  }
+  static_cast<void>(task_options());  // complains of what is wrong before there are workers
   TaskWorkers processes(absl::GetFlag(FLAGS_workers), argv);
   const int workers = processes.size();
   Params params;
   params.set("workers", static_cast<uint64_t>(workers));
   params.set("join", absl::GetFlag(FLAGS_join));
   params.set("deque", absl::GetFlag(FLAGS_deque));
+  params.set("atomics", absl::GetFlag(FLAGS_atomics));
   params.set("stack", absl::GetFlag(FLAGS_stack));
   params.set("victims", absl::GetFlag(FLAGS_victims));
   const Report report(absl::GetFlag(FLAGS_json), {"workers", "frame"});

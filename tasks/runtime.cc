@@ -7,6 +7,7 @@
 #include <fstream>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -59,6 +60,21 @@ absl::StatusOr<std::string> agree_on_name(Exchange& exchange, Deadline deadline)
   const auto number = get_value<uint64_t>(exchange, 0, "tasks runtime", deadline);
   if (!number.ok()) return number.status();
   return "tasks " + std::to_string(*number);
+}
+
+// Whether all workers have their atomics served.
+absl::StatusOr<bool> serves_atomics(Exchange& exchange, RemoteAtomics wanted, const Device& device,
+                                    const std::string& name, Deadline deadline) {
+  if (wanted != RemoteAtomics::kAutomatic) return wanted == RemoteAtomics::kServed;
+  const absl::Status status = put_value(exchange, name + " atomics", device.limits().atomics);
+  if (!status.ok()) return status;
+  bool all = true;
+  for (int peer = 0; peer < exchange.size(); ++peer) {
+    const auto theirs = get_value<bool>(exchange, peer, name + " atomics", deadline);
+    if (!theirs.ok()) return theirs.status();
+    all = all && *theirs;
+  }
+  return !all;
 }
 
 // Waits of other layers, in the thread of the worker.
@@ -131,17 +147,21 @@ absl::StatusOr<std::unique_ptr<TaskRuntime>> TaskRuntime::create(Exchange& excha
     if (!opened.ok()) return opened.status();
     device = *std::move(opened);
   }
+  const auto served = serves_atomics(exchange, options.atomics, *device, *name, deadline);
+  if (!served.ok()) return served.status();
   auto parts = std::make_unique<Parts>(Parts{exchange, options, *name, {}, {}, {}});
   if (options.victims.empty()) {
     parts->options.victims = tasks::ranks_by_distance(places, exchange.rank());
   }
-  auto region =
-      tasks::StackRegion::create(options.stack_bytes, Worker::tail_bytes(options.stack_bytes));
+  auto region = tasks::StackRegion::create(
+      options.stack_bytes, Worker::tail_bytes(options.stack_bytes, exchange.size()));
   if (!region.ok()) return region.status();
   parts->region = *std::move(region);
-  auto access =
-      tasks::QueuePairAccess::connect(exchange, std::move(device), parts->region->source(),
-                                      Worker::area_of(*parts->region).access, deadline, *name);
+  auto access = tasks::QueuePairAccess::connect(
+      exchange, std::move(device), parts->region->source(), Worker::area_of(*parts->region).access,
+      deadline, *name,
+      *served ? Worker::atomic_cells(*parts->region, exchange.size())
+              : std::span<tasks::AtomicCell>());
   if (!access.ok()) return access.status();
   parts->access = *std::move(access);
   parts->worker = std::make_unique<Worker>(parts->options, *parts->region, *parts->access, canary);

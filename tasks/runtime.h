@@ -43,8 +43,16 @@ enum class JoinPolicy : uint8_t { kGreedy, kWaitQueue };
 
 // Where the continuations of forks wait for thieves. kSplit: internal/split_deque.h. kThe (the
 // paper's): internal/the_deque.h; each fork costs several times as much, a steal has two round
-// trips more, and idle workers do not sleep.
-enum class DequeKind : uint8_t { kSplit, kThe };
+// trips more, and idle workers do not sleep. kPrivate: internal/request_stealing.cc; nothing is
+// public, a thief asks its victim, who hands a task over at its next fork, join or poll(): one
+// round trip and no atomic, but the victim takes part, and a leaf without poll() keeps its thief
+// waiting.
+enum class DequeKind : uint8_t { kSplit, kThe, kPrivate };
+
+// Who executes atomics on a worker's memory that its peers ask for: the device, or (internal/
+// atomic_server.h) a thread of that worker, so that an atomic takes as long as that thread takes to
+// wake up. kAutomatic: the device, if those of all workers can.
+enum class RemoteAtomics : uint8_t { kAutomatic, kDevice, kServed };
 
 // Whom an idle worker tries to steal from. kRandom: all alike. kByDistance: one that shares its
 // last-level cache, then one of its NUMA node, of its host, of the others, and so on. That keeps
@@ -59,8 +67,9 @@ struct TaskOptions {
   // The most that suspended tasks, join records and large results of one worker may take.
   size_t pinned_bytes = size_t{1} << 30;
   JoinPolicy join = JoinPolicy::kGreedy;
-  DequeKind deque = DequeKind::kSplit;  // equal in all workers
-  uint64_t seed = 1;                    // of the choice of victims
+  DequeKind deque = DequeKind::kSplit;                // equal in all workers
+  RemoteAtomics atomics = RemoteAtomics::kAutomatic;  // equal in all workers
+  uint64_t seed = 1;                                  // of the choice of victims
   VictimOrder victim_order = VictimOrder::kRandom;
   // Ranks by distance from this one, ascending within a distance. Empty: VictimLevel, by what the
   // workers are bound to when the runtime is created.

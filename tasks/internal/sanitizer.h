@@ -8,6 +8,7 @@
 #define CARIAMA_TASKS_INTERNAL_SANITIZER_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <utility>
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -54,6 +55,10 @@ __attribute__((always_inline)) inline void before_leave(const void* top) {
 inline void after_run() {
   __sanitizer_finish_switch_fiber(switch_state.scheduler_fake, nullptr, nullptr);
 }
+// Frames [begin, end) of tasks above the running one, which go on elsewhere only.
+inline void frames_leave(uint64_t begin, uint64_t end) {
+  __asan_unpoison_memory_region(reinterpret_cast<const void*>(begin), end - begin);
+}
 
 #elif defined(__SANITIZE_THREAD__)
 
@@ -80,6 +85,7 @@ __attribute__((no_sanitize("thread"))) inline void before_leave(const void*) {
 __attribute__((no_sanitize("thread"))) inline void after_run() {
   __tsan_destroy_fiber(switch_state.task);
 }
+inline void frames_leave(uint64_t, uint64_t) {}
 
 #else
 
@@ -87,6 +93,7 @@ inline void before_run(const void*, size_t) {}
 inline void on_stack() {}
 inline void before_leave(const void*) {}
 inline void after_run() {}
+inline void frames_leave(uint64_t, uint64_t) {}
 
 #endif
 

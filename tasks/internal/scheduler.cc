@@ -96,7 +96,10 @@ Worker::Worker(const TaskOptions& options, StackRegion& region, RemoteAccess& ac
       region_(region),
       access_(access),
       area_(area_of(region)),
-      entries_(reinterpret_cast<uint64_t*>(region.tail() + sizeof(WorkerArea))),
+      asked_(reinterpret_cast<AskCell*>(region.tail() + sizeof(WorkerArea) +
+                                        static_cast<size_t>(access.size()) * sizeof(AtomicCell)),
+             static_cast<size_t>(access.size())),
+      entries_(reinterpret_cast<uint64_t*>(region.tail() + entries_offset(access.size()))),
       reports_(entries_ + entry_count(region.stack_bytes())),
       guard_(region, "TaskOptions::stack_bytes", entries_),
       pinned_(options.pinned_bytes,
@@ -118,6 +121,7 @@ Worker::Worker(const TaskOptions& options, StackRegion& region, RemoteAccess& ac
       canary,
       0};
   taken_from_.resize(static_cast<size_t>(access.size()));
+  answered_.resize(static_cast<size_t>(access.size()));
   for (int peer = 0; peer < access.size(); ++peer) {
     void* const area = access.mapped(peer, address_of(&area_), sizeof area_);
     if (area == nullptr) {
@@ -164,6 +168,7 @@ void Worker::check_closure(const void* closure, size_t bytes) const {
 
 void Worker::attend() {
   if (options_.deque == DequeKind::kThe) return attend_the();
+  if (options_.deque == DequeKind::kPrivate) return answer_requests();
   std::atomic<uint64_t>& attention = area_.shelf.attention;
   const uint64_t wanted = attention.load(std::memory_order_relaxed);
   if (wanted == kCalm) return;
@@ -212,6 +217,7 @@ bool Worker::take_parent_back() {
     cariama_fork_state.floor = top;
     return true;
   }
+  // (Nothing is ever public where thieves ask: what is not private has been handed over.)
   if (!shelf_.take_back()) return false;
   cariama_fork_state.floor = top;
   ++statistics_.taken_back;
@@ -444,11 +450,13 @@ void Worker::run_until_finished() {
 
 template <typename Finished>
 void Worker::work(const Finished& finished) {
+  run_has_ended_ = finished;
   for (;;) {
     if (next_.sp == nullptr && !find_work(finished)) break;
     run(std::exchange(next_, {}));
     after(Leaving(leaving_));
   }
+  run_has_ended_ = {};
   // Tasks that nobody will ever continue.
   ready_.clear();
   waiting_.clear();
@@ -538,6 +546,7 @@ bool Worker::find_work(const Finished& finished) {
   bool found = false;
   for (uint64_t round = 0; !finished(); ++round) {
     if (on_idle_) on_idle_();
+    if (options_.deque == DequeKind::kPrivate) answer_requests();
     // A task that only waits its turn lets stolen ones go first, once.
     const bool steal_first = std::exchange(yielded_, false) && !victims_.empty();
     if (steal_first && steal(victims_.next())) {

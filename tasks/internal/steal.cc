@@ -1,4 +1,4 @@
-// The thief's side of both deques.
+// The thief's side of the deques that have entries in public.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -6,6 +6,7 @@
 
 #include "dtutils/trace.h"
 #include "tasks/internal/scheduler.h"
+#include "tasks/internal/steal_timer.h"
 
 namespace cariama::tasks {
 namespace {
@@ -14,43 +15,17 @@ uint64_t address_of(const void* memory) { return reinterpret_cast<uint64_t>(memo
 
 }  // namespace
 
-// Takes the time of each step, for those who want to see them.
-class Worker::StealTimer {
- public:
-  explicit StealTimer(Worker& worker)
-      : worker_(worker),
-        trips_(worker.access_.round_trips()),
-        sampled_(worker.samples_.size() < worker.options_.steal_samples) {
-    mark(0);
-  }
-  void mark(size_t step) {
-    if (sampled_) [[unlikely]]
-      times_[step] = steal_clock();
-  }
-  // After the last mark, 4.
-  void succeeded(uint64_t bytes) {
-    const uint64_t trips = worker_.access_.round_trips() - trips_;
-    ++worker_.statistics_.steals;
-    worker_.statistics_.stolen_bytes += bytes;
-    worker_.statistics_.steal_trips += trips;
-    if (!sampled_) return;
-    const auto step = [&](size_t i) { return static_cast<uint32_t>(times_[i] - times_[i - 1]); };
-    worker_.samples_.push_back({step(1), step(2), step(3), step(4), 0, static_cast<uint32_t>(bytes),
-                                static_cast<uint32_t>(trips)});
-    worker_.stolen_at_ = times_[4];
-  }
-
- private:
-  Worker& worker_;
-  const uint64_t trips_;
-  const bool sampled_;
-  std::array<uint64_t, 5> times_{};
-};
-
 bool Worker::steal(int victim) {
   ++statistics_.steal_attempts;
   ++statistics_.tried[std::min(victims_.level(), kVictimLevels - 1)];
-  return options_.deque == DequeKind::kThe ? steal_the(victim) : steal_split(victim);
+  switch (options_.deque) {
+    case DequeKind::kThe:
+      return steal_the(victim);
+    case DequeKind::kPrivate:
+      return steal_by_request(victim);
+    default:
+      return steal_split(victim);
+  }
 }
 
 // The entry is this worker's. Reads its frames, and lets the victim know.
