@@ -73,6 +73,7 @@
 #include "tasks/join_record.h"                             // IWYU pragma: export
 #include "tasks/parallel.h"                                // IWYU pragma: export
 #include "tasks/runtime.h"                                 // IWYU pragma: export
+#include "tasks/simulation.h"                              // IWYU pragma: export
 #include "tasks/start.h"                                   // IWYU pragma: export
 #include "tasks/steal_sample.h"                            // IWYU pragma: export
 #include "tasks/suspend.h"                                 // IWYU pragma: export

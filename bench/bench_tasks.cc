@@ -4,6 +4,8 @@
 //   bench_tasks fib --workers 1            cost of a spawn and join beside a plain call
 //   bench_tasks uts --tree T3 --workers 2  nodes per second: plain recursion, 1 worker, 2 workers
 //   bench_tasks steal                      where the time of a steal goes
+//   bench_tasks wake                       how soon a worker that sleeps runs what is forked
+//   bench_tasks stack                      bytes of the uni-address stack for each level of depth
 //   cariama-run -n 4 bench_tasks btc       on the workers of a job (mpirun, srun: too)
 //   bench_tasks uts -t 1 -a 3 -b 4 -r 0 -d 10
 //
@@ -64,7 +66,8 @@ ABSL_FLAG(std::string, atomics, "device", "device, or served (by a thread of the
 ABSL_FLAG(uint64_t, stack, uint64_t{64} << 20, "bytes of the uni-address stack of a worker");
 ABSL_FLAG(std::vector<std::string>, frames, (std::vector<std::string>{"1024", "3055", "16384"}),
           "steal: bytes of frames");
-ABSL_FLAG(int, steals, 1000, "steal: how many");
+ABSL_FLAG(int, steals, 1000, "steal, wake: how many");
+ABSL_FLAG(int, pause, 20, "wake: ms without work before each, for the other worker to fall asleep");
 ABSL_FLAG(bool, stopped, false, "steal: from a worker that is stopped by SIGSTOP");
 ABSL_FLAG(std::string, model, "started",
           "steal --stopped: started, or tied (tasks that have begun are never stolen)");
@@ -308,7 +311,7 @@ Program make_program(const std::string& name, Params& params) {
     program.first = argument;
     program.second = matmul ? 1 : 0;
   } else {
-    fail("the program is fib, btc, uts, nqueens, matmul, cilksort or steal");
+    fail("the program is fib, btc, uts, nqueens, matmul, cilksort, steal, wake or stack");
   }
   return program;
 }
@@ -351,6 +354,35 @@ int run_steal(TaskWorkers& all, const Report& report, Params params) {
   return 0;
 }
 
+// What a level of depth takes of the uni-address stack (differences in the paper's Table 4):
+// between two sizes of each program, on one worker.
+int run_stack(TaskWorkers& all, const Report& report, const Params& params) {
+  const auto used = [&](const std::string& name, int size) {
+    const std::vector<std::string> trees{"paper8", "paper9", "paper10"};
+    if (name == "uts") absl::SetFlag(&FLAGS_tree, trees[static_cast<size_t>(size - 8)]);
+    absl::SetFlag(&FLAGS_depth, size);
+    absl::SetFlag(&FLAGS_n, size);
+    Params unused;
+    return static_cast<double>(
+        run_tasks(all, make_program(name, unused), 1).statistics.stack_high_water);
+  };
+  const auto rows = [&](const std::string& name, int iter, int small, int large) {
+    absl::SetFlag(&FLAGS_iter, iter);
+    const double first = used(name, small);
+    const double second = used(name, large);
+    Params row = params;
+    row.set("iter", static_cast<uint64_t>(iter));
+    report.row("stack_" + name + "_per_level", row, summarize({(second - first) / (large - small)}),
+               "bytes");
+    report.row("stack_" + name, row, summarize({second}), "bytes");
+  };
+  rows("btc", 1, 8, 16);
+  rows("btc", 2, 4, 8);
+  rows("uts", 1, 8, 10);
+  rows("nqueens", 1, 8, 12);
+  return 0;
+}
+
 int run(const std::string& name, char* const* argv) {
   const int repetitions = absl::GetFlag(FLAGS_repetitions);
   if (absl::GetFlag(FLAGS_workers) < 1 || absl::GetFlag(FLAGS_workers) > 256) {
@@ -367,8 +399,15 @@ int run(const std::string& name, char* const* argv) {
   params.set("atomics", absl::GetFlag(FLAGS_atomics));
   params.set("stack", absl::GetFlag(FLAGS_stack));
   params.set("victims", absl::GetFlag(FLAGS_victims));
-  const Report report(absl::GetFlag(FLAGS_json), {"workers", "frame"});
+  const Report report(absl::GetFlag(FLAGS_json), {"workers", "frame", "iter"});
   if (name == "steal") return run_steal(processes, report, params);
+  if (name == "wake") {
+    if (workers != 2) fail("wake is between 2 workers");
+    measure_wakes(processes, task_options(), absl::GetFlag(FLAGS_steals),
+                  std::chrono::milliseconds(absl::GetFlag(FLAGS_pause)), report, params);
+    return 0;
+  }
+  if (name == "stack") return run_stack(processes, report, params);
   const Program program = make_program(name, params);
 
   std::vector<double> plain;
@@ -469,12 +508,12 @@ int run(const std::string& name, char* const* argv) {
 int main(int argc, char** argv) {
   absl::SetProgramUsageMessage(
       "measures fork and join of tasks on worker processes.\n"
-      "  bench_tasks fib|btc|uts|nqueens|matmul|cilksort|steal [options]");
+      "  bench_tasks fib|btc|uts|nqueens|matmul|cilksort|steal|wake|stack [options]");
   const std::vector<char*> arguments = absl::ParseCommandLine(argc, argv);
   if (arguments.size() != 2) {
-    std::fprintf(
-        stderr,
-        "usage: bench_tasks fib|btc|uts|nqueens|matmul|cilksort|steal [options], see --help\n");
+    std::fprintf(stderr,
+                 "usage: bench_tasks fib|btc|uts|nqueens|matmul|cilksort|steal|wake|stack "
+                 "[options], see --help\n");
     return 1;
   }
   return cariama::bench::run(arguments[1], argv);

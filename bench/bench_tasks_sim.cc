@@ -1,5 +1,5 @@
-// How programs of forks and joins would scale past this machine: the real deque, join and victims on
-// a simulated network (tasks/simulation.h).
+// How programs of forks and joins would scale past this machine: the real deque, join and victims
+// on a simulated network (tasks/simulation.h).
 //
 //   bench_tasks_sim btc --depth 36 --grain 12 --workers 480,3840
 //   bench_tasks_sim uts --tree T1L --cost 170 --workers 480,3840
@@ -35,9 +35,10 @@ ABSL_FLAG(int, iter, 1, "btc: how often a task forks two children and joins them
 ABSL_FLAG(int, n, 14, "nqueens: the size of the board, up to 18");
 ABSL_FLAG(std::string, tree, "T1", "uts: T1 to T5, T1L to T3L, paper8 to paper12");
 ABSL_FLAG(int, grain, 0, "btc, nqueens: subtrees of so many levels are not forked any more");
-ABSL_FLAG(double, cost, 0,
-          "ns of a node, its forks and joins included; 0: as bench_tasks measured it on one core of "
-          "a Zen 4 (btc 5, uts 140, nqueens 400)");
+ABSL_FLAG(
+    double, cost, 0,
+    "ns of a node, its forks and joins included; 0: as bench_tasks measured it on one core of "
+    "a Zen 4 (btc 5, uts 140, nqueens 400)");
 ABSL_FLAG(double, latency, 1000, "ns, one way, between hosts");
 ABSL_FLAG(double, near_latency, 500, "ns, one way, within a host");
 ABSL_FLAG(double, jitter, 0, "ns, at most");

@@ -31,8 +31,8 @@ struct Core {
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::StatusOr<std::vector<Core>> usable_cores();
 
 // What the calling thread shares with others of its host: numbers that are equal for threads that
-// are bound within the same NUMA node, or the same last-level cache; -1 where it may run in several,
-// or hwloc knows none. Blocks and fails as usable_cores().
+// are bound within the same NUMA node, or the same last-level cache; -1 where it may run in
+// several, or hwloc knows none. Blocks and fails as usable_cores().
 struct Neighbourhood {
   int numa_node = -1;
   int core_complex = -1;

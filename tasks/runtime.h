@@ -56,8 +56,8 @@ enum class RemoteAtomics : uint8_t { kAutomatic, kDevice, kServed };
 
 // Whom an idle worker tries to steal from. kRandom: all alike. kByDistance: one that shares its
 // last-level cache, then one of its NUMA node, of its host, of the others, and so on. That keeps
-// most steals near, where frames and data come from sooner, and steals smaller pieces: several times
-// as often. docs/tasks.md has figures.
+// most steals near, where frames and data come from sooner, and steals smaller pieces, several
+// times as often. docs/tasks.md has figures.
 enum class VictimOrder : uint8_t { kRandom, kByDistance };
 
 struct TaskOptions {
@@ -100,26 +100,26 @@ inline constexpr size_t kVictimLevels = 4;
 
 // Of one worker, since create() or the last reset.
 struct CARIAMA_TASKS_EXPORT TaskStatistics {
-  uint64_t steals = 0;            // tasks taken from other workers
-  uint64_t steal_attempts = 0;    // on any victim
-  uint64_t steal_lost = 0;        // attempts that found something, and came too late
+  uint64_t steals = 0;                           // tasks taken from other workers
+  uint64_t steal_attempts = 0;                   // on any victim
+  uint64_t steal_lost = 0;                       // attempts that found something, and came too late
   std::array<uint64_t, kVictimLevels> tried{};   // steal_attempts by distance
   std::array<uint64_t, kVictimLevels> stolen{};  // steals by distance
-  uint64_t stolen_bytes = 0;      // of frames
-  uint64_t steal_trips = 0;       // dependent round trips of the successful ones
-  uint64_t stolen_from = 0;       // entries that others took from here
-  uint64_t published = 0;         // entries made public
-  uint64_t taken_back = 0;        // public entries that the owner took back itself
-  uint64_t suspensions = 0;       // tasks that were copied out
-  uint64_t suspended_bytes = 0;   // of their frames
-  uint64_t joins_waited = 0;      // joins that had to wait
-  uint64_t resumed = 0;           // suspended tasks that went on in this worker
-  uint64_t resumed_remote = 0;    // ... of these, that were suspended in another one
-  uint64_t records = 0;           // join records made
-  uint64_t idle_ns = 0;           // looking for work
-  uint64_t dozes = 0;             // times that it slept until woken
-  uint64_t stack_high_water = 0;  // bytes, whole pages, since create()
-  uint64_t pinned_bytes = 0;      // of the segments, since create()
+  uint64_t stolen_bytes = 0;                     // of frames
+  uint64_t steal_trips = 0;                      // dependent round trips of the successful ones
+  uint64_t stolen_from = 0;                      // entries that others took from here
+  uint64_t published = 0;                        // entries made public
+  uint64_t taken_back = 0;                       // public entries that the owner took back itself
+  uint64_t suspensions = 0;                      // tasks that were copied out
+  uint64_t suspended_bytes = 0;                  // of their frames
+  uint64_t joins_waited = 0;                     // joins that had to wait
+  uint64_t resumed = 0;                          // suspended tasks that went on in this worker
+  uint64_t resumed_remote = 0;                   // ... of these, that were suspended in another one
+  uint64_t records = 0;                          // join records made
+  uint64_t idle_ns = 0;                          // looking for work
+  uint64_t dozes = 0;                            // times that it slept until woken
+  uint64_t stack_high_water = 0;                 // bytes, since create()
+  uint64_t pinned_bytes = 0;                     // of the segments, since create()
 
   // That of several workers: sums, and the most of high water.
   void add(const TaskStatistics& other);

@@ -15,11 +15,11 @@
 // chooses other victims, another order of what happens at the same instant, and other faults.
 //
 // The model of an operation. It leaves at once, and is at the target `latency` (+ up to jitter)
-// later, not before what the same worker sent earlier. The target's port (one for each host) executes
-// at most one each message_gap. The answer takes `latency` again, and bytes / bandwidth.
+// later, not before what the same worker sent earlier. The target's port (one for each host)
+// executes at most one each message_gap. The answer takes `latency` again, and bytes / bandwidth.
 //
-// Why not dtutils' SimFabric: an endpoint with a connection to each of 10^5 others is 170 MB, and an
-// operation ten times as dear as here. Latency, jitter, bandwidth and message rate mean the same.
+// Why not dtutils' SimFabric: it needs a queue pair for each two workers that ever meet, and five
+// events for a WRITE; here two, and no connections. Latency, jitter and so on mean the same.
 #ifndef CARIAMA_TASKS_SIMULATION_H_
 #define CARIAMA_TASKS_SIMULATION_H_
 

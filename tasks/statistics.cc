@@ -36,7 +36,8 @@ constexpr Named kSums[] = {
     {"pinned_bytes", &TaskStatistics::pinned_bytes},
 };
 constexpr const char* kLevels[kVictimLevels] = {"core_complex", "numa_node", "host", "network"};
-static_assert(sizeof(TaskStatistics) == (std::size(kSums) + 1 + 2 * kVictimLevels) * sizeof(uint64_t),
+static_assert(sizeof(TaskStatistics) ==
+                  (std::size(kSums) + 1 + 2 * kVictimLevels) * sizeof(uint64_t),
               "a counter is missing above");
 
 }  // namespace

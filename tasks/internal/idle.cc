@@ -152,7 +152,8 @@ void Worker::await_thief(uint64_t round) {
   sched_yield();
   if (now < next_look_) return;
   for (int peer = 0; peer < access_.size(); ++peer) {
-    must(access_.read(peer, address_of(&area_.finished), &area_.join_copy.arrivals, sizeof(uint64_t)));
+    must(access_.read(peer, address_of(&area_.finished), &area_.join_copy.arrivals,
+                      sizeof(uint64_t)));
   }
   next_look_ = now + std::chrono::milliseconds(100);
 }

@@ -8,8 +8,8 @@
 
 namespace cariama::tasks {
 
-inline constexpr uint64_t kSpinRounds = 64;   // of kSpinPauses each
-inline constexpr int kSpinPauses = 16;        // pause instructions
+inline constexpr uint64_t kSpinRounds = 64;    // of kSpinPauses each
+inline constexpr int kSpinPauses = 16;         // pause instructions
 inline constexpr uint64_t kYieldRounds = 128;  // until then
 inline constexpr uint64_t kDozeRounds = 192;   // from then on, where it can be woken
 

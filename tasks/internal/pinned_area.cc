@@ -14,9 +14,9 @@
 // What a debugger needs to find the blocks, without debug information: where the first segment is,
 // its bytes, how many segments there are, bytes of a block's header, and of the note at its end.
 extern "C" {
-CARIAMA_TASKS_EXPORT uint64_t cariama_tasks_debug[5] = {
-    cariama::tasks::kPinnedAddress, cariama::tasks::kFirstSegmentBytes, 0, 16,
-    cariama::tasks::PinnedArea::kNoteBytes};
+CARIAMA_TASKS_EXPORT uint64_t cariama_tasks_debug[5] = {cariama::tasks::kPinnedAddress,
+                                                        cariama::tasks::kFirstSegmentBytes, 0, 16,
+                                                        cariama::tasks::PinnedArea::kNoteBytes};
 }
 
 namespace cariama::tasks {

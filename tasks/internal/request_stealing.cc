@@ -60,14 +60,15 @@ bool Worker::steal_by_request(int victim) {
     sched_yield();
     if (steady_clock::now() < next_look) continue;
     // It may be dead, which reading from it tells.
-    must(access_.read(victim, address_of(&area_.finished), &area_.arrivals, sizeof(uint64_t)));
+    must(access_.read(victim, address_of(&area_.finished), &area_.join_copy.arrivals,
+                      sizeof(uint64_t)));
     next_look = steady_clock::now() + kLook;
   }
   if ((answer & 1) == 0) return false;
   timer.mark(2);
   const PublicEntry entry = cell.entry;
   ++taken_from_[static_cast<size_t>(victim)];
-  victims_.succeeded();
+  victim_was_robbed();
   timer.mark(3);
   timer.mark(4);
   timer.succeeded(entry.top - entry.sp, true);

@@ -12,6 +12,7 @@
 #ifndef CARIAMA_TASKS_INTERNAL_SCHEDULER_H_
 #define CARIAMA_TASKS_INTERNAL_SCHEDULER_H_
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -231,6 +232,10 @@ class Worker {
   [[nodiscard]] bool steal_by_request(int victim);
   void answer_requests();
   void answer(int thief, uint64_t ticket);
+  void victim_was_robbed() {
+    ++statistics_.stolen[std::min(victims_.level(), kVictimLevels - 1)];
+    victims_.succeeded();
+  }
   void take_frames(int victim, uint64_t sp, uint64_t top, StealTimer& timer);
   [[nodiscard]] static bool exceptions_are_handled();
   void install(uint64_t top, uint64_t report, const Context& context);

@@ -1,5 +1,5 @@
-// The thief's side of the split deque (split_deque.h has the protocol and its proof), over one-sided
-// operations: what the scheduler and the simulation steal with.
+// The thief's side of the split deque (split_deque.h has the protocol and its proof), over
+// one-sided operations: what the scheduler and the simulation steal with.
 #ifndef CARIAMA_TASKS_INTERNAL_SHELF_THIEF_H_
 #define CARIAMA_TASKS_INTERNAL_SHELF_THIEF_H_
 

@@ -24,8 +24,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "dtutils/memory.h"
-#include "tasks/join_record.h"
 #include "tasks/export.h"
+#include "tasks/join_record.h"
 
 namespace cariama::tasks {
 
@@ -53,8 +53,9 @@ class CARIAMA_TASKS_EXPORT StackRegion {
   // Stack and tail, for ProtectionDomain::register_memory. Its addresses are those of every worker.
   [[nodiscard]] MemorySource source() const;
 
-  // How far the stack has ever reached down from top(), in bytes: whole pages that exist. A system
-  // call for each 16 MiB of stack.
+  // How far the stack has ever reached down from top(), in bytes: to the lowest word that is not 0.
+  // (Frames may have words below that nobody has written, or zeros; at most a page of them counts.)
+  // A system call for each 16 MiB of stack.
   [[nodiscard]] size_t high_water() const;
 
  private:

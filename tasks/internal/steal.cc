@@ -37,14 +37,13 @@ void Worker::take_frames(int victim, uint64_t sp, uint64_t top, StealTimer& time
   must(say_copied(access_, victim, area_.shelf));
   const uint64_t taken = ++taken_from_[static_cast<size_t>(victim)];
   must(access_.write(victim, address_of(&area_.taken_by[rank() % 64]), &taken, sizeof taken));
-  ++statistics_.stolen[std::min(victims_.level(), kVictimLevels - 1)];
-  victims_.succeeded();
+  victim_was_robbed();
 }
 
 bool Worker::steal_split(int victim) {
   StealTimer timer(*this);
-  const ClaimResult got = must(claim_from_shelf(access_, victim, area_.shelf, area_.shelf_copy,
-                                                [&] { timer.mark(1); }));
+  const ClaimResult got = must(
+      claim_from_shelf(access_, victim, area_.shelf, area_.shelf_copy, [&] { timer.mark(1); }));
   if (got.claim != Claim::kOurs) {
     statistics_.steal_lost += got.claim == Claim::kLost;
     return false;

@@ -1,7 +1,7 @@
 // Whom to steal from.
 //
 // By distance: one attempt at a random worker of each level, from the innermost outwards, and so on
-// from the innermost; after a success the search begins there, too. One attempt and no more, because
+// from the innermost; after a success the search begins there, too. One attempt and no more:
 // what near workers have is mostly small: in the simulation of 480 workers (tasks/simulation.h) as
 // many attempts as a level has workers made ten times as many steals, and lost 5 % to this.
 // At random: all workers are alike, and levels are only counted.
@@ -126,8 +126,9 @@ class Victims {
       count += static_cast<uint64_t>(end - begin);
     }
     [[nodiscard]] int rank(uint64_t index) const {
-      const auto after = std::upper_bound(runs.begin(), runs.end(), index,
-                                          [](uint64_t i, const Run& run) { return i < run.before; });
+      const auto after =
+          std::upper_bound(runs.begin(), runs.end(), index,
+                           [](uint64_t i, const Run& run) { return i < run.before; });
       const Run& run = *(after - 1);
       return run.begin + static_cast<int>(index - run.before);
     }

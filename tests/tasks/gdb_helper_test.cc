@@ -84,7 +84,8 @@ TEST(GdbHelper, ListsSuspendedTasks) {
   const std::string list = output.substr(first, second - first);
   const auto count = [&](const std::string& text) {
     int times = 0;
-    for (size_t at = list.find(text); at != std::string::npos; at = list.find(text, at + 1)) ++times;
+    for (size_t at = list.find(text); at != std::string::npos; at = list.find(text, at + 1))
+      ++times;
     return times;
   };
   // Innermost first; number 1 was asked for by itself, too.

@@ -1,5 +1,5 @@
-// Everything at once, for a while: two seconds as a test, five minutes as the soak (ctest -C soak -L
-// soak). CARIAMA_SOAK_SECONDS says how long.
+// Everything at once, for a while: two seconds as a test, five minutes as the soak (ctest -C soak
+// -L soak). CARIAMA_SOAK_SECONDS says how long.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -53,8 +53,7 @@ long plain_tree(uint64_t seed, int depth) {
 long chain(long length) {
   const TaskPromise<long> promise;
   task<long> waiter = spawn([future = promise.future()] { return future.get() + 1; });
-  task<void> setter =
-      spawn([=] { promise.set(length == 0 ? 0 : chain(length - 1)); });
+  task<void> setter = spawn([=] { promise.set(length == 0 ? 0 : chain(length - 1)); });
   join(std::move(setter));
   return join(std::move(waiter));
 }
@@ -101,8 +100,10 @@ TEST(TaskSoak, EverythingAtOnce) {
         const auto caught = runtime.run([seed] { return failing(seed); });
         ASSERT_TRUE(caught.ok()) << caught.status();
         ASSERT_EQ(*caught, 1) << "round " << round;
-        const auto sum = runtime.run(
-            [] { return parallel_reduce(0L, 5000L, 0L, [](long i) { return i; }, std::plus<>(), 7L); });
+        const auto sum = runtime.run([] {
+          return parallel_reduce(
+              0L, 5000L, 0L, [](long i) { return i; }, std::plus<>(), 7L);
+        });
         ASSERT_TRUE(sum.ok()) << sum.status();
         ASSERT_EQ(*sum, 4999L * 5000 / 2) << "round " << round;
       }

@@ -59,7 +59,7 @@ TEST(Victims, NearOnesFirst) {
   EXPECT_TRUE(near.contains(victims.next()));
 }
 
-// Two complexes of 2 cores in each of two nodes of each host: who is where, by blocks and by places.
+// Two complexes of 2 cores in each of two nodes of each host: by blocks and by places.
 TEST(Victims, BlocksAndPlacesAgree) {
   constexpr int kRanks = 24;
   const std::vector<int> blocks{2, 4, 8};
@@ -88,7 +88,8 @@ TEST(Victims, BlocksAndPlacesAgree) {
 
 // Numbers of nodes and complexes repeat on each host, and -1 is no place.
 TEST(Victims, UnknownPlacesAreNotShared) {
-  const std::vector<WorkerPlace> places{{1, -1, -1}, {1, -1, -1}, {1, 0, -1}, {1, 0, -1}, {2, 0, 0}};
+  const std::vector<WorkerPlace> places{
+      {1, -1, -1}, {1, -1, -1}, {1, 0, -1}, {1, 0, -1}, {2, 0, 0}};
   const auto unknown = ranks_by_distance(places, 0);
   EXPECT_THAT(unknown[2], ::testing::ElementsAre(1, 2, 3));
   EXPECT_THAT(unknown[3], ::testing::ElementsAre(4));

@@ -110,8 +110,8 @@ absl::Status SimulatedAccess::write(int peer, uint64_t address, const void* loca
     std::memcpy(there, local, bytes);
     return absl::OkStatus();
   }
-  Cluster::Posted posted{peer, Cluster::Posted::Kind::kWrite, reinterpret_cast<uint64_t>(there), 0,
-                         bytes, {}};
+  Cluster::Posted posted{
+      peer, Cluster::Posted::Kind::kWrite, reinterpret_cast<uint64_t>(there), 0, bytes, {}};
   std::memcpy(posted.data.data(), local, bytes);
   cluster_.post(arrival(peer), posted);
   return absl::OkStatus();
@@ -138,8 +138,12 @@ absl::StatusOr<uint64_t> SimulatedAccess::compare_swap(int peer, uint64_t addres
 absl::Status SimulatedAccess::post_add(int peer, uint64_t address, uint64_t addend) {
   hold_up();
   void* const there = cluster_.memory(rank(), peer, address);
-  cluster_.post(arrival(peer), {peer, Cluster::Posted::Kind::kAdd,
-                                reinterpret_cast<uint64_t>(there), addend, sizeof addend, {}});
+  cluster_.post(arrival(peer), {peer,
+                                Cluster::Posted::Kind::kAdd,
+                                reinterpret_cast<uint64_t>(there),
+                                addend,
+                                sizeof addend,
+                                {}});
   return absl::OkStatus();
 }
 
@@ -161,8 +165,9 @@ void SimulatedAccess::read_parked(SimulatedBlock& block, Reference frames, Simul
 
 void SimulatedAccess::release(Reference block) {
   if (block.rank() == rank()) return cluster_.free(cluster_.block_at(block.address()));
-  cluster_.post(arrival(block.rank()), {block.rank(), Cluster::Posted::Kind::kRelease,
-                                        block.address(), 0, sizeof(uint64_t), {}});
+  cluster_.post(
+      arrival(block.rank()),
+      {block.rank(), Cluster::Posted::Kind::kRelease, block.address(), 0, sizeof(uint64_t), {}});
 }
 
 }  // namespace cariama::tasks

@@ -23,8 +23,8 @@ constexpr size_t kFiberBytes = size_t{16} << 10;
 constexpr size_t kHeapBytes = size_t{32} << 30;
 
 std::byte* map(void* address, size_t bytes) {
-  const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE |
-                    (address == nullptr ? 0 : MAP_FIXED_NOREPLACE);
+  const int flags =
+      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | (address == nullptr ? 0 : MAP_FIXED_NOREPLACE);
   void* const memory = mmap(address, bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
   return memory == MAP_FAILED ? nullptr : static_cast<std::byte*>(memory);
 }
@@ -185,8 +185,8 @@ void Cluster::free(SimulatedBlock& block) {
 
 SimulatedBlock& Cluster::block_at(uint64_t address) {
   const size_t offset = address - kPinnedAddress;
-  auto& block = *reinterpret_cast<SimulatedBlock*>(
-      heap_ + offset / sizeof(SimulatedBlock) * sizeof(SimulatedBlock));
+  auto& block = *reinterpret_cast<SimulatedBlock*>(heap_ + offset / sizeof(SimulatedBlock) *
+                                                               sizeof(SimulatedBlock));
   if (!block.is_live) violated("a block was used that is not there any more");
   return block;
 }

@@ -36,7 +36,7 @@ struct SimulatedTask {
   SimulatedFrame frame{};
   SimulatedCount count{};
   std::vector<uint64_t> outstanding{};  // records of children that may have ended or not
-  uint64_t sp = 0;                    // of its frames
+  uint64_t sp = 0;                      // of its frames
   uint64_t top = 0;
   bool joins = false;  // waits for its children before it goes on
   bool ends = false;   // ... and has nothing to do then
@@ -75,7 +75,8 @@ class Cluster {
     return probability > 0 && static_cast<double>(random() >> 11) * 0x1p-53 < probability;
   }
   [[nodiscard]] int64_t up_to(SimTime most) {
-    return most.count() <= 0 ? 0 : static_cast<int64_t>(random() % static_cast<uint64_t>(most.count()));
+    return most.count() <= 0 ? 0
+                             : static_cast<int64_t>(random() % static_cast<uint64_t>(most.count()));
   }
   void violated(const std::string& what) {
     if (violation_.empty()) violation_ = what;

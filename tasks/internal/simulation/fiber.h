@@ -1,5 +1,5 @@
-// A stack of its own for each simulated worker, so that the real, blocking code of the protocols can
-// be left in the middle of an operation and continued when it is done.
+// A stack of its own for each simulated worker, so that the real, blocking code of the protocols
+// can be left in the middle of an operation and continued when it is done.
 #ifndef CARIAMA_TASKS_INTERNAL_SIMULATION_FIBER_H_
 #define CARIAMA_TASKS_INTERNAL_SIMULATION_FIBER_H_
 

@@ -60,9 +60,9 @@ TaskStatistics SimulatedWorker::statistics() const { return statistics_; }
 
 const SimulatedTask* SimulatedWorker::find(const PublicEntry& entry) const {
   // Deeper tasks lie lower.
-  const auto found = std::lower_bound(
-      stack_.begin(), stack_.end(), entry.sp,
-      [](const SimulatedTask& task, uint64_t sp) { return task.sp > sp; });
+  const auto found =
+      std::lower_bound(stack_.begin(), stack_.end(), entry.sp,
+                       [](const SimulatedTask& task, uint64_t sp) { return task.sp > sp; });
   const auto position = static_cast<size_t>(found - stack_.begin());
   if (found == stack_.end() || found->sp != entry.sp || found->top != entry.top) return nullptr;
   if (position + 1 >= reports_.size() || reports_[position + 1] != entry.record) return nullptr;
@@ -119,7 +119,8 @@ void SimulatedWorker::fork(const SimulatedFrame& child) {
   const uint64_t top = stack_.back().sp;
   stack_.push_back({.frame = child, .sp = top - cluster_.options().frame_bytes, .top = top});
   if (reports_.size() < stack_.size()) reports_.push_back(0);
-  statistics_.stack_high_water = std::max(statistics_.stack_high_water, kRegionTop - stack_.back().sp);
+  statistics_.stack_high_water =
+      std::max(statistics_.stack_high_water, kRegionTop - stack_.back().sp);
   if (area_.shelf.attention.load(std::memory_order_relaxed) != kCalm) attend();
 }
 
@@ -253,8 +254,7 @@ void SimulatedWorker::find_work() {
       sleep(static_cast<int64_t>(idle_sleep_ns(round, most)) * 1000);
     }
   }
-  statistics_.idle_ns +=
-      static_cast<uint64_t>(cluster_.events().now() + ahead_ - begin) / 1000;
+  statistics_.idle_ns += static_cast<uint64_t>(cluster_.events().now() + ahead_ - begin) / 1000;
 }
 
 // The region is empty: what was taken from it must have been copied before something else comes in.

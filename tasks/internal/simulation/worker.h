@@ -24,8 +24,8 @@ class SimulatedAccess : public RemoteAccess {
                                    size_t bytes) override;
   [[nodiscard]] absl::StatusOr<uint64_t> fetch_add(int peer, uint64_t address,
                                                    uint64_t addend) override;
-  [[nodiscard]] absl::StatusOr<uint64_t> compare_swap(int peer, uint64_t address,
-                                                      uint64_t expected, uint64_t desired) override;
+  [[nodiscard]] absl::StatusOr<uint64_t> compare_swap(int peer, uint64_t address, uint64_t expected,
+                                                      uint64_t desired) override;
   [[nodiscard]] absl::Status post_add(int peer, uint64_t address, uint64_t addend) override;
   [[nodiscard]] absl::Status add_segment(size_t, const MemorySource&) override {
     return absl::OkStatus();
