@@ -7,12 +7,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "bench/support/job.h"
 #include "dtutils/exchange_connect.h"
@@ -175,15 +178,41 @@ struct Wakes {
   uint64_t count = 0;
   uint64_t dozes = 0;
   int64_t ns[2048];
+  uint64_t bare_count = 0;
+  double bare_us[2048];
 };
 Wakes wakes;  // of this worker
 
 // The clock is the same for all processes of a host. Not inlined: in the worker where the task is.
-[[gnu::noinline]] int64_t now_ns() {
-  return std::chrono::nanoseconds(steady_clock::now().time_since_epoch()).count();
-}
 [[gnu::noinline]] void note_wake(int64_t ns) {
   if (wakes.count < std::size(wakes.ns)) wakes.ns[wakes.count++] = ns;
+}
+
+// The floor, after the same pauses: a bare futex that a thread sleeps on, on another core.
+std::vector<double> bare_wakes(int samples, int64_t pause_ns) {
+  WakeWord word;
+  std::atomic<int64_t> sent{0};
+  std::vector<double> us;
+  std::thread sleeper([&] {
+    pin(1, 2, 0, 1);
+    for (int64_t last = 0; static_cast<int>(us.size()) < samples; last = sent.load()) {
+      const uint32_t ticket = word.announce();
+      if (sent.load() != last) {
+        word.retract();
+      } else {
+        word.sleep(ticket, deadline_after(std::chrono::seconds(10)));
+      }
+      us.push_back(static_cast<double>(now_ns() - sent.load()) * 1e-3);
+    }
+  });
+  for (int i = 0; i < samples; ++i) {
+    for (const int64_t until = now_ns() + pause_ns; now_ns() < until;) {
+    }
+    sent.store(now_ns());
+    word.wake();
+  }
+  sleeper.join();
+  return us;
 }
 
 [[gnu::noinline]] int wake_and_be_stolen(int samples, int64_t pause_ns) {
@@ -226,6 +255,9 @@ void measure_wakes(TaskWorkers& workers, const TaskOptions& options, int samples
         if (!theirs.ok()) fail(theirs.status().ToString());
         wakes.dozes += theirs->dozes;
         for (uint64_t i = 0; i < theirs->count; ++i) note_wake(theirs->ns[i]);
+        for (const double us : bare_wakes(samples, pause_ns)) {
+          if (wakes.bare_count < std::size(wakes.bare_us)) wakes.bare_us[wakes.bare_count++] = us;
+        }
         return {reinterpret_cast<const char*>(&wakes), sizeof wakes};
       });
   if (!workers.reports()) return;
@@ -235,8 +267,11 @@ void measure_wakes(TaskWorkers& workers, const TaskOptions& options, int samples
   std::vector<double> us;
   for (uint64_t i = 1; i < all.count; ++i) us.push_back(static_cast<double>(all.ns[i]) * 1e-3);
   if (us.empty()) fail("no result");
+  std::vector<double> bare(all.bare_us, all.bare_us + all.bare_count);
   report.row("wake", params, summarize(us), "us");
   report.row("wake_p99", params, summarize({percentile(us, 0.99)}), "us");
+  report.row("wake_bare_futex", params, summarize(bare), "us");
+  report.row("wake_bare_futex_p99", params, summarize({percentile(bare, 0.99)}), "us");
   report.row("wake_sleeps", params, summarize({static_cast<double>(all.dozes)}), "count");
 }
 

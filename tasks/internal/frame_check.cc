@@ -36,7 +36,9 @@ Heap find_heap() {
         sscanf(line.c_str(), "%llx-%llx", &begin, &end) != 2) {
       continue;
     }
-    heap = {begin, end};
+    // What has grown since a fork is a line of its own.
+    if (heap.end != begin) heap.begin = begin;
+    heap.end = end;
   }
   return heap;
 }

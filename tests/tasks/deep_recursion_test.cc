@@ -31,8 +31,7 @@ TEST(DeepRecursion, AMillionLevelsInHalfAGiB) {
       ASSERT_TRUE(levels.ok()) << levels.status();
       EXPECT_EQ(*levels, kLevels);
       if (runtime.rank() == 0) {
-        const double each =
-            static_cast<double>(runtime.statistics().stack_high_water) / kLevels;
+        const double each = static_cast<double>(runtime.statistics().stack_high_water) / kLevels;
         std::printf("%.0f bytes a level\n", each);
       }
     });
