@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "dtutils/error.h"
+#include "tasks/internal/sanitizer.h"
 
 namespace cariama::tasks {
 namespace {
@@ -117,6 +118,7 @@ void AtomicServer::execute(int client) {
     clients_[static_cast<size_t>(client)].queue_pair->fail();  // its request never completes
     return;
   }
+  after_peers();
   const std::atomic_ref word(*reinterpret_cast<uint64_t*>(request.address));
   uint64_t old = request.operand;
   if (request.kind == AtomicRequest::kFetchAdd) {
@@ -124,6 +126,7 @@ void AtomicServer::execute(int client) {
   } else {
     word.compare_exchange_strong(old, request.desired);
   }
+  before_peers();
   cells_[static_cast<size_t>(client)].reply = old;
   answer(client);
 }

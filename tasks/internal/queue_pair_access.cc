@@ -248,7 +248,9 @@ absl::Status QueuePairAccess::await_answer(int peer) {
     if (done.id != 0 || round < kSpins) continue;
     sched_yield();  // the server may need this core
     if (std::chrono::steady_clock::now() < next_look) continue;
-    // Nothing of ours is outstanding that would fail if the server were dead.
+    // Nothing of ours is outstanding that would fail if the server were dead. Not a trip of the
+    // operation that waits.
+    --round_trips_;
     const absl::Status status = read(peer, reinterpret_cast<uint64_t>(&area_.atomic_result),
                                      &area_.atomic_result, sizeof area_.atomic_result);
     if (!status.ok()) return status;

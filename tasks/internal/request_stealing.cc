@@ -14,8 +14,6 @@
 //
 // An answer is not seen too early: what it speaks of has been acknowledged before it is sent, or is
 // small and sent before it on the same connection.
-#include <sched.h>
-
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -30,7 +28,6 @@ namespace {
 
 using std::chrono::steady_clock;
 
-constexpr uint64_t kSpins = 1000;
 constexpr std::chrono::milliseconds kLook{100};  // until a silent victim is looked at
 
 uint64_t address_of(const void* memory) { return reinterpret_cast<uint64_t>(memory); }
@@ -38,6 +35,9 @@ uint64_t address_of(const void* memory) { return reinterpret_cast<uint64_t>(memo
 // A ticket is {run, number of the request in it}, and leaves one bit for the answer.
 constexpr uint64_t kRunMask = 0x7fffffff;
 constexpr uint64_t kNumberMask = 0xffffffff;
+
+// What a thief waits for; it hands tasks over itself meanwhile, which takes trips of its own.
+constexpr uint64_t kOneAnswer = 1;
 
 }  // namespace
 
@@ -55,9 +55,8 @@ bool Worker::steal_by_request(int victim) {
     answer = cell.answered.load(std::memory_order_acquire);
     if (answer >> 1 == ticket) break;
     answer_requests();
-    if (round < kSpins) continue;
     if (run_has_ended_()) return false;
-    sched_yield();
+    pause_idle(round);
     if (steady_clock::now() < next_look) continue;
     // It may be dead, which reading from it tells.
     must(access_.read(victim, address_of(&area_.finished), &area_.join_copy.arrivals,
@@ -71,7 +70,7 @@ bool Worker::steal_by_request(int victim) {
   victim_was_robbed();
   timer.mark(3);
   timer.mark(4);
-  timer.succeeded(entry.top - entry.sp, true);
+  timer.succeeded(entry.top - entry.sp, kOneAnswer);
   install(entry.top, entry.report, {reinterpret_cast<void*>(entry.sp), entry.record});
   return true;
 }

@@ -87,6 +87,13 @@ __attribute__((no_sanitize("thread"))) inline void after_run() {
 }
 inline void frames_leave(uint64_t, uint64_t) {}
 
+// The worker's thread and the one that serves atomics (atomic_server.h) synchronise through peers,
+// in other processes: these get to know of memory before they ask for an atomic on it, and have its
+// answer before they give it back. Before what peers may see; after what they may have done.
+inline char peers;
+inline void before_peers() { __tsan_release(&peers); }
+inline void after_peers() { __tsan_acquire(&peers); }
+
 #else
 
 inline void before_run(const void*, size_t) {}
@@ -95,6 +102,11 @@ inline void before_leave(const void*) {}
 inline void after_run() {}
 inline void frames_leave(uint64_t, uint64_t) {}
 
+#endif
+
+#if !defined(__SANITIZE_THREAD__)
+inline void before_peers() {}
+inline void after_peers() {}
 #endif
 
 }  // namespace cariama::tasks

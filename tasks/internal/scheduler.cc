@@ -289,6 +289,7 @@ void Worker::yield() { leave_for({.why = Leaving::Why::kYield}); }
 
 void* Worker::allocate(size_t bytes) {
   void* block = must(pinned_.allocate(bytes));
+  after_peers();
   return block;
 }
 
@@ -305,6 +306,7 @@ void Worker::release(Reference block) {
 Reference Worker::new_record() {
   auto* record = new (allocate(sizeof(JoinRecord))) JoinRecord;
   record->arrivals.store(0, std::memory_order_relaxed);
+  before_peers();
   ++statistics_.records;
   return {rank(), record};
 }

@@ -51,7 +51,7 @@ bool Worker::steal_split(int victim) {
   const PublicEntry entry = area_.shelf_copy.slots[got.first];
   take_frames(victim, entry.sp, entry.top, timer);
   timer.mark(4);
-  timer.succeeded(entry.top - entry.sp);
+  timer.succeeded(entry.top - entry.sp, timer.trips());
   install(entry.top, entry.report, {reinterpret_cast<void*>(entry.sp), entry.record});
   return true;
 }
@@ -87,7 +87,7 @@ bool Worker::steal_the(int victim) {
   take_frames(victim, sp, top, timer);
   must(access_.write(victim, address_of(&queue.lock), &kFree, sizeof kFree));
   timer.mark(4);
-  timer.succeeded(top - sp);
+  timer.succeeded(top - sp, timer.trips());
   install(top, report, {reinterpret_cast<void*>(sp), record});
   return true;
 }

@@ -23,9 +23,10 @@ class Worker::StealTimer {
     if (sampled_) [[unlikely]]
       times_[step] = steal_clock();
   }
-  // After the last mark, 4. `asked`: for an answer, which is a round trip as well.
-  void succeeded(uint64_t bytes, bool asked = false) {
-    const uint64_t trips = worker_.access_.round_trips() - trips_ + (asked ? 1 : 0);
+  // Dependent round trips since the begin.
+  [[nodiscard]] uint64_t trips() const { return worker_.access_.round_trips() - trips_; }
+  // After the last mark, 4.
+  void succeeded(uint64_t bytes, uint64_t trips) {
     ++worker_.statistics_.steals;
     worker_.statistics_.stolen_bytes += bytes;
     worker_.statistics_.steal_trips += trips;
