@@ -65,6 +65,7 @@ struct SimulatedStep {
   };
   Kind kind = Kind::kEnd;
   SimTime cost{0};         // of the processor, before that
+  bool polls = false;      // thieves are attended to meanwhile: poll(), or forks left out
   SimulatedCount count{};  // added to what the task has counted
   SimulatedFrame child{};
 };

@@ -24,6 +24,7 @@ class Btc : public SimulatedProgram {
     if (depth <= grain_) {
       step.count.nodes = btc_value(static_cast<int>(depth), static_cast<int>(iter_));
       step.cost = cost_ * static_cast<int64_t>(step.count.nodes);
+      step.polls = true;
       return;
     }
     if (stage == 0) {
@@ -103,6 +104,7 @@ class Queens : public SimulatedProgram {
     if (n_ - static_cast<int>(row.number) <= grain_) {
       search(row, step.count);
       step.cost = cost_ * static_cast<int64_t>(step.count.nodes);
+      step.polls = true;
       return;
     }
     while (row.open != 0) {

@@ -12,8 +12,8 @@
 namespace cariama::bench {
 
 // `cost` is that of a node (fork and join included). Subtrees of `grain` levels and less are one
-// stretch of their nodes' cost, in which nothing is forked: so that trees of 10^12 nodes can be
-// simulated. What could be stolen is coarser then, which errs to the worse.
+// stretch of their nodes' cost, in which nothing is forked, but thieves are attended to: so that
+// trees of 10^12 nodes can be simulated. What can be stolen is coarser then: errs to the worse.
 [[nodiscard]] std::unique_ptr<SimulatedProgram> simulated_btc(int depth, int iter, int grain,
                                                               SimTime cost);
 // Forks by halves over the children, as uts_tasks(TaskLoop::kHalves).

@@ -61,6 +61,10 @@ class Irregular : public SimulatedProgram {
     if (child == 0) {
       step.count = {1, children(id, depth) == 0 ? uint64_t{1} : 0, depth};
       step.cost = nanoseconds(20 + id % 1000);
+      if (id % 50 == 7) {
+        step.cost = microseconds(20);
+        step.polls = true;
+      }
     }
     if (child % 2 == 1 && id % 3 == 0 && task.words[3] != child) {
       task.words[3] = child;
@@ -215,6 +219,41 @@ TEST_F(Simulation, SchedulesWithFaultsA) { run_schedules(0, 2500); }
 TEST_F(Simulation, SchedulesWithFaultsB) { run_schedules(2500, 5000); }
 TEST_F(Simulation, SchedulesWithFaultsC) { run_schedules(5000, 7500); }
 TEST_F(Simulation, SchedulesWithFaultsD) { run_schedules(7500, 10000); }
+
+// A stretch that polls hands out what is private meanwhile; one that does not keeps its thief
+// waiting until its next fork.
+class Stretch : public SimulatedProgram {
+ public:
+  explicit Stretch(bool polls) : polls_(polls) {}
+  SimulatedFrame root() const override { return {{0}}; }
+  void step(SimulatedFrame& task, SimulatedStep& step) const override {
+    // Sixteen nested tasks; the innermost, and what is behind each fork, takes a millisecond.
+    uint64_t& level = task.words[0];
+    if (level < 16 && task.words[1] == 0) {
+      task.words[1] = 1;
+      step.kind = SimulatedStep::Kind::kFork;
+      step.child = {{level + 1}};
+      return;
+    }
+    step.count = {1, 0, level};
+    step.cost = std::chrono::milliseconds(1);
+    step.polls = polls_;
+  }
+
+ private:
+  bool polls_;
+};
+TEST_F(Simulation, StretchesThatPollShareTheirWork) {
+  const auto makespan = [](bool polls) {
+    const SimulationResult result = run(Stretch(polls), {.workers = 17});
+    EXPECT_EQ(result.violation, "");
+    EXPECT_EQ(result.count, (SimulatedCount{17, 0, 16}));
+    EXPECT_EQ(result.work, std::chrono::milliseconds(17));
+    return result.makespan;
+  };
+  EXPECT_LT(makespan(true), microseconds(1300));
+  EXPECT_GT(makespan(false), microseconds(1900));
+}
 
 // While a worker is stopped its public entries go on elsewhere.
 TEST_F(Simulation, AStoppedWorkerIsRobbed) {

@@ -30,7 +30,7 @@ uint64_t SimulatedAccess::perform(const Operation& operation) {
   ++round_trips_;
   cluster_.events().push(arrival(operation.peer), EventQueue::Kind::kExecute,
                          static_cast<uint32_t>(rank()));
-  worker_.wait_for_event();
+  worker_.wait_for_operation();
   return operation_.result;
 }
 
@@ -53,8 +53,7 @@ void SimulatedAccess::execute() {
   }
   const auto transfer = static_cast<int64_t>(static_cast<double>(operation_.bytes) * 1000 /
                                              cluster_.options().gigabytes_per_second);
-  cluster_.events().push(now + cluster_.latency(operation_.peer, rank()) + transfer,
-                         EventQueue::Kind::kRun, static_cast<uint32_t>(rank()));
+  worker_.run_at(now + cluster_.latency(operation_.peer, rank()) + transfer);
 }
 
 void SimulatedAccess::apply(Operation& operation) {

@@ -102,7 +102,7 @@ SimulationResult Cluster::run() {
     stopped.stopped_until = stopped.stopped_from + options_.faults.stop_for.count();
   }
   for (size_t rank = 0; rank < workers_.size(); ++rank) {
-    events_.push(0, EventQueue::Kind::kRun, static_cast<uint32_t>(rank));
+    workers_[rank]->run_at(0);
   }
   SimulationResult result;
   const auto ended = [&] { return root.record.arrivals.load(std::memory_order_relaxed) != 0; };
@@ -112,8 +112,9 @@ SimulationResult Cluster::run() {
     switch (event.kind) {
       case EventQueue::Kind::kRun: {
         SimulatedWorker& runs = *workers_[event.index];
+        if (!runs.runs_at(event.time)) break;  // it was interrupted, and has another plan
         if (event.time >= runs.stopped_from && event.time < runs.stopped_until) {
-          events_.push(runs.stopped_until, EventQueue::Kind::kRun, event.index);
+          runs.run_at(runs.stopped_until);
         } else {
           runs.resume();
         }
@@ -222,6 +223,10 @@ void Cluster::execute(const Posted& operation) {
   switch (operation.kind) {
     case Posted::Kind::kWrite:
       std::memcpy(there, operation.data.data(), operation.bytes);
+      if (SimulatedWorker& target = worker(operation.target);
+          there == &target.area().shelf.attention) {
+        target.was_asked();
+      }
       break;
     case Posted::Kind::kAdd:
       static_cast<std::atomic<uint64_t>*>(there)->fetch_add(operation.addend);

@@ -70,9 +70,34 @@ const SimulatedTask* SimulatedWorker::find(const PublicEntry& entry) const {
 }
 
 void SimulatedWorker::sleep(int64_t time) {
-  cluster_.events().push(cluster_.events().now() + ahead_ + time, EventQueue::Kind::kRun,
-                         static_cast<uint32_t>(rank_));
-  wait_for_event();
+  run_at(cluster_.events().now() + ahead_ + time);
+  ahead_ = 0;
+  fiber_.suspend();
+}
+
+void SimulatedWorker::run_at(int64_t time) {
+  next_run_ = time;
+  cluster_.events().push(time, EventQueue::Kind::kRun, static_cast<uint32_t>(rank_));
+}
+
+void SimulatedWorker::was_asked() {
+  const int64_t now = cluster_.events().now();
+  if (polls_ && (now < stopped_from || now >= stopped_until)) run_at(now);
+}
+
+// A stretch without forks.
+void SimulatedWorker::compute(SimTime cost, bool polls) {
+  worked_ += cost.count();
+  if (!polls || cost < cluster_.options().quantum) return spend(cost);
+  const auto now = [&] { return cluster_.events().now() + ahead_; };
+  for (int64_t left = cost.count(); left > 0;) {
+    const int64_t begin = now();
+    polls_ = true;
+    sleep(left);
+    polls_ = false;
+    left -= now() - begin;
+    if (area_.shelf.attention.load(std::memory_order_relaxed) != kCalm) attend();
+  }
 }
 
 void SimulatedWorker::own_access() {
@@ -98,10 +123,9 @@ void SimulatedWorker::run() {
     SimulatedStep step;
     cluster_.program().step(task.frame, step);
     task.count.add(step.count);
-    worked_ += step.cost.count();
+    compute(step.cost, step.polls);
     switch (step.kind) {
       case SimulatedStep::Kind::kFork:
-        spend(step.cost);
         fork(step.child);
         break;
       case SimulatedStep::Kind::kEnd:
@@ -109,7 +133,6 @@ void SimulatedWorker::run() {
         [[fallthrough]];
       case SimulatedStep::Kind::kJoin:
         task.joins = true;
-        spend(step.cost);
         break;
     }
   }

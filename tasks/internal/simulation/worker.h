@@ -92,11 +92,17 @@ class SimulatedWorker {
   }
   // Lets `time` pass, and what others do meanwhile happen.
   void sleep(int64_t time);
-  // Waits for an event that somebody else has made.
-  void wait_for_event() {
+  // Waits for an operation to be done.
+  void wait_for_operation() {
     ahead_ = 0;
+    next_run_ = kNever;
     fiber_.suspend();
   }
+  // It goes on at `time`: any earlier plan is void.
+  void run_at(int64_t time);
+  [[nodiscard]] bool runs_at(int64_t time) const { return next_run_ == time; }
+  // Somebody has written its attention: a stretch that polls is interrupted.
+  void was_asked();
   // Of a stop: it does not run before then.
   int64_t stopped_from = 0;
   int64_t stopped_until = 0;
@@ -119,6 +125,7 @@ class SimulatedWorker {
   static void main_entry(void* argument);
   void own_access();
   void run();
+  void compute(SimTime cost, bool polls);
   void fork(const SimulatedFrame& child);
   void attend();
   [[nodiscard]] bool take_parent_back();
@@ -153,6 +160,9 @@ class SimulatedWorker {
   SimulatedTask incoming_;
   uint64_t taken_ = 0;
   int64_t ahead_ = 0;
+  static constexpr int64_t kNever = -1;
+  int64_t next_run_ = kNever;
+  bool polls_ = false;  // it is in a stretch that polls
   int64_t worked_ = 0;
   TaskStatistics statistics_;
 };
