@@ -90,13 +90,18 @@ void SimulatedWorker::compute(SimTime cost, bool polls) {
   worked_ += cost.count();
   if (!polls || cost < cluster_.options().quantum) return spend(cost);
   const auto now = [&] { return cluster_.events().now() + ahead_; };
+  const std::atomic<uint64_t>& attention = area_.shelf.attention;
   for (int64_t left = cost.count(); left > 0;) {
+    // Again if somebody has asked for more meanwhile.
+    for (uint64_t wanted = kCalm; attention.load() != kCalm && attention.load() != wanted;) {
+      wanted = attention.load();
+      attend();
+    }
     const int64_t begin = now();
     polls_ = true;
     sleep(left);
     polls_ = false;
     left -= now() - begin;
-    if (area_.shelf.attention.load(std::memory_order_relaxed) != kCalm) attend();
   }
 }
 
