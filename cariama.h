@@ -64,5 +64,20 @@
 #include "riutils/messenger.h"                             // IWYU pragma: export
 #include "riutils/messenger_global.h"                      // IWYU pragma: export
 #include "riutils/messenger_options.h"                     // IWYU pragma: export
+#include "tasks/await.h"                                   // IWYU pragma: export
+#include "tasks/cancellation.h"                            // IWYU pragma: export
+#include "tasks/context.h"                                 // IWYU pragma: export
+#include "tasks/exceptions.h"                              // IWYU pragma: export
+#include "tasks/export.h"                                  // IWYU pragma: export
+#include "tasks/fork_join.h"                               // IWYU pragma: export
+#include "tasks/join_record.h"                             // IWYU pragma: export
+#include "tasks/parallel.h"                                // IWYU pragma: export
+#include "tasks/runtime.h"                                 // IWYU pragma: export
+#include "tasks/simulation.h"                              // IWYU pragma: export
+#include "tasks/start.h"                                   // IWYU pragma: export
+#include "tasks/steal_sample.h"                            // IWYU pragma: export
+#include "tasks/suspend.h"                                 // IWYU pragma: export
+#include "tasks/task.h"                                    // IWYU pragma: export
+#include "tasks/transfer.h"                                // IWYU pragma: export
 
 #endif  // CARIAMA_H_

@@ -4,6 +4,8 @@
 //   bench_tasks fib --workers 1            cost of a spawn and join beside a plain call
 //   bench_tasks uts --tree T3 --workers 2  nodes per second: plain recursion, 1 worker, 2 workers
 //   bench_tasks steal                      where the time of a steal goes
+//   bench_tasks wake                       how soon a worker that sleeps runs what is forked
+//   bench_tasks stack                      bytes of the uni-address stack for each level of depth
 //   cariama-run -n 4 bench_tasks btc       on the workers of a job (mpirun, srun: too)
 //   bench_tasks uts -t 1 -a 3 -b 4 -r 0 -d 10
 //
@@ -59,15 +61,18 @@ ABSL_FLAG(std::string, join, "greedy", "greedy or wait-queue");
 ABSL_FLAG(uint64_t, least_steals, 0,
           "fail if all workers together stole fewer tasks in the last repetition");
 ABSL_FLAG(std::string, peer, "", "fib, uts, nqueens: also measure tbb (oneTBB task groups)");
-ABSL_FLAG(std::string, deque, "split", "split or the");
+ABSL_FLAG(std::string, deque, "split", "split, the, or private (thieves ask)");
+ABSL_FLAG(std::string, atomics, "device", "device, or served (by a thread of their owner)");
 ABSL_FLAG(uint64_t, stack, uint64_t{64} << 20, "bytes of the uni-address stack of a worker");
 ABSL_FLAG(std::vector<std::string>, frames, (std::vector<std::string>{"1024", "3055", "16384"}),
           "steal: bytes of frames");
-ABSL_FLAG(int, steals, 1000, "steal: how many");
+ABSL_FLAG(int, steals, 1000, "steal, wake: how many");
+ABSL_FLAG(int, pause, 20, "wake: ms without work before each, for the other worker to fall asleep");
 ABSL_FLAG(bool, stopped, false, "steal: from a worker that is stopped by SIGSTOP");
 ABSL_FLAG(std::string, model, "started",
           "steal --stopped: started, or tied (tasks that have begun are never stolen)");
 ABSL_FLAG(uint64_t, seed, 1, "of the choice of victims");
+ABSL_FLAG(std::string, victims, "random", "random, or distance (near ones first)");
 
 namespace cariama::bench {
 namespace {
@@ -104,25 +109,31 @@ double seconds_of(const std::function<void()>& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-void add(TaskStatistics& sum, const TaskStatistics& from) {
-  sum.steals += from.steals;
-  sum.steal_attempts += from.steal_attempts;
-  sum.stolen_bytes += from.stolen_bytes;
-  sum.steal_trips += from.steal_trips;
-  sum.suspensions += from.suspensions;
-  sum.suspended_bytes += from.suspended_bytes;
-  sum.published += from.published;
-  sum.idle_ns += from.idle_ns;
-  sum.stack_high_water = std::max(sum.stack_high_water, from.stack_high_water);
+template <typename T>
+T one_of(const char* flag, const std::string& given,
+         const std::vector<std::pair<std::string, T>>& values) {
+  for (const auto& [name, value] : values) {
+    if (name == given) return value;
+  }
+  fail(std::string("--") + flag + " has no value " + given);
 }
 
 TaskOptions task_options() {
   TaskOptions options;
   options.stack_bytes = absl::GetFlag(FLAGS_stack);
   options.join =
-      absl::GetFlag(FLAGS_join) == "greedy" ? JoinPolicy::kGreedy : JoinPolicy::kWaitQueue;
-  options.deque = absl::GetFlag(FLAGS_deque) == "the" ? DequeKind::kThe : DequeKind::kSplit;
+      one_of<JoinPolicy>("join", absl::GetFlag(FLAGS_join),
+                         {{"greedy", JoinPolicy::kGreedy}, {"wait-queue", JoinPolicy::kWaitQueue}});
+  options.deque = one_of<DequeKind>(
+      "deque", absl::GetFlag(FLAGS_deque),
+      {{"split", DequeKind::kSplit}, {"the", DequeKind::kThe}, {"private", DequeKind::kPrivate}});
+  options.atomics = one_of<RemoteAtomics>(
+      "atomics", absl::GetFlag(FLAGS_atomics),
+      {{"device", RemoteAtomics::kDevice}, {"served", RemoteAtomics::kServed}});
   options.seed = absl::GetFlag(FLAGS_seed);
+  options.victim_order = one_of<VictimOrder>(
+      "victims", absl::GetFlag(FLAGS_victims),
+      {{"random", VictimOrder::kRandom}, {"distance", VictimOrder::kByDistance}});
   options.timeout = std::chrono::minutes(10);
   return options;
 }
@@ -154,7 +165,7 @@ Measured run_tasks(TaskWorkers& all, const Program& program, int workers) {
           get_value<Measured>(exchange, rank, "measured", deadline_after(std::chrono::minutes(10)));
       if (!each.ok()) fail(each.status().ToString());
       if (rank == 0) sum = *each;
-      if (rank != 0) add(sum.statistics, each->statistics);
+      if (rank != 0) sum.statistics.add(each->statistics);
     }
     return {reinterpret_cast<const char*>(&sum), sizeof sum};
   };
@@ -300,25 +311,24 @@ Program make_program(const std::string& name, Params& params) {
     program.first = argument;
     program.second = matmul ? 1 : 0;
   } else {
-    fail("the program is fib, btc, uts, nqueens, matmul, cilksort or steal");
+    fail("the program is fib, btc, uts, nqueens, matmul, cilksort, steal, wake or stack");
   }
   return program;
 }
 
+// A table of all counters, and two that follow from them.
 void print_statistics(const TaskStatistics& s) {
-  std::fprintf(
-      stderr,
-      "steals %llu of %llu attempts, %.1f round trips and %.0f bytes each; suspensions "
-      "%llu, %.0f bytes each; published %llu; idle %.3f s; stack %llu bytes\n",
-      static_cast<unsigned long long>(s.steals), static_cast<unsigned long long>(s.steal_attempts),
-      s.steals == 0 ? 0.0 : static_cast<double>(s.steal_trips) / static_cast<double>(s.steals),
-      s.steals == 0 ? 0.0 : static_cast<double>(s.stolen_bytes) / static_cast<double>(s.steals),
-      static_cast<unsigned long long>(s.suspensions),
-      s.suspensions == 0
-          ? 0.0
-          : static_cast<double>(s.suspended_bytes) / static_cast<double>(s.suspensions),
-      static_cast<unsigned long long>(s.published), static_cast<double>(s.idle_ns) * 1e-9,
-      static_cast<unsigned long long>(s.stack_high_water));
+  for (const auto& [name, value] : s.counters()) {
+    std::fprintf(stderr, "%24s %20llu\n", name.c_str(), static_cast<unsigned long long>(value));
+  }
+  const auto each = [](const char* name, uint64_t sum, uint64_t count) {
+    if (count == 0) return;
+    std::fprintf(stderr, "%24s %20.1f\n", name,
+                 static_cast<double>(sum) / static_cast<double>(count));
+  };
+  each("bytes per steal", s.stolen_bytes, s.steals);
+  each("round trips per steal", s.steal_trips, s.steals);
+  each("bytes per suspension", s.suspended_bytes, s.suspensions);
 }
 
 int run_steal(TaskWorkers& all, const Report& report, Params params) {
@@ -344,27 +354,60 @@ int run_steal(TaskWorkers& all, const Report& report, Params params) {
   return 0;
 }
 
+// What a level of depth takes of the uni-address stack (differences in the paper's Table 4):
+// between two sizes of each program, on one worker.
+int run_stack(TaskWorkers& all, const Report& report, const Params& params) {
+  const auto used = [&](const std::string& name, int size) {
+    const std::vector<std::string> trees{"paper8", "paper9", "paper10"};
+    if (name == "uts") absl::SetFlag(&FLAGS_tree, trees[static_cast<size_t>(size - 8)]);
+    absl::SetFlag(&FLAGS_depth, size);
+    absl::SetFlag(&FLAGS_n, size);
+    Params unused;
+    return static_cast<double>(
+        run_tasks(all, make_program(name, unused), 1).statistics.stack_high_water);
+  };
+  const auto rows = [&](const std::string& name, int iter, int small, int large) {
+    absl::SetFlag(&FLAGS_iter, iter);
+    const double first = used(name, small);
+    const double second = used(name, large);
+    Params row = params;
+    row.set("iter", static_cast<uint64_t>(iter));
+    report.row("stack_" + name + "_per_level", row, summarize({(second - first) / (large - small)}),
+               "bytes");
+    report.row("stack_" + name, row, summarize({second}), "bytes");
+  };
+  rows("btc", 1, 8, 16);
+  rows("btc", 2, 4, 8);
+  rows("uts", 1, 8, 10);
+  rows("nqueens", 1, 8, 12);
+  return 0;
+}
+
 int run(const std::string& name, char* const* argv) {
   const int repetitions = absl::GetFlag(FLAGS_repetitions);
   if (absl::GetFlag(FLAGS_workers) < 1 || absl::GetFlag(FLAGS_workers) > 256) {
     fail("--workers is from 1 to 256");
   }
   if (repetitions < 1) fail("--repetitions must be 1 or more");
-  if (absl::GetFlag(FLAGS_join) != "greedy" && absl::GetFlag(FLAGS_join) != "wait-queue") {
-    fail("--join is greedy or wait-queue");
-  }
-  if (absl::GetFlag(FLAGS_deque) != "split" && absl::GetFlag(FLAGS_deque) != "the") {
-    fail("--deque is split or the");
-  }
+  static_cast<void>(task_options());  // complains of what is wrong before there are workers
   TaskWorkers processes(absl::GetFlag(FLAGS_workers), argv);
   const int workers = processes.size();
   Params params;
   params.set("workers", static_cast<uint64_t>(workers));
   params.set("join", absl::GetFlag(FLAGS_join));
   params.set("deque", absl::GetFlag(FLAGS_deque));
+  params.set("atomics", absl::GetFlag(FLAGS_atomics));
   params.set("stack", absl::GetFlag(FLAGS_stack));
-  const Report report(absl::GetFlag(FLAGS_json), {"workers", "frame"});
+  params.set("victims", absl::GetFlag(FLAGS_victims));
+  const Report report(absl::GetFlag(FLAGS_json), {"workers", "frame", "iter"});
   if (name == "steal") return run_steal(processes, report, params);
+  if (name == "wake") {
+    if (workers != 2) fail("wake is between 2 workers");
+    measure_wakes(processes, task_options(), absl::GetFlag(FLAGS_steals),
+                  std::chrono::milliseconds(absl::GetFlag(FLAGS_pause)), report, params);
+    return 0;
+  }
+  if (name == "stack") return run_stack(processes, report, params);
   const Program program = make_program(name, params);
 
   std::vector<double> plain;
@@ -448,6 +491,10 @@ int run(const std::string& name, char* const* argv) {
   }
   report.row(name + "_steals", params, summarize({static_cast<double>(last.statistics.steals)}),
              "count");
+  for (const auto& [counter, value] : last.statistics.counters()) {
+    if (!counter.starts_with("attempts_") && !counter.starts_with("steals_")) continue;
+    report.row(name + "_" + counter, params, summarize({static_cast<double>(value)}), "count");
+  }
   if (absl::GetFlag(FLAGS_statistics)) print_statistics(last.statistics);
   if (last.statistics.steals < absl::GetFlag(FLAGS_least_steals)) {
     fail(name + ": only " + std::to_string(last.statistics.steals) + " tasks were stolen");
@@ -461,12 +508,12 @@ int run(const std::string& name, char* const* argv) {
 int main(int argc, char** argv) {
   absl::SetProgramUsageMessage(
       "measures fork and join of tasks on worker processes.\n"
-      "  bench_tasks fib|btc|uts|nqueens|matmul|cilksort|steal [options]");
+      "  bench_tasks fib|btc|uts|nqueens|matmul|cilksort|steal|wake|stack [options]");
   const std::vector<char*> arguments = absl::ParseCommandLine(argc, argv);
   if (arguments.size() != 2) {
-    std::fprintf(
-        stderr,
-        "usage: bench_tasks fib|btc|uts|nqueens|matmul|cilksort|steal [options], see --help\n");
+    std::fprintf(stderr,
+                 "usage: bench_tasks fib|btc|uts|nqueens|matmul|cilksort|steal|wake|stack "
+                 "[options], see --help\n");
     return 1;
   }
   return cariama::bench::run(arguments[1], argv);

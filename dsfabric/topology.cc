@@ -47,26 +47,40 @@ PlaceAnswer place_here(Fabric& fabric, uint32_t index) {
   return {1, context->numa_node(), bindings_of(fabric).of(index)};
 }
 
+absl::Status failed(const char* what) {
+  return make_error(absl::StatusCode::kInternal, ErrorScope::kProcess, what);
+}
+
+// The machine, and which of its CPUs the calling thread may use.
+struct Machine {
+  std::unique_ptr<hwloc_topology, decltype(&hwloc_topology_destroy)> topology{
+      nullptr, hwloc_topology_destroy};
+  cpu_set_t allowed;
+};
+absl::StatusOr<Machine> look_at_machine() {
+  Machine machine;
+  if (sched_getaffinity(0, sizeof machine.allowed, &machine.allowed) != 0) {
+    return make_errno_error(errno, ErrorScope::kProcess, "sched_getaffinity");
+  }
+  hwloc_topology_t topology = nullptr;
+  if (hwloc_topology_init(&topology) != 0) return failed("hwloc could not be initialised");
+  machine.topology.reset(topology);
+  if (hwloc_topology_load(topology) != 0) return failed("hwloc could not look at the machine");
+  return machine;
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<Core>> usable_cores() {
-  const auto failed = [](const char* what) {
-    return make_error(absl::StatusCode::kInternal, ErrorScope::kProcess, what);
-  };
-  cpu_set_t allowed;
-  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) {
-    return make_errno_error(errno, ErrorScope::kProcess, "sched_getaffinity");
-  }
-  hwloc_topology_t machine;
-  if (hwloc_topology_init(&machine) != 0) return failed("hwloc could not be initialised");
-  const std::unique_ptr<hwloc_topology, decltype(&hwloc_topology_destroy)> owner(
-      machine, hwloc_topology_destroy);
-  if (hwloc_topology_load(machine) != 0) return failed("hwloc could not look at the machine");
+  auto machine = look_at_machine();
+  if (!machine.ok()) return machine.status();
+  const hwloc_topology_t topology = machine->topology.get();
+  const cpu_set_t& allowed = machine->allowed;
   std::vector<Core> cores;
-  const int count = hwloc_get_nbobjs_by_type(machine, HWLOC_OBJ_CORE);
+  const int count = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_CORE);
   for (int i = 0; i < count; ++i) {
     const hwloc_obj_t core =
-        hwloc_get_obj_by_type(machine, HWLOC_OBJ_CORE, static_cast<unsigned>(i));
+        hwloc_get_obj_by_type(topology, HWLOC_OBJ_CORE, static_cast<unsigned>(i));
     for (int cpu = hwloc_bitmap_first(core->cpuset); cpu >= 0;
          cpu = hwloc_bitmap_next(core->cpuset, cpu)) {
       if (cpu >= CPU_SETSIZE || !CPU_ISSET(cpu, &allowed)) continue;
@@ -79,6 +93,28 @@ absl::StatusOr<std::vector<Core>> usable_cores() {
   std::stable_sort(cores.begin(), cores.end(),
                    [](const Core& a, const Core& b) { return a.numa_node < b.numa_node; });
   return cores;
+}
+
+absl::StatusOr<Neighbourhood> this_neighbourhood() {
+  auto machine = look_at_machine();
+  if (!machine.ok()) return machine.status();
+  const hwloc_topology_t topology = machine->topology.get();
+  const std::unique_ptr<hwloc_bitmap_s, decltype(&hwloc_bitmap_free)> cpus(hwloc_bitmap_alloc(),
+                                                                           hwloc_bitmap_free);
+  for (unsigned cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &machine->allowed)) hwloc_bitmap_set(cpus.get(), cpu);
+  }
+  // The only one of its type that has all of them.
+  const auto index_of = [&](hwloc_obj_type_t type) {
+    for (hwloc_obj_t object = nullptr;
+         (object = hwloc_get_next_obj_by_type(topology, type, object)) != nullptr;) {
+      if (hwloc_bitmap_isincluded(cpus.get(), object->cpuset) != 0) {
+        return static_cast<int>(object->logical_index);
+      }
+    }
+    return -1;
+  };
+  return Neighbourhood{index_of(HWLOC_OBJ_NUMANODE), index_of(HWLOC_OBJ_L3CACHE)};
 }
 
 const Core& core_for(const std::vector<Core>& cores, uint32_t local_rank, uint32_t threads,

@@ -30,6 +30,15 @@ struct Core {
 // refuses).
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::StatusOr<std::vector<Core>> usable_cores();
 
+// What the calling thread shares with others of its host: numbers that are equal for threads that
+// are bound within the same NUMA node, or the same last-level cache; -1 where it may run in
+// several, or hwloc knows none. Blocks and fails as usable_cores().
+struct Neighbourhood {
+  int numa_node = -1;
+  int core_complex = -1;
+};
+[[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::StatusOr<Neighbourhood> this_neighbourhood();
+
 // Which of `cores` worker `index` of a process gets that is the `local_rank`th of its host: the
 // workers of a host take them in turn, and begin again when there are no more. Precondition: cores
 // is not empty.

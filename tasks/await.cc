@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "tasks/scheduler.h"
+#include "tasks/internal/scheduler.h"
 
 namespace cariama::tasks {
 

@@ -1,7 +1,8 @@
 // Saving and resuming contexts, in assembly: context_x86_64.cc, context_aarch64.cc.
 //
-// A worker is a process with two stacks. Tasks run on the uni-address region (stack_region.h), one
-// below the other: the running one is the lowest. The scheduler runs on the process's own stack.
+// A worker is a process with two stacks. Tasks run on the uni-address region
+// (internal/stack_region.h), one below the other: the running one is the lowest. The scheduler runs
+// on the process's own stack.
 //
 //   cariama_run       scheduler → a task's saved context
 //   cariama_suspend   task → scheduler; what it saved is continued by a later cariama_run
@@ -40,7 +41,7 @@ inline constexpr size_t kContextBytes = 160;
 
 // What a fork and the end of a child touch: one cache line that nobody else reads or writes. There
 // is one per process, since a worker is a process: no thread_local look-up, and no pointer to it
-// that could be stale after a migration. The deque (split_deque.h) owns the first three.
+// that could be stale after a migration. The deque (internal/split_deque.h) owns the first three.
 struct alignas(64) ForkState {
   uint64_t* top;    // where the next entry goes
   uint64_t* floor;  // entries from here on are private: taking them back needs no atomic

@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "tasks/sanitizer.h"
-#include "tasks/scheduler.h"
+#include "tasks/internal/sanitizer.h"
+#include "tasks/internal/scheduler.h"
 
 namespace cariama::tasks {
 namespace {

@@ -23,18 +23,24 @@
 
 namespace cariama::tasks {
 
-// (rank, address) of memory in a pinned area; 0 is none. Ranks below 2^16 - 1.
+// Where pinned areas begin, in every worker; they take less than 2^kAreaBits bytes.
+inline constexpr uint64_t kPinnedAddress = 0x7ea000000000;
+inline constexpr int kAreaBits = 38;
+
+// (rank, address) of memory in a pinned area, but its very first byte; 0 is none. 2^26 ranks.
 class Reference {
  public:
   constexpr Reference() = default;
   constexpr explicit Reference(uint64_t word) : word_(word) {}
   constexpr Reference(int rank, uint64_t address)
-      : word_(static_cast<uint64_t>(rank) << 48 | address) {}
+      : word_(static_cast<uint64_t>(rank) << kAreaBits | (address - kPinnedAddress)) {}
   Reference(int rank, const void* address) : Reference(rank, reinterpret_cast<uint64_t>(address)) {}
 
   [[nodiscard]] constexpr uint64_t word() const { return word_; }
-  [[nodiscard]] constexpr int rank() const { return static_cast<int>(word_ >> 48); }
-  [[nodiscard]] constexpr uint64_t address() const { return word_ << 16 >> 16; }
+  [[nodiscard]] constexpr int rank() const { return static_cast<int>(word_ >> kAreaBits); }
+  [[nodiscard]] constexpr uint64_t address() const {
+    return kPinnedAddress + (word_ & ((uint64_t{1} << kAreaBits) - 1));
+  }
   constexpr explicit operator bool() const { return word_ != 0; }
 
  private:

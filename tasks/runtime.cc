@@ -7,17 +7,21 @@
 #include <fstream>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "dsfabric/fabric.h"
+#include "dsfabric/topology.h"
 #include "dtutils/error.h"
 #include "dtutils/exchange_connect.h"
 #include "dtutils/wait.h"
-#include "tasks/identity.h"
-#include "tasks/queue_pair_access.h"
-#include "tasks/scheduler.h"
-#include "tasks/stack_region.h"
+#include "tasks/internal/identity.h"
+#include "tasks/internal/queue_pair_access.h"
+#include "tasks/internal/scheduler.h"
+#include "tasks/internal/stack_region.h"
+#include "tasks/internal/victims.h"
 
 namespace cariama {
 
@@ -32,6 +36,13 @@ uint64_t host_digest() {
   struct stat space {};
   if (stat("/proc/self/ns/pid", &space) == 0) identity += std::to_string(space.st_ino);
   return std::hash<std::string>()(identity);
+}
+
+// A machine that hwloc does not understand is one whose workers are all alike.
+tasks::WorkerPlace place_of_this_worker() {
+  const absl::StatusOr<Neighbourhood> here = this_neighbourhood();
+  if (!here.ok()) return {host_digest(), -1, -1};
+  return {host_digest(), here->numa_node, here->core_complex};
 }
 
 // One exchange may see several runtimes, one after the other: a name that no earlier one had. What
@@ -49,6 +60,21 @@ absl::StatusOr<std::string> agree_on_name(Exchange& exchange, Deadline deadline)
   const auto number = get_value<uint64_t>(exchange, 0, "tasks runtime", deadline);
   if (!number.ok()) return number.status();
   return "tasks " + std::to_string(*number);
+}
+
+// Whether all workers have their atomics served.
+absl::StatusOr<bool> serves_atomics(Exchange& exchange, RemoteAtomics wanted, const Device& device,
+                                    const std::string& name, Deadline deadline) {
+  if (wanted != RemoteAtomics::kAutomatic) return wanted == RemoteAtomics::kServed;
+  const absl::Status status = put_value(exchange, name + " atomics", device.limits().atomics);
+  if (!status.ok()) return status;
+  bool all = true;
+  for (int peer = 0; peer < exchange.size(); ++peer) {
+    const auto theirs = get_value<bool>(exchange, peer, name + " atomics", deadline);
+    if (!theirs.ok()) return theirs.status();
+    all = all && *theirs;
+  }
+  return !all;
 }
 
 // Waits of other layers, in the thread of the worker.
@@ -91,18 +117,20 @@ absl::StatusOr<std::unique_ptr<TaskRuntime>> TaskRuntime::create(Exchange& excha
   const auto name = agree_on_name(exchange, deadline);
   if (!name.ok()) return name.status();
   const tasks::Identity mine = tasks::this_identity(options.stack_bytes);
-  const uint64_t host = host_digest();
+  const tasks::WorkerPlace place = place_of_this_worker();
+  std::vector<tasks::WorkerPlace> places;
   bool one_host = true;
   uint64_t canary = 0;
   absl::Status status = put_value(exchange, *name + " identity", mine);
-  if (status.ok()) status = put_value(exchange, *name + " host", host);
+  if (status.ok()) status = put_value(exchange, *name + " place", place);
   if (!status.ok()) return status;
   for (int peer = 0; peer < exchange.size(); ++peer) {
     const auto theirs = get_value<tasks::Identity>(exchange, peer, *name + " identity", deadline);
     if (!theirs.ok()) return theirs.status();
-    const auto their_host = get_value<uint64_t>(exchange, peer, *name + " host", deadline);
-    if (!their_host.ok()) return their_host.status();
-    one_host = one_host && *their_host == host;
+    const auto there = get_value<tasks::WorkerPlace>(exchange, peer, *name + " place", deadline);
+    if (!there.ok()) return there.status();
+    places.push_back(*there);
+    one_host = one_host && there->host == place.host;
     if (peer == 0) canary = theirs->canary;
     const std::string difference = tasks::difference(mine, *theirs);
     if (difference.empty()) continue;
@@ -119,17 +147,24 @@ absl::StatusOr<std::unique_ptr<TaskRuntime>> TaskRuntime::create(Exchange& excha
     if (!opened.ok()) return opened.status();
     device = *std::move(opened);
   }
+  const auto served = serves_atomics(exchange, options.atomics, *device, *name, deadline);
+  if (!served.ok()) return served.status();
   auto parts = std::make_unique<Parts>(Parts{exchange, options, *name, {}, {}, {}});
-  auto region =
-      tasks::StackRegion::create(options.stack_bytes, Worker::tail_bytes(options.stack_bytes));
+  if (options.victims.empty()) {
+    parts->options.victims = tasks::ranks_by_distance(places, exchange.rank());
+  }
+  auto region = tasks::StackRegion::create(
+      options.stack_bytes, Worker::tail_bytes(options.stack_bytes, exchange.size()));
   if (!region.ok()) return region.status();
   parts->region = *std::move(region);
-  auto access =
-      tasks::QueuePairAccess::connect(exchange, std::move(device), parts->region->source(),
-                                      Worker::area_of(*parts->region).access, deadline, *name);
+  auto access = tasks::QueuePairAccess::connect(
+      exchange, std::move(device), parts->region->source(), Worker::area_of(*parts->region).access,
+      deadline, *name,
+      *served ? Worker::atomic_cells(*parts->region, exchange.size())
+              : std::span<tasks::AtomicCell>());
   if (!access.ok()) return access.status();
   parts->access = *std::move(access);
-  parts->worker = std::make_unique<Worker>(options, *parts->region, *parts->access, canary);
+  parts->worker = std::make_unique<Worker>(parts->options, *parts->region, *parts->access, canary);
   status = exchange.fence(deadline);
   if (!status.ok()) return status;
   return std::unique_ptr<TaskRuntime>(new TaskRuntime(std::move(parts)));

@@ -14,6 +14,7 @@
 #ifndef CARIAMA_TASKS_RUNTIME_H_
 #define CARIAMA_TASKS_RUNTIME_H_
 
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -21,6 +22,7 @@
 #include <memory>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -39,10 +41,24 @@ namespace cariama {
 // looks at it when it found nothing to steal.
 enum class JoinPolicy : uint8_t { kGreedy, kWaitQueue };
 
-// Where the continuations of forks wait for thieves. kSplit: split_deque.h. kThe (the paper's):
-// the_deque.h; each fork costs several times as much, a steal has two round trips more, and idle
-// workers do not sleep.
-enum class DequeKind : uint8_t { kSplit, kThe };
+// Where the continuations of forks wait for thieves. kSplit: internal/split_deque.h. kThe (the
+// paper's): internal/the_deque.h; each fork costs several times as much, a steal has two round
+// trips more, and idle workers do not sleep. kPrivate: internal/request_stealing.cc; nothing is
+// public, a thief asks its victim, who hands a task over at its next fork, join or poll(): one
+// round trip and no atomic, but the victim takes part, and a leaf without poll() keeps its thief
+// waiting.
+enum class DequeKind : uint8_t { kSplit, kThe, kPrivate };
+
+// Who executes atomics on a worker's memory that its peers ask for: the device, or (internal/
+// atomic_server.h) a thread of that worker, so that an atomic takes as long as that thread takes to
+// wake up. kAutomatic: the device, if those of all workers can.
+enum class RemoteAtomics : uint8_t { kAutomatic, kDevice, kServed };
+
+// Whom an idle worker tries to steal from. kRandom: all alike. kByDistance: one that shares its
+// last-level cache, then one of its NUMA node, of its host, of the others, and so on. That keeps
+// most steals near, where frames and data come from sooner, and steals smaller pieces, several
+// times as often. docs/tasks.md has figures.
+enum class VictimOrder : uint8_t { kRandom, kByDistance };
 
 struct TaskOptions {
   // Of the uni-address stack: what all nested tasks of one worker take together. Address space only
@@ -51,9 +67,12 @@ struct TaskOptions {
   // The most that suspended tasks, join records and large results of one worker may take.
   size_t pinned_bytes = size_t{1} << 30;
   JoinPolicy join = JoinPolicy::kGreedy;
-  DequeKind deque = DequeKind::kSplit;  // equal in all workers
-  uint64_t seed = 1;                    // of the choice of victims
-  // Ranks by distance from this one, for stealing from near ones first. Empty: all alike.
+  DequeKind deque = DequeKind::kSplit;                // equal in all workers
+  RemoteAtomics atomics = RemoteAtomics::kAutomatic;  // equal in all workers
+  uint64_t seed = 1;                                  // of the choice of victims
+  VictimOrder victim_order = VictimOrder::kRandom;
+  // Ranks by distance from this one, ascending within a distance. Empty: VictimLevel, by what the
+  // workers are bound to when the runtime is created.
   std::vector<std::vector<int>> victims{};
   // An idle worker spins, then yields its core, then sleeps. Where it can be woken (all workers on
   // one host, over shm) it sleeps until there is work; elsewhere each time longer, at most this
@@ -74,26 +93,38 @@ struct TaskOptions {
 
 class Fabric;
 
+// Distances of victims: who shares the last-level cache, the NUMA node, the host, or nothing.
+// (TaskOptions::victims: indices; what is further out counts as the last one.)
+enum class VictimLevel : uint8_t { kCoreComplex, kNumaNode, kHost, kNetwork };
+inline constexpr size_t kVictimLevels = 4;
+
 // Of one worker, since create() or the last reset.
-struct TaskStatistics {
-  uint64_t steals = 0;            // tasks taken from other workers
-  uint64_t steal_attempts = 0;    // on any victim
-  uint64_t steal_lost = 0;        // attempts that found something, and came too late
-  uint64_t stolen_bytes = 0;      // of frames
-  uint64_t steal_trips = 0;       // dependent round trips of the successful ones
-  uint64_t stolen_from = 0;       // entries that others took from here
-  uint64_t published = 0;         // entries made public
-  uint64_t taken_back = 0;        // public entries that the owner took back itself
-  uint64_t suspensions = 0;       // tasks that were copied out
-  uint64_t suspended_bytes = 0;   // of their frames
-  uint64_t joins_waited = 0;      // joins that had to wait
-  uint64_t resumed = 0;           // suspended tasks that went on in this worker
-  uint64_t resumed_remote = 0;    // ... of these, that were suspended in another one
-  uint64_t records = 0;           // join records made
-  uint64_t idle_ns = 0;           // looking for work
-  uint64_t dozes = 0;             // times that it slept until woken
-  uint64_t stack_high_water = 0;  // bytes, whole pages, since create()
-  uint64_t pinned_bytes = 0;      // of the segments, since create()
+struct CARIAMA_TASKS_EXPORT TaskStatistics {
+  uint64_t steals = 0;                           // tasks taken from other workers
+  uint64_t steal_attempts = 0;                   // on any victim
+  uint64_t steal_lost = 0;                       // attempts that found something, and came too late
+  std::array<uint64_t, kVictimLevels> tried{};   // steal_attempts by distance
+  std::array<uint64_t, kVictimLevels> stolen{};  // steals by distance
+  uint64_t stolen_bytes = 0;                     // of frames
+  uint64_t steal_trips = 0;                      // dependent round trips of the successful ones
+  uint64_t stolen_from = 0;                      // entries that others took from here
+  uint64_t published = 0;                        // entries made public
+  uint64_t taken_back = 0;                       // public entries that the owner took back itself
+  uint64_t suspensions = 0;                      // tasks that were copied out
+  uint64_t suspended_bytes = 0;                  // of their frames
+  uint64_t joins_waited = 0;                     // joins that had to wait
+  uint64_t resumed = 0;                          // suspended tasks that went on in this worker
+  uint64_t resumed_remote = 0;                   // ... of these, that were suspended in another one
+  uint64_t records = 0;                          // join records made
+  uint64_t idle_ns = 0;                          // looking for work
+  uint64_t dozes = 0;                            // times that it slept until woken
+  uint64_t stack_high_water = 0;                 // bytes, since create()
+  uint64_t pinned_bytes = 0;                     // of the segments, since create()
+
+  // That of several workers: sums, and the most of high water.
+  void add(const TaskStatistics& other);
+  // Every counter by its name ("steals", "steals_numa_node"), as tables and programs show them.
+  [[nodiscard]] std::vector<std::pair<std::string, uint64_t>> counters() const;
 };
 
 class CARIAMA_TASKS_EXPORT TaskRuntime {

@@ -7,12 +7,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "bench/support/job.h"
 #include "dtutils/exchange_connect.h"
@@ -165,6 +168,111 @@ void measure_steals(TaskWorkers& workers, TaskOptions options, const std::vector
     report.row("suspend_and_resume_over_steal", row, summarize({suspended / total.median}),
                "ratio");
   }
+}
+
+// ---- A thief that sleeps ------------------------------------------------------------------------
+
+namespace {
+
+struct Wakes {
+  uint64_t count = 0;
+  uint64_t dozes = 0;
+  int64_t ns[2048];
+  uint64_t bare_count = 0;
+  double bare_us[2048];
+};
+Wakes wakes;  // of this worker
+
+// The clock is the same for all processes of a host. Not inlined: in the worker where the task is.
+[[gnu::noinline]] void note_wake(int64_t ns) {
+  if (wakes.count < std::size(wakes.ns)) wakes.ns[wakes.count++] = ns;
+}
+
+// The floor, after the same pauses: a bare futex that a thread sleeps on, on another core.
+std::vector<double> bare_wakes(int samples, int64_t pause_ns) {
+  WakeWord word;
+  std::atomic<int64_t> sent{0};
+  std::vector<double> us;
+  std::thread sleeper([&] {
+    pin(1, 2, 0, 1);
+    for (int64_t last = 0; static_cast<int>(us.size()) < samples; last = sent.load()) {
+      const uint32_t ticket = word.announce();
+      if (sent.load() != last) {
+        word.retract();
+      } else {
+        word.sleep(ticket, deadline_after(std::chrono::seconds(10)));
+      }
+      us.push_back(static_cast<double>(now_ns() - sent.load()) * 1e-3);
+    }
+  });
+  for (int i = 0; i < samples; ++i) {
+    for (const int64_t until = now_ns() + pause_ns; now_ns() < until;) {
+    }
+    sent.store(now_ns());
+    word.wake();
+  }
+  sleeper.join();
+  return us;
+}
+
+[[gnu::noinline]] int wake_and_be_stolen(int samples, int64_t pause_ns) {
+  uint64_t previous = 0;
+  for (int i = 0; i < samples; ++i) {
+    // Not a word to the other one until it sleeps.
+    for (const int64_t until = now_ns() + pause_ns; now_ns() < until;) {
+    }
+    const int64_t begin = now_ns();
+    const uint64_t record = spawn([] {
+                              while (!parent_is_stolen()) poll();
+                            }).release_record();
+    note_wake(now_ns() - begin);
+    if (record == 0) fail("a child ended although its parent was there");
+    if (previous != 0) tasks::join_record(previous, nullptr, 0);
+    previous = record;
+  }
+  if (previous != 0) tasks::join_record(previous, nullptr, 0);
+  return samples;
+}
+
+}  // namespace
+
+void measure_wakes(TaskWorkers& workers, const TaskOptions& options, int samples,
+                   std::chrono::milliseconds pause, const Report& report, const Params& params) {
+  const int64_t pause_ns = std::chrono::nanoseconds(pause).count();
+  const std::string bytes =
+      workers.run(2, options, [&](TaskRuntime& runtime, Exchange& exchange) -> std::string {
+        const auto woken =
+            runtime.run([samples, pause_ns] { return wake_and_be_stolen(samples, pause_ns); });
+        if (!woken.ok() || *woken != samples) fail("the task was not stolen as often as it should");
+        wakes.dozes = runtime.statistics().dozes;
+        if (!put_value(exchange, "wakes", wakes).ok() ||
+            !exchange.fence(deadline_after(std::chrono::minutes(10))).ok()) {
+          fail("a worker is gone");
+        }
+        if (exchange.rank() != 0) return "";
+        const auto theirs =
+            get_value<Wakes>(exchange, 1, "wakes", deadline_after(std::chrono::minutes(10)));
+        if (!theirs.ok()) fail(theirs.status().ToString());
+        wakes.dozes += theirs->dozes;
+        for (uint64_t i = 0; i < theirs->count; ++i) note_wake(theirs->ns[i]);
+        for (const double us : bare_wakes(samples, pause_ns)) {
+          if (wakes.bare_count < std::size(wakes.bare_us)) wakes.bare_us[wakes.bare_count++] = us;
+        }
+        return {reinterpret_cast<const char*>(&wakes), sizeof wakes};
+      });
+  if (!workers.reports()) return;
+  Wakes all;
+  if (bytes.size() != sizeof all) fail("no result");
+  std::memcpy(static_cast<void*>(&all), bytes.data(), sizeof all);
+  std::vector<double> us;
+  for (uint64_t i = 1; i < all.count; ++i) us.push_back(static_cast<double>(all.ns[i]) * 1e-3);
+  if (us.empty()) fail("no result");
+  std::vector<double> bare(all.bare_us, all.bare_us + all.bare_count);
+  report.row("wake", params, summarize(us), "us");
+  report.row("wake_p99", params, summarize({percentile(us, 0.99)}), "us");
+  report.row("wake_bare_futex", params, summarize(bare), "us");
+  report.row("wake_bare_futex_p99", params, summarize({percentile(bare, 0.99)}), "us");
+  report.row("wake_sleeps", params, summarize({static_cast<double>(all.dozes)}), "count");
 }
 
 // ---- A victim that is stopped -------------------------------------------------------------------

@@ -3,6 +3,7 @@
 #ifndef CARIAMA_BENCH_SUPPORT_STEAL_BENCH_H_
 #define CARIAMA_BENCH_SUPPORT_STEAL_BENCH_H_
 
+#include <chrono>
 #include <cstddef>
 #include <vector>
 
@@ -17,6 +18,11 @@ namespace cariama::bench {
 // workers. The first steal is dropped.
 void measure_steals(TaskWorkers& workers, TaskOptions options, const std::vector<size_t>& frames,
                     int steals, const Report& report, const Params& params);
+
+// Prints how long it takes from a fork in one worker until the other one, which had nothing to do
+// for `pause` and sleeps, runs what it stole: median, and 99th percentile. Needs two workers.
+void measure_wakes(TaskWorkers& workers, const TaskOptions& options, int samples,
+                   std::chrono::milliseconds pause, const Report& report, const Params& params);
 
 // Whether a task that has been started goes on while the process that started it is stopped
 // (SIGSTOP). False if its frames waited for that process. Needs two workers; takes seconds. `tied`:

@@ -1,6 +1,7 @@
 #include "bench/support/task_programs.h"
 
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <utility>
 
@@ -132,21 +133,30 @@ bool is_legal(const Board& board, int row, int column) {
 
 uint64_t queens_rest(int n, const Board& board, int row);
 
-uint64_t queens_halves(int n, const Board& board, int row, int begin, int end) {
-  if (end - begin == 1) {
-    if (!is_legal(board, row, begin)) return 0;
+// The placements in the columns of `legal`, which is not empty. (Forks by halves over all columns,
+// legal or not, are several times as many as there are placements, and most have nothing to do.)
+uint64_t queens_halves(int n, const Board& board, int row, uint32_t legal) {
+  const int count = std::popcount(legal);
+  if (count == 1) {
     Board next = board;
-    next.column[static_cast<size_t>(row)] = static_cast<uint8_t>(begin);
+    next.column[static_cast<size_t>(row)] = static_cast<uint8_t>(std::countr_zero(legal));
     return queens_rest(n, next, row + 1);
   }
-  const int middle = begin + (end - begin) / 2;
-  task<uint64_t> low = spawn([=] { return queens_halves(n, board, row, begin, middle); });
-  const uint64_t count = queens_halves(n, board, row, middle, end);
-  return join(std::move(low)) + count;
+  uint32_t high = legal;
+  for (int i = 0; i < count / 2; ++i) high &= high - 1;
+  const uint32_t low = legal & ~high;
+  task<uint64_t> below = spawn([=] { return queens_halves(n, board, row, low); });
+  const uint64_t above = queens_halves(n, board, row, high);
+  return join(std::move(below)) + above;
 }
 
 uint64_t queens_rest(int n, const Board& board, int row) {
-  return row == n ? 1 : queens_halves(n, board, row, 0, n);
+  if (row == n) return 1;
+  uint32_t legal = 0;
+  for (int column = 0; column < n; ++column) {
+    if (is_legal(board, row, column)) legal |= uint32_t{1} << column;
+  }
+  return legal == 0 ? 0 : queens_halves(n, board, row, legal);
 }
 
 // One fork for each legal placement.

@@ -4,7 +4,10 @@
 #include <sched.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <set>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -37,6 +40,34 @@ TEST(CoresTest, WorkersTakeThemInTurn) {
     }
   }
   EXPECT_EQ(taken, (std::vector<int>{0, 2, 1, 3, 0, 2}));
+}
+
+// On machines that hwloc is told of: whoever is bound to CPU 0, to CPU 1, or to both.
+TEST(NeighbourhoodTest, IsThatOfWhatTheThreadIsBoundTo) {
+  cpu_set_t allowed;
+  ASSERT_EQ(sched_getaffinity(0, sizeof allowed, &allowed), 0);
+  if (!CPU_ISSET(0, &allowed) || !CPU_ISSET(1, &allowed)) GTEST_SKIP() << "needs CPUs 0 and 1";
+  const auto bound_to = [](std::vector<int> cpus) {
+    Neighbourhood found;
+    std::thread([&] {
+      cpu_set_t set;
+      CPU_ZERO(&set);
+      for (const int cpu : cpus) CPU_SET(cpu, &set);
+      ASSERT_EQ(sched_setaffinity(0, sizeof set, &set), 0);
+      found = must(this_neighbourhood());
+    }).join();
+    return std::pair(found.numa_node, found.core_complex);
+  };
+  using Place = std::pair<int, int>;
+  setenv("HWLOC_SYNTHETIC", "numa:2 l3:2 core:1 pu:1", 1);
+  EXPECT_EQ(bound_to({0}), Place(0, 0));
+  EXPECT_EQ(bound_to({1}), Place(0, 1));
+  EXPECT_EQ(bound_to({0, 1}), Place(0, -1));
+  setenv("HWLOC_SYNTHETIC", "numa:2 core:1 pu:1", 1);
+  EXPECT_EQ(bound_to({0}), Place(0, -1));
+  EXPECT_EQ(bound_to({1}), Place(1, -1));
+  EXPECT_EQ(bound_to({0, 1}), Place(-1, -1));
+  unsetenv("HWLOC_SYNTHETIC");
 }
 
 TEST(TopologyTest, ThreadsAreWhereTheySay) {

@@ -1,4 +1,4 @@
-#include "tasks/identity.h"
+#include "tasks/internal/identity.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

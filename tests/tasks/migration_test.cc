@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <ostream>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -16,8 +17,8 @@
 #include "gtest/gtest.h"
 #include "tasks/cancellation.h"
 #include "tasks/exceptions.h"
+#include "tasks/internal/scheduler.h"
 #include "tasks/parallel.h"
-#include "tasks/scheduler.h"
 #include "tasks/suspend.h"
 #include "tasks/task.h"
 #include "tests/dtutils/shm/shm_node.h"
@@ -84,13 +85,17 @@ struct Variant {
   const char* name;
   JoinPolicy join;
   DequeKind deque;
+  RemoteAtomics atomics = RemoteAtomics::kDevice;
 };
+void PrintTo(const Variant& variant, std::ostream* out) { *out << variant.name; }
+
 class Migration : public ::testing::TestWithParam<Variant> {
  protected:
   static TaskOptions options() {
     TaskOptions options;
     options.join = GetParam().join;
     options.deque = GetParam().deque;
+    options.atomics = GetParam().atomics;
     return options;
   }
   // A root on two workers; failures inside fail the test.
@@ -112,7 +117,10 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(Variant{"greedy", JoinPolicy::kGreedy, DequeKind::kSplit},
                       Variant{"wait_queue", JoinPolicy::kWaitQueue, DequeKind::kSplit},
                       Variant{"the", JoinPolicy::kGreedy, DequeKind::kThe},
-                      Variant{"paper", JoinPolicy::kWaitQueue, DequeKind::kThe}),
+                      Variant{"paper", JoinPolicy::kWaitQueue, DequeKind::kThe},
+                      Variant{"private", JoinPolicy::kGreedy, DequeKind::kPrivate},
+                      Variant{"served", JoinPolicy::kGreedy, DequeKind::kSplit,
+                              RemoteAtomics::kServed}),
     [](const auto& info) { return info.param.name; });
 
 TEST_P(Migration, ResultsFollowTheParent) {
@@ -195,8 +203,7 @@ TEST_P(Migration, FibOnThreeWorkers) {
     }
     const TaskStatistics s = runtime.statistics();
     if (s.steals > 0) {
-      const uint64_t trips = GetParam().deque == DequeKind::kSplit ? 3 : 5;
-      EXPECT_EQ(s.steal_trips, trips * s.steals) << "dependent round trips";
+      EXPECT_EQ(s.steal_trips, testing::round_trips_of(GetParam().deque) * s.steals);
     }
     EXPECT_LE(s.resumed_remote, s.resumed);
   });

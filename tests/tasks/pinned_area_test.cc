@@ -1,4 +1,4 @@
-#include "tasks/pinned_area.h"
+#include "tasks/internal/pinned_area.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // One-sided operations between workers: what the scheduler relies on.
-#include "tasks/queue_pair_access.h"
+#include "tasks/internal/queue_pair_access.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "dtutils/device.h"
-#include "tasks/stack_region.h"
+#include "tasks/internal/stack_region.h"
 #include "tests/dtutils/testing/device_node.h"
 #include "tests/dtutils/testing/process_test.h"
 

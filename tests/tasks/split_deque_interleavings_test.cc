@@ -1,5 +1,5 @@
-// The shelf of the split deque (tasks/split_deque.h), its real code, through every interleaving of
-// one owner and two thieves; and deliberate mistakes, each of which must be found.
+// The shelf of the split deque (tasks/internal/split_deque.h), its real code, through every
+// interleaving of one owner and two thieves; and deliberate mistakes, each of which must be found.
 //
 // Every access to shared memory is a step. A participant between two steps is plain data: where it
 // is in its program, and what the accesses of its current action returned. To make a step the
@@ -10,7 +10,7 @@
 //
 // The frames of a task are a word that says whose they are: a thief that reads another word there
 // has been given a stack that was overwritten.
-#include "tasks/split_deque.h"
+#include "tasks/internal/split_deque.h"
 
 #include <array>
 #include <cstdint>

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "tasks/split_deque.h"
+#include "tasks/internal/split_deque.h"
 
 namespace cariama::tasks {
 namespace {

@@ -78,6 +78,19 @@ inline void with_workers(int workers, const TaskOptions& options,
       run_options);
 }
 
+// The dependent round trips of one steal.
+[[nodiscard]] inline uint64_t round_trips_of(DequeKind deque) {
+  switch (deque) {
+    case DequeKind::kSplit:
+      return 3;
+    case DequeKind::kThe:
+      return 5;
+    case DequeKind::kPrivate:
+      return 1;
+  }
+  return 0;
+}
+
 inline long fib(long n) {
   if (n < 2) return n;
   task<long> left = spawn([n] { return fib(n - 1); });

@@ -1,5 +1,5 @@
-// The THE deque (tasks/the_deque.h), the owner's real code, through every interleaving of one owner
-// and two thieves; and deliberate mistakes, each of which must be found.
+// The THE deque (tasks/internal/the_deque.h), the owner's real code, through every interleaving of
+// one owner and two thieves; and deliberate mistakes, each of which must be found.
 //
 // As in split_deque_interleavings_test.cc every access to shared memory is a step, a participant
 // between two steps is plain data, and a step executes its action again from the beginning with
@@ -8,7 +8,7 @@
 //
 // The frames of a task are a word that says whose they are. The owner overwrites them when it has
 // taken the task back, and when it installs something else.
-#include "tasks/the_deque.h"
+#include "tasks/internal/the_deque.h"
 
 #include <algorithm>
 #include <array>

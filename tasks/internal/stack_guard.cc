@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "tasks/context.h"
-#include "tasks/stack_region.h"
+#include "tasks/internal/stack_region.h"
 
 namespace cariama::tasks {
 namespace {

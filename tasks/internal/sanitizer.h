@@ -4,10 +4,11 @@
 // frames that are left without a return stay poisoned, so who leaves cleans up behind itself.
 // ThreadSanitizer keeps the calls that a thread is in: each stretch that a task runs is a fiber of
 // its own, which begins with calls enough for all returns that may follow.
-#ifndef CARIAMA_TASKS_SANITIZER_H_
-#define CARIAMA_TASKS_SANITIZER_H_
+#ifndef CARIAMA_TASKS_INTERNAL_SANITIZER_H_
+#define CARIAMA_TASKS_INTERNAL_SANITIZER_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <utility>
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -54,6 +55,10 @@ __attribute__((always_inline)) inline void before_leave(const void* top) {
 inline void after_run() {
   __sanitizer_finish_switch_fiber(switch_state.scheduler_fake, nullptr, nullptr);
 }
+// Frames [begin, end) of tasks above the running one, which go on elsewhere only.
+inline void frames_leave(uint64_t begin, uint64_t end) {
+  __asan_unpoison_memory_region(reinterpret_cast<const void*>(begin), end - begin);
+}
 
 #elif defined(__SANITIZE_THREAD__)
 
@@ -80,6 +85,14 @@ __attribute__((no_sanitize("thread"))) inline void before_leave(const void*) {
 __attribute__((no_sanitize("thread"))) inline void after_run() {
   __tsan_destroy_fiber(switch_state.task);
 }
+inline void frames_leave(uint64_t, uint64_t) {}
+
+// The worker's thread and the one that serves atomics (atomic_server.h) synchronise through peers,
+// in other processes: these get to know of memory before they ask for an atomic on it, and have its
+// answer before they give it back. Before what peers may see; after what they may have done.
+inline char peers;
+inline void before_peers() { __tsan_release(&peers); }
+inline void after_peers() { __tsan_acquire(&peers); }
 
 #else
 
@@ -87,9 +100,15 @@ inline void before_run(const void*, size_t) {}
 inline void on_stack() {}
 inline void before_leave(const void*) {}
 inline void after_run() {}
+inline void frames_leave(uint64_t, uint64_t) {}
 
+#endif
+
+#if !defined(__SANITIZE_THREAD__)
+inline void before_peers() {}
+inline void after_peers() {}
 #endif
 
 }  // namespace cariama::tasks
 
-#endif  // CARIAMA_TASKS_SANITIZER_H_
+#endif  // CARIAMA_TASKS_INTERNAL_SANITIZER_H_

@@ -1,4 +1,4 @@
-#include "tasks/scheduler.h"
+#include "tasks/internal/scheduler.h"
 
 #include <cxxabi.h>
 #include <unistd.h>
@@ -13,7 +13,7 @@
 
 #include "dtutils/error.h"
 #include "dtutils/trace.h"
-#include "tasks/sanitizer.h"
+#include "tasks/internal/sanitizer.h"
 
 namespace cariama::tasks {
 namespace {
@@ -96,7 +96,10 @@ Worker::Worker(const TaskOptions& options, StackRegion& region, RemoteAccess& ac
       region_(region),
       access_(access),
       area_(area_of(region)),
-      entries_(reinterpret_cast<uint64_t*>(region.tail() + sizeof(WorkerArea))),
+      asked_(reinterpret_cast<AskCell*>(region.tail() + sizeof(WorkerArea) +
+                                        static_cast<size_t>(access.size()) * sizeof(AtomicCell)),
+             static_cast<size_t>(access.size())),
+      entries_(reinterpret_cast<uint64_t*>(region.tail() + entries_offset(access.size()))),
       reports_(entries_ + entry_count(region.stack_bytes())),
       guard_(region, "TaskOptions::stack_bytes", entries_),
       pinned_(options.pinned_bytes,
@@ -105,11 +108,10 @@ Worker::Worker(const TaskOptions& options, StackRegion& region, RemoteAccess& ac
               }),
       memory_{access},
       shelf_(memory_, area_.shelf),
+      joins_(access, area_.join_copy),
       the_(memory_, area_.the),
-      victims_(
-          options.victims.empty()
-              ? Victims::uniform(access.rank(), access.size(), options.seed)
-              : Victims(options.victims, options.seed + static_cast<uint64_t>(access.rank()))) {
+      victims_(options.victims, options.victim_order,
+               options.seed + static_cast<uint64_t>(access.rank())) {
   pinned_.on_collect([this](void* block) { exceptions_.erase(block); });
   cariama_fork_state = {
       entries_ + 1,
@@ -119,6 +121,7 @@ Worker::Worker(const TaskOptions& options, StackRegion& region, RemoteAccess& ac
       canary,
       0};
   taken_from_.resize(static_cast<size_t>(access.size()));
+  answered_.resize(static_cast<size_t>(access.size()));
   for (int peer = 0; peer < access.size(); ++peer) {
     void* const area = access.mapped(peer, address_of(&area_), sizeof area_);
     if (area == nullptr) {
@@ -165,6 +168,7 @@ void Worker::check_closure(const void* closure, size_t bytes) const {
 
 void Worker::attend() {
   if (options_.deque == DequeKind::kThe) return attend_the();
+  if (options_.deque == DequeKind::kPrivate) return answer_requests();
   std::atomic<uint64_t>& attention = area_.shelf.attention;
   const uint64_t wanted = attention.load(std::memory_order_relaxed);
   if (wanted == kCalm) return;
@@ -181,8 +185,8 @@ void Worker::attend() {
     ++end;
   }
   const auto spare = static_cast<size_t>(end - floor);
-  if (spare < (wanted == kHungry ? 1 : 2)) return;
-  const auto count = static_cast<uint32_t>(std::clamp<size_t>(spare / 2, 1, kShelfSlots));
+  const uint32_t count = how_many_to_publish(wanted, spare);
+  if (count == 0) return;
   // Before it is published: a thief that takes the last one asks for more.
   attention.store(kCalm, std::memory_order_relaxed);
   const auto position = static_cast<size_t>(floor - entries_);
@@ -213,13 +217,11 @@ bool Worker::take_parent_back() {
     cariama_fork_state.floor = top;
     return true;
   }
+  // (Nothing is ever public where thieves ask: what is not private has been handed over.)
   if (!shelf_.take_back()) return false;
   cariama_fork_state.floor = top;
   ++statistics_.taken_back;
-  std::atomic<uint64_t>& attention = area_.shelf.attention;
-  if (shelf_.count() == 0 && attention.load(std::memory_order_relaxed) == kCalm) {
-    attention.store(kRefill, std::memory_order_relaxed);
-  }
+  shelf_.refill_if_empty();
   return true;
 }
 
@@ -261,20 +263,8 @@ Outcome join(Reference record) {
 }
 
 std::optional<Outcome> Worker::look(Reference record) {
-  const auto* remote = reinterpret_cast<const JoinRecord*>(record.address());
-  std::optional<Outcome> outcome;
-  if (record.rank() == rank()) {
-    if (remote->arrivals.load(std::memory_order_acquire) == 0) return outcome;
-    outcome = remote->outcome;
-  } else {
-    const std::array<ReadPiece, 2> pieces{
-        ReadPiece{address_of(&remote->arrivals), &area_.arrivals, sizeof area_.arrivals},
-        ReadPiece{address_of(&remote->outcome), &area_.outcome, sizeof area_.outcome}};
-    must(access_.read(record.rank(), pieces));
-    if (area_.arrivals == 0) return outcome;
-    outcome = area_.outcome;
-  }
-  release(record);
+  const std::optional<Outcome> outcome = must(joins_.look(record));
+  if (outcome.has_value()) release(record);
   return outcome;
 }
 
@@ -299,6 +289,7 @@ void Worker::yield() { leave_for({.why = Leaving::Why::kYield}); }
 
 void* Worker::allocate(size_t bytes) {
   void* block = must(pinned_.allocate(bytes));
+  after_peers();
   return block;
 }
 
@@ -315,6 +306,7 @@ void Worker::release(Reference block) {
 Reference Worker::new_record() {
   auto* record = new (allocate(sizeof(JoinRecord))) JoinRecord;
   record->arrivals.store(0, std::memory_order_relaxed);
+  before_peers();
   ++statistics_.records;
   return {rank(), record};
 }
@@ -354,18 +346,7 @@ Outcome Worker::failed_outcome(const std::exception_ptr& exception) {
 }
 
 Suspended Worker::deliver(Reference record, const Outcome& outcome) {
-  auto* to = reinterpret_cast<JoinRecord*>(record.address());
-  const size_t bytes =
-      offsetof(Outcome, value) + (outcome.kind == OutcomeKind::kValue ? outcome.bytes : 0);
-  if (record.rank() == rank()) {
-    std::memcpy(&to->outcome, &outcome, bytes);
-  } else {
-    must(access_.write(record.rank(), address_of(&to->outcome), &outcome, bytes));
-  }
-  if (must(access_.fetch_add(record.rank(), address_of(&to->arrivals), 1)) == 0) return {};
-  if (record.rank() == rank()) return to->waiter;
-  must(access_.read(record.rank(), address_of(&to->waiter), &area_.waiter, sizeof area_.waiter));
-  return area_.waiter;
+  return must(joins_.deliver(record, outcome));
 }
 
 std::vector<std::byte> Worker::fetch(const Outcome& outcome) {
@@ -471,11 +452,13 @@ void Worker::run_until_finished() {
 
 template <typename Finished>
 void Worker::work(const Finished& finished) {
+  run_has_ended_ = finished;
   for (;;) {
     if (next_.sp == nullptr && !find_work(finished)) break;
     run(std::exchange(next_, {}));
     after(Leaving(leaving_));
   }
+  run_has_ended_ = {};
   // Tasks that nobody will ever continue.
   ready_.clear();
   waiting_.clear();
@@ -521,8 +504,9 @@ Suspended Worker::park(void* sp) {
   task.sp = address_of(sp);
   task.top = sp_of(entries_[position]);
   const size_t bytes = task.top - task.sp;
-  void* frames = allocate(bytes);
+  void* frames = allocate(bytes + PinnedArea::kNoteBytes);
   std::memcpy(frames, sp, bytes);
+  pinned_.note_frames(frames, task.sp, task.top);
   task.frames = Reference(rank(), frames).word();
   ++statistics_.suspensions;
   statistics_.suspended_bytes += bytes;
@@ -552,11 +536,8 @@ void Worker::wait_for_child(const Leaving& left) {
     waiting_.push_back({task, left.record});
     return;
   }
-  const int owner = left.record.rank();
-  auto* const record = reinterpret_cast<JoinRecord*>(left.record.address());
-  must(access_.write(owner, address_of(&record->waiter), &task, sizeof task));
-  // 1: the child has ended since we looked, and goes its way.
-  if (must(access_.fetch_add(owner, address_of(&record->arrivals), 1)) == 1) unpark(task);
+  // False: the child has ended since we looked, and goes its way.
+  if (!must(joins_.wait(left.record, task))) unpark(task);
 }
 
 template <typename Finished>
@@ -567,6 +548,7 @@ bool Worker::find_work(const Finished& finished) {
   bool found = false;
   for (uint64_t round = 0; !finished(); ++round) {
     if (on_idle_) on_idle_();
+    if (options_.deque == DequeKind::kPrivate) answer_requests();
     // A task that only waits its turn lets stolen ones go first, once.
     const bool steal_first = std::exchange(yielded_, false) && !victims_.empty();
     if (steal_first && steal(victims_.next())) {
@@ -600,13 +582,7 @@ bool Worker::resume_waiting() {
   return true;
 }
 
-bool Worker::has_arrived(Reference record) {
-  const auto* remote = reinterpret_cast<const JoinRecord*>(record.address());
-  if (record.rank() == rank()) return remote->arrivals.load(std::memory_order_acquire) != 0;
-  must(access_.read(record.rank(), address_of(&remote->arrivals), &area_.arrivals,
-                    sizeof area_.arrivals));
-  return area_.arrivals != 0;
-}
+bool Worker::has_arrived(Reference record) { return must(joins_.look(record)).has_value(); }
 
 void Worker::install(uint64_t top, uint64_t report, const Context& context) {
   entries_[0] = top;

@@ -1,10 +1,12 @@
-// The thief's side of both deques.
+// The thief's side of the deques that have entries in public.
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
 
 #include "dtutils/trace.h"
-#include "tasks/scheduler.h"
+#include "tasks/internal/scheduler.h"
+#include "tasks/internal/steal_timer.h"
 
 namespace cariama::tasks {
 namespace {
@@ -13,42 +15,17 @@ uint64_t address_of(const void* memory) { return reinterpret_cast<uint64_t>(memo
 
 }  // namespace
 
-// Takes the time of each step, for those who want to see them.
-class Worker::StealTimer {
- public:
-  explicit StealTimer(Worker& worker)
-      : worker_(worker),
-        trips_(worker.access_.round_trips()),
-        sampled_(worker.samples_.size() < worker.options_.steal_samples) {
-    mark(0);
-  }
-  void mark(size_t step) {
-    if (sampled_) [[unlikely]]
-      times_[step] = steal_clock();
-  }
-  // After the last mark, 4.
-  void succeeded(uint64_t bytes) {
-    const uint64_t trips = worker_.access_.round_trips() - trips_;
-    ++worker_.statistics_.steals;
-    worker_.statistics_.stolen_bytes += bytes;
-    worker_.statistics_.steal_trips += trips;
-    if (!sampled_) return;
-    const auto step = [&](size_t i) { return static_cast<uint32_t>(times_[i] - times_[i - 1]); };
-    worker_.samples_.push_back({step(1), step(2), step(3), step(4), 0, static_cast<uint32_t>(bytes),
-                                static_cast<uint32_t>(trips)});
-    worker_.stolen_at_ = times_[4];
-  }
-
- private:
-  Worker& worker_;
-  const uint64_t trips_;
-  const bool sampled_;
-  std::array<uint64_t, 5> times_{};
-};
-
 bool Worker::steal(int victim) {
   ++statistics_.steal_attempts;
-  return options_.deque == DequeKind::kThe ? steal_the(victim) : steal_split(victim);
+  ++statistics_.tried[std::min(victims_.level(), kVictimLevels - 1)];
+  switch (options_.deque) {
+    case DequeKind::kThe:
+      return steal_the(victim);
+    case DequeKind::kPrivate:
+      return steal_by_request(victim);
+    default:
+      return steal_split(victim);
+  }
 }
 
 // The entry is this worker's. Reads its frames, and lets the victim know.
@@ -57,41 +34,24 @@ void Worker::take_frames(int victim, uint64_t sp, uint64_t top, StealTimer& time
   const TraceScope trace("tasks", "steal", "bytes", top - sp);
   must(access_.read(victim, sp, reinterpret_cast<void*>(sp), top - sp));
   timer.mark(3);
-  must(access_.post_add(victim, address_of(&area_.shelf.copied), 1));
+  must(say_copied(access_, victim, area_.shelf));
   const uint64_t taken = ++taken_from_[static_cast<size_t>(victim)];
   must(access_.write(victim, address_of(&area_.taken_by[rank() % 64]), &taken, sizeof taken));
-  victims_.succeeded();
+  victim_was_robbed();
 }
 
 bool Worker::steal_split(int victim) {
   StealTimer timer(*this);
-  Shelf& shelf = area_.shelf;  // the victim's has the same address
-  const std::array<ReadPiece, 2> pieces{
-      ReadPiece{address_of(&shelf.state), area_.shelf_state, sizeof area_.shelf_state},
-      ReadPiece{address_of(&shelf.slots), area_.shelf_slots, sizeof area_.shelf_slots}};
-  must(access_.read(victim, pieces));
-  const uint64_t seen = area_.shelf_state[0];
-  const uint64_t attention = area_.shelf_state[2];
-  const ShelfState state = ShelfState::decode(seen);
-  if (state.count == 0) {
-    if (attention != kHungry) {
-      must(access_.write(victim, address_of(&shelf.attention), &kHungry, sizeof kHungry));
-    }
+  const ClaimResult got = must(
+      claim_from_shelf(access_, victim, area_.shelf, area_.shelf_copy, [&] { timer.mark(1); }));
+  if (got.claim != Claim::kOurs) {
+    statistics_.steal_lost += got.claim == Claim::kLost;
     return false;
   }
-  const PublicEntry entry = area_.shelf_slots[state.first];
-  timer.mark(1);
-  if (must(access_.compare_swap(victim, address_of(&shelf.state), seen, claim_oldest(seen))) !=
-      seen) {
-    ++statistics_.steal_lost;
-    return false;
-  }
-  if (state.count == 1 && attention == kCalm) {
-    must(access_.write(victim, address_of(&shelf.attention), &kRefill, sizeof kRefill));
-  }
+  const PublicEntry entry = area_.shelf_copy.slots[got.first];
   take_frames(victim, entry.sp, entry.top, timer);
   timer.mark(4);
-  timer.succeeded(entry.top - entry.sp);
+  timer.succeeded(entry.top - entry.sp, timer.trips());
   install(entry.top, entry.report, {reinterpret_cast<void*>(entry.sp), entry.record});
   return true;
 }
@@ -127,7 +87,7 @@ bool Worker::steal_the(int victim) {
   take_frames(victim, sp, top, timer);
   must(access_.write(victim, address_of(&queue.lock), &kFree, sizeof kFree));
   timer.mark(4);
-  timer.succeeded(top - sp);
+  timer.succeeded(top - sp, timer.trips());
   install(top, report, {reinterpret_cast<void*>(sp), record});
   return true;
 }

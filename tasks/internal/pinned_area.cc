@@ -1,14 +1,23 @@
-#include "tasks/pinned_area.h"
+#include "tasks/internal/pinned_area.h"
 
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 #include <new>
 #include <utility>
 
 #include "absl/strings/str_format.h"
 #include "dtutils/error.h"
+
+// What a debugger needs to find the blocks, without debug information: where the first segment is,
+// its bytes, how many segments there are, bytes of a block's header, and of the note at its end.
+extern "C" {
+CARIAMA_TASKS_EXPORT uint64_t cariama_tasks_debug[5] = {cariama::tasks::kPinnedAddress,
+                                                        cariama::tasks::kFirstSegmentBytes, 0, 16,
+                                                        cariama::tasks::PinnedArea::kNoteBytes};
+}
 
 namespace cariama::tasks {
 
@@ -18,6 +27,7 @@ PinnedArea::PinnedArea(size_t budget, RegisterSegment register_segment)
 }
 
 PinnedArea::~PinnedArea() {
+  cariama_tasks_debug[2] = 0;
   for (size_t i = 0; i < descriptors_.size(); ++i) {
     munmap(reinterpret_cast<void*>(segment_address(i)), segment_bytes(i));
     close(descriptors_[i]);
@@ -48,6 +58,7 @@ absl::StatusOr<void*> PinnedArea::allocate(size_t bytes) {
   }
   header->released.store(0, std::memory_order_relaxed);
   header->marked = 0;
+  header->has_note = 0;
   header->position = static_cast<uint32_t>(outstanding.size());
   outstanding.push_back(header);
   return reinterpret_cast<std::byte*>(header) + kHeaderBytes;
@@ -70,6 +81,7 @@ absl::StatusOr<PinnedArea::Header*> PinnedArea::carve(size_t size_class) {
         map_shared_at(segment_address(index), segment_bytes(index), "a segment of the pinned area");
     if (!descriptor.ok()) return descriptor.status();
     descriptors_.push_back(*descriptor);
+    cariama_tasks_debug[2] = descriptors_.size();
     unused_ = reinterpret_cast<std::byte*>(segment_address(index));
     unused_end_ = unused_ + segment_bytes(index);
     const absl::Status registered =
@@ -86,6 +98,7 @@ void PinnedArea::release(void* block) {
   Header* header = header_of(block);
   std::vector<Header*>& outstanding = outstanding_[header->size_class];
   if (header->marked != 0) collected_(block);
+  header->has_note = 0;
   Header* last = outstanding.back();
   outstanding[header->position] = last;
   last->position = header->position;
@@ -94,6 +107,15 @@ void PinnedArea::release(void* block) {
 }
 
 void PinnedArea::mark(void* block) { header_of(block)->marked = 1; }
+
+void PinnedArea::note_frames(void* block, uint64_t sp, uint64_t top) {
+  Header* header = header_of(block);
+  const uint64_t note[2] = {sp, top};
+  static_assert(sizeof note == kNoteBytes && kHeaderBytes == 16);
+  std::byte* const end = reinterpret_cast<std::byte*>(header) + (size_t{1} << header->size_class);
+  std::memcpy(end - sizeof note, note, sizeof note);
+  header->has_note = 1;
+}
 
 void PinnedArea::collect(size_t size_class) {
   std::vector<Header*>& outstanding = outstanding_[size_class];

@@ -1,7 +1,10 @@
-#include "tasks/queue_pair_access.h"
+#include "tasks/internal/queue_pair_access.h"
+
+#include <sched.h>
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -15,12 +18,18 @@
 namespace cariama::tasks {
 namespace {
 
-// Requests without a completion that may be outstanding to a peer. A multiple of what one steal
-// needs, so that one in many carries the flag.
+// Requests without a completion that may be outstanding to a peer, where the device has room: a
+// multiple of what one steal needs, so that one in many carries the flag.
 constexpr uint32_t kMostUnsignaled = 64;
 constexpr uint32_t kDepth = 2 * kMostUnsignaled;
 constexpr size_t kMostPieces = 4;
 constexpr uint32_t kInlineWanted = 120;  // a join record's outcome
+
+// How long a served atomic may take before its server is looked at.
+constexpr std::chrono::milliseconds kLook{100};
+
+// Ids of requests are ranks + 1; of receives, for answers of served atomics, with this bit.
+constexpr uint64_t kAnswer = uint64_t{1} << 32;
 
 absl::Status bad_address(const std::string& whose, uint64_t address, size_t bytes) {
   return make_error(
@@ -33,8 +42,9 @@ absl::Status bad_address(const std::string& whose, uint64_t address, size_t byte
 
 absl::StatusOr<std::unique_ptr<QueuePairAccess>> QueuePairAccess::connect(
     Exchange& exchange, std::shared_ptr<Device> device, const MemorySource& region,
-    AccessArea& area, Exchange::Deadline deadline, const std::string& name) {
-  std::unique_ptr<QueuePairAccess> access(new QueuePairAccess(exchange, region, area));
+    AccessArea& area, Exchange::Deadline deadline, const std::string& name,
+    std::span<AtomicCell> served) {
+  std::unique_ptr<QueuePairAccess> access(new QueuePairAccess(exchange, region, area, served));
   const absl::Status status = access->set_up(exchange, std::move(device), deadline, name);
   if (!status.ok()) return status;
   return access;
@@ -43,12 +53,12 @@ absl::StatusOr<std::unique_ptr<QueuePairAccess>> QueuePairAccess::connect(
 absl::Status QueuePairAccess::set_up(Exchange& exchange, std::shared_ptr<Device> device,
                                      Exchange::Deadline deadline, const std::string& name) {
   device_ = std::move(device);
-  if (!device_->limits().atomics) {
+  if (!device_->limits().atomics && served_.empty()) {
     return make_error(absl::StatusCode::kUnimplemented, ErrorScope::kProcess,
-                      device_->description() + " has no remote atomics, which stealing needs",
-                      "use another device, or shm");
+                      device_->description() + " has no remote atomics",
+                      "have them served (TaskOptions::atomics), or use another device");
   }
-  native_atomics_ = device_->transport() == Transport::kShm;
+  native_atomics_ = device_->transport() == Transport::kShm || !served_.empty();
   auto domain = device_->create_domain();
   if (!domain.ok()) return domain.status();
   domain_ = *domain;
@@ -71,6 +81,12 @@ absl::Status QueuePairAccess::set_up(Exchange& exchange, std::shared_ptr<Device>
   options.max_receive_segments = 1;
   options.max_inline = kInlineWanted;
   peers_.resize(static_cast<size_t>(size()));
+  if (!served_.empty()) {
+    auto server = AtomicServer::create(*domain_, rank(), size(), served_,
+                                       [this](uint64_t address) { return is_known(address); });
+    if (!server.ok()) return server.status();
+    server_ = *std::move(server);
+  }
   // Pairs in the order of (distance, rank), so that no two ranks wait for each other crosswise.
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank() && native_atomics_) continue;
@@ -78,19 +94,62 @@ absl::Status QueuePairAccess::set_up(Exchange& exchange, std::shared_ptr<Device>
     if (!queue_pair.ok()) return queue_pair.status();
     Peer& to = peers_[static_cast<size_t>(peer)];
     to.queue_pair = *std::move(queue_pair);
+    const uint32_t depth = to.queue_pair->limits().send_depth;
+    if (depth <= kMostPieces) {
+      return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kProcess,
+                        absl::StrFormat("%s has queues of %d requests only; tasks need %d",
+                                        device_->description(), depth, kMostPieces + 1),
+                        "use another device, or shm");
+    }
+    to.most_unsignaled = std::min<uint32_t>(kMostUnsignaled, depth - kMostPieces);
     if (peer == rank()) {
       status = to.queue_pair->connect(to.queue_pair->address(), {.peer = "itself"});
     } else {
       const std::string pair =
           absl::StrFormat("%s %d-%d", name, std::min(peer, rank()), std::max(peer, rank()));
-      status = connect_over(exchange, peer, *to.queue_pair, deadline, pair);
+      if (server_ == nullptr) {
+        status = connect_over(exchange, peer, *to.queue_pair, deadline, pair);
+      } else {
+        status = connect_served(exchange, peer, deadline, pair);
+      }
     }
     if (!status.ok()) return status;
     auto locator = get_value<RemoteMemoryLocator>(exchange, peer, name + " region", deadline);
     if (!locator.ok()) return locator.status();
     to.region = *locator;
   }
+  if (server_ != nullptr) {
+    const uint64_t offset =
+        reinterpret_cast<uint64_t>(served_.data()) - reinterpret_cast<uint64_t>(source_.address);
+    std::vector<RemoteMemoryLocator> cells;
+    for (const Peer& peer : peers_)
+      cells.push_back(peer.region.slice(offset, served_.size_bytes()));
+    server_->start(cells, region_->local_key());
+  }
   return exchange.fence(deadline);
+}
+
+// Both directions of a pair; of the two ranks the lower one is client first.
+absl::Status QueuePairAccess::connect_served(Exchange& exchange, int peer,
+                                             Exchange::Deadline deadline, const std::string& pair) {
+  absl::Status status;
+  for (const bool as_client : {rank() < peer, peer < rank()}) {
+    QueuePair& end =
+        as_client ? *peers_[static_cast<size_t>(peer)].queue_pair : server_->queue_pair(peer);
+    const int client = as_client ? rank() : peer;
+    if (status.ok()) {
+      status =
+          connect_over(exchange, peer, end, deadline, absl::StrFormat("%s by %d", pair, client));
+    }
+  }
+  return status;
+}
+
+bool QueuePairAccess::is_known(uint64_t address) const {
+  const auto begin = reinterpret_cast<uint64_t>(source_.address);
+  if (address >= begin && address + sizeof(uint64_t) <= begin + source_.length) return true;
+  return address >= kPinnedAddress &&
+         segment_of(address) < segment_count_.load(std::memory_order_acquire);
 }
 
 absl::StatusOr<LocalKey> QueuePairAccess::local_key(const void* local, size_t bytes) const {
@@ -131,29 +190,87 @@ absl::Status QueuePairAccess::address(int peer, uint64_t remote, size_t bytes,
   return absl::OkStatus();
 }
 
+QueuePairAccess::Done QueuePairAccess::poll() {
+  Completion completion;
+  if (completions_->poll(std::span(&completion, 1)) == 0) return {};
+  Peer& from = peers_[(completion.id & ~kAnswer) - 1];
+  if (completion.status != CompletionStatus::kSuccess) {
+    return {completion.id, to_status(completion, from.queue_pair->peer())};
+  }
+  if ((completion.id & kAnswer) != 0) from.asked = false;
+  return {completion.id, absl::OkStatus()};
+}
+
 absl::Status QueuePairAccess::execute(int peer, std::span<WorkRequest> requests) {
   Peer& to = peers_[static_cast<size_t>(peer)];
+  for (WorkRequest& request : requests) request.id = static_cast<uint64_t>(peer) + 1;
   requests.back().flags |= kSignaled;
-  requests.back().id = static_cast<uint64_t>(peer) + 1;
   const PostResult posted = to.queue_pair->post_send(requests);
   // There is always room: what is outstanding without a completion is bounded below the depth.
   if (!posted.ok()) return to_status(posted, to.queue_pair->peer());
   to.unsignaled = 0;
   ++round_trips_;
-  Completion completion;
   for (;;) {
     // Not wait_until(): the hook may run tasks, which must not happen within a steal.
-    if (completions_->poll(std::span(&completion, 1)) == 0) continue;
-    if (completion.status != CompletionStatus::kSuccess) {
-      return to_status(completion, to.queue_pair->peer());
-    }
-    if (completion.id == requests.back().id) return absl::OkStatus();
+    const Done done = poll();
+    if (!done.status.ok() || done.id == requests.back().id) return done.status;
   }
+}
+
+absl::Status QueuePairAccess::ask(int peer, const AtomicRequest& request) {
+  absl::Status status = await_answer(peer);
+  if (!status.ok()) return status;
+  Peer& to = peers_[static_cast<size_t>(peer)];
+  const PostResult posted =
+      to.queue_pair->post_receive({.id = kAnswer | (static_cast<uint64_t>(peer) + 1)});
+  if (!posted.ok()) return to_status(posted, to.queue_pair->peer());
+  AtomicRequest* cell = &served_[static_cast<size_t>(rank())].request;  // at the peer
+  Segment segment{const_cast<AtomicRequest*>(&request), sizeof request, {}};
+  WorkRequest work{.opcode = Opcode::kWriteImmediate, .segment_count = 1, .segments = &segment};
+  status = address(peer, reinterpret_cast<uint64_t>(cell), sizeof *cell, work);
+  if (!status.ok()) return status;
+  to.asked = true;
+  if (sizeof request <= to.queue_pair->limits().max_inline) {
+    work.flags = kInline;
+    return post(peer, work);
+  }
+  std::memcpy(area_.staging.data(), &request, sizeof request);
+  segment = {area_.staging.data(), sizeof request, region_->local_key()};
+  return execute(peer, std::span(&work, 1));
+}
+
+absl::Status QueuePairAccess::await_answer(int peer) {
+  constexpr uint64_t kSpins = 1000;
+  auto next_look = std::chrono::steady_clock::now() + kLook;
+  for (uint64_t round = 0; peers_[static_cast<size_t>(peer)].asked; ++round) {
+    const Done done = poll();
+    if (!done.status.ok()) return done.status;
+    if (done.id != 0 || round < kSpins) continue;
+    sched_yield();  // the server may need this core
+    if (std::chrono::steady_clock::now() < next_look) continue;
+    // Nothing of ours is outstanding that would fail if the server were dead. Not a trip of the
+    // operation that waits.
+    --round_trips_;
+    const absl::Status status = read(peer, reinterpret_cast<uint64_t>(&area_.atomic_result),
+                                     &area_.atomic_result, sizeof area_.atomic_result);
+    if (!status.ok()) return status;
+    next_look = std::chrono::steady_clock::now() + kLook;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<uint64_t> QueuePairAccess::serve(int peer, const AtomicRequest& request) {
+  absl::Status status = ask(peer, request);
+  if (status.ok()) status = await_answer(peer);
+  if (!status.ok()) return status;
+  ++round_trips_;
+  return served_[static_cast<size_t>(peer)].answer;
 }
 
 absl::Status QueuePairAccess::post(int peer, WorkRequest& request) {
   Peer& to = peers_[static_cast<size_t>(peer)];
-  if (++to.unsignaled == kMostUnsignaled) return execute(peer, std::span(&request, 1));
+  request.id = static_cast<uint64_t>(peer) + 1;
+  if (++to.unsignaled >= to.most_unsignaled) return execute(peer, std::span(&request, 1));
   const PostResult posted = to.queue_pair->post_send(request);
   return posted.ok() ? absl::OkStatus() : to_status(posted, to.queue_pair->peer());
 }
@@ -236,6 +353,7 @@ absl::StatusOr<uint64_t> QueuePairAccess::fetch_add(int peer, uint64_t remote, u
   if (peer == rank() && native_atomics_) {
     return std::atomic_ref(*reinterpret_cast<uint64_t*>(remote)).fetch_add(addend);
   }
+  if (server_ != nullptr) return serve(peer, {AtomicRequest::kFetchAdd, remote, addend, 0});
   return atomic(peer, remote, {.opcode = Opcode::kFetchAdd, .operand = addend});
 }
 
@@ -246,12 +364,16 @@ absl::StatusOr<uint64_t> QueuePairAccess::compare_swap(int peer, uint64_t remote
         .compare_exchange_strong(expected, desired);
     return expected;
   }
+  if (server_ != nullptr) {
+    return serve(peer, {AtomicRequest::kCompareSwap, remote, expected, desired});
+  }
   return atomic(peer, remote,
                 {.opcode = Opcode::kCompareSwap, .operand = expected, .swap = desired});
 }
 
 absl::Status QueuePairAccess::post_add(int peer, uint64_t remote, uint64_t addend) {
   if (peer == rank() && native_atomics_) return fetch_add(peer, remote, addend).status();
+  if (server_ != nullptr) return ask(peer, {AtomicRequest::kFetchAdd, remote, addend, 0});
   Segment result{&area_.discarded_result, sizeof area_.discarded_result, region_->local_key()};
   WorkRequest request{
       .opcode = Opcode::kFetchAdd, .segment_count = 1, .segments = &result, .operand = addend};
@@ -265,6 +387,7 @@ absl::Status QueuePairAccess::add_segment(size_t index, const MemorySource& sour
   segments_[index] = *region;
   // Peers learn addresses in the segment by later operations only, and those release.
   area_.segments[index] = segments_[index]->locator();
+  segment_count_.store(index + 1, std::memory_order_release);
   return absl::OkStatus();
 }
 

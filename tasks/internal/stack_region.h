@@ -12,8 +12,8 @@
 //
 // The address lies where AddressSanitizer and ThreadSanitizer let programs have memory, and far
 // from where Linux puts anything by itself: collisions are unlikely, and named.
-#ifndef CARIAMA_TASKS_STACK_REGION_H_
-#define CARIAMA_TASKS_STACK_REGION_H_
+#ifndef CARIAMA_TASKS_INTERNAL_STACK_REGION_H_
+#define CARIAMA_TASKS_INTERNAL_STACK_REGION_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -25,6 +25,7 @@
 #include "absl/status/statusor.h"
 #include "dtutils/memory.h"
 #include "tasks/export.h"
+#include "tasks/join_record.h"
 
 namespace cariama::tasks {
 
@@ -32,8 +33,6 @@ inline constexpr uintptr_t kRegionAddress = 0x7e9000000000;
 // So large that few frames reach across it: only one with a local of more than this, and no
 // probing by the compiler (-fstack-clash-protection).
 inline constexpr size_t kStackGuardBytes = size_t{1} << 20;
-// Segments of the pinned area (pinned_area.h) follow from here. Also a bound for the region.
-inline constexpr uintptr_t kPinnedAddress = 0x7ea000000000;
 
 // One process has at most one. Make it after the fork that makes the worker: a child would share
 // its parent's. Not thread-safe.
@@ -54,8 +53,9 @@ class CARIAMA_TASKS_EXPORT StackRegion {
   // Stack and tail, for ProtectionDomain::register_memory. Its addresses are those of every worker.
   [[nodiscard]] MemorySource source() const;
 
-  // How far the stack has ever reached down from top(), in bytes: whole pages that exist. A system
-  // call for each 16 MiB of stack.
+  // How far the stack has ever reached down from top(), in bytes: to the lowest word that is not 0.
+  // (Frames may have words below that nobody has written, or zeros; at most a page of them counts.)
+  // A system call for each 16 MiB of stack.
   [[nodiscard]] size_t high_water() const;
 
  private:
@@ -86,4 +86,4 @@ class StackGuard {
 
 }  // namespace cariama::tasks
 
-#endif  // CARIAMA_TASKS_STACK_REGION_H_
+#endif  // CARIAMA_TASKS_INTERNAL_STACK_REGION_H_

@@ -5,8 +5,8 @@
 // mean the same in every worker. Processes forked from one have that, and so have those that
 // start_workers() has started (start.h). The canary of the stack protector is switched together
 // with the stack on x86-64 (context.h): there it need not be equal.
-#ifndef CARIAMA_TASKS_IDENTITY_H_
-#define CARIAMA_TASKS_IDENTITY_H_
+#ifndef CARIAMA_TASKS_INTERNAL_IDENTITY_H_
+#define CARIAMA_TASKS_INTERNAL_IDENTITY_H_
 
 #include <cstdint>
 #include <string>
@@ -32,4 +32,4 @@ struct Identity {
 
 }  // namespace cariama::tasks
 
-#endif  // CARIAMA_TASKS_IDENTITY_H_
+#endif  // CARIAMA_TASKS_INTERNAL_IDENTITY_H_

@@ -7,8 +7,8 @@
 // A block may be released by a peer: it writes 1 to the word at release_address(), and the owner
 // finds that when it next needs memory ("local collection": the peer waits for nothing, and the
 // owner looks only when its free blocks have run out). Block sizes are powers of two.
-#ifndef CARIAMA_TASKS_PINNED_AREA_H_
-#define CARIAMA_TASKS_PINNED_AREA_H_
+#ifndef CARIAMA_TASKS_INTERNAL_PINNED_AREA_H_
+#define CARIAMA_TASKS_INTERNAL_PINNED_AREA_H_
 
 #include <array>
 #include <atomic>
@@ -22,7 +22,7 @@
 #include "absl/status/statusor.h"
 #include "dtutils/memory.h"
 #include "tasks/export.h"
-#include "tasks/stack_region.h"
+#include "tasks/internal/stack_region.h"
 
 namespace cariama::tasks {
 
@@ -34,6 +34,7 @@ inline constexpr size_t kMaxSegments = 20;
 [[nodiscard]] constexpr uintptr_t segment_address(size_t index) {
   return kPinnedAddress + kFirstSegmentBytes * ((size_t{1} << index) - 1);
 }
+static_assert(segment_address(kMaxSegments) - kPinnedAddress < uint64_t{1} << kAreaBits);
 [[nodiscard]] constexpr size_t segment_bytes(size_t index) { return kFirstSegmentBytes << index; }
 [[nodiscard]] constexpr size_t segment_of(uintptr_t address) {
   return static_cast<size_t>(std::bit_width((address - kPinnedAddress) / kFirstSegmentBytes + 1)) -
@@ -63,6 +64,11 @@ class CARIAMA_TASKS_EXPORT PinnedArea {
   void on_collect(std::function<void(void*)> collected) { collected_ = std::move(collected); }
   void mark(void* block);
 
+  // For debuggers (gdb/cariama_tasks.py): the block holds the frames [sp, top) of a suspended task.
+  // Kept at the end of the block, which must have been allocated with kNoteBytes more.
+  static constexpr size_t kNoteBytes = 2 * sizeof(uint64_t);
+  void note_frames(void* block, uint64_t sp, uint64_t top);
+
   // The address of the word that a peer sets to 1 in place of release().
   [[nodiscard]] static constexpr uint64_t release_address(uint64_t block) {
     return block - kHeaderBytes;
@@ -82,8 +88,9 @@ class CARIAMA_TASKS_EXPORT PinnedArea {
 
   struct Header {
     std::atomic<uint64_t> released;
-    uint32_t size_class : 31;
+    uint32_t size_class : 30;
     uint32_t marked : 1;
+    uint32_t has_note : 1;
     uint32_t position;  // in outstanding_[size_class]
   };
   static_assert(sizeof(Header) == kHeaderBytes);
@@ -107,4 +114,4 @@ class CARIAMA_TASKS_EXPORT PinnedArea {
 
 }  // namespace cariama::tasks
 
-#endif  // CARIAMA_TASKS_PINNED_AREA_H_
+#endif  // CARIAMA_TASKS_INTERNAL_PINNED_AREA_H_

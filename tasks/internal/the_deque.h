@@ -15,8 +15,8 @@
 //
 // tests/tasks/the_deque_interleavings_test.cc runs the owner's code through every interleaving of
 // small instances.
-#ifndef CARIAMA_TASKS_THE_DEQUE_H_
-#define CARIAMA_TASKS_THE_DEQUE_H_
+#ifndef CARIAMA_TASKS_INTERNAL_THE_DEQUE_H_
+#define CARIAMA_TASKS_INTERNAL_THE_DEQUE_H_
 
 #include <atomic>
 #include <cstdint>
@@ -74,4 +74,4 @@ class TheOwner {
 
 }  // namespace cariama::tasks
 
-#endif  // CARIAMA_TASKS_THE_DEQUE_H_
+#endif  // CARIAMA_TASKS_INTERNAL_THE_DEQUE_H_

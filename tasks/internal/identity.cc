@@ -1,4 +1,4 @@
-#include "tasks/identity.h"
+#include "tasks/internal/identity.h"
 
 #include <link.h>
 #include <sys/auxv.h>

@@ -35,9 +35,10 @@
 //
 // tests/tasks/split_deque_interleavings_test.cc runs this code through every interleaving of small
 // instances.
-#ifndef CARIAMA_TASKS_SPLIT_DEQUE_H_
-#define CARIAMA_TASKS_SPLIT_DEQUE_H_
+#ifndef CARIAMA_TASKS_INTERNAL_SPLIT_DEQUE_H_
+#define CARIAMA_TASKS_INTERNAL_SPLIT_DEQUE_H_
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -60,6 +61,14 @@ inline constexpr size_t kShelfSlots = 8;
 inline constexpr uint64_t kCalm = 0;
 inline constexpr uint64_t kRefill = 1;  // nothing is public: publish when there is some to spare
 inline constexpr uint64_t kHungry = 2;  // a thief came in vain: publish whatever there is
+
+// How many the owner makes public when nothing is, of `spare` private entries that may go. A
+// hungry thief gets the only one; otherwise one is kept, so that a publication need not be taken
+// back at once.
+[[nodiscard]] constexpr uint32_t how_many_to_publish(uint64_t attention, size_t spare) {
+  if (attention == kCalm || spare < (attention == kHungry ? 1 : 2)) return 0;
+  return static_cast<uint32_t>(std::clamp<size_t>(spare / 2, 1, kShelfSlots));
+}
 
 // In registered memory of the owner. Zeros at first.
 struct alignas(64) Shelf {
@@ -122,6 +131,13 @@ class ShelfOwner {
     }
   }
 
+  // After take_back(): when nothing is public any more, the owner's next forks publish again.
+  void refill_if_empty() {
+    if (count() == 0 && memory_.load(shelf_.attention) == kCalm) {
+      memory_.store(shelf_.attention, kRefill);
+    }
+  }
+
   // Whether all frames that thieves took since the beginning, `taken` of them, have been copied.
   [[nodiscard]] bool all_copied(uint64_t taken) { return memory_.load(shelf_.copied) == taken; }
 
@@ -138,4 +154,4 @@ class ShelfOwner {
 
 }  // namespace cariama::tasks
 
-#endif  // CARIAMA_TASKS_SPLIT_DEQUE_H_
+#endif  // CARIAMA_TASKS_INTERNAL_SPLIT_DEQUE_H_

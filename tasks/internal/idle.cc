@@ -14,16 +14,13 @@
 #include <chrono>
 #include <string>
 
-#include "tasks/scheduler.h"
+#include "tasks/internal/idle_policy.h"
+#include "tasks/internal/scheduler.h"
 
 namespace cariama::tasks {
 namespace {
 
 using std::chrono::steady_clock;
-
-constexpr uint64_t kSpinRounds = 64;
-constexpr uint64_t kYieldRounds = 128;
-constexpr uint64_t kDozeRounds = 192;
 
 uint64_t address_of(const void* memory) { return reinterpret_cast<uint64_t>(memory); }
 
@@ -43,7 +40,7 @@ std::string count_of(size_t number, const char* what) {
 
 void Worker::pause_idle(uint64_t round) const {
   if (round < kSpinRounds) {
-    for (int i = 0; i < 16; ++i) cpu_relax();
+    for (int i = 0; i < kSpinPauses; ++i) cpu_relax();
     return;
   }
   if (round < kYieldRounds) {
@@ -51,8 +48,7 @@ void Worker::pause_idle(uint64_t round) const {
     return;
   }
   const uint64_t most = static_cast<uint64_t>(options_.idle_sleep.count()) * 1000;
-  const uint64_t nanoseconds = std::min(most, uint64_t{1000} << std::min<uint64_t>(round / 16, 20));
-  const timespec time{0, static_cast<long>(nanoseconds)};
+  const timespec time{0, static_cast<long>(idle_sleep_ns(round, most))};
   nanosleep(&time, nullptr);
 }
 
@@ -156,7 +152,8 @@ void Worker::await_thief(uint64_t round) {
   sched_yield();
   if (now < next_look_) return;
   for (int peer = 0; peer < access_.size(); ++peer) {
-    must(access_.read(peer, address_of(&area_.finished), &area_.arrivals, sizeof(uint64_t)));
+    must(access_.read(peer, address_of(&area_.finished), &area_.join_copy.arrivals,
+                      sizeof(uint64_t)));
   }
   next_look_ = now + std::chrono::milliseconds(100);
 }

@@ -12,8 +12,8 @@
 //
 // Errors end the job (a peer is gone, or memory is not what it was said to be): the Status names
 // the peer. Thread-compatible.
-#ifndef CARIAMA_TASKS_REMOTE_ACCESS_H_
-#define CARIAMA_TASKS_REMOTE_ACCESS_H_
+#ifndef CARIAMA_TASKS_INTERNAL_REMOTE_ACCESS_H_
+#define CARIAMA_TASKS_INTERNAL_REMOTE_ACCESS_H_
 
 #include <array>
 #include <cstddef>
@@ -87,4 +87,4 @@ class CARIAMA_TASKS_EXPORT RemoteAccess {
 
 }  // namespace cariama::tasks
 
-#endif  // CARIAMA_TASKS_REMOTE_ACCESS_H_
+#endif  // CARIAMA_TASKS_INTERNAL_REMOTE_ACCESS_H_

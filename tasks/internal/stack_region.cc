@@ -1,4 +1,4 @@
-#include "tasks/stack_region.h"
+#include "tasks/internal/stack_region.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -121,7 +121,12 @@ size_t StackRegion::high_water() const {
     const auto end = pages.begin() + static_cast<std::ptrdiff_t>(bytes / kPage);
     const auto lowest = std::find_if(pages.begin(), end, [](auto page) { return page & 1; });
     if (lowest == end) continue;
-    return stack_bytes_ - offset - static_cast<size_t>(lowest - pages.begin()) * kPage;
+    // Pages are zeros at first.
+    const std::byte* page = bottom_ + offset + static_cast<size_t>(lowest - pages.begin()) * kPage;
+    const auto* const words = reinterpret_cast<const uint64_t*>(page);
+    const auto* const used = std::find_if(words, words + kPage / sizeof(uint64_t),
+                                          [](uint64_t word) { return word != 0; });
+    return static_cast<size_t>(top() - reinterpret_cast<const std::byte*>(used));
   }
   return 0;
 }

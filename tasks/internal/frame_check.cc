@@ -8,7 +8,7 @@
 #include <fstream>
 #include <string>
 
-#include "tasks/scheduler.h"
+#include "tasks/internal/scheduler.h"
 
 namespace cariama::tasks {
 namespace {
@@ -36,7 +36,9 @@ Heap find_heap() {
         sscanf(line.c_str(), "%llx-%llx", &begin, &end) != 2) {
       continue;
     }
-    heap = {begin, end};
+    // What has grown since a fork is a line of its own.
+    if (heap.end != begin) heap.begin = begin;
+    heap.end = end;
   }
   return heap;
 }

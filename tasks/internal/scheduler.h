@@ -9,9 +9,10 @@
 // entries[0] is where the frames of the oldest begin, and never taken. reports[i] is the join
 // record of the task at position i; it is there when its parent may be elsewhere: for position 0,
 // and beside every entry that was made public.
-#ifndef CARIAMA_TASKS_SCHEDULER_H_
-#define CARIAMA_TASKS_SCHEDULER_H_
+#ifndef CARIAMA_TASKS_INTERNAL_SCHEDULER_H_
+#define CARIAMA_TASKS_INTERNAL_SCHEDULER_H_
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -22,6 +23,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -33,16 +35,18 @@
 #include "tasks/context.h"
 #include "tasks/exceptions.h"
 #include "tasks/fork_join.h"
+#include "tasks/internal/join_protocol.h"
+#include "tasks/internal/pinned_area.h"
+#include "tasks/internal/queue_pair_access.h"
+#include "tasks/internal/remote_access.h"
+#include "tasks/internal/shelf_thief.h"
+#include "tasks/internal/split_deque.h"
+#include "tasks/internal/stack_region.h"
+#include "tasks/internal/the_deque.h"
+#include "tasks/internal/victims.h"
 #include "tasks/join_record.h"
-#include "tasks/pinned_area.h"
-#include "tasks/queue_pair_access.h"
-#include "tasks/remote_access.h"
 #include "tasks/runtime.h"
-#include "tasks/split_deque.h"
-#include "tasks/stack_region.h"
 #include "tasks/steal_sample.h"
-#include "tasks/the_deque.h"
-#include "tasks/victims.h"
 
 namespace cariama::tasks {
 
@@ -62,28 +66,38 @@ struct WorkerArea {
   // By serial number modulo their number: the serial of the last one that was cancelled.
   std::atomic<uint64_t> cancelled[kCancellationTokens];
   // Copies of peers' memory.
-  alignas(64) uint64_t shelf_state[3];  // state, copied, attention
-  PublicEntry shelf_slots[kShelfSlots];
-  uint64_t arrivals;
-  Outcome outcome;
-  Suspended waiter;
+  alignas(64) ShelfCopy shelf_copy;
+  JoinCopy join_copy;
   uint64_t the_words[3];    // lock, base, top
   uint64_t the_entries[2];  // of the stolen task's parent, and its own
   uint64_t the_reports[2];
 };
 
+// What a worker and one of its peers tell each other where thieves ask (request_stealing.cc). In
+// the tail, one for each rank.
+struct alignas(64) AskCell {
+  std::atomic<uint64_t> request;   // the peer's ticket: it wants a task
+  std::atomic<uint64_t> answered;  // the peer's answer to this worker: its ticket * 2 + whether
+  PublicEntry entry;               // ... it has handed this over, whose frames are in place
+};
+static_assert(sizeof(AskCell) == 64);
+
 class Worker {
  public:
-  // Entries and reports follow the area in the tail. A level of depth takes kContextBytes and a
-  // return address at least, so there can never be more.
+  // Cells for each rank, entries and reports follow the area in the tail. A level of depth takes
+  // kContextBytes and a return address at least, so there can never be more entries.
   [[nodiscard]] static size_t entry_count(size_t stack_bytes) {
     return stack_bytes / (kContextBytes + sizeof(void*)) + 2;
   }
-  [[nodiscard]] static size_t tail_bytes(size_t stack_bytes) {
-    return sizeof(WorkerArea) + 2 * entry_count(stack_bytes) * sizeof(uint64_t);
+  [[nodiscard]] static size_t tail_bytes(size_t stack_bytes, int workers) {
+    return entries_offset(workers) + 2 * entry_count(stack_bytes) * sizeof(uint64_t);
   }
   [[nodiscard]] static WorkerArea& area_of(const StackRegion& region) {
     return *reinterpret_cast<WorkerArea*>(region.tail());
+  }
+  [[nodiscard]] static std::span<AtomicCell> atomic_cells(const StackRegion& region, int workers) {
+    return {reinterpret_cast<AtomicCell*>(region.tail() + sizeof(WorkerArea)),
+            static_cast<size_t>(workers)};
   }
 
   // `canary` is what frames of tasks are protected by, in every worker.
@@ -158,6 +172,11 @@ class Worker {
   [[nodiscard]] const StackRegion& region() const { return region_; }
 
  private:
+  [[nodiscard]] static size_t entries_offset(int workers) {
+    return sizeof(WorkerArea) +
+           static_cast<size_t>(workers) * (sizeof(AtomicCell) + sizeof(AskCell));
+  }
+
   struct Leaving {
     enum class Why { kEnded, kJoin, kSuspend, kYield } why = Why::kEnded;
     void* sp = nullptr;  // of the suspended task
@@ -209,6 +228,14 @@ class Worker {
   class StealTimer;
   [[nodiscard]] bool steal_split(int victim);
   [[nodiscard]] bool steal_the(int victim);
+  // request_stealing.cc
+  [[nodiscard]] bool steal_by_request(int victim);
+  void answer_requests();
+  void answer(int thief, uint64_t ticket);
+  void victim_was_robbed() {
+    ++statistics_.stolen[std::min(victims_.level(), kVictimLevels - 1)];
+    victims_.succeeded();
+  }
   void take_frames(int victim, uint64_t sp, uint64_t top, StealTimer& timer);
   [[nodiscard]] static bool exceptions_are_handled();
   void install(uint64_t top, uint64_t report, const Context& context);
@@ -244,18 +271,23 @@ class Worker {
   StackRegion& region_;
   RemoteAccess& access_;
   WorkerArea& area_;
+  const std::span<AskCell> asked_;
   uint64_t* const entries_;
   uint64_t* const reports_;
   StackGuard guard_;
   PinnedArea pinned_;
   OwnMemory memory_;
   ShelfOwner<OwnMemory> shelf_;
+  JoinProtocol joins_;
   TheOwner<OwnMemory> the_;
   Victims victims_;
   std::unordered_map<const void*, std::exception_ptr> exceptions_;  // by their blocks
 
   bool in_task_ = false;
-  uint64_t runs_ = 0;   // begun
+  uint64_t runs_ = 0;  // begun
+  std::function<bool()> run_has_ended_;
+  uint64_t tickets_ = 0;            // made so far
+  std::vector<uint64_t> answered_;  // the last ticket of each rank
   uint64_t taken_ = 0;  // entries that thieves took from here, and whose frames are settled
   Leaving leaving_;
   Context next_;
@@ -303,4 +335,4 @@ T must(absl::StatusOr<T> value) {
 
 }  // namespace cariama::tasks
 
-#endif  // CARIAMA_TASKS_SCHEDULER_H_
+#endif  // CARIAMA_TASKS_INTERNAL_SCHEDULER_H_

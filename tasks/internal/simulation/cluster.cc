@@ -1,0 +1,240 @@
+#include "tasks/internal/simulation/cluster.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "dtutils/error.h"
+#include "tasks/internal/simulation/worker.h"
+
+namespace cariama::tasks {
+namespace {
+
+// Of a fiber: what the protocols need, several times. Sanitized frames are larger.
+#if defined(__SANITIZE_ADDRESS__)
+constexpr size_t kFiberBytes = size_t{64} << 10;
+#else
+constexpr size_t kFiberBytes = size_t{16} << 10;
+#endif
+// Address space: pages come when they are touched.
+constexpr size_t kHeapBytes = size_t{32} << 30;
+
+std::byte* map(void* address, size_t bytes) {
+  const int flags =
+      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | (address == nullptr ? 0 : MAP_FIXED_NOREPLACE);
+  void* const memory = mmap(address, bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
+  return memory == MAP_FAILED ? nullptr : static_cast<std::byte*>(memory);
+}
+
+}  // namespace
+
+Cluster::Cluster(const SimulatedProgram& program, const SimulationOptions& options)
+    : program_(program), options_(options), events_(options.seed), random_(mixed(~options.seed)) {}
+
+absl::StatusOr<std::unique_ptr<Cluster>> Cluster::create(const SimulatedProgram& program,
+                                                         const SimulationOptions& options) {
+  const auto invalid = [](const char* what) {
+    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation, what);
+  };
+  if (options.workers < 1 || options.workers >= 1 << 26) {
+    return invalid("SimulationOptions::workers is from 1 to 2^26 - 1");
+  }
+  for (size_t i = 0; i < options.blocks.size(); ++i) {
+    if (options.blocks[i] < 1 || (i > 0 && options.blocks[i] % options.blocks[i - 1] != 0)) {
+      return invalid("SimulationOptions::blocks: each is a multiple of the one before");
+    }
+  }
+  if (options.frame_bytes == 0 || options.gigabytes_per_second <= 0) {
+    return invalid("SimulationOptions::frame_bytes and gigabytes_per_second are more than 0");
+  }
+  std::unique_ptr<Cluster> cluster(new Cluster(program, options));
+  const auto workers = static_cast<size_t>(options.workers);
+  // Where real pinned areas are, since records are named by their distance from there.
+  cluster->heap_ = map(reinterpret_cast<void*>(kPinnedAddress), kHeapBytes);
+  if (cluster->heap_ != reinterpret_cast<std::byte*>(kPinnedAddress)) {
+    return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kProcess,
+                      "a simulation needs the addresses of the pinned area",
+                      "destroy this process's TaskRuntime first");
+  }
+  // Two slots of nothing: no record may be at the very first byte.
+  cluster->heap_used_ = sizeof(SimulatedBlock);
+  cluster->stacks_ = map(nullptr, workers * kFiberBytes);
+  if (cluster->stacks_ == nullptr) {
+    return make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kProcess,
+                      "no address space for the stacks of simulated workers",
+                      "lower SimulationOptions::workers");
+  }
+  cluster->ports_.resize((workers - 1) / static_cast<size_t>(options.blocks.back()) + 1);
+  for (int rank = 0; rank < options.workers; ++rank) {
+    cluster->workers_.push_back(std::make_unique<SimulatedWorker>(*cluster, rank));
+    cluster->workers_.back()->start(cluster->stacks_ + static_cast<size_t>(rank) * kFiberBytes,
+                                    kFiberBytes);
+  }
+  return cluster;
+}
+
+Cluster::~Cluster() {
+  workers_.clear();
+  // Only what is live has something to destroy.
+  if (heap_ != nullptr) {
+    for (size_t at = sizeof(SimulatedBlock); at < heap_used_; at += sizeof(SimulatedBlock)) {
+      reinterpret_cast<SimulatedBlock*>(heap_ + at)->~SimulatedBlock();
+    }
+    munmap(heap_, kHeapBytes);
+  }
+  if (stacks_ != nullptr) {
+#if defined(__SANITIZE_ADDRESS__)
+    __asan_unpoison_memory_region(stacks_, static_cast<size_t>(options_.workers) * kFiberBytes);
+#endif
+    munmap(stacks_, static_cast<size_t>(options_.workers) * kFiberBytes);
+  }
+}
+
+SimulationResult Cluster::run() {
+  SimulatedBlock& root = allocate();
+  workers_[0]->install_root(program_.root(), Reference(0, &root.record));
+  for (int i = 0; i < options_.faults.stops; ++i) {
+    SimulatedWorker& stopped = worker(static_cast<int>(random() % workers_.size()));
+    stopped.stopped_from = up_to(options_.faults.stop_before);
+    stopped.stopped_until = stopped.stopped_from + options_.faults.stop_for.count();
+  }
+  for (size_t rank = 0; rank < workers_.size(); ++rank) {
+    workers_[rank]->run_at(0);
+  }
+  SimulationResult result;
+  const auto ended = [&] { return root.record.arrivals.load(std::memory_order_relaxed) != 0; };
+  while (!ended() && violation_.empty() && !events_.empty() &&
+         events_.now() <= options_.limit.count()) {
+    const EventQueue::Event event = events_.pop();
+    switch (event.kind) {
+      case EventQueue::Kind::kRun: {
+        SimulatedWorker& runs = *workers_[event.index];
+        if (!runs.runs_at(event.time)) break;  // it was interrupted, and has another plan
+        if (event.time >= runs.stopped_from && event.time < runs.stopped_until) {
+          runs.run_at(runs.stopped_until);
+        } else {
+          runs.resume();
+        }
+        break;
+      }
+      case EventQueue::Kind::kExecute:
+        workers_[event.index]->access().execute();
+        break;
+      case EventQueue::Kind::kPosted:
+        execute(posted_[event.index]);
+        free_posted_.push_back(event.index);
+        break;
+    }
+  }
+  result.finished = ended();
+  result.makespan = SimTime(events_.now());
+  if (result.finished) {
+    std::memcpy(&result.count, root.record.outcome.value, sizeof result.count);
+  }
+  int64_t worked = 0;
+  for (const auto& worker : workers_) {
+    worked += worker->worked();
+    result.statistics.add(worker->statistics());
+  }
+  result.work = SimTime(worked);
+  result.events = events_.popped();
+  result.trace_hash = events_.hash();
+  result.violation = violation_;
+  return result;
+}
+
+int64_t Cluster::latency(int from, int to) {
+  size_t level = 0;
+  while (level < options_.blocks.size() &&
+         from / options_.blocks[level] != to / options_.blocks[level]) {
+    ++level;
+  }
+  return options_.latency[level].count() + up_to(options_.jitter);
+}
+
+int64_t Cluster::through_port(int rank, int64_t time) {
+  int64_t& free = ports_[static_cast<size_t>(rank / options_.blocks.back())];
+  const int64_t executed = std::max(time, free);
+  free = executed + options_.message_gap.count();
+  return executed;
+}
+
+SimulatedBlock& Cluster::allocate() {
+  SimulatedBlock* block = nullptr;
+  if (!free_.empty()) {
+    block = free_.back();
+    free_.pop_back();
+    block->~SimulatedBlock();
+  } else {
+    block = reinterpret_cast<SimulatedBlock*>(heap_ + heap_used_);
+    heap_used_ += sizeof(SimulatedBlock);
+    if (heap_used_ > kHeapBytes) std::abort();  // 100 million records and suspended tasks
+  }
+  new (block) SimulatedBlock{};
+  block->is_live = true;
+  return *block;
+}
+
+void Cluster::free(SimulatedBlock& block) {
+  if (!std::exchange(block.is_live, false)) violated("a block was released twice");
+  block.frames.outstanding = {};
+  free_.push_back(&block);
+}
+
+SimulatedBlock& Cluster::block_at(uint64_t address) {
+  const size_t offset = address - kPinnedAddress;
+  auto& block = *reinterpret_cast<SimulatedBlock*>(heap_ + offset / sizeof(SimulatedBlock) *
+                                                               sizeof(SimulatedBlock));
+  if (!block.is_live) violated("a block was used that is not there any more");
+  return block;
+}
+
+void* Cluster::memory(int from, int rank, uint64_t address) {
+  if (address - kPinnedAddress < kHeapBytes) {
+    block_at(address);
+    return reinterpret_cast<void*>(address);
+  }
+  // The areas of real workers are at equal addresses.
+  const auto base = reinterpret_cast<uint64_t>(&worker(from).area());
+  return reinterpret_cast<std::byte*>(&worker(rank).area()) + (address - base);
+}
+
+void Cluster::post(int64_t arrival, const Posted& operation) {
+  uint32_t index = 0;
+  if (free_posted_.empty()) {
+    index = static_cast<uint32_t>(posted_.size());
+    posted_.push_back(operation);
+  } else {
+    index = free_posted_.back();
+    free_posted_.pop_back();
+    posted_[index] = operation;
+  }
+  events_.push(arrival, EventQueue::Kind::kPosted, index);
+}
+
+void Cluster::execute(const Posted& operation) {
+  // Not delayed by the port: nobody waits; but those behind it are.
+  static_cast<void>(through_port(operation.target, events_.now()));
+  // The address was made one of the target's when it was posted.
+  void* const there = reinterpret_cast<void*>(operation.address);
+  switch (operation.kind) {
+    case Posted::Kind::kWrite:
+      std::memcpy(there, operation.data.data(), operation.bytes);
+      if (SimulatedWorker& target = worker(operation.target);
+          there == &target.area().shelf.attention) {
+        target.was_asked();
+      }
+      break;
+    case Posted::Kind::kAdd:
+      static_cast<std::atomic<uint64_t>*>(there)->fetch_add(operation.addend);
+      break;
+    case Posted::Kind::kRelease:
+      free(block_at(operation.address));
+      break;
+  }
+}
+
+}  // namespace cariama::tasks

@@ -1,0 +1,350 @@
+#include "tasks/internal/simulation/worker.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "tasks/internal/idle_policy.h"
+
+namespace cariama::tasks {
+namespace {
+
+// Where the oldest task's frames begin. Only differences matter.
+constexpr uint64_t kRegionTop = uint64_t{1} << 40;
+// Of a round of spinning, and of yielding the core.
+constexpr int64_t kSpin = 250'000;
+constexpr int64_t kYield = 500'000;
+constexpr int64_t kSettle = 100'000;  // between looks at what thieves have copied
+
+// Nothing fails in a simulation but what Cluster::violated() tells.
+template <typename T>
+T must(absl::StatusOr<T> value) {
+  return *std::move(value);
+}
+
+}  // namespace
+
+SimulatedWorker::SimulatedWorker(Cluster& cluster, int rank)
+    : cluster_(cluster),
+      rank_(rank),
+      access_(cluster, *this, rank),
+      memory_{*this},
+      shelf_(memory_, area_.shelf),
+      joins_(access_, area_.join_copy),
+      victims_(Victims::in_blocks(rank, cluster.options().workers, cluster.options().blocks,
+                                  cluster.options().victim_order, cluster.options().seed)) {
+  if (cluster.options().workers > 1) area_.shelf.attention.store(kRefill);
+}
+
+uint64_t SimulatedWorker::OwnMemory::compare_swap(std::atomic<uint64_t>& word, uint64_t expected,
+                                                  uint64_t desired) const {
+  return must(worker.access_.compare_swap(worker.rank_, reinterpret_cast<uint64_t>(&word), expected,
+                                          desired));
+}
+
+void SimulatedWorker::main_entry(void* argument) {
+  Fiber::arrived();
+  auto& worker = *static_cast<SimulatedWorker*>(argument);
+  for (;;) {
+    if (!worker.has_task_) worker.find_work();
+    worker.run();
+  }
+}
+
+void SimulatedWorker::install_root(const SimulatedFrame& root, Reference record) {
+  incoming_ = {.frame = root, .sp = kRegionTop - cluster_.options().frame_bytes, .top = kRegionTop};
+  begin_region(record.word());
+}
+
+TaskStatistics SimulatedWorker::statistics() const { return statistics_; }
+
+const SimulatedTask* SimulatedWorker::find(const PublicEntry& entry) const {
+  // Deeper tasks lie lower.
+  const auto found =
+      std::lower_bound(stack_.begin(), stack_.end(), entry.sp,
+                       [](const SimulatedTask& task, uint64_t sp) { return task.sp > sp; });
+  const auto position = static_cast<size_t>(found - stack_.begin());
+  if (found == stack_.end() || found->sp != entry.sp || found->top != entry.top) return nullptr;
+  if (position + 1 >= reports_.size() || reports_[position + 1] != entry.record) return nullptr;
+  return &*found;
+}
+
+void SimulatedWorker::sleep(int64_t time) {
+  run_at(cluster_.events().now() + ahead_ + time);
+  ahead_ = 0;
+  fiber_.suspend();
+}
+
+void SimulatedWorker::run_at(int64_t time) {
+  next_run_ = time;
+  cluster_.events().push(time, EventQueue::Kind::kRun, static_cast<uint32_t>(rank_));
+}
+
+void SimulatedWorker::was_asked() {
+  const int64_t now = cluster_.events().now();
+  if (polls_ && (now < stopped_from || now >= stopped_until)) run_at(now);
+}
+
+// A stretch without forks.
+void SimulatedWorker::compute(SimTime cost, bool polls) {
+  worked_ += cost.count();
+  if (!polls || cost < cluster_.options().quantum) return spend(cost);
+  const auto now = [&] { return cluster_.events().now() + ahead_; };
+  const std::atomic<uint64_t>& attention = area_.shelf.attention;
+  for (int64_t left = cost.count(); left > 0;) {
+    // Again if somebody has asked for more meanwhile.
+    for (uint64_t wanted = kCalm; attention.load() != kCalm && attention.load() != wanted;) {
+      wanted = attention.load();
+      attend();
+    }
+    const int64_t begin = now();
+    polls_ = true;
+    sleep(left);
+    polls_ = false;
+    left -= now() - begin;
+  }
+}
+
+void SimulatedWorker::own_access() {
+  const SimulatedFaults& faults = cluster_.options().faults;
+  if (cluster_.happens(faults.pause)) sleep(cluster_.up_to(faults.pause_most));
+  spend(cluster_.options().own_access);
+}
+
+// ---- tasks ----
+
+void SimulatedWorker::run() {
+  while (has_task_) {
+    SimulatedTask& task = stack_.back();
+    if (task.joins && !task.outstanding.empty()) {
+      join_one();
+      continue;
+    }
+    task.joins = false;
+    if (task.ends) {
+      end_task();
+      continue;
+    }
+    SimulatedStep step;
+    cluster_.program().step(task.frame, step);
+    task.count.add(step.count);
+    compute(step.cost, step.polls);
+    switch (step.kind) {
+      case SimulatedStep::Kind::kFork:
+        fork(step.child);
+        break;
+      case SimulatedStep::Kind::kEnd:
+        task.ends = true;
+        [[fallthrough]];
+      case SimulatedStep::Kind::kJoin:
+        task.joins = true;
+        break;
+    }
+  }
+}
+
+void SimulatedWorker::fork(const SimulatedFrame& child) {
+  const uint64_t top = stack_.back().sp;
+  stack_.push_back({.frame = child, .sp = top - cluster_.options().frame_bytes, .top = top});
+  if (reports_.size() < stack_.size()) reports_.push_back(0);
+  statistics_.stack_high_water =
+      std::max(statistics_.stack_high_water, kRegionTop - stack_.back().sp);
+  if (area_.shelf.attention.load(std::memory_order_relaxed) != kCalm) attend();
+}
+
+// Worker::attend().
+void SimulatedWorker::attend() {
+  std::atomic<uint64_t>& attention = area_.shelf.attention;
+  const uint64_t wanted = attention.load(std::memory_order_relaxed);
+  if (shelf_.count() != 0) {
+    attention.store(kCalm, std::memory_order_relaxed);
+    return;
+  }
+  const size_t entries = stack_.size() - 1;
+  const uint32_t count =
+      how_many_to_publish(wanted, std::min(entries - std::min(entries, floor_), 2 * kShelfSlots));
+  if (count == 0) return;
+  attention.store(kCalm, std::memory_order_relaxed);
+  const size_t first = floor_;
+  for (size_t i = first; i < first + count; ++i) {
+    if (reports_[i + 1] == 0) reports_[i + 1] = new_record().word();
+  }
+  shelf_.publish(
+      [&](uint32_t i) {
+        const SimulatedTask& task = stack_[first + i];
+        return PublicEntry{task.sp, task.top, reports_[first + i], reports_[first + i + 1]};
+      },
+      count);
+  floor_ = first + count;
+  statistics_.published += count;
+}
+
+// Of the running task, from the shelf or not.
+bool SimulatedWorker::take_parent_back() {
+  if (stack_.size() == 1) return false;
+  const size_t entry = stack_.size() - 2;
+  if (entry < floor_) {
+    if (!shelf_.take_back()) return false;
+    floor_ = entry;
+    ++statistics_.taken_back;
+    shelf_.refill_if_empty();
+  }
+  // A thief that has it, too, would have marked the record.
+  if (reports_[entry + 1] != 0 && block_of(Reference(reports_[entry + 1])).is_taken) {
+    cluster_.violated("an entry was taken twice");
+  }
+  return true;
+}
+
+void SimulatedWorker::end_task() {
+  const SimulatedCount count = stack_.back().count;
+  if (take_parent_back()) {
+    stack_.pop_back();
+    stack_.back().count.add(count);
+    return;
+  }
+  has_task_ = false;
+  const Reference record(reports_[stack_.size() - 1]);
+  Outcome outcome;
+  outcome.kind = OutcomeKind::kValue;
+  outcome.bytes = sizeof count;
+  static_assert(sizeof count <= Outcome::kInlineBytes);
+  std::memcpy(outcome.value, &count, sizeof count);
+  if (std::exchange(block_of(record).is_ended, true)) cluster_.violated("a child ended twice");
+  const Suspended waiter = must(joins_.deliver(record, outcome));
+  if (waiter.frames != 0) install(waiter);
+}
+
+// The newest outstanding child of the running task: takes its outcome, or leaves the task.
+// Worker::look(), wait_for_child() and park().
+void SimulatedWorker::join_one() {
+  const Reference record(stack_.back().outstanding.back());
+  const std::optional<Outcome> outcome = must(joins_.look(record));
+  if (outcome.has_value()) {
+    SimulatedCount count;
+    std::memcpy(&count, outcome->value, sizeof count);
+    stack_.back().count.add(count);
+    stack_.back().outstanding.pop_back();
+    access_.release(record);
+    return;
+  }
+  ++statistics_.joins_waited;
+  const size_t position = stack_.size() - 1;
+  SimulatedBlock& block = cluster_.allocate();
+  spend(cluster_.options().switch_cost);
+  block.frames = stack_.back();
+  const SimulatedTask& task = stack_.back();
+  Suspended joiner{Reference(rank_, &block.record).word(), task.sp, task.top, reports_[position]};
+  ++statistics_.suspensions;
+  statistics_.suspended_bytes += task.top - task.sp;
+  // Its parent goes on here, if it is still here: as if stolen by ourselves.
+  const bool popped = take_parent_back();
+  if (popped) {
+    if (joiner.report == 0) joiner.report = new_record().word();
+    reports_[position] = 0;
+  }
+  if (!must(joins_.wait(record, joiner))) {
+    // The child has ended meanwhile. Nobody has seen the parent's record.
+    if (popped) reports_[position] = joiner.report;
+    cluster_.free(block);
+    return;
+  }
+  if (!popped) {
+    has_task_ = false;
+    return;
+  }
+  stack_.pop_back();
+  stack_.back().outstanding.push_back(joiner.report);
+}
+
+Reference SimulatedWorker::new_record() {
+  ++statistics_.records;
+  return {rank_, &cluster_.allocate().record};
+}
+
+// ---- between tasks ----
+
+void SimulatedWorker::find_work() {
+  settle();
+  const int64_t begin = cluster_.events().now() + ahead_;
+  for (uint64_t round = 0;; ++round) {
+    if (victims_.empty()) {
+      sleep(cluster_.options().limit.count());
+    } else if (steal(victims_.next())) {
+      break;
+    }
+    if (round < kSpinRounds) {
+      sleep(kSpin);
+    } else if (round < kYieldRounds) {
+      sleep(kYield);
+    } else {
+      const auto most = static_cast<uint64_t>(cluster_.options().idle_sleep.count()) * 1000;
+      sleep(static_cast<int64_t>(idle_sleep_ns(round, most)) * 1000);
+    }
+  }
+  statistics_.idle_ns += static_cast<uint64_t>(cluster_.events().now() + ahead_ - begin) / 1000;
+}
+
+// The region is empty: what was taken from it must have been copied before something else comes in.
+void SimulatedWorker::settle() {
+  const auto taken = static_cast<std::ptrdiff_t>(std::exchange(floor_, 0));
+  taken_ += static_cast<uint64_t>(taken);
+  statistics_.stolen_from += static_cast<uint64_t>(taken);
+  while (!shelf_.all_copied(taken_)) sleep(kSettle);
+  stack_.clear();
+  if (taken > 0) std::fill_n(reports_.begin() + 1, taken, 0);
+}
+
+// incoming_ is the oldest task of the region.
+void SimulatedWorker::begin_region(uint64_t report) {
+  stack_.push_back(std::move(incoming_));
+  if (reports_.empty()) reports_.push_back(0);
+  reports_[0] = report;
+  statistics_.stack_high_water =
+      std::max(statistics_.stack_high_water, kRegionTop - stack_.back().sp);
+  has_task_ = true;
+}
+
+bool SimulatedWorker::steal(int victim) {
+  const uint64_t trips = access_.round_trips();
+  const size_t level = std::min(victims_.level(), kVictimLevels - 1);
+  ++statistics_.steal_attempts;
+  ++statistics_.tried[level];
+  const ClaimResult got =
+      must(claim_from_shelf(access_, victim, area_.shelf, area_.shelf_copy, [] {}));
+  if (got.claim != Claim::kOurs) {
+    statistics_.steal_lost += got.claim == Claim::kLost;
+    return false;
+  }
+  const PublicEntry entry = area_.shelf_copy.slots[got.first];
+  const Reference child(entry.record);
+  if (entry.record == 0 || std::exchange(block_of(child).is_taken, true)) {
+    cluster_.violated("an entry was taken twice");
+    return false;
+  }
+  access_.read_frames(victim, entry, incoming_);
+  static_cast<void>(say_copied(access_, victim, area_.shelf));
+  victims_.succeeded();
+  ++statistics_.steals;
+  ++statistics_.stolen[level];
+  statistics_.stolen_bytes += entry.top - entry.sp;
+  statistics_.steal_trips += access_.round_trips() - trips;
+  incoming_.outstanding.push_back(entry.record);
+  begin_region(entry.report);
+  return true;
+}
+
+void SimulatedWorker::install(const Suspended& task) {
+  settle();
+  const Reference frames(task.frames);
+  SimulatedBlock& block = block_of(frames);
+  if (std::exchange(block.is_resumed, true)) cluster_.violated("a task was resumed twice");
+  ++statistics_.resumed;
+  statistics_.resumed_remote += frames.rank() != rank_;
+  access_.read_parked(block, frames, incoming_);
+  spend(cluster_.options().switch_cost);
+  access_.release(frames);
+  begin_region(task.report);
+}
+
+}  // namespace cariama::tasks

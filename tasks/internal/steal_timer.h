@@ -1,0 +1,49 @@
+// The steps of a steal, counted and timed (steal_sample.h).
+#ifndef CARIAMA_TASKS_INTERNAL_STEAL_TIMER_H_
+#define CARIAMA_TASKS_INTERNAL_STEAL_TIMER_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "tasks/internal/scheduler.h"
+
+namespace cariama::tasks {
+
+// Takes the time of each step of a steal, for those who want to see them.
+class Worker::StealTimer {
+ public:
+  explicit StealTimer(Worker& worker)
+      : worker_(worker),
+        trips_(worker.access_.round_trips()),
+        sampled_(worker.samples_.size() < worker.options_.steal_samples) {
+    mark(0);
+  }
+  void mark(size_t step) {
+    if (sampled_) [[unlikely]]
+      times_[step] = steal_clock();
+  }
+  // Dependent round trips since the begin.
+  [[nodiscard]] uint64_t trips() const { return worker_.access_.round_trips() - trips_; }
+  // After the last mark, 4.
+  void succeeded(uint64_t bytes, uint64_t trips) {
+    ++worker_.statistics_.steals;
+    worker_.statistics_.stolen_bytes += bytes;
+    worker_.statistics_.steal_trips += trips;
+    if (!sampled_) return;
+    const auto step = [&](size_t i) { return static_cast<uint32_t>(times_[i] - times_[i - 1]); };
+    worker_.samples_.push_back({step(1), step(2), step(3), step(4), 0, static_cast<uint32_t>(bytes),
+                                static_cast<uint32_t>(trips)});
+    worker_.stolen_at_ = times_[4];
+  }
+
+ private:
+  Worker& worker_;
+  const uint64_t trips_;
+  const bool sampled_;
+  std::array<uint64_t, 5> times_{};
+};
+
+}  // namespace cariama::tasks
+
+#endif  // CARIAMA_TASKS_INTERNAL_STEAL_TIMER_H_
