@@ -93,7 +93,7 @@ void complete_record(uint64_t record, const void* value, size_t bytes) {
   complete(record, this_worker->value_outcome(value, bytes));
 }
 
-void fail_record(uint64_t record, std::exception_ptr exception) {
+void fail_record(uint64_t record, const std::exception_ptr& exception) {
   complete(record, this_worker->failed_outcome(exception));
 }
 

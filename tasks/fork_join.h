@@ -50,7 +50,7 @@ CARIAMA_TASKS_EXPORT void yield_task();
 // A record that any task may complete, once.
 [[nodiscard]] CARIAMA_TASKS_EXPORT uint64_t make_record();
 CARIAMA_TASKS_EXPORT void complete_record(uint64_t record, const void* value, size_t bytes);
-CARIAMA_TASKS_EXPORT void fail_record(uint64_t record, std::exception_ptr exception);
+CARIAMA_TASKS_EXPORT void fail_record(uint64_t record, const std::exception_ptr& exception);
 
 // cancellation.h
 inline constexpr uint64_t kCancellationTokens = 4096;

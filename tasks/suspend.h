@@ -16,7 +16,6 @@
 #include <cstring>
 #include <exception>
 #include <type_traits>
-#include <utility>
 #include <vector>
 
 #include "tasks/fork_join.h"
@@ -90,9 +89,7 @@ class TaskPromise {
     }
   }
   void set() const requires std::is_void_v<T> { tasks::complete_record(record_, nullptr, 0); }
-  void fail(std::exception_ptr exception) const {
-    tasks::fail_record(record_, std::move(exception));
-  }
+  void fail(const std::exception_ptr& exception) const { tasks::fail_record(record_, exception); }
 
  private:
   uint64_t record_;

@@ -29,7 +29,7 @@ int add_library(dl_phdr_info* info, size_t, void* digest) {
 }
 
 // As the program was loaded: what plug-ins bring later differs, and is on no stack that migrates.
-const uint64_t libraries_at_start = [] {
+const uint64_t kLibrariesAtStart = [] {
   uint64_t digest = 0xcbf29ce484222325;
   dl_iterate_phdr(add_library, &digest);
   return digest;
@@ -58,7 +58,7 @@ Identity this_identity(uint64_t stack_bytes) {
   identity.canary = __stack_chk_guard;
   asm("mrs %0, tpidr_el0" : "=r"(identity.thread));
 #endif
-  identity.libraries = libraries_at_start;
+  identity.libraries = kLibrariesAtStart;
   identity.stack_bytes = stack_bytes;
   return identity;
 }

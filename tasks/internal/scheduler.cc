@@ -25,7 +25,7 @@ uint64_t address_of(const void* memory) { return reinterpret_cast<uint64_t>(memo
 // What a fork outside of a task runs into: an entry that goes nowhere, and attention. The latter is
 // also what makes each fork come to cariama_fork_attention() when closures are to be looked at.
 uint64_t no_entries[1];
-const std::atomic<uint64_t> always{1};
+const std::atomic<uint64_t> kAlways{1};
 
 // What the C++ runtime keeps of a thread's exceptions (Itanium C++ ABI, 2.2.2): the exceptions that
 // are being handled, and how many are under way. Not inlined: the compiler would keep the address
@@ -58,7 +58,7 @@ void root_entry(void* argument) {
 }  // namespace
 
 extern "C" {
-ForkState cariama_fork_state = {no_entries, no_entries, &always, nullptr, 0, 0};
+ForkState cariama_fork_state = {no_entries, no_entries, &kAlways, nullptr, 0, 0};
 void cariama_fork_attention(uint64_t first, uint64_t second) {
   worker_of_task("spawn")->attend(first, second);
 }
@@ -113,13 +113,14 @@ Worker::Worker(const TaskOptions& options, StackRegion& region, RemoteAccess& ac
       victims_(options.victims, options.victim_order,
                options.seed + static_cast<uint64_t>(access.rank())) {
   pinned_.on_collect([this](void* block) { exceptions_.erase(block); });
-  cariama_fork_state = {
-      entries_ + 1,
-      entries_ + 1,
-      options.check_closures || options.deque == DequeKind::kThe ? &always : &area_.shelf.attention,
-      nullptr,
-      canary,
-      0};
+  cariama_fork_state = {entries_ + 1,
+                        entries_ + 1,
+                        options.check_closures || options.deque == DequeKind::kThe
+                            ? &kAlways
+                            : &area_.shelf.attention,
+                        nullptr,
+                        canary,
+                        0};
   taken_from_.resize(static_cast<size_t>(access.size()));
   answered_.resize(static_cast<size_t>(access.size()));
   for (int peer = 0; peer < access.size(); ++peer) {
@@ -136,7 +137,7 @@ Worker::Worker(const TaskOptions& options, StackRegion& region, RemoteAccess& ac
 
 Worker::~Worker() {
   this_worker = nullptr;
-  cariama_fork_state = {no_entries, no_entries, &always, nullptr, 0, 0};
+  cariama_fork_state = {no_entries, no_entries, &kAlways, nullptr, 0, 0};
 }
 
 // ---- called by running tasks ----
@@ -544,13 +545,17 @@ template <typename Finished>
 bool Worker::find_work(const Finished& finished) {
   const TraceScope trace("tasks", "idle");
   settle();
-  const auto begin = steady_clock::now();
+  // Not read when there is something at once: it takes as long as a suspension otherwise does.
+  steady_clock::time_point begin;
   bool found = false;
   for (uint64_t round = 0; !finished(); ++round) {
     if (on_idle_) on_idle_();
     if (options_.deque == DequeKind::kPrivate) answer_requests();
-    // A task that only waits its turn lets stolen ones go first, once.
-    const bool steal_first = std::exchange(yielded_, false) && !victims_.empty();
+    // A task that only waits its turn lets stolen ones go first, once; now and then only where the
+    // answer of a victim has to be waited for, who may not be running.
+    constexpr uint64_t kAskEvery = 16;
+    const bool steal_first = std::exchange(yielded_, false) && !victims_.empty() &&
+                             (options_.deque != DequeKind::kPrivate || stretches_ % kAskEvery == 0);
     if (steal_first && steal(victims_.next())) {
       found = true;
     } else if (!ready_.empty()) {
@@ -564,9 +569,12 @@ bool Worker::find_work(const Finished& finished) {
       found = resume_waiting();
     }
     if (found) break;
+    if (round == 0) begin = steady_clock::now();
     pause_idle(round, finished);
   }
-  statistics_.idle_ns += static_cast<uint64_t>((steady_clock::now() - begin).count());
+  if (begin != steady_clock::time_point()) {
+    statistics_.idle_ns += static_cast<uint64_t>((steady_clock::now() - begin).count());
+  }
   return found;
 }
 
