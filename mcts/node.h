@@ -287,7 +287,15 @@ class Node {
     }
   }
 
-  // For who wants to make the child of move i: true for one of them.
+  // Puts a node in its place, unless there is or will be one. Returns what is there then.
+  Ref adopt_child(int i, Node* made) {
+    Ref known;
+    // Release: who finds the node sees it whole.
+    const bool taken = array<std::atomic<Ref>>(kChildAt)[i].compare_exchange_strong(
+        known, Ref(made), std::memory_order_release, std::memory_order_acquire);
+    return taken ? Ref(made) : known;
+  }
+  // For who has the child of move i made elsewhere: true for one of them.
   [[nodiscard]] bool claim_child(int i) {
     Ref expected;
     return array<std::atomic<Ref>>(kChildAt)[i].compare_exchange_strong(expected, Ref::creating(),

@@ -104,12 +104,10 @@ class Worker {
   // this process went elsewhere: else nobody would ever make them.
   void grow(NodeType& node) {
     for (int i = 0; i < node.size() && !site_.full(); ++i) {
-      if (!node.child(i).none() || node.closed(i)) continue;
-      if (node.visits(i) < 2 * options().expand_visits + kSlice || !node.claim_child(i)) continue;
+      if (!node.child(i).none() || node.closed(i) || node.visits(i) < enough()) continue;
       G position = node.state();
       position.play(node.move(i));
-      NodeType* made = position.result() ? nullptr : make_node(position);
-      node.set_child(i, typename NodeType::Ref(made));
+      if (!position.result()) static_cast<void>(make_child_here(node, i, position));
     }
   }
 
@@ -174,6 +172,9 @@ class Worker {
   // The worker of the calling thread.
   [[nodiscard]] static Worker& here() { return Site<G>::here().worker(Host::here().index); }
   [[nodiscard]] const SearchOptions& options() const { return site_.options(); }
+  // Visits of a move that shall have a node: so many more while its node is on the way, and as many
+  // again at a copy, whose owner has to be told first, are all that are spent on sampling it.
+  [[nodiscard]] uint32_t enough() const { return 2 * options().expand_visits + kSlice; }
 
   // ---- Rollouts
 
@@ -183,8 +184,12 @@ class Worker {
     path_.clear();
     counters_->visits.add();
     NodeType* node = job.node;
-    bool copied = job.share;
-    if (job.share && site_.mirroring().root().stale) return defer(job);
+    Mirror<G>* copied = nullptr;  // what `node` is a copy by, if it is one
+    if (job.share) {
+      const auto root = site_.mirroring().root();
+      if (root.stale) return defer(job);
+      copied = root.mirror;
+    }
     for (;;) {
       if (const Outcome known = node->outcome(); known != Outcome::kOpen) {
         end_proved(job, known);
@@ -211,7 +216,7 @@ class Worker {
       const auto child = node->child(move);
       if (child.is_local()) {
         node = child.local();
-        copied = false;
+        copied = nullptr;
         continue;
       }
       if (child.is_remote()) {
@@ -219,15 +224,17 @@ class Worker {
         if (copy.stale) return defer(job);
         if (copy.node != nullptr) {
           node = copy.node;
-          copied = true;
+          copied = copy.mirror;
           continue;
         }
       }
-      if (has_to_wait(job, child, before)) {
-        return defer(job);
-      }
+      if (has_to_wait(job, child, before)) return defer(job);
       if (child.is_remote() && hand_over(job, child.remote(), before)) return true;
-      if (child.none() && !copied && before >= options().expand_visits) {
+      if (child.none() && copied != nullptr && before >= enough() && !site_.full()) {
+        site_.mirroring().hurry(*copied, *node);  // its owner makes the child
+        if (before > 2 * enough()) return defer(job);
+      }
+      if (child.none() && copied == nullptr && before >= options().expand_visits) {
         if (NodeType* made = make_child(job, *node, move); made != nullptr) {
           node = made;
           continue;
@@ -256,9 +263,7 @@ class Worker {
   [[nodiscard]] bool has_to_wait(const Job<G>& job, typename NodeType::Ref child,
                                  uint32_t before) const {
     Host& host = site_.host();
-    // Nobody waits for a share of the root's, so nobody would begin its rollouts again.
-    if (child.is_creating())
-      return host.size() > 1 && !job.share && before > 2 * options().expand_visits + 8;
+    if (child.is_creating()) return before > enough();
     if (!(job.root || job.share) || !child.is_remote() || !host.alive(child.remote().rank))
       return false;
     const uint64_t known = path_.front().node->visits() / options().queue_share;
@@ -451,12 +456,8 @@ class Worker {
     G position = node.state();
     position.play(node.move(move));
     const uint32_t rank = site_.place(node, position, *random_);
+    if (rank == site_.host().rank()) return make_child_here(node, move, position);
     if (!node.claim_child(move)) return nullptr;
-    if (rank == site_.host().rank()) {
-      NodeType* made = make_node(position);
-      node.set_child(move, typename NodeType::Ref(made));
-      return made;
-    }
     job.add_unit();
     const SlotId ticket = site_.tickets().add({&job, rank, 0, {{&node, move}}});
     const Creation creation{site_.host().id(site_.host().rank(), thread_.index), ticket};
@@ -468,16 +469,28 @@ class Worker {
     });
     return nullptr;
   }
+  // First made, then put in its place: so no thread waits for another one that was interrupted
+  // between the two. If several do it at the same time, one of the nodes stays.
+  NodeType* make_child_here(NodeType& node, int move, const G& position) {
+    NodeType* made = make_node(position);
+    if (made == nullptr) return nullptr;
+    const auto child = node.adopt_child(move, made);
+    if (child.is_local() && child.local() == made) {
+      count_node();
+      return made;
+    }
+    made->destroy(site_.arena(thread_.index));
+    return child.is_local() ? child.local() : nullptr;
+  }
   NodeType* make_node(const G& position) {
     NodeType* made = NodeType::make(position, site_.arena(thread_.index),
                                     static_cast<uint16_t>(thread_.index), *random_, true);
-    if (made == nullptr) {
-      site_.note_full();
-      return nullptr;
-    }
+    if (made == nullptr) site_.note_full();
+    return made;
+  }
+  void count_node() {
     site_.count_node();
     counters_->nodes_made.add();
-    return made;
   }
 
   // The ticket may be ended by the death of its process, which is looked at after it was entered:
@@ -496,6 +509,7 @@ class Worker {
     NodeType* made = make_node(*std::launder(reinterpret_cast<const G*>(copy)));
     SlotId id;
     if (made != nullptr) {
+      count_node();
       counters_->nodes_made_remotely.add();
       id = site_.exported().add(made);
     }

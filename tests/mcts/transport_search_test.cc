@@ -98,5 +98,40 @@ TEST_P(ByTransport, ThePapersTree) {
   });
 }
 
+// Both processes free all nodes below the root, each of which has children in the other one, at the
+// same time. Channels are soon full, and who waits for room runs what the other one has sent: that
+// frees nodes, too. On sim, where a seed replays a run: a run in which rank 1 has something freed
+// while rank 0 is at it is the same run every time.
+TEST(Search, NodesAreFreedByCallsWhileTheyAreCollected) {
+  uint64_t interleaved = 0;  // runs in which that happened
+  for (uint64_t seed = 1; seed <= 3; ++seed) {
+    LocalJob job(
+        {.processes = 2, .transport = transport_case("sim"), .seed = seed, .init_thread = false});
+    job.run([&](Fabric& fabric, uint32_t) {
+      auto host = Host::create(&fabric);
+      ASSERT_TRUE(host.ok()) << host.status();
+      if ((*host)->rank() != 0) {
+        EXPECT_EQ((*host)->serve(), absl::OkStatus());
+        check_nodes((*host)->site<Site<ConnectFour>>());
+        return;
+      }
+      Search<ConnectFour> search(**host);
+      search.options().expand_visits = 0;
+      search.options().placement = Placement::kRandom;
+      search.options().memory_bytes = uint64_t{256} << 20;
+      static_cast<void>(search.run(ConnectFour(), {.iterations = 8000}));
+      Site<ConnectFour>& site = search.site();
+      SearchOptions options = search.options();
+      options.memory_bytes = 0;
+      static_cast<void>(site.command(CommandKind::kBegin, options));
+      // Rank 1 is asked first, and begins as soon as rank 0 waits.
+      const auto collected = site.command(CommandKind::kCollect, options);
+      interleaved += collected[0].posts_handled != collected[1].posts_sent ? 0 : 1;
+      (*host)->end();
+    });
+  }
+  EXPECT_GT(interleaved, 0u);
+}
+
 }  // namespace
 }  // namespace cariama::mcts
