@@ -1,6 +1,11 @@
 // Searches over the transports that one operating-system process can hold: shared memory, the
 // simulated cluster, and faults over both (short queues, delays, torn writes).
+#include <atomic>
+#include <chrono>
+#include <cstddef>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "docs/examples/connect_four.h"
 #include "gtest/gtest.h"
@@ -14,6 +19,7 @@ namespace cariama::mcts {
 namespace {
 
 using cariama::testing::LocalJob;
+using cariama::testing::soon;
 using cariama::testing::transport_case;
 using example::ConnectFour;
 using testing::check_conservation;
@@ -98,39 +104,72 @@ TEST_P(ByTransport, ThePapersTree) {
   });
 }
 
-// Both processes free all nodes below the root, each of which has children in the other one, at the
-// same time. Channels are soon full, and who waits for room runs what the other one has sent: that
-// frees nodes, too. On sim, where a seed replays a run: a run in which rank 1 has something freed
-// while rank 0 is at it is the same run every time.
+// Both processes free all nodes below the root, each of which has children in the other one. Rank 1
+// is done first, and reads nothing more until rank 0 has run what that sent, which frees nodes that
+// rank 0 is about to free, too. Rank 0 does so while it frees: the channel to rank 1 is nearly full,
+// so that it has to wait for room.
 TEST(Search, NodesAreFreedByCallsWhileTheyAreCollected) {
-  uint64_t interleaved = 0;  // runs in which that happened
-  for (uint64_t seed = 1; seed <= 3; ++seed) {
-    LocalJob job(
-        {.processes = 2, .transport = transport_case("sim"), .seed = seed, .init_thread = false});
-    job.run([&](Fabric& fabric, uint32_t) {
-      auto host = Host::create(&fabric);
-      ASSERT_TRUE(host.ok()) << host.status();
-      if ((*host)->rank() != 0) {
-        EXPECT_EQ((*host)->serve(), absl::OkStatus());
-        check_nodes((*host)->site<Site<ConnectFour>>());
-        return;
-      }
-      Search<ConnectFour> search(**host);
-      search.options().expand_visits = 0;
-      search.options().placement = Placement::kRandom;
-      search.options().memory_bytes = uint64_t{256} << 20;
-      static_cast<void>(search.run(ConnectFour(), {.iterations = 8000}));
-      Site<ConnectFour>& site = search.site();
-      SearchOptions options = search.options();
-      options.memory_bytes = 0;
-      static_cast<void>(site.command(CommandKind::kBegin, options));
-      // Rank 1 is asked first, and begins as soon as rank 0 waits.
-      const auto collected = site.command(CommandKind::kCollect, options);
-      interleaved += collected[0].posts_handled != collected[1].posts_sent ? 0 : 1;
-      (*host)->end();
-    });
-  }
-  EXPECT_GT(interleaved, 0u);
+  std::atomic<bool> sent{false};  // what rank 1 frees in rank 0
+  std::atomic<bool> run{false};   // in rank 0
+  const auto await = [](const std::atomic<bool>& stage) {
+    const Deadline deadline = soon();
+    while (!stage && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+    EXPECT_TRUE(stage);
+  };
+  LocalJob job({.processes = 2, .transport = transport_case("shm"), .init_thread = false});
+  job.run([&](Fabric& fabric, uint32_t) {
+    auto host = Host::create(&fabric);
+    ASSERT_TRUE(host.ok()) << host.status();
+    if ((*host)->rank() != 0) {
+      EXPECT_EQ((*host)->serve(), absl::OkStatus());
+      check_nodes((*host)->site<Site<ConnectFour>>());
+      return;
+    }
+    Search<ConnectFour> search(**host);
+    search.options().expand_visits = 0;
+    search.options().placement = Placement::kRandom;
+    search.options().memory_bytes = uint64_t{256} << 20;
+    static_cast<void>(search.run(ConnectFour(), {.iterations = 20000}));
+    Site<ConnectFour>& site = search.site();
+    SearchOptions options = search.options();
+    options.memory_bytes = 0;
+    static_cast<void>(site.command(CommandKind::kBegin, options));
+    Lines& lines = *Host::here().lines;
+    const auto collect = [&sent, &run, &await] {
+      Lines& back = *Host::here().lines;
+      Site<ConnectFour>::here().collect_here();
+      back.call(0, [&run] { run = true; });
+      back.flush();
+      sent = true;
+      await(run);
+    };
+    ASSERT_TRUE(lines.call((*host)->id(1, 0), collect));
+    lines.flush();
+    // All chunks of the channel but two: no other call fits beside one of these.
+    const MessengerOptions channel;
+    const std::vector<std::byte> filler(channel.chunk_bytes / 2 + 1024);
+    for (uint32_t i = 0; i + 2 < channel.max_chunks; ++i) {
+      ASSERT_TRUE(lines.call_buffer((*host)->id(1, 0), [](void*, uint64_t) {}, filler));
+    }
+    lines.flush();
+    await(sent);
+    EXPECT_FALSE(run);
+    site.collect_here();
+    EXPECT_TRUE(run) << "there was room for all frees";
+    lines.flush();
+    // Until all is freed.
+    std::vector<CommandReply> now;
+    const Deadline deadline = soon();
+    do {
+      now = site.command(CommandKind::kInform, options);
+    } while (now[0].posts_sent + now[1].posts_sent != now[0].posts_handled + now[1].posts_handled &&
+             std::chrono::steady_clock::now() < deadline);
+    EXPECT_EQ(now[0].statistics.nodes, 1u);  // the root
+    EXPECT_EQ(now[1].statistics.nodes, 0u);
+    EXPECT_EQ(now[1].statistics.node_bytes, 0u);
+    check_nodes(site);
+    (*host)->end();
+  });
 }
 
 }  // namespace
