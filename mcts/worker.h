@@ -119,6 +119,7 @@ class Worker {
     sum.playouts += counters_->playouts.value();
     sum.nodes_made += counters_->nodes_made.value();
     sum.nodes_made_remotely += counters_->nodes_made_remotely.value();
+    sum.transpositions += counters_->transpositions.value();
     sum.remote_selections += counters_->remote_selections.value();
     sum.deferred_selections += counters_->deferred_selections.value();
     if (thread_.lines != nullptr) {
@@ -165,6 +166,7 @@ class Worker {
     Counter playouts;
     Counter nodes_made;
     Counter nodes_made_remotely;
+    Counter transpositions;
     Counter remote_selections;
     Counter deferred_selections;
   };
@@ -472,25 +474,48 @@ class Worker {
   // First made, then put in its place: so no thread waits for another one that was interrupted
   // between the two. If several do it at the same time, one of the nodes stays.
   NodeType* make_child_here(NodeType& node, int move, const G& position) {
-    NodeType* made = make_node(position);
-    if (made == nullptr) return nullptr;
-    const auto child = node.adopt_child(move, made);
-    if (child.is_local() && child.local() == made) {
-      count_node();
-      return made;
-    }
-    made->destroy(site_.arena(thread_.index));
+    NodeType* made = obtain_node(position).node;
+    if (made == nullptr || node.adopt_child(move, made)) return made;
+    discard(made);
+    const auto child = node.child(move);
     return child.is_local() ? child.local() : nullptr;
   }
-  NodeType* make_node(const G& position) {
-    NodeType* made = NodeType::make(position, site_.arena(thread_.index),
-                                    static_cast<uint16_t>(thread_.index), *random_, true);
-    if (made == nullptr) site_.note_full();
-    return made;
+  // A node for the position, with one more parent: a new one, or one that is there already.
+  // nullptr: no memory.
+  struct Obtained {
+    NodeType* node = nullptr;
+    bool fresh = false;
+  };
+  Obtained obtain_node(const G& position) {
+    const bool shared = HasKey<G> && options().transpositions;
+    NodeType* known = nullptr;
+    if (shared) known = site_.transpositions().find(NodeType::key_of(position));
+    if (known == nullptr) {
+      NodeType* made = NodeType::make(position, site_.arena(thread_.index),
+                                      static_cast<uint16_t>(thread_.index), *random_, true);
+      if (made == nullptr) {
+        site_.note_full();
+        return {};
+      }
+      known = shared ? site_.transpositions().find_or_add(made->key(), made) : made;
+      if (known == made) {
+        site_.count_node();
+        counters_->nodes_made.add();
+        return {made, true};
+      }
+      made->destroy(site_.arena(thread_.index));
+    }
+    counters_->transpositions.add();
+    return {known, false};
   }
-  void count_node() {
-    site_.count_node();
-    counters_->nodes_made.add();
+  // That has found no parent after all.
+  void discard(NodeType* node) {
+    if (!site_.transpositions().drop_parent(node)) return;
+    if (node->maker() == thread_.index) {
+      site_.free_one(node);
+    } else {  // its arena is in use
+      site_.free_later(node);
+    }
   }
 
   // The ticket may be ended by the death of its process, which is looked at after it was entered:
@@ -506,11 +531,10 @@ class Worker {
     if (bytes != sizeof(G)) return;
     alignas(G) std::byte copy[sizeof(G)];
     std::memcpy(copy, data, sizeof(G));
-    NodeType* made = make_node(*std::launder(reinterpret_cast<const G*>(copy)));
+    const auto [made, fresh] = obtain_node(*std::launder(reinterpret_cast<const G*>(copy)));
     SlotId id;
     if (made != nullptr) {
-      count_node();
-      counters_->nodes_made_remotely.add();
+      if (fresh) counters_->nodes_made_remotely.add();
       id = site_.exported().add(made);
     }
     const bool created = made != nullptr;

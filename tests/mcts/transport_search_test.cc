@@ -3,6 +3,8 @@
 #include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <map>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -90,6 +92,33 @@ TEST_P(ByTransport, ProvesTicTacToe) {
   });
 }
 
+// With placement by hash a position has one node in all processes together.
+TEST_P(ByTransport, NoPositionHasTwoOwners) {
+  std::mutex mutex;
+  std::map<uint64_t, int> owners;  // of a key
+  const auto count = [&](Host& host) {
+    const std::lock_guard lock(mutex);
+    host.site<Site<ConnectFour>>().for_each_node([&](const auto& node) { ++owners[node.key()]; });
+  };
+  run(
+      1,
+      [&](Host& host) {
+        Search<ConnectFour> search(host);
+        search.options().expand_visits = 1;
+        search.options().placement = Placement::kHash;
+        search.options().transpositions = true;
+        const auto result = search.run(ConnectFour(), {.iterations = 2000});
+        check_conservation(search, result);
+        uint64_t found = 0;
+        for (const Statistics& process : result.processes) found += process.transpositions;
+        EXPECT_GT(found, 0u);
+        count(host);
+      },
+      count);
+  EXPECT_GT(owners.size(), 100u);
+  for (const auto& [key, times] : owners) EXPECT_EQ(times, 1) << key;
+}
+
 TEST_P(ByTransport, ThePapersTree) {
   run(1, [](Host& host) {
     PaperSearch<ConnectFour> search(host);
@@ -106,8 +135,8 @@ TEST_P(ByTransport, ThePapersTree) {
 
 // Both processes free all nodes below the root, each of which has children in the other one. Rank 1
 // is done first, and reads nothing more until rank 0 has run what that sent, which frees nodes that
-// rank 0 is about to free, too. Rank 0 does so while it frees: the channel to rank 1 is nearly full,
-// so that it has to wait for room.
+// rank 0 is about to free, too. Rank 0 does so while it frees: the channel to rank 1 is nearly
+// full, so that it has to wait for room.
 TEST(Search, NodesAreFreedByCallsWhileTheyAreCollected) {
   std::atomic<bool> sent{false};  // what rank 1 frees in rank 0
   std::atomic<bool> run{false};   // in rank 0
