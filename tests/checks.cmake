@@ -79,6 +79,12 @@ function(cariama_guests_vm name)
 endfunction()
 cariama_guests_vm(guests_vm example_every_call example_key_value_store)
 cariama_guests_vm(guests_protocols_vm job_protocols_test)
+if(TARGET job_search_test AND TARGET cariama-hex)
+  cariama_check(search_guests_vm 600 2 "${CMAKE_CURRENT_SOURCE_DIR}/rdma_vm/mpirun-in-guests"
+    "$<TARGET_FILE:job_search_test>"
+    "$<TARGET_FILE:cariama-hex> analyze --size 7 --iterations 5000 --json --without solver")
+  set_tests_properties("${CARIAMA_TEST_PREFIX}search_guests_vm" PROPERTIES LABELS verbs)
+endif()
 # Started frames are stolen between guests that share no memory, also from a process that is stopped.
 if(TARGET bench_tasks)
   set(bench "$<TARGET_FILE:bench_tasks>")
