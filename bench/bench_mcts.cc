@@ -1,20 +1,24 @@
 // The distributed tree at work: Hex from the empty board, once for each policy, all for the same
-// time. The shape is that of the job: bench_mcts -n P -t T. Rows, by policy=locality, hash, random
-// and paper (the paper's tree, with its 16 playouts per leaf):
+// time. The shape is that of the job: bench_mcts -n P -t T. Rows, by policy=locality, hash, random,
+// transpositions (hash, with one node for each position) and paper (the paper's tree, with its 16
+// playouts per leaf):
 //
 //   iterations_per_second      rollouts that ended
 //   visits_per_second          rollouts begun, on behalf of other processes too
 //   playouts_per_second
-//   overhead_share             of the time in which workers are not idle, what is neither playout
-//                              nor tree arithmetic: measured against the processor time that an
-//                              iteration takes in one thread without a fabric, in the same run.
-//                              Says something on cores that nobody else uses
+//   overhead_share             of the processor time of all processes, what is neither playout nor
+//                              tree arithmetic. These are what as many iterations take in a plain
+//                              sequential search, in the same run (bench/support/plain_search.h)
 //   idle_share                 of the workers' time
 //   messages_per_iteration, bytes_per_iteration
 //   least_node_share           of the nodes, the smallest part that a process owns, times P
-#include <sys/resource.h>
-
+//   stop_to_answer, .._p99     with policy=locality, on a tree of that age: how long after another
+//                              thread has asked for it the answer comes
+//
+// For a figure of scaling run all shapes that the machine has cores for, with --json.
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <string>
 #include <thread>
@@ -22,6 +26,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
+#include "bench/support/plain_search.h"
 #include "bench/support/report.h"
 #include "hex/hex_game.h"
 #include "mcts/paper_search.h"
@@ -45,15 +50,6 @@ struct Arguments {
   bool json = false;
 };
 
-double cpu_seconds() {
-  rusage used;
-  getrusage(RUSAGE_THREAD, &used);
-  const auto seconds = [](const timeval& time) {
-    return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
-  };
-  return seconds(used.ru_utime) + seconds(used.ru_stime);
-}
-
 mcts::SearchOptions options_of(mcts::Placement placement) {
   mcts::SearchOptions options = mcts::SearchOptions::of<Game>();
   options.placement = placement;
@@ -61,23 +57,9 @@ mcts::SearchOptions options_of(mcts::Placement placement) {
   return options;
 }
 
-// Processor seconds of an iteration where nobody else is: what is not overhead. In a thread of its
-// own, since a thread is a worker of one host.
-double bare_cost(const Game& game, const Arguments& arguments) {
-  double cost = 0;
-  std::thread([&] {
-    const auto host = *mcts::Host::create(nullptr);
-    mcts::Search<Game> search(*host, options_of(mcts::Placement::kLocality));
-    const double before = cpu_seconds();
-    const auto result = search.run(game, {.seconds = arguments.seconds});
-    cost = (cpu_seconds() - before) / static_cast<double>(result.iterations);
-  }).join();
-  return cost;
-}
-
 template <typename Result>
 void report_search(const Report& report, const char* policy, const Arguments& arguments,
-                   mcts::Host& host, const Result& result, double bare) {
+                   mcts::Host& host, const Result& result, double plain_seconds) {
   mcts::Statistics sum;
   uint64_t least = UINT64_MAX;
   for (const mcts::Statistics& one : result.processes) {
@@ -87,6 +69,7 @@ void report_search(const Report& report, const char* policy, const Arguments& ar
     sum.bytes += one.bytes;
     sum.nodes += one.nodes;
     sum.idle_seconds += one.idle_seconds;
+    sum.cpu_seconds += one.cpu_seconds;
     least = std::min(least, one.nodes);
   }
   Params params;
@@ -104,9 +87,8 @@ void report_search(const Report& report, const char* policy, const Arguments& ar
   row("iterations_per_second", iterations / result.seconds, "1/s");
   row("visits_per_second", static_cast<double>(sum.visits) / result.seconds, "1/s");
   row("playouts_per_second", static_cast<double>(sum.playouts) / result.seconds, "1/s");
-  if (bare > 0) {
-    const double busy = result.seconds * workers - sum.idle_seconds;
-    row("overhead_share", 100 * (1 - iterations * bare / busy), "%");
+  if (plain_seconds > 0 && sum.cpu_seconds > 0) {
+    row("overhead_share", 100 * (1 - plain_seconds / sum.cpu_seconds), "%");
   }
   row("idle_share", 100 * idle, "%");
   row("messages_per_iteration", static_cast<double>(sum.messages) / iterations, "1");
@@ -117,19 +99,56 @@ void report_search(const Report& report, const char* policy, const Arguments& ar
       "%");
 }
 
+// A search that is stopped by another thread at some moment: how long the answer takes.
+std::vector<double> stop_delays(mcts::Search<Game>& search, const Game& game) {
+  using Clock = std::chrono::steady_clock;
+  std::vector<double> delays;
+  for (int i = 0; i < 50; ++i) {
+    std::atomic<bool> stop{false};
+    std::atomic<Clock::rep> asked{0};
+    std::thread asking([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5 + i % 10));
+      asked = Clock::now().time_since_epoch().count();
+      stop = true;
+    });
+    static_cast<void>(search.run(game, {}, &stop));
+    const auto answered = Clock::now();
+    asking.join();
+    delays.push_back(std::chrono::duration<double, std::milli>(
+                         answered - Clock::time_point(Clock::duration(asked.load())))
+                         .count());
+  }
+  return delays;
+}
+
+struct Policy {
+  const char* name;
+  mcts::Placement placement;
+  bool transpositions = false;
+};
+
 int measure(const Arguments& arguments, mcts::Host& host) {
   const Report report(arguments.json, {"policy", "processes", "threads"});
   const Game game(hex::Board(arguments.size, arguments.size));
-  const double bare = bare_cost(game, arguments);
   mcts::Search<Game> search(host);
-  for (const auto placement :
-       {mcts::Placement::kLocality, mcts::Placement::kHash, mcts::Placement::kRandom}) {
-    search.options() = options_of(placement);
+  for (const Policy& policy :
+       {Policy{"hash", mcts::Placement::kHash}, Policy{"random", mcts::Placement::kRandom},
+        Policy{"transpositions", mcts::Placement::kHash, true},
+        Policy{"locality", mcts::Placement::kLocality}}) {
+    search.options() = options_of(policy.placement);
+    search.options().transpositions = policy.transpositions;
     search.clear();
     const auto result = search.run(game, {.seconds = arguments.seconds});
-    report_search(report, std::string(mcts::placement_name(placement)).c_str(), arguments, host,
-                  result, bare);
+    const double plain = plain_search_seconds(game, search.options(), result.iterations);
+    report_search(report, policy.name, arguments, host, result, plain);
   }
+  Params params;
+  params.set("policy", "locality");
+  params.set("processes", uint64_t{host.size()});
+  params.set("threads", uint64_t{host.threads()});
+  std::vector<double> delays = stop_delays(search, game);
+  report.row("stop_to_answer", params, summarize(delays), "ms");
+  report.row("stop_to_answer_p99", params, summarize({percentile(delays, 0.99)}), "ms");
   search.clear();
   mcts::PaperSearch<Game> paper(host, options_of(mcts::Placement::kRandom));
   const auto result = paper.run(game, {.seconds = arguments.seconds});

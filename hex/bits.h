@@ -2,6 +2,7 @@
 #ifndef CARIAMA_HEX_BITS_H_
 #define CARIAMA_HEX_BITS_H_
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 
@@ -16,7 +17,7 @@ struct Bits {
   // The first cells of a set of another width; cells beyond this one's are dropped.
   template <int kOther>
   explicit constexpr Bits(const Bits<kOther>& other) {
-    for (int i = 0; i < kWords && i < kOther; ++i) words[i] = other.words[i];
+    for (int i = 0; i < std::min(kWords, kOther); ++i) words[i] = other.words[i];
   }
   static constexpr Bits single(int cell) {
     Bits set;

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
@@ -312,7 +313,18 @@ GtpSession::Answer GtpSession::genmove(const Arguments& arguments) {
   }
   const std::string text = game_.board().name(**move);
   game_.play(*color, **move);
+  moved_ = true;
   return text;
+}
+
+void GtpSession::ponder() {
+  const Board& board = game_.board();
+  if (!std::exchange(moved_, false) || !options_.ponder) return;
+  if (board.winner() || !board.empty().any()) return;
+  // As an analysis: any line ends it. Nobody has asked for its report.
+  SearchReport asked = std::move(last_report_);
+  static_cast<void>(search(board, board.to_move(), {}, true, 1, nullptr));
+  last_report_ = std::move(asked);
 }
 
 GtpSession::Answer GtpSession::reg_genmove(const Arguments& arguments) {

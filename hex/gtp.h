@@ -41,6 +41,8 @@ struct GtpOptions {
   double resign_below = 0;
   bool live_graphics = false;  // gogui-gfx blocks during genmove
   double live_interval = 0.5;  // seconds between them
+  // After a genmove thinks on while the other side does, until the next line.
+  bool ponder = false;
   bool files = true;           // loadsgf, savesgf and exec may touch files
   double analyze_seconds = 0;  // at most for lz-analyze and kata-analyze; 0: until the next line
   double solve_seconds = 30;   // at most for dfpn-solve-state
@@ -90,6 +92,9 @@ class GtpSession {
 
   // Executes one line, without its end. Blocks as long as the command takes. False after `quit`.
   bool execute(std::string_view line);
+  // Between two lines: thinks on after a genmove, if that is wanted, until the next line is there.
+  // What a search engine learns from it is in its tree when the opponent's move comes.
+  void ponder();
 
   [[nodiscard]] const GameRecord& game() const { return game_; }
 
@@ -154,6 +159,7 @@ class GtpSession {
   GameRecord game_;
   std::optional<Color> resigned_;
   SearchReport last_report_;
+  bool moved_ = false;              // the last line was a genmove
   std::optional<Solver> solver_;    // made at first use: it has a large table
   std::optional<double> clock_[2];  // seconds left, by Color
   std::string current_id_;

@@ -116,6 +116,7 @@ absl::Status run_gtp(Engine& engine, int in, int out, const GtpOptions& options)
     lock.unlock();
     queue.interrupts.executing(number);
     if (!session.execute(line) || !reachable) break;
+    session.ponder();
   }
   {
     const std::lock_guard lock(queue.mutex);

@@ -148,7 +148,7 @@ UniformResult UniformPlayouts::run(const Position& position, int n, Ownership* o
   job.black_to_add = (empties + (position.black_to_move ? 1 : 0)) / 2;
   // About 0.7 standard deviations of the number of stones that are drawn: measured best on 9x9 to
   // 13x13, and flat around it.
-  job.surplus_limit = static_cast<int>(0.35 * std::sqrt(empties) + 0.5);
+  job.surplus_limit = static_cast<int>(std::lround(0.35 * std::sqrt(empties)));
 
   job.playouts = n;
   job.state = state_.data();

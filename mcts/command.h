@@ -17,6 +17,7 @@ enum class CommandKind : uint8_t {
   kInform,
   kClear,
   kCollect,
+  kCollected,
   kSettle,
   kForget
 };
@@ -31,6 +32,7 @@ struct CommandReply {
   uint64_t number = 0;
   uint64_t posts_sent = 0;     // calls to other processes that free nodes, or serve copies
   uint64_t posts_handled = 0;  // from other processes
+  bool collecting = false;     // kCollect: there is more to do
   Statistics statistics{};
 };
 

@@ -32,8 +32,9 @@
 //                                                      //   Playouts(const G&, Random&); float
 //                                                      //   run(const G&, optional<Move> last,
 //                                                      //   Random&, Owned<kAmafIds>*)
-//   uint64_t key() const;                              // equal for equal positions: placement by
-//                                                      //   hash
+//   uint64_t key() const;                              // equal for equal positions (with the same
+//                                                      //   player to move), else different:
+//                                                      //   placement by hash, transpositions
 #ifndef CARIAMA_MCTS_GAME_H_
 #define CARIAMA_MCTS_GAME_H_
 

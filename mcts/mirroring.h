@@ -40,6 +40,7 @@ class Mirroring {
   // counted there now would be of little use.
   struct Found {
     Node<G>* node = nullptr;  // or there is none
+    Mirror<G>* mirror = nullptr;
     bool stale = false;
   };
   // The copy of a node that a rollout comes to by a move with so many visits.
@@ -55,6 +56,14 @@ class Mirroring {
   [[nodiscard]] Found root() {
     Mirror<G>* known = root_.load(std::memory_order_acquire);
     return known == nullptr ? Found{} : found(*known);
+  }
+  // Exchanges counts with the owner now, if that is not under way.
+  void hurry(Mirror<G>& mirror, const Node<G>& node) {
+    if (mirror.exchanging.load(std::memory_order_relaxed) ||
+        mirror.exchanging.exchange(true, std::memory_order_acquire)) {
+      return;
+    }
+    send_counts(mirror, node, /*last=*/false);
   }
   // Rank 0: whether that process has a copy of the root.
   [[nodiscard]] std::atomic<bool>& ready(uint32_t rank) { return ready_[rank]; }
@@ -212,8 +221,9 @@ class Mirroring {
     if (node == nullptr) return {};
     tend(mirror, *node);
     const uint64_t visits = node->visits();
-    return {node, mirror.exchanging.load(std::memory_order_relaxed) &&
-                      visits >= mirror.due.load(std::memory_order_relaxed) + period(visits)};
+    return {node, &mirror,
+            mirror.exchanging.load(std::memory_order_relaxed) &&
+                visits >= mirror.due.load(std::memory_order_relaxed) + period(visits)};
   }
   [[nodiscard]] uint64_t period(uint64_t visits) const {
     return std::clamp<uint64_t>(visits / exchange_divisor_, 8, 1024);
@@ -221,12 +231,7 @@ class Mirroring {
   void tend(Mirror<G>& mirror, const Node<G>& node) {
     const bool news =
         node.outcome() != Outcome::kOpen && !mirror.told.load(std::memory_order_relaxed);
-    if (!news && node.visits() < mirror.due.load(std::memory_order_relaxed)) return;
-    if (mirror.exchanging.load(std::memory_order_relaxed) ||
-        mirror.exchanging.exchange(true, std::memory_order_acquire)) {
-      return;
-    }
-    send_counts(mirror, node, /*last=*/false);
+    if (news || node.visits() >= mirror.due.load(std::memory_order_relaxed)) hurry(mirror, node);
   }
   void put_off(Mirror<G>& mirror, const Node<G>& node) {
     const uint64_t visits = node.visits();
@@ -265,8 +270,9 @@ class Mirroring {
     }
     put_off(mirror, node);
   }
-  void on_merge(uint32_t index, uint64_t epoch, const void* data, uint64_t bytes) {
+  void on_merge(uint32_t index, uint64_t epoch, bool full, const void* data, uint64_t bytes) {
     const Handling handling(*this);
+    if (full) Host::site_here<Site<G>>().note_full();  // it will make no children
     Mirror<G>* mirror = mirror_of(index, epoch);
     Node<G>* node = mirror == nullptr ? nullptr : mirror->node.load(std::memory_order_acquire);
     if (node == nullptr || bytes != mirror->agreed.size() * sizeof(MoveRecord<G>)) return;
@@ -355,14 +361,16 @@ class Mirroring {
     }
     node.resolve();
     if (last || asking.epoch != epoch_.load(std::memory_order_relaxed)) return;
-    Host::site_here<Site<G>>().worker(Host::here().index).grow(node);
+    Site<G>& site = Host::site_here<Site<G>>();
+    site.worker(Host::here().index).grow(node);
+    const bool full = site.full();
     const std::vector<MoveRecord<G>> records = records_of(node);
     const uint32_t index = asking.index;
     const uint64_t epoch = asking.epoch;
     static_cast<void>(post_buffer(
         asking.requester,
-        [index, epoch](void* answer, uint64_t length) {
-          here().on_merge(index, epoch, answer, length);
+        [index, epoch, full](void* answer, uint64_t length) {
+          here().on_merge(index, epoch, full, answer, length);
         },
         std::as_bytes(std::span(records))));
   }

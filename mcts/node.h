@@ -114,6 +114,7 @@ class Node {
   [[nodiscard]] static Node* make(const G& position, Arena& arena, uint16_t maker, Random& random,
                                   bool simplify) {
     G state = position;
+    const uint64_t key = key_of(position);  // before expand() changes it
     Candidate<Move> moves[G::kMaxMoves];
     const std::optional<float> result = state.result();
     int count = result ? 0 : internal::list_moves(state, std::span(moves), simplify);
@@ -127,7 +128,7 @@ class Node {
     for (int i = count - 1; i > 0; --i) {
       std::swap(moves[i], moves[random.below(static_cast<uint32_t>(i + 1))]);
     }
-    Node* node = new (memory) Node(state, static_cast<uint16_t>(count), maker);
+    Node* node = new (memory) Node(state, key, static_cast<uint16_t>(count), maker);
     node->fill(std::span(moves, count));
     if (count == 0) {
       node->outcome_.store(late ? outcome_of(*late) : Outcome::kDraw, std::memory_order_relaxed);
@@ -142,7 +143,7 @@ class Node {
     const auto count = static_cast<uint16_t>(records.size());
     void* memory = arena.allocate(bytes_for((count + kGroup - 1) / kGroup * kGroup));
     if (memory == nullptr) return nullptr;
-    Node* node = new (memory) Node(state, count, maker);
+    Node* node = new (memory) Node(state, key_of(state), count, maker);
     Candidate<Move> moves[G::kMaxMoves];
     for (int i = 0; i < count; ++i) {
       moves[i] = {records[i].move, records[i].prior, records[i].verdict};
@@ -186,6 +187,13 @@ class Node {
   [[nodiscard]] size_t bytes() const { return bytes_for(padded_); }
 
   [[nodiscard]] const G& state() const { return state_; }
+  // Of the position that it was made for, which state() may be a simplified form of; 0 in games
+  // without keys.
+  [[nodiscard]] uint64_t key() const { return key_; }
+  [[nodiscard]] static uint64_t key_of(const G& position) {
+    if constexpr (HasKey<G>) return position.key();
+    return 0;
+  }
   [[nodiscard]] int player() const { return player_; }
   [[nodiscard]] int size() const { return size_; }
   [[nodiscard]] int padded() const { return padded_; }
@@ -287,7 +295,14 @@ class Node {
     }
   }
 
-  // For who wants to make the child of move i: true for one of them.
+  // Puts a node in its place, unless there is or will be one (false).
+  [[nodiscard]] bool adopt_child(int i, Node* made) {
+    Ref expected;
+    // Release: who finds the node sees it whole.
+    return array<std::atomic<Ref>>(kChildAt)[i].compare_exchange_strong(
+        expected, Ref(made), std::memory_order_release, std::memory_order_relaxed);
+  }
+  // For who has the child of move i made elsewhere: true for one of them.
   [[nodiscard]] bool claim_child(int i) {
     Ref expected;
     return array<std::atomic<Ref>>(kChildAt)[i].compare_exchange_strong(expected, Ref::creating(),
@@ -303,6 +318,12 @@ class Node {
     if (!known.is_remote() || known.remote().rank != rank) return;
     place.compare_exchange_strong(known, Ref(), std::memory_order_relaxed);
   }
+  // Moves, of all processes, that lead here: one, unless transpositions are wanted.
+  void add_parent() { parents_.fetch_add(1, std::memory_order_relaxed); }
+  [[nodiscard]] bool drop_parent() {  // true: none is left
+    return parents_.fetch_sub(1, std::memory_order_relaxed) == 1;
+  }
+  [[nodiscard]] bool shared() const { return parents_.load(std::memory_order_relaxed) > 1; }
   // How often refine() was asked.
   [[nodiscard]] int refinements() const { return refined_.load(std::memory_order_relaxed); }
   // True for one caller, if `level` refinements were made before.
@@ -377,8 +398,9 @@ class Node {
   static constexpr size_t kVerdictAt = kMoveAt + sizeof(Move);
   static constexpr size_t kMoveBytes = kVerdictAt + sizeof(Verdict);
 
-  Node(const G& state, uint16_t size, uint16_t maker)
+  Node(const G& state, uint64_t key, uint16_t size, uint16_t maker)
       : state_(state),
+        key_(key),
         size_(size),
         padded_(static_cast<uint16_t>((size + kGroup - 1) / kGroup * kGroup)),
         maker_(maker),
@@ -414,7 +436,9 @@ class Node {
   }
 
   G state_;
+  uint64_t key_;
   std::atomic<uint64_t> visits_{0};
+  std::atomic<uint32_t> parents_{1};
   uint16_t size_;
   uint16_t padded_;
   uint16_t maker_;

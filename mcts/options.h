@@ -67,6 +67,10 @@ struct SearchOptions {
   uint64_t memory_bytes = uint64_t{1} << 30;  // for nodes, per process
   uint64_t seed = 1;
   bool reuse_tree = true;
+  // Positions with equal key() get one node: in the whole tree with Placement::kHash, else within
+  // each process (transpositions.h). Off: a node that is made costs a look-up more, which is not
+  // always won back.
+  bool transpositions = false;
   // With a time limit: ends when no other move can catch up with the best one.
   bool stop_when_safe = true;
 
@@ -101,6 +105,7 @@ struct Statistics {
   uint64_t playouts = 0;             //
   uint64_t nodes_made = 0;           // here
   uint64_t nodes_made_remotely = 0;  // of these, for a parent in another process
+  uint64_t transpositions = 0;       // moves that lead to a node that another one had led to
   uint64_t remote_selections = 0;    // messages that asked another process for rollouts
   uint64_t deferred_selections = 0;  // of visits: begun again later, since the child was being
                                      // created, or its owner had too much to do
@@ -112,6 +117,7 @@ struct Statistics {
   uint64_t nodes = 0;                // in the tree now
   uint64_t node_bytes = 0;           // of these
   double idle_seconds = 0;           // of threads that found nothing to do
+  double cpu_seconds = 0;            // processor time of the process since the search began
 };
 static_assert(std::is_trivially_copyable_v<Statistics>);
 

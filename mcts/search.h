@@ -84,7 +84,7 @@ class Search {
       }
       drain();
       if (pause != Pause::kFull) break;
-      collect();
+      collect([&] { return time_is_up(limits, stop); });
     }
     Result result = report();
     for (const CommandReply& reply : site_.command(CommandKind::kInform, options_)) {
@@ -175,17 +175,19 @@ class Search {
   [[nodiscard]] Pause reason_to_pause(const SearchLimits& limits, const std::atomic<bool>* stop) {
     if (root().outcome() != Outcome::kOpen) return Pause::kEnd;
     if (limits.iterations != 0 && iterations() >= limits.iterations) return Pause::kEnd;
-    if (stop != nullptr && stop->load(std::memory_order_relaxed)) return Pause::kEnd;
-    if (root().visits() >= kMaxVisits) return Pause::kEnd;
+    if (time_is_up(limits, stop) || root().visits() >= kMaxVisits) return Pause::kEnd;
     if (limits.seconds > 0) {
       const double now = seconds();
-      if (now >= limits.seconds) return Pause::kEnd;
       if (options_.stop_when_safe && now >= next_safety_) {
         next_safety_ = now + kSafetyInterval;
         if (safe(now, limits.seconds)) return Pause::kEnd;
       }
     }
     return site_.full() ? Pause::kFull : Pause::kNone;
+  }
+  [[nodiscard]] bool time_is_up(const SearchLimits& limits, const std::atomic<bool>* stop) const {
+    return (stop != nullptr && stop->load(std::memory_order_relaxed)) ||
+           (limits.seconds > 0 && seconds() >= limits.seconds);
   }
   // Whether no other move can have as many visits as the best one in the time that is left.
   [[nodiscard]] bool safe(double now, double limit) {
@@ -218,15 +220,22 @@ class Search {
       settle();
       site_.command(CommandKind::kSettle, options_);
       settle();
-      site_.command(CommandKind::kForget, options_);
     }
+    site_.command(CommandKind::kForget, options_);
     job.start(0);  // counts nothing twice
     static_cast<void>(job.end_units(1));
   }
 
-  // Frees memory, and goes on.
-  void collect() {
-    site_.command(CommandKind::kCollect, options_);
+  // Frees memory until there is enough, or no time for it: all processes a little, again and again.
+  void collect(const std::function<bool()>& over) {
+    bool more = true;
+    while (more && !over()) {
+      more = false;
+      for (const CommandReply& reply : site_.command(CommandKind::kCollect, options_)) {
+        more |= reply.collecting;
+      }
+    }
+    site_.command(CommandKind::kCollected, options_);
     settle();
     site_.command(CommandKind::kResume, options_);
   }

@@ -7,16 +7,22 @@
 #ifndef CARIAMA_MCTS_SITE_H_
 #define CARIAMA_MCTS_SITE_H_
 
+#include <time.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <tuple>
+#include <unordered_set>
+#include <utility>
 #include <vector>
 
+#include "mcts/collector.h"
 #include "mcts/command.h"
 #include "mcts/host.h"
 #include "mcts/job.h"
@@ -24,6 +30,7 @@
 #include "mcts/node.h"
 #include "mcts/options.h"
 #include "mcts/slot_table.h"
+#include "mcts/transpositions.h"
 #include "mcts/worker.h"
 
 namespace cariama::mcts {
@@ -62,6 +69,7 @@ class Site final : public CommandedSite<Site<G>> {
   [[nodiscard]] JobQueue<G>& jobs() { return jobs_; }
   [[nodiscard]] SlotTable<Ticket<G>>& tickets() { return tickets_; }
   [[nodiscard]] SlotTable<Node<G>*>& exported() { return exported_; }
+  [[nodiscard]] Transpositions<G>& transpositions() { return transpositions_; }
   [[nodiscard]] Mirroring<G>& mirroring() { return mirroring_; }
   [[nodiscard]] Job<G>& root_job() { return root_job_; }
   [[nodiscard]] bool root_open() const { return root_open_.load(std::memory_order_acquire); }
@@ -124,55 +132,60 @@ class Site final : public CommandedSite<Site<G>> {
     release(top);
     send_frees();
   }
+  void free_later(Node<G>* node) {
+    const std::lock_guard lock(orphans_mutex_);
+    orphans_.push_back(node);
+  }
   void free_one(Node<G>* node) {
     nodes_.fetch_sub(1, std::memory_order_relaxed);
     node->destroy(*arenas_[node->maker()]);
   }
   void on_free(SlotId id) {
+    if (collecting_) {
+      deferred_frees_.push_back(id);
+      return;
+    }
     if (std::optional<Node<G>*> node = exported_.take(id)) free_subtree(*node);
     ++frees_handled_;
   }
-  // Frees the subtrees below moves of `top` and its descendants that were tried less than `least`
-  // times.
-  void collect(Node<G>* top, uint32_t least) {
-    std::vector<Node<G>*> open{top};
-    while (!open.empty()) {
-      Node<G>* node = open.back();
-      open.pop_back();
-      for (int i = 0; i < node->size(); ++i) {
-        const auto child = node->child(i);
-        if (child.none()) continue;
-        const bool cold = node->visits(i) < least;
-        if (child.is_local()) {
-          if (cold) {
-            release(child.local());
-          } else {
-            open.push_back(child.local());
-          }
-        } else if (cold && child.is_remote()) {
-          remote_frees_.push_back(child.remote());
-        }
-        if (cold) node->set_child(i, {});
+  // Frees cold subtrees, the coldest first, until half of the memory is free: in steps of about a
+  // millisecond, until one returns false, or there is no time; then finish_collection().
+  bool collect_step() {
+    if (!collecting_) {
+      if (live_bytes() <= options_.memory_bytes / 2) return false;
+      collecting_ = true;
+      begin_pass(2 * std::max<uint32_t>(options_.expand_visits, 1));
+    }
+    bool more = true;
+    for (uint32_t looks = 0; looks < kNodesPerStep && more; ++looks) {
+      if (!collector_.between()) {
+        collector_.step([&](Node<G>* node) { release(node); },
+                        [&](RemoteNode node) { remote_frees_.push_back(node); });
+      } else {
+        more = next_top();
       }
     }
-  }
-  // Until a part of the memory is free: the coldest first.
-  void collect_here() {
-    const uint64_t goal = options_.memory_bytes / 2;
-    for (uint32_t least = 2 * std::max<uint32_t>(options_.expand_visits, 1);
-         live_bytes() > goal && least < (1U << 30); least *= 2) {
-      std::vector<Node<G>*> tops;
-      if (root_job_.node != nullptr) tops.push_back(root_job_.node);
-      exported_.for_each([&](Node<G>* node) { tops.push_back(node); });
-      for (Node<G>* top : tops) collect(top, least);
-    }
     send_frees();
+    return more;
+  }
+  void finish_collection() {
+    collecting_ = false;
+    collector_.begin_pass(0, nullptr, {});
+    for (const SlotId id : std::exchange(deferred_frees_, {})) on_free(id);
     ++collections_;
     full_.store(false, std::memory_order_relaxed);
+  }
+  // All of it at once.
+  void collect_here() {
+    while (collect_step()) {
+    }
+    finish_collection();
   }
   void clear_here() {
     for (auto& arena : arenas_) arena->clear();
     exported_.clear();
+    transpositions_.clear();
+    orphans_.clear();
     root_job_.node = nullptr;
     nodes_.store(0, std::memory_order_relaxed);
     full_.store(false, std::memory_order_relaxed);
@@ -187,11 +200,13 @@ class Site final : public CommandedSite<Site<G>> {
   template <typename Function>
   void for_each_node(Function&& function) {
     std::vector<Node<G>*> open;
+    std::unordered_set<const Node<G>*> seen;
     if (root_job_.node != nullptr) open.push_back(root_job_.node);
     exported_.for_each([&](Node<G>* node) { open.push_back(node); });
     while (!open.empty()) {
       Node<G>* node = open.back();
       open.pop_back();
+      if (node->shared() && !seen.insert(node).second) continue;
       function(*node);
       for (int i = 0; i < node->size(); ++i) {
         if (const auto child = node->child(i); child.is_local()) open.push_back(child.local());
@@ -209,13 +224,31 @@ class Site final : public CommandedSite<Site<G>> {
 
  private:
   enum class Fetched : uint8_t { kWaiting, kDone };
+  static constexpr uint32_t kNodesPerStep = 512;
 
+  void begin_pass(uint32_t least) {
+    collector_.begin_pass(least, root_job_.node, exported_.names());
+  }
+  // Brings the collector to a node. False: enough is free, or there is no more.
+  bool next_top() {
+    // What others have freed meanwhile is not looked at any more.
+    collecting_ = false;
+    for (const SlotId id : std::exchange(deferred_frees_, {})) on_free(id);
+    collecting_ = true;
+    if (collector_.next_top([&](SlotId id) { return exported_.find(id); })) return true;
+    const uint32_t least = collector_.least();
+    if (live_bytes() <= options_.memory_bytes / 2 || least >= Collector<G>::kLastLeast)
+      return false;
+    begin_pass(2 * least);
+    return true;
+  }
   // Frees the subtree, as far as it is here; the rest is noted for send_frees().
   void release(Node<G>* top) {
     std::vector<Node<G>*> open{top};
     while (!open.empty()) {
       Node<G>* node = open.back();
       open.pop_back();
+      if (!transpositions_.drop_parent(node)) continue;
       for (int i = 0; i < node->size(); ++i) {
         const auto child = node->child(i);
         if (child.is_local()) open.push_back(child.local());
@@ -248,7 +281,8 @@ class Site final : public CommandedSite<Site<G>> {
   void on_fetch(SlotId id, uint32_t origin) {
     Lines& lines = *Host::here().lines;
     const std::optional<Node<G>*> node = exported_.take(id);
-    if (!node) {
+    if (!node || (*node)->shared()) {  // other moves lead to it: it stays where it is
+      if (node) free_subtree(*node);
       lines.call(origin, [] { here().on_fetched(nullptr, nullptr, 0); });
       return;
     }
@@ -265,6 +299,7 @@ class Site final : public CommandedSite<Site<G>> {
       }
     }
     const FetchedNode fetched{(*node)->state(), static_cast<uint32_t>(records.size())};
+    static_cast<void>(transpositions_.drop_parent(*node));
     free_one(*node);
     const bool sent = lines.call_buffer(
         origin, [fetched](void* data, uint64_t bytes) { here().on_fetched(&fetched, data, bytes); },
@@ -318,6 +353,7 @@ class Site final : public CommandedSite<Site<G>> {
     set_limits(options);
   }
   CommandReply carry_out(const Command& command) {
+    CommandReply reply{host_.rank(), command.number};
     switch (command.kind) {
       case CommandKind::kBegin:
         begin(command);
@@ -334,18 +370,24 @@ class Site final : public CommandedSite<Site<G>> {
         break;
       case CommandKind::kForget:
         mirroring_.forget();
+        for (Node<G>* node : std::exchange(orphans_, {})) free_one(node);
         break;
       case CommandKind::kClear:
         clear_here();
         break;
       case CommandKind::kCollect:
-        collect_here();
+        reply.collecting = collect_step();
+        break;
+      case CommandKind::kCollected:
+        finish_collection();
         break;
       case CommandKind::kInform:
         break;
     }
-    return {host_.rank(), command.number, frees_sent_ + mirroring_.sent(),
-            frees_handled_ + mirroring_.handled(), statistics()};
+    reply.posts_sent = frees_sent_ + mirroring_.sent();
+    reply.posts_handled = frees_handled_ + mirroring_.handled();
+    reply.statistics = statistics();
+    return reply;
   }
   void begin(const Command& command) {
     apply(command.options);
@@ -353,12 +395,19 @@ class Site final : public CommandedSite<Site<G>> {
     waiting_.store(false, std::memory_order_relaxed);
     mirroring_.begin(command.options);
     collections_ = 0;
+    cpu_before_ = cpu_seconds();
     for (uint32_t i = 0; i < workers_.size(); ++i) {
       workers_[i]->begin(Random::mix(command.options.seed + command.number) +
                          host_.id(host_.rank(), i));
       host_.thread(i).idle_ns.store(0, std::memory_order_relaxed);
     }
     host_.activate(this);
+  }
+  // Of this process.
+  [[nodiscard]] static double cpu_seconds() {
+    timespec now{};
+    ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+    return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
   }
   [[nodiscard]] Statistics statistics() const {
     Statistics sum;
@@ -372,6 +421,7 @@ class Site final : public CommandedSite<Site<G>> {
       std::tie(sum.channels, sum.channels_behind) = lines->channels();
     }
     sum.collections = collections_;
+    sum.cpu_seconds = cpu_seconds() - cpu_before_;
     sum.nodes = nodes_.load(std::memory_order_relaxed);
     sum.node_bytes = live_bytes();
     return sum;
@@ -384,6 +434,7 @@ class Site final : public CommandedSite<Site<G>> {
   JobQueue<G> jobs_;
   SlotTable<Ticket<G>> tickets_;
   SlotTable<Node<G>*> exported_;  // nodes whose parents are in other processes
+  Transpositions<G> transpositions_;
   Mirroring<G> mirroring_;
   Job<G> root_job_;  // rank 0's
   std::atomic<bool> root_open_{false};
@@ -393,13 +444,19 @@ class Site final : public CommandedSite<Site<G>> {
   std::vector<std::atomic<int32_t>> shared_;
   std::atomic<bool> waiting_{false};
   std::atomic<uint64_t> nodes_{0};
+  std::mutex orphans_mutex_;
+  std::vector<Node<G>*> orphans_;
   // Worker 0's.
   Fetched fetched_ = Fetched::kDone;
   Node<G>* fetched_node_ = nullptr;
   std::vector<RemoteNode> remote_frees_;  // to be sent
+  Collector<G> collector_;
+  bool collecting_ = false;  // the collector knows nodes that must not be freed by others
+  std::vector<SlotId> deferred_frees_;  // for when it does not
   uint64_t frees_sent_ = 0;
   uint64_t frees_handled_ = 0;
   uint64_t collections_ = 0;
+  double cpu_before_ = 0;
 };
 
 }  // namespace cariama::mcts

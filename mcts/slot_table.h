@@ -56,6 +56,14 @@ class SlotTable {
     }
     return taken;
   }
+  [[nodiscard]] std::vector<SlotId> names() {
+    const std::lock_guard lock(mutex_);
+    std::vector<SlotId> names;
+    for (uint32_t slot = 0; slot < entries_.size(); ++slot) {
+      if (entries_[slot].value) names.push_back({slot, entries_[slot].generation});
+    }
+    return names;
+  }
   template <typename Function>
   void for_each(Function&& function) {
     const std::lock_guard lock(mutex_);

@@ -104,12 +104,10 @@ class Worker {
   // this process went elsewhere: else nobody would ever make them.
   void grow(NodeType& node) {
     for (int i = 0; i < node.size() && !site_.full(); ++i) {
-      if (!node.child(i).none() || node.closed(i)) continue;
-      if (node.visits(i) < 2 * options().expand_visits + kSlice || !node.claim_child(i)) continue;
+      if (!node.child(i).none() || node.closed(i) || node.visits(i) < enough()) continue;
       G position = node.state();
       position.play(node.move(i));
-      NodeType* made = position.result() ? nullptr : make_node(position);
-      node.set_child(i, typename NodeType::Ref(made));
+      if (!position.result()) static_cast<void>(make_child_here(node, i, position));
     }
   }
 
@@ -121,6 +119,7 @@ class Worker {
     sum.playouts += counters_->playouts.value();
     sum.nodes_made += counters_->nodes_made.value();
     sum.nodes_made_remotely += counters_->nodes_made_remotely.value();
+    sum.transpositions += counters_->transpositions.value();
     sum.remote_selections += counters_->remote_selections.value();
     sum.deferred_selections += counters_->deferred_selections.value();
     if (thread_.lines != nullptr) {
@@ -167,6 +166,7 @@ class Worker {
     Counter playouts;
     Counter nodes_made;
     Counter nodes_made_remotely;
+    Counter transpositions;
     Counter remote_selections;
     Counter deferred_selections;
   };
@@ -174,6 +174,9 @@ class Worker {
   // The worker of the calling thread.
   [[nodiscard]] static Worker& here() { return Site<G>::here().worker(Host::here().index); }
   [[nodiscard]] const SearchOptions& options() const { return site_.options(); }
+  // Visits of a move that shall have a node: so many more while its node is on the way, and as many
+  // again at a copy, whose owner has to be told first, are all that are spent on sampling it.
+  [[nodiscard]] uint32_t enough() const { return 2 * options().expand_visits + kSlice; }
 
   // ---- Rollouts
 
@@ -183,8 +186,12 @@ class Worker {
     path_.clear();
     counters_->visits.add();
     NodeType* node = job.node;
-    bool copied = job.share;
-    if (job.share && site_.mirroring().root().stale) return defer(job);
+    Mirror<G>* copied = nullptr;  // what `node` is a copy by, if it is one
+    if (job.share) {
+      const auto root = site_.mirroring().root();
+      if (root.stale) return defer(job);
+      copied = root.mirror;
+    }
     for (;;) {
       if (const Outcome known = node->outcome(); known != Outcome::kOpen) {
         end_proved(job, known);
@@ -211,7 +218,7 @@ class Worker {
       const auto child = node->child(move);
       if (child.is_local()) {
         node = child.local();
-        copied = false;
+        copied = nullptr;
         continue;
       }
       if (child.is_remote()) {
@@ -219,15 +226,17 @@ class Worker {
         if (copy.stale) return defer(job);
         if (copy.node != nullptr) {
           node = copy.node;
-          copied = true;
+          copied = copy.mirror;
           continue;
         }
       }
-      if (has_to_wait(job, child, before)) {
-        return defer(job);
-      }
+      if (has_to_wait(job, child, before)) return defer(job);
       if (child.is_remote() && hand_over(job, child.remote(), before)) return true;
-      if (child.none() && !copied && before >= options().expand_visits) {
+      if (child.none() && copied != nullptr && before >= enough() && !site_.full()) {
+        site_.mirroring().hurry(*copied, *node);  // its owner makes the child
+        if (before > 2 * enough()) return defer(job);
+      }
+      if (child.none() && copied == nullptr && before >= options().expand_visits) {
         if (NodeType* made = make_child(job, *node, move); made != nullptr) {
           node = made;
           continue;
@@ -256,9 +265,7 @@ class Worker {
   [[nodiscard]] bool has_to_wait(const Job<G>& job, typename NodeType::Ref child,
                                  uint32_t before) const {
     Host& host = site_.host();
-    // Nobody waits for a share of the root's, so nobody would begin its rollouts again.
-    if (child.is_creating())
-      return host.size() > 1 && !job.share && before > 2 * options().expand_visits + 8;
+    if (child.is_creating()) return before > enough();
     if (!(job.root || job.share) || !child.is_remote() || !host.alive(child.remote().rank))
       return false;
     const uint64_t known = path_.front().node->visits() / options().queue_share;
@@ -451,12 +458,8 @@ class Worker {
     G position = node.state();
     position.play(node.move(move));
     const uint32_t rank = site_.place(node, position, *random_);
+    if (rank == site_.host().rank()) return make_child_here(node, move, position);
     if (!node.claim_child(move)) return nullptr;
-    if (rank == site_.host().rank()) {
-      NodeType* made = make_node(position);
-      node.set_child(move, typename NodeType::Ref(made));
-      return made;
-    }
     job.add_unit();
     const SlotId ticket = site_.tickets().add({&job, rank, 0, {{&node, move}}});
     const Creation creation{site_.host().id(site_.host().rank(), thread_.index), ticket};
@@ -468,16 +471,51 @@ class Worker {
     });
     return nullptr;
   }
-  NodeType* make_node(const G& position) {
-    NodeType* made = NodeType::make(position, site_.arena(thread_.index),
-                                    static_cast<uint16_t>(thread_.index), *random_, true);
-    if (made == nullptr) {
-      site_.note_full();
-      return nullptr;
+  // First made, then put in its place: so no thread waits for another one that was interrupted
+  // between the two. If several do it at the same time, one of the nodes stays.
+  NodeType* make_child_here(NodeType& node, int move, const G& position) {
+    NodeType* made = obtain_node(position).node;
+    if (made == nullptr || node.adopt_child(move, made)) return made;
+    discard(made);
+    const auto child = node.child(move);
+    return child.is_local() ? child.local() : nullptr;
+  }
+  // A node for the position, with one more parent: a new one, or one that is there already.
+  // nullptr: no memory.
+  struct Obtained {
+    NodeType* node = nullptr;
+    bool fresh = false;
+  };
+  Obtained obtain_node(const G& position) {
+    const bool shared = HasKey<G> && options().transpositions;
+    NodeType* known = nullptr;
+    if (shared) known = site_.transpositions().find(NodeType::key_of(position));
+    if (known == nullptr) {
+      NodeType* made = NodeType::make(position, site_.arena(thread_.index),
+                                      static_cast<uint16_t>(thread_.index), *random_, true);
+      if (made == nullptr) {
+        site_.note_full();
+        return {};
+      }
+      known = shared ? site_.transpositions().find_or_add(made->key(), made) : made;
+      if (known == made) {
+        site_.count_node();
+        counters_->nodes_made.add();
+        return {made, true};
+      }
+      made->destroy(site_.arena(thread_.index));
     }
-    site_.count_node();
-    counters_->nodes_made.add();
-    return made;
+    counters_->transpositions.add();
+    return {known, false};
+  }
+  // That has found no parent after all.
+  void discard(NodeType* node) {
+    if (!site_.transpositions().drop_parent(node)) return;
+    if (node->maker() == thread_.index) {
+      site_.free_one(node);
+    } else {  // its arena is in use
+      site_.free_later(node);
+    }
   }
 
   // The ticket may be ended by the death of its process, which is looked at after it was entered:
@@ -493,10 +531,10 @@ class Worker {
     if (bytes != sizeof(G)) return;
     alignas(G) std::byte copy[sizeof(G)];
     std::memcpy(copy, data, sizeof(G));
-    NodeType* made = make_node(*std::launder(reinterpret_cast<const G*>(copy)));
+    const auto [made, fresh] = obtain_node(*std::launder(reinterpret_cast<const G*>(copy)));
     SlotId id;
     if (made != nullptr) {
-      counters_->nodes_made_remotely.add();
+      if (fresh) counters_->nodes_made_remotely.add();
       id = site_.exported().add(made);
     }
     const bool created = made != nullptr;

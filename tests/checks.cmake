@@ -80,6 +80,8 @@ function(cariama_guests_vm name)
 endfunction()
 cariama_guests_vm(guests_vm example_every_call example_key_value_store)
 cariama_guests_vm(guests_protocols_vm job_protocols_test "job_protocols_test --faults")
+cariama_guests_vm(search_guests_vm job_search_test
+  "cariama-hex analyze --size 7 --iterations 5000 --json --without solver")
 # Started frames are stolen between guests that share no memory, also from a process that is stopped.
 if(TARGET bench_tasks)
   set(bench "$<TARGET_FILE:bench_tasks>")

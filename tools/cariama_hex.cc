@@ -56,6 +56,7 @@ constexpr const char* kHelp =
     "  --only-remote        --paper: calls to other processes only\n"
     "  --overflow           aggregators of the paper's ovfl kind, instead of trad\n"
     "  --swap               the swap rule is on (gtp)\n"
+    "  --ponder             thinks on while the other side does (gtp)\n"
     "  --sgf FILE           analyze, solve: the position at its end, with the moves after it\n"
     "  --svg FILE           analyze: a picture of the result\n"
     "  --plain              analyze: no colours\n"
@@ -75,6 +76,7 @@ struct Arguments {
   std::optional<double> seconds;
   uint64_t iterations = 0;
   bool swap = false;
+  bool ponder = false;
   bool json = false;
   bool plain = false;
   std::string sgf;
@@ -177,6 +179,8 @@ std::string read(std::vector<std::string> words, Arguments& arguments) {
       arguments.aggregation = Aggregation::kOverflow;
     } else if (word == "--swap") {
       arguments.swap = true;
+    } else if (word == "--ponder") {
+      arguments.ponder = true;
     } else if (word == "--sgf") {
       arguments.sgf = value(word);
     } else if (word == "--svg") {
@@ -343,6 +347,7 @@ int gtp(const Arguments& arguments, mcts::Host& host) {
   options.cols = arguments.cols;
   options.rows = arguments.rows;
   options.swap = arguments.swap ? SwapRule::kOn : SwapRule::kOff;
+  options.ponder = arguments.ponder;
   options.limits = {arguments.seconds.value_or(arguments.iterations != 0 ? 0 : 5),
                     arguments.iterations};
   const absl::Status served = run_gtp(engine, STDIN_FILENO, STDOUT_FILENO, options);

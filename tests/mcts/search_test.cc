@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <memory>
+#include <set>
 #include <thread>
 
 #include "docs/examples/connect_four.h"
@@ -15,6 +16,7 @@ namespace {
 
 using example::ConnectFour;
 using testing::check_conservation;
+using testing::check_nodes;
 using testing::local_host;
 using testing::TicTacToe;
 
@@ -67,13 +69,13 @@ TEST_P(ByThreads, CountsAreConserved) {
     search.options().seed = seed;
     search.options().expand_visits = static_cast<uint32_t>(4 * (seed - 1));
     search.clear();
-    const auto result = search.run(ConnectFour(), {.iterations = 20000});
-    EXPECT_EQ(result.iterations, 20000u);
+    const auto result = search.run(ConnectFour(), {.iterations = 5000});
+    EXPECT_EQ(result.iterations, 5000u);
     check_conservation(search, result);
     EXPECT_EQ(result.moves.size(), 7u);
     uint64_t visits = 0;
     for (const auto& move : result.moves) visits += move.visits;
-    EXPECT_EQ(visits, 20000u);
+    EXPECT_EQ(visits, 5000u);
     EXPECT_GT(result.processes[0].nodes, 100u);
   }
 }
@@ -90,6 +92,52 @@ TEST_P(ByThreads, MemoryIsCollected) {
   EXPECT_LE(result.processes[0].node_bytes, 8u << 20);
   EXPECT_GT(result.processes[0].nodes, 1000u);
   check_conservation(search, result);
+}
+
+// Positions to which several orders of moves lead have one node: the same proof from fewer nodes.
+TEST_P(ByThreads, TranspositionsShareNodes) {
+  const auto host = local_host(GetParam());
+  uint64_t nodes[2];
+  for (const bool shared : {false, true}) {
+    Search<TicTacToe> search(*host);
+    search.clear();
+    search.options().expand_visits = 0;
+    search.options().transpositions = shared;
+    const auto result = search.run(TicTacToe(), {.iterations = 10000000});
+    EXPECT_EQ(result.outcome, Outcome::kDraw);
+    check_conservation(search, result);
+    nodes[shared ? 1 : 0] = result.processes[0].nodes;
+    EXPECT_EQ(result.processes[0].transpositions > 0, shared);
+    std::set<uint64_t> keys;
+    search.site().for_each_node([&](const auto& node) { keys.insert(node.key()); });
+    if (shared) {
+      EXPECT_EQ(keys.size(), nodes[1]);
+    }
+  }
+  EXPECT_LT(nodes[1], nodes[0]);
+}
+
+// They are freed when the last move that leads to them is.
+TEST_P(ByThreads, TranspositionsAreFreedWithTheTree) {
+  const auto host = local_host(GetParam());
+  Search<ConnectFour> search(*host);
+  search.options().memory_bytes = 4 << 20;
+  search.options().expand_visits = 0;
+  search.options().transpositions = true;
+  ConnectFour game;
+  auto result = search.run(game, {.iterations = 20000});
+  EXPECT_GT(result.processes[0].collections, 0u);
+  for (int i = 0; i < 6; ++i) {
+    EXPECT_GT(result.processes[0].transpositions, 0u);
+    check_conservation(search, result);
+    uint64_t nodes = 0;
+    search.site().for_each_node([&](const auto&) { ++nodes; });
+    EXPECT_EQ(nodes, result.processes[0].nodes);
+    const auto move = result.moves[0].move;
+    game.play(move);
+    search.advance(move);
+    result = search.run(game, {.iterations = 2000});
+  }
 }
 
 TEST(Search, OneWorkerAndASeedRepeatTheSearch) {
@@ -128,6 +176,33 @@ TEST(Search, TheTreeIsKept) {
   EXPECT_EQ(visits, 1u);
 }
 
+// Pondering: a search of the position after the own move, until the opponent has moved. What it
+// found out about that move is there for the answer.
+TEST_P(ByThreads, WhatWasPonderedIsKept) {
+  const auto host = local_host(GetParam());
+  Search<ConnectFour> search(*host);
+  search.options().expand_visits = 1;
+  ConnectFour game;
+  auto result = search.run(game, {.iterations = 5000});
+  game.play(result.moves[0].move);
+  search.advance(result.moves[0].move);
+  const uint64_t known = result.moves[0].visits;
+  std::atomic<bool> stop{false};
+  const auto pondered = search.run(
+      game, {}, &stop, [&](const auto& so_far) { stop = so_far.iterations >= 5000; }, 0.001);
+  EXPECT_GE(pondered.iterations, 5000u);
+  uint64_t visits = 0;
+  for (const auto& move : pondered.moves) visits += move.visits;
+  EXPECT_GE(visits + 1, known + pondered.iterations);
+  const auto reply = pondered.moves[0];
+  game.play(reply.move);
+  search.advance(reply.move);
+  const auto answer = search.run(game, {.iterations = 1});
+  visits = 0;
+  for (const auto& move : answer.moves) visits += move.visits;
+  EXPECT_EQ(visits, reply.visits);  // less the one before it had a node, more this one
+}
+
 TEST(Search, StopsWhenTold) {
   const auto host = local_host(2);
   Search<ConnectFour> search(*host);
@@ -148,13 +223,72 @@ TEST(Search, StopsWhenTold) {
   check_conservation(search, result);
 }
 
+// A game whose playouts tell a search to stop.
+class Stopping : public ConnectFour {
+ public:
+  float playout(Random& random) const {
+    if (++playouts == 1000) stop = true;
+    return ConnectFour::playout(random);
+  }
+  static inline std::atomic<bool> stop{false};
+  static inline int playouts = 0;
+};
+
+// What one worker does between being told to stop and answering: the rest of a slice of rollouts,
+// on a tree of any size.
+TEST(Search, FewRolloutsFollowAStop) {
+  const auto host = local_host(1);
+  Search<Stopping> search(*host);
+  for (int i = 0; i < 20; ++i) {
+    Stopping::stop = false;
+    Stopping::playouts = 0;
+    const auto result = search.run(Stopping(), {}, &Stopping::stop);
+    EXPECT_GE(Stopping::playouts, 1000);
+    EXPECT_LT(Stopping::playouts, 1000 + 8);
+    EXPECT_EQ(result.iterations, result.processes[0].completions);
+  }
+}
+
+// Memory is collected in small steps, between which a search may end; what has been freed by then
+// stays free, and the tree is in order.
+TEST(Search, ACollectionCanBeInterrupted) {
+  const auto host = local_host(1);
+  Search<ConnectFour> search(*host);
+  search.options().expand_visits = 0;
+  search.options().memory_bytes = uint64_t{1} << 30;
+  static_cast<void>(search.run(ConnectFour(), {.iterations = 15000}));
+  Site<ConnectFour>& site = search.site();
+  SearchOptions options = search.options();
+  options.memory_bytes = site.live_bytes();
+  static_cast<void>(site.command(CommandKind::kBegin, options));
+  const auto nodes = [&] {
+    uint64_t count = 0;
+    site.for_each_node([&](const auto&) { ++count; });
+    return count;
+  };
+  const uint64_t before = nodes();
+  ASSERT_TRUE(site.command(CommandKind::kCollect, options)[0].collecting);
+  EXPECT_LT(nodes(), before);
+  EXPECT_GT(nodes(), before / 2);
+  static_cast<void>(site.command(CommandKind::kCollected, options));
+  check_nodes(site);
+  check_conservation(search, search.run(ConnectFour(), {.iterations = 1000}));
+  static_cast<void>(site.command(CommandKind::kBegin, options));
+  while (site.command(CommandKind::kCollect, options)[0].collecting) {
+  }
+  static_cast<void>(site.command(CommandKind::kCollected, options));
+  EXPECT_LE(site.live_bytes(), options.memory_bytes / 2);
+  EXPECT_GT(nodes(), 1000u);
+  check_nodes(site);
+}
+
 TEST(Search, TimeIsALimit) {
   const auto host = local_host(1);
   Search<ConnectFour> search(*host);
   search.options().stop_when_safe = false;
   const auto result = search.run(ConnectFour(), {.seconds = 0.02});
   EXPECT_GE(result.seconds, 0.02);
-  EXPECT_GT(result.iterations, 0u);
+  EXPECT_EQ(result.moves.size(), 7u);  // also if there was no time for a single rollout
 }
 
 }  // namespace

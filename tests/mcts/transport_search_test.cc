@@ -1,6 +1,13 @@
 // Searches over the transports that one operating-system process can hold: shared memory, the
 // simulated cluster, and faults over both (short queues, delays, torn writes).
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <map>
+#include <mutex>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "docs/examples/connect_four.h"
 #include "gtest/gtest.h"
@@ -14,6 +21,7 @@ namespace cariama::mcts {
 namespace {
 
 using cariama::testing::LocalJob;
+using cariama::testing::soon;
 using cariama::testing::transport_case;
 using example::ConnectFour;
 using testing::check_conservation;
@@ -84,6 +92,33 @@ TEST_P(ByTransport, ProvesTicTacToe) {
   });
 }
 
+// With placement by hash a position has one node in all processes together.
+TEST_P(ByTransport, NoPositionHasTwoOwners) {
+  std::mutex mutex;
+  std::map<uint64_t, int> owners;  // of a key
+  const auto count = [&](Host& host) {
+    const std::lock_guard lock(mutex);
+    host.site<Site<ConnectFour>>().for_each_node([&](const auto& node) { ++owners[node.key()]; });
+  };
+  run(
+      1,
+      [&](Host& host) {
+        Search<ConnectFour> search(host);
+        search.options().expand_visits = 1;
+        search.options().placement = Placement::kHash;
+        search.options().transpositions = true;
+        const auto result = search.run(ConnectFour(), {.iterations = 2000});
+        check_conservation(search, result);
+        uint64_t found = 0;
+        for (const Statistics& process : result.processes) found += process.transpositions;
+        EXPECT_GT(found, 0u);
+        count(host);
+      },
+      count);
+  EXPECT_GT(owners.size(), 100u);
+  for (const auto& [key, times] : owners) EXPECT_EQ(times, 1) << key;
+}
+
 TEST_P(ByTransport, ThePapersTree) {
   run(1, [](Host& host) {
     PaperSearch<ConnectFour> search(host);
@@ -95,6 +130,74 @@ TEST_P(ByTransport, ThePapersTree) {
       completions += process.completions;
     }
     EXPECT_EQ(completions, 1000u);
+  });
+}
+
+// Both processes free all nodes below the root, each of which has children in the other one. Rank 1
+// is done first, and reads nothing more until rank 0 has run what that sent, which frees nodes that
+// rank 0 is about to free, too. Rank 0 does so while it frees: the channel to rank 1 is nearly
+// full, so that it has to wait for room.
+TEST(Search, NodesAreFreedByCallsWhileTheyAreCollected) {
+  std::atomic<bool> sent{false};  // what rank 1 frees in rank 0
+  std::atomic<bool> run{false};   // in rank 0
+  const auto await = [](const std::atomic<bool>& stage) {
+    const Deadline deadline = soon();
+    while (!stage && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+    EXPECT_TRUE(stage);
+  };
+  LocalJob job({.processes = 2, .transport = transport_case("shm"), .init_thread = false});
+  job.run([&](Fabric& fabric, uint32_t) {
+    auto host = Host::create(&fabric);
+    ASSERT_TRUE(host.ok()) << host.status();
+    if ((*host)->rank() != 0) {
+      EXPECT_EQ((*host)->serve(), absl::OkStatus());
+      check_nodes((*host)->site<Site<ConnectFour>>());
+      return;
+    }
+    Search<ConnectFour> search(**host);
+    search.options().expand_visits = 0;
+    search.options().placement = Placement::kRandom;
+    search.options().memory_bytes = uint64_t{256} << 20;
+    static_cast<void>(search.run(ConnectFour(), {.iterations = 20000}));
+    Site<ConnectFour>& site = search.site();
+    SearchOptions options = search.options();
+    options.memory_bytes = 0;
+    static_cast<void>(site.command(CommandKind::kBegin, options));
+    Lines& lines = *Host::here().lines;
+    const auto collect = [&sent, &run, &await] {
+      Lines& back = *Host::here().lines;
+      Site<ConnectFour>::here().collect_here();
+      back.call(0, [&run] { run = true; });
+      back.flush();
+      sent = true;
+      await(run);
+    };
+    ASSERT_TRUE(lines.call((*host)->id(1, 0), collect));
+    lines.flush();
+    // All chunks of the channel but two: no other call fits beside one of these.
+    const MessengerOptions channel;
+    const std::vector<std::byte> filler(channel.chunk_bytes / 2 + 1024);
+    for (uint32_t i = 0; i + 2 < channel.max_chunks; ++i) {
+      ASSERT_TRUE(lines.call_buffer((*host)->id(1, 0), [](void*, uint64_t) {}, filler));
+    }
+    lines.flush();
+    await(sent);
+    EXPECT_FALSE(run);
+    site.collect_here();
+    EXPECT_TRUE(run) << "there was room for all frees";
+    lines.flush();
+    // Until all is freed.
+    std::vector<CommandReply> now;
+    const Deadline deadline = soon();
+    do {
+      now = site.command(CommandKind::kInform, options);
+    } while (now[0].posts_sent + now[1].posts_sent != now[0].posts_handled + now[1].posts_handled &&
+             std::chrono::steady_clock::now() < deadline);
+    EXPECT_EQ(now[0].statistics.nodes, 1u);  // the root
+    EXPECT_EQ(now[1].statistics.nodes, 0u);
+    EXPECT_EQ(now[1].statistics.node_bytes, 0u);
+    check_nodes(site);
+    (*host)->end();
   });
 }
 

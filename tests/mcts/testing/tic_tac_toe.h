@@ -10,6 +10,7 @@
 #include <span>
 
 #include "mcts/game.h"
+#include "mcts/random.h"
 
 namespace cariama::mcts::testing {
 
@@ -53,6 +54,10 @@ class TicTacToe {
     owned.words[0][0] = game.stones_[0];
     owned.words[1][0] = game.stones_[1];
     return *result;
+  }
+
+  [[nodiscard]] uint64_t key() const {
+    return Random::mix(uint64_t{stones_[0]} << 16 | stones_[1]);
   }
 
   // With perfect play, for player 0.

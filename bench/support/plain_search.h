@@ -1,0 +1,111 @@
+// Tree search in one thread, with the nodes and the arithmetic of mcts and nothing else: no jobs,
+// processes, tickets, counters, limits or time. What a search costs beyond this is the framework's.
+#ifndef CARIAMA_BENCH_SUPPORT_PLAIN_SEARCH_H_
+#define CARIAMA_BENCH_SUPPORT_PLAIN_SEARCH_H_
+
+#include <ctime>
+
+#include <cstdint>
+#include <new>
+#include <optional>
+#include <vector>
+
+#include "mcts/arena.h"
+#include "mcts/node.h"
+#include "mcts/options.h"
+#include "mcts/selection.h"
+
+namespace cariama::bench {
+
+// Processor time of the calling thread.
+inline double thread_cpu_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+// Processor seconds of so many iterations from `game`. Of the options: selection, expand_visits,
+// refine visits and memory; nodes are not made any more when that is full.
+template <mcts::Game G>
+double plain_search_seconds(const G& game, const mcts::SearchOptions& options,
+                            uint64_t iterations) {
+  using Node = mcts::Node<G>;
+  using mcts::Outcome;
+  mcts::Arena arena(options.memory_bytes);
+  mcts::Random random(options.seed);
+  mcts::internal::PlayoutRunner<G> playouts(game, random);
+  Node* root = Node::make(game, arena, 0, random, false);
+  if (root == nullptr) throw std::bad_alloc();
+  struct Step {
+    Node* node;
+    int move;
+  };
+  std::vector<Step> path;
+  const double start = thread_cpu_seconds();
+  for (uint64_t i = 0; i < iterations && root->outcome() == Outcome::kOpen; ++i) {
+    path.clear();
+    Node* node = root;
+    Outcome known = Outcome::kOpen;
+    mcts::Sample<G> sample;
+    bool played = false;
+    while (known == Outcome::kOpen && !played) {
+      if constexpr (mcts::HasRefine<G>) {
+        const int level = node->refinements();
+        if (level < mcts::kRefinements &&
+            node->visits() >= (level == 0 ? options.refine_visits : options.refine_again_visits) &&
+            node->claim_refinement(level)) {
+          mcts::Candidate<typename G::Move> moves[G::kMaxMoves];
+          for (int k = 0; k < node->size(); ++k) {
+            moves[k] = {node->move(k), node->prior(k), node->verdict(k)};
+          }
+          node->state().refine(std::span(moves, static_cast<size_t>(node->size())), level);
+          for (int k = 0; k < node->size(); ++k) {
+            if (moves[k].verdict != mcts::Verdict::kOpen) node->set_verdict(k, moves[k].verdict);
+          }
+        }
+      }
+      known = node->resolve();
+      if (known != Outcome::kOpen) break;
+      const int move = mcts::select_move(*node, options.selection);
+      const uint32_t before = node->enter(move);
+      path.push_back({node, move});
+      const auto child = node->child(move);
+      if (child.is_local()) {
+        node = child.local();
+        known = node->outcome();
+        continue;
+      }
+      G position = node->state();
+      position.play(node->move(move));
+      if (const std::optional<float> result = position.result()) {
+        known = mcts::outcome_of(*result);
+        break;
+      }
+      if (before >= options.expand_visits) {
+        if (Node* made = Node::make(position, arena, 0, random, true); made != nullptr) {
+          static_cast<void>(node->adopt_child(move, made));
+          node = made;
+          known = made->outcome();
+          continue;
+        }
+      }
+      sample = playouts.run(position, node->move(move), random);
+      played = true;
+    }
+    const float value = known == Outcome::kOpen ? sample.value : mcts::value_of(known);
+    for (size_t k = path.size(); k-- > 0;) {
+      Node& at = *path[k].node;
+      at.leave(path[k].move, 1, value);
+      if (played) at.count_amaf(sample);
+      if (known != Outcome::kOpen) {
+        at.prove(path[k].move, known);
+        known = at.resolve();
+      }
+    }
+  }
+  return thread_cpu_seconds() - start;
+}
+
+}  // namespace cariama::bench
+
+#endif  // CARIAMA_BENCH_SUPPORT_PLAIN_SEARCH_H_
