@@ -26,8 +26,8 @@ struct SearchEngineOptions {
   // The paper's design instead (mcts/paper_search.h), with the playouts of `knowledge`.
   bool paper = false;
   // Before it searches, a position with at most solve_empties empty cells is given to the solver,
-  // for so many nodes (some 20 µs each) and a tenth of the time at most. 0: never. Where it finds no
-  // end, none of the moves that it has refuted is played.
+  // for so many nodes (some 20 µs each) and a tenth of the time at most. 0: never. Where it finds
+  // no end, none of the moves that it has refuted is played.
   uint64_t solve_nodes = 10000;
   int solve_empties = 60;
 

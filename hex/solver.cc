@@ -259,8 +259,9 @@ class Solver::SizedSearch : public Solver::Search {
       }
     }
     node.move = children_[choice.child].move;
-    // The hardest one, and one for each other: many positions can be reached by each of them, so a
-    // sum would count the same work again and again (Ueda et al., "Weak proof-number search", 2008).
+    // The hardest one, and one for each other: many positions can be reached by each of them, so
+    // a sum would count the same work again and again (Ueda et al., "Weak proof-number search",
+    // 2008).
     choice.others = static_cast<uint32_t>(looked_at - 1);
     node.numbers = {best, std::min(kMost - 1, most + choice.others)};
     return choice;

@@ -38,9 +38,9 @@ struct SolveLimits {
 
 struct Solution {
   std::optional<Color> winner;  // nullopt: a limit came first
-  // A winning move of the side to move, if it wins (may be kSwapPieces). If it loses, one that holds
-  // out, if there are empty cells. Without an answer, the one that looked best, if one was looked
-  // at. Else kNoMove.
+  // A winning move of the side to move, if it wins (may be kSwapPieces). If it loses, one that
+  // holds out, if there are empty cells. Without an answer, the one that looked best, if one was
+  // looked at. Else kNoMove.
   Move move = kNoMove;
   Bits<10> carrier;  // the winner's proof needs these empty cells only
   // Without an answer: if any move wins, one of these does.
