@@ -263,14 +263,14 @@ class ConnectionSearch {
         if (!link.intersects(set) && !link.test(cell)) add_full(other, point, link | set);
       }
     }
-    const auto& ring = board_->geometry().ring;
+    const Geometry& shape = board_->geometry();
     for (int i = 0; i < 6; ++i) {
-      const unsigned a = ring[static_cast<size_t>(cell)][static_cast<size_t>(i)];
+      const unsigned a = shape.ring[cell][i];
       if (!usable(a, set)) continue;
       add_semi(group, point_of(static_cast<int>(a)), with_key, cell);
-      const unsigned b = ring[static_cast<size_t>(cell)][static_cast<size_t>((i + 1) % 6)];
+      const unsigned b = shape.ring[cell][(i + 1) % 6];
       if (!usable(b, set)) continue;
-      const unsigned across = ring[a][static_cast<size_t>((i + 1) % 6)];
+      const unsigned across = shape.across(cell, i);
       if (!usable(across, set)) continue;
       Set carrier = with_key;
       carrier.set(static_cast<int>(a));
