@@ -55,6 +55,10 @@ struct Geometry {
   static constexpr uint16_t kBlackEdge = 0xFFFE;
   static constexpr uint16_t kWhiteEdge = 0xFFFF;
 
+  // What the cell makes a bridge with over its places i and i + 1 in the ring: the one that touches
+  // both besides it. Precondition: ring[cell][i] is a cell.
+  [[nodiscard]] uint16_t across(int cell, int i) const { return ring[ring[cell][i]][(i + 1) % 6]; }
+
   int cols = 0;
   int rows = 0;
   std::array<std::array<uint16_t, 6>, kMaxCells> ring;

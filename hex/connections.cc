@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
+#include <span>
 #include <vector>
 
 namespace cariama::hex {
@@ -37,13 +37,12 @@ class ConnectionSearch {
       const Found found = queue_[at];
       if (!still_kept(found)) continue;
       follow(found);
-      if (fulls(0, 1).count != 0) break;
+      if (!fulls(0, 1).empty()) break;
     }
-    const Fulls& goal = fulls(0, 1);
-    for (int i = 0; i < goal.count; ++i) {
-      if (result.connected && goal.sets[i].count() >= result.carrier.count()) continue;
+    for (const Set& set : fulls(0, 1)) {
+      if (result.connected && set.count() >= result.carrier.count()) continue;
       result.connected = true;
-      result.carrier = goal.sets[i];
+      result.carrier = set;
     }
     // The smallest first: they narrow most.
     std::sort(goal_semis_.begin(), goal_semis_.end(),
@@ -69,12 +68,11 @@ class ConnectionSearch {
     Set set;  // the key included
     Move key;
   };
+  // What is kept for a pair. How many there are stands apart: it is all that has to be cleared.
   struct Fulls {
-    int count;
     Set sets[kFulls];
   };
   struct Semis {
-    int count;
     Semi semis[kSemis];
   };
   struct Found {
@@ -88,8 +86,21 @@ class ConnectionSearch {
     if (point < group) std::swap(group, point);
     return static_cast<size_t>(group) * static_cast<size_t>(points_) + static_cast<size_t>(point);
   }
-  [[nodiscard]] Fulls& fulls(int group, int point) { return fulls_[pair(group, point)]; }
-  [[nodiscard]] Semis& semis(int group, int point) { return semis_[pair(group, point)]; }
+  [[nodiscard]] std::span<const Set> fulls(int group, int point) const {
+    const size_t at = pair(group, point);
+    return {fulls_[at].sets, full_counts_[at]};
+  }
+  // A copy, for those who add while they read.
+  struct FullsCopy {
+    int count;
+    Fulls fulls;
+    [[nodiscard]] const Set* begin() const { return fulls.sets; }
+    [[nodiscard]] const Set* end() const { return fulls.sets + count; }
+  };
+  [[nodiscard]] FullsCopy copy_of_fulls(int group, int point) const {
+    const size_t at = pair(group, point);
+    return {full_counts_[at], fulls_[at]};
+  }
   [[nodiscard]] int point_of(int cell) const { return groups_ + cell; }
 
   // False: the edges are connected by stones.
@@ -123,10 +134,8 @@ class ConnectionSearch {
       fulls_.resize(pairs);
       semis_.resize(pairs);
     }
-    for (size_t i = 0; i < pairs; ++i) {
-      fulls_[i].count = 0;
-      semis_[i].count = 0;
-    }
+    full_counts_.assign(pairs, 0);
+    semi_counts_.assign(pairs, 0);
     goal_semis_.clear();
     queue_.clear();
     for (int group = 0; group < groups_; ++group) {
@@ -143,15 +152,17 @@ class ConnectionSearch {
 
   void add_full(int group, int point, const Set& set) {
     if (point < group) std::swap(group, point);
-    Fulls& known = fulls(group, point);
-    for (int i = 0; i < known.count; ++i) {
+    const size_t at = pair(group, point);
+    Fulls& known = fulls_[at];
+    uint8_t& count = full_counts_[at];
+    for (int i = 0; i < count; ++i) {
       if (set.contains(known.sets[i])) return;
     }
     int kept = 0;
-    for (int i = 0; i < known.count; ++i) {
+    for (int i = 0; i < count; ++i) {
       if (!known.sets[i].contains(set)) known.sets[kept++] = known.sets[i];
     }
-    known.count = kept;
+    count = static_cast<uint8_t>(kept);
     if (kept == kFulls) {
       int largest = 0;
       for (int i = 1; i < kFulls; ++i) {
@@ -160,38 +171,36 @@ class ConnectionSearch {
       if (known.sets[largest].count() <= set.count()) return;
       known.sets[largest] = set;
     } else {
-      known.sets[known.count++] = set;
+      known.sets[count++] = set;
     }
     queue_.push_back({group, point, set});
   }
   [[nodiscard]] bool still_kept(const Found& found) {
-    const Fulls& known = fulls(found.group, found.point);
-    for (int i = 0; i < known.count; ++i) {
-      if (known.sets[i] == found.set) return true;
-    }
-    return false;
+    const std::span<const Set> known = fulls(found.group, found.point);
+    return std::find(known.begin(), known.end(), found.set) != known.end();
   }
 
   void add_semi(int group, int point, const Set& set, int key) {
     if (point < group) std::swap(group, point);
-    const Fulls& fulls_known = fulls(group, point);
-    for (int i = 0; i < fulls_known.count; ++i) {
-      if (set.contains(fulls_known.sets[i])) return;
+    const size_t at = pair(group, point);
+    for (int i = 0; i < full_counts_[at]; ++i) {
+      if (set.contains(fulls_[at].sets[i])) return;
     }
     const Semi made{set, static_cast<Move>(key)};
     if (group == 0 && point == 1) {
       add_goal(made);
       return;
     }
-    Semis& known = semis(group, point);
-    for (int i = 0; i < known.count; ++i) {
+    Semis& known = semis_[at];
+    uint8_t& count = semi_counts_[at];
+    for (int i = 0; i < count; ++i) {
       if (set.contains(known.semis[i].set)) return;
     }
     int kept = 0;
-    for (int i = 0; i < known.count; ++i) {
+    for (int i = 0; i < count; ++i) {
       if (!known.semis[i].set.contains(set)) known.semis[kept++] = known.semis[i];
     }
-    known.count = kept;
+    count = static_cast<uint8_t>(kept);
     if (kept == kSemis) {
       int largest = 0;
       for (int i = 1; i < kSemis; ++i) {
@@ -200,9 +209,9 @@ class ConnectionSearch {
       if (known.semis[largest].set.count() <= set.count()) return;
       known.semis[largest] = made;
     } else {
-      known.semis[known.count++] = made;
+      known.semis[count++] = made;
     }
-    combine(group, point, known.semis, known.count, set, set, 1);
+    combine(group, point, known.semis, count, set, set, 1);
   }
   void add_goal(const Semi& made) {
     for (const Semi& known : goal_semis_) {
@@ -246,27 +255,22 @@ class ConnectionSearch {
     with_key.set(cell);
     for (int other = 0; other < groups_; ++other) {
       if (other == group) continue;
-      const Fulls known = fulls(other, point);  // a copy: it may grow meanwhile
-      for (int i = 0; i < known.count; ++i) {
-        if (!known.sets[i].intersects(set)) {
-          add_semi(group, other, with_key | known.sets[i], cell);
-        }
+      for (const Set& known : copy_of_fulls(other, point)) {
+        if (!known.intersects(set)) add_semi(group, other, with_key | known, cell);
       }
       // Through the stones of the group.
-      const Fulls links = fulls(group, other);
-      for (int i = 0; i < links.count; ++i) {
-        if (links.sets[i].intersects(set) || links.sets[i].test(cell)) continue;
-        add_full(other, point, links.sets[i] | set);
+      for (const Set& link : copy_of_fulls(group, other)) {
+        if (!link.intersects(set) && !link.test(cell)) add_full(other, point, link | set);
       }
     }
-    const auto& ring = board_->geometry().ring;
+    const Geometry& shape = board_->geometry();
     for (int i = 0; i < 6; ++i) {
-      const unsigned a = ring[static_cast<size_t>(cell)][static_cast<size_t>(i)];
+      const unsigned a = shape.ring[cell][i];
       if (!usable(a, set)) continue;
       add_semi(group, point_of(static_cast<int>(a)), with_key, cell);
-      const unsigned b = ring[static_cast<size_t>(cell)][static_cast<size_t>((i + 1) % 6)];
+      const unsigned b = shape.ring[cell][(i + 1) % 6];
       if (!usable(b, set)) continue;
-      const unsigned across = ring[a][static_cast<size_t>((i + 1) % 6)];
+      const unsigned across = shape.across(cell, i);
       if (!usable(across, set)) continue;
       Set carrier = with_key;
       carrier.set(static_cast<int>(a));
@@ -283,9 +287,8 @@ class ConnectionSearch {
     for (int point = 0; point < points_; ++point) {
       if (point == group || point == through) continue;
       if (point >= groups_ && set.test(point - groups_)) continue;
-      const Fulls known = fulls(through, point);
-      for (int i = 0; i < known.count; ++i) {
-        if (!known.sets[i].intersects(set)) add_full(group, point, set | known.sets[i]);
+      for (const Set& known : copy_of_fulls(through, point)) {
+        if (!known.intersects(set)) add_full(group, point, set | known);
       }
     }
   }
@@ -300,15 +303,13 @@ class ConnectionSearch {
     };
     for (int point = 0; point < points_; ++point) {
       if (point == from || point == through) continue;
-      const Fulls& now = fulls(through, point);
-      if (now.count == 0 || in(set, point)) continue;
-      const Fulls known = now;  // a copy: it may grow meanwhile
-      for (int i = 0; i < known.count; ++i) {
-        if (known.sets[i].intersects(set) || in(known.sets[i], from)) continue;
+      if (fulls(through, point).empty() || in(set, point)) continue;
+      for (const Set& known : copy_of_fulls(through, point)) {
+        if (known.intersects(set) || in(known, from)) continue;
         if (stones) {
-          add_full(from, point, set | known.sets[i]);
+          add_full(from, point, set | known);
         } else {
-          add_semi(from, point, with_key | known.sets[i], through - groups_);
+          add_semi(from, point, with_key | known, through - groups_);
         }
       }
     }
@@ -322,6 +323,8 @@ class ConnectionSearch {
   std::vector<Set> liberties_;  // of groups
   std::vector<Fulls> fulls_;
   std::vector<Semis> semis_;
+  std::vector<uint8_t> full_counts_;  // of fulls_ and semis_
+  std::vector<uint8_t> semi_counts_;
   std::vector<Semi> goal_semis_;
   std::vector<Found> queue_;
 };

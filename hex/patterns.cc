@@ -281,8 +281,7 @@ std::vector<Bridge> bridges(const BasicBoard<kWords>& board, Color color) {
       const unsigned a = shape.ring[stone][i];
       const unsigned b = shape.ring[stone][(i + 1) % 6];
       if (!cells.is_empty(a) || !cells.is_empty(b)) continue;
-      // The cell across: beside b as seen from a.
-      const unsigned across = shape.ring[a][(i + 1) % 6];
+      const unsigned across = shape.across(stone, i);
       const Move carrier[2] = {static_cast<Move>(a), static_cast<Move>(b)};
       if (across == edge) {
         found.push_back({static_cast<Move>(stone), kNoMove, {carrier[0], carrier[1]}});

@@ -1,5 +1,6 @@
 #include "hex/search_engine.h"
 
+#include <algorithm>
 #include <chrono>
 #include <optional>
 #include <utility>
@@ -147,39 +148,44 @@ SearchReport SearchEngine::search(const Board& board, const SearchLimits& limits
                                   const std::function<void(const SearchReport&)>& progress,
                                   double interval) {
   statistics_.clear();
-  if (std::optional<SearchReport> proved = solve(board, limits, stop)) return *proved;
+  const auto start = std::chrono::steady_clock::now();
+  const Solution solution = solve(board, limits, stop);
+  // Who loses had better search: for the move that is hardest to answer.
+  if (solution.winner == board.to_move()) {
+    SearchReport report;
+    report.color = board.to_move();
+    report.iterations = solution.nodes;
+    report.seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    MoveReport move;
+    move.move = solution.move;
+    move.visits = solution.nodes;
+    move.win_rate = 1;
+    move.proven_win = true;
+    move.line = {solution.move};
+    report.moves.push_back(std::move(move));
+    return report;
+  }
   if (sized_ != nullptr && !sized_->fits(board)) clear();
   if (sized_ == nullptr) {
     sized_ = options_.paper ? make<SizedPaperSearch>(board) : make<SizedSearch>(board);
   }
-  return sized_->run(board, limits, stop, progress, interval, statistics_);
+  SearchReport report = sized_->run(board, limits, stop, progress, interval, statistics_);
+  if (solution.open.any() && report.moves[0].proven_win != true) {
+    std::stable_partition(report.moves.begin(), report.moves.end(), [&](const MoveReport& move) {
+      return solution.open.test(move.move) && move.proven_win != false;
+    });
+  }
+  return report;
 }
 
-std::optional<SearchReport> SearchEngine::solve(const Board& board, const SearchLimits& limits,
-                                                const std::atomic<bool>& stop) {
-  if (options_.solve_nodes == 0 || board.empty().count() > options_.solve_empties) {
-    return std::nullopt;
-  }
+Solution SearchEngine::solve(const Board& board, const SearchLimits& limits,
+                             const std::atomic<bool>& stop) {
+  if (options_.solve_nodes == 0 || board.empty().count() > options_.solve_empties) return {};
   if (solver_ == nullptr) solver_ = std::make_unique<Solver>();
-  Board plain(board.cols(), board.rows());  // without the swap, which is the session's business
+  Board plain(board.cols(), board.rows());
   plain.set_position(board.stones(Color::kBlack), board.stones(Color::kWhite), board.to_move());
-  const auto start = std::chrono::steady_clock::now();
-  const Solution solution =
-      solver_->solve(plain, {limits.seconds / 10, options_.solve_nodes, &stop});
-  // Who loses had better search: for the move that is hardest to answer.
-  if (solution.winner != board.to_move()) return std::nullopt;
-  SearchReport report;
-  report.color = board.to_move();
-  report.iterations = solution.nodes;
-  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  MoveReport move;
-  move.move = solution.move;
-  move.visits = solution.nodes;
-  move.win_rate = 1;
-  move.proven_win = true;
-  move.line = {solution.move};
-  report.moves.push_back(std::move(move));
-  return report;
+  return solver_->solve(plain, {limits.seconds / 10, options_.solve_nodes, &stop});
 }
 
 void SearchEngine::clear() {

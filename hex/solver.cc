@@ -4,12 +4,23 @@
 #include <array>
 #include <chrono>
 #include <utility>
+#include <vector>
 
 #include "hex/connections.h"
 #include "hex/patterns.h"
 #include "hex/playout.h"
 
 namespace cariama::hex {
+namespace {
+
+// What was measured best on the problems of 6x6 to 8x8 in tests/hex/data (docs/hex.md).
+constexpr int kPlayouts = 512;        // that a node's moves are put in order by
+constexpr double kWidth = 0.5;        // of a node's moves, the part that is looked at before others
+constexpr int kEffort = 100;          // see find_connections()
+constexpr float kDoubt = 4;           // the numbers of a move before it was tried: up to 1 + kDoubt
+constexpr uint32_t kMost = 1U << 28;  // of a proof number: it cannot be proved
+
+}  // namespace
 
 // Hides the width of the board.
 class Solver::Search {
@@ -25,7 +36,7 @@ class Solver::SizedSearch : public Solver::Search {
   using Set = Bits<kWords>;
   using Position = BasicBoard<kWords>;
 
-  explicit SizedSearch(size_t table_bytes) : playouts_(1) {
+  explicit SizedSearch(size_t table_bytes) {
     size_t entries = 1;
     while (entries * 2 * sizeof(Entry) <= table_bytes) entries *= 2;
     table_.resize(entries);
@@ -43,9 +54,10 @@ class Solver::SizedSearch : public Solver::Search {
     const Outcome outcome = search(Position(board));
     Solution solution;
     solution.nodes = nodes_;
-    if (stopped_) return solution;
     solution.winner = outcome.winner;
     solution.move = outcome.move;
+    solution.open = Bits<10>(outcome.open);
+    if (!solution.winner) return solution;
     solution.carrier = Bits<10>(outcome.carrier);
     // Lost, or decided by the filled in cells alone: any cell goes on.
     if ((solution.move == kNoMove || board.at(solution.move)) && !board.winner()) {
@@ -60,16 +72,48 @@ class Solver::SizedSearch : public Solver::Search {
   using Clock = std::chrono::steady_clock;
 
   struct Outcome {
-    Color winner = Color::kBlack;
+    std::optional<Color> winner;
     Move move = kNoMove;
     Set carrier;
+    Set open;
   };
+  // Proof and disproof number, as the side to move sees them: about how many positions have to be
+  // decided to prove that it wins (0: it does), and that it loses.
+  struct Numbers {
+    uint32_t win = 1;
+    uint32_t loss = 1;
+  };
+  // What is known of a position. The carrier of one that is open: of its moves that lost so far.
   struct Entry {
     uint64_t key = 0;
     Set carrier;
-    Move move = kNoMove;
+    Set open;  // the moves that may win
+    Numbers numbers;
+    Move move = kNoMove;  // that wins, or looks best
     Color winner = Color::kBlack;
     bool used = false;
+    bool solved = false;
+  };
+  // A move of a node that is being worked on. Its numbers are those of the position after it, kept
+  // here too: the table may forget them.
+  struct Child {
+    Move move;
+    uint64_t key;
+    Numbers numbers;
+  };
+  // A position with what is settled in it filled in. What the winner has captured belongs to the
+  // carrier: there he has the answer that the deduction is made of. Dead cells, and those of the
+  // loser, may well be the loser's.
+  struct Filled {
+    explicit Filled(const Position& position) : board(position) {
+      const FillIn<kWords> fill = fill_in(position);
+      if (!fill.all().any()) return;
+      board = filled(position, fill);
+      captured[0] = fill.captured[0];
+      captured[1] = fill.captured[1];
+    }
+    Position board;
+    Set captured[2];
   };
 
   bool out_of_time() {
@@ -82,99 +126,201 @@ class Solver::SizedSearch : public Solver::Search {
     return stopped_;
   }
 
-  // Fills in and searches. The carrier of the filled position holds in the real one if the cells
-  // that the winner has captured are added: there he has the answer that the deduction is made of.
-  // Dead cells, and those of the loser, may well be the loser's.
+  [[nodiscard]] Entry& place(uint64_t key) { return table_[key & (table_.size() - 1)]; }
+  [[nodiscard]] const Entry* find(uint64_t key) {
+    const Entry& entry = place(key);
+    return entry.used && entry.key == key ? &entry : nullptr;
+  }
+  [[nodiscard]] Entry find_or_open(const Position& board) {
+    if (const Entry* known = find(board.key())) return *known;
+    return place(board.key()) = opened(board);
+  }
+
   Outcome search(const Position& board) {
-    if (board.winner()) return {*board.winner(), kNoMove, {}};
-    const FillIn<kWords> fill = fill_in(board);
-    const bool some = fill.all().any();
-    Outcome outcome = search_filled(some ? filled(board, fill) : board);
-    if (some) outcome.carrier |= fill.captured[static_cast<int>(outcome.winner)];
-    return outcome;
+    if (board.winner()) return {*board.winner(), kNoMove, {}, {}};
+    Entry node = find_or_open(board);
+    while (!node.solved && !out_of_time()) work(board, node, kMost, kMost);
+    if (!node.solved) return {std::nullopt, node.move, {}, node.open};
+    return {node.winner, node.move, node.carrier, {}};
   }
 
-  Outcome search_filled(const Position& board) {
-    if (board.winner()) return {*board.winner(), kNoMove, {}};
+  static void settle(Entry& node, Color winner, Move move, const Set& carrier, Color to_move) {
+    node.solved = true;
+    node.winner = winner;
+    node.move = move;
+    node.carrier = carrier;
+    node.numbers = winner == to_move ? Numbers{0, kMost} : Numbers{kMost, 0};
+  }
+
+  // A position seen for the first time: decided by what connects in it, or its moves.
+  Entry opened(const Position& position) {
     ++nodes_;
-    if (out_of_time()) return {};
-    Entry& entry = table_[board.key() & (table_.size() - 1)];
-    if (entry.used && entry.key == board.key()) return {entry.winner, entry.move, entry.carrier};
-    const Outcome outcome = expand(board);
-    if (!stopped_) entry = {board.key(), outcome.carrier, outcome.move, outcome.winner, true};
-    return outcome;
-  }
-
-  Outcome expand(const Position& board) {
-    const Color own = board.to_move();
-    if (const auto win = winning_move(board, own); win.move != kNoMove) {
-      return {own, win.move, win.carrier};
+    Entry node;
+    node.key = position.key();
+    node.used = true;
+    const Color own = position.to_move();
+    const Color other = opponent(own);
+    const Filled now(position);
+    const Set& own_captured = now.captured[static_cast<int>(own)];
+    const Set& other_captured = now.captured[static_cast<int>(other)];
+    if (now.board.winner()) {
+      const Color winner = *now.board.winner();
+      settle(node, winner, kNoMove, now.captured[static_cast<int>(winner)], own);
+      return node;
     }
-    MustPlay<kWords> must = must_play(board, own);
-    Outcome lost{opponent(own), kNoMove, must.carrier};
-    if (must.lost) return lost;
-    if (const auto ways = find_connections(board, own); ways.move != kNoMove) {
-      return {own, ways.move, ways.move_carrier};
+    const auto ways = find_connections(now.board, own, Reach::kStones, kEffort);
+    if (ways.move != kNoMove) {
+      settle(node, own, ways.move, ways.move_carrier | own_captured, own);
+      return node;
     }
-    const auto threats = find_connections(board, opponent(own));
-    if (threats.connected) return {opponent(own), kNoMove, threats.carrier};
-    must.cells &= threats.threatened;
-    lost.carrier |= threats.threats;
+    const auto threats = find_connections(now.board, other, Reach::kStones, kEffort);
+    if (threats.connected) {
+      settle(node, other, kNoMove, threats.carrier | other_captured, own);
+      return node;
+    }
+    node.open = threats.threatened;
+    node.carrier = threats.threats | other_captured;
     Set answers;
-    const Set weak = dominated(board, own, &answers);
-    Set open = must.cells;
-    if (open.intersects(weak)) {
+    const Set weak = dominated(now.board, own, &answers);
+    if (node.open.intersects(weak)) {
       // A dominated move loses because its answer does, which the opponent must be able to play.
-      open = open.without(weak);
-      lost.carrier |= answers;
+      node.open = node.open.without(weak);
+      node.carrier |= answers;
     }
-    std::array<std::pair<float, Move>, 64 * kWords> order;
-    const int n = sort_moves(board, open, order.data());
-    for (int i = 0; i < n; ++i) {
-      const Move move = order[i].second;
-      if (!open.test(move)) continue;
-      Position next = board;
-      next.play(move);
-      const Outcome reply = search(next);
-      if (stopped_) return {};
-      if (reply.winner == own) {
-        Outcome won{own, move, reply.carrier};
-        won.carrier.set(move);
-        return won;
-      }
-      if (lost.move == kNoMove) lost.move = move;
-      open &= reply.carrier;
-      lost.carrier |= reply.carrier;
+    if (!node.open.any()) {
+      settle(node, other, kNoMove, node.carrier, own);
+      return node;
     }
-    return lost;
+    node.numbers = {1, static_cast<uint32_t>(width(node.open.count()))};
+    return node;
   }
 
-  int sort_moves(const Position& board, const Set& open, std::pair<float, Move>* order) {
+  // How many of that many moves are looked at.
+  static int width(int moves) { return 1 + static_cast<int>(kWidth * moves); }
+
+  // Works on an open position until it is solved, a number has reached its bound, or the limits
+  // have. The table knows the result then.
+  void work(const Position& position, Entry& node, uint32_t win_bound, uint32_t loss_bound) {
+    const Filled now(position);
+    const size_t begin = children_.size();
+    add_children(now.board, node.open);
+    while (!node.solved && !stopped_) {
+      const std::optional<Choice> choice = choose(now, node, begin);
+      if (!choice) break;
+      if (node.numbers.win >= win_bound || node.numbers.loss >= loss_bound || out_of_time()) break;
+      Position next = now.board;
+      next.play(children_[choice->child].move);
+      Entry child = find_or_open(next);
+      if (!child.solved) {
+        // Until it is no longer the best, by a margin that saves coming back soon, or reaches with
+        // the others what ends the work here.
+        const uint32_t margin = std::min(kMost, choice->second + choice->second / 4 + 1);
+        work(next, child, loss_bound - choice->others, std::min(win_bound, margin));
+      }
+      children_[choice->child].numbers = child.numbers;
+      take(now, node, children_[choice->child].move, child);
+    }
+    children_.resize(begin);
+    place(node.key) = node;
+  }
+
+  struct Choice {
+    size_t child;
+    uint32_t second;  // the least number of another one
+    uint32_t others;  // what the others add to the proof that the node is lost
+  };
+  // The most promising one of the open moves, and what they make of the node's numbers. nullopt:
+  // the node is solved.
+  std::optional<Choice> choose(const Filled& now, Entry& node, size_t begin) {
+    for (size_t i = begin; i < children_.size(); ++i) {
+      Child& child = children_[i];
+      const Entry* known = node.open.test(child.move) ? find(child.key) : nullptr;
+      if (known == nullptr) continue;
+      child.numbers = known->numbers;
+      if (known->solved) take(now, node, child.move, *known);
+      if (node.solved) return std::nullopt;
+    }
+    Choice choice{0, kMost, 0};
+    uint32_t best = kMost;
+    uint32_t most = 0;
+    const int looked_at = std::min(width(node.open.count()), node.open.count());
+    int left = looked_at;
+    for (size_t i = begin; i < children_.size() && left > 0; ++i) {
+      const Child& child = children_[i];
+      if (!node.open.test(child.move)) continue;
+      --left;
+      most = std::max(most, child.numbers.win);
+      if (child.numbers.loss < best) {
+        choice.child = i;
+        choice.second = best;
+        best = child.numbers.loss;
+      } else {
+        choice.second = std::min(choice.second, child.numbers.loss);
+      }
+    }
+    node.move = children_[choice.child].move;
+    // The hardest one, and one for each other: many positions can be reached by each of them, so
+    // a sum would count the same work again and again (Ueda et al., "Weak proof-number search",
+    // 2008).
+    choice.others = static_cast<uint32_t>(looked_at - 1);
+    node.numbers = {best, std::min(kMost - 1, most + choice.others)};
+    return choice;
+  }
+
+  // What a move is worth, now that more is known of it. One that loses leaves only those open that
+  // spoil its refutation.
+  static void take(const Filled& now, Entry& node, Move move, const Entry& child) {
+    if (!child.solved) return;
+    const Color own = now.board.to_move();
+    if (child.winner == own) {
+      Set carrier = child.carrier | now.captured[static_cast<int>(own)];
+      carrier.set(move);
+      settle(node, own, move, carrier, own);
+      return;
+    }
+    node.open.reset(move);
+    node.open &= child.carrier;
+    node.carrier |= child.carrier;
+    if (!node.open.any()) settle(node, opponent(own), move, node.carrier, own);
+  }
+
+  // The moves, most promising first: those that owning goes with winning in uniform playouts. The
+  // same at each visit of the position.
+  void add_children(const Position& board, const Set& open) {
     owned_.black.fill(0);
     owned_.black_and_won.fill(0);
-    const int n = 128;
-    const UniformResult result = playouts_.run(board, n, &owned_);
+    UniformPlayouts playouts(board.key());
+    const UniformResult result = playouts.run(board, kPlayouts, &owned_);
     const bool black = board.to_move() == Color::kBlack;
-    int count = 0;
+    order_.clear();
     open.for_each([&](int cell) {
       // The share of own wins among the playouts in which the cell was own.
       const int black_owned = static_cast<int>(owned_.black[cell]);
       const int black_won = static_cast<int>(owned_.black_and_won[cell]);
-      const int visits = black ? black_owned : n - black_owned;
-      const int wins = black ? black_won : (n - result.black_wins) - (black_owned - black_won);
+      const int visits = black ? black_owned : kPlayouts - black_owned;
+      const int wins =
+          black ? black_won : (kPlayouts - result.black_wins) - (black_owned - black_won);
       const float value = (static_cast<float>(wins) + 1) / (static_cast<float>(visits) + 2);
-      order[count++] = {-value, static_cast<Move>(cell)};
+      order_.push_back({-value, static_cast<Move>(cell)});
     });
-    std::sort(order, order + count);
-    return count;
+    std::sort(order_.begin(), order_.end());
+    for (const auto& [negative, move] : order_) {
+      Position next = board;
+      next.play(move);
+      children_.push_back({move,
+                           next.key(),
+                           {1 + static_cast<uint32_t>(kDoubt * negative * negative),
+                            1 + static_cast<uint32_t>(kDoubt * (1 + negative))}});
+    }
   }
 
   SolveLimits limits_;
   Clock::time_point end_;
   bool stopped_ = false;
   uint64_t nodes_ = 0;
-  UniformPlayouts playouts_;
   Ownership owned_;
+  std::vector<std::pair<float, Move>> order_;
+  std::vector<Child> children_;  // of all positions that are being worked on, one after the other
   std::vector<Entry> table_;
 };
 

@@ -62,6 +62,9 @@ constexpr const char* kHelp =
     "  --plain              analyze: no colours\n"
     "  --pairs N            match: of games (default 10)\n"
     "  --setup CMD          match: a command for both engines at the start of each game\n"
+    "  --setup2 CMD         match: for COMMAND2 alone, which then gets no --setup, --seconds and\n"
+    "                       --iterations: an engine that spells its limits in its own way\n"
+    "  --white-first2       match: COMMAND2 calls the first player white, as Morat does\n"
     "  --records FOLDER     match: for SGF records\n"
     "  --json               results as JSON, one object a line\n"
     "  --help               this text\n"
@@ -83,6 +86,8 @@ struct Arguments {
   std::string svg;
   int pairs = 10;
   std::vector<std::string> setup;
+  std::vector<std::string> setup2;
+  bool white_first2 = false;
   std::string records;
   Aggregation aggregation = Aggregation::kTraditional;
   SearchEngineOptions engine;
@@ -191,6 +196,10 @@ std::string read(std::vector<std::string> words, Arguments& arguments) {
       number(word, arguments.pairs, 1);
     } else if (word == "--setup") {
       arguments.setup.push_back(value(word));
+    } else if (word == "--setup2") {
+      arguments.setup2.push_back(value(word));
+    } else if (word == "--white-first2") {
+      arguments.white_first2 = true;
     } else if (word == "--records") {
       arguments.records = value(word);
     } else if (word == "--json") {
@@ -370,7 +379,9 @@ int solve(const Arguments& arguments) {
     std::printf("%s\n%s%s%s\n", board_text(*board).c_str(),
                 solution.winner ? std::string(color_name(*solution.winner)).c_str() : "not solved",
                 solution.winner ? " wins" : "",
-                solution.move == kNoMove ? "" : (", " + board->name(solution.move)).c_str());
+                solution.move == kNoMove ? ""
+                : solution.winner        ? (", " + board->name(solution.move)).c_str()
+                                         : (", perhaps " + board->name(solution.move)).c_str());
   }
   return solution.winner ? 0 : 1;
 }
@@ -391,8 +402,10 @@ int match(const Arguments& arguments) {
   if (arguments.iterations != 0) {
     setup.push_back(absl::StrCat("param_search iterations ", arguments.iterations));
   }
-  const std::array<Player, 2> players = {Player{"first", arguments.rest[0], setup},
-                                         Player{"second", arguments.rest[1], setup}};
+  const std::array<Player, 2> players = {
+      Player{"first", arguments.rest[0], setup},
+      Player{"second", arguments.rest[1], arguments.setup2.empty() ? setup : arguments.setup2,
+             arguments.white_first2}};
   const auto result = play_match(players, options, [&](const GameResult& game) {
     std::fprintf(stderr, "game %d: %s wins as %s by %s\n", game.number,
                  players[static_cast<size_t>(game.winner)].name.c_str(),

@@ -93,6 +93,19 @@ TEST(Program, RefereesAMatch) {
   EXPECT_THAT(outcome.output, HasSubstr("\"failures\": 0"));
 }
 
+// The second engine gets its own commands instead of the others, which it may not know.
+TEST(Program, RefereesAMatchWithAnEngineOfOtherWords) {
+  const std::string engine = "\"" CARIAMA_PROGRAM_DIR "/cariama-hex gtp\"";
+  const auto match = [&](const std::string& options) {
+    return run("match --size 4 --pairs 1 --json " + options + " " + engine + " " + engine);
+  };
+  const Outcome known = match("--iterations 50 --setup2 'param_search iterations 20'");
+  EXPECT_EQ(known.code, 0);
+  EXPECT_THAT(known.output, HasSubstr("\"failures\": 0"));
+  EXPECT_EQ(match("--iterations 50 --setup2 'time -m 1'").code, 1);
+  EXPECT_EQ(match("--setup 'time -m 1' --setup2 'param_search iterations 20'").code, 1);
+}
+
 TEST(Program, WrongUsageIsSaid) {
   for (const char* wrong : {"", "dance", "analyze --size 2", "bench -n 0", "gtp --seconds many",
                             "analyze --without wings", "match one"}) {

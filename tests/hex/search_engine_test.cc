@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -54,27 +55,32 @@ TEST(SearchEngine, VerdictsAreRight) {
   EXPECT_EQ(proved, cases);
 }
 
-// On larger boards these are composed problems with one winning move, and hard ones: the engine
-// finds about half of them so fast (docs/hex.md). What it claims to have proved is right.
+// On larger boards these are composed problems, most of them with a single winning move: at least
+// 90 % are found by 120000 nodes of the solver and, where these do not suffice, 100000 iterations.
+// What the engine claims to have proved is right. With the sanitizers only those of 6x6.
 TEST(SearchEngine, FindsWinningMoves) {
   const auto host = local_host(1);
   SearchEngineOptions options;
-  options.solve_nodes = 60000;
+  options.solve_nodes = 120000;
   SearchEngine engine(*host, options);
-  int found = 0;
+  const int most_cells = testing::kBoards < 10000 ? 36 : kMaxCells;
+  std::vector<std::string> missed;
   int cases = 0;
   for (const SolvedCase& one : solved_cases()) {
-    if (!one.complete || one.winning_moves.empty() || one.board.cells() <= 25) continue;
+    if (!one.complete || one.winning_moves.empty()) continue;
+    if (one.board.cells() <= 25 || one.board.cells() > most_cells) continue;
     ++cases;
     engine.clear();
-    const SearchReport report = think(engine, one.board, 10000);
-    if (wins(one, report.moves[0].move)) ++found;
-    if (report.moves[0].proven_win == true) {
-      EXPECT_TRUE(wins(one, report.moves[0].move)) << one.id;
+    const SearchReport report = think(engine, one.board, 100000);
+    const MoveReport& best = report.moves[0];
+    if (!wins(one, best.move)) missed.push_back(one.id + ": " + one.board.name(best.move));
+    if (best.proven_win == true) {
+      EXPECT_TRUE(wins(one, best.move)) << one.id;
     }
   }
-  ASSERT_GT(cases, 20);
-  EXPECT_GE(found * 5, cases * 2) << found << " of " << cases;
+  ASSERT_GE(cases, most_cells == kMaxCells ? 30 : 8);
+  EXPECT_LE(missed.size() * 10, static_cast<size_t>(cases))
+      << ::testing::PrintToString(missed) << " of " << cases;
 }
 
 // A game against itself: all moves are legal, the tree is kept, and who has proved a win wins.
