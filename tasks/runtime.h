@@ -116,7 +116,7 @@ struct CARIAMA_TASKS_EXPORT TaskStatistics {
   uint64_t resumed = 0;                          // suspended tasks that went on in this worker
   uint64_t resumed_remote = 0;                   // ... of these, that were suspended in another one
   uint64_t records = 0;                          // join records made
-  uint64_t idle_ns = 0;                          // looking for work
+  uint64_t idle_ns = 0;                          // looking for work, after a first look in vain
   uint64_t dozes = 0;                            // times that it slept until woken
   uint64_t stack_high_water = 0;                 // bytes, since create()
   uint64_t pinned_bytes = 0;                     // of the segments, since create()

@@ -1,6 +1,6 @@
-// Atomics on a worker's memory for devices that have none, or to compare with: a thread of the owner
-// executes them. Source: Akiyama and Taura, HPDC'15, section 5.3, where a processor of each node
-// serves fetch-and-add.
+// Atomics on a worker's memory for devices that have none, or to compare with: a thread of the
+// owner executes them. Source: Akiyama and Taura, HPDC'15, section 5.3, where a processor of each
+// node serves fetch-and-add.
 //
 // A client writes its request to its cell at the server, by one write with immediate; the server
 // executes it by its CPU, and answers by another one, to the client's cell for that server. One

@@ -544,13 +544,17 @@ template <typename Finished>
 bool Worker::find_work(const Finished& finished) {
   const TraceScope trace("tasks", "idle");
   settle();
-  const auto begin = steady_clock::now();
+  // Not read when there is something at once: it takes as long as a suspension otherwise does.
+  steady_clock::time_point begin;
   bool found = false;
   for (uint64_t round = 0; !finished(); ++round) {
     if (on_idle_) on_idle_();
     if (options_.deque == DequeKind::kPrivate) answer_requests();
-    // A task that only waits its turn lets stolen ones go first, once.
-    const bool steal_first = std::exchange(yielded_, false) && !victims_.empty();
+    // A task that only waits its turn lets stolen ones go first, once; now and then only where the
+    // answer of a victim has to be waited for, who may not be running.
+    constexpr uint64_t kAskEvery = 16;
+    const bool steal_first = std::exchange(yielded_, false) && !victims_.empty() &&
+                             (options_.deque != DequeKind::kPrivate || stretches_ % kAskEvery == 0);
     if (steal_first && steal(victims_.next())) {
       found = true;
     } else if (!ready_.empty()) {
@@ -564,9 +568,12 @@ bool Worker::find_work(const Finished& finished) {
       found = resume_waiting();
     }
     if (found) break;
+    if (round == 0) begin = steady_clock::now();
     pause_idle(round, finished);
   }
-  statistics_.idle_ns += static_cast<uint64_t>((steady_clock::now() - begin).count());
+  if (begin != steady_clock::time_point()) {
+    statistics_.idle_ns += static_cast<uint64_t>((steady_clock::now() - begin).count());
+  }
   return found;
 }
 
