@@ -62,11 +62,15 @@ double plain_search_seconds(const G& game, const mcts::SearchOptions& options,
           for (int k = 0; k < node->size(); ++k) {
             if (moves[k].verdict != mcts::Verdict::kOpen) node->set_verdict(k, moves[k].verdict);
           }
+          known = node->resolve();
+          if (known != Outcome::kOpen) break;
         }
       }
-      known = node->resolve();
-      if (known != Outcome::kOpen) break;
       const int move = mcts::select_move(*node, options.selection);
+      if (move < 0) {  // all are closed
+        known = node->resolve();
+        break;
+      }
       const uint32_t before = node->enter(move);
       path.push_back({node, move});
       const auto child = node->child(move);
