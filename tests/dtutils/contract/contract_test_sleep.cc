@@ -69,8 +69,13 @@ TEST_P(SleepContract, EveryMessageArrivesAlthoughTheReceiverSleepsWithoutATimer)
       // Pauses of all lengths, so that messages meet the receiver at every step of going to sleep.
       const uint64_t pause = uint64_t{1} << random() % 14;
       for (uint64_t i = 0; i < pause; ++i) std::atomic_signal_fence(std::memory_order_seq_cst);
-      // Now and then long enough for any receiver to fall asleep.
+      // Now and then until the receiver has announced it, and long enough for it to fall asleep.
       if (message % (messages / 8) == 0) {
+        const Deadline patience = deadline_after(kPatience);
+        while (GetParam().base != Transport::kSim && wake_state->asleep.load() == 0 &&
+               std::chrono::steady_clock::now() < patience) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        }
         std::this_thread::sleep_for(std::chrono::milliseconds(100));
       }
       const uint64_t offset = message % 512 * 8;
