@@ -51,6 +51,7 @@ int same(int value) { return value; }  // a pointer to it must stay right
 template <typename F>
 auto join_after_theft(Flags* flags, F f) {
   flags->parent_pid = 0;
+  flags->child_pid = 0;
   // What travels with the stack: values, pointers to its own locals, to functions and constants.
   std::array<int, 200> local;
   for (size_t i = 0; i < local.size(); ++i) local[i] = static_cast<int>(i) * 3;
@@ -63,6 +64,8 @@ auto join_after_theft(Flags* flags, F f) {
     return f();
   });
   EXPECT_FALSE(child.ready());
+  // A thief may be here before the child has begun.
+  EXPECT_TRUE(poll_until([flags] { return flags->child_pid != 0; }));
   EXPECT_NE(getpid(), flags->child_pid);
   EXPECT_EQ(*inside, 300);
   EXPECT_EQ(function(*inside), 300);
