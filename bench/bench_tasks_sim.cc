@@ -8,6 +8,7 @@
 // Efficiency is work / (workers * makespan); the relative one is against the first number of
 // workers, as in the paper (section 6.4). Every count is compared with the known one.
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -56,9 +57,7 @@ namespace {
   std::exit(1);
 }
 
-SimTime from_ns(double nanoseconds) {
-  return SimTime(static_cast<int64_t>(nanoseconds * 1000 + 0.5));
-}
+SimTime from_ns(double nanoseconds) { return SimTime(std::llround(nanoseconds * 1000)); }
 
 struct Program {
   std::unique_ptr<SimulatedProgram> tree;
