@@ -472,6 +472,7 @@ TEST_F(JobTest, BroadcastsReachEverybodyOnce) {
     must(job->detector->wait(soon()));
     EXPECT_EQ(ran.load(), root + 1);
     EXPECT_EQ(good_buffers.load(), 2 * (root + 1));
+    must(job->all->barrier(soon()));  // the next round is not begun before all have looked
   }
   EXPECT_EQ(bad_buffers.load(), 0u);
   must(fabric.memory().free(source));
