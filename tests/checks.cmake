@@ -45,7 +45,8 @@ cariama_check(models 600 1
 cariama_check(headers 600 2
   "${CMAKE_COMMAND}" --build "${PROJECT_BINARY_DIR}" --target cariama_headers)
 cariama_check(package 300 2 "${checks}/package" "${PROJECT_BINARY_DIR}" "${PROJECT_BINARY_DIR}/package")
-cariama_check(package_static 900 2 "${checks}/package" --static "${PROJECT_BINARY_DIR}/package_static")
+cariama_check(package_static 300 2
+  "${checks}/package" --static "${PROJECT_BINARY_DIR}" "${PROJECT_BINARY_DIR}/package_static")
 cariama_check(tidy 1200 2 "${checks}/tidy" "${PROJECT_BINARY_DIR}")
 if(TARGET contract_test)
   cariama_check(contract_counts 60 1 "${checks}/contract_counts" "$<TARGET_FILE:contract_test>")
