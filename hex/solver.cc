@@ -301,7 +301,7 @@ class Solver::SizedSearch : public Solver::Search {
       const int wins =
           black ? black_won : (kPlayouts - result.black_wins) - (black_owned - black_won);
       const float value = (static_cast<float>(wins) + 1) / (static_cast<float>(visits) + 2);
-      order_.push_back({-value, static_cast<Move>(cell)});
+      order_.emplace_back(-value, static_cast<Move>(cell));
     });
     std::sort(order_.begin(), order_.end());
     for (const auto& [negative, move] : order_) {

@@ -3,6 +3,7 @@
 #define CARIAMA_MCTS_COMMAND_H_
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "mcts/host.h"
@@ -30,8 +31,9 @@ struct Command {
 struct CommandReply {
   uint32_t rank = 0;
   uint64_t number = 0;
-  uint64_t posts_sent = 0;     // calls to other processes that free nodes, or serve copies
-  uint64_t posts_handled = 0;  // from other processes
+  uint64_t posts_sent = 0;     // calls that nobody waits for (see settle())
+  uint64_t posts_handled = 0;  // of those that came here
+  bool busy = false;           // somebody is at a job for another process
   bool collecting = false;     // kCollect: there is more to do
   Statistics statistics{};
 };
@@ -53,7 +55,7 @@ class CommandedSite : public SiteBase {
       lines->call(host.id(rank, 0), [command] { Host::site_here<Derived>().on_command(command); });
     }
     if (lines != nullptr) lines->flush();
-    replies_[0] = derived().carry_out(command);
+    replies_[0] = obey(command);
     static_cast<void>(host.work_until(
         [&] {
           for (uint32_t rank = 1; rank < host.size(); ++rank) {
@@ -65,11 +67,41 @@ class CommandedSite : public SiteBase {
     return replies_;
   }
 
+  // In rank 0: works until all posts have been run, and those that they caused: calls that nobody
+  // waits for, which free nodes, serve copies, or bring news of nodes. That is two rounds in which
+  // as many have been run as were sent, without a new one (Mattern 1987). A process that dies takes
+  // its counts along; then two equal rounds have to do. Also until no process is at a job: what one
+  // that died had asked for is nobody's, but uses the tree.
+  void settle(const SearchOptions& options) {
+    Host& host = derived().host();
+    std::pair<uint64_t, uint64_t> before{UINT64_MAX, 0};
+    for (;;) {
+      std::pair<uint64_t, uint64_t> now{0, 0};
+      bool busy = false;
+      for (const CommandReply& reply : command(CommandKind::kInform, options)) {
+        now.first += reply.posts_sent;
+        now.second += reply.posts_handled;
+        busy |= reply.busy;
+      }
+      const bool equal = now.first == now.second || host.living() < host.size();
+      if (equal && now == before && !busy) return;
+      before = now;
+      static_cast<void>(host.step());  // alone, command() runs no calls
+    }
+  }
+
  private:
   [[nodiscard]] Derived& derived() { return static_cast<Derived&>(*this); }
 
-  void on_command(const Command& command) {
+  CommandReply obey(const Command& command) {
+    Host& host = derived().host();
+    host.take_over();
     const CommandReply reply = derived().carry_out(command);
+    host.hand_back();
+    return reply;
+  }
+  void on_command(const Command& command) {
+    const CommandReply reply = obey(command);
     Lines& lines = *Host::here().lines;
     lines.call(command.origin, [reply] { Host::site_here<Derived>().on_reply(reply); });
     lines.flush();

@@ -122,6 +122,14 @@ void Host::activate(SiteBase* site) {
   wake_workers();
 }
 
+void Host::take_over() const {
+  for (const auto& thread : threads_) {
+    if (thread->lines != nullptr) static_cast<void>(thread->lines->messages());
+  }
+}
+
+void Host::hand_back() { handed_back_.fetch_add(1, std::memory_order_release); }
+
 // The sleeper sets idle and then looks for work; who brings work does so, by a seq_cst operation,
 // before it looks at idle here. In their one order one of the two comes first, and the other sees
 // it.

@@ -118,6 +118,8 @@ class CARIAMA_MCTS_EXPORT Host {
   template <typename Site>
   [[nodiscard]] static Site& site_here() {
     HostThread& thread = here();
+    // What hand_back() left behind.
+    static_cast<void>(thread.host->handed_back_.load(std::memory_order_acquire));
     const size_t slot = site_slot<Site>();
     if (thread.sites.size() <= slot) thread.sites.resize(slot + 1, nullptr);
     if (thread.sites[slot] == nullptr) thread.sites[slot] = &thread.host->template site<Site>();
@@ -127,6 +129,17 @@ class CARIAMA_MCTS_EXPORT Host {
   void activate(SiteBase* site);
   // Makes sleeping workers, but the calling one, look for work.
   void wake_workers();
+
+  // Before and after a search worker 0 works on what the other workers of its process use in
+  // between: none of them does anything then, which rank 0 knows from their calls. So the order in
+  // which they use it comes about by way of other processes. These two establish it in each process
+  // by itself: nothing has to be known about the others to see that it is right, and a race
+  // detector, which looks at one process, sees it too.
+  //
+  // Worker 0: what the others did before they sent a call that led here happens before this.
+  void take_over() const;
+  // Worker 0: this happens before all that calls make the others do (site_here) because of it.
+  void hand_back();
 
   // Worker 0: one round of its loop: runs calls, works; false: there was nothing to do.
   bool step();
@@ -157,6 +170,7 @@ class CARIAMA_MCTS_EXPORT Host {
   std::mutex mutex_;  // of sites_
   std::unordered_map<std::type_index, std::unique_ptr<SiteBase>> sites_;
   std::atomic<SiteBase*> active_{nullptr};
+  std::atomic<uint64_t> handed_back_{0};
   std::atomic<bool> ending_{false};
   bool ended_ = false;
   WakeWord wake_;  // without a fabric

@@ -2,6 +2,7 @@
 #ifndef CARIAMA_MCTS_LINES_H_
 #define CARIAMA_MCTS_LINES_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -25,8 +26,7 @@ class Lines {
   // As CallInterface::call and call_buffer; false: the destination is dead, or far behind.
   template <typename F>
   bool call(uint32_t thread, F&& function) {
-    messages_.add();
-    bytes_.add(sizeof(F));
+    count_message(sizeof(F));
     dirty_ = true;
     used_[thread] = true;
     return std::visit(
@@ -34,8 +34,7 @@ class Lines {
   }
   template <typename F>
   bool call_buffer(uint32_t thread, F&& function, std::span<const std::byte> buffer) {
-    messages_.add();
-    bytes_.add(sizeof(F) + buffer.size());
+    count_message(sizeof(F) + buffer.size());
     dirty_ = true;
     used_[thread] = true;
     return std::visit(
@@ -72,13 +71,19 @@ class Lines {
   }
   // Whether something may be held back.
   [[nodiscard]] bool dirty() const { return dirty_; }
-  [[nodiscard]] uint64_t messages() const { return messages_.value(); }
+  // Any thread. Who reads that a message was counted sees what its thread did before it sent it.
+  [[nodiscard]] uint64_t messages() const { return messages_.load(std::memory_order_acquire); }
   [[nodiscard]] uint64_t bytes() const { return bytes_.value(); }
 
  private:
+  void count_message(uint64_t bytes) {
+    bytes_.add(bytes);
+    messages_.store(messages_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  }
+
   std::variant<RDMAAggregatorGlobal, RDMAOverflowAggregatorGlobal> lines_;
   std::vector<bool> used_;  // by destination
-  Counter messages_;
+  std::atomic<uint64_t> messages_{0};
   Counter bytes_;
   bool dirty_ = false;
 };

@@ -72,6 +72,8 @@ class PaperSearch {
       static_cast<void>(host_.work_until(
           [&] { return site_.completed() == begun || host_.living() < host_.size(); }, kForever));
     }
+    // A rollout may be over before the parent of the node that it made has heard of it.
+    site_.settle(options_);
     Result result = report();
     for (const CommandReply& reply : site_.command(CommandKind::kInform, options_)) {
       result.processes.push_back(reply.statistics);

@@ -137,6 +137,15 @@ class PaperSite final : public CommandedSite<PaperSite<G>> {
   }
   [[nodiscard]] uint64_t completed() const { return completed_.load(std::memory_order_acquire); }
   [[nodiscard]] bool full() const { return full_.load(std::memory_order_relaxed); }
+  // For tests: calls `function` for every node of this process. Nobody searches.
+  template <typename Function>
+  void for_each_node(Function&& function) {
+    for (const auto& thread : threads_) {
+      for (uint32_t i = 0; i < thread->next; ++i) {
+        function(*find({host_.id(host_.rank(), thread->index), i}));
+      }
+    }
+  }
 
  private:
   friend class CommandedSite<PaperSite<G>>;
@@ -167,6 +176,10 @@ class PaperSite final : public CommandedSite<PaperSite<G>> {
     std::optional<Counters> counters{std::in_place};
     uint64_t messages_before = 0;
     uint64_t bytes_before = 0;
+    // Calls of the search: counted before they leave, and when all that they do is done. Written by
+    // this thread, never cleared.
+    std::atomic<uint64_t> sent{0};
+    std::atomic<uint64_t> handled{0};
     // Its nodes by number: blocks of pointers, published one after the other. All threads of the
     // process may look.
     struct Block {
@@ -179,6 +192,11 @@ class PaperSite final : public CommandedSite<PaperSite<G>> {
     std::vector<std::unique_ptr<SpscRing<NodeType*, 1024>>> requests;
   };
 
+  // By the counter's thread. Release: who sees that a call is done sees what it did.
+  static void count(std::atomic<uint64_t>& counter, int by) {
+    counter.store(counter.load(std::memory_order_relaxed) + static_cast<uint64_t>(by),
+                  std::memory_order_release);
+  }
   [[nodiscard]] static PaperSite& here() { return Host::site_here<PaperSite>(); }
   [[nodiscard]] static Lines* lines() { return Host::here().lines.get(); }
   [[nodiscard]] Thread& self() { return *threads_[Host::here().index]; }
@@ -217,9 +235,16 @@ class PaperSite final : public CommandedSite<PaperSite<G>> {
   void at(uint32_t owner, F function) {
     if (acts_for(owner)) {
       function(*this);
-    } else {
-      lines()->call(owner, [function] { function(here()); });
+      return;
     }
+    Thread& sender = self();
+    count(sender.sent, 1);
+    const bool sent = lines()->call(owner, [function] {
+      PaperSite& site = here();
+      function(site);
+      count(site.self().handled, 1);
+    });
+    if (!sent) count(sender.sent, -1);
   }
 
   // A selection has come to a node of this process.
@@ -324,18 +349,23 @@ class PaperSite final : public CommandedSite<PaperSite<G>> {
     }
     const bool elsewhere = !is_here(owner);
     if (elsewhere) self.counters->handed_over.add();
-    lines()->call_buffer(
+    count(self.sent, 1);
+    const bool sent = lines()->call_buffer(
         owner,
         [parent, edge, elsewhere](void* data, uint64_t bytes) {
-          if (bytes != sizeof(G)) return;
-          alignas(G) std::byte copy[sizeof(G)];
-          std::memcpy(copy, data, sizeof(G));
           PaperSite& site = here();
-          if (elsewhere) site.self().counters->visits.add();
-          site.on_create(site.self(), *std::launder(reinterpret_cast<const G*>(copy)), parent, edge,
-                         elsewhere);
+          Thread& maker = site.self();
+          if (bytes == sizeof(G)) {
+            alignas(G) std::byte copy[sizeof(G)];
+            std::memcpy(copy, data, sizeof(G));
+            if (elsewhere) maker.counters->visits.add();
+            site.on_create(maker, *std::launder(reinterpret_cast<const G*>(copy)), parent, edge,
+                           elsewhere);
+          }
+          count(maker.handled, 1);
         },
         std::as_bytes(std::span(&position, 1)));
+    if (!sent) count(self.sent, -1);
   }
   void on_create(Thread& self, const G& position, PaperName parent, uint32_t edge, bool elsewhere) {
     const std::optional<PaperName> name = make_node(self, position, parent, edge);
@@ -385,10 +415,10 @@ class PaperSite final : public CommandedSite<PaperSite<G>> {
       self.owned.push_back(std::make_unique<typename Thread::Block>());
       block.store(self.owned.back().get(), std::memory_order_release);
     }
+    node->self = name;
     block.load(std::memory_order_relaxed)
         ->nodes[name.index % kBlock]
         .store(node, std::memory_order_release);
-    node->self = name;
     self.counters->nodes_made.add();
     return name;
   }
@@ -473,7 +503,11 @@ class PaperSite final : public CommandedSite<PaperSite<G>> {
     CommandReply reply;
     reply.rank = host_.rank();
     reply.number = command.number;
-    for (uint32_t i = 0; i < threads_.size(); ++i) add_to(reply.statistics, i);
+    for (uint32_t i = 0; i < threads_.size(); ++i) {
+      add_to(reply.statistics, i);
+      reply.posts_sent += threads_[i]->sent.load(std::memory_order_acquire);
+      reply.posts_handled += threads_[i]->handled.load(std::memory_order_acquire);
+    }
     return reply;
   }
   void add_to(Statistics& sum, uint32_t i) {

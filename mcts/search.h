@@ -239,23 +239,8 @@ class Search {
     settle();
     site_.command(CommandKind::kResume, options_);
   }
-  // Until all calls that nobody waits for have been run (they free nodes, or serve copies), and
-  // those that they caused: two rounds in which as many have been run as were sent, without a new
-  // one (Mattern 1987). A process that dies takes its counts along; then two equal rounds have to
-  // do.
   void settle() {
-    if (host_.size() == 1) return;
-    std::pair<uint64_t, uint64_t> before{UINT64_MAX, 0};
-    for (;;) {
-      std::pair<uint64_t, uint64_t> now{0, 0};
-      for (const CommandReply& reply : site_.command(CommandKind::kInform, options_)) {
-        now.first += reply.posts_sent;
-        now.second += reply.posts_handled;
-      }
-      const bool equal = now.first == now.second || host_.living() < host_.size();
-      if (equal && now == before) return;
-      before = now;
-    }
+    if (host_.size() > 1) site_.settle(options_);
   }
 
   [[nodiscard]] static int order(Verdict verdict) {

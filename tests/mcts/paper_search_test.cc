@@ -37,6 +37,16 @@ void check(const SearchResult<ConnectFour::Move>& result, uint64_t iterations) {
   EXPECT_EQ(visits, iterations);
 }
 
+// A rollout does not wait until the parent of the node that it made has heard of it; a search does.
+void check_links(Host& host) {
+  host.site<PaperSite<ConnectFour>>().for_each_node([](PaperNode<ConnectFour>& node) {
+    for (int i = 0; i < node.size; ++i) {
+      EXPECT_EQ(node.edge(i).child != 0, node.edge(i).visits != 0);
+      EXPECT_EQ(node.edge(i).waiting, 0u);
+    }
+  });
+}
+
 class PaperByShape : public ::testing::TestWithParam<Shape> {};
 INSTANTIATE_TEST_SUITE_P(Paper, PaperByShape,
                          ::testing::Values(Shape{1, 1}, Shape{1, 2}, Shape{2, 1}, Shape{2, 2},
@@ -53,6 +63,7 @@ TEST_P(PaperByShape, CountsAreConserved) {
                        search.options().paper.only_remote = only_remote;
                        const auto result = search.run(ConnectFour(), {.iterations = 5000});
                        check(result, 5000);
+                       check_links(host);
                        // One node for each rollout, but for those that came to the end of a
                        // game; owners are drawn uniformly, so each process has its share.
                        uint64_t nodes = 0;
@@ -71,7 +82,7 @@ TEST_P(PaperByShape, CountsAreConserved) {
                        EXPECT_EQ(selections > 0, shape.processes > 1);
                      }
                    },
-                   nullptr, {.aggregation = kind});
+                   check_links, {.aggregation = kind});
   }
 }
 

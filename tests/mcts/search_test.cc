@@ -84,12 +84,12 @@ TEST_P(ByThreads, CountsAreConserved) {
 TEST_P(ByThreads, MemoryIsCollected) {
   const auto host = local_host(GetParam());
   Search<ConnectFour> search(*host);
-  search.options().memory_bytes = 8 << 20;
+  search.options().memory_bytes = 2 << 20;
   search.options().expand_visits = 0;
-  const auto result = search.run(ConnectFour(), {.iterations = 60000});
-  EXPECT_EQ(result.iterations, 60000u);
+  const auto result = search.run(ConnectFour(), {.iterations = 15000});
+  EXPECT_EQ(result.iterations, 15000u);
   EXPECT_GT(result.processes[0].collections, 0u);
-  EXPECT_LE(result.processes[0].node_bytes, 8u << 20);
+  EXPECT_LE(result.processes[0].node_bytes, 2u << 20);
   EXPECT_GT(result.processes[0].nodes, 1000u);
   check_conservation(search, result);
 }
@@ -121,11 +121,11 @@ TEST_P(ByThreads, TranspositionsShareNodes) {
 TEST_P(ByThreads, TranspositionsAreFreedWithTheTree) {
   const auto host = local_host(GetParam());
   Search<ConnectFour> search(*host);
-  search.options().memory_bytes = 4 << 20;
+  search.options().memory_bytes = 2 << 20;
   search.options().expand_visits = 0;
   search.options().transpositions = true;
   ConnectFour game;
-  auto result = search.run(game, {.iterations = 20000});
+  auto result = search.run(game, {.iterations = 8000});
   EXPECT_GT(result.processes[0].collections, 0u);
   for (int i = 0; i < 6; ++i) {
     EXPECT_GT(result.processes[0].transpositions, 0u);
@@ -136,7 +136,7 @@ TEST_P(ByThreads, TranspositionsAreFreedWithTheTree) {
     const auto move = result.moves[0].move;
     game.play(move);
     search.advance(move);
-    result = search.run(game, {.iterations = 2000});
+    result = search.run(game, {.iterations = 1000});
   }
 }
 
@@ -256,7 +256,7 @@ TEST(Search, ACollectionCanBeInterrupted) {
   Search<ConnectFour> search(*host);
   search.options().expand_visits = 0;
   search.options().memory_bytes = uint64_t{1} << 30;
-  static_cast<void>(search.run(ConnectFour(), {.iterations = 15000}));
+  static_cast<void>(search.run(ConnectFour(), {.iterations = 8000}));
   Site<ConnectFour>& site = search.site();
   SearchOptions options = search.options();
   options.memory_bytes = site.live_bytes();

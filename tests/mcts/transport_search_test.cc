@@ -15,6 +15,7 @@
 #include "mcts/search.h"
 #include "tests/dsfabric/testing/local_job.h"
 #include "tests/mcts/testing/check.h"
+#include "tests/mcts/testing/search_job.h"
 #include "tests/mcts/testing/tic_tac_toe.h"
 
 namespace cariama::mcts {
@@ -26,28 +27,14 @@ using cariama::testing::transport_case;
 using example::ConnectFour;
 using testing::check_conservation;
 using testing::check_nodes;
+using testing::run_transport_job;
 using testing::TicTacToe;
 
 class ByTransport : public ::testing::TestWithParam<std::string> {
  protected:
-  // Runs `body` in rank 0 of three processes with one worker each.
-  void run(uint64_t seed, const std::function<void(Host&)>& body,
-           const std::function<void(Host&)>& after = nullptr) {
-    LocalJob job({.processes = 3,
-                  .transport = transport_case(GetParam()),
-                  .seed = seed,
-                  .init_thread = false});
-    job.run([&](Fabric& fabric, uint32_t) {
-      auto host = Host::create(&fabric);
-      ASSERT_TRUE(host.ok()) << host.status();
-      if ((*host)->rank() == 0) {
-        body(**host);
-        (*host)->end();
-      } else {
-        EXPECT_EQ((*host)->serve(), absl::OkStatus());
-        if (after) after(**host);
-      }
-    });
+  static void run(uint64_t seed, const std::function<void(Host&)>& body,
+                  const std::function<void(Host&)>& after = nullptr) {
+    run_transport_job(GetParam(), seed, body, after);
   }
 };
 INSTANTIATE_TEST_SUITE_P(Search, ByTransport,

@@ -6,6 +6,23 @@
 #include "tests/dtutils/testing/process_test.h"
 
 namespace cariama::mcts::testing {
+namespace {
+
+// What each process of a job does.
+void search_or_serve(Fabric& fabric, const std::function<void(Host&)>& body,
+                     const std::function<void(Host&)>& after, const HostOptions& options) {
+  auto host = Host::create(&fabric, options);
+  ASSERT_TRUE(host.ok()) << host.status();
+  if ((*host)->rank() == 0) {
+    body(**host);
+    (*host)->end();
+  } else {
+    EXPECT_EQ((*host)->serve(), absl::OkStatus());
+    if (after) after(**host);
+  }
+}
+
+}  // namespace
 
 void run_search_job(const Shape& shape, const std::function<void(Host&)>& body,
                     const std::function<void(Host&)>& after, const HostOptions& options) {
@@ -15,19 +32,19 @@ void run_search_job(const Shape& shape, const std::function<void(Host&)>& body,
     fabric_options.threads = shape.threads;
     auto fabric = cariama::testing::fabric_of_group(exchange, fabric_options);
     ASSERT_TRUE(fabric.ok()) << fabric.status();
-    {
-      auto host = Host::create(fabric->get(), options);
-      ASSERT_TRUE(host.ok()) << host.status();
-      if ((*host)->rank() == 0) {
-        body(**host);
-        (*host)->end();
-      } else {
-        EXPECT_EQ((*host)->serve(), absl::OkStatus());
-        if (after) after(**host);
-      }
-    }
+    search_or_serve(**fabric, body, after, options);
     must((*fabric)->finalize(cariama::testing::soon()));
   });
+}
+
+void run_transport_job(const std::string& transport, uint64_t seed,
+                       const std::function<void(Host&)>& body,
+                       const std::function<void(Host&)>& after) {
+  cariama::testing::LocalJob job({.processes = 3,
+                                  .transport = cariama::testing::transport_case(transport),
+                                  .seed = seed,
+                                  .init_thread = false});
+  job.run([&](Fabric& fabric, uint32_t) { search_or_serve(fabric, body, after, {}); });
 }
 
 }  // namespace cariama::mcts::testing

@@ -1,10 +1,11 @@
-// A search in a job of real processes.
+// Searches in jobs: of real processes, and of such as one process of the operating system holds.
 #ifndef CARIAMA_TESTS_MCTS_TESTING_SEARCH_JOB_H_
 #define CARIAMA_TESTS_MCTS_TESTING_SEARCH_JOB_H_
 
 #include <cstdint>
 #include <functional>
 #include <ostream>
+#include <string>
 
 #include "mcts/host.h"
 
@@ -23,6 +24,12 @@ inline void PrintTo(const Shape& shape, std::ostream* out) {
 void run_search_job(const Shape& shape, const std::function<void(Host&)>& body,
                     const std::function<void(Host&)>& after = nullptr,
                     const HostOptions& options = {});
+
+// The same in three processes with one worker each, over a transport that one process of the
+// operating system can hold: shm, sim, fault_shm, fault_sim. The seed is that of the delays.
+void run_transport_job(const std::string& transport, uint64_t seed,
+                       const std::function<void(Host&)>& body,
+                       const std::function<void(Host&)>& after = nullptr);
 
 }  // namespace cariama::mcts::testing
 
