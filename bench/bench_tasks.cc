@@ -62,6 +62,7 @@ ABSL_FLAG(uint64_t, least_steals, 0,
           "fail if all workers together stole fewer tasks in the last repetition");
 ABSL_FLAG(std::string, peer, "", "fib, uts, nqueens: also measure tbb (oneTBB task groups)");
 ABSL_FLAG(std::string, deque, "split", "split, the, or private (thieves ask)");
+ABSL_FLAG(std::string, scheme, "uni", "where stacks are: uni, crude, or iso");
 ABSL_FLAG(std::string, atomics, "device", "device, or served (by a thread of their owner)");
 ABSL_FLAG(uint64_t, stack, uint64_t{64} << 20, "bytes of the uni-address stack of a worker");
 ABSL_FLAG(std::vector<std::string>, frames, (std::vector<std::string>{"1024", "3055", "16384"}),
@@ -130,6 +131,9 @@ TaskOptions task_options() {
   options.atomics = one_of<RemoteAtomics>(
       "atomics", absl::GetFlag(FLAGS_atomics),
       {{"device", RemoteAtomics::kDevice}, {"served", RemoteAtomics::kServed}});
+  options.scheme = one_of<StackScheme>(
+      "scheme", absl::GetFlag(FLAGS_scheme),
+      {{"uni", StackScheme::kUni}, {"crude", StackScheme::kCrude}, {"iso", StackScheme::kIso}});
   options.seed = absl::GetFlag(FLAGS_seed);
   options.victim_order = one_of<VictimOrder>(
       "victims", absl::GetFlag(FLAGS_victims),
@@ -351,6 +355,8 @@ int run_steal(TaskWorkers& all, const Report& report, Params params) {
     frames.push_back(bytes);
   }
   measure_steals(all, task_options(), frames, absl::GetFlag(FLAGS_steals), report, params);
+  measure_page_faults(all, task_options(), 3055, report, params);
+  measure_reserved(all, task_options(), report, params);
   return 0;
 }
 
@@ -396,6 +402,7 @@ int run(const std::string& name, char* const* argv) {
   params.set("workers", static_cast<uint64_t>(workers));
   params.set("join", absl::GetFlag(FLAGS_join));
   params.set("deque", absl::GetFlag(FLAGS_deque));
+  params.set("scheme", absl::GetFlag(FLAGS_scheme));
   params.set("atomics", absl::GetFlag(FLAGS_atomics));
   params.set("stack", absl::GetFlag(FLAGS_stack));
   params.set("victims", absl::GetFlag(FLAGS_victims));

@@ -100,7 +100,9 @@ ForkResult cariama_suspend(void** sp);
 [[noreturn]] void cariama_leave();
 
 // Called by cariama_fork on the caller's stack, below the saved context, when *attention is not 0.
-CARIAMA_TASKS_EXPORT void cariama_fork_attention(uint64_t first, uint64_t second);
+// It may leave in place of returning: then the child is begun by other means.
+CARIAMA_TASKS_EXPORT void cariama_fork_attention(uint64_t first, uint64_t second,
+                                                 ChildFunction child);
 }
 
 // Flags of an entry; the rest of it is a stack pointer, a multiple of 16.

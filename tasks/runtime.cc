@@ -18,6 +18,7 @@
 #include "dtutils/exchange_connect.h"
 #include "dtutils/wait.h"
 #include "tasks/internal/identity.h"
+#include "tasks/internal/iso_stacks.h"
 #include "tasks/internal/queue_pair_access.h"
 #include "tasks/internal/scheduler.h"
 #include "tasks/internal/stack_region.h"
@@ -60,6 +61,22 @@ absl::StatusOr<std::string> agree_on_name(Exchange& exchange, Deadline deadline)
   const auto number = get_value<uint64_t>(exchange, 0, "tasks runtime", deadline);
   if (!number.ok()) return number.status();
   return "tasks " + std::to_string(*number);
+}
+
+absl::Status check_scheme(const TaskOptions& options) {
+  if (options.scheme == StackScheme::kUni) return absl::OkStatus();
+  if (options.deque != DequeKind::kSplit) {
+    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                      "TaskOptions::scheme is for DequeKind::kSplit only, unless it is kUni");
+  }
+  if (options.scheme == StackScheme::kIso && (options.iso_stack_bytes % tasks::kStackPage != 0 ||
+                                              options.iso_stack_bytes < 2 * tasks::kStackPage ||
+                                              options.iso_stack_bytes > options.stack_bytes)) {
+    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                      "TaskOptions::iso_stack_bytes is a number of whole pages, at least two, and "
+                      "at most stack_bytes");
+  }
+  return absl::OkStatus();
 }
 
 // Whether all workers have their atomics served.
@@ -113,15 +130,17 @@ absl::StatusOr<std::unique_ptr<TaskRuntime>> TaskRuntime::create(Exchange& excha
     return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kProcess,
                       "this process has a TaskRuntime", "destroy it first");
   }
+  absl::Status status = check_scheme(options);
+  if (!status.ok()) return status;
   const Deadline deadline = deadline_after(options.timeout);
   const auto name = agree_on_name(exchange, deadline);
   if (!name.ok()) return name.status();
-  const tasks::Identity mine = tasks::this_identity(options.stack_bytes);
+  const tasks::Identity mine = tasks::this_identity(options);
   const tasks::WorkerPlace place = place_of_this_worker();
   std::vector<tasks::WorkerPlace> places;
   bool one_host = true;
   uint64_t canary = 0;
-  absl::Status status = put_value(exchange, *name + " identity", mine);
+  status = put_value(exchange, *name + " identity", mine);
   if (status.ok()) status = put_value(exchange, *name + " place", place);
   if (!status.ok()) return status;
   for (int peer = 0; peer < exchange.size(); ++peer) {
@@ -154,7 +173,9 @@ absl::StatusOr<std::unique_ptr<TaskRuntime>> TaskRuntime::create(Exchange& excha
     parts->options.victims = tasks::ranks_by_distance(places, exchange.rank());
   }
   auto region = tasks::StackRegion::create(
-      options.stack_bytes, Worker::tail_bytes(options.stack_bytes, exchange.size()));
+      options.scheme == StackScheme::kIso ? tasks::IsoStacks::range_bytes(options, exchange.size())
+                                          : options.stack_bytes,
+      Worker::tail_bytes(options, exchange.size()));
   if (!region.ok()) return region.status();
   parts->region = *std::move(region);
   auto access = tasks::QueuePairAccess::connect(
@@ -164,6 +185,10 @@ absl::StatusOr<std::unique_ptr<TaskRuntime>> TaskRuntime::create(Exchange& excha
               : std::span<tasks::AtomicCell>());
   if (!access.ok()) return access.status();
   parts->access = *std::move(access);
+  if (options.scheme == StackScheme::kIso) {
+    status = tasks::IsoStacks::protect(options, *parts->region);
+    if (!status.ok()) return status;
+  }
   parts->worker = std::make_unique<Worker>(parts->options, *parts->region, *parts->access, canary);
   status = exchange.fence(deadline);
   if (!status.ok()) return status;

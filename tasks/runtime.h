@@ -49,6 +49,15 @@ enum class JoinPolicy : uint8_t { kGreedy, kWaitQueue };
 // waiting.
 enum class DequeKind : uint8_t { kSplit, kThe, kPrivate };
 
+// Where the stacks of tasks are (docs/tasks.md has a comparison). kUni: all tasks of a worker nest
+// on one stack at the same address in each; what forks is left where it is. The others are there to
+// be compared with, for DequeKind::kSplit only; each fork goes through the scheduler and has a join
+// record. kCrude (Akiyama and Taura, HPDC'15, section 5.1): one task at a time is on the stack; who
+// forks or waits is copied out as a whole, and in again. kIso (section 4): each task has a stack of
+// its own, at an address that no other task of the job has; so each worker reserves the stacks of
+// all workers.
+enum class StackScheme : uint8_t { kUni, kCrude, kIso };
+
 // Who executes atomics on a worker's memory that its peers ask for: the device, or (internal/
 // atomic_server.h) a thread of that worker, so that an atomic takes as long as that thread takes to
 // wake up. kAutomatic: the device, if those of all workers can.
@@ -62,8 +71,12 @@ enum class VictimOrder : uint8_t { kRandom, kByDistance };
 
 struct TaskOptions {
   // Of the uni-address stack: what all nested tasks of one worker take together. Address space only
-  // until it is touched (on devices that pin memory, memory).
+  // until it is touched (on devices that pin memory, memory). kIso: of the stacks of all tasks that
+  // one worker begins; each worker reserves that for every one.
   size_t stack_bytes = size_t{64} << 20;
+  StackScheme scheme = StackScheme::kUni;  // equal in all workers
+  // kIso: of one task's stack, a guard page included.
+  size_t iso_stack_bytes = size_t{64} << 10;
   // The most that suspended tasks, join records and large results of one worker may take.
   size_t pinned_bytes = size_t{1} << 30;
   JoinPolicy join = JoinPolicy::kGreedy;
@@ -87,6 +100,8 @@ struct TaskOptions {
   bool check_frames = false;
   // How many of its first steals each worker takes the time of (TaskRuntime::take_steal_samples).
   size_t steal_samples = 0;
+  // Count the page faults of these, too: two system calls each.
+  bool sample_faults = false;
   // Of setting up, and of ending a run.
   std::chrono::milliseconds timeout{30'000};
 };
@@ -118,10 +133,11 @@ struct CARIAMA_TASKS_EXPORT TaskStatistics {
   uint64_t records = 0;                          // join records made
   uint64_t idle_ns = 0;                          // looking for work, after a first look in vain
   uint64_t dozes = 0;                            // times that it slept until woken
-  uint64_t stack_high_water = 0;                 // bytes, whole pages, since create()
+  uint64_t stack_high_water = 0;                 // bytes, whole pages, since create(); kIso: 0
+  uint64_t stack_reserved = 0;                   // bytes of addresses for stacks, in each worker
   uint64_t pinned_bytes = 0;                     // of the segments, since create()
 
-  // That of several workers: sums, and the most of high water.
+  // That of several workers: sums, and the most of high water and of what is reserved.
   void add(const TaskStatistics& other);
   // Every counter by its name ("steals", "steals_numa_node"), as tables and programs show them.
   [[nodiscard]] std::vector<std::pair<std::string, uint64_t>> counters() const;
@@ -133,7 +149,8 @@ class CARIAMA_TASKS_EXPORT TaskRuntime {
   // for what goes between workers; default: shm if all are on one host, else verbs (one device
   // for all pairs: the atomics of a card and those of a CPU do not exclude each other), or what
   // CARIAMA_TRANSPORT says. Errors: those of Exchange and of the
-  // device; FAILED_PRECONDITION (the processes differ: names in what; or one exists already).
+  // device; FAILED_PRECONDITION (the processes differ: names in what; or one exists already);
+  // INVALID_ARGUMENT (options that exclude each other).
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<TaskRuntime>> create(
       Exchange& exchange, const TaskOptions& options, std::shared_ptr<Device> device = nullptr);
   // The workers are the processes of a fabric, whose main thread this is. While a worker has

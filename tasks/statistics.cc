@@ -37,7 +37,7 @@ constexpr Named kSums[] = {
 };
 constexpr const char* kLevels[kVictimLevels] = {"core_complex", "numa_node", "host", "network"};
 static_assert(sizeof(TaskStatistics) ==
-                  (std::size(kSums) + 1 + 2 * kVictimLevels) * sizeof(uint64_t),
+                  (std::size(kSums) + 2 + 2 * kVictimLevels) * sizeof(uint64_t),
               "a counter is missing above");
 
 }  // namespace
@@ -49,6 +49,7 @@ void TaskStatistics::add(const TaskStatistics& other) {
     stolen[i] += other.stolen[i];
   }
   stack_high_water = std::max(stack_high_water, other.stack_high_water);
+  stack_reserved = std::max(stack_reserved, other.stack_reserved);
 }
 
 std::vector<std::pair<std::string, uint64_t>> TaskStatistics::counters() const {
@@ -59,6 +60,7 @@ std::vector<std::pair<std::string, uint64_t>> TaskStatistics::counters() const {
     all.emplace_back(std::string("steals_") + kLevels[i], stolen[i]);
   }
   all.emplace_back("stack_high_water", stack_high_water);
+  all.emplace_back("stack_reserved", stack_reserved);
   return all;
 }
 

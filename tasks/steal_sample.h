@@ -20,6 +20,7 @@ struct StealSample {
   uint32_t resume = 0;  // from there until the task runs
   uint32_t bytes = 0;   // of frames
   uint32_t trips = 0;   // dependent round trips
+  uint32_t faults = 0;  // page faults meanwhile (TaskOptions::sample_faults)
 };
 
 // The processor's time stamp counter on x86-64, nanoseconds elsewhere.

@@ -59,20 +59,44 @@ using std::chrono::steady_clock;
   return pad[0];
 }
 
+constexpr int kChain = 200;
+
+// A chain of tasks, each of which begins in the worker where its parent has just been stolen, and
+// is stolen itself then: each steal is of another task.
+[[gnu::noinline]] int steal_each(int left, size_t pad_bytes) {
+  auto* const pad = static_cast<volatile char*>(alloca(pad_bytes));  // a larger frame
+  for (size_t i = 0; i < pad_bytes; i += 512) pad[i] = 1;
+  if (left == 0) return 0;
+  const int below = join(spawn([left, pad_bytes] {
+    while (!parent_is_stolen()) poll();
+    return steal_each(left - 1, pad_bytes);
+  }));
+  return pad[0] + below;
+}
+
 struct Gathered {
   uint64_t count = 0;
   double ns_per_tick = 1;
   StealSample samples[4096];
 };
 
-Gathered ping_pong_run(TaskWorkers& workers, const TaskOptions& options, int steals, size_t pad) {
+// Of the last of `runs` runs of stolen(), which returns how many steals there were: `steals`.
+template <typename F>
+Gathered steal_run(TaskWorkers& workers, const TaskOptions& options, int steals, int runs,
+                   F stolen) {
   const std::string bytes =
       workers.run(2, options, [&](TaskRuntime& runtime, Exchange& exchange) -> std::string {
-        const auto begin = steady_clock::now();
-        const uint64_t tick = steal_clock();
-        const auto stolen = runtime.run([steals, pad] { return ping_pong(steals, pad); });
-        if (!stolen.ok() || *stolen != steals)
-          fail("the task was not stolen as often as it should");
+        auto begin = steady_clock::now();
+        uint64_t tick = steal_clock();
+        for (int i = 0; i < runs; ++i) {
+          static_cast<void>(runtime.take_steal_samples());
+          begin = steady_clock::now();
+          tick = steal_clock();
+          const auto result = runtime.run(stolen);
+          if (!result.ok() || *result != steals) {
+            fail("the task was not stolen as often as it should");
+          }
+        }
         Gathered mine;
         mine.ns_per_tick = static_cast<double>((steady_clock::now() - begin).count()) /
                            static_cast<double>(steal_clock() - tick);
@@ -100,6 +124,10 @@ Gathered ping_pong_run(TaskWorkers& workers, const TaskOptions& options, int ste
   return all;
 }
 
+Gathered ping_pong_run(TaskWorkers& workers, const TaskOptions& options, int steals, size_t pad) {
+  return steal_run(workers, options, steals, 1, [steals, pad] { return ping_pong(steals, pad); });
+}
+
 // Alone, a task that yields is suspended and resumed, and nothing else.
 double suspend_run(TaskWorkers& workers, const TaskOptions& options, size_t pad) {
   const std::string bytes =
@@ -120,6 +148,42 @@ double suspend_run(TaskWorkers& workers, const TaskOptions& options, size_t pad)
 }
 
 }  // namespace
+
+void measure_page_faults(TaskWorkers& workers, TaskOptions options, size_t frame,
+                         const Report& report, const Params& params) {
+  options.steal_samples = 2 * kChain;
+  options.sample_faults = true;
+  Params row = params;
+  row.set("frame", static_cast<uint64_t>(frame));
+  const auto measure = [&](const char* name, int runs) {
+    const Gathered all =
+        steal_run(workers, options, kChain, runs, [frame] { return steal_each(kChain, frame); });
+    double faults = 0;
+    for (uint64_t i = 0; i < all.count; ++i) faults += all.samples[i].faults;
+    if (!workers.reports()) return;
+    report.row(name, row, summarize({faults / static_cast<double>(all.count)}), "count");
+  };
+  measure("steal_page_faults_first", 1);
+  measure("steal_page_faults_again", 3);
+}
+
+void measure_reserved(TaskWorkers& workers, const TaskOptions& options, const Report& report,
+                      const Params& params) {
+  for (int size = 1; size <= 8; size *= 2) {
+    if (workers.is_job() && size != 1 && size != workers.size()) continue;
+    const std::string bytes =
+        workers.run(size, options, [](TaskRuntime& runtime, Exchange&) -> std::string {
+          const uint64_t reserved = runtime.statistics().stack_reserved;
+          return {reinterpret_cast<const char*>(&reserved), sizeof reserved};
+        });
+    uint64_t reserved = 0;
+    if (!workers.reports() || bytes.size() != sizeof reserved) continue;
+    std::memcpy(&reserved, bytes.data(), sizeof reserved);
+    Params row = params;
+    row.set("workers", static_cast<uint64_t>(size));
+    report.row("stack_reserved", row, summarize({static_cast<double>(reserved)}), "bytes");
+  }
+}
 
 void measure_steals(TaskWorkers& workers, TaskOptions options, const std::vector<size_t>& frames,
                     int steals, const Report& report, const Params& params) {

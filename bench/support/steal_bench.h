@@ -19,6 +19,16 @@ namespace cariama::bench {
 void measure_steals(TaskWorkers& workers, TaskOptions options, const std::vector<size_t>& frames,
                     int steals, const Report& report, const Params& params);
 
+// Prints how many page faults a thief has for each steal, where each is of another task with a
+// frame of `frame` bytes: in a first run, and in a later one. Needs two workers.
+void measure_page_faults(TaskWorkers& workers, TaskOptions options, size_t frame,
+                         const Report& report, const Params& params);
+
+// Prints how many bytes of addresses each worker reserves for stacks, of 1 to 8 workers; of a job,
+// of its size.
+void measure_reserved(TaskWorkers& workers, const TaskOptions& options, const Report& report,
+                      const Params& params);
+
 // Prints how long it takes from a fork in one worker until the other one, which had nothing to do
 // for `pause` and sleeps, runs what it stole: median, and 99th percentile. Needs two workers.
 void measure_wakes(TaskWorkers& workers, const TaskOptions& options, int samples,

@@ -44,7 +44,7 @@ constexpr bool kCanaryIsSwitched = false;
 
 }  // namespace
 
-Identity this_identity(uint64_t stack_bytes) {
+Identity this_identity(const TaskOptions& options) {
   Identity identity;
   identity.code = reinterpret_cast<uint64_t>(&cariama_fork);
   identity.program = getauxval(AT_ENTRY);
@@ -59,7 +59,9 @@ Identity this_identity(uint64_t stack_bytes) {
   asm("mrs %0, tpidr_el0" : "=r"(identity.thread));
 #endif
   identity.libraries = kLibrariesAtStart;
-  identity.stack_bytes = stack_bytes;
+  identity.stack_bytes = options.stack_bytes;
+  identity.scheme = options.scheme == StackScheme::kIso ? options.iso_stack_bytes
+                                                        : static_cast<uint64_t>(options.scheme);
   return identity;
 }
 
@@ -83,6 +85,8 @@ std::string difference(const Identity& mine, const Identity& theirs) {
        "the canary of the stack protector", fork, true},
       {mine.thread, theirs.thread, "the address of thread-local memory", fork},
       {mine.stack_bytes, theirs.stack_bytes, "TaskOptions::stack_bytes",
+       "give every worker the same options"},
+      {mine.scheme, theirs.scheme, "TaskOptions::scheme or iso_stack_bytes",
        "give every worker the same options"},
   };
   for (const auto& row : rows) {

@@ -11,6 +11,8 @@
 #include <cstdint>
 #include <string>
 
+#include "tasks/runtime.h"
+
 namespace cariama::tasks {
 
 // Plain data, exchanged between workers.
@@ -23,9 +25,10 @@ struct Identity {
   uint64_t canary = 0;       // of the stack protector
   uint64_t thread = 0;       // the thread pointer
   uint64_t stack_bytes = 0;  // TaskOptions
+  uint64_t scheme = 0;       // TaskOptions; kIso: iso_stack_bytes
 };
 
-[[nodiscard]] Identity this_identity(uint64_t stack_bytes);
+[[nodiscard]] Identity this_identity(const TaskOptions& options);
 
 // "" if a stack may move between the two; else what differs, and what helps.
 [[nodiscard]] std::string difference(const Identity& mine, const Identity& theirs);

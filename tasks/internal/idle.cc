@@ -112,7 +112,7 @@ void Worker::pause_task(uint64_t round) {
 }
 
 std::string Worker::what_is_lost() const {
-  const size_t running = in_task_ ? depth() : 0;
+  const size_t running = (in_task_ ? depth() : 0) + parents_.size();
   std::string text = count_of(running, "task") + " on its stack and " +
                      count_of(ready_.size() + waiting_.size(), "suspended task") +
                      " of this worker are lost";

@@ -1,6 +1,5 @@
 #include "tasks/internal/scheduler.h"
 
-#include <cxxabi.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -27,40 +26,15 @@ uint64_t address_of(const void* memory) { return reinterpret_cast<uint64_t>(memo
 uint64_t no_entries[1];
 const std::atomic<uint64_t> kAlways{1};
 
-// What the C++ runtime keeps of a thread's exceptions (Itanium C++ ABI, 2.2.2): the exceptions that
-// are being handled, and how many are under way. Not inlined: the compiler would keep the address
-// of a thread_local across a switch.
-struct ExceptionState {
-  void* handled = nullptr;
-  unsigned int under_way = 0;
-
-  [[nodiscard]] bool empty() const { return handled == nullptr && under_way == 0; }
-};
-[[gnu::noinline]] ExceptionState& exception_state() {
-  return *reinterpret_cast<ExceptionState*>(abi::__cxa_get_globals());
-}
-
-struct RootCall {
-  ChildFunction root;
-  uint64_t first;
-  uint64_t second;
-};
-void root_entry(void* argument) {
-  arrived_on_stack();
-  const RootCall call = *static_cast<RootCall*>(argument);
-  // There is no parent to come back to, and its place is no private entry: the child function ends
-  // the task.
-  static_cast<void>(
-      call.root(call.first, call.second, &cariama_fork_state, cariama_fork_state.top - 1));
-  std::abort();
-}
+// Of frames that lie where they belong: only the rank means something.
+Reference in_place(int rank) { return {rank, kPinnedAddress + 1}; }
 
 }  // namespace
 
 extern "C" {
 ForkState cariama_fork_state = {no_entries, no_entries, &kAlways, nullptr, 0, 0};
-void cariama_fork_attention(uint64_t first, uint64_t second) {
-  worker_of_task("spawn")->attend(first, second);
+void cariama_fork_attention(uint64_t first, uint64_t second, ChildFunction child) {
+  worker_of_task("spawn")->attend(first, second, child);
 }
 }
 
@@ -100,7 +74,7 @@ Worker::Worker(const TaskOptions& options, StackRegion& region, RemoteAccess& ac
                                         static_cast<size_t>(access.size()) * sizeof(AtomicCell)),
              static_cast<size_t>(access.size())),
       entries_(reinterpret_cast<uint64_t*>(region.tail() + entries_offset(access.size()))),
-      reports_(entries_ + entry_count(region.stack_bytes())),
+      reports_(entries_ + entry_count(options)),
       guard_(region, "TaskOptions::stack_bytes", entries_),
       pinned_(options.pinned_bytes,
               [this](size_t index, const MemorySource& source) {
@@ -115,7 +89,8 @@ Worker::Worker(const TaskOptions& options, StackRegion& region, RemoteAccess& ac
   pinned_.on_collect([this](void* block) { exceptions_.erase(block); });
   cariama_fork_state = {entries_ + 1,
                         entries_ + 1,
-                        options.check_closures || options.deque == DequeKind::kThe
+                        options.check_closures || options.deque == DequeKind::kThe ||
+                                options.scheme != StackScheme::kUni
                             ? &kAlways
                             : &area_.shelf.attention,
                         nullptr,
@@ -132,6 +107,12 @@ Worker::Worker(const TaskOptions& options, StackRegion& region, RemoteAccess& ac
     peers_.push_back(static_cast<WorkerArea*>(area));
   }
   if (access.size() > 1) area_.shelf.attention.store(kRefill, std::memory_order_relaxed);
+  if (options.scheme == StackScheme::kIso) {
+    iso_.emplace(options, region, access.rank(), access.size(),
+                 reinterpret_cast<std::atomic<uint64_t>*>(region.tail() +
+                                                          words_offset(options, access.size())));
+    guard_.watch(*iso_);
+  }
   this_worker = this;
 }
 
@@ -142,7 +123,7 @@ Worker::~Worker() {
 
 // ---- called by running tasks ----
 
-void Worker::attend(uint64_t first, uint64_t second) {
+void Worker::attend(uint64_t first, uint64_t second, ChildFunction child) {
   if (options_.check_closures) {
     if ((cariama_fork_state.top[-1] & kForkInMemory) != 0) {
       check_closure(reinterpret_cast<const void*>(first), second);
@@ -151,12 +132,13 @@ void Worker::attend(uint64_t first, uint64_t second) {
       check_closure(words, sizeof words);
     }
   }
+  if (options_.scheme != StackScheme::kUni) fork_apart({child, first, second});
   attend();
 }
 
 void Worker::check_closure(const void* closure, size_t bytes) const {
   const auto lowest = address_of(__builtin_frame_address(0));
-  const auto end = address_of(region_.top());
+  const auto end = address_of(stack_end());
   for (size_t offset = 0; offset + sizeof(uint64_t) <= bytes; offset += sizeof(uint64_t)) {
     uint64_t word = 0;
     std::memcpy(&word, static_cast<const std::byte*>(closure) + offset, sizeof word);
@@ -177,8 +159,9 @@ void Worker::attend() {
     attention.store(kCalm, std::memory_order_relaxed);
     return;
   }
+  if (options_.scheme != StackScheme::kUni) return publish_parents(wanted);
   // Whoever forked in a catch block has to come back to its exception.
-  if (exceptions_are_handled()) return;
+  if (exception_state().handled != nullptr) return;
   // Private entries that may go: up to the first tied one, since the oldest goes first.
   uint64_t* const floor = cariama_fork_state.floor;
   uint64_t* end = floor;
@@ -195,7 +178,7 @@ void Worker::attend() {
     if (reports_[i] == 0) reports_[i] = new_record().word();
     if (options_.check_frames) check_frames(sp_of(entries_[i]), sp_of(entries_[i - 1]));
   }
-  shelf_.publish(
+  make_public(
       [&](uint32_t i) {
         const size_t at = position + i;
         return PublicEntry{sp_of(entries_[at]), sp_of(entries_[at - 1]), reports_[at - 1],
@@ -203,11 +186,7 @@ void Worker::attend() {
       },
       count);
   cariama_fork_state.floor = floor + count;
-  statistics_.published += count;
-  wake_sleepers(count);
 }
-
-bool Worker::exceptions_are_handled() { return exception_state().handled != nullptr; }
 
 bool Worker::take_parent_back() {
   uint64_t* const top = cariama_fork_state.top;
@@ -230,7 +209,7 @@ void Worker::end_task(const Outcome& outcome) {
   leaving_ = {};
   // `top` is where the entry of the parent was that could not be taken back.
   leaving_.next = deliver(Reference(reports_[depth()]), outcome);
-  before_leave(region_.top());
+  before_leave(stack_end());
   cariama_leave();
 }
 
@@ -240,7 +219,7 @@ namespace {
 [[gnu::noinline]] void leave(void** sp) {
   const ExceptionState exceptions = std::exchange(exception_state(), {});
   const bool lets_others_run = std::exchange(this_worker->lets_others_run, false);
-  before_leave(this_worker->region().top());
+  before_leave(this_worker->stack_end());
   cariama_suspend(sp);
   arrived_on_stack();
   exception_state() = exceptions;
@@ -304,8 +283,8 @@ void Worker::release(Reference block) {
   }
 }
 
-Reference Worker::new_record() {
-  auto* record = new (allocate(sizeof(JoinRecord))) JoinRecord;
+Reference Worker::new_record(size_t more) {
+  auto* record = new (allocate(sizeof(JoinRecord) + more)) JoinRecord;
   record->arrivals.store(0, std::memory_order_relaxed);
   before_peers();
   ++statistics_.records;
@@ -415,12 +394,10 @@ void Worker::rethrow(const Outcome& outcome) {
 absl::StatusOr<Worker::RootResult> Worker::run_root(ChildFunction root, uint64_t first,
                                                     uint64_t second) {
   ++runs_;
-  RootCall call{root, first, second};
   const Reference record = new_record();
   auto* const state = reinterpret_cast<JoinRecord*>(record.address());
-  std::byte* const top = region_.top() - kStackEndBytes;
   settle();
-  install(address_of(top), record.word(), {make_context(top, root_entry, &call), 0});
+  begin(new_stack(), record, {root, first, second});
   work([state] { return state->arrivals.load(std::memory_order_acquire) != 0; });
   const Outcome outcome = state->outcome;
   RootResult result;
@@ -465,11 +442,27 @@ void Worker::work(const Finished& finished) {
   waiting_.clear();
 }
 
+void Worker::first_entry(void* argument) {
+  arrived_on_stack();
+  const FirstCall call = *static_cast<FirstCall*>(argument);
+  // There is no parent to come back to, and its place is no private entry: the child function ends
+  // the task.
+  static_cast<void>(
+      call.function(call.first, call.second, &cariama_fork_state, cariama_fork_state.top - 1));
+  std::abort();
+}
+
+void Worker::begin(std::byte* top, Reference record, const FirstCall& call) {
+  first_call_ = call;
+  install(address_of(top), record.word(), {make_context(top, first_entry, &first_call_), 0});
+}
+
 void Worker::run(const Context& context) {
   in_task_ = true;
   ++stretches_;
   const TraceScope trace("tasks", "run");
-  before_run(region_.bottom(), region_.stack_bytes());
+  const std::span<std::byte> stack = stack_of(context.sp);
+  before_run(stack.data(), stack.size());
   if (stolen_at_ != 0) [[unlikely]] {
     samples_.back().resume = static_cast<uint32_t>(steal_clock() - std::exchange(stolen_at_, 0));
   }
@@ -481,6 +474,7 @@ void Worker::run(const Context& context) {
 void Worker::after(const Leaving& left) {
   switch (left.why) {
     case Leaving::Why::kEnded:
+      if (iso_.has_value()) end_stack();
       if (left.next.frames != 0) install(left.next);
       break;
     case Leaving::Why::kJoin:
@@ -493,6 +487,9 @@ void Worker::after(const Leaving& left) {
       ready_.push_back(park(left.sp));
       yielded_ = true;
       break;
+    case Leaving::Why::kFork:
+      begin_apart(left);
+      break;
   }
 }
 
@@ -504,13 +501,17 @@ Suspended Worker::park(void* sp) {
   Suspended task;
   task.sp = address_of(sp);
   task.top = sp_of(entries_[position]);
-  const size_t bytes = task.top - task.sp;
-  void* frames = allocate(bytes + PinnedArea::kNoteBytes);
-  std::memcpy(frames, sp, bytes);
-  pinned_.note_frames(frames, task.sp, task.top);
-  task.frames = Reference(rank(), frames).word();
   ++statistics_.suspensions;
-  statistics_.suspended_bytes += bytes;
+  if (iso_.has_value()) {
+    task.frames = in_place(rank()).word();
+  } else {
+    const size_t bytes = task.top - task.sp;
+    void* frames = allocate(bytes + PinnedArea::kNoteBytes);
+    std::memcpy(frames, sp, bytes);
+    pinned_.note_frames(frames, task.sp, task.top);
+    task.frames = Reference(rank(), frames).word();
+    statistics_.suspended_bytes += bytes;
+  }
   task.report = reports_[position];
   if (position == 0) return task;
   // Its parent goes on here, if it is still here: as if stolen by ourselves.
@@ -528,7 +529,7 @@ void Worker::unpark(const Suspended& task) {
   // Nobody has seen the record: the next entry at this position may have it.
   if (popped_) reports_[depth() - 1] = task.report;
   next_ = {reinterpret_cast<void*>(task.sp), 0};
-  release(Reference(task.frames));
+  if (!iso_.has_value()) release(Reference(task.frames));
 }
 
 void Worker::wait_for_child(const Leaving& left) {
@@ -545,6 +546,7 @@ template <typename Finished>
 bool Worker::find_work(const Finished& finished) {
   const TraceScope trace("tasks", "idle");
   settle();
+  if (options_.scheme != StackScheme::kUni && resume_parent()) return true;
   // Not read when there is something at once: it takes as long as a suspension otherwise does.
   steady_clock::time_point begin;
   bool found = false;
@@ -604,13 +606,14 @@ void Worker::install(const Suspended& task) {
   const Reference frames(task.frames);
   void* const sp = reinterpret_cast<void*>(task.sp);
   ++statistics_.resumed;
-  if (frames.rank() == rank()) {
-    std::memcpy(sp, reinterpret_cast<const void*>(frames.address()), task.top - task.sp);
-  } else {
+  const uint64_t from = iso_.has_value() ? task.sp : frames.address();
+  if (frames.rank() != rank()) {
     ++statistics_.resumed_remote;
-    must(access_.read(frames.rank(), frames.address(), sp, task.top - task.sp));
+    must(access_.read(frames.rank(), from, sp, task.top - task.sp));
+  } else if (from != task.sp) {
+    std::memcpy(sp, reinterpret_cast<const void*>(from), task.top - task.sp);
   }
-  release(frames);
+  if (!iso_.has_value()) release(frames);
   install(task.top, task.report, {sp, 0});
 }
 
@@ -630,7 +633,8 @@ void Worker::make_ready(const Suspended& task) { ready_.push_back(task); }
 
 TaskStatistics Worker::statistics() const {
   TaskStatistics statistics = statistics_;
-  statistics.stack_high_water = region_.high_water();
+  if (!iso_.has_value()) statistics.stack_high_water = region_.high_water();
+  statistics.stack_reserved = region_.stack_bytes();
   statistics.pinned_bytes = pinned_.segment_total();
   return statistics;
 }

@@ -35,6 +35,8 @@
 #include "tasks/context.h"
 #include "tasks/exceptions.h"
 #include "tasks/fork_join.h"
+#include "tasks/internal/exception_state.h"
+#include "tasks/internal/iso_stacks.h"
 #include "tasks/internal/join_protocol.h"
 #include "tasks/internal/pinned_area.h"
 #include "tasks/internal/queue_pair_access.h"
@@ -84,13 +86,15 @@ static_assert(sizeof(AskCell) == 64);
 
 class Worker {
  public:
-  // Cells for each rank, entries and reports follow the area in the tail. A level of depth takes
-  // kContextBytes and a return address at least, so there can never be more entries.
-  [[nodiscard]] static size_t entry_count(size_t stack_bytes) {
-    return stack_bytes / (kContextBytes + sizeof(void*)) + 2;
+  // Cells for each rank, entries and reports follow the area in the tail, and after these, with
+  // StackScheme::kIso, a word for each stack. A level of depth takes kContextBytes and a return
+  // address at least, so there can never be more entries.
+  [[nodiscard]] static size_t entry_count(const TaskOptions& options) {
+    if (options.scheme != StackScheme::kUni) return 2;  // never more than one task at a time
+    return whole_pages(options.stack_bytes) / (kContextBytes + sizeof(void*)) + 2;
   }
-  [[nodiscard]] static size_t tail_bytes(size_t stack_bytes, int workers) {
-    return entries_offset(workers) + 2 * entry_count(stack_bytes) * sizeof(uint64_t);
+  [[nodiscard]] static size_t tail_bytes(const TaskOptions& options, int workers) {
+    return words_offset(options, workers) + IsoStacks::count(options) * sizeof(uint64_t);
   }
   [[nodiscard]] static WorkerArea& area_of(const StackRegion& region) {
     return *reinterpret_cast<WorkerArea*>(region.tail());
@@ -128,7 +132,8 @@ class Worker {
 
   // Called by running tasks.
   void attend();
-  void attend(uint64_t first, uint64_t second);  // ... by a fork, with what its child gets
+  // ... by a fork, with what its child gets. Does not return where the child gets another stack.
+  void attend(uint64_t first, uint64_t second, ChildFunction child);
   [[nodiscard]] bool take_parent_back();
   // Entries that were taken from this worker and copied, ever.
   [[nodiscard]] uint64_t thefts() const {
@@ -136,7 +141,8 @@ class Worker {
   }
   // Whether all entries of this region were.
   [[nodiscard]] bool parent_is_gone() const {
-    return thefts() - taken_ == static_cast<size_t>(cariama_fork_state.top - (entries_ + 1));
+    return thefts() - taken_ ==
+           static_cast<size_t>(cariama_fork_state.top - (entries_ + 1)) + parents_.size();
   }
   [[noreturn]] void end_task(const Outcome& outcome);
   // The outcome of the record's child, if it has ended; the record is released then.
@@ -160,7 +166,8 @@ class Worker {
   // Outcomes and records.
   [[nodiscard]] Outcome value_outcome(const void* value, size_t bytes);
   [[nodiscard]] Outcome failed_outcome(const std::exception_ptr& exception);
-  [[nodiscard]] Reference new_record();
+  // ... with room for `more` bytes behind it.
+  [[nodiscard]] Reference new_record(size_t more = 0);
   // Leaves the outcome in the record. Returns who waited for it (frames 0: nobody).
   [[nodiscard]] Suspended deliver(Reference record, const Outcome& outcome);
   // The value that an outcome names; what held it is released. `value` is a local of a task.
@@ -170,21 +177,38 @@ class Worker {
   void drop(const Outcome& outcome);
 
   [[nodiscard]] const StackRegion& region() const { return region_; }
+  // Of the running task's stack: one past its last byte.
+  [[nodiscard]] const std::byte* stack_end() const {
+    if (!iso_.has_value()) return region_.top();
+    return reinterpret_cast<const std::byte*>(entries_[0]) + kStackEndBytes;
+  }
 
  private:
   [[nodiscard]] static size_t entries_offset(int workers) {
     return sizeof(WorkerArea) +
            static_cast<size_t>(workers) * (sizeof(AtomicCell) + sizeof(AskCell));
   }
+  [[nodiscard]] static size_t words_offset(const TaskOptions& options, int workers) {
+    return entries_offset(workers) + 2 * entry_count(options) * sizeof(uint64_t);
+  }
 
+  // What a task without a parent on its stack begins with.
+  struct FirstCall {
+    ChildFunction function;
+    uint64_t first;
+    uint64_t second;
+  };
   struct Leaving {
-    enum class Why { kEnded, kJoin, kSuspend, kYield } why = Why::kEnded;
+    enum class Why { kEnded, kJoin, kSuspend, kYield, kFork } why = Why::kEnded;
     void* sp = nullptr;  // of the suspended task
     Suspended next{};    // kEnded: who waited for it
     Reference record{};  // kJoin
     bool stays = false;  // kJoin: goes on in this worker only
     void (*publish)(void*, const Suspended&) = nullptr;
     void* argument = nullptr;
+    FirstCall child{};            // kFork
+    uint64_t flags = 0;           // kFork: of the entry
+    ExceptionState exceptions{};  // kFork: that the parent handles
   };
   struct Context {
     void* sp = nullptr;
@@ -193,6 +217,12 @@ class Worker {
   struct Waiting {
     Suspended task;
     Reference record;
+  };
+  // A task that has forked and may go on, where children do not run below their parents.
+  struct Parent {
+    PublicEntry entry;
+    bool tied;
+    ExceptionState exceptions;
   };
 
   // The owner's side of its own shelf.
@@ -215,6 +245,9 @@ class Worker {
   template <typename Finished>
   void work(const Finished& finished);
   void run(const Context& context);
+  static void first_entry(void* call);
+  // A task that begins with `call`, in the empty region below `top`; reports to `record`.
+  void begin(std::byte* top, Reference record, const FirstCall& call);
   void leave_for(const Leaving& leaving);
   void after(const Leaving& left);
   template <typename Finished>
@@ -222,6 +255,22 @@ class Worker {
   [[nodiscard]] bool resume_waiting();
   [[nodiscard]] bool has_arrived(Reference record);
   void settle();
+  // Precondition: nothing is public.
+  template <typename Entries>
+  void make_public(const Entries& entry, uint32_t count) {
+    shelf_.publish(entry, count);
+    statistics_.published += count;
+    wake_sleepers(count);
+  }
+  // stack_schemes.cc
+  [[noreturn]] void fork_apart(const FirstCall& child);
+  void begin_apart(const Leaving& left);
+  [[nodiscard]] bool resume_parent();
+  void publish_parents(uint64_t wanted);
+  [[nodiscard]] std::byte* new_stack();
+  void end_stack();
+  [[nodiscard]] std::span<std::byte> stack_of(const void* sp) const;
+  [[nodiscard]] uint64_t frames_of(const PublicEntry& entry) const;
   void await_thief(uint64_t round);
   void attend_the();
   // steal.cc
@@ -236,8 +285,8 @@ class Worker {
     ++statistics_.stolen[std::min(victims_.level(), kVictimLevels - 1)];
     victims_.succeeded();
   }
-  void take_frames(int victim, uint64_t sp, uint64_t top, StealTimer& timer);
-  [[nodiscard]] static bool exceptions_are_handled();
+  // Reads [sp, top) of the victim's memory at `from`.
+  void take_frames(int victim, uint64_t from, uint64_t sp, uint64_t top, StealTimer& timer);
   void install(uint64_t top, uint64_t report, const Context& context);
   void install(const Suspended& task);
   [[nodiscard]] bool steal(int victim);
@@ -282,6 +331,11 @@ class Worker {
   TheOwner<OwnMemory> the_;
   Victims victims_;
   std::unordered_map<const void*, std::exception_ptr> exceptions_;  // by their blocks
+  // Where children do not run below their parents. Those before shown_ are public, or stolen.
+  std::vector<Parent> parents_;
+  size_t shown_ = 0;
+  FirstCall first_call_{};
+  std::optional<IsoStacks> iso_;
 
   bool in_task_ = false;
   uint64_t runs_ = 0;  // begun

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "tasks/context.h"
+#include "tasks/internal/iso_stacks.h"
 #include "tasks/internal/stack_region.h"
 
 namespace cariama::tasks {
@@ -16,7 +17,10 @@ struct Guarded {
   uintptr_t begin;
   uintptr_t end;
   size_t stack_bytes;
+  const char* where;
   const char* option;
+  uintptr_t stacks_begin;  // of many stacks of stack_bytes each, their guards at their begins
+  uintptr_t stacks_end;
   const uint64_t* entries;
   struct sigaction previous_segv;
   struct sigaction previous_bus;
@@ -55,10 +59,12 @@ class Line {
 
 void on_fault(int signal, siginfo_t* info, void* context) {
   const auto address = reinterpret_cast<uintptr_t>(info->si_addr);
-  if (address >= guarded.begin && address < guarded.end) {
+  const bool below_one = address >= guarded.stacks_begin && address < guarded.stacks_end &&
+                         (address - guarded.stacks_begin) % guarded.stack_bytes < kStackPage;
+  if (below_one || (address >= guarded.begin && address < guarded.end)) {
     const auto depth = static_cast<uint64_t>(cariama_fork_state.top - guarded.entries);
     (Line() << "cariama tasks: stack overflow: " << depth << " tasks deep, " << guarded.stack_bytes
-            << " bytes of the uni-address region are used up: raise " << guarded.option
+            << " bytes of " << guarded.where << " are used up: raise " << guarded.option
             << ", or use smaller frames\n")
         .print();
     _exit(134);  // as after abort()
@@ -82,7 +88,9 @@ StackGuard::StackGuard(const StackRegion& region, const char* option, const uint
   guarded.end = reinterpret_cast<uintptr_t>(region.bottom());
   guarded.begin = guarded.end - kStackGuardBytes;
   guarded.stack_bytes = region.stack_bytes();
+  guarded.where = "the uni-address region";
   guarded.option = option;
+  guarded.stacks_begin = guarded.stacks_end = 0;
   guarded.entries = entries;
   guarded.own_stack = std::malloc(kHandlerStack);
   if (guarded.own_stack == nullptr) std::abort();
@@ -94,6 +102,14 @@ StackGuard::StackGuard(const StackRegion& region, const char* option, const uint
   sigemptyset(&action.sa_mask);
   sigaction(SIGSEGV, &action, &guarded.previous_segv);
   sigaction(SIGBUS, &action, &guarded.previous_bus);
+}
+
+void StackGuard::watch(const IsoStacks& stacks) {
+  guarded.stacks_begin = reinterpret_cast<uintptr_t>(stacks.range().data());
+  guarded.stacks_end = guarded.stacks_begin + stacks.range().size();
+  guarded.stack_bytes = stacks.stack_bytes();
+  guarded.where = "the task's own stack";
+  guarded.option = "TaskOptions::iso_stack_bytes";
 }
 
 StackGuard::~StackGuard() {

@@ -15,10 +15,6 @@
 namespace cariama::tasks {
 namespace {
 
-constexpr size_t kPage = 4096;
-
-constexpr size_t whole_pages(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
-
 // The line of /proc/self/maps that has a part of the range, or "something".
 std::string occupant(uintptr_t address, size_t bytes) {
   std::ifstream maps("/proc/self/maps");
@@ -72,7 +68,8 @@ absl::StatusOr<int> map_shared_at(uintptr_t address, size_t bytes, const char* w
 absl::StatusOr<std::unique_ptr<StackRegion>> StackRegion::create(size_t stack_bytes,
                                                                  size_t tail_bytes) {
   constexpr size_t kMost = kPinnedAddress - kRegionAddress - kStackGuardBytes;
-  if (stack_bytes == 0 || stack_bytes > kMost || tail_bytes > kMost - stack_bytes - 2 * kPage) {
+  if (stack_bytes == 0 || stack_bytes > kMost ||
+      tail_bytes > kMost - stack_bytes - 2 * kStackPage) {
     return make_error(
         absl::StatusCode::kInvalidArgument, ErrorScope::kProcess,
         absl::StrFormat("a uni-address region of %d + %d bytes", stack_bytes, tail_bytes),
@@ -114,17 +111,18 @@ MemorySource StackRegion::source() const {
 
 size_t StackRegion::high_water() const {
   constexpr size_t kPiece = size_t{16} << 20;
-  std::vector<unsigned char> pages(std::min(kPiece, stack_bytes_) / kPage);
+  std::vector<unsigned char> pages(std::min(kPiece, stack_bytes_) / kStackPage);
   for (size_t offset = 0; offset < stack_bytes_; offset += kPiece) {
     const size_t bytes = std::min(kPiece, stack_bytes_ - offset);
     if (mincore(bottom_ + offset, bytes, pages.data()) != 0) return 0;
-    const auto end = pages.begin() + static_cast<std::ptrdiff_t>(bytes / kPage);
+    const auto end = pages.begin() + static_cast<std::ptrdiff_t>(bytes / kStackPage);
     const auto lowest = std::find_if(pages.begin(), end, [](auto page) { return page & 1; });
     if (lowest == end) continue;
     // Pages are zeros at first.
-    const std::byte* page = bottom_ + offset + static_cast<size_t>(lowest - pages.begin()) * kPage;
+    const std::byte* page =
+        bottom_ + offset + static_cast<size_t>(lowest - pages.begin()) * kStackPage;
     const auto* const words = reinterpret_cast<const uint64_t*>(page);
-    const auto* const used = std::find_if(words, words + kPage / sizeof(uint64_t),
+    const auto* const used = std::find_if(words, words + kStackPage / sizeof(uint64_t),
                                           [](uint64_t word) { return word != 0; });
     return static_cast<size_t>(top() - reinterpret_cast<const std::byte*>(used));
   }

@@ -34,6 +34,11 @@ inline constexpr uintptr_t kRegionAddress = 0x7e9000000000;
 // probing by the compiler (-fstack-clash-protection).
 inline constexpr size_t kStackGuardBytes = size_t{1} << 20;
 
+inline constexpr size_t kStackPage = 4096;
+[[nodiscard]] constexpr size_t whole_pages(size_t bytes) {
+  return (bytes + kStackPage - 1) / kStackPage * kStackPage;
+}
+
 // One process has at most one. Make it after the fork that makes the worker: a child would share
 // its parent's. Not thread-safe.
 class CARIAMA_TASKS_EXPORT StackRegion {
@@ -67,6 +72,8 @@ class CARIAMA_TASKS_EXPORT StackRegion {
   int descriptor_ = -1;
 };
 
+class IsoStacks;
+
 // Maps `bytes` of a new sealed memfd at exactly `address`. Returns the descriptor, which is the
 // caller's. Errors as StackRegion::create; `what` names the memory in them.
 [[nodiscard]] absl::StatusOr<int> map_shared_at(uintptr_t address, size_t bytes, const char* what);
@@ -80,6 +87,8 @@ class StackGuard {
   // is the depth. Kept.
   StackGuard(const StackRegion& region, const char* option, const uint64_t* entries);
   ~StackGuard();
+  // Each of these has a guard of its own.
+  void watch(const IsoStacks& stacks);
   StackGuard(const StackGuard&) = delete;
   StackGuard& operator=(const StackGuard&) = delete;
 };

@@ -29,10 +29,10 @@ bool Worker::steal(int victim) {
 }
 
 // The entry is this worker's. Reads its frames, and lets the victim know.
-void Worker::take_frames(int victim, uint64_t sp, uint64_t top, StealTimer& timer) {
+void Worker::take_frames(int victim, uint64_t from, uint64_t sp, uint64_t top, StealTimer& timer) {
   timer.mark(2);
   const TraceScope trace("tasks", "steal", "bytes", top - sp);
-  must(access_.read(victim, sp, reinterpret_cast<void*>(sp), top - sp));
+  must(access_.read(victim, from, reinterpret_cast<void*>(sp), top - sp));
   timer.mark(3);
   must(say_copied(access_, victim, area_.shelf));
   const uint64_t taken = ++taken_from_[static_cast<size_t>(victim)];
@@ -49,7 +49,7 @@ bool Worker::steal_split(int victim) {
     return false;
   }
   const PublicEntry entry = area_.shelf_copy.slots[got.first];
-  take_frames(victim, entry.sp, entry.top, timer);
+  take_frames(victim, frames_of(entry), entry.sp, entry.top, timer);
   timer.mark(4);
   timer.succeeded(entry.top - entry.sp, timer.trips());
   install(entry.top, entry.report, {reinterpret_cast<void*>(entry.sp), entry.record});
@@ -84,7 +84,7 @@ bool Worker::steal_the(int victim) {
   const uint64_t top = sp_of(area_.the_entries[0]);
   const uint64_t report = area_.the_reports[0];
   const uint64_t record = area_.the_reports[1];
-  take_frames(victim, sp, top, timer);
+  take_frames(victim, sp, sp, top, timer);
   must(access_.write(victim, address_of(&queue.lock), &kFree, sizeof kFree));
   timer.mark(4);
   timer.succeeded(top - sp, timer.trips());
@@ -96,7 +96,7 @@ bool Worker::steal_the(int victim) {
 void Worker::attend_the() {
   uint64_t* const floor = cariama_fork_state.floor;
   uint64_t* const top = cariama_fork_state.top;
-  if (floor == top || exceptions_are_handled()) return;
+  if (floor == top || exception_state().handled != nullptr) return;
   for (auto i = static_cast<size_t>(floor - entries_); entries_ + i < top; ++i) {
     if (reports_[i] == 0) reports_[i] = new_record().word();
     if (options_.check_frames) check_frames(sp_of(entries_[i]), sp_of(entries_[i - 1]));

@@ -2,6 +2,8 @@
 #ifndef CARIAMA_TASKS_INTERNAL_STEAL_TIMER_H_
 #define CARIAMA_TASKS_INTERNAL_STEAL_TIMER_H_
 
+#include <sys/resource.h>
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -17,6 +19,7 @@ class Worker::StealTimer {
       : worker_(worker),
         trips_(worker.access_.round_trips()),
         sampled_(worker.samples_.size() < worker.options_.steal_samples) {
+    if (sampled_) faults_ = page_faults();
     mark(0);
   }
   void mark(size_t step) {
@@ -33,15 +36,23 @@ class Worker::StealTimer {
     if (!sampled_) return;
     const auto step = [&](size_t i) { return static_cast<uint32_t>(times_[i] - times_[i - 1]); };
     worker_.samples_.push_back({step(1), step(2), step(3), step(4), 0, static_cast<uint32_t>(bytes),
-                                static_cast<uint32_t>(trips)});
+                                static_cast<uint32_t>(trips),
+                                static_cast<uint32_t>(page_faults() - faults_)});
     worker_.stolen_at_ = times_[4];
   }
 
  private:
+  [[nodiscard]] uint64_t page_faults() const {
+    rusage usage{};
+    if (worker_.options_.sample_faults) getrusage(RUSAGE_SELF, &usage);
+    return static_cast<uint64_t>(usage.ru_minflt);
+  }
+
   Worker& worker_;
   const uint64_t trips_;
   const bool sampled_;
   std::array<uint64_t, 5> times_{};
+  uint64_t faults_ = 0;
 };
 
 }  // namespace cariama::tasks

@@ -266,7 +266,7 @@ inline const char* exercise_unwind() {
 namespace cariama::tasks {
 extern "C" {
 ForkState cariama_fork_state;
-void cariama_fork_attention(uint64_t first, uint64_t second) {
+void cariama_fork_attention(uint64_t first, uint64_t second, ChildFunction) {
   ++testing::SmallWorker::attentions;
   testing::SmallWorker::attention_first = first;
   testing::SmallWorker::attention_second = second;

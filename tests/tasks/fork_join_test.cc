@@ -340,6 +340,13 @@ TEST(ForkJoinDeath, AStackThatOverflowsIsNamed) {
   });
 }
 
+// Without forks.
+[[gnu::noinline]] long plain_depth(long n) {
+  volatile char local[512];
+  local[0] = static_cast<char>(n);
+  return n == 0 ? local[0] : plain_depth(n - 1) + local[0];
+}
+
 // One frame that is larger than the whole region.
 [[gnu::noinline]] long large_frame(long n) {
   volatile char local[400 << 10];
@@ -356,6 +363,38 @@ TEST(ForkJoinDeath, AFrameOverTheRegionIsNamed) {
     EXPECT_EXIT(static_cast<void>((*runtime)->run([] { return large_frame(7); })),
                 ::testing::ExitedWithCode(134),
                 "stack overflow: 1 tasks deep, 262144 bytes .* TaskOptions::stack_bytes");
+  });
+}
+
+// With a stack for each task it is that stack that ends; deep trees need many of them.
+TEST(ForkJoinDeath, AnIsoStackThatOverflowsIsNamed) {
+  TaskOptions options;
+  options.scheme = StackScheme::kIso;
+  options.stack_bytes = size_t{4} << 20;
+  options.iso_stack_bytes = 256 << 10;
+  testing::run_test_processes(1, [&](Exchange& exchange) {
+    auto runtime = TaskRuntime::create(exchange, options);
+    ASSERT_TRUE(runtime.ok()) << runtime.status();
+    // The guard is a page: a frame that is touched step by step from its top downwards.
+    EXPECT_EXIT(static_cast<void>((*runtime)->run([] { return plain_depth(1'000'000); })),
+                ::testing::ExitedWithCode(134),
+                "stack overflow: 1 tasks deep, 262144 bytes of the task's own stack .* "
+                "TaskOptions::iso_stack_bytes");
+    EXPECT_EXIT(static_cast<void>((*runtime)->run([] { return deep(1000); })),
+                ::testing::ExitedWithCode(70), "all 16 stacks .* TaskOptions::stack_bytes");
+  });
+}
+
+TEST(ForkJoin, SchemesThatExcludeOtherOptionsAreRefused) {
+  testing::run_test_processes(1, [&](Exchange& exchange) {
+    TaskOptions options;
+    options.scheme = StackScheme::kCrude;
+    options.deque = DequeKind::kThe;
+    EXPECT_EQ(TaskRuntime::create(exchange, options).status().code(),
+              absl::StatusCode::kInvalidArgument);
+    options = {.scheme = StackScheme::kIso, .iso_stack_bytes = 5000};
+    EXPECT_EQ(TaskRuntime::create(exchange, options).status().code(),
+              absl::StatusCode::kInvalidArgument);
   });
 }
 

@@ -14,7 +14,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 TEST(Identity, EachDifferenceIsNamed) {
-  const tasks::Identity mine = tasks::this_identity(4096);
+  const tasks::Identity mine = tasks::this_identity({.stack_bytes = 4096});
   EXPECT_EQ(tasks::difference(mine, mine), "");
   EXPECT_NE(mine.code, 0u);
   EXPECT_NE(mine.program, 0u);
@@ -40,6 +40,7 @@ TEST(Identity, EachDifferenceIsNamed) {
   EXPECT_THAT(differs(&tasks::Identity::libraries), HasSubstr("shared libraries"));
   EXPECT_THAT(differs(&tasks::Identity::thread), HasSubstr("thread-local"));
   EXPECT_THAT(differs(&tasks::Identity::stack_bytes), HasSubstr("TaskOptions::stack_bytes"));
+  EXPECT_THAT(differs(&tasks::Identity::scheme), HasSubstr("TaskOptions::scheme"));
 }
 
 TEST(Identity, WorkersThatDifferAreRefused) {
