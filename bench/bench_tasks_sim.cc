@@ -47,6 +47,7 @@ ABSL_FLAG(double, gigabytes, 12.5, "bytes per ns of a port");
 ABSL_FLAG(double, message_gap, 5, "ns between two messages of a port");
 ABSL_FLAG(uint64_t, frame, 1024, "bytes of a task's frames");
 ABSL_FLAG(std::string, victims, "random", "random, or distance (near ones first)");
+ABSL_FLAG(std::string, join, "greedy", "greedy, or wait-queue");
 ABSL_FLAG(double, limit, 3600, "seconds of virtual time");
 
 namespace cariama::bench {
@@ -109,9 +110,12 @@ int run(const std::string& name) {
   const Program program = make_program(name, common);
   const std::string victims = absl::GetFlag(FLAGS_victims);
   if (victims != "distance" && victims != "random") fail("--victims is distance or random");
+  const std::string join = absl::GetFlag(FLAGS_join);
+  if (join != "greedy" && join != "wait-queue") fail("--join is greedy or wait-queue");
   SimulationOptions options{
       .seed = absl::GetFlag(FLAGS_seed),
       .victim_order = victims == "random" ? VictimOrder::kRandom : VictimOrder::kByDistance,
+      .join = join == "greedy" ? JoinPolicy::kGreedy : JoinPolicy::kWaitQueue,
       .jitter = from_ns(absl::GetFlag(FLAGS_jitter)),
       .gigabytes_per_second = absl::GetFlag(FLAGS_gigabytes),
       .message_gap = from_ns(absl::GetFlag(FLAGS_message_gap)),
@@ -120,6 +124,7 @@ int run(const std::string& name) {
   const SimTime near = from_ns(absl::GetFlag(FLAGS_near_latency));
   options.latency = {near, near, near, from_ns(absl::GetFlag(FLAGS_latency))};
   common.set("victims", victims);
+  common.set("join", join);
   common.set("seed", absl::GetFlag(FLAGS_seed));
   common.set("latency", absl::GetFlag(FLAGS_latency));
   common.set("near_latency", absl::GetFlag(FLAGS_near_latency));

@@ -9,7 +9,7 @@
 // What is simulated is everything else: a task is a few words that say how far it is, its steps
 // take the time that the program says, its frames have the size that the options say, and one-sided
 // operations take the time of the model below. What is left out: idle workers are not woken, they
-// look again as they do over verbs; the wait queue; tied tasks, exceptions and suspend().
+// look again as they do over verbs; deques but the split one; tied tasks, exceptions and suspend().
 //
 // Deterministic: a seed replays a run exactly, event by event; compare trace_hash. Another seed
 // chooses other victims, another order of what happens at the same instant, and other faults.
@@ -98,6 +98,7 @@ struct SimulationOptions {
   int workers = 2;
   uint64_t seed = 1;
   VictimOrder victim_order = VictimOrder::kRandom;
+  JoinPolicy join = JoinPolicy::kGreedy;
   // How many consecutive ranks share a last-level cache, a NUMA node, a host: each a multiple of
   // the one before.
   std::array<int, 3> blocks{8, 32, 64};

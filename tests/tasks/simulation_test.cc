@@ -151,6 +151,19 @@ TEST_F(Simulation, ThousandsOfWorkersCountRight) {
   }
 }
 
+// In the paper's queue a joiner waits until its worker finds nothing to steal, and no record has a
+// waiter; it costs time.
+TEST_F(Simulation, TheWaitQueueJoinsLater) {
+  const Binary program(8, 2);
+  const SimulationResult greedy = run(program, {.workers = 200});
+  const SimulationResult queue = run(program, {.workers = 200, .join = JoinPolicy::kWaitQueue});
+  EXPECT_EQ(queue.violation, "");
+  EXPECT_EQ(queue.count, program.expected());
+  EXPECT_GT(queue.statistics.joins_waited, 100u);
+  EXPECT_EQ(queue.statistics.resumed, queue.statistics.suspensions);
+  EXPECT_GT(queue.makespan, greedy.makespan);
+}
+
 // What a steal of a public entry costs between two hosts: three dependent round trips.
 TEST_F(Simulation, AStealIsThreeRoundTrips) {
   const Binary program(14, 1);
@@ -195,6 +208,7 @@ void run_schedules(uint64_t first, uint64_t last) {
                       .stop_before = microseconds(100),
                       .stop_for = microseconds(500),
                       .torn = nanoseconds(seed % 2 * 3000)};
+    options.join = seed % 5 == 4 ? JoinPolicy::kWaitQueue : JoinPolicy::kGreedy;
     const Irregular irregular(seed);
     const Binary binary(4, 1 + seed % 2);
     const bool regular = seed % 4 == 3;

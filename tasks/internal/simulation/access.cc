@@ -53,7 +53,7 @@ void SimulatedAccess::execute() {
   }
   const auto transfer = static_cast<int64_t>(static_cast<double>(operation_.bytes) * 1000 /
                                              cluster_.options().gigabytes_per_second);
-  worker_.run_at(now + cluster_.latency(operation_.peer, rank()) + transfer);
+  worker_.answer(cluster_.latency(operation_.peer, rank()) + transfer);
 }
 
 void SimulatedAccess::apply(Operation& operation) {

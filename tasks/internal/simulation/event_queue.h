@@ -1,11 +1,18 @@
 // What happens when, in virtual time. Events of the same instant come in an order that the seed
 // chooses.
+//
+// A radix heap (Ahuja, Mehlhorn, Orlin and Tarjan, JACM 1990): time does not go back, so an event
+// waits among those whose times first differ from the clock's in the same bit, unsorted, until the
+// clock comes to one of them. Pushing is a store; an event is moved a few times at most, in order
+// of memory: with 10^5 workers several times as fast as a binary heap.
 #ifndef CARIAMA_TASKS_INTERNAL_SIMULATION_EVENT_QUEUE_H_
 #define CARIAMA_TASKS_INTERNAL_SIMULATION_EVENT_QUEUE_H_
 
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstddef>
 #include <cstdint>
-#include <functional>
-#include <queue>
 #include <vector>
 
 namespace cariama::tasks {
@@ -30,22 +37,21 @@ class EventQueue {
     uint64_t order;
     Kind kind;
     uint32_t index;
-    friend bool operator>(const Event& a, const Event& b) {
-      return a.time != b.time ? a.time > b.time : a.order > b.order;
-    }
   };
 
   explicit EventQueue(uint64_t seed) : seed_(mixed(seed)) {}
 
+  // Precondition: time >= now().
   void push(int64_t time, Kind kind, uint32_t index) {
-    events_.push({time, mixed(seed_ + pushed_++), kind, index});
+    file({time, mixed(seed_ + pushed_++), kind, index});
   }
-  [[nodiscard]] bool empty() const { return events_.empty(); }
+  [[nodiscard]] bool empty() const { return filled_ == 0 && due_.empty(); }
   // The next one; the clock is then at its time. Precondition: !empty().
   Event pop() {
-    const Event event = events_.top();
-    events_.pop();
-    now_ = event.time;
+    if (due_.empty()) advance();
+    std::pop_heap(due_.begin(), due_.end(), later);
+    const Event event = due_.back();
+    due_.pop_back();
     ++popped_;
     hash_ = mixed(hash_ ^ static_cast<uint64_t>(event.time) ^
                   (uint64_t{event.index} << 2 | static_cast<uint64_t>(event.kind)) << 40);
@@ -57,7 +63,34 @@ class EventQueue {
   [[nodiscard]] uint64_t hash() const { return hash_; }
 
  private:
-  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+  static bool later(const Event& a, const Event& b) { return a.order > b.order; }
+  void file(const Event& event) {
+    const auto bit = std::bit_width(static_cast<uint64_t>(event.time ^ now_));
+    if (bit == 0) {
+      due_.push_back(event);
+      std::push_heap(due_.begin(), due_.end(), later);
+    } else {
+      waiting_[static_cast<size_t>(bit - 1)].push_back(event);
+      filled_ |= uint64_t{1} << (bit - 1);
+    }
+  }
+  // To the time of the next ones: the least of those that agree with the clock in the most bits.
+  void advance() {
+    const auto first = static_cast<size_t>(std::countr_zero(filled_));
+    filled_ &= filled_ - 1;
+    std::vector<Event> events;
+    events.swap(waiting_[first]);
+    now_ = std::min_element(events.begin(), events.end(), [](const Event& a, const Event& b) {
+             return a.time < b.time;
+           })->time;
+    for (const Event& event : events) file(event);
+    events.clear();
+    waiting_[first].swap(events);  // keeps its memory: nothing has been filed there
+  }
+
+  std::vector<Event> due_;  // at now_: a heap by their order
+  std::array<std::vector<Event>, 63> waiting_;
+  uint64_t filled_ = 0;  // which of these have some
   const uint64_t seed_;
   uint64_t pushed_ = 0;
   uint64_t popped_ = 0;

@@ -80,6 +80,21 @@ void SimulatedWorker::run_at(int64_t time) {
   cluster_.events().push(time, EventQueue::Kind::kRun, static_cast<uint32_t>(rank_));
 }
 
+void SimulatedWorker::answer(int64_t latency) {
+  if (!seeks_) return run_at(cluster_.events().now() + latency);
+  ahead_ = latency;
+  resume();
+}
+
+// Between two looks for work.
+void SimulatedWorker::pause(int64_t time) {
+  if (seeks_) {
+    ahead_ += time;
+  } else {
+    sleep(time);
+  }
+}
+
 void SimulatedWorker::was_asked() {
   const int64_t now = cluster_.events().now();
   if (polls_ && (now < stopped_from || now >= stopped_until)) run_at(now);
@@ -243,7 +258,9 @@ void SimulatedWorker::join_one() {
     if (joiner.report == 0) joiner.report = new_record().word();
     reports_[position] = 0;
   }
-  if (!must(joins_.wait(record, joiner))) {
+  if (cluster_.options().join == JoinPolicy::kWaitQueue) {
+    waiting_.push_back({joiner, record});
+  } else if (!must(joins_.wait(record, joiner))) {
     // The child has ended meanwhile. Nobody has seen the parent's record.
     if (popped) reports_[position] = joiner.report;
     cluster_.free(block);
@@ -267,21 +284,24 @@ Reference SimulatedWorker::new_record() {
 void SimulatedWorker::find_work() {
   settle();
   const int64_t begin = cluster_.events().now() + ahead_;
+  // Who is stopped does not run ahead; nor who may look at its own records.
+  seeks_ = cluster_.options().faults.stops == 0 && waiting_.empty();
   for (uint64_t round = 0;; ++round) {
     if (victims_.empty()) {
       sleep(cluster_.options().limit.count());
-    } else if (steal(victims_.next())) {
+    } else if (steal(victims_.next()) || resume_waiting()) {
       break;
     }
     if (round < kSpinRounds) {
-      sleep(kSpin);
+      pause(kSpin);
     } else if (round < kYieldRounds) {
-      sleep(kYield);
+      pause(kYield);
     } else {
       const auto most = static_cast<uint64_t>(cluster_.options().idle_sleep.count()) * 1000;
-      sleep(static_cast<int64_t>(idle_sleep_ns(round, most)) * 1000);
+      pause(static_cast<int64_t>(idle_sleep_ns(round, most)) * 1000);
     }
   }
+  if (std::exchange(seeks_, false)) sleep(0);
   statistics_.idle_ns += static_cast<uint64_t>(cluster_.events().now() + ahead_ - begin) / 1000;
 }
 
@@ -331,6 +351,19 @@ bool SimulatedWorker::steal(int victim) {
   statistics_.steal_trips += access_.round_trips() - trips;
   incoming_.outstanding.push_back(entry.record);
   begin_region(entry.report);
+  return true;
+}
+
+// Worker::resume_waiting().
+bool SimulatedWorker::resume_waiting() {
+  if (waiting_.empty()) return false;
+  const Waiting oldest = waiting_.front();
+  waiting_.pop_front();
+  if (!must(joins_.look(oldest.record)).has_value()) {
+    waiting_.push_back(oldest);
+    return false;
+  }
+  install(oldest.task);
   return true;
 }
 

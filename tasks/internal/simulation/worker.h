@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <vector>
 
 #include "tasks/internal/simulation/cluster.h"
@@ -100,6 +101,8 @@ class SimulatedWorker {
   }
   // It goes on at `time`: any earlier plan is void.
   void run_at(int64_t time);
+  // What it waits for has happened, and is known to it after `latency`.
+  void answer(int64_t latency);
   [[nodiscard]] bool runs_at(int64_t time) const { return next_run_ == time; }
   // Somebody has written its attention: a stretch that polls is interrupted.
   void was_asked();
@@ -132,9 +135,11 @@ class SimulatedWorker {
   void join_one();
   void end_task();
   void find_work();
+  void pause(int64_t time);
   void settle();
   [[nodiscard]] bool steal(int victim);
   void install(const Suspended& task);
+  [[nodiscard]] bool resume_waiting();
   void begin_region(uint64_t report);
   [[nodiscard]] Reference new_record();
   [[nodiscard]] SimulatedBlock& block_of(Reference reference) {
@@ -158,11 +163,21 @@ class SimulatedWorker {
   size_t floor_ = 0;
   bool has_task_ = false;  // the last one runs
   SimulatedTask incoming_;
+  // JoinPolicy::kWaitQueue: joiners that this worker itself looks after, and for whom they wait.
+  struct Waiting {
+    Suspended task;
+    Reference record;
+  };
+  std::deque<Waiting> waiting_;
   uint64_t taken_ = 0;
   int64_t ahead_ = 0;
   static constexpr int64_t kNever = -1;
   int64_t next_run_ = kNever;
   bool polls_ = false;  // it is in a stretch that polls
+  // It looks for work: what it does next depends on nothing but the answers that it gets, so it
+  // gets them at once, and is ahead of the clock until it looks at its own memory. That halves the
+  // events of those who have nothing to do, which are most of all events.
+  bool seeks_ = false;
   int64_t worked_ = 0;
   TaskStatistics statistics_;
 };
