@@ -163,6 +163,11 @@ class CARIAMA_TASKS_EXPORT TaskRuntime {
     if (!bytes.ok()) return bytes.status();
     if constexpr (std::is_void_v<T>) {
       return absl::OkStatus();
+    } else if constexpr (tasks::kInRegister<T>) {
+      uint64_t word = 0;
+      if (bytes->size() != sizeof word) return absl::InternalError("a result of another size");
+      std::memcpy(&word, bytes->data(), sizeof word);
+      return tasks::from_word<T>(word);
     } else if constexpr (std::is_trivially_copyable_v<T>) {
       alignas(T) std::byte value[sizeof(T)];
       if (bytes->size() != sizeof value) return absl::InternalError("a result of another size");

@@ -46,6 +46,7 @@
 
 #include "tasks/context.h"
 #include "tasks/fork_join.h"
+#include "tasks/fork_to.h"
 #include "tasks/transfer.h"
 
 namespace cariama {
@@ -58,6 +59,14 @@ namespace tasks {
 // Results that travel in a register.
 template <typename T>
 inline constexpr bool kInRegister = std::is_trivially_copyable_v<T> && sizeof(T) <= 8;
+
+// ... as a whole word, also where they are left for a parent that went on.
+template <typename T>
+[[nodiscard]] inline T from_word(uint64_t word) {
+  alignas(T) std::byte value[sizeof(T)];
+  std::memcpy(value, &word, sizeof value);
+  return *std::launder(reinterpret_cast<T*>(value));
+}
 
 struct Nothing {};
 template <typename T>
@@ -99,11 +108,10 @@ template <typename Plain>
   }
 }
 
+// The end of a child without its parent whose result is more than a word.
 template <typename T>
-[[noreturn]] void end_child(Stored<T>& value) {
-  if constexpr (std::is_void_v<T>) {
-    end_with_value(nullptr, 0);
-  } else if constexpr (std::is_trivially_copyable_v<T>) {
+[[noreturn]] void end_child(T& value) {
+  if constexpr (std::is_trivially_copyable_v<T>) {
     end_with_value(&value, sizeof value);
   } else {
     // No destructor of these frames will run: what owns memory goes first.
@@ -147,19 +155,12 @@ ForkResult run_child(uint64_t first, uint64_t second, ForkState* state, uint64_t
   }
   if (failure != nullptr) [[unlikely]]
     return end_failed_child(failure);
-  const bool back = takes_back(state, entry);
   if constexpr (kInRegister<Stored<T>>) {
-    if (!back) [[unlikely]] {
-      if (!pop_parent()) {
-        Stored<T> copy = result.value;
-        end_child<T>(copy);
-      }
-    }
     uint64_t word = 0;
     if constexpr (!std::is_void_v<T>) std::memcpy(&word, &result.value, sizeof result.value);
     return {word, 0};
   } else {
-    if (!back) [[unlikely]] {
+    if (!takes_back(state, entry)) [[unlikely]] {
       if (!pop_parent()) end_child<T>(result.value);
     }
     new (argument.parent.slot) T(std::move(result.value));
@@ -207,25 +208,25 @@ class [[nodiscard]] task {
 
  private:
   using Stored = tasks::Stored<T>;
-  template <typename Call>
+  template <typename Call, uint64_t kFlags>
   struct In {};
-  template <typename Call, typename R>
-  friend task<R> spawn_call(const Call& call, uint64_t flags);
+  template <uint64_t kFlags, typename R, typename Call>
+  friend task<R> spawn_call(const Call& call);
   template <typename R>
   friend R join(task<R>&& child);
 
-  template <typename Call>
-  [[gnu::always_inline]] task(In<Call>, const Call& call, uint64_t flags) {
+  template <typename Call, uint64_t kFlags>
+  [[gnu::always_inline]] task(In<Call, kFlags>, const Call& call) {
     tasks::ForkResult result;
     if constexpr (tasks::kCallInRegisters<Call, T>) {
       uint64_t words[2] = {0, 0};
       std::memcpy(words, static_cast<const void*>(&call), sizeof call);
-      result = tasks::cariama_fork(words[0], words[1], &tasks::run_child<Call, T>, flags);
+      result = tasks::fork_to<&tasks::run_child<Call, T>, kFlags>(words[0], words[1]);
     } else {
       tasks::ForkArgument<Call, T> argument{call, {}};
       if constexpr (!tasks::kInRegister<Stored>) argument.slot = &value_;
-      result = tasks::cariama_fork(reinterpret_cast<uint64_t>(&argument), sizeof call,
-                                   &tasks::run_child<Call, T>, flags | tasks::kForkInMemory);
+      result = tasks::fork_to<&tasks::run_child<Call, T>, kFlags | tasks::kForkInMemory>(
+          reinterpret_cast<uint64_t>(&argument), sizeof call);
     }
     record_ = result.record;
     if (result.record != 0) [[unlikely]] {
@@ -253,6 +254,10 @@ class [[nodiscard]] task {
     if (record == tasks::kTaken) throw std::logic_error("cariama::join: this task was joined");
     if constexpr (std::is_void_v<T>) {
       tasks::join_record(record, nullptr, 0);
+    } else if constexpr (tasks::kInRegister<T>) {
+      uint64_t word = 0;
+      tasks::join_record(record, &word, sizeof word);  // may return in another process
+      return tasks::from_word<T>(word);
     } else if constexpr (std::is_trivially_copyable_v<T>) {
       alignas(T) std::byte value[sizeof(T)];
       tasks::join_record(record, value, sizeof value);  // may return in another process
@@ -268,12 +273,12 @@ class [[nodiscard]] task {
   };
 };
 
-template <typename Call, typename T>
-[[gnu::always_inline]] inline task<T> spawn_call(const Call& call, uint64_t flags) {
+template <uint64_t kFlags, typename T, typename Call>
+[[gnu::always_inline]] inline task<T> spawn_call(const Call& call) {
   static_assert(std::is_trivially_copyable_v<Call> && std::is_trivially_destructible_v<Call>,
                 "what a task is spawned with travels as bytes: capture and pass trivially copyable "
                 "values only");
-  return task<T>(typename task<T>::template In<Call>{}, call, flags);
+  return task<T>(typename task<T>::template In<Call, kFlags>{}, call);
 }
 
 // Runs f(args...) as a child, now; the caller goes on behind this call when the child has ended, or
@@ -284,7 +289,7 @@ requires std::invocable<F&, Args&...>
 [[gnu::always_inline]] inline auto spawn(F f, Args... args)
     -> task<std::invoke_result_t<F&, Args&...>> {
   auto call = [f, args...]() mutable -> decltype(auto) { return f(args...); };
-  return spawn_call<decltype(call), std::invoke_result_t<F&, Args&...>>(call, 0);
+  return spawn_call<0, std::invoke_result_t<F&, Args&...>>(call);
 }
 
 // As spawn(), but the caller stays in this process at this point: for a caller that holds what
@@ -295,7 +300,7 @@ requires std::invocable<F&, Args&...>
 [[gnu::always_inline]] inline auto spawn_tied(F f, Args... args)
     -> task<std::invoke_result_t<F&, Args&...>> {
   auto call = [f, args...]() mutable -> decltype(auto) { return f(args...); };
-  return spawn_call<decltype(call), std::invoke_result_t<F&, Args&...>>(call, tasks::kForkTied);
+  return spawn_call<tasks::kForkTied, std::invoke_result_t<F&, Args&...>>(call);
 }
 
 // The child's result, when it has ended. Throws what it threw (exceptions.h), std::logic_error if

@@ -48,10 +48,11 @@ struct RootCall {
 void root_entry(void* argument) {
   arrived_on_stack();
   const RootCall call = *static_cast<RootCall*>(argument);
-  // There is no parent to come back to, and its place is no private entry: the child function ends
-  // the task.
-  static_cast<void>(
-      call.root(call.first, call.second, &cariama_fork_state, cariama_fork_state.top - 1));
+  // There is no parent to come back to, and its place is no private entry: a result that is more
+  // than a word ends the task by itself.
+  const ForkResult result =
+      call.root(call.first, call.second, &cariama_fork_state, cariama_fork_state.top - 1);
+  cariama_fork_end(result.value);
   std::abort();
 }
 
@@ -61,6 +62,9 @@ extern "C" {
 ForkState cariama_fork_state = {no_entries, no_entries, &kAlways, nullptr, 0, 0};
 void cariama_fork_attention(uint64_t first, uint64_t second) {
   worker_of_task("spawn")->attend(first, second);
+}
+void cariama_fork_end(uint64_t value) {
+  if (!pop_parent()) end_with_value(&value, sizeof value);
 }
 }
 
@@ -367,6 +371,7 @@ std::vector<std::byte> Worker::fetch(const Outcome& outcome) {
 }
 
 void Worker::take_value(const Outcome& outcome, void* value, size_t bytes) {
+  if (bytes == 0) return drop(outcome);
   if (outcome.bytes != bytes) {
     end_job(make_error(absl::StatusCode::kInternal, ErrorScope::kProcess,
                        "a task's result has " + std::to_string(outcome.bytes) + " bytes, not " +
@@ -420,7 +425,8 @@ absl::StatusOr<Worker::RootResult> Worker::run_root(ChildFunction root, uint64_t
   auto* const state = reinterpret_cast<JoinRecord*>(record.address());
   std::byte* const top = region_.top() - kStackEndBytes;
   settle();
-  install(address_of(top), record.word(), {make_context(top, root_entry, &call), 0});
+  install(address_of(top), record.word(),
+          {make_context(top - kChildWordBytes, root_entry, &call), 0});
   work([state] { return state->arrivals.load(std::memory_order_acquire) != 0; });
   const Outcome outcome = state->outcome;
   RootResult result;
@@ -596,6 +602,7 @@ void Worker::install(uint64_t top, uint64_t report, const Context& context) {
   entries_[0] = top;
   reports_[0] = report;
   close_stack(reinterpret_cast<void*>(top));
+  orphan(reinterpret_cast<void*>(top));
   next_ = context;
 }
 

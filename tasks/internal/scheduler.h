@@ -163,7 +163,8 @@ class Worker {
   [[nodiscard]] Reference new_record();
   // Leaves the outcome in the record. Returns who waited for it (frames 0: nobody).
   [[nodiscard]] Suspended deliver(Reference record, const Outcome& outcome);
-  // The value that an outcome names; what held it is released. `value` is a local of a task.
+  // The value that an outcome names; what held it is released. `value` is a local of a task; of no
+  // bytes, whatever it is is dropped.
   void take_value(const Outcome& outcome, void* value, size_t bytes);
   [[nodiscard]] std::vector<std::byte> take_bytes(const Outcome& outcome);
   [[noreturn]] void rethrow(const Outcome& outcome);
