@@ -91,9 +91,9 @@ extern "C" {
 CARIAMA_TASKS_EXPORT extern ForkState cariama_fork_state;
 
 #if !defined(__x86_64__)
-// fork_to<child, flags>(first, second).
+// fork_to<child, flags, bytes>(first, second).
 CARIAMA_TASKS_EXPORT ForkResult cariama_fork(uint64_t first, uint64_t second, ChildFunction child,
-                                             uint64_t flags);
+                                             uint64_t flags, uint64_t bytes);
 #endif
 
 // Continues the context at `sp`, which sees {0, record}. Returns when a task suspends or leaves.
@@ -107,7 +107,8 @@ ForkResult cariama_suspend(void** sp);
 [[noreturn]] void cariama_leave();
 
 // Called by a fork on the caller's stack, below the saved context, when *attention is not 0.
-CARIAMA_TASKS_EXPORT void cariama_fork_attention(uint64_t first, uint64_t second);
+// `bytes` of a closure are where `first` says, or it is 0, and both words are values.
+CARIAMA_TASKS_EXPORT void cariama_fork_attention(uint64_t first, uint64_t second, uint64_t bytes);
 
 // Called by a fork when its child has returned `value` and its parent's entry is not private.
 // Takes it back from the shelf and returns, or leaves the value in the child's join record and ends
@@ -116,8 +117,7 @@ CARIAMA_TASKS_EXPORT void cariama_fork_end(uint64_t value);
 }
 
 // Flags of an entry; the rest of it is a stack pointer, a multiple of 8.
-inline constexpr uint64_t kForkTied = 1;      // never to be stolen
-inline constexpr uint64_t kForkInMemory = 2;  // `first` is where the child finds its closure
+inline constexpr uint64_t kForkTied = 1;  // never to be stolen
 [[nodiscard]] constexpr uint64_t sp_of(uint64_t entry) { return entry & ~uint64_t{7}; }
 
 // Writes a context to the 16-byte aligned `stack_top`, downwards: continued, it calls

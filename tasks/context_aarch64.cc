@@ -142,6 +142,7 @@ cariama_fork:
     stp x0, x1, [sp, #-32]!
     .cfi_adjust_cfa_offset 32
     stp x2, x9, [sp, #16]
+    mov x2, x4
     bl cariama_fork_attention
     ldp x2, x9, [sp, #16]
     ldp x0, x1, [sp], #32

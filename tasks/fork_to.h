@@ -1,11 +1,12 @@
-// fork_to<child, flags>(first, second): saves the caller, pushes its stack pointer + flags as an
-// entry, runs child(first, second, &cariama_fork_state, entry) and returns what it returned; or
-// returns in the thief. Not for users: task.h is.
+// fork_to<child, flags, bytes>(first, second): saves the caller, pushes its stack pointer + flags
+// as an entry, runs child(first, second, &cariama_fork_state, entry) and returns what it returned;
+// or returns in the thief. `bytes`: of what `first` points to, 0 if it is a value. Not for users:
+// task.h is.
 //
-// On x86-64 each child has a fork of its own, so that all calls are direct. An indirect one, through
-// the table of a shared library or to a function that is given as an argument, costs as much as all
-// else that a fork does (docs/tasks.md has figures). Elsewhere it is a call of cariama_fork, which is
-// given the child.
+// On x86-64 each child has a fork of its own, so that all calls are direct. An indirect one,
+// through the table of a shared library or to a function that is given as an argument, costs as
+// much as all else that a fork does (docs/tasks.md has figures). Elsewhere it is a call of
+// cariama_fork, which is given the child.
 #ifndef CARIAMA_TASKS_FORK_TO_H_
 #define CARIAMA_TASKS_FORK_TO_H_
 
@@ -18,19 +19,18 @@ namespace cariama::tasks {
 
 #if defined(__x86_64__)
 
-// GCC must not conclude from the body, which it does not read, what a call leaves alone.
-#if defined(__clang__)
-#define CARIAMA_OPAQUE noinline
-#else
-#define CARIAMA_OPAQUE noipa
-#endif
-
 static_assert(offsetof(ForkState, top) == 0 && offsetof(ForkState, floor) == 8 &&
               offsetof(ForkState, attention) == 16);
 
 // Saves what context_x86_64.cc restores, in its order.
-template <ChildFunction kChild, uint64_t kFlags>
-[[gnu::naked, gnu::CARIAMA_OPAQUE, gnu::no_instrument_function, gnu::aligned(32)]] ForkResult
+template <ChildFunction kChild, uint64_t kFlags, uint64_t kBytes>
+#if defined(__clang__)
+[[gnu::naked, gnu::noinline, gnu::no_instrument_function, gnu::aligned(32)]]
+#else
+// noipa: g++ does not read the body, and must not conclude from it what a call leaves alone.
+[[gnu::naked, gnu::noipa, gnu::no_instrument_function, gnu::aligned(32)]]
+#endif
+ForkResult
 fork_to(uint64_t /*first*/, uint64_t /*second*/) {
   asm volatile(R"(
     pushq %%rbp
@@ -94,6 +94,7 @@ fork_to(uint64_t /*first*/, uint64_t /*second*/) {
     .cfi_adjust_cfa_offset 8
     pushq %%rsi
     .cfi_adjust_cfa_offset 8
+    movl $%c[bytes], %%edx
     call *cariama_fork_attention@GOTPCREL(%%rip)
     popq %%rsi
     .cfi_adjust_cfa_offset -8
@@ -104,16 +105,14 @@ fork_to(uint64_t /*first*/, uint64_t /*second*/) {
     jmp 1b
 )"
                :
-               : [child] "i"(kChild), [flags] "i"(kFlags)
+               : [child] "i"(kChild), [flags] "i"(kFlags), [bytes] "i"(kBytes)
                : "memory", "cc", "rax", "rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10", "r11");
 }
-#undef CARIAMA_OPAQUE
-
 #else
 
-template <ChildFunction kChild, uint64_t kFlags>
+template <ChildFunction kChild, uint64_t kFlags, uint64_t kBytes>
 [[gnu::always_inline]] inline ForkResult fork_to(uint64_t first, uint64_t second) {
-  return cariama_fork(first, second, kChild, kFlags);
+  return cariama_fork(first, second, kChild, kFlags, kBytes);
 }
 
 #endif

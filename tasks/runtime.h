@@ -157,8 +157,7 @@ class CARIAMA_TASKS_EXPORT TaskRuntime {
       std::memcpy(words, static_cast<const void*>(&root), sizeof root);
       bytes = run_bytes(&tasks::run_child<F, T>, words[0], words[1]);
     } else {
-      tasks::ForkArgument<F, T> argument{root, {}};
-      bytes = run_bytes(&tasks::run_child<F, T>, reinterpret_cast<uint64_t>(&argument), 0);
+      bytes = run_bytes(&tasks::run_child<F, T>, reinterpret_cast<uint64_t>(&root), 0);
     }
     if (!bytes.ok()) return bytes.status();
     if constexpr (std::is_void_v<T>) {

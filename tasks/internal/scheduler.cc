@@ -60,8 +60,8 @@ void root_entry(void* argument) {
 
 extern "C" {
 ForkState cariama_fork_state = {no_entries, no_entries, &kAlways, nullptr, 0, 0};
-void cariama_fork_attention(uint64_t first, uint64_t second) {
-  worker_of_task("spawn")->attend(first, second);
+void cariama_fork_attention(uint64_t first, uint64_t second, uint64_t bytes) {
+  worker_of_task("spawn")->attend(first, second, bytes);
 }
 void cariama_fork_end(uint64_t value) {
   if (!pop_parent()) end_with_value(&value, sizeof value);
@@ -146,10 +146,10 @@ Worker::~Worker() {
 
 // ---- called by running tasks ----
 
-void Worker::attend(uint64_t first, uint64_t second) {
+void Worker::attend(uint64_t first, uint64_t second, size_t bytes) {
   if (options_.check_closures) {
-    if ((cariama_fork_state.top[-1] & kForkInMemory) != 0) {
-      check_closure(reinterpret_cast<const void*>(first), second);
+    if (bytes != 0) {
+      check_closure(reinterpret_cast<const void*>(first), bytes);
     } else {
       const uint64_t words[2] = {first, second};
       check_closure(words, sizeof words);

@@ -128,7 +128,7 @@ class Worker {
 
   // Called by running tasks.
   void attend();
-  void attend(uint64_t first, uint64_t second);  // ... by a fork, with what its child gets
+  void attend(uint64_t first, uint64_t second, size_t bytes);  // ... by a fork (context.h)
   [[nodiscard]] bool take_parent_back();
   // Entries that were taken from this worker and copied, ever.
   [[nodiscard]] uint64_t thefts() const {

@@ -53,6 +53,7 @@ struct SmallWorker {
   static inline int attentions = 0;
   static inline uint64_t attention_first = 0;
   static inline uint64_t attention_second = 0;
+  static inline uint64_t attention_bytes = 0;
   static inline int ends = 0;
   static inline uint64_t end_value = 0;
   static inline SmallWorker* current = nullptr;
@@ -116,27 +117,27 @@ inline ForkResult loses_parent(uint64_t first, uint64_t second, ForkState*, uint
 
 inline void fork_returns(void*) {
   const bool kept = keeps_registers(3, [] {
-    const ForkResult result = fork_to<returns_sum, 0>(40, 2);
+    const ForkResult result = fork_to<returns_sum, 0, 0>(40, 2);
     CARIAMA_EXPECT(result.value == 42 && result.record == 0, "a fork returned something else");
   });
   CARIAMA_EXPECT(kept, "a fork changed callee-saved registers");
   CARIAMA_EXPECT(cariama_fork_state.top == cariama_fork_state.floor, "top is not where it was");
   const uint64_t entry = *exercise_log.entry;
   CARIAMA_EXPECT((entry & 7) == 0, "an untied entry has flags");
-  fork_to<returns_sum, kForkTied>(1, 1);
+  fork_to<returns_sum, kForkTied, 0>(1, 1);
   CARIAMA_EXPECT((*exercise_log.entry & 7) == kForkTied, "a tied entry has no flag");
   SmallWorker::current->attention.store(1);
-  const ForkResult result = fork_to<returns_sum, 0>(20, 22);
+  const ForkResult result = fork_to<returns_sum, 0, 48>(20, 22);
   CARIAMA_EXPECT(SmallWorker::attentions == 1 && SmallWorker::attention_first == 20 &&
-                     SmallWorker::attention_second == 22,
+                     SmallWorker::attention_second == 22 && SmallWorker::attention_bytes == 48,
                  "attention was not paid, or to something else");
   CARIAMA_EXPECT(result.value == 42, "a fork with attention returned something else");
-  // Its entry is public when the child returns; and the child, continued without its parent, has none.
-  const ForkResult late = fork_to<publishes_parent, 0>(30, 3);
+  // The entry is public when the child returns; or the child was continued without its parent.
+  const ForkResult late = fork_to<publishes_parent, 0, 0>(30, 3);
   CARIAMA_EXPECT(SmallWorker::ends == 1 && SmallWorker::end_value == 33,
                  "a child returned to a parent that was not private");
   CARIAMA_EXPECT(late.value == 33 && late.record == 0, "a late end returned something else");
-  fork_to<loses_parent, 0>(50, 5);
+  fork_to<loses_parent, 0, 0>(50, 5);
   CARIAMA_EXPECT(SmallWorker::ends == 2 && SmallWorker::end_value == 55,
                  "a child that was continued without its parent returned to it");
   exercise_log.step = 1;
@@ -153,7 +154,7 @@ inline ForkResult leaves_parent(uint64_t, uint64_t, ForkState* state, uint64_t* 
 
 inline void fork_is_taken(void*) {
   const bool kept = keeps_registers(5, [] {
-    const ForkResult result = fork_to<leaves_parent, 0>(0, 0);
+    const ForkResult result = fork_to<leaves_parent, 0, 0>(0, 0);
     exercise_log.seen_record = result.record;
   });
   CARIAMA_EXPECT(kept, "a parent that was taken lost callee-saved registers");
@@ -204,12 +205,12 @@ inline ForkResult walks(uint64_t, uint64_t, ForkState* state, uint64_t* entry) {
   return {0, 0};
 }
 inline ForkResult forks_once_more(uint64_t, uint64_t, ForkState* state, uint64_t* entry) {
-  fork_to<walks, 0>(0, 0);
+  fork_to<walks, 0, 0>(0, 0);
   static_cast<void>(takes_back(state, entry));
   return {0, 0};
 }
 void walked_task(void*) {
-  fork_to<forks_once_more, 0>(0, 0);
+  fork_to<forks_once_more, 0, 0>(0, 0);
   exercise_log.step = 4;
   cariama_leave();
 }
@@ -286,10 +287,11 @@ inline const char* exercise_unwind() {
 namespace cariama::tasks {
 extern "C" {
 ForkState cariama_fork_state;
-void cariama_fork_attention(uint64_t first, uint64_t second) {
+void cariama_fork_attention(uint64_t first, uint64_t second, uint64_t bytes) {
   ++testing::SmallWorker::attentions;
   testing::SmallWorker::attention_first = first;
   testing::SmallWorker::attention_second = second;
+  testing::SmallWorker::attention_bytes = bytes;
 }
 // As if the entry had been taken back from the shelf.
 void cariama_fork_end(uint64_t value) {
