@@ -94,6 +94,7 @@
 #include "tasks/exceptions.h"                              // IWYU pragma: export
 #include "tasks/export.h"                                  // IWYU pragma: export
 #include "tasks/fork_join.h"                               // IWYU pragma: export
+#include "tasks/fork_to.h"                                 // IWYU pragma: export
 #include "tasks/join_record.h"                             // IWYU pragma: export
 #include "tasks/parallel.h"                                // IWYU pragma: export
 #include "tasks/runtime.h"                                 // IWYU pragma: export

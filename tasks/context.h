@@ -7,15 +7,19 @@
 //   cariama_run       scheduler → a task's saved context
 //   cariama_suspend   task → scheduler; what it saved is continued by a later cariama_run
 //   cariama_leave     task → scheduler; the task has ended
-//   cariama_fork      saves the calling task in place, announces that (one word in the deque), and
-//                     calls the child right below, as an ordinary call
+//   fork_to()         saves the calling task in place, announces that (one word in the deque), and
+//                     calls the child right below, as an ordinary call (fork_to.h)
 //
 // A saved context is the stack pointer. All four leave the same picture at it, so a context that
 // one of them saved can be continued by another, and the unwind information of each is right on
-// both stacks: gdb, perf and exceptions walk from a child through cariama_fork into its parent.
+// both stacks: gdb, perf and exceptions walk from a child through its fork into its parent.
 //
-//   x86-64, kContextBytes = 64:    (pad) r15 r14 r13 r12 rbx rbp, return address
+//   x86-64, kContextBytes = 56:    r15 r14 r13 r12 rbx rbp, return address
 //   AArch64, kContextBytes = 160:  x29 x30 x19..x28 d8..d15
+//
+// The word below a context that a fork saved belongs to the child's frames: where the entry of
+// its parent is. The end of the child takes that back if it is private, which is one comparison;
+// whoever continues a child without its parent puts 0 there (orphan()), which no entry is at.
 //
 // Not saved: the floating-point control words (MXCSR, x87 control, FPCR). Every worker has the
 // same, and a task must not change them across a fork or join. Source: Akiyama and Taura, HPDC'15,
@@ -32,7 +36,7 @@
 namespace cariama::tasks {
 
 #if defined(__x86_64__)
-inline constexpr size_t kContextBytes = 64;
+inline constexpr size_t kContextBytes = 56;
 #elif defined(__aarch64__)
 inline constexpr size_t kContextBytes = 160;
 #else
@@ -62,13 +66,15 @@ struct ForkResult {
   uint64_t record;
 };
 
-// The child. `entry` is where its parent's entry is. The child takes it back before it returns, and
-// returns only if it got it; otherwise it reports to its join record and calls cariama_leave(). See
-// takes_back().
+// The child. When it returns, the fork takes the parent's entry back and returns its result to
+// the parent; if the parent is gone, cariama_fork_end() gets the result's value. A child whose
+// result is more than a word takes the entry back itself, before it writes to its parent's frames:
+// `entry` is where that is, see takes_back(); it returns only if it got it.
 using ChildFunction = ForkResult (*)(uint64_t first, uint64_t second, ForkState* state,
                                      uint64_t* entry);
 
-// The common end of a child: takes its parent's entry back. False: out of the ordinary, nothing was
+// What a fork does when its child returns, for those that cannot wait so long: takes the
+// parent's entry back. (To do so twice changes nothing.) False: out of the ordinary, nothing was
 // done: the entry is not private any more, or the child was continued in another process, where
 // `entry` means nothing. (Decrementing top would be simpler; but then each fork has to wait for the
 // loads and stores of all forks before it.)
@@ -84,10 +90,11 @@ extern "C" {
 
 CARIAMA_TASKS_EXPORT extern ForkState cariama_fork_state;
 
-// Saves the caller, pushes its stack pointer + flags as an entry, runs child(first, second,
-// &cariama_fork_state, entry) and returns what it returned; or returns in the thief.
+#if !defined(__x86_64__)
+// fork_to<child, flags, bytes>(first, second).
 CARIAMA_TASKS_EXPORT ForkResult cariama_fork(uint64_t first, uint64_t second, ChildFunction child,
-                                             uint64_t flags);
+                                             uint64_t flags, uint64_t bytes);
+#endif
 
 // Continues the context at `sp`, which sees {0, record}. Returns when a task suspends or leaves.
 void cariama_run(void* sp, uint64_t record);
@@ -99,27 +106,38 @@ ForkResult cariama_suspend(void** sp);
 // Returns to the scheduler, for good.
 [[noreturn]] void cariama_leave();
 
-// Called by cariama_fork on the caller's stack, below the saved context, when *attention is not 0.
-// It may leave in place of returning: then the child is begun by other means.
-CARIAMA_TASKS_EXPORT void cariama_fork_attention(uint64_t first, uint64_t second,
+// Called by a fork on the caller's stack, below the saved context, when *attention is not 0.
+// `bytes` of a closure are where `first` says, or it is 0, and both words are values. It may leave
+// in place of returning: then the child is begun by other means.
+CARIAMA_TASKS_EXPORT void cariama_fork_attention(uint64_t first, uint64_t second, uint64_t bytes,
                                                  ChildFunction child);
+
+// Called by a fork when its child has returned `value` and its parent's entry is not private.
+// Takes it back from the shelf and returns, or leaves the value in the child's join record and ends
+// the task.
+CARIAMA_TASKS_EXPORT void cariama_fork_end(uint64_t value);
 }
 
-// Flags of an entry; the rest of it is a stack pointer, a multiple of 16.
-inline constexpr uint64_t kForkTied = 1;      // never to be stolen
-inline constexpr uint64_t kForkInMemory = 2;  // `first` is where the child finds its closure
-[[nodiscard]] constexpr uint64_t sp_of(uint64_t entry) { return entry & ~uint64_t{15}; }
+// Flags of an entry; the rest of it is a stack pointer, a multiple of 8.
+inline constexpr uint64_t kForkTied = 1;  // never to be stolen
+[[nodiscard]] constexpr uint64_t sp_of(uint64_t entry) { return entry & ~uint64_t{7}; }
 
 // Writes a context to the 16-byte aligned `stack_top`, downwards: continued, it calls
 // entry(argument), which must not return. Returns the context. Unwinders stop there.
 [[nodiscard]] void* make_context(void* stack_top, void (*entry)(void*), void* argument);
 
 // Bytes at and above a task's oldest frame that close_stack() writes.
-inline constexpr size_t kStackEndBytes = kContextBytes;
+inline constexpr size_t kStackEndBytes = (kContextBytes + 15) / 16 * 16;
 
 // Puts an end for unwinders where a task's oldest frame begins, when its parent is not above it:
 // a context full of zeros, whose return address no function has.
 void close_stack(void* stack_top);
+
+// Bytes below a task's highest that its fork keeps for itself: the word that orphan() writes.
+inline constexpr size_t kChildWordBytes = 16;
+
+// Of a task whose frames end at `stack_top`: its parent is not above it any more.
+inline void orphan(void* stack_top) { static_cast<uint64_t*>(stack_top)[-1] = 0; }
 
 }  // namespace cariama::tasks
 

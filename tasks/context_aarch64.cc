@@ -11,8 +11,8 @@
 
 namespace cariama::tasks {
 
-static_assert(offsetof(ForkState, top) == 0 && offsetof(ForkState, attention) == 16 &&
-              offsetof(ForkState, scheduler_sp) == 24);
+static_assert(offsetof(ForkState, top) == 0 && offsetof(ForkState, floor) == 8 &&
+              offsetof(ForkState, attention) == 16 && offsetof(ForkState, scheduler_sp) == 24);
 
 asm(R"(
 .macro CARIAMA_AT_SP
@@ -109,21 +109,41 @@ cariama_fork:
     str x11, [x8]
     ldr x10, [x10]
     cbnz x10, 2f
-1:  mov x10, x2
+1:  sub sp, sp, #16
+    .cfi_adjust_cfa_offset 16
+    str x9, [sp, #8]             // the child's word: where the entry is
+    mov x10, x2
     mov x2, x8
     mov x3, x9
     blr x10
+    CARIAMA_STATE x8
+    ldr x9, [sp, #8]
+    ldr x10, [x8, #8]            // floor
+    cmp x9, x10
+    b.lo 3f
+    str x9, [x8]
+4:  add sp, sp, #16
+    .cfi_remember_state
+    .cfi_adjust_cfa_offset -16
     // The child kept the callee-saved registers, as any function does, but the link register.
     ldp x29, x30, [sp], #160
-    .cfi_remember_state
     .cfi_def_cfa sp, 0
     .cfi_restore x29
     .cfi_restore x30
     ret
-2:  .cfi_restore_state
+3:  .cfi_restore_state
+    stp x0, x1, [sp, #-16]!
+    .cfi_adjust_cfa_offset 16
+    bl cariama_fork_end
+    ldp x0, x1, [sp], #16
+    .cfi_adjust_cfa_offset -16
+    b 4b
+2:  .cfi_adjust_cfa_offset -16   // as before the child's word
     stp x0, x1, [sp, #-32]!
     .cfi_adjust_cfa_offset 32
     stp x2, x9, [sp, #16]
+    mov x3, x2
+    mov x2, x4
     bl cariama_fork_attention
     ldp x2, x9, [sp, #16]
     ldp x0, x1, [sp], #32

@@ -174,12 +174,16 @@ class CARIAMA_TASKS_EXPORT TaskRuntime {
       std::memcpy(words, static_cast<const void*>(&root), sizeof root);
       bytes = run_bytes(&tasks::run_child<F, T>, words[0], words[1]);
     } else {
-      tasks::ForkArgument<F, T> argument{root, {}};
-      bytes = run_bytes(&tasks::run_child<F, T>, reinterpret_cast<uint64_t>(&argument), 0);
+      bytes = run_bytes(&tasks::run_child<F, T>, reinterpret_cast<uint64_t>(&root), 0);
     }
     if (!bytes.ok()) return bytes.status();
     if constexpr (std::is_void_v<T>) {
       return absl::OkStatus();
+    } else if constexpr (tasks::kInRegister<T>) {
+      uint64_t word = 0;
+      if (bytes->size() != sizeof word) return absl::InternalError("a result of another size");
+      std::memcpy(&word, bytes->data(), sizeof word);
+      return tasks::from_word<T>(word);
     } else if constexpr (std::is_trivially_copyable_v<T>) {
       alignas(T) std::byte value[sizeof(T)];
       if (bytes->size() != sizeof value) return absl::InternalError("a result of another size");

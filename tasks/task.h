@@ -46,6 +46,7 @@
 
 #include "tasks/context.h"
 #include "tasks/fork_join.h"
+#include "tasks/fork_to.h"
 #include "tasks/transfer.h"
 
 namespace cariama {
@@ -59,6 +60,14 @@ namespace tasks {
 template <typename T>
 inline constexpr bool kInRegister = std::is_trivially_copyable_v<T> && sizeof(T) <= 8;
 
+// ... as a whole word, also where they are left for a parent that went on.
+template <typename T>
+[[nodiscard]] inline T from_word(uint64_t word) {
+  alignas(T) std::byte value[sizeof(T)];
+  std::memcpy(value, &word, sizeof value);
+  return *std::launder(reinterpret_cast<T*>(value));
+}
+
 struct Nothing {};
 template <typename T>
 using Stored = std::conditional_t<std::is_void_v<T>, Nothing, T>;
@@ -66,44 +75,73 @@ using Stored = std::conditional_t<std::is_void_v<T>, Nothing, T>;
 // task<T>::record_: 0, the value is here; kTaken, it is not any more; else a join record.
 inline constexpr uint64_t kTaken = 1;
 
-// What a child function gets: two words. Small closures travel in them, in registers; of others,
-// and where the result needs a place, the first word is the address of a ForkArgument in the
-// parent's frame, which the child copies before anything else happens, and the second its size.
-template <typename Call, typename T>
-struct ForkArgument {
-  Call call;
-  // Where the result goes, in the parent's frame: only a child that has its parent back writes it.
-  [[no_unique_address]] std::conditional_t<kInRegister<Stored<T>>, Nothing, Stored<T>*> slot;
-};
+// What a child function gets: two words. Small closures travel in them, in registers. Of others,
+// and where the result needs a place, the first word is the address of the closure in the parent's
+// frame, which the child copies before anything else happens; and the second is where the result
+// goes, in the parent's frame: only a child that has its parent back writes there.
 template <typename Call, typename T>
 inline constexpr bool kCallInRegisters = sizeof(Call) <= 16 && kInRegister<Stored<T>>;
 
-// A copy word by word. The parent has just stored these words one by one: a wider load would wait
-// until all of them have left the store buffer, which takes longer than the whole fork.
+// A load that the compiler does not join with its neighbours.
+template <typename Word>
+[[gnu::always_inline]] inline Word load_apart(const std::byte* from) {
+  Word word;
+  std::memcpy(&word, from, sizeof word);
+  asm("" : "+r"(word));
+  return word;
+}
+
+// A copy of what has just been stored field by field: a load that is wider than the stores would
+// wait until all of them have left the store buffer, which takes longer than the whole fork. So
+// loads are narrow, as fields are; and stores are wide, for who copies the copy as a whole.
 template <typename Plain>
-[[gnu::always_inline]] inline void copy_words(Plain& to, const Plain& from) {
-  constexpr size_t kWords = sizeof(Plain) / 8;
-  if constexpr (kWords > 0 && kWords <= 16) {
-    for (size_t i = 0; i < kWords; ++i) {
+[[gnu::always_inline]] inline void copy_fields(Plain& to, const Plain& from) {
+  const auto* const source = reinterpret_cast<const std::byte*>(&from);
+  auto* const target = reinterpret_cast<std::byte*>(&to);
+  constexpr size_t kMost = 128;
+  if constexpr (sizeof(Plain) >= 4 && sizeof(Plain) <= kMost) {
+    constexpr size_t kWide = sizeof(Plain) / 16 * 16;
+    for (size_t at = 0; at < kWide; at += 16) {
+      using Four = uint32_t __attribute__((vector_size(16)));
+      using Two = uint64_t __attribute__((vector_size(16)));
+      Two both;
+      if constexpr (alignof(Plain) >= 8) {
+        both = Two{load_apart<uint64_t>(source + at), load_apart<uint64_t>(source + at + 8)};
+      } else {
+        const Four four{load_apart<uint32_t>(source + at), load_apart<uint32_t>(source + at + 4),
+                        load_apart<uint32_t>(source + at + 8),
+                        load_apart<uint32_t>(source + at + 12)};
+        std::memcpy(&both, &four, sizeof both);
+      }
+      std::memcpy(target + at, &both, sizeof both);
+    }
+    size_t at = kWide;
+    if constexpr (sizeof(Plain) % 16 >= 8) {
       uint64_t word;
-      std::memcpy(&word, reinterpret_cast<const std::byte*>(&from) + 8 * i, 8);
-      asm("" : "+r"(word));  // keeps the compiler from joining the loads
-      std::memcpy(reinterpret_cast<std::byte*>(&to) + 8 * i, &word, 8);
+      if constexpr (alignof(Plain) >= 8) {
+        word = load_apart<uint64_t>(source + at);
+      } else {
+        word = load_apart<uint32_t>(source + at) | uint64_t{load_apart<uint32_t>(source + at + 4)}
+                                                       << 32;
+      }
+      std::memcpy(target + at, &word, sizeof word);
+      at += sizeof word;
     }
-    if constexpr (sizeof(Plain) % 8 != 0) {
-      std::memcpy(reinterpret_cast<std::byte*>(&to) + 8 * kWords,
-                  reinterpret_cast<const std::byte*>(&from) + 8 * kWords, sizeof(Plain) % 8);
+    if constexpr (sizeof(Plain) % 8 >= 4) {
+      const auto word = load_apart<uint32_t>(source + at);
+      std::memcpy(target + at, &word, sizeof word);
+      at += sizeof word;
     }
+    std::memcpy(target + at, source + at, sizeof(Plain) - at);
   } else {
     std::memcpy(&to, &from, sizeof to);
   }
 }
 
+// The end of a child without its parent whose result is more than a word.
 template <typename T>
-[[noreturn]] void end_child(Stored<T>& value) {
-  if constexpr (std::is_void_v<T>) {
-    end_with_value(nullptr, 0);
-  } else if constexpr (std::is_trivially_copyable_v<T>) {
+[[noreturn]] void end_child(T& value) {
+  if constexpr (std::is_trivially_copyable_v<T>) {
     end_with_value(&value, sizeof value);
   } else {
     // No destructor of these frames will run: what owns memory goes first.
@@ -121,14 +159,14 @@ ForkResult run_child(uint64_t first, uint64_t second, ForkState* state, uint64_t
   union Argument {
     Argument() {}
     ~Argument() {}
-    ForkArgument<Call, T> parent;
+    Call call;
   } argument;
-  Call& call = argument.parent.call;
+  Call& call = argument.call;
   if constexpr (kCallInRegisters<Call, T>) {
     const uint64_t words[2] = {first, second};
     std::memcpy(static_cast<void*>(&call), words, sizeof call);
   } else {
-    copy_words(argument.parent, *reinterpret_cast<const ForkArgument<Call, T>*>(first));
+    copy_fields(call, *reinterpret_cast<const Call*>(first));
   }
   union Result {
     Result() {}
@@ -147,23 +185,21 @@ ForkResult run_child(uint64_t first, uint64_t second, ForkState* state, uint64_t
   }
   if (failure != nullptr) [[unlikely]]
     return end_failed_child(failure);
-  const bool back = takes_back(state, entry);
   if constexpr (kInRegister<Stored<T>>) {
-    if (!back) [[unlikely]] {
-      if (!pop_parent()) {
-        Stored<T> copy = result.value;
-        end_child<T>(copy);
-      }
-    }
     uint64_t word = 0;
     if constexpr (!std::is_void_v<T>) std::memcpy(&word, &result.value, sizeof result.value);
     return {word, 0};
   } else {
-    if (!back) [[unlikely]] {
+    if (!takes_back(state, entry)) [[unlikely]] {
       if (!pop_parent()) end_child<T>(result.value);
     }
-    new (argument.parent.slot) T(std::move(result.value));
-    std::destroy_at(&result.value);
+    auto* const slot = reinterpret_cast<T*>(second);
+    if constexpr (std::is_trivially_copyable_v<T>) {
+      copy_fields(*slot, result.value);
+    } else {
+      new (slot) T(std::move(result.value));
+      std::destroy_at(&result.value);
+    }
     return {0, 0};
   }
 }
@@ -207,25 +243,23 @@ class [[nodiscard]] task {
 
  private:
   using Stored = tasks::Stored<T>;
-  template <typename Call>
+  template <typename Call, uint64_t kFlags>
   struct In {};
-  template <typename Call, typename R>
-  friend task<R> spawn_call(const Call& call, uint64_t flags);
+  template <uint64_t kFlags, typename R, typename Call>
+  friend task<R> spawn_call(const Call& call);
   template <typename R>
   friend R join(task<R>&& child);
 
-  template <typename Call>
-  [[gnu::always_inline]] task(In<Call>, const Call& call, uint64_t flags) {
+  template <typename Call, uint64_t kFlags>
+  [[gnu::always_inline]] task(In<Call, kFlags>, const Call& call) {
     tasks::ForkResult result;
     if constexpr (tasks::kCallInRegisters<Call, T>) {
       uint64_t words[2] = {0, 0};
       std::memcpy(words, static_cast<const void*>(&call), sizeof call);
-      result = tasks::cariama_fork(words[0], words[1], &tasks::run_child<Call, T>, flags);
+      result = tasks::fork_to<&tasks::run_child<Call, T>, kFlags, 0>(words[0], words[1]);
     } else {
-      tasks::ForkArgument<Call, T> argument{call, {}};
-      if constexpr (!tasks::kInRegister<Stored>) argument.slot = &value_;
-      result = tasks::cariama_fork(reinterpret_cast<uint64_t>(&argument), sizeof call,
-                                   &tasks::run_child<Call, T>, flags | tasks::kForkInMemory);
+      result = tasks::fork_to<&tasks::run_child<Call, T>, kFlags, sizeof call>(
+          reinterpret_cast<uint64_t>(&call), reinterpret_cast<uint64_t>(&value_));
     }
     record_ = result.record;
     if (result.record != 0) [[unlikely]] {
@@ -253,6 +287,10 @@ class [[nodiscard]] task {
     if (record == tasks::kTaken) throw std::logic_error("cariama::join: this task was joined");
     if constexpr (std::is_void_v<T>) {
       tasks::join_record(record, nullptr, 0);
+    } else if constexpr (tasks::kInRegister<T>) {
+      uint64_t word = 0;
+      tasks::join_record(record, &word, sizeof word);  // may return in another process
+      return tasks::from_word<T>(word);
     } else if constexpr (std::is_trivially_copyable_v<T>) {
       alignas(T) std::byte value[sizeof(T)];
       tasks::join_record(record, value, sizeof value);  // may return in another process
@@ -268,12 +306,12 @@ class [[nodiscard]] task {
   };
 };
 
-template <typename Call, typename T>
-[[gnu::always_inline]] inline task<T> spawn_call(const Call& call, uint64_t flags) {
+template <uint64_t kFlags, typename T, typename Call>
+[[gnu::always_inline]] inline task<T> spawn_call(const Call& call) {
   static_assert(std::is_trivially_copyable_v<Call> && std::is_trivially_destructible_v<Call>,
                 "what a task is spawned with travels as bytes: capture and pass trivially copyable "
                 "values only");
-  return task<T>(typename task<T>::template In<Call>{}, call, flags);
+  return task<T>(typename task<T>::template In<Call, kFlags>{}, call);
 }
 
 // Runs f(args...) as a child, now; the caller goes on behind this call when the child has ended, or
@@ -283,8 +321,12 @@ template <typename F, typename... Args>
 requires std::invocable<F&, Args&...>
 [[gnu::always_inline]] inline auto spawn(F f, Args... args)
     -> task<std::invoke_result_t<F&, Args&...>> {
-  auto call = [f, args...]() mutable -> decltype(auto) { return f(args...); };
-  return spawn_call<decltype(call), std::invoke_result_t<F&, Args&...>>(call, 0);
+  if constexpr (sizeof...(Args) == 0) {
+    return spawn_call<0, std::invoke_result_t<F&>>(f);  // each copy takes time
+  } else {
+    auto call = [f, args...]() mutable -> decltype(auto) { return f(args...); };
+    return spawn_call<0, std::invoke_result_t<F&, Args&...>>(call);
+  }
 }
 
 // As spawn(), but the caller stays in this process at this point: for a caller that holds what
@@ -295,7 +337,7 @@ requires std::invocable<F&, Args&...>
 [[gnu::always_inline]] inline auto spawn_tied(F f, Args... args)
     -> task<std::invoke_result_t<F&, Args&...>> {
   auto call = [f, args...]() mutable -> decltype(auto) { return f(args...); };
-  return spawn_call<decltype(call), std::invoke_result_t<F&, Args&...>>(call, tasks::kForkTied);
+  return spawn_call<tasks::kForkTied, std::invoke_result_t<F&, Args&...>>(call);
 }
 
 // The child's result, when it has ended. Throws what it threw (exceptions.h), std::logic_error if

@@ -46,7 +46,7 @@ constexpr bool kCanaryIsSwitched = false;
 
 Identity this_identity(const TaskOptions& options) {
   Identity identity;
-  identity.code = reinterpret_cast<uint64_t>(&cariama_fork);
+  identity.code = reinterpret_cast<uint64_t>(&cariama_suspend);
   identity.program = getauxval(AT_ENTRY);
   identity.c_library = reinterpret_cast<uint64_t>(&std::fopen);
   std::memcpy(&identity.cpp_runtime, static_cast<const void*>(&typeid(int)),

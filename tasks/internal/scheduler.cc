@@ -33,8 +33,11 @@ Reference in_place(int rank) { return {rank, kPinnedAddress + 1}; }
 
 extern "C" {
 ForkState cariama_fork_state = {no_entries, no_entries, &kAlways, nullptr, 0, 0};
-void cariama_fork_attention(uint64_t first, uint64_t second, ChildFunction child) {
-  worker_of_task("spawn")->attend(first, second, child);
+void cariama_fork_attention(uint64_t first, uint64_t second, uint64_t bytes, ChildFunction child) {
+  worker_of_task("spawn")->attend({child, first, second, bytes});
+}
+void cariama_fork_end(uint64_t value) {
+  if (!pop_parent()) end_with_value(&value, sizeof value);
 }
 }
 
@@ -123,16 +126,16 @@ Worker::~Worker() {
 
 // ---- called by running tasks ----
 
-void Worker::attend(uint64_t first, uint64_t second, ChildFunction child) {
+void Worker::attend(const FirstCall& child) {
   if (options_.check_closures) {
-    if ((cariama_fork_state.top[-1] & kForkInMemory) != 0) {
-      check_closure(reinterpret_cast<const void*>(first), second);
+    if (child.bytes != 0) {
+      check_closure(reinterpret_cast<const void*>(child.first), child.bytes);
     } else {
-      const uint64_t words[2] = {first, second};
+      const uint64_t words[2] = {child.first, child.second};
       check_closure(words, sizeof words);
     }
   }
-  if (options_.scheme != StackScheme::kUni) fork_apart({child, first, second});
+  if (options_.scheme != StackScheme::kUni) fork_apart(child);
   attend();
 }
 
@@ -346,6 +349,7 @@ std::vector<std::byte> Worker::fetch(const Outcome& outcome) {
 }
 
 void Worker::take_value(const Outcome& outcome, void* value, size_t bytes) {
+  if (bytes == 0) return drop(outcome);
   if (outcome.bytes != bytes) {
     end_job(make_error(absl::StatusCode::kInternal, ErrorScope::kProcess,
                        "a task's result has " + std::to_string(outcome.bytes) + " bytes, not " +
@@ -397,7 +401,7 @@ absl::StatusOr<Worker::RootResult> Worker::run_root(ChildFunction root, uint64_t
   const Reference record = new_record();
   auto* const state = reinterpret_cast<JoinRecord*>(record.address());
   settle();
-  begin(new_stack(), record, {root, first, second});
+  begin(new_stack(), record, {root, first, second, 0});
   work([state] { return state->arrivals.load(std::memory_order_acquire) != 0; });
   const Outcome outcome = state->outcome;
   RootResult result;
@@ -445,16 +449,18 @@ void Worker::work(const Finished& finished) {
 void Worker::first_entry(void* argument) {
   arrived_on_stack();
   const FirstCall call = *static_cast<FirstCall*>(argument);
-  // There is no parent to come back to, and its place is no private entry: the child function ends
-  // the task.
-  static_cast<void>(
-      call.function(call.first, call.second, &cariama_fork_state, cariama_fork_state.top - 1));
+  // There is no parent to come back to, and its place is no private entry: a result that is more
+  // than a word ends the task by itself.
+  const ForkResult result =
+      call.function(call.first, call.second, &cariama_fork_state, cariama_fork_state.top - 1);
+  cariama_fork_end(result.value);
   std::abort();
 }
 
 void Worker::begin(std::byte* top, Reference record, const FirstCall& call) {
   first_call_ = call;
-  install(address_of(top), record.word(), {make_context(top, first_entry, &first_call_), 0});
+  install(address_of(top), record.word(),
+          {make_context(top - kChildWordBytes, first_entry, &first_call_), 0});
 }
 
 void Worker::run(const Context& context) {
@@ -598,6 +604,7 @@ void Worker::install(uint64_t top, uint64_t report, const Context& context) {
   entries_[0] = top;
   reports_[0] = report;
   close_stack(reinterpret_cast<void*>(top));
+  orphan(reinterpret_cast<void*>(top));
   next_ = context;
 }
 

@@ -130,10 +130,18 @@ class Worker {
   void reset_statistics() { statistics_ = {}; }
   [[nodiscard]] std::vector<StealSample> take_samples() { return std::exchange(samples_, {}); }
 
+  // What a child begins with. `bytes`: of what `first` points to, 0 if it is a value.
+  struct FirstCall {
+    ChildFunction function;
+    uint64_t first;
+    uint64_t second;
+    uint64_t bytes;
+  };
+
   // Called by running tasks.
   void attend();
   // ... by a fork, with what its child gets. Does not return where the child gets another stack.
-  void attend(uint64_t first, uint64_t second, ChildFunction child);
+  void attend(const FirstCall& child);
   [[nodiscard]] bool take_parent_back();
   // Entries that were taken from this worker and copied, ever.
   [[nodiscard]] uint64_t thefts() const {
@@ -170,7 +178,8 @@ class Worker {
   [[nodiscard]] Reference new_record(size_t more = 0);
   // Leaves the outcome in the record. Returns who waited for it (frames 0: nobody).
   [[nodiscard]] Suspended deliver(Reference record, const Outcome& outcome);
-  // The value that an outcome names; what held it is released. `value` is a local of a task.
+  // The value that an outcome names; what held it is released. `value` is a local of a task; of no
+  // bytes, whatever it is is dropped.
   void take_value(const Outcome& outcome, void* value, size_t bytes);
   [[nodiscard]] std::vector<std::byte> take_bytes(const Outcome& outcome);
   [[noreturn]] void rethrow(const Outcome& outcome);
@@ -192,12 +201,6 @@ class Worker {
     return entries_offset(workers) + 2 * entry_count(options) * sizeof(uint64_t);
   }
 
-  // What a task without a parent on its stack begins with.
-  struct FirstCall {
-    ChildFunction function;
-    uint64_t first;
-    uint64_t second;
-  };
   struct Leaving {
     enum class Why { kEnded, kJoin, kSuspend, kYield, kFork } why = Why::kEnded;
     void* sp = nullptr;  // of the suspended task

@@ -49,7 +49,7 @@ void Worker::begin_apart(const Leaving& left) {
     entry.record = new_record(bytes).word();
     std::memcpy(reinterpret_cast<void*>(frames_of(entry)), left.sp, bytes);
     statistics_.suspended_bytes += bytes;
-    if ((left.flags & kForkInMemory) != 0) child.first += frames_of(entry) - entry.sp;
+    if (child.bytes != 0) child.first += frames_of(entry) - entry.sp;
   } else {
     entry.record = new_record().word();
   }

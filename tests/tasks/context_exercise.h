@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "tasks/context.h"
+#include "tasks/fork_to.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
@@ -36,6 +37,7 @@ struct SmallWorker {
   SmallWorker() {
     cariama_fork_state = {entries + 1, entries + 1, &attention, nullptr, kCanary, 0};
     attentions = 0;
+    ends = 0;
   }
   [[nodiscard]] std::byte* top() { return stack + sizeof stack - kStackEndBytes; }
   // Frames that were left without a return: AddressSanitizer still guards their locals.
@@ -51,6 +53,9 @@ struct SmallWorker {
   static inline int attentions = 0;
   static inline uint64_t attention_first = 0;
   static inline uint64_t attention_second = 0;
+  static inline uint64_t attention_bytes = 0;
+  static inline int ends = 0;
+  static inline uint64_t end_value = 0;
   static inline SmallWorker* current = nullptr;
 };
 
@@ -96,7 +101,15 @@ inline ForkResult returns_sum(uint64_t first, uint64_t second, ForkState* state,
     exercise_log.wrong = "a child's stack is not aligned";
   }
   exercise_log.entry = entry;
-  if (!takes_back(state, entry)) exercise_log.wrong = "a child did not get its parent back";
+  if (entry < state->floor) exercise_log.wrong = "a child has no entry";
+  return {first + second, 0};
+}
+inline ForkResult publishes_parent(uint64_t first, uint64_t second, ForkState* state, uint64_t*) {
+  state->floor = state->top;
+  return {first + second, 0};
+}
+inline ForkResult loses_parent(uint64_t first, uint64_t second, ForkState*, uint64_t* entry) {
+  orphan(reinterpret_cast<void*>(sp_of(*entry)));
   return {first + second, 0};
 }
 
@@ -104,21 +117,29 @@ inline ForkResult returns_sum(uint64_t first, uint64_t second, ForkState* state,
 
 inline void fork_returns(void*) {
   const bool kept = keeps_registers(3, [] {
-    const ForkResult result = cariama_fork(40, 2, returns_sum, 0);
+    const ForkResult result = fork_to<returns_sum, 0, 0>(40, 2);
     CARIAMA_EXPECT(result.value == 42 && result.record == 0, "a fork returned something else");
   });
   CARIAMA_EXPECT(kept, "a fork changed callee-saved registers");
   CARIAMA_EXPECT(cariama_fork_state.top == cariama_fork_state.floor, "top is not where it was");
   const uint64_t entry = *exercise_log.entry;
-  CARIAMA_EXPECT((entry & 15) == 0, "an untied entry has flags");
-  cariama_fork(1, 1, returns_sum, kForkTied);
-  CARIAMA_EXPECT((*exercise_log.entry & 15) == kForkTied, "a tied entry has no flag");
+  CARIAMA_EXPECT((entry & 7) == 0, "an untied entry has flags");
+  fork_to<returns_sum, kForkTied, 0>(1, 1);
+  CARIAMA_EXPECT((*exercise_log.entry & 7) == kForkTied, "a tied entry has no flag");
   SmallWorker::current->attention.store(1);
-  const ForkResult result = cariama_fork(20, 22, returns_sum, 0);
+  const ForkResult result = fork_to<returns_sum, 0, 48>(20, 22);
   CARIAMA_EXPECT(SmallWorker::attentions == 1 && SmallWorker::attention_first == 20 &&
-                     SmallWorker::attention_second == 22,
+                     SmallWorker::attention_second == 22 && SmallWorker::attention_bytes == 48,
                  "attention was not paid, or to something else");
   CARIAMA_EXPECT(result.value == 42, "a fork with attention returned something else");
+  // The entry is public when the child returns; or the child was continued without its parent.
+  const ForkResult late = fork_to<publishes_parent, 0, 0>(30, 3);
+  CARIAMA_EXPECT(SmallWorker::ends == 1 && SmallWorker::end_value == 33,
+                 "a child returned to a parent that was not private");
+  CARIAMA_EXPECT(late.value == 33 && late.record == 0, "a late end returned something else");
+  fork_to<loses_parent, 0, 0>(50, 5);
+  CARIAMA_EXPECT(SmallWorker::ends == 2 && SmallWorker::end_value == 55,
+                 "a child that was continued without its parent returned to it");
   exercise_log.step = 1;
   cariama_leave();
 }
@@ -133,7 +154,7 @@ inline ForkResult leaves_parent(uint64_t, uint64_t, ForkState* state, uint64_t* 
 
 inline void fork_is_taken(void*) {
   const bool kept = keeps_registers(5, [] {
-    const ForkResult result = cariama_fork(0, 0, leaves_parent, 0);
+    const ForkResult result = fork_to<leaves_parent, 0, 0>(0, 0);
     exercise_log.seen_record = result.record;
   });
   CARIAMA_EXPECT(kept, "a parent that was taken lost callee-saved registers");
@@ -184,12 +205,12 @@ inline ForkResult walks(uint64_t, uint64_t, ForkState* state, uint64_t* entry) {
   return {0, 0};
 }
 inline ForkResult forks_once_more(uint64_t, uint64_t, ForkState* state, uint64_t* entry) {
-  cariama_fork(0, 0, walks, 0);
+  fork_to<walks, 0, 0>(0, 0);
   static_cast<void>(takes_back(state, entry));
   return {0, 0};
 }
 void walked_task(void*) {
-  cariama_fork(0, 0, forks_once_more, 0);
+  fork_to<forks_once_more, 0, 0>(0, 0);
   exercise_log.step = 4;
   cariama_leave();
 }
@@ -254,7 +275,7 @@ inline const char* exercise_unwind() {
   start(worker, walked_task);
   if (exercise_log.step != 4) return "the walked task did not come to its end";
   if (!exercise_log.walked_to_root) return "the unwinder did not find the first task";
-  // walks, cariama_fork, forks_once_more, cariama_fork, walked_task, and the context's entry; the
+  // walks, its fork, forks_once_more, its fork, walked_task, and the context's entry; the
   // compiler may add none.
   if (exercise_log.frames < 5 || exercise_log.frames > 7) return "the unwinder went astray";
   return nullptr;
@@ -266,10 +287,17 @@ inline const char* exercise_unwind() {
 namespace cariama::tasks {
 extern "C" {
 ForkState cariama_fork_state;
-void cariama_fork_attention(uint64_t first, uint64_t second, ChildFunction) {
+void cariama_fork_attention(uint64_t first, uint64_t second, uint64_t bytes, ChildFunction) {
   ++testing::SmallWorker::attentions;
   testing::SmallWorker::attention_first = first;
   testing::SmallWorker::attention_second = second;
+  testing::SmallWorker::attention_bytes = bytes;
+}
+// As if the entry had been taken back from the shelf.
+void cariama_fork_end(uint64_t value) {
+  ++testing::SmallWorker::ends;
+  testing::SmallWorker::end_value = value;
+  cariama_fork_state.floor = --cariama_fork_state.top;
 }
 }
 }  // namespace cariama::tasks
