@@ -33,7 +33,6 @@ struct CommandReply {
   uint64_t number = 0;
   uint64_t posts_sent = 0;     // calls that nobody waits for (see settle())
   uint64_t posts_handled = 0;  // of those that came here
-  bool busy = false;           // somebody is at a job for another process
   bool collecting = false;     // kCollect: there is more to do
   Statistics statistics{};
 };
@@ -70,21 +69,18 @@ class CommandedSite : public SiteBase {
   // In rank 0: works until all posts have been run, and those that they caused: calls that nobody
   // waits for, which free nodes, serve copies, or bring news of nodes. That is two rounds in which
   // as many have been run as were sent, without a new one (Mattern 1987). A process that dies takes
-  // its counts along; then two equal rounds have to do. Also until no process is at a job: what one
-  // that died had asked for is nobody's, but uses the tree.
+  // its counts along; then two equal rounds have to do.
   void settle(const SearchOptions& options) {
     Host& host = derived().host();
     std::pair<uint64_t, uint64_t> before{UINT64_MAX, 0};
     for (;;) {
       std::pair<uint64_t, uint64_t> now{0, 0};
-      bool busy = false;
       for (const CommandReply& reply : command(CommandKind::kInform, options)) {
         now.first += reply.posts_sent;
         now.second += reply.posts_handled;
-        busy |= reply.busy;
       }
       const bool equal = now.first == now.second || host.living() < host.size();
-      if (equal && now == before && !busy) return;
+      if (equal && now == before) return;
       before = now;
       static_cast<void>(host.step());  // alone, command() runs no calls
     }

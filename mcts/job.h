@@ -158,11 +158,6 @@ class JobQueue {
     }
     return taken;
   }
-  // Whether a job is not recycled yet: a worker may still be at it.
-  [[nodiscard]] bool in_use() {
-    const std::lock_guard lock(mutex_);
-    return free_.size() != all_.size();
-  }
   [[nodiscard]] bool empty() const { return size_.load(std::memory_order_seq_cst) == 0; }
 
  private:

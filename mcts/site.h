@@ -384,7 +384,6 @@ class Site final : public CommandedSite<Site<G>> {
       case CommandKind::kInform:
         break;
     }
-    reply.busy = jobs_.in_use();
     reply.posts_sent = frees_sent_ + mirroring_.sent();
     reply.posts_handled = frees_handled_ + mirroring_.handled();
     reply.statistics = statistics();

@@ -107,8 +107,12 @@ class Worker {
       if (!node.child(i).none() || node.closed(i) || node.visits(i) < enough()) continue;
       G position = node.state();
       position.play(node.move(i));
-      if (!position.result()) static_cast<void>(make_child_here(node, i, position));
+      if (position.result()) continue;
+      const NodeType* made = make_child_here(node, i, position);
+      // No rollout came to it that would tell, if it was decided from the beginning.
+      if (made != nullptr && made->outcome() != Outcome::kOpen) node.prove(i, made->outcome());
     }
+    node.resolve();
   }
 
   void add_to(Statistics& sum) const {
