@@ -44,8 +44,8 @@ ABSL_FLAG(std::vector<std::string>, policies, (std::vector<std::string>{"localit
 ABSL_FLAG(int, size, 11, "of the board, 5 to 11");
 ABSL_FLAG(uint64_t, iterations, 50000, "for each process");
 ABSL_FLAG(double, playout, 5000, "policy=locality: ns of a rollout with its playout");
-ABSL_FLAG(double, paper_playout, 1300, "policy=paper: ns of one of the 16 playouts of a rollout");
-ABSL_FLAG(double, message, 300, "ns of the processors of both ends together, for a message");
+ABSL_FLAG(double, paper_playout, 2000, "policy=paper: ns of one of the 16 playouts of a rollout");
+ABSL_FLAG(double, message, 1000, "ns of the processors of both ends together, for a message");
 ABSL_FLAG(double, byte, 0.1, "ns of the processors, for a byte of a message");
 ABSL_FLAG(double, latency, 1000, "ns, one way");
 ABSL_FLAG(double, gigabytes, 12.5, "bytes per ns of a port");
