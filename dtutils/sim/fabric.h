@@ -77,6 +77,9 @@ class Fabric {
   [[nodiscard]] bool idle() const { return events_.empty(); }
   // Executes the next event unless it is later than `limit`. False: there is none.
   bool step(SimTime limit = SimTime::max());
+  // Polling and waiting execute nothing that is later.
+  [[nodiscard]] SimTime horizon() const { return horizon_; }
+  void set_horizon(SimTime horizon) { horizon_ = horizon; }
   // Moves the clock forward over a time without events.
   void advance_to(SimTime time) { now_ = time > now_ ? time : now_; }
   // A number larger than all given before.
@@ -174,6 +177,7 @@ class Fabric {
   const SimOptions options_;
   const uint64_t identity_;
   SimTime now_{0};
+  SimTime horizon_ = SimTime::max();
   uint64_t sequence_ = 0;
   uint64_t trace_hash_ = 0;
   uint32_t islands_ = 0;

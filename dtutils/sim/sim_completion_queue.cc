@@ -17,7 +17,8 @@ bool SimCompletionChannel::wait(std::chrono::nanoseconds timeout) {
   // Saturating: nanoseconds::max() means for ever, which is 106 days of virtual time.
   const SimTime longest = SimTime::max() - fabric_->now();
   const bool endless = timeout > std::chrono::duration_cast<std::chrono::nanoseconds>(longest);
-  const SimTime deadline = endless ? SimTime::max() : fabric_->now() + timeout;
+  const SimTime deadline =
+      std::min(endless ? SimTime::max() : fabric_->now() + timeout, fabric_->horizon());
 
   for (uint32_t executed = 0;; ++executed) {
     if (woken_.exchange(false, std::memory_order_acquire) || event_) {
@@ -38,13 +39,13 @@ bool SimCompletionChannel::wait(std::chrono::nanoseconds timeout) {
       lock.lock();
     }
   }
-  if (!endless) fabric_->advance_to(deadline);
+  if (deadline != SimTime::max()) fabric_->advance_to(deadline);
   return false;
 }
 
 size_t SimCompletionQueue::poll(std::span<Completion> completions) {
   const std::unique_lock lock = fabric_->lock();
-  if (entries_.empty()) fabric_->step();
+  if (entries_.empty()) fabric_->step(fabric_->horizon());
   size_t count = 0;
   while (count < completions.size() && !entries_.empty()) {
     const Entry entry = entries_.pop_front();

@@ -42,6 +42,11 @@ bool SimFabric::run_until_idle(SimTime limit) {
   return fabric_->idle();
 }
 
+void SimFabric::set_horizon(SimTime horizon) {
+  const std::unique_lock lock = fabric_->lock();
+  fabric_->set_horizon(horizon);
+}
+
 void SimFabric::kill(uint32_t endpoint) {
   const std::unique_lock lock = fabric_->lock();
   fabric_->endpoint(endpoint)->alive = false;

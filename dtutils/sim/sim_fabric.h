@@ -15,8 +15,8 @@
 // Virtual time moves only when somebody drives it: polling an EMPTY completion queue executes the
 // next event of the fabric, CompletionChannel::wait() executes events until one is for the channel
 // or the (virtual) timeout has passed, and step(), run_until(), run_until_idle() below. The
-// program's own computing takes no virtual time. A loop that watches memory for arrival must poll,
-// too.
+// program's own computing takes no virtual time, unless it says so: set_horizon(). A loop that
+// watches memory for arrival must poll, too.
 //
 // The model of a transfer. An endpoint has one port. A message leaves when the port is free, in
 // turns of the seed's choice among the endpoint's queue pairs that have something to send, and
@@ -134,6 +134,11 @@ class CARIAMA_DTUTILS_EXPORT SimFabric {
   // sender that repeats without end to a receiver that is never ready keeps a fabric busy for
   // ever).
   [[nodiscard]] bool run_until_idle(SimTime limit = std::chrono::hours(1));
+
+  // From now on polling executes no event that is later than `horizon`, and a channel's wait() ends
+  // there: for programs whose computing takes virtual time, too, and which move the clock and the
+  // horizon on as they compute. SimTime::max(), as at the beginning: no such limit.
+  void set_horizon(SimTime horizon);
 
   // The endpoint's process is dead: from now on it neither sends nor answers. What it sent before
   // still arrives. Posting on it has no effect any more, and nothing completes there.

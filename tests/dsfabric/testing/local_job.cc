@@ -2,15 +2,13 @@
 
 #include <condition_variable>
 #include <exception>
-#include <map>
 #include <mutex>
 #include <random>
 #include <thread>
 #include <utility>
 
-#include "dsfabric/internal/broker.h"
-#include "dtutils/error.h"
 #include "gtest/gtest.h"
+#include "tests/dsfabric/testing/local_store.h"
 
 namespace cariama::testing {
 
@@ -94,155 +92,6 @@ class Stepper {
   size_t gone_ = 0;
 };
 
-// What the processes of a job share before they are connected.
-struct LocalJob::Store {
-  explicit Store(uint32_t processes) : ranks(processes) {}
-
-  struct Rank {
-    bool ended = false;
-    std::mutex handling;  // held while its handler runs
-    internal::Broker::Handler handler;
-  };
-  std::mutex mutex;
-  WakeWord changed;
-  std::map<std::pair<int, std::string>, std::string, std::less<>> values;
-  std::vector<Rank> ranks;
-  std::vector<uint64_t> fences = std::vector<uint64_t>(ranks.size());
-
-  absl::Status ended(int rank) const {
-    return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
-                      "rank " + std::to_string(rank) + " has ended");
-  }
-};
-
-class LocalJob::StoreBootstrap final : public Bootstrap {
- public:
-  StoreBootstrap(std::shared_ptr<Store> store, uint32_t rank)
-      : store_(std::move(store)), rank_(static_cast<int>(rank)) {
-    for (size_t i = 0; i < store_->ranks.size(); ++i)
-      labels_.push_back("rank " + std::to_string(i));
-  }
-  ~StoreBootstrap() override {
-    const std::lock_guard lock(store_->mutex);
-    store_->ranks[rank_].ended = true;
-    store_->changed.wake();
-  }
-
-  int rank() const override { return rank_; }
-  int size() const override { return static_cast<int>(labels_.size()); }
-  const std::string& label(int rank) const override { return labels_[rank]; }
-
-  absl::Status put(std::string_view key, std::string_view value) override {
-    const std::lock_guard lock(store_->mutex);
-    store_->values[{rank_, std::string(key)}] = value;
-    store_->changed.wake();
-    return absl::OkStatus();
-  }
-  absl::StatusOr<std::string> get(int rank, std::string_view key, Deadline deadline) override {
-    std::string value;
-    const absl::Status found = wait(deadline, "a value", [&]() -> absl::StatusOr<bool> {
-      const auto at = store_->values.find(std::pair(rank, std::string(key)));
-      if (at != store_->values.end()) {
-        value = at->second;
-        return true;
-      }
-      if (store_->ranks[rank].ended) return store_->ended(rank);
-      return false;
-    });
-    if (!found.ok()) return found;
-    return value;
-  }
-  absl::Status fence(Deadline deadline) override {
-    {
-      const std::lock_guard lock(store_->mutex);
-      if (!fenced_) ++store_->fences[rank_];
-      fenced_ = true;
-      store_->changed.wake();
-    }
-    absl::Status left = wait(deadline, "a fence", [&]() -> absl::StatusOr<bool> {
-      for (int i = 0; i < size(); ++i) {
-        if (store_->fences[i] >= store_->fences[rank_]) continue;
-        if (store_->ranks[i].ended) return store_->ended(i);
-        return false;
-      }
-      return true;
-    });
-    if (!absl::IsDeadlineExceeded(left)) fenced_ = false;
-    return left;
-  }
-
-  BootstrapKind kind() const override { return BootstrapKind::kLocal; }
-  const JobSecret& secret() const override { return secret_; }
-  std::optional<uint32_t> threads() const override { return std::nullopt; }
-  absl::Status finalize(Deadline) override { return absl::OkStatus(); }
-
- private:
-  // Until `look`, which is called with the store's mutex held, says true or an error.
-  template <typename Look>
-  absl::Status wait(Deadline deadline, const char* what, Look&& look) {
-    absl::StatusOr<bool> answer = false;
-    WakeWordParking parking(store_->changed);
-    const bool came = wait_until(
-        [&] {
-          const std::lock_guard lock(store_->mutex);
-          answer = look();
-          return !answer.ok() || *answer;
-        },
-        deadline, &parking);
-    if (came) return answer.status();
-    return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
-                      std::string(what) + " did not come in time");
-  }
-
-  std::shared_ptr<Store> store_;
-  const int rank_;
-  std::vector<std::string> labels_;
-  JobSecret secret_{};
-  bool fenced_ = false;
-};
-
-// Runs the handler of the other process in the calling thread.
-class LocalJob::StoreBroker final : public internal::Broker {
- public:
-  StoreBroker(std::shared_ptr<Store> store, int rank, Handler handler)
-      : store_(std::move(store)), rank_(rank) {
-    const std::lock_guard lock(store_->mutex);
-    store_->ranks[rank_].handler = std::move(handler);
-    store_->changed.wake();
-  }
-  ~StoreBroker() override {
-    Store::Rank& self = store_->ranks[rank_];
-    const std::lock_guard running(self.handling);
-    const std::lock_guard lock(store_->mutex);
-    self.handler = nullptr;
-    self.ended = true;
-    store_->changed.wake();
-  }
-
-  absl::StatusOr<std::string> request(int rank, std::string_view request,
-                                      Deadline deadline) override {
-    Store::Rank& peer = store_->ranks[rank];
-    WakeWordParking parking(store_->changed);
-    bool ended = false;
-    const auto ready = [&] {
-      const std::lock_guard lock(store_->mutex);
-      ended = peer.ended;
-      return ended || peer.handler != nullptr;
-    };
-    if (!wait_until(ready, deadline, &parking)) {
-      return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
-                        "rank " + std::to_string(rank) + " does not answer");
-    }
-    const std::lock_guard running(peer.handling);
-    if (ended || peer.handler == nullptr) return store_->ended(rank);
-    return peer.handler(rank_, request);
-  }
-
- private:
-  std::shared_ptr<Store> store_;
-  const int rank_;
-};
-
 struct LocalJob::Process {
   std::shared_ptr<Device> device;
   std::unique_ptr<Fabric> fabric;
@@ -268,7 +117,7 @@ LocalJob::LocalJob(LocalJobOptions options)
     sim_ = std::make_shared<SimFabric>(options_.sim);
     stepper_ = std::make_unique<Stepper>(options_.processes * threads_, options_.seed);
   }
-  store_ = std::make_shared<Store>(options_.processes);
+  store_ = make_local_store(options_.processes);
   for (uint32_t rank = 0; rank < options_.processes; ++rank) {
     processes_.push_back(std::make_unique<Process>());
   }
@@ -312,9 +161,9 @@ void LocalJob::run_thread(uint32_t rank, uint32_t thread,
     FabricOptions options = options_.fabric;
     options.device = std::move(self.device);
     auto fabric = Fabric::create(
-        options, std::make_unique<StoreBootstrap>(store_, rank),
+        options, make_local_bootstrap(store_, rank),
         [&](Bootstrap&, auto handler) -> absl::StatusOr<std::unique_ptr<internal::Broker>> {
-          return std::make_unique<StoreBroker>(store_, static_cast<int>(rank), std::move(handler));
+          return make_local_broker(store_, rank, std::move(handler));
         });
     EXPECT_TRUE(fabric.ok()) << fabric.status();
     if (fabric.ok()) self.fabric = *std::move(fabric);

@@ -51,6 +51,8 @@ struct LocalJobOptions {
   bool finalize = true;  // after the bodies of a process have returned
 };
 
+// What the processes meet through (local_store.h).
+struct LocalStore;
 // What a job in steps is stepped by. Threads take part in the order of their numbers.
 class Stepper;
 
@@ -76,9 +78,6 @@ class LocalJob {
 
  private:
   struct Process;
-  struct Store;
-  class StoreBootstrap;
-  class StoreBroker;
 
   void make_devices();
   void run_thread(uint32_t rank, uint32_t thread,
@@ -88,7 +87,7 @@ class LocalJob {
   uint32_t threads_;
   std::shared_ptr<SimFabric> sim_;
   std::vector<std::shared_ptr<FaultControl>> controls_;
-  std::shared_ptr<Store> store_;
+  std::shared_ptr<LocalStore> store_;
   std::unique_ptr<Stepper> stepper_;
   std::vector<std::unique_ptr<Process>> processes_;
   std::atomic<uint64_t> met_{0};

@@ -233,5 +233,24 @@ TEST_F(SimTimingTest, ChannelSleepsInVirtualTime) {
   EXPECT_FALSE(channel->wait(nanoseconds::max()));  // nothing will ever happen: does not hang
 }
 
+TEST_F(SimTimingTest, NothingHappensBeyondTheHorizon) {
+  start(figures());
+  auto channel = must(a_->domain->create_channel());
+  fabric_->set_horizon(nanoseconds(1200));
+  post(Opcode::kFetchAdd, 8, 1);
+  Completion completion;
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(a_->completions->poll({&completion, 1}), 0u);
+    EXPECT_LE(fabric_->now(), nanoseconds(1200));
+  }
+  EXPECT_EQ(fabric_->now(), nanoseconds(1000));  // of the request's arrival
+  EXPECT_FALSE(channel->wait(std::chrono::hours(1)));
+  EXPECT_EQ(fabric_->now(), nanoseconds(1200));
+  EXPECT_FALSE(channel->wait(nanoseconds::max()));
+  EXPECT_EQ(fabric_->now(), nanoseconds(1200));
+  fabric_->set_horizon(SimTime::max());
+  expect_completion(nanoseconds(1500), 1);
+}
+
 }  // namespace
 }  // namespace cariama

@@ -1,0 +1,247 @@
+// How the distributed tree would scale past the cores of this machine: the real search and the real
+// transport on the simulated cluster (bench/support/virtual_cluster.h), Hex from the empty board.
+//
+//   bench_mcts_sim --processes 1,2,4,8,16,32
+//
+// Virtual are the network and what computing takes: a playout, with everything else of its rollout,
+// takes --playout ns, as bench_mcts measures it with one process; a message --message ns, of both
+// ends together. A process has one thread. All pairs of processes are equally far apart.
+// Rows, by policy=locality and paper (the paper's tree):
+//
+//   iterations_per_second    rollouts that ended (the completions of the paper), per second of
+//                            virtual time
+//   visits_per_second        rollouts begun, on behalf of other processes too
+//   relative_efficiency      iterations per second and process, against the first of --processes
+//   idle_share               of the processes' time
+//   message_share            of the processes' time, what sending and receiving took
+//   messages_per_iteration, bytes_per_iteration
+//   deferred_share           of the visits, those that were begun again later
+//   least_node_share         of the nodes, the smallest part that a process owns, times P
+//   real_seconds             what the simulation took
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/flags/usage.h"
+#include "absl/strings/numbers.h"
+#include "bench/support/report.h"
+#include "bench/support/virtual_cluster.h"
+#include "hex/hex_game.h"
+#include "mcts/paper_search.h"
+#include "mcts/search.h"
+
+ABSL_FLAG(std::vector<std::string>, processes, (std::vector<std::string>{"1", "2", "4", "8", "16"}),
+          "numbers of processes");
+ABSL_FLAG(std::vector<std::string>, policies, (std::vector<std::string>{"locality", "paper"}),
+          "locality: the search as it is by default; paper: the paper's tree");
+ABSL_FLAG(int, size, 11, "of the board, 5 to 11");
+ABSL_FLAG(uint64_t, iterations, 50000, "for each process");
+ABSL_FLAG(double, playout, 5000, "policy=locality: ns of a rollout with its playout");
+ABSL_FLAG(double, paper_playout, 2000, "policy=paper: ns of one of the 16 playouts of a rollout");
+ABSL_FLAG(double, message, 1000, "ns of the processors of both ends together, for a message");
+ABSL_FLAG(double, byte, 0.1, "ns of the processors, for a byte of a message");
+ABSL_FLAG(double, latency, 1000, "ns, one way");
+ABSL_FLAG(double, gigabytes, 12.5, "bytes per ns of a port");
+ABSL_FLAG(double, message_gap, 5, "ns between two messages of a port");
+ABSL_FLAG(uint64_t, seed, 1, "of everything that is left to chance");
+ABSL_FLAG(bool, json, false, "one JSON object a line");
+
+namespace cariama::bench {
+namespace {
+
+[[noreturn]] void fail(const std::string& text) {
+  std::fprintf(stderr, "bench_mcts_sim: %s\n", text.c_str());
+  std::exit(1);
+}
+
+SimTime from_ns(double nanoseconds) { return SimTime(std::llround(nanoseconds * 1000)); }
+double to_seconds(SimTime time) { return std::chrono::duration<double>(time).count(); }
+
+struct Costs {
+  SimTime playout;
+  double message = 0;  // ns
+  double byte = 0;     // ns
+};
+Costs costs;  // of the running simulation
+
+// Hex whose playouts take virtual time, and with them the messages that the thread has sent since
+// the last one.
+class TimedGame : public hex::HexGame<2> {
+ public:
+  using HexGame<2>::HexGame;
+
+  class Playouts : public HexGame<2>::Playouts {
+   public:
+    using HexGame<2>::Playouts::Playouts;
+    float run(const TimedGame& game, std::optional<Move> last, mcts::Random& random,
+              mcts::Owned<kAmafIds>* owned) {
+      const mcts::Lines& lines = *mcts::Host::here().lines;
+      const uint64_t messages = lines.messages();
+      const uint64_t bytes = lines.bytes();
+      const double sent = costs.message * static_cast<double>(messages - messages_) +
+                          costs.byte * static_cast<double>(bytes - bytes_);
+      messages_ = messages;
+      bytes_ = bytes;
+      VirtualCluster::spend(costs.playout + from_ns(sent));
+      return HexGame<2>::Playouts::run(game, last, random, owned);
+    }
+
+   private:
+    uint64_t messages_ = mcts::Host::here().lines->messages();
+    uint64_t bytes_ = mcts::Host::here().lines->bytes();
+  };
+};
+static_assert(mcts::HasPlayouts<TimedGame> && mcts::HasRefine<TimedGame>);
+
+struct Outcome {
+  mcts::Statistics sum;
+  uint64_t iterations = 0;
+  uint64_t least_nodes = 0;
+  double seconds = 0;  // of virtual time
+  double idle = 0;     // of all processes
+};
+
+template <typename Search>
+Outcome simulate(uint32_t processes, const SimOptions& sim, const mcts::SearchOptions& options) {
+  const int size = absl::GetFlag(FLAGS_size);
+  const TimedGame game(hex::Board(size, size));
+  Outcome outcome;
+  VirtualCluster cluster({.processes = processes, .sim = sim});
+  const auto idle = [&] {
+    SimTime sum{0};
+    for (uint32_t rank = 0; rank < processes; ++rank) sum += cluster.process(rank).idle;
+    return sum;
+  };
+  const absl::Status ran = cluster.run([&](Fabric& fabric) {
+    auto host = mcts::Host::create(&fabric);
+    if (!host.ok()) fail(std::string(host.status().message()));
+    if ((*host)->rank() != 0) {
+      if (const absl::Status served = (*host)->serve(); !served.ok()) {
+        fail(std::string(served.message()));
+      }
+      return;
+    }
+    Search search(**host, options);
+    // Once before, for the connections.
+    static_cast<void>(search.run(game, {.iterations = 1000}));
+    search.clear();
+    const SimTime begin = cluster.process(0).clock;
+    const SimTime idle_before = idle();
+    const auto result =
+        search.run(game, {.iterations = absl::GetFlag(FLAGS_iterations) * processes});
+    outcome.seconds = to_seconds(cluster.process(0).clock - begin);
+    outcome.idle = to_seconds(idle() - idle_before);
+    outcome.iterations = result.iterations;
+    outcome.least_nodes = UINT64_MAX;
+    for (const mcts::Statistics& one : result.processes) {
+      outcome.sum.visits += one.visits;
+      outcome.sum.deferred_selections += one.deferred_selections;
+      outcome.sum.messages += one.messages;
+      outcome.sum.bytes += one.bytes;
+      outcome.sum.nodes += one.nodes;
+      outcome.least_nodes = std::min(outcome.least_nodes, one.nodes);
+    }
+    (*host)->end();
+  });
+  if (!ran.ok()) fail(std::string(ran.message()));
+  return outcome;
+}
+
+template <typename Search>
+void run_policy(const std::string& policy, const SimOptions& sim, Params common,
+                const Report& report) {
+  mcts::SearchOptions options = mcts::SearchOptions::of<TimedGame>();
+  options.seed = absl::GetFlag(FLAGS_seed);
+  common.set("policy", policy);
+  common.set("playout", to_seconds(costs.playout) * 1e9);
+  std::optional<double> first;
+  for (const std::string& text : absl::GetFlag(FLAGS_processes)) {
+    uint32_t processes = 0;
+    if (!absl::SimpleAtoi(text, &processes) || processes < 1) fail("--processes: " + text);
+    progress(policy + ": " + text + " processes");
+    const auto start = std::chrono::steady_clock::now();
+    const Outcome outcome = simulate<Search>(processes, sim, options);
+    const double real =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    progress("");
+    Params params = common;
+    params.set("processes", uint64_t{processes});
+    const auto row = [&](const char* name, double value, const char* unit) {
+      report.row(name, params, summarize({value}), unit);
+    };
+    const auto iterations = static_cast<double>(std::max<uint64_t>(outcome.iterations, 1));
+    const auto messages = static_cast<double>(outcome.sum.messages);
+    const auto bytes = static_cast<double>(outcome.sum.bytes);
+    const auto visits = static_cast<double>(std::max<uint64_t>(outcome.sum.visits, 1));
+    const double rate = iterations / outcome.seconds;
+    if (!first) first = rate / processes;
+    row("iterations_per_second", rate, "1/s");
+    row("visits_per_second", visits / outcome.seconds, "1/s");
+    row("relative_efficiency", rate / processes / *first, "ratio");
+    const double time = outcome.seconds * processes;
+    row("idle_share", 100 * outcome.idle / time, "%");
+    row("message_share", 1e-7 * (costs.message * messages + costs.byte * bytes) / time, "%");
+    row("messages_per_iteration", messages / iterations, "1");
+    row("bytes_per_iteration", bytes / iterations, "B");
+    row("deferred_share", 100 * static_cast<double>(outcome.sum.deferred_selections) / visits, "%");
+    row("least_node_share",
+        100 * static_cast<double>(outcome.least_nodes) * processes /
+            static_cast<double>(std::max<uint64_t>(outcome.sum.nodes, 1)),
+        "%");
+    row("real_seconds", real, "s");
+  }
+}
+
+int run() {
+  const int size = absl::GetFlag(FLAGS_size);
+  if (size < 5 || size > 11) fail("--size is from 5 to 11");
+  SimOptions sim;
+  sim.seed = absl::GetFlag(FLAGS_seed);
+  sim.latency = sim.ack_latency = from_ns(absl::GetFlag(FLAGS_latency));
+  sim.gigabytes_per_second = absl::GetFlag(FLAGS_gigabytes);
+  sim.message_gap = from_ns(absl::GetFlag(FLAGS_message_gap));
+  costs.message = absl::GetFlag(FLAGS_message);
+  costs.byte = absl::GetFlag(FLAGS_byte);
+  Params common;
+  common.set("size", static_cast<uint64_t>(size));
+  common.set("iterations", absl::GetFlag(FLAGS_iterations));
+  common.set("message", costs.message);
+  common.set("byte", costs.byte);
+  common.set("latency", absl::GetFlag(FLAGS_latency));
+  common.set("gigabytes", absl::GetFlag(FLAGS_gigabytes));
+  common.set("message_gap", absl::GetFlag(FLAGS_message_gap));
+  common.set("seed", absl::GetFlag(FLAGS_seed));
+  const Report report(absl::GetFlag(FLAGS_json), {"policy", "processes"});
+  for (const std::string& policy : absl::GetFlag(FLAGS_policies)) {
+    if (policy == "locality") {
+      costs.playout = from_ns(absl::GetFlag(FLAGS_playout));
+      run_policy<mcts::Search<TimedGame>>(policy, sim, common, report);
+    } else if (policy == "paper") {
+      costs.playout = from_ns(absl::GetFlag(FLAGS_paper_playout));
+      run_policy<mcts::PaperSearch<TimedGame>>(policy, sim, common, report);
+    } else {
+      fail("--policies knows locality and paper");
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace cariama::bench
+
+int main(int argc, char** argv) {
+  absl::SetProgramUsageMessage(
+      "simulates a distributed search on many processes.\n  bench_mcts_sim [options]");
+  if (absl::ParseCommandLine(argc, argv).size() != 1) {
+    std::fprintf(stderr, "usage: bench_mcts_sim [options], see --help\n");
+    return 1;
+  }
+  return cariama::bench::run();
+}

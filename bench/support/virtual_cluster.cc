@@ -1,0 +1,219 @@
+#include "bench/support/virtual_cluster.h"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "dtutils/wait.h"
+#include "tests/dsfabric/testing/local_store.h"
+
+namespace cariama::bench {
+namespace {
+
+using namespace std::chrono_literals;
+
+// How finely the network is moved on while processes wait for messages.
+constexpr SimTime kTick = 250ns;
+// What a look for messages costs who was waiting for them.
+constexpr SimTime kLook = 100ns;
+// Some conditions become true without a message (that another process has joined the job): they are
+// looked at so often.
+constexpr SimTime kLongestRest = 50us;
+
+}  // namespace
+
+// Who runs, and the clocks.
+class VirtualCluster::Turns {
+ public:
+  Turns(uint32_t processes, SimFabric& sim) : sim_(sim), places_(processes) {
+    for (auto& place : places_) place = std::make_unique<Place>();
+    places_[0]->turn = true;
+    sim_.set_horizon(sim_.now());
+  }
+
+  void enter(uint32_t rank) {
+    std::unique_lock lock(mutex_);
+    wait_for_turn(lock, rank);
+  }
+  void leave(uint32_t rank) {
+    const std::lock_guard lock(mutex_);
+    places_[rank]->gone = true;
+    places_[rank]->turn = false;
+    if (std::any_of(places_.begin(), places_.end(), [](const auto& at) { return !at->gone; })) {
+      give_turn(choose());
+    }
+  }
+  void spend(uint32_t rank, SimTime time) {
+    std::unique_lock lock(mutex_);
+    places_[rank]->state.clock += time;
+    places_[rank]->state.busy += time;
+    pass(lock, rank);
+  }
+  void rest(uint32_t rank) {
+    std::unique_lock lock(mutex_);
+    Place& self = *places_[rank];
+    self.resting = true;
+    self.arrived = arrivals(rank);
+    pass(lock, rank);
+  }
+  [[nodiscard]] Process process(uint32_t rank) const {
+    const std::lock_guard lock(mutex_);
+    return places_[rank]->state;
+  }
+
+ private:
+  struct Place {
+    Process state;
+    bool turn = false;
+    bool gone = false;
+    bool resting = false;
+    uint64_t arrived = 0;  // when it began to rest
+    std::condition_variable changed;
+  };
+
+  [[nodiscard]] uint64_t arrivals(uint32_t rank) const {
+    return sim_.endpoint_statistics(rank).messages_received;
+  }
+  void pass(std::unique_lock<std::mutex>& lock, uint32_t rank) {
+    const uint32_t next = choose();
+    if (next == rank) return;
+    places_[rank]->turn = false;
+    give_turn(next);
+    wait_for_turn(lock, rank);
+  }
+  void give_turn(uint32_t rank) {
+    places_[rank]->turn = true;
+    places_[rank]->changed.notify_one();
+  }
+  void wait_for_turn(std::unique_lock<std::mutex>& lock, uint32_t rank) {
+    places_[rank]->changed.wait(lock, [&] { return places_[rank]->turn; });
+  }
+
+  // The process that is the next one to do something; the network is moved on to its clock.
+  uint32_t choose() {
+    uint32_t first = 0;
+    SimTime due = SimTime::max();
+    for (uint32_t rank = 0; rank < places_.size(); ++rank) {
+      const Place& place = *places_[rank];
+      if (place.gone) continue;
+      const SimTime time = place.state.clock + (place.resting ? kLongestRest : SimTime(0));
+      if (time >= due) continue;
+      due = time;
+      first = rank;
+    }
+    if (const std::optional<uint32_t> reached = find_reached()) return begin(*reached);
+    uint64_t events = sim_.statistics().events;
+    while (sim_.now() < due) {
+      sim_.run_until(std::min(sim_.now() + kTick, due));
+      if (sim_.statistics().events == events) continue;
+      events = sim_.statistics().events;
+      if (const std::optional<uint32_t> reached = find_reached()) return begin(*reached);
+    }
+    return begin(first);
+  }
+  // Who rests, and has got a message.
+  [[nodiscard]] std::optional<uint32_t> find_reached() const {
+    for (uint32_t rank = 0; rank < places_.size(); ++rank) {
+      const Place& place = *places_[rank];
+      if (!place.gone && place.resting && arrivals(rank) != place.arrived) return rank;
+    }
+    return std::nullopt;
+  }
+  uint32_t begin(uint32_t rank) {
+    Place& place = *places_[rank];
+    if (place.resting) {
+      place.resting = false;
+      const SimTime now = std::max(sim_.now(), place.state.clock) + kLook;
+      place.state.idle += now - place.state.clock;
+      place.state.clock = now;
+    }
+    sim_.set_horizon(sim_.now());
+    return rank;
+  }
+
+  SimFabric& sim_;
+  mutable std::mutex mutex_;
+  std::vector<std::unique_ptr<Place>> places_;
+};
+
+namespace {
+
+// Of the process that the calling thread is.
+thread_local std::function<void(SimTime)> spend_here;
+
+template <typename Turns>
+class Resting final : public WaitHook {
+ public:
+  Resting(Turns& turns, uint32_t rank) : turns_(turns), rank_(rank) {}
+  bool pause(uint64_t) override {
+    turns_.rest(rank_);
+    return false;
+  }
+
+ private:
+  Turns& turns_;
+  uint32_t rank_;
+};
+
+}  // namespace
+
+VirtualCluster::VirtualCluster(const VirtualClusterOptions& options)
+    : options_(options), sim_(std::make_shared<SimFabric>(options.sim)) {}
+VirtualCluster::~VirtualCluster() = default;
+
+void VirtualCluster::spend(SimTime time) { spend_here(time); }
+
+VirtualCluster::Process VirtualCluster::process(uint32_t rank) const {
+  return turns_->process(rank);
+}
+
+absl::Status VirtualCluster::run(const std::function<void(Fabric&)>& body) {
+  const std::shared_ptr<testing::LocalStore> store = testing::make_local_store(options_.processes);
+  std::vector<std::shared_ptr<Device>> devices(options_.processes);
+  for (auto& device : devices) device = sim_->create_endpoint();
+  turns_ = std::make_unique<Turns>(options_.processes, *sim_);
+  std::vector<std::unique_ptr<Fabric>> fabrics(options_.processes);
+  absl::Status failed;  // one thread runs at a time
+  const auto run_process = [&](uint32_t rank) {
+    FabricOptions options;
+    options.threads = 1;
+    options.service_threads = 0;
+    options.heartbeat = std::chrono::hours(1);  // which is of real time
+    options.on_failure = FailurePolicy::kContinue;
+    options.device = std::move(devices[rank]);
+    auto fabric = Fabric::create(
+        options, testing::make_local_bootstrap(store, rank),
+        [&](Bootstrap&, auto handler) -> absl::StatusOr<std::unique_ptr<internal::Broker>> {
+          return testing::make_local_broker(store, rank, std::move(handler));
+        });
+    if (!fabric.ok()) {
+      failed.Update(fabric.status());
+      return;
+    }
+    fabrics[rank] = *std::move(fabric);
+    body(*fabrics[rank]);
+    failed.Update(fabrics[rank]->finalize(deadline_after(60s)));
+  };
+  std::vector<std::thread> threads;
+  for (uint32_t rank = 0; rank < options_.processes; ++rank) {
+    threads.emplace_back([&, rank] {
+      turns_->enter(rank);
+      Resting<Turns> hook(*turns_, rank);
+      const ScopedWaitHook installed(hook);
+      spend_here = [this, rank](SimTime time) { turns_->spend(rank, time); };
+      run_process(rank);
+      turns_->leave(rank);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  sim_->set_horizon(SimTime::max());
+  for (auto& fabric : fabrics) fabric.reset();
+  return failed;
+}
+
+}  // namespace cariama::bench

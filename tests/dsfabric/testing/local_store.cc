@@ -1,0 +1,180 @@
+#include "tests/dsfabric/testing/local_store.h"
+
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtutils/error.h"
+
+namespace cariama::testing {
+
+// What the processes of a job share before they are connected.
+struct LocalStore {
+  explicit LocalStore(uint32_t processes) : ranks(processes) {}
+
+  struct Rank {
+    bool ended = false;
+    std::mutex handling;  // held while its handler runs
+    internal::Broker::Handler handler;
+  };
+  std::mutex mutex;
+  WakeWord changed;
+  std::map<std::pair<int, std::string>, std::string, std::less<>> values;
+  std::vector<Rank> ranks;
+  std::vector<uint64_t> fences = std::vector<uint64_t>(ranks.size());
+
+  absl::Status ended(int rank) const {
+    return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
+                      "rank " + std::to_string(rank) + " has ended");
+  }
+};
+
+namespace {
+
+class LocalBootstrap final : public Bootstrap {
+ public:
+  LocalBootstrap(std::shared_ptr<LocalStore> store, uint32_t rank)
+      : store_(std::move(store)), rank_(static_cast<int>(rank)) {
+    for (size_t i = 0; i < store_->ranks.size(); ++i)
+      labels_.push_back("rank " + std::to_string(i));
+  }
+  ~LocalBootstrap() override {
+    const std::lock_guard lock(store_->mutex);
+    store_->ranks[rank_].ended = true;
+    store_->changed.wake();
+  }
+
+  int rank() const override { return rank_; }
+  int size() const override { return static_cast<int>(labels_.size()); }
+  const std::string& label(int rank) const override { return labels_[rank]; }
+
+  absl::Status put(std::string_view key, std::string_view value) override {
+    const std::lock_guard lock(store_->mutex);
+    store_->values[{rank_, std::string(key)}] = value;
+    store_->changed.wake();
+    return absl::OkStatus();
+  }
+  absl::StatusOr<std::string> get(int rank, std::string_view key, Deadline deadline) override {
+    std::string value;
+    const absl::Status found = wait(deadline, "a value", [&]() -> absl::StatusOr<bool> {
+      const auto at = store_->values.find(std::pair(rank, std::string(key)));
+      if (at != store_->values.end()) {
+        value = at->second;
+        return true;
+      }
+      if (store_->ranks[rank].ended) return store_->ended(rank);
+      return false;
+    });
+    if (!found.ok()) return found;
+    return value;
+  }
+  absl::Status fence(Deadline deadline) override {
+    {
+      const std::lock_guard lock(store_->mutex);
+      if (!fenced_) ++store_->fences[rank_];
+      fenced_ = true;
+      store_->changed.wake();
+    }
+    absl::Status left = wait(deadline, "a fence", [&]() -> absl::StatusOr<bool> {
+      for (int i = 0; i < size(); ++i) {
+        if (store_->fences[i] >= store_->fences[rank_]) continue;
+        if (store_->ranks[i].ended) return store_->ended(i);
+        return false;
+      }
+      return true;
+    });
+    if (!absl::IsDeadlineExceeded(left)) fenced_ = false;
+    return left;
+  }
+
+  BootstrapKind kind() const override { return BootstrapKind::kLocal; }
+  const JobSecret& secret() const override { return secret_; }
+  std::optional<uint32_t> threads() const override { return std::nullopt; }
+  absl::Status finalize(Deadline) override { return absl::OkStatus(); }
+
+ private:
+  // Until `look`, which is called with the store's mutex held, says true or an error.
+  template <typename Look>
+  absl::Status wait(Deadline deadline, const char* what, Look&& look) {
+    absl::StatusOr<bool> answer = false;
+    WakeWordParking parking(store_->changed);
+    const bool came = wait_until(
+        [&] {
+          const std::lock_guard lock(store_->mutex);
+          answer = look();
+          return !answer.ok() || *answer;
+        },
+        deadline, &parking);
+    if (came) return answer.status();
+    return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
+                      std::string(what) + " did not come in time");
+  }
+
+  std::shared_ptr<LocalStore> store_;
+  const int rank_;
+  std::vector<std::string> labels_;
+  JobSecret secret_{};
+  bool fenced_ = false;
+};
+
+// Runs the handler of the other process in the calling thread.
+class LocalBroker final : public internal::Broker {
+ public:
+  LocalBroker(std::shared_ptr<LocalStore> store, int rank, Handler handler)
+      : store_(std::move(store)), rank_(rank) {
+    const std::lock_guard lock(store_->mutex);
+    store_->ranks[rank_].handler = std::move(handler);
+    store_->changed.wake();
+  }
+  ~LocalBroker() override {
+    LocalStore::Rank& self = store_->ranks[rank_];
+    const std::lock_guard running(self.handling);
+    const std::lock_guard lock(store_->mutex);
+    self.handler = nullptr;
+    self.ended = true;
+    store_->changed.wake();
+  }
+
+  absl::StatusOr<std::string> request(int rank, std::string_view request,
+                                      Deadline deadline) override {
+    LocalStore::Rank& peer = store_->ranks[rank];
+    WakeWordParking parking(store_->changed);
+    bool ended = false;
+    const auto ready = [&] {
+      const std::lock_guard lock(store_->mutex);
+      ended = peer.ended;
+      return ended || peer.handler != nullptr;
+    };
+    if (!wait_until(ready, deadline, &parking)) {
+      return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
+                        "rank " + std::to_string(rank) + " does not answer");
+    }
+    const std::lock_guard running(peer.handling);
+    if (ended || peer.handler == nullptr) return store_->ended(rank);
+    return peer.handler(rank_, request);
+  }
+
+ private:
+  std::shared_ptr<LocalStore> store_;
+  const int rank_;
+};
+
+}  // namespace
+
+std::shared_ptr<LocalStore> make_local_store(uint32_t processes) {
+  return std::make_shared<LocalStore>(processes);
+}
+std::unique_ptr<Bootstrap> make_local_bootstrap(std::shared_ptr<LocalStore> store, uint32_t rank) {
+  return std::make_unique<LocalBootstrap>(std::move(store), rank);
+}
+std::unique_ptr<internal::Broker> make_local_broker(std::shared_ptr<LocalStore> store,
+                                                    uint32_t rank,
+                                                    internal::Broker::Handler handler) {
+  return std::make_unique<LocalBroker>(std::move(store), static_cast<int>(rank),
+                                       std::move(handler));
+}
+
+}  // namespace cariama::testing
