@@ -27,21 +27,15 @@ class Lines {
   template <typename F>
   bool call(uint32_t thread, F&& function) {
     count_message(sizeof(F));
-    dirty_ = true;
-    used_[thread] = true;
-    return std::visit(
-        [&](auto& lines) -> bool { return lines.call(thread, std::forward<F>(function)); }, lines_);
+    return send(thread,
+                [&](auto& lines) -> bool { return lines.call(thread, std::forward<F>(function)); });
   }
   template <typename F>
   bool call_buffer(uint32_t thread, F&& function, std::span<const std::byte> buffer) {
     count_message(sizeof(F) + buffer.size());
-    dirty_ = true;
-    used_[thread] = true;
-    return std::visit(
-        [&](auto& lines) -> bool {
-          return lines.call_buffer(thread, std::forward<F>(function), buffer);
-        },
-        lines_);
+    return send(thread, [&](auto& lines) -> bool {
+      return lines.call_buffer(thread, std::forward<F>(function), buffer);
+    });
   }
 
   // Publishes what is held back, if there is something.
@@ -76,6 +70,15 @@ class Lines {
   [[nodiscard]] uint64_t bytes() const { return bytes_.value(); }
 
  private:
+  template <typename Call>
+  bool send(uint32_t thread, Call&& call) {
+    used_[thread] = true;
+    const bool sent = std::visit(call, lines_);
+    // Not before: a call whose channel has to be opened, or to grow, runs incoming ones first, and
+    // these may flush, while this one is not held yet.
+    dirty_ = true;
+    return sent;
+  }
   void count_message(uint64_t bytes) {
     bytes_.add(bytes);
     messages_.store(messages_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
