@@ -74,7 +74,7 @@ class Job {
   void put_back(uint32_t count) { to_issue_.fetch_add(count, std::memory_order_acq_rel); }
 
   void add_unit() { open_.fetch_add(1, std::memory_order_relaxed); }  // by who has one open
-  // True: the job is over, and the caller's.
+  // True: the job is over, and the caller's. Of no units: whether it is over.
   [[nodiscard]] bool end_units(uint64_t count) {
     const auto ended = static_cast<int64_t>(count);
     return open_.fetch_sub(ended, std::memory_order_acq_rel) == ended;

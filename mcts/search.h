@@ -210,10 +210,9 @@ class Search {
     Job<G>& job = site_.root_job();
     site_.close_root();
     site_.command(CommandKind::kStop, options_);
-    const uint64_t never = job.take_all();
-    // The unit besides the rollouts is ours.
-    if (!job.end_units(never + 1)) {
-      static_cast<void>(host_.work_until([&] { return job.over(); }, kForever));
+    // The unit besides the rollouts is ours. Workers may still put back what they had taken.
+    if (!job.end_units(job.take_all() + 1)) {
+      static_cast<void>(host_.work_until([&] { return job.end_units(job.take_all()); }, kForever));
     }
     iterations_ += job.completed();
     if (host_.size() > 1) {
