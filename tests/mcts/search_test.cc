@@ -90,7 +90,7 @@ TEST_P(ByThreads, MemoryIsCollected) {
   EXPECT_EQ(result.iterations, 15000u);
   EXPECT_GT(result.processes[0].collections, 0u);
   EXPECT_LE(result.processes[0].node_bytes, 2u << 20);
-  EXPECT_GT(result.processes[0].nodes, 1000u);
+  EXPECT_GT(result.processes[0].nodes, 250u);  // what is left is a tree
   check_conservation(search, result);
 }
 
