@@ -6,8 +6,8 @@ file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}"
   "${PROJECT_SOURCE_DIR}/dtutils/*.h" "${PROJECT_SOURCE_DIR}/dsfabric/*.h"
   "${PROJECT_SOURCE_DIR}/riutils/*.h" "${PROJECT_SOURCE_DIR}/tasks/*.h"
   "${PROJECT_SOURCE_DIR}/mcts/*.h" "${PROJECT_SOURCE_DIR}/hex/*.h"
-  "${PROJECT_SOURCE_DIR}/tests/*.h" "${PROJECT_SOURCE_DIR}/bench/*.h"
-  "${PROJECT_SOURCE_DIR}/cariama.h")
+  "${PROJECT_SOURCE_DIR}/tests/*.h" "${PROJECT_SOURCE_DIR}/bench/*.h")
+list(APPEND headers cariama.h)
 list(TRANSFORM headers PREPEND "${PROJECT_SOURCE_DIR}/")
 cariama_leave_out(headers)
 list(TRANSFORM headers REPLACE "^${PROJECT_SOURCE_DIR}/" "")

@@ -83,7 +83,7 @@ class Link {
     uint64_t length;
     int protection;
     // clang-tidy 14 sees a null pointer in the zero that a defaulted comparison compares with.
-    auto operator<=>(const Piece&) const = default;  // NOLINT(modernize-use-nullptr)
+    auto operator<=>(const Piece&) const = default;
   };
   struct Mapping {
     Piece piece;
