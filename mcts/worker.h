@@ -19,6 +19,7 @@
 #include "dtutils/statistics.h"
 #include "mcts/host.h"
 #include "mcts/job.h"
+#include "mcts/mirror.h"
 #include "mcts/node.h"
 #include "mcts/options.h"
 #include "mcts/selection.h"
