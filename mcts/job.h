@@ -79,7 +79,6 @@ class Job {
     const auto ended = static_cast<int64_t>(count);
     return open_.fetch_sub(ended, std::memory_order_acq_rel) == ended;
   }
-  [[nodiscard]] bool over() const { return open_.load(std::memory_order_acquire) == 0; }
 
   // Rollouts have a value. Before their units are ended.
   void add(uint32_t count, double sum, std::span<const Sample<G>> samples) {
