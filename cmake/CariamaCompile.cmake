@@ -30,6 +30,15 @@ add_compile_options(-fno-semantic-interposition -fno-plt)
 # distribution's compiler to emit one.
 add_link_options(-Wl,--build-id -Wl,--as-needed)
 
+# Where it is installed: tests are some hundred programs, which it links in a third of the time.
+if(CARIAMA_TESTS)
+  find_program(CARIAMA_LLD NAMES ld.lld)
+  mark_as_advanced(CARIAMA_LLD)
+  if(CARIAMA_LLD)
+    add_link_options(-fuse-ld=lld)
+  endif()
+endif()
+
 if(CARIAMA_SANITIZE)
   # Frames and line numbers in reports; the first report ends the program, so that a test fails.
   add_compile_options(-fsanitize=${CARIAMA_SANITIZE} -fno-sanitize-recover=all
@@ -59,8 +68,15 @@ if(CARIAMA_FUZZ)
   if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
     message(FATAL_ERROR "CARIAMA_FUZZ needs libFuzzer: configure with CMAKE_CXX_COMPILER=clang++")
   endif()
-  add_compile_options(-fsanitize=fuzzer-no-link)
 endif()
+
+# cariama_fuzzed(TARGET): lets fuzzers see where they come in its code. For the libraries and the fuzzers;
+# tests have no use for it, and would take a tenth more time to compile.
+function(cariama_fuzzed target)
+  if(CARIAMA_FUZZ)
+    target_compile_options(${target} PRIVATE -fsanitize=fuzzer-no-link)
+  endif()
+endfunction()
 
 # cariama_precompile(TARGET [HEADER...])
 #

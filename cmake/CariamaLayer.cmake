@@ -35,6 +35,7 @@ function(cariama_add_layer name)
   endforeach()
 
   add_library(${target}_objects OBJECT ${sources})
+  cariama_fuzzed(${target}_objects)
   cariama_precompile(${target}_objects)
   add_library(${target} $<TARGET_OBJECTS:${target}_objects>)
   add_library(${target}_internal STATIC EXCLUDE_FROM_ALL $<TARGET_OBJECTS:${target}_objects>)

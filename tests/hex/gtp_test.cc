@@ -28,7 +28,7 @@ bool is_one_answer(const std::string& text) {
 
 class Gtp : public ::testing::Test {
  protected:
-  explicit Gtp(const GtpOptions& options = {.limits = {.iterations = 1}, .solve_nodes = 20'000})
+  explicit Gtp(const GtpOptions& options = {.limits = {.iterations = 1}, .solve_nodes = 2'000})
       : session_(
             engine_, [this](std::string_view text) { output_ += text; }, options) {}
 

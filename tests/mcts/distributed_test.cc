@@ -15,6 +15,7 @@
 #include "tests/dtutils/testing/process_test.h"
 #include "tests/mcts/testing/check.h"
 #include "tests/mcts/testing/search_job.h"
+#include "tests/mcts/testing/searches.h"
 #include "tests/mcts/testing/tic_tac_toe.h"
 
 namespace cariama::mcts {

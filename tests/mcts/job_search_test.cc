@@ -18,6 +18,7 @@
 #include "mcts/search.h"
 #include "tests/dsfabric/testing/local_job.h"
 #include "tests/mcts/testing/check.h"
+#include "tests/mcts/testing/searches.h"
 #include "tests/mcts/testing/tic_tac_toe.h"
 
 namespace cariama::mcts {

@@ -7,6 +7,7 @@
 #include "gtest/gtest.h"
 #include "tests/mcts/testing/check.h"
 #include "tests/mcts/testing/search_job.h"
+#include "tests/mcts/testing/searches.h"
 
 namespace cariama::mcts {
 namespace {

@@ -9,6 +9,7 @@
 #include "docs/examples/connect_four.h"
 #include "gtest/gtest.h"
 #include "tests/mcts/testing/check.h"
+#include "tests/mcts/testing/searches.h"
 #include "tests/mcts/testing/tic_tac_toe.h"
 
 namespace cariama::mcts {

@@ -16,6 +16,7 @@
 #include "tests/dsfabric/testing/local_job.h"
 #include "tests/mcts/testing/check.h"
 #include "tests/mcts/testing/search_job.h"
+#include "tests/mcts/testing/searches.h"
 #include "tests/mcts/testing/tic_tac_toe.h"
 
 namespace cariama::mcts {

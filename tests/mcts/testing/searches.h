@@ -1,0 +1,25 @@
+// What the searches of these games are made of, compiled once for all tests.
+#ifndef CARIAMA_TESTS_MCTS_TESTING_SEARCHES_H_
+#define CARIAMA_TESTS_MCTS_TESTING_SEARCHES_H_
+
+#include "docs/examples/connect_four.h"
+#include "mcts/paper_search.h"
+#include "mcts/search.h"
+#include "tests/mcts/testing/tic_tac_toe.h"
+
+namespace cariama::mcts {
+
+extern template class Worker<example::ConnectFour>;
+extern template class Mirroring<example::ConnectFour>;
+extern template class Site<example::ConnectFour>;
+extern template class Search<example::ConnectFour>;
+extern template class PaperSite<example::ConnectFour>;
+extern template class PaperSearch<example::ConnectFour>;
+extern template class Worker<testing::TicTacToe>;
+extern template class Mirroring<testing::TicTacToe>;
+extern template class Site<testing::TicTacToe>;
+extern template class Search<testing::TicTacToe>;
+
+}  // namespace cariama::mcts
+
+#endif  // CARIAMA_TESTS_MCTS_TESTING_SEARCHES_H_
