@@ -96,7 +96,7 @@ bool Worker::steal_the(int victim) {
 void Worker::attend_the() {
   uint64_t* const floor = cariama_fork_state.floor;
   uint64_t* const top = cariama_fork_state.top;
-  if (floor == top || exception_state().handled != nullptr) return;
+  if (floor == top || exceptions().handled != nullptr) return;
   for (auto i = static_cast<size_t>(floor - entries_); entries_ + i < top; ++i) {
     if (reports_[i] == 0) reports_[i] = new_record().word();
     if (options_.check_frames) check_frames(sp_of(entries_[i]), sp_of(entries_[i - 1]));
