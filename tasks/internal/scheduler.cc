@@ -164,8 +164,8 @@ void Worker::attend() {
     return;
   }
   if (options_.scheme != StackScheme::kUni) return publish_parents(wanted);
-  // Whoever forked in a catch block has to come back to its exception.
-  if (exceptions().handled != nullptr) return;
+  // Whoever forked in a catch block, or while one is looked for, has to come back to its exception.
+  if (!exceptions().empty()) return;
   // Private entries that may go: up to the first tied one, since the oldest goes first.
   uint64_t* const floor = cariama_fork_state.floor;
   uint64_t* end = floor;
@@ -209,6 +209,14 @@ bool Worker::take_parent_back() {
   return true;
 }
 
+uint64_t Worker::task_top() const { return sp_of(entries_[depth() - 1]); }
+
+ExceptionState Worker::take_exceptions() {
+  leaving_.exceptions = std::exchange(exceptions(), {});
+  if (leaving_.exceptions.empty()) return {};
+  return split_exceptions(leaving_.exceptions, task_top());
+}
+
 void Worker::end_task(const Outcome& outcome) {
   leaving_.why = Leaving::Why::kEnded;
   // `top` is where the entry of the parent was that could not be taken back.
@@ -221,12 +229,13 @@ namespace {
 
 // Returns when the task is continued, maybe in another process (unless exceptions are active).
 [[gnu::noinline]] void leave(void** sp) {
-  const ExceptionState exceptions = std::exchange(this_worker->exceptions(), {});
+  const ExceptionState exceptions = this_worker->take_exceptions();
   const bool lets_others_run = std::exchange(this_worker->lets_others_run, false);
   before_leave(this_worker->stack_end());
   cariama_suspend(sp);
   arrived_on_stack();
-  this_worker->exceptions() = exceptions;
+  // On top of its parent's, if that never went on.
+  if (!exceptions.empty()) join_exceptions(this_worker->exceptions(), exceptions);
   this_worker->lets_others_run = lets_others_run;
 }
 
@@ -251,7 +260,7 @@ void Worker::wait_for(Reference record) {
   ++statistics_.joins_waited;
   trace_instant("tasks", "join waits");
   // A task that handles exceptions waits where they are: in this worker's queue.
-  const bool stays = options_.join == JoinPolicy::kWaitQueue || !exceptions().empty();
+  const bool stays = options_.join == JoinPolicy::kWaitQueue || handles_exceptions();
   leaving_.why = Leaving::Why::kJoin;
   leaving_.record = record;
   leaving_.stays = stays;
@@ -259,7 +268,7 @@ void Worker::wait_for(Reference record) {
 }
 
 void Worker::suspend(void (*publish)(void*, const Suspended&), void* argument) {
-  if (!exceptions().empty()) {
+  if (handles_exceptions()) {
     throw std::logic_error("cariama::suspend: an exception is being handled");
   }
   leaving_.why = Leaving::Why::kSuspend;
@@ -536,6 +545,7 @@ void Worker::park(void* sp, Suspended& task) {
   if (task.report == 0) task.report = new_record().word();
   reports_[position] = 0;
   next_ = {reinterpret_cast<void*>(sp_of(*top)), task.report};
+  exceptions() = leaving_.exceptions;
 }
 
 void Worker::unpark(const Suspended& task) {

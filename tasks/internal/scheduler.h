@@ -175,6 +175,9 @@ class Worker {
   [[nodiscard]] bool in_task() const { return in_task_; }
   // Of the running task (exception_state.h).
   [[nodiscard]] ExceptionState& exceptions() const { return *exception_state_; }
+  // Before the running task leaves: what it handles itself. What its parent handles, on top of
+  // which it runs, is in leaving_ then.
+  [[nodiscard]] ExceptionState take_exceptions();
 
   // Outcomes and records.
   [[nodiscard]] Outcome value_outcome(const void* value, size_t bytes);
@@ -216,7 +219,7 @@ class Worker {
     void* argument = nullptr;
     FirstCall child{};            // kFork
     uint64_t flags = 0;           // kFork: of the entry
-    ExceptionState exceptions{};  // kFork: that the parent handles
+    ExceptionState exceptions{};  // kFork: that the task handles; else that its parent does
   };
   struct Context {
     void* sp = nullptr;
@@ -320,6 +323,12 @@ class Worker {
   [[nodiscard]] std::vector<std::byte> fetch(const Outcome& outcome);
   void release(Reference block);
   [[nodiscard]] void* allocate(size_t bytes);
+  // Where the frames of the running task end.
+  [[nodiscard]] uint64_t task_top() const;
+  // Whether it handles exceptions itself.
+  [[nodiscard]] bool handles_exceptions() const {
+    return !exceptions().empty() && has_exceptions_below(exceptions(), task_top());
+  }
   [[nodiscard]] size_t depth() const {
     return static_cast<size_t>(cariama_fork_state.top - entries_);
   }
