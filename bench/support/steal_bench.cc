@@ -418,6 +418,8 @@ void measure_wakes(TaskWorkers& workers, const TaskOptions& options, int samples
   report.row("wake_p99", params, summarize({percentile(us, 0.99)}), "us");
   report.row("wake_bare_futex", params, summarize(bare), "us");
   report.row("wake_bare_futex_p99", params, summarize({percentile(bare, 0.99)}), "us");
+  report.row("wake_p99_over_bare_futex", params,
+             summarize({percentile(us, 0.99) / percentile(bare, 0.99)}), "ratio");
   report.row("wake_sleeps", params, summarize({static_cast<double>(all.dozes)}), "count");
 }
 
