@@ -29,6 +29,7 @@
 #include "bench/support/plain_search.h"
 #include "bench/support/report.h"
 #include "hex/hex_game.h"
+#include "hex/search_engine.h"
 #include "mcts/paper_search.h"
 #include "mcts/program.h"
 #include "mcts/search.h"
@@ -51,7 +52,7 @@ struct Arguments {
 };
 
 mcts::SearchOptions options_of(mcts::Placement placement) {
-  mcts::SearchOptions options = mcts::SearchOptions::of<Game>();
+  mcts::SearchOptions options = hex::SearchEngineOptions::default_search();
   options.placement = placement;
   options.stop_when_safe = false;
   return options;

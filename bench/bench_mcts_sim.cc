@@ -34,6 +34,7 @@
 #include "bench/support/report.h"
 #include "bench/support/virtual_cluster.h"
 #include "hex/hex_game.h"
+#include "hex/search_engine.h"
 #include "mcts/paper_search.h"
 #include "mcts/search.h"
 
@@ -157,7 +158,7 @@ Outcome simulate(uint32_t processes, const SimOptions& sim, const mcts::SearchOp
 template <typename Search>
 void run_policy(const std::string& policy, const SimOptions& sim, Params common,
                 const Report& report) {
-  mcts::SearchOptions options = mcts::SearchOptions::of<TimedGame>();
+  mcts::SearchOptions options = hex::SearchEngineOptions::default_search();
   options.seed = absl::GetFlag(FLAGS_seed);
   common.set("policy", policy);
   common.set("playout", to_seconds(costs.playout) * 1e9);

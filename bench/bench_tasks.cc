@@ -44,7 +44,7 @@ ABSL_FLAG(int, repetitions, 5, "how often each is measured; the median, least an
 ABSL_FLAG(bool, json, false, "one JSON object a line");
 ABSL_FLAG(bool, statistics, false, "also print what the workers counted in the last repetition");
 ABSL_FLAG(int, n, 0, "fib: the argument (32); nqueens: the size of the board (12)");
-ABSL_FLAG(int, depth, 0, "btc: depth of the tree (20; 10 with --iter 2)");
+ABSL_FLAG(int, depth, 0, "btc: depth of the tree (26; 13 with --iter 2)");
 ABSL_FLAG(int, iter, 1, "btc: how often a task forks two children and joins them");
 ABSL_FLAG(std::string, tree, "",
           "uts: T1 to T5, T1L to T3L, paper8 to paper10 (T1, unless letters are given)");
@@ -235,7 +235,7 @@ Program make_program(const std::string& name, Params& params) {
   } else if (name == "btc") {
     const int iter = absl::GetFlag(FLAGS_iter);
     int depth = absl::GetFlag(FLAGS_depth);
-    if (depth == 0) depth = iter == 1 ? 20 : 10;
+    if (depth == 0) depth = iter == 1 ? 26 : 13;  // half a second on one worker, or more
     if (iter < 1 || iter > 8 || depth < 1 || depth > 40) fail("--depth or --iter is out of range");
     params.set("depth", static_cast<uint64_t>(depth));
     params.set("iter", static_cast<uint64_t>(iter));

@@ -16,6 +16,7 @@
 #include "hex/connections.h"
 #include "hex/patterns.h"
 #include "hex/playout.h"
+#include "hex/priors.h"
 #include "hex/random.h"
 #include "mcts/game.h"
 
@@ -27,6 +28,7 @@ struct HexKnowledge {
   bool bridges = true;    // save-bridge playouts; else uniform ones
   bool fill_in = true;    // dead and captured cells, dominated moves
   bool must_play = true;  // at nodes that are visited often
+  bool priors = true;     // learned ones, see priors.h
 };
 
 // kWords: of the board, at least cells / 64. Player 0 is Black. The swap is no move of it: who may
@@ -51,7 +53,10 @@ class HexGame {
     board_.empty().for_each([&](int cell) { out[count++] = static_cast<Move>(cell); });
     return count;
   }
-  void play(Move move) { board_.play(move); }
+  void play(Move move) {
+    board_.play(move);
+    last_ = move;
+  }
   [[nodiscard]] std::optional<float> result() const {
     const std::optional<Color> winner = board_.winner();
     if (!winner) return std::nullopt;
@@ -59,7 +64,8 @@ class HexGame {
   }
   [[nodiscard]] uint64_t key() const { return board_.key(); }
 
-  // Fills in what is settled, and leaves dominated moves out. About 3 µs on 11x11.
+  // Fills in what is settled, leaves dominated moves out, and says how good the others look. About
+  // 10 µs on 11x11.
   int expand(std::span<mcts::Candidate<Move>> out) {
     Bits<kWords> left_out;
     if (knowledge_.fill_in) {
@@ -70,6 +76,14 @@ class HexGame {
     int count = 0;
     board_.empty().without(left_out).for_each(
         [&](int cell) { out[count++] = {static_cast<Move>(cell)}; });
+    if (knowledge_.priors) {
+      Move moves[kMaxMoves];
+      float priors[kMaxMoves];
+      for (int i = 0; i < count; ++i) moves[i] = out[i].move;
+      const auto size = static_cast<size_t>(count);
+      move_priors(board_, last_, std::span(moves, size), std::span(priors, size));
+      for (int i = 0; i < count; ++i) out[i].prior = priors[i];
+    }
     return count;
   }
 
@@ -148,6 +162,7 @@ class HexGame {
   }
 
   BasicBoard<kWords> board_;
+  Move last_ = kNoMove;  // of the opponent; unknown where a search begins
   HexKnowledge knowledge_;
 };
 

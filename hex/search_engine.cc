@@ -11,7 +11,26 @@
 namespace cariama::hex {
 
 mcts::SearchOptions SearchEngineOptions::default_search() {
-  return mcts::SearchOptions::of<HexGame<2>>();
+  mcts::SearchOptions options = mcts::SearchOptions::of<HexGame<2>>();
+  // Priors guide exploration; AMAF, which is less needed beside them, gives way sooner.
+  options.selection.rule = mcts::SelectionRule::kPuct;
+  options.selection.exploration = 0.7F;
+  options.selection.amaf_equivalence = 150;
+  return options;
+}
+
+void SearchEngineOptions::without_priors() {
+  const bool amaf = search.selection.amaf_equivalence > 0;
+  knowledge.priors = false;
+  search.selection = mcts::SearchOptions::of<HexGame<2>>().selection;
+  if (!amaf) without_amaf();
+}
+
+void SearchEngineOptions::without_amaf() {
+  search.selection.amaf_equivalence = 0;
+  if (knowledge.priors) return;  // which take care of exploration
+  search.selection.exploration = 0.7F;
+  search.selection.first_play = 1;
 }
 
 // A search for boards of one width.

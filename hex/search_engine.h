@@ -33,6 +33,9 @@ struct SearchEngineOptions {
 
   // What was measured best on 11x11 (docs/hex.md).
   [[nodiscard]] static mcts::SearchOptions default_search();
+  // For ablations: the same without priors or AMAF, with constants that suit what is left.
+  void without_priors();
+  void without_amaf();
 };
 
 // Belongs to worker 0 of rank 0. What the solver proves is played at once. The tree is kept from

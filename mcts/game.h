@@ -173,7 +173,8 @@ class PlayoutRunner<G> {
   typename G::Playouts playouts_;
 };
 
-// The moves of a new node. `simplify`: whether expand() may be used, which may change the state.
+// The moves of a new node. `simplify`: whether expand() may change the state and leave moves out.
+// If not, nothing but its priors is used.
 template <typename G>
 int list_moves(G& position, std::span<Candidate<typename G::Move>> out, bool simplify) {
   if constexpr (HasExpand<G>) {
@@ -182,6 +183,16 @@ int list_moves(G& position, std::span<Candidate<typename G::Move>> out, bool sim
   typename G::Move moves[G::kMaxMoves];
   const int count = position.moves(moves);
   for (int i = 0; i < count; ++i) out[i] = {moves[i]};
+  if constexpr (HasExpand<G>) {
+    G simplified = position;
+    Candidate<typename G::Move> known[G::kMaxMoves];
+    const int kept = simplified.expand(known);
+    for (int i = 0; i < count; ++i) {
+      for (int k = 0; k < kept; ++k) {
+        if (known[k].move == out[i].move) out[i].prior = known[k].prior;
+      }
+    }
+  }
   return count;
 }
 

@@ -17,10 +17,10 @@ struct StealSample {
   uint32_t claim = 0;   // the compare-and-swap: its lock
   uint32_t copy = 0;    // its stack transfer
   uint32_t finish = 0;  // what nobody waits for: its unlock
-  uint32_t resume = 0;  // from there until the task runs
   uint32_t bytes = 0;   // of frames
   uint32_t trips = 0;   // dependent round trips
   uint32_t faults = 0;  // page faults meanwhile (TaskOptions::sample_faults)
+  uint64_t at = 0;      // when all that was done: what follows until the task runs is its "resume"
 };
 
 // The processor's time stamp counter on x86-64, nanoseconds elsewhere.

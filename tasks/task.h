@@ -18,8 +18,8 @@
 //    lock. Pointers to functions, to constants and to the task's own locals stay right.
 //  - No pointer to a local of a task may go to another task: a child gets values. A lambda that
 //    captures by reference compiles, and is wrong; TaskOptions::check_closures finds it.
-//  - What is forked inside a catch block cannot be stolen while the block is active, and a join
-//    there comes back to the same process: exceptions live in private memory.
+//  - Who forks inside a catch block, or while an exception is on its way, cannot be stolen there,
+//    and a join comes back to the same process: exceptions live in private memory.
 //  - thread_local variables and errno are those of the process that the task is in just now.
 //
 // Cost of spawn + join when nothing is stolen: a few instructions more than the call (docs/tasks.md

@@ -51,7 +51,7 @@ constexpr const char* kHelp =
     "  --seed N             of random numbers (default 1)\n"
     "  --memory MIB         for the tree, per process (default 1024)\n"
     "  --placement P        locality, hash or random\n"
-    "  --without LIST       of: bridges, fill-in, must-play, amaf, reuse, solver\n"
+    "  --without LIST       of: bridges, fill-in, must-play, priors, amaf, reuse, solver\n"
     "  --paper              the tree of the Seriema paper: random owners, a call for each step\n"
     "  --only-remote        --paper: calls to other processes only\n"
     "  --overflow           aggregators of the paper's ovfl kind, instead of trad\n"
@@ -163,10 +163,10 @@ std::string read(std::vector<std::string> words, Arguments& arguments) {
           arguments.engine.knowledge.fill_in = false;
         } else if (what == "must-play") {
           arguments.engine.knowledge.must_play = false;
+        } else if (what == "priors") {
+          arguments.engine.without_priors();
         } else if (what == "amaf") {
-          arguments.engine.search.selection.amaf_equivalence = 0;
-          arguments.engine.search.selection.exploration = 0.7F;
-          arguments.engine.search.selection.first_play = 1;
+          arguments.engine.without_amaf();
         } else if (what == "solver") {
           arguments.engine.solve_nodes = 0;
         } else if (what == "reuse") {

@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <numeric>
 #include <string>
 #include <thread>
 #include <vector>
@@ -30,6 +31,17 @@ using std::chrono::steady_clock;
 
 [[noreturn]] void fail(const std::string& why) { give_up("bench_tasks", absl::InternalError(why)); }
 
+// When a stolen task went on, by steal_clock(): of the steals of this worker, in their order.
+struct Arrivals {
+  size_t count = 0;
+  uint64_t at[4096];
+};
+Arrivals arrivals;
+// Not inlined: in the worker where the task is.
+[[gnu::noinline]] void note_arrival() {
+  if (arrivals.count < std::size(arrivals.at)) arrivals.at[arrivals.count++] = steal_clock();
+}
+
 // Returns how often it was stolen.
 [[gnu::noinline]] int ping_pong(int steals, size_t pad_bytes) {
   auto* const pad = static_cast<volatile char*>(alloca(pad_bytes));  // a larger frame
@@ -41,6 +53,7 @@ using std::chrono::steady_clock;
     const uint64_t record = spawn([] {
                               while (!parent_is_stolen()) poll();
                             }).release_record();
+    note_arrival();
     if (record == 0) fail("a child ended although its parent was there");
     ++stolen;
     // Its worker took this task when it had nothing else: the child has ended.
@@ -51,11 +64,33 @@ using std::chrono::steady_clock;
   return pad[0] == 1 ? stolen : -1;
 }
 
-[[gnu::noinline]] int suspend_and_resume(int times, size_t pad_bytes) {
+constexpr int kSuspensions = 5000;
+struct Suspensions {
+  size_t count = 0;
+  double ticks[kSuspensions];
+};
+Suspensions suspensions;
+
+// The paper's "suspend": from the call until the frames are elsewhere and the worker is free.
+[[gnu::noinline]] int suspend_often(size_t pad_bytes) {
   auto* const pad = static_cast<volatile char*>(alloca(pad_bytes));  // a larger frame
   pad[0] = 1;
   pad[pad_bytes - 1] = 1;
-  for (int i = 0; i < times; ++i) yield();
+  for (int i = 0; i < kSuspensions; ++i) {
+    suspend([begin = steal_clock()](const SuspendedTask& me) {
+      const uint64_t end = steal_clock();
+      suspensions.ticks[suspensions.count++] = static_cast<double>(end - begin);
+      resume(me);
+    });
+  }
+  return pad[0];
+}
+
+[[gnu::noinline]] int yield_often(size_t pad_bytes) {
+  auto* const pad = static_cast<volatile char*>(alloca(pad_bytes));  // a larger frame
+  pad[0] = 1;
+  pad[pad_bytes - 1] = 1;
+  for (int i = 0; i < kSuspensions; ++i) yield();
   return pad[0];
 }
 
@@ -74,10 +109,13 @@ constexpr int kChain = 200;
   return pad[0] + below;
 }
 
+struct Sample : StealSample {
+  uint64_t resume = 0;  // ticks until the task ran, where it noted that
+};
 struct Gathered {
   uint64_t count = 0;
   double ns_per_tick = 1;
-  StealSample samples[4096];
+  Sample samples[4096];
 };
 
 // Of the last of `runs` runs of stolen(), which returns how many steals there were: `steals`.
@@ -90,6 +128,7 @@ Gathered steal_run(TaskWorkers& workers, const TaskOptions& options, int steals,
         uint64_t tick = steal_clock();
         for (int i = 0; i < runs; ++i) {
           static_cast<void>(runtime.take_steal_samples());
+          arrivals.count = 0;
           begin = steady_clock::now();
           tick = steal_clock();
           const auto result = runtime.run(stolen);
@@ -101,7 +140,9 @@ Gathered steal_run(TaskWorkers& workers, const TaskOptions& options, int steals,
         mine.ns_per_tick = static_cast<double>((steady_clock::now() - begin).count()) /
                            static_cast<double>(steal_clock() - tick);
         for (const StealSample& sample : runtime.take_steal_samples()) {
-          if (mine.count < std::size(mine.samples)) mine.samples[mine.count++] = sample;
+          if (mine.count == std::size(mine.samples)) break;
+          const uint64_t at = mine.count < arrivals.count ? arrivals.at[mine.count] : sample.at;
+          mine.samples[mine.count++] = {sample, at - sample.at};
         }
         // After the fence both have put this run's.
         if (!put_value(exchange, "samples", mine).ok() ||
@@ -128,23 +169,59 @@ Gathered ping_pong_run(TaskWorkers& workers, const TaskOptions& options, int ste
   return steal_run(workers, options, steals, 1, [steals, pad] { return ping_pong(steals, pad); });
 }
 
-// Alone, a task that yields is suspended and resumed, and nothing else.
-double suspend_run(TaskWorkers& workers, const TaskOptions& options, size_t pad) {
+// Of a worker alone, on its caches.
+struct Alone {
+  double suspend_ticks = 0;
+  double yield_ns = 0;   // frames out and in again, and nothing else
+  double memcpy_ns = 0;  // of as many bytes: the floor of either direction
+};
+Alone alone_run(TaskWorkers& workers, const TaskOptions& options, size_t pad, size_t frame) {
   const std::string bytes =
       workers.run(1, options, [&](TaskRuntime& runtime, Exchange&) -> std::string {
-        constexpr int kTimes = 5000;
-        double best = 1e30;
-        for (int i = 0; i < 5; ++i) {
-          const auto begin = steady_clock::now();
-          static_cast<void>(runtime.run([pad] { return suspend_and_resume(kTimes, pad); }));
-          const auto span = static_cast<double>((steady_clock::now() - begin).count());
-          best = std::min(best, span / kTimes);
+        Alone alone{0, 1e30, 1e30};
+        const auto least = [](double& best, auto work) {
+          for (int i = 0; i < 5; ++i) {
+            const auto begin = steady_clock::now();
+            work();
+            const auto span = static_cast<double>((steady_clock::now() - begin).count());
+            best = std::min(best, span / kSuspensions);
+          }
+        };
+        least(alone.yield_ns,
+              [&] { static_cast<void>(runtime.run([pad] { return yield_often(pad); })); });
+        // The counter moves in large steps: means, without what was interrupted; less what it takes
+        // to read it.
+        const auto mean = [](std::vector<double> ticks) {
+          std::sort(ticks.begin(), ticks.end());
+          ticks.resize(ticks.size() * 9 / 10);
+          return std::accumulate(ticks.begin(), ticks.end(), 0.0) /
+                 static_cast<double>(ticks.size());
+        };
+        std::vector<double> nothing;
+        for (int i = 0; i < kSuspensions; ++i) {
+          const uint64_t begin = steal_clock();
+          nothing.push_back(static_cast<double>(steal_clock() - begin));
         }
-        return {reinterpret_cast<const char*>(&best), sizeof best};
+        std::vector<double> means;
+        for (int i = 0; i < 9; ++i) {
+          suspensions.count = 0;
+          static_cast<void>(runtime.run([pad] { return suspend_often(pad); }));
+          means.push_back(mean({suspensions.ticks, suspensions.ticks + suspensions.count}));
+        }
+        alone.suspend_ticks = summarize(means).median - mean(nothing);
+        const std::vector<char> from(frame);
+        std::vector<char> to(frame);
+        least(alone.memcpy_ns, [&] {
+          for (int i = 0; i < kSuspensions; ++i) {
+            std::memcpy(to.data(), from.data(), frame);
+            asm volatile("" ::: "memory");
+          }
+        });
+        return {reinterpret_cast<const char*>(&alone), sizeof alone};
       });
-  double ns = 0;
-  if (bytes.size() == sizeof ns) std::memcpy(&ns, bytes.data(), sizeof ns);
-  return ns;
+  Alone alone;
+  if (bytes.size() == sizeof alone) std::memcpy(&alone, bytes.data(), sizeof alone);
+  return alone;
 }
 
 }  // namespace
@@ -197,7 +274,7 @@ void measure_steals(TaskWorkers& workers, TaskOptions options, const std::vector
     // All workers need the same number: those that do not report follow rank 0's task anyway.
     const size_t pad = frame > besides + kLeastPad ? frame - besides : kLeastPad;
     const Gathered all = ping_pong_run(workers, options, steals + 1, pad);
-    const double suspended = suspend_run(workers, options, pad);
+    const Alone alone = alone_run(workers, options, pad, frame);
     if (!workers.reports()) continue;
     Params row = params;
     row.set("frame", static_cast<uint64_t>(frame));
@@ -216,8 +293,8 @@ void measure_steals(TaskWorkers& workers, TaskOptions options, const std::vector
     rows("steal_claim", [](const StealSample& s) { return s.claim; });
     rows("steal_copy", [](const StealSample& s) { return s.copy; });
     rows("steal_finish", [](const StealSample& s) { return s.finish; });
-    rows("steal_resume", [](const StealSample& s) { return s.resume; });
-    const Summary total = rows("steal_total", [](const StealSample& s) {
+    const Summary resume = rows("steal_resume", [](const Sample& s) { return s.resume; });
+    const Summary total = rows("steal_total", [](const Sample& s) {
       return uint64_t{s.look} + s.claim + s.copy + s.finish + s.resume;
     });
     std::vector<double> trips;
@@ -228,9 +305,14 @@ void measure_steals(TaskWorkers& workers, TaskOptions options, const std::vector
     }
     report.row("steal_round_trips", row, summarize(trips), "count");
     report.row("steal_bytes", row, summarize(bytes), "bytes");
-    report.row("suspend_and_resume", row, summarize({suspended}), "ns");
-    report.row("suspend_and_resume_over_steal", row, summarize({suspended / total.median}),
-               "ratio");
+    // A thief that had a task of its own has suspended it before: the paper counts that.
+    const double suspend = alone.suspend_ticks * all.ns_per_tick;
+    report.row("suspend", row, summarize({alone.suspend_ticks}), "cycles");
+    report.row("suspend_ns", row, summarize({suspend}), "ns");
+    report.row("suspend_and_resume_over_steal", row,
+               summarize({(suspend + resume.median) / (suspend + total.median)}), "ratio");
+    report.row("yield_ns", row, summarize({alone.yield_ns}), "ns");
+    report.row("memcpy_ns", row, summarize({alone.memcpy_ns}), "ns");
   }
 }
 
@@ -336,6 +418,8 @@ void measure_wakes(TaskWorkers& workers, const TaskOptions& options, int samples
   report.row("wake_p99", params, summarize({percentile(us, 0.99)}), "us");
   report.row("wake_bare_futex", params, summarize(bare), "us");
   report.row("wake_bare_futex_p99", params, summarize({percentile(bare, 0.99)}), "us");
+  report.row("wake_p99_over_bare_futex", params,
+             summarize({percentile(us, 0.99) / percentile(bare, 0.99)}), "ratio");
   report.row("wake_sleeps", params, summarize({static_cast<double>(all.dozes)}), "count");
 }
 

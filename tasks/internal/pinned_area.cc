@@ -35,33 +35,18 @@ PinnedArea::~PinnedArea() {
 }
 
 absl::StatusOr<void*> PinnedArea::allocate(size_t bytes) {
-  const size_t block = std::bit_ceil(std::max(bytes + kHeaderBytes, kLeastBlock));
-  const auto size_class = static_cast<size_t>(std::bit_width(block)) - 1;
-  std::vector<Header*>& free = free_[size_class];
-  std::vector<Header*>& outstanding = outstanding_[size_class];
-  if (free.empty() && outstanding.size() >= next_collection_[size_class]) collect(size_class);
-  Header* header = nullptr;
-  if (!free.empty()) {
-    header = free.back();
-    free.pop_back();
-  } else {
-    absl::StatusOr<Header*> carved = carve(size_class);
-    if (!carved.ok()) {
-      // At the budget what peers have released counts, however little.
-      collect(size_class);
-      if (free.empty()) return carved.status();
-      header = free.back();
-      free.pop_back();
-    } else {
-      header = *carved;
-    }
+  if (void* const block = reuse(bytes)) return block;
+  const size_t size_class = class_of(bytes);
+  if (outstanding_[size_class].size() >= next_collection_[size_class]) {
+    collect(size_class);
+    if (void* const block = reuse(bytes)) return block;
   }
-  header->released.store(0, std::memory_order_relaxed);
-  header->marked = 0;
-  header->has_note = 0;
-  header->position = static_cast<uint32_t>(outstanding.size());
-  outstanding.push_back(header);
-  return reinterpret_cast<std::byte*>(header) + kHeaderBytes;
+  const absl::StatusOr<Header*> carved = carve(size_class);
+  if (carved.ok()) return hand_out(*carved, size_class);
+  // At the budget what peers have released counts, however little.
+  collect(size_class);
+  if (void* const block = reuse(bytes)) return block;
+  return carved.status();
 }
 
 absl::StatusOr<PinnedArea::Header*> PinnedArea::carve(size_t size_class) {

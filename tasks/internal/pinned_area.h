@@ -10,6 +10,7 @@
 #ifndef CARIAMA_TASKS_INTERNAL_PINNED_AREA_H_
 #define CARIAMA_TASKS_INTERNAL_PINNED_AREA_H_
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <bit>
@@ -56,6 +57,15 @@ class CARIAMA_TASKS_EXPORT PinnedArea {
   // A block of at least `bytes`, 16-byte aligned, contents undefined. Not blocking but for system
   // calls when it grows. Error: RESOURCE_EXHAUSTED (the budget: names it; or memory).
   [[nodiscard]] absl::StatusOr<void*> allocate(size_t bytes);
+  // The same if one is free already, else nullptr: what a suspension nearly always does.
+  [[nodiscard]] void* reuse(size_t bytes) {
+    const size_t size_class = class_of(bytes);
+    std::vector<Header*>& free = free_[size_class];
+    if (free.empty()) return nullptr;
+    Header* const header = free.back();
+    free.pop_back();
+    return hand_out(header, size_class);
+  }
 
   // Gives a block back. Precondition: allocated here, and not released before.
   void release(void* block);
@@ -97,6 +107,19 @@ class CARIAMA_TASKS_EXPORT PinnedArea {
 
   static Header* header_of(void* block) {
     return reinterpret_cast<Header*>(static_cast<std::byte*>(block) - kHeaderBytes);
+  }
+  // Of the smallest blocks that have room for so many.
+  [[nodiscard]] static size_t class_of(size_t bytes) {
+    return static_cast<size_t>(std::bit_width(std::max(bytes + kHeaderBytes, kLeastBlock) - 1));
+  }
+  [[nodiscard]] void* hand_out(Header* header, size_t size_class) {
+    std::vector<Header*>& outstanding = outstanding_[size_class];
+    header->released.store(0, std::memory_order_relaxed);
+    header->marked = 0;
+    header->has_note = 0;
+    header->position = static_cast<uint32_t>(outstanding.size());
+    outstanding.push_back(header);
+    return reinterpret_cast<std::byte*>(header) + kHeaderBytes;
   }
   void collect(size_t size_class);
   [[nodiscard]] absl::StatusOr<Header*> carve(size_t size_class);

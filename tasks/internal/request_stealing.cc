@@ -93,9 +93,9 @@ void Worker::answer_requests() {
 void Worker::answer(int thief, uint64_t ticket) {
   AskCell& there = asked_[static_cast<size_t>(rank())];  // the thief's has the same address
   uint64_t* const floor = cariama_fork_state.floor;
-  // Whoever forked in a catch block has to come back to its exception.
-  const bool hands_over = floor < cariama_fork_state.top && (*floor & kForkTied) == 0 &&
-                          exception_state().handled == nullptr;
+  // Whoever forked in a catch block, or while one is looked for, has to come back to its exception.
+  const bool hands_over =
+      floor < cariama_fork_state.top && (*floor & kForkTied) == 0 && exceptions().empty();
   if (hands_over) {
     const auto position = static_cast<size_t>(floor - entries_);
     if (reports_[position] == 0) reports_[position] = new_record().word();

@@ -12,6 +12,7 @@
 
 #include "dtutils/error.h"
 #include "dtutils/trace.h"
+#include "tasks/internal/copy_frames.h"
 #include "tasks/internal/sanitizer.h"
 
 namespace cariama::tasks {
@@ -163,8 +164,8 @@ void Worker::attend() {
     return;
   }
   if (options_.scheme != StackScheme::kUni) return publish_parents(wanted);
-  // Whoever forked in a catch block has to come back to its exception.
-  if (exception_state().handled != nullptr) return;
+  // Whoever forked in a catch block, or while one is looked for, has to come back to its exception.
+  if (!exceptions().empty()) return;
   // Private entries that may go: up to the first tied one, since the oldest goes first.
   uint64_t* const floor = cariama_fork_state.floor;
   uint64_t* end = floor;
@@ -208,8 +209,16 @@ bool Worker::take_parent_back() {
   return true;
 }
 
+uint64_t Worker::task_top() const { return sp_of(entries_[depth() - 1]); }
+
+ExceptionState Worker::take_exceptions() {
+  leaving_.exceptions = std::exchange(exceptions(), {});
+  if (leaving_.exceptions.empty()) return {};
+  return split_exceptions(leaving_.exceptions, task_top());
+}
+
 void Worker::end_task(const Outcome& outcome) {
-  leaving_ = {};
+  leaving_.why = Leaving::Why::kEnded;
   // `top` is where the entry of the parent was that could not be taken back.
   leaving_.next = deliver(Reference(reports_[depth()]), outcome);
   before_leave(stack_end());
@@ -220,21 +229,17 @@ namespace {
 
 // Returns when the task is continued, maybe in another process (unless exceptions are active).
 [[gnu::noinline]] void leave(void** sp) {
-  const ExceptionState exceptions = std::exchange(exception_state(), {});
+  const ExceptionState exceptions = this_worker->take_exceptions();
   const bool lets_others_run = std::exchange(this_worker->lets_others_run, false);
   before_leave(this_worker->stack_end());
   cariama_suspend(sp);
   arrived_on_stack();
-  exception_state() = exceptions;
+  // On top of its parent's, if that never went on.
+  if (!exceptions.empty()) join_exceptions(this_worker->exceptions(), exceptions);
   this_worker->lets_others_run = lets_others_run;
 }
 
 }  // namespace
-
-void Worker::leave_for(const Leaving& leaving) {
-  leaving_ = leaving;
-  leave(&leaving_.sp);
-}
 
 Outcome join(Reference record) {
   for (;;) {
@@ -255,23 +260,33 @@ void Worker::wait_for(Reference record) {
   ++statistics_.joins_waited;
   trace_instant("tasks", "join waits");
   // A task that handles exceptions waits where they are: in this worker's queue.
-  const bool stays = options_.join == JoinPolicy::kWaitQueue || !exception_state().empty();
-  leave_for({.why = Leaving::Why::kJoin, .record = record, .stays = stays});
+  const bool stays = options_.join == JoinPolicy::kWaitQueue || handles_exceptions();
+  leaving_.why = Leaving::Why::kJoin;
+  leaving_.record = record;
+  leaving_.stays = stays;
+  leave(&leaving_.sp);
 }
 
 void Worker::suspend(void (*publish)(void*, const Suspended&), void* argument) {
-  if (!exception_state().empty()) {
+  if (handles_exceptions()) {
     throw std::logic_error("cariama::suspend: an exception is being handled");
   }
-  leave_for({.why = Leaving::Why::kSuspend, .publish = publish, .argument = argument});
+  leaving_.why = Leaving::Why::kSuspend;
+  leaving_.publish = publish;
+  leaving_.argument = argument;
+  leave(&leaving_.sp);
 }
 
-void Worker::yield() { leave_for({.why = Leaving::Why::kYield}); }
+void Worker::yield() {
+  leaving_.why = Leaving::Why::kYield;
+  leave(&leaving_.sp);
+}
 
 // ---- records and outcomes ----
 
 void* Worker::allocate(size_t bytes) {
-  void* block = must(pinned_.allocate(bytes));
+  void* block = pinned_.reuse(bytes);
+  if (block == nullptr) block = must(pinned_.allocate(bytes));
   after_peers();
   return block;
 }
@@ -435,10 +450,11 @@ void Worker::run_until_finished() {
 template <typename Finished>
 void Worker::work(const Finished& finished) {
   run_has_ended_ = finished;
+  exception_state_ = &exception_state();
   for (;;) {
     if (next_.sp == nullptr && !find_work(finished)) break;
     run(std::exchange(next_, {}));
-    after(Leaving(leaving_));
+    after(leaving_);
   }
   run_has_ended_ = {};
   // Tasks that nobody will ever continue.
@@ -463,15 +479,14 @@ void Worker::begin(std::byte* top, Reference record, const FirstCall& call) {
           {make_context(top - kChildWordBytes, first_entry, &first_call_), 0});
 }
 
-void Worker::run(const Context& context) {
+// Part of work(): the processor foretells returns by the calls before them, and after a change of
+// stacks each return out of a function that was called before it goes wrong.
+[[gnu::always_inline]] inline void Worker::run(const Context& context) {
   in_task_ = true;
   ++stretches_;
   const TraceScope trace("tasks", "run");
   const std::span<std::byte> stack = stack_of(context.sp);
   before_run(stack.data(), stack.size());
-  if (stolen_at_ != 0) [[unlikely]] {
-    samples_.back().resume = static_cast<uint32_t>(steal_clock() - std::exchange(stolen_at_, 0));
-  }
   cariama_run(context.sp, context.record);
   after_run();
   in_task_ = false;
@@ -486,11 +501,15 @@ void Worker::after(const Leaving& left) {
     case Leaving::Why::kJoin:
       wait_for_child(left);
       break;
-    case Leaving::Why::kSuspend:
-      left.publish(left.argument, park(left.sp));
+    case Leaving::Why::kSuspend: {
+      Suspended task;
+      park(left.sp, task);
+      left.publish(left.argument, task);
       break;
+    }
     case Leaving::Why::kYield:
-      ready_.push_back(park(left.sp));
+      ready_.emplace_back();
+      park(left.sp, ready_.back());
       yielded_ = true;
       break;
     case Leaving::Why::kFork:
@@ -499,12 +518,11 @@ void Worker::after(const Leaving& left) {
   }
 }
 
-Suspended Worker::park(void* sp) {
+void Worker::park(void* sp, Suspended& task) {
   const TraceScope trace("tasks", "suspend");
   const size_t position = depth() - 1;
   parked_top_ = cariama_fork_state.top;
   popped_ = false;
-  Suspended task;
   task.sp = address_of(sp);
   task.top = sp_of(entries_[position]);
   ++statistics_.suspensions;
@@ -513,21 +531,21 @@ Suspended Worker::park(void* sp) {
   } else {
     const size_t bytes = task.top - task.sp;
     void* frames = allocate(bytes + PinnedArea::kNoteBytes);
-    std::memcpy(frames, sp, bytes);
+    copy_frames(frames, sp, bytes);
     pinned_.note_frames(frames, task.sp, task.top);
     task.frames = Reference(rank(), frames).word();
     statistics_.suspended_bytes += bytes;
   }
   task.report = reports_[position];
-  if (position == 0) return task;
+  if (position == 0) return;
   // Its parent goes on here, if it is still here: as if stolen by ourselves.
   uint64_t* const top = cariama_fork_state.top = entries_ + position;
-  if (top < cariama_fork_state.floor && !take_parent_back()) return task;
+  if (top < cariama_fork_state.floor && !take_parent_back()) return;
   popped_ = true;
   if (task.report == 0) task.report = new_record().word();
   reports_[position] = 0;
   next_ = {reinterpret_cast<void*>(sp_of(*top)), task.report};
-  return task;
+  exceptions() = leaving_.exceptions;
 }
 
 void Worker::unpark(const Suspended& task) {
@@ -539,7 +557,8 @@ void Worker::unpark(const Suspended& task) {
 }
 
 void Worker::wait_for_child(const Leaving& left) {
-  const Suspended task = park(left.sp);
+  Suspended task;
+  park(left.sp, task);
   if (left.stays) {
     waiting_.push_back({task, left.record});
     return;
@@ -553,8 +572,10 @@ bool Worker::find_work(const Finished& finished) {
   const TraceScope trace("tasks", "idle");
   settle();
   if (options_.scheme != StackScheme::kUni && resume_parent()) return true;
-  // Not read when there is something at once: it takes as long as a suspension otherwise does.
-  steady_clock::time_point begin;
+  // By steal_clock(), and not read when there is something at once, or between finding it and
+  // running it: any clock takes a good part of the time that this takes.
+  uint64_t begin = 0;
+  uint64_t end = 0;
   bool found = false;
   for (uint64_t round = 0; !finished(); ++round) {
     if (on_idle_) on_idle_();
@@ -577,12 +598,11 @@ bool Worker::find_work(const Finished& finished) {
       found = resume_waiting();
     }
     if (found) break;
-    if (round == 0) begin = steady_clock::now();
+    if (round == 0) begin = steal_clock();
     pause_idle(round, finished);
+    end = steal_clock();
   }
-  if (begin != steady_clock::time_point()) {
-    statistics_.idle_ns += static_cast<uint64_t>((steady_clock::now() - begin).count());
-  }
+  idle_ticks_ += end - begin;
   return found;
 }
 
@@ -618,7 +638,7 @@ void Worker::install(const Suspended& task) {
     ++statistics_.resumed_remote;
     must(access_.read(frames.rank(), from, sp, task.top - task.sp));
   } else if (from != task.sp) {
-    std::memcpy(sp, reinterpret_cast<const void*>(from), task.top - task.sp);
+    copy_frames(sp, reinterpret_cast<const void*>(from), task.top - task.sp);
   }
   if (!iso_.has_value()) release(frames);
   install(task.top, task.report, {sp, 0});
@@ -643,6 +663,9 @@ TaskStatistics Worker::statistics() const {
   if (!iso_.has_value()) statistics.stack_high_water = region_.high_water();
   statistics.stack_reserved = region_.stack_bytes();
   statistics.pinned_bytes = pinned_.segment_total();
+  const auto ns = static_cast<double>((steady_clock::now() - created_).count());
+  const auto ticks = static_cast<double>(steal_clock() - created_tick_);
+  statistics.idle_ns = static_cast<uint64_t>(static_cast<double>(idle_ticks_) * ns / ticks);
   return statistics;
 }
 

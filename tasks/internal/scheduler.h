@@ -127,7 +127,10 @@ class Worker {
   [[nodiscard]] std::string what_is_lost() const;
 
   [[nodiscard]] TaskStatistics statistics() const;
-  void reset_statistics() { statistics_ = {}; }
+  void reset_statistics() {
+    statistics_ = {};
+    idle_ticks_ = 0;
+  }
   [[nodiscard]] std::vector<StealSample> take_samples() { return std::exchange(samples_, {}); }
 
   // What a child begins with. `bytes`: of what `first` points to, 0 if it is a value.
@@ -170,6 +173,11 @@ class Worker {
   // Called now and then while there is nothing to do.
   void on_idle(std::function<void()> work) { on_idle_ = std::move(work); }
   [[nodiscard]] bool in_task() const { return in_task_; }
+  // Of the running task (exception_state.h).
+  [[nodiscard]] ExceptionState& exceptions() const { return *exception_state_; }
+  // Before the running task leaves: what it handles itself. What its parent handles, on top of
+  // which it runs, is in leaving_ then.
+  [[nodiscard]] ExceptionState take_exceptions();
 
   // Outcomes and records.
   [[nodiscard]] Outcome value_outcome(const void* value, size_t bytes);
@@ -211,7 +219,7 @@ class Worker {
     void* argument = nullptr;
     FirstCall child{};            // kFork
     uint64_t flags = 0;           // kFork: of the entry
-    ExceptionState exceptions{};  // kFork: that the parent handles
+    ExceptionState exceptions{};  // kFork: that the task handles; else that its parent does
   };
   struct Context {
     void* sp = nullptr;
@@ -251,7 +259,6 @@ class Worker {
   static void first_entry(void* call);
   // A task that begins with `call`, in the empty region below `top`; reports to `record`.
   void begin(std::byte* top, Reference record, const FirstCall& call);
-  void leave_for(const Leaving& leaving);
   void after(const Leaving& left);
   template <typename Finished>
   [[nodiscard]] bool find_work(const Finished& finished);
@@ -293,7 +300,8 @@ class Worker {
   void install(uint64_t top, uint64_t report, const Context& context);
   void install(const Suspended& task);
   [[nodiscard]] bool steal(int victim);
-  [[nodiscard]] Suspended park(void* sp);
+  // Where the caller wants it: a copy would wait for the words that have just been stored.
+  void park(void* sp, Suspended& task);
   void unpark(const Suspended& task);
   void wait_for_child(const Leaving& left);
   // idle.cc
@@ -315,6 +323,12 @@ class Worker {
   [[nodiscard]] std::vector<std::byte> fetch(const Outcome& outcome);
   void release(Reference block);
   [[nodiscard]] void* allocate(size_t bytes);
+  // Where the frames of the running task end.
+  [[nodiscard]] uint64_t task_top() const;
+  // Whether it handles exceptions itself.
+  [[nodiscard]] bool handles_exceptions() const {
+    return !exceptions().empty() && has_exceptions_below(exceptions(), task_top());
+  }
   [[nodiscard]] size_t depth() const {
     return static_cast<size_t>(cariama_fork_state.top - entries_);
   }
@@ -341,7 +355,8 @@ class Worker {
   std::optional<IsoStacks> iso_;
 
   bool in_task_ = false;
-  uint64_t runs_ = 0;  // begun
+  ExceptionState* exception_state_ = nullptr;  // of the thread that is in work()
+  uint64_t runs_ = 0;                          // begun
   std::function<bool()> run_has_ended_;
   uint64_t tickets_ = 0;            // made so far
   std::vector<uint64_t> answered_;  // the last ticket of each rank
@@ -364,7 +379,9 @@ class Worker {
   TaskStatistics statistics_;
   std::vector<StealSample> samples_;
   std::chrono::steady_clock::time_point next_look_;  // await_thief()
-  uint64_t stolen_at_ = 0;  // by steal_clock(): not 0 while a sample lacks its end
+  uint64_t idle_ticks_ = 0;  // of steal_clock(), which statistics() compares with time since:
+  const std::chrono::steady_clock::time_point created_ = std::chrono::steady_clock::now();
+  const uint64_t created_tick_ = steal_clock();
 };
 
 // Of this process; nullptr before and after. A task that may have been continued elsewhere reads it

@@ -9,10 +9,10 @@
 // lives until the parent has joined the child, so at least until somebody has copied them in again.
 // kIso: the parent's frames stay where they are (iso_stacks.h).
 #include <atomic>
-#include <cstring>
 #include <span>
 #include <utility>
 
+#include "tasks/internal/copy_frames.h"
 #include "tasks/internal/sanitizer.h"
 #include "tasks/internal/scheduler.h"
 
@@ -30,7 +30,7 @@ void Worker::fork_apart(const FirstCall& child) {
               .sp = reinterpret_cast<void*>(sp_of(entry)),
               .child = child,
               .flags = entry,
-              .exceptions = std::exchange(exception_state(), {})};
+              .exceptions = std::exchange(exceptions(), {})};
   before_leave(stack_end());
   cariama_leave();
 }
@@ -47,7 +47,7 @@ void Worker::begin_apart(const Leaving& left) {
   if (options_.scheme == StackScheme::kCrude) {
     const size_t bytes = entry.top - entry.sp;
     entry.record = new_record(bytes).word();
-    std::memcpy(reinterpret_cast<void*>(frames_of(entry)), left.sp, bytes);
+    copy_frames(reinterpret_cast<void*>(frames_of(entry)), left.sp, bytes);
     statistics_.suspended_bytes += bytes;
     if (child.bytes != 0) child.first += frames_of(entry) - entry.sp;
   } else {
@@ -94,9 +94,9 @@ bool Worker::resume_parent() {
   void* const sp = reinterpret_cast<void*>(entry.sp);
   const uint64_t frames = frames_of(entry);
   if (frames != entry.sp) {
-    std::memcpy(sp, reinterpret_cast<const void*>(frames), entry.top - entry.sp);
+    copy_frames(sp, reinterpret_cast<const void*>(frames), entry.top - entry.sp);
   }
-  exception_state() = parent.exceptions;
+  exceptions() = parent.exceptions;
   install(entry.top, entry.report, {sp, entry.record});
   return true;
 }

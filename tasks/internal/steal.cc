@@ -92,11 +92,11 @@ bool Worker::steal_the(int victim) {
   return true;
 }
 
-// Everything that was pushed is public, but what was forked while an exception is handled.
+// Everything that was pushed is public, but what was forked while there is an exception.
 void Worker::attend_the() {
   uint64_t* const floor = cariama_fork_state.floor;
   uint64_t* const top = cariama_fork_state.top;
-  if (floor == top || exception_state().handled != nullptr) return;
+  if (floor == top || !exceptions().empty()) return;
   for (auto i = static_cast<size_t>(floor - entries_); entries_ + i < top; ++i) {
     if (reports_[i] == 0) reports_[i] = new_record().word();
     if (options_.check_frames) check_frames(sp_of(entries_[i]), sp_of(entries_[i - 1]));

@@ -35,10 +35,9 @@ class Worker::StealTimer {
     worker_.statistics_.steal_trips += trips;
     if (!sampled_) return;
     const auto step = [&](size_t i) { return static_cast<uint32_t>(times_[i] - times_[i - 1]); };
-    worker_.samples_.push_back({step(1), step(2), step(3), step(4), 0, static_cast<uint32_t>(bytes),
+    worker_.samples_.push_back({step(1), step(2), step(3), step(4), static_cast<uint32_t>(bytes),
                                 static_cast<uint32_t>(trips),
-                                static_cast<uint32_t>(page_faults() - faults_)});
-    worker_.stolen_at_ = times_[4];
+                                static_cast<uint32_t>(page_faults() - faults_), times_[4]});
   }
 
  private:

@@ -139,6 +139,20 @@ TEST(SearchEngine, TheSameSeedPlaysTheSameGame) {
 }
 
 // All widths of boards, and switched-off knowledge.
+TEST(SearchEngine, SaysHowGoodMovesLookedAtFirstSight) {
+  const auto sum_of_priors = [](const SearchEngineOptions& options) {
+    const auto host = local_host(1);
+    SearchEngine engine(*host, options);
+    double sum = 0;
+    for (const MoveReport& move : think(engine, Board(9, 9), 10).moves) sum += move.prior;
+    return sum;
+  };
+  EXPECT_NEAR(sum_of_priors({}), 1, 1e-3) << "at the root, too, where no move is left out";
+  SearchEngineOptions without;
+  without.without_priors();
+  EXPECT_EQ(sum_of_priors(without), 0);
+}
+
 TEST(SearchEngine, BoardsOfAllSizes) {
   const auto host = local_host(1);
   for (const int side : {3, 11, 12, 16, 17, 25}) {

@@ -1,6 +1,7 @@
 // Fork and join on one worker: values, exceptions, scopes, suspension; misuse.
 #include <array>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <numeric>
 #include <stdexcept>
@@ -238,6 +239,83 @@ TEST(ForkJoin, SuspendAndResume) {
       yield();
       EXPECT_STREQ(odd.what(), "handled");
     }
+  });
+}
+
+// Of which one knows how many there are.
+class Counted : public std::runtime_error {
+ public:
+  explicit Counted(const char* text) : std::runtime_error(text) { ++alive; }
+  Counted(const Counted& other) : std::runtime_error(other) { ++alive; }
+  Counted& operator=(const Counted&) = delete;
+  ~Counted() override { --alive; }
+  static int alive;
+};
+int Counted::alive = 0;
+
+// What `throw;` throws here.
+std::string handled_now() {
+  if (std::current_exception() == nullptr) return "nothing";
+  try {
+    throw;
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+TEST(ForkJoin, AChildOfACatchBlockIsSuspended) {
+  on_one_worker([] {
+    try {
+      throw Counted("the parent's");
+    } catch (const Counted&) {
+      task<bool> child = spawn([] {
+        suspend([](const SuspendedTask& task) { resume(task); });
+        // Its parent goes on first, and takes its exception along.
+        return handled_now() == "nothing";
+      });
+      EXPECT_FALSE(child.ready());
+      EXPECT_EQ(handled_now(), "the parent's");
+      EXPECT_TRUE(join(std::move(child)));
+      EXPECT_EQ(handled_now(), "the parent's");
+    }
+    EXPECT_EQ(handled_now(), "nothing");
+    EXPECT_EQ(Counted::alive, 0);
+    EXPECT_EQ(std::uncaught_exceptions(), 0);
+  });
+}
+
+TEST(ForkJoin, CatchBlocksOfParentsAndChildrenComeApart) {
+  on_one_worker([] {
+    try {
+      throw Counted("the parent's");
+    } catch (const Counted&) {
+      task<std::string> child = spawn([]() -> std::string {
+        std::string seen;
+        try {
+          throw Counted("the child's");
+        } catch (const Counted&) {
+          task<bool> grandchild = spawn([] {
+            yield();
+            return handled_now() == "nothing";
+          });
+          seen += handled_now();
+          yield();
+          seen += ", " + handled_now();
+          seen += join(std::move(grandchild)) ? ", " : ", wrong, ";
+          seen += handled_now();
+        }
+        return seen + ", " + handled_now();
+      });
+      EXPECT_FALSE(child.ready());
+      EXPECT_EQ(handled_now(), "the parent's");
+      yield();
+      EXPECT_EQ(handled_now(), "the parent's");
+      EXPECT_EQ(join(std::move(child)), "the child's, the child's, the child's, nothing");
+      EXPECT_EQ(handled_now(), "the parent's");
+    }
+    EXPECT_EQ(handled_now(), "nothing");
+    EXPECT_EQ(Counted::alive, 0);
+    EXPECT_EQ(std::uncaught_exceptions(), 0);
   });
 }
 

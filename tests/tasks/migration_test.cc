@@ -409,6 +409,40 @@ TEST_P(Tied, ACallerStays) {
   });
 }
 
+// Gives thieves every opportunity.
+void fork_and_poll() {
+  const int before = getpid();
+  join(spawn([] {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(3);
+    while (std::chrono::steady_clock::now() < end) poll();
+  }));
+  EXPECT_EQ(getpid(), before);
+}
+struct ForksAtItsEnd {
+  ForksAtItsEnd() = default;
+  ForksAtItsEnd(const ForksAtItsEnd&) = delete;
+  ForksAtItsEnd& operator=(const ForksAtItsEnd&) = delete;
+  ~ForksAtItsEnd() { fork_and_poll(); }
+};
+
+TEST_P(Tied, WhoeverHasAnExceptionStays) {
+  with_workers(2, {.scheme = GetParam()}, [&](TaskRuntime& runtime) {
+    const auto status = runtime.run([] {
+      for (int i = 0; i < 30; ++i) {
+        try {
+          const ForksAtItsEnd forks;  // with the exception on its way
+          throw std::range_error("of this process");
+        } catch (const std::range_error& error) {
+          fork_and_poll();
+          EXPECT_STREQ(error.what(), "of this process");
+        }
+      }
+    });
+    EXPECT_TRUE(status.ok()) << status;
+    EXPECT_EQ(runtime.statistics().steals, 0u);
+  });
+}
+
 // ---- idle workers ----
 
 // Nothing but being woken makes a worker look again here: a lost wake-up would stop it for ever.
