@@ -201,10 +201,11 @@ TEST_P(CallResults, APlainNotificationIsOneCallAndARemoteObjectsOneWrite) {
       EXPECT_EQ(at[3].calls_sent - at[2].calls_sent - 1, 0u);
       const uint64_t writes = at[3].writes - at[2].writes;
       EXPECT_GE(writes, kCalls + kBuffers);
-      // The next heartbeat repeats the credits of what came before, once. Events take receive units
-      // all the time, whose credits are returned by writes, too.
+      // Heartbeats repeat the credits of what came before, each once: how many come meanwhile is a
+      // matter of load. A second write for each result would be as many again. Events take receive
+      // units all the time, whose credits are returned by writes, too.
       if (GetParam().arrival != Arrival::kEvent) {
-        EXPECT_LE(writes, kCalls + kBuffers + 1);
+        EXPECT_LT(writes, 2 * (kCalls + kBuffers));
       }
       return;
     }
