@@ -97,18 +97,10 @@ SimulationResult run(const SimulatedProgram& program, const SimulationOptions& o
   return result.ok() ? *result : SimulationResult{};
 }
 
-// The stacks of simulated workers are told to ThreadSanitizer at each switch, which takes a
-// thousand times as long as what is between them; and there is one thread.
-class Simulation : public ::testing::Test {
- protected:
-  void SetUp() override {
-#if defined(__SANITIZE_THREAD__)
-    GTEST_SKIP() << "one thread; switching stacks under ThreadSanitizer is far too slow for this";
-#endif
-  }
-};
+// Not in ThreadSanitizer's build (tests/CMakeLists.txt): there is one thread, and what it is told
+// at each change of stacks takes a thousand times as long as what is between them.
 
-TEST_F(Simulation, OneWorkerDoesAllAndStealsNothing) {
+TEST(Simulation, OneWorkerDoesAllAndStealsNothing) {
   const Binary program(10, 1);
   const SimulationResult result = run(program, {.workers = 1});
   EXPECT_TRUE(result.finished);
@@ -118,7 +110,7 @@ TEST_F(Simulation, OneWorkerDoesAllAndStealsNothing) {
   EXPECT_GT(result.efficiency(1), 0.99);
 }
 
-TEST_F(Simulation, ASeedReplaysARun) {
+TEST(Simulation, ASeedReplaysARun) {
   const Binary program(9, 1);
   const SimulationOptions options{.workers = 100, .jitter = nanoseconds(300)};
   const SimulationResult first = run(program, options);
@@ -129,7 +121,7 @@ TEST_F(Simulation, ASeedReplaysARun) {
   EXPECT_EQ(first.statistics.counters(), again.statistics.counters());
 }
 
-TEST_F(Simulation, SeedsDiffer) {
+TEST(Simulation, SeedsDiffer) {
   const Binary program(7, 1);
   std::set<uint64_t> hashes;
   for (uint64_t seed = 1; seed <= 50; ++seed) {
@@ -140,7 +132,7 @@ TEST_F(Simulation, SeedsDiffer) {
   EXPECT_EQ(hashes.size(), 50u);
 }
 
-TEST_F(Simulation, ThousandsOfWorkersCountRight) {
+TEST(Simulation, ThousandsOfWorkersCountRight) {
   for (const uint64_t iter : {1, 2}) {
     const Binary program(iter == 1 ? 16 : 8, iter);
     const SimulationResult result = run(program, {.workers = 2000});
@@ -153,7 +145,7 @@ TEST_F(Simulation, ThousandsOfWorkersCountRight) {
 
 // In the paper's queue a joiner waits until its worker finds nothing to steal, and no record has a
 // waiter; it costs time.
-TEST_F(Simulation, TheWaitQueueJoinsLater) {
+TEST(Simulation, TheWaitQueueJoinsLater) {
   const Binary program(8, 2);
   const SimulationResult greedy = run(program, {.workers = 200});
   const SimulationResult queue = run(program, {.workers = 200, .join = JoinPolicy::kWaitQueue});
@@ -165,7 +157,7 @@ TEST_F(Simulation, TheWaitQueueJoinsLater) {
 }
 
 // What a steal of a public entry costs between two hosts: three dependent round trips.
-TEST_F(Simulation, AStealIsThreeRoundTrips) {
+TEST(Simulation, AStealIsThreeRoundTrips) {
   const Binary program(14, 1);
   const SimulationResult result = run(program, {.workers = 64, .blocks = {1, 1, 1}});
   EXPECT_GT(result.statistics.steals, 60u);
@@ -174,7 +166,7 @@ TEST_F(Simulation, AStealIsThreeRoundTrips) {
 }
 
 // Work comes from near by where there is some: 7 of 511 others share a cache.
-TEST_F(Simulation, NearOnesAreRobbedFirst) {
+TEST(Simulation, NearOnesAreRobbedFirst) {
   const Binary program(16, 1);
   const auto near_share = [&](VictimOrder order) {
     const SimulationResult result = run(program, {.workers = 512, .victim_order = order});
@@ -229,10 +221,10 @@ void run_schedules(uint64_t first, uint64_t last) {
   EXPECT_GT(lost, (last - first) / 100);
   EXPECT_GT(back, (last - first) / 100);
 }
-TEST_F(Simulation, SchedulesWithFaultsA) { run_schedules(0, 2500); }
-TEST_F(Simulation, SchedulesWithFaultsB) { run_schedules(2500, 5000); }
-TEST_F(Simulation, SchedulesWithFaultsC) { run_schedules(5000, 7500); }
-TEST_F(Simulation, SchedulesWithFaultsD) { run_schedules(7500, 10000); }
+TEST(Simulation, SchedulesWithFaultsA) { run_schedules(0, 2500); }
+TEST(Simulation, SchedulesWithFaultsB) { run_schedules(2500, 5000); }
+TEST(Simulation, SchedulesWithFaultsC) { run_schedules(5000, 7500); }
+TEST(Simulation, SchedulesWithFaultsD) { run_schedules(7500, 10000); }
 
 // A stretch that polls hands out what is private meanwhile; one that does not keeps its thief
 // waiting until its next fork.
@@ -257,7 +249,7 @@ class Stretch : public SimulatedProgram {
  private:
   bool polls_;
 };
-TEST_F(Simulation, StretchesThatPollShareTheirWork) {
+TEST(Simulation, StretchesThatPollShareTheirWork) {
   const auto makespan = [](bool polls) {
     const SimulationResult result = run(Stretch(polls), {.workers = 17});
     EXPECT_EQ(result.violation, "");
@@ -270,7 +262,7 @@ TEST_F(Simulation, StretchesThatPollShareTheirWork) {
 }
 
 // While a worker is stopped its public entries go on elsewhere.
-TEST_F(Simulation, AStoppedWorkerIsRobbed) {
+TEST(Simulation, AStoppedWorkerIsRobbed) {
   const Binary program(12, 1);
   SimulationOptions options{.workers = 2};
   options.faults = {
@@ -282,7 +274,7 @@ TEST_F(Simulation, AStoppedWorkerIsRobbed) {
   }
 }
 
-TEST_F(Simulation, RefusesWhatCannotBe) {
+TEST(Simulation, RefusesWhatCannotBe) {
   const Binary program(2, 1);
   EXPECT_FALSE(simulate(program, {.workers = 0}).ok());
   EXPECT_FALSE(simulate(program, {.blocks = {8, 4, 16}}).ok());
