@@ -6,6 +6,7 @@
 // the moves that led there (- for none), and what the search tried of its own. The first moves of a
 // game are chosen by chance, so that games differ; a game ends when its end is proved.
 // bench_hex_priors learns the engine's priors from such files.
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <string>
