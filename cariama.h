@@ -1,4 +1,5 @@
-// Everything of Cariama. Programs that need one layer include that layer's headers instead.
+// Includes all public headers of Cariama except those of hex. A program that needs one layer
+// includes the headers of that layer instead.
 #ifndef CARIAMA_H_
 #define CARIAMA_H_
 
@@ -53,6 +54,7 @@
 #include "dtutils/system_info.h"                           // IWYU pragma: export
 #include "dtutils/trace.h"                                 // IWYU pragma: export
 #include "dtutils/transmitter.h"                           // IWYU pragma: export
+#include "dtutils/version.h"                               // IWYU pragma: export
 #include "dtutils/wait.h"                                  // IWYU pragma: export
 #include "mcts/arena.h"                                    // IWYU pragma: export
 #include "mcts/collector.h"                                // IWYU pragma: export
@@ -61,13 +63,13 @@
 #include "mcts/game.h"                                     // IWYU pragma: export
 #include "mcts/host.h"                                     // IWYU pragma: export
 #include "mcts/job.h"                                      // IWYU pragma: export
-#include "mcts/lines.h"                                    // IWYU pragma: export
 #include "mcts/mirror.h"                                   // IWYU pragma: export
 #include "mcts/mirroring.h"                                // IWYU pragma: export
 #include "mcts/node.h"                                     // IWYU pragma: export
 #include "mcts/options.h"                                  // IWYU pragma: export
 #include "mcts/paper_search.h"                             // IWYU pragma: export
 #include "mcts/paper_site.h"                               // IWYU pragma: export
+#include "mcts/peer_aggregators.h"                         // IWYU pragma: export
 #include "mcts/program.h"                                  // IWYU pragma: export
 #include "mcts/random.h"                                   // IWYU pragma: export
 #include "mcts/search.h"                                   // IWYU pragma: export

@@ -1,7 +1,7 @@
-// bench_all_to_all: every thread of a job calls every other thread of it, a random one at a time,
-// by one-sided calls with and without aggregation; for more and more processes. What it shows:
-// messages per second, what the channels' memory comes to per process, and that nothing is lost.
-// See docs/performance.md.
+// bench_all_to_all: each thread of a job sends one-sided calls to randomly chosen other threads,
+// with and without aggregation, for increasing numbers of processes. Reports messages per second
+// and the memory of the channels per process, and checks that no call is lost. See
+// docs/performance.md.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -15,8 +15,7 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/usage.h"
+#include "bench/support/flags.h"
 #include "bench/support/job.h"
 #include "bench/support/list_flag.h"
 #include "bench/support/report.h"
@@ -27,13 +26,13 @@
 #include "dtutils/error.h"
 #include "riutils/messenger_global.h"
 
-ABSL_FLAG(std::string, processes, "2,4,8,16", "processes, or a list that is measured in turn");
+ABSL_FLAG(std::string, processes, "2,4,8,16", "number of processes, or a list");
 ABSL_FLAG(std::string, threads, "1,2", "threads in each process, or a list");
 ABSL_FLAG(std::string, mode, "all", "write, trad, ovfl, or all");
 ABSL_FLAG(std::string, preset, "default", "options of channels: default or paper");
 ABSL_FLAG(int, messages, 50000, "calls that each thread makes in a repetition");
-ABSL_FLAG(int, repetitions, 5, "how often each is measured; the median, least and most are shown");
-ABSL_FLAG(bool, json, false, "one JSON object a line");
+ABSL_FLAG(int, repetitions, 5, "repetitions of each row; median, minimum and maximum are shown");
+ABSL_FLAG(bool, json, false, "print one JSON object per line");
 
 namespace cariama::bench {
 namespace {
@@ -87,13 +86,14 @@ absl::StatusOr<Options> parse_options() {
   return options;
 }
 
-// What the workers of one job tell each other, in memory that they share. Made before the fork.
+// Counters of one job in memory that all its workers share. Created before the processes are
+// forked.
 class Tally {
  public:
   struct Sent {
     uint64_t count = 0;
     uint64_t sum = 0;
-    uint64_t chunk_bytes = 0;  // of the channel, in the receiver's memory; written at the end
+    uint64_t chunk_bytes = 0;  // bytes of the channel's chunks; written after the last repetition
   };
 
   static Tally* create(uint32_t processes, uint32_t threads) {
@@ -101,14 +101,14 @@ class Tally {
     const uint64_t bytes =
         sizeof(Tally) + workers * sizeof(Run) + workers * workers * sizeof(Sent) + processes * 8;
     void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
-                              -1, 0);  // zeros are what all of it starts with
+                              -1, 0);  // all counters start at zero
     if (memory == MAP_FAILED) return nullptr;
     return new (memory) Tally(workers, static_cast<std::byte*>(memory) + sizeof(Tally));
   }
 
-  // Of calls from one worker to another, in this repetition; written by the sender.
+  // Counts the calls from worker `from` to worker `to` in this repetition. Written by the sender.
   Sent& sent(uint64_t from, uint64_t to) { return sent_[from * workers_ + to]; }
-  // Calls that a worker has run in this repetition.
+  // Sets the number of calls that `worker` has run in this repetition.
   void set_run(uint64_t worker, uint64_t count) {
     run_[worker].count.store(count, std::memory_order_release);
   }
@@ -137,7 +137,7 @@ class Tally {
   uint64_t* const channel_bytes_;
 };
 
-// What the calls of all others did to one thread.
+// Counts the calls that one thread has run, from all senders.
 struct Sink {
   uint64_t count = 0;
   uint64_t sum = 0;
@@ -146,7 +146,7 @@ struct Sink {
 };
 thread_local Sink* sink = nullptr;
 
-// Every message: 8 bytes. Numbers of a sender increase, whomever it calls.
+// A message of 8 bytes. The numbers of one sender increase over all its destinations.
 struct Message {
   uint32_t from;
   uint32_t number;
@@ -162,7 +162,8 @@ struct Message {
 };
 static_assert(sizeof(Message) == kPayload);
 
-// Destinations as of any hash of work: evenly spread, in no order (splitmix64). Never oneself.
+// Pseudo-random destinations (splitmix64), evenly distributed, as a hash of work items would give.
+// Never the thread itself.
 class Destinations {
  public:
   Destinations(uint32_t self, uint32_t threads) : self_(self), threads_(threads), state_(self) {}
@@ -181,7 +182,7 @@ class Destinations {
   uint64_t state_;
 };
 
-// One thread of the job; Messenger is one of the Globals.
+// One thread of the job. Messenger is RDMAMessengerGlobal or one of the aggregator globals.
 template <typename Messenger>
 class Worker {
  public:
@@ -197,7 +198,7 @@ class Worker {
   ~Worker() { sink = nullptr; }
 
   void poll() { fabric_.process_calls(); }
-  // Says what chunks this thread's channels have.
+  // Records the bytes of the chunks of this thread's channels.
   void count_chunks(uint64_t chunk_bytes) {
     for (uint32_t i = 0; i < total_; ++i) {
       if (i == self_) continue;
@@ -209,7 +210,7 @@ class Worker {
     return ended.status();
   }
 
-  // Calls `messages` times, and runs calls until the job has run all calls of all.
+  // Sends `messages` calls, and runs calls until the job has run all calls of all threads.
   [[nodiscard]] absl::StatusOr<RoundResult> run(uint64_t messages) {
     RoundResult result;
     sink_ = {.last = std::vector<uint32_t>(total_)};
@@ -229,7 +230,7 @@ class Worker {
       if (i % kSendsPerPoll == 0) messenger_.process_calls_all();
     }
     if (const CallResult flushed = messenger_.flush_all(); !flushed.ok()) return flushed.status();
-    // No call of this job takes so long.
+    // Much longer than a repetition can take.
     const Deadline deadline = deadline_after(std::chrono::minutes(2));
     while (true) {
       const bool idle = messenger_.process_calls_all() == 0;
@@ -262,7 +263,7 @@ class Worker {
   Sink sink_;
 };
 
-// One job: so many processes and threads, one mode.
+// One job with a given number of processes and threads, in one mode.
 class Job {
  public:
   Job(const Options& options, uint32_t processes, uint32_t threads, uint32_t mode)
@@ -275,7 +276,7 @@ class Job {
     tally_ = Tally::create(processes_, threads_);
     if (tally_ == nullptr) {
       return make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kProcess,
-                        "no memory that processes share");
+                        "cannot map memory that the processes share");
     }
     return run_job(static_cast<int>(processes_), [this](Exchange& exchange) {
       switch (mode_) {
@@ -348,7 +349,7 @@ class Job {
       rounds_->finish(0, step(worker, round, 0, before));
       return rounds_->results([&] { worker.poll(); });
     };
-    // The first repetition makes the channels.
+    // Repetition -1 creates the channels and is not measured.
     std::vector<double> rates;
     for (int i = -1; i < options_.repetitions; ++i) {
       progress(std::to_string(processes_) + " processes, " + std::to_string(threads_) +
@@ -384,7 +385,7 @@ class Job {
     print(summarize(std::move(rates)), summarize(std::move(bytes)), summarize(std::move(chunks)));
   }
 
-  // Nothing lost, nothing twice, nothing in the wrong place, everything in order.
+  // Checks that each call ran exactly once, at its destination, and in order.
   void check(const std::vector<RoundResult>& results) const {
     for (size_t to = 0; to < results.size(); ++to) {
       Tally::Sent expected;
@@ -452,11 +453,11 @@ int run(const Options& options) {
 }  // namespace cariama::bench
 
 int main(int argc, char** argv) {
-  absl::SetProgramUsageMessage(
-      "calls from every thread of a job to every other, for more and more processes\n"
+  constexpr const char* kUsage =
+      "calls from every thread of a job to every other, for increasing numbers of processes\n"
       "  bench_all_to_all                                   every mode, processes and threads\n"
-      "  bench_all_to_all --mode trad --processes 4 --threads 2");
-  if (absl::ParseCommandLine(argc, argv).size() != 1) {
+      "  bench_all_to_all --mode trad --processes 4 --threads 2";
+  if (cariama::bench::parse_flags(argc, argv, kUsage).size() != 1) {
     std::fprintf(stderr, "bench_all_to_all: it takes options only: see --help\n");
     return 1;
   }

@@ -1,6 +1,7 @@
-// bench_call: what remote invocation costs between two processes, in every way that there is,
-// beside rings that do nothing else; all run in turn, so that their ratios hold on a machine that
-// is not quiet. See docs/performance.md.
+// bench_call: rate and latency of remote invocation between two processes, in every mode, compared
+// with rings in shared memory that only transfer messages. The modes alternate within each
+// repetition, so that their ratios remain valid on a machine with other load. See
+// docs/performance.md.
 #include <algorithm>
 #include <cstdio>
 #include <memory>
@@ -11,10 +12,9 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/usage.h"
 #include "bench/support/byte_ring.h"
 #include "bench/support/call_worker.h"
+#include "bench/support/flags.h"
 #include "bench/support/job.h"
 #include "bench/support/list_flag.h"
 #include "bench/support/report.h"
@@ -30,25 +30,25 @@ ABSL_FLAG(
     std::string, mode, "all",
     "send: send-based calls; write: RDMAMessenger; trad, ovfl: aggregators; max-raw: SENDs of that "
     "size without copying or invoking; ring, ring-batched: a ring in shared memory, the "
-    "ceilings without and with aggregation; or a list of them; all: each in turn, with ratios");
+    "ceilings without and with aggregation; or a list of them; all: every mode, with ratios");
 ABSL_FLAG(std::string, size, "8,64,256,4Ki",
           "bytes of a payload: 8, 64, 256, 4Ki, or a list of these");
 ABSL_FLAG(std::string, threads, "1", "threads in each process, each with a peer in the other one");
-ABSL_FLAG(std::string, handlers, "1", "functions that are called in turn: 1 or 4, or both: 1,4");
+ABSL_FLAG(std::string, handlers, "1", "number of functions called in turn: 1 or 4, or both: 1,4");
 ABSL_FLAG(std::string, measure, "rate",
           "rate (many in flight) or latency (round trips of call_return; modes send and write)");
 ABSL_FLAG(std::string, preset, "default", "options of channels: default or paper");
-ABSL_FLAG(bool, json, false, "one JSON object a line");
-ABSL_FLAG(int, repetitions, 31, "how often each is measured; the median, least and most are shown");
+ABSL_FLAG(bool, json, false, "print one JSON object per line");
+ABSL_FLAG(int, repetitions, 31, "repetitions of each row; median, minimum and maximum are shown");
 ABSL_FLAG(double, seconds, 0.002,
-          "about how long one repetition of a rate takes: short ones fall between interruptions");
+          "approximate duration of a repetition of a rate: short ones fit between preemptions");
 ABSL_FLAG(int, retries, 20,
-          "how often a repetition during which a thread was preempted is repeated; 0 keeps all");
-ABSL_FLAG(int, samples, 2000, "how many round trips one repetition of a latency times");
+          "limit of repeats of a repetition in which a thread was preempted; 0: never repeat");
+ABSL_FLAG(int, samples, 2000, "round trips in one repetition of a latency");
 ABSL_FLAG(std::string, ring, "512Ki", "bytes of the ceilings' ring: a power of two, at least 64Ki");
 ABSL_FLAG(int, service_threads, -1,
-          "threads of each process that receive; 0: the workers do. Default: 1 for rates, 0 for "
-          "latencies, where nobody has to be woken then");
+          "receiving service threads per process; 0: the workers receive. Default: 1 for rates, 0 "
+          "for latencies, so that a round trip includes no wake-up of a service thread");
 ABSL_FLAG(bool, pin, true, "bind each thread to a core");
 
 namespace cariama::bench {
@@ -188,7 +188,7 @@ absl::StatusOr<Options> parse_options() {
   return options;
 }
 
-// Everything that is measured. Rows of a group run in turn: their ratios mean something.
+// The rows of a group alternate within each repetition, so that their ratios are valid.
 struct Group {
   std::vector<CallLoad> loads;
 };
@@ -201,7 +201,7 @@ std::vector<Group> groups_of(const Options& options) {
       for (const CallMode mode : options.modes) {
         group.loads.push_back({mode, size, static_cast<int>(handlers), options.latency});
       }
-      // What the paper holds aggregated calls of any size against.
+      // The paper compares aggregated calls of every size with raw messages of 4 KiB.
       if (options.all && !options.latency && options.threads == 1 && size != 4096) {
         group.loads.push_back({CallMode::kMaxRaw, 4096, static_cast<int>(handlers), false});
       }
@@ -211,9 +211,10 @@ std::vector<Group> groups_of(const Options& options) {
   return groups;
 }
 
-constexpr uint32_t kCloseChannels = UINT32_MAX - 1;  // Round::what besides a load's number
+// A value of Round::what. The other values, except Round::kEnd, are the numbers of loads.
+constexpr uint32_t kCloseChannels = UINT32_MAX - 1;
 
-// What the leader, thread 0 of the sending process, measures and prints.
+// The leader, thread 0 of the sending process: starts the rounds, measures and prints.
 class Leader {
  public:
   Leader(const Options& options, Rounds& rounds, CallWorker& worker)
@@ -250,7 +251,7 @@ class Leader {
   struct Contender {
     CallLoad load;
     uint32_t number;
-    uint64_t messages = 0;  // of each thread
+    uint64_t messages = 0;  // per thread
     uint64_t disturbed = 0;
     std::vector<double> rates{};  // messages of all threads, per second
     std::vector<double> p50{};    // ns
@@ -294,14 +295,14 @@ class Leader {
                            call_mode_name(each.load.mode) + ", " + std::to_string(each.load.size) +
                                " bytes: of " + std::to_string(messages) + " messages " +
                                std::to_string(result.count) +
-                               " were run, or their payload is not what was sent"));
+                               " were run, or their payload differs from the sent one"));
       }
     }
     outcome.seconds = static_cast<double>(end - start) * 1e-9;
     return outcome;
   }
 
-  // Finds out how many messages fill a repetition.
+  // Determines how many messages fill a repetition.
   void prepare(Contender& each) {
     const uint64_t round = call_round(each.load.size);
     if (each.load.latency) {
@@ -310,7 +311,8 @@ class Leader {
       each.disturbed = 0;
       return;
     }
-    // The shortest of some: what disturbs makes longer, and would leave too few.
+    // Uses the shortest of five runs: disturbances make runs longer, and a longer run would result
+    // in too few messages.
     for (each.messages = round;;) {
       double seconds = run_once(each, each.messages).seconds;
       for (int i = 0; i < 4; ++i) {
@@ -344,7 +346,7 @@ class Leader {
     each.rates.push_back(static_cast<double>(each.messages * options_.threads) / outcome.seconds);
   }
 
-  // Every option by its long name, with what it came to.
+  // Returns every option with its effective value.
   Params params(const Contender& each) const {
     Params params;
     params.set("mode", call_mode_name(each.load.mode));
@@ -387,7 +389,7 @@ class Leader {
       const CallMode mode = each.load.mode;
       if (mode == CallMode::kTrad) {
         ratio_row("ratio_to_ring_batched", each, find(all, CallMode::kRingBatched, size), 1);
-        // Bytes against bytes.
+        // Compares bytes per second.
         ratio_row("ratio_to_max_raw_of_4096_bytes", each, find(all, CallMode::kMaxRaw, 4096),
                   static_cast<double>(size) / 4096);
       } else if (mode == CallMode::kWrite) {
@@ -421,7 +423,7 @@ class Leader {
   const Report report_;
 };
 
-// Takes part in whatever the leader starts.
+// Executes this thread's part of each round that the leader starts.
 void follow(Rounds& rounds, CallWorker& worker, uint32_t number,
             const std::vector<CallLoad>& loads) {
   for (uint64_t taken = 0;; ++taken) {
@@ -458,7 +460,7 @@ int run_process(Exchange& exchange, const Options& options, Rounds& rounds,
   }
   std::unique_ptr<Fabric> fabric;
   if (any(needs_fabric)) {
-    // A receive unit takes the largest payload.
+    // A receive unit must hold the largest payload.
     auto made = Fabric::create({.threads = options.threads,
                                 .service_threads = options.service_threads,
                                 .receive_unit_bytes = 8192});
@@ -518,13 +520,13 @@ int run(const Options& options) {
 }  // namespace cariama::bench
 
 int main(int argc, char** argv) {
-  absl::SetProgramUsageMessage(
-      "what remote invocation costs between two processes of this host\n"
-      "  bench_call                               every mode and size in turn, with ratios\n"
+  constexpr const char* kUsage =
+      "measures remote invocation between two processes of this host\n"
+      "  bench_call                               every mode and size, with ratios\n"
       "  bench_call --mode trad --size 8          one row\n"
-      "  bench_call --mode ring,write --size 64   two in turn\n"
-      "  bench_call --measure latency --size 8    round trips of call_return");
-  if (absl::ParseCommandLine(argc, argv).size() != 1) {
+      "  bench_call --mode ring,write --size 64   two modes, alternating\n"
+      "  bench_call --measure latency --size 8    round trips of call_return";
+  if (cariama::bench::parse_flags(argc, argv, kUsage).size() != 1) {
     std::fprintf(stderr, "bench_call: it takes options only: see --help\n");
     return 1;
   }

@@ -1,27 +1,27 @@
-// Playouts of Hex per second on one core, from the empty board. Rows:
+// Hex playouts per second on one core, from the empty board. Rows:
 //
 //   playouts_per_second        kind=uniform, by simd and size, and kind=bridge (PolicyPlayouts)
 //   playout_ceiling            the uniform kernel alone, called once for all playouts
-//   playout_ceiling_ratio      uniform playouts, a call for each batch, against it in the same run
+//   playout_ceiling_ratio      uniform playouts with one call per batch, relative to the ceiling in
+//                              the same run
 #include <chrono>
 #include <cstdio>
 #include <string>
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/usage.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
+#include "bench/support/flags.h"
 #include "bench/support/report.h"
 #include "hex/playout.h"
 
 ABSL_FLAG(std::string, size, "11", "side of the board, or a list");
 ABSL_FLAG(std::string, simd, "",
-          "variants: portable,avx2,avx512; empty: all that this machine has");
-ABSL_FLAG(double, seconds, 0.2, "of processor time for each repetition");
-ABSL_FLAG(int, repetitions, 5, "of each measurement");
-ABSL_FLAG(bool, json, false, "one JSON object a line");
+          "variants: portable,avx2,avx512; empty: all that this machine supports");
+ABSL_FLAG(double, seconds, 0.2, "processor time of each repetition");
+ABSL_FLAG(int, repetitions, 5, "repetitions of each measurement");
+ABSL_FLAG(bool, json, false, "print one JSON object per line");
 
 namespace cariama::bench {
 namespace {
@@ -30,14 +30,15 @@ using hex::Board;
 using hex::Color;
 using hex::Simd;
 
-// Of this thread: other load on the machine does not count.
+// Returns the CPU time of this thread, which does not contain other load of the machine.
 double cpu_seconds() {
   timespec now;
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
   return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
-// `chunk` does some playouts and returns how many.
+// Returns the playouts per second of `chunk`, which executes some playouts and returns their
+// number.
 template <typename Chunk>
 double rate(double seconds, Chunk&& chunk) {
   const double start = cpu_seconds();
@@ -83,7 +84,7 @@ void measure(int side, const std::vector<Simd>& variants, const Report& report) 
     report.row("playout_ceiling_ratio", params, summarize(ratios(used, ceiling)), "ratio");
   }
   hex::PolicyPlayouts policy(side, side);
-  hex::Random random(1);
+  mcts::Random random(1);
   std::vector<double> bridge;
   for (int i = 0; i < repetitions; ++i) {
     progress("bridge " + std::to_string(side));
@@ -128,7 +129,10 @@ int run() {
 }  // namespace cariama::bench
 
 int main(int argc, char** argv) {
-  absl::SetProgramUsageMessage("Playouts of Hex per second.");
-  absl::ParseCommandLine(argc, argv);
+  constexpr const char* kUsage = "Playouts of Hex per second.";
+  if (cariama::bench::parse_flags(argc, argv, kUsage).size() != 1) {
+    std::fprintf(stderr, "bench_hex: it takes options only: see --help\n");
+    return 1;
+  }
   return cariama::bench::run();
 }

@@ -1,11 +1,11 @@
-// Games of the Hex engine against itself, to learn from: one line for each position that it thought
-// about,
+// Plays games of the Hex engine against itself as training data. Prints one line for each searched
+// position:
 //
 //   SIZE MOVE,MOVE,.. | MOVE:VISITS ..
 //
-// the moves that led there (- for none), and what the search tried of its own. The first moves of a
-// game are chosen by chance, so that games differ; a game ends when its end is proved.
-// bench_hex_priors learns the engine's priors from such files.
+// First the moves that led to the position (- for none), then the moves that the search tried and
+// their visits. The first moves of a game are chosen randomly, so that games differ. A game ends
+// when its result is proved. bench_hex_priors learns the engine's priors from such files.
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "bench/support/flags.h"
 #include "hex/search_engine.h"
 #include "mcts/program.h"
 
@@ -24,12 +25,14 @@ namespace {
 
 constexpr char kHelp[] =
     "bench_hex_games [-n P] [-t T] [--games N] [--sizes LIST] [--iterations N] [--seed N]\n"
-    "  Prints positions of games of the engine against itself, and what it tried there.\n"
-    "  --games N        (10)\n"
-    "  --sizes LIST     of boards, taken in turn (11)\n"
-    "  --iterations N   for a move (20000)\n"
-    "  --random N       moves by chance at the beginning: each game has 1 to N (6)\n"
-    "  --seed N         (1)\n";
+    "  Plays games of the engine against itself; prints positions with the visits of moves.\n"
+    "  --games N        number of games (10)\n"
+    "  --sizes LIST     board sizes, used in turn (11)\n"
+    "  --iterations N   iterations per move (20000)\n"
+    "  --random N       each game begins with 1 to N random moves (6)\n"
+    "  --seed N         random seed (1)\n"
+    "  --help           this text\n"
+    "  --version        prints the version of Cariama\n";
 
 struct Arguments {
   uint64_t games = 10;
@@ -53,7 +56,7 @@ void play(hex::SearchEngine& engine, int size, const Arguments& arguments, mcts:
         absl::StrCat(size, " ", moves.empty() ? "-" : absl::StrJoin(moves, ","), " |");
     uint64_t sum = 0;
     for (const hex::MoveReport& move : found.moves) {
-      // What was proved to lose is no example of anything.
+      // A move with a proved result is no training example.
       if (move.proven_win) continue;
       absl::StrAppend(&line, " ", board.name(move.move), ":", move.visits);
       sum += move.visits;
@@ -107,6 +110,7 @@ int main(int argc, char** argv) {
       std::fputs(kHelp, stdout);
       return 0;
     }
+    if (option == "--version") return print_version("bench_hex_games");
     if (i + 1 == program.arguments().size())
       return refuse(option + " is unknown, or needs a value");
     const std::string& value = program.arguments()[++i];

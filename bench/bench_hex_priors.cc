@@ -1,9 +1,9 @@
-// Learns the weights of hex/priors.h from positions that bench_hex_games has printed, and prints
-// them as hex/internal/prior_weights.inc has them. On stderr: how well they foretell what the
-// search tried, on games that nothing was learned from (each tenth one).
+// Learns the weights of hex/priors.h from the output of bench_hex_games, and prints them in the
+// format of hex/internal/prior_weights.inc. Prints on stderr how well the weights predict the
+// search's visits on games that are not used for learning (every tenth).
 //
-// Maximum likelihood of the search's visits under the softmax, by stochastic gradient ascent with a
-// step for each weight (AdaGrad: Duchi et al. 2011).
+// Maximizes the likelihood of the search's visits under the softmax by stochastic gradient ascent
+// with a step size per weight (AdaGrad: Duchi et al. 2011).
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -13,6 +13,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
+#include "bench/support/flags.h"
 #include "hex/patterns.h"
 #include "hex/priors.h"
 #include "mcts/random.h"
@@ -23,15 +24,17 @@ namespace {
 constexpr char kHelp[] =
     "bench_hex_priors [--rounds N] FILE...\n"
     "  Learns the engine's priors from FILEs of bench_hex_games; prints the weights.\n"
-    "  --rounds N   through all positions (12)\n";
+    "  --rounds N   passes over all positions (12)\n"
+    "  --help       this text\n"
+    "  --version    prints the version of Cariama\n";
 
 struct Example {
   std::vector<hex::PriorFeatures::Indices> moves;
-  std::vector<float> share;  // of the visits
+  std::vector<float> share;  // each move's share of the visits
   bool held_out = false;
 };
 
-// Returns whether the line is one of bench_hex_games.
+// Appends the example in `line`. Returns false if the line is no output of bench_hex_games.
 bool read(const std::string& line, bool held_out, std::vector<Example>& examples) {
   const std::vector<std::string> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
   int size = 0;
@@ -68,7 +71,7 @@ bool read(const std::string& line, bool held_out, std::vector<Example>& examples
     example.share.push_back(visits);
     sum += visits;
   }
-  if (example.moves.size() < 2 || !(sum > 0)) return true;  // nothing to learn
+  if (example.moves.size() < 2 || !(sum > 0)) return true;  // contains no information
   for (float& share : example.share) share /= sum;
   examples.push_back(std::move(example));
   return true;
@@ -76,7 +79,7 @@ bool read(const std::string& line, bool held_out, std::vector<Example>& examples
 
 class Learner {
  public:
-  // Goes through them once, in random order.
+  // Makes one pass over the training examples in random order.
   void learn(const std::vector<Example>& examples, float step, mcts::Random& random) {
     std::vector<size_t> order;
     for (size_t i = 0; i < examples.size(); ++i) {
@@ -106,9 +109,9 @@ class Learner {
   }
 
   struct Quality {
-    double loss = 0;   // -ln of the probability, in the mean over the search's visits
-    double first = 0;  // how often the search's most visited move is the one with the highest prior
-    double in_five = 0;  // or among the five highest
+    double loss = 0;     // mean over the search's visits of -ln(probability)
+    double first = 0;    // share of examples whose most visited move has the highest prior
+    double in_five = 0;  // share of examples whose most visited move has one of the five highest
     size_t count = 0;
   };
   [[nodiscard]] Quality quality(const std::vector<Example>& examples, bool held_out) {
@@ -181,6 +184,7 @@ int main(int argc, char** argv) {
       std::fputs(kHelp, stdout);
       return 0;
     }
+    if (argument == "--version") return print_version("bench_hex_priors");
     if (argument == "--rounds") {
       if (++i == argc || !absl::SimpleAtoi(argv[i], &rounds) || rounds < 1) {
         return refuse("--rounds needs a number");

@@ -1,21 +1,22 @@
-// The distributed tree at work: Hex from the empty board, once for each policy, all for the same
-// time. The shape is that of the job: bench_mcts -n P -t T. Rows, by policy=locality, hash, random,
-// transpositions (hash, with one node for each position) and paper (the paper's tree, with its 16
-// playouts per leaf):
+// Throughput of the distributed tree search: Hex from the empty board, one search per policy, each
+// for the same time. bench_mcts -n P -t T sets the number of processes and threads. Rows, by
+// policy=locality, hash, random, transpositions (hash, with one node for each position) and paper
+// (the paper's tree, with its 16 playouts per leaf):
 //
-//   iterations_per_second      rollouts that ended
-//   visits_per_second          rollouts begun, on behalf of other processes too
+//   iterations_per_second      completed rollouts
+//   visits_per_second          started rollouts, including rollouts for other processes
 //   playouts_per_second
-//   overhead_share             of the processor time of all processes, what is neither playout nor
-//                              tree arithmetic. These are what as many iterations take in a plain
-//                              sequential search, in the same run (bench/support/plain_search.h)
-//   idle_share                 of the workers' time
+//   overhead_share             share of the processor time of all processes that is neither playout
+//                              nor tree arithmetic. The time of these two is that of a plain
+//                              sequential search with as many iterations, measured in the same run
+//                              (bench/support/plain_search.h)
+//   idle_share                 share of the workers' time
 //   messages_per_iteration, bytes_per_iteration
-//   least_node_share           of the nodes, the smallest part that a process owns, times P
-//   stop_to_answer, .._p99     with policy=locality, on a tree of that age: how long after another
-//                              thread has asked for it the answer comes
+//   least_node_share           smallest share of the nodes that a process owns, times P
+//   stop_to_answer, .._p99     with policy=locality, on the tree of that search: time from the stop
+//                              request of another thread to the end of the search
 //
-// For a figure of scaling run all shapes that the machine has cores for, with --json.
+// For a scaling figure run all shapes for which the machine has cores, with --json.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -26,6 +27,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
+#include "bench/support/flags.h"
 #include "bench/support/plain_search.h"
 #include "bench/support/report.h"
 #include "hex/hex_game.h"
@@ -41,9 +43,11 @@ using Game = hex::HexGame<2>;
 
 constexpr char kHelp[] =
     "bench_mcts [-n P] [-t T] [--size N] [--seconds S] [--json]\n"
-    "  Searches the empty board of Hex with each way to place nodes, and with the paper's tree.\n"
-    "  --size N      5 to 11 (11)\n"
-    "  --seconds S   for each search (2)\n";
+    "  Searches the empty board of Hex with each node placement, and with the paper's tree.\n"
+    "  --size N      board size, 5 to 11 (11)\n"
+    "  --seconds S   duration of each search (2)\n"
+    "  --help        this text\n"
+    "  --version     prints the version of Cariama\n";
 
 struct Arguments {
   int size = 11;
@@ -100,7 +104,7 @@ void report_search(const Report& report, const char* policy, const Arguments& ar
       "%");
 }
 
-// A search that is stopped by another thread at some moment: how long the answer takes.
+// Returns the times in milliseconds from a stop request by another thread to the end of the search.
 std::vector<double> stop_delays(mcts::Search<Game>& search, const Game& game) {
   using Clock = std::chrono::steady_clock;
   std::vector<double> delays;
@@ -167,6 +171,7 @@ int run(int argc, char** argv) {
       std::fputs(kHelp, stdout);
       return 0;
     }
+    if (words[i] == "--version") return print_version("bench_mcts");
     if (words[i] == "--json") {
       arguments.json = true;
     } else if (i + 1 < words.size() && words[i] == "--size") {

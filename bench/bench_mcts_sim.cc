@@ -1,23 +1,24 @@
-// How the distributed tree would scale past the cores of this machine: the real search and the real
-// transport on the simulated cluster (bench/support/virtual_cluster.h), Hex from the empty board.
+// Simulates the scaling of the distributed tree search beyond the cores of this machine: the real
+// search and the real transport code run on a simulated cluster (bench/support/virtual_cluster.h),
+// with Hex from the empty board.
 //
 //   bench_mcts_sim --processes 1,2,4,8,16,32
 //
-// Virtual are the network and what computing takes: a playout, with everything else of its rollout,
-// takes --playout ns, as bench_mcts measures it with one process; a message --message ns, of both
-// ends together. A process has one thread. All pairs of processes are equally far apart.
+// The network and the computing times are simulated. A playout with the rest of its rollout takes
+// --playout ns, which bench_mcts measures with one process. A message takes --message ns of
+// processor time, both ends together. Each process has one thread. All pairs of processes have the
+// same distance.
 // Rows, by policy=locality and paper (the paper's tree):
 //
-//   iterations_per_second    rollouts that ended (the completions of the paper), per second of
-//                            virtual time
-//   visits_per_second        rollouts begun, on behalf of other processes too
-//   relative_efficiency      iterations per second and process, against the first of --processes
-//   idle_share               of the processes' time
-//   message_share            of the processes' time, what sending and receiving took
+//   iterations_per_second    completed rollouts (the paper's completions) per virtual second
+//   visits_per_second        started rollouts, including rollouts for other processes
+//   relative_efficiency      iterations per second and process, relative to the first row
+//   idle_share               share of the processes' time
+//   message_share            share of the processes' time spent on sending and receiving
 //   messages_per_iteration, bytes_per_iteration
-//   deferred_share           of the visits, those that were begun again later
-//   least_node_share         of the nodes, the smallest part that a process owns, times P
-//   real_seconds             what the simulation took
+//   deferred_share           share of the visits whose selection was deferred and started again
+//   least_node_share         smallest share of the nodes that a process owns, times P
+//   real_seconds             duration of the simulation
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -28,9 +29,8 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/usage.h"
 #include "absl/strings/numbers.h"
+#include "bench/support/flags.h"
 #include "bench/support/report.h"
 #include "bench/support/virtual_cluster.h"
 #include "hex/hex_game.h"
@@ -41,18 +41,18 @@
 ABSL_FLAG(std::vector<std::string>, processes, (std::vector<std::string>{"1", "2", "4", "8", "16"}),
           "numbers of processes");
 ABSL_FLAG(std::vector<std::string>, policies, (std::vector<std::string>{"locality", "paper"}),
-          "locality: the search as it is by default; paper: the paper's tree");
-ABSL_FLAG(int, size, 11, "of the board, 5 to 11");
-ABSL_FLAG(uint64_t, iterations, 50000, "for each process");
+          "locality: the default search; paper: the paper's tree");
+ABSL_FLAG(int, size, 11, "board size, 5 to 11");
+ABSL_FLAG(uint64_t, iterations, 50000, "iterations per process");
 ABSL_FLAG(double, playout, 5000, "policy=locality: ns of a rollout with its playout");
 ABSL_FLAG(double, paper_playout, 2000, "policy=paper: ns of one of the 16 playouts of a rollout");
-ABSL_FLAG(double, message, 1000, "ns of the processors of both ends together, for a message");
-ABSL_FLAG(double, byte, 0.1, "ns of the processors, for a byte of a message");
-ABSL_FLAG(double, latency, 1000, "ns, one way");
-ABSL_FLAG(double, gigabytes, 12.5, "bytes per ns of a port");
+ABSL_FLAG(double, message, 1000, "processor time of a message in ns, both ends together");
+ABSL_FLAG(double, byte, 0.1, "processor time of a byte of a message in ns");
+ABSL_FLAG(double, latency, 1000, "one-way latency in ns");
+ABSL_FLAG(double, gigabytes, 12.5, "bandwidth of a port in bytes per ns");
 ABSL_FLAG(double, message_gap, 5, "ns between two messages of a port");
-ABSL_FLAG(uint64_t, seed, 1, "of everything that is left to chance");
-ABSL_FLAG(bool, json, false, "one JSON object a line");
+ABSL_FLAG(uint64_t, seed, 1, "seed of all random choices");
+ABSL_FLAG(bool, json, false, "print one JSON object per line");
 
 namespace cariama::bench {
 namespace {
@@ -70,10 +70,10 @@ struct Costs {
   double message = 0;  // ns
   double byte = 0;     // ns
 };
-Costs costs;  // of the running simulation
+Costs costs;  // costs of the running simulation
 
-// Hex whose playouts take virtual time, and with them the messages that the thread has sent since
-// the last one.
+// Hex whose playouts take virtual time: that of the playout, and that of the messages that the
+// thread has sent since the previous playout.
 class TimedGame : public hex::HexGame<2> {
  public:
   using HexGame<2>::HexGame;
@@ -83,9 +83,9 @@ class TimedGame : public hex::HexGame<2> {
     using HexGame<2>::Playouts::Playouts;
     float run(const TimedGame& game, std::optional<Move> last, mcts::Random& random,
               mcts::Owned<kAmafIds>* owned) {
-      const mcts::Lines& lines = *mcts::Host::here().lines;
-      const uint64_t messages = lines.messages();
-      const uint64_t bytes = lines.bytes();
+      const mcts::PeerAggregators& aggregators = *mcts::Host::here().aggregators;
+      const uint64_t messages = aggregators.messages();
+      const uint64_t bytes = aggregators.bytes();
       const double sent = costs.message * static_cast<double>(messages - messages_) +
                           costs.byte * static_cast<double>(bytes - bytes_);
       messages_ = messages;
@@ -95,8 +95,8 @@ class TimedGame : public hex::HexGame<2> {
     }
 
    private:
-    uint64_t messages_ = mcts::Host::here().lines->messages();
-    uint64_t bytes_ = mcts::Host::here().lines->bytes();
+    uint64_t messages_ = mcts::Host::here().aggregators->messages();
+    uint64_t bytes_ = mcts::Host::here().aggregators->bytes();
   };
 };
 static_assert(mcts::HasPlayouts<TimedGame> && mcts::HasRefine<TimedGame>);
@@ -105,8 +105,8 @@ struct Outcome {
   mcts::Statistics sum;
   uint64_t iterations = 0;
   uint64_t least_nodes = 0;
-  double seconds = 0;  // of virtual time
-  double idle = 0;     // of all processes
+  double seconds = 0;  // virtual time
+  double idle = 0;     // idle virtual seconds, summed over the processes
 };
 
 template <typename Search>
@@ -130,7 +130,7 @@ Outcome simulate(uint32_t processes, const SimOptions& sim, const mcts::SearchOp
       return;
     }
     Search search(**host, options);
-    // Once before, for the connections.
+    // A first search, not measured, establishes the connections.
     static_cast<void>(search.run(game, {.iterations = 1000}));
     search.clear();
     const SimTime begin = cluster.process(0).clock;
@@ -238,9 +238,9 @@ int run() {
 }  // namespace cariama::bench
 
 int main(int argc, char** argv) {
-  absl::SetProgramUsageMessage(
-      "simulates a distributed search on many processes.\n  bench_mcts_sim [options]");
-  if (absl::ParseCommandLine(argc, argv).size() != 1) {
+  constexpr const char* kUsage =
+      "simulates a distributed search on many processes.\n  bench_mcts_sim [options]";
+  if (cariama::bench::parse_flags(argc, argv, kUsage).size() != 1) {
     std::fprintf(stderr, "usage: bench_mcts_sim [options], see --help\n");
     return 1;
   }

@@ -1,6 +1,6 @@
-// How soon a process learns that its peer was killed, over shm: from just before kill(SIGKILL) to
-// the error completion of an operation that was pending, asleep on a completion channel. The victim
-// has touched --memory bytes: tearing these down must not delay the news.
+// Time until a process detects that its peer was killed, over shm: from just before kill(SIGKILL)
+// to the error completion of a pending operation; the process sleeps on a completion channel. The
+// victim has touched --memory bytes: the kernel's release of them must not delay the detection.
 #include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -13,8 +13,7 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/usage.h"
+#include "bench/support/flags.h"
 #include "bench/support/list_flag.h"
 #include "bench/support/report.h"
 #include "dtutils/device.h"
@@ -22,7 +21,7 @@
 
 ABSL_FLAG(std::string, memory, "0,1024Mi", "bytes that the victim has touched, or a list");
 ABSL_FLAG(int, repetitions, 9, "processes killed for each row");
-ABSL_FLAG(bool, json, false, "one JSON object a line");
+ABSL_FLAG(bool, json, false, "print one JSON object per line");
 
 namespace cariama::bench {
 namespace {
@@ -78,8 +77,8 @@ int be_victim(Exchange& exchange, size_t bytes) {
   for (;;) pause();
 }
 
-// Rank 0: sends a message that nobody receives, kills the receiver, and sleeps until it learns of
-// it.
+// Rank 0: sends a message for which no receive is posted, kills the peer, and sleeps until the
+// message completes with kPeerDied.
 int watch_victim(Exchange& exchange, int result) {
   const End end = connect(exchange);
   const int pid = std::stoi(must(exchange.get(1, "pid", patience())));
@@ -163,10 +162,10 @@ int run() {
 }  // namespace cariama::bench
 
 int main(int argc, char** argv) {
-  absl::SetProgramUsageMessage(
-      "how soon a process learns that its shm peer was killed\n"
-      "  bench_peer_death --memory 0,64Mi,1024Mi --repetitions 9");
-  if (absl::ParseCommandLine(argc, argv).size() != 1) {
+  constexpr const char* kUsage =
+      "measures the time until a process detects that its shm peer was killed\n"
+      "  bench_peer_death --memory 0,64Mi,1024Mi --repetitions 9";
+  if (cariama::bench::parse_flags(argc, argv, kUsage).size() != 1) {
     std::fprintf(stderr, "bench_peer_death: it takes options only: see --help\n");
     return 1;
   }

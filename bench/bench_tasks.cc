@@ -1,16 +1,17 @@
-// What fork and join cost, and what further workers bring: fib, binary task creation, unbalanced
-// tree search and n queens, on worker processes of this host.
+// Cost of fork and join, and speed-up by more workers: fib, binary task creation, unbalanced tree
+// search and n queens, on worker processes of this host.
 //
-//   bench_tasks fib --workers 1            cost of a spawn and join beside a plain call
+//   bench_tasks fib --workers 1            cost of a spawn and join, compared with a plain call
 //   bench_tasks uts --tree T3 --workers 2  nodes per second: plain recursion, 1 worker, 2 workers
-//   bench_tasks steal                      where the time of a steal goes
-//   bench_tasks wake                       how soon a worker that sleeps runs what is forked
+//   bench_tasks steal                      duration of each step of a steal
+//   bench_tasks wake                       time until a sleeping worker runs a forked task
 //   bench_tasks stack                      bytes of the uni-address stack for each level of depth
-//   cariama-run -n 4 bench_tasks btc       on the workers of a job (mpirun, srun: too)
+//   cariama-run -n 4 bench_tasks btc       on the workers of a job (also with mpirun and srun)
 //   bench_tasks uts -t 1 -a 3 -b 4 -r 0 -d 10
 //
-// In each repetition plain recursion, one worker and all workers run one after the other: ratios
-// are between these. Every result is compared with the known one; a wrong one ends the program.
+// Each repetition runs plain recursion, one worker and all workers one after the other; ratios are
+// computed within a repetition. Every result is compared with the known one; a wrong result ends
+// the program.
 #include <unistd.h>
 
 #include <algorithm>
@@ -24,9 +25,8 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/usage.h"
 #include "absl/strings/numbers.h"
+#include "bench/support/flags.h"
 #include "bench/support/global_programs.h"
 #include "bench/support/report.h"
 #include "bench/support/steal_bench.h"
@@ -40,9 +40,9 @@
 #include "tasks/runtime.h"
 
 ABSL_FLAG(int, workers, 2, "worker processes, 1 to 256");
-ABSL_FLAG(int, repetitions, 5, "how often each is measured; the median, least and most are shown");
-ABSL_FLAG(bool, json, false, "one JSON object a line");
-ABSL_FLAG(bool, statistics, false, "also print what the workers counted in the last repetition");
+ABSL_FLAG(int, repetitions, 5, "repetitions of each row; median, minimum and maximum are shown");
+ABSL_FLAG(bool, json, false, "print one JSON object per line");
+ABSL_FLAG(bool, statistics, false, "also print the workers' counters of the last repetition");
 ABSL_FLAG(int, n, 0, "fib: the argument (32); nqueens: the size of the board (12)");
 ABSL_FLAG(int, depth, 0, "btc: depth of the tree (26; 13 with --iter 2)");
 ABSL_FLAG(int, iter, 1, "btc: how often a task forks two children and joins them");
@@ -53,7 +53,7 @@ ABSL_FLAG(int, a, 0, "uts: shape of a geometric tree, 0 linear, 1 exponential, 2
 ABSL_FLAG(double, b, 4.0, "uts: (expected) number of children of the root");
 ABSL_FLAG(int, d, 6, "uts: depth parameter of geometric trees");
 ABSL_FLAG(double, q, 15.0 / 64.0, "uts: binomial, probability of children");
-ABSL_FLAG(int, m, 4, "uts: binomial, how many children");
+ABSL_FLAG(int, m, 4, "uts: binomial, number of children");
 ABSL_FLAG(int, r, 0, "uts: seed");
 ABSL_FLAG(double, f, 0.5, "uts: hybrid, where the type changes");
 ABSL_FLAG(std::string, loop, "halves", "uts, nqueens: halves, or per-child (one fork for each)");
@@ -61,36 +61,37 @@ ABSL_FLAG(std::string, join, "greedy", "greedy or wait-queue");
 ABSL_FLAG(uint64_t, least_steals, 0,
           "fail if all workers together stole fewer tasks in the last repetition");
 ABSL_FLAG(std::string, peer, "", "fib, uts, nqueens: also measure tbb (oneTBB task groups)");
-ABSL_FLAG(std::string, deque, "split", "split, the, or private (thieves ask)");
-ABSL_FLAG(std::string, scheme, "uni", "where stacks are: uni, crude, or iso");
+ABSL_FLAG(std::string, deque, "split", "split, the, or private (thieves send requests)");
+ABSL_FLAG(std::string, scheme, "uni", "placement of stacks: uni, crude, or iso");
 ABSL_FLAG(std::string, atomics, "device", "device, or served (by a thread of their owner)");
 ABSL_FLAG(uint64_t, stack, uint64_t{64} << 20, "bytes of the uni-address stack of a worker");
 ABSL_FLAG(std::vector<std::string>, frames, (std::vector<std::string>{"1024", "3055", "16384"}),
           "steal: bytes of frames");
-ABSL_FLAG(int, steals, 1000, "steal, wake: how many");
-ABSL_FLAG(int, pause, 20, "wake: ms without work before each, for the other worker to fall asleep");
+ABSL_FLAG(int, steals, 1000, "steal, wake: number of samples");
+ABSL_FLAG(int, pause, 20,
+          "wake: idle ms before each sample, so that the other worker falls asleep");
 ABSL_FLAG(bool, stopped, false, "steal: from a worker that is stopped by SIGSTOP");
 ABSL_FLAG(std::string, model, "started",
           "steal --stopped: started, or tied (tasks that have begun are never stolen)");
-ABSL_FLAG(uint64_t, seed, 1, "of the choice of victims");
+ABSL_FLAG(uint64_t, seed, 1, "seed of the choice of victims");
 ABSL_FLAG(std::string, victims, "random", "random, or distance (near ones first)");
 
 namespace cariama::bench {
 namespace {
 
-// A program: the same work in two ways; both return what is checked.
+// A program: the same work by plain recursion and by tasks. Both return the result to be checked.
 struct Program {
   std::string name;
-  std::string unit;  // of what is counted
-  double work = 0;   // how many of them
+  std::string unit;  // unit of work
+  double work = 0;   // number of units
   UtsCount expected;
   std::function<UtsCount()> plain;
   UtsCount (*tasks)(int, int);  // runs as the first task
   int first = 0;                // its arguments
   int second = 0;
   std::function<UtsCount()> tbb{};  // the same on oneTBB, if there is a version
-  size_t matrix = 0;                // cells in a row: in global memory
-  size_t sorted = 0;                // numbers: in global memory
+  size_t matrix = 0;                // side of the matrices in global memory, or 0
+  size_t sorted = 0;                // length of the array in global memory, or 0
 };
 
 struct Measured {
@@ -142,7 +143,7 @@ TaskOptions task_options() {
   return options;
 }
 
-// Runs the program on `workers` workers; once before it is timed, so that their stacks exist.
+// Runs the program on `workers` workers, first once untimed, so that their stacks exist.
 Measured run_tasks(TaskWorkers& all, const Program& program, int workers) {
   const auto measure = [&](TaskRuntime& runtime, Exchange& exchange) -> std::string {
     const auto root = [tasks = program.tasks, first = program.first, second = program.second] {
@@ -155,10 +156,10 @@ Measured run_tasks(TaskWorkers& all, const Program& program, int workers) {
       mine.seconds = seconds_of([&] { count = runtime.run(root); });
       mine.statistics = runtime.statistics();
       if (count.ok()) mine.result = *count;
-      // After the fence all have put this repetition's.
+      // After the fence the values of all workers are those of this repetition.
       if (!put_value(exchange, "measured", mine).ok() ||
           !exchange.fence(deadline_after(std::chrono::minutes(10))).ok()) {
-        fail("a worker is gone");
+        fail("a worker has ended");
       }
     }
     if (!count.ok()) fail(count.status().ToString());
@@ -189,7 +190,8 @@ Measured run_tasks(TaskWorkers& all, const Program& program, int workers) {
   return measured;
 }
 
-// On oneTBB, in a process of its own: forking needs this one to have one thread.
+// Runs the program on oneTBB, in a process of its own: this process must stay single-threaded,
+// since it forks.
 double run_tbb(const Program& program, int threads) {
   double seconds = 0;
   int ends[2];
@@ -198,7 +200,7 @@ double run_tbb(const Program& program, int threads) {
       1,
       [&](Exchange&) {
         UtsCount count;
-        on_tbb(threads, [&] { count = program.tbb(); });  // its threads start
+        on_tbb(threads, [&] { count = program.tbb(); });  // untimed: starts the threads
         on_tbb(threads, [&] { seconds = seconds_of([&] { count = program.tbb(); }); });
         if (count != program.expected) fail(program.name + ": a wrong result from oneTBB");
         return write(ends[1], &seconds, sizeof seconds) == sizeof seconds ? 0 : 1;
@@ -235,7 +237,7 @@ Program make_program(const std::string& name, Params& params) {
   } else if (name == "btc") {
     const int iter = absl::GetFlag(FLAGS_iter);
     int depth = absl::GetFlag(FLAGS_depth);
-    if (depth == 0) depth = iter == 1 ? 26 : 13;  // half a second on one worker, or more
+    if (depth == 0) depth = iter == 1 ? 26 : 13;  // at least half a second on one worker
     if (iter < 1 || iter > 8 || depth < 1 || depth > 40) fail("--depth or --iter is out of range");
     params.set("depth", static_cast<uint64_t>(depth));
     params.set("iter", static_cast<uint64_t>(iter));
@@ -320,7 +322,7 @@ Program make_program(const std::string& name, Params& params) {
   return program;
 }
 
-// A table of all counters, and two that follow from them.
+// Prints a table of all counters, and three ratios of them.
 void print_statistics(const TaskStatistics& s) {
   for (const auto& [name, value] : s.counters()) {
     std::fprintf(stderr, "%24s %20llu\n", name.c_str(), static_cast<unsigned long long>(value));
@@ -345,7 +347,7 @@ int run_steal(TaskWorkers& all, const Report& report, Params params) {
     if (!all.reports()) return 0;
     report.row("steal_from_stopped_victim", params, summarize({stolen ? 1.0 : 0.0}), "count");
     if (stolen) return 0;
-    std::fprintf(stderr, "bench_tasks: the task did not go on while its victim was stopped\n");
+    std::fprintf(stderr, "bench_tasks: the task did not continue while its victim was stopped\n");
     return 1;
   }
   std::vector<size_t> frames;
@@ -360,8 +362,8 @@ int run_steal(TaskWorkers& all, const Report& report, Params params) {
   return 0;
 }
 
-// What a level of depth takes of the uni-address stack (differences in the paper's Table 4):
-// between two sizes of each program, on one worker.
+// Measures the bytes of the uni-address stack per level of depth (differences in the paper's Table
+// 4): the difference between two sizes of each program, on one worker.
 int run_stack(TaskWorkers& all, const Report& report, const Params& params) {
   const auto used = [&](const std::string& name, int size) {
     const std::vector<std::string> trees{"paper8", "paper9", "paper10"};
@@ -395,7 +397,7 @@ int run(const std::string& name, char* const* argv) {
     fail("--workers is from 1 to 256");
   }
   if (repetitions < 1) fail("--repetitions must be 1 or more");
-  static_cast<void>(task_options());  // complains of what is wrong before there are workers
+  static_cast<void>(task_options());  // reports invalid options before workers exist
   TaskWorkers processes(absl::GetFlag(FLAGS_workers), argv);
   const int workers = processes.size();
   Params params;
@@ -513,10 +515,10 @@ int run(const std::string& name, char* const* argv) {
 }  // namespace cariama::bench
 
 int main(int argc, char** argv) {
-  absl::SetProgramUsageMessage(
+  constexpr const char* kUsage =
       "measures fork and join of tasks on worker processes.\n"
-      "  bench_tasks fib|btc|uts|nqueens|matmul|cilksort|steal|wake|stack [options]");
-  const std::vector<char*> arguments = absl::ParseCommandLine(argc, argv);
+      "  bench_tasks fib|btc|uts|nqueens|matmul|cilksort|steal|wake|stack [options]";
+  const std::vector<char*> arguments = cariama::bench::parse_flags(argc, argv, kUsage);
   if (arguments.size() != 2) {
     std::fprintf(stderr,
                  "usage: bench_tasks fib|btc|uts|nqueens|matmul|cilksort|steal|wake|stack "

@@ -1,11 +1,11 @@
-// How programs of forks and joins would scale past this machine: the real deque, join and victims
-// on a simulated network (tasks/simulation.h).
+// Simulates the scaling of fork-join programs beyond this machine: the real code of deque, join and
+// victim selection runs on a simulated network (tasks/simulation.h).
 //
 //   bench_tasks_sim btc --depth 36 --grain 12 --workers 480,3840
 //   bench_tasks_sim uts --tree T1L --cost 170 --workers 480,3840
 //   bench_tasks_sim nqueens --n 15 --grain 3 --workers 480,3840
 //
-// Efficiency is work / (workers * makespan); the relative one is against the first number of
+// Efficiency is work / (workers * makespan). Relative efficiency is relative to the first number of
 // workers, as in the paper (section 6.4). Every count is compared with the known one.
 #include <chrono>
 #include <cmath>
@@ -17,9 +17,8 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/usage.h"
 #include "absl/strings/numbers.h"
+#include "bench/support/flags.h"
 #include "bench/support/report.h"
 #include "bench/support/simulated_trees.h"
 #include "bench/support/summary.h"
@@ -29,26 +28,26 @@
 
 ABSL_FLAG(std::vector<std::string>, workers, (std::vector<std::string>{"480", "3840"}),
           "numbers of workers");
-ABSL_FLAG(uint64_t, seed, 1, "of everything that is left to chance");
-ABSL_FLAG(bool, json, false, "one JSON object a line");
+ABSL_FLAG(uint64_t, seed, 1, "seed of all random choices");
+ABSL_FLAG(bool, json, false, "print one JSON object per line");
 ABSL_FLAG(int, depth, 24, "btc: depth of the tree");
 ABSL_FLAG(int, iter, 1, "btc: how often a task forks two children and joins them");
 ABSL_FLAG(int, n, 14, "nqueens: the size of the board, up to 18");
 ABSL_FLAG(std::string, tree, "T1", "uts: T1 to T5, T1L to T3L, paper8 to paper12");
-ABSL_FLAG(int, grain, 0, "btc, nqueens: subtrees of so many levels are not forked any more");
+ABSL_FLAG(int, grain, 0, "btc, nqueens: subtrees of at most this many levels are not forked");
 ABSL_FLAG(
     double, cost, 0,
-    "ns of a node, its forks and joins included; 0: as bench_tasks measured it on one core of "
+    "ns of a node with its forks and joins; 0: the value that bench_tasks measured on one core of "
     "a Zen 4 (btc 5, uts 140, nqueens 400)");
-ABSL_FLAG(double, latency, 1000, "ns, one way, between hosts");
-ABSL_FLAG(double, near_latency, 500, "ns, one way, within a host");
-ABSL_FLAG(double, jitter, 0, "ns, at most");
-ABSL_FLAG(double, gigabytes, 12.5, "bytes per ns of a port");
+ABSL_FLAG(double, latency, 1000, "one-way latency between hosts in ns");
+ABSL_FLAG(double, near_latency, 500, "one-way latency within a host in ns");
+ABSL_FLAG(double, jitter, 0, "maximum jitter in ns");
+ABSL_FLAG(double, gigabytes, 12.5, "bandwidth of a port in bytes per ns");
 ABSL_FLAG(double, message_gap, 5, "ns between two messages of a port");
 ABSL_FLAG(uint64_t, frame, 1024, "bytes of a task's frames");
 ABSL_FLAG(std::string, victims, "random", "random, or distance (near ones first)");
 ABSL_FLAG(std::string, join, "greedy", "greedy, or wait-queue");
-ABSL_FLAG(double, limit, 3600, "seconds of virtual time");
+ABSL_FLAG(double, limit, 3600, "limit of the virtual time in seconds");
 
 namespace cariama::bench {
 namespace {
@@ -177,10 +176,10 @@ int run(const std::string& name) {
 }  // namespace cariama::bench
 
 int main(int argc, char** argv) {
-  absl::SetProgramUsageMessage(
+  constexpr const char* kUsage =
       "simulates fork and join of tasks on many workers.\n"
-      "  bench_tasks_sim btc|uts|nqueens [options]");
-  const std::vector<char*> arguments = absl::ParseCommandLine(argc, argv);
+      "  bench_tasks_sim btc|uts|nqueens [options]";
+  const std::vector<char*> arguments = cariama::bench::parse_flags(argc, argv, kUsage);
   if (arguments.size() != 2) {
     std::fprintf(stderr, "usage: bench_tasks_sim btc|uts|nqueens [options], see --help\n");
     return 1;

@@ -1,5 +1,6 @@
-// bench_transfer: what a transfer costs between two processes, in four ways that run in turn, so
-// that their ratios hold on a machine that is not quiet. See docs/performance.md.
+// bench_transfer: rate and latency of transfers between two processes, in four modes that alternate
+// within each repetition, so that their ratios remain valid on a machine with other load. Several
+// results are printed as a table. See docs/performance.md.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -10,11 +11,12 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/usage.h"
+#include "absl/strings/str_format.h"
+#include "bench/support/flags.h"
 #include "bench/support/list_flag.h"
 #include "bench/support/report.h"
 #include "bench/support/summary.h"
+#include "bench/support/table.h"
 #include "bench/support/transfer_load.h"
 #include "bench/support/transfer_side.h"
 #include "bench/support/transfer_target.h"
@@ -23,26 +25,25 @@
 
 ABSL_FLAG(
     std::string, mode, "all",
-    "manual: QueuePair, signaling by hand; auto: Transmitter; send: SENDs by Transmitter to a "
+    "manual: QueuePair, manual signaling; auto: Transmitter; send: SENDs by Transmitter to a "
     "receiving process; ceiling: memcpy into the peer's mapped memory and a release store for "
-    "each message; all: each in turn, with the ratios");
+    "each message; all: every mode, with ratios");
 ABSL_FLAG(std::string, size, "",
           "bytes of a message, or a list like 8,4Ki,1Mi. Default: 8 to 1Mi for rates, 1 to 4Mi for "
           "latencies");
 ABSL_FLAG(std::string, threads, "1",
-          "threads that share one queue pair, or a list like 1,2 that is measured in turn");
+          "number of threads that share one queue pair, or a list like 1,2");
 ABSL_FLAG(std::string, measure, "rate", "rate (many in flight) or latency (one at a time)");
 ABSL_FLAG(std::string, op, "write", "write, read, send, fetch-add or compare-swap");
 ABSL_FLAG(std::string, transport, "", "shm or verbs. Default: shm");
-ABSL_FLAG(bool, json, false, "one JSON object a line");
-ABSL_FLAG(int, repetitions, 5, "how often each is measured; the median, least and most are shown");
-ABSL_FLAG(double, seconds, 0.1, "about how long one repetition of a rate takes");
-ABSL_FLAG(int, samples, 2000, "how many transfers one repetition of a latency times");
-ABSL_FLAG(int, depth, 1024, "operations that the send queue holds");
-ABSL_FLAG(int, inline, 64, "bytes up to which data travels inside the work request");
-ABSL_FLAG(
-    std::string, window, "1Mi",
-    "bytes of the ring, at both ends, through which the messages go in cache-line-aligned slots");
+ABSL_FLAG(bool, json, false, "print one JSON object per line");
+ABSL_FLAG(int, repetitions, 5, "repetitions of each row; median, minimum and maximum are shown");
+ABSL_FLAG(double, seconds, 0.1, "approximate duration of one repetition of a rate");
+ABSL_FLAG(int, samples, 2000, "number of transfers in one repetition of a latency");
+ABSL_FLAG(int, depth, 1024, "depth of the send queue, in operations");
+ABSL_FLAG(int, inline, 64, "maximum bytes of data sent inline in the work request");
+ABSL_FLAG(std::string, window, "1Mi",
+          "bytes of the ring of cache-line-aligned message slots, at both ends");
 ABSL_FLAG(int, list, 1, "manual: work requests posted with one doorbell, 1 to 64");
 
 namespace cariama::bench {
@@ -142,7 +143,7 @@ absl::StatusOr<Options> parse_options() {
   return options;
 }
 
-// One way of transferring, with what its repetitions measured.
+// One mode of transfer, with the results of its repetitions.
 struct Contender {
   std::string name;  // the value of --mode
   Load load;
@@ -176,6 +177,117 @@ std::vector<Contender> contenders(const Options& options, uint64_t size) {
   return all;
 }
 
+// The results of several modes, sizes or thread counts, for people: sizes down, modes across, and
+// one column with the ratio that says most.
+class ResultTable {
+ public:
+  // `all`: the contenders of the first size. The contenders of each size have the same modes.
+  ResultTable(const Options& options, const std::vector<Contender>& all, Transport transport)
+      : options_(options), show_threads_(options.threads != std::vector<uint64_t>{1}) {
+    for (const Contender& each : all) {
+      if (std::find(modes_.begin(), modes_.end(), each.name) == modes_.end()) {
+        modes_.push_back(each.name);
+      }
+    }
+    if (has("auto") && (has("ceiling") || has("manual"))) {
+      of_ = "auto";
+      base_ = has("ceiling") ? "ceiling" : "manual";
+    } else if (options.threads.size() > 1 && options.threads.front() == 1) {
+      of_ = modes_.front();
+    }
+    const bool word =
+        options.operation == Operation::kFetchAdd || options.operation == Operation::kCompareSwap;
+    if (!options.latency && !word) bandwidth_of_ = has("auto") ? "auto" : modes_.front();
+    explain(transport);
+    table_.emplace(headings());
+  }
+
+  // Prints a row for each thread count.
+  void rows(const std::vector<Contender>& all) const {
+    const uint64_t size = all.front().load.window.size;
+    for (const uint64_t threads : options_.threads) {
+      std::vector<std::string> cells{size_text(size)};
+      if (show_threads_) cells.push_back(std::to_string(threads));
+      for (const std::string& mode : modes_) {
+        const Contender& each = find(all, mode, threads);
+        cells.push_back(options_.latency
+                            ? latency_text(summarize(each.p50).median, summarize(each.p99).median)
+                            : metric_text(summarize(each.rates).median));
+      }
+      if (!bandwidth_of_.empty()) {
+        const double rate = summarize(find(all, bandwidth_of_, threads).rates).median;
+        cells.push_back(absl::StrFormat("%.3g", rate * static_cast<double>(size) * 1e-9));
+      }
+      if (!of_.empty()) {
+        const Contender& of = find(all, of_, threads);
+        const Contender& base = base_.empty() ? find(all, of_, 1) : find(all, base_, threads);
+        cells.push_back(ratio_text(
+            summarize(options_.latency ? ratios(of.p50, base.p50) : ratios(of.rates, base.rates))));
+      }
+      table_->row(cells);
+    }
+  }
+
+ private:
+  [[nodiscard]] bool has(const std::string& mode) const {
+    return std::find(modes_.begin(), modes_.end(), mode) != modes_.end();
+  }
+  [[nodiscard]] std::string ratio() const {
+    return base_.empty() ? of_ + "/one thread" : of_ + "/" + base_;
+  }
+  [[nodiscard]] std::vector<std::string> headings() const {
+    std::vector<std::string> all{"bytes"};
+    if (show_threads_) all.emplace_back("threads");
+    for (const std::string& mode : modes_) {
+      all.push_back(options_.latency ? mode + " p50/p99" : mode);
+    }
+    if (!bandwidth_of_.empty()) all.push_back(bandwidth_of_ + " GB/s");
+    if (!of_.empty()) all.push_back(ratio());
+    return all;
+  }
+
+  static const Contender& find(const std::vector<Contender>& all, const std::string& mode,
+                               uint64_t threads) {
+    return *std::find_if(all.begin(), all.end(), [&](const Contender& each) {
+      return each.name == mode && each.load.threads == threads;
+    });
+  }
+
+  void explain(Transport transport) const {
+    progress("");
+    std::printf("%s over %s between two processes: %s\n",
+                operation_name(options_.operation).c_str(),
+                std::string(transport_name(transport)).c_str(),
+                options_.latency ? "latency of one transfer, with its completion and one clock read"
+                                 : "messages per second");
+    const std::pair<const char*, const char*> modes[] = {
+        {"ceiling", "memcpy to or from the peer's memory, without a queue pair"},
+        {"manual", "QueuePair: the program chooses the signaled operations, and polls"},
+        {"auto", "Transmitter: automatic signaling"},
+        {"send", "Transmitter: SENDs, to a process that receives"}};
+    for (const auto& [mode, meaning] : modes) {
+      if (has(mode)) std::printf("  %-8s %s\n", mode, meaning);
+    }
+    std::printf("Medians of %d repetitions%s", options_.repetitions,
+                modes_.size() > 1 ? "; the modes run in turn" : "");
+    if (!of_.empty()) {
+      std::printf(". %s: ratio of the %s within a repetition (min..max)", ratio().c_str(),
+                  options_.latency ? "p50" : "rates");
+    }
+    std::printf("\n\n");
+  }
+
+  const Options& options_;
+  const bool show_threads_;
+  std::vector<std::string> modes_;
+  // The ratio column compares mode `of_` with mode `base_`, or with one thread if `base_` is empty.
+  // No such column if `of_` is empty.
+  std::string of_;
+  std::string base_;
+  std::string bandwidth_of_;  // "": no such column
+  std::optional<Table> table_;
+};
+
 // Rank 0: drives the measurement.
 class Bench {
  public:
@@ -194,7 +306,7 @@ class Bench {
         return make_error(
             absl::StatusCode::kUnimplemented, ErrorScope::kOperation,
             "this transport has no " + options_.mode + " " + operation_name(options_.operation),
-            "ceiling needs the peer's memory mapped: --transport shm, and no SENDs");
+            "ceiling needs mapped peer memory: --transport shm, and no SENDs");
       }
       for (Contender& each : all) {
         if (absl::Status status = prepare(each); !status.ok()) return status;
@@ -212,7 +324,7 @@ class Bench {
   }
 
  private:
-  // Asks the target for something, with what it needs to know of the load.
+  // Sends a command to the target, with the properties of the load that it needs.
   absl::StatusOr<uint64_t> ask(TargetCommand::Kind kind, const Load& load) {
     return target_.ask({.kind = kind,
                         .threads = load.threads,
@@ -235,7 +347,7 @@ class Bench {
     return word ? ask(TargetCommand::Kind::kClear, load).status() : absl::OkStatus();
   }
 
-  // Finds out how many messages fill a repetition, and whether they arrive.
+  // Determines how many messages fill a repetition, and checks that they arrive.
   absl::Status prepare(Contender& each) {
     using Kind = TargetCommand::Kind;
     Load& load = each.load;
@@ -249,7 +361,7 @@ class Bench {
     } else {
       fill_windows(side_, load.threads, load.window.size);
     }
-    // Whole rounds of the window, so that each slot has been written.
+    // Send whole rounds of the window, so that every slot is written.
     load.messages = load.window.slots();
     double seconds = 0;
     while (true) {
@@ -299,7 +411,7 @@ class Bench {
                           " completed, but their data is not in place");
   }
 
-  // One repetition of a latency; the seconds of all samples together.
+  // Runs one repetition of a latency. Returns the sum of all samples in seconds.
   absl::StatusOr<double> latency_once(Contender& each, const Load& load) {
     if (absl::Status status = before_run(load); !status.ok()) return status;
     auto samples = run_latency(side_, load);
@@ -319,7 +431,7 @@ class Bench {
     return absl::OkStatus();
   }
 
-  // Every option by its long name, with what it came to.
+  // Returns every option with its effective value.
   Params params(const Contender& each) const {
     const QueuePairLimits& limits = side_.manual_queue().limits();
     Params params;
@@ -348,7 +460,12 @@ class Bench {
     return nullptr;
   }
 
-  void print(const std::vector<Contender>& all) const {
+  void print(const std::vector<Contender>& all) {
+    if (!options_.json && (all.size() > 1 || options_.sizes.size() > 1)) {
+      if (!table_) table_.emplace(options_, all, side_.device().transport());
+      table_->rows(all);
+      return;
+    }
     const auto ratio_row = [&](const char* name, const Contender& each, const Contender* base) {
       if (base == nullptr || base == &each) return;
       report_.row(name, params(each), summarize(ratios(each.rates, base->rates)), "");
@@ -380,6 +497,7 @@ class Bench {
   const Options& options_;
   TargetControl target_;
   const Report report_;
+  std::optional<ResultTable> table_;
 };
 
 absl::Status run_rank(Exchange& exchange, const Options& options) {
@@ -405,7 +523,7 @@ int run(const Options& options) {
                  std::string(status.message()).c_str());
     return 1;
   };
-  // Its time is the user's to judge: there is progress to see, and Ctrl-C.
+  // Practically no timeout: the program shows its progress, and the user can stop it by Ctrl-C.
   const absl::Status status =
       run_processes(2, body, {.timeout = std::chrono::hours(24), .labels = labels});
   if (status.ok()) return 0;
@@ -417,12 +535,12 @@ int run(const Options& options) {
 }  // namespace cariama::bench
 
 int main(int argc, char** argv) {
-  absl::SetProgramUsageMessage(
-      "what a transfer costs between two processes of this host\n"
-      "  bench_transfer                           every mode and size in turn, with ratios\n"
-      "  bench_transfer --mode auto --size 8      one row\n"
-      "  bench_transfer --measure latency --op read");
-  if (absl::ParseCommandLine(argc, argv).size() != 1) {
+  constexpr const char* kUsage =
+      "measures transfers between two processes of this host\n"
+      "  bench_transfer                           a table of every mode and size\n"
+      "  bench_transfer --mode auto --size 8      one result, with its spread\n"
+      "  bench_transfer --measure latency --op read";
+  if (cariama::bench::parse_flags(argc, argv, kUsage).size() != 1) {
     std::fprintf(stderr, "bench_transfer: it takes options only: see --help\n");
     return 1;
   }

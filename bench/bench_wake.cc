@@ -1,7 +1,8 @@
-// What sleep costs: the share of a core that an idle process takes, and how soon a sleeping thread
-// runs a call, over shm: from just before the call to the first line of what is called. Both
-// processes live on the clock of this host. Beside it, in turn with it and after the same pauses,
-// the floor: a bare futex that a thread of the one process sleeps on and one of the other wakes.
+// Cost of sleeping, over shm: the share of a core that an idle process uses, and the time until a
+// sleeping thread runs a call, from just before the call to the first line of the called function.
+// Both processes use the clock of this host. For comparison, alternating with the calls and after
+// the same pauses: the time of a bare futex on which a thread of one process sleeps and which a
+// thread of the other process wakes.
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -17,8 +18,7 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/usage.h"
+#include "bench/support/flags.h"
 #include "bench/support/job.h"
 #include "bench/support/report.h"
 #include "dsfabric/fabric.h"
@@ -27,10 +27,11 @@
 #include "dtutils/internal/futex.h"
 #include "riutils/call.h"
 
-ABSL_FLAG(double, seconds, 5, "how long the idle process is watched");
+ABSL_FLAG(double, seconds, 5, "duration of the measurement of the idle process");
 ABSL_FLAG(uint64_t, samples, 500, "calls to a sleeping thread, for each mode");
-ABSL_FLAG(uint64_t, pause, 5000, "microseconds between two calls, for the receiver to fall asleep");
-ABSL_FLAG(bool, json, false, "one JSON object a line");
+ABSL_FLAG(uint64_t, pause, 5000,
+          "microseconds between two calls, so that the receiver falls asleep");
+ABSL_FLAG(bool, json, false, "print one JSON object per line");
 
 namespace cariama::bench {
 namespace {
@@ -47,7 +48,7 @@ void must(const absl::Status& status) {
   if (!status.ok()) give_up(kProgram, status);
 }
 
-// CPU time of this process so far, and how often its threads went to sleep.
+// CPU time of this process so far, and the number of voluntary context switches of its threads.
 struct Used {
   double seconds = 0;
   double sleeps = 0;
@@ -64,18 +65,18 @@ Used used() {
 enum Mode : uint32_t { kFutex, kSend, kWrite, kModes };
 constexpr std::array<const char*, kModes> kModeNames = {"futex", "send", "write"};
 
-// Of the receiver.
+// State of the receiver.
 std::array<std::vector<double>, kModes> latencies;  // in microseconds
-std::atomic<bool> over{false};
+std::atomic<bool> ended{false};
 
 void note(Mode mode, int64_t sent) {
   latencies[mode].push_back(static_cast<double>(now_ns() - sent) * 1e-3);
 }
 
-// The floor, in memory of both processes. One sleeps, one wakes.
+// A bare futex in shared memory: one process sleeps on it, the other wakes it.
 struct BareFutex {
   std::atomic<uint32_t> word{0};
-  std::atomic<uint32_t> woken{0};  // what `word` was when the sleeper last woke
+  std::atomic<uint32_t> woken{0};  // value of `word` when the sleeper last woke
   std::atomic<int64_t> sent{0};
   std::atomic<bool> ended{false};
 
@@ -95,7 +96,7 @@ struct BareFutex {
     word.fetch_add(1, std::memory_order_release);
     internal::futex_wake(&word);
   }
-  // As long as it is not: waits as who calls does, asleep.
+  // Blocks until the sleeper has woken; sleeps meanwhile, as a caller that waits for its call does.
   void await_woken() const {
     while (woken.load(std::memory_order_acquire) != word.load(std::memory_order_relaxed)) {
       std::this_thread::sleep_for(std::chrono::microseconds(100));
@@ -109,7 +110,7 @@ struct BareFutex {
 };
 BareFutex* bare = nullptr;
 
-// By the receiver, when all is over.
+// Prints all results. Called by the receiver at the end.
 void report_latencies(const Report& report) {
   std::array<std::array<double, 2>, kModes> quantiles{};
   for (uint32_t mode = 0; mode < kModes; ++mode) {
@@ -132,17 +133,17 @@ void report_latencies(const Report& report) {
   }
 }
 
-// The receiver waits in its fabric, and in sleep_until_ended().
+// Rank 0: sends the samples. The receiver sleeps in Fabric::wait() and in sleep_until_ended().
 void call_sleeper(Fabric& fabric, ThreadContext& thread) {
   const uint64_t samples = absl::GetFlag(FLAGS_samples);
   const std::chrono::microseconds pause(absl::GetFlag(FLAGS_pause));
   RDMAMessenger messenger(thread, 1);
   for (uint64_t i = 0; i <= samples; ++i) {
     if (i % 64 == 0) progress(std::to_string(i) + " of " + std::to_string(samples));
-    const bool first = i == 0;  // connects, obtains chunks
+    const bool first = i == 0;  // not measured: connects and obtains chunks
     for (const Mode mode : {kFutex, kSend, kWrite}) {
-      // Outside of the fabric, so that nothing is received meanwhile: the answer of the last call
-      // has come.
+      // The pause is outside the fabric, so that this process receives nothing meanwhile. The
+      // answer of the previous call has already arrived.
       std::this_thread::sleep_for(pause);
       if (mode == kFutex) {
         bare->wake();
@@ -168,7 +169,7 @@ void call_sleeper(Fabric& fabric, ThreadContext& thread) {
   must(messenger.shutdown(deadline_after(kPatience)));
 }
 
-// Both processes are connected and idle; each is watched by itself.
+// Measures the CPU time of an idle process that is connected to its idle peer.
 void watch_idle(Fabric& fabric) {
   const std::chrono::duration<double> span(absl::GetFlag(FLAGS_seconds));
   const auto wait_for = [&](std::chrono::duration<double> time) {
@@ -177,7 +178,7 @@ void watch_idle(Fabric& fabric) {
                     deadline_after(std::chrono::duration_cast<std::chrono::nanoseconds>(time))));
   };
   std::thread watch([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(500));  // it falls asleep first
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));  // the process falls asleep
     const Used before = used();
     const int64_t start = now_ns();
     std::this_thread::sleep_for(span);
@@ -206,15 +207,15 @@ int run_process() {
     static std::atomic<bool> met;
     must(call(*fabric, 1 - fabric->rank(), [] { met = true; }));
     if (!fabric->wait([] { return met.load(); }, deadline_after(kPatience))) {
-      must(absl::DeadlineExceededError("the other process did not come"));
+      must(absl::DeadlineExceededError("the other process did not connect in time"));
     }
     watch_idle(*fabric);
     if (fabric->rank() == 0) {
       call_sleeper(*fabric, *thread);
-      must(call(*fabric, 1, [] { over = true; }));
+      must(call(*fabric, 1, [] { ended = true; }));
     } else {
       std::thread floor([] { bare->sleep_until_ended(); });
-      static_cast<void>(fabric->wait([] { return over.load(); }));
+      static_cast<void>(fabric->wait([] { return ended.load(); }));
       floor.join();
       progress("");
       report_latencies(Report(absl::GetFlag(FLAGS_json), {"mode"}));
@@ -229,10 +230,11 @@ int run_process() {
 }  // namespace cariama::bench
 
 int main(int argc, char** argv) {
-  absl::SetProgramUsageMessage(
-      "what an idle process takes of a core, and how soon a sleeping thread runs a call, over shm\n"
-      "  bench_wake --seconds 5 --samples 500");
-  if (absl::ParseCommandLine(argc, argv).size() != 1) {
+  constexpr const char* kUsage =
+      "measures the CPU time of an idle process, and the wake-up time of a sleeping thread, over "
+      "shm\n"
+      "  bench_wake --seconds 5 --samples 500";
+  if (cariama::bench::parse_flags(argc, argv, kUsage).size() != 1) {
     std::fprintf(stderr, "bench_wake: it takes options only: see --help\n");
     return 1;
   }

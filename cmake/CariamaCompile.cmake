@@ -39,6 +39,33 @@ if(CARIAMA_TESTS)
   endif()
 endif()
 
+# Hardening as Debian's dpkg-buildflags sets it, and branch protection; bench/CMakeLists.txt takes the
+# compiler's flags back for the benchmarks.
+# - On x86-64 frames of tasks carry the canary of the job, which the context switch sets together with
+#   the stack (tasks/context.h), so the stack protector works in frames that migrate.
+# - Only `branch`: a shadow stack records the return addresses of one process, and the context switch
+#   resumes frames that were pushed in another. `full`, the default of some compilers, would mark the
+#   libraries as ready for shadow stacks.
+include(CheckCXXCompilerFlag)
+set(CMAKE_REQUIRED_FLAGS -Werror)
+foreach(flag IN ITEMS -fstack-protector-strong -fstack-clash-protection -fcf-protection=branch)
+  string(MAKE_C_IDENTIFIER "CARIAMA_HAS${flag}" has_flag)
+  check_cxx_compiler_flag(${flag} ${has_flag})
+  if(${has_flag})
+    list(APPEND CARIAMA_HARDENING ${flag})
+  endif()
+endforeach()
+unset(CMAKE_REQUIRED_FLAGS)
+add_link_options(-Wl,-z,relro -Wl,-z,now)
+# The checks of _FORTIFY_SOURCE need optimisation, and hide calls from the sanitizers. A level that
+# the user sets stays.
+string(TOUPPER "CMAKE_CXX_FLAGS_${CMAKE_BUILD_TYPE}" flags_of_type)
+set(flags "${CMAKE_CXX_FLAGS} ${${flags_of_type}}")
+if(NOT CARIAMA_SANITIZE AND flags MATCHES "-O[123sz]" AND NOT flags MATCHES "_FORTIFY_SOURCE")
+  list(APPEND CARIAMA_HARDENING -D_FORTIFY_SOURCE=2)
+endif()
+add_compile_options(${CARIAMA_HARDENING})
+
 if(CARIAMA_SANITIZE)
   # Frames and line numbers in reports; the first report ends the program, so that a test fails.
   add_compile_options(-fsanitize=${CARIAMA_SANITIZE} -fno-sanitize-recover=all
@@ -78,24 +105,19 @@ function(cariama_fuzzed target)
   endif()
 endfunction()
 
-# cariama_precompile(TARGET [HEADER...])
-#
-# In a sanitized build: parses what almost every file includes once for all files of the target, a third
-# of the time that they take to compile. Not in other builds, which show that each file includes what it
-# uses. Files with options of their own want SKIP_PRECOMPILE_HEADERS.
-function(cariama_precompile target)
-  if(NOT CARIAMA_SANITIZE)
-    return()
-  endif()
-  cariama_portable_precompiled(${target})
-  target_precompile_headers(${target} PRIVATE ${ARGN}
-    <absl/status/status.h> <absl/status/statusor.h> <algorithm> <atomic> <chrono> <functional> <memory>
-    <mutex> <optional> <string> <thread> <vector>)
-endfunction()
+# Sources of a target that are compiled as one (CMAKE_UNITY_BUILD, on in most presets): headers are most of
+# what a file's compilation costs, and are parsed once for all of them. So names in anonymous namespaces
+# are unique within a layer and within a folder of tests. The preset `clang` compiles each source of a
+# layer by itself (CARIAMA_LAYERS_UNITY=OFF), which shows that each includes what it uses.
+set(CMAKE_UNITY_BUILD_BATCH_SIZE 12)
 
-# Without time stamps of headers, by which ccache would never find it again.
-function(cariama_portable_precompiled target)
-  if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
-    target_compile_options(${target} PRIVATE "SHELL:-Xclang -fno-pch-timestamp")
+# cariama_unity_layer(TARGET): applies CARIAMA_LAYERS_UNITY to a target that has sources of a layer.
+function(cariama_unity_layer target)
+  if(NOT CARIAMA_LAYERS_UNITY)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD OFF)
   endif()
 endfunction()
+if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # The warning's condition, "not in the main file", is true of all files of a unity build.
+  add_compile_options(-Wno-subobject-linkage)
+endif()

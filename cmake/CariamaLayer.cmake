@@ -36,7 +36,7 @@ function(cariama_add_layer name)
 
   add_library(${target}_objects OBJECT ${sources})
   cariama_fuzzed(${target}_objects)
-  cariama_precompile(${target}_objects)
+  cariama_unity_layer(${target}_objects)
   add_library(${target} $<TARGET_OBJECTS:${target}_objects>)
   add_library(${target}_internal STATIC EXCLUDE_FROM_ALL $<TARGET_OBJECTS:${target}_objects>)
   add_library(cariama::${name} ALIAS ${target})
@@ -86,10 +86,26 @@ function(cariama_add_layer name)
   set(pc_name cariama-${name})
   # Relative to the .pc file, so that an installed tree may be moved.
   file(RELATIVE_PATH pc_to_prefix "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
+  # Programs find the libraries at run time by themselves in the folders that ld.so searches. For other
+  # folders the flags contain the run path, as those of Debian's PMIx do, which is in a folder of its own.
+  # The prefix is known when the package is installed, so both variants are prepared.
+  set(pc_run_path "")
   configure_file("${PROJECT_SOURCE_DIR}/cmake/cariama-layer.pc.in"
-                 "${PROJECT_BINARY_DIR}/cariama-${name}.pc" @ONLY)
-  install(FILES "${PROJECT_BINARY_DIR}/cariama-${name}.pc"
-          DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
+                 "${PROJECT_BINARY_DIR}/pkgconfig/standard/${pc_name}.pc" @ONLY)
+  if(BUILD_SHARED_LIBS)
+    set(pc_run_path " -Wl,-rpath,\${libdir} -Wl,--enable-new-dtags")
+  endif()
+  configure_file("${PROJECT_SOURCE_DIR}/cmake/cariama-layer.pc.in"
+                 "${PROJECT_BINARY_DIR}/pkgconfig/other/${pc_name}.pc" @ONLY)
+  install(CODE "
+    cmake_path(ABSOLUTE_PATH CMAKE_INSTALL_PREFIX NORMALIZE OUTPUT_VARIABLE prefix)
+    cmake_path(APPEND prefix \"${CMAKE_INSTALL_LIBDIR}\" OUTPUT_VARIABLE libdir)
+    set(variant other)
+    if(libdir MATCHES \"^(/usr|/usr/local)?/lib(32|64)?(/[^/]+-linux-[^/]+)?/*\$\")
+      set(variant standard)
+    endif()
+    file(INSTALL \"${PROJECT_BINARY_DIR}/pkgconfig/\${variant}/${pc_name}.pc\"
+         DESTINATION \"\${libdir}/pkgconfig\")")
 
   # What CariamaConfig.cmake has to know about the component.
   set(packages ${arg_PACKAGES})
@@ -121,8 +137,6 @@ function(cariama_install_package)
                 "${PROJECT_SOURCE_DIR}/cmake/FindPMIx.cmake" DESTINATION "${where}")
   install(FILES "${PROJECT_SOURCE_DIR}/cariama.h"
           DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/cariama")
-  install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" "${PROJECT_SOURCE_DIR}/README.md"
-          DESTINATION "${CMAKE_INSTALL_DOCDIR}")
 endfunction()
 
 # cariama_leave_out(SOURCES): takes out of the list SOURCES what needs a layer of CARIAMA_WITHOUT: what

@@ -7,7 +7,7 @@
 namespace cariama {
 
 enum class Binding : uint8_t {
-  kNone,  // left as it is: whatever whoever started us may use
+  kNone,  // no binding: the thread may use every core that the launching process may use
   kCore,  // cores of its own: one for each thread
   kNuma,  // the cores of one NUMA node
 };

@@ -24,15 +24,16 @@ namespace cariama::internal {
 namespace {
 
 constexpr std::string_view kAddressKey = "cariama/broker";
-// Who connects has so long for the handshake and the request, and afterwards for taking the answer.
-constexpr std::chrono::seconds kPatience{10};
-// Connections that are served at the same time: a few of each process, and some more. When they are
-// full, the oldest that has not proved anything gives way: strangers cannot keep peers out by doing
-// nothing.
+// Time limit of a connection for the handshake and the request, and again for taking the answer.
+constexpr std::chrono::seconds kClientPatience{10};
+// Maximum number of connections served at the same time: a few per process, and some more. When the
+// limit is reached, the oldest connection that has not passed the handshake is dropped. So idle
+// connections of outsiders cannot lock peers out.
 constexpr size_t kMoreIncoming = 64;
 constexpr size_t kIncomingPerProcess = 4;
 
-// What tells whether two processes see each other's abstract local sockets.
+// Identifies the network name space of a host: processes with the same identity can reach each
+// other's abstract local sockets.
 std::string network_identity() {
   std::string identity;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), identity);
@@ -73,7 +74,7 @@ class SocketBroker final : public Broker {
       if (!near && !theirs->remote) {
         return make_error(
             absl::StatusCode::kFailedPrecondition, ErrorScope::kPeer,
-            labels_[rank] + " is on another host, and listens on its own only",
+            labels_[rank] + " is on another host, and listens on local addresses only",
             "set CARIAMA_LISTEN for every process to an address, an interface or the network that "
             "the hosts share (10.77.0.0/24)");
       }
@@ -129,9 +130,9 @@ class SocketBroker final : public Broker {
     Incoming(FileDescriptor from, const SocketBroker& broker)
         : socket(std::move(from)),
           handshake(HandshakeService::kBroker, broker.rank_, broker.size_, broker.secret_),
-          deadline(deadline_after(kPatience)) {}
+          deadline(deadline_after(kClientPatience)) {}
 
-    FileDescriptor socket;  // invalid: finished
+    FileDescriptor socket;  // invalid: the connection has ended
     ServerHandshake handshake;
     BrokerFrameDecoder request;
     std::string outgoing;
@@ -209,7 +210,7 @@ class SocketBroker final : public Broker {
     }
   }
 
-  // Does what can be done without waiting, but for the handler.
+  // Reads and writes as far as possible without blocking, except in the handler.
   void advance(Incoming& one) {
     while (one.socket.valid()) {
       if (!one.outgoing.empty()) {
@@ -254,7 +255,7 @@ class SocketBroker final : public Broker {
     absl::StatusOr<std::string> answer = handler_(one.handshake.peer(), one.request.frame().bytes);
     if (answer.ok() && answer->size() > BrokerFrame::kMaxBytes) {
       answer = make_error(absl::StatusCode::kInternal, ErrorScope::kOperation,
-                          "the answer is longer than a broker carries");
+                          "the answer is longer than the maximum of a broker message");
     }
     BrokerFrame frame;
     frame.code = static_cast<uint8_t>(answer.status().code());
@@ -262,7 +263,7 @@ class SocketBroker final : public Broker {
     if (frame.bytes.size() > BrokerFrame::kMaxBytes) frame.bytes.resize(BrokerFrame::kMaxBytes);
     one.outgoing = encode(frame);
     one.answered = true;
-    one.deadline = deadline_after(kPatience);
+    one.deadline = deadline_after(kClientPatience);
   }
 
   const int rank_;
@@ -274,7 +275,7 @@ class SocketBroker final : public Broker {
   std::vector<SocketAddress> addresses_;
   std::vector<FileDescriptor> listeners_;
   FileDescriptor stop_;
-  std::list<Incoming> incoming_;  // of the thread
+  std::list<Incoming> incoming_;  // used by the thread only
   std::thread thread_;
 };
 

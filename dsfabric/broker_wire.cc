@@ -27,18 +27,19 @@ size_t BrokerFrameDecoder::wanted() const {
 
 absl::Status BrokerFrameDecoder::take(std::string_view bytes) {
   if (!malformed_.ok()) return malformed_;
-  if (bytes.size() > wanted()) return malformed_ = malformed("there is more than it announced");
+  if (bytes.size() > wanted()) return malformed_ = malformed("it is longer than its header says");
   if (header_known_) {
-    frame_.bytes.append(bytes);  // memory grows with what has really come
+    frame_.bytes.append(bytes);  // memory grows with the bytes that have arrived
     return absl::OkStatus();
   }
   header_.append(bytes);
   if (header_.size() < BrokerFrame::kHeaderBytes) return absl::OkStatus();
   for (size_t i = 0; i < 4; ++i) length_ |= size_t{static_cast<uint8_t>(header_[i])} << (8 * i);
   frame_.code = static_cast<uint8_t>(header_[4]);
-  if (length_ > BrokerFrame::kMaxBytes) return malformed_ = malformed("it claims to be too long");
+  if (length_ > BrokerFrame::kMaxBytes)
+    return malformed_ = malformed("its length exceeds the maximum");
   if (frame_.code > static_cast<uint8_t>(absl::StatusCode::kUnauthenticated)) {
-    return malformed_ = malformed("there is no such code");
+    return malformed_ = malformed("its status code is unknown");
   }
   if (header_.find_first_not_of('\0', 5) != std::string::npos) {
     return malformed_ = malformed("padding is not zero");
@@ -61,12 +62,13 @@ absl::StatusOr<BrokerAddress> decode_broker_address(std::string_view text) {
   absl::StatusOr<SocketAddress> local =
       SocketAddress::parse(text.substr(first + 1, second - first - 1));
   if (!local.ok()) return local.status();
-  if (local->family() != AF_UNIX) return malformed("its local address is none");
+  if (local->family() != AF_UNIX) return malformed("its local address is not a local socket");
   address.local = *local;
   if (second + 1 == text.size()) return address;
   absl::StatusOr<SocketAddress> remote = SocketAddress::parse(text.substr(second + 1));
   if (!remote.ok()) return remote.status();
-  if (remote->family() == AF_UNIX) return malformed("its address for other hosts is local");
+  if (remote->family() == AF_UNIX)
+    return malformed("its address for other hosts is a local socket");
   address.remote = *remote;
   return address;
 }

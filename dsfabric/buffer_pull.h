@@ -1,5 +1,6 @@
 // Calls whose buffer the destination fetches by RDMA READ (Seriema §3.1, the second call_buffer),
-// on every path alike; and what a running call may ask about itself.
+// the same for all call paths. Also: the functions by which a running call learns its fabric and
+// its source.
 #ifndef CARIAMA_DSFABRIC_BUFFER_PULL_H_
 #define CARIAMA_DSFABRIC_BUFFER_PULL_H_
 
@@ -18,31 +19,32 @@
 
 namespace cariama {
 
-// The fabric whose call the calling thread is running, or nullptr; and the rank that it came from.
+// running_fabric() returns the fabric whose call the calling thread is running, or nullptr.
+// running_source() returns the rank of the process that sent that call.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT Fabric* running_fabric();
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT uint32_t running_source();
 
 namespace internal {
 
-// What is to run on a pulled buffer.
+// The function of a call, to be run on the pulled buffer.
 class PulledFunction {
  public:
   virtual ~PulledFunction() = default;
   virtual void run(void* buffer, uint64_t size) = 0;
 };
 
-// For stubs. Whether it can be memory of the process that the running call came from: an access to
-// what is not costs the connection.
+// For stubs. Returns whether `source` can be memory of the process that sent the running call.
+// Check it before the READ: a READ outside of registered memory breaks the connection.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT bool can_be_pulled(const RemoteMemoryLocator& source);
 
-// For stubs. Fetches `source` of the process that the running call came from, and runs the function
-// on it: now, or (kAsync) in a thread of the fabric, which also answers the call. Throws
-// std::runtime_error if the memory cannot be read.
+// For stubs. Fetches `source` from the process that sent the running call, and runs the function on
+// the fetched buffer: in this thread before it returns (kSync), or later in a thread of the fabric,
+// which also answers the call (kAsync). Throws std::runtime_error if the memory cannot be read.
 CARIAMA_DSFABRIC_EXPORT void pull_and_run(IncomingCall& call, const RemoteMemoryLocator& source,
                                           Pulling pulling,
                                           std::unique_ptr<PulledFunction> function);
 
-// fn(void* buffer, uint64_t size), with the name of the buffer beside it.
+// A call of fn(void* buffer, uint64_t size) that carries the buffer's locator instead of its bytes.
 template <typename F, Pulling kPulling>
 class PulledCall {
  public:
@@ -80,7 +82,7 @@ class PulledCall {
   }
 
  private:
-  // A copy: it may run after its message is gone.
+  // Owns a copy of the function, because it may run after its message has been recycled.
   class Function final : public PulledFunction {
    public:
     explicit Function(std::byte* at) {

@@ -1,5 +1,5 @@
-// The hook through which buffers that the user has not registered are registered for transfers
-// (user_buffer.h): FabricOptions::registrar.
+// FabricOptions::registrar: the hook that registers buffers for transfers if the user has not
+// registered them (user_buffer.h).
 //
 //   options.registrar = [&cache](ProtectionDomain& domain, std::span<const std::byte> buffer) {
 //     return cache.get(domain, buffer);   // a region that covers the buffer
@@ -19,13 +19,15 @@
 
 namespace cariama {
 
-// Returns a region of that domain that covers the buffer, for local and remote reading. The region
-// is held until the transfer has ended; its deleter decides what becomes of the registration.
-// Called by any thread, several at a time; may block. Its errors are those of the call.
+// Returns a memory region of that domain that covers the buffer, for local and remote reading. The
+// fabric keeps the region until the transfer has ended. The region's deleter decides whether the
+// registration is kept. Must be thread-safe: several threads may call it at a time. May block. Its
+// errors become those of the call.
 using BufferRegistrar = std::function<absl::StatusOr<std::shared_ptr<MemoryRegion>>(
     ProtectionDomain& domain, std::span<const std::byte> buffer)>;
 
-// The default: registers with the device, and deregisters when the transfer has ended.
+// The default registrar: registers the buffer with the device, and deregisters it when the transfer
+// has ended.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::StatusOr<std::shared_ptr<MemoryRegion>>
 register_for_one_transfer(ProtectionDomain& domain, std::span<const std::byte> buffer);
 

@@ -66,7 +66,7 @@ void note_exception(IncomingCall& call) noexcept {
     try {
       call.error_type = readable_type(typeid(error));
       call.error_text = std::string_view(error.what()).substr(0, kMaxErrorText);
-    } catch (...) {  // no memory for the words: the outcome says enough
+    } catch (...) {  // no memory for the texts; the outcome is set
     }
   } catch (...) {
     try {

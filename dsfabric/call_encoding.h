@@ -1,16 +1,17 @@
-// How a call looks in memory and on the wire, the same on every path: send-based, one-sided,
+// The encoding of a call in memory and on the wire, the same for all paths: send-based, one-sided,
 // broadcast.
 //
 //   CallHeader (8 bytes) | NotifyTarget (24, if kCallNotify) | closure and arguments, padded to 8
 //
-// What may be called: any callable whose captures are trivially copyable; they travel bytewise and
-// are run where they arrived. Arguments of other types (std::string, user types) go beside it
-// through the serializer. Anything else does not compile, with one line that says so.
+// What may be called: any callable whose captures are trivially copyable. The captures travel
+// bytewise, and the function runs on the received bytes. Arguments of other types (std::string,
+// user types) travel beside the function, through the serializer. Anything else does not compile;
+// the diagnostic is one line.
 //
-// A Call describes one call on the sending side: its function id, its size, and how to write it
-// straight into the place that it leaves from. It is made for one expression: a function that is
-// not a temporary is referred to, not copied. Its static run() is the stub that executes it on the
-// other side.
+// A Call (FunctionCall, BufferCall) describes one call on the sending side: its function id, its
+// size, and how to write it directly into the buffer that it is sent from. It is meant to live for
+// one expression: a function that is not a temporary is stored by reference, not copied. Its static
+// run() is the stub that executes the call at the receiver.
 #ifndef CARIAMA_DSFABRIC_CALL_ENCODING_H_
 #define CARIAMA_DSFABRIC_CALL_ENCODING_H_
 
@@ -39,10 +40,12 @@ namespace cariama {
 inline constexpr uint8_t kCallNotify = 1;  // a NotifyTarget follows the header
 inline constexpr uint8_t kCallReturn = 2;  // the result goes back to the NotifyTarget
 
-// 8 bytes, so that the smallest call is 8 bytes and one aligned store publishes it. A header of
-// zeros is no call.
+// 8 bytes: the smallest call has 8 bytes, and one aligned store publishes it. A header of zeros is
+// not a valid call.
 struct CallHeader {
-  static constexpr uint32_t kMaxWords = (1u << 24) - 1;  // 128 MiB
+  static constexpr uint32_t kMaxWords = (1u << 24) - 1;
+  // The largest number of bytes behind the header, notification included: 8 less than 128 MiB.
+  static constexpr uint32_t kMaxBytes = kMaxWords * 8;
 
   uint32_t function = 0;         // a FunctionId
   uint32_t words_and_flags = 0;  // 8-byte words that follow the header | flags << 24
@@ -58,7 +61,7 @@ struct CallHeader {
 };
 static_assert(sizeof(CallHeader) == 8 && std::is_trivially_copyable_v<CallHeader>);
 
-// Where the end of a call is to be reported.
+// Where the receiver reports the end of a call.
 struct NotifyTarget {
   uint64_t handle = 0;  // of the sender's pending call, or the address of a registered status word
   uint64_t key = 0;     // the remote key of that word, or 0: report by a send-based call
@@ -69,15 +72,15 @@ static_assert(sizeof(NotifyTarget) == 24 && std::is_trivially_copyable_v<NotifyT
 
 // ---- The receiving side -------------------------------------------------------------------------
 
-// How a call ended where it ran.
+// The outcome of a call at the process that ran it.
 enum class CallOutcome : uint8_t {
   kDone,
-  kThrew,      // the function threw: error_type and error_text say what
+  kThrew,      // the function threw; error_type and error_text describe the exception
   kMalformed,  // the bytes are not what the function's stub expects; nothing ran
   kUnknown,    // no function has the id; nothing ran
 };
 
-// The most that is carried back of an exception's text, in bytes.
+// The maximum number of bytes of an exception's text that is sent back.
 inline constexpr size_t kMaxErrorText = 1024;
 
 // A call that has arrived, while it is run.
@@ -85,19 +88,20 @@ struct IncomingCall {
   std::span<std::byte> closure;  // 8-byte aligned, the padding included; may be changed by the call
   uint32_t source_thread = 0;    // global id of the thread that called, or kNoThread
   std::string* result = nullptr;  // where the result is saved, if the caller wants one
-  // Where the end is to be told, or nullptr. A stub that sets `answered_later` has made a copy, and
-  // whoever ran it says nothing.
+  // Where the end of the call is to be reported, or nullptr. A stub that sets `answered_later` has
+  // copied the target and answers later; the caller of run_call() then sends no answer.
   const NotifyTarget* notify = nullptr;
   bool answered_later = false;
   CallOutcome outcome = CallOutcome::kDone;
-  std::string error_type;  // the exception's type as the compiler names it to people
+  std::string error_type;  // the demangled type name of the exception
   std::string error_text;
 };
 
-// Runs the call that `header` and `closure` describe: looks the id up, runs the stub. Never throws.
+// Runs the call that `header` and `closure` describe: resolves the id and runs its stub. Never
+// throws.
 CARIAMA_DSFABRIC_EXPORT void run_call(const CallHeader& header, IncomingCall& call);
 
-// A view of one call within received bytes, checked: everything lies within `bytes`.
+// A view of one call within received bytes. It has been checked: everything lies within `bytes`.
 struct ParsedCall {
   CallHeader header;
   bool has_notify = false;
@@ -105,19 +109,20 @@ struct ParsedCall {
   std::span<std::byte> closure;
   size_t total = 0;  // bytes of the whole call
 };
-// Takes the call at the front of `bytes` apart. Error: INVALID_ARGUMENT (cut short, zero header,
-// unknown flags). `bytes` is 8-byte aligned.
+// Parses the call at the front of `bytes`. Error: INVALID_ARGUMENT (cut short, zero header, unknown
+// flags). Requires: `bytes` is 8-byte aligned.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::StatusOr<ParsedCall> parse_call(
     std::span<std::byte> bytes);
 
 namespace internal {
 
-// Sets outcome and texts from the exception that is being handled.
+// Sets the outcome and the texts from the exception that is being handled.
 CARIAMA_DSFABRIC_EXPORT void note_exception(IncomingCall& call) noexcept;
 
 inline constexpr size_t padded(size_t bytes) { return (bytes + 7) / 8 * 8; }
 
-// A capture-less lambda has one byte by the language, and none to send.
+// The bytes that a function takes on the wire. A capture-less lambda has size 1 in C++, but nothing
+// to send.
 template <typename F>
 inline constexpr size_t kClosureBytes = std::is_empty_v<F> ? 0 : padded(sizeof(F));
 
@@ -125,8 +130,8 @@ template <typename F>
 inline constexpr bool kTravels =
     std::is_trivially_copyable_v<F>&& std::is_trivially_destructible_v<F>;
 
-// The function object within a received closure, ready to be invoked. Copied only if it wants a
-// stricter alignment than the wire has.
+// The function object within a received closure, ready to be invoked. It is copied only if its
+// alignment exceeds the 8 bytes of the wire.
 template <typename F>
 class ArrivedFunction {
  public:
@@ -147,7 +152,7 @@ class ArrivedFunction {
   F* function_;
 };
 
-// Invokes and keeps the result, if there is one and somebody wants it.
+// Invokes the function, and saves its result if it has one and the caller wants it.
 template <typename Invoke>
 void invoke_and_save(IncomingCall& call, Invoke&& invoke) {
   using Result = std::invoke_result_t<Invoke>;
@@ -159,8 +164,8 @@ void invoke_and_save(IncomingCall& call, Invoke&& invoke) {
   }
 }
 
-// The arguments of a call, or nothing: then the call is marked as malformed. What a type's own
-// loading throws means the same.
+// Returns the arguments of a call. If loading them throws (also from a type's own loading
+// function), marks the call as malformed and returns nullopt.
 template <typename... Args>
 [[nodiscard]] std::optional<std::tuple<Args...>> load_arguments(
     IncomingCall& call, std::span<const std::byte> in) noexcept {
@@ -179,7 +184,7 @@ template <typename... Args>
 
 // ---- The sending side ---------------------------------------------------------------------------
 
-// What call() accepts as its function: a callable whose captures can travel bytewise.
+// The requirement of call() on its function: a callable whose captures can travel bytewise.
 template <typename F>
 constexpr void require_travelling_function() {
   static_assert(
@@ -190,23 +195,24 @@ constexpr void require_travelling_function() {
 
 namespace internal {
 
-// How a Call keeps its function, given as F&&: one that outlives the expression is copied once,
-// into the place that the call leaves from. (What fits two registers may be copied freely.)
+// How a Call stores its function, given as F&&: a function that outlives the expression is stored
+// by reference and copied once, into the buffer that the call is sent from. (A function of at most
+// 16 bytes fits two registers, and is stored by value.)
 template <typename F>
 using Kept = std::conditional_t<std::is_lvalue_reference_v<F> && (sizeof(std::decay_t<F>) > 16),
                                 const std::decay_t<F>&, std::decay_t<F>>;
 
 }  // namespace internal
 
-// fn(args...), without a buffer. `Stored` is the function's decayed type, or a reference to it;
-// Args are decayed types.
+// A call of fn(args...), without a buffer. `Stored` is the function's decayed type, or a reference
+// to it; Args are decayed types.
 template <typename Stored, typename... Args>
 class FunctionCall {
   using F = std::remove_cvref_t<Stored>;
 
  public:
   static constexpr bool kPlainArguments = (std::is_trivially_copyable_v<Args> && ...);
-  // What is wrong is said by the constructor, and by nothing else.
+  // If this is false, the constructor's static_asserts give the only diagnostic.
   static constexpr bool kWellFormed =
       (Serializable<Args> && ...) && std::is_invocable_v<F&, Args...>;
   using Result =
@@ -243,7 +249,7 @@ class FunctionCall {
       return internal::kClosureBytes<F> + internal::padded(arguments_.size());
     }
   }
-  // Writes them. `at` is 8-byte aligned.
+  // Writes those bytes to `at`, which is 8-byte aligned.
   void write(std::byte* at) const {
     if constexpr (!std::is_empty_v<F>) std::memcpy(at, &function_, sizeof(F));
     if constexpr (sizeof...(Args) != 0) {
@@ -258,7 +264,7 @@ class FunctionCall {
     }
     const internal::ArrivedFunction<F> function(call.closure.data());
     if constexpr (!kWellFormed) {
-      return;  // not compiled any further than the constructor
+      return;  // the constructor has reported the error already; instantiate nothing more
     } else if constexpr (sizeof...(Args) == 0) {
       try {
         internal::invoke_and_save(call, [&]() -> Result { return (*function)(); });
@@ -287,7 +293,7 @@ class FunctionCall {
       arguments_;
 };
 
-// `function`, unless it is a temporary, must outlive the Call.
+// Requires: `function`, unless it is a temporary, outlives the returned Call.
 template <typename F, typename... Given>
 [[nodiscard]] FunctionCall<internal::Kept<F>, std::decay_t<Given>...> make_call(F&& function,
                                                                                 Given&&... given) {
@@ -295,7 +301,8 @@ template <typename F, typename... Given>
                                                                  std::forward<Given>(given)...);
 }
 
-// fn(void* buffer, uint64_t size), the buffer side by side with the closure (Seriema §3.1).
+// A call of fn(void* buffer, uint64_t size), with the bytes of the buffer beside the closure
+// (Seriema §3.1).
 template <typename Stored>
 class BufferCall {
   using F = std::remove_cvref_t<Stored>;
@@ -303,7 +310,7 @@ class BufferCall {
  public:
   using Result = std::invoke_result_t<F&, void*, uint64_t>;
 
-  // `buffer` is read by write() only.
+  // `buffer` must stay valid until write(), which copies it.
   BufferCall(const F& function, std::span<const std::byte> buffer)
       : function_(function), buffer_(buffer) {
     require_travelling_function<F>();
@@ -349,7 +356,7 @@ class BufferCall {
   std::span<const std::byte> buffer_;
 };
 
-// `function`, unless it is a temporary, must outlive the BufferCall.
+// Requires: `function`, unless it is a temporary, outlives the returned BufferCall.
 template <typename F>
 [[nodiscard]] BufferCall<internal::Kept<F>> make_buffer_call(F&& function,
                                                              std::span<const std::byte> buffer) {

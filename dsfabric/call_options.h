@@ -11,29 +11,30 @@ namespace cariama {
 
 // When a call's Synchronizer is counted down (Seriema §3.1).
 enum class Notification : uint8_t {
-  kTransmitted,  // the call has left: what it was made from may be reused
-  kConsumed,     // it has been run by the destination
+  kTransmitted,  // the call has been sent: its arguments and buffer may be reused
+  kConsumed,     // the destination has run the call
 };
 inline constexpr Notification LocalNotify = Notification::kTransmitted;
 inline constexpr Notification RemoteNotify = Notification::kConsumed;
 
-// What a call does when the destination is behind and has no room (Seriema §4.4.1, appendix).
+// What a call does when the destination has no room for it (Seriema §4.4.1, appendix).
 enum class WhenFull : uint8_t {
   kFail,        // returns RESOURCE_EXHAUSTED; nothing was sent
-  kRetry,       // waits for room, running incoming calls meanwhile
-  kRetryAsync,  // keeps the call, and sends it later, in order; returns at once
+  kRetry,       // waits for room, and runs incoming calls meanwhile
+  kRetryAsync,  // defers the call: returns at once; the sender sends it later, in order
 };
 inline constexpr WhenFull Fail = WhenFull::kFail;
 inline constexpr WhenFull Retry = WhenFull::kRetry;
 inline constexpr WhenFull RetryAsync = WhenFull::kRetryAsync;
 
-// How call_buffer pulls a buffer: before the function runs, in the destination thread's place, or
-// beside it while other calls go on (Seriema §3.1).
+// When call_buffer READs the buffer. kSync: the destination's consumer waits for the READ, runs the
+// function, and only then goes on to the next call. kAsync: the READ proceeds while later calls run
+// (Seriema §3.1).
 enum class Pulling : uint8_t { kSync, kAsync };
 inline constexpr Pulling Sync = Pulling::kSync;
 inline constexpr Pulling Async = Pulling::kAsync;
 
-// The options of one call, taken out of the template arguments.
+// The options of one call, parsed from the template arguments.
 template <auto... Options>
 struct CallOptions {
   template <typename Kind>

@@ -1,11 +1,11 @@
-// What a call returns where speed matters: a Status that is also a bool, as the paper's code wants
-// it.
+// The return type of calls on the hot path: a Status that also converts to bool, as the paper's
+// code requires.
 //
 //   bool sent = messenger.call([] { ... });             // Listing 1
 //   if (CallResult sent = messenger.call(...); !sent) report(sent.status());
 //
-// It may be dropped: whoever chose Retry and lives with the failure of a whole process looks
-// elsewhere.
+// It is not [[nodiscard]]: a caller that chose Retry may ignore it. With Retry only errors such as
+// the failure of the destination process remain, and Fabric::peer_status() reports them too.
 #ifndef CARIAMA_DSFABRIC_CALL_RESULT_H_
 #define CARIAMA_DSFABRIC_CALL_RESULT_H_
 
@@ -23,7 +23,7 @@ class CallResult {
   CallResult(absl::Status status) : status_(std::move(status)) {}  // NOLINT: as Status converts
 
   [[nodiscard]] bool ok() const { return status_.ok(); }
-  // To bool and nothing else: never an integer by accident.
+  // Converts to bool only, so that it never becomes an integer by accident.
   template <std::same_as<bool> Bool>
   operator Bool() const {  // NOLINT
     return status_.ok();

@@ -6,8 +6,9 @@
 
 namespace cariama::internal {
 
-CallBringer& call_bringer(Fabric& fabric, std::unique_ptr<CallBringer> (*make)(Fabric& fabric)) {
-  return fabric.core().bringer(make);
+CallSourceRegistry& call_source_registry(
+    Fabric& fabric, std::unique_ptr<CallSourceRegistry> (*make)(Fabric& fabric)) {
+  return fabric.core().call_source_registry(make);
 }
 
 RunningCalls::RunningCalls(Fabric& fabric, uint32_t rank)
@@ -46,7 +47,7 @@ void reject_call(Fabric& fabric, uint32_t rank, std::string_view why) {
 
 absl::StatusOr<bool> post_call_event(Fabric& fabric, uint32_t rank, uint32_t index,
                                      uint32_t value) {
-  return fabric.core().post_event(rank, index, FabricCore::kBringerEvent | value);
+  return fabric.core().post_event(rank, index, FabricCore::kCallSourceEvent | value);
 }
 
 absl::StatusOr<bool> wake_worker(Fabric& fabric, uint32_t rank, uint32_t index) {
@@ -58,14 +59,14 @@ absl::StatusOr<bool> wake_worker(Fabric& fabric, uint32_t rank, uint32_t index) 
 const RDMAMemory& wake_words(Fabric& fabric) { return fabric.core().wake_words(); }
 
 void wake_mapped_worker(std::byte* words, uint32_t threads, uint32_t index) {
-  // Who runs the worker's calls is not known here: the worker or a helper. Nobody sleeps on the
-  // other one's account for long, and a word that nobody sleeps on costs no system call.
+  // It is not known here whether the worker or a helper runs the worker's calls, so wake both. A
+  // superfluous wake-up is harmless, and waking a word without a sleeper costs no system call.
   for (const uint32_t i : {index, threads}) {
     reinterpret_cast<WakeWord*>(words + i * kWakeWordStride)->wake();
   }
 }
 
-void tell_waiters(Fabric& fabric) { fabric.core().news(); }
+void tell_waiters(Fabric& fabric) { fabric.core().notify_waiters(); }
 
 bool wait_polling(Fabric& fabric, const std::function<bool()>& condition, Deadline deadline) {
   return fabric.core().wait_polling(condition, deadline);

@@ -1,8 +1,10 @@
-// For layers above that bring calls to threads by a way of their own (riutils): how these calls are
-// run by whoever runs a thread's calls, how their threads sleep, and how their ends are told.
+// The interface by which a layer above (riutils) delivers calls to threads over a transport path of
+// its own. It defines how the fabric runs these calls, how their threads sleep, and how the end of
+// a call is reported.
 //
-// A layer has one CallBringer per fabric, made on first use in whichever process comes to it first,
-// by a call of its own or by a peer's. The fabric asks it for a CallSource per worker.
+// A layer has one CallSourceRegistry per fabric. Each process creates it on first use: by the
+// layer's first call of this process, or by the first request of a peer. The fabric asks it for one
+// CallSource per worker.
 #ifndef CARIAMA_DSFABRIC_CALL_SOURCE_H_
 #define CARIAMA_DSFABRIC_CALL_SOURCE_H_
 
@@ -25,48 +27,54 @@
 
 namespace cariama {
 
-// Calls to one worker. All functions by one thread at a time: whoever runs that worker's calls.
+// The incoming calls to one worker. All functions are called by one thread at a time: the thread
+// that currently runs that worker's calls.
 class CARIAMA_DSFABRIC_EXPORT CallSource {
  public:
   virtual ~CallSource() = default;
-  // Runs calls that have arrived, `most` at most. Never waits. Returns how many.
+  // Runs at most `most` calls that have arrived. Never blocks. Returns the number of calls that
+  // ran.
   virtual size_t run(size_t most) = 0;
-  // The worker's calls are about to be waited for asleep: tells all who may bring some that they
-  // have to wake it. run() is called once more afterwards.
+  // Announces to all senders that the consumer of this worker's calls is about to sleep and must be
+  // woken. The fabric calls run() once more before the consumer sleeps.
   virtual void announce_sleep() = 0;
-  // Whether, run() having found nothing since, nobody failed to hear of it.
+  // Returns true if every sender has seen the announcement. Requires: run() found no call since
+  // announce_sleep(); otherwise a wake-up could be lost.
   [[nodiscard]] virtual bool may_sleep() = 0;
 };
 
-// Thread-safe.
-class CARIAMA_DSFABRIC_EXPORT CallBringer {
+// A layer's call sources, one for each worker of this process. Thread-safe.
+class CARIAMA_DSFABRIC_EXPORT CallSourceRegistry {
  public:
-  virtual ~CallBringer() = default;
-  // Of worker `index` of this process. Lives as long as this object.
+  virtual ~CallSourceRegistry() = default;
+  // Returns the source of worker `index` of this process. The source lives as long as this object.
   [[nodiscard]] virtual CallSource& source(uint32_t index) = 0;
-  // An event that post_call_event() sent in process `rank`. In a thread that must not block.
+  // Handles an event that process `rank` sent by post_call_event(). Called in a thread that must
+  // not block.
   virtual void event(uint32_t rank, uint32_t value) = 0;
-  // That process is dead, and all that was under way to it has failed.
+  // Process `rank` is considered failed, and every operation in flight to it has failed.
   virtual void peer_died(uint32_t rank) = 0;
-  // For the detection of termination, in any unit: what was accepted for `rank` and what came from
-  // it and is over. Grow only; never more over than begun, all processes taken together.
+  // For termination detection, in bytes or any other unit: begun() counts the calls accepted for
+  // `rank`; ended() counts the calls from `rank` that have ended. Both only grow. Summed over all
+  // processes, ended never exceeds begun.
   [[nodiscard]] virtual uint64_t begun(uint32_t rank) = 0;
-  [[nodiscard]] virtual uint64_t over(uint32_t rank) = 0;
-  // Fabric::finalize() has seen everything end: no call is accepted any more. Threads may still
-  // look for calls.
+  [[nodiscard]] virtual uint64_t ended(uint32_t rank) = 0;
+  // Called when Fabric::finalize() has seen all work end: from now on no call is accepted. Threads
+  // may still poll for calls.
   virtual void finalized() = 0;
-  // The fabric closes: ends threads, returns what belongs to connections.
+  // Called when the fabric closes: ends the layer's threads and releases what belongs to
+  // connections.
   virtual void stop() = 0;
 };
 
 namespace internal {
 
-// The fabric's bringer, made by `make` if there is none.
-[[nodiscard]] CARIAMA_DSFABRIC_EXPORT CallBringer& call_bringer(
-    Fabric& fabric, std::unique_ptr<CallBringer> (*make)(Fabric& fabric));
+// Returns the fabric's call source registry. Creates it by `make` if there is none.
+[[nodiscard]] CARIAMA_DSFABRIC_EXPORT CallSourceRegistry& call_source_registry(
+    Fabric& fabric, std::unique_ptr<CallSourceRegistry> (*make)(Fabric& fabric));
 
-// While it lives, the calling thread runs calls of process `rank` (running_fabric(),
-// running_source()).
+// During its lifetime, the calling thread counts as running a call from process `rank`:
+// running_fabric() and running_source() say so.
 class CARIAMA_DSFABRIC_EXPORT RunningCalls {
  public:
   RunningCalls(Fabric& fabric, uint32_t rank);
@@ -79,48 +87,53 @@ class CARIAMA_DSFABRIC_EXPORT RunningCalls {
   uint32_t rank_;
 };
 
-// The handle for a call's NotifyTarget: `done` is counted down when process `rank` answers, with
-// `receiver` filled before; or fails with the process.
+// Returns the handle for a call's NotifyTarget. When process `rank` answers, `receiver` is filled,
+// then `done` is counted down. If the process fails, `done` fails.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT uint64_t expect_answer(
     Fabric& fabric, uint32_t rank, Synchronizer& done, std::unique_ptr<ResultReceiver> receiver);
-// The same with a function, called once, in the thread that the answer or the failure reaches.
+// Returns the handle for a call's NotifyTarget. `ended` is called once, in the thread that receives
+// the answer or detects the failure.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT uint64_t
 expect_answer(Fabric& fabric, uint32_t rank, std::function<void(const absl::Status&)> ended);
-// Takes that back. False: it was ended meanwhile.
+// Cancels an expect_answer(). Returns false if the answer or the failure came before.
 CARIAMA_DSFABRIC_EXPORT bool forget_answer(Fabric& fabric, uint32_t rank, uint64_t handle);
-// Tells process `to` how a call that came from it has ended, if it wants to know.
+// Sends the outcome of `call` to process `to`, which sent the call. Does nothing if `wanted` is
+// nullptr, except to print an exception.
 CARIAMA_DSFABRIC_EXPORT void answer_call(Fabric& fabric, uint32_t to, const NotifyTarget* wanted,
                                          const IncomingCall& call, const std::string& result);
-// Counts and reports what process `rank` should not have sent.
+// Counts and reports an invalid message from process `rank`.
 CARIAMA_DSFABRIC_EXPORT void reject_call(Fabric& fabric, uint32_t rank, std::string_view why);
 
-// Sends an event of 31 bits to the bringer of process `rank`, behind all that worker `index` has
-// posted on its connection to it. Never waits. False: there is no credit now. Error: the
-// connection's.
+// Sends an event of 31 bits to the call source registry of process `rank`, ordered after everything
+// that worker `index` has posted on its connection to that process. Never blocks. Returns false if
+// there is no credit now. Error: the connection's status.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::StatusOr<bool> post_call_event(Fabric& fabric,
                                                                            uint32_t rank,
                                                                            uint32_t index,
                                                                            uint32_t value);
-// Makes worker `index` of process `rank` (perhaps our own), or who runs its calls, look again. As
-// post_call_event().
+// Makes the thread that runs the calls of worker `index` of process `rank` (which may be this
+// process) wake and re-check. Result and errors as post_call_event().
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::StatusOr<bool> wake_worker(Fabric& fabric,
                                                                        uint32_t rank,
                                                                        uint32_t index);
-// What those of this process sleep on who run calls, in registered memory, kWakeWordStride bytes
-// apart: a WakeWord for each worker, then one for all helper threads. A process that maps them
-// (QueuePair::direct_access) wakes who sleeps by one system call and no thread in between.
+// Returns the words that the threads that run calls sleep on, in registered memory, kWakeWordStride
+// bytes apart: one WakeWord for each worker, then one for all helper threads. A process that has
+// mapped them (QueuePair::direct_access) wakes a sleeping thread by one system call, without an
+// intermediate thread.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT const RDMAMemory& wake_words(Fabric& fabric);
 inline constexpr size_t kWakeWordStride = 64;
-// Does so: as wake_worker(), for worker `index` of a process of `threads` workers whose wake words
-// are at `words`.
+// Wakes through mapped wake words: as wake_worker(), for worker `index` of a process of `threads`
+// workers whose wake words are mapped at `words`.
 CARIAMA_DSFABRIC_EXPORT void wake_mapped_worker(std::byte* words, uint32_t threads, uint32_t index);
-// Makes every thread of this process that waits look again: a Synchronizer was counted down.
+// Makes every waiting thread of this process re-check its condition. Call it after a Synchronizer
+// was counted down.
 CARIAMA_DSFABRIC_EXPORT void tell_waiters(Fabric& fabric);
-// As Fabric::wait, for a condition that plain WRITEs make true: does not sleep.
+// As Fabric::wait, for a condition that plain WRITEs make true: polls and does not sleep.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT bool wait_polling(Fabric& fabric,
                                                         const std::function<bool()>& condition,
                                                         Deadline deadline);
-// Memory of the NUMA node of worker `index`, if it is known yet.
+// Returns the allocator on the NUMA node of worker `index`, or on any node if the worker's node is
+// not known yet.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::StatusOr<std::shared_ptr<RDMAAllocator>> worker_memory(
     Fabric& fabric, uint32_t index);
 

@@ -17,16 +17,17 @@
 namespace cariama::internal {
 namespace {
 
-// What precedes a piece in a receive unit, rounded up: headers, the packet, the length of the
+// Bytes that precede a piece in a receive unit, rounded up: headers, the packet, the length of the
 // piece.
 constexpr size_t kAround = 128;
 static_assert(sizeof(MessageHeader) + sizeof(CallHeader) + sizeof(CollectivePacket) +
                   sizeof(uint64_t) + 8 <=
               kAround);
 constexpr uint64_t kMaxParcel = uint64_t{64} << 20;
-// How many groups others may be ahead in creating them.
+// How many groups another process may be ahead in creating them.
 constexpr uint32_t kGroupsAhead = 1024;
-// The search for those who did not come: each of its rounds, and how many are asked and named.
+// Limits of the search for participants that have not entered: time of each round, number of
+// rounds, number of names.
 constexpr std::chrono::milliseconds kSearch{250};
 constexpr size_t kSearchRounds = 4;
 constexpr size_t kMostNames = 8;
@@ -88,9 +89,9 @@ std::optional<CollectiveParcel> CollectiveParcel::load(std::string_view bytes) {
 
 // ---- The tree -----------------------------------------------------------------------------------
 
-// A binomial tree: the parent of a position is it without its lowest bit, and the subtree of p is
-// the range [p, p + lowest bit of p). So a fold over the children in ascending order keeps the
-// order.
+// A binomial tree: the parent of a position is that position without its lowest set bit, and the
+// subtree of p is the range [p, p + lowest set bit of p). So a fold over the children in ascending
+// order keeps the order of ranks.
 template <typename Function>
 void CollectiveGroup::for_each_child(uint32_t position, Function&& function) const {
   const uint64_t lowest = position == 0 ? uint64_t{1} << 32 : position & (~position + 1);
@@ -103,7 +104,7 @@ bool CollectiveGroup::alive(uint32_t rank) const {
   return rank == rank_ || fabric_.peer_status(rank).ok();
 }
 
-// The nearest one, or kNoThread.
+// Returns the nearest living ancestor, or kNoThread.
 uint32_t CollectiveGroup::living_ancestor(const Operation& op) const {
   for (uint32_t at = position(op, rank_); at != 0;) {
     at &= at - 1;
@@ -112,7 +113,8 @@ uint32_t CollectiveGroup::living_ancestor(const Operation& op) const {
   return kNoThread;
 }
 
-// Who takes our contribution, or kNoThread: we are the root, or stand for it.
+// Returns the rank that receives this process's contribution, or kNoThread if this process is the
+// root or acts as the root.
 uint32_t CollectiveGroup::parent(const Operation& op) const {
   const uint32_t ancestor = living_ancestor(op);
   if (ancestor != kNoThread) return ancestor;
@@ -123,15 +125,17 @@ uint32_t CollectiveGroup::parent(const Operation& op) const {
   return kNoThread;
 }
 
-// What there is of a subtree.
+// The state of a subtree.
 struct CollectiveGroup::Walk {
-  std::vector<uint32_t> covered;  // ranks: we, or who has contributed for its subtree; in order
+  // Ranks, in order: this process, and ranks that have contributed for their subtrees.
+  std::vector<uint32_t> covered;
   std::vector<uint32_t> missing;
-  std::vector<uint32_t> dead;  // and no contribution came before
+  std::vector<uint32_t> dead;  // dead without having contributed
 };
 
-// A contribution of one that died later counts, and stands for its whole subtree: what its orphans
-// sent to us as well is then not looked at. So nothing is folded twice.
+// If a process died after it contributed, its contribution counts for its whole subtree.
+// Contributions that its children sent to this process as well are then ignored. So nothing is
+// folded twice.
 void CollectiveGroup::walk(const Operation& op, uint32_t position, Walk& found) const {
   const uint32_t rank = rank_at(op, position);
   const bool we = rank == rank_;
@@ -147,7 +151,8 @@ void CollectiveGroup::walk(const Operation& op, uint32_t position, Walk& found) 
   for_each_child(position, [&](uint32_t child) { walk(op, child, found); });
 }
 
-// Who gets the result from us: our children, and in place of a dead one, its children.
+// Collects the ranks that get the result from this process: its children; a dead child is replaced
+// by its own children.
 void CollectiveGroup::walk_down(const Operation& op, uint32_t position,
                                 std::vector<uint32_t>& to) const {
   const uint32_t rank = rank_at(op, position);
@@ -175,7 +180,8 @@ uint32_t CollectiveGroup::self() const {
   return context == nullptr ? kNoThread : context->global_id();
 }
 
-// Whether the own part is complete. Of a broadcast's way down, one member is enough to want it.
+// Returns true if this process's members have entered. In a one-phase broadcast one member is
+// enough for the process to wait for the value.
 bool CollectiveGroup::entered(uint64_t sequence, const Operation& op) const {
   return is_full(sequence, op.kind) ? member_count_ != 0 && op.here == member_count_ : op.here != 0;
 }
@@ -194,8 +200,8 @@ void CollectiveGroup::agree_on(Operation& op, CollectiveKind kind, uint32_t pivo
     op.problem =
         make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
                    who + " is in " + std::string(name_of(kind)) +
-                       (op.kind == kind ? " from another source" : "") + ", others are in " +
-                       std::string(name_of(op.kind)),
+                       (op.kind == kind ? " from another source" : "") +
+                       ", other participants are in " + std::string(name_of(op.kind)),
                    "every participant calls the same collective functions in the same order");
   }
 }
@@ -221,7 +227,7 @@ void CollectiveGroup::advance(uint64_t sequence, Operation& op, Outbox& outbox) 
   Walk found;
   walk(op, to == kNoThread ? 0 : position(op, rank_), found);
   if (!found.missing.empty()) {
-    // Orphans that have the result already will not come by themselves.
+    // Children of dead processes that have the result already do not send it unasked: ask them.
     if (found.dead.empty()) return;
     for (const uint32_t rank : found.missing) {
       if (op.asked.insert(rank).second) post(outbox, rank, PacketType::kAsk, sequence, op);
@@ -252,7 +258,7 @@ void CollectiveGroup::advance(uint64_t sequence, Operation& op, Outbox& outbox) 
   decide(sequence, op, std::move(parcel), 0, kNoThread, outbox);
 }
 
-// A broadcast that is a way down only.
+// Advances a broadcast that has the down phase only.
 void CollectiveGroup::await_value(Operation& op, uint64_t sequence, Outbox& outbox) {
   if (op.pivot == rank_) {
     if (op.source_member >= op.values.size() || !op.values[op.source_member].has_value()) return;
@@ -325,9 +331,10 @@ void CollectiveGroup::decide(uint64_t sequence, Operation& op, CollectiveParcel 
   const bool root = living_ancestor(op) == kNoThread;
   std::vector<uint32_t> to;
   walk_down(op, root ? 0 : position(op, rank_), to);
-  // The deepest subtrees first.
+  // Send to the deepest subtrees first.
   std::reverse(to.begin(), to.end());
-  // Those who see another tree than we do.
+  // Also send to the processes that have detected other deaths, and so see another tree: those that
+  // asked, and those that contributed.
   std::set<uint32_t> others = std::move(op.asking);
   for (const auto& contribution : op.contributed) others.insert(contribution.first);
   for (const uint32_t rank : to) others.erase(rank);
@@ -355,7 +362,7 @@ void CollectiveGroup::arrive(uint32_t from, const CollectivePacket& packet,
     uint64_t slowest = members_.empty() ? 0 : UINT64_MAX;
     for (const Member& member : members_) slowest = std::min(slowest, member.finished);
     const uint64_t sequence = packet.sequence;
-    // Nobody is further ahead, and nobody further behind.
+    // No correct process is further ahead or further behind: drop the packet.
     if (sequence == 0 || sequence > slowest + 2 * kCollectiveWindow ||
         (sequence + kCollectiveWindow < slowest && !operations_.contains(sequence))) {
       return;
@@ -363,7 +370,8 @@ void CollectiveGroup::arrive(uint32_t from, const CollectivePacket& packet,
     Operation& op = operation(sequence);
     std::optional<CollectiveParcel> parcel;
     if (packet.type != PacketType::kAsk) {
-      // The same parcel may come twice, its pieces in turn: both are the same bytes.
+      // A parcel may arrive twice, its pieces interleaved. Both copies have the same bytes, so one
+      // is assembled from both.
       if (packet.type != PacketType::kUp && op.decided) return;
       std::string& whole = op.incomplete[{from, packet.type}];
       if (packet.total > kMaxParcel || packet.offset != whole.size() ||
@@ -394,14 +402,14 @@ void CollectiveGroup::arrive(uint32_t from, const CollectivePacket& packet,
     }
   }
   flush(outbox);
-  fabric_.core().news();
+  fabric_.core().notify_waiters();
 }
 
 // ---- Sending ------------------------------------------------------------------------------------
 
 bool CollectiveGroup::send(uint32_t to, const CollectivePacket& packet, std::string_view piece) {
   return traffic_.sending(to, [&] {
-    // From inside a call, and for RetryAsync, nothing waits: it may be kept back.
+    // Never blocks: RetryAsync defers the call if there is no credit.
     return service_call<RetryAsync>(
                fabric_, to,
                [packet](const std::string& bytes) {
@@ -431,7 +439,9 @@ void CollectiveGroup::flush(Outbox& outbox) {
       ++sent;
     } while (accepted && packet.offset < parcel.size());
     if (accepted || packet.type != PacketType::kUp) continue;
-    // It goes again at the next look: to the same, or, if that one is dead, to another. Others ask.
+    // The contribution was not accepted: it is sent again at the next look(), to the same process
+    // or, if that one is dead, to another. Lost results and requests are recovered by the processes
+    // that ask.
     const std::lock_guard lock(mutex_);
     const auto op = operations_.find(packet.sequence);
     if (op != operations_.end() && op->second.sent_to == out.to) op->second.sent_to = kNoThread;
@@ -448,12 +458,12 @@ absl::StatusOr<std::string> CollectiveGroup::run(CollectiveKind kind, uint32_t s
   if (running_fabric() != nullptr) {
     return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
                       std::string(name_of(kind)) + "() was called inside of a call",
-                      "let a thread of its own take part");
+                      "call it from a thread outside of calls");
   }
   const uint32_t number = self();
   if (number == kNoThread) {
     return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
-                      std::string(name_of(kind)) + "() was called by a thread that is no worker",
+                      std::string(name_of(kind)) + "() was called by a thread that is not a worker",
                       "call init_thread() first");
   }
   if (source >= participants()) {
@@ -486,8 +496,8 @@ absl::StatusOr<std::string> CollectiveGroup::run(CollectiveKind kind, uint32_t s
       }
     }
   }
-  // The last to come may be what the others here wait for.
-  if (look(sequence)) fabric_.core().news();
+  // This member may be the last one that the other members here wait for.
+  if (look(sequence)) fabric_.core().notify_waiters();
   while (!fabric_.wait([&] { return look(sequence); },
                        std::min(deadline, deadline_after(fabric_.options().heartbeat)))) {
     if (std::chrono::steady_clock::now() >= deadline) {
@@ -507,10 +517,10 @@ absl::StatusOr<std::string> CollectiveGroup::run(CollectiveKind kind, uint32_t s
     result = op.result.status;
   } else if (op.kind != kind || (kind == CollectiveKind::kGather ? result->size() % bytes != 0
                                                                  : result->size() != bytes)) {
-    result = make_error(
-        absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
-        "the result of " + describe(sequence, op.kind) + " is not what this participant called for",
-        "every participant calls the same function with the same type");
+    result = make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
+                        "the result of " + describe(sequence, op.kind) +
+                            " does not match the call of this participant",
+                        "every participant calls the same function with the same type");
   }
   member.left_out = op.result.left_out;
   member.busy = false;
@@ -519,7 +529,8 @@ absl::StatusOr<std::string> CollectiveGroup::run(CollectiveKind kind, uint32_t s
   if (kind == CollectiveKind::kBroadcast) statistics_.broadcast_hops = op.hops;
   uint64_t slowest = sequence;
   for (const Member& other : members_) slowest = std::min(slowest, other.finished);
-  // Whoever finished one has seen that everybody entered the last one that took both ways.
+  // A finished operation proves that every process has entered the last two-phase operation, so
+  // older results are no longer needed.
   while (operations_.begin()->first + kCollectiveWindow < slowest) {
     operations_.erase(operations_.begin());
   }
@@ -538,11 +549,11 @@ bool CollectiveGroup::look(uint64_t sequence) {
     if (decided == before && outbox.empty()) return decided;
   }
   flush(outbox);
-  if (decided) fabric_.core().news();  // others here wait for the same
+  if (decided) fabric_.core().notify_waiters();  // other members here wait for the same result
   return decided;
 }
 
-// Whom the operation waits for.
+// Returns the ranks that the operation waits for.
 std::vector<uint32_t> CollectiveGroup::awaited(uint64_t sequence, const Operation& op) const {
   if (op.decided || !op.known) return {};
   const uint32_t to = is_full(sequence, op.kind) ? parent(op) : living_ancestor(op);
@@ -585,7 +596,8 @@ CollectiveBlockers CollectiveGroup::blockers(uint64_t sequence) {
   return blockers;
 }
 
-// Looks for those who did not come: asks those that we wait for, then those that they wait for.
+// Finds the participants that have not entered: asks the processes that this one waits for, then
+// the processes that those wait for, and so on.
 absl::Status CollectiveGroup::too_late(uint64_t sequence, CollectiveKind kind) {
   std::set<uint32_t> seen{rank_};
   std::string names;
@@ -629,10 +641,9 @@ absl::Status CollectiveGroup::too_late(uint64_t sequence, CollectiveKind kind) {
     }
   }
   return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
-                    count == 0
-                        ? describe(sequence, kind) + " did not end in time"
-                        : names + " did not come to " + describe(sequence, kind) + " in time",
-                    "call it again to go on waiting");
+                    count == 0 ? describe(sequence, kind) + " did not end in time"
+                               : names + " did not enter " + describe(sequence, kind) + " in time",
+                    "call it again to continue waiting");
 }
 
 std::vector<uint32_t> CollectiveGroup::left_out() const {

@@ -12,7 +12,7 @@ Collectives::Collectives(Fabric& fabric, const CollectiveOptions& options) {
   group_->open(options);
 }
 
-// The group stays with the fabric: others may still want its last results.
+// The fabric keeps the group: other processes may still ask for its last results.
 Collectives::~Collectives() = default;
 
 Fabric& Collectives::fabric() const { return group_->fabric(); }

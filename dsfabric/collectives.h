@@ -1,35 +1,36 @@
-// What all processes of a job do together: barrier, broadcast, reduction, gathering; with
-// deadlines, and with deaths.
+// Collective operations of all processes of a job: barrier, broadcast, reduction, gathering; with
+// deadlines, and with handling of process failures.
 //
 //   Collectives all(fabric);                         // in every process, in the same order
 //   all.barrier(deadline_after(10s));
-//   all.broadcast(parameters, 0, deadline);                      // everybody has rank 0's
-//   auto total = all.all_reduce(mine, std::plus<>(), deadline);  // in the order of ranks, always
+//   all.broadcast(parameters, 0, deadline);         // every participant gets rank 0's value
+//   auto total = all.all_reduce(mine, std::plus<>(), deadline);  // folded in the order of ranks
 //   auto table = all.all_gather(mine, deadline);
 //
-// Who takes part: one thread of each process, or every long-lived thread of each process
-// (kThreads). A participant's number is its rank, or its global thread id. Participants call the
-// same functions in the same order; a mismatch that shows ends the operation with
+// Participants: one thread of each process (kProcesses), or every long-lived thread of each process
+// (kThreads). A participant's number is its rank, or its global thread id. All participants call
+// the same functions in the same order. A detected mismatch ends the operation with
 // FAILED_PRECONDITION.
 //
-// Cost. A binomial tree over the P processes, of service calls: an operation is a way up and a way
-// down, 2 (P - 1) messages in all, 2 ceil(log2 P) steps one after the other. A broadcast is a way
-// down alone, ceil(log2 P) steps, but for every 16th, which takes both ways: so a fast source is
-// never more than 16 ahead, and memory is bounded. Inner nodes pass results on before their own
-// threads wake up. Every value passes through one process: for small values. Each object keeps its
-// last 17 results until the fabric ends.
+// Cost. Service calls along a binomial tree over the P processes. An operation has an up phase and
+// a down phase: 2 (P - 1) messages in all, 2 ceil(log2 P) steps one after the other. A broadcast
+// has the down phase only, ceil(log2 P) steps; but every broadcast whose operation number is a
+// multiple of 16 has both phases. This bounds memory: a fast source is at most 16 operations ahead.
+// Inner processes forward results before their own threads wake. Every value passes through one
+// process: use it for small values. Each object keeps its last 17 results until the fabric ends.
 //
-// Deaths. Who waits sends a message per heartbeat to those it waits for, so that a death shows. The
-// orphans of a dead process turn to its nearest living ancestor, and if there is none, to the first
-// that lives; since nobody can be further than one full operation ahead, results that only some
-// have are found with them. With leave_out_dead the operation goes on without the dead, and
-// left_out() names them: all participants are told the same. Otherwise it ends with UNAVAILABLE
-// that names them. A broadcast whose source is dead ends with UNAVAILABLE for those that the value
+// Failures. A waiting participant sends a message per heartbeat to each process that it waits for,
+// so that a dead process is detected. The children of a dead process attach to its nearest living
+// ancestor or, if there is none, to the first living position of the tree. No process is more than
+// one full (two-phase) operation ahead, so a result that only some processes have is recovered from
+// them. With leave_out_dead, the operation completes without the dead processes, and left_out()
+// returns them: all participants get the same list. Otherwise it ends with UNAVAILABLE that names
+// them. A broadcast whose source is dead ends with UNAVAILABLE at the participants that its value
 // has not reached.
 //
-// After DEADLINE_EXCEEDED the operation is still under way: the next call has to be the same one
-// again, and goes on waiting (its value is not looked at). The error names who did not come; asking
-// for that may take up to a second more.
+// After DEADLINE_EXCEEDED the operation is still in progress. The participant's next call must be
+// the same operation; it continues to wait (its value argument is ignored). The error names the
+// participants that have not entered the operation; finding them may take up to a second more.
 #ifndef CARIAMA_DSFABRIC_COLLECTIVES_H_
 #define CARIAMA_DSFABRIC_COLLECTIVES_H_
 
@@ -56,36 +57,37 @@ namespace cariama {
 namespace internal {
 class CollectiveGroup;
 
-// Folds what comes from later participants into `into`. False: it is not what this operation
-// expects.
+// Folds the value of later participants, `from`, into `into`. Returns false if the value does not
+// fit this operation.
 using CollectiveFold = std::function<bool(std::string& into, std::string_view from)>;
 enum class CollectiveKind : uint8_t { kBarrier, kBroadcast, kReduce, kGather };
 }  // namespace internal
 
 enum class Participants : uint8_t {
-  kProcesses,  // one thread of each process, any one, one at a time
-  kThreads,    // all long-lived threads: each calls for itself, as a worker of the fabric
+  kProcesses,  // one thread per process; any thread, one at a time
+  kThreads,    // all long-lived threads: each takes part as a worker of the fabric
 };
 
 struct CollectiveOptions {
   Participants participants = Participants::kProcesses;
-  // Default: if the fabric's on_failure is kContinue.
+  // Default: true if the fabric's on_failure is kContinue.
   std::optional<bool> leave_out_dead{};
 };
 
-// What an object did in this process. Counts.
+// Counters of one object in this process.
 struct CollectiveStatistics {
-  uint64_t operations = 0;      // finished
-  uint64_t messages = 0;        // sent
-  uint32_t broadcast_hops = 0;  // between the source of the last broadcast and us
+  uint64_t operations = 0;  // completed
+  uint64_t messages = 0;    // sent
+  // Tree edges between the source of the last broadcast and this process.
+  uint32_t broadcast_hops = 0;
 };
 
-// Thread-safe as far as Participants allows. None of the functions may be called inside of a call.
-// While they wait they run calls.
+// Thread-safe as far as Participants allows. Not to be called inside of a call. The blocking
+// functions run incoming calls while they wait.
 class CARIAMA_DSFABRIC_EXPORT Collectives {
  public:
-  // Sends nothing. Objects are matched by the order of their creation: every process creates the
-  // same ones in the same order. The fabric must outlive it.
+  // Sends nothing. Objects of different processes are matched by creation order: every process
+  // creates the same objects in the same order. The fabric must outlive the object.
   explicit Collectives(Fabric& fabric, const CollectiveOptions& options = {});
   ~Collectives();
   Collectives(const Collectives&) = delete;
@@ -93,18 +95,20 @@ class CARIAMA_DSFABRIC_EXPORT Collectives {
 
   [[nodiscard]] Fabric& fabric() const;
   [[nodiscard]] uint32_t participants() const;
-  // The caller's number, or kNoThread if it is no worker of a kThreads object.
+  // Returns the caller's participant number, or kNoThread if the caller is not a worker of a
+  // kThreads object.
   [[nodiscard]] uint32_t self() const;
 
-  // Errors of all operations: DEADLINE_EXCEEDED, UNAVAILABLE (deaths; the fabric was finalized),
-  // FAILED_PRECONDITION (participants disagree about the operation; the caller is no worker;
-  // another call of it is under way for the same participant), RESOURCE_EXHAUSTED (deferred_bytes).
+  // Errors of all operations: DEADLINE_EXCEEDED, UNAVAILABLE (failed processes; the fabric was
+  // finalized), FAILED_PRECONDITION (participants disagree about the operation; the caller is not a
+  // worker; another operation of the same participant is in progress), RESOURCE_EXHAUSTED
+  // (deferred_bytes).
 
-  // Returns when every participant has called it.
+  // Blocks until every participant has called it.
   [[nodiscard]] absl::Status barrier(Deadline deadline);
 
-  // Everybody's `value` becomes that of participant `source`. May return before others have it.
-  // Further error: OUT_OF_RANGE.
+  // Sets every participant's `value` to that of participant `source`. May return before the other
+  // participants have the value. Further error: OUT_OF_RANGE.
   template <typename T>
   [[nodiscard]] absl::Status broadcast(T& value, uint32_t source, Deadline deadline) {
     static_assert(std::is_trivially_copyable_v<T>);
@@ -116,9 +120,10 @@ class CARIAMA_DSFABRIC_EXPORT Collectives {
     return absl::OkStatus();
   }
 
-  // op(...op(op(value of 0, value of 1), value of 2)..., value of P-1), with op associative: how it
-  // is parenthesised depends on P alone (and on who died), the order never differs. Everybody gets
-  // it. `op` is copied, runs in any thread of any process, and must not block.
+  // Returns op(...op(op(value of 0, value of 1), value of 2)..., value of P-1) to every
+  // participant. Requires: op is associative. The parenthesization depends on P alone (and on which
+  // processes failed); the order never differs. `op` is copied, runs in any thread of any process,
+  // and must not block.
   template <typename T, typename Op>
   [[nodiscard]] absl::StatusOr<T> all_reduce(const T& value, Op op, Deadline deadline) {
     static_assert(std::is_trivially_copyable_v<T>);
@@ -141,7 +146,8 @@ class CARIAMA_DSFABRIC_EXPORT Collectives {
     return *std::launder(reinterpret_cast<const T*>(memory));
   }
 
-  // Everybody's values by participant number; nothing from those that were left out.
+  // Returns the values of all participants by participant number; nullopt for the participants that
+  // were left out.
   template <typename T>
   [[nodiscard]] absl::StatusOr<std::vector<std::optional<T>>> all_gather(const T& value,
                                                                          Deadline deadline) {
@@ -170,12 +176,13 @@ class CARIAMA_DSFABRIC_EXPORT Collectives {
     return values;
   }
 
-  // The dead processes that the caller's last finished operation went without, in order.
+  // Returns the dead processes that were left out of the caller's last completed operation,
+  // ascending.
   [[nodiscard]] std::vector<uint32_t> left_out() const;
   [[nodiscard]] CollectiveStatistics statistics() const;
 
  private:
-  // `source` is a participant. A result is a multiple of `bytes` long.
+  // `source` is a participant number. The length of the result is a multiple of `bytes`.
   [[nodiscard]] absl::StatusOr<std::string> run(internal::CollectiveKind kind, uint32_t source,
                                                 std::string value, internal::CollectiveFold fold,
                                                 size_t bytes, Deadline deadline);

@@ -9,9 +9,9 @@
 namespace cariama::internal {
 namespace {
 
-// The lines of credit_memory_.
+// Offsets in credit_memory_.
 constexpr uint64_t kFromPeer = 0;
-constexpr uint64_t kToPeer = 64;  // a line of its own: the peer writes the other
+constexpr uint64_t kToPeer = 64;  // a separate cache line: the peer writes the one before
 
 constexpr uint64_t kOutcomes = 128;
 constexpr uint64_t kAnswers = 192;
@@ -26,7 +26,7 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::create(
     uint32_t rank, ProtectionDomain& domain, std::shared_ptr<CompletionQueue> receives,
     std::shared_ptr<CompletionChannel> channel, std::shared_ptr<RDMAAllocator> allocator,
     GeneralAllocator& memory, uint32_t units, uint32_t unit_bytes, uint32_t send_depth,
-    bool answers_always_attended) {
+    bool answers_always_polled) {
   auto connection = std::unique_ptr<Connection>(new Connection(rank, memory));
   connection->domain_ = &domain;
   auto completions =
@@ -57,8 +57,7 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::create(
     std::memcpy(credit_memory->get_buffer() + kOutcomes + 8 * outcome, &word, sizeof word);
   }
   connection->answers_.emplace(
-      reinterpret_cast<AnswerSlot*>(credit_memory->get_buffer() + kAnswers),
-      answers_always_attended);
+      reinterpret_cast<AnswerSlot*>(credit_memory->get_buffer() + kAnswers), answers_always_polled);
   auto ring = CircularAllocator::create(
       std::move(allocator),
       {.unit_bytes = unit_bytes, .initial_units = 4, .max_units = send_depth});
@@ -82,7 +81,7 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::create(
 
 Connection::~Connection() {
   transmitter_.reset();
-  queue_.reset();  // the device lets go of everything below
+  queue_.reset();  // the device must not access the memory below any more
   if (unit_memory_.get_buffer() != nullptr) static_cast<void>(memory_.free(unit_memory_));
   if (credit_memory_.get_buffer() != nullptr) static_cast<void>(memory_.free(credit_memory_));
 }
@@ -110,7 +109,7 @@ absl::Status Connection::connect(const ConnectionOffer& theirs, const std::strin
     peer_credit_ = theirs.credit;
     their_answers_ = theirs.answers;
     peer_units_ = theirs.receive_units;
-    // What we send has to fit into our ring as well.
+    // An outgoing message must fit into this process's ring, too.
     peer_unit_bytes_ = std::min(theirs.receive_unit_bytes, unit_bytes_);
   }
   return queue_->queue_pair().connect(theirs.address, {.peer = peer, .ack_timeout = ack_timeout});
@@ -124,8 +123,8 @@ AnswerSlot* Connection::map_peer_answers() {
   return answers;
 }
 
-// The word may go back for a moment where WRITEs have no order, and is not to be believed if it
-// says more than was sent.
+// The count may decrease for a moment if WRITEs are unordered, so take the maximum. A count above
+// sent_ is invalid, so it is limited to sent_.
 bool Connection::has_credit() {
   const uint64_t said =
       std::atomic_ref(*reinterpret_cast<uint64_t*>(credit_memory_.get_buffer() + kFromPeer))
@@ -149,15 +148,16 @@ Connection::Sent Connection::post_in_any_room(Post&& post) {
   const Sent result = sent(post());
   if (result != Sent::kNoCredit) [[likely]]
     return result;
-  queue_->progress();  // there may be room that nobody has looked for
+  queue_->progress();  // the queue may have room that has not been polled for
   return sent(post());
 }
 
-// Posts one message: built from header and call, or from ready bytes.
+// Posts one message: from header and call, or from the bytes `ready`.
 Connection::Sent Connection::post(const MessageHeader* header, const OutgoingCall* call,
                                   std::string_view ready) {
   if (!has_credit()) {
-    // A failure shows in completions only.
+    // Without credit nothing is posted, so a failed queue pair is only detected by polling
+    // completions.
     queue_->progress();
     return queue_->status().ok() ? Sent::kNoCredit : Sent::kFailed;
   }
@@ -189,7 +189,7 @@ Connection::Sent Connection::send(const MessageHeader& header, const OutgoingCal
 
 size_t Connection::defer(const MessageHeader& header, const OutgoingCall& call) {
   std::string message(sizeof header + call.total() + kMessageAlignment, '\0');
-  // The call is written in place, and wants its alignment.
+  // The call is written in place, and requires an 8-byte aligned address.
   void* at = message.data();
   size_t room = message.size();
   std::align(kMessageAlignment, sizeof header, at, room);
@@ -255,7 +255,8 @@ Connection::Sent Connection::write_outcome(CallOutcome outcome, const RemoteMemo
 }
 
 void Connection::poll_sends() {
-  // Who posts sets the flag afterwards: it is cleared before the look that says there is nothing.
+  // A posting thread sets the flag after it has posted. So the flag is cleared before the poll, and
+  // set again if operations are outstanding.
   awaited_.store(false, std::memory_order_seq_cst);
   queue_->progress();
   if (queue_->has_outstanding()) awaited_.store(true, std::memory_order_release);
@@ -279,7 +280,7 @@ bool Connection::finish(ArrivedMessage* unit) {
     unit->held = false;
     held_.fetch_sub(1, std::memory_order_relaxed);
   }
-  // Of a broken connection the units stay where they are.
+  // If the connection has failed, the unit cannot be posted; it stays unused.
   if (!post_unit(unit)) return true;
   finished_.fetch_add(1, std::memory_order_acq_rel);
   return return_credits();
@@ -298,7 +299,8 @@ void Connection::repeat_credits() {
   if (finished != repeated_ && write_credits(finished)) repeated_ = finished;
 }
 
-// False: the send queue is full. On a broken one there is nobody to tell.
+// Returns false if the send queue is full. Returns true on a failed queue: its peer needs no
+// credits.
 bool Connection::write_credits(uint64_t finished) {
   std::memcpy(credit_memory_.get_buffer() + kToPeer, &finished, sizeof finished);
   const Sent written = post_in_any_room([&] {

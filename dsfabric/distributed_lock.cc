@@ -11,13 +11,16 @@
 namespace cariama {
 namespace {
 
-constexpr std::chrono::microseconds kFirstPause{1};
-constexpr std::chrono::microseconds kLongestPause{1000};
-// Where time does not decide (no service threads: whoever waits polls): looks between attempts.
-constexpr uint64_t kLooks = 8;
+constexpr std::chrono::microseconds kFirstAttemptPause{1};
+constexpr std::chrono::microseconds kLongestAttemptPause{1000};
+// Without service threads fabric.wait() polls and does not sleep: the number of polls between
+// attempts.
+constexpr uint64_t kPollsPerAttempt = 8;
 
-// Numbers of the locks of a process, so that two threads, or two objects of one, are two holders.
-// Never 0.
+// Returns a holder value for each lock object of a process, so that two threads, or two objects of
+// one thread, are different holders. Never 0. The number wraps after 2^32 objects. Two objects with
+// one value still exclude each other: an acquisition replaces 0 only, and held_ belongs to the
+// object.
 uint64_t new_holder(const Fabric& fabric) {
   static std::atomic<uint32_t> last{0};
   return uint64_t{fabric.rank() + 1} << 32 | (last.fetch_add(1, std::memory_order_relaxed) + 1);
@@ -49,10 +52,10 @@ absl::Status DistributedLock::check_holder(uint64_t holder) const {
   if (rank == fabric.rank() || fabric.peer_status(rank).ok()) return absl::OkStatus();
   return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
                     "the holder of a distributed lock, " + fabric.label(rank) + ", is dead",
-                    "take_over() and repair what it was doing");
+                    "call take_over(), and repair the data that the lock protects");
 }
 
-// A message that only a living process takes: a dead one shows.
+// Sends an empty service call, so that a dead holder is detected.
 void DistributedLock::look_for_life(uint64_t holder) const {
   if (rank_of(holder) == memory_.fabric().rank()) return;
   static_cast<void>(service_call<RetryAsync>(
@@ -77,7 +80,7 @@ absl::Status DistributedLock::acquire(Deadline deadline) {
   const bool counted = fabric.options().service_threads == 0;
   const auto heartbeat = fabric.options().heartbeat;
   Deadline next_sign = deadline_after(heartbeat);
-  std::chrono::microseconds pause = kFirstPause;
+  std::chrono::microseconds pause = kFirstAttemptPause;
   while (true) {
     auto before = attempt(0);
     if (!before.ok()) return before.status();
@@ -94,9 +97,9 @@ absl::Status DistributedLock::acquire(Deadline deadline) {
       next_sign = deadline_after(heartbeat);
     }
     uint64_t looks = 0;
-    static_cast<void>(fabric.wait([&] { return counted && ++looks == kLooks; },
+    static_cast<void>(fabric.wait([&] { return counted && ++looks == kPollsPerAttempt; },
                                   std::min(deadline, deadline_after(pause))));
-    pause = std::min(2 * pause, kLongestPause);
+    pause = std::min(2 * pause, kLongestAttemptPause);
   }
 }
 

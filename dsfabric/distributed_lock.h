@@ -1,19 +1,20 @@
-// A lock that threads of all processes may hold, by remote atomics on one word of global memory.
+// A lock that any thread of any process can hold, by remote atomics on one word of global memory.
 //
-//   auto word = memory.allocate<uint64_t>(0, 1, deadline);   // once; its pointer goes to everybody
+//   auto word = memory.allocate<uint64_t>(0, 1, deadline);   // once; send the pointer to all users
 //   DistributedLock lock(memory, *word);                     // in every thread that uses it
 //   absl::Status held = lock.acquire(deadline);
 //   ...
 //   lock.release();
 //
-// The word is 0, or says who holds the lock: so a waiter finds out when the holder is dead, and is
-// told so instead of waiting for ever. It may die or give up itself at any moment, and nobody has a
-// queue to repair: which is why this is no MCS or ticket lock, whose waiters are links of a chain.
-// The price is that nothing is promised about who is next. Waiters back off, from 1 us to 1 ms, so
-// that the word's owner sees at most some thousand attempts a second from each.
+// The word is 0, or names the holder. So a waiter detects that the holder is dead, and acquire()
+// returns an error instead of waiting forever. A waiter may die or give up at any moment without
+// leaving a queue to repair. This is why the lock is not an MCS or ticket lock, whose waiters form
+// a chain. The price: the lock gives no guarantee about which waiter is next. Waiters back off from
+// 1 us to 1 ms, so the word's owner sees at most some thousand attempts per second from each
+// waiter.
 //
-// What was done before release() happens-before what follows the next acquire(), for memory of this
-// host and for completed transfers (wait for your puts before release()).
+// Operations before release() happen-before those that follow the next acquire(). This holds for
+// memory of this host and for completed transfers: wait for your puts before release().
 #ifndef CARIAMA_DSFABRIC_DISTRIBUTED_LOCK_H_
 #define CARIAMA_DSFABRIC_DISTRIBUTED_LOCK_H_
 
@@ -27,35 +28,39 @@
 
 namespace cariama {
 
-// One thread's view of a lock. Thread-compatible, as the GlobalMemory that it uses and that must
-// outlive it.
+// One thread's handle to a lock. Thread-compatible, like the GlobalMemory that it uses. That
+// GlobalMemory must outlive it.
 class CARIAMA_DSFABRIC_EXPORT DistributedLock {
  public:
-  // `word` is zero at first, the same for all users, and used by nothing else.
+  // Requires: `word` was zero at first, is the same for all users, and is used for nothing else.
   DistributedLock(GlobalMemory& memory, global_ptr<uint64_t> word);
-  // Releases, if need be.
+  // Releases the lock if it is held.
   ~DistributedLock();
   DistributedLock(const DistributedLock&) = delete;
   DistributedLock& operator=(const DistributedLock&) = delete;
 
-  // Waits until the lock is ours, and runs calls meanwhile; not inside of calls. Errors:
-  // DEADLINE_EXCEEDED (names the holder), UNAVAILABLE (the holder is dead: see take_over(); or the
-  // owner of the word is), FAILED_PRECONDITION (we hold it already).
+  // Blocks until this object holds the lock; runs calls meanwhile. Must not be called inside of a
+  // call. Errors: DEADLINE_EXCEEDED (names the holder), UNAVAILABLE (the holder is dead: see
+  // take_over(); or the owner of the word is dead), FAILED_PRECONDITION (this object holds the lock
+  // already).
   [[nodiscard]] absl::Status acquire(Deadline deadline);
-  // Whether it is ours now. Errors: as acquire(), but not for the deadline.
+  // Returns true if this object now holds the lock. Errors: as acquire(), without
+  // DEADLINE_EXCEEDED.
   [[nodiscard]] absl::StatusOr<bool> try_acquire();
 
-  // Once acquire() has named a dead holder: becomes the holder in its place, to repair what it left
-  // half done. False: another was faster, or the holder lives: acquire() again.
+  // Takes the lock from a dead holder that acquire() has reported, so that the caller can repair
+  // the data that the holder left half modified. Returns false if another waiter was faster or the
+  // holder lives: call acquire() again.
   [[nodiscard]] absl::StatusOr<bool> take_over();
 
-  // Errors: UNAVAILABLE (the owner of the word is dead), FAILED_PRECONDITION (it is not ours).
+  // Errors: UNAVAILABLE (the owner of the word is dead), FAILED_PRECONDITION (this object does not
+  // hold the lock).
   absl::Status release();
   [[nodiscard]] bool held() const { return held_; }
 
  private:
-  // The word's values: rank + 1 of the holder in the upper half, a number within its process in the
-  // lower.
+  // The word's values: rank + 1 of the holder in the upper half, the number of the lock object
+  // within its process in the lower half.
   [[nodiscard]] static uint32_t rank_of(uint64_t holder) {
     return static_cast<uint32_t>(holder >> 32) - 1;
   }

@@ -37,7 +37,7 @@ absl::StatusOr<std::unique_ptr<ThreadContext>> Fabric::init_thread(uint32_t inde
   const int node = numa_node_of_this_thread();
   auto context = std::unique_ptr<ThreadContext>(
       new ThreadContext(*this, index, rank() * threads() + index, node));
-  // On a machine of one node the process's memory is everybody's.
+  // On a machine with one NUMA node, all threads share one allocator.
   auto allocator = core_->allocator(numa_nodes().size() > 1 ? node : kAnyNode);
   if (!allocator.ok()) return allocator.status();
   auto buffers = CircularAllocator::create(*std::move(allocator), {.initial_units = 16});

@@ -15,8 +15,8 @@ void FabricCore::report_exception(uint32_t from, const IncomingCall& call) {
                label(from).c_str(), call.error_type.c_str(), call.error_text.c_str());
 }
 
-// Tells the caller how its call ended. To an answer that is too long for a message it says so
-// instead.
+// Sends the outcome of a call to its caller. If the result is too long for a message, sends an
+// error that says so.
 void FabricCore::answer(uint32_t to, const NotifyTarget* wanted, const IncomingCall& call,
                         const std::string& result) {
   if (wanted == nullptr) {
@@ -34,7 +34,7 @@ void FabricCore::answer(uint32_t to, const NotifyTarget* wanted, const IncomingC
         return connection.write_outcome(call.outcome, word);
       }));
     }
-    // A word has no room for the text.
+    // An outcome word has no room for the exception's text, so print it here.
     if (call.outcome == CallOutcome::kThrew) report_exception(to, call);
     return;
   }
@@ -49,14 +49,20 @@ void FabricCore::answer(uint32_t to, const NotifyTarget* wanted, const IncomingC
                                           std::as_bytes(std::span(bytes)));
         },
         type, text, bytes);
-    return send(to, kNoThread, OutgoingCall::of(complete));
+    OutgoingCall out = OutgoingCall::of(complete);
+    out.is_answer = true;
+    return send(to, kNoThread, out);
   };
   absl::Status sent = send_answer(call.outcome, call.error_type, call.error_text, result);
   if (absl::IsInvalidArgument(sent)) {
-    sent = send_answer(CallOutcome::kThrew, "cariama::ResultTooLong",
-                       "the result takes " + std::to_string(result.size()) +
-                           " bytes, more than a receive unit: raise receive_unit_bytes",
-                       "");
+    sent = send_answer(
+        CallOutcome::kThrew, "cariama::ResultTooLong",
+        "the result takes " + std::to_string(result.size()) +
+            (to == rank_ ? " bytes, more than the " + std::to_string(CallHeader::kMaxBytes) +
+                               " of the longest call"
+                         : " bytes, more than a receive unit: raise "
+                           "receive_unit_bytes"),
+        "");
   }
   if (!sent.ok() && !leaving_.load(std::memory_order_acquire) && peer_status(to).ok()) {
     std::fprintf(stderr, "cariama: rank %u could not answer %s: %s\n", rank_, label(to).c_str(),
@@ -64,8 +70,8 @@ void FabricCore::answer(uint32_t to, const NotifyTarget* wanted, const IncomingC
   }
 }
 
-// A call that is told of in a slot counts as one that was sent and received, like the message that
-// it stands for: as long as nobody has taken it, something is under way (see finalize()).
+// An answer in a slot counts as a begun call until the caller has taken it, like the message that
+// it replaces. So finalize() does not end while a result has not been taken.
 bool FabricCore::answer_in_slot(uint32_t to, uint64_t handle, const std::string& result) {
   const uint32_t slot = PendingCalls::slot_of(handle);
   Peer& peer = *peers_[to];
@@ -77,7 +83,7 @@ bool FabricCore::answer_in_slot(uint32_t to, uint64_t handle, const std::string&
   if (slots == nullptr) return false;
   peer.begun.fetch_add(1, std::memory_order_seq_cst);
   if (slots[slot - 1].answer(handle, std::as_bytes(std::span(result)))) return true;
-  peer.over.fetch_add(1, std::memory_order_seq_cst);
+  peer.ended.fetch_add(1, std::memory_order_seq_cst);
   return false;
 }
 
@@ -87,7 +93,7 @@ void FabricCore::complete(uint64_t handle, CallOutcome outcome, const std::strin
                           const std::string& text, std::span<const std::byte> result) {
   const uint32_t from = running_source();
   std::unique_ptr<PendingCall> call = pending_.take(handle, from);
-  if (call == nullptr) return;  // its peer was given up before
+  if (call == nullptr) return;  // the peer was considered failed before
   absl::Status status;
   switch (outcome) {
     case CallOutcome::kDone:
@@ -103,19 +109,20 @@ void FabricCore::complete(uint64_t handle, CallOutcome outcome, const std::strin
     case CallOutcome::kUnknown:
     default:
       status = make_error(absl::StatusCode::kUnimplemented, ErrorScope::kOperation,
-                          label(from) + " knows no such function");
+                          label(from) + " has no function with the id of the call");
       break;
   }
   call->complete(status, result);
 }
 
-// nullptr: results from there come by messages.
+// Returns the answer slots for results from `rank`; nullptr if results from there come by messages.
 AnswerSlots* FabricCore::answers_from(uint32_t rank) {
   if (rank == rank_ || rank >= size_) return nullptr;
   Peer& peer = *peers_[rank];
   if (peer.state.load(std::memory_order_acquire) != PeerState::kConnected) return nullptr;
   Connection& connection = *peer.connections.front();
-  // Who can store there can be stored to.
+  // If this process can store into the peer's memory, the peer can store into this process's
+  // memory.
   return connection.peer_answers() != nullptr ? &connection.answers() : nullptr;
 }
 
@@ -131,12 +138,12 @@ void FabricCore::for_answers(Function&& function) {
   }
 }
 
-size_t FabricCore::take_answers(Attendant attendant) {
+size_t FabricCore::take_answers(PollerId poller) {
   size_t count = 0;
   for_answers([&](Peer& peer, AnswerSlots& answers) {
-    count += answers.take(attendant, [&](const AnswerSlots::Answer& answer) {
+    count += answers.take(poller, [&](const AnswerSlots::Answer& answer) {
       if (answer.handle == 0) {
-        reject(peer.rank, "it answers another call than it was to");
+        reject(peer.rank, "its answer slot holds the handle of another call");
       } else {
         FabricCore* const outer = running();
         const uint32_t outer_source = running_source();
@@ -145,21 +152,21 @@ size_t FabricCore::take_answers(Attendant attendant) {
                  std::span(answer.result).first(answer.bytes));
         set_running(outer, outer_source);
       }
-      peer.over.fetch_add(1, std::memory_order_seq_cst);
+      peer.ended.fetch_add(1, std::memory_order_seq_cst);
     });
   });
-  if (count != 0) news();
+  if (count != 0) notify_waiters();
   return count;
 }
 
-void FabricCore::attend_answers() {
-  for_answers([](Peer&, AnswerSlots& answers) { answers.attend(this_attendant()); });
+void FabricCore::start_polling_answers() {
+  for_answers([](Peer&, AnswerSlots& answers) { answers.start_polling(this_poller()); });
 }
 
-// What comes from now on comes by messages; what came before is taken.
-void FabricCore::unattend_answers() {
-  for_answers([](Peer&, AnswerSlots& answers) { answers.unattend(this_attendant()); });
-  static_cast<void>(take_answers(this_attendant()));
+// Results that arrive from now on come by messages. Results that arrived before are taken here.
+void FabricCore::stop_polling_answers() {
+  for_answers([](Peer&, AnswerSlots& answers) { answers.stop_polling(this_poller()); });
+  static_cast<void>(take_answers(this_poller()));
 }
 
 }  // namespace cariama::internal

@@ -15,7 +15,7 @@
 namespace cariama::internal {
 namespace {
 
-// First byte of a request to the broker.
+// The first byte of a request to the broker.
 constexpr char kOffer = 'O';
 constexpr char kReady = 'R';
 
@@ -53,10 +53,10 @@ std::string FabricCore::offer_of(const Connections& connections) {
 absl::Status FabricCore::accept_offer(Connections& connections, std::string_view offer,
                                       const Peer& peer) {
   try {
-    if (offer.empty() || offer[0] != kOffer) throw MalformedArguments("it is none");
+    if (offer.empty() || offer[0] != kOffer) throw MalformedArguments("it is not an offer");
     auto in = std::as_bytes(std::span(offer)).subspan(1);
     if (load_value<uint32_t>(in) != connections.size()) {
-      throw MalformedArguments("another number of queue pairs");
+      throw MalformedArguments("its number of queue pairs differs");
     }
     for (auto& connection : connections) {
       ConnectionOffer theirs;
@@ -77,7 +77,7 @@ absl::Status FabricCore::accept_offer(Connections& connections, std::string_view
   return absl::OkStatus();
 }
 
-// With the peer's mutex held.
+// Requires: the caller holds peer.mutex.
 void FabricCore::adopt(Peer& peer, Connections connections) {
   peer.connections = std::move(connections);
   const std::lock_guard lock(peer.port->mutex);
@@ -96,8 +96,9 @@ absl::Status FabricCore::wait_connected(Peer& peer, Deadline deadline) {
                     peer.label + " did not finish connecting in time");
 }
 
-// The asking end makes its queue pairs and offers them; the other connects to them and answers with
-// its own; the asking end connects, and says so. Only then may the other end send.
+// The connecting process makes its queue pairs and offers them. The peer connects its own queue
+// pairs to them and answers with its offer. The connecting process connects, and sends kReady. Only
+// then may the peer send.
 absl::Status FabricCore::connect(Peer& peer) {
   const Deadline deadline = deadline_after(options_.timeout);
   while (true) {
@@ -105,11 +106,12 @@ absl::Status FabricCore::connect(Peer& peer) {
     const std::lock_guard lock(peer.mutex);
     if (peer.state == PeerState::kConnected) return absl::OkStatus();
     if (peer.state == PeerState::kDead) return peer.failure;
-    if (peer.state == PeerState::kConnecting) continue;  // another thread was faster
+    if (peer.state == PeerState::kConnecting) continue;  // another thread has started to connect
     peer.state = PeerState::kConnecting;
     break;
   }
-  // Unless the other end has connected to us meanwhile, somebody may try again.
+  // Reverts to kUnconnected, so that another attempt is possible, unless the peer has connected to
+  // this process meanwhile.
   const auto give_up = [&](absl::Status status) {
     if (absl::IsUnavailable(status)) {
       fail_peer(peer, status);
@@ -126,7 +128,7 @@ absl::Status FabricCore::connect(Peer& peer) {
   if (!connections.ok()) return give_up(connections.status());
   auto answer = broker_->request(static_cast<int>(peer.rank), offer_of(*connections), deadline);
   if (!answer.ok()) return give_up(answer.status());
-  // Our offers have crossed, and theirs counts.
+  // An empty answer: both processes have sent offers, and the peer's offer is used.
   if (answer->empty()) return wait_connected(peer, deadline);
   absl::Status accepted;
   {
@@ -136,13 +138,13 @@ absl::Status FabricCore::connect(Peer& peer) {
     if (accepted.ok()) adopt(peer, *std::move(connections));
   }
   if (!accepted.ok()) {
-    // It has queue pairs that expect ours: there is no way back.
+    // The peer has queue pairs that wait for these ones, so the attempt cannot be repeated.
     fail_peer(peer, accepted);
     return accepted;
   }
   auto ready = broker_->request(static_cast<int>(peer.rank), std::string(1, kReady), deadline);
   if (!ready.ok()) {
-    // It has queue pairs that are connected to ours: there is no way back.
+    // The peer has queue pairs that are connected to these ones, so the attempt cannot be repeated.
     fail_peer(peer, ready.status());
     return ready.status();
   }
@@ -151,7 +153,7 @@ absl::Status FabricCore::connect(Peer& peer) {
     if (peer.state == PeerState::kConnecting) peer.state = PeerState::kConnected;
   }
   peer.changed.wake();
-  tell_of_deaths(peer.rank);
+  send_death_notices(peer.rank);
   return peer_status(peer.rank);
 }
 
@@ -168,17 +170,18 @@ absl::StatusOr<std::string> FabricCore::answer_offer(int from, std::string_view 
       if (peer.state == PeerState::kDead) return peer.failure;
       if (peer.state != PeerState::kConnecting || peer.connections.empty()) {
         return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kPeer,
-                          peer.label + " is ready for a connection that nobody made");
+                          peer.label + " confirmed a connection that does not exist");
       }
       peer.state = PeerState::kConnected;
     }
     peer.changed.wake();
-    tell_of_deaths(rank);
+    send_death_notices(rank);
     return std::string(1, kReady);
   }
   const std::lock_guard lock(peer.mutex);
   if (peer.state == PeerState::kDead) return peer.failure;
-  // Both asked at once: the lower rank's offer counts. (It may have been settled already.)
+  // Both processes have sent an offer: the lower rank's offer is used. (The connection may also
+  // exist already.)
   if (!peer.connections.empty() || (peer.state == PeerState::kConnecting && rank_ < rank)) {
     return std::string();
   }
@@ -227,7 +230,7 @@ void FabricCore::fail_peer(Peer& peer, const absl::Status& reason) {
   {
     const std::lock_guard lock(peer.mutex);
     if (peer.state == PeerState::kDead) return;
-    // What a peer's death looks like from here may be anything; what it means is this.
+    // Whatever the error was, callers get UNAVAILABLE: the peer cannot be reached any more.
     peer.failure = absl::IsUnavailable(reason)
                        ? reason
                        : make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
@@ -237,66 +240,71 @@ void FabricCore::fail_peer(Peer& peer, const absl::Status& reason) {
   }
   peer.changed.wake();
   if (options_.on_failure == FailurePolicy::kAbort) {
-    std::fprintf(stderr, "cariama: rank %u ends, because %s is lost: %s\n", rank_,
+    std::fprintf(stderr, "cariama: rank %u exits, because %s has failed: %s\n", rank_,
                  peer.label.c_str(), std::string(peer.failure.message()).c_str());
     std::fflush(nullptr);
     _exit(1);
   }
-  // A call that was added later finds the peer dead before it is sent.
+  // A call that is registered as pending after this point finds the peer failed before it is sent.
   for (auto& call : pending_.take_all(peer.rank)) call->complete(peer.failure, {});
   for (const auto& connection : peer.connections) {
     deferred_bytes_.fetch_sub(connection->drop_deferred(), std::memory_order_relaxed);
   }
-  if (CallBringer* const bringer = bringer_.load(std::memory_order_acquire); bringer != nullptr) {
-    bringer->peer_died(peer.rank);
+  if (CallSourceRegistry* const registry = call_source_registry_.load(std::memory_order_acquire);
+      registry != nullptr) {
+    registry->peer_died(peer.rank);
   }
-  // After the state, both sequentially consistent: tell_of_deaths() looks the other way round, so
-  // that who connects meanwhile hears of it from one of the two.
+  // This loop comes after the store of peer.state; both are sequentially consistent.
+  // send_death_notices() accesses them in the opposite order (it runs after its peer's state became
+  // kConnected). So a process that connects meanwhile gets the notice from this loop or from
+  // send_death_notices().
   for (const auto& other : peers_) {
     if (other->state.load(std::memory_order_seq_cst) == PeerState::kConnected) {
-      tell_of_death(peer.rank, other->rank);
+      send_death_notice(peer.rank, other->rank);
     }
   }
-  news();
+  notify_waiters();
 }
 
-// ---- The news of a death ------------------------------------------------------------------------
+// ---- Death notices ------------------------------------------------------------------------------
 
-// Who spoke with a dead process notices by itself. Everybody else has to hear of it, since what all
-// do together goes on only when all leave out the same: so each tells those that it is connected
-// to, once, also those that connect later.
-void FabricCore::tell_of_deaths(uint32_t to) {
+// A process that communicates with a dead process detects the death itself. All other processes
+// must be notified, because a collective operation continues only when all participants leave out
+// the same processes. So each process sends one notice to each process that it is connected to,
+// including processes that connect later.
+void FabricCore::send_death_notices(uint32_t to) {
   for (const auto& peer : peers_) {
     if (peer->state.load(std::memory_order_seq_cst) == PeerState::kDead) {
-      tell_of_death(peer->rank, to);
+      send_death_notice(peer->rank, to);
     }
   }
 }
 
-void FabricCore::tell_of_death(uint32_t dead, uint32_t to) {
+void FabricCore::send_death_notice(uint32_t dead, uint32_t to) {
   if (dead == to || leaving_.load(std::memory_order_acquire)) return;
-  // May be in a service thread, so that it must not wait. If it fails, the other one is dead too.
+  // May run in a service thread, so it must not block. If it cannot be sent, the receiver is dead
+  // too.
   static_cast<void>(attachments_.get<ControlTraffic>(*fabric_).sending(to, [&] {
     return service_call<RetryAsync>(
                *fabric_, to,
                [dead] {
                  FabricCore& core = *running();
                  core.attachments_.get<ControlTraffic>(*core.fabric_).arrived(running_source());
-                 core.hear_of_death(dead, running_source());
+                 core.receive_death_notice(dead, running_source());
                },
                nullptr)
         .ok();
   }));
 }
 
-void FabricCore::hear_of_death(uint32_t dead, uint32_t from) {
+void FabricCore::receive_death_notice(uint32_t dead, uint32_t from) {
   if (dead >= size_ || dead == rank_ || dead == from) return;
   Peer& peer = *peers_[dead];
   if (peer.state.load(std::memory_order_acquire) != PeerState::kConnected) {
     return fail_peer(peer, make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
-                                      peer.label + " is lost, says " + label(from)));
+                                      peer.label + " has failed, as reported by " + label(from)));
   }
-  // We can see for ourselves: it may be that only the link between those two has failed.
+  // This process checks for itself: perhaps only the link between `dead` and `from` has failed.
   for (const auto& connection : peer.connections) connection->probe();
 }
 

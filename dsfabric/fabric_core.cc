@@ -14,23 +14,26 @@
 #include <span>
 #include <utility>
 
+#include "dsfabric/internal/handshake.h"
 #include "dsfabric/serializer.h"
 #include "dtutils/error.h"
+#include "dtutils/internal/shared_diagnostics.h"
 
 namespace cariama::internal {
 namespace {
 
-// While messages are kept back nobody is woken by the credits that they wait for: a plain WRITE.
+// While calls are deferred the service thread must poll: credits arrive by plain WRITEs, which do
+// not wake it.
 constexpr std::chrono::microseconds kDeferredPause{200};
-// How often a service thread looks whether the threads that receive in its place still do: the
-// longest that a message waits for it when they have stopped without a word, and the system calls
-// it costs while they are busy: twice as long each time that they do, up to the second figure. The
-// kernel adds its timer slack, 50 us.
+// How long a service thread pauses before it re-checks whether workers still receive in its place.
+// It is the longest time that a message waits for the service thread after the workers have stopped
+// polling without a notice. A shorter pause costs more system calls while the workers are busy.
+// Each re-check that finds the workers still receiving doubles the pause, up to the second
+// constant. The kernel adds its timer slack, 50 us.
 constexpr std::chrono::microseconds kStandAside{100};
 constexpr std::chrono::microseconds kStandAsideMost{400};
 
-// What tells one host from another: the boot, and the process name space (shm needs both to be
-// shared).
+// Identifies a host for shm: the boot id and the PID name space. shm needs both to be equal.
 std::string host_identity() {
   std::string identity;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), identity);
@@ -44,7 +47,18 @@ std::string host_name() {
   return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown host";
 }
 
-// What every process tells every other at the start.
+// Returns a name for the job that its processes agree on. Other users can read it in
+// /proc/net/unix, so it must not reveal the secret.
+std::string diagnostics_job(const JobSecret& secret) {
+  std::string name;
+  for (const uint8_t byte : keyed_hash(bytes_of(secret), "diagnostics")) {
+    name += "0123456789abcdef"[byte >> 4];
+    name += "0123456789abcdef"[byte & 15];
+  }
+  return name;
+}
+
+// The set-up data that every process publishes for all others.
 struct Introduction {
   ProgramFingerprint program;
   uint32_t threads = 0;
@@ -75,7 +89,8 @@ struct Introduction {
 
 }  // namespace
 
-// Sleeps until a completion of the port: of its receives, or of transfers that somebody waits for.
+// Sleeps until the port has a completion: of a receive, or of a transfer whose completion is
+// awaited.
 class FabricCore::PortParking final : public Parking {
  public:
   explicit PortParking(Port& port) : port_(port) {}
@@ -121,6 +136,7 @@ absl::StatusOr<std::unique_ptr<FabricCore>> FabricCore::create(
                       "receive_unit_bytes of 256 at least, a multiple of 8");
   }
   if (absl::Status built = FunctionTable::build(); !built.ok()) return built;
+  if (bootstrap->size() > 1) share_diagnostics(diagnostics_job(bootstrap->secret()));
   auto core = std::unique_ptr<FabricCore>(new FabricCore(options, std::move(bootstrap)));
   core->threads_ = options.threads.value_or(core->bootstrap_->threads().value_or(1));
   if (core->threads_ == 0 || core->threads_ >= kNoThread / core->size_) {
@@ -168,9 +184,10 @@ absl::Status FabricCore::meet_others(Deadline deadline) {
     try {
       other = Introduction::load(*theirs);
     } catch (const std::exception& error) {
-      return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kPeer,
-                        "rank " + std::to_string(rank) + " introduced itself in another way",
-                        "start the same executable in every process");
+      return make_error(
+          absl::StatusCode::kFailedPrecondition, ErrorScope::kPeer,
+          "rank " + std::to_string(rank) + " published set-up data that cannot be decoded",
+          "start the same executable in every process");
     }
     peer->label = "rank " + std::to_string(rank) + " (on " + other.host + ", pid " +
                   std::to_string(other.pid) + ")";
@@ -214,14 +231,14 @@ absl::Status FabricCore::place_wake_words() {
 absl::Status FabricCore::open_ports(const std::vector<bool>& near) {
   const char* const forced = std::getenv("CARIAMA_TRANSPORT");
   const bool one_for_all = options_.device != nullptr || (forced != nullptr && *forced != '\0');
-  std::array<Port*, 2> ports{};  // to others, to neighbours
+  std::array<Port*, 2> ports{};  // to processes on other hosts, to processes of this host
   for (auto& peer : peers_) {
     if (peer->rank == rank_) continue;
     Port*& port = ports[one_for_all || near[peer->rank]];
     if (port == nullptr) {
       std::shared_ptr<Device> device = options_.device;
       if (device == nullptr) {
-        DeviceOptions wanted;  // on its own, it honours the variable
+        DeviceOptions wanted;  // open_device() itself honours CARIAMA_TRANSPORT
         if (!one_for_all) wanted.transport = near[peer->rank] ? Transport::kShm : Transport::kVerbs;
         auto opened = open_device(wanted);
         if (!opened.ok()) return opened.status();
@@ -235,7 +252,8 @@ absl::Status FabricCore::open_ports(const std::vector<bool>& near) {
   }
   for (const auto& port : ports_) domains_.push_back(port->domain);
   if (!domains_.empty()) return absl::OkStatus();
-  // A job of one process has nobody to transfer to; its memory is registered all the same.
+  // A job of one process transfers nothing. It opens a device all the same, so that its memory can
+  // be registered.
   std::shared_ptr<Device> device = options_.device;
   if (device == nullptr) {
     auto opened = open_device({.transport = Transport::kShm});
@@ -257,7 +275,7 @@ absl::StatusOr<FabricCore::Port*> FabricCore::add_port(std::shared_ptr<Device> d
   auto channel = port->domain->create_channel();
   if (!channel.ok()) return channel.status();
   port->channel = *std::move(channel);
-  // Every unit of every connection may have a completion waiting.
+  // Every receive unit of every connection may have a pending completion.
   const uint64_t wanted = uint64_t{size_} * options_.queue_pairs * options_.receive_units;
   if (wanted > port->device->limits().max_completions) {
     return make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kProcess,
@@ -315,17 +333,18 @@ void FabricCore::stop_threads() {
   if (process_consumer_.joinable()) process_consumer_.join();
 }
 
-// While threads that wait or look receive by themselves (receive()), the service thread stands
-// aside: unarmed, so that no message pays for waking it. It is back as soon as one of them goes to
-// sleep, and looks again and again whether they still do: one that has got what it waited for, or
-// runs a call that blocks, does not say so.
+// While workers that wait or poll receive messages themselves (receive()), the service thread
+// pauses. Its completion channel is not armed then, so no message pays for waking it. A worker that
+// goes to sleep wakes it (stop_receiving()). The service thread also re-checks periodically: a
+// worker whose wait has ended, or that runs a call that blocks, stops receiving without a notice.
 void FabricCore::serve(Port& port) {
   PortParking parking(port);
   bool deferred = false;
   const auto something = [&] {
     return poll_port(port) != 0 || port.received.load(std::memory_order_relaxed) ||
            stopping_.load(std::memory_order_acquire) ||
-           // Kept back since we went to sleep: from now on it looks again soon.
+           // Calls were deferred since the thread went to sleep: from now on it re-checks every
+           // kDeferredPause.
            (!deferred && has_kept_back(port));
   };
   bool busy = true;
@@ -337,7 +356,7 @@ void FabricCore::serve(Port& port) {
     if (busy) {
       busy = wait_until(something, deadline, &parking);
     } else {
-      // A heartbeat is no reason to expect more: back to sleep at once.
+      // A heartbeat does not indicate further messages: sleep again at once, without polling.
       parking.announce();
       busy = something();
       if (busy) {
@@ -358,21 +377,22 @@ void FabricCore::serve(Port& port) {
       aside.retract();
       aside_for = kStandAside;
     }
-    look_after(port, std::chrono::steady_clock::now());
+    service_port(port, std::chrono::steady_clock::now());
   }
 }
 
-// What nobody else does for the connections of a port: sends what was kept back, and at each
-// heartbeat looks for failures.
-void FabricCore::look_after(Port& port, Deadline now) {
+// The periodic work for a port's connections, which only service threads (or progress()) do: sends
+// deferred calls and due credits; at each heartbeat also detects failures.
+void FabricCore::service_port(Port& port, Deadline now) {
   const bool deferred = has_kept_back(port);
   Deadline next = port.next_heartbeat.load(std::memory_order_relaxed);
   const bool heartbeat = now >= next && port.next_heartbeat.compare_exchange_strong(
                                             next, deadline_after(options_.heartbeat));
   if (!deferred && !heartbeat) return;
-  // Before the look at the connections: what is owed from then on is seen the next time.
+  // Clear the flag before the connections are visited: credits that become due later set it again.
   port.owes_credits.store(false, std::memory_order_seq_cst);
-  // Results for a thread that is in a call which blocks, if somebody else waits for them.
+  // Completes results in the slots of a thread that is inside a blocking call, in case another
+  // thread waits for these results.
   if (heartbeat) static_cast<void>(take_answers(nullptr));
   std::vector<Connection*> connections;
   {
@@ -392,7 +412,8 @@ void FabricCore::look_after(Port& port, Deadline now) {
     connection->poll_sends();
     connection->repeat_credits();
     if (absl::Status status = connection->status(); !status.ok()) fail_peer(peer, status);
-    // Somebody waits for the peer, and nothing is under way that could notice its death.
+    // A pending call needs the peer. The probe makes sure that an operation is in flight, so that
+    // the peer's death is detected.
     if (connection->unfinished() != 0 || pending_.waits_for(peer.rank)) connection->probe();
   }
 }
@@ -401,11 +422,12 @@ FabricCore::~FabricCore() {
   finalized_.store(true, std::memory_order_release);
   leaving_.store(true, std::memory_order_release);
   broker_.reset();
-  if (CallBringer* const bringer = bringer_.load(std::memory_order_acquire); bringer != nullptr) {
-    bringer->stop();
+  if (CallSourceRegistry* const registry = call_source_registry_.load(std::memory_order_acquire);
+      registry != nullptr) {
+    registry->stop();
   }
   stop_threads();
-  bringer_.store(nullptr, std::memory_order_release);
+  call_source_registry_.store(nullptr, std::memory_order_release);
   for (auto& peer : peers_) {
     const absl::Status closed =
         make_error(absl::StatusCode::kUnavailable, ErrorScope::kProcess,
@@ -420,7 +442,7 @@ FabricCore::~FabricCore() {
       if (message->connection == nullptr) delete static_cast<OwnMessage*>(message);
     }
   }
-  // Queue pairs before what they use.
+  // Destroy the queue pairs before the memory and queues that they use.
   for (auto& peer : peers_) peer->connections.clear();
 }
 

@@ -16,23 +16,23 @@
 namespace cariama::internal {
 namespace {
 
-constexpr size_t kPollBatch = 32;
+constexpr size_t kReceiveBatch = 32;
 
-// The steady clock, some milliseconds late, for a tenth of its price: looks for a heartbeat are far
-// more than heartbeats.
+// Returns the steady clock's time, some milliseconds late, at a tenth of the steady clock's price.
+// Checks for a due heartbeat are far more frequent than heartbeats.
 Deadline coarse_now() {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
   return Deadline(std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec));
 }
 
-// What the calling thread runs at the moment.
+// The core whose call the calling thread is running, and the rank that sent the call.
 thread_local FabricCore* running_core = nullptr;
 thread_local uint32_t running_rank = 0;
-// Which worker the calling thread is, of which fabric.
+// The fabric of which the calling thread is a worker, and its index there.
 thread_local FabricCore* worker_core = nullptr;
 thread_local uint32_t worker_index = kNoThread;
-// Whose calls the calling thread runs, if any.
+// The worker whose calls the calling thread is running, and its fabric.
 thread_local FabricCore* consumed_core = nullptr;
 thread_local uint32_t consumed_index = kNoThread;
 
@@ -71,7 +71,7 @@ size_t FabricCore::poll_port(Port& port) {
       port.polling.exchange(true, std::memory_order_acquire)) {
     return 0;
   }
-  std::array<Completion, kPollBatch> batch;
+  std::array<Completion, kReceiveBatch> batch;
   const size_t count = port.receives->poll(batch);
   for (size_t i = 0; i < count; ++i) {
     const Completion& completion = batch[i];
@@ -86,11 +86,11 @@ size_t FabricCore::poll_port(Port& port) {
     }
     static_cast<void>(connection.unit_of(completion));
     if (completion.kind == CompletionKind::kReceiveImmediate) {
-      CallBringer* const bringer = bringer_.load(std::memory_order_acquire);
-      if ((completion.immediate & kBringerEvent) == 0) {
+      CallSourceRegistry* const registry = call_source_registry_.load(std::memory_order_acquire);
+      if ((completion.immediate & kCallSourceEvent) == 0) {
         wake(completion.immediate);
-      } else if (bringer != nullptr) {
-        bringer->event(connection.rank(), completion.immediate & ~kBringerEvent);
+      } else if (registry != nullptr) {
+        registry->event(connection.rank(), completion.immediate & ~kCallSourceEvent);
       }
       finish(unit);
     } else {
@@ -98,7 +98,7 @@ size_t FabricCore::poll_port(Port& port) {
     }
   }
   port.polling.store(false, std::memory_order_release);
-  if (count != 0) news();
+  if (count != 0) notify_waiters();
   return count;
 }
 
@@ -111,7 +111,7 @@ void FabricCore::deliver(ArrivedMessage* message) {
   std::memcpy(&header, message->bytes, sizeof header);
   if (header.destination == kNoThread) return run(message);
   if (header.destination >= threads_) {
-    reject(message->rank, "it is for no thread of this process");
+    reject(message->rank, "its destination is not a thread of this process");
     return end(message);
   }
   Connection* const connection = message->connection;
@@ -123,16 +123,18 @@ void FabricCore::deliver(ArrivedMessage* message) {
   }
   Worker& worker = *workers_[header.destination];
   worker.inbox.push(message);
-  // After the push, both sequentially consistent: take_worker() changes the consumer, then looks
-  // into the inbox. One of the two sees the other.
+  // This load comes after the push, and both are sequentially consistent. take_worker() stores the
+  // consumer, then wakes the helpers, which examine the inbox. So this thread sees the new
+  // consumer, or the helpers see the message.
   if (worker.consumer.load(std::memory_order_seq_cst) != CallConsumer::kThread) {
     helpers_wake_->wake();
   }
-  if (finalizing_.load(std::memory_order_seq_cst)) news();
+  if (finalizing_.load(std::memory_order_seq_cst)) notify_waiters();
 }
 
 void FabricCore::reject(uint32_t from, std::string_view why) {
-  // Said once in a while: a flood of them must not become a flood of lines.
+  // Reports only rejections number 1, 2, 4, 8, ..., so that a flood of invalid calls does not flood
+  // stderr.
   const uint64_t count = calls_rejected_.fetch_add(1, std::memory_order_relaxed) + 1;
   if ((count & (count - 1)) != 0) return;
   std::fprintf(stderr, "cariama: rank %u rejected a call from %s: %.*s (%lu so far)\n", rank_,
@@ -149,9 +151,9 @@ void FabricCore::finish(ArrivedMessage* unit) {
   port.channel->wake();
 }
 
-// The message has been run or dropped, and what followed from it was sent.
+// Called when the message has been run or dropped, and every call that it caused has been sent.
 void FabricCore::end(ArrivedMessage* message) {
-  peers_[message->rank]->over.fetch_add(1, std::memory_order_seq_cst);
+  peers_[message->rank]->ended.fetch_add(1, std::memory_order_seq_cst);
   if (message->connection != nullptr) {
     finish(message);
   } else {
@@ -233,7 +235,7 @@ void pull_and_run(IncomingCall& call, const RemoteMemoryLocator& source, Pulling
     call.answered_later = true;
     return core.end_pull_later(*std::move(begun));
   }
-  // Given back whatever happens.
+  // Frees the buffer on every path.
   const struct Holder {
     ~Holder() { static_cast<void>(core.memory().free(pull.buffer)); }
     FabricCore& core;
@@ -286,11 +288,11 @@ size_t FabricCore::run_pulls() {
     }
     static_cast<void>(memory_->free(pull->buffer));
     answer(pull->rank, pull->notify ? &*pull->notify : nullptr, call, "");
-    peers_[pull->rank]->over.fetch_add(1, std::memory_order_seq_cst);
+    peers_[pull->rank]->ended.fetch_add(1, std::memory_order_seq_cst);
   }
   pull_count_.fetch_sub(there.size(), std::memory_order_relaxed);
   running_pulls_.store(false, std::memory_order_release);
-  if (!there.empty()) news();
+  if (!there.empty()) notify_waiters();
   return there.size();
 }
 
@@ -299,7 +301,7 @@ void FabricCore::pull_until_stopped() {
   const auto stopped = [&] { return stopping_.load(std::memory_order_acquire); };
   while (!stopped()) {
     const auto look = [&] { return run_pulls() != 0 || stopped(); };
-    // While something is under way somebody has to poll for it.
+    // While a READ is in flight this thread must poll for its completion, so it does not sleep.
     const bool idle = pull_count_.load(std::memory_order_acquire) == 0;
     static_cast<void>(wait_until(
         [&] { return look() || (idle && pull_count_.load(std::memory_order_acquire) != 0); },
@@ -338,7 +340,7 @@ absl::Status FabricCore::take_worker(uint32_t index, CallConsumer consumer,
       process_consumer_ = std::thread([this] { help(CallConsumer::kProcess); });
     }
   }
-  helpers_wake_->wake();  // calls may have come before
+  helpers_wake_->wake();  // calls may have arrived before
   worker_core = this;
   worker_index = index;
   return absl::OkStatus();
@@ -352,7 +354,7 @@ void FabricCore::leave_worker(uint32_t index) {
     worker_core = nullptr;
     worker_index = kNoThread;
   }
-  if (finalizing_.load(std::memory_order_seq_cst)) news();
+  if (finalizing_.load(std::memory_order_seq_cst)) notify_waiters();
 }
 
 bool FabricCore::is_running_calls_of(uint32_t thread) const {
@@ -362,8 +364,8 @@ bool FabricCore::is_running_calls_of(uint32_t thread) const {
 size_t FabricCore::process_calls(uint32_t index, size_t most) {
   Inbox& inbox = workers_[index]->inbox;
   CallSource* const source = workers_[index]->source.load(std::memory_order_acquire);
-  // Held by a consumer, perhaps by us further up the stack: a call that lets calls in does not
-  // overtake the one that it is.
+  // Another consumer may hold the inbox; it may also be this thread, in an outer frame. A call that
+  // polls for calls must not run later calls before it has ended itself.
   if ((inbox.empty() && source == nullptr) || !inbox.try_consume()) return 0;
   FabricCore* const outer_core = std::exchange(consumed_core, this);
   const uint32_t outer_index = std::exchange(consumed_index, index);
@@ -377,12 +379,13 @@ size_t FabricCore::process_calls(uint32_t index, size_t most) {
   consumed_core = outer_core;
   consumed_index = outer_index;
   inbox.done();
-  if (count != 0) news();
+  if (count != 0) notify_waiters();
   return count;
 }
 
-// Sleeps for all workers whose calls helpers of this role run. A worker that another helper is busy
-// with is left to that one, which looks again before it sleeps.
+// Sleeps on behalf of all workers whose calls helpers of this role run. If another helper is
+// running a worker's calls, that helper re-checks the worker before it sleeps itself; this one
+// skips the worker.
 class FabricCore::HelperParking final : public Parking {
  public:
   HelperParking(FabricCore& core, CallConsumer role)
@@ -445,20 +448,20 @@ size_t FabricCore::progress() {
   size_t count = run_pulls() + take_answers(nullptr);
   for (auto& port : ports_) {
     count += poll_port(*port);
-    look_after(*port, coarse_now());
+    service_port(*port, coarse_now());
   }
   return count;
 }
 
 // ---- Waiting ------------------------------------------------------------------------------------
 
-// Threads that wait, and those that look for calls, receive by themselves while they are awake, so
-// that what they wait for takes no way through another thread. The service threads stand aside
-// meanwhile: see serve().
+// A thread that waits, or that polls for calls, receives messages itself while it is awake. So no
+// message takes a detour through another thread. The service threads pause meanwhile: see serve().
 size_t FabricCore::receive() {
   size_t count = 0;
   for (auto& port : ports_) {
-    // Read first: while the service thread does not look, the line is shared.
+    // Load before storing: while the service thread does not write the flag, its cache line stays
+    // shared.
     if (!port->received.load(std::memory_order_relaxed)) {
       port->received.store(true, std::memory_order_relaxed);
     }
@@ -467,7 +470,7 @@ size_t FabricCore::receive() {
   return count;
 }
 
-// The thread is about to sleep. What comes from now on, the service threads find.
+// Called before the thread sleeps: from now on the service threads receive.
 void FabricCore::stop_receiving() {
   for (auto& port : ports_) {
     port->received.store(false, std::memory_order_relaxed);
@@ -475,21 +478,22 @@ void FabricCore::stop_receiving() {
   }
 }
 
-// Sleeps on the word of a worker, or of the bystanders, and says that somebody does. News come so:
-// what happened is made visible, then resting_ is read; a thread that rests changes resting_, then
-// looks once more. Both are read-modify-writes of one word, so one of the two sees the other.
-class FabricCore::Resting final : public Parking {
+// Sleeps on the word of a worker, or on bystanders_, and counts itself in sleeping_threads_. No
+// wake-up is lost: a notifier makes its event visible, then reads sleeping_threads_; a sleeper
+// increments sleeping_threads_, then re-checks. Both accesses are read-modify-writes of one word,
+// so the notifier sees the sleeper, or the sleeper sees the event.
+class FabricCore::WaiterParking final : public Parking {
  public:
-  // `worker`, if its calls are run by who rests.
-  Resting(FabricCore& core, WakeWord& word, Worker* worker)
-      : core_(core), resting_(core.resting_), word_(word), worker_(worker) {}
-  [[nodiscard]] bool rested() const { return rested_; }
+  // `worker` is the worker whose calls the sleeping thread runs itself, or nullptr.
+  WaiterParking(FabricCore& core, WakeWord& word, Worker* worker)
+      : core_(core), sleeping_threads_(core.sleeping_threads_), word_(word), worker_(worker) {}
+  [[nodiscard]] bool has_slept() const { return has_slept_; }
   void announce() override {
-    if (!std::exchange(rested_, true)) {
-      core_.unattend_answers();
+    if (!std::exchange(has_slept_, true)) {
+      core_.stop_polling_answers();
       core_.stop_receiving();
     }
-    resting_.fetch_add(1, std::memory_order_acq_rel);
+    sleeping_threads_.fetch_add(1, std::memory_order_acq_rel);
     ticket_ = word_.announce();
     static_cast<void>(ask([](CallSource& source) {
       source.announce_sleep();
@@ -499,15 +503,16 @@ class FabricCore::Resting final : public Parking {
   void sleep(Deadline deadline) override {
     if (!ask([](CallSource& source) { return source.may_sleep(); })) return retract();
     word_.sleep(ticket_, deadline);
-    resting_.fetch_sub(1, std::memory_order_acq_rel);
+    sleeping_threads_.fetch_sub(1, std::memory_order_acq_rel);
   }
   void retract() override {
     word_.retract();
-    resting_.fetch_sub(1, std::memory_order_acq_rel);
+    sleeping_threads_.fetch_sub(1, std::memory_order_acq_rel);
   }
 
  private:
-  // Inside of a call they are not run before it ends, whatever comes.
+  // If this thread is inside of a call, the inbox is in use, and the worker's calls cannot run
+  // before that call ends; so their source is not asked.
   template <typename Question>
   bool ask(Question&& question) {
     if (worker_ == nullptr) return true;
@@ -519,11 +524,11 @@ class FabricCore::Resting final : public Parking {
   }
 
   FabricCore& core_;
-  std::atomic<uint32_t>& resting_;
+  std::atomic<uint32_t>& sleeping_threads_;
   WakeWord& word_;
   Worker* const worker_;
   uint32_t ticket_ = 0;
-  bool rested_ = false;
+  bool has_slept_ = false;
 };
 
 void FabricCore::resume(uint32_t index, std::coroutine_handle<> coroutine) {
@@ -543,7 +548,7 @@ void FabricCore::resume_after(Synchronizer& done, std::coroutine_handle<> corout
     awaited_.push_back({&done, this_worker(), coroutine});
     awaited_count_.fetch_add(1, std::memory_order_seq_cst);
   }
-  resume_finished();  // it may have ended meanwhile
+  resume_finished();  // `done` may have finished meanwhile
 }
 
 void FabricCore::resume_finished() {
@@ -560,10 +565,10 @@ void FabricCore::resume_finished() {
   for (const AwaitedSynchronizer& one : finished) resume(one.worker, one.coroutine);
 }
 
-void FabricCore::news() {
+void FabricCore::notify_waiters() {
   if (awaited_count_.load(std::memory_order_seq_cst) != 0) [[unlikely]]
     resume_finished();
-  if (resting_.fetch_add(0, std::memory_order_acq_rel) == 0) [[likely]]
+  if (sleeping_threads_.fetch_add(0, std::memory_order_acq_rel) == 0) [[likely]]
     return;
   for (auto& worker : workers_) worker->inbox.arrivals().wake();
   bystanders_.wake();
@@ -577,21 +582,23 @@ void FabricCore::wake(uint32_t index) {
   }
 }
 
-CallBringer& FabricCore::bringer(std::unique_ptr<CallBringer> (*make)(Fabric& fabric)) {
-  if (CallBringer* const there = bringer_.load(std::memory_order_acquire); there != nullptr) {
+CallSourceRegistry& FabricCore::call_source_registry(
+    std::unique_ptr<CallSourceRegistry> (*make)(Fabric& fabric)) {
+  if (CallSourceRegistry* const there = call_source_registry_.load(std::memory_order_acquire);
+      there != nullptr) {
     return *there;
   }
-  const std::lock_guard lock(bringer_mutex_);
-  if (bringer_owned_ == nullptr) {
-    bringer_owned_ = make(*fabric_);
+  const std::lock_guard lock(call_source_registry_mutex_);
+  if (owned_call_source_registry_ == nullptr) {
+    owned_call_source_registry_ = make(*fabric_);
     for (uint32_t i = 0; i < threads_; ++i) {
-      workers_[i]->source.store(&bringer_owned_->source(i), std::memory_order_release);
+      workers_[i]->source.store(&owned_call_source_registry_->source(i), std::memory_order_release);
     }
-    bringer_.store(bringer_owned_.get(), std::memory_order_release);
-    // Who sleeps already did so without telling its source.
+    call_source_registry_.store(owned_call_source_registry_.get(), std::memory_order_release);
+    // Workers that are already asleep have not announced this to their new sources: wake them.
     for (uint32_t i = 0; i < threads_; ++i) wake(i);
   }
-  return *bringer_owned_;
+  return *owned_call_source_registry_;
 }
 
 bool FabricCore::wait_polling(const std::function<bool()>& condition, Deadline deadline) {
@@ -604,33 +611,33 @@ bool FabricCore::wait_polling(const std::function<bool()>& condition, Deadline d
         } else {
           receive();
         }
-        if (index != kNoThread) process_own_calls(index, kPollBatch);
+        if (index != kNoThread) process_own_calls(index, kReceiveBatch);
         return condition();
       },
       deadline);
 }
 
 bool FabricCore::wait(const std::function<bool()>& condition, Deadline deadline) {
-  // Who has to poll does not sleep.
+  // Without service threads, the waiting thread must poll, so it does not sleep.
   if (options_.service_threads == 0) return wait_polling(condition, deadline);
   const uint32_t index = this_worker();
   Worker* const worker = index == kNoThread ? nullptr : workers_[index].get();
   const bool runs_calls = worker != nullptr &&
                           worker->consumer.load(std::memory_order_relaxed) == CallConsumer::kThread;
-  Resting parking(*this, worker == nullptr ? bystanders_ : worker->inbox.arrivals(),
-                  runs_calls ? worker : nullptr);
+  WaiterParking parking(*this, worker == nullptr ? bystanders_ : worker->inbox.arrivals(),
+                        runs_calls ? worker : nullptr);
   const auto look = [&] {
-    const size_t run = index == kNoThread ? 0 : process_own_calls(index, kPollBatch);
+    const size_t run = index == kNoThread ? 0 : process_own_calls(index, kReceiveBatch);
     if (condition()) return true;
-    // Once it has slept, others receive for it.
-    if (run != 0 || parking.rested()) return false;
-    attend_answers();
-    if (take_answers(this_attendant()) != 0 && condition()) return true;
-    if (receive() != 0 && index != kNoThread) process_own_calls(index, kPollBatch);
+    // Once this thread has slept, the service threads receive for it.
+    if (run != 0 || parking.has_slept()) return false;
+    start_polling_answers();
+    if (take_answers(this_poller()) != 0 && condition()) return true;
+    if (receive() != 0 && index != kNoThread) process_own_calls(index, kReceiveBatch);
     return condition();
   };
   const bool came = wait_until(look, deadline, &parking);
-  if (!parking.rested()) unattend_answers();
+  if (!parking.has_slept()) stop_polling_answers();
   return came;
 }
 

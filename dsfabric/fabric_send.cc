@@ -7,7 +7,7 @@
 namespace cariama::internal {
 namespace {
 
-constexpr size_t kPollBatch = 32;
+constexpr size_t kSendBatch = 32;
 
 }  // namespace
 
@@ -31,17 +31,24 @@ absl::Status FabricCore::send(uint32_t rank, uint32_t destination, const Outgoin
                       "was created",
                       "load the library first");
   }
+  if (call.total() - sizeof(CallHeader) > CallHeader::kMaxBytes) [[unlikely]] {
+    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                      "a call of " + std::to_string(call.total() - sizeof(CallHeader)) +
+                          " bytes to " + label(rank) + " is longer than any call may be (" +
+                          std::to_string(CallHeader::kMaxBytes) + " bytes)",
+                      "pass the data by call_buffer with Sync, Async or a target");
+  }
   const MessageHeader header{destination == kNoThread ? kNoThread : destination % threads_,
                              this_thread_id()};
   Peer& peer = *peers_[rank];
-  // Before it can run anywhere: at no time are more calls over than were begun (see finalize()).
+  // Count the call as begun before it can run anywhere: ended never exceeds begun (see finalize()).
   peer.begun.fetch_add(1, std::memory_order_seq_cst);
   absl::Status sent = rank == rank_ ? send_local(header, call, when_full)
                                     : send_remote(peer, header, call, when_full);
   if (sent.ok()) {
     calls_sent_.fetch_add(1, std::memory_order_relaxed);
   } else {
-    peer.over.fetch_add(1, std::memory_order_seq_cst);
+    peer.ended.fetch_add(1, std::memory_order_seq_cst);
   }
   return sent;
 }
@@ -49,9 +56,16 @@ absl::Status FabricCore::send(uint32_t rank, uint32_t destination, const Outgoin
 bool FabricCore::reserve(std::atomic<uint64_t>& used, uint64_t bytes) {
   uint64_t before = used.load(std::memory_order_relaxed);
   do {
-    // Whatever the limit, one message goes through.
+    // At least one message is accepted, whatever the limit.
     if (before != 0 && before + bytes > options_.deferred_bytes) return false;
   } while (!used.compare_exchange_weak(before, before + bytes, std::memory_order_relaxed));
+  return true;
+}
+
+bool FabricCore::reserve(std::atomic<uint64_t>& used, const OutgoingCall& call) {
+  const uint64_t bytes = sizeof(MessageHeader) + call.total();
+  if (!call.is_answer) return reserve(used, bytes);
+  used.fetch_add(bytes, std::memory_order_relaxed);
   return true;
 }
 
@@ -64,7 +78,7 @@ absl::Status FabricCore::send_remote(Peer& peer, const MessageHeader& header,
   if (call.total() > connection.max_call()) {
     return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
                       "a call of " + std::to_string(call.total()) + " bytes to " + peer.label +
-                          " is longer than a receive unit takes (" +
+                          " is longer than a receive unit (" +
                           std::to_string(connection.max_call()) + " bytes)",
                       "raise receive_unit_bytes, or pass the data by call_buffer");
   }
@@ -73,17 +87,17 @@ absl::Status FabricCore::send_remote(Peer& peer, const MessageHeader& header,
     credit_waits_.fetch_add(1, std::memory_order_relaxed);
     if (when_full == WhenFull::kFail) {
       return make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kPeer,
-                        peer.label + " is behind and has no room for a call",
+                        peer.label + " has no receive unit for a call",
                         "let it run its calls, or use Retry or RetryAsync");
     }
-    // Inside a call nobody waits: its receive unit is what another process may be waiting for.
+    // Inside a call, do not wait: this call occupies a receive unit that another process may be
+    // waiting for, so waiting could deadlock.
     if (when_full == WhenFull::kRetryAsync || running() != nullptr) {
-      const size_t bytes = sizeof header + call.total();
-      if (!reserve(deferred_bytes_, bytes)) {
+      if (!reserve(deferred_bytes_, call)) {
         return make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kPeer,
-                          peer.label + " is behind, and " +
+                          peer.label + " has no receive unit, and " +
                               std::to_string(options_.deferred_bytes) +
-                              " bytes of calls are kept back already",
+                              " bytes of calls are deferred already",
                           "raise deferred_bytes, or send less from inside calls");
       }
       connection.defer(header, call);
@@ -93,7 +107,7 @@ absl::Status FabricCore::send_remote(Peer& peer, const MessageHeader& header,
     } else {
       static_cast<void>(wait_until([&] {
         if (options_.service_threads == 0) progress();
-        if (index != kNoThread) process_own_calls(index, kPollBatch);
+        if (index != kNoThread) process_own_calls(index, kSendBatch);
         sent = connection.send(header, call);
         return sent != Connection::Sent::kNoCredit ||
                peer.state.load(std::memory_order_acquire) == PeerState::kDead ||
@@ -117,7 +131,7 @@ absl::Status FabricCore::transfer_failed(Connection& connection) {
   if (status.ok()) {
     return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
                       "a transfer to " + label(connection.rank()) +
-                          " leaves the memory that it names, or is of memory that is not "
+                          " exceeds its registered memory, or uses memory that is not "
                           "registered with the fabric");
   }
   fail_peer(*peers_[connection.rank()], status);
@@ -130,7 +144,7 @@ absl::Status FabricCore::await_transfer(Connection& connection, Synchronizer& do
   static_cast<void>(wait_until([&] {
     if (done.done()) return true;
     connection.poll_sends();
-    // Once the queue has failed, polling ends everything that is under way.
+    // Once the queue pair has failed, polling completes everything in flight with an error.
     if (!connection.status().ok() || peer.state.load(std::memory_order_acquire) == PeerState::kDead)
       return done.done() || !connection.awaited();
     return done.done();
@@ -140,22 +154,21 @@ absl::Status FabricCore::await_transfer(Connection& connection, Synchronizer& do
 
 absl::Status FabricCore::send_local(const MessageHeader& header, const OutgoingCall& call,
                                     WhenFull when_full) {
-  const size_t size = sizeof header + call.total();
-  if (!reserve(held_bytes_, size)) [[unlikely]] {
+  if (!reserve(held_bytes_, call)) [[unlikely]] {
     credit_waits_.fetch_add(1, std::memory_order_relaxed);
     if (when_full != WhenFull::kRetry || running() != nullptr) {
       return make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kOperation,
-                        "calls that wait in this process hold " +
+                        "buffered calls of this process take " +
                             std::to_string(options_.deferred_bytes) + " bytes already",
-                        "raise deferred_bytes, or let their threads run them");
+                        "raise deferred_bytes, or run the calls in their threads");
     }
     const uint32_t index = this_worker();
     static_cast<void>(wait_until([&] {
-      if (index != kNoThread) process_own_calls(index, kPollBatch);
-      return reserve(held_bytes_, size);
+      if (index != kNoThread) process_own_calls(index, kSendBatch);
+      return reserve(held_bytes_, call);
     }));
   }
-  auto message = std::make_unique<OwnMessage>(size, rank_);
+  auto message = std::make_unique<OwnMessage>(sizeof header + call.total(), rank_);
   std::memcpy(message->bytes, &header, sizeof header);
   call.write(message->bytes + sizeof header);
   deliver(message.release());

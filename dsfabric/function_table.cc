@@ -21,22 +21,23 @@ constexpr uint32_t kMaxUserNumbers = 1u << 16;
 
 using BuildId = std::array<uint8_t, 20>;
 
-// The registrations, linked by their constructors. Constant-initialised: it is ready before any of
-// them runs.
+// The list of registrations, built by their constructors. Constant-initialised, so that it is valid
+// before any of these constructors runs.
 constinit internal::FunctionRegistration* first_registration = nullptr;
 
 struct State {
   std::mutex mutex;
   bool built = false;
   std::map<uint32_t, FunctionStub> numbered;
-  std::vector<FunctionStub> by_type;    // what FunctionTable::by_type_ points into
-  std::vector<FunctionStub> by_number;  // likewise
+  std::vector<FunctionStub> by_type;    // FunctionTable::by_type_ points into it
+  std::vector<FunctionStub> by_number;  // FunctionTable::by_number_ points into it
   ProgramFingerprint fingerprint;
   std::atomic<uint64_t> rejected{0};
 };
 
 State& state() {
-  static State* const immortal = new State;  // calls may come until the process ends
+  // Never destroyed: calls may arrive until the process ends.
+  static State* const immortal = new State;
   return *immortal;
 }
 
@@ -55,7 +56,8 @@ struct Image {
   }
 };
 
-// Reads the build-id out of a note segment: any length, shortened or zero-filled to 20 bytes.
+// Reads the build-id from a note segment. Ids of other lengths are shortened or zero-filled to 20
+// bytes.
 void read_build_id(const std::byte* notes, size_t bytes, Image& image) {
   size_t at = 0;
   while (at + sizeof(ElfW(Nhdr)) <= bytes) {
@@ -98,7 +100,8 @@ std::vector<Image> loaded_images() {
   return images;
 }
 
-// FNV-1a: the hash guards against accidents; who holds the job's secret could lie anyway.
+// FNV-1a. The hash detects accidental differences only; a process that knows the job's secret could
+// forge any fingerprint.
 class Hash {
  public:
   void add(const void* data, size_t bytes) {
@@ -162,7 +165,7 @@ absl::Status FunctionTable::build() {
   std::vector<Entry> entries;
   for (auto* one = first_registration; one != nullptr; one = one->next) {
     const auto image = image_of(one->stub);
-    if (image == images.end()) continue;  // of a library that was unloaded: cannot be called
+    if (image == images.end()) continue;  // in a library that was unloaded: cannot be called
     if (!image->has_build_id) {
       return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kProcess,
                         image->name + " has remote functions but no build-id",
@@ -184,7 +187,8 @@ absl::Status FunctionTable::build() {
     table.by_type.push_back(entry.registration->stub);
   }
   for (const auto& [number, stub] : table.numbered) {
-    // The number only: another build may have the function elsewhere, and still be the same job.
+    // Hash the number only: another build may have the function at another offset and be
+    // compatible.
     hash.add(number);
     table.by_number.resize(std::max<size_t>(table.by_number.size(), number + 1));
     table.by_number[number] = stub;
@@ -211,13 +215,13 @@ absl::StatusOr<FunctionId> FunctionTable::register_stub(uint32_t number, Functio
   }
   if (table.built) {
     return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
-                      name + " comes too late: the table is in use",
-                      "register before init(), in every process alike");
+                      name + " is registered too late: the table has been built",
+                      "make the same registrations in every process, before init()");
   }
   const auto [at, inserted] = table.numbered.try_emplace(number, stub);
   if (!inserted && at->second != stub) {
     return make_error(absl::StatusCode::kAlreadyExists, ErrorScope::kOperation,
-                      name + " is another function's", "choose another number");
+                      name + " belongs to another function", "choose another number");
   }
   return FunctionId{FunctionId::kUserBit | number};
 }

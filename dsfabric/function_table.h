@@ -1,17 +1,22 @@
-// Functions that calls may name: an identity, not an address (DESIGN invariant 5).
+// The functions that calls may name. A call names a function by an identity, not by an address
+// (DESIGN invariant 5).
 //
-// A call carries a FunctionId, and the receiver looks it up in a table of this program's invocable
-// functions. By type: each function that a program ever passes to call() has a stub, a template
-// instance that knows how to run it; naming the stub anywhere in the program registers it before
-// main(). When the table is built, stubs are sorted by the build-id of the program or library they
-// are in and their offset in it, and numbered from 1. Two processes of one build have the same
-// table, whatever addresses their code has; fingerprint() proves it, and connections compare it. By
-// name: a function registered under a user's number keeps that number in every build (Seriema
-// §4.3).
+// A call carries a FunctionId, and the receiver looks it up in the table of this program's
+// invocable functions. There are two kinds of ids.
 //
-// An id that the table does not have is rejected by resolve(), and never jumped to. Only a build
-// that compares with the paper's way (CMake option CARIAMA_RAW_FUNCTION_ADDRESSES; all else is as
-// ever) sends addresses and believes them: there all processes need equal ones, as forks have.
+// By type: each function that a program passes to call() anywhere has a stub, a template instance
+// that runs it. Naming the stub anywhere in the program registers it before main(). When the table
+// is built, the stubs are sorted by the build-id of their program or library and their offset in
+// it, and numbered from 1. Two processes of one build have the same table, whatever addresses their
+// code has. fingerprint() identifies the table, and processes compare it before they connect.
+//
+// By number: a function that the user registered under a number keeps that number in every build
+// (Seriema §4.3).
+//
+// resolve() rejects an id that is not in the table, so an invalid id is never jumped to. The only
+// exception is a build for comparison with the paper (CMake option CARIAMA_RAW_FUNCTION_ADDRESSES;
+// everything else is the same): it sends addresses and trusts them. There all processes need equal
+// addresses, as forked processes have.
 #ifndef CARIAMA_DSFABRIC_FUNCTION_TABLE_H_
 #define CARIAMA_DSFABRIC_FUNCTION_TABLE_H_
 
@@ -31,21 +36,21 @@ namespace cariama {
 struct IncomingCall;
 
 // Runs a call: reads the closure from call.closure, invokes the function, destroys the closure.
-// Throws nothing: what the function throws is caught by the stub and reported as the call says.
+// Never throws: the stub catches the function's exceptions and reports them in `call`.
 using FunctionStub = void (*)(IncomingCall& call);
 
-// 0 names nothing. The top bit marks numbers that a user chose.
+// 0 is not a valid id. The top bit marks numbers that the user chose.
 struct FunctionId {
   static constexpr uint32_t kUserBit = uint32_t{1} << 31;
   uint32_t value = 0;
   friend auto operator<=>(FunctionId, FunctionId) = default;
 };
 
-// 32 bytes that two processes compare before they call each other.
+// 32 bytes that processes compare before they call each other.
 struct ProgramFingerprint {
   std::array<uint8_t, 20>
-      build_id{};           // of the main program, as the linker wrote it; zeros without one
-  uint32_t functions = 0;   // in the table
+      build_id{};           // of the main program, as the linker wrote it; zeros if it has none
+  uint32_t functions = 0;   // number of stubs in the table
   uint64_t table_hash = 0;  // over every function's library, offset and number
   friend bool operator==(const ProgramFingerprint&, const ProgramFingerprint&) = default;
 };
@@ -53,16 +58,16 @@ static_assert(sizeof(ProgramFingerprint) == 32);
 
 namespace internal {
 
-// A stub on its way into the table: one static object per stub, linked into a list before main().
+// The registration of a stub: one static object per stub, linked into a list before main().
 struct CARIAMA_DSFABRIC_EXPORT FunctionRegistration {
   explicit FunctionRegistration(FunctionStub stub);
   FunctionStub stub;
   FunctionRegistration* next;
-  // Set when the table is built; 0 before, and for stubs of libraries that were loaded later.
+  // Set when the table is built. 0 before that, and for stubs of libraries loaded after that.
   std::atomic<uint32_t> id{0};
 };
 
-// Registers Stub by being named.
+// Naming this type's `registration` registers Stub.
 template <FunctionStub Stub>
 struct RegisteredFunction {
   static inline FunctionRegistration registration{Stub};
@@ -70,8 +75,8 @@ struct RegisteredFunction {
 
 }  // namespace internal
 
-// The table of this program. Built once, by build(), which every Fabric's init calls; immutable
-// after that but for register_function(). resolve() is wait-free.
+// The table of this program. build() builds it once; every Fabric's init calls build(). Immutable
+// afterwards. resolve() is wait-free.
 class CARIAMA_DSFABRIC_EXPORT FunctionTable {
  public:
   // Builds the table from the stubs of the program and of the libraries loaded so far. Idempotent,
@@ -79,8 +84,8 @@ class CARIAMA_DSFABRIC_EXPORT FunctionTable {
   // link it with -Wl,--build-id; two builds could not be told apart).
   [[nodiscard]] static absl::Status build();
 
-  // The id of a stub. 0 if the table was not built yet, or if the stub is in a library loaded
-  // later.
+  // Returns the id of a stub, or 0 if the table has not been built yet or the stub is in a library
+  // loaded later.
   template <FunctionStub Stub>
   [[nodiscard]] static FunctionId id_of() {
     internal::FunctionRegistration& registration = internal::RegisteredFunction<Stub>::registration;
@@ -91,12 +96,13 @@ class CARIAMA_DSFABRIC_EXPORT FunctionTable {
 #endif
   }
 
-  // Gives a stub a number of the user's own, below 2^16. To be called before build(), by every
-  // process alike. Error: ALREADY_EXISTS (another function has the number), OUT_OF_RANGE,
-  // FAILED_PRECONDITION (the table was built).
+  // Gives a stub a number below 2^16. Every process must make the same calls, before build().
+  // Errors: ALREADY_EXISTS (another function has the number), OUT_OF_RANGE, FAILED_PRECONDITION
+  // (the table was built).
   [[nodiscard]] static absl::StatusOr<FunctionId> register_stub(uint32_t number, FunctionStub stub);
 
-  // The stub of an id that came from outside, or nullptr: the rejection is counted.
+  // Returns the stub of an id received from another process, or nullptr if there is none; then the
+  // rejection is counted.
   [[nodiscard]] static FunctionStub resolve(FunctionId id) {
 #ifdef CARIAMA_RAW_FUNCTION_ADDRESSES
     return reinterpret_cast<FunctionStub>(program_half_ | id.value);
@@ -111,13 +117,14 @@ class CARIAMA_DSFABRIC_EXPORT FunctionTable {
 #endif
   }
 
-  // Ids that resolve() did not find so far.
+  // Returns the number of ids that resolve() has rejected so far.
   [[nodiscard]] static uint64_t rejected();
 
   [[nodiscard]] static ProgramFingerprint fingerprint();
 
-  // OK if a process with that fingerprint has the same functions under the same ids, else
-  // FAILED_PRECONDITION with a sentence that says what differs and what to do. `peer` is its label.
+  // Returns OK if a process with that fingerprint has the same functions under the same ids.
+  // Otherwise returns FAILED_PRECONDITION with a text that says what differs and what to do. `peer`
+  // is that process's label.
   [[nodiscard]] static absl::Status check(const ProgramFingerprint& theirs,
                                           const std::string& peer);
 
@@ -128,10 +135,10 @@ class CARIAMA_DSFABRIC_EXPORT FunctionTable {
   };
   static FunctionStub reject();
 
-  static Stubs by_type_;  // index 0 is never used
+  static Stubs by_type_;  // index 0 is unused
   static Stubs by_number_;
 #ifdef CARIAMA_RAW_FUNCTION_ADDRESSES
-  static uintptr_t program_half_;  // of all addresses of functions, the upper
+  static uintptr_t program_half_;  // the upper half of all function addresses
 #endif
 };
 

@@ -26,13 +26,14 @@ FutureState::FutureState(Fabric& fabric) : fabric_(fabric) {}
 
 absl::Status FutureState::wait(Deadline deadline) {
   if (!ready() && fabric_.core().is_running_calls_of(destination_)) {
-    return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
-                      "a call waits for a call to its own thread, which is not run before it ends",
-                      "co_await the result, or call another thread");
+    return make_error(
+        absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
+        "a call waits for a call to its own thread, which cannot run before the first has ended",
+        "co_await the result, or call another thread");
   }
   if (fabric_.wait([this] { return ready(); }, deadline)) return absl::OkStatus();
   return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kOperation,
-                    "the result of a call did not come in time");
+                    "the result of a call did not arrive in time");
 }
 
 bool FutureState::suspend(std::coroutine_handle<> coroutine) {
@@ -54,7 +55,7 @@ void FutureState::finish(absl::Status status, std::span<const std::byte> result)
   }
   FabricCore& core = fabric_.core();
   void* const waiter = waiter_.exchange(ready_mark(), std::memory_order_acq_rel);
-  // It was not resumed yet, so that *this lives.
+  // A coroutine was suspended and has not been resumed yet, so it keeps *this alive.
   if (waiter != nullptr) core.resume(worker_, std::coroutine_handle<>::from_address(waiter));
 }
 

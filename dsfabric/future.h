@@ -1,4 +1,4 @@
-// Results that are not there yet: as an object to ask, or to co_await.
+// Results of asynchronous calls, to be polled, waited for, or awaited with co_await.
 //
 //   Future<int> sum = async_call(fabric, thread, [](int a, int b) { return a + b; }, 2, 3);
 //   absl::StatusOr<int> value = sum.get(deadline);       // waits, running incoming calls meanwhile
@@ -11,10 +11,11 @@
 //     absl::Status status = co_await finished(fabric, done);
 //   }
 //
-// A coroutine goes on where the calls to its thread run: what it awaits from worker w resumes it as
-// a call to w would run, in w itself when that processes calls or waits, in a helper thread, or in
-// the process consumer, in turn with those calls. One that awaits on a thread without name goes on
-// in the thread that the answer reached, a service thread, and must not block.
+// A coroutine resumes where the calls to its thread run. If it suspends on worker w, its resumption
+// is delivered like a call to w, in order with the other calls to w: it runs in w itself when w
+// processes calls or waits, in a helper thread, or in the process consumer. A coroutine that
+// suspends on a thread without a name resumes in the thread that receives the answer, a service
+// thread, and must not block.
 #ifndef CARIAMA_DSFABRIC_FUTURE_H_
 #define CARIAMA_DSFABRIC_FUTURE_H_
 
@@ -39,7 +40,7 @@ namespace cariama {
 
 namespace internal {
 
-// What a Future and the call that fills it share.
+// The state that a Future shares with the call that completes it.
 class CARIAMA_DSFABRIC_EXPORT FutureState {
  public:
   explicit FutureState(Fabric& fabric);
@@ -50,15 +51,16 @@ class CARIAMA_DSFABRIC_EXPORT FutureState {
   }
   [[nodiscard]] absl::Status wait(Deadline deadline);
   [[nodiscard]] const absl::Status& status() const { return status_; }
-  // False: it is ready, go on at once. One coroutine at a time.
+  // Returns false if the result is ready: the coroutine continues at once. At most one coroutine
+  // may await a Future.
   [[nodiscard]] bool suspend(std::coroutine_handle<> coroutine);
   void finish(absl::Status status, std::span<const std::byte> result);
-  // Global id of the thread that is called. Before the call is sent.
+  // Sets the global id of the thread that is called. Call it before the call is sent.
   void calls(uint32_t destination) { destination_ = destination; }
 
  private:
   virtual void load(std::span<const std::byte> result) = 0;
-  // No coroutine's address.
+  // The value of waiter_ that means "ready". It differs from every coroutine's address.
   [[nodiscard]] void* ready_mark() const { return const_cast<FutureState*>(this); }
 
   Fabric& fabric_;
@@ -91,11 +93,12 @@ class FutureValue<void> final : public FutureState {
   void load(std::span<const std::byte>) override {}
 };
 
-// For calls by other paths: the handle of the answer by process `rank` that finishes `state`.
+// For calls by other paths: returns the handle for the answer of process `rank`. The answer, or the
+// process's failure, finishes `state`.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT uint64_t expect_future(Fabric& fabric, uint32_t rank,
                                                              std::shared_ptr<FutureState> state);
 
-// Sends the call, whose end finishes `state`.
+// Sends the call. Its end finishes `state`.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::Status send_for_future(
     Fabric& fabric, uint32_t destination, FunctionId id, size_t bytes, const void* call,
     void (*write)(const void* call, std::byte* at), WhenFull when_full,
@@ -103,16 +106,16 @@ class FutureValue<void> final : public FutureState {
 
 }  // namespace internal
 
-// The result of a call, or the reason why there is none: INTERNAL (the function threw: with type
-// and text), UNAVAILABLE (its process is dead), and so on. Movable; the fabric must outlive it. One
-// thread at a time uses it, and one coroutine awaits it.
+// The result of a call, or the reason why there is none: INTERNAL (the function threw; with type
+// and text), UNAVAILABLE (its process is dead), and so on. Movable. The fabric must outlive it. At
+// most one thread at a time uses it, and at most one coroutine awaits it.
 template <typename T>
 class Future {
  public:
   using Result = std::conditional_t<std::is_void_v<T>, absl::Status, absl::StatusOr<T>>;
 
   explicit Future(std::shared_ptr<internal::FutureValue<T>> state) : state_(std::move(state)) {}
-  // One that is ready, and has no result.
+  // Returns a Future that is ready and holds the error `why`.
   [[nodiscard]] static Future failed(Fabric& fabric, absl::Status why) {
     auto state = std::make_shared<internal::FutureValue<T>>(fabric);
     state->finish(std::move(why), {});
@@ -120,9 +123,10 @@ class Future {
   }
 
   [[nodiscard]] bool ready() const { return state_->ready(); }
-  // Waits for it, running incoming calls meanwhile. The value is moved out: once. DEADLINE_EXCEEDED
-  // if the deadline comes first; it may be asked again then. FAILED_PRECONDITION: inside of a call,
-  // for a call to the same thread, which is not run before this one has ended.
+  // Blocks until the result is ready; runs incoming calls meanwhile. Moves the value out: call it
+  // once. Returns DEADLINE_EXCEEDED if the deadline comes first; it may be called again then.
+  // Returns FAILED_PRECONDITION inside of a call for a result from the calling thread itself: that
+  // call could not run before this one has ended.
   [[nodiscard]] Result get(Deadline deadline = kForever) {
     if (absl::Status came = state_->wait(deadline); !came.ok()) return came;
     return state_->take();
@@ -138,8 +142,8 @@ class Future {
   std::shared_ptr<internal::FutureValue<T>> state_;
 };
 
-// As call_return(), with the result as a Future. A call that cannot be sent is a future that is
-// ready.
+// As call_return(), but returns the result as a Future. If the call cannot be sent, the Future is
+// ready and holds the error.
 template <auto... Options, typename F, typename... Args>
 [[nodiscard]] auto async_call(Fabric& fabric, uint32_t destination, F&& function,
                               Args&&... arguments) {
@@ -155,9 +159,9 @@ template <auto... Options, typename F, typename... Args>
   return Future<T>(std::move(state));
 }
 
-// co_await finished(fabric, done): goes on once `done` has no operation left; yields done.status().
-// For operations that the fabric counts down; who counts down by hand calls Fabric::wake()
-// afterwards.
+// co_await finished(fabric, done) resumes once `done` has no operation left, and yields
+// done.status(). Works for operations that the fabric counts down. Code that counts `done` down
+// itself must call Fabric::wake() afterwards.
 class CARIAMA_DSFABRIC_EXPORT SynchronizerAwaiter {
  public:
   SynchronizerAwaiter(Fabric& fabric, Synchronizer& done) : fabric_(fabric), done_(done) {}
@@ -173,8 +177,8 @@ class CARIAMA_DSFABRIC_EXPORT SynchronizerAwaiter {
   return {fabric, done};
 }
 
-// A coroutine that nobody waits for: starts at once, and frees itself at its end. What it throws
-// ends the process.
+// The return type of a coroutine whose result is not awaited. The coroutine starts at once, and
+// destroys itself at its end. An exception that leaves it terminates the process.
 struct Detached {
   struct promise_type {
     Detached get_return_object() { return {}; }

@@ -18,9 +18,9 @@
 namespace cariama {
 namespace {
 
-constexpr size_t kSlotBytes = 64;  // of small operations
+constexpr size_t kSlotBytes = 64;  // memory of a small operation
 constexpr size_t kSlotsPerBlock = 128;
-// Pieces of a long transfer that are under way at a time.
+// Pieces of a long transfer that are in flight at a time.
 constexpr size_t kPiecesInFlight = 4;
 
 absl::Status not_a_word(const Fabric& fabric, const GlobalAddress& place) {
@@ -34,26 +34,26 @@ absl::Status no_such_place(const Fabric& fabric, const GlobalAddress& place) {
   return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
                     place.address == 0
                         ? "a null pointer into global memory was accessed"
-                        : "a pointer into global memory names rank " + std::to_string(place.rank) +
-                              ", the job has " + std::to_string(fabric.size()));
+                        : "a pointer into global memory has rank " + std::to_string(place.rank) +
+                              ", but the size of the job is " + std::to_string(fabric.size()));
 }
 
 }  // namespace
 
 struct GlobalTransfer::Operation {
   Synchronizer done{0};
-  RDMAMemory slot;    // its own
-  RDMAMemory memory;  // what the transfer uses: the slot, a piece, or the caller's
+  RDMAMemory slot;    // the operation's own memory
+  RDMAMemory memory;  // the memory in use: the slot, a piece, or the caller's
   bool piece = false;
   bool abandoned = false;
   GlobalMemory::Lane* lane = nullptr;
-  std::byte* into = nullptr;  // where what came goes
+  std::byte* into = nullptr;  // where received data is copied to
   size_t bytes = 0;
 };
 
 struct GlobalTransfer::Execution {
   Synchronizer done;
-  std::array<uint64_t, 2> answer{};  // whether there is such a word, and its value from before
+  std::array<uint64_t, 2> answer{};  // {1 if the word exists, its value before the operation}
 };
 
 struct GlobalMemory::Lane {
@@ -64,6 +64,7 @@ struct GlobalMemory::Lane {
 struct GlobalMemory::Pool {
   using Operation = GlobalTransfer::Operation;
   std::vector<std::optional<Lane>> lanes;  // by rank
+  // The operations that have been allocated; `free` lists those that are not in use.
   std::deque<Operation> operations;
   std::vector<RDMAMemory> blocks;
   std::vector<Operation*> free;
@@ -153,7 +154,7 @@ absl::StatusOr<std::unique_ptr<GlobalMemory>> GlobalMemory::create(
 
 GlobalMemory::~GlobalMemory() {
   for (GlobalTransfer::Operation& operation : pool_->operations) {
-    // A transfer ends, if need be with the peer's failure.
+    // Every transfer ends, at the latest by the peer's failure.
     if (!operation.done.done()) {
       static_cast<void>(operation.lane->transmitter.wait(operation.done));
     }
@@ -185,7 +186,7 @@ absl::StatusOr<std::byte*> GlobalMemory::mapped(const GlobalAddress& place, size
   return (*to)->transmitter.queue().queue_pair().direct_access(locator_of(fabric_, place, bytes));
 }
 
-// With memory of `bytes`; 0: the caller has its own.
+// Allocates an operation with memory of `bytes`; 0: the caller provides the memory.
 absl::StatusOr<GlobalTransfer::Operation*> GlobalMemory::take_operation(uint32_t rank,
                                                                         size_t bytes) {
   using Operation = GlobalTransfer::Operation;
@@ -218,7 +219,7 @@ absl::StatusOr<GlobalTransfer::Operation*> GlobalMemory::take_operation(uint32_t
     operation.memory = *piece;
     operation.piece = true;
   } else {
-    // Of peers that it went to earlier.
+    // Remove the use tags of peers that the slot was used with before.
     if (operation.slot.is_free()) operation.slot.clear_uses();
     operation.memory = operation.slot;
   }
@@ -233,7 +234,7 @@ void GlobalMemory::give_back(GlobalTransfer::Operation* operation) {
   if (operation->piece) {
     static_cast<void>(fabric_.memory().free(operation->memory));
   } else if (operation->memory.get_buffer() == operation->slot.get_buffer()) {
-    operation->slot = operation->memory;  // with the tags of its use
+    operation->slot = operation->memory;  // keeps the tags of its last use
   }
   operation->memory = {};
   operation->piece = false;
@@ -313,7 +314,7 @@ GlobalTransfer GlobalMemory::start_registered(const GlobalAddress& remote, RDMAM
   GlobalTransfer handle;
   if (offset > local.size() || bytes > local.size() - offset) {
     handle.status_ = make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
-                                "a transfer leaves the registered memory that it was given");
+                                "a transfer exceeds the registered memory that is given to it");
     return handle;
   }
   if (bytes == 0) return handle;

@@ -1,33 +1,35 @@
-// Memory of all processes of a job under one kind of pointer: get, put and atomics by handles, many
-// in flight.
+// Memory of all processes of a job under one pointer type. get, put and atomics return handles, and
+// many may be in flight.
 //
 //   auto memory = GlobalMemory::create(fabric);                    // one per thread
-//   auto table = (*memory)->allocate<uint64_t>(3, 1000, deadline);  // of process 3, zeros
+//   auto table = (*memory)->allocate<uint64_t>(3, 1000, deadline);  // in process 3, zeroed
 //   global_ptr<uint64_t> slot = *table + 17;
-//   GlobalTransfer put = (*memory)->rput(uint64_t{42}, slot);       // goes on while we do
-//   GlobalValue<uint64_t> got = (*memory)->rget(other);             // something else
+//   GlobalTransfer put = (*memory)->rput(uint64_t{42}, slot);       // proceeds in the background
+//   GlobalValue<uint64_t> got = (*memory)->rget(other);             // at the same time
 //   absl::StatusOr<uint64_t> value = got.wait();
 //   auto before = (*memory)->fetch_add(slot, 1).wait(deadline);
 //
-// One-sided: the owner of the memory takes part in nothing but the allocation. Ways, chosen per
-// pointer: our own memory is accessed as it is; memory of a process of this host that is mapped
-// here (shm), too: no work request, no copy besides; everything else by READ, WRITE and atomics of
-// the connection, whose data passes through registered memory that a transfer takes and gives back.
+// One-sided: the owner of the memory takes part in the allocation only. The path is chosen per
+// pointer. Memory of this process, and memory of a process of this host that is mapped here (shm),
+// are accessed by loads and stores: no work request, no additional copy. All other memory is
+// accessed by READ, WRITE and atomics of the connection; their data passes through registered
+// memory that the transfer allocates and frees.
 //
-// Order. An operation is done when its handle says so; between two under way there is no order,
-// also to the same place. What was put is there for everybody once the put is done. Who waits for
-// others' puts needs a call, a barrier or an atomic.
+// Order. An operation is complete when its handle says so. Two operations in flight are unordered,
+// even on the same memory. A put is visible to all processes once it is complete. To wait for the
+// puts of another process, use a call, a barrier or an atomic.
 //
-// Atomics are of aligned 8-byte words, sequentially consistent as far as all of a word's users use
-// them. Devices do not promise that their atomics and those of CPUs see each other. So by default
-// (AtomicsBy::kAutomatic) jobs whose processes all reach one another in memory use the CPU's, also
-// through the connection; jobs with verbs in them have the owner's service thread execute them (a
-// call each). kDevice makes them one-sided everywhere: right only for words that no process
-// accesses in another way, the owner, and its neighbours over shm, included.
+// Atomics operate on aligned 8-byte words. They are sequentially consistent if all users of a word
+// use atomics. Devices do not promise that their atomics are atomic with respect to those of CPUs.
+// So by default (AtomicsBy::kAutomatic) the CPU executes all atomics of a word: if all processes of
+// the job reach one another through shared memory, the initiator's CPU, also for operations through
+// the connection; if any pair uses verbs, the owner's service thread (one call per atomic). kDevice
+// makes atomics one-sided everywhere. It is correct only for words that no process, including the
+// owner and its shm neighbours, accesses in another way.
 //
-// Cost. A GlobalMemory takes 64 bytes of registered memory per small operation in flight (8 KiB to
-// begin with), and 256 bytes in each connection that it uses. A get or put of n > 64 bytes that is
-// not mapped takes n bytes while it is under way.
+// Cost. A GlobalMemory takes 64 bytes of registered memory per small operation in flight (8 KiB
+// initially), and 256 bytes in each connection that it uses. A get or put of n > 64 bytes on memory
+// that is not mapped takes n bytes while it is in flight.
 #ifndef CARIAMA_DSFABRIC_GLOBAL_MEMORY_H_
 #define CARIAMA_DSFABRIC_GLOBAL_MEMORY_H_
 
@@ -51,9 +53,20 @@
 
 namespace cariama {
 
-// A pointer to a T of some process: plain data, 32 bytes, travels in messages. Arithmetic as on
-// pointers. It may point anywhere; what it points to has to exist when it is used. (UPC++'s name
-// for it.)
+namespace internal {
+
+// Returns the size in bytes of `count` objects, or the largest number if the size exceeds it. No
+// memory has that size, so the functions that get it refuse it.
+template <typename T>
+[[nodiscard]] constexpr size_t bytes_of(size_t count) {
+  return count > SIZE_MAX / sizeof(T) ? SIZE_MAX : count * sizeof(T);
+}
+
+}  // namespace internal
+
+// A pointer to a T of some process: trivially copyable, 32 bytes, may be sent in messages.
+// Arithmetic as for pointers. It may hold any address; the memory must exist when it is accessed.
+// (The name is UPC++'s.)
 template <typename T>
 class global_ptr {  // NOLINT(readability-identifier-naming)
  public:
@@ -62,7 +75,7 @@ class global_ptr {  // NOLINT(readability-identifier-naming)
 
   global_ptr() = default;
   explicit global_ptr(const GlobalAddress& address) : address_(address) {}
-  // To const.
+  // Conversion to a pointer to const.
   operator global_ptr<const T>() const {  // NOLINT(google-explicit-constructor)
     return global_ptr<const T>(address_);
   }
@@ -71,12 +84,12 @@ class global_ptr {  // NOLINT(readability-identifier-naming)
   [[nodiscard]] const GlobalAddress& address() const { return address_; }
   [[nodiscard]] bool is_null() const { return address_.address == 0; }
   explicit operator bool() const { return !is_null(); }
-  // The same place, as another type.
+  // Returns a pointer to the same address with another element type.
   template <typename Other>
   [[nodiscard]] global_ptr<Other> cast() const {
     return global_ptr<Other>(address_);
   }
-  // The plain pointer, in the owner; nullptr in others.
+  // Returns the plain pointer if this process is the owner, else nullptr.
   [[nodiscard]] T* local(const Fabric& fabric) const {
     return rank() == fabric.rank() ? reinterpret_cast<T*>(address_.address) : nullptr;
   }
@@ -94,7 +107,7 @@ class global_ptr {  // NOLINT(readability-identifier-naming)
   [[nodiscard]] friend global_ptr operator-(global_ptr pointer, ptrdiff_t count) {
     return pointer -= count;
   }
-  // Of pointers into one array.
+  // Requires: both point into one array.
   [[nodiscard]] friend ptrdiff_t operator-(const global_ptr& a, const global_ptr& b) {
     return static_cast<ptrdiff_t>(a.address_.address - b.address_.address) /
            static_cast<ptrdiff_t>(sizeof(T));
@@ -102,7 +115,7 @@ class global_ptr {  // NOLINT(readability-identifier-naming)
   [[nodiscard]] friend bool operator==(const global_ptr& a, const global_ptr& b) {
     return a.address_.address == b.address_.address && a.rank() == b.rank();
   }
-  // By process, then by address.
+  // Orders by process, then by address.
   [[nodiscard]] friend std::strong_ordering operator<=>(const global_ptr& a, const global_ptr& b) {
     if (a.rank() != b.rank()) return a.rank() <=> b.rank();
     return a.address_.address <=> b.address_.address;
@@ -114,11 +127,12 @@ class global_ptr {  // NOLINT(readability-identifier-naming)
 
 class GlobalMemory;
 
-// An operation that may be under way. Movable; belongs to the thread of its GlobalMemory, which
-// must outlive it. Dropped before its end, the operation goes on, and nobody learns how it ends.
+// A handle to an operation that may be in flight. Movable. Belongs to the thread of its
+// GlobalMemory, which must outlive it. If the handle is destroyed before the operation has ended,
+// the operation continues, and its status is lost.
 class CARIAMA_DSFABRIC_EXPORT GlobalTransfer {
  public:
-  GlobalTransfer() = default;  // done, OK
+  GlobalTransfer() = default;  // complete, with OK
   ~GlobalTransfer() { drop(); }
   GlobalTransfer(GlobalTransfer&& other) noexcept { swap(other); }
   GlobalTransfer& operator=(GlobalTransfer&& other) noexcept {
@@ -126,20 +140,20 @@ class CARIAMA_DSFABRIC_EXPORT GlobalTransfer {
     return *this;
   }
 
-  // Looks for its end. Never waits.
+  // Polls once, and returns true if the operation has ended. Never blocks.
   [[nodiscard]] bool done();
-  // Waits through the thread's wait hook, and runs no calls (those executed by the owner, as
-  // AtomicsBy says, let calls in). Errors: UNAVAILABLE (the owner is dead), INVALID_ARGUMENT (a
-  // null pointer, no such process), RESOURCE_EXHAUSTED (no registered memory for it),
-  // DEADLINE_EXCEEDED: it goes on, wait again. As on any RDMA device, an access beyond the owner's
-  // registered memory breaks the connection: it fails with UNAVAILABLE, and the owner counts as
-  // lost.
+  // Blocks through the thread's wait hook, without running calls; an atomic that the owner executes
+  // (AtomicsBy) does run incoming calls. Errors: UNAVAILABLE (the owner is dead), INVALID_ARGUMENT
+  // (a null pointer, no such process), RESOURCE_EXHAUSTED (no registered memory for the operation),
+  // DEADLINE_EXCEEDED (the operation continues; wait again). As on any RDMA device, an access
+  // outside of the owner's registered memory breaks the connection: the operation fails with
+  // UNAVAILABLE, and the owner is considered failed.
   [[nodiscard]] absl::Status wait(Deadline deadline = kForever);
 
  protected:
   friend class GlobalMemory;
-  struct Operation;  // one under way, or ended and not waited for
-  struct Execution;  // one that the owner executes
+  struct Operation;  // in flight, or ended and not waited for
+  struct Execution;  // an atomic that the owner executes
 
   void swap(GlobalTransfer& other) {
     std::swap(memory_, other.memory_);
@@ -147,7 +161,8 @@ class CARIAMA_DSFABRIC_EXPORT GlobalTransfer {
     std::swap(execution_, other.execution_);
     std::swap(status_, other.status_);
   }
-  // Waits, and brings `bytes` of what came to `result`, if the value was not there at once.
+  // Blocks until the operation has ended. Copies `bytes` of the received data to `result`, unless
+  // the data was stored there at the start.
   [[nodiscard]] absl::Status finish(Deadline deadline, void* result, size_t bytes);
   void drop();
 
@@ -157,12 +172,13 @@ class CARIAMA_DSFABRIC_EXPORT GlobalTransfer {
   absl::Status status_;
 };
 
-// One that brings a value.
+// A handle to an operation that yields a value.
 template <typename T>
 class GlobalValue : public GlobalTransfer {
  public:
   GlobalValue() = default;
-  // The value, any number of times. Errors as GlobalTransfer::wait().
+  // Blocks until the value is there, and returns it. May be called any number of times. Errors as
+  // GlobalTransfer::wait().
   [[nodiscard]] absl::StatusOr<T> wait(Deadline deadline = kForever) {
     if (absl::Status ended = finish(deadline, value_, sizeof value_); !ended.ok()) return ended;
     T value;
@@ -176,25 +192,27 @@ class GlobalValue : public GlobalTransfer {
 };
 
 enum class AtomicsBy : uint8_t {
-  kAutomatic,  // as the head of this file says
+  kAutomatic,  // as the head of this file describes
   kDevice,     // CPU instructions where memory is mapped, else the connection's atomics
   kOwner,      // the owner's service thread
 };
 
 struct GlobalMemoryOptions {
-  AtomicsBy atomics = AtomicsBy::kAutomatic;  // equal in all users of a word
-  // get() and put() of more are split into pieces of this, of which a few are under way at a time.
+  AtomicsBy atomics = AtomicsBy::kAutomatic;  // must be equal in all users of a word
+  // get() and put() split longer transfers into pieces of this size; a few pieces are in flight at
+  // a time.
   size_t piece_bytes = size_t{64} << 10;
 };
 
 struct GlobalMemoryStatistics {
-  uint64_t direct = 0;     // operations on memory of ours, or mapped here
-  uint64_t transfers = 0;  // by the connection
-  uint64_t executed = 0;   // by the owner
+  uint64_t direct = 0;     // operations on memory of this process, or mapped here
+  uint64_t transfers = 0;  // operations through a connection
+  uint64_t executed = 0;   // atomics executed by the owner
 };
 
-// A thread's access to global memory. Thread-compatible. The fabric must outlive it; its
-// destruction waits for what is under way. Not inside of calls, unless nothing there waits.
+// A thread's access to global memory. Thread-compatible. The fabric must outlive it. The destructor
+// blocks until the operations in flight have ended. Inside of a call it may be used only for
+// operations that do not wait.
 class CARIAMA_DSFABRIC_EXPORT GlobalMemory {
  public:
   // Error: INVALID_ARGUMENT (piece_bytes is 0).
@@ -207,22 +225,22 @@ class CARIAMA_DSFABRIC_EXPORT GlobalMemory {
   [[nodiscard]] Fabric& fabric() const { return fabric_; }
   [[nodiscard]] const GlobalMemoryStatistics& statistics() const { return statistics_; }
 
-  // `count` zeroed objects of process `rank`, to be freed by anybody. Errors as
+  // Allocates `count` zeroed objects in process `rank`. Any process may free them. Errors as
   // RemoteMemory::allocate.
   template <typename T>
   [[nodiscard]] absl::StatusOr<global_ptr<T>> allocate(uint32_t rank, size_t count,
                                                        Deadline deadline) {
-    auto memory = RemoteMemory::allocate(fabric_, rank, count * sizeof(T), deadline);
+    auto memory = RemoteMemory::allocate(fabric_, rank, internal::bytes_of<T>(count), deadline);
     if (!memory.ok()) return memory.status();
     return global_ptr<T>(memory->release());
   }
-  // Frees what allocate() returned; accesses to it must be over.
+  // Frees memory that allocate() returned. Requires: all accesses to it have ended.
   template <typename T>
   void free(global_ptr<T> pointer) {
     RemoteMemory::adopt(fabric_, pointer.address(), sizeof(T)).free();
   }
 
-  // ---- Transfers. They begin at once; an error that shows then comes with wait().
+  // ---- Transfers. They start at once. If the start fails, wait() returns the error.
 
   template <typename T>
   [[nodiscard]] GlobalValue<std::remove_const_t<T>> rget(global_ptr<T> from) {
@@ -230,14 +248,14 @@ class CARIAMA_DSFABRIC_EXPORT GlobalMemory {
     start_get(handle, from.address(), sizeof(T), handle.value_, false);
     return handle;
   }
-  // `value` may be reused at once.
+  // The argument `value` may be reused at once.
   template <typename T>
   [[nodiscard]] GlobalTransfer rput(const std::type_identity_t<T>& value, global_ptr<T> to) {
     GlobalTransfer handle;
     start_put(handle, to.address(), sizeof(T), reinterpret_cast<const std::byte*>(&value));
     return handle;
   }
-  // into.size() objects, which are there when the handle has been waited for.
+  // Reads into.size() objects. `into` holds them after the handle's wait() has returned OK.
   template <typename T>
   [[nodiscard]] GlobalTransfer rget(global_ptr<T> from, std::span<std::remove_const_t<T>> into) {
     GlobalTransfer handle;
@@ -245,7 +263,7 @@ class CARIAMA_DSFABRIC_EXPORT GlobalMemory {
     start_get(handle, from.address(), bytes.size(), bytes.data(), true);
     return handle;
   }
-  // `values` may be reused at once.
+  // The array `values` may be reused at once.
   template <typename T>
   [[nodiscard]] GlobalTransfer rput(std::span<std::add_const_t<T>> values, global_ptr<T> to) {
     GlobalTransfer handle;
@@ -253,20 +271,21 @@ class CARIAMA_DSFABRIC_EXPORT GlobalMemory {
     start_put(handle, to.address(), bytes.size(), bytes.data());
     return handle;
   }
-  // `count` objects to or from registered memory of the caller's (fabric.memory(), a thread's
-  // buffers()), `offset` bytes in, which the transfer uses until it is done: no copy.
+  // Transfers `count` objects to or from registered memory of the caller's (fabric.memory(), a
+  // thread's buffers()), starting at `offset` bytes. The device accesses that memory directly,
+  // without a copy, until the transfer has ended.
   template <typename T>
   [[nodiscard]] GlobalTransfer rget(global_ptr<T> from, RDMAMemory& into, uint64_t offset,
                                     size_t count) {
-    return start_registered(from.address(), into, offset, count * sizeof(T), false);
+    return start_registered(from.address(), into, offset, internal::bytes_of<T>(count), false);
   }
   template <typename T>
   [[nodiscard]] GlobalTransfer rput(RDMAMemory& values, uint64_t offset, size_t count,
                                     global_ptr<T> to) {
-    return start_registered(to.address(), values, offset, count * sizeof(T), true);
+    return start_registered(to.address(), values, offset, internal::bytes_of<T>(count), true);
   }
 
-  // Any number of objects, in pieces; blocks until they are there. Errors as
+  // Transfers any number of objects, in pieces. Blocks until the transfer has ended. Errors as
   // GlobalTransfer::wait().
   template <typename T>
   [[nodiscard]] absl::Status get(global_ptr<T> from, std::span<std::remove_const_t<T>> into,
@@ -281,18 +300,20 @@ class CARIAMA_DSFABRIC_EXPORT GlobalMemory {
     return in_pieces(to.address(), bytes.size(), nullptr, bytes.data(), deadline);
   }
 
-  // ---- Atomics, of aligned words. Each brings the value from before.
+  // ---- Atomics on aligned words. Each yields the word's value before the operation.
 
   [[nodiscard]] GlobalValue<uint64_t> fetch_add(global_ptr<uint64_t> word, uint64_t addend) {
     return start_atomic(word.address(), Atomic::kFetchAdd, addend, 0);
   }
-  // Sets the word to `desired` if it is `expected`: it was if the value is.
+  // Sets the word to `desired` if it equals `expected`. It did if the yielded value equals
+  // `expected`.
   [[nodiscard]] GlobalValue<uint64_t> compare_exchange(global_ptr<uint64_t> word, uint64_t expected,
                                                        uint64_t desired) {
     return start_atomic(word.address(), Atomic::kCompareExchange, expected, desired);
   }
   [[nodiscard]] GlobalValue<uint64_t> load(global_ptr<uint64_t> word) { return fetch_add(word, 0); }
-  // Blocks: connections have no atomic store, so it is tried until nobody came between.
+  // Sets the word to `value`, and returns the value before. Blocks: connections have no atomic
+  // exchange, so it repeats compare_exchange() until no other access came between.
   [[nodiscard]] absl::StatusOr<uint64_t> exchange(global_ptr<uint64_t> word, uint64_t value,
                                                   Deadline deadline = kForever);
 
@@ -304,8 +325,8 @@ class CARIAMA_DSFABRIC_EXPORT GlobalMemory {
 
   GlobalMemory(Fabric& fabric, const GlobalMemoryOptions& options);
 
-  // With `later`, data that does not come at once is copied to `into` when the handle is waited
-  // for; without, it stays with the operation until then.
+  // If the data does not arrive at once: with `later`, it is copied to `into` when the handle is
+  // waited for; without `later`, it stays in the operation until then.
   void start_get(GlobalTransfer& handle, const GlobalAddress& from, size_t bytes, std::byte* into,
                  bool later);
   void start_put(GlobalTransfer& handle, const GlobalAddress& to, size_t bytes,
@@ -321,7 +342,8 @@ class CARIAMA_DSFABRIC_EXPORT GlobalMemory {
   void ask_owner(GlobalValue<uint64_t>& handle, const GlobalAddress& word, Atomic kind,
                  uint64_t operand, uint64_t desired);
 
-  // The memory, if it can be accessed as it is; else nullptr.
+  // Returns the local address of the memory if it can be accessed by loads and stores, else
+  // nullptr.
   [[nodiscard]] absl::StatusOr<std::byte*> mapped(const GlobalAddress& place, size_t bytes);
   [[nodiscard]] absl::StatusOr<Lane*> lane(uint32_t rank);
   [[nodiscard]] absl::StatusOr<GlobalTransfer::Operation*> take_operation(uint32_t rank,

@@ -1,18 +1,21 @@
 // A vector whose elements are spread over all processes of a job.
 //
-//   auto vector = GlobalVector<double>::create(all, 1'000'000, deadline);             // by blocks
-//   auto cyclic = GlobalVector<int>::create(all, 1000, deadline, {.block = 1});       // in turns
+//   // Block distribution:
+//   auto vector = GlobalVector<double>::create(all, 1'000'000, deadline);
+//   // Cyclic distribution:
+//   auto cyclic = GlobalVector<int>::create(all, 1000, deadline, {.block = 1});
 //   for (size_t i = 0; i < vector->local().size(); ++i) {
 //     vector->local()[i] = f(vector->global_index(i));
 //   }
-//   all.barrier(deadline);                                   // now everybody may read them
+//   all.barrier(deadline);                                   // now every process may read them
 //   auto x = vector->rget(memory, 12345).wait();
-//   vector->get(memory, 100, std::span(buffer), deadline);   // wherever they are
+//   vector->get(memory, 100, std::span(buffer), deadline);   // may span processes
 //
-// Element i is in block i / block; blocks go to the processes in turns. One block for each process
-// is the block distribution, blocks of one element are the cyclic one, all between is block-cyclic.
+// Element i is in block i / block; blocks are assigned to the processes in turn. One block per
+// process is the block distribution, blocks of one element are the cyclic distribution, and sizes
+// in between are block-cyclic.
 //
-// Cost: creation is an all_gather of 32 bytes for each process, and each keeps the table: 32 P
+// Cost: creation is an all_gather of 32 bytes per process. Each process keeps the table: 32 P
 // bytes.
 #ifndef CARIAMA_DSFABRIC_GLOBAL_VECTOR_H_
 #define CARIAMA_DSFABRIC_GLOBAL_VECTOR_H_
@@ -37,19 +40,20 @@
 namespace cariama {
 
 struct GlobalVectorOptions {
-  // Elements in a block. 0: as many as make one block for each process. Equal in all.
+  // Elements in a block. 0: one block for each process. Must be equal in all processes.
   size_t block = 0;
 };
 
-// Movable. What only looks is thread-safe; the elements are memory as any other. Freed by each
-// process for its own part: let all accesses be over (a barrier) before the first process destroys
-// it.
+// Movable. Functions that only locate elements are thread-safe; the elements are ordinary memory
+// without synchronization. Each process frees its own part: all accesses must have ended (use a
+// barrier) before the first process destroys its object.
 template <typename T>
 class GlobalVector {
  public:
-  // `size` elements of zeros. Collective, over a kProcesses object. Errors: those of all_gather and
-  // of RemoteMemory::allocate; INVALID_ARGUMENT (a kThreads object); FAILED_PRECONDITION (the
-  // processes want different sizes); UNAVAILABLE (a dead process would have a part).
+  // Creates a vector of `size` zeroed elements. Collective over a kProcesses object. Errors: those
+  // of all_gather and of RemoteMemory::allocate; INVALID_ARGUMENT (a kThreads object);
+  // FAILED_PRECONDITION (the processes pass different sizes); UNAVAILABLE (a process that would own
+  // a part is dead).
   [[nodiscard]] static absl::StatusOr<GlobalVector> create(
       Collectives& all, size_t size, Deadline deadline, const GlobalVectorOptions& options = {}) {
     Fabric& fabric = all.fabric();
@@ -63,10 +67,11 @@ class GlobalVector {
     vector.processes_ = fabric.size();
     vector.block_ = options.block != 0
                         ? options.block
-                        : std::max<size_t>(1, (size + fabric.size() - 1) / fabric.size());
+                        : size / fabric.size() + (size % fabric.size() != 0 || size == 0 ? 1 : 0);
     auto memory = RemoteMemory::allocate(
-        fabric, fabric.rank(), std::max<size_t>(1, vector.local_size()) * sizeof(T), deadline);
-    // Who has no memory comes all the same, and tells the others.
+        fabric, fabric.rank(), internal::bytes_of<T>(std::max<size_t>(1, vector.local_size())),
+        deadline);
+    // A process whose allocation failed takes part all the same: its null address tells the others.
     struct Part {
       std::array<uint64_t, 2> shape;
       GlobalAddress address;
@@ -104,25 +109,25 @@ class GlobalVector {
   [[nodiscard]] uint32_t rank_of(size_t index) const {
     return static_cast<uint32_t>(index / block_ % processes_);
   }
-  // In the part of its process.
+  // Returns the element's index within the part of its process.
   [[nodiscard]] size_t local_index(size_t index) const {
     return index / block_ / processes_ * block_ + index % block_;
   }
-  // Of an element of ours.
+  // Returns the global index of an element of this process's part.
   [[nodiscard]] size_t global_index(size_t local_index) const {
     return (local_index / block_ * processes_ + rank_) * block_ + local_index % block_;
   }
-  // Precondition: index < size().
+  // Requires: index < size().
   [[nodiscard]] global_ptr<T> operator[](size_t index) const {
     return parts_[rank_of(index)] + static_cast<ptrdiff_t>(local_index(index));
   }
-  // Our part, in the order of indices.
+  // This process's part, in the order of indices.
   [[nodiscard]] std::span<T> local() const {
     return {reinterpret_cast<T*>(memory_.address().address), local_size()};
   }
 
-  // ---- Access through a thread's GlobalMemory. Errors: OUT_OF_RANGE from the blocking ones; for
-  // the others index < size() is a precondition.
+  // ---- Access through a thread's GlobalMemory. The blocking functions return OUT_OF_RANGE; the
+  // others require index < size().
 
   [[nodiscard]] GlobalValue<T> rget(GlobalMemory& memory, size_t index) const {
     return memory.rget((*this)[index]);
@@ -130,7 +135,8 @@ class GlobalVector {
   [[nodiscard]] GlobalTransfer rput(GlobalMemory& memory, size_t index, const T& value) const {
     return memory.rput(value, (*this)[index]);
   }
-  // Elements [first, first + into.size()), of any processes, all under way at once.
+  // Transfers elements [first, first + into.size()), which may be in several processes. All
+  // transfers are in flight at once.
   [[nodiscard]] absl::Status get(GlobalMemory& memory, size_t first, std::span<T> into,
                                  Deadline deadline = kForever) const {
     return for_each_run(first, into.size(), deadline, [&](global_ptr<T> from, size_t at, size_t n) {
@@ -150,11 +156,11 @@ class GlobalVector {
   [[nodiscard]] size_t local_size() const {
     const size_t blocks = size_ / block_;
     const size_t rest = size_ % block_;
-    const size_t turn = blocks % processes_;  // whose the first incomplete round's last block is
+    const size_t turn = blocks % processes_;  // the process that has the last, incomplete block
     return blocks / processes_ * block_ + (rank_ < turn ? block_ : rank_ == turn ? rest : 0);
   }
 
-  // Starts a transfer for each run of elements in one block, then waits for all.
+  // Starts a transfer for each run of elements within one block, then waits for all of them.
   template <typename Start>
   [[nodiscard]] absl::Status for_each_run(size_t first, size_t count, Deadline deadline,
                                           Start&& start) const {

@@ -1,15 +1,15 @@
-// Starts the processes of a job on this host, and sees to their end: what cariama-run does, for
-// programs that launch themselves.
+// Starts the processes of a job on this host, and supervises them until they end. cariama-run is
+// built on it; programs that launch themselves use it too.
 //
 //   int main(int argc, char** argv) {
 //     if (auto code = launch_self({.processes = 2}, argc, argv)) return *code;
-//     auto fabric = Fabric::create();   // one process of the job, whoever has started it
+//     auto fabric = Fabric::create();   // one process of the job, for every launcher
 //
 //   auto code = launch({.processes = 4, .command = {"./another_program", "--verbose"}});
 //   return code.ok() ? *code : 1;
 //
-// Each process finds the others by make_bootstrap() (bootstrap.h). Programs on several hosts are
-// started by a PMIx launcher, or by hand; see there.
+// Each process finds the others by make_bootstrap() (bootstrap.h). To run on several hosts, use a
+// PMIx launcher, or start the processes by hand: see bootstrap.h.
 #ifndef CARIAMA_DSFABRIC_LAUNCHER_H_
 #define CARIAMA_DSFABRIC_LAUNCHER_H_
 
@@ -28,75 +28,80 @@
 namespace cariama {
 
 struct LaunchOptions {
-  // 0: one for each NUMA node and endpoint, if place says "zone-endpoint".
+  // 0: one for each pair of NUMA node and endpoint, if place is "zone-endpoint".
   int processes = 0;
-  // Long-lived threads in each process (-t); nothing leaves it to the program.
+  // Long-lived threads in each process (-t). nullopt: the program decides.
   std::optional<uint32_t> threads{};
-  // What each process is bound to. kNuma: the first processes to the first node, and so on, as
-  // evenly as possible.
+  // What each process is bound to. kNuma: processes are assigned to nodes in blocks, the first
+  // processes to the first node, as evenly as possible.
   Binding bind = Binding::kNone;
-  // Which NUMA node and RDMA device each process uses: "" (none is chosen), "zone-endpoint" (the
-  // processes go through all pairs of a NUMA node and an active port, nodes outside), or the name
-  // of a file with one line per process:
-  //   RANK NODE [DEVICE[:PORT]]     # comment
+  // Which NUMA node and RDMA device each process uses:
+  //   ""               no choice
+  //   "zone-endpoint"  the processes go through all pairs of a NUMA node and an active port, node
+  //                    by node
+  //   a file name      a file with one line per process:
+  //                      RANK NODE [DEVICE[:PORT]]     # comment
   // A process is bound to its node's cores (to some of them with Binding::kCore), and finds its
   // device in CARIAMA_DEVICE and CARIAMA_PORT.
   std::string place{};
-  // After this the job is ended; 0: never.
+  // The launcher ends the job after this time. 0: no limit.
   std::chrono::milliseconds timeout{0};
-  // Between SIGTERM and SIGKILL, when the job is ended.
+  // Time between SIGTERM and SIGKILL when the launcher ends the job.
   std::chrono::milliseconds grace{5'000};
-  // Writes "[RANK] " before each line that a process prints.
+  // Prefixes each line that a process prints with "[RANK] ".
   bool tag_output = false;
-  // A process that fails does not end the job: for programs that continue without the dead.
+  // If true, the failure of a process does not end the job: for programs that continue without the
+  // dead.
   bool keep_going = false;
-  // The program, looked for in PATH, and its arguments.
+  // The program, which is searched in PATH, and its arguments.
   std::vector<std::string> command{};
 };
 
-// What launch() returns after the timeout.
+// The return value of launch() after the timeout.
 inline constexpr int kLaunchTimedOut = 124;
 
-// Runs the job, and waits until it has ended. Returns 0, or the exit code of the process that
-// failed first: 128 + n if signal n killed it.
+// Runs the job, and blocks until it has ended. Returns 0, or the exit code of the process that
+// failed first; 128 + n if signal n killed it.
 //
-// When a process fails, the others get SIGTERM, and SIGKILL after options.grace; what happened is
-// said on stderr. SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on, the job has options.grace to
-// end; a second one kills it at once. Each process leads a process group, which is killed when the
-// process ends; what escapes from the groups is killed at the end of the job. If the launcher is
-// killed, its processes and their groups are, too.
+// When a process fails, the launcher reports it on stderr, and sends SIGTERM to the others, and
+// SIGKILL after options.grace. The launcher passes SIGINT, SIGTERM, SIGHUP and SIGQUIT on; the job
+// then has options.grace to end, and a second signal kills it at once. Each process leads a process
+// group, which is killed when the process ends. Processes that left their group are killed at the
+// end of the job. If the launcher is killed, its processes and their groups are killed too.
 //
-// Standard input goes to rank 0, the others read /dev/null.
+// Standard input goes to rank 0; the other processes read /dev/null.
 //
-// Blocks. While it runs it owns the named signals of the process, of which all threads should block
-// them. Errors: INVALID_ARGUMENT (options, place file), NOT_FOUND (program, place file, NUMA node,
-// device), PERMISSION_DENIED (the program cannot be run), RESOURCE_EXHAUSTED (processes,
-// descriptors).
+// While it runs, it handles the signals above for the whole calling process; all other threads
+// should block them. Errors: INVALID_ARGUMENT (options, place file), NOT_FOUND (program, place
+// file, NUMA node, device), PERMISSION_DENIED (the program cannot be run), RESOURCE_EXHAUSTED
+// (processes, descriptors).
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::StatusOr<int> launch(const LaunchOptions& options);
 
-// Reads options of cariama-run (-n, -t, --bind, ...: cariama-run --help) from the front of
-// `arguments` into `options`. Returns how many arguments they were, a "--" that ends them included:
-// it stops before the first that is none of them. Error: INVALID_ARGUMENT (an option's value).
+// Parses options of cariama-run (-n, -t, --bind, ...: see cariama-run --help) from the front of
+// `arguments` into `options`. Stops before the first argument that is not such an option. Returns
+// the number of arguments that it consumed, including a "--" that ends the options. Error:
+// INVALID_ARGUMENT (an option's value).
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::StatusOr<size_t> read_launch_options(
     std::span<const char* const> arguments, LaunchOptions& options);
 
-// For the first line of main: makes a program that is started by hand the launcher of itself.
+// For the first line of main: a program that is started by hand becomes its own launcher.
 //
 // If a launcher has started this process (cariama-run, mpirun, srun; RANK and WORLD_SIZE are set;
-// CARIAMA_BOOTSTRAP=single), returns nothing, and does nothing: this is one process of a job, and
-// its arguments are the program's. Else starts the same program options.processes times, as
-// launch() does, and returns the exit code for main once they have ended. The options may be
-// changed by those of cariama-run at the front of the command line: `./program -n 4 -t 2 ...`; the
-// processes get the arguments behind them. options.command is not looked at.
+// CARIAMA_BOOTSTRAP=single), does nothing and returns nullopt: this is one process of a job, and
+// all its arguments are the program's. Otherwise starts the same program options.processes times,
+// as launch() does, and returns the exit code for main once they have ended. Options of cariama-run
+// at the front of the command line override `options`: `./program -n 4 -t 2 ...`. The processes get
+// the arguments behind these. options.command is ignored.
 //
-// What is wrong is said on stderr; the exit codes are those of cariama-run. Call it before there
-// are other threads, and before anything that should happen once per process of the job.
+// Reports errors on stderr; the exit codes are those of cariama-run. Call it before the program
+// starts threads, and before anything that must happen once per process of the job.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT std::optional<int> launch_self(LaunchOptions options,
                                                                      int argc,
                                                                      const char* const* argv);
 
-// The exit code of cariama-run for what launch() or read_launch_options() have refused: 2 wrong
-// usage, 125 the job could not be started, 126 the program cannot be run, 127 it is not there.
+// Returns the exit code of cariama-run for an error of launch() or read_launch_options(): 2 wrong
+// usage, 125 the job could not be started, 126 the program cannot be run, 127 the program was not
+// found.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT int launch_exit_code(const absl::Status& refusal);
 
 }  // namespace cariama

@@ -12,7 +12,7 @@ namespace {
 
 std::atomic<Fabric*> default_one{nullptr};
 std::mutex own_mutex;
-std::unique_ptr<Fabric> own;  // of init()
+std::unique_ptr<Fabric> own;  // created by init()
 
 thread_local std::unique_ptr<ThreadContext> own_context;
 thread_local ThreadContext* information = nullptr;

@@ -1,5 +1,5 @@
-// The fabric of a whole process, and its threads, under the names of the paper (Seriema, Listing
-// 1):
+// The default fabric of a process and the registration of its threads, under the names of the paper
+// (Seriema, Listing 1):
 //
 //   int main() {
 //     if (auto joined = init({.threads = 2}); !joined.ok()) ...
@@ -15,7 +15,7 @@
 //     finalize();
 //   }
 //
-// A program that wants several fabrics, or none of this, uses Fabric by itself (fabric.h).
+// A program that needs several fabrics, or no default one, uses Fabric directly (fabric.h).
 #ifndef CARIAMA_DSFABRIC_PROCESS_H_
 #define CARIAMA_DSFABRIC_PROCESS_H_
 
@@ -31,21 +31,24 @@
 
 namespace cariama {
 
-// Joins the job. The fabric is the default one until finalize(). Errors: those of Fabric::create,
-// ALREADY_EXISTS.
+// Joins the job. The new fabric is the default one until finalize(). Errors: those of
+// Fabric::create, ALREADY_EXISTS.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::Status init(const FabricOptions& options = {});
-// Makes a fabric of the caller's the default one, or none with nullptr; it stays the caller's.
+// Makes a fabric of the caller's the default one; nullptr: there is none. The caller keeps
+// ownership.
 CARIAMA_DSFABRIC_EXPORT void set_default_fabric(Fabric* fabric);
-// Precondition: there is one.
+// Requires: there is a default fabric.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT Fabric& default_fabric();
-// The end of the job: Fabric::finalize, then the fabric of init() is gone. All other threads have
-// left. Errors: those of Fabric::finalize (the fabric stays), FAILED_PRECONDITION (no init()).
+// Ends the job: calls Fabric::finalize, then destroys the fabric of init(). Requires: all other
+// threads have left. Errors: those of Fabric::finalize (the fabric is kept), FAILED_PRECONDITION
+// (no init()).
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::Status finalize(
     std::chrono::milliseconds timeout = std::chrono::seconds(30));
 
-// The calling thread's place in the default fabric, between init_thread() and finalize_thread().
+// The calling thread's context in the default fabric, between init_thread() and finalize_thread();
+// nullptr otherwise.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT ThreadContext*& this_thread_information();
-// The paper's spelling of it: thread_information->circular_allocator.
+// The paper's spelling of this_thread_information(): thread_information->circular_allocator.
 struct ThreadInformation {
   ThreadContext* operator->() const { return this_thread_information(); }
   ThreadContext& operator*() const { return *this_thread_information(); }
@@ -57,7 +60,7 @@ inline constexpr ThreadInformation thread_information{};
 // Makes the calling thread worker `offset` of this process. Errors: those of Fabric::init_thread.
 CARIAMA_DSFABRIC_EXPORT CallResult init_thread(uint32_t offset,
                                                CallConsumer consumer = CallConsumer::kThread);
-// Ends that. Without init_thread() nothing happens.
+// Ends the calling thread's registration. Does nothing without a preceding init_thread().
 CARIAMA_DSFABRIC_EXPORT void finalize_thread();
 
 // As call(Fabric&, ...), on the default fabric.

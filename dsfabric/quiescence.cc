@@ -10,14 +10,15 @@
 namespace cariama {
 namespace {
 
-// Waves without a pause, then pauses that double.
+// The number of waves without a pause; afterwards the pauses double.
 constexpr uint64_t kEagerWaves = 8;
-constexpr std::chrono::microseconds kFirstPause{100};
-constexpr std::chrono::microseconds kLongestPause{10'000};
-// Where nobody sleeps and time is not what decides (no service threads): looks for calls instead.
-constexpr uint64_t kLooks = 64;
+constexpr std::chrono::microseconds kFirstWavePause{100};
+constexpr std::chrono::microseconds kLongestWavePause{10'000};
+// The number of polls for calls between waves if there are no service threads: then the wait does
+// not sleep, and elapsed time says nothing about progress.
+constexpr uint64_t kPollsPerWave = 64;
 
-// An attachment: the paths of other layers.
+// An attachment: the registered work counters of other layers.
 class WorkCounters {
  public:
   explicit WorkCounters(Fabric&) {}
@@ -45,7 +46,8 @@ WorkCounters& counters_of(Fabric& fabric) {
   return fabric.core().attachments().get<WorkCounters>(fabric);
 }
 
-// A set of ranks as a number: sums of well mixed numbers (splitmix64).
+// Maps a rank to a well mixed number (splitmix64). The sum of these numbers identifies a set of
+// ranks.
 uint64_t mixed(uint32_t rank) {
   uint64_t z = (uint64_t{rank} + 1) * 0x9e3779b97f4a7c15;
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
@@ -55,8 +57,9 @@ uint64_t mixed(uint32_t rank) {
 
 struct Wave {
   uint64_t begun = 0;
-  uint64_t over = 0;
-  uint64_t least_dead = 0;  // of the sets of the dead, as numbers: if the two are equal, all are
+  uint64_t ended = 0;
+  // minimum and maximum of the participants' failed sets, as numbers; equal if all sets are equal
+  uint64_t least_dead = 0;
   uint64_t most_dead = 0;
 };
 
@@ -73,17 +76,17 @@ Wave count(Fabric& fabric) {
   Wave wave{.least_dead = dead_set, .most_dead = dead_set};
   for (uint32_t rank = 0; rank < fabric.size(); ++rank) {
     if (dead[rank]) continue;
-    // The order of these four reads: see ControlTraffic.
+    // ControlTraffic explains the order of these four reads.
     const uint64_t control_begun = control.begun_to(rank);
     wave.begun += core.calls_begun(rank) - control_begun;
-    const uint64_t calls_over = core.calls_over(rank);
-    wave.over += calls_over - control.over_from(rank);
+    const uint64_t calls_ended = core.calls_ended(rank);
+    wave.ended += calls_ended - control.ended_from(rank);
   }
   counters_of(fabric).for_each([&](const WorkCounter& counter) {
     for (uint32_t rank = 0; rank < fabric.size(); ++rank) {
       if (dead[rank]) continue;
       wave.begun += counter.begun(rank);
-      wave.over += counter.over(rank);
+      wave.ended += counter.ended(rank);
     }
   });
   return wave;
@@ -104,23 +107,24 @@ TerminationDetector::TerminationDetector(Fabric& fabric, const CollectiveOptions
 absl::Status TerminationDetector::wait(Deadline deadline) {
   Fabric& fabric = collectives_.fabric();
   const uint32_t self = collectives_.self();
-  // A kThreads detector, and no worker: the wave below says so.
+  // If the caller is not a worker of a kThreads detector, the all_reduce below returns the error.
   const uint32_t index = self == kNoThread ? 0 : self % static_cast<uint32_t>(comparisons_.size());
   WaveComparison& comparison = comparisons_[index];
-  std::chrono::microseconds pause = kFirstPause;
+  std::chrono::microseconds pause = kFirstWavePause;
   for (uint64_t round = 1;; ++round) {
     Wave mine = count(fabric);
-    // One member counts for all of the process.
-    if (index != 0) mine.begun = mine.over = 0;
+    // One member reads the counts of the whole process; the other members contribute zeros.
+    if (index != 0) mine.begun = mine.ended = 0;
     const auto sum = collectives_.all_reduce(
         mine,
         [](const Wave& a, const Wave& b) {
-          return Wave{a.begun + b.begun, a.over + b.over, std::min(a.least_dead, b.least_dead),
+          return Wave{a.begun + b.begun, a.ended + b.ended, std::min(a.least_dead, b.least_dead),
                       std::max(a.most_dead, b.most_dead)};
         },
         deadline);
     if (!sum.ok()) {
-      // The wave is not over: what was compared stays, as it does in the others.
+      // After DEADLINE_EXCEEDED the wave is still in progress: keep the comparison, as the other
+      // participants do.
       if (!absl::IsDeadlineExceeded(sum.status())) comparison.reset();
       return sum.status();
     }
@@ -128,16 +132,16 @@ absl::Status TerminationDetector::wait(Deadline deadline) {
     for (const uint32_t rank : collectives_.left_out()) left_out += mixed(rank);
     if (sum->least_dead != left_out || sum->most_dead != left_out) {
       comparison.reset();
-    } else if (comparison.ended(sum->begun, sum->over, left_out)) {
+    } else if (comparison.ended(sum->begun, sum->ended, left_out)) {
       comparison.reset();
       return absl::OkStatus();
     }
     if (round < kEagerWaves) continue;
     uint64_t looks = 0;
     const bool counted = fabric.options().service_threads == 0;
-    static_cast<void>(fabric.wait([&] { return counted && ++looks == kLooks; },
+    static_cast<void>(fabric.wait([&] { return counted && ++looks == kPollsPerWave; },
                                   std::min(deadline, deadline_after(pause))));
-    pause = std::min(2 * pause, kLongestPause);
+    pause = std::min(2 * pause, kLongestWavePause);
   }
 }
 

@@ -15,7 +15,7 @@ namespace {
 
 RemoteHeap& heap_of(Fabric& fabric) { return fabric.core().attachments().get<RemoteHeap>(fabric); }
 
-// What allocate() answers.
+// The answer to an allocation request.
 struct Allocation {
   uint32_t code = 0;
   std::string text;
@@ -105,11 +105,11 @@ size_t RemoteHeap::allocations() const {
 
 namespace {
 
-// `call` runs in the owner's service and returns an Allocation.
+// Runs `call` in the owner's service; `call` returns an Allocation.
 template <typename Call, typename... Args>
 absl::StatusOr<GlobalAddress> ask_for(Fabric& fabric, uint32_t rank, Deadline deadline, Call call,
                                       Args... args) {
-  // Too late: nobody would free it.
+  // If the answer comes after the deadline, free the memory: the requester does not know it.
   const auto late = [&fabric, rank](const internal::Allocation& allocation) {
     if (allocation.code != 0) return;
     static_cast<void>(service_call<RetryAsync>(
@@ -161,7 +161,8 @@ absl::StatusOr<RemoteMemory> RemoteMemory::allocate_near(Fabric& fabric, uint32_
     return internal::no_such_thread(thread, fabric.total_threads());
   }
   const uint32_t rank = fabric.rank_of(thread);
-  // Also for our own threads: a context belongs to its thread, its node is read in the service.
+  // Asks the service even for threads of this process: a context belongs to its thread, and the
+  // service reads its node.
   auto address = ask_for(
       fabric, rank, deadline,
       [](uint64_t wanted, uint32_t index) {
@@ -187,7 +188,8 @@ void RemoteMemory::free() {
     internal::heap_of(*fabric_).free(address.address);
     return;
   }
-  // If it cannot be sent, the owner is dead, or the job has ended.
+  // If this call cannot be sent, the owner is dead or the job has ended; then nothing needs to be
+  // freed.
   static_cast<void>(service_call<RetryAsync>(
       *fabric_, address.rank,
       [place = address.address] { internal::heap_of(*running_fabric()).free(place); }, nullptr));

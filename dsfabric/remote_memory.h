@@ -1,12 +1,13 @@
-// Registered memory of another process, allocated and freed from here: by process and NUMA node, or
-// beside one of its threads.
+// Registered memory of another process, allocated and freed from here: on a NUMA node of a process,
+// or on the node of one of its threads.
 //
 //   auto memory = RemoteMemory::allocate(fabric, 3, 4096, deadline);      // of process 3
 //   auto near = RemoteMemory::allocate_near(fabric, 17, 4096, deadline);  // on thread 17's node
-//   transmitter.write(local, 0, 64, memory->locator());                   // use it by hand, or
+//   transmitter.write(local, 0, 64, memory->locator());                   // for own transfers, or
 //   global_memory.rput(value, global_ptr<int>(memory->address()));        // see global_memory.h
 //
-// The owning process takes part by a service call and by nothing else: its threads may be busy.
+// The owner's service thread executes the allocation; the owner's other threads are not involved
+// and may be busy.
 #ifndef CARIAMA_DSFABRIC_REMOTE_MEMORY_H_
 #define CARIAMA_DSFABRIC_REMOTE_MEMORY_H_
 
@@ -26,45 +27,47 @@
 
 namespace cariama {
 
-// A place in registered memory, under a name that every process of the job can use: plain data, 32
-// bytes. Which of the keys serves depends on how a process reaches the owner.
+// A place in registered memory, in a form that every process of the job can use: trivially
+// copyable, 32 bytes. A process uses the key that matches how it reaches the owner.
 struct GlobalAddress {
-  uint64_t address = 0;             // in the owner; 0: nowhere
-  std::array<RemoteKey, 2> keys{};  // for those that reach the owner in memory, and over verbs
-  uint32_t rank = 0;                // the owner
+  uint64_t address = 0;  // in the owner; 0: null
+  // for processes that reach the owner by shared memory, and over verbs
+  std::array<RemoteKey, 2> keys{};
+  uint32_t rank = 0;  // the owner
   uint32_t reserved = 0;
 
   friend bool operator==(const GlobalAddress&, const GlobalAddress&) = default;
 };
 static_assert(sizeof(GlobalAddress) == 32 && std::is_trivially_copyable_v<GlobalAddress>);
 
-// [place, place + bytes) as `fabric`'s process names it in its own transfers.
+// Returns the locator of [place, place + bytes) for transfers by `fabric`'s process.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT RemoteMemoryLocator locator_of(const Fabric& fabric,
                                                                      const GlobalAddress& place,
                                                                      uint64_t bytes);
 
-// Owns a piece of memory of a process, our own perhaps. Movable; thread-compatible. The fabric must
-// outlive it.
+// Owns a piece of memory of some process, possibly this one. Movable; thread-compatible. The fabric
+// must outlive it.
 //
-// Memory of a process that dies is gone. Memory that a dead process had allocated elsewhere stays
-// until its owner's fabric ends: others may use it.
+// When a process dies, its memory is gone. Memory that a dead process had allocated elsewhere stays
+// until its owner's fabric ends, because other processes may use it.
 class CARIAMA_DSFABRIC_EXPORT RemoteMemory {
  public:
-  // `bytes` of zeros at a multiple of 64, in process `rank`, on its NUMA node `numa_node`. Waits
-  // for the answer, and runs calls meanwhile; not inside of calls. The owner's service thread
-  // clears the memory, so allocate once and much. Errors: OUT_OF_RANGE (no such process),
-  // RESOURCE_EXHAUSTED and INVALID_ARGUMENT (the owner's allocator says why: its budget, no such
-  // node), UNAVAILABLE, DEADLINE_EXCEEDED (what is allocated later all the same is freed at once).
+  // Allocates `bytes` zeroed bytes, aligned to 64, in process `rank` on its NUMA node `numa_node`.
+  // Blocks until the owner has answered; runs calls meanwhile. Not to be called inside of calls.
+  // The owner's service thread clears the memory, so allocate rarely and in large pieces. Errors:
+  // OUT_OF_RANGE (no such process), RESOURCE_EXHAUSTED and INVALID_ARGUMENT (the owner's allocator
+  // gives the reason: its budget, no such node), UNAVAILABLE, DEADLINE_EXCEEDED (if the owner
+  // allocates the memory later, it is freed at once).
   [[nodiscard]] static absl::StatusOr<RemoteMemory> allocate(Fabric& fabric, uint32_t rank,
                                                              size_t bytes, Deadline deadline,
                                                              int numa_node = kAnyNode);
-  // On the node of thread `thread` (a global id), which must stay a worker meanwhile. Further
-  // error: FAILED_PRECONDITION (it is none yet).
+  // Allocates on the node of thread `thread` (a global id), which must stay a worker meanwhile.
+  // Further error: FAILED_PRECONDITION (the thread is not a worker yet).
   [[nodiscard]] static absl::StatusOr<RemoteMemory> allocate_near(Fabric& fabric, uint32_t thread,
                                                                   size_t bytes, Deadline deadline);
 
   RemoteMemory() = default;
-  // Frees, without waiting for the owner. Transfers to it must be over.
+  // Frees the memory, without waiting for the owner. Requires: all transfers to it have ended.
   ~RemoteMemory() { free(); }
   RemoteMemory(RemoteMemory&& other) noexcept { swap(other); }
   RemoteMemory& operator=(RemoteMemory&& other) noexcept {
@@ -75,13 +78,13 @@ class CARIAMA_DSFABRIC_EXPORT RemoteMemory {
   [[nodiscard]] uint32_t rank() const { return address_.rank; }
   [[nodiscard]] size_t size() const { return bytes_; }  // bytes
   [[nodiscard]] const GlobalAddress& address() const { return address_; }
-  // For transfers by hand, over fabric.connection(rank()). Not for our own memory.
+  // The locator for own transfers over fabric.connection(rank()). Not for memory of this process.
   [[nodiscard]] RemoteMemoryLocator locator() const {
     return locator_of(*fabric_, address_, bytes_);
   }
 
   void free();
-  // Gives the memory up without freeing it: whoever has the address calls adopt().
+  // Gives up ownership without freeing. To free the memory, pass the address to adopt().
   GlobalAddress release() { return std::exchange(address_, {}); }
   [[nodiscard]] static RemoteMemory adopt(Fabric& fabric, const GlobalAddress& address,
                                           size_t bytes) {

@@ -13,12 +13,12 @@
 namespace cariama {
 namespace {
 
-// Word of an operation: 0, or 1 + its CallOutcome, or this.
+// The word of an operation is 0 (pending), 1 + its CallOutcome, or kLost.
 constexpr uint64_t kLost = UINT64_MAX;
 
 }  // namespace
 
-// Shared with the pending calls, which a peer's failure may be completing while the object dies.
+// Shared with the pending calls: a peer's failure may complete one while the object is destroyed.
 struct RemoteObject<Synchronizer>::State {
   State(Fabric& fabric, RDMAMemory memory, uint32_t operations)
       : fabric(fabric), memory(memory), pending(operations) {
@@ -29,8 +29,8 @@ struct RemoteObject<Synchronizer>::State {
   [[nodiscard]] std::atomic_ref<uint64_t> word(uint32_t operation) const {
     return std::atomic_ref(reinterpret_cast<uint64_t*>(memory.get_buffer())[operation]);
   }
-  // Forgets the pending calls of operations that have ended. The first that has not is where the
-  // next look begins.
+  // Advances `ended` over operations that have ended, and removes their pending calls. Returns the
+  // number of operations left.
   uint32_t look() {
     for (; ended < taken && word(ended).load(std::memory_order_acquire) != 0; ++ended) {
       if (pending[ended].handle == 0) continue;
@@ -54,7 +54,7 @@ struct RemoteObject<Synchronizer>::State {
 
 namespace {
 
-// Ends an operation whose peer cannot any more.
+// Ends an operation when its peer has failed.
 template <typename State>
 class LostOperation final : public internal::PendingCall {
  public:
@@ -65,7 +65,7 @@ class LostOperation final : public internal::PendingCall {
       const std::lock_guard lock(state_->mutex);
       state_->failure = status;
     }
-    uint64_t open = 0;  // unless its end was written already
+    uint64_t open = 0;  // do nothing if the outcome was written before
     state_->word(operation_).compare_exchange_strong(open, kLost, std::memory_order_release);
   }
 
@@ -80,7 +80,7 @@ absl::StatusOr<RemoteObject<Synchronizer>> RemoteObject<Synchronizer>::create(Fa
                                                                               uint32_t operations) {
   if (operations == 0) {
     return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
-                      "a RemoteObject<Synchronizer> needs an operation");
+                      "a RemoteObject<Synchronizer> needs at least one operation");
   }
   auto memory = fabric.memory().allocate(operations * sizeof(uint64_t));
   if (!memory.ok()) return memory.status();
@@ -135,14 +135,14 @@ absl::StatusOr<NotifyTarget> RemoteObject<Synchronizer>::expect(uint32_t rank) {
   if (state.taken == state.pending.size()) {
     return make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kOperation,
                       "a RemoteObject<Synchronizer> of " + std::to_string(state.pending.size()) +
-                          " operations is given to one call more");
+                          " operations is used for one more call");
   }
   const uint32_t operation = state.taken++;
   NotifyTarget target;
   target.rank = state.fabric.rank();
   target.handle =
       reinterpret_cast<uint64_t>(state.memory.get_buffer()) + operation * sizeof(uint64_t);
-  // To itself, the process needs no key; any but 0 says that a word is meant.
+  // A call within this process needs no key; any value but 0 marks the target as a word.
   const ProtectionDomain* const domain = state.fabric.domain(rank);
   target.key = domain == nullptr ? 1 : state.memory.locator(domain).key.value;
   state.pending[operation] = {state.fabric.core().pending().add(

@@ -37,7 +37,7 @@ class AwaitedCall final : public PendingCall {
 
 absl::Status leaves_memory() {
   return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
-                    "the range that is given to call_buffer leaves its memory",
+                    "the range that is given to call_buffer exceeds its memory",
                     "check offset and size");
 }
 
@@ -55,7 +55,7 @@ absl::Status send_call(Fabric& fabric, uint32_t rank, uint32_t destination, Func
   }
   const OutgoingCall out{.id = id, .bytes = bytes, .call = call, .write_call = write};
   absl::Status sent = fabric.core().send(rank, destination, out, when_full);
-  // It was copied: what it was made from may be reused.
+  // The call was copied into the send buffer, so its arguments may be reused.
   if (sent.ok() && transmitted != nullptr) transmitted->decrease();
   return sent;
 }
@@ -85,7 +85,7 @@ absl::Status send_pending(Fabric& fabric, uint32_t rank, uint32_t destination, F
   out.notify.handle = (flags & kCallReturn) != 0 ? core.expect_result(rank, std::move(pending))
                                                  : core.pending().add(rank, std::move(pending));
   absl::Status sent = core.send(rank, destination, out, when_full);
-  // If it is not there any more, the peer's failure has ended it: that is its end.
+  // If the call is no longer pending, the peer's failure has already completed it with an error.
   if (!sent.ok() && core.pending().take(out.notify.handle, rank) == nullptr) {
     return absl::OkStatus();
   }
@@ -103,7 +103,7 @@ absl::Status send_lending(Fabric& fabric, uint32_t destination, FunctionId id, s
   out.notify.handle = lend_until_answered(fabric, rank, std::move(lent), consumed);
   absl::Status sent = fabric.core().send(rank, destination, out, when_full);
   if (!sent.ok()) {
-    // If it is not there any more, the peer's failure has told `consumed`: that is its end.
+    // If the answer is no longer expected, the peer's failure has already failed `consumed`.
     const bool there = forget_answer(fabric, rank, out.notify.handle);
     return there || consumed == nullptr ? sent : absl::OkStatus();
   }
@@ -134,19 +134,19 @@ absl::Status send_call_written(Fabric& fabric, uint32_t destination, FunctionId 
 absl::Status check_target(uint32_t rank, const RemoteMemoryLocator& target, uint64_t size) {
   std::string wrong;
   if (size > target.length) {
-    wrong =
-        "has " + std::to_string(target.length) + " bytes, of a buffer of " + std::to_string(size);
+    wrong = "has " + std::to_string(target.length) + " bytes, fewer than the buffer's " +
+            std::to_string(size);
   } else if (target.address + target.length < target.address) {
     wrong = "wraps around the end of memory";
   } else if (target.owner != rank && size != 0) {
-    wrong = "is memory of rank " + std::to_string(target.owner) + ", and rank " +
-            std::to_string(rank) + " is called";
+    wrong = "is memory of rank " + std::to_string(target.owner) + ", but the call is for rank " +
+            std::to_string(rank);
   } else {
     return absl::OkStatus();
   }
   return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
-                    "the place that is given to call_buffer " + wrong,
-                    "give the name that its owner has made: memory.locator(domain, rank)");
+                    "the target that is given to call_buffer " + wrong,
+                    "use the locator that its owner made: memory.locator(domain, rank)");
 }
 
 absl::Status write_ahead(Fabric& fabric, uint32_t rank, RDMAMemory& source, uint64_t offset,
@@ -176,7 +176,7 @@ absl::StatusOr<RemoteMemoryLocator> locate_for(Fabric& fabric, uint32_t rank,
   if (rank >= fabric.size()) return no_such_thread(rank, fabric.size());
   if (offset > memory.size() || size > memory.size() - offset) return leaves_memory();
   const ProtectionDomain* const domain = fabric.domain(rank);
-  if (domain == nullptr) {  // ourselves
+  if (domain == nullptr) {  // this process itself
     return RemoteMemoryLocator{
         reinterpret_cast<uint64_t>(memory.get_buffer()) + offset, size, {}, fabric.rank(), 0};
   }

@@ -1,33 +1,36 @@
-// Send-based calls: no set-up, from any thread, to any thread or to the service of a process
+// Send-based calls: any thread may call any thread, or the service of a process, without set-up
 // (Seriema §3.1, §4.3).
 //
 //   call(fabric, thread, [x] { ... });                      // run it there
 //   call(fabric, thread, [](std::string s) { ... }, text);  // arguments are serialized
 //   Synchronizer run;
-//   call<RemoteNotify>(fabric, thread, [] { ... }, run);       // counted down once it has been run
+//   call<RemoteNotify>(fabric, thread, [] { ... }, run);    // counted down once it has run
 //   Synchronizer answered;
 //   int sum = 0;
 //   call_return(fabric, thread, [] { return 42; }, sum, answered);
 //   fabric.wait([&] { return answered.done(); });
 //
-// All of them return when the call has been handed to the transport: OK, or the reason why it was
-// not. Errors: OUT_OF_RANGE (no such thread), INVALID_ARGUMENT (longer than a receive unit),
-// UNAVAILABLE (the destination's process is dead, or the fabric was finalized), RESOURCE_EXHAUSTED
-// (Fail, or inside a call: see fabric.h). A Synchronizer, once its call was accepted, is always
-// counted down: by the event, or by the failure that prevents it.
+// All functions return when the call has been handed to the transport: OK, or the reason why it was
+// not. Errors: OUT_OF_RANGE (no such thread), INVALID_ARGUMENT (longer than a receive unit; within
+// the process longer than CallHeader::kMaxBytes, which is 128 MiB less 8 bytes), UNAVAILABLE (the
+// destination's process is dead, or the fabric was finalized), RESOURCE_EXHAUSTED (Fail, or inside
+// a call: see fabric.h). Once its call was accepted, a Synchronizer is always counted down: by the
+// event that it waits for, or by the failure that prevents that event.
 //
-// A call that waits inside of itself for a call to its own thread waits for ever (or until its
-// deadline): the calls to a thread are run one after the other. A Future says so at once; a
-// Synchronizer cannot know what it waits for.
+// Deadlock: a call that waits, inside of itself, for a call to its own thread waits forever (or
+// until its deadline), because the calls to a thread run one after the other. A Future detects this
+// and returns an error at once. A Synchronizer cannot: it does not know the call that it waits for.
 //
-// Names of memory (RemoteMemoryLocator) are checked as far as they show: a place that is too short,
-// that wraps around, or of another process (`owner`), is INVALID_ARGUMENT of its call; a name
-// of a buffer to be READ that is not its sender's makes a malformed call, which is not run and is
-// answered with the same. Whether a key is one of the owner's, and covers the range, nobody but its
-// device knows, and that finds out by failing the access, which by the rules of reliable
-// connections ends the connection: both queue pairs go into the error state, and what was posted
-// behind is flushed, done or not. A connection that went on could not promise that calls run once.
-// So a name with a false key (of memory that was freed, say) ends the connection of the two.
+// Validation of RemoteMemoryLocators. A target that is too short, that wraps around, or that
+// belongs to another process than the destination (`owner`) makes its call fail with
+// INVALID_ARGUMENT. If the locator of a buffer to be READ does not belong to the sender, the
+// receiver treats the call as malformed, does not run it, and answers with the same error. Only the
+// owner's device can check whether a key is valid and covers the range, and it reports an invalid
+// access by failing it. By the rules of reliable connections this ends the connection: both queue
+// pairs enter the error state, and all work requests posted behind are flushed, whether they were
+// executed or not. The connection is not repaired, because it could then no longer promise that
+// calls run exactly once. So a locator with an invalid key (of freed memory, for example) ends the
+// connection between the two processes.
 #ifndef CARIAMA_DSFABRIC_SEND_CALL_H_
 #define CARIAMA_DSFABRIC_SEND_CALL_H_
 
@@ -52,17 +55,18 @@ namespace cariama {
 
 namespace internal {
 
-// Where the result of a call goes.
+// Receives the result of a call.
 class ResultReceiver {
  public:
   virtual ~ResultReceiver() = default;
-  // In the thread that the answer reached. Throws what loading the result throws.
+  // Stores the result. Called in the thread that receives the answer. Throws what loading the
+  // result throws.
   virtual void receive(std::span<const std::byte> result) = 0;
 };
 
-// Sends one encoded call; `destination` is a global thread id, or kNoThread for the service of
-// `rank`. `consumed`, if given, is counted down when the call has been run, with `receiver` filled
-// before.
+// Sends one encoded call. `destination` is a global thread id, or kNoThread for the service of
+// `rank`. When the call has been run, `receiver` gets the result, then `consumed` is counted down;
+// both are optional.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::Status send_call(
     Fabric& fabric, uint32_t rank, uint32_t destination, FunctionId id, size_t bytes,
     const void* call, void (*write)(const void* call, std::byte* at), WhenFull when_full,
@@ -100,7 +104,7 @@ inline constexpr bool kIsSynchronizer =
 template <auto... Options>
 inline constexpr bool kPulls = (std::is_same_v<decltype(Options), Pulling> || ...);
 
-// Sends a call whose end is written into `done`.
+// Sends a call. The receiver reports its end by a WRITE into `done`.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::Status send_call_written(
     Fabric& fabric, uint32_t destination, FunctionId id, size_t bytes, const void* call,
     void (*write)(const void* call, std::byte* at), WhenFull when_full, bool consumed,
@@ -115,22 +119,22 @@ template <typename Options, typename Call>
       Options::kWhenFull, Options::kNotification == Notification::kConsumed, done);
 }
 
-// Whether `target` can be `size` bytes of memory of `rank`: OK, or INVALID_ARGUMENT.
+// Returns INVALID_ARGUMENT if `target` cannot be `size` bytes of memory of `rank`, else OK.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::Status check_target(uint32_t rank,
                                                                 const RemoteMemoryLocator& target,
                                                                 uint64_t size);
 
-// Writes memory of this process into memory of `rank`'s; calls that are sent afterwards find it
-// there.
+// Writes memory of this process into memory of `rank`. Calls that are sent afterwards find the
+// bytes in place.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::Status write_ahead(Fabric& fabric, uint32_t rank,
                                                                RDMAMemory& source, uint64_t offset,
                                                                uint64_t size,
                                                                const RemoteMemoryLocator& target);
-// The name that `rank` has for memory of this process.
+// Returns the locator by which `rank` can access memory of this process.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::StatusOr<RemoteMemoryLocator> locate_for(
     Fabric& fabric, uint32_t rank, const RDMAMemory& memory, uint64_t offset, uint64_t size);
 
-// function(buffer, size), of a buffer that is there already.
+// A call of function(buffer, size) for a buffer that is already in the receiver's memory.
 template <typename F>
 [[nodiscard]] auto placed_call(const F& function, uint64_t address, uint64_t size) {
   return make_call([function, address, size]() mutable {
@@ -138,7 +142,7 @@ template <typename F>
   });
 }
 
-// Sends a call whose end releases `lent`, which it READs, and counts `consumed` down.
+// Sends a call that READs `lent`. The end of the call destroys `lent`, and counts `consumed` down.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::Status send_lending(
     Fabric& fabric, uint32_t destination, FunctionId id, size_t bytes, const void* call,
     void (*write)(const void* call, std::byte* at), WhenFull when_full,
@@ -163,7 +167,7 @@ template <typename Options, typename F>
 
 }  // namespace internal
 
-// Thread `destination` calls function(arguments...).
+// Makes thread `destination` call function(arguments...).
 template <auto... Options, typename F, typename... Args>
 requires(sizeof...(Args) == 0 || !(internal::kIsSynchronizer<Args> || ...))
     [[nodiscard]] absl::Status
@@ -172,7 +176,8 @@ requires(sizeof...(Args) == 0 || !(internal::kIsSynchronizer<Args> || ...))
       fabric, destination, make_call(function, std::forward<Args>(arguments)...), nullptr);
 }
 
-// The same without arguments; `done` is counted down as Options say (Table 1: call).
+// Makes thread `destination` call function(). `done` is counted down as Options say (Table 1:
+// call).
 template <auto... Options, typename F>
 [[nodiscard]] absl::Status call(Fabric& fabric, uint32_t destination, F&& function,
                                 Synchronizer& done) {
@@ -180,7 +185,8 @@ template <auto... Options, typename F>
                                                       &done);
 }
 
-// The same with a Synchronizer in registered memory: its end is one RDMA WRITE, and no call.
+// Makes thread `destination` call function(). `done` is a Synchronizer in registered memory: the
+// receiver reports the end by one RDMA WRITE instead of a call.
 template <auto... Options, typename F>
 [[nodiscard]] absl::Status call(Fabric& fabric, uint32_t destination, F&& function,
                                 RemoteObject<Synchronizer>& done) {
@@ -188,10 +194,10 @@ template <auto... Options, typename F>
                                                               make_call(function), done);
 }
 
-// Thread `destination` calls function(buffer, size) with `buffer` sent along (Table 1: call_buffer,
-// side by side). With Sync or Async among the options it is not sent along but READ, as below;
-// then, too, it is any memory of the caller's (user_buffer.h), and must not change before the call
-// has ended.
+// Makes thread `destination` call function(buffer, size), with the bytes of `buffer` in the message
+// (Table 1: call_buffer, side by side). With Sync or Async among the Options, the destination READs
+// the buffer instead, as described below; the buffer is then any memory of the caller's
+// (user_buffer.h), and must not change before the call has ended.
 template <auto... Options, typename F>
 [[nodiscard]] absl::Status call_buffer(Fabric& fabric, uint32_t destination, F&& function,
                                        std::span<const std::byte> buffer,
@@ -205,11 +211,12 @@ template <auto... Options, typename F>
   }
 }
 
-// The same with a part of registered memory, as the paper spells it. With Sync or Async among the
-// options only its name travels: the destination READs it, Sync before it goes on to its next call,
-// Async beside them (in a thread of the fabric), and calls function(buffer, size) then. The memory
-// must not change until that has ended: RemoteNotify tells. Errors, besides: INVALID_ARGUMENT (the
-// range leaves the memory).
+// Makes thread `destination` call function(buffer, size) with a part of registered memory, as the
+// paper spells it. With Sync or Async among the Options, only the locator travels, and the
+// destination READs the buffer. Sync: its consumer waits for the READ before it goes on to its next
+// call. Async: the READ proceeds while later calls run, and a thread of the fabric then calls
+// function(buffer, size). The memory must not change until the function has ended: use RemoteNotify
+// to wait for that. Further error: INVALID_ARGUMENT (the range exceeds the memory).
 template <auto... Options, typename F>
 [[nodiscard]] absl::Status call_buffer(Fabric& fabric, uint32_t destination, F&& function,
                                        RDMAMemory* source, uint64_t offset, uint64_t size,
@@ -235,9 +242,10 @@ template <auto... Options, typename F>
                                  size, &done);
 }
 
-// Both with a Synchronizer in registered memory: their end is one RDMA WRITE, and no call. A buffer
-// that nobody registered is sent along: one that is READ has to be released by an answer, which can
-// count a plain Synchronizer down as well.
+// The two functions above with a Synchronizer in registered memory: the receiver reports the end by
+// one RDMA WRITE instead of a call. An unregistered buffer can only be sent in the message here. A
+// READ of it would need an answer that releases its registration, and that answer can as well count
+// a plain Synchronizer down.
 template <auto... Options, typename F>
 [[nodiscard]] absl::Status call_buffer(Fabric& fabric, uint32_t destination, F&& function,
                                        std::span<const std::byte> buffer,
@@ -267,10 +275,10 @@ template <auto... Options, typename F>
   }
 }
 
-// `size` bytes of `source` are written to the start of `target`, memory of the destination's
-// process that it has named; then the destination calls function(where that is, size). The memory
-// may be reused when source->is_free(), at the latest with RemoteNotify (Table 1: call_buffer into
-// a given buffer).
+// Writes `size` bytes of `source` to the start of `target`, memory of the destination's process
+// that this process has the locator of. Then the destination calls function(address of target,
+// size). The source may be reused when source->is_free(), at the latest with RemoteNotify (Table 1:
+// call_buffer into a given buffer).
 template <auto... Options, typename F>
 [[nodiscard]] absl::Status call_buffer(Fabric& fabric, uint32_t destination, F&& function,
                                        RDMAMemory* source, uint64_t offset, uint64_t size,
@@ -296,8 +304,9 @@ template <auto... Options, typename F>
       fabric, destination, internal::placed_call(function, target.address, size), done);
 }
 
-// The same with any memory of the caller's (user_buffer.h), which may be reused when this returns:
-// it waits for the transfer.
+// Writes any memory of the caller's (user_buffer.h) to the start of `target`; then the destination
+// calls function(address of target, buffer.size()). Blocks until the WRITE has completed: `buffer`
+// may be reused when this returns.
 template <auto... Options, typename F>
 [[nodiscard]] absl::Status call_buffer(Fabric& fabric, uint32_t destination, F&& function,
                                        std::span<const std::byte> buffer,
@@ -311,9 +320,9 @@ template <auto... Options, typename F>
       fabric, destination, internal::placed_call(function, target.address, buffer.size()), done);
 }
 
-// Thread `destination` calls function(arguments...); what it returns is copied into `result`, then
-// `done` is counted down. An exception there becomes done.status(): INTERNAL, with its type and
-// text. Both must live until then (Table 1: call_return).
+// Makes thread `destination` call function(arguments...). The returned value is copied into
+// `result`, then `done` is counted down. An exception makes done.status() INTERNAL, with the
+// exception's type and text. `result` and `done` must live until then (Table 1: call_return).
 template <auto... Options, typename F, typename T, typename... Args>
 [[nodiscard]] absl::Status call_return(Fabric& fabric, uint32_t destination, F&& function,
                                        T& result, Synchronizer& done, Args&&... arguments) {
@@ -324,8 +333,8 @@ template <auto... Options, typename F, typename T, typename... Args>
       fabric, destination, encoded, &done, std::make_unique<internal::ResultInto<T>>(result));
 }
 
-// The service of process `rank` calls function(arguments...): a service call (Seriema §4.3). It
-// runs in a service thread, and must not block.
+// Makes the service of process `rank` call function(arguments...): a service call (Seriema §4.3).
+// The function runs in a service thread, and must not block.
 template <auto... Options, typename F, typename... Args>
 [[nodiscard]] absl::Status service_call(Fabric& fabric, uint32_t rank, F&& function,
                                         Synchronizer* done, Args&&... arguments) {

@@ -1,9 +1,9 @@
-// Arguments of calls as bytes: plain values bytewise, everything else through cereal, so that
-// whatever cereal can save and load travels (std::string, std::vector, user types with a
-// serialize()).
+// Serialization of call arguments: trivially copyable values bytewise, everything else through
+// cereal. So every type that cereal can save and load can be an argument (std::string, std::vector,
+// user types with a serialize()).
 //
-// The archives write into and read from memory directly. The reader believes no length: a
-// container's size is held against the bytes that are left before any memory is taken for it.
+// The archives write to and read from memory directly. The reader trusts no length: a container's
+// size is checked against the remaining bytes before memory is allocated for it.
 #ifndef CARIAMA_DSFABRIC_SERIALIZER_H_
 #define CARIAMA_DSFABRIC_SERIALIZER_H_
 
@@ -45,7 +45,8 @@
 
 namespace cariama {
 
-// What a SpanReader throws when the bytes are not what was saved. Calls turn it into a rejection.
+// Thrown by ArgumentReader when the bytes are not valid. The receiver then rejects the call as
+// malformed.
 class MalformedArguments : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -63,7 +64,7 @@ class ArgumentWriter : public cereal::OutputArchive<ArgumentWriter> {
   std::string& out_;
 };
 
-// Reads from memory that the caller keeps.
+// Reads from memory that the caller must keep alive.
 class ArgumentReader : public cereal::InputArchive<ArgumentReader> {
  public:
   explicit ArgumentReader(std::span<const std::byte> in) : InputArchive(this), in_(in) {}
@@ -73,7 +74,7 @@ class ArgumentReader : public cereal::InputArchive<ArgumentReader> {
     std::memcpy(data, in_.data(), bytes);
     in_ = in_.subspan(bytes);
   }
-  // Every element takes a byte at least.
+  // Checks a container's size. Every element takes at least one byte.
   void check_size(uint64_t elements) const {
     if (elements > in_.size()) throw MalformedArguments("a container in a call has a false size");
   }
@@ -85,12 +86,12 @@ class ArgumentReader : public cereal::InputArchive<ArgumentReader> {
 
 namespace internal {
 
-// Throws if a byte that came as a bool is none: to look at such a bool is undefined.
+// Throws if a received bool is neither 0 nor 1: reading such a bool is undefined behaviour.
 inline void check_bool(std::byte byte) {
   if (byte > std::byte{1}) throw MalformedArguments("a bool in a call is neither false nor true");
 }
 
-// A class that travels bytewise within a container, too, since cereal has no way of its own for it.
+// A class that is saved bytewise within a container, because cereal has no serialization for it.
 template <typename T>
 concept PlainClass =
     std::is_class_v<T> && std::is_trivially_copyable_v<T> &&
@@ -152,18 +153,20 @@ void CEREAL_LOAD_FUNCTION_NAME(ArgumentReader& reader, cereal::SizeTag<T>& tag) 
 
 namespace internal {
 
-// cereal takes a container for serializable whatever its elements are, and fails deep inside of
-// itself when they are not. So we look at the elements.
+// cereal accepts a container as serializable whatever its elements are; if they are not, the error
+// appears deep inside cereal. So this trait checks the elements.
 template <typename T>
 struct ElementsTravel : std::true_type {};
 
-// Whether cereal saves and loads a T: not a pointer, which would be one of another process.
+// True if cereal saves and loads a T. False for pointers: a pointer is meaningless in another
+// process.
 template <typename T>
 inline constexpr bool kSaved =
     !std::is_pointer_v<T> && cereal::traits::is_output_serializable<T, ArgumentWriter>::value &&
     cereal::traits::is_input_serializable<T, ArgumentReader>::value &&
     std::is_default_constructible_v<T> && ElementsTravel<T>::value;
-// Of an object behind a smart pointer: cereal makes it in its own ways.
+// As kSaved, for an object behind a smart pointer, which cereal constructs: T needs no
+// default constructor.
 template <typename T>
 inline constexpr bool kSavedBehindPointer =
     cereal::traits::is_output_serializable<T, ArgumentWriter>::value&& ElementsTravel<T>::value;
@@ -210,9 +213,9 @@ struct ElementsTravel<std::shared_ptr<T>> : std::bool_constant<kSavedBehindPoint
 
 }  // namespace internal
 
-// Whether a T can be an argument or a result: a plain value, or something that cereal saves and
-// loads, with all its elements. (What a serialize() member of the user's saves is not looked
-// into.)
+// Satisfied if a T can be an argument or a result: a trivially copyable type, or a type that cereal
+// saves and loads, with all its elements. (The members that a user's serialize() saves are not
+// checked.)
 template <typename T>
 concept Serializable = std::is_trivially_copyable_v<T> || internal::kSaved<T>;
 
@@ -227,8 +230,8 @@ void save_value(std::string& out, const T& value) {
   }
 }
 
-// Takes a T off the front of `in`. Throws MalformedArguments, or what the type's own loading
-// throws.
+// Loads a T from the front of `in`, and removes its bytes from `in`. Throws MalformedArguments, or
+// what the type's own loading throws.
 template <Serializable T>
 [[nodiscard]] T load_value(std::span<const std::byte>& in) {
   if constexpr (std::is_trivially_copyable_v<T>) {

@@ -18,7 +18,7 @@
 namespace cariama {
 namespace {
 
-// What this process's threads are bound to.
+// An attachment: the CPUs that this process's threads are bound to.
 class Bindings {
  public:
   explicit Bindings(Fabric& fabric) : cpus_(fabric.threads(), -1) {}
@@ -38,7 +38,7 @@ class Bindings {
 
 Bindings& bindings_of(Fabric& fabric) { return fabric.core().attachments().get<Bindings>(fabric); }
 
-// {present, NUMA node, cpu}, as a question wants it.
+// {1 if the thread exists, NUMA node, CPU}, as a trivially copyable answer.
 using PlaceAnswer = std::array<int, 3>;
 
 PlaceAnswer place_here(Fabric& fabric, uint32_t index) {
@@ -47,11 +47,11 @@ PlaceAnswer place_here(Fabric& fabric, uint32_t index) {
   return {1, context->numa_node(), bindings_of(fabric).of(index)};
 }
 
-absl::Status failed(const char* what) {
+absl::Status topology_error(const char* what) {
   return make_error(absl::StatusCode::kInternal, ErrorScope::kProcess, what);
 }
 
-// The machine, and which of its CPUs the calling thread may use.
+// The machine's topology, and the CPUs that the calling thread may use.
 struct Machine {
   std::unique_ptr<hwloc_topology, decltype(&hwloc_topology_destroy)> topology{
       nullptr, hwloc_topology_destroy};
@@ -63,9 +63,10 @@ absl::StatusOr<Machine> look_at_machine() {
     return make_errno_error(errno, ErrorScope::kProcess, "sched_getaffinity");
   }
   hwloc_topology_t topology = nullptr;
-  if (hwloc_topology_init(&topology) != 0) return failed("hwloc could not be initialised");
+  if (hwloc_topology_init(&topology) != 0) return topology_error("hwloc could not be initialised");
   machine.topology.reset(topology);
-  if (hwloc_topology_load(topology) != 0) return failed("hwloc could not look at the machine");
+  if (hwloc_topology_load(topology) != 0)
+    return topology_error("hwloc could not examine the machine");
   return machine;
 }
 
@@ -86,10 +87,10 @@ absl::StatusOr<std::vector<Core>> usable_cores() {
       if (cpu >= CPU_SETSIZE || !CPU_ISSET(cpu, &allowed)) continue;
       const int node = core->nodeset == nullptr ? -1 : hwloc_bitmap_first(core->nodeset);
       cores.push_back({cpu, node});
-      break;  // one thread of each core
+      break;  // one hardware thread per core
     }
   }
-  if (cores.empty()) return failed("hwloc finds no core that this process may use");
+  if (cores.empty()) return topology_error("hwloc finds no core that this process may use");
   std::stable_sort(cores.begin(), cores.end(),
                    [](const Core& a, const Core& b) { return a.numa_node < b.numa_node; });
   return cores;
@@ -104,7 +105,7 @@ absl::StatusOr<Neighbourhood> this_neighbourhood() {
   for (unsigned cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
     if (CPU_ISSET(cpu, &machine->allowed)) hwloc_bitmap_set(cpus.get(), cpu);
   }
-  // The only one of its type that has all of them.
+  // Returns the index of the object of this type that contains all allowed CPUs, or -1.
   const auto index_of = [&](hwloc_obj_type_t type) {
     for (hwloc_obj_t object = nullptr;
          (object = hwloc_get_next_obj_by_type(topology, type, object)) != nullptr;) {
@@ -180,7 +181,8 @@ absl::StatusOr<ThreadPlace> where_is(Fabric& fabric, uint32_t thread, Deadline d
   place.cpu = (*answer)[2];
   if ((*answer)[0] != 0) return place;
   return make_error(absl::StatusCode::kNotFound, ErrorScope::kOperation,
-                    "thread " + std::to_string(thread) + " is not there: it has not come, or left");
+                    "thread " + std::to_string(thread) +
+                        " is not a worker: it has not called init_thread(), or has left");
 }
 
 }  // namespace cariama

@@ -15,7 +15,7 @@ namespace cariama {
 
 absl::StatusOr<std::shared_ptr<MemoryRegion>> register_for_one_transfer(
     ProtectionDomain& domain, std::span<const std::byte> buffer) {
-  // Nothing writes into it: the contract knows no constant memory.
+  // The device only reads the buffer. The transport contract has no const memory, hence the cast.
   return domain.register_memory(
       {.address = const_cast<std::byte*>(buffer.data()), .length = buffer.size()},
       Access::kRemoteRead);
@@ -36,7 +36,7 @@ absl::StatusOr<std::unique_ptr<LentBuffer>> LentBuffer::make(Fabric& fabric, uin
                                                              std::span<const std::byte> buffer) {
   if (rank >= fabric.size()) return no_such_rank(rank, fabric.size());
   std::unique_ptr<LentBuffer> lent(new LentBuffer(fabric));
-  // For the transfers of this process the buffer may as well be where it is.
+  // Transfers within this process use the buffer in place.
   if (rank == fabric.rank()) {
     lent->memory_ = {const_cast<std::byte*>(buffer.data()), buffer.size(), nullptr};
     return lent;
@@ -59,8 +59,9 @@ absl::StatusOr<std::unique_ptr<LentBuffer>> LentBuffer::make(Fabric& fabric, uin
   if (!region.ok()) return region.status();
   const std::byte* const first = (*region)->address();
   if (buffer.data() < first || buffer.data() + buffer.size() > first + (*region)->length()) {
-    return make_error(absl::StatusCode::kInternal, ErrorScope::kProcess,
-                      "FabricOptions::registrar has returned a region that is not the buffer's");
+    return make_error(
+        absl::StatusCode::kInternal, ErrorScope::kProcess,
+        "FabricOptions::registrar has returned a region that does not cover the buffer");
   }
   lent->range_ = std::make_unique<RegisteredRange>(
       std::vector<RegisteredRange::Registration>{{domain, *std::move(region)}});
@@ -69,7 +70,7 @@ absl::StatusOr<std::unique_ptr<LentBuffer>> LentBuffer::make(Fabric& fabric, uin
 }
 
 LentBuffer::~LentBuffer() {
-  // The allocator's free(), which the analyzer takes for that of C.
+  // This is the allocator's free(); the analyzer mistakes it for that of C.
   // NOLINTNEXTLINE(clang-analyzer-unix.MismatchedDeallocator)
   if (bounced_) static_cast<void>(fabric_.memory().free(memory_));
 }
@@ -101,7 +102,8 @@ uint64_t lend_until_answered(Fabric& fabric, uint32_t rank, std::unique_ptr<Lent
   return expect_answer(fabric, rank,
                        [held = std::shared_ptr<LentBuffer>(std::move(lent)),
                         done](const absl::Status& status) mutable {
-                         held.reset();  // before anybody learns that the buffer may be freed
+                         // release the buffer before its owner is notified and may free it
+                         held.reset();
                          if (done == nullptr) return;
                          if (status.ok()) {
                            done->decrease();

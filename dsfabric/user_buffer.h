@@ -1,12 +1,14 @@
 // Buffers that the user owns and has not registered, as arguments of call_buffer.
 //
 //   std::vector<std::byte> data = ...;
-//   call_buffer<Sync, RemoteNotify>(fabric, thread, function, std::span(data), &run);  // it READs
-//   call_buffer(fabric, thread, function, std::span(data), their_memory);     // written into there
+//   // The destination READs the buffer:
+//   call_buffer<Sync, RemoteNotify>(fabric, thread, function, std::span(data), &run);
+//   // This process WRITEs the buffer to their_memory:
+//   call_buffer(fabric, thread, function, std::span(data), their_memory);
 //
-// Short ones are copied into registered memory first (bounced: up to FabricOptions::bounce_bytes);
-// longer ones are registered for as long as they are needed, through one hook,
-// FabricOptions::registrar (buffer_registrar.h). Within a process neither happens.
+// Short buffers are copied into registered memory first ("bounced": up to
+// FabricOptions::bounce_bytes). Longer buffers are registered until the transfer has ended, through
+// FabricOptions::registrar (buffer_registrar.h). A call within one process does neither.
 #ifndef CARIAMA_DSFABRIC_USER_BUFFER_H_
 #define CARIAMA_DSFABRIC_USER_BUFFER_H_
 
@@ -25,19 +27,19 @@
 
 namespace cariama::internal {
 
-// A buffer of the user's for as long as process `rank` needs it: bounced or registered. Ends that
-// when it is destroyed, by any thread.
+// A user's buffer, bounced or registered so that process `rank` can READ it. The destructor ends
+// the registration or frees the copy; any thread may run it.
 class CARIAMA_DSFABRIC_EXPORT LentBuffer {
  public:
-  // Errors: RESOURCE_EXHAUSTED (memory to bounce through; memlock), those of the registrar and of
-  // making a connection.
+  // Errors: RESOURCE_EXHAUSTED (no memory for the copy; the memlock limit), those of the registrar
+  // and of making a connection.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<LentBuffer>> make(
       Fabric& fabric, uint32_t rank, std::span<const std::byte> buffer);
   ~LentBuffer();
   LentBuffer(const LentBuffer&) = delete;
   LentBuffer& operator=(const LentBuffer&) = delete;
 
-  // The whole of it.
+  // Registered memory that holds the whole buffer.
   [[nodiscard]] RDMAMemory& memory() { return memory_; }
   [[nodiscard]] bool bounced() const { return bounced_; }
 
@@ -50,15 +52,16 @@ class CARIAMA_DSFABRIC_EXPORT LentBuffer {
   RDMAMemory memory_;
 };
 
-// Writes the buffer to the start of `target`, memory of process `rank`, and waits until it is
-// there: it may be reused then, and calls that are sent afterwards find it. Runs no calls. Errors:
-// INVALID_ARGUMENT (longer than the target), those of LentBuffer::make, UNAVAILABLE.
+// Writes the buffer to the start of `target`, memory of process `rank`, and blocks until the WRITE
+// has completed. Afterwards the buffer may be reused, and calls that are sent later find the bytes
+// in place. Runs no calls. Errors: INVALID_ARGUMENT (longer than the target), those of
+// LentBuffer::make, UNAVAILABLE.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::Status write_user_buffer(
     Fabric& fabric, uint32_t rank, std::span<const std::byte> buffer,
     const RemoteMemoryLocator& target);
 
-// The handle for the NotifyTarget of a call that READs `lent`: keeps it until process `rank` has
-// answered, or failed; then counts `done` down, if given.
+// Returns the handle for the NotifyTarget of a call that READs `lent`. Keeps `lent` until process
+// `rank` has answered or failed; then destroys it and counts `done` down, if given.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT uint64_t lend_until_answered(Fabric& fabric, uint32_t rank,
                                                                    std::unique_ptr<LentBuffer> lent,
                                                                    Synchronizer* done);

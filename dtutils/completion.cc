@@ -14,7 +14,7 @@ struct Explanation {
   std::string_view remedy;
 };
 
-// Every failure has broken at least the link, since it moved the queue pair to the error state.
+// Every failure affects at least the link, since it moved the queue pair to the error state.
 Explanation explain(CompletionStatus status) {
   using absl::StatusCode;
   switch (status) {
@@ -55,7 +55,7 @@ Explanation explain(CompletionStatus status) {
               "post more receives there, or raise receiver_retry_count; then repair() both ends"};
     case CompletionStatus::kPeerDied:
       return {"the peer process has ended", StatusCode::kUnavailable, ErrorScope::kPeer,
-              "connect a new queue pair to its successor"};
+              "start it again and connect a new queue pair to it"};
     case CompletionStatus::kUnknown:
       break;
   }
@@ -63,7 +63,7 @@ Explanation explain(CompletionStatus status) {
           "look up the vendor error in the device's manual; then repair() both ends"};
 }
 
-// "SEND to", "RECEIVE from": reads well before the peer's label.
+// Returns " to ", " from " or " at " for the error text between the operation and the peer's label.
 std::string_view preposition(CompletionKind kind) {
   switch (kind) {
     case CompletionKind::kRead:

@@ -18,7 +18,7 @@ absl::Status not_made_here(Transport transport, std::string_view how) {
   return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation, what, how);
 }
 
-// What the options and the environment ask for; nothing if they leave it open.
+// Returns the transport that the options or the environment select; empty if neither does.
 absl::StatusOr<std::optional<Transport>> requested_transport(const DeviceOptions& options) {
   if (options.transport.has_value()) return options.transport;
   if (const char* text = std::getenv("CARIAMA_TRANSPORT"); text != nullptr && *text != '\0') {
@@ -29,7 +29,7 @@ absl::StatusOr<std::optional<Transport>> requested_transport(const DeviceOptions
                       std::string("CARIAMA_TRANSPORT is '").append(text).append("'"),
                       "set it to 'verbs' or 'shm', or unset it");
   }
-  // Whoever names a card, a port or a GID wants that card and not a substitute.
+  // A request that names a card, a port or a GID must not be served by a different transport.
   if (!options.name.empty() || options.port.has_value() || options.gid_index.has_value()) {
     return std::optional(Transport::kVerbs);
   }
@@ -39,8 +39,8 @@ absl::StatusOr<std::optional<Transport>> requested_transport(const DeviceOptions
   return std::optional<Transport>();
 }
 
-// Verbs where it works. A machine without any RDMA device needs no word about it; one whose devices
-// cannot be used does.
+// Returns verbs if a port is active, else shm. Reports a diagnostic only if RDMA devices exist that
+// cannot be used, not on a machine without any.
 Transport best_transport() {
   const std::vector<VerbsDeviceInfo> devices = list_verbs_devices();
   if (has_active_verbs_port(devices)) return Transport::kVerbs;

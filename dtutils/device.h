@@ -1,18 +1,19 @@
-// The transport contract: devices and what is made from them.
+// The transport contract: devices and the objects created from them.
 //
-//   auto device = open_device({});  // verbs if there is a card, else shm
+//   auto device = open_device({});  // verbs if a device with an active port exists, else shm
 //   auto domain = (*device)->create_domain();
 //   auto completions = (*domain)->create_completion_queue({});
 //   auto memory = (*domain)->register_memory({buffer, size}, Access::kAll);
 //   auto queue_pair = (*domain)->create_queue_pair({.send_completions = *completions, ...});
-//   ... bring (*queue_pair)->address() to the peer, and connect() on both sides ...
+//   ... send (*queue_pair)->address() to the peer, and connect() on both sides ...
 //
-// Four implementations keep it: verbs (libibverbs), shm (processes of one host), sim (a simulated
-// cluster in one process) and fault (a decorator that injects failures). A program written against
-// this header runs on all of them.
+// The contract has four implementations: verbs (libibverbs), shm (processes of one host), sim (a
+// simulated cluster in one process) and fault (a decorator that injects failures). A program
+// written against this header runs on all of them.
 //
-// Ownership: an object keeps what it was made from alive, so any order of destruction is safe.
-// Thread-safety: all functions may be called by any threads unless a class says otherwise.
+// Ownership: an object keeps alive the objects from which it was created, so any order of
+// destruction is safe.
+// Thread-safety: any thread may call any function unless a class states otherwise.
 #ifndef CARIAMA_DTUTILS_DEVICE_H_
 #define CARIAMA_DTUTILS_DEVICE_H_
 
@@ -40,7 +41,7 @@ enum class Transport : uint8_t { kVerbs, kShm, kSim, kFault };
 // "verbs", "shm", "sim", "fault".
 [[nodiscard]] CARIAMA_DTUTILS_EXPORT std::string_view transport_name(Transport transport);
 
-// Limits of a device, asked of it and never assumed. Sizes in bytes.
+// Limits of a device, queried from it and never assumed. Sizes in bytes.
 struct DeviceLimits {
   uint32_t max_send_depth = 0;
   uint32_t max_receive_depth = 0;
@@ -53,24 +54,25 @@ struct DeviceLimits {
   bool atomics = false;  // FETCH_ADD and COMPARE_SWAP
 };
 
-// A place for sleeping until a completion arrives, shared by any number of completion queues.
-// One thread at a time may wait on it.
+// An object on which a thread sleeps until a completion arrives. Any number of completion queues
+// may share one channel. At most one thread at a time may wait on it.
 class CARIAMA_DTUTILS_EXPORT CompletionChannel {
  public:
   virtual ~CompletionChannel() = default;
 
-  // Sleeps until a queue that was armed has a completion, or until `timeout` has passed. True in
-  // the first case. May also return true without one (poll, arm, poll again, wait: the usual loop).
-  // An event that came between arm() and wait() is not lost.
+  // Sleeps until an armed completion queue has a completion, or until `timeout` has passed. Returns
+  // false after the timeout. May return true although no completion arrived, so call it in the
+  // usual loop: poll, arm, poll again, wait. An event that came between arm() and wait() is not
+  // lost.
   [[nodiscard]] virtual bool wait(std::chrono::nanoseconds timeout) = 0;
 
-  // Makes one present or future wait() return true. Async-signal-safe, callable by any thread.
+  // Makes one present or future wait() return true. Async-signal-safe. Thread-safe.
   virtual void wake() = 0;
 };
 
 struct CompletionQueueOptions {
-  // At least this many completions fit. Give it send_depth + receive_depth of every queue pair that
-  // uses it: a failing queue pair reports each outstanding request.
+  // The minimum number of completions that fit. Use the sum of send_depth + receive_depth of all
+  // queue pairs that use the queue: a failing queue pair reports each outstanding request.
   uint32_t depth = 4096;
   std::shared_ptr<CompletionChannel> channel{};  // optional
 };
@@ -79,14 +81,14 @@ class CARIAMA_DTUTILS_EXPORT CompletionQueue {
  public:
   virtual ~CompletionQueue() = default;
 
-  // Takes up to completions.size() completions. Returns how many. Never blocks. Several threads may
-  // poll at once; each completion goes to one of them. Polling drives progress on transports that
-  // need it (sim: virtual time; shm: sends that wait for a receiver).
+  // Takes up to completions.size() completions and returns their number. Never blocks. Several
+  // threads may poll at once; each completion is delivered to one of them. Polling drives progress
+  // on transports that need it (sim: virtual time; shm: sends that wait for a posted receive).
   [[nodiscard]] virtual size_t poll(std::span<Completion> completions) = 0;
 
-  // Asks for one event on the channel at the next completion (solicited_only: at the next one that
-  // was sent with kSolicited, or that failed). Poll once more after arming, before waiting.
-  // Error: FAILED_PRECONDITION without a channel.
+  // Requests one event on the channel at the next completion (solicited_only: at the next
+  // completion of a message sent with kSolicited, or of a failed request). Poll once more after
+  // arming, before waiting. Error: FAILED_PRECONDITION without a channel.
   [[nodiscard]] virtual absl::Status arm(bool solicited_only = false) = 0;
 
   [[nodiscard]] virtual uint32_t depth() const = 0;
@@ -97,8 +99,8 @@ struct SharedReceiveQueueOptions {
   uint32_t max_segments = 1;
 };
 
-// Receives that any queue pair created with it may consume. Their completions go to the consuming
-// queue pair's receive completion queue.
+// A queue of receives that all queue pairs created with it consume. The completion of a receive is
+// delivered to the receive completion queue of the consuming queue pair.
 class CARIAMA_DTUTILS_EXPORT SharedReceiveQueue {
  public:
   virtual ~SharedReceiveQueue() = default;
@@ -109,14 +111,14 @@ class CARIAMA_DTUTILS_EXPORT SharedReceiveQueue {
   [[nodiscard]] virtual uint32_t depth() const = 0;
 };
 
-// Memory regions work with the queue pairs of their own domain.
+// Memory regions can be used only with the queue pairs of their own domain.
 class CARIAMA_DTUTILS_EXPORT ProtectionDomain {
  public:
   virtual ~ProtectionDomain() = default;
 
-  // Makes the source's memory accessible to the device (verbs: pins it). Set-up cost grows with the
-  // size. Errors: INVALID_ARGUMENT (null or empty range, descriptor too short or not sealed),
-  // RESOURCE_EXHAUSTED (memlock: names the limit and the remedy).
+  // Registers the source's memory with the device (verbs: pins it). The cost grows with the size.
+  // Errors: INVALID_ARGUMENT (null or empty range, descriptor too short or not sealed),
+  // RESOURCE_EXHAUSTED (memlock: the text names the limit and the remedy).
   [[nodiscard]] virtual absl::StatusOr<std::shared_ptr<MemoryRegion>> register_memory(
       const MemorySource& source, Access access) = 0;
 
@@ -144,23 +146,23 @@ class CARIAMA_DTUTILS_EXPORT Device {
   [[nodiscard]] virtual absl::StatusOr<std::shared_ptr<ProtectionDomain>> create_domain() = 0;
 };
 
-// Which device to open. Empty fields are chosen sensibly.
+// Selects the device to open. Each empty field takes the default stated beside it.
 struct DeviceOptions {
   // Default: the environment variable CARIAMA_TRANSPORT ("verbs" or "shm"), else verbs if a device
-  // with an active port exists, else shm. kSim and kFault are made by their own functions
+  // with an active port exists, else shm. kSim and kFault devices are created by separate functions
   // (sim/sim_fabric.h, fault/fault_device.h).
   std::optional<Transport> transport{};
-  // verbs only. The environment variables CARIAMA_DEVICE, CARIAMA_PORT and CARIAMA_GID_INDEX stand
-  // in for what is not given here.
-  std::string name{};              // "mlx5_0"; default: the first with an active port
-  std::optional<uint32_t> port{};  // default: the first active one
-  // RoCE: default is the RoCE v2 entry of an IPv4 address, else of a routable IPv6 address, else
-  // any RoCE v2.
+  // verbs only. The environment variables CARIAMA_DEVICE, CARIAMA_PORT and CARIAMA_GID_INDEX
+  // replace the fields that are empty.
+  std::string name{};              // "mlx5_0"; default: the first device with an active port
+  std::optional<uint32_t> port{};  // default: the first active port
+  // RoCE. Default: the RoCE v2 entry of an IPv4 address, else of a routable IPv6 address, else any
+  // RoCE v2 entry.
   std::optional<uint32_t> gid_index{};
 };
 
-// Opens a device. Errors name what was looked for, what there is, and the remedy; a device named
-// explicitly is never replaced by another.
+// Opens a device. The error text names the requested device, the devices present, and the remedy. A
+// device named explicitly is never replaced by another.
 [[nodiscard]] CARIAMA_DTUTILS_EXPORT absl::StatusOr<std::shared_ptr<Device>> open_device(
     const DeviceOptions& options);
 

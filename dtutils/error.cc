@@ -9,8 +9,8 @@
 namespace cariama {
 namespace {
 
-// The scope travels as a payload of the Status, so that it survives copies and moves through code
-// that knows nothing of it. The URL only has to be unique.
+// The scope is a payload of the Status, so that copies and moves preserve it in code that does not
+// know it. The URL only has to be unique.
 constexpr char kScopeUrl[] = "cariama.dtutils/error_scope";
 
 }  // namespace
@@ -44,7 +44,7 @@ absl::Status make_error(absl::StatusCode code, ErrorScope scope, std::string_vie
 absl::Status make_errno_error(int error_number, ErrorScope scope, std::string_view what,
                               std::string_view remedy) {
   absl::StatusCode code = absl::ErrnoToStatusCode(error_number);
-  // Somebody reports a failure: a forgotten or clobbered errno must not turn it into success.
+  // The caller reports a failure: a missing or overwritten errno must not turn it into success.
   if (code == absl::StatusCode::kOk) code = absl::StatusCode::kUnknown;
   std::string text(what);
   text.append(": ").append(std::generic_category().message(error_number));

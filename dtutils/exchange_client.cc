@@ -20,7 +20,7 @@ using internal::ExchangeType;
 
 namespace {
 
-// The store reads at all times, so a put that cannot be handed over for this long never will be.
+// The store always reads, so a put that could not be sent for this long will not succeed later.
 constexpr std::chrono::seconds kPutTimeout{30};
 
 absl::Status invalid(const std::string& what) {
@@ -41,7 +41,7 @@ absl::Status answer_to_status(const ExchangeMessage& answer, const std::string& 
 
 struct ExchangeClient::Incoming {
   internal::ExchangeDecoder decoder;
-  std::optional<ExchangeMessage> fence_answer;  // came while another answer was waited for
+  std::optional<ExchangeMessage> fence_answer;  // arrived while receive() waited for another answer
 };
 
 ExchangeClient::ExchangeClient(int socket, int rank, std::vector<std::string> labels)
@@ -88,7 +88,7 @@ absl::Status ExchangeClient::send(const ExchangeMessage& message, Deadline deadl
       sent += static_cast<size_t>(count);
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
       absl::Status ready = wait(POLLOUT, deadline, operation);
-      // Half a message is on its way: nothing can follow it.
+      // Part of the message was sent, so no other message can follow it on this stream.
       if (!ready.ok()) return sent == 0 ? ready : breaks(std::move(ready));
     } else if (errno != EINTR) {
       return breaks(store_gone(operation));

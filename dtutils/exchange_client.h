@@ -1,5 +1,5 @@
-// The Exchange of a process whose store (exchange_server.h) answers at the other end of a stream
-// socket.
+// The client side of an Exchange: sends the requests of one process to the store
+// (exchange_server.h) over a stream socket.
 #ifndef CARIAMA_DTUTILS_EXCHANGE_CLIENT_H_
 #define CARIAMA_DTUTILS_EXCHANGE_CLIENT_H_
 
@@ -23,7 +23,8 @@ struct ExchangeMessage;
 
 class CARIAMA_DTUTILS_EXPORT ExchangeClient final : public Exchange {
  public:
-  // Takes over `socket` (a connected stream) and closes it at the end. labels[i] names rank i.
+  // Takes ownership of `socket` (a connected stream); the destructor closes it. labels[i] names
+  // rank i.
   ExchangeClient(int socket, int rank, std::vector<std::string> labels);
   ~ExchangeClient() override;
   ExchangeClient(const ExchangeClient&) = delete;
@@ -38,17 +39,18 @@ class CARIAMA_DTUTILS_EXPORT ExchangeClient final : public Exchange {
   [[nodiscard]] absl::Status fence(Deadline deadline) override;
 
  private:
-  struct Incoming;  // what has come, and was not asked for yet
+  struct Incoming;  // bytes and messages that arrived and were not consumed yet
 
   [[nodiscard]] absl::Status send(const internal::ExchangeMessage& message, Deadline deadline,
                                   const std::string& operation);
-  // The answer to `request`; answers to requests that were given up are dropped.
+  // Receives the answer to `request`. Drops answers to earlier requests whose deadline expired.
   [[nodiscard]] absl::StatusOr<internal::ExchangeMessage> receive(uint64_t request,
                                                                   Deadline deadline,
                                                                   const std::string& operation);
-  // Waits for the socket: OK when it is ready, DEADLINE_EXCEEDED.
+  // Waits until the socket is ready for `events`. Error: DEADLINE_EXCEEDED.
   [[nodiscard]] absl::Status wait(short events, Deadline deadline, const std::string& operation);
-  // From now on every call fails with this: the stream cannot be continued.
+  // Marks the stream as broken, since it cannot be continued: from now on every call fails with
+  // `status`.
   absl::Status breaks(absl::Status status);
 
   const int socket_;
@@ -57,7 +59,7 @@ class CARIAMA_DTUTILS_EXPORT ExchangeClient final : public Exchange {
   const std::unique_ptr<Incoming> incoming_;
   absl::Status broken_;
   uint64_t last_request_ = 0;
-  std::optional<uint64_t> fence_request_;  // entered and not yet left
+  std::optional<uint64_t> fence_request_;  // set between entering and leaving a fence
 };
 
 }  // namespace cariama

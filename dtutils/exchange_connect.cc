@@ -5,7 +5,8 @@ namespace cariama {
 absl::Status connect_over(Exchange& exchange, int rank, QueuePair& queue_pair,
                           Exchange::Deadline deadline, std::string_view name,
                           ConnectOptions options) {
-  // The pair of ranks and the direction are in the key: one rank may connect to several.
+  // The key contains the direction, since one rank may connect to several ranks under the same
+  // name.
   const auto key = [&](std::string_view what, int from, int to) {
     return std::string(name) + "/" + std::string(what) + "/" + std::to_string(from) + ">" +
            std::to_string(to);
@@ -19,7 +20,7 @@ absl::Status connect_over(Exchange& exchange, int rank, QueuePair& queue_pair,
   if (!address.ok()) return address.status();
   options.peer = exchange.label(rank);
   const absl::Status connected = queue_pair.connect(*address, options);
-  // The other end learns of a failure, too, instead of waiting for its deadline.
+  // Reports success or failure to the other end, which otherwise would wait for its deadline.
   if (absl::Status put =
           exchange.put(key("connected", self, rank),
                        connected.ok() ? std::string() : std::string(connected.message()));
@@ -31,7 +32,7 @@ absl::Status connect_over(Exchange& exchange, int rank, QueuePair& queue_pair,
   if (!theirs.ok()) return theirs.status();
   if (!theirs->empty()) {
     return make_error(absl::StatusCode::kUnavailable, ErrorScope::kLink,
-                      exchange.label(rank) + " could not connect to us: " + *theirs);
+                      exchange.label(rank) + " could not connect to this process: " + *theirs);
   }
   return absl::OkStatus();
 }

@@ -1,4 +1,4 @@
-// Connecting queue pairs, and passing plain values, over an Exchange (process_group.h).
+// Connects queue pairs, and passes plain values, over an Exchange (process_group.h).
 #ifndef CARIAMA_DTUTILS_EXCHANGE_CONNECT_H_
 #define CARIAMA_DTUTILS_EXCHANGE_CONNECT_H_
 
@@ -16,29 +16,30 @@
 
 namespace cariama {
 
-// Connects `queue_pair` to the one that `rank` connects to us under the same `name`: exchanges the
-// addresses, connects (options.peer is set to the rank's label), and waits until the other end has
-// connected too, so that data may be sent at once. Both ranks call it; several pairs of ranks may
-// at the same time. Errors: those of Exchange and of QueuePair::connect, this end's or the other's.
+// Connects `queue_pair` to the queue pair that process `rank` connects to this process under the
+// same `name`: exchanges the addresses, connects (options.peer is set to the rank's label), and
+// waits until the other end has connected too, so that both ends may send at once. Both ranks must
+// call it. Several pairs of ranks may connect at the same time. Errors: those of Exchange and of
+// QueuePair::connect, at this end or at the other end.
 [[nodiscard]] CARIAMA_DTUTILS_EXPORT absl::Status connect_over(Exchange& exchange, int rank,
                                                                QueuePair& queue_pair,
                                                                Exchange::Deadline deadline,
                                                                std::string_view name = "queue",
                                                                ConnectOptions options = {});
 
-// Publishes a plain value, as Exchange::put.
+// Publishes a plain value through Exchange::put, with its errors.
 template <typename T>
 [[nodiscard]] absl::Status put_value(Exchange& exchange, std::string_view key, const T& value) {
-  static_assert(std::is_trivially_copyable_v<T>, "only plain values can be put as they are");
+  static_assert(std::is_trivially_copyable_v<T>, "put_value() needs a trivially copyable type");
   return exchange.put(key, std::string_view(reinterpret_cast<const char*>(&value), sizeof value));
 }
 
-// The plain value that `rank` put, as Exchange::get. Error, besides: INVALID_ARGUMENT (another
-// size).
+// Returns the plain value that `rank` published under `key`; waits for it as Exchange::get does.
+// Errors: those of Exchange::get, and INVALID_ARGUMENT (the value has another size).
 template <typename T>
 [[nodiscard]] absl::StatusOr<T> get_value(Exchange& exchange, int rank, std::string_view key,
                                           Exchange::Deadline deadline) {
-  static_assert(std::is_trivially_copyable_v<T>, "only plain values can be got as they are");
+  static_assert(std::is_trivially_copyable_v<T>, "get_value() needs a trivially copyable type");
   absl::StatusOr<std::string> bytes = exchange.get(rank, key, deadline);
   if (!bytes.ok()) return bytes.status();
   if (bytes->size() != sizeof(T)) {

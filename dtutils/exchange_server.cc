@@ -32,7 +32,7 @@ struct ExchangeServer::Impl {
     connection.outgoing.clear();
   }
 
-  // Takes what has come, and answers it.
+  // Receives the available bytes, and answers the complete messages.
   void receive(int rank) {
     Connection& connection = connections[rank];
     char chunk[65536];
@@ -86,7 +86,7 @@ struct ExchangeServer::Impl {
       } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
         break;
       } else if (errno != EINTR) {
-        sent = connection.outgoing.size();  // the reader is gone, which receive() will notice
+        sent = connection.outgoing.size();  // the reader is gone; receive() will detect it
       }
     }
     connection.outgoing.erase(0, sent);
@@ -138,7 +138,7 @@ void ExchangeServer::serve(std::span<const pollfd> polled) {
   for (size_t i = 0; i < polled.size(); ++i) {
     if (polled[i].revents == 0) continue;
     const int rank = impl_->polled[i];
-    // An earlier entry's callback may have closed it.
+    // The callback of an earlier entry may have closed this connection.
     if (!connected(rank)) continue;
     Impl::flush(impl_->connections[rank]);
     impl_->receive(rank);

@@ -1,5 +1,5 @@
-// The store behind an Exchange: serves the processes of a job over stream sockets, one for each.
-// Has no thread: its owner polls, together with what else it watches.
+// The store behind an Exchange: serves the processes of a job, each over its own stream socket. The
+// server has no thread: its owner polls the sockets, together with its other descriptors.
 //
 //   ExchangeServer server(labels, [&](int rank, const absl::Status& why) { ... });
 //   server.connect(rank, socket);                          // for each rank
@@ -29,37 +29,38 @@ namespace cariama {
 // Thread-compatible. Never waits.
 class CARIAMA_DTUTILS_EXPORT ExchangeServer {
  public:
-  // Says that the connection of `rank` is closed: OK if the other end closed it, INVALID_ARGUMENT
-  // if it was closed here since what came was malformed. The rank counts as running until
-  // rank_ended(), which may be called from here.
+  // Reports that the connection of `rank` is closed. `why` is OK if the other end closed it, and
+  // INVALID_ARGUMENT if the server closed it because it received malformed data. The rank counts as
+  // running until rank_ended() is called; this callback may call it.
   using OnClosed = std::function<void(int rank, const absl::Status& why)>;
 
-  // labels[rank] is what errors call that rank.
+  // Error texts refer to a rank as labels[rank].
   ExchangeServer(std::vector<std::string> labels, OnClosed on_closed);
   ~ExchangeServer();
   ExchangeServer(const ExchangeServer&) = delete;
   ExchangeServer& operator=(const ExchangeServer&) = delete;
 
-  // Serves `rank` over `socket` from now on; takes the socket over. Precondition: the rank was not
+  // Starts to serve `rank` over `socket`. Takes ownership of the socket. Requires: the rank was not
   // connected before.
   void connect(int rank, int socket);
   [[nodiscard]] bool connected(int rank) const;
 
-  // Puts in the name of `rank`, as Exchange::put would.
+  // Publishes a value for `rank`, as if that rank had called Exchange::put.
   [[nodiscard]] absl::Status put(int rank, std::string_view key, std::string_view value);
 
-  // Appends what has to be polled, one entry for each connected rank.
+  // Appends one pollfd entry for each connected rank.
   void append_polled(std::vector<pollfd>& entries);
-  // Takes and answers what has come. `polled`: the entries that the last append_polled() appended,
-  // after poll().
+  // Receives and answers the requests that are readable. `polled`: the entries that the last
+  // append_polled() appended, after poll().
   void serve(std::span<const pollfd> polled);
 
-  // Notes that `rank` has ended, after taking what it sent before; `how` completes the sentence
-  // "LABEL ...". Whoever waits for it gets an error; what it put stays.
+  // Records that the process of `rank` has ended, after receiving the data that it sent before.
+  // `how` completes the sentence "LABEL ...". Ranks that wait for a value or a fence of this rank
+  // get an error; the values that it put stay available.
   void rank_ended(int rank, std::string how);
 
-  // Closes all connections and forgets them, telling nobody: for a process forked from the
-  // server's.
+  // Closes and forgets all connections without notifying the other ends. For a process forked from
+  // the server's process.
   void abandon();
 
  private:

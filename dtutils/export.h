@@ -1,4 +1,5 @@
-// Marks what the dtutils library exports; everything else is hidden (-fvisibility=hidden).
+// Marks a symbol as exported by the dtutils library; all unmarked symbols are hidden
+// (-fvisibility=hidden).
 #ifndef CARIAMA_DTUTILS_EXPORT_H_
 #define CARIAMA_DTUTILS_EXPORT_H_
 

@@ -12,11 +12,11 @@
 
 namespace cariama {
 
-// Thread-compatible. Movable: what it was moved from owns none.
+// Thread-compatible. Movable: a moved-from object owns no descriptor.
 class FileDescriptor {
  public:
   FileDescriptor() = default;
-  // Takes `number` over; a negative one is none.
+  // Takes ownership of `number`; a negative number means no descriptor.
   explicit FileDescriptor(int number) : number_(number) {}
   FileDescriptor(FileDescriptor&& other) noexcept : number_(other.release()) {}
   FileDescriptor& operator=(FileDescriptor&& other) noexcept {
@@ -29,11 +29,11 @@ class FileDescriptor {
 
   [[nodiscard]] int get() const { return number_; }  // negative: none
   [[nodiscard]] bool valid() const { return number_ >= 0; }
-  // Closes it now. Nothing could be done about an error of close(2).
+  // Closes the descriptor now. Ignores an error of close(2): no caller could handle it.
   void reset() {
     if (number_ >= 0) close(std::exchange(number_, -1));
   }
-  // Gives it up without closing it.
+  // Returns the descriptor and gives up its ownership without closing it.
   [[nodiscard]] int release() { return std::exchange(number_, -1); }
 
  private:

@@ -6,13 +6,12 @@
 namespace cariama {
 namespace {
 
-// The length of the UTF-8 sequence at the start of `text`, or 0 if there is none.
+// Returns the length of the UTF-8 sequence at the start of `text`, or 0 if there is none.
 size_t sequence_length(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
   size_t length = 0;
   uint32_t point = 0;
-  uint32_t least =
-      0;  // what a sequence of this length is for: shorter forms are the only ones valid
+  uint32_t least = 0;  // smallest code point of this length; encodings of smaller ones are overlong
   if (byte(0) < 0x80) return 1;
   if ((byte(0) & 0xE0) == 0xC0) {
     length = 2, point = byte(0) & 0x1F, least = 0x80;

@@ -1,4 +1,4 @@
-// JSON text for what programs print (--json) and write (statistics.h, trace.h).
+// JSON text for the output of programs (--json) and for files (statistics.h, trace.h).
 #ifndef CARIAMA_DTUTILS_JSON_H_
 #define CARIAMA_DTUTILS_JSON_H_
 
@@ -9,8 +9,8 @@
 
 namespace cariama {
 
-// `text` as a JSON string, with its quotes. Always valid: control characters are escaped, and bytes
-// that are not UTF-8 (RFC 3629) become U+FFFD. Thread-safe.
+// Returns `text` as a JSON string, with its quotes. The result is always valid: control characters
+// are escaped, and bytes that are not UTF-8 (RFC 3629) become U+FFFD. Thread-safe.
 [[nodiscard]] CARIAMA_DTUTILS_EXPORT std::string json_string(std::string_view text);
 
 }  // namespace cariama

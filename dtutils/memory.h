@@ -1,7 +1,8 @@
-// Names of memory that a device may touch: keys, regions, local handles and remote locators.
+// Names of memory that a device may access: keys, regions, local handles and remote locators.
 //
-// Local and remote keys are different types, so that one can never be passed for the other. A
-// RemoteMemoryLocator is plain data that travels in messages and names memory of another process.
+// Local and remote keys are different types, so that the compiler rejects one in place of the
+// other. A RemoteMemoryLocator is plain data that travels in messages and names memory of another
+// process.
 #ifndef CARIAMA_DTUTILS_MEMORY_H_
 #define CARIAMA_DTUTILS_MEMORY_H_
 
@@ -32,9 +33,9 @@ struct RemoteKey {
   friend bool operator==(RemoteKey, RemoteKey) = default;
 };
 
-// What may be done with a region. Local reading is always allowed.
+// The operations that a region permits. Local reading is always permitted.
 enum class Access : uint32_t {
-  kLocalWrite = 1,  // receive into it, READ or fetch into it
+  kLocalWrite = 1,  // target of a receive, and local buffer of a READ or an atomic
   kRemoteRead = 2,
   kRemoteWrite = 4,   // implies kLocalWrite
   kRemoteAtomic = 8,  // implies kLocalWrite
@@ -48,18 +49,18 @@ constexpr bool has_access(Access granted, Access wanted) {
          static_cast<uint32_t>(wanted);
 }
 
-// Memory of another process, as it is named in messages: plain data, 32 bytes. `address` is
-// transport data (a virtual address on verbs, shm and sim); add offsets to it, never dereference
-// it.
+// Names memory of another process in messages. Plain data, 32 bytes. `address` is transport data (a
+// virtual address on verbs, shm and sim); add offsets to it, never dereference it.
 struct RemoteMemoryLocator {
   uint64_t address = 0;
   uint64_t length = 0;  // bytes
   RemoteKey key;
-  uint32_t owner = 0;  // the caller's name for the owner (a rank), carried and never interpreted
+  uint32_t owner = 0;  // the caller's number for the owner (a rank), carried and never interpreted
   uint32_t reserved = 0;
 
-  // The part of it that starts `offset` bytes in and is `bytes` long. Precondition (checked by the
-  // target's device when it is used, not here): offset + bytes <= length.
+  // Returns a locator of the part that starts `offset` bytes in and is `bytes` long. Requires:
+  // offset + bytes <= length. The target's device checks this when the locator is used; this
+  // function does not.
   [[nodiscard]] constexpr RemoteMemoryLocator slice(uint64_t offset, uint64_t bytes) const {
     return {address + offset, bytes, key, owner, reserved};
   }
@@ -67,22 +68,22 @@ struct RemoteMemoryLocator {
 static_assert(std::is_trivially_copyable_v<RemoteMemoryLocator> &&
               sizeof(RemoteMemoryLocator) == 32);
 
-// Memory to be registered. The memory is the caller's and must outlive the registration.
+// Memory to be registered. The caller owns the memory, which must outlive the registration.
 //
-// Memory backed by a descriptor (memfd) can be mapped by peers of the same host, which makes shm as
-// fast as a copy; memory without one is still reachable there, through cross-memory attach, but not
-// for atomics. Other transports ignore the descriptor.
+// Peers of the same host can map memory that is backed by a descriptor (memfd), so an shm transfer
+// costs one copy. Without a descriptor peers of the same host still reach the memory through
+// cross-memory attach, but atomics are not possible. Other transports ignore the descriptor.
 struct MemorySource {
   void* address = nullptr;
   size_t length = 0;    // bytes
   int descriptor = -1;  // memfd that backs the range, sealed against shrinking and growing; or -1
-  uint64_t descriptor_offset = 0;  // where in it the range starts
+  uint64_t descriptor_offset = 0;  // offset in the descriptor's file at which the range starts
 };
 
 // A registration of memory with one protection domain. Destroying it ends the registration: later
-// remote accesses fail with kRemoteAccess; one that a same-host peer has already begun may still
-// land, so quiesce peers before the memory gets another use (the paper's allocators never
-// deregister while they run). The memory itself is not freed. Immutable, thread-safe.
+// remote accesses fail with kRemoteAccess. An access that a same-host peer has already begun may
+// still complete, so quiesce peers before the memory is reused (the paper's allocators never
+// deregister during a run). The destructor does not free the memory. Immutable, thread-safe.
 class CARIAMA_DTUTILS_EXPORT MemoryRegion {
  public:
   virtual ~MemoryRegion() = default;
@@ -95,8 +96,8 @@ class CARIAMA_DTUTILS_EXPORT MemoryRegion {
   [[nodiscard]] RemoteKey remote_key() const { return remote_key_; }
   [[nodiscard]] Access access() const { return access_; }
 
-  // A name for [offset, offset + bytes) of this region that peers can use. `owner` is carried
-  // along.
+  // Returns a locator of [offset, offset + bytes) of this region for peers. The locator carries
+  // `owner`.
   [[nodiscard]] RemoteMemoryLocator locator(uint64_t offset, uint64_t bytes,
                                             uint32_t owner = 0) const {
     return {reinterpret_cast<uint64_t>(address_) + offset, bytes, remote_key_, owner, 0};
@@ -116,19 +117,23 @@ class CARIAMA_DTUTILS_EXPORT MemoryRegion {
   RemoteKey remote_key_;
 };
 
-// Memory that is registered once with each of several protection domains, so that a buffer in it
-// can go out through any of them (shm to neighbours, verbs to the rest). Immutable, thread-safe;
-// keeps the registrations alive.
+// Memory that is registered once with each of several protection domains, so that any of them can
+// transfer the same buffer (shm to processes of the same host, verbs to other hosts). Immutable,
+// thread-safe. Keeps the registrations alive.
 class CARIAMA_DTUTILS_EXPORT RegisteredRange {
  public:
   struct Registration {
     const ProtectionDomain* domain;
     std::shared_ptr<MemoryRegion> region;
   };
-  explicit RegisteredRange(std::vector<Registration> registrations)
-      : registrations_(std::move(registrations)) {}
+  explicit RegisteredRange(std::vector<Registration> registrations);
 
-  // The registration with `domain`, or nullptr. A linear search over the (one or two) domains.
+  // Identifies these registrations within the process. Not 0. No other registrations get this
+  // number, also after the range was destroyed and another one lies at its address; a copy of the
+  // range has the same number. Caches of keys compare it.
+  [[nodiscard]] uint64_t serial() const { return serial_; }
+
+  // Returns the registration with `domain`, or nullptr. Searches the one or two domains linearly.
   [[nodiscard]] const MemoryRegion* region(const ProtectionDomain* domain) const {
     for (const Registration& registration : registrations_) {
       if (registration.domain == domain) return registration.region.get();
@@ -138,47 +143,56 @@ class CARIAMA_DTUTILS_EXPORT RegisteredRange {
 
  private:
   std::vector<Registration> registrations_;
+  uint64_t serial_;
 };
 
-// How far a shared queue pair has got: the flush number k' of Seriema §4.1. A buffer tagged with a
-// number below `flushed` is no longer read or written by the device. Only grows. Cells are
-// immortal: a handle may look at its cell after the queue pair is gone, and finds itself free.
+// The flush number k' of Seriema §4.1 of a shared queue pair. The device no longer reads or writes
+// a buffer tagged with a number below `flushed`. The value only grows. Cells are never freed: a
+// handle may read its cell after the queue pair was destroyed, and then finds its memory free.
 struct alignas(64) FlushCell {
   std::atomic<uint64_t> flushed{0};
 };
 
 // A handle to a piece of registered memory, tagged with the queue pair and flush number of its last
-// use (Seriema §4.1). Handed out by the allocators, used by Transmitter. Does not own the memory.
+// use (Seriema §4.1). Allocators return it, Transmitter uses it. Does not own the memory.
 // Thread-compatible: one thread at a time.
 //
-// The same bytes may be under way on several queue pairs (a broadcast): each use is noted, up to
-// kMaxUses that have not ended; Transmitter waits for its own transfer when there are more.
+// The same bytes may be in flight on several queue pairs (a broadcast). The handle records up to
+// kMaxUses uses that have not ended; when there are more, Transmitter waits for its own transfer to
+// complete.
 class CARIAMA_DTUTILS_EXPORT RDMAMemory {
  public:
   static constexpr uint32_t kMaxUses = 4;
 
   RDMAMemory() = default;
+  // `range` is the memory's registration, or nullptr for memory that is not registered.
   RDMAMemory(std::byte* buffer, size_t size, const RegisteredRange* range)
-      : buffer_(buffer), size_(size), range_(range) {}
+      : buffer_(buffer),
+        size_(size),
+        range_(range),
+        range_serial_(range != nullptr ? range->serial() : 0) {}
 
   [[nodiscard]] std::byte* get_buffer() const { return buffer_; }
   [[nodiscard]] size_t size() const { return size_; }  // bytes
   [[nodiscard]] const RegisteredRange* range() const { return range_; }
+  // Returns range()->serial(), or 0 if range() is nullptr. Does not access the range.
+  [[nodiscard]] uint64_t range_serial() const { return range_serial_; }
 
-  // The key for segments of a queue pair of `domain`. Precondition: registered with it.
+  // Returns the local key for segments of a queue pair of `domain`. Requires: the memory is
+  // registered with `domain`.
   [[nodiscard]] LocalKey local_key(const ProtectionDomain* domain) const {
     return range_->region(domain)->local_key();
   }
 
-  // The name that peers reached through `domain` use. `owner` is carried along.
+  // Returns the locator for peers that are reached through `domain`. The locator carries `owner`.
   [[nodiscard]] RemoteMemoryLocator locator(const ProtectionDomain* domain,
                                             uint32_t owner = 0) const {
     return {reinterpret_cast<uint64_t>(buffer_), size_, range_->region(domain)->remote_key(), owner,
             0};
   }
 
-  // Whether the devices are done with every transfer that used this memory. One load per use;
-  // wait-free. After true, the caller may overwrite the memory (acquire).
+  // Returns true if every transfer that used this memory has completed. Costs one load per use;
+  // wait-free. Acquire: after true the caller may overwrite the memory.
   [[nodiscard]] bool is_free() const {
     for (uint32_t i = 0; i < use_count_; ++i) {
       if (uses_[i].tag >= uses_[i].cell->flushed.load(std::memory_order_acquire)) return false;
@@ -186,9 +200,9 @@ class CARIAMA_DTUTILS_EXPORT RDMAMemory {
     return true;
   }
 
-  // Notes a transfer by the queue pair of `cell`; `tag` was read from it AFTER posting. For
-  // Transmitter and for code that signals by hand. False, and nothing noted, if kMaxUses other
-  // queue pairs are still using the memory.
+  // Records a transfer by the queue pair of `cell`. Requires: `tag` was read from it AFTER posting.
+  // Used by Transmitter and by code that signals by hand. Returns false, and records nothing, if
+  // kMaxUses other queue pairs are still using the memory.
   bool set_last_use(const FlushCell* cell, uint64_t tag) {
     if (simple_use(cell)) [[likely]] {
       uses_[0] = {cell, tag};
@@ -198,11 +212,11 @@ class CARIAMA_DTUTILS_EXPORT RDMAMemory {
     return add_use(cell, tag);
   }
 
-  // Forgets uses that have ended, so that the next one is simple_use(). For allocators, which hand
-  // the memory to a new owner. Precondition: is_free().
+  // Removes the recorded uses, which have ended, so that simple_use() is true for the next one.
+  // Allocators call it before they return the memory to a new owner. Requires: is_free().
   void clear_uses() { use_count_ = 0; }
 
-  // Whether set_last_use(cell, ...) is sure to succeed at once.
+  // Returns true if set_last_use(cell, ...) needs no free use slot and therefore succeeds at once.
   [[nodiscard]] bool simple_use(const FlushCell* cell) const {
     return use_count_ == 0 || (use_count_ == 1 && uses_[0].cell == cell);
   }
@@ -217,6 +231,7 @@ class CARIAMA_DTUTILS_EXPORT RDMAMemory {
   std::byte* buffer_ = nullptr;
   size_t size_ = 0;
   const RegisteredRange* range_ = nullptr;
+  uint64_t range_serial_ = 0;
   uint32_t use_count_ = 0;
   Use uses_[kMaxUses] = {};
 };

@@ -27,6 +27,7 @@
 #include "dtutils/exchange_client.h"
 #include "dtutils/exchange_server.h"
 #include "dtutils/file_descriptor.h"
+#include "dtutils/internal/shared_diagnostics.h"
 #include "dtutils/trace.h"
 
 namespace cariama {
@@ -54,9 +55,9 @@ int count_threads() {
 }
 
 absl::Status check_single_threaded() {
-  // ThreadSanitizer keeps a thread of its own, which it carries across a fork by itself.
+  // ThreadSanitizer runs a thread of its own and handles it across a fork.
   if (kThreadSanitizer) return absl::OkStatus();
-  // A thread that has been joined leaves the list a moment later.
+  // A joined thread disappears from /proc/self/task only after a short delay.
   const Clock::time_point deadline = Clock::now() + std::chrono::seconds(1);
   int threads = count_threads();
   while (threads > 1 && Clock::now() < deadline) {
@@ -94,7 +95,8 @@ class ProcessGroup {
         labels_(complete_labels(count, options.labels)),
         deadline_(Clock::now() + options.timeout),
         server_(labels_, [this](int rank, const absl::Status& why) { on_closed(rank, why); }),
-        children_(count) {}
+        children_(count),
+        job_(absl::StrCat("processes-", getpid(), "-", Clock::now().time_since_epoch().count())) {}
 
   ~ProcessGroup() {
     kill_all();
@@ -126,9 +128,9 @@ class ProcessGroup {
 
  private:
   struct Child {
-    pid_t pid = 0;  // 0: not started, or reaped
+    pid_t pid = 0;  // 0: not started, or already reaped
     FileDescriptor pidfd;
-    bool blamed = false;  // its failure has been recorded already
+    bool blamed = false;  // its failure is already in failures_
   };
 
   absl::Status start_one(int rank, const std::function<int(Exchange&)>& body) {
@@ -143,7 +145,7 @@ class ProcessGroup {
     FileDescriptor ours(pair[0]);
     FileDescriptor theirs(pair[1]);
 
-    // Else the child would print what the parent has not yet printed once more.
+    // Otherwise the child would print the parent's buffered output a second time.
     std::fflush(nullptr);
     std::cout.flush();
     const pid_t parent = getpid();
@@ -151,8 +153,9 @@ class ProcessGroup {
     if (pid < 0) return failure("fork");
     if (pid == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
-      if (getppid() != parent) _exit(1);  // it died before the prctl
-      // An end of another child's socket that stays open here would hide that child's death.
+      if (getppid() != parent) _exit(1);  // the parent died before the prctl
+      // If this child kept an end of another child's socket open, the parent would not notice the
+      // death of that other child.
       ours.reset();
       server_.abandon();
       for (Child& other : children_) other.pidfd.reset();
@@ -168,16 +171,17 @@ class ProcessGroup {
     return absl::OkStatus();
   }
 
-  // An exception that leaves the body ends the process here, by std::terminate, which says what it
-  // was.
+  // Runs `body` in the child and exits with its result. An exception that leaves `body` ends the
+  // process by std::terminate, because this function is noexcept.
   [[noreturn]] void run_child(int socket, int rank,
                               const std::function<int(Exchange&)>& body) noexcept {
     int code = 0;
+    internal::share_diagnostics(job_);
     {
       ExchangeClient exchange(socket, rank, labels_);
       code = body(exchange);
     }
-    static_cast<void>(flush_trace());  // _exit skips what exit() would write
+    static_cast<void>(flush_trace());  // exit() would write the trace; _exit does not
     std::cout.flush();
     std::fflush(nullptr);
     _exit(code);
@@ -199,7 +203,8 @@ class ProcessGroup {
     }
   }
 
-  // A connection that the child closed needs nothing: its pidfd will say why.
+  // If the child closed the connection, nothing is done: its pidfd will report how it ended. If the
+  // server closed it because of malformed data, the child is killed.
   void on_closed(int rank, const absl::Status& why) {
     if (why.ok()) return;
     if (children_[rank].pid > 0) kill(children_[rank].pid, SIGKILL);
@@ -230,7 +235,8 @@ class ProcessGroup {
   }
 
   void on_deadline() {
-    // After a failure, those that wait for the one that failed are not to blame.
+    // After a failure, the processes that still run may only be waiting for the failed one, so they
+    // are not recorded as failures.
     timed_out_ = failures_.empty();
     if (timed_out_) {
       for (int rank = 0; rank < static_cast<int>(children_.size()); ++rank) {
@@ -254,8 +260,10 @@ class ProcessGroup {
   Clock::time_point deadline_;
   ExchangeServer server_;
   std::vector<Child> children_;
+  const std::string job_;  // of share_diagnostics()
   int running_ = 0;
-  bool killed_ = false;  // what dies by a signal from now on does so by our hand
+  // Set when the remaining children are killed; their death by a signal is then no failure.
+  bool killed_ = false;
   bool timed_out_ = false;
   std::vector<std::string> failures_;
 };

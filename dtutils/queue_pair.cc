@@ -8,13 +8,13 @@
 namespace cariama {
 namespace {
 
-struct Explanation {
+struct PostExplanation {
   absl::StatusCode code;
   std::string_view reason;
   std::string_view remedy;
 };
 
-Explanation explain(PostError error) {
+PostExplanation explain(PostError error) {
   using absl::StatusCode;
   switch (error) {
     case PostError::kNone:
@@ -54,7 +54,7 @@ Explanation explain(PostError error) {
 
 absl::Status to_status(const PostResult& result, std::string_view peer) {
   if (result.ok()) return absl::OkStatus();
-  const Explanation explanation = explain(result.error);
+  const PostExplanation explanation = explain(result.error);
   std::string what("posting to ");
   what.append(peer).append(" failed after ").append(std::to_string(result.posted));
   what.append(result.posted == 1 ? " request: " : " requests: ").append(explanation.reason);
@@ -67,7 +67,8 @@ absl::Status to_status(const PostResult& result, std::string_view peer) {
                     explanation.remedy);
 }
 
-// Not in the header: g++ would guess that it is the one that is called.
+// Defined here and not in the header: with the definition in the header, g++ would assume that
+// calls reach this version.
 bool QueuePair::write_now(const void* /*local*/, uint64_t /*bytes*/, LocalKey /*key*/,
                           uint64_t /*remote_address*/, RemoteKey /*remote_key*/) {
   return false;

@@ -1,22 +1,23 @@
-// Queue pairs: the thin layer, with manual signaling. The semantics are those of a verbs reliable
-// connection, on every transport:
+// Queue pairs: the thin layer, with manual signaling. On every transport the semantics are those of
+// a verbs reliable connection:
 //
 //  - Operations of one queue pair are executed in the order of posting. READ and atomics may be
 //    overtaken by later SENDs and WRITEs unless these carry kFence.
 //  - A signaled operation yields one completion in the send completion queue; its success means
 //    that every operation posted before it on this queue pair has completed too. An unsignaled one
 //    yields a completion only if it fails.
-//  - A WRITE's or SEND's local buffer may be reused, a READ's or atomic's result be read, once its
-//    completion (or that of a later signaled operation) was polled; inline data at once.
+//  - The local buffer of a WRITE or SEND may be reused, and the result of a READ or atomic may be
+//    read, once its completion (or that of a later signaled operation) was polled. The buffer of
+//    inline data may be reused as soon as post_send returns.
 //  - The send queue holds send_depth operations. A slot is free again when a completion that covers
 //    it was POLLED; until then post_send reports kQueueFull. Signal at least one operation in
-//    send_depth. Transmitter (transmitter.h) does all of this by itself.
+//    send_depth. Transmitter (transmitter.h) does this automatically.
 //  - After an error completion the queue pair is in the error state: outstanding and later
-//    operations complete with kFlushed, also unsignaled ones, also posted receives (those of a
-//    shared receive queue stay there). repair() on both sides brings it back.
+//    operations, signaled or not, and posted receives complete with kFlushed (receives of a shared
+//    receive queue stay posted). repair() on both sides restores the connection.
 //
-// Arrival. The target of a WRITE without immediate sees no event. It may poll memory only where
-// write_order() says what is ordered: see ArrivalOrder and docs/dtutils.md.
+// Arrival. The target of a WRITE without immediate sees no event. It may poll memory only as far as
+// write_order() guarantees an order: see ArrivalOrder and docs/dtutils.md.
 #ifndef CARIAMA_DTUTILS_QUEUE_PAIR_H_
 #define CARIAMA_DTUTILS_QUEUE_PAIR_H_
 
@@ -58,17 +59,17 @@ inline constexpr uint8_t kFence = 4;
 // Wake a receiver that armed its queue for solicited events.
 inline constexpr uint8_t kSolicited = 8;
 
-// A piece of local memory. `length` may be 0. With kInline the key is not looked at.
+// A piece of local memory. `length` may be 0. With kInline the key is ignored.
 struct Segment {
   void* address = nullptr;
   uint32_t length = 0;  // bytes
   LocalKey key{};
 };
 
-// One operation. `segments` is read during post_send only.
+// One operation. post_send reads `segments` only during the call.
 //
-// SEND, WRITE gather from the segments; READ scatters into them; an atomic puts the 8-byte old
-// value into its single segment. A list without segments is a transfer of 0 bytes.
+// SEND and WRITE gather from the segments; READ scatters into them; an atomic stores the 8-byte old
+// value into its single segment. A request without segments transfers 0 bytes.
 struct WorkRequest {
   uint64_t id = 0;  // returned in the completion
   Opcode opcode = Opcode::kWrite;
@@ -83,16 +84,16 @@ struct WorkRequest {
 };
 static_assert(sizeof(WorkRequest) == 56);
 
-// A place for one incoming SEND, or for the event of one WRITE_WITH_IMM (which uses no buffer).
-// `segments` is read during post_receive only.
+// A buffer for one incoming SEND, or a slot for the event of one WRITE_WITH_IMM (which uses no
+// buffer). post_receive reads `segments` only during the call.
 struct ReceiveRequest {
   uint64_t id = 0;
   const Segment* segments = nullptr;
   uint32_t segment_count = 0;
 };
 
-// Why a list was not posted whole. Requests are taken in order; the first that is refused stops the
-// list, and what stands before it is posted. A refused request changes nothing.
+// Why a list was not posted completely. Requests are processed in order. The first refused request
+// stops the list; the requests before it are posted. A refused request changes nothing.
 enum class PostError : uint8_t {
   kNone,
   kQueueFull,         // poll completions, then try again
@@ -102,11 +103,11 @@ enum class PostError : uint8_t {
   kMessageTooLarge,   // more than max_message bytes: split it
   kMisalignedAtomic,  // the remote address is not a multiple of 8, or the segment is not 8 bytes
   kUnsupported,       // the device has no such operation (atomics on some)
-  kDeviceError,       // the driver refused, see system_error
+  kDeviceError,       // the driver refused the request, see system_error
 };
 
 struct PostResult {
-  uint32_t posted = 0;  // how many requests of the list were posted
+  uint32_t posted = 0;  // number of requests of the list that were posted
   PostError error = PostError::kNone;
   uint16_t system_error = 0;  // errno of kDeviceError
 
@@ -114,47 +115,53 @@ struct PostResult {
 };
 static_assert(sizeof(PostResult) == 8);  // returned in one register
 
-// The Status for a PostResult: OK, or operation, peer, reason and remedy.
+// Converts a PostResult to a Status: OK, or an error that names operation, peer, reason and remedy.
 [[nodiscard]] CARIAMA_DTUTILS_EXPORT absl::Status to_status(const PostResult& result,
                                                             std::string_view peer);
 
-// How data of one WRITE, and of successive WRITEs of one queue pair, becomes visible to loads of
-// the target's CPU. A completed WRITE_WITH_IMM or SEND is always preceded by all earlier WRITEs.
+// The order in which the data of one WRITE, and of successive WRITEs of one queue pair, becomes
+// visible to loads of the target's CPU. On every transport all earlier WRITEs are visible before a
+// WRITE_WITH_IMM or SEND completes at the target.
 enum class ArrivalOrder : uint8_t {
-  kNone,         // only completions order anything: use WRITE_WITH_IMM
-  kWrites,       // WRITEs become visible in the order of posting; bytes within one in any order. An
-                 // aligned 8-byte WRITE is visible whole
-  kBytes,        // in addition, bytes within one WRITE become visible in ascending order of address
-  kWithinWrite,  // bytes within one WRITE in ascending order of address, but nothing is said of one
-                 // WRITE and the next: all that ibv_query_qp_data_in_order(3) promises
+  kNone,  // only completions give an order: use WRITE_WITH_IMM
+  // WRITEs become visible in the order of posting; the bytes within one WRITE in any order. An
+  // aligned 8-byte WRITE becomes visible as a whole.
+  kWrites,
+  // In addition to kWrites, bytes within one WRITE become visible in ascending order of address.
+  kBytes,
+  // Bytes within one WRITE become visible in ascending order of address, but successive WRITEs are
+  // not ordered: this is all that ibv_query_qp_data_in_order(3) guarantees.
+  kWithinWrite,
 };
-// What a poller may rely on: that the last byte of a WRITE comes last; that a later WRITE comes
-// later.
+// Returns true if the last byte of a WRITE becomes visible last.
 [[nodiscard]] constexpr bool orders_bytes(ArrivalOrder order) {
   return order == ArrivalOrder::kBytes || order == ArrivalOrder::kWithinWrite;
 }
+// Returns true if a later WRITE becomes visible later.
 [[nodiscard]] constexpr bool orders_writes(ArrivalOrder order) {
   return order == ArrivalOrder::kWrites || order == ArrivalOrder::kBytes;
 }
 
-// What the queue pair has after the device's limits were applied; negotiated with the peer's at
-// connect() (each the smaller of both ends where the peer matters). Sizes in bytes.
+// Effective limits of a queue pair, after the device's limits were applied. connect() reduces a
+// limit that both ends share to the smaller of both values. Sizes in bytes.
 struct QueuePairLimits {
   uint32_t send_depth = 0;
   uint32_t receive_depth = 0;  // 0 with a shared receive queue
   uint32_t max_send_segments = 0;
   uint32_t max_receive_segments = 0;
   uint32_t max_inline = 0;
-  uint32_t max_outstanding_reads = 0;  // READs and atomics in flight; more wait in the queue
+  // READs and atomics in flight; further ones wait in the send queue.
+  uint32_t max_outstanding_reads = 0;
   uint32_t mtu = 0;
   uint64_t max_message = 0;  // of one work request
 };
 
-// What a queue pair is asked to be. The device may give more or less: limits() tells.
+// Requested properties of a queue pair. The device may grant more or less: see limits().
 struct QueuePairOptions {
   std::shared_ptr<CompletionQueue> send_completions{};     // required
   std::shared_ptr<CompletionQueue> receive_completions{};  // required; may be the same
-  std::shared_ptr<SharedReceiveQueue> shared_receives{};   // optional: then receive_depth is unused
+  // Optional; with it receive_depth is unused.
+  std::shared_ptr<SharedReceiveQueue> shared_receives{};
   uint32_t send_depth = 1024;
   uint32_t receive_depth = 128;
   uint32_t max_send_segments = 4;
@@ -162,16 +169,16 @@ struct QueuePairOptions {
   uint32_t max_inline = 64;
 };
 
-// How a connection behaves when the peer does not answer.
+// Behaviour of a connection when the peer does not answer.
 struct ConnectOptions {
   std::string peer = "peer";  // the label that error texts use ("rank 3 on node1")
   // Retransmissions before kRetryExceeded: 0 to 6. (7 never ends on soft-RoCE and is refused.)
   uint32_t retry_count = 6;
-  // Time of one retransmission, rounded up to what the device can do.
+  // Time until one retransmission, rounded up to a value that the device supports.
   std::chrono::microseconds ack_timeout{67'000};
-  // Attempts when the peer posted no receive, 0 to 7; 7: without end (until the peer dies).
+  // Attempts when the peer posted no receive, 0 to 7. 7 retries without end (until the peer dies).
   uint32_t receiver_retry_count = 7;
-  // Pause between these, rounded up to what the device can do.
+  // Pause between these attempts, rounded up to a value that the device supports.
   std::chrono::microseconds receiver_retry_delay{640};
 };
 
@@ -179,34 +186,34 @@ enum class QueuePairState : uint8_t { kUnconnected, kConnected, kError };
 
 // One end of a reliable connection.
 //
-// Thread-safe: post_send, post_receive, state and number may be called by any threads; concurrent
-// lists are posted one after the other. connect() and repair() must not overlap anything else.
-// Nothing here waits for the peer. Destroying it drops what is outstanding, without completions.
+// Thread-safety: any thread may call post_send, post_receive, state and number; concurrent lists
+// are posted one after the other. connect() and repair() must not overlap any other call. No
+// function waits for the peer. The destructor drops outstanding requests without completions.
 class CARIAMA_DTUTILS_EXPORT QueuePair {
  public:
   virtual ~QueuePair() = default;
   QueuePair(const QueuePair&) = delete;
   QueuePair& operator=(const QueuePair&) = delete;
 
-  // The bytes that the peer's connect() needs. Bring them there by any channel. Constant for the
-  // life of the queue pair.
+  // Returns the bytes that the peer's connect() needs. The caller transports them over any channel.
+  // Constant for the life of the queue pair.
   [[nodiscard]] virtual std::string address() const = 0;
 
-  // Connects to the queue pair with that address; the peer must do the same with ours. Receives may
-  // be posted before. Data may be sent when both ends have returned.
-  // Errors: INVALID_ARGUMENT (not an address, another transport, an option out of range),
+  // Connects to the queue pair with that address; the peer must connect to this queue pair's
+  // address. Receives may be posted before. Data may be sent when connect() has returned at both
+  // ends. Errors: INVALID_ARGUMENT (not an address, another transport, an option out of range),
   // FAILED_PRECONDITION (connected already), UNAVAILABLE (the peer is gone or unreachable).
   [[nodiscard]] virtual absl::Status connect(std::string_view peer_address,
                                              const ConnectOptions& options) = 0;
 
-  // After an error: waits until the device is done with everything outstanding (each request's
-  // kFlushed completion is then in its queue), and reconnects to the same peer. Both ends must call
-  // it, and no data may be sent before both have returned. Also valid on a connection without
-  // error.
-  // Errors: UNAVAILABLE when the peer is dead; then only a new queue pair helps.
+  // After an error: waits until the device has finished everything outstanding (the kFlushed
+  // completion of each request is then in its queue), and reconnects to the same peer. Both ends
+  // must call it, and neither may send data before repair() has returned at both. Also valid on a
+  // connection without error.
+  // Errors: UNAVAILABLE when the peer is dead; then create a new queue pair.
   [[nodiscard]] virtual absl::Status repair() = 0;
 
-  // Puts the queue pair into the error state by hand: outstanding requests complete with kFlushed.
+  // Moves the queue pair to the error state: outstanding requests complete with kFlushed.
   virtual void fail() = 0;
 
   // Posts a list with one doorbell. Does not block.
@@ -215,24 +222,25 @@ class CARIAMA_DTUTILS_EXPORT QueuePair {
     return post_send(std::span(&request, 1));
   }
 
-  // One unsignaled WRITE with its arguments in registers, for code that issues many small ones
-  // (Transmitter). Where the transport can execute it at once (shm, mapped memory) it does and
-  // returns true: the operation counts as posted, and the local buffer may be reused. False:
-  // nothing was done; post_send() does it, or says why not. Does not block.
+  // Executes one unsignaled WRITE immediately where the transport can (shm, mapped memory). The
+  // arguments travel in registers, for code that issues many small WRITEs (Transmitter). Returns
+  // true if the WRITE was executed: the operation counts as posted, and the local buffer may be
+  // reused. Returns false if nothing was done; then call post_send(), which posts it or reports the
+  // error. Does not block.
   [[nodiscard]] virtual bool write_now(const void* local, uint64_t bytes, LocalKey key,
                                        uint64_t remote_address, RemoteKey remote_key);
 
-  // Posts receives; not with a shared receive queue (kUnsupported). Does not block.
+  // Posts receives. With a shared receive queue it returns kUnsupported. Does not block.
   [[nodiscard]] virtual PostResult post_receive(std::span<const ReceiveRequest> requests) = 0;
   [[nodiscard]] PostResult post_receive(const ReceiveRequest& request) {
     return post_receive(std::span(&request, 1));
   }
 
-  // A pointer through which this process may load and store `remote` directly, or nullptr where the
-  // transport or that memory has none (verbs; user memory on shm). A release store through it
-  // orders as on any shared memory. Valid while this queue pair is connected and the region is
-  // registered. For code that builds a message in its destination; needs both remote read and write
-  // access.
+  // Returns a pointer through which this process may load and store `remote` directly, or nullptr
+  // if the transport or that memory does not support it (verbs; user memory on shm). A release
+  // store through it orders as on any shared memory. Valid while this queue pair is connected and
+  // the region is registered. For code that builds a message in its destination. Requires both
+  // remote read and remote write access.
   [[nodiscard]] virtual std::byte* direct_access(const RemoteMemoryLocator& remote) {
     static_cast<void>(remote);
     return nullptr;

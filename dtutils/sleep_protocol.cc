@@ -10,15 +10,15 @@
 namespace cariama {
 namespace {
 
-// The halves of the scratch memory.
+// Offsets in the 16 bytes of scratch memory: the source of the WRITE, and the target of the READ.
 constexpr uint64_t kFlag = 0;
 constexpr uint64_t kPublished = 8;
 
 }  // namespace
 
 absl::Status WakingSender::wake() {
-  // Cleared before the wake-up goes out: an announcement that comes later than this wants one of
-  // its own.
+  // asleep is cleared before the wake-up is sent: an announcement that arrives after the clearing
+  // sets asleep again and gets a wake-up of its own.
   if (state_.asleep.exchange(0, std::memory_order_seq_cst) == 0) return absl::OkStatus();
   ++wakes_;
   return transmitter_.notify(immediate_);
@@ -47,7 +47,7 @@ void SleepingReceiver::announce() {
       read.decrease();
     }
   }
-  // Ends: every READ completes, or fails with its queue.
+  // This wait ends: every READ completes, or fails with its queue.
   static_cast<void>(wait_until([&] {
     for (const Sender& sender : senders_) sender.transmitter->queue().progress();
     return read.done();

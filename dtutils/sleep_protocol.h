@@ -1,22 +1,24 @@
-// Sleeping while plain WRITEs may arrive: a WRITE wakes nobody, so a receiver that polls memory
-// must tell its senders before it sleeps, and they must wake it with an event (DESIGN invariant
-// 11). The same code on every transport.
+// Sleep protocol for receivers of plain WRITEs. A WRITE raises no event at the target, so a
+// receiver that polls memory must announce to its senders that it sleeps, and the senders must wake
+// it with an event (DESIGN invariant 11). The code is the same on every transport.
 //
-// Sender, after posting the WRITEs of a message:        Receiver, when its polls found nothing:
-//   1. published := number of messages so far             1. arms its completion queue
-//   2. reads asleep; if set, clears it and sends 2. WRITEs asleep = 1 into the sender's memory,
-//      WRITE_WITH_IMM of 0 bytes then READs published
-//                                                         3. looks at the memory once more
-//                                                         4. sleeps, if nothing was found and no
-//                                                            message is published that it has not
-//                                                            consumed
+// Sender, after posting the WRITEs of a message:
+//   S1. published := number of messages posted so far
+//   S2. reads asleep; if it is set, clears it and sends a WRITE_WITH_IMM of 0 bytes
+//
+// Receiver, when its polls found nothing:
+//   R1. arms its completion queue
+//   R2. WRITEs asleep = 1 into the sender's memory, then READs published
+//   R3. polls the memory once more
+//   R4. sleeps, unless R3 found a message or published exceeds the number of consumed messages
 //
 // No wake-up is lost. The sender writes published, then reads asleep; the receiver writes asleep,
-// then reads published; both words lie in the sender's memory, each side's two steps are ordered
-// (1-2 by a sequentially consistent exchange; the receiver's by the queue pair: a READ is executed
-// after earlier WRITEs). So at least one side sees the other: the sender wakes, or the receiver
-// knows that a message is under way and goes on polling. The waking event is posted after the
-// message's WRITEs on the same queue pair, so it comes after them.
+// then reads published. Both words lie in the sender's memory. The two steps of each side are
+// ordered: S1 and S2 by a sequentially consistent exchange, the WRITE and READ of R2 by the queue
+// pair, which executes a READ after earlier WRITEs. So at least one side sees the other: the sender
+// wakes the receiver, or the receiver knows that a message is in flight and continues to poll. The
+// waking event is posted after the message's WRITEs on the same queue pair, so it arrives after
+// them.
 //
 // Cost: the sender pays one uncontended atomic exchange per published() (publish a batch at once
 // where that matters) and nothing else while the receiver is awake. The receiver pays two
@@ -37,24 +39,26 @@
 
 namespace cariama {
 
-// The sender's side in shared view: lies in the sender's registered memory, with remote read and
-// write. Zero-initialised memory is valid.
+// The words of one sender that both sides access. They lie in the sender's registered memory, which
+// permits remote read and remote write. Zero-initialised memory is valid.
 struct alignas(64) WakeState {
-  std::atomic<uint64_t> published{0};  // messages; written by the sender, read by the receiver
-  std::atomic<uint64_t> asleep{0};     // set by the receiver, cleared by the sender
+  // Number of messages; written by the sender, read by the receiver.
+  std::atomic<uint64_t> published{0};
+  std::atomic<uint64_t> asleep{0};  // set by the receiver, cleared by the sender
 };
 static_assert(sizeof(WakeState) == 64 && std::atomic<uint64_t>::is_always_lock_free);
 
 // The sending end of one channel. Thread-compatible: one thread at a time.
 class CARIAMA_DTUTILS_EXPORT WakingSender {
  public:
-  // Sends wake-ups through `transmitter`, which must be the one that the messages go through.
-  // `immediate` is what the receiver's completion carries. Both references are kept.
+  // Sends wake-ups through `transmitter`, which must also send the messages. The receiver's
+  // completion of a wake-up carries `immediate`. `transmitter` and `state` must outlive this
+  // object.
   WakingSender(Transmitter& transmitter, WakeState& state, uint32_t immediate = 0)
       : transmitter_(transmitter), state_(state), immediate_(immediate) {}
 
-  // Says that `total` messages have been posted so far, and wakes the receiver if it sleeps. Does
-  // not block but as Transmitter does. Error: the queue's.
+  // Publishes that `total` messages have been posted so far, and wakes the receiver if it sleeps.
+  // Blocks only as long as Transmitter::notify does. Errors: those of Transmitter::notify.
   [[nodiscard]] absl::Status published(uint64_t total) {
     state_.published.exchange(total, std::memory_order_seq_cst);
     if (state_.asleep.load(std::memory_order_seq_cst) == 0) [[likely]]
@@ -62,7 +66,7 @@ class CARIAMA_DTUTILS_EXPORT WakingSender {
     return wake();
   }
 
-  // Wake-ups sent so far.
+  // Returns the number of wake-ups sent so far.
   [[nodiscard]] uint64_t wakes() const { return wakes_; }
 
  private:
@@ -74,36 +78,37 @@ class CARIAMA_DTUTILS_EXPORT WakingSender {
   uint64_t wakes_ = 0;
 };
 
-// The receiving end of any number of channels: what a thread that polls their memory parks on.
+// The receiving end of any number of channels: the Parking of a thread that polls their memory.
 //
 //   SleepingReceiver receiver(*receive_completions, *channel);
 //   receiver.add_sender(transmitter_to_it, its_wake_state, scratch, &consumed);
 //   wait_until([&] { return poll_memory() || poll_receive_completions(); }, kForever, &receiver);
 //
-// The condition must take wake-ups out of the receive completion queue and post a receive for each
-// (two per sender are enough). Thread-compatible: one thread at a time.
+// The condition must take wake-ups out of the receive completion queue and post a new receive for
+// each (two posted receives per sender are enough). Thread-compatible: one thread at a time.
 class CARIAMA_DTUTILS_EXPORT SleepingReceiver final : public Parking {
  public:
-  // Both are kept; `completions` was created with `channel`.
+  // Requires: `completions` was created with `channel`. Both must outlive this object.
   SleepingReceiver(CompletionQueue& completions, CompletionChannel& channel)
       : completions_(completions), channel_(channel) {}
 
-  // A sender: the way to it, its WakeState, 16 bytes of registered memory of our own for the two
-  // operations, and the number of its messages that were consumed so far (read in sleep()). Kept.
+  // Adds a sender: the transmitter to it, the locator of its WakeState, 16 bytes of this process's
+  // registered memory for the WRITE and the READ, and the number of its messages consumed so far
+  // (read in announce() and sleep()). All referenced objects must outlive this object.
   void add_sender(Transmitter& transmitter, const RemoteMemoryLocator& wake_state,
                   RDMAMemory& scratch, const uint64_t* consumed);
 
-  // Tells every sender, and waits until each has been told. A sender whose queue has failed is left
-  // out: it cannot send either.
+  // Announces the sleep to every sender, and waits until each sender's `published` was read. Skips
+  // a sender whose queue has failed: it cannot send either.
   void announce() override;
 
-  // Sleeps until a wake-up, or the deadline; returns at once if a message is under way.
+  // Sleeps until a wake-up or the deadline. Returns at once if a message is in flight.
   void sleep(Deadline deadline) override;
 
-  // A sender that was told and sends one needless wake-up: nothing to undo.
+  // Needs no action: a sender that saw the announcement sends one unneeded wake-up.
   void retract() override {}
 
-  // Times that sleep() really slept.
+  // Returns the number of calls of sleep() that waited on the channel.
   [[nodiscard]] uint64_t sleeps() const { return sleeps_; }
 
  private:

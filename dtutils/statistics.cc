@@ -15,14 +15,14 @@ struct CounterSet::Entry {
   std::string instance;
   std::function<Values()> read;
   Kind* kind;
-  std::list<Entry>::iterator place;  // in kind->living
+  std::list<Entry>::iterator place;  // position in kind->living
 };
 
-// All objects of one kind.
+// The objects of one kind.
 struct CounterSet::Kind {
   std::list<Entry> living;
   std::vector<std::pair<std::string, uint64_t>>
-      closed;  // sums, in the order in which they are read
+      closed;  // sums over destroyed objects, in the order of read()
 
   void add_closed(const Value& value) {
     const auto found = std::find_if(closed.begin(), closed.end(),
@@ -37,7 +37,7 @@ struct CounterSet::Kind {
 
 class StatisticsRegistry {
  public:
-  // Never destroyed: objects with static storage may be counted until the very end.
+  // Never destroyed: objects with static storage may have counters until the process ends.
   static StatisticsRegistry& get() {
     static auto* const registry = new StatisticsRegistry;
     return *registry;

@@ -1,19 +1,21 @@
-// Counters, the same for every layer: named beside the object that they count, read from anywhere.
+// Counters of all layers. Each counter is declared beside the object that it describes, and any
+// thread can read it.
 //
 //   class Queue {
 //     Counter posted_;                                     // one writer: a plain add
-//     CounterSet counters_{"queue", "to rank 3", [this] {  // last: gone before what it reads
+//     CounterSet counters_{"queue", "to rank 3", [this] {  // last: destroyed first
 //       return CounterSet::Values{{"posted", posted_.value()}};
 //     }};
 //   };
 //   std::fputs(statistics_json().c_str(), file);
 //   {"name": "queue.posted", "of": "to rank 3", "value": 17}
 //
-// Counting costs nothing but the adding: nobody is told. A snapshot asks every living object, and
-// knows the sums of those that are gone, so that no count is lost when a queue closes.
+// Counting costs only the addition; no other component is notified. A snapshot reads the counters
+// of every living object and adds the stored sums of destroyed ones, so that no count is lost when
+// a queue is destroyed.
 //
-// Cost: a CounterSet is a pointer, and about 200 bytes in the registry while it lives. Per kind of
-// object a few hundred bytes remain for the sums of its dead.
+// Cost: a CounterSet is a pointer, plus about 200 bytes in the registry while it lives. For each
+// kind of object the registry retains a few hundred bytes for the sums of destroyed objects.
 #ifndef CARIAMA_DTUTILS_STATISTICS_H_
 #define CARIAMA_DTUTILS_STATISTICS_H_
 
@@ -28,8 +30,8 @@
 
 namespace cariama {
 
-// A counter with one writing thread at a time; any thread may read. Costs what a plain integer
-// costs.
+// A counter with one writing thread at a time; any thread may read it. Costs as much as a plain
+// integer.
 class Counter {
  public:
   void add(uint64_t by = 1) {
@@ -41,7 +43,8 @@ class Counter {
   std::atomic<uint64_t> value_{0};
 };
 
-// A counter that any thread may write: an atomic read-modify-write each, so for cold paths.
+// A counter that any thread may write. Each addition is an atomic read-modify-write, so use it on
+// cold paths only.
 class SharedCounter {
  public:
   void add(uint64_t by = 1) { value_.fetch_add(by, std::memory_order_relaxed); }
@@ -51,8 +54,8 @@ class SharedCounter {
   std::atomic<uint64_t> value_{0};
 };
 
-// The membership of one object's counters in this process's statistics. Not movable: `read` refers
-// to the object. Construction, destruction and rename() take a lock: for set-up.
+// Registers the counters of one object in this process's statistics. Not movable: `read` refers to
+// the object. Construction, destruction and rename() take a lock: for set-up only.
 class CARIAMA_DTUTILS_EXPORT CounterSet {
  public:
   struct Value {
@@ -61,16 +64,16 @@ class CARIAMA_DTUTILS_EXPORT CounterSet {
   };
   using Values = std::vector<Value>;
 
-  // `kind` says what is counted ("transmit_queue"), `instance` which one. `read` is called by the
-  // thread that takes a snapshot, and a last time by the destructor, each time with the registry
-  // locked: it must not create or destroy a CounterSet, and who destroys this object must not hold
-  // a lock that `read` takes.
+  // `kind` names the counted kind of object ("transmit_queue"), `instance` the single object. The
+  // thread that takes a snapshot calls `read`, and the destructor calls it a last time, each time
+  // with the registry locked. So `read` must not create or destroy a CounterSet, and the thread
+  // that destroys this object must not hold a lock that `read` takes.
   CounterSet(std::string_view kind, std::string_view instance, std::function<Values()> read);
   ~CounterSet();
   CounterSet(const CounterSet&) = delete;
   CounterSet& operator=(const CounterSet&) = delete;
 
-  // Gives the instance a better name, when one is known.
+  // Replaces the name of the instance, for objects whose final name is known late.
   void rename(std::string_view instance);
 
  private:
@@ -82,19 +85,20 @@ class CARIAMA_DTUTILS_EXPORT CounterSet {
 
 struct Statistic {
   std::string kind;      // "transmit_queue"
-  std::string instance;  // "to rank 3"; kClosed for the sum of all that are gone
+  std::string instance;  // "to rank 3"; kClosed for the sum over all destroyed objects
   std::string name;      // "operations"
   uint64_t value = 0;
   friend bool operator==(const Statistic&, const Statistic&) = default;
 };
 inline constexpr std::string_view kClosed = "(closed)";
 
-// Every counter of this process: by kind, the closed ones of a kind first, then in the order of
-// creation. Counters of objects in use are read one after the other, not at one instant. Takes the
-// registry's lock; thread-safe.
+// Returns every counter of this process: ordered by kind, within a kind the sum of the destroyed
+// objects first, then the objects in the order of creation. Counters of objects in use are read one
+// after the other, not at one instant. Takes the registry's lock. Thread-safe.
 [[nodiscard]] CARIAMA_DTUTILS_EXPORT std::vector<Statistic> statistics_snapshot();
 
-// The snapshot as JSON, one object a line: {"name": "KIND.NAME", "of": INSTANCE, "value": N}.
+// Returns the snapshot as JSON, one object a line: {"name": "KIND.NAME", "of": INSTANCE, "value":
+// N}.
 [[nodiscard]] CARIAMA_DTUTILS_EXPORT std::string statistics_json();
 
 }  // namespace cariama

@@ -13,11 +13,13 @@ void Synchronizer::decrease(uint32_t operations) {
   uint32_t old = state_.load(std::memory_order_relaxed);
   uint32_t left;
   do {
-    // A loop instead of fetch_sub: a caller's error must not borrow from the flag bits.
+    // A loop instead of fetch_sub: if a caller counts down too much, the subtraction must not
+    // borrow from the flag bits.
     left = (old & kCountMask) - std::min(operations, old & kCountMask);
   } while (!state_.compare_exchange_weak(old, (old & ~kCountMask) | left, std::memory_order_acq_rel,
                                          std::memory_order_relaxed));
-  // From here on a waiter may destroy *this. futex_wake only names the address.
+  // From here on a waiter may destroy *this. futex_wake only passes the address to the kernel and
+  // does not access the memory.
   if (left == 0 && (old & kSleeper) != 0) internal::futex_wake(&state_);
 }
 
@@ -33,7 +35,8 @@ absl::Status Synchronizer::status() const {
   return failure_;
 }
 
-// Sleeps on the state word itself: announce() is the flag, set in the word that the waker changes.
+// Sleeps on the state word itself. announce() sets kSleeper in that word, which decrease() tests in
+// the same exchange that changes the count.
 class Synchronizer::SleeperParking final : public Parking {
  public:
   explicit SleeperParking(Synchronizer& synchronizer) : state_(synchronizer.state_) {}
@@ -41,7 +44,8 @@ class Synchronizer::SleeperParking final : public Parking {
     expected_ = state_.fetch_or(kSleeper, std::memory_order_acq_rel) | kSleeper;
   }
   void sleep(Deadline deadline) override { internal::futex_wait(&state_, expected_, deadline); }
-  // The flag stays: another thread may sleep too. It costs one needless futex_wake at most.
+  // Leaves the flag set, because another thread may sleep too. This costs at most one unneeded
+  // futex_wake.
   void retract() override {}
 
  private:

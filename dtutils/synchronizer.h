@@ -1,14 +1,14 @@
-// What a caller waits on: a semaphore that counts operations down, shared by transfers and calls
-// (Seriema §3.1).
+// A countdown of pending operations on which a caller waits; shared by transfers and calls (Seriema
+// §3.1).
 //
 //   Synchronizer done(2);
 //   transmitter.write(a, 0, 64, there, &done);
 //   transmitter.write(b, 0, 64, there, &done);
 //   absl::Status status = transmitter.wait(done);   // polls; done.wait() if another thread polls
 //
-// Whatever happened before an operation was counted down happens-before the return of the wait that
-// sees it. The waiter may destroy the object as soon as its wait has returned, also while the
-// thread that counted down last is still inside decrease().
+// Everything that happened before an operation was counted down happens-before the return of the
+// wait that observes it. The waiter may destroy the object as soon as its wait has returned, even
+// while the thread that counted down last is still inside decrease().
 #ifndef CARIAMA_DTUTILS_SYNCHRONIZER_H_
 #define CARIAMA_DTUTILS_SYNCHRONIZER_H_
 
@@ -24,47 +24,50 @@ namespace cariama {
 // 16 bytes. Thread-safe.
 class CARIAMA_DTUTILS_EXPORT Synchronizer {
  public:
-  // The most operations that one object can count.
+  // The largest number of operations that one object can count.
   static constexpr uint32_t kMaxOperations = (1u << 30) - 1;
 
   explicit Synchronizer(uint32_t operations = 1) : state_(operations) {}
   Synchronizer(const Synchronizer&) = delete;
   Synchronizer& operator=(const Synchronizer&) = delete;
 
-  // Expects `operations` more. Call it before they are started, while operations are left or nobody
-  // waits.
+  // Adds `operations` to the count. Call it before these operations start. Requires: operations are
+  // left, or no thread waits.
   void add(uint32_t operations = 1) { state_.fetch_add(operations, std::memory_order_relaxed); }
 
-  // Counts operations down as done. Release. The object may be gone when this returns. More than
-  // are left is a caller's error: the count stops at zero.
+  // Counts `operations` down as done. Release: pairs with the acquire in operations_left(). The
+  // object may be destroyed when this returns. Counting down more operations than are left is a
+  // caller's error; the count stops at zero.
   void decrease(uint32_t operations = 1);
 
-  // Counts operations down as failed. The first failure's status is kept for status().
+  // Counts `operations` down as failed. status() returns the status of the first failure.
   void fail(absl::Status status, uint32_t operations = 1);
 
-  // Operations not counted down yet. Acquire: what the counted ones did is visible.
+  // Returns the number of operations not counted down yet. Acquire: the effects of the counted
+  // operations are visible.
   [[nodiscard]] uint32_t operations_left() const {
     return state_.load(std::memory_order_acquire) & kCountMask;
   }
   [[nodiscard]] bool done() const { return operations_left() == 0; }
 
-  // OK, or the first failure. Meaningful once done() is true.
+  // Returns OK or the first failure. Valid once done() is true.
   [[nodiscard]] absl::Status status() const;
 
   // Waits until no operation is left, and returns status(); DEADLINE_EXCEEDED if the deadline comes
-  // first (the operations go on, and the object must live until they end). Through the thread's
-  // wait hook: spins, yields, then sleeps. Does not poll: if this thread has to, use
-  // Transmitter::wait.
+  // first (the operations continue, and the object must live until they end). Waits through the
+  // thread's wait hook: spins, yields, then sleeps. Does not poll completions: if this thread has
+  // to poll them, use Transmitter::wait.
   [[nodiscard]] absl::Status wait(Deadline deadline = kForever);
 
-  // The paper's name for wait() without a deadline. The result is in status().
+  // The paper's name for wait() without a deadline. Read the result with status().
   void spin_nonzero_operations_left() { static_cast<void>(wait()); }
 
-  // Makes a finished object count anew.
+  // Prepares a finished object for a new count.
   void reset(uint32_t operations = 1);
 
  private:
-  // One word holds it all, so that the last decrease() touches the object exactly once.
+  // One word contains count, sleeper bit and failure bit, so that the last decrease() touches the
+  // object exactly once.
   static constexpr uint32_t kCountMask = kMaxOperations;
   static constexpr uint32_t kSleeper = 1u << 30;
   static constexpr uint32_t kFailed = 1u << 31;

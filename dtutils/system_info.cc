@@ -30,7 +30,7 @@ using internal::read_text;
 constexpr const char* kNodeFolder = "/sys/devices/system/node";
 constexpr const char* kThpFolder = "/sys/kernel/mm/transparent_hugepage";
 
-// Names of the entries of a folder; none if it cannot be read.
+// Returns the names of the entries of a folder; empty if it cannot be read.
 std::vector<std::string> list_folder(const std::string& path) {
   std::vector<std::string> names;
   std::error_code error;
@@ -88,9 +88,9 @@ std::vector<CgroupMount> cgroup_mounts(const std::string& root) {
   return mounts;
 }
 
-// The folders that bind this process for a controller: its group and all groups above it, up to the
-// mount. In a container the path may be the host's, which is not mounted: then the mount is the
-// group.
+// The folders whose limits apply to this process for one controller: its group and all groups above
+// it, up to the mount point. In a container the path may be the host's, which is not mounted; then
+// the mount point is the group.
 struct CgroupFolders {
   int version = 0;
   std::string path;
@@ -118,7 +118,7 @@ CgroupFolders find_cgroup(const std::string& root, const std::string& controller
                                     controller) != mount.controllers.end();
     const std::string& path = mount.version2 ? path2 : path1;
     if (path.empty() || (!mount.version2 && !controls)) continue;
-    // A controller that a version 1 hierarchy holds is not in version 2.
+    // A controller of a version 1 hierarchy is not available in version 2.
     if (mount.version2 && !path1.empty()) continue;
     result = {mount.version2 ? 2 : 1, path, {}};
     const std::string base = root + mount.point;
@@ -140,7 +140,7 @@ CgroupLimits query_cgroup(const std::string& root) {
   limits.version = memory.version;
   limits.path = memory.path;
   for (const std::string& folder : memory.folders) {
-    // "max" in version 2 is no number. Version 1 writes "no limit" as a huge multiple of a page.
+    // "max" in version 2 is not a number. Version 1 writes "no limit" as a huge multiple of a page.
     const std::optional<uint64_t> bytes =
         read_number(folder + (memory.version == 2 ? "/memory.max" : "/memory.limit_in_bytes"));
     if (bytes && *bytes < (uint64_t{1} << 62)) {
@@ -149,7 +149,8 @@ CgroupLimits query_cgroup(const std::string& root) {
   }
   const CgroupFolders cpu = find_cgroup(root, "cpu");
   for (const std::string& folder : cpu.folders) {
-    // Version 2 has "QUOTA PERIOD" with QUOTA "max" for none, version 1 two files with -1 for none.
+    // Version 2 has "QUOTA PERIOD" with QUOTA "max" for no limit, version 1 has two files with -1
+    // for no limit.
     const std::string text =
         cpu.version == 2 ? read_text(folder + "/cpu.max").value_or("")
                          : absl::StrCat(read_text(folder + "/cpu.cfs_quota_us").value_or(""), " ",
@@ -183,7 +184,8 @@ MemoryLockLimit query_memory_lock(const std::string& root) {
 }
 
 std::vector<int> query_affinity() {
-  // The mask may be larger than cpu_set_t's 1024 CPUs: grow until the kernel accepts it.
+  // The kernel's mask may have more than the 1024 CPUs of cpu_set_t: grow until the kernel accepts
+  // the size.
   for (size_t count = 1024; count <= size_t{1} << 16; count *= 2) {
     cpu_set_t* const set = CPU_ALLOC(count);
     const size_t bytes = CPU_ALLOC_SIZE(count);
@@ -261,12 +263,11 @@ SystemInfo query_system_info(const std::string& root_folder) {
 
 std::vector<Shortfall> find_shortfalls(const SystemInfo& info) {
   std::vector<Shortfall> found;
-  constexpr uint64_t kHugePage = 2 * internal::kMiB;
   uint64_t free_huge_bytes = 0;
   for (const HugePagePool& pool : info.huge_pages) {
     if (pool.numa_node == -1) free_huge_bytes += pool.free * pool.page_bytes;
   }
-  if (free_huge_bytes < kHugePage) {
+  if (free_huge_bytes < internal::kHugePage) {
     found.push_back({"huge_pages", "no huge page is free: registered memory gets smaller pages",
                      "as root: echo 512 > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages "
                      "(1 GiB); for 1 GiB pages boot with hugepagesz=1G hugepages=N"});
@@ -307,7 +308,7 @@ std::vector<Shortfall> find_shortfalls(const SystemInfo& info) {
                       ", or run fewer threads and let them sleep")});
   }
   if (info.cpus.size() == 1) {
-    found.push_back({"cpus", "this process may use one CPU: threads that poll hinder each other",
+    found.push_back({"cpus", "this process may use one CPU: polling threads delay each other",
                      "widen the affinity (taskset, the launcher's binding), or let threads sleep"});
   }
   if (info.ptrace_scope.value_or(0) > 0) {
@@ -329,7 +330,8 @@ std::vector<Shortfall> find_shortfalls(const SystemInfo& info) {
 }
 
 uint64_t usable_memory() {
-  // Asked for by every allocator that falls back to the default budget: read the two files only.
+  // Called by every allocator that uses the default budget, so it reads only the memory total and
+  // the cgroup files.
   const uint64_t total = read_meminfo("/proc/meminfo", "MemTotal").value_or(kUnlimited);
   return std::min(total, query_cgroup("").memory_bytes);
 }

@@ -52,14 +52,14 @@ constexpr size_t kBlockEvents = 1024;
 constexpr size_t kBlocksPerThread = kMaxTraceEventsPerThread / kBlockEvents;
 constexpr size_t kMaxBlocks = kMaxTraceEvents / kBlockEvents;
 
-// What all threads of one recording share.
+// The counters that the buffers of one recording share.
 struct Budget {
   std::atomic<size_t> blocks{0};
   std::atomic<uint64_t> dropped{0};
 };
 
-// The events of one thread in one recording. Written by that thread; read by the writer of the
-// file, which may outlive the thread, up to `count`.
+// The events of one thread in one recording. That thread writes them; the writer of the file reads
+// the first count() of them. The buffer may outlive the thread.
 class Buffer {
  public:
   Buffer(std::shared_ptr<Budget> budget, pid_t thread)
@@ -77,7 +77,8 @@ class Buffer {
       return;
     }
     blocks_[index / kBlockEvents].load(std::memory_order_relaxed)[index % kBlockEvents] = event;
-    count_.store(index + 1, std::memory_order_release);  // the event before its number
+    // Release: pairs with the acquire in count(); the event is written before the count.
+    count_.store(index + 1, std::memory_order_release);
   }
 
   [[nodiscard]] size_t count() const { return count_.load(std::memory_order_acquire); }
@@ -107,16 +108,17 @@ class Buffer {
 };
 
 struct State {
-  // One writer of the file at a time. Taken before `mutex`.
+  // Serialises the writers of the file. Locked before `mutex`.
   std::mutex writing;
   std::mutex mutex;
-  // The rest is guarded by `mutex`; what start and stop change also by `writing`.
-  std::string path;  // as given
+  // `mutex` guards the following members; `writing` guards in addition those that start and stop
+  // change.
+  std::string path;  // as given by the user
   bool forked = false;
   std::string process_name = program_invocation_short_name;
   std::shared_ptr<Budget> budget = std::make_shared<Budget>();
   std::vector<std::shared_ptr<Buffer>> buffers;
-  // The same as budget.get(), for a look without the lock.
+  // Equal to budget.get(), readable without the lock.
   std::atomic<const Budget*> current{budget.get()};
 
   void renew() {
@@ -126,13 +128,13 @@ struct State {
   }
 };
 
-// Never destroyed: threads and static objects may record until the very end.
+// Never destroyed: threads and static objects may record until the process ends.
 State& state() {
   static auto* const instance = new State;
   return *instance;
 }
 
-// Set when the thread's destructors have run: it has no buffer any more.
+// Set when the thread's destructors have run; the thread has no buffer any more.
 thread_local bool thread_ended = false;
 
 struct ThreadState {
@@ -155,8 +157,9 @@ ThreadState& this_thread() {
   return instance;
 }
 
-// A forked child has the buffers of its parent, and threads that do not exist: it starts anew. Both
-// locks are held across the fork, so that they and what they guard are whole in the child.
+// A forked child inherits the parent's buffers, including those of threads that do not exist in the
+// child, so it starts with an empty recording. Both locks are held across the fork, so that the
+// locks and the data that they guard are consistent in the child.
 void before_fork() {
   state().writing.lock();
   state().mutex.lock();
@@ -185,7 +188,8 @@ std::string file_name(const State& all) {
   return name;
 }
 
-// Microseconds, which the format wants, with all digits of the nanoseconds.
+// Prints microseconds, as the format requires, with three decimals, so that no nanosecond digits
+// are lost.
 void print_time(std::FILE* file, const char* key, uint64_t nanoseconds) {
   std::fprintf(file, ",\"%s\":%" PRIu64 ".%03u", key, nanoseconds / 1000,
                static_cast<unsigned>(nanoseconds % 1000));
@@ -216,7 +220,8 @@ absl::Status cannot_write(int error_number, const std::string& name) {
                           "give CARIAMA_TRACE or start_trace() a path that can be written");
 }
 
-// Replaces the file whole. Called with `writing` held and `mutex` not: threads go on recording.
+// Replaces the whole file. Requires: `writing` is locked and `mutex` is not, so that threads
+// continue to record.
 absl::Status write_file(State& all) {
   std::string name;
   std::string process_name;
@@ -229,7 +234,8 @@ absl::Status write_file(State& all) {
     dropped = all.budget->dropped.load(std::memory_order_relaxed);
     for (const auto& buffer : all.buffers) threads.emplace_back(buffer, buffer->name);
   }
-  // The rename below would replace a device or a pipe by a file.
+  // A rename would replace a device or a pipe by a regular file, so only regular files are
+  // accepted.
   struct stat before;
   if (stat(name.c_str(), &before) == 0 && !S_ISREG(before.st_mode)) {
     return cannot_write(EINVAL, name);
@@ -331,7 +337,7 @@ absl::Status stop_trace() {
   if (!internal::trace_on.exchange(false, std::memory_order_relaxed)) return absl::OkStatus();
   absl::Status status = write_file(all);
   const std::lock_guard lock(all.mutex);
-  all.buffers.clear();  // a thread's last buffer goes when it records anew, or ends
+  all.buffers.clear();  // each thread releases its last buffer when it records again or ends
   return status;
 }
 

@@ -1,5 +1,5 @@
-// A record of what happened when, in the trace-event format that Chrome (chrome://tracing) and
-// Perfetto (ui.perfetto.dev) show.
+// Records events with their times, in the trace-event format that Chrome (chrome://tracing) and
+// Perfetto (ui.perfetto.dev) display.
 //
 //   CARIAMA_TRACE=trace.%p.json ./program         // %p: the process id; or start_trace("...")
 //
@@ -8,18 +8,18 @@
 //   trace_instant("transmitter", "queue full");
 //   trace_counter("outstanding", n);
 //
-// Off, each of these costs one relaxed load and a branch. On, it costs a clock read and 56 bytes in
-// the thread's own buffer, without locks or system calls (one allocation in 1024 events). Buffers
-// are bounded; an event for which there is no room is counted, and the file says how many were
-// dropped.
+// While tracing is off, each of these calls costs one relaxed load and a branch. While it is on, a
+// call costs a clock read and 56 bytes in the thread's own buffer, without locks or system calls
+// (one allocation per 1024 events). Buffers are bounded; events that do not fit are dropped and
+// counted, and the file states their number.
 //
-// The file is valid JSON from start_trace() on: each write replaces it whole. It is written at
+// The file is valid JSON from start_trace() on: each write replaces it completely. It is written at
 // exit(), by stop_trace() and by flush_trace(). A process that ends by _exit() or a signal leaves
-// what was flushed last. A forked child starts with empty buffers and, unless the path has a %p,
-// writes to PATH.PID.
+// the content of the last flush. A forked child starts with empty buffers and, unless the path
+// contains %p, writes to PATH.PID.
 //
-// Times are CLOCK_MONOTONIC, so that the files of several processes of one host can be laid side by
-// side. Format: "Trace Event Format", Google, 2016.
+// Times are CLOCK_MONOTONIC, so that the files of several processes of one host have a common time
+// base. Format: "Trace Event Format", Google, 2016.
 #ifndef CARIAMA_DTUTILS_TRACE_H_
 #define CARIAMA_DTUTILS_TRACE_H_
 
@@ -33,7 +33,8 @@
 
 namespace cariama {
 
-// The most events that one thread records, and all threads of the process together; 56 bytes each.
+// The largest number of recorded events of one thread, and of all threads of the process together;
+// 56 bytes each.
 inline constexpr size_t kMaxTraceEventsPerThread = size_t{1} << 18;
 inline constexpr size_t kMaxTraceEvents = size_t{1} << 20;
 
@@ -46,36 +47,38 @@ CARIAMA_DTUTILS_EXPORT void trace_record(char phase, const char* category, const
                                          uint64_t value);
 }  // namespace internal
 
-// Whether events are recorded. One relaxed load.
+// Returns true if events are being recorded. Costs one relaxed load.
 [[nodiscard]] inline bool trace_enabled() {
   return internal::trace_on.load(std::memory_order_relaxed);
 }
 
-// Starts recording into `path`, which is created at once ("%p" stands for the process id). Errors:
-// FAILED_PRECONDITION (a trace is being recorded), or why the file cannot be written. Thread-safe,
-// as all that follows.
+// Starts recording into `path`, and creates the file at once ("%p" stands for the process id).
+// Errors: FAILED_PRECONDITION (a trace is being recorded), or the error of writing the file. This
+// function and all functions below are thread-safe.
 [[nodiscard]] CARIAMA_DTUTILS_EXPORT absl::Status start_trace(std::string_view path);
 
-// Writes what was recorded so far and goes on. OK if no trace is being recorded. Blocks while
-// writing.
+// Writes the events recorded so far and continues recording. OK if no trace is being recorded.
+// Blocks while writing.
 CARIAMA_DTUTILS_EXPORT absl::Status flush_trace();
 
-// Writes the file a last time and stops. Events that other threads record meanwhile may be lost. OK
-// if no trace is being recorded.
+// Writes the file a last time and stops recording. Events that other threads record meanwhile may
+// be lost. OK if no trace is being recorded.
 CARIAMA_DTUTILS_EXPORT absl::Status stop_trace();
 
-// How many events found no room since start_trace().
+// Returns the number of events dropped since start_trace() because buffers were full.
 [[nodiscard]] CARIAMA_DTUTILS_EXPORT uint64_t dropped_trace_events();
 
-// Names what the viewer shows for this process and for the calling thread; the text is copied. Kept
-// whether a trace is being recorded or not, the thread's until it ends.
+// Set the names that the viewer shows for this process and for the calling thread. The text is
+// copied. The names are stored whether a trace is being recorded or not; a thread's name until the
+// thread ends.
 CARIAMA_DTUTILS_EXPORT void name_trace_process(std::string_view name);
 CARIAMA_DTUTILS_EXPORT void name_trace_thread(std::string_view name);
 
-// Of what follows, `category`, `name` and `argument` must have static storage (literals): they are
-// read when the file is written. `argument` names `value`; nullptr: there is none.
+// For all functions below, `category`, `name` and `argument` must have static storage (literals):
+// they are read when the file is written. `argument` names `value`; nullptr means that there is no
+// value.
 
-// A point in time.
+// Records a point in time.
 inline void trace_instant(const char* category, const char* name, const char* argument = nullptr,
                           uint64_t value = 0) {
   if (trace_enabled()) [[unlikely]] {
@@ -83,14 +86,14 @@ inline void trace_instant(const char* category, const char* name, const char* ar
   }
 }
 
-// A value that changes over time, drawn as a curve named `name`.
+// Records a value that changes over time; the viewer draws it as a curve named `name`.
 inline void trace_counter(const char* name, uint64_t value) {
   if (trace_enabled()) [[unlikely]] {
     internal::trace_record('C', "counter", name, internal::trace_now(), 0, "value", value);
   }
 }
 
-// From its construction to its destruction, on the same thread.
+// Records the time from its construction to its destruction, on the same thread.
 class TraceScope {
  public:
   TraceScope(const char* category, const char* name, const char* argument = nullptr,

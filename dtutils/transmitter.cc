@@ -12,16 +12,10 @@ namespace cariama {
 namespace {
 
 constexpr size_t kPollBatch = 16;
-// Segments of one work request that the multi-piece forms fill at most.
+// The largest number of segments that write_pieces() and read_pieces() put into one work request.
 constexpr size_t kMaxSegments = 16;
-// A queue that waits looks at the clock for its probe once in so many looks.
+// A thread that waits reads the clock for its next probe once in this many polls.
 constexpr uint64_t kLooksPerClockRead = 64;
-
-// What Transmitter::key_range_ is before a range was used: no handle's range.
-const RegisteredRange& no_range() {
-  static const RegisteredRange range({});
-  return range;
-}
 
 }  // namespace
 
@@ -29,7 +23,8 @@ const RegisteredRange& no_range() {
 
 absl::StatusOr<std::unique_ptr<TransmitQueue>> TransmitQueue::create(
     ProtectionDomain& domain, QueuePairOptions options, const TransmitOptions& behaviour) {
-  // In the error state every operation completes, signaled or not: they all must fit.
+  // In the error state every operation completes, signaled or not, and all these completions must
+  // fit.
   if (options.send_completions == nullptr) {
     auto completions = domain.create_completion_queue({.depth = options.send_depth});
     if (!completions.ok()) return completions.status();
@@ -63,14 +58,14 @@ TransmitQueue::TransmitQueue(std::shared_ptr<CompletionQueue> completions,
 TransmitQueue::~TransmitQueue() {
   progress();
   const std::string peer = queue_pair_->peer();
-  queue_pair_.reset();  // from here on the device touches nothing
+  queue_pair_.reset();  // from here on the device accesses no buffer
   for_each_busy_record([&](Record& record) {
     if (record.done == nullptr) return;
     record.done->fail(
         make_error(absl::StatusCode::kUnavailable, ErrorScope::kLink,
                    "the queue to " + peer + " was closed before the operation completed"));
   });
-  for (const auto& lane : lanes_) signaling_.settle(*lane, cell_->flushed);
+  for (const auto& lane : lanes_) signaling_.retire_all(*lane, cell_->flushed);
   internal::return_flush_cell(cell_);
 }
 
@@ -92,10 +87,13 @@ void TransmitQueue::complete(const Completion& completion) {
   absl::Status status;
   if (!success) [[unlikely]] {
     status = note_failure(completion);
-    if (completion.id == unsignaled_id()) return;
+    // Unsignaled requests complete when they fail. Those that were posted to the queue pair
+    // directly have ids of the user's choice.
+    if (!names_record(completion.id)) return;
   }
   Record* const record = reinterpret_cast<Record*>(completion.id);
-  // Failed or not, the device has let go of everything posted before.
+  // Even if it failed, the device no longer accesses the buffers of this and all earlier
+  // operations.
   signaling_.retire(record->proof, cell_->flushed);
   if (record->done != nullptr) {
     if (success) {
@@ -104,8 +102,26 @@ void TransmitQueue::complete(const Completion& completion) {
       record->done->fail(std::move(status));
     }
   }
-  // Last: who sees no busy record knows that no Synchronizer is referred to any more.
+  // Release, as the last step: a thread that sees no busy record knows that no completion will
+  // touch a Synchronizer any more.
   record->busy.store(false, std::memory_order_release);
+}
+
+// Returns true if `id` is the id of a signaled operation in flight. Compares with whole blocks,
+// since a failed queue calls this for every request in flight.
+bool TransmitQueue::names_record(uint64_t id) const {
+  if (id == unsignaled_id()) return false;
+  const std::lock_guard lock(mutex_);
+  for (const auto& lane : lanes_) {
+    const size_t blocks = lane->block_count.load(std::memory_order_acquire);
+    for (size_t block = 0; block < blocks; ++block) {
+      const uint64_t offset = id - id_of(lane->blocks[block][0]);
+      if (offset >= (kFirstRecords << block) * sizeof(Record)) continue;
+      return offset % sizeof(Record) == 0 &&
+             lane->blocks[block][offset / sizeof(Record)].busy.load(std::memory_order_acquire);
+    }
+  }
+  return false;
 }
 
 template <typename Function>
@@ -134,8 +150,8 @@ absl::Status TransmitQueue::note_failure(const Completion& completion) {
   const std::lock_guard lock(mutex_);
   absl::Status status = to_status(completion, queue_pair_->peer());
   const bool cause = completion.status != CompletionStatus::kFlushed;
-  // The first completion says why; the ones after it are flushed because of it, though another
-  // thread may have polled one of them and come first.
+  // The completion that is not kFlushed states the cause; the flushed ones are its consequence. A
+  // flushed completion may be noted first if another thread polled it.
   if (failure_.ok() || (cause && !failure_is_cause_)) {
     failure_ = status;
     failure_is_cause_ = cause;
@@ -155,7 +171,7 @@ absl::Status TransmitQueue::repair() {
   if (absl::Status status = queue_pair_->repair(); !status.ok()) return status;
   progress();  // repair() put every outstanding request's completion into the queue
   const std::lock_guard lock(mutex_);
-  for (const auto& lane : lanes_) signaling_.settle(*lane, cell_->flushed);
+  for (const auto& lane : lanes_) signaling_.retire_all(*lane, cell_->flushed);
   failure_ = absl::OkStatus();
   failure_is_cause_ = false;
   failed_.store(false, std::memory_order_release);
@@ -187,8 +203,8 @@ void TransmitQueue::return_lane(Lane* lane) {
 }
 
 TransmitQueue::Record* TransmitQueue::Lane::take_record() {
-  // Completions come back in order, so the next one in turn is nearly always free. With all blocks
-  // there are more records than the queue is deep (kMaxDepth): one is free.
+  // Completions arrive in order, so the next record in turn is nearly always free. When all blocks
+  // exist, there are more records than the queue is deep (kMaxDepth), so one of them is free.
   const size_t count = block_count.load(std::memory_order_relaxed);
   const size_t patience = count == blocks.size() ? SIZE_MAX : 4;
   for (size_t looked = 0; looked < patience && count != 0; ++looked) {
@@ -225,7 +241,7 @@ TransmitStatistics TransmitQueue::statistics() const {
 
 namespace {
 
-// Adds to a counter that only this thread writes.
+// Adds to a counter that only the calling thread writes.
 void count(std::atomic<uint64_t>& counter, uint64_t by = 1) {
   counter.store(counter.load(std::memory_order_relaxed) + by, std::memory_order_relaxed);
 }
@@ -255,7 +271,8 @@ absl::Status unregistered(const std::string& peer) {
 absl::StatusOr<Transmitter> Transmitter::create(TransmitQueue& queue, FullQueue full_queue) {
   auto lane = queue.take_lane();
   if (!lane.ok()) return lane.status();
-  // Usually connected by now. Not under the queue's lock, which a snapshot takes.
+  // The queue pair is usually connected by now, so its peer's name is known. Called without the
+  // queue's lock, because a snapshot locks the registry first and then the queue.
   queue.counters_.rename(queue.queue_pair_->peer() + ", queue pair " +
                          std::to_string(queue.queue_pair_->number()));
   return Transmitter(&queue, *lane, full_queue);
@@ -266,7 +283,6 @@ Transmitter::Transmitter(TransmitQueue* queue, TransmitQueue::Lane* lane, FullQu
       lane_(lane),
       queue_pair_(queue->queue_pair_.get()),
       cell_(queue->cell_),
-      key_range_(&no_range()),
       fast_bytes_(std::min<uint64_t>(queue_pair_->limits().max_message, UINT32_MAX)),
       inline_bytes_(queue_pair_->limits().max_inline),
       full_queue_(full_queue) {}
@@ -280,7 +296,7 @@ Transmitter::Transmitter(Transmitter&& other) noexcept
       lane_(std::exchange(other.lane_, nullptr)),
       queue_pair_(other.queue_pair_),
       cell_(other.cell_),
-      key_range_(other.key_range_),
+      key_serial_(other.key_serial_),
       key_(other.key_),
       fast_bytes_(other.fast_bytes_),
       inline_bytes_(other.inline_bytes_),
@@ -298,7 +314,7 @@ absl::Status Transmitter::take_credit(FullQueue full_queue) {
   TransmitQueue::Lane& lane = *lane_;
   if (queue_->failed_.load(std::memory_order_acquire)) return queue_->status();
   if (lane.credits != 0) return absl::OkStatus();
-  // Before taking, so that what has come back is taken in one batch.
+  // Polls before it takes credits, so that one batch includes the credits that polling returns.
   if (queue_->signaling_.half_full()) queue_->progress();
   const auto acquired = [&] {
     return queue_->signaling_.acquire(lane) || queue_->failed_.load(std::memory_order_acquire);
@@ -312,7 +328,8 @@ absl::Status Transmitter::take_credit(FullQueue full_queue) {
                         "poll with progress() and try again");
     }
     const TraceScope scope("transmitter", "queue full", "queue_pair", queue_pair_->number());
-    // Ends: a completion is under way (signaling.h (3)), with success or with an error.
+    // This wait ends: a signaled operation is in flight (signaling.h (3)), and completes with
+    // success or error.
     static_cast<void>(wait_until([&] {
       queue_->progress();
       return acquired();
@@ -337,11 +354,11 @@ absl::Status Transmitter::post_accounted(WorkRequest& request, Synchronizer* don
       record->done = done;
       record->proof = *proof;
       record->busy.store(true, std::memory_order_release);
-      request.id = reinterpret_cast<uint64_t>(record);
+      request.id = TransmitQueue::id_of(*record);
       request.flags |= kSignaled;
     }
-    // A full queue here means that the transport has no room for a completion, or that somebody
-    // posted beside us: both end by polling.
+    // kQueueFull here means that the transport has no room for a completion, or that the user
+    // posted to the queue pair directly. Both conditions end by polling.
     static_cast<void>(wait_until([&] {
       result = queue_pair_->post_send(request);
       if (result.error != PostError::kQueueFull) return true;
@@ -362,22 +379,22 @@ absl::Status Transmitter::post_accounted(WorkRequest& request, Synchronizer* don
   return to_status(result, queue_pair_->peer());
 }
 
-// Precondition: is_registered().
+// Returns the local key of `memory` for this queue pair's domain. Requires: is_registered().
 LocalKey Transmitter::key_of(const RDMAMemory& memory) {
-  if (memory.range() != key_range_) {
-    key_range_ = memory.range();
+  if (memory.range_serial() != key_serial_) {
+    key_serial_ = memory.range_serial();
     key_ = memory.local_key(queue_pair_->domain());
   }
   return key_;
 }
 
-// Tags the memory of a posted piece. If too many other queue pairs use it, waits for this one
-// instead.
+// Tags the memory of a posted piece. If kMaxUses other queue pairs use the memory, it waits for
+// this transfer to complete instead.
 absl::Status Transmitter::note_use(const Piece& piece, bool written_through) {
   if (written_through || piece.memory->set_last_use(cell_, queue_->signaling_.tag(*lane_))) {
     return absl::OkStatus();
   }
-  // Not refused, even if the user prefers that: the transfer is under way.
+  // Waits even with FullQueue::kRefuse, because the transfer is already in flight.
   Synchronizer here;
   WorkRequest request;
   if (absl::Status status = post_accounted(request, &here, true, FullQueue::kWait); !status.ok()) {
@@ -416,16 +433,16 @@ absl::Status Transmitter::transfer_pieces(Opcode opcode, std::span<const Piece> 
 
   std::array<Segment, kMaxSegments> segments;
   size_t piece = 0;
-  uint64_t piece_offset = 0;  // bytes of the current piece that are under way
+  uint64_t piece_offset = 0;  // bytes of the current piece that are already posted
   uint64_t sent = 0;
   do {
-    // One work request: as many bytes as fit, of as many pieces as fit.
+    // Builds one work request from as many bytes and as many pieces as fit.
     const size_t first_piece = piece;
     size_t used = 0;
     uint64_t bytes = 0;
     while (piece < pieces.size() && used < max_segments && bytes < limits.max_message) {
       const Piece& from = pieces[piece];
-      // A segment's length has 32 bits, whatever the device's message limit is.
+      // A segment's length has 32 bits, even if the device's message limit is larger.
       const uint64_t part = std::min({from.bytes - piece_offset, limits.max_message - bytes,
                                       uint64_t{UINT32_MAX} & ~uint64_t{4095}});
       if (part != 0) {
@@ -439,7 +456,7 @@ absl::Status Transmitter::transfer_pieces(Opcode opcode, std::span<const Piece> 
         piece_offset = 0;
       }
     }
-    // Trailing empty pieces need no request of their own.
+    // Trailing empty pieces need no work request.
     while (piece < pieces.size() && piece_offset == 0 && pieces[piece].bytes == 0) ++piece;
     const bool last = piece == pieces.size();
     WorkRequest request;
@@ -470,11 +487,12 @@ absl::Status Transmitter::transfer(Opcode opcode, RDMAMemory& local, uint64_t of
                                    uint64_t bytes, uint64_t remote_address, uint64_t remote_length,
                                    RemoteKey remote_key, Synchronizer* done) {
   TransmitQueue::Lane& lane = *lane_;
-  // The usual case: nothing to signal, a credit at hand that is not the last one, one work request,
-  // and one queue pair uses the memory, so that the tag will find its place.
+  // Fast path: nothing to signal, a credit left that is not the last one, one work request, and a
+  // free use slot in the handle, so that set_last_use() succeeds.
   if (done == nullptr && lane.credits > 1 && bytes <= fast_bytes_ && offset <= local.size() &&
-      bytes <= local.size() - offset && bytes <= remote_length && local.range() == key_range_ &&
-      local.simple_use(cell_) && !queue_->failed_.load(std::memory_order_relaxed)) [[likely]] {
+      bytes <= local.size() - offset && bytes <= remote_length &&
+      local.range_serial() == key_serial_ && local.simple_use(cell_) &&
+      !queue_->failed_.load(std::memory_order_relaxed)) [[likely]] {
     const Segment segment{local.get_buffer() + offset, static_cast<uint32_t>(bytes), key_};
     WorkRequest request;
     request.id = TransmitQueue::unsignaled_id();
@@ -486,7 +504,7 @@ absl::Status Transmitter::transfer(Opcode opcode, RDMAMemory& local, uint64_t of
     request.remote_address = remote_address;
     request.remote_key = remote_key;
     if (queue_pair_->post_send(std::span<const WorkRequest>(&request, 1)).ok()) [[likely]] {
-      // Read after posting: signaling.h (1).
+      // The tag is read after posting: signaling.h (1).
       if (!inlined) local.set_last_use(cell_, queue_->signaling_.tag());
       count_post(lane, bytes);
       return absl::OkStatus();
@@ -580,12 +598,12 @@ absl::Status Transmitter::wait(Synchronizer& done, Deadline deadline) {
     if (++looks % kLooksPerClockRead == 0 && next_probe != kForever &&
         std::chrono::steady_clock::now() >= next_probe) {
       next_probe = deadline_after(interval);
-      // What is outstanding finds a dead peer by itself. A queue that has failed needs no probe.
+      // Operations in flight detect a dead peer themselves. A failed queue needs no probe.
       if (!queue_->has_outstanding() && queue_->status().ok()) static_cast<void>(flush());
     }
     if (done.done()) return true;
-    // Of a failed queue everything outstanding completes with an error. What `done` counts beyond
-    // that is the peer's to notify, and will not come.
+    // On a failed queue every outstanding operation completes with an error. If `done` then still
+    // counts operations, the peer was to notify them, and these notifications will not arrive.
     return queue_->failed_.load(std::memory_order_acquire) && queue_->is_drained();
   };
   if (!wait_until(look, deadline)) {

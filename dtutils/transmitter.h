@@ -1,4 +1,5 @@
-// Transfers with automatic selective signaling and memory recycling (Seriema §4.1): one line each.
+// Transfers with automatic selective signaling and memory recycling (Seriema §4.1); each takes one
+// line of code.
 //
 //   auto queue = TransmitQueue::create(*domain, {.receive_completions = completions});
 //   ... connect (*queue)->queue_pair() ...
@@ -8,16 +9,18 @@
 //   transmitter->write(*unit, 0, 64, there, &synchronizer);
 //   transmitter->wait(synchronizer);
 //
-// A TransmitQueue is a queue pair whose send side is accounted for: every operation counts, a
-// completion is asked for once in a quarter of the depth that the queue really has, credits never
-// run out unnoticed, and one update of the flush number frees all buffers that a completion covers.
-// A Transmitter is one thread's place on it. Threads that share a queue never wait for one another
-// to account for operations or to free memory; the proof is in signaling.h and docs/dtutils.md.
+// A TransmitQueue is a queue pair whose send side is accounted for: every operation counts; a
+// completion is requested once per quarter of the depth that the queue really has; the queue never
+// overflows; and one update of the flush number frees all buffers that a completion covers. A
+// Transmitter is the state of one thread on the queue. Threads that share a queue never wait for
+// one another to account for operations or to free memory; the proof is in signaling.h and
+// docs/dtutils.md.
 //
-// Cost: sizeof(TransmitQueue) and sizeof(Transmitter) are pinned below; a thread's place takes 256
-// bytes and 32 bytes per signaled operation in flight (16 to begin with). On the fast path a
-// transfer costs one post and no atomic read-modify-write; one in depth/4 (with several threads: in
-// depth/(8 * threads)) takes credits from the shared counter and is signaled.
+// Cost: sizeof(TransmitQueue) and sizeof(Transmitter) are pinned below. Each lane (the state of one
+// thread) takes 256 bytes, and 32 bytes per signaled operation in flight (16 records initially). On
+// the fast path a transfer costs one post and no atomic read-modify-write. One transfer in depth/4
+// (with several threads: in depth/(8 * threads)) takes credits from the shared counter and is
+// signaled.
 #ifndef CARIAMA_DTUTILS_TRANSMITTER_H_
 #define CARIAMA_DTUTILS_TRANSMITTER_H_
 
@@ -48,68 +51,74 @@ namespace cariama {
 
 class Transmitter;
 
-// How a TransmitQueue behaves.
+// Options of a TransmitQueue.
 struct TransmitOptions {
-  // While a thread waits and nothing is outstanding (so that no retransmission can notice a dead
-  // peer), an empty WRITE is sent this often. 0: never.
+  // Interval of empty WRITEs that probe the peer while a thread waits and no operation is
+  // outstanding, since then no retransmission can detect a dead peer. 0: never.
   std::chrono::milliseconds probe_interval{100};
 };
 
-// What happened on a queue so far. Also in the process's statistics (statistics.h), as
-// "transmit_queue.*" of the peer; failures, repairs and waits for a full queue are in the trace.
+// Counters of a queue since its creation. They also appear in the process's statistics
+// (statistics.h), as "transmit_queue.*" of the peer. Failures, repairs and waits for a full queue
+// are in the trace.
 struct TransmitStatistics {
-  uint64_t operations = 0;   // posted, of any kind, also flushes and probes
-  uint64_t bytes = 0;        // in transfers
-  uint64_t signaled = 0;     // of the operations
-  uint64_t grants = 0;       // times that credits were taken from the shared counter
-  uint64_t full_waits = 0;   // times that a thread found the send queue full
-  uint64_t completions = 0;  // polled
-  uint64_t failures = 0;     // of the completions
+  uint64_t operations = 0;   // posted operations of any kind, including flushes and probes
+  uint64_t bytes = 0;        // payload of transfers
+  uint64_t signaled = 0;     // operations that were signaled
+  uint64_t grants = 0;       // number of times that credits were taken from the shared counter
+  uint64_t full_waits = 0;   // number of times that a thread found the send queue full
+  uint64_t completions = 0;  // polled completions
+  uint64_t failures = 0;     // completions with an error
 };
 
-// A queue pair with an accounted send side. Create one per connection, and a Transmitter on it for
-// each thread. Its send completion queue is its own; receives are as on any queue pair.
+// A queue pair with an accounted send side. Create one per connection, and one Transmitter on it
+// for each thread. The queue owns its send completion queue; receives work as on any queue pair.
 //
 // Thread-safe, except for repair() and destruction, which must not overlap any use.
 class CARIAMA_DTUTILS_EXPORT TransmitQueue {
  public:
-  // The most Transmitters that one queue can have.
+  // The largest number of Transmitters on one queue.
   static constexpr size_t kMaxTransmitters = 64;
-  // The most operations in flight that one queue accounts for, however deep the device's queues
-  // are.
+  // The largest number of operations in flight that one queue accounts for, even if the device's
+  // queues are deeper.
   static constexpr uint32_t kMaxDepth = 1u << 19;
 
-  // Creates the queue pair. `options.send_completions` must serve nothing else (give one with a
-  // channel to sleep until a transfer has completed); without it the queue makes its own. The other
-  // fields are as for ProtectionDomain::create_queue_pair, also the errors.
+  // Creates the queue pair. If `options.send_completions` is set, no other object may use that
+  // completion queue (set one with a channel in order to sleep until a transfer has completed). If
+  // it is empty, the TransmitQueue creates its own. The other fields and the errors are those of
+  // ProtectionDomain::create_queue_pair.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<TransmitQueue>> create(
       ProtectionDomain& domain, QueuePairOptions options, const TransmitOptions& behaviour = {});
 
-  // Drops what is outstanding: its Synchronizers fail with UNAVAILABLE, its buffers are free.
-  // Precondition: no Transmitter is left.
+  // Drops outstanding operations: their Synchronizers fail with UNAVAILABLE, their buffers become
+  // free. Requires: no Transmitter of this queue exists.
   ~TransmitQueue();
   TransmitQueue(const TransmitQueue&) = delete;
   TransmitQueue& operator=(const TransmitQueue&) = delete;
 
-  // For connect(), receives, limits. Posting sends to it directly is allowed if they are
-  // unsignaled, and counted by nobody: leave send_depth room for them, or use Transmitter::post.
+  // Returns the queue pair, for connect(), receives and limits. Unsignaled sends may be posted to
+  // it directly, with any id, but the queue does not account for them: leave room in send_depth for
+  // them, or use Transmitter::post. If one fails, status() says so. Signaled sends must not be
+  // posted directly, since the queue would take their completions for its own.
   [[nodiscard]] QueuePair& queue_pair() { return *queue_pair_; }
 
-  // Polls completions: frees buffers and slots, counts Synchronizers down. Never blocks; any
-  // thread. Returns how many completions there were. Transmitters call it when they need to.
+  // Polls completions: frees buffers and slots, counts Synchronizers down. Returns the number of
+  // completions. Never blocks. Thread-safe. Transmitters call it when they need to.
   size_t progress();
 
-  // OK, or why the queue pair is in the error state.
+  // Returns OK, or the error that moved the queue pair to the error state.
   [[nodiscard]] absl::Status status() const;
 
-  // After a failure: brings the connection back. Both ends must call it. See QueuePair::repair.
+  // Restores the connection after a failure. Both ends must call it. See QueuePair::repair.
   [[nodiscard]] absl::Status repair();
 
-  // Whether a signaled operation is posted whose completion has not been polled. A snapshot. (After
-  // Transmitter::flush: whether any operation is.) Takes a lock.
+  // Returns true if a signaled operation was posted whose completion has not been polled. (After
+  // Transmitter::flush: true if any operation is outstanding.) The result is a snapshot. Takes a
+  // lock.
   [[nodiscard]] bool has_outstanding() const { return !is_drained(); }
   [[nodiscard]] uint32_t depth() const { return static_cast<uint32_t>(signaling_.depth()); }
-  // Operations of one Transmitter between two signaled ones; fewer when there are several.
+  // Returns the number of operations of one Transmitter between two signaled ones; it is smaller
+  // when several Transmitters exist.
   [[nodiscard]] uint32_t interval() const { return static_cast<uint32_t>(signaling_.interval()); }
   [[nodiscard]] TransmitStatistics statistics() const;
 
@@ -120,8 +129,8 @@ class CARIAMA_DTUTILS_EXPORT TransmitQueue {
   using Atomic = std::atomic<T>;
   using Signaling = internal::Signaling<Atomic>;
 
-  // A signaled operation under way. Taken by its lane's thread, given back by the thread that polls
-  // its completion.
+  // A signaled operation in flight. The lane's thread takes the record; the thread that polls the
+  // operation's completion releases it.
   struct Record {
     std::atomic<bool> busy{false};
     Synchronizer* done = nullptr;
@@ -139,7 +148,7 @@ class CARIAMA_DTUTILS_EXPORT TransmitQueue {
     // Record blocks, each twice as large as the one before; never freed while the queue lives.
     std::array<std::unique_ptr<Record[]>, 16> blocks;
     std::atomic<size_t> block_count{0};
-    size_t block = 0;  // where take_record() goes on
+    size_t block = 0;  // where take_record() continues to search
     size_t slot = 0;
   };
   static_assert(sizeof(Lane) == 256 && sizeof(Record) == 32);
@@ -151,14 +160,20 @@ class CARIAMA_DTUTILS_EXPORT TransmitQueue {
 
   template <typename Function>
   void for_each_busy_record(Function&& function) const;
-  // Whether no signaled operation is under way: no Synchronizer will be touched any more.
+  // Returns true if no signaled operation is in flight; then no completion will touch a
+  // Synchronizer.
   [[nodiscard]] bool is_drained() const;
   [[nodiscard]] absl::StatusOr<Lane*> take_lane();
   void return_lane(Lane* lane);
   void complete(const Completion& completion);
   [[nodiscard]] absl::Status note_failure(const Completion& completion);
-  // The id of unsignaled operations: completes only in error. Odd, so that it is no Record's
-  // address.
+  // The work request id of signaled operations.
+  [[nodiscard]] static uint64_t id_of(const Record& record) {
+    return reinterpret_cast<uint64_t>(&record);
+  }
+  [[nodiscard]] bool names_record(uint64_t id) const;
+  // The work request id of unsignaled operations, which complete only in error. Odd, so that it
+  // differs from every Record's address.
   [[nodiscard]] static constexpr uint64_t unsignaled_id() { return 1; }
 
   std::atomic<bool> failed_{false};
@@ -172,7 +187,7 @@ class CARIAMA_DTUTILS_EXPORT TransmitQueue {
 
   mutable std::mutex mutex_;       // set-up and failure only
   absl::Status failure_;           // the first failure since the last repair
-  bool failure_is_cause_ = false;  // and not one that it caused
+  bool failure_is_cause_ = false;  // false if failure_ is only a flushed request
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::vector<Lane*> unused_lanes_;
   CounterSet counters_;  // last: reads the members above
@@ -180,37 +195,40 @@ class CARIAMA_DTUTILS_EXPORT TransmitQueue {
 
 static_assert(sizeof(TransmitQueue) == 448);
 
-// What a transfer does when the send queue is full.
+// Behaviour of a transfer when the send queue is full.
 enum class FullQueue : uint8_t {
-  kWait,    // polls until there is room (through the thread's wait hook), or until the queue fails
-  kRefuse,  // returns RESOURCE_EXHAUSTED; nothing was posted. A split transfer that has begun waits
+  kWait,  // polls until there is room (through the thread's wait hook), or until the queue fails
+  // Returns RESOURCE_EXHAUSTED and posts nothing. A split transfer that has begun waits instead.
+  kRefuse,
 };
 
-// One thread's place on a TransmitQueue, and the automatic form of every operation.
+// The state of one thread on a TransmitQueue, and the automatic form of every operation.
 //
-// Each function posts and returns; OK means posted. `done`, if given, is counted down when the
-// transfer has completed, or failed with the reason; without it a failure shows in status(), in the
-// next operation, and in wait(). Local memory may be used again when memory.is_free(), remote data
-// of a READ be read once `done` says so.
+// Each function posts and returns; OK means posted. If `done` is given, it is counted down when the
+// transfer has completed, or failed with the reason. Without it a failure shows in status(), in the
+// next operation, and in wait(). The local memory may be reused when memory.is_free(); the data of
+// a READ may be read once `done` was counted down.
 //
-// A transfer longer than one work request can carry is split exactly; 0 bytes complete like any
-// other. Data of up to limits().max_inline bytes is copied at once: its buffer stays free.
+// A transfer longer than one work request can carry is split into several requests. A transfer of 0
+// bytes completes like any other. Data of up to limits().max_inline bytes is copied at once, so its
+// buffer stays free.
 //
 // Errors: INVALID_ARGUMENT (the range leaves the local memory or the locator; a SEND too long for
-// one message), RESOURCE_EXHAUSTED (kRefuse), UNAVAILABLE (the queue has failed: says why; repair()
-// it).
+// one message), RESOURCE_EXHAUSTED (kRefuse), UNAVAILABLE (the queue has failed: the text says why;
+// repair() it).
 //
 // Thread-compatible: one thread at a time. Movable. The queue must outlive it.
 class CARIAMA_DTUTILS_EXPORT Transmitter {
  public:
-  // A part of a buffer, for the multi-piece forms.
+  // A part of a buffer, for write_pieces() and read_pieces().
   struct Piece {
     RDMAMemory* memory = nullptr;
     uint64_t offset = 0;
     uint64_t bytes = 0;
   };
 
-  // Error: RESOURCE_EXHAUSTED (kMaxTransmitters exist). Cheap enough for short-lived threads.
+  // Creates a Transmitter on `queue`. Error: RESOURCE_EXHAUSTED (kMaxTransmitters exist). Cheap
+  // enough for short-lived threads.
   [[nodiscard]] static absl::StatusOr<Transmitter> create(TransmitQueue& queue,
                                                           FullQueue full_queue = FullQueue::kWait);
   ~Transmitter();
@@ -222,11 +240,12 @@ class CARIAMA_DTUTILS_EXPORT Transmitter {
                                    const RemoteMemoryLocator& remote,
                                    Synchronizer* done = nullptr) {
     TransmitQueue::Lane& lane = *lane_;
-    // Where the transport executes it at once: nothing to signal, a credit at hand that is not the
-    // last one. A failed queue pair refuses it. What it has copied is in use by nobody: no tag.
+    // Fast path, where the transport executes the WRITE at once: nothing to signal, and a credit
+    // left that is not the last one. A failed queue pair refuses it. The buffer is copied on
+    // return, so no operation uses it and it needs no tag.
     uint64_t end = 0;
     if (done != nullptr || lane.credits <= 1 || __builtin_add_overflow(offset, bytes, &end) ||
-        end > local.size() || bytes > remote.length || local.range() != key_range_ ||
+        end > local.size() || bytes > remote.length || local.range_serial() != key_serial_ ||
         !queue_pair_->write_now(local.get_buffer() + offset, bytes, key_, remote.address,
                                 RemoteKey{remote.key.value})) [[unlikely]] {
       return transfer(Opcode::kWrite, local, offset, bytes, remote.address, remote.length,
@@ -244,32 +263,33 @@ class CARIAMA_DTUTILS_EXPORT Transmitter {
   }
 
   // WRITE with immediate: the target gets a completion with `immediate` after the data is in place.
-  // Of a split transfer only the last part carries it.
+  // If the transfer is split, only its last part carries `immediate`.
   [[nodiscard]] absl::Status write_immediate(RDMAMemory& local, uint64_t offset, uint64_t bytes,
                                              const RemoteMemoryLocator& remote, uint32_t immediate,
                                              Synchronizer* done = nullptr);
 
-  // The event alone: WRITE_WITH_IMM of 0 bytes.
+  // Posts a WRITE_WITH_IMM of 0 bytes: an event without data.
   [[nodiscard]] absl::Status notify(uint32_t immediate, Synchronizer* done = nullptr);
 
   // SEND of local[offset, offset + bytes) to a receive that the peer posted.
   [[nodiscard]] absl::Status send(RDMAMemory& local, uint64_t offset, uint64_t bytes,
                                   Synchronizer* done = nullptr);
 
-  // Adds to the 8-byte word at the start of `remote`; the old value comes to local[offset, offset +
-  // 8).
+  // Adds `addend` to the 8-byte word at the start of `remote`; the old value is stored to
+  // local[offset, offset + 8).
   [[nodiscard]] absl::Status fetch_add(RDMAMemory& local, uint64_t offset,
                                        const RemoteMemoryLocator& remote, uint64_t addend,
                                        Synchronizer* done = nullptr);
 
-  // Sets the word to `desired` if it is `expected`; the old value comes to local[offset, offset +
-  // 8).
+  // Sets the 8-byte word at the start of `remote` to `desired` if it equals `expected`; the old
+  // value is stored to local[offset, offset + 8).
   [[nodiscard]] absl::Status compare_swap(RDMAMemory& local, uint64_t offset,
                                           const RemoteMemoryLocator& remote, uint64_t expected,
                                           uint64_t desired, Synchronizer* done = nullptr);
 
-  // Gathers the pieces into one WRITE to `remote`, or scatters a READ from it over them. Any number
-  // of pieces, any size: split over work requests where the device wants it.
+  // Gather the pieces into one WRITE to `remote`, or scatter a READ from it over them. The pieces
+  // may have any number and size: the transfer is split over work requests where the device's
+  // limits require it.
   [[nodiscard]] absl::Status write_pieces(std::span<const Piece> pieces,
                                           const RemoteMemoryLocator& remote,
                                           Synchronizer* done = nullptr);
@@ -277,24 +297,24 @@ class CARIAMA_DTUTILS_EXPORT Transmitter {
                                          const RemoteMemoryLocator& remote,
                                          Synchronizer* done = nullptr);
 
-  // Any work request, posted as it is (its id and kSignaled are set here) and accounted for.
-  // Buffers are the caller's to keep until `done`.
+  // Posts any work request and accounts for it. Sets the request's id and kSignaled; posts the
+  // other fields unchanged. The caller must keep the buffers until `done` is counted down.
   [[nodiscard]] absl::Status post(WorkRequest request, Synchronizer* done = nullptr);
 
-  // Posts an empty WRITE whose completion covers all that this queue pair has posted before: frees
-  // buffers although no later transfer comes. `done` then means "everything until here has
-  // completed".
+  // Posts an empty signaled WRITE whose completion covers all operations that this queue pair has
+  // posted before. Use it to free buffers when no later transfer follows. `done` is then counted
+  // down when all earlier operations have completed.
   [[nodiscard]] absl::Status flush(Synchronizer* done = nullptr);
 
   // Polls until `done` has no operation left, and returns its status; DEADLINE_EXCEEDED if the
-  // deadline comes first. Probes the peer when nothing is outstanding, so that it also ends, with
-  // UNAVAILABLE, if `done` depends on a peer that has died.
+  // deadline comes first. Probes the peer while no operation is outstanding, so that the wait ends
+  // with UNAVAILABLE if `done` depends on a peer that has died.
   [[nodiscard]] absl::Status wait(Synchronizer& done, Deadline deadline = kForever);
 
-  // The next free unit of a CircularAllocator, or segment of a LinearCircularAllocator: asks it,
-  // polls, flushes if nothing else would free a unit, and waits. Errors: those of the queue;
-  // DEADLINE_EXCEEDED (all units are in use elsewhere); INVALID_ARGUMENT (a segment larger than
-  // max_segment()).
+  // Returns the next free unit of a CircularAllocator, or a segment of a LinearCircularAllocator.
+  // If none is free, it posts a flush(), polls, and waits. Errors: those of the queue;
+  // DEADLINE_EXCEEDED (all units are in use by other queue pairs); INVALID_ARGUMENT (a segment
+  // larger than max_segment()).
   template <typename Allocator>
   [[nodiscard]] absl::StatusOr<RDMAMemory*> acquire(Allocator& allocator,
                                                     Deadline deadline = kForever) {
@@ -312,13 +332,14 @@ class CARIAMA_DTUTILS_EXPORT Transmitter {
  private:
   Transmitter(TransmitQueue* queue, TransmitQueue::Lane* lane, FullQueue full_queue);
 
-  // The locator in parts: so write() need not put it into memory for this.
+  // Takes the locator's fields one by one, so that write() need not store a locator to memory for
+  // this call.
   [[nodiscard]] absl::Status transfer(Opcode opcode, RDMAMemory& local, uint64_t offset,
                                       uint64_t bytes, uint64_t remote_address,
                                       uint64_t remote_length, RemoteKey remote_key,
                                       Synchronizer* done);
 
-  // Of an unsignaled operation.
+  // Counts an unsignaled operation that write_now() or post_send() has accepted.
   static void count_post(TransmitQueue::Lane& lane, uint64_t bytes) {
     TransmitQueue::Signaling::after_post(lane, false);
     lane.bytes.store(lane.bytes.load(std::memory_order_relaxed) + bytes, std::memory_order_relaxed);
@@ -361,7 +382,9 @@ class CARIAMA_DTUTILS_EXPORT Transmitter {
   TransmitQueue::Lane* lane_;
   QueuePair* queue_pair_;
   FlushCell* cell_;
-  const RegisteredRange* key_range_ = nullptr;  // whose key is cached
+  // RegisteredRange::serial() of the range whose local key is in key_. The initial value differs
+  // from that of every handle.
+  uint64_t key_serial_ = UINT64_MAX;
   LocalKey key_;
   uint64_t fast_bytes_;
   uint32_t inline_bytes_;

@@ -9,19 +9,20 @@
 namespace cariama {
 namespace {
 
-// Spinning covers what the other core answers within a cache-line round trip (about 0.1 µs) or a
-// few; yielding lets the process that we wait for run when there are more of them than cores; after
-// that the wait is long, and sleeping costs less than it disturbs.
+// Spinning covers an answer of the other core within one or a few cache-line round trips (about 0.1
+// µs). Yielding lets the awaited process run when there are more processes than cores. After that
+// the wait is long, so sleeping costs less than polling takes from other threads.
 constexpr std::chrono::nanoseconds kSpinTime{3000};
 constexpr uint64_t kMostSpinRounds = 256;
 constexpr uint64_t kYieldRounds = 512;
 
-// As many as take kSpinTime: a pause is some 10 ns on one processor and 70 on the next, and who
-// spins for long keeps the thread from its core that it has just woken.
+// Returns the number of pauses that take kSpinTime. A pause takes about 10 ns on one processor and
+// 70 ns on another. A limit in time is needed because a spinning thread can keep the thread that it
+// has just woken from its core.
 uint64_t count_spin_rounds() {
   constexpr int kPauses = 16;
   auto least = std::chrono::nanoseconds::max();
-  for (int i = 0; i < 3; ++i) {  // one may be interrupted
+  for (int i = 0; i < 3; ++i) {  // three measurements, since one may be interrupted
     const auto start = std::chrono::steady_clock::now();
     for (int pause = 0; pause < kPauses; ++pause) internal::cpu_relax();
     least = std::min<std::chrono::nanoseconds>(least, std::chrono::steady_clock::now() - start);
@@ -54,7 +55,8 @@ void WakeWord::sleep(uint32_t ticket, Deadline deadline) {
 }
 
 void WakeWord::wake_sleepers() {
-  // The sequence changes first: a sleeper that has not reached the kernel yet will not go to sleep.
+  // The sequence is changed first, so that a sleeper that has not yet entered the kernel does not
+  // go to sleep.
   sequence_.fetch_add(1, std::memory_order_acq_rel);
   internal::futex_wake(&sequence_);
 }

@@ -10,13 +10,14 @@
 namespace cariama::hex {
 namespace {
 
-constexpr size_t kLines = 5;  // best moves listed
+constexpr size_t kLines = 5;  // number of listed moves
 
 struct Shade {
   int red, green, blue;
 };
 
-// Red over yellow to green; darker with fewer visits, but never black.
+// Returns the colour for a win rate: red over yellow to green. A smaller share of the visits gives
+// a darker colour, but never black.
 Shade shade(double win_rate, double share) {
   const double rate = std::clamp(win_rate, 0.0, 1.0);
   const double light = 0.35 + 0.65 * std::sqrt(std::clamp(share, 0.0, 1.0));
@@ -24,13 +25,13 @@ Shade shade(double win_rate, double share) {
           static_cast<int>(light * 200 * std::min(1.0, 2 * rate)), static_cast<int>(light * 40)};
 }
 
-// What the search says of each cell; null where it says nothing.
-struct Cells {
+// The search results by cell; nullptr for cells without a result.
+struct ReportedCells {
   std::array<const MoveReport*, kMaxCells> of{};
   uint64_t most = 1;
   Move best = kNoMove;
 
-  explicit Cells(const SearchReport& report) {
+  explicit ReportedCells(const SearchReport& report) {
     if (!report.moves.empty()) best = report.moves[0].move;
     for (const MoveReport& move : report.moves) {
       if (move.move >= kMaxCells) continue;
@@ -52,7 +53,7 @@ std::string column_names(int cols, int width) {
   std::string text;
   for (int col = 0; col < cols; ++col) {
     std::string name = cell_name(static_cast<Move>(col), cols);
-    name.pop_back();  // the row
+    name.pop_back();  // removes the number of the row
     text += name + std::string(static_cast<size_t>(width) - name.size(), ' ');
   }
   while (!text.empty() && text.back() == ' ') text.pop_back();
@@ -87,8 +88,8 @@ std::string report_line(const Board& board, const MoveReport& move) {
 }
 
 std::string heat_map(const Board& board, const SearchReport& report, const HeatMap& options) {
-  // A cell takes four places: three of text and one between. The next row is shifted by two.
-  const Cells cells(report);
+  // A cell takes four characters: three of text and a space. Each row is shifted by two characters.
+  const ReportedCells cells(report);
   std::string text = "    " + column_names(board.cols(), 4) + "\n";
   for (int row = 0; row < board.rows(); ++row) {
     text += std::string(static_cast<size_t>(2 * row), ' ') + absl::StrFormat("%2d  ", row + 1);
@@ -125,8 +126,8 @@ std::string heat_map(const Board& board, const SearchReport& report, const HeatM
 }
 
 std::string heat_map_svg(const Board& board, const SearchReport& report) {
-  const Cells cells(report);
-  constexpr double kRadius = 28;  // of a cell, to its corners
+  const ReportedCells cells(report);
+  constexpr double kRadius = 28;  // from the centre of a cell to its corners
   const double width = kRadius * std::sqrt(3.0);
   const double left = 2 * kRadius;
   const double top = 2 * kRadius;

@@ -1,4 +1,4 @@
-// A set of cells as a fixed number of 64-bit words: what boards are made of.
+// Bits: a set of cells as a fixed number of 64-bit words.
 #ifndef CARIAMA_HEX_BITS_H_
 #define CARIAMA_HEX_BITS_H_
 
@@ -14,7 +14,7 @@ struct Bits {
   uint64_t words[kWords] = {};
 
   constexpr Bits() = default;
-  // The first cells of a set of another width; cells beyond this one's are dropped.
+  // Converts a set with another number of words. Drops cells that do not fit.
   template <int kOther>
   explicit constexpr Bits(const Bits<kOther>& other) {
     for (int i = 0; i < std::min(kWords, kOther); ++i) words[i] = other.words[i];
@@ -25,7 +25,7 @@ struct Bits {
     return set;
   }
 
-  // Precondition of these: 0 <= cell < 64 * kWords.
+  // test(), set() and reset() require 0 <= cell < 64 * kWords.
   [[nodiscard]] constexpr bool test(int cell) const {
     return (words[cell >> 6] >> (cell & 63)) & 1;
   }
@@ -42,7 +42,7 @@ struct Bits {
     for (const uint64_t word : words) sum += std::popcount(word);
     return sum;
   }
-  // The lowest cell. Precondition: any().
+  // Returns the lowest cell. Requires: any().
   [[nodiscard]] constexpr int first() const {
     int i = 0;
     while (words[i] == 0) ++i;
@@ -80,7 +80,8 @@ struct Bits {
   friend constexpr Bits operator&(Bits a, const Bits& b) { return a &= b; }
   friend constexpr bool operator==(const Bits&, const Bits&) = default;
 
-  // Every cell's number plus or minus n, 0 < n < 64; what leaves the set is dropped.
+  // Return the set with n added to, or subtracted from, the number of every cell. Cells outside of
+  // 0 .. 64 * kWords - 1 are dropped. Requires: 0 < n < 64.
   [[nodiscard]] constexpr Bits up(int n) const {
     Bits result;
     for (int i = kWords - 1; i > 0; --i) {

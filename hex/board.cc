@@ -1,10 +1,9 @@
 #include "hex/board.h"
+#include "mcts/random.h"
 
 #include <algorithm>
 #include <atomic>
 #include <memory>
-
-#include "hex/random.h"
 
 namespace cariama::hex {
 namespace {
@@ -37,7 +36,8 @@ std::unique_ptr<Geometry> make_geometry(int cols, int rows) {
 uint64_t stone_key(Color color, int cell) {
   static const auto keys = [] {
     std::array<std::array<uint64_t, kMaxCells>, 2> table;
-    Random random(0x4845585A4F425249);  // any constant: the keys are the same in every process
+    mcts::Random random(
+        0x4845585A4F425249);  // any constant: the keys are the same in every process
     for (auto& side : table) {
       for (uint64_t& key : side) key = random.next();
     }
@@ -46,8 +46,9 @@ uint64_t stone_key(Color color, int cell) {
   return keys[static_cast<int>(color)][cell];
 }
 
-// How many separate runs of `color` there are around a cell, its own edges included: stones of one
-// run touch, so only a stone with two or more can join what was apart.
+// Returns the number of separate runs of `color` in the ring around a cell; own edges count as
+// stones. The stones of one run touch each other. So a new stone joins separate groups only if
+// there are two or more runs.
 template <typename Set>
 int own_runs(const Geometry& geometry, const Set& own, Color color, int cell) {
   const uint16_t edge = color == Color::kBlack ? Geometry::kBlackEdge : Geometry::kWhiteEdge;
@@ -67,7 +68,7 @@ char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + '
 const Geometry& Geometry::of(int cols, int rows) {
   static std::atomic<const Geometry*> made[kMaxSide + 1][kMaxSide + 1];
   std::atomic<const Geometry*>& slot = made[cols][rows];
-  // Acquire: pairs with the release of whoever made it.
+  // Acquire: pairs with the release of the thread that created the object.
   if (const Geometry* geometry = slot.load(std::memory_order_acquire)) return *geometry;
   auto geometry = make_geometry(cols, rows);
   const Geometry* expected = nullptr;
@@ -124,13 +125,14 @@ uint64_t BasicBoard<kWords>::key() const {
   const uint64_t rest = uint64_t{cols_} | uint64_t{rows_} << 8 |
                         static_cast<uint64_t>(to_move_) << 16 |
                         static_cast<uint64_t>(may_swap()) << 17;
-  return zobrist_ ^ mix64(rest);
+  return zobrist_ ^ mcts::Random::mix(rest);
 }
 
 template <int kWords>
 Bits<kWords> BasicBoard<kWords>::neighbours(const Set& set) const {
   const Geometry& shape = geometry();
-  // Along a row and to the other rows' shifted places; the border columns must not wrap around.
+  // The six neighbours are the shifts by 1, cols and cols - 1 in both directions. Border columns
+  // are removed first where a shift would wrap around to the other side of the board.
   const Set left = set.without(Set(shape.first_column));
   const Set right = set.without(Set(shape.last_column));
   return (left.down(1) | right.up(1) | set.down(cols_) | set.up(cols_) | right.down(cols_ - 1) |

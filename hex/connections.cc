@@ -8,13 +8,14 @@
 namespace cariama::hex {
 namespace {
 
-constexpr int kFulls = 3;         // connections that are kept for a pair
-constexpr int kSemis = 8;         // semi-connections
-constexpr int kGoalSemis = 48;    // of the two edges
+// "Full" means a connection, "semi" a semi-connection, "goal" the pair of the two edges.
+constexpr int kFulls = 3;         // stored connections per pair
+constexpr int kSemis = 8;         // stored semi-connections per pair
+constexpr int kGoalSemis = 48;    // stored semi-connections of the two edges
 constexpr int kCombined = 4;      // semi-connections that one OR combines
-constexpr int kMostPoints = 200;  // with more, Reach::kCells would take too much memory
-constexpr int kMostGroups =
-    48;  // with more the search is not tried: the position is full of stones
+constexpr int kMostPoints = 200;  // with more points Reach::kCells would need too much memory
+// With more groups than this the board is full of stones, and the search is not tried.
+constexpr int kMostGroups = 48;
 
 template <int kWords>
 class ConnectionSearch {
@@ -44,7 +45,7 @@ class ConnectionSearch {
       result.connected = true;
       result.carrier = set;
     }
-    // The smallest first: they narrow most.
+    // The smallest carriers first: they narrow `threatened` most.
     std::sort(goal_semis_.begin(), goal_semis_.end(),
               [](const Semi& a, const Semi& b) { return a.set.count() < b.set.count(); });
     for (const Semi& semi : goal_semis_) {
@@ -65,23 +66,27 @@ class ConnectionSearch {
 
  private:
   struct Semi {
-    Set set;  // the key included
+    Set set;  // the carrier, including the key
     Move key;
   };
-  // What is kept for a pair. How many there are stands apart: it is all that has to be cleared.
+  // The connections of a pair. Their number is stored separately, in full_counts_ and semi_counts_:
+  // only the numbers have to be cleared for a new search.
   struct Fulls {
     Set sets[kFulls];
   };
   struct Semis {
     Semi semis[kSemis];
   };
+  // A new connection between two points, from which others are derived.
   struct Found {
     int group;
     int point;
     Set set;
   };
 
-  // Points: groups first, then cells. A pair of groups has one place.
+  // Returns the index of a pair of points. Points are numbered: first the groups, of which 0 and 1
+  // contain the edges, then the cells. A pair has one index, independent of the order of its
+  // points.
   [[nodiscard]] size_t pair(int group, int point) const {
     if (point < group) std::swap(group, point);
     return static_cast<size_t>(group) * static_cast<size_t>(points_) + static_cast<size_t>(point);
@@ -90,7 +95,7 @@ class ConnectionSearch {
     const size_t at = pair(group, point);
     return {fulls_[at].sets, full_counts_[at]};
   }
-  // A copy, for those who add while they read.
+  // A copy of the connections of a pair, for callers that add connections while they iterate.
   struct FullsCopy {
     int count;
     Fulls fulls;
@@ -103,7 +108,7 @@ class ConnectionSearch {
   }
   [[nodiscard]] int point_of(int cell) const { return groups_ + cell; }
 
-  // False: the edges are connected by stones.
+  // Finds the groups of a side. Returns false if its edges are connected by stones already.
   bool find_groups(const BasicBoard<kWords>& board, Color color) {
     const Geometry& shape = board.geometry();
     const bool black = color == Color::kBlack;
@@ -150,6 +155,7 @@ class ConnectionSearch {
     });
   }
 
+  // Stores a connection, unless a stored one has a carrier that is a part of `set`.
   void add_full(int group, int point, const Set& set) {
     if (point < group) std::swap(group, point);
     const size_t at = pair(group, point);
@@ -180,6 +186,8 @@ class ConnectionSearch {
     return std::find(known.begin(), known.end(), found.set) != known.end();
   }
 
+  // Stores a semi-connection, unless a stored carrier is a part of `set`, and combines it with
+  // others by OR.
   void add_semi(int group, int point, const Set& set, int key) {
     if (point < group) std::swap(group, point);
     const size_t at = pair(group, point);
@@ -223,7 +231,8 @@ class ConnectionSearch {
     combine(0, 1, goal_semis_.data(), static_cast<int>(goal_semis_.size()), made.set, made.set, 1);
   }
 
-  // OR: `common` and `all` are the cells that some semi-connections have in common and together.
+  // The OR rule. common, all: intersection and union of the carriers of the `combined`
+  // semi-connections that are combined so far.
   void combine(int group, int point, const Semi* semis, int count, const Set& common,
                const Set& all, int combined) {
     for (int i = 0; i < count; ++i) {
@@ -237,7 +246,7 @@ class ConnectionSearch {
     }
   }
 
-  // AND, with everything that the new connection can be put together with.
+  // The AND rule: combines the new connection with all known ones that meet it at a point.
   void follow(const Found& found) {
     if (reach_ == Reach::kCells) {
       follow_any(found.group, found.point, found.set);
@@ -258,7 +267,7 @@ class ConnectionSearch {
       for (const Set& known : copy_of_fulls(other, point)) {
         if (!known.intersects(set)) add_semi(group, other, with_key | known, cell);
       }
-      // Through the stones of the group.
+      // From the other group through the stones of `group` to the cell.
       for (const Set& link : copy_of_fulls(group, other)) {
         if (!link.intersects(set) && !link.test(cell)) add_full(other, point, link | set);
       }
@@ -282,7 +291,8 @@ class ConnectionSearch {
     return cell < kMaxCells && empty_.test(static_cast<int>(cell)) &&
            !taken.test(static_cast<int>(cell));
   }
-  // From `group` through `through` to whatever that is connected with.
+  // Combines a connection between `group` and the group `through` with each connection between
+  // `through` and a third point.
   void follow_groups(int group, int through, const Set& set) {
     for (int point = 0; point < points_; ++point) {
       if (point == group || point == through) continue;
@@ -293,7 +303,8 @@ class ConnectionSearch {
     }
   }
 
-  // From `from` through `through` to whatever that is connected with, all of them any points.
+  // Combines a connection between the points `from` and `through` with each connection between
+  // `through` and a third point.
   void follow_any(int from, int through, const Set& set) {
     const bool stones = through < groups_;
     Set with_key = set;
@@ -334,7 +345,7 @@ class ConnectionSearch {
 template <int kWords>
 Connections<kWords> find_connections(const BasicBoard<kWords>& board, Color color, Reach reach,
                                      int effort) {
-  // Its memory is worth keeping.
+  // Reuses its memory from call to call.
   static thread_local ConnectionSearch<kWords> search;
   return search.run(board, color, reach, effort);
 }

@@ -1,19 +1,24 @@
-// Virtual connections: what a side can connect whatever the opponent does.
+// Virtual connections: pairs of points that a side can connect whatever the opponent plays.
 //
 //   Connections<2> own = find_connections(board, board.to_move());
-//   if (own.move != kNoMove) ...         // plays it and wins
+//   if (own.move != kNoMove) ...         // this move wins
 //   Connections<2> other = find_connections(board, opponent(board.to_move()));
-//   if (other.connected) ...             // lost; else the move has to be in other.threatened
+//   if (other.connected) ...             // lost; otherwise the move must be in other.threatened
 //
-// H-search (Anshelevich, "A hierarchical approach to computer Hex", 2002) with two rules. AND: what
-// is connected with a stone by cells of its own is connected through it; through an empty cell, if
-// the side plays there first: a semi-connection, with that cell as key. OR: semi-connections that
-// have no cell in common to all of them make a connection, since the opponent can spoil only
-// some. For each pair of points a few are kept, the smallest ones. So all that is found is true,
-// and by far not all that is true is found.
+// H-search (Anshelevich, "A hierarchical approach to computer Hex", 2002). The carrier of
+// a connection is the set of empty cells that it needs. A connection holds even if the opponent
+// moves first. A semi-connection holds if the side moves first, on its key cell. Two rules derive
+// new connections:
+//   AND  Two connections with disjoint carriers meet at a point. If the point is a group of stones,
+//        their far ends are connected. If it is an empty cell, their far ends are semi-connected,
+//        with this cell as the key.
+//   OR   Semi-connections between the same two points make a connection if no cell is in the
+//        carriers of all of them: one move of the opponent cannot break them all.
+// For each pair of points only the few smallest connections are stored. So every connection found
+// exists, but many existing ones are not found.
 //
-// For boards of 1, 2, 4 and 10 words. Thread-safe. Each thread that calls it keeps up to some 20 MB
-// for each of these.
+// Instantiated for boards of 1, 2, 4 and 10 words. Thread-safe. Each calling thread keeps up to
+// about 20 MB of memory per number of words.
 #ifndef CARIAMA_HEX_CONNECTIONS_H_
 #define CARIAMA_HEX_CONNECTIONS_H_
 
@@ -21,31 +26,34 @@
 
 namespace cariama::hex {
 
-// About a side's two edges.
+// The connections between the two edges of a side.
 template <int kWords>
 struct Connections {
   using Set = Bits<kWords>;
-  bool connected = false;  // even if the opponent is to move
-  Set carrier;             // then: the empty cells that it takes
-  Move move = kNoMove;     // if the side is to move, it is connected after this; kNoMove: unknown
-  Set move_carrier;        // the empty cells that it takes, the move included
-  // The cells that all known ways to connect by one move have in common: all empty cells, if there
-  // is none. The opponent has to play there now.
+  bool connected = false;  // the edges are connected, even if the opponent moves first
+  Set carrier;             // if connected: the empty cells that the connection needs
+  Move move = kNoMove;     // after this move of the side the edges are connected; kNoMove: unknown
+  Set move_carrier;        // the empty cells that this needs, the move included
+  // The intersection of the carriers of all known semi-connections of the edges; all empty cells if
+  // none is known; empty if connected. If the opponent is to move, it has to play in this set.
   Set threatened;
-  Set threats;  // the cells of those ways, as far as they narrow `threatened`
+  // The union of the carriers that were used to compute `threatened`; `carrier` if connected.
+  Set threats;
 };
 
-// Between which points connections are looked for.
+// The pairs of points between which connections are searched.
 enum class Reach : uint8_t {
-  // A group of stones or an edge, and another one or an empty cell; between two empty cells only
-  // touching ones and bridges are known. 4 µs on an empty 7x7, some 50 µs in the middle of 11x11.
+  // At least one of the points is a group of stones or an edge. Between two empty cells, only
+  // adjacency and bridges are used. 4 µs on an empty 7x7 board, about 50 µs in the middle of
+  // a game on 11x11.
   kStones,
-  // Also two empty cells: finds much more, for a hundred times as much. Above 200 points (13x13)
-  // the same as kStones.
+  // Also pairs of empty cells. Finds many more connections and takes about a hundred times as long.
+  // With more than 200 points (13x13) it is the same as kStones.
   kCells,
 };
 
-// effort: how many connections are followed at most.
+// Finds connections of the two edges of `color`. effort: maximum number of connections from which
+// new ones are derived.
 template <int kWords>
 [[nodiscard]] Connections<kWords> find_connections(const BasicBoard<kWords>& board, Color color,
                                                    Reach reach = Reach::kStones, int effort = 2000);

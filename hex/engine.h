@@ -1,4 +1,4 @@
-// What plays: the interface between a search and those who ask it (GTP, analysis, matches).
+// Engine: the interface of a search for GTP, analysis and matches.
 #ifndef CARIAMA_HEX_ENGINE_H_
 #define CARIAMA_HEX_ENGINE_H_
 
@@ -11,31 +11,28 @@
 #include <vector>
 
 #include "hex/board.h"
+#include "mcts/options.h"
 
 namespace cariama::hex {
 
-// The search ends at the first of these. With none, it ends when the engine sees no use in going
-// on.
-struct SearchLimits {
-  double seconds = 0;       // 0: no limit
-  uint64_t iterations = 0;  // 0: no limit
-};
+// Without limits, the engine decides when to end.
+using mcts::SearchLimits;
 
-// What a search knows of one move, as seen by the side that would play it.
+// The search result for one move, from the view of the side that makes the move.
 struct MoveReport {
   Move move = kNoMove;
   uint64_t visits = 0;
   double win_rate = 0.5;           // 0 .. 1
-  double prior = 0;                // 0 .. 1, 0 if the engine has none
-  std::optional<bool> proven_win;  // true: wins, false: loses, with certainty
-  std::vector<Move> line;          // what it expects to be played, this move first
+  double prior = 0;                // 0 .. 1; 0 if the engine has no priors
+  std::optional<bool> proven_win;  // true: a proved win, false: a proved loss, nullopt: not proved
+  std::vector<Move> line;          // principal variation; begins with this move
 };
 
 struct SearchReport {
   Color color = Color::kBlack;  // the side to move
   uint64_t iterations = 0;
   double seconds = 0;
-  std::vector<MoveReport> moves;  // the best one first
+  std::vector<MoveReport> moves;  // the best move first
 };
 
 class Engine {
@@ -45,21 +42,21 @@ class Engine {
   [[nodiscard]] virtual std::string name() const = 0;
   [[nodiscard]] virtual std::string version() const = 0;
 
-  // Thinks about the position for its side to move. Blocks. Precondition: the game is not over.
+  // Searches for the best move of the side to move. Blocks. Requires: the game has not ended.
   //
-  // limits: when to end. stop: true ends it within 50 ms, true from the start too; it is set from
-  // another thread. progress: called about every `interval` seconds, if not null, in this thread or
-  // in another one, never in two at a time, and not after search() has returned.
+  // stop: another thread may set it at any time, also before the call. The search then ends within
+  // 50 ms. progress: if not null, called about every `interval` seconds, by the calling thread or
+  // another one. The calls never overlap, and none happens after search() has returned.
   //
-  // Returns at least one move. All of them are legal, the first is the one to play: kSwapPieces may
-  // be among them. The answer to a lost position is a legal move too.
+  // Returns at least one move, also for a lost position. All moves are legal; the first one is the
+  // best. kSwapPieces may be among them.
   [[nodiscard]] virtual SearchReport search(
       const Board& board, const SearchLimits& limits, const std::atomic<bool>& stop,
       const std::function<void(const SearchReport&)>& progress, double interval) = 0;
 
-  // Forgets what earlier searches found.
+  // Drops the results of earlier searches.
   virtual void clear() {}
-  // The random numbers of the searches to come.
+  // Sets the seed of the random numbers of later searches.
   virtual void set_seed(uint64_t seed) = 0;
 };
 

@@ -1,5 +1,4 @@
-// A game as it is being played: the position, and all moves that led to it, which can be taken
-// back.
+// GameRecord: the position of a running game and its moves, which can be taken back.
 #ifndef CARIAMA_HEX_GAME_RECORD_H_
 #define CARIAMA_HEX_GAME_RECORD_H_
 
@@ -14,21 +13,22 @@ struct Step {
   Move move = kNoMove;
 };
 
-// One thread at a time. 176 bytes a move.
+// Not thread-safe. Takes about 176 bytes per move.
 class GameRecord {
  public:
-  // Starts from `start`, which may hold stones.
+  // Starts from the position `start`, which may contain stones.
   explicit GameRecord(const Board& start) : boards_{start} {}
 
   [[nodiscard]] const Board& start() const { return boards_.front(); }
   [[nodiscard]] const Board& board() const { return boards_.back(); }
   [[nodiscard]] const std::vector<Step>& steps() const { return steps_; }
 
-  // Whether `color`, whose turn it need not be, may play `move` now. Only White swaps.
+  // Returns true if `color` may play the move now, even if the other side is to move. Only White
+  // may swap.
   [[nodiscard]] bool may_play(Color color, Move move) const {
     return board().is_legal(move) && (move != kSwapPieces || color == Color::kWhite);
   }
-  // False, and nothing changes, if it may not.
+  // Plays a move. Returns false without an effect if may_play() is false.
   bool play(Color color, Move move) {
     if (!may_play(color, move)) return false;
     Board next = board();
@@ -37,7 +37,7 @@ class GameRecord {
     steps_.push_back({color, move});
     return true;
   }
-  // Takes the last move back, a swap too. False if there is none.
+  // Takes the last move back, also a swap. Returns false if there is no move.
   bool undo() {
     if (steps_.empty()) return false;
     steps_.pop_back();
@@ -46,7 +46,7 @@ class GameRecord {
   }
 
  private:
-  std::vector<Board> boards_;  // after 0, 1, ... moves
+  std::vector<Board> boards_;  // the positions after 0, 1, ... moves
   std::vector<Step> steps_;
 };
 

@@ -21,7 +21,7 @@
 namespace cariama::hex {
 namespace {
 
-// What a controller may send at most in one move: more would only cost memory.
+// Limits of the exec command: the nesting of exec within scripts, and the size of a script.
 constexpr int kMaxExecDepth = 4;
 constexpr size_t kMaxScript = size_t{1} << 20;
 
@@ -35,7 +35,7 @@ bool parse_switch(const std::string& text, bool& value) {
   return true;
 }
 
-// A finite number in [low, high].
+// Parses a number in [low, high]. Returns false, without a change of `value`, if it is none.
 bool parse_number(const std::string& text, double low, double high, double& value) {
   double number = 0;
   if (!absl::SimpleAtod(text, &number) || !(number >= low && number <= high)) return false;
@@ -221,10 +221,10 @@ GtpSession::Answer GtpSession::play_move(std::string_view color_text, std::strin
   }
   if (lower == "swap") lower = "swap-pieces";  // LittleGolem
   const auto move = board.parse(lower);
-  if (!move) return fail("no cell of this board");
-  if (board.winner()) return fail("the game is over");
+  if (!move) return fail("not a cell of this board");
+  if (board.winner()) return fail("the game has ended");
   if (*move != kSwapPieces && board.at(*move)) return fail("the cell is occupied");
-  if (!game_.play(*color, *move)) return fail("no swap is possible now");
+  if (!game_.play(*color, *move)) return fail("the swap is not possible now");
   return "";
 }
 
@@ -247,14 +247,16 @@ GtpSession::Answer GtpSession::undo(const Arguments&) {
     resigned_.reset();
     return "";
   }
-  if (!game_.undo()) return fail("nothing to take back");
+  if (!game_.undo()) return fail("there is no move to take back");
   return "";
 }
 
 SearchLimits GtpSession::move_limits(Color color) const {
   SearchLimits limits = options_.limits;
   if (const auto& left = clock_[static_cast<int>(color)]) {
-    // A game fills about half of the cells; a reserve is kept for the controller's delays.
+    // The expected number of moves of the side to move: a game fills about half of the cells, so
+    // about a fifth of the empty cells, at least 6. Half a second is kept as a reserve for delays
+    // of the controller.
     const Board& board = game_.board();
     const double moves = std::max(6.0, board.empty().count() / 5.0);
     limits.seconds = std::max(0.01, (*left - 0.5) / moves);
@@ -276,7 +278,7 @@ SearchReport GtpSession::search(Board board, Color color, const SearchLimits& li
 absl::StatusOr<std::optional<Move>> GtpSession::think(Color color) {
   Board board = game_.board();
   board.set_to_move(color);
-  if (board.winner() || !board.empty().any()) return fail("the game is over");
+  if (board.winner() || !board.empty().any()) return fail("the game has ended");
   if (board.swap_rule() == SwapRule::kOn && board.moves_played() == 0 && color == Color::kBlack) {
     return std::optional<Move>(fair_opening(board));
   }
@@ -321,7 +323,8 @@ void GtpSession::ponder() {
   const Board& board = game_.board();
   if (!std::exchange(moved_, false) || !options_.ponder) return;
   if (board.winner() || !board.empty().any()) return;
-  // As an analysis: any line ends it. Nobody has asked for its report.
+  // The search runs as an analysis: any line ends it. Its report does not replace that of the last
+  // command.
   SearchReport asked = std::move(last_report_);
   static_cast<void>(search(board, board.to_move(), {}, true, 1, nullptr));
   last_report_ = std::move(asked);
@@ -356,7 +359,7 @@ GtpSession::Answer GtpSession::all_legal_moves(const Arguments&) {
   return text;
 }
 
-// Absolute time only: what a byo-yomi period adds is taken as spare.
+// Only absolute time is supported: the clock gets the main time and one byo-yomi period.
 GtpSession::Answer GtpSession::time_settings(const Arguments& arguments) {
   double main = 0;
   double period = 0;
@@ -365,7 +368,7 @@ GtpSession::Answer GtpSession::time_settings(const Arguments& arguments) {
       !parse_number(arguments[2], 0, 1e9, period) || !parse_number(arguments[3], 0, 1e9, stones)) {
     return fail("time_settings MAIN_SECONDS PERIOD_SECONDS STONES");
   }
-  if (period > 0 && stones == 0) {  // no limit, says the protocol
+  if (period > 0 && stones == 0) {  // in GTP this means: no limit
     clock_[0].reset();
     clock_[1].reset();
   } else {
@@ -386,7 +389,7 @@ GtpSession::Answer GtpSession::time_left(const Arguments& arguments) {
   if (!color || arguments.size() > 4) return fail("time_left [COLOR [SECONDS [STONES]]]");
   auto& clock = clock_[static_cast<int>(*color)];
   if (arguments.size() == 2) return clock ? absl::StrFormat("%.1f", *clock) : "unlimited";
-  if (!parse_number(arguments[2], 0, 1e9, seconds)) return fail("SECONDS is no number");
+  if (!parse_number(arguments[2], 0, 1e9, seconds)) return fail("SECONDS is not a number");
   clock = seconds;
   return "";
 }
@@ -429,15 +432,16 @@ GtpSession::Answer GtpSession::save_sgf_file(const Arguments& arguments) {
   return "";
 }
 
-// The commands of a file, each answered as if it were typed; the last answer is that of exec.
+// Executes the commands of a file. Each command is answered like a line of the input. The answer of
+// exec follows at the end.
 GtpSession::Answer GtpSession::exec(const Arguments& arguments) {
   if (!options_.files) return fail("files are not allowed");
   if (arguments.size() != 2) return fail("exec FILE");
-  if (exec_depth_ >= kMaxExecDepth) return fail("exec within exec within exec");
+  if (exec_depth_ >= kMaxExecDepth) return fail("exec is nested too deeply");
   struct stat info;
   if (stat(arguments[1].c_str(), &info) != 0 || !S_ISREG(info.st_mode) ||
       static_cast<size_t>(info.st_size) > kMaxScript) {
-    return fail("cannot read the file: a plain one of up to 1 MiB");
+    return fail("cannot read the file: exec needs a regular file of up to 1 MiB");
   }
   std::ifstream file(arguments[1]);
   ++exec_depth_;
@@ -446,7 +450,7 @@ GtpSession::Answer GtpSession::exec(const Arguments& arguments) {
   return "";
 }
 
-// lz-analyze [COLOR] [CENTISECONDS]: `=` at once, then a line whenever the interval is over.
+// lz-analyze [COLOR] [CENTISECONDS]: writes `=` at once, then a report line after each interval.
 GtpSession::Answer GtpSession::analyze(const Arguments& arguments) {
   Color color = game_.board().to_move();
   double centiseconds = 100;
@@ -460,7 +464,7 @@ GtpSession::Answer GtpSession::analyze(const Arguments& arguments) {
     }
   }
   const Board& board = game_.board();
-  if (board.winner() || !board.empty().any()) return fail("the game is over");
+  if (board.winner() || !board.empty().any()) return fail("the game has ended");
   const bool kata = arguments[0] == "kata-analyze";
   output_("=" + current_id_ + "\n");
   streaming_ = true;
@@ -561,7 +565,7 @@ GtpSession::Answer GtpSession::param_game(const Arguments& arguments) {
   bool on = false;
   if (arguments.size() == 3 && arguments[1] == "allow_swap" && parse_switch(arguments[2], on)) {
     options_.swap = on ? SwapRule::kOn : SwapRule::kOff;
-    // For the running game too, as long as it makes a difference.
+    // Apply the rule to the running game, too, if all its moves are legal under the new rule.
     Board start(options_.cols, options_.rows, options_.swap);
     const GameRecord old = game_;
     if (old.start().moves_played() == 0) {

@@ -1,14 +1,16 @@
-// The Go Text Protocol, version 2, as Hex tools speak it: HexGui, Benzene's twogtp, match referees.
+// GtpSession: the Go Text Protocol (GTP), version 2, in the form that Hex programs use: HexGui,
+// Benzene's twogtp, match referees.
 //
 //   GtpSession session(engine, [](std::string_view text) { write(1, ...); });
 //   session.execute("boardsize 11 11");
 //   session.execute("genmove b");             // "= f6\n\n"
 //
-// run_gtp() (gtp_stream.h) does it on a pair of file descriptors, reading while a search runs.
+// run_gtp() (gtp_stream.h) serves a session on a pair of file descriptors and reads while a search
+// runs.
 //
-// A line is `[id] command arguments`; the answer is `=[id] text` or `?[id] message`, and an empty
-// line. Nothing else is ever written, except live output of a search where it was asked for. No
-// input makes the session end but `quit`. docs/hex.md lists the commands.
+// A line is `[id] command arguments`. The answer is `=[id] text` or `?[id] message`, and an empty
+// line. The session writes nothing else, except live output of a search if it is enabled. Only
+// `quit` ends the session. docs/hex.md lists the commands.
 #ifndef CARIAMA_HEX_GTP_H_
 #define CARIAMA_HEX_GTP_H_
 
@@ -34,35 +36,37 @@ struct GtpOptions {
   int cols = 11;
   int rows = 11;
   SwapRule swap = SwapRule::kOff;
-  SearchLimits limits{.seconds =
-                          5};  // of a genmove, unless a clock runs (time_settings, time_left)
-  // genmove answers `resign` if the engine's best move wins less often, or is proven to lose. 0:
-  // never.
+  // Limits of a genmove. A clock (time_settings, time_left) replaces limits.seconds.
+  SearchLimits limits{.seconds = 5};
+  // genmove answers `resign` if the win rate of the engine's best move is lower than this, or the
+  // move is proved to lose. 0: it never resigns.
   double resign_below = 0;
-  bool live_graphics = false;  // gogui-gfx blocks during genmove
-  double live_interval = 0.5;  // seconds between them
-  // After a genmove thinks on while the other side does, until the next line.
+  bool live_graphics = false;  // write gogui-gfx blocks during genmove
+  double live_interval = 0.5;  // seconds between two of these blocks
+  // After a genmove, search the new position until the next line arrives.
   bool ponder = false;
-  bool files = true;           // loadsgf, savesgf and exec may touch files
-  double analyze_seconds = 0;  // at most for lz-analyze and kata-analyze; 0: until the next line
-  double solve_seconds = 30;   // at most for dfpn-solve-state
-  SolverOptions solver{};      // of dfpn-solve-state and of swap decisions on small boards
-  uint64_t solve_nodes = 0;    // also; 0: no limit
+  bool files = true;           // loadsgf, savesgf and exec may access files
+  double analyze_seconds = 0;  // limit for lz-analyze and kata-analyze; 0: until the next line
+  double solve_seconds = 30;   // limit for dfpn-solve-state
+  SolverOptions solver{};      // for dfpn-solve-state and swap decisions on small boards
+  uint64_t solve_nodes = 0;    // limit for dfpn-solve-state; 0: no limit
 };
 
-// Tells a search, from another thread, to end: because of `# interrupt`, or, while analysing,
-// because of any line. Lines have numbers from 1, in the order of reading; the session says which
-// one it executes. Thread-safe.
+// Ends a running search from another thread. `# interrupt` ends any search. Any line, and the end
+// of the input, ends an analysis. Lines are numbered from 1, in the order in which they are read.
+// Thread-safe.
 class GtpInterrupts {
  public:
-  // The reader: line `number` is there. interrupt: it ends what earlier lines asked for.
+  // Called by the reader: it has read line `number`. interrupt: the line ends the search of an
+  // earlier line.
   void received(uint64_t number, bool interrupt);
-  // The input ended. Analyses end; a genmove still answers within its limits.
+  // Called by the reader: the input has ended. Ends an analysis. A genmove continues within its
+  // limits.
   void ended();
 
-  // The session: it executes that line from now on.
+  // Called by the session: it executes line `number` now.
   void executing(uint64_t number);
-  // A search begins or ends; `analysis` means that any later line ends it.
+  // Called by the session: a search begins or ends. analysis: any later line ends the search.
   void search_begins(bool analysis);
   void search_ends();
   [[nodiscard]] const std::atomic<bool>& stop() const { return stop_; }
@@ -71,7 +75,7 @@ class GtpInterrupts {
   void update();
 
   std::atomic<bool> stop_{false};
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // guards the members below
   uint64_t received_ = 0;
   uint64_t interrupted_ = 0;
   uint64_t executing_ = 0;
@@ -82,18 +86,20 @@ class GtpInterrupts {
 
 class GtpSession {
  public:
-  // Gets complete answers and blocks of live output, in order; from the thread that calls
-  // execute(), or from the one that the engine reports from.
+  // Receives complete answers and blocks of live output, in order. The calling thread is the one
+  // that called execute(), or the one in which the engine reports its progress.
   using Output = std::function<void(std::string_view)>;
 
-  // `engine` and `interrupts` (may be null) outlive the session.
+  // Requires: `engine` and `interrupts` (nullptr is allowed) outlive the session.
   GtpSession(Engine& engine, Output output, const GtpOptions& options = {},
              GtpInterrupts* interrupts = nullptr);
 
-  // Executes one line, without its end. Blocks as long as the command takes. False after `quit`.
+  // Executes one line, given without its end. Blocks until the command has completed. Returns false
+  // after `quit`.
   bool execute(std::string_view line);
-  // Between two lines: thinks on after a genmove, if that is wanted, until the next line is there.
-  // What a search engine learns from it is in its tree when the opponent's move comes.
+  // Called between two lines. After a genmove, if GtpOptions::ponder is set, searches the position
+  // until the next line arrives. An engine that keeps its tree can reuse this search after the
+  // opponent's move.
   void ponder();
 
   [[nodiscard]] const GameRecord& game() const { return game_; }
@@ -145,7 +151,7 @@ class GtpSession {
   void respond(std::string_view id, const Answer& answer);
   void new_game(int cols, int rows);
   Answer play_move(std::string_view color, std::string_view move);
-  // The best move for `color` and what was learned; does not play it. nullopt: resign.
+  // Searches and returns the best move for `color`, or nullopt to resign. Does not play the move.
   absl::StatusOr<std::optional<Move>> think(Color color);
   SearchReport search(Board board, Color color, const SearchLimits& limits, bool analysis,
                       double interval, const std::function<void(const SearchReport&)>& progress);
@@ -160,10 +166,10 @@ class GtpSession {
   std::optional<Color> resigned_;
   SearchReport last_report_;
   bool moved_ = false;              // the last line was a genmove
-  std::optional<Solver> solver_;    // made at first use: it has a large table
+  std::optional<Solver> solver_;    // created at the first use, since it has a large table
   std::optional<double> clock_[2];  // seconds left, by Color
   std::string current_id_;
-  bool streaming_ = false;  // the answer was begun, and ends with an empty line
+  bool streaming_ = false;  // the command has written its answer itself, except the empty line
   bool quit_ = false;
   int exec_depth_ = 0;
 };

@@ -22,7 +22,8 @@ using Clock = std::chrono::steady_clock;
 constexpr size_t kMaxAnswer = size_t{4} << 20;
 constexpr std::chrono::milliseconds kQuitPatience{1000};
 
-// For poll(): rounded up, so that it does not spin at the end.
+// Returns the time-out for poll(), rounded up, so that the caller does not poll with a time-out of
+// 0 ms shortly before the end.
 int milliseconds_until(Clock::time_point end) {
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - Clock::now());
   return static_cast<int>(std::clamp<int64_t>(left.count(), 0, 1'000'000'000));
@@ -54,8 +55,9 @@ absl::StatusOr<std::unique_ptr<GtpClient>> GtpClient::start(const std::string& c
   }
   const pid_t pid = fork();
   if (pid == 0) {
-    // Only calls that are safe after fork in a program with threads. A group of its own, so that a
-    // Ctrl-C reaches us alone and all of it can be ended at once.
+    // Only async-signal-safe functions are allowed here: the program may have other threads. The
+    // engine gets its own process group: a Ctrl-C does not reach it, and one kill() ends all its
+    // processes.
     setpgid(0, 0);
     if (dup2(to[1], 0) < 0 || dup2(from[1], 1) < 0) _exit(127);
     signal(SIGPIPE, SIG_DFL);
@@ -70,14 +72,14 @@ absl::StatusOr<std::unique_ptr<GtpClient>> GtpClient::start(const std::string& c
     close(from[0]);
     return make_errno_error(error, ErrorScope::kProcess, "cannot start an engine");
   }
-  setpgid(pid, pid);  // in the parent too: whoever comes first
+  setpgid(pid, pid);  // parent and child both call it, so the group exists when either continues
   return std::unique_ptr<GtpClient>(new GtpClient(pid, to[0], from[0]));
 }
 
 GtpClient::~GtpClient() {
   send(to_, "quit\n", 5, MSG_NOSIGNAL | MSG_DONTWAIT);
   shutdown(to_, SHUT_WR);
-  // It has ended when nobody can write to us any more.
+  // The pipe is closed when all processes of the engine have ended.
   const Clock::time_point end = Clock::now() + kQuitPatience;
   for (;;) {
     pollfd fds{from_, POLLIN, 0};
@@ -109,27 +111,27 @@ absl::StatusOr<std::string> GtpClient::ask(std::string_view command, double seco
     }
   }
   for (;;) {
-    // An answer ends with an empty line; carriage returns do not count.
+    // An answer ends with an empty line. Carriage returns are ignored.
     for (size_t at = received_.find('\n', scanned_); at != std::string::npos;
          at = received_.find('\n', at + 1)) {
       size_t next = at + 1;
       if (next < received_.size() && received_[next] == '\r') ++next;
-      if (next >= received_.size()) break;  // what follows decides
+      if (next >= received_.size()) break;  // the next character is not received yet
       scanned_ = next;
       if (received_[next] != '\n') continue;
       const std::string block = trimmed(std::string_view(received_).substr(0, at));
       received_.erase(0, next + 1);
       scanned_ = 0;
-      at = static_cast<size_t>(-1);  // from the beginning of what follows
+      at = static_cast<size_t>(-1);  // continue at the beginning of the remaining text
       if (block.empty() || block.rfind("gogui-gfx:", 0) == 0) continue;
       if (block[0] == '=') return trimmed(std::string_view(block).substr(1));
       if (block[0] == '?') {
         return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
                           trimmed(std::string_view(block).substr(1)));
       }
-      return gone("the engine wrote something that is no answer");
+      return gone("the engine's output is not a GTP answer");
     }
-    if (received_.size() > kMaxAnswer) return gone("the engine's answer does not end");
+    if (received_.size() > kMaxAnswer) return gone("the engine's answer is longer than 4 MiB");
     pollfd fds{from_, POLLIN, 0};
     const int ready = poll(&fds, 1, milliseconds_until(end));
     if (ready == 0) {

@@ -1,4 +1,4 @@
-// An engine in a process of its own, spoken to by GTP.
+// GtpClient: an engine in a separate process that communicates by GTP.
 #ifndef CARIAMA_HEX_GTP_CLIENT_H_
 #define CARIAMA_HEX_GTP_CLIENT_H_
 
@@ -12,21 +12,21 @@
 
 namespace cariama::hex {
 
-// One thread at a time. The destructor asks the engine to quit and, if it does not within a second,
-// kills it with the processes that it started.
+// Not thread-safe. The destructor sends `quit` to the engine and waits up to a second for its end.
+// Then it kills the process group of the engine.
 class GtpClient {
  public:
-  // Starts `command` by /bin/sh; its stderr is ours. Errors: those of the system. That the command
-  // does not exist shows at the first ask().
+  // Starts `command` by /bin/sh. The engine inherits stderr. Errors: those of the system. If the
+  // command does not exist, the first ask() fails.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<GtpClient>> start(const std::string& command);
   ~GtpClient();
   GtpClient(const GtpClient&) = delete;
   GtpClient& operator=(const GtpClient&) = delete;
 
-  // Sends one command and waits for its answer, without the `=` and the id, trimmed. Blocks for up
-  // to `seconds`. Blocks of live graphics are passed over. Errors: INVALID_ARGUMENT (the engine
-  // answered `?`: its text), DEADLINE_EXCEEDED, UNAVAILABLE (it ended, or speaks something else;
-  // only the destructor can follow these two).
+  // Sends one command and returns its answer, trimmed, without the `=`. Blocks for up to `seconds`.
+  // Skips blocks of live graphics. Errors: INVALID_ARGUMENT with the engine's message if it
+  // answered `?`; DEADLINE_EXCEEDED; UNAVAILABLE if the engine has ended or its output is no GTP.
+  // After the last two errors the client must be destroyed.
   [[nodiscard]] absl::StatusOr<std::string> ask(std::string_view command, double seconds);
 
  private:
@@ -36,7 +36,7 @@ class GtpClient {
   int to_;  // a socket: a write to an engine that ended must not raise SIGPIPE
   int from_;
   std::string received_;
-  size_t scanned_ = 0;  // no answer ends before
+  size_t scanned_ = 0;  // position in received_ before which no answer ends
 };
 
 }  // namespace cariama::hex

@@ -16,16 +16,16 @@
 namespace cariama::hex {
 namespace {
 
-// Lines waiting to be executed. A controller that sends more than this without waiting for answers
-// is not read any further until some are done.
+// Maximum number of lines that were read and wait to be executed. At this number the reader stops
+// until the session has executed a line.
 constexpr size_t kMaxWaiting = 4096;
 
 struct Queue {
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<std::pair<uint64_t, std::string>> lines;
-  bool ended = false;   // of input
-  bool closed = false;  // nobody executes any more
+  bool ended = false;   // the input has ended
+  bool closed = false;  // the session has ended: the reader must stop
   GtpInterrupts interrupts;
 };
 
@@ -34,7 +34,7 @@ bool is_interrupt(const std::string& line) {
   return start != std::string::npos && line.compare(start, 11, "# interrupt") == 0;
 }
 
-// Runs in its own thread.
+// The reader thread: reads lines into the queue until the input ends or the session does.
 void read_lines(Queue* queue, int in, int wake) {
   LineReader reader(in, wake);
   uint64_t number = 0;
@@ -81,10 +81,10 @@ std::optional<std::string> LineReader::next() {
       if (buffer_.empty()) return std::nullopt;
       return std::exchange(buffer_, {});
     }
-    // What is beyond the limit is dropped as it comes.
+    // Drop the characters beyond the limit.
     if (buffer_.size() > kMaxLine) buffer_.resize(kMaxLine);
     used_ = buffer_.size();
-    pollfd fds[2] = {{fd_, POLLIN, 0}, {wake_, POLLIN, 0}};  // a negative one is ignored
+    pollfd fds[2] = {{fd_, POLLIN, 0}, {wake_, POLLIN, 0}};  // poll() ignores a wake_ of -1
     if (poll(fds, 2, -1) < 0 && errno == EINTR) continue;
     if (fds[1].revents != 0) return std::nullopt;
     char bytes[4096];

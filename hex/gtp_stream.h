@@ -1,5 +1,5 @@
-// The Go Text Protocol on file descriptors: reads while a search runs, so that it can be
-// interrupted.
+// Serves the Go Text Protocol on file descriptors. It reads while a search runs, so that lines can
+// interrupt the search.
 #ifndef CARIAMA_HEX_GTP_STREAM_H_
 #define CARIAMA_HEX_GTP_STREAM_H_
 
@@ -11,17 +11,17 @@
 
 namespace cariama::hex {
 
-// Splits what is read into lines. Lines longer than kMaxLine are cut there: the session answers
-// with an error or to what is left of them, and memory stays bounded.
+// Reads lines from a descriptor. Cuts lines to kMaxLine characters, so that memory is bounded. The
+// session then executes the rest of such a line or answers with an error.
 class LineReader {
  public:
   static constexpr size_t kMaxLine = size_t{1} << 20;
 
-  // wake: a descriptor that ends the waiting when it becomes readable; -1: none. Both stay the
-  // caller's.
+  // wake: next() returns nullopt when this descriptor becomes readable; -1: none. The caller keeps
+  // the ownership of both descriptors.
   explicit LineReader(int fd, int wake = -1) : fd_(fd), wake_(wake) {}
-  // The next line without its end; a last one without an end too. Blocks. nullopt: end of input, an
-  // error of read(), or woken.
+  // Returns the next line without its end. The last line needs no newline. Blocks. Returns nullopt
+  // at the end of the input, after an error of read(), or when `wake` is readable.
   [[nodiscard]] std::optional<std::string> next();
 
  private:
@@ -32,10 +32,10 @@ class LineReader {
   bool ended_ = false;
 };
 
-// Serves `in` until `quit` or its end, with answers on `out`. Blocks. A thread of its own reads; it
-// has ended when this returns. A controller that goes away ends an analysis at once, a genmove
-// within its limits. The program should ignore SIGPIPE. Errors: those of the system, if nothing
-// could be begun.
+// Executes the lines of `in` until `quit` or the end of the input, and writes the answers to `out`.
+// Blocks. It starts a thread that reads `in`, and joins it before it returns. If the controller
+// closes `in`, an analysis ends at once and a genmove ends within its limits. The program should
+// ignore SIGPIPE. Errors: those of the system, before the first line is read.
 [[nodiscard]] absl::Status run_gtp(Engine& engine, int in, int out, const GtpOptions& options = {});
 
 }  // namespace cariama::hex

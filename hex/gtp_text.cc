@@ -7,7 +7,7 @@
 namespace cariama::hex {
 namespace {
 
-// A move that swaps has no cell to draw on.
+// A swap has no cell on which it could be drawn.
 bool is_cell(const MoveReport& move) { return move.move != kSwapPieces; }
 
 double unit(double value) { return std::clamp(value, 0.0, 1.0); }

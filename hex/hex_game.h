@@ -1,8 +1,8 @@
-// Hex as the search framework wants a game (mcts/game.h): positions, moves, playouts and what is
-// known of a position without searching. Contains no communication.
+// HexGame: Hex as a game for the search framework (mcts/game.h): positions, moves, playouts, and
+// knowledge about positions that needs no search. Contains no communication.
 //
-// The state holds only stones; cells whose colour is settled (patterns.h) are filled in when a node
-// is made, so that the search never looks at them.
+// The state contains only stones. When a node is created, the cells whose colour is decided
+// (patterns.h) are filled in, so that the search does not consider them.
 #ifndef CARIAMA_HEX_HEX_GAME_H_
 #define CARIAMA_HEX_HEX_GAME_H_
 
@@ -17,22 +17,22 @@
 #include "hex/patterns.h"
 #include "hex/playout.h"
 #include "hex/priors.h"
-#include "hex/random.h"
 #include "mcts/game.h"
+#include "mcts/random.h"
 
 namespace cariama::hex {
 
-// What of Hex a search uses besides the rules: for ablations. Part of the state, since it must be
-// the same in all processes.
+// The knowledge of Hex that a search uses beside the rules; each part can be disabled for
+// ablations. It is a part of the state, so that it is the same in all processes.
 struct HexKnowledge {
-  bool bridges = true;    // save-bridge playouts; else uniform ones
+  bool bridges = true;    // playouts that save bridges; false: uniform playouts
   bool fill_in = true;    // dead and captured cells, dominated moves
-  bool must_play = true;  // at nodes that are visited often
-  bool priors = true;     // learned ones, see priors.h
+  bool must_play = true;  // must-play regions and connections, at nodes with many visits
+  bool priors = true;     // learned priors (priors.h)
 };
 
-// kWords: of the board, at least cells / 64. Player 0 is Black. The swap is no move of it: who may
-// swap decides by the value of the position (opening.h).
+// kWords: number of words of the board, at least cells / 64. Player 0 is Black. The swap is not
+// a move of this game: opening.h decides about it by the value of the position.
 template <int kWords>
 class HexGame {
  public:
@@ -64,7 +64,7 @@ class HexGame {
   }
   [[nodiscard]] uint64_t key() const { return board_.key(); }
 
-  // Fills in what is settled, leaves dominated moves out, and says how good the others look. About
+  // Fills in decided cells, omits dominated moves, and sets the priors of the others. Takes about
   // 10 µs on 11x11.
   int expand(std::span<mcts::Candidate<Move>> out) {
     Bits<kWords> left_out;
@@ -87,8 +87,8 @@ class HexGame {
     return count;
   }
 
-  // A move that connects for certain, or the region outside of which all moves lose. On 11x11 some
-  // 0.1 ms, and some ms at level 1.
+  // Marks a move with a proved win, or else all moves outside of the must-play region as lost.
+  // Takes about 0.1 ms on 11x11 at level 0, some milliseconds at level 1.
   void refine(std::span<mcts::Candidate<Move>> moves, int level) const {
     if (!knowledge_.must_play) return;
     const Color color = board_.to_move();
@@ -109,7 +109,7 @@ class HexGame {
     }
   }
 
-  // A thread's playouts.
+  // The playouts of one thread.
   class Playouts {
    public:
     Playouts(const HexGame& root, mcts::Random& random)
@@ -122,7 +122,7 @@ class HexGame {
       Bits<kWords> black;
       if (game.knowledge_.bridges) {
         policy_.prepare(board);
-        Random numbers(random.next());
+        mcts::Random numbers(random.next());
         winner = policy_.run(numbers, last.value_or(kNoMove));
         black = policy_.template black_cells<kWords>();
       } else {
@@ -162,7 +162,7 @@ class HexGame {
   }
 
   BasicBoard<kWords> board_;
-  Move last_ = kNoMove;  // of the opponent; unknown where a search begins
+  Move last_ = kNoMove;  // the last move; kNoMove at the root of a search
   HexKnowledge knowledge_;
 };
 

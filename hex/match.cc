@@ -8,26 +8,26 @@
 #include "absl/strings/str_format.h"
 #include "dtutils/error.h"
 #include "hex/gtp_client.h"
-#include "hex/random.h"
+#include "mcts/random.h"
 
 namespace cariama::hex {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// One engine during a match.
+// The engine of one player during a match.
 class Seat {
  public:
   Seat(const Player& player, const MatchOptions& options) : player_(player), options_(options) {}
 
-  // Starts the engine if it does not run, and gives it the board.
+  // Starts the engine if it does not run, and prepares it for a new game.
   absl::Status begin() {
     if (client_ == nullptr) {
       absl::StatusOr<std::unique_ptr<GtpClient>> client = GtpClient::start(player_.command);
       if (!client.ok()) return client.status();
       client_ = *std::move(client);
     }
-    // HexGui's form first; programs for square boards know one number only.
+    // Try the form of HexGui first. Programs for square boards accept only one number.
     const std::string cols = std::to_string(options_.cols);
     absl::Status sized = tell("boardsize " + cols + " " + std::to_string(options_.rows));
     if (!sized.ok() && client_ != nullptr && options_.cols == options_.rows) {
@@ -72,7 +72,7 @@ class Seat {
       return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer, "the engine has ended");
     }
     absl::StatusOr<std::string> answer = client_->ask(command, options_.move_seconds);
-    // What is out of step cannot go on.
+    // After other errors the next output could belong to this command: end the engine.
     if (!answer.ok() && answer.status().code() != absl::StatusCode::kInvalidArgument) {
       client_.reset();
     }
@@ -92,13 +92,14 @@ class Seat {
   double seconds_ = 0;
 };
 
-// The game after its opening. Sets winner (as a Color), reason and the record.
+// The result of a game.
 struct Ending {
   Color winner = Color::kBlack;
   std::string reason;
   bool failed = false;
 };
 
+// Plays a game from the end of its opening to its end. Adds the moves to the record.
 Ending play_out(GameRecord& record, const MatchOptions& options, std::array<Seat*, 2> seat_of) {
   for (;;) {
     const Color color = record.board().to_move();
@@ -134,7 +135,7 @@ std::vector<std::vector<Move>> make_openings(int cols, int rows, int count, uint
       openings.push_back({static_cast<Move>(row * cols + col)});
     }
   }
-  Random random(seed);
+  mcts::Random random(seed);
   for (size_t i = openings.size(); i > 1; --i) {
     std::swap(openings[i - 1], openings[random.below(static_cast<uint32_t>(i))]);
   }
@@ -148,8 +149,8 @@ absl::StatusOr<MatchResult> play_match(const std::array<Player, 2>& players,
   const auto bad = [](std::string_view what) {
     return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation, what);
   };
-  if (!is_board_size(options.cols, options.rows)) return bad("a size other than 3x3 to 25x25");
-  if (options.pairs < 1) return bad("a match of less than one pair of games");
+  if (!is_board_size(options.cols, options.rows)) return bad("the size must be 3x3 to 25x25");
+  if (options.pairs < 1) return bad("a match needs at least one pair of games");
   std::vector<std::vector<Move>> openings = options.openings;
   if (openings.empty()) {
     openings = make_openings(options.cols, options.rows, options.pairs, options.seed);
@@ -159,7 +160,7 @@ absl::StatusOr<MatchResult> play_match(const std::array<Player, 2>& players,
     for (const Move move : opening) {
       if (!record.play(record.board().to_move(), move)) return bad("an opening is illegal");
     }
-    if (record.board().winner()) return bad("an opening that ends the game");
+    if (record.board().winner()) return bad("an opening ends the game");
   }
   Seat seats[2] = {Seat(players[0], options), Seat(players[1], options)};
   MatchResult result;

@@ -6,12 +6,14 @@
 namespace cariama::hex {
 namespace {
 
-// A neighbourhood as a number: two bits for each place of Geometry::ring, 0 empty, 1 black, 2
-// white; an edge is a stone of its owner.
+// The code of a neighbourhood has two bits for each entry of Geometry::ring: 0 empty, 1 black, 2
+// white. An edge counts as a stone of its owner.
 constexpr unsigned stone_code(Color color) { return color == Color::kBlack ? 1 : 2; }
 
-// Whether a cell with these neighbours is dead: neighbours beside each other in the ring touch, so
-// its colour matters only if both colours can have two or more separate runs in the ring.
+// Returns a table, by the code of a neighbourhood, that tells whether the cell is dead. Consecutive
+// neighbours in the ring touch each other. So the colour of the cell matters only if the empty
+// neighbours can be filled such that black has two or more separate runs in the ring; then white
+// has as many.
 std::array<bool, 4096> make_dead() {
   std::array<bool, 4096> dead{};
   const auto runs_of_black = [](unsigned code) {
@@ -22,7 +24,7 @@ std::array<bool, 4096> make_dead() {
     return runs;
   };
   for (unsigned code = 0; code < dead.size(); ++code) {
-    bool is_dead = (code & code >> 1 & 0x555) == 0;  // 3 is no colour
+    bool is_dead = (code & code >> 1 & 0x555) == 0;  // false for codes with a 3, which do not occur
     for (unsigned fill = 0; fill < 64 && is_dead; ++fill) {
       unsigned full = code;
       for (unsigned i = 0; i < 6; ++i) {
@@ -39,8 +41,8 @@ const std::array<bool, 4096>& dead_codes() {
   return table;
 }
 
-// For a neighbourhood, at which of its empty places a stone of a colour makes the cell dead: one
-// bit for each place.
+// The empty entries of a neighbourhood at which a stone of a colour makes the cell dead, as a bit
+// mask.
 struct Killers {
   uint8_t by[2] = {0, 0};  // by Color
 };
@@ -61,11 +63,11 @@ const std::array<Killers, 4096>& killers() {
   return table;
 }
 
-// The stones of a position as an array, which neighbourhoods are read from.
-class Cells {
+// The stones of a position as an array, from which the codes of neighbourhoods are computed.
+class StoneArray {
  public:
   template <int kWords>
-  explicit Cells(const BasicBoard<kWords>& board) : shape_(board.geometry()) {
+  explicit StoneArray(const BasicBoard<kWords>& board) : shape_(board.geometry()) {
     stones_.fill(0);
     board.stones(Color::kBlack).for_each([&](int cell) { stones_[cell] = 1; });
     board.stones(Color::kWhite).for_each([&](int cell) { stones_[cell] = 2; });
@@ -92,8 +94,8 @@ class Cells {
   std::array<uint8_t, kMaxCells> stones_;
 };
 
-// The connected groups of a side. Number 0 is its first edge with all that touches it, number 1 the
-// other edge.
+// The connected groups of a side. Group 0 is its first edge with all stones connected with it,
+// group 1 the other edge.
 template <int kWords>
 class Groups {
  public:
@@ -119,7 +121,8 @@ class Groups {
 
   [[nodiscard]] Connection<kWords> connect() const { return connect(-1); }
 
-  // As if the side had also a stone on the empty cell `extra` (-1: none).
+  // Searches for a chain of the position with an additional stone on the empty cell `extra` (-1: no
+  // additional stone).
   [[nodiscard]] Connection<kWords> connect(int extra) const {
     if (solid_) return {true, {}};
     const int n = static_cast<int>(stones_.size());
@@ -147,7 +150,7 @@ class Groups {
         liberties[merged] |= around;
       }
       for (Set& set : liberties) set = set.without(stone);
-      // The second edge must keep its number: let it stand for the group it was merged into.
+      // If group 1, the second edge, was merged into another group, that group is the goal.
       return search(liberties, gone, gone[1] != 0 ? merged : 1);
     }
     return search(liberties, gone, 1);
@@ -156,8 +159,8 @@ class Groups {
   [[nodiscard]] const Set& empty() const { return empty_; }
 
  private:
-  // Breadth first from group 0. A group is reached with the bridges of its path, which do not share
-  // cells: each of them holds whatever the opponent does.
+  // Searches for a chain of bridges from group 0 to group `goal`, breadth first. The bridges of
+  // a path have disjoint cells. So the opponent cannot break two of them by one move.
   static Connection<kWords> search(const std::vector<Set>& liberties, std::vector<char>& gone,
                                    int goal) {
     const int n = static_cast<int>(liberties.size());
@@ -199,9 +202,9 @@ FillIn<kWords> fill_in(const BasicBoard<kWords>& board) {
   const std::array<bool, 4096>& dead = dead_codes();
   const std::array<Killers, 4096>& kill = killers();
   FillIn<kWords> fill;
-  Cells cells(board);
+  StoneArray cells(board);
   Bits<kWords> open = board.empty();
-  // Only cells beside one that was settled can be settled by it.
+  // A newly decided cell can decide only its neighbours.
   Bits<kWords> pending = open;
   while (pending.any()) {
     Bits<kWords> settled;
@@ -221,7 +224,8 @@ FillIn<kWords> fill_in(const BasicBoard<kWords>& board) {
       for (const Color color : {Color::kBlack, Color::kWhite}) {
         const int side = static_cast<int>(color);
         for (unsigned places = kill[code].by[side]; places != 0; places &= places - 1) {
-          // Either of the two is dead if the side answers on the other one.
+          // If the opponent plays on one of the two cells, the side's answer on the other one makes
+          // the opponent's stone dead. So the side has captured both.
           const int i = std::countr_zero(places);
           const int other = static_cast<int>(cells.ring(cell, i));
           if ((kill[cells.code(other)].by[side] >> (i + 3) % 6 & 1) == 0) continue;
@@ -246,20 +250,22 @@ BasicBoard<kWords> filled(const BasicBoard<kWords>& board, const FillIn<kWords>&
   return result;
 }
 
-// That a killed move x is no better than the killing one y: the side plays y instead, and goes on
-// as if it had x and y were empty. If the opponent takes x, then in that imagined game he took y
-// and x is dead: the real position is no worse.
+// Proof that a move x is not better than the cell y at which a stone of the opponent makes x dead.
+// The side plays y instead of x and continues with the strategy for an imagined game, in which it
+// has x and y is empty. If the opponent later plays x, the imagined opponent plays y, and x is dead
+// in the imagined game. So the real position is at least as good as the imagined one.
 template <int kWords>
 Bits<kWords> dominated(const BasicBoard<kWords>& board, Color color, Bits<kWords>* answers) {
   const std::array<Killers, 4096>& kill = killers();
-  const Cells cells(board);
+  const StoneArray cells(board);
   const int other_side = static_cast<int>(opponent(color));
   Bits<kWords> pruned;
   board.empty().for_each([&](int cell) {
     for (unsigned places = kill[cells.code(cell)].by[other_side]; places != 0;
          places &= places - 1) {
       const int killer = static_cast<int>(cells.ring(cell, std::countr_zero(places)));
-      // A killer that stays now may be left out later, for another one that stays: chains end.
+      // A move that dominates another one now may be pruned later, but only for a move that is not
+      // pruned. Domination is transitive, so a dominating move remains for each pruned move.
       if (pruned.test(killer)) continue;
       pruned.set(cell);
       if (answers != nullptr) answers->set(killer);
@@ -272,7 +278,7 @@ Bits<kWords> dominated(const BasicBoard<kWords>& board, Color color, Bits<kWords
 template <int kWords>
 std::vector<Bridge> bridges(const BasicBoard<kWords>& board, Color color) {
   std::vector<Bridge> found;
-  const Cells cells(board);
+  const StoneArray cells(board);
   const Geometry& shape = board.geometry();
   const uint16_t edge = color == Color::kBlack ? Geometry::kBlackEdge : Geometry::kWhiteEdge;
   const Bits<kWords>& own = board.stones(color);
@@ -328,7 +334,7 @@ MustPlay<kWords> must_play(const BasicBoard<kWords>& board, Color color) {
     if (!threat.connected) return;
     Bits<kWords> carrier = threat.carrier;
     carrier.set(cell);
-    if (carrier.contains(must.cells)) return;  // says nothing new
+    if (carrier.contains(must.cells)) return;  // this threat does not narrow the region
     must.cells &= carrier;
     must.carrier |= carrier;
   });

@@ -10,8 +10,8 @@
 namespace cariama::hex {
 namespace {
 
-// The padded board: bits 0 and 1 are the stone (1 black, 2 white, edges included), the last bit
-// marks the edges at which a walk along the border of the colours ends.
+// The bytes of the padded board: bits 0 and 1 are the stone (1 black, 2 white; edges have the
+// colour of their owner). Bit 7 marks the edges at which walk_border() ends.
 constexpr uint8_t kBlackStone = 1;
 constexpr uint8_t kWhiteStone = 2;
 constexpr uint8_t kGoal = 0x80;
@@ -46,9 +46,10 @@ const UniformKernels* kernels_of(Simd simd) {
   return &kUniformPortable;
 }
 
-// For a stone of the opponent and the colours around it (two bits for each neighbour, in the order
-// of Geometry::ring): the empty neighbours at which `own` completes a bridge that the stone
-// intruded into, one bit for each. Intruded means own, empty, own in a row around the stone.
+// Returns a table, indexed by the colours around a stone of the opponent (two bits per neighbour,
+// in the order of Geometry::ring). An entry is the bit mask of the empty neighbours at which `own`
+// completes a bridge that the stone intrudes into. Such a neighbour is between two own stones in
+// the ring around the opponent's stone.
 std::array<uint8_t, 4096> make_bridge_replies(unsigned own) {
   std::array<uint8_t, 4096> table{};
   for (unsigned code = 0; code < table.size(); ++code) {
@@ -62,7 +63,7 @@ std::array<uint8_t, 4096> make_bridge_replies(unsigned own) {
   return table;
 }
 
-// Indexed by the stone that replies: 1 or 2.
+// Returns the tables, indexed by the colour that replies: kBlackStone or kWhiteStone.
 const std::array<std::array<uint8_t, 4096>, 3>& bridge_replies() {
   static const std::array<std::array<uint8_t, 4096>, 3> tables = {std::array<uint8_t, 4096>{},
                                                                   make_bridge_replies(kBlackStone),
@@ -107,7 +108,7 @@ int UniformPlayouts::batch(int cols) const {
 }
 
 UniformPlayouts::UniformPlayouts(uint64_t seed, Simd simd) : kernels_(kernels_of(simd)) {
-  Random random(seed);
+  mcts::Random random(seed);
   for (uint64_t& word : state_) word = random.next();
 }
 
@@ -121,7 +122,7 @@ UniformResult UniformPlayouts::run(const Position& position, int n, Ownership* o
   job.cols = position.cols;
   job.rows = position.rows;
 
-  // Packs the empty cells: runs of a row become segments of the packed rows.
+  // Pack the empty cells: each run of empty cells in a row becomes a segment of a packed row.
   std::array<FillSegment, UniformJob::kMaxSegments> segments;
   int empties = 0;
   for (int row = 0; row < position.rows; ++row) {
@@ -146,8 +147,8 @@ UniformResult UniformPlayouts::run(const Position& position, int n, Ownership* o
     job.packed_valid[i] = static_cast<uint32_t>((uint64_t{1} << bits) - 1);
   }
   job.black_to_add = (empties + (position.black_to_move ? 1 : 0)) / 2;
-  // About 0.7 standard deviations of the number of stones that are drawn: measured best on 9x9 to
-  // 13x13, and flat around it.
+  // About 0.7 standard deviations of the number of stones drawn. This was the fastest value on 9x9
+  // to 13x13; values near it are almost as fast.
   job.surplus_limit = static_cast<int>(std::lround(0.35 * std::sqrt(empties)));
 
   job.playouts = n;
@@ -172,8 +173,8 @@ PolicyPlayouts::PolicyPlayouts(int cols, int rows) : cols_(cols), rows_(rows), s
       places_[row * cols + col] = static_cast<uint16_t>((row + 1) * stride_ + col + 1);
     }
   }
-  // The walk starts in the top left corner and ends at the right edge, upper corner included, or at
-  // the bottom edge, left corner included.
+  // walk_border() starts in the top left corner. It ends at the right edge, including its upper
+  // corner, or at the bottom edge, including its left corner.
   frame_ = {};
   for (int col = 0; col < stride_; ++col) {
     frame_[col] = kBlackStone;
@@ -193,7 +194,7 @@ void PolicyPlayouts::start(Color to_move) {
   std::memcpy(start_.data(), frame_.data(), static_cast<size_t>(stride_) * (rows_ + 2));
 }
 
-Color PolicyPlayouts::run(Random& random, Move last) {
+Color PolicyPlayouts::run(mcts::Random& random, Move last) {
   const auto& replies = bridge_replies();
   uint8_t* const colors = colors_.data();
   std::memcpy(colors, start_.data(), static_cast<size_t>(stride_) * (rows_ + 2));
@@ -201,8 +202,9 @@ Color PolicyPlayouts::run(Random& random, Move last) {
   unsigned own = to_move_ == Color::kBlack ? kBlackStone : kWhiteStone;
   int place = last < kMaxCells ? places_[last] : -1;
   for (int left = num_open_; left > 0; --left) {
-    // The open cells stay a permutation of the empty ones from playout to playout: the front is
-    // empty.
+    // The first `left` entries of open_ are the cells that are still empty. A cell that gets a
+    // stone is swapped behind them. So open_ stays a permutation of all empty cells of the
+    // position, and the next playout can use it without initialization.
     uint32_t index = 0;
     unsigned reply = 0;
     if (place >= 0) {
@@ -213,7 +215,7 @@ Color PolicyPlayouts::run(Random& random, Move last) {
       reply = replies[own][code];
     }
     if (reply != 0) {
-      // Of several bridges one is saved: which, is random.
+      // If the stone intrudes into several bridges, save a random one.
       if ((reply & (reply - 1)) != 0) {
         for (uint32_t skip = random.below(static_cast<uint32_t>(std::popcount(reply))); skip > 0;
              --skip) {
@@ -237,15 +239,18 @@ Color PolicyPlayouts::run(Random& random, Move last) {
   return walk_border();
 }
 
-// Follows the line between the black group of the top edge and the white group of the left edge. It
-// ends where one of them meets the opposite edge: exactly one does.
+// Follows the border between the black group of the top edge and the white group of the left edge,
+// up to the opposite edge of one of them. Exactly one of the groups reaches its opposite edge: its
+// side has won.
 Color PolicyPlayouts::walk_border() const {
   const uint8_t* const colors = colors_.data();
-  // The cell ahead touches both sides: it becomes the new end of its colour. Without a branch,
-  // which would be a coin toss, and without tables: going around a cell, each direction is the
-  // difference of the ones beside it.
+  // State of the walk: a black cell at the border, the offset to an adjacent white cell, and the
+  // offset to the next cell, which touches both. The next cell replaces the black or the white
+  // cell, depending on its colour. The loop has no branch on the colour, which would be
+  // unpredictable, and no table: in the ring around a cell, each direction is the sum of the two
+  // directions beside it, so the new offsets are differences of the old ones.
   int black = 1;              // the edge above the first cell
-  int to_white = around_[2];  // from there to the edge left of the first cell
+  int to_white = around_[2];  // from `black` to the edge left of the first cell
   int to_ahead = around_[1];
   for (;;) {
     const int next = black + to_ahead;

@@ -1,16 +1,16 @@
-// Playouts: random games from a position to the full board, and who won them.
+// Playouts: random games from a position to the full board, and their winners.
 //
-//   UniformPlayouts uniform(seed);                       // vectorised: tens of millions a second
+//   UniformPlayouts uniform(seed);                       // vectorised: tens of millions per second
 //   UniformResult result = uniform.run(board, 32);       // result.black_wins of 32
 //
-//   PolicyPlayouts policy(board.cols(), board.rows());   // replies to threatened bridges
-//   Random random(seed);
+//   PolicyPlayouts policy(board.cols(), board.rows());   // saves threatened bridges
+//   mcts::Random random(seed);
 //   policy.prepare(board);
 //   for (int i = 0; i < 16; ++i) wins += policy.run(random) == Color::kBlack;
 //
-// Both fill the board completely: exactly one side is connected then, and a stone set after the
-// other side was connected changes nothing. The side to move sets the first stone, so the sides get
-// equally many cells, or the side to move one more.
+// Both fill the board completely. On a full board exactly one side is connected, and stones that
+// are set after a side was connected do not change the winner. The side to move sets the first
+// stone. So both sides set the same number of stones, or the side to move sets one more.
 #ifndef CARIAMA_HEX_PLAYOUT_H_
 #define CARIAMA_HEX_PLAYOUT_H_
 
@@ -23,19 +23,20 @@
 
 #include "absl/status/statusor.h"
 #include "hex/board.h"
-#include "hex/random.h"
+#include "mcts/random.h"
 
 namespace cariama::hex {
 
 struct UniformKernels;  // internal/uniform_kernel.h
 
-// Which vector instructions playouts use.
+// The vector instructions that playouts use.
 enum class Simd : uint8_t { kPortable, kAVX2, kAVX512 };
 [[nodiscard]] std::string_view simd_name(Simd simd);  // "portable", "avx2", "avx512"
-// What this processor and this build have, slowest first; kPortable is always there.
+// Returns the variants that this processor and this build support, the slowest first. Always
+// contains kPortable.
 [[nodiscard]] std::span<const Simd> available_simd();
-// The fastest of them, or what the environment variable CARIAMA_HEX_SIMD names, if it is available.
-// Decided at the first call. Thread-safe.
+// Returns the fastest available variant, or the one that the environment variable CARIAMA_HEX_SIMD
+// names, if it is available. The first call decides. Thread-safe.
 [[nodiscard]] Simd default_simd();
 
 struct UniformResult {
@@ -43,34 +44,36 @@ struct UniformResult {
   int black_wins = 0;
 };
 
-// For each cell, in how many playouts Black owned it in the end, and in how many of these Black
-// won. That is all that AMAF statistics need: a uniform filling has no order of moves.
+// For each cell, the number of playouts in which Black owned it at the end, and the number of these
+// that Black won. AMAF statistics need no more than this, since a uniform filling has no order of
+// moves.
 struct Ownership {
   std::array<uint32_t, kMaxCells> black{};
   std::array<uint32_t, kMaxCells> black_and_won{};
 };
 
-// Uniformly random playouts: every assignment of the empty cells that gives each side its number of
-// cells is exactly equally likely, and playouts are independent of each other. Playouts run in
-// batches; others than multiples of batch() waste the rest of the last one. The same seed and
-// variant give the same results on every machine. One thread at a time; 136 bytes.
+// Uniformly random playouts. All assignments of the empty cells that give each side its number of
+// cells have exactly the same probability. Playouts are independent of each other. They run in
+// batches of batch(); a number that is no multiple of it wastes the rest of the last batch. The
+// same seed and variant give the same results on every machine. Not thread-safe. Takes 136 bytes.
 class UniformPlayouts {
  public:
-  // Precondition: simd is one of available_simd().
+  // Requires: available_simd() contains simd.
   explicit UniformPlayouts(uint64_t seed, Simd simd = default_simd());
 
-  // Playouts done at a time on a board of that many columns.
+  // Returns the number of playouts in one batch on a board with `cols` columns.
   [[nodiscard]] int batch(int cols) const;
 
-  // `n` playouts from `board`. Adds to *owned, if given. Does not care whether the game is over.
-  // Precondition: n >= 0.
+  // Runs n playouts from `board`. Adds to *owned if it is not null. The game may have ended
+  // already. Requires: n >= 0.
   template <int kWords>
   UniformResult run(const BasicBoard<kWords>& board, int n, Ownership* owned = nullptr) {
     return run(Position::of(board), n, owned, nullptr);
   }
 
-  // As run(), and appends the black cells of each playout in its end: rows() words for each, bit c
-  // of word r is the cell of column c and row r. For tests and for those who want masks.
+  // Runs n playouts from `board` and appends the black cells at the end of each playout to
+  // `boards`: rows() words per playout; bit c of word r is the cell in column c and row r.
+  // Requires: n >= 0.
   template <int kWords>
   UniformResult run_with_boards(const BasicBoard<kWords>& board, int n,
                                 std::vector<uint32_t>& boards) {
@@ -108,19 +111,19 @@ class UniformPlayouts {
                     std::vector<uint32_t>* boards);
 
   const UniformKernels* kernels_;
-  std::array<uint64_t, 16> state_;  // of the generators
+  std::array<uint64_t, 16> state_;  // of the random number generators
 };
 
-// Playouts that save bridges: if the last stone intruded into a bridge of the side to move, that
-// side completes it; otherwise the stone falls on a uniformly random empty cell. About the biggest
-// gain in strength that a playout policy brings (mcts-hex facts: 12 of 16 games against uniform
-// ones at equal counts). One thread at a time; about 6 KB.
+// Playouts that save bridges: if the last stone intrudes into a bridge of the side to move, this
+// side completes the bridge; otherwise it plays on a uniformly random empty cell. This rule is
+// about the largest gain in strength of all playout policies (mcts-hex facts: 12 wins of 16 games
+// against uniform playouts at the same number of playouts). Not thread-safe. Takes about 6 KB.
 class PolicyPlayouts {
  public:
-  // Precondition: is_board_size().
+  // Requires: is_board_size().
   PolicyPlayouts(int cols, int rows);
 
-  // The position that run() starts from. Precondition: of the size given to the constructor.
+  // Sets the position from which run() starts. Requires: it has the size given to the constructor.
   template <int kWords>
   void prepare(const BasicBoard<kWords>& board) {
     start(board.to_move());
@@ -129,11 +132,11 @@ class PolicyPlayouts {
     board.empty().for_each([&](int cell) { add_empty(cell); });
   }
 
-  // One playout from there; its winner. `last`: the move that led to the position, which the first
-  // stone may have to answer.
-  Color run(Random& random, Move last = kNoMove);
+  // Runs one playout and returns its winner. last: the last move before the position; if it
+  // intrudes into a bridge, the first stone of the playout saves the bridge.
+  Color run(mcts::Random& random, Move last = kNoMove);
 
-  // The black cells at the end of the last run().
+  // Returns the black cells at the end of the last run().
   template <int kWords>
   [[nodiscard]] Bits<kWords> black_cells() const {
     Bits<kWords> black;
@@ -164,13 +167,14 @@ class PolicyPlayouts {
   int stride_;
   Color to_move_ = Color::kBlack;
   int num_open_ = 0;
-  std::array<int, 6> around_;               // to the neighbours, as Geometry::ring
-  std::array<uint16_t, kMaxCells> places_;  // cells in the padded board
-  std::array<uint16_t, kMaxCells> open_;    // the empty cells, in any order
-  std::array<uint16_t, kPadded> index_;     // where they stand there
-  std::array<uint8_t, kPadded> frame_;      // an empty board within its edges
-  std::array<uint8_t, kPadded> start_;      // the position
-  std::array<uint8_t, kPadded> colors_;     // the playout
+  // A place is an index in the padded board, which has a row or column of edge cells on each side.
+  std::array<int, 6> around_;               // offsets of the neighbours, in the order of the ring
+  std::array<uint16_t, kMaxCells> places_;  // places of the cells
+  std::array<uint16_t, kMaxCells> open_;    // places of the empty cells, in any order
+  std::array<uint16_t, kPadded> index_;     // index in open_ of an empty place
+  std::array<uint8_t, kPadded> frame_;      // an empty board with its edges
+  std::array<uint8_t, kPadded> start_;      // the position of prepare()
+  std::array<uint8_t, kPadded> colors_;     // the board of the playout
 };
 
 }  // namespace cariama::hex

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kPlayoutsPerPosition = 256;
 
-// In hundredths.
+// The learned weights, multiplied by 100.
 constexpr int16_t kLearned[PriorFeatures::kWeights] = {
 #include "hex/internal/prior_weights.inc"
 };
@@ -25,8 +25,8 @@ PriorFeatures::PriorFeatures(const BasicBoard<kWords>& board, Move last)
       stride_(cols_ + 2 * kMargin),
       black_(board.to_move() == Color::kBlack),
       last_(last) {
-  // Beyond its edges the board goes on in the colour of the edge. Where two meet, as if it were
-  // one's own: so it is the same for both sides.
+  // Cells beyond an edge have the colour of the edge. Beyond a corner, where two edges meet, they
+  // have the own colour, so that the features are the same for both sides.
   const uint16_t black = black_ ? 1 : 2;
   const auto white = static_cast<uint16_t>(3 - black);
   for (int row = -kMargin; row < rows_ + kMargin; ++row) {
@@ -46,7 +46,7 @@ PriorFeatures::PriorFeatures(const BasicBoard<kWords>& board, Move last)
 }
 
 void PriorFeatures::code(Move last) {
-  // White sees the board mirrored at the long diagonal: so he joins top and bottom, too.
+  // For White the board is mirrored at the long diagonal, so that White joins top and bottom, too.
   const int right = black_ ? 1 : stride_;
   const int down = black_ ? stride_ : 1;
   const std::array<int, 6> around = {right, down, down - right, -right, -down, right - down};
@@ -92,8 +92,10 @@ void PriorFeatures::code(Move last) {
   }
 }
 
-// How much more often Black wins random playouts where he owns the cell: the more, the better the
-// move, for both sides. In steps of 0.4 standard deviations of all empty cells.
+// Computes the playout feature of each empty cell: the share of random playouts that Black wins
+// when Black owns the cell, minus the share that Black wins when White owns it. A larger difference
+// means a better move, for both sides. The feature counts steps of 0.4 standard deviations over all
+// empty cells.
 template <int kWords>
 void PriorFeatures::play_out(const BasicBoard<kWords>& board) {
   UniformPlayouts playouts(board.key());
@@ -132,7 +134,7 @@ PriorFeatures::Indices PriorFeatures::of(Move cell) const {
   Indices indices;
   indices[0] = static_cast<uint16_t>(kRing + rings_[where]);
   for (size_t i = 0; i < 6; ++i) {
-    // Turned by 180 degrees the one is the other.
+    // Direction i and i + 3 use the same weights: a rotation by 180 degrees exchanges them.
     const auto kind = static_cast<int>(i % 3);
     indices[1 + i] = static_cast<uint16_t>(kWedges + kind * 243 + wedges_[i][where]);
     indices[7 + i] = static_cast<uint16_t>(kRays + kind * 81 + rays_[i][where]);
@@ -149,7 +151,7 @@ PriorFeatures::Indices PriorFeatures::of(Move cell) const {
       dx = -dx;
       dy = -dy;
     }
-    // Steps from cell to cell.
+    // The distance in steps from cell to adjacent cell.
     const int steps = std::max({std::abs(dx), std::abs(dy), std::abs(dx + dy)});
     if (steps <= 4) near = dx * 9 + dy + 4;
   }

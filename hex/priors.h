@@ -1,14 +1,17 @@
-// How good moves look at first sight: what search starts from where it has counted nothing yet.
+// Priors: learned estimates of the quality of moves, which guide the search where it has few
+// visits.
 //
 //   move_priors(board, last, moves, priors);   // priors[i] of moves[i]; their sum is 1
 //
 // A softmax over sums of learned weights (Coulom 2007; as priors of Hex: Huang et al., "MoHex 2.0",
-// 2013), of what lies within two cells of the move, how far the edges are, where the opponent has
-// just moved, and how much the winner of random playouts depends on who owns the cell. The weights
-// were learned from games of this engine against itself: bench/bench_hex_games, bench_hex_priors.
+// 2013). The features of a move are: the stones within two cells, the distances of the edges, the
+// distance of the opponent's last move, and how much the winner of random playouts depends on the
+// owner of the cell. The weights were learned from games of this engine against itself:
+// bench/bench_hex_games, bench_hex_priors.
 //
-// Equal for positions turned by 180 degrees, and for those mirrored with exchanged colours, but for
-// the random numbers of the playouts, which follow from the position. Thread-safe.
+// A position turned by 180 degrees, or mirrored with exchanged colours, has the same priors, except
+// for the feature from playouts: the seed of the playouts is computed from the position.
+// Thread-safe.
 #ifndef CARIAMA_HEX_PRIORS_H_
 #define CARIAMA_HEX_PRIORS_H_
 
@@ -20,28 +23,36 @@
 
 namespace cariama::hex {
 
-// What the weights belong to: each move has kPerMove features, one of each kind.
+// The features of moves. Each move has kPerMove features; each feature is the index of a weight.
 class PriorFeatures {
  public:
-  // Where the weights of each kind begin.
-  static constexpr int kRing = 0;               // the six neighbours, the last stone told apart
-  static constexpr int kWedges = kRing + 4096;  // two neighbours and what lies behind them, 5 cells
-  static constexpr int kRays = kWedges + 3 * 243;  // a neighbour and what lies behind it, 4 cells
-  static constexpr int kEdges = kRays + 3 * 81;    // the distances of the edges, own and other
-  static constexpr int kNear = kEdges + 36;        // where the opponent has just moved
-  static constexpr int kPlayouts = kNear + 46;     // what random playouts say
+  // The index of the first weight of each kind of feature.
+  //   kRing      the six neighbours; the opponent's last stone has its own value
+  //   kWedges    two adjacent neighbours and the cells behind them, 5 cells
+  //   kRays      a neighbour and the cells behind it, 4 cells
+  //   kEdges     the distances of the own and of the opponent's edges
+  //   kNear      the position of the opponent's last move, relative to the cell
+  //   kPlayouts  the result of random playouts
+  static constexpr int kRing = 0;
+  static constexpr int kWedges = kRing + 4096;
+  static constexpr int kRays = kWedges + 3 * 243;
+  static constexpr int kEdges = kRays + 3 * 81;
+  static constexpr int kNear = kEdges + 36;
+  static constexpr int kPlayouts = kNear + 46;
   static constexpr int kWeights = kPlayouts + 16;
   static constexpr int kPerMove = 16;
   using Indices = std::array<uint16_t, kPerMove>;
 
-  // Of the moves of the side to move. `last`: the opponent's last move, or kNoMove.
+  // Computes the features for the moves of the side to move. last: the opponent's last move, or
+  // kNoMove.
   template <int kWords>
   PriorFeatures(const BasicBoard<kWords>& board, Move last);
 
-  // Precondition: an empty cell of the board.
+  // Returns the features of a move. Requires: an empty cell of the board.
   [[nodiscard]] Indices of(Move cell) const;
 
-  // The weight that stands for this one too, in the position turned by 180 degrees.
+  // Returns the representative of the pair of weights that a rotation by 180 degrees exchanges.
+  // Both weights of a pair have the same value.
   [[nodiscard]] static int same_as(int weight);
 
  private:
@@ -58,7 +69,7 @@ class PriorFeatures {
   int cols_;
   int rows_;
   int stride_;
-  bool black_;  // to move
+  bool black_;  // Black is to move
   Move last_;
   std::array<uint16_t, kPlaces> states_;  // 0 empty, 1 own, 2 the opponent's
   std::array<uint16_t, kPlaces> rings_;
@@ -67,15 +78,15 @@ class PriorFeatures {
   std::array<uint8_t, kMaxCells> playouts_;
 };
 
-// The sum of the weights of a move's features, from the weights given: for learning.
+// Returns the sum of the given weights of a move's features. Used for learning.
 [[nodiscard]] float prior_logit(const PriorFeatures::Indices& indices,
                                 std::span<const float> weights);
 
-// The learned weights, kWeights of them.
+// Returns the learned weights: kWeights numbers.
 [[nodiscard]] std::span<const float> prior_weights();
 
-// Writes the priors of `moves` to out, which is as long: above 0, their sum is 1. About 8 µs on
-// 11x11. Precondition: empty cells.
+// Writes the priors of `moves` to `out`. They are positive and their sum is 1. Takes about 8 µs on
+// 11x11. Requires: the moves are empty cells, and `out` has the size of `moves`.
 template <int kWords>
 void move_priors(const BasicBoard<kWords>& board, Move last, std::span<const Move> moves,
                  std::span<float> out);

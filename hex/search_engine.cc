@@ -12,7 +12,7 @@ namespace cariama::hex {
 
 mcts::SearchOptions SearchEngineOptions::default_search() {
   mcts::SearchOptions options = mcts::SearchOptions::of<HexGame<2>>();
-  // Priors guide exploration; AMAF, which is less needed beside them, gives way sooner.
+  // Priors guide exploration. AMAF is less important beside them, so its weight falls earlier.
   options.selection.rule = mcts::SelectionRule::kPuct;
   options.selection.exploration = 0.7F;
   options.selection.amaf_equivalence = 150;
@@ -28,12 +28,12 @@ void SearchEngineOptions::without_priors() {
 
 void SearchEngineOptions::without_amaf() {
   search.selection.amaf_equivalence = 0;
-  if (knowledge.priors) return;  // which take care of exploration
+  if (knowledge.priors) return;  // with priors, PUCT needs no other exploration term
   search.selection.exploration = 0.7F;
   search.selection.first_play = 1;
 }
 
-// A search for boards of one width.
+// The interface of the searches for boards of one number of words.
 class SearchEngine::Sized {
  public:
   virtual ~Sized() = default;
@@ -62,7 +62,8 @@ class SearchEngine::SizedSearch : public Sized {
   SearchReport run(const Board& board, const SearchLimits& limits, const std::atomic<bool>& stop,
                    const std::function<void(const SearchReport&)>& progress, double interval,
                    std::vector<mcts::Statistics>& statistics) override {
-    // Seeds follow from each other: the same one gives the same game.
+    // Each search gets its own seed, computed from the first one: the same seed gives the same
+    // game.
     search_.options().seed = mcts::Random::mix(options_.search.seed + ++searches_);
     const Game game(board, options_.knowledge);
     follow(game);
@@ -81,7 +82,7 @@ class SearchEngine::SizedSearch : public Sized {
   }
 
  protected:
-  // Keeps what the tree knows of the position, if it is at most two moves ahead of the last one.
+  // Advances the tree to the position, if it is one or two moves after the position of the tree.
   void follow(const Game& game) {
     if (!search_.position()) return;
     const BasicBoard<kWords> before = search_.position()->board();
@@ -169,7 +170,7 @@ SearchReport SearchEngine::search(const Board& board, const SearchLimits& limits
   statistics_.clear();
   const auto start = std::chrono::steady_clock::now();
   const Solution solution = solve(board, limits, stop);
-  // Who loses had better search: for the move that is hardest to answer.
+  // A proved loss is searched nevertheless, to find the move that is the hardest to answer.
   if (solution.winner == board.to_move()) {
     SearchReport report;
     report.color = board.to_move();

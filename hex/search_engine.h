@@ -1,5 +1,5 @@
-// The engine that plays: a Monte-Carlo tree search (mcts/) over HexGame, in all processes and
-// threads of a host.
+// SearchEngine: the engine of cariama-hex, a Monte-Carlo tree search (mcts/) over HexGame in all
+// processes and threads of a host.
 //
 //   SearchEngine engine(host);
 //   run_gtp(engine, 0, 1);
@@ -23,23 +23,23 @@ namespace cariama::hex {
 struct SearchEngineOptions {
   mcts::SearchOptions search = default_search();
   HexKnowledge knowledge{};
-  // The paper's design instead (mcts/paper_search.h), with the playouts of `knowledge`.
+  // Use the paper's design (mcts/paper_search.h), with the playouts of `knowledge`.
   bool paper = false;
-  // Before it searches, a position with at most solve_empties empty cells is given to the solver,
-  // for so many nodes (some 20 µs each) and a tenth of the time at most. 0: never. Where it finds
-  // no end, none of the moves that it has refuted is played.
+  // Positions with at most solve_empties empty cells are first given to the solver, for at most
+  // solve_nodes nodes (about 20 µs each; 0: never) and a tenth of the time. If the solver finds no
+  // result, moves that it has refuted are ranked behind the others.
   uint64_t solve_nodes = 10000;
   int solve_empties = 60;
 
-  // What was measured best on 11x11 (docs/hex.md).
+  // Returns the options with the best results on 11x11 (docs/hex.md).
   [[nodiscard]] static mcts::SearchOptions default_search();
-  // For ablations: the same without priors or AMAF, with constants that suit what is left.
+  // For ablations: switch priors or AMAF off, and set the selection constants for this case.
   void without_priors();
   void without_amaf();
 };
 
-// Belongs to worker 0 of rank 0. What the solver proves is played at once. The tree is kept from
-// move to move of a game.
+// Not thread-safe: only worker 0 of rank 0 may use it. If the solver proves a win, search() returns
+// the winning move without a tree search. The tree is kept from move to move of a game.
 class SearchEngine final : public Engine {
  public:
   explicit SearchEngine(mcts::Host& host, const SearchEngineOptions& options = {});
@@ -47,7 +47,7 @@ class SearchEngine final : public Engine {
 
   [[nodiscard]] std::string name() const override { return "Cariama"; }
   [[nodiscard]] std::string version() const override { return "0.1.0"; }
-  // As Engine::search; progress is called in this thread.
+  // See Engine::search. `progress` is called in the calling thread.
   [[nodiscard]] SearchReport search(const Board& board, const SearchLimits& limits,
                                     const std::atomic<bool>& stop,
                                     const std::function<void(const SearchReport&)>& progress,
@@ -55,7 +55,8 @@ class SearchEngine final : public Engine {
   void clear() override;
   void set_seed(uint64_t seed) override;
 
-  // What each process did in the last search, by rank; empty if the solver answered.
+  // The statistics of the processes in the last search, by rank. Empty if the solver gave the
+  // answer.
   [[nodiscard]] const std::vector<mcts::Statistics>& statistics() const { return statistics_; }
 
  private:
@@ -67,15 +68,15 @@ class SearchEngine final : public Engine {
   template <template <int> class Search>
   [[nodiscard]] std::unique_ptr<Sized> make(const Board& board) const;
 
-  // What the solver finds, without the swap, which is the session's business. Nothing, if it is
-  // not asked.
+  // Returns the result of the solver, or an empty result if the options exclude this position. It
+  // ignores the swap rule: the GTP session decides about a swap.
   [[nodiscard]] Solution solve(const Board& board, const SearchLimits& limits,
                                const std::atomic<bool>& stop);
 
   mcts::Host& host_;
   SearchEngineOptions options_;
-  std::unique_ptr<Solver> solver_;  // made at first use: it has a large table
-  std::unique_ptr<Sized> sized_;    // for the width of the last board
+  std::unique_ptr<Solver> solver_;  // created at the first use, since it has a large table
+  std::unique_ptr<Sized> sized_;    // the search for the number of words of the last board
   std::vector<mcts::Statistics> statistics_;
 };
 

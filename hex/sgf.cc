@@ -29,15 +29,15 @@ struct Property {
 };
 using Node = std::vector<Property>;
 
-// Reads the nodes of the main line of the first game tree. Branches after the first one are checked
-// for balance and dropped.
+// Reads the nodes of the main line of the first game tree. Checks the syntax of the other branches
+// and drops them.
 class Reader {
  public:
   explicit Reader(std::string_view text) : text_(text) {}
 
   absl::StatusOr<std::vector<Node>> read() {
     at_ = text_.find('(');
-    if (at_ == std::string_view::npos) return bad(0, "no game: it begins with '('");
+    if (at_ == std::string_view::npos) return bad(0, "no game: the text contains no '('");
     std::vector<Node> nodes;
     size_t depth = 0;
     bool main_line = true;  // no branch has been closed yet
@@ -47,7 +47,7 @@ class Reader {
       const char c = text_[at_];
       if (c == '(') {
         ++at_;
-        if (++depth > kMaxDepth) return bad(at_ - 1, "branches within branches");
+        if (++depth > kMaxDepth) return bad(at_ - 1, "branches are nested too deeply");
       } else if (c == ')') {
         ++at_;
         main_line = false;
@@ -79,7 +79,7 @@ class Reader {
       const char c = text_[at_];
       if (c >= 'A' && c <= 'Z') {
         property.name += c;
-      } else if (c < 'a' || c > 'z') {  // FF[3] and older have small letters between
+      } else if (c < 'a' || c > 'z') {  // FF[3] and older allow lower-case letters in names
         break;
       }
     }
@@ -92,7 +92,8 @@ class Reader {
         if (text_[at_] == '\\') {
           if (++at_ == text_.size()) break;
           if (text_[at_] == '\r' && at_ + 1 < text_.size() && text_[at_ + 1] == '\n') ++at_;
-          if (text_[at_] == '\n' || text_[at_] == '\r') continue;  // a soft line break
+          // A backslash before a line break removes the break (soft line break).
+          if (text_[at_] == '\n' || text_[at_] == '\r') continue;
         }
         value += text_[at_];
       }
@@ -114,7 +115,7 @@ std::string lower(std::string text) {
   return text;
 }
 
-// A number of up to three digits; -1 if it is none.
+// Parses a number of up to three digits. Returns -1 if the text is none.
 int small_number(std::string_view text) {
   if (text.empty() || text.size() > 3) return -1;
   int number = 0;
@@ -145,10 +146,10 @@ void take_text(const Node& root, std::string_view name, std::string& out) {
   if (const Property* property = find(root, name)) out = property->values[0];
 }
 
-// Size, names and the like.
+// Reads the properties of the root node: size, names, result, date.
 absl::Status read_root(const Node& root, SgfGame& game) {
   if (const Property* kind = find(root, "GM"); kind != nullptr && kind->values[0] != "11") {
-    return bad(kind->at, "another game than Hex (GM[11])");
+    return bad(kind->at, "the game is not Hex (GM[11])");
   }
   if (const Property* size = find(root, "SZ")) {
     const std::string& text = size->values[0];
@@ -166,7 +167,7 @@ absl::Status read_root(const Node& root, SgfGame& game) {
   return absl::OkStatus();
 }
 
-// Set-up properties of a node, which is possible before the first move.
+// Reads the set-up properties of a node. They are accepted only before the first move.
 absl::Status read_setup(const Node& node, Board& board) {
   Board::Set stones[2] = {board.stones(Color::kBlack), board.stones(Color::kWhite)};
   Color to_move = board.to_move();
@@ -183,7 +184,7 @@ absl::Status read_setup(const Node& node, Board& board) {
     if (property.name != "AB" && property.name != "AW" && property.name != "AE") continue;
     for (const std::string& value : property.values) {
       const auto cell = parse_cell(value, board.cols(), board.rows());
-      if (!cell) return bad(property.at, "a stone beside the board");
+      if (!cell) return bad(property.at, "a stone outside of the board");
       stones[0].reset(*cell);
       stones[1].reset(*cell);
       if (property.name == "AB") stones[0].set(*cell);
@@ -210,7 +211,7 @@ absl::StatusOr<SgfGame> parse_sgf(std::string_view text) {
   SgfGame game;
   if (nodes->empty()) return bad(0, "a game without nodes");
   if (absl::Status status = read_root(nodes->front(), game); !status.ok()) return status;
-  // The rule has to be known before the first move.
+  // The board needs the swap rule before the first move, so search for a swap now.
   for (const Node& node : *nodes) {
     for (const Property& property : node) {
       if (property.name == "W" && lower(property.values[0]) == "swap-pieces") {
@@ -241,7 +242,7 @@ absl::StatusOr<SgfGame> parse_sgf(std::string_view text) {
         return bad(property.at, "move " + std::to_string(game.moves.size() + 1) + " is illegal");
       }
       game.moves.push_back({color, *move, {}, {}});
-      // A comment may stand before the move in its node.
+      // The comment may precede the move in its node.
       if (const Property* comment = find(node, "C")) {
         if (comment->at < property.at && &node != &nodes->front()) {
           game.moves.back().comment = comment->values[0];
@@ -275,7 +276,7 @@ std::string format_sgf(const SgfGame& game) {
   if (start.to_move() == Color::kWhite || start.moves_played() != 0) {
     out += start.to_move() == Color::kBlack ? "PL[B]" : "PL[W]";
   }
-  size_t open = 0;  // branches that the main line went into
+  size_t open = 0;  // number of open branches that contain the main line
   for (const SgfMove& move : game.moves) {
     out += '\n';
     if (!move.variations.empty()) {
@@ -285,7 +286,8 @@ std::string format_sgf(const SgfGame& game) {
     write_move(move, start, out);
   }
   if (game.resigned) out += *game.resigned == Color::kBlack ? "\n;B[resign]" : "\n;W[resign]";
-  // Branches are closed from the last move with alternatives to the first one.
+  // Close the branches, from the last move with alternatives to the first one, and write the
+  // alternatives behind each.
   for (size_t i = game.moves.size(); i-- > 0 && open > 0;) {
     if (game.moves[i].variations.empty()) continue;
     --open;
@@ -300,14 +302,14 @@ std::string format_sgf(const SgfGame& game) {
 }
 
 absl::StatusOr<SgfGame> load_sgf(const std::string& path) {
-  // Only plain files: a pipe or a terminal could keep us waiting for ever.
+  // Only regular files: reading a pipe or a terminal could block forever.
   struct stat info;
   if (stat(path.c_str(), &info) != 0) {
     return make_errno_error(errno, ErrorScope::kOperation, "cannot read " + path);
   }
   if (!S_ISREG(info.st_mode) || static_cast<size_t>(info.st_size) > kMaxText) {
     return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
-                      path + " is no file of up to 16 MiB");
+                      path + " is not a regular file of up to 16 MiB");
   }
   std::ifstream file(path, std::ios::binary);
   std::string text(static_cast<size_t>(info.st_size), '\0');

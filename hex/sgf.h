@@ -1,4 +1,5 @@
-// Game records in SGF (FF[4], GM[11]: Hex): what HexGui, Benzene and the game sites read and write.
+// Reads and writes game records in SGF (FF[4], GM[11]: Hex), the format of HexGui, Benzene and the
+// game sites.
 //
 // Cells are written as letter and number (B[c2]), the size as SZ[n] or SZ[cols:rows]. Special
 // moves: swap-pieces, resign.
@@ -20,15 +21,15 @@ struct SgfMove {
   Color color = Color::kBlack;
   Move move = kNoMove;
   std::string comment;
-  // Alternatives to this move, each with what could follow; their own `variations` are not looked
-  // at. Written as branches. Not filled when reading.
+  // Alternatives to this move, each with the moves after it. format_sgf() writes them as branches
+  // and ignores the `variations` of their moves. parse_sgf() leaves this empty.
   std::vector<std::vector<SgfMove>> variations;
 };
 
 struct SgfGame {
   Board start{11, 11};  // with the set-up stones
   std::vector<SgfMove> moves;
-  std::optional<Color> resigned;  // who, after the last move
+  std::optional<Color> resigned;  // the side that resigned after the last move
   std::string black_name;
   std::string white_name;
   std::string result;  // "B+", "W+Resign", ...
@@ -36,21 +37,21 @@ struct SgfGame {
   std::string comment;
 };
 
-// Reads the main line: at each branch the first child. All moves are legal ones: the swap rule is
-// on if a swap occurs. swap-sides exchanges the players, not stones: it and pass are left out.
-// Errors: INVALID_ARGUMENT with the place in the text: not SGF, another game, a bad size, an
-// illegal move, more than 16 MiB or 4096 open branches. Time and memory are linear in the text,
-// whatever its shape.
+// Reads the main line, which is the first child at each branch. All moves of the result are legal.
+// The swap rule is on if the game contains a swap. swap-sides, which exchanges players and not
+// stones, and pass are skipped. Errors: INVALID_ARGUMENT with the position in the text, for text
+// that is not SGF, another game, a bad size, an illegal move, more than 16 MiB, or more than 4096
+// open branches. Time and memory are linear in the length of any text.
 [[nodiscard]] absl::StatusOr<SgfGame> parse_sgf(std::string_view text);
 
-// The text; parse_sgf() reads it back.
+// Returns the SGF text of a game, which parse_sgf() can read.
 [[nodiscard]] std::string format_sgf(const SgfGame& game);
 
-// Of a file. Errors: those of the system (error.h), and of parse_sgf().
+// Read and write a file. Errors: those of the system (error.h), and those of parse_sgf().
 [[nodiscard]] absl::StatusOr<SgfGame> load_sgf(const std::string& path);
 [[nodiscard]] absl::Status save_sgf(const std::string& path, const SgfGame& game);
 
-// The record of a game, up to its first `moves` moves, and back.
+// Convert a game to a GameRecord with its first `moves` moves, and back.
 [[nodiscard]] GameRecord to_record(const SgfGame& game, size_t moves = SIZE_MAX);
 [[nodiscard]] SgfGame to_sgf(const GameRecord& record);
 

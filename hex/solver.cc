@@ -13,16 +13,16 @@
 namespace cariama::hex {
 namespace {
 
-// What was measured best on the problems of 6x6 to 8x8 in tests/hex/data (docs/hex.md).
-constexpr int kPlayouts = 512;        // that a node's moves are put in order by
-constexpr double kWidth = 0.5;        // of a node's moves, the part that is looked at before others
+// These values were the fastest on the problems of 6x6 to 8x8 in tests/hex/data (docs/hex.md).
+constexpr int kPlayouts = 512;        // playouts that order the moves of a node
+constexpr double kWidth = 0.5;        // share of a node's moves that is searched first
 constexpr int kEffort = 100;          // see find_connections()
-constexpr float kDoubt = 4;           // the numbers of a move before it was tried: up to 1 + kDoubt
-constexpr uint32_t kMost = 1U << 28;  // of a proof number: it cannot be proved
+constexpr float kDoubt = 4;           // initial proof numbers of a move are at most 1 + kDoubt
+constexpr uint32_t kMost = 1U << 28;  // a proof number of this value means: cannot be proved
 
 }  // namespace
 
-// Hides the width of the board.
+// The interface of the searches for all numbers of words.
 class Solver::Search {
  public:
   virtual ~Search() = default;
@@ -59,7 +59,7 @@ class Solver::SizedSearch : public Solver::Search {
     solution.open = Bits<10>(outcome.open);
     if (!solution.winner) return solution;
     solution.carrier = Bits<10>(outcome.carrier);
-    // Lost, or decided by the filled in cells alone: any cell goes on.
+    // The position is lost, or the filled-in cells decide it: any empty cell is a move.
     if ((solution.move == kNoMove || board.at(solution.move)) && !board.winner()) {
       const Bits<10> empty = board.empty();
       const Bits<10> near = solution.carrier & empty;
@@ -77,33 +77,33 @@ class Solver::SizedSearch : public Solver::Search {
     Set carrier;
     Set open;
   };
-  // Proof and disproof number, as the side to move sees them: about how many positions have to be
-  // decided to prove that it wins (0: it does), and that it loses.
+  // Proof and disproof number, for the side to move: estimates of the number of positions that have
+  // to be solved to prove that the side wins, and that it loses. 0: proved.
   struct Numbers {
     uint32_t win = 1;
     uint32_t loss = 1;
   };
-  // What is known of a position. The carrier of one that is open: of its moves that lost so far.
+  // The entry of a position in the transposition table.
   struct Entry {
     uint64_t key = 0;
-    Set carrier;
-    Set open;  // the moves that may win
+    Set carrier;  // of the proof; of an unsolved position: of the refutations found so far
+    Set open;     // the moves that may win
     Numbers numbers;
-    Move move = kNoMove;  // that wins, or looks best
+    Move move = kNoMove;  // the winning move, or the most promising one
     Color winner = Color::kBlack;
     bool used = false;
     bool solved = false;
   };
-  // A move of a node that is being worked on. Its numbers are those of the position after it, kept
-  // here too: the table may forget them.
+  // A move of a node on the current path. Its numbers are those of the position after the move.
+  // They are stored here, too, since the table may overwrite them.
   struct Child {
     Move move;
     uint64_t key;
     Numbers numbers;
   };
-  // A position with what is settled in it filled in. What the winner has captured belongs to the
-  // carrier: there he has the answer that the deduction is made of. Dead cells, and those of the
-  // loser, may well be the loser's.
+  // A position with its decided cells filled in. The cells that the winner has captured belong to
+  // the carrier of a proof: the winner needs them to answer there. Dead cells and the cells that
+  // the loser has captured do not: the proof holds even if they belong to the loser.
   struct Filled {
     explicit Filled(const Position& position) : board(position) {
       const FillIn<kWords> fill = fill_in(position);
@@ -144,6 +144,7 @@ class Solver::SizedSearch : public Solver::Search {
     return {node.winner, node.move, node.carrier, {}};
   }
 
+  // Stores the result of a solved position.
   static void settle(Entry& node, Color winner, Move move, const Set& carrier, Color to_move) {
     node.solved = true;
     node.winner = winner;
@@ -152,7 +153,8 @@ class Solver::SizedSearch : public Solver::Search {
     node.numbers = winner == to_move ? Numbers{0, kMost} : Numbers{kMost, 0};
   }
 
-  // A position seen for the first time: decided by what connects in it, or its moves.
+  // Returns the entry of a new position: solved, if its connections decide it, or with its open
+  // moves.
   Entry opened(const Position& position) {
     ++nodes_;
     Entry node;
@@ -183,7 +185,8 @@ class Solver::SizedSearch : public Solver::Search {
     Set answers;
     const Set weak = dominated(now.board, own, &answers);
     if (node.open.intersects(weak)) {
-      // A dominated move loses because its answer does, which the opponent must be able to play.
+      // A dominated move loses if the move that dominates it does. In the proof, the opponent plays
+      // on that cell, so the cell belongs to the carrier.
       node.open = node.open.without(weak);
       node.carrier |= answers;
     }
@@ -195,11 +198,11 @@ class Solver::SizedSearch : public Solver::Search {
     return node;
   }
 
-  // How many of that many moves are looked at.
+  // Returns how many of `moves` open moves are searched.
   static int width(int moves) { return 1 + static_cast<int>(kWidth * moves); }
 
-  // Works on an open position until it is solved, a number has reached its bound, or the limits
-  // have. The table knows the result then.
+  // Searches an open position until it is solved, one of its numbers reaches its bound, or a limit
+  // is reached. Stores the result in the table.
   void work(const Position& position, Entry& node, uint32_t win_bound, uint32_t loss_bound) {
     const Filled now(position);
     const size_t begin = children_.size();
@@ -212,8 +215,9 @@ class Solver::SizedSearch : public Solver::Search {
       next.play(children_[choice->child].move);
       Entry child = find_or_open(next);
       if (!child.solved) {
-        // Until it is no longer the best, by a margin that saves coming back soon, or reaches with
-        // the others what ends the work here.
+        // Search the child until its number exceeds the second-best one by a margin, or the numbers
+        // of this node reach their bounds. The margin (a quarter) avoids frequent changes between
+        // the two children.
         const uint32_t margin = std::min(kMost, choice->second + choice->second / 4 + 1);
         work(next, child, loss_bound - choice->others, std::min(win_bound, margin));
       }
@@ -226,11 +230,11 @@ class Solver::SizedSearch : public Solver::Search {
 
   struct Choice {
     size_t child;
-    uint32_t second;  // the least number of another one
-    uint32_t others;  // what the others add to the proof that the node is lost
+    uint32_t second;  // the smallest `loss` number of the other children
+    uint32_t others;  // the part of the node's `loss` number for the other children
   };
-  // The most promising one of the open moves, and what they make of the node's numbers. nullopt:
-  // the node is solved.
+  // Returns the most promising open move, and computes the node's numbers from those of its moves.
+  // Returns nullopt if the node is solved.
   std::optional<Choice> choose(const Filled& now, Entry& node, size_t begin) {
     for (size_t i = begin; i < children_.size(); ++i) {
       Child& child = children_[i];
@@ -259,16 +263,16 @@ class Solver::SizedSearch : public Solver::Search {
       }
     }
     node.move = children_[choice.child].move;
-    // The hardest one, and one for each other: many positions can be reached by each of them, so
-    // a sum would count the same work again and again (Ueda et al., "Weak proof-number search",
-    // 2008).
+    // The disproof number is the largest one of the children plus one for each other child. A sum
+    // would count the same work several times, since different children lead to the same positions
+    // (Ueda et al., "Weak proof-number search", 2008).
     choice.others = static_cast<uint32_t>(looked_at - 1);
     node.numbers = {best, std::min(kMost - 1, most + choice.others)};
     return choice;
   }
 
-  // What a move is worth, now that more is known of it. One that loses leaves only those open that
-  // spoil its refutation.
+  // Updates a node by the result of a solved child. If the move wins, the node is solved. If the
+  // move loses, only moves in the carrier of its refutation stay open.
   static void take(const Filled& now, Entry& node, Move move, const Entry& child) {
     if (!child.solved) return;
     const Color own = now.board.to_move();
@@ -284,8 +288,9 @@ class Solver::SizedSearch : public Solver::Search {
     if (!node.open.any()) settle(node, opponent(own), move, node.carrier, own);
   }
 
-  // The moves, most promising first: those that owning goes with winning in uniform playouts. The
-  // same at each visit of the position.
+  // Adds the open moves to children_, the most promising first: by the share of wins among the
+  // uniform playouts in which the side owns the cell. The order is the same at each visit of the
+  // position.
   void add_children(const Position& board, const Set& open) {
     owned_.black.fill(0);
     owned_.black_and_won.fill(0);
@@ -294,7 +299,7 @@ class Solver::SizedSearch : public Solver::Search {
     const bool black = board.to_move() == Color::kBlack;
     order_.clear();
     open.for_each([&](int cell) {
-      // The share of own wins among the playouts in which the cell was own.
+      // visits: playouts in which the side to move owns the cell; wins: those of them that it wins.
       const int black_owned = static_cast<int>(owned_.black[cell]);
       const int black_won = static_cast<int>(owned_.black_and_won[cell]);
       const int visits = black ? black_owned : kPlayouts - black_owned;
@@ -320,7 +325,7 @@ class Solver::SizedSearch : public Solver::Search {
   uint64_t nodes_ = 0;
   Ownership owned_;
   std::vector<std::pair<float, Move>> order_;
-  std::vector<Child> children_;  // of all positions that are being worked on, one after the other
+  std::vector<Child> children_;  // the moves of all nodes on the current path, node after node
   std::vector<Entry> table_;
 };
 
@@ -341,7 +346,7 @@ Solution Solver::solve(const Board& board, const SolveLimits& limits) {
     }
   }
   if (!board.may_swap()) return search_->solve(board, limits);
-  // White may also take the stone: then Black is to move against it.
+  // White may also swap. Then White has the mirrored stone and Black is to move.
   Board plain(board.cols(), board.rows());
   plain.set_position(board.stones(Color::kBlack), board.stones(Color::kWhite), Color::kWhite);
   Solution solution = search_->solve(plain, limits);

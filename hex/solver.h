@@ -1,16 +1,17 @@
-// Who wins a position with perfect play, proved. For small boards and late positions.
+// Solver: proves the winner of a position with perfect play. For small boards and late positions.
 //
 //   Solver solver({.table_bytes = 64 << 20});
 //   Solution solution = solver.solve(board, {.seconds = 10});
-//   if (solution.winner) ...            // else the limit came first
+//   if (solution.winner) ...            // nullopt: a limit was reached first
 //
 // Depth-first proof-number search (Nagai, "Df-pn algorithm for searching AND/OR trees and its
-// applications", 2002): it works where least is missing to a proof. Of a position's moves half are
-// looked at before the others, in the order in which 512 uniform playouts say that owning the cell
-// goes with winning. A refutation is remembered with its carrier, the cells that it needs: only
-// moves into it can be better, so every lost move narrows the rest. Dead and captured cells are
-// filled in, dominated moves left out (patterns.h), virtual connections end the search early
-// (connections.h). A transposition table keeps what is known of positions.
+// applications", 2002): it expands the position that is closest to a proof. The moves of a position
+// are ordered by 512 uniform playouts: by how often the side wins when it owns the cell at the end.
+// The first half of the moves is searched before the other half. The refutation of a move is stored
+// with its carrier, the set of cells that it needs. Only moves in the carrier can break the
+// refutation, so each lost move reduces the set of moves that may win. Dead and captured cells are
+// filled in, dominated moves are omitted (patterns.h), and virtual connections end the search early
+// (connections.h). A transposition table stores the results of positions.
 #ifndef CARIAMA_HEX_SOLVER_H_
 #define CARIAMA_HEX_SOLVER_H_
 
@@ -26,38 +27,39 @@
 namespace cariama::hex {
 
 struct SolverOptions {
-  size_t table_bytes = size_t{64} << 20;  // of the transposition table, at least 1 MiB
+  size_t table_bytes = size_t{64} << 20;  // size of the transposition table, at least 1 MiB
 };
 
-// The search ends without an answer at the first of these.
+// The search ends without a result at the first limit that is reached.
 struct SolveLimits {
   double seconds = 0;                       // 0: no limit
   uint64_t nodes = 0;                       // 0: no limit
-  const std::atomic<bool>* stop = nullptr;  // looked at every millisecond or two
+  const std::atomic<bool>* stop = nullptr;  // true ends the search; polled every 1 to 2 ms
 };
 
 struct Solution {
-  std::optional<Color> winner;  // nullopt: a limit came first
-  // A winning move of the side to move, if it wins (may be kSwapPieces). If it loses, one that
-  // holds out, if there are empty cells. Without an answer, the one that looked best, if one was
-  // looked at. Else kNoMove.
+  std::optional<Color> winner;  // nullopt: a limit was reached first
+  // If the side to move wins: a winning move (may be kSwapPieces). If it loses: a move that
+  // resists, if there are empty cells. Without a result: the most promising move, if one was
+  // searched. Otherwise kNoMove.
   Move move = kNoMove;
-  Bits<10> carrier;  // the winner's proof needs these empty cells only
-  // Without an answer: if any move wins, one of these does.
+  Bits<10> carrier;  // the empty cells that the proof needs; other cells do not matter
+  // Without a result: the moves that are not refuted. If the side to move wins, one of them wins.
   Bits<10> open;
   uint64_t nodes = 0;
 };
 
-// One thread at a time. The table is kept between calls.
+// Not thread-safe. The table is kept between calls.
 class Solver {
  public:
   explicit Solver(const SolverOptions& options = {});
   ~Solver();
 
-  // Takes the swap rule into account where it applies.
+  // Solves a position for its side to move. Considers a swap if board.may_swap().
   [[nodiscard]] Solution solve(const Board& board, const SolveLimits& limits = {});
 
-  // All winning moves of the side to move, ascending; nullopt if a limit came first.
+  // Returns all winning moves of the side to move, in ascending order. The limits hold for each
+  // move. Returns nullopt if one is reached.
   [[nodiscard]] std::optional<std::vector<Move>> winning_moves(const Board& board,
                                                                const SolveLimits& limits = {});
 
@@ -67,7 +69,7 @@ class Solver {
   class SizedSearch;
 
   size_t table_bytes_;
-  std::unique_ptr<Search> search_;  // for the width last used
+  std::unique_ptr<Search> search_;  // for the number of words of the last board
 };
 
 }  // namespace cariama::hex

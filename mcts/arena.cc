@@ -28,7 +28,8 @@ void* Arena::allocate(size_t bytes) {
 bool Arena::next_page(size_t bytes) {
   if (at_ != nullptr) ++page_;
   if (page_ == pages_.size()) {
-    // Twice the size, so that a part of it is aligned as huge pages want it.
+    // Map twice the size, so that the mapping contains a page that is aligned to its size, which
+    // huge pages need. The rest is unmapped.
     void* mapped = ::mmap(nullptr, 2 * kPageBytes, PROT_READ | PROT_WRITE,
                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (mapped == MAP_FAILED) {
@@ -39,7 +40,7 @@ bool Arena::next_page(size_t bytes) {
     const size_t skip = (kPageBytes - reinterpret_cast<uintptr_t>(start) % kPageBytes) % kPageBytes;
     if (skip != 0) ::munmap(start, skip);
     if (skip != kPageBytes) ::munmap(start + skip + kPageBytes, kPageBytes - skip);
-    ::madvise(start + skip, kPageBytes, MADV_HUGEPAGE);  // a wish: without, it is only slower
+    ::madvise(start + skip, kPageBytes, MADV_HUGEPAGE);  // optional: failure only costs speed
     pages_.push_back(start + skip);
   }
   at_ = pages_[page_];

@@ -1,5 +1,5 @@
-// Memory of tree nodes: blocks of one thread, taken from large pages that the thread touches first,
-// so they lie on its NUMA node.
+// Arena: the memory of tree nodes. Each thread allocates blocks from its own large pages. The
+// thread is the first to touch these pages, so that they are on its NUMA node.
 #ifndef CARIAMA_MCTS_ARENA_H_
 #define CARIAMA_MCTS_ARENA_H_
 
@@ -12,24 +12,26 @@
 
 namespace cariama::mcts {
 
-// allocate() belongs to one thread; free() and clear() to anybody while that one rests.
+// Only the owning thread may call allocate(). Any thread may call free() and clear() while the
+// owning thread uses no function of the arena.
 class CARIAMA_MCTS_EXPORT Arena {
  public:
-  // limit: bytes of live blocks, at most.
+  // limit: maximum number of bytes of live blocks.
   explicit Arena(uint64_t limit) : limit_(limit) {}
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  // 64-byte aligned, not cleared. nullptr: the limit is reached, or the system has no memory.
+  // Returns a block, 64-byte aligned and not cleared. Returns nullptr if the limit is reached or
+  // the system has no memory.
   [[nodiscard]] void* allocate(size_t bytes);
-  // A block of allocate(bytes).
+  // Frees a block that allocate(bytes) returned.
   void free(void* block, size_t bytes);
-  // Forgets all blocks; keeps the pages for new ones.
+  // Frees all blocks. Keeps the pages for new blocks.
   void clear();
 
   void set_limit(uint64_t limit) { limit_ = limit; }
-  // Any thread.
+  // Returns the number of bytes of live blocks. Thread-safe.
   [[nodiscard]] uint64_t live_bytes() const { return live_.load(std::memory_order_relaxed); }
 
  private:
@@ -47,9 +49,9 @@ class CARIAMA_MCTS_EXPORT Arena {
 
   uint64_t limit_;
   std::atomic<uint64_t> live_{0};
-  std::vector<FreeBlock*> free_;  // by size in grains
+  std::vector<FreeBlock*> free_;  // lists of free blocks, by block size in grains
   std::vector<std::byte*> pages_;
-  size_t page_ = 0;  // of pages_, in use
+  size_t page_ = 0;  // index in pages_ of the page from which new blocks are taken
   std::byte* at_ = nullptr;
   std::byte* end_ = nullptr;
 };

@@ -1,9 +1,10 @@
-// Finds the cold part of a process's tree, to be freed: a little at a time, so that whoever waits
-// for the memory can be told to stop.
+// Collector: finds the cold subtrees of a process's tree, which the caller frees. It works in small
+// steps, so that the caller can stop in between.
 //
-// A pass looks at every node, and gives up the subtrees below moves that were tried less than
-// `least` times; the next pass asks for twice as many. Nothing of the tree may be freed by others
-// between the steps of one top (a node without a parent in this process), since the way is kept.
+// A pass visits every node and detaches the subtrees below moves with fewer than `least` visits.
+// The caller doubles `least` from pass to pass. A top is a node without a parent in this process.
+// Requires: between the first and the last step of one top, other code frees no node, since the
+// collector keeps pointers to nodes that it has still to visit.
 #ifndef CARIAMA_MCTS_COLLECTOR_H_
 #define CARIAMA_MCTS_COLLECTOR_H_
 
@@ -18,13 +19,15 @@
 
 namespace cariama::mcts {
 
-// Belongs to worker 0, while nobody searches.
+// Not thread-safe: only worker 0 may use it, while no rollout is running.
 template <Game G>
 class Collector {
  public:
-  static constexpr uint32_t kLastLeast = 1U << 30;
+  static constexpr uint32_t kLastLeast = 1U
+                                         << 30;  // the caller begins no pass with a larger `least`
 
-  // tops: names of nodes whose parents are elsewhere; the root has none.
+  // Begins a pass. root: the root of the search, or nullptr. tops: names of the nodes whose parents
+  // are in other processes.
   void begin_pass(uint32_t least, Node<G>* root, std::vector<SlotId> tops) {
     least_ = least;
     tops_ = std::move(tops);
@@ -34,9 +37,10 @@ class Collector {
   }
   [[nodiscard]] uint32_t least() const { return least_; }
 
-  // Between two tops: the rest may be changed now.
+  // Returns true between two tops: the collector has no pointers to nodes, so nodes may be freed.
   [[nodiscard]] bool between() const { return open_.empty(); }
-  // The next top: `find` says which node has a name, if one still has. False: the pass is over.
+  // Goes to the next top. `find` returns the node with a name, or nullopt if there is none any
+  // more. Returns false if the pass is finished.
   template <typename Find>
   [[nodiscard]] bool next_top(Find&& find) {
     if (tops_.empty()) return false;
@@ -44,8 +48,8 @@ class Collector {
     tops_.pop_back();
     return true;
   }
-  // Looks at one node. Precondition: !between(). `release` is called for cold nodes of this
-  // process, `elsewhere` for names of cold nodes of others.
+  // Visits one node. Requires: !between(). Calls `release` for cold children in this process and
+  // `elsewhere` for the names of cold children in other processes.
   template <typename Release, typename Elsewhere>
   void step(Release&& release, Elsewhere&& elsewhere) {
     Node<G>* node = open_.back();
@@ -67,7 +71,7 @@ class Collector {
   }
 
  private:
-  // A node with several parents (transpositions) is looked at once.
+  // A node with several parents (transpositions) is visited once.
   void open(Node<G>* node) {
     if (!node->shared() || seen_.insert(node).second) open_.push_back(node);
   }

@@ -1,4 +1,4 @@
-// What rank 0 asks all processes for outside of rollouts: to begin, to stop, to tell what they did.
+// Commands: requests of rank 0 to all processes that control a search, and their replies.
 #ifndef CARIAMA_MCTS_COMMAND_H_
 #define CARIAMA_MCTS_COMMAND_H_
 
@@ -12,48 +12,53 @@
 namespace cariama::mcts {
 
 enum class CommandKind : uint8_t {
-  kBegin,
-  kStop,
-  kResume,
-  kInform,
-  kClear,
-  kCollect,
-  kCollected,
-  kSettle,
-  kForget
+  kBegin,      // applies the options, resets the statistics, starts the workers on this game
+  kStop,       // workers cancel the rollouts that are not begun
+  kResume,     // the search continues after a collection
+  kInform,     // no action; the reply contains the counts
+  kClear,      // frees all nodes
+  kCollect,    // frees cold subtrees for about a millisecond
+  kCollected,  // ends the collection
+  kQuiesce,    // sends the counts of all copied nodes to their owners for the last time
+  kForget      // drops all copied nodes
 };
 struct Command {
   CommandKind kind = CommandKind::kInform;
-  uint32_t origin = 0;  // the asking thread
-  uint64_t number = 0;  // of the command
+  uint32_t origin = 0;  // global id of the thread that sent the command
+  uint64_t number = 0;  // sequence number of the command
   SearchOptions options{};
 };
 struct CommandReply {
   uint32_t rank = 0;
-  uint64_t number = 0;
-  uint64_t posts_sent = 0;     // calls that nobody waits for (see settle())
-  uint64_t posts_handled = 0;  // of those that came here
-  bool collecting = false;     // kCollect: there is more to do
+  uint64_t number = 0;  // of the command; 0: the process died before it replied
+  // One-way calls, i.e. calls without a reply, that this process has sent and has run since it
+  // started (see quiesce()).
+  uint64_t posts_sent = 0;
+  uint64_t posts_handled = 0;
+  bool collecting = false;  // kCollect: another step is needed
   Statistics statistics{};
 };
 
-// The part of a site that brings commands around. Derived has `CommandReply carry_out(const
-// Command&)`, which is called in worker 0 of each process. Belongs to worker 0.
+// Base of the sites: sends commands to all processes and collects the replies. Requires: Derived
+// has `CommandReply carry_out(const Command&)`, which this class calls in worker 0 of each process.
+// Not thread-safe: only worker 0 may use it.
 template <typename Derived>
 class CommandedSite : public SiteBase {
  public:
-  // In rank 0: all processes do it, this one too; returns what they answer, by rank. Processes that
-  // die before are left out (a reply with number 0). 2 (P - 1) messages.
+  // Rank 0 only. Runs the command in all processes, this one included, and blocks until all have
+  // replied. Returns the replies by rank. A process that dies before its reply gets a reply with
+  // number 0. Sends 2 (P - 1) messages.
   std::vector<CommandReply> command(CommandKind kind, const SearchOptions& options) {
     Host& host = derived().host();
     const Command command{kind, host.id(0, 0), ++commands_, options};
     replies_.assign(host.size(), {});
-    Lines* lines = Host::here().lines.get();
+    PeerAggregators* aggregators = Host::here().aggregators.get();
     for (uint32_t rank = 1; rank < host.size(); ++rank) {
       if (!host.alive(rank)) continue;
-      lines->call(host.id(rank, 0), [command] { Host::site_here<Derived>().on_command(command); });
+      aggregators->call(host.id(rank, 0),
+                        [command] { Host::site_here<Derived>().on_command(command); });
     }
-    if (lines != nullptr) lines->flush();
+    if (aggregators != nullptr) aggregators->flush();
     replies_[0] = obey(command);
     static_cast<void>(host.work_until(
         [&] {
@@ -66,11 +71,12 @@ class CommandedSite : public SiteBase {
     return replies_;
   }
 
-  // In rank 0: works until all posts have been run, and those that they caused: calls that nobody
-  // waits for, which free nodes, serve copies, or bring news of nodes. That is two rounds in which
-  // as many have been run as were sent, without a new one (Mattern 1987). A process that dies takes
-  // its counts along; then two equal rounds have to do.
-  void settle(const SearchOptions& options) {
+  // Rank 0 only. Blocks until all one-way calls of all processes have run, and also the one-way
+  // calls that these sent. One-way calls free nodes, send copies of nodes and their counts, and
+  // report the names of new nodes. They have all run when two consecutive rounds count the same
+  // number of sent and of run calls, and both numbers are equal (Mattern 1987). The counts of a
+  // dead process are lost: then two rounds with the same numbers suffice.
+  void quiesce(const SearchOptions& options) {
     Host& host = derived().host();
     std::pair<uint64_t, uint64_t> before{UINT64_MAX, 0};
     for (;;) {
@@ -82,7 +88,7 @@ class CommandedSite : public SiteBase {
       const bool equal = now.first == now.second || host.living() < host.size();
       if (equal && now == before) return;
       before = now;
-      static_cast<void>(host.step());  // alone, command() runs no calls
+      static_cast<void>(host.step());  // with a single process, command() runs no calls
     }
   }
 
@@ -98,9 +104,9 @@ class CommandedSite : public SiteBase {
   }
   void on_command(const Command& command) {
     const CommandReply reply = obey(command);
-    Lines& lines = *Host::here().lines;
-    lines.call(command.origin, [reply] { Host::site_here<Derived>().on_reply(reply); });
-    lines.flush();
+    PeerAggregators& aggregators = *Host::here().aggregators;
+    aggregators.call(command.origin, [reply] { Host::site_here<Derived>().on_reply(reply); });
+    aggregators.flush();
   }
   void on_reply(const CommandReply& reply) {
     if (reply.rank < replies_.size() && reply.number == commands_) replies_[reply.rank] = reply;

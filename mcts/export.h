@@ -1,4 +1,4 @@
-// Marks what the mcts library exports; everything else is hidden (-fvisibility=hidden).
+// Marks the symbols that the mcts library exports. All others are hidden (-fvisibility=hidden).
 #ifndef CARIAMA_MCTS_EXPORT_H_
 #define CARIAMA_MCTS_EXPORT_H_
 

@@ -1,40 +1,49 @@
-// What a user of this layer writes: a sequential game. No message, thread, node or lock is ever
-// seen by it; the same type is searched by one thread or by a cluster.
+// The interface that a user of this layer implements: a sequential game for two players. The game
+// type deals with no message, thread, tree node or lock. The same type is searched by one thread
+// or by a cluster.
 //
 //   struct Nim {                                       // two players, 0 and 1
-//     using Move = uint8_t;                            // also: any small trivially copyable type
-//     static constexpr int kMaxMoves = 3;              // legal moves in any position, at most
+//     using Move = uint8_t;                            // any small trivially copyable type
+//     static constexpr int kMaxMoves = 3;              // most legal moves that a position has
 //     int to_move() const { return player; }
-//     int moves(std::span<Move> out) const;            // writes them, returns how many
-//     void play(Move move);                            // of to_move()
-//     std::optional<float> result() const;             // for player 0: 1 won, 0 lost, 0.5 drawn
-//     float playout(mcts::Random& random) const;       // plays on to the end: its result
+//     int moves(std::span<Move> out) const;            // writes the legal moves, returns the count
+//     void play(Move move);                            // makes a move of to_move()
+//     std::optional<float> result() const;             // for player 0: 1 won, 0 lost, 0.5 drawn;
+//                                                      //   nullopt if the game has not ended
+//     float playout(mcts::Random& random) const;       // plays to the end, returns the result
 //     ...
 //   };
 //   static_assert(mcts::Game<Nim>);
 //
-// A state is a trivially copyable value without pointers: it is copied into tree nodes and to other
-// processes, byte by byte. A position without result() has at least one move.
+// A state is a trivially copyable value without pointers. The framework copies it byte by byte into
+// tree nodes and to other processes. Requires: a position without result() has at least one move.
 //
-// Optional members, each found by a concept and used when it is there:
+// Optional members. A concept detects each of them; the search uses it if the game has it:
 //
-//   static constexpr int kAmafIds;                     // AMAF/RAVE statistics: moves have numbers
-//   static int amaf_id(Move);                          //   0 .. kAmafIds - 1, and a playout says
-//   float playout(Random&, Owned<kAmafIds>&) const;    //   which of them each player got
-//   int expand(std::span<Candidate<Move>> out);        // instead of moves(): with priors, without
-//                                                      //   what need not be tried, with verdicts;
-//                                                      //   may simplify the state, soundly
-//   void refine(std::span<Candidate<Move>> inout, int level) const;  // the same later, for nodes
-//                                                      //   that are visited often: may cost more
-//                                                      //   (level 0), and even more (1)
-//   float value() const;                               // instead of playouts: 0 .. 1, player 0's
-//   class Playouts;                                    // a thread's scratch memory for playouts:
+//   static constexpr int kAmafIds;                     // AMAF/RAVE statistics: each move has an id
+//   static int amaf_id(Move);                          //   0 .. kAmafIds - 1; a playout returns
+//   float playout(Random&, Owned<kAmafIds>&) const;    //   the ids that each player owned at the
+//                                                      //   end
+//   int expand(std::span<Candidate<Move>> out);        // replaces moves(): adds priors, verdicts;
+//                                                      //   omits moves that need not be tried; may
+//                                                      //   replace the state by a simpler one with
+//                                                      //   the same game-theoretic value
+//   void refine(std::span<Candidate<Move>> inout, int level) const;
+//                                                      // adds verdicts to the moves of a node with
+//                                                      //   many visits. May take longer than
+//                                                      //   expand() (level 0), or much longer
+//                                                      //   (level 1)
+//   float value() const;                               // replaces playouts: the estimated result
+//                                                      //   for player 0, 0 .. 1
+//   class Playouts;                                    // playouts with scratch memory, one object
+//                                                      //   per thread:
 //                                                      //   Playouts(const G&, Random&); float
 //                                                      //   run(const G&, optional<Move> last,
 //                                                      //   Random&, Owned<kAmafIds>*)
-//   uint64_t key() const;                              // equal for equal positions (with the same
-//                                                      //   player to move), else different:
-//                                                      //   placement by hash, transpositions
+//   uint64_t key() const;                              // equal for equal positions with the same
+//                                                      //   player to move, different for different
+//                                                      //   positions. Used for placement by hash
+//                                                      //   and for transpositions
 #ifndef CARIAMA_MCTS_GAME_H_
 #define CARIAMA_MCTS_GAME_H_
 
@@ -49,8 +58,8 @@
 
 namespace cariama::mcts {
 
-// Which ids each player owned at the end of a playout; an id may be nobody's. 16 bytes for each 64
-// ids.
+// The AMAF ids that each player owned at the end of a playout. An id may belong to neither player.
+// Takes 16 bytes per 64 ids.
 template <int kIds>
 struct Owned {
   static constexpr int kWords = kIds > 0 ? (kIds + 63) / 64 : 1;
@@ -62,20 +71,20 @@ struct Owned {
   }
 };
 
-// What is known of a move for certain, as seen by the player who makes it.
+// The proved result of a move, from the view of the player that makes the move.
 enum class Verdict : uint8_t {
-  kOpen,    // nothing
-  kWins,    //
-  kLoses,   //
-  kDraws,   //
-  kPruned,  // another move that is not pruned is at least as good
+  kOpen,    // nothing is proved
+  kWins,    // the player wins with perfect play
+  kLoses,   // the opponent wins with perfect play
+  kDraws,   // a draw with perfect play
+  kPruned,  // not searched: another move, which is not pruned, is at least as good
 };
 
-// A move that a node offers.
+// A move that a node offers to the selection.
 template <typename Move>
 struct Candidate {
   Move move{};
-  float prior = 0;  // 0 .. 1: how good it looks at first sight; of all moves together, any sum
+  float prior = 0;  // estimated quality, 0 .. 1. The priors of a node need not add up to 1.
   Verdict verdict = Verdict::kOpen;
 };
 
@@ -90,7 +99,7 @@ concept Game = std::is_trivially_copyable_v<G> && std::is_trivially_copyable_v<t
   { position.result() } -> std::convertible_to<std::optional<float>>;
 };
 
-// The hooks.
+// The concepts that detect the optional members.
 template <typename G>
 concept HasAmaf = requires(typename G::Move move) {
   { G::kAmafIds } -> std::convertible_to<int>;
@@ -104,7 +113,8 @@ template <typename G>
 concept HasRefine = requires(const G& game, std::span<Candidate<typename G::Move>> moves) {
   game.refine(moves, 0);
 };
-constexpr int kRefinements = 2;  // of a node
+// Number of refinement levels. refine() runs once per node and level.
+constexpr int kRefinements = 2;
 template <typename G>
 concept HasValue = requires(const G& game) {
   { game.value() } -> std::convertible_to<float>;
@@ -124,20 +134,20 @@ constexpr int amaf_ids() {
   return 0;
 }
 
-// What one playout tells.
+// The result of one playout.
 template <typename G>
 struct Sample {
   Owned<amaf_ids<G>()> owned;
-  float value = 0;  // of player 0
+  float value = 0;  // for player 0
 };
 template <typename G>
 requires(!HasAmaf<G>) struct Sample<G> {
-  float value = 0;
+  float value = 0;  // for player 0
 };
 
 namespace internal {
 
-// A thread's means to play out, whichever hook the game has.
+// Runs playouts for one thread by the member that the game has: value(), playout() or Playouts.
 template <typename G>
 class PlayoutRunner {
  public:
@@ -173,8 +183,9 @@ class PlayoutRunner<G> {
   typename G::Playouts playouts_;
 };
 
-// The moves of a new node. `simplify`: whether expand() may change the state and leave moves out.
-// If not, nothing but its priors is used.
+// Writes the moves of a new node to `out` and returns their number. simplify: expand() may change
+// `position` and omit moves. If simplify is false, all legal moves are listed, `position` keeps its
+// value, and only the priors of expand() are used.
 template <typename G>
 int list_moves(G& position, std::span<Candidate<typename G::Move>> out, bool simplify) {
   if constexpr (HasExpand<G>) {

@@ -14,10 +14,11 @@ using std::chrono::steady_clock;
 
 thread_local HostThread* this_worker = nullptr;
 
-// The longest that a sleeper goes without looking whether a process died.
+// The longest sleep of a worker. Worker 0 checks after each sleep whether a process has died.
 constexpr std::chrono::milliseconds kHeartbeat{20};
-// For ending channels: peers that are alive answer within milliseconds.
+// Time limit for the shutdown of the channels. Peers that are alive answer within milliseconds.
 constexpr std::chrono::seconds kPatience{10};
+// Iterations of the loop of worker 0 between two checks whether a process has died.
 constexpr uint64_t kRoundsBetweenLooks = 64;
 
 }  // namespace
@@ -59,7 +60,9 @@ absl::StatusOr<std::unique_ptr<Host>> Host::create(Fabric* fabric, const HostOpt
         failed.Update(entered);
       }
       const bool in = entered.ok();
-      ready.fetch_add(1, std::memory_order_acq_rel);  // nothing of create() is used after this
+      // After this increment create() may return: this thread uses no local variable of it any
+      // more.
+      ready.fetch_add(1, std::memory_order_acq_rel);
       if (in) self->run_worker(i);
     });
   }
@@ -73,7 +76,8 @@ Host::~Host() {
   end();
   ending_.store(true, std::memory_order_seq_cst);
   wake_workers();
-  // Channels end together: each thread's shutdown needs the other side to run calls.
+  // All workers shut their channels down at the same time: the shutdown of a channel needs the
+  // thread at the other end to run calls.
   leave(0);
   for (std::thread& other : others_) other.join();
 }
@@ -84,7 +88,7 @@ absl::Status Host::enter(uint32_t index) {
     absl::StatusOr<std::unique_ptr<ThreadContext>> context = fabric_->init_thread(index);
     if (!context.ok()) return context.status();
     self.context = *std::move(context);
-    self.lines = std::make_unique<Lines>(*self.context, aggregation_);
+    self.aggregators = std::make_unique<PeerAggregators>(*self.context, aggregation_);
   }
   this_worker = &self;
   return absl::OkStatus();
@@ -94,10 +98,10 @@ void Host::leave(uint32_t index) {
   HostThread& self = *threads_[index];
   if (self.context == nullptr) return;
   if (this_worker == &self) {
-    self.lines->flush();
-    self.lines->shutdown(deadline_after(kPatience));
+    self.aggregators->flush();
+    self.aggregators->shutdown(deadline_after(kPatience));
   }
-  self.lines.reset();
+  self.aggregators.reset();
   self.context.reset();
   this_worker = nullptr;
 }
@@ -124,15 +128,16 @@ void Host::activate(SiteBase* site) {
 
 void Host::take_over() const {
   for (const auto& thread : threads_) {
-    if (thread->lines != nullptr) static_cast<void>(thread->lines->messages());
+    if (thread->aggregators != nullptr) static_cast<void>(thread->aggregators->messages());
   }
 }
 
 void Host::hand_back() { handed_back_.fetch_add(1, std::memory_order_release); }
 
-// The sleeper sets idle and then looks for work; who brings work does so, by a seq_cst operation,
-// before it looks at idle here. In their one order one of the two comes first, and the other sees
-// it.
+// No lost wake-up: a worker stores idle = true, then checks for work, then sleeps. A thread that
+// adds work stores it, then reads idle here. All four operations are seq_cst. In their total order
+// either the store of the work precedes the check, and the worker finds the work, or the store of
+// idle precedes this read, and the worker is woken.
 void Host::wake_workers() {
   for (uint32_t i = 0; i < num_threads_; ++i) {
     if (threads_[i].get() == this_worker || !threads_[i]->idle.load(std::memory_order_seq_cst)) {
@@ -142,7 +147,7 @@ void Host::wake_workers() {
       fabric_->wake(i);
     } else {
       wake_.wake();
-      return;  // all of them
+      return;  // this wakes all workers
     }
   }
 }
@@ -161,18 +166,19 @@ bool Host::round(HostThread& self) {
 }
 
 void Host::rest(HostThread& self, Deadline deadline) {
-  if (self.lines != nullptr) self.lines->flush();
+  if (self.aggregators != nullptr) self.aggregators->flush();
   if (self.index == 0) look_for_deaths();
   const auto start = steady_clock::now();
   deadline = std::min(deadline, start + kHeartbeat);
   self.idle.store(true, std::memory_order_seq_cst);
   const auto condition = [&] { return !may_rest(self); };
   if (fabric_ != nullptr) {
-    // Ends also after calls have been run, so that what they left behind is sent.
+    // Also returns when calls have run and left batched calls in the aggregators: the next flush
+    // publishes these.
     bool first = true;
     static_cast<void>(fabric_->wait(
         [&] {
-          const bool again = !first && self.lines->dirty();
+          const bool again = !first && self.aggregators->dirty();
           first = false;
           return again || condition();
         },
@@ -201,9 +207,9 @@ bool Host::work_until(const std::function<bool()>& condition, Deadline deadline)
   while (!condition()) {
     if (steady_clock::now() >= deadline) return false;
     if (round(self)) continue;
-    if (self.lines != nullptr) self.lines->flush();
+    if (self.aggregators != nullptr) self.aggregators->flush();
     if (condition()) return true;
-    // Not asleep for long: conditions may come true by another thread, which wakes nobody.
+    // Sleep at most 200 us: another thread may make the condition true without waking this one.
     rest(self, std::min(deadline, deadline_after(std::chrono::microseconds(200))));
   }
   return true;
@@ -239,13 +245,13 @@ void Host::end() {
   if (rank_ != 0 || fabric_ == nullptr) return;
   for (uint32_t other = 1; other < size_; ++other) {
     if (!alive(other)) continue;
-    threads_[0]->lines->call(id(other, 0), [] {
+    threads_[0]->aggregators->call(id(other, 0), [] {
       Host& host = *Host::here().host;
       host.ending_.store(true, std::memory_order_seq_cst);
       host.wake_workers();
     });
   }
-  threads_[0]->lines->flush();
+  threads_[0]->aggregators->flush();
 }
 
 }  // namespace cariama::mcts

@@ -1,19 +1,19 @@
-// The threads that search: T workers in each of the P processes of a job.
+// Host: the threads that run a search, T workers in each of the P processes of a job.
 //
 //   auto host = Host::create(nullptr, {.threads = 2});    // this process alone
 //   Search<ConnectFour> search(**host);                   // search.h
 //
 //   auto fabric = Fabric::create();                       // a job of several processes
 //   auto host = Host::create(fabric->get());
-//   if ((*host)->rank() != 0) return (*host)->serve();    // works for rank 0, until that ends
+//   if ((*host)->rank() != 0) return (*host)->serve();    // works until rank 0 calls end()
 //   Search<ConnectFour> search(**host);
 //   ...
-//   (*host)->end();                                       // the others' serve() returns
+//   (*host)->end();                                       // serve() returns in the other ranks
 //
-// program.h does all of it for a program that is one search.
+// program.h contains these steps for a program that runs one search.
 //
-// The thread that creates the host is worker 0 of its process; the host starts the others. Workers
-// without work sleep.
+// The thread that creates the host is worker 0 of its process; the host starts the other workers.
+// Workers without work sleep.
 #ifndef CARIAMA_MCTS_HOST_H_
 #define CARIAMA_MCTS_HOST_H_
 
@@ -31,25 +31,30 @@
 #include "absl/status/statusor.h"
 #include "dsfabric/fabric.h"
 #include "mcts/export.h"
-#include "mcts/lines.h"
+#include "mcts/peer_aggregators.h"
 
 namespace cariama::mcts {
 
 class Host;
 
-// What workers do for one type of game. Functions are called by the workers of the process.
+// A site is one process's part of the search for one type of game: its tree nodes, its queue of
+// work and its state towards the other processes. Each process has at most one site per type of
+// game. This interface is the part of a site that the host uses. The workers of the process call
+// it.
 class CARIAMA_MCTS_EXPORT SiteBase {
  public:
   virtual ~SiteBase() = default;
-  // Some rollouts, for some ten microseconds. False: there was nothing to do.
+  // Runs a few rollouts, for some tens of microseconds, as worker `thread`. Returns false if there
+  // was no work.
   virtual bool work(uint32_t thread) = 0;
-  // Whether work() would find some. Any thread.
+  // Returns true if work(thread) would find work. Thread-safe.
   [[nodiscard]] virtual bool has_work(uint32_t thread) = 0;
-  // That process has died. Worker 0.
+  // Handles the failure of a process: ends all operations that wait for it. Called by worker 0.
   virtual void lost(uint32_t rank) = 0;
 };
 
-// A small number for each type of site, different ones in different processes.
+// Returns a new small number, unique in this process. Each type of site takes one as its index in
+// HostThread::sites. Numbers of the same type may differ between processes.
 [[nodiscard]] CARIAMA_MCTS_EXPORT size_t new_site_slot();
 template <typename Site>
 [[nodiscard]] size_t site_slot() {
@@ -57,29 +62,33 @@ template <typename Site>
   return slot;
 }
 
-// A worker's own.
+// The state of one worker.
 struct HostThread {
   Host* host = nullptr;
   uint32_t index = 0;
-  std::unique_ptr<ThreadContext> context;  // nullptr in a host without a fabric
-  std::unique_ptr<Lines> lines;            // ditto
-  std::atomic<bool> idle{false};
-  std::atomic<int64_t> idle_ns{0};
-  std::vector<SiteBase*> sites;  // that it has used, by site_slot()
+  std::unique_ptr<ThreadContext> context;        // nullptr in a host without a fabric
+  std::unique_ptr<PeerAggregators> aggregators;  // nullptr in a host without a fabric
+  std::atomic<bool> idle{false};                 // the worker sleeps or is about to sleep
+  std::atomic<int64_t> idle_ns{0};               // time that it has slept
+  std::vector<SiteBase*> sites;                  // cache of Host::site_here(), by site_slot()
 };
 
 struct HostOptions {
-  uint32_t threads = 1;  // without a fabric; else as many as that has
+  // Number of workers in a host without a fabric. With a fabric it is Fabric::threads().
+  uint32_t threads = 1;
   Aggregation aggregation = Aggregation::kTraditional;
 };
 
 class CARIAMA_MCTS_EXPORT Host {
  public:
-  // fabric: nullptr, or one that outlives the host and has no workers yet; collective then. Errors:
-  // those of Fabric::init_thread, and of the system.
+  // Creates the host and starts its workers. fabric: nullptr for a search in this process alone.
+  // Otherwise the call is collective over the processes of the fabric, and requires that the fabric
+  // outlives the host and that no thread has called Fabric::init_thread. Errors: those of
+  // Fabric::init_thread, and kInvalidArgument for zero threads.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Host>> create(
       Fabric* fabric, const HostOptions& options = {});
-  // By the thread that created it; after end().
+  // Ends the workers and closes their channels; blocks until both are done. Requires: the calling
+  // thread has created the host.
   ~Host();
   Host(const Host&) = delete;
   Host& operator=(const Host&) = delete;
@@ -87,63 +96,73 @@ class CARIAMA_MCTS_EXPORT Host {
   [[nodiscard]] uint32_t rank() const { return rank_; }
   [[nodiscard]] uint32_t size() const { return size_; }
   [[nodiscard]] uint32_t threads() const { return num_threads_; }
-  // The global id of worker `index` of process `rank`.
+  // Returns the global id of worker `index` of process `rank`.
   [[nodiscard]] uint32_t id(uint32_t rank, uint32_t index) const {
     return rank * num_threads_ + index;
   }
   [[nodiscard]] bool alive(uint32_t rank) const {
     return !dead_[rank].load(std::memory_order_acquire);
   }
+  // Returns the number of processes that are alive.
   [[nodiscard]] uint32_t living() const;
 
-  // Worker 0 of ranks other than 0: works until rank 0 calls end(), or dies: UNAVAILABLE then.
+  // Called by worker 0 of each rank other than 0. Blocks and works until rank 0 calls end().
+  // Returns UNAVAILABLE if rank 0 dies.
   [[nodiscard]] absl::Status serve();
-  // Worker 0 of rank 0: everybody's work is over. Idempotent.
+  // Called by worker 0 of rank 0: ends the workers of all processes; serve() returns there.
+  // Idempotent.
   void end();
 
-  // ---- For searches.
+  // ---- Used by the search implementations.
 
-  // The calling worker. Precondition: it is one.
+  // Returns the state of the calling worker. Requires: the calling thread is a worker.
   [[nodiscard]] static HostThread& here();
   [[nodiscard]] HostThread& thread(uint32_t index) { return *threads_[index]; }
 
-  // This process's site for a type of game, made on first use. Thread-safe.
+  // Returns this process's site of type Site. The first call creates it. Thread-safe.
   template <typename Site>
   [[nodiscard]] Site& site() {
     return static_cast<Site&>(site(typeid(Site), [](Host& host) -> std::unique_ptr<SiteBase> {
       return std::make_unique<Site>(host);
     }));
   }
-  // That of the calling worker's process; fast.
+  // Returns the site of type Site of the calling worker's process. Without a lock after the first
+  // call of each worker. Requires: the calling thread is a worker.
   template <typename Site>
   [[nodiscard]] static Site& site_here() {
     HostThread& thread = here();
-    // What hand_back() left behind.
+    // Acquire: pairs with the release in hand_back().
     static_cast<void>(thread.host->handed_back_.load(std::memory_order_acquire));
     const size_t slot = site_slot<Site>();
     if (thread.sites.size() <= slot) thread.sites.resize(slot + 1, nullptr);
     if (thread.sites[slot] == nullptr) thread.sites[slot] = &thread.host->template site<Site>();
     return static_cast<Site&>(*thread.sites[slot]);
   }
-  // What the workers of this process work for from now on.
+  // From now on the workers of this process call work() of this site.
   void activate(SiteBase* site);
-  // Makes sleeping workers, but the calling one, look for work.
+  // Wakes all sleeping workers of this process, except the calling one. They poll for work.
   void wake_workers();
 
-  // Before and after a search worker 0 works on what the other workers of its process use in
-  // between: none of them does anything then, which rank 0 knows from their calls. So the order in
-  // which they use it comes about by way of other processes. These two establish it in each process
-  // by itself: nothing has to be known about the others to see that it is right, and a race
-  // detector, which looks at one process, sees it too.
+  // Before and after a search, worker 0 accesses the state of its site that the other workers
+  // access during the search. The other workers are idle then: rank 0 knows this from the calls
+  // that they sent. So the happens-before order between worker 0 and the other workers of a process
+  // exists only through messages of other processes. take_over() and hand_back() establish this
+  // order within each process. So its correctness can be checked without the other processes, also
+  // by a race detector, which sees one process.
   //
-  // Worker 0: what the others did before they sent a call that led here happens before this.
+  // Called by worker 0. Acquire: everything that another worker of this process did before it sent
+  // a call happens before the return, if that call led to this command (pairs with the release in
+  // PeerAggregators::count_message()).
   void take_over() const;
-  // Worker 0: this happens before all that calls make the others do (site_here) because of it.
+  // Called by worker 0. Release: everything before this call happens before every later site_here()
+  // of another worker that runs a call sent as a consequence.
   void hand_back();
 
-  // Worker 0: one round of its loop: runs calls, works; false: there was nothing to do.
+  // Called by worker 0. Runs one iteration of the worker loop: runs received calls, then work().
+  // Returns false if there was neither a call nor work.
   bool step();
-  // Worker 0: works and runs calls until the condition holds; false: the deadline came first.
+  // Called by worker 0. Runs calls and work until the condition holds. Returns false if the
+  // deadline passes first.
   [[nodiscard]] bool work_until(const std::function<bool()>& condition, Deadline deadline);
 
  private:
@@ -167,13 +186,13 @@ class CARIAMA_MCTS_EXPORT Host {
   std::vector<std::unique_ptr<HostThread>> threads_;
   std::vector<std::thread> others_;
   std::vector<std::atomic<bool>> dead_;
-  std::mutex mutex_;  // of sites_
+  std::mutex mutex_;  // guards sites_
   std::unordered_map<std::type_index, std::unique_ptr<SiteBase>> sites_;
   std::atomic<SiteBase*> active_{nullptr};
-  std::atomic<uint64_t> handed_back_{0};
+  std::atomic<uint64_t> handed_back_{0};  // number of hand_back() calls
   std::atomic<bool> ending_{false};
   bool ended_ = false;
-  WakeWord wake_;  // without a fabric
+  WakeWord wake_;  // wakes all workers of a host without a fabric
   uint64_t rounds_ = 0;
 };
 

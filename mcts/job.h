@@ -1,9 +1,13 @@
-// A job: so many rollouts from one node, wanted by somebody who waits for their sum.
+// A job: a number of rollouts from one node, requested by another process, which receives the sum
+// of their values in one answer.
 //
-// This is how a search goes down a tree that is spread over processes without coming back to the
-// root for every rollout (after TDS-df-UCT: Yoshizoe et al. 2011): a selection that arrives at a
-// node of another process asks that process for a number of rollouts from there, and goes on with
-// something else. One answer brings all of them back.
+// Jobs let a search descend a tree that is distributed over processes without a return to the root
+// for every rollout (after TDS-df-UCT: Yoshizoe et al. 2011). When the selection reaches a node of
+// another process, the worker requests a number of rollouts from that node as a job of the owner.
+// The worker continues with other rollouts. The owner sends one answer when all rollouts of the job
+// have ended.
+//
+// The search itself is also a job: the root's job, in rank 0. It has no requester and no answer.
 #ifndef CARIAMA_MCTS_JOB_H_
 #define CARIAMA_MCTS_JOB_H_
 
@@ -20,38 +24,41 @@
 
 namespace cariama::mcts {
 
-// A place in a table, and how often it was used before: so that an old name is not taken for a new
-// one.
+// A slot of a table and the generation of its contents. The generation changes when the slot is
+// reused. So an outdated id is not taken for the new contents.
 struct SlotId {
   uint32_t slot = 0;
   uint32_t generation = 0;
 };
 
-// Units are what a job waits for: rollouts, the creation of nodes on its way, its place in the
-// queue. They are counted as open before anybody can end them; the job is over when none is left.
+// A job counts its pending operations: its rollouts, the creation of nodes by its rollouts, and its
+// membership in the job queue. An operation is added to the count before any thread can end it. The
+// job is finished when no operation is pending.
 template <Game G>
 class Job {
  public:
-  // Rollouts of which AMAF statistics are sent back, at most.
+  // The answer contains the AMAF statistics of at most this number of playouts.
   static constexpr uint32_t kMaxSamples = 64;
 
-  Node<G>* node = nullptr;
-  bool root = false;
-  bool share = false;      // of the root's rollouts, begun at a copy of the root (mirror.h)
-  uint32_t requester = 0;  // a thread
-  SlotId ticket;           // of the requester
+  Node<G>* node = nullptr;  // the rollouts begin here
+  bool root = false;        // the job of the search itself, in rank 0
+  bool share = false;      // a share of the root's rollouts, begun at a copy of the root (mirror.h)
+  uint32_t requester = 0;  // global id of the requesting thread
+  SlotId ticket;           // the requester's ticket for this job
 
-  // Precondition: it is over. One unit is open besides the rollouts.
+  // Starts the job with this number of rollouts. Adds one pending operation beside the rollouts,
+  // which the caller or the job queue ends. Requires: the job is finished.
   void start(int64_t rollouts) {
     completed_.store(0, std::memory_order_relaxed);
     value_.store(0, std::memory_order_relaxed);
     samples_used_.store(0, std::memory_order_relaxed);
     if (!root && !share && samples_.size() < kMaxSamples) samples_.resize(kMaxSamples);
-    open_.store(rollouts + 1, std::memory_order_relaxed);
+    pending_.store(rollouts + 1, std::memory_order_relaxed);
     to_issue_.store(rollouts, std::memory_order_release);
   }
 
-  // Up to `most` of the rollouts that nobody has begun; they are the caller's to end.
+  // Takes up to `most` of the rollouts that have not been taken, and returns their number. The
+  // caller has to run and end them.
   [[nodiscard]] uint32_t take(uint32_t most) {
     int64_t left = to_issue_.load(std::memory_order_acquire);
     while (left > 0) {
@@ -62,25 +69,30 @@ class Job {
     }
     return 0;
   }
-  // All of them.
+  // Takes all rollouts that have not been taken, and returns their number.
   [[nodiscard]] uint64_t take_all() {
     return static_cast<uint64_t>(to_issue_.exchange(0, std::memory_order_acq_rel));
   }
+  // Returns the number of rollouts that have not been taken.
   [[nodiscard]] uint64_t left() const {
     return static_cast<uint64_t>(std::max<int64_t>(to_issue_.load(std::memory_order_relaxed), 0));
   }
   [[nodiscard]] bool exhausted() const { return to_issue_.load(std::memory_order_acquire) <= 0; }
-  // Rollouts that were taken and given up are wanted again. Their units are still open.
+  // Returns `count` taken rollouts to the job, which other threads can take again. Their operations
+  // stay pending.
   void put_back(uint32_t count) { to_issue_.fetch_add(count, std::memory_order_acq_rel); }
 
-  void add_unit() { open_.fetch_add(1, std::memory_order_relaxed); }  // by who has one open
-  // True: the job is over, and the caller's. Of no units: whether it is over.
-  [[nodiscard]] bool end_units(uint64_t count) {
+  // Adds a pending operation. Requires: another operation, which the caller has to end, is pending.
+  void add_pending() { pending_.fetch_add(1, std::memory_order_relaxed); }
+  // Ends `count` pending operations. Returns true if this finished the job: then the caller owns
+  // it. With count 0 it returns whether the job is finished.
+  [[nodiscard]] bool end_pending(uint64_t count) {
     const auto ended = static_cast<int64_t>(count);
-    return open_.fetch_sub(ended, std::memory_order_acq_rel) == ended;
+    return pending_.fetch_sub(ended, std::memory_order_acq_rel) == ended;
   }
 
-  // Rollouts have a value. Before their units are ended.
+  // Adds `count` completed rollouts with the sum of their values and their playouts. Requires:
+  // their operations are still pending.
   void add(uint32_t count, double sum, std::span<const Sample<G>> samples) {
     completed_.fetch_add(count, std::memory_order_relaxed);
     if (root || share) return;
@@ -94,7 +106,7 @@ class Job {
   }
 
   [[nodiscard]] uint64_t completed() const { return completed_.load(std::memory_order_relaxed); }
-  // Once it is over.
+  // The results. Requires: the job is finished.
   [[nodiscard]] double value() const { return value_.load(std::memory_order_relaxed); }
   [[nodiscard]] std::span<const Sample<G>> samples() const {
     const uint32_t used = samples_used_.load(std::memory_order_relaxed);
@@ -103,21 +115,23 @@ class Job {
 
  private:
   std::atomic<int64_t> to_issue_{0};
-  std::atomic<int64_t> open_{0};
+  std::atomic<int64_t> pending_{0};
   std::atomic<uint64_t> completed_{0};
   std::atomic<double> value_{0};
   std::atomic<uint32_t> samples_used_{0};
   std::vector<Sample<G>> samples_;
 };
 
-// The jobs that this process was asked for. Thread-safe; a lock for every few rollouts.
+// The jobs that other processes requested from this process. Thread-safe. Workers take the lock
+// once per few rollouts.
 template <Game G>
 class JobQueue {
  public:
   struct Taken {
     Job<G>* job = nullptr;
     uint32_t rollouts = 0;
-    bool last = false;  // the job left the queue: the caller ends that unit as well
+    // The job left the queue. The caller has to end the pending operation for its membership.
+    bool last = false;
   };
 
   [[nodiscard]] Job<G>& new_job() {
@@ -141,8 +155,8 @@ class JobQueue {
     }
     size_.fetch_add(1, std::memory_order_seq_cst);  // see Host::wake_workers
   }
-  // From the oldest job; shares of the root come last, nobody waits for them. all: every rollout
-  // that nobody has begun.
+  // Takes up to `most` rollouts of the oldest job, or with `all` every rollout of it that has not
+  // been taken. Shares of the root are taken last, since no rollout waits for their answer.
   [[nodiscard]] Taken take(uint32_t most, bool all = false) {
     if (size_.load(std::memory_order_relaxed) == 0) return {};
     const std::lock_guard lock(mutex_);
@@ -168,20 +182,23 @@ class JobQueue {
   std::atomic<uint32_t> size_{0};
 };
 
-// A choice on the way of a rollout, in a node of this process.
+// One selection on the path of a rollout: the node, which is in this process, and the chosen move.
 template <Game G>
 struct Step {
   Node<G>* node;
   int move;
 };
 
-// What this process waits for from another one.
+// The record of a request to another process, kept until the answer arrives. The answer contains
+// the SlotId of the ticket.
 template <Game G>
 struct Ticket {
-  Job<G>* job = nullptr;      // that it is a part of: units of it are open
-  uint32_t rank = 0;          // who has to answer
-  uint32_t rollouts = 0;      // that were asked for; 0: the creation of a node
-  std::vector<Step<G>> path;  // to the move whose child is there; empty: a share of the root's
+  Job<G>* job = nullptr;  // the job that the request is a part of; its operations are still pending
+  uint32_t rank = 0;      // the process that has to answer
+  uint32_t rollouts = 0;  // number of requested rollouts; 0: the creation of a node is requested
+  // From the node of the job to the move whose child is in the other process. Empty for a share of
+  // the root's rollouts.
+  std::vector<Step<G>> path;
 };
 
 }  // namespace cariama::mcts

@@ -1,12 +1,14 @@
-// Copies of the hot nodes of other processes, for the time of a search.
+// Local copies of frequently visited nodes of other processes, for the duration of a search
+// (replication of hot nodes: Graf et al. 2011).
 //
-// Nearly every rollout passes the root and the few nodes that the search likes best. A process that
-// had to ask their owners each time would wait most of the time, and the owners would do all the
-// work. So every process has a copy of the root, from which it begins rollouts of its own (a share
-// of the root's), and of each node of another process that its rollouts pass often. A copy counts
-// like the original. Now and then its process sends the owner what was counted since the last time,
-// and gets back what the owner knows by then, which comes from all processes. Copies make no
-// children: that is for the owner. (Replication of hot nodes: Graf et al. 2011.)
+// Nearly every rollout passes the root and a few nodes below it. If a process had to send a request
+// to the owners of these nodes for each rollout, it would wait most of the time, and the owners
+// would do all the work. Therefore every process has a copy of the root, from which it begins a
+// share of the root's rollouts, and a copy of each remote node that its rollouts visit often. A
+// copy counts visits and values like the original. From time to time, its process sends the counts
+// since the last exchange to the owner, and the owner sends back its total counts, which include
+// those of all processes. Only the owner of a node creates its children; a copy requests them by
+// its counts.
 #ifndef CARIAMA_MCTS_MIRROR_H_
 #define CARIAMA_MCTS_MIRROR_H_
 
@@ -22,30 +24,34 @@
 
 namespace cariama::mcts {
 
+// A mirror: the record of one copy.
 template <Game G>
 struct Mirror {
-  RemoteNode name;
-  uint32_t index = 0;                   // in its process
-  std::atomic<Node<G>*> node{nullptr};  // nullptr: asked for
-  std::atomic<bool> exchanging{true};   // an answer of the owner is on its way
-  std::atomic<uint64_t> due{0};         // visits at which the next exchange is wanted
-  std::atomic<bool> told{false};        // the owner was sent its outcome
-  std::vector<MoveCounts> agreed;       // what the owner has counted, as far as known here
+  RemoteNode name;                      // of the original
+  uint32_t index = 0;                   // in the MirrorTable
+  std::atomic<Node<G>*> node{nullptr};  // the copy; nullptr: requested, not yet received
+  std::atomic<bool> exchanging{true};   // a request to the owner is in flight
+  std::atomic<uint64_t> due{0};         // visits at which the next exchange is due
+  std::atomic<bool> told{false};        // the outcome of the node was sent to the owner
+  // The counts that the owner and the copy have in common: those that the owner sent last, plus
+  // those that this process has sent since.
+  std::vector<MoveCounts> agreed;
 };
 
-// The copies of a process. Thread-safe, but clear().
+// The mirrors of a process. Thread-safe, except clear().
 template <Game G>
 class MirrorTable {
  public:
-  static constexpr uint32_t kMost = 4096;
+  static constexpr uint32_t kMost = 4096;  // maximum number of mirrors
 
+  // Returns the mirror of a node, or nullptr. Without a lock.
   [[nodiscard]] Mirror<G>* find(RemoteNode name) const {
     for (uint32_t at = home(name);; ++at) {
       Mirror<G>* known = places_[at % kPlaces].load(std::memory_order_acquire);
       if (known == nullptr || same(known->name, name)) return known;
     }
   }
-  // nullptr: it is there already, or there are too many.
+  // Adds a mirror. Returns nullptr if the node has one already, or the table is full.
   [[nodiscard]] Mirror<G>* add(RemoteNode name) {
     const std::lock_guard lock(mutex_);
     if (all_.size() >= kMost) return nullptr;
@@ -61,6 +67,7 @@ class MirrorTable {
     places_[at % kPlaces].store(made.get(), std::memory_order_release);
     return made.get();
   }
+  // Returns the mirror with this index, or nullptr.
   [[nodiscard]] Mirror<G>* at(uint32_t index) {
     const std::lock_guard lock(mutex_);
     return index < all_.size() ? all_[index].get() : nullptr;

@@ -1,5 +1,5 @@
-// The traffic of copies (mirror.h): asking for them, telling owners what was counted, and the names
-// of nodes that are only for this.
+// The messages about copies of nodes (mirror.h): requests for copies, exchanges of counts with the
+// owners, and the temporary names under which owners export their nodes for this.
 #ifndef CARIAMA_MCTS_MIRRORING_H_
 #define CARIAMA_MCTS_MIRRORING_H_
 
@@ -24,8 +24,8 @@ namespace cariama::mcts {
 template <Game G>
 class Site;
 
-// A part of a site. Functions are called by the workers of the process; those of worker 0 while
-// nobody searches.
+// The part of a site that manages copies. The workers of the process call its functions. The
+// functions for worker 0 require that no rollout is running.
 template <Game G>
 class Mirroring {
  public:
@@ -34,16 +34,17 @@ class Mirroring {
     for (uint32_t i = 0; i < host.threads(); ++i) arenas_.push_back(std::make_unique<Arena>(0));
   }
 
-  // ---- For rollouts.
+  // ---- Called by rollouts.
 
-  // A copy that is `stale` lags too far behind, since its owner has not answered yet: what is
-  // counted there now would be of little use.
   struct Found {
-    Node<G>* node = nullptr;  // or there is none
+    Node<G>* node = nullptr;  // the copy, or nullptr
     Mirror<G>* mirror = nullptr;
+    // The counts of the copy are too old, since the owner has not answered the last exchange.
+    // Rollouts through the copy would follow outdated statistics.
     bool stale = false;
   };
-  // The copy of a node that a rollout comes to by a move with so many visits.
+  // Returns the copy of a node that a rollout reaches by a move with this number of visits.
+  // Requests a copy if there is none and the move has enough visits.
   [[nodiscard]] Found copy(RemoteNode name, uint32_t visits) {
     Mirror<G>* known = mirrors_.find(name);
     if (known == nullptr) {
@@ -52,12 +53,12 @@ class Mirroring {
     }
     return host_.alive(name.rank) ? found(*known) : Found{};
   }
-  // That of the root, in other ranks than 0.
+  // Returns the copy of the root. Called in ranks other than 0.
   [[nodiscard]] Found root() {
     Mirror<G>* known = root_.load(std::memory_order_acquire);
     return known == nullptr ? Found{} : found(*known);
   }
-  // Exchanges counts with the owner now, if that is not under way.
+  // Starts an exchange of counts with the owner, unless one is in flight.
   void hurry(Mirror<G>& mirror, const Node<G>& node) {
     if (mirror.exchanging.load(std::memory_order_relaxed) ||
         mirror.exchanging.exchange(true, std::memory_order_acquire)) {
@@ -65,22 +66,23 @@ class Mirroring {
     }
     send_counts(mirror, node, /*last=*/false);
   }
-  // Rank 0: whether that process has a copy of the root.
+  // Rank 0: the flag that process `rank` has a copy of the root.
   [[nodiscard]] std::atomic<bool>& ready(uint32_t rank) { return ready_[rank]; }
 
-  // ---- For searches, by worker 0.
+  // ---- Called by worker 0, for searches.
 
   void begin(const SearchOptions& options) {
     mirror_visits_ = options.mirror_visits;
     exchange_divisor_ = options.exchange_divisor;
     for (auto& arena : arenas_) {
       arena->clear();
-      // Beside the memory for nodes: few nodes are hot.
+      // In addition to the memory for nodes. A small part suffices: few nodes are visited often.
       arena->set_limit(options.memory_bytes / 16 / arenas_.size());
     }
     for (auto& ready : ready_) ready.store(false, std::memory_order_relaxed);
   }
-  // In rank 0: tells the others that they may begin rollouts of their own.
+  // Called in rank 0: sends the name of the root to the other processes. They request copies of it,
+  // from which they begin rollouts.
   void offer(Node<G>* root) {
     if (host_.size() == 1) return;
     SlotId id;
@@ -94,18 +96,18 @@ class Mirroring {
       if (rank == host_.rank() || !host_.alive(rank)) continue;
       post(host_.id(rank, 0), [name] { here().on_offer(name); });
     }
-    Host::here().lines->flush();
+    Host::here().aggregators->flush();
   }
-  // Tells all owners what they do not know yet. No answer to an earlier exchange is missing.
-  void settle() {
+  // Sends the remaining counts of all copies to their owners. Requires: no exchange is in flight.
+  void quiesce() {
     mirrors_.for_each([&](Mirror<G>& mirror) {
       Node<G>* node = mirror.node.load(std::memory_order_acquire);
-      // What the last answer has left behind is seen.
+      // Acquire: pairs with the release in put_off(). The effects of the last answer are visible.
       static_cast<void>(mirror.exchanging.load(std::memory_order_acquire));
       if (node != nullptr) send_counts(mirror, *node, /*last=*/true);
     });
   }
-  // No copy is used any more.
+  // Drops all copies and all temporary names. Requires: no thread uses a copy.
   void forget() {
     epoch_.fetch_add(1, std::memory_order_relaxed);
     root_.store(nullptr, std::memory_order_relaxed);
@@ -116,45 +118,50 @@ class Mirroring {
     lent_.clear();
   }
 
-  // Calls that were sent to and run for other processes: equal in all together when nothing is
-  // under way.
+  // Return the number of calls that this process has sent to other processes, and that it has run
+  // for them. Added up over all processes, both are equal when no call is in flight.
   [[nodiscard]] uint64_t sent() const { return sent_.load(std::memory_order_relaxed); }
   [[nodiscard]] uint64_t handled() const { return handled_.load(std::memory_order_acquire); }
 
  private:
+  // A request about a copy.
   struct Asking {
-    SlotId node;
-    uint32_t requester = 0;
-    uint32_t index = 0;
-    uint64_t epoch = 0;
+    SlotId node;             // the original, in the table of its owner
+    uint32_t requester = 0;  // global id of the thread to answer to
+    uint32_t index = 0;      // of the mirror at the requester
+    uint64_t epoch = 0;      // of the requester
   };
+  // The answer to a request for a copy; a MoveRecord per move follows.
   struct Made {
     G state;
-    uint32_t index = 0;
-    uint64_t epoch = 0;
+    uint32_t index = 0;  // of the mirror at the requester
+    uint64_t epoch = 0;  // of the requester
   };
-  // Names of the children of a node, which are lent with it.
+  // Temporary names of the children of a copied node, by move.
   using Names = std::vector<std::optional<SlotId>>;
 
   [[nodiscard]] static Mirroring& here() { return Host::site_here<Site<G>>().mirroring(); }
 
+  // Send a call without a reply and count it. The call is counted before it is sent: the receiver
+  // must never have counted more calls than the senders.
   template <typename F>
   void post(uint32_t thread, F&& function) {
     sent_.fetch_add(1, std::memory_order_relaxed);
-    if (!Host::here().lines->call(thread, std::forward<F>(function))) {
+    if (!Host::here().aggregators->call(thread, std::forward<F>(function))) {
       sent_.fetch_sub(1, std::memory_order_relaxed);
     }
   }
   template <typename F>
   bool post_buffer(uint32_t thread, F&& function, std::span<const std::byte> bytes) {
     sent_.fetch_add(1, std::memory_order_relaxed);
-    if (Host::here().lines->call_buffer(thread, std::forward<F>(function), bytes)) return true;
+    if (Host::here().aggregators->call_buffer(thread, std::forward<F>(function), bytes))
+      return true;
     sent_.fetch_sub(1, std::memory_order_relaxed);
     return false;
   }
-  // A call counts as handled when all that it does is done, calls that it sends are counted: else
-  // what another thread is still at would be taken for settled. For the same reason calls count as
-  // sent before they are.
+  // Counts a received call as run when its handler returns. By then the calls that the handler
+  // sends are counted as sent. Otherwise quiesce() could return while another thread is still in a
+  // handler that is about to send a call.
   class Handling {
    public:
     explicit Handling(Mirroring& mirroring) : handled_(mirroring.handled_) {}
@@ -165,11 +172,12 @@ class Mirroring {
    private:
     std::atomic<uint64_t>& handled_;
   };
-  // The thread of that process which this one talks to.
+  // Returns the global id of the thread of process `rank` with the index of the calling thread.
   [[nodiscard]] uint32_t partner(uint32_t rank) const { return host_.id(rank, Host::here().index); }
 
-  // ---- Where the copy is.
+  // ---- In the process that has the copy.
 
+  // Requests a copy of a node.
   void ask(RemoteNode name) {
     Mirror<G>* mirror = mirrors_.add(name);
     if (mirror != nullptr) ask(*mirror);
@@ -199,7 +207,7 @@ class Mirroring {
     Node<G>* node = Node<G>::make(made.state, std::span<const MoveRecord<G>>(records),
                                   *arenas_[thread], static_cast<uint16_t>(thread));
     if (node == nullptr) return;  // no memory
-    node->refuse_refinement();    // the owner's business
+    node->refuse_refinement();    // only the owner refines a node
     mirror->agreed.resize(count);
     for (size_t i = 0; i < count; ++i) {
       mirror->agreed[i] = counts_of(records[i]);
@@ -225,23 +233,28 @@ class Mirroring {
             mirror.exchanging.load(std::memory_order_relaxed) &&
                 visits >= mirror.due.load(std::memory_order_relaxed) + period(visits)};
   }
+  // Returns the number of visits from one exchange to the next.
   [[nodiscard]] uint64_t period(uint64_t visits) const {
     return std::clamp<uint64_t>(visits / exchange_divisor_, 8, 1024);
   }
+  // Starts an exchange if it is due, or if the copy has an outcome that was not sent to the owner.
   void tend(Mirror<G>& mirror, const Node<G>& node) {
     const bool news =
         node.outcome() != Outcome::kOpen && !mirror.told.load(std::memory_order_relaxed);
     if (news || node.visits() >= mirror.due.load(std::memory_order_relaxed)) hurry(mirror, node);
   }
+  // Ends an exchange and computes when the next one is due.
   void put_off(Mirror<G>& mirror, const Node<G>& node) {
     const uint64_t visits = node.visits();
     mirror.due.store(visits + period(visits), std::memory_order_relaxed);
     mirror.exchanging.store(false, std::memory_order_release);
   }
+  // Sends the counts since the last exchange to the owner. last: the owner sends no answer.
   void send_counts(Mirror<G>& mirror, const Node<G>& node, bool last) {
     if (!host_.alive(mirror.name.rank)) return;
     mirror.told.store(node.outcome() != Outcome::kOpen, std::memory_order_relaxed);
-    // Of its own: sending may run calls that come here for other copies.
+    // A local vector, not a reused member: sending may run received calls, which call this function
+    // for other copies.
     std::vector<MoveCounts> grown;
     grown.reserve(static_cast<size_t>(node.size()));
     for (int i = 0; i < node.size(); ++i) {
@@ -261,7 +274,7 @@ class Mirroring {
         [asking, last](void* data, uint64_t bytes) { here().on_counts(asking, last, data, bytes); },
         std::as_bytes(std::span(grown)));
     if (sent) return;
-    for (size_t i = 0; i < grown.size(); ++i) {  // another time
+    for (size_t i = 0; i < grown.size(); ++i) {  // not sent: the next exchange sends these counts
       MoveCounts& before = mirror.agreed[i];
       before.visits -= grown[i].visits;
       before.value -= grown[i].value;
@@ -270,9 +283,10 @@ class Mirroring {
     }
     put_off(mirror, node);
   }
+  // Handles the answer to send_counts(): merges the owner's counts into the copy.
   void on_merge(uint32_t index, uint64_t epoch, bool full, const void* data, uint64_t bytes) {
     const Handling handling(*this);
-    if (full) Host::site_here<Site<G>>().note_full();  // it will make no children
+    if (full) Host::site_here<Site<G>>().note_full();  // the owner has no memory for children
     Mirror<G>* mirror = mirror_of(index, epoch);
     Node<G>* node = mirror == nullptr ? nullptr : mirror->node.load(std::memory_order_acquire);
     if (node == nullptr || bytes != mirror->agreed.size() * sizeof(MoveRecord<G>)) return;
@@ -289,16 +303,17 @@ class Mirroring {
     }
     node->resolve();
     put_off(*mirror, *node);
-    tend(*mirror, *node);  // what was proved meanwhile
+    tend(*mirror, *node);  // sends an outcome that was proved since send_counts()
     Host::site_here<Site<G>>().note_waiting(false);
   }
+  // Returns nullptr if the mirror belonged to an earlier search.
   [[nodiscard]] Mirror<G>* mirror_of(uint32_t index, uint64_t epoch) {
     return epoch == epoch_.load(std::memory_order_relaxed) ? mirrors_.at(index) : nullptr;
   }
   [[nodiscard]] static MoveCounts counts_of(const MoveRecord<G>& record) {
     return {record.visits, record.verdict, record.amaf_visits, record.amaf_value, record.value};
   }
-  // A child that is here has an address.
+  // Takes over the child of move i. A child that this process owns becomes a local reference.
   void take_child(Node<G>& node, int i, const MoveRecord<G>& record) {
     using Ref = typename Node<G>::Ref;
     if (!record.has_child || node.child(i).is_local()) return;
@@ -310,13 +325,16 @@ class Mirroring {
     if (child) node.set_child(i, Ref(*child));
   }
 
-  // ---- Where the node is.
+  // ---- In the process that owns the node.
 
+  // Exports a node under a temporary name, which is valid until forget(). Requires: mutex_ is
+  // locked.
   [[nodiscard]] SlotId lend(Node<G>* node) {
     const SlotId id = exported_.add(node);
     lent_names_.push_back(id);
     return id;
   }
+  // Returns the contents of a node for a copy. Gives temporary names to its local children.
   [[nodiscard]] std::vector<MoveRecord<G>> records_of(const Node<G>& node) {
     const std::lock_guard lock(mutex_);
     std::vector<MoveRecord<G>> records;
@@ -382,11 +400,11 @@ class Mirroring {
   MirrorTable<G> mirrors_;
   std::vector<std::unique_ptr<Arena>> arenas_;  // by thread
   std::atomic<Mirror<G>*> root_{nullptr};
-  std::atomic<uint64_t> epoch_{0};
+  std::atomic<uint64_t> epoch_{0};        // number of forget() calls
   std::vector<std::atomic<bool>> ready_;  // by rank
   std::atomic<uint64_t> sent_{0};
   std::atomic<uint64_t> handled_{0};
-  std::mutex mutex_;  // of what is below
+  std::mutex mutex_;  // guards the members below
   std::unordered_map<const Node<G>*, Names> lent_;
   std::vector<SlotId> lent_names_;
 };

@@ -1,12 +1,14 @@
-// A node of the tree: a position, and what is known of each move from it, in one block of memory.
+// A node of the tree: a position and the statistics of each move from it, in one block of memory.
 //
-// The statistics of a move lie in the node that it is made from (Seriema §5.3: each node has the
-// counters of its children), as arrays: choosing a move reads a few cache lines one after the
-// other, and never touches the children. Counters are relaxed atomics: threads of one process share
-// the tree without locks. Visits are counted on the way down and values on the way up, so moves
-// that are being looked at seem worse than they are meanwhile: the virtual loss.
+// The statistics of a move are stored in the node in which the move is made (Seriema §5.3: each
+// node has the counters of its children), as arrays. So the selection of a move reads a few
+// consecutive cache lines and no child. The counters are relaxed atomics: the threads of one
+// process share the tree without locks. A rollout counts its visits on the way down and its value
+// on the way up. A move with rollouts in flight therefore has a lower mean value in the meantime:
+// the virtual loss.
 //
-// Per move 39 bytes, 31 in games without AMAF; padded to 16 moves.
+// Memory: 37 bytes per move plus the size of Move, 29 plus the size of Move in games without AMAF.
+// The number of moves is padded to a multiple of 16.
 #ifndef CARIAMA_MCTS_NODE_H_
 #define CARIAMA_MCTS_NODE_H_
 
@@ -23,12 +25,13 @@
 
 namespace cariama::mcts {
 
-// How a position ends with perfect play, once that is proved.
+// The result of a position with perfect play. kOpen: not proved.
 enum class Outcome : uint8_t { kOpen, kFirstWins, kSecondWins, kDraw };
 constexpr Outcome win_of(int player) {
   return player == 0 ? Outcome::kFirstWins : Outcome::kSecondWins;
 }
-constexpr float value_of(Outcome outcome) {  // of player 0; precondition: not kOpen
+// Returns the value for player 0. Requires: outcome != kOpen.
+constexpr float value_of(Outcome outcome) {
   return outcome == Outcome::kFirstWins ? 1.0F : outcome == Outcome::kSecondWins ? 0.0F : 0.5F;
 }
 constexpr Outcome outcome_of(float value) {
@@ -37,14 +40,20 @@ constexpr Outcome outcome_of(float value) {
                          : Outcome::kDraw;
 }
 
-// A node in another process: who has it, and its place in that process's NodeTable.
+// The name of a node in another process: the rank of its owner, and its slot and generation in the
+// owner's table of exported nodes (slot_table.h).
 struct RemoteNode {
   uint16_t rank = 0;
   uint16_t generation = 0;  // below 2^13
   uint32_t slot = 0;
 };
 
-// Where the child of a move is: nowhere yet, being made, here, or in another process. 8 bytes.
+// A reference to the child of a move, in one of four states: no child, child being created, child
+// in this process, child in another process. 8 bytes.
+//   bits 0-2   0: no child (all bits 0) or an aligned pointer; 1: being created; 3: remote
+//   bits 3-15  remote: generation
+//   bits 16-47 remote: slot
+//   bits 48-63 remote: rank
 template <typename NodeType>
 class ChildRef {
  public:
@@ -74,7 +83,7 @@ class ChildRef {
 };
 static_assert(sizeof(ChildRef<int>) == 8);
 
-// What a node knows of one move, for bringing the node to another process.
+// The contents of a node for one move. A node is sent to another process as an array of these.
 template <Game G>
 struct MoveRecord {
   typename G::Move move{};
@@ -88,7 +97,8 @@ struct MoveRecord {
   float amaf_value = 0;
 };
 
-// What is counted for a move, or was since some time: visits wrap around then.
+// The counts of a move, or a difference of two such counts. In a difference `visits` may wrap
+// around to represent a negative number.
 struct MoveCounts {
   uint32_t visits = 0;
   Verdict verdict = Verdict::kOpen;
@@ -98,19 +108,22 @@ struct MoveCounts {
 };
 static_assert(sizeof(MoveCounts) == 24);
 
-// One thread makes a node and publishes it by a release store of the ChildRef; after that all
-// functions are thread-safe, but destroy().
+// One thread creates a node and publishes it by a release store of the ChildRef. After that all
+// functions except destroy() are thread-safe.
 template <Game G>
 class Node {
  public:
   using Move = typename G::Move;
   using Ref = ChildRef<Node>;
   static constexpr bool kAmaf = HasAmaf<G>;
-  static constexpr int kGroup = 16;  // the arrays are padded to it, and read in such groups
-  // The bias of a move that is not to be chosen any more.
+  // The arrays are padded to a multiple of this number of moves. The select kernels read groups of
+  // this size.
+  static constexpr int kGroup = 16;
+  // Added to the score of a closed move, so that selection never chooses it.
   static constexpr float kClosed = -1e30F;
 
-  // nullptr: no memory. `maker`: the index of `arena` in its process. simplify: see list_moves().
+  // Creates a node. Returns nullptr if there is no memory. maker: the index of `arena` in its
+  // process. simplify: see list_moves().
   [[nodiscard]] static Node* make(const G& position, Arena& arena, uint16_t maker, Random& random,
                                   bool simplify) {
     G state = position;
@@ -118,13 +131,13 @@ class Node {
     Candidate<Move> moves[G::kMaxMoves];
     const std::optional<float> result = state.result();
     int count = result ? 0 : internal::list_moves(state, std::span(moves), simplify);
-    // The game may be found to be over by simplifying it.
+    // expand() may have replaced the state by one in which the game has ended.
     const std::optional<float> late = result ? result : state.result();
     if (late || count == 0) count = 0;
     const int padded = (count + kGroup - 1) / kGroup * kGroup;
     void* memory = arena.allocate(bytes_for(padded));
     if (memory == nullptr) return nullptr;
-    // In random order: of moves that look equal the first one is tried.
+    // Shuffle: selection takes the first of several moves with equal scores.
     for (int i = count - 1; i > 0; --i) {
       std::swap(moves[i], moves[random.below(static_cast<uint32_t>(i + 1))]);
     }
@@ -137,7 +150,8 @@ class Node {
     }
     return node;
   }
-  // A node with that knowledge; its children are remote ones. nullptr: no memory.
+  // Creates a node with the statistics of `records`. All its children are remote. Returns nullptr
+  // if there is no memory.
   [[nodiscard]] static Node* make(const G& state, std::span<const MoveRecord<G>> records,
                                   Arena& arena, uint16_t maker) {
     const auto count = static_cast<uint16_t>(records.size());
@@ -178,7 +192,7 @@ class Node {
     }
     return record;
   }
-  // Precondition: nobody uses it any more. `arena`: the one it was made in.
+  // Frees the node. Requires: no thread uses the node, and `arena` is the arena of make().
   void destroy(Arena& arena) {
     const size_t bytes = bytes_for(padded_);
     this->~Node();
@@ -187,8 +201,8 @@ class Node {
   [[nodiscard]] size_t bytes() const { return bytes_for(padded_); }
 
   [[nodiscard]] const G& state() const { return state_; }
-  // Of the position that it was made for, which state() may be a simplified form of; 0 in games
-  // without keys.
+  // Returns the key of the position for which the node was made; state() may be a simplified form
+  // of this position. Returns 0 in games without keys.
   [[nodiscard]] uint64_t key() const { return key_; }
   [[nodiscard]] static uint64_t key_of(const G& position) {
     if constexpr (HasKey<G>) return position.key();
@@ -199,19 +213,21 @@ class Node {
   [[nodiscard]] int padded() const { return padded_; }
   [[nodiscard]] uint16_t maker() const { return maker_; }
   [[nodiscard]] Move move(int i) const { return array<Move>(kMoveAt)[i]; }
-  [[nodiscard]] int find(Move move) const {  // -1: it is not offered
+  // Returns the index of a move, or -1 if the node does not offer it.
+  [[nodiscard]] int find(Move move) const {
     for (int i = 0; i < size_; ++i) {
       if (array<Move>(kMoveAt)[i] == move) return i;
     }
     return -1;
   }
 
-  // Rollouts that chose a move here, under way or over.
+  // Returns the number of rollouts that chose a move here, in flight or completed: of all moves, or
+  // of move i.
   [[nodiscard]] uint64_t visits() const { return visits_.load(std::memory_order_relaxed); }
   [[nodiscard]] uint32_t visits(int i) const {
     return array<std::atomic<uint32_t>>(kVisitsAt)[i].load(std::memory_order_relaxed);
   }
-  // The sum of the values for player() of those that are over.
+  // Returns the sum of the values, for player(), of the completed rollouts through move i.
   [[nodiscard]] double value(int i) const {
     return array<std::atomic<double>>(kValueAt)[i].load(std::memory_order_relaxed);
   }
@@ -231,24 +247,25 @@ class Node {
   [[nodiscard]] bool closed(int i) const { return verdict(i) != Verdict::kOpen; }
   [[nodiscard]] Outcome outcome() const { return outcome_.load(std::memory_order_relaxed); }
 
-  // `count` rollouts choose move i. Returns its visits before.
+  // Counts `count` rollouts that choose move i. Returns the visits of the move before.
   uint32_t enter(int i, uint32_t count = 1) {
     visits_.fetch_add(count, std::memory_order_relaxed);
     return array<std::atomic<uint32_t>>(kVisitsAt)[i].fetch_add(count, std::memory_order_relaxed);
   }
-  // They did not come to an end, and never were.
+  // Removes `count` rollouts through move i from the visits: they ended without a value.
   void take_back(int i, uint32_t count) {
     visits_.fetch_sub(count, std::memory_order_relaxed);
     array<std::atomic<uint32_t>>(kVisitsAt)[i].fetch_sub(count, std::memory_order_relaxed);
   }
-  // Rollouts through move i have ended: `sum` of their values for player 0.
+  // Adds the values of `count` completed rollouts through move i. sum: of their values for player
+  // 0.
   void leave(int i, uint32_t count, double sum) {
     const double own = player_ == 0 ? sum : count - sum;
     array<std::atomic<double>>(kValueAt)[i].fetch_add(own, std::memory_order_relaxed);
   }
-  // Counts a playout for all moves whose ids player() owned in its end. Updates by several threads
-  // at a time may get lost: a statistic, and a locked addition for every move would cost more than
-  // it is worth.
+  // Counts a playout for all moves whose AMAF ids player() owned at the end of the playout.
+  // Concurrent updates by several threads may get lost. The statistic tolerates this; an atomic
+  // read-modify-write per move would be slower than the more exact statistic is worth.
   void count_amaf(const Sample<G>& sample) {
     if constexpr (kAmaf) {
       const float own = player_ == 0 ? sample.value : 1 - sample.value;
@@ -267,7 +284,7 @@ class Node {
     }
   }
 
-  // What is counted for move i.
+  // Returns the counts of move i.
   [[nodiscard]] MoveCounts counts(int i) const {
     MoveCounts counts{visits(i), verdict(i), 0, 0, value(i)};
     if constexpr (kAmaf) {
@@ -276,10 +293,11 @@ class Node {
     }
     return counts;
   }
-  // Counts what was counted elsewhere: now - before. AMAF statistics as far as they grew.
+  // Adds the difference now - before, which was counted at a copy of the node or at its original,
+  // to the counts of move i. AMAF statistics are added only if their difference is positive.
   void add_counts(int i, const MoveCounts& now, const MoveCounts& before) {
     const uint32_t grown = now.visits - before.visits;
-    // Less than before, where rollouts were taken back.
+    // The difference is negative if take_back() has removed visits.
     visits_.fetch_add(static_cast<uint64_t>(static_cast<int64_t>(static_cast<int32_t>(grown))),
                       std::memory_order_relaxed);
     array<std::atomic<uint32_t>>(kVisitsAt)[i].fetch_add(grown, std::memory_order_relaxed);
@@ -295,14 +313,16 @@ class Node {
     }
   }
 
-  // Puts a node in its place, unless there is or will be one (false).
+  // Publishes `made` as the child of move i. Returns false if the move has a child already, or one
+  // is being created.
   [[nodiscard]] bool adopt_child(int i, Node* made) {
     Ref expected;
-    // Release: who finds the node sees it whole.
+    // Release: pairs with the acquire in child(). A thread that finds the node sees its contents.
     return array<std::atomic<Ref>>(kChildAt)[i].compare_exchange_strong(
         expected, Ref(made), std::memory_order_release, std::memory_order_relaxed);
   }
-  // For who has the child of move i made elsewhere: true for one of them.
+  // Marks the child of move i as being created in another process. Returns true for the one caller
+  // that has to request the creation.
   [[nodiscard]] bool claim_child(int i) {
     Ref expected;
     return array<std::atomic<Ref>>(kChildAt)[i].compare_exchange_strong(expected, Ref::creating(),
@@ -311,31 +331,34 @@ class Node {
   void set_child(int i, Ref ref) {
     array<std::atomic<Ref>>(kChildAt)[i].store(ref, std::memory_order_release);
   }
-  // That process is gone: the child, if it was there, is made anew when it is wanted again.
+  // Removes the child of move i if it was in the failed process `rank`. A later rollout creates it
+  // again.
   void drop_child(int i, uint32_t rank) {
     auto& place = array<std::atomic<Ref>>(kChildAt)[i];
     Ref known = place.load(std::memory_order_relaxed);
     if (!known.is_remote() || known.remote().rank != rank) return;
     place.compare_exchange_strong(known, Ref(), std::memory_order_relaxed);
   }
-  // Moves, of all processes, that lead here: one, unless transpositions are wanted.
+  // Count the parents: the moves, in all processes, that have this node as their child. A node has
+  // one parent unless transpositions are enabled.
   void add_parent() { parents_.fetch_add(1, std::memory_order_relaxed); }
-  [[nodiscard]] bool drop_parent() {  // true: none is left
-    return parents_.fetch_sub(1, std::memory_order_relaxed) == 1;
-  }
+  // Removes a parent. Returns true if no parent is left.
+  [[nodiscard]] bool drop_parent() { return parents_.fetch_sub(1, std::memory_order_relaxed) == 1; }
+  // Returns true if the node has several parents.
   [[nodiscard]] bool shared() const { return parents_.load(std::memory_order_relaxed) > 1; }
-  // How often refine() was asked.
+  // Returns the number of refinements: the level of the next one.
   [[nodiscard]] int refinements() const { return refined_.load(std::memory_order_relaxed); }
-  // True for one caller, if `level` refinements were made before.
+  // Returns true for exactly one caller per level, which then refines the node. Returns false if
+  // the number of refinements is not `level`.
   [[nodiscard]] bool claim_refinement(int level) {
     auto expected = static_cast<uint8_t>(level);
     return refined_.compare_exchange_strong(expected, static_cast<uint8_t>(level + 1),
                                             std::memory_order_relaxed);
   }
-  // Nobody shall ask.
+  // Disables further refinements of this node.
   void refuse_refinement() { refined_.store(kRefinements, std::memory_order_relaxed); }
 
-  // Move i leads to that outcome, for certain. Call resolve() then.
+  // Records that move i leads to this outcome. The caller calls resolve() afterwards.
   void prove(int i, Outcome outcome) {
     set_verdict(i, outcome == Outcome::kDraw    ? Verdict::kDraws
                    : outcome == win_of(player_) ? Verdict::kWins
@@ -343,7 +366,7 @@ class Node {
   }
   void set_verdict(int i, Verdict verdict) {
     auto& place = array<std::atomic<Verdict>>(kVerdictAt)[i];
-    // What is proved stays proved.
+    // A proved verdict never changes. kPruned may change to a proved verdict.
     Verdict known = place.load(std::memory_order_relaxed);
     while (known == Verdict::kOpen || (known == Verdict::kPruned && verdict != Verdict::kOpen)) {
       if (place.compare_exchange_weak(known, verdict, std::memory_order_relaxed)) break;
@@ -352,7 +375,7 @@ class Node {
       array<std::atomic<float>>(kBiasAt)[i].store(kClosed, std::memory_order_relaxed);
     }
   }
-  // What follows for the node from what is known of its moves.
+  // Derives the outcome of the node from the verdicts of its moves, stores it, and returns it.
   Outcome resolve() {
     if (const Outcome known = outcome(); known != Outcome::kOpen) return known;
     bool open = false;
@@ -370,7 +393,7 @@ class Node {
     return result;
   }
 
-  // For select_move(): the arrays.
+  // Returns the arrays of the node for select_move().
   [[nodiscard]] internal::SelectJob select_job() const {
     internal::SelectJob job{};
     job.visits = array<int32_t>(kVisitsAt);
@@ -386,7 +409,8 @@ class Node {
   }
 
  private:
-  // Bytes per move before each array; the alignments descend.
+  // Offset of each array, in bytes per (padded) move. The arrays are in order of descending
+  // alignment.
   static constexpr size_t kChildAt = 0;
   static constexpr size_t kValueAt = kChildAt + sizeof(Ref);
   static constexpr size_t kAmafAt = kValueAt + sizeof(double);
@@ -416,6 +440,7 @@ class Node {
     auto* self = const_cast<std::byte*>(reinterpret_cast<const std::byte*>(this));
     return reinterpret_cast<T*>(self + head_bytes() + per_move * padded_);
   }
+  // Initializes the arrays. The padding behind the moves is closed.
   void fill(std::span<const Candidate<Move>> moves) {
     for (int i = 0; i < padded_; ++i) {
       const bool real = i < size_;

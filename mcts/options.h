@@ -1,4 +1,4 @@
-// What can be chosen about a search, and what it says about itself.
+// The options, limits, statistics and results of a search.
 #ifndef CARIAMA_MCTS_OPTIONS_H_
 #define CARIAMA_MCTS_OPTIONS_H_
 
@@ -13,70 +13,77 @@
 
 namespace cariama::mcts {
 
-// In which process a new node is made.
+// Selects the process in which a new node is created.
 enum class Placement : uint8_t {
-  kLocality,  // where its parent is, but for children of large nodes: by chance
-  kHash,      // by the position's key(); by chance in games without
-  kRandom,    // by chance, as in the paper
+  kLocality,  // the parent's process; a random process if the parent has many visits
+  kHash,      // chosen by the position's key(); random in games without key()
+  kRandom,    // a random process, as in the paper
 };
-// "locality", "hash", "random".
+// Returns "locality", "hash" or "random".
 [[nodiscard]] constexpr std::string_view placement_name(Placement placement) {
   return placement == Placement::kLocality ? "locality"
          : placement == Placement::kHash   ? "hash"
                                            : "random";
 }
 
-// The paper's own design (Seriema §5.3; paper_search.h).
+// Options of the paper's design (Seriema §5.3; paper_search.h).
 struct PaperOptions {
   float exploration = 1.0F;             // C of UCB
   uint32_t playouts = 16;               // per leaf
-  uint32_t rollouts_per_thread = 4096;  // of a phase
-  // Threads act for each other within a process; only calls to other processes are made.
+  uint32_t rollouts_per_thread = 4096;  // in one phase
+  // Each thread works on the nodes of all threads of its process directly. Only calls to other
+  // processes are sent. If false, calls are also sent between the threads of one process.
   bool only_remote = false;
 };
 
-// Equal in all processes: the search of rank 0 brings them along.
+// All processes use the same options: rank 0 sends its options at the beginning of each search.
 struct SearchOptions {
   SelectionOptions selection{};
-  // A move gets a node of its own when it has been tried so often. A node costs about 4 KB on
-  // 11x11, and is worth it only if it is visited again.
+  // Number of visits after which a move gets a child node. A node takes about 4 KB on an 11x11 Hex
+  // board. This memory pays off only if later rollouts visit the node.
   uint32_t expand_visits = 8;
-  // When refine() is asked, if the game has it: first, and again for more.
+  // Numbers of visits of a node at which refine() is called, if the game has it: for level 0, and
+  // for level 1.
   uint32_t refine_visits = 32;
   uint32_t refine_again_visits = 4096;
   uint32_t playouts_per_leaf = 1;
   Placement placement = Placement::kLocality;
-  // Rollouts that one message asks another process for: visits / batch_divisor, at most max_batch,
-  // so that what is not known yet stays small beside what is.
+  // One message requests visits / batch_divisor rollouts, at most max_batch, from another process;
+  // `visits` are those of the move. So the rollouts in flight stay few compared with the completed
+  // ones.
   uint32_t max_batch = 64;
   uint32_t batch_divisor = 16;
-  // Placement::kLocality: subtrees stay together up to this size, in units of what a move has when
-  // it gets a node. Small enough that every process gets its part of what is searched, large enough
-  // for a batch.
+  // Placement::kLocality: a child is placed in a random process if its parent has at least
+  // spread_expansions * (expand_visits + 1) visits, otherwise in the parent's process. The value is
+  // small enough that every process owns a part of the searched tree, and large enough that a
+  // subtree receives batches of rollouts.
   uint32_t spread_expansions = 4;
-  // Visits of a move from which on a process wants a copy of its child, if that is elsewhere
-  // (mirror.h); and a copy and its owner tell each other what they counted after visits /
-  // exchange_divisor of its own (at least 8, at most 1024): the copy lags behind by so much.
+  // A process requests a copy of a remote child (mirror.h) when the move has mirror_visits visits.
+  // A copy and its owner exchange counts after visits / exchange_divisor further visits of the copy
+  // (at least 8, at most 1024). The counts of a copy are out of date by about this number.
   uint32_t mirror_visits = 256;
   uint32_t exchange_divisor = 32;
-  // A process that was asked for visits / queue_share by the root's (at least queue_target, at most
-  // queue_limit, per thread) gets no more from it for a while.
+  // Limit of the rollouts in flight that one process has requested from one other process: visits
+  // of the root / queue_share, but at least queue_target and at most queue_limit, per thread. At
+  // the limit, rollouts of the root that need that process are deferred.
   uint32_t queue_target = 32;
   uint32_t queue_limit = 1024;
   uint32_t queue_share = 64;
   uint64_t memory_bytes = uint64_t{1} << 30;  // for nodes, per process
   uint64_t seed = 1;
-  bool reuse_tree = true;
-  // Positions with equal key() get one node: in the whole tree with Placement::kHash, else within
-  // each process (transpositions.h). Off: a node that is made costs a look-up more, which is not
-  // always won back.
+  bool reuse_tree = true;  // Search::advance() keeps the subtree of the move
+  // Positions with equal key() share one node: one in the whole tree with Placement::kHash, one per
+  // process with other placements (transpositions.h). Off by default: each new node needs one more
+  // look-up, which shared nodes do not always make up for.
   bool transpositions = false;
-  // With a time limit: ends when no other move can catch up with the best one.
+  // With a time limit: the search ends early when no other move can get more visits than the best
+  // one in the time that is left.
   bool stop_when_safe = true;
 
   PaperOptions paper{};
 
-  // The defaults for a game: with AMAF statistics these take the place of exploration.
+  // Returns the defaults for a game. In games with AMAF, AMAF statistics replace the exploration
+  // term.
   template <Game G>
   [[nodiscard]] static SearchOptions of() {
     SearchOptions options;
@@ -90,38 +97,48 @@ struct SearchOptions {
 };
 static_assert(std::is_trivially_copyable_v<SearchOptions>);
 
-// The search ends at the first of these, or when the root is proved.
+// The search ends at the first limit that is reached, or when the outcome of the root is proved.
 struct SearchLimits {
   double seconds = 0;       // 0: no limit
   uint64_t iterations = 0;  // 0: no limit
 };
 
-// What one process did in a search. Counts.
+// Counters of one process for one search.
+// visits = completions + handed_over + cancelled + deferred_selections.
 struct Statistics {
-  uint64_t visits = 0;               // rollouts begun here, also on behalf of other processes
-  uint64_t completions = 0;          // of these, ended here with a value
-  uint64_t handed_over = 0;          // of these, gone on in another process
-  uint64_t cancelled = 0;            // of these, given up: stopped, or lost with a process
-  uint64_t playouts = 0;             //
-  uint64_t nodes_made = 0;           // here
-  uint64_t nodes_made_remotely = 0;  // of these, for a parent in another process
-  uint64_t transpositions = 0;       // moves that lead to a node that another one had led to
-  uint64_t remote_selections = 0;    // messages that asked another process for rollouts
-  uint64_t deferred_selections = 0;  // of visits: begun again later, since the child was being
-                                     // created, or its owner had too much to do
-  uint64_t messages = 0;             // calls sent
-  uint64_t bytes = 0;                // of their arguments
-  uint64_t channels = 0;             // of worker 0 to other threads, used since it began
-  uint64_t channels_behind = 0;      // of these, that ever held back more than a chunk
-  uint64_t collections = 0;          // of cold subtrees
-  uint64_t nodes = 0;                // in the tree now
-  uint64_t node_bytes = 0;           // of these
-  double idle_seconds = 0;           // of threads that found nothing to do
-  double cpu_seconds = 0;            // processor time of the process since the search began
+  // Rollouts that this process began, for itself or at the request of another process.
+  uint64_t visits = 0;
+  // Of `visits`: rollouts that got their value in this process.
+  uint64_t completions = 0;
+  // Of `visits`: rollouts that another process continued at a node of its own, or ran as a part of
+  // its share of the root's rollouts.
+  uint64_t handed_over = 0;
+  // Of `visits`: rollouts that found the outcome of their first node proved. They have no value.
+  uint64_t cancelled = 0;
+  uint64_t playouts = 0;
+  uint64_t nodes_made = 0;           // nodes that this process created
+  uint64_t nodes_made_remotely = 0;  // of `nodes_made`: for a parent in another process
+  // Moves whose child is a node that existed already, for another move.
+  uint64_t transpositions = 0;
+  uint64_t remote_selections = 0;  // messages that requested rollouts from another process
+  // Of `visits`: rollouts that were ended without a value, to be repeated later, since the child
+  // was being created, the child's owner had too many requests, or a copy was out of date.
+  uint64_t deferred_selections = 0;
+  uint64_t messages = 0;  // calls sent
+  uint64_t bytes = 0;     // size of the closures and buffers of these calls
+  // Channels from worker 0 to other threads that were used since the worker started.
+  uint64_t channels = 0;
+  // Of `channels`: those that deferred more than one chunk of calls at some time.
+  uint64_t channels_behind = 0;
+  uint64_t collections = 0;  // collections of cold subtrees
+  uint64_t nodes = 0;        // nodes in the tree at present
+  uint64_t node_bytes = 0;   // their memory
+  double idle_seconds = 0;   // time that threads slept without work, added up over the threads
+  double cpu_seconds = 0;    // processor time of the process since the search began
 };
 static_assert(std::is_trivially_copyable_v<Statistics>);
 
-// What is known of a move of the root, as seen by its player.
+// The search result for one move of the root, from the view of the player to move there.
 template <typename Move>
 struct MoveResult {
   Move move{};
@@ -129,17 +146,19 @@ struct MoveResult {
   double value = 0.5;  // 0 .. 1
   double prior = 0;
   Verdict verdict = Verdict::kOpen;
-  std::vector<Move> line;  // what is expected to follow, this move first; within this process
+  // The principal variation: this move, then the most visited moves below it. Ends at the first
+  // node that is not in this process.
+  std::vector<Move> line;
 };
 
 template <typename Move>
 struct SearchResult {
-  int player = 0;           // to move at the root
-  uint64_t iterations = 0;  // rollouts of this search that are over
+  int player = 0;           // the player to move at the root
+  uint64_t iterations = 0;  // completed rollouts of this search
   double seconds = 0;
   Outcome outcome = Outcome::kOpen;     // of the root
-  std::vector<MoveResult<Move>> moves;  // the best one first; never empty
-  std::vector<Statistics> processes;    // by rank; only at the end of a search
+  std::vector<MoveResult<Move>> moves;  // the best move first; never empty
+  std::vector<Statistics> processes;    // by rank; empty in progress reports
 };
 
 }  // namespace cariama::mcts

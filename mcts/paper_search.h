@@ -1,14 +1,17 @@
-// A search in the paper's design (Seriema §5.3), with the face of Search: to compare with.
+// PaperSearch: a search in the paper's design (Seriema §5.3), for comparison. It has the interface
+// of Search (search.h).
 //
 //   PaperSearch<ConnectFour> search(host);
 //   auto result = search.run(position, {.seconds = 1});
 //
-// Phases of at most options.paper.rollouts_per_thread rollouts per thread of the job: one begins
-// when all rollouts of the one before are over. No AMAF, no solver, no tree reuse, no collection:
-// a search ends when its memory is full, or when a process dies.
+// The search consists of phases of at most options.paper.rollouts_per_thread rollouts per thread of
+// the job. A phase begins when all rollouts of the previous phase have completed. No AMAF, no
+// solver, no tree reuse, no collection of cold nodes: the search also ends when a thread's node
+// memory is full or a process has died.
 //
-// Messages: about one for each level of the tree and rollout down, and one up, when owners are
-// drawn from all threads; channels from every thread to every other one.
+// Cost: the owner of each node is a random thread of the job, so a rollout takes about one message
+// per level of the tree on the way down and one on the way up. Every thread has a channel to every
+// other thread.
 #ifndef CARIAMA_MCTS_PAPER_SEARCH_H_
 #define CARIAMA_MCTS_PAPER_SEARCH_H_
 
@@ -25,7 +28,7 @@
 
 namespace cariama::mcts {
 
-// Belongs to worker 0 of rank 0. One search at a time in a host.
+// Not thread-safe: only worker 0 of rank 0 may use it. One search at a time in a host.
 template <Game G>
 class PaperSearch {
  public:
@@ -36,9 +39,12 @@ class PaperSearch {
   explicit PaperSearch(Host& host, const SearchOptions& options = SearchOptions::of<G>())
       : host_(host), site_(host.site<PaperSite<G>>()), options_(options) {}
 
+  // Changes take effect at the next run().
   [[nodiscard]] SearchOptions& options() { return options_; }
 
-  // As Search::run.
+  // Searches for the best move of the player to move in `position`. The parameters have the meaning
+  // that they have in Search::run. Blocks until the search ends; the calling thread works
+  // meanwhile.
   Result run(const G& position, const SearchLimits& limits = {},
              const std::atomic<bool>* stop = nullptr, const Progress& progress = nullptr,
              double interval = 0.5) {
@@ -49,12 +55,12 @@ class PaperSearch {
         uint64_t{options_.paper.rollouts_per_thread} * host_.size() * host_.threads();
     uint64_t begun = 0;
     double next_report = interval;
-    const auto over = [&] {
+    const auto finished = [&] {
       return (stop != nullptr && stop->load(std::memory_order_relaxed)) ||
              (limits.seconds > 0 && seconds() >= limits.seconds) || site_.full() ||
              host_.living() < host_.size();
     };
-    while (!over() && (limits.iterations == 0 || begun < limits.iterations)) {
+    while (!finished() && (limits.iterations == 0 || begun < limits.iterations)) {
       const uint64_t rollouts =
           limits.iterations == 0 ? phase : std::min(phase, limits.iterations - begun);
       begun += rollouts;
@@ -65,15 +71,16 @@ class PaperSearch {
               progress(report());
               next_report = seconds() + interval;
             }
-            return site_.completed() == begun || over();
+            return site_.completed() == begun || finished();
           },
           kForever));
       begun -= site_.end_phase();
       static_cast<void>(host_.work_until(
           [&] { return site_.completed() == begun || host_.living() < host_.size(); }, kForever));
     }
-    // A rollout may be over before the parent of the node that it made has heard of it.
-    site_.settle(options_);
+    // A rollout may complete before the call arrives that tells the parent the name of the new
+    // node.
+    site_.quiesce(options_);
     Result result = report();
     for (const CommandReply& reply : site_.command(CommandKind::kInform, options_)) {
       result.processes.push_back(reply.statistics);
@@ -81,7 +88,7 @@ class PaperSearch {
     return result;
   }
 
-  void clear() {}  // nothing is kept
+  void clear() {}  // no effect: each run() starts with a new tree
 
  private:
   using Clock = std::chrono::steady_clock;

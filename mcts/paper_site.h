@@ -1,12 +1,17 @@
-// The tree of the paper (Seriema §2.1, §5.3), as it describes it, to compare with.
+// PaperSite: a process's part of the tree in the paper's design (Seriema §2.1, §5.3), for
+// comparison. SiteBase in host.h explains the term site.
 //
-// Every node is owned by a thread. A rollout is a chain of calls: from owner to owner down the tree
-// (selection by UCB, a random move that was never tried first), then a call_buffer with the
-// position to a uniformly random thread, which makes the node and tells the parent where it is;
-// selections that come to the parent before that wait there (deferred selection). The new leaf asks
-// a uniformly random thread of its process for simulations, through a wait-free queue; that one
-// plays out 16 times, and the wins go up from owner to owner by calls again. Visits are counted on
-// the way down and wins on the way up, by relaxed atomics in the parent: the virtual loss.
+// Every node is owned by a thread. A rollout is a chain of calls:
+//   1. Selection: calls from owner to owner down the tree. Each node first tries all its moves, in
+//      random order, then selects by UCB.
+//   2. Expansion: a call_buffer with the position to a uniformly random thread of the job. This
+//      thread creates the node and sends its name to the parent's owner. Selections that reach the
+//      move before the name arrives wait in the parent (deferred selection).
+//   3. Simulation: the owner of the new leaf sends a request, through a wait-free queue, to
+//      a uniformly random thread of its process. That thread runs 16 playouts.
+//   4. Back-propagation: calls from owner to owner up the tree add the result.
+// Visits are counted on the way down and wins on the way up, by relaxed atomics in the parent. This
+// has the effect of a virtual loss.
 #ifndef CARIAMA_MCTS_PAPER_SITE_H_
 #define CARIAMA_MCTS_PAPER_SITE_H_
 
@@ -32,24 +37,25 @@
 
 namespace cariama::mcts {
 
-// A node's name in the whole job: its owner and its number there.
+// The name of a node in the whole job: the thread that owns it and its number there.
 struct PaperName {
   static constexpr uint32_t kNobody = UINT32_MAX;
   uint32_t thread = kNobody;
   uint32_t index = 0;
 };
 
-// The counters of a child are in its parent.
+// A node. Its edges contain the counters of its children. The edges and then the moves follow the
+// object in memory.
 template <Game G>
 struct PaperNode {
   using Move = typename G::Move;
   struct Edge {
     std::atomic<uint32_t> visits{0};
     std::atomic<uint32_t> waiting{0};  // deferred selections
-    std::atomic<double> wins{0};       // of the player to move here; one per rollout at most
-    std::atomic<uint64_t> child{0};    // 0, kLost, or pack(name)
+    std::atomic<double> wins{0};       // of the player to move in this node; 0 .. 1 per rollout
+    std::atomic<uint64_t> child{0};    // 0 (none yet), kLost, or pack(name)
   };
-  static constexpr uint64_t kLost = UINT64_MAX;  // there is no memory for it
+  static constexpr uint64_t kLost = UINT64_MAX;  // no memory for the child
 
   [[nodiscard]] static uint64_t pack(PaperName name) {
     return (uint64_t{name.thread} + 1) << 32 | name.index;
@@ -68,11 +74,12 @@ struct PaperNode {
   PaperName self;
   PaperName parent;
   uint32_t parent_edge = 0;
-  uint16_t size = 0;  // moves
+  uint16_t size = 0;  // number of moves
   uint8_t player = 0;
-  bool over = false;
-  std::atomic<uint32_t> tried{0};  // moves, in their (random) order; may exceed size
-  float value = 0;                 // if it is over, of player 0
+  bool terminal = false;  // the game has ended
+  // Number of moves that were tried; the moves are tried in their (random) order. May exceed size.
+  std::atomic<uint32_t> tried{0};
+  float value = 0;  // result for player 0, if the game has ended
   G state;
 };
 
@@ -106,7 +113,7 @@ class PaperSite final : public CommandedSite<PaperSite<G>> {
       select(self, *root_);
       worked = true;
     }
-    if (worked && lines() != nullptr) lines()->flush();
+    if (worked && aggregators() != nullptr) aggregators()->flush();
     return worked;
   }
   [[nodiscard]] bool has_work(uint32_t index) override {
@@ -116,28 +123,29 @@ class PaperSite final : public CommandedSite<PaperSite<G>> {
     }
     return false;
   }
-  void lost(uint32_t) override {}  // the paper does not say: the search ends (paper_search.h)
+  // No action: the paper does not treat failures, and PaperSearch::run() ends the search.
+  void lost(uint32_t) override {}
 
-  // ---- For PaperSearch, in worker 0 of rank 0.
+  // ---- Called by PaperSearch in worker 0 of rank 0.
   void set_root(const G& position) {
     const std::optional<PaperName> name = make_node(*threads_[0], position, {}, 0);
     if (!name) throw std::bad_alloc();
     root_ = find(*name);
   }
   [[nodiscard]] NodeType& root() { return *root_; }
-  // Begins a phase of so many rollouts.
+  // Begins a phase with this number of rollouts.
   void begin_phase(uint64_t rollouts) {
     to_begin_.store(static_cast<int64_t>(rollouts), std::memory_order_seq_cst);
     host_.wake_workers();
   }
-  // Returns the rollouts of the phase that nobody has begun.
+  // Ends the phase. Returns the number of its rollouts that were not begun.
   uint64_t end_phase() {
     return static_cast<uint64_t>(
         std::max<int64_t>(to_begin_.exchange(0, std::memory_order_acq_rel), 0));
   }
   [[nodiscard]] uint64_t completed() const { return completed_.load(std::memory_order_acquire); }
   [[nodiscard]] bool full() const { return full_.load(std::memory_order_relaxed); }
-  // For tests: calls `function` for every node of this process. Nobody searches.
+  // For tests: calls `function` for every node of this process. Requires: no rollout is running.
   template <typename Function>
   void for_each_node(Function&& function) {
     for (const auto& thread : threads_) {
@@ -149,9 +157,9 @@ class PaperSite final : public CommandedSite<PaperSite<G>> {
 
  private:
   friend class CommandedSite<PaperSite<G>>;
-  static constexpr int kSlice = 4;
-  static constexpr uint32_t kBlock = 1024;  // nodes
-  static constexpr uint32_t kBlocks = 1 << 16;
+  static constexpr int kSlice = 4;  // rollouts to begin, and simulations per queue, in one work()
+  static constexpr uint32_t kBlock = 1024;      // nodes per block
+  static constexpr uint32_t kBlocks = 1 << 16;  // maximum number of blocks of a thread
 
   struct Counters {
     Counter visits;
@@ -176,36 +184,37 @@ class PaperSite final : public CommandedSite<PaperSite<G>> {
     std::optional<Counters> counters{std::in_place};
     uint64_t messages_before = 0;
     uint64_t bytes_before = 0;
-    // Calls of the search: counted before they leave, and when all that they do is done. Written by
-    // this thread, never cleared.
+    // Calls of the search. A call is counted as sent before it is sent, and as handled after its
+    // handler has returned. Only this thread writes these counters. They are never reset.
     std::atomic<uint64_t> sent{0};
     std::atomic<uint64_t> handled{0};
-    // Its nodes by number: blocks of pointers, published one after the other. All threads of the
-    // process may look.
+    // The nodes of this thread by number: blocks of pointers. This thread publishes them one after
+    // the other. All threads of the process may read them.
     struct Block {
       std::atomic<NodeType*> nodes[kBlock] = {};
     };
     std::vector<std::atomic<Block*>> blocks;
     std::vector<std::unique_ptr<Block>> owned;
     uint32_t next = 0;
-    // Leaves to be played out, from each thread of the process.
+    // Requests to simulate a leaf: one queue from each thread of the process.
     std::vector<std::unique_ptr<SpscRing<NodeType*, 1024>>> requests;
   };
 
-  // By the counter's thread. Release: who sees that a call is done sees what it did.
+  // Changes a counter. Only the counter's thread may call this. Release: a thread that observes
+  // a call in the count (acquire) also observes the effects of the call.
   static void count(std::atomic<uint64_t>& counter, int by) {
     counter.store(counter.load(std::memory_order_relaxed) + static_cast<uint64_t>(by),
                   std::memory_order_release);
   }
   [[nodiscard]] static PaperSite& here() { return Host::site_here<PaperSite>(); }
-  [[nodiscard]] static Lines* lines() { return Host::here().lines.get(); }
+  [[nodiscard]] static PeerAggregators* aggregators() { return Host::here().aggregators.get(); }
   [[nodiscard]] Thread& self() { return *threads_[Host::here().index]; }
   [[nodiscard]] uint32_t self_id() const { return host_.id(host_.rank(), Host::here().index); }
   [[nodiscard]] bool is_here(uint32_t thread) const {
     return thread / host_.threads() == host_.rank();
   }
 
-  // nullptr: no node of this process has that name.
+  // Returns the node with this name, or nullptr if no node of this process has it.
   [[nodiscard]] NodeType* find(PaperName name) {
     if (name.thread == PaperName::kNobody || !is_here(name.thread)) return nullptr;
     if (name.index / kBlock >= kBlocks) return nullptr;
@@ -215,6 +224,7 @@ class PaperSite final : public CommandedSite<PaperSite<G>> {
                             : block->nodes[name.index % kBlock].load(std::memory_order_acquire);
   }
 
+  // Takes one rollout of the phase. Returns false if none is left.
   [[nodiscard]] bool begin_rollout() {
     int64_t left = to_begin_.load(std::memory_order_relaxed);
     while (left > 0) {
@@ -223,14 +233,14 @@ class PaperSite final : public CommandedSite<PaperSite<G>> {
     return false;
   }
 
-  // Whether this thread may act for the owner of a node. In a host without a fabric there are no
-  // calls, and threads always act for each other.
+  // Returns true if the calling thread may access nodes of this owner directly. Otherwise it has to
+  // send a call. In a host without a fabric there are no calls: threads access all nodes directly.
   [[nodiscard]] bool acts_for(uint32_t owner) const {
     return owner == self_id() ||
-           ((options_.paper.only_remote || lines() == nullptr) && is_here(owner));
+           ((options_.paper.only_remote || aggregators() == nullptr) && is_here(owner));
   }
-  // Runs `function(site)` in the owner's place: here, if it is this thread (or, with only_remote,
-  // this process), else by a call.
+  // Runs function(site) for the owner of a node: directly if acts_for(owner), otherwise by a call
+  // to the owner.
   template <typename F>
   void at(uint32_t owner, F function) {
     if (acts_for(owner)) {
@@ -239,7 +249,7 @@ class PaperSite final : public CommandedSite<PaperSite<G>> {
     }
     Thread& sender = self();
     count(sender.sent, 1);
-    const bool sent = lines()->call(owner, [function] {
+    const bool sent = aggregators()->call(owner, [function] {
       PaperSite& site = here();
       function(site);
       count(site.self().handled, 1);
@@ -247,11 +257,12 @@ class PaperSite final : public CommandedSite<PaperSite<G>> {
     if (!sent) count(sender.sent, -1);
   }
 
-  // A selection has come to a node of this process.
+  // Continues a rollout at a node of this process: selects moves until the rollout needs another
+  // thread, waits, or completes.
   void select(Thread& self, NodeType& from) {
     NodeType* node = &from;
     for (;;) {
-      if (node->over) {
+      if (node->terminal) {
         complete_at(self, *node, node->value);
         return;
       }
@@ -267,7 +278,9 @@ class PaperSite final : public CommandedSite<PaperSite<G>> {
       }
       uint64_t child = edge.child.load(std::memory_order_seq_cst);
       if (child == 0) {
-        // Deferred: whoever sees both the child and the waiting resumes them.
+        // Deferred selection. This thread increments `waiting` and then reads `child`; on_create()
+        // stores `child` and then exchanges `waiting`. All four operations are seq_cst. So at least
+        // one of the two threads observes the other's write and resumes the selection.
         self.counters->deferred_selections.add();
         edge.waiting.fetch_add(1, std::memory_order_seq_cst);
         if (edge.child.load(std::memory_order_seq_cst) != 0) resume(self, *node, chosen);
@@ -287,6 +300,7 @@ class PaperSite final : public CommandedSite<PaperSite<G>> {
       return;
     }
   }
+  // Sends `count` rollouts to the owner of a node, to be continued there.
   void send_selections(Thread& self, PaperName name, uint32_t count) {
     if (!is_here(name.thread)) {
       self.counters->remote_selections.add(count);
@@ -302,6 +316,7 @@ class PaperSite final : public CommandedSite<PaperSite<G>> {
       }
     });
   }
+  // Continues the rollouts that wait for the child of a move. Requires: the child was stored.
   void resume(Thread& self, NodeType& node, int chosen) {
     auto& edge = node.edge(chosen);
     const uint32_t waiting = edge.waiting.exchange(0, std::memory_order_seq_cst);
@@ -314,6 +329,7 @@ class PaperSite final : public CommandedSite<PaperSite<G>> {
     }
   }
 
+  // Returns the move with the highest UCB score.
   [[nodiscard]] int best(NodeType& node) const {
     uint64_t total = 1;
     for (int i = 0; i < node.size; ++i) {
@@ -336,7 +352,7 @@ class PaperSite final : public CommandedSite<PaperSite<G>> {
     return chosen;
   }
 
-  // Expansion: a random thread makes the child.
+  // Expansion: requests the child of a move from a random thread of the job.
   void create(Thread& self, NodeType& node, int chosen) {
     G position = node.state;
     position.play(node.move(chosen));
@@ -350,7 +366,7 @@ class PaperSite final : public CommandedSite<PaperSite<G>> {
     const bool elsewhere = !is_here(owner);
     if (elsewhere) self.counters->handed_over.add();
     count(self.sent, 1);
-    const bool sent = lines()->call_buffer(
+    const bool sent = aggregators()->call_buffer(
         owner,
         [parent, edge, elsewhere](void* data, uint64_t bytes) {
           PaperSite& site = here();
@@ -367,6 +383,8 @@ class PaperSite final : public CommandedSite<PaperSite<G>> {
         std::as_bytes(std::span(&position, 1)));
     if (!sent) count(self.sent, -1);
   }
+  // Creates the child, sends its name to the parent's owner, and requests a simulation. elsewhere:
+  // the request came from another process.
   void on_create(Thread& self, const G& position, PaperName parent, uint32_t edge, bool elsewhere) {
     const std::optional<PaperName> name = make_node(self, position, parent, edge);
     if (elsewhere && name) self.counters->nodes_made_remotely.add();
@@ -386,7 +404,7 @@ class PaperSite final : public CommandedSite<PaperSite<G>> {
     }
     request_simulation(self, *find(*name));
   }
-  // nullopt: no memory.
+  // Creates a node in the memory of `self`. Returns nullopt if there is no memory.
   std::optional<PaperName> make_node(Thread& self, const G& position, PaperName parent,
                                      uint32_t edge) {
     Candidate<typename G::Move> moves[G::kMaxMoves];
@@ -401,14 +419,15 @@ class PaperSite final : public CommandedSite<PaperSite<G>> {
     node->parent_edge = edge;
     node->size = static_cast<uint16_t>(size);
     node->player = static_cast<uint8_t>(position.to_move());
-    node->over = result.has_value() || size == 0;
+    node->terminal = result.has_value() || size == 0;
     node->value = result.value_or(0.5F);
     for (int i = size - 1; i > 0; --i) {
       std::swap(moves[i], moves[self.random.below(static_cast<uint32_t>(i + 1))]);
     }
     for (int i = 0; i < size; ++i) new (&node->edge(i)) typename NodeType::Edge();
     for (int i = 0; i < size; ++i) node->move(i) = moves[i].move;
-    // Its owner is the thread in whose memory it is, also if another one acts for it.
+    // The owner is the thread in whose memory the node is, even if another thread accesses it
+    // directly.
     const PaperName name{host_.id(host_.rank(), self.index), self.next++};
     auto& block = self.blocks[name.index / kBlock];
     if (name.index % kBlock == 0) {
@@ -435,8 +454,10 @@ class PaperSite final : public CommandedSite<PaperSite<G>> {
     }
   }
   void simulate(Thread& self, NodeType& leaf) {
-    complete_at(self, leaf, leaf.over ? leaf.value : play_out(self, leaf.state));
+    complete_at(self, leaf, leaf.terminal ? leaf.value : play_out(self, leaf.state));
   }
+  // Completes a rollout at a move whose child cannot be created for lack of memory: simulates the
+  // position after the move here.
   void sample_instead(Thread& self, NodeType& node, int chosen) {
     G position = node.state;
     position.play(node.move(chosen));
@@ -445,7 +466,7 @@ class PaperSite final : public CommandedSite<PaperSite<G>> {
     self.counters->completions.add();
     bring_up(node.self, static_cast<uint32_t>(chosen), value);
   }
-  // The mean of the simulations, for player 0.
+  // Runs the playouts of a simulation and returns the mean of their results for player 0.
   float play_out(Thread& self, const G& position) {
     if (!self.playouts) self.playouts.emplace(position, self.random);
     float sum = 0;
@@ -459,7 +480,8 @@ class PaperSite final : public CommandedSite<PaperSite<G>> {
     self.counters->completions.add();
     bring_up(leaf.parent, leaf.parent_edge, value);
   }
-  // The value of a rollout goes to the parent's owner, and on from there.
+  // Back-propagation: adds the value of a rollout to the edge of its parent, then to the edges of
+  // all ancestors, by calls to their owners. At the root, counts the rollout as completed.
   void bring_up(PaperName parent, uint32_t edge, float value) {
     if (parent.thread == PaperName::kNobody) {
       completed_.fetch_add(1, std::memory_order_acq_rel);
@@ -492,9 +514,10 @@ class PaperSite final : public CommandedSite<PaperSite<G>> {
         thread.random = Random(options_.seed + host_.id(host_.rank(), i));
         thread.playouts.reset();
         thread.counters.emplace();
-        if (Lines* lines = host_.thread(i).lines.get(); lines != nullptr) {
-          thread.messages_before = lines->messages();
-          thread.bytes_before = lines->bytes();
+        if (PeerAggregators* aggregators = host_.thread(i).aggregators.get();
+            aggregators != nullptr) {
+          thread.messages_before = aggregators->messages();
+          thread.bytes_before = aggregators->bytes();
         }
         host_.thread(i).idle_ns.store(0, std::memory_order_relaxed);
       }
@@ -524,12 +547,12 @@ class PaperSite final : public CommandedSite<PaperSite<G>> {
     sum.nodes += counters.nodes_made.value();
     sum.node_bytes += thread.arena.live_bytes();
     HostThread& worker = host_.thread(i);
-    if (worker.lines != nullptr) {
-      sum.messages += worker.lines->messages() - thread.messages_before;
-      sum.bytes += worker.lines->bytes() - thread.bytes_before;
+    if (worker.aggregators != nullptr) {
+      sum.messages += worker.aggregators->messages() - thread.messages_before;
+      sum.bytes += worker.aggregators->bytes() - thread.bytes_before;
     }
-    if (worker.lines != nullptr && i == Host::here().index) {
-      const auto [channels, behind] = worker.lines->channels();
+    if (worker.aggregators != nullptr && i == Host::here().index) {
+      const auto [channels, behind] = worker.aggregators->channels();
       sum.channels += channels;
       sum.channels_behind += behind;
     }

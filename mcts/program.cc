@@ -14,16 +14,17 @@
 namespace cariama::mcts {
 namespace {
 
-constexpr int kMaxProcesses = 1 << 16;  // RemoteNode names them by 16 bits
+constexpr int kMaxProcesses = 1 << 16;  // RemoteNode has 16 bits for the rank
 constexpr int kMaxThreads = 1 << 12;
-constexpr std::chrono::seconds kPatience{30};
+constexpr std::chrono::seconds kFinalizePatience{30};
 
 int say(const absl::Status& status) {
   std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
   return 1;
 }
 
-// Whether somebody started us as a part of a job (bootstrap.h): then its processes are there.
+// Returns true if a launcher has started this process as a part of a job (bootstrap.h). Then the
+// other processes of the job exist already.
 bool launched() {
   const auto set = [](const char* name) { return std::getenv(name) != nullptr; };
   return set("CARIAMA_LAUNCH_SOCKET") || set("CARIAMA_BOOTSTRAP") || set("PMIX_RANK") ||
@@ -80,7 +81,7 @@ int Program::run(const std::function<int(Host&)>& body, Aggregation aggregation)
     }
   }
   if (fabric != nullptr && !orphaned) {
-    const absl::Status ended = fabric->finalize(deadline_after(kPatience));
+    const absl::Status ended = fabric->finalize(deadline_after(kFinalizePatience));
     if (!ended.ok() && code == 0) return say(ended);
   }
   return code;

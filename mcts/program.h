@@ -1,16 +1,17 @@
-// A program that is one search on several processes: it starts them by itself.
+// Program: the main function of a program that runs one search on several processes. It starts the
+// processes.
 //
 //   int main(int argc, char** argv) {
-//     mcts::Program program(argc, argv);            // takes -n P and -t T out of the arguments
-//     return program.run([](mcts::Host& host) {     // in rank 0; the others work for it
+//     mcts::Program program(argc, argv);            // parses and removes -n P and -t T
+//     return program.run([](mcts::Host& host) {     // rank 0 only; the other ranks serve it
 //       mcts::Search<ConnectFour> search(host);
 //       std::printf("%d\n", search.run(ConnectFour(), {.seconds = 1}).moves[0].move);
 //       return 0;
 //     });
 //   }
 //
-// With -n P > 1 the program launches itself P times on this host; started by cariama-run or a PMIx
-// launcher it joins the job that it is in.
+// With -n P > 1 the program launches itself P times on this host. If cariama-run or a PMIx launcher
+// has started the program, it joins the job of that launcher and ignores -n.
 #ifndef CARIAMA_MCTS_PROGRAM_H_
 #define CARIAMA_MCTS_PROGRAM_H_
 
@@ -28,13 +29,14 @@ class CARIAMA_MCTS_EXPORT Program {
  public:
   Program(int argc, char** argv);
 
-  // Those that are left, without the program's name.
+  // The arguments without the program's name, -n and -t.
   [[nodiscard]] const std::vector<std::string>& arguments() const { return arguments_; }
-  // What is wrong with -n or -t, or "".
+  // The error in -n or -t; "" if there is none.
   [[nodiscard]] const std::string& error() const { return error_; }
 
-  // Runs the job, and `body` in rank 0. Returns the exit code of the program: that of `body`, or 1
-  // if the job failed, which is said on stderr. If a process dies, the search goes on without it.
+  // Runs the job: `body` in rank 0, Host::serve() in the other ranks. Returns the exit code of the
+  // program: the result of `body`, or 1 if the job failed; then an error message is on stderr. If
+  // a process other than rank 0 dies, the search continues without it.
   int run(const std::function<int(Host&)>& body,
           Aggregation aggregation = Aggregation::kTraditional);
 

@@ -6,20 +6,25 @@
 
 namespace cariama::mcts {
 
-// SplitMix64 (Steele, Lea, Flood 2014): one addition between calls; period 2^64. One thread at a
-// time.
+// SplitMix64 (Steele, Lea, Flood 2014). Only one addition depends on the previous call, so calls
+// overlap in the processor. Period 2^64. Not thread-safe.
 class Random {
  public:
-  explicit constexpr Random(uint64_t seed) : state_(mix(seed)) {}
+  explicit constexpr Random(uint64_t seed) : state_(mix(seed + kStep)) {}
 
   constexpr uint64_t next() { return mix(state_ += kStep); }
 
-  // 0 <= below(n) < n. Not exactly uniform: off by less than n / 2^32. Precondition: n > 0.
+  // Returns a number 0 <= x < n, exactly uniform (Lemire 2019). Requires: n > 0.
   constexpr uint32_t below(uint32_t n) {
-    return static_cast<uint32_t>((next() >> 32) * uint64_t{n} >> 32);
+    uint64_t product = (next() >> 32) * n;
+    if (static_cast<uint32_t>(product) < n) [[unlikely]] {
+      const uint32_t reject = -n % n;
+      while (static_cast<uint32_t>(product) < reject) product = (next() >> 32) * n;
+    }
+    return static_cast<uint32_t>(product >> 32);
   }
 
-  // A bijection of 64-bit words that scatters them.
+  // A bijection of 64-bit words that mixes their bits: the output function of SplitMix64.
   static constexpr uint64_t mix(uint64_t x) {
     x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9;
     x = (x ^ x >> 27) * 0x94D049BB133111EB;

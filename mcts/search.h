@@ -1,20 +1,24 @@
-// A search for the best move of a game: what programs use.
+// Search: finds the best move of a game. This is the interface that programs use.
 //
 //   Search<ConnectFour> search(host);                       // host.h; rank 0, worker 0
 //   auto result = search.run(position, {.seconds = 1});
 //   position.play(result.moves[0].move);
-//   search.advance(result.moves[0].move);                   // keeps what was learned
+//   search.advance(result.moves[0].move);                   // keeps the subtree of this move
 //
-// The tree grows in all processes and threads of the host. With one worker, the same seed and
-// limits in iterations give the same result.
+// The tree grows in all processes and threads of the host. With one worker, the same seed and the
+// same limit of iterations give the same result.
 //
-// Cost per P processes and T threads. A message that asks for rollouts, and one that answers, for
-// every visits / batch_divisor (at most max_batch) rollouts that a process wants from another one;
-// a message and its answer for every node that is made elsewhere, for every share of the root's
-// rollouts (at most 4096), and for every exchange about a copied node (mirror.h). A thread talks to
-// the threads of its own index in the other processes: (P - 1) channels each way per thread.
-// Beginning a search takes 3 (P - 1) messages and their answers, ending it some 8 (P - 1): rank 0
-// sends all of them. State that grows with P: 9 bytes in each process.
+// Cost with P processes of T threads each:
+//   - One request and one answer per batch of visits / batch_divisor rollouts (at most max_batch)
+//     that a process requests from another one.
+//   - One message and one answer per node that is created in another process than its parent's, per
+//     share of the root's rollouts (at most 4096 rollouts), and per exchange of counts between a
+//     copied node and its owner (mirror.h).
+//   - Thread i of a process exchanges these messages only with thread i of each other process:
+//     P - 1 channels in each direction per thread.
+//   - Beginning a search: 3 (P - 1) messages and their answers. Ending it: about 8 (P - 1). Rank 0
+//     sends all of them.
+//   - State that grows with P: 9 bytes per process of the job, in each process.
 #ifndef CARIAMA_MCTS_SEARCH_H_
 #define CARIAMA_MCTS_SEARCH_H_
 
@@ -37,7 +41,7 @@
 
 namespace cariama::mcts {
 
-// Belongs to worker 0 of rank 0. One search at a time in a host.
+// Not thread-safe: only worker 0 of rank 0 may use it. One search at a time in a host.
 template <Game G>
 class Search {
  public:
@@ -48,15 +52,18 @@ class Search {
   explicit Search(Host& host, const SearchOptions& options = SearchOptions::of<G>())
       : host_(host), site_(host.site<Site<G>>()), options_(options) {}
 
-  [[nodiscard]] SearchOptions& options() { return options_; }  // for the next run()
+  // Changes take effect at the next run().
+  [[nodiscard]] SearchOptions& options() { return options_; }
 
-  // Searches the position for its player. Blocks, and works meanwhile. `stop` ends it within 50 ms;
-  // `progress` is called about every `interval` seconds, in this thread. Precondition: the position
-  // has no result() and at least one move. Returns all moves of a new position; of one that was
-  // reached by advance(), those that expand() offered, if there were any.
+  // Searches for the best move of the player to move in `position`. Blocks until the search ends;
+  // the calling thread runs rollouts and calls meanwhile. The search ends at most 50 ms after
+  // another thread (or `progress`) has set *stop. `progress` is called about every `interval`
+  // seconds, in the calling thread. Requires: the position has no result() and at least one move.
+  // The result contains all moves of a new position. If advance() has reached the position, the
+  // result contains the moves that expand() offered.
   //
-  // If a process dies (and the fabric goes on without it), what it knew is lost, and the search
-  // goes on.
+  // If a process dies and the fabric continues without it, its part of the tree is lost and the
+  // search continues.
   Result run(const G& position, const SearchLimits& limits = {},
              const std::atomic<bool>* stop = nullptr, const Progress& progress = nullptr,
              double interval = 0.5) {
@@ -93,8 +100,8 @@ class Search {
     return result;
   }
 
-  // A move was made: its part of the tree stays, if there is one and options().reuse_tree; the rest
-  // is given up.
+  // Makes a move in the position of the tree. Keeps the subtree of the move as the new tree if
+  // there is one and options().reuse_tree is set. Frees all other nodes.
   void advance(Move move) {
     Node<G>* root = site_.root_job().node;
     if (root == nullptr) return;
@@ -103,7 +110,7 @@ class Search {
     Node<G>* next = child.is_local()    ? child.local()
                     : child.is_remote() ? site_.fetch(child.remote())
                                         : nullptr;
-    // A node that has no moves of its own is no root.
+    // A node without moves cannot be the root.
     if (next == nullptr || next->size() == 0) {
       clear();
       return;
@@ -112,12 +119,12 @@ class Search {
     site_.free_subtree(root);
     site_.root_job().node = next;
     root_->play(move);
-    settle();
+    quiesce();
   }
-  // The position that the tree is for, if there is one.
+  // Returns the position of the tree's root, or nullopt if there is no tree.
   [[nodiscard]] const std::optional<G>& position() const { return root_; }
 
-  // Forgets everything.
+  // Frees the tree in all processes.
   void clear() {
     site_.command(CommandKind::kClear, options_);
     root_.reset();
@@ -129,9 +136,9 @@ class Search {
   using Clock = std::chrono::steady_clock;
   enum class Pause : uint8_t { kNone, kEnd, kFull };
 
-  // Between two looks at whether the best move is safe.
+  // Seconds between two calls of safe().
   static constexpr double kSafetyInterval = 0.01;
-  // More visits than that would not fit in a move's counter.
+  // Limit of the root's visits: the counter of a move has 32 bits.
   static constexpr uint64_t kMaxVisits = 0x70000000;
 
   [[nodiscard]] double seconds() const {
@@ -140,13 +147,13 @@ class Search {
   [[nodiscard]] Node<G>& root() { return *site_.root_job().node; }
   [[nodiscard]] uint64_t iterations() { return iterations_ + site_.root_job().completed(); }
 
-  // The root for the position: the one that is there, if it is for it, or a new one.
+  // Keeps the tree if its root has this position. Otherwise frees the tree and creates a new root.
   void prepare(const G& position) {
     if (root_ && site_.root_job().node != nullptr && same(*root_, position)) return;
     clear();
     site_.set_limits(options_);
     Random random(options_.seed);
-    // Unsimplified: all legal moves are there to be reported.
+    // Not simplified: the result has to contain all legal moves.
     Node<G>* node = Node<G>::make(position, site_.arena(0), 0, random, false);
     if (node == nullptr) throw std::bad_alloc();
     site_.count_node();
@@ -158,7 +165,7 @@ class Search {
     if constexpr (std::equality_comparable<G>) {
       return a == b;
     } else {
-      return std::memcmp(&a, &b, sizeof(G)) == 0;  // unequal padding only costs the tree
+      return std::memcmp(&a, &b, sizeof(G)) == 0;  // different padding only loses the old tree
     }
   }
 
@@ -189,7 +196,8 @@ class Search {
     return (stop != nullptr && stop->load(std::memory_order_relaxed)) ||
            (limits.seconds > 0 && seconds() >= limits.seconds);
   }
-  // Whether no other move can have as many visits as the best one in the time that is left.
+  // Returns true if no other move can reach the visits of the best move in the time that is left.
+  // Always false in the first quarter of the time.
   [[nodiscard]] bool safe(double now, double limit) {
     uint64_t best = 0;
     uint64_t second = 0;
@@ -205,41 +213,44 @@ class Search {
     return static_cast<double>(best - second) > 1.1 * rate * (limit - now) && now > limit / 4;
   }
 
-  // Ends what is under way, everywhere.
+  // Ends all rollouts in all processes and waits until no message of the search is in flight.
   void drain() {
     Job<G>& job = site_.root_job();
     site_.close_root();
     site_.command(CommandKind::kStop, options_);
-    // The unit besides the rollouts is ours. Workers may still put back what they had taken.
-    if (!job.end_units(job.take_all() + 1)) {
-      static_cast<void>(host_.work_until([&] { return job.end_units(job.take_all()); }, kForever));
+    // This function ends the unstarted rollouts and the one pending operation that start() adds.
+    // Workers may still put back rollouts that they had taken: then it ends these, too.
+    if (!job.end_pending(job.take_all() + 1)) {
+      static_cast<void>(
+          host_.work_until([&] { return job.end_pending(job.take_all()); }, kForever));
     }
     iterations_ += job.completed();
     if (host_.size() > 1) {
-      settle();
-      site_.command(CommandKind::kSettle, options_);
-      settle();
+      quiesce();
+      site_.command(CommandKind::kQuiesce, options_);
+      quiesce();
     }
     site_.command(CommandKind::kForget, options_);
-    job.start(0);  // counts nothing twice
-    static_cast<void>(job.end_units(1));
+    job.start(0);  // resets completed(): iterations_ contains this number already
+    static_cast<void>(job.end_pending(1));
   }
 
-  // Frees memory until there is enough, or no time for it: all processes a little, again and again.
-  void collect(const std::function<bool()>& over) {
+  // Frees cold subtrees in all processes, in small steps, until each process has freed enough or
+  // the condition holds.
+  void collect(const std::function<bool()>& finished) {
     bool more = true;
-    while (more && !over()) {
+    while (more && !finished()) {
       more = false;
       for (const CommandReply& reply : site_.command(CommandKind::kCollect, options_)) {
         more |= reply.collecting;
       }
     }
     site_.command(CommandKind::kCollected, options_);
-    settle();
+    quiesce();
     site_.command(CommandKind::kResume, options_);
   }
-  void settle() {
-    if (host_.size() > 1) site_.settle(options_);
+  void quiesce() {
+    if (host_.size() > 1) site_.quiesce(options_);
   }
 
   [[nodiscard]] static int order(Verdict verdict) {
@@ -256,7 +267,7 @@ class Search {
     }
     return 0;
   }
-  // Moves of the node, the best one first.
+  // Returns the indices of the node's moves, the best move first.
   [[nodiscard]] static std::vector<int> ordered(const Node<G>& node) {
     std::vector<int> moves(static_cast<size_t>(node.size()));
     std::iota(moves.begin(), moves.end(), 0);
@@ -265,7 +276,7 @@ class Search {
       const int right = order(node.verdict(b));
       return left != right ? left > right : node.visits(a) > node.visits(b);
     });
-    // A certain draw is better than what is likely to be lost.
+    // A proved draw is better than an open move with an expected value below that of a draw.
     const auto draw = std::find_if(moves.begin(), moves.end(),
                                    [&](int i) { return node.verdict(i) == Verdict::kDraws; });
     if (draw != moves.end() && node.verdict(moves[0]) == Verdict::kOpen &&
@@ -322,7 +333,7 @@ class Search {
   SearchOptions options_;
   std::optional<G> root_;
   Clock::time_point start_;
-  uint64_t iterations_ = 0;  // of this search, before the last pause
+  uint64_t iterations_ = 0;  // completed rollouts of this search before the last drain()
   double next_safety_ = 0;
 };
 

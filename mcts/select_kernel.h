@@ -1,5 +1,5 @@
-// The arithmetic of selection.h on plain arrays: compiled once for each instruction set, and chosen
-// once by what the processor has.
+// The select kernels: the score computation of selection.h on plain arrays. It is compiled once per
+// instruction set; one kernel is chosen at the first use, by the features of the processor.
 #ifndef CARIAMA_MCTS_SELECT_KERNEL_H_
 #define CARIAMA_MCTS_SELECT_KERNEL_H_
 
@@ -9,7 +9,7 @@
 
 namespace cariama::mcts::internal {
 
-// The arrays of a node, padded to groups of 16, and the coefficients of the score.
+// The arrays of a node, padded to a multiple of 16 moves, and the coefficients of the score.
 struct SelectJob {
   const int32_t* visits;
   const double* value;
@@ -20,20 +20,22 @@ struct SelectJob {
   int padded;
   float first_play;
   float amaf_equivalence;
-  float exploration;   // times sqrt(ln N); 0: none
-  float prior_weight;  // 0: none
+  float exploration;   // exploration * sqrt(ln N); 0: no UCB term
+  float prior_weight;  // factor of prior / (1 + visits); 0: no prior term
 };
 
-// The first of the moves with the highest score, or -1 if all are closed.
+// Returns the move with the highest score, the first one of several, or -1 if all moves are closed.
 using SelectKernel = int (*)(const SelectJob& job);
 
 int select_portable(const SelectJob& job);
 extern const SelectKernel kSelectAVX2;    // nullptr: not in this build
-extern const SelectKernel kSelectAVX512;  // ditto
+extern const SelectKernel kSelectAVX512;  // nullptr: not in this build
 
-// The fastest that the processor has, or what CARIAMA_MCTS_SIMD names: portable, avx2, avx512.
+// Returns the fastest kernel that the processor supports, or the one that the environment variable
+// CARIAMA_MCTS_SIMD names (portable, avx2, avx512), if the processor supports it.
 [[nodiscard]] CARIAMA_MCTS_EXPORT SelectKernel select_kernel();
-// All that this machine has, slowest first; `count` of them: for tests.
+// For tests: returns all kernels that the processor supports, the slowest first, and writes their
+// number to `count`.
 [[nodiscard]] CARIAMA_MCTS_EXPORT const SelectKernel* available_select_kernels(int* count);
 
 }  // namespace cariama::mcts::internal

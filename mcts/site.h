@@ -1,9 +1,10 @@
-// A process's part of the one distributed tree for a type of game: its nodes, what other processes
-// call them, and the jobs under way.
+// Site: one process's part of the distributed tree for one type of game (the term is explained at
+// SiteBase in host.h). It contains the nodes that the process owns, their names for other
+// processes, the jobs in flight, and the tickets of requests to other processes.
 //
-// A node belongs to the process that made it and never moves, but for the root (search.h). The
-// threads of that process share it; other processes only have its name, and ask for rollouts from
-// it. What the workers do is in worker.h.
+// The process that creates a node owns it. A node never moves to another process, except when it
+// becomes the root (fetch()). The threads of the owner share the node. Other processes know only
+// its name and request rollouts from it. worker.h contains the rollouts.
 #ifndef CARIAMA_MCTS_SITE_H_
 #define CARIAMA_MCTS_SITE_H_
 
@@ -47,7 +48,7 @@ class Site final : public CommandedSite<Site<G>> {
     apply(SearchOptions::of<G>());
   }
 
-  // The site of the calling worker's process.
+  // Returns the site of the calling worker's process.
   [[nodiscard]] static Site& here() { return Host::site_here<Site>(); }
 
   bool work(uint32_t thread) override { return workers_[thread]->work(); }
@@ -61,7 +62,7 @@ class Site final : public CommandedSite<Site<G>> {
     }
   }
 
-  // ---- For the workers.
+  // ---- Called by the workers.
   [[nodiscard]] Host& host() { return host_; }
   [[nodiscard]] const SearchOptions& options() const { return options_; }
   [[nodiscard]] Arena& arena(uint32_t thread) { return *arenas_[thread]; }
@@ -77,18 +78,20 @@ class Site final : public CommandedSite<Site<G>> {
   void note_full() { full_.store(true, std::memory_order_relaxed); }
   [[nodiscard]] bool full() const { return full_.load(std::memory_order_relaxed); }
 
-  // Rollouts that this process has asked `rank` for and not got yet.
+  // The number of rollouts that this process has requested from `rank` and that are in flight,
+  // without the shares of the root's rollouts.
   [[nodiscard]] std::atomic<int32_t>& outstanding(uint32_t rank) { return outstanding_[rank]; }
-  // Of these, shares of the root's.
+  // Rank 0: the number of the root's rollouts that `rank` has in its shares.
   [[nodiscard]] std::atomic<int32_t>& shared(uint32_t rank) { return shared_[rank]; }
-  // The rollouts of the root come to nodes whose owners have too much to do already: then this
-  // process waits for answers.
+  // Records whether this process waits for answers, since its rollouts of the root would be
+  // deferred: they reach nodes whose owners have too many requests already. has_work() does not
+  // count the root's rollouts while the process waits.
   void note_waiting(bool waiting) {
     if (waiting_.load(std::memory_order_relaxed) == waiting) return;
     waiting_.store(waiting, std::memory_order_seq_cst);
     if (!waiting && host_.threads() > 1) host_.wake_workers();
   }
-  // The process for a new node below `parent`.
+  // Returns the rank of the process that has to create a new child of `parent`.
   [[nodiscard]] uint32_t place(const Node<G>& parent, const G& position, Random& random) {
     const uint32_t processes = host_.size();
     const uint32_t self = host_.rank();
@@ -106,18 +109,19 @@ class Site final : public CommandedSite<Site<G>> {
     return host_.alive(chosen) ? chosen : self;
   }
 
-  // ---- The root comes to rank 0, wherever its node was made. Nobody searches meanwhile.
+  // ---- Moving the new root to rank 0. Requires: no rollout is running.
 
-  // In worker 0 of rank 0: brings the node here, and makes it the root. nullptr: it cannot be had.
-  // Its children stay where they are.
+  // Called by worker 0 of rank 0. Moves a node from its owner to this process and returns it. Its
+  // children stay in their processes. Returns nullptr if the node cannot be moved: then it stays,
+  // or it is freed with its subtree.
   Node<G>* fetch(RemoteNode name) {
     fetched_ = Fetched::kWaiting;
     fetched_node_ = nullptr;
     const SlotId id{name.slot, name.generation};
     const uint32_t origin = host_.id(host_.rank(), 0);
-    Lines& lines = *Host::here().lines;
+    PeerAggregators& aggregators = *Host::here().aggregators;
     if (!host_.alive(name.rank) ||
-        !lines.call(host_.id(name.rank, 0), [id, origin] { here().on_fetch(id, origin); })) {
+        !aggregators.call(host_.id(name.rank, 0), [id, origin] { here().on_fetch(id, origin); })) {
       return nullptr;
     }
     static_cast<void>(host_.work_until(
@@ -125,21 +129,26 @@ class Site final : public CommandedSite<Site<G>> {
     return fetched_node_;
   }
 
-  // ---- Nodes that are not wanted any more. Nobody searches meanwhile.
+  // ---- Freeing nodes. Requires, except for free_later(): no rollout is running.
 
-  // With everything below; what lies in other processes is freed by calls.
+  // Frees a node and its subtree. Sends calls that free the nodes in other processes.
   void free_subtree(Node<G>* top) {
     release(top);
     send_frees();
   }
+  // Frees one node at the end of the search. Thread-safe.
   void free_later(Node<G>* node) {
     const std::lock_guard lock(orphans_mutex_);
     orphans_.push_back(node);
   }
+  // Frees one node without its children. During a search, only the worker in whose arena the node
+  // is may call this.
   void free_one(Node<G>* node) {
     nodes_.fetch_sub(1, std::memory_order_relaxed);
     node->destroy(*arenas_[node->maker()]);
   }
+  // Handles a call that frees a subtree. While the collector has pointers to nodes, the call is
+  // deferred.
   void on_free(SlotId id) {
     if (collecting_) {
       deferred_frees_.push_back(id);
@@ -148,8 +157,9 @@ class Site final : public CommandedSite<Site<G>> {
     if (std::optional<Node<G>*> node = exported_.take(id)) free_subtree(*node);
     ++frees_handled_;
   }
-  // Frees cold subtrees, the coldest first, until half of the memory is free: in steps of about a
-  // millisecond, until one returns false, or there is no time; then finish_collection().
+  // Frees cold subtrees, the coldest first, until half of the memory is free. One call works for
+  // about a millisecond. Returns true if another step is needed. After the last step, or to stop
+  // earlier, the caller calls finish_collection().
   bool collect_step() {
     if (!collecting_) {
       if (live_bytes() <= options_.memory_bytes / 2) return false;
@@ -175,7 +185,7 @@ class Site final : public CommandedSite<Site<G>> {
     ++collections_;
     full_.store(false, std::memory_order_relaxed);
   }
-  // All of it at once.
+  // Runs a whole collection in this process.
   void collect_here() {
     while (collect_step()) {
     }
@@ -196,7 +206,7 @@ class Site final : public CommandedSite<Site<G>> {
     for (const auto& arena : arenas_) sum += arena->live_bytes();
     return sum;
   }
-  // For tests: calls `function` for every node of this process.
+  // For tests: calls `function` for every node of this process. Requires: no rollout is running.
   template <typename Function>
   void for_each_node(Function&& function) {
     std::vector<Node<G>*> open;
@@ -214,11 +224,13 @@ class Site final : public CommandedSite<Site<G>> {
     }
   }
 
-  // ---- Rank 0 and the others.
+  // ---- Called by Search in rank 0.
 
   void set_limits(const SearchOptions& options) {
     for (auto& arena : arenas_) arena->set_limit(options.memory_bytes / arenas_.size());
   }
+  // Lets the workers of this process take rollouts of the root's job. seq_cst: see
+  // Host::wake_workers().
   void open_root() { root_open_.store(true, std::memory_order_seq_cst); }
   void close_root() { root_open_.store(false, std::memory_order_seq_cst); }
 
@@ -229,9 +241,10 @@ class Site final : public CommandedSite<Site<G>> {
   void begin_pass(uint32_t least) {
     collector_.begin_pass(least, root_job_.node, exported_.names());
   }
-  // Brings the collector to a node. False: enough is free, or there is no more.
+  // Moves the collector to the next top, or begins the next pass. Returns false if enough memory is
+  // free, or the last pass is finished.
   bool next_top() {
-    // What others have freed meanwhile is not looked at any more.
+    // Run the deferred on_free() calls now, so that the collector does not visit these nodes.
     collecting_ = false;
     for (const SlotId id : std::exchange(deferred_frees_, {})) on_free(id);
     collecting_ = true;
@@ -242,7 +255,8 @@ class Site final : public CommandedSite<Site<G>> {
     begin_pass(2 * least);
     return true;
   }
-  // Frees the subtree, as far as it is here; the rest is noted for send_frees().
+  // Frees the nodes of a subtree that are in this process. Adds the names of the other ones to
+  // remote_frees_, for send_frees().
   void release(Node<G>* top) {
     std::vector<Node<G>*> open{top};
     while (!open.empty()) {
@@ -257,9 +271,10 @@ class Site final : public CommandedSite<Site<G>> {
       free_one(node);
     }
   }
-  // Not while nodes are walked: a call whose channel has to grow waits, and runs incoming calls
-  // meanwhile; their on_free() would free what the walk is about to look at. They also come here,
-  // so each name leaves the list before it is sent.
+  // Sends the calls that free nodes in other processes. Must not run while a function iterates over
+  // nodes: a call whose channel has to grow blocks and runs received calls, whose on_free() would
+  // free nodes that the iteration has still to visit. Such calls also run this function
+  // recursively. Therefore each name is removed from the list before it is sent.
   void send_frees() {
     while (!remote_frees_.empty()) {
       const RemoteNode node = remote_frees_.back();
@@ -267,8 +282,8 @@ class Site final : public CommandedSite<Site<G>> {
       if (!host_.alive(node.rank)) continue;
       const SlotId id{node.slot, node.generation};
       ++frees_sent_;
-      if (!Host::here().lines->call(host_.id(node.rank, 0), [id] { here().on_free(id); })) {
-        --frees_sent_;  // its owner keeps it until everything is cleared
+      if (!Host::here().aggregators->call(host_.id(node.rank, 0), [id] { here().on_free(id); })) {
+        --frees_sent_;  // not sent: the owner keeps the node until the tree is cleared
       }
     }
   }
@@ -278,12 +293,13 @@ class Site final : public CommandedSite<Site<G>> {
     uint32_t moves;
   };
 
+  // Handles the call of fetch() at the owner; on_fetched() handles its answer.
   void on_fetch(SlotId id, uint32_t origin) {
-    Lines& lines = *Host::here().lines;
+    PeerAggregators& aggregators = *Host::here().aggregators;
     const std::optional<Node<G>*> node = exported_.take(id);
-    if (!node || (*node)->shared()) {  // other moves lead to it: it stays where it is
+    if (!node || (*node)->shared()) {  // a node with other parents cannot move
       if (node) free_subtree(*node);
-      lines.call(origin, [] { here().on_fetched(nullptr, nullptr, 0); });
+      aggregators.call(origin, [] { here().on_fetched(nullptr, nullptr, 0); });
       return;
     }
     std::vector<MoveRecord<G>> records;
@@ -301,22 +317,22 @@ class Site final : public CommandedSite<Site<G>> {
     const FetchedNode fetched{(*node)->state(), static_cast<uint32_t>(records.size())};
     static_cast<void>(transpositions_.drop_parent(*node));
     free_one(*node);
-    const bool sent = lines.call_buffer(
+    const bool sent = aggregators.call_buffer(
         origin, [fetched](void* data, uint64_t bytes) { here().on_fetched(&fetched, data, bytes); },
         std::as_bytes(std::span(records)));
     if (sent) return;
-    // Longer than a call may be: the subtree is given up.
+    // The node does not fit into a call: free its subtree.
     for (const MoveRecord<G>& record : records) {
       if (!record.has_child) continue;
       if (record.child.rank == host_.rank()) {
         on_free({record.child.slot, record.child.generation});
-        --frees_handled_;  // nobody has sent it
+        --frees_handled_;  // on_free() counts a received call, but this one was not sent
       } else {
         remote_frees_.push_back(record.child);
       }
     }
     send_frees();
-    lines.call(origin, [] { here().on_fetched(nullptr, nullptr, 0); });
+    aggregators.call(origin, [] { here().on_fetched(nullptr, nullptr, 0); });
   }
   void on_fetched(const FetchedNode* fetched, const void* data, uint64_t bytes) {
     fetched_ = Fetched::kDone;
@@ -328,7 +344,7 @@ class Site final : public CommandedSite<Site<G>> {
     if (!records.empty()) std::memcpy(static_cast<void*>(records.data()), data, bytes);
     Node<G>* node =
         Node<G>::make(fetched->state, std::span<const MoveRecord<G>>(records), *arenas_[0], 0);
-    // Children that are here have an address again.
+    // Children that this process owns become local references.
     for (int i = 0; i < static_cast<int>(records.size()); ++i) {
       const MoveRecord<G>& record = records[i];
       if (!record.has_child) continue;
@@ -365,8 +381,8 @@ class Site final : public CommandedSite<Site<G>> {
         mirroring_.begin(options_);
         stopping_.store(false, std::memory_order_release);
         break;
-      case CommandKind::kSettle:
-        mirroring_.settle();
+      case CommandKind::kQuiesce:
+        mirroring_.quiesce();
         break;
       case CommandKind::kForget:
         mirroring_.forget();
@@ -403,7 +419,7 @@ class Site final : public CommandedSite<Site<G>> {
     }
     host_.activate(this);
   }
-  // Of this process.
+  // Returns the processor time of this process.
   [[nodiscard]] static double cpu_seconds() {
     timespec now{};
     ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
@@ -416,9 +432,10 @@ class Site final : public CommandedSite<Site<G>> {
       sum.idle_seconds +=
           1e-9 * static_cast<double>(host_.thread(i).idle_ns.load(std::memory_order_relaxed));
     }
-    // Lines belong to their threads: those of worker 0 stand for all.
-    if (Lines* lines = Host::here().lines.get(); lines != nullptr) {
-      std::tie(sum.channels, sum.channels_behind) = lines->channels();
+    // Only the owning thread may read the channels of its aggregators. So the statistics contain
+    // those of worker 0, which calls this function.
+    if (PeerAggregators* aggregators = Host::here().aggregators.get(); aggregators != nullptr) {
+      std::tie(sum.channels, sum.channels_behind) = aggregators->channels();
     }
     sum.collections = collections_;
     sum.cpu_seconds = cpu_seconds() - cpu_before_;
@@ -436,7 +453,7 @@ class Site final : public CommandedSite<Site<G>> {
   SlotTable<Node<G>*> exported_;  // nodes whose parents are in other processes
   Transpositions<G> transpositions_;
   Mirroring<G> mirroring_;
-  Job<G> root_job_;  // rank 0's
+  Job<G> root_job_;  // used in rank 0
   std::atomic<bool> root_open_{false};
   std::atomic<bool> stopping_{false};
   std::atomic<bool> full_{false};
@@ -445,14 +462,14 @@ class Site final : public CommandedSite<Site<G>> {
   std::atomic<bool> waiting_{false};
   std::atomic<uint64_t> nodes_{0};
   std::mutex orphans_mutex_;
-  std::vector<Node<G>*> orphans_;
-  // Worker 0's.
+  std::vector<Node<G>*> orphans_;  // nodes of free_later()
+  // Used by worker 0 only:
   Fetched fetched_ = Fetched::kDone;
   Node<G>* fetched_node_ = nullptr;
-  std::vector<RemoteNode> remote_frees_;  // to be sent
+  std::vector<RemoteNode> remote_frees_;  // nodes for which send_frees() has to send calls
   Collector<G> collector_;
-  bool collecting_ = false;  // the collector knows nodes that must not be freed by others
-  std::vector<SlotId> deferred_frees_;  // for when it does not
+  bool collecting_ = false;  // the collector has pointers to nodes: on_free() must not free any
+  std::vector<SlotId> deferred_frees_;  // on_free() calls that wait until collecting_ is false
   uint64_t frees_sent_ = 0;
   uint64_t frees_handled_ = 0;
   uint64_t collections_ = 0;

@@ -1,5 +1,6 @@
-// Names for objects of one process that other processes may hold: a slot and a generation, never an
-// address, so that what comes from outside is checked before it is used.
+// SlotTable: names, of the type SlotId, for objects of one process that other processes refer to.
+// A name is a slot and a generation, never an address. So the process can check a name that it
+// receives before it accesses the object.
 #ifndef CARIAMA_MCTS_SLOT_TABLE_H_
 #define CARIAMA_MCTS_SLOT_TABLE_H_
 
@@ -17,7 +18,7 @@ namespace cariama::mcts {
 template <typename T>
 class SlotTable {
  public:
-  // Generations fit in RemoteNode.
+  // Generations are smaller than this, so that they fit in RemoteNode.
   static constexpr uint32_t kGenerations = 1 << 13;
 
   [[nodiscard]] SlotId add(T value) {
@@ -33,18 +34,19 @@ class SlotTable {
     entries_[slot].value.emplace(std::move(value));
     return {slot, entries_[slot].generation};
   }
-  // nullopt: nothing has that name (any more).
+  // Returns the object with this name, or nullopt if no object has it (any more).
   [[nodiscard]] std::optional<T> find(SlotId id) {
     const std::lock_guard lock(mutex_);
     if (!has(id)) return std::nullopt;
     return entries_[id.slot].value;
   }
+  // Removes the object with this name and returns it, or nullopt if no object has it (any more).
   [[nodiscard]] std::optional<T> take(SlotId id) {
     const std::lock_guard lock(mutex_);
     if (!has(id)) return std::nullopt;
     return take_slot(id.slot);
   }
-  // All for which `condition` holds.
+  // Removes all objects for which `condition` holds, and returns them.
   template <typename Condition>
   [[nodiscard]] std::vector<T> take_if(Condition&& condition) {
     const std::lock_guard lock(mutex_);

@@ -1,4 +1,4 @@
-// A wait-free queue between two threads, of fixed length.
+// SpscRing: a wait-free queue of fixed length, with one producer and one consumer thread.
 #ifndef CARIAMA_MCTS_SPSC_RING_H_
 #define CARIAMA_MCTS_SPSC_RING_H_
 
@@ -10,16 +10,17 @@
 
 namespace cariama::mcts {
 
-// push() belongs to one thread, pop() to one other; each takes a bounded number of steps.
+// Only one thread may call push(), and only one thread pop(). Each takes a bounded number of steps.
 template <typename T, size_t kSize>
 class SpscRing {
   static_assert((kSize & (kSize - 1)) == 0);
 
  public:
-  // False: it is full.
+  // Returns false if the queue is full.
   [[nodiscard]] bool push(T value) {
     const uint64_t tail = tail_.load(std::memory_order_relaxed);
-    // Acquire: the slot has been read before it is written again.
+    // Acquire: pairs with the release in pop(). The consumer has read the slot before this thread
+    // overwrites it.
     if (tail - head_.load(std::memory_order_acquire) == kSize) return false;
     slots_[tail % kSize] = value;
     tail_.store(tail + 1, std::memory_order_seq_cst);  // see Host::wake_workers

@@ -1,10 +1,10 @@
-// The nodes of a process by the keys of their positions: so that a position to which several orders
-// of moves lead has one node (SearchOptions::transpositions).
+// Transpositions: a table of the nodes of a process by the keys of their positions. With it,
+// a position that several orders of moves reach has one node (SearchOptions::transpositions).
 //
-// What is counted of a move stays in each node that it is made from; what is known below the
-// position is shared. Positions must not repeat in a line of the game, since the tree is walked
-// down without looking for circles; and different positions must not have equal keys, which is a
-// matter of luck with 64 bits: expect it after some billion nodes.
+// The counts of a move stay in the node in which the move is made, one per parent. The subtree
+// below the position is shared. Requires: no position repeats in a sequence of moves, since
+// rollouts do not check for cycles. Requires: different positions have different keys. With keys of
+// 64 bits the first collision is to be expected after some billion nodes.
 #ifndef CARIAMA_MCTS_TRANSPOSITIONS_H_
 #define CARIAMA_MCTS_TRANSPOSITIONS_H_
 
@@ -18,11 +18,12 @@
 
 namespace cariama::mcts {
 
-// Thread-safe; a lock for each new node. Some 40 bytes for each node besides the limit on memory.
+// Thread-safe, except clear(). Takes a lock per new node. The table takes about 40 bytes per node,
+// in addition to SearchOptions::memory_bytes.
 template <Game G>
 class Transpositions {
  public:
-  // The node with that key, which gets one more parent; or nullptr.
+  // Returns the node with this key and adds a parent to it, or returns nullptr.
   [[nodiscard]] Node<G>* find(uint64_t key) {
     Part& part = part_of(key);
     const std::lock_guard lock(part.mutex);
@@ -31,7 +32,8 @@ class Transpositions {
     found->second->add_parent();
     return found->second;
   }
-  // The same, and `made` if there is none: the first parent is the one that a node is made for.
+  // Returns the node with this key and adds a parent to it. If there is none, enters `made` and
+  // returns it; a new node counts its first parent already.
   [[nodiscard]] Node<G>* find_or_add(uint64_t key, Node<G>* made) {
     Part& part = part_of(key);
     const std::lock_guard lock(part.mutex);
@@ -39,7 +41,8 @@ class Transpositions {
     if (!added) place->second->add_parent();
     return place->second;
   }
-  // One parent less. True: there is none, and the node is the caller's.
+  // Removes a parent of the node. Returns true if no parent is left. Then the node has left the
+  // table, and the caller frees it.
   [[nodiscard]] bool drop_parent(Node<G>* node) {
     Part& part = part_of(node->key());
     const std::lock_guard lock(part.mutex);
@@ -48,13 +51,13 @@ class Transpositions {
     if (found != part.nodes.end() && found->second == node) part.nodes.erase(found);
     return true;
   }
-  // While nobody uses it.
+  // Removes all nodes. Requires: no other thread uses the table.
   void clear() {
     for (Part& part : parts_) part.nodes.clear();
   }
 
  private:
-  static constexpr size_t kParts = 64;  // so that threads seldom meet
+  static constexpr size_t kParts = 64;  // many locks, so that threads seldom contend for one
 
   struct alignas(64) Part {
     std::mutex mutex;

@@ -1,10 +1,10 @@
-// A thread that searches: the rollouts, and what the calls of other processes make it do.
+// Worker: one thread of a search. It runs rollouts and handles the calls of other processes.
 //
-// A rollout walks down from its job's node, choosing moves, until it comes to a move that has no
-// node yet: there the position is played out, and the value goes back along the way. A move that
-// was tried often gets a node, in the process that placement says. Where the way leads to a node of
-// another process, the rollout becomes a job for that process (job.h), with as many more rollouts
-// of the same job as fit; the way is kept in a ticket until the answer comes.
+// A rollout descends from its job's node and selects a move in each node, until the move has no
+// child node. There it runs a playout and adds the value to all nodes on its path. A move with many
+// visits gets a child node, in the process that the placement selects. If the path leads to a node
+// of another process, the worker requests a job there (job.h): this rollout and a batch of further
+// rollouts of the same job. A ticket keeps the path until the answer arrives.
 #ifndef CARIAMA_MCTS_WORKER_H_
 #define CARIAMA_MCTS_WORKER_H_
 
@@ -37,18 +37,18 @@ class Worker {
 
   Worker(Site<G>& site, HostThread& thread) : site_(site), thread_(thread) {}
 
-  // A search begins. By worker 0, while this one rests.
+  // Resets the worker for a new search. Called by worker 0, while this worker runs no rollout.
   void begin(uint64_t seed) {
     random_.emplace(seed);
     playouts_.reset();
     counters_.emplace();
-    if (thread_.lines != nullptr) {
-      messages_before_ = thread_.lines->messages();
-      bytes_before_ = thread_.lines->bytes();
+    if (thread_.aggregators != nullptr) {
+      messages_before_ = thread_.aggregators->messages();
+      bytes_before_ = thread_.aggregators->bytes();
     }
   }
 
-  // A few rollouts. False: there were none to do.
+  // Runs a few rollouts. Returns false if there was none to run.
   bool work() {
     const bool stopping = site_.stopping();
     if (!stopping && site_.root_open()) give_shares();
@@ -64,11 +64,12 @@ class Worker {
         taken.rollouts = 0;
       }
     }
-    // Its units are what keeps the job: after the last one it may be another one.
+    // The pending operations keep the job alive. After the last one has ended, the Job object may
+    // be reused for another job.
     bool postponed = false;
     for (uint32_t i = 0; i < taken.rollouts && !postponed; ++i) {
       if (rollout(*taken.job)) continue;
-      // Only the root's rollouts are postponed, with the rest of the slice.
+      // Only a rollout of the root is postponed. The rest of the slice is put back with it.
       taken.job->put_back(taken.rollouts - i);
       postponed = true;
       if (i == 0) {
@@ -76,12 +77,12 @@ class Worker {
         return false;
       }
     }
-    if (taken.last) end_units(*taken.job, 1);
-    if (thread_.lines != nullptr) thread_.lines->flush();
+    if (taken.last) end_pending(*taken.job, 1);
+    if (thread_.aggregators != nullptr) thread_.aggregators->flush();
     return true;
   }
 
-  // What a ticket waits for will not come: its rollouts never were.
+  // Ends a ticket that gets no answer. Its rollouts are removed from the counts.
   void give_up(Ticket<G>& ticket) {
     site_.note_waiting(false);
     if (ticket.path.empty()) {
@@ -92,7 +93,7 @@ class Worker {
     const Step<G> last = ticket.path.back();
     if (ticket.rollouts == 0) {
       last.node->set_child(last.move, {});
-      end_units(*ticket.job, 1);
+      end_pending(*ticket.job, 1);
       return;
     }
     last.node->drop_child(last.move, ticket.rank);
@@ -101,8 +102,8 @@ class Worker {
     return_rollouts(*ticket.job, ticket.rollouts);
   }
 
-  // Children for moves that others have tried often at copies of the node, while the rollouts of
-  // this process went elsewhere: else nobody would ever make them.
+  // Creates children for moves that rollouts of other processes have often chosen at copies of this
+  // node. Copies create no children, and the rollouts of this process may never choose these moves.
   void grow(NodeType& node) {
     for (int i = 0; i < node.size() && !site_.full(); ++i) {
       if (!node.child(i).none() || node.closed(i) || node.visits(i) < enough()) continue;
@@ -110,7 +111,8 @@ class Worker {
       position.play(node.move(i));
       if (position.result()) continue;
       const NodeType* made = make_child_here(node, i, position);
-      // No rollout came to it that would tell, if it was decided from the beginning.
+      // If the outcome of the new node is proved, it is entered in the parent here: no rollout has
+      // reached the node that would do so.
       if (made != nullptr && made->outcome() != Outcome::kOpen) node.prove(i, made->outcome());
     }
     node.resolve();
@@ -127,37 +129,40 @@ class Worker {
     sum.transpositions += counters_->transpositions.value();
     sum.remote_selections += counters_->remote_selections.value();
     sum.deferred_selections += counters_->deferred_selections.value();
-    if (thread_.lines != nullptr) {
-      sum.messages += thread_.lines->messages() - messages_before_;
-      sum.bytes += thread_.lines->bytes() - bytes_before_;
+    if (thread_.aggregators != nullptr) {
+      sum.messages += thread_.aggregators->messages() - messages_before_;
+      sum.bytes += thread_.aggregators->bytes() - bytes_before_;
     }
   }
 
  private:
   friend class Site<G>;
 
-  // Rollouts of the root that a process is given at a time: many, since what it has not begun
-  // disturbs nobody.
+  // Maximum number of the root's rollouts in one share. It is large, since rollouts that are not
+  // begun do not influence the statistics.
   static constexpr uint64_t kMostShared = 4096;
-  // Rollouts between two looks at calls and clocks: some 40 µs of Hex.
+  // Number of rollouts after which a worker polls for calls and checks limits: about 40 µs in Hex.
   static constexpr uint32_t kSlice = 8;
 
+  // Requests rollouts from a node of the receiver.
   struct JobRequest {
     SlotId node;
     uint32_t rollouts = 0;
-    uint32_t requester = 0;
+    uint32_t requester = 0;  // global id of the requesting thread
     SlotId ticket;
-    bool share = false;
+    bool share = false;  // begin at the copy of the root; `node` is not used
   };
+  // The answer to a JobRequest. The samples of the playouts follow.
   struct JobAnswer {
     SlotId ticket;
     uint32_t rank = 0;
-    uint32_t completed = 0;
-    double value = 0;  // sum, of player 0
-    Outcome outcome = Outcome::kOpen;
-    bool full = false;
-    bool useless = false;  // there is nothing to search, or no node
+    uint32_t completed = 0;            // rollouts; the others have ended without a value
+    double value = 0;                  // sum of the values for player 0
+    Outcome outcome = Outcome::kOpen;  // of the job's node
+    bool full = false;                 // the process has no memory for nodes
+    bool useless = false;              // the job's node does not exist, or its outcome is proved
   };
+  // Requests the creation of a node; the position follows.
   struct Creation {
     uint32_t requester = 0;
     SlotId ticket;
@@ -176,22 +181,23 @@ class Worker {
     Counter deferred_selections;
   };
 
-  // The worker of the calling thread.
+  // Returns the worker of the calling thread.
   [[nodiscard]] static Worker& here() { return Site<G>::here().worker(Host::here().index); }
   [[nodiscard]] const SearchOptions& options() const { return site_.options(); }
-  // Visits of a move that shall have a node: so many more while its node is on the way, and as many
-  // again at a copy, whose owner has to be told first, are all that are spent on sampling it.
+  // Limit of the visits that sample a move while its child node is being created. At a copy, the
+  // limit is twice as large: first the owner of the original has to receive the counts of the copy.
   [[nodiscard]] uint32_t enough() const { return 2 * options().expand_visits + kSlice; }
 
   // ---- Rollouts
 
-  // Ends one unit of the job, now or later. False: neither, since the rollout, one of the root, had
-  // better begin again later.
+  // Runs one rollout of the job. Its pending operation ends in this function, or when the answer of
+  // another process arrives. Returns false for a rollout of the root that was deferred: then the
+  // operation stays pending, and the caller has to put the rollout back.
   [[nodiscard]] bool rollout(Job<G>& job) {
     path_.clear();
     counters_->visits.add();
     NodeType* node = job.node;
-    Mirror<G>* copied = nullptr;  // what `node` is a copy by, if it is one
+    Mirror<G>* copied = nullptr;  // the mirror of `node` if `node` is a copy
     if (job.share) {
       const auto root = site_.mirroring().root();
       if (root.stale) return defer(job);
@@ -214,7 +220,7 @@ class Worker {
       }
       const int move = select_move(*node, options().selection);
       if (move < 0) {
-        // All moves were closed, and the outcome is about to be known.
+        // All moves are closed, so resolve() returns a proved outcome.
         end_proved(job, node->resolve());
         return true;
       }
@@ -238,7 +244,7 @@ class Worker {
       if (has_to_wait(job, child, before)) return defer(job);
       if (child.is_remote() && hand_over(job, child.remote(), before)) return true;
       if (child.none() && copied != nullptr && before >= enough() && !site_.full()) {
-        site_.mirroring().hurry(*copied, *node);  // its owner makes the child
+        site_.mirroring().hurry(*copied, *node);  // the owner of the original creates the child
         if (before > 2 * enough()) return defer(job);
       }
       if (child.none() && copied == nullptr && before >= options().expand_visits) {
@@ -252,8 +258,9 @@ class Worker {
     }
   }
 
-  // The rollout had better begin again later, as rollout() says. Who has a share of the root's
-  // gives the rest of it back.
+  // Defers a rollout: removes its visits, so that it can be repeated later. Returns false for
+  // a rollout of the root (see rollout()). For a share of the root, also returns the unstarted rest
+  // of the share to rank 0.
   [[nodiscard]] bool defer(Job<G>& job) {
     take_back(path_, 1);
     counters_->deferred_selections.add();
@@ -263,10 +270,11 @@ class Worker {
     return true;
   }
 
-  // Deferred selection: whether a rollout that came to this child is better begun again later. A
-  // position that is about to get a node is sampled only a few times more. And what is under way
-  // shall be a small part of what is known: that is for the root's rollouts, and shares of them;
-  // all others are parts of these.
+  // Deferred selection: returns true if a rollout that reached this child has to be repeated later.
+  // First reason: the child is being created, and its position was sampled enough() times. Second
+  // reason: too many rollouts that the owner of the child has to run are in flight, compared with
+  // the completed ones. The second reason applies only to rollouts of the root and to shares of
+  // them, since all other jobs are parts of these.
   [[nodiscard]] bool has_to_wait(const Job<G>& job, typename NodeType::Ref child,
                                  uint32_t before) const {
     Host& host = site_.host();
@@ -280,9 +288,9 @@ class Worker {
            static_cast<int64_t>(limit);
   }
 
-  // The rollout came to a position whose outcome is proved.
+  // Ends a rollout that reached a position with a proved outcome.
   void end_proved(Job<G>& job, Outcome known) {
-    if (path_.empty()) {  // nothing to search any more
+    if (path_.empty()) {  // the node of the job is proved: the job needs no more rollouts
       counters_->cancelled.add();
       if (!job.root) cancel(job, static_cast<uint32_t>(job.take_all()));
       return_rollouts(job, 1);
@@ -292,7 +300,8 @@ class Worker {
     finish(job, path_, 1, value_of(known), {}, known);
   }
 
-  // The position after the last move of the way is valued here.
+  // Ends a rollout at the position after the last move of its path: by the result of the game, or
+  // by playouts.
   void sample(Job<G>& job, NodeType& node, int move) {
     G position = node.state();
     position.play(node.move(move));
@@ -314,8 +323,8 @@ class Worker {
     finish(job, path_, 1, sum / playouts, samples_, Outcome::kOpen);
   }
 
-  // Brings values back along a way, and ends their units. `below`: what is proved about the last
-  // move.
+  // Adds the values of `count` rollouts to the nodes of their path, and ends their operations.
+  // below: the proved outcome of the last move, or kOpen.
   void finish(Job<G>& job, std::span<const Step<G>> path, uint32_t count, double sum,
               std::span<const SampleType> samples, Outcome below) {
     for (size_t i = path.size(); i-- > 0;) {
@@ -328,7 +337,7 @@ class Worker {
       }
     }
     job.add(count, sum, samples);
-    end_units(job, count);
+    end_pending(job, count);
   }
 
   void refine(NodeType& node, int level) {
@@ -346,26 +355,30 @@ class Worker {
     }
   }
 
-  // ---- Ends
+  // ---- The end of rollouts and jobs
 
   void take_back(std::span<const Step<G>> path, uint32_t count) {
     for (const Step<G>& step : path) step.node->take_back(step.move, count);
   }
-  // Rollouts of the job were begun and given up: the root's are wanted again, others not.
+  // Ends rollouts of the job that were begun and have no value. Rollouts of the root are put back,
+  // to be repeated, as long as the search goes on. Other rollouts are ended: the requester repeats
+  // them.
   void return_rollouts(Job<G>& job, uint32_t count) {
     if (job.root && !site_.stopping() && job.node->outcome() == Outcome::kOpen) {
       job.put_back(count);
     } else {
-      end_units(job, count);
+      end_pending(job, count);
     }
   }
-  // Rollouts that were never begun.
+  // Ends rollouts that were never begun.
   void cancel(Job<G>& job, uint32_t count) {
-    if (count != 0) end_units(job, count);
+    if (count != 0) end_pending(job, count);
   }
-  void end_units(Job<G>& job, uint64_t count) {
-    const bool root = job.root;  // the root's job belongs to the search as soon as it is over
-    if (!job.end_units(count) || root) return;
+  // Ends pending operations. If this finishes the job, sends the answer.
+  void end_pending(Job<G>& job, uint64_t count) {
+    // Read before: when the root's job is finished, the search may change it.
+    const bool root = job.root;
+    if (!job.end_pending(count) || root) return;
     answer(job);
     site_.jobs().recycle(job);
   }
@@ -377,18 +390,18 @@ class Worker {
                            job.node == nullptr ? Outcome::kOpen : job.node->outcome(),
                            site_.full(),
                            job.node == nullptr || job.node->outcome() != Outcome::kOpen};
-    // The same thread of the other process that asked, if it is this one's number: so threads need
-    // channels to their peers of the same number alone.
+    // The answer goes to the thread of the requesting process with this thread's index, even if
+    // another thread sent the request. So a thread needs channels only to threads of its own index.
     const uint32_t to = site_.host().id(job.requester / site_.host().threads(), thread_.index);
-    thread_.lines->call_buffer(
+    thread_.aggregators->call_buffer(
         to, [answer](void* data, uint64_t bytes) { here().on_answer(answer, data, bytes); },
         std::as_bytes(job.samples()));
   }
 
   // ---- Other processes
 
-  // Asks the owner for rollouts from its node: this one, and more of the same job. False: the
-  // owner is dead.
+  // Requests rollouts from a remote node: this rollout and a batch of others of the same job.
+  // Returns false if the owner has died.
   bool hand_over(Job<G>& job, RemoteNode node, uint32_t before) {
     Host& host = site_.host();
     const Step<G> last = path_.back();
@@ -414,12 +427,12 @@ class Worker {
     const JobRequest request{
         {node.slot, node.generation}, rollouts, host.id(host.rank(), thread_.index), ticket};
     send_or_give_up(node.rank, ticket, [&](uint32_t thread) {
-      return thread_.lines->call(thread, [request] { here().on_job(request); });
+      return thread_.aggregators->call(thread, [request] { here().on_job(request); });
     });
     return true;
   }
 
-  // Rank 0: gives the other processes rollouts of the root, as long as they have too few.
+  // Rank 0: sends a share of the root's rollouts to each process that has too few.
   void give_shares() {
     Host& host = site_.host();
     Job<G>& job = site_.root_job();
@@ -427,7 +440,8 @@ class Worker {
       if (!site_.mirroring().ready(rank).load(std::memory_order_relaxed) || !host.alive(rank)) {
         continue;
       }
-      // Towards the end less, so that all end at the same time.
+      // Shares shrink towards the end of the search, so that all processes end at about the same
+      // time.
       const uint64_t some = std::min(std::clamp<uint64_t>(job.node->visits() / 4, 64, kMostShared),
                                      job.left() / (2 * host.size() * host.threads()) + 1);
       if (site_.shared(rank).load(std::memory_order_relaxed) >=
@@ -441,7 +455,7 @@ class Worker {
       const JobRequest request{
           {}, rollouts, host.id(host.rank(), thread_.index), ticket, /*share=*/true};
       send_or_give_up(rank, ticket, [&](uint32_t thread) {
-        return thread_.lines->call(thread, [request] { here().on_job(request); });
+        return thread_.aggregators->call(thread, [request] { here().on_job(request); });
       });
     }
   }
@@ -457,7 +471,8 @@ class Worker {
     if (completed != ticket.rollouts) return_rollouts(*ticket.job, ticket.rollouts - completed);
   }
 
-  // The node for a move, here; or nullptr: it is being made elsewhere, or there is no memory.
+  // Creates the child of a move. Returns the node if it is in this process. Returns nullptr if
+  // another process creates it, or there is no memory.
   NodeType* make_child(Job<G>& job, NodeType& node, int move) {
     if (site_.full()) return nullptr;
     G position = node.state();
@@ -465,19 +480,20 @@ class Worker {
     const uint32_t rank = site_.place(node, position, *random_);
     if (rank == site_.host().rank()) return make_child_here(node, move, position);
     if (!node.claim_child(move)) return nullptr;
-    job.add_unit();
+    job.add_pending();
     const SlotId ticket = site_.tickets().add({&job, rank, 0, {{&node, move}}});
     const Creation creation{site_.host().id(site_.host().rank(), thread_.index), ticket};
     send_or_give_up(rank, ticket, [&](uint32_t thread) {
-      return thread_.lines->call_buffer(
+      return thread_.aggregators->call_buffer(
           thread,
           [creation](void* data, uint64_t bytes) { here().on_create(creation, data, bytes); },
           std::as_bytes(std::span(&position, 1)));
     });
     return nullptr;
   }
-  // First made, then put in its place: so no thread waits for another one that was interrupted
-  // between the two. If several do it at the same time, one of the nodes stays.
+  // Creates the child of a move in this process. The node is complete before it is published, so no
+  // thread has to wait for a thread that was interrupted in between. If several threads create the
+  // child at the same time, one of the nodes is published and the others are freed.
   NodeType* make_child_here(NodeType& node, int move, const G& position) {
     NodeType* made = obtain_node(position).node;
     if (made == nullptr || node.adopt_child(move, made)) return made;
@@ -485,8 +501,8 @@ class Worker {
     const auto child = node.child(move);
     return child.is_local() ? child.local() : nullptr;
   }
-  // A node for the position, with one more parent: a new one, or one that is there already.
-  // nullptr: no memory.
+  // Returns a node for the position, with one more parent: a new node, or with transpositions an
+  // existing one. Returns nullptr if there is no memory.
   struct Obtained {
     NodeType* node = nullptr;
     bool fresh = false;
@@ -513,18 +529,21 @@ class Worker {
     counters_->transpositions.add();
     return {known, false};
   }
-  // That has found no parent after all.
+  // Drops the reference to a node that lost the race to be inserted as a child. Frees the node if
+  // it has no other parent.
   void discard(NodeType* node) {
     if (!site_.transpositions().drop_parent(node)) return;
     if (node->maker() == thread_.index) {
       site_.free_one(node);
-    } else {  // its arena is in use
+    } else {  // the node is in the arena of another thread, which may be using it
       site_.free_later(node);
     }
   }
 
-  // The ticket may be ended by the death of its process, which is looked at after it was entered:
-  // so one of the two ends it.
+  // Sends the request of a ticket. If the process is dead or dies, either this function or
+  // Site::lost() ends the ticket, and tickets().take() ensures that only one of them does. No
+  // ticket is missed: this function checks alive() after the ticket was entered, and lost() runs
+  // after the process was marked as dead.
   template <typename Send>
   void send_or_give_up(uint32_t rank, SlotId ticket, Send&& send) {
     const bool sent = send(site_.host().id(rank, thread_.index));
@@ -532,6 +551,7 @@ class Worker {
     if (std::optional<Ticket<G>> mine = site_.tickets().take(ticket)) give_up(*mine);
   }
 
+  // Handles a request to create a node; on_created() handles its answer.
   void on_create(const Creation& creation, const void* data, uint64_t bytes) {
     if (bytes != sizeof(G)) return;
     alignas(G) std::byte copy[sizeof(G)];
@@ -546,7 +566,7 @@ class Worker {
     const Outcome outcome = created ? made->outcome() : Outcome::kOpen;
     const uint32_t rank = site_.host().rank();
     const SlotId ticket = creation.ticket;
-    thread_.lines->call(creation.requester, [ticket, id, rank, created, outcome] {
+    thread_.aggregators->call(creation.requester, [ticket, id, rank, created, outcome] {
       here().on_created(ticket, id, rank, created, outcome);
     });
   }
@@ -567,7 +587,7 @@ class Worker {
       step.node->prove(step.move, outcome);
       step.node->resolve();
     }
-    end_units(*ticket->job, 1);
+    end_pending(*ticket->job, 1);
   }
 
   void on_job(const JobRequest& request) {
@@ -583,8 +603,8 @@ class Worker {
       job.node = node ? *node : nullptr;
     }
     job.start(job.node != nullptr ? request.rollouts : 0);
-    if (job.node == nullptr) {  // a name that nothing has (any more)
-      end_units(job, 1);
+    if (job.node == nullptr) {  // no node has this name (any more)
+      end_pending(job, 1);
       return;
     }
     site_.jobs().push(job);
@@ -594,12 +614,14 @@ class Worker {
   void on_answer(const JobAnswer& answer, const void* data, uint64_t bytes) {
     if (answer.rank >= site_.host().size()) return;
     std::optional<Ticket<G>> ticket = site_.tickets().take(answer.ticket);
-    if (!ticket) return;  // given up meanwhile
+    if (!ticket) return;  // give_up() has ended the ticket
     if (ticket->path.empty()) {
       on_shared(*ticket, answer);
       return;
     }
-    // Nothing done: it waits for something itself, and so had we better.
+    // The remote job completed no rollout, because it is itself waiting for other processes. This
+    // process is marked as waiting, too: a worker that finds no rollout to run sleeps until an
+    // answer arrives (Site::has_work()) and does not retry rollouts that would be deferred again.
     site_.note_waiting(answer.completed == 0 && answer.outcome == Outcome::kOpen);
     if (answer.full) site_.note_full();
     const uint32_t completed = std::min(answer.completed, ticket->rollouts);

@@ -1,18 +1,21 @@
-// Aggregation of one-sided calls (Seriema §4.4.2): more calls in one publication.
+// Aggregation of one-sided calls (Seriema §4.4.2): several calls are published together.
 //
 //   RDMAAggregator aggregator(messenger);      // trad; RDMAOverflowAggregator: ovfl
 //   for (...) aggregator.call([x] { ... });    // published 4 KiB at a time
-//   aggregator.flush();                        // now
+//   aggregator.flush();                        // publishes the rest
 //
-// kTraditional (the paper's trad): calls are built where they leave from, and published together
-// when flush_bytes have come together, when the batch is older than flush_age (if set), or by
-// flush(). Until then the receiver sees none of them: flush before you wait for an effect.
+// kTraditional (the paper's trad): calls are built at the place from which they are transferred,
+// and join a batch. The batch is published when it has reached flush_bytes, when it is older than
+// flush_age (if set), or by flush(). Until then the receiver sees none of its calls: flush before
+// waiting for an effect of a call.
 //
-// kOverflow (ovfl): calls go as those of a messenger; those that do not fit now are kept (they
-// "exceed"), up to exceeding_bytes, and sent in order when the receiver has made room, by any later
-// call, or a helper thread of the process. Only beyond that does a call's policy matter.
+// kOverflow (ovfl): calls are published one by one, as those of a messenger. Calls that do not fit
+// now are deferred (the paper says that they "exceed"), up to deferred_bytes. A later call or a
+// helper thread of the process sends them, in order, when the receiver has made room. The call's
+// policy (Fail, Retry, RetryAsync) applies only when deferred_bytes are deferred.
 //
-// Both are zero-copy: a call is encoded once, in registered memory or in the peer's mapped chunk.
+// Both modes are zero-copy: a call is encoded once, in registered memory or in the peer's mapped
+// chunk.
 #ifndef CARIAMA_RIUTILS_AGGREGATOR_H_
 #define CARIAMA_RIUTILS_AGGREGATOR_H_
 
@@ -24,19 +27,21 @@ namespace cariama {
 
 enum class Aggregation : uint8_t { kTraditional, kOverflow };
 
-// The calls are those of CallInterface. Thread and lifetime as the messenger's, which must outlive
-// it; calls of both keep their order.
+// CallInterface declares the calls. Thread-compatible: only the messenger's thread may use it. The
+// messenger must outlive the aggregator. Calls made through the aggregator and directly through its
+// messenger run in the order of issue.
 template <Aggregation kMode = Aggregation::kTraditional>
 class BasicAggregator : public CallInterface<BasicAggregator<kMode>> {
  public:
   explicit BasicAggregator(RDMAMessenger& messenger) : messenger_(messenger) {}
-  // Publishes what is held.
+  // Publishes the batch.
   ~BasicAggregator() { flush(); }
 
   [[nodiscard]] absl::Status setup() { return messenger_.setup(); }
   CallResult flush() { return messenger_.flush(); }
   CallResult publish() { return messenger_.publish(); }
-  // As the messenger's; publishes an old batch first.
+  // Publishes the batch if it is older than flush_age, then runs at most `most` calls that have
+  // arrived for this thread. Never blocks. Returns the number of calls that ran.
   size_t process_calls(size_t most = SIZE_MAX) {
     if (sender().batch_is_old()) flush();
     return messenger_.process_calls(most);
@@ -46,9 +51,9 @@ class BasicAggregator : public CallInterface<BasicAggregator<kMode>> {
   [[nodiscard]] RDMAMessenger& messenger() { return messenger_; }
   [[nodiscard]] MessengerStatistics statistics() const { return messenger_.statistics(); }
 
-  // For CallInterface.
-  static constexpr bool kHold = kMode == Aggregation::kTraditional;
-  static constexpr bool kKeep = kMode == Aggregation::kOverflow;
+  // Used by CallInterface.
+  static constexpr bool kBatch = kMode == Aggregation::kTraditional;
+  static constexpr bool kDefer = kMode == Aggregation::kOverflow;
   [[nodiscard]] ChannelSender& sender() { return messenger_.sender(); }
   [[nodiscard]] OutgoingChannel& channel() { return messenger_.channel(); }
 

@@ -13,18 +13,19 @@
 namespace cariama::internal {
 namespace {
 
-// What travels beside the function's bytes.
+// The header of a broadcast; travels together with the function's bytes.
 struct Plan {
   uint32_t root = 0;
   FunctionId id;
-  uint64_t handle = 0;  // what the parent waits for
+  uint64_t handle = 0;  // the parent's handle for this process's answer
   uint64_t size = 0;    // of the buffer
   enum class Buffer : uint8_t { kNone, kPull, kPlaced } buffer = Buffer::kNone;
   RemoteMemoryLocator source;  // kPull: the parent's copy
 };
 static_assert(std::is_trivially_copyable_v<Plan>);
 
-// One process's part of a broadcast: gone when its threads have run and its children have answered.
+// One process's part of a broadcast. Destroyed when the process's threads have run the call and its
+// children have answered; the destructor reports the end.
 class Node : public std::enable_shared_from_this<Node> {
  public:
   Node(Fabric& fabric, const Plan& plan, std::string function, std::string targets)
@@ -38,13 +39,14 @@ class Node : public std::enable_shared_from_this<Node> {
   }
 
   void on_end(std::function<void(const absl::Status&)> ended) { ended_ = std::move(ended); }
-  // The buffer, in this process: for the threads, and as what children get.
+  // Sets the buffer: `at` is passed to the threads of this process, `memory` at `offset` is the
+  // source for the children.
   void set_buffer(void* at, RDMAMemory* memory, uint64_t offset) {
     buffer_ = at;
     memory_ = memory;
     offset_ = offset;
   }
-  // Fetched bytes are kept until all have used them.
+  // Copies fetched bytes into registered memory, which lives as long as this node.
   void keep(const void* bytes, uint64_t size) {
     auto memory = fabric_.memory().allocate(size);
     if (!memory.ok()) return fail(memory.status());
@@ -52,8 +54,8 @@ class Node : public std::enable_shared_from_this<Node> {
     std::memcpy(copy_.get_buffer(), bytes, size);
     set_buffer(copy_.get_buffer(), &copy_, 0);
   }
-  // What was written into memory that this process has named. Children get a copy of it that is
-  // registered.
+  // Uses the target memory that the parent has written as the buffer. The children are served from
+  // a registered copy of it.
   void adopt_target() {
     void* const place = reinterpret_cast<void*>(target(fabric_.rank()).address);
     if (plan_.size > target(fabric_.rank()).length) {
@@ -68,12 +70,12 @@ class Node : public std::enable_shared_from_this<Node> {
     if (status_.ok()) status_ = status;
   }
 
-  // Forwards, then has the threads of this process run it.
+  // Forwards the broadcast to the children, then sends the call to each thread of this process.
   void start() {
     forward();
     const uint32_t first = fabric_.rank() * fabric_.threads();
     for (uint32_t i = 0; i < fabric_.threads(); ++i) {
-      // A reference of its own travels with the call, within this process.
+      // The call owns a reference to this node. It never leaves this process.
       auto* const self = new std::shared_ptr<Node>(shared_from_this());
       if (absl::Status sent = call(fabric_, first + i,
                                    [self] {
@@ -98,8 +100,9 @@ class Node : public std::enable_shared_from_this<Node> {
     for (const uint32_t child : children()) send(child);
   }
 
-  // Binomial: counted from the root, process v sends to v + 1, v + 2, v + 4, ... as long as these
-  // bits are below its lowest; the largest subtree first.
+  // Binomial tree. With ranks counted from the root, process v has the children v + 2^i for all 2^i
+  // below the lowest set bit of v (for the root: below the number of processes). The child with the
+  // largest subtree comes first.
   [[nodiscard]] std::vector<uint32_t> children() const {
     std::vector<uint32_t> ranks;
     const uint64_t size = fabric_.size();
@@ -148,7 +151,7 @@ class Node : public std::enable_shared_from_this<Node> {
   std::function<void(const absl::Status&)> ended_;
 };
 
-// A process's share has come from its parent.
+// Starts this process's part of a broadcast, which has arrived from its parent.
 void receive(Plan plan, std::string function, std::string targets) {
   Fabric& fabric = *running_fabric();
   const uint32_t parent = running_source();
@@ -168,7 +171,7 @@ void receive(Plan plan, std::string function, std::string targets) {
     answer_call(fabric, parent, &target, call, "");
   });
   if (plan.buffer == Plan::Buffer::kPull) {
-    // Fetched beside the service thread, which must not wait.
+    // The READ is asynchronous: the service thread must not wait.
     class Fetched final : public PulledFunction {
      public:
       explicit Fetched(std::shared_ptr<Node> node) : node_(std::move(node)) {}
@@ -206,7 +209,7 @@ void Node::send(uint32_t child) {
     status = write_ahead(fabric_, child, *memory_, offset_, plan.size, target(child));
   }
   if (status.ok()) {
-    // Holds this node until the child has answered.
+    // The callback owns a reference to this node until the child has answered.
     plan.handle =
         expect_answer(fabric_, child, [self = shared_from_this()](const absl::Status& ended) {
           if (!ended.ok()) self->fail(ended);
@@ -246,8 +249,8 @@ absl::Status start_broadcast(Fabric& fabric, const BroadcastFunction& function,
         buffer.size > buffer.memory->size() - buffer.offset ||
         (!buffer.targets.empty() && buffer.targets.size() != fabric.size())) {
       return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
-                        "the range that is given to broadcast_buffer leaves its memory, or there "
-                        "is not one target per process",
+                        "the range passed to broadcast_buffer exceeds its memory, or there is not "
+                        "one target per process",
                         "check offset, size and targets");
     }
     plan.size = buffer.size;

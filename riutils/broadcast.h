@@ -1,22 +1,24 @@
-// Calls to every thread of every process, once each (Seriema Table 1).
+// Broadcasts: every thread of every process runs a call once (Seriema Table 1).
 //
 //   Synchronizer run;
-//   broadcast<RemoteNotify>(fabric, [x] { ... }, run);    // counted down when all have run it
+//   broadcast<RemoteNotify>(fabric, [x] { ... }, run);  // counted down when all threads ran it
 //   broadcast_buffer(fabric, [](void* buffer, uint64_t size) { ... }, memory, 0, size, run);
 //
-// A call goes down a tree of the processes (binomial: log2 P steps; each process sends to at most
-// as many), by service calls; every process forwards it before its own threads run it, each where
-// the thread's calls run. Answers come back up the same tree, one per process, so the caller waits
-// for one per child.
+// A broadcast travels down a binomial tree of the processes by service calls: log2 P steps, and at
+// most log2 P children per process. Each process forwards the call to its children before its own
+// threads run it. Each thread runs it at the place where the thread's other calls run
+// (CallConsumer). Answers travel up the same tree, one per process, so that each process waits for
+// one answer per child.
 //
-// LocalNotify: the call has left the caller's process. RemoteNotify: every thread has run it, or
-// that cannot happen any more: then the Synchronizer fails, with the first exception's text, or
-// UNAVAILABLE with the process that has died; those behind it in the tree may not have been
-// reached.
+// The Synchronizer is counted down
+//   LocalNotify   when the call has left the caller's process;
+//   RemoteNotify  when every thread has run the call, or with an error when that has become
+//                 impossible: the text of the first exception, or UNAVAILABLE and the name of the
+//                 failed process. Processes below a failed process in the tree may not have run it.
 //
-// Cost: one service call per process, and one answer; a closure per process on the way
-// (receive_unit_bytes limits it). Buffers that are pulled or pushed travel once into each process,
-// and from there on to its children.
+// Cost: one service call and one answer per process. The closure must fit a receive unit
+// (receive_unit_bytes). A buffer that is pulled or written travels once into each process, which
+// then serves its children.
 #ifndef CARIAMA_RIUTILS_BROADCAST_H_
 #define CARIAMA_RIUTILS_BROADCAST_H_
 
@@ -40,7 +42,7 @@
 namespace cariama {
 namespace internal {
 
-// What is run, without its type: a stub's id, and the function's bytes.
+// The broadcast function without its type: the id of its stub, and its bytes.
 struct BroadcastFunction {
   FunctionId id;
   std::string bytes;
@@ -49,8 +51,9 @@ struct BroadcastBuffer {
   RDMAMemory* memory = nullptr;  // nullptr: none
   uint64_t offset = 0;
   uint64_t size = 0;
-  // Memory of each process, by rank, that it is written into; empty: every process fetches it into
-  // memory of this layer, which it has until its threads have run.
+  // Target memory in each process, indexed by rank: the parent in the tree writes the buffer there.
+  // If empty, each process READs the buffer into memory of this layer, which it frees when its
+  // threads have run the call.
   std::span<const RemoteMemoryLocator> targets{};
 };
 [[nodiscard]] CARIAMA_RIUTILS_EXPORT absl::Status start_broadcast(Fabric& fabric,
@@ -59,7 +62,8 @@ struct BroadcastBuffer {
                                                                   Synchronizer* transmitted,
                                                                   Synchronizer* consumed);
 
-// function(buffer, size) where the buffer is in this process: built there, never sent.
+// The call function(buffer, size), for a buffer that is in this process. Built and run in the same
+// process; never sent.
 template <typename F>
 struct PlacedBufferCall {
   static void run(IncomingCall& call) {
@@ -98,14 +102,14 @@ template <typename Options, typename F>
 
 }  // namespace internal
 
-// Every thread of the job calls function(). Errors, when the caller's own part fails at once: those
-// of service calls (send_call.h). From any thread.
+// Every thread of the job calls function(). Thread-safe. Errors of the caller's own part: those of
+// service calls (send_call.h).
 template <auto... Options, typename F>
 CallResult broadcast(Fabric& fabric, F&& function, Synchronizer* done = nullptr) {
   using Function = std::decay_t<F>;
   using Call = FunctionCall<Function>;
   constexpr bool kConsumed = CallOptions<Options...>::kNotification == Notification::kConsumed;
-  static_cast<void>(Call(function));  // says what cannot travel
+  static_cast<void>(Call(function));  // fails to compile if the function cannot travel
   return internal::start_broadcast(fabric,
                                    {Call::id(), internal::function_bytes<Function>(function)}, {},
                                    kConsumed ? nullptr : done, kConsumed ? done : nullptr);
@@ -115,10 +119,11 @@ CallResult broadcast(Fabric& fabric, F&& function, Synchronizer& done) {
   return broadcast<Options...>(fabric, std::forward<F>(function), &done);
 }
 
-// Every thread calls function(buffer, size), with a copy of that part of `source` that its process
-// has READ from its parent in the tree; threads of one process share it, and have it while they
-// run. `source` must not change until all have run: RemoteNotify tells. Error, besides:
-// INVALID_ARGUMENT (the range).
+// Every thread calls function(buffer, size). `buffer` is a copy of the bytes [offset, offset +
+// size) of `source`; each process READs it from its parent in the tree. The threads of one process
+// share one copy, which is valid while the function runs. The range must not change until all
+// threads have run the function, which RemoteNotify reports. Errors: those of broadcast(), and
+// INVALID_ARGUMENT (the range exceeds `source`).
 template <auto... Options, typename F>
 CallResult broadcast_buffer(Fabric& fabric, F&& function, RDMAMemory* source, uint64_t offset,
                             uint64_t size, Synchronizer& done) {
@@ -126,9 +131,12 @@ CallResult broadcast_buffer(Fabric& fabric, F&& function, RDMAMemory* source, ui
       fabric, function, {source, offset, size, {}}, &done);
 }
 
-// The same with the buffer written into `targets[rank]` of every process, memory that each has
-// named for the process that it is written by: any other than itself. (The entry of the caller's
-// rank is its own copy's place, and may be empty: then its threads see `source` itself.)
+// Every thread calls function(buffer, size). The parent in the tree writes the buffer into
+// `targets[rank]` of each process, and `buffer` points there. Each process must have created its
+// locator for use by other processes, since any process may become its parent. The caller's threads
+// get the range of `source` itself; the entry of the caller's rank may be empty. Errors: those of
+// broadcast(), and INVALID_ARGUMENT (the range exceeds `source`, or there is not one target per
+// process).
 template <auto... Options, typename F>
 CallResult broadcast_buffer(Fabric& fabric, F&& function, RDMAMemory* source, uint64_t offset,
                             uint64_t size, std::span<const RemoteMemoryLocator> targets,

@@ -1,5 +1,5 @@
-// Remote invocation: what users include. Send-based calls, one-sided messengers and aggregators,
-// broadcasts.
+// Umbrella header of remote invocation for user programs: send-based calls, one-sided messengers
+// and aggregators, broadcasts.
 #ifndef CARIAMA_RIUTILS_CALL_H_
 #define CARIAMA_RIUTILS_CALL_H_
 

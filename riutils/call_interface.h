@@ -1,16 +1,18 @@
-// The calls of Seriema's Table 1 in their one-sided form, the same for messengers and aggregators.
-// Names, arguments and options are those of the send-based calls (send_call.h), without fabric and
-// destination.
+// The calls of Seriema's Table 1 in their one-sided form. Messengers and aggregators share this
+// interface. Names, arguments and options are those of the send-based calls (send_call.h), without
+// the fabric and destination arguments.
 //
-// Each returns when the call has been accepted: OK, or the reason why it was not. Errors:
-// INVALID_ARGUMENT (longer than a chunk takes), RESOURCE_EXHAUSTED (no room, as the options say),
-// UNAVAILABLE (the destination's process is dead, or the fabric was finalized), those of setup() at
-// the first call.
+// Each function returns OK when the call has been accepted, else the reason why it was not
+// accepted. Errors: INVALID_ARGUMENT (the call is longer than a chunk can hold), RESOURCE_EXHAUSTED
+// (no room, subject to the Fail, Retry or RetryAsync option), UNAVAILABLE (the destination's
+// process is dead, or the fabric was finalized). The first call may also return the errors of
+// setup().
 //
-// A Synchronizer is counted down when the call has left (LocalNotify: published; what it was made
-// from may be reused even before, when the function has returned) or has been run (RemoteNotify).
-// Once its call was accepted it is always counted down, by the event or by the failure that
-// prevents it.
+// Synchronizers. With LocalNotify the Synchronizer is counted down when the call has been
+// published; the arguments and buffers that were copied into the call may be reused as soon as the
+// function has returned. With RemoteNotify it is counted down when the destination has run the
+// call. The Synchronizer of an accepted call is always counted down: either by that event, or with
+// an error status by the failure that prevents the event.
 #ifndef CARIAMA_RIUTILS_CALL_INTERFACE_H_
 #define CARIAMA_RIUTILS_CALL_INTERFACE_H_
 
@@ -39,25 +41,27 @@
 
 namespace cariama {
 
-// What a channel does besides sending. Made by the runtime of this layer.
+// Operations of an outgoing channel besides sending. Implemented by internal::FabricChannel.
 class CARIAMA_RIUTILS_EXPORT OutgoingChannel {
  public:
   virtual ~OutgoingChannel() = default;
   [[nodiscard]] virtual ChannelSender& sender() = 0;
   [[nodiscard]] virtual Fabric& fabric() = 0;
   [[nodiscard]] virtual uint32_t rank() const = 0;  // of the destination's process
-  // Has `done` counted down when the call that carries the target has been run; `receiver` gets its
-  // result.
+  // Registers `done` to be counted down when the call that carries the returned target has been
+  // run. `receiver`, if not null, receives the call's result before that.
   [[nodiscard]] virtual NotifyTarget expect(Synchronizer& done,
                                             std::unique_ptr<internal::ResultReceiver> receiver) = 0;
-  // Takes that back, of a call that was not accepted. False: it has failed meanwhile.
+  // Withdraws the registration made by expect(), for a call that was not accepted. Returns false if
+  // the registration has already ended because the peer failed: `done` then carries that error.
   virtual bool forget(const NotifyTarget& target) = 0;
-  // Writes local memory into memory of the destination's process, so that a call that is sent
-  // afterwards finds it there. Waits at most for the transport.
+  // Writes local memory into memory of the destination's process. A call that is sent afterwards on
+  // this channel finds the data in place when it runs. May block until the transport has completed
+  // the write; never waits for the destination thread.
   [[nodiscard]] virtual absl::Status write_ahead(RDMAMemory& source, uint64_t offset,
                                                  uint64_t bytes,
                                                  const RemoteMemoryLocator& target) = 0;
-  // The name of local memory for the destination's process.
+  // Returns a locator of local memory that the destination's process can READ.
   [[nodiscard]] virtual absl::StatusOr<RemoteMemoryLocator> locate(const RDMAMemory& memory,
                                                                    uint64_t offset,
                                                                    uint64_t bytes) = 0;
@@ -77,15 +81,17 @@ class CallInterface {
   CallResult call(F&& function, Synchronizer& done) {
     return send<CallOptions<Options...>>(make_call(function), &done);
   }
-  // The same with a Synchronizer in registered memory: its end is one RDMA WRITE, and no call. With
-  // LocalNotify it is counted down when the call is accepted: what it was made from may be reused.
+  // Calls function() at the destination. `done` lies in registered memory: the destination signals
+  // the end of the call by one RDMA WRITE instead of an answering call. With LocalNotify `done` is
+  // counted down when the call is accepted; the function object may then be reused.
   template <auto... Options, typename F>
   CallResult call(F&& function, RemoteObject<Synchronizer>& done) {
     return send_written<CallOptions<Options...>>(make_call(std::forward<F>(function)), done);
   }
 
-  // As call_return(), with the result as a Future: get() it, or co_await it (future.h). A call that
-  // is not accepted is a future that is ready.
+  // Calls function(arguments...) at the destination and returns its result as a Future, which
+  // supports get() and co_await (future.h). If the call is not accepted, the returned Future is
+  // ready and carries the error.
   template <auto... Options, typename F, typename... Args>
   [[nodiscard]] auto async_call(F&& function, Args&&... arguments) {
     const auto call = make_call(std::forward<F>(function), std::forward<Args>(arguments)...);
@@ -98,9 +104,10 @@ class CallInterface {
     return Future(std::move(state));
   }
 
-  // The destination calls function(buffer, size), the buffer side by side with the call. With Sync
-  // or Async among the options it is not sent along but READ, as below; it is any memory of the
-  // caller's (user_buffer.h), and must not change before the call has ended.
+  // The destination calls function(buffer, size). `buffer` may be any memory of the caller
+  // (user_buffer.h). By default its bytes are copied into the call. With the option Sync or Async
+  // the destination READs the buffer instead (see the overload for RDMAMemory below); the buffer
+  // must then not change before the call has ended.
   template <auto... Options, typename F>
   CallResult call_buffer(F&& function, std::span<const std::byte> buffer,
                          Synchronizer* done = nullptr) {
@@ -112,10 +119,12 @@ class CallInterface {
     }
   }
 
-  // The same with a part of registered memory, as the paper spells it. With Sync or Async among the
-  // options only its name travels: the destination READs it, Sync before it goes on to its next
-  // call, Async beside them, and calls function(buffer, size) then; the memory must not change
-  // before: RemoteNotify tells.
+  // The destination calls function(buffer, size) with the bytes [offset, offset + size) of `source`
+  // (the paper's signature). By default the bytes are copied into the call. With the option Sync or
+  // Async only a locator travels: the destination READs the range and then calls the function.
+  // Sync: the destination waits for the READ before it runs its next call. Async: the destination
+  // runs other calls meanwhile. With Sync and Async the range must not change before the call has
+  // run, which RemoteNotify reports.
   template <auto... Options, typename F>
   CallResult call_buffer(F&& function, RDMAMemory* source, uint64_t offset, uint64_t size,
                          Synchronizer& done) {
@@ -126,15 +135,17 @@ class CallInterface {
     return call_memory<Options...>(std::forward<F>(function), source, offset, size, nullptr);
   }
 
-  // Both with a Synchronizer in registered memory: their end is one RDMA WRITE, and no call. A
-  // buffer that nobody registered is sent along: one that is READ has to be released by an answer,
-  // which can count a plain Synchronizer down as well.
+  // call_buffer() with a Synchronizer in registered memory: the destination signals the end of the
+  // call by one RDMA WRITE instead of an answering call. The overload for an unregistered buffer
+  // (std::span) always copies the buffer into the call. Sync and Async are rejected there: an
+  // unregistered buffer that is READ is released by an answering call, and that answer can count
+  // down a plain Synchronizer as well.
   template <auto... Options, typename F>
   CallResult call_buffer(F&& function, std::span<const std::byte> buffer,
                          RemoteObject<Synchronizer>& done) {
     static_assert(!internal::kPulls<Options...>,
-                  "cariama: a buffer of your own that is READ (Sync, Async) is released by an "
-                  "answer: give a plain Synchronizer, or registered memory");
+                  "cariama: an unregistered buffer that is READ (Sync, Async) is released by an "
+                  "answer: pass a plain Synchronizer, or registered memory");
     return send_written<CallOptions<Options...>>(make_buffer_call(function, buffer), done);
   }
   template <auto... Options, typename F>
@@ -145,9 +156,10 @@ class CallInterface {
         [&](const auto& call) { return send_written<CallOptions<Options...>>(call, done); });
   }
 
-  // `size` bytes of `source` are written to the start of `target`, memory of the destination's
-  // process; then it calls function(where that is, size). The memory may be reused when
-  // source->is_free().
+  // Writes `size` bytes of `source`, starting at `offset`, to the start of `target`, which is
+  // memory of the destination's process. The destination then calls function(address, size), where
+  // `address` is the target's address in its process. The source range may be reused when
+  // source->is_free() returns true.
   template <auto... Options, typename F>
   CallResult call_buffer(F&& function, RDMAMemory* source, uint64_t offset, uint64_t size,
                          const RemoteMemoryLocator& target, Synchronizer* done = nullptr) {
@@ -171,8 +183,9 @@ class CallInterface {
     return send_written<CallOptions<Options...>>(
         internal::placed_call(function, target.address, size), done);
   }
-  // The same with any memory of the caller's (user_buffer.h), which may be reused when this
-  // returns: it waits for the transfer.
+  // Writes `buffer`, which may be any memory of the caller (user_buffer.h), to the start of
+  // `target`; the destination then calls function(address, size). Blocks until the transfer has
+  // completed: `buffer` may be reused when the function returns.
   template <auto... Options, typename F>
   CallResult call_buffer(F&& function, std::span<const std::byte> buffer,
                          const RemoteMemoryLocator& target, Synchronizer* done = nullptr) {
@@ -187,15 +200,14 @@ class CallInterface {
         internal::placed_call(function, target.address, buffer.size()), done);
   }
 
-  // The destination calls function(arguments...); what it returns is copied into `result`, then
-  // `done` is counted down. An exception there becomes done.status(): INTERNAL, with its type and
-  // text. Both must live until then.
+  // The destination calls function(arguments...). Its return value is copied into `result`, then
+  // `done` is counted down. If the function throws, done.status() becomes INTERNAL, with the
+  // exception's type and text. `result` and `done` must live until `done` has been counted down.
   template <auto... Options, typename F, typename T, typename... Args>
   CallResult call_return(F&& function, T& result, Synchronizer& done, Args&&... arguments) {
     auto encoded = make_call(function, std::forward<Args>(arguments)...);
-    static_assert(
-        std::is_same_v<typename decltype(encoded)::Result, T>,
-        "cariama: the result of this call has another type than the object it is to go to");
+    static_assert(std::is_same_v<typename decltype(encoded)::Result, T>,
+                  "cariama: the called function's return type differs from the type of `result`");
     return send<CallOptions<Options...>>(encoded, &done,
                                          std::make_unique<internal::ResultInto<T>>(result));
   }
@@ -209,16 +221,18 @@ class CallInterface {
   [[nodiscard]] __attribute__((always_inline)) CallResult send(
       const Call& call, Synchronizer* done,
       std::unique_ptr<internal::ResultReceiver> receiver = nullptr) {
-    constexpr WhenNoRoom kWhen = WhenNoRoom::of(Options::kWhenFull, Derived::kKeep);
+    constexpr WhenNoRoom kWhen = WhenNoRoom::of(Options::kWhenFull, Derived::kDefer);
     if (done == nullptr) [[likely]] {
-      return self().sender().template send<Derived::kHold>(call, kWhen);
+      return self().sender().template send<Derived::kBatch>(call, kWhen);
     }
     const bool awaited = Options::kNotification == Notification::kConsumed || receiver != nullptr;
     return send_notified(OutgoingCallView::of(call), kWhen, *done, std::move(receiver), awaited);
   }
 
-  // A call whose end is told to `handle` of this process. If it is not accepted and the handle is
-  // not there any more, the peer's failure has told it: that is its end.
+  // Sends a call whose end is reported to `handle` of this process. If the call is not accepted and
+  // `handle` no longer exists, the peer's failure has already been reported through the handle. The
+  // function then returns OK, unless `transmitted` is given: `transmitted` was not counted down, so
+  // the error is returned.
   template <typename Options, typename Call>
   CallResult send_expecting(const Call& call, uint8_t flags, uint64_t handle,
                             Synchronizer* transmitted) {
@@ -227,7 +241,7 @@ class CallInterface {
     view.flags = flags;
     view.notify = {.handle = handle, .rank = fabric.rank()};
     CallResult sent = self().sender().send_slowly(
-        view, WhenNoRoom::of(Options::kWhenFull, Derived::kKeep), Derived::kHold, transmitted);
+        view, WhenNoRoom::of(Options::kWhenFull, Derived::kDefer), Derived::kBatch, transmitted);
     if (sent.ok() || internal::forget_answer(fabric, self().channel().rank(), handle)) return sent;
     return transmitted == nullptr ? CallResult() : sent;
   }
@@ -260,7 +274,7 @@ class CallInterface {
       view.notify = *target;
     }
     CallResult sent = self().sender().send_slowly(
-        view, WhenNoRoom::of(Options::kWhenFull, Derived::kKeep), Derived::kHold, nullptr);
+        view, WhenNoRoom::of(Options::kWhenFull, Derived::kDefer), Derived::kBatch, nullptr);
     if (!sent.ok()) return done.forget() ? sent : CallResult();
     if (!kConsumed) done.transmitted();
     return sent;
@@ -268,11 +282,12 @@ class CallInterface {
 
   CallResult send_notified(OutgoingCallView call, WhenNoRoom when, Synchronizer& done,
                            std::unique_ptr<internal::ResultReceiver> receiver, bool awaited) {
-    if (!awaited) return self().sender().send_slowly(call, when, Derived::kHold, &done);
+    if (!awaited) return self().sender().send_slowly(call, when, Derived::kBatch, &done);
     call.flags = receiver != nullptr ? kCallReturn : kCallNotify;
     call.notify = self().channel().expect(done, std::move(receiver));
-    CallResult sent = self().sender().send_slowly(call, when, Derived::kHold, nullptr);
-    // If it is not there any more, the peer's failure has counted it down: that is its end.
+    CallResult sent = self().sender().send_slowly(call, when, Derived::kBatch, nullptr);
+    // If the registration no longer exists, the peer's failure has already counted `done` down with
+    // its error: the call counts as accepted.
     if (!sent.ok() && !self().channel().forget(call.notify)) return {};
     return sent;
   }
@@ -285,14 +300,16 @@ class CallInterface {
         [&](const auto& call) { return send<CallOptions<Options...>>(call, done); });
   }
 
-  // send(call), of the call that carries this part of registered memory, or its name.
+  // Builds the call that carries the bytes [offset, offset + size) of `source`, or with Sync and
+  // Async a locator of them, and passes it to send(call). Returns INVALID_ARGUMENT if the range
+  // exceeds `source`.
   template <auto... Options, typename F, typename Send>
   CallResult with_memory(F&& function, RDMAMemory* source, uint64_t offset, uint64_t size,
                          Send&& send) {
     using Chosen = CallOptions<Options...>;
     if (source == nullptr || offset > source->size() || size > source->size() - offset) {
       return absl::InvalidArgumentError(
-          "call_buffer: the range leaves the memory that it is a part of");
+          "call_buffer: the range exceeds the memory that it is a part of");
     }
     if constexpr (internal::kPulls<Options...>) {
       auto named = self().channel().locate(*source, offset, size);

@@ -8,10 +8,11 @@
 
 namespace cariama {
 
-// ---- Kept calls ---------------------------------------------------------------------------------
+// ---- Deferred calls -----------------------------------------------------------------------------
 
-// With kDone none is left, and the owner's next call opens the window.
-ChannelSender::Progress ChannelSender::drain_kept(Transmitter* transmitter) {
+// Moves deferred calls into chunks and publishes them. Returns kDone if none are left; the owner's
+// next call then opens the window.
+ChannelSender::Progress ChannelSender::drain_deferred(Transmitter* transmitter) {
   while (!backlog_->empty()) {
     if (chunks_.empty()) return Progress::kObtain;
     internal::Backlog::Run run;
@@ -28,7 +29,7 @@ ChannelSender::Progress ChannelSender::drain_kept(Transmitter* transmitter) {
     const std::byte* const from = run.memory->get_buffer() + run.offset;
     absl::Status status;
     store_word(next, 0);
-    switch (way_->arrival) {
+    switch (path_->arrival) {
       case Arrival::kMapped: {
         std::memcpy(at + kWord, from + kWord, run.bytes - kWord);
         uint64_t header;
@@ -37,15 +38,15 @@ ChannelSender::Progress ChannelSender::drain_kept(Transmitter* transmitter) {
         break;
       }
       case Arrival::kEvent:
-        status = write_kept(transmitter, *run.memory, run.offset, run.bytes, at);
+        status = write_into_chunk(transmitter, *run.memory, run.offset, run.bytes, at);
         break;
       default:
         status = write_image(transmitter, next, kWord);
         if (status.ok() && run.bytes > kWord) {
-          status = write_kept(transmitter, *run.memory, run.offset + kWord, run.bytes - kWord,
-                              at + kWord);
+          status = write_into_chunk(transmitter, *run.memory, run.offset + kWord, run.bytes - kWord,
+                                    at + kWord);
         }
-        if (status.ok()) status = write_kept(transmitter, *run.memory, run.offset, kWord, at);
+        if (status.ok()) status = write_into_chunk(transmitter, *run.memory, run.offset, kWord, at);
         break;
     }
     publications_ = publications_ + 1;
@@ -57,24 +58,24 @@ ChannelSender::Progress ChannelSender::drain_kept(Transmitter* transmitter) {
     }
     backlog_->pop(run);
   }
-  keeping_ = false;
+  deferring_ = false;
   return Progress::kDone;
 }
 
 bool ChannelSender::drain(const std::function<Transmitter*()>& transmitter_of) {
   std::unique_lock lock(mutex_);
-  if (!keeping_) return true;
+  if (!deferring_) return true;
   if (absl::Status status = link_.status(); !status.ok()) {
     fail(status);
     return true;
   }
-  while (keeping_) {
+  while (deferring_) {
     Transmitter* transmitter = nullptr;
-    if (way_.has_value() && way_->arrival != Arrival::kMapped) {
+    if (path_.has_value() && path_->arrival != Arrival::kMapped) {
       transmitter = transmitter_of();
       if (transmitter == nullptr) return false;
     }
-    const Progress progress = drain_kept(transmitter);
+    const Progress progress = drain_deferred(transmitter);
     if (progress == Progress::kDone || progress == Progress::kFailed) return true;
     if (progress == Progress::kFull || obtaining_) return false;
     absl::Status obtained = obtain(lock, transmitter);
@@ -82,7 +83,7 @@ bool ChannelSender::drain(const std::function<Transmitter*()>& transmitter_of) {
       if (!absl::IsResourceExhausted(obtained) && !absl::IsDeadlineExceeded(obtained)) {
         fail(obtained);
       }
-      return !keeping_;
+      return !deferring_;
     }
   }
   return true;
@@ -98,23 +99,23 @@ absl::Status ChannelSender::shutdown(Deadline deadline) {
       ended_ = true;
       return failure_;
     }
-    if (!keeping_) {
+    if (!deferring_) {
       if (chunks_.empty()) {
         ended_ = true;
         return absl::OkStatus();
       }
       absl::Status status;
-      if (chunk_open_) status = flush_batch(way_->transmitter);
-      if (status.ok() && (chunk_open_ || advance(way_->transmitter) == Progress::kDone)) {
-        status = end_chunk(way_->transmitter, EndMarker::kShutdown);
+      if (chunk_open_) status = flush_batch(path_->transmitter);
+      if (status.ok() && (chunk_open_ || advance(path_->transmitter) == Progress::kDone)) {
+        status = end_chunk(path_->transmitter, EndMarker::kShutdown);
         ended_ = true;
       }
       if (!status.ok()) fail(status);
       if (ended_ || !failure_.ok()) continue;
     }
-    const uint64_t kept = backlog_->bytes();
+    const uint64_t deferred = backlog_->bytes();
     lock.unlock();
-    const bool room = link_.wait([&] { return look_for_room(kept); }, deadline);
+    const bool room = link_.wait([&] { return look_for_room(deferred); }, deadline);
     lock.lock();
     if (!room) {
       return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
@@ -127,7 +128,7 @@ absl::Status ChannelSender::shutdown(Deadline deadline) {
 
 bool ChannelSender::is_released() const {
   const std::lock_guard lock(mutex_);
-  if (!way_.has_value() || !failure_.ok()) return true;
+  if (!path_.has_value() || !failure_.ok()) return true;
   if (!ended_) return false;
   const uint64_t consumed = control_->consumed_chunks.load(std::memory_order_acquire);
   return consumed == ChannelControl::kBroken || consumed >= filled_;

@@ -26,13 +26,14 @@ ChannelReceiver::ChannelReceiver(ReceiverBackend& backend, Arrival arrival, Cons
       chunk_bytes_(chunk_bytes),
       chunks_(std::move(chunks)) {
   call_.source_thread = source_thread;
-  // Nothing is known: words that belong to other places.
+  // No header is known yet: each entry gets a word that maps to a different entry.
   for (uint32_t i = 0; i < kKnownHeaders; ++i) known_[i].word = i ^ 1;
   enter(0);
 }
 
 void ChannelReceiver::prepare(std::byte* chunk) {
-  // The header, and the word that says that no call is there yet. The rest may hold anything.
+  // Clear the chunk header and the first call header: no call is there yet. The rest of the chunk
+  // may have any content.
   std::memset(chunk, 0, sizeof(ChunkHeader) + sizeof(CallHeader));
 }
 
@@ -50,7 +51,8 @@ size_t ChannelReceiver::run(size_t most) {
 template <bool kEvent>
 size_t ChannelReceiver::run_calls(size_t most) {
   if constexpr (kEvent) unread_words_ += announced_.exchange(0, std::memory_order_acq_rel);
-  // Locals, and a copy for what is done rarely: what others know the address of lives in memory.
+  // The loop works on local variables whose address is never taken, so that they stay in registers.
+  // The rarely executed step() works on a copy, the Cursor.
   std::byte* at = position_;
   first_ = at;
   std::byte* limit = limit_;
@@ -68,16 +70,18 @@ size_t ChannelReceiver::run_calls(size_t most) {
     if constexpr (kEvent) {
       if (unread_words_ == 0) break;
     }
-    // Acquire: what the sender wrote before this word is visible. (In a batch everything is.)
+    // Acquire: pairs with the sender's release of this word; everything that it wrote before the
+    // word is visible. (In a batch the batch word has already made everything visible.)
     const uint64_t word = load_word(at, std::memory_order_acquire);
     const KnownHeader& known = known_[word % kKnownHeaders];
     if (known.word != word) [[unlikely]] {
       if (!go_on(word)) break;
       continue;
     }
-    // The next header's address depends on this length, a chain of loads as long as the calls are
-    // many. Calls are often as long as the one before: a predicted branch breaks the chain. (The
-    // empty asm keeps the compiler from seeing that both are the same.)
+    // The next header's address depends on this call's length: without more, all calls of a round
+    // form one chain of dependent loads. Calls often have the length of the call before, so a
+    // predicted branch breaks the chain. (The empty asm hides from the compiler that `size` and
+    // known.size are equal.)
     if (known.size != size) [[unlikely]] {
       size = known.size;
       asm volatile("" : "+r"(size));
@@ -87,7 +91,7 @@ size_t ChannelReceiver::run_calls(size_t most) {
       if (!go_on(word)) break;
       continue;
     }
-    // This call, and those behind it that have the same header.
+    // Run this call, and the calls directly behind it that have the same header.
     const FunctionStub stub = known.stub;
     const std::byte* const last = limit - size;
     do {
@@ -118,8 +122,8 @@ size_t ChannelReceiver::run_calls(size_t most) {
   return calls;
 }
 
-// What is at the cursor is not just the next call: a header that is not known, the end of a batch
-// or of what was announced, or nothing yet. True: the round goes on.
+// Handles a word at the cursor that the fast loop cannot: an unknown header, a flagged call, the
+// end of a batch or of the announced words, or no call yet. Returns true if the round continues.
 template <bool kEvent>
 bool ChannelReceiver::step(uint64_t word, Cursor& cursor) {
   const CallHeader header = header_of(word);
@@ -134,10 +138,10 @@ bool ChannelReceiver::step(uint64_t word, Cursor& cursor) {
     return wrong;
   };
   const bool leaves = size > static_cast<size_t>(cursor.limit - cursor.at);
-  // In a batch all of it is calls.
+  // A batch contains only calls.
   if (!in_batch) {
     if (word == 0) {
-      break_off_if(kEvent, "words were announced that are no call");
+      break_off_if(kEvent, "announced words contain no call");
       return false;
     }
     if (header.function == BatchWord::kFunction) {
@@ -162,7 +166,8 @@ bool ChannelReceiver::step(uint64_t word, Cursor& cursor) {
     }
   }
   if (break_off_if(leaves, "a call is longer than its chunk or batch")) return false;
-  // Announcements are limited in length: the rest of this call is on its way.
+  // An event can announce a limited number of words: the rest of this call will be announced by a
+  // later event.
   if (kEvent && size / sizeof header > unread_words_) return false;
   if (header.flags() == 0) {
     if (const FunctionStub stub = FunctionTable::resolve(header.id()); stub != nullptr) {
@@ -218,7 +223,7 @@ bool ChannelReceiver::end_of_chunk(const CallHeader& header) {
       case ReceiverBackend::Taken::kNotYet:
         return false;
       case ReceiverBackend::Taken::kMissing:
-        break_off("an end marker speaks of chunks that were not granted");
+        break_off("an end marker names chunks that were not granted");
         return false;
       case ReceiverBackend::Taken::kTaken:
         chunks_.insert(chunks_.begin() + current_ + 1, more.begin(), more.end());
@@ -226,8 +231,8 @@ bool ChannelReceiver::end_of_chunk(const CallHeader& header) {
     }
   }
   std::byte* const chunk = chunks_[current_];
-  // The sender writes here again once it knows that the chunk was consumed. Until then its first
-  // header must not be read a second time.
+  // Clear the first call header. The sender writes to this chunk again only after it knows that the
+  // chunk was consumed; until then the receiver must not run the chunk's old first call again.
   std::atomic_ref(*reinterpret_cast<uint64_t*>(chunk + sizeof(ChunkHeader)))
       .store(0, std::memory_order_relaxed);
   ++consumed_chunks_;
@@ -235,7 +240,7 @@ bool ChannelReceiver::end_of_chunk(const CallHeader& header) {
   std::atomic_ref(header_of_chunk->consumer.chunks)
       .store(consumed_chunks_, std::memory_order_release);
   ended_ = (flags & EndMarker::kShutdown) != 0;
-  // The last one is pushed in any case: the sender's memory is free to be reused then.
+  // The last count is pushed with kPull too: it tells the sender that its control memory is unused.
   if (consumption_ == Consumption::kPush || ended_) backend_.push(consumed_chunks_);
   if (!ended_) enter((current_ + 1) % static_cast<uint32_t>(chunks_.size()));
   return true;

@@ -10,10 +10,11 @@
 namespace cariama {
 namespace {
 
-// Images of chunks that may be under way at once, besides the one that is filled.
+// Maximum number of chunk images of one channel: the one being filled, and those with transfers in
+// flight.
 constexpr size_t kStagingUnits = 8;
 
-// What sleeping_ points to where every publication has to go the long way.
+// sleeping_ points here if every publication has to take the slow path.
 constinit const std::atomic<uint32_t> kAlwaysAsleep{SleepingWord::kAsleep};
 
 // Orders a store before a later load, also for the processor. A locked instruction is cheaper than
@@ -27,8 +28,8 @@ absl::Status refusal_of(const MessengerOptions& options, const std::string& peer
   return make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kPeer,
                     peer + " is behind: its chunks (" + std::to_string(options.max_chunks) +
                         " at most, of " + std::to_string(options.chunk_bytes) +
-                        " bytes) are full, and what may be kept is kept",
-                    "let it process its calls, or raise max_chunks or exceeding_bytes");
+                        " bytes) are full, and the call cannot be deferred",
+                    "let it process its calls, or raise max_chunks or deferred_bytes");
 }
 
 }  // namespace
@@ -46,31 +47,11 @@ ChannelSender::~ChannelSender() {
   const std::lock_guard lock(mutex_);
   if (!ended_) {
     fail(make_error(absl::StatusCode::kCancelled, ErrorScope::kOperation,
-                    "the channel to " + peer_ + " was destroyed before this call left"));
+                    "the channel to " + peer_ + " was destroyed before it published this call"));
   }
 }
 
 // ---- Set-up and growth --------------------------------------------------------------------------
-
-absl::Status ChannelSender::check_options() const {
-  const MessengerOptions& o = options_;
-  const auto refuse = [&](const std::string& what) {
-    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation, what);
-  };
-  if (o.chunk_bytes < kMinChunkBytes || o.chunk_bytes > kMaxChunkBytes || o.chunk_bytes % 64 != 0) {
-    return refuse("chunk_bytes is " + std::to_string(o.chunk_bytes) + ": it has to be from " +
-                  std::to_string(kMinChunkBytes) + " to " + std::to_string(kMaxChunkBytes) +
-                  ", a multiple of 64");
-  }
-  if (o.max_chunks == 0 || o.max_chunks > kMaxChunks || o.chunks_per_request == 0 ||
-      o.chunks_per_request > o.max_chunks) {
-    return refuse("chunks_per_request is " + std::to_string(o.chunks_per_request) +
-                  " and max_chunks " + std::to_string(o.max_chunks) +
-                  ": they have to be from 1 to " + std::to_string(kMaxChunks) +
-                  ", the first not above the second");
-  }
-  return absl::OkStatus();
-}
 
 absl::Status ChannelSender::setup() {
   std::unique_lock lock(mutex_);
@@ -89,9 +70,16 @@ absl::Status ChannelSender::setup() {
                     "the messenger to " + peer_ + " was shut down");
 }
 
-// Returns with the mutex, and with more chunks unless it fails; or another thread was at it.
+// Meets the peer if that has not been done, and obtains chunks. Requires that `lock` is held;
+// releases it while it waits, and holds it again on return. OK: there are more chunks now, or
+// another thread has finished obtaining them, or limit_ was lowered to the present number of
+// chunks. The caller must re-check.
+//
+// Both ends derive the members of the ring from the same two records: the first grant, and the end
+// markers, which report all later grants in the order of granting. So a request may take any number
+// of grants, and may end early, without any difference between the two rings.
 absl::Status ChannelSender::obtain(std::unique_lock<std::mutex>& lock, Transmitter* transmitter) {
-  if (absl::Status valid = check_options(); !valid.ok()) return valid;
+  if (absl::Status valid = check_options(options_); !valid.ok()) return valid;
   if (obtaining_) {
     lock.unlock();
     const bool ended = link_.wait(
@@ -103,65 +91,76 @@ absl::Status ChannelSender::obtain(std::unique_lock<std::mutex>& lock, Transmitt
     lock.lock();
     if (ended) return absl::OkStatus();
     return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
-                      peer_ + " did not give chunks in time");
+                      peer_ + " did not grant chunks in time");
   }
   obtaining_ = true;
   const auto count = static_cast<uint32_t>(
       chunks_.empty() ? options_.chunks_per_request
                       : std::min<size_t>(chunks_.size(), limit_ - chunks_.size()));
-  const bool meet = !way_.has_value();
+  const bool meet = !path_.has_value();
   lock.unlock();
-  absl::StatusOr<ChannelLink::Way> way = absl::UnknownError("");
-  absl::StatusOr<std::vector<ChannelLink::Chunk>> more = absl::UnknownError("");
+  absl::StatusOr<ChannelLink::Path> path = absl::UnknownError("");
+  std::vector<Chunk> more;
+  size_t first_grant = 0;  // number of chunks in the first of the grants
   std::unique_ptr<CircularAllocator> staging;
   absl::Status status;
   if (meet) {
-    way = link_.open();
-    status = way.status();
-    if (status.ok() && way->arrival != Arrival::kMapped) {
-      auto made = CircularAllocator::create(way->allocator, {.unit_bytes = image_bytes(),
-                                                             .initial_units = 2,
-                                                             .max_units = kStagingUnits,
-                                                             .growth = Growth::kLinear});
+    path = link_.open();
+    status = path.status();
+    if (status.ok() && path->arrival != Arrival::kMapped) {
+      // Arrival::kPolled: each publication of 8 bytes or more leaves 8 bytes of zeros in the image.
+      auto made =
+          CircularAllocator::create(path->allocator, {.unit_bytes = 2 * options_.chunk_bytes,
+                                                      .initial_units = 2,
+                                                      .max_units = kStagingUnits,
+                                                      .growth = Growth::kLinear});
       status = made.status();
       if (made.ok()) staging = *std::move(made);
     }
   }
-  if (status.ok()) {
-    more = link_.obtain(count);
-    status = more.status();
+  uint64_t grants = 0;
+  while (status.ok() && more.size() < count) {
+    absl::StatusOr<std::vector<ChannelLink::Chunk>> grant =
+        link_.obtain(count - static_cast<uint32_t>(more.size()));
+    status = grant.status();
+    if (!status.ok()) break;
+    for (const ChannelLink::Chunk& chunk : *grant) more.push_back({chunk.remote, chunk.mapped});
+    if (++grants == 1) first_grant = grant->size();
   }
   lock.lock();
   obtaining_ = false;
-  close_window();  // calls of this thread may have opened it meanwhile
-  if (way.ok()) {
-    way_ = *std::move(way);
+  close_window();  // incoming calls that this thread ran while it waited may have opened it
+  if (path.ok()) {
+    path_ = *std::move(path);
     staging_ = std::move(staging);
-    control_ = reinterpret_cast<ChannelControl*>(way_->control.get_buffer());
-    if (way_->arrival == Arrival::kMapped && !way_->fence) {
-      sleeping_ = &way_->sleeping->state;
+    control_ = reinterpret_cast<ChannelControl*>(path_->control.get_buffer());
+    if (path_->arrival == Arrival::kMapped && !path_->fence) {
+      sleeping_ = &path_->sleeping->state;
       publishes_by_store_ = options_.flush_age.count() == 0;
     }
   }
+  counts_.requests += grants;
+  counts_.chunks += more.size();
+  if (!more.empty()) {
+    const bool first = chunks_.empty();
+    const auto end_of_first = more.begin() + static_cast<ptrdiff_t>(first ? first_grant : 0);
+    chunks_.insert(chunks_.begin(), more.begin(), end_of_first);
+    // The receiver inserts the chunks of later grants behind the current chunk in the order of
+    // granting: behind those that the current chunk's end marker is to report already.
+    chunks_.insert(chunks_.begin() + current_ + 1 + inserted_, end_of_first, more.end());
+    inserted_ += static_cast<uint32_t>(more.end() - end_of_first);
+    if (first && !open_chunk(0, transmitter != nullptr ? transmitter : path_->transmitter)) {
+      return failure_;
+    }
+  }
   if (!status.ok()) {
-    // With fewer chunks than allowed it goes on as if the limit were lower.
+    // The receiver has no memory for more chunks: continue with those that there are.
     if (!chunks_.empty() && absl::IsResourceExhausted(status)) {
       limit_ = static_cast<uint32_t>(chunks_.size());
       return absl::OkStatus();
     }
     if (absl::IsUnavailable(status)) fail(status);
     return status;
-  }
-  ++counts_.requests;
-  counts_.chunks += more->size();
-  const bool first = chunks_.empty();
-  std::vector<Chunk> chunks;
-  for (const ChannelLink::Chunk& chunk : *more) chunks.push_back({chunk.remote, chunk.mapped});
-  chunks_.insert(chunks_.begin() + (first ? 0 : current_ + 1), chunks.begin(), chunks.end());
-  if (!first) {
-    inserted_ += static_cast<uint32_t>(chunks.size());
-  } else if (!open_chunk(0, transmitter != nullptr ? transmitter : way_->transmitter)) {
-    return failure_;
   }
   return absl::OkStatus();
 }
@@ -172,33 +171,33 @@ void ChannelSender::close_window() {
   if (!window_open_) return;
   closed_at_ = position_;
   if (batch_ == nullptr) batch_ = closed_at_;
-  if (batch_is_empty()) closed_at_ = batch_;  // a batch's word alone is nothing
-  end_ = hold_end_ = position_;
+  if (batch_is_empty()) closed_at_ = batch_;  // discard the batch word of an empty batch
+  end_ = batch_end_ = position_;
   window_open_ = false;
 }
 
-void ChannelSender::open_window(bool hold) {
-  if (keeping_ || ended_ || !failure_.ok() || !chunk_open_) return;
+void ChannelSender::open_window(bool batch) {
+  if (deferring_ || ended_ || !failure_.ok() || !chunk_open_) return;
   window_open_ = true;
-  if (closed_at_ == batch_ && hold && options_.flush_age.count() == 0) {
+  if (closed_at_ == batch_ && batch && options_.flush_age.count() == 0) {
     begin_batch(closed_at_);
     return;
   }
   position_ = closed_at_;
-  hold_end_ = closed_at_;
+  batch_end_ = closed_at_;
   if (closed_at_ == batch_) {
     batch_ = nullptr;
     end_ = chunk_end_;
   } else {
     end_ = closed_at_;
-    // With an age to watch every held call goes the long way.
-    if (options_.flush_age.count() == 0) set_hold_end();
+    // If batches age, every batched call takes the slow path, which reads the clock.
+    if (options_.flush_age.count() == 0) set_batch_end();
   }
 }
 
-void ChannelSender::set_hold_end() {
+void ChannelSender::set_batch_end() {
   std::byte* const first = batch_ + kBatchWord;
-  hold_end_ = first + std::min<ptrdiff_t>(options_.flush_bytes, chunk_end_ - first);
+  batch_end_ = first + std::min<ptrdiff_t>(options_.flush_bytes, chunk_end_ - first);
 }
 
 void ChannelSender::begin_batch(std::byte* at) {
@@ -206,19 +205,19 @@ void ChannelSender::begin_batch(std::byte* at) {
     batch_ = at;
     position_ = at + kBatchWord;
     end_ = at;
-    set_hold_end();
+    set_batch_end();
   } else {
     batch_ = nullptr;
     position_ = at;
     end_ = chunk_end_;
-    hold_end_ = at;
+    batch_end_ = at;
   }
 }
 
 void ChannelSender::fail(absl::Status status) {
   if (!failure_.ok()) return;
   failure_ = std::move(status);
-  keeping_ = false;
+  deferring_ = false;
   backlog_->fail(failure_);
   for (Synchronizer* departure : departures_) departure->fail(failure_);
   departures_.clear();
@@ -226,8 +225,8 @@ void ChannelSender::fail(absl::Status status) {
 
 void ChannelSender::peer_died() {
   const std::lock_guard lock(mutex_);
-  if (way_.has_value() && way_->sleeping != nullptr) {
-    way_->sleeping->state.store(SleepingWord::kDead, std::memory_order_relaxed);
+  if (path_.has_value() && path_->sleeping != nullptr) {
+    path_->sleeping->state.store(SleepingWord::kDead, std::memory_order_relaxed);
   }
 }
 
@@ -239,13 +238,14 @@ void ChannelSender::close(const absl::Status& why) {
 
 // ---- Chunks -------------------------------------------------------------------------------------
 
-// Whether, with so many chunks in use, the next one in the ring is not.
+// Returns true if the next chunk of the ring is free. `in_use` is the number of chunks begun since
+// the channel began, consumed ones included. Updates consumed_ if necessary.
 bool ChannelSender::ring_has_room(uint64_t in_use, Transmitter* transmitter) {
   if (in_use - consumed_ < chunks_.size()) return true;
   uint64_t consumed = control_->consumed_chunks.load(std::memory_order_acquire);
   if (consumed == ChannelControl::kBroken) [[unlikely]] {
     fail(make_error(absl::StatusCode::kInternal, ErrorScope::kLink,
-                    peer_ + " found something malformed in the channel, and reads no more of it"));
+                    peer_ + " found malformed data in the channel and has stopped reading it"));
     return false;
   }
   if (options_.consumption == Consumption::kPull) {
@@ -259,23 +259,23 @@ bool ChannelSender::ring_has_room(uint64_t in_use, Transmitter* transmitter) {
       constexpr uint64_t kScratch = sizeof(ChannelControl);
       Synchronizer done;
       absl::Status read = transmitter->read(
-          way_->control, kScratch, sizeof consumed,
+          path_->control, kScratch, sizeof consumed,
           next.remote.slice(offsetof(ChunkHeader, consumer.chunks), sizeof consumed), &done);
       if (read.ok()) read = transmitter->wait(done, deadline_after(options_.timeout));
       if (!read.ok()) {
         fail(read);
         return false;
       }
-      std::memcpy(&consumed, way_->control.get_buffer() + kScratch, sizeof consumed);
+      std::memcpy(&consumed, path_->control.get_buffer() + kScratch, sizeof consumed);
     }
   }
-  // A count that cannot be is not ours to believe.
+  // Ignore a count that is not possible: the peer wrote it.
   if (consumed > consumed_ && consumed <= filled_) consumed_ = consumed;
   return in_use - consumed_ < chunks_.size();
 }
 
 bool ChannelSender::open_chunk(uint32_t index, Transmitter* transmitter) {
-  if (way_->arrival == Arrival::kMapped) {
+  if (path_->arrival == Arrival::kMapped) {
     base_ = chunks_[index].mapped;
   } else {
     auto unit = transmitter->acquire(*staging_, deadline_after(options_.timeout));
@@ -284,7 +284,7 @@ bool ChannelSender::open_chunk(uint32_t index, Transmitter* transmitter) {
       return false;
     }
     unit_ = *unit;
-    base_ = unit_->get_buffer();  // moves on: leave_zeros()
+    base_ = unit_->get_buffer();  // leave_zeros() advances it
   }
   current_ = index;
   chunk_open_ = true;
@@ -293,7 +293,7 @@ bool ChannelSender::open_chunk(uint32_t index, Transmitter* transmitter) {
   return true;
 }
 
-// Precondition: the batch is flushed.
+// Publishes the end marker of the current chunk. Requires: the batch is flushed.
 absl::Status ChannelSender::end_chunk(Transmitter* transmitter, uint8_t flags) {
   if (absl::Status written = write_producer(transmitter, true); !written.ok()) return written;
   const uint64_t marker = word_of(EndMarker::make(inserted_, flags));
@@ -305,12 +305,13 @@ absl::Status ChannelSender::end_chunk(Transmitter* transmitter, uint8_t flags) {
   const uint64_t first = offset_of(closed_at_);
   absl::Status published;
   publish_word(closed_at_, marker);
-  if (way_->arrival != Arrival::kMapped) {
+  if (path_->arrival != Arrival::kMapped) {
     published = write_image(transmitter, closed_at_, sizeof marker);
   }
   if (published.ok()) published = after_publication(closed_at_, 1);
   chunk_first_ = first;
-  closed_at_ = batch_ = base_ + sizeof(ChunkHeader);  // offset_of: nothing of the next chunk yet
+  // offset_of(closed_at_) is now the first offset of the next chunk, which is not open yet.
+  closed_at_ = batch_ = base_ + sizeof(ChunkHeader);
   return published;
 }
 
@@ -318,7 +319,7 @@ ChannelSender::Progress ChannelSender::advance(Transmitter* transmitter) {
   if (chunk_open_) {
     if (!ring_has_room(filled_ + 1, transmitter)) {
       if (!failure_.ok()) return Progress::kFailed;
-      // The end marker says how many chunks follow it anew, so they have to be there first.
+      // The end marker contains the number of newly inserted chunks: obtain them before ending.
       if (chunks_.size() < limit_) return Progress::kObtain;
     }
     absl::Status ended = flush_batch(transmitter);
@@ -338,49 +339,52 @@ ChannelSender::Progress ChannelSender::advance(Transmitter* transmitter) {
 
 // ---- Publication --------------------------------------------------------------------------------
 
-// Writes part of the image, or of what is kept, to where the chunk has `at`.
+// Writes the `bytes` bytes at `at` of the image to the corresponding place of the remote chunk.
 absl::Status ChannelSender::write_image(Transmitter* transmitter, const std::byte* at,
                                         uint64_t bytes) {
-  return write_kept(transmitter, *unit_, static_cast<uint64_t>(at - unit_->get_buffer()), bytes,
-                    at);
+  return write_into_chunk(transmitter, *unit_, static_cast<uint64_t>(at - unit_->get_buffer()),
+                          bytes, at);
 }
-absl::Status ChannelSender::write_kept(Transmitter* transmitter, RDMAMemory& memory,
-                                       uint64_t offset, uint64_t bytes, const std::byte* at) {
+// Writes bytes [offset, offset + bytes) of `memory` to the place of the remote chunk that
+// corresponds to `at`.
+absl::Status ChannelSender::write_into_chunk(Transmitter* transmitter, RDMAMemory& memory,
+                                             uint64_t offset, uint64_t bytes, const std::byte* at) {
   return transmitter->write(
       memory, offset, bytes,
       chunks_[current_].remote.slice(static_cast<uint64_t>(at - base_), bytes));
 }
 
-// Sends [first, next) of the image, whose headers are all in place.
+// Writes [first, next) of the image to the remote chunk. Requires: all headers are in the image.
 absl::Status ChannelSender::write_batch(Transmitter* transmitter, std::byte* first,
                                         std::byte* next) {
   const auto bytes = static_cast<uint64_t>(next - first);
-  if (way_->arrival == Arrival::kEvent) return write_image(transmitter, first, bytes);
+  if (path_->arrival == Arrival::kEvent) return write_image(transmitter, first, bytes);
   constexpr uint64_t kWord = sizeof(CallHeader);
-  // Everything behind the first header, with the zeros that follow; then that header.
+  // Write everything behind the publishing word, including the word of zeros at `next`; then write
+  // the publishing word.
   if (absl::Status body = write_image(transmitter, first + kWord, bytes); !body.ok()) return body;
   return write_image(transmitter, first, kWord);
 }
 
-// The zeros behind a publication stay zeros in the image, since the transfer may still have to read
-// them: the next call is built behind them, and goes to where they were in the chunk. Polled only;
-// others send none.
+// Returns the position of the next call in the image after a publication that ended at `next`. With
+// Arrival::kPolled the transfer may still have to read the word of zeros at `next`. So that word
+// stays zero in the image: the next call is built behind it, and base_ and chunk_end_ advance by
+// one word, so that the call still goes to the word's place in the chunk. The other arrival modes
+// transfer no zeros.
 std::byte* ChannelSender::leave_zeros(std::byte* next) {
-  if (way_->arrival != Arrival::kPolled) return next;
+  if (path_->arrival != Arrival::kPolled) return next;
   base_ += sizeof(CallHeader);
   chunk_end_ += sizeof(CallHeader);
   return next + sizeof(CallHeader);
 }
 
-// Each publication, of 8 bytes at least, leaves 8 bytes of zeros.
-size_t ChannelSender::image_bytes() const { return 2 * options_.chunk_bytes; }
-
-// The receiver has to learn of it if it sleeps, or always.
+// Notifies the receiver of a publication of `words` 8-byte words that ends at `next`. Mapped and
+// polled arrival: only if the receiver sleeps. Event: always.
 absl::Status ChannelSender::after_publication(const std::byte* next, uint64_t words) {
-  switch (way_->arrival) {
+  switch (path_->arrival) {
     case Arrival::kMapped: {
-      std::atomic<uint32_t>& state = way_->sleeping->state;
-      if (way_->fence) full_fence();
+      std::atomic<uint32_t>& state = path_->sleeping->state;
+      if (path_->fence) full_fence();
       const uint32_t seen = state.load(std::memory_order_relaxed);
       if (seen == SleepingWord::kAwake) [[likely]]
         return absl::OkStatus();
@@ -398,9 +402,10 @@ absl::Status ChannelSender::after_publication(const std::byte* next, uint64_t wo
       return absl::OkStatus();
     }
     case Arrival::kPolled: {
-      // sleep_protocol.h: says how far, then looks whether the receiver sleeps.
+      // sleep_protocol.h: the sender stores the published count, then loads the receiver's state.
       WakeState& wake = control_->wake;
-      // End markers count, too: nothing may follow one for long, and it has to be waited for.
+      // End markers count too: an end marker may be the last publication for a long time, and the
+      // receiver must be woken for it.
       wake.published.exchange(offset_of(next) + filled_ * sizeof(CallHeader),
                               std::memory_order_seq_cst);
       if (wake.asleep.load(std::memory_order_seq_cst) != 0) [[unlikely]] {
@@ -419,12 +424,12 @@ absl::Status ChannelSender::after_publication(const std::byte* next, uint64_t wo
 
 CallResult ChannelSender::published_slowly(std::byte* first, std::byte* next) {
   absl::Status status;
-  if (way_->arrival != Arrival::kMapped) {
+  if (path_->arrival != Arrival::kMapped) {
     publications_ = publications_ + 1;
-    status = write_batch(way_->transmitter, first, next);
+    status = write_batch(path_->transmitter, first, next);
   }
   if (status.ok()) status = after_publication(next, static_cast<uint64_t>(next - first) / 8);
-  if (status.ok() && way_->arrival != Arrival::kPolled) [[likely]]
+  if (status.ok() && path_->arrival != Arrival::kPolled) [[likely]]
     return status;
   const std::lock_guard lock(mutex_);
   close_window();
@@ -437,14 +442,14 @@ CallResult ChannelSender::published_slowly(std::byte* first, std::byte* next) {
   return status;
 }
 
-bool ChannelSender::build(const OutgoingCallView& call, bool hold) {
+bool ChannelSender::build(const OutgoingCallView& call, bool batch) {
   const auto total = static_cast<ptrdiff_t>(call.total());
   const auto most = static_cast<ptrdiff_t>(options_.flush_bytes);
   const bool ages = options_.flush_age.count() != 0;
   const bool joins = closed_at_ != batch_;
-  // A call that is a batch by its length needs no word before it.
+  // A call that fills a batch by its own length is published without a batch word.
   const bool begins =
-      !joins && hold && total < most && chunk_end_ - closed_at_ >= kBatchWord + total;
+      !joins && batch && total < most && chunk_end_ - closed_at_ >= kBatchWord + total;
   if (begins) {
     closed_at_ += kBatchWord;
     if (ages) batch_since_ = std::chrono::steady_clock::now();
@@ -456,7 +461,7 @@ bool ChannelSender::build(const OutgoingCallView& call, bool hold) {
     single_ = word_of(call.header());
   }
   closed_at_ += total;
-  return !hold || single_ != 0 || closed_at_ - batch_ - kBatchWord >= most ||
+  return !batch || single_ != 0 || closed_at_ - batch_ - kBatchWord >= most ||
          (ages && std::chrono::steady_clock::now() - batch_since_ >= options_.flush_age);
 }
 
@@ -471,7 +476,7 @@ absl::Status ChannelSender::flush_batch(Transmitter* transmitter) {
                  ? single
                  : word_of(BatchWord::make(static_cast<size_t>(closed_at_ - first - kBatchWord))));
   absl::Status status;
-  if (way_->arrival != Arrival::kMapped) status = write_batch(transmitter, first, closed_at_);
+  if (path_->arrival != Arrival::kMapped) status = write_batch(transmitter, first, closed_at_);
   if (status.ok()) {
     status = after_publication(closed_at_, static_cast<uint64_t>(closed_at_ - first) / 8);
   }
@@ -486,7 +491,7 @@ absl::Status ChannelSender::flush_batch(Transmitter* transmitter) {
 }
 
 absl::Status ChannelSender::write_producer(Transmitter* transmitter, bool filled) {
-  const bool mapped = way_->arrival == Arrival::kMapped;
+  const bool mapped = path_->arrival == Arrival::kMapped;
   std::byte* const at = mapped ? base_ : unit_->get_buffer();
   auto* const header = reinterpret_cast<ChunkHeader*>(at);
   const auto set = [](uint64_t& field, uint64_t value) {
@@ -496,7 +501,7 @@ absl::Status ChannelSender::write_producer(Transmitter* transmitter, bool filled
   set(header->producer.last, offset_of(batch_));
   set(header->producer.filled, filled ? 1 : 0);
   return mapped ? absl::OkStatus()
-                : write_kept(transmitter, *unit_, 0, sizeof(uint64_t) * 3, base_);
+                : write_into_chunk(transmitter, *unit_, 0, sizeof(uint64_t) * 3, base_);
 }
 
 CallResult ChannelSender::flush() {
@@ -504,14 +509,15 @@ CallResult ChannelSender::flush() {
   if (window_open_ && publishes_by_store_ && departures_.empty()) return publish_batch(position_);
   const std::lock_guard lock(mutex_);
   if (!failure_.ok()) return failure_;
-  if (!window_open_) return {};  // it was closed by whoever flushed
+  if (!window_open_) return {};  // the slow path that closed the window has flushed the batch
   close_window();
-  absl::Status status = flush_batch(way_->transmitter);
+  absl::Status status = flush_batch(path_->transmitter);
   open_window();
   return status;
 }
 
-// Precondition: something is held, and there is room behind it for a word.
+// Publishes the batch, which ends at `next`, by storing its batch word. Requires: the batch is not
+// empty, and there is room for one word at `next`.
 CallResult ChannelSender::publish_batch(std::byte* next) {
   std::byte* const first = batch_;
   store_word(next, 0);
@@ -524,8 +530,9 @@ CallResult ChannelSender::publish_batch(std::byte* next) {
   return {};
 }
 
-// The usual end of a batch: this call joins it, and it leaves.
-CallResult ChannelSender::hold_slowly(const OutgoingCallView& call, WhenNoRoom when) {
+// Called when a batched call does not fit before batch_end_. The usual case: the call joins the
+// batch, which is then published. All other cases take send_slowly().
+CallResult ChannelSender::batch_slowly(const OutgoingCallView& call, WhenNoRoom when) {
   std::byte* const at = position_;
   const auto total = static_cast<ptrdiff_t>(call.total());
   if (!window_open_ || !publishes_by_store_ || !departures_.empty() || call.id.value == 0 ||
@@ -542,7 +549,7 @@ CallResult ChannelSender::publish() {
   const std::lock_guard lock(mutex_);
   if (!window_open_) return {};
   close_window();
-  absl::Status status = write_producer(way_->transmitter, false);
+  absl::Status status = write_producer(path_->transmitter, false);
   if (!status.ok()) fail(status);
   open_window();
   return status;
@@ -555,7 +562,7 @@ bool ChannelSender::batch_is_old() const {
 
 // ---- The slow path ------------------------------------------------------------------------------
 
-CallResult ChannelSender::send_slowly(const OutgoingCallView& call, WhenNoRoom when, bool hold,
+CallResult ChannelSender::send_slowly(const OutgoingCallView& call, WhenNoRoom when, bool batch,
                                       Synchronizer* transmitted) {
   if (call.id.value == 0) {
     return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
@@ -580,26 +587,26 @@ CallResult ChannelSender::send_slowly(const OutgoingCallView& call, WhenNoRoom w
                         "the messenger to " + peer_ + " was shut down");
     }
     bool obtainable = false;
-    // Whoever makes more of them brings on those that are kept: the drainer alone might never come
-    // to the end of them.
-    if (keeping_ && when.keep && !obtaining_ && way_.has_value() && !link_.inside_call() &&
-        drain_kept(way_->transmitter) == Progress::kFailed) {
+    // A sender that defers further calls also moves deferred calls into chunks. Otherwise the
+    // drainer might never catch up with it.
+    if (deferring_ && when.defer && !obtaining_ && path_.has_value() && !link_.inside_call() &&
+        drain_deferred(path_->transmitter) == Progress::kFailed) {
       return failure_;
     }
-    if (!keeping_) {
+    if (!deferring_) {
       Progress progress = Progress::kObtain;
       if (has_room(total)) {
         progress = Progress::kDone;
       } else if (!chunks_.empty()) {
-        progress = advance(way_->transmitter);
+        progress = advance(path_->transmitter);
         if (progress == Progress::kFailed) return failure_;
       }
       if (progress == Progress::kDone) {
-        const bool leaves = build(call, hold);
+        const bool leaves = build(call, batch);
         if (transmitted != nullptr) departures_.push_back(transmitted);
         absl::Status status;
-        if (leaves) status = flush_batch(way_->transmitter);
-        open_window(hold);
+        if (leaves) status = flush_batch(path_->transmitter);
+        open_window(batch);
         return status;
       }
       obtainable = progress == Progress::kObtain;
@@ -611,19 +618,20 @@ CallResult ChannelSender::send_slowly(const OutgoingCallView& call, WhenNoRoom w
         }
         continue;
       }
-      // What is held must not wait for what comes after it.
+      // Publish the batch: it must not wait for room for this call.
       if (!chunks_.empty()) {
-        if (absl::Status flushed = flush_batch(way_->transmitter); !flushed.ok()) return flushed;
+        if (absl::Status flushed = flush_batch(path_->transmitter); !flushed.ok()) return flushed;
       }
     }
     const bool inside = link_.inside_call();
-    if (when.keep || obtainable || (inside && when.policy == WhenFull::kRetry)) {
-      if (backlog_->bytes() + total <= options_.exceeding_bytes) {
-        if (absl::Status kept = backlog_->append(call, transmitted); !kept.ok()) return kept;
-        ++counts_.exceeding;
-        counts_.exceeding_bytes_high_water =
-            std::max(counts_.exceeding_bytes_high_water, backlog_->bytes());
-        if (!std::exchange(keeping_, true)) link_.drain_later();
+    if (when.defer || obtainable || (inside && when.policy == WhenFull::kRetry)) {
+      if (backlog_->bytes() + total <= options_.deferred_bytes) {
+        if (absl::Status appended = backlog_->append(call, transmitted); !appended.ok())
+          return appended;
+        ++counts_.deferred;
+        counts_.deferred_bytes_high_water =
+            std::max(counts_.deferred_bytes_high_water, backlog_->bytes());
+        if (!std::exchange(deferring_, true)) link_.drain_later();
         return {};
       }
       if (inside || when.policy != WhenFull::kRetry) {
@@ -635,33 +643,33 @@ CallResult ChannelSender::send_slowly(const OutgoingCallView& call, WhenNoRoom w
       open_window();
       return refusal_;
     }
-    const uint64_t kept = backlog_->bytes();
+    const uint64_t deferred = backlog_->bytes();
     lock.unlock();
-    static_cast<void>(link_.wait([&] { return look_for_room(kept); }, kForever));
+    static_cast<void>(link_.wait([&] { return look_for_room(deferred); }, kForever));
     lock.lock();
   }
 }
 
-bool ChannelSender::look_for_room(uint64_t kept_before) {
+bool ChannelSender::look_for_room(uint64_t deferred_before) {
   const std::lock_guard lock(mutex_);
   if (!failure_.ok() || ended_ || window_open_) return true;
   if (absl::Status status = link_.status(); !status.ok()) {
     fail(status);
     return true;
   }
-  if (keeping_) {
-    if (!way_.has_value() || obtaining_) return false;  // the drainer is at it
-    switch (drain_kept(way_->transmitter)) {
+  if (deferring_) {
+    if (!path_.has_value() || obtaining_) return false;  // the drainer is obtaining chunks
+    switch (drain_deferred(path_->transmitter)) {
       case Progress::kDone:
       case Progress::kFailed:
         return true;
       default:
-        return backlog_->bytes() < kept_before;
+        return backlog_->bytes() < deferred_before;
     }
   }
-  // The drainer was faster: what was waited for is over, whether or not another chunk is free.
-  if (kept_before != 0) return true;
-  return chunks_.empty() || ring_has_room(filled_ + (chunk_open_ ? 1 : 0), way_->transmitter) ||
+  // The drainer has sent all deferred calls: the wait ends, whether or not another chunk is free.
+  if (deferred_before != 0) return true;
+  return chunks_.empty() || ring_has_room(filled_ + (chunk_open_ ? 1 : 0), path_->transmitter) ||
          !failure_.ok() || (chunk_open_ && chunks_.size() < limit_);
 }
 
@@ -670,7 +678,7 @@ bool ChannelSender::look_for_room(uint64_t kept_before) {
 uint64_t ChannelSender::accepted_bytes() const {
   const std::lock_guard lock(mutex_);
   if (base_ == nullptr) return backlog_->bytes();
-  // A batch's word counts as soon as there is a call behind it.
+  // The batch word counts as soon as there is a call behind it.
   const std::byte* at = closed_at_;
   if (window_open_) at = batch_ != nullptr && batch_is_empty() ? batch_ : position_;
   return offset_of(at) + backlog_->bytes();

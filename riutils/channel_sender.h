@@ -1,19 +1,26 @@
-// The sending end of a channel: one thread's calls to one thread, on their way into the receiver's
-// chunks (Seriema §4.4.1). What RDMAMessenger and RDMAAggregator are made of; programs use those.
+// The sending end of a channel: it writes the calls of one thread to one other thread into the
+// receiver's chunks (Seriema §4.4.1). RDMAMessenger and RDMAAggregator are built on it; programs
+// use those.
 //
-// The sender controls everything: which chunk is filled, when another is obtained, and where the
-// receiver inserts it. It learns one thing only, how many chunks the receiver has consumed.
+// The sender decides which chunk is filled, when further chunks are obtained, and where the
+// receiver inserts them into its ring. The receiver reports only the number of chunks that it has
+// consumed.
 //
-// Three arrival modes share all code but the last step. position_ and end_ point into the peer's
-// mapped chunk or into a local image of it (staging); a call is built there. Mapped: the word that
-// publishes it, its header or its batch's word, is then stored with release order. Polled: what is
-// behind that word is written, then the word. Event: all is written, then announced by an event.
+// The three arrival modes share all code except publication. A call is built at position_, which
+// points into the peer's mapped chunk or into a local image of the chunk (staging memory). The
+// publishing word is the call's header or its batch's word.
+//   Mapped  stores the publishing word with release order.
+//   Polled  WRITEs everything behind the publishing word, then the publishing word.
+//   Event   WRITEs everything, then announces it by an event.
 //
-// What does not fit now may be kept (RetryAsync, ovfl): encoded once, in registered memory, in
-// order. While calls are kept the fast path finds no room, so nothing overtakes them; the owner and
-// the process's drainer bring them on under a mutex. Where calls are mapped the owner takes it at
-// no other time but when a chunk is full: while the window is open nobody else touches the channel
-// but to read its counts.
+// Calls that do not fit now may be deferred (RetryAsync, ovfl): they are encoded once, in
+// registered memory, in the order of issue. While calls are deferred, the fast path finds no room,
+// so that no call overtakes them. The owner and the process's drainer thread move deferred calls
+// into chunks; both hold mutex_.
+//
+// The window is the part of the chunk that the owner's fast path may fill without mutex_. While it
+// is open, no other thread accesses the channel except to read its counters. With mapped arrival
+// the fast path leaves the window, and the owner locks mutex_, only when a chunk is full.
 #ifndef CARIAMA_RIUTILS_CHANNEL_SENDER_H_
 #define CARIAMA_RIUTILS_CHANNEL_SENDER_H_
 
@@ -47,7 +54,7 @@ namespace cariama {
 namespace internal {
 class Backlog;
 
-// Written by one thread, looked at by others for statistics: a plain variable that they may read.
+// A variable that one thread writes and other threads may read for statistics, without ordering.
 template <typename T>
 class Relaxed {
  public:
@@ -63,53 +70,64 @@ class Relaxed {
 };
 }  // namespace internal
 
-// The way to the receiver, as far as a channel needs it. Implemented over a fabric, and by tests.
+// What a ChannelSender needs from its environment to reach the receiver. Implemented by
+// internal::FabricChannel and by tests.
 class CARIAMA_RIUTILS_EXPORT ChannelLink {
  public:
-  // What is known of the way once the peer has been met.
-  struct Way {
+  // Properties of the path to the receiver, known after open().
+  struct Path {
     Arrival arrival = Arrival::kMapped;  // never kAuto
-    Transmitter* transmitter = nullptr;  // of the owning thread; not needed where chunks are mapped
-    SleepingWord* sleeping = nullptr;    // the receiver's, if mapped
-    bool fence = false;  // the sleeping receiver cannot make our stores ordered: we have to
-    std::shared_ptr<RDMAAllocator> allocator{};  // for staging, if not mapped
-    // Registered with write access for the peer: two lines of ChannelControl, then two of scratch.
+    Transmitter* transmitter = nullptr;  // the owner's; unused if arrival is kMapped
+    SleepingWord* sleeping = nullptr;    // the receiver's, if arrival is kMapped
+    // True if membarrier(2) is not available on both ends: the sender must issue a full fence
+    // between the publishing store and the load of `sleeping`.
+    bool fence = false;
+    std::shared_ptr<RDMAAllocator> allocator{};  // for staging memory, if not mapped
+    // Registered, with write access for the peer: two cache lines of ChannelControl, then two of
+    // scratch memory.
     RDMAMemory control;
   };
   struct Chunk {
     RemoteMemoryLocator remote;
-    std::byte* mapped = nullptr;  // if Way::arrival is kMapped
+    std::byte* mapped = nullptr;  // the chunk in this address space, if Path::arrival is kMapped
   };
 
   virtual ~ChannelLink() = default;
-  // Meets the peer. Once, before anything else but inside_call(). May wait, and run incoming calls.
-  [[nodiscard]] virtual absl::StatusOr<Way> open() = 0;
-  // Has `count` more chunks allocated by the receiver's process and put where the receiver will
-  // find them: no step of the receiver is needed. May wait, and run incoming calls.
+  // Exchanges properties with the peer and returns the path. Must be called once, before any other
+  // function except inside_call(). May block, and may run incoming calls.
+  [[nodiscard]] virtual absl::StatusOr<Path> open() = 0;
+  // Asks the receiver's process for one grant: it allocates at least one and at most `count` more
+  // chunks and inserts them into the receiver's incoming memory map, in the returned order. The
+  // receiver's ring is at first the first grant. Later grants become members by the end markers
+  // that report them, so the caller must obtain and report chunks in the same order. The receiving
+  // thread itself is not involved. May block, and may run incoming calls. Errors:
+  // RESOURCE_EXHAUSTED (no memory for a single chunk), UNAVAILABLE. With an error, nothing was
+  // inserted.
   [[nodiscard]] virtual absl::StatusOr<std::vector<Chunk>> obtain(uint32_t count) = 0;
-  // Arrival::kEvent: tells the receiver, after all that was posted, that so many more words have
-  // arrived.
+  // Arrival::kEvent: sends an event behind all transfers posted so far; it tells the receiver that
+  // `words` more 8-byte words have arrived. Never blocks.
   virtual void announce(uint64_t words) = 0;
-  // Wakes the receiver, which sleeps. Never waits; the wake-up may follow later but is not lost.
+  // Wakes the sleeping receiver. Never blocks: the wake-up may be sent later, but it is not lost.
   virtual void wake() = 0;
-  // OK, or why nothing can reach the receiver any more.
+  // Returns OK, or the reason why the receiver cannot be reached any more.
   [[nodiscard]] virtual absl::Status status() const = 0;
-  // Whether the calling thread is running a call: then nothing may wait for peers.
+  // Returns true if the calling thread is running a call. It must not wait for peers then.
   [[nodiscard]] virtual bool inside_call() const = 0;
-  // Waits until the condition holds, and runs incoming calls meanwhile.
+  // Blocks until the condition holds or the deadline has passed; runs incoming calls meanwhile.
+  // Returns whether the condition holds.
   [[nodiscard]] virtual bool wait(const std::function<bool()>& condition, Deadline deadline) = 0;
-  // Has some thread call drain() again and again until it returns true.
+  // Makes a helper thread call drain() repeatedly until it returns true.
   virtual void drain_later() = 0;
-  // Registered memory for calls that are kept.
+  // Allocates registered memory for deferred calls.
   [[nodiscard]] virtual absl::StatusOr<RDMAMemory> allocate(size_t bytes) = 0;
   virtual void free(const RDMAMemory& memory) = 0;
 };
 
-// A call about to be sent, without its type.
+// A view of a call to be sent, without its type.
 struct OutgoingCallView {
   FunctionId id;
   uint8_t flags = 0;
-  NotifyTarget notify{};     // with flags
+  NotifyTarget notify{};     // used if flags != 0
   size_t closure_bytes = 0;  // a multiple of 8
   const void* call = nullptr;
   void (*write_call)(const void* call, std::byte* at) = nullptr;
@@ -123,13 +141,13 @@ struct OutgoingCallView {
               static_cast<const Call*>(self)->write(at);
             }};
   }
-  // Bytes behind the header.
+  // Returns the number of bytes behind the header.
   [[nodiscard]] size_t bytes() const {
     return closure_bytes + (flags != 0 ? sizeof(NotifyTarget) : 0);
   }
   [[nodiscard]] size_t total() const { return sizeof(CallHeader) + bytes(); }
   [[nodiscard]] CallHeader header() const { return CallHeader::make(id, bytes(), flags); }
-  // Everything but the header.
+  // Writes everything except the header: the NotifyTarget, if any, and the closure.
   void write_behind_header(std::byte* at) const {
     if (flags != 0) {
       std::memcpy(at, &notify, sizeof notify);
@@ -139,52 +157,54 @@ struct OutgoingCallView {
   }
 };
 
-// What becomes of a call that does not fit now.
+// What happens to a call that does not fit now.
 struct WhenNoRoom {
   WhenFull policy = WhenFull::kRetry;
-  bool keep = false;  // keep it; the policy decides what happens when exceeding_bytes are kept
-  [[nodiscard]] static constexpr WhenNoRoom of(WhenFull policy, bool keep) {
+  bool defer = false;  // defer the call; `policy` applies when deferred_bytes are deferred
+  [[nodiscard]] static constexpr WhenNoRoom of(WhenFull policy, bool defer) {
     return {policy == WhenFull::kRetryAsync ? WhenFull::kFail : policy,
-            keep || policy == WhenFull::kRetryAsync};
+            defer || policy == WhenFull::kRetryAsync};
   }
 };
 
-// Belongs to one thread, its owner; drain() and statistics() may be called by any. `link` must
-// outlive it.
+// Only one thread, the owner, may use it, with these exceptions: any thread may call drain(),
+// statistics(), accepted_bytes(), is_released(), peer_died() and close(). `link` must outlive it.
 class CARIAMA_RIUTILS_EXPORT ChannelSender {
  public:
   // `peer` names the destination in error texts.
   ChannelSender(ChannelLink& link, const MessengerOptions& options, std::string peer);
-  // Abandons what is not published.
+  // Discards calls that are not published; their Synchronizers fail with CANCELLED.
   ~ChannelSender();
   ChannelSender(const ChannelSender&) = delete;
   ChannelSender& operator=(const ChannelSender&) = delete;
 
-  // Meets the peer and obtains the first chunks. Idempotent; the first call does it otherwise.
-  // Errors: INVALID_ARGUMENT (options out of range), UNAVAILABLE, RESOURCE_EXHAUSTED (the
-  // receiver's or our memory budget), DEADLINE_EXCEEDED, FAILED_PRECONDITION (shut down; a forced
-  // arrival that the pair does not have).
+  // Exchanges properties with the peer and obtains the first chunks. Idempotent. The first send
+  // performs it if it was not called before. Errors: INVALID_ARGUMENT (options out of range),
+  // UNAVAILABLE, RESOURCE_EXHAUSTED (memory budget of the receiver's or this process),
+  // DEADLINE_EXCEEDED, FAILED_PRECONDITION (shut down; called inside a call; a forced arrival mode
+  // that the pair of processes does not support).
   [[nodiscard]] absl::Status setup();
 
-  // Sends a call. With kHold it joins the batch, else it is published at once, with the batch
-  // before it. Errors: INVALID_ARGUMENT (longer than a chunk takes), RESOURCE_EXHAUSTED (no room,
-  // as `when` says), UNAVAILABLE, those of setup().
-  template <bool kHold, typename Call>
+  // Sends a call. With kBatch the call joins the batch. Without kBatch the call is published at
+  // once, together with the batch before it. Errors: INVALID_ARGUMENT (longer than a chunk can
+  // hold), RESOURCE_EXHAUSTED (no room, subject to `when`), UNAVAILABLE, those of setup().
+  template <bool kBatch, typename Call>
   [[nodiscard]] __attribute__((always_inline)) CallResult send(const Call& call, WhenNoRoom when) {
     const size_t bytes = call.bytes();
     const FunctionId id = Call::id();
     std::byte* const at = position_;
     const CallHeader header = CallHeader::make(id, bytes, 0);
-    // Signed: where the other kind of call is under way this end is behind us.
-    if ((kHold ? hold_end_ : end_) - at < static_cast<ptrdiff_t>(sizeof header + bytes) ||
+    // The difference is signed: the end for this kind of call lies before position_ while the
+    // window is open for the other kind.
+    if ((kBatch ? batch_end_ : end_) - at < static_cast<ptrdiff_t>(sizeof header + bytes) ||
         id.value == 0) [[unlikely]] {
-      return send_out_of_line<kHold, Call>(call, when);
+      return send_out_of_line<kBatch, Call>(call, when);
     }
     std::byte* const next = at + sizeof header + bytes;
     fetch_ahead(at, sizeof header + bytes);
     call.write(at + sizeof header);
-    if constexpr (kHold) {
-      std::memcpy(at, &header, sizeof header);  // plain data: the batch's word publishes it
+    if constexpr (kBatch) {
+      std::memcpy(at, &header, sizeof header);  // plain data: the batch word publishes the batch
       position_ = next;
     } else {
       store_word(next, 0);
@@ -197,57 +217,60 @@ class CARIAMA_RIUTILS_EXPORT ChannelSender {
     return {};
   }
 
-  // The same for calls of any form. `transmitted`, if given and the result is OK, is counted down
-  // when the call has left (fails if it never can).
-  [[nodiscard]] CallResult send_slowly(const OutgoingCallView& call, WhenNoRoom when, bool hold,
+  // Sends a call of any form; the slow path of send(). If the result is OK, `transmitted`, if
+  // given, is counted down when the call has been published, or fails if that has become
+  // impossible.
+  [[nodiscard]] CallResult send_slowly(const OutgoingCallView& call, WhenNoRoom when, bool batch,
                                        Synchronizer* transmitted);
 
-  // Publishes the batch. Does not wait. What is kept stays kept.
+  // Publishes the batch. Never waits for the receiver. Deferred calls stay deferred.
   [[nodiscard]] CallResult flush();
-  // How old the batch is. Only with options.flush_age.
+  // Returns true if the batch is at least options.flush_age old. Always false if flush_age is 0.
   [[nodiscard]] bool batch_is_old() const;
-  // flush(), and tells the receiver in its chunk header how far the sender has come (paper:
+  // Flushes, then writes the sender's current offset into the header of the current chunk (paper:
   // publish).
   [[nodiscard]] CallResult publish();
 
-  // Brings kept calls on as far as there is room. True: none are left. For helper threads:
-  // `transmitter_of` gives one of their own, once the way is known. Obtains chunks, and may wait
-  // for that.
+  // Moves deferred calls into chunks as far as there is room. Returns true if none are left. Called
+  // by helper threads: `transmitter_of` returns a Transmitter of the calling thread; it is called
+  // only when the path is known. May obtain chunks, and may block for that.
   bool drain(const std::function<Transmitter*()>& transmitter_of);
 
-  // Flushes, waits until no call is kept, and tells the receiver that the channel ends: it returns
-  // the chunks once it has run everything. Later calls get FAILED_PRECONDITION. Error:
-  // DEADLINE_EXCEEDED (the receiver is behind; may be called again), UNAVAILABLE.
+  // Flushes, waits until no call is deferred, and writes the end of the channel for the receiver,
+  // which frees the chunks when it has run all calls. Later calls return FAILED_PRECONDITION.
+  // Errors: DEADLINE_EXCEEDED (the receiver did not make room in time; shutdown() may be called
+  // again), UNAVAILABLE.
   [[nodiscard]] absl::Status shutdown(Deadline deadline);
-  // After shutdown(): whether the receiver has let go of the channel, so that its control memory is
-  // unused.
+  // Returns true if the peer does not access the channel's control memory any more: the receiver
+  // has consumed everything after shutdown(), or the channel has failed or was never opened.
   [[nodiscard]] bool is_released() const;
 
-  [[nodiscard]] bool is_open() const { return way_.has_value(); }
+  [[nodiscard]] bool is_open() const { return path_.has_value(); }
   [[nodiscard]] const MessengerOptions& options() const { return options_; }
   // kAuto until setup().
-  [[nodiscard]] Arrival arrival() const { return way_ ? way_->arrival : Arrival::kAuto; }
-  // Bytes of calls that were accepted so far. Any thread.
+  [[nodiscard]] Arrival arrival() const { return path_ ? path_->arrival : Arrival::kAuto; }
+  // Returns the number of bytes of calls accepted so far, including deferred calls. Thread-safe.
   [[nodiscard]] uint64_t accepted_bytes() const;
   [[nodiscard]] MessengerStatistics statistics() const;
 
-  // Makes the next publication of a mapped channel find out that its receiver's process has died.
+  // Makes the next publication of a mapped channel detect that the receiver's process has failed.
   void peer_died();
-  // The fabric has ended: what is left is lost, and later calls get `why`. No call may be under way
-  // in the owner.
+  // Closes the channel when the fabric has ended: unpublished calls are lost, and later calls
+  // return `why`. Requires: the owner is not inside any function of this object.
   void close(const absl::Status& why);
 
  private:
   struct Chunk {
     RemoteMemoryLocator remote;
     std::byte* mapped = nullptr;
-    uint64_t filled_as = 0;  // how many had been filled when this one was, 0: never
+    uint64_t filled_as =
+        0;  // number of chunks filled up to and including this one; 0: never filled
   };
   enum class Progress : uint8_t {
     kDone,
-    kObtain,  // nothing is free, but there may be more chunks
-    kFull,    // the receiver has to consume first
-    kFailed,  // failure_ says why
+    kObtain,  // no chunk is free, but further chunks may be obtained
+    kFull,    // no chunk is free; the receiver has to consume one first
+    kFailed,  // failure_ contains the reason
   };
 
   [[nodiscard]] static uint64_t word_of(CallHeader header) {
@@ -258,15 +281,17 @@ class CARIAMA_RIUTILS_EXPORT ChannelSender {
   }
   static void publish_word(std::byte* at, uint64_t word) {
     std::atomic_ref(*reinterpret_cast<uint64_t*>(at)).store(word, std::memory_order_release);
-    // The receiver's membarrier makes the processor keep store and the look at its sleeping word in
-    // order (internal/incoming.h); the compiler is told here.
+    // The receiver's sleeping word is loaded after this store. The receiver's membarrier(2) orders
+    // the two for the processor (incoming_calls.cc: announce_sleep). The signal fence orders them
+    // for the compiler.
     std::atomic_signal_fence(std::memory_order_seq_cst);
   }
 
-  // Asks for the lines that calls soon will be written to: they were last in the receiver's cache.
-  // Stores leave a core in order, so that one that waits for its line holds up those to other
-  // lines, position_ among them: without this, calls of 64 to 256 bytes take 1.3 times as long.
-  // Longer ones are copied as streams, which need no help.
+  // Prefetches, for writing, the cache lines that soon following calls will fill: the receiver's
+  // core read them last. Stores leave a core in order, so that a store that waits for its line
+  // delays later stores to other lines, including the one of position_. Without this prefetch calls
+  // of 64 to 256 bytes take 1.3 times as long. Calls longer than kDistance are copied as streams,
+  // which need no prefetch.
   __attribute__((always_inline)) static void fetch_ahead(std::byte* at, size_t bytes) {
     constexpr size_t kDistance = 512;
     constexpr size_t kLine = 64;
@@ -279,88 +304,92 @@ class CARIAMA_RIUTILS_EXPORT ChannelSender {
 #endif
     }
   }
-  // A call small enough travels in registers: were its address taken, it would have to be written
-  // to the stack for every call.
+  // The type by which a call is passed. A small call is passed by value, in registers: passing its
+  // address would force the fast path to write it to the stack.
   template <typename Call>
   using Passed = std::conditional_t<std::is_trivially_copyable_v<Call> && sizeof(Call) <= 16, Call,
                                     const Call&>;
-  template <bool kHold, typename Call>
+  template <bool kBatch, typename Call>
   [[gnu::noinline, gnu::cold]] CallResult send_out_of_line(Passed<Call> call, WhenNoRoom when) {
-    if constexpr (kHold) return hold_slowly(OutgoingCallView::of(call), when);
+    if constexpr (kBatch) return batch_slowly(OutgoingCallView::of(call), when);
     return send_slowly(OutgoingCallView::of(call), when, false, nullptr);
   }
 
-  // What follows is under mutex_ and with the window closed, unless it says otherwise.
-  // `transmitter` is the caller's: transfers of one channel are ordered by the queue pair, whoever
-  // posts them.
-  [[nodiscard]] absl::Status check_options() const;
+  // The following functions require that mutex_ is held and the window is closed, unless stated
+  // otherwise. `transmitter` belongs to the calling thread. The queue pair orders the transfers of
+  // one channel, independent of the thread that posts them.
   [[nodiscard]] absl::Status obtain(std::unique_lock<std::mutex>& lock, Transmitter* transmitter);
   void close_window();
-  // With `hold` a batch is begun, if nothing is held yet: the owner's next call will join it.
-  void open_window(bool hold = false);
-  // Whether closed_at_ now is behind something that has to be published.
-  [[nodiscard]] bool build(const OutgoingCallView& call, bool hold);
+  // Opens the window unless calls are deferred. With `batch`, begins a batch if none is begun: the
+  // owner's next call will join it.
+  void open_window(bool batch = false);
+  // Writes the call at closed_at_. Returns true if it has to be published now, with the batch.
+  [[nodiscard]] bool build(const OutgoingCallView& call, bool batch);
   [[nodiscard]] absl::Status flush_batch(Transmitter* transmitter);
-  // A chunk with room for a call, if there is one.
+  // Ends the current chunk, if one is open, and opens the next one. Returns kDone if it is open.
   [[nodiscard]] Progress advance(Transmitter* transmitter);
   [[nodiscard]] bool ring_has_room(uint64_t in_use, Transmitter* transmitter);
   [[nodiscard]] bool open_chunk(uint32_t index, Transmitter* transmitter);
   [[nodiscard]] absl::Status end_chunk(Transmitter* transmitter, uint8_t flags);
-  [[nodiscard]] Progress drain_kept(Transmitter* transmitter);
+  [[nodiscard]] Progress drain_deferred(Transmitter* transmitter);
   void fail(absl::Status status);
-  // Whether send_slowly or shutdown may find what they wait for; brings kept calls on.
-  [[nodiscard]] bool look_for_room(uint64_t kept_before);
+  // The condition on which send_slowly() and shutdown() wait. Locks mutex_. Returns true if there
+  // may be room now, or if the channel has failed or ended. Moves deferred calls into chunks.
+  // `deferred_before`: bytes of deferred calls when the wait began.
+  [[nodiscard]] bool look_for_room(uint64_t deferred_before);
   [[nodiscard]] bool has_room(uint64_t bytes) const {
     return chunk_open_ && static_cast<uint64_t>(chunk_end_ - closed_at_) >= bytes;
   }
 
-  // By the owner, the window open. These two without the mutex, where calls are mapped.
-  [[nodiscard]] CallResult hold_slowly(const OutgoingCallView& call, WhenNoRoom when);
+  // The following functions are called by the owner with the window open. batch_slowly and
+  // publish_batch are called without mutex_.
+  [[nodiscard]] CallResult batch_slowly(const OutgoingCallView& call, WhenNoRoom when);
   [[nodiscard]] CallResult publish_batch(std::byte* next);
-  // Begins a batch where nothing is held, if there is room for one.
+  // Requires: no call is batched. Begins an empty batch at `at` if there is room for one.
   void begin_batch(std::byte* at);
-  void set_hold_end();
+  void set_batch_end();
   [[nodiscard]] bool batch_is_empty() const {
     return batch_ == nullptr || position_ - batch_ <= kBatchWord;
   }
 
-  // By the owner, the window open or closed.
+  // The following functions are called with the window open (by the owner) or closed.
   [[nodiscard]] absl::Status write_image(Transmitter* transmitter, const std::byte* at,
                                          uint64_t bytes);
-  [[nodiscard]] absl::Status write_kept(Transmitter* transmitter, RDMAMemory& memory,
-                                        uint64_t offset, uint64_t bytes, const std::byte* at);
+  [[nodiscard]] absl::Status write_into_chunk(Transmitter* transmitter, RDMAMemory& memory,
+                                              uint64_t offset, uint64_t bytes, const std::byte* at);
   [[nodiscard]] std::byte* leave_zeros(std::byte* next);
-  [[nodiscard]] size_t image_bytes() const;
   [[nodiscard]] absl::Status write_batch(Transmitter* transmitter, std::byte* first,
                                          std::byte* next);
   [[nodiscard]] absl::Status after_publication(const std::byte* next, uint64_t words);
   [[nodiscard]] absl::Status write_producer(Transmitter* transmitter, bool filled);
   [[gnu::noinline, gnu::cold]] CallResult published_slowly(std::byte* first, std::byte* next);
-  [[nodiscard]] uint64_t offset_of(const std::byte* at) const {  // in the stream of calls
+  // Returns the offset of `at` in the channel's stream of calls.
+  [[nodiscard]] uint64_t offset_of(const std::byte* at) const {
     return chunk_first_ + static_cast<uint64_t>(at - base_) - sizeof(ChunkHeader);
   }
 
   static constexpr ptrdiff_t kBatchWord = sizeof(CallHeader);
 
-  // The fast path's line. The window begins at position_. It ends at hold_end_ for calls that join
-  // the batch, if one was begun; else at end_ for those that are published one by one. The other
-  // end, and both while calls are kept and before set-up, is not beyond position_. When the window
-  // is closed, closed_at_ is where the channel really is.
+  // The cache line of the fast path. The window begins at position_. If a batch was begun, the
+  // window ends at batch_end_, for calls that join the batch. Otherwise it ends at end_, for calls
+  // that are published one by one. The unused one of the two is not beyond position_; while calls
+  // are deferred and before set-up neither of them is. When the window is closed, closed_at_ is the
+  // channel's current position.
   alignas(64) internal::Relaxed<std::byte*> position_;
   std::byte* end_ = nullptr;
-  std::byte* hold_end_ = nullptr;
-  // Window open: the word of the batch that was begun, or nullptr. Closed: the first word that is
-  // not published.
+  std::byte* batch_end_ = nullptr;
+  // Window open: the batch word of the batch that was begun, or nullptr. Window closed: the first
+  // word that is not published.
   internal::Relaxed<std::byte*> batch_;
-  // The receiver's sleeping word; or one that always says asleep, where publishing takes more than
-  // a store.
+  // The receiver's sleeping word. If publishing takes more than a store: a constant kAsleep, so
+  // that every publication takes the slow path.
   const std::atomic<uint32_t>* sleeping_;
   std::byte* base_ = nullptr;                 // of the chunk, or of its image
-  internal::Relaxed<uint64_t> publications_;  // these three are counted without the mutex
+  internal::Relaxed<uint64_t> publications_;  // this and the next two are counted without mutex_
   internal::Relaxed<uint64_t> wakes_;
   internal::Relaxed<uint64_t> events_;
-  bool window_open_ = false;  // the owner's alone
-  // Publishing a batch is two stores: mapped, no fence, no clock.
+  bool window_open_ = false;  // written under mutex_; the owner reads it without
+  // Two stores publish a batch: mapped arrival, no fence needed, no flush_age.
   bool publishes_by_store_ = false;
 
   alignas(64) mutable std::mutex mutex_;
@@ -368,28 +397,28 @@ class CARIAMA_RIUTILS_EXPORT ChannelSender {
   const MessengerOptions options_;
   const std::string peer_;
   const absl::Status refusal_;
-  std::optional<ChannelLink::Way> way_;
+  std::optional<ChannelLink::Path> path_;
   ChannelControl* control_ = nullptr;
-  bool keeping_ = false;    // the window stays closed
-  bool obtaining_ = false;  // a thread waits for chunks, without the mutex
+  bool deferring_ = false;  // calls are deferred; the window stays closed
+  bool obtaining_ = false;  // a thread is obtaining chunks; it has released mutex_
   bool ended_ = false;
   absl::Status failure_;
 
   std::vector<Chunk> chunks_;  // the ring
-  uint32_t limit_;  // of chunks: max_chunks, or less if the receiver's memory is exhausted
+  uint32_t limit_;  // maximum of chunks_: max_chunks, or less if the receiver's memory is exhausted
   uint32_t current_ = 0;
   bool chunk_open_ = false;
-  uint32_t inserted_ = 0;  // behind current_, and not told to the receiver yet
-  uint64_t filled_ = 0;    // chunks ended so far
-  uint64_t consumed_ = 0;  // of these, as far as we know
+  uint32_t inserted_ = 0;  // chunks inserted behind current_ that no end marker has reported yet
+  uint64_t filled_ = 0;    // number of chunks ended so far
+  uint64_t consumed_ = 0;  // number of filled chunks known to be consumed
   std::byte* closed_at_ = nullptr;
-  uint64_t single_ = 0;             // header of a call at batch_ that is in no batch, or 0
-  std::byte* chunk_end_ = nullptr;  // the last place for an end marker
+  uint64_t single_ = 0;             // header of the call at batch_ if it has no batch word, else 0
+  std::byte* chunk_end_ = nullptr;  // the last position for an end marker
   uint64_t chunk_first_ = 0;        // stream offset of the first call in this chunk
   std::unique_ptr<CircularAllocator> staging_;
   RDMAMemory* unit_ = nullptr;  // the image of this chunk
   std::unique_ptr<internal::Backlog> backlog_;
-  std::vector<Synchronizer*> departures_;  // of the batch
+  std::vector<Synchronizer*> departures_;  // counted down when the batch is published
   std::chrono::steady_clock::time_point batch_since_{};
   MessengerStatistics counts_;
 };

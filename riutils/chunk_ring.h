@@ -1,26 +1,28 @@
-// How calls lie in the receiver's memory: a ring of chunks that the sender fills by one-sided
-// writes (Seriema §4.4.1). The layout that both ends share; who does what when is in
-// channel_sender.h and internal/channel_receiver.h.
+// Layout of calls in the receiver's memory: a ring of chunks that the sender fills by one-sided
+// writes (Seriema §4.4.1). Sender and receiver share this header. channel_sender.h describes the
+// sender's steps, internal/channel_receiver.h the receiver's.
 //
 //   ChunkHeader | call | call | batch word, call, call, call | call | ... | end marker
 //
-// A call is CallHeader (8 bytes) | NotifyTarget, perhaps | closure, padded to 8 (call_encoding.h).
+// A call is CallHeader (8 bytes) | optional NotifyTarget | closure, padded to 8 bytes
+// (call_encoding.h).
 //
-// Publication. The header word of a call is its publication: the sender first writes everything
-// behind it, then a word of zeros where the next header will be, and at last the header. The
-// receiver stops at a word of zeros. So no chunk is ever cleared, any payload can travel, and the
-// one thing assumed of a transport is that the header becomes visible after what was written before
-// it. Several calls may be published together by the header of the first.
+// Publication. Writing the header word of a call publishes it. The sender first writes everything
+// behind the header and a word of zeros at the place of the next header; it writes the header last.
+// The receiver stops at a word of zeros. Therefore no chunk is ever cleared as a whole, and any
+// payload can travel. The only requirement on the transport is that the header becomes visible
+// after everything that was written before it. The header of the first of several calls may publish
+// them all.
 //
-// A batch of an aggregator begins with a word of its own, which says how long the batch is and is
-// its publication. While it grows the sender writes headers as plain data, the first like the
-// others; the receiver has one length to hold against the chunk, and knows without looking at
-// memory that all of the batch is there.
+// A batch of an aggregator begins with a batch word. It contains the batch's length, and writing it
+// publishes the batch. While the batch grows, the sender writes all call headers as plain data. The
+// receiver checks the batch's length against the chunk once; then all of the batch is known to be
+// visible.
 //
-// A chunk into which the next call does not fit ends with an end marker, an own header that is
-// published by itself. It carries how many newly obtained chunks are to be inserted behind this one
-// (the paper's special bit): so the receiver's ring becomes what the sender's is, without any
-// message.
+// A chunk into which the next call does not fit ends with an end marker: a header of its own,
+// published separately. It contains the number of newly obtained chunks that the receiver must
+// insert into its ring behind this chunk (the paper's special bit). So the receiver's ring follows
+// the sender's without any message.
 #ifndef CARIAMA_RIUTILS_CHUNK_RING_H_
 #define CARIAMA_RIUTILS_CHUNK_RING_H_
 
@@ -35,26 +37,28 @@
 
 namespace cariama {
 
-// At the start of each chunk. Offsets count bytes of calls since the channel began.
+// The start of each chunk. Offsets count bytes of calls since the channel began.
 struct ChunkHeader {
-  // Written by the sender: on publish(), and when the chunk is filled.
+  // Written by the sender, on publish() and when it ends the chunk.
   struct alignas(64) Producer {
     uint64_t first = 0;   // offset of the first call in this chunk
-    uint64_t last = 0;    // offset behind the last one
-    uint64_t filled = 0;  // 1: its end marker was written
+    uint64_t last = 0;    // offset behind the last published call
+    uint64_t filled = 0;  // 1: the sender has ended this chunk
   };
   // Written by the receiver, locally.
   struct alignas(64) Consumer {
-    uint64_t consumed =
-        0;  // offset behind the last call that was run, as of the end of the last round
-    uint64_t chunks = 0;  // chunks consumed when this one was, 0 before: what a sender pulls
+    // Offset behind the last call that was run, updated at the end of each polling round.
+    uint64_t consumed = 0;
+    // Number of chunks of the channel that were consumed when this chunk was; 0 before that.
+    // Consumption::kPull: the sender READs it.
+    uint64_t chunks = 0;
   };
   Producer producer;
   Consumer consumer;
 };
 static_assert(sizeof(ChunkHeader) == 128 && std::is_trivially_copyable_v<ChunkHeader>);
 
-// The last header of a chunk.
+// The header that ends a chunk.
 struct EndMarker {
   static constexpr uint32_t kFunction = UINT32_MAX;  // no function has this id
   static constexpr uint8_t kShutdown = 1;            // the channel ends here
@@ -64,34 +68,36 @@ struct EndMarker {
   }
 };
 
-// The word in front of a batch.
+// The word in front of a batch; it publishes the batch.
 struct BatchWord {
   static constexpr uint32_t kFunction = UINT32_MAX - 1;  // no function has this id
 
-  // So many bytes of calls follow.
+  // Returns the word for a batch of `bytes` bytes of calls.
   [[nodiscard]] static constexpr CallHeader make(size_t bytes) {
     return CallHeader::make({kFunction}, bytes, 0);
   }
 };
 
-// A channel's words in the sender's registered memory.
+// A channel's control words, in the sender's registered memory.
 struct ChannelControl {
-  // Pushed by the receiver: chunks that it has consumed.
+  // Number of chunks that the receiver has consumed. Written by the receiver.
   alignas(64) std::atomic<uint64_t> consumed_chunks{0};
-  // Arrival::kPolled: how the receiver goes to sleep.
+  // Arrival::kPolled: state of the sleep protocol (dtutils/sleep_protocol.h).
   WakeState wake;
 
-  // Pushed instead of a count: the receiver found something malformed, and reads no more.
+  // Value of consumed_chunks after the receiver found malformed data and stopped reading.
   static constexpr uint64_t kBroken = UINT64_MAX;
 };
 static_assert(sizeof(ChannelControl) == 128);
 
-// Where senders that map the receiver's memory see that it sleeps; one per destination thread,
-// alone on its line.
+// Tells senders that map the receiver's memory whether the destination thread sleeps. One per
+// destination thread, alone on its cache line.
 struct alignas(64) SleepingWord {
   static constexpr uint32_t kAwake = 0;
   static constexpr uint32_t kAsleep = 1;
-  static constexpr uint32_t kDead = 2;  // written by ourselves, about a process that has died
+  // Written by the sender's process after the receiver's process has failed, so that the next
+  // publication takes the slow path and reports the failure.
+  static constexpr uint32_t kDead = 2;
   std::atomic<uint32_t> state{kAwake};
 };
 static_assert(sizeof(SleepingWord) == 64);
@@ -99,12 +105,12 @@ static_assert(sizeof(SleepingWord) == 64);
 inline constexpr uint64_t kMinChunkBytes = 1024;
 inline constexpr uint64_t kMaxChunkBytes = uint64_t{1} << 27;
 inline constexpr uint32_t kMaxChunks = 256;  // of one channel
-// What a chunk of `chunk_bytes` holds: calls of this many bytes in all. (A word is the end
-// marker's.)
+// Returns the number of bytes of calls that fit into a chunk of `chunk_bytes`: without the chunk
+// header and the word for the end marker.
 [[nodiscard]] constexpr uint64_t chunk_capacity(uint64_t chunk_bytes) {
   return chunk_bytes - sizeof(ChunkHeader) - sizeof(CallHeader);
 }
-// A header can say the length of any call and any batch.
+// The length field of a header can express the length of any call and any batch.
 static_assert(chunk_capacity(kMaxChunkBytes) <= uint64_t{CallHeader::kMaxWords} * 8);
 
 }  // namespace cariama

@@ -1,4 +1,5 @@
-// Marks what the riutils library exports; everything else is hidden (-fvisibility=hidden).
+// Marks the symbols that the riutils library exports. All other symbols are hidden
+// (-fvisibility=hidden).
 #ifndef CARIAMA_RIUTILS_EXPORT_H_
 #define CARIAMA_RIUTILS_EXPORT_H_
 

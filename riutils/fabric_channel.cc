@@ -10,7 +10,7 @@
 namespace cariama::internal {
 namespace {
 
-// An event: the channel's number, and how many words have come.
+// An event contains the channel's number and the number of words that have arrived.
 constexpr uint64_t kMostWords = (1u << 16) - 1;
 constexpr uint32_t kNumberShift = 16;
 
@@ -36,7 +36,7 @@ FabricChannel::~FabricChannel() {
   if (control_.get_buffer() != nullptr) static_cast<void>(fabric_.memory().free(control_));
 }
 
-// ---- Calls that want to hear of their end -------------------------------------------------------
+// ---- Calls that request an answer ---------------------------------------------------------------
 
 NotifyTarget FabricChannel::expect(Synchronizer& done, std::unique_ptr<ResultReceiver> receiver) {
   NotifyTarget target;
@@ -54,10 +54,11 @@ absl::Status FabricChannel::write_ahead(RDMAMemory& source, uint64_t offset, uin
   if (arrival_ != Arrival::kMapped || rank_ == fabric_.rank()) {
     return internal::write_ahead(fabric_, rank_, source, offset, bytes, target);
   }
-  // Calls are stored, not posted: nothing but completion puts them behind the data.
+  // Mapped calls are stored, not posted, so that the queue pair does not order them after the data:
+  // wait for the write's completion.
   if (offset > source.size() || bytes > source.size() - offset) {
     return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
-                      "the range that is given to call_buffer leaves its memory",
+                      "the range passed to call_buffer exceeds its memory",
                       "check offset and size");
   }
   if (absl::Status can_be = check_target(rank_, target, bytes); !can_be.ok()) return can_be;
@@ -76,7 +77,7 @@ absl::StatusOr<RemoteMemoryLocator> FabricChannel::locate(const RDMAMemory& memo
   return locate_for(fabric_, rank_, memory, offset, bytes);
 }
 
-// ---- The way ------------------------------------------------------------------------------------
+// ---- The path -----------------------------------------------------------------------------------
 
 std::byte* FabricChannel::map(const RemoteMemoryLocator& remote) {
   if (rank_ == fabric_.rank()) return reinterpret_cast<std::byte*>(remote.address);
@@ -84,7 +85,7 @@ std::byte* FabricChannel::map(const RemoteMemoryLocator& remote) {
   return queue.ok() ? (*queue)->queue_pair().direct_access(remote) : nullptr;
 }
 
-absl::StatusOr<ChannelLink::Way> FabricChannel::open() {
+absl::StatusOr<ChannelLink::Path> FabricChannel::open() {
   if (destination_ >= fabric_.total_threads()) {
     return make_error(absl::StatusCode::kOutOfRange, ErrorScope::kOperation,
                       "there is no thread " + std::to_string(destination_) + ": the job has " +
@@ -93,14 +94,14 @@ absl::StatusOr<ChannelLink::Way> FabricChannel::open() {
   if (absl::Status open = runtime_.status(); !open.ok()) return open;
   auto met = runtime_.meet_peer(rank_);
   if (!met.ok()) return met.status();
-  Way way;
+  Path path;
   const bool local = rank_ == fabric_.rank();
   ArrivalOrder order = ArrivalOrder::kNone;
   if (!local) {
     auto transmitter = runtime_.transmitter(rank_, index_);
     if (!transmitter.ok()) return transmitter.status();
-    way.transmitter = *transmitter;
-    order = way.transmitter->queue().queue_pair().write_order();
+    path.transmitter = *transmitter;
+    order = path.transmitter->queue().queue_pair().write_order();
   }
   std::byte* const sleeping =
       met->sleeping.length == 0
@@ -111,26 +112,26 @@ absl::StatusOr<ChannelLink::Way> FabricChannel::open() {
            : arrival == Arrival::kPolled ? !local && orders_writes(order)
                                          : !local;
   };
-  way.arrival = options_.arrival;
-  if (way.arrival == Arrival::kAuto) {
-    way.arrival = has(Arrival::kMapped)   ? Arrival::kMapped
-                  : has(Arrival::kPolled) ? Arrival::kPolled
-                                          : Arrival::kEvent;
+  path.arrival = options_.arrival;
+  if (path.arrival == Arrival::kAuto) {
+    path.arrival = has(Arrival::kMapped)   ? Arrival::kMapped
+                   : has(Arrival::kPolled) ? Arrival::kPolled
+                                           : Arrival::kEvent;
   }
-  if (!has(way.arrival)) {
+  if (!has(path.arrival)) {
     return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
                       "calls to " + fabric_.label(rank_) + " cannot arrive " +
-                          std::string(arrival_name(way.arrival)),
+                          std::string(arrival_name(path.arrival)),
                       "leave Arrival::kAuto");
   }
-  if (way.arrival == Arrival::kMapped) {
-    way.sleeping = reinterpret_cast<SleepingWord*>(sleeping);
-    way.fence = !runtime_.has_barrier() || met->has_barrier == 0;
+  if (path.arrival == Arrival::kMapped) {
+    path.sleeping = reinterpret_cast<SleepingWord*>(sleeping);
+    path.fence = !runtime_.has_barrier() || met->has_barrier == 0;
     if (!local && met->wakes.length != 0) wake_words_ = map(met->wakes);
   } else {
     auto allocator = worker_memory(fabric_, index_);
     if (!allocator.ok()) return allocator.status();
-    way.allocator = *std::move(allocator);
+    path.allocator = *std::move(allocator);
   }
   if (control_.get_buffer() == nullptr) {
     auto control = fabric_.memory().allocate(sizeof(ChannelControl) + 2 * 64);
@@ -146,57 +147,61 @@ absl::StatusOr<ChannelLink::Way> FabricChannel::open() {
                                               fabric_.rank(),
                                               0};
   }
-  way.control = control_;
-  arrival_ = way.arrival;
-  return way;
+  path.control = control_;
+  arrival_ = path.arrival;
+  return path;
 }
 
 absl::StatusOr<std::vector<ChannelLink::Chunk>> FabricChannel::obtain(uint32_t count) {
+  const ChunkRequest request{.serial = serial_,
+                             .source_thread = source_thread_,
+                             .worker = worker_,
+                             .count = std::min(count, ChunkRequest::kMost),
+                             .chunk_bytes = options_.chunk_bytes,
+                             .control = control_name_,
+                             .arrival = arrival_,
+                             .consumption = options_.consumption,
+                             .first = static_cast<uint8_t>(granted_ ? 0 : 1)};
+  ChunkReply reply;
+  if (rank_ == fabric_.rank()) {
+    reply = runtime_.grant(rank_, request);
+  } else {
+    Synchronizer done;
+    absl::Status asked = send_call<CallOptions<>>(
+        fabric_, kNoThread, make_call([request] {
+          return Runtime::of(*running_fabric()).grant(running_source(), request);
+        }),
+        &done, std::make_unique<ResultInto<ChunkReply>>(reply), rank_);
+    if (!asked.ok()) return asked;
+    static_cast<void>(fabric_.wait([&] { return done.done(); }));
+    if (!done.status().ok()) return done.status();
+  }
+  if (reply.code != 0) {
+    return make_error(
+        static_cast<absl::StatusCode>(reply.code), ErrorScope::kPeer,
+        fabric_.label(rank_) + " granted no chunks: " +
+            std::string(reply.why.data(), strnlen(reply.why.data(), reply.why.size())));
+  }
+  // After these errors the receiver has chunks that this process does not use, so no later grant
+  // may follow: UNAVAILABLE ends the channel.
+  if (reply.count == 0 || reply.count > request.count) {
+    return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
+                      fabric_.label(rank_) + " granted " + std::to_string(reply.count) +
+                          " chunks for a request of " + std::to_string(request.count));
+  }
+  if (!granted_) number_ = reply.number;
+  granted_ = true;
   std::vector<Chunk> chunks;
-  while (count != 0) {
-    const ChunkRequest request{.serial = serial_,
-                               .source_thread = source_thread_,
-                               .worker = worker_,
-                               .count = std::min(count, ChunkRequest::kMost),
-                               .chunk_bytes = options_.chunk_bytes,
-                               .control = control_name_,
-                               .arrival = arrival_,
-                               .consumption = options_.consumption,
-                               .first = static_cast<uint8_t>(granted_ ? 0 : 1)};
-    ChunkReply reply;
-    if (rank_ == fabric_.rank()) {
-      reply = runtime_.grant(rank_, request);
-    } else {
-      Synchronizer done;
-      absl::Status asked = send_call<CallOptions<>>(
-          fabric_, kNoThread, make_call([request] {
-            return Runtime::of(*running_fabric()).grant(running_source(), request);
-          }),
-          &done, std::make_unique<ResultInto<ChunkReply>>(reply), rank_);
-      if (!asked.ok()) return asked;
-      static_cast<void>(fabric_.wait([&] { return done.done(); }));
-      if (!done.status().ok()) return done.status();
-    }
-    if (reply.code != 0) {
-      return make_error(
-          static_cast<absl::StatusCode>(reply.code), ErrorScope::kPeer,
-          fabric_.label(rank_) + " gives no chunks: " +
-              std::string(reply.why.data(), strnlen(reply.why.data(), reply.why.size())));
-    }
-    if (!granted_) number_ = reply.number;
-    granted_ = true;
-    for (uint32_t i = 0; i < request.count; ++i) {
-      Chunk chunk{reply.chunks[i], nullptr};
-      if (arrival_ == Arrival::kMapped) {
-        chunk.mapped = map(chunk.remote);
-        if (chunk.mapped == nullptr) {
-          return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
-                            "a chunk of " + fabric_.label(rank_) + " cannot be mapped");
-        }
+  for (uint32_t i = 0; i < reply.count; ++i) {
+    Chunk chunk{reply.chunks[i], nullptr};
+    if (arrival_ == Arrival::kMapped) {
+      chunk.mapped = map(chunk.remote);
+      if (chunk.mapped == nullptr) {
+        return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
+                          "a chunk of " + fabric_.label(rank_) + " cannot be mapped");
       }
-      chunks.push_back(chunk);
     }
-    count -= request.count;
+    chunks.push_back(chunk);
   }
   return chunks;
 }
@@ -208,8 +213,9 @@ void FabricChannel::announce(uint64_t words) {
   if (!post_announcements()) runtime_.drain_later(this);
 }
 
-// Whoever calls it posts what is there; transfers that it announces were posted before it was
-// counted.
+// Posts events for all words in unannounced_. Thread-safe. The transfers that an event announces
+// were posted before their words were counted in unannounced_. Returns false if credits are
+// missing: retry later.
 bool FabricChannel::post_announcements() {
   const std::lock_guard lock(announcing_);
   while (const uint64_t words = unannounced_.load(std::memory_order_acquire)) {

@@ -15,13 +15,14 @@
 namespace cariama::internal {
 namespace {
 
-// Of `words`: what is pushed, then the two words of the sleep protocol.
+// Offsets within IncomingChannel::words: the pushed count, then the two words of the sleep
+// protocol.
 constexpr uint64_t kPushed = 0;
 constexpr uint64_t kAsleep = 8;
 constexpr uint64_t kPublished = 16;
 constexpr uint64_t kWords = 64;
 
-constexpr uint32_t kMostNumbers = 1u << 15;  // what an event can name
+constexpr uint32_t kMostNumbers = 1u << 15;  // an event has 15 bits for the channel's number
 
 void relax() {
 #if defined(__x86_64__)
@@ -29,10 +30,6 @@ void relax() {
 #elif defined(__aarch64__)
   asm volatile("yield");
 #endif
-}
-
-[[nodiscard]] uint64_t key_of(uint32_t rank, uint32_t serial) {
-  return uint64_t{rank} << 32 | serial;
 }
 
 [[nodiscard]] ChunkReply refusal(const absl::Status& status) {
@@ -48,13 +45,13 @@ void relax() {
 // ---- A channel ----------------------------------------------------------------------------------
 
 IncomingChannel::IncomingChannel(IncomingCalls& calls, uint32_t rank, const ChunkRequest& request,
-                                 uint32_t number, std::vector<std::byte*> chunks,
+                                 uint32_t number, uint64_t key, std::vector<std::byte*> chunks,
                                  const RDMAMemory& words)
     : calls(calls),
       rank(rank),
       request(request),
       number(number),
-      key(key_of(rank, request.serial)),
+      key(key),
       words(words),
       receiver(*this, request.arrival, request.consumption, request.chunk_bytes,
                request.source_thread, std::move(chunks)) {
@@ -81,10 +78,11 @@ void IncomingChannel::push(uint64_t consumed_chunks) {
         ->consumed_chunks.store(consumed_chunks, std::memory_order_release);
     return;
   }
-  // A count that is still under way may become a newer one: it only grows.
+  // A WRITE of an earlier count that is still in flight may transfer this newer count instead. That
+  // is harmless: the count only grows.
   std::atomic_ref(*reinterpret_cast<uint64_t*>(words.get_buffer() + kPushed))
       .store(consumed_chunks, std::memory_order_relaxed);
-  // If the peer is dead, nobody waits for it.
+  // Errors are ignored: a failed peer does not need the count.
   static_cast<void>(write_ahead(calls.fabric_, rank, words, kPushed, sizeof consumed_chunks,
                                 request.control.slice(0, sizeof consumed_chunks)));
 }
@@ -100,7 +98,7 @@ void IncomingChannel::finished(const NotifyTarget* notify, const IncomingCall& c
 }
 
 void IncomingChannel::broken(std::string_view why) {
-  reject_call(calls.fabric_, rank, "its channel is read no more: " + std::string(why));
+  reject_call(calls.fabric_, rank, "its channel was closed: " + std::string(why));
 }
 
 void IncomingChannel::end_asking() {
@@ -109,7 +107,7 @@ void IncomingChannel::end_asking() {
 
 void IncomingChannel::begin_to_sleep() {
   announced = true;
-  end_asking();  // of an attempt to sleep that was given up
+  end_asking();  // an earlier attempt to sleep may have been given up
   Transmitter* const through = calls.transmitter(rank);
   if (through == nullptr) return;
   const RemoteMemoryLocator wake = request.control.slice(sizeof(uint64_t) * 8, sizeof(WakeState));
@@ -124,9 +122,10 @@ void IncomingChannel::begin_to_sleep() {
 }
 
 bool IncomingChannel::sender_has_published_more() {
-  // A channel that came to us after the announcement: its sender does not know, and would not wake.
+  // A channel that was added after the announcement: its sender was not told and would not wake the
+  // worker.
   if (!std::exchange(announced, false)) return true;
-  if (!asked) return false;  // it cannot send either
+  if (!asked) return false;  // the connection has failed: the sender cannot send either
   asked = false;
   if (!calls.transmitter(rank)->wait(told).ok()) return false;
   uint64_t published;
@@ -137,7 +136,7 @@ bool IncomingChannel::sender_has_published_more() {
 // ---- Service threads ----------------------------------------------------------------------------
 
 IncomingCalls::~IncomingCalls() {
-  // Its memory goes back to the allocators as a whole.
+  // Frees the map's nodes. The chunks are freed together with memory_.
   map_.absorb();
 }
 
@@ -153,11 +152,10 @@ ChunkReply IncomingCalls::grant(uint32_t rank, const ChunkRequest& request) {
       request.control.length < sizeof(ChannelControl)) {
     return malformed();
   }
-  const uint64_t key = key_of(rank, request.serial);
   const std::lock_guard lock(mutex_);
-  const auto found = accounts_.find(key);
+  const auto found = accounts_.find({rank, request.serial});
   if ((found == accounts_.end()) != (request.first != 0)) return malformed();
-  // Words are counted among the memory.
+  // account.memory contains one entry for the words, and one per chunk.
   if (found != accounts_.end() &&
       (found->second.memory.size() - 1 + request.count > kMaxChunks ||
        found->second.channel->request.chunk_bytes != request.chunk_bytes)) {
@@ -176,24 +174,32 @@ ChunkReply IncomingCalls::grant(uint32_t rank, const ChunkRequest& request) {
     memory_ = *std::move(made);
   }
 
+  // A new channel also needs its words. Allocated first: the chunks may take all the memory.
+  RDMAMemory words;
+  if (request.first != 0) {
+    auto piece = memory_->allocate(kWords);
+    if (!piece.ok()) return refusal(piece.status());
+    words = *piece;
+  }
+  // If there is memory for some of the chunks, grants these.
   std::vector<RDMAMemory> memory;
-  absl::Status status;
-  for (uint32_t i = 0; i < request.count + request.first && status.ok(); ++i) {
-    auto piece = memory_->allocate(i < request.count ? request.chunk_bytes : kWords);
+  while (memory.size() < request.count) {
+    auto piece = memory_->allocate(request.chunk_bytes);
     if (piece.ok()) {
       memory.push_back(*piece);
+    } else if (!memory.empty() && absl::IsResourceExhausted(piece.status())) {
+      break;
     } else {
-      status = piece.status();
+      for (const RDMAMemory& other : memory) static_cast<void>(memory_->free(other));
+      if (request.first != 0) static_cast<void>(memory_->free(words));
+      return refusal(piece.status());
     }
   }
-  if (!status.ok()) {
-    for (const RDMAMemory& piece : memory) static_cast<void>(memory_->free(piece));
-    return refusal(status);
-  }
   ChunkReply reply;
+  reply.count = static_cast<uint32_t>(memory.size());
   const ProtectionDomain* const domain = fabric_.domain(rank);
   std::vector<std::byte*> chunks;
-  for (uint32_t i = 0; i < request.count; ++i) {
+  for (uint32_t i = 0; i < reply.count; ++i) {
     std::byte* const chunk = memory[i].get_buffer();
     ChannelReceiver::prepare(chunk);
     chunks.push_back(chunk);
@@ -207,21 +213,23 @@ ChunkReply IncomingCalls::grant(uint32_t rank, const ChunkRequest& request) {
   if (request.first != 0) {
     uint32_t number = 0;
     while (numbers.contains(number)) ++number;
-    Account& account = accounts_[key];
-    account.channel = std::make_unique<IncomingChannel>(*this, rank, request, number,
-                                                        std::move(chunks), memory.back());
+    const uint64_t key = ++last_key_;
+    Account& account = accounts_[{rank, request.serial}];
+    account.channel = std::make_unique<IncomingChannel>(*this, rank, request, number, key,
+                                                        std::move(chunks), words);
+    memory.push_back(words);
     account.memory = std::move(memory);
-    numbers[number] = key;
-    // Events name the worker as well.
+    numbers[number] = account.channel.get();
+    // The number in events also identifies the worker.
     reply.number = number * fabric_.threads() + index_;
     map_.insert(key, {account.channel.get(), nullptr});
   } else {
     Account& account = found->second;
     account.memory.insert(account.memory.end(), memory.begin(), memory.end());
-    for (std::byte* const chunk : chunks) map_.insert(key, {nullptr, chunk});
+    for (std::byte* const chunk : chunks) map_.insert(account.channel->key, {nullptr, chunk});
   }
-  // Whoever runs the worker's calls may have gone to sleep before the channel was there: its sender
-  // was not told.
+  // The thread that runs the worker's calls may have gone to sleep before the channel existed: its
+  // sender was not told. Wake the thread.
   static_cast<void>(wake_worker(fabric_, fabric_.rank(), index_));
   return reply;
 }
@@ -232,7 +240,7 @@ void IncomingCalls::announced(uint32_t rank, uint32_t number, uint64_t words) {
   if (numbers == by_number_.end()) return;
   const auto found = numbers->second.find(number);
   if (found == numbers->second.end()) return;
-  accounts_[found->second].channel->receiver.announced(words);
+  found->second->receiver.announced(words);
 }
 
 void IncomingCalls::peer_died(uint32_t rank) {
@@ -248,7 +256,7 @@ uint64_t IncomingCalls::consumed_bytes(uint32_t rank) {
   const std::lock_guard lock(mutex_);
   uint64_t sum = consumed_before_[rank];
   for (const auto& [key, account] : accounts_) {
-    if (key >> 32 == rank) sum += account.channel->receiver.consumed_bytes();
+    if (key.first == rank) sum += account.channel->receiver.consumed_bytes();
   }
   return sum;
 }
@@ -256,19 +264,20 @@ uint64_t IncomingCalls::consumed_bytes(uint32_t rank) {
 void IncomingCalls::close(IncomingChannel* channel) {
   channel->end_asking();
   const std::lock_guard lock(mutex_);
-  const auto account = accounts_.find(channel->key);
+  const auto account = accounts_.find({channel->rank, channel->request.serial});
   consumed_before_[channel->rank] += channel->receiver.consumed_bytes();
   by_number_[channel->rank].erase(channel->number);
-  // Chunks that were granted and never inserted.
+  // Discard chunks that were granted but never inserted into the ring.
   while (map_.count(channel->key) != 0) static_cast<void>(map_.extract(channel->key));
   for (RDMAMemory& piece : account->second.memory) {
-    if (piece.get_buffer() == channel->words.get_buffer()) piece = channel->words;  // its uses
+    // The copy in the channel has the tags of its last use; free() needs them.
+    if (piece.get_buffer() == channel->words.get_buffer()) piece = channel->words;
     static_cast<void>(memory_->free(piece));
   }
   accounts_.erase(account);
 }
 
-// ---- Who runs the calls -------------------------------------------------------------------------
+// ---- The thread that runs the calls -------------------------------------------------------------
 
 Transmitter* IncomingCalls::transmitter(uint32_t rank) {
   std::unique_ptr<Transmitter>& transmitter = transmitters_[rank];
@@ -287,10 +296,10 @@ void IncomingCalls::absorb() {
 }
 
 size_t IncomingCalls::run(size_t most) {
-  if (map_.has_news()) absorb();
+  if (map_.has_pending()) absorb();
   if (!fresh_.empty()) [[unlikely]] {
     for (const uint64_t key : std::exchange(fresh_, {})) {
-      // A channel is in front of its later chunks.
+      // The entry of the channel itself precedes the entries of its later chunks.
       if (map_.count(key) == 0 || map_.front(key).channel == nullptr) continue;
       channels_.push_back(map_.extract(key).channel);
     }
@@ -306,8 +315,8 @@ size_t IncomingCalls::run(size_t most) {
     ended |= channel.receiver.ended();
   }
   if (count == 0 && channels != 0) {
-    // The line that is looked at is the one that the sender wants to write: between two looks it
-    // gets time.
+    // The receiver polls the cache line that the sender writes next. The pause between two polls
+    // lets the sender obtain the line.
     relax();
     relax();
   }
@@ -332,11 +341,12 @@ void IncomingCalls::announce_sleep() {
   if (sleeping_ != nullptr) {
     sleeping_->state.store(SleepingWord::kAsleep, std::memory_order_seq_cst);
   }
-  // Every sender's processor has made its earlier stores visible when this returns, or will read
-  // the word after it was set: the sender stores a header, then loads the word; we store the word,
-  // then (in run()) load the header. With a barrier in both, one of them sees the other. Where the
-  // kernel has no such barrier the senders fence by themselves (Way::fence), and the store above is
-  // sequentially consistent.
+  // The sender stores a header, then loads the sleeping word. The receiver stores the sleeping
+  // word, then loads the header (in run()). If each orders its two steps, at least one of them sees
+  // the other's store. membarrier(2) executes a full barrier on every processor that runs a
+  // registered thread: when it returns, each sender's earlier stores are visible, or the sender
+  // will load the word after it was set. If the kernel has no such barrier, the senders fence
+  // (Path::fence), and the receiver's store above is sequentially consistent.
   if (has_barrier_) syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   for (IncomingChannel* const channel : channels_) {

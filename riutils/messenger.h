@@ -9,26 +9,29 @@
 //   messenger.call_return([] { return 42; }, sum, answered);
 //   messenger.shutdown(deadline_after(10s));
 //
-// A call costs no message to any service thread, no completion at the receiver and no system call:
-// it is written into memory of the receiver, which finds it when it next looks
-// (Fabric::process_calls, wait, or whoever consumes for it). See chunk_ring.h for how,
-// messenger_options.h for what it costs.
+// A call costs no message to any service thread, no completion at the receiver (except with
+// Arrival::kEvent: one per event) and no system call. The sender writes it into memory of the
+// receiver. The receiver finds it at its next poll: in Fabric::process_calls, in Fabric::wait, or
+// in the helper threads or process consumer that run its calls (CallConsumer). chunk_ring.h
+// describes the layout, messenger_options.h the memory cost.
 //
-// Order. Calls of one messenger run once each, in the order of issue, or the messenger reports that
-// they did not. Two messengers to the same thread are two channels.
+// Order. Calls of one messenger run exactly once each, in the order of issue, or the messenger
+// reports an error. Two messengers to the same thread are two independent channels.
 //
-// When the receiver is behind and no chunk is to be had: Fail refuses the call with
-// RESOURCE_EXHAUSTED, Retry (the default) waits and runs incoming calls meanwhile, RetryAsync keeps
-// it and returns; kept calls are sent by a helper thread of the process, and no later call
-// overtakes them, whatever its policy: Fail is then refused, Retry waits. Inside a call nothing
-// waits: Retry acts as RetryAsync. At most exceeding_bytes are kept; then RetryAsync is refused
-// too.
+// When the receiver's chunks are full and no further chunk can be obtained:
+//   Fail             the call is refused with RESOURCE_EXHAUSTED
+//   Retry (default)  the call waits for room; the waiting thread runs incoming calls meanwhile
+//   RetryAsync       the call is deferred: it is copied into sender memory and the function returns
+// A helper thread of the process sends deferred calls when there is room. No later call overtakes a
+// deferred call: while calls are deferred, a call with Fail is refused and a call with Retry waits.
+// Inside a running call no send may wait: Retry then acts as RetryAsync. At most deferred_bytes are
+// deferred per channel; beyond that RetryAsync is refused too.
 //
-// When the peer's process dies, calls that were accepted may be lost; later ones get UNAVAILABLE,
-// at the latest when a chunk is full; what waits with RemoteNotify or call_return fails with
+// When the peer's process dies, accepted calls may be lost. Later calls return UNAVAILABLE, at the
+// latest when the current chunk is full. Synchronizers of RemoteNotify and call_return fail with
 // UNAVAILABLE.
 //
-// A messenger belongs to its thread: that of its ThreadContext.
+// Thread-compatible: only the thread of its ThreadContext may use a messenger.
 #ifndef CARIAMA_RIUTILS_MESSENGER_H_
 #define CARIAMA_RIUTILS_MESSENGER_H_
 
@@ -45,41 +48,46 @@
 
 namespace cariama {
 
-// See above; the calls are those of CallInterface (call_interface.h).
+// A channel from one thread to one destination thread. CallInterface (call_interface.h) declares
+// the calls.
 class CARIAMA_RIUTILS_EXPORT RDMAMessenger : public CallInterface<RDMAMessenger> {
  public:
-  // Takes no memory and sends nothing before the first call. `thread` must outlive it.
+  // Allocates no channel memory and sends nothing: setup() or the first call does. `thread` must
+  // outlive the messenger.
   RDMAMessenger(ThreadContext& thread, uint32_t destination, const MessengerOptions& options = {});
-  // Without shutdown() before it: publishes what is there, and tells the receiver that the channel
-  // ends if that takes no waiting. Kept calls are still brought on; the channel's memory then stays
-  // until the fabric ends.
+  // If shutdown() was not called: publishes the batch, and writes the end of the channel for the
+  // receiver if that needs no waiting. If calls are still deferred, the helper thread continues to
+  // send them, and the channel's memory stays allocated until the fabric ends.
   ~RDMAMessenger();
 
-  // Does now what the first call would do: one service call to meet the peer, one to obtain chunks.
-  // Waits for both, and runs incoming calls meanwhile. Errors: see ChannelSender::setup;
-  // OUT_OF_RANGE.
+  // Performs the set-up that otherwise the first call performs: one service call that exchanges
+  // properties with the peer, and one that obtains chunks. Blocks until both have been answered;
+  // runs incoming calls meanwhile. Errors: those of ChannelSender::setup, and OUT_OF_RANGE (the
+  // destination does not exist).
   [[nodiscard]] absl::Status setup();
 
-  // Tells the receiver, in the header of the current chunk, how far the sender has come.
+  // Flushes, then writes the sender's current offset into the header of the current chunk (paper:
+  // publish).
   CallResult publish() { return sender().publish(); }
-  // Publishes what an aggregator holds back on this channel. Calls of the messenger itself are
-  // published one by one.
+  // Publishes the calls that an aggregator has batched on this channel. Calls of the messenger
+  // itself are published one by one.
   CallResult flush() { return sender().flush(); }
 
-  // Runs calls that have arrived for this thread, from any sender. Never waits. Returns how many.
+  // Runs at most `most` calls that have arrived for this thread, from any sender. Never blocks.
+  // Returns the number of calls that ran.
   size_t process_calls(size_t most = SIZE_MAX);
 
-  // Ends the channel; see ChannelSender::shutdown. Call it before Fabric::finalize.
+  // Ends the channel; see ChannelSender::shutdown. Must be called before Fabric::finalize.
   absl::Status shutdown(Deadline deadline = kForever);
 
   [[nodiscard]] uint32_t destination() const;
   [[nodiscard]] MessengerStatistics statistics() const;
-  // How calls arrive; kAuto before setup.
+  // Returns the channel's arrival mode; kAuto before setup.
   [[nodiscard]] Arrival arrival() const;
 
-  // For CallInterface.
-  static constexpr bool kHold = false;
-  static constexpr bool kKeep = false;
+  // Used by CallInterface.
+  static constexpr bool kBatch = false;
+  static constexpr bool kDefer = false;
   [[nodiscard]] ChannelSender& sender() { return *sender_; }
   [[nodiscard]] OutgoingChannel& channel() { return *channel_; }
 

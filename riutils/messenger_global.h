@@ -7,9 +7,9 @@
 //   messenger.process_calls_all();
 //   messenger.shutdown_all();
 //
-// Every call of CallInterface, with the destination's global thread id before the other arguments.
-// Memory: 8 bytes per thread of the job, and about 1 KiB per destination that was called, besides
-// what messenger_options.h says of channels.
+// Offers every call of CallInterface, with the destination's global thread id as the first
+// argument. Memory: 8 bytes per thread of the job and about 1 KiB per destination that was called,
+// in addition to the channel memory that messenger_options.h states.
 #ifndef CARIAMA_RIUTILS_MESSENGER_GLOBAL_H_
 #define CARIAMA_RIUTILS_MESSENGER_GLOBAL_H_
 
@@ -28,7 +28,7 @@
 
 namespace cariama {
 
-// What goes to one destination: a messenger, or a messenger with an aggregator on it.
+// The channel to one destination: a messenger with an aggregator on it, or a messenger alone.
 template <Aggregation kMode>
 struct AggregatedMessenger {
   AggregatedMessenger(ThreadContext& thread, uint32_t destination, const MessengerOptions& options)
@@ -42,13 +42,14 @@ struct PlainMessenger {
   RDMAMessenger calls;
 };
 
-// Belongs to its thread.
+// Thread-compatible: only the thread of its ThreadContext may use it.
 template <typename Channel>
 class BasicGlobal {
  public:
   explicit BasicGlobal(ThreadContext& thread, const MessengerOptions& options = {})
       : thread_(thread), options_(options), channels_(thread.fabric().total_threads()) {}
-  // Of the calling thread, which is a worker of the process's fabric (process.h: init_thread()).
+  // Uses the ThreadContext of the calling thread. Requires: the calling thread is a worker of the
+  // process's fabric (process.h: init_thread()).
   BasicGlobal() : BasicGlobal(*thread_information) {}
 
   template <auto... Options, typename... Args>
@@ -80,7 +81,8 @@ class BasicGlobal {
     return (*this)[destination].template async_call<Options...>(std::forward<Args>(arguments)...);
   }
 
-  // The channel to a thread, made now if need be. Precondition: destination < total_threads().
+  // Returns the channel to thread `destination`; creates it on first use. Requires: destination <
+  // total_threads().
   [[nodiscard]] auto& operator[](uint32_t destination) {
     std::unique_ptr<Channel>& channel = channels_[destination];
     if (channel == nullptr) [[unlikely]] {
@@ -89,8 +91,9 @@ class BasicGlobal {
     return channel->calls;
   }
 
-  // Runs calls that have arrived for this thread, from anybody, until none is there; publishes
-  // batches that are too old. Never waits. Returns how many.
+  // Publishes batches that are older than flush_age, then runs calls that have arrived for this
+  // thread, from any sender, until none is left. Never blocks. Returns the number of calls that
+  // ran.
   size_t process_calls_all() {
     if (options_.flush_age.count() != 0) {
       for_each([](auto& calls) {
@@ -99,7 +102,7 @@ class BasicGlobal {
     }
     return thread_.fabric().process_calls();
   }
-  // Publishes all batches. The first error.
+  // Publishes all batches. Returns the first error, after it has tried every channel.
   CallResult flush_all() {
     CallResult first;
     for_each([&](auto& calls) {
@@ -108,14 +111,15 @@ class BasicGlobal {
     });
     return first;
   }
-  // Ends all channels; the first error. See RDMAMessenger::shutdown.
+  // Ends all channels (RDMAMessenger::shutdown). Returns the first error, after it has tried every
+  // channel.
   CallResult shutdown_all(Deadline deadline = kForever) {
     absl::Status first;
     for_each([&](auto& calls) { first.Update(calls.shutdown(deadline)); });
     return first;
   }
 
-  // Channels made so far.
+  // Returns the number of channels created so far.
   [[nodiscard]] size_t channels() const {
     size_t count = 0;
     for (const auto& channel : channels_) count += channel != nullptr ? 1 : 0;

@@ -1,5 +1,5 @@
-// What one-sided channels cost and how they behave (Seriema §4.4). Every constant that trades
-// something.
+// Options and statistics of one-sided channels (Seriema §4.4): every tunable constant, with its
+// memory cost and its reason.
 #ifndef CARIAMA_RIUTILS_MESSENGER_OPTIONS_H_
 #define CARIAMA_RIUTILS_MESSENGER_OPTIONS_H_
 
@@ -7,50 +7,56 @@
 #include <cstdint>
 #include <string_view>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "riutils/export.h"
 
 namespace cariama {
 
-// How calls arrive. Chosen per pair from what its transport can do, unless an option forces it.
+// How calls arrive at the receiver. kAuto chooses per pair of processes by the capabilities of
+// their transport.
 enum class Arrival : uint8_t {
   kAuto,
-  kMapped,  // the receiver's chunk is mapped here (same host): calls are built in it, uncopied
-  kPolled,  // the transport orders WRITEs: built in registered memory, written, polled for
-  kEvent,   // it does not: every publication is followed by an event (immediate data)
+  kMapped,  // the sender maps the receiver's chunk (same host) and builds calls in it, uncopied
+  kPolled,  // calls are built in registered memory and written by RDMA WRITE; the receiver polls
+            // its memory. Requires a transport that orders WRITEs
+  kEvent,   // as kPolled, but an event (immediate data) follows each publication. For transports
+            // that do not order WRITEs
 };
-// "auto", "mapped", "polled", "event".
+// Returns "auto", "mapped", "polled" or "event".
 [[nodiscard]] CARIAMA_RIUTILS_EXPORT std::string_view arrival_name(Arrival arrival);
 
-// How a sender learns which chunks were consumed.
+// How a sender learns how many chunks the receiver has consumed.
 enum class Consumption : uint8_t {
-  kPush,  // the receiver writes it into the sender's memory, once per chunk
-  kPull,  // the sender READs it when it needs a chunk
+  kPush,  // the receiver writes the count into the sender's memory, once per chunk
+  kPull,  // the sender READs the count when it needs a chunk
 };
 
-// Of one channel. Sizes in bytes.
+// Options of one channel. Sizes are in bytes.
 //
-// Memory: a channel that was never used takes none. From its first call it takes chunks_per_request
-// * chunk_bytes of the receiver, and doubles that, when the receiver is behind, up to max_chunks *
-// chunk_bytes; where calls are not mapped the sender has two images of 2 * chunk_bytes besides,
-// more while transfers are under way. So a process that talks to P * T threads costs its peers
-// P * T * chunks_per_request * chunk_bytes in all.
+// Memory: a channel that was never used takes none. Its first call allocates chunks_per_request *
+// chunk_bytes at the receiver. Each time the chunks are full, that amount doubles, up to max_chunks
+// * chunk_bytes. If the receiver has memory for fewer chunks, the channel works with those. If the
+// arrival mode is not kMapped, the sender also has two chunk images of 2 *
+// chunk_bytes each, and more while transfers are in flight. A thread that sends to each of P * T
+// threads therefore costs them at least P * T * chunks_per_request * chunk_bytes in all.
 struct MessengerOptions {
-  uint32_t chunks_per_request = 2;   // the paper's c
-  uint32_t max_chunks = 16;          // the paper's c_max
+  uint32_t chunks_per_request = 2;   // the paper's c, from 1 to max_chunks
+  uint32_t max_chunks = 16;          // the paper's c_max, up to 256
   uint64_t chunk_bytes = 32u << 10;  // two in each direction fit a core's L2 with room to spare
   uint32_t flush_bytes = 4096;  // RDMAAggregator: a batch is published when it has grown to this
-  // What is kept of calls that do not fit now (RetryAsync, ovfl), per channel.
-  uint64_t exceeding_bytes = 16u << 20;
-  // RDMAAggregator, trad: a batch older than this is published by its thread's next call,
-  // process_calls() or flush. 0: never; otherwise every call reads the clock (some 20 ns).
+  // Limit of the bytes of calls deferred at the sender (RetryAsync, ovfl), per channel.
+  uint64_t deferred_bytes = 16u << 20;
+  // RDMAAggregator (trad): the sending thread's next call, process_calls() or flush() publishes a
+  // batch older than this. 0: batches do not age. Otherwise every batched call reads the clock
+  // (about 20 ns).
   std::chrono::nanoseconds flush_age{0};
   Arrival arrival = Arrival::kAuto;
   Consumption consumption = Consumption::kPush;
-  // The longest that set-up and growth wait for the receiver's process.
+  // Limit for the time that set-up and growth of the channel wait for the receiver's process.
   std::chrono::milliseconds timeout{30'000};
 
-  // The paper's values: c = 2, c_max = 16, chunks of eight 2 MiB superpages.
+  // Returns the paper's values: c = 2, c_max = 16, chunks of eight 2 MiB superpages.
   [[nodiscard]] static MessengerOptions paper() {
     MessengerOptions options;
     options.chunk_bytes = 16u << 20;
@@ -58,23 +64,27 @@ struct MessengerOptions {
   }
 };
 
-// "default" or "paper". Error: INVALID_ARGUMENT.
+// Returns the options of the preset `name`: "default" or "paper". Error: INVALID_ARGUMENT.
 [[nodiscard]] CARIAMA_RIUTILS_EXPORT absl::StatusOr<MessengerOptions> messenger_preset(
     std::string_view name);
 
-// What a channel has done so far. Counts.
+// Error: INVALID_ARGUMENT (a value is out of range; the message names it and its range).
+[[nodiscard]] CARIAMA_RIUTILS_EXPORT absl::Status check_options(const MessengerOptions& options);
+
+// Counters of one channel since its creation.
 struct MessengerStatistics {
-  uint64_t publications = 0;     // batches, and all where calls are not mapped (else: one each)
-  uint64_t chunks = 0;           // obtained
-  uint64_t requests = 0;         // service calls that obtained them
-  uint64_t chunks_filled = 0;    // closed because the next call did not fit
-  uint64_t chunks_consumed = 0;  // as far as the sender knows
-  uint64_t pulls = 0;            // READs of the consumed count
-  uint64_t wakes = 0;            // of a sleeping receiver
-  uint64_t events = 0;           // Arrival::kEvent: publications announced
-  uint64_t refused = 0;          // calls that got RESOURCE_EXHAUSTED
-  uint64_t exceeding = 0;        // calls that were kept to be sent later
-  uint64_t exceeding_bytes_high_water = 0;
+  // Publications. With kMapped the fast path does not count calls that it publishes one by one.
+  uint64_t publications = 0;
+  uint64_t chunks = 0;                     // chunks obtained from the receiver's process
+  uint64_t requests = 0;                   // service calls that obtained chunks (each up to 16)
+  uint64_t chunks_filled = 0;              // chunks ended: the next call did not fit, or shutdown
+  uint64_t chunks_consumed = 0;            // filled chunks that the sender knows to be consumed
+  uint64_t pulls = 0;                      // READs of the consumed count
+  uint64_t wakes = 0;                      // wake-ups of a sleeping receiver
+  uint64_t events = 0;                     // Arrival::kEvent: events that announce a publication
+  uint64_t refused = 0;                    // calls that got RESOURCE_EXHAUSTED
+  uint64_t deferred = 0;                   // calls that were deferred
+  uint64_t deferred_bytes_high_water = 0;  // most bytes of calls that were deferred at one time
 };
 
 }  // namespace cariama

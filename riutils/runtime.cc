@@ -16,17 +16,18 @@
 namespace cariama::internal {
 namespace {
 
-// While calls are kept nobody is told when the receiver makes room: a plain WRITE.
+// Interval at which the helper retries while calls are deferred. The receiver reports consumed
+// chunks by a plain WRITE, which wakes no thread.
 constexpr std::chrono::microseconds kPause{100};
 
-std::unique_ptr<CallBringer> make_runtime(Fabric& fabric) {
+std::unique_ptr<CallSourceRegistry> make_runtime(Fabric& fabric) {
   return std::make_unique<Runtime>(fabric);
 }
 
 }  // namespace
 
 Runtime& Runtime::of(Fabric& fabric) {
-  return static_cast<Runtime&>(call_bringer(fabric, &make_runtime));
+  return static_cast<Runtime&>(call_source_registry(fabric, &make_runtime));
 }
 
 Runtime::Runtime(Fabric& fabric)
@@ -44,7 +45,7 @@ Runtime::Runtime(Fabric& fabric)
 
 Runtime::~Runtime() { stop(); }
 
-// ---- What peers ask for -------------------------------------------------------------------------
+// ---- Requests of peers --------------------------------------------------------------------------
 
 MeetReply Runtime::meet() {
   MeetReply reply;
@@ -70,7 +71,7 @@ ChunkReply Runtime::grant(uint32_t rank, const ChunkRequest& request) {
   return reply;
 }
 
-// ---- Leaving channels ---------------------------------------------------------------------------
+// ---- Outgoing channels --------------------------------------------------------------------------
 
 absl::StatusOr<Transmitter*> Runtime::transmitter(uint32_t rank, uint32_t index) {
   {
@@ -154,7 +155,7 @@ void Runtime::call_helper() {
 }
 
 Transmitter* Runtime::helper_transmitter(uint32_t rank, uint32_t index) {
-  // One per connection, which threads of the same remainder share.
+  // One per connection. Threads whose index is equal modulo queue_pairs share a connection.
   const uint32_t lane = index % fabric_.options().queue_pairs;
   auto& transmitter = helper_transmitters_[{rank, lane}];
   if (transmitter == nullptr) {
@@ -172,7 +173,8 @@ void Runtime::help() {
   const auto stopping = [&] { return stopping_.load(std::memory_order_acquire); };
   std::vector<std::weak_ptr<FabricChannel>> left;
   while (!stopping()) {
-    // With something left over it looks again soon, else it sleeps until there is something.
+    // If channels are left over, the helper retries them after kPause; else it sleeps until it gets
+    // work.
     const Deadline deadline = left.empty() ? kForever : deadline_after(kPause);
     static_cast<void>(
         wait_until([&] { return stopping() || has_work_.load(std::memory_order_acquire); },
@@ -191,15 +193,15 @@ void Runtime::help() {
       return channel == nullptr || stopping() ||
              channel->settle([&] { return helper_transmitter(channel->rank(), channel->index()); });
     });
-    // Of the calls that have left, some may be waited for.
+    // Threads may wait for calls that have now been published.
     if (settled != 0) tell_waiters(fabric_);
   }
 }
 
-// ---- CallBringer --------------------------------------------------------------------------------
+// ---- CallSourceRegistry -------------------------------------------------------------------------
 
 void Runtime::event(uint32_t rank, uint32_t value) {
-  // Which worker a channel belongs to is part of its number.
+  // The channel's number contains the worker's index.
   const uint32_t number = value >> 16;
   const auto worker = static_cast<uint32_t>(number % incoming_.size());
   incoming_[worker]->announced(rank, number / static_cast<uint32_t>(incoming_.size()),
@@ -207,7 +209,8 @@ void Runtime::event(uint32_t rank, uint32_t value) {
   static_cast<void>(wake_worker(fabric_, fabric_.rank(), worker));
 }
 
-// Whoever noticed it may be inside of a channel, with its mutex: the helper goes round.
+// The thread that detected the failure may be inside a channel and hold its mutex, so the helper
+// thread notifies the channels.
 void Runtime::peer_died(uint32_t rank) {
   const std::lock_guard lock(helper_mutex_);
   if (stopping_.load(std::memory_order_relaxed)) return;
@@ -232,7 +235,7 @@ uint64_t Runtime::begun(uint32_t rank) {
   uint64_t sum = 0;
   std::vector<std::shared_ptr<FabricChannel>> channels;
   {
-    // A channel that is held here is not forgotten meanwhile.
+    // While this function has a reference to a channel, forget_released() does not remove it.
     const std::lock_guard lock(mutex_);
     sum = begun_before_[rank];
     channels = retired_;
@@ -248,7 +251,7 @@ uint64_t Runtime::begun(uint32_t rank) {
   return sum;
 }
 
-uint64_t Runtime::over(uint32_t rank) {
+uint64_t Runtime::ended(uint32_t rank) {
   uint64_t sum = 0;
   for (const auto& incoming : incoming_) sum += incoming->consumed_bytes(rank);
   return sum;
@@ -268,7 +271,7 @@ void Runtime::finalized() {
       if (auto channel = weak.lock(); channel != nullptr) leaving.push_back(std::move(channel));
     }
   }
-  // A mapped channel would go on storing calls where nobody looks any more.
+  // Without this, a mapped channel would continue to store calls that no thread polls for.
   for (const auto& channel : leaving) channel->sender().close(status());
 }
 

@@ -6,8 +6,8 @@
 
 namespace cariama::tasks {
 
-LetsOthersRun::LetsOthersRun()
-    : before_(std::exchange(worker_of_task("await")->lets_others_run, true)) {}
-LetsOthersRun::~LetsOthersRun() { this_worker->lets_others_run = before_; }
+OtherTasksMayRun::OtherTasksMayRun()
+    : before_(std::exchange(worker_of_task("await")->other_tasks_may_run, true)) {}
+OtherTasksMayRun::~OtherTasksMayRun() { this_worker->other_tasks_may_run = before_; }
 
 }  // namespace cariama::tasks

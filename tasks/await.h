@@ -1,5 +1,5 @@
-// Waiting in a task for what other layers bring: a call's result, global memory, anything that
-// becomes true. Other tasks run meanwhile.
+// await(): waits in a task for an event of another layer (the result of a call, a transfer of
+// global memory, a condition). The worker runs other tasks meanwhile.
 //
 //   cariama::Future<int> answer = cariama::async_call(fabric, 1, [] { return 42; });
 //   absl::StatusOr<int> value = cariama::await(answer);
@@ -7,13 +7,15 @@
 //   cariama::GlobalValue<double> cell = memory.rget(pointer);
 //   absl::StatusOr<double> got = cariama::await(cell);
 //
-// A task that waits so comes back to the process where it waited: what it waits for belongs to that
-// process. Its frames are copied out meanwhile, so nothing that is pending may point into its
-// stack: a Future and what GlobalMemory returns keep their state elsewhere. A Synchronizer that is
-// a local does not; waiting for it by other means than these functions is allowed in a task, but
-// occupies the worker, whose public tasks may still be stolen.
+// The waiting task continues in the same process, because the event belongs to that process.
 //
-// For tasks only.
+// The worker may copy the frames of the waiting task out of the stack. No pending operation may
+// therefore point into these frames. A Future and the objects that GlobalMemory returns keep their
+// state elsewhere and are safe. A Synchronizer that is a local variable is not: do not wait for it
+// with these functions. A task may wait for it with the Synchronizer's own functions; the worker
+// then runs no other task, but thieves can still steal the worker's public tasks.
+//
+// Only tasks may call these functions; elsewhere they end the program with a message.
 #ifndef CARIAMA_TASKS_AWAIT_H_
 #define CARIAMA_TASKS_AWAIT_H_
 
@@ -28,13 +30,14 @@
 namespace cariama {
 namespace tasks {
 
-// In its scope, waits of the calling task let other tasks run.
-class CARIAMA_TASKS_EXPORT LetsOthersRun {
+// While an object of this class exists, the worker runs other tasks whenever the calling task waits
+// for another layer. Only tasks may construct it.
+class CARIAMA_TASKS_EXPORT OtherTasksMayRun {
  public:
-  LetsOthersRun();
-  ~LetsOthersRun();
-  LetsOthersRun(const LetsOthersRun&) = delete;
-  LetsOthersRun& operator=(const LetsOthersRun&) = delete;
+  OtherTasksMayRun();
+  ~OtherTasksMayRun();
+  OtherTasksMayRun(const OtherTasksMayRun&) = delete;
+  OtherTasksMayRun& operator=(const OtherTasksMayRun&) = delete;
 
  private:
   const bool before_;
@@ -42,24 +45,27 @@ class CARIAMA_TASKS_EXPORT LetsOthersRun {
 
 }  // namespace tasks
 
-// As Future::get(): the result of a call, once.
+// Returns the result of a call, like Future::get(). Requires: the result was not taken before.
+// Returns an error if `deadline` passes first.
 template <typename T>
 [[nodiscard]] typename Future<T>::Result await(Future<T>& future, Deadline deadline = kForever) {
-  const tasks::LetsOthersRun scope;
+  const tasks::OtherTasksMayRun scope;
   return future.get(deadline);
 }
 
-// As wait() of a transfer of global memory.
+// Waits until a transfer of global memory is complete, like its wait(), and returns what its wait()
+// returns.
 template <std::derived_from<GlobalTransfer> Transfer>
 [[nodiscard]] auto await(Transfer& transfer, Deadline deadline = kForever) {
-  const tasks::LetsOthersRun scope;
+  const tasks::OtherTasksMayRun scope;
   return transfer.wait(deadline);
 }
 
-// Until `condition()`, which looks at memory of this process, is true. False: the deadline came.
+// Waits until `condition()` returns true. Returns false if `deadline` passed first. `condition` may
+// read only memory of this process.
 template <std::predicate Condition>
 [[nodiscard]] bool await_until(Condition condition, Deadline deadline = kForever) {
-  const tasks::LetsOthersRun scope;
+  const tasks::OtherTasksMayRun scope;
   return wait_until(condition, deadline);
 }
 

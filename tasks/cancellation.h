@@ -1,4 +1,4 @@
-// Telling tasks, wherever they are, that their result is not wanted any more.
+// Cancellation: a task tells all tasks of a job, on any worker, that their results are not needed.
 //
 //   cariama::CancellationSource source;
 //   const cariama::CancellationToken token = source.token();        // plain data: capture it
@@ -6,9 +6,10 @@
 //   ... any task, on any worker ...
 //   token.cancel();
 //
-// Cancelling is never silent: who is cancelled throws task_cancelled, which reaches the joiner as
-// any exception does. Children that run already go on until they look. Looking is one load, in
-// memory of the own worker; cancelling writes to each of the P workers.
+// A cancelled task throws task_cancelled in its next check(). The exception reaches the joiner like
+// any other exception. A child that has started continues until it calls cancelled() or check().
+// Cost: cancelled() and check() are one load from memory of the own worker; cancel() posts one
+// write to each of the P workers.
 #ifndef CARIAMA_TASKS_CANCELLATION_H_
 #define CARIAMA_TASKS_CANCELLATION_H_
 
@@ -26,7 +27,8 @@
 
 namespace cariama {
 
-// What cancelled tasks throw; the type arrives in every process.
+// The exception that a cancelled task throws. It keeps its type when it travels to a joiner in
+// another process.
 class CARIAMA_TASKS_EXPORT task_cancelled : public std::runtime_error {
  public:
   explicit task_cancelled(const std::string& text = "the task was cancelled")
@@ -34,16 +36,17 @@ class CARIAMA_TASKS_EXPORT task_cancelled : public std::runtime_error {
   ~task_cancelled() override;
 };
 
-// Plain data; valid on every worker of the runtime.
+// Names one cancellation. Plain data, valid on every worker of the runtime.
 class CancellationToken {
  public:
+  // Returns true if a task has called cancel() and its write has arrived at this worker.
   [[nodiscard]] bool cancelled() const { return word_->load(std::memory_order_acquire) == serial_; }
-  // Throws task_cancelled if it is.
+  // Throws task_cancelled if cancelled() is true.
   void check() const {
     if (cancelled()) [[unlikely]]
       throw task_cancelled();
   }
-  // Tells every worker. May be called several times, by any task.
+  // Writes the cancellation to every worker. Any task may call it, any number of times.
   void cancel() const { tasks::cancel_token(word_, serial_); }
 
  private:
@@ -51,12 +54,14 @@ class CancellationToken {
   CancellationToken(const std::atomic<uint64_t>* word, uint64_t serial)
       : word_(word), serial_(serial) {}
 
-  const std::atomic<uint64_t>* word_;  // at the same address in every worker
+  // A word of the own worker's memory. It has the same address in every worker.
+  const std::atomic<uint64_t>* word_;
   uint64_t serial_;
 };
 
-// Makes a token. One round trip to rank 0. Of the last kCancellationTokens made in a job each can
-// be cancelled; an older one may be forgotten.
+// Creates a token, with one round trip to rank 0. A job has kCancellationTokens (tasks/fork_join.h)
+// words for tokens, used in turn. Two tokens whose serial numbers differ by a multiple of that
+// number share a word: cancelling one of them hides an earlier cancellation of the other.
 class CancellationSource {
  public:
   CancellationSource() : token_(make()) {}
@@ -71,7 +76,8 @@ class CancellationSource {
   CancellationToken token_;
 };
 
-// As parallel_for(): looks at the token at each fork, and after each join.
+// Like parallel_for() of tasks/parallel.h, and checks `token` before each fork and after each join.
+// Throws task_cancelled if the token is cancelled.
 template <std::integral I, std::invocable<I> F>
 void parallel_for(CancellationToken token, I begin, I end, F f, I grain = 1) {
   token.check();

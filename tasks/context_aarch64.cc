@@ -1,7 +1,7 @@
 // Contexts on AArch64 (AAPCS64). See context.h for what each function does.
 //
-// Where the stack pointer is loaded from elsewhere, the new stack shows the same words as the old
-// one did, so that the unwind information needs no change there.
+// Where a function switches stacks, the words at the new stack pointer have the same layout as
+// those at the old one, so the unwind information needs no change there.
 #if defined(__aarch64__)
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 namespace cariama::tasks {
 
 static_assert(offsetof(ForkState, top) == 0 && offsetof(ForkState, floor) == 8 &&
-              offsetof(ForkState, attention) == 16 && offsetof(ForkState, scheduler_sp) == 24);
+              offsetof(ForkState, steal_request) == 16 && offsetof(ForkState, scheduler_sp) == 24);
 
 asm(R"(
 .macro CARIAMA_AT_SP
@@ -101,7 +101,7 @@ cariama_fork:
     CARIAMA_SAVE
     CARIAMA_STATE x8
     ldr x9, [x8]                 // top
-    ldr x10, [x8, #16]           // attention
+    ldr x10, [x8, #16]           // steal_request
     mov x11, sp
     add x11, x11, x3
     str x11, [x9]
@@ -111,7 +111,7 @@ cariama_fork:
     cbnz x10, 2f
 1:  sub sp, sp, #16
     .cfi_adjust_cfa_offset 16
-    str x9, [sp, #8]             // the child's word: where the entry is
+    str x9, [sp, #8]             // the child's word: the address of the entry
     mov x10, x2
     mov x2, x8
     mov x3, x9
@@ -125,7 +125,7 @@ cariama_fork:
 4:  add sp, sp, #16
     .cfi_remember_state
     .cfi_adjust_cfa_offset -16
-    // The child kept the callee-saved registers, as any function does, but the link register.
+    // The child has preserved the callee-saved registers; the link register must be restored.
     ldp x29, x30, [sp], #160
     .cfi_def_cfa sp, 0
     .cfi_restore x29
@@ -138,13 +138,13 @@ cariama_fork:
     ldp x0, x1, [sp], #16
     .cfi_adjust_cfa_offset -16
     b 4b
-2:  .cfi_adjust_cfa_offset -16   // as before the child's word
+2:  .cfi_adjust_cfa_offset -16   // the child's word has not been pushed here
     stp x0, x1, [sp, #-32]!
     .cfi_adjust_cfa_offset 32
     stp x2, x9, [sp, #16]
     mov x3, x2
     mov x2, x4
-    bl cariama_fork_attention
+    bl cariama_fork_steal_request
     ldp x2, x9, [sp, #16]
     ldp x0, x1, [sp], #32
     .cfi_adjust_cfa_offset -32

@@ -1,8 +1,8 @@
 // Contexts on x86-64 (System V ABI). See context.h for what each function does; forks are in
 // fork_to.h.
 //
-// Where a stack pointer is loaded from elsewhere, the new stack shows the same seven words as the
-// old one did, so that the unwind information needs no change there.
+// Where a function switches stacks, the seven words at the new stack pointer have the same layout
+// as those at the old one, so the unwind information needs no change there.
 #if defined(__x86_64__)
 
 #include <cstddef>
@@ -58,8 +58,8 @@ asm(R"(
     .cfi_restore %rbp
 .endm
 
-# In place of a return: that would go where the last call came from, as the processor foretells it,
-# never to the other stack.
+# Used instead of ret, which the processor would mispredict: it predicts the return address of the
+# last call, which is on the other stack.
 .macro CARIAMA_GO
     popq %rcx
     .cfi_adjust_cfa_offset -8
@@ -77,7 +77,7 @@ cariama_run:
     CARIAMA_SAVE
     movq cariama_fork_state@GOTPCREL(%rip), %r8
     movq %rsp, 24(%r8)
-    movq %fs:40, %rax            # the canaries of the stack protector
+    movq %fs:40, %rax            # save the scheduler's canary, set the tasks' canary
     movq %rax, 40(%r8)
     movq 32(%r8), %rax
     movq %rax, %fs:40
@@ -145,7 +145,8 @@ cariama_context_entry:
 extern "C" void cariama_context_entry();
 
 void* make_context(void* stack_top, void (*entry)(void*), void* argument) {
-  // The entry is reached by ret: the stack pointer is then 16-byte aligned, as before a call.
+  // When the context is continued, the stack pointer at cariama_context_entry is `stack_top`, which
+  // is 16-byte aligned as the ABI requires before a call.
   auto* words = static_cast<uint64_t*>(stack_top) - kContextBytes / sizeof(uint64_t);
   for (size_t i = 0; i < kContextBytes / sizeof(uint64_t); ++i) words[i] = 0;
   words[3] = reinterpret_cast<uint64_t>(argument);  // r12

@@ -22,7 +22,8 @@ void throw_as(const std::string& text) {
 }
 void throw_bad_alloc(const std::string&) { throw std::bad_alloc(); }
 
-// By mangled name: that is the same in every process.
+// Functions that throw an exception from its text, by mangled type name, which is the same in every
+// process.
 std::map<std::string, ThrowFunction>& throwers() {
   static std::map<std::string, ThrowFunction> table = {
       {typeid(std::logic_error).name(), throw_as<std::logic_error>},
@@ -54,7 +55,7 @@ ExceptionText describe(const std::exception_ptr& exception) {
   ExceptionText text;
   try {
     std::rethrow_exception(exception);
-  } catch (const remote_error& error) {  // on its way through one more process
+  } catch (const remote_error& error) {  // it has travelled before: keep the original type
     text.type = error.type();
     text.text = error.text();
     return text;

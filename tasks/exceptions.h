@@ -1,8 +1,10 @@
-// Exceptions that reach a joiner in another process.
+// How an exception of a task reaches a joiner in another process.
 //
-// Within a process the exception itself arrives. Between processes its type and text travel: the
-// standard library's exception classes that are made from a text arrive as what they were, and so
-// do registered ones; any other arrives as remote_error, which names the type and the text.
+// If child and joiner are in the same process, the joiner gets the exception object itself.
+// Otherwise only the exception's type name and its what() text travel. The joiner then throws an
+// object of the same type if that type is a standard exception class that can be constructed from a
+// text, std::bad_alloc, task_cancelled, or a type passed to register_exception(). For any other
+// type the joiner throws remote_error, which holds the type name and the text.
 #ifndef CARIAMA_TASKS_EXCEPTIONS_H_
 #define CARIAMA_TASKS_EXCEPTIONS_H_
 
@@ -16,7 +18,7 @@
 
 namespace cariama {
 
-// Stands for an exception of another process. what() is "TYPE: TEXT".
+// Represents an exception of another process whose type is not registered. what() is "TYPE: TEXT".
 class CARIAMA_TASKS_EXPORT remote_error : public std::runtime_error {
  public:
   remote_error(std::string type, std::string text)
@@ -24,7 +26,8 @@ class CARIAMA_TASKS_EXPORT remote_error : public std::runtime_error {
   ~remote_error() override;
 
   [[nodiscard]] const std::string& type() const { return type_; }  // demangled
-  [[nodiscard]] const std::string& text() const { return text_; }  // its what(), "" if it had none
+  // The what() of the original exception, or "" if its type is not derived from std::exception.
+  [[nodiscard]] const std::string& text() const { return text_; }
 
  private:
   std::string type_;
@@ -34,10 +37,12 @@ class CARIAMA_TASKS_EXPORT remote_error : public std::runtime_error {
 namespace tasks {
 
 struct ExceptionText {
-  std::string type;  // mangled; "" for what is not an object of a class
+  std::string type;  // the mangled type name; "" if the C++ runtime knows no type
   std::string text;
 };
+// Returns type and text of `exception`. For a remote_error these are the type and text it holds.
 [[nodiscard]] ExceptionText describe(const std::exception_ptr& exception);
+// Throws an exception of the registered type with mangled name `type`, or else a remote_error.
 [[noreturn]] void throw_described(const std::string& type, const std::string& text);
 
 using ThrowFunction = void (*)(const std::string& text);
@@ -45,7 +50,8 @@ CARIAMA_TASKS_EXPORT void register_exception(const std::type_info& type, ThrowFu
 
 }  // namespace tasks
 
-// From now on a remote E is thrown as E(text). In every process, before tasks run. Not thread-safe.
+// Registers E: a joiner in another process then throws E(text). Call it in every process, before
+// tasks run. Not thread-safe.
 template <typename E>
 void register_exception() {
   tasks::register_exception(typeid(E), [](const std::string& text) { throw E(text); });

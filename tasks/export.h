@@ -1,4 +1,4 @@
-// Marks what the tasks library exports; everything else is hidden (-fvisibility=hidden).
+// Marks the symbols that the tasks library exports. All others are hidden (-fvisibility=hidden).
 #ifndef CARIAMA_TASKS_EXPORT_H_
 #define CARIAMA_TASKS_EXPORT_H_
 

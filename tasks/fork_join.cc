@@ -8,7 +8,7 @@
 namespace cariama::tasks {
 namespace {
 
-// Joins, and throws if the child did.
+// Joins `record` and returns the outcome. Throws the child's exception if there is one.
 Outcome join_value(uint64_t record) {
   const Outcome outcome = join(Reference(record));
   if (outcome.kind == OutcomeKind::kFailed) this_worker->rethrow(outcome);
@@ -82,7 +82,8 @@ void suspend_task(PublishFunction publish, void* argument) {
   worker_of_task("suspend")->suspend(publish, argument);
 }
 void resume_task(const Suspended& task) {
-  // publish() may call this too, which runs between tasks.
+  // The publish function of suspend() may call this too. It runs between tasks, where
+  // worker_of_task() would end the program.
   (this_worker != nullptr ? this_worker : worker_of_task("resume"))->make_ready(task);
 }
 void yield_task() { worker_of_task("yield")->yield(); }
@@ -104,7 +105,7 @@ void cancel_token(const std::atomic<uint64_t>* word, uint64_t serial) {
   worker_of_task("cancel")->cancel(word, serial);
 }
 
-void attend() { worker_of_task("poll")->attend(); }
+void serve_steal_request() { worker_of_task("poll")->serve_steal_request(); }
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 void arrived_on_stack() { on_stack(); }

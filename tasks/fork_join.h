@@ -1,4 +1,5 @@
-// What the templates of task.h call in the library: the ends of the fast paths. Not for users.
+// The library functions that the templates of task.h, parallel.h, suspend.h and cancellation.h call
+// when their inline fast paths do not suffice. Not for users.
 #ifndef CARIAMA_TASKS_FORK_JOIN_H_
 #define CARIAMA_TASKS_FORK_JOIN_H_
 
@@ -15,52 +16,63 @@
 
 namespace cariama::tasks {
 
-// A child's end that is out of the ordinary: takes the entry of its parent, from the shelf if need
-// be. False: the parent was stolen.
+// Pops the entry of the parent when a child ends and its inline pop has failed. Takes the entry
+// back from the public part of the deque if it is public. Returns false if a thief stole the
+// parent.
 [[nodiscard]] CARIAMA_TASKS_EXPORT bool pop_parent();
 
-// The child's end without its parent: leaves the result in its join record, continues who waits for
-// it, or looks for other work. `value` is copied; `packed` is deleted.
+// End a child whose parent was stolen. Both functions write the result to the child's join record.
+// The worker then continues the task that waits for this child, or, if no task waits, searches for
+// other work. end_with_value() copies `value`; end_with_packed() deletes `packed`.
 [[noreturn]] CARIAMA_TASKS_EXPORT void end_with_value(const void* value, size_t bytes);
 [[noreturn]] CARIAMA_TASKS_EXPORT void end_with_packed(const std::vector<std::byte>* packed);
 
-// The end of a child that threw: takes the entry back, and returns what the parent gets; or ends
-// without it. `exception` is deleted.
+// Ends a child that threw. If the parent was not stolen, pops its entry and returns the ForkResult
+// for the parent, whose record holds the exception. Otherwise writes the exception to the child's
+// join record and does not return. Deletes `exception`.
 [[nodiscard]] CARIAMA_TASKS_EXPORT ForkResult end_failed_child(std::exception_ptr* exception);
 
-// Waits until the child of `record` has ended, and takes its result; the record is gone then. Other
-// tasks run meanwhile, and the calling task may go on in another process. Throws what the child
-// threw, or what stands for it (exceptions.h).
+// Waits until the child of `record` has ended, copies its result of `bytes` bytes to `value` (0:
+// the result is dropped), and releases the record. The worker runs other tasks meanwhile, and the
+// calling task may continue in another process. Throws the exception of the child, or its
+// representation (exceptions.h). Requires: `value` is a local variable of the calling task.
 CARIAMA_TASKS_EXPORT void join_record(uint64_t record, void* value, size_t bytes);
+// Like join_record(), for a result that Transfer<T>::pack() has packed. Returns its bytes.
 [[nodiscard]] CARIAMA_TASKS_EXPORT std::vector<std::byte> join_packed(uint64_t record);
-// ... and drops it, exceptions too.
+// Waits until the child of `record` has ended, and drops its result or exception.
 CARIAMA_TASKS_EXPORT void join_and_drop(uint64_t record) noexcept;
-// ... and drops a value, but keeps an exception: a record that says so, or 0.
+// Waits until the child of `record` has ended. Returns a new record that holds the child's
+// exception, or 0 if the child did not throw. Drops the child's value.
 [[nodiscard]] CARIAMA_TASKS_EXPORT uint64_t join_for_failure(uint64_t record);
 
-// A record that says that an exception was thrown. `exception` is deleted.
+// Returns a completed record that holds `exception`. Deletes `exception`.
 [[nodiscard]] CARIAMA_TASKS_EXPORT uint64_t record_exception(std::exception_ptr* exception);
 
-// suspend.h
+// Implementation of suspend.h, which documents these functions.
 using PublishFunction = void (*)(void* argument, const Suspended& task);
 CARIAMA_TASKS_EXPORT void suspend_task(PublishFunction publish, void* argument);
 CARIAMA_TASKS_EXPORT void resume_task(const Suspended& task);
 CARIAMA_TASKS_EXPORT void yield_task();
 
-// A record that any task may complete, once.
+// make_record() returns a record without a child. Any task may complete it once, with a value
+// (complete_record) or with an exception (fail_record). Copies `value`.
 [[nodiscard]] CARIAMA_TASKS_EXPORT uint64_t make_record();
 CARIAMA_TASKS_EXPORT void complete_record(uint64_t record, const void* value, size_t bytes);
 CARIAMA_TASKS_EXPORT void fail_record(uint64_t record, const std::exception_ptr& exception);
 
-// cancellation.h
+// Implementation of cancellation.h. A job has kCancellationTokens cancellation words in each
+// worker. new_token() returns the word and the serial number of a new token. cancel_token() writes
+// `serial` to `word` in every worker.
 inline constexpr uint64_t kCancellationTokens = 4096;
 [[nodiscard]] CARIAMA_TASKS_EXPORT std::pair<const std::atomic<uint64_t>*, uint64_t> new_token();
 CARIAMA_TASKS_EXPORT void cancel_token(const std::atomic<uint64_t>* word, uint64_t serial);
 
-// Makes entries public if somebody wants them.
-CARIAMA_TASKS_EXPORT void attend();
+// Serves a pending steal request of a thief: makes entries public, or hands a task over
+// (DequeKind::kPrivate). Does nothing if there is no request.
+CARIAMA_TASKS_EXPORT void serve_steal_request();
 
-// Under a sanitizer, what continues in another process must say so.
+// A task calls arrived_on_stack() when it may have been continued in another process. It tells the
+// sanitizer about the new stack. It does nothing in a build without a sanitizer.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 CARIAMA_TASKS_EXPORT void arrived_on_stack();
 #else

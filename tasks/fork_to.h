@@ -1,12 +1,13 @@
-// fork_to<child, flags, bytes>(first, second): saves the caller, pushes its stack pointer + flags
-// as an entry, runs child(first, second, &cariama_fork_state, entry) and returns what it returned;
-// or returns in the thief. `bytes`: of what `first` points to, 0 if it is a value. Not for users:
-// task.h is.
+// fork_to<child, flags, bytes>(first, second) forks a child. It saves the caller's context, pushes
+// its stack pointer + flags to the deque, and calls child(first, second, &cariama_fork_state,
+// entry). It returns the result of the child or, if the caller was stolen, returns in the thief
+// (ForkResult in context.h has both cases). `bytes` is the size of the closure that `first` points
+// to, or 0 if `first` is a value. Not for users; they call spawn() of task.h.
 //
-// On x86-64 each child has a fork of its own, so that all calls are direct. An indirect one,
-// through the table of a shared library or to a function that is given as an argument, costs as
-// much as all else that a fork does (docs/tasks.md has figures). Elsewhere it is a call of
-// cariama_fork, which is given the child.
+// On x86-64 each child function has its own instance of the fork, so that all calls in it are
+// direct. An indirect call (through the table of a shared library, or to a function given as an
+// argument) costs as much as the rest of a fork (docs/tasks.md has figures). On other processors
+// fork_to() calls cariama_fork(), which gets the child function as an argument.
 #ifndef CARIAMA_TASKS_FORK_TO_H_
 #define CARIAMA_TASKS_FORK_TO_H_
 
@@ -20,14 +21,15 @@ namespace cariama::tasks {
 #if defined(__x86_64__)
 
 static_assert(offsetof(ForkState, top) == 0 && offsetof(ForkState, floor) == 8 &&
-              offsetof(ForkState, attention) == 16);
+              offsetof(ForkState, steal_request) == 16);
 
-// Saves what context_x86_64.cc restores, in its order.
+// Saves the registers in the layout that context_x86_64.cc restores.
 template <ChildFunction kChild, uint64_t kFlags, uint64_t kBytes>
 #if defined(__clang__)
 [[gnu::naked, gnu::noinline, gnu::no_instrument_function, gnu::aligned(32)]]
 #else
-// noipa: g++ does not read the body, and must not conclude from it what a call leaves alone.
+// noipa: g++ does not analyse the assembly, and must not assume that a call preserves registers
+// that the body does not name.
 [[gnu::naked, gnu::noipa, gnu::no_instrument_function, gnu::aligned(32)]]
 #endif
 ForkResult
@@ -53,12 +55,12 @@ fork_to(uint64_t /*first*/, uint64_t /*second*/) {
     .cfi_rel_offset %%r15, 0
     movq cariama_fork_state@GOTPCREL(%%rip), %%rdx
     movq (%%rdx), %%rcx             # top
-    movq 16(%%rdx), %%r9            # attention
+    movq 16(%%rdx), %%r9            # steal_request
     leaq %c[flags](%%rsp), %%r8
     movq %%r8, (%%rcx)
     leaq 8(%%rcx), %%r8
     movq %%r8, (%%rdx)
-    pushq %%rcx                    # the child's word: where the entry is. Calls are aligned now
+    pushq %%rcx                    # the address of the entry; the stack is now aligned for calls
     .cfi_adjust_cfa_offset 8
     cmpq $0, (%%r9)
     jne 2f
@@ -68,7 +70,7 @@ fork_to(uint64_t /*first*/, uint64_t /*second*/) {
     cmpq 8(%%r8), %%rcx             # floor
     jb 3f
     movq %%rcx, (%%r8)
-4:  addq $56, %%rsp                # the child kept the callee-saved registers, as any function does
+4:  addq $56, %%rsp                # the child has preserved the callee-saved registers
     .cfi_remember_state
     .cfi_adjust_cfa_offset -56
     .cfi_restore %%rbp
@@ -96,7 +98,7 @@ fork_to(uint64_t /*first*/, uint64_t /*second*/) {
     .cfi_adjust_cfa_offset 8
     movl $%c[bytes], %%edx
     movq %c[child]@GOTPCREL(%%rip), %%rcx
-    call *cariama_fork_attention@GOTPCREL(%%rip)
+    call *cariama_fork_steal_request@GOTPCREL(%%rip)
     popq %%rsi
     .cfi_adjust_cfa_offset -8
     popq %%rdi

@@ -1,16 +1,17 @@
-// Where a child leaves its result for a parent that went on without it.
+// Join records: a child stores its result in a join record if its parent continued without it.
 //
-// A child whose parent is still there when it ends returns to it: no record. One is needed only
-// when the parent may go on elsewhere: the owner of a deque allocates it when it makes an entry
-// public, so that both thief and child know it (Weave's lazily allocated futures, without a message
-// from the thief to the child).
+// A child that ends while its parent is still above it on the stack returns the result directly and
+// needs no record. The owner of a deque allocates the record of a child when it makes the entry of
+// the parent public, so that the thief and the child both have the reference to it. (This resembles
+// Weave's lazily allocated futures, but needs no message from the thief to the child.)
 //
-// Greedy join. Child and joiner both add 1 to `arrivals`; before that, the child writes its
-// outcome, the joiner copies its frames out and writes where they are. Who comes second knows that
-// the other's part is there, and continues the joiner: the child's worker resumes it right away, at
-// the end of the child. A joiner that finds the outcome there takes it and adds nothing. So each
-// record has at most one waiter, and it is woken exactly once. Source: MassiveThreads/DM (Endo and
-// Taura, CLUSTER'22).
+// Greedy join. The child writes its outcome to the record and then adds 1 to `arrivals`. The joiner
+// copies its frames out, writes their location to the record and then adds 1 to `arrivals`. The one
+// that arrives second (its addition returns 1) knows that the data of the other are complete, and
+// its worker continues the joiner: if it is the child, immediately after the end of the child. A
+// joiner that reads `arrivals` != 0 before it waits takes the outcome and adds nothing. So each
+// record has at most one waiter, which is continued exactly once. Source: MassiveThreads/DM (Endo
+// and Taura, CLUSTER'22).
 //
 // A record is named by a Reference: the rank of its owner and its address, in one word.
 #ifndef CARIAMA_TASKS_JOIN_RECORD_H_
@@ -23,11 +24,13 @@
 
 namespace cariama::tasks {
 
-// Where pinned areas begin, in every worker; they take less than 2^kAreaBits bytes.
+// The address at which the pinned area of every worker begins. An area has less than 2^kAreaBits
+// bytes.
 inline constexpr uint64_t kPinnedAddress = 0x7ea000000000;
 inline constexpr int kAreaBits = 38;
 
-// (rank, address) of memory in a pinned area, but its very first byte; 0 is none. 2^26 ranks.
+// The rank of a worker and an address in its pinned area, encoded in one word. 0 is no reference,
+// so the first byte of rank 0's area has none. At most 2^26 ranks.
 class Reference {
  public:
   constexpr Reference() = default;
@@ -47,36 +50,36 @@ class Reference {
   uint64_t word_ = 0;
 };
 
-// A task that is not running: its frames lie in a block of a pinned area. Plain data; whoever holds
-// it may continue the task, once.
+// A suspended task. Its frames are in a block of a pinned area (StackScheme::kIso: in place). Plain
+// data; any worker may continue the task with it, once.
 struct Suspended {
-  uint64_t frames = 0;  // Reference of the copy
-  uint64_t sp = 0;      // where they belong: [sp, top)
+  uint64_t frames = 0;  // Reference to the copy of the frames; 0: no task
+  uint64_t sp = 0;      // the frames run at the addresses [sp, top)
   uint64_t top = 0;
-  uint64_t report = 0;  // Reference of the record that the task itself reports to
+  uint64_t report = 0;  // Reference to the record for the task's own outcome
 };
 
 enum class OutcomeKind : uint32_t {
-  kNone,
-  kValue,   // in the record
-  kFar,     // a value in a block of its own
-  kFailed,  // an exception, in a block of its own
+  kNone,    // the child has not ended
+  kValue,   // a value, stored in Outcome::value
+  kFar,     // a value, stored in a separate block
+  kFailed,  // an exception, stored in a separate block
 };
 
-// How a child ended.
+// The result of a child.
 struct Outcome {
   static constexpr size_t kInlineBytes = 56;
   OutcomeKind kind = OutcomeKind::kNone;
-  uint32_t bytes = 0;  // of the value or of the block
-  uint64_t block = 0;  // Reference, for kFar and kFailed
+  uint32_t bytes = 0;  // size of the value, or of the contents of the block
+  uint64_t block = 0;  // kFar, kFailed: Reference to the block
   std::byte value[kInlineBytes];
 };
 
 // Lies in a block of a pinned area.
 struct JoinRecord {
-  std::atomic<uint64_t> arrivals;  // 0, 1 or 2
-  Suspended waiter;                // the joiner's, when it arrived first
-  Outcome outcome;                 // the child's
+  std::atomic<uint64_t> arrivals;  // 0, 1 or 2: how many of child and joiner have arrived
+  Suspended waiter;                // written by a joiner before it arrives
+  Outcome outcome;                 // written by the child before it arrives
 };
 static_assert(sizeof(JoinRecord) == 112 && std::is_trivially_copyable_v<Suspended> &&
               std::is_trivially_copyable_v<Outcome>);

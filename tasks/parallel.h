@@ -1,12 +1,13 @@
-// Common shapes of fork and join: several functions at once, ranges by halving, many children.
+// Common patterns of fork and join: parallel_invoke() runs several functions, parallel_for() and
+// parallel_reduce() halve a range recursively, TaskScope joins many children.
 //
 //   cariama::parallel_invoke([=] { left(n); }, [=] { right(n); });
 //   cariama::parallel_for(0, n, [=](long i) { ... }, 100);
 //   long sum = cariama::parallel_reduce(0L, n, 0L, [=](long i) { return i * i; }, std::plus<>());
 //
-// All functions given must be trivially copyable, as for spawn() (task.h): they capture values. All
-// children have ended when one of these returns or throws; if several threw, the exception of one
-// of them arrives.
+// All functions passed must be trivially copyable, as for spawn() (task.h): they capture values.
+// When one of these functions returns or throws, all its children have ended. If several children
+// threw, the caller gets one of the exceptions.
 #ifndef CARIAMA_TASKS_PARALLEL_H_
 #define CARIAMA_TASKS_PARALLEL_H_
 
@@ -23,8 +24,9 @@
 namespace cariama {
 namespace tasks {
 
-// Calls f; what it throws becomes a join record, for a caller that has children to join first: it
-// must not do that while an exception is under way. 0 if it threw nothing.
+// Calls f. Returns 0, or a join record with the exception that f threw. The caller first joins its
+// other children and then rethrows the exception with join_record(): a task that joins while an
+// exception is active is tied to its process.
 template <typename F>
 [[gnu::always_inline]] inline uint64_t call_guarded(F&& f) {
   std::exception_ptr* failure = nullptr;
@@ -40,7 +42,7 @@ template <typename F>
 
 }  // namespace tasks
 
-// Runs all of them, at the same time where there are workers.
+// Runs all the functions, in parallel if workers are idle, and waits for them.
 template <std::invocable F>
 void parallel_invoke(F f) {
   f();
@@ -54,8 +56,8 @@ void parallel_invoke(F f, Fs... rest) {
     tasks::join_record(failure, nullptr, 0);
 }
 
-// f(i) for all i in [begin, end), in pieces of at most `grain` (at least 1), each of which one task
-// does in order.
+// Calls f(i) for all i in [begin, end). The range is split into pieces of at most `grain` indices;
+// one task runs each piece in ascending order. Requires: grain >= 1.
 template <std::integral I, std::invocable<I> F>
 void parallel_for(I begin, I end, F f, I grain = 1) {
   if (end - begin <= grain) {
@@ -70,8 +72,9 @@ void parallel_for(I begin, I end, F f, I grain = 1) {
     tasks::join_record(failure, nullptr, 0);
 }
 
-// combine(...(identity, map(begin)), ... map(end - 1)), for an associative `combine`: the order is
-// kept, the grouping is not. T is what travels: see transfer.h.
+// Returns combine(... combine(identity, map(begin)) ..., map(end - 1)). `combine` must be
+// associative and `identity` its neutral element: the operands keep their order, but their grouping
+// is not specified. T must be transferable (transfer.h). Splits the range like parallel_for().
 template <std::integral I, typename T, typename Map, typename Combine>
 T parallel_reduce(I begin, I end, T identity, Map map, Combine combine, I grain = 1) {
   if (end - begin <= grain) {
@@ -91,23 +94,24 @@ T parallel_reduce(I begin, I end, T identity, Map map, Combine combine, I grain 
   return combine(std::move(sum), std::move(high));
 }
 
-// Any number of children without results, joined at the end of the scope: also when an exception
-// leaves it.
+// A scope for any number of children without results. The destructor joins them, also when an
+// exception leaves the scope.
 //
 //   {
 //     cariama::TaskScope scope;
 //     for (long i = 0; i < n; ++i) scope.spawn([i] { work(i); });
-//     scope.join();        // throws what the first of them threw; without it ~TaskScope waits too
+//     scope.join();        // rethrows the first exception; ~TaskScope waits but drops exceptions
 //   }
 //
-// Remembers up to kRemembered children whose parent went on without them; with one more it waits
-// for the oldest. 8 bytes each in the frame.
+// Stores the join records of up to kRemembered children that have not ended when spawn() returns, 8
+// bytes each, in the frame of the caller. If there is one more, spawn() first waits for the oldest
+// half of them.
 class TaskScope {
  public:
   static constexpr size_t kRemembered = 30;
 
   TaskScope() = default;
-  // Waits. Exceptions that nobody joined are dropped.
+  // Waits for all children. Drops exceptions that join() has not rethrown.
   ~TaskScope() {
     if (count_ == 0 && failure_ == 0) [[likely]]
       return;
@@ -124,7 +128,8 @@ class TaskScope {
       remember(record);
   }
 
-  // Waits for all children so far. Throws what the first one that is known to have failed threw.
+  // Waits for all children spawned so far. Rethrows the exception of the first child that failed,
+  // in the order in which the scope joined them.
   void join() {
     collect(0);
     if (failure_ != 0) tasks::join_record(std::exchange(failure_, 0), nullptr, 0);
@@ -135,7 +140,7 @@ class TaskScope {
     if (count_ == kRemembered) collect(kRemembered / 2);
     children_[count_++] = record;
   }
-  // Joins the oldest until `left` are left.
+  // Joins the oldest children until `left` children remain.
   void collect(size_t left) {
     if (count_ <= left) return;
     const size_t joined = count_ - left;
@@ -153,7 +158,7 @@ class TaskScope {
   }
 
   size_t count_ = 0;
-  uint64_t failure_ = 0;  // a record that says what the first failed child threw
+  uint64_t failure_ = 0;  // a record with the exception of the first child that failed, or 0
   std::array<uint64_t, kRemembered> children_;
 };
 

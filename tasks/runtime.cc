@@ -30,7 +30,7 @@ using tasks::Worker;
 
 namespace {
 
-// What tells one host from another: the boot, and the process name space.
+// Returns a digest that differs between hosts: of the boot id and the process name space.
 uint64_t host_digest() {
   std::string identity;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), identity);
@@ -39,16 +39,16 @@ uint64_t host_digest() {
   return std::hash<std::string>()(identity);
 }
 
-// A machine that hwloc does not understand is one whose workers are all alike.
+// Returns the place of this worker. If hwloc cannot determine it, only the host is known.
 tasks::WorkerPlace place_of_this_worker() {
   const absl::StatusOr<Neighbourhood> here = this_neighbourhood();
   if (!here.ok()) return {host_digest(), -1, -1};
   return {host_digest(), here->numa_node, here->core_complex};
 }
 
-// One exchange may see several runtimes, one after the other: a name that no earlier one had. What
-// rank 0 puts before the fence is what all get after it; the next one comes after the last fence of
-// create().
+// Returns a name for the keys of a new runtime that no earlier runtime on this exchange has. Rank 0
+// puts a number before the fence, so all ranks get this number after it. The next runtime replaces
+// the number only after the last fence of this create().
 absl::StatusOr<std::string> agree_on_name(Exchange& exchange, Deadline deadline) {
   if (exchange.rank() == 0) {
     const auto now =
@@ -79,7 +79,7 @@ absl::Status check_scheme(const TaskOptions& options) {
   return absl::OkStatus();
 }
 
-// Whether all workers have their atomics served.
+// Returns true if threads of the workers execute the atomics (RemoteAtomics::kServed). Collective.
 absl::StatusOr<bool> serves_atomics(Exchange& exchange, RemoteAtomics wanted, const Device& device,
                                     const std::string& name, Deadline deadline) {
   if (wanted != RemoteAtomics::kAutomatic) return wanted == RemoteAtomics::kServed;
@@ -94,7 +94,7 @@ absl::StatusOr<bool> serves_atomics(Exchange& exchange, RemoteAtomics wanted, co
   return !all;
 }
 
-// Waits of other layers, in the thread of the worker.
+// The wait hook of the worker's thread while a run is active. It handles waits of other layers.
 class TaskWaitHook final : public WaitHook {
  public:
   explicit TaskWaitHook(WaitHook& outside) : outside_(outside) {}
@@ -103,7 +103,7 @@ class TaskWaitHook final : public WaitHook {
       return outside_.pause(round);
     }
     tasks::this_worker->pause_task(round);
-    return false;  // it has slept if there was nothing to do
+    return false;  // pause_task() has slept if there was no other task
   }
 
  private:
@@ -115,7 +115,7 @@ class TaskWaitHook final : public WaitHook {
 struct TaskRuntime::Parts {
   Exchange& exchange;
   TaskOptions options;
-  std::string name;  // what its keys in the exchange begin with
+  std::string name;  // prefix of the runtime's keys in the exchange
   std::unique_ptr<tasks::StackRegion> region;
   std::unique_ptr<tasks::QueuePairAccess> access;
   std::unique_ptr<Worker> worker;
@@ -128,7 +128,7 @@ absl::StatusOr<std::unique_ptr<TaskRuntime>> TaskRuntime::create(Exchange& excha
                                                                  std::shared_ptr<Device> device) {
   if (tasks::this_worker != nullptr) {
     return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kProcess,
-                      "this process has a TaskRuntime", "destroy it first");
+                      "this process already has a TaskRuntime", "destroy it first");
   }
   absl::Status status = check_scheme(options);
   if (!status.ok()) return status;
@@ -205,7 +205,7 @@ absl::StatusOr<std::unique_ptr<TaskRuntime>> TaskRuntime::create(Fabric& fabric,
 
 TaskRuntime::TaskRuntime(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
-// The last run ended with a fence, so nobody looks at this worker's memory any more.
+// The last run ended with a fence, so no peer accesses this worker's memory any more.
 TaskRuntime::~TaskRuntime() = default;
 
 absl::StatusOr<std::string> TaskRuntime::run_bytes(tasks::ChildFunction root, uint64_t first,
@@ -216,7 +216,7 @@ absl::StatusOr<std::string> TaskRuntime::run_bytes(tasks::ChildFunction root, ui
   if (rank() == 0) {
     const absl::StatusOr<Worker::RootResult> result = parts_->worker->run_root(root, first, second);
     if (!result.ok()) return result.status();
-    // The first byte: whether it threw.
+    // The first byte is 'x' if root threw, else 'v'.
     text = result->exception.has_value() ? "x" + *result->exception : "v";
     if (!result->exception.has_value()) {
       text.append(reinterpret_cast<const char*>(result->bytes.data()), result->bytes.size());
@@ -247,9 +247,9 @@ TaskStatistics TaskRuntime::statistics() const { return parts_->worker->statisti
 std::vector<StealSample> TaskRuntime::take_steal_samples() {
   return parts_->worker->take_samples();
 }
-bool parent_is_stolen() { return tasks::worker_of_task("parent_is_stolen")->parent_is_gone(); }
+bool parent_is_stolen() { return tasks::worker_of_task("parent_is_stolen")->all_entries_stolen(); }
 uint64_t tasks_stolen_from_here() {
-  return tasks::worker_of_task("tasks_stolen_from_here")->thefts();
+  return tasks::worker_of_task("tasks_stolen_from_here")->stolen_entries();
 }
 void TaskRuntime::reset_statistics() { parts_->worker->reset_statistics(); }
 

@@ -1,4 +1,4 @@
-// The workers of a job, one process each, and how a first task is started on them.
+// TaskRuntime: the workers of a job, one process each, which run a first task and all its children.
 //
 //   int main(int argc, char** argv) {
 //     if (auto code = cariama::start_workers({.processes = 2}, argc, argv)) return *code;
@@ -8,9 +8,10 @@
 //     return (*fabric)->finalize(cariama::deadline_after(10s)).ok() ? 0 : 1;
 //   }
 //
-// All processes must have code, C++ runtime and thread-local memory at equal addresses:
-// start_workers() (start.h) sees to it, or fork them from one process (run_processes does).
-// create() compares, and refuses with the difference.
+// Code, C++ runtime and thread-local memory must have equal addresses in all processes. Processes
+// that begin with start_workers() (start.h) satisfy this, and so do processes forked from one
+// process (run_processes()). create() compares the addresses; if they differ, it returns an error
+// that names the difference.
 #ifndef CARIAMA_TASKS_RUNTIME_H_
 #define CARIAMA_TASKS_RUNTIME_H_
 
@@ -36,134 +37,157 @@
 
 namespace cariama {
 
-// What happens at a join whose child has not ended. kGreedy: whoever comes second, child or joiner,
-// goes on with the joiner. kWaitQueue (the paper's): the joiner waits in its worker's queue, which
-// looks at it when it found nothing to steal.
+// How a joiner waits for a child that has not ended.
+//   kGreedy     the worker of the child continues the joiner when the child ends (join_record.h)
+//   kWaitQueue  the joiner waits in the queue of its worker, which polls the oldest joiner of the
+//               queue after each steal attempt that failed (the policy of Akiyama and Taura)
 enum class JoinPolicy : uint8_t { kGreedy, kWaitQueue };
 
-// Where the continuations of forks wait for thieves. kSplit: internal/split_deque.h. kThe (the
-// paper's): internal/the_deque.h; each fork costs several times as much, a steal has two round
-// trips more, and idle workers do not sleep. kPrivate: internal/request_stealing.cc; nothing is
-// public, a thief asks its victim, who hands a task over at its next fork, join or poll(): one
-// round trip and no atomic, but the victim takes part, and a leaf without poll() keeps its thief
-// waiting.
+// The deque that holds the continuations of forked parents.
+//   kSplit    internal/split_deque.h
+//   kThe      internal/the_deque.h, the deque of Akiyama and Taura. Each fork costs several times
+//             as much as with kSplit, a steal takes two more round trips, and peers cannot wake
+//             idle workers.
+//   kPrivate  internal/request_stealing.cc. No entry is public: the thief sends a request, and the
+//             victim hands a task over at its next fork, join or poll(). A steal takes one round
+//             trip and no atomic, but needs the CPU of the victim: while the victim runs a leaf
+//             without poll(), the thief waits.
 enum class DequeKind : uint8_t { kSplit, kThe, kPrivate };
 
-// Where the stacks of tasks are (docs/tasks.md has a comparison). kUni: all tasks of a worker nest
-// on one stack at the same address in each; what forks is left where it is. The others are there to
-// be compared with, for DequeKind::kSplit only; each fork goes through the scheduler and has a join
-// record. kCrude (Akiyama and Taura, HPDC'15, section 5.1): one task at a time is on the stack; who
-// forks or waits is copied out as a whole, and in again. kIso (section 4): each task has a stack of
-// its own, at an address that no other task of the job has; so each worker reserves the stacks of
-// all workers.
+// Where the stacks of tasks are (docs/tasks.md has a comparison).
+//   kUni    all tasks of a worker nest on one stack, which has the same address in every worker.
+//           The frames of a parent stay in place when it forks.
+//   kCrude  only one task at a time is on the stack. A parent that forks, and a task that waits,
+//           are copied out completely, and copied in again later (Akiyama and Taura, HPDC'15, 5.1).
+//   kIso    each task has its own stack, at addresses that no other task of the job has. Each
+//           worker therefore reserves addresses for the stacks of all workers (HPDC'15, section 4).
+// kCrude and kIso exist for comparison. They need DequeKind::kSplit; each of their forks goes
+// through the scheduler and allocates a join record.
 enum class StackScheme : uint8_t { kUni, kCrude, kIso };
 
-// Who executes atomics on a worker's memory that its peers ask for: the device, or (internal/
-// atomic_server.h) a thread of that worker, so that an atomic takes as long as that thread takes to
-// wake up. kAutomatic: the device, if those of all workers can.
+// What executes the atomics of peers on a worker's memory.
+//   kDevice     the device
+//   kServed     a thread of the worker that owns the memory (internal/atomic_server.h). An atomic
+//               takes at least the time in which that thread wakes up.
+//   kAutomatic  kDevice if the devices of all workers support remote atomics, else kServed
 enum class RemoteAtomics : uint8_t { kAutomatic, kDevice, kServed };
 
-// Whom an idle worker tries to steal from. kRandom: all alike. kByDistance: one that shares its
-// last-level cache, then one of its NUMA node, of its host, of the others, and so on. That keeps
-// most steals near, where frames and data come from sooner, and steals smaller pieces, several
-// times as often. docs/tasks.md has figures.
+// The order in which an idle worker tries victims.
+//   kRandom      all other workers with equal probability
+//   kByDistance  in turn a random worker that shares its last-level cache, its NUMA node, its host,
+//                and a worker of another host. Most steals are then between near workers, from
+//                which frames and data arrive sooner. The stolen pieces are smaller, and there are
+//                several times as many steals. docs/tasks.md has figures.
 enum class VictimOrder : uint8_t { kRandom, kByDistance };
 
 struct TaskOptions {
-  // Of the uni-address stack: what all nested tasks of one worker take together. Address space only
-  // until it is touched (on devices that pin memory, memory). kIso: of the stacks of all tasks that
-  // one worker begins; each worker reserves that for every one.
+  // Size in bytes of the uni-address stack, which all nested tasks of one worker share. Untouched
+  // pages take address space only, except on devices that pin memory. kIso: total size of the
+  // stacks that one worker has for the tasks it begins; each worker reserves this size for every
+  // worker. Must be equal in all workers.
   size_t stack_bytes = size_t{64} << 20;
-  StackScheme scheme = StackScheme::kUni;  // equal in all workers
-  // kIso: of one task's stack, a guard page included.
+  StackScheme scheme = StackScheme::kUni;  // must be equal in all workers
+  // kIso: size in bytes of the stack of one task, including a guard page. A multiple of 4096, at
+  // least 8192 and at most stack_bytes. Must be equal in all workers.
   size_t iso_stack_bytes = size_t{64} << 10;
-  // The most that suspended tasks, join records and large results of one worker may take.
+  // Limit in bytes for the suspended tasks, join records and large results of one worker.
   size_t pinned_bytes = size_t{1} << 30;
   JoinPolicy join = JoinPolicy::kGreedy;
-  DequeKind deque = DequeKind::kSplit;                // equal in all workers
-  RemoteAtomics atomics = RemoteAtomics::kAutomatic;  // equal in all workers
-  uint64_t seed = 1;                                  // of the choice of victims
+  DequeKind deque = DequeKind::kSplit;                // must be equal in all workers
+  RemoteAtomics atomics = RemoteAtomics::kAutomatic;  // must be equal in all workers
+  uint64_t seed = 1;                                  // of the random choice of victims
   VictimOrder victim_order = VictimOrder::kRandom;
-  // Ranks by distance from this one, ascending within a distance. Empty: VictimLevel, by what the
-  // workers are bound to when the runtime is created.
+  // victims[d] holds the ranks at distance d from this worker, in ascending order. If empty,
+  // create() computes the distances (VictimLevel) from the CPU binding of the workers at that time.
   std::vector<std::vector<int>> victims{};
-  // An idle worker spins, then yields its core, then sleeps. Where it can be woken (all workers on
-  // one host, over shm) it sleeps until there is work; elsewhere each time longer, at most this
-  // long, which bounds how late it notices. 0: it never sleeps.
+  // An idle worker spins, then yields its core, then sleeps between its steal attempts. The length
+  // of these sleeps doubles every 16 attempts up to this value, which bounds how late the worker
+  // finds new work. 0: the worker never sleeps.
   std::chrono::microseconds idle_sleep{50};
-  // The longest that it sleeps where it can be woken: how late it notices that a worker has died.
-  std::chrono::milliseconds doze{10};
-  // Look whether spawned functions carry pointers to locals of their parents. A few ns per spawn.
+  // After some of these sleeps, an idle worker that its peers can wake sleeps until a peer
+  // publishes work. (Its peers can wake it if the transport maps the memory of all workers, that is
+  // over shm on one host, with DequeKind::kSplit and a runtime that was created without a Fabric.)
+  // This is the longest of these sleeps, which bounds how late the worker notices the death of a
+  // peer.
+  std::chrono::milliseconds wakeable_sleep{10};
+  // Checks at each spawn whether the closure contains a pointer to a local of a task, and ends the
+  // program with a message if so. Costs a few ns per spawn.
   bool check_closures = false;
-  // Look whether frames that are made public hold pointers into this process's private heap (a
-  // std::vector, say), and tell on stderr, once for each function. Some 100 us per publication.
+  // Checks whether frames that are made public contain pointers into the private heap of this
+  // process (the memory of a std::vector, for example), and reports each such function once on
+  // stderr. Costs about 100 us per publication.
   bool check_frames = false;
-  // How many of its first steals each worker takes the time of (TaskRuntime::take_steal_samples).
+  // Each worker measures the times of its first `steal_samples` steals
+  // (TaskRuntime::take_steal_samples).
   size_t steal_samples = 0;
-  // Count the page faults of these, too: two system calls each.
+  // Counts the page faults of these steals too, with two system calls for each steal.
   bool sample_faults = false;
-  // Of setting up, and of ending a run.
+  // Time limit for create(), and for exchanging the result after a run.
   std::chrono::milliseconds timeout{30'000};
 };
 
 class Fabric;
 
-// Distances of victims: who shares the last-level cache, the NUMA node, the host, or nothing.
-// (TaskOptions::victims: indices; what is further out counts as the last one.)
+// Distance of a victim: the nearest level that thief and victim share (last-level cache, NUMA node,
+// host), or kNetwork. With TaskOptions::victims, the index in it; larger indices are counted as
+// kNetwork.
 enum class VictimLevel : uint8_t { kCoreComplex, kNumaNode, kHost, kNetwork };
 inline constexpr size_t kVictimLevels = 4;
 
-// Of one worker, since create() or the last reset.
+// Counters of one worker since create() or reset_statistics().
 struct CARIAMA_TASKS_EXPORT TaskStatistics {
-  uint64_t steals = 0;                           // tasks taken from other workers
-  uint64_t steal_attempts = 0;                   // on any victim
-  uint64_t steal_lost = 0;                       // attempts that found something, and came too late
+  uint64_t steals = 0;                           // tasks that this worker stole
+  uint64_t steal_attempts = 0;                   // steals that it tried, on any victim
+  uint64_t steal_lost = 0;                       // attempts that saw an entry, but did not get it
   std::array<uint64_t, kVictimLevels> tried{};   // steal_attempts by distance
   std::array<uint64_t, kVictimLevels> stolen{};  // steals by distance
-  uint64_t stolen_bytes = 0;                     // of frames
-  uint64_t steal_trips = 0;                      // dependent round trips of the successful ones
-  uint64_t stolen_from = 0;                      // entries that others took from here
-  uint64_t published = 0;                        // entries made public
-  uint64_t taken_back = 0;                       // public entries that the owner took back itself
-  uint64_t suspensions = 0;                      // tasks that were copied out
-  uint64_t suspended_bytes = 0;                  // of their frames
+  uint64_t stolen_bytes = 0;                     // bytes of frames of the stolen tasks
+  uint64_t steal_trips = 0;                      // dependent round trips of the successful steals
+  uint64_t stolen_from = 0;                      // entries that thieves took from this worker
+  uint64_t published = 0;                        // entries made public or handed over
+  uint64_t taken_back = 0;                       // public entries that this worker took back
+  uint64_t suspensions = 0;                      // tasks that were suspended
+  uint64_t suspended_bytes = 0;                  // bytes of frames that were copied out
   uint64_t joins_waited = 0;                     // joins that had to wait
-  uint64_t resumed = 0;                          // suspended tasks that went on in this worker
-  uint64_t resumed_remote = 0;                   // ... of these, that were suspended in another one
-  uint64_t records = 0;                          // join records made
-  uint64_t idle_ns = 0;                          // looking for work, after a first look in vain
-  uint64_t dozes = 0;                            // times that it slept until woken
-  uint64_t stack_high_water = 0;                 // bytes, whole pages, since create(); kIso: 0
-  uint64_t stack_reserved = 0;                   // bytes of addresses for stacks, in each worker
-  uint64_t pinned_bytes = 0;                     // of the segments, since create()
+  uint64_t resumed = 0;                          // suspended tasks that continued in this worker
+  uint64_t resumed_remote = 0;    // those of `resumed` that were suspended in another worker
+  uint64_t records = 0;           // join records allocated
+  uint64_t idle_ns = 0;           // time without work, after a first search that found none
+  uint64_t wakeable_sleeps = 0;   // sleeps from which a peer can wake this worker
+  uint64_t stack_high_water = 0;  // most bytes of stack used since create(); 0 with kIso
+  uint64_t stack_reserved = 0;    // bytes of address space reserved for stacks
+  uint64_t pinned_bytes = 0;      // bytes of all segments of the pinned area since create()
 
-  // That of several workers: sums, and the most of high water and of what is reserved.
+  // Adds the counters of another worker. stack_high_water and stack_reserved become the maximum of
+  // both.
   void add(const TaskStatistics& other);
-  // Every counter by its name ("steals", "steals_numa_node"), as tables and programs show them.
+  // Returns every counter with its name ("steals", "steals_numa_node"), for tables and programs.
   [[nodiscard]] std::vector<std::pair<std::string, uint64_t>> counters() const;
 };
 
 class CARIAMA_TASKS_EXPORT TaskRuntime {
  public:
-  // Collective: every rank of the exchange calls it, with equal options but `victims`. `device` is
-  // for what goes between workers; default: shm if all are on one host, else verbs (one device
-  // for all pairs: the atomics of a card and those of a CPU do not exclude each other), or what
-  // CARIAMA_TRANSPORT says. Errors: those of Exchange and of the
-  // device; FAILED_PRECONDITION (the processes differ: names in what; or one exists already);
-  // INVALID_ARGUMENT (options that exclude each other).
+  // Creates the runtime of this process. Collective: every rank of the exchange calls it, with
+  // equal options except `victims`. `device` connects the workers. Default: the transport that
+  // CARIAMA_TRANSPORT names; without it, shm if all workers are on one host, else verbs for all
+  // pairs. (A worker uses one device for all its peers, because the atomics of a network card and
+  // those of a CPU are not atomic to each other.) Errors: those of Exchange and of the device;
+  // FAILED_PRECONDITION (the processes differ in the address or option that the message names, or
+  // this process already has a TaskRuntime); INVALID_ARGUMENT (options that exclude each other).
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<TaskRuntime>> create(
       Exchange& exchange, const TaskOptions& options, std::shared_ptr<Device> device = nullptr);
-  // The workers are the processes of a fabric, whose main thread this is. While a worker has
-  // nothing to do it runs the calls that have arrived for it.
+  // As above. The workers are the processes of a fabric; the caller is the fabric's main thread. An
+  // idle worker runs the calls that have arrived for its thread.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<TaskRuntime>> create(
       Fabric& fabric, const TaskOptions& options);
   ~TaskRuntime();
   TaskRuntime(const TaskRuntime&) = delete;
   TaskRuntime& operator=(const TaskRuntime&) = delete;
 
-  // Collective: runs `root` as the first task, on rank 0 at first, with all workers; returns its
-  // result on every rank when it has ended. `root` must be trivially copyable. Blocks. Errors:
-  // ABORTED (root threw: type and text), and those of Exchange. A worker that dies ends the job.
+  // Collective: runs `root` as the first task, which starts on rank 0. All workers run its
+  // descendants. Blocks until `root` has ended, and returns its result on every rank. Requires:
+  // `root` is trivially copyable. Errors: ABORTED (root threw; the message has the exception's
+  // text), and those of Exchange. If a worker dies, the other workers end the job with a message.
   template <typename F, typename T = std::invoke_result_t<F&>>
   [[nodiscard]] auto run(F root)
       -> std::conditional_t<std::is_void_v<T>, absl::Status, absl::StatusOr<T>> {
@@ -181,12 +205,12 @@ class CARIAMA_TASKS_EXPORT TaskRuntime {
       return absl::OkStatus();
     } else if constexpr (tasks::kInRegister<T>) {
       uint64_t word = 0;
-      if (bytes->size() != sizeof word) return absl::InternalError("a result of another size");
+      if (bytes->size() != sizeof word) return absl::InternalError("a result of unexpected size");
       std::memcpy(&word, bytes->data(), sizeof word);
       return tasks::from_word<T>(word);
     } else if constexpr (std::is_trivially_copyable_v<T>) {
       alignas(T) std::byte value[sizeof(T)];
-      if (bytes->size() != sizeof value) return absl::InternalError("a result of another size");
+      if (bytes->size() != sizeof value) return absl::InternalError("a result of unexpected size");
       std::memcpy(value, bytes->data(), sizeof value);
       return *std::launder(reinterpret_cast<T*>(value));
     } else {
@@ -198,7 +222,8 @@ class CARIAMA_TASKS_EXPORT TaskRuntime {
   [[nodiscard]] int size() const;
   [[nodiscard]] TaskStatistics statistics() const;
   void reset_statistics();
-  // Of this worker's steals since the last call, TaskOptions::steal_samples at most.
+  // Returns the samples of this worker's steals since the last call, at most
+  // TaskOptions::steal_samples.
   [[nodiscard]] std::vector<StealSample> take_steal_samples();
 
  private:
@@ -210,19 +235,22 @@ class CARIAMA_TASKS_EXPORT TaskRuntime {
   std::unique_ptr<Parts> parts_;
 };
 
-// For long stretches without spawn or join: makes entries public if a thief asked for one. Two
-// loads when nobody did. May be called by tasks only.
+// Serves a steal request: makes entries public or hands a task over, if a thief has requested it.
+// Long computations without spawn or join should call it now and then. Two loads if there is no
+// request. Only tasks may call it.
 inline void poll() {
-  if (tasks::cariama_fork_state.attention->load(std::memory_order_relaxed) != 0) [[unlikely]] {
-    tasks::attend();
+  if (tasks::cariama_fork_state.steal_request->load(std::memory_order_relaxed) != 0) [[unlikely]] {
+    tasks::serve_steal_request();
   }
 }
 
-// In a task: whether all that it could return to is being continued elsewhere, because it was
-// stolen. One load; a thief may change the answer at any time from false to true.
+// Returns true if thieves have stolen all ancestors of the calling task that were on this worker's
+// stack, and have copied their frames. One load. The result can change from false to true at any
+// time. Only tasks may call it.
 [[nodiscard]] CARIAMA_TASKS_EXPORT bool parent_is_stolen();
 
-// In a task: how many tasks thieves have taken from this worker, their frames included, so far.
+// Returns the number of tasks that thieves have stolen from this worker so far and whose frames
+// they have copied. Only tasks may call it.
 [[nodiscard]] CARIAMA_TASKS_EXPORT uint64_t tasks_stolen_from_here();
 
 }  // namespace cariama

@@ -12,7 +12,7 @@ absl::StatusOr<SimulationResult> simulate(const SimulatedProgram& program,
                                           const SimulationOptions& options) {
   if (tasks::this_worker != nullptr) {
     return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kProcess,
-                      "this process has a TaskRuntime", "destroy it first");
+                      "this process already has a TaskRuntime", "destroy it first");
   }
   auto cluster = tasks::Cluster::create(program, options);
   if (!cluster.ok()) return cluster.status();

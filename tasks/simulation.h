@@ -1,25 +1,27 @@
-// What a program of forks and joins would do on a machine that is not there: up to some 10^5
-// workers, each of which runs the very code of the deque (owner and thief), of the join and of the
-// choice of victims that real workers run, over a simulated network in virtual time.
+// simulate(): runs a fork-join program on a simulated cluster of up to about 10^5 workers. Each
+// simulated worker executes the code of the real workers for the deque (owner and thief), the join
+// and the choice of victims, over a simulated network in virtual time.
 //
-//   class Tree : public SimulatedProgram { ... };             // what a task does, and how long
+//   class Tree : public SimulatedProgram { ... };             // the steps of a task, their costs
 //   auto result = simulate(Tree(), {.workers = 3840});
 //   result->efficiency(3840)                                  // work / (workers * makespan)
 //
-// What is simulated is everything else: a task is a few words that say how far it is, its steps
-// take the time that the program says, its frames have the size that the options say, and one-sided
-// operations take the time of the model below. What is left out: idle workers are not woken, they
-// look again as they do over verbs; deques but the split one; tied tasks, exceptions and suspend().
+// Everything else is modelled. A task is a few words that hold its progress. Its steps take the
+// time that the program states. Its frames have the size that the options state. One-sided
+// operations take the time of the model below. Not simulated: wake-ups (idle workers sleep and
+// poll, as over verbs), deques other than kSplit, tied tasks, exceptions, and suspend().
 //
-// Deterministic: a seed replays a run exactly, event by event; compare trace_hash. Another seed
-// chooses other victims, another order of what happens at the same instant, and other faults.
+// Deterministic: runs with equal seeds have equal events in equal order, and equal trace_hash.
+// Another seed chooses other victims, another order of simultaneous events, and other faults.
 //
-// The model of an operation. It leaves at once, and is at the target `latency` (+ up to jitter)
-// later, not before what the same worker sent earlier. The target's port (one for each host)
-// executes at most one each message_gap. The answer takes `latency` again, and bytes / bandwidth.
+// Model of a one-sided operation: it leaves the worker at once and reaches the target after
+// `latency` plus a random part of `jitter`, but not before earlier operations of the same worker.
+// The port of the target's host executes at most one operation per message_gap. The answer takes
+// `latency` and bytes / bandwidth.
 //
-// Why not dtutils' SimFabric: it needs a queue pair for each two workers that ever meet, and five
-// events for a WRITE; here two, and no connections. Latency, jitter and so on mean the same.
+// The simulation does not use SimFabric of dtutils, because that needs a queue pair for each two
+// workers that communicate and five events for a WRITE. This model needs two events and no
+// connections. Options with the same name (latency, jitter, ...) have the same meaning.
 #ifndef CARIAMA_TASKS_SIMULATION_H_
 #define CARIAMA_TASKS_SIMULATION_H_
 
@@ -37,7 +39,7 @@
 
 namespace cariama {
 
-// What tasks return: sums, and the most of depths.
+// The result of a task and its descendants: sums of nodes and leaves, and the maximum depth.
 struct SimulatedCount {
   uint64_t nodes = 0;
   uint64_t leaves = 0;
@@ -51,22 +53,22 @@ struct SimulatedCount {
   friend bool operator==(const SimulatedCount&, const SimulatedCount&) = default;
 };
 
-// How far a task is: plain words that mean something to its program.
+// The progress of a task: words that only its program interprets.
 struct SimulatedFrame {
   std::array<uint64_t, 6> words{};
 };
 
-// What a task does next.
+// The next step of a task.
 struct SimulatedStep {
   enum class Kind : uint8_t {
-    kFork,  // runs `child`; what the task does after that may be stolen
-    kJoin,  // waits for all children that it has forked
-    kEnd,   // waits for them, and returns what it and they have counted
+    kFork,  // runs `child`; thieves can steal the rest of the task
+    kJoin,  // waits for all children that the task has forked
+    kEnd,   // waits for all children, and returns the sum of the task's and their counts
   };
   Kind kind = Kind::kEnd;
-  SimTime cost{0};         // of the processor, before that
-  bool polls = false;      // thieves are attended to meanwhile: poll(), or forks left out
-  SimulatedCount count{};  // added to what the task has counted
+  SimTime cost{0};         // CPU time that the task takes before this step
+  bool polls = false;      // the worker serves steal requests during `cost`, as with poll()
+  SimulatedCount count{};  // added to the count of the task
   SimulatedFrame child{};
 };
 
@@ -74,23 +76,23 @@ class CARIAMA_TASKS_EXPORT SimulatedProgram {
  public:
   virtual ~SimulatedProgram() = default;
   [[nodiscard]] virtual SimulatedFrame root() const = 0;
-  // The next step of the task that is as far as `task` says, which is changed to what comes then.
-  // `step` is as it was made. Must depend on `task` only.
+  // Writes the next step of the task with progress `task` to `step`, and advances `task`. `step`
+  // has its default values. The result must depend on `task` only.
   virtual void step(SimulatedFrame& task, SimulatedStep& step) const = 0;
 };
 
-// Things that real machines do seldom. All of them at random, by the seed.
+// Rare events of real machines, injected at random times that follow from the seed.
 struct SimulatedFaults {
-  // A worker is held up for up to pause_most before an access to its own shelf, or before a remote
-  // operation: between any two steps of a protocol.
+  // Probability that a worker pauses before an access to its own public part, or before a remote
+  // operation, that is between two steps of a protocol. A pause takes less than pause_most.
   double pause = 0;
   SimTime pause_most = std::chrono::microseconds(20);
-  // So many workers stop at a time up to stop_before (as by SIGSTOP: their memory is still there),
-  // and go on after stop_for.
+  // Number of workers that stop at a time before stop_before and continue after stop_for. As with
+  // SIGSTOP, other workers can still access their memory.
   int stops = 0;
   SimTime stop_before = std::chrono::microseconds(200);
   SimTime stop_for = std::chrono::milliseconds(1);
-  // The pieces of a read are read at different times, up to so far apart, in order.
+  // If not 0, the pieces of a read are read in order at different times, at most this time apart.
   SimTime torn{0};
 };
 
@@ -99,39 +101,42 @@ struct SimulationOptions {
   uint64_t seed = 1;
   VictimOrder victim_order = VictimOrder::kRandom;
   JoinPolicy join = JoinPolicy::kGreedy;
-  // How many consecutive ranks share a last-level cache, a NUMA node, a host: each a multiple of
-  // the one before.
+  // Numbers of consecutive ranks that share a last-level cache, a NUMA node, and a host. Each is a
+  // multiple of the one before.
   std::array<int, 3> blocks{8, 32, 64};
-  // One way, by VictimLevel. Workers on several hosts talk through their cards even within one.
+  // One-way latency by VictimLevel. The defaults assume that workers of one host communicate
+  // through the network card too, because one device serves all pairs if there are several hosts.
   std::array<SimTime, kVictimLevels> latency{
       std::chrono::nanoseconds(500), std::chrono::nanoseconds(500), std::chrono::nanoseconds(500),
       std::chrono::nanoseconds(1000)};
   SimTime jitter{0};
   double gigabytes_per_second = 12.5;
   SimTime message_gap = std::chrono::nanoseconds(5);
-  SimTime own_access = std::chrono::nanoseconds(20);  // of its own shelf or record, by a worker
-  // Copying a task's frames out, or in again.
+  // Time of an access of a worker to its own public part or to a join record in its own memory.
+  SimTime own_access = std::chrono::nanoseconds(20);
+  // Time of copying the frames of a task out, or in again.
   SimTime switch_cost = std::chrono::nanoseconds(200);
-  size_t frame_bytes = 1024;  // of a task
-  std::chrono::microseconds idle_sleep{50};
-  // A worker computes at most so far ahead of the clock before it looks at what others did. The
-  // least latency is short enough to be exact but for what is under way already.
+  size_t frame_bytes = 1024;                 // size of the frames of a task
+  std::chrono::microseconds idle_sleep{50};  // as TaskOptions::idle_sleep
+  // Longest time that a worker computes ahead of the clock before it observes operations of other
+  // workers. With a quantum of at most the least latency, the worker misses only operations that
+  // were already in flight.
   SimTime quantum = std::chrono::nanoseconds(500);
-  SimTime limit = std::chrono::hours(1);  // of virtual time
+  SimTime limit = std::chrono::hours(1);  // the simulation stops at this virtual time
   SimulatedFaults faults{};
 };
 
 struct SimulationResult {
-  bool finished = false;  // within the limit
-  SimTime makespan{0};    // until rank 0 had the result
-  SimTime work{0};        // the sum of all steps' costs
-  SimulatedCount count;
-  TaskStatistics statistics;  // summed over the workers; idle_ns is virtual
-  uint64_t events = 0;
-  uint64_t trace_hash = 0;
-  // What was seen that must not be: an entry that was taken twice, frames that were overwritten
-  // before they were copied, a task that was resumed twice, a record that was used after its end.
-  // Empty: nothing.
+  bool finished = false;      // the root task ended within the limit
+  SimTime makespan{0};        // virtual time until the root task ended
+  SimTime work{0};            // sum of the costs of all steps
+  SimulatedCount count;       // result of the root task
+  TaskStatistics statistics;  // summed over the workers; idle_ns is virtual time
+  uint64_t events = 0;        // number of simulated events
+  uint64_t trace_hash = 0;    // hash over all events in order
+  // The first violated invariant: an entry was taken twice, frames were overwritten before a thief
+  // had copied them, a task was resumed twice, or a record was used after its release. Empty if
+  // there was none.
   std::string violation;
 
   [[nodiscard]] double efficiency(int workers) const {
@@ -140,9 +145,9 @@ struct SimulationResult {
   }
 };
 
-// Runs the program, with one thread. Memory: some 10 KiB for each worker. Must not be called by
-// tasks, nor while this process has a TaskRuntime. Errors: INVALID_ARGUMENT (names the option),
-// FAILED_PRECONDITION, RESOURCE_EXHAUSTED.
+// Runs the program in the calling thread. Blocks until it has finished. Memory: about 10 KiB for
+// each worker. Requires: this process has no TaskRuntime. Errors: INVALID_ARGUMENT (names the
+// option), FAILED_PRECONDITION, RESOURCE_EXHAUSTED.
 [[nodiscard]] CARIAMA_TASKS_EXPORT absl::StatusOr<SimulationResult> simulate(
     const SimulatedProgram& program, const SimulationOptions& options);
 

@@ -17,10 +17,10 @@
 namespace cariama {
 namespace {
 
-// Set for the second execution, so that there is no third.
+// Environment variable set for the second execution, so that a third one is not tried.
 constexpr const char* kAgainVariable = "CARIAMA_TASKS_UNRANDOMISED";
 
-// The file that this program is: argv[0] need not lead there.
+// Returns the path of this program's file. argv[0] may name another file or none.
 std::string own_program(const char* called) {
   std::string path(4096, '\0');
   const ssize_t length = readlink("/proc/self/exe", path.data(), path.size());
@@ -41,11 +41,11 @@ absl::Status refused(const std::string& what) {
 absl::Status execute_unrandomised(char* const* argv) {
   const int now = personality(0xffffffff);
   if (now != -1 && (now & ADDR_NO_RANDOMIZE) != 0) {
-    unsetenv(kAgainVariable);  // what this process starts is on its own
+    unsetenv(kAgainVariable);  // programs that this process starts must not inherit it
     return absl::OkStatus();
   }
   if (getenv(kAgainVariable) != nullptr) {
-    return refused("the addresses of this process are random although it was started without");
+    return refused("the addresses of this process are random, although it disabled randomisation");
   }
   if (now == -1 || personality(static_cast<unsigned long>(now) | ADDR_NO_RANDOMIZE) == -1) {
     return refused("the kernel does not let this process have equal addresses in every worker");
@@ -71,7 +71,7 @@ std::optional<int> start_workers(LaunchOptions options, int argc, char* const* a
   const absl::Status status = execute_unrandomised(argv);
   if (status.ok()) return std::nullopt;
   std::fprintf(stderr, "%s: %s\n", argv[0], std::string(status.message()).c_str());
-  return 125;  // as the launcher's: the job could not be started
+  return 125;  // the launcher's exit code for a job that could not be started
 }
 
 }  // namespace cariama

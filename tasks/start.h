@@ -1,15 +1,15 @@
-// How the workers of a job come to have everything at equal addresses, whoever starts them.
+// start_workers(): makes all workers of a job have equal addresses, with any launcher.
 //
 //   int main(int argc, char** argv) {
 //     if (auto code = cariama::start_workers({.processes = 2}, argc, argv)) return *code;
 //     auto fabric = cariama::Fabric::create();              // one process of the job
 //     auto runtime = cariama::TaskRuntime::create(**fabric, {});
 //
-// Stacks hold addresses of code, of constants and of thread-local memory, so these must be equal in
-// all workers. Linux puts them elsewhere in each program start, unless it is told not to: processes
-// started by cariama-run, mpirun or srun are executed once more without randomisation, before they
-// have done anything. TaskRuntime::create() verifies the result. (Processes forked from one, as by
-// run_processes(), need none of it.)
+// Stacks contain addresses of code, constants and thread-local memory, so these addresses must be
+// equal in all workers. Linux randomises them at each program start (ASLR), unless the process
+// disables this. start_workers() therefore executes a process that cariama-run, mpirun or srun has
+// started a second time, without randomisation. TaskRuntime::create() verifies the result.
+// Processes that were forked from one process, as by run_processes(), do not need start_workers().
 #ifndef CARIAMA_TASKS_START_H_
 #define CARIAMA_TASKS_START_H_
 
@@ -21,21 +21,24 @@
 
 namespace cariama {
 
-// For the first line of main. Started by hand, it makes the program the launcher of itself, as
-// launch_self() does, and returns the exit code for main; processes 0 are usable_workers(). Started
-// by a launcher, it sees to equal addresses, and returns nothing: this is a worker. It may execute
-// the program anew: nothing before it happens once. What is wrong is said on stderr, and comes as
-// an exit code.
+// Call it in the first line of main().
+// - If no launcher started this process, it starts the program's workers, as launch_self() does,
+//   and returns the exit code for main(). options.processes == 0 means usable_workers().
+// - If a launcher started this process, it makes the addresses equal (execute_unrandomised()) and
+//   returns std::nullopt: this process is a worker. Code before the call runs twice if the program
+//   is executed again.
+// In case of an error it prints the message to stderr and returns an exit code.
 [[nodiscard]] CARIAMA_TASKS_EXPORT std::optional<int> start_workers(LaunchOptions options, int argc,
                                                                     char* const* argv);
 
-// Its second half. Returns at once if this process has no randomisation; else executes the program
-// again without, and does not return. Call it before there are threads, and before the job is
-// joined. Error: FAILED_PRECONDITION (the kernel, or a container's seccomp profile, refuses).
+// Executes this program again without address randomisation, and does not return. Returns OK at
+// once if this process has no randomisation. Requires: the process has no other threads, and has
+// not joined the job. Error: FAILED_PRECONDITION (the kernel, or a container's seccomp profile,
+// refuses).
 [[nodiscard]] CARIAMA_TASKS_EXPORT absl::Status execute_unrandomised(char* const* argv);
 
-// How many workers this host should have: the cores that this process may use, and no more than its
-// control group has CPU time for; at least 1.
+// Returns the number of workers for this host: the number of cores that this process may use, at
+// most the CPU limit of its control group (rounded up), and at least 1.
 [[nodiscard]] CARIAMA_TASKS_EXPORT int usable_workers();
 
 }  // namespace cariama

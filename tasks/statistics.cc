@@ -11,7 +11,7 @@
 namespace cariama {
 namespace {
 
-// The one list of them; those by level follow.
+// The list of all summed counters. The counters by level are handled separately below.
 struct Named {
   const char* name;
   uint64_t TaskStatistics::*value;
@@ -32,7 +32,7 @@ constexpr Named kSums[] = {
     {"resumed_remote", &TaskStatistics::resumed_remote},
     {"records", &TaskStatistics::records},
     {"idle_ns", &TaskStatistics::idle_ns},
-    {"dozes", &TaskStatistics::dozes},
+    {"wakeable_sleeps", &TaskStatistics::wakeable_sleeps},
     {"pinned_bytes", &TaskStatistics::pinned_bytes},
 };
 constexpr const char* kLevels[kVictimLevels] = {"core_complex", "numa_node", "host", "network"};

@@ -1,4 +1,4 @@
-// Where the time of a steal goes: what bench_tasks steal prints.
+// StealSample: the times of the steps of one steal. `bench_tasks steal` prints them.
 #ifndef CARIAMA_TASKS_STEAL_SAMPLE_H_
 #define CARIAMA_TASKS_STEAL_SAMPLE_H_
 
@@ -11,19 +11,20 @@
 
 namespace cariama {
 
-// Ticks of steal_clock() in each step (the paper's Figure 10 and Table 3), of a thief.
+// Times of the steps of a steal at the thief, in ticks of steal_clock(). The names in quotes are
+// those of Akiyama and Taura (HPDC'15, Figure 10 and Table 3).
 struct StealSample {
-  uint32_t look = 0;    // reading shelf and entries: the paper's empty check and "steal"
-  uint32_t claim = 0;   // the compare-and-swap: its lock
-  uint32_t copy = 0;    // its stack transfer
-  uint32_t finish = 0;  // what nobody waits for: its unlock
-  uint32_t bytes = 0;   // of frames
-  uint32_t trips = 0;   // dependent round trips
-  uint32_t faults = 0;  // page faults meanwhile (TaskOptions::sample_faults)
-  uint64_t at = 0;      // when all that was done: what follows until the task runs is its "resume"
+  uint32_t look = 0;    // reading the public part and its entries: "empty check" and "steal"
+  uint32_t claim = 0;   // the compare-and-swap: "lock"
+  uint32_t copy = 0;    // reading the frames: "stack transfer"
+  uint32_t finish = 0;  // posting operations that the thief does not wait for: "unlock"
+  uint32_t bytes = 0;   // size of the frames
+  uint32_t trips = 0;   // dependent round trips of the steal
+  uint32_t faults = 0;  // page faults during the steal (TaskOptions::sample_faults)
+  uint64_t at = 0;      // steal_clock() after these steps; from here until the task runs: "resume"
 };
 
-// The processor's time stamp counter on x86-64, nanoseconds elsewhere.
+// Returns the time stamp counter of the processor on x86-64, nanoseconds on other processors.
 inline uint64_t steal_clock() {
 #if defined(__x86_64__)
   return __rdtsc();

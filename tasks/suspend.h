@@ -1,12 +1,13 @@
-// Suspending a task, continuing it from another one, and a future made of that.
+// suspend() and resume(): a task suspends itself, and another task continues it. TaskFuture and
+// TaskPromise pass a value between two tasks.
 //
 //   cariama::suspend([&](const cariama::SuspendedTask& me) { registry.add(me); });   // waits here
 //   ... in another task, on any worker ...
 //   cariama::resume(registry.take());
 //
-// While a task is suspended its frames lie in registered memory of the worker where it was; the
-// handle is plain data that may be sent anywhere. Who calls resume() gets the task: it goes on in
-// that worker, when the worker has nothing younger to do.
+// The frames of a suspended task are in registered memory of the worker that suspended it. The
+// handle is plain data that may be sent to any worker. The worker that calls resume() continues the
+// task, after the tasks that are on its stack.
 #ifndef CARIAMA_TASKS_SUSPEND_H_
 #define CARIAMA_TASKS_SUSPEND_H_
 
@@ -24,12 +25,13 @@
 
 namespace cariama {
 
-// A task that waits to be continued, once.
+// Handle to a suspended task. The task may be resumed once.
 using SuspendedTask = tasks::Suspended;
 
-// Suspends the calling task, then calls publish(handle): the task may be continued from then on,
-// even before publish has returned. `publish` may use the task's locals, and resume(); it may not
-// spawn, join, suspend or throw. Precondition, checked: no exception is being handled.
+// Suspends the calling task, then calls publish(handle). From then on the task may be resumed, even
+// before publish() has returned. `publish` may use the locals of the task and may call resume(). It
+// must not spawn, join, suspend or throw. Throws std::logic_error if the task is handling an
+// exception.
 template <std::invocable<const SuspendedTask&> F>
 void suspend(F publish) {
   tasks::suspend_task(
@@ -37,20 +39,24 @@ void suspend(F publish) {
       &publish);
 }
 
-// Continues it in this worker. Returns at once. Precondition: nobody did before.
+// Makes the suspended task ready to run in this worker. Returns at once. Requires: the task was not
+// resumed before.
 inline void resume(const SuspendedTask& task) { tasks::resume_task(task); }
 
-// Lets older tasks of this worker and stolen ones run, then goes on, in this process.
+// Lets other tasks run: the parent of the calling task, other ready tasks of this worker, or a
+// stolen task. Then continues in the same process.
 inline void yield() { tasks::yield_task(); }
 
-// The two ends of a value that is set once and waited for once, by tasks on any workers. Both are
-// plain data: copy them into closures. The value travels as a result does (transfer.h). Its record
-// lives until get() has returned; one that nobody gets stays until the end of the runtime.
+// TaskPromise sets a value once, and TaskFuture::get() waits for it once; both may be used by tasks
+// on any workers. Both are plain data that closures may capture. The value travels like a task's
+// result (transfer.h). Its record is released when get() returns; without a get(), it exists until
+// the end of the runtime.
 template <typename T>
 class TaskFuture {
  public:
-  // Waits until the value is set; other tasks run meanwhile, and this one may change its process.
-  // Throws what was set in its place. Call it once.
+  // Waits until the value is set, and returns it. Throws the exception if fail() was called
+  // instead. The worker runs other tasks meanwhile, and the calling task may continue in another
+  // process. Requires: get() was not called before for this promise.
   T get() const {
     if constexpr (std::is_void_v<T>) {
       tasks::join_record(record_, nullptr, 0);
@@ -77,7 +83,8 @@ class TaskPromise {
 
   [[nodiscard]] TaskFuture<T> future() const { return TaskFuture<T>(record_); }
 
-  // Sets the value, once. Returns at once; the waiter goes on in this worker.
+  // Sets the value. Does not block. If a task waits for the value, it becomes ready to run in this
+  // worker. Requires: neither set() nor fail() was called before.
   template <typename U = T>
   requires(!std::is_void_v<U>) void set(const std::type_identity_t<U>& value) const {
     if constexpr (std::is_trivially_copyable_v<U>) {
@@ -89,6 +96,7 @@ class TaskPromise {
     }
   }
   void set() const requires std::is_void_v<T> { tasks::complete_record(record_, nullptr, 0); }
+  // Like set(), but makes get() throw `exception`.
   void fail(const std::exception_ptr& exception) const { tasks::fail_record(record_, exception); }
 
  private:

@@ -1,5 +1,5 @@
-// Fork-join tasks that migrate between processes: ordinary C++ functions, whose half-run stacks are
-// stolen by idle workers.
+// Fork-join tasks that migrate between processes. Tasks are ordinary C++ functions; idle workers
+// steal the stacks of started functions.
 //
 //   long fib(long n) {
 //     if (n < 2) return n;
@@ -9,25 +9,27 @@
 //   }
 //   ... runtime.run([] { return fib(40); }) ...                 // runtime.h
 //
-// spawn() runs the child at once; what may be taken elsewhere is the caller, who goes on behind the
-// spawn, in another process if it is stolen. So every spawn, and every join that has to wait, is a
-// point where a task may change its process. What is on its stack travels along, and lies at the
-// same address there; nothing else does:
+// spawn() runs the child immediately. The continuation of the caller can be stolen: the caller then
+// continues after the spawn in another process. So a task may change its process at every spawn,
+// and at every join that has to wait. Its stack moves with it and has the same addresses there.
+// Nothing else moves:
 //
-//  - Locals may not own private memory across a spawn or join: no std::vector, no open file, no
-//    lock. Pointers to functions, to constants and to the task's own locals stay right.
-//  - No pointer to a local of a task may go to another task: a child gets values. A lambda that
-//    captures by reference compiles, and is wrong; TaskOptions::check_closures finds it.
-//  - Who forks inside a catch block, or while an exception is on its way, cannot be stolen there,
-//    and a join comes back to the same process: exceptions live in private memory.
-//  - thread_local variables and errno are those of the process that the task is in just now.
+//  - A local must not own memory or other resources of the process across a spawn or join: no
+//    std::vector, no open file, no lock. Pointers to functions, to constants and to the task's own
+//    locals stay valid.
+//  - A task must not pass a pointer to one of its locals to another task: children get values. A
+//    lambda that captures by reference compiles but is wrong; TaskOptions::check_closures detects
+//    it.
+//  - While a task is in a catch block or unwinds for an exception, it is not stolen at a spawn, and
+//    a join continues in the same process, because exceptions are in private memory.
+//  - thread_local variables and errno are those of the process in which the task currently runs.
 //
-// Cost of spawn + join when nothing is stolen: a few instructions more than the call (docs/tasks.md
-// has figures); no allocation, no fence, no atomic. Stack per level: kContextBytes + 16 + the frame
-// of the caller and of the child's first function.
+// Cost of spawn + join if nothing is stolen: a few instructions more than a call (docs/tasks.md has
+// figures), no allocation, no fence, no atomic. Stack per level: kContextBytes + 16 bytes + the
+// frames of the caller and of the child's first function.
 //
-// All functions here are called by tasks only; elsewhere spawn() and join() end the program with a
-// sentence. A worker has one thread, so nothing here is about thread-safety.
+// Only tasks may call these functions; elsewhere spawn() and join() end the program with a message.
+// A worker has one thread, so none of these functions needs to be thread-safe.
 #ifndef CARIAMA_TASKS_TASK_H_
 #define CARIAMA_TASKS_TASK_H_
 
@@ -56,11 +58,12 @@ class task;
 
 namespace tasks {
 
-// Results that travel in a register.
+// True for types whose values fit into one register.
 template <typename T>
 inline constexpr bool kInRegister = std::is_trivially_copyable_v<T> && sizeof(T) <= 8;
 
-// ... as a whole word, also where they are left for a parent that went on.
+// Returns the value of such a type whose bytes are the first bytes of `word`. A fork result and a
+// join record hold these values as whole words.
 template <typename T>
 [[nodiscard]] inline T from_word(uint64_t word) {
   alignas(T) std::byte value[sizeof(T)];
@@ -72,17 +75,19 @@ struct Nothing {};
 template <typename T>
 using Stored = std::conditional_t<std::is_void_v<T>, Nothing, T>;
 
-// task<T>::record_: 0, the value is here; kTaken, it is not any more; else a join record.
+// task<T>::record_ is 0 if the value is in the task object, kTaken if the task was joined or moved
+// from, and otherwise the join record of the child.
 inline constexpr uint64_t kTaken = 1;
 
-// What a child function gets: two words. Small closures travel in them, in registers. Of others,
-// and where the result needs a place, the first word is the address of the closure in the parent's
-// frame, which the child copies before anything else happens; and the second is where the result
-// goes, in the parent's frame: only a child that has its parent back writes there.
+// A child function gets two words. If closure and result are small, the words are the closure,
+// passed in registers. Otherwise the first word is the address of the closure in the parent's
+// frame, and the second is the address for the result in the parent's frame. The child copies the
+// closure first, before the parent can be stolen from it. It writes the result only after it has
+// popped the entry of its parent.
 template <typename Call, typename T>
 inline constexpr bool kCallInRegisters = sizeof(Call) <= 16 && kInRegister<Stored<T>>;
 
-// A load that the compiler does not join with its neighbours.
+// Loads one word. The compiler does not merge this load with adjacent loads into a wider one.
 template <typename Word>
 [[gnu::always_inline]] inline Word load_apart(const std::byte* from) {
   Word word;
@@ -91,9 +96,10 @@ template <typename Word>
   return word;
 }
 
-// A copy of what has just been stored field by field: a load that is wider than the stores would
-// wait until all of them have left the store buffer, which takes longer than the whole fork. So
-// loads are narrow, as fields are; and stores are wide, for who copies the copy as a whole.
+// Copies an object whose fields have just been stored one by one. A load that is wider than these
+// stores cannot be forwarded from the store buffer: it waits until the stores have left it, which
+// takes longer than the whole fork. So the loads are as narrow as the fields. The stores are wide,
+// so that a later wide load of the copy can be forwarded.
 template <typename Plain>
 [[gnu::always_inline]] inline void copy_fields(Plain& to, const Plain& from) {
   const auto* const source = reinterpret_cast<const std::byte*>(&from);
@@ -138,13 +144,14 @@ template <typename Plain>
   }
 }
 
-// The end of a child without its parent whose result is more than a word.
+// Ends a child whose parent was stolen and whose result is larger than a word.
 template <typename T>
 [[noreturn]] void end_child(T& value) {
   if constexpr (std::is_trivially_copyable_v<T>) {
     end_with_value(&value, sizeof value);
   } else {
-    // No destructor of these frames will run: what owns memory goes first.
+    // The destructors of these frames will not run. Destroy the value here, because it may own
+    // memory.
     auto* packed = new std::vector<std::byte>;
     Transfer<T>::pack(value, *packed);
     std::destroy_at(&value);
@@ -152,8 +159,9 @@ template <typename T>
   }
 }
 
-// The child's part of a fork (ChildFunction). What only the cold paths need in memory is copied
-// there, so that the rest stays in registers.
+// The child function of a fork (ChildFunction in context.h): runs the closure and returns its
+// result or its exception. The exception is copied to the heap and only the pointer to it is a
+// local, so that the fast path keeps its values in registers.
 template <typename Call, typename T>
 ForkResult run_child(uint64_t first, uint64_t second, ForkState* state, uint64_t* entry) {
   union Argument {
@@ -206,8 +214,8 @@ ForkResult run_child(uint64_t first, uint64_t second, ForkState* state, uint64_t
 
 }  // namespace tasks
 
-// A child that was spawned and not joined yet. Movable; joined by its destructor at the latest,
-// which drops the result (and the exception). Must not leave the task that made it.
+// A child that was spawned and not joined yet. Movable. The destructor joins a child that was not
+// joined, and drops its result or exception. The object must stay in the task that created it.
 template <typename T>
 class [[nodiscard]] task {
   static_assert(!std::is_reference_v<T>, "a task's result travels: return a value");
@@ -232,11 +240,12 @@ class [[nodiscard]] task {
     }
   }
 
-  // Whether the result is here: join() will neither wait nor change the process.
+  // Returns true if the child has ended and its value is in this object: join() will then neither
+  // wait nor change the process. False for a child that threw.
   [[nodiscard]] bool ready() const { return record_ == 0; }
 
-  // For those who join by other means (TaskScope): the join record, or 0 if the child has ended;
-  // the task counts as joined.
+  // Returns the child's join record, or 0 if the child has ended, and marks this task as joined.
+  // The caller must join the record itself (TaskScope).
   [[nodiscard]] uint64_t release_record() requires std::is_void_v<T> {
     return std::exchange(record_, tasks::kTaken);
   }
@@ -308,30 +317,30 @@ class [[nodiscard]] task {
 
 template <uint64_t kFlags, typename T, typename Call>
 [[gnu::always_inline]] inline task<T> spawn_call(const Call& call) {
-  static_assert(std::is_trivially_copyable_v<Call> && std::is_trivially_destructible_v<Call>,
-                "what a task is spawned with travels as bytes: capture and pass trivially copyable "
-                "values only");
+  static_assert(
+      std::is_trivially_copyable_v<Call> && std::is_trivially_destructible_v<Call>,
+      "function and arguments of spawn() travel as bytes: they must be trivially copyable");
   return task<T>(typename task<T>::template In<Call, kFlags>{}, call);
 }
 
-// Runs f(args...) as a child, now; the caller goes on behind this call when the child has ended, or
-// earlier, in another process. f and args are copied as bytes: a lambda with trivially copyable
-// captures, or a function.
+// Runs f(args...) as a child, immediately. Returns when the child has ended or has been suspended
+// or, if the caller is stolen, earlier and in another process. Requires: f and args are trivially
+// copyable; they are copied as bytes. f is a function or a lambda with trivially copyable captures.
 template <typename F, typename... Args>
 requires std::invocable<F&, Args&...>
 [[gnu::always_inline]] inline auto spawn(F f, Args... args)
     -> task<std::invoke_result_t<F&, Args&...>> {
   if constexpr (sizeof...(Args) == 0) {
-    return spawn_call<0, std::invoke_result_t<F&>>(f);  // each copy takes time
+    return spawn_call<0, std::invoke_result_t<F&>>(f);  // a wrapper would cost one more copy of f
   } else {
     auto call = [f, args...]() mutable -> decltype(auto) { return f(args...); };
     return spawn_call<0, std::invoke_result_t<F&, Args&...>>(call);
   }
 }
 
-// As spawn(), but the caller stays in this process at this point: for a caller that holds what
-// cannot travel. What the child forks cannot be stolen either before the child has ended, since the
-// oldest goes first.
+// Like spawn(), but the caller is not stolen at this point. Use it in a caller whose frame holds
+// objects that must not leave the process. Until the child has ended, thieves cannot steal its
+// descendants' continuations either, because thieves take the oldest entry first.
 template <typename F, typename... Args>
 requires std::invocable<F&, Args&...>
 [[gnu::always_inline]] inline auto spawn_tied(F f, Args... args)
@@ -340,8 +349,9 @@ requires std::invocable<F&, Args&...>
   return spawn_call<tasks::kForkTied, std::invoke_result_t<F&, Args&...>>(call);
 }
 
-// The child's result, when it has ended. Throws what it threw (exceptions.h), std::logic_error if
-// the task was joined or moved from. Tasks may be joined in any order.
+// Waits until the child has ended, and returns its result. Throws the child's exception
+// (exceptions.h), or std::logic_error if `child` was already joined or moved from. A task may join
+// its children in any order.
 template <typename T>
 [[gnu::always_inline]] inline T join(task<T>&& child) {
   return child.take();

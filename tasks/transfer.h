@@ -1,9 +1,10 @@
-// How results travel from a child to a joiner in another process.
+// Transfer<T>: how the result of a child travels to a joiner in another process.
 //
-// A trivially copyable type travels as its bytes: pointers in it must mean the same everywhere
-// (functions, the uni-address stack's own frames; never the heap). For other types Transfer<T> says
-// how; it is there for std::string, and for std::vector, std::unique_ptr and std::pair of
-// trivially copyable types; it may be specialised:
+// A trivially copyable type travels as its bytes. Pointers in it must be valid in every process:
+// pointers to functions and constants are, pointers to the heap are not. For other types,
+// Transfer<T> packs the value into bytes and unpacks it. Transfer is defined for std::string, and
+// for std::vector, std::unique_ptr and std::pair of trivially copyable types. Programs may
+// specialise it:
 //
 //   template <>
 //   struct cariama::Transfer<Matrix> {
@@ -11,7 +12,8 @@
 //     static Matrix unpack(std::span<const std::byte> bytes);
 //   };
 //
-// It is used only when child and parent were separated; otherwise the result is moved.
+// pack() and unpack() are used only if the parent continued without the child. Otherwise the result
+// is moved.
 #ifndef CARIAMA_TASKS_TRANSFER_H_
 #define CARIAMA_TASKS_TRANSFER_H_
 
@@ -26,6 +28,15 @@
 
 namespace cariama {
 
+namespace internal {
+// (g++ 12 takes vector::insert() of a range of bytes for an overflow.)
+inline void append_bytes(std::vector<std::byte>& bytes, const void* from, size_t size) {
+  const size_t before = bytes.size();
+  bytes.resize(before + size);
+  if (size != 0) std::memcpy(bytes.data() + before, from, size);
+}
+}  // namespace internal
+
 template <typename T>
 struct Transfer {
   static_assert(std::is_trivially_copyable_v<T>,
@@ -36,8 +47,7 @@ struct Transfer {
 template <>
 struct Transfer<std::string> {
   static void pack(const std::string& from, std::vector<std::byte>& bytes) {
-    const auto* begin = reinterpret_cast<const std::byte*>(from.data());
-    bytes.insert(bytes.end(), begin, begin + from.size());
+    internal::append_bytes(bytes, from.data(), from.size());
   }
   static std::string unpack(std::span<const std::byte> bytes) {
     return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
@@ -48,8 +58,7 @@ template <typename T>
 requires std::is_trivially_copyable_v<T>
 struct Transfer<std::vector<T>> {
   static void pack(const std::vector<T>& from, std::vector<std::byte>& bytes) {
-    const auto* begin = reinterpret_cast<const std::byte*>(from.data());
-    bytes.insert(bytes.end(), begin, begin + from.size() * sizeof(T));
+    internal::append_bytes(bytes, from.data(), from.size() * sizeof(T));
   }
   static std::vector<T> unpack(std::span<const std::byte> bytes) {
     std::vector<T> to(bytes.size() / sizeof(T));
@@ -62,9 +71,7 @@ template <typename T>
 requires(std::is_trivially_copyable_v<T> &&
          !std::is_array_v<T>) struct Transfer<std::unique_ptr<T>> {
   static void pack(const std::unique_ptr<T>& from, std::vector<std::byte>& bytes) {
-    if (from == nullptr) return;
-    const auto* begin = reinterpret_cast<const std::byte*>(from.get());
-    bytes.insert(bytes.end(), begin, begin + sizeof(T));
+    if (from != nullptr) internal::append_bytes(bytes, from.get(), sizeof(T));
   }
   static std::unique_ptr<T> unpack(std::span<const std::byte> bytes) {
     if (bytes.empty()) return nullptr;
@@ -74,7 +81,7 @@ requires(std::is_trivially_copyable_v<T> &&
   }
 };
 
-// std::pair is not trivially copyable, whatever is in it.
+// std::pair is not trivially copyable, even if its members are, so it needs a specialisation.
 template <typename A, typename B>
 requires(std::is_trivially_copyable_v<A>&&
              std::is_trivially_copyable_v<B>) struct Transfer<std::pair<A, B>> {

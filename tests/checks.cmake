@@ -23,11 +23,9 @@ foreach(header IN LISTS headers)
 endforeach()
 add_library(cariama_headers OBJECT EXCLUDE_FROM_ALL ${sources})
 target_link_libraries(cariama_headers PRIVATE cariama_test_support)
-target_compile_options(cariama_headers PRIVATE -O0 -g0)
+target_compile_options(cariama_headers PRIVATE -O0 -g0 -U_FORTIFY_SOURCE)
+set_target_properties(cariama_headers PROPERTIES UNITY_BUILD OFF)
 
-if(NOT CARIAMA_CHECKS)
-  return()
-endif()
 set(checks "${CMAKE_CURRENT_SOURCE_DIR}/checks")
 
 # cariama_check(NAME SECONDS PROCESSORS COMMAND...)
@@ -37,6 +35,25 @@ function(cariama_check name seconds processors)
     LABELS check TIMEOUT ${seconds} PROCESSORS ${processors} SKIP_RETURN_CODE 77)
 endfunction()
 
+if(NOT CARIAMA_SANITIZE AND NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")  # once in all builds
+  cariama_check(package 300 2 "${checks}/package" "${PROJECT_BINARY_DIR}" "${PROJECT_BINARY_DIR}/package")
+  cariama_check(elf 60 1 "${checks}/elf" "${PROJECT_BINARY_DIR}")
+  if(TARGET contract_test)
+    cariama_check(contract_counts 60 1 "${checks}/contract_counts" "$<TARGET_FILE:contract_test>")
+  endif()
+endif()
+
+if(NOT CARIAMA_CHECKS)
+  return()
+endif()
+if(CARIAMA_PROGRAMS)  # the check of the package covers those that are installed
+  get_directory_property(programs DIRECTORY "${PROJECT_SOURCE_DIR}/bench" BUILDSYSTEM_TARGETS)
+  list(FILTER programs INCLUDE REGEX "^bench_")
+  list(TRANSFORM programs REPLACE "(.+)" "$<TARGET_FILE:\\1>")
+  if(programs)
+    cariama_check(programs 120 1 "${checks}/programs" "${PROJECT_VERSION}" ${programs})
+  endif()
+endif()
 cariama_check(format 120 1 "${checks}/format")
 cariama_check(house 120 1 "${checks}/house")
 cariama_check(guides 60 1 "${checks}/guides")
@@ -44,13 +61,9 @@ cariama_check(models 600 1
   "${CMAKE_CURRENT_SOURCE_DIR}/dtutils/models/check" "${CMAKE_CURRENT_BINARY_DIR}/models")
 cariama_check(headers 600 2
   "${CMAKE_COMMAND}" --build "${PROJECT_BINARY_DIR}" --target cariama_headers)
-cariama_check(package 300 2 "${checks}/package" "${PROJECT_BINARY_DIR}" "${PROJECT_BINARY_DIR}/package")
 cariama_check(package_static 300 2
   "${checks}/package" --static "${PROJECT_BINARY_DIR}" "${PROJECT_BINARY_DIR}/package_static")
 cariama_check(tidy 1200 2 "${checks}/tidy" "${PROJECT_BINARY_DIR}")
-if(TARGET contract_test)
-  cariama_check(contract_counts 60 1 "${checks}/contract_counts" "$<TARGET_FILE:contract_test>")
-endif()
 
 # The suites of the virtual machine: all programs of a label in one boot.
 function(cariama_vm_suite label)

@@ -1,4 +1,4 @@
-// cariama-hex: plays, analyses and solves Hex, on the threads of several processes.
+// cariama-hex: plays, analyses and solves Hex, with the threads of several processes.
 #include <signal.h>
 #include <unistd.h>
 
@@ -20,6 +20,7 @@
 #include "dsfabric/fabric.h"
 #include "dsfabric/launcher.h"
 #include "dtutils/json.h"
+#include "dtutils/version.h"
 #include "hex/analysis.h"
 #include "hex/gtp_stream.h"
 #include "hex/match.h"
@@ -38,38 +39,40 @@ constexpr const char* kHelp =
     "  cariama-hex gtp     [options]            speaks GTP on stdin and stdout, for HexGui and "
     "others\n"
     "  cariama-hex analyze [options] [MOVE...]  searches the position after the moves\n"
-    "  cariama-hex solve   [options] [MOVE...]  proves who wins it (up to about 7x7)\n"
+    "  cariama-hex solve   [options] [MOVE...]  proves the winner (up to about 7x7)\n"
     "  cariama-hex match   [options] COMMAND1 COMMAND2\n"
     "                                           referees two GTP engines, each a shell command\n"
     "  cariama-hex bench   [options]            playouts and tree iterations per second\n"
     "\n"
     "  --size N, --size COLSxROWS  the board (default 11)\n"
-    "  -n P                 processes (default 1)\n"
-    "  -t T                 threads in each (default 1)\n"
-    "  --seconds S          for a move (gtp: 5; analyze: 5; solve: 30; bench: 2)\n"
-    "  --iterations N       for a move; 0: no limit\n"
-    "  --seed N             of random numbers (default 1)\n"
-    "  --memory MIB         for the tree, per process (default 1024)\n"
-    "  --placement P        locality, hash or random\n"
-    "  --without LIST       of: bridges, fill-in, must-play, priors, amaf, reuse, solver\n"
+    "  -n P                 number of processes (default 1)\n"
+    "  -t T                 number of threads in each process (default 1)\n"
+    "  --seconds S          time for a move (gtp: 5; analyze: 5; solve: 30; bench: 2)\n"
+    "  --iterations N       iterations for a move; 0: no limit\n"
+    "  --seed N             seed of the random numbers (default 1)\n"
+    "  --memory MIB         memory for the tree, per process (default 1024)\n"
+    "  --placement P        placement of nodes: locality, hash or random\n"
+    "  --without LIST       parts of the engine to switch off, separated by commas: bridges,\n"
+    "                       fill-in, must-play, priors, amaf, reuse, solver\n"
     "  --paper              the tree of the Seriema paper: random owners, a call for each step\n"
-    "  --only-remote        --paper: calls to other processes only\n"
+    "  --only-remote        --paper: calls only for nodes that another process owns\n"
     "  --overflow           aggregators of the paper's ovfl kind, instead of trad\n"
-    "  --swap               the swap rule is on (gtp)\n"
-    "  --ponder             thinks on while the other side does (gtp)\n"
-    "  --sgf FILE           analyze, solve: the position at its end, with the moves after it\n"
-    "  --svg FILE           analyze: a picture of the result\n"
+    "  --swap               gtp: with the swap rule\n"
+    "  --ponder             gtp: searches during the opponent's move, too\n"
+    "  --sgf FILE           analyze, solve: starts from the last position in FILE, before MOVE...\n"
+    "  --svg FILE           analyze: writes a picture of the result\n"
     "  --plain              analyze: no colours\n"
-    "  --pairs N            match: of games (default 10)\n"
-    "  --setup CMD          match: a command for both engines at the start of each game\n"
-    "  --setup2 CMD         match: for COMMAND2 alone, which then gets no --setup, --seconds and\n"
-    "                       --iterations: an engine that spells its limits in its own way\n"
+    "  --pairs N            match: number of pairs of games (default 10)\n"
+    "  --setup CMD          match: GTP command to both engines at the start of each game\n"
+    "  --setup2 CMD         match: GTP command to COMMAND2 only, which then gets none of --setup,\n"
+    "                       --seconds and --iterations: for engines with other limit commands\n"
     "  --white-first2       match: COMMAND2 calls the first player white, as Morat does\n"
-    "  --records FOLDER     match: for SGF records\n"
-    "  --json               results as JSON, one object a line\n"
+    "  --records FOLDER     match: writes SGF records of the games there\n"
+    "  --json               prints results as JSON, one object per line\n"
     "  --help               this text\n"
+    "  --version            prints the version of Cariama\n"
     "\n"
-    "MOVE: b4 or swap-pieces, Black first. Exit code: 0; 1: it failed; 2: wrong usage.\n";
+    "MOVE: b4 or swap-pieces, Black first. Exit code: 0; 1 if it failed; 2 for wrong usage.\n";
 
 struct Arguments {
   std::string command;
@@ -93,7 +96,7 @@ struct Arguments {
   SearchEngineOptions engine;
 };
 
-// Says what is wrong, and returns the exit code for it.
+// Prints the error, and returns the exit code for wrong usage.
 int usage(const std::string& what) {
   std::fprintf(stderr, "cariama-hex: %s (see cariama-hex --help)\n", what.c_str());
   return 2;
@@ -103,7 +106,7 @@ int failed(const absl::Status& status) {
   return 1;
 }
 
-// Reads the command line; returns what is wrong with it, or "".
+// Reads the command line. Returns a text that describes the first error, or "".
 std::string read(std::vector<std::string> words, Arguments& arguments) {
   size_t next = 0;
   std::string error;
@@ -153,7 +156,7 @@ std::string read(std::vector<std::string> words, Arguments& arguments) {
         arguments.engine.search.placement = placement;
         known = true;
       }
-      if (!known && error.empty()) error = "--placement knows locality, hash and random";
+      if (!known && error.empty()) error = "--placement needs locality, hash or random";
     } else if (word == "--without") {
       const std::vector<std::string> parts = absl::StrSplit(value(word), ',');
       for (const std::string& what : parts) {
@@ -172,7 +175,7 @@ std::string read(std::vector<std::string> words, Arguments& arguments) {
         } else if (what == "reuse") {
           arguments.engine.search.reuse_tree = false;
         } else {
-          error = absl::StrCat("--without does not know '", what, "'");
+          error = absl::StrCat("--without: unknown part '", what, "'");
         }
       }
     } else if (word == "--paper") {
@@ -215,7 +218,7 @@ std::string read(std::vector<std::string> words, Arguments& arguments) {
   return error;
 }
 
-// The position of --size or --sgf after the moves.
+// Returns the position of --size or --sgf after the moves of the command line.
 absl::StatusOr<Board> position(const Arguments& arguments) {
   Board board(arguments.cols, arguments.rows, SwapRule::kOn);
   if (!arguments.sgf.empty()) {
@@ -226,7 +229,8 @@ absl::StatusOr<Board> position(const Arguments& arguments) {
   for (const std::string& text : arguments.rest) {
     const std::optional<Move> move = board.parse(text);
     if (!move || !board.is_legal(*move)) {
-      return absl::InvalidArgumentError(absl::StrCat("'", text, "' is no legal move there"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("'", text, "' is not a legal move in that position"));
     }
     board.play(*move);
   }
@@ -238,7 +242,7 @@ void interrupt(int) { interrupted.store(true); }
 
 std::string quoted(const Board& board, Move move) { return json_string(board.name(move)); }
 
-// What one process did, as a JSON object.
+// Returns the statistics of one process as a JSON object.
 std::string process_row(uint32_t rank, const mcts::Statistics& one) {
   const std::pair<const char*, uint64_t> counts[] = {
       {"visits", one.visits},
@@ -265,9 +269,9 @@ std::string process_row(uint32_t rank, const mcts::Statistics& one) {
 int analyze(const Arguments& arguments, mcts::Host& host) {
   const absl::StatusOr<Board> board = position(arguments);
   if (!board.ok()) return failed(board.status());
-  if (board->winner()) return usage("the game is over there");
+  if (board->winner()) return usage("the game has ended in that position");
   SearchEngine engine(host, arguments.engine);
-  ::signal(SIGINT, interrupt);  // ends the search, and the answer is given
+  ::signal(SIGINT, interrupt);  // SIGINT ends the search, and the result is printed
   const SearchLimits limits{arguments.seconds.value_or(arguments.iterations != 0 ? 0 : 5),
                             arguments.iterations};
   const auto live = [&](const SearchReport& report) {
@@ -290,8 +294,8 @@ int analyze(const Arguments& arguments, mcts::Host& host) {
     for (uint32_t rank = 0; rank < engine.statistics().size(); ++rank) {
       const mcts::Statistics& one = engine.statistics()[rank];
       std::printf(
-          "rank %u: %llu completions, %llu nodes (%llu for others), %llu remote selections, %llu "
-          "messages\n",
+          "rank %u: %llu completions, %llu nodes (%llu for parents in other processes), "
+          "%llu remote selections, %llu messages\n",
           rank, static_cast<unsigned long long>(one.completions),
           static_cast<unsigned long long>(one.nodes),
           static_cast<unsigned long long>(one.nodes_made_remotely),
@@ -381,13 +385,13 @@ int solve(const Arguments& arguments) {
                 solution.winner ? " wins" : "",
                 solution.move == kNoMove ? ""
                 : solution.winner        ? (", " + board->name(solution.move)).c_str()
-                                         : (", perhaps " + board->name(solution.move)).c_str());
+                                         : ("; best guess: " + board->name(solution.move)).c_str());
   }
   return solution.winner ? 0 : 1;
 }
 
 int match(const Arguments& arguments) {
-  if (arguments.rest.size() != 2) return usage("match needs two commands");
+  if (arguments.rest.size() != 2) return usage("match needs two engine commands");
   MatchOptions options;
   options.cols = arguments.cols;
   options.rows = arguments.rows;
@@ -434,6 +438,10 @@ int run(int argc, char** argv) {
       std::fputs(kHelp, stdout);
       return std::fflush(stdout) == 0 ? 0 : 1;
     }
+    if (word == "--version") {
+      std::printf("cariama-hex %s\n", std::string(version()).c_str());
+      return std::fflush(stdout) == 0 ? 0 : 1;
+    }
   }
   const std::string error =
       program.error().empty() ? read(program.arguments(), arguments) : program.error();
@@ -444,7 +452,7 @@ int run(int argc, char** argv) {
                    : arguments.command == "analyze" ? analyze
                    : arguments.command == "bench"   ? bench
                                                     : nullptr;
-  if (job == nullptr) return usage("the command is gtp, analyze, solve, match or bench");
+  if (job == nullptr) return usage("the command must be gtp, analyze, solve, match or bench");
   return program.run([&](mcts::Host& host) { return job(arguments, host); }, arguments.aggregation);
 }
 

@@ -1,15 +1,17 @@
-// cariama-info: what this machine offers to programs that use Cariama, the options in effect, and
-// what falls short with its remedy. Looks only; nothing is changed, and what it maps is unmapped at
-// the end.
+// cariama-info: tells which transports programs on this machine would use, which pages they get,
+// and what is degraded, with remedies; then the resources of the machine. The program changes no
+// settings, and unmaps all memory that it has mapped when it ends.
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <initializer_list>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -33,36 +35,47 @@
 #include "dtutils/system_info.h"
 #include "dtutils/transmitter.h"
 #include "dtutils/verbs/verbs_device.h"
+#include "dtutils/version.h"
 #include "riutils/messenger_options.h"
 
 namespace cariama {
 namespace {
 
 constexpr const char* kHelp =
-    "cariama-info: what this machine offers to programs that use Cariama, the options in\n"
-    "effect, and what falls short, with the remedy.\n"
+    "cariama-info: shows what this machine offers to programs that use Cariama.\n"
     "\n"
-    "  cariama-info          for people\n"
-    "  cariama-info --json   one JSON object a line: name, params, value, unit;\n"
-    "                        a value of null is a limit that does not exist\n"
-    "  cariama-info --help   this text\n"
+    "  cariama-info [--json] [--options]\n"
+    "\n"
+    "The first three lines tell which transport two processes would use, the memory and its "
+    "pages,\n"
+    "and what is degraded, with remedies. The resources of the machine follow. Limits are\n"
+    "properties of a process: run it in the environment of the job.\n"
+    "\n"
+    "  --options            prints only the environment variables that Cariama reads and are set,\n"
+    "                       and the options in effect of all layers\n"
+    "  --json               prints everything, one JSON object per line: name, params, value, "
+    "unit;\n"
+    "                       the value null means: no limit\n"
+    "  --help               this text\n"
+    "  --version            prints the version of Cariama\n"
     "\n"
     "Exit code: 0; 1 if no transport works or the output cannot be written; 2 for wrong usage.\n";
 
 using Value = std::variant<std::string, uint64_t, double, bool>;
 using Param = std::pair<std::string_view, std::variant<std::string, int64_t>>;
 
-// Collects nothing, prints at once: facts under headings for people, or as JSON.
+// Prints each fact at once as JSON, or collects the facts as text under headings: the verdict is
+// printed before them, and is known after them.
 class Report {
  public:
   explicit Report(bool json) : json_(json) {}
 
-  void heading(const char* text) const {
-    if (!json_) std::printf("\n%s\n", text);
+  void heading(const char* text) {
+    if (!json_) absl::StrAppend(&text_, "\n", text, "\n");
   }
 
   void fact(std::string_view name, std::initializer_list<Param> params, const Value& value,
-            std::string_view unit = "") const {
+            std::string_view unit = "") {
     if (json_) {
       std::printf("{\"name\": %s, \"params\": {%s}, \"value\": %s, \"unit\": %s}\n",
                   json_string(name).c_str(), json_params(params).c_str(), json_value(value).c_str(),
@@ -74,19 +87,11 @@ class Report {
       if (c == '_') c = ' ';
     }
     for (const Param& param : params) absl::StrAppend(&label, ", ", text_of(param));
-    std::printf("  %-44s %s\n", label.c_str(), text_of(value, unit).c_str());
+    absl::StrAppendFormat(&text_, "  %-44s %s\n", label, text_of(value, unit));
   }
 
-  void shortfall(const Shortfall& shortfall) {
-    ++shortfalls_;
-    if (json_) {
-      fact("shortfall", {{"of", shortfall.name}, {"remedy", shortfall.remedy}}, shortfall.what);
-    } else {
-      std::printf("  %s\n      -> %s\n", shortfall.what.c_str(), shortfall.remedy.c_str());
-    }
-  }
-
-  [[nodiscard]] int shortfalls() const { return shortfalls_; }
+  // The facts so far as text; "" for JSON.
+  [[nodiscard]] const std::string& text() const { return text_; }
 
  private:
   static std::string json_params(std::initializer_list<Param> params) {
@@ -130,13 +135,13 @@ class Report {
   }
 
   const bool json_;
-  int shortfalls_ = 0;
+  std::string text_;
 };
 
 std::string list_text(const std::vector<int>& numbers) { return absl::StrJoin(numbers, " "); }
 
-// Whether the kernel copies between processes at all: seccomp filters of containers may forbid it.
-// To ourselves it needs no permission.
+// Returns whether the kernel permits copies between processes. A container's seccomp filter may
+// forbid them. A copy within this process needs no further permission.
 bool has_cross_memory_attach() {
   char from = 1;
   char to = 0;
@@ -145,7 +150,7 @@ bool has_cross_memory_attach() {
   return process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == 1 && to == 1;
 }
 
-void report_machine(const SystemInfo& info, const Report& report) {
+void report_machine(const SystemInfo& info, Report& report) {
   report.heading("Machine");
   report.fact("kernel", {}, info.kernel);
   report.fact("architecture", {}, info.architecture);
@@ -181,8 +186,16 @@ void report_machine(const SystemInfo& info, const Report& report) {
   }
 }
 
-// Obtains one superpage of each sort: what programs get now, as the kernel shows it.
-void report_pages(const SystemInfo& info, const Report& report) {
+std::string page_text(PageKind kind, const SystemInfo& info) {
+  if (kind == PageKind::kBase) return internal::format_bytes(info.page_bytes) + " pages";
+  return absl::StrCat(std::string(page_kind_name(kind)),
+                      kind == PageKind::kTransparent ? " huge pages" : " pages");
+}
+
+// Obtains one superpage of each kind, and reports the pages that the kernel shows for it. Returns
+// the kinds of pages that registered memory gets, in the words of the verdict.
+std::string report_pages(const SystemInfo& info, Report& report) {
+  std::set<std::string> kinds;
   report.heading("Pages");
   report.fact("base_page", {}, info.page_bytes, "bytes");
   for (const HugePagePool& pool : info.huge_pages) {
@@ -213,11 +226,13 @@ void report_pages(const SystemInfo& info, const Report& report) {
                   page.ok() ? std::string(page_kind_name(page->page_kind()))
                             : std::string(page.status().message()));
       report.fact("pages_obtained_on_node", {memory, id}, page.ok() && page->numa_node() == node);
+      if (shareable) kinds.insert(page.ok() ? page_text(page->page_kind(), info) : "no pages");
     }
   }
+  return absl::StrJoin(kinds, " or ");
 }
 
-void report_limits(const DeviceLimits& limits, const Param& device, const Report& report) {
+void report_limits(const DeviceLimits& limits, const Param& device, Report& report) {
   const std::pair<std::string_view, uint64_t> numbers[] = {
       {"max_send_depth", limits.max_send_depth},
       {"max_receive_depth", limits.max_receive_depth},
@@ -232,7 +247,7 @@ void report_limits(const DeviceLimits& limits, const Param& device, const Report
   report.fact("atomics", {device}, limits.atomics);
 }
 
-void report_verbs(const std::vector<VerbsDeviceInfo>& devices, const Report& report) {
+void report_verbs(const std::vector<VerbsDeviceInfo>& devices, Report& report) {
   report.heading("RDMA devices");
   report.fact("verbs_devices", {}, uint64_t{devices.size()}, "devices");
   for (const VerbsDeviceInfo& device : devices) {
@@ -260,10 +275,29 @@ void report_verbs(const std::vector<VerbsDeviceInfo>& devices, const Report& rep
   }
 }
 
-// Opens what open_device() would open. Returns whether any transport works.
-bool report_transports(const Report& report, std::vector<Shortfall>& shortfalls) {
+// The transports that the processes of a job would use. Jobs choose one per pair of processes: shm
+// on one machine, else verbs; CARIAMA_TRANSPORT sets one for all pairs.
+struct TransportsOfJobs {
+  std::string within_machine = "none";
+  std::string between_machines = "none";
+  std::string device;  // the description of the verbs device
+  bool any = false;    // any transport works, also one that jobs would not choose
+};
+
+std::string chosen_transport(Transport by_default, const std::set<std::string>& usable,
+                             bool between_machines) {
+  const char* const forced = std::getenv("CARIAMA_TRANSPORT");
+  std::string name(transport_name(by_default));
+  if (forced != nullptr && *forced != '\0') name = forced;
+  if (between_machines && name == transport_name(Transport::kShm)) return "none";
+  return usable.count(name) != 0 ? name : "none";
+}
+
+// Opens each transport, and the one that open_device() chooses by default.
+TransportsOfJobs report_transports(Report& report, std::vector<Shortfall>& shortfalls) {
   report.heading("Transports");
-  bool any = false;
+  TransportsOfJobs found;
+  std::set<std::string> usable;
   for (const Transport transport : {Transport::kShm, Transport::kVerbs}) {
     const std::string name(transport_name(transport));
     DeviceOptions options;
@@ -277,7 +311,8 @@ bool report_transports(const Report& report, std::vector<Shortfall>& shortfalls)
                             std::string(device.status().message())});
       continue;
     }
-    any = true;
+    usable.insert(name);
+    if (transport == Transport::kVerbs) found.device = std::string((*device)->description());
     report.fact("transport_device", {id}, (*device)->description());
     report_limits((*device)->limits(), id, report);
   }
@@ -288,15 +323,20 @@ bool report_transports(const Report& report, std::vector<Shortfall>& shortfalls)
     shortfalls.push_back({"transport_by_default", "open_device() without options fails",
                           std::string(chosen.status().message())});
   }
-  return any;
+  found.any = !usable.empty();
+  found.within_machine = chosen_transport(Transport::kShm, usable, false);
+  found.between_machines = chosen_transport(Transport::kVerbs, usable, true);
+  report.fact("transport_within_machine", {}, found.within_machine);
+  report.fact("transport_between_machines", {}, found.between_machines);
+  return found;
 }
 
 std::string growth_name(Growth growth) {
   return growth == Growth::kLinear ? "linear" : "exponential";
 }
 
-void report_options(const Report& report) {
-  report.heading("Options in effect");
+void report_environment(Report& report) {
+  report.heading("Environment");
   for (const char* variable :
        {"CARIAMA_TRANSPORT", "CARIAMA_DEVICE", "CARIAMA_PORT", "CARIAMA_GID_INDEX",
         "CARIAMA_VERBS_IN_ORDER", "CARIAMA_MEMORY_BUDGET", "CARIAMA_TRACE", "CARIAMA_BOOTSTRAP",
@@ -308,12 +348,15 @@ void report_options(const Report& report) {
   for (const char* secret : {"CARIAMA_JOB_SECRET", "CARIAMA_LAUNCH_SOCKET"}) {
     if (std::getenv(secret) != nullptr) report.fact("environment", {{"variable", secret}}, "set");
   }
+  report.fact("memory_budget", {}, MemoryBudget::process().limit(), "bytes");
+}
+
+void report_options(Report& report) {
+  report.heading("Options in effect");
   const auto option = [&report](const char* of, const char* name, const Value& value,
                                 std::string_view unit = "") {
     report.fact("option", {{"of", of}, {"option", name}}, value, unit);
   };
-  report.fact("memory_budget", {}, MemoryBudget::process().limit(), "bytes");
-
   const RDMAAllocatorOptions rdma;
   const char* of = "RDMAAllocator";
   option(of, "chunk_bytes", uint64_t{rdma.chunk_bytes}, "bytes");
@@ -383,7 +426,7 @@ void report_options(const Report& report) {
   option(of, "max_chunks", uint64_t{messenger.max_chunks}, "chunks");
   option(of, "chunk_bytes", messenger.chunk_bytes, "bytes");
   option(of, "flush_bytes", uint64_t{messenger.flush_bytes}, "bytes");
-  option(of, "exceeding_bytes", messenger.exceeding_bytes, "bytes");
+  option(of, "deferred_bytes", messenger.deferred_bytes, "bytes");
   option(of, "flush_age", static_cast<uint64_t>(messenger.flush_age.count()), "ns");
   option(of, "arrival", std::string(arrival_name(messenger.arrival)));
   option(of, "consumption",
@@ -409,9 +452,57 @@ void append_device_shortfalls(const std::vector<VerbsDeviceInfo>& devices,
   }
 }
 
+// Prints the verdict of three lines, and the remedies.
+void print_verdict(const SystemInfo& info, const std::vector<VerbsDeviceInfo>& devices,
+                   const TransportsOfJobs& transports, const std::string& pages,
+                   const std::vector<Shortfall>& shortfalls) {
+  const char* const forced = std::getenv("CARIAMA_TRANSPORT");
+  const bool is_forced = forced != nullptr && *forced != '\0';
+  std::string reason = devices.empty() ? "no RDMA device" : "no usable RDMA device";
+  if (is_forced) reason = absl::StrCat("CARIAMA_TRANSPORT is '", forced, "'");
+  if (transports.between_machines != "none") reason = transports.device;
+  std::printf("Transport: %s between processes of this machine; %s between machines (%s)\n",
+              transports.within_machine.c_str(), transports.between_machines.c_str(),
+              reason.c_str());
+  const bool may_lock_all =
+      info.memory_lock.may_exceed || info.memory_lock.soft_bytes == kUnlimited;
+  std::printf(
+      "Memory:    %s, %s available; registered memory gets %s; %s\n",
+      internal::format_bytes(std::min(info.memory_total_bytes, info.cgroup.memory_bytes)).c_str(),
+      internal::format_bytes(std::min(info.memory_available_bytes, info.cgroup.memory_bytes))
+          .c_str(),
+      pages.c_str(),
+      may_lock_all ? "all of it can be locked"
+                   : absl::StrCat(internal::format_bytes(info.memory_lock.soft_bytes),
+                                  " can be locked for RDMA devices")
+                         .c_str());
+  std::vector<std::string> names;
+  for (const Shortfall& shortfall : shortfalls) names.push_back(shortfall.name);
+  std::printf("Degraded:  %s\n", names.empty() ? "nothing" : absl::StrJoin(names, ", ").c_str());
+  for (const Shortfall& shortfall : shortfalls) {
+    std::printf("  %s\n      -> %s\n", shortfall.what.c_str(), shortfall.remedy.c_str());
+  }
+}
+
+// Returns the exit code.
+int finish_output() {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return 0;
+  std::fprintf(stderr, "cariama-info: cannot write: %s\n", std::strerror(errno));
+  return 1;
+}
+
+int run_options() {
+  Report report(false);
+  set_diagnostic_sink([](const Diagnostic&) {});
+  report_environment(report);
+  report_options(report);
+  std::fputs(report.text().c_str() + 1, stdout);  // without the empty line before the first heading
+  return finish_output();
+}
+
 int run(bool json) {
   Report report(json);
-  // Steps down that are taken below belong to the report, not to stderr.
+  // The diagnostics of the steps below are printed in the report, not to stderr.
   set_diagnostic_sink([](const Diagnostic&) {});
 
   const SystemInfo info = query_system_info();
@@ -420,32 +511,35 @@ int run(bool json) {
   append_device_shortfalls(devices, shortfalls);
   if (!has_cross_memory_attach()) {
     shortfalls.push_back({"cross_memory_attach",
-                          "process_vm_readv is forbidden: memory that did not come from an "
-                          "allocator is out of reach for peers of this host",
+                          "process_vm_readv is forbidden: peers on this host cannot access memory "
+                          "that was not allocated by an allocator of Cariama",
                           "allow process_vm_readv and process_vm_writev in the container's seccomp "
                           "profile (docker run --cap-add SYS_PTRACE does, too)"});
   }
 
   report_machine(info, report);
-  report_pages(info, report);
+  const std::string pages = report_pages(info, report);
   report_verbs(devices, report);
-  const bool works = report_transports(report, shortfalls);
-  report_options(report);
+  const TransportsOfJobs transports = report_transports(report, shortfalls);
+  report_environment(report);
+  if (json) report_options(report);
   for (const Diagnostic& step : reported_diagnostics()) {
-    // Missing huge pages are among the shortfalls already, in general terms.
+    // find_shortfalls() has reported missing huge pages already.
     if (step.key.compare(0, 6, "pages.") == 0) continue;
     shortfalls.push_back({step.key, step.what, step.remedy});
   }
 
-  report.heading("Shortfalls, with remedies");
-  for (const Shortfall& shortfall : shortfalls) report.shortfall(shortfall);
-  if (report.shortfalls() == 0 && !json) std::printf("  none\n");
-
-  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
-    std::fprintf(stderr, "cariama-info: cannot write: %s\n", std::strerror(errno));
-    return 1;
+  if (json) {
+    for (const Shortfall& shortfall : shortfalls) {
+      report.fact("shortfall", {{"of", shortfall.name}, {"remedy", shortfall.remedy}},
+                  shortfall.what);
+    }
+  } else {
+    print_verdict(info, devices, transports, pages, shortfalls);
+    std::fputs(report.text().c_str(), stdout);
   }
-  return works ? 0 : 1;
+  const int written = finish_output();
+  return transports.any ? written : 1;
 }
 
 }  // namespace
@@ -453,17 +547,25 @@ int run(bool json) {
 
 int main(int argc, char** argv) {
   bool json = false;
+  bool options = false;
   for (int i = 1; i < argc; ++i) {
     const std::string_view argument = argv[i];
     if (argument == "--json") {
       json = true;
+    } else if (argument == "--options") {
+      options = true;
     } else if (argument == "--help" || argument == "-h") {
       std::fputs(cariama::kHelp, stdout);
-      return std::fflush(stdout) == 0 ? 0 : 1;
+      return cariama::finish_output();
+    } else if (argument == "--version") {
+      std::printf("cariama-info %s\n", std::string(cariama::version()).c_str());
+      return cariama::finish_output();
     } else {
-      std::fprintf(stderr, "cariama-info: unknown argument '%s'\n\n%s", argv[i], cariama::kHelp);
+      std::fprintf(stderr, "cariama-info: unknown argument '%s' (see cariama-info --help)\n",
+                   argv[i]);
       return 2;
     }
   }
-  return cariama::run(json);
+  // The JSON always contains the options.
+  return options && !json ? cariama::run_options() : cariama::run(json);
 }

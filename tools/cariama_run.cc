@@ -8,37 +8,41 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "dsfabric/launcher.h"
+#include "dtutils/version.h"
 
 namespace cariama {
 namespace {
 
 constexpr const char* kHelp =
-    "cariama-run: starts a job of several processes on this host, and sees to its end.\n"
+    "cariama-run: starts a job of several processes on this host and waits for it.\n"
     "\n"
     "  cariama-run -n P [options] [--] program [arguments]\n"
     "\n"
-    "  -n P                 processes\n"
-    "  -t T                 long-lived threads in each\n"
+    "  -n P                 number of processes\n"
+    "  -t T                 number of long-lived threads in each process\n"
     "  --bind none          processes run anywhere (default)\n"
-    "  --bind core          each thread has a core of its own\n"
+    "  --bind core          each thread runs on a core of its own\n"
     "  --bind numa          each process stays on one NUMA node\n"
     "  --place zone-endpoint\n"
-    "                       the processes go through all pairs of a NUMA node and an active RDMA\n"
-    "                       port; without -n there is one for each pair\n"
-    "  --place FILE         as the file says, one line per process: RANK NODE [DEVICE[:PORT]]\n"
-    "  --timeout S          ends the job after S seconds; exit code 124\n"
-    "  --grace S            when the job is ended, processes have S seconds (default 5) between\n"
-    "                       SIGTERM and SIGKILL\n"
+    "                       assigns the pairs of a NUMA node and an active RDMA port to the\n"
+    "                       processes in turn; without -n, starts one process for each pair\n"
+    "  --place FILE         assigns nodes and devices by FILE, one line per process:\n"
+    "                       RANK NODE [DEVICE[:PORT]]\n"
+    "  --timeout S          ends the job after S seconds, with exit code 124\n"
+    "  --grace S            time in seconds between SIGTERM and SIGKILL when the job is ended\n"
+    "                       (default 5)\n"
     "  --tag-output         writes [RANK] before each line of output\n"
     "  --keep-going         a process that fails does not end the job\n"
     "  --help               this text\n"
+    "  --version            prints the version of Cariama\n"
     "\n"
-    "Ctrl-C is passed on to all processes; a second one kills them. Standard input goes to\n"
-    "rank 0. If a process fails, the others are ended, and stderr says which failed and how.\n"
+    "The first Ctrl-C is forwarded to all processes, the second one kills them. Rank 0 reads\n"
+    "the standard input. If a process fails, the others are ended, and stderr names the process\n"
+    "that failed and the reason.\n"
     "\n"
-    "Exit code: 0, or that of the process that failed first (128+n: killed by signal n);\n"
-    "124 after the timeout, 125 if the job could not be started, 126 and 127 if the program\n"
-    "cannot be run or is not there, 2 for wrong usage.\n";
+    "Exit code: 0, or that of the process that failed first (128+n if signal n killed it);\n"
+    "124 after the timeout, 125 if the job could not be started, 126 if the program cannot be\n"
+    "executed, 127 if it does not exist, 2 for wrong usage.\n";
 
 int run(int argc, char** argv) {
   const std::span<const char* const> arguments(argv + 1, static_cast<size_t>(argc) - 1);
@@ -48,11 +52,15 @@ int run(int argc, char** argv) {
     code = read.status();
   } else {
     options.command.assign(arguments.begin() + static_cast<ptrdiff_t>(*read), arguments.end());
-    // What stopped the reading is the program, unless it looks like an option.
+    // Reading stopped at the program's name, or at an unknown option.
     const std::string next = options.command.empty() ? "" : options.command.front();
     const bool ended = *read != 0 && std::string_view(arguments[*read - 1]) == "--";
     if (!ended && (next == "--help" || next == "-h")) {
       std::fputs(kHelp, stdout);
+      return std::fflush(stdout) == 0 ? 0 : 1;
+    }
+    if (!ended && next == "--version") {
+      std::printf("cariama-run %s\n", std::string(version()).c_str());
       return std::fflush(stdout) == 0 ? 0 : 1;
     }
     if (!ended && next.size() > 1 && next.front() == '-') {

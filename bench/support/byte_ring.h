@@ -1,13 +1,16 @@
-// The ceiling of bench_call: the plainest fast way to invoke functions with a payload in another
-// process of the host. One ring of bytes in shared memory, one producer, one consumer; a message is
-// an 8-byte number of a function and the payload, copied with a size that the compiler knows; the
-// consumer calls through a table.
+// The ceiling of bench_call: a minimal fast implementation that invokes functions with a payload in
+// another process of the host. One ring of bytes in shared memory with one producer and one
+// consumer. A message is the 8-byte number of a function and the payload, whose size is known at
+// compile time. The consumer calls the function through a table.
 //
-// What makes it fast, each found by measurement: memory that is mapped twice in a row, so that no
-// message wraps; head and tail on lines of their own; a producer that reads the tail again only
-// when the ring seems full; a consumer that releases 64 KiB at a time, and pauses before it reads
-// an unchanged head again (four times as fast at 64 bytes as without, published one by one); half a
-// MiB (a quarter is half as fast).
+// Properties that were found by measurement to make it fast:
+//   - The memory is mapped twice in a row, so that no message wraps.
+//   - Head and tail are on separate cache lines.
+//   - The producer reads the tail again only when the ring seems full.
+//   - The consumer releases 64 KiB at a time.
+//   - The consumer pauses before it reads an unchanged head again (four times as fast at 64 bytes
+//     as without the pause, with messages published one by one).
+//   - The ring has half a MiB (a quarter of a MiB is half as fast).
 #ifndef CARIAMA_BENCH_SUPPORT_BYTE_RING_H_
 #define CARIAMA_BENCH_SUPPORT_BYTE_RING_H_
 
@@ -22,8 +25,7 @@
 
 namespace cariama::bench {
 
-// A moment's pause in a loop that polls; gives the core away now and then, for threads that share
-// it.
+// The pause of a polling loop. Every 1024th pause yields the core to other threads.
 class Patience {
  public:
   void pause() {
@@ -41,23 +43,25 @@ class Patience {
   uint32_t pauses_ = 0;
 };
 
-// Made before the fork; each of both processes uses one end. Ends belong to one thread.
+// Created before the fork; each of the two processes uses one end. Thread-compatible: one thread
+// per end.
 class ByteRing {
  public:
   static constexpr uint64_t kRelease = 64 << 10;
   static constexpr uint64_t kBatch = 4096;
 
-  // `capacity`: a power of two, of pages. Error: RESOURCE_EXHAUSTED.
+  // `capacity`: bytes, a power of two and a multiple of the page size. Error: RESOURCE_EXHAUSTED.
   [[nodiscard]] static absl::StatusOr<ByteRing> create(uint64_t capacity);
   ~ByteRing();
   ByteRing(ByteRing&& other) noexcept;
   ByteRing& operator=(ByteRing&&) = delete;
 
-  // Sends `messages`, each published by itself or kBatch bytes at a time.
+  // Sends `messages` messages, published one by one or kBatch bytes at a time. Blocks while the
+  // ring is full.
   template <size_t kBytes, int kHandlers, bool kBatched>
   void send(const Messages<kBytes, kHandlers>& what, uint64_t messages);
 
-  // Runs so many.
+  // Runs `messages` messages. Blocks until they have arrived.
   template <size_t kBytes>
   void receive(uint64_t messages);
 
@@ -75,7 +79,7 @@ class ByteRing {
   std::byte* memory_;
   uint64_t capacity_;
   Shared* shared_;
-  uint64_t position_ = 0;  // of this end
+  uint64_t position_ = 0;  // of this process's end, in bytes since the beginning
 };
 
 template <size_t kBytes, int kHandlers, bool kBatched>
@@ -116,7 +120,7 @@ void ByteRing::receive(uint64_t messages) {
       [](const std::byte* payload) { handle<kBytes, 2>(payload); },
       [](const std::byte* payload) { handle<kBytes, 3>(payload); }};
   const Function* functions = kFunctions;
-  asm volatile("" : "+r"(functions));  // the compiler need not see through the table
+  asm volatile("" : "+r"(functions));  // prevents the compiler from inlining through the table
   const uint64_t mask = capacity_ - 1;
   uint64_t position = position_;
   uint64_t release_at = position + kRelease;

@@ -1,5 +1,4 @@
-// What the messages of bench_call carry, and what their handlers do with it: the same in every
-// mode.
+// The payloads of bench_call's messages and the handlers that read them: the same in every mode.
 #ifndef CARIAMA_BENCH_SUPPORT_CALL_PAYLOAD_H_
 #define CARIAMA_BENCH_SUPPORT_CALL_PAYLOAD_H_
 
@@ -11,7 +10,7 @@
 
 namespace cariama::bench {
 
-// What the handlers of one thread have seen.
+// Counters of the handlers that ran in one thread.
 struct CallSink {
   uint64_t count = 0;
   uint64_t sum = 0;
@@ -34,8 +33,8 @@ struct Payload {
   }
 };
 
-// Every handler reads its whole payload. Handlers differ in what they add, so that a call that
-// reaches the wrong one shows in the sum.
+// Every handler reads its whole payload and adds its own number, so that a call that reaches the
+// wrong handler changes the sum.
 template <size_t kBytes, int kHandler>
 inline void handle(const void* payload) {
   call_sink.sum += Payload<kBytes>::sum_at(payload) + kHandler;
@@ -49,7 +48,7 @@ struct Handler {
   void operator()() const { handle<kBytes, kHandler>(&payload); }
 };
 
-// The function of a call_buffer, for payloads that nobody would capture.
+// The function of a call_buffer, for payloads larger than kMostCaptured.
 template <size_t kBytes, int kHandler>
 struct BufferHandler {
   void operator()(void* buffer, uint64_t size) const {
@@ -58,8 +57,8 @@ struct BufferHandler {
 };
 inline constexpr size_t kMostCaptured = 256;
 
-// What is sent in turn: several payloads, so that copying one does not wait for the stores that
-// made it, but few enough to stay in the first-level cache.
+// The closures that are sent in turn: several, so that copying one does not wait for the stores
+// that created it, but few enough to stay in the first-level cache.
 template <size_t kBytes, int kHandler>
 class Closures {
  public:
@@ -80,7 +79,7 @@ class Closures {
   std::array<Handler<kBytes, kHandler>, kCount> closures_;
 };
 
-// The handlers that a message may go to, and what they are sent.
+// The handlers of a load and the closures that are sent to them.
 template <size_t kBytes, int kHandlers>
 class Messages {
  public:
@@ -88,7 +87,7 @@ class Messages {
   static constexpr uint64_t kRound =
       Closures<kBytes, 0>::kCount;  // messages are sent in whole rounds
 
-  // The sum that handlers have seen after so many messages, a multiple of kRound.
+  // Returns the sum of the handlers after `messages` messages. Requires: a multiple of kRound.
   [[nodiscard]] uint64_t sum(uint64_t messages) const {
     uint64_t sum = 0;
     for (uint64_t i = 0; i < kRound; ++i) {
@@ -97,7 +96,7 @@ class Messages {
     return sum * (messages / kRound);
   }
 
-  // Calls send(closure) for each message; ends early when it returns false.
+  // Calls send(closure) for each message. Stops and returns false when send returns false.
   template <typename Send>
   __attribute__((always_inline)) bool each(uint64_t messages, Send&& send) const {
     for (uint64_t i = 0; i < messages; i += 4) {

@@ -48,7 +48,8 @@ auto with_size(uint64_t size, Function&& function) {
   }
 }
 
-// One call of what a user would write for such a payload: a lambda's captures, or a buffer.
+// Sends one call in the form that a user would choose for a payload of this size: a lambda that
+// captures it, or call_buffer.
 template <size_t kBytes, int kHandler, typename Target>
 inline __attribute__((always_inline)) bool call_once(Target& target,
                                                      const Handler<kBytes, kHandler>& message,
@@ -66,7 +67,7 @@ inline __attribute__((always_inline)) bool call_once(Target& target,
   return false;
 }
 
-// Send-based calls in the form of a messenger's.
+// Send-based calls with the interface of a messenger.
 struct SendBased {
   Fabric& fabric;
   uint32_t destination;
@@ -182,7 +183,7 @@ absl::Status CallWorker::receive(CallMode mode, uint64_t messages) {
       return make_error(absl::StatusCode::kDataLoss, ErrorScope::kOperation,
                         "of " + std::to_string(messages) + " calls " +
                             std::to_string(call_sink.count) +
-                            " arrived, and no more for two minutes");
+                            " arrived, and no further one within two minutes");
     }
   }
   return absl::OkStatus();
@@ -218,16 +219,16 @@ absl::Status CallWorker::round_trip(CallMode mode, uint64_t count) {
       if (!sent.ok()) return sent.status();
       if (!fabric.wait([&] { return done.done(); }, deadline_after(std::chrono::minutes(2)))) {
         return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kOperation,
-                          "a call_return was not answered for two minutes");
+                          "a call_return was not answered within two minutes");
       }
       round_trips_.push_back(static_cast<double>(now_ns() - start));
       if (absl::Status status = done.status(); !status.ok()) return status;
       if (result != expected) {
         return make_error(absl::StatusCode::kDataLoss, ErrorScope::kOperation,
-                          "a call_return brought back another result");
+                          "a call_return returned a wrong result");
       }
     }
-    // Tells the receiver that it is over.
+    // Ends the receiver's loop, which waits for one call.
     return target.call(message).status();
   };
   if (mode == CallMode::kSend) {

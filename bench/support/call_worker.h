@@ -1,4 +1,4 @@
-// A thread of bench_call: in the sending process it calls, in the other one it runs what arrives.
+// A thread of bench_call: sends calls in the sending process, and runs them in the receiving one.
 #ifndef CARIAMA_BENCH_SUPPORT_CALL_WORKER_H_
 #define CARIAMA_BENCH_SUPPORT_CALL_WORKER_H_
 
@@ -20,20 +20,20 @@
 namespace cariama::bench {
 
 enum class CallMode : uint8_t {
-  kRing,         // the ceiling of calls that are published one by one (byte_ring.h)
-  kRingBatched,  // ... and of those that are published 4 KiB at a time
-  kMaxRaw,  // SENDs of that size by a Transmitter, from and to registered memory, nothing invoked
+  kRing,         // ceiling of calls that are published one by one (byte_ring.h)
+  kRingBatched,  // ceiling of calls that are published 4 KiB at a time
+  kMaxRaw,  // SENDs of that size by a Transmitter, from and to registered memory; invokes nothing
   kSend,    // send-based calls
   kWrite,   // RDMAMessenger
   kTrad,    // RDMAAggregator
   kOvfl,    // RDMAOverflowAggregator
 };
-// "ring", "ring-batched", "max-raw", "send", "write", "trad", "ovfl".
+// Returns "ring", "ring-batched", "max-raw", "send", "write", "trad" or "ovfl".
 [[nodiscard]] std::string call_mode_name(CallMode mode);
 [[nodiscard]] std::optional<CallMode> call_mode_named(const std::string& name);
 [[nodiscard]] constexpr bool needs_fabric(CallMode mode) { return mode >= CallMode::kSend; }
 
-// Sizes of messages in bytes; the compiler knows each.
+// Sizes of payloads in bytes; each is a compile-time constant in the loops.
 inline constexpr uint64_t kCallSizes[] = {8, 64, 256, 4096};
 
 struct CallLoad {
@@ -42,9 +42,9 @@ struct CallLoad {
   int handlers = 1;      // 1 or 4, in turn
   bool latency = false;  // round trips of call_return, one at a time
 };
-// Messages are sent in multiples of this.
+// Returns the number of messages in a round; loads consist of whole rounds.
 [[nodiscard]] uint64_t call_round(uint64_t size);
-// What the receiver's handlers add up to. (Nothing is invoked by kMaxRaw.)
+// Returns the expected sum of the receiver's handlers. Not for kMaxRaw, which invokes nothing.
 [[nodiscard]] uint64_t call_sum(const CallLoad& load, uint64_t messages);
 
 class CallWorker {
@@ -56,24 +56,25 @@ class CallWorker {
     ThreadContext* thread = nullptr;  // if there is a fabric
     uint32_t destination = 0;
     MessengerOptions options{};
-    Side* side = nullptr;  // of worker 0, if there is kMaxRaw
+    Side* side = nullptr;  // for worker 0, if kMaxRaw is measured
   };
   explicit CallWorker(const Place& place) : place_(place) {}
 
-  // Takes part in a round: meets the others, sends or receives `messages`, says what happened.
+  // Takes part in a round: waits until all workers are ready, then sends or receives `messages`
+  // messages. Returns this worker's times and counts.
   [[nodiscard]] absl::StatusOr<RoundResult> run(const CallLoad& load, uint64_t messages,
                                                 Rounds& rounds);
   // Ends the channels. The receiver has to poll() meanwhile.
   [[nodiscard]] absl::Status close();
-  // While nothing is measured.
+  // Runs calls that have arrived. Called between measurements.
   void poll() {
     if (place_.thread != nullptr) look();
   }
-  // Of the last round of a latency: nanoseconds from the call until its result is there.
+  // Returns the times in nanoseconds from each call to its result, of the last latency round.
   [[nodiscard]] std::vector<double>& round_trips() { return round_trips_; }
 
  private:
-  // Runs what has arrived.
+  // Runs calls that have arrived.
   size_t look() { return place_.thread->fabric().process_calls(); }
   template <size_t kBytes, int kHandlers>
   [[nodiscard]] absl::Status send(CallMode mode, uint64_t messages);
@@ -82,7 +83,7 @@ class CallWorker {
   template <size_t kBytes>
   [[nodiscard]] absl::Status round_trip(CallMode mode, uint64_t count);
   [[nodiscard]] absl::Status raw(uint64_t size, uint64_t messages);
-  // The channels are made when they are first used.
+  // Returns the channel of `mode`; creates it on first use.
   [[nodiscard]] RDMAMessenger& messenger(CallMode mode);
 
   const Place place_;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "bench/support/job.h"
+#include "bench/support/task_workers.h"
 #include "dsfabric/collectives.h"
 #include "dsfabric/global_memory.h"
 #include "dsfabric/global_vector.h"
@@ -24,14 +25,6 @@ constexpr size_t kTile = 64;
 constexpr size_t kTileCells = kTile * kTile;
 constexpr size_t kPiece = 4096;  // numbers that one task sorts or merges
 
-template <typename T>
-T take(absl::StatusOr<T> value) {
-  if (!value.ok()) give_up("bench_tasks", value.status());
-  return *std::move(value);
-}
-void take(const absl::Status& status) {
-  if (!status.ok()) give_up("bench_tasks", status);
-}
 Deadline soon() { return deadline_after(std::chrono::minutes(10)); }
 
 }  // namespace
@@ -60,20 +53,20 @@ struct GlobalArrays::Data {
 
 namespace {
 
-// Of this process: a task that has moved reads it again.
+// The arrays of this process. A task that has migrated must read this variable again.
 GlobalArrays::Data* data = nullptr;
 
-// Leaves transfer through these. While one waits its worker may run others.
+// Transfers of the leaf tasks. While a transfer is in flight, the worker may run other tasks.
 template <typename T>
 std::vector<T> get(const GlobalVector<T>& from, size_t first, size_t count) {
   std::vector<T> values(count);
-  const tasks::LetsOthersRun scope;
+  const tasks::OtherTasksMayRun scope;
   take(from.get(*data->memory, first, values));
   return values;
 }
 template <typename T>
 void put(const GlobalVector<T>& to, size_t first, const std::vector<T>& values) {
-  const tasks::LetsOthersRun scope;
+  const tasks::OtherTasksMayRun scope;
   take(to.put(*data->memory, first, values));
 }
 
@@ -101,7 +94,7 @@ void multiply_add(const Tile& a, const Tile& b, Tile& c) {
     }
   }
 }
-// All values are whole and small: the sum does not depend on the order.
+// All values are small integers, so that the sum does not depend on the order.
 uint64_t checksum(const Tile& tile, size_t number) {
   int64_t sum = 0;
   for (size_t i = 0; i < kTileCells; ++i) {
@@ -146,7 +139,8 @@ uint32_t get_one(size_t array, size_t index) {
   return take(await(value));
 }
 
-// How many of [begin, end) of the array are less than `value`; they are in order.
+// Returns the position of the first number in [begin, end) of the sorted array that is not less
+// than `value`.
 size_t lower_bound(size_t array, size_t begin, size_t end, uint32_t value) {
   while (begin < end) {
     const size_t middle = begin + (end - begin) / 2;
@@ -167,7 +161,7 @@ void merge_pieces(size_t from, size_t a, size_t a_end, size_t b, size_t b_end, s
   put(*data->numbers[1 - from], to, both);
 }
 
-// Merges [a, a_end) and [b, b_end) of array `from` into the other one, from `to` on.
+// Merges [a, a_end) and [b, b_end) of array `from` into the other array, starting at `to`.
 void merge(size_t from, size_t a, size_t a_end, size_t b, size_t b_end, size_t to) {
   if (a_end - a < b_end - b) {
     std::swap(a, b);

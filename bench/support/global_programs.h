@@ -1,5 +1,5 @@
-// Programs whose data is in global memory: matrix multiplication and merge sort. Tasks carry
-// indices only; a leaf reads what it needs, and writes what it has made, wherever that lies.
+// Programs with their data in global memory: matrix multiplication and merge sort. Tasks carry
+// indices only. Leaf tasks read their input from global memory and write their output to it.
 #ifndef CARIAMA_BENCH_SUPPORT_GLOBAL_PROGRAMS_H_
 #define CARIAMA_BENCH_SUPPORT_GLOBAL_PROGRAMS_H_
 
@@ -12,10 +12,10 @@
 
 namespace cariama::bench {
 
-// The arrays, spread over the processes of a fabric. One at a time in a process.
+// The arrays, distributed over the processes of a fabric. At most one object per process at a time.
 class GlobalArrays {
  public:
-  // Collective. Ends the program if there is no memory.
+  // Collective. Ends the program if the memory cannot be allocated.
   GlobalArrays(Fabric& fabric, size_t matrix, size_t sorted);
   ~GlobalArrays();  // collective
   GlobalArrays(const GlobalArrays&) = delete;
@@ -27,12 +27,13 @@ class GlobalArrays {
   std::unique_ptr<Data> data_;
 };
 
-// Both make C = A B of n x n small integers, and return a checksum of C. n is a multiple of 64.
+// Compute C = A B of n x n small integers and return a checksum of C. Require: n is a multiple of
+// 64.
 [[nodiscard]] uint64_t matmul_plain(size_t n);
 [[nodiscard]] uint64_t matmul_tasks(size_t n);
 
-// Both sort n numbers that look random. Return a checksum of the sorted sequence, or 0 if it is not
-// in order.
+// Sort n pseudo-random numbers. Return a checksum of the sorted sequence, or 0 if it is not in
+// order.
 [[nodiscard]] uint64_t sort_plain(size_t n);
 [[nodiscard]] uint64_t sort_tasks(size_t n);
 

@@ -21,7 +21,7 @@
 namespace cariama::bench {
 namespace {
 
-// A port of the loopback interface that nobody has just now.
+// Returns a port of the loopback interface that is not in use now.
 std::optional<uint16_t> free_port() {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return std::nullopt;
@@ -64,7 +64,7 @@ absl::Status run_job(int processes, const std::function<int(Exchange&)>& body,
     set("RANK", std::to_string(exchange.rank()));
     return body(exchange);
   };
-  // The time is the user's to judge: there is progress to see, and Ctrl-C.
+  // Practically no timeout: the programs show progress, and the user can stop them by Ctrl-C.
   return run_processes(processes, join,
                        {.timeout = std::chrono::hours(24), .labels = std::move(labels)});
 }
@@ -86,7 +86,7 @@ void pin(uint32_t rank, uint32_t processes, uint32_t index, uint32_t threads) {
   cpu_set_t set;
   CPU_ZERO(&set);
   CPU_SET(cores[(rank * own + index % own) % count], &set);
-  sched_setaffinity(0, sizeof set, &set);  // without it the figures are worse, and no less true
+  sched_setaffinity(0, sizeof set, &set);  // a failure only makes the figures worse
 }
 
 uint64_t preemptions() {

@@ -1,5 +1,5 @@
-// Jobs of forked processes with a Fabric in each, for benchmarks that want what was mapped before
-// the fork.
+// Jobs of forked processes with a Fabric in each, for benchmarks that share memory which was mapped
+// before the fork.
 #ifndef CARIAMA_BENCH_SUPPORT_JOB_H_
 #define CARIAMA_BENCH_SUPPORT_JOB_H_
 
@@ -13,9 +13,9 @@
 
 namespace cariama::bench {
 
-// Runs `body` in `processes` processes, in each of which Fabric::create() joins one job:
-// run_processes, and the environment that a script would set. `labels` as in RunOptions. Blocks,
-// for a day at most.
+// Runs `body` in `processes` processes (run_processes), with an environment by which
+// Fabric::create() joins all of them to one job. `labels` as in RunOptions. Blocks for at most a
+// day.
 [[nodiscard]] absl::Status run_job(int processes, const std::function<int(Exchange&)>& body,
                                    std::vector<std::string> labels = {});
 
@@ -24,13 +24,13 @@ namespace cariama::bench {
 // enough.
 void pin(uint32_t rank, uint32_t processes, uint32_t index, uint32_t threads);
 
-// How often the calling thread was preempted so far.
+// Returns the number of times that the calling thread was preempted so far.
 [[nodiscard]] uint64_t preemptions();
 
-// Nanoseconds on a clock that all processes share.
+// Returns nanoseconds of a clock that is the same in all processes of the host.
 [[nodiscard]] int64_t now_ns();
 
-// Says "PROGRAM: why", and ends the process: the others of its job are ended then.
+// Prints "PROGRAM: why" and ends the process, which ends the other processes of its job too.
 [[noreturn]] void give_up(const char* program, const absl::Status& why);
 
 }  // namespace cariama::bench

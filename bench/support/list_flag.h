@@ -11,13 +11,13 @@
 
 namespace cariama::bench {
 
-// The numbers of `text`, each within [least, most]. `flag` is what the error calls it.
-// Error: INVALID_ARGUMENT (not such a list, or a number out of range).
+// Returns the numbers of `text`, each within [least, most]. `flag` is the flag's name for the error
+// text. Error: INVALID_ARGUMENT (not such a list, or a number out of range).
 [[nodiscard]] absl::StatusOr<std::vector<uint64_t>> parse_numbers(std::string_view flag,
                                                                   const std::string& text,
                                                                   uint64_t least, uint64_t most);
 
-// 1Mi for 1048576, 1000 for 1000.
+// Returns "1Mi" for 1048576, "1000" for 1000.
 [[nodiscard]] std::string size_text(uint64_t bytes);
 
 }  // namespace cariama::bench

@@ -1,5 +1,6 @@
-// Tree search in one thread, with the nodes and the arithmetic of mcts and nothing else: no jobs,
-// processes, tickets, counters, limits or time. What a search costs beyond this is the framework's.
+// Tree search in one thread, with the nodes and the arithmetic of mcts only: no jobs, processes,
+// tickets, counters, limits or time control. The additional cost of a real search is the overhead
+// of the framework.
 #ifndef CARIAMA_BENCH_SUPPORT_PLAIN_SEARCH_H_
 #define CARIAMA_BENCH_SUPPORT_PLAIN_SEARCH_H_
 
@@ -17,15 +18,16 @@
 
 namespace cariama::bench {
 
-// Processor time of the calling thread.
+// Returns the processor time of the calling thread in seconds.
 inline double thread_cpu_seconds() {
   timespec now{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-// Processor seconds of so many iterations from `game`. Of the options: selection, expand_visits,
-// refine visits and memory; nodes are not made any more when that is full.
+// Returns the processor seconds of `iterations` iterations from `game`. Uses these options:
+// selection, expand_visits, refine_visits, refine_again_visits, seed and memory_bytes. When the
+// memory is full, no more nodes are created.
 template <mcts::Game G>
 double plain_search_seconds(const G& game, const mcts::SearchOptions& options,
                             uint64_t iterations) {
@@ -67,7 +69,7 @@ double plain_search_seconds(const G& game, const mcts::SearchOptions& options,
         }
       }
       const int move = mcts::select_move(*node, options.selection);
-      if (move < 0) {  // all are closed
+      if (move < 0) {  // the outcome of every move is known
         known = node->resolve();
         break;
       }

@@ -12,8 +12,8 @@
 namespace cariama::bench {
 namespace {
 
-// Counts as they are. Of what is measured six significant digits: more is noise, fewer hides a
-// ratio.
+// Returns integers exactly, and other values with six significant digits: more digits are noise,
+// fewer could hide a ratio.
 std::string number_text(double value) {
   const bool whole = std::abs(value) < 1e15 && value == std::floor(value);
   return whole ? absl::StrFormat("%.0f", value) : absl::StrFormat("%.6g", value);

@@ -1,4 +1,5 @@
-// Results on stdout: JSON, one object a line, or lines for people. Progress goes to stderr.
+// Prints results on stdout, as JSON (one object per line) or as readable text. Progress goes to
+// stderr.
 #ifndef CARIAMA_BENCH_SUPPORT_REPORT_H_
 #define CARIAMA_BENCH_SUPPORT_REPORT_H_
 
@@ -12,7 +13,7 @@
 
 namespace cariama::bench {
 
-// The options under which a row was measured, every one, by its long name.
+// All options under which a row was measured, by their long names.
 class Params {
  public:
   void set(std::string_view name, std::string_view text);
@@ -20,9 +21,9 @@ class Params {
   void set(std::string_view name, uint64_t number);
   void set(std::string_view name, double number);
   void set(std::string_view name, bool truth);
-  // {"mode": "auto", "size": 8}
+  // Returns all params, for example {"mode": "auto", "size": 8}.
   [[nodiscard]] std::string json() const;
-  // mode=auto size=8, for those that differ between the rows of a run.
+  // Returns the named params, for example mode=auto size=8.
   [[nodiscard]] std::string brief(const std::vector<std::string>& names) const;
 
  private:
@@ -37,10 +38,10 @@ class Params {
 
 class Report {
  public:
-  // `shown`: the params that lines for people show.
+  // `shown`: the params that are printed in readable text, those that differ between rows.
   Report(bool json, std::vector<std::string> shown) : json_(json), shown_(std::move(shown)) {}
 
-  // Prints a row at once: its value is the median of n repetitions.
+  // Prints a row immediately. Its value is the median of n repetitions.
   void row(std::string_view name, const Params& params, const Summary& summary,
            std::string_view unit) const;
 
@@ -49,7 +50,7 @@ class Report {
   std::vector<std::string> shown_;
 };
 
-// One line that replaces the one before, if stderr is a terminal; else nothing. "" clears it.
+// Replaces the progress line on stderr if stderr is a terminal, else does nothing. "" clears it.
 void progress(std::string_view text);
 
 }  // namespace cariama::bench

@@ -30,7 +30,7 @@ void Rounds::start(const Round& round) {
 }
 
 int64_t Rounds::meet() {
-  // All that came before are from earlier rounds: everybody comes once in each.
+  // All workers call this equally often, so that mine / count_ is the number of earlier barriers.
   const uint64_t mine = met_.fetch_add(1, std::memory_order_acq_rel);
   const uint64_t all = (mine / count_ + 1) * count_;
   for (uint64_t looks = 0; met_.load(std::memory_order_acquire) < all; ++looks) {

@@ -1,6 +1,6 @@
-// Measurements in rounds between the threads of several processes: one of them leads, all start
-// together, and the leader learns when each began and ended, what it counted, and whether it was
-// preempted meanwhile.
+// Measurements in rounds by the threads of several processes. One thread, the leader, starts each
+// round; all threads begin it together. The leader gets each thread's start and end times, counts
+// and preemptions.
 #ifndef CARIAMA_BENCH_SUPPORT_ROUNDS_H_
 #define CARIAMA_BENCH_SUPPORT_ROUNDS_H_
 
@@ -12,7 +12,7 @@
 
 namespace cariama::bench {
 
-// What a round is about; the program knows what the numbers mean.
+// A round. The program defines the meaning of the numbers, except kEnd.
 struct Round {
   static constexpr uint32_t kEnd = UINT32_MAX;
   uint32_t what = kEnd;
@@ -28,15 +28,17 @@ struct RoundResult {
   uint64_t out_of_order = 0;
 };
 
-// In memory that is shared by the processes: made before the fork. Wait-free but for the waits.
+// Lies in memory that the processes share. Created before the fork. Blocking functions poll; the
+// others are wait-free.
 class Rounds {
  public:
   // Error: RESOURCE_EXHAUSTED.
   [[nodiscard]] static absl::StatusOr<Rounds*> create(uint32_t workers);
 
-  // The leader's, worker 0: starts a round. It takes part itself, by next().
+  // Called by the leader (worker 0): starts a round.
   void start(const Round& round);
-  // Waits until all have finished it, and returns what they found. Poll: called while waiting.
+  // Called by the leader: blocks until all workers have finished the round, and returns their
+  // results. Calls poll() while it waits.
   template <typename Poll>
   std::vector<RoundResult> results(Poll&& poll) {
     for (uint32_t i = 0; i < count_; ++i) {
@@ -47,13 +49,14 @@ class Rounds {
     return all;
   }
 
-  // Every worker's: waits for the next round, after so many that it has taken part in.
+  // Called by a worker: blocks until the round after the first `taken` rounds starts, and returns
+  // it. Calls poll() while it waits.
   template <typename Poll>
   Round next(uint64_t taken, Poll&& poll) {
     wait([&] { return number_.load(std::memory_order_acquire) > taken; }, poll);
     return round_;
   }
-  // Waits until all workers have come here, and returns the time.
+  // Barrier: blocks until all workers have called it in this round, and returns the time.
   int64_t meet();
   void finish(uint32_t worker, const RoundResult& result);
 

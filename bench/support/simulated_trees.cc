@@ -71,7 +71,7 @@ class Uts : public SimulatedProgram {
   }
 
  private:
-  // The children [begin, end) of a node, or the node itself: end is 0.
+  // The children [begin, end) of a node; if end is 0, the node itself.
   struct Range {
     UtsNode node;
     int begin;
@@ -128,8 +128,8 @@ class Queens : public SimulatedProgram {
   }
 
  private:
-  // Columns and diagonals that the queens of the rows before see, and the columns in which this
-  // task sets the next one.
+  // Columns and diagonals that the queens of the previous rows attack, and the columns in which
+  // this task places the next queen.
   struct Row {
     uint64_t columns;
     uint64_t left;

@@ -11,15 +11,16 @@
 
 namespace cariama::bench {
 
-// `cost` is that of a node (fork and join included). Subtrees of `grain` levels and less are one
-// stretch of their nodes' cost, in which nothing is forked, but thieves are attended to: so that
-// trees of 10^12 nodes can be simulated. What can be stolen is coarser then: errs to the worse.
+// `cost` is the time of a node, including its fork and join. A subtree of at most `grain` levels is
+// simulated as one interval with the cost of all its nodes: it forks nothing, but its worker still
+// serves thieves. This makes trees of 10^12 nodes possible. Since only coarser tasks can be stolen
+// then, the simulated efficiency is too low rather than too high.
 [[nodiscard]] std::unique_ptr<SimulatedProgram> simulated_btc(int depth, int iter, int grain,
                                                               SimTime cost);
-// Forks by halves over the children, as uts_tasks(TaskLoop::kHalves).
+// Forks by halves over the children, like uts_tasks(TaskLoop::kHalves).
 [[nodiscard]] std::unique_ptr<SimulatedProgram> simulated_uts(const UtsOptions& options,
                                                               SimTime cost);
-// A node is a legal placement, a leaf a solution. n is at most 31.
+// A node is a legal placement, a leaf is a solution. Requires: n <= 31.
 [[nodiscard]] std::unique_ptr<SimulatedProgram> simulated_queens(int n, int grain, SimTime cost);
 
 }  // namespace cariama::bench

@@ -31,18 +31,19 @@ using std::chrono::steady_clock;
 
 [[noreturn]] void fail(const std::string& why) { give_up("bench_tasks", absl::InternalError(why)); }
 
-// When a stolen task went on, by steal_clock(): of the steals of this worker, in their order.
+// The times (steal_clock()) at which tasks stolen by this worker continued, in the order of the
+// steals.
 struct Arrivals {
   size_t count = 0;
   uint64_t at[4096];
 };
 Arrivals arrivals;
-// Not inlined: in the worker where the task is.
+// Not inlined, so that `arrivals` is that of the worker that the task now runs in.
 [[gnu::noinline]] void note_arrival() {
   if (arrivals.count < std::size(arrivals.at)) arrivals.at[arrivals.count++] = steal_clock();
 }
 
-// Returns how often it was stolen.
+// Returns the number of times that this task was stolen.
 [[gnu::noinline]] int ping_pong(int steals, size_t pad_bytes) {
   auto* const pad = static_cast<volatile char*>(alloca(pad_bytes));  // a larger frame
   pad[0] = 1;
@@ -54,9 +55,9 @@ Arrivals arrivals;
                               while (!parent_is_stolen()) poll();
                             }).release_record();
     note_arrival();
-    if (record == 0) fail("a child ended although its parent was there");
+    if (record == 0) fail("a child ended although its parent was not stolen");
     ++stolen;
-    // Its worker took this task when it had nothing else: the child has ended.
+    // The previous child has ended: its worker stole this task only when it had no other work.
     if (previous != 0) tasks::join_record(previous, nullptr, 0);
     previous = record;
   }
@@ -71,7 +72,7 @@ struct Suspensions {
 };
 Suspensions suspensions;
 
-// The paper's "suspend": from the call until the frames are elsewhere and the worker is free.
+// The paper's "suspend": from the call until the frames are copied out and the worker is free.
 [[gnu::noinline]] int suspend_often(size_t pad_bytes) {
   auto* const pad = static_cast<volatile char*>(alloca(pad_bytes));  // a larger frame
   pad[0] = 1;
@@ -96,8 +97,8 @@ Suspensions suspensions;
 
 constexpr int kChain = 200;
 
-// A chain of tasks, each of which begins in the worker where its parent has just been stolen, and
-// is stolen itself then: each steal is of another task.
+// A chain of tasks. Each begins in the worker from which its parent was just stolen, and is then
+// stolen itself, so that each steal is of a different task.
 [[gnu::noinline]] int steal_each(int left, size_t pad_bytes) {
   auto* const pad = static_cast<volatile char*>(alloca(pad_bytes));  // a larger frame
   for (size_t i = 0; i < pad_bytes; i += 512) pad[i] = 1;
@@ -110,7 +111,7 @@ constexpr int kChain = 200;
 }
 
 struct Sample : StealSample {
-  uint64_t resume = 0;  // ticks until the task ran, where it noted that
+  uint64_t resume = 0;  // ticks until the task ran, if note_arrival() recorded that, else 0
 };
 struct Gathered {
   uint64_t count = 0;
@@ -118,7 +119,8 @@ struct Gathered {
   Sample samples[4096];
 };
 
-// Of the last of `runs` runs of stolen(), which returns how many steals there were: `steals`.
+// Executes `runs` runs of stolen() and returns the samples of the last one. stolen() returns the
+// number of steals, which must be `steals`.
 template <typename F>
 Gathered steal_run(TaskWorkers& workers, const TaskOptions& options, int steals, int runs,
                    F stolen) {
@@ -133,7 +135,7 @@ Gathered steal_run(TaskWorkers& workers, const TaskOptions& options, int steals,
           tick = steal_clock();
           const auto result = runtime.run(stolen);
           if (!result.ok() || *result != steals) {
-            fail("the task was not stolen as often as it should");
+            fail("the task was not stolen as often as expected");
           }
         }
         Gathered mine;
@@ -144,10 +146,10 @@ Gathered steal_run(TaskWorkers& workers, const TaskOptions& options, int steals,
           const uint64_t at = mine.count < arrivals.count ? arrivals.at[mine.count] : sample.at;
           mine.samples[mine.count++] = {sample, at - sample.at};
         }
-        // After the fence both have put this run's.
+        // After the fence the values of both workers are those of this run.
         if (!put_value(exchange, "samples", mine).ok() ||
             !exchange.fence(deadline_after(std::chrono::minutes(10))).ok()) {
-          fail("a worker is gone");
+          fail("a worker has ended");
         }
         if (exchange.rank() != 0) return "";
         const auto theirs =
@@ -169,11 +171,11 @@ Gathered ping_pong_run(TaskWorkers& workers, const TaskOptions& options, int ste
   return steal_run(workers, options, steals, 1, [steals, pad] { return ping_pong(steals, pad); });
 }
 
-// Of a worker alone, on its caches.
+// Measurements with one worker, whose frames are in its caches.
 struct Alone {
   double suspend_ticks = 0;
-  double yield_ns = 0;   // frames out and in again, and nothing else
-  double memcpy_ns = 0;  // of as many bytes: the floor of either direction
+  double yield_ns = 0;   // copies the frames out and in again, and nothing else
+  double memcpy_ns = 0;  // memcpy of as many bytes: lower bound of one direction
 };
 Alone alone_run(TaskWorkers& workers, const TaskOptions& options, size_t pad, size_t frame) {
   const std::string bytes =
@@ -189,8 +191,8 @@ Alone alone_run(TaskWorkers& workers, const TaskOptions& options, size_t pad, si
         };
         least(alone.yield_ns,
               [&] { static_cast<void>(runtime.run([pad] { return yield_often(pad); })); });
-        // The counter moves in large steps: means, without what was interrupted; less what it takes
-        // to read it.
+        // The counter advances in large steps, so use means. Drop the longest tenth (interrupted
+        // samples), and subtract the cost of reading the counter.
         const auto mean = [](std::vector<double> ticks) {
           std::sort(ticks.begin(), ticks.end());
           ticks.resize(ticks.size() * 9 / 10);
@@ -266,12 +268,12 @@ void measure_steals(TaskWorkers& workers, TaskOptions options, const std::vector
                     int steals, const Report& report, const Params& params) {
   options.steal_samples = 2048;
   constexpr size_t kLeastPad = 64;
-  // What there is besides.
+  // Determine the bytes of the stolen frames besides the pad.
   const Gathered first = ping_pong_run(workers, options, 8, kLeastPad);
   size_t besides = first.count == 0 ? 0 : first.samples[first.count - 1].bytes - kLeastPad;
   if (!workers.reports()) besides = 0;
   for (const size_t frame : frames) {
-    // All workers need the same number: those that do not report follow rank 0's task anyway.
+    // `pad` may differ between processes: only the task of rank 0 uses it.
     const size_t pad = frame > besides + kLeastPad ? frame - besides : kLeastPad;
     const Gathered all = ping_pong_run(workers, options, steals + 1, pad);
     const Alone alone = alone_run(workers, options, pad, frame);
@@ -281,7 +283,7 @@ void measure_steals(TaskWorkers& workers, TaskOptions options, const std::vector
     const auto rows = [&](const char* name, auto ticks_of) {
       std::vector<double> ticks;
       std::vector<double> ns;
-      for (uint64_t i = 1; i < all.count; ++i) {  // without the first
+      for (uint64_t i = 1; i < all.count; ++i) {  // drop the first sample
         ticks.push_back(static_cast<double>(ticks_of(all.samples[i])));
         ns.push_back(ticks.back() * all.ns_per_tick);
       }
@@ -305,7 +307,7 @@ void measure_steals(TaskWorkers& workers, TaskOptions options, const std::vector
     }
     report.row("steal_round_trips", row, summarize(trips), "count");
     report.row("steal_bytes", row, summarize(bytes), "bytes");
-    // A thief that had a task of its own has suspended it before: the paper counts that.
+    // The paper's steal time includes that the thief first suspends its own task.
     const double suspend = alone.suspend_ticks * all.ns_per_tick;
     report.row("suspend", row, summarize({alone.suspend_ticks}), "cycles");
     report.row("suspend_ns", row, summarize({suspend}), "ns");
@@ -316,25 +318,27 @@ void measure_steals(TaskWorkers& workers, TaskOptions options, const std::vector
   }
 }
 
-// ---- A thief that sleeps ------------------------------------------------------------------------
+// ---- A sleeping thief ---------------------------------------------------------------------------
 
 namespace {
 
 struct Wakes {
   uint64_t count = 0;
-  uint64_t dozes = 0;
+  uint64_t wakeable_sleeps = 0;
   int64_t ns[2048];
   uint64_t bare_count = 0;
   double bare_us[2048];
 };
-Wakes wakes;  // of this worker
+Wakes wakes;  // samples of this worker
 
-// The clock is the same for all processes of a host. Not inlined: in the worker where the task is.
+// Not inlined, so that `wakes` is that of the worker that the task now runs in. `ns` may be the
+// difference of times of two processes: now_ns() is the same clock in all processes of the host.
 [[gnu::noinline]] void note_wake(int64_t ns) {
   if (wakes.count < std::size(wakes.ns)) wakes.ns[wakes.count++] = ns;
 }
 
-// The floor, after the same pauses: a bare futex that a thread sleeps on, on another core.
+// For comparison, after the same pauses: the wake-up time of a thread that sleeps on a bare futex
+// on another core.
 std::vector<double> bare_wakes(int samples, int64_t pause_ns) {
   WakeWord word;
   std::atomic<int64_t> sent{0};
@@ -364,7 +368,7 @@ std::vector<double> bare_wakes(int samples, int64_t pause_ns) {
 [[gnu::noinline]] int wake_and_be_stolen(int samples, int64_t pause_ns) {
   uint64_t previous = 0;
   for (int i = 0; i < samples; ++i) {
-    // Not a word to the other one until it sleeps.
+    // Fork nothing until the other worker sleeps.
     for (const int64_t until = now_ns() + pause_ns; now_ns() < until;) {
     }
     const int64_t begin = now_ns();
@@ -372,7 +376,7 @@ std::vector<double> bare_wakes(int samples, int64_t pause_ns) {
                               while (!parent_is_stolen()) poll();
                             }).release_record();
     note_wake(now_ns() - begin);
-    if (record == 0) fail("a child ended although its parent was there");
+    if (record == 0) fail("a child ended although its parent was not stolen");
     if (previous != 0) tasks::join_record(previous, nullptr, 0);
     previous = record;
   }
@@ -390,16 +394,16 @@ void measure_wakes(TaskWorkers& workers, const TaskOptions& options, int samples
         const auto woken =
             runtime.run([samples, pause_ns] { return wake_and_be_stolen(samples, pause_ns); });
         if (!woken.ok() || *woken != samples) fail("the task was not stolen as often as it should");
-        wakes.dozes = runtime.statistics().dozes;
+        wakes.wakeable_sleeps = runtime.statistics().wakeable_sleeps;
         if (!put_value(exchange, "wakes", wakes).ok() ||
             !exchange.fence(deadline_after(std::chrono::minutes(10))).ok()) {
-          fail("a worker is gone");
+          fail("a worker has ended");
         }
         if (exchange.rank() != 0) return "";
         const auto theirs =
             get_value<Wakes>(exchange, 1, "wakes", deadline_after(std::chrono::minutes(10)));
         if (!theirs.ok()) fail(theirs.status().ToString());
-        wakes.dozes += theirs->dozes;
+        wakes.wakeable_sleeps += theirs->wakeable_sleeps;
         for (uint64_t i = 0; i < theirs->count; ++i) note_wake(theirs->ns[i]);
         for (const double us : bare_wakes(samples, pause_ns)) {
           if (wakes.bare_count < std::size(wakes.bare_us)) wakes.bare_us[wakes.bare_count++] = us;
@@ -420,18 +424,18 @@ void measure_wakes(TaskWorkers& workers, const TaskOptions& options, int samples
   report.row("wake_bare_futex_p99", params, summarize({percentile(bare, 0.99)}), "us");
   report.row("wake_p99_over_bare_futex", params,
              summarize({percentile(us, 0.99) / percentile(bare, 0.99)}), "ratio");
-  report.row("wake_sleeps", params, summarize({static_cast<double>(all.dozes)}), "count");
+  report.row("wake_sleeps", params, summarize({static_cast<double>(all.wakeable_sleeps)}), "count");
 }
 
-// ---- A victim that is stopped -------------------------------------------------------------------
+// ---- A stopped victim ---------------------------------------------------------------------------
 
 namespace {
 
 constexpr auto kBusy = std::chrono::milliseconds(700);
 constexpr int kStoppedSeconds = 3;
 
-// Stops this process for some seconds: a process of its own ends that, since nobody else can. (Not
-// by fork: what that makes would share the stack of tasks with us.)
+// Stops this process for some seconds. A helper process sends SIGCONT. The helper is not created by
+// fork(), since it would share the task stack with this process.
 void stop_this_process() {
   std::string command =
       "sleep " + std::to_string(kStoppedSeconds) + "; kill -CONT " + std::to_string(getpid());
@@ -455,8 +459,8 @@ auto fork_as(F f) {
   }
 }
 
-// On rank 0; its continuation goes to rank 1 first, so that it is not rank 0 that stops: the job's
-// store is there.
+// Begins on rank 0. Rank 1 first steals the continuation, so that rank 1 is stopped and not rank 0,
+// which hosts the job's store.
 template <bool kTied>
 Seen stop_a_victim() {
   task<void> busy = spawn([] {
@@ -466,7 +470,7 @@ Seen stop_a_victim() {
     while (steady_clock::now() < until) {
     }
   });
-  // On rank 1. Two levels, one of which becomes public without anybody asking for it.
+  // On rank 1. Forks two levels; one of them becomes public without a steal request.
   task<int> child = fork_as<kTied>([] {
     task<int> inner = fork_as<kTied>([]() -> int {
       poll();

@@ -1,4 +1,4 @@
-// What repetitions of a measurement say together.
+// Summary statistics of the repetitions of a measurement.
 #ifndef CARIAMA_BENCH_SUPPORT_SUMMARY_H_
 #define CARIAMA_BENCH_SUPPORT_SUMMARY_H_
 
@@ -14,15 +14,15 @@ struct Summary {
   size_t n = 0;  // repetitions
 };
 
-// Precondition: values is not empty.
+// Requires: values is not empty.
 [[nodiscard]] Summary summarize(std::vector<double> values);
 
-// The value below which `fraction` of the values lie (nearest rank). Reorders them. Precondition:
-// values is not empty, 0 < fraction <= 1.
+// Returns the value below which `fraction` of the values lie (nearest rank). Reorders the values.
+// Requires: values is not empty, 0 < fraction <= 1.
 [[nodiscard]] double percentile(std::vector<double>& values, double fraction);
 
-// a[i] / b[i] of repetitions that ran side by side: what disturbs the machine for longer than a
-// repetition disturbs both. Precondition: equal sizes.
+// Returns a[i] / b[i] for repetitions that ran one directly after the other: a disturbance of the
+// machine that lasts longer than a repetition affects both. Requires: equal sizes.
 [[nodiscard]] std::vector<double> ratios(const std::vector<double>& a,
                                          const std::vector<double>& b);
 

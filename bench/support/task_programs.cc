@@ -11,8 +11,8 @@ namespace cariama::bench {
 
 // ---- fib ----
 
-// Keeps the compiler from merging the two calls, or unrolling them into each other: what is to be
-// compared is the call.
+// noinline prevents the compiler from merging the two calls or unrolling the recursion: the
+// benchmark compares the cost of a call.
 [[gnu::noinline]] long fib_plain(long n) {
   if (n < 2) return n;
   const long left = fib_plain(n - 1);
@@ -74,13 +74,13 @@ uint64_t btc_value(int depth, int iter) {
 
 namespace {
 
-// All tasks of a worker search the same tree, and a task's options would travel along with each of
-// its frames: they are set in each worker before the run.
+// The tree's options, set in each worker before the run. As arguments of the tasks they would
+// travel with every stolen frame.
 UtsOptions tree;
 
 UtsCount uts_node(const UtsNode& node, TaskLoop loop);
 
-// The subtrees of children [begin, end).
+// Counts the subtrees of the children [begin, end).
 UtsCount uts_halves(const UtsNode& parent, int begin, int end) {
   if (end - begin == 1) return uts_node(uts_child(parent, begin), TaskLoop::kHalves);
   const int middle = begin + (end - begin) / 2;
@@ -90,7 +90,7 @@ UtsCount uts_halves(const UtsNode& parent, int begin, int end) {
   return count;
 }
 
-// One fork for each child but the last.
+// Forks one task per child, except for the last child.
 UtsCount uts_each(const UtsNode& parent, int begin, int end) {
   const UtsNode child = uts_child(parent, begin);
   if (end - begin == 1) return uts_node(child, TaskLoop::kPerChild);
@@ -120,7 +120,7 @@ UtsCount uts_tasks(TaskLoop loop) { return uts_node(uts_root(tree), loop); }
 namespace {
 
 struct Board {
-  std::array<uint8_t, 20> column;  // of the queen of each row
+  std::array<uint8_t, 20> column;  // column of the queen in each row
 };
 
 bool is_legal(const Board& board, int row, int column) {
@@ -133,8 +133,8 @@ bool is_legal(const Board& board, int row, int column) {
 
 uint64_t queens_rest(int n, const Board& board, int row);
 
-// The placements in the columns of `legal`, which is not empty. (Forks by halves over all columns,
-// legal or not, are several times as many as there are placements, and most have nothing to do.)
+// Forks by halves over the columns of `legal`. Requires: `legal` is not empty. (Forks over all
+// columns, legal or not, would be several times as many as placements, and most would do nothing.)
 uint64_t queens_halves(int n, const Board& board, int row, uint32_t legal) {
   const int count = std::popcount(legal);
   if (count == 1) {
@@ -159,7 +159,7 @@ uint64_t queens_rest(int n, const Board& board, int row) {
   return legal == 0 ? 0 : queens_halves(n, board, row, legal);
 }
 
-// One fork for each legal placement.
+// Forks one task per legal placement.
 uint64_t queens_each(int n, const Board& board, int row, int begin) {
   for (int column = begin; column < n; ++column) {
     if (!is_legal(board, row, column)) continue;

@@ -9,12 +9,12 @@
 
 namespace cariama::bench {
 
-// How a loop over children forks: by halves, as in the uni-address paper, or one fork for each.
+// How a loop over children forks: by halves, as in the uni-address paper, or one fork per child.
 enum class TaskLoop : uint8_t { kHalves, kPerChild };
 
 [[nodiscard]] long fib_plain(long n);
 [[nodiscard]] long fib_tasks(long n);
-// fib(n), and how many spawns that takes.
+// Return fib(n), and the number of spawns of fib_tasks(n).
 [[nodiscard]] uint64_t fib_value(int n);
 [[nodiscard]] uint64_t fib_spawns(int n);
 
@@ -23,11 +23,11 @@ enum class TaskLoop : uint8_t { kHalves, kPerChild };
 [[nodiscard]] uint64_t btc_tasks(int depth, int iter);
 [[nodiscard]] uint64_t btc_value(int depth, int iter);
 
-// The tree is set in every worker, before tasks run.
+// Sets the tree of uts_tasks(). Must be called in every worker before tasks run.
 void set_uts_tree(const UtsOptions& options);
 [[nodiscard]] UtsCount uts_tasks(TaskLoop loop);
 
-// The number of solutions for n <= 20; one task for each placement.
+// Return the number of solutions for n <= 20. queens_tasks forks one task per placement.
 [[nodiscard]] uint64_t queens_plain(int n);
 [[nodiscard]] uint64_t queens_tasks(int n, TaskLoop loop);
 [[nodiscard]] uint64_t queens_value(int n);

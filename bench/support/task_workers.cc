@@ -21,16 +21,7 @@ namespace {
 constexpr auto kLong = std::chrono::minutes(30);
 constexpr size_t kMostResult = size_t{4} << 20;
 
-template <typename T>
-T take(absl::StatusOr<T> value) {
-  if (!value.ok()) give_up("bench_tasks", value.status());
-  return *std::move(value);
-}
-void take(const absl::Status& status) {
-  if (!status.ok()) give_up("bench_tasks", status);
-}
-
-// In the memory that the forked workers share with us.
+// Lies in memory that the forked workers share with this process.
 struct Result {
   uint64_t length;
   char bytes[kMostResult];

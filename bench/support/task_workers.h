@@ -1,42 +1,57 @@
-// Worker processes for bench_tasks: forked here, or those of the job that the program is in.
+// Worker processes for bench_tasks: forked by this process, or the processes of the job that this
+// process belongs to.
 #ifndef CARIAMA_BENCH_SUPPORT_TASK_WORKERS_H_
 #define CARIAMA_BENCH_SUPPORT_TASK_WORKERS_H_
 
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "bench/support/job.h"
 #include "dsfabric/fabric.h"
 #include "dtutils/process_group.h"
 #include "tasks/runtime.h"
 
 namespace cariama::bench {
 
+// Returns the value; an error ends bench_tasks with its message.
+template <typename T>
+T take(absl::StatusOr<T> value) {
+  if (!value.ok()) give_up("bench_tasks", value.status());
+  return *std::move(value);
+}
+inline void take(const absl::Status& status) {
+  if (!status.ok()) give_up("bench_tasks", status);
+}
+
 class TaskWorkers {
  public:
-  // Started by cariama-run, mpirun or srun: joins that job, of which this is one worker. Else
-  // `workers` are forked for each measurement.
+  // If the program was started by cariama-run, mpirun or srun, joins that job as one worker.
+  // Otherwise each measurement forks `workers` workers.
   TaskWorkers(int workers, char* const* argv);
   ~TaskWorkers();
 
   [[nodiscard]] int size() const { return size_; }
-  // Whether this process reports: the one that forks, or rank 0 of the job.
+  // Returns true if this process reports results: the forking process, or rank 0 of the job.
   [[nodiscard]] bool reports() const;
 
-  // Runs body(runtime, exchange) on `workers` workers: one, or all. What rank 0's returns is what
-  // comes back, where reports() is true. Each is bound to a core of its own if there are enough.
-  // Ends the program if something fails.
+  // Runs body(runtime, exchange) on `workers` workers: one, or all. Returns the result of rank 0 in
+  // the process where reports() is true. Binds each worker to its own core if there are enough
+  // cores. Ends the program on an error.
   using Body = std::function<std::string(TaskRuntime&, Exchange&)>;
   [[nodiscard]] std::string run(int workers, const TaskOptions& options, const Body& body);
-  // The same on the processes of a fabric, for programs with global memory. Of a job: on all.
+  // Runs body(runtime, fabric) on the processes of a fabric, for programs with global memory. In a
+  // job: on all its processes, independent of `workers`. Returns as run().
   using FabricBody = std::function<std::string(TaskRuntime&, Fabric&)>;
   [[nodiscard]] std::string run_on_fabric(int workers, const TaskOptions& options,
                                           const FabricBody& body);
   [[nodiscard]] bool is_job() const { return job_ != nullptr; }
 
  private:
-  // What a forked worker does; its result goes to us.
+  // Forks `workers` workers that execute `work`. Returns the result of rank 0.
   [[nodiscard]] std::string run_forked(int workers, bool fabric,
                                        const std::function<std::string(Exchange&)>& work);
 

@@ -32,7 +32,7 @@ uint64_t tbb_fib(long n) {
 
 namespace {
 
-// One task for each child but the last.
+// Creates one task per child, except for the last child.
 UtsCount tbb_uts_node(const UtsOptions& options, const UtsNode& node) {
   const int children = uts_children(options, node);
   UtsCount count{1, static_cast<uint64_t>(node.depth), children == 0 ? uint64_t{1} : 0};

@@ -19,7 +19,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Where the threads of a load start together.
+// A barrier at which the threads of a load start together.
 class Gate {
  public:
   explicit Gate(uint32_t threads) : missing_(threads) {}
@@ -61,8 +61,8 @@ bool is_atomic(Operation operation) {
   return operation == Operation::kFetchAdd || operation == Operation::kCompareSwap;
 }
 
-// The loops that are measured are functions of their own, which have what they need by value: as
-// parts of a larger one they run out of registers, and measure that.
+// The measured loops are separate functions that have their data by value: inside a larger function
+// the compiler would run out of registers, and the loops would measure the spills.
 
 // Calls transfer(offset) for each message, once all threads are ready.
 template <typename Transfer>
@@ -73,7 +73,7 @@ template <typename Transfer>
   for (uint64_t i = 0; i < messages; ++i) transfer(slots.next());
 }
 
-// As transfer_all, of transfers that may fail.
+// Calls transfer(offset), which may fail, for each message, once all threads are ready.
 template <typename Transfer>
 [[gnu::noinline]] absl::Status post_all(const Load& load, Gate& gate, Transfer transfer) {
   Slots slots(load.window);
@@ -89,8 +89,8 @@ template <typename Transfer>
 
 // ---- ceiling -----------------------------------------------------------------------------------
 
-// Calls loop(transfer), where transfer(offset) is the plainest code that does the operation: on the
-// peer's memory as this thread sees it, its window, and a counter in the last cache line.
+// Calls loop(transfer), where transfer(offset) is the simplest code for the operation on the mapped
+// memory of the peer: this thread's window, and a counter in the cache line behind it.
 template <typename Loop>
 void ceiling(Side& side, const Load& load, uint32_t thread, Loop&& loop) {
   const RemoteMemoryLocator remote = side.remote(thread);
@@ -126,9 +126,9 @@ void ceiling(Side& side, const Load& load, uint32_t thread, Loop&& loop) {
 
 // ---- manual ------------------------------------------------------------------------------------
 
-// One thread's account of what it has posted on a shared queue pair.
+// One thread's accounting of its operations on a shared queue pair.
 struct alignas(64) ManualLane {
-  std::atomic<uint64_t> retired{0};  // added to by whoever polls this lane's completions
+  std::atomic<uint64_t> retired{0};  // advanced by the thread that polls the lane's completions
 };
 
 Opcode opcode_of(Operation operation) {
@@ -151,8 +151,8 @@ class ManualThread {
  public:
   static constexpr uint32_t kMaxList = 64;
 
-  // Each thread has its share of the queue, and signals once in a quarter of it: the first
-  // quarter's completion is back before the last one is posted.
+  // Each thread uses its share of the queue and signals one operation per quarter of the share: the
+  // first quarter has completed before the last one is posted.
   ManualThread(Side& side, const Load& load, std::vector<ManualLane>& lanes, uint32_t thread)
       : queue_pair_(side.manual_queue()),
         completions_(side.manual_completions()),
@@ -189,7 +189,7 @@ class ManualThread {
   }
 
  private:
-  // One message at a time, each with its part of the accounting.
+  // Posts one message at a time, and accounts for each.
   [[gnu::noinline]] absl::Status post_singly(uint64_t messages) {
     WorkRequest& request = requests_[0];
     for (uint64_t left = messages; left != 0; --left) {
@@ -202,7 +202,8 @@ class ManualThread {
       if (signaled) [[unlikely]]
         signal(request);
       if (!queue_pair_.post_send(request).ok()) [[unlikely]] {
-        // The reason is asked for again: g++ 12 takes ten instructions a message to keep it.
+        // Post again to obtain the reason: keeping the first status costs ten instructions per
+        // message with g++ 12.
         return to_status(queue_pair_.post_send(request), queue_pair_.peer());
       }
       if (signaled) [[unlikely]]
@@ -238,7 +239,7 @@ class ManualThread {
     return absl::OkStatus();
   }
 
-  // Its completion will say how many it covers.
+  // Makes the request signaled; its id contains the number of operations that it covers.
   void signal(WorkRequest& request) {
     request.flags |= kSignaled;
     request.id = uint64_t{thread_} << 32 | unsignaled_;
@@ -260,7 +261,7 @@ class ManualThread {
       segments_[i].address = local_ + offset;
       request.remote_address = remote_.address + offset;
     } else if (request.opcode == Opcode::kCompareSwap) {
-      request.operand = swapped_;  // counts up from what the one before has left
+      request.operand = swapped_;  // the value that the previous operation has stored
       request.swap = ++swapped_;
     }
   }
@@ -275,7 +276,7 @@ class ManualThread {
       lanes_[batch[i].id >> 32].retired.fetch_add(batch[i].id & UINT32_MAX,
                                                   std::memory_order_acq_rel);
     }
-    // As the library's own waiting does: spin first, then let others run.
+    // As the library's wait does: spin first, then yield.
     empty_polls_ = count == 0 ? empty_polls_ + 1 : 0;
     if (empty_polls_ > 256) std::this_thread::yield();
     return absl::OkStatus();
@@ -294,7 +295,7 @@ class ManualThread {
   const bool atomic_;
   uint64_t swapped_ = 0;
   uint64_t posted_ = 0;
-  uint64_t limit_;  // how far posted_ may go before it has to poll
+  uint64_t limit_;  // posted_ may grow up to this value before completions must be polled
   uint32_t empty_polls_ = 0;
   uint64_t unsignaled_ = 0;
   std::array<Segment, kMaxList> segments_;
@@ -303,7 +304,7 @@ class ManualThread {
 
 // ---- auto --------------------------------------------------------------------------------------
 
-// Calls loop(transfer), where transfer(offset, done) is the one line that a user writes.
+// Calls loop(transfer), where transfer(offset, done) is the one line that a user would write.
 template <typename Loop>
 absl::Status automatic(Side& side, const Load& load, uint32_t thread, Transmitter& transmitter,
                        Loop&& loop) {

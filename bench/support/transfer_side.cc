@@ -63,8 +63,8 @@ absl::Status Side::set_up() {
 
   constexpr uint64_t kHugePage = uint64_t{2} << 20;
   const uint64_t needed = thread_stride() * options_.threads;
-  // Base pages, whatever the machine has: all modes see the same, and so do the peers of
-  // bench/peers.
+  // Uses base pages on every machine, so that all modes and the peers of bench/peers have the same
+  // page size.
   auto memory = Superpage::obtain(
       {.bytes = (needed + kHugePage - 1) / kHugePage * kHugePage, .largest_page = PageKind::kBase});
   if (!memory.ok()) return memory.status();

@@ -1,8 +1,8 @@
-// Two processes with everything that bench_transfer measures between them: a queue pair for manual
-// signaling, one for automatic, and registered memory at both ends.
+// The resources of bench_transfer in each of its two processes: one queue pair for manual
+// signaling, one for automatic signaling, and registered memory.
 //
-// Rank 0 measures. Rank 1 lends its memory and does what rank 0 tells it (Target): during one-sided
-// transfers it sleeps.
+// Rank 0 measures. Rank 1 provides the target memory and executes the commands of rank 0
+// (transfer_target.h). During one-sided transfers it sleeps.
 #ifndef CARIAMA_BENCH_SUPPORT_TRANSFER_SIDE_H_
 #define CARIAMA_BENCH_SUPPORT_TRANSFER_SIDE_H_
 
@@ -23,10 +23,10 @@
 
 namespace cariama::bench {
 
-// What a transfer does with the memory of rank 1.
+// The operation of a transfer on the memory of rank 1.
 enum class Operation : uint8_t { kWrite, kRead, kSend, kFetchAdd, kCompareSwap };
 
-// "write", "read", "send", "fetch-add", "compare-swap".
+// Returns "write", "read", "send", "fetch-add" or "compare-swap".
 [[nodiscard]] std::string operation_name(Operation operation);
 [[nodiscard]] std::optional<Operation> operation_named(const std::string& name);
 
@@ -34,30 +34,30 @@ struct SideOptions {
   std::optional<Transport> transport{};
   uint64_t max_size = 0;  // bytes of the largest message
   uint64_t ring = 0;      // bytes of a Window
-  uint32_t threads = 1;   // the most threads that transfer at once
+  uint32_t threads = 1;   // maximum number of threads that transfer at once
   uint32_t depth = 1024;
   uint32_t max_inline = 64;
 };
 
-// The ring of slots that messages of one size go through in turn, at both ends and in every mode.
+// The ring of slots that messages of one size use in turn, at both ends and in every mode.
 struct Window {
   uint64_t size = 0;    // bytes of a message
-  uint64_t stride = 0;  // from slot to slot: whole cache lines
-  uint64_t bytes = 0;   // of all slots
+  uint64_t stride = 0;  // distance between slots: whole cache lines
+  uint64_t bytes = 0;   // bytes of all slots
 
-  // As many slots as fit into `ring` bytes, but one at least.
+  // Creates as many slots as fit into `ring` bytes, but at least one.
   Window(uint64_t message_size, uint64_t ring);
   [[nodiscard]] uint64_t slots() const { return bytes / stride; }
 };
 
-// The bytes that messages carry: byte i of each window. Never 0.
+// Returns byte i of the content of each window. Never 0.
 [[nodiscard]] constexpr std::byte pattern(uint64_t i) {
   return static_cast<std::byte>((i * 0x9E3779B97F4A7C15) >> 56 | 1);
 }
 
 class Side {
  public:
-  // Opens the device, and connects with the other rank's Side. Blocks.
+  // Opens the device, and connects to the other rank's Side. Blocks.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Side>> create(Exchange& exchange,
                                                                     const SideOptions& options);
 
@@ -72,9 +72,9 @@ class Side {
   [[nodiscard]] const Superpage& memory() const { return *memory_; }
   [[nodiscard]] const MemoryRegion& region() const { return *region_; }
   [[nodiscard]] Window window(uint64_t size) const { return {size, options_.ring}; }
-  // The memory of `thread`: a window, and a cache line for ceiling's counter.
+  // Returns the local memory of `thread`: a window, and a cache line for the counter of kCeiling.
   [[nodiscard]] RDMAMemory handle(uint32_t thread) const;
-  // The other rank's memory, the part of `thread`.
+  // Returns the other rank's memory for `thread`.
   [[nodiscard]] RemoteMemoryLocator remote(uint32_t thread) const;
 
  private:

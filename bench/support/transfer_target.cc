@@ -15,7 +15,7 @@
 namespace cariama::bench {
 namespace {
 
-// Nothing here takes so long: the end of a wait for a rank that is stuck.
+// Deadline for waits on the other rank; much longer than any command takes.
 Deadline patience() { return deadline_after(std::chrono::minutes(10)); }
 
 uint64_t sum_of_words(Side& side, uint32_t threads) {
@@ -56,7 +56,7 @@ absl::Status receive_messages(Side& side, QueuePair& queue_pair, uint64_t size, 
     return absl::OkStatus();
   };
   while (received < messages) {
-    // A refill of half a queue or a batch at a time: one doorbell for many.
+    // Refill half a queue or a batch at a time: one doorbell for many receives.
     if (posted - received <= depth / 2 || posted - received + kBatch <= depth) {
       if (absl::Status status = post(); !status.ok()) return status;
     }

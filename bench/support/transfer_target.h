@@ -1,5 +1,5 @@
-// The rank that is transferred to: it does what the measuring rank asks, over the Exchange, and
-// otherwise sleeps.
+// The target rank of the transfers: it executes commands of the measuring rank, which arrive over
+// the Exchange, and otherwise sleeps.
 #ifndef CARIAMA_BENCH_SUPPORT_TRANSFER_TARGET_H_
 #define CARIAMA_BENCH_SUPPORT_TRANSFER_TARGET_H_
 
@@ -14,9 +14,9 @@ namespace cariama::bench {
 struct TargetCommand {
   enum class Kind : uint32_t {
     kClear,     // zeroes the windows
-    kFill,      // fills them with the pattern
-    kIsFilled,  // replies 1 if they hold the pattern, else 0
-    kWord,      // replies with the sum of the first words, which atomics count up
+    kFill,      // fills the windows with the pattern
+    kIsFilled,  // replies 1 if the windows contain the pattern, else 0
+    kWord,      // replies with the sum of the windows' first words, which atomics increment
     kReceive,   // replies at once, then receives `messages`
     kEnd,       // ends serve_target()
   };
@@ -27,7 +27,7 @@ struct TargetCommand {
   uint64_t manual = 0;  // kReceive: 1 on the manual queue pair, 0 on the automatic one
 };
 
-// The measuring rank's side: asks, waits for the reply.
+// Used by the measuring rank: sends a command and blocks until its reply has arrived.
 class TargetControl {
  public:
   explicit TargetControl(Exchange& exchange) : exchange_(exchange) {}
@@ -38,15 +38,15 @@ class TargetControl {
   uint64_t asked_ = 0;
 };
 
-// The other rank's: serves until kEnd. Errors: the first that a command met.
+// Used by the target rank: executes commands until kEnd. Returns the first error of a command.
 [[nodiscard]] absl::Status serve_target(Side& side);
 
-// Receives `messages` into the slots of the first window. Posts no more than come, so that none is
-// left for the next size.
+// Receives `messages` messages into the slots of the first window. Posts exactly as many receives
+// as messages, so that no receive is left for messages of the next size.
 [[nodiscard]] absl::Status receive_messages(Side& side, QueuePair& queue_pair, uint64_t size,
                                             uint64_t messages);
 
-// Fills this rank's windows with the pattern, or looks whether they hold it.
+// Fill this rank's windows with the pattern; return whether they contain it; clear them.
 void fill_windows(Side& side, uint32_t threads, uint64_t size);
 [[nodiscard]] bool windows_filled(Side& side, uint32_t threads, uint64_t size);
 void clear_windows(Side& side, uint32_t threads, uint64_t size);

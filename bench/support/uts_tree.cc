@@ -48,7 +48,7 @@ void put_big_endian(uint8_t* to, uint32_t value) {
   for (int i = 0; i < 4; ++i) to[i] = static_cast<uint8_t>(value >> (24 - 8 * i));
 }
 
-// In [0, 1), of 31 bits.
+// Returns a number in [0, 1) with 31 random bits.
 double probability(const UtsNode& node) {
   const uint32_t bits = (uint32_t{node.state[16]} << 24 | uint32_t{node.state[17]} << 16 |
                          uint32_t{node.state[18]} << 8 | node.state[19]) &
@@ -102,7 +102,7 @@ UtsNode uts_child(const UtsNode& parent, int index) {
 }
 
 int uts_children(const UtsOptions& options, const UtsNode& node) {
-  constexpr int kMost = 100;  // of all but a binomial root
+  constexpr int kMost = 100;  // maximum number of children, except for a binomial root
   int children = 0;
   if (options.t == 0) {
     if (node.depth == 0) return static_cast<int>(std::floor(options.b));

@@ -1,5 +1,6 @@
 // The trees of the Unbalanced Tree Search benchmark (Olivier et al., LCPC'06), with the SHA-1
-// generator: node for node those of the original program, so that counts can be compared.
+// generator. They are identical to the trees of the original program, so that counts can be
+// compared.
 #ifndef CARIAMA_BENCH_SUPPORT_UTS_TREE_H_
 #define CARIAMA_BENCH_SUPPORT_UTS_TREE_H_
 
@@ -10,14 +11,14 @@
 
 namespace cariama::bench {
 
-// The letters of the original's command line.
+// Options named after the letters of the original's command line.
 struct UtsOptions {
   int t = 1;               // type: 0 binomial, 1 geometric, 2 hybrid
   int a = 0;               // shape of a geometric tree: 0 linear, 1 exponential, 2 cyclic, 3 fixed
   double b = 4.0;          // children of the root, or their expected number
   int d = 6;               // depth parameter of geometric trees
   double q = 15.0 / 64.0;  // binomial: probability of having children
-  int m = 4;               // binomial: how many
+  int m = 4;               // binomial: number of children
   int r = 0;               // seed
   double f = 0.5;          // hybrid: fraction of d at which the type changes
 };
@@ -44,14 +45,14 @@ struct UtsNode {
 [[nodiscard]] UtsNode uts_child(const UtsNode& parent, int index);
 [[nodiscard]] int uts_children(const UtsOptions& options, const UtsNode& node);
 
-// A tree of the original's collection by name, and its known counts.
+// A tree of the original's collection, and its known counts.
 struct UtsKnown {
   UtsOptions options;
   UtsCount count;
 };
 [[nodiscard]] std::optional<UtsKnown> uts_named(const std::string& name);
 
-// Recursion without tasks.
+// Counts the subtree of `node` by recursion without tasks.
 [[nodiscard]] UtsCount uts_sequential(const UtsOptions& options, const UtsNode& node);
 
 }  // namespace cariama::bench

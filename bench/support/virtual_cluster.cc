@@ -17,17 +17,17 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// How finely the network is moved on while processes wait for messages.
+// Step by which the network advances while processes wait for messages.
 constexpr SimTime kTick = 250ns;
-// What a look for messages costs who was waiting for them.
-constexpr SimTime kLook = 100ns;
-// Some conditions become true without a message (that another process has joined the job): they are
-// looked at so often.
-constexpr SimTime kLongestRest = 50us;
+// Virtual time that a waiting process needs to poll once.
+constexpr SimTime kPollCost = 100ns;
+// Maximum sleep of a waiting process: some conditions become true without a message (for example
+// that another process has joined the job) and must be polled.
+constexpr SimTime kLongestSleep = 50us;
 
 }  // namespace
 
-// Who runs, and the clocks.
+// Selects the process that runs, and maintains the clocks.
 class VirtualCluster::Turns {
  public:
   Turns(uint32_t processes, SimFabric& sim) : sim_(sim), places_(processes) {
@@ -54,10 +54,10 @@ class VirtualCluster::Turns {
     places_[rank]->state.busy += time;
     pass(lock, rank);
   }
-  void rest(uint32_t rank) {
+  void sleep(uint32_t rank) {
     std::unique_lock lock(mutex_);
     Place& self = *places_[rank];
-    self.resting = true;
+    self.sleeping = true;
     self.arrived = arrivals(rank);
     pass(lock, rank);
   }
@@ -71,8 +71,8 @@ class VirtualCluster::Turns {
     Process state;
     bool turn = false;
     bool gone = false;
-    bool resting = false;
-    uint64_t arrived = 0;  // when it began to rest
+    bool sleeping = false;
+    uint64_t arrived = 0;  // messages that had arrived when the process began to sleep
     std::condition_variable changed;
   };
 
@@ -94,14 +94,14 @@ class VirtualCluster::Turns {
     places_[rank]->changed.wait(lock, [&] { return places_[rank]->turn; });
   }
 
-  // The process that is the next one to do something; the network is moved on to its clock.
+  // Returns the process that runs next; advances the network to its clock.
   uint32_t choose() {
     uint32_t first = 0;
     SimTime due = SimTime::max();
     for (uint32_t rank = 0; rank < places_.size(); ++rank) {
       const Place& place = *places_[rank];
       if (place.gone) continue;
-      const SimTime time = place.state.clock + (place.resting ? kLongestRest : SimTime(0));
+      const SimTime time = place.state.clock + (place.sleeping ? kLongestSleep : SimTime(0));
       if (time >= due) continue;
       due = time;
       first = rank;
@@ -116,19 +116,19 @@ class VirtualCluster::Turns {
     }
     return begin(first);
   }
-  // Who rests, and has got a message.
+  // Returns a sleeping process at which a message has arrived, if there is one.
   [[nodiscard]] std::optional<uint32_t> find_reached() const {
     for (uint32_t rank = 0; rank < places_.size(); ++rank) {
       const Place& place = *places_[rank];
-      if (!place.gone && place.resting && arrivals(rank) != place.arrived) return rank;
+      if (!place.gone && place.sleeping && arrivals(rank) != place.arrived) return rank;
     }
     return std::nullopt;
   }
   uint32_t begin(uint32_t rank) {
     Place& place = *places_[rank];
-    if (place.resting) {
-      place.resting = false;
-      const SimTime now = std::max(sim_.now(), place.state.clock) + kLook;
+    if (place.sleeping) {
+      place.sleeping = false;
+      const SimTime now = std::max(sim_.now(), place.state.clock) + kPollCost;
       place.state.idle += now - place.state.clock;
       place.state.clock = now;
     }
@@ -143,15 +143,15 @@ class VirtualCluster::Turns {
 
 namespace {
 
-// Of the process that the calling thread is.
+// VirtualCluster::spend() for the process that the calling thread simulates.
 thread_local std::function<void(SimTime)> spend_here;
 
 template <typename Turns>
-class Resting final : public WaitHook {
+class SleepInTurns final : public WaitHook {
  public:
-  Resting(Turns& turns, uint32_t rank) : turns_(turns), rank_(rank) {}
+  SleepInTurns(Turns& turns, uint32_t rank) : turns_(turns), rank_(rank) {}
   bool pause(uint64_t) override {
-    turns_.rest(rank_);
+    turns_.sleep(rank_);
     return false;
   }
 
@@ -178,12 +178,12 @@ absl::Status VirtualCluster::run(const std::function<void(Fabric&)>& body) {
   for (auto& device : devices) device = sim_->create_endpoint();
   turns_ = std::make_unique<Turns>(options_.processes, *sim_);
   std::vector<std::unique_ptr<Fabric>> fabrics(options_.processes);
-  absl::Status failed;  // one thread runs at a time
+  absl::Status failed;  // unguarded: one thread runs at a time
   const auto run_process = [&](uint32_t rank) {
     FabricOptions options;
     options.threads = 1;
     options.service_threads = 0;
-    options.heartbeat = std::chrono::hours(1);  // which is of real time
+    options.heartbeat = std::chrono::hours(1);  // disabled in effect: heartbeats use real time
     options.on_failure = FailurePolicy::kContinue;
     options.device = std::move(devices[rank]);
     auto fabric = Fabric::create(
@@ -203,7 +203,7 @@ absl::Status VirtualCluster::run(const std::function<void(Fabric&)>& body) {
   for (uint32_t rank = 0; rank < options_.processes; ++rank) {
     threads.emplace_back([&, rank] {
       turns_->enter(rank);
-      Resting<Turns> hook(*turns_, rank);
+      SleepInTurns<Turns> hook(*turns_, rank);
       const ScopedWaitHook installed(hook);
       spend_here = [this, rank](SimTime time) { turns_->spend(rank, time); };
       run_process(rank);

@@ -1,17 +1,18 @@
-// A job of processes with one thread each on the simulated cluster, where computing takes virtual
-// time, too: how a program would scale past the cores of this machine.
+// A job of processes with one thread each on the simulated cluster, in which computing takes
+// virtual time too. It shows how a program would scale beyond the cores of this machine.
 //
 //   VirtualCluster cluster({.processes = 16});
 //   cluster.run([&](Fabric& fabric) {
-//     VirtualCluster::spend(std::chrono::microseconds(5));  // what the program would compute
+//     VirtualCluster::spend(std::chrono::microseconds(5));  // the time of a computation
 //     call(fabric, 1, ...);                                 // arrives after the fabric's latency
 //   });
 //   cluster.process(3).idle;
 //
-// The processes are threads of this one, of which one runs at a time: the one whose clock is
-// behind. The network is moved to its clock before. Who waits rests until a message arrives at its
-// endpoint. So a message that leaves at some virtual time is seen neither earlier nor later than it
-// would be, except for what a process does between two calls of spend().
+// The simulated processes are threads of this process, of which one runs at a time: the one with
+// the smallest clock. Before it runs, the network is advanced to its clock. A waiting process
+// sleeps until a message arrives at its endpoint. So a message arrives at the virtual time at which
+// it would arrive in reality, with this exception: the time between two calls of spend() does not
+// advance the clock.
 #ifndef CARIAMA_BENCH_SUPPORT_VIRTUAL_CLUSTER_H_
 #define CARIAMA_BENCH_SUPPORT_VIRTUAL_CLUSTER_H_
 
@@ -32,7 +33,7 @@ struct VirtualClusterOptions {
 
 class VirtualCluster {
  public:
-  // Of one process: its clock, and how much of that it computed, as spend() says, and waited.
+  // The virtual times of one process: its clock, the part spent by spend(), and the part waited.
   struct Process {
     SimTime clock{0};
     SimTime busy{0};
@@ -44,15 +45,15 @@ class VirtualCluster {
   VirtualCluster(const VirtualCluster&) = delete;
   VirtualCluster& operator=(const VirtualCluster&) = delete;
 
-  // Starts the processes, runs `body` in each, and ends the job; returns the first error of setting
-  // it up or ending it. Blocks. Once.
+  // Starts the processes, runs `body` in each, and ends the job. Blocks. May be called once.
+  // Returns the first error of setting up or ending the job.
   [[nodiscard]] absl::Status run(const std::function<void(Fabric&)>& body);
 
-  // Within run(), by one of its processes: it computes for so long. Others may run meanwhile, so
-  // the caller must hold no lock that they want.
+  // Called within run() by one of its processes: advances the process's clock by `time`. Other
+  // processes may run meanwhile, so the caller must not hold a lock that they need.
   static void spend(SimTime time);
 
-  // Within run(), by one of its processes; or after it.
+  // Returns the times of a process. Called within run() by one of its processes, or after run().
   [[nodiscard]] Process process(uint32_t rank) const;
 
  private:

@@ -1,4 +1,4 @@
-// For the examples: ends the program when something went wrong.
+// For the examples: check() prints an error and ends the program with exit code 1.
 #ifndef CARIAMA_DOCS_EXAMPLES_CHECK_H_
 #define CARIAMA_DOCS_EXAMPLES_CHECK_H_
 

@@ -1,4 +1,4 @@
-// Connect-Four on the framework of mcts/: the program of docs/mcts.md.
+// Connect-Four on the framework of mcts/: the example program of docs/mcts.md.
 //
 //   example_connect_four                     plays a game against itself
 //   example_connect_four -n 2 -t 2           the same, on two processes of two threads

@@ -1,5 +1,5 @@
-// Connect-Four on the usual board of 7 columns and 6 rows, or a smaller one: the worked example of
-// docs/mcts.md. Player 0 begins.
+// Connect-Four on the usual board of 7 columns and 6 rows, or on a smaller one: the example of
+// docs/mcts.md. Player 0 moves first.
 #ifndef CARIAMA_DOCS_EXAMPLES_CONNECT_FOUR_H_
 #define CARIAMA_DOCS_EXAMPLES_CONNECT_FOUR_H_
 
@@ -12,8 +12,8 @@
 namespace example {
 
 // [connect_four_game]
-// A column is kRows + 1 bits of a word, the lowest cell first; the top bit stays 0, so that lines
-// do not run from one column into the next (Tromp's Fhourstones).
+// A column takes kRows + 1 bits of a word, the lowest cell first. The top bit of a column is always
+// 0, so that no line of four continues from one column into the next (Tromp's Fhourstones).
 template <int kColumns = 7, int kRows = 6>
 class BasicConnectFour {
  public:
@@ -32,7 +32,7 @@ class BasicConnectFour {
   }
 
   void play(Move column) {
-    // One above the highest stone of the column.
+    // The cell above the highest stone of the column.
     const uint64_t all = stones_[0] | stones_[1];
     const uint64_t stone = (all + bottom(column)) & column_mask(column) & ~all;
     stones_[to_move()] |= stone;
@@ -40,7 +40,7 @@ class BasicConnectFour {
   }
 
   [[nodiscard]] std::optional<float> result() const {
-    const int last = (played_ + 1) & 1;  // only who moved last can have won
+    const int last = (played_ + 1) & 1;  // only the last player can have won
     if (has_line(stones_[last])) return last == 0 ? 1.0F : 0.0F;
     if (played_ == kColumns * kRows) return 0.5F;
     return std::nullopt;
@@ -56,8 +56,8 @@ class BasicConnectFour {
     }
   }
 
-  // Equal for equal positions: stones of the player to move, and all stones with a guard above each
-  // column, make the position unique.
+  // Equal positions have equal keys. The stones of the player to move, together with all stones
+  // of both players, identify the position.
   [[nodiscard]] uint64_t key() const {
     return cariama::mcts::Random::mix(stones_[to_move()] * 0x9E3779B97F4A7C15 ^
                                       (stones_[0] | stones_[1]));

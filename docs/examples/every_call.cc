@@ -1,5 +1,5 @@
-// Every call of the paper's Table 1, send-based and one-sided. Each process calls the next one,
-// which counts what it is asked to do.
+// Every call of the paper's Table 1, send-based and one-sided. Each process calls the process of
+// the next rank, which counts the calls that it runs.
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -21,10 +21,10 @@ namespace {
 
 using namespace cariama;  // NOLINT: an example
 
-std::atomic<int> ran = 0;  // calls in this process
+std::atomic<int> ran = 0;  // calls that ran in this process
 std::atomic<uint64_t> bytes = 0;
 
-// What call_buffer runs.
+// The function that call_buffer() runs: adds up the bytes of the buffer.
 void take(void* buffer, uint64_t size) {
   const std::span data(static_cast<const unsigned char*>(buffer), size);
   bytes += std::accumulate(data.begin(), data.end(), uint64_t{0});
@@ -33,40 +33,42 @@ void take(void* buffer, uint64_t size) {
 constexpr auto kTake = [](void* buffer, uint64_t size) { take(buffer, size); };
 
 constexpr size_t kSize = 64;
-// In each of the two forms below.
+// Number of calls that each of send_based() and one_sided() makes.
 constexpr int kBufferCalls = 6;
 constexpr int kOtherCalls = 6;
 
-// `theirs` is memory of the other process, `mine` is full of ones.
+// `theirs` is memory of the called process. Every byte of `mine` is 1.
 // [send_based]
 void send_based(Fabric& fabric, uint32_t to, RDMAMemory* mine, const RemoteMemoryLocator& theirs) {
-  const std::vector<std::byte> own(kSize, std::byte{1});  // registered with nobody
+  const std::vector<std::byte> own(kSize, std::byte{1});  // not registered with a device
   Synchronizer run(9);
-  // call: captures, or arguments; counted down when it has been run.
+  // call: with captures, or with arguments. RemoteNotify: `run` is counted down when the call has
+  // run.
   check(call<RemoteNotify>(
       fabric, to, [] { ++ran; }, run));
   check(call(
       fabric, to, [](const std::string& text) { ran += static_cast<int>(text.size()); },
       std::string("a")));
-  // call_buffer, side by side with the call: memory of any kind.
+  // call_buffer: the buffer travels together with the call. Any memory, registered or not.
   check(call_buffer<RemoteNotify>(fabric, to, kTake, std::span(own), &run));
   check(call_buffer<RemoteNotify>(fabric, to, kTake, mine, 0, kSize, run));
-  // ... written into a given place first.
+  // call_buffer into `theirs`: the buffer is written there before the function runs.
   check(call_buffer<RemoteNotify>(fabric, to, kTake, mine, 0, kSize, theirs, &run));
-  // ... read by the destination, before its next call (Sync) or beside it (Async).
+  // call_buffer with a READ by the destination: before its next call (Sync), or concurrently with
+  // later calls (Async).
   check(call_buffer<Sync, RemoteNotify>(fabric, to, kTake, mine, 0, kSize, run));
   check(call_buffer<Async, RemoteNotify>(fabric, to, kTake, mine, 0, kSize, run));
   check(call_buffer<Sync, RemoteNotify>(fabric, to, kTake, std::span(own), &run));
-  // call_return.
+  // call_return: the result is stored into `value`.
   int value = 0;
   check(call_return(
       fabric, to, [](int a, int b) { return ++ran, a + b; }, value, run, 40, 2));
   Future<int> later = async_call(fabric, to, [] { return ++ran, 7; });
-  // A Synchronizer in registered memory: its end is one RDMA WRITE.
+  // A Synchronizer in registered memory: the destination counts it down by one RDMA WRITE.
   auto written = check(RemoteObject<Synchronizer>::create(fabric));
   check(call<RemoteNotify>(
       fabric, to, [] { ++ran; }, written));
-  // The service of a process: runs at once, in a thread that must not block.
+  // A service call runs immediately in a service thread of the process. It must not block.
   check(service_call<RemoteNotify>(
       fabric, fabric.rank_of(to), [] { ++ran; }, &run));
 
@@ -102,7 +104,7 @@ void one_sided(Fabric& fabric, ThreadContext& self, uint32_t to, RDMAMemory* min
   auto written = check(RemoteObject<Synchronizer>::create(fabric));
   check(messenger.call<RemoteNotify>([] { ++ran; }, written).status());
 
-  // An aggregator publishes many calls together: later, or now.
+  // An aggregator batches calls and publishes them together. flush() publishes the batch now.
   RDMAAggregator aggregator(messenger);
   check(aggregator.call([] { ++ran; }).status());
   check(aggregator.flush().status());
@@ -143,17 +145,17 @@ int main(int argc, char** argv) {
 
   RDMAMemory mine = check(fabric->memory().allocate(kSize));
   std::memset(mine.get_buffer(), 1, kSize);
-  // Everybody names a place to the one before it.
+  // Each process sends a locator of its memory to the process of the previous rank.
   RDMAMemory place = check(fabric->memory().allocate(2 * kSize));
   RemoteMemoryLocator name{};
   if (before != fabric->rank()) name = place.locator(fabric->domain(before), fabric->rank());
   if (before == fabric->rank()) name.address = reinterpret_cast<uint64_t>(place.get_buffer());
   name.length = 2 * kSize;
-  const auto names = check(all.all_gather(name, deadline));  // by rank
+  const auto names = check(all.all_gather(name, deadline));  // index: rank
 
   send_based(*fabric, next, &mine, names[next]->slice(0, kSize));
   one_sided(*fabric, *self, next, &mine, names[next]->slice(kSize, kSize));
-  check(detector.wait(deadline));  // all of them have been run
+  check(detector.wait(deadline));  // returns when all calls of the job have run
   std::printf("rank %u ran %d calls, with %lu bytes\n", fabric->rank(), ran.load(),
               static_cast<unsigned long>(bytes.load()));
   check(ran == 2 * (kBufferCalls + kOtherCalls), "another number of calls was expected");

@@ -1,4 +1,5 @@
-// Fork and join in five minutes: a function that forks itself, on two worker processes.
+// Fork and join: a recursive function that forks itself, and a parallel reduction, on two worker
+// processes.
 #include <cstdio>
 #include <functional>
 #include <utility>

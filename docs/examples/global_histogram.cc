@@ -1,5 +1,5 @@
-// Global memory: a histogram whose bins are spread over all processes of a job. Three of
-// them, unless told otherwise (`example_global_histogram -n 4`).
+// Global memory: a histogram whose bins are distributed over all processes of a job. The default is
+// three processes; `example_global_histogram -n 4` starts four.
 #include <chrono>
 #include <cstdio>
 #include <functional>
@@ -20,13 +20,13 @@ using namespace cariama;  // NOLINT: an example
 // [global_histogram]
 uint64_t histogram(Fabric& fabric, uint64_t samples) {
   const Deadline deadline = deadline_after(std::chrono::seconds(60));
-  Collectives all(fabric);  // this process's part in what all do together
-  const auto memory = check(GlobalMemory::create(fabric));  // this thread's access
+  Collectives all(fabric);                                  // this process's end of the collectives
+  const auto memory = check(GlobalMemory::create(fabric));  // for this thread
 
   constexpr size_t kBins = 1000;
   auto bins = check(GlobalVector<uint64_t>::create(all, kBins, deadline));
 
-  // Everybody counts into everybody's bins; 32 additions are under way at a time.
+  // Every process adds to the bins of all processes. 32 additions are in flight at a time.
   std::mt19937_64 random(fabric.rank());
   std::vector<GlobalValue<uint64_t>> under_way(32);
   for (uint64_t i = 0; i < samples; ++i) {
@@ -35,32 +35,32 @@ uint64_t histogram(Fabric& fabric, uint64_t samples) {
     slot = memory->fetch_add(bins[random() % kBins], 1);
   }
   for (auto& slot : under_way) check(slot.wait(deadline).status());
-  check(all.barrier(deadline));  // all counts are there
+  check(all.barrier(deadline));  // the additions of all processes are complete
 
-  // Each process sums up its own bins as plain memory.
+  // Each process adds up its own bins with plain loads.
   uint64_t mine = 0;
   for (const uint64_t bin : bins.local()) mine += bin;
   const uint64_t total = check(all.all_reduce(mine, std::plus<>(), deadline));
 
-  // One sees them all.
+  // Rank 0 reads the whole vector.
   if (fabric.rank() == 0) {
     std::vector<uint64_t> whole(kBins);
     check(bins.get(*memory, 0, std::span(whole), deadline));
     std::printf("%u processes, %zu bins, %lu counts; bin 0 has %lu\n", fabric.size(), kBins,
                 static_cast<unsigned long>(total), static_cast<unsigned long>(whole[0]));
   }
-  check(all.barrier(deadline));  // nobody frees its bins before everybody has looked
+  check(all.barrier(deadline));  // no process frees its bins before rank 0 has read them
   return total;
 }
 // [global_histogram]
 
 // [global_lock]
-// Lines that do not mix, in any order of processes.
+// The processes print one after the other, so that their lines do not mix. Any order.
 void in_turn(Fabric& fabric, const std::function<void()>& print) {
   const Deadline deadline = deadline_after(std::chrono::seconds(60));
   Collectives all(fabric);
   const auto memory = check(GlobalMemory::create(fabric));
-  global_ptr<uint64_t> word;  // of rank 0, known to all
+  global_ptr<uint64_t> word;  // in memory of rank 0; all processes get the pointer
   if (fabric.rank() == 0) word = check(memory->allocate<uint64_t>(0, 1, deadline));
   check(all.broadcast(word, 0, deadline));
 

@@ -1,5 +1,5 @@
-// Every process calls a thread of another one: a lambda with captures, arguments that travel
-// through the serializer, and a result that comes back. `example_hello_lambda -n 4`: a job of four.
+// Every process calls a thread of another process: a lambda with captures, a call with serialized
+// arguments, and a call that returns a result. `example_hello_lambda -n 4` starts four processes.
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -14,10 +14,10 @@ namespace {
 
 using namespace cariama;  // NOLINT: an example
 
-std::atomic<int> greeted = 0;  // one in each process
+std::atomic<int> greeted = 0;  // calls of greet() that ran in this process
 
 // [hello_call]
-// Captures travel bytewise; the lambda runs in the other process.
+// The captures are copied bytewise. The lambda runs in the other process.
 void greet(ThreadContext& self, RDMAMessenger& messenger) {
   check(messenger
             .call([from = self.global_id()] {
@@ -29,7 +29,8 @@ void greet(ThreadContext& self, RDMAMessenger& messenger) {
 // [hello_call]
 
 // [hello_return]
-// What is not trivially copyable travels as an argument, and the result comes back.
+// A value that is not trivially copyable is passed as an argument, which is serialized. The result
+// is stored into `sentence`.
 std::string ask(Fabric& fabric, RDMAMessenger& messenger) {
   std::string sentence;
   Synchronizer answered;
@@ -42,7 +43,7 @@ std::string ask(Fabric& fabric, RDMAMessenger& messenger) {
                 },
                 sentence, answered, std::vector<std::string>{"it", "ran", "elsewhere"})
             .status());
-  // While this thread waits it runs what others have called.
+  // While this thread waits, it runs the calls that have arrived for it.
   check(fabric.wait([&] { return answered.done(); }, deadline_after(std::chrono::seconds(60))),
         "no answer");
   check(answered.status());
@@ -70,7 +71,7 @@ void hello(Fabric& fabric, ThreadContext& self) {
 int main(int argc, char** argv) {
   if (auto code = launch_self({.processes = 2}, argc, argv)) return *code;
   auto fabric = check(Fabric::create());      // joins the job
-  auto self = check(fabric->init_thread(0));  // this thread can be called now
+  auto self = check(fabric->init_thread(0));  // from now on other threads can call this one
   hello(*fabric, *self);
   check(fabric->finalize(deadline_after(std::chrono::seconds(60))));
   return 0;

@@ -1,5 +1,6 @@
-// A key-value store: each thread owns the keys whose hash says so, and runs what others ask of them
-// by call_return. Two threads in each of two processes, unless told otherwise (-n, -t).
+// A key-value store. The hash of a key selects the thread that owns it. Other threads access the
+// key by call() and call_return() to its owner. The default is two processes of two threads each
+// (-n, -t).
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -21,17 +22,18 @@ namespace {
 using namespace cariama;  // NOLINT: an example
 
 // [store]
-// The parts of this process's threads. Calls to a thread run in that thread, one at a time: nothing
-// here needs a lock.
+// One map for each thread of this process. The calls to a thread run in that thread, one at a time,
+// so the maps need no lock.
 std::vector<std::unordered_map<std::string, std::string>> parts;
 
-// One thread's way to all parts.
+// One thread's access to the maps of all threads of the job.
 class Store {
  public:
   explicit Store(ThreadContext& self)
       : fabric_(self.fabric()), threads_(fabric_.threads()), owners_(self) {}
 
-  // Waits for nothing: a later get() of this thread, to the same owner, comes after it.
+  // Does not wait for the owner. The calls of one thread to one owner run in the order of issue, so
+  // a later get() of this thread for the same key returns the value.
   void put(const std::string& key, const std::string& value) {
     const uint32_t owner = owner_of(key);
     check(owners_
@@ -58,7 +60,7 @@ class Store {
                   },
                   value, answered, key)
               .status());
-    // Others ask this thread meanwhile, and are answered.
+    // While this thread waits, it runs the calls of other threads to it.
     check(fabric_.wait([&] { return answered.done(); }, deadline_after(std::chrono::seconds(60))),
           "no answer");
     check(answered.status());
@@ -74,7 +76,7 @@ class Store {
 
   Fabric& fabric_;
   const uint32_t threads_;
-  RDMAMessengerGlobal owners_;  // a channel to each thread, made when it is first called
+  RDMAMessengerGlobal owners_;  // one channel for each thread, set up at the first call to it
 };
 // [store]
 
@@ -93,7 +95,7 @@ void work(Fabric& fabric, uint32_t index, Synchronizer& finished,
   check(!store.get(mine + "never put").has_value(), "a key that nobody has put is there");
   store.close();
   finished.decrease();
-  // The others are not ready yet, and ask on.
+  // Other threads may not have finished. Keep running their calls until all have.
   check(fabric.wait([&] { return all_are.load(); }, deadline_after(std::chrono::seconds(60))),
         "the others did not end");
 }
@@ -106,7 +108,7 @@ int main(int argc, char** argv) {
   auto fabric = check(Fabric::create());
   Collectives all(*fabric);
   parts.resize(fabric->threads());
-  check(all.barrier(deadline));  // nobody is asked before it has its parts
+  check(all.barrier(deadline));  // no call arrives before parts has its final size
 
   Synchronizer finished(fabric->threads());
   std::atomic<bool> all_are = false;

@@ -1,6 +1,7 @@
-// Producers that must not wait, and a consumer that is slower than they are: what does not fit into
-// the consumer's memory now is kept, and sent later, in order (RetryAsync); when too much is kept,
-// the producer waits after all. Rank 0 consumes, all others produce.
+// Producers that should not wait, and a consumer that is slower than they are. A call that does not
+// fit into the consumer's chunks is deferred at the producer and sent later, in order (RetryAsync).
+// When the deferred calls reach their byte limit, the producer waits. Rank 0 consumes, all other
+// ranks produce.
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -24,7 +25,7 @@ struct Item {
   uint64_t payload[6];
 };
 
-// What the consumer has seen of each producer, by rank.
+// The items that the consumer has received from one producer. Index of `seen`: the producer's rank.
 struct Seen {
   uint64_t items = 0;
   uint64_t sum = 0;
@@ -41,40 +42,41 @@ void consume_item(const Item& item) {
 
 // [produce]
 struct Produced {
-  uint64_t kept = 0;    // items that did not fit when they were made
-  uint64_t waited = 0;  // times that the producer waited after all
+  uint64_t kept = 0;    // items whose call was deferred
+  uint64_t waited = 0;  // calls for which the producer waited
 };
 
 Produced produce(Fabric& fabric, ThreadContext& self, uint32_t consumer) {
   MessengerOptions options;
-  options.chunk_bytes = 4096;  // the consumer gives 8 chunks of this size at most
+  options.chunk_bytes = 4096;  // the consumer provides at most 8 chunks of this size
   options.max_chunks = 8;
-  options.exceeding_bytes = 256 * 1024;  // and this is kept here beyond them
+  options.deferred_bytes = 256 * 1024;  // limit of the deferred calls at the producer
   RDMAMessenger messenger(self, consumer, options);
 
   Produced produced;
   for (uint64_t i = 0; i < kItems; ++i) {
     const Item item{fabric.rank(), i, {i * i}};
     const auto work = [item] { consume_item(item); };
-    const CallResult sent = messenger.call<RetryAsync>(work);  // never waits
+    const CallResult sent = messenger.call<RetryAsync>(work);  // never waits for the consumer
     if (sent.ok()) continue;
     check(absl::IsResourceExhausted(sent.status()), "another error was expected");
-    // Too much is kept. Here one could produce less, or drop; we wait for the consumer.
+    // The limit of deferred bytes is reached. A program could produce fewer items or drop this one;
+    // this example waits for the consumer.
     ++produced.waited;
     check(messenger.call<Retry>(work).status());
   }
-  // Waits until nothing is kept any more.
+  // Waits until all deferred calls have been sent, then ends the channel.
   check(messenger.shutdown(deadline_after(std::chrono::seconds(60))));
-  produced.kept = messenger.statistics().exceeding;
+  produced.kept = messenger.statistics().deferred;
   return produced;
 }
 // [produce]
 
 // [consume]
 void consume(Fabric& fabric, uint64_t items) {
-  // Busy with something else: nothing is received.
+  // The consumer computes for 50 ms. It runs no calls meanwhile.
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  // Now it does nothing but that, and sleeps when there is nothing.
+  // Now the consumer only runs calls. It sleeps while none arrive.
   const auto all_consumed = [items] {
     uint64_t consumed = 0;
     for (const Seen& its : seen) consumed += its.items;
@@ -84,7 +86,7 @@ void consume(Fabric& fabric, uint64_t items) {
 }
 // [consume]
 
-// Every item of every producer once, in the order of production.
+// Checks that every item of every producer arrived once, in the order of production.
 void verify(const Fabric& fabric) {
   uint64_t sum = 0;
   for (uint64_t i = 0; i < kItems; ++i) sum += i * i;
@@ -103,7 +105,7 @@ int main(int argc, char** argv) {
   seen.resize(fabric->size());
   auto self = check(fabric->init_thread(0));
   Collectives all(*fabric);
-  check(all.barrier(deadline));  // nobody produces before the consumer is there
+  check(all.barrier(deadline));  // no process produces before the consumer has joined
 
   if (fabric->rank() == 0) {
     consume(*fabric, kItems * (fabric->size() - 1));

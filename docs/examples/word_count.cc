@@ -1,6 +1,6 @@
-// Distributed word count: each thread owns the words whose hash says so, and every thread sends the
-// words of its part of the text to their owners, by aggregated calls. Counts the words of a
-// text that it makes up, or of a file: `example_word_count -n 4 FILE`.
+// Distributed word count. The hash of a word selects the thread that owns it. Every thread sends
+// the words of its part of the text to their owners by aggregated calls. The text is generated, or
+// read from a file: `example_word_count -n 4 FILE`.
 #include <chrono>
 #include <cstdio>
 #include <fstream>
@@ -21,10 +21,11 @@ namespace {
 using namespace cariama;  // NOLINT: an example
 
 // [word_count]
-// Of the words that this process owns. Needs no lock: calls to a thread run in that thread.
+// Counts of the words that this process owns. The calls to a thread run in that thread, so the map
+// needs no lock.
 std::map<std::string, uint64_t> counts;
 
-// Sends every word of `text` to its owner. Returns how many they were.
+// Sends every word of `text` to its owner. Returns the number of words.
 uint64_t count_words(Fabric& fabric, ThreadContext& self, std::istream& text) {
   uint64_t sent = 0;
   RDMAAggregatorGlobal calls(self);
@@ -42,7 +43,8 @@ uint64_t count_words(Fabric& fabric, ThreadContext& self, std::istream& text) {
 }
 // [word_count]
 
-// Words of few letters, the same for everybody who asks for the same part.
+// Generates the text of one part: words of one or two letters. The same part gives the same text in
+// every process.
 std::string make_text(uint32_t part) {
   std::mt19937 random(part);
   std::string text;
@@ -54,7 +56,7 @@ std::string make_text(uint32_t part) {
   return text;
 }
 
-// What of the whole text is this process's: every size-th line of a file.
+// Returns this process's part of the text: generated, or every size-th line of `file`.
 std::string own_part(const Fabric& fabric, const char* file) {
   if (file == nullptr) return make_text(fabric.rank());
   std::ifstream in(file);
@@ -67,7 +69,7 @@ std::string own_part(const Fabric& fabric, const char* file) {
   return all;
 }
 
-// Counts the made-up text in one thread, and compares.
+// Counts the generated text in one thread, and compares the result with `counts`.
 void verify(const Fabric& fabric) {
   std::map<std::string, uint64_t> mine;
   for (uint32_t rank = 0; rank < fabric.size(); ++rank) {
@@ -92,7 +94,7 @@ int main(int argc, char** argv) {
   const char* const file = argc > 1 ? argv[1] : nullptr;
   std::istringstream text(own_part(*fabric, file));
   const uint64_t sent = count_words(*fabric, *self, text);
-  check(detector.wait(deadline));  // every call that anybody has made has been run
+  check(detector.wait(deadline));  // returns when all calls of the job have run
   uint64_t arrived = 0;
   for (const auto& [word, count] : counts) arrived += count;
   const uint64_t total = check(all.all_reduce(arrived, std::plus<>(), deadline));

@@ -30,7 +30,7 @@ absl::StatusOr<BootstrapKind> find_bootstrap() {
   if (environment_variable("PMIX_RANK") && environment_variable("PMIX_NAMESPACE")) {
     return BootstrapKind::kPmix;
   }
-  // One of the two alone is some other program's.
+  // If only one of the two is set, it belongs to another program.
   if (environment_variable("RANK") && environment_variable("WORLD_SIZE")) {
     return BootstrapKind::kEnvironment;
   }

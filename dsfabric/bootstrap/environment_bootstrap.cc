@@ -1,5 +1,5 @@
-// Joins a job whose processes were started by hand or by a script, as torchrun would: RANK,
-// WORLD_SIZE, MASTER_ADDR, MASTER_PORT.
+// Joins a job whose processes were started by hand or by a script with RANK, WORLD_SIZE,
+// MASTER_ADDR and MASTER_PORT set, as torchrun sets them.
 #include <algorithm>
 #include <utility>
 
@@ -31,7 +31,8 @@ absl::StatusOr<std::unique_ptr<Bootstrap>> join_environment(Exchange::Deadline d
   if (!size.ok()) return missing(size.status());
   absl::StatusOr<int> rank = environment_number("RANK", 0, *size - 1);
   if (!rank.ok()) return missing(rank.status());
-  if (environment_variable("LOCAL_RANK")) {  // not needed: hosts are told apart by themselves
+  // Only validated: the fabric identifies hosts without it.
+  if (environment_variable("LOCAL_RANK")) {
     absl::StatusOr<int> local = environment_number("LOCAL_RANK", 0, *size - 1);
     if (!local.ok()) return local.status();
   }
@@ -54,11 +55,11 @@ absl::StatusOr<std::unique_ptr<Bootstrap>> join_environment(Exchange::Deadline d
                       absl::StrCat("MASTER_ADDR=", *host, " can be reached from other hosts, and ",
                                    kSecretVariable, " is not set"),
                       absl::StrCat("set ", kSecretVariable,
-                                   " to the same text that nobody can guess in every process, or "
+                                   " to the same secret text in every process, or "
                                    "MASTER_ADDR to 127.0.0.1"));
   }
   const JobSecret key = keyed_hash(secret.value_or(""), "cariama job");
-  // Everybody on this host knows that key.
+  // Without a secret, every process of this host can compute the key: so admit only the own user.
   const Admission admission = secret ? Admission::kAnybody : Admission::kOwnUser;
 
   std::unique_ptr<TcpStore> store;
@@ -81,7 +82,7 @@ absl::StatusOr<std::unique_ptr<Bootstrap>> join_environment(Exchange::Deadline d
     socket = *std::move(connected);
     own = host_part(bound_address(socket.get()));
   }
-  // On loopback there are no other hosts.
+  // A job on loopback has no other hosts.
   if (addresses->front().stays_on_host()) own.clear();
   return TcpBootstrap::join(BootstrapKind::kEnvironment, std::move(store), std::move(socket), *rank,
                             *size, key, std::move(own), deadline);

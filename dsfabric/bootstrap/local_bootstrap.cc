@@ -14,7 +14,8 @@
 namespace cariama::internal {
 namespace {
 
-// The inherited socket, checked: another descriptor may have taken its number since.
+// Returns the inherited socket. Checks its cookie, because another file may have reused the
+// descriptor number.
 absl::StatusOr<int> inherited_socket(const std::string& text) {
   const size_t colon = text.find(':');
   int socket = -1;
@@ -31,9 +32,9 @@ absl::StatusOr<int> inherited_socket(const std::string& text) {
     return make_error(
         absl::StatusCode::kFailedPrecondition, ErrorScope::kProcess,
         "the socket that cariama-run gave to this process is not open here",
-        absl::StrCat("join once per process, in the process that cariama-run started or what it "
-                     "turned into by exec; a program started by it as a job of its own needs ",
-                     kLaunchSocketVariable, " unset"));
+        absl::StrCat("join once per process, in the process that cariama-run started (exec is "
+                     "allowed); to start a separate job from it, unset ",
+                     kLaunchSocketVariable));
   }
   return socket;
 }
@@ -55,7 +56,7 @@ absl::StatusOr<std::unique_ptr<Bootstrap>> join_local(Exchange::Deadline deadlin
   if (!threads.ok()) return threads.status();
   absl::StatusOr<int> socket = inherited_socket(*text);
   if (!socket.ok()) return socket.status();
-  // It is ours alone from here on: programs that we start do not belong to the job.
+  // Close-on-exec: programs that this process starts do not belong to the job.
   fcntl(*socket, F_SETFD, FD_CLOEXEC);
 
   auto joined = std::make_unique<StoreBootstrap>(BootstrapKind::kLocal, *socket, *rank, *size);

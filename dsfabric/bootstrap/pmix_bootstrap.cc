@@ -1,9 +1,9 @@
 // Joins a job that a PMIx launcher started: mpirun, srun --mpi=pmix, prun.
 //
-// PMIx says who we are, and carries where rank 0's store is and the job's secret: once put, once
-// fenced, once got. The rest goes through that store, as everywhere: what PMIx servers do about a
-// key that is not there yet, that is put again, or whose process has ended differs from one to the
-// next.
+// PMIx provides rank and size, and transports the address of rank 0's store and the job's secret,
+// with one put, one fence and one get. All other exchange goes through that store, as for the other
+// bootstraps. The reason: PMIx servers differ in how they treat a key that has not been put yet,
+// that is put again, or whose process has ended.
 #include <pmix.h>
 
 #include <condition_variable>
@@ -28,7 +28,7 @@ absl::Status pmix_error(const char* what, pmix_status_t status, std::string_view
                     absl::StrCat(what, ": ", PMIx_Error_string(status)), remedy);
 }
 
-// A number about the whole job.
+// Returns a number that describes the whole job.
 absl::StatusOr<uint32_t> job_number(const pmix_proc_t& self, const char* key) {
   pmix_proc_t job;
   PMIX_PROC_CONSTRUCT(&job);
@@ -43,7 +43,8 @@ absl::StatusOr<uint32_t> job_number(const pmix_proc_t& self, const char* key) {
   return result;
 }
 
-// PMIx_Fence with a deadline. Its end may come after ours, so what it writes to is shared with it.
+// PMIx_Fence with a deadline. PMIx may complete it after this function has returned, so the
+// completion state is shared.
 absl::Status fence_all(const pmix_proc_t& self, Exchange::Deadline deadline) {
   struct Fence {
     std::mutex mutex;
@@ -81,7 +82,7 @@ absl::Status fence_all(const pmix_proc_t& self, Exchange::Deadline deadline) {
   return fence->status == PMIX_SUCCESS ? absl::OkStatus() : pmix_error("PMIx_Fence", fence->status);
 }
 
-// What rank 0 tells the others: "ADDRESS KEY" or, if it has no store, "!WHY".
+// Publishes rank 0's message to the other ranks: "ADDRESS KEY" or, if it has no store, "!REASON".
 absl::Status publish(const std::string& text) {
   pmix_value_t value;
   PMIX_VALUE_CONSTRUCT(&value);
@@ -106,7 +107,7 @@ absl::StatusOr<std::string> published(const pmix_proc_t& self) {
   return text;
 }
 
-// Where rank 0's store listens: on this host only if the whole job is here.
+// Returns the address that rank 0's store listens at: loopback if the whole job is on this host.
 absl::StatusOr<SocketAddress> store_address(bool spans_hosts) {
   if (!spans_hosts) return SocketAddress::parse("127.0.0.1:0");
   const std::optional<std::string> named = environment_variable("CARIAMA_LISTEN");
@@ -163,7 +164,7 @@ absl::StatusOr<std::unique_ptr<Bootstrap>> join_as(const pmix_proc_t& self,
       space == std::string::npos ? "" : absl::HexStringToBytes(text->substr(space + 1));
   if (key_bytes.size() != key.size()) {
     return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kPeer,
-                      "rank 0 published something else than a store",
+                      "rank 0 did not publish the address of a store",
                       "start the same executable in every process");
   }
   std::memcpy(key.data(), key_bytes.data(), key.size());
@@ -196,14 +197,16 @@ absl::StatusOr<std::unique_ptr<Bootstrap>> join_pmix(Exchange::Deadline deadline
     return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kProcess, why,
                       "start the program with mpirun, prun or srun --mpi=pmix, or cariama-run");
   };
-  // PMIx would start threads, and look for a server, before it finds that out.
-  if (!environment_variable("PMIX_NAMESPACE")) return not_launched("no PMIx launcher started us");
+  // Without this check, PMIx_Init would start threads and search for a server before it fails.
+  if (!environment_variable("PMIX_NAMESPACE"))
+    return not_launched("no PMIx launcher started this process");
   pmix_proc_t self;
   const pmix_status_t begun = PMIx_Init(&self, nullptr, 0);
   if (begun != PMIX_SUCCESS) {
     return not_launched(absl::StrCat("PMIx_Init: ", PMIx_Error_string(begun)));
   }
-  // A process that could not join stays a PMIx client: if it ends now, its launcher ends the job.
+  // On failure the process stays a PMIx client, so its launcher ends the job when this process
+  // ends.
   return join_as(self, deadline);
 }
 

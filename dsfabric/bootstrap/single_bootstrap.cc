@@ -31,7 +31,7 @@ class SingleBootstrap final : public Bootstrap {
     }
     const auto found = values_.find(std::string(key));
     if (found != values_.end()) return found->second;
-    // Nobody but the waiting thread could put it: to wait would change nothing.
+    // Only the waiting thread itself could put the value, so waiting would not end.
     return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kOperation,
                       "get of '" + std::string(key) + "' from rank 0: it was never put");
   }

@@ -1,5 +1,5 @@
-// A process's view of its job through a store at the other end of a socket: what all ways to join a
-// job of several processes become.
+// A process's view of its job through a store at the other end of a socket. The base of all
+// bootstraps for jobs of several processes.
 #ifndef CARIAMA_DSFABRIC_BOOTSTRAP_STORE_BOOTSTRAP_H_
 #define CARIAMA_DSFABRIC_BOOTSTRAP_STORE_BOOTSTRAP_H_
 
@@ -18,7 +18,8 @@ namespace cariama::internal {
 
 class StoreBootstrap : public Bootstrap {
  public:
-  // `socket` leads to the store, as `rank` of `size` processes; taken over.
+  // `socket` is connected to the store, as `rank` of `size` processes. Takes ownership of the
+  // socket.
   StoreBootstrap(BootstrapKind kind, int socket, int rank, int size);
 
   [[nodiscard]] int rank() const final { return rank_; }
@@ -37,7 +38,7 @@ class StoreBootstrap : public Bootstrap {
   absl::Status finalize(Deadline deadline) final;
 
  protected:
-  // What is left to do after this process has left the store. Called once at most.
+  // Completes finalize() after this process has left the store. Called at most once.
   virtual absl::Status leave(Deadline) { return absl::OkStatus(); }
 
  private:
@@ -46,29 +47,29 @@ class StoreBootstrap : public Bootstrap {
   const BootstrapKind kind_;
   const int rank_;
   const std::vector<std::string> labels_;
-  std::unique_ptr<ExchangeClient> client_;  // until finalize()
+  std::unique_ptr<ExchangeClient> client_;  // nullptr after finalize()
   JobSecret secret_{};
   std::optional<uint32_t> threads_;
 };
 
-// The labels of a job's processes: "rank 0", "rank 1", ...
+// Returns the labels of a job's processes: "rank 0", "rank 1", ...
 [[nodiscard]] std::vector<std::string> rank_labels(int size);
 
-// The number of threads that CARIAMA_THREADS asks for, if it is set. Error: INVALID_ARGUMENT.
+// Returns the value of CARIAMA_THREADS, if it is set. Error: INVALID_ARGUMENT.
 [[nodiscard]] absl::StatusOr<std::optional<uint32_t>> threads_from_environment();
 
-// The variable, or nothing if it is unset or empty.
+// Returns the value of the variable, or nullopt if it is unset or empty.
 [[nodiscard]] std::optional<std::string> environment_variable(const char* name);
-// A number of the environment. Errors: INVALID_ARGUMENT (malformed, or outside least to most),
-// FAILED_PRECONDITION (unset).
+// Returns the number in an environment variable. Errors: INVALID_ARGUMENT (malformed, or not in
+// [least, most]), FAILED_PRECONDITION (unset).
 [[nodiscard]] absl::StatusOr<int> environment_number(const char* name, int least, int most);
 
-// The ways, each in its own file. Errors as make_bootstrap().
+// The implementations, each in its own file. Errors as make_bootstrap().
 [[nodiscard]] absl::StatusOr<std::unique_ptr<Bootstrap>> join_local(Exchange::Deadline deadline);
 [[nodiscard]] absl::StatusOr<std::unique_ptr<Bootstrap>> join_pmix(Exchange::Deadline deadline);
 [[nodiscard]] absl::StatusOr<std::unique_ptr<Bootstrap>> join_environment(
     Exchange::Deadline deadline);
-// A job of one process, whoever says so.
+// A job of one process. `kind` is reported as the bootstrap's kind.
 [[nodiscard]] absl::StatusOr<std::unique_ptr<Bootstrap>> join_single(
     BootstrapKind kind = BootstrapKind::kSingle);
 

@@ -14,11 +14,11 @@
 namespace cariama::internal {
 namespace {
 
-// Who connects has so long to prove that it belongs to the job.
-constexpr std::chrono::seconds kPatience{10};
+// Time limit for a new connection to prove that it belongs to the job.
+constexpr std::chrono::seconds kProofPatience{10};
 constexpr size_t kMoreNewcomers = 64;
-constexpr std::chrono::milliseconds kFirstPause{5};
-constexpr std::chrono::milliseconds kLongestPause{200};
+constexpr std::chrono::milliseconds kFirstConnectPause{5};
+constexpr std::chrono::milliseconds kLongestConnectPause{200};
 constexpr const char* kNonceKey = "cariama/nonce";
 
 }  // namespace
@@ -63,7 +63,7 @@ absl::Status TcpStore::wait_until_left(Exchange::Deadline deadline) {
   const auto all_left = [&] {
     return std::all_of(left_.begin() + 1, left_.end(), [](bool left) { return left; });
   };
-  if (deadline == kForever) {  // some clocks overflow at the end of time
+  if (deadline == kForever) {  // wait_until() overflows with this deadline on some clocks
     changed_.wait(lock, all_left);
     return absl::OkStatus();
   }
@@ -105,13 +105,13 @@ void TcpStore::accept_all() {
     FileDescriptor socket = accept_from(listener_.get());
     if (!socket.valid()) return;
     if (admission_ == Admission::kOwnUser && !other_end_is_ours(socket.get())) continue;
-    // Strangers cannot keep peers out by doing nothing: the oldest gives way.
+    // Drop the oldest newcomer, so that idle connections of outsiders cannot lock peers out.
     if (newcomers_.size() >= static_cast<size_t>(size_) + kMoreNewcomers) newcomers_.pop_front();
     newcomers_.push_back({.socket = std::move(socket),
                           .handshake = {HandshakeService::kStore, 0, size_, key_,
                                         [this](int rank) -> bool { return joined_[rank]; }},
                           .outgoing = {},
-                          .deadline = deadline_after(kPatience)});
+                          .deadline = deadline_after(kProofPatience)});
   }
 }
 
@@ -126,7 +126,8 @@ void TcpStore::advance(Newcomer& one) {
       }
       if (errno == EINTR) continue;
       if (errno == EAGAIN || errno == EWOULDBLOCK) return;
-      one.outgoing.clear();  // it is gone; if it has joined, its end is noticed like any other
+      // The process has closed the socket; if it had joined, the server detects its end.
+      one.outgoing.clear();
       if (one.handshake.state() != ServerHandshake::State::kAccepted) {
         one.socket.reset();
         return;
@@ -169,28 +170,31 @@ absl::StatusOr<FileDescriptor> connect_to_store(const std::vector<SocketAddress>
                                                 Exchange::Deadline deadline, Admission admission) {
   const std::string whom = "the store of rank 0";
   absl::Status last;
-  for (std::chrono::milliseconds pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
+  for (std::chrono::milliseconds pause = kFirstConnectPause;;
+       pause = std::min(2 * pause, kLongestConnectPause)) {
     for (const SocketAddress& address : addresses) {
       absl::StatusOr<FileDescriptor> socket = connect_to(address, whom, deadline);
       last = socket.ok() ? prove_to_server(socket->get(), HandshakeService::kStore, rank, size, 0,
                                            key, whom, deadline)
                          : socket.status();
-      // Now, since a connection that is not accepted yet belongs to nobody.
+      // Checked only now: a connection that the server has not accepted yet has no owner in the
+      // table.
       if (last.ok() && admission == Admission::kOwnUser && !other_end_is_ours(socket->get())) {
-        return make_error(absl::StatusCode::kPermissionDenied, ErrorScope::kPeer,
-                          "who listens at " + address.text() + " is another user",
-                          "take another MASTER_PORT, or set CARIAMA_JOB_SECRET");
+        return make_error(
+            absl::StatusCode::kPermissionDenied, ErrorScope::kPeer,
+            "the process that listens at " + address.text() + " belongs to another user",
+            "take another MASTER_PORT, or set CARIAMA_JOB_SECRET");
       }
       if (last.ok()) return socket;
-      // Rank 0 may not have started yet.
+      // UNAVAILABLE: rank 0 may not have started yet.
       if (last.code() != absl::StatusCode::kUnavailable) return last;
     }
     if (std::chrono::steady_clock::now() + pause >= deadline) break;
     std::this_thread::sleep_for(pause);
   }
-  return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
-                    std::string(last.message()),
-                    "start the process of rank 0 as well, and see that its host lets us in");
+  return make_error(
+      absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer, std::string(last.message()),
+      "start the process of rank 0, and check that its host allows connections from this one");
 }
 
 TcpBootstrap::TcpBootstrap(BootstrapKind kind, std::unique_ptr<TcpStore> store, int socket,
@@ -206,7 +210,7 @@ absl::StatusOr<std::unique_ptr<TcpBootstrap>> TcpBootstrap::join(
   if (!threads.ok()) return threads.status();
   auto joined = std::unique_ptr<TcpBootstrap>(
       new TcpBootstrap(kind, std::move(store), socket.release(), rank, size, std::move(address)));
-  // A key may serve several jobs; what they prove to each other afterwards is of this one.
+  // A key may be used for several jobs. The nonce makes the derived secret unique to this job.
   if (rank == 0) {
     if (absl::Status put = joined->put(kNonceKey, bytes_of(random_secret())); !put.ok()) return put;
   }

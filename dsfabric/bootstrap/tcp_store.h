@@ -1,4 +1,4 @@
-// The store of a job without a launcher of ours: in the process of rank 0, over TCP.
+// The store of a job that cariama-run did not start: a TCP server in the process of rank 0.
 #ifndef CARIAMA_DSFABRIC_BOOTSTRAP_TCP_STORE_H_
 #define CARIAMA_DSFABRIC_BOOTSTRAP_TCP_STORE_H_
 
@@ -21,29 +21,31 @@
 
 namespace cariama::internal {
 
-// Who may join besides knowing the key.
+// The processes that may join, in addition to knowing the key.
 enum class Admission : uint8_t {
   kAnybody,
   kOwnUser,  // processes of the user of this process, on this host
 };
 
-// Serves the ranks that prove that they know `key`, in a thread of its own. Costs rank 0 a socket
+// Serves the ranks that prove that they know `key`, in its own thread. Cost: one socket in rank 0
 // for each process of the job.
 class TcpStore {
  public:
-  // `address` is where it listens; with port 0, at any.
+  // `address` is the address to listen at; port 0: any free port.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<TcpStore>> start(
       const SocketAddress& address, int size, const JobSecret& key,
       Admission admission = Admission::kAnybody);
-  // Ends the service, for whoever is left.
+  // Ends the service, also for ranks that have not left.
   ~TcpStore();
   TcpStore(const TcpStore&) = delete;
   TcpStore& operator=(const TcpStore&) = delete;
 
   [[nodiscard]] SocketAddress address() const { return bound_address(listener_.get()); }
-  // Rank 0's own end of a socket to the store: take it once.
+  // Returns rank 0's own end of a socket to the store. May be called once; the caller owns the
+  // socket.
   [[nodiscard]] int take_own_socket() { return own_socket_.release(); }
-  // Waits until every other rank has left or ended. DEADLINE_EXCEEDED names those that have not.
+  // Blocks until every other rank has left or ended. DEADLINE_EXCEEDED names the ranks that have
+  // not.
   [[nodiscard]] absl::Status wait_until_left(Exchange::Deadline deadline);
 
  private:
@@ -66,10 +68,10 @@ class TcpStore {
   FileDescriptor listener_;
   FileDescriptor stop_;
   FileDescriptor own_socket_;
-  // Of the thread:
+  // Used by the thread only:
   ExchangeServer server_;
   std::list<Newcomer> newcomers_;
-  std::vector<bool> joined_;  // at any time
+  std::vector<bool> joined_;  // ranks that have joined at any time
 
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -77,9 +79,9 @@ class TcpStore {
   std::thread thread_;
 };
 
-// A socket to the store of rank 0, which listens at one of `addresses`: tries until the deadline.
-// Errors: those of prove_to_server; PERMISSION_DENIED (kOwnUser, and it is another's);
-// DEADLINE_EXCEEDED says what was wrong last.
+// Connects to the store of rank 0, which listens at one of `addresses`; retries until the deadline.
+// Errors: those of prove_to_server; PERMISSION_DENIED (kOwnUser, and another user's process listens
+// there); DEADLINE_EXCEEDED with the last error's text.
 [[nodiscard]] absl::StatusOr<FileDescriptor> connect_to_store(
     const std::vector<SocketAddress>& addresses, int rank, int size, const JobSecret& key,
     Exchange::Deadline deadline, Admission admission = Admission::kAnybody);
@@ -87,14 +89,14 @@ class TcpStore {
 // A process of a job whose store is a TcpStore.
 class TcpBootstrap : public StoreBootstrap {
  public:
-  // Joins: rank 0 gives its store, the others a socket to it. Makes the job's secret out of `key`.
-  // `address` is where this process can be reached, or "".
+  // Joins the job: rank 0 passes its store, the other ranks pass a socket to it. Derives the job's
+  // secret from `key`. `address` is the address at which this process can be reached, or "".
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<TcpBootstrap>> join(
       BootstrapKind kind, std::unique_ptr<TcpStore> store, FileDescriptor socket, int rank,
       int size, const JobSecret& key, std::string address, Exchange::Deadline deadline);
 
   [[nodiscard]] std::string listen_address() const override { return address_; }
-  // What remains to be done at the end, after the store.
+  // Sets an action that finalize() runs after the process has left the store.
   void at_end(std::function<absl::Status()> action) { at_end_ = std::move(action); }
 
  protected:

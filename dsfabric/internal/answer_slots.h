@@ -1,17 +1,21 @@
-// Where short results of calls come without a message: lines of the caller's memory, which the
-// process that ran the call maps (shm) and stores into.
+// Answer slots: a callee stores a short result directly into the caller's mapped memory (shm),
+// without a message. Each slot is one cache line of the caller's memory.
 //
-// A call that waits for a result takes a slot; its handle names it. Who ran the call writes the
-// result there, if the slot is attended: if somebody will look. Otherwise, and if the result does
-// not fit or is an error, it answers by a message, which wakes somebody. One compare-and-swap
-// decides; so nobody who sleeps is forgotten, and nobody who looks needs a message.
+// A call that waits for a result reserves a slot; its handle names the slot. The process that ran
+// the call stores the result there if the slot is polled, that is, if a thread of the caller polls
+// it. If the slot is not polled, if the result does not fit, or if the call failed, the callee
+// sends a message instead, which wakes the caller. One compare-and-swap of the slot's state decides
+// between the two. So a sleeping caller always gets a message, and a polling caller never needs
+// one.
 //
-//   kUnattended <-> kAttended      by the caller's process: somebody looks, or does so no more
-//   kAttended -> kAnswered         by the process that ran the call
-//   kAnswered -> kTaken            by whoever of the caller's process comes first
+//   transition            made by
+//   kUnpolled -> kPolled  the caller's process: a thread starts polling
+//   kPolled -> kUnpolled  the caller's process: the thread stops polling
+//   kPolled -> kAnswered  the process that ran the call
+//   kAnswered -> kTaken   the first thread of the caller's process that takes the result
 //
-// A slot is free again when its call is completed (PendingCalls::take). Those of a dead process
-// are not used any more: it may still be writing.
+// A slot is free again when its call is completed (PendingCalls::take). The slots of a failed
+// process are never reused, because that process may still be writing to them.
 #ifndef CARIAMA_DSFABRIC_INTERNAL_ANSWER_SLOTS_H_
 #define CARIAMA_DSFABRIC_INTERNAL_ANSWER_SLOTS_H_
 
@@ -26,19 +30,19 @@
 
 namespace cariama::internal {
 
-// One slot, in registered memory. Zeros are a valid one. It holds atomics: a peer that keeps to no
-// rule may write at any time.
+// One slot, in registered memory. All zeros is a valid slot. Its fields are atomics because a
+// misbehaving peer may write to them at any time.
 struct alignas(64) AnswerSlot {
-  enum State : uint32_t { kUnattended, kAttended, kAnswered, kTaken };
+  enum State : uint32_t { kUnpolled, kPolled, kAnswered, kTaken };
   static constexpr size_t kMostBytes = 48;
 
-  std::atomic<uint32_t> state{kUnattended};
-  std::atomic<uint32_t> bytes{0};  // of result, once answered
+  std::atomic<uint32_t> state{kUnpolled};
+  std::atomic<uint32_t> bytes{0};  // length of the result, valid once answered
   std::atomic<uint64_t> handle{0};
   std::array<std::atomic<uint64_t>, kMostBytes / sizeof(uint64_t)> result{};
 
-  // By the process that ran the call, once. False: nobody looks, or it is too long: the answer has
-  // to be a message.
+  // Called once, by the process that ran the call. Returns false if the slot is not polled or the
+  // result is too long: then the answer must be sent as a message.
   [[nodiscard]] bool answer(uint64_t whose, std::span<const std::byte> bytes_of_result) {
     if (bytes_of_result.size() > kMostBytes) return false;
     handle.store(whose, std::memory_order_relaxed);
@@ -49,43 +53,43 @@ struct alignas(64) AnswerSlot {
                   std::min(sizeof(word), bytes_of_result.size() - at));
       result[at / sizeof(word)].store(word, std::memory_order_relaxed);
     }
-    uint32_t expected = kAttended;
+    uint32_t expected = kPolled;
     return state.compare_exchange_strong(expected, kAnswered, std::memory_order_release,
                                          std::memory_order_relaxed);
   }
 };
 static_assert(sizeof(AnswerSlot) == 64);
 
-// A thread's identity: who attends to a slot.
-using Attendant = const void*;
-[[nodiscard]] inline Attendant this_attendant() {
-  static thread_local char somebody;
-  return &somebody;
+// Identifies the thread that polls a slot.
+using PollerId = const void*;
+[[nodiscard]] inline PollerId this_poller() {
+  static thread_local char identity;
+  return &identity;
 }
 
-// The slots for answers from one process. find(), open() and release() under the mutex of
-// PendingCalls, the rest by any thread.
+// The slots for answers from one process. find(), open() and release() require the mutex of
+// PendingCalls; the other functions are thread-safe.
 class AnswerSlots {
  public:
   static constexpr uint32_t kCount = 16;
 
-  // `slots`: kCount of them, zeros, which outlive this. `always_attended`: all threads look, since
-  // nobody else would (there is no service thread).
-  AnswerSlots(AnswerSlot* slots, bool always_attended)
-      : slots_(slots), always_attended_(always_attended) {}
+  // `slots` points to kCount zeroed slots, which must outlive this object. `always_polled`: all
+  // slots count as polled, because without service threads every waiting thread polls.
+  AnswerSlots(AnswerSlot* slots, bool always_polled)
+      : slots_(slots), always_polled_(always_polled) {}
 
-  // A slot that is free: from 1 on, or 0 if none is.
+  // Returns the number of a free slot, starting from 1, or 0 if no slot is free.
   [[nodiscard]] uint32_t find() const {
     const uint32_t reserved = reserved_.load(std::memory_order_relaxed);
     const auto free = static_cast<uint32_t>(std::countr_one(reserved));
     return free < kCount ? free + 1 : 0;
   }
-  // Reserves it for a call of this thread.
+  // Reserves the slot for a call of the calling thread.
   void open(uint32_t slot, uint64_t handle) {
     const uint32_t index = slot - 1;
     records_[index].handle.store(handle, std::memory_order_relaxed);
-    records_[index].owner.store(this_attendant(), std::memory_order_relaxed);
-    slots_[index].state.store(always_attended_ ? AnswerSlot::kAttended : AnswerSlot::kUnattended,
+    records_[index].owner.store(this_poller(), std::memory_order_relaxed);
+    slots_[index].state.store(always_polled_ ? AnswerSlot::kPolled : AnswerSlot::kUnpolled,
                               std::memory_order_relaxed);
     reserved_.store(reserved_.load(std::memory_order_relaxed) | 1u << index,
                     std::memory_order_release);
@@ -100,20 +104,21 @@ class AnswerSlots {
     uint32_t bytes = 0;
     std::array<std::byte, AnswerSlot::kMostBytes> result;
   };
-  // Gives each answer that is there to function(const Answer&), which releases the slot by its
-  // handle. With `attendant` only those to calls of that thread.
+  // Passes each answer that has arrived to function(const Answer&), which must release the slot
+  // through its handle. With `poller`, only the answers to that thread's calls. Returns the number
+  // of answers.
   template <typename Function>
-  size_t take(Attendant attendant, Function&& function) {
+  size_t take(PollerId poller, Function&& function) {
     size_t count = 0;
-    each(attendant, [&](AnswerSlot& slot, const Record& record) {
+    each(poller, [&](AnswerSlot& slot, const Record& record) {
       uint32_t state = slot.state.load(std::memory_order_acquire);
       if (state != AnswerSlot::kAnswered ||
           !slot.state.compare_exchange_strong(state, AnswerSlot::kTaken,
                                               std::memory_order_acquire)) {
         return;
       }
-      // Now nobody else completes the call, and the slot stays its own. Of what the peer wrote
-      // nothing is believed that is not known here.
+      // Only this thread completes the call now, and until it does the slot is not reused. The
+      // peer's data is checked against this process's own record: the handle, and the length.
       const uint64_t handle = record.handle.load(std::memory_order_relaxed);
       Answer answer;
       answer.handle = slot.handle.load(std::memory_order_relaxed) == handle ? handle : 0;
@@ -128,36 +133,36 @@ class AnswerSlots {
     });
     return count;
   }
-  // The calling thread looks from now on at the slots of its calls, until unattend().
-  void attend(Attendant attendant) {
-    each(attendant, [](AnswerSlot& slot, const Record&) {
-      uint32_t state = AnswerSlot::kUnattended;
+  // The calling thread polls the slots of its calls from now on, until stop_polling().
+  void start_polling(PollerId poller) {
+    each(poller, [](AnswerSlot& slot, const Record&) {
+      uint32_t state = AnswerSlot::kUnpolled;
       if (slot.state.load(std::memory_order_relaxed) == state) {
-        slot.state.compare_exchange_strong(state, AnswerSlot::kAttended, std::memory_order_relaxed);
+        slot.state.compare_exchange_strong(state, AnswerSlot::kPolled, std::memory_order_relaxed);
       }
     });
   }
-  // What has come before has to be taken afterwards.
-  void unattend(Attendant attendant) {
-    if (always_attended_) return;
-    each(attendant, [](AnswerSlot& slot, const Record&) {
-      uint32_t state = AnswerSlot::kAttended;
-      slot.state.compare_exchange_strong(state, AnswerSlot::kUnattended, std::memory_order_relaxed);
+  // Afterwards the caller must take() the answers that arrived before.
+  void stop_polling(PollerId poller) {
+    if (always_polled_) return;
+    each(poller, [](AnswerSlot& slot, const Record&) {
+      uint32_t state = AnswerSlot::kPolled;
+      slot.state.compare_exchange_strong(state, AnswerSlot::kUnpolled, std::memory_order_relaxed);
     });
   }
 
  private:
   struct Record {
     std::atomic<uint64_t> handle{0};
-    std::atomic<Attendant> owner{nullptr};
+    std::atomic<PollerId> owner{nullptr};
   };
 
   template <typename Function>
-  void each(Attendant attendant, Function&& function) {
+  void each(PollerId poller, Function&& function) {
     for (uint32_t left = reserved_.load(std::memory_order_acquire); left != 0; left &= left - 1) {
       const auto index = static_cast<uint32_t>(std::countr_zero(left));
       Record& record = records_[index];
-      if (attendant != nullptr && record.owner.load(std::memory_order_relaxed) != attendant) {
+      if (poller != nullptr && record.owner.load(std::memory_order_relaxed) != poller) {
         continue;
       }
       function(slots_[index], record);
@@ -165,7 +170,7 @@ class AnswerSlots {
   }
 
   AnswerSlot* const slots_;
-  const bool always_attended_;
+  const bool always_polled_;
   std::atomic<uint32_t> reserved_{0};  // bit i: slots_[i]
   std::array<Record, kCount> records_;
 };

@@ -1,5 +1,6 @@
-// What parts of this layer keep for one fabric: made on first use, gone with the fabric. So that a
-// call which arrives finds the state of its fabric, and several fabrics in one process do not meet.
+// Objects that parts of this layer keep per fabric: created on first use, destroyed with the
+// fabric. Through them an arriving call finds the state of its fabric, and several fabrics in one
+// process stay separate.
 #ifndef CARIAMA_DSFABRIC_INTERNAL_ATTACHMENTS_H_
 #define CARIAMA_DSFABRIC_INTERNAL_ATTACHMENTS_H_
 
@@ -15,8 +16,8 @@ namespace internal {
 // Thread-safe.
 class Attachments {
  public:
-  // The fabric's T, made as T(fabric) if there is none yet. T's constructor must not ask for
-  // another.
+  // Returns the fabric's T, and creates it as T(fabric) on first use. T's constructor must not call
+  // get().
   template <typename T>
   [[nodiscard]] T& get(Fabric& fabric) {
     const std::lock_guard lock(mutex_);

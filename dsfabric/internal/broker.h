@@ -1,6 +1,6 @@
-// Requests between processes of a job before they are connected, off the data path: "connect to me,
-// here are my queue pairs". Authenticated with the job's secret; both ends have proved that they
-// know it before a handler sees a byte.
+// Requests between processes of a job before they are connected, off the data path, such as an
+// offer of queue pairs. Authenticated by the job's secret: both ends have proved that they know it
+// before a handler gets any data.
 #ifndef CARIAMA_DSFABRIC_INTERNAL_BROKER_H_
 #define CARIAMA_DSFABRIC_INTERNAL_BROKER_H_
 
@@ -18,27 +18,27 @@ namespace cariama::internal {
 
 class Broker {
  public:
-  // Answers a request of `rank`. Runs in a thread of the broker, one request at a time; a Status
-  // that is not OK reaches the requester with its code and text.
+  // Answers a request of `rank`. Runs in a thread of the broker, one request at a time. If it
+  // returns an error, the requester gets that code and text.
   using Handler = std::function<absl::StatusOr<std::string>(int rank, std::string_view request)>;
 
-  // Stops answering; waits for a handler that is running.
+  // Stops answering. Blocks until a running handler has returned.
   virtual ~Broker() = default;
 
-  // Sends a request to the process of `rank`, and waits for its answer. Thread-safe. Errors:
-  // DEADLINE_EXCEEDED, UNAVAILABLE (it is gone), PERMISSION_DENIED (it does not know the secret),
-  // or what its handler returned.
+  // Sends a request to the process of `rank`, and blocks until it is answered. Thread-safe. Errors:
+  // DEADLINE_EXCEEDED, UNAVAILABLE (the process has ended), PERMISSION_DENIED (it does not know the
+  // secret), or the handler's error.
   [[nodiscard]] virtual absl::StatusOr<std::string> request(int rank, std::string_view request,
                                                             Deadline deadline) = 0;
 };
 
-// A broker over sockets: listens on an abstract local socket, which the processes of its host use,
-// and on TCP where it is told to: at CARIAMA_LISTEN (an address, an interface, or a network), else
-// at bootstrap.listen_address(). The addresses are exchanged through `bootstrap` (collective: every
-// process calls it). The protocol: handshake.h, then one request and its answer, of 1 MiB at most
-// (broker_wire.h), then the connection ends. `bootstrap` is used in this call only. Errors: those
-// of Bootstrap; FAILED_PRECONDITION (a process of another host listens to none), NOT_FOUND and
-// INVALID_ARGUMENT (CARIAMA_LISTEN).
+// A broker over sockets. It listens on an abstract local socket for the processes of its host. It
+// also listens on TCP at CARIAMA_LISTEN (an address, an interface, or a network) or, if that is
+// unset, at bootstrap.listen_address(), if any. The addresses are exchanged through `bootstrap`
+// (collective: every process calls this function). The protocol: handshake.h, then one request and
+// its answer, of at most 1 MiB each (broker_wire.h), then the connection ends. `bootstrap` is used
+// in this call only. Errors: those of Bootstrap; FAILED_PRECONDITION (a process of another host
+// does not listen on TCP), NOT_FOUND and INVALID_ARGUMENT (CARIAMA_LISTEN).
 [[nodiscard]] absl::StatusOr<std::unique_ptr<Broker>> make_socket_broker(Bootstrap& bootstrap,
                                                                          Broker::Handler handler,
                                                                          Deadline deadline);

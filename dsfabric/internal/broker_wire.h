@@ -1,5 +1,5 @@
-// What brokers say to each other after the handshake, and how they say where they listen. The
-// decoders believe nothing.
+// The encoding of the messages that brokers exchange after the handshake, and of the addresses that
+// they listen at. The decoders validate everything.
 #ifndef CARIAMA_DSFABRIC_INTERNAL_BROKER_WIRE_H_
 #define CARIAMA_DSFABRIC_INTERNAL_BROKER_WIRE_H_
 
@@ -20,21 +20,22 @@ struct BrokerFrame {
   static constexpr size_t kHeaderBytes = 8;
   static constexpr size_t kMaxBytes = size_t{1} << 20;
   uint8_t code = 0;   // an absl::StatusCode; 0 in requests
-  std::string bytes;  // what is said, or the text of the error
+  std::string bytes;  // the payload, or an error's text
   friend bool operator==(const BrokerFrame&, const BrokerFrame&) = default;
 };
-// Precondition: at most kMaxBytes.
+// Requires: at most kMaxBytes bytes.
 [[nodiscard]] std::string encode(const BrokerFrame& frame);
 
-// Takes a stream of one frame.
+// Decodes one frame from a stream.
 class BrokerFrameDecoder {
  public:
-  // Bytes that are missing until the next step, at least; 0 when the frame is whole.
+  // Returns the minimum number of bytes missing until the next step; 0 when the frame is complete.
   [[nodiscard]] size_t wanted() const;
-  // Takes the next bytes, at most wanted(). INVALID_ARGUMENT if no broker says that; it stays so.
+  // Takes the next bytes, at most wanted(). Returns INVALID_ARGUMENT if they are malformed; all
+  // further calls then return the same error.
   absl::Status take(std::string_view bytes);
   [[nodiscard]] bool whole() const { return header_known_ && wanted() == 0; }
-  // Precondition: whole().
+  // Requires: whole().
   [[nodiscard]] BrokerFrame& frame() { return frame_; }
 
  private:
@@ -45,11 +46,11 @@ class BrokerFrameDecoder {
   absl::Status malformed_;
 };
 
-// Where a broker listens.
+// The addresses that a broker listens at.
 struct BrokerAddress {
-  std::string network;  // which hosts and name spaces of the network `local` can be seen from
+  std::string network;  // the host and network name space in which `local` is reachable
   SocketAddress local;
-  std::optional<SocketAddress> remote;  // for the others
+  std::optional<SocketAddress> remote;  // for processes elsewhere
 };
 [[nodiscard]] std::string encode(const BrokerAddress& address);
 // Error: INVALID_ARGUMENT.

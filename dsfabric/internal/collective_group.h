@@ -1,5 +1,5 @@
-// The part of a process in the operations of one Collectives object: a state machine that is moved
-// on by arriving messages and by its members, whoever comes.
+// The state of one process in the operations of one Collectives object: a state machine that is
+// advanced by arriving messages and by its members.
 #ifndef CARIAMA_DSFABRIC_INTERNAL_COLLECTIVE_GROUP_H_
 #define CARIAMA_DSFABRIC_INTERNAL_COLLECTIVE_GROUP_H_
 
@@ -23,20 +23,21 @@
 
 namespace cariama::internal {
 
-// A broadcast that is a multiple of this in the row of operations takes both ways.
+// A broadcast whose operation number is a multiple of this has an up phase and a down phase; other
+// broadcasts have the down phase only.
 inline constexpr uint64_t kCollectiveWindow = 16;
 
 enum class PacketType : uint8_t {
-  kUp,    // what a subtree contributes
+  kUp,    // the contribution of a subtree
   kDown,  // the result
-  kAsk,   // "if you have the result, send it"; and a sign of death if it cannot be sent
+  kAsk,   // a request for the result; also a probe: a dead receiver is detected when it is sent
 };
 
-// What every message says; captured by the call that it is.
+// The header of every message; the call that carries the message captures it.
 struct CollectivePacket {
   uint64_t sequence = 0;
   uint64_t total = 0;   // bytes of the parcel
-  uint64_t offset = 0;  // in it, of the piece that this message carries
+  uint64_t offset = 0;  // of this message's piece within the parcel
   uint32_t group = 0;
   uint32_t pivot = 0;  // the rank at the root of the tree
   uint32_t hops = 0;
@@ -45,27 +46,30 @@ struct CollectivePacket {
   uint16_t reserved = 0;
 };
 
-// What goes up and down the tree.
+// The data that travels up and down the tree.
 struct CollectiveParcel {
   absl::Status status;
-  std::vector<uint32_t> left_out;  // dead ranks, in order
+  std::vector<uint32_t> left_out;  // dead ranks, ascending
   std::string bytes;
 
   [[nodiscard]] std::string save() const;
   [[nodiscard]] static std::optional<CollectiveParcel> load(std::string_view bytes);
 };
 
-// What keeps a process, as far as it can say.
+// The reason why an operation has not ended here.
 struct CollectiveBlockers {
-  bool entered = false;         // all its members are here: `names` are ranks that it waits for; if
-  std::vector<uint32_t> names;  // not, they are the members that have not come
+  // True: all members of this process have entered; `names` are the ranks that they wait for.
+  // False: `names` are the members that have not entered.
+  bool entered = false;
+  std::vector<uint32_t> names;
 };
 
 class CollectiveGroup {
  public:
   CollectiveGroup(Fabric& fabric, ControlTraffic& traffic, uint32_t id);
 
-  // A Collectives object was made here. Before, the group can only pass on.
+  // Called when the process creates its Collectives object. Before that, the group only forwards
+  // results.
   void open(const CollectiveOptions& options);
 
   [[nodiscard]] Fabric& fabric() const { return fabric_; }
@@ -77,22 +81,22 @@ class CollectiveGroup {
   [[nodiscard]] std::vector<uint32_t> left_out() const;
   [[nodiscard]] CollectiveStatistics statistics() const;
 
-  // A message has come. Never waits.
+  // Handles an arrived message. Never blocks.
   void arrive(uint32_t from, const CollectivePacket& packet, std::string_view piece);
   [[nodiscard]] CollectiveBlockers blockers(uint64_t sequence);
 
  private:
   struct Operation {
-    bool known = false;  // kind and pivot are
+    bool known = false;  // kind and pivot are set
     CollectiveKind kind = CollectiveKind::kBarrier;
     uint32_t pivot = 0;
-    uint32_t source_member = 0;                      // of the pivot
-    std::vector<std::optional<std::string>> values;  // of the members here
+    uint32_t source_member = 0;  // the source's member index in the pivot's process
+    std::vector<std::optional<std::string>> values;  // of this process's members
     uint32_t here = 0;
     CollectiveFold fold;
-    absl::Status problem;                              // participants disagree
-    std::map<uint32_t, CollectiveParcel> contributed;  // by the rank that sent it
-    std::set<uint32_t> asking;                         // for the result
+    absl::Status problem;                              // an error if participants disagree
+    std::map<uint32_t, CollectiveParcel> contributed;  // by sending rank
+    std::set<uint32_t> asking;                         // ranks that asked for the result
     std::set<uint32_t> asked;
     std::map<std::pair<uint32_t, PacketType>, std::string> incomplete;
     uint32_t sent_to = kNoThread;
@@ -113,7 +117,7 @@ class CollectiveGroup {
   using Outbox = std::vector<Outgoing>;
   struct Walk;
 
-  // A position in the tree: 0 is its root.
+  // Returns the position of a rank in the tree; position 0 is the root.
   [[nodiscard]] uint32_t position(const Operation& op, uint32_t rank) const {
     return (rank + size_ - op.pivot) % size_;
   }
@@ -124,7 +128,7 @@ class CollectiveGroup {
   void for_each_child(uint32_t position, Function&& function) const;
   [[nodiscard]] bool alive(uint32_t rank) const;
 
-  // All with mutex_ held.
+  // The functions below require mutex_ to be held.
   [[nodiscard]] static bool is_full(uint64_t sequence, CollectiveKind kind) {
     return kind != CollectiveKind::kBroadcast || sequence % kCollectiveWindow == 0;
   }
@@ -144,7 +148,7 @@ class CollectiveGroup {
   void post(Outbox& outbox, uint32_t to, PacketType type, uint64_t sequence, const Operation& op,
             std::shared_ptr<const std::string> parcel = nullptr) const;
 
-  // Without it.
+  // The functions below require mutex_ not to be held.
   void flush(Outbox& outbox);
   [[nodiscard]] bool send(uint32_t to, const CollectivePacket& packet, std::string_view piece);
   [[nodiscard]] bool look(uint64_t sequence);
@@ -156,9 +160,9 @@ class CollectiveGroup {
   const uint32_t id_;
   const uint32_t rank_;
   const uint32_t size_;
-  bool threads_ = false;  // take part, each for itself
+  bool threads_ = false;  // each thread takes part for itself (kThreads)
   bool leave_out_dead_ = true;
-  uint32_t member_count_ = 0;  // 0: not open
+  uint32_t member_count_ = 0;  // 0: no Collectives object yet
 
   mutable std::mutex mutex_;
   std::vector<Member> members_;
@@ -170,10 +174,10 @@ class CollectiveGroup {
 class CollectiveGroups {
  public:
   explicit CollectiveGroups(Fabric& fabric) : fabric_(fabric) {}
-  // The next in the order of creation.
+  // Returns the next group in creation order.
   [[nodiscard]] std::shared_ptr<CollectiveGroup> next(ControlTraffic& traffic);
-  // One that another process speaks of, which this one may not have made yet; nullptr: nobody can
-  // have.
+  // Returns the group that a message of another process names, even if this process has not created
+  // its object yet. Returns nullptr if the id is too far ahead to be valid.
   [[nodiscard]] std::shared_ptr<CollectiveGroup> find(ControlTraffic& traffic, uint32_t id);
 
  private:

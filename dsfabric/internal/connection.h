@@ -1,5 +1,4 @@
-// The processes that this one talks to: connections made on first use, send-based messages with
-// credits.
+// A connection to another process: one queue pair, and send-based messages with credits.
 #ifndef CARIAMA_DSFABRIC_INTERNAL_CONNECTION_H_
 #define CARIAMA_DSFABRIC_INTERNAL_CONNECTION_H_
 
@@ -32,25 +31,26 @@ namespace cariama::internal {
 
 class Connection;
 
-// What precedes the call in a send-based message.
+// Precedes the call in a send-based message.
 struct MessageHeader {
-  uint32_t destination;  // index of a worker of the receiving process, or kNoThread: its service
+  uint32_t destination;  // index of a worker of the receiver, or kNoThread for its service
   uint32_t source;       // global id of the calling thread, or kNoThread
 };
 static_assert(sizeof(MessageHeader) == 8);
 
-// A call that has arrived, in the receive unit that it came in or in memory of its own. Goes back
-// to where it came from when it has been run.
+// A call that has arrived, in its receive unit or buffered in its own memory. After it has run, its
+// receive unit is posted again, or its memory is freed.
 struct ArrivedMessage : InboxNode {
-  Connection* connection = nullptr;  // whose unit it is; nullptr: in memory of its own
+  Connection* connection = nullptr;  // owner of the unit; nullptr: buffered in own memory
   std::byte* bytes = nullptr;        // MessageHeader and call
   uint32_t size = 0;
-  uint32_t rank = 0;                 // of the process that sent it
-  bool held = false;                 // counted by Connection::hold()
-  std::coroutine_handle<> resume{};  // no call, but a coroutine of this process that goes on
+  uint32_t rank = 0;  // of the sending process
+  bool held = false;  // counted by Connection::hold()
+  // If set: not a call, but a coroutine of this process to resume.
+  std::coroutine_handle<> resume{};
 };
 
-// One in memory of its own: a call within the process, or one that waits long.
+// A message in its own memory: a call within the process, or a buffered one.
 struct OwnMessage : ArrivedMessage {
   OwnMessage(size_t bytes_of_it, uint32_t from)
       : storage(std::make_unique<uint64_t[]>((bytes_of_it + 7) / 8)) {
@@ -61,7 +61,8 @@ struct OwnMessage : ArrivedMessage {
   std::unique_ptr<uint64_t[]> storage;
 };
 
-// A call about to be sent: how long it is and how to write it. References what it was made from.
+// A call to be sent: its length and how to write it. References the caller's function and
+// arguments.
 struct OutgoingCall {
   FunctionId id;
   uint8_t flags = 0;
@@ -69,6 +70,9 @@ struct OutgoingCall {
   size_t bytes = 0;       // of closure and arguments
   const void* call = nullptr;
   void (*write_call)(const void* call, std::byte* at) = nullptr;
+  // The answer to a call. FabricOptions::deferred_bytes does not refuse it, since the caller would
+  // wait for it forever. The calls that wait for answers limit the number of answers.
+  bool is_answer = false;
 
   template <typename Call>
   [[nodiscard]] static OutgoingCall of(const Call& call) {
@@ -98,10 +102,10 @@ struct OutgoingCall {
   }
 };
 
-// What both ends of a connection tell each other before it exists.
+// The data that both ends exchange before they connect.
 struct ConnectionOffer {
   std::string address;          // of the queue pair
-  RemoteMemoryLocator credit;   // where the other end writes how many messages it has taken
+  RemoteMemoryLocator credit;   // word for the other end's count of finished messages
   RemoteMemoryLocator answers;  // AnswerSlots for results of calls to the other end
   uint32_t receive_units = 0;
   uint32_t receive_unit_bytes = 0;
@@ -109,21 +113,21 @@ struct ConnectionOffer {
 
 // One queue pair to a process, with its receive units and credits.
 //
-// Flow control: a sender may have as many messages under way as the receiver has units. The
-// receiver writes how many it has finished into the sender's credit word, by RDMA WRITE, when half
-// of the units wait to be told (so no message is spent on it). Wake-ups by immediate data use a
-// unit as well and count alike.
+// Flow control: a sender may have as many messages in flight as the receiver has units. The
+// receiver WRITEs its count of finished messages into the sender's credit word whenever half of the
+// units have finished since the last WRITE; so credits cost no messages. An event sent as immediate
+// data takes a unit, and counts as a message.
 //
-// Thread-safe but for create() and connect(). Nothing here waits.
+// Thread-safe, except for create() and connect(). No function blocks.
 class Connection {
  public:
-  // Makes the queue pair, not connected, with its units posted. Send completions come to `channel`
-  // when arm() was called.
+  // Creates an unconnected queue pair and posts its receive units. After arm(), send completions
+  // are signaled on `channel`.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Connection>> create(
       uint32_t rank, ProtectionDomain& domain, std::shared_ptr<CompletionQueue> receives,
       std::shared_ptr<CompletionChannel> channel, std::shared_ptr<RDMAAllocator> allocator,
       GeneralAllocator& memory, uint32_t units, uint32_t unit_bytes, uint32_t send_depth,
-      bool answers_always_attended = false);
+      bool answers_always_polled = false);
   ~Connection();
 
   [[nodiscard]] ConnectionOffer offer() const;
@@ -132,67 +136,73 @@ class Connection {
 
   enum class Sent : uint8_t {
     kPosted,
-    kNoCredit,  // nothing happened: let calls in, and try again
+    kNoCredit,  // nothing was sent: receive messages, then try again
     kFailed,    // see status()
   };
 
   [[nodiscard]] Sent send(const MessageHeader& header, const OutgoingCall& call);
-  // Keeps the message for flush(), behind what is kept already. Returns its bytes.
+  // Defers the message until flush(), behind the messages deferred before. Returns its size in
+  // bytes.
   size_t defer(const MessageHeader& header, const OutgoingCall& call);
-  // Sends what was kept back, as far as credits go. Returns the bytes that are no longer kept.
+  // Sends deferred messages as far as credits allow. Returns the bytes that are no longer deferred.
   size_t flush();
-  // Forgets what was kept back: the peer is dead. Returns its bytes.
+  // Drops the deferred messages of a failed peer. Returns their bytes.
   size_t drop_deferred();
-  // Sends an event: the number of a worker of the other process that is to be woken, or what
-  // FabricCore::post_event says.
+  // Sends an event as immediate data: the index of a worker of the peer to wake, or an event of a
+  // call source registry (see FabricCore::post_event).
   [[nodiscard]] Sent wake(uint32_t immediate);
 
-  // Transfers between registered memory and the peer's. `done`, if given, is counted down by
-  // whoever polls: the service thread, or poll_sends(). kNoCredit: the send queue is full.
+  // Transfers between registered memory and the peer's. `done`, if given, is counted down by the
+  // thread that polls: the service thread, or a caller of poll_sends(). kNoCredit: the send queue
+  // is full.
   [[nodiscard]] Sent write(RDMAMemory& local, uint64_t offset, uint64_t bytes,
                            const RemoteMemoryLocator& remote, Synchronizer* done);
   [[nodiscard]] Sent read(RDMAMemory& local, uint64_t offset, uint64_t bytes,
                           const RemoteMemoryLocator& remote, Synchronizer* done);
 
-  // Tells the end of a call by writing 1 + outcome into the 8-byte word at `target`.
+  // Reports the end of a call by a WRITE of 1 + outcome into the 8-byte word at `target`.
   [[nodiscard]] Sent write_outcome(CallOutcome outcome, const RemoteMemoryLocator& target);
 
-  // Whether a transfer with `done` may be under way, so that somebody has to poll.
+  // Returns true if a transfer with `done` may be in flight, so that a thread must poll for its
+  // completion.
   [[nodiscard]] bool awaited() const { return awaited_.load(std::memory_order_acquire); }
   void poll_sends();
-  // Asks for an event at the next send completion.
+  // Arms the completion queue: the next send completion signals the channel.
   void arm() { static_cast<void>(send_completions_->arm()); }
 
-  // Where the peer has its slots for our answers, if we can store there; slot 1 is the first.
-  // nullptr: we cannot.
+  // Returns the peer's slots for this process's answers (slot 1 is the first), or nullptr if this
+  // process cannot store into the peer's memory.
   [[nodiscard]] AnswerSlot* peer_answers() {
     AnswerSlot* answers = peer_answers_.load(std::memory_order_acquire);
     if (answers != nullptr) [[likely]]
       return answers;
     return map_peer_answers();
   }
-  // Slots for the peer's answers to us.
+  // The slots for the peer's answers to this process.
   [[nodiscard]] AnswerSlots& answers() { return *answers_; }
 
-  // A completion of the receive queue: the unit, with its size set. The id must be one of ours.
+  // Returns the unit of a receive completion, with its size set. Requires: the completion is of a
+  // unit of this connection.
   [[nodiscard]] ArrivedMessage* unit_of(const Completion& completion);
-  // Notes that the unit waits for its thread. True: so many do that this one should be copied and
-  // finished instead, so that the others of the connection find units.
+  // Marks the unit as waiting for its destination thread. Returns true if more than half of the
+  // units wait: then the caller should copy this message and finish the unit, so that the
+  // connection does not run out of units.
   [[nodiscard]] bool hold(ArrivedMessage* unit) {
     unit->held = true;
     return (held_.fetch_add(1, std::memory_order_relaxed) + 1) * 2 > units_.size();
   }
-  // A unit's message has been run, dropped, or copied: posts the unit again and returns credits.
-  // False: as return_credits().
+  // Called when a unit's message has been run, dropped, or copied: posts the unit again and returns
+  // credits. Result: as return_credits().
   [[nodiscard]] bool finish(ArrivedMessage* unit);
-  // Tells the sender about finished units, once they are many enough. False: they are, but the send
-  // queue has no room. It has to be called again, by somebody who does not wait for the sender: one
-  // that has used up its credits sends nothing whose end would call it.
+  // Writes the credit count to the sender if half of the units have finished since the last write.
+  // Returns false if a write is due but the send queue has no room. Then it must be called again by
+  // a thread that does not depend on the sender: a sender without credits sends no message whose
+  // end would call this function.
   [[nodiscard]] bool return_credits();
-  // Once in a while, when it is quiet: tells it again. A device without order may have let an older
-  // count come last.
+  // Writes the last credit count again. Called periodically: without write ordering, an older count
+  // may have been placed last.
   void repeat_credits();
-  // Sends an empty WRITE if nothing is under way, so that a dead peer shows.
+  // Sends an empty WRITE if no operation is in flight, so that a dead peer is detected.
   void probe();
 
   [[nodiscard]] absl::Status status() const { return queue_->status(); }
@@ -200,13 +210,14 @@ class Connection {
   [[nodiscard]] uint32_t rank() const { return rank_; }
   // Bytes of the largest call.
   [[nodiscard]] size_t max_call() const { return peer_unit_bytes_ - sizeof(MessageHeader); }
-  // Messages sent or kept that the receiver has not said to have finished. A snapshot.
+  // Returns the number of messages that are sent or deferred and that the receiver has not reported
+  // as finished. A snapshot.
   [[nodiscard]] uint64_t unfinished() const;
   [[nodiscard]] uint64_t writes() const { return writes_.load(std::memory_order_relaxed); }
 
  private:
   Connection(uint32_t rank, GeneralAllocator& memory) : rank_(rank), memory_(memory) {}
-  // With mutex_ held.
+  // The functions below require mutex_ to be held.
   [[nodiscard]] bool has_credit();
   [[nodiscard]] Sent post(const MessageHeader* header, const OutgoingCall* call,
                           std::string_view ready);
@@ -224,7 +235,7 @@ class Connection {
   std::unique_ptr<TransmitQueue> queue_;
   std::atomic<bool> awaited_{false};
 
-  // Receiving. Units are posted by whoever finished one.
+  // Receiving. The thread that finishes a unit posts it again.
   uint32_t unit_bytes_ = 0;
   RDMAMemory unit_memory_;
   std::vector<ArrivedMessage> units_;
@@ -235,13 +246,14 @@ class Connection {
   mutable std::mutex mutex_;
   std::optional<Transmitter> transmitter_;
   std::unique_ptr<CircularAllocator> ring_;
-  // Line 0: written by the peer; 1: what we write to it; 2: outcomes; then slots for its answers.
+  // Bytes 0: credits, written by the peer; 64: the count that is written to the peer; 128: the
+  // outcome words; 192: slots for the peer's answers.
   RDMAMemory credit_memory_;
   RemoteMemoryLocator peer_credit_;
   uint32_t peer_units_ = 0;
   uint32_t peer_unit_bytes_ = 0;
   uint64_t sent_ = 0;
-  uint64_t finished_by_peer_ = 0;  // the most that the peer has said
+  uint64_t finished_by_peer_ = 0;  // the largest count that the peer has reported
   uint64_t returned_ = 0;
   uint64_t repeated_ = 0;
   std::deque<std::string> deferred_;

@@ -52,13 +52,13 @@ JobSecret secret_from(std::string_view bytes) {
   return secret;
 }
 
-// Whether two processes can be of one job, by what they say.
+// Checks that both hellos state the same job size.
 absl::Status check_sizes(const Hello& own, const Hello& theirs, const std::string& whom) {
   if (own.size == theirs.size) return absl::OkStatus();
-  return make_error(
-      absl::StatusCode::kFailedPrecondition, ErrorScope::kPeer,
-      absl::StrCat(whom, " is of a job of ", theirs.size, " processes, ours has ", own.size),
-      "give every process the same number of processes");
+  return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kPeer,
+                    absl::StrCat(whom, " belongs to a job of ", theirs.size,
+                                 " processes, this job has ", own.size),
+                    "give every process the same number of processes");
 }
 
 }  // namespace
@@ -71,7 +71,7 @@ JobSecret random_secret() {
     if (count > 0) {
       filled += static_cast<size_t>(count);
     } else if (errno != EINTR) {
-      std::perror("cariama: getrandom");  // not without a secret
+      std::perror("cariama: getrandom");  // never continue without a secret
       std::abort();
     }
   }
@@ -81,7 +81,7 @@ JobSecret random_secret() {
 JobSecret keyed_hash(std::string_view key, std::string_view text) {
   JobSecret hash;
   unsigned length = 0;
-  // A null key would mean "the one of before".
+  // A null key would make HMAC() reuse the previous key.
   if (HMAC(EVP_sha256(), key.empty() ? "" : key.data(), static_cast<int>(key.size()),
            reinterpret_cast<const unsigned char*>(text.data()), text.size(), hash.data(),
            &length) == nullptr ||
@@ -111,7 +111,7 @@ absl::StatusOr<Hello> decode_hello(std::string_view bytes) {
   if (bytes.substr(0, 4) != kMagic || bytes.substr(5, 3) != std::string_view("\0\0\0", 3) ||
       (service != HandshakeService::kStore && service != HandshakeService::kBroker)) {
     return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kPeer,
-                      "what the other end says is no greeting of this library");
+                      "the other end did not send a hello of this protocol");
   }
   return Hello{.service = service,
                .rank = u32_at(bytes, 8),
@@ -152,13 +152,13 @@ ServerHandshake::State ServerHandshake::take(std::string_view bytes, std::string
     absl::StatusOr<Hello> hello = decode_hello(message);
     if (!hello.ok()) return refuse(hello.status());
     client_ = *hello;
-    // The client judges sizes as well, by our hello: it gets one in any case.
+    // The client checks the sizes too, and needs this hello for that: send it in any case.
     out += encode(own_);
     const std::string whom = absl::StrCat("a process that calls itself rank ", client_.rank);
     if (absl::Status sizes = check_sizes(own_, client_, whom); !sizes.ok()) return refuse(sizes);
     if (client_.service != own_.service || client_.rank >= own_.size) {
       return refuse(make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kPeer,
-                               whom + " asks for what is not here"));
+                               whom + " asks for a service or a rank that is not here"));
     }
     return state_ = State::kProof;
   }
@@ -199,13 +199,13 @@ absl::Status prove_to_server(int socket, HandshakeService service, int rank, int
   absl::StatusOr<Hello> server = decode_hello(answer);
   if (!server.ok()) {
     return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kPeer,
-                      "where " + whom + " should be, another program answers",
+                      "another program answers at the address of " + whom,
                       "choose a port that nothing else uses");
   }
   if (absl::Status sizes = check_sizes(own, *server, whom); !sizes.ok()) return sizes;
   if (server->service != service || server->rank != static_cast<uint32_t>(server_rank)) {
     return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kPeer,
-                      absl::StrCat("where ", whom, " should be, rank ", server->rank, " answers"));
+                      absl::StrCat("rank ", server->rank, " answers at the address of ", whom));
   }
   if (absl::Status sent =
           send_exactly(socket, bytes_of(proof(secret, "client", own, *server)), whom, deadline);

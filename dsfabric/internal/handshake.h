@@ -1,5 +1,5 @@
-// How two processes of a job prove to each other that they know its secret, before either believes
-// anything else that the other sends.
+// The handshake by which two processes of a job prove to each other that they know its secret. Each
+// end trusts no other data before.
 //
 //   client -> server   hello: magic "CRH1" | service u8 | zero u8[3] | rank u32 | size u32 |
 //                      nonce[32]
@@ -8,10 +8,10 @@
 //   server -> client   verdict u8 (1: accepted, 2: another secret, 3: that rank is here already) |
 //                      HMAC-SHA256(secret, "server" | both hellos), zeros if not accepted
 //
-// Both nonces are in both proofs, so no proof serves twice; the role is in it, so none can be sent
-// back to who made it; service, ranks and size are in it, so none serves elsewhere. Integers are
-// little-endian. It proves who opened the connection; what follows on it is neither encrypted nor
-// signed.
+// Both proofs cover both nonces, so a proof cannot be replayed; the role, so it cannot be reflected
+// to its sender; and service, ranks and size, so it is not valid elsewhere. Integers are
+// little-endian. The handshake authenticates the ends of the connection at its start. The data that
+// follows is neither encrypted nor signed.
 #ifndef CARIAMA_DSFABRIC_INTERNAL_HANDSHAKE_H_
 #define CARIAMA_DSFABRIC_INTERNAL_HANDSHAKE_H_
 
@@ -28,48 +28,50 @@
 
 namespace cariama::internal {
 
-// 256 bits that nobody can guess. Ends the process if the system has none.
+// Returns 256 random bits. Ends the process if the system cannot provide them.
 [[nodiscard]] JobSecret random_secret();
 // HMAC-SHA256.
 [[nodiscard]] JobSecret keyed_hash(std::string_view key, std::string_view text);
 [[nodiscard]] inline std::string_view bytes_of(const JobSecret& secret) {
   return {reinterpret_cast<const char*>(secret.data()), secret.size()};
 }
-// In a time that does not tell where they differ.
+// Compares in constant time, so that the time does not reveal where the secrets differ.
 [[nodiscard]] bool equal_secrets(const JobSecret& a, const JobSecret& b);
 
-// What is asked for at the other end.
+// The service that the client asks for.
 enum class HandshakeService : uint8_t { kStore = 1, kBroker = 2 };
 
 struct Hello {
   static constexpr size_t kBytes = 48;
   HandshakeService service = HandshakeService::kStore;
-  uint32_t rank = 0;  // who sends it
+  uint32_t rank = 0;  // of the sender
   uint32_t size = 0;  // of the job, as the sender knows it
   JobSecret nonce{};
   friend bool operator==(const Hello&, const Hello&) = default;
 };
 [[nodiscard]] std::string encode(const Hello& hello);
-// Error: INVALID_ARGUMENT. Precondition: kBytes bytes.
+// Error: INVALID_ARGUMENT. Requires: kBytes bytes.
 [[nodiscard]] absl::StatusOr<Hello> decode_hello(std::string_view bytes);
 
-// The server's half, without its socket.
+// The server's side, without its socket.
 class ServerHandshake {
  public:
   enum class State : uint8_t { kHello, kProof, kAccepted, kRefused };
 
-  // `taken`, if given, says whether a rank that has proved itself must be refused all the same.
+  // `taken`, if given, returns true for a rank that must be refused although it has proved itself.
   ServerHandshake(HandshakeService service, int rank, int size, const JobSecret& secret,
                   std::function<bool(int rank)> taken = {});
 
-  // Takes the next bytes of the stream, at most wanted(), and appends to `out` what has to be sent.
+  // Takes the next bytes of the stream, at most wanted(), and appends the bytes to be sent to
+  // `out`.
   State take(std::string_view bytes, std::string& out);
-  // Bytes that are missing until the next step; those behind them belong to what follows.
+  // Returns the number of bytes missing until the next step. Bytes behind them belong to the
+  // service's own protocol.
   [[nodiscard]] size_t wanted() const;
   [[nodiscard]] State state() const { return state_; }
-  // Who it is; once accepted.
+  // The client's rank; valid once accepted.
   [[nodiscard]] int peer() const { return static_cast<int>(client_.rank); }
-  // Why not; once refused.
+  // The reason of the refusal; valid once refused.
   [[nodiscard]] const absl::Status& refusal() const { return refusal_; }
 
  private:
@@ -84,10 +86,10 @@ class ServerHandshake {
   absl::Status refusal_;
 };
 
-// The client's half, over a connected non-blocking socket. `whom` names the server. Errors:
-// PERMISSION_DENIED (it knows another secret), INVALID_ARGUMENT (something else answers there),
-// FAILED_PRECONDITION (another rank or a job of another size), ALREADY_EXISTS (a process of our
-// rank is there), UNAVAILABLE, DEADLINE_EXCEEDED.
+// The client's side, over a connected non-blocking socket. `whom` is the server's name for error
+// texts. Errors: PERMISSION_DENIED (the server knows another secret), INVALID_ARGUMENT (another
+// program answers), FAILED_PRECONDITION (another rank, or a job of another size), ALREADY_EXISTS (a
+// process of this rank has joined before), UNAVAILABLE, DEADLINE_EXCEEDED.
 [[nodiscard]] absl::Status prove_to_server(int socket, HandshakeService service, int rank, int size,
                                            int server_rank, const JobSecret& secret,
                                            const std::string& whom, Deadline deadline);

@@ -1,5 +1,5 @@
-// Calls on their way to one thread: a wait-free multi-producer queue of nodes that somebody else
-// owns, in the order of arrival per producer.
+// The incoming calls of one thread: a wait-free multi-producer queue of nodes that it does not own.
+// Keeps the order of each producer's nodes.
 #ifndef CARIAMA_DSFABRIC_INTERNAL_INBOX_H_
 #define CARIAMA_DSFABRIC_INTERNAL_INBOX_H_
 
@@ -10,13 +10,13 @@
 
 namespace cariama::internal {
 
-// Embedded in what is queued. In at most one inbox at a time.
+// Embedded in a queued object. A node is in at most one inbox at a time.
 struct InboxNode {
   std::atomic<InboxNode*> next{nullptr};
 };
 
-// push() by any thread, never waits. pop() by one thread at a time: whoever got try_consume(). 128
-// bytes.
+// push() is wait-free; any thread may call it. pop() may only be called by the thread that has
+// acquired the inbox with try_consume(). 128 bytes.
 class Inbox {
  public:
   Inbox() = default;
@@ -25,17 +25,18 @@ class Inbox {
 
   void push(InboxNode* node) {
     node->next.store(nullptr, std::memory_order_relaxed);
-    // Sequentially consistent for deliver(), which looks afterwards whose business the inbox is.
+    // Sequentially consistent for deliver(), which reads the worker's consumer after this push.
     InboxNode* const before = last_.exchange(node, std::memory_order_seq_cst);
     before->next.store(node, std::memory_order_release);
     arrivals().wake();
   }
 
-  // Makes the caller the only consumer, until done(). Order holds whoever consumes in turn.
+  // Makes the caller the only consumer until done(). Acquire and release order successive
+  // consumers, so the order of nodes is kept.
   [[nodiscard]] bool try_consume() { return !consuming_.exchange(true, std::memory_order_acquire); }
   void done() { consuming_.store(false, std::memory_order_release); }
 
-  // The oldest node, or nullptr. It may miss one whose push() is between its two steps.
+  // Returns the oldest node, or nullptr. May miss a node whose push() has not yet linked it.
   [[nodiscard]] InboxNode* pop() {
     InboxNode* first = first_;
     InboxNode* next = first->next.load(std::memory_order_acquire);
@@ -46,7 +47,7 @@ class Inbox {
     }
     if (next == nullptr) {
       if (last_.load(std::memory_order_acquire) != first) return nullptr;
-      // The only one: the stub goes behind it, so that it can leave.
+      // It is the only node. Push the stub behind it, so that it can be removed.
       stub_.next.store(nullptr, std::memory_order_relaxed);
       InboxNode* const before = last_.exchange(&stub_, std::memory_order_acq_rel);
       before->next.store(&stub_, std::memory_order_release);
@@ -57,13 +58,13 @@ class Inbox {
     return first;
   }
 
-  // Whether nothing was pushed that has not been popped; exact only when nobody pushes.
+  // Returns true if all pushed nodes have been popped. Exact only if no push() is running.
   [[nodiscard]] bool empty() const { return last_.load(std::memory_order_seq_cst) == &stub_; }
 
-  // Woken by each push(), and by whoever has other news for the thread.
+  // The word that wakes the consumer: woken by each push(), and by other events for the worker.
   [[nodiscard]] WakeWord& arrivals() { return *arrivals_at_; }
-  // Has it lie where other processes can wake it. Before anybody uses it; `word` outlives the
-  // inbox.
+  // Places the word in memory where other processes can wake it. Call it before the inbox is used;
+  // `word` must outlive the inbox.
   void place_arrivals(WakeWord& word) { arrivals_at_ = &word; }
 
  private:

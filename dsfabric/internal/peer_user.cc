@@ -14,8 +14,8 @@
 namespace cariama::internal {
 namespace {
 
-// As the kernel's tables write it: the address in words as they lie in memory, and the port. "" for
-// other families.
+// Formats an address as the kernel's tables do: the address as words in memory order, and the port.
+// "" for other address families.
 std::string in_table(const sockaddr_storage& address) {
   char text[48] = "";
   if (address.ss_family == AF_INET) {
@@ -49,8 +49,8 @@ std::optional<uint32_t> user_at_other_end(int socket) {
   std::ifstream table(near.ss_family == AF_INET6 ? "/proc/self/net/tcp6" : "/proc/self/net/tcp");
   table.ignore(std::numeric_limits<std::streamsize>::max(), '\n');  // the heading
   for (std::string line; std::getline(table, line);) {
-    // "0: LOCAL REMOTE STATE QUEUES TIMER RETRANSMITS UID ...". A socket that was closed belongs to
-    // nobody, and is written as root's: only established ones count.
+    // "0: LOCAL REMOTE STATE QUEUES TIMER RETRANSMITS UID ...". A closed socket has no owner, and
+    // is listed as root's; so only established sockets count.
     std::istringstream fields(line);
     std::string number, local, remote, state, queues, timer, retransmits;
     uint32_t user = 0;

@@ -1,4 +1,4 @@
-// A service call whose result somebody waits for under a deadline; several may be under way at
+// A service call whose result the caller waits for with a deadline. Several may be in flight at
 // once.
 //
 //   Question<uint64_t> question(fabric, rank, nullptr, [](int id) { return look_up(id); }, 7);
@@ -26,7 +26,8 @@ namespace cariama::internal {
 template <typename T>
 class Question {
  public:
-  // `late`, if given, gets an answer that nobody waits for any more, in the thread that it reaches.
+  // If the caller's wait() has timed out before the answer comes, `late` (if given) gets the
+  // answer, in the thread that receives it.
   template <typename F, typename... Args>
   Question(Fabric& fabric, uint32_t rank, std::function<void(T)> late, F&& function,
            Args&&... arguments)
@@ -37,12 +38,14 @@ class Question {
                                                std::make_unique<Receiver>(answer_), rank);
   }
 
-  // Runs calls meanwhile. Errors: those of the call; DEADLINE_EXCEEDED.
+  // Blocks until the answer has come; runs calls meanwhile. Errors: those of the call;
+  // DEADLINE_EXCEEDED.
   [[nodiscard]] absl::StatusOr<T> wait(Deadline deadline) {
     if (!sent_.ok()) return sent_;
     Answer& answer = *answer_;
     const bool answered = fabric_.wait([&] { return answer.done.done(); }, deadline);
-    // Whoever comes second knows what the other has done.
+    // The exchange decides the race between the deadline and the answer: the second one sees the
+    // first.
     if (!answered && !answer.settled.exchange(true, std::memory_order_acq_rel)) {
       return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
                         fabric_.label(rank_) + " did not answer in time");

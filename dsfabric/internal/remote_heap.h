@@ -1,4 +1,4 @@
-// The memory of a process that others may allocate from.
+// The memory of a process that other processes may allocate from.
 #ifndef CARIAMA_DSFABRIC_INTERNAL_REMOTE_HEAP_H_
 #define CARIAMA_DSFABRIC_INTERNAL_REMOTE_HEAP_H_
 
@@ -16,7 +16,7 @@
 
 namespace cariama::internal {
 
-// Which of a GlobalAddress's keys serves those who reach its owner through `device`.
+// Returns the index of the key of a GlobalAddress that is valid for access through `device`.
 [[nodiscard]] inline size_t key_slot(const Device& device) {
   return device.transport() == Transport::kVerbs ? 1 : 0;
 }
@@ -27,10 +27,10 @@ class RemoteHeap {
   explicit RemoteHeap(Fabric& fabric);
 
   [[nodiscard]] absl::StatusOr<GlobalAddress> allocate(size_t bytes, int numa_node);
-  // False: no allocation begins there.
+  // Returns false if no allocation begins there.
   bool free(uint64_t address);
-  // Whether [address, address + bytes) lies in one allocation: for addresses that came over the
-  // wire.
+  // Returns true if [address, address + bytes) lies in one allocation. Validates addresses that
+  // were received from other processes.
   [[nodiscard]] bool contains(uint64_t address, size_t bytes) const;
   [[nodiscard]] size_t allocations() const;
 

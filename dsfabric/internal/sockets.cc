@@ -21,7 +21,7 @@
 namespace cariama::internal {
 namespace {
 
-// A host that vanishes without closing its connections is noticed within about this time.
+// A host that disappears without closing its connections is detected within about this time.
 constexpr int kKeepAliveIdleSeconds = 5;
 constexpr int kKeepAliveIntervalSeconds = 2;
 constexpr int kKeepAliveProbes = 4;
@@ -32,7 +32,7 @@ constexpr int kBacklog = 1024;
 void set_tcp_options(int socket, int family) {
   if (family != AF_INET && family != AF_INET6) return;
   const int on = 1;
-  // Failures cost speed of detection, not correctness.
+  // If these options cannot be set, failures are detected later; nothing else changes.
   setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
   setsockopt(socket, IPPROTO_TCP, TCP_KEEPIDLE, &kKeepAliveIdleSeconds,
@@ -46,7 +46,7 @@ void set_tcp_options(int socket, int family) {
 
 absl::Status bad_address(std::string_view text) {
   return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
-                    absl::StrCat("'", std::string(text.substr(0, 120)), "' is no address"),
+                    absl::StrCat("'", std::string(text.substr(0, 120)), "' is not an address"),
                     "write 10.0.0.1:4711 or [fe80::1]:4711");
 }
 
@@ -55,7 +55,7 @@ absl::Status gone(const std::string& whom) {
                     whom + " closed the connection");
 }
 
-// OK when `events` are there.
+// Blocks until `events` are ready.
 absl::Status wait_for(int socket, short events, const std::string& whom, Deadline deadline) {
   while (true) {
     pollfd entry{socket, events, 0};
@@ -123,7 +123,8 @@ absl::StatusOr<SocketAddress> SocketAddress::parse(std::string_view text) {
 SocketAddress SocketAddress::local(std::string_view name) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  // A first byte of zero: the abstract space, which no file system keeps after the process.
+  // The leading zero byte selects the abstract name space, so no file remains after the process has
+  // ended.
   std::memcpy(address.sun_path + 1, name.data(), name.size());
   return from(reinterpret_cast<const sockaddr*>(&address),
               static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size()));
@@ -189,7 +190,7 @@ absl::StatusOr<SocketAddress> own_address(const std::string& named) {
   const size_t slash = named.find('/');
   const std::string host = named.substr(0, slash);
   uint8_t wanted[sizeof(in6_addr)];
-  int family = AF_UNSPEC;  // unspecified: it is the name of an interface
+  int family = AF_UNSPEC;  // AF_UNSPEC: `host` is the name of an interface
   if (inet_pton(AF_INET, host.c_str(), wanted) == 1) family = AF_INET;
   if (inet_pton(AF_INET6, host.c_str(), wanted) == 1) family = AF_INET6;
   unsigned bits = family == AF_INET ? 32 : 128;
@@ -235,7 +236,7 @@ absl::StatusOr<FileDescriptor> listen_on(const SocketAddress& address) {
   FileDescriptor socket(::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket.valid()) return make_errno_error(errno, ErrorScope::kProcess, "socket");
   if (address.family() != AF_UNIX) {
-    const int on = 1;  // the port of a job that ended a moment ago
+    const int on = 1;  // allows the port of a job that has just ended
     setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   }
   if (bind(socket.get(), address.get(), address.length()) != 0 ||
@@ -243,7 +244,7 @@ absl::StatusOr<FileDescriptor> listen_on(const SocketAddress& address) {
     const std::string what = "listening on " + address.text();
     if (errno == EADDRINUSE) {
       return make_error(absl::StatusCode::kAlreadyExists, ErrorScope::kProcess,
-                        what + ": another process does", "choose another port");
+                        what + ": the address is in use", "choose another port");
     }
     if (errno == EADDRNOTAVAIL) {
       return make_error(absl::StatusCode::kUnavailable, ErrorScope::kProcess,
@@ -270,7 +271,7 @@ FileDescriptor accept_from(int listener) {
   if (socket.valid()) {
     set_tcp_options(socket.get(), from.ss_family);
   } else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM) {
-    // Out of descriptors: the listener stays readable, so that poll would return at once for ever.
+    // No free descriptors: the listener stays readable, so poll() would return at once, forever.
     poll(nullptr, 0, 10);
   }
   return socket;
@@ -282,11 +283,12 @@ absl::StatusOr<FileDescriptor> connect_to(const SocketAddress& address, const st
   if (!socket.valid()) return make_errno_error(errno, ErrorScope::kProcess, "socket");
   set_tcp_options(socket.get(), address.family());
   int error = connect(socket.get(), address.get(), address.length()) == 0 ? 0 : errno;
-  // A local socket whose backlog is full says EAGAIN, and gives nothing to wait for.
+  // connect() on a local socket with a full backlog fails with EAGAIN, and there is no event to
+  // poll for: try again after a pause.
   while (error == EAGAIN || error == EINTR) {
     if (poll_timeout(deadline) == 0) {
       return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
-                        whom + " did not take our connection in time");
+                        whom + " did not accept the connection in time");
     }
     poll(nullptr, 0, 1);
     error = connect(socket.get(), address.get(), address.length()) == 0 ? 0 : errno;

@@ -29,7 +29,7 @@ struct CpuSet {
   size_t bytes = 0;
 };
 
-// Our environment with changes, as execvpe() wants it.
+// Returns this process's environment with changes, in the form that execvpe() requires.
 std::vector<std::string> environment_with(const std::map<std::string, std::string>& changes) {
   std::vector<std::string> all;
   for (char** one = environ; *one != nullptr; ++one) {
@@ -48,15 +48,15 @@ std::vector<char*> pointers_to(std::vector<std::string>& texts) {
   return pointers;
 }
 
-absl::Status failed(const char* what) {
+absl::Status start_failed(const char* what) {
   return make_errno_error(errno, ErrorScope::kProcess, std::string("starting a process: ") + what,
                           "raise ulimit -n and ulimit -u, or run fewer processes");
 }
 
-// A pipe, of which the child gets one end as the descriptor that it is later made to.
+// Makes a pipe whose ends are closed on exec; the child duplicates its end to a standard stream.
 absl::Status open_pipe(FileDescriptor& reader, FileDescriptor& writer) {
   int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return failed("pipe");
+  if (pipe2(ends, O_CLOEXEC) != 0) return start_failed("pipe");
   reader = FileDescriptor(ends[0]);
   writer = FileDescriptor(ends[1]);
   return absl::OkStatus();
@@ -65,19 +65,18 @@ absl::Status open_pipe(FileDescriptor& reader, FileDescriptor& writer) {
 }  // namespace
 
 absl::StatusOr<ChildProcess> ChildProcess::start(const ChildSetup& setup) {
-  // Everything that takes memory comes before the fork: other threads may hold the allocator's
-  // locks.
+  // Allocate all memory before the fork: another thread may hold the allocator's locks at the fork.
   std::vector<std::string> arguments = setup.command;
   const std::vector<char*> argv = pointers_to(arguments);
   std::vector<std::string> environment = environment_with(setup.variables);
   const std::vector<char*> envp = pointers_to(environment);
   CpuSet cpus(setup.cpus);
   ChildProcess child;
-  FileDescriptor verdict;  // closed without a word when the program runs
+  FileDescriptor verdict;  // closed without data when the program was executed
   FileDescriptor verdict_writer;
   if (absl::Status made = open_pipe(verdict, verdict_writer); !made.ok()) return made;
   FileDescriptor null(open("/dev/null", O_RDONLY | O_CLOEXEC));
-  if (!null.valid()) return failed("/dev/null");
+  if (!null.valid()) return start_failed("/dev/null");
   std::array<FileDescriptor, 2> writers;
   if (setup.capture_output) {
     for (size_t stream = 0; stream < 2; ++stream) {
@@ -89,11 +88,11 @@ absl::StatusOr<ChildProcess> ChildProcess::start(const ChildSetup& setup) {
 
   const pid_t parent = getpid();
   const pid_t pid = fork();
-  if (pid < 0) return failed("fork");
+  if (pid < 0) return start_failed("fork");
   if (pid == 0) {
     // Only async-signal-safe calls from here on.
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent) _exit(1);  // it died before the prctl
+    if (getppid() != parent) _exit(1);  // the parent died before the prctl
     setpgid(0, 0);
     setup.in_child();
     int error = 0;
@@ -114,7 +113,8 @@ absl::StatusOr<ChildProcess> ChildProcess::start(const ChildSetup& setup) {
     _exit(127);
   }
 
-  setpgid(pid, pid);  // as the child does: whoever comes first, a signal to the group finds it
+  // also done by the child: whichever runs first, a signal to the group reaches the child
+  setpgid(pid, pid);
   child.pid_ = pid;
   child.pidfd_ = FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
   verdict_writer.reset();

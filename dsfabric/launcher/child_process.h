@@ -1,5 +1,5 @@
-// One process that the launcher starts: the leader of a group of its own, which dies with the
-// launcher.
+// A process that the launcher starts. It leads its own process group, and is killed when the
+// launcher dies.
 #ifndef CARIAMA_DSFABRIC_LAUNCHER_CHILD_PROCESS_H_
 #define CARIAMA_DSFABRIC_LAUNCHER_CHILD_PROCESS_H_
 
@@ -19,29 +19,30 @@ namespace cariama::internal {
 
 struct ChildSetup {
   const std::vector<std::string>& command;
-  std::map<std::string, std::string> variables;  // added to our environment
-  int kept_descriptor;                           // the one that it inherits besides 0, 1 and 2
-  int input;                                     // what it reads, or -1: nothing
-  bool capture_output;                           // we read what it prints
-  std::vector<int> cpus;                         // bound to; empty: as we are
+  std::map<std::string, std::string> variables;  // added to the launcher's environment
+  int kept_descriptor;                           // inherited in addition to 0, 1 and 2
+  int input;                                     // becomes its stdin; -1: /dev/null
+  bool capture_output;                           // true: output() returns what it prints
+  std::vector<int> cpus;  // CPUs to bind it to; empty: the launcher's affinity
   sigset_t signal_mask;
-  std::function<void()> in_child;  // called in it before it runs the program; async-signal-safe
+  std::function<void()> in_child;  // called in the child before the program runs; async-signal-safe
 };
 
 class ChildProcess {
  public:
-  // Errors: NOT_FOUND, PERMISSION_DENIED and others that running the program gives,
+  // Errors: NOT_FOUND, PERMISSION_DENIED and other errors of executing the program,
   // RESOURCE_EXHAUSTED.
   [[nodiscard]] static absl::StatusOr<ChildProcess> start(const ChildSetup& setup);
 
   [[nodiscard]] pid_t pid() const { return pid_; }  // 0: not started, or reaped
   [[nodiscard]] int pidfd() const { return pidfd_.get(); }
-  // What it prints, non-blocking: stream 0 is its stdout, 1 its stderr; -1 if we do not read it.
+  // Returns a non-blocking descriptor of its output: stream 0 is stdout, 1 is stderr; -1 if the
+  // output is not captured.
   [[nodiscard]] int output(int stream) const { return output_[static_cast<size_t>(stream)].get(); }
   void close_output(int stream) { output_[static_cast<size_t>(stream)].reset(); }
-  // To it and all of its group; does nothing once it is reaped.
+  // Sends a signal to its process group. Does nothing once it is reaped.
   void signal_group(int signal) const;
-  // Waits for its end. Returns the status as waitpid().
+  // Blocks until it has ended. Returns the status as waitpid() does.
   int reap();
 
  private:

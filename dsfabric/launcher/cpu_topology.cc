@@ -15,20 +15,20 @@ struct Destroy {
 };
 using Topology = std::unique_ptr<hwloc_topology, Destroy>;
 
-absl::Status failed(const char* what) {
+absl::Status topology_failed(const char* what) {
   return make_errno_error(errno, ErrorScope::kProcess, std::string("hwloc: ") + what,
                           "run without --bind and --place");
 }
 
 absl::StatusOr<Topology> make_topology() {
   hwloc_topology_t topology = nullptr;
-  if (hwloc_topology_init(&topology) != 0) return failed("starting");
+  if (hwloc_topology_init(&topology) != 0) return topology_failed("starting");
   return Topology(topology);
 }
 
 std::vector<Core> list_cores(hwloc_topology_t topology) {
   std::vector<Core> cores;
-  // Where the machine does not say what shares a core, each hardware thread is one.
+  // If the machine does not report which hardware threads share a core, treat each one as a core.
   const int type =
       hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_CORE) > 0 ? HWLOC_OBJ_CORE : HWLOC_OBJ_PU;
   hwloc_obj_t one = nullptr;
@@ -50,12 +50,12 @@ std::vector<Core> list_cores(hwloc_topology_t topology) {
 absl::StatusOr<std::vector<Core>> usable_cores() {
   absl::StatusOr<Topology> topology = make_topology();
   if (!topology.ok()) return topology.status();
-  // Within what taskset, a batch system or another launcher left to us.
+  // Restrict to the affinity that taskset, a batch system or another launcher has set.
   if (hwloc_topology_set_flags(topology->get(), HWLOC_TOPOLOGY_FLAG_IS_THISSYSTEM |
                                                     HWLOC_TOPOLOGY_FLAG_RESTRICT_TO_CPUBINDING) !=
           0 ||
       hwloc_topology_load(topology->get()) != 0) {
-    return failed("reading this machine's topology");
+    return topology_failed("reading this machine's topology");
   }
   return list_cores(topology->get());
 }
@@ -65,7 +65,7 @@ absl::StatusOr<std::vector<Core>> synthetic_cores(const std::string& description
   if (!topology.ok()) return topology.status();
   if (hwloc_topology_set_synthetic(topology->get(), description.c_str()) != 0 ||
       hwloc_topology_load(topology->get()) != 0) {
-    return failed("reading a synthetic topology");
+    return topology_failed("reading a synthetic topology");
   }
   return list_cores(topology->get());
 }

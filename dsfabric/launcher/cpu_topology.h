@@ -9,16 +9,16 @@
 
 namespace cariama::internal {
 
-// One core: the operating system's numbers of its hardware threads, and of the node that it belongs
-// to.
+// One core: the operating system's numbers of its hardware threads and of its NUMA node.
 struct Core {
   std::vector<int> cpus;
   int numa_node = 0;
 };
 
-// Of this machine: only what the calling process may use.
+// Returns the cores of this machine that the calling process may use.
 [[nodiscard]] absl::StatusOr<std::vector<Core>> usable_cores();
-// Of a machine that hwloc is told, for tests: "numa:2 core:4 pu:2".
+// Returns the cores of a synthetic machine described as for hwloc ("numa:2 core:4 pu:2"): for
+// tests.
 [[nodiscard]] absl::StatusOr<std::vector<Core>> synthetic_cores(const std::string& description);
 
 }  // namespace cariama::internal

@@ -16,7 +16,8 @@
 namespace cariama::internal {
 namespace {
 
-// Everything but the lifeline: who reads what the launcher printed must see its end.
+// Closes all descriptors except the lifeline: readers of the launcher's output must see end-of-file
+// when the launcher ends.
 void close_all_but(int kept) {
   if (kept > 0) syscall(SYS_close_range, 0U, static_cast<unsigned>(kept - 1), 0U);
   syscall(SYS_close_range, static_cast<unsigned>(kept + 1), ~0U, 0U);
@@ -44,7 +45,7 @@ absl::Status Guardian::start(size_t groups) {
   }
   if (pid_ > 0) return absl::OkStatus();
 
-  setsid();  // no signal of the terminal reaches it
+  setsid();  // terminal signals do not reach it
   prctl(PR_SET_NAME, "cariama-guard");
   sigset_t all;
   sigfillset(&all);

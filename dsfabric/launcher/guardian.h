@@ -1,4 +1,4 @@
-// Outlives the launcher by a moment: kills what it started if it dies without doing so itself.
+// Kills the launcher's processes if the launcher dies without killing them.
 #ifndef CARIAMA_DSFABRIC_LAUNCHER_GUARDIAN_H_
 #define CARIAMA_DSFABRIC_LAUNCHER_GUARDIAN_H_
 
@@ -12,23 +12,23 @@
 
 namespace cariama::internal {
 
-// A process of its own, which waits for the end of a pipe that only the launcher holds. The kernel
-// kills the launcher's children with it (PR_SET_PDEATHSIG), but not what these started: wrapper
-// scripts are common. For that there are the process groups, which the guardian knows from shared
-// memory.
+// A separate process that blocks on a pipe whose write end only the launcher holds. When the
+// launcher dies, the kernel kills the launcher's children (PR_SET_PDEATHSIG), but not their
+// children; wrapper scripts, for example, have children. The guardian kills their process groups,
+// which it reads from shared memory.
 class Guardian {
  public:
   Guardian() = default;
-  // Stops guarding: what is still in guard() is left alone.
+  // Stops guarding. Groups that are still registered with guard() are not killed.
   ~Guardian();
   Guardian(const Guardian&) = delete;
   Guardian& operator=(const Guardian&) = delete;
 
-  // Starts it, for so many process groups. Error: RESOURCE_EXHAUSTED.
+  // Starts the process, for up to `groups` process groups. Error: RESOURCE_EXHAUSTED.
   [[nodiscard]] absl::Status start(size_t groups);
 
-  // Has group `leader` killed if the launcher dies; 0 ends that. Called in the launcher, or in the
-  // child that becomes the leader. Async-signal-safe.
+  // Registers group `leader` to be killed if the launcher dies; 0 unregisters it. Called in the
+  // launcher, or in the child that becomes the leader. Async-signal-safe.
   void guard(size_t index, pid_t leader) {
     groups_[index].store(leader, std::memory_order_relaxed);
   }

@@ -1,4 +1,4 @@
-// The options of cariama-run, and programs that launch themselves.
+// Parses the options of cariama-run; implements programs that launch themselves.
 #include <unistd.h>
 
 #include <algorithm>
@@ -23,13 +23,13 @@ constexpr int kNotStarted = 125;
 constexpr int kCannotRun = 126;
 constexpr int kNoProgram = 127;
 
-// Reads options as long as there are some; what is wrong with one is kept in `error`.
+// Parses options until the first argument that is not one. `error` describes an invalid option.
 class OptionReader {
  public:
   OptionReader(std::span<const char* const> arguments, LaunchOptions& options)
       : arguments_(arguments), options_(options) {}
 
-  // How many arguments were options.
+  // Returns the number of arguments that were consumed.
   size_t read() {
     while (error.empty() && next_ < arguments_.size()) {
       const std::string_view argument = arguments_[next_];
@@ -44,7 +44,8 @@ class OptionReader {
   std::string error;
 
  private:
-  // "-n4", "-n 4", "--bind=core", "--bind core". False: no option of ours.
+  // Parses "-n4", "-n 4", "--bind=core", "--bind core". Returns false if the argument is not an
+  // option of cariama-run.
   bool read_option(std::string_view argument) {
     const bool is_long = argument[1] == '-';
     const size_t equals = is_long ? argument.find('=') : std::string_view::npos;
@@ -123,13 +124,14 @@ class OptionReader {
   const std::span<const char* const> arguments_;
   LaunchOptions& options_;
   size_t next_ = 0;
-  // Of the option that is being read.
+  // The option that is being parsed.
   std::string_view name_;
   std::string_view attached_;  // its value, if in the same argument
   bool has_attached_ = false;
 };
 
-// The file that this program is, whatever the working folder and the name it was called by.
+// Returns the path of this program's executable, independent of the working directory and of
+// argv[0].
 std::string own_program(const char* called) {
   std::string path(4096, '\0');
   const ssize_t length = readlink("/proc/self/exe", path.data(), path.size());
@@ -167,7 +169,8 @@ int launch_exit_code(const absl::Status& refusal) {
 
 std::optional<int> launch_self(LaunchOptions options, int argc, const char* const* argv) {
   const absl::StatusOr<BootstrapKind> starter = find_bootstrap();
-  // A wrong CARIAMA_BOOTSTRAP is for who joins to say; "single" is somebody's wish.
+  // Let make_bootstrap() report an invalid CARIAMA_BOOTSTRAP. If it is "single", the user asked for
+  // one process.
   if (!starter.ok() || *starter != BootstrapKind::kSingle ||
       getenv("CARIAMA_BOOTSTRAP") != nullptr) {
     return std::nullopt;

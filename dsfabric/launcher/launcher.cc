@@ -45,7 +45,7 @@ namespace {
 using internal::ChildProcess;
 using internal::LineTagger;
 
-// Those that end the job, and those that are only passed on.
+// Signals that end the job, and signals that are only passed on.
 constexpr int kEndingSignals[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
 constexpr int kPassedSignals[] = {SIGUSR1, SIGUSR2, SIGCONT, SIGWINCH, SIGTSTP};
 
@@ -64,7 +64,7 @@ int code_of(int status) {
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-// Ranks for people: "rank 3", "ranks 0, 1, 2 and 5 others".
+// Formats ranks for messages: "rank 3", "ranks 0, 1, 2 and 5 others".
 std::string name_ranks(const std::vector<int>& ranks) {
   constexpr size_t kMost = 8;
   const std::vector<int> named(ranks.begin(), ranks.begin() + std::min(ranks.size(), kMost));
@@ -73,7 +73,7 @@ std::string name_ranks(const std::vector<int>& ranks) {
       ranks.size() > kMost ? absl::StrCat(" and ", ranks.size() - kMost, " others") : "");
 }
 
-// Blocks the launcher's signals as long as it lives, and reads them from a descriptor.
+// Blocks the launcher's signals during its lifetime, and reads them from a descriptor.
 class Signals {
  public:
   Signals() {
@@ -89,7 +89,7 @@ class Signals {
 
   [[nodiscard]] int descriptor() const { return descriptor_.get(); }
   [[nodiscard]] const sigset_t& before() const { return before_; }
-  // The next one that has come, or 0.
+  // Returns the next pending signal, or 0.
   [[nodiscard]] int next() const {
     signalfd_siginfo info;
     return read(descriptor_.get(), &info, sizeof info) == sizeof info
@@ -103,7 +103,7 @@ class Signals {
   FileDescriptor descriptor_;
 };
 
-// Makes what our descendants leave behind our own children, and kills it at the end.
+// Makes this process the parent of orphaned descendants, and kills these at the end.
 class Orphanage {
  public:
   Orphanage() {
@@ -112,7 +112,7 @@ class Orphanage {
     for (const pid_t pid : children()) others_.insert(pid);
   }
   ~Orphanage() {
-    // What is killed may leave children of its own.
+    // Repeat: a killed process may leave further orphans.
     for (bool found = true; found;) {
       found = false;
       for (const pid_t pid : children()) {
@@ -130,7 +130,8 @@ class Orphanage {
   void leave_alone(pid_t pid) { others_.insert(pid); }
 
  private:
-  // Of this thread; orphans come to the main thread. Empty where the kernel does not tell.
+  // Returns the children of this thread and of the main thread, which adopts orphans. Empty if the
+  // kernel does not provide the list.
   static std::vector<pid_t> children() {
     std::vector<pid_t> all;
     for (const pid_t thread : std::set<pid_t>{gettid(), getpid()}) {
@@ -144,11 +145,12 @@ class Orphanage {
   std::set<pid_t> others_;
 };
 
-// Carries a terminal's input to rank 0, which the terminal does not let read by itself: its process
-// group is not the one in the foreground.
+// Forwards the terminal's input to rank 0. Rank 0 cannot read the terminal itself, because its
+// process group is not in the foreground.
 class InputRelay {
  public:
-  // What rank 0 reads: a socket to us if our input is a terminal, else our input itself.
+  // Prepares rank 0's input: a socket to the launcher if the launcher's input is a terminal, else
+  // the launcher's input itself.
   absl::Status open() {
     if (isatty(STDIN_FILENO) == 0) return absl::OkStatus();
     int ends[2];
@@ -162,7 +164,7 @@ class InputRelay {
   [[nodiscard]] int child_end() const { return reader_.valid() ? reader_.get() : STDIN_FILENO; }
   void close_child_end() { reader_.reset(); }
 
-  // What to wait for: room for what was read, or more to read; or nothing.
+  // Returns the event to poll for: room to forward pending input, or more input, or none.
   [[nodiscard]] pollfd polled() const {
     if (!writer_.valid()) return {-1, 0, 0};
     if (!pending_.empty()) return {writer_.get(), POLLOUT, 0};
@@ -199,7 +201,7 @@ class Job {
         server_(internal::rank_labels(size_),
                 [this](int rank, const absl::Status& why) { on_closed(rank, why); }) {}
 
-  ~Job() { kill_all(SIGKILL); }  // after an error only: else they have ended
+  ~Job() { kill_all(SIGKILL); }  // only needed after an error; otherwise all have ended
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
@@ -279,7 +281,7 @@ class Job {
     return absl::OkStatus();
   }
 
-  // Waits for something to happen, and sees to it.
+  // Waits for events, and handles them.
   void serve() {
     std::vector<pollfd> entries{{signals_.descriptor(), POLLIN, 0}, input_.polled()};
     for (const Child& child : children_) {
@@ -309,13 +311,14 @@ class Job {
     on_time();
   }
 
-  // Those that have ended since the last look. Who was killed comes first: the others may have
-  // ended because of it.
+  // Reaps the processes that have ended since the last call. Reports killed processes first: the
+  // others may have ended because of them.
   void reap(const std::vector<int>& ended) {
     std::vector<std::pair<int, int>> causes;  // status, rank
     for (const int rank : ended) {
       ChildProcess& process = children_[rank].process;
-      // The group goes first: as long as its leader is not reaped, the number is nobody else's.
+      // Kill the group before its leader is reaped: until then the process group id cannot be
+      // reused.
       kill(-process.pid(), SIGKILL);
       guardian_.guard(static_cast<size_t>(rank), 0);
       const int status = process.reap();
@@ -339,14 +342,15 @@ class Job {
 
   void on_failure(int rank, int status) {
     if (code_ == 0) code_ = code_of(status);
-    if (phase_ != Phase::kRunning) return;  // by our hand, or because of the first
+    // ended by the launcher, or a consequence of the first failure
+    if (phase_ != Phase::kRunning) return;
     say(absl::StrCat("rank ", rank, " ", describe_end(status)));
     if (options_.keep_going || running_ == 0) return;
     end_job(SIGTERM);
   }
 
   void on_closed(int rank, const absl::Status& why) {
-    if (why.ok()) return;  // its end, or its finalize(); its pidfd says which
+    if (why.ok()) return;  // the process ended or called finalize(); its pidfd tells which
     say(absl::StrCat("rank ", rank,
                      " broke the exchange, and is killed: ", std::string(why.message())));
     children_[rank].process.signal_group(SIGKILL);
@@ -391,7 +395,7 @@ class Job {
     deadline_ = kForever;
     kill_at_ = deadline_after(options_.grace);
     kill_all(signal);
-    kill_all(SIGCONT);  // who is stopped hears nothing
+    kill_all(SIGCONT);  // a stopped process would not handle the signal
   }
 
   void kill_job() {
@@ -446,7 +450,7 @@ class Job {
         pollfd entry{descriptor, POLLOUT, 0};
         poll(&entry, 1, -1);
       } else if (errno != EINTR) {
-        return;  // nobody reads any more
+        return;  // the reader has closed the output
       }
     }
   }

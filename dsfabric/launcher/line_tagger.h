@@ -1,4 +1,4 @@
-// Writes a mark before each line of a stream that comes in pieces.
+// Prefixes each line of a stream that arrives in pieces with a tag.
 #ifndef CARIAMA_DSFABRIC_LAUNCHER_LINE_TAGGER_H_
 #define CARIAMA_DSFABRIC_LAUNCHER_LINE_TAGGER_H_
 
@@ -12,12 +12,12 @@ namespace cariama::internal {
 
 class LineTagger {
  public:
-  // Lines longer than this are cut: what is held back for one stays bounded.
+  // Longer lines are split, so that the buffered part of a line stays bounded.
   static constexpr size_t kLongestLine = size_t{64} << 10;
 
   explicit LineTagger(std::string tag) : tag_(std::move(tag)) {}
 
-  // Takes the next bytes, and appends the lines that are complete now, tagged, to `out`.
+  // Takes the next bytes, and appends the lines that are now complete, with tags, to `out`.
   void append(std::string_view bytes, std::string& out) {
     while (!bytes.empty()) {
       const size_t end = bytes.find('\n');
@@ -33,7 +33,7 @@ class LineTagger {
       }
     }
   }
-  // Appends what the stream ended with, as a line.
+  // Appends the incomplete last line, if any, as a line.
   void finish(std::string& out) {
     if (!line_.empty()) emit(out);
   }

@@ -83,7 +83,7 @@ absl::StatusOr<std::vector<Place>> parse_place_file(std::string_view text, int p
       if (place.device.empty() ||
           (colon != std::string::npos &&
            (!absl::SimpleAtoi(words[2].substr(colon + 1), &place.port) || place.port == 0))) {
-        return bad_line(number, absl::StrCat("'", words[2], "' is no device"));
+        return bad_line(number, absl::StrCat("'", words[2], "' is not a device"));
       }
     }
     if (rank < 0 || rank >= processes) {
@@ -122,7 +122,7 @@ absl::StatusOr<JobPlan> plan_job(int processes, uint32_t threads, Binding bind,
   const std::set<int> nodes = nodes_of(cores);
   const std::vector<int> node_list(nodes.begin(), nodes.end());
   JobPlan job;
-  std::map<int, size_t> taken;  // cores of a node (-1: of all) that have been given out
+  std::map<int, size_t> taken;  // number of cores assigned so far, by node (-1: any node)
   for (int rank = 0; rank < processes; ++rank) {
     ProcessPlan process;
     if (!places.empty()) {

@@ -1,4 +1,4 @@
-// Where each process of a job goes: which cores, which RDMA device.
+// Assigns CPU cores and an RDMA device to each process of a job.
 #ifndef CARIAMA_DSFABRIC_LAUNCHER_PLACEMENT_H_
 #define CARIAMA_DSFABRIC_LAUNCHER_PLACEMENT_H_
 
@@ -19,37 +19,38 @@ struct Endpoint {
   uint32_t port = 1;
   friend bool operator==(const Endpoint&, const Endpoint&) = default;
 };
-// Those of this machine.
+// Returns the active ports of this machine's RDMA devices.
 [[nodiscard]] std::vector<Endpoint> list_endpoints();
 
-// What was chosen for one process.
+// The placement of one process.
 struct Place {
-  int numa_node = -1;       // or none
-  std::string device = {};  // or none
-  uint32_t port = 0;        // or none
+  int numa_node = -1;       // -1: none
+  std::string device = {};  // "": none
+  uint32_t port = 0;        // 0: none
   friend bool operator==(const Place&, const Place&) = default;
 };
 
-// A place file (LaunchOptions::place) for so many processes. Errors: INVALID_ARGUMENT, naming the
-// line.
+// Parses a place file (LaunchOptions::place) for `processes` processes. Errors: INVALID_ARGUMENT,
+// naming the line.
 [[nodiscard]] absl::StatusOr<std::vector<Place>> parse_place_file(std::string_view text,
                                                                   int processes);
 
-// One place for each pair of a NUMA node and an endpoint; without endpoints, for each node.
+// Returns one place for each pair of a NUMA node and an endpoint; without endpoints, one for each
+// node.
 [[nodiscard]] std::vector<Place> zone_endpoint_places(const std::vector<Core>& cores,
                                                       const std::vector<Endpoint>& endpoints);
 
 struct ProcessPlan {
   Place place;
-  std::vector<int> cpus;  // what it is bound to; empty: nothing
+  std::vector<int> cpus;  // CPUs that it is bound to; empty: not bound
 };
 struct JobPlan {
   std::vector<ProcessPlan> processes;
-  std::string warning;  // what could not be had, or ""
+  std::string warning;  // a part of the request that cannot be satisfied, or ""
 };
 
-// Puts the options together. `places` has one entry per process, or none at all. Error: NOT_FOUND
-// (there is no such NUMA node, or no such endpoint).
+// Combines the options into a plan. `places` has one entry per process, or is empty. Errors:
+// NOT_FOUND (there is no such NUMA node or endpoint).
 [[nodiscard]] absl::StatusOr<JobPlan> plan_job(int processes, uint32_t threads, Binding bind,
                                                const std::vector<Place>& places,
                                                const std::vector<Core>& cores,

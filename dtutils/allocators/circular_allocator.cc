@@ -6,14 +6,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "dtutils/error.h"
+#include "dtutils/internal/byte_size.h"
 
 namespace cariama {
 namespace {
 
-// Units start at cache lines, so that neighbours in flight do not share one.
-constexpr size_t kAlignment = 64;
+using internal::round_up;
 
-size_t round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
+// Units start at cache lines, so that neighbours in flight do not share a cache line.
+constexpr size_t kAlignment = 64;
 
 }  // namespace
 
@@ -44,7 +45,8 @@ absl::StatusOr<std::unique_ptr<CircularAllocator>> CircularAllocator::create(
 }
 
 CircularAllocator::~CircularAllocator() {
-  // What a device still uses is named to its chunk, which is kept out of use until then.
+  // Passes the units and segments that a device still uses to release_after(), so that the
+  // RDMAAllocator reuses their chunk only after these transfers have ended.
   std::vector<std::vector<RDMAMemory>> in_flight(chunks_.size());
   for (const Block& block : blocks_) {
     for (size_t i = 0; i < block.count; ++i) {
@@ -65,7 +67,8 @@ CircularAllocator::~CircularAllocator() {
 
 CircularAllocator::Unit* CircularAllocator::grow() {
   Unit* const stalled = last_->next;
-  // Growth that failed at this unit is not tried at every poll; the ring turning on retries it.
+  // After a failed growth at this unit, grow() does not retry at every poll, but only when the ring
+  // has advanced.
   if (units_ >= options_.max_units || stalled == stalled_at_) return nullptr;
   const size_t step = options_.growth == Growth::kLinear ? options_.initial_units : units_;
   size_t wanted = std::min(step, options_.max_units - units_);

@@ -18,16 +18,15 @@
 namespace cariama {
 namespace {
 
+using internal::address_of;
 using internal::Extent;
 using internal::format_bytes;
+using internal::round_up;
 
 constexpr size_t kMaxAlignment = internal::kGiB;
-// Chunks are aligned at least to this (a base page): what is beyond needs room to move within one.
+// Chunks are aligned at least to a base page. For a larger alignment the chunk must be larger than
+// the allocation, so that an aligned piece fits.
 constexpr size_t kChunkAlignment = 4096;
-
-uintptr_t number(const std::byte* address) { return reinterpret_cast<uintptr_t>(address); }
-
-size_t round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
 
 size_t kept_bytes(size_t bytes) {
   return round_up(std::max<size_t>(bytes, 1), GeneralAllocator::kGranule);
@@ -36,14 +35,14 @@ size_t kept_bytes(size_t bytes) {
 }  // namespace
 
 struct GeneralAllocator::State {
-  mutable std::mutex mutex;           // guards everything, also taking chunks
+  mutable std::mutex mutex;           // guards all members; also locked while a chunk is taken
   std::map<uintptr_t, Chunk> chunks;  // by address
   internal::FreeExtents free;
-  std::unordered_map<uintptr_t, size_t> live;  // address to size as requested
-  std::vector<RDMAMemory> in_flight;           // freed, not flushed
+  std::unordered_map<uintptr_t, size_t> live;  // address → requested size
+  std::vector<RDMAMemory> in_flight;           // freed, transfers not flushed
   GeneralAllocatorStatistics statistics;
 
-  // The chunk that contains the address; end() if none does.
+  // Returns the chunk that contains the address, or end().
   std::map<uintptr_t, Chunk>::iterator chunk_of(uintptr_t address) {
     auto it = chunks.upper_bound(address);
     if (it == chunks.begin()) return chunks.end();
@@ -66,7 +65,7 @@ struct GeneralAllocator::State {
       if (!memory.is_free()) return false;
       const size_t bytes = kept_bytes(memory.size());
       statistics.bytes_in_flight -= bytes;
-      reclaim({number(memory.get_buffer()), bytes});
+      reclaim({address_of(memory.get_buffer()), bytes});
       return true;
     });
   }
@@ -87,10 +86,11 @@ GeneralAllocator::GeneralAllocator(std::shared_ptr<RDMAAllocator> allocator,
     : allocator_(std::move(allocator)), options_(options), state_(std::make_unique<State>()) {}
 
 GeneralAllocator::~GeneralAllocator() {
-  // What is in flight is named to its chunk, which is kept out of use until then.
+  // Passes the freed memory that a device still uses to release_after(), so that the RDMAAllocator
+  // reuses its chunk only after these transfers have ended.
   std::map<uintptr_t, std::vector<RDMAMemory>> in_flight;
   for (const RDMAMemory& memory : state_->in_flight) {
-    in_flight[state_->chunk_of(number(memory.get_buffer()))->first].push_back(memory);
+    in_flight[state_->chunk_of(address_of(memory.get_buffer()))->first].push_back(memory);
   }
   for (auto& [address, memories] : in_flight) {
     state_->chunks.at(address).release_after(std::move(memories));
@@ -114,7 +114,7 @@ absl::Status GeneralAllocator::add_chunk(size_t bytes) {
   }
   absl::StatusOr<Chunk> chunk = allocator_->allocate_chunk(size);
   if (!chunk.ok()) return chunk.status();
-  const Extent whole{number(chunk->data()), chunk->size()};
+  const Extent whole{address_of(chunk->data()), chunk->size()};
   state.statistics.bytes += whole.bytes;
   state.chunks.emplace(whole.address, *std::move(chunk));
   static_cast<void>(state.free.insert(whole, whole));
@@ -157,7 +157,7 @@ absl::StatusOr<RDMAMemory> GeneralAllocator::allocate(size_t bytes, size_t align
 
 absl::Status GeneralAllocator::free(const RDMAMemory& memory) {
   State& state = *state_;
-  const uintptr_t address = number(memory.get_buffer());
+  const uintptr_t address = address_of(memory.get_buffer());
   const std::lock_guard lock(state.mutex);
   const auto live = state.live.find(address);
   if (live == state.live.end() || live->second != memory.size()) {

@@ -5,8 +5,8 @@
 namespace cariama {
 namespace {
 
-// Never flushed. The ring sees units with open segments tagged with it, hence in use, until the
-// segments themselves are flushed.
+// A cell that is never flushed. Units with open segments are tagged with it, so that the ring
+// treats them as in use until the segments themselves are flushed.
 const FlushCell kHeld;
 
 }  // namespace
@@ -28,7 +28,7 @@ LinearCircularAllocator::~LinearCircularAllocator() {
     oldest_ = current_;
   }
   for (OpenUnit* open = oldest_; open != nullptr; open = open->next) {
-    open->unit->clear_uses();  // the ring looks at the segments in its place
+    open->unit->clear_uses();  // the ring tracks the unit's segments instead
     for (Handles* handles = open->first; handles != nullptr; handles = handles->next) {
       for (uint32_t i = 0; i < handles->count; ++i) {
         if (!handles->memory[i].is_free()) {
@@ -41,7 +41,7 @@ LinearCircularAllocator::~LinearCircularAllocator() {
 
 RDMAMemory* LinearCircularAllocator::allocate_slowly(size_t bytes, size_t alignment) {
   if (bytes > unit_bytes_) return nullptr;
-  // Two reasons to be here: the unit is full, or its last block of handles is.
+  // The segment does not fit into the unit, or the unit's last block of handles is full.
   const auto fits = [&] {
     const size_t start = (used_ + alignment - 1) & ~(alignment - 1);
     return start <= unit_bytes_ && bytes <= unit_bytes_ - start;
@@ -74,9 +74,9 @@ bool LinearCircularAllocator::open_next_unit() {
 }
 
 void LinearCircularAllocator::recycle() {
-  // Units are opened in the order of the ring, so its next one, if it is open at all, is the
-  // oldest. Others are not looked at before their turn: a segment that is not transferred yet may
-  // still be.
+  // Units are opened in the order of the ring, so the ring's next unit, if it is open, is the
+  // oldest open one. Only that unit is checked: an untransferred segment counts as flushed, so
+  // checking other units early could recycle a segment that is still to be transferred.
   OpenUnit* const open = oldest_;
   if (open == nullptr || open->unit != &ring_->last_->next->memory || !is_flushed(*open)) return;
   oldest_ = open->next;
@@ -88,8 +88,9 @@ void LinearCircularAllocator::recycle() {
   spare_units_ = open;
 }
 
-// Goes on where it stopped: a segment is looked at once after it is flushed, however often this is
-// asked. Blocks of handles that are done with are given back on the way; the last one remains.
+// Returns true if all segments of the unit are flushed. Each call continues at the first handle not
+// yet found flushed, so that each flushed handle is checked once. Frees the blocks of handles that
+// are entirely flushed, except the last one.
 bool LinearCircularAllocator::is_flushed(OpenUnit& open) {
   while (true) {
     Handles* const handles = open.first;

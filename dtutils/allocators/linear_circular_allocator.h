@@ -2,19 +2,17 @@
 // numbers (Seriema §4.2): a circular allocator without its internal fragmentation.
 //
 //   auto ring = LinearCircularAllocator::create(allocator, {.unit_bytes = 65536});
-//   RDMAMemory* segment = (*ring)->allocate(300);   // nullptr: everything is in flight, poll and
-//   retry
+//   RDMAMemory* segment = (*ring)->allocate(300);   // nullptr: all in flight, poll and retry
 //   ... fill segment->get_buffer(), transfer it with a Transmitter ...
 //
-// Segments follow one another in a unit until it is full. A unit comes back into circulation,
-// whole, when the transfers of all its segments are flushed; each segment has a handle of its own,
-// so they may go out on different queue pairs. Units circulate, and the ring grows, as in
-// CircularAllocator; what is said there on slow queue pairs holds here too.
+// Segments follow one another in a unit until it is full. The whole unit returns to circulation
+// when the transfers of all its segments are flushed. Each segment has a handle of its own, so the
+// segments of a unit may be sent on different queue pairs. Units circulate, and the ring grows, as
+// in CircularAllocator; its statement on slow queue pairs applies here too.
 //
-// Cost: allocate() is an addition and a handle; when a unit is full, a look at each handle of the
-// oldest one, which is one look per segment over all. No lock, no malloc once the ring has its
-// size. 104 bytes of bookkeeping per segment that is handed out, in blocks of 16 that circulate as
-// well.
+// Cost: allocate() is an addition and a handle. When a unit is full, allocate() checks each handle
+// of the oldest unit, in total once per segment. No lock, and no malloc once the ring has reached
+// its size. 104 bytes of bookkeeping per segment in use, in blocks of 16 that are recycled as well.
 #ifndef CARIAMA_DTUTILS_ALLOCATORS_LINEAR_CIRCULAR_ALLOCATOR_H_
 #define CARIAMA_DTUTILS_ALLOCATORS_LINEAR_CIRCULAR_ALLOCATOR_H_
 
@@ -32,25 +30,28 @@
 
 namespace cariama {
 
-// One thread at a time: make one per thread.
+// Thread-compatible: one thread at a time, so create one per thread.
 class CARIAMA_DTUTILS_EXPORT LinearCircularAllocator {
  public:
-  // Makes the ring with its initial units; a unit should hold several segments. Errors: as for
-  // CircularAllocator::create.
+  // Creates the ring with its initial units. Choose a unit that holds several segments. Errors:
+  // those of CircularAllocator::create.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<LinearCircularAllocator>> create(
       std::shared_ptr<RDMAAllocator> allocator, const CircularAllocatorOptions& options);
 
-  // Handles become invalid. Transfers may still be in flight: their memory is reused once they end.
+  // Handles become invalid. Transfers may still be in flight: the RDMAAllocator reuses their memory
+  // once they have ended.
   ~LinearCircularAllocator();
   LinearCircularAllocator(const LinearCircularAllocator&) = delete;
   LinearCircularAllocator& operator=(const LinearCircularAllocator&) = delete;
 
-  // `bytes` at a multiple of `alignment` (a power of two up to 64), or nullptr: no unit is free and
-  // the ring cannot grow (see growth_status()). Then poll completions and call again; nothing here
-  // polls. Precondition: bytes <= max_segment(); more never fits, and gives nullptr for ever.
+  // Returns a segment of `bytes` at a multiple of `alignment` (a power of two up to 64). Returns
+  // nullptr if no unit is free and the ring cannot grow (see growth_status()). Then poll
+  // completions and call again; this function does not poll. Requires: bytes <= max_segment(); a
+  // larger request always returns nullptr.
   //
   // The handle's address is stable until the unit is recycled. As in CircularAllocator, only
-  // transfers keep memory: do not hold as many segments as fill the ring before transferring them.
+  // transfers reserve memory: do not own as many segments as fill the ring before transferring
+  // them.
   [[nodiscard]] RDMAMemory* allocate(size_t bytes, size_t alignment = 8) {
     if (current_ != nullptr) [[likely]] {
       const size_t start = (used_ + alignment - 1) & ~(alignment - 1);
@@ -79,21 +80,21 @@ class CARIAMA_DTUTILS_EXPORT LinearCircularAllocator {
     Handles* next = nullptr;
   };
 
-  // A unit out of which segments were cut.
+  // A unit from which segments were cut.
   struct OpenUnit {
     RDMAMemory* unit = nullptr;
     Handles* first = nullptr;
     Handles* last = nullptr;
-    uint32_t flushed = 0;  // of the first block: handles before this one are flushed
+    uint32_t flushed = 0;  // in the block `first`: the handles before this index are flushed
     OpenUnit* next = nullptr;
   };
 
   explicit LinearCircularAllocator(std::unique_ptr<CircularAllocator> ring);
 
   RDMAMemory* allocate_slowly(size_t bytes, size_t alignment);
-  // Makes the next unit of the ring the current one. False if it is not free.
+  // Makes the next unit of the ring the current one. Returns false if it is not free.
   bool open_next_unit();
-  // Puts the unit whose turn it is back into circulation if its segments are all flushed.
+  // Returns the oldest unit to circulation if all its segments are flushed.
   void recycle();
   [[nodiscard]] bool is_flushed(OpenUnit& open);
   Handles* take_handles();
@@ -102,7 +103,7 @@ class CARIAMA_DTUTILS_EXPORT LinearCircularAllocator {
   const std::unique_ptr<CircularAllocator> ring_;
   const size_t unit_bytes_;
 
-  OpenUnit* current_ = nullptr;  // or none, when the ring is exhausted
+  OpenUnit* current_ = nullptr;  // nullptr when the ring is exhausted
   std::byte* buffer_ = nullptr;  // of the current unit
   const RegisteredRange* range_ = nullptr;
   size_t used_ = 0;  // bytes of the current unit
@@ -111,7 +112,7 @@ class CARIAMA_DTUTILS_EXPORT LinearCircularAllocator {
   OpenUnit* oldest_ = nullptr;
   OpenUnit* newest_ = nullptr;
 
-  // Bookkeeping that waits for its next use, and its owners.
+  // Unused bookkeeping objects for reuse, and the owners of all such objects.
   Handles* spare_handles_ = nullptr;
   OpenUnit* spare_units_ = nullptr;
   std::vector<std::unique_ptr<Handles>> all_handles_;

@@ -30,7 +30,7 @@ MemoryBudget::MemoryBudget(uint64_t limit_bytes, std::string_view name, std::str
     : name_(name), remedy_(remedy), limit_(limit_bytes) {}
 
 MemoryBudget& MemoryBudget::process() {
-  // Never destroyed: allocators with static storage give back to it while the program ends.
+  // Never destroyed: allocators with static storage release bytes while the program ends.
   static auto* const instance = new MemoryBudget(
       default_limit(), "memory budget of this process",
       absl::StrCat("raise ", kVariable, " or call MemoryBudget::process().set_limit()"));

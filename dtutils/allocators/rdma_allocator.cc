@@ -17,21 +17,18 @@
 namespace cariama {
 namespace {
 
+using internal::address_of;
 using internal::Extent;
 using internal::format_bytes;
-
-constexpr size_t kHugePage = 2 * internal::kMiB;
-
-uintptr_t number(const std::byte* address) { return reinterpret_cast<uintptr_t>(address); }
-
-size_t round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
+using internal::kHugePage;
+using internal::round_up;
 
 // Members are destroyed in reverse order: the registrations end before the memory is unmapped.
 struct RegisteredSuperpage {
   Superpage memory;
   RegisteredRange range;
 
-  [[nodiscard]] Extent extent() const { return {number(memory.address()), memory.length()}; }
+  [[nodiscard]] Extent extent() const { return {address_of(memory.address()), memory.length()}; }
 };
 
 // A chunk that was returned while a device still used parts of it.
@@ -39,8 +36,8 @@ struct ReturnedInFlight {
   Extent extent;
   std::vector<RDMAMemory> in_flight;
 
-  // Drops the uses that are over; true when none is left.
-  bool settle() {
+  // Removes the uses that have ended. Returns true if none is left.
+  bool drop_ended_uses() {
     std::erase_if(in_flight, [](const RDMAMemory& memory) { return memory.is_free(); });
     return in_flight.empty();
   }
@@ -49,18 +46,19 @@ struct ReturnedInFlight {
 }  // namespace
 
 struct RDMAAllocator::State {
-  // Held while a superpage is made, so that threads which run dry together make one; those served
-  // from what is there do not wait for it. Taken before `mutex`.
+  // Locked while a superpage is added, so that threads that run out of memory at the same time add
+  // only one. Threads served from free memory do not take it. Locked before `mutex`.
   std::mutex growing;
   size_t next_superpage_bytes = 0;  // guarded by `growing`
 
-  mutable std::mutex mutex;                                              // guards what follows
+  mutable std::mutex mutex;  // guards the following members
   std::map<uintptr_t, std::unique_ptr<RegisteredSuperpage>> superpages;  // by address
   internal::FreeExtents free;
   std::vector<ReturnedInFlight> returned;
   RDMAAllocatorStatistics statistics;
 
-  // The superpage that contains the address, which must be from here.
+  // Returns the superpage that contains the address. Requires: the address belongs to this
+  // allocator.
   RegisteredSuperpage& superpage_of(uintptr_t address) {
     return *std::prev(superpages.upper_bound(address))->second;
   }
@@ -69,10 +67,10 @@ struct RDMAAllocator::State {
     static_cast<void>(free.insert(extent, superpage_of(extent.address).extent()));
   }
 
-  // Makes memory whose last transfers have ended available.
-  void settle_returned() {
+  // Frees the returned chunks whose last transfers have ended.
+  void reclaim_returned() {
     std::erase_if(returned, [this](ReturnedInFlight& chunk) {
-      if (!chunk.settle()) return false;
+      if (!chunk.drop_ended_uses()) return false;
       statistics.bytes_in_flight -= chunk.extent.bytes;
       reclaim(chunk.extent);
       return true;
@@ -84,7 +82,8 @@ void Chunk::release() { release_after({}); }
 
 void Chunk::release_after(std::vector<RDMAMemory> in_flight) {
   if (allocator_ == nullptr) return;
-  // The last chunk may end its allocator: keep it until the memory is back.
+  // This chunk may hold the last reference to its allocator, so keep the allocator until the memory
+  // is returned.
   const std::shared_ptr<RDMAAllocator> allocator = std::move(allocator_);
   allocator_ = nullptr;
   allocator->give_back(std::exchange(data_, nullptr), std::exchange(size_, 0),
@@ -142,10 +141,10 @@ absl::StatusOr<std::shared_ptr<RDMAAllocator>> RDMAAllocator::create(
 
 Chunk RDMAAllocator::take(size_t bytes) {
   // Chunks lie at multiples of the chunk size within their superpage, which is aligned to it (see
-  // Superpage::obtain): no alignment to ask for.
+  // Superpage::obtain), so take_best() needs no alignment.
   State& state = *state_;
   const std::lock_guard lock(state.mutex);
-  if (!state.returned.empty()) state.settle_returned();
+  if (!state.returned.empty()) state.reclaim_returned();
   Chunk chunk;
   const std::optional<uintptr_t> address = state.free.take_best(bytes, 1);
   if (!address) return chunk;
@@ -170,23 +169,23 @@ absl::StatusOr<Chunk> RDMAAllocator::allocate_chunk(size_t bytes) {
   if (Chunk chunk = take(size); !chunk.empty()) return chunk;
 
   const std::lock_guard lock(state_->growing);
-  // Ends: each turn adds a superpage that holds the chunk, or fails. More than one turn is needed
-  // only when other threads took what this one had added.
+  // This loop ends: each iteration adds a superpage that can hold the chunk, or fails. More than
+  // one iteration is needed only if other threads took the memory that this thread had added.
   while (true) {
     if (Chunk chunk = take(size); !chunk.empty()) return chunk;
     if (absl::Status status = grow(size); !status.ok()) return status;
   }
 }
 
-// Adds a superpage of at least `bytes`. Called with `growing` held.
+// Adds a superpage of at least `bytes`. Requires: `growing` is locked.
 absl::Status RDMAAllocator::grow(size_t bytes) {
   State& state = *state_;
   size_t size = std::max(bytes, state.next_superpage_bytes);
-  // What exceeds superpages gets its own mapping, rounded to huge pages when that wastes little.
+  // A chunk larger than the largest superpage gets its own mapping, rounded up to huge pages.
   if (bytes > options_.max_superpage_bytes && options_.chunk_bytes <= kHugePage) {
     size = round_up(bytes, kHugePage);
   }
-  // Near the limits, take less than the plan says rather than nothing.
+  // If the planned size exceeds a limit, halve it, down to `bytes`, before failing.
   absl::Status status;
   while (true) {
     uint64_t mapped = 0;
@@ -251,12 +250,12 @@ absl::Status RDMAAllocator::grow(size_t bytes) {
 
 void RDMAAllocator::give_back(std::byte* data, size_t bytes, std::vector<RDMAMemory> in_flight) {
   State& state = *state_;
-  ReturnedInFlight returned{{number(data), bytes}, std::move(in_flight)};
-  const bool settled = returned.settle();
+  ReturnedInFlight returned{{address_of(data), bytes}, std::move(in_flight)};
+  const bool ended = returned.drop_ended_uses();
   const std::lock_guard lock(state.mutex);
   state.statistics.chunks_in_use -= 1;
   state.statistics.bytes_in_use -= bytes;
-  if (settled) {
+  if (ended) {
     state.reclaim(returned.extent);
   } else {
     state.statistics.bytes_in_flight += bytes;
@@ -270,7 +269,7 @@ size_t RDMAAllocator::trim() {
   size_t bytes = 0;
   {
     const std::lock_guard lock(state.mutex);
-    state.settle_returned();
+    state.reclaim_returned();
     for (auto it = state.superpages.begin(); it != state.superpages.end();) {
       const Extent extent = it->second->extent();
       if (!state.free.contains(extent)) {
@@ -290,7 +289,7 @@ size_t RDMAAllocator::trim() {
       it = state.superpages.erase(it);
     }
   }
-  // Deregistration takes long: without the lock.
+  // Deregistration takes long, so it runs without the lock.
   unused.clear();
   budget_.release(bytes);
   return bytes;

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "dtutils/diagnostics.h"
 #include "dtutils/error.h"
 #include "dtutils/internal/byte_size.h"
@@ -31,9 +32,8 @@ namespace cariama {
 namespace {
 
 using internal::kGiB;
-using internal::kMiB;
-
-constexpr size_t kHugePage = 2 * kMiB;
+using internal::kHugePage;
+using internal::round_up;
 
 size_t base_page() {
   static const auto bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
@@ -55,9 +55,8 @@ size_t page_bytes(PageKind kind) {
 
 bool is_hugetlb(PageKind kind) { return kind == PageKind::k1GiB || kind == PageKind::k2MiB; }
 
-size_t round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
-
-// Whether the kind can serve the length at all; if not, not using it is no degradation.
+// Returns true if this kind of page can serve the length. If it cannot, skipping the kind is no
+// degradation.
 bool fits(PageKind kind, size_t length) {
   return kind == PageKind::kTransparent ? length >= kHugePage : length % page_bytes(kind) == 0;
 }
@@ -66,13 +65,15 @@ void unmap(uintptr_t begin, uintptr_t end) {
   if (begin != end) munmap(reinterpret_cast<void*>(begin), end - begin);
 }
 
-// Maps `length` bytes at a multiple of `alignment`, between two pages that nobody may touch. With
-// nullptr, errno says why not.
+// Maps `length` bytes at a multiple of `alignment`, between two inaccessible guard pages. Returns
+// nullptr on failure and sets errno.
 //
-// The kernel aligns nothing but hugetlb, so a larger range is reserved first, to find a place. It
-// is left before the place is taken: MAP_FIXED over a reservation that then fails, as it does
-// without free huge pages, leaves a hole behind, where another thread's mapping may lie by the time
-// the reservation is given back. In between, somebody else may have taken the place: once more.
+// The kernel aligns only hugetlb mappings, so this function first reserves a larger range to find
+// an aligned place, and unmaps that place before it maps the memory there. It does not use
+// MAP_FIXED over the reservation: if that mapping fails, as it does without free huge pages, it
+// leaves a hole where another thread may map memory before the reservation is unmapped. Another
+// thread may also take the place between unmapping and mapping; then MAP_FIXED_NOREPLACE fails and
+// the loop tries again.
 std::byte* map_guarded(size_t length, size_t alignment, int flags, int descriptor) {
   constexpr int kAttempts = 100;
   const size_t guard = base_page();
@@ -91,7 +92,8 @@ std::byte* map_guarded(size_t length, size_t alignment, int flags, int descripto
                               flags | MAP_FIXED_NOREPLACE, descriptor, 0);
     if (reinterpret_cast<uintptr_t>(mapped) == start) return static_cast<std::byte*>(mapped);
     const int error = mapped == MAP_FAILED ? errno : EEXIST;
-    if (mapped != MAP_FAILED) munmap(mapped, length);  // before Linux 4.17 the place is a wish
+    // Before Linux 4.17 the kernel treats the address as a hint.
+    if (mapped != MAP_FAILED) munmap(mapped, length);
     unmap(start - guard, start);
     unmap(end, end + guard);
     errno = error;
@@ -100,27 +102,27 @@ std::byte* map_guarded(size_t length, size_t alignment, int flags, int descripto
   return nullptr;
 }
 
-// Sets the policy of pages to come. Strict for hugetlb: a missing page then is an error of the
-// populating call. Base pages are only preferred on the node: a strict policy would let the kernel
-// kill processes when the node is full.
+// Sets the NUMA policy for pages that are not present yet. Strict for hugetlb: a missing page is
+// then an error of the populating call. Base pages only prefer the node: with a strict policy the
+// kernel could kill processes when the node is full.
 bool place(std::byte* address, size_t length, int node, bool strict) {
   constexpr size_t kBits = sizeof(unsigned long) * CHAR_BIT;
   std::vector<unsigned long> mask(static_cast<size_t>(node) / kBits + 1, 0);
   mask[static_cast<size_t>(node) / kBits] |= 1UL << (static_cast<size_t>(node) % kBits);
-  // The kernel reads one bit less than it is told.
+  // The kernel uses one bit less than the given number, so pass one more.
   return mbind(address, length, strict ? MPOL_BIND : MPOL_PREFERRED, mask.data(),
                mask.size() * kBits + 1, 0) == 0;
 }
 
-// Makes every page present. False, with errno, if the kernel has none: hugetlb pools that run dry
-// show up here, and not as a SIGBUS on first touch.
+// Makes every page present. Returns false and sets errno if the kernel has no page: an exhausted
+// hugetlb pool is detected here, instead of by a SIGBUS on first touch.
 bool populate(std::byte* address, size_t length, bool hugetlb) {
   int result;
   do {
     result = madvise(address, length, MADV_POPULATE_WRITE);
   } while (result != 0 && (errno == EINTR || errno == EAGAIN));
   if (result == 0) return true;
-  // Before Linux 5.14 nothing but a touch populates, and a touch is safe on base pages only.
+  // Before Linux 5.14 only an access populates a page, and an access is safe on base pages only.
   if (errno != EINVAL || hugetlb) return false;
   for (size_t offset = 0; offset < length; offset += base_page()) {
     *reinterpret_cast<volatile std::byte*>(address + offset) = std::byte{0};
@@ -133,52 +135,73 @@ PageKind observed_kind(const std::byte* address, size_t length) {
   if (!mapping) return PageKind::kBase;
   if (mapping->kernel_page == kGiB) return PageKind::k1GiB;
   if (mapping->kernel_page == kHugePage) return PageKind::k2MiB;
-  // The mapping is ours alone: guard pages keep the kernel from merging it with a neighbour.
+  // The counters cover only this mapping: guard pages keep the kernel from merging it with a
+  // neighbour.
   const size_t whole = length / kHugePage * kHugePage;
   const uint64_t huge = std::max(mapping->anonymous_huge, mapping->shared_huge_mapped);
   return whole > 0 && huge >= whole ? PageKind::kTransparent : PageKind::kBase;
 }
 
-// The pool of huge pages of one size, of a node or of the machine.
+// Returns the folder of the pool of huge pages of one size, of a node or of the machine.
 std::string pool_folder(int node, size_t bytes) {
   const std::string pool = absl::StrCat("hugepages/hugepages-", bytes / 1024, "kB/");
   return node == kAnyNode ? absl::StrCat("/sys/kernel/mm/", pool)
                           : absl::StrCat("/sys/devices/system/node/node", node, "/", pool);
 }
 
-// What makes the pool hold `length` more bytes; pages in use stay.
-std::string raise_pool(const std::string& folder, size_t bytes, size_t length) {
+// Returns the remedy that makes `length` more bytes free in the pool, counting the pages in use. A
+// program maps memory more than once, so the remedy is a pool with 1 GiB free at least.
+std::string raise_pool(int node, PageKind kind, size_t length) {
+  const size_t bytes = page_bytes(kind);
+  const std::string folder = pool_folder(node, bytes);
   const uint64_t total = internal::read_number(folder + "nr_hugepages").value_or(0);
   const uint64_t free = internal::read_number(folder + "free_hugepages").value_or(0);
   const uint64_t in_use = total - std::min(total, free);
-  return absl::StrCat("raise the pool, as root: echo ", in_use + length / bytes, " > ", folder,
+  return absl::StrCat("as root: echo ", in_use + std::max(length, kGiB) / bytes, " > ", folder,
                       "nr_hugepages");
 }
 
-void report_step_down(PageKind wanted, const SuperpageRequest& request, int node, size_t length) {
-  const std::string where = node == kAnyNode ? "" : absl::StrCat(" on NUMA node ", node);
-  if (is_hugetlb(wanted)) {
-    const size_t bytes = page_bytes(wanted);
-    const std::string name(page_kind_name(wanted));
-    std::string remedy = raise_pool(pool_folder(node, bytes), bytes, length);
-    if (wanted == PageKind::k1GiB) {
-      absl::StrAppend(&remedy, ", or boot with hugepagesz=1G hugepages=N");
-    }
-    report_once(absl::StrCat("pages.", name),
-                absl::StrCat("too few free ", name, " pages", where, " for ",
-                             internal::format_bytes(length), ", using smaller ones"),
-                remedy);
-    return;
+// Reports that the memory of `request` has pages of kind `used`, because pages of the kinds
+// `missing` were not available. One diagnostic for all of them: one remedy is sufficient.
+void report_smaller_pages(const SuperpageRequest& request, size_t length,
+                          const std::vector<PageKind>& missing, PageKind used) {
+  const auto lacks = [&missing](PageKind kind) {
+    return std::find(missing.begin(), missing.end(), kind) != missing.end();
+  };
+  const std::string memory = absl::StrCat(
+      request.shareable ? "shared" : "private", " memory",
+      request.numa_node == kAnyNode ? "" : absl::StrCat(" on NUMA node ", request.numa_node));
+  std::string what = absl::StrCat("the kernel gives no transparent huge pages to ", memory);
+  std::vector<std::string> remedies;
+  if (lacks(PageKind::k1GiB) || lacks(PageKind::k2MiB)) {
+    what =
+        absl::StrCat("too few free ",
+                     absl::StrCat(lacks(PageKind::k1GiB) ? "1 GiB" : "",
+                                  lacks(PageKind::k1GiB) && lacks(PageKind::k2MiB) ? " and " : "",
+                                  lacks(PageKind::k2MiB) ? "2 MiB" : ""),
+                     " pages for ", internal::format_bytes(length), " of ", memory);
+    const PageKind pool = lacks(PageKind::k2MiB) ? PageKind::k2MiB : PageKind::k1GiB;
+    remedies.push_back(raise_pool(request.numa_node, pool, length));
+    if (pool == PageKind::k1GiB) remedies.emplace_back("boot with hugepagesz=1G hugepages=N");
   }
-  const std::string file = absl::StrCat("/sys/kernel/mm/transparent_hugepage/",
-                                        request.shareable ? "shmem_enabled" : "enabled");
-  report_once(
-      request.shareable ? "pages.transparent.shared" : "pages.transparent",
-      absl::StrCat("the kernel gives no transparent huge pages to ",
-                   request.shareable ? "shared" : "private", " memory", where,
-                   ", using base pages"),
-      absl::StrCat("as root: echo ", request.shareable ? "advise" : "madvise", " > ", file,
-                   "; if that is set, memory is fragmented: raise the pool of 2 MiB pages"));
+  if (lacks(PageKind::kTransparent)) {
+    const std::string file = absl::StrCat("/sys/kernel/mm/transparent_hugepage/",
+                                          request.shareable ? "shmem_enabled" : "enabled");
+    const std::string chosen = internal::chosen_word(internal::read_text(file).value_or(""));
+    if (chosen == "never" || chosen == "deny") {
+      remedies.push_back(absl::StrCat(remedies.empty() ? "as root: " : "", "echo ",
+                                      request.shareable ? "advise" : "madvise", " > ", file));
+    } else if (remedies.empty()) {  // memory is fragmented
+      remedies.push_back(raise_pool(request.numa_node, PageKind::k2MiB, length));
+    }
+  }
+  report_once(absl::StrCat("pages.", std::string(page_kind_name(used))),
+              absl::StrCat(what, ", using ",
+                           used == PageKind::kTransparent ? "transparent huge"
+                           : used == PageKind::k2MiB      ? "2 MiB"
+                                                          : internal::format_bytes(base_page()),
+                           " pages"),
+              absl::StrJoin(remedies, ", or "));
 }
 
 }  // namespace
@@ -209,7 +232,7 @@ bool Superpage::map(const SuperpageRequest& request, PageKind kind, int numa_nod
     descriptor_ = memfd_create("cariama", flags);
     if (descriptor_ < 0) return false;
     if (ftruncate(descriptor_, static_cast<off_t>(length_)) != 0) return false;
-    // F_SEAL_SEAL: a peer that holds the descriptor cannot add seals that would hinder others.
+    // F_SEAL_SEAL: a peer that has the descriptor cannot add seals that restrict other processes.
     if (fcntl(descriptor_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
       return false;
     }
@@ -227,13 +250,14 @@ bool Superpage::map(const SuperpageRequest& request, PageKind kind, int numa_nod
   address_ = map_guarded(length_, alignment, map_flags, descriptor_);
   if (address_ == nullptr) return false;
 
-  // Placement before the first touch: hugetlb pages cannot be moved afterwards. Where the policy is
-  // refused (seccomp filters of containers do), pages land anywhere, and the query below tells.
+  // The policy is set before the first touch, since hugetlb pages cannot be moved afterwards. If
+  // the kernel refuses the policy (as with the seccomp filters of containers), pages are placed
+  // anywhere, and all_pages_on_node() below detects it.
   const bool one_node = numa_nodes().size() <= 1;
   if (numa_node != kAnyNode && !one_node) {
     static_cast<void>(place(address_, length_, numa_node, is_hugetlb(kind)));
   }
-  // The answer says nothing; smaps does, below.
+  // The return code of madvise is not reliable; observed_kind() below reads smaps.
   if (kind == PageKind::kTransparent) static_cast<void>(madvise(address_, length_, MADV_HUGEPAGE));
   if (!populate(address_, length_, is_hugetlb(kind))) return false;
 
@@ -259,6 +283,7 @@ absl::StatusOr<Superpage> Superpage::obtain(const SuperpageRequest& request) {
   static constexpr std::array kKinds = {PageKind::k1GiB, PageKind::k2MiB, PageKind::kTransparent,
                                         PageKind::kBase};
   const size_t length = round_up(request.bytes, base_page());
+  std::vector<PageKind> missing;
   for (const PageKind kind : kKinds) {
     if (kind < request.largest_page || !fits(kind, length)) continue;
     Superpage page;
@@ -269,10 +294,11 @@ absl::StatusOr<Superpage> Superpage::obtain(const SuperpageRequest& request) {
                                 absl::StrCat("cannot map ", internal::format_bytes(length)),
                                 "free memory, or raise the limits that cariama-info shows");
       }
-      report_step_down(kind, request, request.numa_node, length);
+      missing.push_back(kind);
       continue;
     }
-    if (page.page_kind_ > kind) report_step_down(kind, request, request.numa_node, length);
+    if (page.page_kind_ > kind) missing.push_back(kind);
+    if (!missing.empty()) report_smaller_pages(request, length, missing, page.page_kind_);
     if (page.numa_node_ != request.numa_node) {
       report_once(
           "numa",

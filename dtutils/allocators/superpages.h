@@ -2,17 +2,19 @@
 //
 //   auto memory = Superpage::obtain({.bytes = size_t{1} << 30, .numa_node = 0});
 //   domain->register_memory(memory->source(), Access::kAll);
-//   page_kind_name(memory->page_kind());  // what the kernel really gave
+//   page_kind_name(memory->page_kind());  // the kind of page that the kernel provided
 //
-// A request is met as well as the machine can: 1 GiB pages → 2 MiB → transparent → base pages, on
-// the node → anywhere. Locality goes first: a smaller page on the right node is preferred to a
-// larger one elsewhere. Each step down is taken automatically and reported once per process with
-// its remedy (diagnostics.h). A step counts only if the kernel shows it: the kind of page is read
-// from /proc/self/smaps, the node from move_pages(2), because return codes do not tell (madvise(2)
-// accepts MADV_HUGEPAGE on a memfd and does nothing unless shmem_enabled allows it).
+// A request is met as well as the machine permits: 1 GiB pages → 2 MiB → transparent → base pages,
+// and on the requested node → anywhere. Locality has priority: a smaller page on the right node is
+// preferred to a larger one elsewhere. Each step down is taken automatically and reported once per
+// process with its remedy (diagnostics.h). A step counts only if the kernel confirms it: the kind
+// of page is read from /proc/self/smaps, the node from move_pages(2), because return codes are not
+// reliable (madvise(2) accepts MADV_HUGEPAGE on a memfd and does nothing unless shmem_enabled
+// allows it).
 //
-// All pages are populated at once: a registration with a card pins them anyway, what the kernel
-// gave is visible only then, and a huge page that is missing is an error code here, a SIGBUS later.
+// All pages are populated at once: a registration with a card pins them anyway, the kind of page is
+// visible only after population, and a missing huge page is an error code here but would be a
+// SIGBUS later.
 #ifndef CARIAMA_DTUTILS_ALLOCATORS_SUPERPAGES_H_
 #define CARIAMA_DTUTILS_ALLOCATORS_SUPERPAGES_H_
 
@@ -27,11 +29,11 @@
 
 namespace cariama {
 
-// In the order of preference.
+// Kinds of pages in the order of preference.
 enum class PageKind : uint8_t {
   k1GiB,         // hugetlb
   k2MiB,         // hugetlb
-  kTransparent,  // base pages that the kernel joined to huge ones, all of them
+  kTransparent,  // base pages, all of which the kernel joined to huge ones
   kBase,         // 4 KiB on most machines
 };
 inline constexpr size_t kPageKinds = 4;
@@ -42,24 +44,25 @@ inline constexpr size_t kPageKinds = 4;
 inline constexpr int kAnyNode = -1;
 
 struct SuperpageRequest {
-  // Rounded up to base pages. A kind of page is tried only if its size divides this (transparent:
-  // if it is 2 MiB at least), so round up where waste does not matter.
+  // Rounded up to base pages. A kind of page is tried only if its size divides this number
+  // (transparent: only if the number is at least 2 MiB), so round up where waste does not matter.
   size_t bytes = 0;
   int numa_node = kAnyNode;
-  // Backed by a memfd that is sealed against shrinking and growing, so that peers of the host can
-  // map it and cannot take it away. Otherwise anonymous, which gets transparent huge pages more
-  // often.
+  // true: backed by a memfd that is sealed against shrinking and growing, so that peers of the host
+  // can map it and cannot truncate it. false: anonymous memory, which gets transparent huge pages
+  // more often.
   bool shareable = true;
-  // The largest kind to try; nothing is reported about larger ones.
+  // The largest kind of page to try; larger kinds produce no diagnostic.
   PageKind largest_page = PageKind::k1GiB;
 };
 
-// Owns the memory and its descriptor. Movable. Immutable otherwise, so thread-safe.
+// Owns the memory and its descriptor. Movable. Otherwise immutable, so thread-safe.
 class CARIAMA_DTUTILS_EXPORT Superpage {
  public:
-  // Maps and populates. Blocks while the kernel clears the pages (about 0.1 s per GiB with huge
-  // pages, more with small ones). Base pages surround the memory that fault when touched. Errors:
-  // INVALID_ARGUMENT (no bytes, no such node), RESOURCE_EXHAUSTED (not even base pages).
+  // Maps and populates the memory. Blocks while the kernel clears the pages (about 0.1 s per GiB
+  // with huge pages, more with small ones). Inaccessible guard pages in front of and behind the
+  // memory fault when touched. Errors: INVALID_ARGUMENT (no bytes, no such node),
+  // RESOURCE_EXHAUSTED (not even base pages).
   [[nodiscard]] static absl::StatusOr<Superpage> obtain(const SuperpageRequest& request);
 
   Superpage(Superpage&& other) noexcept { swap(other); }
@@ -73,10 +76,10 @@ class CARIAMA_DTUTILS_EXPORT Superpage {
   [[nodiscard]] size_t length() const { return length_; }       // bytes
   [[nodiscard]] int descriptor() const { return descriptor_; }  // -1 if not shareable
   [[nodiscard]] PageKind page_kind() const { return page_kind_; }
-  // The node on which every page was seen, if one was requested and met; else kAnyNode.
+  // Returns the node on which every page was found, if a node was requested and met; else kAnyNode.
   [[nodiscard]] int numa_node() const { return numa_node_; }
 
-  // What ProtectionDomain::register_memory takes.
+  // Returns the argument for ProtectionDomain::register_memory.
   [[nodiscard]] MemorySource source() const { return {address_, length_, descriptor_, 0}; }
 
  private:
@@ -88,7 +91,7 @@ class CARIAMA_DTUTILS_EXPORT Superpage {
     std::swap(page_kind_, other.page_kind_);
     std::swap(numa_node_, other.numa_node_);
   }
-  // One attempt with one kind of page. False with errno.
+  // Tries to map with one kind of page. Returns false on failure and sets errno.
   bool map(const SuperpageRequest& request, PageKind kind, int numa_node);
 
   std::byte* address_ = nullptr;  // a guard page is in front of it, and one behind

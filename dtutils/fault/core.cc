@@ -45,12 +45,13 @@ Core::~Core() {
 }
 
 Dice Core::make_dice() {
-  // Odd multipliers: neighbouring seeds and neighbouring queues share no stream.
+  // Odd multipliers, so that adjacent seeds and adjacent queues get different random streams.
   return Dice(options_.seed * 0x9e3779b97f4a7c15u + ++dice_made_ * 0xd1342543de82ef95u);
 }
 
 bool Core::strikes(Fault fault, double probability, Dice& dice) {
-  // The die is rolled even when the fault is off: switching one off does not change the others.
+  // Draws even if the fault is switched off, so that switching it off does not change later
+  // decisions.
   return dice.roll(probability) && control_->enabled(fault);
 }
 
@@ -103,7 +104,7 @@ void Core::add(FaultQueuePair* queue_pair) {
   queue_pairs_.push_back(queue_pair);
   by_number_[queue_pair->number()] = queue_pair;
   if (simulated_ || thread_.joinable()) return;
-  // Signals are for the program's own threads.
+  // Signals are handled by the program's own threads.
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);

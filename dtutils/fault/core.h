@@ -1,9 +1,9 @@
-// What all objects of one faulty device share: the mutex, the tick counter, the list of what has to
-// be moved on at a tick, and the thread that ticks when nobody polls.
+// The state that all objects of one fault device share: the mutex, the tick counter, the lists of
+// objects that a tick advances, and the thread that adds ticks when the program does not poll.
 //
-// One mutex guards everything of a device. Virtual functions of the contract take it; all others in
-// this folder expect it held, unless they say otherwise. The inner device is called with it held,
-// except where a call may block (wait, connect, repair).
+// One mutex guards the state of a device. The virtual functions of the contract lock it; all other
+// functions in this folder require that it is locked, unless they say otherwise. The inner device
+// is called with the mutex locked, except where a call may block (wait, connect, repair).
 #ifndef CARIAMA_DTUTILS_FAULT_CORE_H_
 #define CARIAMA_DTUTILS_FAULT_CORE_H_
 
@@ -25,8 +25,8 @@ class FaultCompletionQueue;
 class FaultQueuePair;
 class FaultSharedReceiveQueue;
 
-// A stream of decisions. Each queue has its own, so that what one thread does cannot change what
-// another one meets.
+// A stream of random decisions. Each queue has its own, so that the operations of one thread do not
+// change the decisions for another thread.
 class Dice {
  public:
   explicit Dice(uint64_t seed) : random_(seed) {}
@@ -34,7 +34,7 @@ class Dice {
     if (probability <= 0) return false;
     return std::uniform_real_distribution<double>()(random_) < probability;
   }
-  // 0 .. bound - 1.
+  // Returns a number from 0 to bound - 1.
   [[nodiscard]] uint64_t below(uint64_t bound) { return random_() % bound; }
   std::mt19937_64& source() { return random_; }
 
@@ -57,14 +57,15 @@ class Core {
 
   // --- decisions ---
   [[nodiscard]] Dice make_dice();
-  // Whether the fault shall happen now. Who makes it happen counts it.
+  // Returns true if the fault shall be injected now. The caller that injects it must count it.
   [[nodiscard]] bool strikes(Fault fault, double probability, Dice& dice);
-  // The status with which the next operation shall fail, once.
+  // Returns the status with which the next operation shall fail, or an empty optional. Each status
+  // is returned once.
   [[nodiscard]] std::optional<CompletionStatus> take_fail_next();
   [[nodiscard]] bool is_lost(std::string_view label) const { return control_->is_lost(label); }
   [[nodiscard]] bool enabled(Fault fault) const { return control_->enabled(fault); }
   void count(Fault fault) { control_->count(fault); }
-  // Whether senders may be kept waiting: all retry without end.
+  // Returns true if posted receives may be delayed, because all senders retry without end.
   [[nodiscard]] bool patient_senders() const { return patient_senders_; }
   void note_receiver_retry_count(uint32_t count) { patient_senders_ &= count == 7; }
 
@@ -73,15 +74,16 @@ class Core {
   [[nodiscard]] uint64_t random_release(Dice& dice) {
     return ticks_ + 1 + dice.below(std::max<uint32_t>(1, options_.longest_hold));
   }
-  // One tick for this device, and over a simulated fabric for all of its control. Takes the locks.
+  // Adds a tick for this device; over a simulated fabric for all devices of its FaultControl. Locks
+  // the devices' mutexes.
   void lock_and_tick();
-  // Moves everything on as far as it goes now.
+  // Advances all delayed work that is due now.
   void progress();
-  // Work is held back or outstanding.
+  // Returns true if work is delayed or outstanding.
   [[nodiscard]] bool busy() const;
-  // The same of all devices that lock_and_tick() moves on. Takes the locks.
+  // Returns true if any device that lock_and_tick() advances is busy. Locks the devices' mutexes.
   [[nodiscard]] bool lock_and_ask_busy();
-  // Work appeared: the thread shall tick.
+  // Wakes the thread, which then ticks, because work was added.
   void wake_thread() { work_.notify_one(); }
 
   // --- members ---
@@ -91,7 +93,7 @@ class Core {
   void remove(FaultSharedReceiveQueue* queue) { std::erase(shared_receives_, queue); }
   void add(FaultQueuePair* queue_pair);
   void remove(FaultQueuePair* queue_pair);
-  // By the number of the inner one, which is ours, too.
+  // Finds a queue pair by its number, which equals the number of the inner queue pair.
   [[nodiscard]] FaultQueuePair* queue_pair(uint32_t number) {
     const auto found = by_number_.find(number);
     return found == by_number_.end() ? nullptr : found->second;

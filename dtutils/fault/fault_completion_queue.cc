@@ -7,16 +7,17 @@
 
 namespace cariama::fault {
 
-// Sleeps in slices while work is held back: it is released by ticks, about which the inner channel
-// knows nothing. The slices are counted rather than timed, since over a simulated fabric time is
-// virtual.
+// Sleeps in slices while work is delayed: ticks release this work, and the inner channel does not
+// know of ticks. Slices are counted instead of timed, since time is virtual over a simulated
+// fabric.
 bool FaultCompletionChannel::wait(std::chrono::nanoseconds timeout) {
   constexpr std::chrono::nanoseconds kSlice = std::chrono::microseconds(50);
   std::chrono::nanoseconds remaining = std::max(timeout, std::chrono::nanoseconds(0));
   for (;;) {
     if (woken_.exchange(false, std::memory_order_acquire)) return true;
     {
-      // Armed before it is emptied once more by the tick: nothing falls in between.
+      // The inner queues are armed before the tick polls them once more, so that no completion is
+      // missed in between.
       const std::unique_lock lock = core_->lock();
       for (FaultCompletionQueue* queue : queues_) queue->arm_inner();
     }
@@ -43,7 +44,7 @@ bool FaultCompletionChannel::wait(std::chrono::nanoseconds timeout) {
 
 void FaultCompletionChannel::signal() {
   event_ = true;
-  if (sleeping_) inner_->wake();  // what fired may never have been in an inner queue
+  if (sleeping_) inner_->wake();  // the completion that fired may never have been in an inner queue
 }
 
 FaultCompletionQueue::FaultCompletionQueue(std::shared_ptr<Core> core,
@@ -97,7 +98,7 @@ void FaultCompletionQueue::arm_inner() {
 }
 
 void FaultCompletionQueue::inner_event() {
-  if (armed_ != Armed::kSolicited) return;  // kAll: release() knows
+  if (armed_ != Armed::kSolicited) return;  // release() fires for kAll
   fire_after_ = entries_.size() - visible_;
   if (fire_after_ == 0) fire();
 }

@@ -1,4 +1,5 @@
-// Completion queues and channels of a faulty device: completions wait here for their release.
+// Completion queues and channels of a fault device. Completions are delayed here until their
+// release tick.
 #ifndef CARIAMA_DTUTILS_FAULT_FAULT_COMPLETION_QUEUE_H_
 #define CARIAMA_DTUTILS_FAULT_FAULT_COMPLETION_QUEUE_H_
 
@@ -55,27 +56,28 @@ class FaultCompletionQueue final : public CompletionQueue {
   [[nodiscard]] const std::shared_ptr<CompletionQueue>& inner() const { return inner_; }
 
   static constexpr uint64_t kReceived = ~uint64_t{0};
-  // A completion for the user. `operation`: the number of the send that completes, or kReceived.
+  // Adds a completion for the user. `operation`: the number of the completed send operation, or
+  // kReceived.
   void push(const Completion& completion, uint64_t operation);
-  // Takes what the inner queue has, and tells the queue pairs.
+  // Polls the inner queue and passes its completions to the queue pairs.
   void pull();
-  // Makes visible what has been held long enough.
+  // Makes the completions visible whose release tick has come.
   void release();
-  // Makes everything visible now.
+  // Makes all completions visible now.
   void release_all();
   [[nodiscard]] bool busy() const { return visible_ < entries_.size(); }
 
   // --- called by the channel ---
-  // Asks the inner queue to wake the channel when it has something.
+  // Arms the inner queue, so that its next completion wakes the channel.
   void arm_inner();
-  // The inner channel had an event, perhaps for us.
+  // Called when the inner channel had an event, which may be for another queue.
   void inner_event();
 
  private:
   struct Entry {
     Completion completion;
     uint64_t operation = kReceived;
-    uint64_t release = 0;  // the tick
+    uint64_t release = 0;  // tick at which the completion becomes visible
   };
   enum class Armed : uint8_t { kNo, kSolicited, kAll };
 
@@ -86,10 +88,11 @@ class FaultCompletionQueue final : public CompletionQueue {
   const std::shared_ptr<FaultCompletionChannel> channel_;
   Dice dice_;
   Armed armed_ = Armed::kNo;
-  // Armed for solicited completions: one may be among the entries that are not visible yet, so the
-  // event is due when so many of them (counted from the first not visible) have been released.
+  // Used while armed for solicited completions: the solicited one may be among the entries that are
+  // not visible yet, so the event is due when this many entries, counted from the first invisible
+  // one, have been released.
   size_t fire_after_ = 0;
-  size_t visible_ = 0;  // of entries_, from the front
+  size_t visible_ = 0;  // number of visible entries, from the front of entries_
   internal::GrowingRing<Entry> entries_;
 };
 

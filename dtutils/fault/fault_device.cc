@@ -66,13 +66,13 @@ class FaultDomain final : public ProtectionDomain,
   absl::StatusOr<std::unique_ptr<QueuePair>> create_queue_pair(
       const QueuePairOptions& options) override {
     const DeviceLimits& limits = core_->limits();
-    QueuePairOptions granted = options;  // with our objects
+    QueuePairOptions granted = options;  // contains the fault device's objects
     granted.send_depth = std::min(options.send_depth, limits.max_send_depth);
     granted.receive_depth = std::min(options.receive_depth, limits.max_receive_depth);
     granted.max_send_segments = std::min(options.max_send_segments, limits.max_segments);
     granted.max_receive_segments = std::min(options.max_receive_segments, limits.max_segments);
     granted.max_inline = std::min(options.max_inline, limits.max_inline);
-    QueuePairOptions inner_options = granted;  // with those they decorate
+    QueuePairOptions inner_options = granted;  // contains the inner objects
     for (auto* queue : {&inner_options.send_completions, &inner_options.receive_completions}) {
       const auto own = std::dynamic_pointer_cast<FaultCompletionQueue>(*queue);
       if (own == nullptr || own->core() != core_) {
@@ -97,7 +97,8 @@ class FaultDomain final : public ProtectionDomain,
   }
 
  private:
-  // Registered with the first queue pair, kept by all of them.
+  // Returns the poison region. It is registered with the first queue pair; all queue pairs keep it
+  // alive.
   absl::StatusOr<std::shared_ptr<Poison>> get_poison() {
     const std::unique_lock lock = core_->lock();
     if (std::shared_ptr<Poison> existing = poison_.lock()) return existing;

@@ -1,25 +1,25 @@
-// A device that makes the faults of real fabrics happen on demand: a decorator over any other
-// device.
+// A decorator over any other device that injects the faults of real fabrics on demand.
 //
 //   auto control = std::make_shared<FaultControl>();
 //   auto device = make_fault_device(*open_device({}), FaultOptions::benign(seed), control);
 //   ... the program under test, unchanged ...
-//   control->injected(Fault::kTornWrite);   // it really happened
+//   control->injected(Fault::kTornWrite);   // number of torn writes that really happened
 //
-// The faults of benign() are allowed by the contract at any time: completions that come late,
-// operations that start late, WRITEs whose bytes land in several steps, receivers that are not
-// ready for a while, queues that are short. Every correct program works under them with every seed.
-// The others break things in the ways that the contract provides for: operations that fail, and
-// peers that fall silent.
+// The contract permits the faults of benign() at any time: late completions, operations that start
+// late, WRITEs whose bytes land in several steps, receivers that are not ready for a while, short
+// queues. Every correct program works under them with every seed. The other faults are failures for
+// which the contract defines the outcome: operations that fail, and peers that stop answering.
 //
-// What is decided for an operation (whether it is late, torn, fails) follows from the seed and the
-// order of posting to its queue pair alone, so that a failure is met again with the same seed. When
-// it happens is counted in ticks: each poll() of a completion queue of the device is one, and while
-// work is held back a thread of the device adds one every 50 us, so that it also moves on when the
-// program does not poll. Over a simulated fabric there is no thread: give all devices of the fabric
-// one FaultControl, and a poll on any of them is a tick for all. Then runs replay.
+// Whether a fault hits an operation (late, torn, failed) depends only on the seed and the order of
+// posting to its queue pair, so that the same seed reproduces a failure. The time of a fault is
+// counted in ticks. Each poll() of a completion queue of the device is one tick. While work is
+// delayed, a thread of the device adds one tick every 50 us, so that delayed work also advances
+// when the program does not poll. Over a simulated fabric there is no such thread: give all devices
+// of the fabric one FaultControl, and a poll on any of them is a tick for all. Then runs are
+// reproducible.
 //
-// A faulty device connects to plain ones of the same transport as well: faults at one end only.
+// A fault device also connects to plain devices of the same transport; then only one end injects
+// faults.
 #ifndef CARIAMA_DTUTILS_FAULT_FAULT_DEVICE_H_
 #define CARIAMA_DTUTILS_FAULT_FAULT_DEVICE_H_
 
@@ -46,53 +46,56 @@ class Core;
 }  // namespace fault
 
 enum class Fault : uint8_t {
-  kLateCompletion,    // a completion is withheld, and those behind it in its queue
-  kLateOperation,     // an operation is held back before it starts, and those behind it
-  kTornWrite,         // a WRITE becomes several smaller ones, in any order, at different times
-  kReceiverNotReady,  // posted receives are held back: senders find none
+  kLateCompletion,    // delays a completion, and the later ones of its queue
+  kLateOperation,     // delays the start of an operation, and of the later ones
+  kTornWrite,         // splits a WRITE into several smaller ones, in any order, at different times
+  kReceiverNotReady,  // delays posted receives: senders find none
   kFailedOperation,   // an operation is not executed but fails, and both queue pairs with it
-  kLostPeer,          // nothing completes any more until kRetryExceeded
+  kLostPeer,          // no operation completes any more until kRetryExceeded
 };
 inline constexpr size_t kFaultKinds = 6;
 
-// The fault's name: "late completion", "torn write", ...
+// Returns the fault's name: "late completion", "torn write", ...
 [[nodiscard]] CARIAMA_DTUTILS_EXPORT std::string_view fault_name(Fault fault);
 
-// What may happen. The defaults inject nothing: a decorator that only watches.
+// Kinds and probabilities of faults. The defaults inject nothing.
 struct FaultOptions {
   uint64_t seed = 1;
 
-  // Probabilities, per completion, operation, WRITE of more than 8 bytes, and receive.
+  // Probability per completion, per operation, and per WRITE of more than 8 bytes.
   double late_completion = 0;
   double late_operation = 0;
   double torn_write = 0;
-  // Only while all queue pairs of the device retry without end (receiver_retry_count 7, the
-  // default; both ends usually have the same): a sender that gives up would be right to.
+  // Probability per receive. Applied only while all queue pairs of the device retry without end
+  // (receiver_retry_count 7, the default; both ends usually have the same value): a sender with a
+  // finite count would correctly fail.
   double receiver_not_ready = 0;
-  uint32_t longest_hold = 64;  // ticks; each is held for 1 to so many
+  uint32_t longest_hold = 64;  // each delay is 1 to longest_hold ticks
 
-  double failed_operation = 0;
-  uint64_t fail_nth = 0;  // of each queue pair, counted from 1; 0: none
+  double failed_operation = 0;  // probability per operation
+  // Index of the operation that fails, per queue pair, counted from 1; 0: none.
+  uint64_t fail_nth = 0;
   CompletionStatus fail_status = CompletionStatus::kRemoteOperation;
 
-  uint64_t lose_peer_after = 0;    // operations posted to a queue pair; 0: never
-  uint32_t lost_peer_ticks = 256;  // from there to kRetryExceeded
+  // Number of operations posted to a queue pair before its peer is lost; 0: never.
+  uint64_t lose_peer_after = 0;
+  uint32_t lost_peer_ticks = 256;  // from the loss to kRetryExceeded
 
-  // Upper limits of what the device offers.
+  // Upper limits for the limits that the device reports.
   std::optional<uint32_t> max_send_depth{};
   std::optional<uint32_t> max_receive_depth{};
   std::optional<uint32_t> max_segments{};
   std::optional<uint32_t> max_inline{};
 
-  // All that a correct program must bear, often.
+  // Returns options that inject, often, every fault that a correct program must tolerate.
   [[nodiscard]] CARIAMA_DTUTILS_EXPORT static FaultOptions benign(uint64_t seed);
 };
 
-// Switches and counters of one or more faulty devices. Thread-safe.
+// Switches and counters of one or more fault devices. Thread-safe.
 class CARIAMA_DTUTILS_EXPORT FaultControl {
  public:
-  // All are on at first; the options say how often they happen. Work that is held back when its
-  // fault is switched off is still released in its time.
+  // Switches a fault on or off. All faults are on initially; the options set their probability.
+  // Work that is already delayed when its fault is switched off is still released at its time.
   void enable(Fault fault, bool on) {
     enabled_[static_cast<size_t>(fault)].store(on, std::memory_order_relaxed);
   }
@@ -103,21 +106,21 @@ class CARIAMA_DTUTILS_EXPORT FaultControl {
     return enabled_[static_cast<size_t>(fault)].load(std::memory_order_relaxed);
   }
 
-  // How often it happened so far.
+  // Returns how often the fault was injected so far.
   [[nodiscard]] uint64_t injected(Fault fault) const {
     return injected_[static_cast<size_t>(fault)].load(std::memory_order_relaxed);
   }
 
-  // The next operation that is posted fails with `status`, whatever the switches say.
+  // Makes the next posted operation fail with `status`, independent of the switches.
   void fail_next(CompletionStatus status) {
     fail_next_.store(static_cast<int>(status), std::memory_order_relaxed);
   }
 
-  // From now on, nothing completes on the queue pairs that were connected with this label
-  // (ConnectOptions::peer), and what the peer sends is not reported; lost_peer_ticks after the
-  // first pending operation they fail with kRetryExceeded, and repair() gives UNAVAILABLE until
-  // restored. The peer's one-sided operations on our memory are not stopped: lose us at its end,
-  // too.
+  // Simulates the loss of a peer. From now on, no operation completes on the queue pairs that were
+  // connected with this label (ConnectOptions::peer), and messages from the peer are not reported.
+  // lost_peer_ticks after the first pending operation they fail with kRetryExceeded, and repair()
+  // returns UNAVAILABLE until restore_peer(). The peer's one-sided operations on this process's
+  // memory are not stopped: to stop them, lose this process at the peer's end, too.
   void lose_peer(std::string_view label);
   void restore_peer(std::string_view label);
 
@@ -145,8 +148,8 @@ class CARIAMA_DTUTILS_EXPORT FaultControl {
   std::vector<std::weak_ptr<fault::Core>> devices_;
 };
 
-// Decorates `inner`. Without `control` the device gets one of its own. transport() is kFault,
-// description() "fault(shm)". Errors of `inner` pass through unchanged.
+// Decorates `inner`. Without `control` the device creates its own FaultControl. transport() is
+// kFault, description() "fault(shm)". Errors of `inner` pass through unchanged.
 [[nodiscard]] CARIAMA_DTUTILS_EXPORT std::shared_ptr<Device> make_fault_device(
     std::shared_ptr<Device> inner, const FaultOptions& options,
     std::shared_ptr<FaultControl> control = nullptr);

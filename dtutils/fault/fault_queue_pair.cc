@@ -9,7 +9,7 @@
 namespace cariama::fault {
 namespace {
 
-// The part of `segments` that holds the bytes [offset, offset + bytes).
+// Returns the part of `segments` that contains the bytes [offset, offset + bytes).
 std::vector<Segment> slice(const std::vector<Segment>& segments, uint64_t offset, uint64_t bytes) {
   std::vector<Segment> part;
   for (const Segment& segment : segments) {
@@ -50,11 +50,12 @@ FaultQueuePair::FaultQueuePair(std::shared_ptr<Core> core, std::shared_ptr<Prote
 
 FaultQueuePair::~FaultQueuePair() {
   const std::unique_lock lock = core_->lock();
-  receive_completions_->pull();  // what a shared receive queue has given away is not lost
+  receive_completions_->pull();  // reports the receives that were taken from a shared receive queue
   core_->remove(this);
 }
 
-// Those of the inner queue pair, which may have got more than it was asked to have.
+// Takes over the limits of the inner queue pair, reduced to those of this device: the inner queue
+// pair may have got more than requested.
 void FaultQueuePair::take_limits() {
   const DeviceLimits& device = core_->limits();
   limits_ = inner_->limits();
@@ -104,7 +105,8 @@ absl::Status FaultQueuePair::repair() {
     complete_receive(id, CompletionStatus::kFlushed);
   }
   retire();
-  // What the contract promises to be in the queues is there, and not on its way to them.
+  // The contract requires these completions to be in the queues when repair() returns, so end their
+  // delay.
   send_completions_->release_all();
   receive_completions_->release_all();
   if (status.ok()) {
@@ -123,7 +125,7 @@ void FaultQueuePair::fail() {
 ArrivalOrder FaultQueuePair::write_order() const {
   const ArrivalOrder order = inner_->write_order();
   if (core_->options().torn_write <= 0) return order;
-  // Pieces of a WRITE arrive in any order, but all before the next WRITE does.
+  // Pieces of a WRITE arrive in any order, but all of them before the next WRITE.
   return orders_writes(order) ? ArrivalOrder::kWrites : ArrivalOrder::kNone;
 }
 
@@ -134,11 +136,12 @@ bool FaultQueuePair::busy() const {
 void FaultQueuePair::progress() {
   if (suspended_) return;
   watch_lost_peer();
-  // Each operation that retires may be what the next one waits for.
+  // Operations that retire() completes may make room or order for the next ones, so forward twice.
   forward_sends();
   retire();
   forward_sends();
-  forward_receives();  // after the sends: an error is reported before the receives that it flushes
+  // After the sends, so that an error is reported before the receives that it flushes.
+  forward_receives();
 }
 
 // --- sends --------------------------------------------------------------------------------------
@@ -202,11 +205,11 @@ FaultQueuePair::Operation FaultQueuePair::make_operation(const WorkRequest& requ
   return operation;
 }
 
-// One piece, or up to 4 if the WRITE is torn. Cuts are at multiples of 8 of the remote address: an
-// aligned word is never torn (ArrivalOrder::kWrites promises as much). The last part goes first,
-// which is the worst for those who watch the last byte, and ends a WRITE that is longer than the
-// memory at either end before anything of it has landed, as on a card; the others follow in any
-// order.
+// Cuts an operation into one piece, or up to 4 pieces for a torn WRITE. Cuts are at multiples of 8
+// of the remote address, since an aligned word is never torn (ArrivalOrder::kWrites guarantees
+// this). The last part is posted first: this is the worst case for a receiver that polls the last
+// byte. It also makes a WRITE that exceeds the memory at either end fail before any byte of it has
+// landed, as on a card. The remaining pieces follow in any order.
 std::vector<FaultQueuePair::Piece> FaultQueuePair::cut(const WorkRequest& request, uint64_t bytes) {
   std::vector<uint64_t> cuts{0, bytes};
   if (request.opcode == Opcode::kWrite && bytes > 8 &&
@@ -240,15 +243,16 @@ void FaultQueuePair::forward_sends() {
     if (broken_ && operation.status == CompletionStatus::kSuccess) {
       operation.status = CompletionStatus::kFlushed;
     }
-    if (operation.status != CompletionStatus::kSuccess) {  // one of its pieces failed, perhaps
+    // For example because one of its pieces failed.
+    if (operation.status != CompletionStatus::kSuccess) {
       ++next_;
       continue;
     }
-    // Nothing is held back on a queue pair that failed: the inner one flushes it.
+    // On a failed queue pair no operation is delayed: the inner queue pair flushes it.
     const bool connected = inner_->state() == QueuePairState::kConnected;
     if (connected && lost()) return;
     if (connected && operation.fail_with != CompletionStatus::kSuccess) {
-      if (next_ != first_) return;  // all that comes before it is to succeed
+      if (next_ != first_) return;  // the operations before it must succeed
       if (operation.pieces.front().release > core_->ticks()) return;
       const PostResult result = post_poison();
       if (result.error == PostError::kQueueFull) return;
@@ -267,7 +271,8 @@ void FaultQueuePair::forward_sends() {
       const PostResult result = post_piece(operation, piece);
       if (result.error == PostError::kQueueFull) return;
       if (!result.ok()) {
-        // It was accepted long ago: it can only fail now.
+        // The operation was accepted by post_send() before, so the refusal is reported by its
+        // completion.
         inner_->fail();
         operation.status = result.error == PostError::kNotConnected
                                ? CompletionStatus::kFlushed
@@ -290,7 +295,8 @@ PostResult FaultQueuePair::post_piece(const Operation& operation, const Piece& p
   if (!first) request.flags &= static_cast<uint8_t>(~kFence);
   std::vector<Segment> segments;
   if ((request.flags & kInline) != 0) {
-    // Inline data is only read; the cast is for a Segment that READs fill, too.
+    // Inline data is only read. The cast is needed because Segment also describes the targets of
+    // READs.
     auto* data = const_cast<std::byte*>(operation.inline_data.data());
     if (piece.bytes > 0) {
       segments.push_back({data + piece.offset, static_cast<uint32_t>(piece.bytes), {}});
@@ -306,8 +312,8 @@ PostResult FaultQueuePair::post_piece(const Operation& operation, const Piece& p
   return inner_->post_send(request);
 }
 
-// A WRITE to memory that nobody has registered: the target refuses it, and both ends fail, as they
-// do for an operation that went wrong by itself.
+// Posts a WRITE with a remote key that is never registered: the target refuses it, and both ends
+// fail, as for a genuine failure of an operation.
 PostResult FaultQueuePair::post_poison() {
   const Segment segment{poison_->memory, 1, poison_->region->local_key()};
   return inner_->post_send({.id = next_,
@@ -348,7 +354,7 @@ void FaultQueuePair::inner_completed(const Completion& completion) {
   retire();
 }
 
-// Reports what is done, in the order of posting.
+// Reports the finished operations, in the order of posting.
 void FaultQueuePair::retire() {
   if (lost() && inner_->state() == QueuePairState::kConnected) return;
   while (!operations_.empty() && operations_.front().done()) {
@@ -435,7 +441,8 @@ void FaultQueuePair::watch_lost_peer() {
   if (operations_.empty() || inner_->state() != QueuePairState::kConnected) return;
   if (lost_at_ == 0) lost_at_ = core_->ticks();
   if (core_->ticks() - lost_at_ < core_->options().lost_peer_ticks) return;
-  // The inner queue pair gives back what it still holds, then the first operation reports.
+  // Failing the inner queue pair returns its pending operations; then the first operation reports
+  // kRetryExceeded.
   operations_.front().status = CompletionStatus::kRetryExceeded;
   next_ = std::max(next_, first_ + 1);
   inner_->fail();

@@ -1,6 +1,6 @@
-// Queue pairs of a faulty device. Operations wait in a queue of their own, in which it is decided
-// what becomes of them; from there they go to the inner queue pair, always signaled, so that the
-// slots and completions that the user sees are accounted here, whatever was made of an operation.
+// Queue pairs of a fault device. Operations wait in a queue of this class, where their faults are
+// decided. From there they are posted to the inner queue pair, always signaled, so that this class
+// accounts for the slots and completions that the user sees, independent of the injected faults.
 #ifndef CARIAMA_DTUTILS_FAULT_FAULT_QUEUE_PAIR_H_
 #define CARIAMA_DTUTILS_FAULT_FAULT_QUEUE_PAIR_H_
 
@@ -21,7 +21,7 @@
 
 namespace cariama::fault {
 
-// Memory from which the operation is posted that makes both ends fail: see post_poison().
+// Memory for the local segment of the operation that makes both ends fail: see post_poison().
 struct Poison {
   alignas(8) std::byte memory[8] = {};
   std::shared_ptr<MemoryRegion> region;
@@ -29,7 +29,7 @@ struct Poison {
 
 class FaultQueuePair final : public QueuePair {
  public:
-  // `options`: as granted, with the decorated objects.
+  // Requires: `options` contains the granted limits and the fault device's objects.
   FaultQueuePair(std::shared_ptr<Core> core, std::shared_ptr<ProtectionDomain> domain,
                  std::shared_ptr<Poison> poison, std::unique_ptr<QueuePair> inner,
                  const QueuePairOptions& options);
@@ -43,7 +43,7 @@ class FaultQueuePair final : public QueuePair {
   using QueuePair::post_send;
   PostResult post_send(std::span<const WorkRequest> requests) override;
   PostResult post_receive(std::span<const ReceiveRequest> requests) override;
-  // None: what is stored directly could not be late or torn.
+  // Returns nullptr, since direct stores could not be delayed or torn.
   std::byte* direct_access(const RemoteMemoryLocator&) override { return nullptr; }
   QueuePairState state() const override { return inner_->state(); }
   ArrivalOrder write_order() const override;
@@ -54,21 +54,21 @@ class FaultQueuePair final : public QueuePair {
   [[nodiscard]] bool busy() const;
 
  private:
-  // A part of an operation that is one inner operation.
+  // A part of an operation, posted as one inner operation.
   struct Piece {
     uint64_t offset = 0;
     uint64_t bytes = 0;
-    uint64_t release = 0;  // the tick
+    uint64_t release = 0;  // tick from which it may be posted
   };
   struct Operation {
-    WorkRequest request;  // its segments are the vector below
+    WorkRequest request;  // its segments are in the vector below
     std::vector<Segment> segments;
     std::vector<std::byte> inline_data;
     std::vector<Piece> pieces;
     size_t pieces_posted = 0;
     size_t pieces_outstanding = 0;
     bool poisoned = false;
-    CompletionStatus fail_with = CompletionStatus::kSuccess;  // what to inject
+    CompletionStatus fail_with = CompletionStatus::kSuccess;  // status to inject; kSuccess: none
     CompletionStatus status = CompletionStatus::kSuccess;
     uint32_t vendor_error = 0;
 
@@ -103,19 +103,19 @@ class FaultQueuePair final : public QueuePair {
   const std::unique_ptr<QueuePair> inner_;
   Dice dice_;
 
-  bool suspended_ = false;  // connect() or repair() of the inner one is under way
+  bool suspended_ = false;  // connect() or repair() of the inner queue pair is in progress
   bool gone_ = false;       // repair() failed
-  bool broken_ = false;     // an error was reported: all that follows is flushed
-  uint64_t lost_at_ = 0;    // the tick at which an operation was first seen pending on a lost peer
+  bool broken_ = false;     // an error was reported: all following operations are flushed
+  uint64_t lost_at_ = 0;    // tick at which an operation was first seen pending on a lost peer
   bool lost_counted_ = false;
 
   internal::SendSlots slots_;
   internal::GrowingRing<Operation> operations_;
   uint64_t first_ = 0;  // number of operations_.front()
-  uint64_t next_ = 0;   // the first that is not posted whole
+  uint64_t next_ = 0;   // number of the first operation that is not completely posted
 
   FaultReceives receives_;
-  std::vector<uint64_t> lost_receives_;  // ids: completed after the peer was lost
+  std::vector<uint64_t> lost_receives_;  // ids of receives that completed after the peer was lost
 };
 
 }  // namespace cariama::fault

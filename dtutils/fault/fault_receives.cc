@@ -37,7 +37,7 @@ std::vector<uint64_t> FaultReceives::forward(const InnerPost& inner_post, bool a
         inner_post({.id = kTag | (first_ + forwarded_),
                     .segments = receive.segments.data(),
                     .segment_count = static_cast<uint32_t>(receive.segments.size())});
-    if (result.error == PostError::kQueueFull) break;  // a place is freed by what completes
+    if (result.error == PostError::kQueueFull) break;  // the next completion makes room
     ++forwarded_;
     if (!result.ok()) {
       refused.push_back(receive.id);
@@ -103,7 +103,8 @@ PostResult FaultSharedReceiveQueue::post_receive(std::span<const ReceiveRequest>
 }
 
 void FaultSharedReceiveQueue::forward() {
-  // A shared queue never breaks: a refusal can only be for want of room, and is tried again.
+  // A shared queue never fails, so a refusal only means that it is full, and the receive is
+  // retried.
   static_cast<void>(receives_.forward(
       [this](const ReceiveRequest& request) {
         PostResult result = inner_->post_receive(request);

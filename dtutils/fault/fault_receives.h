@@ -1,4 +1,4 @@
-// Posted receives of a faulty device, which may be held back before the inner queue gets them.
+// Posted receives of a fault device, which may be delayed before they reach the inner queue.
 #ifndef CARIAMA_DTUTILS_FAULT_FAULT_RECEIVES_H_
 #define CARIAMA_DTUTILS_FAULT_FAULT_RECEIVES_H_
 
@@ -16,8 +16,9 @@
 
 namespace cariama::fault {
 
-// One receive queue. Receives go to the inner queue in the order of posting, under ids of our own
-// (kTag and a number), which tell them from sends and lead back to the user's.
+// One receive queue. Receives are posted to the inner queue in the order of posting, under ids of
+// this class (kTag and a number). The tag distinguishes them from sends, and the number identifies
+// the user's id.
 class FaultReceives {
  public:
   static constexpr uint64_t kTag = uint64_t{1} << 63;
@@ -25,15 +26,16 @@ class FaultReceives {
 
   explicit FaultReceives(Core& core) : core_(core), dice_(core.make_dice()) {}
 
-  // Takes the requests, up to `depth` outstanding ones. `may_hold`: a burst may begin.
+  // Accepts requests while fewer than `depth` are outstanding. `may_hold`: receives may be delayed.
   PostResult post(std::span<const ReceiveRequest> requests, uint32_t depth, uint32_t max_segments,
                   bool may_hold);
-  // Hands to the inner queue what is due, or everything if `at_once`. Returns the ids of those that
-  // it refuses for good.
+  // Posts the receives that are due to the inner queue, or all receives if `at_once`. Returns the
+  // user's ids of the receives that the inner queue refuses permanently.
   std::vector<uint64_t> forward(const InnerPost& inner_post, bool at_once);
-  // The user's id of an inner completion's; nothing if it is none of ours. Frees its place.
+  // Returns the user's id for the id of an inner completion and frees its slot. Returns an empty
+  // optional if the id is unknown.
   [[nodiscard]] std::optional<uint64_t> take(uint64_t inner_id);
-  // The ids of those that the inner queue does not have yet; they are forgotten.
+  // Removes the receives that are not in the inner queue yet. Returns the user's ids.
   std::vector<uint64_t> take_held();
   [[nodiscard]] bool busy() const { return forwarded_ < receives_.size(); }
 
@@ -41,7 +43,7 @@ class FaultReceives {
   struct Receive {
     uint64_t id = 0;
     std::vector<Segment> segments;
-    uint64_t release = 0;  // the tick
+    uint64_t release = 0;  // tick from which it may be posted
     bool done = false;
   };
   void drop_done();
@@ -49,7 +51,7 @@ class FaultReceives {
   Core& core_;
   Dice dice_;
   uint64_t first_ = 0;    // number of receives_.front()
-  size_t forwarded_ = 0;  // so many from the front are in the inner queue, or done
+  size_t forwarded_ = 0;  // number of receives, from the front, that are in the inner queue or done
   uint32_t outstanding_ = 0;
   internal::GrowingRing<Receive> receives_;
 };

@@ -81,7 +81,7 @@ absl::StatusOr<std::optional<ExchangeMessage>> ExchangeDecoder::next() {
   message.key = bytes.substr(kExchangeHeaderBytes, key_length);
   message.value = bytes.substr(kExchangeHeaderBytes + key_length, value_length);
 
-  // Dropping the front costs a move of the rest, so it is done once for many small messages.
+  // Erasing the front moves the remaining bytes, so it is done once for many small messages.
   consumed_ += length;
   if (consumed_ == buffer_.size()) {
     buffer_.clear();

@@ -1,12 +1,13 @@
-// The messages between a process and the store of its process group, and their form on a stream.
+// The messages between a process and the store of its process group, and their encoding on a
+// stream.
 //
 // A message is a 32-byte header, the key, and the value; integers are little-endian:
 //
 //   0 magic u32 | 4 type u8 | 5 zero u8[3] | 8 request u64 | 16 rank u32 | 20 code u32 |
 //   24 key length u32 | 28 value length u32
 //
-// The decoder believes nothing: every field is checked before it is used, and memory grows only
-// with bytes that have really arrived.
+// The decoder trusts no input: it checks every field before use, and memory grows only with bytes
+// that have arrived.
 #ifndef CARIAMA_DTUTILS_INTERNAL_EXCHANGE_MESSAGE_H_
 #define CARIAMA_DTUTILS_INTERNAL_EXCHANGE_MESSAGE_H_
 
@@ -33,7 +34,7 @@ enum class ExchangeType : uint8_t {
 
 struct ExchangeMessage {
   ExchangeType type = ExchangeType::kPut;
-  uint64_t request = 0;  // names a kGet or kFence in its answer
+  uint64_t request = 0;  // identifies a kGet or kFence in its answer
   uint32_t rank = 0;
   uint32_t code = 0;
   std::string key;
@@ -44,20 +45,21 @@ struct ExchangeMessage {
 
 inline constexpr size_t kExchangeHeaderBytes = 32;
 
-// Appends the message's bytes to `out`. Precondition: key and value are within Exchange's limits.
+// Appends the message's bytes to `out`. Requires: key and value are within Exchange's limits.
 void encode(const ExchangeMessage& message, std::string& out);
 
-// Cuts a stream of bytes into messages.
+// Splits a stream of bytes into messages.
 class ExchangeDecoder {
  public:
-  // Takes the next bytes of the stream, in pieces of any size.
+  // Appends the next bytes of the stream, in pieces of any size.
   void append(std::string_view bytes) { buffer_.append(bytes); }
 
-  // The next whole message, nothing if more bytes are needed, or INVALID_ARGUMENT if the stream is
-  // malformed; then it stays so, since there is no telling where the next message starts.
+  // Returns the next complete message, or an empty optional if more bytes are needed. Error:
+  // INVALID_ARGUMENT if the stream is malformed; every later call then fails too, because the start
+  // of the next message is unknown.
   [[nodiscard]] absl::StatusOr<std::optional<ExchangeMessage>> next();
 
-  // Bytes that have been taken but belong to no message yet.
+  // Returns the number of bytes that were appended and belong to no returned message yet.
   [[nodiscard]] size_t pending_bytes() const { return buffer_.size() - consumed_; }
 
  private:

@@ -42,7 +42,7 @@ absl::Status ExchangeStore::handle(int rank, ExchangeMessage message, std::vecto
     case ExchangeType::kGet: {
       if (message.rank >= ranks_.size()) break;
       const int owner = static_cast<int>(message.rank);
-      sender.get.reset();  // one that it gave up
+      sender.get.reset();  // a get whose deadline expired at the client
       const auto found = values_.find({owner, message.key});
       if (found != values_.end()) {
         ExchangeMessage answer;
@@ -67,9 +67,10 @@ absl::Status ExchangeStore::handle(int rank, ExchangeMessage message, std::vecto
     default:
       break;
   }
-  return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kPeer,
-                    absl::StrCat(sender.label, " sent a message that makes no sense here, type ",
-                                 static_cast<int>(message.type)));
+  return make_error(
+      absl::StatusCode::kInvalidArgument, ErrorScope::kPeer,
+      absl::StrCat(sender.label, " sent a message that is not valid in this state, type ",
+                   static_cast<int>(message.type)));
 }
 
 void ExchangeStore::rank_ended(int rank, std::string how, std::vector<Reply>& replies) {

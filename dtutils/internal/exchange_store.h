@@ -1,4 +1,5 @@
-// The store of a process group, without its sockets: takes messages of ranks, says what to answer.
+// The store of a process group, without its sockets: processes the messages of the ranks and
+// produces the replies.
 #ifndef CARIAMA_DTUTILS_INTERNAL_EXCHANGE_STORE_H_
 #define CARIAMA_DTUTILS_INTERNAL_EXCHANGE_STORE_H_
 
@@ -18,32 +19,32 @@ namespace cariama::internal {
 class ExchangeStore {
  public:
   struct Reply {
-    int rank;  // whom to send it to
+    int rank;  // destination of the message
     ExchangeMessage message;
   };
 
-  // labels[rank] is what errors call that rank.
+  // Error texts refer to a rank as labels[rank].
   explicit ExchangeStore(std::vector<std::string> labels);
 
-  // Takes a message of `rank` and appends what has to be sent now. INVALID_ARGUMENT if a
-  // well-behaved client does not send that; nothing has changed then.
+  // Processes a message of `rank` and appends the replies that must be sent now. Error:
+  // INVALID_ARGUMENT if a correct client does not send such a message; the store is unchanged then.
   [[nodiscard]] absl::Status handle(int rank, ExchangeMessage message, std::vector<Reply>& replies);
 
-  // Notes that `rank` has ended; `how` completes the sentence "LABEL ...". Appends an error for
-  // everyone who waits for it. Whatever it put stays.
+  // Records that `rank` has ended; `how` completes the sentence "LABEL ...". Appends an error reply
+  // for each rank that waits for it. The values that it put stay available.
   void rank_ended(int rank, std::string how, std::vector<Reply>& replies);
 
  private:
   struct Waiter {
     uint64_t request;
-    int rank;  // whose value
+    int rank;  // rank that puts the value
     std::string key;
   };
   struct Rank {
     std::string label;
-    std::optional<std::string> ended;  // how
-    std::optional<uint64_t> fence;     // the request it waits in
-    std::optional<Waiter> get;         // a client waits for one value at a time
+    std::optional<std::string> ended;  // set when the process has ended: the text for "LABEL ..."
+    std::optional<uint64_t> fence;     // request number of the fence in which the rank waits
+    std::optional<Waiter> get;         // a client waits for at most one value at a time
   };
 
   void check_fence(std::vector<Reply>& replies);
@@ -51,7 +52,7 @@ class ExchangeStore {
 
   std::vector<Rank> ranks_;
   std::optional<int>
-      first_ended_;  // the others may have ended because of it: fences blame this one
+      first_ended_;  // named in fence errors, since later ends may be its consequence
   std::map<std::pair<int, std::string>, std::string> values_;
 };
 

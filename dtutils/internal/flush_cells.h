@@ -1,6 +1,7 @@
 // The pool of flush cells. Cells are never freed, because handles to memory may outlive the queue
-// pair that used it; a cell taken again goes on counting where it stopped, so that old tags stay
-// free. The pool is as large as the most queues that were ever alive at once.
+// pair that used it. A cell that is taken again continues from its last value, so that memory with
+// old tags stays free. The pool grows to the largest number of queues that existed at the same
+// time.
 #ifndef CARIAMA_DTUTILS_INTERNAL_FLUSH_CELLS_H_
 #define CARIAMA_DTUTILS_INTERNAL_FLUSH_CELLS_H_
 

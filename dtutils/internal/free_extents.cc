@@ -10,7 +10,8 @@ uintptr_t align_up(uintptr_t address, size_t alignment) {
   return (address + alignment - 1) & ~(uintptr_t{alignment} - 1);
 }
 
-// Where in the extent the aligned range would start, if it fits.
+// Returns the start of the aligned range within the extent, or an empty optional if it does not
+// fit.
 std::optional<uintptr_t> place_in(Extent extent, size_t bytes, size_t alignment) {
   const uintptr_t start = align_up(extent.address, alignment);
   if (start < extent.address || start > extent.end() || extent.end() - start < bytes) {
@@ -40,8 +41,8 @@ FreeExtents::~FreeExtents() {
 }
 
 FreeExtents::Node* FreeExtents::find_first(Node* node, uintptr_t from, size_t bytes) {
-  // At most one path is searched in vain: left of `from` nothing is entered, and right of it a
-  // subtree with a large enough `largest` always has the answer.
+  // At most one path is searched without result: subtrees left of `from` are not entered, and a
+  // subtree right of it whose `largest` is large enough always contains the answer.
   if (node == nullptr || node->largest < bytes) return nullptr;
   if (node->extent.address >= from) {
     if (Node* const found = find_first(node->left, from, bytes)) return found;
@@ -99,7 +100,7 @@ const FreeExtents::Node* FreeExtents::at(uintptr_t address) const {
 }
 
 void FreeExtents::add(Extent extent) {
-  // xorshift64: the priorities need to be unlike the addresses, nothing more.
+  // xorshift64: the priorities only have to be uncorrelated with the addresses.
   random_ ^= random_ << 13;
   random_ ^= random_ >> 7;
   random_ ^= random_ << 17;

@@ -1,7 +1,7 @@
 // Free ranges of addresses, found by size (best fit) or by address (first fit), in O(log n).
 //
-// Neighbours are joined when they are given back, within the bounds that the caller names: ranges
-// of different registrations must not grow together even if they touch. Not thread-safe.
+// insert() joins neighbours within the bounds that the caller passes: ranges of different
+// registrations must not be joined even if they are adjacent. Not thread-safe.
 #ifndef CARIAMA_DTUTILS_INTERNAL_FREE_EXTENTS_H_
 #define CARIAMA_DTUTILS_INTERNAL_FREE_EXTENTS_H_
 
@@ -12,6 +12,11 @@
 #include <utility>
 
 namespace cariama::internal {
+
+// The address of `memory` as extents state it.
+[[nodiscard]] inline uintptr_t address_of(const std::byte* memory) {
+  return reinterpret_cast<uintptr_t>(memory);
+}
 
 struct Extent {
   uintptr_t address = 0;
@@ -28,23 +33,24 @@ class FreeExtents {
   FreeExtents(const FreeExtents&) = delete;
   FreeExtents& operator=(const FreeExtents&) = delete;
 
-  // Takes `bytes` at a multiple of `alignment` (a power of two) out of the smallest extent that
-  // holds them; the one at the lowest address among equals. Nothing if no extent does. O(log n); an
-  // alignment to which the extents are not aligned adds a step per extent smaller than bytes +
-  // alignment.
+  // Takes `bytes` at a multiple of `alignment` (a power of two) out of the smallest extent that can
+  // hold them; among equal sizes, the one at the lowest address. Returns the start of the range, or
+  // an empty optional if no extent is large enough. O(log n); an alignment to which the extents are
+  // not aligned adds a step per extent smaller than bytes + alignment.
   [[nodiscard]] std::optional<uintptr_t> take_best(size_t bytes, size_t alignment);
 
-  // The same out of the extent at the lowest address.
+  // Takes `bytes` at a multiple of `alignment` out of the extent at the lowest address that can
+  // hold them. Otherwise like take_best().
   [[nodiscard]] std::optional<uintptr_t> take_first(size_t bytes, size_t alignment);
 
-  // Adds a range, which must not overlap a free one, joined with neighbours inside `bounds`.
-  // Returns the extent that came out.
+  // Adds a range and joins it with free neighbours inside `bounds`. Returns the resulting extent.
+  // Requires: the range overlaps no free range.
   Extent insert(Extent extent, Extent bounds);
 
-  // Removes an extent as insert() returned it.
+  // Removes an extent. Requires: the extent is exactly one that insert() returned.
   void erase(Extent extent);
 
-  // Whether exactly this extent is free, not joined with more.
+  // Returns true if exactly this extent is free and is not part of a larger one.
   [[nodiscard]] bool contains(Extent extent) const {
     return by_size_.contains({extent.bytes, extent.address});
   }
@@ -54,20 +60,21 @@ class FreeExtents {
   [[nodiscard]] size_t largest() const { return by_size_.empty() ? 0 : by_size_.rbegin()->first; }
 
  private:
-  // A treap: a search tree by address, a heap by random priority, hence balanced in expectation.
-  // Each node knows the largest extent beneath it, which is what first fit descends by.
+  // A treap: a search tree by address and a heap by random priority, hence balanced in expectation.
+  // Each node stores the size of the largest extent of its subtree, by which first fit descends.
   struct Node;
 
   static Node* find_first(Node* node, uintptr_t from, size_t bytes);
   static void split(Node* node, uintptr_t address, Node** below, Node** from);
   static Node* merge(Node* left, Node* right);
-  // The extent with the highest address below `address`; the one that starts there.
+  // Return the extent with the highest address below `address`, and the extent that starts at
+  // `address`.
   [[nodiscard]] const Node* predecessor(uintptr_t address) const;
   [[nodiscard]] const Node* at(uintptr_t address) const;
 
   void add(Extent extent);
   void remove(Extent extent);
-  // Carves [start, start + bytes) out of the extent.
+  // Removes [start, start + bytes) from the extent.
   void carve(Extent extent, uintptr_t start, size_t bytes);
 
   Node* root_ = nullptr;

@@ -1,4 +1,4 @@
-// The futex system call, for words of one process and words shared between processes alike.
+// The futex system call, for words of one process and for words shared between processes.
 #ifndef CARIAMA_DTUTILS_INTERNAL_FUTEX_H_
 #define CARIAMA_DTUTILS_INTERNAL_FUTEX_H_
 
@@ -17,7 +17,7 @@ namespace cariama::internal {
 
 static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t));
 
-// Sleeps while *word == expected, until woken or until the deadline. May return early.
+// Sleeps while *word == expected, until woken or until the deadline. Spurious returns are possible.
 inline void futex_wait(const std::atomic<uint32_t>* word, uint32_t expected, Deadline deadline) {
   timespec until{};
   timespec* timeout = nullptr;
@@ -32,12 +32,12 @@ inline void futex_wait(const std::atomic<uint32_t>* word, uint32_t expected, Dea
   syscall(SYS_futex, word, FUTEX_WAIT_BITSET, expected, timeout, nullptr, FUTEX_BITSET_MATCH_ANY);
 }
 
-// Wakes up to `count` sleepers. The word is not read: it may be gone already.
+// Wakes up to `count` sleepers. The word is not read, so its memory may already be freed.
 inline void futex_wake(const std::atomic<uint32_t>* word, int count = INT_MAX) {
   syscall(SYS_futex, word, FUTEX_WAKE, count, nullptr, nullptr, 0);
 }
 
-// Tells the core that this is a spin loop.
+// Hints to the core that this is a spin loop.
 inline void cpu_relax() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();

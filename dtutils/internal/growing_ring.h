@@ -1,5 +1,5 @@
-// A queue that holds as much as it needs: memory follows the high-water mark, none before first use
-// (std::deque takes 600 bytes when empty, which 10^5 queue pairs would feel).
+// A FIFO queue whose memory follows its high-water mark; it allocates nothing before the first use.
+// (An empty std::deque takes 600 bytes, which is too much for 10^5 queue pairs.)
 #ifndef CARIAMA_DTUTILS_INTERNAL_GROWING_RING_H_
 #define CARIAMA_DTUTILS_INTERNAL_GROWING_RING_H_
 
@@ -16,7 +16,7 @@ class GrowingRing {
   [[nodiscard]] bool empty() const { return size_ == 0; }
   [[nodiscard]] size_t size() const { return size_; }
 
-  // The i-th element from the front. Precondition: i < size().
+  // Returns the i-th element from the front. Requires: i < size().
   [[nodiscard]] T& operator[](size_t i) { return slots_[(head_ + i) & (slots_.size() - 1)]; }
   [[nodiscard]] const T& operator[](size_t i) const {
     return slots_[(head_ + i) & (slots_.size() - 1)];

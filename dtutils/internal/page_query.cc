@@ -18,7 +18,8 @@ std::optional<MappingPages> find_mapping(std::istream& smaps, uintptr_t address)
     unsigned long start = 0;
     unsigned long end = 0;
     char permissions[5];
-    // "7f690ac00000-7f690b000000 rw-s ..." opens an entry; its fields read "Name:   123 kB".
+    // "7f690ac00000-7f690b000000 rw-s ..." starts an entry; its fields have the form "Name:   123
+    // kB".
     if (std::sscanf(line.c_str(), "%lx-%lx %4s", &start, &end, permissions) == 3) {
       if (found) return found;
       if (start <= address && address < end) {

@@ -1,4 +1,4 @@
-// What the kernel shows about mapped memory, as opposed to what it was asked for.
+// Properties of mapped memory as reported by the kernel, which may differ from those requested.
 #ifndef CARIAMA_DTUTILS_INTERNAL_PAGE_QUERY_H_
 #define CARIAMA_DTUTILS_INTERNAL_PAGE_QUERY_H_
 
@@ -18,14 +18,17 @@ struct MappingPages {
   uint64_t shared_huge_mapped = 0;  // ShmemPmdMapped
 };
 
-// The entry that contains `address`, from a text in the format of smaps; nothing if there is none.
+// Returns the entry that contains `address`, from a text in the format of smaps; an empty optional
+// if there is none.
 [[nodiscard]] std::optional<MappingPages> find_mapping(std::istream& smaps, uintptr_t address);
 
-// As above, from /proc/self/smaps. Costs a walk over all page tables of the process.
+// Returns the entry that contains `address`, from /proc/self/smaps. Costs a walk over all page
+// tables of the process.
 [[nodiscard]] std::optional<MappingPages> query_mapping(const void* address);
 
-// Whether every page of the range is on `node`, as move_pages(2) shows. False also if the kernel
-// does not tell. Pages must have been touched. `page_bytes` is their size.
+// Returns true if every page of the range is on `node`, according to move_pages(2). Returns false
+// also if the kernel does not report the node. Requires: the pages are present. `page_bytes` is
+// their size.
 [[nodiscard]] bool all_pages_on_node(const std::byte* address, size_t length, size_t page_bytes,
                                      int node);
 

@@ -1,5 +1,6 @@
-// The slots of one send queue: taken when an operation is posted, free again when a completion that
-// covers it was POLLED (queue_pair.h). For transports that keep this account in software.
+// The slots of one send queue. An operation takes a slot when it is posted; the slot is free again
+// when a completion that covers the operation was POLLED (queue_pair.h). For transports that do
+// this accounting in software.
 #ifndef CARIAMA_DTUTILS_INTERNAL_SEND_SLOTS_H_
 #define CARIAMA_DTUTILS_INTERNAL_SEND_SLOTS_H_
 
@@ -13,20 +14,23 @@ class SendSlots {
  public:
   [[nodiscard]] bool full(uint32_t depth) const { return posted_ - freed_ >= depth; }
 
-  // An operation was posted. Returns its number.
+  // Takes a slot for a posted operation. Returns the operation's number.
   uint64_t take() { return posted_++; }
 
-  // A completion was put in the queue; polled() follows when the user has taken it out.
+  // Records that a completion was put into the queue. polled() must follow when the user has polled
+  // it.
   void completed() { ++unpolled_; }
 
-  // The completion of operation `number` was polled: it and all before it are free.
+  // Records that the completion of operation `number` was polled: the slots of this and all earlier
+  // operations are free.
   void polled(uint64_t number) {
     freed_ = std::max(freed_, number + 1);
     if (--unpolled_ == 0) freed_ = std::max(freed_, reset_);
   }
 
-  // The queue was emptied (repair): what succeeded unsignaled will never be covered by a
-  // completion. It is free too, once the completions that are still in the queue have been polled.
+  // Records that the send queue was emptied (repair). No completion will cover the unsignaled
+  // operations that succeeded before. Their slots become free when the completions that are still
+  // in the queue have been polled.
   void reset() {
     reset_ = posted_;
     if (unpolled_ == 0) freed_ = posted_;
@@ -36,7 +40,7 @@ class SendSlots {
 
  private:
   uint64_t posted_ = 0;
-  uint64_t freed_ = 0;     // operations below it hold no slot
+  uint64_t freed_ = 0;     // operations with a lower number have no slot
   uint64_t reset_ = 0;     // posted_ at the last reset()
   uint64_t unpolled_ = 0;  // completions in the queue
 };

@@ -1,7 +1,7 @@
-// Copies into and out of memory that other threads may load and store at the same time, as the
-// target of one-sided operations is: aligned 8-byte words are transferred whole, and what is stored
-// last is published with what was stored before (release), so that a target that polls with an
-// acquire load is correct, and ThreadSanitizer can tell.
+// Copies into and out of memory that other threads may load and store at the same time, such as the
+// target of one-sided operations. Aligned 8-byte words are transferred as a whole. Each store is a
+// release, so it publishes the stores before it: a target that polls with an acquire load is
+// correct, and ThreadSanitizer can verify this.
 #ifndef CARIAMA_DTUTILS_INTERNAL_SHARED_COPY_H_
 #define CARIAMA_DTUTILS_INTERNAL_SHARED_COPY_H_
 
@@ -15,7 +15,7 @@ namespace cariama::internal {
 
 inline constexpr size_t kWord = sizeof(uint64_t);
 
-// Bytes before the next word boundary, at most `bytes`.
+// Returns the number of bytes before the next word boundary, at most `bytes`.
 [[nodiscard]] inline size_t bytes_to_boundary(const std::byte* address, size_t bytes) {
   return std::min(bytes, (kWord - reinterpret_cast<uintptr_t>(address) % kWord) % kWord);
 }

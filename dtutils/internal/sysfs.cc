@@ -7,7 +7,7 @@
 namespace cariama::internal {
 namespace {
 
-// The largest number of CPUs or nodes that a list is believed to name.
+// The largest CPU or node number that a list may contain.
 constexpr int kMaxListed = 1 << 16;
 
 std::optional<uint64_t> take_number(std::string_view& text) {

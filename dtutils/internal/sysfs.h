@@ -1,4 +1,5 @@
-// Reading the small text files of procfs, sysfs and cgroups. What cannot be read is nothing.
+// Reads the small text files of procfs, sysfs and cgroups. The result is empty if a file cannot be
+// read.
 #ifndef CARIAMA_DTUTILS_INTERNAL_SYSFS_H_
 #define CARIAMA_DTUTILS_INTERNAL_SYSFS_H_
 
@@ -10,20 +11,20 @@
 
 namespace cariama::internal {
 
-// The whole file, without trailing white space.
+// Returns the whole file, without trailing white space.
 [[nodiscard]] std::optional<std::string> read_text(const std::string& path);
 
-// A file that holds one decimal number.
+// Returns the content of a file that contains one decimal number.
 [[nodiscard]] std::optional<uint64_t> read_number(const std::string& path);
 
-// The number in the line "NAME: 123 kB" of a file in the style of /proc/meminfo, in bytes. NAME may
-// stand after other words ("Node 0 MemTotal: 123 kB").
+// Returns the number in the line "NAME: 123 kB" of a file in the style of /proc/meminfo, in bytes.
+// NAME may follow other words ("Node 0 MemTotal: 123 kB").
 [[nodiscard]] std::optional<uint64_t> read_meminfo(const std::string& path, std::string_view name);
 
-// The word in brackets of "always [madvise] never"; "" without one.
+// Returns the word in brackets of "always [madvise] never"; "" if there is none.
 [[nodiscard]] std::string chosen_word(std::string_view text);
 
-// "0-3,8" as {0, 1, 2, 3, 8}. What is malformed ends the list.
+// Parses "0-3,8" as {0, 1, 2, 3, 8}. Stops at the first malformed part.
 [[nodiscard]] std::vector<int> parse_list(std::string_view text);
 
 }  // namespace cariama::internal

@@ -1,14 +1,22 @@
-// The checks that every transport makes before it accepts a request, in one place so that all
-// refuse the same requests with the same PostError.
+// Checks that every transport makes before it accepts a request. They are shared, so that all
+// transports refuse the same requests with the same PostError.
 #ifndef CARIAMA_DTUTILS_INTERNAL_VALIDATE_H_
 #define CARIAMA_DTUTILS_INTERNAL_VALIDATE_H_
 
 #include <cstdint>
+#include <string_view>
 
+#include "absl/status/status.h"
 #include "dtutils/completion.h"
+#include "dtutils/error.h"
 #include "dtutils/queue_pair.h"
 
 namespace cariama::internal {
+
+// The error of an operation that was asked for with a bad argument.
+[[nodiscard]] inline absl::Status invalid_argument(std::string_view what, std::string_view remedy) {
+  return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation, what, remedy);
+}
 
 [[nodiscard]] constexpr bool is_atomic(Opcode opcode) {
   return opcode == Opcode::kFetchAdd || opcode == Opcode::kCompareSwap;
@@ -18,7 +26,7 @@ namespace cariama::internal {
   return opcode == Opcode::kSendImmediate || opcode == Opcode::kWriteImmediate;
 }
 
-// The kind under which the initiator's completion reports `opcode`.
+// Returns the kind that the initiator's completion reports for `opcode`.
 [[nodiscard]] constexpr CompletionKind completion_kind(Opcode opcode) {
   switch (opcode) {
     case Opcode::kSend:
@@ -42,8 +50,8 @@ struct Validation {
   uint64_t bytes = 0;  // the sum of the segments' lengths, when error is kNone
 };
 
-// Whether `request` may be posted on a queue pair with these limits. Room in the queue and the
-// state of the queue pair are the transport's to check, before this. `atomics`:
+// Checks whether `request` may be posted on a queue pair with these limits. The transport must
+// check the room in the queue and the state of the queue pair before this call. `atomics`:
 // DeviceLimits::atomics.
 [[nodiscard]] inline Validation validate(const WorkRequest& request, const QueuePairLimits& limits,
                                          bool atomics) {
@@ -79,8 +87,8 @@ struct Validation {
   return {PostError::kNone, bytes};
 }
 
-// Whether `request` may be posted to a receive queue that takes `max_segments` segments. Room in
-// the queue is the transport's to check.
+// Checks whether `request` may be posted to a receive queue that accepts `max_segments` segments.
+// The transport must check the room in the queue.
 [[nodiscard]] inline PostError validate(const ReceiveRequest& request, uint32_t max_segments) {
   return request.segment_count > max_segments ? PostError::kTooManySegments : PostError::kNone;
 }

@@ -1,4 +1,4 @@
-// The bytes of QueuePair::address() on shm.
+// Encoding of QueuePair::address() on shm.
 #ifndef CARIAMA_DTUTILS_SHM_ADDRESS_H_
 #define CARIAMA_DTUTILS_SHM_ADDRESS_H_
 
@@ -16,7 +16,7 @@ namespace cariama::shm {
 struct Address {
   uint32_t magic = kMagic;
   uint32_t version = kVersion;
-  Uuid device{};  // also names the socket of its service thread
+  Uuid device{};  // also part of the name of its service thread's socket
   int32_t pid = 0;
   uint32_t index = 0;  // in the queue pair table
   uint32_t serial = 0;
@@ -29,7 +29,7 @@ static_assert(sizeof(Address) == 48 && std::has_unique_object_representations_v<
   return std::string(reinterpret_cast<const char*>(&address), sizeof address);
 }
 
-// Nothing if the bytes are not an address of this transport and version.
+// Returns an empty optional if the bytes are not an address of this transport and version.
 [[nodiscard]] inline std::optional<Address> decode(std::string_view bytes) {
   Address address;
   if (bytes.size() != sizeof address) return std::nullopt;

@@ -43,10 +43,12 @@ ShmCompletionQueue::~ShmCompletionQueue() {
   while (pop(&entry) || pop_overflow(&entry)) entry.account->release();
 }
 
-// The ring is Vyukov's bounded queue: a cell's sequence says whose turn it is.
+// The ring is Vyukov's bounded queue: the sequence of a cell tells whether it may be written or
+// read next.
 void ShmCompletionQueue::push(const Completion& completion, CompletionAccount* account) {
   bool done = false;
-  // Once something has overflowed everything does, until the list is empty: order.
+  // After one completion has overflowed, all following ones go to the overflow list until it is
+  // empty, so that they stay in order.
   if (!overflowed_.load(std::memory_order_acquire)) {
     uint64_t position = tail_.load(std::memory_order_relaxed);
     for (;;) {
@@ -63,7 +65,8 @@ void ShmCompletionQueue::push(const Completion& completion, CompletionAccount* a
       if (channel_ == nullptr) {
         cell.sequence.store(position + 1, std::memory_order_release);
       } else {
-        cell.sequence.exchange(position + 1);  // before the look at `armed` in fire()
+        // Sequentially consistent: before fire() reads `armed`.
+        cell.sequence.exchange(position + 1);
       }
       done = true;
       break;
@@ -127,7 +130,8 @@ bool ShmCompletionQueue::anything_ready() const {
     }
     return false;
   };
-  // Somebody who is draining may put bits back; whoever sees him finished sees these.
+  // A draining thread may put bits back. If this thread reads draining_ as false, the acquire load
+  // pairs with that thread's release, and the second bits_set() sees the bits that it put back.
   return bits_set() || draining_.load(std::memory_order_acquire) || bits_set();
 }
 
@@ -137,7 +141,7 @@ size_t ShmCompletionQueue::collect_receives(std::span<Completion> completions) {
   draining_.store(true);
   size_t count = 0;
   const uint32_t words = words_.load(std::memory_order_relaxed);
-  // Starts where the last call ended, so that a busy queue pair cannot starve others.
+  // Starts where the last call ended, so that a busy queue pair cannot starve the other ones.
   uint32_t word = next_word_ < words ? next_word_ : 0;
   for (uint32_t turn = 0; turn < words && count < completions.size(); ++turn) {
     if (shared_->ready[word].load(std::memory_order_relaxed) != 0) {
@@ -148,7 +152,8 @@ size_t ShmCompletionQueue::collect_receives(std::span<Completion> completions) {
         const uint32_t bit = (next_bit_ + ahead) % 64;
         ReceiveSource* source = sources_[word * 64 + bit];
         if (source != nullptr) count += source->drain_receives(completions.subspan(count));
-        if (count == completions.size() && source != nullptr) break;  // it may have more
+        // The source may have more completions.
+        if (count == completions.size() && source != nullptr) break;
         bits &= ~(uint64_t{1} << bit);
         next_bit_ = (bit + 1) % 64;
       }
@@ -168,7 +173,8 @@ size_t ShmCompletionQueue::collect_receives(std::span<Completion> completions) {
 size_t ShmCompletionQueue::poll(std::span<Completion> completions) {
   if (device_->anything_waits()) [[unlikely]]
     device_->progress_sends(this);
-  // Takes turns, so that neither kind starves the other where the caller takes one at a time.
+  // Alternates, so that neither kind starves the other when the caller takes one completion at a
+  // time.
   const bool receives_first = receives_first_.load(std::memory_order_relaxed);
   size_t count = 0;
   if (receives_first) count += collect_receives(completions);
@@ -186,7 +192,8 @@ absl::Status ShmCompletionQueue::arm(bool solicited_only) {
   }
   uint32_t state = kDisarmed;
   if (solicited_only) {
-    shared_->armed.compare_exchange_strong(state, kArmedSolicited);  // kArmed asks for more already
+    // KArmed already covers solicited completions.
+    shared_->armed.compare_exchange_strong(state, kArmedSolicited);
   } else {
     shared_->armed.store(kArmed);
   }

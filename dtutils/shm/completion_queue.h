@@ -1,8 +1,8 @@
 // Completion queues and channels of the shm transport.
 //
-// Send completions are pushed by the initiator itself, into a lock-free ring. Receive completions
-// lie in rings that peers write (layout.h); poll() collects them from the queue pairs whose bit is
-// set.
+// The initiator itself pushes send completions into a lock-free ring. Receive completions lie in
+// rings that peers write (layout.h); poll() collects them from the queue pairs whose bit is set in
+// the ready bitmap.
 #ifndef CARIAMA_DTUTILS_SHM_COMPLETION_QUEUE_H_
 #define CARIAMA_DTUTILS_SHM_COMPLETION_QUEUE_H_
 
@@ -41,26 +41,27 @@ class ShmChannel final : public CompletionChannel {
   std::shared_ptr<ShmDevice> device_;
   ControlBlock block_;
   SharedChannel* shared_;
-  uint32_t consumed_ = 0;  // events that wait() has returned
+  uint32_t consumed_ = 0;  // number of events that wait() has consumed
 };
 
-// Counts the completions of a queue pair that are in a completion queue, unpolled (+ 1 while the
-// queue pair lives). Whoever takes the last away deletes it, so that the queue pair may go first.
+// Counts the unpolled completions of a queue pair in a completion queue, plus 1 while the queue
+// pair exists. The release() that removes the last reference deletes the account, so the queue pair
+// may be destroyed before its completions are polled.
 struct CompletionAccount {
   std::atomic<uint32_t> references{1};
-  std::atomic<bool> dead{false};  // the queue pair is gone: drop its completions
+  std::atomic<bool> dead{false};  // the queue pair was destroyed: drop its completions
 
   void release(uint32_t count = 1) {
     if (references.fetch_sub(count, std::memory_order_acq_rel) == count) delete this;
   }
 };
 
-// What poll() collects receive completions from: a queue pair.
+// A queue pair as a source from which poll() collects receive completions.
 class ReceiveSource {
  public:
   virtual ~ReceiveSource() = default;
-  // Takes completions. If the span came back full there may be more. Called by one thread at a
-  // time.
+  // Moves completions to `completions` and returns their number. If the span was filled, the source
+  // may have more. Called by one thread at a time.
   virtual size_t drain_receives(std::span<Completion> completions) = 0;
 };
 
@@ -77,24 +78,27 @@ class ShmCompletionQueue final : public CompletionQueue {
   [[nodiscard]] const ShmDevice* device() const { return device_.get(); }
   [[nodiscard]] uint64_t offset() const { return block_.offset(); }
 
-  // Whether the ring has room for a completion. Approximate with several threads: push() never
-  // fails, what does not fit goes to a list.
+  // Returns true if the ring has room for a completion. Approximate with several threads; push()
+  // never fails, because completions that do not fit go to the overflow list.
   [[nodiscard]] bool has_room() const {
     return tail_.load(std::memory_order_relaxed) - head_.load(std::memory_order_relaxed) < depth_ &&
            !overflowed_.load(std::memory_order_relaxed);
   }
-  // `account` was counted up for it by the caller.
+  // Adds a completion. Requires: the caller has added one reference to `account` for it.
   void push(const Completion& completion, CompletionAccount* account);
 
-  // Registers a source of receive completions: its bit, or nothing when all 4096 are in use.
+  // Registers a source of receive completions. Returns its bit, or an empty optional when all 4096
+  // bits are in use.
   [[nodiscard]] std::optional<uint32_t> attach(ReceiveSource* source);
-  // After it no thread is in, or will call, drain_receives() of the source.
+  // Removes a source. After the return no thread executes or will call drain_receives() of the
+  // source.
   void detach(uint32_t bit);
-  // Makes poll() look at the source.
+  // Sets the source's bit, so that poll() drains it.
   void announce(uint32_t bit) {
     shared_->announce(bit, channel_ != nullptr ? channel_->shared() : nullptr, true);
   }
-  // Held while sources are drained. For code that moves completions out of a source by other ways.
+  // Locked while sources are drained. Also for code that moves completions out of a source outside
+  // of poll().
   [[nodiscard]] std::mutex& drain_mutex() { return drain_mutex_; }
 
  private:
@@ -128,10 +132,10 @@ class ShmCompletionQueue final : public CompletionQueue {
   std::mutex overflow_mutex_;
   std::deque<Entry> overflow_;
 
-  std::atomic<uint32_t> words_{0};     // of the ready bitmap, in use
-  std::atomic<bool> draining_{false};  // somebody has taken bits that he may put back
+  std::atomic<uint32_t> words_{0};     // number of words of the ready bitmap in use
+  std::atomic<bool> draining_{false};  // a thread has taken bits that it may put back
   std::mutex drain_mutex_;
-  std::vector<ReceiveSource*> sources_;  // by bit
+  std::vector<ReceiveSource*> sources_;  // indexed by bit
   uint32_t next_word_ = 0;
   uint32_t next_bit_ = 0;
 };

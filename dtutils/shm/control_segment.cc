@@ -50,7 +50,8 @@ ControlSegment::~ControlSegment() {
 uint64_t ControlSegment::allocate(uint64_t bytes) {
   bytes = (bytes + 63) / 64 * 64;
   uint64_t offset = 0;
-  uint64_t used_before = 0;  // the rest was never written: the kernel gives it zeroed, when touched
+  // Only these bytes need zeroing: the kernel zeroes pages that were never written.
+  uint64_t used_before = 0;
   {
     std::lock_guard lock(mutex_);
     for (auto it = free_.begin(); it != free_.end(); ++it) {
@@ -96,7 +97,7 @@ struct LocalSegments {
   std::map<Uuid, std::weak_ptr<ControlSegment>> segments;
 };
 
-// Never destroyed: devices with static storage may outlive any static object.
+// Never destroyed: devices with static storage may outlive any other static object.
 LocalSegments& local_segments() {
   static LocalSegments* const instance = new LocalSegments;
   return *instance;
@@ -110,7 +111,7 @@ std::shared_ptr<ControlSegment> find_local_segment(const Uuid& uuid) {
   auto it = all.segments.find(uuid);
   if (it == all.segments.end()) return nullptr;
   std::shared_ptr<ControlSegment> segment = it->second.lock();
-  // A forked child has a copy of its parent's list: those devices are another process's.
+  // A forked child has a copy of its parent's list, whose devices belong to the parent.
   if (segment == nullptr || control_header(segment->base())->pid != getpid()) return nullptr;
   return segment;
 }

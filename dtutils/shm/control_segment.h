@@ -17,8 +17,8 @@ namespace cariama::shm {
 // Thread-safe.
 class ControlSegment {
  public:
-  // Creates the memfd, seals and maps it, and fills the header. RESOURCE_EXHAUSTED if the kernel
-  // gives no descriptor or address space.
+  // Creates the memfd, seals and maps it, and fills the header. Error: RESOURCE_EXHAUSTED if the
+  // kernel provides no descriptor or address space.
   [[nodiscard]] static absl::StatusOr<std::shared_ptr<ControlSegment>> create(const Uuid& uuid);
   ~ControlSegment();
   ControlSegment(const ControlSegment&) = delete;
@@ -28,7 +28,8 @@ class ControlSegment {
   [[nodiscard]] int descriptor() const { return descriptor_; }
   [[nodiscard]] const Uuid& uuid() const { return uuid_; }
 
-  // A zeroed block, aligned to 64 bytes: its offset, or 0 when the segment is full.
+  // Allocates a zeroed block, aligned to 64 bytes. Returns its offset, or 0 when the segment is
+  // full.
   [[nodiscard]] uint64_t allocate(uint64_t bytes);
   void release(uint64_t offset);
 
@@ -45,7 +46,7 @@ class ControlSegment {
   uint64_t high_water_ = kHeapOffset;
 };
 
-// A block of a control segment, released at destruction.
+// A block of a control segment; the destructor releases it.
 class ControlBlock {
  public:
   ControlBlock() = default;
@@ -74,8 +75,9 @@ class ControlBlock {
   uint64_t offset_ = 0;
 };
 
-// The control segment of an open device of this process, or nullptr. Two devices of one process
-// connect through the owner's own mapping: no second mapping, no copies through the kernel.
+// Returns the control segment of an open device of this process, or nullptr. Two devices of one
+// process connect through the owner's own mapping: no second mapping, and no copies through the
+// kernel.
 [[nodiscard]] std::shared_ptr<ControlSegment> find_local_segment(const Uuid& uuid);
 void add_local_segment(const std::shared_ptr<ControlSegment>& segment);
 void remove_local_segment(const Uuid& uuid);

@@ -1,9 +1,10 @@
-// Copies into and out of memory that another process (or thread) looks at.
+// Copies into and out of memory that another process (or thread) accesses.
 //
-// Order (ArrivalOrder::kWrites): whoever sees a WRITE sees all earlier ones of the queue pair. x86
-// keeps stores in order (glibc ends its non-temporal copies with a store fence); elsewhere every
-// copy starts with a release fence. A copy of an aligned 8, 4, 2 or 1 bytes is one atomic release
-// store, and such a READ one atomic acquire load: visible whole, and understood by ThreadSanitizer.
+// Order (ArrivalOrder::kWrites): a reader that sees a WRITE sees all earlier WRITEs of the queue
+// pair. x86 keeps stores in order (glibc ends its non-temporal copies with a store fence); on other
+// architectures every copy starts with a release fence. A copy of 8, 4, 2 or 1 aligned bytes is one
+// atomic release store, and a READ of that size one atomic acquire load, so it is visible as a
+// whole and ThreadSanitizer understands it.
 #ifndef CARIAMA_DTUTILS_SHM_COPY_H_
 #define CARIAMA_DTUTILS_SHM_COPY_H_
 
@@ -45,23 +46,24 @@ inline void release_earlier_writes() {
 #if !defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
   std::atomic_thread_fence(std::memory_order_release);
 #else
-  std::atomic_signal_fence(std::memory_order_release);  // the compiler must not reorder either
+  std::atomic_signal_fence(std::memory_order_release);  // compiler fence
 #endif
 }
 
-// A READ must not overtake an earlier WRITE of its queue pair: a processor may let a load pass
-// earlier stores, which breaks protocols that write a flag and then read the other side's.
+// Orders a READ after the earlier WRITEs of its queue pair. A processor may execute a load before
+// earlier stores, which breaks protocols in which each side writes a flag and then reads the other
+// side's flag.
 inline void complete_earlier_writes() {
 #if defined(__x86_64__)
-  // Cheaper than mfence; the word is this thread's own.
+  // Cheaper than mfence; the word is on this thread's own stack.
   asm volatile("lock; orl $0, (%%rsp)" ::: "memory", "cc");
 #elif !defined(__SANITIZE_THREAD__)
   std::atomic_thread_fence(std::memory_order_seq_cst);
 #endif
 }
 
-// Loads and stores of constant size, at any address: one instruction each, where arrays and memcpy
-// go through the stack.
+// Loads and stores of constant size at any address. Each compiles to one instruction, while arrays
+// with memcpy go through the stack.
 template <typename Word>
 inline Word load_any(const std::byte* from) {
   Word word;
@@ -73,7 +75,7 @@ inline void store_any(std::byte* to, const Word& word) {
   std::memcpy(to, &word, sizeof word);
 }
 
-// A piece of n to 2n bytes by its two ends.
+// Copies a piece of sizeof(Word) to 2 * sizeof(Word) bytes by its two ends, which may overlap.
 template <typename Word>
 inline void copy_ends(std::byte* to, const std::byte* from, size_t bytes) {
   const Word head = load_any<Word>(from);
@@ -85,14 +87,15 @@ inline void copy_ends(std::byte* to, const std::byte* from, size_t bytes) {
 using Vector16 [[gnu::vector_size(16)]] = uint8_t;
 
 // Copies 64 bytes or more in blocks of 64, with the widest vectors that this processor has; the
-// last block ends where the piece ends. Up to a few pages that is faster than memcpy (here 8 % at 1
-// KiB), which has to choose a method; above, nothing that was tried is (docs/performance.md). Set
-// when the library is loaded.
+// last block ends where the piece ends, so it may overlap the block before it. Up to a few pages
+// this is faster than memcpy (8 % at 1 KiB on the test machine), which has to select a method; for
+// larger pieces no tried method is faster than memcpy (docs/performance.md). The function is
+// selected when the library is loaded.
 using CopyFunction = void (*)(std::byte* to, const std::byte* from, size_t bytes);
 extern const CopyFunction kCopyBlocks;
 inline constexpr size_t kMaxBlockwise = 2048;
 
-// Local → remote, all but 8 bytes.
+// Copies from local to remote memory, for all sizes except 8 bytes.
 inline void copy_out_other(std::byte* to, const std::byte* from, size_t bytes) {
   release_earlier_writes();
   if (bytes > kMaxBlockwise) {
@@ -121,14 +124,14 @@ inline void copy_out_other(std::byte* to, const std::byte* from, size_t bytes) {
     std::memcpy(to, from, 3);
   }
 }
-// Local → remote.
+// Copies from local to remote memory.
 inline void copy_out(std::byte* to, const std::byte* from, size_t bytes) {
   if (bytes == 8) [[likely]]
     return store_word<uint64_t>(to, from);
   copy_out_other(to, from, bytes);
 }
 
-// Remote → local.
+// Copies from remote to local memory.
 inline void copy_in(std::byte* to, std::byte* from, size_t bytes) {
   switch (bytes) {
     case 8:

@@ -14,7 +14,8 @@
 namespace cariama::shm {
 namespace {
 
-// To get a service thread's answer. Generous: it shares its processor with spinning threads.
+// Timeout for the answer of a peer's service thread. Long, because that thread may share its
+// processor with spinning threads.
 constexpr std::chrono::seconds kLinkTimeout{10};
 
 }  // namespace
@@ -44,7 +45,7 @@ ShmDevice::ShmDevice(std::shared_ptr<ControlSegment> control) : control_(std::mo
   limits_.max_completions = 1u << 22;
   limits_.max_segments = kMaxSegments;
   limits_.max_inline = 1024;
-  limits_.max_outstanding_reads = kMaxDepth;  // they complete where they are posted
+  limits_.max_outstanding_reads = kMaxDepth;  // READs complete during posting
   limits_.mtu = 4096;
   limits_.max_message = kMaxMessage;
   limits_.atomics = true;
@@ -52,13 +53,15 @@ ShmDevice::ShmDevice(std::shared_ptr<ControlSegment> control) : control_(std::mo
 
 ShmDevice::~ShmDevice() {
   if (inherited()) {
-    // The threads do not exist in a forked child: neither join nor destroy what belongs to them.
+    // In a forked child the threads do not exist, so it must neither join them nor destroy their
+    // objects.
     static_cast<void>(service_.release());
     static_cast<void>(watch_.release());
     return;
   }
   remove_local_segment(control_->uuid());
-  // Both sides' threads call the other: the service's end first, while both objects live.
+  // The threads of the service and of the watch call each other's object, so the service's thread
+  // is stopped first, while both objects exist.
   service_->stop();
   watch_.reset();
 }
@@ -92,25 +95,27 @@ void ShmDevice::remove(ShmQueuePair* queue_pair) {
   std::erase(queue_pairs_, queue_pair);
 }
 
-void ShmDevice::bury(Remains remains) {
+void ShmDevice::retire(RetiredQueuePair retired) {
   {
     std::lock_guard lock(places_mutex_);
-    remains_.push_back(std::move(remains));
+    retired_.push_back(std::move(retired));
   }
   sweep();
 }
 
 void ShmDevice::sweep() {
-  std::vector<Remains> free;
+  std::vector<RetiredQueuePair> free;
   {
     std::lock_guard lock(places_mutex_);
-    const auto first_free = std::partition(remains_.begin(), remains_.end(),
-                                           [](const Remains& item) { return !item.reusable(); });
-    std::move(first_free, remains_.end(), std::back_inserter(free));
-    remains_.erase(first_free, remains_.end());
+    const auto first_free =
+        std::partition(retired_.begin(), retired_.end(),
+                       [](const RetiredQueuePair& item) { return !item.reusable(); });
+    std::move(first_free, retired_.end(), std::back_inserter(free));
+    retired_.erase(first_free, retired_.end());
   }
-  for (Remains& item : free) {
-    // Of a shared receive queue: what was taken for the queue pair and never reported.
+  for (RetiredQueuePair& item : free) {
+    // Repost the receives of a shared receive queue that were claimed for this queue pair and never
+    // reported.
     const uint32_t claimant = item.index + 1;
     for (uint32_t slot : item.receives->claimed_by(claimant)) item.receives->repost(slot, claimant);
     if (item.link != nullptr) release(item.link);
@@ -120,7 +125,7 @@ void ShmDevice::sweep() {
   }
 }
 
-// The link if there is one (its use is counted), or nullptr.
+// Returns the link and counts one more use of it, or nullptr if there is no link yet.
 absl::StatusOr<std::shared_ptr<Link>> ShmDevice::known_link(const Uuid& uuid,
                                                             std::string_view peer) {
   std::lock_guard lock(links_mutex_);
@@ -193,7 +198,7 @@ void ShmDevice::peer_ended(const std::shared_ptr<Link>& link) {
 }
 
 void ShmDevice::process_ended(const std::shared_ptr<Link>& link) {
-  // Without robust futexes this is the first news.
+  // Without robust futexes this is the first notification of the end.
   PeerState alive = PeerState::kAlive;
   const bool closed = control_header(link->control())->closed.load() != 0;
   if (link->state.compare_exchange_strong(alive, closed ? PeerState::kClosed : PeerState::kDead)) {

@@ -1,4 +1,4 @@
-// The shm device, and what its queue pairs need of it. See shm_device.h for users.
+// The shm device, and the functions that its queue pairs need. The public header is shm_device.h.
 #ifndef CARIAMA_DTUTILS_SHM_DEVICE_CORE_H_
 #define CARIAMA_DTUTILS_SHM_DEVICE_CORE_H_
 
@@ -26,17 +26,18 @@ namespace cariama::shm {
 class ShmCompletionQueue;
 class ShmQueuePair;
 
-// Shared memory of a destroyed queue pair that its peer may still be writing to.
-struct Remains {
+// Shared memory of a destroyed queue pair to which its peer may still be writing.
+struct RetiredQueuePair {
   std::shared_ptr<Link> link;
   const QueuePairHeader* peer = nullptr;
   uint32_t peer_serial = 0;
-  uint32_t index = 0;  // in the queue pair table
+  uint32_t index = 0;  // index in the queue pair table
   ControlBlock ring;
   std::shared_ptr<ReceiveQueue> receives;
 
-  // Whether the peer can no longer touch it: it is outside of any operation (and was told before),
-  // was destroyed itself, or its process has ended.
+  // Returns true if the peer can no longer access the memory: the peer is outside of any operation
+  // (and was notified of the destruction before), the peer's queue pair was destroyed itself, or
+  // its process has ended.
   [[nodiscard]] bool reusable() const {
     return link == nullptr || link->ended.load() ||
            QueuePairStatus(peer->status.load()).serial() != peer_serial ||
@@ -61,11 +62,12 @@ class ShmDevice final : public Device,
   [[nodiscard]] RegionTable& regions() { return *regions_; }
   [[nodiscard]] Service& service() { return *service_; }
 
-  // True in a forked child of the process that opened the device. The threads are not there and the
-  // shared state is the parent's: destructors leave both alone.
+  // Returns true in a forked child of the process that opened the device. The device's threads do
+  // not exist there and the shared state belongs to the parent, so destructors must leave both
+  // unchanged.
   [[nodiscard]] bool inherited() const { return getpid() != pid_; }
 
-  // A place in the queue pair table and a serial number that was never used.
+  // An index in the queue pair table, and a serial number that was never used before.
   struct Place {
     uint32_t index;
     uint32_t serial;
@@ -73,27 +75,28 @@ class ShmDevice final : public Device,
   [[nodiscard]] std::optional<Place> take_place();
 
   void add(ShmQueuePair* queue_pair);
-  // After it no thread of the device touches the queue pair.
+  // Removes the queue pair. After the return no thread of the device accesses it.
   void remove(ShmQueuePair* queue_pair);
-  // Frees it, at once or when the peer is known to be out of it.
-  void bury(Remains remains);
+  // Takes the memory of a destroyed queue pair, and frees it as soon as retired.reusable().
+  void retire(RetiredQueuePair retired);
 
-  // The link to a peer device, made when first asked for. The queue pair's use of it is counted;
-  // give it back with release().
+  // Returns the link to a peer device, and creates it on first use. Counts one use for the queue
+  // pair; the caller must return it with release().
   [[nodiscard]] absl::StatusOr<std::shared_ptr<Link>> link_to(const Uuid& uuid, int pid,
                                                               std::string_view peer);
   void release(const std::shared_ptr<Link>& link);
   [[nodiscard]] absl::StatusOr<std::shared_ptr<Link>> known_link(const Uuid& uuid,
                                                                  std::string_view peer);
-  // Gives the queue pair its link, in one step with peer_ended(): one of the two sees the other.
+  // Gives the queue pair its link, atomically with respect to peer_ended(): either peer_ended()
+  // finds the queue pair, or bind() sees that the peer has ended.
   void bind(ShmQueuePair* queue_pair, const std::shared_ptr<Link>& link);
 
-  // Queue pairs with operations that wait for a receiver.
+  // Returns true if queue pairs have operations that wait for a posted receive.
   [[nodiscard]] bool anything_waits() const {
     return waiting_.load(std::memory_order_relaxed) != 0;
   }
   void count_waiting(int change);
-  // Tries waiting operations of the queue pairs that report to `completions`. Never blocks.
+  // Retries the waiting operations of the queue pairs that report to `completions`. Never blocks.
   void progress_sends(const ShmCompletionQueue* completions);
 
   // Service::Client
@@ -112,22 +115,23 @@ class ShmDevice final : public Device,
   std::atomic<uint32_t> next_domain_{1};
   std::atomic<int> waiting_{0};
 
-  std::mutex queue_pairs_mutex_;  // before the mutex of a queue pair
+  std::mutex queue_pairs_mutex_;  // locked before the mutex of a queue pair
   std::vector<ShmQueuePair*> queue_pairs_;
 
   std::mutex places_mutex_;
   uint32_t unused_place_ = 0;
   uint32_t next_serial_ = 1;
   std::vector<uint32_t> free_places_;
-  std::vector<Remains> remains_;
+  std::vector<RetiredQueuePair> retired_;
 
-  // Held while a peer is asked, so that two callers do not make two links to it. Never taken by the
-  // service thread: two devices that connect to each other wait for each other's.
+  // Locked while the link to a peer is set up, so that two callers do not create two links to it.
+  // The service thread never locks it: two devices that connect to each other wait for each other's
+  // service thread.
   std::mutex connecting_mutex_;
   std::mutex links_mutex_;
   std::map<Uuid, std::shared_ptr<Link>> links_;
 
-  // Last: their threads call into the above.
+  // Declared last, so that these threads stop before the members above are destroyed.
   std::unique_ptr<PeerWatch> watch_;
   std::unique_ptr<Service> service_;
 };

@@ -4,15 +4,12 @@
 #include <utility>
 
 #include "dtutils/error.h"
+#include "dtutils/internal/validate.h"
 #include "dtutils/shm/completion_queue.h"
 #include "dtutils/shm/queue_pair.h"
 
 namespace cariama::shm {
 namespace {
-
-absl::Status invalid(std::string_view what, std::string_view remedy) {
-  return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation, what, remedy);
-}
 
 absl::Status segment_full(std::string_view what) {
   return make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kProcess, what,
@@ -57,13 +54,15 @@ absl::StatusOr<std::shared_ptr<CompletionChannel>> ShmDomain::create_channel() {
 absl::StatusOr<std::shared_ptr<CompletionQueue>> ShmDomain::create_completion_queue(
     const CompletionQueueOptions& options) {
   if (options.depth == 0 || options.depth > device_->limits().max_completions) {
-    return invalid("create_completion_queue: a depth of " + std::to_string(options.depth),
-                   "use 1 to " + std::to_string(device_->limits().max_completions));
+    return internal::invalid_argument(
+        "create_completion_queue: a depth of " + std::to_string(options.depth),
+        "use 1 to " + std::to_string(device_->limits().max_completions));
   }
   auto channel = std::dynamic_pointer_cast<ShmChannel>(options.channel);
   if (options.channel != nullptr && (channel == nullptr || channel->device() != device_.get())) {
-    return invalid("create_completion_queue: the channel belongs to another device",
-                   "create it with this device");
+    return internal::invalid_argument(
+        "create_completion_queue: the channel belongs to another device",
+        "create it with this device");
   }
   ControlBlock block(device_->control(), sizeof(SharedCompletionQueue));
   if (!block.valid()) return segment_full("create_completion_queue: the control segment is full");
@@ -74,7 +73,7 @@ absl::StatusOr<std::shared_ptr<CompletionQueue>> ShmDomain::create_completion_qu
 absl::StatusOr<std::shared_ptr<SharedReceiveQueue>> ShmDomain::create_shared_receive_queue(
     const SharedReceiveQueueOptions& options) {
   if (options.depth == 0 || options.depth > kMaxDepth || options.max_segments > kMaxSegments) {
-    return invalid(
+    return internal::invalid_argument(
         "create_shared_receive_queue: a depth of " + std::to_string(options.depth) + " with " +
             std::to_string(options.max_segments) + " segments",
         "use 1 to " + std::to_string(kMaxDepth) + " with at most " + std::to_string(kMaxSegments));
@@ -93,19 +92,21 @@ absl::StatusOr<std::unique_ptr<QueuePair>> ShmDomain::create_queue_pair(
   auto receives = std::dynamic_pointer_cast<ShmCompletionQueue>(options.receive_completions);
   if (sends == nullptr || receives == nullptr || sends->device() != device_.get() ||
       receives->device() != device_.get()) {
-    return invalid("create_queue_pair: a completion queue is missing, or of another device",
-                   "create both with a domain of this device");
+    return internal::invalid_argument(
+        "create_queue_pair: a completion queue is missing, or of another device",
+        "create both with a domain of this device");
   }
   if (options.send_depth == 0 ||
       (options.shared_receives == nullptr && options.receive_depth == 0)) {
-    return invalid("create_queue_pair: a depth of 0", "use 1 or more");
+    return internal::invalid_argument("create_queue_pair: a depth of 0", "use 1 or more");
   }
   std::shared_ptr<ReceiveQueue> queue;
   if (options.shared_receives != nullptr) {
     auto shared = std::dynamic_pointer_cast<ShmSharedReceiveQueue>(options.shared_receives);
     if (shared == nullptr || shared->device() != device_.get()) {
-      return invalid("create_queue_pair: the shared receive queue is of another device",
-                     "create it with a domain of this device");
+      return internal::invalid_argument(
+          "create_queue_pair: the shared receive queue is of another device",
+          "create it with a domain of this device");
     }
     queue = shared->queue();
   } else {

@@ -1,13 +1,13 @@
-// What processes share: the layout of a device's control segment, and the few operations on it that
-// both sides perform.
+// The memory that processes share: the layout of a device's control segment, and the few operations
+// on it that both sides perform.
 //
-// A control segment is one sparse memfd per device, sealed, mapped by every peer. It holds no user
-// data: keys, the state of queue pairs, receive queues, rings of receive completions, words to
-// sleep on. Peers write into it, so its owner keeps what it relies on (request ids, free lists,
-// sizes) in private memory, and checks every index that it reads here.
+// A control segment is one sparse memfd per device, sealed, and mapped by every peer. It contains
+// no user data: only keys, the state of queue pairs, receive queues, rings of receive completions,
+// and futex words. Peers write into it. Therefore its owner keeps the data on which it relies
+// (request ids, free lists, sizes) in private memory, and checks every index that it reads here.
 //
-// Queue pair headers and key entries stand in fixed tables whose memory never becomes anything
-// else: a late write of a peer meets a header whose serial number no longer fits, and changes
+// Queue pair headers and key entries lie in fixed tables whose memory is never used for another
+// purpose: a late write of a peer finds a header with a different serial number, and changes
 // nothing.
 #ifndef CARIAMA_DTUTILS_SHM_LAYOUT_H_
 #define CARIAMA_DTUTILS_SHM_LAYOUT_H_
@@ -26,21 +26,21 @@ namespace cariama::shm {
 inline constexpr uint32_t kMagic = 0x4d485343;  // "CSHM"
 inline constexpr uint32_t kVersion = 1;
 
-// Address space per peer; pages exist only where something was written.
+// Address space per peer; only pages that were written occupy memory.
 inline constexpr uint64_t kControlBytes = uint64_t{1} << 30;
 inline constexpr uint32_t kMaxRegions = 1u << 16;
 inline constexpr uint32_t kMaxQueuePairs = 1u << 16;
 inline constexpr uint32_t kMaxDepth = 1u << 15;  // of a send, receive or shared receive queue
 inline constexpr uint32_t kMaxSegments = 16;
 inline constexpr uint32_t kMaxQueuePairsPerCompletionQueue = 4096;
-// Every page is a multiple of it.
+// Every page size is a multiple of this.
 inline constexpr uint64_t kSmallestPage = 4096;
 inline constexpr uint64_t kMaxMessage = uint64_t{1} << 31;  // bytes
 
 using Uuid = std::array<uint8_t, 16>;
 
-// A plain field that the other side may change at any moment. Read so it has one value: what was
-// checked is what is used.
+// Reads a plain field that the other side may change at any time exactly once, so that the checked
+// value is the used value.
 template <typename Integer>
 [[nodiscard]] inline Integer read_once(const Integer& shared) {
   return std::atomic_ref(const_cast<Integer&>(shared)).load(std::memory_order_relaxed);
@@ -48,38 +48,39 @@ template <typename Integer>
 
 // ---- Keys ---------------------------------------------------------------------------------------
 
-// A remote key is a random number over the region's index in the key table; a local key likewise,
-// with the top bit set, so that neither passes for the other.
+// A remote key is a random number with the region's index in the key table in its low bits. A local
+// key has the same form with the top bit set, so that a local key is never valid as a remote key or
+// vice versa.
 inline constexpr uint64_t kLocalKeyBit = uint64_t{1} << 63;
 [[nodiscard]] constexpr uint32_t key_index(uint64_t key) { return key & (kMaxRegions - 1); }
 
-// One registered region, as peers look it up. `key` is 0 while the entry is free; it is stored last
-// and cleared first, and a reader of the other fields looks at it again afterwards.
+// One registered region, as peers look it up. `key` is 0 while the entry is free. The owner stores
+// `key` last and clears it first; a reader of the other fields checks `key` again afterwards.
 struct alignas(64) KeyEntry {
   std::atomic<uint64_t> key;
   std::atomic<uint64_t> base;
   std::atomic<uint64_t> length;
   std::atomic<uint32_t> access;
   std::atomic<uint32_t> domain;
-  std::atomic<uint32_t> has_descriptor;  // else reached by cross-memory attach
+  std::atomic<uint32_t> has_descriptor;  // 0: reached by cross-memory attach
 };
 static_assert(sizeof(KeyEntry) == 64);
 
 // ---- Queue pairs --------------------------------------------------------------------------------
 
 enum class LinkState : uint8_t {
-  kWaiting,   // the other end has not connected (repaired) yet
-  kReady,     // both ends have
+  kWaiting,   // the other end has not connected (or repaired) yet
+  kReady,     // both ends have connected
   kBroken,    // an operation of either end failed
-  kPeerGone,  // the other end was destroyed
-  kPeerDead,  // the other process ended
+  kPeerGone,  // the other end's queue pair was destroyed
+  kPeerDead,  // the other end's process ended
   kClosed,    // the header is free
 };
 
-// The state of one end in one word, so that the hot path compares it with what it expects: serial
-// number of the queue pair (never used twice by a device) | generation (connect is 1, each repair()
-// adds 1) | LinkState. A change by the other end names serial and generation: what was meant for an
-// earlier life has no effect.
+// The state of one end in one word, so that the hot path needs one comparison with the expected
+// value: serial number of the queue pair (a device never uses one twice) | generation (1 after
+// connect(), each repair() adds 1) | LinkState. When the other end changes the word, it compares
+// serial and generation, so that a change meant for an earlier generation has no effect.
 class QueuePairStatus {
  public:
   constexpr QueuePairStatus(uint32_t serial, uint32_t generation, LinkState state)
@@ -100,17 +101,18 @@ class QueuePairStatus {
 };
 
 struct QueuePairHeader {
-  // Written at creation, connect(), and when something breaks.
+  // Written at creation, by connect(), and when the connection breaks.
   alignas(64) std::atomic<uint64_t> status;
-  std::atomic<uint64_t> nonce;       // random, also in address(): proves that this is the one meant
-  std::atomic<uint64_t> peer_nonce;  // of the queue pair that the owner connected to
+  // Random; part of address(): proves that the peer connects to the intended queue pair.
+  std::atomic<uint64_t> nonce;
+  std::atomic<uint64_t> peer_nonce;     // nonce of the queue pair to which the owner connected
   std::atomic<uint64_t> receive_queue;  // offsets within the segment
   std::atomic<uint64_t> receive_ring;
   std::atomic<uint64_t> completion_queue;  // the receive completion queue's SharedCompletionQueue
   std::atomic<uint32_t> ring_entries;      // a power of two
-  std::atomic<uint32_t> ready_bit;         // in it
-  // Written by the owner around each operation that touches the peer's control segment beyond
-  // headers and keys. While it is not 0 the peer must not give that memory another use.
+  std::atomic<uint32_t> ready_bit;         // its bit in the completion queue's ready bitmap
+  // Written by the owner around each operation that accesses the peer's control segment beyond
+  // headers and keys. While it is not 0 the peer must not reuse that memory.
   alignas(64) std::atomic<uint32_t> in_peer;
   std::atomic<uint32_t> domain;
 };
@@ -118,13 +120,13 @@ static_assert(sizeof(QueuePairHeader) == 128);
 
 // ---- Receive queues -----------------------------------------------------------------------------
 //
-// Posted receives, of one queue pair or shared. Peers take them without the owner's CPU, in the
-// order of posting. A slot holds one request; `word` says who has it. The ring names the slot of
-// each position.
+// Posted receives of one queue pair or of a shared receive queue. Peers take them without the
+// owner's CPU, in the order of posting. A slot contains one request; its `word` states which queue
+// pair has taken it. The ring maps each position to a slot.
 
 inline constexpr uint32_t kClaimantBits = 20;
 inline constexpr uint32_t kOwnerClaims =
-    (1u << kClaimantBits) - 1;  // the owner takes it back itself
+    (1u << kClaimantBits) - 1;  // claimant if the owner takes a request back
 
 struct SharedSegment {
   uint64_t address;
@@ -134,20 +136,21 @@ struct SharedSegment {
 };
 
 struct ReceiveSlot {
-  // 0: free. position + 1 over claimant: 0 for a posted request, else the index + 1 of the queue
-  // pair (of the owner) that it was taken for, or kOwnerClaims.
+  // 0 if the slot is free, else (position + 1) << kClaimantBits | claimant. The claimant is 0 for a
+  // posted request, else the index + 1 of the queue pair (of the owner) for which it was taken, or
+  // kOwnerClaims.
   std::atomic<uint64_t> word;
-  uint64_t capacity;  // bytes of all segments
+  uint64_t capacity;  // total bytes of all segments
   uint32_t segment_count;
-  uint32_t invalid;  // a local key was wrong when it was posted
+  uint32_t invalid;  // not 0 if a local key was wrong at posting
   [[nodiscard]] SharedSegment* segments() { return reinterpret_cast<SharedSegment*>(this + 1); }
 };
 
 struct ReceiveQueueHeader {
-  alignas(64) std::atomic<uint64_t> head;  // the next position to take
+  alignas(64) std::atomic<uint64_t> head;  // the next position to be taken
   alignas(64) uint32_t entries;            // of the ring: a power of two
   uint32_t slots;
-  uint32_t stride;  // bytes from slot to slot
+  uint32_t stride;  // bytes from one slot to the next
   uint32_t max_segments;
 };
 
@@ -163,7 +166,7 @@ struct ReceiveQueueHeader {
   return (position + 1) << kClaimantBits | claimant;
 }
 
-// A receive queue in a mapped control segment; sizes are copied so that the other side cannot
+// A receive queue in a mapped control segment. The sizes are copied, so that the other side cannot
 // change them later.
 class ReceiveQueueView {
  public:
@@ -185,19 +188,20 @@ class ReceiveQueueView {
   [[nodiscard]] uint32_t slot_count() const { return slot_count_; }
   [[nodiscard]] uint32_t max_segments() const { return max_segments_; }
 
-  // Owner: publishes `slot` (filled, free) at `position`.
+  // Called by the owner: publishes the filled `slot` at `position`. Requires: the slot is free.
   void publish(uint64_t position, uint32_t slot_index) const {
     slot(slot_index)->word.store(posted_word(position, 0), std::memory_order_release);
-    // seq_cst: whoever publishes and then finds the queue pair alive can rely on being seen by
-    // whoever breaks it and then takes back what is posted.
+    // seq_cst, for the race with a thread that breaks the queue pair and then takes posted receives
+    // back: if the publisher afterwards still finds the queue pair intact, the breaking thread sees
+    // the published entry.
     ring_[position & mask_].store((position + 1) << 16 | slot_index, std::memory_order_seq_cst);
   }
 
-  // Takes the oldest posted request, or nothing. Lock-free; a taker that dies half-way is helped by
-  // the next one.
+  // Takes the oldest posted request and returns its slot, or an empty optional if none is posted.
+  // Lock-free: if a taker dies between its two steps, the next taker completes the second one.
   [[nodiscard]] std::optional<uint32_t> claim(uint32_t claimant) const {
-    // Each turn is caused by another taker's progress; the bound only matters if the segment is
-    // corrupt.
+    // An iteration repeats only because another taker made progress. The bound matters only if the
+    // segment is corrupt.
     for (uint32_t turn = 0; turn <= 4 * (mask_ + 1) + 1024; ++turn) {
       uint64_t head = header_->head.load(std::memory_order_seq_cst);
       const uint64_t entry = ring_[head & mask_].load(std::memory_order_seq_cst);
@@ -206,7 +210,8 @@ class ReceiveQueueView {
         continue;
       }
       const uint32_t index = entry & 0xffff;
-      // An entry of a later round proves that this position was taken: only the head lags.
+      // An entry of a later round proves that this position was already taken, so only the head
+      // must advance.
       if (entry >> 16 == head + 1) {
         if (index >= slot_count_) return std::nullopt;
         uint64_t expected = posted_word(head, 0);
@@ -232,11 +237,12 @@ class ReceiveQueueView {
 
 // ---- Receive completions ------------------------------------------------------------------------
 
-// One per queue pair: the connected peer writes, the owner's completion queue reads. Positions only
-// grow, also across repair(). As many entries as the receive queue has slots at least: a slot is
-// free again when its completion was read, so the ring cannot overflow.
+// One ring per queue pair: the connected peer writes it, the owner's completion queue reads it.
+// Positions only grow, also across repair(). The ring has at least as many entries as the receive
+// queue has slots. A slot becomes free only when its completion was read, so the ring cannot
+// overflow.
 struct ReceiveRingEntry {
-  std::atomic<uint64_t> sequence;  // position + 1: stored last
+  std::atomic<uint64_t> sequence;  // position + 1; stored last
   uint32_t slot;
   uint32_t immediate;
   uint32_t bytes;
@@ -251,25 +257,27 @@ static_assert(sizeof(ReceiveRingEntry) == 32);
 // ---- Sleeping -----------------------------------------------------------------------------------
 
 struct alignas(64) SharedChannel {
-  std::atomic<uint32_t> events;    // counts; the futex
-  std::atomic<uint32_t> sleeping;  // somebody waits, or is about to
+  std::atomic<uint32_t> events;    // number of events; also the futex word
+  std::atomic<uint32_t> sleeping;  // not 0 if a thread sleeps or is about to
 
   void signal() {
-    events.fetch_add(1);  // seq_cst, as the sleeper's store and load in wait(): one sees the other
+    // Seq_cst, like the sleeper's store and load in wait(): at least one side sees the other.
+    events.fetch_add(1);
     if (sleeping.load() != 0) internal::futex_wake(&events);
   }
 };
 
 enum Armed : uint32_t { kDisarmed, kArmed, kArmedSolicited };
 
-// The part of a completion queue that peers touch: which of its queue pairs have something new.
+// The part of a completion queue that peers access: the bits of its queue pairs with new receive
+// completions.
 struct SharedCompletionQueue {
   alignas(64) std::atomic<uint32_t> armed;
   std::atomic<uint64_t> channel;  // offset, or 0
   alignas(64) std::atomic<uint64_t> ready[kMaxQueuePairsPerCompletionQueue / 64];
 
-  // Wakes who armed the queue. To be called after the completion was made visible by a seq_cst
-  // operation: whoever armed without seeing it is seen here.
+  // Wakes the thread that armed the queue. Requires: a seq_cst operation made the completion
+  // visible before. Then a thread that armed the queue without seeing the completion is seen here.
   void fire(SharedChannel* wake, bool solicited) {
     const uint32_t state = armed.load();
     if (state == kDisarmed || (state == kArmedSolicited && !solicited)) return;
@@ -289,11 +297,11 @@ struct ControlHeader {
   uint32_t version;
   uint64_t bytes;
   Uuid uuid;
-  int32_t pid;  // in the owner's namespace: compared with what the socket says
-  // The robust futex (Documentation/locking/robust-futex-ABI in the kernel): the thread id of the
-  // service thread while the device is open.
+  int32_t pid;  // in the owner's process name space; compared with the socket's credentials
+  // The robust futex (see Documentation/locking/robust-futex-ABI of the kernel): contains the
+  // thread id of the service thread while the device is open.
   alignas(64) std::atomic<uint32_t> owner_lock;
-  std::atomic<uint32_t> closed;  // 1: closed in order, before owner_lock was released
+  std::atomic<uint32_t> closed;  // 1: closed in an orderly way, before owner_lock was released
 };
 
 inline constexpr uint64_t kKeyTableOffset = 4096;

@@ -20,9 +20,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kAskTimeout{200};
-// Taken in at once from one peer; more than a socket holds. A peer that never stops sending does
-// not keep the lock from others.
-constexpr int kMessagesAtOnce = 1024;
+// The largest number of messages processed per call; a socket cannot hold that many. The limit
+// ensures that a peer that sends continuously does not block other users of the lock.
+constexpr int kMostMessagesOfPeer = 1024;
 
 std::string with_peer(std::string_view what, std::string_view peer) {
   std::string text(what);
@@ -30,11 +30,12 @@ std::string with_peer(std::string_view what, std::string_view peer) {
   return text;
 }
 
-// The huge page size on hugetlb.
+// Returns the block size of the file, which is the huge page size on hugetlb.
 uint64_t page_bytes(const struct stat& status) { return static_cast<uint64_t>(status.st_blksize); }
 
-// Whether a file behind a received descriptor may be mapped: it is one of memory, its size cannot
-// change (else its owner could make our accesses raise SIGBUS), and it is long enough.
+// Returns true if the file behind a received descriptor may be mapped: it is a memory file, its
+// size cannot change (otherwise its owner could shrink it and cause SIGBUS in this process), and it
+// is long enough.
 bool is_mappable(int descriptor, uint64_t offset, uint64_t length, struct stat* status) {
   const int seals = fcntl(descriptor, F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || (seals & F_SEAL_GROW) == 0) return false;
@@ -82,7 +83,8 @@ absl::StatusOr<std::shared_ptr<Link>> Link::connect(const Uuid& uuid, int pid,
   }
   const int socket = link->socket_.get();
   const timeval limit{timeout.count() / 1000, timeout.count() % 1000 * 1000};
-  setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);  // also bounds connect()
+  // This timeout also applies to connect().
+  setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
   setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
 
   sockaddr_un address;
@@ -122,7 +124,7 @@ absl::StatusOr<std::shared_ptr<Link>> Link::connect(const Uuid& uuid, int pid,
                             "the peer must live; Linux 5.3 or newer");
   }
 
-  // An answer that comes after the pidfd was opened proves that it is the pidfd of this peer.
+  // An answer that arrives after the pidfd was opened proves that the pidfd refers to this peer.
   Message hello;
   hello.type = MessageType::kHello;
   hello.uuid = uuid;
@@ -186,15 +188,15 @@ std::optional<RemoteRegion> Link::find_slow(uint64_t key) {
     region.access = static_cast<Access>(entry.access.load(std::memory_order_acquire));
     region.domain = entry.domain.load(std::memory_order_acquire);
     region.mapped = is_local();
-    // The entry may have been given to another region meanwhile (its fields are stored before its
-    // key, and after the old key was cleared).
+    // The entry may have been reused for another region meanwhile (the owner clears the old key,
+    // stores the new fields, then stores the new key).
     if (entry.key.load(std::memory_order_acquire) != key) return std::nullopt;
     retire(key_index(key));
     add(region);
     return region;
   }
 
-  // The owner sent the descriptor when it registered the memory: it lies in the socket, unless the
+  // The owner sent the descriptor when it registered the memory, so it is in the socket, unless the
   // socket was full.
   const Clock::time_point deadline = Clock::now() + kAskTimeout;
   bool open = drain_locked();
@@ -222,7 +224,7 @@ bool Link::drain() {
 }
 
 bool Link::drain_locked() {
-  for (int i = 0; i < kMessagesAtOnce; ++i) {
+  for (int i = 0; i < kMostMessagesOfPeer; ++i) {
     Message message;
     FileDescriptor descriptor;
     const int error = receive_message(socket_.get(), &message, &descriptor, /*wait=*/false);
@@ -242,9 +244,10 @@ bool Link::drain_locked() {
 void Link::add_mapped(const Message& message, const FileDescriptor& descriptor) {
   const uint32_t index = key_index(message.key);
   if (message.key != 0 && regions_[index].key() == message.key)
-    return;  // sent twice: pushed, and asked for
+    return;  // received twice: pushed by the owner, and requested
   struct stat file;
-  // Pages keep their place in both mappings: what is aligned for the owner has to be so for us.
+  // A word has the same offset within its page in both mappings, so data aligned for the owner must
+  // be aligned in this process too.
   const bool aligned = (message.base - message.offset) % kSmallestPage == 0;
   if (message.key == 0 || !aligned ||
       message.base > std::numeric_limits<uint64_t>::max() - message.length ||
@@ -281,34 +284,34 @@ void Link::add(const RemoteRegion& region) {
   regions_[index].set(region, &key_table(control_)[index].key);
 }
 
-// At the address where the same piece was before, if it was: an operation that is still under way
-// there meets the memory that it was meant for.
+// Maps a piece, at its previous address if it was mapped before: an operation still in flight there
+// then accesses the memory for which it was meant.
 void* Link::map(const Piece& piece, int descriptor) {
   const auto before = retired_.find(piece);
   void* const hint = before == retired_.end() ? nullptr : before->second;
   void* const address =
       mmap(hint, piece.length, piece.protection, MAP_SHARED | (hint != nullptr ? MAP_FIXED : 0),
            descriptor, static_cast<off_t>(piece.start));
-  // Also if it failed: then nobody can tell what is there now.
+  // Erased also if mmap failed, because the content of that address range is then unknown.
   if (hint != nullptr) retired_.erase(before);
   return address;
 }
 
-// Forgets the region at that place of the table. An operation of another thread may be in the
-// middle of a copy, so nothing is unmapped before the link closes. Anonymous memory takes the place
-// instead: what belonged to the peer is released now, a late store hits nobody, and the cost is
-// address space (neighbours melt into one mapping of the kernel's) and some 100 bytes for each
+// Removes the region at `index` of the table. An operation of another thread may still be copying,
+// so no address range is unmapped before the link closes. Instead, anonymous memory replaces the
+// mapping: the peer's memory is released now, and a late store has no effect. The cost is address
+// space (the kernel merges adjacent anonymous mappings into one) and about 100 bytes for each
 // different piece of memory.
 void Link::retire(uint32_t index) {
   regions_[index].clear();
   const auto it = mappings_.find(index);
   if (it == mappings_.end()) return;
   const auto& [piece, address] = it->second;
-  // The system call itself: ThreadSanitizer takes mmap() for a store to all of it, and the
-  // operation that is under way for a race with that.
+  // Calls the kernel directly: ThreadSanitizer treats mmap() as a store to the whole range, and
+  // would report a race with an operation that is still in flight.
   const int64_t anonymous = syscall(SYS_mmap, address, piece.length, PROT_READ | PROT_WRITE,
                                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-  // If it failed, nobody can tell what is there now: neither reused nor unmapped.
+  // If the call failed, the content of the range is unknown, so it is neither reused nor unmapped.
   if (anonymous != -1) retired_.emplace(piece, address);
   mappings_.erase(it);
 }

@@ -1,6 +1,6 @@
-// This process's view of one peer device: its control segment, its regions, and whether it lives.
-// Shared by all queue pairs of a device that connect to the same peer device. Each side makes its
-// own.
+// This process's view of one peer device: its control segment, its regions, and its liveness. All
+// queue pairs of a device that connect to the same peer device share one link. Each side creates
+// its own link.
 #ifndef CARIAMA_DTUTILS_SHM_LINK_H_
 #define CARIAMA_DTUTILS_SHM_LINK_H_
 
@@ -29,13 +29,13 @@ enum class PeerState : uint8_t { kAlive, kDead, kClosed };
 
 class Link {
  public:
-  // To a device of another process: connects to its service thread, and receives its control
-  // segment and regions. Blocks until it answers or `timeout` has passed. Errors: UNAVAILABLE
-  // (gone, or does not answer), PERMISSION_DENIED (another user's, or in another process name
-  // space), FAILED_PRECONDITION (another version).
+  // Creates a link to a device of another process: connects to its service thread, and receives its
+  // control segment and regions. Blocks until the peer answers or `timeout` has passed. Errors:
+  // UNAVAILABLE (the peer is gone or does not answer), PERMISSION_DENIED (it belongs to another
+  // user or another process name space), FAILED_PRECONDITION (another version).
   [[nodiscard]] static absl::StatusOr<std::shared_ptr<Link>> connect(
       const Uuid& uuid, int pid, std::chrono::milliseconds timeout, std::string_view peer);
-  // To a device of this process.
+  // Creates a link to a device of this process.
   [[nodiscard]] static absl::StatusOr<std::shared_ptr<Link>> local(
       std::shared_ptr<ControlSegment> segment);
   ~Link();
@@ -49,18 +49,20 @@ class Link {
   [[nodiscard]] int socket() const { return socket_.get(); }
   [[nodiscard]] int process_descriptor() const { return process_.get(); }
 
-  // What is known of the peer. kDead comes first, as soon as one thread of it is known to have
-  // died; `ended` when the last one has: only then may memory that it writes be used again.
+  // The peer's liveness. `state` becomes kDead when the first thread of the peer process is known
+  // to have died. `ended` becomes true when its last thread has died; only then may memory that the
+  // peer writes be reused.
   std::atomic<PeerState> state{PeerState::kAlive};
   std::atomic<bool> ended{false};
-  // Queue pairs that use it; guarded by the device.
+  // Number of queue pairs that use the link; guarded by the device.
   uint32_t users = 0;
 
-  // The peer's regions as far as they are known here, by key_index. Stays where it is.
+  // The peer's regions known to this process, indexed by key_index(). The table never moves.
   [[nodiscard]] const RemoteRegionCell* regions() const { return regions_; }
 
-  // The region with that key, or nothing: there is none, or its registration has ended. Wait-free
-  // if it was used before; else may take a lock, map memory, and ask the peer (at most 200 ms).
+  // Returns the region with that key, or an empty optional if there is none or its registration has
+  // ended. Wait-free if this process used the region before. Otherwise it may take a lock, map
+  // memory, and ask the peer (at most 200 ms).
   [[nodiscard]] std::optional<RemoteRegion> find(uint64_t key) {
     const RemoteRegionCell& cell = regions_[key_index(key)];
     std::optional<RemoteRegion> region = cell.read(key);
@@ -71,18 +73,18 @@ class Link {
     return region;
   }
 
-  // Takes in what the peer has sent. False: the connection has ended.
+  // Processes the messages that the peer has sent. Returns false if the connection has ended.
   bool drain();
 
  private:
-  // A piece of a file that is, or was, mapped here.
+  // A piece of a file that is or was mapped in this process.
   struct Piece {
-    uint64_t device;  // the file, by st_dev and st_ino
+    uint64_t device;  // st_dev and st_ino identify the file
     uint64_t inode;
     uint64_t start;
     uint64_t length;
     int protection;
-    // clang-tidy 14 sees a null pointer in the zero that a defaulted comparison compares with.
+    // clang-tidy 14 reports a null pointer for the literal zero in a defaulted comparison.
     auto operator<=>(const Piece&) const = default;
   };
   struct Mapping {
@@ -106,15 +108,15 @@ class Link {
   FileDescriptor socket_;
   FileDescriptor process_;  // pidfd
 
-  // By key_index. Sparse: a page exists where a key was used, 4 MiB at most.
+  // Indexed by key_index(). Sparse: a page is allocated where a key was used, 4 MiB at most.
   RemoteRegionCell* regions_ = nullptr;
 
-  std::mutex mutex_;                                // all below, and changes of regions_
-  std::unordered_map<uint32_t, Mapping> mappings_;  // of regions_, by key_index
-  // Address space stays taken until the link closes, because an operation of another thread may be
-  // using it: see retire(). What is registered again comes back to its place.
+  std::mutex mutex_;  // guards all members below, and changes of regions_
+  std::unordered_map<uint32_t, Mapping> mappings_;  // the mappings of regions_, by key_index()
+  // Address ranges stay reserved until the link closes, because an operation of another thread may
+  // be using them: see retire(). Memory that is registered again is mapped at its previous address.
   std::multimap<Piece, void*> retired_;
-  uint64_t unknown_key_ = 0;  // the last one that the peer said it does not have
+  uint64_t unknown_key_ = 0;  // the last key that the peer reported as unknown
 };
 
 }  // namespace cariama::shm

@@ -1,5 +1,5 @@
-// The hot path. Setting up, breaking and repairing is in queue_pair_connection.cc, what needs the
-// queue pair's mutex in queue_pair_message.cc.
+// The hot path. queue_pair_connection.cc contains creation, connection, failure and repair;
+// queue_pair_message.cc contains the operations that need the queue pair's mutex.
 #include "dtutils/shm/queue_pair.h"
 
 #include <sys/uio.h>
@@ -19,10 +19,10 @@ namespace {
   return opcode == Opcode::kWrite || opcode == Opcode::kRead || internal::is_atomic(opcode);
 }
 
-// Opcode, flags and segment count of a request, each loaded by itself. The caller has just stored
-// them one by one: a load that spans several stores waits until they have left the store buffer,
-// which takes longer than all the rest of a small transfer. So the compiler must not join these
-// loads.
+// Opcode, flags and segment count of a request, each loaded separately. The caller has just stored
+// them one by one. A load that spans several stores must wait until they have left the store
+// buffer, which takes longer than the rest of a small transfer. So the compiler must not combine
+// these loads.
 struct Shape {
   uint32_t opcode;
   uint32_t flags;
@@ -40,7 +40,7 @@ struct Shape {
   return shape;
 }
 
-// The remote side is asked for what the operation does to it.
+// Returns the access that the remote region must grant for the operation.
 [[nodiscard]] Access needed_access(Opcode opcode) {
   switch (opcode) {
     case Opcode::kRead:
@@ -55,11 +55,12 @@ struct Shape {
 
 }  // namespace
 
-// Counts a completion that will be pushed. Limits: send_depth unpolled completions of this queue
-// pair, so that it cannot fill a queue that others share; and room in the ring.
+// Reserves one of the send_depth completions that this queue pair may have unpolled. Returns false
+// if they are used up, so that this queue pair cannot fill a completion queue that others share.
+// With `in_ring` it also requires room in the ring.
 bool ShmQueuePair::reserve(bool in_ring) {
-  // seq_cst, before the look at expected_ in usable(): a thread that makes operations wait, and
-  // reads its flush number afterwards, must not miss that this one was signaled earlier.
+  // seq_cst, before the load of expected_ in usable(): a thread that defers operations, and
+  // afterwards reads its flush number, must not miss that this operation was signaled earlier.
   const uint32_t before = account_->references.fetch_add(1);
   if (in_ring && (before > limits_.send_depth || !send_queue_->has_room())) [[unlikely]] {
     account_->references.fetch_sub(1);
@@ -74,14 +75,15 @@ bool ShmQueuePair::check_local(const Segment& segment, bool written) const {
          (!written || region.writable());
 }
 
-// Whether a WRITE may gather from there.
+// Returns true if a WRITE may read its source from this local memory.
 [[gnu::always_inline]] inline bool ShmQueuePair::readable(const void* address, uint64_t bytes,
                                                           LocalKey key) const {
   return bytes <= kMaxMessage &&
          local_regions_[key_index(key.value)].allows(key, address, bytes, domain_number_);
 }
 
-// Where a WRITE goes in this process, if copying is all there is to do.
+// Computes the address in this process to which a WRITE is copied. Returns false if the WRITE needs
+// more than a copy, or is not permitted.
 [[gnu::always_inline]] inline bool ShmQueuePair::write_target(RemoteKey key, uint64_t address,
                                                               uint64_t bytes,
                                                               std::byte** target) const {
@@ -89,7 +91,8 @@ bool ShmQueuePair::check_local(const Segment& segment, bool written) const {
                                                             target);
 }
 
-// The ends of a WRITE that is not of 8 bytes, by a jump: one of 8 bytes needs no stack frame.
+// Tail-called by write_now() and post_send() for WRITEs of other sizes than 8 bytes, so that an
+// 8-byte WRITE needs no stack frame.
 [[gnu::noinline]] static PostResult post_copy(std::byte* to, const void* from, size_t bytes) {
   copy_out_other(to, static_cast<const std::byte*>(from), bytes);
   return {1};
@@ -103,7 +106,7 @@ bool ShmQueuePair::write_now(const void* local, uint64_t bytes, LocalKey key,
                              uint64_t remote_address, RemoteKey remote_key) {
   if (!usable()) [[unlikely]]
     return false;
-  // As much as may be inline needs no key.
+  // Data of up to max_inline bytes may be sent inline and needs no local key.
   if (bytes > limits_.max_inline) {
     return write_registered(local, bytes, key, remote_address, remote_key);
   }
@@ -127,7 +130,7 @@ bool ShmQueuePair::write_now(const void* local, uint64_t bytes, LocalKey key,
   return true;
 }
 
-// One plain WRITE into mapped memory; everything else is the business of post_list().
+// Executes one plain WRITE into mapped memory; passes every other list to post_list().
 PostResult ShmQueuePair::post_send(std::span<const WorkRequest> requests) {
   if (requests.size() != 1) [[unlikely]]
     return post_list(requests);
@@ -154,7 +157,7 @@ PostResult ShmQueuePair::post_send(std::span<const WorkRequest> requests) {
   return posted == count ? PostResult{count} : post_any(requests, posted);
 }
 
-// From a request that is not a plain write on.
+// Posts the requests from requests[first] on, which is not a plain WRITE.
 [[gnu::noinline]] PostResult ShmQueuePair::post_any(std::span<const WorkRequest> requests,
                                                     uint32_t first) {
   const auto count = static_cast<uint32_t>(requests.size());
@@ -182,15 +185,15 @@ PostResult ShmQueuePair::post_send(std::span<const WorkRequest> requests) {
 }
 
 // Executes unsignaled WRITEs of one segment into mapped memory from requests[first] on. Returns the
-// index of the first request that is something else, or wrong. The state of the queue pair, and
-// whether the keys are still registered, is looked at once a list: who ends them now cannot tell
-// the difference.
+// index of the first request that is of another kind, or is invalid. The state of the queue pair
+// and the registration of the keys are checked once per list: if another thread ends them
+// meanwhile, it cannot distinguish this from an earlier execution of the list.
 [[gnu::always_inline]] inline uint32_t ShmQueuePair::post_plain_writes(
     std::span<const WorkRequest> requests, uint32_t first) {
   const auto count = static_cast<uint32_t>(requests.size());
   if (!usable()) [[unlikely]]
     return first;
-  uint64_t local_key = 0;  // is no key, and covers nothing
+  uint64_t local_key = 0;  // not a valid key, and its range is empty
   uint64_t local_base = 0;
   uint64_t local_length = 0;
   uint64_t remote_key = 0;
@@ -253,7 +256,7 @@ Outcome ShmQueuePair::execute_one_sided(const WorkRequest& request) {
       return {CompletionStatus::kLocalProtection};
     }
   }
-  if (bytes == 0) return {};  // keys of empty transfers are not looked at
+  if (bytes == 0) return {};  // the keys of empty transfers are not checked
 
   const std::optional<RemoteRegion> region = link_->find(request.remote_key.value);
   if (!region.has_value() || !region->contains(request.remote_address, bytes) ||
@@ -296,10 +299,11 @@ Outcome ShmQueuePair::execute_one_sided(const WorkRequest& request) {
   return {};
 }
 
-// Memory that has no descriptor: the kernel copies (process_vm_readv(2)).
+// Transfers to or from memory that has no descriptor, through the kernel (process_vm_readv(2)).
 Outcome ShmQueuePair::attach_copy(const WorkRequest& request, uint64_t bytes) {
   if (internal::is_atomic(request.opcode)) {
-    // No other process can do an atomic operation there; the owner's CPU is not to be involved.
+    // No other process can execute an atomic operation there, and the contract excludes the owner's
+    // CPU.
     return {CompletionStatus::kRemoteInvalid, EOPNOTSUPP};
   }
   std::array<iovec, kMaxSegments> local;
@@ -319,13 +323,13 @@ Outcome ShmQueuePair::attach_copy(const WorkRequest& request, uint64_t bytes) {
       switch (error) {
         case ESRCH:
           return {CompletionStatus::kPeerDied, error};
-        case EFAULT:  // registered, but not, or no longer, there
+        case EFAULT:  // registered, but not or no longer mapped by the owner
           return {CompletionStatus::kRemoteAccess, error};
         default:  // EPERM: Yama's ptrace_scope forbids it
           return {CompletionStatus::kRemoteOperation, error};
       }
     }
-    // At most 2 GiB are moved at once, and a fault in the middle shows as a short count.
+    // One call moves at most 2 GiB, and a fault in the middle results in a short count.
     auto left = static_cast<size_t>(moved);
     remote.iov_base = static_cast<std::byte*>(remote.iov_base) + left;
     remote.iov_len -= left;

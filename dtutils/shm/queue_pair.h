@@ -1,6 +1,6 @@
-// Queue pairs of the shm transport. One-sided operations are done by post_send itself, on the
-// peer's mapped memory (or through the kernel where it cannot be mapped), without a lock. Messages
-// go straight into the receive buffer that the peer posted, under this queue pair's mutex.
+// Queue pairs of the shm transport. post_send itself executes one-sided operations without a lock,
+// on the peer's mapped memory (or through the kernel where it cannot be mapped). Messages are
+// copied directly into the receive buffer that the peer posted, under this queue pair's mutex.
 #ifndef CARIAMA_DTUTILS_SHM_QUEUE_PAIR_H_
 #define CARIAMA_DTUTILS_SHM_QUEUE_PAIR_H_
 
@@ -26,7 +26,7 @@
 
 namespace cariama::shm {
 
-// The result of an operation that was executed.
+// The result of an executed operation.
 struct Outcome {
   CompletionStatus status = CompletionStatus::kSuccess;
   uint32_t vendor_error = 0;  // errno of cross-memory attach
@@ -35,7 +35,8 @@ struct Outcome {
 
 class ShmQueuePair final : public QueuePair, public ReceiveSource {
  public:
-  // `options` were checked. RESOURCE_EXHAUSTED when the control segment or a table is full.
+  // Requires: `options` are valid. Error: RESOURCE_EXHAUSTED when the control segment or a table is
+  // full.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<QueuePair>> create(
       std::shared_ptr<ShmDevice> device, std::shared_ptr<ProtectionDomain> domain,
       uint32_t domain_number, const QueuePairOptions& options,
@@ -58,32 +59,33 @@ class ShmQueuePair final : public QueuePair, public ReceiveSource {
 
   size_t drain_receives(std::span<Completion> completions) override;
 
-  // For the device, which holds queue_pairs_mutex_:
+  // Called by the device, which has locked queue_pairs_mutex_:
   [[nodiscard]] const Link* link() const { return bound_link_; }
   void set_link(const Link* link) { bound_link_ = link; }
   [[nodiscard]] const ShmCompletionQueue* send_completions() const {
     return send_completions_.get();
   }
-  // Tries the operations that wait. Does nothing if the queue pair is in use.
+  // Retries the deferred operations. Does nothing if another thread has locked the queue pair.
   void progress();
-  // The peer process died, or closed its device.
+  // Called when the peer process died (`died`) or closed its device.
   void peer_ended(bool died);
-  // The peer process has ended: what it had begun in our receives will not be finished by it.
+  // Called when the peer process has ended: completes the receives that it had claimed and will not
+  // finish.
   void recover_receives();
 
  private:
-  // An operation that waits for a receiver, or behind one that does.
+  // A deferred operation: it waits for a posted receive, or behind an operation that does.
   struct Waiting {
     WorkRequest request;
     std::vector<Segment> segments;
     std::vector<std::byte> inline_data;
   };
-  // The peer's side, checked at connect().
+  // The peer's queue pair, checked at connect().
   struct Peer {
     QueuePairHeader* header = nullptr;
     uint32_t serial = 0;
     uint32_t domain = 0;
-    uint32_t claimant = 0;  // our mark in its receive queue
+    uint32_t claimant = 0;  // identifies this queue pair in the peer's receive queue
     ReceiveQueueView receives;
     ReceiveRingEntry* ring = nullptr;
     uint32_t ring_mask = 0;
@@ -113,7 +115,8 @@ class ShmQueuePair final : public QueuePair, public ReceiveSource {
   [[nodiscard]] Outcome attach_copy(const WorkRequest& request, uint64_t bytes);
   void complete(const WorkRequest& request, Outcome outcome);
 
-  // Operations that need the mutex (queue_pair_message.cc). mutex_ is held but in the first two.
+  // Operations that need the mutex (queue_pair_message.cc). Requires: mutex_ is locked, except for
+  // the first two functions.
   [[nodiscard]] PostResult post_slow(std::span<const WorkRequest> requests, uint32_t first);
   void fail_unlocked(const WorkRequest& request, Outcome outcome);
   [[nodiscard]] std::optional<Outcome> attempt(const WorkRequest& request);
@@ -128,7 +131,7 @@ class ShmQueuePair final : public QueuePair, public ReceiveSource {
   void progress_locked();
   void set_waiting(bool waiting);
 
-  // Life of the connection (queue_pair.cc). mutex_ is held.
+  // Life cycle of the connection (queue_pair_connection.cc). Requires: mutex_ is locked.
   [[nodiscard]] QueuePairStatus status() const { return QueuePairStatus(header_->status.load()); }
   [[nodiscard]] absl::Status resolve_peer(uint32_t index, uint32_t serial, uint64_t nonce);
   void try_ready();
@@ -140,16 +143,17 @@ class ShmQueuePair final : public QueuePair, public ReceiveSource {
   void announce_receives() { receive_completions_->announce(ready_bit_); }
 
   // Read by every operation.
-  QueuePairHeader* header_ = nullptr;  // ours
+  QueuePairHeader* header_ = nullptr;  // this queue pair's header
   Link* link_ = nullptr;
   const LocalRegion* local_regions_ = nullptr;
-  const RemoteRegionCell* remote_regions_ = nullptr;  // link_'s
+  const RemoteRegionCell* remote_regions_ = nullptr;  // regions() of link_
   uint32_t domain_number_ = 0;
   uint32_t peer_domain_ = 0;
   ShmCompletionQueue* send_queue_ = nullptr;
   CompletionAccount* account_ = nullptr;
-  // The status word while one-sided operations may be executed at once: ready, this generation. All
-  // ones otherwise (not connected, or something waits and order has to be kept).
+  // The status word (ready, this generation) while one-sided operations may be executed at once.
+  // All ones otherwise (not connected, or operations are deferred and later ones must stay behind
+  // them).
   std::atomic<uint64_t> expected_{~uint64_t{0}};
 
   // Set at creation.
@@ -166,23 +170,24 @@ class ShmQueuePair final : public QueuePair, public ReceiveSource {
   ReceiveRingEntry* ring_ = nullptr;
   uint32_t ring_mask_ = 0;
 
-  std::mutex mutex_;  // all below, but where noted
+  std::mutex mutex_;  // guards all members below, except where noted
   bool connected_ = false;
   ConnectOptions options_;
   std::shared_ptr<Link> link_owner_;
   Peer remote_;
   uint32_t generation_ = 0;
-  uint64_t produced_ = 0;  // receive completions given to the peer
+  uint64_t produced_ = 0;  // number of receive completions written to the peer
   bool send_failure_reported_ = false;
   std::deque<Waiting> waiting_;
   std::atomic<bool> has_waiting_{false};
   Deadline head_deadline_ = kForever;
   CompletionStatus head_failure_ = CompletionStatus::kReceiverNotReady;
 
-  const Link* bound_link_ = nullptr;  // the device's queue_pairs_mutex_
+  const Link* bound_link_ = nullptr;  // guarded by the device's queue_pairs_mutex_
 
-  // The receive completion queue's drain_mutex.
-  CompletionAccount* receive_account_ = nullptr;  // flushed receives that wait in its list
+  // Guarded by the receive completion queue's drain_mutex():
+  // Counts receives pushed to the completion queue's ring.
+  CompletionAccount* receive_account_ = nullptr;
   uint64_t consumed_ = 0;
   bool receive_failure_reported_ = false;
 };

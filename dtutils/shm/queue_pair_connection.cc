@@ -1,4 +1,4 @@
-// The life of a connection: creation, connect(), breaking, repair(), the end of the peer,
+// The life cycle of a connection: creation, connect(), failure, repair(), the end of the peer,
 // destruction.
 #include <algorithm>
 #include <bit>
@@ -13,10 +13,12 @@
 namespace cariama::shm {
 namespace {
 
-// A peer that is stopped in the middle of a copy into our receives holds repair() up. This ends it.
+// Time limit for repair() to wait for a peer that is stopped in the middle of a copy into a receive
+// of this process.
 constexpr std::chrono::seconds kRepairTimeout{2};
 
-// Changes a status word of this serial number and generation that is not failed yet.
+// Changes a status word if it has this serial number and generation and is not failed. Returns true
+// if it was changed.
 bool break_status(std::atomic<uint64_t>& word, uint32_t serial, uint32_t generation,
                   LinkState state) {
   uint64_t seen = word.load();
@@ -30,7 +32,8 @@ bool break_status(std::atomic<uint64_t>& word, uint32_t serial, uint32_t generat
   }
 }
 
-// Notes the end of the other side, which no repair() undoes, whatever the generation.
+// Records the end of the other side, which repair() cannot undo, in any generation. Returns true if
+// the word was changed.
 bool end_status(std::atomic<uint64_t>& word, uint32_t serial, LinkState state) {
   uint64_t seen = word.load();
   for (;;) {
@@ -120,14 +123,14 @@ ShmQueuePair::~ShmQueuePair() {
   account_->dead.store(true);
   receive_account_->dead.store(true);
   if (device_->inherited()) {
-    // The parent's: neither told to the peer, nor given back. The copies of its objects are left
-    // alone.
+    // The queue pair belongs to the parent: do not notify the peer, and release nothing.
     return;
   }
   device_->remove(this);
   if (has_waiting_.load()) device_->count_waiting(-1);
-  // Closed first: a peer that is about to connect, or that looks whether it may touch our memory,
-  // sees it; or we see that it is connected to us.
+  // Set to kClosed before looking at the peer (seq_cst): either a peer that is about to connect or
+  // to access this memory sees kClosed, or this thread sees that the peer is connected to this
+  // queue pair.
   header_->status.store(QueuePairStatus(serial_, generation_, LinkState::kClosed).word());
   if (link_owner_ != nullptr && peer_is_ours() &&
       end_status(remote_.header->status, remote_.serial, LinkState::kPeerGone)) {
@@ -136,15 +139,15 @@ ShmQueuePair::~ShmQueuePair() {
   header_->nonce.store(0);
   if (ready_bit_ != ~0u) receive_completions_->detach(ready_bit_);
 
-  Remains remains;
-  remains.link = link_owner_;
-  remains.peer = remote_.header;
-  remains.peer_serial = remote_.serial;
-  remains.index = index_;
-  remains.ring = std::move(ring_block_);
-  remains.receives = std::move(receives_);
-  device_->bury(std::move(remains));
-  // The completions that were reserved for operations that still wait will never be pushed.
+  RetiredQueuePair retired;
+  retired.link = link_owner_;
+  retired.peer = remote_.header;
+  retired.peer_serial = remote_.serial;
+  retired.index = index_;
+  retired.ring = std::move(ring_block_);
+  retired.receives = std::move(receives_);
+  device_->retire(std::move(retired));
+  // The completions reserved for operations that are still deferred will never be pushed.
   uint32_t references = 1;
   for (const Waiting& waiting : waiting_) {
     if ((waiting.request.flags & kSignaled) != 0) ++references;
@@ -216,7 +219,7 @@ absl::Status ShmQueuePair::connect(std::string_view peer_address, const ConnectO
   return absl::OkStatus();
 }
 
-// Reads and checks what the peer says about its queue pair.
+// Reads and checks the peer's description of its queue pair.
 absl::Status ShmQueuePair::resolve_peer(uint32_t index, uint32_t serial, uint64_t nonce) {
   std::byte* control = link_->control();
   QueuePairHeader* header = &queue_pair_table(control)[index];
@@ -233,7 +236,7 @@ absl::Status ShmQueuePair::resolve_peer(uint32_t index, uint32_t serial, uint64_
   if (header->nonce.load() != nonce || QueuePairStatus(header->status.load()).serial() != serial) {
     return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
                       "connect to " + options_.peer + ": its queue pair was destroyed",
-                      "exchange addresses anew");
+                      "exchange the addresses again");
   }
   const auto inside = [](uint64_t offset, uint64_t bytes) {
     return offset >= kHeapOffset && offset % 64 == 0 && offset <= kControlBytes &&
@@ -243,7 +246,8 @@ absl::Status ShmQueuePair::resolve_peer(uint32_t index, uint32_t serial, uint64_
               entries <= 2 * kMaxDepth && inside(ring, entries * sizeof(ReceiveRingEntry)) &&
               inside(completions, sizeof(SharedCompletionQueue)) &&
               peer.ready_bit < kMaxQueuePairsPerCompletionQueue &&
-              // Else every region that must not be written to directly would seem to be the peer's.
+              // With kNoDomain, regions that must not be written directly would appear to belong to
+              // the peer.
               peer.domain != RemoteRegion::kNoDomain;
   if (sane) {
     const auto* shared = reinterpret_cast<const ReceiveQueueHeader*>(control + queue);
@@ -270,8 +274,8 @@ absl::Status ShmQueuePair::resolve_peer(uint32_t index, uint32_t serial, uint64_
   return absl::OkStatus();
 }
 
-// Makes both ends ready when both have come to this generation. Both call it after they set their
-// own status; the last one at least sees the other's (seq_cst).
+// Makes both ends ready when both have reached this generation. Each end calls it after it has set
+// its own status, so at least the later one sees the other's status (seq_cst).
 void ShmQueuePair::try_ready() {
   QueuePairHeader* peer = remote_.header;
   const QueuePairStatus theirs(peer->status.load());
@@ -283,7 +287,7 @@ void ShmQueuePair::try_ready() {
       peer->peer_nonce.load() != header_->nonce.load()) {
     return;
   }
-  if (theirs.failed()) {  // it came here earlier, and broke meanwhile
+  if (theirs.failed()) {  // the peer reached this generation earlier, and failed since
     if (break_status(header_->status, serial_, generation_, LinkState::kBroken)) {
       announce_receives();
     }
@@ -305,14 +309,16 @@ void ShmQueuePair::break_connection() {
   announce_receives();
 }
 
-// Whether the peer's queue pair is connected to this one, and not (by a wrong address) to another.
+// Returns true if the peer's queue pair is connected to this one, and not (by a wrong address) to
+// another.
 bool ShmQueuePair::peer_is_ours() const {
   return remote_.header->peer_nonce.load() == header_->nonce.load();
 }
 
-// Makes the peer look at its status.
+// Makes the peer's poll() check the status of its queue pair.
 void ShmQueuePair::announce_to_peer() {
-  header_->in_peer.store(1);  // from here on the peer keeps its memory, unless it is closed already
+  // From here on the peer does not reuse its memory, unless it is closed already.
+  header_->in_peer.store(1);
   const QueuePairStatus theirs(remote_.header->status.load());
   if (theirs.serial() == remote_.serial && theirs.state() != LinkState::kClosed) {
     remote_.completions->announce(remote_.ready_bit, remote_.channel, true);
@@ -340,10 +346,10 @@ absl::Status ShmQueuePair::repair() {
                       "repair towards " + peer() + ": " + std::string(what), remedy);
   };
   const auto gone = [&] {
-    return unavailable(status().state() == LinkState::kPeerDead
-                           ? "the peer process has died"
-                           : "the peer's queue pair was destroyed",
-                       ErrorScope::kPeer, "create a new queue pair and exchange addresses anew");
+    return unavailable(
+        status().state() == LinkState::kPeerDead ? "the peer process has died"
+                                                 : "the peer's queue pair was destroyed",
+        ErrorScope::kPeer, "create a new queue pair and exchange the addresses again");
   };
   if (!connected_) {
     return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
@@ -360,7 +366,7 @@ absl::Status ShmQueuePair::repair() {
   uint64_t broken = status().word();
   if (!header_->status.compare_exchange_strong(
           broken, QueuePairStatus(serial_, next, LinkState::kWaiting).word())) {
-    return gone();  // nothing else changes a failed status
+    return gone();  // only the end of the peer changes a failed status
   }
   generation_ = next;
   send_failure_reported_ = false;
@@ -373,7 +379,8 @@ absl::Status ShmQueuePair::repair() {
   return absl::OkStatus();
 }
 
-// Until every receive has its completion in the queue, also those that the peer was filling.
+// Waits until every receive has its completion in the queue, including receives that the peer was
+// filling.
 absl::Status ShmQueuePair::drain_for_repair() {
   const Deadline deadline = deadline_after(kRepairTimeout);
   for (;;) {
@@ -390,7 +397,7 @@ absl::Status ShmQueuePair::drain_for_repair() {
   }
 }
 
-// Does what poll() would, into the completion queue's list.
+// Moves the receive completions that poll() would collect into the completion queue.
 void ShmQueuePair::flush_receives_into_queue() {
   std::lock_guard lock(receive_completions_->drain_mutex());
   Completion completion;
@@ -407,7 +414,7 @@ void ShmQueuePair::peer_ended(bool died) {
 }
 
 void ShmQueuePair::recover_receives() {
-  flush_receives_into_queue();  // what the peer did finish
+  flush_receives_into_queue();  // the receives that the peer did finish
   std::lock_guard lock(receive_completions_->drain_mutex());
   for (uint32_t slot : receives_->claimed_by(index_ + 1)) {
     if (shared_receives_) {

@@ -1,4 +1,5 @@
-// Messages, operations that wait for a receiver, and what happens when an operation fails.
+// Messages, deferred operations (those that wait for a posted receive), and the failure of
+// operations.
 #include <algorithm>
 
 #include "dtutils/internal/validate.h"
@@ -36,7 +37,7 @@ PostResult ShmQueuePair::post_slow(std::span<const WorkRequest> requests, uint32
   return {count};
 }
 
-// Executes one operation. Nothing: the other end is not ready for it.
+// Executes one operation. Returns an empty optional if the other end is not ready for it.
 std::optional<Outcome> ShmQueuePair::attempt(const WorkRequest& request) {
   switch (status().state()) {
     case LinkState::kReady:
@@ -52,8 +53,9 @@ std::optional<Outcome> ShmQueuePair::attempt(const WorkRequest& request) {
 }
 
 std::optional<Outcome> ShmQueuePair::send_message(const WorkRequest& request) {
-  // While in_peer is set, the peer gives none of the memory that is used here another use. It marks
-  // our status first and looks at in_peer afterwards; here it is the other way round.
+  // While in_peer is set, the peer does not reuse the memory accessed here. The peer changes this
+  // queue pair's status first and reads in_peer afterwards; this thread sets in_peer first and
+  // reads the status afterwards (seq_cst), so at least one sees the other.
   header_->in_peer.store(1);
   std::optional<Outcome> outcome;
   if (status().state() != LinkState::kReady) {
@@ -76,7 +78,8 @@ std::optional<Outcome> ShmQueuePair::send_message(const WorkRequest& request) {
   return outcome;
 }
 
-// The receive in `slot` is taken: whatever happens, it is completed.
+// Delivers a message into the receive in `slot`, which is claimed. The receive is completed in
+// every case.
 Outcome ShmQueuePair::deliver(const WorkRequest& request, uint64_t bytes, uint32_t slot) {
   ReceiveSlot* receive = remote_.receives.slot(slot);
   Outcome outcome;
@@ -98,7 +101,7 @@ Outcome ShmQueuePair::deliver(const WorkRequest& request, uint64_t bytes, uint32
   return outcome;
 }
 
-// Gathers from the request's segments, scatters into the receive's.
+// Gathers from the request's segments and scatters into the receive's segments.
 Outcome ShmQueuePair::copy_message(const WorkRequest& request, ReceiveSlot* slot) {
   const SharedSegment* next = slot->segments();
   const SharedSegment* const end =
@@ -118,7 +121,7 @@ Outcome ShmQueuePair::copy_message(const WorkRequest& request, ReceiveSlot* slot
           std::min(request.segments[i].length - from_done, to.length - to_done));
       std::byte* from = static_cast<std::byte*>(request.segments[i].address) + from_done;
       const uint64_t address = to.address + to_done;
-      // Remote access is not asked for: the owner gave the memory for receiving.
+      // Remote access is not required: by posting the receive the owner permitted writing to it.
       const std::optional<RemoteRegion> region = link_->find(to.key);
       if (!region.has_value() || !region->contains(address, bytes) || !region->receivable()) {
         return {CompletionStatus::kRemoteOperation};
@@ -158,7 +161,7 @@ void ShmQueuePair::publish_receive(uint32_t slot, CompletionStatus status,
   remote_.completions->announce(remote_.ready_bit, remote_.channel, solicited);
 }
 
-// Reports an executed operation. If it is signaled its completion was reserved.
+// Reports an executed operation. Requires: its completion was reserved if it is signaled.
 void ShmQueuePair::finish(const WorkRequest& request, Outcome outcome) {
   const bool signaled = (request.flags & kSignaled) != 0;
   if (outcome.ok()) {
@@ -181,8 +184,9 @@ void ShmQueuePair::fail_unlocked(const WorkRequest& request, Outcome outcome) {
   progress_locked();
 }
 
-// Completes an operation that is not executed. The first one says why, if the peer is the reason.
-// Its completion was reserved.
+// Completes an operation that was not executed. If the peer is the cause, the first such completion
+// reports it (kPeerDied or kRetryExceeded); all others report kFlushed. Requires: the completion
+// was reserved.
 void ShmQueuePair::flush(const WorkRequest& request) {
   Outcome outcome{CompletionStatus::kFlushed};
   if (!send_failure_reported_) {
@@ -218,7 +222,7 @@ void ShmQueuePair::set_waiting(bool waiting) {
   if (has_waiting_.exchange(waiting) == waiting) return;
   head_deadline_ = kForever;
   head_failure_ = CompletionStatus::kSuccess;
-  // An exchange: see reserve().
+  // A sequentially consistent exchange: see reserve().
   expected_.exchange(waiting || !connected_
                          ? ~uint64_t{0}
                          : QueuePairStatus(serial_, generation_, LinkState::kReady).word());
@@ -267,7 +271,8 @@ void ShmQueuePair::progress() {
 PostResult ShmQueuePair::post_receive(std::span<const ReceiveRequest> requests) {
   if (shared_receives_) return {0, PostError::kUnsupported};
   const PostResult result = receives_->post(requests, device_->regions(), domain_number_);
-  // Posted to a broken queue pair: poll() flushes them. Whoever breaks it now does so himself.
+  // The queue pair has failed, so poll() must flush these receives. A thread that breaks the queue
+  // pair after this check announces them itself.
   if (result.posted != 0 && status().failed()) announce_receives();
   return result;
 }
@@ -288,12 +293,13 @@ size_t ShmQueuePair::drain_receives(std::span<Completion> completions) {
     if (entry.sequence.load(std::memory_order_acquire) != consumed_ + 1) break;
     ++consumed_;
     const auto request = receives_->finish(read_once(entry.slot), index_ + 1);
-    if (!request.has_value()) continue;  // not one that this peer took
+    if (!request.has_value()) continue;  // the slot was not taken by this peer
     const bool message = read_once(entry.kind) == static_cast<uint8_t>(CompletionKind::kReceive);
     const uint32_t bytes = read_once(entry.bytes);
     auto status = static_cast<CompletionStatus>(
         std::min(read_once(entry.status), static_cast<uint8_t>(CompletionStatus::kUnknown)));
-    // Whoever gets the completion looks at as many bytes as it says.
+    // The receiver of the completion reads `bytes` bytes, so the number must not exceed the
+    // capacity.
     if (status == CompletionStatus::kSuccess &&
         bytes > (message ? request->capacity : kMaxMessage)) {
       status = CompletionStatus::kLocalLength;

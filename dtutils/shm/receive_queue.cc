@@ -59,7 +59,7 @@ uint64_t ReceiveQueue::fill(uint32_t index, const ReceiveRequest& request,
     const LocalRegion& region = regions.local()[key_index(segment.key.value)];
     if (!region.allows(segment.key, segment.address, segment.length, domain) ||
         !region.writable()) {
-      slot->invalid = 1;  // reported when it is consumed, as verbs does
+      slot->invalid = 1;  // reported when the receive is consumed, as verbs does
       continue;
     }
     shared.key = regions.remote_key(segment.key);

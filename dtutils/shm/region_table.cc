@@ -9,15 +9,12 @@
 #include <string>
 
 #include "dtutils/error.h"
+#include "dtutils/internal/validate.h"
 
 namespace cariama::shm {
 namespace {
 
 constexpr uint64_t kNumberMask = ~kLocalKeyBit & ~uint64_t{kMaxRegions - 1};
-
-absl::Status invalid(std::string_view what, std::string_view remedy) {
-  return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation, what, remedy);
-}
 
 absl::Status check_descriptor(const MemorySource& source) {
   struct stat status;
@@ -28,22 +25,23 @@ absl::Status check_descriptor(const MemorySource& source) {
   }
   const int seals = fcntl(source.descriptor, F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || (seals & F_SEAL_GROW) == 0) {
-    return invalid(
+    return internal::invalid_argument(
         "register_memory: the descriptor is not a memfd sealed against shrinking and growing",
         "fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) first (memfd_create needs "
         "MFD_ALLOW_SEALING)");
   }
   const auto size = static_cast<uint64_t>(status.st_size);
   if (source.descriptor_offset > size || source.length > size - source.descriptor_offset) {
-    return invalid("register_memory: the descriptor holds " + std::to_string(size) +
-                       " bytes, the region ends at " +
-                       std::to_string(source.descriptor_offset + source.length),
-                   "ftruncate the memfd to its full size before it is sealed");
+    return internal::invalid_argument("register_memory: the descriptor holds " +
+                                          std::to_string(size) + " bytes, the region ends at " +
+                                          std::to_string(source.descriptor_offset + source.length),
+                                      "ftruncate the memfd to its full size before it is sealed");
   }
   if ((reinterpret_cast<uint64_t>(source.address) - source.descriptor_offset) % kSmallestPage !=
       0) {
-    return invalid("register_memory: no mapping has that descriptor_offset at that address",
-                   "give the offset of the region's first byte in the memfd");
+    return internal::invalid_argument(
+        "register_memory: no mapping has that descriptor_offset at that address",
+        "give the offset of the region's first byte in the memfd");
   }
   return absl::OkStatus();
 }
@@ -75,12 +73,14 @@ absl::StatusOr<RegionTable::Keys> RegionTable::add(const MemorySource& source, A
   const auto base = reinterpret_cast<uint64_t>(source.address);
   if (source.address == nullptr || source.length == 0 ||
       source.length > std::numeric_limits<uint64_t>::max() - base) {
-    return invalid("register_memory: the range is null, empty, or wraps", "give memory you own");
+    return internal::invalid_argument("register_memory: the range is null, empty, or wraps",
+                                      "give memory you own");
   }
   std::shared_ptr<FileDescriptor> descriptor;
   if (source.descriptor >= 0) {
     if (absl::Status status = check_descriptor(source); !status.ok()) return status;
-    // Kept so that peers which connect later can get it, whatever the caller does with its own.
+    // A duplicate of the descriptor, so that peers that connect later can get it even if the caller
+    // closes its own.
     descriptor = std::make_shared<FileDescriptor>(fcntl(source.descriptor, F_DUPFD_CLOEXEC, 0));
     if (!descriptor->valid()) {
       return make_errno_error(errno, ErrorScope::kProcess, "register_memory: dup of the descriptor",

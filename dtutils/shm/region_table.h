@@ -1,4 +1,5 @@
-// The regions that a device has registered: what their keys mean, for itself and for its peers.
+// The regions that a device has registered, and the look-up of their keys for the device and its
+// peers.
 #ifndef CARIAMA_DTUTILS_SHM_REGION_TABLE_H_
 #define CARIAMA_DTUTILS_SHM_REGION_TABLE_H_
 
@@ -19,8 +20,8 @@
 
 namespace cariama::shm {
 
-// A region as its own process looks it up, by local key. Half a cache line; an entry that is given
-// to another region while a (wrong) user still holds the old key is seen as a mismatch.
+// A region as its own process looks it up, by local key. Half a cache line. If the entry is reused
+// for another region while an (incorrect) user still has the old key, the key comparison fails.
 struct LocalRegion {
   std::atomic<uint64_t> key;
   std::atomic<uint64_t> base;
@@ -30,7 +31,7 @@ struct LocalRegion {
 
   [[nodiscard]] bool allows(LocalKey wanted, const void* address, uint64_t bytes,
                             uint32_t wanted_domain) const {
-    uint64_t end = 0;  // behind the last byte, from base on
+    uint64_t end = 0;  // offset behind the last byte, relative to base
     return key.load(std::memory_order_relaxed) == wanted.value &&
            domain.load(std::memory_order_relaxed) == wanted_domain &&
            !__builtin_add_overflow(
@@ -62,23 +63,24 @@ class RegionTable {
       std::shared_ptr<ControlSegment> control);
   ~RegionTable();
 
-  // INVALID_ARGUMENT: null or empty range; a descriptor that is not sealed, or too short.
-  // RESOURCE_EXHAUSTED: 65536 regions, or no descriptor left.
+  // Registers a region. Errors: INVALID_ARGUMENT (null or empty range; a descriptor that is not
+  // sealed or too short), RESOURCE_EXHAUSTED (65535 regions exist, or no file descriptor is left).
   [[nodiscard]] absl::StatusOr<Keys> add(const MemorySource& source, Access access,
                                          uint32_t domain);
-  // From here on both keys are refused.
+  // Removes a region. From the return on both keys are refused.
   void remove(const Keys& keys);
 
-  // By key_index of a local key. Always readable, for any index.
+  // Returns the table, indexed by key_index() of a local key. Every index is always readable.
   [[nodiscard]] const LocalRegion* local() const { return local_; }
 
-  // The remote key of the region that a local key names (for receives that peers fill). The caller
-  // has checked the local key.
+  // Returns the remote key of the region that a local key names (for receives that peers fill).
+  // Requires: the local key is valid.
   [[nodiscard]] uint64_t remote_key(LocalKey key) const {
     return key_table(control_->base())[key_index(key.value)].key.load(std::memory_order_relaxed);
   }
 
-  // What to tell peers about a region with a descriptor.
+  // Returns the message and the descriptor that announce a region to peers, or an empty optional if
+  // the region has no descriptor or does not exist.
   [[nodiscard]] std::optional<Announcement> announcement(uint64_t remote_key) const;
   [[nodiscard]] std::vector<uint64_t> announced_keys() const;
 
@@ -89,9 +91,9 @@ class RegionTable {
   LocalRegion* local_ = nullptr;
   mutable std::mutex mutex_;
   std::mt19937_64 random_;
-  uint32_t unused_ = 1;        // indices from here on were never used; 0 is not
-  std::deque<uint32_t> free_;  // reused in turn, so that a stale key stays stale for long
-  std::unordered_map<uint64_t, Announcement> announced_;  // by remote key
+  uint32_t unused_ = 1;        // this and higher indices were never used; index 0 is never used
+  std::deque<uint32_t> free_;  // reused in FIFO order, so that a stale key stays invalid for long
+  std::unordered_map<uint64_t, Announcement> announced_;  // indexed by remote key
 };
 
 }  // namespace cariama::shm

@@ -1,5 +1,5 @@
-// What this process knows of one region of a peer, and the cell in which it is kept: read without a
-// lock by every operation, changed while others read it.
+// This process's record of one region of a peer, and the cell that stores it. Every operation reads
+// the cell without a lock, while another thread may change it.
 #ifndef CARIAMA_DTUTILS_SHM_REMOTE_REGION_H_
 #define CARIAMA_DTUTILS_SHM_REMOTE_REGION_H_
 
@@ -12,30 +12,30 @@
 
 namespace cariama::shm {
 
-// A region of the peer, ready for use.
+// A region of the peer, ready for access.
 struct RemoteRegion {
   uint64_t key = 0;
-  uint64_t base = 0;    // as the owner names it
+  uint64_t base = 0;    // in the owner's addresses
   uint64_t length = 0;  // bytes
-  uint64_t delta = 0;   // mapped: owner's address + delta = ours (modulo 2^64)
+  uint64_t delta = 0;   // if mapped: owner's address + delta = local address (modulo 2^64)
   Access access{};
   uint32_t domain = 0;
-  bool mapped = false;  // else reached by cross-memory attach
+  bool mapped = false;  // false: reached by cross-memory attach
 
   static constexpr uint32_t kNoDomain = UINT32_MAX;
 
   [[nodiscard]] bool contains(uint64_t address, uint64_t bytes) const {
-    const uint64_t offset = address - base;  // wraps to something huge below base
+    const uint64_t offset = address - base;  // wraps to a huge value for addresses below base
     return offset <= length && bytes <= length - offset;
   }
-  // Whether receives may lie in it. Else it may be mapped for reading only.
+  // Returns true if receives may lie in the region. If false, the region may be mapped read-only.
   [[nodiscard]] bool receivable() const {
     return (static_cast<uint32_t>(access) &
             static_cast<uint32_t>(Access::kLocalWrite | Access::kRemoteWrite |
                                   Access::kRemoteAtomic)) != 0;
   }
-  // The domain if WRITEs go straight into the mapping (mapped, remote write access), else
-  // kNoDomain.
+  // Returns the domain if WRITEs may be stored directly into the mapping (mapped, remote write
+  // access), else kNoDomain.
   [[nodiscard]] uint32_t write_domain() const {
     return mapped && has_access(access, Access::kRemoteWrite) ? domain : kNoDomain;
   }
@@ -44,13 +44,13 @@ struct RemoteRegion {
   }
 };
 
-// One writer at a time, any number of readers. A reader takes the fields between two looks at the
-// key: the same key both times means that all of them are that key's. (A key is never used twice:
-// it is a random number over the place.) A region is registered as long as its owner's table has
-// its key: that is looked at in between too. Zeros are an empty cell.
+// A cell with one writer at a time and any number of readers. A reader loads the fields between two
+// loads of the key: if both return the same key, all fields belong to that key. (A key is never
+// used twice: it contains a random number.) A region is registered as long as its owner's table
+// contains its key; the reader checks this in between too. A zeroed cell is empty.
 class alignas(64) RemoteRegionCell {
  public:
-  // The region of that key, or nothing.
+  // Returns the region of that key, or an empty optional.
   [[nodiscard]] std::optional<RemoteRegion> read(uint64_t key) const {
     if (!holds(key)) return std::nullopt;
     RemoteRegion region;
@@ -64,21 +64,21 @@ class alignas(64) RemoteRegionCell {
     if (!holds(key)) return std::nullopt;
     return region;
   }
-  // Whether the region that read() gave is still registered.
+  // Returns true if the region that read() returned is still registered.
   [[nodiscard]] bool is_registered(uint64_t key) const {
     return owner_key_.load(std::memory_order_acquire)->load(std::memory_order_acquire) == key;
   }
 
-  // The one thing that most operations want, in few instructions: where a WRITE of `bytes` to
-  // `address` goes in this process. False if the cell has another key, if the region is no longer
-  // registered, if such a WRITE must not or cannot go straight into memory, or if it leaves the
+  // The common case of a WRITE, in few instructions: computes the address in this process of a
+  // WRITE of `bytes` to `address`. Returns false if the cell has another key, the region is no
+  // longer registered, the WRITE is not permitted or cannot be stored directly, or it leaves the
   // region.
   [[nodiscard, gnu::always_inline]] bool write_target(uint64_t key, uint32_t domain,
                                                       uint64_t address, uint64_t bytes,
                                                       std::byte** target) const {
     if (!holds(key) || write_domain_.load(std::memory_order_acquire) != domain) [[unlikely]]
       return false;
-    uint64_t end = 0;  // behind the last byte, from base on
+    uint64_t end = 0;  // offset behind the last byte, relative to base
     if (__builtin_add_overflow(address - base_.load(std::memory_order_acquire), bytes, &end) ||
         end > length_.load(std::memory_order_acquire)) [[unlikely]] {
       return false;
@@ -89,8 +89,8 @@ class alignas(64) RemoteRegionCell {
 
   [[nodiscard]] uint64_t key() const { return key_.load(std::memory_order_acquire); }
 
-  // The writer's. `owner_key`: the place of the region's key in its owner's table, always the same
-  // one for a cell.
+  // Called by the writer. `owner_key`: the address of the region's key in its owner's table; always
+  // the same for one cell.
   void set(const RemoteRegion& region, const std::atomic<uint64_t>* owner_key) {
     clear();
     owner_key_.store(owner_key, std::memory_order_release);
@@ -103,15 +103,15 @@ class alignas(64) RemoteRegionCell {
     mapped_.store(region.mapped ? 1 : 0, std::memory_order_release);
     key_.store(region.key, std::memory_order_release);
   }
-  // Whoever reads a field that is stored later (release) sees this too when it looks at the key
-  // again.
+  // Called by the writer. Relaxed suffices: a reader that loads a field stored later (release) sees
+  // this store too when it loads the key again.
   void clear() { key_.store(0, std::memory_order_relaxed); }
 
  private:
-  // Key 0 is nobody's: a cell that is empty does not hold it.
+  // Key 0 belongs to no region, so an empty cell does not match it.
   [[nodiscard]] bool holds(uint64_t key) const { return key != 0 && this->key() == key; }
 
-  std::atomic<uint64_t> key_;  // 0: nothing, or being changed
+  std::atomic<uint64_t> key_;  // 0: empty, or being changed
   std::atomic<uint64_t> base_;
   std::atomic<uint64_t> length_;
   std::atomic<uint64_t> delta_;

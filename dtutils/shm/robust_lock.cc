@@ -13,7 +13,8 @@
 namespace cariama::shm {
 namespace {
 
-constexpr size_t kPeersPerThread = 127;  // FUTEX_WAITV_MAX is 128; one word is ours
+// FUTEX_WAITV_MAX is 128; one word is for wake-ups of this thread.
+constexpr size_t kPeersPerThread = 127;
 constexpr auto kFallbackPeriod = std::chrono::milliseconds(5);
 
 }  // namespace
@@ -29,14 +30,15 @@ std::thread start_quiet_thread(std::function<void()> body) {
 }
 
 RobustLock::RobustLock(ControlHeader* header) : header_(header) {
-  // The list stays in private memory: peers see the word only.
+  // The list itself stays in private memory: peers see only the futex word.
   head_.list.next = &node_;
   node_.next = &head_.list;
   head_.futex_offset =
       reinterpret_cast<char*>(&header->owner_lock) - reinterpret_cast<char*>(&node_);
   head_.list_op_pending = nullptr;
   syscall(SYS_get_robust_list, 0, &previous_, &previous_length_);
-  // Fails only where the kernel has none; then pidfds alone tell of deaths, later.
+  // Fails only if the kernel does not support robust lists; then deaths are detected by pidfds
+  // alone, later.
   syscall(SYS_set_robust_list, &head_, sizeof head_);
   header->owner_lock.store(static_cast<uint32_t>(syscall(SYS_gettid)));
 }
@@ -87,8 +89,8 @@ void PeerWatch::remove(const Link* link) {
 void PeerWatch::run(Group& group) {
   bool has_waitv = true;
   for (;;) {
-    // Before the look at `stop`, which is set before `changes` is: whoever misses the one does not
-    // fall asleep on the other.
+    // Loaded before `stop`. The destructor sets `stop` before it changes `changes`, so if this
+    // thread misses `stop`, its wait on the old value of `changes` returns at once.
     const uint32_t changes = group.changes.load();
     if (group.stop.load()) return;
     std::vector<std::shared_ptr<Link>> links;
@@ -102,12 +104,12 @@ void PeerWatch::run(Group& group) {
     for (const std::shared_ptr<Link>& link : links) {
       ControlHeader* header = control_header(link->control());
       uint32_t word = header->owner_lock.load();
-      // The waiters' bit makes the kernel wake somebody when the owner dies.
+      // The waiters' bit makes the kernel wake a sleeper when the owner dies.
       while ((word & FUTEX_TID_MASK) != 0 && (word & (FUTEX_OWNER_DIED | FUTEX_WAITERS)) == 0 &&
              !header->owner_lock.compare_exchange_weak(word, word | FUTEX_WAITERS)) {
       }
       if ((word & FUTEX_OWNER_DIED) != 0 || (word & FUTEX_TID_MASK) == 0) {
-        // The kernel wakes one sleeper only: pass it on.
+        // The kernel wakes only one sleeper, which must wake the remaining ones.
         internal::futex_wake(&header->owner_lock);
         PeerState alive = PeerState::kAlive;
         const bool closed = header->closed.load() != 0;

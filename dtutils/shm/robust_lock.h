@@ -1,9 +1,10 @@
-// How a process learns at once that another one has died, however much memory that one holds.
+// Detects the death of another process at once, independent of the amount of its memory.
 //
 // The service thread of every device holds a robust futex in the control segment for its whole life
-// (the kernel ABI behind robust mutexes: Documentation/locking/robust-futex-ABI). When it dies, the
-// kernel marks the word and wakes a sleeper before it tears the address space down: 0.2 ms after
-// the kill, where a pidfd or a socket needs 40 ms and more for a process that touched 1 GiB.
+// (the kernel ABI behind robust mutexes: Documentation/locking/robust-futex-ABI). When the thread
+// dies, the kernel marks the word and wakes a sleeper before it frees the address space: 0.2 ms
+// after the kill, whereas a pidfd or a socket needs 40 ms and more for a process that touched 1
+// GiB.
 #ifndef CARIAMA_DTUTILS_SHM_ROBUST_LOCK_H_
 #define CARIAMA_DTUTILS_SHM_ROBUST_LOCK_H_
 
@@ -22,12 +23,13 @@
 
 namespace cariama::shm {
 
-// Holds the owner_lock of a control segment from construction to destruction, both in one thread,
-// which must not use robust mutexes meanwhile (a thread has one robust list, and it is borrowed).
+// Holds the owner_lock of a control segment from construction to destruction. Requires: both happen
+// in one thread, which must not use robust mutexes meanwhile (a thread has only one robust list,
+// which this object replaces).
 class RobustLock {
  public:
   explicit RobustLock(ControlHeader* header);
-  ~RobustLock();  // marks the device closed, and wakes everybody who watches
+  ~RobustLock();  // marks the device closed, and wakes all watching threads
   RobustLock(const RobustLock&) = delete;
   RobustLock& operator=(const RobustLock&) = delete;
 
@@ -39,8 +41,8 @@ class RobustLock {
   size_t previous_length_ = 0;
 };
 
-// Watches the owner locks of peers. One thread serves 127 peers (futex_waitv); it sleeps untimed
-// where the kernel has futex_waitv (5.16), else it looks every 5 ms.
+// Watches the owner locks of peers. One thread serves 127 peers. Where the kernel has futex_waitv
+// (5.16) the thread sleeps without a timeout, else it polls every 5 ms.
 class PeerWatch {
  public:
   // `ended` is called by a watching thread, once per link, after link->state was set.
@@ -51,12 +53,12 @@ class PeerWatch {
   PeerWatch& operator=(const PeerWatch&) = delete;
 
   void add(const std::shared_ptr<Link>& link);
-  // The callback may still be running, or run once more, when this returns.
+  // Stops watching the link. The callback may still be running, or run once more, after the return.
   void remove(const Link* link);
 
  private:
   struct Group {
-    std::atomic<uint32_t> changes{0};  // futex: bumped whenever the thread has to look again
+    std::atomic<uint32_t> changes{0};  // futex word: changed whenever the thread must re-check
     std::atomic<bool> stop{false};
     std::vector<std::shared_ptr<Link>> links;  // guarded by mutex_
     std::thread thread;
@@ -69,7 +71,8 @@ class PeerWatch {
   std::vector<std::unique_ptr<Group>> groups_;
 };
 
-// Starts a thread with a small stack that blocks all signals: handlers are the application's.
+// Starts a thread that blocks all signals, so that only the application's threads run signal
+// handlers.
 [[nodiscard]] std::thread start_quiet_thread(std::function<void()> body);
 
 }  // namespace cariama::shm

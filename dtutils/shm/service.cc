@@ -14,11 +14,12 @@ namespace cariama::shm {
 namespace {
 
 constexpr int kProgressPeriodMs = 1;
-// A peer that does not read (it is stopped) loses the oldest announcements: it asks for what it
-// misses.
+// If a peer does not read (it is stopped), its oldest announcements are dropped; it asks for a
+// region that it misses.
 constexpr size_t kMaxBacklog = 4096;
-// Served at once for one peer, so that one that never stops sending does not keep others waiting.
-constexpr int kMessagesAtOnce = 64;
+// The largest number of messages served at once for one peer, so that a peer that sends
+// continuously does not delay other peers.
+constexpr int kMessagesOfClientAtOnce = 64;
 
 }  // namespace
 
@@ -106,7 +107,8 @@ void Service::accept_peers() {
   for (;;) {
     FileDescriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket.valid()) {
-      // Out of descriptors: the caller's deadline ends its wait. Do not spin on the ready listener.
+      // No descriptor is left: the connecting peer's deadline ends its wait. Sleep, instead of
+      // spinning on the ready listener.
       if (errno == EMFILE || errno == ENFILE) usleep(10'000);
       return;
     }
@@ -124,7 +126,7 @@ void Service::accept_peers() {
 }
 
 bool Service::serve(Connection& connection) {
-  for (int i = 0; i < kMessagesAtOnce; ++i) {
+  for (int i = 0; i < kMessagesOfClientAtOnce; ++i) {
     Message message;
     FileDescriptor ignored;
     const int error = receive_message(connection.socket.get(), &message, &ignored, /*wait=*/false);
@@ -173,8 +175,8 @@ bool Service::flush(Connection& connection) {
     }
     const int error = send_message(connection.socket.get(), message,
                                    descriptor != nullptr ? descriptor->get() : -1, false);
-    // Too many descriptors in flight among this user's sockets: dropped, the peer asks when it
-    // needs it.
+    // Too many descriptors of this user are in flight in sockets: drop the announcement. The peer
+    // asks for the region when it needs it.
     if (error == ETOOMANYREFS || error == EMFILE) {
       connection.backlog.pop_front();
       continue;
@@ -202,7 +204,7 @@ void Service::push(MessageType type, uint64_t key) {
     if (!connection.greeted) continue;
     if (connection.backlog.size() >= kMaxBacklog) connection.backlog.pop_front();
     connection.backlog.push_back({type, key});
-    // A broken connection is closed by the service thread, which sees the hang-up.
+    // If the connection is broken, the service thread sees the hang-up and closes it.
     if (!connection.waits_for_room) static_cast<void>(flush(connection));
   }
 }
@@ -241,7 +243,8 @@ void Service::on_link_event(int descriptor) {
     remove_link(link.get());
     client_->process_ended(link);
   } else if (!link->drain()) {
-    // Nothing more will come; the pidfd, or the robust lock, tells whether the process has ended.
+    // No more messages will arrive. The pidfd or the robust lock tells whether the process has
+    // ended.
     std::lock_guard lock(mutex_);
     links_.erase(descriptor);
     epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, descriptor, nullptr);

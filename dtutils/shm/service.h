@@ -1,6 +1,7 @@
-// The service thread of a device: hands its control segment and regions to peers, takes in what
-// peers hand out, notices the end of peer processes, and drives operations that wait for a
-// receiver. It sleeps untimed unless something waits.
+// The service thread of a device. It sends the device's control segment and regions to peers,
+// processes the messages of peers' service threads, detects the end of peer processes, and retries
+// operations that wait for a posted receive. It sleeps without a timeout unless such operations
+// exist.
 #ifndef CARIAMA_DTUTILS_SHM_SERVICE_H_
 #define CARIAMA_DTUTILS_SHM_SERVICE_H_
 
@@ -23,13 +24,14 @@ namespace cariama::shm {
 // Thread-safe.
 class Service {
  public:
-  // What the thread does for the device. Called by the service thread.
+  // Functions of the device that the service thread calls.
   class Client {
    public:
     virtual ~Client() = default;
-    // Tries what waits. Returns whether anything still does: then it is called again in 1 ms.
+    // Retries deferred operations. Returns true if some are still deferred; then it is called again
+    // after 1 ms.
     virtual bool progress() = 0;
-    // The process behind `link` has ended, all threads of it.
+    // The process behind `link` has ended, with all its threads.
     virtual void process_ended(const std::shared_ptr<Link>& link) = 0;
   };
 
@@ -39,16 +41,17 @@ class Service {
   Service(const Service&) = delete;
   Service& operator=(const Service&) = delete;
 
-  // Listens, and starts the thread; when it returns, the thread holds the robust lock.
+  // Listens, and starts the thread. When it returns, the thread holds the robust lock.
   [[nodiscard]] absl::Status start();
 
-  // Ends the thread. The other functions may still be called, and do nothing of use.
+  // Stops and joins the thread. The other functions may still be called afterwards, and have no
+  // effect.
   void stop();
 
   // Makes the thread call progress() now.
   void kick();
 
-  // Tells all connected peers. Never blocks on a peer.
+  // Announce a registered or deregistered region to all connected peers. Never block on a peer.
   void push_region(uint64_t remote_key) { push(MessageType::kRegion, remote_key); }
   void push_revoked(uint64_t remote_key) { push(MessageType::kRevoked, remote_key); }
 
@@ -60,7 +63,7 @@ class Service {
     MessageType type;
     uint64_t key;
   };
-  // A peer that mapped, or is about to map, our memory.
+  // A connected peer, which has mapped or will map this device's memory.
   struct Connection {
     FileDescriptor socket;
     bool greeted = false;
@@ -71,7 +74,8 @@ class Service {
   void run();
   void accept_peers();
   void push(MessageType type, uint64_t key);
-  // These three: mutex_ is held. False: the connection is to be closed.
+  // The following three functions require that mutex_ is locked. serve() and flush() return false
+  // if the connection must be closed.
   bool serve(Connection& connection);
   bool flush(Connection& connection);
   void close_connection(int socket);
@@ -90,7 +94,7 @@ class Service {
   std::mutex mutex_;
   bool stop_ = false;
   std::map<int, Connection> connections_;
-  std::map<int, std::shared_ptr<Link>> links_;  // by socket and by pidfd
+  std::map<int, std::shared_ptr<Link>> links_;  // indexed by socket and by pidfd
 };
 
 }  // namespace cariama::shm

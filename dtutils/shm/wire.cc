@@ -13,7 +13,7 @@ socklen_t socket_address(const Uuid& uuid, sockaddr_un* address) {
   static constexpr char kDigits[] = "0123456789abcdef";
   std::memset(address, 0, sizeof *address);
   address->sun_family = AF_UNIX;
-  char* out = address->sun_path + 1;  // a leading 0: the abstract name space
+  char* out = address->sun_path + 1;  // a leading 0 selects the abstract name space
   std::memcpy(out, kPrefix, sizeof kPrefix - 1);
   out += sizeof kPrefix - 1;
   for (uint8_t byte : uuid) {
@@ -62,7 +62,8 @@ int receive_message(int socket, Message* message, FileDescriptor* descriptor, bo
   for (cmsghdr* entry = CMSG_FIRSTHDR(&header); entry != nullptr;
        entry = CMSG_NXTHDR(&header, entry)) {
     if (entry->cmsg_level != SOL_SOCKET || entry->cmsg_type != SCM_RIGHTS) continue;
-    // Whatever came is owned, so that a peer cannot make us leak descriptors.
+    // Every received descriptor is owned by this process and closed if unused, so that a peer
+    // cannot cause a leak of descriptors.
     for (size_t at = CMSG_LEN(0); at + sizeof(int) <= entry->cmsg_len; at += sizeof(int)) {
       int value;
       std::memcpy(&value, reinterpret_cast<char*>(entry) + at, sizeof value);

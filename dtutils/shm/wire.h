@@ -1,5 +1,6 @@
 // The messages between a device and the service thread of a peer device, over a SOCK_SEQPACKET
-// socket with an abstract name (so nothing is left in any file system). Data never goes this way.
+// socket with an abstract name (so no file remains in a file system). User data never takes this
+// path.
 #ifndef CARIAMA_DTUTILS_SHM_WIRE_H_
 #define CARIAMA_DTUTILS_SHM_WIRE_H_
 
@@ -27,24 +28,24 @@ struct Message {
   uint32_t version = kVersion;
   MessageType type = MessageType::kHello;
   uint32_t reserved = 0;
-  Uuid uuid{};          // kHello: the device that is wanted; kWelcome: the one that answers
+  Uuid uuid{};          // kHello: the requested device; kWelcome: the answering one
   uint64_t key = 0;     // kRegion, kRevoked, kAskRegion, kUnknown
-  uint64_t base = 0;    // kRegion: as the owner sees it
+  uint64_t base = 0;    // kRegion: in the owner's addresses
   uint64_t length = 0;  // kRegion: bytes
   uint64_t offset = 0;  // kRegion: within the descriptor
   uint32_t access = 0;  // kRegion
   uint32_t domain = 0;  // kRegion
 };
 
-// The name that the service thread of device `uuid` listens on. Returns the length.
+// Computes the name on which the service thread of device `uuid` listens. Returns the length.
 socklen_t socket_address(const Uuid& uuid, sockaddr_un* address);
 
-// Sends one message, with `descriptor` if it is not negative. 0, or errno (EAGAIN: the socket is
-// full). Never raises SIGPIPE.
+// Sends one message, with `descriptor` if it is not negative. Returns 0 or errno (EAGAIN: the
+// socket is full). Never raises SIGPIPE.
 [[nodiscard]] int send_message(int socket, const Message& message, int descriptor, bool wait);
 
-// Receives one message. 0; or errno (EAGAIN: nothing there; EPIPE: the other side is gone; EPROTO:
-// not one of ours).
+// Receives one message. Returns 0 or errno (EAGAIN: no message available; EPIPE: the other side has
+// closed; EPROTO: not a valid message of this version).
 [[nodiscard]] int receive_message(int socket, Message* message, FileDescriptor* descriptor,
                                   bool wait);
 

@@ -10,7 +10,7 @@
 namespace cariama::sim {
 namespace {
 
-// splitmix64's finalizer: every bit of the result depends on every bit of the argument.
+// The finalizer of splitmix64: every bit of the result depends on every bit of the argument.
 uint64_t mix(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
@@ -22,8 +22,9 @@ uint64_t next_identity() {
   return last.fetch_add(1, std::memory_order_relaxed) + 1;
 }
 
-// Packets of one flow at the same instant keep their order: a request and its followers are of the
-// flow of their queue pair.
+// Events of one flow at the same time keep their order. A request and the packets that follow from
+// it belong to the flow of their queue pair; the constants below separate the flows of ports and
+// timers.
 constexpr uint64_t kPortFlow = uint64_t{1} << 40;
 constexpr uint64_t kTimerFlow = uint64_t{2} << 40;
 
@@ -31,7 +32,7 @@ constexpr uint64_t kTimerFlow = uint64_t{2} << 40;
 
 Fabric::Fabric(const SimOptions& options)
     : options_(options), identity_(next_identity()), random_(options.seed) {
-  queue_pairs_.push_back(nullptr);  // number 0 is nobody's
+  queue_pairs_.push_back(nullptr);  // number 0 is never used
 }
 
 void Fabric::schedule(SimTime time, uint64_t flow, Event event) {
@@ -114,11 +115,11 @@ void Fabric::schedule_port(Endpoint& endpoint) {
   schedule(std::max(now_, endpoint.transmit_free), kPortFlow | endpoint.id, std::move(event));
 }
 
-// One message leaves.
+// Sends one message, if the port is free and a queue pair has one.
 void Fabric::run_port(Endpoint& endpoint) {
   endpoint.port_scheduled = false;
   if (!endpoint.alive) return;
-  if (endpoint.transmit_free <= now_) {  // else a READ's response has booked the port meanwhile
+  if (endpoint.transmit_free <= now_) {  // false: a READ's response has reserved the port meanwhile
     while (!endpoint.ready.empty()) {
       std::swap(endpoint.ready[random_below(endpoint.ready.size())], endpoint.ready.back());
       const uint32_t number = endpoint.ready.back();
@@ -158,7 +159,7 @@ void Fabric::transmit(Endpoint& from, std::unique_ptr<Packet> packet) {
   packet->from = from.id;
   packet->sent = stamp();
   SimTime arrival = start + (request ? options_.latency : options_.ack_latency) + jitter();
-  if (request) {  // requests of a queue pair do not overtake one another
+  if (request) {  // requests of a queue pair stay in order
     SimTime& last = queue_pair(packet->source)->last_arrival;
     last = arrival = std::max(arrival, last);
   }
@@ -178,7 +179,7 @@ void Fabric::deliver_at(SimTime time, std::unique_ptr<Packet> packet) {
   schedule(time, flow, std::move(event));
 }
 
-// The first byte is there: the rest follows as the port of the target lets it.
+// The first byte has arrived; the rest is received as soon as the port of the target permits.
 void Fabric::arrive(std::unique_ptr<Packet> packet) {
   SimQueuePair* target = queue_pair(packet->target);
   SimTime end = now_;
@@ -245,7 +246,8 @@ uint32_t Fabric::add_registration(const Registration& registration, uint64_t* ge
     slot = free_registrations_.back();
     free_registrations_.pop_back();
   }
-  constexpr uint64_t kGenerations = (uint64_t{1} << 31) - 1;  // what fits in a key; 0 is nobody's
+  // The largest number that fits into a key; 0 is never used.
+  constexpr uint64_t kGenerations = (uint64_t{1} << 31) - 1;
   *generation = registrations_[slot].generation % kGenerations + 1;
   registrations_[slot] = registration;
   registrations_[slot].generation = *generation;
@@ -268,7 +270,7 @@ const Fabric::Registration* Fabric::find(uint64_t key, const ProtectionDomain* d
     return nullptr;
   }
   const auto base = reinterpret_cast<uint64_t>(found.address);
-  // In this order no sum can overflow.
+  // In this order of the tests no sum can overflow.
   if (address < base || bytes > found.length || address - base > found.length - bytes) {
     return nullptr;
   }

@@ -1,9 +1,9 @@
-// The engine of the simulated cluster: clock, event queue, ports, registered memory, and who can
-// reach whom. What a queue pair makes of a message is in sim_queue_pair.h.
+// The engine of the simulated cluster: clock, event queue, ports, registered memory, and
+// reachability of endpoints. sim_queue_pair.h defines how a queue pair processes a message.
 //
-// One mutex guards everything of a fabric, the queue pairs' and completion queues' state too.
-// Methods of this folder that begin with lock() or are virtual functions of the contract take it;
-// all others expect it held.
+// One mutex guards the state of a fabric, including that of its queue pairs and completion queues.
+// The virtual functions of the contract, and methods of this folder that begin with lock(), lock
+// it; all other functions require that it is locked.
 #ifndef CARIAMA_DTUTILS_SIM_FABRIC_H_
 #define CARIAMA_DTUTILS_SIM_FABRIC_H_
 
@@ -24,13 +24,13 @@ class SimQueuePair;
 
 enum class PacketKind : uint8_t {
   kRequest,
-  kPiece,             // a part of a torn WRITE, on its way into the target's memory
+  kPiece,             // a part of a torn WRITE, on its way to the target's memory
   kReadResponse,      // with data
   kAcknowledgement,   // success, or `status`
-  kReceiverNotReady,  // try again later
+  kReceiverNotReady,  // the initiator must retry later
 };
 
-// What travels. `source` and `target` are queue pairs, by their number within the fabric.
+// A packet in transit. `source` and `target` are queue pairs, by their number within the fabric.
 struct Packet {
   PacketKind kind = PacketKind::kRequest;
   Opcode opcode = Opcode::kWrite;
@@ -38,24 +38,25 @@ struct Packet {
   CompletionStatus status = CompletionStatus::kSuccess;
   uint32_t source = 0;
   uint32_t target = 0;
-  uint32_t from = 0;  // the endpoint of `source`, which may be gone when the packet arrives
+  uint32_t from = 0;  // endpoint of `source`, which may be destroyed when the packet arrives
   uint32_t immediate = 0;
-  uint64_t psn = 0;   // which operation of the initiator's connection
-  uint64_t sent = 0;  // stamp(): separates one connection of a queue pair from the next
+  uint64_t psn = 0;   // sequence number of the operation within the initiator's connection
+  uint64_t sent = 0;  // stamp(): distinguishes successive connections of one queue pair
   uint64_t bytes = 0;
   uint64_t remote_address = 0;
   RemoteKey remote_key;
-  uint64_t operand = 0;  // of an atomic; the old value in its acknowledgement
+  uint64_t operand = 0;  // of an atomic; in its acknowledgement the old value
   uint64_t swap = 0;
-  std::vector<std::byte> payload;  // its size is what counts on the wire: a READ's request has none
+  // Its size determines the time on the wire: a READ's request has none.
+  std::vector<std::byte> payload;
 };
 
 enum class TimerKind : uint8_t { kReceiverNotReady, kRetry };
 
-// One endpoint: a port, and whether it lives.
+// One endpoint: its port, and whether it is alive.
 struct Endpoint {
   uint32_t id = 0;
-  uint32_t island = 0;  // endpoints reach those of the same island
+  uint32_t island = 0;  // endpoints reach only endpoints of the same island
   bool alive = true;
   bool port_scheduled = false;
   SimTime transmit_free{0};
@@ -75,14 +76,15 @@ class Fabric {
   // --- time ---
   [[nodiscard]] SimTime now() const { return now_; }
   [[nodiscard]] bool idle() const { return events_.empty(); }
-  // Executes the next event unless it is later than `limit`. False: there is none.
+  // Executes the next event unless it is later than `limit`. Returns false if there is no such
+  // event.
   bool step(SimTime limit = SimTime::max());
-  // Polling and waiting execute nothing that is later.
+  // Polling and waiting execute no event later than this.
   [[nodiscard]] SimTime horizon() const { return horizon_; }
   void set_horizon(SimTime horizon) { horizon_ = horizon; }
-  // Moves the clock forward over a time without events.
+  // Advances the clock over a time without events.
   void advance_to(SimTime time) { now_ = time > now_ ? time : now_; }
-  // A number larger than all given before.
+  // Returns a number larger than all returned before.
   uint64_t stamp() { return ++sequence_; }
 
   // --- endpoints ---
@@ -93,20 +95,20 @@ class Fabric {
   uint32_t new_island() { return ++islands_; }
   void heal();
 
-  // --- queue pairs; numbers start at 1 and are never used again ---
+  // --- queue pairs; numbers start at 1 and are never reused ---
   uint32_t add_queue_pair(SimQueuePair* queue_pair);
   void remove_queue_pair(uint32_t number) { queue_pairs_[number] = nullptr; }
-  // nullptr if it was destroyed or never was.
+  // Returns nullptr if the queue pair was destroyed or never existed.
   [[nodiscard]] SimQueuePair* queue_pair(uint32_t number) {
     return number < queue_pairs_.size() ? queue_pairs_[number] : nullptr;
   }
-  // The queue pair has (or may have) something to send: it gets its turn at the port.
+  // Puts the queue pair into the round of its endpoint's port, if it has a message to send.
   void make_ready(SimQueuePair& queue_pair);
 
   // --- messages ---
-  // Sends a request or a READ's response through the ports, as soon as that of `from` is free.
+  // Sends a request or a READ's response through the ports, as soon as the port of `from` is free.
   void transmit(Endpoint& from, std::unique_ptr<Packet> packet);
-  // Brings a packet to its target at `time`, without ports.
+  // Delivers a packet to its target at `time`, without using ports.
   void deliver_at(SimTime time, std::unique_ptr<Packet> packet);
   [[nodiscard]] SimTime jitter();
   [[nodiscard]] uint64_t random_below(uint64_t bound) { return random_() % bound; }
@@ -120,17 +122,18 @@ class Fabric {
     const ProtectionDomain* domain = nullptr;
     uint64_t generation = 0;
   };
-  // Returns the slot and its generation, from which the keys are made.
+  // Returns the slot, and stores its generation; both are parts of the keys.
   uint32_t add_registration(const Registration& registration, uint64_t* generation);
   void remove_registration(uint32_t slot);
   [[nodiscard]] static LocalKey local_key(uint32_t slot, uint64_t generation) {
     return {uint64_t{slot} << 32 | generation << 1};
   }
-  // Differs from every local key, so that one used as the other is noticed.
+  // Differs from every local key, so that the use of one in place of the other is detected.
   [[nodiscard]] static RemoteKey remote_key(uint32_t slot, uint64_t generation) {
     return {uint64_t{slot} << 32 | generation << 1 | 1};
   }
-  // The registration if `key` names one of `domain` that covers the range; else nullptr.
+  // Returns the registration if `key` names a region of `domain` that contains the range, else
+  // nullptr.
   [[nodiscard]] const Registration* find(LocalKey key, const ProtectionDomain* domain,
                                          uint64_t address, uint64_t bytes) const {
     return (key.value & 1) == 0 ? find(key.value, domain, address, bytes) : nullptr;
@@ -147,7 +150,7 @@ class Fabric {
   enum class EventKind : uint8_t { kPort, kArrival, kDelivery, kTimer };
   struct Event {
     SimTime time{0};
-    uint64_t tie = 0;       // the seed's order of what happens at the same instant
+    uint64_t tie = 0;       // orders simultaneous events; depends on the seed
     uint64_t sequence = 0;  // the order within one flow
     EventKind kind = EventKind::kPort;
     TimerKind timer = TimerKind::kRetry;
@@ -182,7 +185,7 @@ class Fabric {
   uint64_t trace_hash_ = 0;
   uint32_t islands_ = 0;
   std::mt19937_64 random_;
-  std::vector<Event> events_;  // a heap, the next one in front
+  std::vector<Event> events_;  // a heap; the next event is in front
   std::vector<std::unique_ptr<Endpoint>> endpoints_;
   std::vector<SimQueuePair*> queue_pairs_;
   std::vector<Registration> registrations_;

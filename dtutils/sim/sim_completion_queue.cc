@@ -14,7 +14,7 @@ bool SimCompletionChannel::wait(std::chrono::nanoseconds timeout) {
   const Clock::time_point idle_until =
       Clock::now() + std::min<std::chrono::nanoseconds>(timeout, fabric_->options().idle_grace);
   std::unique_lock lock = fabric_->lock();
-  // Saturating: nanoseconds::max() means for ever, which is 106 days of virtual time.
+  // Saturates: nanoseconds::max() means no timeout, which is 106 days of virtual time.
   const SimTime longest = SimTime::max() - fabric_->now();
   const bool endless = timeout > std::chrono::duration_cast<std::chrono::nanoseconds>(longest);
   const SimTime deadline =
@@ -26,7 +26,8 @@ bool SimCompletionChannel::wait(std::chrono::nanoseconds timeout) {
       return true;
     }
     const bool worked = fabric_->step(deadline);
-    // Other threads get the lock now and then: events may go on for ever (a receiver never ready).
+    // Releases the lock regularly, because events may continue without end (a receiver that is
+    // never ready).
     const bool wait_idle = !worked && fabric_->idle() && Clock::now() < idle_until;
     if (!worked && !wait_idle) break;
     if (wait_idle || executed % 64 == 63) {
@@ -64,7 +65,7 @@ absl::Status SimCompletionQueue::arm(bool solicited_only) {
                       "give it one in CompletionQueueOptions");
   }
   const std::unique_lock lock = fabric_->lock();
-  // Armed for all is more than armed for solicited ones: a second thread cannot take it back.
+  // kAll includes solicited completions, so a second thread must not reduce it to kSolicited.
   if (!solicited_only) {
     armed_ = Armed::kAll;
   } else if (armed_ == Armed::kNo) {

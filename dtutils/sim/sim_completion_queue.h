@@ -27,7 +27,8 @@ class SimCompletionChannel final : public CompletionChannel {
  private:
   const std::shared_ptr<Fabric> fabric_;
   bool event_ = false;
-  std::atomic<bool> woken_{false};  // outside of the lock: wake() may be called by a signal handler
+  // Not guarded by the lock, because a signal handler may call wake().
+  std::atomic<bool> woken_{false};
 };
 
 class SimCompletionQueue final : public CompletionQueue {
@@ -46,7 +47,7 @@ class SimCompletionQueue final : public CompletionQueue {
   [[nodiscard]] const Endpoint* endpoint() const { return endpoint_; }
 
   static constexpr uint64_t kReceived = ~uint64_t{0};
-  // `operation`: the number of the send that completes, or kReceived.
+  // Adds a completion. `operation`: the number of the completed send operation, or kReceived.
   void push(const Completion& completion, uint64_t operation, bool solicited);
 
  private:

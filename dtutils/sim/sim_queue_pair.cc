@@ -11,7 +11,8 @@
 namespace cariama::sim {
 namespace {
 
-// The address of a queue pair: both ends are of one process, so a name is all that travels.
+// The address of a queue pair. Both ends belong to one process, so the fabric's identity and the
+// number suffice.
 struct AddressBlob {
   char magic[8];
   uint64_t fabric;
@@ -21,7 +22,7 @@ struct AddressBlob {
 constexpr char kMagic[8] = {'C', 'A', 'R', 's', 'i', 'm', '0', '1'};
 
 bool allows_local_write(Access access) {
-  // Remote writing and atomics imply it (memory.h).
+  // Remote write and atomic access imply it (memory.h).
   return (static_cast<uint32_t>(access) &
           static_cast<uint32_t>(Access::kLocalWrite | Access::kRemoteWrite |
                                 Access::kRemoteAtomic)) != 0;
@@ -174,7 +175,8 @@ ArrivalOrder SimQueuePair::write_order() const {
   return fabric_->options().torn_writes ? ArrivalOrder::kNone : ArrivalOrder::kWrites;
 }
 
-// Completes everything outstanding. Also on the way out of an error that has been reported.
+// Moves to the error state and completes everything outstanding with kFlushed. retire() also calls
+// it, after it has reported the error.
 void SimQueuePair::enter_error() {
   if (state_ == QueuePairState::kError) return;
   state_ = QueuePairState::kError;
@@ -242,7 +244,8 @@ bool SimQueuePair::wants_to_transmit() {
   if (state_ != QueuePairState::kConnected || receiver_wait_) return false;
   const uint64_t end = first_ + operations_.size();
   while (next_ < end && operation(next_).done) {
-    // What failed locally waits here for its turn to complete, and ends the connection then.
+    // An operation that failed locally stays here until all earlier ones have completed; retire()
+    // then reports it and ends the connection.
     if (operation(next_).status != CompletionStatus::kSuccess) return false;
     ++next_;
   }
@@ -252,7 +255,7 @@ bool SimQueuePair::wants_to_transmit() {
   return !candidate.fetches() || outstanding_reads_ < limits_.max_outstanding_reads;
 }
 
-// The data to be sent; nothing if a segment's key does not cover it.
+// Returns the data to be sent, or an empty optional if a segment's key does not cover the segment.
 std::optional<std::vector<std::byte>> SimQueuePair::gather(const Operation& operation) const {
   if ((operation.flags & kInline) != 0) return operation.inline_data;
   std::vector<std::byte> data;
@@ -269,7 +272,8 @@ std::optional<std::vector<std::byte>> SimQueuePair::gather(const Operation& oper
   return data;
 }
 
-// False if a segment that the data needs may not be written.
+// Copies the data into the segments. Returns false if a segment that receives data is not
+// registered or not writable.
 bool SimQueuePair::scatter(std::span<const Segment> segments, std::span<const std::byte> data) {
   for (const Segment& segment : segments) {
     const size_t bytes = std::min<size_t>(segment.length, data.size());
@@ -287,7 +291,7 @@ void SimQueuePair::transmit_next() {
   Operation& operation = this->operation(next_);
   auto packet = std::make_unique<Packet>();
   if (operation.fetches()) {
-    // Where the result goes is checked now, before the target does something for it.
+    // Check the destination of the result now, before the target executes the operation.
     for (const Segment& segment : operation.segments) {
       if (segment.length == 0) continue;
       const Fabric::Registration* found = fabric_->find(
@@ -330,7 +334,7 @@ void SimQueuePair::finish(Operation& operation, CompletionStatus status) {
   retire();
 }
 
-// Completes what is done, in the order of posting.
+// Completes the operations that are done, in the order of posting.
 void SimQueuePair::retire() {
   while (!operations_.empty() && operations_.front().done) {
     const Operation operation = operations_.pop_front();
@@ -388,7 +392,7 @@ void SimQueuePair::receive_response(const Packet& response) {
   fabric_->make_ready(*this);
 }
 
-// Everything from operation `number` on is to be sent again.
+// Schedules operation `number` and all later ones to be sent again.
 void SimQueuePair::rewind(uint64_t number) {
   next_ = number;
   outstanding_reads_ = 0;
@@ -406,7 +410,8 @@ void SimQueuePair::request_lost(const Packet& packet) {
   start_retry_timer(operation(number).sent_at + connect_options_.ack_timeout);
 }
 
-// One timer is enough: when it goes off, all that is not done is sent again.
+// Starts the retry timer unless it runs. One timer suffices: when it expires, all operations that
+// are not done are sent again.
 void SimQueuePair::start_retry_timer(SimTime time) {
   if (retry_timer_) return;
   retry_timer_ = true;
@@ -427,7 +432,7 @@ void SimQueuePair::timer(TimerKind kind, uint64_t argument) {
 }
 
 void SimQueuePair::retry() {
-  if (first_ == next_) return;  // all that was sent got through after all
+  if (first_ == next_) return;  // all sent operations were answered meanwhile
   if (receiver_wait_) {
     start_retry_timer(fabric_->now() + connect_options_.ack_timeout);
     return;
@@ -448,7 +453,8 @@ SimTime SimQueuePair::delivery_time(const Packet& request, SimTime end) {
     if (request.opcode == Opcode::kWrite) {
       landed_ = std::max(landed_, end + fabric_->options().torn_spread);
     } else {
-      end = std::max(end, landed_ + SimTime(1));  // all but WRITEs see earlier WRITEs in place
+      // All operations but WRITEs see earlier WRITEs completely.
+      end = std::max(end, landed_ + SimTime(1));
     }
   }
   last_delivery_ = end;
@@ -461,8 +467,10 @@ bool SimQueuePair::receive_request(Packet& request) {
     return false;
   }
   const SimQueuePair* source = fabric_->queue_pair(request.source);
-  if (source != nullptr && request.sent < source->connected_at_) return true;  // out of date
-  if (request.psn > expected_) return true;  // what comes before it is missing, and will come again
+  // Sent before the initiator's last connect or repair.
+  if (source != nullptr && request.sent < source->connected_at_) return true;
+  // An earlier request is missing; both will be sent again.
+  if (request.psn > expected_) return true;
   const bool repeated = request.psn < expected_;
 
   CompletionStatus status = CompletionStatus::kSuccess;
@@ -533,7 +541,8 @@ void SimQueuePair::execute_write(const Packet& request, SimTime* landed) {
   }
 }
 
-// Up to four pieces, cut anywhere, each at its own moment. `landed`: when the last one is in place.
+// Splits a WRITE into up to four pieces at random offsets, each with its own delivery time. Sets
+// `landed` to the time of the last one.
 void SimQueuePair::land_in_pieces(const Packet& request, SimTime* landed) {
   const uint64_t bytes = request.payload.size();
   if (bytes == 0) return;
@@ -547,7 +556,8 @@ void SimQueuePair::land_in_pieces(const Packet& request, SimTime* landed) {
     piece->kind = PacketKind::kPiece;
     piece->source = request.source;
     piece->target = number_;
-    piece->from = endpoint_->id;  // it has left the wire: no partition stops it
+    // The piece is already at the target, so a partition does not stop it.
+    piece->from = endpoint_->id;
     piece->psn = request.psn;
     piece->bytes = cuts[i + 1] - cuts[i];
     piece->remote_address = request.remote_address + cuts[i];
@@ -562,7 +572,7 @@ void SimQueuePair::land_in_pieces(const Packet& request, SimTime* landed) {
 }
 
 void SimQueuePair::receive_piece(const Packet& piece) {
-  // Deregistered meanwhile: the memory may be somebody else's.
+  // If the region was deregistered meanwhile, its memory may have another use: drop the piece.
   if (fabric_->find(piece.remote_key, domain_, piece.remote_address, piece.bytes) == nullptr) {
     return;
   }
@@ -576,7 +586,8 @@ uint64_t SimQueuePair::execute_atomic(const Packet& request) {
   if (request.opcode == Opcode::kFetchAdd) {
     old_value = word.fetch_add(request.operand, std::memory_order_acq_rel);
   } else {
-    // On failure old_value becomes what is there, as the operation reports.
+    // On failure, compare_exchange_strong stores the current value to old_value, which the
+    // operation reports.
     word.compare_exchange_strong(old_value, request.swap, std::memory_order_acq_rel);
   }
   if (atomic_results_.size() >= std::max<uint32_t>(1, limits_.max_outstanding_reads)) {
@@ -587,11 +598,12 @@ uint64_t SimQueuePair::execute_atomic(const Packet& request) {
 }
 
 internal::GrowingRing<Receive>& SimQueuePair::receive_queue() {
-  // clang-tidy takes the first for null.
+  // clang-tidy reports a null pointer for the first alternative.
   return shared_receives_ != nullptr ? shared_receives_->receives_ : receives_;  // NOLINT
 }
 
-// A SEND, for which there is a receive. Returns what the sender is told.
+// Delivers a SEND. Requires: a receive is posted. Returns the status for the sender's
+// acknowledgement.
 CompletionStatus SimQueuePair::receive_message(const Packet& request) {
   const Receive receive = receive_queue().pop_front();
   uint64_t room = 0;
@@ -608,7 +620,7 @@ CompletionStatus SimQueuePair::receive_message(const Packet& request) {
   return CompletionStatus::kSuccess;
 }
 
-// `request`: what was received; nullptr for failures.
+// `request`: the received request; nullptr for failures.
 void SimQueuePair::complete_receive(uint64_t id, CompletionStatus status, const Packet* request) {
   Completion completion{
       .id = id, .status = status, .kind = CompletionKind::kReceive, .queue_pair = number_};

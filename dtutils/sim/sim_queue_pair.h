@@ -1,9 +1,11 @@
 // Queue pairs and shared receive queues of simulated endpoints: the protocol of a reliable
 // connection.
 //
-// The initiator keeps the operations that it has not completed, sends them in order, and repeats
-// from the first incomplete one when something got lost or the receiver was not ready (go-back-N).
-// The target executes exactly the operation that it expects next: later ones are dropped (they will
+// The initiator stores the operations that it has not completed and sends them in order. When a
+// request is lost or the receiver is not ready, it sends again from the first incomplete operation
+// (go-back-N). The target executes only the operation with the next expected number. It drops later
+// ones (they will be sent again) and only answers earlier ones again, which are repetitions.
+// Locking: see fabric.h.
 // be repeated), earlier ones are repetitions and only answered again. Locking: see fabric.h.
 #ifndef CARIAMA_DTUTILS_SIM_SIM_QUEUE_PAIR_H_
 #define CARIAMA_DTUTILS_SIM_SIM_QUEUE_PAIR_H_
@@ -74,21 +76,24 @@ class SimQueuePair final : public QueuePair {
   // --- called by the fabric ---
   [[nodiscard]] Endpoint& endpoint() { return *endpoint_; }
   [[nodiscard]] bool wants_to_transmit();
-  void transmit_next();  // precondition: wants_to_transmit()
-  // When a request whose last byte arrives at `end` is executed.
+  void transmit_next();  // requires: wants_to_transmit()
+  // Returns the time at which a request whose last byte arrives at `end` is executed.
   [[nodiscard]] SimTime delivery_time(const Packet& request, SimTime end);
-  // False: nobody is here for it, as if it had never arrived.
+  // Processes a request. Returns false if this queue pair is not connected to the sender, so that
+  // the request counts as lost.
   [[nodiscard]] bool receive_request(Packet& request);
   void receive_piece(const Packet& piece);
   void receive_response(const Packet& response);
-  void request_lost(const Packet& packet);  // the request, or the response to it
+  // `packet` is the lost request, or the lost response to it.
+  void request_lost(const Packet& packet);
   void timer(TimerKind kind, uint64_t argument);
   // --- called by the completion queue ---
   void polled(uint64_t operation) { slots_.polled(operation); }
 
-  // --- the fabric's notes ---
-  bool in_turn = false;     // stands in the endpoint's `ready`
-  SimTime last_arrival{0};  // of our requests at the peer: later ones do not come earlier
+  // --- used by the fabric only ---
+  bool in_turn = false;  // is in the endpoint's `ready` list
+  // Of this queue pair's requests at the peer; later requests arrive no earlier.
+  SimTime last_arrival{0};
 
  private:
   struct Operation {
@@ -108,10 +113,10 @@ class SimQueuePair final : public QueuePair {
     std::vector<Segment> segments;
     std::vector<std::byte> inline_data;
 
-    // Whether it brings data back, and counts as an outstanding read.
+    // Returns true if the operation returns data, and so counts as an outstanding read.
     [[nodiscard]] bool fetches() const { return opcode >= Opcode::kRead; }
   };
-  // The result of an atomic, kept for the case that its acknowledgement gets lost.
+  // The result of an atomic, stored in case its acknowledgement is lost.
   struct AtomicResult {
     uint64_t psn = 0;
     uint64_t old_value = 0;
@@ -152,13 +157,14 @@ class SimQueuePair final : public QueuePair {
   QueuePairState state_ = QueuePairState::kUnconnected;
   uint32_t peer_number_ = 0;  // 0: never connected
   ConnectOptions connect_options_;
-  uint64_t connected_at_ = 0;  // stamp(): what was sent before belongs to an earlier connection
+  // Stamp(): packets with a smaller stamp belong to an earlier connection.
+  uint64_t connected_at_ = 0;
 
   // Initiator. Operations are numbered in the order of posting; the PSN counts from `base_`.
   internal::SendSlots slots_;
-  internal::GrowingRing<Operation> operations_;  // those that have not completed
+  internal::GrowingRing<Operation> operations_;  // operations that have not completed
   uint64_t first_ = 0;                           // number of operations_.front()
-  uint64_t next_ = 0;                            // the next to be sent
+  uint64_t next_ = 0;                            // number of the next operation to be sent
   uint64_t base_ = 0;
   uint32_t outstanding_reads_ = 0;
   uint32_t retries_ = 0;
@@ -169,9 +175,9 @@ class SimQueuePair final : public QueuePair {
   // Target.
   uint64_t expected_ = 0;
   SimTime last_delivery_{0};
-  SimTime landed_{0};  // all pieces of earlier WRITEs are in place then
+  SimTime landed_{0};  // time at which all pieces of earlier WRITEs are in place
   internal::GrowingRing<Receive> receives_;
-  std::vector<AtomicResult> atomic_results_;  // of the last max_outstanding_reads atomics
+  std::vector<AtomicResult> atomic_results_;  // results of the last max_outstanding_reads atomics
 };
 
 }  // namespace cariama::sim

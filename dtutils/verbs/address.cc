@@ -16,7 +16,8 @@ void put(std::string& out, uint64_t value, size_t bytes) {
   for (size_t i = 0; i < bytes; ++i) out.push_back(static_cast<char>(value >> (8 * i)));
 }
 
-// Reads what put() wrote. Precondition: enough bytes are left; the caller has checked the total.
+// Reads an integer that put() wrote. Requires: enough bytes are left; the caller has checked the
+// total.
 uint64_t take(std::string_view& in, size_t bytes) {
   uint64_t value = 0;
   for (size_t i = 0; i < bytes; ++i) value |= uint64_t{static_cast<uint8_t>(in[i])} << (8 * i);
@@ -24,7 +25,8 @@ uint64_t take(std::string_view& in, size_t bytes) {
   return value;
 }
 
-// FNV-1a: against truncated, mixed up or mistyped bytes. Malice is the bootstrap's matter.
+// FNV-1a, to detect truncated, mixed up or mistyped bytes. The bootstrap protects against malicious
+// addresses.
 uint32_t checksum(std::string_view bytes) {
   uint32_t hash = 2166136261U;
   for (const char byte : bytes) hash = (hash ^ static_cast<uint8_t>(byte)) * 16777619U;
@@ -65,7 +67,7 @@ absl::StatusOr<Address> decode(std::string_view bytes) {
   if (bytes.size() < kMagic.size() + 2) return malformed("it is cut short");
   std::string_view in = bytes.substr(kMagic.size());
   if (const uint64_t version = take(in, 2); version != kVersion) {
-    return malformed("its version is " + std::to_string(version) + ", ours " +
+    return malformed("its version is " + std::to_string(version) + ", this end's is " +
                      std::to_string(kVersion) + "; both ends must run the same Cariama");
   }
   if (bytes.size() != kBytes) {

@@ -14,7 +14,7 @@
 namespace cariama::verbs {
 namespace {
 
-// Acknowledging takes a mutex inside libibverbs: do it for many events at once
+// Acknowledging takes a mutex inside libibverbs, so it is done for many events at once
 // (ibv_get_cq_event(3)).
 constexpr uint32_t kAcknowledgeAt = 64;
 
@@ -53,7 +53,7 @@ bool VerbsCompletionChannel::wait(std::chrono::nanoseconds timeout) {
     pollfd descriptors[] = {{.fd = handle_->fd, .events = POLLIN, .revents = 0},
                             {.fd = wake_fd_, .events = POLLIN, .revents = 0}};
     const int ready = ppoll(descriptors, 2, &limit, nullptr);
-    if (ready < 0 && errno != EINTR) return true;  // let the caller look; it finds nothing new
+    if (ready < 0 && errno != EINTR) return true;  // let the caller poll; it may find nothing new
     if (ready > 0) {
       bool woken = false;
       if (descriptors[1].revents != 0) {
@@ -62,14 +62,15 @@ bool VerbsCompletionChannel::wait(std::chrono::nanoseconds timeout) {
       }
       if (descriptors[0].revents != 0) woken |= take_events();
       if (woken) return true;
-      // A readable channel without an event: that of a queue destroyed meanwhile.
+      // The channel was readable without an event if the event's queue was destroyed meanwhile.
     }
     if (left.count() == 0) return false;
   }
 }
 
 void VerbsCompletionChannel::wake() {
-  // Async-signal-safe. Fails only when the counter is at its limit, and then a wake-up is pending.
+  // Async-signal-safe. write() fails only if the counter is at its limit, and then a wake-up is
+  // already pending.
   const int saved = errno;
   const uint64_t one = 1;
   [[maybe_unused]] const ssize_t written = write(wake_fd_, &one, sizeof(one));

@@ -1,4 +1,4 @@
-// Sleeping until a completion arrives: a verbs completion channel, with an eventfd beside it for
+// A completion channel over verbs: a verbs completion channel, with an additional eventfd for
 // wake().
 #ifndef CARIAMA_DTUTILS_VERBS_COMPLETION_CHANNEL_H_
 #define CARIAMA_DTUTILS_VERBS_COMPLETION_CHANNEL_H_
@@ -15,8 +15,9 @@
 
 namespace cariama::verbs {
 
-// The events of one completion queue that were read from the channel and are not acknowledged yet.
-// Given to libibverbs as the queue's context. Guarded by the channel's mutex.
+// Counts the events of one completion queue that were read from the channel and are not
+// acknowledged yet. libibverbs stores its address as the queue's context. Guarded by the channel's
+// mutex.
 struct EventAccount {
   uint32_t unacknowledged = 0;
 };
@@ -34,20 +35,21 @@ class VerbsCompletionChannel final : public CompletionChannel {
   [[nodiscard]] ibv_comp_channel* handle() const { return handle_.get(); }
 
   // Destroys a queue of this channel. ibv_destroy_cq waits until every event that was read has been
-  // acknowledged, so the rest is, and no further one may be read in between.
+  // acknowledged. So this function acknowledges the remaining events, with the mutex locked, so
+  // that no further event is read in between.
   void destroy(CompletionQueueHandle queue, EventAccount& account);
 
  private:
   VerbsCompletionChannel(std::shared_ptr<const Context> context, ChannelHandle handle, int wake_fd)
       : context_(std::move(context)), handle_(std::move(handle)), wake_fd_(wake_fd) {}
 
-  // Reads all pending events. True if there was one.
+  // Reads all pending events. Returns true if there was one.
   bool take_events();
 
   const std::shared_ptr<const Context> context_;
   const ChannelHandle handle_;
   const int wake_fd_;
-  std::mutex mutex_;  // held while events are read and accounted, never while sleeping
+  std::mutex mutex_;  // locked while events are read and counted, never while sleeping
 };
 
 }  // namespace cariama::verbs

@@ -17,7 +17,7 @@ constexpr int kBatch = 32;
 
 [[gnu::cold]] void report_broken_queue(const Context& context) {
   report_once("verbs.completion_queue", "a completion queue of " + context.description + " broke",
-              "look at the kernel log; its queue pairs must be made anew");
+              "look at the kernel log; its queue pairs must be created again");
 }
 
 }  // namespace
@@ -71,7 +71,8 @@ size_t VerbsCompletionQueue::poll(std::span<Completion> completions) {
   size_t count = 0;
   while (!gathered_.empty() && count < completions.size()) {
     const ibv_wc& work = gathered_.front();
-    // Present: remove() also takes its completions out of gathered_.
+    // find() succeeds, because remove() also removes the completions of its queue pair from
+    // gathered_.
     if (find(work.qp_num)->deliver(work, completions[count])) ++count;
     gathered_.pop_front();
   }
@@ -130,7 +131,7 @@ absl::Status VerbsCompletionQueue::reserve(const void* source, uint32_t entries)
   if (reservation.users == 0) {
     const uint64_t needed = reserved_ + entries;
     if (needed > static_cast<uint64_t>(handle_->cqe)) {
-      // Doubled, so that a queue which many queue pairs join is not resized for each.
+      // Doubled, so that a queue used by many queue pairs is not resized for each of them.
       const uint64_t most = context_->limits.max_completions;
       const uint64_t goal =
           std::min(std::max(needed, 2 * static_cast<uint64_t>(handle_->cqe)), most);

@@ -1,5 +1,5 @@
-// Completion queues over verbs: they find the queue pair of each completion, free the slots that it
-// covers, and give the caller's own ids back.
+// Completion queues over verbs. They find the queue pair of each completion, free the slots that
+// the completion covers, and restore the caller's ids.
 #ifndef CARIAMA_DTUTILS_VERBS_COMPLETION_QUEUE_H_
 #define CARIAMA_DTUTILS_VERBS_COMPLETION_QUEUE_H_
 
@@ -22,7 +22,8 @@ namespace cariama::verbs {
 
 class VerbsQueuePair;
 
-// Lock order: this lock is taken before that of a shared receive queue, and with no other.
+// Lock order: this lock is taken before the lock of a shared receive queue; it is never held
+// together with any other lock.
 class VerbsCompletionQueue final : public CompletionQueue {
  public:
   [[nodiscard]] static absl::StatusOr<std::shared_ptr<VerbsCompletionQueue>> create(
@@ -37,22 +38,23 @@ class VerbsCompletionQueue final : public CompletionQueue {
   [[nodiscard]] ibv_cq* handle() const { return handle_.get(); }
 
   // Makes room for the completions of one more source (a send queue, a receive queue or a shared
-  // receive queue) that can have `entries` of them at once. An overrun would lose completions, and
-  // break the queue for everyone on most devices; so it cannot happen. A source is counted once
-  // however often it is reserved. Errors: RESOURCE_EXHAUSTED.
+  // receive queue) that can have `entries` of them at once. This prevents an overrun, which would
+  // lose completions, and on most devices break the queue for all its users. A source that is
+  // reserved several times is counted once. Error: RESOURCE_EXHAUSTED.
   [[nodiscard]] absl::Status reserve(const void* source, uint32_t entries);
   void release(const void* source);
 
-  // From add() to remove(), poll() reports completions of that queue pair.
+  // From add() to remove(), poll() reports the completions of that queue pair.
   void add(VerbsQueuePair* queue_pair);
-  // The device must be done with it. Its completions that were not polled yet are dropped.
+  // Removes a queue pair, and drops its completions that were not polled yet. Requires: the device
+  // has finished with the queue pair.
   void remove(VerbsQueuePair* queue_pair);
 
-  // On return, every poll() that was running has ended.
+  // Returns when every poll() that was running at the call has ended.
   void wait_for_pollers() { const std::lock_guard lock(lock_); }
 
-  // Takes all completions out of the device's queue and keeps them for poll(). repair() uses it:
-  // some devices throw the completions of a queue pair away when it is reset.
+  // Moves all completions from the device's queue to gathered_, for a later poll(). repair() uses
+  // it, because some devices discard the completions of a queue pair when it is reset.
   void gather();
 
  private:
@@ -65,20 +67,21 @@ class VerbsCompletionQueue final : public CompletionQueue {
                        std::shared_ptr<VerbsCompletionChannel> channel)
       : context_(std::move(context)), channel_(std::move(channel)) {}
 
-  // The queue pair with that number, or nullptr.
+  // Returns the queue pair with that number, or nullptr.
   VerbsQueuePair* find(uint32_t number);
 
   const std::shared_ptr<const Context> context_;
-  const std::shared_ptr<VerbsCompletionChannel> channel_;  // or nullptr
+  const std::shared_ptr<VerbsCompletionChannel> channel_;  // may be nullptr
   EventAccount events_;
   CompletionQueueHandle handle_;
 
-  mutable SpinLock lock_;  // guards all below
+  mutable SpinLock lock_;  // guards all members below
   std::unordered_map<uint32_t, VerbsQueuePair*> queue_pairs_;
-  VerbsQueuePair* last_found_ = nullptr;  // batches come from one queue pair mostly
-  std::deque<ibv_wc> gathered_;           // older than what is in the device's queue
+  // Cache: the completions of a batch mostly belong to one queue pair.
+  VerbsQueuePair* last_found_ = nullptr;
+  std::deque<ibv_wc> gathered_;  // older than the completions in the device's queue
   std::map<const void*, Reservation> reservations_;
-  uint64_t reserved_ = 0;  // entries
+  uint64_t reserved_ = 0;  // sum of the entries of all reservations
 };
 
 }  // namespace cariama::verbs

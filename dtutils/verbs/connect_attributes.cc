@@ -10,16 +10,16 @@
 namespace cariama::verbs {
 namespace {
 
-// In units of 10 µs, ascending, as the codes 1 to 31; code 0 is the longest.
+// In units of 10 µs, ascending, for the codes 1 to 31. Code 0 is the longest delay.
 constexpr std::array<uint32_t, 31> kReceiverDelays = {
     1,   2,   3,   4,    6,    8,    12,   16,   24,   32,   48,    64,    96,    128,   192,  256,
     384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152};
 constexpr uint32_t kLongestReceiverDelay = 65536;
 
-// Longer than any code, short enough for arithmetic in nanoseconds.
+// Longer than the time of any code, short enough for arithmetic in nanoseconds.
 constexpr std::chrono::hours kAnyLongTime{24};
 
-// Routers on the way of a RoCE v2 packet or between InfiniBand subnets.
+// Largest number of routers on the path of a RoCE v2 packet or between InfiniBand subnets.
 constexpr uint8_t kHopLimit = 64;
 
 absl::Status out_of_range(std::string_view name, std::string_view value, std::string_view range) {
@@ -49,7 +49,7 @@ ibv_ah_attr path_to(const Context& context, const Address& peer) {
   path.dlid = peer.lid;
   ibv_gid gid{};
   std::copy(peer.gid.begin(), peer.gid.end(), gid.raw);
-  // InfiniBand needs the GID only to leave the subnet, or where the port asks for it.
+  // InfiniBand needs the GID only to leave the subnet, or if the port requires it.
   const bool other_subnet = std::memcmp(gid.raw, context.gid.raw, 8) != 0;
   const bool by_gid = context.ethernet() || peer.lid == 0 || other_subnet ||
                       (context.port_attributes.flags & IBV_QPF_GRH_REQUIRED) != 0;
@@ -114,7 +114,7 @@ ConnectAttributes connect_attributes(const Context& context, const Address& own,
   receive.rq_psn = peer.first_sequence;
   receive.max_dest_rd_atomic =
       static_cast<uint8_t>(std::min(own.served_reads, peer.initiated_reads));
-  // The pause is advertised by the receiver: this is how long the peer waits for our receives.
+  // The receiver advertises the pause: this is how long the peer waits for this end's receives.
   receive.min_rnr_timer = receiver_delay_code(options.receiver_retry_delay);
   receive.ah_attr = path_to(context, peer);
   out.to_ready_to_receive_mask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |

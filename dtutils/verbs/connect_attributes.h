@@ -1,4 +1,5 @@
-// From ConnectOptions and the two ends' addresses to the attributes of the verbs state machine.
+// Converts ConnectOptions and the addresses of both ends to the attributes of the verbs state
+// machine.
 #ifndef CARIAMA_DTUTILS_VERBS_CONNECT_ATTRIBUTES_H_
 #define CARIAMA_DTUTILS_VERBS_CONNECT_ATTRIBUTES_H_
 
@@ -13,15 +14,15 @@
 
 namespace cariama::verbs {
 
-// INVALID_ARGUMENT if an option is out of the range that queue_pair.h states.
+// Checks the options. Error: INVALID_ARGUMENT if one is out of the range stated in queue_pair.h.
 [[nodiscard]] absl::Status check(const ConnectOptions& options);
 
-// The code t, 1 to 31, of the shortest time 4.096 µs · 2^t that is not below `time` (code 0 would
-// be for ever), or 31 if there is none.
+// Returns the code t, 1 to 31, of the shortest time 4.096 µs · 2^t that is not below `time` (code 0
+// would mean no timeout), or 31 if there is none.
 [[nodiscard]] uint8_t ack_timeout_code(std::chrono::microseconds time);
 
-// The code, 0 to 31, of the shortest RNR pause that is not below `time` (InfiniBand specification,
-// volume 1, table 45), or of the longest if there is none.
+// Returns the code, 0 to 31, of the shortest RNR pause that is not below `time` (InfiniBand
+// specification, volume 1, table 45), or the code of the longest pause if there is none.
 [[nodiscard]] uint8_t receiver_delay_code(std::chrono::microseconds time);
 
 // The attributes, with their masks, for INIT → RTR and RTR → RTS.

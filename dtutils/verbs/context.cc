@@ -41,8 +41,8 @@ ContextHandle open_by_name(const std::string& name) {
   return handle;
 }
 
-// The largest inline size that a queue pair of one segment can have: no query tells, so ask by
-// trying.
+// Returns the largest inline size of a queue pair with one segment. No query reports it, so this
+// function finds it by creating queue pairs.
 uint32_t probe_max_inline(ibv_context* context) {
   const DomainHandle domain(ibv_alloc_pd(context));
   if (domain == nullptr) return 0;
@@ -78,11 +78,12 @@ DeviceLimits limits_of(const ibv_device_attr& device, const ibv_port_attr& port)
   };
   DeviceLimits limits;
   limits.max_completions = count(device.max_cqe);
-  // A queue pair that fails reports each request: both its queues must fit in one completion queue.
+  // A failed queue pair reports each request, so both its queues must fit into one completion
+  // queue.
   const uint32_t depth = std::min(count(device.max_qp_wr), limits.max_completions / 2);
   limits.max_send_depth = less(depth, kMarkerSlots);
   limits.max_receive_depth = depth;
-  // One figure for all operations: some devices take fewer segments for a READ.
+  // One limit for all operations, although some devices accept fewer segments for a READ.
   limits.max_segments = std::min(count(device.max_sge), kMostSegments);
   if (device.max_sge_rd > 0)
     limits.max_segments = std::min(limits.max_segments, count(device.max_sge_rd));
@@ -139,7 +140,8 @@ absl::StatusOr<std::shared_ptr<const Context>> open_context(const DeviceOptions&
   if (!context->ethernet()) {
     context->description += " lid " + std::to_string(context->port_attributes.lid);
   }
-  constexpr uint32_t kSoftRoceVendor = 0xffffff;  // no vendor has it: the kernel's rxe_param.h
+  // No vendor has this id: see rxe_param.h of the kernel.
+  constexpr uint32_t kSoftRoceVendor = 0xffffff;
   context->soft_roce = context->attributes.vendor_id == kSoftRoceVendor;
   context->limits = limits_of(context->attributes, context->port_attributes);
   context->limits.max_inline = probe_max_inline(device);

@@ -1,5 +1,5 @@
-// An opened device with the port and GID that its connections use. Everything made from it shares
-// it.
+// An opened device, with the port and GID that its connections use. All objects created from it
+// share it.
 #ifndef CARIAMA_DTUTILS_VERBS_CONTEXT_H_
 #define CARIAMA_DTUTILS_VERBS_CONTEXT_H_
 
@@ -25,7 +25,7 @@ struct Context {
   ibv_port_attr port_attributes{};
   ibv_device_attr attributes{};
   DeviceLimits limits;
-  bool soft_roce = false;  // the kernel's rdma_rxe, which has its own words for some errors
+  bool soft_roce = false;  // the kernel's rdma_rxe, which reports some errors with other codes
   std::optional<ArrivalOrder> forced_order;  // CARIAMA_VERBS_IN_ORDER
 
   [[nodiscard]] bool ethernet() const {
@@ -33,12 +33,12 @@ struct Context {
   }
 };
 
-// Chooses and opens. Blocking: system calls, and a few scratch queue pairs to find the largest
-// inline size, which no query tells. Errors as open_verbs_device().
+// Chooses and opens a device. Blocks for system calls, and creates a few temporary queue pairs to
+// find the largest inline size, which no query reports. Errors: those of open_verbs_device().
 [[nodiscard]] absl::StatusOr<std::shared_ptr<const Context>> open_context(
     const DeviceOptions& options);
 
-// Limits as the device and one of its ports report them; max_inline stays 0.
+// Returns the limits that the device and one of its ports report; max_inline is 0.
 [[nodiscard]] DeviceLimits limits_of(const ibv_device_attr& device, const ibv_port_attr& port);
 
 }  // namespace cariama::verbs

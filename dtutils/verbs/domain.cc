@@ -37,7 +37,7 @@ int access_flags(Access access) {
   int flags = 0;
   if (has_access(access, Access::kLocalWrite)) flags |= IBV_ACCESS_LOCAL_WRITE;
   if (has_access(access, Access::kRemoteRead)) flags |= IBV_ACCESS_REMOTE_READ;
-  // Remote writing without local writing is not allowed by verbs (ibv_reg_mr(3)).
+  // verbs does not permit remote write access without local write access (ibv_reg_mr(3)).
   if (has_access(access, Access::kRemoteWrite)) {
     flags |= IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_LOCAL_WRITE;
   }
@@ -47,7 +47,7 @@ int access_flags(Access access) {
   return flags;
 }
 
-// What this process has pinned so far; the kernel counts it against memlock.
+// Returns the bytes that this process has pinned; the kernel counts them against memlock.
 uint64_t pinned_bytes() {
   std::ifstream file("/proc/self/status");
   for (std::string word; file >> word;) {
@@ -60,8 +60,8 @@ uint64_t pinned_bytes() {
 absl::Status registration_error(int error, size_t length) {
   const std::string size = internal::format_bytes(length);
   rlimit limit{};
-  // ENOMEM says either that memory ran out or that the limit was hit: only the limit can be looked
-  // at.
+  // ENOMEM means either that memory ran out or that the limit was reached; only the limit can be
+  // checked here.
   if (error == ENOMEM && getrlimit(RLIMIT_MEMLOCK, &limit) == 0 &&
       limit.rlim_cur != RLIM_INFINITY) {
     const uint64_t pinned = pinned_bytes();
@@ -73,7 +73,7 @@ absl::Status registration_error(int error, size_t length) {
   if (error == EFAULT || error == EINVAL) {
     return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
                       "registering " + size + ": part of it is not mapped, or not writable",
-                      "pass memory that is mapped with the access asked for");
+                      "pass memory that is mapped with the requested access");
   }
   return make_errno_error(error, ErrorScope::kProcess, "registering a region of " + size);
 }

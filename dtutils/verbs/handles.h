@@ -1,4 +1,4 @@
-// Owners of libibverbs objects.
+// Owning handles of libibverbs objects.
 #ifndef CARIAMA_DTUTILS_VERBS_HANDLES_H_
 #define CARIAMA_DTUTILS_VERBS_HANDLES_H_
 
@@ -8,8 +8,8 @@
 
 namespace cariama::verbs {
 
-// The destroying calls fail only while something made from the object still lives; every owner here
-// keeps what it was made from alive, so there is nothing to do with their results.
+// The destroy functions fail only while an object created from this one exists. Every owner here
+// keeps alive the objects from which it was created, so the results can be ignored.
 template <auto kDestroy>
 struct Destroyer {
   template <typename T>

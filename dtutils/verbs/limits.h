@@ -1,4 +1,4 @@
-// Bounds that Cariama sets itself, below those of the device.
+// Limits that Cariama sets below those of the device.
 #ifndef CARIAMA_DTUTILS_VERBS_LIMITS_H_
 #define CARIAMA_DTUTILS_VERBS_LIMITS_H_
 
@@ -6,21 +6,22 @@
 
 namespace cariama::verbs {
 
-// Requests and segments that one doorbell takes at most: the chain for the driver is built on the
-// stack (6 KiB), and 32 requests make the cost of a doorbell vanish.
+// The largest number of requests and of segments for one doorbell. The chain for the driver is
+// built on the stack (6 KiB), and with 32 requests the cost of a doorbell per request is
+// negligible.
 inline constexpr uint32_t kBatchRequests = 32;
 inline constexpr uint32_t kBatchSegments = 64;
-// So that any one request fits in a batch.
+// Equal to kBatchSegments, so that any single request fits into a batch.
 inline constexpr uint32_t kMostSegments = kBatchSegments;
 
-// No device of today has more inline data than a 1 KiB work queue element holds.
+// No current device supports more inline data than fits into a work queue element of 1 KiB.
 inline constexpr uint32_t kMostInline = 1024;
 
-// The wire format of the modify call has 8 bits for READs and atomics in flight.
+// The modify call has 8 bits for the number of READs and atomics in flight.
 inline constexpr uint32_t kMostReads = 255;
 
-// repair() posts one request of its own, even behind a full queue, to learn that everything before
-// it was flushed.
+// repair() posts one request of its own, even behind a full queue, to learn that all earlier
+// requests were flushed.
 inline constexpr uint32_t kMarkerSlots = 1;
 
 }  // namespace cariama::verbs

@@ -1,4 +1,4 @@
-// list_verbs_devices(): what is there, as plain data.
+// list_verbs_devices(): the devices of this machine, as plain data.
 #include <arpa/inet.h>
 #include <net/if.h>
 
@@ -69,7 +69,8 @@ int numa_node_of(const ibv_device* device) {
   return (file >> node) ? node : -1;
 }
 
-// Everything but the name; an empty reason means success.
+// Fills all fields except the name. Returns the reason why the device is not usable, or "" for
+// success.
 std::string describe(ibv_device* device, VerbsDeviceInfo& info) {
   if (device->transport_type == IBV_TRANSPORT_IWARP) {
     return "iWARP needs the RDMA connection manager, which Cariama does not use yet";
@@ -103,7 +104,7 @@ std::string describe(ibv_device* device, VerbsDeviceInfo& info) {
     out.number = number;
     out.active = port.state == IBV_PORT_ACTIVE;
     out.state = port_state_name(port.state);
-    // Hosts of before RoCE report "unspecified" for InfiniBand.
+    // Systems older than RoCE report "unspecified" for InfiniBand.
     out.link_layer =
         port.link_layer == IBV_LINK_LAYER_ETHERNET ? verbs::kEthernet : verbs::kInfiniBand;
     out.lid = port.lid;

@@ -23,13 +23,15 @@
 namespace cariama::verbs {
 namespace {
 
-// Flushing is local work of the device; this only keeps a broken one from hanging us.
+// Flushing is local work of the device. The deadline only prevents an endless wait on a broken
+// device.
 constexpr std::chrono::seconds kDrainDeadline{10};
 constexpr std::chrono::microseconds kDrainPause{50};
 
 CompletionStatus status_of(const ibv_wc& work, bool soft_roce) {
-  // soft-RoCE says so of a request with an unknown local key; what else the status stands for,
-  // validate() does not let pass. (Of a receive it also says so when the buffer is too small.)
+  // For a request, soft-RoCE reports this status for an unknown local key. The other causes of this
+  // status are rejected by validate(). (For a receive it also reports it when the buffer is too
+  // small.)
   if (soft_roce && work.status == IBV_WC_LOC_QP_OP_ERR && !is_receive(work.wr_id)) {
     return CompletionStatus::kLocalProtection;
   }
@@ -92,7 +94,8 @@ unsigned int flags_of(uint8_t flags) {
   return out;
 }
 
-// Fills `work` for `request`, whose segments go to `segments`. All but `next`.
+// Fills all fields of `work` for `request` except `next`. Writes the request's segments to
+// `segments`.
 void fill(const WorkRequest& request, uint64_t id, ibv_sge* segments, ibv_send_wr& work) {
   work.wr_id = id;
   work.sg_list = segments;
@@ -111,8 +114,8 @@ void fill(const WorkRequest& request, uint64_t id, ibv_sge* segments, ibv_send_w
   }
 }
 
-// A starting packet sequence number that an earlier connection of this pair of numbers hardly had,
-// so that its late packets are not taken for ours.
+// Returns a random starting packet sequence number. An earlier connection between the same queue
+// pair numbers is unlikely to have had it, so its late packets are not accepted by this connection.
 uint32_t random_sequence() {
   std::random_device device;
   return device() & 0xffffff;
@@ -185,8 +188,8 @@ absl::Status VerbsQueuePair::create_handle(const QueuePairOptions& options) {
     handle_.reset(ibv_create_qp(owner_->handle(), &attributes));
     if (handle_ != nullptr) break;
     const int error = errno;
-    // The limits of a device hold one by one; together they may be too much for it. Give up first
-    // what costs its user least.
+    // Each limit of a device holds by itself, but all together may exceed the device. Reduce first
+    // the limit whose reduction costs the user least.
     const auto halve = [](uint32_t& value) { value = std::min(value, std::max(value / 2, 1U)); };
     const bool too_much = error == EINVAL || error == ENOMEM;
     if (too_much && inline_bytes > 0) {
@@ -203,8 +206,8 @@ absl::Status VerbsQueuePair::create_handle(const QueuePairOptions& options) {
                               "destroy unused ones; raise ulimit -l if memory ran out");
     }
   }
-  // Not deeper than asked for, though the device may have rounded up: users size by it what they
-  // keep for each operation.
+  // Not deeper than requested, although the device may have rounded up: users size their state per
+  // operation by it.
   limits_.send_depth = std::min(send_depth, attributes.cap.max_send_wr - kMarkerSlots);
   limits_.receive_depth = shared ? 0 : std::min(receive_depth, attributes.cap.max_recv_wr);
   limits_.max_send_segments = std::min(attributes.cap.max_send_sge, kMostSegments);
@@ -261,7 +264,7 @@ absl::Status VerbsQueuePair::reserve_completions() {
 
 VerbsQueuePair::~VerbsQueuePair() {
   if (!complete_) return;
-  // A poller may be about to look at the handle, see observe().
+  // A poller may be about to use the handle, see observe().
   closing_.store(true, std::memory_order_relaxed);
   send_completions_->wait_for_pollers();
   receive_completions_->wait_for_pollers();
@@ -288,7 +291,7 @@ absl::Status VerbsQueuePair::modify(ibv_qp_attr attributes, int mask, std::strin
     case EHOSTDOWN:
       return make_error(
           absl::StatusCode::kUnavailable, ErrorScope::kPeer,
-          what + " failed: there is no way to the peer's address",
+          what + " failed: there is no route to the peer's address",
           "check that the ports of both ends are in one network, and choose GIDs of it "
           "with CARIAMA_GID_INDEX");
     default:
@@ -335,8 +338,8 @@ absl::Status VerbsQueuePair::connect(std::string_view peer_address, const Connec
   peer_ = options.peer;
   const ConnectAttributes attributes = connect_attributes(context(), own_, *peer, options);
   if (absl::Status status = reach(attributes); !status.ok()) {
-    // No way to the peer leaves it where it was, ready for another attempt and with its receives. A
-    // refusal of the second step does not happen short of a broken device.
+    // If there is no route to the peer, the queue pair is unchanged: it still has its receives and
+    // can be connected again. A refusal of the second step occurs only on a broken device.
     if (handle_->state != IBV_QPS_INIT) fail();
     peer_ = "(unconnected)";
     return status;
@@ -358,7 +361,7 @@ absl::Status VerbsQueuePair::connect(std::string_view peer_address, const Connec
 void VerbsQueuePair::flush() {
   ibv_qp_attr attributes{};
   attributes.qp_state = IBV_QPS_ERR;
-  // Refused only by a device that is gone, which leaves nothing to flush.
+  // Only a device that is gone refuses this, and then there is nothing to flush.
   static_cast<void>(ibv_modify_qp(handle_.get(), &attributes, IBV_QP_STATE));
 }
 
@@ -367,8 +370,9 @@ void VerbsQueuePair::fail() {
   state_.store(QueuePairState::kError, std::memory_order_release);
 }
 
-// What was posted has been flushed when a request posted behind it is: the marker. Receives are all
-// known by their count, except those that came from a shared receive queue, which stay there.
+// Waits until all posted requests are flushed. Posts a marker request behind the sends: when it is
+// flushed, all earlier sends are. Receives are counted, except those of a shared receive queue,
+// which stay posted.
 absl::Status VerbsQueuePair::drain() {
   fail();
   drained_.store(false, std::memory_order_relaxed);
@@ -404,9 +408,10 @@ absl::Status VerbsQueuePair::drain() {
   }
 }
 
-// Both ends start again at the packet numbers they exchanged for connect(): numbers that followed
-// the count of repairs would part for ever when one end repairs once more than the other. A packet
-// of before would have to outlive the callers' agreement to go on, and both ends' time in RESET.
+// Both ends start again at the packet sequence numbers exchanged for connect(). Numbers derived
+// from a count of repairs would differ permanently if one end repairs once more than the other. A
+// late packet of the old connection could be accepted only if it outlived both the callers'
+// agreement to continue and the time of both ends in RESET.
 absl::Status VerbsQueuePair::repair() {
   absl::Status status = drain();
   ibv_qp_attr reset{};
@@ -435,11 +440,11 @@ PostResult VerbsQueuePair::post_send(std::span<const WorkRequest> requests) {
 }
 
 PostResult VerbsQueuePair::post_batch(std::span<const WorkRequest> requests) {
-  // Not initialized: each entry that is used is filled first.
+  // Not initialized: each entry is filled before it is used.
   std::array<ibv_send_wr, kBatchRequests> work;
   std::array<ibv_sge, kBatchSegments> segments;
   const uint64_t tail = send_tail_.load(std::memory_order_relaxed);
-  // Acquire: the poller that freed a slot has read it.
+  // Acquire: pairs with the release in deliver(); the poller has read a slot before it freed it.
   const uint64_t used = tail - send_head_.load(std::memory_order_acquire);
   const uint64_t room = limits_.send_depth - used;
   PostResult result;
@@ -460,8 +465,8 @@ PostResult VerbsQueuePair::post_batch(std::span<const WorkRequest> requests) {
   }
   if (count == 0) return result;
 
-  // Before the doorbell: from then on a poller may meet these positions. Release: it reads the
-  // slots.
+  // Stored before the doorbell, because from then on a poller may process these positions. Release:
+  // the poller reads the slots.
   send_tail_.store(tail + count, std::memory_order_release);
   ibv_send_wr* refused = nullptr;
   const int error = ibv_post_send(handle_.get(), work.data(), &refused);
@@ -511,8 +516,8 @@ PostResult VerbsQueuePair::post_receive(std::span<const ReceiveRequest> requests
       result.system_error = error == ENOMEM ? 0 : static_cast<uint16_t>(error);
     }
   }
-  // soft-RoCE flushes what it finds when the error happens, and looks at its receive queue again
-  // only when it is told of the error once more.
+  // soft-RoCE flushes the receives that are posted when the error occurs. It processes its receive
+  // queue again only when it is moved to the error state once more.
   if (result.posted > 0 && state() == QueuePairState::kError) flush();
   return result;
 }
@@ -531,7 +536,7 @@ void VerbsQueuePair::observe(const ibv_wc& work) {
     QueuePairState expected = QueuePairState::kConnected;
     const bool first =
         state_.compare_exchange_strong(expected, QueuePairState::kError, std::memory_order_acq_rel);
-    // See post_receive(): receives posted since the device met the error.
+    // Flushes the receives posted since the device detected the error; see post_receive().
     if (first && !closing_.load(std::memory_order_relaxed)) flush();
   }
 }
@@ -564,7 +569,8 @@ bool VerbsQueuePair::deliver(const ibv_wc& work, Completion& completion) {
   } else {
     const uint64_t position = full_position(place, send_tail_.load(std::memory_order_acquire));
     if (is_marker(work.wr_id)) {
-      // Everything before it is over, also what succeeded unsignaled and has no completion.
+      // All earlier requests have ended, including unsignaled ones that succeeded and have no
+      // completion.
       send_head_.store(position, std::memory_order_release);
       return false;
     }
@@ -576,7 +582,8 @@ bool VerbsQueuePair::deliver(const ibv_wc& work, Completion& completion) {
   if (work.status != IBV_WC_SUCCESS) {
     completion.vendor_error = work.vendor_err;
     if (completion.status == CompletionStatus::kUnknown && work.vendor_err == 0) {
-      completion.vendor_error = static_cast<uint32_t>(work.status);  // better than nothing
+      // The status is the only information left.
+      completion.vendor_error = static_cast<uint32_t>(work.status);
     }
   }
   return true;

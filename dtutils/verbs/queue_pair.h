@@ -26,10 +26,10 @@ namespace cariama::verbs {
 
 // Every operation has a position, counted from 0 in the order of posting, and stays in send_slots_
 // until a completion that covers it was polled. RC completes in order, so a completion at position
-// p frees all up to p.
+// p frees all positions up to p.
 //
-// The state is learned from completions: a queue pair that broke while it was only the target of
-// the peer's operations says kConnected until something that it posted fails.
+// The state is derived from completions: if a queue pair failed while it was only the target of the
+// peer's operations, state() returns kConnected until a request that it posted fails.
 class VerbsQueuePair final : public QueuePair {
  public:
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<VerbsQueuePair>> create(
@@ -50,13 +50,14 @@ class VerbsQueuePair final : public QueuePair {
   }
   [[nodiscard]] ArrivalOrder write_order() const override { return write_order_; }
 
-  // For completion queues, which call them with their lock held, in the order of completion.
+  // Called by completion queues, with their lock held, in the order of completion.
   //
-  // A completion came out of the device's queue.
+  // Processes a completion that was read from the device's queue.
   void observe(const ibv_wc& work);
-  // It goes to the user: frees what it covers and fills `completion`. False if it is no one's.
+  // Passes the completion to the user: frees the slots that it covers and fills `completion`.
+  // Returns false if it is not for the user (the marker of repair()).
   bool deliver(const ibv_wc& work, Completion& completion);
-  // It goes nowhere, since the queue pair is being destroyed.
+  // Discards a completion, because the queue pair is being destroyed.
   void drop(const ibv_wc& work);
 
  private:
@@ -78,37 +79,38 @@ class VerbsQueuePair final : public QueuePair {
   void flush();  // any state → ERR
   [[nodiscard]] absl::Status modify(ibv_qp_attr attributes, int mask, std::string_view step);
   [[nodiscard]] const Context& context() const { return *owner_->context(); }
-  // Posts one batch from the front of `requests`. Precondition: send_lock_ is held.
+  // Posts one batch from the front of `requests`. Requires: send_lock_ is locked.
   [[nodiscard]] PostResult post_batch(std::span<const WorkRequest> requests);
 
   const std::shared_ptr<const VerbsDomain> owner_;
   const std::shared_ptr<VerbsCompletionQueue> send_completions_;
   const std::shared_ptr<VerbsCompletionQueue> receive_completions_;
-  const std::shared_ptr<VerbsSharedReceiveQueue> shared_receives_;  // or nullptr
+  const std::shared_ptr<VerbsSharedReceiveQueue> shared_receives_;  // may be nullptr
   QueuePairHandle handle_;
   Address own_;
-  std::optional<ConnectAttributes> connection_;  // what connect() arrived at, for repair()
-  bool complete_ = false;                        // known to its completion queues
-  bool atomics_ = false;                         // both ends have them
+  std::optional<ConnectAttributes> connection_;  // attributes computed by connect(), for repair()
+  bool complete_ = false;                        // registered with its completion queues
+  bool atomics_ = false;                         // both ends support them
   ArrivalOrder write_order_ = ArrivalOrder::kNone;
   std::atomic<bool> closing_{false};
   std::atomic<QueuePairState> state_{QueuePairState::kUnconnected};
 
-  // Sending. Posters write the slot and the tail under the lock; pollers read them.
-  std::unique_ptr<SendSlot[]> send_slots_;  // by position & send_mask_
+  // Sending. Posters write the slot and the tail with the lock held; pollers read them without it.
+  std::unique_ptr<SendSlot[]> send_slots_;  // indexed by position & send_mask_
   uint64_t send_mask_ = 0;
   alignas(64) SpinLock send_lock_;
-  std::atomic<uint64_t> send_tail_{0};              // operations posted
-  alignas(64) std::atomic<uint64_t> send_head_{0};  // operations whose slots are free
-  std::atomic<bool> drained_{false};                // repair()'s marker has come out
+  std::atomic<uint64_t> send_tail_{0};              // number of operations posted
+  alignas(64) std::atomic<uint64_t> send_head_{0};  // number of operations whose slots are free
+  std::atomic<bool> drained_{false};                // repair()'s marker was flushed
 
-  // Receiving, likewise.
+  // Receiving; the same roles as for sending.
   std::unique_ptr<uint64_t[]> receive_ids_;
   uint64_t receive_mask_ = 0;
   alignas(64) SpinLock receive_lock_;
   std::atomic<uint64_t> receive_tail_{0};
   alignas(64) std::atomic<uint64_t> receive_head_{0};
-  std::atomic<uint64_t> receive_observed_{0};  // receives whose completions the device has given
+  // Receives whose completions were read from the device.
+  std::atomic<uint64_t> receive_observed_{0};
 };
 
 }  // namespace cariama::verbs

@@ -1,5 +1,5 @@
-// The chain of receives that one call of the driver takes, built on the stack. Used by queue pairs
-// and shared receive queues.
+// A chain of receives for one call of the driver, built on the stack. Used by queue pairs and
+// shared receive queues.
 #ifndef CARIAMA_DTUTILS_VERBS_RECEIVE_BATCH_H_
 #define CARIAMA_DTUTILS_VERBS_RECEIVE_BATCH_H_
 
@@ -17,12 +17,12 @@ class ReceiveBatch {
  public:
   [[nodiscard]] uint32_t size() const { return count_; }
 
-  // Whether a request of that many segments still fits.
+  // Returns true if a request of that many segments still fits.
   [[nodiscard]] bool has_room(uint32_t segments) const {
     return count_ < kBatchRequests && segment_count_ + segments <= kBatchSegments;
   }
 
-  // Precondition: has_room(request.segment_count).
+  // Adds a request. Requires: has_room(request.segment_count).
   void add(const ReceiveRequest& request, uint64_t device_id) {
     ibv_recv_wr& work = requests_[count_];
     work.wr_id = device_id;
@@ -34,8 +34,8 @@ class ReceiveBatch {
     ++count_;
   }
 
-  // Hands the chain to `post` (ibv_post_recv or ibv_post_srq_recv bound to its queue). Returns how
-  // many were posted; `error` is 0 or the errno that stopped the rest.
+  // Passes the chain to `post` (ibv_post_recv or ibv_post_srq_recv, bound to its queue). Returns
+  // the number of posted receives; `error` is 0 or the errno that stopped the remaining ones.
   template <typename Post>
   uint32_t post(Post post, int& error) {
     ibv_recv_wr* refused = nullptr;

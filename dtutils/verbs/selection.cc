@@ -53,14 +53,14 @@ std::string list(const std::vector<T>& items) {
   return text.empty() ? "nothing" : text;
 }
 
-// First what routers and hosts of today handle best. 0: unusable for a RoCE connection.
+// Ranks GIDs; a higher value is better supported by current routers and hosts.
 int gid_preference(const VerbsGidInfo& gid) {
   const bool version_2 = gid.type == kRoceV2Gid;
   if (version_2 && gid.text.starts_with("::ffff:")) return 4;
   const bool link_local = gid.text.starts_with("fe80:");
   if (version_2 && !link_local) return 3;
   if (version_2) return 2;
-  return 1;  // version 1 does not leave its Ethernet segment
+  return 1;  // version 1 packets do not leave their Ethernet segment
 }
 
 absl::StatusOr<std::optional<size_t>> choose_gid(const std::string& where,
@@ -75,7 +75,7 @@ absl::StatusOr<std::optional<size_t>> choose_gid(const std::string& where,
                           ", it has " + list(port.gids),
                       "set CARIAMA_GID_INDEX to one of these, or unset it");
   }
-  // An InfiniBand port is addressed by its LID; the first GID serves peers behind a router.
+  // An InfiniBand port is addressed by its LID; the first GID is for peers behind a router.
   if (port.link_layer == kInfiniBand) {
     return port.gids.empty() ? std::optional<size_t>() : std::optional<size_t>(0);
   }

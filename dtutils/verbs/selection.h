@@ -1,5 +1,5 @@
-// Which device, port and GID to use: a choice over plain data, so that it can be tested without
-// any.
+// Selection of device, port and GID, as a function of plain data, so that it can be tested without
+// hardware.
 #ifndef CARIAMA_DTUTILS_VERBS_SELECTION_H_
 #define CARIAMA_DTUTILS_VERBS_SELECTION_H_
 
@@ -15,25 +15,25 @@
 
 namespace cariama::verbs {
 
-// What is asked for; empty fields are free.
+// The requested device; each empty field matches any.
 struct Request {
   std::string name{};
   std::optional<uint32_t> port{};
   std::optional<uint32_t> gid_index{};
 };
 
-// The fields of `options`, and the environment (CARIAMA_DEVICE, CARIAMA_PORT, CARIAMA_GID_INDEX)
-// for those that are empty. INVALID_ARGUMENT if a variable is no number.
+// Returns the fields of `options`; empty fields are taken from the environment (CARIAMA_DEVICE,
+// CARIAMA_PORT, CARIAMA_GID_INDEX). Error: INVALID_ARGUMENT if a variable is not a number.
 [[nodiscard]] absl::StatusOr<Request> read_request(const DeviceOptions& options);
 
-// Positions within a list of devices. `gid` is none on an InfiniBand port without GIDs.
+// Indices into a list of devices. `gid` is empty on an InfiniBand port without GIDs.
 struct Choice {
   size_t device = 0;
   size_t port = 0;
   std::optional<size_t> gid;
 };
 
-// The device, port and GID to use. Errors list what there is.
+// Returns the device, port and GID to use. The error texts list the available ones.
 [[nodiscard]] absl::StatusOr<Choice> choose(const std::vector<VerbsDeviceInfo>& devices,
                                             const Request& request);
 

@@ -42,8 +42,8 @@ absl::StatusOr<std::shared_ptr<VerbsSharedReceiveQueue>> VerbsSharedReceiveQueue
                                 queue->domain_->context()->description,
                             "ask for less; raise ulimit -l if memory ran out");
   }
-  // Not more than asked for, though the device may have rounded up: completion queues are sized by
-  // it.
+  // Not more than requested, although the device may have rounded up: completion queues are sized
+  // by this number.
   queue->ids_.resize(std::min(options.depth, device_depth));
   queue->max_segments_ = std::clamp(options.max_segments, 1U, device_segments);
   queue->free_.resize(queue->ids_.size());
@@ -61,7 +61,7 @@ PostResult VerbsSharedReceiveQueue::post_receive(std::span<const ReceiveRequest>
       result.error = free_.size() == batch.size() ? PostError::kQueueFull
                                                   : internal::validate(request, max_segments_);
       if (!result.ok() || !batch.has_room(request.segment_count)) break;
-      // Places are taken from the end of free_, and given up for good when the batch is posted.
+      // Places are taken from the end of free_, and removed from it only when the batch is posted.
       const uint32_t place = free_[free_.size() - 1 - batch.size()];
       ids_[place] = request.id;
       batch.add(request, receive_id(place));

@@ -15,8 +15,8 @@
 
 namespace cariama::verbs {
 
-// A shared receive queue. Its receives complete out of order (each queue pair that takes one is
-// busy with it for a while), so a receive is known to the device by its place in a table.
+// A shared receive queue. Its receives complete out of order (each queue pair that takes one needs
+// time to fill it), so the device identifies a receive by its place in a table.
 class VerbsSharedReceiveQueue final : public SharedReceiveQueue {
  public:
   [[nodiscard]] static absl::StatusOr<std::shared_ptr<VerbsSharedReceiveQueue>> create(
@@ -29,7 +29,7 @@ class VerbsSharedReceiveQueue final : public SharedReceiveQueue {
   [[nodiscard]] ibv_srq* handle() const { return handle_.get(); }
   [[nodiscard]] uint32_t max_segments() const { return max_segments_; }
 
-  // The completion of the receive at `place` was polled. Frees the place; returns the caller's id.
+  // Frees the place of a receive whose completion was polled, and returns the caller's id.
   uint64_t finish(uint32_t place);
 
  private:
@@ -40,9 +40,9 @@ class VerbsSharedReceiveQueue final : public SharedReceiveQueue {
   SharedReceiveQueueHandle handle_;
   uint32_t max_segments_ = 0;
 
-  SpinLock lock_;               // guards all below
-  std::vector<uint64_t> ids_;   // by place
-  std::vector<uint32_t> free_;  // places
+  SpinLock lock_;               // guards all members below
+  std::vector<uint64_t> ids_;   // indexed by place
+  std::vector<uint32_t> free_;  // free places
 };
 
 }  // namespace cariama::verbs

@@ -1,4 +1,4 @@
-// A lock for the few instructions around a driver call, which takes a spin lock of its own anyway.
+// A lock for the few instructions around a driver call, which takes a spin lock itself.
 #ifndef CARIAMA_DTUTILS_VERBS_SPIN_LOCK_H_
 #define CARIAMA_DTUTILS_VERBS_SPIN_LOCK_H_
 
@@ -8,8 +8,8 @@
 
 namespace cariama::verbs {
 
-// Meets the requirements of std::lock_guard. Yields after a while: the holder may have been
-// preempted.
+// Meets the requirements of std::lock_guard. Yields after some spins, since the holder may have
+// been preempted.
 class SpinLock {
  public:
   void lock() {
@@ -22,7 +22,7 @@ class SpinLock {
   void unlock() { locked_.store(false, std::memory_order_release); }
 
  private:
-  // About a microsecond: longer than any undisturbed holder keeps the lock.
+  // About a microsecond: longer than a holder that is not preempted keeps the lock.
   static constexpr int kSpinsBeforeYield = 500;
 
   std::atomic<bool> locked_{false};

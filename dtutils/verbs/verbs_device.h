@@ -1,17 +1,17 @@
-// The verbs transport: libibverbs on InfiniBand, RoCE and soft-RoCE, by reliable connections.
+// The verbs transport: libibverbs on InfiniBand, RoCE and soft-RoCE, with reliable connections.
 //
-// Programs use open_device() (device.h). What is here serves those that show or choose devices
+// Programs use open_device() (device.h). This header is for programs that list or choose devices
 // (cariama-info), and needs no libibverbs header.
 //
-// Environment, besides what DeviceOptions names:
+// Environment, in addition to the variables named at DeviceOptions:
 //   CARIAMA_VERBS_IN_ORDER=none|within|writes|bytes
-//       What QueuePair::write_order() answers (kNone, kWithinWrite, kWrites, kBytes), in place of
+//       The result of QueuePair::write_order() (kNone, kWithinWrite, kWrites, kBytes), in place of
 //       the device's own answer (ibv_query_qp_data_in_order). For tests of the paths that poll
-//       memory on devices that promise nothing. It makes the library rely on what the device does
-//       not promise.
+//       memory, on devices that guarantee no order. The library then relies on an order that the
+//       device does not guarantee.
 //
-// Memory of the library per queue pair: 16 bytes for each slot of the send queue, 8 for each of the
-// receive queue, about 500 besides; the driver's queues come on top.
+// Memory of the library per queue pair: 16 bytes for each slot of the send queue, 8 for each slot
+// of the receive queue, and about 500 bytes; the driver's queues need additional memory.
 #ifndef CARIAMA_DTUTILS_VERBS_VERBS_DEVICE_H_
 #define CARIAMA_DTUTILS_VERBS_VERBS_DEVICE_H_
 
@@ -48,25 +48,27 @@ struct VerbsPortInfo {
 
 struct VerbsDeviceInfo {
   std::string name{};      // "mlx5_0", "rxe0"
-  std::string firmware{};  // as the device words it
+  std::string firmware{};  // as reported by the device
   int numa_node = -1;
   bool usable = false;   // false: it could not be opened, or needs a connection manager (iWARP)
-  std::string reason{};  // why it is not usable, with the remedy
-  DeviceLimits limits;  // of its first active port; max_inline is 0: only open_device() measures it
+  std::string reason{};  // cause of usable == false, with the remedy
+  // Limits of its first active port; max_inline is 0, because only open_device() measures it.
+  DeviceLimits limits;
   std::vector<VerbsPortInfo> ports{};
 };
 
-// The RDMA devices of this machine, in the order of libibverbs. Empty without any, also without the
-// kernel's RDMA support. Opens each device for a moment (system calls). Thread-safe.
+// Returns the RDMA devices of this machine, in the order of libibverbs; empty if there is none, or
+// if the kernel has no RDMA support. Opens each device temporarily (system calls). Thread-safe.
 [[nodiscard]] CARIAMA_DTUTILS_EXPORT std::vector<VerbsDeviceInfo> list_verbs_devices();
 
-// Whether some device has an active port and can be used: what open_device({}) goes by.
+// Returns true if a device is usable and has an active port. open_device({}) uses this criterion.
 [[nodiscard]] CARIAMA_DTUTILS_EXPORT bool has_active_verbs_port(
     const std::vector<VerbsDeviceInfo>& devices);
 
-// Opens a device, chosen as DeviceOptions says (its field `transport` is not looked at).
-// Errors: NOT_FOUND (no such device, port or GID index: lists what there is), FAILED_PRECONDITION
-// (the port is not active), PERMISSION_DENIED, INVALID_ARGUMENT (a malformed environment variable).
+// Opens a device, chosen according to DeviceOptions (its field `transport` is ignored). Errors:
+// NOT_FOUND (no such device, port or GID index; the text lists the available ones),
+// FAILED_PRECONDITION (the port is not active), PERMISSION_DENIED, INVALID_ARGUMENT (a malformed
+// environment variable).
 [[nodiscard]] CARIAMA_DTUTILS_EXPORT absl::StatusOr<std::shared_ptr<Device>> open_verbs_device(
     const DeviceOptions& options);
 

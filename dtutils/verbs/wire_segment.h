@@ -1,4 +1,4 @@
-// From segments of the contract to those of libibverbs.
+// Converts segments of the contract to those of libibverbs.
 #ifndef CARIAMA_DTUTILS_VERBS_WIRE_SEGMENT_H_
 #define CARIAMA_DTUTILS_VERBS_WIRE_SEGMENT_H_
 
@@ -10,14 +10,15 @@
 
 namespace cariama::verbs {
 
-// A verbs key has 32 bits. A wider one is of another transport: it must not pass as its lower half,
-// which may be a valid key. No device gives out key 0.
+// Converts a key. A verbs key has 32 bits, so a wider key belongs to another transport. It must not
+// be truncated to its lower half, which may be a valid key; it becomes 0, which no device uses as a
+// key.
 [[nodiscard]] constexpr uint32_t device_key(uint64_t key) {
   return key <= UINT32_MAX ? static_cast<uint32_t>(key) : 0;
 }
 
-// Writes at most segments.size() entries to `out` and returns how many. Empty pieces are left out:
-// on some devices a length of 0 stands for 2 GiB.
+// Writes at most segments.size() entries to `out` and returns their number. Empty segments are
+// omitted, because on some devices a length of 0 means 2 GiB.
 inline int translate(std::span<const Segment> segments, ibv_sge* out) {
   int count = 0;
   for (const Segment& segment : segments) {

@@ -1,4 +1,4 @@
-// AVX2: 16 boards at a time, or 8 wide ones.
+// The uniform playout kernel for AVX2. A batch has 16 boards, or 8 wide ones.
 #include "hex/internal/uniform_kernel.h"
 
 #ifdef __AVX2__
@@ -15,7 +15,7 @@ struct Common {
   typedef SignedType S __attribute__((vector_size(32)));
   static __m256i raw(V v) { return reinterpret_cast<__m256i>(v); }
   static bool any(V v) { return _mm256_testz_si256(raw(v), raw(v)) == 0; }
-  // Of each byte, by look-up of its halves.
+  // Returns the number of set bits of each byte, by a table look-up of its two halves.
   static __m256i byte_counts(V v) {
     const __m256i table = _mm256_setr_epi8(0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4,  //
                                            0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4);
@@ -31,8 +31,8 @@ struct Narrow : Common<uint16_t, int16_t> {
     const V bytes = reinterpret_cast<V>(byte_counts(v));
     return (bytes & 0xFF) + (bytes >> 8);
   }
-  // There is no shift by different counts for 16 bits, but a multiplication: 2^n is the product of
-  // one factor for each bit of n.
+  // AVX2 has no shift of 16-bit lanes with a different count per lane, but it has a multiplication:
+  // 2^n is the product of one factor for each bit of n.
   static V one_bit(V n) {
     return (1 + (n & 1)) * (1 + 3 * (n >> 1 & 1)) * (1 + 15 * (n >> 2 & 1)) *
            (1 + 255 * (n >> 3 & 1));

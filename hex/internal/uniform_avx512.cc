@@ -1,4 +1,5 @@
-// AVX-512 with BITALG (Ice Lake, Zen 4 and later): 32 boards at a time, or 16 wide ones.
+// The uniform playout kernel for AVX-512 with BITALG (Ice Lake, Zen 4 and later). A batch has 32
+// boards, or 16 wide ones.
 #include "hex/internal/uniform_kernel.h"
 
 #ifdef __AVX512BITALG__

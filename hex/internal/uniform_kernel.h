@@ -1,16 +1,17 @@
 // The vectorised uniform playout, written once for all instruction sets. Each uniform_*.cc defines
 // its vector operations in an unnamed namespace and instantiates Kernel with them, compiled for
-// that instruction set. Nothing here may come from the standard library: an inline function
-// compiled there could be the one that the linker keeps for the whole program.
+// that instruction set. This header must not use the standard library: the linker might keep an
+// inline function compiled for this instruction set for the whole program.
 //
-// Layout: as many boards side by side as a vector has lanes; vector y holds row y of all of them,
-// one bit for each column. Connected cells are found by flooding whole rows.
+// Layout: one board per lane of a vector. Vector y contains row y of all boards, one bit per
+// column. Connected cells are found by flooding whole rows.
 //
 // Filling: the empty cells, numbered 0 .. e-1, are packed into dense vectors ("packed rows"), so
-// that the work falls with e. Each gets a random bit; then surplus stones of the side that has too
-// many, chosen uniformly, change sides. Whatever the number of stones was before, by symmetry each
-// set of the right size is equally likely afterwards. That stays true if boards are drawn again as
-// long as the surplus exceeds a limit, which saves most of the slow repairs.
+// that the work decreases with e. First each cell gets a random bit. Then, on the side with too
+// many stones, uniformly chosen stones change their colour until the number is right (repair). By
+// symmetry, all sets of the right size then have the same probability, whatever the number was
+// before. This holds, too, if boards with a surplus above a limit are drawn again, which avoids
+// most of the slow repairs.
 #ifndef CARIAMA_HEX_INTERNAL_UNIFORM_KERNEL_H_
 #define CARIAMA_HEX_INTERNAL_UNIFORM_KERNEL_H_
 
@@ -18,27 +19,28 @@
 
 namespace cariama::hex {
 
-// Bits of a packed row that go to a row of the board: those under `mask` after the shift.
+// A segment: bits of a packed row that belong to one row of the board. They are shifted first, then
+// selected by `mask`.
 struct FillSegment {
   uint8_t packed_row;
   uint8_t row;
-  int8_t shift;  // left if positive
+  int8_t shift;  // to the left if positive
   uint32_t mask;
 };
 
-// What one call of a kernel does. Plain pointers, so that it can be filled in by code compiled for
-// any processor.
+// The parameters and results of one call of a kernel. It has only plain types, so that code
+// compiled for any processor can fill it in.
 struct UniformJob {
   static constexpr int kMaxRows = 25;
   static constexpr int kMaxSegments = 2 * 625;
-  // Working memory of the generator: 128 bits for each 64 of the widest vector.
+  // State of the generator: 128 bits per 64-bit lane of the widest vector.
   static constexpr int kStateWords = 16;
 
   int cols = 0;
   int rows = 0;
-  uint32_t black[kMaxRows];  // stones that are there
+  uint32_t black[kMaxRows];  // the black stones of the position
   int packed_rows = 0;
-  uint32_t packed_valid[kMaxRows];  // which bits of the packed rows are cells
+  uint32_t packed_valid[kMaxRows];  // the bits of the packed rows that are cells
   int black_to_add = 0;
   int surplus_limit = 0;
   const FillSegment* segments = nullptr;
@@ -47,18 +49,18 @@ struct UniformJob {
   uint64_t* state = nullptr;  // in and out, kStateWords
   int playouts = 0;           // in
   int black_wins = 0;         // out
-  // Out, unless null: for each cell, in how many playouts it was black in the end, and in how many
-  // of these Black won. Added to what is there.
+  // Out, if not null: for each cell, the number of playouts in which it was black at the end, and
+  // the number of these that Black won. The kernel adds to the present values.
   uint32_t* black_owned = nullptr;
   uint32_t* black_owned_and_won = nullptr;
-  // Out, unless null: the black cells of each playout, `rows` words each.
+  // Out, if not null: the black cells of each playout, `rows` words per playout.
   uint32_t* boards = nullptr;
 };
 
 using UniformKernel = void (*)(UniformJob&);
 
-// The kernels: for boards of up to 16 and of up to 32 columns. Null where the compiler does not
-// know the instruction set.
+// The kernels for boards of up to 16 columns (narrow) and of up to 32 columns (wide). nullptr if
+// this build does not support the instruction set.
 struct UniformKernels {
   UniformKernel narrow = nullptr;
   UniformKernel wide = nullptr;
@@ -69,9 +71,14 @@ extern const UniformKernels kUniformPortable;
 extern const UniformKernels kUniformAVX2;
 extern const UniformKernels kUniformAVX512;
 
-// Ops gives: Lane, V (vector of Lane), W (the same bytes as 64-bit lanes), S (as signed lanes),
-// popcount(V) per lane, one_bit(V n) = 1 << n per lane, any(V), sign_mask(V): bit i says that the
-// highest bit of lane i is set.
+// Ops provides the types and functions of an instruction set:
+//   Lane          an unsigned integer, one lane of a vector
+//   V             a vector of Lane
+//   W, S          the same bytes as a vector of 64-bit lanes, and of signed lanes
+//   popcount(v)   the number of set bits, per lane
+//   one_bit(n)    1 << n, per lane
+//   any(v)        true if any bit of the vector is set
+//   sign_mask(v)  a word with bit i set if the highest bit of lane i is set
 template <typename Ops>
 struct Kernel {
   using Lane = typename Ops::Lane;
@@ -98,6 +105,7 @@ struct Kernel {
   static V all(uint32_t value) { return V{} + static_cast<Lane>(value); }
   static V select(V mask, V a, V b) { return b ^ ((a ^ b) & mask); }
 
+  // Fills the packed rows with random stones, job.black_to_add of them black, on each board.
   static void fill(const UniformJob& job, Generator& generator, V* packed) {
     const int n = job.packed_rows;
     V surplus = {};
@@ -115,7 +123,8 @@ struct Kernel {
       pending = reinterpret_cast<V>(surplus + limit > twice);
     } while (Ops::any(pending));
 
-    // Lemire's multiplication on 8 bits: exactly uniform if the few low products are passed over.
+    // Choose a packed row by Lemire's multiplication on 8 bits. It is exactly uniform if products
+    // with a low byte below `reject` are rejected.
     const V reject = all(256 % (n == 0 ? 1 : n));
     while (Ops::any(surplus)) {
       const V random = generator.next();
@@ -133,7 +142,7 @@ struct Kernel {
         packed[i] ^= change;
         hit |= change;
       }
-      const V step = negative | Lane{1};  // -1 where stones are missing
+      const V step = negative | Lane{1};  // -1 in lanes with too few black stones
       surplus -= step & reinterpret_cast<V>(hit != V{});
     }
   }
@@ -148,8 +157,8 @@ struct Kernel {
     }
   }
 
-  // The seeds, spread along the runs of `open` that hold them. Upwards a carry does it; downwards
-  // it takes log2 steps.
+  // Spreads the seeds along the runs of set bits of `open` that contain them. Towards higher bits
+  // the carry of one addition does this; towards lower bits it takes log2(lane bits) steps.
   static V spread(V seeds, V open) {
     seeds |= open & ~(open + seeds);
     V through = open;
@@ -167,7 +176,8 @@ struct Kernel {
     return seeds;
   }
 
-  // All ones in the lanes in which black connects the first row with the last.
+  // Returns a vector with all bits set in the lanes in which black connects the first row with the
+  // last row.
   static V black_wins(const V* black, int rows) {
     V reached[UniformJob::kMaxRows];
     reached[0] = black[0];
@@ -176,7 +186,7 @@ struct Kernel {
     }
     for (;;) {
       const V open_lanes = reinterpret_cast<V>(reached[rows - 1] == V{});
-      // What a path that turns back up reaches; and down again from there.
+      // Spread upwards, for paths that turn back up, then downwards again.
       V changed = {};
       for (int y = rows - 2; y > 0; --y) {
         const V seeds = reached[y] | ((reached[y + 1] | reached[y + 1] << 1) & black[y]);

@@ -1,5 +1,5 @@
-// What every processor can do: 16-byte vectors, which are SSE2 on x86-64 and NEON on AArch64; 8
-// boards at a time, or 4 wide ones.
+// The uniform playout kernel for every processor: vectors of 16 bytes, which the compiler
+// translates to SSE2 on x86-64 and NEON on AArch64. A batch has 8 boards, or 4 wide ones.
 #include "hex/internal/uniform_kernel.h"
 
 namespace cariama::hex {
@@ -25,7 +25,7 @@ struct Portable {
     if constexpr (sizeof(Lane) == 4) v += v >> 16;
     return v & Lane{0x3F};
   }
-  // Doubled, squared: SSE2 has no shift by different counts.
+  // 1 << n by steps for the bits of n: SSE2 has no shift with a different count per lane.
   static V one_bit(V n) {
     V bit = V{} + Lane{1};
     bit += bit & -(n & Lane{1});

@@ -1,4 +1,5 @@
-// Compiled for AVX2 on x86-64 (CMakeLists.txt); elsewhere without a kernel.
+// The select kernel for AVX2. CMakeLists.txt compiles this file for AVX2 on x86-64. On other
+// processors it contains no kernel.
 #include <cmath>
 #include <cstddef>
 #include <type_traits>

@@ -1,4 +1,5 @@
-// Compiled for AVX512 on x86-64 (CMakeLists.txt); elsewhere without a kernel.
+// The select kernel for AVX-512. CMakeLists.txt compiles this file for AVX-512 on x86-64. On other
+// processors it contains no kernel.
 #include <cmath>
 #include <cstddef>
 #include <type_traits>

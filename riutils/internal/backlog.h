@@ -1,5 +1,6 @@
-// Calls that did not fit into the receiver's chunks when they were made: encoded, in registered
-// memory, in order, ready to be copied or written in bulk.
+// The deferred calls of a channel: calls that did not fit into the receiver's chunks when they were
+// issued. They are encoded, in registered memory, in the order of issue, and can be copied or
+// written in bulk.
 #ifndef CARIAMA_RIUTILS_INTERNAL_BACKLOG_H_
 #define CARIAMA_RIUTILS_INTERNAL_BACKLOG_H_
 
@@ -16,11 +17,11 @@
 
 namespace cariama::internal {
 
-// Thread-compatible: guarded by its channel's mutex. Memory comes from the link, in segments that
-// go back when they are empty.
+// Thread-compatible: the channel's mutex guards it. Allocates memory from the link in segments, and
+// frees a segment when it is empty.
 class Backlog {
  public:
-  // Calls that lie one behind another: bytes [offset, offset + bytes) of `memory`.
+  // Consecutive calls: bytes [offset, offset + bytes) of `memory`.
   struct Run {
     RDMAMemory* memory = nullptr;
     uint64_t offset = 0;
@@ -35,15 +36,16 @@ class Backlog {
   [[nodiscard]] bool empty() const { return bytes_ == 0; }
   [[nodiscard]] uint64_t bytes() const { return bytes_; }
 
-  // Keeps a call; `departure`, if given, is counted down when it leaves. Error: the memory's.
+  // Appends a call. `departure`, if given, is counted down when the call is published. Error: that
+  // of ChannelLink::allocate.
   [[nodiscard]] absl::Status append(const OutgoingCallView& call, Synchronizer* departure);
-  // The longest run of whole calls at the front that is no longer than `room`; bytes 0 if the first
-  // is.
+  // Returns the longest run of whole calls at the front that is not longer than `room` bytes. Its
+  // `bytes` is 0 if the first call is longer than `room`. Requires: !empty().
   [[nodiscard]] Run front(uint64_t room);
-  // The run has left: drops it, and counts its departures down. Its memory is reused when the
-  // transport is done with it.
+  // Removes a run that has been published, and counts its departures down. The allocator reuses its
+  // memory when the transport has finished with it.
   void pop(const Run& run);
-  // Drops everything: it will not leave.
+  // Removes all calls, which will not be published; fails their departures with `status`.
   void fail(const absl::Status& status);
 
  private:
@@ -53,7 +55,7 @@ class Backlog {
     uint64_t end = 0;
   };
   struct Departure {
-    uint64_t at;  // counted in bytes since the beginning
+    uint64_t at;  // end of the call, in bytes appended since the beginning
     Synchronizer* done;
   };
 

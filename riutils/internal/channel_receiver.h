@@ -1,10 +1,11 @@
-// The receiving end of a channel: runs the calls that a sender has put into our chunks (Seriema
-// §4.4.1).
+// The receiving end of a channel: runs the calls that a sender has written into the chunks of this
+// process (Seriema §4.4.1).
 //
-// It reads memory that a peer writes, so it believes nothing: every length is held against the
-// chunk's end, every id against the function table, every count of inserted chunks against what was
-// really granted. (A word is read once: what is checked is what is used.) What is malformed ends
-// this channel, with a reason, and nothing else.
+// The receiver reads memory that a peer writes, and trusts none of it. It checks every length
+// against the chunk's end, every function id against the function table, and every count of
+// inserted chunks against the chunks that were really granted. It reads each word once, so that the
+// checked value is the used value. Malformed data ends this channel, with a reason, and affects
+// nothing else.
 #ifndef CARIAMA_RIUTILS_INTERNAL_CHANNEL_RECEIVER_H_
 #define CARIAMA_RIUTILS_INTERNAL_CHANNEL_RECEIVER_H_
 
@@ -22,13 +23,13 @@
 
 namespace cariama::internal {
 
-// What a receiver needs from the world around it. Called by whoever runs the channel.
+// What a ChannelReceiver needs from its environment. Called by the thread that runs the channel.
 class ReceiverBackend {
  public:
   enum class Taken : uint8_t {
     kTaken,
-    kNotYet,   // they are on their way into the map
-    kMissing,  // nobody granted them
+    kNotYet,   // an insertion into the map is in progress; retry later
+    kMissing,  // the chunks were not granted
   };
 
   virtual ~ReceiverBackend() = default;
@@ -37,34 +38,37 @@ class ReceiverBackend {
   [[nodiscard]] virtual Taken take_chunks(uint32_t count, std::vector<std::byte*>& chunks) = 0;
   // Writes the number of consumed chunks (or kBroken) into the sender's ChannelControl.
   virtual void push(uint64_t consumed_chunks) = 0;
-  // A call that wants an answer has been run, or it failed and somebody should know. `call.outcome`
-  // says how it ended; `notify` is nullptr if nobody waits.
+  // Called after a call that requested an answer was run, and after any call that failed or will be
+  // answered later. `call.outcome` is its outcome; `notify` is nullptr if no answer was requested.
   virtual void finished(const NotifyTarget* notify, const IncomingCall& call,
                         const std::string& result) = 0;
-  // The channel ends here because of what the peer wrote.
+  // Called when the channel ends because the peer wrote malformed data.
   virtual void broken(std::string_view why) = 0;
 };
 
-// One thread at a time, whichever has the worker's inbox.
+// Thread-compatible: used by the thread that currently runs the worker's calls, except announced()
+// and consumed_bytes().
 class ChannelReceiver {
  public:
   // `chunks` are the first grant; each was prepare()d.
   ChannelReceiver(ReceiverBackend& backend, Arrival arrival, Consumption consumption,
                   uint64_t chunk_bytes, uint32_t source_thread, std::vector<std::byte*> chunks);
 
-  // Makes memory a chunk that was never used: before the sender learns of it.
+  // Initializes memory as an unused chunk. Must be called before the sender learns of the chunk.
   static void prepare(std::byte* chunk);
 
-  // Runs calls that have arrived, `most` at most. Returns how many.
+  // Runs at most `most` calls that have arrived. Never blocks. Returns the number of calls that
+  // ran.
   size_t run(size_t most);
 
-  // Arrival::kEvent: so many more words may be read. Any thread, ordered by the queue pair's
-  // completions.
+  // Arrival::kEvent: `words` more words have arrived and may be read. Thread-safe; the queue pair's
+  // completions order the events of one channel.
   void announced(uint64_t words) { announced_.fetch_add(words, std::memory_order_acq_rel); }
 
-  // The sender has shut the channel down, or broken it: nothing will be read any more.
+  // Returns true if the sender has shut down the channel or has written malformed data: the
+  // receiver does not read the channel any more.
   [[nodiscard]] bool ended() const { return ended_; }
-  // Bytes of calls that have been run. Any thread.
+  // Returns the number of bytes of calls that have been run. Thread-safe.
   [[nodiscard]] uint64_t consumed_bytes() const {
     return consumed_bytes_.load(std::memory_order_relaxed);
   }
@@ -72,7 +76,8 @@ class ChannelReceiver {
   [[nodiscard]] const std::vector<std::byte*>& chunks() const { return chunks_; }
 
  private:
-  // A header of a plain call, understood once. Calls of one function mostly have the same.
+  // A cached, already checked header of a call without flags. Calls of one function mostly have
+  // equal headers.
   struct KnownHeader {
     uint64_t word = 0;
     size_t size = 0;  // of the call
@@ -80,7 +85,7 @@ class ChannelReceiver {
     uint64_t padding = 0;
   };
   static constexpr uint32_t kKnownHeaders = 32;
-  // How far a round has come.
+  // The progress of a polling round.
   struct Cursor {
     std::byte* at;
     std::byte* limit;  // end of the batch that `at` is in, or end_
@@ -92,7 +97,7 @@ class ChannelReceiver {
   bool step(uint64_t word, Cursor& cursor);
   void run_flagged(const CallHeader& header, std::byte* behind);
   void finish_slowly(const NotifyTarget* notify);
-  // The end of a chunk. False: run no more now.
+  // Processes an end marker. Returns false if the round must stop.
   bool end_of_chunk(const CallHeader& header);
   void enter(uint32_t index);
   void break_off(std::string_view why);
@@ -105,13 +110,13 @@ class ChannelReceiver {
   uint32_t current_ = 0;
   std::byte* position_ = nullptr;
   size_t last_size_ = sizeof(CallHeader);
-  std::byte* end_ = nullptr;    // the last place for an end marker
+  std::byte* end_ = nullptr;    // the last position for an end marker
   std::byte* limit_ = nullptr;  // end of the batch that position_ is in, or end_
   std::array<KnownHeader, kKnownHeaders> known_;
-  std::byte* first_ = nullptr;    // where this round, or its part in this chunk, began
-  uint64_t consumed_before_ = 0;  // bytes, when this round or its part in this chunk began
+  std::byte* first_ = nullptr;    // position at which this round, or its part in this chunk, began
+  uint64_t consumed_before_ = 0;  // consumed bytes at that position
   uint64_t consumed_chunks_ = 0;
-  uint64_t unread_words_ = 0;  // announced and not consumed yet
+  uint64_t unread_words_ = 0;  // words announced and not consumed yet
   bool ended_ = false;
   IncomingCall call_;
   std::string result_;

@@ -1,4 +1,4 @@
-// A channel that leaves this process: what a ChannelSender needs, from a fabric.
+// An outgoing channel of a fabric: the environment (ChannelLink) of its ChannelSender.
 #ifndef CARIAMA_RIUTILS_INTERNAL_FABRIC_CHANNEL_H_
 #define CARIAMA_RIUTILS_INTERNAL_FABRIC_CHANNEL_H_
 
@@ -14,7 +14,8 @@
 
 namespace cariama::internal {
 
-// Belongs to the sender's thread, but for what ChannelSender says, and settle().
+// Only the sending thread may use it, except settle() (any thread) and the functions of
+// ChannelSender that other threads may call.
 class FabricChannel final : public OutgoingChannel,
                             public ChannelLink,
                             public std::enable_shared_from_this<FabricChannel> {
@@ -37,7 +38,7 @@ class FabricChannel final : public OutgoingChannel,
                                                            uint64_t bytes) override;
 
   // ---- ChannelLink
-  [[nodiscard]] absl::StatusOr<Way> open() override;
+  [[nodiscard]] absl::StatusOr<Path> open() override;
   [[nodiscard]] absl::StatusOr<std::vector<Chunk>> obtain(uint32_t count) override;
   void announce(uint64_t words) override;
   void wake() override;
@@ -48,7 +49,8 @@ class FabricChannel final : public OutgoingChannel,
   [[nodiscard]] absl::StatusOr<RDMAMemory> allocate(size_t bytes) override;
   void free(const RDMAMemory& memory) override;
 
-  // Does what could not be done at once. False: something is left. Never waits but for transfers.
+  // Retries what could not be sent at once: deferred calls, announcements and wake-ups. Returns
+  // true if nothing is left. Blocks at most for transfers and for obtaining chunks.
   bool settle(const std::function<Transmitter*()>& transmitter_of);
 
   [[nodiscard]] uint32_t index() const { return index_; }
@@ -66,12 +68,12 @@ class FabricChannel final : public OutgoingChannel,
   const uint32_t worker_;  // the destination within it
   const uint32_t index_;   // of the sending worker
   const uint32_t source_thread_;
-  const uint32_t serial_;
+  const uint64_t serial_;
   const MessengerOptions options_;
   Arrival arrival_ = Arrival::kAuto;
   RDMAMemory control_;
   RemoteMemoryLocator control_name_;
-  std::byte* wake_words_ = nullptr;  // the destination's process's, where it sleeps mapped
+  std::byte* wake_words_ = nullptr;  // wake words of the destination's process, if they are mapped
   uint32_t number_ = 0;
   bool granted_ = false;
   std::atomic<uint64_t> unannounced_{0};

@@ -1,4 +1,4 @@
-// All channels that end in one worker: what runs its one-sided calls.
+// The incoming channels of one worker, and the CallSource that runs their calls.
 #ifndef CARIAMA_RIUTILS_INTERNAL_INCOMING_CALLS_H_
 #define CARIAMA_RIUTILS_INTERNAL_INCOMING_CALLS_H_
 
@@ -9,6 +9,7 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "dsfabric/call_source.h"
@@ -24,11 +25,11 @@ namespace cariama::internal {
 
 class IncomingCalls;
 
-// One channel that arrives here.
+// One incoming channel.
 class IncomingChannel final : public ReceiverBackend {
  public:
   IncomingChannel(IncomingCalls& calls, uint32_t rank, const ChunkRequest& request, uint32_t number,
-                  std::vector<std::byte*> chunks, const RDMAMemory& words);
+                  uint64_t key, std::vector<std::byte*> chunks, const RDMAMemory& words);
 
   // ---- ReceiverBackend
   Taken take_chunks(uint32_t count, std::vector<std::byte*>& chunks) override;
@@ -37,40 +38,43 @@ class IncomingChannel final : public ReceiverBackend {
                 const std::string& result) override;
   void broken(std::string_view why) override;
 
-  // Arrival::kPolled: says in the sender's memory that we sleep, and looks how far it has come
-  // (dtutils/sleep_protocol.h).
+  // Arrival::kPolled: posts the receiver's part of the sleep protocol (dtutils/sleep_protocol.h): a
+  // WRITE that sets `asleep` in the sender's memory, then a READ of the sender's published count.
   void begin_to_sleep();
-  // Waits until no answer is under way to our words.
+  // Blocks until the READ posted by begin_to_sleep(), if any, has completed.
   void end_asking();
+  // Completes begin_to_sleep(). Returns true if the worker must not sleep: the sender has published
+  // more than was consumed, or the sender was not told.
   [[nodiscard]] bool sender_has_published_more();
 
   IncomingCalls& calls;
   const uint32_t rank;
   const ChunkRequest request;
   const uint32_t number;
-  const uint64_t key;
-  RDMAMemory words;  // of our own: what is pushed; the two words of the sleep protocol
+  const uint64_t key;  // identifies the channel in the incoming memory map
+  RDMAMemory words;    // local registered words: the pushed count, the two of the sleep protocol
   ChannelReceiver receiver;
   Synchronizer told{0};
   bool asked = false;
-  bool announced = false;  // begin_to_sleep() was called since sender_has_published_more()
+  bool announced = false;  // begin_to_sleep() was called since the last sender_has_published_more()
 };
 
-// grant() and announced() by service threads; CallSource by who runs the worker's calls.
+// Service threads call grant() and announced(). The thread that currently runs the worker's calls
+// calls the functions of CallSource.
 class IncomingCalls final : public CallSource {
  public:
   IncomingCalls(Fabric& fabric, uint32_t index) : fabric_(fabric), index_(index) {}
   ~IncomingCalls() override;
 
-  // Gives a sender chunks: allocates, prepares, and puts them into the map. `sleeping` is this
-  // worker's.
+  // Grants chunks to a sender: allocates them, prepares them, and inserts them into the incoming
+  // memory map. Thread-safe.
   [[nodiscard]] ChunkReply grant(uint32_t rank, const ChunkRequest& request);
-  // Words have arrived in the event-driven channel of that number.
+  // Arrival::kEvent: `words` more words have arrived in the channel `number` of process `rank`.
   void announced(uint32_t rank, uint32_t number, uint64_t words);
-  // The process is dead: what it had published is run, then its chunks are returned.
+  // Process `rank` has failed: the calls that it has published are run, then its chunks are freed.
   void peer_died(uint32_t rank);
   [[nodiscard]] uint64_t consumed_bytes(uint32_t rank);
-  // Lets go of what belongs to connections.
+  // Destroys the objects that refer to connections.
   void stop() { transmitters_.clear(); }
 
   // ---- CallSource
@@ -91,10 +95,10 @@ class IncomingCalls final : public CallSource {
     IncomingChannel* channel = nullptr;  // a new channel
     std::byte* chunk = nullptr;          // or one more chunk
   };
-  // What service threads know of a channel, until it has ended.
+  // The service threads' record of a channel; exists until the channel has ended.
   struct Account {
     std::unique_ptr<IncomingChannel> channel;
-    std::vector<RDMAMemory> memory;  // its chunks, and words
+    std::vector<RDMAMemory> memory;  // its chunks, and IncomingChannel::words
   };
 
   void close(IncomingChannel* channel);
@@ -105,17 +109,18 @@ class IncomingCalls final : public CallSource {
   SleepingWord* sleeping_ = nullptr;
   bool has_barrier_ = false;
 
-  std::mutex mutex_;  // service threads, and channels that end
+  std::mutex mutex_;  // taken by service threads, and by the consumer when a channel ends
   std::unique_ptr<GeneralAllocator> memory_;
-  std::map<uint64_t, Account> accounts_;                        // by key
-  std::map<uint64_t, std::map<uint32_t, uint64_t>> by_number_;  // rank → number → key
-  std::map<uint32_t, uint64_t> consumed_before_;                // by channels that have ended
+  std::map<std::pair<uint32_t, uint64_t>, Account> accounts_;  // by rank and ChunkRequest::serial
+  std::map<uint32_t, std::map<uint32_t, IncomingChannel*>> by_number_;  // rank → number → channel
+  uint64_t last_key_ = 0;                                               // IncomingChannel::key
+  std::map<uint32_t, uint64_t> consumed_before_;  // rank → bytes of ended channels
   std::map<uint32_t, bool> dead_;
   std::atomic<bool> any_dead_{false};
 
   IncomingMap<Entry> map_;
-  // The runner's alone.
-  std::vector<uint64_t> fresh_;  // keys that were absorbed since the last run()
+  // Used only by the thread that runs the worker's calls.
+  std::vector<uint64_t> fresh_;  // keys absorbed since the last run()
   std::vector<IncomingChannel*> channels_;
   size_t first_ = 0;
   std::map<uint32_t, std::unique_ptr<Transmitter>> transmitters_;

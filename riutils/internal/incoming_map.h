@@ -1,8 +1,9 @@
-// The incoming memory map (Seriema §4.4.1): chunks that service calls have granted to senders, on
-// their way to the thread that will receive in them.
+// The incoming memory map (Seriema §4.4.1). Service threads insert the chunks that they have
+// granted to senders; the thread that receives in these chunks extracts them.
 //
-// insert() is wait-free, by any thread: one exchange, one store. Everything else is the owner's:
-// whoever consumes the worker's calls. The owner extracts by sender, in the order of insertion.
+// insert() is thread-safe and wait-free: one exchange and one store. All other functions belong to
+// the owner: the thread that currently runs the worker's calls. The owner extracts values by
+// sender, in the order of insertion.
 #ifndef CARIAMA_RIUTILS_INTERNAL_INCOMING_MAP_H_
 #define CARIAMA_RIUTILS_INTERNAL_INCOMING_MAP_H_
 
@@ -15,7 +16,7 @@
 
 namespace cariama::internal {
 
-// `Value` is what a sender's key is given: movable.
+// `Value` is the type of the values inserted for a sender. It must be movable.
 template <typename Value>
 class IncomingMap {
  public:
@@ -27,25 +28,25 @@ class IncomingMap {
   IncomingMap(const IncomingMap&) = delete;
   IncomingMap& operator=(const IncomingMap&) = delete;
 
-  // Release: what the value refers to is visible to who extracts it.
+  // Release: the thread that extracts the value also sees the memory that the value refers to.
   void insert(uint64_t sender, Value value) {
     auto* const node = new Node{nullptr, sender, std::move(value)};
     Node* const before = last_.exchange(node, std::memory_order_acq_rel);
     before->next.store(node, std::memory_order_release);
   }
 
-  // Whether something was inserted that the owner has not absorbed. A load.
-  [[nodiscard]] bool has_news() const { return last_.load(std::memory_order_acquire) != first_; }
+  // Returns true if there are inserted values that the owner has not absorbed. Costs one load.
+  [[nodiscard]] bool has_pending() const { return last_.load(std::memory_order_acquire) != first_; }
 
-  // Takes in what was inserted, and calls found(sender) for each. A node whose insert() is between
-  // its two steps, and those behind it, stay for the next time.
+  // Moves all inserted values into the owner's table and calls found(sender) for each. A node whose
+  // insert() is between its two steps, and all nodes behind it, remain for the next absorb().
   template <typename Found>
   void absorb(Found&& found) {
     for (;;) {
       Node* const next = first_->next.load(std::memory_order_acquire);
       if (next == nullptr) return;
       if (first_ != &stub_) delete first_;
-      first_ = next;  // stays as the dummy in front, its value moved away
+      first_ = next;  // its value moved away, it remains as the dummy node in front
       const uint64_t sender = next->sender;
       values_[sender].push_back(std::move(next->value));
       found(sender);
@@ -55,14 +56,15 @@ class IncomingMap {
     absorb([](uint64_t) {});
   }
 
-  // Whether all that was inserted before this call has been absorbed.
-  [[nodiscard]] bool is_absorbed() const { return !has_news(); }
+  // Returns true if all values inserted before this call have been absorbed.
+  [[nodiscard]] bool is_absorbed() const { return !has_pending(); }
 
   [[nodiscard]] size_t count(uint64_t sender) const {
     const auto found = values_.find(sender);
     return found == values_.end() ? 0 : found->second.size();
   }
-  // The oldest value of that sender. Precondition of both: count(sender) != 0.
+  // front() returns and extract() removes the oldest value of `sender`. Both require count(sender)
+  // != 0.
   [[nodiscard]] const Value& front(uint64_t sender) const {
     return values_.find(sender)->second.front();
   }

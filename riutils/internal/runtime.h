@@ -1,5 +1,5 @@
-// What this layer keeps for one fabric: the channels that arrive in this process, those that leave
-// it, and the thread that brings kept calls on.
+// The state of this layer for one fabric: the incoming and outgoing channels of this process, and
+// the helper thread that sends deferred calls.
 #ifndef CARIAMA_RIUTILS_INTERNAL_RUNTIME_H_
 #define CARIAMA_RIUTILS_INTERNAL_RUNTIME_H_
 
@@ -26,40 +26,46 @@ namespace cariama::internal {
 class FabricChannel;
 
 // Thread-safe.
-class Runtime final : public CallBringer {
+class Runtime final : public CallSourceRegistry {
  public:
   [[nodiscard]] static Runtime& of(Fabric& fabric);
   explicit Runtime(Fabric& fabric);
   ~Runtime() override;
 
   [[nodiscard]] Fabric& fabric() { return fabric_; }
-  // Whether membarrier(2) works here, for both ends of mapped channels.
+  // Returns true if this process could register for membarrier(2), which both ends of mapped
+  // channels need.
   [[nodiscard]] bool has_barrier() const { return has_barrier_; }
 
-  // ---- What peers ask for, in the service thread.
+  // ---- Requests of peers, executed in the service thread.
   [[nodiscard]] MeetReply meet();
   [[nodiscard]] ChunkReply grant(uint32_t rank, const ChunkRequest& request);
 
-  // ---- Leaving channels.
-  // What worker `index` sends to a process through. Belongs to that worker's thread.
+  // ---- Outgoing channels.
+  // Returns the Transmitter by which worker `index` sends to process `rank`. Only that worker's
+  // thread may use it.
   [[nodiscard]] absl::StatusOr<Transmitter*> transmitter(uint32_t rank, uint32_t index);
-  // Names the peer's sleeping words and manners; asks for them once. May wait, and run incoming
-  // calls.
+  // Returns the properties of process `rank`; requests them from it on first use. May block, and
+  // may run incoming calls.
   [[nodiscard]] absl::StatusOr<MeetReply> meet_peer(uint32_t rank);
+  // Registers the channel of a new messenger.
   void add(const std::shared_ptr<FabricChannel>& channel);
-  // Of a destroyed messenger: its channel stays until the receiver has let go of it.
+  // Takes over the channel of a destroyed messenger and destroys it after
+  // ChannelSender::is_released returns true.
   void retire(std::shared_ptr<FabricChannel> channel);
   void drain_later(FabricChannel* channel);
-  // OK, or why no channel may be opened any more.
+  // Returns OK, or the reason why no channel may be opened any more.
   [[nodiscard]] absl::Status status() const;
-  [[nodiscard]] uint32_t next_serial() { return next_serial_.fetch_add(1); }
+  [[nodiscard]] uint64_t next_serial() { return next_serial_.fetch_add(1); }
+  // For tests: the next channel gets this serial number.
+  void begin_serials_at(uint64_t serial) { next_serial_.store(serial); }
 
-  // ---- CallBringer
+  // ---- CallSourceRegistry
   [[nodiscard]] CallSource& source(uint32_t index) override { return *incoming_[index]; }
   void event(uint32_t rank, uint32_t value) override;
   void peer_died(uint32_t rank) override;
   [[nodiscard]] uint64_t begun(uint32_t rank) override;
-  [[nodiscard]] uint64_t over(uint32_t rank) override;
+  [[nodiscard]] uint64_t ended(uint32_t rank) override;
   void finalized() override;
   void stop() override;
 
@@ -72,7 +78,7 @@ class Runtime final : public CallBringer {
 
   Fabric& fabric_;
   bool has_barrier_ = false;
-  std::atomic<uint32_t> next_serial_{1};
+  std::atomic<uint64_t> next_serial_{1};
   absl::StatusOr<RDMAMemory> sleeping_;  // SleepingWords of all workers
   std::vector<std::unique_ptr<IncomingCalls>> incoming_;
 
@@ -82,16 +88,16 @@ class Runtime final : public CallBringer {
   std::map<uint32_t, MeetReply> met_;
   std::vector<std::weak_ptr<FabricChannel>> leaving_;
   std::vector<std::shared_ptr<FabricChannel>> retired_;
-  std::map<uint32_t, uint64_t> begun_before_;  // by channels that are gone
+  std::map<uint32_t, uint64_t> begun_before_;  // rank → bytes accepted by destroyed channels
 
-  std::mutex helper_mutex_;  // guards what follows
+  std::mutex helper_mutex_;  // guards waiting_, dead_ and the start of helper_
   std::vector<std::weak_ptr<FabricChannel>> waiting_;
   std::vector<uint32_t> dead_;
   std::thread helper_;
   std::atomic<bool> stopping_{false};
   std::atomic<bool> has_work_{false};
   WakeWord work_;
-  std::map<Key, std::unique_ptr<Transmitter>> helper_transmitters_;  // the helper's alone
+  std::map<Key, std::unique_ptr<Transmitter>> helper_transmitters_;  // used by the helper only
 };
 
 }  // namespace cariama::internal

@@ -1,4 +1,4 @@
-// What senders ask the receiver's process for, by service calls.
+// Requests and replies of the service calls that senders send to the receiver's process.
 #ifndef CARIAMA_RIUTILS_INTERNAL_SERVICE_FORMS_H_
 #define CARIAMA_RIUTILS_INTERNAL_SERVICE_FORMS_H_
 
@@ -11,22 +11,23 @@
 
 namespace cariama::internal {
 
-// The answer to "who are you": once per pair of processes.
+// Properties of the receiver's process. Requested once per pair of processes.
 struct MeetReply {
   RemoteMemoryLocator
-      sleeping;               // SleepingWords of all workers; length 0: it has no memory for them
-  RemoteMemoryLocator wakes;  // its wake_words()
-  uint64_t has_barrier = 0;   // its sleepers order their senders' stores
+      sleeping;               // SleepingWords of all workers; length 0: there is no memory for them
+  RemoteMemoryLocator wakes;  // wake_words() of the process
+  uint64_t has_barrier = 0;   // 1: it issues membarrier(2) before a worker sleeps
 };
 static_assert(std::is_trivially_copyable_v<MeetReply>);
 
-// More chunks for a channel, or, with `first`, a new channel with its first chunks.
+// Requests up to `count` more chunks for a channel. With `first`: creates the channel, whose ring
+// is at first the granted chunks.
 struct ChunkRequest {
-  static constexpr uint32_t kMost = 16;  // so that the answer fits a receive unit
+  static constexpr uint32_t kMost = 16;  // limit of count: the reply has to fit a receive unit
 
-  uint32_t serial = 0;  // of the channel, in the sender's process
+  uint64_t serial = 0;  // identifies the channel within the sender's process, never reused
   uint32_t source_thread = 0;
-  uint32_t worker = 0;  // index of the receiver
+  uint32_t worker = 0;  // index of the receiving worker
   uint32_t count = 0;
   uint64_t chunk_bytes = 0;
   RemoteMemoryLocator control;  // the sender's ChannelControl
@@ -38,8 +39,9 @@ static_assert(std::is_trivially_copyable_v<ChunkRequest>);
 
 struct ChunkReply {
   int32_t code = 0;     // an absl::StatusCode
-  uint32_t number = 0;  // of the channel, for events
-  std::array<char, 120> why{};
+  uint32_t number = 0;  // identifies the channel in events
+  uint32_t count = 0;   // granted chunks: at least 1 if code is 0
+  std::array<char, 116> why{};
   std::array<RemoteMemoryLocator, ChunkRequest::kMost> chunks{};
 };
 static_assert(std::is_trivially_copyable_v<ChunkReply>);

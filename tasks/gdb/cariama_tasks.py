@@ -1,13 +1,13 @@
 """Suspended tasks of a worker, in gdb: live, or in a core file.
 
   (gdb) source /usr/share/cariama/gdb/cariama_tasks.py
-  (gdb) cariama-tasks            one line for each: number, bytes, where its frames belong, callers
-  (gdb) cariama-tasks 3          all return addresses in the frames of number 3
+  (gdb) cariama-tasks            one line for each task: number, bytes, addresses, callers
+  (gdb) cariama-tasks 3          all return addresses in the frames of task number 3
 
-A task that is not running has its frames in the pinned area of the worker that suspended it
-(docs/tasks.md, "Join"). Needs symbols, but no debug information. Callers are found by looking for
-return addresses: they are in the right order, and what an earlier call left behind in the same
-frames may be among them.
+The frames of a suspended task are in the pinned area of the worker that suspended it
+(docs/tasks.md, "Join"). The program needs symbols, but no debug information. The script finds the
+callers by searching the frames for return addresses. They are in the right order, but can include
+return addresses that an earlier call has left in the same frames.
 """
 
 import re
@@ -35,7 +35,7 @@ def suspended():
             released, packed = struct.unpack_from("<QI", memory, offset)
             size_class = packed & 0x3FFFFFFF
             if size_class < 6 or offset + (1 << size_class) > size:
-                break  # nothing was ever allocated from here on
+                break  # the rest of the segment was never allocated
             if packed >> 31 and released == 0:
                 sp, top = struct.unpack_from("<QQ", memory, offset + (1 << size_class) - note)
                 yield begin + offset + header, sp, top
@@ -44,7 +44,7 @@ def suspended():
 
 
 def function_at(address):
-    """The function that a return address leads to, or None."""
+    """Returns the name of the function that contains the return address, or None."""
     found = gdb.execute("info symbol 0x%x" % address, to_string=True)
     match = re.match(r"(.*?)(?: \+ \d+)? in section \.text", found)
     if not match:
@@ -65,7 +65,7 @@ def callers(address, sp, top):
     names = []
     for word in words(address, (top - sp) // 8):
         name = function_at(word) if word > 4096 else None
-        # The scheduler's own calls are in every task.
+        # Skip the calls of the scheduler, which are in every task.
         if not name or name.startswith(("cariama::tasks::", "cariama_", "__cxa_")):
             continue
         names.append(re.sub(r"\(.*", "", name.replace("(anonymous namespace)::", "")))

@@ -13,12 +13,13 @@ namespace {
 
 constexpr uint32_t kSendDepth = 16;
 constexpr uint32_t kReceiveDepth = 2;
-// Polls in vain before the thread sleeps: an answer is often followed by the next request.
+// Number of fruitless polls before the thread sleeps. An answer is often followed by the next
+// request.
 constexpr int kSpins = 200;
-// A wake-up that is lost would stop a job; this bounds what it costs.
-constexpr std::chrono::milliseconds kNap{20};
+// Longest sleep of the thread. A lost wake-up would block the job; this bounds the delay.
+constexpr std::chrono::milliseconds kMaxSleep{20};
 
-// Ids of requests: the client, and whether it is a receive.
+// The id of a work request is the rank of the client, plus this bit for a receive.
 constexpr uint64_t kReceiveId = uint64_t{1} << 32;
 
 }  // namespace
@@ -86,21 +87,23 @@ void AtomicServer::serve() {
     if (poll() || !unanswered_.empty()) {
       idle = 0;
     } else if (++idle >= kSpins && completions_->arm().ok()) {
-      if (!poll()) static_cast<void>(channel_->wait(kNap));
+      if (!poll()) static_cast<void>(channel_->wait(kMaxSleep));
       idle = 0;
     }
   }
 }
 
-// Whether there was something.
+// Handles completions, and posts deferred answers. Returns true if there was a completion.
 bool AtomicServer::poll() {
   std::array<Completion, 16> done;
   const size_t count = completions_->poll(done);
   for (const Completion& completion : std::span(done).first(count)) {
-    // Whose queue pair failed is gone, or ends the job: its own thread hears of that.
+    // Ignore a failed queue pair: its client has ended, or its own worker thread observes the error
+    // and ends the job.
     if (completion.status != CompletionStatus::kSuccess || completion.id < kReceiveId) continue;
     const auto client = static_cast<int>(completion.id & ~kReceiveId);
-    // Before the answer: who has it may send the next request.
+    // Post the next receive before the answer: the client may send its next request when it has the
+    // answer.
     static_cast<void>(post_receive(client));
     execute(client);
   }
@@ -115,7 +118,8 @@ bool AtomicServer::poll() {
 void AtomicServer::execute(int client) {
   const AtomicRequest request = cells_[static_cast<size_t>(client)].request;
   if (request.address % sizeof(uint64_t) != 0 || !is_known_(request.address)) {
-    clients_[static_cast<size_t>(client)].queue_pair->fail();  // its request never completes
+    // Reject the request: the client observes the failed queue pair.
+    clients_[static_cast<size_t>(client)].queue_pair->fail();
     return;
   }
   after_peers();

@@ -1,15 +1,15 @@
-// Atomics on a worker's memory for devices that have none, or to compare with: a thread of the
-// owner executes them. Source: Akiyama and Taura, HPDC'15, section 5.3, where a processor of each
-// node serves fetch-and-add.
+// AtomicServer: a thread that executes the atomics of peers on this worker's memory, for devices
+// without remote atomics and for comparison. Source: Akiyama and Taura, HPDC'15, section 5.3, where
+// one processor of each node serves fetch-and-add.
 //
-// A client writes its request to its cell at the server, by one write with immediate; the server
-// executes it by its CPU, and answers by another one, to the client's cell for that server. One
-// request of a client to a server is outstanding at a time, so cells are enough, and no receive is
-// ever missing. Requests arrive behind all that the client has written on the same queue pair
-// before, as a device's atomics do. Unlike these they need the owner: while its process is stopped,
-// so are they.
+// A client writes its request to its cell at the server, by one write with immediate. The server
+// executes the atomic with its CPU and writes the old value to its cell at the client, by another
+// write with immediate. A client has at most one outstanding request to a server, so one cell for
+// each pair suffices and a receive is always posted. A request is delivered after all earlier
+// writes of the client on the same queue pair, like an atomic of a device. Unlike an atomic of a
+// device, it needs the CPU of the owner: it does not complete while the owner's process is stopped.
 //
-// The thread sleeps when there are no requests.
+// The thread sleeps while there are no requests.
 #ifndef CARIAMA_TASKS_INTERNAL_ATOMIC_SERVER_H_
 #define CARIAMA_TASKS_INTERNAL_ATOMIC_SERVER_H_
 
@@ -36,42 +36,45 @@ struct AtomicRequest {
   enum Kind : uint64_t { kFetchAdd, kCompareSwap };
   uint64_t kind;
   uint64_t address;
-  uint64_t operand;  // the addend, or what is expected
-  uint64_t desired;
+  uint64_t operand;  // the addend, or the expected value
+  uint64_t desired;  // kCompareSwap: the new value
 };
 
-// What a worker and one of its peers tell each other. In registered memory, one for each rank.
+// The messages between a worker and one of its peers. A worker has one cell for each rank, in
+// registered memory.
 struct alignas(64) AtomicCell {
-  AtomicRequest request;  // the peer's, to this worker
-  uint64_t answer;        // the peer's, to this worker's last request: the old value
-  uint64_t reply;         // on its way to the peer
+  AtomicRequest request;  // written by the peer: its request to this worker
+  uint64_t answer;        // written by the peer: the old value for this worker's last request
+  uint64_t reply;         // source buffer of this worker's answer to the peer
 };
 static_assert(sizeof(AtomicCell) == 64);
 
 class AtomicServer {
  public:
-  // Whether the 8 bytes at an address are memory that peers may change. Called by the thread.
+  // Returns true if peers may execute atomics on the 8 bytes at `address`. The server's thread
+  // calls it.
   using IsKnown = std::function<bool(uint64_t address)>;
 
-  // Makes the ends that the other ranks connect to. `cells`: one for each rank; kept.
+  // Creates the queue pairs for the other ranks. `cells` has one cell for each rank; it must
+  // outlive the server.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<AtomicServer>> create(
       ProtectionDomain& domain, int rank, int size, std::span<AtomicCell> cells, IsKnown is_known);
   ~AtomicServer();
   AtomicServer(const AtomicServer&) = delete;
   AtomicServer& operator=(const AtomicServer&) = delete;
 
-  // The end that `client` connects to. Connect it before start().
+  // Returns the queue pair for the rank `client`. Connect it before start().
   [[nodiscard]] QueuePair& queue_pair(int client) {
     return *clients_[static_cast<size_t>(client)].queue_pair;
   }
-  // Serves from now on, in a thread. `cells[client]` is where that rank's cells are, `key` that of
-  // the own ones.
+  // Starts the thread that serves requests. `cells[client]` locates the cells of that rank; `key`
+  // is the local key of the cells passed to create().
   void start(const std::vector<RemoteMemoryLocator>& cells, LocalKey key);
 
  private:
   struct Client {
     std::unique_ptr<QueuePair> queue_pair;
-    RemoteMemoryLocator cell;  // this worker's, there
+    RemoteMemoryLocator cell;  // this worker's cell at the client
   };
 
   AtomicServer(int rank, std::span<AtomicCell> cells, IsKnown is_known)
@@ -89,7 +92,7 @@ class AtomicServer {
   std::shared_ptr<CompletionQueue> completions_;
   std::vector<Client> clients_;
   LocalKey key_{};
-  std::deque<int> unanswered_;  // clients whose answer found the send queue full
+  std::deque<int> unanswered_;  // clients whose answer could not be posted: the send queue was full
   std::atomic<bool> stop_{false};
   std::thread thread_;
 };

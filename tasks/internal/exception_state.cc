@@ -8,13 +8,13 @@
 namespace cariama::tasks {
 namespace {
 
-// What lies before each thrown object: Itanium C++ ABI, 2.2.1, as libstdc++ has it.
+// The header in front of each thrown object (Itanium C++ ABI, 2.2.1), in the layout of libstdc++.
 struct ThrownHeader {
   const std::type_info* type;
   void (*destructor)(void*);
   void (*unexpected)();
   void (*terminate)();
-  ThrownHeader* next;  // older, and handled too
+  ThrownHeader* next;  // the next older exception that is being handled
   int handlers;
   int handler_switch;
   const unsigned char* action;
@@ -32,12 +32,12 @@ struct ThrownHeader {
 
 bool has_exceptions_below(const ExceptionState& state, uint64_t boundary) {
   const auto* newest = static_cast<const ThrownHeader*>(state.handled);
-  return state.under_way != 0 || (newest != nullptr && newest->unwind.private_2 < boundary);
+  return state.uncaught != 0 || (newest != nullptr && newest->unwind.private_2 < boundary);
 }
 
 ExceptionState split_exceptions(ExceptionState& state, uint64_t boundary) {
   ExceptionState lower = state;
-  state.under_way = 0;
+  state.uncaught = 0;
   ThrownHeader* last = nullptr;
   auto* header = static_cast<ThrownHeader*>(state.handled);
   for (; header != nullptr && header->unwind.private_2 < boundary; header = header->next) {
@@ -53,7 +53,7 @@ ExceptionState split_exceptions(ExceptionState& state, uint64_t boundary) {
 }
 
 void join_exceptions(ExceptionState& state, const ExceptionState& upper) {
-  state.under_way += upper.under_way;
+  state.uncaught += upper.uncaught;
   if (upper.handled == nullptr) return;
   auto* last = static_cast<ThrownHeader*>(upper.handled);
   while (last->next != nullptr) last = last->next;

@@ -1,5 +1,5 @@
-// TaskOptions::check_frames: looks for what cannot travel in frames that are about to be made
-// public.
+// TaskOptions::check_frames: searches frames that are about to be made public for pointers into the
+// private heap of this process.
 #include <cxxabi.h>
 #include <dlfcn.h>
 
@@ -13,14 +13,14 @@
 namespace cariama::tasks {
 namespace {
 
-// Where the C library's first heap lies. (What it maps apart, single blocks of 128 KiB and more, is
-// not looked for.)
+// The address range of the C library's main heap. Blocks of 128 KiB and more, which the C library
+// maps separately, are not included.
 struct Heap {
   uint64_t begin = 0;
   uint64_t end = 0;
 };
 Heap find_heap() {
-  // The sanitizers' allocators have places of their own.
+  // The sanitizers' allocators use fixed address ranges.
 #if defined(__SANITIZE_ADDRESS__) && defined(__x86_64__)
   return {0x600000000000, 0x640000000000};
 #elif defined(__SANITIZE_THREAD__) && defined(__x86_64__)
@@ -36,14 +36,15 @@ Heap find_heap() {
         sscanf(line.c_str(), "%llx-%llx", &begin, &end) != 2) {
       continue;
     }
-    // What has grown since a fork is a line of its own.
+    // A part that has grown since a fork has a line of its own: merge adjacent ranges.
     if (heap.end != begin) heap.begin = begin;
     heap.end = end;
   }
   return heap;
 }
 
-// Between locals, too, where AddressSanitizer lets nobody read.
+// Returns the word at `address`. Not instrumented: it also reads the red zones that
+// AddressSanitizer puts between locals.
 #if defined(__SANITIZE_ADDRESS__)
 __attribute__((no_sanitize_address, noinline))
 #endif
@@ -64,10 +65,10 @@ std::string name_of(uint64_t code) {
 
 }  // namespace
 
-// Each function is reported once. A word may be a leftover of an earlier call: this is a hint for
-// people, and ends nothing.
+// Reports the first pointer into the heap in the frames [begin, end), once for each function. The
+// word can be a remnant of an earlier call, so this is only a hint and does not end the program.
 void Worker::check_frames(uint64_t begin, uint64_t end) {
-  // The saved context's last word is where the task goes on.
+  // The last word of the saved context is the address at which the task continues.
   const uint64_t code = word_at(begin + kContextBytes - sizeof(uint64_t));
   if (reported_frames_.contains(code)) return;
   const Heap heap = find_heap();
@@ -76,13 +77,13 @@ void Worker::check_frames(uint64_t begin, uint64_t end) {
     if (word < heap.begin || word >= heap.end) continue;
     reported_frames_.insert(code);
     const std::string name = name_of(code);
-    std::fprintf(stderr,
-                 "cariama tasks: rank %d: frames that may be stolen hold %#llx, in this process's "
-                 "private heap, %llu bytes above the fork at %#llx%s%s: values and global pointers "
-                 "travel, owners of memory do not\n",
-                 rank(), static_cast<unsigned long long>(word),
-                 static_cast<unsigned long long>(at - begin), static_cast<unsigned long long>(code),
-                 name.empty() ? "" : " in ", name.c_str());
+    std::fprintf(
+        stderr,
+        "cariama tasks: rank %d: frames that can be stolen contain the pointer %#llx, in "
+        "this process's private heap, %llu bytes above the fork at %#llx%s%s: a local must "
+        "not own memory across a spawn or join; use values or global pointers\n",
+        rank(), static_cast<unsigned long long>(word), static_cast<unsigned long long>(at - begin),
+        static_cast<unsigned long long>(code), name.empty() ? "" : " in ", name.c_str());
     return;
   }
 }

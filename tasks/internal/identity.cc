@@ -16,8 +16,8 @@ extern "C" uintptr_t __stack_chk_guard;
 namespace cariama::tasks {
 namespace {
 
-// FNV-1a over the place and the file name of what is loaded. The kernel's own page, which has no
-// file, is left out: nothing on a stack points there for long.
+// Adds the file name and the load address of one loaded object to an FNV-1a hash. Skips objects
+// without a file (the kernel's vDSO): frames of tasks do not contain pointers into it.
 int add_library(dl_phdr_info* info, size_t, void* digest) {
   const char* const slash = std::strrchr(info->dlpi_name, '/');
   if (slash == nullptr) return 0;
@@ -28,14 +28,15 @@ int add_library(dl_phdr_info* info, size_t, void* digest) {
   return 0;
 }
 
-// As the program was loaded: what plug-ins bring later differs, and is on no stack that migrates.
+// Digest of the libraries that were loaded at program start. Plug-ins that are loaded later may
+// differ between workers; frames that migrate do not contain pointers into them.
 const uint64_t kLibrariesAtStart = [] {
   uint64_t digest = 0xcbf29ce484222325;
   dl_iterate_phdr(add_library, &digest);
   return digest;
 }();
 
-// Where the canaries of two processes must be equal.
+// True if the context switch switches the canary, so that processes may have different canaries.
 #if defined(__x86_64__)
 constexpr bool kCanaryIsSwitched = true;
 #else
@@ -92,7 +93,7 @@ std::string difference(const Identity& mine, const Identity& theirs) {
   for (const auto& row : rows) {
     if (row.mine == row.theirs) continue;
     char text[320];
-    if (row.hidden) {  // a secret, or a digest
+    if (row.hidden) {  // the values are a secret or a digest: do not print them
       std::snprintf(text, sizeof text, "%s differs: %s", row.what, row.remedy);
     } else {
       std::snprintf(text, sizeof text, "%s differs (%#llx here, %#llx there): %s", row.what,

@@ -1,12 +1,15 @@
-// What a worker does while it has nothing to do, and what wakes it.
+// Idle workers: how they pause, sleep and are woken; and waits of a worker for its thieves.
 //
-// It spins, yields its core, then sleeps. Where all workers can reach each other in memory (shm) it
-// sleeps until it is woken: it announces itself to each of the P - 1 others, looks once more, and
-// sleeps; who makes entries public, or ends the run, wakes as many as there is work for. No wake-up
-// is lost: announcing and looking who has announced itself are read-modify-writes of one word
-// (WorkerArea::sleepers), so one comes first. If the announcement does, it is seen; if not, what
-// was made public before is seen by the sleeper's second look. Elsewhere (verbs) it sleeps for a
-// short time and looks again: TaskOptions::idle_sleep.
+// An idle worker spins, yields its core, then sleeps for short times (TaskOptions::idle_sleep). If
+// the memory of all workers is mapped here (shm), it finally sleeps until a peer wakes it: it
+// announces itself to each of the P - 1 peers, re-checks for public entries, and sleeps. A worker
+// that publishes entries wakes at most one sleeper for each entry, and rank 0 wakes all workers
+// when the run ends.
+//
+// No wake-up is lost. The announcement by the sleeper and the check for sleepers by the publisher
+// are read-modify-writes of the same word (WorkerArea::sleepers of the publisher), so one of them
+// is first. If the announcement is first, the publisher sees it and wakes the sleeper. If the check
+// is first, the sleeper's re-check sees the entries, which were published before the check.
 #include <sched.h>
 #include <time.h>
 
@@ -21,8 +24,6 @@ namespace cariama::tasks {
 namespace {
 
 using std::chrono::steady_clock;
-
-uint64_t address_of(const void* memory) { return reinterpret_cast<uint64_t>(memory); }
 
 void cpu_relax() {
 #if defined(__x86_64__)
@@ -52,20 +53,22 @@ void Worker::pause_idle(uint64_t round) const {
   nanosleep(&time, nullptr);
 }
 
-// Not while tasks wait whose end nobody announces here, or the owner of the process wants to look.
-bool Worker::may_doze(uint64_t round) const {
-  return round >= kDozeRounds && options_.deque == DequeKind::kSplit && !peers_.empty() &&
+// Returns true if the worker may sleep until a peer wakes it: its peers can do so (kSplit, all
+// areas mapped), it has no ready task, and it has nothing to poll itself (joiners in waiting_,
+// on_idle_).
+bool Worker::may_sleep_until_woken(uint64_t round) const {
+  return round >= kWakeableSleepRounds && options_.deque == DequeKind::kSplit && !peers_.empty() &&
          options_.idle_sleep.count() != 0 && ready_.empty() && waiting_.empty() && !on_idle_;
 }
 
-void Worker::announce_doze() {
-  doze_ticket_ = area_.doze.announce();
+void Worker::announce_sleep() {
+  wake_ticket_ = area_.wake.announce();
   const uint64_t bit = uint64_t{1} << (rank() % 64);
   for (int peer = 0; peer < access_.size(); ++peer) {
     if (peer == rank()) continue;
     WorkerArea& area = *peers_[static_cast<size_t>(peer)];
-    if (area.shelf.attention.load(std::memory_order_relaxed) != kHungry) {
-      area.shelf.attention.store(kHungry, std::memory_order_relaxed);
+    if (area.public_part.steal_request.load(std::memory_order_relaxed) != kAnyEntryRequest) {
+      area.public_part.steal_request.store(kAnyEntryRequest, std::memory_order_relaxed);
     }
     area.sleepers.fetch_or(bit, std::memory_order_acq_rel);
   }
@@ -73,16 +76,17 @@ void Worker::announce_doze() {
 
 bool Worker::something_is_public() const {
   return std::any_of(peers_.begin(), peers_.end(), [&](const WorkerArea* area) {
-    return ShelfState::decode(area->shelf.state.load(std::memory_order_acquire)).count != 0;
+    return PublicState::decode(area->public_part.state.load(std::memory_order_acquire)).count != 0;
   });
 }
 
-void Worker::doze() {
-  ++statistics_.dozes;
-  area_.doze.sleep(doze_ticket_, steady_clock::now() + options_.doze);
+void Worker::sleep_until_woken() {
+  ++statistics_.wakeable_sleeps;
+  area_.wake.sleep(wake_ticket_, steady_clock::now() + options_.wakeable_sleep);
 }
 
-// After a publication. Wakes at most one for each entry: who finds some makes more public.
+// Called after a publication of `most` entries. Wakes at most one worker for each entry. A woken
+// worker that steals an entry publishes further ones.
 void Worker::wake_sleepers(uint32_t most) {
   if (peers_.empty()) return;
   uint64_t sleeping = area_.sleepers.fetch_add(0, std::memory_order_acq_rel);
@@ -91,27 +95,26 @@ void Worker::wake_sleepers(uint32_t most) {
     const uint64_t bit = uint64_t{1} << slot;
     sleeping &= ~bit;
     area_.sleepers.fetch_and(~bit, std::memory_order_acq_rel);
-    // More than one has the slot where there are more than 64.
+    // With more than 64 workers, several of them share a slot.
     for (int peer = slot; peer < access_.size(); peer += 64) wake_peer(peer);
   }
 }
 
 void Worker::wake_peer(int peer) {
-  if (!peers_.empty()) peers_[static_cast<size_t>(peer)]->doze.wake();
+  if (!peers_.empty()) peers_[static_cast<size_t>(peer)]->wake.wake();
 }
 
 void Worker::pause_task(uint64_t round) {
-  // Whoever wants something may have it meanwhile.
-  attend();
-  if (!lets_others_run) return pause_idle(round);
-  const uint64_t before = stretches_;
-  yield();  // comes back to this process
-  // One stretch is the task's own.
-  lonely_ = stretches_ == before + 1 ? lonely_ + 1 : 0;
-  if (lonely_ != 0) pause_idle(lonely_);
+  serve_steal_request();
+  if (!other_tasks_may_run) return pause_idle(round);
+  const uint64_t before = task_switches_;
+  yield();  // returns in this process
+  // If the only switch was the one back to this task, no other task has run.
+  fruitless_waits_ = task_switches_ == before + 1 ? fruitless_waits_ + 1 : 0;
+  if (fruitless_waits_ != 0) pause_idle(fruitless_waits_);
 }
 
-std::string Worker::what_is_lost() const {
+std::string Worker::describe_loss() const {
   const size_t running = (in_task_ ? depth() : 0) + parents_.size();
   std::string text = count_of(running, "task") + " on its stack and " +
                      count_of(ready_.size() + waiting_.size(), "suspended task") +
@@ -119,14 +122,12 @@ std::string Worker::what_is_lost() const {
   for (int slot = 0; slot < std::min(access_.size(), 64); ++slot) {
     const uint64_t taken = area_.taken_by[slot].load(std::memory_order_relaxed);
     if (taken == 0) continue;
-    text += ", and what rank " + std::to_string(slot) + " has of the " + count_of(taken, "task") +
-            " that it took from here";
+    text += "; rank " + std::to_string(slot) + " stole " + count_of(taken, "task") + " from it";
   }
   return text;
 }
 
-// The region is empty: what was taken from it must have arrived before something else comes in.
-void Worker::settle() {
+void Worker::quiesce_region() {
   if (options_.deque == DequeKind::kThe) {
     cariama_fork_state.floor =
         entries_ + 1 + the_.reset([this](uint64_t round) { await_thief(round); });
@@ -137,10 +138,12 @@ void Worker::settle() {
   std::fill(reports_ + 1, reports_ + 1 + taken, 0);
   taken_ += taken;
   statistics_.stolen_from += taken;
-  for (uint64_t round = 0; !shelf_.all_copied(taken_); ++round) await_thief(round);
+  for (uint64_t round = 0; !public_part_.all_copied(taken_); ++round) await_thief(round);
 }
 
-// A thief is copying; it may be dead, which reading from it tells.
+// One round of waiting for a thief that copies frames or has the lock. The thief may have died:
+// after 100 ms, and then every 100 ms, reads a word of each worker, which fails if the worker is
+// dead.
 void Worker::await_thief(uint64_t round) {
   constexpr uint64_t kSpins = 1000;
   if (round < kSpins) {
@@ -148,14 +151,14 @@ void Worker::await_thief(uint64_t round) {
     return;
   }
   const auto now = steady_clock::now();
-  if (round == kSpins) next_look_ = now + std::chrono::milliseconds(100);
+  if (round == kSpins) next_liveness_check_ = now + std::chrono::milliseconds(100);
   sched_yield();
-  if (now < next_look_) return;
+  if (now < next_liveness_check_) return;
   for (int peer = 0; peer < access_.size(); ++peer) {
     must(access_.read(peer, address_of(&area_.finished), &area_.join_copy.arrivals,
                       sizeof(uint64_t)));
   }
-  next_look_ = now + std::chrono::milliseconds(100);
+  next_liveness_check_ = now + std::chrono::milliseconds(100);
 }
 
 }  // namespace cariama::tasks

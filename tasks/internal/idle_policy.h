@@ -1,5 +1,5 @@
-// How long a worker that has found nothing pauses before it looks again: it spins, yields its core,
-// then sleeps, each time longer.
+// How long an idle worker pauses between two attempts to find work. In the first rounds it spins,
+// then it yields its core, then it sleeps for increasing times.
 #ifndef CARIAMA_TASKS_INTERNAL_IDLE_POLICY_H_
 #define CARIAMA_TASKS_INTERNAL_IDLE_POLICY_H_
 
@@ -8,12 +8,14 @@
 
 namespace cariama::tasks {
 
-inline constexpr uint64_t kSpinRounds = 64;    // of kSpinPauses each
-inline constexpr int kSpinPauses = 16;         // pause instructions
-inline constexpr uint64_t kYieldRounds = 128;  // until then
-inline constexpr uint64_t kDozeRounds = 192;   // from then on, where it can be woken
+inline constexpr uint64_t kSpinRounds = 64;    // spins in rounds below this one
+inline constexpr int kSpinPauses = 16;         // pause instructions of a round that spins
+inline constexpr uint64_t kYieldRounds = 128;  // yields its core in rounds below this one
+// From this round on, a worker that its peers can wake sleeps until it is woken.
+inline constexpr uint64_t kWakeableSleepRounds = 192;
 
-// Nanoseconds of the sleep in `round` >= kYieldRounds; `most`: TaskOptions::idle_sleep.
+// Returns the length of the sleep in `round` >= kYieldRounds, in nanoseconds. `most` is
+// TaskOptions::idle_sleep in nanoseconds.
 [[nodiscard]] constexpr uint64_t idle_sleep_ns(uint64_t round, uint64_t most) {
   return std::min(most, uint64_t{1000} << std::min<uint64_t>(round / 16, 20));
 }

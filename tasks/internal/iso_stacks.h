@@ -1,19 +1,19 @@
-// Stacks of tasks for StackScheme::kIso (Akiyama and Taura, section 4; Antoniu, Bouge and Namyst,
-// RTSPP'99): one range of addresses for the whole job, mapped by every worker. Each worker has a
-// part of it, and gives each task that begins with it a stack of its own from there; the task keeps
-// the stack's addresses until it ends, wherever that is.
+// IsoStacks: stacks of tasks for StackScheme::kIso (Akiyama and Taura, section 4; Antoniu, Bouge
+// and Namyst, RTSPP'99). Every worker maps the same range of addresses. Each worker owns a part of
+// the range, and allocates from it a stack for each task that it begins. The task keeps the
+// addresses of its stack until it ends, in any worker.
 //
 //   region, in each worker:   | rank 0: stack stack stack ... | rank 1: stack stack ... | ...
-//   a stack:                  guard (a page), the rest
+//   a stack:                  guard page, usable bytes
 //
-// Since no two tasks that live have an address in common, the frames of one that does not run stay
-// where they are, and nobody waits for thieves to have copied them. The price: stack_bytes * P of
-// addresses in each worker, and page faults where a task comes to a stack that its worker has not
-// touched yet. (In the paper the stacks cannot be registered either: they are here, since shm
-// registers without touching. A device that pins memory pins all of them.)
+// No two live tasks share an address. So the frames of a task that does not run stay in place, and
+// a victim need not wait until thieves have copied frames. Costs: stack_bytes * P of address space
+// in each worker, and page faults when a task runs on a stack whose pages its worker has not
+// touched yet. (In the paper the stacks cannot be registered with the device. Here they are
+// registered: shm registers memory without touching it. A device that pins memory pins all stacks.)
 //
-// A stack is given back by a write of 1 to its word in its owner's memory, which the owner finds
-// when it has no other.
+// A peer releases a stack by writing 1 to the stack's word in the owner's memory. The owner checks
+// the words when it has no other free stack.
 #ifndef CARIAMA_TASKS_INTERNAL_ISO_STACKS_H_
 #define CARIAMA_TASKS_INTERNAL_ISO_STACKS_H_
 
@@ -30,36 +30,37 @@
 
 namespace cariama::tasks {
 
-// Those of one worker. Thread-compatible.
+// The stacks of one worker. Thread-compatible.
 class IsoStacks {
  public:
-  // How many a worker has to give: 0 with other schemes.
+  // Returns the number of stacks that each worker owns. 0 with other schemes.
   [[nodiscard]] static size_t count(const TaskOptions& options) {
     return options.scheme == StackScheme::kIso ? options.stack_bytes / options.iso_stack_bytes : 0;
   }
-  // Of the whole range: what StackRegion is made with.
+  // Returns the size of the whole range: the stack_bytes of the StackRegion.
   [[nodiscard]] static size_t range_bytes(const TaskOptions& options, int workers) {
     return count(options) * options.iso_stack_bytes * static_cast<size_t>(workers);
   }
-  // Makes the lowest page of every stack in the range inaccessible. After the region was
-  // registered: devices do not register such pages. Error: that of mprotect (too many mappings;
-  // names the ways out).
+  // Makes the lowest page of every stack in the range inaccessible. Call it after the registration
+  // of the region, because devices cannot register inaccessible pages. Error: that of mprotect (too
+  // many mappings; the message names the remedies).
   [[nodiscard]] static absl::Status protect(const TaskOptions& options, const StackRegion& region);
 
-  // `words`: count() words that peers write to, zeros; kept.
+  // `words`: count() words, initially 0, to which peers write. They must outlive this object.
   IsoStacks(const TaskOptions& options, const StackRegion& region, int rank, int workers,
             std::atomic<uint64_t>* words);
 
-  // A stack's end: the task's frames begin right below. Error: RESOURCE_EXHAUSTED.
+  // Allocates a stack and returns its end: the task's frames begin directly below. Error:
+  // RESOURCE_EXHAUSTED.
   [[nodiscard]] absl::StatusOr<std::byte*> allocate();
-  // Who gave out the stack that `address` lies in, and where that worker's word for it is, at the
-  // same address in each worker.
+  // Returns the rank of the worker that owns the stack which contains `address`, and the address of
+  // the stack's word, which is the same in each worker.
   struct Owner {
     int rank;
     std::atomic<uint64_t>* word;
   };
   [[nodiscard]] Owner owner_of(const void* address) const;
-  // Of an own stack.
+  // Frees a stack that this worker owns.
   void release(const void* address) { free_.push_back(number_of(address) % count_); }
 
   [[nodiscard]] std::span<std::byte> stack_of(const void* address) const {
@@ -76,9 +77,9 @@ class IsoStacks {
   const size_t bytes_;
   const size_t count_;
   const std::span<std::byte> range_;
-  const size_t first_;  // the number of the first one of this worker
+  const size_t first_;  // number, in the range, of this worker's first stack
   std::atomic<uint64_t>* const words_;
-  std::vector<size_t> free_;  // the last one first: it is warm
+  std::vector<size_t> free_;  // used as a LIFO: the stack freed last is most likely in the cache
 };
 
 }  // namespace cariama::tasks

@@ -1,5 +1,5 @@
-// The greedy join (join_record.h), over one-sided operations: what the scheduler and the simulation
-// join with. Who has the record in its own memory looks at it directly.
+// JoinProtocol: the greedy join (join_record.h) by one-sided operations. The scheduler and the
+// simulation join with it. A worker reads records in its own memory directly.
 #ifndef CARIAMA_TASKS_INTERNAL_JOIN_PROTOCOL_H_
 #define CARIAMA_TASKS_INTERNAL_JOIN_PROTOCOL_H_
 
@@ -17,7 +17,7 @@
 
 namespace cariama::tasks {
 
-// Memory of the worker that parts of records are read to.
+// Memory of the worker into which it reads parts of records of peers.
 struct JoinCopy {
   uint64_t arrivals;
   Outcome outcome;
@@ -26,11 +26,12 @@ struct JoinCopy {
 
 class JoinProtocol {
  public:
-  // Both are kept.
+  // Keeps references to both arguments. `copy` must be registered memory of this worker.
   JoinProtocol(RemoteAccess& access, JoinCopy& copy) : access_(access), copy_(copy) {}
 
-  // The outcome of the record's child, if it has ended. One round trip.
-  [[nodiscard]] absl::StatusOr<std::optional<Outcome>> look(Reference reference) {
+  // Returns the outcome of the record's child if the child has ended. Blocks for one round trip if
+  // the record is in another worker.
+  [[nodiscard]] absl::StatusOr<std::optional<Outcome>> poll_outcome(Reference reference) {
     const JoinRecord& record = record_of(reference);
     if (reference.rank() == access_.rank()) {
       if (record.arrivals.load(std::memory_order_acquire) == 0) return std::optional<Outcome>();
@@ -45,7 +46,9 @@ class JoinProtocol {
     return std::optional<Outcome>(copy_.outcome);
   }
 
-  // The child has ended. Returns who waited for it (frames 0: nobody), whom the caller continues.
+  // Called when the child has ended: writes its outcome to the record. Returns the task that waits
+  // for it, which the caller must continue (frames == 0: no task waits). Blocks for one round trip,
+  // or for two if a task waits.
   [[nodiscard]] absl::StatusOr<Suspended> deliver(Reference reference, const Outcome& outcome) {
     JoinRecord& record = record_of(reference);
     const int owner = reference.rank();
@@ -68,8 +71,10 @@ class JoinProtocol {
     return copy_.waiter;
   }
 
-  // The joiner has copied its frames out. True: it waits, and whoever ends the child continues it.
-  // False: the child has ended since look(), and the joiner goes on itself.
+  // Called when the frames of the joiner have been copied out: writes the joiner to the record.
+  // Returns true if the joiner now waits; the worker that ends the child continues it. Returns
+  // false if the child has ended since poll_outcome(): the caller must continue the joiner. Blocks
+  // for one round trip.
   [[nodiscard]] absl::StatusOr<bool> wait(Reference reference, const Suspended& joiner) {
     JoinRecord& record = record_of(reference);
     const absl::Status status =

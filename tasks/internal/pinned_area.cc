@@ -11,8 +11,8 @@
 #include "absl/strings/str_format.h"
 #include "dtutils/error.h"
 
-// What a debugger needs to find the blocks, without debug information: where the first segment is,
-// its bytes, how many segments there are, bytes of a block's header, and of the note at its end.
+// Lets a debugger find the blocks without debug information: address of the first segment, its size
+// in bytes, number of segments, and sizes in bytes of a block's header and of the note at its end.
 extern "C" {
 CARIAMA_TASKS_EXPORT uint64_t cariama_tasks_debug[5] = {cariama::tasks::kPinnedAddress,
                                                         cariama::tasks::kFirstSegmentBytes, 0, 16,
@@ -43,7 +43,7 @@ absl::StatusOr<void*> PinnedArea::allocate(size_t bytes) {
   }
   const absl::StatusOr<Header*> carved = carve(size_class);
   if (carved.ok()) return hand_out(*carved, size_class);
-  // At the budget what peers have released counts, however little.
+  // The area cannot grow: collect even if few blocks are outstanding.
   collect(size_class);
   if (void* const block = reuse(bytes)) return block;
   return carved.status();
@@ -51,7 +51,8 @@ absl::StatusOr<void*> PinnedArea::allocate(size_t bytes) {
 
 absl::StatusOr<PinnedArea::Header*> PinnedArea::carve(size_t size_class) {
   const size_t bytes = size_t{1} << size_class;
-  // The largest blocks are as large as a segment: what is left of the last one stays unused then.
+  // A block can be as large as a segment. If the rest of the last segment is too small, it stays
+  // unused.
   while (static_cast<size_t>(unused_end_ - unused_) < bytes) {
     const size_t index = descriptors_.size();
     const size_t total = segment_total() + (index < kMaxSegments ? segment_bytes(index) : 0);
@@ -105,11 +106,11 @@ void PinnedArea::note_frames(void* block, uint64_t sp, uint64_t top) {
 void PinnedArea::collect(size_t size_class) {
   std::vector<Header*>& outstanding = outstanding_[size_class];
   for (size_t i = outstanding.size(); i-- > 0;) {
-    // Acquire: what the peer did with the block comes before it gets another use.
+    // Acquire: the peer's accesses to the block happen before the block is used again.
     if (outstanding[i]->released.load(std::memory_order_acquire) == 0) continue;
     release(reinterpret_cast<std::byte*>(outstanding[i]) + kHeaderBytes);
   }
-  // Twice what is left: the cost of a look is shared by at least as many allocations.
+  // Twice the remaining number: at least as many allocations share the cost of the next collection.
   next_collection_[size_class] = std::max<size_t>(64, 2 * outstanding.size());
 }
 

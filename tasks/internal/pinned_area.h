@@ -1,12 +1,14 @@
-// Memory of a worker that peers may read and write: frames of suspended tasks, join records, large
-// results. It grows by segments, each twice as large as the one before, up to a budget.
+// PinnedArea: memory of a worker that peers may read and write. It holds the frames of suspended
+// tasks, join records, and large results. It grows by segments, each twice as large as the one
+// before, up to a budget.
 //
-// Segment k begins at the same address in every worker, so an address tells its segment; what a
-// peer needs besides is the segment's key, which the owner publishes when it registers it.
+// Segment k begins at the same address in every worker, so the segment follows from an address. To
+// access a segment, a peer also needs its key, which the owner publishes when it registers the
+// segment.
 //
-// A block may be released by a peer: it writes 1 to the word at release_address(), and the owner
-// finds that when it next needs memory ("local collection": the peer waits for nothing, and the
-// owner looks only when its free blocks have run out). Block sizes are powers of two.
+// A peer releases a block by writing 1 to the word at release_address(), and does not wait. The
+// owner checks these words only when it has no free block ("local collection"). Block sizes are
+// powers of two.
 #ifndef CARIAMA_TASKS_INTERNAL_PINNED_AREA_H_
 #define CARIAMA_TASKS_INTERNAL_PINNED_AREA_H_
 
@@ -28,10 +30,10 @@
 namespace cariama::tasks {
 
 inline constexpr size_t kFirstSegmentBytes = size_t{256} << 10;
-// 256 GiB in all: up to 0x7ee000000000, below what mmap gives out.
+// 256 GiB in total, up to 0x7ee000000000. mmap returns addresses above that.
 inline constexpr size_t kMaxSegments = 20;
 
-// Where segment `index` begins, and which segment an address of the area lies in.
+// Return the address of segment `index`, its size, and the segment that contains an address.
 [[nodiscard]] constexpr uintptr_t segment_address(size_t index) {
   return kPinnedAddress + kFirstSegmentBytes * ((size_t{1} << index) - 1);
 }
@@ -42,11 +44,12 @@ static_assert(segment_address(kMaxSegments) - kPinnedAddress < uint64_t{1} << kA
          1;
 }
 
-// The blocks of one worker. Thread-compatible: the owner's thread only. Peers touch the contents of
-// blocks and the release word.
+// The blocks of one worker. Thread-compatible: only the owner's thread calls its functions. Peers
+// access only the contents of blocks and their release words.
 class CARIAMA_TASKS_EXPORT PinnedArea {
  public:
-  // Makes segment `index` known to peers, before a block of it is handed out.
+  // Registers segment `index` and publishes its key to the peers. PinnedArea calls it before it
+  // allocates a block of the segment.
   using RegisterSegment = std::function<absl::Status(size_t index, const MemorySource& source)>;
 
   PinnedArea(size_t budget, RegisterSegment register_segment);
@@ -54,10 +57,12 @@ class CARIAMA_TASKS_EXPORT PinnedArea {
   PinnedArea(const PinnedArea&) = delete;
   PinnedArea& operator=(const PinnedArea&) = delete;
 
-  // A block of at least `bytes`, 16-byte aligned, contents undefined. Not blocking but for system
-  // calls when it grows. Error: RESOURCE_EXHAUSTED (the budget: names it; or memory).
+  // Returns a block of at least `bytes` bytes, 16-byte aligned, with undefined contents. Makes
+  // system calls only if the area grows. Error: RESOURCE_EXHAUSTED (the budget, which the message
+  // names, or memory).
   [[nodiscard]] absl::StatusOr<void*> allocate(size_t bytes);
-  // The same if one is free already, else nullptr: what a suspension nearly always does.
+  // Like allocate(), but returns nullptr if no block of this size is free. The fast path of
+  // suspensions.
   [[nodiscard]] void* reuse(size_t bytes) {
     const size_t size_class = class_of(bytes);
     std::vector<Header*>& free = free_[size_class];
@@ -67,33 +72,36 @@ class CARIAMA_TASKS_EXPORT PinnedArea {
     return hand_out(header, size_class);
   }
 
-  // Gives a block back. Precondition: allocated here, and not released before.
+  // Frees a block. Requires: it was allocated here and not released before.
   void release(void* block);
 
-  // `collected(block)` is called when a marked block is given back, by whomever.
+  // Sets the function that is called when the owner frees or collects a block that was marked with
+  // mark().
   void on_collect(std::function<void(void*)> collected) { collected_ = std::move(collected); }
   void mark(void* block);
 
-  // For debuggers (gdb/cariama_tasks.py): the block holds the frames [sp, top) of a suspended task.
-  // Kept at the end of the block, which must have been allocated with kNoteBytes more.
+  // Notes, for debuggers (gdb/cariama_tasks.py), that the block holds the frames [sp, top) of a
+  // suspended task. The note is at the end of the block. Requires: the block was allocated with
+  // kNoteBytes more than the frames need.
   static constexpr size_t kNoteBytes = 2 * sizeof(uint64_t);
   void note_frames(void* block, uint64_t sp, uint64_t top);
 
-  // The address of the word that a peer sets to 1 in place of release().
+  // Returns the address of the word that a peer sets to 1 to release the block.
   [[nodiscard]] static constexpr uint64_t release_address(uint64_t block) {
     return block - kHeaderBytes;
   }
 
-  // Bytes of all segments; blocks that are not given back (those that peers released count until
-  // they are collected).
+  // Returns the size of all segments in bytes.
   [[nodiscard]] size_t segment_total() const;
+  // Returns the number of allocated blocks, including those that peers have released but that were
+  // not collected yet.
   [[nodiscard]] size_t outstanding() const;
-  // Looks for what peers released. O(outstanding blocks).
+  // Frees the blocks that peers have released. Takes O(outstanding blocks) time.
   void collect();
 
  private:
   static constexpr size_t kHeaderBytes = 16;
-  static constexpr size_t kLeastBlock = 64;  // with its header
+  static constexpr size_t kLeastBlock = 64;  // smallest block, including its header
   static constexpr size_t kClasses = 40;
 
   struct Header {
@@ -101,14 +109,15 @@ class CARIAMA_TASKS_EXPORT PinnedArea {
     uint32_t size_class : 30;
     uint32_t marked : 1;
     uint32_t has_note : 1;
-    uint32_t position;  // in outstanding_[size_class]
+    uint32_t position;  // index in outstanding_[size_class]
   };
   static_assert(sizeof(Header) == kHeaderBytes);
 
   static Header* header_of(void* block) {
     return reinterpret_cast<Header*>(static_cast<std::byte*>(block) - kHeaderBytes);
   }
-  // Of the smallest blocks that have room for so many.
+  // Returns the class of the smallest blocks with room for `bytes`. Blocks of class c have 2^c
+  // bytes.
   [[nodiscard]] static size_t class_of(size_t bytes) {
     return static_cast<size_t>(std::bit_width(std::max(bytes + kHeaderBytes, kLeastBlock) - 1));
   }
@@ -127,12 +136,13 @@ class CARIAMA_TASKS_EXPORT PinnedArea {
   const size_t budget_;
   const RegisterSegment register_segment_;
   std::function<void(void*)> collected_;
-  std::vector<int> descriptors_;  // of the segments
-  std::byte* unused_ = nullptr;   // the rest of the last segment
+  std::vector<int> descriptors_;  // file descriptors of the segments
+  std::byte* unused_ = nullptr;   // beginning of the unused rest of the last segment
   std::byte* unused_end_ = nullptr;
   std::array<std::vector<Header*>, kClasses> free_;
   std::array<std::vector<Header*>, kClasses> outstanding_;
-  std::array<size_t, kClasses> next_collection_{};  // when so many are outstanding
+  // allocate() collects a class when this many of its blocks are outstanding.
+  std::array<size_t, kClasses> next_collection_{};
 };
 
 }  // namespace cariama::tasks

@@ -18,17 +18,19 @@
 namespace cariama::tasks {
 namespace {
 
-// Requests without a completion that may be outstanding to a peer, where the device has room: a
-// multiple of what one steal needs, so that one in many carries the flag.
+// The most unsignaled requests that may be outstanding to a peer, if the queue of the device is
+// deep enough. A multiple of the number of requests of one steal, so that few requests are
+// signaled.
 constexpr uint32_t kMostUnsignaled = 64;
 constexpr uint32_t kDepth = 2 * kMostUnsignaled;
 constexpr size_t kMostPieces = 4;
-constexpr uint32_t kInlineWanted = 120;  // a join record's outcome
+constexpr uint32_t kInlineWanted = 120;  // enough for the outcome in a join record
 
-// How long a served atomic may take before its server is looked at.
-constexpr std::chrono::milliseconds kLook{100};
+// How long a client waits for a served atomic before it checks that the server's process is alive.
+constexpr std::chrono::milliseconds kServerCheckInterval{100};
 
-// Ids of requests are ranks + 1; of receives, for answers of served atomics, with this bit.
+// The id of a work request is the peer's rank + 1; a receive for an answer of a served atomic has
+// this bit too.
 constexpr uint64_t kAnswer = uint64_t{1} << 32;
 
 absl::Status bad_address(const std::string& whose, uint64_t address, size_t bytes) {
@@ -56,7 +58,7 @@ absl::Status QueuePairAccess::set_up(Exchange& exchange, std::shared_ptr<Device>
   if (!device_->limits().atomics && served_.empty()) {
     return make_error(absl::StatusCode::kUnimplemented, ErrorScope::kProcess,
                       device_->description() + " has no remote atomics",
-                      "have them served (TaskOptions::atomics), or use another device");
+                      "set TaskOptions::atomics to kServed or kAutomatic, or use another device");
   }
   native_atomics_ = device_->transport() == Transport::kShm || !served_.empty();
   auto domain = device_->create_domain();
@@ -87,7 +89,8 @@ absl::Status QueuePairAccess::set_up(Exchange& exchange, std::shared_ptr<Device>
     if (!server.ok()) return server.status();
     server_ = *std::move(server);
   }
-  // Pairs in the order of (distance, rank), so that no two ranks wait for each other crosswise.
+  // All ranks connect in ascending order of the peer's rank, so no cycle of ranks can wait for each
+  // other.
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank() && native_atomics_) continue;
     auto queue_pair = domain_->create_queue_pair(options);
@@ -129,7 +132,8 @@ absl::Status QueuePairAccess::set_up(Exchange& exchange, std::shared_ptr<Device>
   return exchange.fence(deadline);
 }
 
-// Both directions of a pair; of the two ranks the lower one is client first.
+// Connects the two queue pairs of a pair of ranks: first the one on which the lower rank is the
+// client, then the other one.
 absl::Status QueuePairAccess::connect_served(Exchange& exchange, int peer,
                                              Exchange::Deadline deadline, const std::string& pair) {
   absl::Status status;
@@ -176,7 +180,7 @@ absl::Status QueuePairAccess::address(int peer, uint64_t remote, size_t bytes,
   if (index >= kMaxSegments) return bad_address(to.queue_pair->peer(), remote, bytes);
   RemoteMemoryLocator& segment = to.segments[index];
   if (segment.length == 0) {
-    // The owner wrote the locator before it let anybody know an address in the segment.
+    // The owner writes the locator before it publishes an address in the segment.
     auto* copy = reinterpret_cast<RemoteMemoryLocator*>(area_.staging.data());
     const ReadPiece piece{reinterpret_cast<uint64_t>(&area_.segments[index]), copy, sizeof *copy};
     const absl::Status status = read(peer, std::span(&piece, 1));
@@ -197,7 +201,7 @@ QueuePairAccess::Done QueuePairAccess::poll() {
   if (completion.status != CompletionStatus::kSuccess) {
     return {completion.id, to_status(completion, from.queue_pair->peer())};
   }
-  if ((completion.id & kAnswer) != 0) from.asked = false;
+  if ((completion.id & kAnswer) != 0) from.request_pending = false;
   return {completion.id, absl::OkStatus()};
 }
 
@@ -206,30 +210,32 @@ absl::Status QueuePairAccess::execute(int peer, std::span<WorkRequest> requests)
   for (WorkRequest& request : requests) request.id = static_cast<uint64_t>(peer) + 1;
   requests.back().flags |= kSignaled;
   const PostResult posted = to.queue_pair->post_send(requests);
-  // There is always room: what is outstanding without a completion is bounded below the depth.
+  // The send queue has room: the number of outstanding unsignaled requests is bounded below its
+  // depth.
   if (!posted.ok()) return to_status(posted, to.queue_pair->peer());
   to.unsignaled = 0;
   ++round_trips_;
   for (;;) {
-    // Not wait_until(): the hook may run tasks, which must not happen within a steal.
+    // Do not use wait_until(): its hook may run tasks, which must not happen within a steal.
     const Done done = poll();
     if (!done.status.ok() || done.id == requests.back().id) return done.status;
   }
 }
 
-absl::Status QueuePairAccess::ask(int peer, const AtomicRequest& request) {
+absl::Status QueuePairAccess::send_request(int peer, const AtomicRequest& request) {
   absl::Status status = await_answer(peer);
   if (!status.ok()) return status;
   Peer& to = peers_[static_cast<size_t>(peer)];
   const PostResult posted =
       to.queue_pair->post_receive({.id = kAnswer | (static_cast<uint64_t>(peer) + 1)});
   if (!posted.ok()) return to_status(posted, to.queue_pair->peer());
-  AtomicRequest* cell = &served_[static_cast<size_t>(rank())].request;  // at the peer
+  // This worker's cell at the peer. It has the same address there as here.
+  AtomicRequest* cell = &served_[static_cast<size_t>(rank())].request;
   Segment segment{const_cast<AtomicRequest*>(&request), sizeof request, {}};
   WorkRequest work{.opcode = Opcode::kWriteImmediate, .segment_count = 1, .segments = &segment};
   status = address(peer, reinterpret_cast<uint64_t>(cell), sizeof *cell, work);
   if (!status.ok()) return status;
-  to.asked = true;
+  to.request_pending = true;
   if (sizeof request <= to.queue_pair->limits().max_inline) {
     work.flags = kInline;
     return post(peer, work);
@@ -241,26 +247,26 @@ absl::Status QueuePairAccess::ask(int peer, const AtomicRequest& request) {
 
 absl::Status QueuePairAccess::await_answer(int peer) {
   constexpr uint64_t kSpins = 1000;
-  auto next_look = std::chrono::steady_clock::now() + kLook;
-  for (uint64_t round = 0; peers_[static_cast<size_t>(peer)].asked; ++round) {
+  auto next_liveness_check = std::chrono::steady_clock::now() + kServerCheckInterval;
+  for (uint64_t round = 0; peers_[static_cast<size_t>(peer)].request_pending; ++round) {
     const Done done = poll();
     if (!done.status.ok()) return done.status;
     if (done.id != 0 || round < kSpins) continue;
     sched_yield();  // the server may need this core
-    if (std::chrono::steady_clock::now() < next_look) continue;
-    // Nothing of ours is outstanding that would fail if the server were dead. Not a trip of the
-    // operation that waits.
+    if (std::chrono::steady_clock::now() < next_liveness_check) continue;
+    // This worker has no outstanding send that would fail if the server had died, so post a read.
+    // Do not count it as a round trip of the waiting operation.
     --round_trips_;
     const absl::Status status = read(peer, reinterpret_cast<uint64_t>(&area_.atomic_result),
                                      &area_.atomic_result, sizeof area_.atomic_result);
     if (!status.ok()) return status;
-    next_look = std::chrono::steady_clock::now() + kLook;
+    next_liveness_check = std::chrono::steady_clock::now() + kServerCheckInterval;
   }
   return absl::OkStatus();
 }
 
 absl::StatusOr<uint64_t> QueuePairAccess::serve(int peer, const AtomicRequest& request) {
-  absl::Status status = ask(peer, request);
+  absl::Status status = send_request(peer, request);
   if (status.ok()) status = await_answer(peer);
   if (!status.ok()) return status;
   ++round_trips_;
@@ -278,7 +284,8 @@ absl::Status QueuePairAccess::post(int peer, WorkRequest& request) {
 absl::Status QueuePairAccess::read(int peer, std::span<const ReadPiece> pieces) {
   if (peer == rank() && native_atomics_) {
     for (const ReadPiece& piece : pieces) {
-      // Words that peers write to are whole, and what they published before is seen.
+      // Load aligned words atomically, because peers write them. Acquire: this sees what peers
+      // wrote before they published a word.
       auto* from = reinterpret_cast<uint64_t*>(piece.address);
       const size_t words = piece.address % 8 == 0 ? piece.bytes / 8 : 0;
       for (size_t i = 0; i < words; ++i) {
@@ -373,7 +380,7 @@ absl::StatusOr<uint64_t> QueuePairAccess::compare_swap(int peer, uint64_t remote
 
 absl::Status QueuePairAccess::post_add(int peer, uint64_t remote, uint64_t addend) {
   if (peer == rank() && native_atomics_) return fetch_add(peer, remote, addend).status();
-  if (server_ != nullptr) return ask(peer, {AtomicRequest::kFetchAdd, remote, addend, 0});
+  if (server_ != nullptr) return send_request(peer, {AtomicRequest::kFetchAdd, remote, addend, 0});
   Segment result{&area_.discarded_result, sizeof area_.discarded_result, region_->local_key()};
   WorkRequest request{
       .opcode = Opcode::kFetchAdd, .segment_count = 1, .segments = &result, .operand = addend};
@@ -385,7 +392,7 @@ absl::Status QueuePairAccess::add_segment(size_t index, const MemorySource& sour
   auto region = domain_->register_memory(source, Access::kAll);
   if (!region.ok()) return region.status();
   segments_[index] = *region;
-  // Peers learn addresses in the segment by later operations only, and those release.
+  // No fence is needed: peers get addresses in the segment only by later operations, which release.
   area_.segments[index] = segments_[index]->locator();
   segment_count_.store(index + 1, std::memory_order_release);
   return absl::OkStatus();

@@ -1,12 +1,12 @@
-// RemoteAccess over the queue pairs of dtutils: the same code on shm, verbs and sim.
+// QueuePairAccess: RemoteAccess over the queue pairs of dtutils, the same code for all transports.
 //
-// Memory. At connect() every worker makes one region known (stack and tail of StackRegion). Its
-// segments of the pinned area follow as they are made: their locators lie in a table in the tail,
-// which a peer reads when it meets an address of a segment that it does not know yet: one more
-// round trip for each segment of each peer.
+// Memory: connect() publishes the region of each worker (stack and tail of StackRegion). Segments
+// of the pinned area are registered later. Their locators are in a table in the tail of the owner.
+// A peer reads an entry of this table when it first uses an address in the segment, which costs one
+// more round trip for each segment of each peer.
 //
-// Costs, P workers: each has P queue pairs (one to itself, where the device's atomics need it) and
-// one completion queue; 40 bytes of table for each segment of each peer.
+// Costs with P workers: each worker has P queue pairs (P - 1 if atomics on its own memory are those
+// of its CPU) and one completion queue, and a table of 40 bytes for each segment of each peer.
 #ifndef CARIAMA_TASKS_INTERNAL_QUEUE_PAIR_ACCESS_H_
 #define CARIAMA_TASKS_INTERNAL_QUEUE_PAIR_ACCESS_H_
 
@@ -28,21 +28,22 @@
 
 namespace cariama::tasks {
 
-// Lies in the tail of a worker's region, 64-byte aligned, zeros at first.
+// Registered memory in the tail of a worker's region, 64-byte aligned, initially zeros.
 struct alignas(64) AccessArea {
-  std::array<RemoteMemoryLocator, kMaxSegments> segments;  // address 0: not made yet
-  uint64_t atomic_result;
-  uint64_t discarded_result;           // of post_add(), which may still be under way
-  std::array<std::byte, 120> staging;  // of writes that the device cannot take inline
+  std::array<RemoteMemoryLocator, kMaxSegments> segments;  // address 0: not registered yet
+  uint64_t atomic_result;              // result buffer of fetch_add() and compare_swap()
+  uint64_t discarded_result;           // result buffer of post_add(), which may be in flight
+  std::array<std::byte, 120> staging;  // source of writes that the device cannot post inline
 };
 
 class CARIAMA_TASKS_EXPORT QueuePairAccess final : public RemoteAccess {
  public:
-  // Registers `region` and connects with all other ranks of the exchange, which do the same.
-  // `area` lies in `region`. Both are kept. `name`: what its keys in the exchange begin with,
-  // another one for each connect(). Blocks until all are connected, or until `deadline`. With
-  // `served`, cells in `region` for each rank, zeros at first, the device's atomics are not used:
-  // those on a worker's memory are executed by a thread of that worker (atomic_server.h).
+  // Registers `region` and connects to all other ranks of the exchange. Collective. Blocks until
+  // all ranks are connected or `deadline` passes. `area` lies in `region`; both must outlive this
+  // object. `name` is the prefix of the keys in the exchange and must differ for each connect().
+  // If `served` is empty, the device executes atomics. Otherwise `served` holds one cell for each
+  // rank, in `region` and initially zero, and a thread of the worker that owns the memory executes
+  // them (atomic_server.h).
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<QueuePairAccess>> connect(
       Exchange& exchange, std::shared_ptr<Device> device, const MemorySource& region,
       AccessArea& area, Exchange::Deadline deadline, const std::string& name = "tasks",
@@ -63,9 +64,9 @@ class CARIAMA_TASKS_EXPORT QueuePairAccess final : public RemoteAccess {
     std::unique_ptr<QueuePair> queue_pair;
     RemoteMemoryLocator region;
     std::array<RemoteMemoryLocator, kMaxSegments> segments;
-    uint32_t unsignaled = 0;       // posted since the last signaled request
-    uint32_t most_unsignaled = 1;  // so many; then one is signaled, so that there is always room
-    bool asked = false;            // an atomic that it serves has not been answered yet
+    uint32_t unsignaled = 0;       // requests posted since the last signaled one
+    uint32_t most_unsignaled = 1;  // limit of `unsignaled`, so that the send queue always has room
+    bool request_pending = false;  // the peer has not answered the last request for an atomic yet
   };
 
   QueuePairAccess(Exchange& exchange, const MemorySource& region, AccessArea& area,
@@ -77,27 +78,36 @@ class CARIAMA_TASKS_EXPORT QueuePairAccess final : public RemoteAccess {
   [[nodiscard]] absl::Status set_up(Exchange& exchange, std::shared_ptr<Device> device,
                                     Exchange::Deadline deadline, const std::string& name);
 
-  // The rest of a request, which must have room for `segment`.
+  // Sets remote address and key of `request` for `bytes` bytes at `remote` of the peer. Reads the
+  // locator of the segment from the peer if it is not known yet. Error: INTERNAL (not registered).
   [[nodiscard]] absl::Status address(int peer, uint64_t remote, size_t bytes, WorkRequest& request);
+  // Returns the local key of registered memory of this worker. Error: INTERNAL (not registered).
   [[nodiscard]] absl::StatusOr<LocalKey> local_key(const void* local, size_t bytes) const;
-  // Whether the 8 bytes at `address` are memory of this worker that peers know.
+  // Returns true if the 8 bytes at `address` are registered memory of this worker. Thread-safe: the
+  // server of atomics calls it.
   [[nodiscard]] bool is_known(uint64_t address) const;
+  // Connects the two queue pairs between this rank and `peer` that served atomics need.
   [[nodiscard]] absl::Status connect_served(Exchange& exchange, int peer,
                                             Exchange::Deadline deadline, const std::string& pair);
-  // Sends a request for a served atomic; and waits for the answer to the last one, if there is one.
-  [[nodiscard]] absl::Status ask(int peer, const AtomicRequest& request);
+  // send_request() posts a request for an atomic to the server at the peer, after the answer to the
+  // last request has arrived. await_answer() blocks until the last request is answered. serve()
+  // sends a request, waits for its answer, and returns the old value.
+  [[nodiscard]] absl::Status send_request(int peer, const AtomicRequest& request);
   [[nodiscard]] absl::Status await_answer(int peer);
   [[nodiscard]] absl::StatusOr<uint64_t> serve(int peer, const AtomicRequest& request);
-  // Takes one completion, if there is one (id is 0 otherwise).
+  // Polls one completion. Its id is 0 if there was none.
   struct Done {
     uint64_t id = 0;
     absl::Status status;
   };
   [[nodiscard]] Done poll();
-  // Posts, and waits until it has completed.
+  // Posts the requests with one doorbell, the last one signaled, and blocks until they are
+  // complete.
   [[nodiscard]] absl::Status execute(int peer, std::span<WorkRequest> requests);
-  // Posts without waiting, but for room.
+  // Posts a request. Blocks only if there are most_unsignaled unsignaled requests: then this one is
+  // signaled, and post() waits for its completion.
   [[nodiscard]] absl::Status post(int peer, WorkRequest& request);
+  // Posts an atomic, blocks until it is complete, and returns the old value.
   [[nodiscard]] absl::StatusOr<uint64_t> atomic(int peer, uint64_t remote, WorkRequest request);
 
   const MemorySource source_;
@@ -110,7 +120,9 @@ class CARIAMA_TASKS_EXPORT QueuePairAccess final : public RemoteAccess {
   std::vector<Peer> peers_;
   const std::span<AtomicCell> served_;
   std::atomic<size_t> segment_count_{0};
-  bool native_atomics_ = false;  // of the own memory: all atomics on it are the CPU's
+  // True if all atomics on this worker's memory are executed by CPUs (shm, or served atomics). The
+  // worker then accesses its own memory directly, without a queue pair to itself.
+  bool native_atomics_ = false;
   std::unique_ptr<AtomicServer> server_;
 };
 

@@ -1,16 +1,15 @@
-// What the scheduler needs of a network: one-sided operations on the registered memory of its
-// peers, none of which needs the peer's CPU. The scheduler and the deques know nothing else of
-// transports.
+// RemoteAccess: one-sided operations on the registered memory of peers. None of them needs the
+// peer's CPU. It is the only interface to the transport that the scheduler and the deques use.
 //
-// Workers have their memory at equal addresses (stack_region.h, pinned_area.h), so (peer, address)
-// names remote memory; an implementation knows the keys. `local` is always memory of the own
-// worker, registered in the same way.
+// All workers have their memory at equal addresses (stack_region.h, pinned_area.h), so (peer,
+// address) names remote memory. The implementation finds the keys. `local` is always registered
+// memory of the own worker.
 //
-// peer == rank() is allowed, and means the own memory: a word that peers change by atomics may be
-// changed by its owner only in this way, because the atomics of a card and those of a CPU need not
-// exclude each other.
+// peer == rank() is allowed and accesses the own memory. If peers change a word by atomics, its
+// owner must change it only in this way, because the atomics of a network card and those of a CPU
+// need not be atomic to each other.
 //
-// Errors end the job (a peer is gone, or memory is not what it was said to be): the Status names
+// An error (the peer has failed, or the memory is not registered) ends the job. The Status names
 // the peer. Thread-compatible.
 #ifndef CARIAMA_TASKS_INTERNAL_REMOTE_ACCESS_H_
 #define CARIAMA_TASKS_INTERNAL_REMOTE_ACCESS_H_
@@ -27,7 +26,7 @@
 
 namespace cariama::tasks {
 
-// A piece to be read: `bytes` from `address` of the peer to `local`.
+// A piece of a read: `bytes` bytes from `address` of the peer to `local`.
 struct ReadPiece {
   uint64_t address;
   void* local;
@@ -43,36 +42,38 @@ class CARIAMA_TASKS_EXPORT RemoteAccess {
   [[nodiscard]] int rank() const { return rank_; }
   [[nodiscard]] int size() const { return size_; }
 
-  // Reads the pieces, each after the one before (what a piece shows is at least as new). One round
-  // trip for all. Aligned words of 8 bytes are read whole. Blocks until done.
+  // Reads the pieces in order: the contents of a piece are at least as new as those of the piece
+  // before it. Aligned 8-byte words are read atomically. Blocks for one round trip in total.
   [[nodiscard]] virtual absl::Status read(int peer, std::span<const ReadPiece> pieces) = 0;
   [[nodiscard]] absl::Status read(int peer, uint64_t address, void* local, size_t bytes) {
     const ReadPiece piece{address, local, bytes};
     return read(peer, std::span(&piece, 1));
   }
 
-  // Writes. `local` may be reused on return. The peer sees it before anything that is issued to it
-  // later; nobody waits for that.
+  // Writes `bytes` bytes from `local` to `address` of the peer. Does not wait until the peer can
+  // observe the write; the peer observes it before later operations of this worker. The caller may
+  // reuse `local` when the function returns.
   [[nodiscard]] virtual absl::Status write(int peer, uint64_t address, const void* local,
                                            size_t bytes) = 0;
 
-  // 8 bytes, aligned. Return the old value. Block for one round trip.
+  // Atomic operations on an aligned 8-byte word. Return the old value. Block for one round trip.
   [[nodiscard]] virtual absl::StatusOr<uint64_t> fetch_add(int peer, uint64_t address,
                                                            uint64_t addend) = 0;
   [[nodiscard]] virtual absl::StatusOr<uint64_t> compare_swap(int peer, uint64_t address,
                                                               uint64_t expected,
                                                               uint64_t desired) = 0;
-  // As fetch_add, but nobody waits for it, and the old value is lost.
+  // Like fetch_add(), but does not wait for the completion and does not return the old value.
   [[nodiscard]] virtual absl::Status post_add(int peer, uint64_t address, uint64_t addend) = 0;
 
-  // Makes a segment of the own pinned area known to peers: PinnedArea's RegisterSegment.
+  // Registers a segment of the own pinned area and publishes it to the peers. Implements
+  // PinnedArea::RegisterSegment.
   [[nodiscard]] virtual absl::Status add_segment(size_t index, const MemorySource& source) = 0;
 
-  // Where [address, address + bytes) of the peer's region lies in this process, or nullptr if it
-  // cannot be reached by loads and stores. Stays so.
+  // Returns the address in this process of [address, address + bytes) of the peer's region, or
+  // nullptr if loads and stores cannot reach it. The result does not change.
   [[nodiscard]] virtual void* mapped(int peer, uint64_t address, size_t bytes) = 0;
 
-  // Dependent round trips so far (waits for a remote operation).
+  // Returns the number of dependent round trips so far: the waits for a remote operation.
   [[nodiscard]] uint64_t round_trips() const { return round_trips_; }
 
  protected:

@@ -1,19 +1,21 @@
-// Stealing by request and answer: for fabrics without remote atomics, and to compare with. All
-// entries are private. A thief writes a ticket to its cell at the victim, then the victim's word of
-// attention, at which each fork looks; the victim writes the oldest task's frames to where they
-// belong in the thief's region, which is empty, and then its answer. One round trip, no atomic, no
-// wait but for the victim. Source: private deques (Acar, Chargueraud and Rainey, PPoPP'13).
+// Stealing by request and answer (DequeKind::kPrivate), for fabrics without remote atomics and for
+// comparison. All entries are private. A thief writes a ticket to its cell at the victim, then the
+// victim's steal request word, which each fork reads. The victim writes the frames of its oldest
+// task to their addresses in the thief's region, which is empty, and then its answer. A steal takes
+// one round trip and no atomic; the thief waits only for the victim. Source: private deques (Acar,
+// Chargueraud and Rainey, PPoPP'13).
 //
-// Everybody answers, whatever it does: a running task at forks, joins and polls; a worker without
-// work in each round; a thief while it waits for its own answer. So thieves cannot wait for each
-// other. Who has nothing to spare says so at once.
+// Every worker answers in every state: a running task at forks, joins and polls; an idle worker in
+// each round of its search; a thief while it waits for its own answer. So two thieves cannot wait
+// for each other for ever. A victim without a task to hand over answers so at once.
 //
-// A ticket names its run. A thief that sees the run end leaves without its answer, and nobody
-// answers tickets of another run, when frames would come into a region that is in use. While there
-// is a task to be handed over, the run has not ended: its root joins them all.
+// A ticket contains the number of its run. A thief that observes the end of the run stops waiting
+// for its answer. Victims do not answer tickets of an earlier run, because the thief's region may
+// be in use again. A victim that hands over a task does so before the run ends, because the root
+// joins all tasks.
 //
-// An answer is not seen too early: what it speaks of has been acknowledged before it is sent, or is
-// small and sent before it on the same connection.
+// The thief does not see an answer before the frames and the entry: larger writes are acknowledged
+// before the answer is posted, and small ones are posted before it on the same connection.
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -28,15 +30,16 @@ namespace {
 
 using std::chrono::steady_clock;
 
-constexpr std::chrono::milliseconds kLook{100};  // until a silent victim is looked at
+// How long a thief waits for an answer before it checks that the victim is alive.
+constexpr std::chrono::milliseconds kVictimCheckInterval{100};
 
-uint64_t address_of(const void* memory) { return reinterpret_cast<uint64_t>(memory); }
-
-// A ticket is {run, number of the request in it}, and leaves one bit for the answer.
+// A ticket is {number of the run, number of the request in the run}. Its highest bit is free: an
+// answer is ticket * 2 + has_entry.
 constexpr uint64_t kRunMask = 0x7fffffff;
 constexpr uint64_t kNumberMask = 0xffffffff;
 
-// What a thief waits for; it hands tasks over itself meanwhile, which takes trips of its own.
+// The dependent round trips of a steal. RemoteAccess::round_trips() cannot be used here: the thief
+// hands tasks over while it waits, which adds round trips of its own.
 constexpr uint64_t kOneAnswer = 1;
 
 }  // namespace
@@ -44,12 +47,14 @@ constexpr uint64_t kOneAnswer = 1;
 bool Worker::steal_by_request(int victim) {
   StealTimer timer(*this);
   const uint64_t ticket = (runs_ & kRunMask) << 32 | (++tickets_ & kNumberMask);
-  const AskCell& cell = asked_[static_cast<size_t>(victim)];
-  AskCell& there = asked_[static_cast<size_t>(rank())];  // the victim's has the same address
+  const StealRequestCell& cell = request_cells_[static_cast<size_t>(victim)];
+  // This worker's cell at the victim. It has the same address there as here.
+  StealRequestCell& there = request_cells_[static_cast<size_t>(rank())];
   must(access_.write(victim, address_of(&there.request), &ticket, sizeof ticket));
-  must(access_.write(victim, address_of(&area_.shelf.attention), &kHungry, sizeof kHungry));
+  must(access_.write(victim, address_of(&area_.public_part.steal_request), &kAnyEntryRequest,
+                     sizeof kAnyEntryRequest));
   timer.mark(1);
-  auto next_look = steady_clock::now() + kLook;
+  auto next_liveness_check = steady_clock::now() + kVictimCheckInterval;
   uint64_t answer = 0;
   for (uint64_t round = 0;; ++round) {
     answer = cell.answered.load(std::memory_order_acquire);
@@ -57,17 +62,17 @@ bool Worker::steal_by_request(int victim) {
     answer_requests();
     if (run_has_ended_()) return false;
     pause_idle(round);
-    if (steady_clock::now() < next_look) continue;
-    // It may be dead, which reading from it tells.
+    if (steady_clock::now() < next_liveness_check) continue;
+    // The victim may have died: this read then fails.
     must(access_.read(victim, address_of(&area_.finished), &area_.join_copy.arrivals,
                       sizeof(uint64_t)));
-    next_look = steady_clock::now() + kLook;
+    next_liveness_check = steady_clock::now() + kVictimCheckInterval;
   }
   if ((answer & 1) == 0) return false;
   timer.mark(2);
   const PublicEntry entry = cell.entry;
   ++taken_from_[static_cast<size_t>(victim)];
-  victim_was_robbed();
+  count_steal();
   timer.mark(3);
   timer.mark(4);
   timer.succeeded(entry.top - entry.sp, kOneAnswer);
@@ -76,24 +81,26 @@ bool Worker::steal_by_request(int victim) {
 }
 
 void Worker::answer_requests() {
-  std::atomic<uint64_t>& attention = area_.shelf.attention;
-  if (attention.load(std::memory_order_relaxed) == kCalm) return;
-  // Before the cells are looked at: a request that comes later calls again.
-  attention.store(kCalm, std::memory_order_seq_cst);
+  std::atomic<uint64_t>& steal_request = area_.public_part.steal_request;
+  if (steal_request.load(std::memory_order_relaxed) == kNoRequest) return;
+  // Clear the word before reading the cells: a request that arrives later sets the word again.
+  steal_request.store(kNoRequest, std::memory_order_seq_cst);
   for (int thief = 0; thief < access_.size(); ++thief) {
     const uint64_t ticket =
-        asked_[static_cast<size_t>(thief)].request.load(std::memory_order_seq_cst);
+        request_cells_[static_cast<size_t>(thief)].request.load(std::memory_order_seq_cst);
     if (ticket == answered_[static_cast<size_t>(thief)]) continue;
-    if (ticket >> 32 != (runs_ & kRunMask)) continue;  // of a run that has ended
+    if (ticket >> 32 != (runs_ & kRunMask)) continue;  // a ticket of a run that has ended
     answered_[static_cast<size_t>(thief)] = ticket;
     answer(thief, ticket);
   }
 }
 
 void Worker::answer(int thief, uint64_t ticket) {
-  AskCell& there = asked_[static_cast<size_t>(rank())];  // the thief's has the same address
+  // This worker's cell at the thief. It has the same address there as here.
+  StealRequestCell& there = request_cells_[static_cast<size_t>(rank())];
   uint64_t* const floor = cariama_fork_state.floor;
-  // Whoever forked in a catch block, or while one is looked for, has to come back to its exception.
+  // A task that forks in a catch block, or while an exception unwinds, must stay in this process,
+  // where its exception is.
   const bool hands_over =
       floor < cariama_fork_state.top && (*floor & kForkTied) == 0 && exceptions().empty();
   if (hands_over) {
@@ -108,7 +115,7 @@ void Worker::answer(int thief, uint64_t ticket) {
     must(access_.write(thief, entry.sp, reinterpret_cast<const void*>(entry.sp),
                        entry.top - entry.sp));
     cariama_fork_state.floor = floor + 1;
-    area_.shelf.copied.fetch_add(1, std::memory_order_release);
+    area_.public_part.copied.fetch_add(1, std::memory_order_release);
     area_.taken_by[thief % 64].fetch_add(1, std::memory_order_relaxed);
     ++statistics_.published;
   }

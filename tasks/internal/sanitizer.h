@@ -1,9 +1,18 @@
-// Tells AddressSanitizer and ThreadSanitizer about the two stacks of a worker. Nothing otherwise.
+// Notifies AddressSanitizer and ThreadSanitizer of switches between the stacks of a worker. In a
+// build without a sanitizer all functions are empty.
 //
-// AddressSanitizer keeps the bounds of the current stack, and poisons the surroundings of locals:
-// frames that are left without a return stay poisoned, so who leaves cleans up behind itself.
-// ThreadSanitizer keeps the calls that a thread is in: each stretch that a task runs is a fiber of
-// its own, which begins with calls enough for all returns that may follow.
+// AddressSanitizer stores the bounds of the current stack and poisons the memory around locals.
+// Frames that are left without a return would stay poisoned, so a task unpoisons its frames before
+// it leaves. ThreadSanitizer stores the call stack of each thread. Here each run of a task, from a
+// switch to it to the next switch, is a separate fiber for it. The fiber begins with enough
+// function entries for all returns that may follow.
+//
+//   before_run, after_run    around cariama_run(), on the scheduler's stack
+//   before_leave             before cariama_suspend() or cariama_leave(), on the task's stack
+//   on_stack                 after a switch to the task's stack
+//   frames_leave             before frames are handed over to another worker
+//   before_peers             release: before peers can access memory of this worker
+//   after_peers              acquire: after peers may have accessed it
 #ifndef CARIAMA_TASKS_INTERNAL_SANITIZER_H_
 #define CARIAMA_TASKS_INTERNAL_SANITIZER_H_
 
@@ -34,13 +43,13 @@ inline void before_run(const void* bottom, size_t bytes) {
   switch_state.arriving = true;
   __sanitizer_start_switch_fiber(&switch_state.scheduler_fake, bottom, bytes);
 }
-// A fork that returns with a record may have come from another stack, or not.
+// A fork that returns with a record may or may not have switched stacks; `arriving` tells which.
 inline void on_stack() {
   if (!std::exchange(switch_state.arriving, false)) return;
   __sanitizer_finish_switch_fiber(nullptr, &switch_state.scheduler_bottom,
                                   &switch_state.scheduler_bytes);
 }
-// Of the caller's own frame, too: what is under its frame address.
+// Always inlined, so that it also unpoisons the part of the caller's frame below the frame address.
 __attribute__((always_inline)) inline void before_leave(const void* top) {
   const char* here = nullptr;
 #if defined(__x86_64__)
@@ -55,7 +64,7 @@ __attribute__((always_inline)) inline void before_leave(const void* top) {
 inline void after_run() {
   __sanitizer_finish_switch_fiber(switch_state.scheduler_fake, nullptr, nullptr);
 }
-// Frames [begin, end) of tasks above the running one, which go on elsewhere only.
+// The frames [begin, end) of tasks above the running one, which will continue in another worker.
 inline void frames_leave(uint64_t begin, uint64_t end) {
   __asan_unpoison_memory_region(reinterpret_cast<const void*>(begin), end - begin);
 }
@@ -69,7 +78,8 @@ struct SwitchState {
 };
 inline SwitchState switch_state;
 
-// More calls than tests nest; ThreadSanitizer has room for 65 536.
+// Number of function entries at the beginning of a fiber. More than any test nests; ThreadSanitizer
+// has room for 65 536.
 inline constexpr int kCallsBefore = 4096;
 
 __attribute__((no_sanitize("thread"))) inline void before_run(const void*, size_t) {
@@ -87,9 +97,10 @@ __attribute__((no_sanitize("thread"))) inline void after_run() {
 }
 inline void frames_leave(uint64_t, uint64_t) {}
 
-// The worker's thread and the one that serves atomics (atomic_server.h) synchronise through peers,
-// in other processes: these get to know of memory before they ask for an atomic on it, and have its
-// answer before they give it back. Before what peers may see; after what they may have done.
+// The worker's thread and the thread that serves atomics (atomic_server.h) synchronise through
+// peers in other processes, which ThreadSanitizer does not see: a peer learns the address of a
+// block before it requests an atomic on it, and gets the answer before it releases the block.
+// before_peers() and after_peers() declare this order.
 inline char peers;
 inline void before_peers() { __tsan_release(&peers); }
 inline void after_peers() { __tsan_acquire(&peers); }

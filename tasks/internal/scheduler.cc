@@ -20,22 +20,24 @@ namespace {
 
 using std::chrono::steady_clock;
 
-uint64_t address_of(const void* memory) { return reinterpret_cast<uint64_t>(memory); }
-
-// What a fork outside of a task runs into: an entry that goes nowhere, and attention. The latter is
-// also what makes each fork come to cariama_fork_attention() when closures are to be looked at.
+// While the process has no worker, a fork writes its entry to no_entries and finds a steal request
+// in kAlwaysRequested. So it calls cariama_fork_steal_request(), which reports that it is outside
+// of a task. A worker also uses kAlwaysRequested if each fork must call
+// cariama_fork_steal_request().
 uint64_t no_entries[1];
-const std::atomic<uint64_t> kAlways{1};
+const std::atomic<uint64_t> kAlwaysRequested{1};
 
-// Of frames that lie where they belong: only the rank means something.
+// Suspended::frames for frames that stay in place (kIso). Only the rank of the Reference has a
+// meaning.
 Reference in_place(int rank) { return {rank, kPinnedAddress + 1}; }
 
 }  // namespace
 
 extern "C" {
-ForkState cariama_fork_state = {no_entries, no_entries, &kAlways, nullptr, 0, 0};
-void cariama_fork_attention(uint64_t first, uint64_t second, uint64_t bytes, ChildFunction child) {
-  worker_of_task("spawn")->attend({child, first, second, bytes});
+ForkState cariama_fork_state = {no_entries, no_entries, &kAlwaysRequested, nullptr, 0, 0};
+void cariama_fork_steal_request(uint64_t first, uint64_t second, uint64_t bytes,
+                                ChildFunction child) {
+  worker_of_task("spawn")->serve_steal_request({child, first, second, bytes});
 }
 void cariama_fork_end(uint64_t value) {
   if (!pop_parent()) end_with_value(&value, sizeof value);
@@ -57,10 +59,10 @@ void end_job(const absl::Status& status) {
   std::string text = "cariama tasks: ";
   if (this_worker != nullptr) text += "rank " + std::to_string(this_worker->rank()) + ": ";
   text += std::string(status.message());
-  if (this_worker != nullptr) text += "; " + this_worker->what_is_lost() + ": the job ends";
+  if (this_worker != nullptr) text += "; " + this_worker->describe_loss() + ": the job ends";
   std::fprintf(stderr, "%s\n", text.c_str());
   std::fflush(stderr);
-  _exit(70);  // EX_SOFTWARE; no destructor may run on a stack that is not its own
+  _exit(70);  // EX_SOFTWARE. Runs no destructors, because this may be the stack of a task.
 }
 
 uint64_t Worker::OwnMemory::compare_swap(std::atomic<uint64_t>& word, uint64_t expected,
@@ -74,9 +76,10 @@ Worker::Worker(const TaskOptions& options, StackRegion& region, RemoteAccess& ac
       region_(region),
       access_(access),
       area_(area_of(region)),
-      asked_(reinterpret_cast<AskCell*>(region.tail() + sizeof(WorkerArea) +
-                                        static_cast<size_t>(access.size()) * sizeof(AtomicCell)),
-             static_cast<size_t>(access.size())),
+      request_cells_(reinterpret_cast<StealRequestCell*>(region.tail() + sizeof(WorkerArea) +
+                                                         static_cast<size_t>(access.size()) *
+                                                             sizeof(AtomicCell)),
+                     static_cast<size_t>(access.size())),
       entries_(reinterpret_cast<uint64_t*>(region.tail() + entries_offset(access.size()))),
       reports_(entries_ + entry_count(options)),
       guard_(region, "TaskOptions::stack_bytes", entries_),
@@ -85,7 +88,7 @@ Worker::Worker(const TaskOptions& options, StackRegion& region, RemoteAccess& ac
                 return access_.add_segment(index, source);
               }),
       memory_{access},
-      shelf_(memory_, area_.shelf),
+      public_part_(memory_, area_.public_part),
       joins_(access, area_.join_copy),
       the_(memory_, area_.the),
       victims_(options.victims, options.victim_order,
@@ -95,8 +98,8 @@ Worker::Worker(const TaskOptions& options, StackRegion& region, RemoteAccess& ac
                         entries_ + 1,
                         options.check_closures || options.deque == DequeKind::kThe ||
                                 options.scheme != StackScheme::kUni
-                            ? &kAlways
-                            : &area_.shelf.attention,
+                            ? &kAlwaysRequested
+                            : &area_.public_part.steal_request,
                         nullptr,
                         canary,
                         0};
@@ -110,7 +113,8 @@ Worker::Worker(const TaskOptions& options, StackRegion& region, RemoteAccess& ac
     }
     peers_.push_back(static_cast<WorkerArea*>(area));
   }
-  if (access.size() > 1) area_.shelf.attention.store(kRefill, std::memory_order_relaxed);
+  if (access.size() > 1)
+    area_.public_part.steal_request.store(kRefillRequest, std::memory_order_relaxed);
   if (options.scheme == StackScheme::kIso) {
     iso_.emplace(options, region, access.rank(), access.size(),
                  reinterpret_cast<std::atomic<uint64_t>*>(region.tail() +
@@ -122,12 +126,12 @@ Worker::Worker(const TaskOptions& options, StackRegion& region, RemoteAccess& ac
 
 Worker::~Worker() {
   this_worker = nullptr;
-  cariama_fork_state = {no_entries, no_entries, &kAlways, nullptr, 0, 0};
+  cariama_fork_state = {no_entries, no_entries, &kAlwaysRequested, nullptr, 0, 0};
 }
 
 // ---- called by running tasks ----
 
-void Worker::attend(const FirstCall& child) {
+void Worker::serve_steal_request(const FirstCall& child) {
   if (options_.check_closures) {
     if (child.bytes != 0) {
       check_closure(reinterpret_cast<const void*>(child.first), child.bytes);
@@ -136,8 +140,8 @@ void Worker::attend(const FirstCall& child) {
       check_closure(words, sizeof words);
     }
   }
-  if (options_.scheme != StackScheme::kUni) fork_apart(child);
-  attend();
+  if (options_.scheme != StackScheme::kUni) fork_on_empty_stack(child);
+  serve_steal_request();
 }
 
 void Worker::check_closure(const void* closure, size_t bytes) const {
@@ -153,30 +157,34 @@ void Worker::check_closure(const void* closure, size_t bytes) const {
   }
 }
 
-void Worker::attend() {
-  if (options_.deque == DequeKind::kThe) return attend_the();
+void Worker::serve_steal_request() {
+  if (options_.deque == DequeKind::kThe) return publish_the();
   if (options_.deque == DequeKind::kPrivate) return answer_requests();
-  std::atomic<uint64_t>& attention = area_.shelf.attention;
-  const uint64_t wanted = attention.load(std::memory_order_relaxed);
-  if (wanted == kCalm) return;
-  if (shelf_.count() != 0) {
-    attention.store(kCalm, std::memory_order_relaxed);
+  std::atomic<uint64_t>& steal_request = area_.public_part.steal_request;
+  const uint64_t wanted = steal_request.load(std::memory_order_relaxed);
+  if (wanted == kNoRequest) return;
+  if (public_part_.count() != 0) {
+    steal_request.store(kNoRequest, std::memory_order_relaxed);
     return;
   }
   if (options_.scheme != StackScheme::kUni) return publish_parents(wanted);
-  // Whoever forked in a catch block, or while one is looked for, has to come back to its exception.
+  // A task that forks in a catch block, or while an exception unwinds, must stay in this process,
+  // where its exception is.
   if (!exceptions().empty()) return;
-  // Private entries that may go: up to the first tied one, since the oldest goes first.
+  // Count the private entries that may be published: those before the first tied one, because the
+  // oldest entries are published first.
   uint64_t* const floor = cariama_fork_state.floor;
   uint64_t* end = floor;
-  while (end < cariama_fork_state.top && end < floor + 2 * kShelfSlots && (*end & kForkTied) == 0) {
+  while (end < cariama_fork_state.top && end < floor + 2 * kPublicSlots &&
+         (*end & kForkTied) == 0) {
     ++end;
   }
   const auto spare = static_cast<size_t>(end - floor);
   const uint32_t count = how_many_to_publish(wanted, spare);
   if (count == 0) return;
-  // Before it is published: a thief that takes the last one asks for more.
-  attention.store(kCalm, std::memory_order_relaxed);
+  // Before the publication: a thief that takes the last entry writes a new request, which must not
+  // be overwritten.
+  steal_request.store(kNoRequest, std::memory_order_relaxed);
   const auto position = static_cast<size_t>(floor - entries_);
   for (size_t i = position; i < position + count; ++i) {
     if (reports_[i] == 0) reports_[i] = new_record().word();
@@ -201,11 +209,12 @@ bool Worker::take_parent_back() {
     cariama_fork_state.floor = top;
     return true;
   }
-  // (Nothing is ever public where thieves ask: what is not private has been handed over.)
-  if (!shelf_.take_back()) return false;
+  // With DequeKind::kPrivate no entry is ever public, so this returns false: an entry that is not
+  // private has been handed over.
+  if (!public_part_.take_back()) return false;
   cariama_fork_state.floor = top;
   ++statistics_.taken_back;
-  shelf_.refill_if_empty();
+  public_part_.refill_if_empty();
   return true;
 }
 
@@ -219,7 +228,7 @@ ExceptionState Worker::take_exceptions() {
 
 void Worker::end_task(const Outcome& outcome) {
   leaving_.why = Leaving::Why::kEnded;
-  // `top` is where the entry of the parent was that could not be taken back.
+  // top has been decremented: it is the address of the parent's entry, which was stolen.
   leaving_.next = deliver(Reference(reports_[depth()]), outcome);
   before_leave(stack_end());
   cariama_leave();
@@ -227,31 +236,32 @@ void Worker::end_task(const Outcome& outcome) {
 
 namespace {
 
-// Returns when the task is continued, maybe in another process (unless exceptions are active).
+// Suspends the running task. Returns when the task is continued, possibly in another process,
+// unless the task handles exceptions.
 [[gnu::noinline]] void leave(void** sp) {
   const ExceptionState exceptions = this_worker->take_exceptions();
-  const bool lets_others_run = std::exchange(this_worker->lets_others_run, false);
+  const bool other_tasks_may_run = std::exchange(this_worker->other_tasks_may_run, false);
   before_leave(this_worker->stack_end());
   cariama_suspend(sp);
   arrived_on_stack();
-  // On top of its parent's, if that never went on.
+  // If the parent did not continue in between, its exceptions are below those of this task again.
   if (!exceptions.empty()) join_exceptions(this_worker->exceptions(), exceptions);
-  this_worker->lets_others_run = lets_others_run;
+  this_worker->other_tasks_may_run = other_tasks_may_run;
 }
 
 }  // namespace
 
 Outcome join(Reference record) {
   for (;;) {
-    Worker& worker = *worker_of_task("join");  // each time round: it may be another process
-    std::optional<Outcome> outcome = worker.look(record);
+    Worker& worker = *worker_of_task("join");  // read it each time: the process may have changed
+    std::optional<Outcome> outcome = worker.poll_outcome(record);
     if (outcome.has_value()) return *outcome;
     worker.wait_for(record);
   }
 }
 
-std::optional<Outcome> Worker::look(Reference record) {
-  const std::optional<Outcome> outcome = must(joins_.look(record));
+std::optional<Outcome> Worker::poll_outcome(Reference record) {
+  const std::optional<Outcome> outcome = must(joins_.poll_outcome(record));
   if (outcome.has_value()) release(record);
   return outcome;
 }
@@ -259,7 +269,8 @@ std::optional<Outcome> Worker::look(Reference record) {
 void Worker::wait_for(Reference record) {
   ++statistics_.joins_waited;
   trace_instant("tasks", "join waits");
-  // A task that handles exceptions waits where they are: in this worker's queue.
+  // A task that handles exceptions must continue in this process, so it waits in this worker's
+  // queue.
   const bool stays = options_.join == JoinPolicy::kWaitQueue || handles_exceptions();
   leaving_.why = Leaving::Why::kJoin;
   leaving_.record = record;
@@ -378,7 +389,7 @@ void Worker::take_value(const Outcome& outcome, void* value, size_t bytes) {
   if (block.rank() == rank()) {
     std::memcpy(value, reinterpret_cast<const void*>(block.address()), bytes);
   } else {
-    // `value` is a local of a task: the region is registered.
+    // `value` is a local of a task, so it is in the registered region.
     must(access_.read(block.rank(), block.address(), value, bytes));
   }
   release(block);
@@ -415,7 +426,7 @@ absl::StatusOr<Worker::RootResult> Worker::run_root(ChildFunction root, uint64_t
   ++runs_;
   const Reference record = new_record();
   auto* const state = reinterpret_cast<JoinRecord*>(record.address());
-  settle();
+  quiesce_region();
   begin(new_stack(), record, {root, first, second, 0});
   work([state] { return state->arrivals.load(std::memory_order_acquire) != 0; });
   const Outcome outcome = state->outcome;
@@ -457,7 +468,7 @@ void Worker::work(const Finished& finished) {
     after(leaving_);
   }
   run_has_ended_ = {};
-  // Tasks that nobody will ever continue.
+  // Drop tasks that were suspended and will never be continued.
   ready_.clear();
   waiting_.clear();
 }
@@ -465,8 +476,8 @@ void Worker::work(const Finished& finished) {
 void Worker::first_entry(void* argument) {
   arrived_on_stack();
   const FirstCall call = *static_cast<FirstCall*>(argument);
-  // There is no parent to come back to, and its place is no private entry: a result that is more
-  // than a word ends the task by itself.
+  // The task has no parent. The address passed as the parent's entry is not a private entry, so
+  // takes_back() fails and a child with a result larger than a word ends itself.
   const ForkResult result =
       call.function(call.first, call.second, &cariama_fork_state, cariama_fork_state.top - 1);
   cariama_fork_end(result.value);
@@ -479,11 +490,11 @@ void Worker::begin(std::byte* top, Reference record, const FirstCall& call) {
           {make_context(top - kChildWordBytes, first_entry, &first_call_), 0});
 }
 
-// Part of work(): the processor foretells returns by the calls before them, and after a change of
-// stacks each return out of a function that was called before it goes wrong.
+// Inlined into work(): the processor predicts returns from the preceding calls, and mispredicts the
+// return of each function that was called before a switch of stacks.
 [[gnu::always_inline]] inline void Worker::run(const Context& context) {
   in_task_ = true;
-  ++stretches_;
+  ++task_switches_;
   const TraceScope trace("tasks", "run");
   const std::span<std::byte> stack = stack_of(context.sp);
   before_run(stack.data(), stack.size());
@@ -513,7 +524,7 @@ void Worker::after(const Leaving& left) {
       yielded_ = true;
       break;
     case Leaving::Why::kFork:
-      begin_apart(left);
+      begin_on_empty_stack(left);
       break;
   }
 }
@@ -538,7 +549,8 @@ void Worker::park(void* sp, Suspended& task) {
   }
   task.report = reports_[position];
   if (position == 0) return;
-  // Its parent goes on here, if it is still here: as if stolen by ourselves.
+  // If the parent was not stolen, it continues in this worker, like a task that the worker has
+  // stolen from itself.
   uint64_t* const top = cariama_fork_state.top = entries_ + position;
   if (top < cariama_fork_state.floor && !take_parent_back()) return;
   popped_ = true;
@@ -550,7 +562,8 @@ void Worker::park(void* sp, Suspended& task) {
 
 void Worker::unpark(const Suspended& task) {
   cariama_fork_state.top = parked_top_;
-  // Nobody has seen the record: the next entry at this position may have it.
+  // No other worker has a reference to the record that park() allocated, so it becomes the report
+  // of this position again.
   if (popped_) reports_[depth() - 1] = task.report;
   next_ = {reinterpret_cast<void*>(task.sp), 0};
   if (!iso_.has_value()) release(Reference(task.frames));
@@ -563,28 +576,31 @@ void Worker::wait_for_child(const Leaving& left) {
     waiting_.push_back({task, left.record});
     return;
   }
-  // False: the child has ended since we looked, and goes its way.
+  // wait() returns false if the child has ended since the last poll: then the task continues.
   if (!must(joins_.wait(left.record, task))) unpark(task);
 }
 
 template <typename Finished>
 bool Worker::find_work(const Finished& finished) {
   const TraceScope trace("tasks", "idle");
-  settle();
+  quiesce_region();
   if (options_.scheme != StackScheme::kUni && resume_parent()) return true;
-  // By steal_clock(), and not read when there is something at once, or between finding it and
-  // running it: any clock takes a good part of the time that this takes.
+  // Idle time in ticks of steal_clock(). The clock is not read if the first round finds a task, nor
+  // between finding a task and running it, because reading any clock takes a considerable part of
+  // the time that these steps take.
   uint64_t begin = 0;
   uint64_t end = 0;
   bool found = false;
   for (uint64_t round = 0; !finished(); ++round) {
     if (on_idle_) on_idle_();
     if (options_.deque == DequeKind::kPrivate) answer_requests();
-    // A task that only waits its turn lets stolen ones go first, once; now and then only where the
-    // answer of a victim has to be waited for, who may not be running.
-    constexpr uint64_t kAskEvery = 16;
-    const bool steal_first = std::exchange(yielded_, false) && !victims_.empty() &&
-                             (options_.deque != DequeKind::kPrivate || stretches_ % kAskEvery == 0);
+    // After a yield, try one steal before the ready tasks, one of which has yielded. With
+    // DequeKind::kPrivate a steal waits for the answer of its victim, which may not be running: try
+    // it only after every kRequestEvery-th switch.
+    constexpr uint64_t kRequestEvery = 16;
+    const bool steal_first =
+        std::exchange(yielded_, false) && !victims_.empty() &&
+        (options_.deque != DequeKind::kPrivate || task_switches_ % kRequestEvery == 0);
     if (steal_first && steal(victims_.next())) {
       found = true;
     } else if (!ready_.empty()) {
@@ -610,7 +626,7 @@ bool Worker::resume_waiting() {
   if (waiting_.empty()) return false;
   const Waiting oldest = waiting_.front();
   waiting_.pop_front();
-  if (!has_arrived(oldest.record)) {
+  if (!child_has_ended(oldest.record)) {
     waiting_.push_back(oldest);
     return false;
   }
@@ -618,7 +634,9 @@ bool Worker::resume_waiting() {
   return true;
 }
 
-bool Worker::has_arrived(Reference record) { return must(joins_.look(record)).has_value(); }
+bool Worker::child_has_ended(Reference record) {
+  return must(joins_.poll_outcome(record)).has_value();
+}
 
 void Worker::install(uint64_t top, uint64_t report, const Context& context) {
   entries_[0] = top;
@@ -629,7 +647,7 @@ void Worker::install(uint64_t top, uint64_t report, const Context& context) {
 }
 
 void Worker::install(const Suspended& task) {
-  settle();
+  quiesce_region();
   const Reference frames(task.frames);
   void* const sp = reinterpret_cast<void*>(task.sp);
   ++statistics_.resumed;
@@ -645,7 +663,7 @@ void Worker::install(const Suspended& task) {
 }
 
 std::pair<const std::atomic<uint64_t>*, uint64_t> Worker::new_token() {
-  // Serials begin at 1: the words are zeros at first.
+  // Serial numbers begin at 1, because the words in `cancelled` are initially 0.
   const uint64_t serial = must(access_.fetch_add(0, address_of(&area_.tokens), 1)) + 1;
   return {&area_.cancelled[serial % kCancellationTokens], serial};
 }

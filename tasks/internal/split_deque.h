@@ -1,39 +1,42 @@
-// The split deque: entries of forked parents, the newest private to their owner, up to eight of the
-// oldest public.
+// The split deque holds the entries of forked parents. The newest entries are private to the owner.
+// Up to eight of the oldest entries are public: thieves can steal them.
 //
 //                  taken              public                 private
 //   entries    |  (stolen)  | first ... first+count-1 | floor ......... | top
 //
-// An entry is one word, the stack pointer of a parent's saved context. push stores a word, pop
-// decrements `top` and compares it with `floor` (context.h): no fence, no atomic, no look at shared
-// memory but one load of `attention`, a word that thieves write only when they want something.
-// Source: the split of Lace (van Dijk and van de Pol, 2014), with a shelf that is taken from by
-// one-sided operations.
+// An entry is one word, the stack pointer of a parent's saved context. A push stores a word. A pop
+// decrements `top` and compares it with `floor` (context.h). Neither needs a fence or an atomic.
+// The only shared memory that they access is one load of `steal_request`, a word that thieves write
+// only when they need work. Source: the split deque of Lace (van Dijk and van de Pol, 2014). Here
+// thieves access the public part by one-sided operations.
 //
-// The shelf is what thieves see: a state word {version, first, count} and eight slots. Owner, when
-// nothing is public: fills slots 0..n-1, then stores {version + 1, 0, n}. Owner taking back the
-// newest: compare-and-swap {v, f, c} → {v + 1, f, c - 1}. Thief: reads the state, then slot f;
-// compare-and-swap {v, f, c} → {v, f + 1, c - 1}; reads the frames of the task; adds 1 to `copied`.
-// That is three dependent round trips (state and slot are read in order by one doorbell), and no
-// lock: several thieves may copy at the same time.
+// Public part: a state word {version, first, count} and eight slots.
+//   publish    owner, requires count == 0: writes slots 0..n-1, then stores {version + 1, 0, n}
+//   take back  owner, takes the newest: compare-and-swap {v, f, c} → {v + 1, f, c - 1}
+//   steal      thief, takes the oldest: reads the state, then slot f; compare-and-swap {v, f, c} →
+//              {v, f + 1, c - 1}; reads the frames of the task; adds 1 to `copied`
+// A steal takes three dependent round trips (one doorbell reads state and slots, in this order) and
+// no lock: several thieves can copy frames at the same time.
 //
-// Why a thief gets what the slot said. Slots are written only while count is 0, under a version
-// that no earlier state had. A thief's compare-and-swap succeeds on {v, f, c}, c > 0: the state had
-// that value when it was read and has it now. It cannot have changed in between, for every change
-// makes a state that never existed before: the owner's have a new version, a thief's a smaller
-// count under the same version, and within one version count only falls. While c > 0 under v, no
-// slot is written, so the slot, read after the state, is the one published under v. (Versions have
-// 48 bits: a thief would have to sleep through 10^14 publications.)
+// Why a successful thief has read the slot that belongs to its entry. The owner writes slots only
+// while count is 0, and then publishes them under a version that no earlier state had. The thief's
+// compare-and-swap succeeds on {v, f, c} with c > 0, so the state had this value when the thief
+// read it and at the compare-and-swap. It did not change in between, because every change creates a
+// state that never existed before: a change by the owner has a new version; a change by a thief
+// keeps the version and decreases count, and within one version count never increases. While c > 0
+// under v, no slot is written. The thief read the slot after the state, so it read the slot
+// published under v. (Versions have 48 bits: an overflow would need 10^14 publications between the
+// two accesses.)
 //
-// Why the oldest goes first, once. `first` moves by one with each success, and only the owner moves
-// the other end; both by compare-and-swap on the same word.
+// Why each entry is taken once, the oldest first. A successful thief increments `first`, and only
+// the owner changes the other end. Both use compare-and-swap on the same word.
 //
-// Why the frames are whole. A stolen task's frames stay where they are until the owner installs
-// another task in its region (restart()), since what runs there only grows downwards below them;
-// and the owner does that when nothing of its own is left there, after `copied` has reached the
-// number of entries taken from it.
+// Why the thief reads complete frames. The frames of a stolen task stay in place until the owner
+// installs another task in its region, because tasks that run there only use the stack below them.
+// The owner installs a task only if it has no entry left, and after `copied` has reached the number
+// of entries stolen from it (Worker::quiesce_region()).
 //
-// tests/tasks/split_deque_interleavings_test.cc runs this code through every interleaving of small
+// tests/tasks/split_deque_interleavings_test.cc runs this code in every interleaving of small
 // instances.
 #ifndef CARIAMA_TASKS_INTERNAL_SPLIT_DEQUE_H_
 #define CARIAMA_TASKS_INTERNAL_SPLIT_DEQUE_H_
@@ -45,47 +48,50 @@
 
 namespace cariama::tasks {
 
-// An entry as thieves need it. `report`: the join record that the task itself reports to;
-// `record`: that of the child which it forked here.
+// A public entry: the data that a thief needs.
 struct PublicEntry {
-  uint64_t sp;   // of the saved context: the lowest byte of its frames
-  uint64_t top;  // one past the highest
-  uint64_t report;
-  uint64_t record;
+  uint64_t sp;      // stack pointer of the saved context: address of the lowest byte of the frames
+  uint64_t top;     // one past the address of the highest byte of the frames
+  uint64_t report;  // Reference to the record for the outcome of the task itself
+  uint64_t record;  // Reference to the record of the child that the task forked last
 };
 static_assert(sizeof(PublicEntry) == 32);
 
-inline constexpr size_t kShelfSlots = 8;
+inline constexpr size_t kPublicSlots = 8;
 
-// attention
-inline constexpr uint64_t kCalm = 0;
-inline constexpr uint64_t kRefill = 1;  // nothing is public: publish when there is some to spare
-inline constexpr uint64_t kHungry = 2;  // a thief came in vain: publish whatever there is
+// Values of the steal request word.
+inline constexpr uint64_t kNoRequest = 0;
+// The public part is empty: the owner publishes if it has at least two private entries.
+inline constexpr uint64_t kRefillRequest = 1;
+// A thief found the public part empty: the owner publishes even if it has only one private entry.
+inline constexpr uint64_t kAnyEntryRequest = 2;
 
-// How many the owner makes public when nothing is, of `spare` private entries that may go. A
-// hungry thief gets the only one; otherwise one is kept, so that a publication need not be taken
-// back at once.
-[[nodiscard]] constexpr uint32_t how_many_to_publish(uint64_t attention, size_t spare) {
-  if (attention == kCalm || spare < (attention == kHungry ? 1 : 2)) return 0;
-  return static_cast<uint32_t>(std::clamp<size_t>(spare / 2, 1, kShelfSlots));
+// Returns how many of `spare` private entries the owner publishes if the public part is empty: half
+// of them, at least 1 and at most kPublicSlots. Without a thief that waits for an entry
+// (kAnyEntryRequest), the owner does not publish its only entry, because it would often have to
+// take the entry back immediately. Returns 0 if there is no request.
+[[nodiscard]] constexpr uint32_t how_many_to_publish(uint64_t steal_request, size_t spare) {
+  if (steal_request == kNoRequest || spare < (steal_request == kAnyEntryRequest ? 1 : 2)) return 0;
+  return static_cast<uint32_t>(std::clamp<size_t>(spare / 2, 1, kPublicSlots));
 }
 
-// In registered memory of the owner. Zeros at first.
-struct alignas(64) Shelf {
-  std::atomic<uint64_t> state;      // ShelfState; read by thieves together with attention
-  std::atomic<uint64_t> copied;     // how many entries' frames thieves are done with
-  std::atomic<uint64_t> attention;  // looked at by each fork: on a line that is seldom written
+// The part of the deque that thieves access, in registered memory of the owner. Initially zeros.
+struct alignas(64) PublicPart {
+  std::atomic<uint64_t> state;          // PublicState; thieves read it together with steal_request
+  std::atomic<uint64_t> copied;         // number of stolen entries whose frames thieves have read
+  std::atomic<uint64_t> steal_request;  // read by each fork; this cache line is seldom written
   uint64_t padding[5];
-  std::atomic<uint64_t> slots[kShelfSlots][4];  // PublicEntry, word by word
+  std::atomic<uint64_t> slots[kPublicSlots][4];  // the words of a PublicEntry
 };
-static_assert(sizeof(Shelf) == 64 + kShelfSlots * sizeof(PublicEntry));
+static_assert(sizeof(PublicPart) == 64 + kPublicSlots * sizeof(PublicEntry));
 
-struct ShelfState {
+// The decoded state word of the public part.
+struct PublicState {
   uint64_t version;
   uint32_t first;
   uint32_t count;
 
-  [[nodiscard]] static constexpr ShelfState decode(uint64_t word) {
+  [[nodiscard]] static constexpr PublicState decode(uint64_t word) {
     return {word >> 16, static_cast<uint32_t>(word >> 8 & 0xff),
             static_cast<uint32_t>(word & 0xff)};
   }
@@ -94,62 +100,70 @@ struct ShelfState {
   }
 };
 
-// The owner's operations, over any memory that has load, store (release) and compare_swap. They are
-// called when the fast path cannot go on: rarely.
+// The owner's operations on the public part. `Memory` has load (acquire), store (release) and
+// compare_swap. The fast paths of fork and join call none of them.
 template <typename Memory>
-class ShelfOwner {
+class PublicPartOwner {
  public:
-  ShelfOwner(Memory& memory, Shelf& shelf) : memory_(memory), shelf_(shelf) {}
+  PublicPartOwner(Memory& memory, PublicPart& public_part)
+      : memory_(memory), public_part_(public_part) {}
 
-  // How many are public. Only thieves change it meanwhile, downwards.
-  [[nodiscard]] uint32_t count() { return ShelfState::decode(memory_.load(shelf_.state)).count; }
+  // Returns the number of public entries. Thieves can decrease it at any time.
+  [[nodiscard]] uint32_t count() {
+    return PublicState::decode(memory_.load(public_part_.state)).count;
+  }
 
-  // Makes `count` entries public, the oldest first. Precondition: count() is 0, 0 < count <=
-  // kShelfSlots.
+  // Publishes the entries entry(0) ... entry(count - 1), of which entry(0) is the oldest. Requires:
+  // count() == 0 and 0 < count <= kPublicSlots.
   template <typename Entries>
   void publish(const Entries& entry, uint32_t count) {
-    const ShelfState old = ShelfState::decode(memory_.load(shelf_.state));
+    const PublicState old = PublicState::decode(memory_.load(public_part_.state));
     for (uint32_t i = 0; i < count; ++i) {
       const PublicEntry e = entry(i);
-      memory_.store(shelf_.slots[i][0], e.sp);
-      memory_.store(shelf_.slots[i][1], e.top);
-      memory_.store(shelf_.slots[i][2], e.report);
-      memory_.store(shelf_.slots[i][3], e.record);
+      memory_.store(public_part_.slots[i][0], e.sp);
+      memory_.store(public_part_.slots[i][1], e.top);
+      memory_.store(public_part_.slots[i][2], e.report);
+      memory_.store(public_part_.slots[i][3], e.record);
     }
-    // Not a compare-and-swap: with nothing public no thief can succeed.
-    memory_.store(shelf_.state, ShelfState{old.version + 1, 0, count}.encode());
+    // A store suffices: while count is 0, no thief changes the state. Release: a thief that reads
+    // this state also reads the slots.
+    memory_.store(public_part_.state, PublicState{old.version + 1, 0, count}.encode());
   }
 
-  // Takes the newest public entry back. False: thieves have them all.
+  // Takes the newest public entry back. Returns false if thieves have taken all public entries.
   [[nodiscard]] bool take_back() {
     for (;;) {
-      const uint64_t word = memory_.load(shelf_.state);
-      const ShelfState old = ShelfState::decode(word);
+      const uint64_t word = memory_.load(public_part_.state);
+      const PublicState old = PublicState::decode(word);
       if (old.count == 0) return false;
-      const ShelfState next{old.version + 1, old.first, old.count - 1};
-      if (memory_.compare_swap(shelf_.state, word, next.encode()) == word) return true;
+      const PublicState next{old.version + 1, old.first, old.count - 1};
+      if (memory_.compare_swap(public_part_.state, word, next.encode()) == word) return true;
     }
   }
 
-  // After take_back(): when nothing is public any more, the owner's next forks publish again.
+  // Call it after take_back(). If no entry is public and there is no steal request, sets
+  // kRefillRequest, so that the owner's next forks publish again.
   void refill_if_empty() {
-    if (count() == 0 && memory_.load(shelf_.attention) == kCalm) {
-      memory_.store(shelf_.attention, kRefill);
+    if (count() == 0 && memory_.load(public_part_.steal_request) == kNoRequest) {
+      memory_.store(public_part_.steal_request, kRefillRequest);
     }
   }
 
-  // Whether all frames that thieves took since the beginning, `taken` of them, have been copied.
-  [[nodiscard]] bool all_copied(uint64_t taken) { return memory_.load(shelf_.copied) == taken; }
+  // Returns true if thieves have read the frames of all entries that they ever took. Requires:
+  // `taken` is the number of these entries.
+  [[nodiscard]] bool all_copied(uint64_t taken) {
+    return memory_.load(public_part_.copied) == taken;
+  }
 
  private:
   Memory& memory_;
-  Shelf& shelf_;
+  PublicPart& public_part_;
 };
 
-// What a thief makes of the state that it has read: the state to put in its place.
+// Returns the state that a thief writes to take the oldest entry, if it has read `state`.
 [[nodiscard]] constexpr uint64_t claim_oldest(uint64_t state) {
-  const ShelfState old = ShelfState::decode(state);
-  return ShelfState{old.version, old.first + 1, old.count - 1}.encode();
+  const PublicState old = PublicState::decode(state);
+  return PublicState{old.version, old.first + 1, old.count - 1}.encode();
 }
 
 }  // namespace cariama::tasks

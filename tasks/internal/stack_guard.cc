@@ -12,14 +12,15 @@
 namespace cariama::tasks {
 namespace {
 
-// What the handler needs: plain data, since it may run at any instruction.
+// The data of the signal handler. Plain data, because the handler may run at any instruction.
 struct Guarded {
   uintptr_t begin;
   uintptr_t end;
   size_t stack_bytes;
   const char* where;
   const char* option;
-  uintptr_t stacks_begin;  // of many stacks of stack_bytes each, their guards at their begins
+  // kIso: the range of all stacks of stack_bytes each. The first page of each stack is its guard.
+  uintptr_t stacks_begin;
   uintptr_t stacks_end;
   const uint64_t* entries;
   struct sigaction previous_segv;
@@ -31,7 +32,7 @@ Guarded guarded;
 
 constexpr size_t kHandlerStack = 64 << 10;
 
-// Text put together without allocation: printf is not async-signal-safe.
+// Builds a line of text without allocation, because printf is not async-signal-safe.
 class Line {
  public:
   Line& operator<<(const char* text) {
@@ -67,7 +68,7 @@ void on_fault(int signal, siginfo_t* info, void* context) {
             << " bytes of " << guarded.where << " are used up: raise " << guarded.option
             << ", or use smaller frames\n")
         .print();
-    _exit(134);  // as after abort()
+    _exit(134);  // the exit code that a shell reports after abort()
   }
   const struct sigaction& previous =
       signal == SIGBUS ? guarded.previous_bus : guarded.previous_segv;
@@ -76,8 +77,8 @@ void on_fault(int signal, siginfo_t* info, void* context) {
   } else if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN) {
     previous.sa_handler(signal);
   } else {
-    // The instruction is executed again when this returns, and then ends the process as it would
-    // have without us.
+    // Restore the previous action. When the handler returns, the instruction faults again, and the
+    // previous action ends the process.
     sigaction(signal, &previous, nullptr);
   }
 }

@@ -15,7 +15,7 @@
 namespace cariama::tasks {
 namespace {
 
-// The line of /proc/self/maps that has a part of the range, or "something".
+// Returns the line of /proc/self/maps for a mapping that overlaps the range, or "something".
 std::string occupant(uintptr_t address, size_t bytes) {
   std::ifstream maps("/proc/self/maps");
   std::string line;
@@ -56,7 +56,7 @@ absl::StatusOr<int> map_shared_at(uintptr_t address, size_t bytes, const char* w
                              MAP_SHARED | MAP_NORESERVE | MAP_FIXED_NOREPLACE, descriptor, 0);
     if (found == wanted) return descriptor;
     error = errno;
-    if (found != MAP_FAILED) {  // a kernel before 4.17, which takes the address as a hint
+    if (found != MAP_FAILED) {  // kernels before 4.17 treat the address as a hint
       munmap(found, bytes);
       error = EEXIST;
     }
@@ -118,7 +118,7 @@ size_t StackRegion::high_water() const {
     const auto end = pages.begin() + static_cast<std::ptrdiff_t>(bytes / kStackPage);
     const auto lowest = std::find_if(pages.begin(), end, [](auto page) { return page & 1; });
     if (lowest == end) continue;
-    // Pages are zeros at first.
+    // Pages are initially zero: search the lowest resident page for a word that is not 0.
     const std::byte* page =
         bottom_ + offset + static_cast<size_t>(lowest - pages.begin()) * kStackPage;
     const auto* const words = reinterpret_cast<const uint64_t*>(page);

@@ -1,17 +1,18 @@
-// The uni-address region: memory at one virtual address in every worker process, on which tasks
-// run, and beside it (the tail) what thieves read and write of a worker. Source: Akiyama and Taura,
-// HPDC'15, section 5.
+// StackRegion: the uni-address region. It contains the stack on which tasks run and the tail, which
+// holds the worker's data that thieves read and write. It has the same virtual address in every
+// worker process. Source: Akiyama and Taura, HPDC'15, section 5.
 //
 //   0x7e9000000000  guard: no access, kStackGuardBytes
 //                   stack: stack_bytes; grows downwards from top()
-//                   tail:  tail_bytes, for the caller's structures; zeros at first
+//                   tail:  tail_bytes, for the caller's structures; initially zeros
 //
-// Stack and tail are one sealed memfd: peers of the host map it, and a device registers it in one
-// piece. Pages come into being when they are touched, so a generous size costs address space only
-// (a device that pins memory pins all of it).
+// Stack and tail are one sealed memfd, so that peers on the same host can map it and a device can
+// register it as one memory region. Pages are allocated when they are first touched, so a large
+// size costs only address space, except on a device that pins memory, which pins all of it.
 //
-// The address lies where AddressSanitizer and ThreadSanitizer let programs have memory, and far
-// from where Linux puts anything by itself: collisions are unlikely, and named.
+// The address is in a range in which AddressSanitizer and ThreadSanitizer allow application memory,
+// and far from the addresses that Linux chooses for mappings. A collision is unlikely; the error
+// names the mapping that is in the way.
 #ifndef CARIAMA_TASKS_INTERNAL_STACK_REGION_H_
 #define CARIAMA_TASKS_INTERNAL_STACK_REGION_H_
 
@@ -30,8 +31,8 @@
 namespace cariama::tasks {
 
 inline constexpr uintptr_t kRegionAddress = 0x7e9000000000;
-// So large that few frames reach across it: only one with a local of more than this, and no
-// probing by the compiler (-fstack-clash-protection).
+// Size of the guard. A stack overflow can skip it only if a frame has more than this size of locals
+// and the compiler does not probe the stack (-fstack-clash-protection).
 inline constexpr size_t kStackGuardBytes = size_t{1} << 20;
 
 inline constexpr size_t kStackPage = 4096;
@@ -39,12 +40,13 @@ inline constexpr size_t kStackPage = 4096;
   return (bytes + kStackPage - 1) / kStackPage * kStackPage;
 }
 
-// One process has at most one. Make it after the fork that makes the worker: a child would share
-// its parent's. Not thread-safe.
+// A process has at most one StackRegion. Create it after the fork that creates the worker process,
+// because a forked child would share the region with its parent. Not thread-safe.
 class CARIAMA_TASKS_EXPORT StackRegion {
  public:
   // Sizes are rounded up to whole pages. Errors: INVALID_ARGUMENT (0, or beyond kPinnedAddress),
-  // ALREADY_EXISTS (the addresses are taken: names by what), RESOURCE_EXHAUSTED.
+  // ALREADY_EXISTS (another mapping, which the message names, has the addresses),
+  // RESOURCE_EXHAUSTED.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<StackRegion>> create(size_t stack_bytes,
                                                                            size_t tail_bytes);
   ~StackRegion();
@@ -55,12 +57,13 @@ class CARIAMA_TASKS_EXPORT StackRegion {
   [[nodiscard]] std::byte* top() const { return bottom_ + stack_bytes_; }
   [[nodiscard]] std::byte* tail() const { return top(); }
   [[nodiscard]] size_t stack_bytes() const { return stack_bytes_; }
-  // Stack and tail, for ProtectionDomain::register_memory. Its addresses are those of every worker.
+  // Returns stack and tail, for ProtectionDomain::register_memory. The addresses are the same in
+  // every worker.
   [[nodiscard]] MemorySource source() const;
 
-  // How far the stack has ever reached down from top(), in bytes: to the lowest word that is not 0.
-  // (Frames may have words below that nobody has written, or zeros; at most a page of them counts.)
-  // A system call for each 16 MiB of stack.
+  // Returns the distance in bytes from top() to the lowest stack word that is not 0: the most stack
+  // that was ever used, without words at the end that are 0. Searches only the lowest page that was
+  // touched. Makes a system call for each 16 MiB of stack.
   [[nodiscard]] size_t high_water() const;
 
  private:
@@ -74,20 +77,22 @@ class CARIAMA_TASKS_EXPORT StackRegion {
 
 class IsoStacks;
 
-// Maps `bytes` of a new sealed memfd at exactly `address`. Returns the descriptor, which is the
-// caller's. Errors as StackRegion::create; `what` names the memory in them.
+// Maps a new sealed memfd of `bytes` bytes at exactly `address`. Returns its file descriptor, which
+// the caller must close. Errors: those of StackRegion::create(); `what` names the memory in their
+// texts.
 [[nodiscard]] absl::StatusOr<int> map_shared_at(uintptr_t address, size_t bytes, const char* what);
 
-// Ends the process with a sentence when the guard is touched, in place of a plain SIGSEGV: depth in
-// tasks, bytes, and the option to raise. Other faults go to the handler that was there before.
-// Needs no stack: it has its own. One at a time.
+// Handles SIGSEGV and SIGBUS. If a task touches the guard of its stack, prints a message (depth in
+// tasks, stack size in bytes, the option to raise) and ends the process. Passes other faults to the
+// handler that was installed before. The handler runs on a separate stack. At most one StackGuard
+// exists at a time.
 class StackGuard {
  public:
-  // `option` is what the sentence tells to raise; `entries` the begin of the entries whose number
-  // is the depth. Kept.
+  // `option` is the name of the option that the message recommends to raise. `entries` is the first
+  // entry of the deque; the number of entries is the depth. Both must outlive the guard.
   StackGuard(const StackRegion& region, const char* option, const uint64_t* entries);
   ~StackGuard();
-  // Each of these has a guard of its own.
+  // Also watches the guard pages of `stacks` (StackScheme::kIso).
   void watch(const IsoStacks& stacks);
   StackGuard(const StackGuard&) = delete;
   StackGuard& operator=(const StackGuard&) = delete;

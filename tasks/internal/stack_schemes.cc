@@ -1,13 +1,15 @@
-// StackScheme::kCrude and kIso, to compare with: children do not run below their parents.
+// StackScheme::kCrude and kIso, for comparison: children do not run below their parents.
 //
-// A fork comes here by way of cariama_fork_attention(), and leaves to the scheduler, which puts the
-// parent into parents_ and begins the child on an empty stack. The child reports to a join record
-// in any case. When a task leaves, the newest parent goes on, if no thief has it: parents_ is the
-// private part of the deque, the shelf its public part, as with the uni-address scheme.
+// Each fork calls cariama_fork_steal_request(), which leaves to the scheduler. The scheduler
+// appends the parent to parents_ and begins the child on an empty stack. The child always has a
+// join record. When a task leaves, the newest parent continues, if no thief has taken it. parents_
+// is the deque: its older entries are copied to the public part, as with the uni-address scheme.
 //
-// kCrude: there is one stack. The parent's frames are copied behind the child's join record, which
-// lives until the parent has joined the child, so at least until somebody has copied them in again.
-// kIso: the parent's frames stay where they are (iso_stacks.h).
+// kCrude: there is one stack. The parent's frames are copied into the block of the child's join
+// record, directly behind the record. The block exists until the parent has joined the child, so
+// the frames exist until the parent has been copied in again, here or by a thief.
+//
+// kIso: the parent's frames stay in place (iso_stacks.h).
 #include <atomic>
 #include <span>
 #include <utility>
@@ -17,14 +19,8 @@
 #include "tasks/internal/scheduler.h"
 
 namespace cariama::tasks {
-namespace {
-
-uint64_t address_of(const void* memory) { return reinterpret_cast<uint64_t>(memory); }
-
-}  // namespace
-
-// On the task's stack, below its saved context.
-void Worker::fork_apart(const FirstCall& child) {
+// Called on the task's stack, below its saved context. Leaves to the scheduler.
+void Worker::fork_on_empty_stack(const FirstCall& child) {
   const uint64_t entry = *--cariama_fork_state.top;
   leaving_ = {.why = Leaving::Why::kFork,
               .sp = reinterpret_cast<void*>(sp_of(entry)),
@@ -35,11 +31,11 @@ void Worker::fork_apart(const FirstCall& child) {
   cariama_leave();
 }
 
-void Worker::begin_apart(const Leaving& left) {
+void Worker::begin_on_empty_stack(const Leaving& left) {
   Parent parent{{address_of(left.sp), entries_[0], reports_[0], 0},
-                // Who forks in a catch block, or while it waits for something of this process, has
-                // to come back to it.
-                (left.flags & kForkTied) != 0 || !left.exceptions.empty() || lets_others_run,
+                // A parent that handles exceptions, or waits for an event of this process, must
+                // stay in this process.
+                (left.flags & kForkTied) != 0 || !left.exceptions.empty() || other_tasks_may_run,
                 left.exceptions};
   PublicEntry& entry = parent.entry;
   if (options_.check_frames && !parent.tied) check_frames(entry.sp, entry.top);
@@ -54,7 +50,7 @@ void Worker::begin_apart(const Leaving& left) {
     entry.record = new_record().word();
   }
   parents_.push_back(parent);
-  attend();
+  serve_steal_request();
   begin(new_stack(), Reference(entry.record), child);
 }
 
@@ -63,30 +59,33 @@ uint64_t Worker::frames_of(const PublicEntry& entry) const {
   return Reference(entry.record).address() + sizeof(JoinRecord);
 }
 
-// Worker::attend(), with nothing public.
+// The part of Worker::serve_steal_request() for these schemes. `wanted` is the steal request.
+// Requires: no entry is public.
 void Worker::publish_parents(uint64_t wanted) {
-  size_t end = shown_;
-  while (end < parents_.size() && end < shown_ + 2 * kShelfSlots && !parents_[end].tied) ++end;
-  const uint32_t count = how_many_to_publish(wanted, end - shown_);
+  size_t end = first_private_parent_;
+  while (end < parents_.size() && end < first_private_parent_ + 2 * kPublicSlots &&
+         !parents_[end].tied)
+    ++end;
+  const uint32_t count = how_many_to_publish(wanted, end - first_private_parent_);
   if (count == 0) return;
-  area_.shelf.attention.store(kCalm, std::memory_order_relaxed);
-  make_public([&](uint32_t i) { return parents_[shown_ + i].entry; }, count);
-  shown_ += count;
+  area_.public_part.steal_request.store(kNoRequest, std::memory_order_relaxed);
+  make_public([&](uint32_t i) { return parents_[first_private_parent_ + i].entry; }, count);
+  first_private_parent_ += count;
 }
 
 bool Worker::resume_parent() {
   if (parents_.empty()) return false;
-  if (parents_.size() == shown_) {
-    if (!shelf_.take_back()) {  // thieves have them all
-      taken_ += shown_;
-      statistics_.stolen_from += shown_;
+  if (parents_.size() == first_private_parent_) {
+    if (!public_part_.take_back()) {  // thieves have taken all parents
+      taken_ += first_private_parent_;
+      statistics_.stolen_from += first_private_parent_;
       parents_.clear();
-      shown_ = 0;
+      first_private_parent_ = 0;
       return false;
     }
-    --shown_;
+    --first_private_parent_;
     ++statistics_.taken_back;
-    shelf_.refill_if_empty();
+    public_part_.refill_if_empty();
   }
   const Parent parent = parents_.back();
   parents_.pop_back();
@@ -101,13 +100,13 @@ bool Worker::resume_parent() {
   return true;
 }
 
-// Where the frames of a task that begins here end.
+// Returns the end of the frames of a new task.
 std::byte* Worker::new_stack() {
   std::byte* const end = iso_.has_value() ? must(iso_->allocate()) : region_.top();
   return end - kStackEndBytes;
 }
 
-// Of the task that has ended.
+// Gives the stack of the task that has ended back to its owner (kIso).
 void Worker::end_stack() {
   const void* const inside = reinterpret_cast<const void*>(entries_[0]);
   const IsoStacks::Owner owner = iso_->owner_of(inside);

@@ -1,4 +1,4 @@
-// The thief's side of the deques that have entries in public.
+// The thief's side of the deques with public entries (DequeKind::kSplit and kThe).
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -9,12 +9,6 @@
 #include "tasks/internal/steal_timer.h"
 
 namespace cariama::tasks {
-namespace {
-
-uint64_t address_of(const void* memory) { return reinterpret_cast<uint64_t>(memory); }
-
-}  // namespace
-
 bool Worker::steal(int victim) {
   ++statistics_.steal_attempts;
   ++statistics_.tried[std::min(victims_.level(), kVictimLevels - 1)];
@@ -28,27 +22,27 @@ bool Worker::steal(int victim) {
   }
 }
 
-// The entry is this worker's. Reads its frames, and lets the victim know.
+// Requires: this worker has claimed the entry. Reads its frames, and reports that to the victim.
 void Worker::take_frames(int victim, uint64_t from, uint64_t sp, uint64_t top, StealTimer& timer) {
   timer.mark(2);
   const TraceScope trace("tasks", "steal", "bytes", top - sp);
   must(access_.read(victim, from, reinterpret_cast<void*>(sp), top - sp));
   timer.mark(3);
-  must(say_copied(access_, victim, area_.shelf));
+  must(report_copied(access_, victim, area_.public_part));
   const uint64_t taken = ++taken_from_[static_cast<size_t>(victim)];
   must(access_.write(victim, address_of(&area_.taken_by[rank() % 64]), &taken, sizeof taken));
-  victim_was_robbed();
+  count_steal();
 }
 
 bool Worker::steal_split(int victim) {
   StealTimer timer(*this);
-  const ClaimResult got = must(
-      claim_from_shelf(access_, victim, area_.shelf, area_.shelf_copy, [&] { timer.mark(1); }));
-  if (got.claim != Claim::kOurs) {
+  const ClaimResult got = must(claim_from_public_part(
+      access_, victim, area_.public_part, area_.public_part_copy, [&] { timer.mark(1); }));
+  if (got.claim != Claim::kClaimed) {
     statistics_.steal_lost += got.claim == Claim::kLost;
     return false;
   }
-  const PublicEntry entry = area_.shelf_copy.slots[got.first];
+  const PublicEntry entry = area_.public_part_copy.slots[got.first];
   take_frames(victim, frames_of(entry), entry.sp, entry.top, timer);
   timer.mark(4);
   timer.succeeded(entry.top - entry.sp, timer.trips());
@@ -56,7 +50,7 @@ bool Worker::steal_split(int victim) {
   return true;
 }
 
-// the_deque.h
+// Implements the thief's protocol of the_deque.h.
 bool Worker::steal_the(int victim) {
   StealTimer timer(*this);
   TheQueue& queue = area_.the;
@@ -92,8 +86,9 @@ bool Worker::steal_the(int victim) {
   return true;
 }
 
-// Everything that was pushed is public, but what was forked while there is an exception.
-void Worker::attend_the() {
+// Makes all pushed entries public, and allocates their join records. Does nothing while the running
+// task handles exceptions.
+void Worker::publish_the() {
   uint64_t* const floor = cariama_fork_state.floor;
   uint64_t* const top = cariama_fork_state.top;
   if (floor == top || !exceptions().empty()) return;

@@ -1,4 +1,4 @@
-// The steps of a steal, counted and timed (steal_sample.h).
+// Worker::StealTimer: counts a steal and measures the times of its steps (steal_sample.h).
 #ifndef CARIAMA_TASKS_INTERNAL_STEAL_TIMER_H_
 #define CARIAMA_TASKS_INTERNAL_STEAL_TIMER_H_
 
@@ -12,7 +12,8 @@
 
 namespace cariama::tasks {
 
-// Takes the time of each step of a steal, for those who want to see them.
+// Counts a successful steal in the worker's statistics, and measures the times of its steps if
+// TaskOptions::steal_samples asks for more samples.
 class Worker::StealTimer {
  public:
   explicit StealTimer(Worker& worker)
@@ -22,13 +23,14 @@ class Worker::StealTimer {
     if (sampled_) faults_ = page_faults();
     mark(0);
   }
+  // Records the time at which step number `step` of the steal ended. mark(0) is the beginning.
   void mark(size_t step) {
     if (sampled_) [[unlikely]]
       times_[step] = steal_clock();
   }
-  // Dependent round trips since the begin.
+  // Returns the number of dependent round trips since the beginning of the steal.
   [[nodiscard]] uint64_t trips() const { return worker_.access_.round_trips() - trips_; }
-  // After the last mark, 4.
+  // Counts a successful steal. Requires: mark(4) was called.
   void succeeded(uint64_t bytes, uint64_t trips) {
     ++worker_.statistics_.steals;
     worker_.statistics_.stolen_bytes += bytes;

@@ -1,20 +1,24 @@
-// The deque of the paper, to compare with: THE (Frigo, Leiserson and Randall, PLDI'98) with a lock
-// that thieves take by a remote fetch-and-add (Akiyama and Taura, HPDC'15, section 5.3). Every
-// entry is public as soon as it is pushed, in the worker's array of entries.
+// The THE deque (Frigo, Leiserson and Randall, PLDI'98) with a lock that thieves take by a remote
+// fetch-and-add (Akiyama and Taura, HPDC'15, section 5.3). It exists for comparison with the split
+// deque. Every entry in the worker's array of entries is public as soon as it is pushed.
 //
-// Owner: push stores top. Pop stores top - 1, then looks at base: if a thief may have the same
-// entry, it takes the lock and looks again. Thief: reads {lock, base, top}; fetch-and-add on lock,
-// which is its own if it was 0; fetch-and-add on base; reads top and the entry; if there is none,
-// or it is tied, puts base back; reads the frames; writes 0 to lock. Five dependent round trips,
-// and the lock is held while the frames are copied.
+//   push   owner: stores top
+//   pop    owner: stores top - 1, then loads base. If a thief may have the same entry, the owner
+//          takes the lock and loads base again.
+//   steal  thief: reads {lock, base, top}; fetch-and-add on lock, which it has acquired if the old
+//          value is 0; fetch-and-add on base; reads top and the entry. If there is no entry or it
+//          is tied, the thief restores base. Otherwise it reads the frames. Then it writes 0 to
+//          lock.
+// A steal takes five dependent round trips. The thief has the lock while it copies the frames.
 //
-// Why an entry is taken once. Pop's store of top and its load of base have a full fence between
-// them, the thief's fetch-and-add on base ends before its read of top begins: at least one of the
-// two sees the other. A thief that sees the owner gives way. An owner that sees a thief waits for
-// the lock, and then knows.
+// Why each entry is taken once. The owner's pop has a full fence between its store of top and its
+// load of base. The thief's fetch-and-add on base completes before its read of top begins. So at
+// least one of them observes the change of the other. A thief that observes the pop restores base.
+// An owner that observes the thief takes the lock; then no thief is active, and base tells whether
+// the entry was stolen.
 //
-// tests/tasks/the_deque_interleavings_test.cc runs the owner's code through every interleaving of
-// small instances.
+// tests/tasks/the_deque_interleavings_test.cc runs the owner's code in every interleaving of small
+// instances.
 #ifndef CARIAMA_TASKS_INTERNAL_THE_DEQUE_H_
 #define CARIAMA_TASKS_INTERNAL_THE_DEQUE_H_
 
@@ -23,15 +27,16 @@
 
 namespace cariama::tasks {
 
-// In registered memory of the owner. Positions are those in the array of entries, from 1.
+// The words that thieves access, in registered memory of the owner. base and top are positions in
+// the array of entries; the first position is 1.
 struct alignas(64) TheQueue {
   std::atomic<uint64_t> lock;  // 0: free
   std::atomic<uint64_t> base;  // the oldest entry
   std::atomic<uint64_t> top;   // one past the newest
 };
 
-// The owner's operations, over any memory that has load, store (release), compare_swap and fence
-// (sequentially consistent). `pause` is called while a thief has the lock.
+// The owner's operations. `Memory` has load (acquire), store (release), compare_swap, and fence
+// (sequentially consistent). While a thief has the lock, pop() and reset() call pause(round).
 template <typename Memory>
 class TheOwner {
  public:
@@ -39,7 +44,7 @@ class TheOwner {
 
   void push(uint64_t top) { memory_.store(queue_.top, top); }
 
-  // Takes the newest entry, at `position`, back. False: a thief has it.
+  // Pops the newest entry, which is at `position`. Returns false if a thief has taken it.
   template <typename Pause>
   [[nodiscard]] bool pop(uint64_t position, const Pause& pause) {
     memory_.store(queue_.top, position);
@@ -51,7 +56,8 @@ class TheOwner {
     return ours;
   }
 
-  // Empties it. Returns how many entries thieves have taken since the last time.
+  // Empties the queue. Returns the number of entries that thieves have taken since the last
+  // reset().
   template <typename Pause>
   uint64_t reset(const Pause& pause) {
     acquire(pause);

@@ -1,10 +1,12 @@
-// Whom to steal from.
+// The choice of victims.
 //
-// By distance: one attempt at a random worker of each level, from the innermost outwards, and so on
-// from the innermost; after a success the search begins there, too. One attempt and no more:
-// what near workers have is mostly small: in the simulation of 480 workers (tasks/simulation.h) as
-// many attempts as a level has workers made ten times as many steals, and lost 5 % to this.
-// At random: all workers are alike, and levels are only counted.
+// VictimOrder::kByDistance: one attempt on a random worker of each level, from the nearest level to
+// the farthest, then again from the nearest. After a successful steal the next attempt is on the
+// nearest level. Each level gets only one attempt, because near workers mostly have small tasks: in
+// a simulation of 480 workers (tasks/simulation.h), as many attempts as a level has workers made
+// ten times as many steals and took 5 % longer.
+//
+// VictimOrder::kRandom: each attempt is on a random worker; levels serve only the statistics.
 #ifndef CARIAMA_TASKS_INTERNAL_VICTIMS_H_
 #define CARIAMA_TASKS_INTERNAL_VICTIMS_H_
 
@@ -19,16 +21,16 @@
 
 namespace cariama::tasks {
 
-// Where a worker runs: numbers that are equal for those that are there together, -1 if it may run
-// in several places.
+// Where a worker runs. Two workers at the same place have the same number. -1: the place is
+// unknown, or the worker may run at several such places.
 struct WorkerPlace {
   uint64_t host = 0;
-  int numa_node = -1;
-  int core_complex = -1;  // cores that share their last-level cache
+  int numa_node = -1;     // number within the host
+  int core_complex = -1;  // number, within the host, of the cores that share a last-level cache
 };
 
-// The ranks at each distance (VictimLevel) from `rank`, which is at places[rank]. An unknown place
-// counts as one that is not shared.
+// Returns the ranks at each distance (VictimLevel) from `rank`. places[r] is the place of rank r.
+// Two unknown places count as different.
 [[nodiscard]] inline std::vector<std::vector<int>> ranks_by_distance(
     std::span<const WorkerPlace> places, int rank) {
   std::vector<std::vector<int>> levels(kVictimLevels);
@@ -47,11 +49,12 @@ struct WorkerPlace {
   return levels;
 }
 
-// Memory: a few words for each run of consecutive ranks in a level, however many they are. Thread-
-// compatible. A seed makes the same choices again.
+// Chooses the victims of one worker. Memory: a few words for each run of consecutive ranks in a
+// level. Thread-compatible. Equal seeds give equal choices.
 class Victims {
  public:
-  // `levels[i]` are the ranks at distance i, ascending, this one not among them. May be empty.
+  // `levels[i]` holds the ranks at distance i in ascending order, without this worker's rank. It
+  // may be empty.
   Victims(const std::vector<std::vector<int>>& levels, VictimOrder order, uint64_t seed)
       : Victims(order, seed) {
     for (const std::vector<int>& ranks : levels) {
@@ -61,9 +64,9 @@ class Victims {
     }
     succeeded();
   }
-  // A regular machine: ranks of the same block of blocks[0] consecutive ones are at distance 0,
-  // those of the same blocks[1] otherwise at distance 1, ...; all others one further.
-  // Precondition: each block is a multiple of the one before.
+  // Returns the victims on a regular machine. Ranks in the same block of blocks[i] consecutive
+  // ranks are at distance i, for the least such i; all other ranks are at distance blocks.size().
+  // Requires: each block size is a multiple of the one before.
   static Victims in_blocks(int rank, int size, std::span<const int> blocks, VictimOrder order,
                            uint64_t seed) {
     Victims victims(order, seed + static_cast<uint64_t>(rank));
@@ -86,7 +89,7 @@ class Victims {
 
   [[nodiscard]] bool empty() const { return count_ == 0; }
 
-  // The next one to try. Precondition: !empty().
+  // Returns the rank of the next victim to try. Requires: !empty().
   [[nodiscard]] int next() {
     uint64_t index = 0;
     if (order_ == VictimOrder::kRandom) {
@@ -100,17 +103,17 @@ class Victims {
     return levels_[level_].rank(index);
   }
 
-  // Where the last one was.
+  // Returns the distance of the victim that next() returned last.
   [[nodiscard]] size_t level() const { return level_; }
 
-  // The attempt on the last one succeeded.
+  // Call it after a successful steal from the victim that next() returned last.
   void succeeded() { level_ = levels_.size() - 1; }
 
  private:
   struct Run {
     int begin;
     int end;
-    uint64_t before;  // how many ranks of the level are in the runs before this one
+    uint64_t before;  // number of ranks of the level in earlier runs
   };
   struct Level {
     std::vector<Run> runs;
@@ -146,7 +149,7 @@ class Victims {
 
   VictimOrder order_;
   std::vector<Level> levels_;
-  uint64_t count_ = 0;  // of all levels
+  uint64_t count_ = 0;  // number of ranks in all levels
   size_t level_ = 0;
   uint64_t random_;
 };

@@ -1,4 +1,4 @@
-// Uses the component tasks of the installed package: a function that forks itself, on two workers.
+// Uses the component tasks of the installed package: a recursive fork-join function on two workers.
 #include <cariama.h>
 
 #include <cstdio>

@@ -1,4 +1,5 @@
-// Uses the installed package: opens the embedded transport and registers memory with it.
+// Uses the component dtutils of the installed package: opens the shm transport and registers
+// memory.
 #include <cariama.h>
 
 #include <cstdio>

@@ -1,4 +1,4 @@
-// Uses the component mcts of the installed package: a game, and its best move.
+// Uses the component mcts of the installed package: searches the best move of a game.
 #include <cariama.h>
 
 #include <cstdint>
@@ -10,7 +10,8 @@ namespace {
 
 namespace mcts = cariama::mcts;
 
-// A heap, from which the players take 1 to 3 in turn; who takes the last one wins.
+// The game of Nim with one heap. The players take 1 to 3 objects in turn, and the player that takes
+// the last one wins.
 struct Nim {
   using Move = uint8_t;
   static constexpr int kMaxMoves = 3;
@@ -30,7 +31,8 @@ struct Nim {
   }
   [[nodiscard]] std::optional<float> result() const {
     if (heap != 0) return std::nullopt;
-    return player == 1 ? 1.0F : 0.0F;  // the other one took the last
+    // The player to move has lost: the opponent took the last object.
+    return player == 1 ? 1.0F : 0.0F;
   }
   float playout(mcts::Random& random) const {
     Nim game = *this;

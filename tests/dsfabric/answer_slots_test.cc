@@ -1,4 +1,4 @@
-// Results that come without a message: who looks for them gets them, who does not is told.
+// Answer slots: a polling thread gets a result in a slot; otherwise the callee must send a message.
 #include "dsfabric/internal/answer_slots.h"
 
 #include <array>
@@ -31,15 +31,16 @@ class Nothing final : public PendingCall {
 class AnswerSlotsTest : public ::testing::Test {
  protected:
   [[nodiscard]] uint64_t add() { return calls_.add(1, std::make_unique<Nothing>(), &slots_); }
-  // As the process that ran the call of that handle.
+  // Stores a result as the process that ran the call of that handle. Returns false if a message is
+  // needed.
   [[nodiscard]] bool answer(uint64_t handle, const std::string& result) {
     return memory_[PendingCalls::slot_of(handle) - 1].answer(handle,
                                                              std::as_bytes(std::span(result)));
   }
-  // The results that are there, each as text; completes their calls.
-  [[nodiscard]] std::vector<std::string> take(Attendant attendant = nullptr) {
+  // Takes the results that have arrived, each as text, and completes their calls.
+  [[nodiscard]] std::vector<std::string> take(PollerId poller = nullptr) {
     std::vector<std::string> results;
-    slots_.take(attendant, [&](const AnswerSlots::Answer& answer) {
+    slots_.take(poller, [&](const AnswerSlots::Answer& answer) {
       results.emplace_back(reinterpret_cast<const char*>(answer.result.data()), answer.bytes);
       EXPECT_NE(calls_.take(answer.handle, 1), nullptr);
     });
@@ -51,67 +52,68 @@ class AnswerSlotsTest : public ::testing::Test {
   PendingCalls calls_;
 };
 
-TEST_F(AnswerSlotsTest, OnlyWhoLooksIsAnsweredThere) {
+TEST_F(AnswerSlotsTest, OnlyPolledSlotsAreAnswered) {
   const uint64_t handle = add();
   EXPECT_FALSE(answer(handle, "nobody"));
   EXPECT_TRUE(take().empty());
-  slots_.attend(this_attendant());
+  slots_.start_polling(this_poller());
   EXPECT_TRUE(answer(handle, "somebody"));
-  EXPECT_EQ(take(this_attendant()), std::vector<std::string>{"somebody"});
+  EXPECT_EQ(take(this_poller()), std::vector<std::string>{"somebody"});
   EXPECT_FALSE(calls_.any_in_slots());
 }
 
-TEST_F(AnswerSlotsTest, WhoLooksNoMoreGetsWhatCameBefore) {
+TEST_F(AnswerSlotsTest, AfterPollingStopsEarlierAnswersCanBeTaken) {
   const uint64_t before = add();
   const uint64_t after = add();
-  slots_.attend(this_attendant());
+  slots_.start_polling(this_poller());
   EXPECT_TRUE(answer(before, "before"));
-  slots_.unattend(this_attendant());
+  slots_.stop_polling(this_poller());
   EXPECT_FALSE(answer(after, "after"));
   EXPECT_EQ(take(), std::vector<std::string>{"before"});
 }
 
-TEST_F(AnswerSlotsTest, EachThreadLooksAtItsOwn) {
+TEST_F(AnswerSlotsTest, EachThreadPollsItsOwnSlots) {
   uint64_t others = 0;
   std::thread([&] { others = add(); }).join();
   const uint64_t own = add();
-  slots_.attend(this_attendant());
+  slots_.start_polling(this_poller());
   EXPECT_FALSE(answer(others, "others"));
   EXPECT_TRUE(answer(own, "own"));
-  EXPECT_EQ(take(this_attendant()), std::vector<std::string>{"own"});
+  EXPECT_EQ(take(this_poller()), std::vector<std::string>{"own"});
 }
 
 TEST_F(AnswerSlotsTest, ALongResultDoesNotFit) {
   const uint64_t handle = add();
-  slots_.attend(this_attendant());
+  slots_.start_polling(this_poller());
   EXPECT_FALSE(answer(handle, std::string(AnswerSlot::kMostBytes + 1, 'x')));
   EXPECT_TRUE(answer(handle, std::string(AnswerSlot::kMostBytes, 'x')));
   EXPECT_EQ(take(), std::vector<std::string>{std::string(AnswerSlot::kMostBytes, 'x')});
 }
 
-TEST_F(AnswerSlotsTest, WithoutAFreeSlotACallHasNone) {
+TEST_F(AnswerSlotsTest, WithoutAFreeSlotAHandleNamesNone) {
   std::vector<uint64_t> handles;
   for (uint32_t i = 0; i < AnswerSlots::kCount; ++i) {
     handles.push_back(add());
     EXPECT_EQ(PendingCalls::slot_of(handles.back()), i + 1);
   }
   EXPECT_EQ(PendingCalls::slot_of(add()), 0u);
-  // Answered by a message, or never sent: free again.
+  // A slot is free again once its call has been taken, whether it was answered by a message or
+  // never sent.
   EXPECT_NE(calls_.take(handles[5], 1), nullptr);
   EXPECT_EQ(PendingCalls::slot_of(add()), 6u);
 }
 
-// The dead may be writing still.
-TEST_F(AnswerSlotsTest, SlotsOfTheDeadAreNotUsedAgain) {
+// A dead process may still be writing to its slots.
+TEST_F(AnswerSlotsTest, SlotsOfAFailedPeerAreNotReused) {
   static_cast<void>(add());
   EXPECT_EQ(calls_.take_all(1).size(), 1u);
   EXPECT_FALSE(calls_.any_in_slots());
   EXPECT_EQ(PendingCalls::slot_of(add()), 2u);
 }
 
-TEST_F(AnswerSlotsTest, WhatThePeerWritesIsNotBelieved) {
+TEST_F(AnswerSlotsTest, DataWrittenByThePeerIsValidated) {
   const uint64_t handle = add();
-  slots_.attend(this_attendant());
+  slots_.start_polling(this_poller());
   AnswerSlot& slot = memory_[PendingCalls::slot_of(handle) - 1];
   slot.handle = handle + 1;
   slot.bytes = 1 << 20;
@@ -125,9 +127,9 @@ TEST_F(AnswerSlotsTest, WhatThePeerWritesIsNotBelieved) {
   EXPECT_EQ(count, 1u);
 }
 
-// One thread answers while the other looks now and then: each result comes once, in the slot or by
-// what stands for a message here.
-TEST_F(AnswerSlotsTest, NoResultIsLostBetweenLooks) {
+// One thread answers while another starts and stops polling: each result arrives once, in the slot
+// or by `message`, which stands for a message here.
+TEST_F(AnswerSlotsTest, NoResultIsLostBetweenPolls) {
   constexpr uint64_t kCalls = 50'000;
   std::atomic<uint64_t> handle{0};
   std::atomic<uint64_t> message{0};
@@ -146,11 +148,11 @@ TEST_F(AnswerSlotsTest, NoResultIsLostBetweenLooks) {
     bool came = false;
     for (uint64_t round = 0; !came; ++round) {
       if ((i + round) % 3 == 0) {
-        slots_.unattend(this_attendant());
+        slots_.stop_polling(this_poller());
       } else {
-        slots_.attend(this_attendant());
+        slots_.start_polling(this_poller());
       }
-      for (const std::string& result : take(this_attendant())) {
+      for (const std::string& result : take(this_poller())) {
         EXPECT_EQ(result, std::to_string(mine));
         came = true;
       }
@@ -171,8 +173,8 @@ TEST_F(AnswerSlotsTest, NoResultIsLostBetweenLooks) {
 namespace testing {
 namespace {
 
-// Nobody sleeps without service threads: every short result comes into its slot, every long one and
-// every exception by a message.
+// Without service threads all waiting threads poll: every short result comes into its slot; every
+// long one and every exception comes by a message.
 TEST(AnswerTest, ShortResultsCostNoMessage) {
   FabricOptions options;
   options.service_threads = 0;
@@ -183,11 +185,11 @@ TEST(AnswerTest, ShortResultsCostNoMessage) {
       EXPECT_TRUE(fabric.wait([] { return over.load(); }, soon()));
       return;
     }
-    const auto sends_there = [&] {  // by an answer that is short
+    const auto sends_there = [&] {  // its answer is short, so it needs no message
       return must(
           async_call(fabric, 1, [] { return running_fabric()->statistics().sends; }).get(soon()));
     };
-    static_cast<void>(sends_there());  // connects: this one had no slot
+    static_cast<void>(sends_there());  // connects; this call had no slot
     const uint64_t before = sends_there();
     for (uint64_t i = 0; i < kCalls; ++i) {
       uint64_t result = 0;
@@ -198,7 +200,8 @@ TEST(AnswerTest, ShortResultsCostNoMessage) {
       EXPECT_EQ(result, i * i);
     }
     EXPECT_EQ(sends_there(), before);
-    for (size_t size : {size_t{39}, size_t{41}, size_t{200}}) {  // its length takes 8 bytes
+    // the serialized length takes 8 more bytes
+    for (size_t size : {size_t{39}, size_t{41}, size_t{200}}) {
       EXPECT_EQ(must(async_call(
                          fabric, 1, [](size_t size) { return std::string(size, 'a'); }, size)
                          .get(soon())),
@@ -213,8 +216,8 @@ TEST(AnswerTest, ShortResultsCostNoMessage) {
   });
 }
 
-// More are waited for than there are slots, and those who wait sleep: nothing else but an answer
-// would wake them.
+// More calls are pending than there are slots, and the waiting threads sleep: only an answer can
+// wake them.
 TEST(AnswerTest, ManyAtOnceAndSleepers) {
   FabricOptions options;
   options.threads = 2;
@@ -227,7 +230,7 @@ TEST(AnswerTest, ManyAtOnceAndSleepers) {
           results.push_back(async_call(
               fabric, 2 * (1 - fabric.rank()) + static_cast<uint32_t>(i % 2),
               [](uint64_t x) {
-                // Now and then the caller has time to fall asleep.
+                // Sometimes the caller has time to fall asleep.
                 if (x % 97 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(3));
                 return x + 1;
               },
@@ -254,8 +257,8 @@ TEST(AnswerTest, ManyAtOnceAndSleepers) {
   });
 }
 
-// The thread that called waits for something else in a call that blocks; another one waits for the
-// result, outside of the fabric.
+// The calling thread waits for another event, or blocks; another thread waits for the result,
+// outside of the fabric.
 TEST(AnswerTest, AnotherThreadWaitsForTheResult) {
   run_process_job(2, {}, [](Fabric& fabric) {
     static std::atomic<bool> over;
@@ -274,9 +277,9 @@ TEST(AnswerTest, AnotherThreadWaitsForTheResult) {
         EXPECT_TRUE(wait_until([&] { return done.done(); }, soon()));
         EXPECT_EQ(result, i + 1);
         told = true;
-        fabric.wake(0);  // a plain store wakes nobody
+        fabric.wake(0);  // a plain store does not wake the waiting thread
       });
-      // Every other time nobody looks at all but the service thread.
+      // Every other time only the service thread polls.
       const bool told_here = i % 2 != 0 || fabric.wait([&] { return told.load(); }, soon());
       EXPECT_TRUE(told_here);
       waits.join();

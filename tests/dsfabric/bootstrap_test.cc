@@ -1,5 +1,5 @@
-// The ways to join a job that need no launcher: alone, and by the environment. Those of cariama-run
-// and mpirun are in launcher_test.cc.
+// The bootstraps that need no launcher: single, and environment. Those for cariama-run and mpirun
+// are tested in launcher_test.cc.
 #include "dsfabric/bootstrap.h"
 
 #include <arpa/inet.h>
@@ -20,10 +20,15 @@
 #include "dsfabric/internal/sockets.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/dsfabric/testing/local_job.h"
 #include "tests/dtutils/testing/process_test.h"
+#include "tests/dtutils/testing/status_text.h"
 
 namespace cariama {
 namespace {
+
+using testing::message_of;
+using testing::soon;
 
 using namespace std::chrono_literals;  // NOLINT(google-build-using-namespace)
 using internal::SocketAddress;
@@ -32,19 +37,16 @@ using ::testing::HasSubstr;
 using testing::run_test_processes;
 
 // For waits that should succeed: only there so that a defect does not hang the test.
-Deadline soon() { return deadline_after(60s); }
 BootstrapOptions patient() { return {.kind = {}, .timeout = 60s}; }
 
-std::string message_of(const absl::Status& status) { return std::string(status.message()); }
-
-// A port that was free a moment ago.
+// A port that was free at the time of the call.
 int free_port() {
   auto listener = internal::listen_on(*SocketAddress::parse("127.0.0.1:0"));
   const std::string text = internal::bound_address(listener->get()).text();
   return std::stoi(text.substr(text.rfind(':') + 1));
 }
 
-// Sets variables for this process; those of other launchers are taken away.
+// Sets variables of this process, and unsets those of other launchers.
 void set_environment(const std::map<std::string, std::string>& variables) {
   for (const char* name :
        {"CARIAMA_BOOTSTRAP", "CARIAMA_LAUNCH_SOCKET", "CARIAMA_RANK", "CARIAMA_SIZE",
@@ -87,7 +89,7 @@ class BootstrapTest : public ::testing::Test {
         options);
   }
 
-  // What joining with these variables fails with, in a process of its own.
+  // Expects that joining with these variables fails with this code and text.
   static void expect_refusal(const std::map<std::string, std::string>& variables,
                              absl::StatusCode code, const ::testing::Matcher<std::string>& text,
                              std::chrono::milliseconds timeout = 60s) {
@@ -98,7 +100,7 @@ class BootstrapTest : public ::testing::Test {
   }
 };
 
-TEST_F(BootstrapTest, NobodyStartedUsSoWeAreAlone) {
+TEST_F(BootstrapTest, WithoutALauncherTheJobHasOneProcess) {
   auto joined = make_bootstrap();
   ASSERT_TRUE(joined.ok()) << joined.status();
   Bootstrap& job = **joined;
@@ -120,7 +122,7 @@ TEST_F(BootstrapTest, NobodyStartedUsSoWeAreAlone) {
   EXPECT_EQ(job.put("key", "third").code(), absl::StatusCode::kFailedPrecondition);
 }
 
-TEST_F(BootstrapTest, ByTheEnvironmentEveryoneGetsWhatEveryonePut) {
+TEST_F(BootstrapTest, EnvironmentJobExchangesValuesBetweenAllRanks) {
   run_job(
       4,
       [](Bootstrap& job) {
@@ -183,11 +185,11 @@ TEST_F(BootstrapTest, TheStoreStaysUntilAllHaveLeft) {
   run_job(3, [](Bootstrap& job) {
     ASSERT_TRUE(job.put("key", "of " + std::to_string(job.rank())).ok());
     if (job.rank() == 0) {
-      EXPECT_TRUE(job.finalize(soon()).ok());  // at once: the others are still asking
+      EXPECT_TRUE(job.finalize(soon()).ok());  // blocks: the other ranks still use the store
       return;
     }
     if (job.rank() == 2) {
-      // Rank 1 asks for this after rank 0 has begun to leave and rank 2 has left.
+      // Rank 1 reads this value after rank 0 has begun to leave and rank 2 has left.
       EXPECT_TRUE(job.finalize(soon()).ok());
       return;
     }
@@ -198,7 +200,7 @@ TEST_F(BootstrapTest, TheStoreStaysUntilAllHaveLeft) {
   });
 }
 
-TEST_F(BootstrapTest, FinalizeOfTheStoreEndsAtItsDeadlineNamingWhoIsLeft) {
+TEST_F(BootstrapTest, FinalizeOfTheStoreNamesRemainingRanksAtItsDeadline) {
   run_job(3, [](Bootstrap& job) {
     if (job.rank() == 0) {
       const absl::Status left = job.finalize(deadline_after(100ms));
@@ -206,7 +208,7 @@ TEST_F(BootstrapTest, FinalizeOfTheStoreEndsAtItsDeadlineNamingWhoIsLeft) {
       EXPECT_THAT(message_of(left), HasSubstr("rank 1, 2 did not leave"));
       return;
     }
-    // The store has gone with rank 0: whoever waits learns it.
+    // The store has ended with rank 0: the waiting ranks get an error.
     const auto never = job.get(3 - job.rank(), "never", soon());
     EXPECT_EQ(never.status().code(), absl::StatusCode::kUnavailable) << never.status();
   });
@@ -216,10 +218,10 @@ TEST_F(BootstrapTest, ARankKilledInAFenceEndsTheFenceOfTheOthers) {
   run_job(4,
           [](Bootstrap& job) {
             if (job.rank() == 2) {
-              static_cast<void>(job.fence(deadline_after(50ms)));  // it has arrived ...
+              static_cast<void>(job.fence(deadline_after(50ms)));  // counts as arrived in the fence
               raise(SIGKILL);
             }
-            if (job.rank() != 3) {  // ... and the fence waits for rank 3
+            if (job.rank() != 3) {  // the fence still waits for rank 3
               const absl::Status fence = job.fence(soon());
               EXPECT_EQ(fence.code(), absl::StatusCode::kUnavailable) << fence;
               EXPECT_THAT(message_of(fence), HasSubstr("rank 2 has ended"));
@@ -247,7 +249,7 @@ TEST_F(BootstrapTest, AnotherSecretIsRefusedByTheStore) {
       expect_refusal(variables, absl::StatusCode::kPermissionDenied,
                      AllOf(HasSubstr("the store of rank 0 refuses us: it has another secret"),
                            HasSubstr("CARIAMA_JOB_SECRET")));
-      // Neither is nothing the right secret.
+      // An empty secret is refused, too.
       variables.erase("CARIAMA_JOB_SECRET");
       expect_refusal(variables, absl::StatusCode::kPermissionDenied, HasSubstr("another secret"));
       ASSERT_TRUE(exchange.put("refused", "").ok());
@@ -255,7 +257,7 @@ TEST_F(BootstrapTest, AnotherSecretIsRefusedByTheStore) {
     }
     set_environment(variables);
     auto joined = make_bootstrap(patient());
-    ASSERT_TRUE(joined.ok()) << joined.status();  // who was refused may try again
+    ASSERT_TRUE(joined.ok()) << joined.status();  // a refused process may try again
     EXPECT_TRUE((*joined)->fence(soon()).ok());
     EXPECT_TRUE((*joined)->finalize(soon()).ok());
   });
@@ -277,7 +279,7 @@ TEST_F(BootstrapTest, ASecondProcessOfARankIsRefused) {
     ASSERT_TRUE(joined.ok()) << joined.status();
     ASSERT_TRUE(exchange.put("joined", "").ok());
     ASSERT_TRUE(exchange.get(2, "refused", soon()).ok());
-    EXPECT_TRUE((*joined)->fence(soon()).ok());  // the first is not disturbed
+    EXPECT_TRUE((*joined)->fence(soon()).ok());  // the first process of the rank is not affected
     EXPECT_TRUE((*joined)->finalize(soon()).ok());
   });
 }
@@ -286,8 +288,9 @@ TEST_F(BootstrapTest, AJobOfAnotherSizeIsRefused) {
   const int port = free_port();
   run_test_processes(2, [&](Exchange& exchange) {
     if (exchange.rank() == 1) {
-      expect_refusal(job_of(1, 3, port), absl::StatusCode::kFailedPrecondition,
-                     HasSubstr("the store of rank 0 is of a job of 2 processes, ours has 3"));
+      expect_refusal(
+          job_of(1, 3, port), absl::StatusCode::kFailedPrecondition,
+          HasSubstr("the store of rank 0 belongs to a job of 2 processes, this job has 3"));
       set_environment(job_of(1, 2, port));
     } else {
       set_environment(job_of(0, 2, port));
@@ -298,7 +301,7 @@ TEST_F(BootstrapTest, AJobOfAnotherSizeIsRefused) {
   });
 }
 
-TEST_F(BootstrapTest, WhatIsMissingOrMalformedIsNamedWithItsRemedy) {
+TEST_F(BootstrapTest, MissingOrMalformedVariablesAreNamedWithRemedy) {
   using Variables = std::map<std::string, std::string>;
   const auto but = [](const Variables& changes) {
     Variables variables = job_of(1, 2, 4711);
@@ -333,7 +336,7 @@ TEST_F(BootstrapTest, WhatIsMissingOrMalformedIsNamedWithItsRemedy) {
                  bad, HasSubstr("CARIAMA_LAUNCH_SOCKET is malformed"));
 }
 
-TEST_F(BootstrapTest, ASocketThatTookTheLaunchersNumberIsNotBelieved) {
+TEST_F(BootstrapTest, AReusedDescriptorNumberIsDetected) {
   int pair[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
   uint64_t cookie = 0;
@@ -358,7 +361,7 @@ TEST_F(BootstrapTest, APortInUseIsNamed) {
                  AllOf(HasSubstr("listening on " + text), HasSubstr("MASTER_PORT")));
 }
 
-// What a stranger says to a store, byte for byte.
+// Raw bytes sent to a store by connections that may not belong to the job.
 class StoreTest : public ::testing::Test {
  protected:
   StoreTest() : store_(internal::TcpStore::start(*SocketAddress::parse("127.0.0.1:0"), 2, key_)) {}
@@ -368,7 +371,7 @@ class StoreTest : public ::testing::Test {
     EXPECT_TRUE(socket.ok()) << socket.status();
     return socket.ok() ? *std::move(socket) : FileDescriptor();
   }
-  // Everything that the store says until it closes.
+  // Returns everything that the store sends until it closes the connection.
   static std::string rest_of(const FileDescriptor& socket) {
     std::string all;
     char byte = 0;
@@ -384,7 +387,7 @@ class StoreTest : public ::testing::Test {
   absl::StatusOr<std::unique_ptr<internal::TcpStore>> store_;
 };
 
-TEST_F(StoreTest, StrangersAreDroppedAndPeersServedAllTheSame) {
+TEST_F(StoreTest, OutsidersAreDroppedAndPeersAreServed) {
   ASSERT_TRUE(store_.ok()) << store_.status();
   const FileDescriptor silent = dial();
   const FileDescriptor slow = dial();
@@ -400,9 +403,9 @@ TEST_F(StoreTest, StrangersAreDroppedAndPeersServedAllTheSame) {
   expect_service();
 }
 
-TEST_F(StoreTest, WhoShowsAnOldProofIsRefused) {
+TEST_F(StoreTest, AReplayedProofIsRefused) {
   ASSERT_TRUE(store_.ok()) << store_.status();
-  // Records what a peer says, and says it again.
+  // Records the proof of a valid client, and replays it.
   std::string recorded;
   for (int attempt = 0; attempt < 2; ++attempt) {
     const FileDescriptor socket = dial();
@@ -427,9 +430,10 @@ TEST_F(StoreTest, WhoShowsAnOldProofIsRefused) {
   }
 }
 
-// Without a secret the user is what tells a job's processes from others of this host.
+// Without a secret, only the user id distinguishes a job's processes from other processes of this
+// host.
 TEST(StoreOfOneUser, AnotherUserNeitherJoinsNorIsJoined) {
-  if (geteuid() != 0) GTEST_SKIP() << "needs root, to become somebody else";
+  if (geteuid() != 0) GTEST_SKIP() << "needs root, to change the user id";
   constexpr uid_t kNobody = 65534;
   const JobSecret key = internal::keyed_hash("", "known to everybody");
   for (const char* loopback : {"127.0.0.1:0", "[::1]:0"}) {
@@ -449,7 +453,7 @@ TEST(StoreOfOneUser, AnotherUserNeitherJoinsNorIsJoined) {
         auto careful = internal::connect_to_store({*SocketAddress::parse(*other)}, 2, 3, key,
                                                   soon(), Admission::kOwnUser);
         EXPECT_EQ(careful.status().code(), absl::StatusCode::kPermissionDenied) << careful.status();
-        EXPECT_THAT(message_of(careful.status()), HasSubstr("is another user"));
+        EXPECT_THAT(message_of(careful.status()), HasSubstr("belongs to another user"));
         ASSERT_TRUE(exchange.fence(soon()).ok());
         return;
       }
@@ -459,7 +463,7 @@ TEST(StoreOfOneUser, AnotherUserNeitherJoinsNorIsJoined) {
       ASSERT_EQ(setresuid(kNobody, kNobody, kNobody), 0);
       auto careless = internal::connect_to_store({address}, 2, 3, key, deadline_after(300ms));
       EXPECT_EQ(careless.status().code(), absl::StatusCode::kDeadlineExceeded) << careless.status();
-      // Our own store is another's for who is root.
+      // For the root process, this store belongs to another user.
       auto other = internal::TcpStore::start(*SocketAddress::parse(loopback), 3, key);
       ASSERT_TRUE(other.ok()) << other.status();
       ASSERT_TRUE(exchange.put("other", (*other)->address().text()).ok());
@@ -468,9 +472,9 @@ TEST(StoreOfOneUser, AnotherUserNeitherJoinsNorIsJoined) {
   }
 }
 
-TEST(StoreClient, AServerThatDoesNotKnowTheKeyIsNotBelieved) {
+TEST(StoreClient, AServerThatDoesNotKnowTheKeyIsRefused) {
   const JobSecret key = internal::random_secret();
-  // It reflects what comes, as rank 0: the proof that the client sees is its own.
+  // The server reflects what it receives, as rank 0: the client gets its own proof back.
   auto listener = internal::listen_on(*SocketAddress::parse("127.0.0.1:0"));
   ASSERT_TRUE(listener.ok());
   const SocketAddress address = internal::bound_address(listener->get());
@@ -500,7 +504,7 @@ TEST(StoreClient, AServerThatDoesNotKnowTheKeyIsNotBelieved) {
   });
 }
 
-TEST_F(StoreTest, AMemberThatBreaksTheProtocolIsPutOut) {
+TEST_F(StoreTest, AMemberThatBreaksTheProtocolIsDisconnected) {
   ASSERT_TRUE(store_.ok()) << store_.status();
   auto member = internal::connect_to_store({(*store_)->address()}, 1, 2, key_, soon());
   ASSERT_TRUE(member.ok()) << member.status();
@@ -513,7 +517,7 @@ TEST_F(StoreTest, AMemberThatBreaksTheProtocolIsPutOut) {
   EXPECT_TRUE((*store_)->wait_until_left(soon()).ok());
 }
 
-TEST(SocketAddress, ParsesWhatItPrintsAndNothingElse) {
+TEST(SocketAddress, ParsesItsOwnTextFormOnly) {
   for (const std::string text :
        {"127.0.0.1:0", "10.77.0.1:65535", "[::1]:4711", "[fe80::1]:1", "@cariama-0123456789"}) {
     auto address = SocketAddress::parse(text);

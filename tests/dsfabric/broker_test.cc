@@ -17,10 +17,15 @@
 #include "dsfabric/internal/sockets.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/dsfabric/testing/local_job.h"
 #include "tests/dtutils/testing/process_test.h"
+#include "tests/dtutils/testing/status_text.h"
 
 namespace cariama {
 namespace {
+
+using testing::message_of;
+using testing::soon;
 
 using namespace std::chrono_literals;  // NOLINT(google-build-using-namespace)
 using internal::Broker;
@@ -32,9 +37,6 @@ using ::testing::HasSubstr;
 using testing::run_test_processes;
 
 // For waits that should succeed: only there so that a defect does not hang the test.
-Deadline soon() { return deadline_after(60s); }
-
-std::string message_of(const absl::Status& status) { return std::string(status.message()); }
 
 // A job over the exchange of the test's processes.
 class TestBootstrap final : public Bootstrap {
@@ -60,7 +62,7 @@ class TestBootstrap final : public Bootstrap {
   [[nodiscard]] std::optional<uint32_t> threads() const override { return std::nullopt; }
   absl::Status finalize(Deadline) override { return absl::OkStatus(); }
 
-  std::map<int, std::string> heard;  // where each broker says that it listens
+  std::map<int, std::string> heard;  // the published addresses of all brokers
 
  private:
   Exchange& exchange_;
@@ -73,7 +75,7 @@ Broker::Handler echo(int own_rank) {
   };
 }
 
-TEST(Broker, EveryoneAsksEveryoneAtOnceFromSeveralThreads) {
+TEST(Broker, ManyConcurrentRequestsFromAllThreadsAndProcesses) {
   run_test_processes(3, [](Exchange& exchange) {
     TestBootstrap job(exchange);
     auto broker = make_socket_broker(job, echo(job.rank()), soon());
@@ -82,7 +84,7 @@ TEST(Broker, EveryoneAsksEveryoneAtOnceFromSeveralThreads) {
     for (int thread = 0; thread < 3; ++thread) {
       threads.emplace_back([&, thread] {
         for (int i = 0; i < 10; ++i) {
-          for (int rank = 0; rank < job.size(); ++rank) {  // ourselves, too
+          for (int rank = 0; rank < job.size(); ++rank) {  // including this rank
             const std::string text = std::to_string(thread * 10 + i);
             auto answer = (*broker)->request(rank, text, soon());
             ASSERT_TRUE(answer.ok()) << answer.status();
@@ -93,7 +95,7 @@ TEST(Broker, EveryoneAsksEveryoneAtOnceFromSeveralThreads) {
       });
     }
     for (std::thread& thread : threads) thread.join();
-    EXPECT_TRUE(job.fence(soon()).ok());  // nobody asks a broker that is gone
+    EXPECT_TRUE(job.fence(soon()).ok());  // no request goes to a broker that has been destroyed
   });
 }
 
@@ -141,7 +143,7 @@ TEST(Broker, AHandlersErrorReachesTheRequesterWithItsCodeAndText) {
   });
 }
 
-TEST(Broker, WhoHasAnotherSecretIsRefusedOnEitherSide) {
+TEST(Broker, AnotherSecretIsRefusedByBothEnds) {
   run_test_processes(2, [](Exchange& exchange) {
     TestBootstrap job(exchange, static_cast<uint8_t>(exchange.rank()));
     std::atomic<int> handled{0};
@@ -182,7 +184,7 @@ TEST(Broker, ARequestToAProcessThatDiesEndsWithUnavailable) {
         }
         auto answer = (*broker)->request(1, "die", soon());
         EXPECT_EQ(answer.status().code(), absl::StatusCode::kUnavailable) << answer.status();
-        // It has gone now, and nobody listens.
+        // The process has ended now, and its socket is closed.
         answer = (*broker)->request(1, "still there?", soon());
         EXPECT_EQ(answer.status().code(), absl::StatusCode::kUnavailable) << answer.status();
         EXPECT_THAT(message_of(answer.status()), HasSubstr("rank 1"));
@@ -197,7 +199,8 @@ TEST(Broker, ARequestEndsAtItsDeadlineAndTheBrokerServesTheNext) {
     auto broker = make_socket_broker(
         job,
         [&](int, std::string_view request) -> absl::StatusOr<std::string> {
-          // Until it has been given up; the exchange is the handler's as long as the test lasts.
+          // Blocks until the requester has given up. The handler is the only user of the exchange
+          // at this time.
           if (request == "slow") static_cast<void>(exchange.get(0, "given up", soon()));
           if (request == "farewell") farewell = true;
           return "done";
@@ -217,14 +220,14 @@ TEST(Broker, ARequestEndsAtItsDeadlineAndTheBrokerServesTheNext) {
   });
 }
 
-TEST(Broker, StrangersGetNothingAndPeersAreServedAllTheSame) {
+TEST(Broker, OutsidersGetNoAnswerAndPeersAreServed) {
   run_test_processes(2, [](Exchange& exchange) {
     TestBootstrap job(exchange);
     auto broker = make_socket_broker(job, echo(job.rank()), soon());
     ASSERT_TRUE(broker.ok()) << broker.status();
     auto address = internal::decode_broker_address(job.heard[1 - job.rank()]);
     ASSERT_TRUE(address.ok()) << address.status();
-    // More of them than it serves at a time, most of which say nothing.
+    // More connections than the broker serves at a time; most of them send nothing.
     std::vector<FileDescriptor> strangers;
     for (int i = 0; i < 150; ++i) {
       auto socket = internal::connect_to(address->local, "the broker", soon());
@@ -240,7 +243,7 @@ TEST(Broker, StrangersGetNothingAndPeersAreServedAllTheSame) {
   });
 }
 
-TEST(Broker, APeerThatSendsNonsenseIsPutOutAndOthersServed) {
+TEST(Broker, APeerThatSendsInvalidBytesIsDisconnected) {
   run_test_processes(1, [](Exchange& exchange) {
     TestBootstrap job(exchange);
     auto broker = make_socket_broker(job, echo(0), soon());
@@ -263,7 +266,7 @@ TEST(Broker, APeerThatSendsNonsenseIsPutOutAndOthersServed) {
   });
 }
 
-TEST(Broker, ListensToOtherHostsOnlyWhereItIsTold) {
+TEST(Broker, ListensOnTcpOnlyIfConfigured) {
   run_test_processes(1, [](Exchange& exchange) {
     TestBootstrap job(exchange);
     {
@@ -290,7 +293,8 @@ TEST(Broker, ListensToOtherHostsOnlyWhereItIsTold) {
   });
 }
 
-// A process of "another host": it shares no local sockets with us, and listens to no network.
+// A process of "another host": it has no local socket in common with rank 0, and does not listen on
+// TCP.
 TEST(Broker, AHostThatCannotBeReachedIsNamedWithTheRemedy) {
   run_test_processes(2, [](Exchange& exchange) {
     TestBootstrap job(exchange);
@@ -339,11 +343,11 @@ TEST(BrokerFrameDecoder, TakesAFrameInPiecesOfAnySize) {
     }
     ASSERT_TRUE(decoder.whole());
     EXPECT_EQ(decoder.frame(), frame);
-    EXPECT_FALSE(decoder.take("x").ok());  // there is nothing behind it
+    EXPECT_FALSE(decoder.take("x").ok());  // the frame is complete: further bytes are an error
   }
 }
 
-TEST(BrokerFrameDecoder, RefusesWhatNoBrokerSays) {
+TEST(BrokerFrameDecoder, RefusesInvalidFrames) {
   const auto refuses = [](const std::string& header) {
     internal::BrokerFrameDecoder decoder;
     const absl::Status status = decoder.take(header);

@@ -1,4 +1,4 @@
-// Calls as bytes: what is written runs on the other side, and what was not written does not.
+// The encoding of calls: encoded calls run at the receiver, and invalid bytes run nothing.
 #include "dsfabric/call_encoding.h"
 
 #include <array>
@@ -18,14 +18,14 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// A call in the memory of a message: 8-byte aligned, no more.
+// Encodes a call as in the memory of a message: aligned to 8 bytes only.
 template <typename Call>
 std::vector<uint64_t> encode(const Call& call, uint8_t flags = 0) {
   EXPECT_TRUE(FunctionTable::build().ok());
   EXPECT_NE(Call::id().value, 0u);
   EXPECT_EQ(call.bytes() % 8, 0u);
   const size_t notify = flags != 0 ? sizeof(NotifyTarget) : 0;
-  // A word before it, so that nothing has a better alignment than it must have.
+  // A word precedes the call, so that the call is not aligned better than the wire guarantees.
   std::vector<uint64_t> memory(2 + (notify + call.bytes()) / 8, 0xeeeeeeeeeeeeeeee);
   const CallHeader header = CallHeader::make(Call::id(), notify + call.bytes(), flags);
   std::memcpy(&memory[1], &header, sizeof header);
@@ -41,7 +41,7 @@ std::span<std::byte> message_of(std::vector<uint64_t>& memory) {
   return std::as_writable_bytes(std::span(memory)).subspan(8);
 }
 
-// Takes apart and runs what is in the memory.
+// Parses and runs the call in the memory.
 IncomingCall run(std::vector<uint64_t>& memory, std::string* result = nullptr) {
   auto parsed = parse_call(message_of(memory));
   EXPECT_TRUE(parsed.ok()) << parsed.status();
@@ -82,7 +82,7 @@ TEST(Closure, CarriesItsCaptures) {
   EXPECT_EQ(runs, 11);
 }
 
-TEST(Closure, LargeOnesArriveWhole) {
+TEST(Closure, LargeClosuresArriveComplete) {
   runs = 0;
   std::array<uint32_t, 100'000> many;
   for (uint32_t i = 0; i < many.size(); ++i) many[i] = i * 7;
@@ -199,7 +199,7 @@ TEST(Results, GoWhereTheyAreWanted) {
   EXPECT_EQ(run(memory, &result).outcome, CallOutcome::kDone);
   std::span<const std::byte> in = std::as_bytes(std::span(result));
   EXPECT_EQ(load_value<std::vector<int>>(in), (std::vector<int>{3, 3, 3}));
-  // Nobody wants it: nothing is saved, and nothing goes wrong.
+  // The caller does not want the result: nothing is saved, and there is no error.
   EXPECT_EQ(run(memory).outcome, CallOutcome::kDone);
 }
 
@@ -222,7 +222,7 @@ TEST(Exceptions, OfAnyTypeAreNamedAndLongTextsCut) {
   EXPECT_EQ(run(memory).error_type, "double");
 }
 
-// What the function itself throws is no malformed call, whatever it is.
+// An exception of the function itself counts as kThrew, even if its type is MalformedArguments.
 TEST(Exceptions, AFunctionThatThrowsMalformedArgumentsThrew) {
   const auto call = send_and_run([](int) { throw MalformedArguments("of its own"); }, 1);
   EXPECT_EQ(call.outcome, CallOutcome::kThrew);
@@ -287,7 +287,7 @@ TEST(Malformed, MoreThanTheArgumentsRunsNothing) {
   EXPECT_EQ(runs, 0);
 }
 
-TEST(Malformed, WhatATypesOwnLoadingThrowsRunsNothing) {
+TEST(Malformed, AnExceptionOfATypesOwnLoadingRunsNothing) {
   struct Picky {
     void save(ArgumentWriter& archive) const { archive(1); }
     void load(ArgumentReader& archive) {
@@ -304,7 +304,7 @@ TEST(Malformed, WhatATypesOwnLoadingThrowsRunsNothing) {
   EXPECT_EQ(runs, 0);
 }
 
-TEST(Parse, RefusesWhatIsNoCall) {
+TEST(Parse, RefusesInvalidCalls) {
   const auto refusal = [](uint32_t function, uint32_t words_and_flags, size_t words) {
     std::vector<uint64_t> memory(1 + words, 0);
     const CallHeader header{function, words_and_flags};

@@ -1,5 +1,5 @@
-// Collective operations on a simulated cluster: sizes, schedules, counts, deadlines, mistakes,
-// deaths.
+// Collective operations on a simulated cluster: sizes, schedules, message counts, deadlines, usage
+// errors, failed processes.
 #include "dsfabric/collectives.h"
 
 #include <algorithm>
@@ -32,7 +32,7 @@ LocalJobOptions simulated(uint32_t processes, uint64_t seed) {
 
 uint32_t log2_up(uint32_t processes) { return std::bit_width(processes - 1); }
 
-// Every shape of tree meets every operation, in a schedule of its own.
+// Every operation on every shape of tree, each in its own schedule.
 TEST(CollectivesSimulated, EveryShape) {
   for (const uint32_t processes : {1u, 2u, 3u, 4u, 5u, 6u, 7u, 8u, 9u, 15u, 16u, 17u, 33u}) {
     SCOPED_TRACE(processes);
@@ -52,7 +52,7 @@ TEST(CollectivesSimulated, EveryShape) {
   }
 }
 
-// Steps and messages: what the header promises.
+// The numbers of steps and messages that the header states.
 TEST(CollectivesSimulated, CostsLogarithmicallyManySteps) {
   for (const uint32_t processes : {1u, 2u, 3u, 4u, 7u, 8u, 9u, 16u, 31u, 33u}) {
     SCOPED_TRACE(processes);
@@ -71,8 +71,8 @@ TEST(CollectivesSimulated, CostsLogarithmicallyManySteps) {
       for (uint32_t before = most_hops; before < hops;)
         most_hops.compare_exchange_weak(before, hops);
       must(barriers.barrier(soon()));
-      // What was sent for an operation, was sent before its own result is known to all: a second
-      // barrier on another object, and nothing moves any more.
+      // All messages of an operation are sent before all processes know its result. After a second
+      // barrier on another object, no message is in flight.
       Collectives end(fabric);
       must(end.barrier(soon()));
       broadcast_messages += broadcasts.statistics().messages;
@@ -84,7 +84,7 @@ TEST(CollectivesSimulated, CostsLogarithmicallyManySteps) {
   }
 }
 
-// A source that does nothing but broadcast is bounded by those that listen.
+// A source that only broadcasts cannot run ahead of the receivers without bound.
 TEST(CollectivesSimulated, AFastSourceIsAtMostAWindowAhead) {
   for (uint64_t seed = 1; seed <= 10; ++seed) {
     LocalJob job(simulated(5, seed));
@@ -110,7 +110,7 @@ TEST(CollectivesSimulated, MixesOfOperationsUnderManySchedules) {
     job.run([&](Fabric& fabric, uint32_t) {
       Collectives first(fabric);
       Collectives second(fabric);
-      std::mt19937_64 random(seed);  // the same everywhere
+      std::mt19937_64 random(seed);  // the same sequence in every process
       const uint64_t rank = fabric.rank();
       for (uint64_t i = 0; i < 40; ++i) {
         Collectives& all = random() % 2 == 0 ? first : second;
@@ -143,7 +143,7 @@ TEST(CollectivesSimulated, MixesOfOperationsUnderManySchedules) {
 
 // ---- Deadlines ----------------------------------------------------------------------------------
 
-TEST(CollectivesDeadline, NamesWhoDidNotComeAndGoesOn) {
+TEST(CollectivesDeadline, NamesMissingParticipantsAndCanContinue) {
   constexpr uint32_t kProcesses = 6;
   constexpr uint32_t kAbsent = 5;  // two levels below the root
   LocalJob job({.processes = kProcesses, .transport = transport_case("shm")});
@@ -152,7 +152,7 @@ TEST(CollectivesDeadline, NamesWhoDidNotComeAndGoesOn) {
     Collectives all(fabric);
     must(all.barrier(soon()));
     if (fabric.rank() == kAbsent) {
-      // Others find out about it while it does something else.
+      // The others detect that it is absent while it does something else.
       EXPECT_TRUE(fabric.wait([&] { return gave_up == kProcesses - 1; }, soon()));
     } else {
       const absl::Status late = all.barrier(deadline_after(std::chrono::milliseconds(50)));
@@ -163,10 +163,10 @@ TEST(CollectivesDeadline, NamesWhoDidNotComeAndGoesOn) {
       }
       ++gave_up;
       for (uint32_t rank = 0; rank < kProcesses; ++rank) {
-        must(call(fabric, rank, [] {}));  // makes it look
+        must(call(fabric, rank, [] {}));  // makes the rank re-check its condition
       }
     }
-    must(all.barrier(soon()));  // the same one
+    must(all.barrier(soon()));  // continues the same operation
     EXPECT_EQ(must(all.all_reduce(fabric.rank(), std::plus<>(), soon())), 15u);
     EXPECT_EQ(all.statistics().operations, 3u);
   });
@@ -200,18 +200,18 @@ TEST(CollectivesDeadline, NamesTheThread) {
 
 // ---- Deaths -------------------------------------------------------------------------------------
 
-// One of the processes is cut off between any two steps of anybody; the others finish everything,
-// agree on every result, and on who was left out.
+// One process is cut off between two arbitrary steps. The others finish every operation, and agree
+// on every result and on the processes left out.
 void survive(uint64_t seed, bool leave_out_dead) {
   SCOPED_TRACE(seed);
   constexpr uint64_t kOperations = 12;
   std::mt19937_64 random(seed);
   const auto processes = static_cast<uint32_t>(3 + random() % 7);
   const auto victim = static_cast<uint32_t>(random() % processes);
-  const uint64_t when = random() % (processes * 200);  // looks at conditions, of all threads
+  const uint64_t when = random() % (processes * 200);  // counted in evaluations of conditions
 
   LocalJobOptions options = simulated(processes, seed);
-  options.finalize = false;  // the dead do not come
+  options.finalize = false;  // the dead process does not take part
   options.fabric.heartbeat = std::chrono::milliseconds(1);
   LocalJob job(options);
   std::atomic<uint32_t> finished{0};
@@ -226,7 +226,7 @@ void survive(uint64_t seed, bool leave_out_dead) {
   job.run([&](Fabric& fabric, uint32_t) {
     const uint32_t rank = fabric.rank();
     if (rank == victim) {
-      // It takes part, until it is dead.
+      // The victim takes part until it is cut off.
       static_cast<void>(fabric.wait([&] { return ++looks >= when % 50; }, soon()));
     }
     Collectives all(fabric, {.leave_out_dead = leave_out_dead});
@@ -243,7 +243,7 @@ void survive(uint64_t seed, bool leave_out_dead) {
       }
     }
     ++finished;
-    // Whoever is done still answers those that are not.
+    // A process that has finished still answers the others.
     EXPECT_TRUE(fabric.wait([&] { return finished == processes; }, soon()));
   });
 
@@ -255,7 +255,7 @@ void survive(uint64_t seed, bool leave_out_dead) {
     if (rank == victim) continue;
     EXPECT_EQ(outcomes[rank], first) << "rank " << rank << ", victim " << victim;
   }
-  // With it, then without it; in between never again with it.
+  // First results include the victim; later results do not, and none includes it again.
   for (uint64_t i = 0; i < kOperations; ++i) {
     if (first[i].left_out.empty()) {
       EXPECT_EQ(first[i].value, everybody);
@@ -270,7 +270,7 @@ void survive(uint64_t seed, bool leave_out_dead) {
   EXPECT_FALSE(first.back().left_out.empty());
 }
 
-TEST(CollectivesDeaths, AreLeftOutByAllAlike) {
+TEST(CollectivesDeaths, AreLeftOutByAllParticipants) {
   for (uint64_t seed = 1; seed <= 60; ++seed) survive(seed, true);
 }
 
@@ -295,7 +295,7 @@ TEST(CollectivesDeaths, ADeadSourceEndsItsBroadcast) {
         job.sim()->kill(source);
       } else {
         uint64_t value = 0;
-        // Twice, and with both ways: the way down alone, and one that everybody takes part in.
+        // Broadcasts 2 to 15 have the down phase only; broadcast 16 has both phases.
         for (int i = 2; i <= 16; ++i) {
           const absl::Status status = all.broadcast(value, source, soon());
           EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << i << ": " << status;
@@ -314,7 +314,7 @@ TEST(CollectivesDeaths, ADeadSourceEndsItsBroadcast) {
 
 // ---- Mistakes -----------------------------------------------------------------------------------
 
-TEST(CollectivesMistakes, DifferentFunctionsAreToldApart) {
+TEST(CollectivesMistakes, DifferentFunctionsAreDetected) {
   LocalJob job(simulated(4, 1));
   job.run([&](Fabric& fabric, uint32_t) {
     Collectives all(fabric);
@@ -328,7 +328,7 @@ TEST(CollectivesMistakes, DifferentFunctionsAreToldApart) {
   });
 }
 
-TEST(CollectivesMistakes, DifferentTypesAreToldApart) {
+TEST(CollectivesMistakes, DifferentTypesAreDetected) {
   LocalJob job(simulated(3, 1));
   job.run([&](Fabric& fabric, uint32_t) {
     Collectives all(fabric);
@@ -371,7 +371,7 @@ TEST(CollectivesMistakes, AreRefused) {
     Collectives all(fabric);
     Collectives workers(fabric, {.participants = Participants::kThreads});
     EXPECT_EQ(workers.barrier(soon()).code(), absl::StatusCode::kFailedPrecondition);
-    must(all.barrier(soon()));  // any thread may stand for its process
+    must(all.barrier(soon()));  // any thread may take part for its process
   });
 }
 

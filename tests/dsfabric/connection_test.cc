@@ -1,4 +1,4 @@
-// One connection: credits, what is kept back, and how large a message may be.
+// One connection: credits, deferred messages, and the maximum size of a message.
 #include "dsfabric/internal/connection.h"
 
 #include <cstring>
@@ -16,7 +16,7 @@ namespace {
 
 using testing::must;
 
-// Two ends on a simulated fabric, which moves only when the test says so.
+// Two ends on a simulated fabric, which advances only when the test requests it.
 class ConnectionTest : public ::testing::Test {
  protected:
   static constexpr uint32_t kUnits = 2;
@@ -76,7 +76,7 @@ class ConnectionTest : public ::testing::Test {
     const Number what{number};
     EXPECT_EQ(near_.connection->defer({0, 0}, what.call()), 24u);
   }
-  // What has arrived, without finishing it.
+  // Returns the messages that have arrived, without finishing them.
   std::vector<ArrivedMessage*> arrived() {
     EXPECT_TRUE(sim_.run_until_idle());
     std::vector<ArrivedMessage*> messages;
@@ -101,7 +101,7 @@ class ConnectionTest : public ::testing::Test {
   End near_, far_;
 };
 
-TEST_F(ConnectionTest, AsManyMessagesAsUnits) {
+TEST_F(ConnectionTest, AtMostOneMessagePerReceiveUnit) {
   uint64_t next = 0;
   for (int round = 0; round < 10; ++round) {
     const uint64_t first = next;
@@ -111,14 +111,14 @@ TEST_F(ConnectionTest, AsManyMessagesAsUnits) {
     const auto messages = arrived();
     ASSERT_EQ(messages.size(), kUnits);
     for (uint32_t i = 0; i < kUnits; ++i) EXPECT_EQ(number_in(*messages[i]), first + i);
-    // Arrived is not finished.
+    // An arrived message returns no credit before it is finished.
     EXPECT_EQ(send(99), Connection::Sent::kNoCredit);
     finish(messages);
   }
   EXPECT_EQ(sim_.statistics().receiver_not_ready, 0u);
 }
 
-TEST_F(ConnectionTest, WhatIsKeptBackKeepsItsPlace) {
+TEST_F(ConnectionTest, DeferredMessagesKeepTheirOrder) {
   EXPECT_EQ(send(0), Connection::Sent::kPosted);
   EXPECT_EQ(send(1), Connection::Sent::kPosted);
   defer(2);
@@ -127,7 +127,7 @@ TEST_F(ConnectionTest, WhatIsKeptBackKeepsItsPlace) {
   EXPECT_EQ(near_.connection->flush(), 0u);  // no credit
   std::vector<ArrivedMessage*> messages = arrived();
   finish(messages);
-  // There are credits, but others come first.
+  // There are credits, but deferred messages come first.
   EXPECT_EQ(send(5), Connection::Sent::kNoCredit);
   EXPECT_EQ(near_.connection->flush(), 2 * 24u);
   messages = arrived();
@@ -152,19 +152,21 @@ TEST_F(ConnectionTest, WakingTakesACreditToo) {
   EXPECT_EQ(sim_.statistics().receiver_not_ready, 0u);
 }
 
-TEST_F(ConnectionTest, HalfOfTheUnitsMayWaitForTheirThread) {
+TEST_F(ConnectionTest, UpToHalfOfTheUnitsMayBeHeld) {
   EXPECT_EQ(send(1), Connection::Sent::kPosted);
   EXPECT_EQ(send(2), Connection::Sent::kPosted);
   const auto messages = arrived();
   EXPECT_FALSE(far_.connection->hold(messages[0]));
-  EXPECT_TRUE(far_.connection->hold(messages[1]));  // this one had better be copied
+  // more than half of the units wait: copy this message
+  EXPECT_TRUE(far_.connection->hold(messages[1]));
   EXPECT_TRUE(far_.connection->finish(messages[1]));
   EXPECT_TRUE(far_.connection->finish(messages[0]));
   EXPECT_FALSE(far_.connection->hold(messages[0]));
 }
 
-// The sender has used up what it had and sends nothing more: nothing else will come by to tell it.
-TEST_F(ConnectionTest, CreditsThatFindNoRoomAreStillOwed) {
+// The sender has used up its credits, and sends nothing whose arrival would trigger another credit
+// write.
+TEST_F(ConnectionTest, CreditsWithoutSendQueueRoomAreWrittenLater) {
   EXPECT_EQ(send(1), Connection::Sent::kPosted);
   EXPECT_EQ(send(2), Connection::Sent::kPosted);
   const auto messages = arrived();
@@ -182,7 +184,7 @@ TEST_F(ConnectionTest, CreditsThatFindNoRoomAreStillOwed) {
   EXPECT_FALSE(far_.connection->return_credits());
   EXPECT_EQ(send(3), Connection::Sent::kNoCredit);
   EXPECT_TRUE(sim_.run_until_idle());
-  EXPECT_EQ(send(3), Connection::Sent::kNoCredit);  // nobody has told it
+  EXPECT_EQ(send(3), Connection::Sent::kNoCredit);  // the credits have not been written yet
   EXPECT_TRUE(far_.connection->return_credits());
   EXPECT_TRUE(sim_.run_until_idle());
   EXPECT_EQ(send(3), Connection::Sent::kPosted);

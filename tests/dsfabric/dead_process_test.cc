@@ -1,4 +1,4 @@
-// Jobs of real processes: they meet, they outnumber the cores, one is killed.
+// Jobs of real processes: they connect, they outnumber the cores, one of them is killed.
 #include <signal.h>
 #include <unistd.h>
 
@@ -41,7 +41,7 @@ TEST(ProcessJobTest, EightProcessesCallOneAnother) {
 std::atomic<bool> victim_is_stuck;
 std::atomic<bool> other_waits;
 
-// A victim that has calls to run when it is killed, and the others wait for it in every way.
+// The victim is killed while it has calls to run, and the other processes wait for it in every way.
 void lose_rank_2(Fabric& fabric) {
   if (fabric.rank() == 2) return wait_to_be_killed(fabric);
   const pid_t victim = must(async_call(fabric, 2, [] { return getpid(); }).get(soon()));
@@ -49,7 +49,7 @@ void lose_rank_2(Fabric& fabric) {
     must(call(fabric, 0, [] { other_waits = true; }));
   } else {
     EXPECT_TRUE(fabric.wait([] { return other_waits.exchange(false); }, soon()));
-    // From here on it runs no calls, and both know it.
+    // From here on the victim runs no calls, and both other processes know it.
     must(call(fabric, 2, [] {
       for (uint32_t to : {0u, 1u}) {
         must(call(*running_fabric(), to, [] { victim_is_stuck = true; }));
@@ -83,9 +83,9 @@ void lose_rank_2(Fabric& fabric) {
   must(fabric.finalize(soon()));
 }
 
-TEST(DeadProcessTest, TheOthersGoOn) { run_job_with_a_victim(3, 2, lose_rank_2); }
+TEST(DeadProcessTest, SurvivorsContinue) { run_job_with_a_victim(3, 2, lose_rank_2); }
 
-TEST(DeadProcessTest, TheJobEndsUnlessToldOtherwise) {
+TEST(DeadProcessTest, ByDefaultTheJobAborts) {
   const absl::Status status = try_process_job(3, {}, lose_rank_2, {.may_die = {2}});
   EXPECT_TRUE(absl::IsAborted(status)) << status;
   EXPECT_THAT(status.ToString(), HasSubstr("rank 0"));
@@ -93,11 +93,11 @@ TEST(DeadProcessTest, TheJobEndsUnlessToldOtherwise) {
   EXPECT_THAT(status.ToString(), HasSubstr("code 1"));
 }
 
-// Who dies on the way to the end does not keep the others from it.
-TEST(DeadProcessTest, TheEndComesWithoutTheDead) {
+// A process that dies during finalize() does not prevent the others from finishing it.
+TEST(DeadProcessTest, FinalizeCompletesWithoutTheDeadProcess) {
   run_job_with_a_victim(4, 0, [](Fabric& fabric) {
     for (uint32_t to = 0; to < 4; ++to) must(call(fabric, to, [] {}));
-    if (fabric.rank() == 0) {  // the one that gathers
+    if (fabric.rank() == 0) {  // the rank that combines the reports
       EXPECT_TRUE(fabric.wait([&] { return fabric.statistics().calls_run >= 4; }, soon()));
       kill(getpid(), SIGKILL);
     }
@@ -105,24 +105,25 @@ TEST(DeadProcessTest, TheEndComesWithoutTheDead) {
   });
 }
 
-// A death is known to who never spoke with the dead: by hearsay, and at the end by the roll call.
-// (Without that the survivors never agree on whom to leave out.)
-TEST(DeadProcessTest, WhoNeverMetTheDeadHearsOfIt) {
+// Processes that never communicated with the dead one learn of its death: by death notices, and at
+// the end by the participation round. (Otherwise the survivors would never agree on the processes
+// to leave out.)
+TEST(DeadProcessTest, DeathNoticesReachUnconnectedProcesses) {
   run_job_with_a_victim(4, 2, [](Fabric& fabric) {
     static std::atomic<bool> heard;
     static std::atomic<bool> all_know;
     const auto knows = [&] { return absl::IsUnavailable(fabric.peer_status(2)); };
     TerminationDetector detector(fabric);
     switch (fabric.rank()) {
-      case 0:  // sees it
+      case 0:  // detects the death
         EXPECT_EQ(must(async_call(fabric, 1, [] { return 5; }).get(soon())), 5);
         EXPECT_TRUE(absl::IsUnavailable(
             async_call(fabric, 2, [] { return kill(getpid(), SIGKILL); }).get(soon()).status()));
         EXPECT_TRUE(fabric.wait([] { return all_know.load(); }, soon()));
         break;
-      case 1:  // was connected to who saw it
+      case 1:  // is connected to the process that detected it
         EXPECT_TRUE(fabric.wait(knows, soon()));
-        // A new acquaintance is told at once.
+        // A process that connects later is notified at once.
         must(call(fabric, 3, [] { heard = true; }));
         EXPECT_TRUE(fabric.wait([] { return all_know.load(); }, soon()));
         must(call(fabric, 0, [] { all_know = true; }));
@@ -140,7 +141,7 @@ TEST(DeadProcessTest, WhoNeverMetTheDeadHearsOfIt) {
   });
 }
 
-TEST(DeadProcessTest, TheEndComesToThoseWhoNeverSpoke) {
+TEST(DeadProcessTest, FinalizeCompletesForUnconnectedProcesses) {
   run_job_with_a_victim(4, 2, [](Fabric& fabric) {
     if (fabric.rank() == 2) return wait_to_be_killed(fabric);
     if (fabric.rank() == 1) {

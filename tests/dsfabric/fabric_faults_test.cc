@@ -1,5 +1,5 @@
-// What fabrics bear: late, torn and reordered transfers with any seed, senders that outrun
-// receivers, peers that are lost.
+// Faults that fabrics tolerate: late, torn and reordered transfers with any seed, senders that
+// outrun receivers, peers that are lost.
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -51,7 +51,7 @@ TEST(FabricSeedsTest, SimulatedFabrics) {
     LocalJobOptions options{.processes = 3, .transport = transport_case("sim"), .seed = seed};
     options.sim.jitter = std::chrono::nanoseconds(500);
     if (seed % 2 == 0) {
-      // WRITEs in any order: also those of the credits, which the heartbeat repeats.
+      // Unordered WRITEs, including those of credits, which the heartbeat repeats.
       options.sim.torn_writes = true;
       options.fabric.heartbeat = std::chrono::milliseconds::zero();
     }
@@ -79,8 +79,8 @@ TEST(FabricSeedsTest, FaultsAboveShm) {
   }
 }
 
-// As many as there are units, and never one more: with a depth of 1 and of 2 no message finds the
-// receiver without a receive.
+// A sender never has more messages in flight than there are receive units: with 1 and with 2 units
+// no message finds the receiver without a posted receive.
 TEST(CreditsTest, ReceiversAreAlwaysReady) {
   for (uint32_t units : {1u, 2u}) {
     for (uint64_t seed = 1; seed <= 5; ++seed) {
@@ -100,8 +100,8 @@ TEST(CreditsTest, ReceiversAreAlwaysReady) {
   }
 }
 
-// A process falls silent with calls to it in every state: sent, waiting for credits, kept back,
-// waiting for the answer. All of them end; the others go on.
+// A process stops communicating while calls to it are in every state: sent, waiting for credits,
+// deferred, waiting for the answer. All of them end; the other processes continue.
 TEST(LostPeerTest, EverythingPendingEnds) {
   for (uint64_t seed = 1; seed <= 6; ++seed) {
     SCOPED_TRACE(seed);
@@ -135,7 +135,7 @@ TEST(LostPeerTest, EverythingPendingEnds) {
       absl::Status status;
       for (int i = 0; i < 5; ++i)
         answers.push_back(async_call<RetryAsync>(fabric, 2, [] { return 2; }));
-      // Waits for a credit that nobody gives any more.
+      // Waits for a credit that the dead process does not return.
       Synchronizer done;
       while (status.ok()) {
         notified.push_back(std::make_unique<Synchronizer>());
@@ -154,7 +154,7 @@ TEST(LostPeerTest, EverythingPendingEnds) {
         EXPECT_TRUE(absl::IsUnavailable(one->status())) << one->status();
       }
       EXPECT_TRUE(absl::IsUnavailable(fabric.peer_status(2)));
-      // The others go on.
+      // The other processes continue.
       EXPECT_EQ(must(async_call(fabric, 1 - fabric.rank(), [] { return 3; }).get(soon())), 3);
       const int mine = ++over;
       EXPECT_TRUE(fabric.wait([&] { return mine == 2 || over == 2; }, soon()));
@@ -162,8 +162,8 @@ TEST(LostPeerTest, EverythingPendingEnds) {
   }
 }
 
-// The same with a waiter that has nothing under way: a probe finds out.
-TEST(LostPeerTest, ASleepingWaiterIsTold) {
+// As above, but the waiting process has no operation in flight: a probe detects the loss.
+TEST(LostPeerTest, ASleepingWaiterIsNotified) {
   LocalJobOptions options{.processes = 2, .transport = transport_case("fault_shm")};
   options.faults = [](uint64_t seed) {
     FaultOptions faults;
@@ -192,8 +192,8 @@ TEST(LostPeerTest, ASleepingWaiterIsTold) {
   });
 }
 
-// Two processes that both live have lost each other. One of them goes, by the same rule for all,
-// and the end comes to everybody.
+// Two live processes have lost each other. One of them is excluded, by the same rule for all, and
+// finalize() ends in every process.
 TEST(LostPeerTest, TheJobEndsWithoutOneOfTwoThatLostEachOther) {
   LocalJobOptions options{.processes = 3, .transport = transport_case("fault_shm")};
   options.finalize = false;

@@ -1,4 +1,4 @@
-// Processes of a job find one another, call one another, wait, and end together.
+// Processes of a job connect, call one another, wait, and end together.
 #include "dsfabric/fabric.h"
 
 #include <algorithm>
@@ -35,7 +35,7 @@ std::atomic<uint64_t> sum{0};
 TEST_P(FabricTest, EveryThreadCallsEveryThread) {
   sum = 0;
   LocalJobOptions options = job_of(3, 2);
-  options.threads_stay = false;  // also after they have left
+  options.threads_stay = false;  // calls also arrive after the threads have left
   LocalJob job(options);
   job.run([](Fabric& fabric, uint32_t) {
     const uint64_t self = fabric.this_thread()->global_id();
@@ -62,7 +62,7 @@ TEST_P(FabricTest, MoreProcessesThanCores) {
   EXPECT_EQ(sum.load(), 4u * 16 * 16);
 }
 
-TEST_P(FabricTest, AloneItWorksToo) {
+TEST_P(FabricTest, AJobOfOneProcess) {
   sum = 0;
   LocalJob job(job_of(1));
   job.run([](Fabric& fabric, uint32_t) {
@@ -75,7 +75,8 @@ TEST_P(FabricTest, AloneItWorksToo) {
   EXPECT_EQ(sum.load(), 2u);
 }
 
-// Without a service thread: who processes calls lets them in, and so does who waits for an answer.
+// Without a service thread: process_calls() receives messages, and so does a thread that waits for
+// an answer.
 TEST_P(FabricTest, WorkersReceiveByThemselves) {
   static std::atomic<bool> over;
   over = false;
@@ -129,8 +130,8 @@ TEST_P(FabricTest, ThreadsHavePlaces) {
   });
 }
 
-// One handler blocks; calls to other threads, from its senders and from others, go on.
-TEST_P(FabricTest, ABlockedHandlerStallsNobodyElse) {
+// One handler blocks; calls to other threads, from the same and from other senders, continue.
+TEST_P(FabricTest, ABlockedHandlerDoesNotStallOtherThreads) {
   static std::atomic<bool> release;
   static std::atomic<int> blocked_run;
   release = false;
@@ -166,14 +167,14 @@ TEST_P(FabricTest, ABlockedHandlerStallsNobodyElse) {
     if (++ready == 2) {
       EXPECT_EQ(blocked_run, 0);
       release = true;
-      for (uint32_t to = 0; to < 6; ++to) must(call(fabric, to, [] {}));  // look
+      for (uint32_t to = 0; to < 6; ++to) must(call(fabric, to, [] {}));  // makes them re-check
     }
     EXPECT_TRUE(fabric.wait([] { return release.load(); }, soon()));
   });
   EXPECT_EQ(blocked_run, 80);
 }
 
-TEST_P(FabricTest, TheEndNamesWhoDidNotCome) {
+TEST_P(FabricTest, FinalizeNamesMissingProcesses) {
   LocalJobOptions options = job_of(3);
   options.finalize = false;
   LocalJob job(options);
@@ -184,7 +185,7 @@ TEST_P(FabricTest, TheEndNamesWhoDidNotCome) {
       EXPECT_THAT(missing.ToString(), HasSubstr("rank 2 (on "));
     }
     job.meet(3);
-    must(call(fabric, (fabric.rank() + 1) % 3, [] {}));  // it goes on
+    must(call(fabric, (fabric.rank() + 1) % 3, [] {}));  // the fabric still works
     must(fabric.finalize(soon()));
     job.meet(3);
   });
@@ -193,8 +194,7 @@ TEST_P(FabricTest, TheEndNamesWhoDidNotCome) {
 INSTANTIATE_TEST_SUITE_P(On, FabricTest, ::testing::Values("shm", "sim", "fault_shm", "fault_sim"),
                          [](const auto& info) { return std::string(info.param); });
 
-// ---- Who runs the calls
-// -----------------------------------------------------------------------------
+// ---- Where calls run ----------------------------------------------------------------------------
 
 class ConsumerTest : public ::testing::TestWithParam<const char*> {};
 

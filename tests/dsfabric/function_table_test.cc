@@ -1,5 +1,5 @@
-// Functions have ids, the same in every process of a build, and no others are run. Some of it takes
-// other processes: they are this program again, with --role=NAME.
+// Functions have ids that are equal in every process of a build, and only registered functions run.
+// Some tests need other processes: they run this program again, with --role=NAME.
 #include "dsfabric/function_table.h"
 
 #include <sys/wait.h>
@@ -18,9 +18,12 @@
 #include "dsfabric/fabric.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/dtutils/testing/status_text.h"
 
 namespace cariama {
 namespace {
+
+using testing::message_of;
 
 using ::testing::AllOf;
 using ::testing::Each;
@@ -36,9 +39,7 @@ constexpr bool kThreadSanitizer = __has_feature(thread_sanitizer);
 constexpr bool kThreadSanitizer = false;
 #endif
 
-std::string message_of(const absl::Status& status) { return std::string(status.message()); }
-
-// Stubs by the hundred: one for each number.
+// Hundreds of stubs: one for each number.
 template <int kNumber>
 void numbered(IncomingCall& call) {
   call.source_thread = kNumber;
@@ -53,7 +54,7 @@ std::vector<FunctionId> all_ids() { return ids_of(std::make_integer_sequence<int
 void by_number(IncomingCall& call) { call.source_thread = 1'000'007; }
 void other_by_number(IncomingCall&) {}
 
-// What registering by number answered, before the table was built.
+// The results of registering by number before the table was built.
 struct Registrations {
   absl::StatusOr<FunctionId> first = FunctionTable::register_stub(7, &by_number);
   absl::StatusOr<FunctionId> again = FunctionTable::register_stub(7, &by_number);
@@ -104,7 +105,7 @@ TEST_F(FunctionTableTest, NumbersOfTheUsersOwnAreKept) {
   EXPECT_EQ(made.first->value, FunctionId::kUserBit | 7);
   EXPECT_EQ(made.again.value_or(FunctionId{}), *made.first);
   EXPECT_EQ(made.other.status().code(), absl::StatusCode::kAlreadyExists);
-  EXPECT_THAT(message_of(made.other.status()), HasSubstr("number 7 is another function's"));
+  EXPECT_THAT(message_of(made.other.status()), HasSubstr("number 7 belongs to another function"));
   EXPECT_TRUE(made.largest.ok());
   EXPECT_EQ(made.too_large.status().code(), absl::StatusCode::kOutOfRange);
   EXPECT_EQ(FunctionTable::resolve(*made.first), &by_number);
@@ -127,7 +128,7 @@ TEST_F(FunctionTableTest, UnknownIdsAreRejectedAndCounted) {
   EXPECT_EQ(FunctionTable::rejected() - before, unknown.size());
 }
 
-TEST_F(FunctionTableTest, WhatDiffersBetweenBuildsIsSaid) {
+TEST_F(FunctionTableTest, ErrorsSayWhatDiffersBetweenBuilds) {
   const ProgramFingerprint ours = FunctionTable::fingerprint();
   EXPECT_NE(ours.build_id, (std::array<uint8_t, 20>{}));
   EXPECT_TRUE(FunctionTable::check(ours, "rank 1").ok());
@@ -175,7 +176,7 @@ Output run(const std::string& command) {
   return output;
 }
 
-// All ids and the fingerprint in one line, then where the code is.
+// Prints all ids and the fingerprint in one line, then the address of the code.
 int role_ids() {
   registrations();
   if (!FunctionTable::build().ok()) return 1;
@@ -211,7 +212,7 @@ TEST(Processes, OfOneBuildHaveTheSameIdsAtDifferentAddresses) {
   EXPECT_THAT(ids, Each(Eq(ids.front())));
   int randomized = 0;
   std::ifstream("/proc/sys/kernel/randomize_va_space") >> randomized;
-  // ThreadSanitizer switches it off for itself.
+  // ThreadSanitizer switches address-space randomization off for its process.
   if (randomized != 0 && !kThreadSanitizer) {
     EXPECT_GT(addresses.size(), 1u);
   }

@@ -1,4 +1,4 @@
-// Global memory between processes: mapped memory, deaths, late answers, wrong pointers.
+// Global memory between processes: mapped memory, failed processes, late answers, invalid pointers.
 #include "dsfabric/global_memory.h"
 
 #include <unistd.h>
@@ -41,11 +41,36 @@ TEST(GlobalPointer, IsArithmetic) {
   EXPECT_LT(first, first + 1);
   EXPECT_EQ((first + 2).cast<uint64_t>() - first.cast<uint64_t>(), 1);
   address.rank = 2;
-  EXPECT_LT(global_ptr<uint32_t>(address) + 100, first);  // by process first
+  EXPECT_LT(global_ptr<uint32_t>(address) + 100, first);  // ordered by process first
   EXPECT_NE(global_ptr<uint32_t>(address), first);
   const global_ptr<const uint32_t> constant = first;
   EXPECT_EQ(constant.address(), first.address());
   static_assert(std::is_trivially_copyable_v<global_ptr<double>>);
+}
+
+// Numbers of elements whose size in bytes is 2^64 and more.
+TEST(GlobalMemoryMistakes, SizesThatOverflow) {
+  LocalJob job({.processes = 2, .transport = transport_case("shm")});
+  job.run([](Fabric& fabric, uint32_t) {
+    const auto memory = must(GlobalMemory::create(fabric));
+    RDMAMemory near = must(fabric.memory().allocate(64));
+    for (const uint32_t rank : {0u, 1u}) {
+      const auto piece = must(memory->allocate<uint64_t>(rank, 8, soon()));
+      for (const size_t count : {size_t{1} << 61, (size_t{1} << 61) + 1, (size_t{1} << 62) + 8}) {
+        EXPECT_TRUE(
+            absl::IsResourceExhausted(memory->allocate<uint64_t>(rank, count, soon()).status()));
+        EXPECT_TRUE(absl::IsInvalidArgument(memory->rget(piece, near, 0, count).wait(soon())));
+        EXPECT_TRUE(absl::IsInvalidArgument(memory->rput(near, 0, count, piece).wait(soon())));
+      }
+      memory->free(piece);
+    }
+    must(fabric.memory().free(near));
+    Collectives all(fabric);
+    for (const size_t size : {size_t{1} << 62, SIZE_MAX}) {
+      EXPECT_TRUE(
+          absl::IsResourceExhausted(GlobalVector<uint64_t>::create(all, size, soon()).status()));
+    }
+  });
 }
 
 TEST(GlobalMemoryMistakes, AreRefused) {
@@ -66,7 +91,8 @@ TEST(GlobalMemoryMistakes, AreRefused) {
     EXPECT_EQ(memory->rget(global_ptr<uint64_t>(nobody)).wait(soon()).status().code(),
               absl::StatusCode::kInvalidArgument);
 
-    // What the owner executes, it checks: addresses come over the wire. Nobody allocates meanwhile.
+    // The owner checks what it executes, because addresses come over the wire. No process allocates
+    // meanwhile.
     Collectives all(fabric);
     const auto theirs = must(memory->allocate<uint64_t>(1 - fabric.rank(), 8, soon()));
     must(all.barrier(soon()));
@@ -85,20 +111,20 @@ TEST(GlobalMemoryMistakes, AreRefused) {
     must(all.barrier(soon()));
     memory->free(theirs);
 
-    // Vectors that the processes see differently.
+    // The processes pass different sizes.
     const auto vector = GlobalVector<int>::create(all, 10 + fabric.rank(), soon());
     EXPECT_EQ(vector.status().code(), absl::StatusCode::kFailedPrecondition) << vector.status();
     must(all.barrier(soon()));
   });
 }
 
-// The answer to an allocation that nobody waits for any more is memory that nobody would free.
+// If the requester has stopped waiting, the owner's allocation is freed; otherwise it would leak.
 TEST(RemoteMemoryLate, IsFreed) {
   LocalJob job({.processes = 2, .transport = transport_case("sim")});
   std::array<std::atomic<bool>, 2> step{};
   job.run([&](Fabric& fabric, uint32_t) {
     if (fabric.rank() == 0) {
-      // The other one lets no calls in meanwhile.
+      // The other process receives no calls meanwhile.
       const auto late =
           RemoteMemory::allocate(fabric, 1, 64, deadline_after(std::chrono::milliseconds(5)));
       EXPECT_EQ(late.status().code(), absl::StatusCode::kDeadlineExceeded);
@@ -133,14 +159,14 @@ TEST(GlobalMemoryOfProcesses, IsMappedAndShared) {
     }
     must(all.barrier(soon()));
     EXPECT_EQ(must(vector.rget(*memory, 1500).wait(soon())), 4500u);
-    // All of it by loads and stores: no work request was posted.
+    // Every access is a load or store: no work request was posted.
     EXPECT_EQ(memory->statistics().transfers, 0u);
     EXPECT_EQ(memory->statistics().executed, 0u);
     must(all.barrier(soon()));
   });
 }
 
-// The survivors leave without finalize(), which the dead do not come to.
+// The survivors leave without finalize(), because the dead process cannot take part.
 TEST(GlobalMemoryDeaths, EndLocksAndTransfers) {
   run_job_with_a_victim(3, 1, [](Fabric& fabric) {
     Collectives all(fabric);
@@ -158,7 +184,7 @@ TEST(GlobalMemoryDeaths, EndLocksAndTransfers) {
     EXPECT_EQ(dead.code(), absl::StatusCode::kUnavailable) << dead;
     EXPECT_THAT(std::string(dead.message()), HasSubstr(fabric.label(1)));
     must(all.barrier(soon()));
-    // One of the two repairs; the other waits for it, in order.
+    // One process takes the lock over; the other waits for its release.
     const bool mine = must(lock.take_over());
     EXPECT_EQ(must(all.all_reduce(mine ? 1 : 0, std::plus<>(), soon())), 1);
     EXPECT_EQ(all.left_out(), std::vector<uint32_t>{1});
@@ -175,11 +201,11 @@ TEST(GlobalMemoryDeaths, EndLocksAndTransfers) {
   });
 }
 
-TEST(CollectivesOfProcesses, GoOnWithoutTheDead) {
+TEST(CollectivesOfProcesses, ContinueWithoutDeadProcesses) {
   run_job_with_a_victim(4, 0, [](Fabric& fabric) {
     Collectives all(fabric);
     must(all.barrier(soon()));
-    if (fabric.rank() == 0) raise(SIGKILL);  // the root
+    if (fabric.rank() == 0) raise(SIGKILL);  // rank 0 is the root of the tree
     const auto sum = must(all.all_reduce(fabric.rank(), std::plus<>(), soon()));
     EXPECT_EQ(sum, 6u);
     EXPECT_EQ(all.left_out(), std::vector<uint32_t>{0});

@@ -1,4 +1,4 @@
-// What a process costs that has nothing to do: it sleeps, and wakes for heartbeats and for calls.
+// The cost of an idle process: it sleeps, and wakes for heartbeats and for calls only.
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -20,14 +20,14 @@
 namespace cariama::testing {
 namespace {
 
-// How often threads of this process have gone to sleep.
+// Returns how often threads of this process have gone to sleep.
 uint64_t sleeps() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   return static_cast<uint64_t>(usage.ru_nvcsw);
 }
 
-// Whether all threads of this process but the caller do.
+// Returns true if all threads of this process except the caller sleep.
 bool others_sleep() {
   const pid_t self = gettid();
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
@@ -40,8 +40,8 @@ bool others_sleep() {
   return true;
 }
 
-// In a process of its own, since the count is a process's. Whatever the machine does, a sleep costs
-// a wake-up, and who polls with a timer sleeps far more often than the heart beats.
+// In its own processes, since the counters are per process. On any machine, a thread that sleeps
+// also wakes, and a thread that polls with a timer sleeps far more often than the heartbeat.
 TEST(IdleTest, AnIdleProcessWakesForItsHeartbeatOnly) {
   constexpr std::chrono::milliseconds kHeartbeat{50};
   FabricOptions options;
@@ -55,11 +55,11 @@ TEST(IdleTest, AnIdleProcessWakesForItsHeartbeatOnly) {
       ++looks;
       return leave.load();
     };
-    std::thread other([&] {  // another worker, whose calls a helper runs
+    std::thread other([&] {  // another worker; a helper runs its calls
       auto place = must(fabric.init_thread(1, CallConsumer::kHelpers));
       EXPECT_TRUE(fabric.wait(look, soon()));
     });
-    for (uint32_t to = 0; to < 4; ++to) {  // both are connected, and have run calls
+    for (uint32_t to = 0; to < 4; ++to) {  // connects both processes, and runs calls in each
       EXPECT_EQ(must(async_call(fabric, to, [] { return 3; }).get(soon())), 3);
     }
     static std::atomic<bool> both_here;
@@ -67,7 +67,7 @@ TEST(IdleTest, AnIdleProcessWakesForItsHeartbeatOnly) {
     EXPECT_TRUE(fabric.wait([] { return both_here.load(); }, soon()));
 
     std::thread watch([&] {
-      // Who has just begun to wait is awake for a while, the longer the busier the machine is.
+      // A thread that has just begun to wait stays awake for a while, longer on a busy machine.
       EXPECT_TRUE(wait_until(others_sleep, soon()));
       const auto start = std::chrono::steady_clock::now();
       const uint64_t looks_before = looks;
@@ -78,12 +78,12 @@ TEST(IdleTest, AnIdleProcessWakesForItsHeartbeatOnly) {
       const FabricStatistics after = fabric.statistics();
       const auto heartbeats =
           static_cast<uint64_t>((std::chrono::steady_clock::now() - start) / kHeartbeat) + 1;
-      // One more, which may have been on its way.
+      // One more round may have been in progress.
       EXPECT_LE(after.rounds - before.rounds, heartbeats + 1);
-      // A futex may wake for no reason.
+      // A futex may wake spuriously.
       EXPECT_LE(looks - looks_before, 8u);
-      // One for this thread, and some for those that a sanitizer keeps, ten a second. Who polls by
-      // the clock needs hundreds.
+      // Some sleeps are due to this thread and to a sanitizer's threads (ten per second). Polling
+      // with a timer would need hundreds.
       EXPECT_LE(slept, 2 * heartbeats + 8);
       leave = true;
       for (uint32_t index : {0u, 1u}) fabric.wake(index);
@@ -94,7 +94,7 @@ TEST(IdleTest, AnIdleProcessWakesForItsHeartbeatOnly) {
   });
 }
 
-// It hears of a call all the same: with a heartbeat that never comes, only by being woken.
+// With a heartbeat that never comes, the sleeping process is woken only by the call itself.
 TEST(IdleTest, ASleepingProcessIsWokenByACall) {
   FabricOptions options;
   options.heartbeat = std::chrono::hours(1);
@@ -103,7 +103,8 @@ TEST(IdleTest, ASleepingProcessIsWokenByACall) {
     constexpr int kCalls = 5;
     for (int i = 0; i < kCalls; ++i) {
       if (fabric.rank() == 0) {
-        // Long enough for the other one to be asleep nearly always; right if it is not.
+        // Long enough for the other process to be asleep nearly always; the test is also correct if
+        // it is awake.
         static_cast<void>(
             fabric.wait([] { return false; }, deadline_after(std::chrono::milliseconds(20))));
         EXPECT_EQ(must(async_call(fabric, 1, [] { return ++calls; }).get(soon())), i + 1);

@@ -1,5 +1,5 @@
-// The queue of a thread's calls: nothing lost, nothing twice, each producer's in order, one
-// consumer at a time.
+// The queue of a thread's calls: no node is lost or duplicated, each producer's nodes stay in
+// order, one consumer at a time.
 #include "dsfabric/internal/inbox.h"
 
 #include <atomic>
@@ -25,7 +25,7 @@ TEST(InboxTest, FirstInFirstOut) {
   EXPECT_TRUE(inbox.empty());
   ASSERT_TRUE(inbox.try_consume());
   EXPECT_EQ(inbox.pop(), nullptr);
-  for (int round = 0; round < 3; ++round) {  // nodes may come again
+  for (int round = 0; round < 3; ++round) {  // nodes may be pushed again
     for (Item& item : items) inbox.push(&item);
     EXPECT_FALSE(inbox.empty());
     for (Item& item : items) EXPECT_EQ(inbox.pop(), &item);
@@ -49,7 +49,7 @@ TEST(InboxTest, ManyProducersAndConsumersInTurn) {
   Inbox inbox;
   std::vector<std::vector<Item>> items(kProducers);
   for (auto& one : items) one = std::vector<Item>(kItems);
-  // Guarded by the turn, which the inbox gives.
+  // Guarded by try_consume() and done().
   std::vector<uint32_t> next(kProducers);
   uint64_t popped = 0;
   std::atomic<bool> over{false};
@@ -87,8 +87,8 @@ TEST(InboxTest, ManyProducersAndConsumersInTurn) {
   for (uint32_t count : next) EXPECT_EQ(count, kItems);
 }
 
-// A consumer that sleeps is woken by every push, however they interleave.
-TEST(InboxTest, NoPushIsSleptThrough) {
+// A sleeping consumer is woken by every push, for all interleavings.
+TEST(InboxTest, EveryPushWakesASleepingConsumer) {
   constexpr uint32_t kItems = 5'000;
   Inbox inbox;
   std::vector<Item> items(kItems);
@@ -108,7 +108,8 @@ TEST(InboxTest, NoPushIsSleptThrough) {
   });
   for (uint32_t i = 0; i < kItems; ++i) {
     inbox.push(&items[i]);
-    // Every other one by itself, so that the consumer is on its way to sleep.
+    // Every other push waits until it is consumed, so that the consumer is about to sleep at the
+    // next push.
     if (i % 2 == 0) {
       EXPECT_TRUE(wait_until([&] { return taken > i; }, deadline_after(std::chrono::seconds(60))));
     }

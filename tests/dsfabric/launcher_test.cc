@@ -1,4 +1,4 @@
-// Jobs of real processes, started by cariama-run and by mpirun. The processes are this program
+// Jobs of real processes, started by cariama-run and by mpirun. The processes run this program
 // again, with --role=NAME as its first argument.
 #include "dsfabric/launcher.h"
 
@@ -24,6 +24,7 @@
 #include "dsfabric/fabric.h"
 #include "dsfabric/internal/broker.h"
 #include "dsfabric/internal/handshake.h"
+#include "dtutils/diagnostics.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -46,7 +47,7 @@ Deadline soon() { return deadline_after(60s); }
 
 // ---- What the processes of the jobs do ----------------------------------------------------------
 
-// Nothing here may be printed in pieces: the processes share their output.
+// Prints a line by one write, because the processes share their output.
 void print(const std::string& line) {
   const std::string whole = line + "\n";
   static_cast<void>(!write(STDOUT_FILENO, whole.data(), whole.size()));
@@ -67,7 +68,7 @@ void require(const absl::Status& status) {
   _exit(98);
 }
 
-// Everything that a job needs of its bootstrap, a request to a neighbour's broker included.
+// Uses everything that a job needs of its bootstrap, including a request to a neighbour's broker.
 int role_exchange() {
   auto job = join();
   require(job->put("value", "of " + std::to_string(job->rank())));
@@ -96,7 +97,7 @@ int role_exchange() {
   return 0;
 }
 
-// Looks for the job's secret where others could.
+// Searches for the job's secret where other processes could read it.
 int role_secret() {
   auto job = join();
   const std::string secret(internal::bytes_of(job->secret()));
@@ -115,7 +116,7 @@ int role_secret() {
       print(std::string("the secret is in ") + file);
     }
   }
-  // Who we start is no member of the job.
+  // A child of this process is not a member of the job.
   const std::string again = "/proc/" + std::to_string(getpid()) + "/exe --role=exchange";
   const int status = std::system(again.c_str());
   print("child: " + std::to_string(WEXITSTATUS(status)));
@@ -123,7 +124,8 @@ int role_secret() {
   return 0;
 }
 
-// Rank 1 is killed in a fence that waits for rank 2; the others say what they learn.
+// Rank 1 is killed in a fence that waits for rank 2; the other ranks print the errors that they
+// get.
 int role_die() {
   auto job = join();
   if (job->rank() == 1) {
@@ -138,7 +140,7 @@ int role_die() {
 
 volatile std::sig_atomic_t interrupted = 0;
 
-// Ends in order when asked to.
+// Ends in order after SIGINT.
 int role_orderly() {
   struct sigaction action {};
   action.sa_handler = [](int) { interrupted = 1; };
@@ -160,15 +162,26 @@ int role_deaf() {
   while (true) pause();
 }
 
-// A fabric, with whoever the others are.
+// Creates a fabric with the other processes of the job.
 int role_fabric() {
   const auto fabric = Fabric::create();
   if (!fabric.ok()) print("refused: " + std::string(fabric.status().message()));
   return fabric.ok() ? 0 : 3;
 }
 
+// Every process reports the same diagnostics: that of this test, and those of its allocations.
+int role_diagnostics() {
+  const auto fabric = Fabric::create();
+  require(fabric.status());
+  report_once("test.launcher", "no gold, using silver", "dig deeper");
+  require((*fabric)->bootstrap().fence(soon()));
+  require((*fabric)->finalize(soon()));
+  return 0;
+}
+
 int play(const std::string& role) {
   if (role == "fabric") return role_fabric();
+  if (role == "diagnostics") return role_diagnostics();
   if (role == "exchange") return role_exchange();
   if (role == "secret") return role_secret();
   if (role == "die") return role_die();
@@ -198,7 +211,7 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-// A command that runs, its output in files.
+// A running command with its output in files.
 class Running {
  public:
   explicit Running(const std::string& command) {
@@ -206,7 +219,7 @@ class Running {
     folder_ = mkdtemp(pattern);
     pid_ = fork();
     if (pid_ == 0) {
-      unsetenv("RANK");  // whoever started the test is not the job's launcher
+      unsetenv("RANK");  // the test itself may have been started by another launcher
       unsetenv("CARIAMA_LAUNCH_SOCKET");
       unsetenv("PMIX_RANK");
       const std::string whole =
@@ -230,7 +243,7 @@ class Running {
   [[nodiscard]] std::string out() const { return read_file("/out"); }
   [[nodiscard]] std::string err() const { return read_file("/err"); }
 
-  // The exit code; 128+n for a signal. The watchdog of the test ends a wait that lasts too long.
+  // Returns the exit code; 128+n for a signal. The test's watchdog ends a wait that lasts too long.
   int wait() {
     int status = 0;
     waitpid(pid_, &status, 0);
@@ -238,7 +251,7 @@ class Running {
     return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
   }
 
-  // Waits until `condition` holds.
+  // Blocks until `condition` holds.
   template <typename Condition>
   static bool eventually(const Condition& condition) {
     const Deadline deadline = soon();
@@ -260,7 +273,7 @@ class Running {
   pid_t pid_;
 };
 
-// The processes whose command line contains `mark`, but for the launcher's own.
+// Counts the sleep processes whose command line contains `mark`.
 int count_processes(const std::string& mark) {
   int count = 0;
   DIR* const all = opendir("/proc");
@@ -274,7 +287,7 @@ int count_processes(const std::string& mark) {
   return count;
 }
 
-// A number that no other process sleeps for.
+// Returns a duration that no other process sleeps for.
 std::string unique_seconds() {
   static int count = 0;
   return "9" + std::to_string(getpid()) + "." + std::to_string(++count);
@@ -291,6 +304,37 @@ TEST(CariamaRun, ProcessesFindEachOther) {
   EXPECT_EQ(job.err(), "");
 }
 
+// Expects that the processes of a job with role_diagnostics() have written each diagnostic once.
+void expect_each_diagnostic_once(const std::string& err) {
+  const std::vector<std::string> lines = lines_of(err);
+  EXPECT_EQ(std::count(lines.begin(), lines.end(), "cariama: no gold, using silver: dig deeper"), 1)
+      << err;
+  std::multiset<std::string> diagnostics;
+  for (const std::string& line : lines) {
+    // The number of pages in the remedy depends on the pages that the other processes have taken.
+    if (line.rfind("cariama: ", 0) == 0) diagnostics.insert(line.substr(0, line.find(": as root")));
+  }
+  for (const std::string& diagnostic : diagnostics) {
+    EXPECT_EQ(diagnostics.count(diagnostic), 1u) << diagnostic;
+  }
+}
+
+TEST(CariamaRun, AJobWritesEachDiagnosticOnce) {
+  Running job(cariama_run() + " -n 3 " + self() + " --role=diagnostics");
+  EXPECT_EQ(job.wait(), 0) << job.err() << job.out();
+  expect_each_diagnostic_once(job.err());
+}
+
+TEST(CariamaRun, TwoJobsAtTheSameTimeWriteTheirOwnDiagnostics) {
+  const std::string command = cariama_run() + " -n 2 " + self() + " --role=diagnostics";
+  Running first(command);
+  Running second(command);
+  EXPECT_EQ(first.wait(), 0) << first.err() << first.out();
+  EXPECT_EQ(second.wait(), 0) << second.err() << second.out();
+  expect_each_diagnostic_once(first.err());
+  expect_each_diagnostic_once(second.err());
+}
+
 TEST(CariamaRun, WrapperScriptsAndExecKeepTheJobTogether) {
   Running job(cariama_run() + " -n 2 sh -c 'true; \"$0\" \"$@\"; exit $?' " + self() +
               " --role=exchange");
@@ -298,7 +342,7 @@ TEST(CariamaRun, WrapperScriptsAndExecKeepTheJobTogether) {
   EXPECT_EQ(lines_of(job.out()).size(), 2u) << job.out();
 }
 
-TEST(CariamaRun, TheSecretIsNowhereToBeSeenAndChildrenAreNoMembers) {
+TEST(CariamaRun, TheSecretIsHiddenAndChildrenAreNoMembers) {
   Running job(cariama_run() + " -n 2 " + self() + " --role=secret");
   EXPECT_EQ(job.wait(), 0) << job.err();
   EXPECT_THAT(job.out(), Not(HasSubstr("the secret is in")));
@@ -313,7 +357,7 @@ TEST(CariamaRun, ARankKilledInAFenceIsNamedToTheOthersAndToTheUser) {
               ElementsAre("cariama-run: rank 1 was killed by signal 9 (Killed)"));
 }
 
-TEST(CariamaRun, KeepGoingLetsTheOthersGoOnWithoutTheDead) {
+TEST(CariamaRun, KeepGoingContinuesWithoutTheDeadProcess) {
   Running job(cariama_run() + " -n 4 --keep-going --tag-output " + self() + " --role=die");
   EXPECT_EQ(job.wait(), 128 + SIGKILL) << job.err();
   const std::string killed = "rank 1 was killed by signal 9 (Killed)";
@@ -335,8 +379,9 @@ TEST(CariamaRun, TheFirstFailureGivesTheCodeAndEndsTheOthers) {
   EXPECT_EQ(count_processes(mark), 0);
 }
 
-TEST(CariamaRun, WhoDoesNotListenIsKilledAfterItsGrace) {
-  // Long enough for both to be deaf by then, also on a busy machine.
+TEST(CariamaRun, AProcessThatIgnoresSignalsIsKilledAfterItsGrace) {
+  // The timeout is long enough for both processes to ignore signals by then, also on a busy
+  // machine.
   Running job(cariama_run() + " -n 2 --timeout 3 --grace 0.1 " + self() + " --role=deaf");
   EXPECT_EQ(job.wait(), kLaunchTimedOut);
   EXPECT_THAT(lines_of(job.err()),
@@ -370,7 +415,7 @@ TEST(CariamaRun, InputGoesToRankZero) {
 }
 
 TEST(CariamaRun, TheFirstInterruptIsPassedOn) {
-  // With time for the search for leaks at the exit, under a sanitizer on a busy machine.
+  // The grace period covers the leak check of a sanitizer at exit, also on a busy machine.
   Running job(cariama_run() + " -n 2 --grace 60 " + self() + " --role=orderly");
   ASSERT_TRUE(Running::eventually([&] { return job.out() == "ready\nready\n"; })) << job.out();
   kill(job.pid(), SIGINT);
@@ -388,7 +433,7 @@ TEST(CariamaRun, TheSecondInterruptKillsAtOnce) {
   EXPECT_EQ(job.wait(), 128 + SIGKILL);
 }
 
-TEST(CariamaRun, NothingIsLeftBehindByWhatEscapesItsGroup) {
+TEST(CariamaRun, ProcessesThatLeftTheirGroupAreKilled) {
   const std::string mark = unique_seconds();
   Running job(cariama_run() + " -n 2 sh -c 'sleep " + mark + " & setsid sleep " + mark +
               " & echo started'");
@@ -398,7 +443,7 @@ TEST(CariamaRun, NothingIsLeftBehindByWhatEscapesItsGroup) {
 
 TEST(CariamaRun, NothingIsLeftBehindWhenItIsKilled) {
   const std::string mark = unique_seconds();
-  // Four: each shell, which waits, has started two.
+  // Four processes: each shell has started two, and waits.
   Running job(cariama_run() + " -n 2 sh -c 'sleep " + mark + " & sleep " + mark + " & wait; true'");
   ASSERT_TRUE(Running::eventually([&] { return count_processes(mark) == 4; }));
   kill(job.pid(), SIGKILL);
@@ -435,7 +480,7 @@ TEST(CariamaRun, PlacesAsTheFileSays) {
   EXPECT_THAT(missing.err(), HasSubstr("the place file"));
 }
 
-TEST(CariamaRun, SaysWhatIsWrongWithItsCommandLine) {
+TEST(CariamaRun, ReportsCommandLineErrors) {
   const auto run = [](const std::string& arguments, int code) {
     Running job(cariama_run() + " " + arguments);
     EXPECT_EQ(job.wait(), code) << arguments;
@@ -468,7 +513,7 @@ TEST(CariamaRun, OptionsBehindTheProgramAreTheProgramsOwn) {
 
 // ---- Programs that launch themselves ------------------------------------------------------------
 
-// This program, which then begins with launch_self({.processes = 2}).
+// This program with an environment in which main() begins with launch_self({.processes = 2}).
 std::string self_launching(const std::string& variables = {}) {
   return "env LAUNCH_SELF=1 " + variables + " " + self();
 }
@@ -528,7 +573,7 @@ class MpiRun : public ::testing::Test {
     if (std::system("command -v mpirun > /dev/null") != 0) {
       GTEST_SKIP() << "mpirun is not installed (Debian package openmpi-bin; scripts/setup test)";
     }
-    // What PMIx and Open MPI keep until the process ends is not ours to free.
+    // PMIx and Open MPI keep memory until the process ends; that is not a leak of this program.
     const char* const options = getenv("ASAN_OPTIONS");
     setenv("ASAN_OPTIONS",
            ((options != nullptr ? std::string(options) + ":" : std::string()) + "detect_leaks=0")
@@ -550,9 +595,15 @@ TEST_F(MpiRun, ProcessesFindEachOtherThroughPmix) {
                                                         "pmix 2/3 t4 of 0,of 1,of 2, hello 2"));
 }
 
+TEST_F(MpiRun, AJobWritesEachDiagnosticOnce) {
+  Running job(mpirun(3) + self() + " --role=diagnostics");
+  EXPECT_EQ(job.wait(), 0) << job.err() << job.out();
+  expect_each_diagnostic_once(job.err());
+}
+
 TEST_F(MpiRun, ARankKilledInAFenceEndsTheJob) {
   Running job(mpirun(3) + self() + " --role=die");
-  // mpirun gives the code of either: the others end by themselves when they learn of it.
+  // mpirun returns either code: the other ranks also end when they detect the death.
   EXPECT_THAT(job.wait(), AnyOf(128 + SIGKILL, 5)) << job.err();
 }
 
@@ -563,7 +614,7 @@ TEST_F(MpiRun, AProgramThatLaunchesItselfJoins) {
                                                         "pmix 1/2 t0 of 0,of 1, hello 1"));
 }
 
-TEST_F(MpiRun, ASingleProcessNeedsNobody) {
+TEST_F(MpiRun, ASingleProcess) {
   Running job(mpirun(1) + self() + " --role=exchange");
   EXPECT_EQ(job.wait(), 0) << job.err();
   EXPECT_EQ(job.out(), "pmix 0/1 t0 of 0, hello 0\n");

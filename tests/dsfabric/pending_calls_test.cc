@@ -1,5 +1,4 @@
-// Handles of calls that wait for an answer: each is good once, for the process that it was made
-// for.
+// Handles of pending calls: each is valid once, for the process that is to answer.
 #include "dsfabric/internal/pending_calls.h"
 
 #include <atomic>
@@ -36,7 +35,7 @@ TEST_F(PendingCallsTest, AnAnswerIsTakenOnce) {
   const uint64_t handle = add(3);
   EXPECT_NE(handle, 0u);
   EXPECT_TRUE(calls_.waits_for(3));
-  EXPECT_EQ(calls_.take(handle, 2), nullptr);  // another process has nothing to say about it
+  EXPECT_EQ(calls_.take(handle, 2), nullptr);  // another process must not complete the call
   EXPECT_NE(calls_.take(handle, 3), nullptr);
   EXPECT_EQ(calls_.take(handle, 3), nullptr);
   EXPECT_FALSE(calls_.waits_for(3));
@@ -55,6 +54,34 @@ TEST_F(PendingCallsTest, HandlesAreNotUsedTwice) {
   }
 }
 
+// The number of uses of an entry has 32 bits. When they are used up, the entry is not used again.
+TEST_F(PendingCallsTest, HandlesAreNotUsedTwiceWhenCountersWrap) {
+  constexpr uint64_t kIndexMask = (uint64_t{1} << 26) - 1;
+  calls_.begin_at(UINT32_MAX - 3);
+  std::set<uint64_t> seen;
+  std::set<uint64_t> indices;
+  for (int i = 0; i < 52; ++i) {
+    // Two at a time, which complete in turn: an entry wraps while another one is in use.
+    const uint64_t first = add(0);
+    const uint64_t second = add(0);
+    for (const uint64_t handle : {first, second}) {
+      EXPECT_NE(handle, 0u);
+      EXPECT_NE(handle >> 32, 0u);
+      EXPECT_TRUE(seen.insert(handle).second);
+      indices.insert(handle & kIndexMask);
+    }
+    if (i % 3 == 0) {
+      EXPECT_EQ(calls_.take_all(0).size(), 2u);
+    } else {
+      EXPECT_NE(calls_.take(first, 0), nullptr);
+      EXPECT_NE(calls_.take(second, 0), nullptr);
+    }
+    for (const uint64_t handle : seen) EXPECT_EQ(calls_.take(handle, 0), nullptr);
+  }
+  EXPECT_FALSE(calls_.waits_for(0));
+  EXPECT_EQ(indices.size(), 26u);  // 104 calls, 4 uses of each entry
+}
+
 TEST_F(PendingCallsTest, AllOfOneProcessAreTaken) {
   std::vector<uint64_t> of_one, of_other;
   for (int i = 0; i < 10; ++i) {
@@ -68,7 +95,7 @@ TEST_F(PendingCallsTest, AllOfOneProcessAreTaken) {
   for (uint64_t handle : of_other) EXPECT_NE(calls_.take(handle, 2), nullptr);
 }
 
-// Answers and the failure of the peer at the same time: each call is completed by one of them.
+// Answers and the peer's failure at the same time: each call is completed by exactly one of them.
 TEST_F(PendingCallsTest, AnswersRaceWithFailure) {
   constexpr int kCalls = 2000;
   std::vector<uint64_t> handles;

@@ -1,4 +1,4 @@
-// Where processes go, on machines that hwloc is told.
+// The placement of processes, on synthetic machines.
 #include "dsfabric/launcher/placement.h"
 
 #include <string>
@@ -7,15 +7,16 @@
 #include "dsfabric/launcher/line_tagger.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/dtutils/testing/status_text.h"
 
 namespace cariama::internal {
 namespace {
 
+using testing::message_of;
+
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-
-std::string message_of(const absl::Status& status) { return std::string(status.message()); }
 
 // Two nodes of two cores with two hardware threads each: node 0 has CPUs 0 to 3, node 1 has 4 to 7.
 std::vector<Core> two_nodes() {
@@ -73,7 +74,7 @@ TEST(Plan, BindCoreGivesEachThreadACore) {
   EXPECT_EQ(plan->warning, "");
 }
 
-TEST(Plan, MoreThreadsThanCoresShareThemAndItIsSaid) {
+TEST(Plan, MoreThreadsThanCoresShareCoresWithAWarning) {
   const auto plan = plan_job(5, 1, Binding::kCore, {}, two_nodes(), {});
   EXPECT_THAT(cpus_of(plan).back(), ElementsAre(0, 1));
   EXPECT_THAT(plan->warning, HasSubstr("there are 4 cores, fewer than the threads to bind"));
@@ -89,7 +90,7 @@ TEST(Plan, BindNumaSpreadsProcessesInBlocks) {
   EXPECT_EQ(plan->processes[2].place.numa_node, 1);
 }
 
-TEST(Plan, ZoneEndpointGoesThroughAllPairsNodesOutside) {
+TEST(Plan, ZoneEndpointGoesThroughAllPairsNodeByNode) {
   const std::vector<Endpoint> endpoints{{"rxe0", 1}, {"rxe1", 2}};
   const std::vector<Place> places = zone_endpoint_places(two_nodes(), endpoints);
   EXPECT_THAT(places, ElementsAre(Place{0, "rxe0", 1}, Place{0, "rxe1", 2}, Place{1, "rxe0", 1},
@@ -97,14 +98,14 @@ TEST(Plan, ZoneEndpointGoesThroughAllPairsNodesOutside) {
   EXPECT_THAT(cpus_of(plan_job(4, 1, Binding::kNone, places, two_nodes(), endpoints)),
               ElementsAre(ElementsAre(0, 1, 2, 3), ElementsAre(0, 1, 2, 3), ElementsAre(4, 5, 6, 7),
                           ElementsAre(4, 5, 6, 7)));
-  // With cores of their own within the node.
+  // With --bind core, each gets its own cores within the node.
   EXPECT_THAT(
       cpus_of(plan_job(4, 1, Binding::kCore, places, two_nodes(), endpoints)),
       ElementsAre(ElementsAre(0, 1), ElementsAre(2, 3), ElementsAre(4, 5), ElementsAre(6, 7)));
   EXPECT_THAT(zone_endpoint_places(two_nodes(), {}), ElementsAre(Place{0, "", 0}, Place{1, "", 0}));
 }
 
-TEST(Plan, WhatIsNotThereIsNamed) {
+TEST(Plan, MissingNodesAndDevicesAreNamed) {
   const std::vector<Endpoint> endpoints{{"rxe0", 1}};
   const auto refusal = [&](const Place& place) {
     const auto plan = plan_job(1, 1, Binding::kNone, {place}, two_nodes(), endpoints);
@@ -118,7 +119,7 @@ TEST(Plan, WhatIsNotThereIsNamed) {
   EXPECT_TRUE(plan_job(1, 1, Binding::kNone, {{0, "rxe0", 0}}, two_nodes(), endpoints).ok());
 }
 
-TEST(PlaceFile, SaysWhereEachProcessGoes) {
+TEST(PlaceFile, IsParsed) {
   const auto places = parse_place_file(
       "# rank node device\n"
       "1 1 rxe1:2   # the second\n"
@@ -142,12 +143,12 @@ TEST(PlaceFile, NamesTheLineThatIsWrong) {
   EXPECT_THAT(refusal("0\n"), HasSubstr("line 1: '0' is not understood"));
   EXPECT_THAT(refusal("0 -1\n"), HasSubstr("line 1"));
   EXPECT_THAT(refusal("0 0 rxe0 more\n"), HasSubstr("line 1"));
-  EXPECT_THAT(refusal("0 0 rxe0:0\n"), HasSubstr("'rxe0:0' is no device"));
-  EXPECT_THAT(refusal("0 0 :1\n"), HasSubstr("':1' is no device"));
+  EXPECT_THAT(refusal("0 0 rxe0:0\n"), HasSubstr("'rxe0:0' is not a device"));
+  EXPECT_THAT(refusal("0 0 :1\n"), HasSubstr("':1' is not a device"));
   EXPECT_THAT(refusal("zero 0\n"), HasSubstr("write RANK NODE [DEVICE[:PORT]]"));
 }
 
-TEST(LineTagger, TagsWholeLinesHoweverTheyCome) {
+TEST(LineTagger, TagsWholeLinesForAnySplitOfTheInput) {
   const std::string text = "one\n\ntwo\nrest";
   for (size_t piece = 1; piece <= text.size(); ++piece) {
     LineTagger tagger("[7] ");
@@ -166,7 +167,7 @@ TEST(LineTagger, CutsALineThatNeverEnds) {
   EXPECT_EQ(out.size(), 2 + LineTagger::kLongestLine + 1);
   tagger.append("\n", out);
   EXPECT_EQ(out.substr(out.size() - 4), "> x\n");
-  // A line that has just the length is not cut.
+  // A line of exactly the maximum length is not split.
   LineTagger exact("");
   std::string whole;
   exact.append(std::string(LineTagger::kLongestLine, 'y') + "\nz\n", whole);

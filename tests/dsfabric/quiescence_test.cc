@@ -1,5 +1,5 @@
-// The detection of termination under schedules that are out to deceive it, on paths of other
-// layers, with deaths, and between processes.
+// Termination detection under adversarial schedules, on paths of other layers, with failed
+// processes, and between real processes.
 #include "dsfabric/quiescence.h"
 
 #include <array>
@@ -20,28 +20,28 @@ namespace {
 std::atomic<int64_t> under_way{0};
 std::atomic<uint64_t> run{0};
 
-LocalJobOptions simulated(uint32_t processes, uint64_t seed) {
+LocalJobOptions simulated_job(uint32_t processes, uint64_t seed) {
   return {.processes = processes,
           .transport = transport_case("sim"),
           .seed = seed,
           .fabric = {.receive_units = 4, .receive_unit_bytes = 512, .send_depth = 32}};
 }
 
-TEST(WaveComparison, NeedsTwoWavesThatMeet) {
+TEST(WaveComparison, NeedsTwoEqualWaves) {
   WaveComparison comparison;
-  EXPECT_FALSE(comparison.ended(5, 5, 0));  // one wave says nothing, whatever it says
-  EXPECT_FALSE(comparison.ended(6, 6, 0));  // 5 were over before, 6 have begun since
+  EXPECT_FALSE(comparison.ended(5, 5, 0));  // a single wave is never sufficient
+  EXPECT_FALSE(comparison.ended(6, 6, 0));  // 5 units had ended before, 6 have begun since
   EXPECT_TRUE(comparison.ended(6, 6, 0));
-  EXPECT_FALSE(comparison.ended(6, 6, 1));  // others are counted
+  EXPECT_FALSE(comparison.ended(6, 6, 1));  // another set of processes is counted
   EXPECT_TRUE(comparison.ended(6, 6, 1));
   comparison.reset();
   EXPECT_FALSE(comparison.ended(6, 6, 1));
-  EXPECT_TRUE(comparison.ended(6, 7, 1));  // what is over now says nothing about then
+  EXPECT_TRUE(comparison.ended(6, 7, 1));  // the ended count of this wave is used only in the next
 }
 
 TEST(Quiescence, AQuietJobTakesTwoWaves) {
   for (const uint32_t processes : {1u, 2u, 5u, 16u, 33u}) {
-    LocalJob job(simulated(processes, processes));
+    LocalJob job(simulated_job(processes, processes));
     job.run([](Fabric& fabric, uint32_t) {
       TerminationDetector detector(fabric);
       must(detector.wait(soon()));
@@ -52,7 +52,7 @@ TEST(Quiescence, AQuietJobTakesTwoWaves) {
   }
 }
 
-// Participants come at different times, and run what comes meanwhile: so that the first wave reads
+// Participants enter the wait at different times, and run calls meanwhile. So the first wave reads
 // counts from before and from after the same unit.
 void come_late(Fabric& fabric, uint64_t seed) {
   std::mt19937_64 random(seed * 1000 + fabric.rank());
@@ -60,10 +60,10 @@ void come_late(Fabric& fabric, uint64_t seed) {
   static_cast<void>(fabric.wait([&] { return looks-- == 0; }, soon()));
 }
 
-// A unit that walks for long, and drops others that end where they come to. A wave that reads the
-// counts of one process before it drops some, and of another after they have ended there, can find
-// as many over as begun while the walk goes on: a detector that compares the counts of one wave
-// believes it. (The walk alone cannot deceive it.)
+// A long chain of units, each of which also begins units that end at once. A wave that reads one
+// process's counts before such a unit begins, and another process's counts after it has ended
+// there, can find ended = begun while the chain goes on. A detector that compares the counts of a
+// single wave would return too early. (The chain alone cannot cause this.)
 void walk(Fabric& fabric, uint64_t seed, uint32_t steps) {
   if (steps == 0) return;
   std::mt19937_64 random(seed);
@@ -81,13 +81,13 @@ void walk(Fabric& fabric, uint64_t seed, uint32_t steps) {
   begin(steps - 1);
 }
 
-TEST(Quiescence, IsNotDeceivedByUnitsThatWalk) {
+TEST(Quiescence, LongChainsOfUnitsDoNotEndItEarly) {
   for (uint64_t seed = 1; seed <= 80; ++seed) {
     SCOPED_TRACE(seed);
     const auto processes = static_cast<uint32_t>(2 + seed % 8);
     under_way = 0;
     run = 0;
-    LocalJob job(simulated(processes, seed));
+    LocalJob job(simulated_job(processes, seed));
     job.run([&](Fabric& fabric, uint32_t) {
       TerminationDetector detector(fabric);
       if (fabric.rank() == seed % processes) walk(fabric, seed, 150);
@@ -106,7 +106,7 @@ TEST(Quiescence, UnderFaultsAndManySchedules) {
     SCOPED_TRACE(seed);
     under_way = 0;
     run = 0;
-    LocalJobOptions options = simulated(4, seed);
+    LocalJobOptions options = simulated_job(4, seed);
     options.transport = transport_case("fault_sim");
     LocalJob job(options);
     job.run([&](Fabric& fabric, uint32_t) {
@@ -121,7 +121,8 @@ TEST(Quiescence, UnderFaultsAndManySchedules) {
 
 // ---- Another path -------------------------------------------------------------------------------
 
-// Units that other threads of the processes pass on through shared memory, counted by the rules.
+// A path of another layer: units that threads of the processes exchange through shared memory,
+// counted by the rules of quiescence.h.
 class Mailboxes {
  public:
   explicit Mailboxes(uint32_t processes) : boxes_(processes), counters_(processes) {
@@ -132,12 +133,12 @@ class Mailboxes {
    public:
     void reset(uint32_t processes) {
       begun_ = std::vector<std::atomic<uint64_t>>(processes);
-      over_ = std::vector<std::atomic<uint64_t>>(processes);
+      ended_ = std::vector<std::atomic<uint64_t>>(processes);
     }
     uint64_t begun(uint32_t rank) const override { return begun_[rank]; }
-    uint64_t over(uint32_t rank) const override { return over_[rank]; }
+    uint64_t ended(uint32_t rank) const override { return ended_[rank]; }
     std::vector<std::atomic<uint64_t>> begun_;
-    std::vector<std::atomic<uint64_t>> over_;
+    std::vector<std::atomic<uint64_t>> ended_;
   };
 
   struct Unit {
@@ -151,7 +152,8 @@ class Mailboxes {
     const std::lock_guard lock(mutex_);
     boxes_[to].push_back({from, seed, steps});
   }
-  // Runs a unit of `rank`, if there is one: passes it on, by this path or by a call.
+  // Runs a unit of `rank`, if there is one. The unit begins its successor on this path or by a
+  // call.
   bool run_one(Fabric& fabric, uint32_t rank) {
     Unit unit{};
     {
@@ -163,7 +165,7 @@ class Mailboxes {
     pass_on(fabric, rank, unit.seed, unit.steps);
     ++run;
     --under_way;
-    ++counters_[rank].over_[unit.from];
+    ++counters_[rank].ended_[unit.from];
     return true;
   }
   void pass_on(Fabric& fabric, uint32_t rank, uint64_t seed, uint32_t steps) {
@@ -193,7 +195,7 @@ void other_path(const TransportCase& transport, uint64_t seed) {
   constexpr uint32_t kProcesses = 3;
   under_way = 0;
   run = 0;
-  LocalJobOptions options = simulated(kProcesses, seed);
+  LocalJobOptions options = simulated_job(kProcesses, seed);
   options.transport = transport;
   options.fabric.threads = 2;
   LocalJob job(options);
@@ -203,7 +205,7 @@ void other_path(const TransportCase& transport, uint64_t seed) {
   job.run([&](Fabric& fabric, uint32_t thread) {
     const uint32_t rank = fabric.rank();
     if (thread == 1) {
-      // Registered by thread 0 before the first unit.
+      // Thread 0 registers the counter before the first unit begins.
       ASSERT_TRUE(fabric.wait_polling([&] { return registered == kProcesses; }, soon()));
       ASSERT_TRUE(fabric.wait_polling(
           [&] {
@@ -234,7 +236,7 @@ TEST(Quiescence, CountsPathsOfOtherLayers) {
   for (uint64_t seed = 1; seed <= 5; ++seed) other_path(transport_case("shm"), seed);
 }
 
-// A unit that is never over: the deadline says so, and the detection goes on afterwards.
+// A unit has not ended: the wait returns DEADLINE_EXCEEDED, and a later wait succeeds.
 TEST(Quiescence, WaitsForAUnitAsLongAsItTakes) {
   Mailboxes mailboxes(2);
   std::atomic<bool> registered{false};
@@ -287,7 +289,8 @@ TEST(QuiescenceOfProcesses, SeesEveryCallRun) {
     for (uint64_t round = 1; round <= 3; ++round) {
       spread(fabric, round * 10 + fabric.rank(), kDepth);
       must(detector.wait(soon()));
-      // Read before anybody begins anew, and complete: 2 + 4 + ... calls for each process.
+      // Read before any process begins new calls. The counts are complete: 2 + 4 + ... calls for
+      // each process.
       const uint64_t here = runs_here;
       const uint64_t sum = must(all.all_reduce(here, std::plus<>(), soon()));
       EXPECT_EQ(sum, round * 4 * ((2u << kDepth) - 2));

@@ -1,6 +1,7 @@
-// Send-based calls: every form of Table 1, notifications, order, errors, and handlers that
-// misbehave.
+// Send-based calls: every form of Table 1, notifications, order, errors, and misbehaving handlers.
 #include "dsfabric/send_call.h"
+
+#include <sys/mman.h>
 
 #include <atomic>
 #include <cstring>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "dsfabric/future.h"
+#include "dsfabric/internal/fabric_core.h"
 #include "dsfabric/process.h"
 #include "dsfabric/remote_object.h"
 #include "gmock/gmock.h"
@@ -32,7 +34,7 @@ class SendCallTest : public ::testing::TestWithParam<const char*> {
   }
 };
 
-// Waits for it, running calls.
+// Waits for `done`, and runs calls meanwhile.
 absl::Status ended(Fabric& fabric, Synchronizer& done) {
   if (!fabric.wait([&] { return done.done(); }, soon())) return absl::DeadlineExceededError("wait");
   return done.status();
@@ -59,7 +61,7 @@ TEST_P(SendCallTest, ArgumentsTravel) {
   });
 }
 
-TEST_P(SendCallTest, NotificationsComeWhenTheySay) {
+TEST_P(SendCallTest, NotificationsComeAtTheRequestedTime) {
   static std::atomic<bool> run;
   run = false;
   LocalJob job(job_of(2));
@@ -74,7 +76,7 @@ TEST_P(SendCallTest, NotificationsComeWhenTheySay) {
         fabric, 1, [] { run = true; }, consumed));
     must(ended(fabric, consumed));
     EXPECT_TRUE(run);
-    // To ourselves, too.
+    // Also to this process itself.
     Synchronizer own;
     must(call<RemoteNotify>(
         fabric, 0, [] { run = false; }, own));
@@ -117,7 +119,7 @@ TEST_P(SendCallTest, BuffersTravelInEveryWay) {
     EXPECT_EQ(seen[1], large.substr(10, 40'000));
     EXPECT_EQ(seen[2], large.substr(1, 30'000));
     EXPECT_EQ(seen[3], large.substr(2, 49'000));
-    // Within the process, and side by side from registered memory.
+    // Within the process, and in the message from registered memory.
     Synchronizer own(2);
     must(call_buffer<RemoteNotify, Async>(fabric, 0, look(3), &memory, 5, 100, own));
     must(call_buffer<RemoteNotify>(fabric, 0, look(0), &memory, 6, 100, own));
@@ -153,8 +155,8 @@ TEST_P(SendCallTest, ExceptionsComeBack) {
   });
 }
 
-// What can be seen to be wrong with a name of memory is an error of its call, and of no other.
-TEST_P(SendCallTest, WrongNamesOfMemoryHarmNothingElse) {
+// A locator that is recognizably invalid fails its own call only.
+TEST_P(SendCallTest, InvalidLocatorsFailTheirOwnCallOnly) {
   LocalJob job(job_of(2));
   static std::atomic<int> runs;
   runs = 0;
@@ -164,7 +166,7 @@ TEST_P(SendCallTest, WrongNamesOfMemoryHarmNothingElse) {
     RDMAMemory memory = must(fabric.memory().allocate(4096));
     const RemoteMemoryLocator mine = must(internal::locate_for(fabric, 1, memory, 0, 4096));
     const std::vector<std::byte> data(100);
-    // A place that is too short, not the destination's, or beyond the end of memory.
+    // A target that is too short, not the destination's, or wraps around the end of memory.
     RemoteMemoryLocator theirs = mine;
     theirs.owner = 1;
     RemoteMemoryLocator around = theirs;
@@ -174,7 +176,8 @@ TEST_P(SendCallTest, WrongNamesOfMemoryHarmNothingElse) {
           absl::IsInvalidArgument(call_buffer(fabric, 1, count, &memory, 0, 100, wrong, nullptr)));
       EXPECT_TRUE(absl::IsInvalidArgument(call_buffer(fabric, 1, count, std::span(data), wrong)));
     }
-    // A call that asks its receiver to READ what is not its sender's: only a forger makes one.
+    // A call that asks its receiver to READ memory that is not the sender's; only a forged call
+    // does this.
     for (const RemoteMemoryLocator& wrong : {theirs, [&] {
                                                RemoteMemoryLocator wraps = around;
                                                wraps.owner = 0;
@@ -224,7 +227,7 @@ TEST_P(SendCallTest, ARemoteObjectCostsOneWriteAndNoCall) {
       EXPECT_EQ(runs, kCalls);
       after = fabric.statistics();
       EXPECT_EQ(after.calls_sent - before.calls_sent, static_cast<uint64_t>(kCalls));
-      EXPECT_EQ(after.calls_run, before.calls_run);  // nothing came back but writes
+      EXPECT_EQ(after.calls_run, before.calls_run);  // only WRITEs came back
       EXPECT_TRUE(absl::IsResourceExhausted(call<RemoteNotify>(
           fabric, 1, [] {}, done)));
       done.reset();
@@ -238,8 +241,8 @@ TEST_P(SendCallTest, ARemoteObjectCostsOneWriteAndNoCall) {
       must(call<RemoteNotify>(
           fabric, 0, [] {}, own));
       must(own.wait(soon()));
-      // Every call_buffer: side by side from any memory and from registered memory, pulled in both
-      // ways, and written into a given place.
+      // Every call_buffer: in the message from any memory and from registered memory, READ with
+      // Sync and Async, and written to a given target.
       EXPECT_TRUE(fabric.wait_polling([] { return named.load(); }, soon()));
       const std::string text(2000, 'b');
       RDMAMemory memory = must(fabric.memory().allocate(text.size()));
@@ -267,12 +270,12 @@ TEST_P(SendCallTest, ARemoteObjectCostsOneWriteAndNoCall) {
     } else {
       place = must(fabric.memory().allocate(2000)).locator(fabric.domain(0), fabric.rank());
       named = true;
-      // A plain Synchronizer's end is a call; the counters of this end tell.
+      // The end of a plain Synchronizer is reported by a call; this end's counters show it.
       EXPECT_TRUE(fabric.wait([&] { return fabric.statistics().calls_run >= 1; }, soon()));
       const FabricStatistics before = fabric.statistics();
       EXPECT_TRUE(fabric.wait_polling([] { return over.load(); }, soon()));
       const FabricStatistics after = fabric.statistics();
-      EXPECT_LE(after.calls_sent, 1u);  // the answer to the first
+      EXPECT_LE(after.calls_sent, 1u);  // the answer to the first call
       EXPECT_LE(after.calls_sent - before.calls_sent, 1u);
       EXPECT_GE(after.writes - before.writes, 6u + 5u);
     }
@@ -281,7 +284,7 @@ TEST_P(SendCallTest, ARemoteObjectCostsOneWriteAndNoCall) {
 
 TEST_P(SendCallTest, CallsOfAPairOfThreadsKeepTheirOrder) {
   constexpr uint32_t kProcesses = 3, kThreads = 2, kCalls = 60;
-  // Written by the thread that is called only.
+  // Written only by the thread that is called.
   static std::map<uint32_t, uint32_t> next[kProcesses * kThreads];
   for (auto& one : next) one.clear();
   LocalJobOptions options = job_of(kProcesses, kThreads);
@@ -327,7 +330,7 @@ TEST_P(SendCallTest, AHandlerMayCallBack) {
   EXPECT_EQ(bounces, 2 * 8 * 11);
 }
 
-// Each call floods its caller with more than there is room for, in both directions at once.
+// Each call floods its caller with more calls than there are credits, in both directions at once.
 TEST_P(SendCallTest, HandlersMayFlood) {
   static std::atomic<int> drops;
   drops = 0;
@@ -347,7 +350,7 @@ TEST_P(SendCallTest, HandlersMayFlood) {
   EXPECT_EQ(drops, 2 * 4 * 100);
 }
 
-TEST_P(SendCallTest, WhatCannotBeSentIsRefused) {
+TEST_P(SendCallTest, InvalidCallsAreRefused) {
   LocalJob job(job_of(2, 2));
   job.run([](Fabric& fabric, uint32_t thread) {
     if (fabric.rank() != 0 || thread != 0) return;
@@ -364,13 +367,158 @@ TEST_P(SendCallTest, WhatCannotBeSentIsRefused) {
     EXPECT_THAT(refused.ToString(), HasSubstr("4088 bytes"));
     EXPECT_THAT(refused.ToString(), HasSubstr("receive_unit_bytes"));
     EXPECT_EQ(done.operations_left(), 1u);
-    // A result that is too long for a message says so.
+    // A result that is too long for a message becomes an error that says so.
     std::string result;
     must(call_return(
         fabric, 2, [] { return std::string(10'000, 'y'); }, result, done));
     const absl::Status too_long = ended(fabric, done);
     EXPECT_TRUE(absl::IsInternal(too_long));
     EXPECT_THAT(too_long.ToString(), HasSubstr("10008 bytes"));
+  });
+}
+
+// A call header has 24 bits for the length of a call. A longer call is refused, also within the
+// process, where no receive unit limits it.
+TEST_P(SendCallTest, CallsThatAreTooLongAreRefused) {
+  constexpr size_t kLimit = CallHeader::kMaxBytes;
+  constexpr size_t kMapped = (size_t{4} << 30) + 64;
+  // Reserved only: no page of it is used.
+  void* const mapping = mmap(nullptr, kMapped, PROT_READ | PROT_WRITE,
+                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  ASSERT_NE(mapping, MAP_FAILED);
+  const std::span<const std::byte> all(static_cast<std::byte*>(mapping), kMapped);
+  static std::atomic<int> run;
+  run = 0;
+  LocalJob job(job_of(2));
+  job.run([&](Fabric& fabric, uint32_t) {
+    if (fabric.rank() != 0) return;
+    const auto count = [](void*, uint64_t) { ++run; };
+    Synchronizer done;
+    auto object = must(RemoteObject<Synchronizer>::create(fabric, 1));
+    RDMAMemory memory(static_cast<std::byte*>(mapping), kMapped, nullptr);
+    const auto expect_refused = [&](uint32_t to, const absl::Status& status) {
+      EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+      if (to == 0) {
+        EXPECT_THAT(std::string(status.message()), HasSubstr(std::to_string(kLimit)));
+      }
+    };
+    // The closure of a buffer call begins with the buffer's length. Lengths of 2^32 and more bytes
+    // would also leave the fields of 32 bits behind the header.
+    for (const size_t size :
+         {kLimit - 7, kLimit, kLimit + 8, 2 * kLimit, size_t{1} << 32, kMapped}) {
+      SCOPED_TRACE(size);
+      const auto buffer = all.first(size);
+      for (const uint32_t to : {0u, 1u}) {
+        expect_refused(to, call_buffer(fabric, to, count, buffer));
+        expect_refused(to, call_buffer<Fail>(fabric, to, count, buffer));
+        expect_refused(to, call_buffer<RetryAsync>(fabric, to, count, buffer));
+        expect_refused(to, call_buffer<RemoteNotify>(fabric, to, count, buffer, &done));
+        expect_refused(to, call_buffer<LocalNotify>(fabric, to, count, buffer, &done));
+        expect_refused(to, call_buffer(fabric, to, count, buffer, object));
+      }
+      expect_refused(0, call_buffer(fabric, 0, count, &memory, 0, size));
+      expect_refused(0, call_buffer<RemoteNotify>(fabric, 0, count, &memory, 0, size, done));
+    }
+    // With the 24 bytes of a notification the limit is exceeded earlier.
+    expect_refused(0, call_buffer<RemoteNotify>(fabric, 0, count, all.first(kLimit - 16), &done));
+    EXPECT_EQ(done.operations_left(), 1u);
+    EXPECT_EQ(object.operations_left(), 1u);
+  });
+  EXPECT_EQ(run.load(), 0);
+  munmap(mapping, kMapped);
+}
+
+// The longest call within the process arrives; arguments and results that are longer are refused.
+TEST(LongCalls, ArgumentsAndResults) {
+  LocalJob job({.processes = 1});
+  job.run([&](Fabric& fabric, uint32_t) {
+    static std::atomic<uint64_t> arrived;
+    arrived = 0;
+    Synchronizer done;
+    {
+      const std::string longest(CallHeader::kMaxBytes - sizeof(uint64_t) - sizeof(NotifyTarget),
+                                'x');
+      must(call_buffer<RemoteNotify>(
+          fabric, 0,
+          [](void* buffer, uint64_t size) {
+            const auto* const text = static_cast<const char*>(buffer);
+            arrived = text[0] == 'x' && text[size - 1] == 'x' ? size : 0;
+          },
+          bytes_of(longest), &done));
+      must(ended(fabric, done));
+      EXPECT_EQ(arrived.load(), longest.size());
+    }
+    const std::string longer(size_t{CallHeader::kMaxBytes} + 1, 'x');
+    EXPECT_TRUE(absl::IsInvalidArgument(call(
+        fabric, 0, [](const std::string& text) { arrived = text.size(); }, longer)));
+    done.reset();
+    std::string result;
+    must(call_return(
+        fabric, 0, [] { return std::string(size_t{CallHeader::kMaxBytes} + 1, 'x'); }, result,
+        done));
+    const absl::Status too_long = ended(fabric, done);
+    EXPECT_TRUE(absl::IsInternal(too_long));
+    EXPECT_THAT(std::string(too_long.message()), HasSubstr("ResultTooLong"));
+    EXPECT_THAT(std::string(too_long.message()),
+                HasSubstr(std::to_string(size_t{CallHeader::kMaxBytes})));
+  });
+}
+
+// Answers are sent from inside of calls, where no send may wait. They are not refused when buffered
+// calls have used up deferred_bytes: their callers would wait forever.
+TEST_P(SendCallTest, AnswersAreNotRefused) {
+  LocalJobOptions options = job_of(2);
+  options.fabric.deferred_bytes = 4096;
+  options.fabric.receive_units = 1;
+  LocalJob job(options);
+  job.run([](Fabric& fabric, uint32_t) {
+    if (fabric.rank() != 0) return;
+    // Within the process: while a call runs, its own message counts, here with more than the limit.
+    const std::string text(8192, 'x');
+    Synchronizer run;
+    must(call_buffer<RemoteNotify>(
+        fabric, 0, [](void*, uint64_t) {}, bytes_of(text), &run));
+    must(ended(fabric, run));
+    // Between processes: a call that defers calls until one is refused, and then returns.
+    for (int i = 0; i < 10; ++i) {
+      Synchronizer done;
+      int result = 0;
+      must(call_return(
+          fabric, 1,
+          [] {
+            for (int flood = 0; flood < 10'000; ++flood) {
+              if (!call<RetryAsync>(*running_fabric(), 0, [] {}).ok()) break;
+            }
+            return 7;
+          },
+          result, done));
+      must(ended(fabric, done));
+      EXPECT_EQ(result, 7);
+    }
+  });
+}
+
+// The handles of pending calls use up all generations of several entries.
+TEST_P(SendCallTest, AnswersComeWhenGenerationsRunOut) {
+  LocalJob job(job_of(2));
+  job.run([](Fabric& fabric, uint32_t) {
+    if (fabric.rank() != 0) return;
+    fabric.core().pending().begin_at(UINT32_MAX - 2);
+    auto object = must(RemoteObject<Synchronizer>::create(fabric, 20));
+    for (int i = 0; i < 20; ++i) {
+      for (const uint32_t to : {0u, 1u}) {
+        Synchronizer done;
+        int result = 0;
+        must(call_return(
+            fabric, to, [](int x) { return x + 1; }, result, done, i));
+        must(ended(fabric, done));
+        EXPECT_EQ(result, i + 1);
+      }
+      must(call<RemoteNotify>(
+          fabric, 1, [] {}, object));
+    }
+    EXPECT_TRUE(fabric.wait([&] { return object.operations_left() == 0; }, soon()));
+    EXPECT_EQ(object.status(), absl::OkStatus());
   });
 }
 
@@ -415,12 +563,13 @@ TEST_P(SendCallTest, FailDoesNotWait) {
   run = 0;
   LocalJobOptions options = job_of(2);
   options.fabric.receive_units = 2;
-  options.fabric.deferred_bytes = 256;  // so that slow calls keep their units
+  // so that arrived calls are not buffered, and keep their units
+  options.fabric.deferred_bytes = 256;
   LocalJob job(options);
   std::atomic<int> sent{0};
   job.run([&](Fabric& fabric, uint32_t) {
     if (fabric.rank() == 1) {
-      // Runs no call meanwhile.
+      // Runs no calls meanwhile.
       EXPECT_TRUE(wait_until(
           [&] {
             if (fabric.options().service_threads == 0) fabric.progress();
@@ -438,7 +587,7 @@ TEST_P(SendCallTest, FailDoesNotWait) {
     EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
     EXPECT_GE(sent, 2);
     go = true;
-    must(call(fabric, 1, [] { ++run; }));  // waits until there is room
+    must(call(fabric, 1, [] { ++run; }));  // blocks until there is a credit
     ++sent;
   });
   EXPECT_EQ(run, sent);
@@ -451,7 +600,7 @@ Detached coroutine(Fabric& fabric, std::atomic<int>& steps) {
     absl::StatusOr<int> value = co_await async_call(
         fabric, other, [](int a, int b) { return a * b; }, i, 7);
     EXPECT_EQ(must(value), 7 * i);
-    EXPECT_EQ(fabric.this_thread()->global_id(), self);  // its own thread
+    EXPECT_EQ(fabric.this_thread()->global_id(), self);  // resumed in its own thread
     Synchronizer done;
     must(call<RemoteNotify>(
         fabric, other, [] {}, done));
@@ -482,8 +631,8 @@ TEST_P(SendCallTest, FuturesAndCoroutines) {
   EXPECT_EQ(steps, 2);
 }
 
-// It would wait for ever.
-TEST_P(SendCallTest, ACallThatWaitsForItsOwnThreadIsToldSo) {
+// Waiting would never end.
+TEST_P(SendCallTest, ACallThatWaitsForItsOwnThreadGetsAnError) {
   LocalJob job(job_of(2));
   job.run([](Fabric& fabric, uint32_t) {
     if (fabric.rank() != 0) return;
@@ -493,7 +642,7 @@ TEST_P(SendCallTest, ACallThatWaitsForItsOwnThreadIsToldSo) {
       return static_cast<int>(own.get(soon()).status().code());
     });
     EXPECT_EQ(must(code.get(soon())), static_cast<int>(absl::StatusCode::kFailedPrecondition));
-    // Outside of a call it is run by the wait.
+    // Outside of a call, the wait itself runs the call.
     Future<int> own = async_call(fabric, 0, [] { return 1; });
     EXPECT_EQ(must(own.get(soon())), 1);
   });

@@ -1,4 +1,4 @@
-// Arguments as bytes: what is saved is loaded, and what was not saved is refused.
+// The serialization of arguments: saved values can be loaded, and invalid bytes are refused.
 #include "dsfabric/serializer.h"
 
 #include <array>
@@ -20,7 +20,7 @@
 namespace cariama {
 namespace {
 
-struct Point {  // no word about serialization: it travels bytewise
+struct Point {  // has no serialize(): saved bytewise
   int32_t x = 0;
   int32_t y = 0;
   friend bool operator==(const Point&, const Point&) = default;
@@ -31,18 +31,18 @@ struct Nothing {
   friend bool operator==(const Nothing&, const Nothing&) = default;
 };
 
-struct Person {
+struct SerializedPerson {
   std::string name;
-  std::vector<Person> children;
+  std::vector<SerializedPerson> children;
   std::map<std::string, double> marks;
   template <typename Archive>
   void serialize(Archive& archive) {
     archive(name, children, marks);
   }
-  friend bool operator==(const Person&, const Person&) = default;
+  friend bool operator==(const SerializedPerson&, const SerializedPerson&) = default;
 };
 
-// A plain class with a way of its own: that counts, within containers.
+// A trivially copyable class with its own serialize(), which is used within containers.
 struct Squeezed {
   uint64_t value = 0;
   template <typename Archive>
@@ -70,7 +70,7 @@ void expect_round_trip(const T& value) {
   const std::string bytes = saved(value) + "rest";
   std::span<const std::byte> in = view(bytes);
   EXPECT_TRUE(load_value<T>(in) == value);
-  EXPECT_EQ(in.size(), 4u);  // no more was taken than was saved
+  EXPECT_EQ(in.size(), 4u);  // exactly the saved bytes were consumed
 }
 
 TEST(Serializer, RestoresWhatItSaved) {
@@ -91,7 +91,8 @@ TEST(Serializer, RestoresWhatItSaved) {
   expect_round_trip(std::variant<int, std::string>("text"));
   expect_round_trip(std::tuple<int, std::string, std::vector<char>>{7, "seven", {'7'}});
   expect_round_trip(std::array<std::string, 3>{"a", "b", "c"});
-  expect_round_trip(Person{"Ada", {{"Bea", {}, {}}, {"Cy", {}, {{"x", 1.5}}}}, {{"y", 2}}});
+  expect_round_trip(
+      SerializedPerson{"Ada", {{"Bea", {}, {}}, {"Cy", {}, {{"x", 1.5}}}}, {{"y", 2}}});
 }
 
 TEST(Serializer, PlainClassesTravelBytewiseAlsoWithinContainers) {
@@ -104,7 +105,7 @@ TEST(Serializer, PlainClassesTravelBytewiseAlsoWithinContainers) {
   EXPECT_EQ(saved(std::vector<Squeezed>(2)).size(), sizeof(uint64_t) + 2);
 }
 
-TEST(Serializer, PointersThatOwnTravelWithWhatTheyOwn) {
+TEST(Serializer, OwningPointersTravelWithTheirObjects) {
   const std::string bytes = saved(std::make_unique<std::string>("owned"));
   std::span<const std::byte> in = view(bytes);
   EXPECT_EQ(*load_value<std::unique_ptr<std::string>>(in), "owned");
@@ -128,11 +129,11 @@ TEST(Serializer, EveryTruncationIsNoticed) {
   expect_all(Point{1, 2});
   expect_all(std::string("text"));
   expect_all(std::vector<Point>{{1, 2}, {3, 4}});
-  expect_all(Person{"Ada", {{"Bea", {}, {}}}, {{"y", 2}}});
+  expect_all(SerializedPerson{"Ada", {{"Bea", {}, {}}}, {{"y", 2}}});
 }
 
-TEST(Serializer, FalseSizesTakeNoMemory) {
-  // 2^60 elements: taken for true, they would end the process.
+TEST(Serializer, FalseSizesAllocateNoMemory) {
+  // 2^60 elements: allocating memory for them would end the process.
   const std::string huge = saved(uint64_t{1} << 60) + "some bytes";
   expect_malformed<std::string>(huge);
   expect_malformed<std::vector<int>>(huge);
@@ -145,31 +146,32 @@ TEST(Serializer, FalseSizesTakeNoMemory) {
   expect_malformed<std::string>(one_too_many);
 }
 
-TEST(Serializer, WhatIsNoBoolIsNotTakenForOne) {
+TEST(Serializer, InvalidBoolsAreRefused) {
   expect_malformed<bool>("\x02");
   expect_malformed<std::vector<bool>>(saved(uint64_t{1}) + "\xff");
 }
 
-TEST(Serializer, KnowsWhatItCannotCarry) {
+TEST(Serializer, ConceptRejectsTypesThatCannotTravel) {
   struct NotSaved {
     std::string text;
   };
   static_assert(!Serializable<NotSaved>);
   static_assert(!Serializable<std::string*> || std::is_trivially_copyable_v<std::string*>);
-  static_assert(Serializable<Point> && Serializable<std::vector<Point>> && Serializable<Person>);
+  static_assert(Serializable<Point> && Serializable<std::vector<Point>> &&
+                Serializable<SerializedPerson>);
 }
 
-// Random bytes either load or throw; nothing else. (The fuzzer does more of it.)
-TEST(Serializer, NonsenseLoadsOrThrows) {
+// Random bytes either load or throw. (The fuzzer tests more of them.)
+TEST(Serializer, RandomBytesLoadOrThrow) {
   std::mt19937 random(1);
   int loaded = 0;
   for (int i = 0; i < 5000; ++i) {
     std::string bytes(random() % 64, '\0');
-    // Small numbers, mostly, so that some sizes are true.
+    // Mostly small numbers, so that some sizes are valid.
     for (char& byte : bytes) byte = static_cast<char>(random() % 8 == 0 ? random() : 0);
     std::span<const std::byte> in = view(bytes);
     try {
-      static_cast<void>(load_value<Person>(in));
+      static_cast<void>(load_value<SerializedPerson>(in));
       ++loaded;
     } catch (const std::exception&) {
     }

@@ -1,4 +1,4 @@
-// Where threads are, and what they are bound to.
+// The places of threads, and binding them.
 #include "dsfabric/topology.h"
 
 #include <sched.h>
@@ -16,7 +16,7 @@
 namespace cariama::testing {
 namespace {
 
-TEST(CoresTest, AreThoseThatWeMayUse) {
+TEST(CoresTest, AreTheUsableOnes) {
   cpu_set_t allowed;
   ASSERT_EQ(sched_getaffinity(0, sizeof allowed, &allowed), 0);
   const auto cores = must(usable_cores());
@@ -42,8 +42,8 @@ TEST(CoresTest, WorkersTakeThemInTurn) {
   EXPECT_EQ(taken, (std::vector<int>{0, 2, 1, 3, 0, 2}));
 }
 
-// On machines that hwloc is told of: whoever is bound to CPU 0, to CPU 1, or to both.
-TEST(NeighbourhoodTest, IsThatOfWhatTheThreadIsBoundTo) {
+// Threads that are bound to CPU 0, to CPU 1, or to both.
+TEST(NeighbourhoodTest, FollowsTheThreadsBinding) {
   cpu_set_t allowed;
   ASSERT_EQ(sched_getaffinity(0, sizeof allowed, &allowed), 0);
   if (!CPU_ISSET(0, &allowed) || !CPU_ISSET(1, &allowed)) GTEST_SKIP() << "needs CPUs 0 and 1";

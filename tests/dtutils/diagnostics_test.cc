@@ -4,8 +4,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <string>
 #include <thread>
 #include <vector>
+
+#include "dtutils/wait.h"
+#include "tests/dtutils/testing/process_test.h"
 
 namespace cariama {
 namespace {
@@ -38,7 +43,7 @@ TEST(Diagnostics, GoToTheSinkInstead) {
   EXPECT_EQ(got[0].remedy, "remedy");
 }
 
-TEST(Diagnostics, AreSaidOnceByManyThreads) {
+TEST(Diagnostics, AreReportedOnceByManyThreads) {
   std::atomic<int> said{0};
   set_diagnostic_sink([&said](const Diagnostic&) { said.fetch_add(1); });
   std::vector<std::thread> threads;
@@ -54,7 +59,7 @@ TEST(Diagnostics, AreSaidOnceByManyThreads) {
   EXPECT_EQ(said.load(), 50);
 }
 
-// A sink may use the functions itself: no lock is held around it.
+// A sink may call report_once() itself: no lock is held while the sink runs.
 TEST(Diagnostics, SinkMayReport) {
   set_diagnostic_sink([](const Diagnostic& d) {
     if (d.key == "test.outer") report_once("test.inner", "what", "remedy");
@@ -62,6 +67,48 @@ TEST(Diagnostics, SinkMayReport) {
   report_once("test.outer", "what", "remedy");
   set_diagnostic_sink({});
   EXPECT_EQ(recorded("test.inner"), 1u);
+}
+
+// Returns how often `part` occurs in `text`.
+size_t occurrences(const std::string& text, const std::string& part) {
+  size_t count = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+TEST(Diagnostics, ProcessesOfAGroupWriteEachKeyOnceTogether) {
+  ::testing::internal::CaptureStderr();
+  testing::run_test_processes(3, [](Exchange& exchange) {
+    EXPECT_TRUE(report_once("test.group", "no gold, using silver", "dig deeper"));
+    EXPECT_EQ(recorded("test.group"), 1u);
+    // A key of one process only is written, whichever process it is.
+    if (exchange.rank() == 2) report_once("test.rank2", "no silver, using iron", "dig deeper");
+    EXPECT_TRUE(exchange.fence(deadline_after(std::chrono::seconds(30))).ok());
+  });
+  const std::string written = ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(occurrences(written, "no gold, using silver: dig deeper\n"), 1u) << written;
+  EXPECT_EQ(occurrences(written, "no silver, using iron: dig deeper\n"), 1u) << written;
+}
+
+TEST(Diagnostics, SinksGetWhatAnotherProcessHasWritten) {
+  testing::run_test_processes(2, [](Exchange& exchange) {
+    int got = 0;
+    set_diagnostic_sink([&got](const Diagnostic&) { ++got; });
+    report_once("test.group_sink", "what", "remedy");
+    EXPECT_EQ(got, 1);
+    set_diagnostic_sink({});
+    EXPECT_TRUE(exchange.fence(deadline_after(std::chrono::seconds(30))).ok());
+  });
+}
+
+TEST(Diagnostics, GroupsOfProcessesDoNotShare) {
+  ::testing::internal::CaptureStderr();
+  for (int group = 0; group < 2; ++group) {
+    testing::run_test_processes(
+        1, [](Exchange&) { report_once("test.groups", "no gold, using silver", "dig deeper"); });
+  }
+  const std::string written = ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(occurrences(written, "no gold, using silver: dig deeper\n"), 2u) << written;
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ namespace {
 int open_one() { return open("/dev/null", O_RDONLY | O_CLOEXEC); }
 bool is_open(int number) { return fcntl(number, F_GETFD) >= 0 || errno != EBADF; }
 
-TEST(FileDescriptorTest, ClosesWhatItOwns) {
+TEST(FileDescriptorTest, ClosesItsDescriptor) {
   int number = -1;
   {
     const FileDescriptor one(open_one());
@@ -34,8 +34,8 @@ TEST(FileDescriptorTest, MovesWithoutClosing) {
   other = std::move(one);
   EXPECT_EQ(other.get(), first);
   EXPECT_TRUE(is_open(first));
-  EXPECT_FALSE(is_open(second));  // at once, not when `one` ends
-  EXPECT_FALSE(one.valid());      // NOLINT(bugprone-use-after-move): that is promised
+  EXPECT_FALSE(is_open(second));  // closed by the assignment, not when `one` is destroyed
+  EXPECT_FALSE(one.valid());      // NOLINT(bugprone-use-after-move): a moved-from object is empty
   FileDescriptor& same = other;
   other = std::move(same);
   EXPECT_EQ(other.get(), first);

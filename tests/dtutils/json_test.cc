@@ -21,7 +21,7 @@ TEST(JsonStringTest, EveryByteGivesValidJson) {
     const std::string text = std::string("a") + static_cast<char>(byte) + "b";
     const auto parsed = parse_json(json_string(text));
     ASSERT_TRUE(parsed.has_value()) << byte;
-    // ASCII comes back as it was; a byte that is no UTF-8 as the replacement character.
+    // An ASCII byte is preserved; a byte that is not valid UTF-8 becomes the replacement character.
     EXPECT_EQ(parsed->string(), byte < 0x80 ? text : "a\\ufffdb") << byte;
   }
 }
@@ -34,8 +34,8 @@ TEST(JsonStringTest, OnlyShortestFormsOfCodePointsAreUtf8) {
   EXPECT_EQ(json_string("\xE2\x82"), R"("\ufffd\ufffd")");  // cut short
 }
 
-// The reader that other tests rely on refuses what is no JSON.
-TEST(ParseJsonTest, RefusesWhatIsNoJson) {
+// The parser that other tests rely on refuses text that is not JSON.
+TEST(ParseJsonTest, RefusesInvalidJson) {
   for (const char* bad : {"", "{", "[1,]", "{\"a\":1,}", "{\"a\":1,\"a\":2}", "01", "1.", "1e",
                           "\"\n\"", "\"\\x\"", "nul", "[] []", "{a:1}", "'a'", "-", "\"a"}) {
     EXPECT_FALSE(parse_json(bad).has_value()) << bad;

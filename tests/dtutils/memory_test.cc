@@ -1,4 +1,5 @@
-// Keys that cannot be confused, locators as plain data, and the uses that a handle notes.
+// Memory keys that cannot be confused, locators as plain data, and the uses that RDMAMemory
+// records.
 #include "dtutils/memory.h"
 
 #include <cstdint>
@@ -10,7 +11,7 @@
 namespace cariama {
 namespace {
 
-// A local key where a remote one belongs is an error of the compiler, and so is a bare number.
+// A local key where a remote key belongs does not compile, and neither does a plain number.
 template <typename From, typename To>
 constexpr bool kPassesFor = std::is_convertible_v<From, To> || std::is_constructible_v<To, From> ||
                             std::is_assignable_v<To&, From>;
@@ -28,12 +29,12 @@ concept Comparable = requires(A a, B b) {
 static_assert(!Comparable<LocalKey, RemoteKey> && !Comparable<LocalKey, uint64_t>);
 static_assert(Comparable<LocalKey, LocalKey> && Comparable<RemoteKey, RemoteKey>);
 
-// It travels in messages, between builds of different compilers too.
+// A RemoteMemoryLocator is sent in messages, also between programs built by different compilers.
 static_assert(std::is_trivially_copyable_v<RemoteMemoryLocator> &&
               std::is_standard_layout_v<RemoteMemoryLocator> && sizeof(RemoteMemoryLocator) == 32 &&
               std::has_unique_object_representations_v<RemoteMemoryLocator>);
 
-TEST(RemoteMemoryLocatorTest, SurvivesAsBytes) {
+TEST(RemoteMemoryLocatorTest, IsEqualAfterCopyAsBytes) {
   const RemoteMemoryLocator sent{.address = 0x1234, .length = 99, .key = {77}, .owner = 5};
   unsigned char message[sizeof sent];
   std::memcpy(message, &sent, sizeof sent);
@@ -63,7 +64,7 @@ TEST(AccessTest, EveryRightThatIsWantedMustBeGranted) {
 
 class RDMAMemoryTest : public ::testing::Test {
  protected:
-  // A transfer by queue pair `i`: tagged with the number that the cell will pass when it has ended.
+  // Records a transfer by queue pair `i`. It has ended when cell `i` exceeds its present value.
   bool use(uint32_t i) { return memory_.set_last_use(&cells_[i], cells_[i].flushed.load()); }
   void end(uint32_t i) { cells_[i].flushed.fetch_add(1); }
 
@@ -75,9 +76,9 @@ TEST_F(RDMAMemoryTest, IsFreeUntilItIsUsedAndWhenTheUseHasEnded) {
   EXPECT_TRUE(memory_.is_free());
   cells_[0].flushed = 41;
   ASSERT_TRUE(memory_.set_last_use(&cells_[0], 42));
-  EXPECT_FALSE(memory_.is_free()) << "41: not there yet";
+  EXPECT_FALSE(memory_.is_free()) << "flushed is 41 and the tag is 42";
   cells_[0].flushed = 42;
-  EXPECT_FALSE(memory_.is_free()) << "42 ended what is tagged with less than 42";
+  EXPECT_FALSE(memory_.is_free()) << "flushed = 42 ends uses with tags below 42 only";
   cells_[0].flushed = 43;
   EXPECT_TRUE(memory_.is_free());
 }
@@ -92,17 +93,18 @@ TEST_F(RDMAMemoryTest, ALaterUseByTheSameQueuePairReplacesTheEarlier) {
   EXPECT_TRUE(memory_.is_free());
 }
 
-// Also when others use the memory at the same time.
+// A later use replaces the earlier one also if other queue pairs use the memory at the same time.
 TEST_F(RDMAMemoryTest, ALaterUseReplacesTheEarlierAmongOthers) {
   for (uint32_t i = 0; i < RDMAMemory::kMaxUses; ++i) ASSERT_TRUE(use(i));
-  ASSERT_TRUE(memory_.set_last_use(&cells_[0], 5)) << "it takes no place of its own";
+  ASSERT_TRUE(memory_.set_last_use(&cells_[0], 5))
+      << "a further use by the same queue pair needs no further entry";
   for (uint32_t i = 0; i < RDMAMemory::kMaxUses; ++i) end(i);
   EXPECT_FALSE(memory_.is_free());
   cells_[0].flushed = 6;
   EXPECT_TRUE(memory_.is_free());
 }
 
-// In whatever order the transfers end, the memory is free after the last of them.
+// The memory is free after the last transfer, in whatever order the transfers end.
 TEST_F(RDMAMemoryTest, IsFreeWhenAllQueuePairsAreDone) {
   for (uint32_t last = 0; last < RDMAMemory::kMaxUses; ++last) {
     memory_.clear_uses();
@@ -116,19 +118,19 @@ TEST_F(RDMAMemoryTest, IsFreeWhenAllQueuePairsAreDone) {
   }
 }
 
-TEST_F(RDMAMemoryTest, RefusesOneUseTooManyAndForgetsNone) {
+TEST_F(RDMAMemoryTest, RefusesMoreThanMaxUsesAndForgetsNone) {
   constexpr uint32_t kMost = RDMAMemory::kMaxUses;
   for (uint32_t i = 0; i < kMost; ++i) ASSERT_TRUE(use(i)) << i;
   EXPECT_FALSE(use(kMost));
-  end(kMost);  // was not noted
+  end(kMost);  // this use was refused, so its end changes nothing
   for (uint32_t i = 0; i < kMost; ++i) {
-    EXPECT_FALSE(memory_.is_free()) << i << " is still under way";
+    EXPECT_FALSE(memory_.is_free()) << i << " is still in flight";
     end(i);
   }
   EXPECT_TRUE(memory_.is_free());
 }
 
-// A use that has ended makes room for another queue pair's.
+// The entry of a use that has ended is reused for another queue pair.
 TEST_F(RDMAMemoryTest, EndedUsesMakeRoom) {
   constexpr uint32_t kMost = RDMAMemory::kMaxUses;
   for (uint32_t ended = 0; ended < kMost; ++ended) {
@@ -140,7 +142,7 @@ TEST_F(RDMAMemoryTest, EndedUsesMakeRoom) {
     for (uint32_t i = 0; i < kMost; ++i) {
       if (i != ended) end(i);
     }
-    EXPECT_FALSE(memory_.is_free()) << "the new use";
+    EXPECT_FALSE(memory_.is_free()) << "the new use is in flight";
     end(kMost);
     EXPECT_TRUE(memory_.is_free());
   }

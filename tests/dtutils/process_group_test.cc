@@ -20,9 +20,12 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/dtutils/testing/process_test.h"
+#include "tests/dtutils/testing/status_text.h"
 
 namespace cariama {
 namespace {
+
+using testing::message_of;
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
@@ -34,10 +37,8 @@ using testing::try_test_processes;
 Exchange::Deadline in(std::chrono::milliseconds time) {
   return std::chrono::steady_clock::now() + time;
 }
-// For waits that should succeed: only there so that a defect does not hang the test.
+// Deadline for waits that should succeed. It only prevents that a defect hangs the test.
 Exchange::Deadline soon() { return in(seconds(30)); }
-
-std::string message_of(const absl::Status& status) { return std::string(status.message()); }
 
 // Memory that the test and its processes share.
 template <typename T>
@@ -60,11 +61,11 @@ void wait_forever() {
   while (true) pause();
 }
 
-TEST(ProcessGroup, EveryoneGetsWhatEveryonePut) {
+TEST(ProcessGroup, EachProcessGetsTheValuesOfAll) {
   run_test_processes(5, [](Exchange& exchange) {
     EXPECT_EQ(exchange.size(), 5);
     const auto value = [](int rank, size_t bytes) {
-      std::string text(bytes, '\0');  // binary: zeros and all other values
+      std::string text(bytes, '\0');  // binary: all byte values, including zero
       for (size_t i = 0; i < bytes; ++i) text[i] = static_cast<char>(i * 7 + rank);
       return text;
     };
@@ -97,7 +98,7 @@ TEST(ProcessGroup, FenceSeparatesPhases) {
   });
 }
 
-TEST(ProcessGroup, GetEndsAtItsDeadlineAndALateAnswerConfusesNobody) {
+TEST(ProcessGroup, GetEndsAtItsDeadlineAndALateAnswerIsIgnored) {
   run_test_processes(2, [](Exchange& exchange) {
     if (exchange.rank() == 0) {
       const absl::StatusOr<std::string> early = exchange.get(1, "late", in(milliseconds(20)));
@@ -119,7 +120,8 @@ TEST(ProcessGroup, FenceContinuesAfterItsDeadline) {
     if (exchange.rank() == 0) {
       EXPECT_EQ(exchange.fence(in(milliseconds(20))).code(), absl::StatusCode::kDeadlineExceeded);
       ASSERT_TRUE(exchange.put("go", "").ok());
-      // The fence's answer may come while this waits: it must be kept.
+      // The answer to the fence may arrive during this get(). The client must keep it for the next
+      // fence().
       ASSERT_TRUE(exchange.get(1, "gone through", soon()).ok());
       EXPECT_TRUE(exchange.fence(soon()).ok());
       EXPECT_TRUE(exchange.fence(soon()).ok());
@@ -132,7 +134,7 @@ TEST(ProcessGroup, FenceContinuesAfterItsDeadline) {
   });
 }
 
-TEST(ProcessGroup, DeathDuringAGetOrFenceEndsTheOthersWaitsNamingIt) {
+TEST(ProcessGroup, ADeathEndsGetsAndFencesOfTheOthersAndIsNamed) {
   run_test_processes(
       3,
       [](Exchange& exchange) {
@@ -152,7 +154,7 @@ TEST(ProcessGroup, DeathDuringAGetOrFenceEndsTheOthersWaitsNamingIt) {
       {.labels = {"", "", "the victim"}, .may_die = {2}});
 }
 
-TEST(ProcessGroup, AnEarlyEndIsNoFailureButEndsWaitsForIt) {
+TEST(ProcessGroup, AnEarlyEndIsNoFailureButEndsWaitsForThatProcess) {
   run_test_processes(2, [](Exchange& exchange) {
     if (exchange.rank() == 1) return;
     const absl::Status status = exchange.get(1, "never put", soon()).status();
@@ -199,18 +201,19 @@ TEST(ProcessGroup, AFailureKillsTheRestAfterTheGrace) {
                                             },
                                             {.grace = milliseconds(50)});
   EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
-  EXPECT_EQ(message_of(status), "rank 0 exited with code 7");  // and rank 1 is not blamed
+  // Rank 1, which was killed, is not blamed.
+  EXPECT_EQ(message_of(status), "rank 0 exited with code 7");
   ASSERT_GT(survivor->load(), 0);
   EXPECT_EQ(kill(survivor->load(), 0), -1);
   EXPECT_EQ(errno, ESRCH);
 }
 
-TEST(ProcessGroup, TheTimeoutKillsAndNamesWhatStillRuns) {
+TEST(ProcessGroup, TheTimeoutKillsAndNamesRunningProcesses) {
   const absl::Status status =
       run_processes(3,
                     [](Exchange& exchange) {
                       if (exchange.rank() == 1)
-                        kill(getpid(), SIGSTOP);  // cannot even handle a signal
+                        kill(getpid(), SIGSTOP);  // a stopped process cannot handle signals
                       if (exchange.rank() == 2) wait_forever();
                       return 0;
                     },
@@ -247,8 +250,8 @@ TEST(ProcessGroup, AProcessThatBreaksTheExchangeIsKilledAndReported) {
   EXPECT_THAT(message_of(status), Not(HasSubstr("rank 0")));
 }
 
-TEST(ProcessGroup, NothingSurvivesTheCaller) {
-  // Orphans become children of this process, which can then wait for their end.
+TEST(ProcessGroup, AllProcessesDieWithTheCaller) {
+  // Orphans become children of this process, so that it can wait for their end.
   ASSERT_EQ(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
   Shared<std::array<std::atomic<pid_t>, 2>> orphans;
   const absl::Status status = run_processes(1,
@@ -278,7 +281,8 @@ TEST(ProcessGroup, NothingSurvivesTheCaller) {
 
 TEST(ProcessGroup, RefusesToForkWithOtherThreads) {
 #if defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "ThreadSanitizer has a thread of its own, so the check is off";
+  GTEST_SKIP()
+      << "ThreadSanitizer runs a thread of its own, so the check for other threads is disabled";
 #endif
   std::atomic<bool> stop{false};
   std::thread other([&] {
@@ -290,7 +294,7 @@ TEST(ProcessGroup, RefusesToForkWithOtherThreads) {
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(message_of(status), HasSubstr("2 threads"));
   EXPECT_TRUE(
-      run_processes(1, [](Exchange&) { return 0; }).ok());  // a joined thread is no obstacle
+      run_processes(1, [](Exchange&) { return 0; }).ok());  // a joined thread does not count
 }
 
 TEST(ProcessGroup, RefusesBadArguments) {
@@ -310,7 +314,7 @@ TEST(ProcessGroup, RefusesBadArguments) {
 }
 
 TEST(ProcessGroup, AFailedExpectationInAProcessFailsTheTest) {
-  // The child prints the failure it is asked for; it is the parent's verdict that is tested.
+  // The child prints the intended failure. The test checks the status that the parent returns.
   const absl::Status status = try_test_processes(
       2, [](Exchange& exchange) { EXPECT_EQ(exchange.rank(), 0) << "intended"; });
   EXPECT_EQ(message_of(status), "rank 1 exited with code 1");

@@ -12,33 +12,34 @@ using internal::Proof;
 
 constexpr size_t kThreads = 3;
 constexpr size_t kOperations = 16;
-constexpr size_t kAccesses = 28;  // of one action
+constexpr size_t kAccesses = 28;  // most accesses of one action
 constexpr size_t kCells = 5;
-constexpr size_t kConstantCell = 3;  // the number of lanes: reading it is no step
+// The number of lanes: it is constant, so reading it is no step.
+constexpr size_t kConstantCell = 3;
 
 struct Operation {
   bool signaled;
   bool polled;
   bool tagged;
-  uint8_t tag;           // of its buffer
-  uint8_t flush_number;  // its proof
-  uint8_t covers;
+  uint8_t tag;           // tag of its buffer
+  uint8_t flush_number;  // flush number of its proof
+  uint8_t covers;        // number of operations that its proof covers
 };
 
 struct Thread {
-  uint8_t posted, covered, credits, number;  // the lane
+  uint8_t posted, covered, credits, number;  // contents of the lane
   uint8_t action;
-  bool waiting;  // the action found the queue full
+  bool waiting;  // the action found the queue full and polls
   uint8_t accesses;
-  uint8_t unused;  // no padding
+  uint8_t unused;  // fills the place of padding
   uint16_t results[kAccesses];
 };
 
-// Without padding, so that it can be hashed as bytes.
+// Has no padding, so that it can be hashed as bytes.
 struct State {
   uint8_t cells[kCells];
-  uint8_t posted;   // to the device
-  uint8_t covered;  // of these: complete, known by a polled completion
+  uint8_t posted;   // number of operations posted to the device
+  uint8_t covered;  // number of these that a polled completion covers
   Operation operations[kOperations];
   Thread threads[kThreads];
 };
@@ -51,13 +52,13 @@ struct Violation : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// The step that is being made. (The model's atomics have no other way to their state.)
+// The step being made. (Global, because the model's atomics have no other access to their state.)
 struct Step {
   State* state = nullptr;
   Thread* thread = nullptr;
   uint8_t replayed = 0;
   bool made = false;
-  bool free_running = false;  // no steps: everything at once
+  bool free_running = false;  // accesses are not steps: all of them execute at once
   bool exchange_blindly = false;
 
   template <typename Access>
@@ -74,10 +75,11 @@ struct Step {
   }
 };
 Step step;
-uint8_t* next_cell = nullptr;  // while the shared variables are being made
+uint8_t* next_cell = nullptr;  // not null while the shared variables are constructed
 size_t cells_made = 0;
 
-// An atomic whose accesses are steps if it is shared; a lane's own are none.
+// An atomic. If it is shared, each access is a step; accesses to a lane's own atomics are not
+// steps.
 template <typename T>
 class ModelAtomic {
  public:
@@ -160,14 +162,14 @@ class Explorer {
   }
 
  private:
-  // The order in which Signaling and this class make the shared variables.
+  // The order in which Signaling and this class construct the shared variables.
   enum Cell { kEpoch, kGranted, kRetired, kLanes, kFlushed };
   static_assert(kLanes == kConstantCell && kFlushed + 1 == kCells);
   enum class Outcome { kDone, kFull };
   static constexpr double kOnPath = -1;
 
-  // A hash that takes the place of the state. With 128 bits, two of even 10^9 states share one with
-  // a probability below 10^-20.
+  // A hash that stands for the state. It has 128 bits: the probability that two of 10^9 states
+  // share a hash is below 10^-20.
   struct Key {
     uint64_t a, b;
     bool operator==(const Key&) const = default;
@@ -193,7 +195,9 @@ class Explorer {
   double schedules_from(const State& state) {
     const auto [place, fresh] = seen_.try_emplace(key_of(state), kOnPath);
     if (!fresh) {
-      if (place->second == kOnPath) throw Violation("threads run in circles");
+      if (place->second == kOnPath)
+        throw Violation(
+            "the threads can return to a state they were in: some execution never ends");
       return place->second;
     }
     double schedules = 0;
@@ -216,14 +220,15 @@ class Explorer {
       check_end(state);
       schedules = 1;
     } else if (!moved) {
-      throw Violation("deadlock: all wait, and no completion is under way");
+      throw Violation("deadlock: all threads wait, and no completion is pending");
     }
-    // A reference may have moved: the map has grown.
+    // Look up again: the map has grown, so the reference may be invalid.
     seen_.find(key_of(state))->second = schedules;
     return schedules;
   }
 
-  // Whether a waiting thread would get any further. (Else its polling would change nothing.)
+  // Returns whether a poll by a waiting thread would change anything: a completion is pending, or
+  // the queue has a free slot.
   bool worth_polling(const State& state) const {
     for (size_t i = 0; i < state.posted; ++i) {
       if (state.operations[i].signaled && !state.operations[i].polled) return true;
@@ -251,7 +256,7 @@ class Explorer {
     thread.accesses = 0;
     std::memset(thread.results, 0, sizeof thread.results);
     if (thread.waiting) {
-      thread.waiting = false;  // and looks again
+      thread.waiting = false;  // the thread tries its action again
     } else if (outcome == Outcome::kFull && action != Action::kTryPost) {
       thread.waiting = true;
     } else {
@@ -272,7 +277,7 @@ class Explorer {
     thread.number = static_cast<uint8_t>(lane.number);
   }
 
-  // ---- What threads do ----
+  // ---- Actions of the threads ----
 
   Outcome perform(Action action, Signaling::Lane& lane) {
     switch (action) {
@@ -292,7 +297,7 @@ class Explorer {
     return Outcome::kDone;
   }
 
-  // As Transmitter::take_credit and post_accounted.
+  // Like Transmitter::take_credit and post_accounted.
   Outcome post(Signaling::Lane& lane, bool wanted, bool accepted) {
     if (lane.credits == 0 && !signaling_->acquire(lane)) return Outcome::kFull;
     if (instance_.mistake != Mistake::kNone) return post_mistaken(lane, wanted, accepted);
@@ -337,7 +342,8 @@ class Explorer {
     return Outcome::kDone;
   }
 
-  // What all lanes have counted as posted. A thread counts when its action ends.
+  // Returns the number of operations that all lanes have counted as posted. A lane counts an
+  // operation at the end of its action.
   uint64_t counted_by_all() const {
     uint64_t sum = 0;
     for (size_t i = 0; i < instance_.programs.size(); ++i) {
@@ -374,7 +380,7 @@ class Explorer {
     operation.covers = static_cast<uint8_t>(proof.operations);
   }
 
-  // Returns the operation's place in the order of posting.
+  // Returns the position of the operation in the order of posting.
   uint16_t device_post(const Proof* proof) const {
     return step.access([&](State& state) -> uint16_t {
       if (state.posted - state.covered == static_cast<int>(instance_.depth)) {
@@ -387,7 +393,8 @@ class Explorer {
     });
   }
 
-  // Completes in order. Returns the proof that came back, with a mark, or 0: no completion.
+  // Completes in order. Returns the proof of the next completion, packed and with bit 7 set, or 0
+  // if there is no completion.
   static uint16_t device_poll() {
     return step.access([](State& state) -> uint16_t {
       for (uint8_t i = 0; i < state.posted; ++i) {
@@ -401,14 +408,14 @@ class Explorer {
     });
   }
 
-  // The buffer belongs to the thread, so this is no step; another thread sees only `flushed`.
+  // Not a step: the buffer belongs to the posting thread, and other threads only read `flushed`.
   static void set_tag(uint16_t position, uint64_t tag) {
     Operation& operation = step.state->operations[position];
     operation.tagged = true;
     operation.tag = static_cast<uint8_t>(tag);
   }
 
-  // ---- What must hold ----
+  // ---- Invariants ----
 
   bool is_free(const State& state, const Operation& operation) const {
     return instance_.mistake == Mistake::kFreeAtFlushNumber ? operation.tag <= state.cells[kFlushed]
@@ -419,20 +426,20 @@ class Explorer {
     for (uint8_t i = after.covered; i < after.posted; ++i) {
       const Operation& operation = after.operations[i];
       if (operation.tagged && is_free(after, operation)) {
-        throw Violation("a buffer is called free while the device uses it");
+        throw Violation("a buffer is reported free while the device uses it");
       }
     }
-    if (after.cells[kFlushed] < before.cells[kFlushed]) throw Violation("flushed goes back");
+    if (after.cells[kFlushed] < before.cells[kFlushed]) throw Violation("flushed decreases");
     if (after.cells[kRetired] > after.covered) {
-      throw Violation("more credits came back than operations are complete");
+      throw Violation("more credits were retired than operations are complete");
     }
     if (after.cells[kGranted] > after.cells[kRetired] + instance_.depth) {
-      throw Violation("more credits are out than the queue has slots");
+      throw Violation("more credits are granted than the queue has slots");
     }
   }
 
-  // Nothing was lost: when all is polled, one more signaled operation frees every buffer, and every
-  // credit is back.
+  // Checks that nothing was lost: once all completions are polled, one more signaled operation
+  // frees every buffer, and every credit is back.
   void check_end(State state) {
     step.state = &state;
     step.free_running = true;
@@ -440,7 +447,7 @@ class Explorer {
     Signaling::Lane lane;
     load_lane(state.threads[0], lane);
     if (lane.credits == 0 && !signaling_->acquire(lane)) {
-      throw Violation("all is complete, but the queue is full");
+      throw Violation("all operations are complete, but the queue is full");
     }
     signaling_->post(lane, true, [&](const Proof* proof) {
       device_post(proof);
@@ -449,24 +456,26 @@ class Explorer {
     poll();
     signaling_->give_back(lane);
     store_lane(lane, state.threads[0]);
-    uint64_t kept = 0;  // by lanes that go on
+    uint64_t lane_credits = 0;  // credits that lanes hold, unspent or uncovered
     for (const Thread& thread : state.threads) {
-      kept += thread.credits + static_cast<uint64_t>(thread.posted - thread.covered);
+      lane_credits += thread.credits + static_cast<uint64_t>(thread.posted - thread.covered);
     }
     if (state.covered != state.posted) throw Violation("operations stay uncovered");
     for (uint8_t i = 0; i < state.posted; ++i) {
       const Operation& operation = state.operations[i];
       if (operation.tagged && !is_free(state, operation)) throw Violation("a buffer is lost");
     }
-    if (state.cells[kGranted] != state.cells[kRetired] + kept) throw Violation("credits are lost");
-    if (kept >= instance_.depth) throw Violation("lanes keep the whole queue");
+    if (state.cells[kGranted] != state.cells[kRetired] + lane_credits)
+      throw Violation("credits are lost");
+    if (lane_credits >= instance_.depth)
+      throw Violation("the lanes hold the credits of the whole queue");
   }
 
   const Instance& instance_;
   State initial_;
   std::unique_ptr<Signaling> signaling_;
   std::unique_ptr<ModelAtomic<uint64_t>> flushed_;
-  std::unordered_map<Key, double, KeyHash> seen_;  // to the number of schedules from there
+  std::unordered_map<Key, double, KeyHash> seen_;  // value: number of schedules from that state
   std::vector<uint8_t> path_;
 };
 

@@ -1,5 +1,5 @@
-// The accounting of a shared send queue, through every interleaving of small instances; and
-// deliberate mistakes, each of which must be found (signaling_interleavings_model.h).
+// The accounting of a shared send queue: small instances are explored through every interleaving,
+// and each of a list of deliberate mistakes must be found (signaling_interleavings_model.h).
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -54,7 +54,7 @@ INSTANTIATE_TEST_SUITE_P(
               {1, {{kTry, kTry, kLeave}, {kTry, kPost, kPost}, {kTry, kLeave}}}},
         Named{"requests_that_are_refused",
               {1, {{kPost, kRefused, kPost}, {kRefused, kPost, kLeave}, {kRefused, kLeave}}}},
-        // Batches of two: unsignaled operations, and credits that lanes keep.
+        // Batches of two credits: there are unsignaled operations and credits that lanes hold.
         Named{"batches",
               {8, {{kPost, kPost, kPost, kPost, kPost}, {kPost, kPost, kPost, kPost, kPost}}, 1}},
         Named{"batches_with_signaled",
@@ -64,7 +64,7 @@ INSTANTIATE_TEST_SUITE_P(
             {8, {{kPost, kLeave, kPost, kPost, kPost}, {kPost, kRefused, kPost, kPost, kPost}}, 1}},
         Named{"batches_and_a_poller",
               {8, {{kPost, kPost, kPost, kPost}, {kPost, kPost, kPost, kPost}, {kPoll, kPoll}}, 1}},
-        // Batches of three and a queue that overflows its credits within a batch.
+        // Batches of three credits, and a queue that runs out of credits within a batch.
         Named{"a_batch_cut_short",
               {12,
                {{kPost, kPost, kPost, kPost, kPost, kPost, kPost},
@@ -88,7 +88,7 @@ TEST_P(SignalingMistakes, AreFound) {
   EXPECT_THAT(result.violation, HasSubstr(GetParam().violation));
   std::printf("%s: found within %llu states\n", GetParam().name,
               static_cast<unsigned long long>(result.states));
-  // It is the mistake that was found, not the instance.
+  // Without the mistake the same instance must pass.
   instance.mistake = Mistake::kNone;
   EXPECT_EQ(testing::explore(instance).violation, "");
 }
@@ -99,18 +99,21 @@ const Program kFour{kPost, kPost, kPost, kPost};
 INSTANTIATE_TEST_SUITE_P(
     All, SignalingMistakes,
     ::testing::Values(
-        Seeded{"tag_before_post", {2, {kThree, kThree}, 0, Mistake::kTagBeforePost}, "called free"},
-        Seeded{"tag_own_number", {2, {kThree, kThree}, 0, Mistake::kTagOwnNumber}, "called free"},
+        Seeded{
+            "tag_before_post", {2, {kThree, kThree}, 0, Mistake::kTagBeforePost}, "reported free"},
+        Seeded{"tag_own_number", {2, {kThree, kThree}, 0, Mistake::kTagOwnNumber}, "reported free"},
         Seeded{"flush_number_after_post",
                {2, {kThree, kThree}, 0, Mistake::kFlushNumberAfterPost},
-               "called free"},
+               "reported free"},
         Seeded{"free_at_flush_number",
                {2, {kThree, kThree}, 0, Mistake::kFreeAtFlushNumber},
-               "called free"},
-        Seeded{"flushed_by_store", {2, {kThree, kThree}, 0, Mistake::kFlushedByStore}, "goes back"},
+               "reported free"},
+        Seeded{"flushed_by_store",
+               {2, {kThree, kThree}, 0, Mistake::kFlushedByStore},
+               "flushed decreases"},
         Seeded{"covers_one_too_many",
                {2, {kThree, kThree}, 0, Mistake::kCoversOneTooMany},
-               "more credits came back"},
+               "more credits were retired"},
         Seeded{"covers_itself_only",
                {8, {kFour, kFour}, 1, Mistake::kCoversItselfOnly},
                "credits are lost"},

@@ -1,9 +1,10 @@
-// The accounting of a shared send queue under real threads and real atomics, for ThreadSanitizer
-// above all.
+// The accounting of a shared send queue with real threads and real atomics, mainly for
+// ThreadSanitizer.
 //
-// The model device reads a buffer only when it must: when a completion that covers its operation is
-// taken. Threads overwrite a buffer the moment it is called free. So a buffer that is free too
-// early is a data race that ThreadSanitizer reports, and wrong contents that the device finds.
+// The model device reads a buffer as late as possible: when a completion that covers its operation
+// is polled. Threads overwrite a buffer as soon as it is reported free. So a buffer that is
+// reported free too early is a data race, which ThreadSanitizer reports, and has wrong contents,
+// which the device finds.
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -35,7 +36,7 @@ struct Message {
   bool operator==(const Message&) const = default;
 };
 
-// An in-order queue; its lock orders posts, as QueuePair promises.
+// An in-order queue. Its mutex orders posts, as QueuePair's contract promises.
 class ModelDevice {
  public:
   explicit ModelDevice(uint64_t depth) : depth_(depth) {}
@@ -51,7 +52,7 @@ class ModelDevice {
     return true;
   }
 
-  // Takes the next completion: transmits everything that it covers.
+  // Takes the next completion, and executes all operations that it covers.
   std::optional<Proof> poll() {
     const std::lock_guard lock(mutex_);
     size_t signaled = 0;
@@ -99,7 +100,7 @@ std::ostream& operator<<(std::ostream& out, const Shape& shape) {
 
 class SignalingStress : public ::testing::TestWithParam<Shape> {
  protected:
-  // One thread's work: posts, polls, gives back, at random.
+  // The work of one thread: posts, polls and gives back credits, at random.
   void run(Signaling& signaling, ModelDevice& device, FlushCell& cell, uint64_t thread) {
     constexpr size_t kBuffers = 3;
     struct Buffer {
@@ -129,22 +130,23 @@ class SignalingStress : public ::testing::TestWithParam<Shape> {
               return signaling.acquire(lane);
             },
             deadline_after(std::chrono::seconds(60)));
-        ASSERT_TRUE(acquired) << "the queue stays full, and nothing is under way";
+        ASSERT_TRUE(acquired) << "the queue stays full, and no completion arrives";
       }
-      const bool refused = one_in(50);  // as an invalid request is
+      const bool refused = one_in(50);  // like an invalid request
       const bool posted = signaling.post(lane, signaled, [&](const Proof* proof) {
         if (one_in(16)) std::this_thread::yield();
         const bool taken = !refused && device.post(message, name, proof);
         if (one_in(16)) std::this_thread::yield();
         return taken;
       });
-      ASSERT_NE(posted, refused) << "the device is full";
+      ASSERT_NE(posted, refused) << "the device refused a request because its queue is full";
       if (refused) post_again_ = true;
     };
     for (uint64_t i = 0; i < operations(); ++i) {
       Buffer& buffer = buffers[i % kBuffers];
       if (!buffer.memory.is_free()) {
-        // Nothing else may come that frees it: as Transmitter::acquire does.
+        // No later signaled operation may follow that frees the buffer: flush, as
+        // Transmitter::acquire does.
         flush(signaling, device, lane, progress);
         ASSERT_TRUE(wait_until(
             [&] {
@@ -152,7 +154,7 @@ class SignalingStress : public ::testing::TestWithParam<Shape> {
               return buffer.memory.is_free();
             },
             deadline_after(std::chrono::seconds(60))))
-            << "a buffer is lost";
+            << "a buffer was never freed";
       }
       const uint64_t name = thread << 32 | i;
       buffer.message = Message::of(name);
@@ -187,7 +189,7 @@ class SignalingStress : public ::testing::TestWithParam<Shape> {
             return signaling.acquire(lane);
           },
           deadline_after(std::chrono::seconds(60))))
-          << "the queue stays full, and nothing is under way";
+          << "the queue stays full, and no completion arrives";
     }
     ASSERT_TRUE(signaling.post(lane, true,
                                [&](const Proof* proof) { return device.post(nullptr, 0, proof); }));
@@ -211,9 +213,9 @@ TEST_P(SignalingStress, KeepsEveryInvariant) {
   EXPECT_EQ(device.overflows(), 0U);
   EXPECT_EQ(device.corrupted(), 0U);
   EXPECT_EQ(device.queued(), 0U);  // each thread ended with a flush
-  EXPECT_TRUE(post_again_) << "no request was refused: the test does less than it should";
+  EXPECT_TRUE(post_again_) << "no request was refused: the test does not cover refusals";
   EXPECT_GE(device.posted(), shape.threads * shape.operations * 9 / 10);
-  // Every credit is back: a lane can take its whole batch until all are out.
+  // Every credit is back: one lane can take batches until it has taken the whole depth.
   Signaling::Lane lane;
   uint64_t credits = 0;
   while (signaling.acquire(lane)) credits += std::exchange(lane.credits, 0);
@@ -228,17 +230,18 @@ INSTANTIATE_TEST_SUITE_P(Shapes, SignalingStress,
                                            Shape{1024, 2, 50'000}, Shape{1024, 16, 5000}),
                          ::testing::PrintToStringParamName());
 
-// The bound that the proof needs: what idle lanes can keep leaves room, whatever the depth.
+// A bound that the proof needs: the credits that idle lanes can hold leave room in a queue of any
+// depth.
 TEST(Signaling, LanesNeverKeepTheWholeQueue) {
   for (uint64_t depth = 1; depth <= 100'000; depth += depth < 2000 ? 1 : 997) {
-    uint64_t kept = 0;
+    uint64_t lane_credits = 0;
     for (uint64_t lane = 1; lane <= 64; ++lane) {
       const uint64_t batch = internal::batch_size(depth, lane);
       ASSERT_GE(batch, 1U);
-      if (batch > 1) kept += batch;  // a batch of one is used at once
+      if (batch > 1) lane_credits += batch;  // a batch of one credit is spent at once
     }
-    ASSERT_LT(kept, depth);
-    ASSERT_LE(kept, depth * 72 / 100 + 1);
+    ASSERT_LT(lane_credits, depth);
+    ASSERT_LE(lane_credits, depth * 72 / 100 + 1);
   }
 }
 

@@ -17,7 +17,7 @@ namespace {
 using ::testing::ElementsAre;
 using testing::parse_json;
 
-// An object as the layers have them.
+// An object with counters, built like those of the layers.
 struct Pump {
   Counter strokes;
   SharedCounter faults;
@@ -29,7 +29,7 @@ struct Pump {
         }) {}
 };
 
-// The registry is the process's: each test looks at kinds of its own.
+// The registry belongs to the process, so each test uses kinds of its own.
 std::vector<Statistic> of_kind(const std::string& kind) {
   std::vector<Statistic> found;
   for (Statistic& statistic : statistics_snapshot()) {
@@ -84,8 +84,9 @@ TEST(StatisticsTest, JsonIsOneObjectALine) {
   EXPECT_EQ(found, 1U);
 }
 
-// Snapshots while counting, and while objects come and go: nothing torn, nothing lost at the end.
-TEST(StatisticsTest, SnapshotsBesideWriters) {
+// Takes snapshots while threads count and while objects are created and destroyed. No snapshot
+// shows a torn value, and at the end no count is lost.
+TEST(StatisticsTest, SnapshotsDuringWrites) {
   constexpr int kThreads = 3;
   constexpr int kObjects = 50;
   constexpr int kStrokes = 200;

@@ -32,13 +32,13 @@ TEST(Synchronizer, CountsDown) {
   done.spin_nonzero_operations_left();
 }
 
-TEST(Synchronizer, NothingToWaitForIsDone) {
+TEST(Synchronizer, ZeroOperationsAreDone) {
   Synchronizer done(0);
   EXPECT_TRUE(done.done());
   EXPECT_TRUE(done.wait(deadline_after(milliseconds(0))).ok());
 }
 
-TEST(Synchronizer, CountsAsManyAsItSays) {
+TEST(Synchronizer, CountsUpToMaxOperations) {
   Synchronizer done(Synchronizer::kMaxOperations);
   EXPECT_EQ(done.operations_left(), Synchronizer::kMaxOperations);
   done.decrease(Synchronizer::kMaxOperations - 1);
@@ -48,7 +48,7 @@ TEST(Synchronizer, CountsAsManyAsItSays) {
   EXPECT_TRUE(done.status().ok());
 }
 
-TEST(Synchronizer, TooManyDecreasesStopAtZeroAndLeaveTheStatusAlone) {
+TEST(Synchronizer, TooManyDecreasesStopAtZeroAndKeepTheStatus) {
   Synchronizer done(1);
   done.decrease(5);
   EXPECT_TRUE(done.done());
@@ -83,7 +83,7 @@ TEST(Synchronizer, TheDeadlineEndsTheWaitNotTheOperations) {
   EXPECT_TRUE(done.wait().ok());
 }
 
-// A hook under which a wait sleeps at once.
+// A wait hook that lets every wait sleep at once.
 class SleepAtOnce final : public WaitHook {
  public:
   bool pause(uint64_t) override { return true; }
@@ -100,11 +100,11 @@ TEST(Synchronizer, WakesEverySleeper) {
       sleepers.emplace_back([&] {
         SleepAtOnce hook;
         const ScopedWaitHook installed(hook);
-        // No deadline: a wake-up that is lost hangs the test until its watchdog.
+        // No deadline: a lost wake-up hangs the test until the watchdog ends it.
         if (done.wait().ok()) ++woken;
       });
     }
-    done.decrease();  // not the last: nobody may go on
+    done.decrease();  // not the last operation: no sleeper may continue
     if (round % 3 == 0) std::this_thread::yield();
     EXPECT_EQ(woken, 0);
     done.decrease();
@@ -113,8 +113,8 @@ TEST(Synchronizer, WakesEverySleeper) {
   }
 }
 
-// What was done before each decrease is visible after the wait: ThreadSanitizer checks the edges,
-// the sum checks the values.
+// Writes made before a decrease are visible after the wait. ThreadSanitizer checks the
+// happens-before edges, the comparison checks the values.
 TEST(Synchronizer, IsAHappensBeforeEdge) {
   constexpr int kRounds = 500;
   constexpr uint32_t kWorkers = 3;
@@ -140,7 +140,7 @@ TEST(Synchronizer, IsAHappensBeforeEdge) {
 }
 
 // The waiter frees the object as soon as its wait returns, while the last decrease() may still be
-// inside: under AddressSanitizer and ThreadSanitizer any access of it would be reported.
+// executing. AddressSanitizer and ThreadSanitizer report any access to the object after that.
 TEST(Synchronizer, MayBeDestroyedWhileTheLastDecreaseRuns) {
   constexpr int kRounds = 20'000;
   std::atomic<Synchronizer*> handed_over{nullptr};

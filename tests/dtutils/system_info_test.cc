@@ -17,7 +17,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// A tree of proc and sys files of an invented machine.
+// A directory tree with the proc and sys files of an invented machine.
 class FakeRoot {
  public:
   FakeRoot() {
@@ -104,7 +104,7 @@ TEST(SystemInfo, EmptyMachineIsNoError) {
   EXPECT_FALSE(info.memory_lock.may_exceed);
 }
 
-TEST(Cgroup, Version2TakesTheTightestLevel) {
+TEST(Cgroup, Version2TakesTheSmallestLimitOfAllLevels) {
   const FakeRoot root;
   root.file("/proc/self/cgroup", "0::/user.slice/job\n");
   root.file("/proc/self/mountinfo", mount_line("/sys/fs/cgroup", "cgroup2", "rw"));
@@ -140,7 +140,7 @@ TEST(Cgroup, Version1HasAFolderPerController) {
   EXPECT_EQ(query_system_info(root.path()).cgroup.cpus, 0.5);
 }
 
-// In a container the path of the group is the host's, and only the group itself is mounted.
+// In a container the group's path is that of the host, and only the group itself is mounted.
 TEST(Cgroup, ContainerSeesItsGroupAtTheMount) {
   const FakeRoot root;
   root.file("/proc/self/cgroup", "0::/../../kubepods/pod1\n");
@@ -169,7 +169,7 @@ TEST(MemoryLock, CapabilityIsBitFourteen) {
   EXPECT_FALSE(query_system_info(root.path()).memory_lock.may_exceed);
 }
 
-TEST(SystemInfo, ThisMachineMakesSense) {
+TEST(SystemInfo, ValuesOfThisMachineAreConsistent) {
   const SystemInfo info = query_system_info();
   EXPECT_FALSE(info.kernel.empty());
   EXPECT_FALSE(info.architecture.empty());
@@ -211,7 +211,7 @@ SystemInfo comfortable() {
   return info;
 }
 
-// The shortfalls of `info`, which must be exactly those named.
+// Returns the shortfall of `info`. Requires: there is exactly one, and it has this name.
 Shortfall only(const SystemInfo& info, const std::string& name) {
   const std::vector<Shortfall> found = find_shortfalls(info);
   EXPECT_EQ(found.size(), 1u) << name;
@@ -230,7 +230,7 @@ TEST(Shortfalls, HugePages) {
   info.transparent.shmem_enabled = "never";
   EXPECT_EQ(find_shortfalls(info).size(), 2u);
   EXPECT_EQ(find_shortfalls(info)[1].name, "transparent_shared");
-  info.huge_pages.push_back({-1, uint64_t{1} << 30, 1, 1});  // 1 GiB pages do as well
+  info.huge_pages.push_back({-1, uint64_t{1} << 30, 1, 1});  // 1 GiB pages suffice, too
   EXPECT_TRUE(find_shortfalls(info).empty());
 }
 

@@ -34,7 +34,7 @@ class TraceTest : public ::testing::Test {
   }
   ~TraceTest() override {
     EXPECT_TRUE(stop_trace().ok());
-    // No unfinished file is left behind: rmdir succeeds only once what the tests made is gone.
+    // The trace must leave no unfinished file: rmdir fails if any file exists that no test named.
     for (const std::string& name : names_) unlink(path(name).c_str());
     EXPECT_EQ(rmdir(folder_.c_str()), 0) << folder_;
   }
@@ -49,7 +49,7 @@ class TraceTest : public ::testing::Test {
   std::vector<std::string> names_;
 };
 
-// The file, parsed; fails the test if it is no JSON.
+// Reads and parses the file. Fails the test if it is not JSON.
 Json read_trace(const std::string& path) {
   std::ifstream file(path);
   std::stringstream text;
@@ -111,7 +111,7 @@ TEST_F(TraceTest, EachKindOfEventHasItsFields) {
   EXPECT_EQ(outer.at("cat").string(), "layer");
   EXPECT_EQ(outer.at("args").at("bytes").number(), 4096);
   EXPECT_FALSE(inner.has("args"));
-  // Nested: the viewer draws the inner one under the outer one.
+  // Nested: the viewer draws the inner event below the outer one.
   EXPECT_LE(outer.at("ts").number(), inner.at("ts").number());
   EXPECT_GE(outer.at("ts").number() + outer.at("dur").number() + 0.01,
             inner.at("ts").number() + inner.at("dur").number());
@@ -126,7 +126,7 @@ TEST_F(TraceTest, EachKindOfEventHasItsFields) {
   EXPECT_EQ(events_named(trace, "thread_name").at(0).at("args").at("name").string(), "main thread");
 }
 
-TEST_F(TraceTest, AFileIsThereFromTheStartAndEachFlushCompletesIt) {
+TEST_F(TraceTest, TheFileExistsFromTheStartAndEachFlushUpdatesIt) {
   ASSERT_TRUE(start_trace(make("a.json")).ok());
   EXPECT_TRUE(events_named(read_trace(path("a.json")), "one").empty());
   trace_instant("test", "one");
@@ -155,14 +155,14 @@ TEST_F(TraceTest, APathThatCannotBeWrittenIsAnError) {
   const absl::Status missing = start_trace(path("no/such/folder"));
   EXPECT_EQ(missing.code(), absl::StatusCode::kNotFound) << missing;
   EXPECT_FALSE(trace_enabled());
-  // A device is not replaced by a file.
+  // A device file is not replaced by a regular file.
   EXPECT_FALSE(start_trace("/dev/null").ok());
   struct stat device;
   ASSERT_EQ(stat("/dev/null", &device), 0);
   EXPECT_TRUE(S_ISCHR(device.st_mode));
 }
 
-TEST_F(TraceTest, ThreadsRecordBesideFlushesAndOutliveThem) {
+TEST_F(TraceTest, ThreadsRecordDuringFlushes) {
   constexpr int kThreads = 3;
   constexpr int kEvents = 5000;
   ASSERT_TRUE(start_trace(make("a.json")).ok());
@@ -182,7 +182,7 @@ TEST_F(TraceTest, ThreadsRecordBesideFlushesAndOutliveThem) {
   for (std::thread& thread : threads) thread.join();
   ASSERT_TRUE(stop_trace().ok());
 
-  // Of each thread every event, in order.
+  // The file has every event of each thread, in order.
   std::map<double, int> next;
   const Json trace = read_trace(path("a.json"));
   for (const Json& event : events_named(trace, "tick")) {
@@ -193,7 +193,7 @@ TEST_F(TraceTest, ThreadsRecordBesideFlushesAndOutliveThem) {
   EXPECT_EQ(events_named(trace, "thread_name").size(), static_cast<size_t>(kThreads));
 }
 
-TEST_F(TraceTest, StopAndStartBesideRecordingThreads) {
+TEST_F(TraceTest, StopAndStartWhileThreadsRecord) {
   std::atomic<bool> stop{false};
   std::thread recorder([&] {
     while (!stop.load(std::memory_order_relaxed)) trace_instant("test", "tick");
@@ -208,15 +208,15 @@ TEST_F(TraceTest, StopAndStartBesideRecordingThreads) {
   recorder.join();
 }
 
-TEST_F(TraceTest, WhatFindsNoRoomIsCounted) {
+TEST_F(TraceTest, DroppedEventsAreCounted) {
   ASSERT_TRUE(start_trace(make("a.json")).ok());
   constexpr uint64_t kTooMany = 1000;
   for (size_t i = 0; i < kMaxTraceEventsPerThread + kTooMany; ++i) trace_instant("test", "tick");
   EXPECT_EQ(dropped_trace_events(), kTooMany);
-  // Other threads still have room.
+  // Other threads still have room for events.
   std::thread([] { trace_instant("test", "other"); }).join();
   ASSERT_TRUE(stop_trace().ok());
-  // Parsed by lines: the whole is large.
+  // Parsed line by line, because the file is large.
   std::ifstream file(path("a.json"));
   std::string line;
   ASSERT_TRUE(std::getline(file, line));
@@ -231,7 +231,7 @@ TEST_F(TraceTest, WhatFindsNoRoomIsCounted) {
   EXPECT_EQ(others, 1U);
 }
 
-// Starts `body` in a child that leaves through `leave`, and waits for it.
+// Runs `body` in a child process, which must end by _exit(0), and waits for it. Returns its pid.
 template <typename Body>
 pid_t in_child(Body&& body) {
   const pid_t child = fork();
@@ -262,7 +262,7 @@ TEST_F(TraceTest, AForkedChildWritesItsOwnFile) {
   EXPECT_EQ(events_named(theirs, "child")[0].at("pid").number(), child);
 }
 
-// A program as users start it: with CARIAMA_TRACE, ending by exit() while a thread still records.
+// A program as users start it: CARIAMA_TRACE is set, and it ends by exit() while a thread records.
 TEST_F(TraceTest, TheEnvironmentStartsItAndExitWritesIt) {
   if (std::getenv("CARIAMA_TRACE_TEST_CHILD") != nullptr) {
     static std::atomic<bool> busy{false};
@@ -274,7 +274,7 @@ TEST_F(TraceTest, TheEnvironmentStartsItAndExitWritesIt) {
     }).detach();
     while (!busy.load()) std::this_thread::yield();
     rmdir(path("").c_str());
-    const TraceScope open("test", "open");  // never closed
+    const TraceScope open("test", "open");  // exit() does not destroy it
     trace_instant("test", "last words");
     std::exit(trace_enabled() ? 0 : 1);
   }

@@ -1,5 +1,5 @@
-// Transmitter over a simulated fabric: what needs small limits, virtual time, slow connections or
-// dead peers. (The rest is in contract/transmitter_contract_test.cc, on every transport.)
+// Transmitter over a simulated fabric: tests that need small limits, virtual time, slow connections
+// or failed peers. contract/transmitter_contract_test.cc tests Transmitter on every transport.
 #include "dtutils/transmitter.h"
 
 #include <chrono>
@@ -44,7 +44,7 @@ class TransmitterTest : public ::testing::Test {
                                        segments);
   }
 
-  // Waits for `done` of whatever it is, and says how it ended.
+  // Waits for `done` and returns the status that the wait ends with.
   static absl::Status ended(Transmitter& transmitter, Synchronizer& done) {
     return transmitter.wait(done, soon());
   }
@@ -70,7 +70,8 @@ TEST_F(TransmitterTest, FreesBuffersInBulkByOneFlush) {
   }
   EXPECT_TRUE(fabric_.run_until_idle());
   line.near->progress();
-  // All is complete, but nobody was told: a hundred operations fit into the first interval.
+  // All operations are complete, but no completion was requested: a hundred operations fit into the
+  // first signaling interval.
   for (const RDMAMemory& unit : units) EXPECT_FALSE(unit.is_free());
   EXPECT_EQ(line.near->statistics().signaled, 0U);
   must(transmitter.flush());
@@ -89,7 +90,7 @@ TEST_F(TransmitterTest, InlineDataLeavesItsBufferFree) {
   Transmitter transmitter = must(Transmitter::create(*line.near));
   Local from(*near_, inlined + 1);
   testing::Buffer to(*far_, 2 * inlined + 1);
-  for (int i = 0; i < 3; ++i) {  // on the slow path and the fast one
+  for (int i = 0; i < 3; ++i) {  // covers the slow path of write() and the fast path
     from.buffer.fill(1);
     must(transmitter.write(from.memory, 0, inlined, to.locator()));
     EXPECT_TRUE(from.memory.is_free());
@@ -110,15 +111,15 @@ TEST_F(TransmitterTest, RefusesWhenFullAndPostsNothing) {
   testing::Buffer to(*far_, 1024);
   absl::Status status;
   uint32_t posted = 0;
-  // Polling moves virtual time, so what polls last finds the queue full for good only while time
-  // stands still: the fabric is cut.
+  // Polling advances virtual time, so that operations complete and the queue would never stay full.
+  // The fabric is therefore partitioned.
   const uint32_t island[] = {0};
   fabric_.partition(island);
   while ((status = transmitter.write(from.memory, 0, 1024, to.locator())).ok()) ++posted;
   EXPECT_EQ(posted, line.near->depth());
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(text(status), HasSubstr("the send queue to the far end (16 operations) is full"));
-  // Others are refused too, and being refused costs them nothing.
+  // Other transmitters on the queue are refused, too, and a refusal takes no credit.
   for (int i = 0; i < 40; ++i) {
     EXPECT_EQ(other.write(from.memory, 0, 1024, to.locator()).code(),
               absl::StatusCode::kResourceExhausted);
@@ -134,7 +135,7 @@ TEST_F(TransmitterTest, RefusesWhenFullAndPostsNothing) {
   }
 }
 
-TEST_F(TransmitterTest, WaitsWhenFullAndGoesOn) {
+TEST_F(TransmitterTest, WaitsWhenFullAndContinues) {
   TransmitLine line = make_line(4);
   Transmitter transmitter = must(Transmitter::create(*line.near));
   Local from(*near_, 1024);
@@ -203,7 +204,7 @@ TEST_F(TransmitterSplitTest, SplitsPiecesAtMessagesAndSegments) {
   testing::Buffer far(*far_, kBytes);
   near.buffer.fill(4);
   const Bytes source = pattern(4, kBytes);
-  // Empty ones, tiny ones, one of exactly a message, one of several.
+  // Empty pieces, pieces of one byte, one of exactly a message, one of several messages.
   const std::vector<uint64_t> sizes = {0, 1, 1, 1, 1, 0, 0, kMessage, 0, 3 * kMessage + 1, 10, 0};
   std::vector<Transmitter::Piece> pieces;
   Bytes gathered;
@@ -260,7 +261,7 @@ TEST_F(TransmitterSplitTest, ASendIsNeverSplit) {
   EXPECT_EQ(line.near->statistics().operations, 0U);
 }
 
-TEST_F(TransmitterSplitTest, ASplitTransferIsRefusedWholeOrNotAtAll) {
+TEST_F(TransmitterSplitTest, ASplitTransferIsNeverRefusedHalfWay) {
   TransmitLine line = make_line(4);
   Transmitter transmitter = must(Transmitter::create(*line.near, FullQueue::kRefuse));
   Local near(*near_, 16 * kMessage);
@@ -274,9 +275,9 @@ TEST_F(TransmitterSplitTest, ASplitTransferIsRefusedWholeOrNotAtAll) {
 
 // ---- Recycling ---------------------------------------------------------------------------------
 
-// A connection that is slow as long as its receiver posts nothing: what is sent stays in flight.
+// A connection is slow as long as its receiver posts no receive: its sends stay in flight.
 TEST_F(TransmitterTest, ABroadcastBufferIsFreeOnlyWhenAllQueuesAreDone) {
-  constexpr size_t kQueues = 6;  // more than a handle can note
+  constexpr size_t kQueues = 6;  // more uses than RDMAMemory can record
   constexpr size_t kSlow = 2;
   std::vector<TransmitLine> lines;
   std::vector<Transmitter> transmitters;
@@ -312,8 +313,9 @@ TEST_F(TransmitterTest, ABroadcastBufferIsFreeOnlyWhenAllQueuesAreDone) {
   }
 }
 
-// A queue that refuses does so before anything is posted: noting the use is never refused.
-TEST_F(TransmitterTest, AFifthUseIsNotedThoughTheQueueRefuses) {
+// A full queue refuses a request before it is posted. So recording the use of a posted request
+// never fails.
+TEST_F(TransmitterTest, AFifthUseIsRecordedThoughTheQueueRefuses) {
   std::vector<TransmitLine> lines;
   std::vector<Transmitter> transmitters;
   Local from(*near_, 1024);
@@ -323,7 +325,7 @@ TEST_F(TransmitterTest, AFifthUseIsNotedThoughTheQueueRefuses) {
     transmitters.push_back(must(Transmitter::create(*lines[i].near, FullQueue::kRefuse)));
     must(transmitters[i].write(from.memory, 0, 1024, to.locator()));
   }
-  EXPECT_FALSE(lines[4].near->has_outstanding());  // the fifth waited for its own transfer
+  EXPECT_FALSE(lines[4].near->has_outstanding());  // the fifth write waited for its own completion
   EXPECT_TRUE(fabric_.run_until_idle());
   for (TransmitLine& line : lines) line.near->progress();
   EXPECT_TRUE(from.memory.is_free());
@@ -337,7 +339,7 @@ class RecyclingTest : public TransmitterTest {
     return must(CircularAllocator::create(
         memory_, {.unit_bytes = kUnit, .initial_units = units, .max_units = units}));
   }
-  // Connections whose sends stay in flight as long as the far end posts no receive.
+  // The sends on these connections stay in flight as long as the far end posts no receive.
   TransmitLine fast_ = make_line();
   TransmitLine slow_ = make_line();
   Transmitter to_fast_ = must(Transmitter::create(*fast_.near));
@@ -345,13 +347,13 @@ class RecyclingTest : public TransmitterTest {
   testing::Buffer target_{*far_, kUnit};
   std::shared_ptr<RDMAAllocator> memory_ = must(RDMAAllocator::create({near_}, kAnyNode, {}));
 
-  // Sends a unit of `ring` that stays in flight.
+  // Sends a unit of `ring`. It stays in flight.
   RDMAMemory* send_slowly(CircularAllocator& ring) {
     RDMAMemory* const unit = must(to_slow_.acquire(ring, soon()));
     must(to_slow_.send(*unit, 0, kUnit));
     return unit;
   }
-  // Writes `count` units of `ring`; the first error.
+  // Writes `count` units of `ring`. Returns the first error.
   absl::Status write_many(CircularAllocator& ring, size_t count,
                           std::chrono::milliseconds patience) {
     for (size_t i = 0; i < count; ++i) {
@@ -363,16 +365,17 @@ class RecyclingTest : public TransmitterTest {
   }
 };
 
-TEST_F(RecyclingTest, ASmallRingIsFlushedByNeed) {
-  // Fewer units than the interval: nothing would ever be signaled by itself.
+TEST_F(RecyclingTest, ASmallRingIsFlushedWhenItIsExhausted) {
+  // The ring has fewer units than the signaling interval, so no operation becomes signaled unless
+  // acquire() flushes.
   ASSERT_GT(fast_.near->interval(), 4U);
   const auto ring = make_ring(4);
   must(write_many(*ring, 100, testing::kPatience));
   EXPECT_EQ(ring->units(), 4U);
 }
 
-// Segments of any size, of which nothing would be signaled by itself either.
-TEST_F(RecyclingTest, ASmallRingOfSegmentsIsFlushedByNeed) {
+// Segments of any size. No operation on them becomes signaled unless acquire() flushes.
+TEST_F(RecyclingTest, ASmallRingOfSegmentsIsFlushedWhenItIsExhausted) {
   const auto ring = must(LinearCircularAllocator::create(
       memory_, {.unit_bytes = kUnit, .initial_units = 2, .max_units = 2}));
   for (size_t i = 0; i < 200; ++i) {
@@ -417,7 +420,7 @@ TEST_F(RecyclingTest, ASlowConnectionStallsASharedRing) {
   const absl::Status stalled = write_many(*shared, 100, milliseconds(50));
   EXPECT_EQ(stalled.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(text(stalled), HasSubstr("bind it to this queue"));
-  // It is the slow connection that it waited for.
+  // The ring was waiting for the slow connection: after that has completed, the ring advances.
   testing::post_receive(slow_.far, 1, {target_.segment()});
   ASSERT_TRUE(wait_until(
       [&] {
@@ -433,13 +436,13 @@ TEST_F(RecyclingTest, ASlowConnectionStallsASharedRing) {
 TEST_F(RecyclingTest, ASlowConnectionDoesNotStallABoundRing) {
   const auto bound_to_slow = make_ring(4);
   const auto bound_to_fast = make_ring(4);
-  const RDMAMemory* const held = send_slowly(*bound_to_slow);
+  const RDMAMemory* const slow_unit = send_slowly(*bound_to_slow);
   must(write_many(*bound_to_fast, 1000, testing::kPatience));
-  // All the while the slow one was in flight.
+  // The slow connection's unit was in flight all the time.
   must(to_slow_.flush());
   slow_.near->progress();
   EXPECT_TRUE(slow_.near->has_outstanding());
-  EXPECT_FALSE(held->is_free());
+  EXPECT_FALSE(slow_unit->is_free());
 }
 
 // ---- Failure -----------------------------------------------------------------------------------
@@ -459,7 +462,7 @@ TEST_F(TransmitterTest, APeerThatDiesMidStreamEndsEveryWait) {
     if (i == 50) fabric_.kill(1);
     done.push_back(std::make_unique<Synchronizer>());
     status = transmitter.write(from.memory, 0, 1024, to.locator(), done.back().get());
-    if (!status.ok()) done.pop_back();  // not posted
+    if (!status.ok()) done.pop_back();  // the operation was not posted
   }
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(text(status), HasSubstr("the far end"));
@@ -472,7 +475,7 @@ TEST_F(TransmitterTest, APeerThatDiesMidStreamEndsEveryWait) {
       EXPECT_THAT(text(result), HasSubstr("the far end"));
       ++failed;
     } else {
-      EXPECT_EQ(failed, 0U);  // in order
+      EXPECT_EQ(failed, 0U);  // operations fail in the order of posting
     }
   }
   EXPECT_GT(failed, 0U);
@@ -491,12 +494,12 @@ TEST_F(TransmitterTest, AnIdleWaitForADeadPeerIsEndedByAProbe) {
     Transmitter transmitter = must(Transmitter::create(*line.near));
     Local from(*near_, 1024);
     testing::Buffer to(*domain, 1024);
-    if (tail) {  // operations that are complete, but that nothing signaled covers
+    if (tail) {  // the operations complete, but no signaled operation covers them
       must(transmitter.write(from.memory, 0, 1024, to.locator()));
       EXPECT_TRUE(fabric_.run_until_idle());
     }
     fabric_.kill(fabric_.endpoint_count() - 1);
-    Synchronizer never;  // the peer was to notify us
+    Synchronizer never;  // for a notification that the dead peer never sends
     const absl::Status status = ended(transmitter, never);
     EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
     EXPECT_THAT(text(status), HasSubstr("the victim"));
@@ -530,7 +533,7 @@ TEST_F(TransmitterTest, ThreadsThatWaitForRoomAreToldOfTheFailure) {
   EXPECT_LE(posted, 4 + 1);
 }
 
-TEST_F(TransmitterTest, DestroyingAQueueFailsWhatIsOutstanding) {
+TEST_F(TransmitterTest, DestroyingAQueueFailsOutstandingOperations) {
   TransmitLine line = make_line();
   Local from(*near_, 1024);
   testing::Buffer to(*far_, 1024);
@@ -547,8 +550,8 @@ TEST_F(TransmitterTest, DestroyingAQueueFailsWhatIsOutstanding) {
   EXPECT_TRUE(done.done());
   EXPECT_EQ(done.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(text(done.status()), HasSubstr("the queue to the far end was closed"));
-  // The handle outlives the queue, and is free for others; also when the queue's cell is taken
-  // anew.
+  // The handle outlives the queue, and its memory is free, also after another queue has reused the
+  // queue's flush cell.
   EXPECT_TRUE(from.memory.is_free());
   TransmitLine next = make_line();
   EXPECT_TRUE(from.memory.is_free());
@@ -557,8 +560,8 @@ TEST_F(TransmitterTest, DestroyingAQueueFailsWhatIsOutstanding) {
   EXPECT_FALSE(from.memory.is_free());
 }
 
-// A Transmitter that moves keeps its place, and one that goes away leaves it.
-TEST_F(TransmitterTest, MovesWithItsPlace) {
+// A Transmitter that is moved keeps its lane, and a Transmitter that is destroyed returns its lane.
+TEST_F(TransmitterTest, MovesWithItsLane) {
   TransmitLine line = make_line(16);
   TransmitLine other_line = make_line(16);
   Local from(*near_, 1024);
@@ -571,7 +574,7 @@ TEST_F(TransmitterTest, MovesWithItsPlace) {
   must(b.write(from.memory, 0, 1024, to.locator()));
   EXPECT_EQ(line.near->statistics().operations, 2U);
   EXPECT_EQ(other_line.near->statistics().operations, 1U);
-  // A thread after another on one place: none of them takes credits along.
+  // Transmitters that use one lane in turn: none of them keeps credits.
   for (int i = 0; i < 100; ++i) {
     Transmitter brief = must(Transmitter::create(*line.near));
     must(brief.write(from.memory, 0, 1024, to.locator()));
@@ -579,8 +582,8 @@ TEST_F(TransmitterTest, MovesWithItsPlace) {
   EXPECT_EQ(line.near->statistics().operations, 102U);
 }
 
-// Every benign fault, with many seeds: late completions and operations, torn writes, short queues.
-TEST_F(TransmitterTest, BearsEveryBenignFault) {
+// All benign faults with many seeds: late completions, late operations, torn writes, short queues.
+TEST_F(TransmitterTest, ToleratesEveryBenignFault) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     SCOPED_TRACE(seed);
     const auto control = std::make_shared<FaultControl>();

@@ -1,4 +1,4 @@
-// The bytes that two verbs queue pairs exchange.
+// Encoding of the address that two verbs queue pairs exchange.
 #include "dtutils/verbs/address.h"
 
 #include <random>
@@ -28,7 +28,7 @@ Address example() {
   return address;
 }
 
-TEST(VerbsAddressTest, SurvivesTheJourney) {
+TEST(VerbsAddressTest, IsDecodedAsEncoded) {
   for (const bool ethernet : {true, false}) {
     for (const bool atomics : {true, false}) {
       for (const uint32_t mtu : {256U, 512U, 1024U, 2048U, 4096U}) {
@@ -44,8 +44,8 @@ TEST(VerbsAddressTest, SurvivesTheJourney) {
   }
 }
 
-// The format is shared by all processes of a job, so a change of it needs a new version.
-TEST(VerbsAddressTest, IsThatOfVersion1) {
+// All processes of a job must use the same format, so a change needs a new version number.
+TEST(VerbsAddressTest, FormatIsVersion1) {
   const std::string bytes = encode(example());
   ASSERT_EQ(bytes.size(), 64U);
   EXPECT_EQ(bytes.substr(0, 14), std::string("CARVERBS\x01\x00\x34\x12\xef\xcd", 14));
@@ -65,7 +65,8 @@ TEST(VerbsAddressTest, EveryFieldOutOfRangeIsRefused) {
   }
 }
 
-// Room for later versions, which this one must not take for its own.
+// The reserved bytes are for later versions. A decoder of this version must not accept addresses
+// that use them.
 TEST(VerbsAddressTest, ReservedBytesAreZero) {
   std::string bytes = encode(example());
   bytes[58] = 1;
@@ -76,7 +77,7 @@ TEST(VerbsAddressTest, ReservedBytesAreZero) {
   EXPECT_THAT(std::string(decoded.status().message()), HasSubstr("out of range"));
 }
 
-TEST(VerbsAddressTest, SaysWhatIsWrong) {
+TEST(VerbsAddressTest, ErrorsNameTheReason) {
   const std::string good = encode(example());
   const auto reason = [](std::string_view bytes) {
     return std::string(decode(bytes).status().message());
@@ -105,8 +106,8 @@ TEST(VerbsAddressTest, AnyBytesAreSafe) {
       bytes[random() % bytes.size()] = static_cast<char>(random());
     bytes.resize(random() % 4 == 0 ? random() % 100 : bytes.size());
     const auto decoded = decode(bytes);
-    // What passes all the same (a change that changes nothing, a colliding checksum) is a valid
-    // address.
+    // Some changes have no effect or keep the checksum valid. If decode() accepts the bytes, they
+    // must be a valid address.
     if (decoded.ok()) {
       ++accepted;
       EXPECT_EQ(encode(*decoded), bytes);

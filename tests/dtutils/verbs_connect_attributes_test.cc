@@ -1,5 +1,5 @@
-// The codes of the verbs state machine: times are rounded up, limits are the smaller ones, and the
-// way to the peer follows the link layer.
+// Codes of the verbs state machine: times are rounded up, each limit is the smaller one of both
+// ends, and the path to the peer depends on the link layer.
 #include "dtutils/verbs/connect_attributes.h"
 
 #include <chrono>
@@ -13,7 +13,7 @@ using std::chrono::microseconds;
 
 TEST(ConnectAttributesTest, AckTimeoutsAreRoundedUp) {
   EXPECT_EQ(ack_timeout_code(microseconds(1)), 1);
-  EXPECT_EQ(ack_timeout_code(microseconds(8)), 1);  // 8.192
+  EXPECT_EQ(ack_timeout_code(microseconds(8)), 1);  // code 1 means 8.192 us
   EXPECT_EQ(ack_timeout_code(microseconds(9)), 2);
   EXPECT_EQ(ack_timeout_code(microseconds(67'000)), 14);  // 67.1 ms, the common default
   EXPECT_EQ(ack_timeout_code(microseconds(67'109)), 15);
@@ -30,7 +30,7 @@ TEST(ConnectAttributesTest, ReceiverDelaysAreRoundedUp) {
   EXPECT_EQ(receiver_delay_code(microseconds(11)), 2);
   EXPECT_EQ(receiver_delay_code(microseconds(640)), 12);
   EXPECT_EQ(receiver_delay_code(microseconds(491'520)), 31);
-  EXPECT_EQ(receiver_delay_code(microseconds(491'521)), 0);  // 655.36 ms
+  EXPECT_EQ(receiver_delay_code(microseconds(491'521)), 0);  // code 0 means 655.36 ms
   EXPECT_EQ(receiver_delay_code(microseconds::max()), 0);
 }
 
@@ -65,7 +65,7 @@ TEST_F(PathTest, WithinAnInfiniBandSubnetTheLidSuffices) {
   EXPECT_EQ(path().path_mtu, IBV_MTU_1024);
 }
 
-TEST_F(PathTest, AnotherSubnetOrAPortThatAsksForItTakesTheGid) {
+TEST_F(PathTest, AnotherSubnetOrARequiringPortTakesTheGid) {
   context_.port_attributes.link_layer = IBV_LINK_LAYER_INFINIBAND;
   peer_.gid[7] = 1;
   EXPECT_EQ(path().ah_attr.is_global, 1);
@@ -84,7 +84,7 @@ TEST_F(PathTest, RoceAlwaysTakesTheGid) {
   EXPECT_EQ(path().ah_attr.grh.sgid_index, 3);
 }
 
-TEST_F(PathTest, ReadsInFlightAreWhatTheOtherEndServes) {
+TEST_F(PathTest, ReadsInFlightAreLimitedByThePeer) {
   own_.initiated_reads = 16;
   own_.served_reads = 4;
   peer_.initiated_reads = 8;

@@ -1,4 +1,4 @@
-// Which device, port and GID are chosen, on machines that this one is not.
+// Which device, port and GID are chosen, on invented machines.
 #include "dtutils/verbs/selection.h"
 
 #include <cstdlib>
@@ -129,7 +129,7 @@ TEST(VerbsSelectionTest, EverythingMissingIsNamed) {
   EXPECT_THAT(reason(choose(devices, {.port = 4})), HasSubstr("no active RDMA port 4"));
 }
 
-TEST(VerbsSelectionTest, TheEnvironmentFillsWhatOptionsLeaveOpen) {
+TEST(VerbsSelectionTest, TheEnvironmentAppliesToUnsetOptions) {
   setenv("CARIAMA_DEVICE", "mlx5_5", 1);
   setenv("CARIAMA_PORT", "2", 1);
   setenv("CARIAMA_GID_INDEX", "3", 1);

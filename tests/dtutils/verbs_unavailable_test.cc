@@ -1,4 +1,4 @@
-// On a machine without RDMA: errors with a remedy, and shared memory by default.
+// On a machine without RDMA, requests for verbs fail with a remedy, and the default is shm.
 #include <cstdlib>
 #include <string>
 
@@ -22,7 +22,7 @@ class VerbsUnavailableTest : public ::testing::Test {
   }
 };
 
-TEST_F(VerbsUnavailableTest, AskingForVerbsSaysWhatToDo) {
+TEST_F(VerbsUnavailableTest, RequestingVerbsGivesAnErrorWithRemedy) {
   const auto device = open_device({.transport = Transport::kVerbs});
   ASSERT_FALSE(device.ok());
   EXPECT_THAT(std::string(device.status().message()),
@@ -56,7 +56,7 @@ TEST(OpenDeviceTest, TheEnvironmentChoosesAndItsMistakesAreErrors) {
   ASSERT_EQ(unsetenv("CARIAMA_TRANSPORT"), 0);
 }
 
-TEST(OpenDeviceTest, SimulationAndFaultsAreMadeElsewhere) {
+TEST(OpenDeviceTest, SimulationAndFaultDevicesAreRefused) {
   for (const Transport transport : {Transport::kSim, Transport::kFault}) {
     const auto device = open_device({.transport = transport});
     EXPECT_EQ(device.status().code(), absl::StatusCode::kInvalidArgument);

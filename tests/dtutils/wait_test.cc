@@ -18,7 +18,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-// Says from some round on that the thread may sleep, and counts.
+// A hook that lets the thread sleep from round `awake` on, and counts its pauses.
 class CountingHook final : public WaitHook {
  public:
   explicit CountingHook(uint64_t awake = 0) : awake_(awake) {}
@@ -44,11 +44,11 @@ class CountingParking final : public Parking {
   int announced = 0, slept = 0, retracted = 0;
 };
 
-TEST(WaitUntil, LooksBeforeItWaits) {
+TEST(WaitUntil, ChecksBeforeItWaits) {
   CountingHook hook;
   const ScopedWaitHook installed(hook);
   EXPECT_TRUE(wait_until([] { return true; }));
-  // Also when the deadline has passed already.
+  // The condition is checked also if the deadline has passed already.
   EXPECT_TRUE(wait_until([] { return true; }, steady_clock::now() - milliseconds(1)));
   EXPECT_EQ(hook.pauses, 0U);
 }
@@ -73,12 +73,12 @@ TEST(WaitUntil, PausesThroughTheThreadsHookOnly) {
   EXPECT_EQ(&this_thread_wait_hook(), &usual);
 }
 
-TEST(WaitUntil, SleepsWhenTheHookSaysSoAndLooksOnceMoreBefore) {
+TEST(WaitUntil, SleepsWhenTheHookAllowsAndChecksOnceMoreBefore) {
   CountingHook hook(3);
   const ScopedWaitHook installed(hook);
   CountingParking parking;
   int looks = 0;
-  // Looks: 1 at once, 3 awake, then (announce, look, sleep, look, pause, look) ...
+  // Checks: 1 at once, 3 awake, then (announce, check, sleep, check, pause, check) ...
   EXPECT_TRUE(wait_until([&] { return ++looks == 11; }, kForever, &parking));
   EXPECT_EQ(parking.announced, 2);
   EXPECT_EQ(parking.slept, 2);
@@ -105,7 +105,7 @@ TEST(WaitUntil, EndsAtTheDeadlineAwakeOrAsleep) {
   const Deadline deadline = deadline_after(milliseconds(10));
   EXPECT_FALSE(wait_until([] { return false; }, deadline, &parking));
   EXPECT_GE(steady_clock::now(), deadline);
-  word.wake();  // nobody is left announced: see WakeWord.NobodyStaysAnnounced
+  word.wake();  // no announcement remains: see WakeWord.NoAnnouncementRemains
 }
 
 TEST(Deadline, NeverOverflows) {
@@ -113,14 +113,14 @@ TEST(Deadline, NeverOverflows) {
   EXPECT_LT(deadline_after(std::chrono::hours(24)), kForever);
 }
 
-TEST(WakeWord, NobodyStaysAnnounced) {
-  // Announced sleepers make wake() change the sequence, so a ticket tells whether there are any.
+TEST(WakeWord, NoAnnouncementRemains) {
+  // wake() changes the sequence only if a sleeper is announced, so a ticket shows whether one is.
   WakeWord word;
   const uint32_t first = word.announce();
   word.wake();
   const uint32_t second = word.announce();
   EXPECT_NE(first, second);
-  word.sleep(first, kForever);  // returns at once: woken since
+  word.sleep(first, kForever);  // returns at once: wake() was called since this announcement
   word.retract();
   word.wake();
   const uint32_t third = word.announce();
@@ -131,12 +131,12 @@ TEST(WakeWord, NobodyStaysAnnounced) {
   word.retract();
 }
 
-// Two sides hand a token to and fro, each sleeping on the other. They sleep without a deadline: a
-// lost wake-up stops the game, and the watchdog ends it.
+// Two players pass a turn to each other, and each sleeps until it has the turn. They sleep without
+// a deadline: a lost wake-up stops the game, and the watchdog of the test ends it.
 struct PingPong {
   WakeWord words[2];
   std::atomic<uint64_t> turn{0};
-  uint64_t plain = 0;  // passed on with the turn
+  uint64_t plain = 0;  // handed over with the turn
 };
 
 class AwakeFor final : public WaitHook {
@@ -150,7 +150,7 @@ class AwakeFor final : public WaitHook {
 
 void play(PingPong& game, uint64_t side, uint64_t turns) {
   for (uint64_t turn = side; turn < turns; turn += 2) {
-    // Sleeping at once, and after some looks, so that wake-ups meet the sleeper at every place.
+    // Sleeps after 0 to 6 checks, so that wake-ups hit the sleeper at every point.
     AwakeFor hook(turn / 2 % 7);
     const ScopedWaitHook installed(hook);
     WakeWordParking parking(game.words[side]);
@@ -176,11 +176,11 @@ TEST(WakeWord, LosesNoWakeUpBetweenProcesses) {
   ASSERT_GE(descriptor, 0);
   ASSERT_EQ(ftruncate(descriptor, sizeof(PingPong)), 0);
   testing::run_test_processes(2, [&](Exchange& exchange) {
-    // Mapped by each process for itself, at addresses of its own.
+    // Each process maps the memory itself, at an address of its own.
     void* const memory =
         mmap(nullptr, sizeof(PingPong), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
     ASSERT_NE(memory, MAP_FAILED);
-    // Zero-initialised memory is valid.
+    // Zero-initialised memory is a valid PingPong.
     auto& game = *static_cast<PingPong*>(memory);
     play(game, static_cast<uint64_t>(exchange.rank()), 10'000);
     ASSERT_TRUE(exchange.fence(deadline_after(std::chrono::seconds(30))).ok());

@@ -1,6 +1,7 @@
-// Feeds the decoders of what brokers say and of where they listen with arbitrary bytes.
+// Feeds the decoders of broker frames and of broker addresses with arbitrary bytes.
 //
-// What a decoder accepts must encode to the bytes that it came from, whatever the pieces.
+// Bytes that a decoder accepts must be equal to the encoding of the result, in whatever pieces they
+// arrive.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

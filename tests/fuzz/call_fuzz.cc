@@ -1,5 +1,6 @@
-// Takes arbitrary bytes for a call, and runs it: the header, then the stubs of functions with
-// arguments of all kinds. The first byte chooses a function, so that most inputs reach one.
+// Treats arbitrary bytes as a call and runs it: the header, then the stubs of functions with
+// arguments of all kinds. The first byte of the input chooses a function, so that most inputs reach
+// one.
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -34,7 +35,7 @@ struct Plain {
   uint8_t b;
 };
 
-uint64_t sum = 0;  // what functions read goes here, so that they read it
+uint64_t sum = 0;  // the functions add what they read, so that the reads are not removed
 
 template <typename... Args, typename F>
 FunctionId id_of(const F&) {
@@ -94,8 +95,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace cariama;  // NOLINT(google-build-using-namespace)
   if (size == 0) return 0;
   const std::vector<FunctionId>& all = functions();
-  // A message lies in memory of 8-byte words; its end is the end of the memory, so that a step too
-  // far is noticed.
+  // A message lies in memory of 8-byte words. The message ends where the memory ends, so that the
+  // sanitizer reports a read beyond its end.
   const size_t words = (size - 1) / 8;
   const auto memory = std::make_unique<uint64_t[]>(words);
   std::memcpy(memory.get(), data + 1, words * 8);

@@ -1,9 +1,9 @@
-// What a sender that is not to be trusted may write into a chunk of ours, at any moment.
+// Feeds a ChannelReceiver with the contents that an untrusted sender may write into its chunks.
 //
-// The input fills two chunks (and, for event-driven channels, says how many words were announced,
-// in steps). Whatever it says: no call is read beyond its chunk, only functions of the table are
-// run, chunks are taken only if they were granted, and a channel that was broken off is read no
-// more. ASan and UBSan watch.
+// The input fills two chunks. For event-driven channels it also gives the numbers of announced
+// words, step by step. For any input these conditions must hold: no call is read beyond its chunk,
+// only functions of the table are run, chunks are only taken if they were granted, and a broken
+// channel is not read any more. ASan and UBSan check memory accesses.
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -23,7 +23,7 @@ struct alignas(64) ChunkMemory {
 
 uint64_t ran = 0;
 
-// Something to be run: a plain function, and one with a buffer.
+// Functions that calls can name: a plain function, and one with a buffer.
 [[maybe_unused]] const FunctionId known[] = {
     decltype(make_call([] { ++ran; }))::id(),
     decltype(make_buffer_call(
@@ -81,7 +81,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto choices = input.take<uint8_t>();
   const Arrival arrival = (choices & 1) != 0 ? Arrival::kEvent : Arrival::kMapped;
   Backend backend((choices >> 1) & 3);
-  // Heap memory each, so that a byte too many is noticed.
+  // Each chunk is separate heap memory, so that the sanitizer reports any access beyond it.
   auto first = std::make_unique<ChunkMemory>();
   auto second = std::make_unique<ChunkMemory>();
   for (ChunkMemory* chunk : {first.get(), second.get()}) {
@@ -92,7 +92,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   ChannelReceiver receiver(backend, arrival,
                            (choices & 8) != 0 ? Consumption::kPull : Consumption::kPush,
                            kChunkBytes, 0, {first->bytes, second->bytes});
-  // The ring goes round as long as the chunks say so: bounded here.
+  // The chunks may form an endless ring, so the number of steps is limited here.
   for (int step = 0; step < 64 && !receiver.ended(); ++step) {
     if (arrival == Arrival::kEvent) receiver.announced(input.take<uint8_t>());
     const size_t most = 1 + input.take<uint8_t>() % 16;

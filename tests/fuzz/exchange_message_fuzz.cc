@@ -1,8 +1,8 @@
 // Feeds the message decoder and the store of a process group with arbitrary bytes.
 //
-// The first byte says in what pieces the rest arrives. What the decoder accepts must encode to
-// exactly the bytes it came from, whatever the pieces; the store must take or refuse it, and may
-// only answer ranks that exist.
+// The first byte is the size of the pieces in which the rest arrives. Bytes that the decoder
+// accepts must be equal to the encoding of the result, for any size of pieces. The store must
+// accept or refuse each message, and may only reply to ranks that exist.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

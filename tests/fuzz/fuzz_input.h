@@ -1,4 +1,4 @@
-// What the fuzzers share: an input that is read field by field, and checks that hold in every
+// Shared by the fuzzers: an input that is read field by field, and checks that are active in every
 // build.
 #ifndef CARIAMA_TESTS_FUZZ_FUZZ_INPUT_H_
 #define CARIAMA_TESTS_FUZZ_FUZZ_INPUT_H_
@@ -23,7 +23,7 @@ class FuzzInput {
 
   [[nodiscard]] bool empty() const { return bytes_.empty(); }
 
-  // The next field; what the input does not hold is 0.
+  // Returns the next field. Bytes beyond the end of the input are 0.
   template <typename Plain>
   Plain take() {
     static_assert(std::is_trivially_copyable_v<Plain>);
@@ -33,7 +33,7 @@ class FuzzInput {
     return value;
   }
 
-  // The next bytes, fewer at the end of the input.
+  // Returns the next `count` bytes, or fewer at the end of the input.
   std::string_view take_bytes(size_t count) {
     const std::string_view taken = bytes_.substr(0, count);
     bytes_.remove_prefix(taken.size());

@@ -1,6 +1,6 @@
 // Feeds the server's half of the handshake with arbitrary bytes, in pieces.
 //
-// Whoever does not know the secret must not get in: the proof would have to be guessed.
+// A client that does not know the secret must not be accepted: it would have to guess the proof.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -25,7 +25,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     handshake.take(input.take_bytes(std::min(piece, wanted)), out);
   }
   require(handshake.state() != ServerHandshake::State::kAccepted);
-  // One hello and one verdict are all that it says.
+  // The server sends at most one hello and one verdict.
   require(out.size() <= Hello::kBytes + 33);
   if (handshake.state() == ServerHandshake::State::kRefused) {
     require(!handshake.refusal().ok() && handshake.wanted() == 0);

@@ -1,6 +1,6 @@
-// Feeds a GTP session with arbitrary lines, without files. Every line gets at most one answer,
-// which is whole, but for live output, which comes before it; the board stays one that the rules
-// allow.
+// Feeds a GTP session, which may not access files, with arbitrary lines. Each line gets at most one
+// answer. The answer is complete, and live output comes before it. The board must remain one that
+// the rules allow.
 #include <optional>
 #include <string>
 
@@ -27,7 +27,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   for (int lines = 0; at < input.size() && lines < 40; ++lines) {
     const size_t end = std::min(input.find('\n', at), input.size());
     output.clear();
-    // Limits that the input could take away would only make it slow.
+    // Skips commands that could remove the limits, since the search would only become slow.
     const std::string_view line = input.substr(at, end - at);
     if (line.find("param_search") == std::string_view::npos &&
         line.find("time_") == std::string_view::npos) {

@@ -1,5 +1,5 @@
-// Feeds the SGF reader with arbitrary text. What is accepted must be written so that it reads back
-// the same.
+// Feeds the SGF reader with arbitrary text. A game that it accepts must be the same after it was
+// written and read again.
 #include "hex/sgf.h"
 #include "tests/fuzz/fuzz_input.h"
 

@@ -1,7 +1,8 @@
 // Feeds the decoder of shm addresses with arbitrary bytes.
 //
-// The first byte chooses: bytes as they are, or the bytes of an address with magic and version put
-// right. Exactly what the format allows is accepted, and encodes to the bytes it came from.
+// The first byte chooses between arbitrary bytes, and the bytes of an address with valid magic and
+// version. The decoder must accept exactly the addresses that the format allows, and the encoding
+// of the result must be equal to the input.
 #include <optional>
 #include <string>
 

@@ -1,9 +1,9 @@
-// A hostile device at the other end of a link: its welcome and its messages, with descriptors of
-// memory that may and may not be mapped, and its key table.
+// A hostile device at the other end of a link. The input determines its welcome, its messages, with
+// descriptors of memory that may or may not be mapped, and its key table.
 //
-// The device is a thread of this process. After every input the link must know exactly the regions
-// that follow from the messages, each byte of them must be accessible, and be that of the
-// descriptor; and what is not mapped must never look as if it could be written to directly.
+// The device is a thread of this process. After every input, the link must know exactly the regions
+// that follow from the messages. Each byte of these regions must be accessible and equal to the
+// descriptor's byte. A region that is not mapped must never be reported as directly writable.
 #include <fcntl.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
@@ -24,11 +24,11 @@
 namespace cariama::shm {
 namespace {
 
-constexpr uint32_t kPlaces = 4;           // of the key table that messages use
-constexpr uint32_t kUnmappedPlace = 100;  // of the key table that the input fills
-constexpr size_t kMaxMessages = 64;       // so many fit into a socket
+constexpr uint32_t kPlaces = 4;           // entries of the key table that messages use
+constexpr uint32_t kUnmappedPlace = 100;  // entry of the key table that the input fills
+constexpr size_t kMaxMessages = 64;       // number of messages that fit into a socket
 
-// What a peer may send along.
+// A descriptor that a peer may send.
 struct Descriptor {
   int value;
   uint64_t size;  // bytes that may be mapped
@@ -84,7 +84,8 @@ class HostileDevice {
     return descriptors_[index % descriptors_.size()];
   }
 
-  // Connects a link to the device, which plays the script. Nothing if the welcome was refused.
+  // Connects a link to the device, which sends the messages of `script`. Returns null if the link
+  // refused the welcome.
   std::shared_ptr<Link> connect(const Script& script) {
     script_ = &script;
     start_.release();
@@ -92,7 +93,7 @@ class HostileDevice {
     played_.acquire();
     return link.ok() ? *std::move(link) : nullptr;
   }
-  // Lets the device close its end.
+  // Makes the device close its end of the connection.
   void disconnect() { end_.release(); }
 
  private:
@@ -106,7 +107,7 @@ class HostileDevice {
         require(receive_message(peer.get(), &hello, &none, true) == 0 && hello.uuid == uuid_);
         int error = send_message(peer.get(), script_->welcome, script_->welcome_descriptor, true);
         for (const Script::Item& item : script_->items) {
-          if (error != 0) break;  // it has refused the welcome, and is gone
+          if (error != 0) break;  // the link has refused the welcome and closed the connection
           error = send_message(peer.get(), item.message, item.descriptor.value, true);
         }
         played_.release();
@@ -125,7 +126,7 @@ class HostileDevice {
   std::binary_semaphore end_{0};
 };
 
-// A message of the input, brought near to what is accepted as its first byte says.
+// Takes a message from the input. The bits of its first byte choose which fields are made valid.
 Message take_message(FuzzInput& input) {
   const auto near = input.take<uint8_t>();
   auto message = input.take<Message>();
@@ -149,7 +150,7 @@ bool well_formed(const Message& message) {
   return message.magic == kMagic && message.version == kVersion;
 }
 
-// What a link makes of messages, in short.
+// A simple model of the regions that a link knows after messages.
 class Model {
  public:
   void take(const Script::Item& item) {
@@ -186,7 +187,7 @@ class Model {
   }
 
  private:
-  std::map<uint32_t, Message> known_;  // by key_index
+  std::map<uint32_t, Message> known_;  // key: key_index of the region's key
 };
 
 }  // namespace
@@ -210,7 +211,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     script.welcome_descriptor =
         choice % 2 == 0 ? device->control_descriptor() : device->descriptor(choice / 2).value;
   }
-  // A region without descriptor, which is looked up in the table.
+  // A region without a descriptor, which the link looks up in the key table.
   KeyEntry& entry = key_table(device->control())[kUnmappedPlace];
   const uint64_t unmapped_key = uint64_t{1} << 20 | kUnmappedPlace;
   entry.base = input.take<uint64_t>();

@@ -1,11 +1,12 @@
-// Two connected queue pairs, of which one's control segment is overwritten between operations, as a
-// hostile peer, or a stray store of an honest one, may do it: before the other end reads it in
-// connect(), while it takes receives there, and before the owner reads back what arrived.
+// Two connected queue pairs. The control segment of one of them is overwritten between operations,
+// as a hostile peer or a stray store of an honest peer may do: before the other end reads it in
+// connect(), while the other end takes receives from it, and before the owner reads back what
+// arrived.
 //
-// Whatever is stored, nothing outside of the owner's registered memory is written, every send
-// completes, and every receive completes at most once and with no more bytes than it has room for.
-// (Key tables are left alone: in one process they are trusted, and between two the descriptor
-// decides.)
+// For any stores, these conditions must hold: nothing outside of the owner's registered memory is
+// written, every send completes, and every receive completes at most once and with no more bytes
+// than its capacity. (Key tables are not overwritten: within one process they are trusted, and
+// between processes the descriptor determines what is mapped.)
 #include <sys/mman.h>
 
 #include <array>
@@ -27,7 +28,8 @@ constexpr size_t kPage = 4096;
 constexpr uint32_t kDepth = 4;
 constexpr uint32_t kSegments = 2;
 
-// Four pages: guard, registered, guard, registered for reading only (and not writable).
+// Four pages: a guard page, a registered page, a guard page, and a read-only page that is
+// registered for remote reads.
 class Memory {
  public:
   Memory()
@@ -84,7 +86,7 @@ class Scene {
   Scene() : near_(node(0)), far_(node(1)), address_(*decode(far_.queue_pair->address())) {
     control_ = find_local_segment(address_.device)->base();
     header_ = &queue_pair_table(control_)[address_.index];
-    // Where everything is before anybody changes it.
+    // Read now, because later stores may change these offsets.
     areas_ = {{reinterpret_cast<std::byte*>(header_), sizeof *header_},
               {control_ + header_->receive_queue,
                receive_queue_bytes(std::bit_ceil(kDepth), kDepth, kSegments)},
@@ -186,7 +188,7 @@ class Scene {
   std::byte* control_;
   QueuePairHeader* header_;
   std::vector<Area> areas_;
-  std::map<uint64_t, uint64_t> receives_;  // posted: id → capacity
+  std::map<uint64_t, uint64_t> receives_;  // posted receives: id → capacity
   uint64_t next_id_ = 1;
   uint64_t next_send_ = 0;
   uint64_t last_send_ = 0;

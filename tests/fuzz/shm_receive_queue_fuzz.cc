@@ -1,9 +1,10 @@
 // A receive queue whose shared memory is overwritten by a hostile peer.
 //
-// The input is a list of steps: the owner posts, finishes, takes back; a peer takes a request as it
-// should, or stores any word anywhere in the queue. Whatever it stores, the owner's side stays
-// within its slots, gives each posted request back at most once, with the size it was posted with,
-// and never runs out of slots that are free; and memory that becomes another queue is as new.
+// The input is a list of steps: the owner posts, finishes or takes back a request; a peer claims a
+// request properly, or stores any word anywhere in the queue. For any stores, these conditions must
+// hold: the owner's side only uses its slots, it returns each posted request at most once and with
+// the capacity that it was posted with, and it never runs out of free slots. A new queue in the
+// same memory works like a first one.
 #include <bit>
 #include <map>
 #include <memory>
@@ -96,7 +97,7 @@ class Queue {
   std::byte* base_;
   size_t words_;
   ReceiveQueueView view_;
-  std::map<uint64_t, uint64_t> posted_;  // id → capacity
+  std::map<uint64_t, uint64_t> posted_;  // posted receives: id → capacity
 };
 
 }  // namespace
@@ -135,15 +136,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         case 5:  // any value
           queue.store(argument, input.take<uint64_t>());
           break;
-        case 6:  // a likely word of a slot
+        case 6:  // a plausible word of a slot
           queue.store(argument, posted_word(input.take<uint8_t>(), input.take<uint8_t>() % 4));
           break;
-        default:  // a likely entry of the ring
+        default:  // a plausible entry of the ring
           queue.store(argument, uint64_t{input.take<uint8_t>()} << 16 | input.take<uint8_t>());
       }
     }
   }
-  // The same block, most likely. A queue of it works.
+  // A new queue, which most likely gets the same memory, works.
   Queue queue(*owner, depth, max_segments);
   for (uint64_t id = 0; id < depth; ++id) require(queue.post(id, 1, 8, true));
   for (uint64_t id = 0; id < depth; ++id) {

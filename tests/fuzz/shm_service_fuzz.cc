@@ -1,7 +1,8 @@
-// A hostile peer at the socket of a device's service thread: messages in and out of turn, of any
+// A hostile peer at the socket of a device's service thread. It sends messages in any order, of any
 // content and size, with and without descriptors.
 //
-// Each is answered as the protocol says, or ends its own connection; and the next peer is welcome.
+// The service must answer each message as the protocol says, or close the connection. It must
+// accept the next peer.
 #include <fcntl.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
@@ -57,7 +58,7 @@ class Device {
   std::shared_ptr<ControlSegment> control_;
   std::unique_ptr<RegionTable> regions_;
   std::vector<uint64_t> keys_;
-  std::set<uint64_t> announced_;  // those with descriptor
+  std::set<uint64_t> announced_;  // keys of the regions with a descriptor
   Idle idle_;
   std::unique_ptr<Service> service_;
 };
@@ -69,12 +70,12 @@ class Peer {
     sockaddr_un address;
     const socklen_t length = socket_address(device.uuid(), &address);
     require(connect(socket_.get(), reinterpret_cast<sockaddr*>(&address), length) == 0);
-    const timeval limit{60, 0};  // against hanging: EAGAIN is no answer that is expected
+    const timeval limit{60, 0};  // prevents hanging; EAGAIN is never an expected answer
     setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
   }
 
-  // Sends the bytes as one message, with descriptors, and checks what comes back. False: the
-  // connection has ended.
+  // Sends the bytes as one message, with descriptors, and checks the answer. Returns false if the
+  // service has closed the connection.
   bool send(std::string_view bytes, size_t descriptors) {
     static const int event = eventfd(0, EFD_CLOEXEC);
     alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxDescriptors)] = {};
@@ -169,7 +170,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       if ((near & 4) == 0) message.uuid = device->uuid();
       if ((near & 8) == 0) message.key = device->key(message.key % 8);
       std::string bytes(reinterpret_cast<const char*>(&message), sizeof message);
-      if ((near & 0xf0) == 0xf0) bytes.resize(input.take<uint8_t>());  // may be nothing at all
+      if ((near & 0xf0) == 0xf0) bytes.resize(input.take<uint8_t>());  // the size may be 0
       if (!peer.send(bytes, descriptors)) break;
     }
   }

@@ -1,8 +1,9 @@
 // Feeds the decoder of verbs addresses with arbitrary bytes.
 //
-// The first byte chooses: bytes as they are; bytes with magic, version and checksum put right, so
-// that the fields behind them are reached; or fields. What is accepted must encode to exactly the
-// bytes it came from, and every address within the documented ranges must survive the journey.
+// The first byte chooses between three forms: arbitrary bytes; bytes with valid magic, version and
+// checksum, so that the decoder reaches the fields; or fields to be encoded. The encoding of an
+// accepted address must be equal to the input, and every address within the documented ranges must
+// be decoded as it was encoded.
 #include <array>
 #include <string>
 
@@ -19,7 +20,7 @@ void check_bytes(const std::string& bytes) {
   require(address.ok() ? encode(*address) == bytes : !address.status().message().empty());
 }
 
-// FNV-1a over all but itself, as the format says.
+// Makes magic, version and checksum valid. The checksum is FNV-1a over all bytes before it.
 void put_right(std::string& bytes) {
   bytes.resize(kBytes);
   bytes.replace(0, 10, std::string("CARVERBS\x01\x00", 10));
@@ -39,7 +40,7 @@ void check_fields(FuzzInput& input) {
   address.queue_pair = input.take<uint32_t>();
   address.first_sequence = input.take<uint32_t>();
   address.mtu = input.take<uint32_t>();
-  const uint32_t step = input.take<uint8_t>() % 8;  // else hardly any input would hit an MTU
+  const uint32_t step = input.take<uint8_t>() % 8;  // otherwise few inputs would have a valid MTU
   if (step < 5) address.mtu = 256U << step;
   address.initiated_reads = input.take<uint32_t>();
   address.served_reads = input.take<uint32_t>();

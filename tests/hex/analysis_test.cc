@@ -68,7 +68,7 @@ TEST(HeatMap, ColoursEveryStoneAndSearchedCellAndResetsEachTime) {
   EXPECT_EQ(count(text, "\x1b[30;48;2;"), 3U);
 }
 
-TEST(HeatMap, BearsAnEmptyReportAndRatesOutOfRange) {
+TEST(HeatMap, AcceptsAnEmptyReportAndRatesOutOfRange) {
   EXPECT_FALSE(heat_map(Board(3, 3), {}).empty());
   SearchReport odd;
   odd.moves = {{0, 5, 1.7, 0, std::nullopt, {}}, {1, 0, -0.5, 0, std::nullopt, {}}};
@@ -86,16 +86,16 @@ TEST(HeatMapSvg, DrawsEveryCellStoneAndValueOnce) {
   EXPECT_EQ(count(svg, "<polygon "), 20U);
   EXPECT_EQ(count(svg, "<circle "), 2U);
   EXPECT_EQ(count(svg, "<line "), 4U);
-  EXPECT_EQ(count(svg, "stroke=\"#1040d0\""), 1U) << "one best move";
+  EXPECT_EQ(count(svg, "stroke=\"#1040d0\""), 1U) << "exactly one cell is marked as the best move";
   EXPECT_EQ(count(svg, ">75.0%</text>"), 1U);
   EXPECT_EQ(count(svg, ">loss</text>"), 1U);
-  // As many elements opened as closed.
+  // Every element that is opened is closed.
   EXPECT_EQ(count(svg, "<text "), count(svg, "</text>"));
   EXPECT_EQ(std::count(svg.begin(), svg.end(), '<'), std::count(svg.begin(), svg.end(), '>'));
   EXPECT_EQ(svg.find("nan"), std::string::npos);
 }
 
-TEST(Opening, OffersALegalMoveAndSwapsWhatWins) {
+TEST(Opening, FairOpeningIsLegalAndShouldSwapFollowsTheWinRate) {
   Solver solver({.table_bytes = 1 << 20});
   for (int side = kMinSide; side <= kMaxSide; ++side) {
     Board board(side, side, SwapRule::kOn);
@@ -108,7 +108,8 @@ TEST(Opening, OffersALegalMoveAndSwapsWhatWins) {
       EXPECT_FALSE(should_swap(board, 0.51, solver));
     }
   }
-  // Proved, whatever a search believes: the centre of 5x5 wins, the corner loses.
+  // On 5x5 the solver decides, not the win rate of a search: a stone in the centre wins, a stone in
+  // the corner loses.
   Board centre(5, 5, SwapRule::kOn);
   centre.play(*centre.parse("c3"));
   EXPECT_TRUE(should_swap(centre, 0.9, solver));

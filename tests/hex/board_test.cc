@@ -6,16 +6,17 @@
 #include <utility>
 #include <vector>
 
-#include "hex/random.h"
+#include "mcts/random.h"
+#include "tests/hex/testing/positions.h"
 #include "tests/hex/testing/reference.h"
 
 namespace cariama::hex {
 namespace {
 
+using testing::at;
+
 using testing::connected;
 using testing::picture;
-
-Move at(const Board& board, std::string_view text) { return board.parse(text).value(); }
 
 void play_all(Board& board, std::initializer_list<std::string_view> moves) {
   for (const std::string_view move : moves) {
@@ -70,7 +71,7 @@ TEST(Board, ALineOfStonesWins) {
   EXPECT_EQ(board.winner(), std::nullopt);
   board.play(at(board, "a4"));  // touches b3
   EXPECT_EQ(board.winner(), Color::kBlack);
-  EXPECT_FALSE(board.is_legal(at(board, "c1"))) << "the game is over";
+  EXPECT_FALSE(board.is_legal(at(board, "c1"))) << "the game has ended";
 
   Board white(4, 3);
   white.play(Color::kWhite, at(white, "a2"));
@@ -83,7 +84,7 @@ TEST(Board, ALineOfStonesWins) {
 }
 
 TEST(Board, RowsDoNotTouchAroundTheBorder) {
-  // k1 and a2 are next to each other as numbers.
+  // The numbers of k1 and a2 are consecutive, but the cells do not touch.
   Board board(11, 11);
   board.play(Color::kWhite, at(board, "k1"));
   const Board::Set around = board.neighbours(Board::Set::single(at(board, "k1")));
@@ -117,7 +118,7 @@ TEST(Board, SwapMirrorsTheStoneAndChangesItsColour) {
   EXPECT_FALSE(rectangle.may_swap()) << "a rectangle has no long diagonal";
 }
 
-TEST(Board, KeysFollowThePositionNotTheOrder) {
+TEST(Board, KeysDependOnThePositionNotOnTheOrderOfMoves) {
   Board a(11, 11);
   Board b(11, 11);
   play_all(a, {"a1", "b2", "c3", "d4"});
@@ -138,7 +139,7 @@ TEST(Board, KeysFollowThePositionNotTheOrder) {
   Board no_swap(11, 11);
   swap.play(5);
   no_swap.play(5);
-  EXPECT_NE(swap.key(), no_swap.key()) << "a swap is possible in one of them only";
+  EXPECT_NE(swap.key(), no_swap.key()) << "a swap is possible in only one of the positions";
 
   Board swapped(11, 11, SwapRule::kOn);
   play_all(swapped, {"c2", "swap-pieces"});
@@ -147,8 +148,8 @@ TEST(Board, KeysFollowThePositionNotTheOrder) {
   EXPECT_EQ(swapped.key(), placed.key());
 }
 
-TEST(Board, IsTheSameInEveryWidth) {
-  Random random(7);
+TEST(Board, BehavesTheSameWithEveryNumberOfWords) {
+  mcts::Random random(7);
   BasicBoard<2> small(9, 9);
   Board large(9, 9);
   while (!small.winner()) {
@@ -164,7 +165,7 @@ TEST(Board, IsTheSameInEveryWidth) {
   }
 }
 
-TEST(Board, TravelsAsBytes) {
+TEST(Board, CanBeCopiedAsBytes) {
   Board board(13, 13, SwapRule::kOn);
   play_all(board, {"c2", "f6", "g7"});
   unsigned char bytes[sizeof(Board)];
@@ -176,10 +177,11 @@ TEST(Board, TravelsAsBytes) {
 
 class Sizes : public ::testing::TestWithParam<std::pair<int, int>> {};
 
-// After each stone of random games, the incremental winner is what a search finds.
+// After each move of random games, the incrementally computed winner is the one that a search of
+// the board finds.
 TEST_P(Sizes, WinnerAgreesWithASearchAfterEveryMove) {
   const auto [cols, rows] = GetParam();
-  Random random(static_cast<uint64_t>(cols * 100 + rows));
+  mcts::Random random(static_cast<uint64_t>(cols * 100 + rows));
   const int games = testing::kBoards / 100 * 9 / (cols * rows) + 4;
   for (int game = 0; game < games; ++game) {
     Board board(cols, rows);
@@ -190,7 +192,7 @@ TEST_P(Sizes, WinnerAgreesWithASearchAfterEveryMove) {
     }
     size_t played = 0;
     while (!board.winner()) {
-      ASSERT_LT(played, moves.size()) << "a full board without a winner";
+      ASSERT_LT(played, moves.size()) << "the board is full and has no winner";
       board.play(moves[played++]);
       const bool black = connected(picture(board), 'b');
       const bool white = connected(picture(board), 'w');

@@ -1,27 +1,22 @@
-// Virtual connections: the known ones are found, and none is claimed that does not hold.
+// Virtual connections: the search finds well-known ones, and every connection that it finds exists.
 #include "hex/connections.h"
 
 #include <gtest/gtest.h>
 
-#include "hex/random.h"
+#include "mcts/random.h"
 #include "tests/hex/testing/oracle.h"
+#include "tests/hex/testing/positions.h"
 #include "tests/hex/testing/reference.h"
 
 namespace cariama::hex {
 namespace {
 
+using testing::make_board;
+
 using testing::Oracle;
 using testing::random_board;
 
-Board make(int cols, int rows, std::initializer_list<std::string_view> black,
-           std::initializer_list<std::string_view> white = {}) {
-  Board board(cols, rows);
-  for (const auto cell : black) board.play(Color::kBlack, *board.parse(cell));
-  for (const auto cell : white) board.play(Color::kWhite, *board.parse(cell));
-  return board;
-}
-
-// With every empty cell outside of the carrier given to the opponent.
+// Returns the position with stones of the opponent on all empty cells outside of the carrier.
 Board only(const Board& board, Color color, const Board::Set& carrier, Color to_move) {
   Board::Set sets[2] = {board.stones(Color::kBlack), board.stones(Color::kWhite)};
   sets[static_cast<int>(opponent(color))] |= board.empty().without(carrier);
@@ -30,22 +25,23 @@ Board only(const Board& board, Color color, const Board::Set& carrier, Color to_
   return worst;
 }
 
-// The smallest boards, the ziggurat (a stone of the third row and two columns of room), a ladder
-// that is stopped.
-TEST(Connections, FindsWhatPlayersKnow) {
-  EXPECT_TRUE(find_connections(make(3, 3, {"b2"}), Color::kBlack).connected);
-  EXPECT_NE(find_connections(make(3, 3, {}), Color::kBlack).move, kNoMove);
-  EXPECT_NE(find_connections(make(4, 4, {}), Color::kBlack).move, kNoMove);
-  EXPECT_NE(find_connections(make(5, 5, {}), Color::kBlack).move, kNoMove);
-  // Black at d3 of 7x5 is connected downwards by a ziggurat, upwards by a bridge and what is
-  // beside it.
-  EXPECT_TRUE(find_connections(make(7, 5, {"d3"}), Color::kBlack).connected);
-  EXPECT_FALSE(find_connections(make(7, 5, {"d3"}, {"c4", "c2"}), Color::kBlack).connected);
+// Well-known connections: on the smallest boards, and the ziggurat (a stone on the third row with
+// two free columns). Stones of the opponent in the ziggurat break the connection.
+TEST(Connections, FindsWellKnownConnections) {
+  EXPECT_TRUE(find_connections(make_board(3, 3, {"b2"}), Color::kBlack).connected);
+  EXPECT_NE(find_connections(make_board(3, 3, {}), Color::kBlack).move, kNoMove);
+  EXPECT_NE(find_connections(make_board(4, 4, {}), Color::kBlack).move, kNoMove);
+  EXPECT_NE(find_connections(make_board(5, 5, {}), Color::kBlack).move, kNoMove);
+  // Black's stone d3 on 7x5 is connected with the bottom edge by a ziggurat, and with the top edge
+  // by the bridge and the cells beside it.
+  EXPECT_TRUE(find_connections(make_board(7, 5, {"d3"}), Color::kBlack).connected);
+  EXPECT_FALSE(find_connections(make_board(7, 5, {"d3"}, {"c4", "c2"}), Color::kBlack).connected);
 }
 
-// 7x7 with a stone at the centre, Black to move again: seen between cells, not from stones alone.
-TEST(Connections, BetweenCellsMoreIsFound) {
-  const Board board = make(7, 7, {"d4"});
+// 7x7 with a black stone in the centre and Black to move: Reach::kCells finds a winning move, but
+// Reach::kStones does not.
+TEST(Connections, ReachCellsFindsMoreThanReachStones) {
+  const Board board = make_board(7, 7, {"d4"});
   const auto from_stones = find_connections(board, Color::kBlack);
   const auto between_cells = find_connections(board, Color::kBlack, Reach::kCells);
   EXPECT_EQ(from_stones.move, kNoMove);
@@ -54,18 +50,18 @@ TEST(Connections, BetweenCellsMoreIsFound) {
   EXPECT_LT(between_cells.threatened.count(), 40);
 }
 
-TEST(Connections, SaysNothingOfStonesThatConnect) {
-  const Board over = make(3, 3, {"a1", "a2", "a3"});
-  EXPECT_TRUE(find_connections(over, Color::kBlack).connected);
-  EXPECT_FALSE(find_connections(over, Color::kBlack).carrier.any());
-  EXPECT_FALSE(find_connections(over, Color::kWhite).connected);
-  EXPECT_EQ(find_connections(over, Color::kWhite).move, kNoMove);
+TEST(Connections, ConnectedStonesNeedNoCarrier) {
+  const Board ended = make_board(3, 3, {"a1", "a2", "a3"});
+  EXPECT_TRUE(find_connections(ended, Color::kBlack).connected);
+  EXPECT_FALSE(find_connections(ended, Color::kBlack).carrier.any());
+  EXPECT_FALSE(find_connections(ended, Color::kWhite).connected);
+  EXPECT_EQ(find_connections(ended, Color::kWhite).move, kNoMove);
 }
 
-// All of it judged by exhaustive search, with the carriers alone; with little effort too, which
-// ends anywhere.
+// Checks all results by exhaustive search in the position in which the opponent has all cells
+// outside of the carrier. A small random effort ends the search at any point.
 TEST(Connections, AreSoundOnRandomPositions) {
-  Random random(9);
+  mcts::Random random(9);
   Oracle oracle;
   int connected = 0;
   int moves = 0;
@@ -98,7 +94,8 @@ TEST(Connections, AreSoundOnRandomPositions) {
       ASSERT_FALSE(oracle.wins(board, static_cast<Move>(cell)))
           << testing::picture(board).cells << " " << board.name(static_cast<Move>(cell));
     });
-    // The other cells lose for these threats alone.
+    // Moves outside of `threatened` lose because of the threats found, even if the opponent has all
+    // cells outside of `threats`.
     if (threats.threatened != board.empty()) {
       const Board worst = only(board, other, threats.threats, own);
       board.empty().without(threats.threatened).for_each([&](int cell) {
@@ -109,7 +106,7 @@ TEST(Connections, AreSoundOnRandomPositions) {
   }
   EXPECT_GT(connected, positions / 20);
   EXPECT_GT(narrowed, positions / 5);
-  // Most won positions of this size are seen without a search.
+  // In most won positions of this size, find_connections() finds a winning move.
   EXPECT_GT(moves * 10, wins * 7);
 }
 

@@ -1,5 +1,5 @@
-// One tree over Hex in jobs of one to four processes, and over all transports: what is proved does
-// not depend on the job, and every rollout is counted once.
+// Searches of Hex in jobs of one to four processes and over all transports. The proofs do not
+// depend on the job, and every rollout is counted once.
 #include <algorithm>
 #include <functional>
 #include <ostream>
@@ -23,7 +23,8 @@ using mcts::testing::run_transport_job;
 using testing::solved_cases;
 using testing::SolvedCase;
 
-// processes: real ones of one worker each; 0: three over a transport.
+// processes: number of real processes with one worker each. 0: three processes within one process
+// of the operating system, over the transport `name`.
 struct Job {
   std::string name;
   int processes = 0;
@@ -46,8 +47,8 @@ INSTANTIATE_TEST_SUITE_P(DistributedHex, ByJob,
                                            Job{"fault_shm"}, Job{"sim"}, Job{"fault_sim"}),
                          [](const auto& info) { return info.param.name; });
 
-// The solved positions of 3x3 and 4x4, judged as in tests/hex/data.
-TEST_P(ByJob, WhatIsProvedIsTheSame) {
+// The search proves the solved positions of 3x3 and 4x4, with the results in tests/hex/data.
+TEST_P(ByJob, ProvesTheSolvedPositions) {
   run([](mcts::Host& host) {
     mcts::Search<Game> search(host);
     search.options().expand_visits = 2;
@@ -72,8 +73,8 @@ TEST_P(ByJob, WhatIsProvedIsTheSame) {
   });
 }
 
-// On a board where nothing is proved soon: each process has its part of the tree, and nothing is
-// lost or counted twice, from move to move of a game.
+// On a board of a size at which no position is proved soon: each process has a part of the tree,
+// and no rollout is lost or counted twice, from move to move of a game.
 TEST_P(ByJob, EveryRolloutIsCountedOnce) {
   run([](mcts::Host& host) {
     mcts::Search<Game> search(host);

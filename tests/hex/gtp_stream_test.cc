@@ -15,9 +15,9 @@
 namespace cariama::hex {
 namespace {
 
-constexpr int kPatience = 60'000;  // milliseconds; nothing needs a hundredth of it
+constexpr int kPatience = 60'000;  // milliseconds; every step needs less than a hundredth of it
 
-// run_gtp() in a thread, and a controller's ends of its pipes.
+// Runs run_gtp() in a thread, and has the controller's ends of its pipes.
 class Controller {
  public:
   explicit Controller(const GtpOptions& options) {
@@ -56,7 +56,7 @@ class Controller {
     close(from_);
     from_ = open("/dev/null", O_RDONLY | O_CLOEXEC);
   }
-  // Up to and with `end`.
+  // Reads the output up to and including `end`.
   std::string hear(const std::string& end) {
     std::string text;
     for (;;) {
@@ -72,13 +72,13 @@ class Controller {
       }
     }
   }
-  // Of the engine, until the input ended.
+  // Ends the input, waits for the end of the session, and returns the engine's number of searches.
   int searches() {
     end_input();
     static_cast<void>(hear_end());
     return engine_.searches;
   }
-  // All that is left, once the session ended.
+  // Waits for the end of the session and returns the output that was not read before.
   std::string hear_end() {
     while (read_more()) {
     }
@@ -89,7 +89,7 @@ class Controller {
   bool read_more() {
     pollfd fds{from_, POLLIN, 0};
     if (poll(&fds, 1, kPatience) <= 0) {
-      ADD_FAILURE() << "no answer in time";
+      ADD_FAILURE() << "the session wrote nothing within the time limit";
       return false;
     }
     char bytes[4096];
@@ -106,7 +106,7 @@ class Controller {
   std::thread server_;
 };
 
-// Searches that would never end by themselves.
+// kEndless: a search ends only when it is interrupted.
 constexpr GtpOptions kEndless{.limits = {.seconds = 0, .iterations = 0}};
 constexpr GtpOptions kShort{.limits = {.seconds = 0, .iterations = 1}};
 
@@ -118,20 +118,21 @@ TEST(GtpStream, AnswersInOrder) {
   EXPECT_EQ(controller.hear("\n\n"), "=3\n\n");
   EXPECT_EQ(controller.hear("\n\n").substr(0, 3), "=4 ");
   EXPECT_EQ(controller.hear("\n\n"), "=5\n\n");
-  EXPECT_EQ(controller.hear_end(), "") << "nothing after quit";
+  EXPECT_EQ(controller.hear_end(), "") << "the session wrote output after quit";
 }
 
 TEST(GtpStream, ASearchIsInterrupted) {
   Controller controller(kEndless);
   controller.say("param_search live_graphics 1\nparam_search live_interval 0.01\n1 genmove b\n");
-  controller.hear("gogui-gfx:");  // it searches
+  controller.hear("gogui-gfx:");  // the search is running
   controller.say("# interrupt\n");
   controller.hear("=1 ");
-  // One that arrives together with the command counts too; one without a search does nothing.
+  // An interrupt that arrives together with the command ends the search, too. An interrupt without
+  // a search has no effect.
   controller.say("2 genmove w\n  # interrupt\n# interrupt\n3 name\n");
   controller.hear("=2 ");
   controller.hear("=3 Flat\n\n");
-  // It was for the earlier one only.
+  // The earlier interrupts have no effect on a later search.
   controller.say("4 genmove b\n");
   controller.hear("gogui-gfx:");
   controller.say("# interrupt\n");
@@ -151,7 +152,8 @@ TEST(GtpStream, AnyLineEndsAnAnalysis) {
   }
 }
 
-// After a genmove, silently, until the next line; never without being asked to.
+// With the option `ponder`, the session searches after a genmove until the next line and writes no
+// output. Without the option it does not search.
 TEST(GtpStream, PondersUntilTheNextLine) {
   for (const bool ponder : {false, true}) {
     GtpOptions options = kShort;
@@ -167,7 +169,7 @@ TEST(GtpStream, PondersUntilTheNextLine) {
   }
 }
 
-TEST(GtpStream, AnAnalysisOfWhichTheEndIsAlreadyThereStillAnswers) {
+TEST(GtpStream, AnAnalysisAnswersEvenIfTheNextLineIsAlreadyRead) {
   Controller controller(kEndless);
   controller.say("kata-analyze 1\n\nlz-analyze w 1\nname\n");
   EXPECT_EQ(controller.hear("\n\n").substr(0, 12), "=\ninfo move ");
@@ -200,7 +202,7 @@ TEST(GtpStream, QuitDuringAnAnalysisEndsBoth) {
   EXPECT_EQ(text.substr(text.size() - 6), "\n\n=9\n\n");
 }
 
-TEST(GtpStream, BearsLinesWithoutEnd) {
+TEST(GtpStream, CutsVeryLongLines) {
   Controller controller(kShort);
   controller.say(std::string(100'000, 'x') + "\n");
   EXPECT_EQ(controller.hear("\n\n"), "? unknown command\n\n");
@@ -211,36 +213,36 @@ TEST(GtpStream, BearsLinesWithoutEnd) {
   controller.hear("= Flat\n\n");
 }
 
-TEST(GtpStream, AControllerThatHasGoneEndsTheSession) {
+TEST(GtpStream, TheSessionEndsWhenItsOutputIsClosed) {
   Controller controller(kShort);
   controller.close_output();
-  controller.say("name\n");
-  // The destructor waits for the session: it must not need the end of input to notice.
-  controller.say("list_commands\n");
+  // The session fails to write an answer and ends. In one write: the session may end, and close its
+  // input, after the first line.
+  controller.say("name\nlist_commands\n");
 }
 
-TEST(GtpInterruptsTest, ReachTheSearchThatTheyMean) {
+TEST(GtpInterruptsTest, EndOnlySearchesOfEarlierLines) {
   GtpInterrupts interrupts;
   interrupts.received(1, false);
-  interrupts.received(2, true);  // means line 1
+  interrupts.received(2, true);  // ends the search of line 1
   interrupts.received(3, false);
   interrupts.executing(1);
-  EXPECT_FALSE(interrupts.stop()) << "no search yet";
+  EXPECT_FALSE(interrupts.stop()) << "no search has begun";
   interrupts.search_begins(false);
   EXPECT_TRUE(interrupts.stop());
   interrupts.search_ends();
   EXPECT_FALSE(interrupts.stop());
   interrupts.executing(3);
   interrupts.search_begins(false);
-  EXPECT_FALSE(interrupts.stop()) << "the interrupt came before";
+  EXPECT_FALSE(interrupts.stop()) << "the interrupt was read before line 3";
   interrupts.received(4, false);
-  EXPECT_FALSE(interrupts.stop()) << "a genmove is not ended by what follows";
+  EXPECT_FALSE(interrupts.stop()) << "a later line must not end a genmove";
   interrupts.ended();
-  EXPECT_FALSE(interrupts.stop()) << "nor by the end of input";
+  EXPECT_FALSE(interrupts.stop()) << "the end of the input must not end a genmove";
   interrupts.search_ends();
   interrupts.executing(4);
   interrupts.search_begins(true);
-  EXPECT_TRUE(interrupts.stop()) << "an analysis is";
+  EXPECT_TRUE(interrupts.stop()) << "the end of the input must end an analysis";
 }
 
 }  // namespace

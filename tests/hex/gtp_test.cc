@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "hex/gtp_text.h"
-#include "hex/random.h"
+#include "mcts/random.h"
 #include "tests/hex/testing/flat_engine.h"
 
 namespace cariama::hex {
@@ -20,7 +20,8 @@ namespace {
 
 using testing::FlatEngine;
 
-// Whether the text is exactly one answer: `=` or `?`, no empty line within, one at the end.
+// Returns true if the text is exactly one answer: it begins with `=` or `?` and contains one empty
+// line, at the end.
 bool is_one_answer(const std::string& text) {
   return text.size() >= 3 && (text[0] == '=' || text[0] == '?') &&
          text.find("\n\n") == text.size() - 2;
@@ -32,19 +33,20 @@ class Gtp : public ::testing::Test {
       : session_(
             engine_, [this](std::string_view text) { output_ += text; }, options) {}
 
-  // All that the line gave.
+  // Executes a line and returns the whole output.
   std::string raw(std::string_view line) {
     output_.clear();
     running_ = session_.execute(line);
     return output_;
   }
-  // The text of a good answer.
+  // Executes a line that must succeed and returns the text of the answer.
   std::string ok(std::string_view line) {
     const std::string text = raw(line);
     EXPECT_TRUE(is_one_answer(text) && text[0] == '=') << line << " -> " << text;
     const std::string body = text.substr(1, text.size() - 3);
     return body.empty() || body[0] != ' ' ? body : body.substr(1);
   }
+  // Executes a line that must fail and returns the output.
   std::string refused(std::string_view line) {
     const std::string text = raw(line);
     EXPECT_TRUE(is_one_answer(text) && text[0] == '?') << line << " -> " << text;
@@ -104,7 +106,7 @@ TEST_F(Gtp, AnswersWithTheNumberOfTheLine) {
   EXPECT_EQ(raw(""), "");
   EXPECT_EQ(raw("  \t \r"), "");
   EXPECT_EQ(raw("# interrupt"), "");
-  EXPECT_EQ(raw("na\x01me"), "= Flat\n\n") << "control characters are not there";
+  EXPECT_EQ(raw("na\x01me"), "= Flat\n\n") << "control characters are ignored";
 }
 
 TEST_F(Gtp, SetsTheBoardInBothForms) {
@@ -119,7 +121,7 @@ TEST_F(Gtp, SetsTheBoardInBothForms) {
         "boardsize 5 5 5", "boardsize -5", "boardsize 5.5", "boardsize 99999999999999999999"}) {
     refused(line);
   }
-  EXPECT_EQ(board().cols(), 7) << "unchanged";
+  EXPECT_EQ(board().cols(), 7) << "a refused boardsize must not change the board";
 }
 
 TEST_F(Gtp, PlaysTakesBackAndScores) {
@@ -209,8 +211,8 @@ TEST_F(Gtp, RefusesIllegalMovesAndLeavesTheBoard) {
   }
 }
 
-TEST_F(Gtp, BearsGarbageAndEndlessLines) {
-  Random random(1);
+TEST_F(Gtp, AnswersRandomBytesAndVeryLongLines) {
+  mcts::Random random(1);
   for (int i = 0; i < 3000; ++i) {
     std::string line(random.below(60), '\0');
     for (char& c : line) c = static_cast<char>(random.next());
@@ -236,7 +238,7 @@ TEST_F(Gtp, GeneratesLegalMovesToTheEnd) {
     const Board before = board();
     const std::string shown = ok(i % 2 == 0 ? "reg_genmove b" : "reg_genmove w");
     EXPECT_TRUE(before.is_legal(before.parse(shown).value()));
-    ASSERT_EQ(board(), before) << "reg_genmove plays nothing";
+    ASSERT_EQ(board(), before) << "reg_genmove must not play the move";
     const std::string move = ok(i % 2 == 0 ? "genmove b" : "genmove w");
     ASSERT_TRUE(before.is_legal(before.parse(move).value())) << move;
   }
@@ -244,7 +246,7 @@ TEST_F(Gtp, GeneratesLegalMovesToTheEnd) {
 }
 
 TEST_F(Gtp, FinishesAWonGame) {
-  // Two of all moves win at once: a search of one round sees them.
+  // Two of the moves win at once. The flat engine finds them in its first round.
   ok("boardsize 5 5");
   for (const char* cell : {"c1", "c2", "c3", "c4"}) ok("play b " + std::string(cell));
   const std::string move = ok("genmove b");
@@ -262,16 +264,16 @@ TEST_F(Gtp, TheColourNeedNotBeTheOneToMove) {
 TEST_F(Gtp, SwapsByRule) {
   ok("boardsize 5 5");
   ok("play b c3");
-  EXPECT_NE(ok("genmove w"), "swap-pieces") << "off by default";
+  EXPECT_NE(ok("genmove w"), "swap-pieces") << "the swap rule is off by default";
   ok("param_game allow_swap 1");
   ok("clear_board");
   ok("play b c3");
   EXPECT_NE(ok("all_legal_moves").find("swap-pieces"), std::string::npos);
-  EXPECT_EQ(ok("genmove w"), "swap-pieces") << "the centre wins";
+  EXPECT_EQ(ok("genmove w"), "swap-pieces") << "a first stone in the centre wins";
   EXPECT_EQ(board().at(12), Color::kWhite);
   ok("undo");
   EXPECT_EQ(board().at(12), Color::kBlack);
-  // HexGui's way to show a swap: everything is played again.
+  // HexGui shows a swap by playing all moves again on a cleared board.
   ok("play w swap");
   ok("clear_board");
   ok("play w c3");
@@ -279,9 +281,9 @@ TEST_F(Gtp, SwapsByRule) {
   refused("play w swap-pieces");
   ok("clear_board");
   ok("play b a1");
-  EXPECT_NE(ok("genmove w"), "swap-pieces") << "the corner loses";
+  EXPECT_NE(ok("genmove w"), "swap-pieces") << "a first stone in the corner loses";
   ok("clear_board");
-  EXPECT_EQ(ok("genmove b"), "a2") << "a first move that is not gladly taken";
+  EXPECT_EQ(ok("genmove b"), "a2") << "the result of fair_opening()";
   EXPECT_NE(ok("param_game").find("[bool] allow_swap 1"), std::string::npos);
 }
 
@@ -291,7 +293,7 @@ TEST_F(Gtp, TheRuleMayComeAfterTheFirstMove) {
   EXPECT_EQ(board().moves_played(), 1);
   ok("play w swap-pieces");
   ok("param_game allow_swap 0");
-  EXPECT_EQ(board().at(60), Color::kWhite) << "a game with a swap stays as it is";
+  EXPECT_EQ(board().at(60), Color::kWhite) << "a game with a swap must stay unchanged";
 }
 
 TEST_F(Gtp, ResignsOnlyIfAsked) {
@@ -323,7 +325,7 @@ TEST_F(Gtp, KeepsTime) {
   EXPECT_EQ(ok("time_left"), "black 60.0 white 5.5");
   EXPECT_EQ(ok("time_left b"), "60.0");
   ok("time_settings 0 5 0");
-  EXPECT_EQ(ok("time_left b"), "unlimited") << "a period without stones is no limit";
+  EXPECT_EQ(ok("time_left b"), "unlimited") << "in GTP a period without stones means: no limit";
   ok("time_left b 0");
   ok("genmove b");
 }
@@ -386,7 +388,7 @@ TEST_F(GtpFiles, LoadsSavesAndExecutes) {
   EXPECT_EQ(raw("exec " + folder_ + "/script"), "=\n\n? unknown command\n\n= Flat\n\n=\n\n");
   EXPECT_EQ(board().at(35), Color::kWhite);
   std::ofstream(folder_ + "/loop") << "exec " << folder_ << "/loop\n";
-  EXPECT_NE(raw("exec " + folder_ + "/loop").find("? exec within exec"), std::string::npos);
+  EXPECT_NE(raw("exec " + folder_ + "/loop").find("? exec is nested"), std::string::npos);
   std::ofstream(folder_ + "/bad.sgf") << "(;GM[1])";
   refused("loadsgf " + folder_ + "/bad.sgf");
 }
@@ -395,7 +397,7 @@ class GtpNoFiles : public Gtp {
  protected:
   GtpNoFiles() : Gtp({.files = false}) {}
 };
-TEST_F(GtpNoFiles, MayBeForbidden) {
+TEST_F(GtpNoFiles, RefusesFileCommands) {
   for (const char* line : {"loadsgf x", "savesgf x", "exec x"}) {
     EXPECT_NE(refused(line).find("not allowed"), std::string::npos);
   }
@@ -412,7 +414,7 @@ TEST_F(GtpAnalysis, WritesLinesAsLeelaAndKataDo) {
   for (const bool kata : {false, true}) {
     const std::string text = raw(kata ? "5 kata-analyze b 1" : "5 lz-analyze b interval 1");
     ASSERT_EQ(text.substr(0, 3), "=5\n");
-    ASSERT_EQ(text.find("\n\n"), text.size() - 2) << "one empty line, at the end";
+    ASSERT_EQ(text.find("\n\n"), text.size() - 2) << "the only empty line must be at the end";
     std::istringstream lines(text.substr(3));
     int shown = 0;
     for (std::string line; std::getline(lines, line) && !line.empty(); ++shown) {
@@ -425,7 +427,7 @@ TEST_F(GtpAnalysis, WritesLinesAsLeelaAndKataDo) {
     }
     EXPECT_GE(shown, 1);
   }
-  EXPECT_EQ(board().moves_played(), 0) << "analysis plays nothing";
+  EXPECT_EQ(board().moves_played(), 0) << "an analysis must not play a move";
 }
 
 TEST_F(GtpAnalysis, DrawsLiveGraphicsDuringGenmove) {
@@ -457,7 +459,7 @@ TEST(GtpText, KeepsRatesInRangeAndAnswersWhole) {
   EXPECT_TRUE(is_one_answer(gtp_answer(true, "", "")));
 }
 
-// An engine that is wrong itself.
+// An engine that returns no move, or an illegal one.
 class BrokenEngine : public FlatEngine {
  public:
   SearchReport search(const Board& board, const SearchLimits&, const std::atomic<bool>&,
@@ -472,7 +474,7 @@ class BrokenEngine : public FlatEngine {
   bool moves = false;
 };
 
-TEST(GtpBroken, NeverPassesAnIllegalMoveOn) {
+TEST(GtpBroken, ReportsAnIllegalMoveOfTheEngineAsAnError) {
   BrokenEngine engine;
   std::string output;
   GtpSession session(engine, [&](std::string_view text) { output += text; });

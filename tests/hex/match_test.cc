@@ -20,9 +20,9 @@
 namespace cariama::hex {
 namespace {
 
-std::string self;  // this program, which is the engines' too
+std::string self;  // path of this program, which also runs as the engines
 
-// What the program does when it is started as an engine: see main().
+// Returns the command that runs this program as an engine of this kind (see play_as()).
 std::string engine(const std::string& kind) { return "'" + self + "' --engine " + kind; }
 
 class GtpClientTest : public ::testing::Test {
@@ -37,7 +37,7 @@ class GtpClientTest : public ::testing::Test {
 TEST_F(GtpClientTest, AsksAndGetsAnswers) {
   auto client = start(engine("flat"));
   EXPECT_EQ(client->ask("name", 60).value(), "Flat");
-  EXPECT_EQ(client->ask("17 protocol_version", 60).value(), "17 2") << "the id is the answer's";
+  EXPECT_EQ(client->ask("17 protocol_version", 60).value(), "17 2") << "the id is in the answer";
   const auto unknown = client->ask("what", 60);
   EXPECT_EQ(unknown.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(unknown.status().message(), "unknown command");
@@ -45,7 +45,7 @@ TEST_F(GtpClientTest, AsksAndGetsAnswers) {
   EXPECT_NE(client->ask("showboard", 60).value().find("a b c d e"), std::string::npos);
 }
 
-TEST_F(GtpClientTest, PassesOverLiveGraphics) {
+TEST_F(GtpClientTest, SkipsLiveGraphics) {
   auto client =
       start("while read line; do printf 'gogui-gfx:\\nuct\\nTEXT x\\n\\n= f6\\r\\n\\r\\n'; done");
   EXPECT_EQ(client->ask("genmove b", 60).value(), "f6");
@@ -62,7 +62,7 @@ TEST_F(GtpClientTest, EveryWaitEnds) {
   EXPECT_EQ(start("echo Welcome; echo; cat")->ask("name", 60).status().code(),
             StatusCode::kUnavailable);
   EXPECT_EQ(start("yes")->ask("name", 60).status().code(), StatusCode::kUnavailable);
-  // One that ignores quit and its own end of input is killed, with its children.
+  // An engine that ignores `quit` and the end of its input is killed together with its children.
   auto stubborn = start("trap '' TERM HUP; sleep 1000 & echo $!; echo; wait");
   stubborn.reset();
 }
@@ -106,13 +106,14 @@ TEST(Match, PlaysPairsWithExchangedColours) {
   }
   EXPECT_EQ(wins[0], result->wins[0]);
   EXPECT_EQ(wins[1], result->wins[1]);
-  EXPECT_EQ(games[0].record.moves[0].move, games[1].record.moves[0].move) << "the same opening";
+  EXPECT_EQ(games[0].record.moves[0].move, games[1].record.moves[0].move)
+      << "the games of a pair must have the same opening";
   EXPECT_NE(games[0].record.moves[0].move, games[2].record.moves[0].move);
   std::filesystem::remove_all(folder);
 }
 
 TEST(Match, TranslatesForAnEngineThatCallsTheFirstPlayerWhite) {
-  // This engine refuses `b` as first player.
+  // The engine "swapped" refuses `b` as the first player.
   const std::array<Player, 2> players = {
       Player{"usual", engine("flat"), {"param_search iterations 1"}, false},
       Player{"other", engine("swapped"), {}, true}};
@@ -123,7 +124,7 @@ TEST(Match, TranslatesForAnEngineThatCallsTheFirstPlayerWhite) {
   EXPECT_EQ(result->failures, 0);
 }
 
-// Whatever an engine does wrong, it loses the game, and the match goes on.
+// An engine that makes an error loses the game, and the match continues.
 TEST(Match, AnEngineThatMisbehavesLoses) {
   struct Case {
     const char* kind;
@@ -148,31 +149,32 @@ TEST(Match, AnEngineThatMisbehavesLoses) {
   }
 }
 
-TEST(Match, WhoExceedsTheClockLoses) {
+TEST(Match, ASideThatExceedsItsTimeLoses) {
   MatchOptions options = small_match();
   options.pairs = 1;
   options.game_seconds = 30;
   const std::array<Player, 2> players = {
       Player{"good", engine("flat"), {"param_search iterations 1"}, false},
       Player{"told", engine("clock"), {}, false}};
-  // "clock" answers with the time that it was told.
+  // The engine "clock" answers genmove with the number of the last time_left.
   const auto result = play_match(players, options, [](const GameResult& game) {
     EXPECT_EQ(game.winner, 0);
-    EXPECT_EQ(game.reason, "illegal move: 30.00") << "the time it was told";
+    EXPECT_EQ(game.reason, "illegal move: 30.00") << "the referee must send the time limit";
   });
   ASSERT_TRUE(result.ok()) << result.status();
 
-  options.game_seconds = 0.001;  // less than starting to think takes
+  options.game_seconds = 0.001;  // less than the engine "slow" takes for a move
   const std::array<Player, 2> both = {Player{"a", engine("slow"), {}, false},
                                       Player{"b", engine("slow"), {}, false}};
   const auto flagged = play_match(both, options, [](const GameResult& game) {
     EXPECT_EQ(game.reason, "time");
-    EXPECT_EQ(game.winner, game.black_player) << "White was to move";
+    EXPECT_EQ(game.winner, game.black_player)
+        << "White moves first after the opening and must lose";
   });
   ASSERT_TRUE(flagged.ok()) << flagged.status();
 }
 
-TEST(Match, RefusesWhatCannotBegin) {
+TEST(Match, ReportsMatchesThatCannotBegin) {
   const std::array<Player, 2> good = {Player{"a", engine("flat"), {}, false},
                                       Player{"b", engine("flat"), {}, false}};
   MatchOptions options = small_match();
@@ -214,19 +216,22 @@ TEST(EloTest, IsTheLogisticOfTheShareWithItsInterval) {
   const Elo even = elo(50, 100);
   EXPECT_NEAR(even.difference, 0, 1e-9);
   EXPECT_NEAR(even.low, -even.high, 1e-9);
-  // Wilson's interval of 50 of 100 is 0.4038 .. 0.5962.
+  // Wilson's interval for 50 wins in 100 games is 0.4038 .. 0.5962.
   EXPECT_NEAR(even.high, 400 * std::log10(0.5962 / 0.4038), 0.1);
   EXPECT_NEAR(elo(10, 11).difference, 400, 1e-9);
   EXPECT_GT(elo(60, 100).low, even.low);
   EXPECT_LT(elo(6000, 10000).high - elo(6000, 10000).low, elo(60, 100).high - elo(60, 100).low);
   EXPECT_TRUE(std::isinf(elo(5, 5).difference));
   EXPECT_TRUE(std::isinf(elo(5, 5).high));
-  EXPECT_NEAR(elo(5, 5).low, 400 * std::log10(0.5655 / 0.4345), 1) << "Wilson: 0.5655 .. 1";
+  EXPECT_NEAR(elo(5, 5).low, 400 * std::log10(0.5655 / 0.4345), 1)
+      << "Wilson's interval is 0.5655 .. 1";
   EXPECT_TRUE(std::isinf(elo(0, 5).low));
   EXPECT_LT(elo(0, 5).high, 0);
 }
 
-// An engine for the referee. All kinds but "flat" answer genmove in their own wrong way.
+// Runs this program as an engine. The kind "flat" plays correctly, "swapped" with exchanged colour
+// names, "slow" takes 3 ms per move; each other kind makes a certain error in its answer to
+// genmove.
 int play_as(const std::string& kind) {
   signal(SIGPIPE, SIG_IGN);
   testing::FlatEngine flat;
@@ -251,7 +256,7 @@ int play_as(const std::string& kind) {
         const Move move = static_cast<Move>(record.board().empty().first());
         record.play(color, move);
         if (answer == "= ") answer += record.board().name(move);
-        // Longer than a millisecond, which is the clock that it gets.
+        // Takes longer than a millisecond, which is the time limit in the test.
         const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(3);
         while (kind == "slow" && std::chrono::steady_clock::now() < end) {
         }

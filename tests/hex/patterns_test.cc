@@ -2,24 +2,16 @@
 
 #include <gtest/gtest.h>
 
-#include "hex/random.h"
+#include "mcts/random.h"
 #include "tests/hex/testing/oracle.h"
+#include "tests/hex/testing/positions.h"
 #include "tests/hex/testing/reference.h"
 
 namespace cariama::hex {
 namespace {
 
-Move at(const Board& board, std::string_view text) { return board.parse(text).value(); }
-
-Board make(int cols, int rows, std::initializer_list<std::string_view> black,
-           std::initializer_list<std::string_view> white) {
-  Board board(cols, rows);
-  Board::Set sets[2];
-  for (const auto cell : black) sets[0].set(at(board, cell));
-  for (const auto cell : white) sets[1].set(at(board, cell));
-  board.set_position(sets[0], sets[1], Color::kBlack);
-  return board;
-}
+using testing::at;
+using testing::make_board;
 
 using testing::Oracle;
 using testing::random_board;
@@ -28,24 +20,24 @@ constexpr int kPositions = testing::kBoards / 50;
 constexpr int kOpen = 9;
 
 TEST(FillIn, FindsACellBetweenFourStonesOfOneSideDead) {
-  // Around c3: four black stones in a row.
-  const Board board = make(5, 5, {"d3", "c4", "b4", "b3"}, {});
+  // Four consecutive neighbours of c3 are black.
+  const Board board = make_board(5, 5, {"d3", "c4", "b4", "b3"}, {});
   EXPECT_TRUE(fill_in(board).dead.test(at(board, "c3")));
-  EXPECT_FALSE(fill_in(make(5, 5, {"d3", "c4", "b4"}, {})).dead.test(at(board, "c3")));
+  EXPECT_FALSE(fill_in(make_board(5, 5, {"d3", "c4", "b4"}, {})).dead.test(at(board, "c3")));
 }
 
 TEST(FillIn, GivesABridgeToTheEdgeOnTheSecondRowToItsOwner) {
-  // Black on the second last row owns both cells below.
-  const Board board = make(5, 5, {"c4"}, {});
+  // A black stone on the last row but one captures both cells below it.
+  const Board board = make_board(5, 5, {"c4"}, {});
   const FillIn<10> fill = fill_in(board);
   EXPECT_TRUE(fill.captured[0].test(at(board, "b5")));
   EXPECT_TRUE(fill.captured[0].test(at(board, "c5")));
   EXPECT_FALSE(fill.captured[1].any());
-  EXPECT_FALSE(fill_in(Board(5, 5)).all().any()) << "nothing is decided on an empty board";
+  EXPECT_FALSE(fill_in(Board(5, 5)).all().any()) << "no cell is decided on an empty board";
 }
 
 TEST(FillIn, NeverChangesTheWinner) {
-  Random random(1);
+  mcts::Random random(1);
   Oracle oracle;
   int filled_in = 0;
   for (int i = 0; i < kPositions; ++i) {
@@ -57,7 +49,7 @@ TEST(FillIn, NeverChangesTheWinner) {
     ASSERT_FALSE(fill.dead.intersects(fill.captured[0] | fill.captured[1]));
     ASSERT_EQ(oracle.winner(filled(board, fill)), oracle.winner(board))
         << testing::picture(board).cells << " " << board.cols();
-    // Dead cells may have either colour.
+    // The winner must be the same if the dead cells are white.
     FillIn<10> white_dead = fill;
     white_dead.dead = {};
     white_dead.captured[1] |= fill.dead;
@@ -67,8 +59,8 @@ TEST(FillIn, NeverChangesTheWinner) {
   EXPECT_GT(filled_in, kPositions / 4);
 }
 
-TEST(Dominated, LeavesAWinningMoveIfThereIsOne) {
-  Random random(2);
+TEST(Dominated, DoesNotContainAllWinningMoves) {
+  mcts::Random random(2);
   Oracle oracle;
   int pruned = 0;
   for (int i = 0; i < kPositions; ++i) {
@@ -89,9 +81,9 @@ TEST(Dominated, LeavesAWinningMoveIfThereIsOne) {
 }
 
 TEST(Bridges, AreListedOnceWithTheirCells) {
-  const Board board = make(7, 7, {"d3", "c5"}, {});
+  const Board board = make_board(7, 7, {"d3", "c5"}, {});
   const std::vector<Bridge> found = bridges(board, Color::kBlack);
-  // d3 and c5 by c4 and d4. (Neither is on the second row.)
+  // d3 and c5 have a bridge over c4 and d4. Neither stone has a bridge to an edge.
   ASSERT_EQ(found.size(), 1U);
   EXPECT_EQ(found[0].from, at(board, "d3"));
   EXPECT_EQ(found[0].to, at(board, "c5"));
@@ -100,38 +92,40 @@ TEST(Bridges, AreListedOnceWithTheirCells) {
     EXPECT_TRUE(cell == at(board, "c4") || cell == at(board, "d4"));
   }
   EXPECT_TRUE(bridges(board, Color::kWhite).empty());
-  EXPECT_TRUE(bridges(make(7, 7, {"d3", "c5"}, {"c4"}), Color::kBlack).empty());
+  EXPECT_TRUE(bridges(make_board(7, 7, {"d3", "c5"}, {"c4"}), Color::kBlack).empty());
 
-  const std::vector<Bridge> edge = bridges(make(7, 7, {}, {"b4"}), Color::kWhite);
+  const std::vector<Bridge> edge = bridges(make_board(7, 7, {}, {"b4"}), Color::kWhite);
   ASSERT_EQ(edge.size(), 1U);
   EXPECT_EQ(edge[0].to, kNoMove);
-  EXPECT_TRUE(bridges(make(7, 7, {"b4"}, {}), Color::kBlack).empty()) << "not its edge";
+  EXPECT_TRUE(bridges(make_board(7, 7, {"b4"}, {}), Color::kBlack).empty())
+      << "the left edge is not an edge of Black";
 }
 
 TEST(Connection, FollowsChainsOfBridges) {
-  // Top edge - d2 - c4 - b6 - bottom edge, by bridges all the way.
-  const Board chain = make(7, 7, {"d2", "c4", "b6"}, {});
+  // The chain is top edge - d2 - c4 - b6 - bottom edge; each link is a bridge.
+  const Board chain = make_board(7, 7, {"d2", "c4", "b6"}, {});
   const Connection<10> connected = connection(chain, Color::kBlack);
   EXPECT_TRUE(connected.connected);
   EXPECT_EQ(connected.carrier.count(), 8);
   EXPECT_FALSE(connection(chain, Color::kWhite).connected);
   EXPECT_TRUE(must_play(chain, Color::kWhite).lost);
 
-  const Board broken = make(7, 7, {"d2", "c4", "b6"}, {"c3"});
+  const Board broken = make_board(7, 7, {"d2", "c4", "b6"}, {"c3"});
   EXPECT_FALSE(connection(broken, Color::kBlack).connected);
   EXPECT_EQ(winning_move(broken, Color::kBlack).move, at(broken, "d3"));
 }
 
 TEST(Connection, DoesNotUseACellTwice) {
-  // Both bridges of b2 on a 3x3 board share no cells; with a1 and b1 taken only one is left.
-  EXPECT_TRUE(connection(make(3, 3, {"b2"}, {}), Color::kBlack).connected);
-  EXPECT_FALSE(connection(make(3, 3, {"b2"}, {"b1"}), Color::kBlack).connected);
+  // On a 3x3 board, b2 has bridges with disjoint cells to both edges. A white stone on b1 breaks
+  // one.
+  EXPECT_TRUE(connection(make_board(3, 3, {"b2"}, {}), Color::kBlack).connected);
+  EXPECT_FALSE(connection(make_board(3, 3, {"b2"}, {"b1"}), Color::kBlack).connected);
 }
 
-// All of it judged by exhaustive search: what connects really wins, and moves outside of the
-// must-play region really lose.
+// Checks by exhaustive search: a side with a connection wins, a winning move wins, and moves
+// outside of the must-play region lose.
 TEST(MustPlay, IsSoundOnRandomPositions) {
-  Random random(5);
+  mcts::Random random(5);
   Oracle oracle;
   int connections = 0;
   int winning = 0;
@@ -147,7 +141,7 @@ TEST(MustPlay, IsSoundOnRandomPositions) {
     if (const auto win = winning_move(board, own); win.move != kNoMove) {
       ++winning;
       ASSERT_TRUE(oracle.wins(board, win.move)) << testing::picture(board).cells;
-      // Also if everything outside of the carrier is the opponent's.
+      // The move wins even if the opponent has all cells outside of the carrier.
       Board::Set sets[2] = {board.stones(Color::kBlack), board.stones(Color::kWhite)};
       sets[static_cast<int>(opponent(own))] |= board.empty().without(win.carrier);
       Board worst = board;

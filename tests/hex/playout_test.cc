@@ -19,10 +19,10 @@ using testing::kBoards;
 using testing::Picture;
 using testing::picture;
 
-// A position after `stones` random moves.
+// Returns a position after at most `stones` random moves; fewer if a side wins before.
 Board random_position(int cols, int rows, int stones, uint64_t seed) {
   Board board(cols, rows);
-  Random random(seed);
+  mcts::Random random(seed);
   while (board.moves_played() < stones && !board.winner()) {
     const Move move = static_cast<Move>(random.below(static_cast<uint32_t>(board.cells())));
     if (board.is_legal(move)) board.play(move);
@@ -30,7 +30,8 @@ Board random_position(int cols, int rows, int stones, uint64_t seed) {
   return board;
 }
 
-// How far `observed` is from its expectation, in standard deviations of a binomial.
+// Returns the deviation of `observed` from its expectation n p, in standard deviations of the
+// binomial distribution.
 double deviations(double observed, double n, double p) {
   return (observed - n * p) / std::sqrt(n * p * (1 - p));
 }
@@ -44,12 +45,13 @@ class EverySimdAndSize : public ::testing::TestWithParam<std::tuple<Simd, Size>>
   Size size() const { return std::get<1>(GetParam()); }
 };
 
-// On random boards, from the empty one and from a position: the winner is what a search finds,
-// stones that were there stay, and each side gets exactly its number of cells.
+// Playouts from empty boards and from random positions: the winner is the one that a search of the
+// full board finds, the stones of the position stay, and each side gets exactly its number of
+// cells.
 TEST_P(EverySimdAndSize, WinnerAgreesWithASearch) {
   const auto [cols, rows] = size();
   UniformPlayouts playouts(11, simd());
-  Random random(static_cast<uint64_t>(cols + rows));
+  mcts::Random random(static_cast<uint64_t>(cols + rows));
   int done = 0;
   for (int round = 0; done < kBoards; ++round) {
     const int stones = round % 2 == 0 ? 0 : static_cast<int>(random.below(cols * rows));
@@ -73,7 +75,8 @@ TEST_P(EverySimdAndSize, WinnerAgreesWithASearch) {
       }
       ASSERT_EQ(count, black_cells);
       const bool black = connected(end, 'b');
-      ASSERT_TRUE(i != 0 || black != connected(end, 'w')) << "the judge contradicts itself";
+      ASSERT_TRUE(i != 0 || black != connected(end, 'w'))
+          << "connected() finds both sides or no side connected on a full board";
       wins += black;
     }
     ASSERT_EQ(result.black_wins, wins);
@@ -91,7 +94,7 @@ TEST_P(EverySimdAndSize, CountsOwnershipAsTheBoardsSay) {
     std::vector<uint32_t> boards;
     const UniformResult result = counted.run(board, n, &owned);
     const UniformResult again = shown.run_with_boards(board, n, boards);
-    ASSERT_EQ(result.black_wins, again.black_wins) << "the same seed";
+    ASSERT_EQ(result.black_wins, again.black_wins) << "the results differ for the same seed";
     Ownership expected;
     for (int i = 0; i < n; ++i) {
       const Picture end = picture(boards.data() + i * rows, cols, rows);
@@ -106,8 +109,8 @@ TEST_P(EverySimdAndSize, CountsOwnershipAsTheBoardsSay) {
   }
 }
 
-// Exchangeability, as far as it shows in single cells and in pairs of cells: with n independent
-// fillings of k out of e cells, the counts follow known distributions.
+// Checks the distribution of single cells and of pairs of cells: for n independent fillings of k
+// out of e cells, their counts have known distributions.
 TEST_P(EverySimdAndSize, EveryCellAndPairOfCellsIsEquallyLikely) {
   const int cols = size().cols;  // clang 14 cannot capture structured bindings
   const int rows = size().rows;
@@ -132,7 +135,7 @@ TEST_P(EverySimdAndSize, EveryCellAndPairOfCellsIsEquallyLikely) {
     chi_square += d * d * (e - 1) / e;
   }
   EXPECT_NEAR(chi_square, e - 1, 4.5 * std::sqrt(2 * (e - 1)));
-  // Pairs: neighbours in the order of filling, and far ones.
+  // Pairs of cells that are close, and far apart, in the order of filling.
   const double both = k * (k - 1) / (e * (e - 1));
   for (const size_t distance : {size_t{1}, size_t{2}, empty.size() / 2}) {
     double worst = 0;
@@ -145,7 +148,7 @@ TEST_P(EverySimdAndSize, EveryCellAndPairOfCellsIsEquallyLikely) {
     }
     EXPECT_LT(worst, 5.0) << distance;
   }
-  // Playouts beside each other in a batch, and in the same place of consecutive batches.
+  // Pairs of playouts: in adjacent lanes of a batch, and in the same lane of consecutive batches.
   for (const int distance : {1, 2, playouts.batch(cols)}) {
     double equal = 0;
     for (int i = 0; i + distance < n; ++i) {
@@ -175,16 +178,16 @@ INSTANTIATE_TEST_SUITE_P(All, EverySimd,
                          ::testing::ValuesIn(available_simd().begin(), available_simd().end()),
                          [](const auto& info) { return std::string(simd_name(info.param)); });
 
-// All fillings of a small board are equally likely: chi-square over every one of them.
+// All fillings of a small board have the same probability: chi-square test over all of them.
 TEST_P(EverySimd, EveryFillingIsEquallyLikely) {
   struct Case {
     std::vector<Move> stones;
     Color to_move;
     int fillings;
   };
-  const Case cases[] = {{{}, Color::kBlack, 126},  // 5 of 9
-                        {{}, Color::kWhite, 126},  // 4 of 9
-                        {{4}, Color::kWhite, 70},  // 4 of 8
+  const Case cases[] = {{{}, Color::kBlack, 126},  // 5 of 9 cells become black
+                        {{}, Color::kWhite, 126},  // 4 of 9 cells become black
+                        {{4}, Color::kWhite, 70},  // 4 of 8 cells become black
                         {{0, 8, 3}, Color::kBlack, 20},
                         {{0, 8, 3, 1, 2, 7, 4}, Color::kWhite, 2}};
   uint64_t seed = 100;
@@ -209,8 +212,8 @@ TEST_P(EverySimd, EveryFillingIsEquallyLikely) {
   }
 }
 
-// 0.5225 is what three other implementations gave (boundary walk, union-find, bit flood).
-TEST_P(EverySimd, FirstPlayerWinsAsOftenAsElsewhere) {
+// Three other implementations (boundary walk, union-find, bit flood) gave a share of 0.5225.
+TEST_P(EverySimd, FirstPlayerWinsAsOftenAsInOtherImplementations) {
   UniformPlayouts playouts(1, GetParam());
   const UniformResult result = playouts.run(Board(11, 11), 1'000'000);
   EXPECT_NEAR(result.black_wins / 1e6, 0.5225, 0.0025);
@@ -231,7 +234,7 @@ TEST_P(EverySimd, RunsFromDecidedFullAndNearlyFullBoards) {
   }
 }
 
-TEST(DefaultSimd, IsTheFastestThatThereIs) {
+TEST(DefaultSimd, IsTheFastestAvailableVariant) {
   if (std::getenv("CARIAMA_HEX_SIMD") == nullptr) {
     EXPECT_EQ(default_simd(), available_simd().back());
   }
@@ -250,7 +253,7 @@ INSTANTIATE_TEST_SUITE_P(All, PolicySizes,
 TEST_P(PolicySizes, WinnerAgreesWithASearch) {
   const auto [cols, rows] = GetParam();
   PolicyPlayouts playouts(cols, rows);
-  Random random(17);
+  mcts::Random random(17);
   for (int done = 0; done < kBoards; done += 500) {
     const int stones = done % 1000 == 0 ? 0 : static_cast<int>(random.below(cols * rows));
     const Board board = random_position(cols, rows, stones, random.next());
@@ -272,10 +275,11 @@ TEST_P(PolicySizes, WinnerAgreesWithASearch) {
   }
 }
 
-// Of a full board but two cells, one of which completes the bridge that White just intruded into.
+// On a board with two empty cells, the playout plays the one that completes the bridge into which
+// White has just intruded.
 TEST(PolicyPlayouts, CompletesABridgeThatWasIntruded) {
   Board board(3, 3);
-  // b1 and a3 are a bridge by a2 and b2.
+  // b1 and a3 have a bridge over a2 and b2.
   Board::Set black = Board::Set::single(*board.parse("b1"));
   black.set(*board.parse("a3"));
   black.set(*board.parse("c3"));
@@ -286,7 +290,7 @@ TEST(PolicyPlayouts, CompletesABridgeThatWasIntruded) {
   board.set_position(black, white, Color::kBlack);
   PolicyPlayouts playouts(3, 3);
   playouts.prepare(board);
-  Random random(1);
+  mcts::Random random(1);
   int completed = 0;
   int without = 0;
   for (int i = 0; i < 1000; ++i) {
@@ -296,19 +300,20 @@ TEST(PolicyPlayouts, CompletesABridgeThatWasIntruded) {
     without += playouts.black_cells<1>().test(*board.parse("b2"));
   }
   EXPECT_EQ(completed, 1000);
-  EXPECT_NEAR(without, 500, 80) << "5 standard deviations";
+  EXPECT_NEAR(without, 500, 80) << "the deviation exceeds 5 standard deviations";
 }
 
-// The edges count as stones, and of two intruded bridges either may be saved.
+// Edges count as stones. If a stone intrudes into two bridges, the playout saves a random one.
 TEST(PolicyPlayouts, SavesOneOfTwoBridgesAtTheEdge) {
   Board board(5, 3);
-  // c2 has the bridge b3, c3 to the bottom edge; d2 has c3, d3. White takes c3.
+  // c2 has a bridge to the bottom edge over b3 and c3, and d2 has one over c3 and d3. White plays
+  // c3.
   Board::Set black = Board::Set::single(*board.parse("c2"));
   black.set(*board.parse("d2"));
   board.set_position(black, Board::Set::single(*board.parse("c3")), Color::kBlack);
   PolicyPlayouts playouts(5, 3);
   playouts.prepare(board);
-  Random random(2);
+  mcts::Random random(2);
   int b3 = 0;
   int d3 = 0;
   int neither = 0;
@@ -331,18 +336,18 @@ TEST(PolicyPlayouts, TheSeedDecides) {
   PolicyPlayouts b(11, 11);
   a.prepare(Board(11, 11));
   b.prepare(Board(11, 11));
-  Random first(5);
-  Random second(5);
+  mcts::Random first(5);
+  mcts::Random second(5);
   for (int i = 0; i < 100; ++i) {
     ASSERT_EQ(a.run(first), b.run(second));
     ASSERT_EQ(a.black_cells<2>(), b.black_cells<2>());
   }
 }
 
-TEST(PolicyPlayouts, FirstPlayerWinsAsOftenAsElsewhere) {
+TEST(PolicyPlayouts, FirstPlayerWinsAsOftenAsInOtherImplementations) {
   PolicyPlayouts playouts(11, 11);
   playouts.prepare(Board(11, 11));
-  Random random(3);
+  mcts::Random random(3);
   int wins = 0;
   for (int i = 0; i < kBoards; ++i) wins += playouts.run(random) == Color::kBlack;
   EXPECT_NEAR(wins / double{kBoards}, 0.523, 5 * 0.5 / std::sqrt(kBoards) + 0.002);

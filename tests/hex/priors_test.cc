@@ -6,18 +6,18 @@
 #include <numeric>
 #include <vector>
 
-#include "hex/random.h"
+#include "mcts/random.h"
 #include "tests/hex/testing/cases.h"
 
 namespace cariama::hex {
 namespace {
 
-// Some stones, and the last of them.
+// A random position and its last move.
 struct Position {
   Board board;
   Move last = kNoMove;
 };
-Position some_position(Random& random, int cols, int rows) {
+Position some_position(mcts::Random& random, int cols, int rows) {
   Position position{Board(cols, rows), kNoMove};
   const uint32_t stones = random.below(static_cast<uint32_t>(cols * rows) / 2);
   for (uint32_t i = 0; i < stones && !position.board.winner(); ++i) {
@@ -42,7 +42,7 @@ std::vector<float> priors_of(const Position& position, const std::vector<Move>& 
 }
 
 TEST(Priors, AreProbabilities) {
-  Random random(1);
+  mcts::Random random(1);
   for (int cols = kMinSide; cols <= kMaxSide; ++cols) {
     for (const int rows : {kMinSide, cols, kMaxSide}) {
       const Position position = some_position(random, cols, rows);
@@ -54,8 +54,8 @@ TEST(Priors, AreProbabilities) {
   }
 }
 
-TEST(Priors, AreThoseOfTheSamePositionInAnotherWidth) {
-  Random random(2);
+TEST(Priors, DoNotDependOnTheNumberOfWordsOfTheBoard) {
+  mcts::Random random(2);
   const Position position = some_position(random, 9, 9);
   const std::vector<Move> moves = empty_cells(position.board);
   std::vector<float> narrow(moves.size());
@@ -63,7 +63,7 @@ TEST(Priors, AreThoseOfTheSamePositionInAnotherWidth) {
   EXPECT_EQ(narrow, priors_of(position, moves));
 }
 
-// What the features are, but for the playouts, which are random.
+// Returns the features of a move except the one from playouts, which is random.
 std::vector<int> known_of(const PriorFeatures& features, Move cell) {
   std::vector<int> known;
   for (const uint16_t index : features.of(cell)) {
@@ -74,7 +74,7 @@ std::vector<int> known_of(const PriorFeatures& features, Move cell) {
 }
 
 TEST(PriorFeatures, AreTheSameForATurnedBoardAndForTheOtherSideOfAMirroredOne) {
-  Random random(3);
+  mcts::Random random(3);
   int compared = 0;
   for (int i = 0; i < 200; ++i) {
     const int side = 3 + static_cast<int>(random.below(11));
@@ -108,11 +108,12 @@ TEST(PriorFeatures, AreTheSameForATurnedBoardAndForTheOtherSideOfAMirroredOne) {
   EXPECT_GT(compared, 1000);
 }
 
-TEST(PriorFeatures, TellWhatLiesTwoCellsAway) {
+TEST(PriorFeatures, DependOnCellsAtDistanceTwo) {
   Board board(11, 11);
   const Move cell = *board.parse("f6");
   const auto before = PriorFeatures(board, kNoMove).of(cell);
-  // Around f6: those at one step, at the far ends of bridges, and at two steps straight on.
+  // The cells around f6: at one step, at the other ends of bridges, and at two steps in a straight
+  // line.
   for (const char* name : {"g6", "f7", "e7", "e6", "f5", "g5", "g7", "e8", "d7", "e5", "g4", "h5",
                            "h6", "f8", "d8", "d6", "f4", "h4"}) {
     Board other(11, 11);
@@ -121,7 +122,7 @@ TEST(PriorFeatures, TellWhatLiesTwoCellsAway) {
   }
 }
 
-// Whoever has learned anything of Hex answers an intrusion into a bridge at once.
+// The highest prior belongs to the move that saves a bridge after an intrusion.
 TEST(Priors, PreferToSaveABridge) {
   Board board(11, 11);
   for (const char* move : {"f6", "k1", "g4", "g5"}) board.play(*board.parse(move));
@@ -131,7 +132,8 @@ TEST(Priors, PreferToSaveABridge) {
   EXPECT_EQ(board.name(moves[static_cast<size_t>(best)]), "f5");
 }
 
-// The solved positions, which nothing was learned from.
+// On average, winning moves of the solved positions have higher priors than other moves. The
+// weights were not learned from these positions.
 TEST(Priors, PreferMovesThatWin) {
   double expected = 0;
   double found = 0;
@@ -150,7 +152,8 @@ TEST(Priors, PreferMovesThatWin) {
     ++cases;
   }
   ASSERT_GT(cases, 20);
-  EXPECT_GT(found, 2.5 * expected) << "than by chance: " << found / cases << " of each case";
+  EXPECT_GT(found, 2.5 * expected)
+      << "the mean share of the priors on winning moves is only " << found / cases;
 }
 
 }  // namespace

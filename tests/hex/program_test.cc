@@ -1,4 +1,4 @@
-// cariama-hex as its users run it: on one process and on two.
+// Runs the program cariama-hex as users do, on one process and on two.
 #include <sys/wait.h>
 
 #include <cstdio>
@@ -17,7 +17,7 @@ struct Outcome {
   int code = -1;
   std::string output;
 };
-// By /bin/sh, without the notes on stderr. Ends by itself: every search has a limit.
+// Runs the program by /bin/sh and drops its stderr. `timeout` ends it after 100 s.
 Outcome run(const std::string& arguments, const std::string& input = "") {
   const std::string command = "printf '%s' '" + input +
                               "' | timeout 100 " CARIAMA_PROGRAM_DIR "/cariama-hex " + arguments +
@@ -57,7 +57,8 @@ TEST_P(ByProcesses, SpeaksGtp) {
   EXPECT_THAT(outcome.output, HasSubstr("? "));
 }
 
-// Who wins is the same wherever it is searched: after b3 on 4x4 White, to move, loses.
+// The proof does not depend on the number of processes: after b3 on 4x4, White is to move and
+// loses.
 TEST_P(ByProcesses, TheSameProof) {
   const Outcome outcome =
       run(GetParam() + "analyze --size 4 --iterations 1000000 --json --without solver b3");
@@ -93,8 +94,9 @@ TEST(Program, RefereesAMatch) {
   EXPECT_THAT(outcome.output, HasSubstr("\"failures\": 0"));
 }
 
-// The second engine gets its own commands instead of the others, which it may not know.
-TEST(Program, RefereesAMatchWithAnEngineOfOtherWords) {
+// With --setup2, the second engine gets these commands and not those of the first engine, which it
+// may not know.
+TEST(Program, RefereesAMatchWithSeparateSetupCommands) {
   const std::string engine = "\"" CARIAMA_PROGRAM_DIR "/cariama-hex gtp\"";
   const auto match = [&](const std::string& options) {
     return run("match --size 4 --pairs 1 --json " + options + " " + engine + " " + engine);
@@ -106,7 +108,7 @@ TEST(Program, RefereesAMatchWithAnEngineOfOtherWords) {
   EXPECT_EQ(match("--setup 'time -m 1' --setup2 'param_search iterations 20'").code, 1);
 }
 
-TEST(Program, WrongUsageIsSaid) {
+TEST(Program, WrongUsageIsReported) {
   for (const char* wrong : {"", "dance", "analyze --size 2", "bench -n 0", "gtp --seconds many",
                             "analyze --without wings", "match one"}) {
     EXPECT_EQ(run(wrong).code, 2) << wrong;

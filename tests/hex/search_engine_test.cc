@@ -1,4 +1,4 @@
-// The engine on solved positions, in games, and where games are decided.
+// The search engine on solved positions, in games, and in lost positions.
 #include "hex/search_engine.h"
 
 #include <algorithm>
@@ -31,7 +31,7 @@ bool wins(const SolvedCase& one, Move move) {
          one.winning_moves.end();
 }
 
-// A verdict is never wrong: not about a move, and not about the position.
+// All verdicts about moves are correct, and all these positions are proved.
 TEST(SearchEngine, VerdictsAreRight) {
   const auto host = local_host(1);
   SearchEngine engine(*host, {.solve_nodes = 0});
@@ -51,13 +51,14 @@ TEST(SearchEngine, VerdictsAreRight) {
     if (report.moves[0].proven_win) ++proved;
   }
   ASSERT_GT(cases, 30);
-  // All of them have at most 25 cells, and come out.
+  // The positions have at most 25 cells, so the search proves each of them.
   EXPECT_EQ(proved, cases);
 }
 
-// On larger boards these are composed problems, most of them with a single winning move: at least
-// 90 % are found by 120000 nodes of the solver and, where these do not suffice, 100000 iterations.
-// What the engine claims to have proved is right. With the sanitizers only those of 6x6.
+// The positions on larger boards are composed problems, most of them with a single winning move.
+// The engine finds a winning move in at least 90 % of them with 120000 nodes of the solver and, if
+// these do not suffice, 100000 iterations. All its proofs are correct. Builds with sanitizers test
+// only 6x6.
 TEST(SearchEngine, FindsWinningMoves) {
   const auto host = local_host(1);
   SearchEngineOptions options;
@@ -83,8 +84,8 @@ TEST(SearchEngine, FindsWinningMoves) {
       << ::testing::PrintToString(missed) << " of " << cases;
 }
 
-// A game against itself: all moves are legal, the tree is kept, and who has proved a win wins.
-TEST(SearchEngine, PlaysOnToTheEnd) {
+// In games of the engine against itself, all moves are legal, and a side with a proved win wins.
+TEST(SearchEngine, PlaysGamesToTheEnd) {
   const auto host = local_host(2);
   SearchEngine engine(*host, {.solve_nodes = 0});
   for (const auto& [cols, rows] : {std::pair(5, 5), std::pair(4, 6), std::pair(7, 7)}) {
@@ -107,7 +108,7 @@ TEST(SearchEngine, PlaysOnToTheEnd) {
   }
 }
 
-// Also where the position is decided before: a legal move, and no search to the limit.
+// In a lost position, the engine returns a legal move and does not search up to the limit.
 TEST(SearchEngine, AnswersInLostPositions) {
   const auto host = local_host(1);
   SearchEngine engine(*host);
@@ -138,8 +139,7 @@ TEST(SearchEngine, TheSameSeedPlaysTheSameGame) {
   EXPECT_NE(play(1), play(2));
 }
 
-// All widths of boards, and switched-off knowledge.
-TEST(SearchEngine, SaysHowGoodMovesLookedAtFirstSight) {
+TEST(SearchEngine, ReportsPriorsUnlessTheyAreSwitchedOff) {
   const auto sum_of_priors = [](const SearchEngineOptions& options) {
     const auto host = local_host(1);
     SearchEngine engine(*host, options);
@@ -147,12 +147,13 @@ TEST(SearchEngine, SaysHowGoodMovesLookedAtFirstSight) {
     for (const MoveReport& move : think(engine, Board(9, 9), 10).moves) sum += move.prior;
     return sum;
   };
-  EXPECT_NEAR(sum_of_priors({}), 1, 1e-3) << "at the root, too, where no move is left out";
+  EXPECT_NEAR(sum_of_priors({}), 1, 1e-3) << "the root must have priors, although it omits no move";
   SearchEngineOptions without;
   without.without_priors();
   EXPECT_EQ(sum_of_priors(without), 0);
 }
 
+// Boards with each number of words, with parts of the knowledge switched off.
 TEST(SearchEngine, BoardsOfAllSizes) {
   const auto host = local_host(1);
   for (const int side : {3, 11, 12, 16, 17, 25}) {
@@ -171,7 +172,7 @@ TEST(SearchEngine, BoardsOfAllSizes) {
   }
 }
 
-// Playouts say who owns what: each cell one side, the winner connected.
+// After a playout each cell has one owner, and the winner is connected.
 TEST(HexGame, PlayoutsOwnTheWholeBoard) {
   using Game = HexGame<2>;
   mcts::Random random(1);

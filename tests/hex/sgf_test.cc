@@ -1,4 +1,5 @@
 #include "hex/sgf.h"
+#include "mcts/random.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -7,8 +8,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <string>
-
-#include "hex/random.h"
 
 namespace cariama::hex {
 namespace {
@@ -57,20 +56,20 @@ TEST(Sgf, FollowsTheFirstBranch) {
   EXPECT_EQ(moves_of(*game), " Ba1 Wb2 Bc3");
 }
 
-TEST(Sgf, LeavesOutWhatIsNoMoveOnTheBoard) {
+TEST(Sgf, SkipsPassAndSwapSides) {
   const auto game = parse_sgf("(;GM[11]SZ[5];B[a1];W[swap-sides];W[b2];B[pass];B[c3])");
   ASSERT_TRUE(game.ok()) << game.status();
   EXPECT_EQ(moves_of(*game), " Ba1 Wb2 Bc3");
 }
 
-TEST(Sgf, NamesThePlaceOfAMistake) {
+TEST(Sgf, ReportsThePositionOfAnError) {
   struct Case {
     const char* text;
     const char* says;
   };
   for (const Case& test : {Case{"", "no game"},
                            Case{"(", "ends within"},
-                           Case{"(;GM[1])", "character 3: another game"},
+                           Case{"(;GM[1])", "character 3: the game is not Hex"},
                            Case{"(;SZ[2])", "a size other"},
                            Case{"(;SZ[26])", "a size other"},
                            Case{"(;SZ[3:99])", "a size other"},
@@ -80,7 +79,7 @@ TEST(Sgf, NamesThePlaceOfAMistake) {
                            Case{"(;SZ[5];B[a1];W[a1])", "move 2 is illegal"},
                            Case{"(;SZ[5];B[a1];W[b1];W[swap-pieces])", "move 3 is illegal"},
                            Case{"(;SZ[5];B[swap-pieces])", "move 1 is illegal"},
-                           Case{"(;SZ[5]AB[z1])", "beside the board"},
+                           Case{"(;SZ[5]AB[z1])", "outside of the board"},
                            Case{"(;SZ[5]PL[x])", "PL"},
                            Case{"(;B[a1", "without its ']'"},
                            Case{"(;B[a1\\", "without its ']'"},
@@ -96,7 +95,7 @@ TEST(Sgf, NamesThePlaceOfAMistake) {
   }
 }
 
-TEST(Sgf, BearsDeepAndWideTrees) {
+TEST(Sgf, LimitsDepthAndAcceptsWideTrees) {
   const std::string open(100'000, '(');
   EXPECT_FALSE(parse_sgf(open).ok());
   std::string wide = "(;SZ[5];B[a1]";
@@ -108,7 +107,7 @@ TEST(Sgf, BearsDeepAndWideTrees) {
 }
 
 TEST(Sgf, ReadsBackWhatItWrites) {
-  Random random(3);
+  mcts::Random random(3);
   for (int i = 0; i < 200; ++i) {
     const int cols = 3 + static_cast<int>(random.below(23));
     const int rows = random.below(2) == 0 ? cols : 3 + static_cast<int>(random.below(23));
@@ -160,9 +159,9 @@ TEST(Sgf, ReadsAndWritesFiles) {
   ASSERT_TRUE(loaded.ok()) << loaded.status();
   EXPECT_EQ(moves_of(*loaded), " Bf6");
   EXPECT_EQ(load_sgf(folder + "/none.sgf").status().code(), absl::StatusCode::kNotFound);
-  EXPECT_FALSE(load_sgf(folder).ok()) << "a folder";
+  EXPECT_FALSE(load_sgf(folder).ok()) << "a folder must be refused";
   ASSERT_EQ(mkfifo((folder + "/pipe").c_str(), 0600), 0);
-  EXPECT_FALSE(load_sgf(folder + "/pipe").ok()) << "would wait for ever";
+  EXPECT_FALSE(load_sgf(folder + "/pipe").ok()) << "a pipe must be refused: reading could block";
   EXPECT_FALSE(save_sgf(folder + "/none/a.sgf", game).ok());
   std::filesystem::remove_all(folder);
 }

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "hex/random.h"
+#include "mcts/random.h"
 #include "tests/hex/testing/cases.h"
 #include "tests/hex/testing/reference.h"
 
@@ -19,7 +19,7 @@ namespace {
 
 using testing::SolvedCase;
 
-// An exhaustive search without any cleverness, as the judge of positions that are in no file.
+// A plain exhaustive search, for positions that are not in the file of solved positions.
 class BruteForce {
  public:
   Color winner(const Board& board) {
@@ -51,7 +51,7 @@ class Sides : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(All, Sides, ::testing::Values(3, 4, 5),
                          [](const auto& info) { return std::to_string(info.param); });
 
-// Every solved position of that size, with all its winning moves.
+// The solver finds the winner and all winning moves of every solved position of this size.
 TEST_P(Sides, SolvesEveryKnownPosition) {
   Solver solver;
   int cases = 0;
@@ -76,8 +76,8 @@ TEST_P(Sides, SolvesEveryKnownPosition) {
   EXPECT_GT(cases, 0);
 }
 
-// All of 6x6 come out. Of the larger ones not all within a test's time, but none comes out wrong,
-// and what was refuted on the way loses.
+// The solver solves all positions of 6x6. It does not solve all larger ones within the node limit,
+// but no result is wrong: without a result, `open` contains a winning move if there is one.
 TEST(Solver, NeverContradictsAKnownPosition) {
   Solver solver;
   int cases_6x6 = 0;
@@ -100,10 +100,11 @@ TEST(Solver, NeverContradictsAKnownPosition) {
   EXPECT_EQ(solved_6x6, cases_6x6);
 }
 
-// Random positions against brute force, rectangles too: the winner, the move, and that the carrier
-// is enough: with every empty cell outside of it given to the loser, the winner still wins.
+// Compares random positions, also on rectangles, with the exhaustive search: the winner, the move
+// and the carrier. The winner must win even if the loser has all empty cells outside of the
+// carrier.
 TEST(Solver, AgreesWithBruteForceAndProvesByItsCarrier) {
-  Random random(4);
+  mcts::Random random(4);
   Solver solver({.table_bytes = 1 << 20});
   int proved_with_less = 0;
   const int positions = testing::kBoards / 250;
@@ -141,7 +142,7 @@ TEST(Solver, AgreesWithBruteForceAndProvesByItsCarrier) {
   EXPECT_GT(proved_with_less, positions / 4);
 }
 
-TEST(Solver, SwapsWhatWouldLose) {
+TEST(Solver, SwapsIfTheFirstStoneWins) {
   Solver solver;
   for (int cell = 0; cell < 16; ++cell) {
     Board plain(4, 4);
@@ -150,7 +151,7 @@ TEST(Solver, SwapsWhatWouldLose) {
     swap.play(static_cast<Move>(cell));
     const Solution without = solver.solve(plain);
     const Solution with = solver.solve(swap);
-    // By symmetry White always wins: it takes the winning side.
+    // White always wins with the swap rule: it swaps if the first stone wins.
     EXPECT_EQ(with.winner, Color::kWhite) << cell;
     EXPECT_EQ(with.move == kSwapPieces, without.winner == Color::kBlack) << cell;
   }
@@ -167,11 +168,11 @@ TEST(Solver, StopsAtItsLimits) {
   std::thread later([&] { stop = true; });
   EXPECT_EQ(solver.solve(board, {.stop = &stop}).winner, std::nullopt);
   later.join();
-  // An unfinished search leaves nothing wrong behind.
+  // Interrupted searches leave no wrong entries in the table.
   EXPECT_EQ(solver.solve(Board(4, 4)).winner, Color::kBlack);
 }
 
-TEST(Solver, KnowsThatAFinishedGameIsFinished) {
+TEST(Solver, ReturnsTheWinnerOfAnEndedGame) {
   Board board(3, 3);
   for (const int cell : {0, 1, 3, 4, 6}) board.play(static_cast<Move>(cell));
   ASSERT_EQ(board.winner(), Color::kBlack);
@@ -180,9 +181,9 @@ TEST(Solver, KnowsThatAFinishedGameIsFinished) {
   EXPECT_EQ(solution.move, kNoMove);
 }
 
-// Late on a large board, where only a region is open.
+// Late positions on large boards, with only a few empty cells.
 TEST(Solver, SolvesLatePositionsOfLargeBoards) {
-  Random random(9);
+  mcts::Random random(9);
   Solver solver;
   for (const int side : {9, 11, 13, 19}) {
     Board board(side, side);

@@ -1,6 +1,6 @@
-// The repair step of the uniform playout by itself. In playouts it moves few stones, and as often
-// to one side as to the other: a cell that it preferred would hardly show. Here it has to move
-// most.
+// Tests the repair step of the uniform playout. In playouts it changes few stones, and both sides
+// equally often, so a preference for a cell would be hard to detect. In this test it has to change
+// many stones, of one side.
 #include "hex/internal/uniform_kernel.h"
 
 #include <gtest/gtest.h>
@@ -18,8 +18,8 @@ namespace {
 struct Case {
   Simd simd;
   bool wide;
-  int cells;         // 16 or 32 in a packed row
-  int black_to_add;  // far from half of them
+  int cells;         // number of empty cells; 16 or 32 per packed row
+  int black_to_add;  // far from half of the cells
 };
 
 class RepairTest : public ::testing::TestWithParam<Case> {};
@@ -45,9 +45,9 @@ TEST_P(RepairTest, ChoosesEveryCellEquallyOften) {
   job.segments = segments.data();
   job.num_segments = rows;
   job.black_to_add = test.black_to_add;
-  job.surplus_limit = test.cells;  // whatever was drawn is repaired, not drawn again
+  job.surplus_limit = test.cells;  // every board is repaired, none is drawn again
   std::vector<uint64_t> state(UniformJob::kStateWords);
-  Random random(8);
+  mcts::Random random(8);
   for (uint64_t& word : state) word = random.next();
   job.state = state.data();
   job.playouts = 20'000;
@@ -64,7 +64,7 @@ TEST_P(RepairTest, ChoosesEveryCellEquallyOften) {
   for (int cell = 0; cell < width * rows; ++cell) {
     total += owned[cell];
     if (cell >= test.cells) {
-      ASSERT_EQ(owned[cell], 0U) << "beyond the last cell";
+      ASSERT_EQ(owned[cell], 0U) << "a stone beyond the last cell";
       continue;
     }
     const double d = owned[cell] - n * p;
@@ -79,7 +79,7 @@ std::vector<Case> cases() {
   std::vector<Case> all;
   for (const Simd simd : available_simd()) {
     for (const bool wide : {false, true}) {
-      // 11 and 13 packed rows: no divisors of 256, and the last row is not full.
+      // 11 and 13 packed rows: these numbers do not divide 256. The last packed row is not full.
       const int width = wide ? 32 : 16;
       for (const int rows : {11, 13}) {
         const int count = width * rows - 7;

@@ -1,4 +1,5 @@
-// One tree in several real processes: proofs, conservation, placement, deaths.
+// Searches with one tree in several real processes: proofs, conservation of counts, placement,
+// failed processes.
 #include <signal.h>
 #include <unistd.h>
 
@@ -31,7 +32,7 @@ using testing::run_search_job;
 using testing::Shape;
 using testing::TicTacToe;
 
-// Runs `body` in rank 0 of such a job, and checks the nodes of all processes in the end.
+// Runs `body` in rank 0 of a job of this shape. Checks the nodes of the other processes at the end.
 template <typename G>
 void run_job(const Shape& shape, const std::function<void(Host&)>& body) {
   run_search_job(shape, body, [](Host& host) { check_nodes(host.site<Site<G>>()); });
@@ -42,7 +43,8 @@ INSTANTIATE_TEST_SUITE_P(Distributed, ByShape,
                          ::testing::Values(Shape{1, 1}, Shape{1, 2}, Shape{2, 1}, Shape{2, 2},
                                            Shape{4, 1}));
 
-// The same proofs as in one thread. Of the nine first moves three are different.
+// The search proves the results that exhaustive search gives. By symmetry, only three of the nine
+// first moves are different.
 TEST_P(ByShape, ProvesTicTacToe) {
   run_job<TicTacToe>(GetParam(), [](Host& host) {
     Search<TicTacToe> search(host);
@@ -62,8 +64,8 @@ TEST_P(ByShape, ProvesTicTacToe) {
   });
 }
 
-// Every iteration is counted once, wherever it ended, with every placement; and no process has the
-// tree alone.
+// Every rollout is counted once, in the process where it ended, with every placement. Every process
+// owns a part of the tree.
 TEST_P(ByShape, CountsAreConserved) {
   const Shape shape = GetParam();
   run_job<ConnectFour>(shape, [&](Host& host) {
@@ -93,7 +95,8 @@ TEST_P(ByShape, CountsAreConserved) {
   });
 }
 
-// Memory is collected in all processes, and the tree is kept where a game goes on.
+// Cold nodes are freed in all processes, advance() keeps the subtree of the move, and clear() frees
+// all nodes.
 TEST_P(ByShape, NodesAreFreedEverywhere) {
   run_job<ConnectFour>(GetParam(), [](Host& host) {
     Search<ConnectFour> search(host);
@@ -123,16 +126,17 @@ TEST_P(ByShape, NodesAreFreedEverywhere) {
   });
 }
 
-// What is known of the move that was made stays known, wherever its node was: all of its visits,
-// but those in which its position was sampled since the node was not there yet.
+// advance() keeps the visits of the move's child, in whichever process the child is. The move has
+// more visits than its child: those that sampled its position before the child existed.
 TEST_P(ByShape, TheTreeIsKept) {
   run_job<ConnectFour>(GetParam(), [](Host& host) {
     Search<ConnectFour> search(host);
     search.options().expand_visits = 1;
     search.options().placement = Placement::kRandom;
-    // In one process nobody waits for a node. Else its owner samples while another process makes
-    // the node, and processes that have a copy of the parent before they hear of it: so often, each
-    // (worker.h, enough()).
+    // Maximum number of visits that sampled the position. In one process a rollout creates the
+    // child at once. Otherwise two kinds of process sample while another process creates the child:
+    // the owner of the parent, and each process with a copy of the parent that does not know the
+    // child yet. worker.h (enough()) limits the number for both.
     const uint64_t enough = 2 * search.options().expand_visits + 8;
     const uint64_t sampled =
         host.size() == 1 ? 1 : (enough + 1) + (host.size() - 1) * (2 * enough + 1);
@@ -168,7 +172,7 @@ TEST(Distributed, StopsWhileOthersWork) {
   });
 }
 
-// A game whose playouts end a process.
+// A game whose playouts kill the process after a number of playouts.
 class Deadly : public ConnectFour {
  public:
   float playout(Random& random) const {
@@ -178,7 +182,7 @@ class Deadly : public ConnectFour {
   static inline int playouts_left = 0;
 };
 
-// Rank 2 of 3 dies in the middle of a search: the others go on, and the answer is a legal one.
+// Rank 2 of 3 dies during a search. The other ranks continue, and the result has all legal moves.
 TEST(Distributed, ASearchSurvivesADeath) {
   const auto run = [](Exchange& exchange) {
     FabricOptions options;
@@ -197,7 +201,7 @@ TEST(Distributed, ASearchSurvivesADeath) {
     Search<Deadly> search(**host);
     search.options().placement = Placement::kRandom;
     search.options().expand_visits = 1;
-    // Until it is dead: how fast it is, nobody knows.
+    // Repeat the search until rank 2 is dead: the time that its 50 playouts take is not known.
     const Deadline deadline = soon();
     while ((*host)->alive(2) && std::chrono::steady_clock::now() < deadline) {
       const auto result = search.run(Deadly(), {.iterations = 20000});

@@ -1,7 +1,7 @@
-// Searches in a job of real processes, which share only what they send: started by hand, this
-// program is two processes of this host; under mpirun it is whatever mpirun made, so that it runs
-// over two hosts too (tests/rdma_vm/mpirun-in-guests), where little is done in a second. Rank 0
-// runs the tests, the others serve.
+// Searches in a job of real processes that communicate only by messages. Started by hand, this
+// program launches two processes on this host. Under mpirun it joins the job that mpirun started,
+// which may span two hosts (tests/rdma_vm/mpirun-in-guests). The tests are small, since the virtual
+// machines there are slow. Rank 0 runs the tests, the other ranks serve.
 //
 //   job_search_test [--faults] [gtest's options]     # --faults: devices that delay and tear
 #include <chrono>
@@ -31,11 +31,11 @@ using testing::check_conservation;
 using testing::check_nodes;
 using testing::TicTacToe;
 
-Host* the_host = nullptr;  // rank 0's, as long as the tests run
+Host* the_host = nullptr;  // the host of rank 0, while the tests run
 
 TEST(JobSearch, EachProcessHasItsPartOfOneTree) {
   Host& host = *the_host;
-  ASSERT_GE(host.size(), 2u) << "a job of two processes at least";
+  ASSERT_GE(host.size(), 2u) << "the test needs a job of at least two processes";
   Search<ConnectFour> search(host);
   search.options().expand_visits = 2;
   for (const Placement placement : {Placement::kRandom, Placement::kHash, Placement::kLocality}) {
@@ -85,7 +85,7 @@ int run(bool faults) {
   FabricOptions options;
   options.threads = 1;
   options.on_failure = FailurePolicy::kContinue;
-  // The guests of the virtual machine stand still when the host is busy.
+  // The virtual machines may be paused for a while when their host is busy.
   options.ack_timeout = std::chrono::milliseconds(500);
   std::shared_ptr<FaultControl> control;
   if (faults) {

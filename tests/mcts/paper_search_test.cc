@@ -1,4 +1,4 @@
-// The paper's design: what §5.3 says of it holds.
+// The search in the paper's design has the properties that §5.3 describes.
 #include "mcts/paper_search.h"
 
 #include <atomic>
@@ -23,7 +23,8 @@ ConnectFour after(std::initializer_list<int> moves) {
   return game;
 }
 
-// Every rollout that was begun ended once, in some process, with 16 playouts.
+// Every rollout that was begun completed exactly once, in one process. Playouts come in groups of
+// 16.
 void check(const SearchResult<ConnectFour::Move>& result, uint64_t iterations) {
   EXPECT_EQ(result.iterations, iterations);
   uint64_t completions = 0;
@@ -38,7 +39,8 @@ void check(const SearchResult<ConnectFour::Move>& result, uint64_t iterations) {
   EXPECT_EQ(visits, iterations);
 }
 
-// A rollout does not wait until the parent of the node that it made has heard of it; a search does.
+// run() returns only after each parent knows its new children and no selection waits, although
+// a rollout may complete earlier.
 void check_links(Host& host) {
   host.site<PaperSite<ConnectFour>>().for_each_node([](PaperNode<ConnectFour>& node) {
     for (int i = 0; i < node.size; ++i) {
@@ -65,8 +67,8 @@ TEST_P(PaperByShape, CountsAreConserved) {
                        const auto result = search.run(ConnectFour(), {.iterations = 5000});
                        check(result, 5000);
                        check_links(host);
-                       // One node for each rollout, but for those that came to the end of a
-                       // game; owners are drawn uniformly, so each process has its share.
+                       // One node per rollout, except rollouts that reached the end of a game.
+                       // Owners are drawn uniformly, so each process owns the same part.
                        uint64_t nodes = 0;
                        uint64_t selections = 0;
                        for (const Statistics& process : result.processes) {
@@ -87,7 +89,7 @@ TEST_P(PaperByShape, CountsAreConserved) {
   }
 }
 
-// Between the creation of a child and the news of it, selections wait.
+// Selections that reach a move wait from the request for its child until the child's name arrives.
 TEST(Paper, SelectionsAreDeferred) {
   run_search_job({2, 1}, [](Host& host) {
     PaperSearch<ConnectFour> search(host);
@@ -95,7 +97,7 @@ TEST(Paper, SelectionsAreDeferred) {
     check(result, 8000);
     EXPECT_GT(result.processes[0].deferred_selections + result.processes[1].deferred_selections,
               0u);
-    // About half of the nodes are made for a parent elsewhere.
+    // About half of the nodes have a parent in another process.
     const uint64_t remote =
         result.processes[0].nodes_made_remotely + result.processes[1].nodes_made_remotely;
     const uint64_t nodes = result.processes[0].nodes + result.processes[1].nodes;

@@ -1,4 +1,4 @@
-// Searches in one process: proofs, conservation, determinism, limits, memory.
+// Searches in one process: proofs, conservation of counts, determinism, limits, memory.
 #include "mcts/search.h"
 
 #include <atomic>
@@ -31,7 +31,8 @@ G after(std::initializer_list<int> moves) {
 class ByThreads : public ::testing::TestWithParam<uint32_t> {};
 INSTANTIATE_TEST_SUITE_P(Search, ByThreads, ::testing::Values(1, 2, 4));
 
-// Every position of tic-tac-toe that two plies lead to is proved, as exhaustive search says.
+// The search proves every position of tic-tac-toe after two moves, with the result of exhaustive
+// search.
 TEST_P(ByThreads, ProvesTicTacToe) {
   const auto host = local_host(GetParam());
   Search<TicTacToe> search(*host);
@@ -50,7 +51,7 @@ TEST_P(ByThreads, ProvesTicTacToe) {
   }
 }
 
-// A win in one, and one that has to be prevented.
+// The search finds a win in one move, and a move that prevents one.
 TEST_P(ByThreads, SeesWhatIsNear) {
   const auto host = local_host(GetParam());
   Search<ConnectFour> search(*host);
@@ -81,7 +82,7 @@ TEST_P(ByThreads, CountsAreConserved) {
   }
 }
 
-// A tree that is larger than its memory goes on growing where it matters.
+// A search that needs more memory than the limit frees cold nodes and continues.
 TEST_P(ByThreads, MemoryIsCollected) {
   const auto host = local_host(GetParam());
   Search<ConnectFour> search(*host);
@@ -91,11 +92,12 @@ TEST_P(ByThreads, MemoryIsCollected) {
   EXPECT_EQ(result.iterations, 15000u);
   EXPECT_GT(result.processes[0].collections, 0u);
   EXPECT_LE(result.processes[0].node_bytes, 2u << 20);
-  EXPECT_GT(result.processes[0].nodes, 250u);  // what is left is a tree
+  EXPECT_GT(result.processes[0].nodes, 250u);  // the collection left a part of the tree
   check_conservation(search, result);
 }
 
-// Positions to which several orders of moves lead have one node: the same proof from fewer nodes.
+// With transpositions, a position that several orders of moves reach has one node. The proof is the
+// same and needs fewer nodes.
 TEST_P(ByThreads, TranspositionsShareNodes) {
   const auto host = local_host(GetParam());
   uint64_t nodes[2];
@@ -118,7 +120,7 @@ TEST_P(ByThreads, TranspositionsShareNodes) {
   EXPECT_LT(nodes[1], nodes[0]);
 }
 
-// They are freed when the last move that leads to them is.
+// A node with several parents is freed when its last parent is freed.
 TEST_P(ByThreads, TranspositionsAreFreedWithTheTree) {
   const auto host = local_host(GetParam());
   Search<ConnectFour> search(*host);
@@ -126,10 +128,20 @@ TEST_P(ByThreads, TranspositionsAreFreedWithTheTree) {
   search.options().expand_visits = 0;
   search.options().transpositions = true;
   ConnectFour game;
+  // Which moves the threads try depends on their schedule. Search until a transposition was found
+  // and memory was collected.
+  uint64_t transpositions = 0;
+  uint64_t collections = 0;
   auto result = search.run(game, {.iterations = 8000});
-  EXPECT_GT(result.processes[0].collections, 0u);
+  for (int i = 0; i < 100; ++i) {
+    transpositions += result.processes[0].transpositions;
+    collections += result.processes[0].collections;
+    if (transpositions > 0 && collections > 0) break;
+    result = search.run(game, {.iterations = 8000});
+  }
+  EXPECT_GT(transpositions, 0u);
+  EXPECT_GT(collections, 0u);
   for (int i = 0; i < 6; ++i) {
-    EXPECT_GT(result.processes[0].transpositions, 0u);
     check_conservation(search, result);
     uint64_t nodes = 0;
     search.site().for_each_node([&](const auto&) { ++nodes; });
@@ -166,19 +178,19 @@ TEST(Search, TheTreeIsKept) {
   const auto second = search.run(next, {.iterations = 1});
   uint64_t visits = 0;
   for (const auto& move : second.moves) visits += move.visits;
-  // All of them but those before the move had a node.
+  // The visits of the move are kept, except those before it had a node.
   EXPECT_GE(visits + 3, first.moves[0].visits);
   EXPECT_EQ(second.player, 1);
   check_conservation(search, second);
-  // Another position has no use for it.
+  // A search of another position does not use the tree.
   const auto third = search.run(after<ConnectFour>({0, 0, 0}), {.iterations = 1});
   visits = 0;
   for (const auto& move : third.moves) visits += move.visits;
   EXPECT_EQ(visits, 1u);
 }
 
-// Pondering: a search of the position after the own move, until the opponent has moved. What it
-// found out about that move is there for the answer.
+// Pondering: a search of the position after the own move, until the opponent has moved. The next
+// search keeps the visits that pondering gave to the opponent's move.
 TEST_P(ByThreads, WhatWasPonderedIsKept) {
   const auto host = local_host(GetParam());
   Search<ConnectFour> search(*host);
@@ -201,7 +213,8 @@ TEST_P(ByThreads, WhatWasPonderedIsKept) {
   const auto answer = search.run(game, {.iterations = 1});
   visits = 0;
   for (const auto& move : answer.moves) visits += move.visits;
-  EXPECT_EQ(visits, reply.visits);  // less the one before it had a node, more this one
+  // One visit less, from before the move had a node, and one more, from this search.
+  EXPECT_EQ(visits, reply.visits);
 }
 
 TEST(Search, StopsWhenTold) {
@@ -210,7 +223,7 @@ TEST(Search, StopsWhenTold) {
   std::atomic<bool> stop{true};
   auto result = search.run(ConnectFour(), {}, &stop);
   EXPECT_FALSE(result.moves.empty());
-  // From within, by the progress: two reports, then the end.
+  // The progress callback stops the search at its second report.
   stop = false;
   int reports = 0;
   result = search.run(
@@ -224,7 +237,7 @@ TEST(Search, StopsWhenTold) {
   check_conservation(search, result);
 }
 
-// A game whose playouts tell a search to stop.
+// A game whose playouts request the end of the search.
 class Stopping : public ConnectFour {
  public:
   float playout(Random& random) const {
@@ -235,8 +248,8 @@ class Stopping : public ConnectFour {
   static inline int playouts = 0;
 };
 
-// What one worker does between being told to stop and answering: the rest of a slice of rollouts,
-// on a tree of any size.
+// After a stop request, one worker completes at most the rest of its slice of rollouts, on a tree
+// of any size.
 TEST(Search, FewRolloutsFollowAStop) {
   const auto host = local_host(1);
   Search<Stopping> search(*host);
@@ -250,8 +263,8 @@ TEST(Search, FewRolloutsFollowAStop) {
   }
 }
 
-// Memory is collected in small steps, between which a search may end; what has been freed by then
-// stays free, and the tree is in order.
+// A collection runs in small steps, and a search may end between two of them. The nodes that were
+// freed by then stay free, and the tree is consistent.
 TEST(Search, ACollectionCanBeInterrupted) {
   const auto host = local_host(1);
   Search<ConnectFour> search(*host);
@@ -289,7 +302,7 @@ TEST(Search, TimeIsALimit) {
   search.options().stop_when_safe = false;
   const auto result = search.run(ConnectFour(), {.seconds = 0.02});
   EXPECT_GE(result.seconds, 0.02);
-  EXPECT_EQ(result.moves.size(), 7u);  // also if there was no time for a single rollout
+  EXPECT_EQ(result.moves.size(), 7u);  // even if no rollout completed in time
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Choosing a move: every variant of the kernel against the formula, and what the rules mean.
+// Selection: compares every select kernel with the formula, and checks the selection rules in a
+// node.
 #include "mcts/selection.h"
 
 #include <cmath>
@@ -46,7 +47,7 @@ struct Arrays {
   std::vector<float> amaf_visits, amaf_value, prior, bias;
 };
 
-// The formula of selection.h, in double.
+// The formula of selection.h, in double precision.
 double score(const SelectJob& job, int i) {
   const double n = job.visits[i];
   double q = n > 0 ? job.value[i] / n : job.first_play;
@@ -107,7 +108,7 @@ TEST(Selection, ClosedMovesAreNotChosen) {
   }
 }
 
-// Of equal moves the first one is chosen, whatever lane it is in.
+// Of moves with equal scores the kernel returns the first one, in whichever vector lane it is.
 TEST(Selection, TiesGoToTheFirst) {
   int count = 0;
   const SelectKernel* kernels = internal::available_select_kernels(&count);
@@ -123,7 +124,7 @@ TEST(Selection, TiesGoToTheFirst) {
   for (int k = 0; k < count; ++k) EXPECT_EQ(kernels[k](job), 7);
 }
 
-// In a node: untried moves come first, then the one that wins more.
+// In a node, UCB first selects each move once, then the move with the higher value.
 TEST(Selection, UcbTriesAllMovesFirst) {
   Arena arena(1 << 20);
   Random random(4);
@@ -140,7 +141,7 @@ TEST(Selection, UcbTriesAllMovesFirst) {
   }
   EXPECT_EQ(tried, std::vector<int>(7, 1));
   EXPECT_EQ(select_move(*node, options), 3);
-  // A virtual loss: what is under way looks worse.
+  // Virtual loss: rollouts in flight lower the score of a move.
   for (int i = 0; i < 20; ++i) node->enter(3);
   EXPECT_NE(select_move(*node, options), 3);
   node->take_back(3, 20);

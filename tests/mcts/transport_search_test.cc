@@ -1,5 +1,5 @@
-// Searches over the transports that one operating-system process can hold: shared memory, the
-// simulated cluster, and faults over both (short queues, delays, torn writes).
+// Searches over the transports with which one operating-system process can run a whole job: shared
+// memory, the simulated cluster, and both with injected faults (short queues, delays, torn writes).
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -80,10 +80,10 @@ TEST_P(ByTransport, ProvesTicTacToe) {
   });
 }
 
-// With placement by hash a position has one node in all processes together.
+// With placement by hash and transpositions, a position has one node in all processes together.
 TEST_P(ByTransport, NoPositionHasTwoOwners) {
   std::mutex mutex;
-  std::map<uint64_t, int> owners;  // of a key
+  std::map<uint64_t, int> owners;  // number of nodes with a key
   const auto count = [&](Host& host) {
     const std::lock_guard lock(mutex);
     host.site<Site<ConnectFour>>().for_each_node([&](const auto& node) { ++owners[node.key()]; });
@@ -121,13 +121,15 @@ TEST_P(ByTransport, ThePapersTree) {
   });
 }
 
-// Both processes free all nodes below the root, each of which has children in the other one. Rank 1
-// is done first, and reads nothing more until rank 0 has run what that sent, which frees nodes that
-// rank 0 is about to free, too. Rank 0 does so while it frees: the channel to rank 1 is nearly
-// full, so that it has to wait for room.
+// Calls that free nodes may run while the collector frees nodes of the same tree. Both processes
+// free all nodes below the root; the nodes of each process have children in the other one. Rank 1
+// collects first. Its calls free nodes that rank 0 is about to free, too. Rank 1 then receives
+// nothing until rank 0 has run these calls. Rank 0 runs them in the middle of its collection: the
+// channel to rank 1 is nearly full, so rank 0 has to wait for room and runs received calls
+// meanwhile.
 TEST(Search, NodesAreFreedByCallsWhileTheyAreCollected) {
-  std::atomic<bool> sent{false};  // what rank 1 frees in rank 0
-  std::atomic<bool> run{false};   // in rank 0
+  std::atomic<bool> sent{false};  // rank 1 has sent its calls to rank 0
+  std::atomic<bool> run{false};   // rank 0 has run these calls
   const auto await = [](const std::atomic<bool>& stage) {
     const Deadline deadline = soon();
     while (!stage && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
@@ -151,30 +153,31 @@ TEST(Search, NodesAreFreedByCallsWhileTheyAreCollected) {
     SearchOptions options = search.options();
     options.memory_bytes = 0;
     static_cast<void>(site.command(CommandKind::kBegin, options));
-    Lines& lines = *Host::here().lines;
+    PeerAggregators& aggregators = *Host::here().aggregators;
     const auto collect = [&sent, &run, &await] {
-      Lines& back = *Host::here().lines;
+      PeerAggregators& back = *Host::here().aggregators;
       Site<ConnectFour>::here().collect_here();
       back.call(0, [&run] { run = true; });
       back.flush();
       sent = true;
       await(run);
     };
-    ASSERT_TRUE(lines.call((*host)->id(1, 0), collect));
-    lines.flush();
-    // All chunks of the channel but two: no other call fits beside one of these.
+    ASSERT_TRUE(aggregators.call((*host)->id(1, 0), collect));
+    aggregators.flush();
+    // Fill all chunks of the channel except two. Each filler call is so large that a chunk has no
+    // room for a second one.
     const MessengerOptions channel;
     const std::vector<std::byte> filler(channel.chunk_bytes / 2 + 1024);
     for (uint32_t i = 0; i + 2 < channel.max_chunks; ++i) {
-      ASSERT_TRUE(lines.call_buffer((*host)->id(1, 0), [](void*, uint64_t) {}, filler));
+      ASSERT_TRUE(aggregators.call_buffer((*host)->id(1, 0), [](void*, uint64_t) {}, filler));
     }
-    lines.flush();
+    aggregators.flush();
     await(sent);
     EXPECT_FALSE(run);
     site.collect_here();
-    EXPECT_TRUE(run) << "there was room for all frees";
-    lines.flush();
-    // Until all is freed.
+    EXPECT_TRUE(run) << "the channel had room for all calls, so rank 0 ran no calls of rank 1";
+    aggregators.flush();
+    // Repeat until both processes have run all calls that free nodes.
     std::vector<CommandReply> now;
     const Deadline deadline = soon();
     do {

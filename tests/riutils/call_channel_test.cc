@@ -1,5 +1,5 @@
-// The protocol of a channel, between a sender and a receiver that one thread moves: every arrival
-// mode on every transport that has it.
+// The protocol of a channel between a sender and a receiver that are executed by one thread, for
+// every arrival mode on every transport that supports it.
 #include <algorithm>
 #include <cstring>
 #include <random>
@@ -23,7 +23,7 @@ constexpr WhenNoRoom kRetry = WhenNoRoom::of(Retry, false);
 constexpr WhenNoRoom kRetryAsync = WhenNoRoom::of(RetryAsync, false);
 constexpr WhenNoRoom kOverflow = WhenNoRoom::of(Fail, true);
 
-// What the calls of a test have done.
+// Records the calls that ran in a test.
 struct Log {
   std::vector<uint64_t> numbers;
   std::vector<uint64_t> sizes;
@@ -31,7 +31,7 @@ struct Log {
 };
 Log* run_log = nullptr;
 
-// A call that carries its number, and `size` bytes that follow from it.
+// A call that carries its number, and a buffer whose content is a function of the number.
 struct Numbered {
   uint64_t number;
   void operator()(void* buffer, uint64_t size) const {
@@ -53,21 +53,21 @@ class Channel : public ::testing::TestWithParam<RigOptions> {
   void SetUp() override { run_log = &log_; }
 
   // Sends call number `next_` and counts it if it was accepted.
-  template <bool kHold>
+  template <bool kBatch>
   CallResult send(ChannelRig& rig, WhenNoRoom when) {
-    CallResult sent = rig.sender().send<kHold>(make_call(Small{next_}), when);
+    CallResult sent = rig.sender().send<kBatch>(make_call(Small{next_}), when);
     if (sent) ++next_;
     return sent;
   }
-  template <bool kHold>
+  template <bool kBatch>
   CallResult send(ChannelRig& rig, WhenNoRoom when, size_t size) {
     const Bytes bytes = testing::pattern(next_, size);
-    CallResult sent = rig.sender().send<kHold>(make_buffer_call(Numbered{next_}, bytes), when);
+    CallResult sent = rig.sender().send<kBatch>(make_buffer_call(Numbered{next_}, bytes), when);
     if (sent) ++next_;
     return sent;
   }
 
-  // Every accepted call was run once, in order, unharmed.
+  // Expects that every accepted call ran once, in order, with an undamaged buffer.
   void expect_all_run() {
     ASSERT_EQ(log_.numbers.size(), next_);
     for (uint64_t i = 0; i < next_; ++i) ASSERT_EQ(log_.numbers[i], i);
@@ -94,8 +94,7 @@ TEST_P(Channel, CallsRunOnceInOrder) {
   EXPECT_TRUE(rig.breaks.empty());
 }
 
-// Whatever the order of steps, and whatever the sizes: nothing is lost, doubled, harmed or
-// overtaken.
+// With random schedules and random sizes no call is lost, duplicated, damaged or overtaken.
 TEST_P(Channel, EveryScheduleKeepsOrder) {
   for (uint64_t seed = 1; seed <= 25; ++seed) {
     SCOPED_TRACE(seed);
@@ -110,7 +109,7 @@ TEST_P(Channel, EveryScheduleKeepsOrder) {
                     .max_chunks = most,
                     .chunk_bytes = 1024 + 64 * (random() % 16),
                     .flush_bytes = static_cast<uint32_t>(1 + random() % 700),
-                    .exceeding_bytes = 2000 + random() % 3000,
+                    .deferred_bytes = 2000 + random() % 3000,
                     .consumption = seed % 3 == 0 ? Consumption::kPull : Consumption::kPush});
     for (int step = 0; step < 300; ++step) {
       static constexpr WhenNoRoom kPolicies[] = {kFail, kRetry, kRetryAsync, kOverflow};
@@ -159,8 +158,8 @@ TEST_P(Channel, EveryScheduleKeepsOrder) {
   }
 }
 
-// Seriema §4.4.1, and this layer's promise: growth without any step of the receiver, up to the
-// limit; then calls fail until consumption picks up; what is pushed is what was consumed.
+// Seriema §4.4.1: the channel grows up to max_chunks without any step of the receiver; then calls
+// are refused until the receiver consumes chunks; the pushed count equals the consumed chunks.
 TEST_P(Channel, ExactlyThreeChunksThenFail) {
   ChannelRig rig(GetParam(), {.chunks_per_request = 1, .max_chunks = 3, .chunk_bytes = 1024});
   CallResult sent;
@@ -168,8 +167,8 @@ TEST_P(Channel, ExactlyThreeChunksThenFail) {
   EXPECT_TRUE(absl::IsResourceExhausted(sent.status())) << sent.status();
   EXPECT_NE(sent.status().message().find("far is behind"), std::string::npos);
   EXPECT_EQ(rig.granted, 3u);
-  EXPECT_EQ(rig.grants, 3u);  // 1, then 1 more, then the one that was left of 2
-  // Calls of 16 bytes, whole chunks.
+  EXPECT_EQ(rig.grants, 3u);  // 1 chunk; 1 more; then 1, since doubling is limited by max_chunks
+  // Calls of 16 bytes fill the chunks completely.
   EXPECT_EQ(next_, 3 * (chunk_capacity(1024) / 16));
   EXPECT_FALSE(send<false>(rig, kFail).ok());
   EXPECT_EQ(rig.pushes, 0u);
@@ -189,11 +188,12 @@ TEST_P(Channel, ExactlyThreeChunksThenFail) {
   EXPECT_EQ(statistics.refused, 2u);
 }
 
-// 2 → 4 → 8 while the receiver sleeps: later both go round the same ring, several times.
+// The ring grows 2 → 4 → 8 chunks while the receiver does not run. Afterwards sender and receiver
+// wrap around identical rings several times.
 TEST_P(Channel, RingsStayIdenticalThroughGrowth) {
   ChannelRig rig(GetParam(), {.chunks_per_request = 2, .max_chunks = 8, .chunk_bytes = 1024});
   while (rig.granted < 4) ASSERT_TRUE(send<false>(rig, kFail, 100).ok());
-  // The receiver gets half way into the first ring, then sleeps through the next growth.
+  // The receiver consumes part of the first ring, then does not run during the next growth.
   rig.receive(8);
   while (send<false>(rig, kFail, 100).ok()) ASSERT_LT(next_, 1000u);
   EXPECT_EQ(rig.granted, 8u);
@@ -208,7 +208,60 @@ TEST_P(Channel, RingsStayIdenticalThroughGrowth) {
   expect_all_run();
 }
 
-// The paper's pulling: nothing is pushed, the sender reads what it needs.
+// Chunks that arrive in several grants, also those of the first request, become members of both
+// rings in the same order.
+TEST_P(Channel, RingsStayIdenticalWithPartialGrants) {
+  for (const uint32_t most_per_grant : {1u, 3u, 4u}) {
+    for (const uint32_t per_request : {1u, 5u, 9u}) {
+      SCOPED_TRACE(std::to_string(per_request) + " by " + std::to_string(most_per_grant));
+      log_ = {};
+      next_ = 0;
+      ChannelRig rig(GetParam(),
+                     {.chunks_per_request = per_request, .max_chunks = 21, .chunk_bytes = 1024});
+      rig.most_per_grant = most_per_grant;
+      rig.grants_left = 20;
+      ASSERT_EQ(rig.sender().setup(), absl::OkStatus());
+      EXPECT_EQ(rig.granted, per_request);
+      for (int i = 0; i < 40; ++i) ASSERT_TRUE(send<false>(rig, kRetry, 100).ok());
+      rig.receive(8);
+      while (send<false>(rig, kFail, 100).ok()) ASSERT_LT(next_, 1000u);
+      ASSERT_TRUE(rig.receive_all());
+      EXPECT_EQ(rig.granted, 20u);
+      EXPECT_EQ(rig.receiver()->chunks().size(), 20u);
+      EXPECT_EQ(rig.sender().statistics().chunks, 20u);
+      EXPECT_EQ(rig.sender().statistics().requests, rig.grants);
+      const uint64_t before = rig.receiver()->consumed_chunks();
+      while (rig.receiver()->consumed_chunks() < before + 50) {
+        ASSERT_TRUE(send<false>(rig, kRetry, 100).ok());
+        rig.receive(3);
+      }
+      ASSERT_TRUE(rig.receive_all());
+      expect_all_run();
+      EXPECT_TRUE(rig.breaks.empty());
+    }
+  }
+}
+
+// An error between two grants loses no chunk: the next request continues behind the chunks that
+// were granted before.
+TEST_P(Channel, AnErrorBetweenGrantsLosesNoChunk) {
+  ChannelRig rig(GetParam(), {.chunks_per_request = 5, .max_chunks = 9, .chunk_bytes = 1024});
+  rig.most_per_grant = 2;
+  rig.on_obtain = [&] {
+    if (rig.grants == 1) rig.link_status = absl::DeadlineExceededError("later");
+  };
+  EXPECT_TRUE(absl::IsDeadlineExceeded(rig.sender().setup()));
+  EXPECT_EQ(rig.granted, 2u);
+  rig.on_obtain = nullptr;
+  rig.link_status = absl::OkStatus();
+  for (int i = 0; i < 300; ++i) ASSERT_TRUE(send<false>(rig, kRetry, 100).ok());
+  ASSERT_TRUE(rig.receive_all());
+  EXPECT_EQ(rig.receiver()->chunks().size(), rig.granted);
+  expect_all_run();
+  EXPECT_TRUE(rig.breaks.empty());
+}
+
+// Consumption::kPull (paper): the receiver pushes no count; the sender READs it.
 TEST_P(Channel, ConsumptionCanBePulled) {
   ChannelRig rig(GetParam(), {.chunks_per_request = 1,
                               .max_chunks = 2,
@@ -221,39 +274,40 @@ TEST_P(Channel, ConsumptionCanBePulled) {
   EXPECT_GT(rig.sender().statistics().pulls, 0u);
 }
 
-// With one chunk: what is kept is never overtaken, whatever the policy of the later call.
-TEST_P(Channel, NothingOvertakesWhatIsKept) {
+// With one chunk: no later call overtakes a deferred call, for each policy of the later call.
+TEST_P(Channel, NoCallOvertakesDeferredCalls) {
   ChannelRig rig(GetParam(), {.chunks_per_request = 1, .max_chunks = 1, .chunk_bytes = 1024});
   while (send<false>(rig, kFail).ok()) ASSERT_LT(next_, 1000u);
   for (int i = 0; i < 10; ++i) ASSERT_TRUE(send<false>(rig, kRetryAsync).ok());
   EXPECT_TRUE(rig.drain_wanted);
-  EXPECT_EQ(rig.sender().statistics().exceeding, 10u);
-  // The receiver consumes everything: there is room now, but calls are still kept.
+  EXPECT_EQ(rig.sender().statistics().deferred, 10u);
+  // The receiver consumes everything: there is room now, but calls are still deferred.
   rig.receive();
   rig.receive();
   EXPECT_TRUE(absl::IsResourceExhausted(send<false>(rig, kFail).status()));
   EXPECT_TRUE(send<true>(rig, kOverflow).ok());
-  EXPECT_TRUE(send<false>(rig, kRetry).ok());  // waits until they have left
+  EXPECT_TRUE(send<false>(rig, kRetry).ok());  // waits until all deferred calls are published
   EXPECT_FALSE(send<false>(rig, kFail).status() == absl::UnknownError(""));
   ASSERT_TRUE(rig.receive_all());
   expect_all_run();
   EXPECT_EQ(rig.granted, 1u);
 }
 
-TEST_P(Channel, KeptCallsHaveALimit) {
+TEST_P(Channel, DeferredBytesAreLimited) {
   ChannelRig rig(
       GetParam(),
-      {.chunks_per_request = 1, .max_chunks = 1, .chunk_bytes = 1024, .exceeding_bytes = 160});
+      {.chunks_per_request = 1, .max_chunks = 1, .chunk_bytes = 1024, .deferred_bytes = 160});
   while (send<false>(rig, kFail).ok()) ASSERT_LT(next_, 1000u);
   for (int i = 0; i < 10; ++i) ASSERT_TRUE(send<false>(rig, kOverflow).ok());
   EXPECT_TRUE(absl::IsResourceExhausted(send<false>(rig, kRetryAsync).status()));
-  EXPECT_EQ(rig.sender().statistics().exceeding_bytes_high_water, 160u);
+  EXPECT_EQ(rig.sender().statistics().deferred_bytes_high_water, 160u);
   ASSERT_TRUE(rig.receive_all());
   expect_all_run();
 }
 
-// A batch is invisible until it is published, and then arrives whole; smaller ones by size.
-TEST_P(Channel, HeldCallsArePublishedTogether) {
+// A batch is invisible until it is published by flush(), by its size, or by a call that is
+// published at once; then all of it arrives.
+TEST_P(Channel, BatchedCallsArePublishedTogether) {
   ChannelRig rig(GetParam(), {.flush_bytes = 160});
   for (int i = 0; i < 9; ++i) ASSERT_TRUE(send<true>(rig, kFail).ok());
   for (int i = 0; i < 50; ++i) EXPECT_EQ(rig.receive(), 0u);
@@ -261,21 +315,21 @@ TEST_P(Channel, HeldCallsArePublishedTogether) {
   ASSERT_TRUE(rig.receive_all());
   EXPECT_EQ(log_.numbers.size(), 9u);
   EXPECT_EQ(rig.sender().statistics().publications, 1u);
-  // 10 of them fill flush_bytes; the 11th makes them leave with it. (The batch's word is no part.)
+  // 10 calls fill flush_bytes, which does not count the batch word; the 11th publishes the batch.
   for (int i = 0; i < 11; ++i) ASSERT_TRUE(send<true>(rig, kFail).ok());
   EXPECT_EQ(rig.sender().statistics().publications, 2u);
   ASSERT_TRUE(rig.receive_all());
   expect_all_run();
-  // A call that is published at once takes along what was held before it.
+  // A call that is published at once also publishes the batch before it.
   ASSERT_TRUE(send<true>(rig, kFail).ok());
   ASSERT_TRUE(send<false>(rig, kFail).ok());
   ASSERT_TRUE(rig.receive_all());
   expect_all_run();
 }
 
-// A batch that was begun and holds nothing yet is nothing: to a call that is published by itself,
-// to a chunk's end, and to who compares what was accepted with what was run.
-TEST_P(Channel, AnEmptyBatchLeavesNoTrace) {
+// The batch word of an empty batch is discarded by flush(), by a call that is published at once and
+// at the end of a chunk, and is not counted in accepted_bytes().
+TEST_P(Channel, AnEmptyBatchIsNotPublished) {
   ChannelRig rig(GetParam(), {.chunks_per_request = 2, .max_chunks = 2, .chunk_bytes = 1024});
   for (int i = 0; i < 100; ++i) {
     ASSERT_TRUE(send<true>(rig, kRetry).ok());
@@ -283,7 +337,7 @@ TEST_P(Channel, AnEmptyBatchLeavesNoTrace) {
     const uint64_t publications = rig.sender().statistics().publications;
     ASSERT_TRUE(rig.sender().flush().ok());
     EXPECT_EQ(rig.sender().statistics().publications, publications);
-    ASSERT_TRUE(rig.receive_all());  // as many bytes as were accepted
+    ASSERT_TRUE(rig.receive_all());  // compares consumed bytes with accepted bytes
     ASSERT_TRUE(send<false>(rig, kRetry).ok());
     ASSERT_TRUE(rig.receive_all());
   }
@@ -291,9 +345,9 @@ TEST_P(Channel, AnEmptyBatchLeavesNoTrace) {
   EXPECT_TRUE(rig.breaks.empty());
 }
 
-// Calls that are batches by themselves, and calls for which a chunk has room but not for a batch's
-// word before them, go without one.
-TEST_P(Channel, LongHeldCallsLeaveAtOnce) {
+// A call is published without a batch word if its length alone reaches flush_bytes, or if the chunk
+// has room for the call but not for a batch word before it.
+TEST_P(Channel, LongBatchedCallsArePublishedAtOnce) {
   ChannelRig rig(GetParam(), {.max_chunks = 2, .chunk_bytes = 1024, .flush_bytes = 200});
   const size_t most = chunk_capacity(1024) - sizeof(CallHeader) - 2 * sizeof(uint64_t);
   for (const size_t size : {most, size_t{200}, most - 8, most, size_t{300}}) {
@@ -304,7 +358,7 @@ TEST_P(Channel, LongHeldCallsLeaveAtOnce) {
   EXPECT_EQ(rig.sender().statistics().refused, 0u);
 }
 
-// The receiver is told to stop anywhere: also within a batch.
+// The receiver can stop at every call, also within a batch.
 TEST_P(Channel, ABatchMayBeRunInParts) {
   ChannelRig rig(GetParam(), {});
   for (int i = 0; i < 100; ++i) {
@@ -316,30 +370,30 @@ TEST_P(Channel, ABatchMayBeRunInParts) {
   expect_all_run();
 }
 
-TEST_P(Channel, SynchronizersCountDepartures) {
+TEST_P(Channel, PublicationCountsSynchronizersDown) {
   ChannelRig rig(GetParam(), {.chunks_per_request = 1, .max_chunks = 1, .chunk_bytes = 1024});
-  const auto send_watched = [&](bool hold, WhenNoRoom when, Synchronizer& done) {
+  const auto send_watched = [&](bool batch, WhenNoRoom when, Synchronizer& done) {
     const auto call = make_call(Small{next_++});
-    return rig.sender().send_slowly(OutgoingCallView::of(call), when, hold, &done);
+    return rig.sender().send_slowly(OutgoingCallView::of(call), when, batch, &done);
   };
-  Synchronizer held;
-  ASSERT_TRUE(send_watched(true, kFail, held).ok());
-  EXPECT_FALSE(held.done());
+  Synchronizer batched;
+  ASSERT_TRUE(send_watched(true, kFail, batched).ok());
+  EXPECT_FALSE(batched.done());
   ASSERT_TRUE(rig.sender().flush().ok());
-  EXPECT_TRUE(held.done());
+  EXPECT_TRUE(batched.done());
   while (send<false>(rig, kFail).ok()) ASSERT_LT(next_, 1000u);
-  Synchronizer kept;
-  ASSERT_TRUE(send_watched(false, kRetryAsync, kept).ok());
-  EXPECT_FALSE(kept.done());
+  Synchronizer deferred;
+  ASSERT_TRUE(send_watched(false, kRetryAsync, deferred).ok());
+  EXPECT_FALSE(deferred.done());
   ASSERT_TRUE(rig.receive_all());
-  EXPECT_TRUE(kept.done());
-  EXPECT_TRUE(kept.status().ok());
+  EXPECT_TRUE(deferred.done());
+  EXPECT_TRUE(deferred.status().ok());
   expect_all_run();
 }
 
 TEST_P(Channel, ACallLongerThanAChunkIsRefused) {
   ChannelRig rig(GetParam(), {.chunk_bytes = 1024});
-  // Header, size of the buffer, Numbered.
+  // A call consists of the header, the size of the buffer, Numbered, and the buffer.
   const size_t most = chunk_capacity(1024) - sizeof(CallHeader) - 2 * sizeof(uint64_t);
   EXPECT_TRUE(send<false>(rig, kRetry, most).ok());
   const CallResult refused = send<false>(rig, kRetry, most + 1);
@@ -353,7 +407,7 @@ TEST_P(Channel, ShutdownReturnsEverything) {
   ChannelRig rig(GetParam(), {.chunks_per_request = 1, .max_chunks = 1, .chunk_bytes = 1024});
   while (send<true>(rig, kFail).ok()) ASSERT_LT(next_, 1000u);
   for (int i = 0; i < 100; ++i) ASSERT_TRUE(send<false>(rig, kRetryAsync).ok());
-  // Nobody makes room: it ends by its deadline, and may be called again.
+  // The receiver makes no room: shutdown() returns at its deadline, and may be called again.
   rig.polls_while_waiting = false;
   EXPECT_TRUE(absl::IsDeadlineExceeded(rig.sender().shutdown(Deadline::min())));
   rig.polls_while_waiting = true;
@@ -367,23 +421,24 @@ TEST_P(Channel, ShutdownReturnsEverything) {
   EXPECT_TRUE(rig.breaks.empty());
 }
 
-// A lost peer ends waits, and what was kept fails.
-TEST_P(Channel, ALostPeerFailsWhatWaits) {
+// If the peer has failed, waiting calls return UNAVAILABLE, and deferred calls fail.
+TEST_P(Channel, AFailedPeerFailsWaitingAndDeferredCalls) {
   ChannelRig rig(GetParam(), {.chunks_per_request = 1, .max_chunks = 1, .chunk_bytes = 1024});
   while (send<false>(rig, kFail).ok()) ASSERT_LT(next_, 1000u);
-  Synchronizer kept;
+  Synchronizer deferred;
   const auto call = make_call(Small{next_});
-  ASSERT_TRUE(rig.sender().send_slowly(OutgoingCallView::of(call), kRetryAsync, false, &kept).ok());
+  ASSERT_TRUE(
+      rig.sender().send_slowly(OutgoingCallView::of(call), kRetryAsync, false, &deferred).ok());
   rig.polls_while_waiting = false;
   rig.link_status = absl::UnavailableError("the far end has died");
   EXPECT_TRUE(absl::IsUnavailable(send<false>(rig, kRetry).status()));
-  EXPECT_TRUE(kept.done());
-  EXPECT_TRUE(absl::IsUnavailable(kept.status()));
+  EXPECT_TRUE(deferred.done());
+  EXPECT_TRUE(absl::IsUnavailable(deferred.status()));
   EXPECT_TRUE(absl::IsUnavailable(send<false>(rig, kFail).status()));
   EXPECT_TRUE(absl::IsUnavailable(rig.sender().shutdown(kForever)));
 }
 
-// When the receiver's memory is exhausted, the channel goes on with what it has.
+// When the receiver's memory is exhausted, the channel continues with the chunks that it has.
 TEST_P(Channel, GrowthEndsWhereMemoryEnds) {
   ChannelRig rig(GetParam(), {.chunks_per_request = 1, .max_chunks = 8, .chunk_bytes = 1024});
   rig.grants_left = 2;
@@ -396,7 +451,8 @@ TEST_P(Channel, GrowthEndsWhereMemoryEnds) {
   EXPECT_TRUE(absl::IsResourceExhausted(send<false>(none, kRetry).status()));
 }
 
-// Calls that arrive while the sender waits for chunks may use the same channel.
+// An incoming call that runs while the sender waits for chunks may send on the same channel; its
+// calls are sent before the waiting call.
 TEST_P(Channel, CallsMadeWhileObtainingGoFirst) {
   ChannelRig rig(GetParam(), {.chunks_per_request = 1, .max_chunks = 4, .chunk_bytes = 1024});
   int nested = 0;
@@ -407,7 +463,7 @@ TEST_P(Channel, CallsMadeWhileObtainingGoFirst) {
     rig.in_call = false;
   };
   for (int i = 0; i < 60; ++i) {
-    // The number is drawn when the call is accepted: those made meanwhile go before it.
+    // All outer calls have the number 1000; nested calls have the numbers 0, 1 and 2.
     const Bytes bytes = testing::pattern(0, 0);
     const uint64_t before = next_;
     CallResult sent = rig.sender().send<false>(make_buffer_call(Numbered{1000}, bytes), kRetry);
@@ -432,7 +488,8 @@ TEST_P(Channel, OptionsAreChecked) {
   }
 }
 
-// A mapped receiver that sleeps is woken once, by the first publication after it said so.
+// A sleeping receiver of a mapped channel is woken once, by the first publication after it has set
+// its sleeping word.
 TEST(MappedChannel, ASleepingReceiverIsWokenOnce) {
   Log log;
   run_log = &log;
@@ -446,20 +503,20 @@ TEST(MappedChannel, ASleepingReceiverIsWokenOnce) {
   ASSERT_TRUE(send(1).ok());
   ASSERT_TRUE(send(2).ok());
   EXPECT_EQ(rig.wakes, 1u);
-  // What its death is noticed by.
+  // After peer_died() the next publication detects that the peer has failed.
   rig.sender().peer_died();
   EXPECT_TRUE(absl::IsUnavailable(send(3).status()));
   EXPECT_TRUE(absl::IsUnavailable(send(4).status()));
 }
 
-// What a sender that is not to be trusted may write.
+// Malformed data that a hostile sender may write.
 class HostileSender : public ::testing::Test {
  protected:
   HostileSender() : rig_({RigTransport::kShm, 1, Arrival::kMapped}, {.chunk_bytes = 1024}) {
     run_log = &log_;
     EXPECT_TRUE(rig_.sender().setup().ok());
   }
-  // Puts `header` where the first call is to be.
+  // Writes `header` at the position of the first call header.
   std::byte* write(CallHeader header) {
     std::byte* const at = rig_.receiver()->chunks()[0] + sizeof(ChunkHeader);
     std::memcpy(at, &header, sizeof header);
@@ -471,7 +528,7 @@ class HostileSender : public ::testing::Test {
     EXPECT_NE(rig_.breaks[0].find(why), std::string::npos) << rig_.breaks[0];
     EXPECT_TRUE(rig_.receiver()->ended());
     EXPECT_EQ(rig_.last_push, ChannelControl::kBroken);
-    EXPECT_EQ(rig_.receive(), 0u);  // nothing more is read
+    EXPECT_EQ(rig_.receive(), 0u);  // the receiver does not read the channel any more
   }
   Log log_;
   ChannelRig rig_;
@@ -493,7 +550,7 @@ TEST_F(HostileSender, ChunksThatWereNotGranted) {
   write(EndMarker::make(1, 0));
   expect_broken("not granted");
 }
-TEST_F(HostileSender, AnEndMarkerOfNonsense) {
+TEST_F(HostileSender, AMalformedEndMarker) {
   write(EndMarker::make(100000, 0));
   expect_broken("malformed");
 }
@@ -501,7 +558,7 @@ TEST_F(HostileSender, ABatchThatLeavesItsChunk) {
   write(BatchWord::make(1024));
   expect_broken("batch is malformed");
 }
-TEST_F(HostileSender, ABatchOfNothing) {
+TEST_F(HostileSender, AnEmptyBatch) {
   write(BatchWord::make(0));
   expect_broken("batch is malformed");
 }
@@ -509,7 +566,7 @@ TEST_F(HostileSender, ABatchWithFlags) {
   write(CallHeader::make({BatchWord::kFunction}, 8, kCallNotify));
   expect_broken("batch is malformed");
 }
-// The last place of a chunk takes an end marker and nothing else.
+// The last position of a chunk may contain an end marker and nothing else.
 TEST_F(HostileSender, ABatchWhereOnlyAnEndMarkerFits) {
   std::byte* const at = write(CallHeader::make({0x7ffffff}, chunk_capacity(1024) - 8, 0));
   const CallHeader batch = BatchWord::make(8);
@@ -524,8 +581,8 @@ TEST_F(HostileSender, ACallThatLeavesItsBatch) {
   std::memcpy(at + sizeof call, &call, sizeof call);
   expect_broken("longer than its chunk or batch");
 }
-// Words that mean something between calls mean nothing in a batch, zeros neither: they are calls of
-// functions that do not exist.
+// Zeros, end markers and batch words have no meaning within a batch: the receiver treats them as
+// calls of functions that do not exist.
 TEST_F(HostileSender, ABatchOfWordsThatAreNoCalls) {
   std::byte* const at = write(BatchWord::make(24));
   const CallHeader words[] = {CallHeader{}, EndMarker::make(0, 0), BatchWord::make(0),
@@ -544,7 +601,7 @@ TEST_F(HostileSender, AnUnknownFunctionHarmsNothingElse) {
   EXPECT_EQ(rig_.outcomes, std::vector<CallOutcome>{CallOutcome::kUnknown});
   EXPECT_EQ(FunctionTable::rejected(), rejected + 1);
 }
-// The sender learns that nothing of it is read any more.
+// The sender detects that the receiver has stopped reading the channel.
 TEST_F(HostileSender, ABrokenChannelFailsItsSender) {
   write(CallHeader::make({1}, 1024, 0));
   rig_.receive();

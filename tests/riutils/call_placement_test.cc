@@ -1,4 +1,5 @@
-// Where one-sided calls run, when aggregated ones leave, and how far broadcasts travel.
+// In which threads one-sided calls run, when old batches are published, and how many messages a
+// broadcast sends.
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -21,23 +22,23 @@ using testing::transport_case;
 
 // ---- Consumers ----------------------------------------------------------------------------------
 
-struct Way {
+struct PlacementCase {
   CallConsumer consumer;
   Arrival arrival;
 };
-void PrintTo(const Way& way, std::ostream* out) {
-  *out << (way.consumer == CallConsumer::kHelpers ? "helpers" : "process") << "_"
-       << arrival_name(way.arrival);
+void PrintTo(const PlacementCase& placement, std::ostream* out) {
+  *out << (placement.consumer == CallConsumer::kHelpers ? "helpers" : "process") << "_"
+       << arrival_name(placement.arrival);
 }
 
-class Consumers : public ::testing::TestWithParam<Way> {};
+class Consumers : public ::testing::TestWithParam<PlacementCase> {};
 INSTANTIATE_TEST_SUITE_P(On, Consumers,
-                         ::testing::Values(Way{CallConsumer::kHelpers, Arrival::kMapped},
-                                           Way{CallConsumer::kHelpers, Arrival::kPolled},
-                                           Way{CallConsumer::kHelpers, Arrival::kEvent},
-                                           Way{CallConsumer::kProcess, Arrival::kMapped},
-                                           Way{CallConsumer::kProcess, Arrival::kPolled},
-                                           Way{CallConsumer::kProcess, Arrival::kEvent}),
+                         ::testing::Values(PlacementCase{CallConsumer::kHelpers, Arrival::kMapped},
+                                           PlacementCase{CallConsumer::kHelpers, Arrival::kPolled},
+                                           PlacementCase{CallConsumer::kHelpers, Arrival::kEvent},
+                                           PlacementCase{CallConsumer::kProcess, Arrival::kMapped},
+                                           PlacementCase{CallConsumer::kProcess, Arrival::kPolled},
+                                           PlacementCase{CallConsumer::kProcess, Arrival::kEvent}),
                          [](const auto& info) {
                            return std::string(info.param.consumer == CallConsumer::kHelpers
                                                   ? "helpers_"
@@ -45,15 +46,15 @@ INSTANTIATE_TEST_SUITE_P(On, Consumers,
                                   std::string(arrival_name(info.param.arrival));
                          });
 
-// What has come for one worker, from all senders.
+// Records the calls that ran for one worker, from all senders.
 struct Received {
-  std::atomic<int> running{0};  // at this moment
+  std::atomic<int> running{0};  // calls running at this moment
   std::atomic<uint64_t> overlaps{0};
   std::atomic<uint64_t> disorder{0};
   std::atomic<uint64_t> in_own_thread{0};
   std::atomic<uint64_t> count{0};
   std::atomic<std::thread::id> worker{};
-  uint64_t next[8] = {};  // by sender; guarded by "one at a time"
+  uint64_t next[8] = {};  // by sender; unguarded, since one call of a worker runs at a time
 };
 std::vector<Received>* received = nullptr;
 
@@ -66,8 +67,8 @@ void note(uint32_t to, uint32_t from, uint64_t number) {
   here.count.fetch_add(1);
 }
 
-// The workers of rank 1 never look for calls: others run them, one at a time for each worker, each
-// sender's in order, also when they have to be woken.
+// The workers of rank 1 never run calls. Helper threads or the process consumer run them: one call
+// at a time per worker, the calls of each sender in order, also after the consumer was woken.
 TEST_P(Consumers, RunCallsForThreadsThatAreBusy) {
   constexpr uint32_t kThreads = 2;
   constexpr uint64_t kCalls = 2000;  // some hundred chunks
@@ -93,7 +94,7 @@ TEST_P(Consumers, RunCallsForThreadsThatAreBusy) {
       return all[2].count.load() == kThreads * kCalls && all[3].count.load() == kThreads * kCalls;
     };
     if (receives) {
-      // Does something else.
+      // The worker is busy: it runs no calls.
       const Deadline deadline = soon();
       while (!have_all() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
       EXPECT_TRUE(have_all());
@@ -109,7 +110,7 @@ TEST_P(Consumers, RunCallsForThreadsThatAreBusy) {
       for (uint32_t to = kThreads; to < 2 * kThreads; ++to) {
         ASSERT_TRUE(messengers.call(to, [to, me, i] { note(to, me, i); }));
       }
-      // Lets them fall asleep.
+      // A pause, so that the consumers fall asleep.
       if (i % 500 == 0) {
         Synchronizer run;
         ASSERT_TRUE(messengers.call<RemoteNotify>(
@@ -128,9 +129,9 @@ TEST_P(Consumers, RunCallsForThreadsThatAreBusy) {
   }
 }
 
-// The process consumer is one thread, whichever worker is called.
+// One thread, the process consumer, runs the calls of all workers of the process.
 TEST(ProcessConsumer, IsOneThread) {
-  static std::set<std::thread::id> threads;  // one at a time writes it: that is what is tested
+  static std::set<std::thread::id> threads;  // unguarded: only one thread may write it
   static std::atomic<int> count;
   threads.clear();
   count = 0;
@@ -171,7 +172,8 @@ class FlushAge : public ::testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(On, FlushAge, ::testing::Values("shm", "sim"),
                          [](const auto& info) { return std::string(info.param); });
 
-// Two ages without a clock to wait for: one that has always passed, one that never does.
+// Two ages that need no waiting: one nanosecond, which has always passed, and one hour, which never
+// passes.
 TEST_P(FlushAge, OldBatchesAreFlushedAndYoungOnesAreNot) {
   testing::LocalJobOptions options;
   options.transport = transport_case(GetParam());
@@ -190,7 +192,7 @@ TEST_P(FlushAge, OldBatchesAreFlushedAndYoungOnesAreNot) {
       EXPECT_EQ(publications(aggregator), 0u);
       EXPECT_TRUE(aggregator.flush());
       EXPECT_EQ(publications(aggregator), 1u);
-      // Its size publishes it all the same.
+      // A batch that reaches flush_bytes is published before its age.
       struct Load {
         uint64_t words[64];
       };
@@ -207,7 +209,7 @@ TEST_P(FlushAge, OldBatchesAreFlushedAndYoungOnesAreNot) {
       RDMAAggregator aggregator(messenger);
       Synchronizer run(2);
       ASSERT_TRUE(aggregator.call<RemoteNotify>([] {}, run));
-      // By the next call, at the latest; and by process_calls().
+      // The next call publishes the old batch, and so does process_calls().
       ASSERT_TRUE(aggregator.call<RemoteNotify>([] {}, run));
       EXPECT_TRUE(fabric.wait([&] { return aggregator.process_calls(), run.done(); }, soon()));
       EXPECT_EQ(run.status(), absl::OkStatus());
@@ -226,18 +228,18 @@ TEST_P(FlushAge, OldBatchesAreFlushedAndYoungOnesAreNot) {
 
 // ---- Broadcasts ---------------------------------------------------------------------------------
 
-// By count: every process is reached by one service call, and each makes as many as its place in a
-// binomial tree says, which has ceil(log2 P) levels.
+// Counts messages: one service call reaches each process, and each process sends as many as it has
+// children in a binomial tree, which has ceil(log2 P) levels.
 TEST(BroadcastSteps, AreTheLogarithmOfTheProcesses) {
   for (const uint32_t processes : {1u, 2u, 5u, 8u, 11u}) {
     SCOPED_TRACE(processes);
     static std::atomic<Fabric*> fabrics[16];
     static std::atomic<uint32_t> ran[16];
-    static std::atomic<bool> over[16];
+    static std::atomic<bool> ended[16];
     for (uint32_t rank = 0; rank < 16; ++rank) {
       fabrics[rank] = nullptr;
       ran[rank] = 0;
-      over[rank] = false;
+      ended[rank] = false;
     }
     testing::LocalJobOptions options;
     options.processes = processes;
@@ -248,7 +250,7 @@ TEST(BroadcastSteps, AreTheLogarithmOfTheProcesses) {
       fabrics[me] = &fabric;
       local.meet(processes);
       if (me != 0) {
-        EXPECT_TRUE(fabric.wait([&] { return over[me].load(); }, soon()));
+        EXPECT_TRUE(fabric.wait([&] { return ended[me].load(); }, soon()));
         return;
       }
       Synchronizer done;
@@ -262,13 +264,14 @@ TEST(BroadcastSteps, AreTheLogarithmOfTheProcesses) {
         const uint64_t sent = fabrics[rank].load()->statistics().calls_sent;
         uint32_t children = 0;
         while ((rank >> children & 1) == 0 && rank + (1u << children) < processes) ++children;
-        // To itself, for its thread; to its parent, the answer; to its children.
+        // One call to its own thread, one answer to its parent, and one call to each child.
         EXPECT_EQ(sent, 1 + (rank == 0 ? 0 : 1) + children) << rank;
         sends += sent;
       }
-      // In all: one down to each other process, one up from it, and one within each.
+      // In all: one call to and one answer from each other process, and one call within each
+      // process.
       EXPECT_EQ(sends, 2 * (processes - 1) + processes);
-      ASSERT_TRUE(broadcast(fabric, [] { over[running_fabric()->rank()] = true; }));
+      ASSERT_TRUE(broadcast(fabric, [] { ended[running_fabric()->rank()] = true; }));
     });
   }
 }

@@ -1,5 +1,5 @@
-// How the callers of one-sided calls learn of their ends: futures, coroutines, notifications and
-// what each of them costs; and what calls say when the fabric has ended.
+// How the end of a one-sided call is reported to the caller: futures, coroutines and notifications,
+// and the messages that each costs; and the errors of calls after the fabric was finalized.
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -16,18 +16,18 @@
 #include "gtest/gtest.h"
 #include "riutils/call.h"
 #include "tests/dsfabric/testing/local_job.h"
-#include "tests/riutils/testing/way.h"
+#include "tests/riutils/testing/channel_case.h"
 
 namespace cariama {
 namespace {
 
+using testing::ChannelCase;
 using ::testing::HasSubstr;
 using testing::LocalJob;
 using testing::must;
 using testing::soon;
-using testing::Way;
 
-class CallResults : public ::testing::TestWithParam<Way> {
+class CallResults : public ::testing::TestWithParam<ChannelCase> {
  protected:
   [[nodiscard]] static testing::LocalJobOptions job(uint32_t processes) {
     return testing::job_on(GetParam(), processes);
@@ -35,15 +35,17 @@ class CallResults : public ::testing::TestWithParam<Way> {
   [[nodiscard]] static MessengerOptions small() { return testing::small_channel(GetParam()); }
 };
 INSTANTIATE_TEST_SUITE_P(On, CallResults,
-                         ::testing::Values(Way{"shm", Arrival::kAuto}, Way{"shm", Arrival::kPolled},
-                                           Way{"shm", Arrival::kEvent}, Way{"sim", Arrival::kAuto},
-                                           Way{"sim", Arrival::kEvent},
-                                           Way{"fault_shm", Arrival::kPolled}),
-                         testing::way_name);
+                         ::testing::Values(ChannelCase{"shm", Arrival::kAuto},
+                                           ChannelCase{"shm", Arrival::kPolled},
+                                           ChannelCase{"shm", Arrival::kEvent},
+                                           ChannelCase{"sim", Arrival::kAuto},
+                                           ChannelCase{"sim", Arrival::kEvent},
+                                           ChannelCase{"fault_shm", Arrival::kPolled}),
+                         testing::channel_case_name);
 
 // ---- Futures ------------------------------------------------------------------------------------
 
-TEST_P(CallResults, FuturesBringValuesAndErrors) {
+TEST_P(CallResults, FuturesReturnValuesAndErrors) {
   LocalJob local(job(2));
   local.run([&](Fabric& fabric, uint32_t) {
     if (fabric.rank() != 0) return;
@@ -68,10 +70,10 @@ TEST_P(CallResults, FuturesBringValuesAndErrors) {
     EXPECT_THAT(std::string(why.message()), HasSubstr("of my mind"));
 
     RDMAAggregator aggregator(messenger);
-    Future<int> held = aggregator.async_call([] { return 7; });
-    EXPECT_FALSE(held.ready());
+    Future<int> batched = aggregator.async_call([] { return 7; });
+    EXPECT_FALSE(batched.ready());
     EXPECT_TRUE(aggregator.flush());
-    EXPECT_EQ(must(held.get(soon())), 7);
+    EXPECT_EQ(must(batched.get(soon())), 7);
 
     RDMAMessengerGlobal messengers(*fabric.this_thread(), small());
     EXPECT_EQ(must(messengers
@@ -79,17 +81,17 @@ TEST_P(CallResults, FuturesBringValuesAndErrors) {
                            1, [](int a) { return a + 1; }, 1)
                        .get(soon())),
               2);
-    Future<int> nobody = messengers.async_call(99, [] { return 1; });
-    EXPECT_TRUE(nobody.ready());
-    EXPECT_TRUE(absl::IsOutOfRange(nobody.get(soon()).status()));
-    RDMAMessenger lost(*fabric.this_thread(), 99, small());
-    EXPECT_TRUE(absl::IsOutOfRange(lost.async_call([] { return 1; }).get(soon()).status()));
+    Future<int> refused = messengers.async_call(99, [] { return 1; });
+    EXPECT_TRUE(refused.ready());
+    EXPECT_TRUE(absl::IsOutOfRange(refused.get(soon()).status()));
+    RDMAMessenger invalid(*fabric.this_thread(), 99, small());
+    EXPECT_TRUE(absl::IsOutOfRange(invalid.async_call([] { return 1; }).get(soon()).status()));
     EXPECT_TRUE(messengers.shutdown_all(soon()));
     EXPECT_EQ(messenger.shutdown(soon()), absl::OkStatus());
   });
 }
 
-Detached ask_on_and_on(Fabric& fabric, RDMAMessenger& messenger, std::atomic<int>& steps) {
+Detached await_calls(Fabric& fabric, RDMAMessenger& messenger, std::atomic<int>& steps) {
   for (int i = 0; i < 20; ++i) {
     absl::StatusOr<int> value = co_await messenger.async_call([i] { return i + 1; });
     EXPECT_EQ(must(std::move(value)), i + 1);
@@ -99,7 +101,7 @@ Detached ask_on_and_on(Fabric& fabric, RDMAMessenger& messenger, std::atomic<int
   EXPECT_TRUE(messenger.call<RemoteNotify>([] {}, run));
   EXPECT_EQ(co_await finished(fabric, run), absl::OkStatus());
   ++steps;
-  // Left at once: there is nothing to wait for.
+  // Published at once: the Synchronizer is already counted down.
   Synchronizer left;
   EXPECT_TRUE(messenger.call([] {}, left));
   EXPECT_EQ(co_await finished(fabric, left), absl::OkStatus());
@@ -109,31 +111,32 @@ Detached ask_on_and_on(Fabric& fabric, RDMAMessenger& messenger, std::atomic<int
   ++steps;
 }
 
-TEST_P(CallResults, CoroutinesAwaitThem) {
+TEST_P(CallResults, CoroutinesAwaitFutures) {
   LocalJob local(job(2));
   local.run([&](Fabric& fabric, uint32_t) {
     if (fabric.rank() != 0) return;
     RDMAMessenger messenger(*fabric.this_thread(), 1, small());
     std::atomic<int> steps = 0;
-    ask_on_and_on(fabric, messenger, steps);
+    await_calls(fabric, messenger, steps);
     EXPECT_TRUE(fabric.wait([&] { return steps.load() == 23; }, soon()));
     EXPECT_EQ(messenger.shutdown(soon()), absl::OkStatus());
   });
 }
 
-// What is kept is brought on by a helper thread, and who waits for it to leave is asleep.
-class KeptCalls : public CallResults {};
-INSTANTIATE_TEST_SUITE_P(On, KeptCalls,
-                         ::testing::Values(Way{"shm", Arrival::kAuto}, Way{"shm", Arrival::kPolled},
-                                           Way{"shm", Arrival::kEvent}),
-                         testing::way_name);
+// A helper thread publishes deferred calls. The thread that waits for their publication sleeps.
+class DeferredCalls : public CallResults {};
+INSTANTIATE_TEST_SUITE_P(On, DeferredCalls,
+                         ::testing::Values(ChannelCase{"shm", Arrival::kAuto},
+                                           ChannelCase{"shm", Arrival::kPolled},
+                                           ChannelCase{"shm", Arrival::kEvent}),
+                         testing::channel_case_name);
 
-Detached wait_for_leaving(Fabric& fabric, Synchronizer& left, std::atomic<bool>& gone) {
-  EXPECT_EQ(co_await finished(fabric, left), absl::OkStatus());
-  gone = true;
+Detached wait_for_publication(Fabric& fabric, Synchronizer& published, std::atomic<bool>& resumed) {
+  EXPECT_EQ(co_await finished(fabric, published), absl::OkStatus());
+  resumed = true;
 }
 
-TEST_P(KeptCalls, WhoWaitsForTheirLeavingIsWoken) {
+TEST_P(DeferredCalls, PublicationWakesWaitingThreads) {
   static std::atomic<bool> go;
   static std::atomic<int> run;
   go = false;
@@ -142,7 +145,7 @@ TEST_P(KeptCalls, WhoWaitsForTheirLeavingIsWoken) {
   LocalJob local(job(2));
   local.run([&](Fabric& fabric, uint32_t) {
     if (fabric.rank() == 1) {
-      // Receives nothing before it is told to.
+      // Runs no calls before `go` is set.
       while (!go.load()) std::this_thread::yield();
       EXPECT_TRUE(fabric.wait([] { return run.load() == kCalls; }, soon()));
       return;
@@ -153,23 +156,23 @@ TEST_P(KeptCalls, WhoWaitsForTheirLeavingIsWoken) {
     struct Load {
       uint64_t words[8];
     };
-    Synchronizer left(kCalls);
+    Synchronizer published(kCalls);
     for (int i = 0; i < kCalls; ++i) {
-      ASSERT_TRUE(
-          messenger.call<RetryAsync>([load = Load{}] { run += load.words[0] == 0 ? 1 : 2; }, left));
+      ASSERT_TRUE(messenger.call<RetryAsync>([load = Load{}] { run += load.words[0] == 0 ? 1 : 2; },
+                                             published));
     }
-    EXPECT_GT(messenger.statistics().exceeding, 0u);
-    EXPECT_FALSE(left.done());
-    std::atomic<bool> gone = false;
-    wait_for_leaving(fabric, left, gone);
+    EXPECT_GT(messenger.statistics().deferred, 0u);
+    EXPECT_FALSE(published.done());
+    std::atomic<bool> resumed = false;
+    wait_for_publication(fabric, published, resumed);
     go = true;
-    EXPECT_TRUE(fabric.wait([&] { return left.done() && gone.load(); }, soon()));
+    EXPECT_TRUE(fabric.wait([&] { return published.done() && resumed.load(); }, soon()));
     EXPECT_EQ(messenger.shutdown(soon()), absl::OkStatus());
   });
   EXPECT_EQ(run.load(), kCalls);
 }
 
-// ---- What notifications cost --------------------------------------------------------------------
+// ---- Messages per notification ------------------------------------------------------------------
 
 TEST_P(CallResults, APlainNotificationIsOneCallAndARemoteObjectsOneWrite) {
   static std::atomic<int> phase;
@@ -183,27 +186,29 @@ TEST_P(CallResults, APlainNotificationIsOneCallAndARemoteObjectsOneWrite) {
   local.run([&](Fabric& fabric, uint32_t) {
     if (fabric.rank() == 1) {
       place = must(internal::locate_for(fabric, 0, must(fabric.memory().allocate(2000)), 0, 2000));
-      // Each phase's calls are the only things that come meanwhile.
+      // During each phase only the calls of that phase arrive.
       FabricStatistics at[4];
       for (int i = 1; i <= 3; ++i) {
         EXPECT_TRUE(fabric.wait_polling([&] { return phase.load() == i; }, soon()));
-        // An answer is counted when it has been posted, perhaps after its caller has heard of it:
-        // the two of the set-up, and then those of the calls.
+        // An answer is counted after it was posted, possibly after its caller has received it. So
+        // wait until all expected answers are counted: two of the set-up, then those of the calls.
         const uint64_t least = i == 1 ? 2 : at[i - 1].calls_sent + 1 + (i == 2 ? kCalls : 0);
         EXPECT_TRUE(
             fabric.wait_polling([&] { return fabric.statistics().calls_sent >= least; }, soon()));
         at[i] = fabric.statistics();
         must(call(fabric, 0, [i] { phase = i + 10; }));
       }
-      // Between phases 1 and 2 ran kCalls with a plain Synchronizer. One call was made by hand.
+      // Phase 1 to 2: kCalls calls with a plain Synchronizer, one answer each. The test itself sent
+      // one more call (the -1).
       EXPECT_EQ(at[2].calls_sent - at[1].calls_sent - 1, kCalls);
-      // Between 2 and 3 kCalls with a RemoteObject.
+      // Phase 2 to 3: calls with a RemoteObject, one write each and no answers.
       EXPECT_EQ(at[3].calls_sent - at[2].calls_sent - 1, 0u);
       const uint64_t writes = at[3].writes - at[2].writes;
       EXPECT_GE(writes, kCalls + kBuffers);
-      // Heartbeats repeat the credits of what came before, each once: how many come meanwhile is a
-      // matter of load. A second write for each result would be as many again. Events take receive
-      // units all the time, whose credits are returned by writes, too.
+      // Heartbeats write credits again, once per earlier credit; their number depends on the load.
+      // A second write per result would add kCalls + kBuffers writes. With Arrival::kEvent the
+      // limit is not checked: each event takes a receive unit, and its credit is returned by a
+      // write.
       if (GetParam().arrival != Arrival::kEvent) {
         EXPECT_LT(writes, 2 * (kCalls + kBuffers));
       }
@@ -238,7 +243,7 @@ TEST_P(CallResults, APlainNotificationIsOneCallAndARemoteObjectsOneWrite) {
     EXPECT_EQ(object.wait(soon()), absl::OkStatus());
     EXPECT_EQ(buffers.load(), kBuffers);
     next(3);
-    // The calls themselves are one-sided: none was sent.
+    // The calls themselves are one-sided: no send-based call was sent.
     EXPECT_EQ(fabric.statistics().calls_sent, before.calls_sent);
 
     // The limits and failures of a RemoteObject.
@@ -249,16 +254,16 @@ TEST_P(CallResults, APlainNotificationIsOneCallAndARemoteObjectsOneWrite) {
     ASSERT_TRUE(messenger.call<LocalNotify>([] {}, failing));
     EXPECT_TRUE(absl::IsInternal(failing.wait(soon())));
     auto never = must(RemoteObject<Synchronizer>::create(fabric));
-    RDMAMessenger nobody(*fabric.this_thread(), 99, small());
-    EXPECT_TRUE(absl::IsOutOfRange(nobody.call<RemoteNotify>([] {}, never).status()));
-    EXPECT_EQ(never.operations_left(), 1u);  // it was given back
+    RDMAMessenger invalid(*fabric.this_thread(), 99, small());
+    EXPECT_TRUE(absl::IsOutOfRange(invalid.call<RemoteNotify>([] {}, never).status()));
+    EXPECT_EQ(never.operations_left(), 1u);  // the refused call does not count
     EXPECT_EQ(messenger.shutdown(soon()), absl::OkStatus());
   });
 }
 
-// ---- After the end ------------------------------------------------------------------------------
+// ---- After finalize -----------------------------------------------------------------------------
 
-TEST_P(CallResults, AfterFinalizeEverythingSaysSo) {
+TEST_P(CallResults, AfterFinalizeAllCallsReturnUnavailable) {
   static std::atomic<int> run;
   run = 0;
   testing::LocalJobOptions options = job(2);
@@ -274,40 +279,42 @@ TEST_P(CallResults, AfterFinalizeEverythingSaysSo) {
     ASSERT_TRUE(messenger.call([] { ++run; }));
     ASSERT_TRUE(own.call([] { ++run; }));
     EXPECT_EQ(fabric.finalize(soon()), absl::OkStatus());
-    EXPECT_EQ(run.load(), 4);  // of both processes
+    EXPECT_EQ(run.load(), 4);  // calls of both processes
 
-    const auto says_so = [](const absl::Status& status) {
+    const auto expect_unavailable = [](const absl::Status& status) {
       EXPECT_TRUE(absl::IsUnavailable(status)) << status;
       EXPECT_THAT(std::string(status.message()), HasSubstr("the fabric was finalized"));
     };
     const auto touch = [] { ++run; };
     const std::byte byte{};
-    // Send-based.
+    // Send-based calls.
     Synchronizer done;
-    says_so(call(fabric, 1 - fabric.rank(), touch));
-    says_so(call(fabric, fabric.rank(), touch));
-    says_so(call<RemoteNotify>(fabric, 1 - fabric.rank(), touch, done));
-    says_so(call<RemoteNotify>(fabric, 1 - fabric.rank(), touch, object));
-    says_so(async_call(fabric, 1 - fabric.rank(), touch).get(soon()));
-    // One-sided: a channel that was in use, one within the process, and a new one.
+    expect_unavailable(call(fabric, 1 - fabric.rank(), touch));
+    expect_unavailable(call(fabric, fabric.rank(), touch));
+    expect_unavailable(call<RemoteNotify>(fabric, 1 - fabric.rank(), touch, done));
+    expect_unavailable(call<RemoteNotify>(fabric, 1 - fabric.rank(), touch, object));
+    expect_unavailable(async_call(fabric, 1 - fabric.rank(), touch).get(soon()));
+    // One-sided calls: channels that were in use and new ones, to the peer and within the process.
     RDMAMessenger late(self, 1 - fabric.rank(), small());
     RDMAMessenger late_own(self, fabric.rank());
     for (RDMAMessenger* one : {&messenger, &own, &late, &late_own}) {
-      says_so(one->call(touch).status());
-      says_so(one->call<RetryAsync>(touch).status());
-      says_so(one->call<RemoteNotify>(touch, done).status());
-      says_so(one->call<RemoteNotify>(touch, object).status());
-      says_so(one->call_buffer([](void*, uint64_t) { ++run; }, std::span(&byte, 1)).status());
-      says_so(one->call_buffer<Sync>([](void*, uint64_t) { ++run; }, std::span(&byte, 1)).status());
-      says_so(one->async_call(touch).get(soon()));
-      says_so(one->setup());
+      expect_unavailable(one->call(touch).status());
+      expect_unavailable(one->call<RetryAsync>(touch).status());
+      expect_unavailable(one->call<RemoteNotify>(touch, done).status());
+      expect_unavailable(one->call<RemoteNotify>(touch, object).status());
+      expect_unavailable(
+          one->call_buffer([](void*, uint64_t) { ++run; }, std::span(&byte, 1)).status());
+      expect_unavailable(
+          one->call_buffer<Sync>([](void*, uint64_t) { ++run; }, std::span(&byte, 1)).status());
+      expect_unavailable(one->async_call(touch).get(soon()));
+      expect_unavailable(one->setup());
     }
-    says_so(aggregator.call(touch).status());
-    says_so(aggregator.flush().status());
-    says_so(broadcast(fabric, touch).status());
+    expect_unavailable(aggregator.call(touch).status());
+    expect_unavailable(aggregator.flush().status());
+    expect_unavailable(broadcast(fabric, touch).status());
     EXPECT_EQ(done.operations_left(), 1u);  // no call was accepted
     EXPECT_EQ(object.operations_left(), 1u);
-    says_so(messenger.shutdown(soon()));
+    expect_unavailable(messenger.shutdown(soon()));
   });
   EXPECT_EQ(run.load(), 4);
 }

@@ -1,6 +1,7 @@
-// Whole jobs in simulated time, over and over with other seeds: which thread is next, when each
-// transfer lands, and what is late or torn on its way. Every kind of channel, growth, kept calls,
-// both ways of consumption, answers, buffers and broadcasts at once.
+// Complete jobs in simulated time with many seeds. The seed determines the schedule of the threads,
+// the arrival time of each transfer, and which transfers are late or torn. Each job uses every kind
+// of channel, growth, deferred calls, both consumption modes, answers, buffers and broadcasts at
+// the same time.
 #include <atomic>
 #include <cstdint>
 #include <random>
@@ -22,10 +23,10 @@ using testing::transport_case;
 constexpr uint32_t kProcesses = 3;
 constexpr uint64_t kCalls = 60;      // of each channel
 constexpr uint32_t kKinds = 3;       // plain, trad, ovfl
-constexpr uint64_t kBytes = 3000;    // of pulled and broadcast buffers
-constexpr uint32_t kBroadcasts = 3;  // of each process: without a buffer, and with one, twice
+constexpr uint64_t kBytes = 3000;    // size of pulled and broadcast buffers
+constexpr uint32_t kBroadcasts = 3;  // of each process: one without a buffer, two with one
 
-// What has come to a process by one channel.
+// Records the calls that arrived in a process by one channel.
 struct Arrivals {
   std::atomic<uint64_t> count{0};
   uint64_t next = 0;
@@ -36,7 +37,7 @@ std::atomic<uint64_t> broadcasts[kProcesses];
 std::atomic<uint64_t> buffers[kProcesses];
 std::atomic<uint64_t> damaged;
 
-void note(uint32_t from, uint32_t kind, uint64_t number) {
+void note_arrival(uint32_t from, uint32_t kind, uint64_t number) {
   Arrivals& here = arrivals[running_fabric()->rank()][from][kind];
   if (here.next++ != number) ++here.disorder;
   here.count.fetch_add(1);
@@ -51,8 +52,8 @@ const auto take = [](void* buffer, uint64_t size) {
 template <typename Calls>
 void send(Calls& calls, uint32_t me, uint32_t kind, std::mt19937_64& random) {
   for (uint64_t i = 0; i < kCalls; ++i) {
-    // Of several lengths.
-    const auto numbered = [me, kind, i](const std::string&) { note(me, kind, i); };
+    // The serialized string gives the calls different lengths.
+    const auto numbered = [me, kind, i](const std::string&) { note_arrival(me, kind, i); };
     const std::string load(random() % 200, 'x');
     switch (random() % 3) {
       case 0:

@@ -1,9 +1,11 @@
-// Every protocol of dsfabric and riutils in a job of real processes, which share only what they
-// send: started by hand, this program is two processes of this host; under mpirun it is whatever
-// mpirun made, so that it runs over two hosts too (tests/rdma_vm/mpirun-in-guests). All processes
-// run the same tests together, and each checks what it has seen itself.
+// Every protocol of dsfabric and riutils in a job of real processes without common test state.
+// Started directly, this program launches itself as two processes on this host. Under mpirun it
+// joins the job of mpirun, so that it also runs on two hosts (tests/rdma_vm/mpirun-in-guests). All
+// processes run the same tests together; each checks its own observations.
 //
-//   job_protocols_test [--faults] [gtest's options]     # --faults: devices that delay and tear
+//   job_protocols_test [--faults] [gtest options]
+//
+// --faults: devices that delay and tear transfers
 #include <atomic>
 #include <cstdint>
 #include <cstring>
@@ -34,7 +36,7 @@ namespace {
 using testing::must;
 using testing::soon;
 
-// ---- The job, which lives as long as the program ------------------------------------------------
+// ---- The job; it exists as long as the program --------------------------------------------------
 
 struct Job {
   std::shared_ptr<FaultControl> control;
@@ -56,7 +58,7 @@ class JobOfTheTests : public ::testing::Environment {
   void SetUp() override {
     FabricOptions options;
     options.threads = 1;
-    // The guests of the virtual machine stand still when the host is busy.
+    // On a busy host the virtual machine's guests are stopped for some time.
     options.ack_timeout = std::chrono::milliseconds(500);
     if (faults_) {
       job_.control = std::make_shared<FaultControl>();
@@ -68,12 +70,12 @@ class JobOfTheTests : public ::testing::Environment {
     job_.all = std::make_unique<Collectives>(*job_.fabric);
     job_.detector = std::make_unique<TerminationDetector>(*job_.fabric);
     job = &job_;
-    ASSERT_GE(job_.size(), 2u) << "a job of two processes at least";
+    ASSERT_GE(job_.size(), 2u) << "this test needs a job of at least two processes";
     static_cast<void>(must(job_.fabric->connection(job_.next())));
   }
   void TearDown() override {
     if (job_.control != nullptr) {
-      // They really happened.
+      // The test is valid only if faults were really injected.
       EXPECT_GT(job_.control->injected(Fault::kLateCompletion), 0u);
       EXPECT_GT(job_.control->injected(Fault::kLateOperation), 0u);
     }
@@ -89,7 +91,7 @@ class JobOfTheTests : public ::testing::Environment {
   Job job_;
 };
 
-// What has run in this process, for the one before it.
+// Records the calls that ran in this process; they come from the process before it.
 std::atomic<uint64_t> ran;
 std::atomic<uint64_t> expected_number;
 std::atomic<uint64_t> disorder;
@@ -107,7 +109,7 @@ std::vector<std::byte> bytes_of(uint64_t seed, size_t size) {
   for (size_t i = 0; i < size; ++i) data[i] = byte_at(seed, i);
   return data;
 }
-// What call_buffer runs, for a buffer of a known size and content.
+// Returns the function for call_buffer: it checks the buffer's size and content.
 auto taker(uint64_t seed, uint64_t size) {
   return [seed, size](void* buffer, uint64_t length) {
     const auto* const bytes = static_cast<const std::byte*>(buffer);
@@ -122,7 +124,8 @@ void await(Synchronizer& done) {
   EXPECT_EQ(done.status(), absl::OkStatus());
 }
 
-// Tests begin and end together: what one of them counts is its own.
+// All processes begin and end each test together, so that the counters of one test contain no calls
+// of another.
 void begin_together() {
   ran = expected_number = disorder = good_buffers = bad_buffers = 0;
   must(job->all->barrier(soon()));
@@ -136,7 +139,8 @@ class JobTest : public ::testing::Test {
 class MessengerJob : public ::testing::TestWithParam<Arrival> {
  protected:
   void SetUp() override {
-    // Some 80 calls, so that chunks are filled often, and few packets are under way.
+    // The channel takes about 80 calls, so that chunks are filled often and few packets are in
+    // flight.
     options_.chunk_bytes = 1024;
     options_.max_chunks = 2;
     options_.arrival = GetParam();
@@ -154,7 +158,7 @@ INSTANTIATE_TEST_SUITE_P(Arriving, MessengerJob,
                          ::testing::Values(Arrival::kAuto, Arrival::kPolled, Arrival::kEvent),
                          [](const auto& info) { return std::string(arrival_name(info.param)); });
 
-// ---- Send-based ---------------------------------------------------------------------------------
+// ---- Send-based calls ---------------------------------------------------------------------------
 
 TEST_F(JobTest, SendBasedCallsReturnNotifyAndThrow) {
   Fabric& fabric = *job->fabric;
@@ -189,8 +193,8 @@ TEST_F(JobTest, SendBasedCallsReturnNotifyAndThrow) {
   EXPECT_EQ(ran.load(), 3u);
 }
 
-// In every way of call_buffer, by `send_*`, of which each takes a Synchronizer.
-struct BufferWays {
+// The forms of call_buffer. Each function sends one call and counts its Synchronizer down.
+struct BufferForms {
   std::function<void(RDMAMemory*source, uint64_t size, Synchronizer&)> side, sync, async;
   std::function<void(RDMAMemory* source, uint64_t size, const RemoteMemoryLocator&, Synchronizer&)>
       placed;
@@ -198,7 +202,7 @@ struct BufferWays {
 };
 constexpr uint64_t kSide = 700;
 constexpr uint64_t kPulled = 60'000;
-void expect_buffers_to_arrive(const BufferWays& ways) {
+void expect_buffers_to_arrive(const BufferForms& forms) {
   Fabric& fabric = *job->fabric;
   RDMAMemory source = must(fabric.memory().allocate(kPulled));
   RDMAMemory place = must(fabric.memory().allocate(kPulled));
@@ -207,12 +211,12 @@ void expect_buffers_to_arrive(const BufferWays& ways) {
   const auto names = must(job->all->all_gather(
       place.locator(fabric.domain(job->before()), fabric.rank()).slice(0, kPulled), soon()));
   Synchronizer done(6);
-  ways.side(&source, kSide, done);
-  ways.placed(&source, kPulled, *names[job->next()], done);
-  ways.sync(&source, kPulled, done);
-  ways.async(&source, kPulled, done);
-  ways.lent(std::span(data).first(1000), done);  // bounced
-  ways.lent(data, done);                         // registered
+  forms.side(&source, kSide, done);
+  forms.placed(&source, kPulled, *names[job->next()], done);
+  forms.sync(&source, kPulled, done);
+  forms.async(&source, kPulled, done);
+  forms.lent(std::span(data).first(1000), done);  // copied into registered memory
+  forms.lent(data, done);                         // registered
   await(done);
   must(job->detector->wait(soon()));
   EXPECT_EQ(good_buffers.load(), 6u);
@@ -221,7 +225,7 @@ void expect_buffers_to_arrive(const BufferWays& ways) {
   must(fabric.memory().free(place));
 }
 
-TEST_F(JobTest, SendBasedBuffersTravelInEveryWay) {
+TEST_F(JobTest, SendBasedBuffersArriveByEveryForm) {
   Fabric& fabric = *job->fabric;
   const uint32_t to = job->next();
   expect_buffers_to_arrive(
@@ -251,8 +255,8 @@ TEST_F(JobTest, SendBasedBuffersTravelInEveryWay) {
            }});
 }
 
-// More than the credits, in order, whatever each call does when there is none; and calls that call
-// back from where nothing may wait.
+// More calls than credits, with each policy for missing credits, run in order. Calls
+// that are sent from inside a call, where no send may wait, also run in order.
 TEST_F(JobTest, SendBasedCallsKeepTheirOrderWithoutCredits) {
   Fabric& fabric = *job->fabric;
   constexpr uint64_t kCalls = 600;
@@ -282,7 +286,8 @@ TEST_F(JobTest, SendBasedCallsKeepTheirOrderWithoutCredits) {
 
 // ---- Messengers ---------------------------------------------------------------------------------
 
-// Through all chunks, several times, by plain calls, batches and overflow; pushed and pulled.
+// Calls fill all chunks several times: plain calls, batches and overflow, with pushed and pulled
+// consumption.
 TEST_P(MessengerJob, CallsArriveInOrder) {
   constexpr uint64_t kCalls = 300;
   const auto expect_order = [&](auto& calls, RDMAMessenger& messenger) {
@@ -331,7 +336,7 @@ TEST_P(MessengerJob, CallsReturnNotifyAndThrow) {
   EXPECT_EQ(ran.load(), 2u);
 }
 
-TEST_P(MessengerJob, BuffersTravelInEveryWay) {
+TEST_P(MessengerJob, BuffersArriveByEveryForm) {
   RDMAMessenger messenger(*job->self, job->next(), options_);
   expect_buffers_to_arrive(
       {.side =
@@ -363,9 +368,10 @@ TEST_P(MessengerJob, BuffersTravelInEveryWay) {
   must(messenger.shutdown(soon()));
 }
 
-// A receiver that never polls: growth without it up to the limit, then Fail; what is kept leaves by
-// itself, is overtaken by nothing, and what is pushed is what was consumed.
-TEST_P(MessengerJob, GrowsWithoutItsReceiverThenKeepsCalls) {
+// A receiver that does not poll: the channel grows up to max_chunks without it, then Fail is
+// refused. Deferred calls are sent without a further step of their thread, and no call overtakes
+// them.
+TEST_P(MessengerJob, GrowsWithoutItsReceiverThenDefersCalls) {
   static std::atomic<bool> waits, may_run;
   waits = may_run = false;
   options_.chunks_per_request = 1;
@@ -373,7 +379,7 @@ TEST_P(MessengerJob, GrowsWithoutItsReceiverThenKeepsCalls) {
   options_.chunk_bytes = 1024;
   must(job->all->barrier(soon()));
   for (uint32_t sender = 0; sender < job->size(); ++sender) {
-    if (job->before() == sender) {  // the receiver, which runs no call before it may
+    if (job->before() == sender) {  // the receiver: runs no calls before `may_run` is set
       must(service_call(
           *job->fabric, sender, [] { waits = true; }, nullptr));
       ASSERT_TRUE(wait_until([] { return may_run.load(); }, soon()));
@@ -388,13 +394,13 @@ TEST_P(MessengerJob, GrowsWithoutItsReceiverThenKeepsCalls) {
       while ((last = messenger.call<Fail>(numbered())).ok()) ASSERT_LT(++sent, 10'000u);
       EXPECT_TRUE(absl::IsResourceExhausted(last.status())) << last.status();
       EXPECT_EQ(messenger.statistics().chunks, 3u);
-      EXPECT_EQ(messenger.statistics().requests, 3u);  // 1, 1 more, and the one that was left of 2
+      EXPECT_EQ(messenger.statistics().requests, 3u);  // for 1, 1 and 1 chunks
       for (int i = 0; i < 100; ++i, ++sent) must(messenger.call<RetryAsync>(numbered()).status());
-      EXPECT_EQ(messenger.statistics().exceeding, 100u);
+      EXPECT_EQ(messenger.statistics().deferred, 100u);
       EXPECT_FALSE(messenger.call<Fail>([] {}).ok());
       must(service_call(
           *job->fabric, job->next(), [] { may_run = true; }, nullptr));
-      must(messenger.call<Retry>(numbered()).status());  // behind what is kept
+      must(messenger.call<Retry>(numbered()).status());  // behind the deferred calls
       ++sent;
       must(messenger.shutdown(soon()));
       EXPECT_EQ(messenger.statistics().chunks, 3u);
@@ -431,7 +437,7 @@ TEST_P(MessengerJob, CallsMayCallBackAndFlood) {
   must(job->all->barrier(soon()));
 }
 
-// Who sleeps is woken by what comes, in turn.
+// The processes send to each other in turn; each may sleep while it waits and must be woken.
 TEST_P(MessengerJob, NoWakeUpIsLost) {
   constexpr uint64_t kRounds = 100;
   RDMAMessenger messenger(*job->self, job->next(), options_);
@@ -445,7 +451,7 @@ TEST_P(MessengerJob, NoWakeUpIsLost) {
 
 // ---- All together -------------------------------------------------------------------------------
 
-TEST_F(JobTest, BroadcastsReachEverybodyOnce) {
+TEST_F(JobTest, BroadcastsReachEveryProcessOnce) {
   Fabric& fabric = *job->fabric;
   RDMAMemory source = must(fabric.memory().allocate(kPulled));
   const std::vector<std::byte> data = bytes_of(3, kPulled);
@@ -472,7 +478,7 @@ TEST_F(JobTest, BroadcastsReachEverybodyOnce) {
     must(job->detector->wait(soon()));
     EXPECT_EQ(ran.load(), root + 1);
     EXPECT_EQ(good_buffers.load(), 2 * (root + 1));
-    must(job->all->barrier(soon()));  // the next round is not begun before all have looked
+    must(job->all->barrier(soon()));  // all processes check before the next round begins
   }
   EXPECT_EQ(bad_buffers.load(), 0u);
   must(fabric.memory().free(source));
@@ -491,7 +497,8 @@ TEST_F(JobTest, CollectivesAgree) {
   }
 }
 
-// Calls that cause calls, round and round: the detector sees the last one run.
+// Calls that send further calls around the ring of processes: the detector reports termination only
+// after the last call has run.
 void hand_on(uint64_t left) {
   ++ran;
   if (left == 0) return;
@@ -500,7 +507,7 @@ void hand_on(uint64_t left) {
     std::abort();
   }
 }
-TEST_F(JobTest, QuiescenceWaitsForTheLast) {
+TEST_F(JobTest, QuiescenceWaitsForTheLastCall) {
   constexpr uint64_t kHops = 50;
   must(call(*job->fabric, job->next(), [] { hand_on(kHops - 1); }));
   must(job->detector->wait(soon()));
@@ -509,7 +516,7 @@ TEST_F(JobTest, QuiescenceWaitsForTheLast) {
   EXPECT_EQ(sum, kHops * job->size());
 }
 
-TEST_F(JobTest, GlobalMemoryLosesNothing) {
+TEST_F(JobTest, GlobalMemoryLosesNoUpdate) {
   const auto memory = must(GlobalMemory::create(*job->fabric));
   global_ptr<uint64_t> words;
   if (job->me() == 0) words = must(memory->allocate<uint64_t>(0, 64, soon()));
@@ -521,7 +528,7 @@ TEST_F(JobTest, GlobalMemoryLosesNothing) {
   }
   for (int i = 0; i < 10; ++i) {
     must(lock.acquire(soon()));
-    // Guarded by the lock alone.
+    // Not atomic: only the lock protects this update.
     const uint64_t value = must(memory->rget(words + 2).wait(soon()));
     must(memory->rput(value + 1, words + 2).wait(soon()));
     must(lock.release());

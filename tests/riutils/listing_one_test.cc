@@ -1,5 +1,6 @@
-// The paper's Listing 1: every call, template argument and argument order as printed; only its
-// undefined `i` (line 22) and `source` are mended, and what it leaves to the user is filled in.
+// The paper's Listing 1 compiles and runs: every call, template argument and argument order is as
+// printed. Only its undefined `i` (line 22) and `source` are corrected, and the parts that the
+// listing leaves to the user are filled in.
 #include <atomic>
 #include <cstring>
 
@@ -7,8 +8,8 @@
 #include "riutils/call.h"
 #include "tests/dsfabric/testing/local_job.h"
 
-namespace seriema = cariama;  // the paper's name for it
-// NOLINTNEXTLINE(google-build-using-namespace): as the listing has it
+namespace seriema = cariama;  // the namespace of the paper
+// NOLINTNEXTLINE(google-build-using-namespace): as in the listing
 using namespace cariama;
 
 namespace {
@@ -77,7 +78,7 @@ TEST(ListingOne, CompilesAndRuns) {
   options.init_thread = false;
   cariama::testing::LocalJob job(options);
   job.run([](Fabric& fabric, uint32_t) {
-    if (fabric.rank() == 0) {  // the threads that the listing calls
+    if (fabric.rank() == 0) {  // the destination of the listing's calls
       auto self = fabric.init_thread(0);
       ASSERT_TRUE(self.ok());
       EXPECT_TRUE(

@@ -1,4 +1,4 @@
-// Messengers between real processes: chunks are mapped, and processes die.
+// Messengers between real processes: mapped chunks, and processes that are killed.
 #include <signal.h>
 #include <unistd.h>
 
@@ -20,19 +20,19 @@ using testing::run_job_with_a_victim;
 using testing::run_process_job;
 using testing::soon;
 
-struct Arrivals {
+struct ProcessArrivals {
   uint64_t next[8] = {};  // by sender
   uint64_t disorder = 0;
   std::atomic<uint64_t> count{0};
 };
-Arrivals arrivals;
+ProcessArrivals process_arrivals;
 
 void note(uint32_t from, uint64_t number) {
-  if (arrivals.next[from]++ != number) ++arrivals.disorder;
-  arrivals.count.fetch_add(1);
+  if (process_arrivals.next[from]++ != number) ++process_arrivals.disorder;
+  process_arrivals.count.fetch_add(1);
 }
 
-TEST(MessengerProcesses, EverybodyCallsEverybody) {
+TEST(MessengerProcesses, AllProcessesCallEachOther) {
   run_process_job(4, {}, [](Fabric& fabric) {
     constexpr uint64_t kCalls = 5000;
     ThreadContext& self = *fabric.this_thread();
@@ -45,14 +45,14 @@ TEST(MessengerProcesses, EverybodyCallsEverybody) {
         }
       }
       EXPECT_EQ(messengers[(me + 1) % 4].arrival(), Arrival::kMapped);
-      EXPECT_TRUE(fabric.wait([&] { return arrivals.count.load() == 4 * kCalls; }, soon()));
-      EXPECT_EQ(arrivals.disorder, 0u);
+      EXPECT_TRUE(fabric.wait([&] { return process_arrivals.count.load() == 4 * kCalls; }, soon()));
+      EXPECT_EQ(process_arrivals.disorder, 0u);
       EXPECT_TRUE(messengers.shutdown_all(soon()));
     }
   });
 }
 
-// Over and over asleep and awake, through memory that two processes share.
+// Two processes send to each other in turn through mapped chunks; each may sleep while it waits.
 TEST(MessengerProcesses, SleepersAreWoken) {
   run_process_job(2, {}, [](Fabric& fabric) {
     static std::atomic<uint64_t> pings{0};
@@ -73,19 +73,20 @@ TEST(MessengerProcesses, SleepersAreWoken) {
   });
 }
 
-// Rank 2 is killed while rank 0 waits for it to make room, with calls kept and calls awaited.
+// Rank 2 is killed while its chunks are full. Rank 0 has a call whose answer is outstanding, and
+// then sends a call that has to wait for room.
 void lose_a_receiver(Fabric& fabric) {
   if (fabric.rank() == 2) {
     EXPECT_TRUE(fabric.wait([&] { return fabric.statistics().calls_run >= 2; }, soon()));
     static_cast<void>(wait_until([] { return false; }, soon()));  // runs no calls
-    ADD_FAILURE() << "nobody killed us";
+    ADD_FAILURE() << "this process was not killed";
     return;
   }
-  static std::atomic<bool> over, met;
+  static std::atomic<bool> ended, met;
   const pid_t victim = must(async_call(fabric, 2, [] { return getpid(); }).get(soon()));
   if (fabric.rank() == 1) {
     must(call(fabric, 0, [] { met = true; }));
-    EXPECT_TRUE(fabric.wait([] { return over.load(); }, soon()));
+    EXPECT_TRUE(fabric.wait([] { return ended.load(); }, soon()));
   } else {
     EXPECT_TRUE(fabric.wait([] { return met.load(); }, soon()));
     ThreadContext& self = *fabric.this_thread();
@@ -103,11 +104,12 @@ void lose_a_receiver(Fabric& fabric) {
     EXPECT_TRUE(absl::IsUnavailable(awaited.status())) << awaited.status();
     EXPECT_TRUE(absl::IsUnavailable(messenger.call<RetryAsync>([] {}).status()));
     EXPECT_TRUE(absl::IsUnavailable(messenger.shutdown(soon())));
-    // A messenger that is made now hears it at once; the living are reached as before.
+    // A new messenger to the failed process returns the error at once; other processes are
+    // reachable.
     RDMAMessenger late(self, 2, options);
     EXPECT_TRUE(absl::IsUnavailable(late.call([] {}).status()));
     RDMAMessenger other(self, 1, options);
-    EXPECT_TRUE(other.call([] { over = true; }));
+    EXPECT_TRUE(other.call([] { ended = true; }));
     EXPECT_EQ(other.shutdown(soon()), absl::OkStatus());
   }
   must(fabric.finalize(soon()));
@@ -115,8 +117,8 @@ void lose_a_receiver(Fabric& fabric) {
 
 TEST(MessengerProcesses, AReceiverIsKilled) { run_job_with_a_victim(3, 2, lose_a_receiver); }
 
-// Rank 2 is killed in the midst of a flood; what it published is run, or not, but nothing else is
-// harmed.
+// Rank 2 is killed while it sends continuously. The calls that it had published are run or lost,
+// but in order, and other channels still work.
 void lose_a_sender(Fabric& fabric) {
   ThreadContext& self = *fabric.this_thread();
   if (fabric.rank() == 2) {
@@ -127,20 +129,20 @@ void lose_a_sender(Fabric& fabric) {
     }
     return;
   }
-  static std::atomic<bool> over, met;
+  static std::atomic<bool> ended, met;
   const pid_t victim = must(async_call(fabric, 2, [] { return getpid(); }).get(soon()));
   if (fabric.rank() == 0) {
     EXPECT_TRUE(fabric.wait([] { return met.load(); }, soon()));
-    EXPECT_TRUE(fabric.wait([&] { return arrivals.count.load() > 10000; }, soon()));
+    EXPECT_TRUE(fabric.wait([&] { return process_arrivals.count.load() > 10000; }, soon()));
     EXPECT_EQ(kill(victim, SIGKILL), 0);
     EXPECT_TRUE(fabric.wait([&] { return !fabric.peer_status(2).ok(); }, soon()));
-    EXPECT_EQ(arrivals.disorder, 0u);
+    EXPECT_EQ(process_arrivals.disorder, 0u);
     RDMAMessenger other(self, 1);
-    EXPECT_TRUE(other.call([] { over = true; }));
+    EXPECT_TRUE(other.call([] { ended = true; }));
     EXPECT_EQ(other.shutdown(soon()), absl::OkStatus());
   } else {
     must(call(fabric, 0, [] { met = true; }));
-    EXPECT_TRUE(fabric.wait([] { return over.load(); }, soon()));
+    EXPECT_TRUE(fabric.wait([] { return ended.load(); }, soon()));
   }
   must(fabric.finalize(soon()));
 }

@@ -1,5 +1,5 @@
-// A channel of one chunk: nothing can be sent behind an end marker before the receiver has read it,
-// so the marker itself has to keep the receiver awake.
+// A channel of one chunk: the sender cannot publish anything behind an end marker before the
+// receiver has consumed it, so the end marker itself must wake a sleeping receiver.
 #include <atomic>
 #include <cstdint>
 #include <string>
@@ -8,27 +8,27 @@
 #include "gtest/gtest.h"
 #include "riutils/call.h"
 #include "tests/dsfabric/testing/local_job.h"
-#include "tests/riutils/testing/way.h"
+#include "tests/riutils/testing/channel_case.h"
 
 namespace cariama {
 namespace {
 
+using testing::ChannelCase;
 using testing::LocalJob;
 using testing::soon;
-using testing::Way;
 
-constexpr uint64_t kCalls = 100;  // 5 fit into the chunk
+constexpr uint64_t kOneChunkCalls = 100;  // 5 fit into the chunk
 
-class OneChunk : public ::testing::TestWithParam<Way> {};
+class OneChunk : public ::testing::TestWithParam<ChannelCase> {};
 INSTANTIATE_TEST_SUITE_P(On, OneChunk,
-                         ::testing::Values(Way{"fault_sim", Arrival::kPolled},
-                                           Way{"fault_sim", Arrival::kEvent},
-                                           Way{"fault_shm", Arrival::kPolled},
-                                           Way{"fault_shm", Arrival::kEvent},
-                                           Way{"shm", Arrival::kMapped}),
-                         testing::way_name);
+                         ::testing::Values(ChannelCase{"fault_sim", Arrival::kPolled},
+                                           ChannelCase{"fault_sim", Arrival::kEvent},
+                                           ChannelCase{"fault_shm", Arrival::kPolled},
+                                           ChannelCase{"fault_shm", Arrival::kEvent},
+                                           ChannelCase{"shm", Arrival::kMapped}),
+                         testing::channel_case_name);
 
-TEST_P(OneChunk, ASleepingReceiverHearsOfEndMarkers) {
+TEST_P(OneChunk, ASleepingReceiverIsWokenForEndMarkers) {
   const bool replays = std::string(GetParam().transport).find("sim") != std::string::npos;
   for (uint64_t seed = 1; seed <= (replays ? 10 : 2); ++seed) {
     SCOPED_TRACE(seed);
@@ -42,7 +42,7 @@ TEST_P(OneChunk, ASleepingReceiverHearsOfEndMarkers) {
     LocalJob local(options);
     local.run([&](Fabric& fabric, uint32_t) {
       if (fabric.rank() == 1) {
-        EXPECT_TRUE(fabric.wait([] { return run.load() == kCalls; }, soon()));
+        EXPECT_TRUE(fabric.wait([] { return run.load() == kOneChunkCalls; }, soon()));
         return;
       }
       MessengerOptions one;
@@ -53,14 +53,14 @@ TEST_P(OneChunk, ASleepingReceiverHearsOfEndMarkers) {
       struct Load {
         uint64_t words[20];
       };
-      for (uint64_t i = 0; i < kCalls; ++i) {
-        // What is kept waits with a deadline, in shutdown().
+      for (uint64_t i = 0; i < kOneChunkCalls; ++i) {
+        // RetryAsync: only shutdown() waits for room, and it has a deadline.
         ASSERT_TRUE(messenger.call<RetryAsync>(
-            [load = Load{{i}}] { run += load.words[0] < kCalls ? 1 : 2; }));
+            [load = Load{{i}}] { run += load.words[0] < kOneChunkCalls ? 1 : 2; }));
       }
       EXPECT_EQ(messenger.shutdown(soon()), absl::OkStatus());
     });
-    EXPECT_EQ(run.load(), kCalls);
+    EXPECT_EQ(run.load(), kOneChunkCalls);
     if (::testing::Test::HasFailure()) return;
   }
 }

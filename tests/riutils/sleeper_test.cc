@@ -1,5 +1,5 @@
-// A thread that sleeps is woken by a one-sided call, whoever runs its calls: on shm by the sender
-// itself, with no message and no thread in between. No heartbeat comes to the help.
+// A one-sided call wakes a sleeping thread, for each kind of CallConsumer. On shm the sender itself
+// wakes it, without a message and without another thread in between. Heartbeats are disabled.
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -29,18 +29,19 @@ TEST_P(Sleeper, IsWokenByTheSenderItself) {
   run_process_job(2, options, [&](Fabric& fabric) {
     static std::atomic<uint64_t> calls;
     static std::atomic<uint64_t> expected;
-    static std::atomic<bool> over;
+    static std::atomic<bool> ended;
     constexpr std::chrono::seconds kPatience{60};
-    // Worker 1 of either process, besides the one that body() runs in.
+    // Worker 1 of each process; the job's body runs in worker 0.
     std::thread other([&] {
       const auto place = must(fabric.init_thread(1, consumer));
-      EXPECT_TRUE(fabric.wait([] { return over.load(); }, deadline_after(kPatience)));
+      EXPECT_TRUE(fabric.wait([] { return ended.load(); }, deadline_after(kPatience)));
     });
     if (fabric.rank() == 0) {
       RDMAMessenger messenger(*fabric.this_thread(), 3);
       must(messenger.setup());
       const uint64_t wakes = fabric.statistics().wakes;
-      // Pauses until it was asleep; that takes the longer the busier the machine is.
+      // Sends with growing pauses until a call has found the receiver asleep. On a busy machine the
+      // receiver needs longer to fall asleep.
       const Deadline deadline = soon();
       std::chrono::milliseconds pause{2};
       uint64_t sent = 0;
@@ -58,11 +59,11 @@ TEST_P(Sleeper, IsWokenByTheSenderItself) {
       for (uint32_t thread : {1u, 2u, 3u})
         must(call(fabric, thread, [sent] {
           expected = sent;
-          over = true;
+          ended = true;
           for (uint32_t index : {0u, 1u}) running_fabric()->wake(index);
         }));
     } else {
-      EXPECT_TRUE(fabric.wait([] { return over.load(); }, deadline_after(kPatience)));
+      EXPECT_TRUE(fabric.wait([] { return ended.load(); }, deadline_after(kPatience)));
       EXPECT_EQ(calls, expected);
     }
     other.join();

@@ -1,5 +1,6 @@
-// Buffers that nobody has registered, given to call_buffer on both paths: bounced when they are
-// short, registered through the hook when they are long, and released when the call has ended.
+// Unregistered buffers as arguments of call_buffer, send-based and one-sided: short ones are copied
+// into registered memory (bounced), long ones are registered through the hook
+// FabricOptions::registrar, and both are released when the call has ended.
 #include "dsfabric/user_buffer.h"
 
 #include <atomic>
@@ -14,23 +15,23 @@
 #include "gtest/gtest.h"
 #include "riutils/call.h"
 #include "tests/dsfabric/testing/local_job.h"
-#include "tests/riutils/testing/way.h"
+#include "tests/riutils/testing/channel_case.h"
 
 namespace cariama {
 namespace {
 
+using testing::ChannelCase;
 using ::testing::HasSubstr;
 using testing::LocalJob;
 using testing::must;
 using testing::soon;
 using testing::transport_case;
-using testing::Way;
 
 constexpr size_t kShort = 1000;
 constexpr size_t kLong = 100'000;
 constexpr uint64_t kBounce = 4096;
 
-// Counts what goes through the hook.
+// Counts the registrations that go through the hook.
 struct Registrations {
   std::atomic<int> made{0};
   std::atomic<int> alive{0};
@@ -43,9 +44,9 @@ struct Registrations {
           if (!region.ok()) return region.status();
           ++made;
           ++alive;
-          // Held by the deleter: what counts is when the user of the hook lets go.
+          // The deleter owns the region, so that `alive` counts references of the hook's user.
           return std::shared_ptr<MemoryRegion>(region->get(),
-                                               [this, held = *region](MemoryRegion*) { --alive; });
+                                               [this, owner = *region](MemoryRegion*) { --alive; });
         };
   }
 };
@@ -57,7 +58,7 @@ std::vector<std::byte> pattern(size_t bytes) {
 }
 
 std::atomic<int> right;
-// What the calls run: is the whole pattern there?
+// The function of the calls: counts the buffers that contain the whole pattern.
 const auto look = [](void* buffer, uint64_t size) {
   const auto* const bytes = static_cast<const unsigned char*>(buffer);
   for (uint64_t i = 0; i < size; ++i) {
@@ -66,7 +67,7 @@ const auto look = [](void* buffer, uint64_t size) {
   ++right;
 };
 
-class UserBuffer : public ::testing::TestWithParam<Way> {
+class UserBuffer : public ::testing::TestWithParam<ChannelCase> {
  protected:
   void SetUp() override { right = 0; }
   [[nodiscard]] static testing::LocalJobOptions job(Registrations& registrations) {
@@ -82,12 +83,14 @@ class UserBuffer : public ::testing::TestWithParam<Way> {
   }
 };
 INSTANTIATE_TEST_SUITE_P(On, UserBuffer,
-                         ::testing::Values(Way{"shm", Arrival::kAuto}, Way{"shm", Arrival::kPolled},
-                                           Way{"shm", Arrival::kEvent}, Way{"sim", Arrival::kAuto},
-                                           Way{"fault_shm", Arrival::kPolled}),
-                         testing::way_name);
+                         ::testing::Values(ChannelCase{"shm", Arrival::kAuto},
+                                           ChannelCase{"shm", Arrival::kPolled},
+                                           ChannelCase{"shm", Arrival::kEvent},
+                                           ChannelCase{"sim", Arrival::kAuto},
+                                           ChannelCase{"fault_shm", Arrival::kPolled}),
+                         testing::channel_case_name);
 
-TEST_P(UserBuffer, IsReadWhereItIs) {
+TEST_P(UserBuffer, IsReadByTheDestination) {
   Registrations registrations;
   LocalJob local(job(registrations));
   local.run([&](Fabric& fabric, uint32_t) {
@@ -103,7 +106,7 @@ TEST_P(UserBuffer, IsReadWhereItIs) {
       EXPECT_TRUE(fabric.wait([&] { return done.done(); }, soon()));
       EXPECT_EQ(done.status(), absl::OkStatus());
       EXPECT_EQ(right.load(), 1);
-      // Who hears of the end may free the buffer: it is not registered any more.
+      // When `done` is counted down, the buffer is not registered any more and may be freed.
       EXPECT_EQ(registrations.made.load(), registered);
       EXPECT_EQ(registrations.alive.load(), 0);
     };
@@ -127,7 +130,7 @@ TEST_P(UserBuffer, IsReadWhereItIs) {
   });
 }
 
-TEST_P(UserBuffer, IsWrittenIntoAGivenPlace) {
+TEST_P(UserBuffer, IsWrittenIntoTheTarget) {
   static RemoteMemoryLocator place;
   static std::atomic<bool> named;
   static std::atomic<int> expected;
@@ -158,7 +161,7 @@ TEST_P(UserBuffer, IsWrittenIntoAGivenPlace) {
           must(call_buffer<RemoteNotify>(fabric, 1, look, std::span<const std::byte>(data), place,
                                          &done));
         }
-        // It may be reused, and nothing is registered any more.
+        // The buffer is not registered any more and may be reused.
         EXPECT_EQ(registrations.alive.load(), 0);
         std::memset(data.data(), 0, data.size());
         EXPECT_TRUE(fabric.wait([&] { return done.done(); }, soon()));
@@ -173,6 +176,47 @@ TEST_P(UserBuffer, IsWrittenIntoAGivenPlace) {
     EXPECT_EQ(messenger.shutdown(soon()), absl::OkStatus());
   });
   EXPECT_EQ(right.load(), 4);
+}
+
+// Each call registers its buffer anew. No key of an earlier registration may be used.
+TEST_P(UserBuffer, ManyCallsInTurn) {
+  static RemoteMemoryLocator place;
+  static std::atomic<bool> named;
+  named = false;
+  constexpr int kCalls = 12;
+  Registrations registrations;
+  LocalJob local(job(registrations));
+  local.run([&](Fabric& fabric, uint32_t) {
+    if (fabric.rank() == 1) {
+      const RDMAMemory memory = must(fabric.memory().allocate(kLong));
+      place = must(internal::locate_for(fabric, 0, memory, 0, kLong));
+      named = true;
+      must(call(fabric, 0, [] {}));
+      EXPECT_TRUE(fabric.wait([] { return right.load() == 3 * kCalls; }, soon()));
+      must(fabric.memory().free(memory));
+      return;
+    }
+    EXPECT_TRUE(fabric.wait([] { return named.load(); }, soon()));
+    RDMAMessenger messenger(*fabric.this_thread(), 1, channel());
+    for (int i = 0; i < kCalls; ++i) {
+      const std::vector<std::byte> data = pattern(kLong - static_cast<size_t>(i));
+      for (const int form : {0, 1, 2}) {
+        Synchronizer done;
+        const absl::Status sent =
+            form == 0
+                ? messenger.call_buffer<RemoteNotify>(look, std::span(data), place, &done).status()
+            : form == 1
+                ? call_buffer<RemoteNotify>(fabric, 1, look, std::span(data), place, &done)
+                : messenger.call_buffer<RemoteNotify, Sync>(look, std::span(data), &done).status();
+        ASSERT_EQ(sent, absl::OkStatus());
+        EXPECT_TRUE(fabric.wait([&] { return done.done(); }, soon()));
+        ASSERT_EQ(done.status(), absl::OkStatus());
+      }
+    }
+    EXPECT_EQ(registrations.made.load(), 3 * kCalls);
+    EXPECT_EQ(messenger.shutdown(soon()), absl::OkStatus());
+  });
+  EXPECT_EQ(right.load(), 3 * kCalls);
 }
 
 TEST_P(UserBuffer, WithinTheProcessNothingIsRegistered) {
@@ -193,7 +237,7 @@ TEST_P(UserBuffer, WithinTheProcessNothingIsRegistered) {
   });
 }
 
-TEST_P(UserBuffer, FailuresOfTheHookAreTheCalls) {
+TEST_P(UserBuffer, CallsReturnTheErrorsOfTheHook) {
   static int kind;
   kind = 0;
   static std::byte elsewhere[8192];
@@ -230,8 +274,8 @@ TEST_P(UserBuffer, FailuresOfTheHookAreTheCalls) {
   EXPECT_EQ(right.load(), 0);
 }
 
-// A registration outlives neither its call nor its peer.
-TEST_P(UserBuffer, ACallThatThrowsReleasesItToo) {
+// A registration does not outlive its call, even if the call throws.
+TEST_P(UserBuffer, ACallThatThrowsReleasesTheRegistration) {
   Registrations registrations;
   LocalJob local(job(registrations));
   local.run([&](Fabric& fabric, uint32_t) {

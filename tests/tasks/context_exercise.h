@@ -1,7 +1,7 @@
-// Everything that the assembly promises (tasks/context.h), without a test framework:
-// context_test.cc runs it here, aarch64/context_program.cpp on an emulated processor. Each function
-// returns what is wrong, or nullptr. To be included in one file of a program, which must not
-// use the scheduler.
+// Tests of the assembly of tasks/context.h without a test framework. context_test.cc runs them on
+// this processor, aarch64/context_program.cpp on an emulated one. Each exercise_...() function
+// returns nullptr or a text that names the error. Include this header in exactly one file of a
+// program that does not link the scheduler.
 #ifndef CARIAMA_TESTS_TASKS_CONTEXT_EXERCISE_H_
 #define CARIAMA_TESTS_TASKS_CONTEXT_EXERCISE_H_
 
@@ -20,7 +20,7 @@
 
 namespace cariama::tasks::testing {
 
-// The canary of tasks, and that in force.
+// kCanary is the canary of tasks; canary() returns the current one.
 inline constexpr uint64_t kCanary = 0x5a00123456789a00;
 inline uint64_t canary() {
 #if defined(__x86_64__)
@@ -28,19 +28,21 @@ inline uint64_t canary() {
   asm volatile("movq %%fs:40, %0" : "=r"(value));
   return value;
 #else
-  return kCanary;  // of the process there, the same on all stacks
+  return kCanary;  // the canary is not switched on this processor
 #endif
 }
 
-// A worker of the simplest kind: a stack, a few entries, no thief.
+// A minimal worker: a stack and a few entries, without thieves. The static members record the calls
+// of cariama_fork_steal_request() and cariama_fork_end().
 struct SmallWorker {
   SmallWorker() {
-    cariama_fork_state = {entries + 1, entries + 1, &attention, nullptr, kCanary, 0};
-    attentions = 0;
+    cariama_fork_state = {entries + 1, entries + 1, &steal_request, nullptr, kCanary, 0};
+    steal_requests = 0;
     ends = 0;
   }
   [[nodiscard]] std::byte* top() { return stack + sizeof stack - kStackEndBytes; }
-  // Frames that were left without a return: AddressSanitizer still guards their locals.
+  // Unpoisons the stack: AddressSanitizer still protects the locals of frames that were left
+  // without a return.
   void forget_frames() {
 #if defined(__SANITIZE_ADDRESS__)
     __asan_unpoison_memory_region(stack, sizeof stack);
@@ -49,21 +51,21 @@ struct SmallWorker {
 
   alignas(64) std::byte stack[64 << 10];
   uint64_t entries[64] = {};
-  std::atomic<uint64_t> attention{0};
-  static inline int attentions = 0;
-  static inline uint64_t attention_first = 0;
-  static inline uint64_t attention_second = 0;
-  static inline uint64_t attention_bytes = 0;
+  std::atomic<uint64_t> steal_request{0};
+  static inline int steal_requests = 0;
+  static inline uint64_t request_first = 0;
+  static inline uint64_t request_second = 0;
+  static inline uint64_t request_bytes = 0;
   static inline int ends = 0;
   static inline uint64_t end_value = 0;
   static inline SmallWorker* current = nullptr;
 };
 
-// What a task did, seen from outside.
+// What a task did, and the first error that it found.
 struct Log {
   int step = 0;
   const char* wrong = nullptr;
-  void* sp = nullptr;  // of the suspended task
+  void* sp = nullptr;  // stack pointer of the suspended task
   uint64_t* entry = nullptr;
   uint64_t seen_record = 0;
   uint64_t seen_value = 0;
@@ -80,7 +82,8 @@ inline Log exercise_log;
     }                                   \
   } while (false)
 
-// Keeps values in as many callee-saved registers as there are, across a call of `f`.
+// Holds values in all callee-saved registers across a call of `f`. Returns true if they are
+// unchanged.
 template <typename F>
 [[gnu::noinline]] bool keeps_registers(uint64_t seed, F f) {
   volatile uint64_t source[8];
@@ -118,7 +121,7 @@ inline ForkResult loses_parent(uint64_t first, uint64_t second, ForkState*, uint
 inline void fork_returns(void*) {
   const bool kept = keeps_registers(3, [] {
     const ForkResult result = fork_to<returns_sum, 0, 0>(40, 2);
-    CARIAMA_EXPECT(result.value == 42 && result.record == 0, "a fork returned something else");
+    CARIAMA_EXPECT(result.value == 42 && result.record == 0, "a fork returned another result");
   });
   CARIAMA_EXPECT(kept, "a fork changed callee-saved registers");
   CARIAMA_EXPECT(cariama_fork_state.top == cariama_fork_state.floor, "top is not where it was");
@@ -126,17 +129,17 @@ inline void fork_returns(void*) {
   CARIAMA_EXPECT((entry & 7) == 0, "an untied entry has flags");
   fork_to<returns_sum, kForkTied, 0>(1, 1);
   CARIAMA_EXPECT((*exercise_log.entry & 7) == kForkTied, "a tied entry has no flag");
-  SmallWorker::current->attention.store(1);
+  SmallWorker::current->steal_request.store(1);
   const ForkResult result = fork_to<returns_sum, 0, 48>(20, 22);
-  CARIAMA_EXPECT(SmallWorker::attentions == 1 && SmallWorker::attention_first == 20 &&
-                     SmallWorker::attention_second == 22 && SmallWorker::attention_bytes == 48,
-                 "attention was not paid, or to something else");
-  CARIAMA_EXPECT(result.value == 42, "a fork with attention returned something else");
-  // The entry is public when the child returns; or the child was continued without its parent.
+  CARIAMA_EXPECT(SmallWorker::steal_requests == 1 && SmallWorker::request_first == 20 &&
+                     SmallWorker::request_second == 22 && SmallWorker::request_bytes == 48,
+                 "a steal request was not served, or with other arguments");
+  CARIAMA_EXPECT(result.value == 42, "a fork with a steal request returned another value");
+  // First the entry is public when the child returns, then the child has no parent.
   const ForkResult late = fork_to<publishes_parent, 0, 0>(30, 3);
   CARIAMA_EXPECT(SmallWorker::ends == 1 && SmallWorker::end_value == 33,
                  "a child returned to a parent that was not private");
-  CARIAMA_EXPECT(late.value == 33 && late.record == 0, "a late end returned something else");
+  CARIAMA_EXPECT(late.value == 33 && late.record == 0, "cariama_fork_end() changed the result");
   fork_to<loses_parent, 0, 0>(50, 5);
   CARIAMA_EXPECT(SmallWorker::ends == 2 && SmallWorker::end_value == 55,
                  "a child that was continued without its parent returned to it");
@@ -144,7 +147,7 @@ inline void fork_returns(void*) {
   cariama_leave();
 }
 
-// ---- a parent that goes on without its child: as in a thief ----
+// ---- a parent that continues without its child, as in a thief ----
 
 inline ForkResult leaves_parent(uint64_t, uint64_t, ForkState* state, uint64_t* entry) {
   exercise_log.entry = entry;
@@ -170,7 +173,7 @@ inline void suspends(void*) {
     const ForkResult result = cariama_suspend(&exercise_log.sp);
     exercise_log.seen_value = result.value;
     exercise_log.seen_record = result.record;
-    CARIAMA_EXPECT(canary() == kCanary, "a task that goes on has another canary");
+    CARIAMA_EXPECT(canary() == kCanary, "a continued task has another canary");
   });
   CARIAMA_EXPECT(kept, "a suspended task lost callee-saved registers");
   exercise_log.step = 3;
@@ -236,8 +239,8 @@ inline const char* exercise_steal() {
   static SmallWorker worker;
   new (&worker) SmallWorker;
   start(worker, fork_is_taken);
-  if (exercise_log.step != 0) return "the parent went on by itself";
-  // As a thief does it: the frames are copied away, overwritten, and copied back.
+  if (exercise_log.step != 0) return "the parent continued before it was taken";
+  // Like a steal: copy the frames away, overwrite them, and copy them back.
   const uint64_t sp = *exercise_log.entry;
   const size_t bytes = reinterpret_cast<uint64_t>(worker.top()) - sp;
   static std::byte copy[64 << 10];
@@ -263,37 +266,38 @@ inline const char* exercise_suspend() {
   if (canary() != before) return "leaving left the scheduler the canary of tasks";
   if (exercise_log.wrong != nullptr) return exercise_log.wrong;
   if (exercise_log.seen_value != 0 || exercise_log.seen_record != 88) {
-    return "the suspended task saw something else";
+    return "the suspended task got another result";
   }
   return exercise_log.step == 3 ? nullptr : "the suspended task did not come to its end";
 }
 
-// The unwinder goes from a grandchild through two forks to the first task, and stops there.
+// Checks that the unwinder walks from a grandchild through two forks to the first task, and stops
+// there.
 inline const char* exercise_unwind() {
   static SmallWorker worker;
   new (&worker) SmallWorker;
   start(worker, walked_task);
   if (exercise_log.step != 4) return "the walked task did not come to its end";
   if (!exercise_log.walked_to_root) return "the unwinder did not find the first task";
-  // walks, its fork, forks_once_more, its fork, walked_task, and the context's entry; the
-  // compiler may add none.
-  if (exercise_log.frames < 5 || exercise_log.frames > 7) return "the unwinder went astray";
+  // Expected frames: walks, its fork, forks_once_more, its fork, walked_task, and the context's
+  // entry.
+  if (exercise_log.frames < 5 || exercise_log.frames > 7) return "the unwinder found other frames";
   return nullptr;
 }
 
 }  // namespace cariama::tasks::testing
 
-// The scheduler's part of context.h: a program with this header has no scheduler.
+// Replaces the symbols of context.h that the scheduler defines.
 namespace cariama::tasks {
 extern "C" {
 ForkState cariama_fork_state;
-void cariama_fork_attention(uint64_t first, uint64_t second, uint64_t bytes, ChildFunction) {
-  ++testing::SmallWorker::attentions;
-  testing::SmallWorker::attention_first = first;
-  testing::SmallWorker::attention_second = second;
-  testing::SmallWorker::attention_bytes = bytes;
+void cariama_fork_steal_request(uint64_t first, uint64_t second, uint64_t bytes, ChildFunction) {
+  ++testing::SmallWorker::steal_requests;
+  testing::SmallWorker::request_first = first;
+  testing::SmallWorker::request_second = second;
+  testing::SmallWorker::request_bytes = bytes;
 }
-// As if the entry had been taken back from the shelf.
+// Acts as if the entry had been taken back from the public part.
 void cariama_fork_end(uint64_t value) {
   ++testing::SmallWorker::ends;
   testing::SmallWorker::end_value = value;

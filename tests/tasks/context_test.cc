@@ -1,4 +1,4 @@
-// The context switch: of this processor, and of AArch64 under emulation.
+// The context switch, on this processor and on an emulated AArch64.
 #include "tasks/context.h"
 
 #include <gtest/gtest.h>
@@ -13,11 +13,12 @@ namespace cariama::tasks {
 namespace {
 
 TEST(Context, ForkAndReturn) { EXPECT_STREQ(testing::exercise_fork(), nullptr); }
-TEST(Context, TheParentGoesOnElsewhere) { EXPECT_STREQ(testing::exercise_steal(), nullptr); }
+TEST(Context, TheParentIsContinuedInAThief) { EXPECT_STREQ(testing::exercise_steal(), nullptr); }
 TEST(Context, SuspendAndContinue) { EXPECT_STREQ(testing::exercise_suspend(), nullptr); }
 TEST(Context, UnwindersWalkThroughForks) { EXPECT_STREQ(testing::exercise_unwind(), nullptr); }
 
-// The same exercise, cross-compiled as scripts/setup installs the compiler for it.
+// Runs the same exercises on AArch64, with the cross compiler and emulator that scripts/setup
+// installs.
 TEST(Context, OnAArch64) {
   const auto there = [](const char* program) {
     return std::system((std::string("command -v ") + program + " >/dev/null").c_str()) == 0;

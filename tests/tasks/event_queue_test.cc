@@ -1,4 +1,4 @@
-// The simulation's queue of events against a sorted container.
+// EventQueue of the simulation, compared with a sorted container.
 #include "tasks/internal/simulation/event_queue.h"
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace {
 
 using Kind = EventQueue::Kind;
 
-// Pushes and pops at random, times from the same instant to 2^40 later.
+// Pushes and pops events at random, with delays from 0 to 2^40.
 void exercise(uint64_t seed) {
   std::mt19937_64 random(seed);
   EventQueue queue(seed);
@@ -43,7 +43,7 @@ TEST(EventQueue, EventsComeInTheOrderOfTheirTimes) {
   for (uint64_t seed = 1; seed <= 20; ++seed) exercise(seed);
 }
 
-TEST(EventQueue, TheSeedOrdersAnInstant) {
+TEST(EventQueue, TheSeedOrdersSimultaneousEvents) {
   std::set<uint32_t> firsts;
   for (uint64_t seed = 1; seed <= 50; ++seed) {
     EventQueue queue(seed);

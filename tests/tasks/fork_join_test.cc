@@ -1,4 +1,4 @@
-// Fork and join on one worker: values, exceptions, scopes, suspension; misuse.
+// Fork and join on one worker: values, exceptions, scopes, suspension, and errors of use.
 #include <array>
 #include <cstdint>
 #include <exception>
@@ -23,7 +23,7 @@ namespace {
 using testing::fib;
 using ::testing::HasSubstr;
 
-// Runs `root` on a single worker, in a process of its own; its result.
+// Runs `root` on a single worker in a separate process, and requires that it succeeds.
 template <typename F>
 void on_one_worker(F root, const TaskOptions& options = {}) {
   testing::with_workers(1, options, [&](TaskRuntime& runtime) {
@@ -41,7 +41,8 @@ TEST(ForkJoin, ReturnsValues) {
     EXPECT_EQ(runtime.run([] { return fib(20); }).value(), 6765);
     EXPECT_EQ(runtime.run([] { return fib(1); }).value(), 1);
     const TaskStatistics statistics = runtime.statistics();
-    // The fast path only: nothing was published, suspended or recorded but the root's end.
+    // Only the fast path ran: no entry was published, no task was suspended, and the only records
+    // are those of the two roots.
     EXPECT_EQ(statistics.published, 0u);
     EXPECT_EQ(statistics.suspensions, 0u);
     EXPECT_EQ(statistics.records, 2u);
@@ -131,15 +132,15 @@ TEST(ForkJoin, ExceptionsReachTheJoiner) {
     try {
       join(std::move(child));
       ADD_FAILURE() << "nothing was thrown";
-    } catch (const Odd& odd) {  // the type, as it was
+    } catch (const Odd& odd) {  // the original type
       EXPECT_STREQ(odd.what(), "three");
     }
-    // Through several levels, and not an std::exception.
+    // An exception that is not a std::exception, through several levels.
     task<int> deep = spawn([] { return join(spawn([]() -> int { throw 42; })); });
     EXPECT_THROW(join(std::move(deep)), int);
-    // Nobody joins: dropped.
+    // Without a join the exception is dropped.
     {
-      task<int> dropped = spawn([]() -> int { throw Odd("nobody"); });
+      task<int> dropped = spawn([]() -> int { throw Odd("dropped"); });
     }
     // A join while another exception is being handled.
     try {
@@ -155,7 +156,7 @@ TEST(ForkJoin, AFirstTaskThatThrowsIsAnError) {
     const absl::StatusOr<int> result = runtime.run([]() -> int { throw Odd("at the root"); });
     EXPECT_EQ(result.status().code(), absl::StatusCode::kAborted);
     EXPECT_THAT(std::string(result.status().message()), HasSubstr("at the root"));
-    EXPECT_EQ(runtime.run([] { return 3; }).value(), 3) << "the runtime goes on";
+    EXPECT_EQ(runtime.run([] { return 3; }).value(), 3) << "the runtime must stay usable";
   });
 }
 
@@ -177,7 +178,7 @@ TEST(ForkJoin, ParallelShapes) {
     static int finished = 0;
     EXPECT_THROW(parallel_invoke([] { ++finished; }, [] { throw Odd("one"); }, [] { ++finished; }),
                  Odd);
-    EXPECT_EQ(finished, 2) << "siblings finish";
+    EXPECT_EQ(finished, 2) << "the siblings must finish";
     EXPECT_THROW(parallel_for(0, 10,
                               [](int i) {
                                 if (i == 3) throw std::out_of_range("three");
@@ -207,7 +208,7 @@ TEST(ForkJoin, AScopeJoins) {
     scope.spawn([] { throw std::logic_error("second"); });
     for (int i = 0; i < 200; ++i) scope.spawn([] { throw std::logic_error("later"); });
     EXPECT_THROW(scope.join(), Odd);
-    scope.join();  // thrown once
+    scope.join();  // does not throw again
   });
 }
 
@@ -216,7 +217,7 @@ TEST(ForkJoin, SuspendAndResume) {
     static SuspendedTask handle;
     static std::vector<int>* order = nullptr;
     order = new std::vector<int>;
-    // The child suspends itself: its parent goes on, continues it, and joins it.
+    // The child suspends itself. Its parent continues, resumes the child, and joins it.
     task<int> child = spawn([] {
       order->push_back(1);
       suspend([](const SuspendedTask& task) { handle = task; });
@@ -229,7 +230,7 @@ TEST(ForkJoin, SuspendAndResume) {
     EXPECT_EQ(join(std::move(child)), 7);
     EXPECT_THAT(*order, ::testing::ElementsAre(1, 2, 22, 3));
     delete order;
-    // Resumed before publish has returned.
+    // A task may be resumed before publish() has returned.
     suspend([](const SuspendedTask& task) { resume(task); });
     yield();
     try {
@@ -242,7 +243,7 @@ TEST(ForkJoin, SuspendAndResume) {
   });
 }
 
-// Of which one knows how many there are.
+// An exception class that counts its live objects.
 class Counted : public std::runtime_error {
  public:
   explicit Counted(const char* text) : std::runtime_error(text) { ++alive; }
@@ -253,7 +254,7 @@ class Counted : public std::runtime_error {
 };
 int Counted::alive = 0;
 
-// What `throw;` throws here.
+// Returns the text of the exception that the caller is handling, or "nothing".
 std::string handled_now() {
   if (std::current_exception() == nullptr) return "nothing";
   try {
@@ -270,7 +271,7 @@ TEST(ForkJoin, AChildOfACatchBlockIsSuspended) {
     } catch (const Counted&) {
       task<bool> child = spawn([] {
         suspend([](const SuspendedTask& task) { resume(task); });
-        // Its parent goes on first, and takes its exception along.
+        // The parent has continued meanwhile, and handles its exception there.
         return handled_now() == "nothing";
       });
       EXPECT_FALSE(child.ready());
@@ -284,7 +285,7 @@ TEST(ForkJoin, AChildOfACatchBlockIsSuspended) {
   });
 }
 
-TEST(ForkJoin, CatchBlocksOfParentsAndChildrenComeApart) {
+TEST(ForkJoin, NestedCatchBlocksOfParentAndChildAreSeparated) {
   on_one_worker([] {
     try {
       throw Counted("the parent's");
@@ -337,7 +338,7 @@ TEST(ForkJoin, Futures) {
   });
 }
 
-// A parent that goes on because its child suspended, in the middle of a deep recursion.
+// Computes fib(n). If `suspends`, each leaf yields, so its ancestors continue without it.
 long suspending_fib(long n, bool suspends) {
   if (n < 2) {
     if (suspends) yield();
@@ -360,7 +361,7 @@ TEST(ForkJoin, EveryLeafYields) {
   }
 }
 
-// ---- misuse ----
+// ---- errors of use ----
 
 using ForkJoinDeath = ::testing::Test;
 
@@ -371,7 +372,7 @@ TEST(ForkJoinDeath, SpawnOutsideOfATask) {
 TEST(ForkJoinDeath, AReferenceToAParentsLocal) {
   TaskOptions options;
   options.check_closures = true;
-  // What travels by value is accepted, in registers and in memory.
+  // Closures with values are accepted, in registers and in memory.
   on_one_worker(
       [] {
         EXPECT_EQ(fib(10), 55);
@@ -400,9 +401,9 @@ TEST(ForkJoinDeath, AReferenceToAParentsLocal) {
   captures(true);
 }
 
-long deep(long n) {
+long sum_deeply(long n) {
   if (n == 0) return 0;
-  task<long> child = spawn([n] { return deep(n - 1); });
+  task<long> child = spawn([n] { return sum_deeply(n - 1); });
   return join(std::move(child)) + 1;
 }
 
@@ -412,13 +413,13 @@ TEST(ForkJoinDeath, AStackThatOverflowsIsNamed) {
   testing::run_test_processes(1, [&](Exchange& exchange) {
     auto runtime = TaskRuntime::create(exchange, options);
     ASSERT_TRUE(runtime.ok());
-    EXPECT_EXIT(static_cast<void>((*runtime)->run([] { return deep(1'000'000); })),
+    EXPECT_EXIT(static_cast<void>((*runtime)->run([] { return sum_deeply(1'000'000); })),
                 ::testing::ExitedWithCode(134),
                 "stack overflow: [0-9]+ tasks deep, 262144 bytes .* TaskOptions::stack_bytes");
   });
 }
 
-// Without forks.
+// A recursion without forks.
 [[gnu::noinline]] long plain_depth(long n) {
   volatile char local[512];
   local[0] = static_cast<char>(n);
@@ -444,7 +445,8 @@ TEST(ForkJoinDeath, AFrameOverTheRegionIsNamed) {
   });
 }
 
-// With a stack for each task it is that stack that ends; deep trees need many of them.
+// With StackScheme::kIso, a deep recursion overflows the stack of its task, and a deep tree of
+// tasks uses up the stacks.
 TEST(ForkJoinDeath, AnIsoStackThatOverflowsIsNamed) {
   TaskOptions options;
   options.scheme = StackScheme::kIso;
@@ -453,12 +455,12 @@ TEST(ForkJoinDeath, AnIsoStackThatOverflowsIsNamed) {
   testing::run_test_processes(1, [&](Exchange& exchange) {
     auto runtime = TaskRuntime::create(exchange, options);
     ASSERT_TRUE(runtime.ok()) << runtime.status();
-    // The guard is a page: a frame that is touched step by step from its top downwards.
+    // The guard is one page, so overflow it with small frames.
     EXPECT_EXIT(static_cast<void>((*runtime)->run([] { return plain_depth(1'000'000); })),
                 ::testing::ExitedWithCode(134),
                 "stack overflow: 1 tasks deep, 262144 bytes of the task's own stack .* "
                 "TaskOptions::iso_stack_bytes");
-    EXPECT_EXIT(static_cast<void>((*runtime)->run([] { return deep(1000); })),
+    EXPECT_EXIT(static_cast<void>((*runtime)->run([] { return sum_deeply(1000); })),
                 ::testing::ExitedWithCode(70), "all 16 stacks .* TaskOptions::stack_bytes");
   });
 }
@@ -485,11 +487,11 @@ TEST(ForkJoin, AMillionLevels) {
 #endif
   options.stack_bytes = size_t{512} << 20;
   testing::with_workers(1, options, [levels](TaskRuntime& runtime) {
-    EXPECT_EQ(runtime.run([levels] { return deep(levels); }).value(), levels);
+    EXPECT_EQ(runtime.run([levels] { return sum_deeply(levels); }).value(), levels);
   });
 }
 
-// One more task that is never continued, at each level.
+// Suspends one task at each level, and never resumes it.
 void suspends_for_ever(int levels) {
   if (levels == 0) return;
   const task<void> child = spawn([] { suspend([](const SuspendedTask&) {}); });
@@ -507,7 +509,7 @@ TEST(ForkJoinDeath, TooManySuspendedTasksAreNamed) {
   });
 }
 
-// A result that has to wait for its joiner, and is larger than all that may wait.
+// A result that must be stored for its joiner, and is larger than pinned_bytes.
 TEST(ForkJoinDeath, AResultThatIsTooLargeIsNamed) {
   TaskOptions options;
   options.pinned_bytes = 300 << 10;
@@ -516,7 +518,7 @@ TEST(ForkJoinDeath, AResultThatIsTooLargeIsNamed) {
     ASSERT_TRUE(runtime.ok());
     EXPECT_EXIT(static_cast<void>((*runtime)->run([] {
                   task<std::string> child = spawn([] {
-                    yield();  // the parent goes on without it
+                    yield();  // the parent continues without this child
                     return std::string(1 << 20, 'x');
                   });
                   return join(std::move(child)).size();

@@ -1,5 +1,4 @@
-// The command for gdb that lists suspended tasks (tasks/gdb/cariama_tasks.py), on a live program:
-// this one.
+// The gdb command that lists suspended tasks (tasks/gdb/cariama_tasks.py). gdb runs this program.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -13,12 +12,12 @@
 
 namespace cariama {
 
-// Where gdb stops.
+// gdb has a breakpoint at this function.
 extern "C" [[gnu::noinline]] void some_tasks_are_suspended() { asm volatile(""); }
 
 namespace {
 
-std::vector<SuspendedTask> asleep;  // there is one worker
+std::vector<SuspendedTask> asleep;  // a plain global suffices: there is one worker
 
 [[gnu::noinline]] int sleeps_until_resumed(int value) {
   suspend([](const SuspendedTask& me) { asleep.push_back(me); });
@@ -31,7 +30,7 @@ std::vector<SuspendedTask> asleep;  // there is one worker
   return slept + 1;
 }
 
-// What gdb runs.
+// The program that gdb runs.
 TEST(GdbHelper, DISABLED_Program) {
   testing::with_workers(1, {}, [](TaskRuntime& runtime) {
     const auto result = runtime.run([] {
@@ -55,7 +54,7 @@ TEST(GdbHelper, DISABLED_Program) {
 TEST(GdbHelper, ListsSuspendedTasks) {
   if (access("/usr/bin/gdb", X_OK) != 0) GTEST_SKIP() << "there is no gdb";
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "sanitizers trace the process themselves, and keep frames elsewhere";
+  GTEST_SKIP() << "gdb cannot trace a process under a sanitizer, which also changes the frames";
 #endif
   char self[4096] = {};
   ASSERT_GT(readlink("/proc/self/exe", self, sizeof self - 1), 0);
@@ -88,9 +87,10 @@ TEST(GdbHelper, ListsSuspendedTasks) {
       ++times;
     return times;
   };
-  // Innermost first; number 1 was asked for by itself, too.
+  // Callers are listed innermost first. Three tasks in the list, and task 1 once more by its
+  // number.
   EXPECT_EQ(count("sleeps_until_resumed"), 4) << output;
-  // (Of number 1, what its parent called before may have been left behind.)
+  // At least 2: the frames of task 1 can contain a return address of an earlier call.
   EXPECT_GE(count("sleeps_until_resumed < cariama::calls_who_sleeps"), 2) << output;
   EXPECT_NE(output.find("exited normally", second), std::string::npos) << output;
 }

@@ -32,10 +32,10 @@ TEST(Identity, EachDifferenceIsNamed) {
   EXPECT_THAT(differs(&tasks::Identity::c_library), HasSubstr("C library"));
   EXPECT_THAT(differs(&tasks::Identity::cpp_runtime), HasSubstr("C++ runtime"));
 #if defined(__x86_64__)
-  EXPECT_EQ(differs(&tasks::Identity::canary), "") << "it is switched with the stack";
+  EXPECT_EQ(differs(&tasks::Identity::canary), "") << "the canary is switched with the stack";
 #else
   EXPECT_THAT(differs(&tasks::Identity::canary), HasSubstr("stack protector"));
-  EXPECT_THAT(differs(&tasks::Identity::canary), Not(HasSubstr("0x"))) << "a secret was shown";
+  EXPECT_THAT(differs(&tasks::Identity::canary), Not(HasSubstr("0x"))) << "the canary was printed";
 #endif
   EXPECT_THAT(differs(&tasks::Identity::libraries), HasSubstr("shared libraries"));
   EXPECT_THAT(differs(&tasks::Identity::thread), HasSubstr("thread-local"));

@@ -1,5 +1,5 @@
-// Tasks that really change their process. A parent is stolen for sure when its child waits,
-// polling, for something that only the parent does: see Stolen below.
+// Tasks that change their process. join_after_steal() forces a steal: the child polls until its
+// parent, which only a thief can continue, has set a flag.
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -41,20 +41,22 @@ struct Flags {
   std::atomic<int> child_pid{0};
   std::atomic<int> go{0};
   std::atomic<int> count{0};
-  std::atomic<uint64_t> dozes{0};
+  std::atomic<uint64_t> wakeable_sleeps{0};
   SuspendedTask handle;
 };
 
-int same(int value) { return value; }  // a pointer to it must stay right
+int same(int value) { return value; }  // tasks take a pointer to this function along
 
 // ---- results ----
 
-// Forks a child that ends only after its parent has been stolen; returns the join of it.
+// Forks a child that ends only after its parent has been stolen. Joins it and returns its result
+// f().
 template <typename F>
-auto join_after_theft(Flags* flags, F f) {
+auto join_after_steal(Flags* flags, F f) {
   flags->parent_pid = 0;
   flags->child_pid = 0;
-  // What travels with the stack: values, pointers to its own locals, to functions and constants.
+  // These must stay valid in the thief: values, pointers to the task's own locals, to functions and
+  // to constants.
   std::array<int, 200> local;
   for (size_t i = 0; i < local.size(); ++i) local[i] = static_cast<int>(i) * 3;
   int* const inside = &local[100];
@@ -62,11 +64,11 @@ auto join_after_theft(Flags* flags, F f) {
   const char* const constant = "a constant";
   auto child = spawn([flags, f] {
     flags->child_pid = getpid();
-    EXPECT_TRUE(poll_until([flags] { return flags->parent_pid != 0; })) << "nobody stole";
+    EXPECT_TRUE(poll_until([flags] { return flags->parent_pid != 0; })) << "no steal happened";
     return f();
   });
   EXPECT_FALSE(child.ready());
-  // A thief may be here before the child has begun.
+  // The thief may continue the parent before the child has stored its pid.
   EXPECT_TRUE(poll_until([flags] { return flags->child_pid != 0; }));
   EXPECT_NE(getpid(), flags->child_pid);
   EXPECT_EQ(*inside, 300);
@@ -77,7 +79,7 @@ auto join_after_theft(Flags* flags, F f) {
   return join(std::move(child));
 }
 
-struct Large {
+struct LargeResult {
   std::array<uint64_t, 5000> words;
 };
 struct Named : std::runtime_error {
@@ -105,13 +107,13 @@ class Migration : public ::testing::TestWithParam<Variant> {
     options.atomics = GetParam().atomics;
     options.scheme = GetParam().scheme;
     if (options.scheme == StackScheme::kIso) {
-      options.iso_stack_bytes = size_t{256}
-                                << 10;  // results of 40 000 bytes are on it, several times
+      // Each stack holds several copies of a result of 40 000 bytes.
+      options.iso_stack_bytes = size_t{256} << 10;
       options.stack_bytes = size_t{256} << 20;
     }
     return options;
   }
-  // A root on two workers; failures inside fail the test.
+  // Runs `root` on two workers. Failures in tasks fail the test.
   template <typename F>
   static void on_two(F root) {
     with_workers(2, options(), [&](TaskRuntime& runtime) {
@@ -143,25 +145,25 @@ INSTANTIATE_TEST_SUITE_P(
 TEST_P(Migration, ResultsFollowTheParent) {
   const Shared<Flags> flags;
   on_two([f = flags.get()] {
-    EXPECT_EQ(join_after_theft(f, [] { return 42; }), 42);
-    join_after_theft(f, [] {});
-    EXPECT_EQ(join_after_theft(f, [] { return std::string("short"); }), "short");
+    EXPECT_EQ(join_after_steal(f, [] { return 42; }), 42);
+    join_after_steal(f, [] {});
+    EXPECT_EQ(join_after_steal(f, [] { return std::string("short"); }), "short");
     {
-      // Not in one expression: what it is compared with would be made before the task moves. And
-      // in a block: this must be gone when it moves again.
-      const std::string text = join_after_theft(f, [] { return std::string(100'000, 'z'); });
+      // Do not compare in the same expression: the other operand could be created before the task
+      // moves. In a block, so that the string is destroyed before the task moves again.
+      const std::string text = join_after_steal(f, [] { return std::string(100'000, 'z'); });
       EXPECT_EQ(text, std::string(100'000, 'z'));
     }
-    EXPECT_EQ(*join_after_theft(f, [] { return std::make_unique<long>(7); }), 7);
-    EXPECT_EQ(join_after_theft(f, [] { return std::unique_ptr<long>(); }), nullptr);
+    EXPECT_EQ(*join_after_steal(f, [] { return std::make_unique<long>(7); }), 7);
+    EXPECT_EQ(join_after_steal(f, [] { return std::unique_ptr<long>(); }), nullptr);
     {
-      const auto numbers = join_after_theft(f, [] { return std::vector<int>{1, 2, 3}; });
+      const auto numbers = join_after_steal(f, [] { return std::vector<int>{1, 2, 3}; });
       EXPECT_THAT(numbers, ::testing::ElementsAre(1, 2, 3));
     }
-    EXPECT_EQ(join_after_theft(f, [] { return std::pair<int, double>(1, 0.5); }),
+    EXPECT_EQ(join_after_steal(f, [] { return std::pair<int, double>(1, 0.5); }),
               (std::pair<int, double>(1, 0.5)));
-    const Large large = join_after_theft(f, [] {
-      Large value;
+    const LargeResult large = join_after_steal(f, [] {
+      LargeResult value;
       for (size_t i = 0; i < value.words.size(); ++i) value.words[i] = i * i;
       return value;
     });
@@ -172,12 +174,13 @@ TEST_P(Migration, ResultsFollowTheParent) {
 TEST_P(Migration, ExceptionsFollowTheParent) {
   const Shared<Flags> flags;
   on_two([f = flags.get()] {
-    EXPECT_THROW(join_after_theft(f, []() -> int { throw std::out_of_range("far"); }),
+    EXPECT_THROW(join_after_steal(f, []() -> int { throw std::out_of_range("far"); }),
                  std::out_of_range);
-    EXPECT_THROW(join_after_theft(f, []() -> int { throw Named("registered"); }), Named);
-    // Whoever joins may be in the child's process again by then: the type is there, too.
+    EXPECT_THROW(join_after_steal(f, []() -> int { throw Named("registered"); }), Named);
+    // The joiner may be in the child's process again when it joins. Then it gets the exception with
+    // its original type.
     try {
-      join_after_theft(f, []() -> int { throw Unnamed("text"); });
+      join_after_steal(f, []() -> int { throw Unnamed("text"); });
       ADD_FAILURE() << "nothing was thrown";
     } catch (const Unnamed& unnamed) {
       EXPECT_STREQ(unnamed.what(), "text");
@@ -187,7 +190,7 @@ TEST_P(Migration, ExceptionsFollowTheParent) {
       EXPECT_EQ(error.text(), "text");
       EXPECT_NE(getpid(), f->child_pid);
     }
-    // A join while an exception is handled: the task comes back to it.
+    // A join in a catch block: the task continues in the same process.
     try {
       throw Unnamed("outer");
     } catch (const Unnamed& outer) {
@@ -214,13 +217,20 @@ long busy_fib(long n) {
 }
 
 TEST_P(Migration, FibOnThreeWorkers) {
-  with_workers(3, options(), [](TaskRuntime& runtime) {
+  // If each task has its own stack, each of the 28 656 forks makes ThreadSanitizer create and
+  // destroy a fiber. That takes minutes on machines where mapping memory is slow.
+  bool small = false;
+#if defined(__SANITIZE_THREAD__)
+  small = GetParam().scheme != StackScheme::kUni;
+#endif
+  with_workers(3, options(), [small](TaskRuntime& runtime) {
+    long n = small ? 12 : 22;
     for (int run = 0; run < 5; ++run) {
-      EXPECT_EQ(runtime.run([] { return busy_fib(22); }).value(), 17711);
+      EXPECT_EQ(runtime.run([n] { return busy_fib(n); }).value(), small ? 144 : 17711);
     }
     const TaskStatistics s = runtime.statistics();
     if (s.steals > 0) {
-      // Frames that were copied out are in segments whose keys are read once.
+      // With kCrude, thieves read frames from pinned segments, and first the key of each segment.
       const uint64_t keys = GetParam().scheme == StackScheme::kCrude ? 20 : 0;
       EXPECT_GE(s.steal_trips, testing::round_trips_of(GetParam().deque) * s.steals);
       EXPECT_LE(s.steal_trips, testing::round_trips_of(GetParam().deque) * s.steals + keys);
@@ -229,8 +239,8 @@ TEST_P(Migration, FibOnThreeWorkers) {
   });
 }
 
-// Random trees in which tasks wait, yield, throw and return all kinds of things, against the same
-// tree computed in order.
+// Computes a random tree whose tasks wait, yield, throw, and return values of several types. The
+// result must equal that of the same tree computed sequentially (kParallel == false).
 uint64_t mix(uint64_t x) {
   x ^= x >> 31;
   x *= 0x9E3779B97F4A7C15;
@@ -290,11 +300,11 @@ uint64_t tree(uint64_t seed, int depth) {
 
 TEST_P(Migration, RandomTrees) {
 #if defined(__SANITIZE_THREAD__)
-  uint64_t seeds = 3;  // each stretch of a task is a fiber of its own there
+  uint64_t seeds = 3;  // slow: each run of a task is a separate fiber for ThreadSanitizer
 #else
   uint64_t seeds = 40;
 #endif
-  // Each steal waits until its victim gets a core, of which there may be few.
+  // Each steal waits until its victim gets a core, and the machine may have few.
   if (GetParam().deque == DequeKind::kPrivate) seeds = std::min<uint64_t>(seeds, 8);
   TaskOptions small = options();
   small.idle_sleep = std::chrono::microseconds(5);
@@ -325,10 +335,10 @@ TEST_P(Migration, ASuspendedTaskGoesOnWhereItIsResumed) {
       return getpid() == before ? 0 : getpid();
     });
     EXPECT_TRUE(poll_until([f] { return f->go == 1; }));
-    const int resumer = join_after_theft(f, [] { return 0; }) + getpid();
+    const int resumer = join_after_steal(f, [] { return 0; }) + getpid();
     resume(f->handle);
     const int where = join(std::move(suspended));
-    // Whoever called resume() got it: the same process as the task's first only by chance.
+    // The task continues in the process that called resume(), which can be its first one.
     EXPECT_TRUE(where == 0 || where == resumer) << where << " " << resumer;
   });
 }
@@ -338,7 +348,7 @@ TEST_P(Migration, AFutureIsSetFromAnotherProcess) {
   on_two([f = flags.get()] {
     const TaskPromise<int> promise;
     task<int> waiter = spawn([future = promise.future()] { return future.get() + 1; });
-    join_after_theft(f, [promise] { promise.set(getpid()); });
+    join_after_steal(f, [promise] { promise.set(getpid()); });
     EXPECT_EQ(join(std::move(waiter)), f->child_pid + 1);
   });
 }
@@ -352,7 +362,7 @@ TEST_P(Migration, CancellationReachesEveryWorker) {
     const CancellationSource other;
     const CancellationToken token = source.token();
     EXPECT_FALSE(token.cancelled());
-    // The child waits until it is cancelled by its parent, in another process.
+    // The child waits until its parent, in another process, cancels it.
     task<void> child = spawn([f, token] {
       f->child_pid = getpid();
       EXPECT_TRUE(poll_until([token] { return token.cancelled(); }));
@@ -364,7 +374,7 @@ TEST_P(Migration, CancellationReachesEveryWorker) {
     EXPECT_TRUE(token.cancelled());
     EXPECT_FALSE(other.token().cancelled());
     EXPECT_THROW(join(std::move(child)), task_cancelled);
-    // A loop that is cancelled in its middle ends early, and says so.
+    // A loop that is cancelled in its middle ends early and throws.
     f->count = 0;
     const CancellationToken loop = other.token();
     EXPECT_THROW(parallel_for(loop, 0, 100'000,
@@ -393,13 +403,13 @@ TEST_P(Tied, ACallerStays) {
     const auto status = runtime.run([] {
       const int before = getpid();
       for (int i = 0; i < 50; ++i) {
-        // The child gives thieves every opportunity.
+        // The child polls, so thieves could steal its parent.
         join(spawn_tied([] {
           for (int k = 0; k < 20; ++k) {
             poll();
             sched_yield();
           }
-          join(spawn([] { poll(); }));  // what it forks stays, too
+          join(spawn([] { poll(); }));  // a descendant of a tied parent is not stolen either
         }));
         EXPECT_EQ(getpid(), before);
       }
@@ -409,7 +419,7 @@ TEST_P(Tied, ACallerStays) {
   });
 }
 
-// Gives thieves every opportunity.
+// Forks a child that polls for 3 ms, so that thieves could steal the caller. The caller must stay.
 void fork_and_poll() {
   const int before = getpid();
   join(spawn([] {
@@ -425,12 +435,12 @@ struct ForksAtItsEnd {
   ~ForksAtItsEnd() { fork_and_poll(); }
 };
 
-TEST_P(Tied, WhoeverHasAnExceptionStays) {
+TEST_P(Tied, ATaskThatHandlesAnExceptionStays) {
   with_workers(2, {.scheme = GetParam()}, [&](TaskRuntime& runtime) {
     const auto status = runtime.run([] {
       for (int i = 0; i < 30; ++i) {
         try {
-          const ForksAtItsEnd forks;  // with the exception on its way
+          const ForksAtItsEnd forks;  // its destructor forks while the exception unwinds
           throw std::range_error("of this process");
         } catch (const std::range_error& error) {
           fork_and_poll();
@@ -445,34 +455,34 @@ TEST_P(Tied, WhoeverHasAnExceptionStays) {
 
 // ---- idle workers ----
 
-// Nothing but being woken makes a worker look again here: a lost wake-up would stop it for ever.
+// With this wakeable_sleep, a worker finds work only if it is woken: a lost wake-up would block it.
 TEST(Idle, ASleepingWorkerIsWoken) {
   const Shared<Flags> flags;
   TaskOptions sleepy;
-  sleepy.doze = std::chrono::hours(1);
+  sleepy.wakeable_sleep = std::chrono::hours(1);
   with_workers(3, sleepy, [&](TaskRuntime& runtime) {
     for (int run = 0; run < 20; ++run) {
       const auto result = runtime.run([f = flags.get()] {
         const auto& sleepers =
             reinterpret_cast<tasks::WorkerArea*>(tasks::this_worker->region().tail())->sleepers;
         EXPECT_TRUE(testing::spin_until([&] { return sleepers != 0; }));
-        return join_after_theft(f, [] { return 1; });
+        return join_after_steal(f, [] { return 1; });
       });
       ASSERT_TRUE(result.ok()) << result.status();
       EXPECT_EQ(*result, 1);
     }
-    flags->dozes += runtime.statistics().dozes;
+    flags->wakeable_sleeps += runtime.statistics().wakeable_sleeps;
   });
-  // Not each of them: one may always find work before it has announced itself.
-  EXPECT_GT(flags->dozes, 0u);
+  // Not every worker must have slept: one may always find work before it announces its sleep.
+  EXPECT_GT(flags->wakeable_sleeps, 0u);
 }
 
 // ---- what cannot travel ----
 
-// A fork under a local that owns memory of this process; or does not.
+// Forks while a local points to `owned`: memory of this process, or nullptr.
 int fork_beside(Flags* flags, int* owned) {
   int* volatile kept = owned;
-  const int one = join_after_theft(flags, [] { return 1; });
+  const int one = join_after_steal(flags, [] { return 1; });
   return kept == owned ? one : 0;
 }
 
@@ -491,7 +501,7 @@ TEST(CheckFrames, APrivatePointerIsReported) {
       EXPECT_EQ(result.value_or(0), 1) << said;
       if (runtime.rank() != 0 || !wrong) return;
       EXPECT_THAT(said, HasSubstr("in this process's private heap"));
-      EXPECT_THAT(said, HasSubstr("values and global pointers travel"));
+      EXPECT_THAT(said, HasSubstr("use values or global pointers"));
     });
   }
 }
@@ -504,14 +514,14 @@ TEST(OneSided, AStealNeedsNothingOfTheVictim) {
     const absl::StatusOr<int> result = runtime.run([f = flags.get()] {
       f->child_pid = getpid();
       task<int> child = spawn([f] {
-        // Stops its own process as soon as the parent is public; the thief wakes it.
+        // Stops its own process when the parent is public. The thief continues the process.
         while (tasks::cariama_fork_state.floor != tasks::cariama_fork_state.top) poll();
         f->go = 1;
         raise(SIGSTOP);
         return 5;
       });
-      // In the thief. The victim was stopped before, or is stopped a moment later, and it stays so
-      // while this goes on with frames that were read from it.
+      // In the thief. The victim is stopped now or soon, and stays stopped while this task
+      // continues with the frames that were read from it.
       EXPECT_NE(getpid(), f->child_pid);
       EXPECT_TRUE(wait_until_stopped(f->child_pid));
       f->parent_pid = getpid();
@@ -523,7 +533,7 @@ TEST(OneSided, AStealNeedsNothingOfTheVictim) {
   });
 }
 
-// The other order for sure: the victim is stopped before the thief starts to look.
+// The victim is stopped before the thief begins to search for work.
 TEST(OneSided, AStoppedVictimIsStolenFrom) {
   const Shared<Flags> flags;
   with_workers(2, {}, [&](TaskRuntime& runtime) {
@@ -545,7 +555,7 @@ TEST(OneSided, AStoppedVictimIsStolenFrom) {
         }));
       });
       EXPECT_NE(getpid(), f->child_pid);
-      EXPECT_TRUE(wait_until_stopped(f->child_pid)) << "it ran meanwhile";
+      EXPECT_TRUE(wait_until_stopped(f->child_pid)) << "the victim ran during the steal";
       kill(f->child_pid, SIGCONT);
       return join(std::move(child));
     });
@@ -556,7 +566,7 @@ TEST(OneSided, AStoppedVictimIsStolenFrom) {
 
 // ---- a worker that dies ----
 
-// What the survivors write to stderr as their last words.
+// Captures what the surviving workers write to stderr before they end.
 class LastWords {
  public:
   LastWords() : file_(memfd_create("last words", 0)) {}
@@ -564,7 +574,7 @@ class LastWords {
   LastWords(const LastWords&) = delete;
   LastWords& operator=(const LastWords&) = delete;
 
-  // In a worker.
+  // Called in a worker: redirects its stderr.
   void record() const { dup2(file_, STDERR_FILENO); }
   [[nodiscard]] std::string text() const {
     std::string text(1 << 16, '\0');
@@ -579,8 +589,8 @@ class LastWords {
 
 class Faults : public ::testing::TestWithParam<Variant> {
  protected:
-  // A run of two workers of which one dies: `root` kills it. Returns what the other one said, which
-  // has ended itself.
+  // Runs `root` on two workers; `root` kills the worker `victim`. Requires that the other worker
+  // ends itself, and returns what it wrote to stderr.
   template <typename F>
   static std::string run_until_death(int victim, F root) {
     const LastWords words;
@@ -624,13 +634,13 @@ INSTANTIATE_TEST_SUITE_P(Variants, Faults,
                                                    RemoteAtomics::kDevice, StackScheme::kIso}),
                          [](const auto& info) { return info.param.name; });
 
-// Dies with `levels` tasks on its stack.
+// Kills its process with `levels` tasks on the stack.
 void die_below(int levels) {
   if (levels == 0) raise(SIGKILL);
   join(spawn_tied([levels] { die_below(levels - 1); }));
 }
 
-TEST_P(Faults, AThiefThatDiesEndsTheJobWithASentence) {
+TEST_P(Faults, AThiefThatDiesEndsTheJobWithAMessage) {
   const Shared<Flags> flags;
   const std::string said = run_until_death(1, [f = flags.get()] {
     task<int> child = spawn([f] {
@@ -638,17 +648,17 @@ TEST_P(Faults, AThiefThatDiesEndsTheJobWithASentence) {
       return 1;
     });
     f->go = 1;
-    die_below(3);  // the thief, which has the parent
+    die_below(3);  // kills the thief, which runs the parent
     return join(std::move(child));
   });
   EXPECT_THAT(said, HasSubstr("rank 0: "));
   EXPECT_THAT(said, HasSubstr("the peer process has ended"));
   EXPECT_THAT(said, HasSubstr("of this worker are lost"));
-  EXPECT_THAT(said, HasSubstr("what rank 1 has of the 1 task that it took from here"));
+  EXPECT_THAT(said, HasSubstr("rank 1 stole 1 task from it"));
   EXPECT_THAT(said, HasSubstr("the job ends"));
 }
 
-TEST_P(Faults, AVictimThatDiesEndsTheJobWithASentence) {
+TEST_P(Faults, AVictimThatDiesEndsTheJobWithAMessage) {
   const Shared<Flags> flags;
   const std::string said = run_until_death(0, [f = flags.get()] {
     task<int> child = spawn([f] {
@@ -657,7 +667,7 @@ TEST_P(Faults, AVictimThatDiesEndsTheJobWithASentence) {
       return 1;
     });
     f->go = 1;
-    // In the thief: waits for a child that will never end.
+    // The thief waits for a child that will never end.
     return join(std::move(child));
   });
   EXPECT_THAT(said, HasSubstr("rank 1: "));

@@ -28,7 +28,7 @@ struct Segments {
   absl::Status status;
 };
 
-// What a peer does in place of release().
+// Releases a block as a peer does.
 void release_as_peer(void* block) {
   const uint64_t word = PinnedArea::release_address(reinterpret_cast<uint64_t>(block));
   reinterpret_cast<std::atomic<uint64_t>*>(word)->store(1, std::memory_order_release);
@@ -81,7 +81,7 @@ TEST(PinnedArea, CollectsWhatPeersReleased) {
   Segments segments;
   PinnedArea area(size_t{1} << 30, segments.function());
   for (int i = 0; i < 100'000; ++i) release_as_peer(area.allocate(112).value());
-  EXPECT_LE(area.segment_total(), kFirstSegmentBytes) << "they were not collected";
+  EXPECT_LE(area.segment_total(), kFirstSegmentBytes) << "released blocks were not collected";
   area.collect();
   EXPECT_EQ(area.outstanding(), 0u);
 }
@@ -96,7 +96,7 @@ TEST(PinnedArea, TheBudgetIsNamed) {
   EXPECT_THAT(std::string(block.status().message()), HasSubstr("262144"));
   EXPECT_THAT(std::string(block.status().message()), HasSubstr("pinned_bytes"));
   EXPECT_EQ(blocks.size(), 64u);
-  // One that a peer released is enough to go on.
+  // One block that a peer releases is collected and allocated again.
   release_as_peer(blocks[17]);
   EXPECT_EQ(area.allocate(4000).value(), blocks[17]);
 }
@@ -123,11 +123,11 @@ TEST(PinnedArea, MarkedBlocksAreReported) {
   release_as_peer(c);
   area.collect();
   EXPECT_THAT(collected, ::testing::ElementsAre(a, b));
-  area.release(area.allocate(8).value());  // the mark is gone
+  area.release(area.allocate(8).value());  // a reused block is not marked
   EXPECT_EQ(collected.size(), 2u);
 }
 
-// Against a map: no two blocks overlap, contents stay, whoever releases.
+// Random allocations and releases, compared with a map: no two blocks overlap, and contents stay.
 TEST(PinnedArea, RandomUse) {
   Segments segments;
   PinnedArea area(size_t{64} << 20, segments.function());

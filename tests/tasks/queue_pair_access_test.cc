@@ -1,4 +1,4 @@
-// One-sided operations between workers: what the scheduler relies on.
+// QueuePairAccess: one-sided operations between workers, as the scheduler uses them.
 #include "tasks/internal/queue_pair_access.h"
 
 #include <gtest/gtest.h>
@@ -31,15 +31,15 @@ struct Tail {
 struct Node {
   explicit Node(Exchange& exchange_)
       : exchange(exchange_),
-        region(must(StackRegion::create(1 << 20, sizeof(Tail)))),
+        region(cariama::must(StackRegion::create(1 << 20, sizeof(Tail)))),
         tail(*reinterpret_cast<Tail*>(region->tail())),
-        access(must(QueuePairAccess::connect(exchange,
-                                             must(open_device({.transport = Transport::kShm})),
-                                             region->source(), tail.access, soon()))) {}
+        access(cariama::must(QueuePairAccess::connect(
+            exchange, cariama::must(open_device({.transport = Transport::kShm})), region->source(),
+            tail.access, soon()))) {}
   [[nodiscard]] static uint64_t at(const void* address) {
     return reinterpret_cast<uint64_t>(address);
   }
-  void fence() const { must(exchange.fence(soon())); }
+  void fence() const { cariama::must(exchange.fence(soon())); }
 
   Exchange& exchange;
   std::unique_ptr<StackRegion> region;
@@ -54,30 +54,33 @@ TEST(QueuePairAccess, EveryOperationOnEveryPeer) {
     for (size_t i = 0; i < 64; ++i) node.tail.words[i] = 100 * static_cast<uint64_t>(me) + i;
     node.fence();
     for (int peer = 0; peer < 3; ++peer) {
-      // Into the own stack, as frames are.
+      // Read into the own stack, like a thief that reads frames.
       auto* to = reinterpret_cast<uint64_t*>(node.region->top()) - 64;
-      must(node.access->read(peer, Node::at(&node.tail.words), to, sizeof node.tail.words));
+      cariama::must(
+          node.access->read(peer, Node::at(&node.tail.words), to, sizeof node.tail.words));
       EXPECT_EQ(to[63], 100u * static_cast<uint64_t>(peer) + 63) << "from " << peer;
       const std::array<ReadPiece, 2> pieces{ReadPiece{Node::at(&node.tail.words[1]), to, 8},
                                             ReadPiece{Node::at(&node.tail.words[9]), to + 1, 16}};
-      must(node.access->read(peer, pieces));
+      cariama::must(node.access->read(peer, pieces));
       EXPECT_EQ(to[0], 100u * static_cast<uint64_t>(peer) + 1);
       EXPECT_EQ(to[2], 100u * static_cast<uint64_t>(peer) + 10);
     }
     node.fence();
-    // Small writes from anywhere, larger ones from registered memory.
+    // Small writes may come from any memory, larger ones only from registered memory.
     for (int peer = 0; peer < 3; ++peer) {
       const uint64_t word = 7000 + static_cast<uint64_t>(me);
-      must(node.access->write(peer, Node::at(&node.tail.words[static_cast<size_t>(me)]), &word, 8));
+      cariama::must(
+          node.access->write(peer, Node::at(&node.tail.words[static_cast<size_t>(me)]), &word, 8));
     }
     auto* large = reinterpret_cast<uint64_t*>(node.region->top()) - 1024;
     for (size_t i = 0; i < 1024; ++i) large[i] = i;
     if (me == 1) {
-      must(node.access->write(2, Node::at(node.region->bottom()), large, 1024 * sizeof(uint64_t)));
+      cariama::must(
+          node.access->write(2, Node::at(node.region->bottom()), large, 1024 * sizeof(uint64_t)));
     }
-    // A write is there when a later operation to the same peer is.
+    // When a later operation to the same peer is visible, the writes before it are too.
     for (int peer = 0; peer < 3; ++peer) {
-      must(node.access->post_add(peer, Node::at(&node.tail.counter), 1));
+      cariama::must(node.access->post_add(peer, Node::at(&node.tail.counter), 1));
     }
     while (node.tail.counter.load(std::memory_order_acquire) < 3) std::this_thread::yield();
     for (size_t i = 0; i < 3; ++i) EXPECT_EQ(node.tail.words[i], 7000 + i);
@@ -88,24 +91,26 @@ TEST(QueuePairAccess, EveryOperationOnEveryPeer) {
   });
 }
 
-// Atomics exclude each other: those of peers, and the owner's own.
+// Atomics of peers and of the owner on the same word do not lose updates.
 TEST(QueuePairAccess, AtomicsOfAllRanks) {
   testing::run_test_processes(3, [](Exchange& exchange) {
     const Node node(exchange);
     constexpr uint64_t kTimes = 2000;
     uint64_t swapped = 0;
     for (uint64_t i = 0; i < kTimes; ++i) {
-      static_cast<void>(must(node.access->fetch_add(0, Node::at(&node.tail.counter), 1)));
-      must(node.access->post_add(0, Node::at(&node.tail.counter), 1));
-      const uint64_t seen = must(node.access->fetch_add(0, Node::at(&node.tail.swaps), 0));
-      if (must(node.access->compare_swap(0, Node::at(&node.tail.swaps), seen, seen + 1)) == seen) {
+      static_cast<void>(cariama::must(node.access->fetch_add(0, Node::at(&node.tail.counter), 1)));
+      cariama::must(node.access->post_add(0, Node::at(&node.tail.counter), 1));
+      const uint64_t seen = cariama::must(node.access->fetch_add(0, Node::at(&node.tail.swaps), 0));
+      if (cariama::must(node.access->compare_swap(0, Node::at(&node.tail.swaps), seen, seen + 1)) ==
+          seen) {
         ++swapped;
       }
     }
-    must(node.access->write(0, Node::at(&node.tail.words[static_cast<size_t>(exchange.rank())]),
-                            &swapped, sizeof swapped));
-    // The posted ones are done when a later one is.
-    static_cast<void>(must(node.access->fetch_add(0, Node::at(&node.tail.counter), 0)));
+    cariama::must(
+        node.access->write(0, Node::at(&node.tail.words[static_cast<size_t>(exchange.rank())]),
+                           &swapped, sizeof swapped));
+    // When a later atomic is complete, the posted ones are too.
+    static_cast<void>(cariama::must(node.access->fetch_add(0, Node::at(&node.tail.counter), 0)));
     node.fence();
     if (exchange.rank() == 0) {
       EXPECT_EQ(node.tail.counter.load(), 3 * 2 * kTimes);
@@ -123,26 +128,27 @@ TEST(QueuePairAccess, SegmentsAreFoundWhenTheyAreNeeded) {
     PinnedArea area(size_t{64} << 20, [&](size_t index, const MemorySource& source) {
       return node.access->add_segment(index, source);
     });
-    // Rank 1 makes blocks in segments that rank 0 has never heard of.
+    // Both ranks allocate blocks. Rank 0 accesses those of rank 1, whose segments it does not know
+    // yet.
     std::vector<uint64_t*> blocks;
     for (int i = 0; i < 40; ++i) {
-      blocks.push_back(static_cast<uint64_t*>(must(area.allocate(100'000))));
+      blocks.push_back(static_cast<uint64_t*>(cariama::must(area.allocate(100'000))));
       *blocks.back() = 500 + static_cast<uint64_t>(i);
     }
     node.fence();
     const uint64_t before = node.access->round_trips();
     if (exchange.rank() == 0) {
-      for (size_t i = 0; i < blocks.size(); ++i) {  // the same addresses there
-        must(node.access->read(1, Node::at(blocks[i]), blocks[i] + 1, sizeof(uint64_t)));
+      for (size_t i = 0; i < blocks.size(); ++i) {  // rank 1's blocks have the same addresses
+        cariama::must(node.access->read(1, Node::at(blocks[i]), blocks[i] + 1, sizeof(uint64_t)));
         EXPECT_EQ(blocks[i][1], 500 + i);
       }
-      // One trip each, and one for each segment.
+      // One round trip for each read, and one for each segment.
       const size_t segments = segment_of(Node::at(blocks.back())) + 1;
       EXPECT_EQ(node.access->round_trips() - before, blocks.size() + segments);
       const uint64_t released = 1;
-      must(node.access->write(1, PinnedArea::release_address(Node::at(blocks[3])), &released,
-                              sizeof released));
-      static_cast<void>(must(node.access->fetch_add(1, Node::at(&node.tail.counter), 1)));
+      cariama::must(node.access->write(1, PinnedArea::release_address(Node::at(blocks[3])),
+                                       &released, sizeof released));
+      static_cast<void>(cariama::must(node.access->fetch_add(1, Node::at(&node.tail.counter), 1)));
     } else {
       while (node.tail.counter.load(std::memory_order_acquire) == 0) std::this_thread::yield();
       EXPECT_EQ(area.outstanding(), 40u);
@@ -153,7 +159,7 @@ TEST(QueuePairAccess, SegmentsAreFoundWhenTheyAreNeeded) {
   });
 }
 
-TEST(QueuePairAccess, MemoryThatIsNobodys) {
+TEST(QueuePairAccess, UnregisteredMemoryIsAnError) {
   testing::run_test_processes(2, [](Exchange& exchange) {
     const Node node(exchange);
     uint64_t local = 0;
@@ -163,10 +169,10 @@ TEST(QueuePairAccess, MemoryThatIsNobodys) {
               absl::StatusCode::kInternal);
     EXPECT_EQ(code(node.access->read(peer, Node::at(node.region->bottom()), &local, 8)),
               absl::StatusCode::kInternal)
-        << "into memory that is not registered";
+        << "read into memory that is not registered";
     EXPECT_EQ(code(node.access->read(peer, segment_address(2), node.region->bottom(), 8)),
               absl::StatusCode::kInternal)
-        << "of a segment that was not made";
+        << "read from a segment that does not exist";
     EXPECT_TRUE(node.access->read(peer, Node::at(&node.tail.words), node.region->bottom(), 8).ok());
     node.fence();
   });

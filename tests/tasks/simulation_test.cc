@@ -1,4 +1,5 @@
-// The real deque, join and victims in a simulated cluster (tasks/simulation.h).
+// The code of the deque, the join and the choice of victims in a simulated cluster
+// (tasks/simulation.h).
 #include "tasks/simulation.h"
 
 #include <gtest/gtest.h>
@@ -51,7 +52,7 @@ class Binary : public SimulatedProgram {
   uint64_t iter_;
 };
 
-// A tree without any regularity; some tasks join in the middle of their children.
+// A pseudo-random tree. Some tasks join between two forks.
 class Irregular : public SimulatedProgram {
  public:
   explicit Irregular(uint64_t seed) : seed_(seed) {}
@@ -97,10 +98,11 @@ SimulationResult run(const SimulatedProgram& program, const SimulationOptions& o
   return result.ok() ? *result : SimulationResult{};
 }
 
-// Not in ThreadSanitizer's build (tests/CMakeLists.txt): there is one thread, and what it is told
-// at each change of stacks takes a thousand times as long as what is between them.
+// These tests do not run under ThreadSanitizer (tests/CMakeLists.txt): there is only one thread,
+// and the sanitizer calls at each switch of stacks take a thousand times as long as the code
+// between them.
 
-TEST(Simulation, OneWorkerDoesAllAndStealsNothing) {
+TEST(Simulation, OneWorkerDoesAllTheWork) {
   const Binary program(10, 1);
   const SimulationResult result = run(program, {.workers = 1});
   EXPECT_TRUE(result.finished);
@@ -143,8 +145,8 @@ TEST(Simulation, ThousandsOfWorkersCountRight) {
   }
 }
 
-// In the paper's queue a joiner waits until its worker finds nothing to steal, and no record has a
-// waiter; it costs time.
+// With kWaitQueue a joiner waits until its worker finds nothing to steal. So the run takes longer
+// than with kGreedy.
 TEST(Simulation, TheWaitQueueJoinsLater) {
   const Binary program(8, 2);
   const SimulationResult greedy = run(program, {.workers = 200});
@@ -156,7 +158,7 @@ TEST(Simulation, TheWaitQueueJoinsLater) {
   EXPECT_GT(queue.makespan, greedy.makespan);
 }
 
-// What a steal of a public entry costs between two hosts: three dependent round trips.
+// A steal of a public entry from another host takes three dependent round trips.
 TEST(Simulation, AStealIsThreeRoundTrips) {
   const Binary program(14, 1);
   const SimulationResult result = run(program, {.workers = 64, .blocks = {1, 1, 1}});
@@ -165,8 +167,9 @@ TEST(Simulation, AStealIsThreeRoundTrips) {
   EXPECT_EQ(result.statistics.stolen[3], result.statistics.steals);
 }
 
-// Work comes from near by where there is some: 7 of 511 others share a cache.
-TEST(Simulation, NearOnesAreRobbedFirst) {
+// With kByDistance, workers steal mostly from near victims: 7 of the 511 other workers share a
+// cache.
+TEST(Simulation, NearVictimsArePreferred) {
   const Binary program(16, 1);
   const auto near_share = [&](VictimOrder order) {
     const SimulationResult result = run(program, {.workers = 512, .victim_order = order});
@@ -178,9 +181,9 @@ TEST(Simulation, NearOnesAreRobbedFirst) {
   EXPECT_LT(near_share(VictimOrder::kRandom), 0.1);
 }
 
-// Seeds that delay between any two steps of the protocols, tear reads, and stop workers. Whatever
-// is wrong with an entry, its frames, a record or a waiter is a violation; a lost task is a wrong
-// count, or a run that does not end.
+// Runs programs with seeds that inject delays between steps of the protocols, tear reads, and stop
+// workers. An error with an entry, its frames, a record or a waiter is reported as a violation. A
+// lost task causes a wrong count, or a run that does not end.
 void run_schedules(uint64_t first, uint64_t last) {
   uint64_t steals = 0;
   uint64_t waits = 0;
@@ -214,7 +217,7 @@ void run_schedules(uint64_t first, uint64_t last) {
     back += result.statistics.taken_back;
     hashes.insert(result.trace_hash);
   }
-  // All of it has happened, in schedules that differ.
+  // The schedules all differ, and all these events have happened in them.
   EXPECT_EQ(hashes.size(), last - first);
   EXPECT_GT(steals, 3 * (last - first));
   EXPECT_GT(waits, (last - first) / 10);
@@ -226,14 +229,15 @@ TEST(Simulation, SchedulesWithFaultsB) { run_schedules(2500, 5000); }
 TEST(Simulation, SchedulesWithFaultsC) { run_schedules(5000, 7500); }
 TEST(Simulation, SchedulesWithFaultsD) { run_schedules(7500, 10000); }
 
-// A stretch that polls hands out what is private meanwhile; one that does not keeps its thief
-// waiting until its next fork.
-class Stretch : public SimulatedProgram {
+// Long steps. A worker publishes private entries during a step that polls. During a step that does
+// not poll, thieves wait until the next fork.
+class LongSteps : public SimulatedProgram {
  public:
-  explicit Stretch(bool polls) : polls_(polls) {}
+  explicit LongSteps(bool polls) : polls_(polls) {}
   SimulatedFrame root() const override { return {{0}}; }
   void step(SimulatedFrame& task, SimulatedStep& step) const override {
-    // Sixteen nested tasks; the innermost, and what is behind each fork, takes a millisecond.
+    // 16 levels of nested tasks. The innermost task, and the rest of each task after its fork, take
+    // 1 ms.
     uint64_t& level = task.words[0];
     if (level < 16 && task.words[1] == 0) {
       task.words[1] = 1;
@@ -249,9 +253,9 @@ class Stretch : public SimulatedProgram {
  private:
   bool polls_;
 };
-TEST(Simulation, StretchesThatPollShareTheirWork) {
+TEST(Simulation, StepsThatPollShareTheirWork) {
   const auto makespan = [](bool polls) {
-    const SimulationResult result = run(Stretch(polls), {.workers = 17});
+    const SimulationResult result = run(LongSteps(polls), {.workers = 17});
     EXPECT_EQ(result.violation, "");
     EXPECT_EQ(result.count, (SimulatedCount{17, 0, 16}));
     EXPECT_EQ(result.work, std::chrono::milliseconds(17));
@@ -261,8 +265,8 @@ TEST(Simulation, StretchesThatPollShareTheirWork) {
   EXPECT_GT(makespan(false), microseconds(1900));
 }
 
-// While a worker is stopped its public entries go on elsewhere.
-TEST(Simulation, AStoppedWorkerIsRobbed) {
+// Public entries of a stopped worker can be stolen.
+TEST(Simulation, AStoppedWorkerIsStolenFrom) {
   const Binary program(12, 1);
   SimulationOptions options{.workers = 2};
   options.faults = {
@@ -274,7 +278,7 @@ TEST(Simulation, AStoppedWorkerIsRobbed) {
   }
 }
 
-TEST(Simulation, RefusesWhatCannotBe) {
+TEST(Simulation, RefusesInvalidOptions) {
   const Binary program(2, 1);
   EXPECT_FALSE(simulate(program, {.workers = 0}).ok());
   EXPECT_FALSE(simulate(program, {.blocks = {8, 4, 16}}).ok());

@@ -1,15 +1,16 @@
-// The shelf of the split deque (tasks/internal/split_deque.h), its real code, through every
-// interleaving of one owner and two thieves; and deliberate mistakes, each of which must be found.
+// Explores every interleaving of one owner and two thieves on the public part of the split deque
+// (tasks/internal/split_deque.h). The owner runs the real code. Deliberate mistakes in the protocol
+// must each be detected.
 //
-// Every access to shared memory is a step. A participant between two steps is plain data: where it
-// is in its program, and what the accesses of its current action returned. To make a step the
-// action is executed again from its beginning with these results, goes on through one new access,
-// and is abandoned at the next one. So the whole system is a value that can be copied and compared,
-// and a search that remembers the states it has seen goes through every interleaving (of
-// sequentially consistent accesses; what each really needs is said in the header).
+// Every access to shared memory is a step. Between two steps, an actor is plain data: its position
+// in its program, and the results of the accesses of its current action. To make a step, the test
+// executes the action again from its beginning with these results, performs one new access, and
+// abandons the action at the next one. So the whole system is a value that can be copied and
+// compared, and a search that stores the visited states explores every interleaving. Accesses are
+// sequentially consistent here; the header states the memory order that each access needs.
 //
-// The frames of a task are a word that says whose they are: a thief that reads another word there
-// has been given a stack that was overwritten.
+// The frames of a task are one word that contains the number of the task. If a thief reads another
+// word there, the frames were overwritten before it copied them.
 #include "tasks/internal/split_deque.h"
 
 #include <array>
@@ -30,25 +31,26 @@ constexpr size_t kPositions = 4;
 
 enum class Mistake {
   kNone,
-  kSameVersion,      // the owner's changes do not make a new version
-  kSlotBeforeState,  // the thief reads the slot first
-  kNoCompare,        // the thief stores the state
-  kNotCopied,        // the owner does not wait for copies
-  kCopiedEarly,      // the thief says so before it has read the frames
+  kSameVersion,      // the owner does not change the version
+  kSlotBeforeState,  // the thief reads the slot before the state
+  kNoCompare,        // the thief stores the state without comparing
+  kNotCopied,        // the owner does not wait until thieves have copied the frames
+  kCopiedEarly,      // the thief increments `copied` before it has read the frames
 };
 
-// Shared memory, as the model has it: the shelf's words, and the frames.
+// The shared memory of the model: the words of the public part, and the frames.
 struct Words {
   uint64_t state = 0;
   uint64_t copied = 0;
-  std::array<uint64_t, kShelfSlots> slots{};  // the sp word; the others go along with it
+  std::array<uint64_t, kPublicSlots> slots{};  // the sp words; the other words are not modelled
   std::array<uint64_t, kPositions> frames{};
   friend auto operator<=>(const Words&, const Words&) = default;
 };
 
 struct Abandoned {};
 
-// One participant: what its current action has seen, and plain variables that survive actions.
+// The owner or a thief: the results of the accesses of its current action, and its private
+// variables.
 struct Actor {
   size_t action = 0;
   std::vector<uint64_t> seen;
@@ -56,7 +58,8 @@ struct Actor {
   friend auto operator<=>(const Actor&, const Actor&) = default;
 };
 
-// The accesses of an action that is being executed, again up to `seen`, then one more.
+// Performs the accesses of an action: repeats the results in `seen`, then performs one new access,
+// then abandons the action.
 class Steps {
  public:
   Steps(Words& words, Actor& actor) : words_(words), actor_(actor) {}
@@ -77,19 +80,19 @@ class Steps {
   bool done_ = false;
 };
 
-// The memory that the real ShelfOwner works on. Only the addresses of `shelf` are used.
+// The memory of the real PublicPartOwner. Only the addresses of `public_part` are used.
 struct ModelMemory {
   Steps& steps;
-  Shelf& shelf;
+  PublicPart& public_part;
   bool same_version;
 
   uint64_t* find(Words& words, const std::atomic<uint64_t>& word) const {
-    if (&word == &shelf.state) return &words.state;
-    if (&word == &shelf.copied) return &words.copied;
-    for (size_t i = 0; i < kShelfSlots; ++i) {
-      if (&word == &shelf.slots[i][0]) return &words.slots[i];
+    if (&word == &public_part.state) return &words.state;
+    if (&word == &public_part.copied) return &words.copied;
+    for (size_t i = 0; i < kPublicSlots; ++i) {
+      if (&word == &public_part.slots[i][0]) return &words.slots[i];
     }
-    return nullptr;  // top, report, record: they go along with sp
+    return nullptr;  // top, report and record are not modelled
   }
   uint64_t load(const std::atomic<uint64_t>& word) const {
     return steps.step([&](Words& words) { return *find(words, word); });
@@ -108,44 +111,45 @@ struct ModelMemory {
     });
   }
   uint64_t version(const std::atomic<uint64_t>& word, uint64_t value) const {
-    return same_version && &word == &shelf.state ? value & 0xffff : value;
+    return same_version && &word == &public_part.state ? value & 0xffff : value;
   }
 };
 
-// What the owner does: pushes tasks, makes them public, pops them, and installs new ones when all
-// are gone. A task is numbered, and its frames are at its position.
+// The actions of the owner: it pushes tasks, publishes one or two, pops one, and installs a new
+// task when it has no entry left. Each task has a number; its frames are at its position.
 enum class Owner : uint8_t { kPush, kPublishOne, kPublishTwo, kPop, kInstall };
 
 struct Instance {
   std::vector<Owner> owner;
-  size_t thief_attempts = 1;  // of each
+  size_t thief_attempts = 1;  // number of steals that each thief tries
 };
 
 class System {
  public:
   System(const Instance& instance, Mistake mistake) : instance_(&instance), mistake_(mistake) {}
 
-  // Owner's variables: 0 entries in the deque, 1 its floor, 2 the number of the next task, 3 how
-  // many were taken from it, all told. Entries: task numbers by position.
+  // Variables of the owner: [0] number of entries in the deque, [1] floor, [2] number of the last
+  // task, [3] number of entries stolen so far. entries: task numbers by position.
   Words words;
   std::array<Actor, 1 + kThieves> actors{};
   std::array<uint64_t, kPositions> entries{};
-  std::set<uint64_t> taken;  // by anybody
+  std::set<uint64_t> taken;  // tasks that the owner or a thief has taken
   std::string violation;
 
   [[nodiscard]] auto key() const { return std::tie(words, actors, entries, taken); }
 
-  [[nodiscard]] bool ended(size_t who) const {
-    return actors[who].action >= (who == 0 ? instance_->owner.size() : instance_->thief_attempts);
+  [[nodiscard]] bool ended(size_t index) const {
+    return actors[index].action >=
+           (index == 0 ? instance_->owner.size() : instance_->thief_attempts);
   }
 
-  // One step of `who`. False: it can do nothing now (it waits).
-  [[nodiscard]] bool step(size_t who) {
-    Actor& actor = actors[who];
+  // Makes one step of actor `index`. Returns false if the actor waits.
+  [[nodiscard]] bool step(size_t index) {
+    Actor& actor = actors[index];
     Steps steps(words, actor);
     try {
-      const bool finished = who == 0 ? owner_action(steps, actor) : thief_action(steps, actor);
-      if (!finished) {  // waits: as if it had not looked
+      const bool finished = index == 0 ? owner_action(steps, actor) : thief_action(steps, actor);
+      if (!finished) {  // the actor waits: forget its last load
         actor.seen.clear();
         return false;
       }
@@ -162,8 +166,8 @@ class System {
   }
 
   bool owner_action(Steps& steps, Actor& me) {
-    ModelMemory memory{steps, shelf_, mistake_ == Mistake::kSameVersion};
-    ShelfOwner<ModelMemory> shelf(memory, shelf_);
+    ModelMemory memory{steps, public_part_, mistake_ == Mistake::kSameVersion};
+    PublicPartOwner<ModelMemory> public_part(memory, public_part_);
     uint64_t& top = me.variables[0];
     uint64_t& floor = me.variables[1];
     uint64_t& next = me.variables[2];
@@ -179,11 +183,11 @@ class System {
       case Owner::kPublishOne:
       case Owner::kPublishTwo: {
         const uint32_t wanted = instance_->owner[me.action] == Owner::kPublishTwo ? 2 : 1;
-        if (shelf.count() != 0) return true;
+        if (public_part.count() != 0) return true;
         const auto count = static_cast<uint32_t>(std::min<uint64_t>(wanted, top - floor));
         if (count == 0) return true;
         const uint64_t begin = floor;
-        shelf.publish(
+        public_part.publish(
             [&](uint32_t i) {
               return PublicEntry{entries[begin + i] << 8 | (begin + i), 0, 0, 0};
             },
@@ -198,18 +202,18 @@ class System {
           take(entries[top]);
           return true;
         }
-        if (shelf.take_back()) {
+        if (public_part.take_back()) {
           --top;
           floor = top;
           take(entries[top]);
         }
         return true;
       case Owner::kInstall: {
-        // What is left below the floor was taken: something else comes to where it was.
+        // All entries below the floor were stolen: overwrite their frames.
         if (top > floor) return true;
-        if (shelf.count() != 0) return true;
+        if (public_part.count() != 0) return true;
         const uint64_t all = me.variables[3] + top;
-        if (mistake_ != Mistake::kNotCopied && !shelf.all_copied(all)) return false;
+        if (mistake_ != Mistake::kNotCopied && !public_part.all_copied(all)) return false;
         steps.step([&](Words& words) {
           words.frames.fill(0xdead);
           return 0;
@@ -228,7 +232,7 @@ class System {
       early_slot = steps.step([](Words& words) { return words.slots[0]; });
     }
     const uint64_t seen = steps.step([](Words& words) { return words.state; });
-    const ShelfState state = ShelfState::decode(seen);
+    const PublicState state = PublicState::decode(seen);
     if (state.count == 0) return true;
     uint64_t slot = early_slot;
     if (mistake_ != Mistake::kSlotBeforeState) {
@@ -252,7 +256,7 @@ class System {
 
   const Instance* instance_;
   Mistake mistake_;
-  static inline Shelf shelf_;  // only its addresses
+  static inline PublicPart public_part_;  // only its addresses are used
 };
 
 struct Exploration {
@@ -273,11 +277,11 @@ Exploration explore(const Instance& instance, Mistake mistake = Mistake::kNone) 
     if (!known.insert(system.key()).second) continue;
     bool moved = false;
     bool all_ended = true;
-    for (size_t who = 0; who < system.actors.size(); ++who) {
-      if (system.ended(who)) continue;
+    for (size_t index = 0; index < system.actors.size(); ++index) {
+      if (system.ended(index)) continue;
       all_ended = false;
       System next = system;
-      if (!next.step(who)) continue;
+      if (!next.step(index)) continue;
       moved = true;
       if (!next.violation.empty()) {
         result.violation = next.violation;
@@ -289,9 +293,9 @@ Exploration explore(const Instance& instance, Mistake mistake = Mistake::kNone) 
     ++result.ends;
     const Actor& owner = system.actors[0];
     if (!all_ended) {
-      result.violation = "somebody waits for ever";
+      result.violation = "an actor waits for ever";
     } else if (system.taken.size() + (owner.variables[0] - owner.variables[1]) +
-                   ShelfState::decode(system.words.state).count !=
+                   PublicState::decode(system.words.state).count !=
                owner.variables[2]) {
       result.violation = "a task was lost";
     }

@@ -1,6 +1,6 @@
-// The shelf of the split deque with real threads and real memory orders: frames are plain memory,
-// so ThreadSanitizer finds an order that is too weak. (All interleavings, of sequentially
-// consistent accesses: split_deque_interleavings_test.cc.)
+// The public part of the split deque with real threads and real memory orders. Frames are plain
+// memory, so ThreadSanitizer reports a memory order that is too weak.
+// split_deque_interleavings_test.cc explores all interleavings of sequentially consistent accesses.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -37,7 +37,7 @@ constexpr size_t kDepth = 16;
 constexpr size_t kFrameWords = 8;
 
 struct Deque {
-  Shelf shelf{};
+  PublicPart public_part{};
   std::array<std::array<uint64_t, kFrameWords>, kDepth> frames{};
   std::vector<std::atomic<uint32_t>> taken = std::vector<std::atomic<uint32_t>>(kTasks + 1);
   std::atomic<uint64_t> torn{0};
@@ -46,21 +46,21 @@ struct Deque {
 
 void steal_until_done(Deque& deque) {
   while (!deque.done.load(std::memory_order_acquire)) {
-    const uint64_t seen = deque.shelf.state.load(std::memory_order_acquire);
-    const ShelfState state = ShelfState::decode(seen);
+    const uint64_t seen = deque.public_part.state.load(std::memory_order_acquire);
+    const PublicState state = PublicState::decode(seen);
     if (state.count == 0) {
       std::this_thread::yield();
       continue;
     }
-    const uint64_t entry = deque.shelf.slots[state.first][0].load(std::memory_order_acquire);
+    const uint64_t entry = deque.public_part.slots[state.first][0].load(std::memory_order_acquire);
     uint64_t expected = seen;
-    if (!deque.shelf.state.compare_exchange_strong(expected, claim_oldest(seen))) continue;
-    // Plain reads: whatever the owner does with this memory comes before or after.
+    if (!deque.public_part.state.compare_exchange_strong(expected, claim_oldest(seen))) continue;
+    // Plain reads: they must not race with the owner's writes.
     const std::array<uint64_t, kFrameWords> frame = deque.frames[entry & 0xff];
     for (const uint64_t word : frame) {
       if (word != entry >> 8) ++deque.torn;
     }
-    deque.shelf.copied.fetch_add(1, std::memory_order_release);
+    deque.public_part.copied.fetch_add(1, std::memory_order_release);
     ++deque.taken[entry >> 8];
   }
 }
@@ -68,7 +68,7 @@ void steal_until_done(Deque& deque) {
 TEST(SplitDequeStress, EveryTaskIsTakenOnceAndWhole) {
   Deque deque;
   NativeMemory memory;
-  ShelfOwner<NativeMemory> shelf(memory, deque.shelf);
+  PublicPartOwner<NativeMemory> public_part(memory, deque.public_part);
   std::vector<std::thread> thieves;
   for (int i = 0; i < 2; ++i) thieves.emplace_back(steal_until_done, std::ref(deque));
 
@@ -104,16 +104,17 @@ TEST(SplitDequeStress, EveryTaskIsTakenOnceAndWhole) {
       ++top;
       continue;
     }
-    if (top > floor && draw(3) == 0 && shelf.count() == 0) {
+    if (top > floor && draw(3) == 0 && public_part.count() == 0) {
       const auto count = static_cast<uint32_t>(1 + draw(std::min<uint64_t>(top - floor, 8)));
-      shelf.publish(
+      public_part.publish(
           [&](uint32_t i) {
             return PublicEntry{entries[floor + i] << 8 | (floor + i), 0, 0, 0};
           },
           count);
       floor += count;
-      // Now and then thieves get all of it, however the machine schedules them.
-      while (publications % 256 == 0 && shelf.count() != 0 && !late) wait();
+      // Sometimes wait until thieves have taken all entries, so that steals happen with any
+      // schedule.
+      while (publications % 256 == 0 && public_part.count() != 0 && !late) wait();
       ++publications;
       continue;
     }
@@ -122,19 +123,19 @@ TEST(SplitDequeStress, EveryTaskIsTakenOnceAndWhole) {
       take(--top);
       continue;
     }
-    if (shelf.take_back()) {
+    if (public_part.take_back()) {
       floor = --top;
       take(top);
       continue;
     }
-    // All that is left was stolen: something else comes to its place, when it has been copied.
+    // All remaining entries were stolen: wait until their frames have been copied, then reuse them.
     stolen += top;
-    while (!shelf.all_copied(stolen) && !late) wait();
+    while (!public_part.all_copied(stolen) && !late) wait();
     top = floor = 0;
   }
   deque.done.store(true, std::memory_order_release);
   for (std::thread& thief : thieves) thief.join();
-  EXPECT_FALSE(late) << "a theft never came to its end";
+  EXPECT_FALSE(late) << "a steal did not end";
   EXPECT_EQ(deque.torn.load(), 0u);
   for (uint64_t task = 1; task <= kTasks; ++task) {
     ASSERT_EQ(deque.taken[task].load(), 1u) << task;

@@ -13,26 +13,26 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(StackRegion, LiesWhereItShould) {
+TEST(StackRegion, HasTheDocumentedLayout) {
   const auto region = StackRegion::create(1 << 20, 5000);
   ASSERT_TRUE(region.ok()) << region.status();
   StackRegion& r = **region;
   EXPECT_EQ(reinterpret_cast<uintptr_t>(r.bottom()), kRegionAddress + kStackGuardBytes);
   EXPECT_EQ(r.top() - r.bottom(), 1 << 20);
   EXPECT_EQ(r.tail(), r.top());
-  EXPECT_EQ(r.source().length, (size_t{1} << 20) + 8192) << "the tail in whole pages";
-  // Zeros, and writable from end to end.
+  EXPECT_EQ(r.source().length, (size_t{1} << 20) + 8192) << "the tail must have whole pages";
+  // The tail is initially zero, and the whole region is writable.
   EXPECT_EQ(std::to_integer<int>(r.tail()[4999]), 0);
   std::memset(r.source().address, 1, r.source().length);
 }
 
-TEST(StackRegion, PagesComeWithTouch) {
+TEST(StackRegion, PagesAreAllocatedWhenTouched) {
   const auto region = StackRegion::create(size_t{4} << 30, 4096);
   ASSERT_TRUE(region.ok()) << region.status();
   StackRegion& r = **region;
   EXPECT_EQ(r.high_water(), 0u);
   r.top()[-1] = std::byte{1};
-  EXPECT_EQ(r.high_water(), 8u);  // whole words
+  EXPECT_EQ(r.high_water(), 8u);  // counts whole words
   r.top()[-100'000] = std::byte{1};
   EXPECT_EQ(r.high_water(), 100'000u);
   r.top()[-(40 << 20)] = std::byte{1};
@@ -52,7 +52,7 @@ TEST(StackRegion, PeersMapTheSameMemory) {
   munmap(other, source.length);
 }
 
-TEST(StackRegion, WhatIsInTheWayIsNamed) {
+TEST(StackRegion, AnOverlappingMappingIsNamed) {
   void* const there = reinterpret_cast<void*>(kRegionAddress + kStackGuardBytes + 4096);
   ASSERT_EQ(mmap(there, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0),
             there);
@@ -60,21 +60,21 @@ TEST(StackRegion, WhatIsInTheWayIsNamed) {
   EXPECT_EQ(taken.code(), absl::StatusCode::kAlreadyExists);
   EXPECT_THAT(std::string(taken.message()), HasSubstr("7e9000101000-7e9000102000 r--p"));
   munmap(there, 4096);
-  // Nothing was left behind: the same addresses again.
+  // The failed create() left no mapping behind, so the same addresses can be used.
   EXPECT_TRUE(StackRegion::create(1 << 20, 4096).ok());
   const auto first = StackRegion::create(1 << 20, 4096);
   EXPECT_EQ(StackRegion::create(1 << 20, 4096).status().code(), absl::StatusCode::kAlreadyExists);
 }
 
-TEST(StackRegion, SizesThatCannotBe) {
+TEST(StackRegion, InvalidSizesAreRefused) {
   EXPECT_EQ(StackRegion::create(0, 0).status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(StackRegion::create(~size_t{0}, 0).status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(StackRegion::create(4096, ~size_t{0}).status().code(),
             absl::StatusCode::kInvalidArgument);
 }
 
-// Another fault is not taken for an overflow.
-TEST(StackGuardDeath, OtherFaultsAreWhatTheyWere) {
+// A fault outside of the guard is passed to the previous handler.
+TEST(StackGuardDeath, OtherFaultsArePassedOn) {
   EXPECT_EXIT(
       {
         const auto region = StackRegion::create(1 << 20, 4096);
@@ -83,7 +83,7 @@ TEST(StackGuardDeath, OtherFaultsAreWhatTheyWere) {
         *reinterpret_cast<volatile int*>(kRegionAddress - 4096) = 1;
       },
 #if defined(__SANITIZE_ADDRESS__)
-      ::testing::ExitedWithCode(1),  // its own handler, which was there before
+      ::testing::ExitedWithCode(1),  // the handler of AddressSanitizer
 #elif defined(__SANITIZE_THREAD__)
       ::testing::ExitedWithCode(66),
 #else
@@ -92,7 +92,7 @@ TEST(StackGuardDeath, OtherFaultsAreWhatTheyWere) {
       "");
 }
 
-TEST(StackGuardDeath, TheGuardHasTwoEnds) {
+TEST(StackGuardDeath, BothEndsOfTheGuardAreDetected) {
   for (const size_t offset : {size_t{0}, kStackGuardBytes - 1}) {
     EXPECT_EXIT(
         {

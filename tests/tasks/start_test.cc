@@ -1,5 +1,5 @@
-// Workers that were executed, not forked: by cariama-run, by mpirun, and by themselves. They are
-// this program again, with --role=NAME as their last argument.
+// Workers that a launcher executes instead of forking them: cariama-run, mpirun, or the program
+// itself. The workers execute this program with --role=NAME as the last argument.
 #include "tasks/start.h"
 
 #include <gmock/gmock.h>
@@ -33,7 +33,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// Nothing is printed in pieces: the processes share their output.
+// Prints a line with one write(), because the processes share their output.
 void print(const std::string& line) {
   const std::string whole = line + "\n";
   static_cast<void>(!write(STDOUT_FILENO, whole.data(), whole.size()));
@@ -53,7 +53,7 @@ void require(const absl::Status& status) {
 
 // ---- What the workers do ------------------------------------------------------------------------
 
-// Has a canary wherever the stack protector is on, and moves with it.
+// Its frame has a canary if the stack protector is enabled, and migrates with it.
 #if defined(__GNUC__) && !defined(__clang__)
 __attribute__((stack_protect))
 #endif
@@ -75,7 +75,7 @@ struct Job {
   std::unique_ptr<ThreadContext> thread = require(fabric->init_thread(0));
   std::unique_ptr<TaskRuntime> runtime = require(TaskRuntime::create(*fabric, {}));
 
-  // How many tasks all workers have stolen so far. Collective.
+  // Returns the number of tasks that all workers have stolen so far. Collective.
   uint64_t steals() {
     Exchange& exchange = fabric->bootstrap();
     const Deadline deadline = deadline_after(60s);
@@ -105,12 +105,12 @@ int role_fib() {
     const long value = require(job.runtime->run([] { return protected_fib(22); }));
     if (value != 17711) fail("fib(22) is " + std::to_string(value));
   } while (job.steals() == 0 && std::chrono::steady_clock::now() < deadline);
-  if (job.steals() == 0) fail("nobody stole");
+  if (job.steals() == 0) fail("no steal happened");
   if (job.fabric->rank() == 0) print("right on " + std::to_string(job.fabric->size()));
   return job.end();
 }
 
-// Several runtimes, one after the other, in one job.
+// Creates several runtimes in one job, one after the other.
 int role_again() {
   auto bootstrap = require(make_bootstrap());
   for (int i = 0; i < 3; ++i) {
@@ -124,7 +124,7 @@ int role_again() {
   return 0;
 }
 
-// Does not see to equal addresses.
+// Does not call start_workers(), so the workers have different addresses.
 int role_random() {
   auto fabric = require(Fabric::create());
   const auto runtime = TaskRuntime::create(*fabric, {});
@@ -133,7 +133,8 @@ int role_random() {
   return 0;
 }
 
-// The worker that has stolen is killed. Without a fabric: the survivor has to notice by itself.
+// A worker kills itself after it has stolen a task. There is no fabric, so the task runtime of the
+// survivor must detect it.
 int role_killed() {
   auto bootstrap = require(make_bootstrap());
   auto runtime = require(TaskRuntime::create(*bootstrap, {}));
@@ -156,32 +157,32 @@ int role_killed() {
 // ---- waiting for other layers, in tasks ----
 
 Job* the_job = nullptr;
-GlobalMemory* the_memory = nullptr;  // of this process
-std::atomic<int> step{0};            // of this process
+GlobalMemory* the_memory = nullptr;
+std::atomic<int> step{0};
 
-// Every wait needs another task of the same worker to go on meanwhile. Rank 1 answers while it is
-// idle, or waits itself: it runs calls then.
+// Each wait ends only if another task of the same worker runs meanwhile. Rank 1 answers calls while
+// it is idle or waits.
 int role_await() {
   Job job;
   the_job = &job;
   auto memory = require(GlobalMemory::create(*job.fabric));
   the_memory = memory.get();
   const auto result = job.runtime->run([] {
-    // A task waits for what its parent does after it, in the same process.
+    // A task waits for a store that its parent does after the spawn, in the same process.
     task<int> waits = spawn_tied([] {
-      // The parent goes on in this worker, since it is tied.
+      // The parent continues in this worker, because it is tied.
       return await_until([] { return step == 1; }, deadline_after(60s)) ? 1 : 0;
     });
     step = 1;
     if (join(std::move(waits)) != 1) fail("a condition did not become true");
-    // For the answer to a call, beside another task.
+    // A task waits for the answer to a call.
     task<int> calls = spawn_tied([] {
       Future<int> answer = async_call(*the_job->fabric, 1, [] { return 42; });
       step = 2;
       return await(answer, deadline_after(60s)).value_or(0);
     });
     if (join(std::move(calls)) != 42) fail("another answer");
-    // For global memory.
+    // The root waits for transfers of global memory.
     const auto cell = the_memory->allocate<uint64_t>(1, 1, deadline_after(60s));
     if (!cell.ok()) fail(cell.status().ToString());
     GlobalTransfer put = the_memory->rput(uint64_t{7}, *cell);
@@ -209,7 +210,7 @@ int play(std::string_view role) {
 
 struct Ended {
   int code;
-  std::string output;  // and errors
+  std::string output;  // stdout and stderr
 };
 Ended run_job(const std::string& launcher, const std::string& arguments, const std::string& role) {
   const std::string command =
@@ -273,12 +274,12 @@ TEST(Start, WorkersAreCounted) {
   EXPECT_LE(usable_workers(), sysconf(_SC_NPROCESSORS_ONLN));
 }
 
-TEST(Faults, AKilledWorkerEndsTheJobWithASentence) {
+TEST(Faults, AKilledWorkerEndsTheJobWithAMessage) {
   const Ended job = run_job(kCariamaRun + "2 --keep-going", "", "killed");
-  EXPECT_EQ(job.code, 128 + SIGKILL) << "of who failed first";
-  EXPECT_THAT(job.output, AllOf(HasSubstr("cariama tasks: rank 0: "), HasSubstr(" rank 1"),
-                                HasSubstr("what rank 1 has of the 1 task that it took from here"),
-                                HasSubstr("the job ends")));
+  EXPECT_EQ(job.code, 128 + SIGKILL) << "the exit code of the process that failed first";
+  EXPECT_THAT(job.output,
+              AllOf(HasSubstr("cariama tasks: rank 0: "), HasSubstr(" rank 1"),
+                    HasSubstr("rank 1 stole 1 task from it"), HasSubstr("the job ends")));
 }
 
 TEST(Await, OtherTasksRunMeanwhile) {

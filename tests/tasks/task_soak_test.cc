@@ -1,5 +1,6 @@
-// Everything at once, for a while: two seconds as a test, five minutes as the soak (ctest -C soak
-// -L soak). CARIAMA_SOAK_SECONDS says how long.
+// Soak test of the task runtime: combines trees, futures, exceptions and reductions, with changing
+// options. Runs for CARIAMA_SOAK_SECONDS: 2 s by default, 5 minutes as the soak test (ctest -C soak
+// -L soak).
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -21,23 +22,24 @@ using std::chrono::steady_clock;
 using testing::fib;
 using testing::with_workers;
 
-uint64_t scrambled(uint64_t x) {
+uint64_t scrambled_seed(uint64_t x) {
   x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
   return x ^ x >> 27;
 }
 
-// A tree whose shape the seed decides, with waits of several kinds; the number of its nodes.
+// Runs a tree of tasks whose shape follows from the seed, with several kinds of waits. Returns the
+// number of its nodes.
 long tree(uint64_t seed, int depth) {
   const uint64_t children = depth == 0 ? 0 : 1 + seed % 3;
   if (seed % 11 == 0) yield();
   long count = 1;
   for (uint64_t i = 0; i < children; i += 2) {
-    task<long> first = spawn([=] { return tree(scrambled(seed + i), depth - 1); });
-    // Joined at once: a string that has arrived must not stay on a stack that travels.
+    task<long> first = spawn([=] { return tree(scrambled_seed(seed + i), depth - 1); });
+    // Joined immediately: a string must not stay in a local while the task can migrate.
     if (join(spawn([=] { return std::string(seed % 200, 'x'); })).size() != seed % 200) {
       return -1'000'000'000;
     }
-    if (i + 1 < children) count += tree(scrambled(seed + i + 1), depth - 1);
+    if (i + 1 < children) count += tree(scrambled_seed(seed + i + 1), depth - 1);
     count += join(std::move(first));
   }
   return count;
@@ -45,11 +47,11 @@ long tree(uint64_t seed, int depth) {
 long plain_tree(uint64_t seed, int depth) {
   const uint64_t children = depth == 0 ? 0 : 1 + seed % 3;
   long count = 1;
-  for (uint64_t i = 0; i < children; ++i) count += plain_tree(scrambled(seed + i), depth - 1);
+  for (uint64_t i = 0; i < children; ++i) count += plain_tree(scrambled_seed(seed + i), depth - 1);
   return count;
 }
 
-// A value that goes through a chain of tasks that wait for one another.
+// Passes a value through a chain of tasks, each of which waits for the next one.
 long chain(long length) {
   const TaskPromise<long> promise;
   task<long> waiter = spawn([future = promise.future()] { return future.get() + 1; });
@@ -58,7 +60,7 @@ long chain(long length) {
   return join(std::move(waiter));
 }
 
-// A child throws in one of 8 places; its text arrives.
+// One of 8 children throws. Returns 1 if the parent gets the exception with its text.
 long failing(uint64_t seed) {
   long caught = 0;
   for (uint64_t i = 0; i < 8; ++i) {
@@ -88,7 +90,7 @@ TEST(TaskSoak, EverythingAtOnce) {
     options.deque = round % 4 == 3 ? DequeKind::kThe : DequeKind::kSplit;
     options.victim_order = round % 3 == 0 ? VictimOrder::kRandom : VictimOrder::kByDistance;
     const int workers = 1 + static_cast<int>(round % 4);
-    // Forked processes begin anew; some of a job's memory is to be used again and again, too.
+    // Each round forks new processes. The inner loop reuses the memory of one runtime many times.
     with_workers(workers, options, [&](TaskRuntime& runtime) {
       for (uint64_t seed = 50 * round; seed < 50 * round + 10; ++seed) {
         const auto trees = runtime.run([seed] { return tree(seed, 10); });

@@ -1,4 +1,5 @@
-// Running tasks on several forked workers, and making one of them steal, for sure.
+// Helpers for tests of tasks: run tasks on several forked workers, and wait in a task until a thief
+// has stolen its parent.
 #ifndef CARIAMA_TESTS_TASKS_TASK_TEST_SUPPORT_H_
 #define CARIAMA_TESTS_TASKS_TASK_TEST_SUPPORT_H_
 
@@ -21,7 +22,7 @@
 
 namespace cariama::testing {
 
-// Memory that all workers of a test see at the same address. Made before the fork.
+// Memory that all workers of a test share at the same address. Construct it before the fork.
 template <typename T>
 class Shared {
  public:
@@ -43,7 +44,8 @@ class Shared {
   T* value_;
 };
 
-// Waits without suspending anything, as code outside of tasks may. False after 30 s.
+// Waits until condition() is true, without suspending a task. May be used outside of tasks. Returns
+// false after 30 s.
 template <typename Condition>
 [[nodiscard]] bool spin_until(const Condition& condition) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
@@ -54,8 +56,8 @@ template <typename Condition>
   return true;
 }
 
-// What a task may do while it waits for another process, without suspending itself: lets thieves
-// take what they want. False after 30 s.
+// Waits in a task until condition() is true, without suspending the task. Polls, so that thieves
+// can steal the ancestors of the task. Returns false after 30 s.
 template <typename Condition>
 [[nodiscard]] bool poll_until(const Condition& condition) {
   return spin_until([&] {
@@ -64,7 +66,7 @@ template <typename Condition>
   });
 }
 
-// Forks `workers` processes, makes a runtime in each and calls body(runtime).
+// Forks `workers` processes, creates a runtime in each, and calls body(runtime).
 inline void with_workers(int workers, const TaskOptions& options,
                          const std::function<void(TaskRuntime&)>& body,
                          const RunOptions& run_options = {}) {
@@ -78,7 +80,7 @@ inline void with_workers(int workers, const TaskOptions& options,
       run_options);
 }
 
-// The dependent round trips of one steal.
+// Returns the number of dependent round trips of one steal.
 [[nodiscard]] inline uint64_t round_trips_of(DequeKind deque) {
   switch (deque) {
     case DequeKind::kSplit:

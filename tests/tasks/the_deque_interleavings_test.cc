@@ -1,13 +1,14 @@
-// The THE deque (tasks/internal/the_deque.h), the owner's real code, through every interleaving of
-// one owner and two thieves; and deliberate mistakes, each of which must be found.
+// Explores every interleaving of one owner and two thieves on the THE deque
+// (tasks/internal/the_deque.h). The owner runs the real code. Deliberate mistakes in the protocol
+// must each be detected.
 //
-// As in split_deque_interleavings_test.cc every access to shared memory is a step, a participant
-// between two steps is plain data, and a step executes its action again from the beginning with
-// what its accesses have returned. Interleavings are those of sequentially consistent accesses; the
-// one reordering that the algorithm forbids by a fence is a mistake of its own.
+// As in split_deque_interleavings_test.cc, every access to shared memory is a step, an actor
+// between two steps is plain data, and a step executes the action again from its beginning with the
+// results of its earlier accesses. Accesses are sequentially consistent. The one reordering that
+// the algorithm prevents by a fence is modelled as a mistake (kNoFence).
 //
-// The frames of a task are a word that says whose they are. The owner overwrites them when it has
-// taken the task back, and when it installs something else.
+// The frames of a task are one word that contains the number of the task. The owner overwrites them
+// when it has taken the task back, and when it installs another task.
 #include "tasks/internal/the_deque.h"
 
 #include <algorithm>
@@ -28,14 +29,14 @@ namespace cariama::tasks {
 namespace {
 
 constexpr size_t kThieves = 2;
-constexpr size_t kPositions = 4;  // 0 is not used
+constexpr size_t kPositions = 4;  // position 0 is not used
 
 enum class Mistake {
   kNone,
   kNoFence,      // pop's load of base overtakes its store of top
-  kNoLock,       // the thief goes on although the lock is not free
-  kOldTop,       // the thief relies on the top that it read before it had the lock
-  kBaseNotBack,  // the thief that comes too late leaves base as it is
+  kNoLock,       // the thief proceeds without having acquired the lock
+  kOldTop,       // the thief uses the top that it read before it acquired the lock
+  kBaseNotBack,  // a thief that finds no entry does not restore base
   kFreedEarly,   // the thief frees the lock before it has read the frames
 };
 
@@ -77,7 +78,8 @@ class Steps {
   bool done_ = false;
 };
 
-// The memory that the real TheOwner works on. Only the addresses of `queue` are used.
+// The memory of the real TheOwner. Only the addresses of `queue` are used. Without fences it delays
+// a store of top until after the next load.
 class ModelMemory {
  public:
   ModelMemory(Steps& steps, TheQueue& queue, bool fences)
@@ -121,7 +123,7 @@ class ModelMemory {
   Steps& steps_;
   TheQueue& queue_;
   const bool fences_;
-  bool late_ = false;  // the store of late_top_ to top has not been seen yet
+  bool late_ = false;  // the store of late_top_ to top is delayed
   uint64_t late_top_ = 0;
 };
 
@@ -129,7 +131,7 @@ enum class Owner : uint8_t { kPush, kPop };
 
 struct Instance {
   std::vector<Owner> owner;
-  size_t thief_attempts = 1;  // of each
+  size_t thief_attempts = 1;  // number of steals that each thief tries
 };
 
 class System {
@@ -138,25 +140,26 @@ class System {
 
   Words words;
   std::array<Actor, 1 + kThieves> actors{};
-  uint64_t top = 1;          // the owner's own: one past its newest entry
-  uint64_t pushed = 0;       // tasks so far, which is the number of the newest
-  uint64_t stolen = 0;       // since the owner last emptied the queue
-  std::set<uint64_t> taken;  // by anybody
+  uint64_t top = 1;          // private copy of the owner: one past the newest entry
+  uint64_t pushed = 0;       // number of tasks pushed so far; the newest task has this number
+  uint64_t stolen = 0;       // number of steals since the owner last emptied the queue
+  std::set<uint64_t> taken;  // tasks that the owner or a thief has taken
   std::string violation;
 
   [[nodiscard]] auto key() const {
     return std::make_tuple(words, actors, top, pushed, stolen, taken);
   }
-  [[nodiscard]] bool ended(size_t who) const {
-    return actors[who].action >= (who == 0 ? instance_->owner.size() : instance_->thief_attempts);
+  [[nodiscard]] bool ended(size_t index) const {
+    return actors[index].action >=
+           (index == 0 ? instance_->owner.size() : instance_->thief_attempts);
   }
 
-  // One step of `who`. False: it waits for the lock, and has changed nothing.
-  [[nodiscard]] bool step(size_t who) {
-    Actor& actor = actors[who];
+  // Makes one step of actor `index`. Returns false, and changes nothing, if it waits.
+  [[nodiscard]] bool step(size_t index) {
+    Actor& actor = actors[index];
     Steps steps(words, actor);
     try {
-      if (who == 0) {
+      if (index == 0) {
         owner_action(steps, instance_->owner[actor.action]);
       } else {
         thief_action(steps);
@@ -165,7 +168,7 @@ class System {
       ++actor.action;
     } catch (const Abandoned&) {
     } catch (const Waits&) {
-      actor.seen.pop_back();  // the look at the lock
+      actor.seen.pop_back();  // forget the failed compare-and-swap of the lock
       return false;
     }
     return true;
@@ -176,8 +179,7 @@ class System {
     if (!taken.insert(task).second) violation = "a task was taken twice";
   }
 
-  // What an action changes besides shared memory, it changes after its last step: before, it may
-  // be abandoned.
+  // An action changes private data only after its last step, because it may be abandoned before.
   void owner_action(Steps& steps, Owner action) {
     ModelMemory memory(steps, queue_, mistake_ != Mistake::kNoFence);
     TheOwner<ModelMemory> owner(memory, queue_);
@@ -204,11 +206,11 @@ class System {
       take(task);
       return;
     }
-    // Thieves have this one, and so all older ones: something else is installed.
+    // Thieves have taken this entry, and therefore all older ones: install another task.
     const uint64_t gone = owner.reset(wait);
     memory.drain();
     for (uint64_t i = 1; i < kPositions; ++i) overwrite(i);
-    if (gone != position) violation = "reset() counts other thefts than there were";
+    if (gone != position) violation = "reset() returned a wrong number of steals";
     top = 1;
   }
 
@@ -240,7 +242,7 @@ class System {
 
   const Instance* instance_;
   Mistake mistake_;
-  static inline TheQueue queue_;  // only its addresses
+  static inline TheQueue queue_;  // only its addresses are used
 };
 
 struct Exploration {
@@ -259,11 +261,11 @@ Exploration explore(const Instance& instance, Mistake mistake = Mistake::kNone) 
     if (!known.insert(system.key()).second) continue;
     bool moved = false;
     bool all_ended = true;
-    for (size_t who = 0; who < system.actors.size(); ++who) {
-      if (system.ended(who)) continue;
+    for (size_t index = 0; index < system.actors.size(); ++index) {
+      if (system.ended(index)) continue;
       all_ended = false;
       System next = system;
-      if (!next.step(who)) continue;
+      if (!next.step(index)) continue;
       moved = true;
       if (!next.violation.empty()) {
         result.violation = next.violation;
@@ -275,7 +277,7 @@ Exploration explore(const Instance& instance, Mistake mistake = Mistake::kNone) 
     ++result.ends;
     const Words& words = system.words;
     if (!all_ended) {
-      result.violation = "somebody waits for ever";
+      result.violation = "an actor waits for ever";
     } else if (words.lock != 0) {
       result.violation = "the lock is held for ever";
     } else if (words.base > words.top + 1 ||

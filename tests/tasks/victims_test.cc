@@ -14,8 +14,8 @@ namespace {
 constexpr VictimOrder kRandom = VictimOrder::kRandom;
 constexpr VictimOrder kByDistance = VictimOrder::kByDistance;
 
-TEST(Victims, RandomReachesEverybodyButItself) {
-  for (const int block : {1, 2, 4}) {  // levels do not matter
+TEST(Victims, RandomReachesAllOtherRanks) {
+  for (const int block : {1, 2, 4}) {  // levels do not change the probabilities
     Victims victims = Victims::in_blocks(3, 8, std::vector<int>{block}, kRandom, 1);
     std::map<int, int> counts;
     for (int i = 0; i < 7000; ++i) ++counts[victims.next()];
@@ -44,7 +44,7 @@ TEST(Victims, ASeedMakesTheSameChoices) {
   }
 }
 
-TEST(Victims, NearOnesFirst) {
+TEST(Victims, NearVictimsFirst) {
   Victims victims({{1, 2}, {}, {3, 4, 6}}, kByDistance, 1);
   const std::set<int> near{1, 2};
   const std::set<int> far{3, 4, 6};
@@ -55,11 +55,12 @@ TEST(Victims, NearOnesFirst) {
     EXPECT_EQ(victims.level(), 2u);
   }
   EXPECT_TRUE(near.contains(victims.next()));
-  victims.succeeded();  // the next search begins inside
+  victims.succeeded();  // the next search begins at the nearest level
   EXPECT_TRUE(near.contains(victims.next()));
 }
 
-// Two complexes of 2 cores in each of two nodes of each host: by blocks and by places.
+// Hosts with two NUMA nodes, each with two core complexes of 2 cores. in_blocks() and
+// ranks_by_distance() must give the same levels.
 TEST(Victims, BlocksAndPlacesAgree) {
   constexpr int kRanks = 24;
   const std::vector<int> blocks{2, 4, 8};
@@ -86,7 +87,8 @@ TEST(Victims, BlocksAndPlacesAgree) {
   }
 }
 
-// Numbers of nodes and complexes repeat on each host, and -1 is no place.
+// Equal numbers of nodes and complexes on different hosts are different places, and so are two
+// unknown ones (-1).
 TEST(Victims, UnknownPlacesAreNotShared) {
   const std::vector<WorkerPlace> places{
       {1, -1, -1}, {1, -1, -1}, {1, 0, -1}, {1, 0, -1}, {2, 0, 0}};
@@ -99,7 +101,7 @@ TEST(Victims, UnknownPlacesAreNotShared) {
   EXPECT_THAT(node[3], ::testing::ElementsAre(4));
 }
 
-TEST(Victims, Nobody) {
+TEST(Victims, EmptyWithoutOtherRanks) {
   EXPECT_TRUE(Victims::in_blocks(0, 1, std::vector<int>{2}, kRandom, 1).empty());
   EXPECT_TRUE(Victims({{}, {}}, kByDistance, 1).empty());
 }

@@ -1,4 +1,4 @@
-// Runs the program cariama-info as a user does, and reads the rows that it prints.
+// Runs the program cariama-info as a user does, and parses the rows that it prints.
 #ifndef CARIAMA_TESTS_TOOLS_CARIAMA_INFO_ROWS_H_
 #define CARIAMA_TESTS_TOOLS_CARIAMA_INFO_ROWS_H_
 
@@ -23,7 +23,8 @@ struct InfoOutcome {
   std::string output;
 };
 
-// With `arguments` as a shell words them; `environment` is put in front ("NAME=value").
+// Runs cariama-info with `arguments`, which the shell splits into words, and with the environment
+// variables of `environment` ("NAME=value NAME=value").
 inline InfoOutcome run_info(const std::string& arguments, const std::string& environment = "") {
   const std::string command =
       environment + " " + std::string(CARIAMA_PROGRAM_DIR) + "/cariama-info " + arguments;
@@ -47,7 +48,8 @@ struct InfoRow {
   std::string unit;
 };
 
-// Everything that --json prints; each line must be an object of exactly name, params, value, unit.
+// The rows that --json prints. Checks that each line is an object of exactly name, params, value,
+// unit.
 class InfoRows {
  public:
   explicit InfoRows(const std::string& environment = "") {
@@ -71,21 +73,21 @@ class InfoRows {
     }
   }
 
-  // The row of that name and those params, which must be there once.
+  // Returns the row with this name and these params. Fails the test unless there is exactly one.
   [[nodiscard]] const InfoRow& row(const std::string& name,
                                    const std::map<std::string, std::string>& params = {}) const {
     static const InfoRow none;
     const InfoRow* found = nullptr;
     for (const InfoRow& candidate : rows_) {
       if (candidate.name != name || candidate.params != params) continue;
-      EXPECT_EQ(found, nullptr) << name << " is there twice";
+      EXPECT_EQ(found, nullptr) << name << " is printed twice";
       found = &candidate;
     }
-    EXPECT_NE(found, nullptr) << "no " << name;
+    EXPECT_NE(found, nullptr) << "no row " << name;
     return found != nullptr ? *found : none;
   }
 
-  // A number of that row, as its text: exact for 64 bits.
+  // Returns the number in that row as text, which is exact for 64 bits.
   [[nodiscard]] std::string number(const std::string& name,
                                    const std::map<std::string, std::string>& params = {}) const {
     const auto* const number = std::get_if<Json::Number>(&row(name, params).value.value);

@@ -1,10 +1,12 @@
-// What cariama-info prints, against this machine and the library's own defaults.
+// Compares the output of cariama-info with this machine and with the defaults of the library.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <set>
+#include <sstream>
 #include <string>
+#include <vector>
 
 #include "dsfabric/fabric.h"
 #include "dtutils/allocators/circular_allocator.h"
@@ -21,7 +23,10 @@ using ::cariama::testing::InfoOutcome;
 using ::cariama::testing::InfoRow;
 using ::cariama::testing::InfoRows;
 using ::cariama::testing::run_info;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
 
 TEST(CariamaInfo, DescribesThisMachine) {
   const InfoRows rows;
@@ -31,7 +36,7 @@ TEST(CariamaInfo, DescribesThisMachine) {
   EXPECT_EQ(rows.row("memory").unit, "bytes");
   EXPECT_EQ(rows.number("cpus"), std::to_string(info.cpus.size()));
   EXPECT_EQ(rows.number("base_page"), std::to_string(info.page_bytes));
-  // Nothing that runs tests forbids it, and shm needs it for memory of the user's.
+  // Machines that run these tests permit it, and shm needs it for memory that the user allocated.
   EXPECT_TRUE(std::get<bool>(rows.row("cross_memory_attach").value.value));
   EXPECT_EQ(rows.number("cgroup_version"), std::to_string(info.cgroup.version));
   EXPECT_EQ(rows.all("numa_memory").size(), info.nodes.size());
@@ -42,7 +47,7 @@ TEST(CariamaInfo, DescribesThisMachine) {
   EXPECT_EQ(rows.all("huge_pages").size(), info.huge_pages.size());
   EXPECT_EQ(rows.row("transparent_huge_pages", {{"setting", "enabled"}}).value.string(),
             info.transparent.enabled);
-  // No limit is null, never a huge number.
+  // A missing limit is printed as null, never as a huge number.
   const bool unlimited = info.memory_lock.soft_bytes == kUnlimited;
   const InfoRow& lock = rows.row("memory_lock", {{"limit", "soft"}});
   EXPECT_EQ(std::holds_alternative<std::nullptr_t>(lock.value.value), unlimited);
@@ -73,7 +78,7 @@ TEST(CariamaInfo, ShowsTransports) {
   EXPECT_EQ(forced.row("environment", {{"variable", "CARIAMA_TRANSPORT"}}).value.string(), "shm");
 }
 
-TEST(CariamaInfo, ShowsWhatJobsAreToldByTheEnvironment) {
+TEST(CariamaInfo, ShowsTheEnvironmentOfJobsWithoutSecrets) {
   const InfoRows rows("CARIAMA_LISTEN=10.77.0.0/24 CARIAMA_THREADS=3 CARIAMA_JOB_SECRET=hush");
   EXPECT_EQ(rows.row("environment", {{"variable", "CARIAMA_LISTEN"}}).value.string(),
             "10.77.0.0/24");
@@ -111,10 +116,11 @@ TEST(CariamaInfo, EachShortfallHasItsRemedy) {
   for (const Shortfall& shortfall : find_shortfalls(query_system_info())) {
     EXPECT_TRUE(names.count(shortfall.name)) << shortfall.name;
   }
-  EXPECT_TRUE(names.count("budget.variable")) << "a step that was taken while it ran";
+  EXPECT_TRUE(names.count("budget.variable"))
+      << "a diagnostic that is reported while the program runs";
 }
 
-TEST(CariamaInfo, NamesWhatIsWrongWithTheEnvironment) {
+TEST(CariamaInfo, NamesInvalidEnvironmentVariables) {
   const InfoRows rows("CARIAMA_TRANSPORT=pigeon");
   const auto shortfalls = rows.all("shortfall");
   const bool named = std::any_of(shortfalls.begin(), shortfalls.end(), [](const InfoRow& row) {
@@ -123,21 +129,87 @@ TEST(CariamaInfo, NamesWhatIsWrongWithTheEnvironment) {
   EXPECT_TRUE(named);
 }
 
+// The lines of a text.
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+TEST(CariamaInfo, BeginsWithAVerdictOfThreeLines) {
+  const InfoRows rows;
+  const InfoOutcome outcome = run_info("2>&1");
+  EXPECT_EQ(outcome.exit_code, 0);
+  const std::vector<std::string> lines = lines_of(outcome.output);
+  ASSERT_GE(lines.size(), 3u);
+  EXPECT_THAT(
+      lines[0],
+      StartsWith("Transport: " + rows.row("transport_within_machine").value.string() +
+                 " between processes of this machine; " +
+                 rows.row("transport_between_machines").value.string() + " between machines ("));
+  EXPECT_THAT(lines[1], StartsWith("Memory:    "));
+  EXPECT_THAT(lines[1], HasSubstr(" available; registered memory gets "));
+  EXPECT_THAT(lines[2], StartsWith("Degraded:  "));
+  const std::vector<InfoRow> shortfalls = rows.all("shortfall");
+  ASSERT_GE(lines.size(), 3 + 2 * shortfalls.size()) << "the remedies follow";
+  for (size_t i = 0; i < shortfalls.size(); ++i) {
+    EXPECT_THAT(lines[2], HasSubstr(shortfalls[i].params.at("of")));
+    EXPECT_EQ(lines[3 + 2 * i], "  " + shortfalls[i].value.string());
+    EXPECT_EQ(lines[4 + 2 * i], "      -> " + shortfalls[i].params.at("remedy"));
+  }
+  if (shortfalls.empty()) {
+    EXPECT_EQ(lines[2], "Degraded:  nothing");
+  }
+}
+
+TEST(CariamaInfo, TellsTheTransportsOfJobs) {
+  const InfoRows forced("CARIAMA_TRANSPORT=shm");
+  EXPECT_EQ(forced.row("transport_within_machine").value.string(), "shm");
+  EXPECT_EQ(forced.row("transport_between_machines").value.string(), "none");
+  EXPECT_THAT(run_info("2>&1", "CARIAMA_TRANSPORT=shm").output,
+              StartsWith("Transport: shm between processes of this machine; none between machines "
+                         "(CARIAMA_TRANSPORT is 'shm')\n"));
+  const InfoRows invalid("CARIAMA_TRANSPORT=pigeon");
+  EXPECT_EQ(invalid.row("transport_within_machine").value.string(), "none");
+  EXPECT_EQ(invalid.row("transport_between_machines").value.string(), "none");
+  EXPECT_EQ(InfoRows("CARIAMA_TRANSPORT=").row("transport_within_machine").value.string(), "shm");
+}
+
 TEST(CariamaInfo, TextForPeopleHasTheSameFacts) {
   const InfoOutcome outcome = run_info("2>&1");
   EXPECT_EQ(outcome.exit_code, 0);
-  for (const char* heading : {"Machine", "Limits", "NUMA", "Pages", "RDMA devices", "Transports",
-                              "Options in effect", "Shortfalls, with remedies"}) {
+  for (const char* heading :
+       {"Machine", "Limits", "NUMA", "Pages", "RDMA devices", "Transports", "Environment"}) {
     EXPECT_THAT(outcome.output, HasSubstr("\n" + std::string(heading) + "\n"));
   }
   EXPECT_THAT(outcome.output, HasSubstr(query_system_info().kernel));
+}
+
+TEST(CariamaInfo, ShowsOptionsOnRequestOnly) {
+  EXPECT_THAT(run_info("2>&1").output, Not(HasSubstr("Options in effect")));
+  const InfoOutcome outcome = run_info("--options 2>&1", "CARIAMA_MEMORY_BUDGET=3MiB");
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_THAT(outcome.output, StartsWith("Environment\n"));
+  EXPECT_THAT(outcome.output, HasSubstr("\nOptions in effect\n"));
+  EXPECT_THAT(outcome.output, ContainsRegex("memory budget +3 MiB"));
+  // Every option of the JSON, which is complete with and without --options.
+  const InfoRows rows;
+  EXPECT_GE(rows.all("option").size(), 40u);
+  for (const InfoRow& row : rows.all("option")) {
+    EXPECT_THAT(outcome.output, HasSubstr("  option, " + row.params.at("of") + ", " +
+                                          row.params.at("option") + " "));
+  }
+  EXPECT_EQ(lines_of(run_info("--json --options").output).size(),
+            lines_of(run_info("--json").output).size());
 }
 
 TEST(CariamaInfo, ExitCodesTellUseAndFailure) {
   const InfoOutcome help = run_info("--help");
   EXPECT_EQ(help.exit_code, 0);
   EXPECT_THAT(help.output, HasSubstr("--json"));
-  for (const char* wrong : {"--jsom", "--json=yes", "extra", "--json extra", "''"}) {
+  for (const char* wrong :
+       {"--jsom", "--json=yes", "extra", "--json extra", "--options extra", "''"}) {
     const InfoOutcome outcome = run_info(std::string(wrong) + " 2>&1");
     EXPECT_EQ(outcome.exit_code, 2) << wrong;
     EXPECT_THAT(outcome.output, HasSubstr("unknown argument"));
@@ -145,6 +217,10 @@ TEST(CariamaInfo, ExitCodesTellUseAndFailure) {
   const InfoOutcome full = run_info("--json 2>&1 >/dev/full");
   EXPECT_EQ(full.exit_code, 1);
   EXPECT_THAT(full.output, HasSubstr("cannot write"));
+  for (const char* arguments : {"", "--options", "--help", "--version"}) {
+    EXPECT_EQ(run_info(std::string(arguments) + " 2>/dev/null >/dev/full").exit_code, 1)
+        << arguments;
+  }
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The network as one simulated worker sees it.
+// RemoteAccess of a simulated worker.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -7,12 +7,13 @@
 
 namespace cariama::tasks {
 
-void SimulatedAccess::hold_up() {
+void SimulatedAccess::maybe_pause() {
   const SimulatedFaults& faults = cluster_.options().faults;
   if (cluster_.happens(faults.pause)) worker_.sleep(cluster_.up_to(faults.pause_most));
 }
 
-// When what is issued now is at the peer: not before what was issued earlier.
+// Returns the time at which an operation that is issued now arrives at the peer: after all earlier
+// operations of this worker.
 int64_t SimulatedAccess::arrival(int peer) {
   const int64_t issued = cluster_.events().now() + worker_.ahead();
   last_arrival_ = std::max(last_arrival_ + 1, issued + cluster_.latency(rank(), peer));
@@ -20,7 +21,7 @@ int64_t SimulatedAccess::arrival(int peer) {
 }
 
 uint64_t SimulatedAccess::perform(const Operation& operation) {
-  hold_up();
+  maybe_pause();
   operation_ = operation;
   if (operation.peer == rank()) {
     worker_.spend(cluster_.options().own_access);
@@ -38,7 +39,7 @@ void SimulatedAccess::execute() {
   const int64_t now = cluster_.events().now();
   if (!std::exchange(operation_.had_turn, true)) {
     const int64_t turn = cluster_.through_port(operation_.peer, now);
-    if (turn > now) {  // the port is busy: memory changes then
+    if (turn > now) {  // the port is busy: execute the operation at `turn`
       cluster_.events().push(turn, EventQueue::Kind::kExecute, static_cast<uint32_t>(rank()));
       return;
     }
@@ -102,7 +103,7 @@ absl::Status SimulatedAccess::read(int peer, std::span<const ReadPiece> pieces) 
 }
 
 absl::Status SimulatedAccess::write(int peer, uint64_t address, const void* local, size_t bytes) {
-  hold_up();
+  maybe_pause();
   void* const there = cluster_.memory(rank(), peer, address);
   if (peer == rank()) {
     worker_.spend(cluster_.options().own_access);
@@ -135,7 +136,7 @@ absl::StatusOr<uint64_t> SimulatedAccess::compare_swap(int peer, uint64_t addres
 }
 
 absl::Status SimulatedAccess::post_add(int peer, uint64_t address, uint64_t addend) {
-  hold_up();
+  maybe_pause();
   void* const there = cluster_.memory(rank(), peer, address);
   cluster_.post(arrival(peer), {peer,
                                 Cluster::Posted::Kind::kAdd,

@@ -13,13 +13,14 @@
 namespace cariama::tasks {
 namespace {
 
-// Of a fiber: what the protocols need, several times. Sanitized frames are larger.
+// Stack size of a fiber: several times the stack that the protocols need. Sanitizers make frames
+// larger.
 #if defined(__SANITIZE_ADDRESS__)
 constexpr size_t kFiberBytes = size_t{64} << 10;
 #else
 constexpr size_t kFiberBytes = size_t{16} << 10;
 #endif
-// Address space: pages come when they are touched.
+// Address space for blocks. Pages are allocated when they are first touched.
 constexpr size_t kHeapBytes = size_t{32} << 30;
 
 std::byte* map(void* address, size_t bytes) {
@@ -52,14 +53,15 @@ absl::StatusOr<std::unique_ptr<Cluster>> Cluster::create(const SimulatedProgram&
   }
   std::unique_ptr<Cluster> cluster(new Cluster(program, options));
   const auto workers = static_cast<size_t>(options.workers);
-  // Where real pinned areas are, since records are named by their distance from there.
+  // At the address of real pinned areas, because a Reference contains the distance from this
+  // address.
   cluster->heap_ = map(reinterpret_cast<void*>(kPinnedAddress), kHeapBytes);
   if (cluster->heap_ != reinterpret_cast<std::byte*>(kPinnedAddress)) {
     return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kProcess,
                       "a simulation needs the addresses of the pinned area",
                       "destroy this process's TaskRuntime first");
   }
-  // Two slots of nothing: no record may be at the very first byte.
+  // Leave the first block unused: a Reference cannot name a record at the first byte.
   cluster->heap_used_ = sizeof(SimulatedBlock);
   cluster->stacks_ = map(nullptr, workers * kFiberBytes);
   if (cluster->stacks_ == nullptr) {
@@ -78,7 +80,6 @@ absl::StatusOr<std::unique_ptr<Cluster>> Cluster::create(const SimulatedProgram&
 
 Cluster::~Cluster() {
   workers_.clear();
-  // Only what is live has something to destroy.
   if (heap_ != nullptr) {
     for (size_t at = sizeof(SimulatedBlock); at < heap_used_; at += sizeof(SimulatedBlock)) {
       reinterpret_cast<SimulatedBlock*>(heap_ + at)->~SimulatedBlock();
@@ -112,7 +113,7 @@ SimulationResult Cluster::run() {
     switch (event.kind) {
       case EventQueue::Kind::kRun: {
         SimulatedWorker& runs = *workers_[event.index];
-        if (!runs.runs_at(event.time)) break;  // it was interrupted, and has another plan
+        if (!runs.runs_at(event.time)) break;  // obsolete: the worker was interrupted
         if (event.time >= runs.stopped_from && event.time < runs.stopped_until) {
           runs.run_at(runs.stopped_until);
         } else {
@@ -171,7 +172,7 @@ SimulatedBlock& Cluster::allocate() {
   } else {
     block = reinterpret_cast<SimulatedBlock*>(heap_ + heap_used_);
     heap_used_ += sizeof(SimulatedBlock);
-    if (heap_used_ > kHeapBytes) std::abort();  // 100 million records and suspended tasks
+    if (heap_used_ > kHeapBytes) std::abort();  // more than 10^8 blocks
   }
   new (block) SimulatedBlock{};
   block->is_live = true;
@@ -188,7 +189,7 @@ SimulatedBlock& Cluster::block_at(uint64_t address) {
   const size_t offset = address - kPinnedAddress;
   auto& block = *reinterpret_cast<SimulatedBlock*>(heap_ + offset / sizeof(SimulatedBlock) *
                                                                sizeof(SimulatedBlock));
-  if (!block.is_live) violated("a block was used that is not there any more");
+  if (!block.is_live) violated("a block was used after its release");
   return block;
 }
 
@@ -197,7 +198,8 @@ void* Cluster::memory(int from, int rank, uint64_t address) {
     block_at(address);
     return reinterpret_cast<void*>(address);
   }
-  // The areas of real workers are at equal addresses.
+  // Real workers have their areas at equal addresses. Here, translate the offset in the area of
+  // `from` to the area of `rank`.
   const auto base = reinterpret_cast<uint64_t>(&worker(from).area());
   return reinterpret_cast<std::byte*>(&worker(rank).area()) + (address - base);
 }
@@ -216,16 +218,17 @@ void Cluster::post(int64_t arrival, const Posted& operation) {
 }
 
 void Cluster::execute(const Posted& operation) {
-  // Not delayed by the port: nobody waits; but those behind it are.
+  // The operation itself is not delayed by the port, because its worker does not wait for it. But
+  // it delays later operations at the port.
   static_cast<void>(through_port(operation.target, events_.now()));
-  // The address was made one of the target's when it was posted.
+  // post() got the address already translated to the target's memory.
   void* const there = reinterpret_cast<void*>(operation.address);
   switch (operation.kind) {
     case Posted::Kind::kWrite:
       std::memcpy(there, operation.data.data(), operation.bytes);
       if (SimulatedWorker& target = worker(operation.target);
-          there == &target.area().shelf.attention) {
-        target.was_asked();
+          there == &target.area().public_part.steal_request) {
+        target.on_steal_request();
       }
       break;
     case Posted::Kind::kAdd:

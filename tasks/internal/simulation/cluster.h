@@ -1,4 +1,5 @@
-// What all workers of a simulation share: the clock, their memory, and the network between them.
+// Cluster: the state that all workers of a simulation share: the clock, the memory of the workers,
+// and the network.
 #ifndef CARIAMA_TASKS_INTERNAL_SIMULATION_CLUSTER_H_
 #define CARIAMA_TASKS_INTERNAL_SIMULATION_CLUSTER_H_
 
@@ -15,42 +16,43 @@
 #include "absl/status/statusor.h"
 #include "tasks/internal/join_protocol.h"
 #include "tasks/internal/remote_access.h"
-#include "tasks/internal/shelf_thief.h"
 #include "tasks/internal/simulation/event_queue.h"
 #include "tasks/internal/simulation/fiber.h"
 #include "tasks/internal/split_deque.h"
+#include "tasks/internal/split_deque_thief.h"
 #include "tasks/join_record.h"
 #include "tasks/simulation.h"
 
 namespace cariama::tasks {
 
-// Of a worker: what peers see, and where their memory is read to. As the scheduler's WorkerArea.
+// The words of a worker that peers access, and the buffers into which the worker reads the memory
+// of peers. Corresponds to the scheduler's WorkerArea.
 struct SimulatedArea {
-  Shelf shelf;
-  ShelfCopy shelf_copy;
+  PublicPart public_part;
+  PublicPartCopy public_part_copy;
   JoinCopy join_copy;
 };
 
-// A task of a simulated worker: what its frames would hold.
+// A task of a simulated worker: the data that its frames would contain.
 struct SimulatedTask {
   SimulatedFrame frame{};
   SimulatedCount count{};
-  std::vector<uint64_t> outstanding{};  // records of children that may have ended or not
-  uint64_t sp = 0;                      // of its frames
+  std::vector<uint64_t> outstanding{};  // records of children that were not joined yet
+  uint64_t sp = 0;                      // the frames are at the addresses [sp, top)
   uint64_t top = 0;
-  bool joins = false;  // waits for its children before it goes on
-  bool ends = false;   // ... and has nothing to do then
+  bool joins = false;  // the task joins all outstanding children before its next step
+  bool ends = false;   // the task ends after joining them
 };
 
-// What lies in pinned areas: a join record, or the frames of a suspended task. What real blocks do
-// not have is behind it: what must not happen twice.
+// A block of a pinned area: a join record, or the frames of a suspended task. The flags do not
+// exist in real blocks; they detect violations of the protocol.
 struct SimulatedBlock {
   JoinRecord record{};
   SimulatedTask frames{};
-  bool is_live = false;
-  bool is_taken = false;  // the entry beside this record, by a thief
-  bool is_ended = false;  // its child
-  bool is_resumed = false;
+  bool is_live = false;     // the block is allocated
+  bool is_taken = false;    // a thief has taken the entry that refers to this record
+  bool is_ended = false;    // the child of this record has ended
+  bool is_resumed = false;  // the suspended task has been resumed
 };
 
 class SimulatedWorker;
@@ -65,7 +67,7 @@ class Cluster {
 
   [[nodiscard]] SimulationResult run();
 
-  // For workers.
+  // The functions below are called by workers.
   [[nodiscard]] const SimulationOptions& options() const { return options_; }
   [[nodiscard]] const SimulatedProgram& program() const { return program_; }
   [[nodiscard]] EventQueue& events() { return events_; }
@@ -78,20 +80,22 @@ class Cluster {
     return most.count() <= 0 ? 0
                              : static_cast<int64_t>(random() % static_cast<uint64_t>(most.count()));
   }
+  // Reports the violation of an invariant, which ends the simulation.
   void violated(const std::string& what) {
     if (violation_.empty()) violation_ = what;
   }
   [[nodiscard]] int64_t latency(int from, int to);
-  // When an operation that is at the host of `rank` at `time` is executed there.
+  // Passes an operation that arrives at the host of `rank` at `time` through the port of the host.
+  // Returns the time at which the port executes it.
   [[nodiscard]] int64_t through_port(int rank, int64_t time);
 
-  // Blocks of pinned areas.
+  // Allocate and free blocks of pinned areas.
   [[nodiscard]] SimulatedBlock& allocate();
   void free(SimulatedBlock& block);
-  // Of an address in it; complains if it is gone.
+  // Returns the block that contains `address`. Reports a violation if it is not allocated.
   SimulatedBlock& block_at(uint64_t address);
 
-  // Operations that nobody waits for.
+  // An operation whose worker does not wait for its completion.
   struct Posted {
     int target;
     enum class Kind : uint8_t { kWrite, kAdd, kRelease } kind;
@@ -101,7 +105,8 @@ class Cluster {
     std::array<std::byte, 128> data;
   };
   void post(int64_t arrival, const Posted& operation);
-  // Where (rank, address) lies here.
+  // Returns the location in this process of `address` as used by worker `from` for memory of
+  // `rank`.
   [[nodiscard]] void* memory(int from, int rank, uint64_t address);
 
  private:
@@ -117,7 +122,7 @@ class Cluster {
   size_t heap_used_ = 0;
   std::vector<SimulatedBlock*> free_;
   std::vector<std::unique_ptr<SimulatedWorker>> workers_;
-  std::vector<int64_t> ports_;  // when each is free
+  std::vector<int64_t> ports_;  // time from which on each host's port is free
   std::vector<Posted> posted_;
   std::vector<uint32_t> free_posted_;
   std::string violation_;

@@ -1,5 +1,6 @@
-// A stack of its own for each simulated worker, so that the real, blocking code of the protocols
-// can be left in the middle of an operation and continued when it is done.
+// Fiber: a separate stack for each simulated worker. The simulation can leave the real, blocking
+// code of the protocols in the middle of an operation, and continue it when the operation is
+// complete.
 #ifndef CARIAMA_TASKS_INTERNAL_SIMULATION_FIBER_H_
 #define CARIAMA_TASKS_INTERNAL_SIMULATION_FIBER_H_
 
@@ -12,21 +13,21 @@ namespace cariama::tasks {
 
 class Fiber {
  public:
-  // entry(argument) begins with the first resume(), calls arrived() first, and never returns. The
-  // stack is the caller's; what stands on it is never unwound: nothing there may own anything
-  // across a suspend().
+  // Prepares the fiber. The first resume() calls entry(argument), which must call arrived() first
+  // and must not return. The stack [bottom, bottom + bytes) belongs to the caller. It is never
+  // unwound, so its frames must not own resources across a suspend().
   void start(std::byte* bottom, size_t bytes, void (*entry)(void*), void* argument) {
     bottom_ = bottom;
     bytes_ = bytes;
     sp_ = make_context(bottom + bytes - kStackEndBytes, entry, argument);
   }
-  // Runs it until it suspends itself.
+  // Runs the fiber until it suspends itself.
   void resume() {
     before_run(bottom_, bytes_);
     cariama_run(sp_, 0);
     after_run();
   }
-  // By the fiber itself.
+  // Called by the fiber: switches back to the caller of resume().
   [[gnu::noinline]] void suspend() {
     before_leave(bottom_ + bytes_);
     cariama_suspend(&sp_);

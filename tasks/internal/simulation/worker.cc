@@ -9,16 +9,18 @@
 namespace cariama::tasks {
 namespace {
 
-// Where the oldest task's frames begin. Only differences matter.
+// End of the oldest task's frames. The value is arbitrary.
 constexpr uint64_t kRegionTop = uint64_t{1} << 40;
-// Of a round of spinning, and of yielding the core.
+// Times in picoseconds of a round of spinning, of yielding the core, and between two polls of
+// `copied`.
 constexpr int64_t kSpin = 250'000;
 constexpr int64_t kYield = 500'000;
-constexpr int64_t kSettle = 100'000;  // between looks at what thieves have copied
+constexpr int64_t kCopiedPollTime = 100'000;
 
-// Nothing fails in a simulation but what Cluster::violated() tells.
+// Operations do not fail in a simulation; errors of the protocol are reported by
+// Cluster::violated().
 template <typename T>
-T must(absl::StatusOr<T> value) {
+T value_of(absl::StatusOr<T> value) {
   return *std::move(value);
 }
 
@@ -29,17 +31,17 @@ SimulatedWorker::SimulatedWorker(Cluster& cluster, int rank)
       rank_(rank),
       access_(cluster, *this, rank),
       memory_{*this},
-      shelf_(memory_, area_.shelf),
+      public_part_(memory_, area_.public_part),
       joins_(access_, area_.join_copy),
       victims_(Victims::in_blocks(rank, cluster.options().workers, cluster.options().blocks,
                                   cluster.options().victim_order, cluster.options().seed)) {
-  if (cluster.options().workers > 1) area_.shelf.attention.store(kRefill);
+  if (cluster.options().workers > 1) area_.public_part.steal_request.store(kRefillRequest);
 }
 
 uint64_t SimulatedWorker::OwnMemory::compare_swap(std::atomic<uint64_t>& word, uint64_t expected,
                                                   uint64_t desired) const {
-  return must(worker.access_.compare_swap(worker.rank_, reinterpret_cast<uint64_t>(&word), expected,
-                                          desired));
+  return value_of(worker.access_.compare_swap(worker.rank_, reinterpret_cast<uint64_t>(&word),
+                                              expected, desired));
 }
 
 void SimulatedWorker::main_entry(void* argument) {
@@ -59,7 +61,7 @@ void SimulatedWorker::install_root(const SimulatedFrame& root, Reference record)
 TaskStatistics SimulatedWorker::statistics() const { return statistics_; }
 
 const SimulatedTask* SimulatedWorker::find(const PublicEntry& entry) const {
-  // Deeper tasks lie lower.
+  // stack_ is in descending order of sp.
   const auto found =
       std::lower_bound(stack_.begin(), stack_.end(), entry.sp,
                        [](const SimulatedTask& task, uint64_t sp) { return task.sp > sp; });
@@ -86,7 +88,7 @@ void SimulatedWorker::answer(int64_t latency) {
   resume();
 }
 
-// Between two looks for work.
+// Pauses between two attempts to find work.
 void SimulatedWorker::pause(int64_t time) {
   if (seeks_) {
     ahead_ += time;
@@ -95,22 +97,23 @@ void SimulatedWorker::pause(int64_t time) {
   }
 }
 
-void SimulatedWorker::was_asked() {
+void SimulatedWorker::on_steal_request() {
   const int64_t now = cluster_.events().now();
   if (polls_ && (now < stopped_from || now >= stopped_until)) run_at(now);
 }
 
-// A stretch without forks.
+// Runs the computation of one step.
 void SimulatedWorker::compute(SimTime cost, bool polls) {
   worked_ += cost.count();
   if (!polls || cost < cluster_.options().quantum) return spend(cost);
   const auto now = [&] { return cluster_.events().now() + ahead_; };
-  const std::atomic<uint64_t>& attention = area_.shelf.attention;
+  const std::atomic<uint64_t>& steal_request = area_.public_part.steal_request;
   for (int64_t left = cost.count(); left > 0;) {
-    // Again if somebody has asked for more meanwhile.
-    for (uint64_t wanted = kCalm; attention.load() != kCalm && attention.load() != wanted;) {
-      wanted = attention.load();
-      attend();
+    // Repeat if a thief has written another request meanwhile.
+    for (uint64_t wanted = kNoRequest;
+         steal_request.load() != kNoRequest && steal_request.load() != wanted;) {
+      wanted = steal_request.load();
+      serve_steal_request();
     }
     const int64_t begin = now();
     polls_ = true;
@@ -164,27 +167,28 @@ void SimulatedWorker::fork(const SimulatedFrame& child) {
   if (reports_.size() < stack_.size()) reports_.push_back(0);
   statistics_.stack_high_water =
       std::max(statistics_.stack_high_water, kRegionTop - stack_.back().sp);
-  if (area_.shelf.attention.load(std::memory_order_relaxed) != kCalm) attend();
+  if (area_.public_part.steal_request.load(std::memory_order_relaxed) != kNoRequest)
+    serve_steal_request();
 }
 
-// Worker::attend().
-void SimulatedWorker::attend() {
-  std::atomic<uint64_t>& attention = area_.shelf.attention;
-  const uint64_t wanted = attention.load(std::memory_order_relaxed);
-  if (shelf_.count() != 0) {
-    attention.store(kCalm, std::memory_order_relaxed);
+// Corresponds to Worker::serve_steal_request().
+void SimulatedWorker::serve_steal_request() {
+  std::atomic<uint64_t>& steal_request = area_.public_part.steal_request;
+  const uint64_t wanted = steal_request.load(std::memory_order_relaxed);
+  if (public_part_.count() != 0) {
+    steal_request.store(kNoRequest, std::memory_order_relaxed);
     return;
   }
   const size_t entries = stack_.size() - 1;
   const uint32_t count =
-      how_many_to_publish(wanted, std::min(entries - std::min(entries, floor_), 2 * kShelfSlots));
+      how_many_to_publish(wanted, std::min(entries - std::min(entries, floor_), 2 * kPublicSlots));
   if (count == 0) return;
-  attention.store(kCalm, std::memory_order_relaxed);
+  steal_request.store(kNoRequest, std::memory_order_relaxed);
   const size_t first = floor_;
   for (size_t i = first; i < first + count; ++i) {
     if (reports_[i + 1] == 0) reports_[i + 1] = new_record().word();
   }
-  shelf_.publish(
+  public_part_.publish(
       [&](uint32_t i) {
         const SimulatedTask& task = stack_[first + i];
         return PublicEntry{task.sp, task.top, reports_[first + i], reports_[first + i + 1]};
@@ -194,17 +198,18 @@ void SimulatedWorker::attend() {
   statistics_.published += count;
 }
 
-// Of the running task, from the shelf or not.
+// Pops the entry of the running task's parent, private or public. Returns false if it was stolen or
+// there is none.
 bool SimulatedWorker::take_parent_back() {
   if (stack_.size() == 1) return false;
   const size_t entry = stack_.size() - 2;
   if (entry < floor_) {
-    if (!shelf_.take_back()) return false;
+    if (!public_part_.take_back()) return false;
     floor_ = entry;
     ++statistics_.taken_back;
-    shelf_.refill_if_empty();
+    public_part_.refill_if_empty();
   }
-  // A thief that has it, too, would have marked the record.
+  // If a thief had taken this entry too, it would have set is_taken.
   if (reports_[entry + 1] != 0 && block_of(Reference(reports_[entry + 1])).is_taken) {
     cluster_.violated("an entry was taken twice");
   }
@@ -226,15 +231,15 @@ void SimulatedWorker::end_task() {
   static_assert(sizeof count <= Outcome::kInlineBytes);
   std::memcpy(outcome.value, &count, sizeof count);
   if (std::exchange(block_of(record).is_ended, true)) cluster_.violated("a child ended twice");
-  const Suspended waiter = must(joins_.deliver(record, outcome));
+  const Suspended waiter = value_of(joins_.deliver(record, outcome));
   if (waiter.frames != 0) install(waiter);
 }
 
-// The newest outstanding child of the running task: takes its outcome, or leaves the task.
-// Worker::look(), wait_for_child() and park().
+// Joins the newest outstanding child of the running task: takes its outcome, or suspends the task.
+// Corresponds to Worker::poll_outcome(), wait_for_child() and park().
 void SimulatedWorker::join_one() {
   const Reference record(stack_.back().outstanding.back());
-  const std::optional<Outcome> outcome = must(joins_.look(record));
+  const std::optional<Outcome> outcome = value_of(joins_.poll_outcome(record));
   if (outcome.has_value()) {
     SimulatedCount count;
     std::memcpy(&count, outcome->value, sizeof count);
@@ -252,7 +257,8 @@ void SimulatedWorker::join_one() {
   Suspended joiner{Reference(rank_, &block.record).word(), task.sp, task.top, reports_[position]};
   ++statistics_.suspensions;
   statistics_.suspended_bytes += task.top - task.sp;
-  // Its parent goes on here, if it is still here: as if stolen by ourselves.
+  // If the parent was not stolen, it continues in this worker, like a task that the worker has
+  // stolen from itself.
   const bool popped = take_parent_back();
   if (popped) {
     if (joiner.report == 0) joiner.report = new_record().word();
@@ -260,8 +266,9 @@ void SimulatedWorker::join_one() {
   }
   if (cluster_.options().join == JoinPolicy::kWaitQueue) {
     waiting_.push_back({joiner, record});
-  } else if (!must(joins_.wait(record, joiner))) {
-    // The child has ended meanwhile. Nobody has seen the parent's record.
+  } else if (!value_of(joins_.wait(record, joiner))) {
+    // The child has ended meanwhile. No other worker has a reference to the new record of this
+    // task, so it becomes the report of this position again.
     if (popped) reports_[position] = joiner.report;
     cluster_.free(block);
     return;
@@ -282,9 +289,10 @@ Reference SimulatedWorker::new_record() {
 // ---- between tasks ----
 
 void SimulatedWorker::find_work() {
-  settle();
+  quiesce_region();
   const int64_t begin = cluster_.events().now() + ahead_;
-  // Who is stopped does not run ahead; nor who may look at its own records.
+  // A worker must not run ahead of the clock if workers can be stopped, or if it polls records in
+  // its own memory.
   seeks_ = cluster_.options().faults.stops == 0 && waiting_.empty();
   for (uint64_t round = 0;; ++round) {
     if (victims_.empty()) {
@@ -305,17 +313,17 @@ void SimulatedWorker::find_work() {
   statistics_.idle_ns += static_cast<uint64_t>(cluster_.events().now() + ahead_ - begin) / 1000;
 }
 
-// The region is empty: what was taken from it must have been copied before something else comes in.
-void SimulatedWorker::settle() {
+// Corresponds to Worker::quiesce_region().
+void SimulatedWorker::quiesce_region() {
   const auto taken = static_cast<std::ptrdiff_t>(std::exchange(floor_, 0));
   taken_ += static_cast<uint64_t>(taken);
   statistics_.stolen_from += static_cast<uint64_t>(taken);
-  while (!shelf_.all_copied(taken_)) sleep(kSettle);
+  while (!public_part_.all_copied(taken_)) sleep(kCopiedPollTime);
   stack_.clear();
   if (taken > 0) std::fill_n(reports_.begin() + 1, taken, 0);
 }
 
-// incoming_ is the oldest task of the region.
+// Makes incoming_ the oldest task of the region, with record `report`.
 void SimulatedWorker::begin_region(uint64_t report) {
   stack_.push_back(std::move(incoming_));
   if (reports_.empty()) reports_.push_back(0);
@@ -330,20 +338,20 @@ bool SimulatedWorker::steal(int victim) {
   const size_t level = std::min(victims_.level(), kVictimLevels - 1);
   ++statistics_.steal_attempts;
   ++statistics_.tried[level];
-  const ClaimResult got =
-      must(claim_from_shelf(access_, victim, area_.shelf, area_.shelf_copy, [] {}));
-  if (got.claim != Claim::kOurs) {
+  const ClaimResult got = value_of(
+      claim_from_public_part(access_, victim, area_.public_part, area_.public_part_copy, [] {}));
+  if (got.claim != Claim::kClaimed) {
     statistics_.steal_lost += got.claim == Claim::kLost;
     return false;
   }
-  const PublicEntry entry = area_.shelf_copy.slots[got.first];
+  const PublicEntry entry = area_.public_part_copy.slots[got.first];
   const Reference child(entry.record);
   if (entry.record == 0 || std::exchange(block_of(child).is_taken, true)) {
     cluster_.violated("an entry was taken twice");
     return false;
   }
   access_.read_frames(victim, entry, incoming_);
-  static_cast<void>(say_copied(access_, victim, area_.shelf));
+  static_cast<void>(report_copied(access_, victim, area_.public_part));
   victims_.succeeded();
   ++statistics_.steals;
   ++statistics_.stolen[level];
@@ -354,12 +362,12 @@ bool SimulatedWorker::steal(int victim) {
   return true;
 }
 
-// Worker::resume_waiting().
+// Corresponds to Worker::resume_waiting().
 bool SimulatedWorker::resume_waiting() {
   if (waiting_.empty()) return false;
   const Waiting oldest = waiting_.front();
   waiting_.pop_front();
-  if (!must(joins_.look(oldest.record)).has_value()) {
+  if (!value_of(joins_.poll_outcome(oldest.record)).has_value()) {
     waiting_.push_back(oldest);
     return false;
   }
@@ -368,7 +376,7 @@ bool SimulatedWorker::resume_waiting() {
 }
 
 void SimulatedWorker::install(const Suspended& task) {
-  settle();
+  quiesce_region();
   const Reference frames(task.frames);
   SimulatedBlock& block = block_of(frames);
   if (std::exchange(block.is_resumed, true)) cluster_.violated("a task was resumed twice");

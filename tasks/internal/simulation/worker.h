@@ -1,5 +1,6 @@
-// A worker of a simulation: the scheduler's loop (scheduler.h) over tasks that are plain data, with
-// the real deque, join and victims.
+// SimulatedWorker: a worker of a simulation. It runs the loop of the scheduler (scheduler.h) with
+// tasks that are plain data, and with the real code of the deque, the join and the choice of
+// victims.
 #ifndef CARIAMA_TASKS_INTERNAL_SIMULATION_WORKER_H_
 #define CARIAMA_TASKS_INTERNAL_SIMULATION_WORKER_H_
 
@@ -13,7 +14,8 @@
 
 namespace cariama::tasks {
 
-// The network as one worker sees it. Its fiber is suspended while an operation is under way.
+// RemoteAccess of a simulated worker. The worker's fiber is suspended while it waits for an
+// operation.
 class SimulatedAccess : public RemoteAccess {
  public:
   SimulatedAccess(Cluster& cluster, SimulatedWorker& worker, int rank)
@@ -33,14 +35,15 @@ class SimulatedAccess : public RemoteAccess {
   }
   [[nodiscard]] void* mapped(int, uint64_t, size_t) override { return nullptr; }
 
-  // Reads the frames [sp, top) of the task whose child reports to `record`, as they are then in the
-  // peer's region, to `to`.
+  // Reads the task of `entry` from the peer's stack to `to`. Reports a violation if the task is not
+  // there any more when the operation arrives.
   void read_frames(int peer, const PublicEntry& entry, SimulatedTask& to);
-  // ... or of a suspended one.
+  // Reads a suspended task from `block`, which `frames` refers to, to `to`.
   void read_parked(SimulatedBlock& block, Reference frames, SimulatedTask& to);
   void release(Reference block);
 
-  // The operation that the worker waits for is at its target. Called by the cluster.
+  // Executes the operation that the worker waits for, when it arrives at its target. Called by the
+  // cluster.
   void execute();
 
  private:
@@ -53,7 +56,7 @@ class SimulatedAccess : public RemoteAccess {
     uint64_t operand = 0;
     uint64_t expected = 0;
     uint64_t result = 0;
-    size_t bytes = 0;  // of the answer
+    size_t bytes = 0;  // size of the answer
     bool had_turn = false;
     PublicEntry entry{};
     SimulatedTask* frames = nullptr;
@@ -61,7 +64,7 @@ class SimulatedAccess : public RemoteAccess {
   uint64_t perform(const Operation& operation);
   [[nodiscard]] int64_t arrival(int peer);
   void apply(Operation& operation);
-  void hold_up();
+  void maybe_pause();
 
   Cluster& cluster_;
   SimulatedWorker& worker_;
@@ -82,36 +85,39 @@ class SimulatedWorker {
   [[nodiscard]] SimulatedArea& area() { return area_; }
   [[nodiscard]] TaskStatistics statistics() const;
   [[nodiscard]] int64_t worked() const { return worked_; }
-  // The task on its stack whose entry is `entry`, or nullptr.
+  // Returns the task on this worker's stack with entry `entry`, or nullptr.
   [[nodiscard]] const SimulatedTask* find(const PublicEntry& entry) const;
 
-  // How far its own time is ahead of the clock.
+  // Returns how far the worker's own time is ahead of the clock, in picoseconds.
   [[nodiscard]] int64_t ahead() const { return ahead_; }
+  // Advances the worker's own time. If it is a quantum ahead, waits until the clock has reached it.
   void spend(SimTime time) {
     ahead_ += time.count();
     if (ahead_ >= cluster_.options().quantum.count()) sleep(0);
   }
-  // Lets `time` pass, and what others do meanwhile happen.
+  // Suspends the fiber until the clock is at the worker's own time plus `time`. Events of other
+  // workers happen meanwhile.
   void sleep(int64_t time);
-  // Waits for an operation to be done.
+  // Suspends the fiber until the outstanding operation is answered.
   void wait_for_operation() {
     ahead_ = 0;
     next_run_ = kNever;
     fiber_.suspend();
   }
-  // It goes on at `time`: any earlier plan is void.
+  // Schedules the worker to continue at `time`. Replaces an earlier schedule.
   void run_at(int64_t time);
-  // What it waits for has happened, and is known to it after `latency`.
+  // The outstanding operation has been executed; its answer arrives after `latency`.
   void answer(int64_t latency);
   [[nodiscard]] bool runs_at(int64_t time) const { return next_run_ == time; }
-  // Somebody has written its attention: a stretch that polls is interrupted.
-  void was_asked();
-  // Of a stop: it does not run before then.
+  // A thief has written the steal request word: interrupts the running step if it polls.
+  void on_steal_request();
+  // SimulatedFaults::stops: the worker does not run in [stopped_from, stopped_until).
   int64_t stopped_from = 0;
   int64_t stopped_until = 0;
 
  private:
-  // The owner's side of its own shelf. Anything may happen between two accesses.
+  // Accesses of the owner to its own public part. Events of other workers may happen between two
+  // accesses.
   struct OwnMemory {
     SimulatedWorker& worker;
     uint64_t load(const std::atomic<uint64_t>& word) const {
@@ -130,13 +136,13 @@ class SimulatedWorker {
   void run();
   void compute(SimTime cost, bool polls);
   void fork(const SimulatedFrame& child);
-  void attend();
+  void serve_steal_request();
   [[nodiscard]] bool take_parent_back();
   void join_one();
   void end_task();
   void find_work();
   void pause(int64_t time);
-  void settle();
+  void quiesce_region();
   [[nodiscard]] bool steal(int victim);
   void install(const Suspended& task);
   [[nodiscard]] bool resume_waiting();
@@ -151,19 +157,20 @@ class SimulatedWorker {
   SimulatedArea area_{};
   SimulatedAccess access_;
   OwnMemory memory_;
-  ShelfOwner<OwnMemory> shelf_;
+  PublicPartOwner<OwnMemory> public_part_;
   JoinProtocol joins_;
   Victims victims_;
   Fiber fiber_;
 
-  // As in the scheduler: the task at position i, and the record that it reports to. Positions below
-  // floor_ are public or stolen, up to the last but one: their continuations are entries.
+  // As in the scheduler: stack_[i] is the task at position i, and reports_[i] the record for its
+  // outcome. All tasks but the last one are entries of the deque. Entries below floor_ are public
+  // or stolen.
   std::vector<SimulatedTask> stack_;
   std::vector<uint64_t> reports_;
   size_t floor_ = 0;
-  bool has_task_ = false;  // the last one runs
-  SimulatedTask incoming_;
-  // JoinPolicy::kWaitQueue: joiners that this worker itself looks after, and for whom they wait.
+  bool has_task_ = false;   // stack_.back() is running
+  SimulatedTask incoming_;  // buffer for a stolen or resumed task
+  // JoinPolicy::kWaitQueue: joiners whose records this worker polls.
   struct Waiting {
     Suspended task;
     Reference record;
@@ -173,10 +180,11 @@ class SimulatedWorker {
   int64_t ahead_ = 0;
   static constexpr int64_t kNever = -1;
   int64_t next_run_ = kNever;
-  bool polls_ = false;  // it is in a stretch that polls
-  // It looks for work: what it does next depends on nothing but the answers that it gets, so it
-  // gets them at once, and is ahead of the clock until it looks at its own memory. That halves the
-  // events of those who have nothing to do, which are most of all events.
+  bool polls_ = false;  // the running step serves steal requests
+  // The worker is searching for work. Its next operation then depends only on the answers that it
+  // gets. So answer() resumes it immediately, and the worker runs ahead of the clock until it
+  // accesses its own memory. This halves the number of events of idle workers, which are most of
+  // all events.
   bool seeks_ = false;
   int64_t worked_ = 0;
   TaskStatistics statistics_;

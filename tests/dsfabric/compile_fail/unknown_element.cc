@@ -6,7 +6,8 @@
 
 #include "dsfabric/send_call.h"
 
-// A container of what cannot travel: cereal would say so in a page of its own templates.
+// A container whose elements cannot travel. Without the check in Serializable, cereal would report
+// this by a page of template errors.
 struct NotSaved {
   std::string name;
 #ifndef CARIAMA_MUST_NOT_COMPILE

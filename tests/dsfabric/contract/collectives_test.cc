@@ -85,7 +85,7 @@ TEST_P(CollectivesContract, OfThreads) {
   });
 }
 
-TEST_P(CollectivesContract, NobodyLeavesABarrierBeforeAllHaveCome) {
+TEST_P(CollectivesContract, ABarrierEndsAfterAllHaveEntered) {
   constexpr uint32_t kProcesses = 4;
   LocalJob job({.processes = kProcesses, .transport = GetParam(), .seed = 3});
   std::atomic<uint64_t> came{0};
@@ -99,7 +99,7 @@ TEST_P(CollectivesContract, NobodyLeavesABarrierBeforeAllHaveCome) {
   });
 }
 
-// A gather of this takes many messages of the smallest size, each way.
+// A gather of these records takes many messages of the smallest size in each direction.
 TEST_P(CollectivesContract, LongParcelsGoInPieces) {
   struct Record {
     std::array<uint32_t, 250> words;

@@ -1,4 +1,4 @@
-// What a fabric promises, the same on every transport.
+// The guarantees of a fabric, the same on every transport.
 #include <atomic>
 #include <cstdint>
 #include <cstring>
@@ -84,7 +84,7 @@ TEST_P(FabricContract, BuffersArePushedAndPulled) {
   });
 }
 
-// More than there are credits for, in both directions, with handlers that call back.
+// More calls than there are credits, in both directions, with handlers that call back.
 TEST_P(FabricContract, FloodsEnd) {
   static std::atomic<int> run;
   run = 0;

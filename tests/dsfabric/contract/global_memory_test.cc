@@ -37,20 +37,20 @@ class GlobalMemoryContract : public ::testing::TestWithParam<TransportCase> {
       GTEST_SKIP() << reason;
     }
   }
-  // The ways of atomics that are right on this transport.
+  // The values of AtomicsBy that are correct on this transport.
   static std::vector<AtomicsBy> ways() {
     std::vector<AtomicsBy> ways{AtomicsBy::kAutomatic, AtomicsBy::kOwner};
-    // Devices that agree with the CPU about words that both access.
+    // These devices' atomics are atomic with respect to the CPU's.
     if (GetParam().base != Transport::kVerbs) ways.push_back(AtomicsBy::kDevice);
     return ways;
   }
 };
 
-TEST_P(GlobalMemoryContract, AllocatesWhereItIsTold) {
+TEST_P(GlobalMemoryContract, AllocatesInTheRequestedProcess) {
   LocalJob job({.processes = 3, .transport = GetParam(), .fabric = {.threads = 2}});
   std::atomic<uint32_t> ready{0};
   job.run([&](Fabric& fabric, uint32_t thread) {
-    ++ready;  // a worker
+    ++ready;  // this thread is a worker now
     ASSERT_TRUE(fabric.wait_polling([&] { return ready >= 6; }, soon()));
     if (thread == 0) {
       Collectives all(fabric);
@@ -61,7 +61,7 @@ TEST_P(GlobalMemoryContract, AllocatesWhereItIsTold) {
         EXPECT_EQ(memory.address().address % 64, 0u);
         EXPECT_EQ(memory.locator().length, 1000u);
         EXPECT_EQ(memory.locator().owner, rank);
-        // By a thread's name, and given away.
+        // Allocate near a thread, then release and adopt the memory.
         auto near = must(RemoteMemory::allocate_near(fabric, rank * 2 + 1, 64, soon()));
         EXPECT_EQ(near.rank(), rank);
         const GlobalAddress address = near.release();
@@ -70,7 +70,7 @@ TEST_P(GlobalMemoryContract, AllocatesWhereItIsTold) {
         EXPECT_EQ(memory.address().address, 0u);  // NOLINT(bugprone-use-after-move): defined
       }
       must(all.barrier(soon()));
-      // Frees were calls, perhaps on the way still.
+      // free() sends calls, which may still be in flight.
       EXPECT_TRUE(fabric.wait([&] { return allocations(fabric) == 0; }, soon()));
       EXPECT_EQ(RemoteMemory::allocate(fabric, 3, 8, soon()).status().code(),
                 absl::StatusCode::kOutOfRange);
@@ -85,14 +85,14 @@ TEST_P(GlobalMemoryContract, AllocatesWhereItIsTold) {
       EXPECT_EQ(huge.status().code(), absl::StatusCode::kResourceExhausted);
       must(all.barrier(soon()));
     }
-    ++ready;  // the other threads stay workers until then
+    ++ready;  // the other threads stay workers until all have finished
     ASSERT_TRUE(fabric.wait_polling([&] { return ready >= 12; }, soon()));
   });
 }
 
-// Random gets and puts by all processes, each into its own stripe of everybody's memory, against a
-// plain copy.
-TEST_P(GlobalMemoryContract, GetsWhatWasPut) {
+// Random gets and puts by all processes, each into its own stripe of every process's memory,
+// compared with a local copy.
+TEST_P(GlobalMemoryContract, GetsReturnPutValues) {
   constexpr uint32_t kProcesses = 3;
   constexpr size_t kStripe = 600;  // words
   LocalJob job({.processes = kProcesses, .transport = GetParam()});
@@ -107,7 +107,7 @@ TEST_P(GlobalMemoryContract, GetsWhatWasPut) {
     for (int step = 0; step < 300; ++step) {
       const auto rank = static_cast<uint32_t>(random() % kProcesses);
       const size_t at = random() % kStripe;
-      // One word, a few, or many; the handles in flight end before the same place is used again.
+      // One word, a few, or many. Each handle is waited for before the same place is used again.
       const size_t count = std::min<size_t>(kStripe - at, step % 3 == 0   ? 1
                                                           : step % 3 == 1 ? random() % 16
                                                                           : kStripe);
@@ -138,7 +138,7 @@ TEST_P(GlobalMemoryContract, GetsWhatWasPut) {
       }
     }
     must(all.barrier(soon()));
-    // The owner sees what others have put.
+    // The owner sees the values that the other processes have put.
     for (uint32_t rank = 0; rank < kProcesses; ++rank) {
       const uint64_t sum = std::accumulate(oracle[rank].begin(), oracle[rank].end(), uint64_t{0});
       const uint64_t expected = must(all.all_reduce(sum, std::plus<>(), soon()));
@@ -171,17 +171,17 @@ TEST_P(GlobalMemoryContract, ManyAreInFlight) {
     for (uint64_t i = kOperations; i-- > 0;) {
       EXPECT_EQ(must(gets[i].wait(soon())), (std::array<uint64_t, 3>{i, i * i, ~i}));
       EXPECT_TRUE(gets[i].done());
-      EXPECT_TRUE(gets[i].wait(soon()).ok());  // any number of times
+      EXPECT_TRUE(gets[i].wait(soon()).ok());  // wait() may be called any number of times
     }
-    // Dropped ones go on, and give back what they had.
+    // Handles are dropped: their operations continue, and then free their resources.
     for (uint64_t i = 0; i < kOperations; ++i)
       static_cast<void>(memory->rput({i, 0, 0}, theirs + i));
     for (uint64_t i = 0; i < kOperations; ++i) static_cast<void>(memory->rget(theirs + i));
-    // A connection executes in order: a get after them sees them.
+    // A connection executes in order, so a later get returns the values of the puts.
     EXPECT_EQ(must(memory->rget(theirs + (kOperations - 1)).wait(soon()))[0], kOperations - 1);
     const GlobalMemoryStatistics& statistics = memory->statistics();
     EXPECT_EQ(statistics.direct + statistics.transfers, 4 * kOperations + 1);
-    // Where peers are mapped, nothing was posted for it.
+    // Where peers are mapped, no work request was posted.
     EXPECT_EQ(statistics.direct != 0, GetParam().name == "shm");
     must(all.barrier(soon()));
     memory->free(theirs);
@@ -228,7 +228,7 @@ TEST_P(GlobalMemoryContract, AtomicsLoseNothing) {
       ASSERT_TRUE(fabric.wait_polling([&] { return word_address != 0; }, soon()));
       const global_ptr<uint64_t> counter(word[0]);
       const global_ptr<uint64_t> product = counter + 1;
-      // The owner's threads, and others', several at a time.
+      // Threads of the owner and of other processes, several operations at a time.
       std::vector<GlobalValue<uint64_t>> adds;
       for (uint64_t i = 0; i < kRounds; ++i) {
         adds.push_back(memory->fetch_add(counter, 1));
@@ -256,7 +256,7 @@ TEST_P(GlobalMemoryContract, AtomicsLoseNothing) {
       ASSERT_TRUE(fabric.wait_polling([&] { return done >= 12; }, soon()));
       if (fabric.rank() == 1 && thread == 0) memory->free(counter);
     });
-    // Every value was seen by one of them.
+    // Every counter value was returned exactly once.
     for (const auto& count : seen) EXPECT_EQ(count, 1u);
   }
 }
@@ -270,7 +270,7 @@ TEST_P(GlobalMemoryContract, ExchangesAWord) {
     global_ptr<uint64_t> word;
     if (fabric.rank() == 0) word = must(memory->allocate<uint64_t>(0, 1, soon()));
     must(all.broadcast(word, 0, soon()));
-    // What goes in comes out once, or is there at the end.
+    // Each value that is stored is returned exactly once, or remains at the end.
     for (uint64_t i = 1; i <= 20; ++i) sum += must(memory->exchange(word, i, soon()));
     must(all.barrier(soon()));
     if (fabric.rank() == 0) {
@@ -302,7 +302,7 @@ TEST_P(GlobalMemoryContract, ALockIsHeldByOne) {
       must(lock.acquire(soon()));
       EXPECT_EQ(inside.fetch_add(1), 0);
       EXPECT_EQ(lock.acquire(soon()).code(), absl::StatusCode::kFailedPrecondition);
-      // Not atomic: only the lock keeps it right.
+      // Not atomic: correct only under the lock.
       const uint64_t value = must(memory->rget(counter).wait(soon()));
       must(memory->rput(value + 1, counter).wait(soon()));
       EXPECT_EQ(inside.fetch_sub(1), 1);
@@ -325,7 +325,7 @@ TEST_P(GlobalMemoryContract, VectorsOfEveryShape) {
         for (const size_t block : {0u, 1u, 3u, 100u}) {
           SCOPED_TRACE(std::to_string(size) + " elements in blocks of " + std::to_string(block));
           auto vector = must(GlobalVector<uint64_t>::create(all, size, soon(), {.block = block}));
-          // Each element is of one process, and each process knows its own.
+          // Each element belongs to one process, and each process locates its own elements.
           size_t mine = 0;
           for (size_t i = 0; i < size; ++i) {
             if (vector.rank_of(i) != fabric.rank()) continue;

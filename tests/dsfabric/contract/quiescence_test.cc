@@ -1,4 +1,4 @@
-// The detection of termination, on every transport: never early, always ends.
+// Termination detection, on every transport: never early, always ends.
 #include "dsfabric/quiescence.h"
 
 #include <atomic>
@@ -11,12 +11,12 @@
 namespace cariama::testing {
 namespace {
 
-// What the test knows: units of the whole job that were begun and are not over. Counted up before a
-// call is made, and down as the last thing that it does.
+// The test's own count of calls of the whole job that were begun and have not ended. Incremented
+// before a call is made, and decremented as the last action of the call.
 std::atomic<int64_t> under_way{0};
 std::atomic<uint64_t> run{0};
 
-// Has up to two more calls made, wherever the seed says.
+// Makes up to two more calls, to destinations that the seed determines.
 void spread(Fabric& fabric, uint64_t seed, uint32_t depth) {
   std::mt19937_64 random(seed);
   for (uint64_t i = depth == 0 ? 0 : random() % 3; i > 0; --i) {
@@ -50,7 +50,7 @@ TEST_P(QuiescenceContract, CallsThatCauseCalls) {
       for (uint64_t i = 0; i < 8; ++i) spread(fabric, round * 100 + i * 10 + fabric.rank(), 6);
       must(detector.wait(soon()));
       EXPECT_EQ(under_way, 0);
-      // Nobody begins the next round before all have looked.
+      // No process begins the next round before all have checked `under_way`.
       must(detector.wait(soon()));
     }
   });

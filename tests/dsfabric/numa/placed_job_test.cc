@@ -1,7 +1,7 @@
-// Jobs that cariama-run places on two NUMA nodes and two RDMA devices: each process has the cores,
-// the device and the memory that its placement says, and all of them reach one another. Run in the
-// VM that is booted with both. The processes are this program again, with --placed= and the places
-// that they should find.
+// Jobs that cariama-run places on two NUMA nodes and two RDMA devices. Each process has the cores,
+// the device and the memory of its placement, and all processes can reach one another. Runs in a VM
+// with two nodes and two devices. The processes run this program again, with --placed= and the
+// expected places.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -40,7 +40,7 @@ using testing::soon;
 
 constexpr std::string_view kRole = "--placed=";
 
-// Where a process should be, and through what it should reach the others: "0/rxe1", "1/shm".
+// The expected node of a process, and the device by which it reaches the others: "0/rxe1", "1/shm".
 struct Expected {
   int node;
   std::string device;
@@ -63,11 +63,11 @@ std::vector<Expected> places_of(std::string_view text) {
 // ---- What the processes do ----------------------------------------------------------------------
 
 constexpr uint64_t kCalls = 200;
-constexpr size_t kBytes = 512;  // so that the calls of one sender go through many chunks
+constexpr size_t kBytes = 512;  // so that the calls of one sender fill many chunks
 std::atomic<uint64_t> good_buffers;
 std::atomic<uint64_t> bad_buffers;
 
-// A buffer that came side by side with a call lies in a chunk, of this process.
+// The buffer of a call_buffer lies in a chunk of this process's memory, on its node.
 const auto look_at_chunk = [](void* buffer, uint64_t size) {
   const int node = running_fabric()->this_thread()->numa_node();
   const bool right = size == kBytes && numa_node_of_memory(buffer) == node &&
@@ -90,7 +90,7 @@ void expect_cores_of(int node) {
   EXPECT_EQ(numa_node_of_this_thread(), node);
 }
 
-// Memory that others ask for lies where they say, in the process that they say.
+// Memory requested by another process lies on the requested node of the requested process.
 void expect_remote_memory(Fabric& fabric, uint32_t peer, const std::vector<Expected>& places) {
   const auto node_there = [&](const RemoteMemory& memory) {
     return must(async_call(fabric, peer, [at = memory.address().address] {
@@ -110,7 +110,7 @@ void expect_to_be_placed(const std::vector<Expected>& places) {
   ASSERT_EQ(fabric->size(), places.size());
   const uint32_t me = fabric->rank();
   const Expected& mine = places[me];
-  expect_cores_of(mine.node);  // as the launcher has bound us
+  expect_cores_of(mine.node);  // bound by the launcher
   auto self = must(init_thread(*fabric, 0, CallConsumer::kThread, Binding::kCore));
   expect_cores_of(mine.node);
   EXPECT_EQ(self->numa_node(), mine.node);
@@ -144,7 +144,7 @@ void expect_to_be_placed(const std::vector<Expected>& places) {
 
 // ---- Starting them ------------------------------------------------------------------------------
 
-// Packets that a device has sent since it exists.
+// Returns the number of packets that a device has sent since it was created.
 uint64_t packets_of(const std::string& device) {
   std::ifstream file("/sys/class/infiniband/" + device + "/ports/1/hw_counters/sent_pkts");
   uint64_t packets = 0;
@@ -160,11 +160,11 @@ class PlacedJob : public ::testing::Test {
     before_[0] = packets_of("rxe0");
     before_[1] = packets_of("rxe1");
   }
-  // What a device has sent in this test.
+  // Returns the number of packets that a device has sent in this test.
   [[nodiscard]] uint64_t sent(int device) const {
     return packets_of("rxe" + std::to_string(device)) - before_[device];
   }
-  // The exit code of a job, which its processes' expectations decide.
+  // Runs a job, and returns its exit code. The expectations of its processes determine the code.
   [[nodiscard]] static int run(const std::string& transport, const std::string& options,
                                const std::vector<Expected>& places) {
     const std::string command =
@@ -181,7 +181,7 @@ class PlacedJob : public ::testing::Test {
 };
 
 TEST_F(PlacedJob, GoesThroughAllPairsOfANodeAndADevice) {
-  // Without -n there is one process for each pair.
+  // Without -n there is one process for each pair of node and device.
   EXPECT_EQ(
       run("verbs", "--place zone-endpoint", {{0, "rxe0"}, {0, "rxe1"}, {1, "rxe0"}, {1, "rxe1"}}),
       0);
@@ -195,9 +195,9 @@ TEST_F(PlacedJob, IsOnItsNodesInSharedMemoryToo) {
   EXPECT_EQ(sent(1), 0u);
 }
 
-// Against every order that would come about by itself; and the device that nobody was given stays
-// out of it.
-TEST_F(PlacedJob, IsWhereTheFileSays) {
+// The file's placement differs from every default order. The device that is not assigned must stay
+// unused.
+TEST_F(PlacedJob, FollowsThePlaceFile) {
   char name[] = "/tmp/cariama-place-XXXXXX";
   const int file = mkstemp(name);
   ASSERT_GE(file, 0);
@@ -207,15 +207,15 @@ TEST_F(PlacedJob, IsWhereTheFileSays) {
       run("verbs", absl::StrCat("-n 2 --bind core --place ", name), {{1, "rxe1"}, {0, "rxe1"}}), 0);
   EXPECT_EQ(sent(0), 0u);
   EXPECT_GT(sent(1), 0u);
-  // Two devices that talk to each other.
+  // Two processes on different devices communicate.
   std::ofstream(name) << "0 1 rxe0\n1 0 rxe1\n";
   EXPECT_EQ(run("verbs", absl::StrCat("-n 2 --place ", name), {{1, "rxe0"}, {0, "rxe1"}}), 0);
   EXPECT_GT(sent(0), 0u);
   unlink(name);
 }
 
-// What the checks above rest on: a process that is elsewhere fails its job.
-TEST_F(PlacedJob, ElsewhereIsAFailure) {
+// Checks that the expectations above can fail: a wrongly placed process fails its job.
+TEST_F(PlacedJob, WrongPlacementFails) {
   EXPECT_EQ(run("shm", "-n 2 --place zone-endpoint", {{0, "shm"}, {1, "shm"}}), 1);
   EXPECT_EQ(run("verbs", "-n 2 --place zone-endpoint", {{0, "rxe0"}, {0, "rxe0"}}), 1);
 }
@@ -227,7 +227,7 @@ int main(int argc, char** argv) {
   const std::string_view role = argc > 1 ? argv[1] : "";
   ::testing::InitGoogleTest(&argc, argv);
   if (role.substr(0, cariama::kRole.size()) != cariama::kRole) return RUN_ALL_TESTS();
-  // Expectations outside of a test still print, and are counted here.
+  // Failed expectations outside of a test are printed and recorded; return them as the exit code.
   cariama::expect_to_be_placed(cariama::places_of(role.substr(cariama::kRole.size())));
   return ::testing::UnitTest::GetInstance()->ad_hoc_test_result().Failed() ? 1 : 0;
 }

@@ -21,7 +21,7 @@ TransportCase transport_case(std::string_view name) {
 
 Deadline soon() { return deadline_after(kPatience); }
 
-// One thread runs at a time; whoever waits hands on to one that the seed chooses.
+// Runs one thread at a time. A thread that waits passes the turn to a thread that the seed chooses.
 class Stepper {
  public:
   Stepper(uint32_t threads, uint64_t seed) : places_(threads), random_(seed) {
@@ -35,7 +35,8 @@ class Stepper {
   }
   void pass(uint32_t thread) {
     std::unique_lock lock(mutex_);
-    // A look at a simulated fabric moves it on, whoever looks; changing threads costs far more.
+    // Any thread's poll advances a simulated fabric, and changing threads costs far more than a
+    // poll: so change only sometimes.
     if (random_() % kLooksPerTurn != 0) return;
     const uint32_t next = choose();
     if (next == thread) return;
@@ -106,7 +107,7 @@ LocalJob::LocalJob(LocalJobOptions options)
   options_.fabric.threads = threads_;
   options_.fabric.on_failure = FailurePolicy::kContinue;
   if (in_steps) {
-    // What real time decides would not replay.
+    // Decisions that depend on real time could not be replayed.
     options_.fabric.service_threads = 0;
     if (options_.fabric.heartbeat == FabricOptions{}.heartbeat) {
       if (options_.fabric.heartbeat != std::chrono::milliseconds::zero()) {
@@ -132,7 +133,7 @@ void LocalJob::make_devices() {
         sim_ != nullptr ? sim_->create_endpoint()
                         : must(open_device({.transport = options_.transport.base}));
     if (options_.transport.fault) {
-      // Over sim, one control: a poll of any device moves all of them on.
+      // On sim all devices share one control, because a poll of any device advances all of them.
       if (sim_ == nullptr || controls_.empty()) {
         controls_.push_back(std::make_shared<FaultControl>());
       }
@@ -151,7 +152,7 @@ FaultControl* LocalJob::faults(uint32_t rank) const {
 void LocalJob::meet(uint32_t parties) {
   const uint64_t mine = met_.fetch_add(1) + 1;
   const uint64_t all = (mine + parties - 1) / parties * parties;
-  EXPECT_TRUE(wait_until([&] { return met_.load() >= all; }, soon())) << "somebody did not come";
+  EXPECT_TRUE(wait_until([&] { return met_.load() >= all; }, soon())) << "a party is missing";
 }
 
 void LocalJob::run_thread(uint32_t rank, uint32_t thread,
@@ -193,7 +194,7 @@ void LocalJob::run_thread(uint32_t rank, uint32_t thread,
       self.ended = true;
       for (uint32_t i = 1; i < threads_; ++i) fabric.wake(i);
     };
-    // Nobody wakes for it.
+    // `returned` changes without a wake-up, so poll.
     EXPECT_TRUE(fabric.wait_polling([&] { return self.returned.load() == threads_; }, soon()));
     if (options_.finalize) {
       const absl::Status ended = fabric.finalize(soon());
@@ -226,7 +227,7 @@ void LocalJob::run(const std::function<void(Fabric&, uint32_t)>& body) {
     }
   }
   for (std::thread& thread : threads) thread.join();
-  // In steps or not: the fabrics end one after the other, in the order of their ranks.
+  // For every transport: destroy the fabrics one after the other, in the order of their ranks.
   for (auto& process : processes_) process->fabric.reset();
 }
 

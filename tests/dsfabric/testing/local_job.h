@@ -6,8 +6,8 @@
 //     must(call(fabric, 0, [] { ... }));
 //   });
 //
-// On sim (and fault over sim) the job runs in steps: one thread at a time, and which one is next is
-// drawn from the seed whenever a thread waits. So a seed replays a run exactly, and a loop over
+// On sim (and fault over sim) the job runs in steps: one thread at a time, and whenever a thread
+// waits, the next thread is drawn from the seed. So a seed replays a run exactly, and a loop over
 // seeds explores schedules. On all other transports the threads run freely.
 #ifndef CARIAMA_TESTS_DSFABRIC_TESTING_LOCAL_JOB_H_
 #define CARIAMA_TESTS_DSFABRIC_TESTING_LOCAL_JOB_H_
@@ -30,30 +30,29 @@ namespace cariama::testing {
 // "shm", "sim", "fault_shm", "fault_sim", "verbs", "fault_verbs": one of every_transport().
 [[nodiscard]] TransportCase transport_case(std::string_view name);
 
-// Waits that should succeed end by then, so that a defect fails a test instead of hanging it.
+// The deadline of waits that should succeed, so that a defect fails a test instead of hanging it.
 [[nodiscard]] Deadline soon();
 
 struct LocalJobOptions {
   uint32_t processes = 2;
   TransportCase transport{"shm", Transport::kShm};
   uint64_t seed = 1;
-  // threads is per process, as always. on_failure is kContinue: all ranks share one process. In
-  // steps the heartbeat, if it is not set, never comes: one that does is real time, and does not
-  // replay.
+  // `threads` is per process. on_failure is kContinue, because all ranks share one process. In
+  // steps, an unset heartbeat is disabled: heartbeats depend on real time and cannot be replayed.
   FabricOptions fabric{};
-  // Of fault transports; its seed is derived from `seed` and the rank. Default: benign.
+  // Options of fault transports; their seed is derived from `seed` and the rank. Default: benign.
   std::function<FaultOptions(uint64_t seed)> faults = FaultOptions::benign;
-  SimOptions sim{};         // its seed is `seed`
-  bool init_thread = true;  // each thread is a worker while it runs the body, a kThread one
-  // They go on running calls after their bodies, until the end; else what is called of them then
-  // runs in finalize().
+  SimOptions sim{};         // SimOptions::seed is set to `seed`
+  bool init_thread = true;  // each thread is a kThread worker while it runs the body
+  // The threads continue to run calls after their bodies, until the end. If false, later calls to
+  // them run in finalize().
   bool threads_stay = true;
   bool finalize = true;  // after the bodies of a process have returned
 };
 
-// What the processes meet through (local_store.h).
+// The store through which the processes exchange set-up data (local_store.h).
 struct LocalStore;
-// What a job in steps is stepped by. Threads take part in the order of their numbers.
+// Schedules a job in steps. Threads are identified by their numbers.
 class Stepper;
 
 class LocalJob {
@@ -63,17 +62,17 @@ class LocalJob {
   LocalJob(const LocalJob&) = delete;
   LocalJob& operator=(const LocalJob&) = delete;
 
-  // Starts all processes, runs `body` once in every thread of each, waits for all, and ends the
-  // job. What fails (an expectation, an exception, finalize) fails the test. Once.
+  // Starts all processes, runs `body` once in every thread of each, waits for all threads, and ends
+  // the job. A failed expectation, an exception, or an error of finalize() fails the test. May be
+  // called once.
   void run(const std::function<void(Fabric& fabric, uint32_t thread)>& body);
 
-  // For bodies: waits until so many others, `parties` in all, have come to the barrier of that
-  // name. Does not run calls.
+  // A barrier for bodies: blocks until `parties` threads in all have called it. Runs no calls.
   void meet(uint32_t parties);
 
   // The simulated cluster, or nullptr. Endpoint numbers are ranks.
   [[nodiscard]] SimFabric* sim() const { return sim_.get(); }
-  // The switch of the faults of `rank` (of all, on sim), or nullptr.
+  // The control of the faults of `rank` (of all ranks, on sim), or nullptr.
   [[nodiscard]] FaultControl* faults(uint32_t rank) const;
 
  private:

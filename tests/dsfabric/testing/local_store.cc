@@ -11,7 +11,7 @@
 
 namespace cariama::testing {
 
-// What the processes of a job share before they are connected.
+// The data that the processes of a job share before they are connected.
 struct LocalStore {
   explicit LocalStore(uint32_t processes) : ranks(processes) {}
 
@@ -96,7 +96,7 @@ class LocalBootstrap final : public Bootstrap {
   absl::Status finalize(Deadline) override { return absl::OkStatus(); }
 
  private:
-  // Until `look`, which is called with the store's mutex held, says true or an error.
+  // Blocks until `look` returns true or an error. `look` is called with the store's mutex held.
   template <typename Look>
   absl::Status wait(Deadline deadline, const char* what, Look&& look) {
     absl::StatusOr<bool> answer = false;
@@ -120,7 +120,7 @@ class LocalBootstrap final : public Bootstrap {
   bool fenced_ = false;
 };
 
-// Runs the handler of the other process in the calling thread.
+// A broker that runs the handler of the other process in the calling thread.
 class LocalBroker final : public internal::Broker {
  public:
   LocalBroker(std::shared_ptr<LocalStore> store, int rank, Handler handler)

@@ -1,6 +1,6 @@
-// How the processes of a job that live within one operating-system process meet before they are
-// connected: a bootstrap and a broker in memory, for Fabric::create(). Waits use the thread's wait
-// hook, so that a job in steps or in virtual time can be set up by threads that take turns.
+// A bootstrap and a broker in memory, for Fabric::create(), by which the processes of a job within
+// one operating-system process exchange data before they are connected. Waits use the thread's wait
+// hook, so that jobs in steps or in virtual time can be set up by threads that take turns.
 #ifndef CARIAMA_TESTS_DSFABRIC_TESTING_LOCAL_STORE_H_
 #define CARIAMA_TESTS_DSFABRIC_TESTING_LOCAL_STORE_H_
 
@@ -12,14 +12,14 @@
 
 namespace cariama::testing {
 
-// What the processes of a job share. Thread-safe.
+// The data that the processes of a job share. Thread-safe.
 struct LocalStore;
 [[nodiscard]] std::shared_ptr<LocalStore> make_local_store(uint32_t processes);
 
-// The view of `rank`. The process has ended when it is destroyed.
+// Returns the view of `rank`. Its destruction marks the process as ended.
 [[nodiscard]] std::unique_ptr<Bootstrap> make_local_bootstrap(std::shared_ptr<LocalStore> store,
                                                               uint32_t rank);
-// Runs the handler of the other process in the calling thread.
+// Returns a broker that runs the handler of the other process in the calling thread.
 [[nodiscard]] std::unique_ptr<internal::Broker> make_local_broker(
     std::shared_ptr<LocalStore> store, uint32_t rank, internal::Broker::Handler handler);
 

@@ -81,7 +81,7 @@ void run_job_with_a_victim(int count, int victim, const std::function<void(Fabri
 
 void wait_to_be_killed(Fabric& fabric) {
   static_cast<void>(fabric.wait([] { return false; }, soon()));
-  ADD_FAILURE() << "nobody killed us";
+  ADD_FAILURE() << "this process was not killed";
 }
 
 }  // namespace cariama::testing

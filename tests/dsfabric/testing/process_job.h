@@ -1,4 +1,4 @@
-// A job of real processes, forked by the test, for what ends them.
+// A job of real processes, forked by the test, which may be killed.
 //
 //   run_process_job(3, {}, [](Fabric& fabric) { ... });
 #ifndef CARIAMA_TESTS_DSFABRIC_TESTING_PROCESS_JOB_H_
@@ -14,23 +14,25 @@
 
 namespace cariama::testing {
 
-// The fabric of the calling process of a run_processes() group.
+// Returns the fabric of the calling process of a run_processes() group.
 [[nodiscard]] absl::StatusOr<std::unique_ptr<Fabric>> fabric_of_group(Exchange& exchange,
                                                                       const FabricOptions& options);
 
-// Forks `count` processes, joins them to a job, and runs `body` in each, in a worker thread of
-// index 0. What fails in one of them shows in the Status, which is run_processes()'s.
+// Forks `count` processes, joins them to a job, and runs `body` in each, in worker thread 0. The
+// Status is that of run_processes(): failures in the processes appear in it.
 [[nodiscard]] absl::Status try_process_job(int count, const FabricOptions& options,
                                            const std::function<void(Fabric&)>& body,
                                            const RunOptions& run = {});
 
-// The same, where nothing should fail; finalizes after `body`.
+// As try_process_job(), for jobs in which nothing fails: finalizes after `body`, and expects
+// success.
 void run_process_job(int count, const FabricOptions& options,
                      const std::function<void(Fabric&)>& body, const RunOptions& run = {});
 
-// The same without finalize(), where rank `victim` may be killed, and the others go on without it.
+// As run_process_job(), without finalize(): rank `victim` may be killed, and the others continue
+// without it.
 void run_job_with_a_victim(int count, int victim, const std::function<void(Fabric&)>& body);
-// For the victim: runs calls until it is killed. A test fails if it is not.
+// For the victim: runs calls until it is killed. The test fails if it is not killed.
 void wait_to_be_killed(Fabric& fabric);
 
 }  // namespace cariama::testing

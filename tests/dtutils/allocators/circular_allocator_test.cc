@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "dtutils/error.h"
+#include "dtutils/internal/byte_size.h"
 #include "tests/dtutils/allocators/count_allocations.h"
 #include "tests/dtutils/allocators/fake_domain.h"
 #include "tests/dtutils/allocators/simulated_queue.h"
@@ -18,10 +19,10 @@
 namespace cariama {
 namespace {
 
+using internal::kKiB;
+
 using ::cariama::testing::FakeDomain;
 using ::cariama::testing::SimulatedQueue;
-
-constexpr size_t kKiB = 1024;
 
 class CircularAllocatorTest : public ::testing::Test {
  protected:
@@ -38,7 +39,7 @@ class CircularAllocatorTest : public ::testing::Test {
     EXPECT_TRUE(ring.ok()) << ring.status();
     return *std::move(ring);
   }
-  // Allocates and posts `count` units, which must be there.
+  // Allocates and posts `count` units. Fails the test if the ring refuses one of them.
   static std::vector<RDMAMemory*> use(CircularAllocator& ring, SimulatedQueue& queue,
                                       size_t count) {
     std::vector<RDMAMemory*> used;
@@ -56,7 +57,7 @@ class CircularAllocatorTest : public ::testing::Test {
   std::shared_ptr<RDMAAllocator> memory_;
 };
 
-TEST_F(CircularAllocatorTest, RefusesWhatCannotWork) {
+TEST_F(CircularAllocatorTest, RefusesInvalidOptions) {
   const auto code = [this](const CircularAllocatorOptions& options) {
     return CircularAllocator::create(memory_, options).status().code();
   };
@@ -69,7 +70,8 @@ TEST_F(CircularAllocatorTest, RefusesWhatCannotWork) {
   budget_.set_limit(64 * kKiB);
   EXPECT_EQ(code({.unit_bytes = 32 * kKiB, .initial_units = 3}),
             absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(memory_->statistics().chunks_in_use, 0u) << "the chunk of the first two is returned";
+  EXPECT_EQ(memory_->statistics().chunks_in_use, 0u)
+      << "the chunk that was allocated for the first two units is returned";
 }
 
 TEST_F(CircularAllocatorTest, UnitsAreDisjointAlignedAndAsLargeAsAsked) {
@@ -88,7 +90,7 @@ TEST_F(CircularAllocatorTest, UnitsAreDisjointAlignedAndAsLargeAsAsked) {
   }
 }
 
-TEST_F(CircularAllocatorTest, GoesRoundWhileTransfersComplete) {
+TEST_F(CircularAllocatorTest, WrapsAroundWhileTransfersComplete) {
   const auto ring = make({.initial_units = 4, .max_units = 4});
   SimulatedQueue queue;
   const std::vector<RDMAMemory*> first = use(*ring, queue, 4);
@@ -98,7 +100,7 @@ TEST_F(CircularAllocatorTest, GoesRoundWhileTransfersComplete) {
   }
 }
 
-TEST_F(CircularAllocatorTest, NeverHandsOutWhatIsInFlight) {
+TEST_F(CircularAllocatorTest, NeverHandsOutAUnitInFlight) {
   const auto ring = make({.initial_units = 4, .max_units = 4});
   SimulatedQueue queue;
   const std::vector<RDMAMemory*> units = use(*ring, queue, 4);
@@ -123,12 +125,12 @@ TEST_F(CircularAllocatorTest, UnitSentOnTwoQueuesWaitsForBoth) {
   EXPECT_EQ(ring->allocate(), nullptr);
   a.complete_all();
   EXPECT_EQ(ring->allocate(), unit);
-  // Uses of its former life do not slow the next transfer down.
+  // A recycled unit has no uses left from before, so noting the next transfer takes the fast path.
   const FlushCell other;
   EXPECT_TRUE(unit->simple_use(&other));
 }
 
-TEST_F(CircularAllocatorTest, UnitsWithoutTransferComeRoundAgain) {
+TEST_F(CircularAllocatorTest, UnitsWithoutTransferAreHandedOutAgain) {
   const auto ring = make({.initial_units = 3, .max_units = 3});
   RDMAMemory* const first = ring->allocate();
   EXPECT_NE(ring->allocate(), first);
@@ -145,11 +147,11 @@ TEST_F(CircularAllocatorTest, GrowsExponentiallyToItsLimit) {
     if (ring->units() != sizes.back()) sizes.push_back(ring->units());
   }
   EXPECT_EQ(sizes, (std::vector<size_t>{4, 8, 16, 20}));
-  EXPECT_EQ(queue.outstanding(), 20u) << "every unit was used before it gave up";
+  EXPECT_EQ(queue.outstanding(), 20u) << "the ring hands out every unit before it refuses";
   EXPECT_TRUE(ring->growth_status().ok());
 }
 
-TEST_F(CircularAllocatorTest, GrowsLinearlyWhenTold) {
+TEST_F(CircularAllocatorTest, GrowsLinearlyIfConfigured) {
   const auto ring = make({.initial_units = 4, .max_units = 14, .growth = Growth::kLinear});
   SimulatedQueue queue;
   std::vector<size_t> sizes = {ring->units()};
@@ -178,7 +180,8 @@ TEST_F(CircularAllocatorTest, UnitsLargerThanAChunkWork) {
   }
 }
 
-// The paper's tradeoff. One transfer on a slow queue pair, any number on a fast one.
+// The paper's trade-off between one ring for all queue pairs and one ring per queue pair. The slow
+// queue pair has one transfer in flight, and the fast one completes each transfer at once.
 TEST_F(CircularAllocatorTest, SlowQueuePairStallsASharedRingOnly) {
   constexpr CircularAllocatorOptions kOptions{.initial_units = 8, .max_units = 8};
   constexpr size_t kTransfers = 1000;
@@ -197,7 +200,8 @@ TEST_F(CircularAllocatorTest, SlowQueuePairStallsASharedRingOnly) {
     SimulatedQueue slow;
     SimulatedQueue fast;
     use(*shared, slow, 1);
-    EXPECT_EQ(fast_transfers(*shared, fast), 7u) << "until the slow unit's turn";
+    EXPECT_EQ(fast_transfers(*shared, fast), 7u)
+        << "the ring stalls when it reaches the unit of the slow queue pair";
     EXPECT_EQ(shared->allocate(), nullptr);
     slow.complete_all();
     EXPECT_EQ(fast_transfers(*shared, fast), kTransfers);
@@ -213,14 +217,15 @@ TEST_F(CircularAllocatorTest, SlowQueuePairStallsASharedRingOnly) {
   }
 }
 
-TEST_F(CircularAllocatorTest, WithoutBudgetItSaysSoAndGoesOnLater) {
+TEST_F(CircularAllocatorTest, ExhaustedBudgetIsReportedAndGrowthContinuesLater) {
   const auto ring = make({.unit_bytes = 32 * kKiB, .initial_units = 2, .max_units = 100});
   budget_.set_limit(0);
   SimulatedQueue queue;
   const std::vector<RDMAMemory*> units = use(*ring, queue, 2);
   EXPECT_EQ(ring->allocate(), nullptr);
   EXPECT_EQ(ring->growth_status().code(), absl::StatusCode::kResourceExhausted);
-  // Polling does not ask again, nor is the ring stuck: it turns on, and grows at a later stall.
+  // A further allocate() at the same unit does not ask the budget again. The ring is not stuck
+  // either: it advances when the unit completes, and it tries to grow at the next stall.
   budget_.set_limit(UINT64_MAX);
   EXPECT_EQ(ring->allocate(), nullptr);
   queue.complete(1);
@@ -235,7 +240,7 @@ TEST_F(CircularAllocatorTest, MemoryInFlightOutlivesTheRing) {
   SimulatedQueue queue;
   auto ring = make({.unit_bytes = 16 * kKiB, .initial_units = 8, .max_units = 8});
   use(*ring, queue, 8);
-  queue.complete(5);  // the three last, in the second of two chunks, are still under way
+  queue.complete(5);  // the last three units, in the second of two chunks, are still in flight
   ring.reset();
   EXPECT_EQ(memory_->statistics().chunks_in_use, 0u);
   EXPECT_EQ(memory_->statistics().bytes_in_flight, 64 * kKiB);
@@ -263,8 +268,8 @@ TEST_F(CircularAllocatorTest, SteadyStateDoesNotAllocate) {
   EXPECT_GT(refused, 100u);
 }
 
-// Against a ring kept as a list: same units, same order, same refusals, for many queue pairs that
-// complete at their own pace.
+// Compares the ring with a model that is a std::list: same units, same order, same refusals, for
+// several queue pairs that complete at different rates.
 TEST_F(CircularAllocatorTest, RandomUseAgreesWithAList) {
   for (uint32_t seed = 1; seed <= 6; ++seed) {
     std::mt19937 random(seed);
@@ -278,9 +283,9 @@ TEST_F(CircularAllocatorTest, RandomUseAgreesWithAList) {
     std::array<SimulatedQueue, 3> queues;
 
     struct Unit {
-      RDMAMemory* handle = nullptr;  // unknown until handed out
-      int queue = -1;                // of its transfer
-      uint64_t number = 0;           // of it
+      RDMAMemory* handle = nullptr;  // nullptr until the ring hands the unit out
+      int queue = -1;                // queue pair of the unit's last transfer, -1: none
+      uint64_t number = 0;           // sequence number of that transfer on its queue pair
     };
     std::array<uint64_t, 3> posted{};
     std::array<uint64_t, 3> completed{};

@@ -1,5 +1,5 @@
-// A protection domain that only keeps account of registrations, for tests of memory: which ranges
-// are registered now, and whether they were still mapped when their registration ended.
+// A protection domain that only records registrations, for tests of memory. It records which ranges
+// are registered now, and whether each range was still mapped when its registration ended.
 #ifndef CARIAMA_TESTS_DTUTILS_ALLOCATORS_FAKE_DOMAIN_H_
 #define CARIAMA_TESTS_DTUTILS_ALLOCATORS_FAKE_DOMAIN_H_
 
@@ -17,15 +17,15 @@
 
 namespace cariama::testing {
 
-// What FakeDomain and its regions share.
+// State that FakeDomain and its regions share.
 struct Registrations {
   std::mutex mutex;
   std::set<std::pair<uintptr_t, size_t>> live;
-  size_t total = 0;               // registrations ever
-  size_t ended_while_mapped = 0;  // that were ended before their memory was unmapped
-  size_t ended_unmapped = 0;      // after: a device would have been left with stale pages
-  size_t unsealed = 0;            // sources whose descriptor did not carry the seals
-  size_t refuse_from = SIZE_MAX;  // registrations from this one on fail
+  size_t total = 0;               // number of registrations ever made
+  size_t ended_while_mapped = 0;  // registrations that ended before their memory was unmapped
+  size_t ended_unmapped = 0;  // registrations that ended after their memory was unmapped (a defect)
+  size_t unsealed = 0;        // sources whose descriptor did not carry the seals
+  size_t refuse_from = SIZE_MAX;  // the registration with this number and all later ones fail
 };
 
 class FakeRegion : public MemoryRegion {

@@ -113,7 +113,7 @@ TEST_P(GeneralAllocatorTest, DoubleAndForeignFreesAreErrorsWithoutEffect) {
   ASSERT_TRUE(heap->free(a).ok());
   const absl::Status twice = heap->free(a);
   EXPECT_THAT(std::string(twice.message()), HasSubstr("freed before"));
-  // A piece of another allocator on the same memory is foreign, too.
+  // A piece that another allocator took from the same memory is foreign, too.
   const auto other = make();
   EXPECT_FALSE(other->free(keep).ok());
   EXPECT_TRUE(heap->free(keep).ok());
@@ -138,7 +138,7 @@ TEST_P(GeneralAllocatorTest, MemoryInFlightOutlivesTheAllocator) {
   SimulatedQueue queue;
   auto heap = make();
   RDMAMemory a = take(*heap, 100);
-  take(*heap, 2 * kChunk);  // not freed: returned with the allocator
+  take(*heap, 2 * kChunk);  // not freed: the allocator returns it when it is destroyed
   queue.post(&a);
   ASSERT_TRUE(heap->free(a).ok());
   heap.reset();
@@ -206,7 +206,7 @@ TEST_P(GeneralAllocatorTest, FitDecidesWhereAPieceGoes) {
   EXPECT_EQ(rest.size(), kChunk - 4096 - 1024 - 2048 - 3 * 64);
 }
 
-// Pieces never overlap, stay inside registrations, keep their contents, and all add up.
+// Pieces never overlap, lie inside a registration and keep their contents; the statistics add up.
 TEST_P(GeneralAllocatorTest, RandomUseAgreesWithAnIntervalMap) {
   for (uint32_t seed = 1; seed <= 4; ++seed) {
     std::mt19937 random(seed);
@@ -218,7 +218,7 @@ TEST_P(GeneralAllocatorTest, RandomUseAgreesWithAnIntervalMap) {
     };
     std::map<std::byte*, Piece> live;
     uint64_t bytes = 0;
-    const auto kept = [](size_t size) { return (std::max<size_t>(size, 1) + 63) / 64 * 64; };
+    const auto rounded = [](size_t size) { return (std::max<size_t>(size, 1) + 63) / 64 * 64; };
     for (int step = 0; step < 6000; ++step) {
       if (random() % 100 < 54) {
         const size_t size = random() % (random() % 40 == 0 ? 3 * kChunk : 4000);
@@ -233,16 +233,16 @@ TEST_P(GeneralAllocatorTest, RandomUseAgreesWithAnIntervalMap) {
         ASSERT_EQ(reinterpret_cast<uintptr_t>(start) % alignment, 0u);
         const auto next = live.lower_bound(start);
         if (next != live.end()) {
-          ASSERT_LE(start + kept(size), next->first);
+          ASSERT_LE(start + rounded(size), next->first);
         }
         if (next != live.begin()) {
           const RDMAMemory& before = std::prev(next)->second.memory;
-          ASSERT_LE(before.get_buffer() + kept(before.size()), start);
+          ASSERT_LE(before.get_buffer() + rounded(before.size()), start);
         }
         const auto mark = static_cast<std::byte>(random());
         std::memset(start, static_cast<int>(mark), size);
         live[start] = {*memory, mark};
-        bytes += kept(size);
+        bytes += rounded(size);
       } else if (!live.empty()) {
         const auto it = std::next(live.begin(), static_cast<long>(random() % live.size()));
         RDMAMemory memory = it->second.memory;
@@ -252,7 +252,7 @@ TEST_P(GeneralAllocatorTest, RandomUseAgreesWithAnIntervalMap) {
         if (random() % 3 == 0) queue.post(&memory);
         ASSERT_TRUE(heap->free(memory).ok());
         ASSERT_FALSE(heap->free(memory).ok());
-        bytes -= kept(memory.size());
+        bytes -= rounded(memory.size());
         live.erase(it);
         if (random() % 16 == 0) queue.complete(queue.outstanding() / 2);
       }
@@ -263,7 +263,7 @@ TEST_P(GeneralAllocatorTest, RandomUseAgreesWithAnIntervalMap) {
     }
     for (const auto& [start, piece] : live) ASSERT_TRUE(heap->free(piece.memory).ok());
     queue.complete_all();
-    // The next use finds what has landed meanwhile.
+    // The next allocation recycles the pieces whose transfers have completed.
     ASSERT_TRUE(heap->free(take(*heap, 1)).ok());
     EXPECT_EQ(heap->statistics().chunks, 0u);
   }

@@ -1,4 +1,4 @@
-// Raises a pool of huge pages for the time of a test, and puts it back.
+// Raises a pool of huge pages for the duration of a test, and restores its size afterwards.
 #ifndef CARIAMA_TESTS_DTUTILS_ALLOCATORS_HUGE_PAGE_POOL_H_
 #define CARIAMA_TESTS_DTUTILS_ALLOCATORS_HUGE_PAGE_POOL_H_
 
@@ -10,7 +10,8 @@ namespace cariama::testing {
 
 class HugePagePool {
  public:
-  // Sees to `pages` free pages of that size. ready() tells whether the kernel complied.
+  // Raises the pool of pages of `page_bytes` until at least `pages` of them are free. ready()
+  // returns true if the kernel provided them.
   HugePagePool(uint64_t page_bytes, uint64_t pages)
       : folder_("/sys/kernel/mm/hugepages/hugepages-" + std::to_string(page_bytes / 1024) + "kB/"),
         before_(read("nr_hugepages")) {

@@ -70,7 +70,7 @@ TEST_F(LinearCircularAllocatorTest, WholeUnitsFitExactly) {
   EXPECT_EQ(again->get_buffer(), a->get_buffer());
 }
 
-TEST_F(LinearCircularAllocatorTest, MoreThanAUnitNeverFitsAndHarmsNothing) {
+TEST_F(LinearCircularAllocatorTest, SegmentLargerThanAUnitIsRefusedWithoutEffect) {
   const auto ring = make({.unit_bytes = 1000, .initial_units = 1, .max_units = 1});
   EXPECT_EQ(ring->allocate(1001), nullptr);
   EXPECT_EQ(ring->allocate(SIZE_MAX), nullptr);
@@ -97,9 +97,9 @@ TEST_F(LinearCircularAllocatorTest, UnitWaitsForItsLastSegmentOnAnyQueue) {
   EXPECT_NE(ring->allocate(300), nullptr);
 }
 
-// A segment may be allocated long before it is transferred: what counts is its state when the turn
-// of its unit comes, not when the unit was full.
-TEST_F(LinearCircularAllocatorTest, SegmentTransferredAfterItsUnitWasFullIsKept) {
+// A segment may be allocated long before it is transferred. The allocator checks the segment's
+// state when it is about to recycle the unit, not when the unit became full.
+TEST_F(LinearCircularAllocatorTest, SegmentTransferredAfterItsUnitWasFullIsNotRecycled) {
   const auto ring = make({.unit_bytes = 100, .initial_units = 3, .max_units = 3});
   SimulatedQueue slow;
   SimulatedQueue fast;
@@ -125,7 +125,7 @@ TEST_F(LinearCircularAllocatorTest, ManySegmentsInAUnit) {
       queue.post(segment);
     }
     ASSERT_EQ(segments.size(), 4096u);
-    // Handles stay where they are until the unit is recycled.
+    // Handles do not move until the unit is recycled.
     for (size_t i = 0; i < segments.size(); ++i) {
       ASSERT_EQ(segments[i]->get_buffer(), segments[0]->get_buffer() + i);
     }
@@ -152,8 +152,8 @@ TEST_F(LinearCircularAllocatorTest, MemoryInFlightOutlivesTheRing) {
   SimulatedQueue b;
   auto ring = make({.unit_bytes = 65536, .initial_units = 3, .max_units = 3});
   for (int i = 0; i < 2; ++i) a.post(ring->allocate(40'000));
-  a.post(ring->allocate(20'000));  // still in the second unit
-  b.post(ring->allocate(60'000));  // in the current one
+  a.post(ring->allocate(20'000));  // in the rest of the second unit
+  b.post(ring->allocate(60'000));  // in the third unit, which is the current one
   a.complete_all();
   ring.reset();
   EXPECT_EQ(memory_->statistics().bytes_in_flight, 65536u) << "the unit of queue b";
@@ -183,9 +183,9 @@ TEST_F(LinearCircularAllocatorTest, SteadyStateDoesNotAllocate) {
   EXPECT_GT(refused, 100u);
 }
 
-// No byte of a segment is handed out again before its transfer is over: kept by a map of intervals
-// in flight.
-TEST_F(LinearCircularAllocatorTest, RandomUseNeverOverlapsWhatIsInFlight) {
+// No byte of a segment is handed out again before its transfer has completed. A map of the
+// intervals in flight is the model.
+TEST_F(LinearCircularAllocatorTest, RandomUseNeverOverlapsSegmentsInFlight) {
   for (uint32_t seed = 1; seed <= 6; ++seed) {
     std::mt19937 random(seed);
     const auto ring = make({.unit_bytes = 2048, .initial_units = 2, .max_units = 32});
@@ -195,7 +195,8 @@ TEST_F(LinearCircularAllocatorTest, RandomUseNeverOverlapsWhatIsInFlight) {
       std::byte* start;
       std::byte* end;
     };
-    std::array<std::vector<Segment>, kQueues> posted;  // by number of the operation
+    // Indexed by the operation's number on its queue pair.
+    std::array<std::vector<Segment>, kQueues> posted;
     std::array<uint64_t, kQueues> completed{};
     std::map<std::byte*, std::byte*> in_flight;  // start to end
     size_t handed_out = 0;

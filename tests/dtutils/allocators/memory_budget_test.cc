@@ -15,7 +15,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(MemoryBudget, GivesUpToItsLimitAndTakesBack) {
+TEST(MemoryBudget, ReservesUpToItsLimitAndReleases) {
   MemoryBudget budget(100);
   EXPECT_TRUE(budget.reserve(60).ok());
   EXPECT_TRUE(budget.reserve(40).ok());
@@ -58,17 +58,17 @@ TEST(MemoryBudget, LimitBelowUseRefusesMoreAndFreesNothing) {
 TEST(MemoryBudget, ThreadsNeverExceedItTogether) {
   MemoryBudget budget(1000);
   std::vector<std::thread> threads;
-  std::atomic<uint64_t> held{0};
+  std::atomic<uint64_t> reserved{0};
   std::atomic<uint64_t> most{0};
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&] {
       for (int step = 0; step < 20000; ++step) {
         if (!budget.reserve(300).ok()) continue;
-        const uint64_t now = held.fetch_add(300) + 300;
+        const uint64_t now = reserved.fetch_add(300) + 300;
         uint64_t old = most.load();
         while (old < now && !most.compare_exchange_weak(old, now)) {
         }
-        held.fetch_sub(300);
+        reserved.fetch_sub(300);
         budget.release(300);
       }
     });
@@ -80,7 +80,7 @@ TEST(MemoryBudget, ThreadsNeverExceedItTogether) {
   EXPECT_GE(budget.high_water(), most.load());
 }
 
-// The variable is read once: each case in a process of its own.
+// The environment variable is read once per process, so each case runs in its own process.
 void exit_with_process_limit(const char* value) {
   if (value == nullptr) {
     unsetenv("CARIAMA_MEMORY_BUDGET");

@@ -12,19 +12,20 @@
 #include <vector>
 
 #include "dtutils/error.h"
+#include "dtutils/internal/byte_size.h"
 #include "tests/dtutils/allocators/fake_domain.h"
 
 namespace cariama {
 namespace {
 
+using internal::kKiB;
+using internal::kMiB;
+
 using ::cariama::testing::FakeDomain;
 using ::cariama::testing::Registrations;
 using ::testing::HasSubstr;
 
-constexpr size_t kKiB = 1024;
-constexpr size_t kMiB = 1024 * kKiB;
-
-// Small sizes and a budget of its own, so that limits are met quickly.
+// Uses small sizes and a budget of its own, so that a test reaches the limits quickly.
 class RDMAAllocatorTest : public ::testing::Test {
  protected:
   std::shared_ptr<RDMAAllocator> make(RDMAAllocatorOptions options) {
@@ -51,7 +52,7 @@ class RDMAAllocatorTest : public ::testing::Test {
   std::shared_ptr<FakeDomain> second_ = std::make_shared<FakeDomain>();
 };
 
-TEST_F(RDMAAllocatorTest, RefusesWhatCannotWork) {
+TEST_F(RDMAAllocatorTest, RefusesInvalidOptions) {
   const auto code = [](std::vector<std::shared_ptr<ProtectionDomain>> domains, int node,
                        const RDMAAllocatorOptions& options) {
     return RDMAAllocator::create(std::move(domains), node, options).status().code();
@@ -67,7 +68,7 @@ TEST_F(RDMAAllocatorTest, RefusesWhatCannotWork) {
   options.chunk_bytes = 0;
   EXPECT_EQ(code({domain_}, 0, options), kInvalid);
   options = {};
-  options.first_superpage_bytes = 3 * kMiB;  // no multiple of a chunk
+  options.first_superpage_bytes = 3 * kMiB;  // not a multiple of the chunk size
   EXPECT_EQ(code({domain_}, 0, options), kInvalid);
   options = {};
   options.max_superpage_bytes = 0;
@@ -111,7 +112,7 @@ TEST_F(RDMAAllocatorTest, DeregistersBeforeUnmapping) {
     auto allocator = make(small());
     const Chunk a = take(*allocator, kMiB);
     const Chunk b = take(*allocator, 3 * kMiB);
-    allocator.reset();  // chunks keep it
+    allocator.reset();  // the chunks keep the allocator's memory alive
     std::memset(b.data(), 1, b.size());
     EXPECT_EQ(registrations->live.size(), 2u);
   }
@@ -135,7 +136,7 @@ TEST_F(RDMAAllocatorTest, GrowsExponentiallyToTheLargestSuperpage) {
   EXPECT_EQ(sizes, (std::vector<uint64_t>{256 * kKiB, 256 * kKiB, 512 * kKiB, kMiB, kMiB, kMiB}));
 }
 
-TEST_F(RDMAAllocatorTest, GrowsLinearlyWhenTold) {
+TEST_F(RDMAAllocatorTest, GrowsLinearlyIfConfigured) {
   RDMAAllocatorOptions options = small();
   options.growth = Growth::kLinear;
   const auto allocator = make(options);
@@ -169,7 +170,7 @@ TEST_F(RDMAAllocatorTest, ReturnedNeighboursAreJoined) {
   RDMAAllocatorOptions options = small();
   options.max_bytes = 256 * kKiB;
   const auto allocator = make(options);
-  // Every order of returning four neighbours makes the whole available again.
+  // Returning four adjacent chunks in any order makes the whole superpage available again.
   std::vector<int> order = {0, 1, 2, 3};
   do {
     std::vector<Chunk> chunks(4);
@@ -188,7 +189,7 @@ TEST_F(RDMAAllocatorTest, ChunksLargerThanASuperpageWork) {
     std::memset(large.data(), 0x11, large.size());
     EXPECT_EQ(large.memory().locator(domain_.get()).length, large.size());
   }
-  // Returned, it serves as any other memory.
+  // The returned superpage serves later chunks without a new registration.
   const size_t registered = domain_->registrations->total;
   std::vector<Chunk> chunks;
   for (int i = 0; i < 80; ++i) chunks.push_back(take(*allocator));
@@ -206,13 +207,15 @@ TEST_F(RDMAAllocatorTest, BudgetRefusesWithUseAndRemedy) {
       std::string(refused.status().message()),
       HasSubstr("budget of the test is 512 KiB, 512 KiB are in use, 64 KiB more are needed"));
   chunks.pop_back();
-  EXPECT_TRUE(allocator->allocate_chunk().ok()) << "a returned chunk serves";
+  EXPECT_TRUE(allocator->allocate_chunk().ok()) << "a returned chunk is allocated again";
   budget_.set_limit(64 * kMiB);
-  EXPECT_TRUE(allocator->allocate_chunk(kMiB).ok()) << "growth goes on when the budget does";
+  EXPECT_TRUE(allocator->allocate_chunk(kMiB).ok())
+      << "the allocator grows again after the limit was raised";
 }
 
 TEST_F(RDMAAllocatorTest, UsesTheLastOfTheBudget) {
-  budget_.set_limit(64 * kKiB * 7);  // after 256 KiB, less than the planned next superpage is left
+  // After the first 256 KiB, less is left than the next superpage would take.
+  budget_.set_limit(64 * kKiB * 7);
   const auto allocator = make(small());
   std::vector<Chunk> chunks;
   for (int i = 0; i < 7; ++i) chunks.push_back(take(*allocator));
@@ -230,7 +233,7 @@ TEST_F(RDMAAllocatorTest, OwnLimitRefusesWithRemedy) {
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("max_bytes"));
 }
 
-TEST_F(RDMAAllocatorTest, AbsurdSizesEnd) {
+TEST_F(RDMAAllocatorTest, AbsurdSizesAreRefused) {
   const auto allocator = make(small());
   for (const size_t bytes : {SIZE_MAX, SIZE_MAX - 4096, SIZE_MAX / 2, SIZE_MAX / 4, SIZE_MAX / 8}) {
     EXPECT_EQ(allocator->allocate_chunk(bytes).status().code(),
@@ -249,7 +252,8 @@ TEST_F(RDMAAllocatorTest, FailedRegistrationLeavesNothingBehind) {
   const auto refused = allocator->allocate_chunk();
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("raise ulimit -l"));
-  EXPECT_EQ(domain_->registrations->live.size(), 1u) << "the first domain's must be undone";
+  EXPECT_EQ(domain_->registrations->live.size(), 1u)
+      << "the registration with the first domain must be undone";
   EXPECT_EQ(domain_->registrations->ended_unmapped, 0u);
   EXPECT_EQ(budget_.used(), 256 * kKiB);
   second_->registrations->refuse_from = SIZE_MAX;
@@ -279,7 +283,7 @@ TEST_F(RDMAAllocatorTest, ChunkInFlightIsNotReusedBeforeItsFlush) {
   EXPECT_EQ(allocator->statistics().bytes_in_flight, 0u);
 }
 
-TEST_F(RDMAAllocatorTest, TrimReturnsWhatIsUnused) {
+TEST_F(RDMAAllocatorTest, TrimReturnsUnusedSuperpages) {
   const auto allocator = make(small());
   Chunk a = take(*allocator, 256 * kKiB);
   const Chunk b = take(*allocator, kMiB);
@@ -306,7 +310,7 @@ TEST_F(RDMAAllocatorTest, StatisticsAddUp) {
     EXPECT_EQ(now.chunks_in_use, 2u);
     EXPECT_EQ(now.bytes_in_use, 192 * kKiB);
     EXPECT_EQ(now.superpages, 1u);
-    EXPECT_EQ(now.bytes_off_node, 0u) << "no node was asked for";
+    EXPECT_EQ(now.bytes_off_node, 0u) << "no node was requested";
     uint64_t sum = 0;
     for (const uint64_t bytes : now.bytes_by_kind) sum += bytes;
     EXPECT_EQ(sum, now.bytes);
@@ -316,12 +320,13 @@ TEST_F(RDMAAllocatorTest, StatisticsAddUp) {
   EXPECT_EQ(allocator->statistics().bytes_in_use_high_water, 192 * kKiB);
 }
 
-// Chunks never overlap, carry their owner's marks, and what the statistics say is what is held.
+// Chunks never overlap and lie inside a registration, and the statistics equal a model of the
+// chunks that the test holds.
 TEST_F(RDMAAllocatorTest, RandomUseAgreesWithAnIntervalMap) {
   for (uint32_t seed = 1; seed <= 4; ++seed) {
     std::mt19937 random(seed);
     const auto allocator = make(small());
-    std::map<std::byte*, Chunk> held;
+    std::map<std::byte*, Chunk> live;
     uint64_t bytes = 0;
     for (int step = 0; step < 3000; ++step) {
       if (random() % 100 < 55) {
@@ -329,15 +334,15 @@ TEST_F(RDMAAllocatorTest, RandomUseAgreesWithAnIntervalMap) {
             allocator->allocate_chunk(1 + random() % (random() % 50 == 0 ? 2 * kMiB : 300 * kKiB));
         if (!chunk.ok()) {
           ASSERT_EQ(chunk.status().code(), absl::StatusCode::kResourceExhausted);
-          held.clear();
+          live.clear();
           bytes = 0;
           continue;
         }
-        const auto next = held.lower_bound(chunk->data());
-        if (next != held.end()) {
+        const auto next = live.lower_bound(chunk->data());
+        if (next != live.end()) {
           ASSERT_LE(chunk->data() + chunk->size(), next->first);
         }
-        if (next != held.begin()) {
+        if (next != live.begin()) {
           const Chunk& before = std::prev(next)->second;
           ASSERT_LE(before.data() + before.size(), chunk->data());
         }
@@ -345,25 +350,26 @@ TEST_F(RDMAAllocatorTest, RandomUseAgreesWithAnIntervalMap) {
         ASSERT_GE(chunk->data(), region->address());
         ASSERT_LE(chunk->data() + chunk->size(), region->address() + region->length());
         bytes += chunk->size();
-        held.emplace(chunk->data(), *std::move(chunk));
-      } else if (!held.empty()) {
-        const auto it = std::next(held.begin(), static_cast<long>(random() % held.size()));
+        live.emplace(chunk->data(), *std::move(chunk));
+      } else if (!live.empty()) {
+        const auto it = std::next(live.begin(), static_cast<long>(random() % live.size()));
         bytes -= it->second.size();
-        held.erase(it);
+        live.erase(it);
       }
       ASSERT_EQ(allocator->statistics().bytes_in_use, bytes);
-      ASSERT_EQ(allocator->statistics().chunks_in_use, held.size());
+      ASSERT_EQ(allocator->statistics().chunks_in_use, live.size());
       ASSERT_EQ(allocator->statistics().bytes, budget_.used());
     }
-    held.clear();
-    // All joined again: every superpage is whole.
+    live.clear();
+    // All chunks are returned and joined: every superpage is whole and can be trimmed.
     const uint64_t mapped = allocator->statistics().bytes;
     EXPECT_EQ(allocator->trim(), mapped);
     EXPECT_EQ(budget_.used(), 0u);
   }
 }
 
-// Threads take, mark, check and return chunks, some of them in flight for a while.
+// Threads allocate, mark, check and return chunks. Some chunks are returned while a transfer is in
+// flight.
 TEST_F(RDMAAllocatorTest, ThreadsShareIt) {
   const auto allocator = make(small());
   std::atomic<int> failures{0};
@@ -405,7 +411,7 @@ TEST_F(RDMAAllocatorTest, ThreadsShareIt) {
   EXPECT_EQ(allocator->statistics().bytes_in_use, 0u);
   const uint64_t bytes = allocator->statistics().bytes;
   EXPECT_EQ(budget_.used(), bytes);
-  // Every last use is flushed by now, so all of it is free.
+  // Every last use is flushed now, so all memory is free.
   for (FlushCell& cell : cells) cell.flushed.fetch_add(2);
   EXPECT_EQ(allocator->trim(), bytes);
   EXPECT_EQ(budget_.used(), 0u);

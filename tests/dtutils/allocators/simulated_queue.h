@@ -1,4 +1,5 @@
-// A queue pair reduced to its flush number: operations are posted, and complete in order when told.
+// A queue pair reduced to its flush number: the test posts operations, and completes them in order
+// by calling complete().
 #ifndef CARIAMA_TESTS_DTUTILS_ALLOCATORS_SIMULATED_QUEUE_H_
 #define CARIAMA_TESTS_DTUTILS_ALLOCATORS_SIMULATED_QUEUE_H_
 
@@ -13,14 +14,16 @@ namespace cariama::testing {
 class SimulatedQueue {
  public:
   SimulatedQueue() = default;
-  // As with real ones: what was outstanding is free when the queue is gone, and its cell remains.
+  // As with a real queue pair, destruction frees the buffers of outstanding operations, and the
+  // flush cell outlives the queue pair.
   ~SimulatedQueue() { complete_all(); }
   SimulatedQueue(const SimulatedQueue&) = delete;
   SimulatedQueue& operator=(const SimulatedQueue&) = delete;
 
-  // Posts a transfer of the memory, unsignaled: tagged with the number of operations before it.
+  // Posts an unsignaled transfer of the memory: tags it with the number of operations posted
+  // before.
   void post(RDMAMemory* memory) { memory->set_last_use(&cell_, posted_++); }
-  // The oldest `operations` complete.
+  // Completes the oldest `operations`.
   void complete(uint64_t operations) {
     cell_.flushed.store(cell_.flushed.load(std::memory_order_relaxed) + operations,
                         std::memory_order_release);

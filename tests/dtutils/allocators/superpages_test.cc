@@ -18,6 +18,7 @@
 
 #include "dtutils/diagnostics.h"
 #include "dtutils/error.h"
+#include "dtutils/internal/byte_size.h"
 #include "dtutils/internal/page_query.h"
 #include "dtutils/system_info.h"
 #include "tests/dtutils/allocators/huge_page_pool.h"
@@ -25,10 +26,10 @@
 namespace cariama {
 namespace {
 
+using internal::kMiB;
+
 using RaisedPool = ::cariama::testing::HugePagePool;
 using ::testing::HasSubstr;
-
-constexpr size_t kMiB = size_t{1} << 20;
 
 bool is_mapped(const std::byte* address) {
   unsigned char present = 0;
@@ -40,7 +41,7 @@ size_t open_files() {
   return static_cast<size_t>(std::distance(begin(files), end(files)));
 }
 
-// Writes a word to a file of sysfs and puts the former one back at the end.
+// Writes a word to a sysfs file, and restores the previous word on destruction.
 class Setting {
  public:
   Setting(std::string path, const std::string& word) : path_(std::move(path)) {
@@ -79,7 +80,7 @@ TEST(Superpage, IsSealedPopulatedAndSharedByItsDescriptor) {
   ASSERT_GE(page->descriptor(), 0);
   constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
   EXPECT_EQ(fcntl(page->descriptor(), F_GET_SEALS) & kSeals, kSeals);
-  EXPECT_NE(ftruncate(page->descriptor(), 0), 0) << "a peer could take the memory away";
+  EXPECT_NE(ftruncate(page->descriptor(), 0), 0) << "otherwise a peer could truncate the memory";
   EXPECT_EQ(errno, EPERM);
 
   std::memset(page->address(), 0x5a, page->length());
@@ -111,7 +112,8 @@ TEST(Superpage, OwnsItsMemoryAndDescriptor) {
     EXPECT_TRUE(is_mapped(address));
   }
   EXPECT_FALSE(is_mapped(address));
-  EXPECT_EQ(open_files(), files) << "also attempts with larger pages must close theirs";
+  EXPECT_EQ(open_files(), files)
+      << "failed attempts with larger pages must close their descriptors, too";
 }
 
 TEST(SuperpageDeathTest, GuardPagesCatchOverruns) {
@@ -124,15 +126,15 @@ TEST(SuperpageDeathTest, GuardPagesCatchOverruns) {
   }
 }
 
-// Attempts that fail (no huge pages) and memory that comes and goes must leave alone what other
-// threads map meanwhile, wherever the kernel puts it.
+// Failed attempts (no huge pages) and repeated mapping and unmapping of superpages must not touch
+// memory that another thread maps at the same time, at whatever address the kernel places it.
 TEST(Superpage, LeavesOtherMappingsAlone) {
   constexpr size_t kBytes = 64 * 1024;
   constexpr size_t kMost = 20000;
-  std::atomic<bool> over{false};
+  std::atomic<bool> stop{false};
   std::vector<std::byte*> others;
   std::thread neighbour([&] {
-    while (!over.load() && others.size() < kMost) {
+    while (!stop.load() && others.size() < kMost) {
       void* const other = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE,
                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
       ASSERT_NE(other, MAP_FAILED);
@@ -144,7 +146,7 @@ TEST(Superpage, LeavesOtherMappingsAlone) {
     const auto page = Superpage::obtain({.bytes = 2 * kMiB, .shareable = i % 2 == 0});
     EXPECT_TRUE(page.ok()) << page.status();
   }
-  over.store(true);
+  stop.store(true);
   neighbour.join();
   for (std::byte* const other : others) {
     ASSERT_TRUE(is_mapped(other));
@@ -155,7 +157,7 @@ TEST(Superpage, LeavesOtherMappingsAlone) {
   }
 }
 
-TEST(Superpage, RefusesNonsense) {
+TEST(Superpage, RefusesInvalidRequests) {
   const auto nothing = Superpage::obtain({});
   EXPECT_EQ(nothing.status().code(), absl::StatusCode::kInvalidArgument);
   const auto nowhere = Superpage::obtain({.bytes = 4096, .numa_node = 4711});
@@ -172,13 +174,14 @@ TEST(Superpage, MoreThanTheMachineHasIsAnError) {
   EXPECT_EQ(open_files(), files);
 }
 
-TEST(Superpage, IsOnTheNodeThatItSays) {
+TEST(Superpage, IsOnTheReportedNode) {
   for (const int node : numa_nodes()) {
     for (const bool shareable : {true, false}) {
       const auto page =
           Superpage::obtain({.bytes = 2 * kMiB, .numa_node = node, .shareable = shareable});
       ASSERT_TRUE(page.ok());
-      if (page->numa_node() == kAnyNode) continue;  // the node may be full: then it says so
+      // The node may be full: then the page reports kAnyNode.
+      if (page->numa_node() == kAnyNode) continue;
       EXPECT_EQ(page->numa_node(), node);
       const int shown = numa_node_of_memory(page->address() + kMiB);
       if (shown != -1) {
@@ -188,8 +191,8 @@ TEST(Superpage, IsOnTheNodeThatItSays) {
   }
 }
 
-// The kind that a page claims is the one that smaps shows, whatever this machine gives.
-TEST(Superpage, ClaimsOnlyWhatTheKernelShows) {
+// The page kind that Superpage reports is the kind that smaps shows, on any machine.
+TEST(Superpage, ReportsThePageKindThatTheKernelShows) {
   for (const bool shareable : {true, false}) {
     for (const PageKind largest :
          {PageKind::k1GiB, PageKind::k2MiB, PageKind::kTransparent, PageKind::kBase}) {
@@ -237,7 +240,8 @@ TEST(Superpage, TakesHugePagesFromThePool) {
   }
 }
 
-// A pool that holds a part only: an error of a system call, never a SIGBUS, and nothing kept.
+// The pool has fewer free pages than needed. The attempt fails by the error of a system call, never
+// by a SIGBUS, and takes no page from the pool.
 TEST(Superpage, StepsDownWhenThePoolIsTooSmall) {
   const RaisedPool pool(2 * kMiB, 2);
   if (!pool.ready()) GTEST_SKIP() << pool.why();
@@ -261,7 +265,7 @@ TEST(Superpage, SizeThatIsNoMultipleOfHugePagesStaysOffThePool) {
   EXPECT_GE(page->page_kind(), PageKind::kTransparent);
 }
 
-// madvise(MADV_HUGEPAGE) on a memfd returns 0 in either setting: only smaps tells them apart.
+// madvise(MADV_HUGEPAGE) on a memfd returns 0 with either setting; only smaps shows the difference.
 TEST(Superpage, TransparentSharedMemoryCountsOnlyIfShown) {
   const std::string file = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
   {
@@ -291,8 +295,8 @@ TEST(Superpage, TransparentPrivateMemory) {
   EXPECT_EQ(page->page_kind() == PageKind::kTransparent, mapping->anonymous_huge == 4 * kMiB);
 }
 
-TEST(SuperpageDeathTest, SaysEachStepDownOnceWithItsRemedy) {
-  // In a process of its own, executed anew, where nothing has been said before.
+TEST(SuperpageDeathTest, ReportsSmallerPagesOnceWithTheirRemedy) {
+  // Runs in a newly executed process, in which no diagnostic has been reported before.
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto child = [] {
     std::map<std::string, int> said;
@@ -301,7 +305,7 @@ TEST(SuperpageDeathTest, SaysEachStepDownOnceWithItsRemedy) {
       ++said[d.key];
       remedies += d.remedy + "\n";
     });
-    // More than any pool of the machine holds: certain to step down.
+    // More memory than the pool of 2 MiB pages has free, so that obtain() must step down.
     uint64_t free = 0;
     for (const HugePagePool& pool : query_system_info().huge_pages) {
       if (pool.numa_node == -1 && pool.page_bytes == 2 * kMiB) free = pool.free;
@@ -309,10 +313,9 @@ TEST(SuperpageDeathTest, SaysEachStepDownOnceWithItsRemedy) {
     for (int i = 0; i < 3; ++i) {
       if (!Superpage::obtain({.bytes = (free + 1) * 2 * kMiB}).ok()) std::_Exit(1);
     }
-    if (said["pages.2 MiB"] != 1) std::_Exit(2);
-    for (const auto& [key, times] : said) {
-      if (times != 1) std::_Exit(3);
-    }
+    // One report for all steps from 2 MiB pages to the pages that the kernel gave.
+    if (said.size() != 1 || said.begin()->second != 1) std::_Exit(2);
+    if (said.begin()->first.rfind("pages.", 0) != 0) std::_Exit(3);
     if (remedies.find("hugepages-2048kB/nr_hugepages") == std::string::npos) std::_Exit(4);
     std::_Exit(reported_diagnostics().size() == said.size() ? 0 : 5);
   };

@@ -1,5 +1,5 @@
-// The contract suite: what device.h, queue_pair.h, memory.h and completion.h promise, on every
-// transport. Its cases are in the files contract_test_*.cc beside this one.
+// The contract suite: tests that every transport provides what device.h, queue_pair.h, memory.h and
+// completion.h promise. The tests are in the files contract_test_*.cc in this folder.
 #include <cstdio>
 #include <map>
 #include <string>
@@ -17,7 +17,7 @@ struct Counts {
   int failed = 0;
 };
 
-// By transport, over the whole suite.
+// Returns the counts of the whole suite by transport.
 std::map<std::string, Counts> count_tests() {
   std::map<std::string, Counts> counts;
   const ::testing::UnitTest& program = *::testing::UnitTest::GetInstance();
@@ -43,7 +43,8 @@ class CountsAtTheEnd : public ::testing::Environment {
  public:
   void TearDown() override {
     for (const auto& [transport, count] : count_tests()) {
-      if (count.passed + count.skipped + count.failed == 0) continue;  // filtered out
+      // The filter excludes this transport.
+      if (count.passed + count.skipped + count.failed == 0) continue;
       std::printf("[ contract ] %-11s %d passed, %d failed, %d skipped, of %d\n", transport.c_str(),
                   count.passed, count.failed, count.skipped, count.registered);
     }

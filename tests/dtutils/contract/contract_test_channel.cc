@@ -1,4 +1,4 @@
-// Sleeping instead of polling: no wake-up is lost.
+// Sleeping on a completion channel instead of polling: no wake-up is lost.
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -18,7 +18,7 @@ using Clock = std::chrono::steady_clock;
 
 class ChannelContract : public ContractTest {
  protected:
-  // A link whose far receives wake far_channel_.
+  // Returns a link whose receive completions at the far end wake far_channel_.
   [[nodiscard]] Link make_sleeping_link() {
     far_channel_ = must(far_domain_->create_channel());
     LinkOptions options;
@@ -27,8 +27,8 @@ class ChannelContract : public ContractTest {
     return make_link(options);
   }
 
-  // Virtual time may pass faster than that of the threads that a test waits for, so that a wait is
-  // repeated until its end is due in real time.
+  // Repeats the wait until kPatience has passed in real time. Virtual time may pass faster than the
+  // threads run that a test waits for, so that a single wait could time out too early.
   static bool wait_patiently(CompletionChannel& channel) {
     const Clock::time_point deadline = Clock::now() + kPatience;
     while (Clock::now() < deadline) {
@@ -37,7 +37,7 @@ class ChannelContract : public ContractTest {
     return false;
   }
 
-  // The usual loop: poll, arm, poll again, wait.
+  // The usual loop of a sleeper: poll, arm, poll again, wait.
   static Completion sleep_for_one(CompletionQueue& queue, CompletionChannel& channel) {
     Completion completion;
     const Clock::time_point deadline = Clock::now() + kPatience;
@@ -47,11 +47,11 @@ class ChannelContract : public ContractTest {
       if (queue.poll(std::span(&completion, 1)) == 1) return completion;
       static_cast<void>(channel.wait(seconds(1)));
     }
-    ADD_FAILURE() << "slept through a completion";
+    ADD_FAILURE() << "no completion was polled before the deadline";
     return {};
   }
 
-  // How many of five short sleeps end before their time.
+  // Returns the number of five short waits that end before their timeout.
   static int early_returns(CompletionChannel& channel) {
     int early = 0;
     for (int i = 0; i < 5; ++i) early += channel.wait(milliseconds(10)) ? 1 : 0;
@@ -78,7 +78,7 @@ TEST_P(ChannelContract, ASleeperWakesForACompletion) {
   }
 }
 
-TEST_P(ChannelContract, SendCompletionsWakeAsWell) {
+TEST_P(ChannelContract, SendCompletionsWakeToo) {
   const auto channel = must(near_domain_->create_channel());
   LinkOptions options;
   options.near.send_completions =
@@ -105,21 +105,22 @@ TEST_P(ChannelContract, AWaitWithoutEventsEndsAtItsTimeout) {
   EXPECT_FALSE(far_channel_->wait(std::chrono::nanoseconds(0)));
 }
 
-TEST_P(ChannelContract, AnEventBetweenArmAndWaitIsKept) {
+TEST_P(ChannelContract, AnEventBetweenArmAndWaitEndsTheWait) {
   Link link = make_sleeping_link();
   const Segments none;
   for (uint64_t round = 0; round < 20; ++round) {
     post_receive(link.far, round);
     ASSERT_TRUE(link.far.receives->arm().ok());
     post(link.near, to_peer(Opcode::kSend, round, none));
-    // Once the sender's completion is there, so is the receiver's, or it is about to come.
+    // When the sender's completion has arrived, the receiver's has arrived, too, or will arrive
+    // soon.
     EXPECT_TRUE(succeeded(take_one(*link.near.sends), round, CompletionKind::kSend));
     EXPECT_TRUE(wait_patiently(*far_channel_));
     EXPECT_TRUE(succeeded(take_one(*link.far.receives), round, CompletionKind::kReceive));
   }
 }
 
-// A completion that came before arm() makes no event: that is what the second poll is for.
+// A completion that arrived before arm() causes no event. The second poll after arm() finds it.
 TEST_P(ChannelContract, ACompletionBeforeArmIsFoundByPolling) {
   Link link = make_sleeping_link();
   const Segments none;
@@ -139,7 +140,7 @@ TEST_P(ChannelContract, OnlySolicitedMessagesWakeASolicitedSleeper) {
   ASSERT_TRUE(link.far.receives->arm(/*solicited_only=*/true).ok());
   post(link.near, to_peer(Opcode::kSend, 10, none));
   EXPECT_TRUE(succeeded(take_one(*link.near.sends), 10, CompletionKind::kSend));
-  EXPECT_LT(early_returns(*far_channel_), 5) << "an unsolicited message keeps it awake";
+  EXPECT_LT(early_returns(*far_channel_), 5) << "an unsolicited message wakes the sleeper";
 
   post(link.near, to_peer(Opcode::kSend, 11, none, kSignaled | kSolicited));
   EXPECT_TRUE(wait_patiently(*far_channel_));
@@ -211,7 +212,7 @@ TEST_P(ChannelContract, TwoQueuesShareAChannel) {
   }
 }
 
-// Two threads that sleep for one another: a single lost wake-up would end the game.
+// Two threads sleep until the other one sends. A single lost wake-up ends the exchange.
 TEST_P(ChannelContract, SleepersPlayPingPong) {
   constexpr uint64_t kRounds = 300;
   const auto near_channel = must(near_domain_->create_channel());
@@ -225,7 +226,7 @@ TEST_P(ChannelContract, SleepersPlayPingPong) {
   const Segments none;
   std::atomic<bool> broken{false};
   const auto play = [&](End& end, CompletionChannel& channel, bool serves) {
-    // Its receive is posted before the opponent can answer.
+    // Each player posts its next receive before the opponent can answer.
     for (uint64_t round = 0; round < kRounds && !broken; ++round) {
       for (const bool serving : {serves, !serves}) {
         if (serving) {

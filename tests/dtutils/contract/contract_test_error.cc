@@ -1,5 +1,6 @@
-// Faults of one operation: each ends in the documented error, with text that names operation, peer
-// and remedy; a neighbouring queue pair notices nothing; and after repair() traffic flows again.
+// Errors of single operations. Each ends in the documented status, with a text that names
+// operation, peer and remedy. Another queue pair is not affected, and after repair() traffic flows
+// again.
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -27,9 +28,9 @@ class ErrorContract : public ContractTest {
     far_ = std::make_unique<Buffer>(*far_domain_, 4096);
   }
 
-  // Posts `bad`, which must fail with one of `statuses` (and may name bytes 1024 to 1087 of far_).
-  // What is posted before it is executed, what is posted after it is not. Then the neighbour works,
-  // and after repair() so does `link`.
+  // Posts `bad`, which must fail with one of `statuses` and may name bytes 1024 to 1087 of far_.
+  // The request posted before it is executed, and the requests posted after it are not. Then
+  // neighbour_ must still work, and after repair() so must `link`.
   void expect_failure(Link& link, const WorkRequest& bad, const Statuses& statuses) {
     const Segments data = {near_->segment(2048, 64)};
     near_->fill(55);
@@ -52,8 +53,9 @@ class ErrorContract : public ContractTest {
     expect_flow(neighbour_);
     repair(link);
     expect_flow(link);
-    // Of a failed operation, a part may have reached the bytes that it names.
-    EXPECT_TRUE(untouched(*far_, 64, 1024 - 64)) << "something of before the repair came late";
+    // A failed operation may have written a part of the bytes that it names.
+    EXPECT_TRUE(untouched(*far_, 64, 1024 - 64))
+        << "an operation from before the repair was executed late";
     EXPECT_TRUE(untouched(*far_, 1024 + 64, 4096 - 1024 - 64));
   }
 
@@ -61,7 +63,8 @@ class ErrorContract : public ContractTest {
     expect_failure(link, bad, Statuses{status});
   }
 
-  // The same for every one-sided operation that `wanted` selects, signaled and not.
+  // Calls expect_failure() for every one-sided operation that `wanted` selects, signaled and
+  // unsignaled.
   void expect_remote_failures(const RemoteMemoryLocator& remote, CompletionStatus status,
                               const std::function<bool(Opcode)>& wanted) {
     Link link = make_link();
@@ -95,7 +98,7 @@ class ErrorContract : public ContractTest {
 TEST_P(ErrorContract, WrongRemoteKey) {
   Buffer target(*far_domain_, 64);
   RemoteMemoryLocator wrong = target.locator();
-  // Differs where every transport keeps something: in the index and in the check bits.
+  // Changes bits that every transport uses: the index and the check bits.
   wrong.key.value ^= 0x5a5a5a5a;
   expect_remote_failures(wrong, CompletionStatus::kRemoteAccess, any);
   EXPECT_TRUE(untouched(target, 0, 64));
@@ -103,7 +106,7 @@ TEST_P(ErrorContract, WrongRemoteKey) {
 
 TEST_P(ErrorContract, ALocalKeyIsNoRemoteKey) {
   Buffer target(*far_domain_, 64);
-  // Where a device numbers both alike, they cannot be told apart.
+  // Some devices give both keys of a region the same value, so that they cannot tell them apart.
   if (target.region().local_key().value == target.region().remote_key().value) {
     GTEST_LOG_(INFO) << "this device gives both keys the same value";
     return;
@@ -119,7 +122,7 @@ TEST_P(ErrorContract, RevokedRemoteKey) {
   const RemoteMemoryLocator revoked = target.locator();
   Link link = make_link();
   const Segments local = {near_->segment(0, 64)};
-  // The initiator has used the key, so that it may have kept what it knew of it.
+  // The initiator uses the key once, so that it may have cached the region.
   post(link.near, to_remote(Opcode::kWrite, 1, local, revoked));
   EXPECT_TRUE(succeeded(take_one(*link.near.sends), 1, CompletionKind::kWrite));
   target.deregister();
@@ -127,7 +130,7 @@ TEST_P(ErrorContract, RevokedRemoteKey) {
   expect_failure(link, to_remote(Opcode::kWrite, 2, local, revoked),
                  CompletionStatus::kRemoteAccess);
   expect_remote_failures(revoked, CompletionStatus::kRemoteAccess, is_read);
-  // The same memory registered again has another key, and the old one stays revoked.
+  // The same memory registered again has another key, and the old key stays revoked.
   for (int i = 0; i < 5; ++i) target.register_again(*far_domain_, Access::kAll);
   EXPECT_NE(target.locator().key, revoked.key);
   expect_remote_failures(revoked, CompletionStatus::kRemoteAccess, is_write);
@@ -148,7 +151,7 @@ TEST_P(ErrorContract, RangeOutsideTheRemoteRegion) {
   expect_remote_failures(at(region.address + 4089), CompletionStatus::kRemoteAccess, is_plain);
   expect_remote_failures(at(region.address + 4096), CompletionStatus::kRemoteAccess, any);
   expect_remote_failures(at(region.address - 8), CompletionStatus::kRemoteAccess, any);
-  // The end of the range does not wrap around to below the region's end.
+  // The sum of address and length must not wrap around to an address within the region.
   expect_remote_failures(at(std::numeric_limits<uint64_t>::max() - 3),
                          CompletionStatus::kRemoteAccess, is_plain);
   EXPECT_TRUE(untouched(target, 0, 4096));
@@ -182,7 +185,7 @@ TEST_P(ErrorContract, MissingRemoteAccess) {
   EXPECT_TRUE(untouched(no_atomic, 0, 64));
 }
 
-// Atomics on memory without a descriptor are served correctly or refused, never something between.
+// Atomics on memory without a descriptor are either executed correctly or refused.
 TEST_P(ErrorContract, AtomicsOnUserMemoryWorkOrAreRefused) {
   Link link = make_link();
   Buffer target(*far_domain_, 64, Access::kAll, Buffer::Backing::kUser);
@@ -268,7 +271,7 @@ TEST_P(ErrorContract, LocalMemoryMustBeWritableForResults) {
                  local_protection());
   expect_failure(link, fetch_add(2, into, far_->locator(1024, 8), 0), local_protection());
   EXPECT_TRUE(untouched(read_only, 0, 64));
-  // Reading from it is always allowed.
+  // Reading from memory without kLocalWrite is always allowed.
   post(link.near, to_remote(Opcode::kWrite, 3, into, far_->locator(1024, 8)));
   EXPECT_TRUE(succeeded(take_one(*link.near.sends), 3, CompletionKind::kWrite));
 }
@@ -286,7 +289,7 @@ TEST_P(ErrorContract, ReceiveTooSmall) {
   }
 }
 
-// What the receiver sees of the same.
+// A message that is longer than the receive's buffers, as the receiver sees it.
 TEST_P(ErrorContract, TheReceiverLearnsThatItsBufferWasTooSmall) {
   Link link = make_link();
   Buffer inbox(*far_domain_, 256);
@@ -298,7 +301,7 @@ TEST_P(ErrorContract, TheReceiverLearnsThatItsBufferWasTooSmall) {
   EXPECT_TRUE(failed(take_one(*link.far.receives), 11, CompletionStatus::kFlushed, link.far));
   EXPECT_TRUE(failed(take_one(*link.near.sends), 2, sent_too_much(), link.near));
   EXPECT_EQ(link.far->state(), QueuePairState::kError);
-  EXPECT_TRUE(untouched(inbox, 64, 192)) << "written beyond the buffer";
+  EXPECT_TRUE(untouched(inbox, 64, 192)) << "bytes beyond the receive buffer were written";
   expect_flow(neighbour_);
   repair(link);
   expect_flow(link);
@@ -336,7 +339,8 @@ TEST_P(ErrorContract, ReceiverNotReadyInTime) {
   expect_failure(link, event, CompletionStatus::kReceiverNotReady);
 }
 
-// The first failure tells why; all else that was outstanding is flushed, once each, in order.
+// The first failure has the reason as its status. All later requests are flushed, once each, in
+// order.
 TEST_P(ErrorContract, AFailureWithinAListFlushesTheRest) {
   Link link = make_link();
   ASSERT_GE(link.near->limits().send_depth, 6U);
@@ -379,7 +383,7 @@ TEST_P(ErrorContract, FailFlushesEverythingOutstanding) {
   const uint64_t receives = link.near->limits().receive_depth;
   const Segments none;
   for (int round = 0; round < 3; ++round) {
-    // No receive is posted at the far end, so that these wait.
+    // The far end has no receive posted, so the sends stay in flight.
     for (uint64_t i = 0; i < sends; ++i) {
       post(link.near, to_peer(Opcode::kSend, i, none, i % 2 == 0 ? kSignaled : uint8_t{0}));
     }
@@ -395,14 +399,14 @@ TEST_P(ErrorContract, FailFlushesEverythingOutstanding) {
     for (uint64_t i = 0; i < receives; ++i) {
       EXPECT_TRUE(failed(received[i], 100 + i, CompletionStatus::kFlushed, link.near));
     }
-    // What is posted now is flushed as well, each once.
+    // Requests that are posted in the error state are flushed as well, once each.
     post(link.near, to_peer(Opcode::kSend, 50, none));
     post(link.near, to_peer(Opcode::kSend, 51, none, 0));
     post_receive(link.near, 52);
     EXPECT_TRUE(failed(take_one(*link.near.sends), 50, CompletionStatus::kFlushed, link.near));
     EXPECT_TRUE(failed(take_one(*link.near.sends), 51, CompletionStatus::kFlushed, link.near));
     EXPECT_TRUE(failed(take_one(*link.near.receives), 52, CompletionStatus::kFlushed, link.near));
-    link.near->fail();  // once more changes nothing
+    link.near->fail();  // a second call changes nothing
     EXPECT_TRUE(quiet(*link.near.sends));
     EXPECT_TRUE(quiet(*link.near.receives));
     expect_flow(neighbour_);
@@ -411,7 +415,7 @@ TEST_P(ErrorContract, FailFlushesEverythingOutstanding) {
   }
 }
 
-// An end that does not know yet that the other one has failed.
+// The near end sends although the far end has failed, which the near end does not know yet.
 TEST_P(ErrorContract, TrafficTowardsAFailedEndEndsWithAnError) {
   LinkOptions options;
   options.connect.retry_count = 3;
@@ -432,7 +436,7 @@ TEST_P(ErrorContract, TrafficTowardsAFailedEndEndsWithAnError) {
   expect_flow(link);
 }
 
-TEST_P(ErrorContract, RepairIsValidWithoutAnErrorAndAsOftenAsOneLikes) {
+TEST_P(ErrorContract, RepairIsValidWithoutAnErrorAndRepeatedly) {
   Link link = make_link();
   const std::string near_address = link.near->address();
   RemoteMemoryLocator wrong = far_->locator(0, 8);
@@ -449,7 +453,7 @@ TEST_P(ErrorContract, RepairIsValidWithoutAnErrorAndAsOftenAsOneLikes) {
     }
   }
   EXPECT_EQ(link.near->address(), near_address);
-  // No slot got lost on the way.
+  // No slot of the send queue was lost.
   const uint64_t depth = link.near->limits().send_depth;
   for (uint64_t i = 0; i < depth; ++i) {
     post(link.near, to_remote(Opcode::kWrite, i, source, far_->locator(8 * (i % 512), 8),
@@ -458,7 +462,7 @@ TEST_P(ErrorContract, RepairIsValidWithoutAnErrorAndAsOftenAsOneLikes) {
   EXPECT_TRUE(succeeded(take_one(*link.near.sends), depth - 1, CompletionKind::kWrite));
 }
 
-// repair() leaves the completions of what was outstanding in the queue, each once.
+// repair() leaves one completion of each outstanding request in the completion queue.
 TEST_P(ErrorContract, RepairAccountsForEverythingOutstanding) {
   Link link = make_link();
   const uint64_t count = std::min<uint32_t>(link.near->limits().send_depth, 8);
@@ -477,7 +481,7 @@ TEST_P(ErrorContract, RepairAccountsForEverythingOutstanding) {
   expect_flow(link);
 }
 
-// The far end disappears while operations are outstanding, and some are posted later.
+// The far end is destroyed while operations are outstanding. Operations posted later fail, too.
 TEST_P(ErrorContract, APeerThatIsDestroyedEndsEverythingTowardsIt) {
   LinkOptions options;
   options.connect.retry_count = 3;
@@ -502,8 +506,8 @@ TEST_P(ErrorContract, APeerThatIsDestroyedEndsEverythingTowardsIt) {
   expect_flow(neighbour_);
 }
 
-// The same when the peer's whole device goes, with all that was made from it.
-TEST_P(ErrorContract, APeerWhoseDeviceGoesEndsEverythingTowardsIt) {
+// The peer's device and everything created from it is destroyed while operations are outstanding.
+TEST_P(ErrorContract, APeerWhoseDeviceIsDestroyedEndsEverythingTowardsIt) {
   auto device = make_device();
   auto domain = must(device->create_domain());
   LinkOptions options;
@@ -529,7 +533,7 @@ TEST_P(ErrorContract, APeerWhoseDeviceGoesEndsEverythingTowardsIt) {
   target.reset();
   domain.reset();
   device.reset();
-  // Some transports notice the end, on others only an operation does.
+  // Some transports detect the destruction. On others an operation is needed to detect it.
   const Completion first = take_one(*link.near.sends);
   EXPECT_EQ(first.id, 2U);
   EXPECT_EQ(to_status(first, link.near->peer()).code(), absl::StatusCode::kUnavailable);
@@ -539,7 +543,8 @@ TEST_P(ErrorContract, APeerWhoseDeviceGoesEndsEverythingTowardsIt) {
   expect_flow(neighbour_);
 }
 
-// A completion queue that is just large enough takes all that its queue pair can have outstanding.
+// A completion queue of exactly the needed depth takes the completions of all requests that its
+// queue pair can have outstanding.
 TEST_P(ErrorContract, ACompletionQueueHoldsEverythingThatCanFail) {
   LinkOptions options;
   options.near.send_depth = options.near.receive_depth = 32;
@@ -568,8 +573,8 @@ TEST_P(ErrorContract, ACompletionQueueHoldsEverythingThatCanFail) {
   expect_flow(link);
 }
 
-// One thread's mistake fails the queue pair under the others: what each posted completes once, with
-// success or as flushed.
+// A bad request of one thread fails the queue pair that the other threads use. Each posted request
+// completes once, successfully or flushed.
 TEST_P(ErrorContract, AFailureAmongThreadsLosesNoCompletion) {
   LinkOptions options;
   options.near.send_depth = 64;

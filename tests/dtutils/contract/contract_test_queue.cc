@@ -61,7 +61,7 @@ TEST_P(QueueContract, ASignaledOperationCoversTheUnsignaledOnesBefore) {
   const Segments word = {read.segment(0, 8)};
   for (uint64_t round = 0; round < 3; ++round) {
     to.clear();
-    // All kinds among them: count - 1 unsignaled, the last one signaled.
+    // Requests of several kinds: the first count - 1 are unsignaled, the last one is signaled.
     for (uint64_t i = 0; i + 1 < count; ++i) {
       post(link.near, i % 4 == 3
                           ? fetch_add(i, word, counter.locator(), 1, 0)
@@ -80,7 +80,7 @@ TEST_P(QueueContract, ASignaledOperationCoversTheUnsignaledOnesBefore) {
     }
     EXPECT_EQ(counter.word(0), adds * (round + 1));
     EXPECT_EQ(adds == 0 ? 0 : read.word(0), adds == 0 ? 0 : adds * (round + 1) - 1);
-    EXPECT_TRUE(quiet(*link.near.sends));  // one for all
+    EXPECT_TRUE(quiet(*link.near.sends));  // there is one completion for all of them
   }
 }
 
@@ -106,7 +106,7 @@ TEST_P(QueueContract, AListOfAllKindsRunsInOrder) {
   event.immediate = 0xabcd;
   const WorkRequest list[] = {
       to_remote(Opcode::kWrite, 1, a, far.locator(256, 100)),
-      to_remote(Opcode::kWrite, 2, b, far.locator(300, 100)),  // overlaps the first: order decides
+      to_remote(Opcode::kWrite, 2, b, far.locator(300, 100)),  // overlaps the first WRITE
       to_peer(Opcode::kSend, 3, a),
       event,
       fetch_add(5, old_value, far.locator(0, 8), 10),
@@ -153,8 +153,8 @@ TEST_P(QueueContract, AnEmptyListIsPosted) {
   EXPECT_EQ(received.posted, 0U);
 }
 
-// What stands before a refused request is posted, the refused one and what follows are not, and the
-// queue pair goes on.
+// The requests before the refused one are posted, the refused one and all later ones are not. The
+// queue pair keeps working.
 TEST_P(QueueContract, AListStopsAtTheFirstRefusedRequest) {
   Link link = make_link();
   const QueuePairLimits& limits = link.near->limits();
@@ -228,7 +228,7 @@ TEST_P(QueueContract, AMessageBeyondTheLimitIsRefused) {
   Link link = make_link();
   const uint64_t most = link.near->limits().max_message;
   const uint32_t segments = link.near->limits().max_send_segments;
-  // The refusal comes before any byte is looked at, so the memory need not be that large.
+  // The queue pair refuses the request before it reads any byte, so the memory may be smaller.
   constexpr uint64_t kLongest = 0xffffffff;
   if (most >= kLongest * segments) GTEST_SKIP() << "no list of segments exceeds " << most;
   Buffer from(*near_domain_, 64);
@@ -264,8 +264,9 @@ TEST_P(QueueContract, NothingCanBeSentBeforeConnect) {
   expect_flow(link);
 }
 
-// SENDs that no receive is posted for stay in the queue until it is full. Then it refuses, and
-// nothing is lost; once they have completed AND been polled there is room again.
+// SENDs for which no receive is posted stay in the queue until it is full. The full queue refuses
+// requests, and loses none. Slots become free only when operations have completed AND their
+// completions were polled.
 TEST_P(QueueContract, AFullQueueRefusesAndRecovers) {
   LinkOptions options;
   options.near.send_depth = 16;
@@ -282,7 +283,7 @@ TEST_P(QueueContract, AFullQueueRefusesAndRecovers) {
     while (posted < depth + 4) {
       from.set_word(8 * posted, next);
       const Segments source = {from.segment(8 * posted, 8)};
-      // Some with an unsignaled one before them, whose slot their completion gives back.
+      // Some requests are unsignaled. The next signaled request's completion frees their slots.
       const WorkRequest request =
           to_peer(Opcode::kSend, next, source,
                   static_cast<uint8_t>(posted % 3 == 2 || posted + 1 == depth ? kSignaled : 0));
@@ -333,8 +334,8 @@ TEST_P(QueueContract, AListThatDoesNotFitIsPostedInPart) {
   EXPECT_TRUE(quiet(*link.far.receives));
 }
 
-// Signaling once per queue length is enough for ever: no slot gets lost.
-TEST_P(QueueContract, OneSignalPerDepthKeepsTheQueueGoing) {
+// Signaling one request per queue depth is sufficient: no slot is ever lost.
+TEST_P(QueueContract, OneSignalPerDepthIsSufficient) {
   LinkOptions options;
   options.near.send_depth = 16;
   Link link = make_link(options);
@@ -377,7 +378,7 @@ TEST_P(QueueContract, ManyMessagesArriveOnceEachAndInOrder) {
     while (posted < kMessages && posted - sent < slots) {
       from.set_word(8 * (posted % slots), posted * 0x9e3779b97f4a7c15);
       const Segments source = {from.segment(8 * (posted % slots), 8)};
-      const bool event = posted % 5 == 4;  // WRITE_WITH_IMM keeps its place among the SENDs
+      const bool event = posted % 5 == 4;  // WRITE_WITH_IMM stays in order among the SENDs
       WorkRequest request = to_peer(Opcode::kSend, posted, source);
       if (event) {
         request = to_remote(Opcode::kWriteImmediate, posted, source,
@@ -412,7 +413,7 @@ TEST_P(QueueContract, ManyMessagesArriveOnceEachAndInOrder) {
   EXPECT_TRUE(quiet(*link.far.receives));
 }
 
-// A fenced operation sees the results of the READs and atomics before it.
+// A fenced operation uses the results of the READs and atomics before it.
 TEST_P(QueueContract, AFenceWaitsForReadsAndAtomics) {
   Link link = make_link();
   ASSERT_GE(link.near->limits().send_depth, 4U);
@@ -435,27 +436,27 @@ TEST_P(QueueContract, AFenceWaitsForReadsAndAtomics) {
     ASSERT_TRUE(link.near->post_send(list).ok());
     EXPECT_TRUE(succeeded(take_one(*link.near.sends), 4, CompletionKind::kWrite));
     EXPECT_TRUE(holds(target, 0, pattern(round, kBytes)));
-    EXPECT_EQ(target.word(kBytes), round);  // what the FETCH_ADD returned
+    EXPECT_EQ(target.word(kBytes), round);  // the value that the FETCH_ADD returned
   }
 }
 
-// A READ is not executed before an earlier WRITE: of two that announce themselves and then look for
-// the other, at least one sees the other. (Processors reorder a store and a later load; sleepers
-// that are woken by their senders rely on this.)
+// A READ is not executed before an earlier WRITE. Two threads each WRITE a flag and then READ the
+// other's flag: at least one of them must see the other's flag. (Processors reorder a store and a
+// later load. The sleep protocol, in which senders wake sleepers, relies on this order.)
 TEST_P(QueueContract, AReadFollowsTheWritesBeforeIt) {
   Link links[] = {make_link(), make_link()};
   Buffer flags(*far_domain_, 256);
   Buffer local(*near_domain_, 256);
-  const size_t at[] = {0, 128};  // where each announces itself
+  const size_t at[] = {0, 128};  // offsets of the two flags
   std::atomic<uint64_t> arrived{0};
   std::atomic<bool> broken{false};
   uint64_t saw[2] = {};
   uint64_t missed = 0;
   const auto start = std::chrono::steady_clock::now();
   const auto deadline = start + kPatience;
-  // An emulated machine with few processors gets through fewer of them.
+  // An emulated machine with few processors completes fewer rounds, see below.
   std::atomic<uint64_t> rounds{500};
-  // All threads have reached this point `count` times in all.
+  // Waits until the two threads have called this function `count` times in total.
   const auto meet = [&](uint64_t count) {
     ++arrived;
     while (arrived < count && !broken) {
@@ -569,7 +570,8 @@ TEST_P(QueueContract, ThreadsShareAQueuePairAndItsCompletions) {
   EXPECT_TRUE(quiet(*link.near.sends));
 }
 
-// Lists that threads post at the same time are posted one after the other, not mixed.
+// Lists that threads post concurrently are posted one after the other, without mixing their
+// requests.
 TEST_P(QueueContract, ListsOfThreadsStayWhole) {
   LinkOptions options;
   options.near.send_depth = 64;
@@ -597,7 +599,7 @@ TEST_P(QueueContract, ListsOfThreadsStayWhole) {
           segments[i] = {from.segment(8 * id, 8)};
           requests.push_back(to_peer(Opcode::kSend, id, segments[i]));
         }
-        // Leaves room for the lists of the others, so that none is posted in part.
+        // Waits until there is room for the whole list, so that no list is posted in part.
         while (in_queue.fetch_add(kLength) + kLength > link.near->limits().send_depth && !stop) {
           in_queue -= kLength;
           std::this_thread::yield();
@@ -641,7 +643,7 @@ TEST_P(QueueContract, ListsOfThreadsStayWhole) {
   EXPECT_EQ(sent, kMessages);
 }
 
-// One completion queue for everything of two queue pairs.
+// Two queue pairs use one completion queue for their sends and receives.
 TEST_P(QueueContract, QueuePairsShareACompletionQueue) {
   const auto near_queue = must(near_domain_->create_completion_queue({.depth = 1024}));
   const auto far_queue = must(far_domain_->create_completion_queue({.depth = 1024}));

@@ -1,4 +1,4 @@
-// Receives: their order, what happens when there is none, and sharing them.
+// Receives: their order, sends without a posted receive, and shared receive queues.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -49,7 +49,7 @@ TEST_P(ReceiveContract, AreUsedInTheOrderOfPosting) {
   Buffer from(*near_domain_, 64);
   Buffer to(*far_domain_, 64 * count);
   from.fill(2);
-  for (uint64_t round = 0; round < 5; ++round) {  // wraps around the queue
+  for (uint64_t round = 0; round < 5; ++round) {  // each round wraps around the queue
     to.clear();
     for (uint64_t i = 0; i < count; ++i) post_receive(link.far, 100 + i, {to.segment(64 * i, 64)});
     for (uint64_t i = 0; i < count; ++i) {
@@ -109,8 +109,9 @@ TEST_P(ReceiveContract, TooManySegmentsAreRefused) {
   expect_flow(link);
 }
 
-// The sender waits, as often and as long as it was told, and everything behind waits as well.
-TEST_P(ReceiveContract, ALateReceiveIsWaitedFor) {
+// A SEND waits for a receive, as often and as long as the retry options allow. Later requests on
+// the queue pair wait, too.
+TEST_P(ReceiveContract, TheSenderWaitsForALateReceive) {
   Link link = make_link();
   ASSERT_GE(link.near->limits().send_depth, 3U);
   Buffer from(*near_domain_, 5000);
@@ -129,7 +130,7 @@ TEST_P(ReceiveContract, ALateReceiveIsWaitedFor) {
     post(link.near, to_peer(Opcode::kSend, 3, piece));
     EXPECT_TRUE(quiet(*link.near.sends));
     EXPECT_TRUE(quiet(*link.far.receives));
-    EXPECT_TRUE(untouched(written, 0, 16)) << "a later WRITE has overtaken";
+    EXPECT_TRUE(untouched(written, 0, 16)) << "a later WRITE has overtaken the waiting request";
 
     post_receive(link.far, 10, with_event ? Segments{} : Segments{to.segment()});
     EXPECT_TRUE(
@@ -148,8 +149,9 @@ TEST_P(ReceiveContract, ALateReceiveIsWaitedFor) {
   }
 }
 
-// The target's WRITEs and READs go on while its SENDs wait: the directions are independent.
-TEST_P(ReceiveContract, AWaitingSenderDoesNotStopTheOtherDirection) {
+// The directions of a connection are independent: the far end sends while the near end's SEND waits
+// for a receive.
+TEST_P(ReceiveContract, AWaitingSendDoesNotStopTheOtherDirection) {
   Link link = make_link();
   Buffer near(*near_domain_, 64);
   Buffer far(*far_domain_, 64);
@@ -169,7 +171,7 @@ TEST_P(ReceiveContract, AWaitingSenderDoesNotStopTheOtherDirection) {
   EXPECT_TRUE(holds(far, 32, pattern(1, 32)));
 }
 
-// Receives of one pool serve whoever sends; the completion says who it was.
+// Two queue pairs take receives from one pool. The completion names the queue pair that received.
 TEST_P(ReceiveContract, QueuePairsShareReceives) {
   const auto pool = must(far_domain_->create_shared_receive_queue({.depth = 32}));
   ASSERT_GE(pool->depth(), 1U);
@@ -177,7 +179,7 @@ TEST_P(ReceiveContract, QueuePairsShareReceives) {
   options.far.shared_receives = pool;
   Link links[] = {make_link(options), make_link(options)};
   EXPECT_EQ(links[0].far->limits().receive_depth, 0U);
-  constexpr uint64_t kMessages = 300;  // from each
+  constexpr uint64_t kMessages = 300;  // sent on each link
   const uint64_t slots = pool->depth();
   Buffer to(*far_domain_, 16 * slots);
   Buffer from(*near_domain_, 2 * 16 * kMessages);
@@ -214,7 +216,7 @@ TEST_P(ReceiveContract, QueuePairsShareReceives) {
         ASSERT_LT(completion.id, slots);
         EXPECT_EQ(completion.bytes, 16U);
         EXPECT_EQ(to.word(16 * completion.id), i);
-        EXPECT_EQ(to.word(16 * completion.id + 8), received[i]++);  // in order of the sender
+        EXPECT_EQ(to.word(16 * completion.id + 8), received[i]++);  // in the sender's order
         free_slots.push_back(completion.id);
       }
     }
@@ -253,7 +255,7 @@ TEST_P(ReceiveContract, ASharedQueueReplacesTheOwnOneAndHasItsDepth) {
   EXPECT_EQ(*used.rbegin(), pool->depth() - 1);
 }
 
-// A queue pair that fails does not take the receives of its neighbours with it.
+// A queue pair that fails does not flush the receives of the shared queue.
 TEST_P(ReceiveContract, SharedReceivesSurviveAFailingQueuePair) {
   const auto pool = must(far_domain_->create_shared_receive_queue({.depth = 16}));
   LinkOptions options;
@@ -269,7 +271,7 @@ TEST_P(ReceiveContract, SharedReceivesSurviveAFailingQueuePair) {
   broken.far->fail();
   broken.near->fail();
   EXPECT_EQ(broken.far->state(), QueuePairState::kError);
-  EXPECT_TRUE(quiet(*broken.far.receives)) << "those of a shared queue stay";
+  EXPECT_TRUE(quiet(*broken.far.receives)) << "receives of a shared queue must not be flushed";
 
   std::set<uint64_t> used;
   const auto exchange = [&](Link& link, uint64_t round) {
@@ -286,13 +288,14 @@ TEST_P(ReceiveContract, SharedReceivesSurviveAFailingQueuePair) {
   };
   for (uint64_t i = 0; i + 1 < count; ++i) exchange(healthy, i);
   repair(broken);
-  exchange(broken, count);  // takes the last one
+  exchange(broken, count);  // takes the last receive
   EXPECT_EQ(used.size(), count) << "each receive was used once";
 }
 
-// Threads that send, and threads that share the receiving side: one completion queue, one pool.
+// Several threads send, and several threads share the receiving side: one completion queue, one
+// pool.
 TEST_P(ReceiveContract, ThreadsShareReceives) {
-  constexpr uint64_t kThreads = 2;  // at each side
+  constexpr uint64_t kThreads = 2;  // number of senders and of receivers
   constexpr uint64_t kMessages = 400;
   const auto pool = must(far_domain_->create_shared_receive_queue({.depth = 32}));
   const auto queue = must(far_domain_->create_completion_queue({.depth = 1024}));
@@ -313,7 +316,7 @@ TEST_P(ReceiveContract, ThreadsShareReceives) {
   const auto in_time = [&] { return std::chrono::steady_clock::now() < deadline; };
   std::vector<std::thread> threads;
   for (uint64_t i = 0; i < kThreads; ++i) {
-    threads.emplace_back([&, i] {  // sends
+    threads.emplace_back([&, i] {  // the sender
       Link& link = links[i];
       uint64_t posted = 0, sent = 0;
       while (sent < kMessages && in_time()) {
@@ -332,7 +335,7 @@ TEST_P(ReceiveContract, ThreadsShareReceives) {
         }
       }
     });
-    threads.emplace_back([&] {  // receives
+    threads.emplace_back([&] {  // the receiver
       while (received < kThreads * kMessages && in_time()) {
         Completion completion;
         if (queue->poll(std::span(&completion, 1)) == 0) {

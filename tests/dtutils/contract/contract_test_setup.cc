@@ -1,4 +1,4 @@
-// Making, connecting and destroying things.
+// Creating, connecting and destroying objects.
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -16,7 +16,7 @@ namespace {
 
 class SetupContract : public ContractTest {
  protected:
-  // An error with that code, a scope, and `mention` in its text.
+  // Checks that `status` has this code, an error scope, and `mention` in its text.
   static ::testing::AssertionResult refused(const absl::Status& status, absl::StatusCode code,
                                             const std::string& mention) {
     if (status.code() == code && error_scope(status) != ErrorScope::kNone &&
@@ -30,7 +30,7 @@ class SetupContract : public ContractTest {
   static constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
 };
 
-TEST_P(SetupContract, WhatIsNoAddressIsRefused) {
+TEST_P(SetupContract, InvalidAddressesAreRefused) {
   LinkOptions options;
   options.connected = false;
   Link link = make_link(options);
@@ -58,7 +58,8 @@ TEST_P(SetupContract, WhatIsNoAddressIsRefused) {
   expect_flow(link);
 }
 
-// Whatever is changed in an address: an error or a connection that leads nowhere, but no harm.
+// Any change of an address leads to an error or to a connection that transfers nothing. It never
+// affects other queue pairs.
 TEST_P(SetupContract, ADamagedAddressDoesNoHarm) {
   Link neighbour = make_link();
   LinkOptions options;
@@ -81,8 +82,7 @@ TEST_P(SetupContract, AnAddressOfAnotherTransportIsRefused) {
   LinkOptions options;
   options.connected = false;
   Link link = make_link(options);
-  // Of sim for all others, of shm for sim; and of the same transport with and without faults, where
-  // the ends would not agree on how they talk.
+  // Uses an address of sim; or of shm, if this transport is sim.
   std::vector<std::string> others;
   const auto add = [&](const std::shared_ptr<Device>& device) {
     const auto domain = must(device->create_domain());
@@ -105,7 +105,7 @@ TEST_P(SetupContract, AnAddressOfAnotherTransportIsRefused) {
   expect_flow(link);
 }
 
-TEST_P(SetupContract, ConnectingTwiceIsRefusedAndHarmless) {
+TEST_P(SetupContract, ConnectingTwiceIsRefusedWithoutEffect) {
   Link link = make_link();
   EXPECT_TRUE(refused(link.near->connect(link.far->address(), {.peer = "somebody else"}),
                       absl::StatusCode::kFailedPrecondition, ""));
@@ -156,8 +156,9 @@ TEST_P(SetupContract, QueuePairOptionsOutOfRangeAreRefused) {
       refused(near_domain_->create_shared_receive_queue({.depth = 0}).status(), kInvalid, ""));
 }
 
-// Who asks for more than there is gets what there is, and can read how much that is.
-TEST_P(SetupContract, MoreThanTheDeviceHasIsCutToItsLimits) {
+// Requested sizes above the device's limits are reduced to these limits, and limits() returns the
+// result.
+TEST_P(SetupContract, RequestsAboveTheDeviceLimitsAreReduced) {
   const DeviceLimits& device = near_device_->limits();
   const auto queue = must(near_domain_->create_completion_queue({}));
   constexpr uint32_t kMuch = 0xffffffff;
@@ -184,10 +185,10 @@ TEST_P(SetupContract, MoreThanTheDeviceHasIsCutToItsLimits) {
   if (deep.ok()) {
     EXPECT_LE((*deep)->limits().send_depth, device.max_send_depth);
     EXPECT_LE((*deep)->limits().receive_depth, device.max_receive_depth);
-  } else {  // the device allows more than this machine has memory for
+  } else {  // the device allows more than the memory of this machine
     EXPECT_TRUE(refused(deep.status(), absl::StatusCode::kResourceExhausted, ""));
   }
-  // A completion queue that is smaller than was asked for would lose completions.
+  // A completion queue that is smaller than requested would lose completions, so it is refused.
   if (device.max_completions < kMuch) {
     const auto too_large =
         near_domain_->create_completion_queue({.depth = device.max_completions + 1});
@@ -196,7 +197,7 @@ TEST_P(SetupContract, MoreThanTheDeviceHasIsCutToItsLimits) {
   }
 }
 
-TEST_P(SetupContract, MemoryThatIsNoneIsRefused) {
+TEST_P(SetupContract, EmptyMemoryIsRefused) {
   std::byte some[64];
   for (const MemorySource& source :
        {MemorySource{}, MemorySource{nullptr, 64}, MemorySource{some, 0}}) {
@@ -205,7 +206,7 @@ TEST_P(SetupContract, MemoryThatIsNoneIsRefused) {
   }
 }
 
-TEST_P(SetupContract, RegionsSayWhatTheyAre) {
+TEST_P(SetupContract, RegionsReportTheirProperties) {
   Buffer one(*near_domain_, 4096, Access::kRemoteRead | Access::kLocalWrite);
   Buffer two(*near_domain_, 4096);
   EXPECT_EQ(one.region().address(), one.data());
@@ -220,7 +221,7 @@ TEST_P(SetupContract, RegionsSayWhatTheyAre) {
   EXPECT_EQ(part.key, one.region().remote_key());
 }
 
-// Overlapping registrations of one piece of memory are independent.
+// Overlapping registrations of the same memory are independent.
 TEST_P(SetupContract, MemoryMayBeRegisteredSeveralTimes) {
   Link link = make_link();
   Buffer from(*near_domain_, 64);
@@ -254,7 +255,7 @@ TEST_P(SetupContract, ManyRegionsComeAndGo) {
   for (uint64_t i = 0; i < targets.size(); ++i) {
     EXPECT_TRUE(holds(*targets[i], 0, pattern(i, 64)));
   }
-  // Every second one goes; the others stay reachable, and so are new ones.
+  // Every second region is deregistered. The others and new ones can be accessed.
   for (uint64_t i = 0; i < targets.size(); i += 2) targets[i].reset();
   for (uint64_t i = 0; i < targets.size(); ++i) {
     if (targets[i] == nullptr) targets[i] = std::make_unique<Buffer>(*far_domain_, 64);
@@ -265,7 +266,8 @@ TEST_P(SetupContract, ManyRegionsComeAndGo) {
   }
 }
 
-// Objects keep what they were made from alive: traffic needs only queue pairs, queues and regions.
+// Objects keep the objects alive from which they were created. Traffic needs only queue pairs,
+// completion queues and regions.
 TEST_P(SetupContract, TrafficOutlivesTheHandlesOfDevicesAndDomains) {
   Link link = make_link();
   Buffer from(*near_domain_, 64);
@@ -287,7 +289,8 @@ TEST_P(SetupContract, TrafficOutlivesTheHandlesOfDevicesAndDomains) {
 // Any order of destruction is safe, with operations outstanding in both directions.
 TEST_P(SetupContract, EverythingMayBeDestroyedInAnyOrder) {
   Link neighbour = make_link();
-  // A part is destroyed by its number; all orders in which a part comes first, second or last.
+  // The parts are destroyed in the order of `order`. The loop uses all rotations, forwards and
+  // backwards.
   enum Part { kPair, kSends, kReceives, kMemory, kDomain, kPool, kChannel, kParts };
   std::vector<int> order;
   for (int i = 0; i < kParts; ++i) order.push_back(i);
@@ -303,7 +306,7 @@ TEST_P(SetupContract, EverythingMayBeDestroyedInAnyOrder) {
     options.connect.retry_count = 1;
     options.connected = false;
     Link link = make_link(options);
-    // The far end is made here, from parts that this test owns.
+    // Creates the far end here, from parts that this test owns.
     link.far.sends = must(domain->create_completion_queue({.depth = 256, .channel = channel}));
     link.far.receives = must(domain->create_completion_queue({.depth = 256, .channel = channel}));
     link.far.pair = must(domain->create_queue_pair({.send_completions = link.far.sends,
@@ -315,7 +318,7 @@ TEST_P(SetupContract, EverythingMayBeDestroyedInAnyOrder) {
     auto far = std::make_unique<Buffer>(*domain, 4096);
     const Segments near_piece = {near.segment(0, 64)};
     const Segments far_piece = {far->segment(0, 64)};
-    // One of these is consumed, one stays; SENDs of the far end wait for a receiver.
+    // One of these receives is consumed and one stays. The far end's SENDs wait for a receive.
     for (uint64_t id = 0; id < 2; ++id) {
       const ReceiveRequest request{id, far_piece.data(), 1};
       EXPECT_TRUE(pool->post_receive(request).ok());

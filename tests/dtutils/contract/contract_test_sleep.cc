@@ -14,7 +14,7 @@ namespace {
 
 class SleepContract : public ContractTest {};
 
-// A handle to all of a buffer.
+// An RDMAMemory that covers a whole buffer.
 struct Handle {
   Handle(Buffer& buffer, ProtectionDomain& domain, std::shared_ptr<MemoryRegion> region)
       : range({{&domain, std::move(region)}}), memory(buffer.data(), buffer.size(), &range) {}
@@ -22,16 +22,16 @@ struct Handle {
   RDMAMemory memory;
 };
 
-// A message is its number and the number's complement: where WRITEs may be seen half (write_order()
-// is kNone), half ones are no messages.
+// A message contains its number and the number's complement. If a reader may see a WRITE in part
+// (write_order() is kNone), decode() returns 0 for a partial message.
 uint64_t encode(uint64_t message) { return message | (~message << 32); }
 uint64_t decode(uint64_t word) {
   const uint64_t message = word & 0xffffffff;
   return encode(message) == word ? message : 0;
 }
 
-TEST_P(SleepContract, EveryMessageArrivesAlthoughTheReceiverSleepsWithoutATimer) {
-  // Emulated CPUs in the VM are two orders slower.
+TEST_P(SleepContract, EveryMessageArrivesAtAReceiverThatSleepsWithoutTimeout) {
+  // The emulated CPUs of the VM are about a hundred times slower.
   const uint64_t messages = GetParam().base == Transport::kVerbs ? 300 : 3000;
 
   auto make_queue = [](ProtectionDomain& domain, std::shared_ptr<CompletionQueue> receives) {
@@ -66,10 +66,11 @@ TEST_P(SleepContract, EveryMessageArrivesAlthoughTheReceiverSleepsWithoutATimer)
     Handle out(out_buffer, *near_domain_, region);
     std::mt19937_64 random(7);
     for (uint64_t message = 1; message <= messages; ++message) {
-      // Pauses of all lengths, so that messages meet the receiver at every step of going to sleep.
+      // Random pauses, so that messages arrive at every step of the receiver's way to sleep.
       const uint64_t pause = uint64_t{1} << random() % 14;
       for (uint64_t i = 0; i < pause; ++i) std::atomic_signal_fence(std::memory_order_seq_cst);
-      // Now and then until the receiver has announced it, and long enough for it to fall asleep.
+      // Eight times, waits until the receiver has announced its sleep, and long enough for it to
+      // fall asleep.
       if (message % (messages / 8) == 0) {
         const Deadline patience = deadline_after(kPatience);
         while (GetParam().base != Transport::kSim && wake_state->asleep.load() == 0 &&
@@ -79,7 +80,8 @@ TEST_P(SleepContract, EveryMessageArrivesAlthoughTheReceiverSleepsWithoutATimer)
         std::this_thread::sleep_for(std::chrono::milliseconds(100));
       }
       const uint64_t offset = message % 512 * 8;
-      // Eight bytes go inline or are copied before the slot comes round again (512 > depth).
+      // The WRITE has read these eight bytes before the slot is used again: the data is inline, or
+      // the 512 slots exceed the queue's depth.
       out_buffer.set_word(offset, encode(message));
       must(transmitter.write(out.memory, offset, 8, arrived.locator(0, 8)));
       must(waking.published(message));
@@ -122,7 +124,7 @@ TEST_P(SleepContract, EveryMessageArrivesAlthoughTheReceiverSleepsWithoutATimer)
   sender.join();
   EXPECT_EQ(consumed, messages);
   RecordProperty("sleeps", static_cast<int>(receiver.sleeps()));
-  // Without sleeping the test would prove nothing. (In virtual time nobody really sleeps.)
+  // The test is only valid if the receiver slept. (In virtual time it does not really sleep.)
   if (GetParam().base != Transport::kSim) {
     EXPECT_GT(receiver.sleeps(), 0u);
     EXPECT_GT(woken, 0u);

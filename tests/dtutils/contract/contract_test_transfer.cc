@@ -1,4 +1,4 @@
-// Every operation moves exactly the bytes it names, whatever their number and pieces.
+// Every operation moves exactly the bytes that it names, for any size and number of segments.
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace {
 
 class TransferContract : public ContractTest {
  protected:
-  // Sizes around what matters: nothing, words, cache lines, packets, and several megabytes.
+  // Sizes around relevant limits: zero, words, cache lines, packets, and several megabytes.
   [[nodiscard]] static std::vector<size_t> sizes(const End& end) {
     const size_t mtu = end->limits().mtu;
     const size_t large = std::min<uint64_t>(end->limits().max_message, (3U << 20) + 5);
@@ -25,12 +25,12 @@ class TransferContract : public ContractTest {
   }
 };
 
-// Room beside the target, to see that nothing is written there.
+// Bytes around the target, to check that nothing is written there.
 constexpr size_t kMargin = 64;
 
 TEST_P(TransferContract, SendFillsThePostedBuffer) {
   Link link = make_link();
-  uint64_t id = 1ULL << 40;  // ids are 64 bits wide
+  uint64_t id = 1ULL << 40;  // a value that needs more than 32 bits
   for (const size_t bytes : sizes(link.near)) {
     SCOPED_TRACE(bytes);
     Buffer from(*near_domain_, bytes);
@@ -55,7 +55,7 @@ TEST_P(TransferContract, SendFillsThePostedBuffer) {
   }
 }
 
-TEST_P(TransferContract, SendGoesBothWaysAtOnce) {
+TEST_P(TransferContract, SendsInBothDirectionsAtOnce) {
   Link link = make_link();
   constexpr size_t kBytes = 10'000;
   Buffer near_out(*near_domain_, kBytes), near_in(*near_domain_, kBytes);
@@ -112,7 +112,7 @@ TEST_P(TransferContract, WriteChangesExactlyItsTarget) {
     EXPECT_TRUE(untouched(to, kMargin - 1 + bytes, kMargin + 1));
     EXPECT_TRUE(holds(from, 0, pattern(id, bytes)));
   }
-  EXPECT_TRUE(quiet(*link.far.receives));  // the target sees no event
+  EXPECT_TRUE(quiet(*link.far.receives));  // no completion at the target
   EXPECT_TRUE(quiet(*link.far.sends));
 }
 
@@ -126,7 +126,7 @@ TEST_P(TransferContract, WriteWithImmediateIsAnEventAfterItsData) {
     Buffer to(*far_domain_, bytes + kMargin);
     from.fill(++id);
     const Segments source = {from.segment()};
-    // The event uses up a receive, with or without a buffer, but not the buffer.
+    // The operation consumes a receive, with or without a buffer, but does not write to its buffer.
     post_receive(link.far, id + 7, id % 2 == 0 ? Segments{} : Segments{unused.segment()});
     WorkRequest request =
         to_remote(Opcode::kWriteImmediate, id, source, to.locator().slice(0, bytes));
@@ -145,7 +145,7 @@ TEST_P(TransferContract, WriteWithImmediateIsAnEventAfterItsData) {
   EXPECT_TRUE(untouched(unused, 0, unused.size()));
 }
 
-// What probes an idle connection.
+// Zero-byte operations are used to probe idle connections.
 TEST_P(TransferContract, OperationsOnZeroBytesNeedNoMemory) {
   Link link = make_link();
   const Segments none;
@@ -194,11 +194,11 @@ TEST_P(TransferContract, PiecesAreGatheredAndScatteredInOrder) {
   ASSERT_GE(link.far->limits().max_receive_segments, 2U);
   constexpr size_t kBytes = 9000;
   Buffer near(*near_domain_, 3 * kBytes);
-  Buffer more(*near_domain_, kBytes);  // of another region
+  Buffer more(*near_domain_, kBytes);  // memory of another region
   Buffer far(*far_domain_, 3 * kBytes);
   const Bytes all = pattern(5, kBytes);
 
-  // 9000 bytes in three pieces, of which the middle one is empty.
+  // 9000 bytes in three segments. The middle one is empty.
   const Segments pieces = {near.segment(100, 4001), more.segment(0, 0), more.segment(7, 4999)};
   const auto set_pieces = [&] {
     std::copy_n(all.begin(), 4001, near.data() + 100);
@@ -211,7 +211,7 @@ TEST_P(TransferContract, PiecesAreGatheredAndScatteredInOrder) {
   EXPECT_TRUE(holds(far, 11, all));
 
   far.clear();
-  // More room than the message needs: it ends within the second piece.
+  // The receive is larger than the message, which ends within its second segment.
   post_receive(link.far, 2, {far.segment(0, 5000), far.segment(10'000, 5000)});
   post(link.near, to_peer(Opcode::kSend, 3, pieces));
   const Completion received = take_one(*link.far.receives);
@@ -280,7 +280,7 @@ TEST_P(TransferContract, CompareSwapSwapsOnlyWhenEqual) {
   EXPECT_TRUE(untouched(cell, 16, 8));
 }
 
-// Two queue pairs, driven by a thread each, change the same two words.
+// Two queue pairs change the same two words. Each queue pair is used by its own thread.
 TEST_P(TransferContract, AtomicsOfSeveralQueuePairsLoseNothing) {
   constexpr int kThreads = 2;
   constexpr uint64_t kRounds = 200;
@@ -301,7 +301,7 @@ TEST_P(TransferContract, AtomicsOfSeveralQueuePairsLoseNothing) {
         post(link.near, fetch_add(round, into, words.locator(0, 8), 3));
         if (take_one(*link.near.sends).status != CompletionStatus::kSuccess) return;
         tickets[i].push_back(result.word(0));
-        while (true) {  // increments the second word
+        while (true) {  // until the second word is incremented
           post(link.near, compare_swap(round, into, words.locator(8, 8), seen, seen + 1));
           if (take_one(*link.near.sends).status != CompletionStatus::kSuccess) return;
           if (result.word(0) == seen) break;
@@ -352,7 +352,7 @@ TEST_P(TransferContract, InlineDataMayBeOverwrittenAtOnce) {
   }
 }
 
-// Inline data is copied at post time even if the message then has to wait for its receiver.
+// Inline data is copied when the request is posted, even if the SEND has to wait for a receive.
 TEST_P(TransferContract, InlineDataSurvivesAWaitForTheReceiver) {
   Link link = make_link();
   const size_t bytes = std::min<size_t>(8, link.near->limits().max_inline);
@@ -370,7 +370,7 @@ TEST_P(TransferContract, InlineDataSurvivesAWaitForTheReceiver) {
   EXPECT_TRUE(holds(to, 0, data));
 }
 
-// Memory that the user allocated and that has no descriptor, at either end and at both.
+// Memory without a descriptor, allocated by the user, at either end and at both.
 TEST_P(TransferContract, UserMemoryIsReachable) {
   Link link = make_link();
   using Backing = Buffer::Backing;
@@ -413,7 +413,7 @@ TEST_P(TransferContract, UserMemoryIsReachable) {
   }
 }
 
-// What is larger than a message may be goes in several.
+// A transfer that exceeds the largest message is posted as several requests.
 TEST_P(TransferContract, ALargeTransferSplitsExactly) {
   Link link = make_link();
   constexpr size_t kBytes = (5U << 20) + 13;
@@ -445,8 +445,8 @@ TEST_P(TransferContract, DirectAccessReachesTheSameBytes) {
   Buffer near(*near_domain_, 64);
   std::byte* direct = link.near->direct_access(to.locator(64, 128));
   if (direct == nullptr) {
-    // Allowed everywhere; where there is such a path, its speed depends on it being offered.
-    EXPECT_NE(GetParam().name, "shm") << "sealed memfds are mapped there";
+    // A transport may return nullptr. shm must not, because its fast path depends on direct access.
+    EXPECT_NE(GetParam().name, "shm") << "shm maps sealed memfds";
     return;
   }
   const Bytes data = pattern(1, 64);
@@ -458,23 +458,25 @@ TEST_P(TransferContract, DirectAccessReachesTheSameBytes) {
   EXPECT_TRUE(holds(near, 0, data));
 
   Buffer read_only(*far_domain_, 64, Access::kRemoteRead);
-  EXPECT_EQ(link.near->direct_access(read_only.locator()), nullptr) << "needs both rights";
-  EXPECT_EQ(link.near->direct_access(to.locator(4090, 7)), nullptr) << "leaves the region";
+  EXPECT_EQ(link.near->direct_access(read_only.locator()), nullptr)
+      << "direct access needs remote read and write access";
+  EXPECT_EQ(link.near->direct_access(to.locator(4090, 7)), nullptr)
+      << "the range exceeds the region";
   RemoteMemoryLocator wrong = to.locator();
   wrong.key.value ^= 0x5a5a5a5a;
   EXPECT_EQ(link.near->direct_access(wrong), nullptr);
 }
 
-// Successive WRITEs become visible as write_order() says, which is what code that polls memory
-// relies on; where it promises nothing, an event that follows the data orders them.
-TEST_P(TransferContract, ArrivalKeepsThePromisedOrder) {
+// Successive WRITEs become visible in the order that write_order() promises, on which code that
+// polls memory relies. If it promises no order, an immediate after the data orders them.
+TEST_P(TransferContract, WritesArriveInThePromisedOrder) {
   Link link = make_link();
   constexpr size_t kBytes = 2048;
   Buffer from(*near_domain_, kBytes + 8);
   Buffer to(*far_domain_, kBytes + 8);
   const bool polled = orders_writes(link.near->write_order());
   for (uint64_t round = 1; round <= 50; ++round) {
-    // The data is the round's pattern; the flag behind it is the round.
+    // The data is the pattern of the round, and the flag behind it is the number of the round.
     const Bytes data = pattern(round, kBytes);
     std::copy(data.begin(), data.end(), from.data());
     from.set_word(kBytes, round);
@@ -489,8 +491,8 @@ TEST_P(TransferContract, ArrivalKeepsThePromisedOrder) {
     ASSERT_TRUE(link.near->post_send(list).ok());
     if (polled) {
       std::atomic_ref<uint64_t> arrived(*reinterpret_cast<uint64_t*>(to.data() + kBytes));
-      // Polled memory moves only if the transport's time does: the sender's queue is polled as
-      // well.
+      // Polls the sender's queue, too: on some transports time, and so the memory, only advances by
+      // polling a completion queue.
       Completion completion;
       size_t completions = 0;
       ASSERT_TRUE(eventually([&] {

@@ -1,4 +1,4 @@
-// QueuePair::write_now(): all or nothing, on every transport.
+// QueuePair::write_now() writes all bytes or none, on every transport.
 #include <cstdint>
 #include <cstring>
 #include <vector>
@@ -26,7 +26,7 @@ TEST_P(WriteNowContract, WritesAllOrNothing) {
     Buffer from(*near_domain_, bytes);
     Buffer to(*far_domain_, bytes + 2 * kMargin);
     const RemoteMemoryLocator target = to.locator(kMargin - 1, bytes);
-    // A region is known from the first request on.
+    // A region becomes known to the initiator by the first request that uses it.
     const Segments source = {from.segment()};
     from.fill(++id);
     post(link.near, to_remote(Opcode::kWrite, id, source, target));
@@ -39,24 +39,25 @@ TEST_P(WriteNowContract, WritesAllOrNothing) {
     EXPECT_TRUE(untouched(to, kMargin - 1 + bytes, kMargin + 1));
   }
   if (GetParam().name == "shm") {
-    EXPECT_TRUE(ever) << "mapped memory is written at once there";
+    EXPECT_TRUE(ever) << "shm writes mapped memory at once";
   }
   EXPECT_TRUE(quiet(*link.near.sends));
   EXPECT_TRUE(quiet(*link.far.receives));
   expect_flow(link);
 }
 
-// What post_send() would refuse, write_now() leaves to it, and the queue pair is as it was.
-TEST_P(WriteNowContract, LeavesWhatIsWrongToPostSend) {
+// write_now() returns false for requests that post_send() would refuse or fail, and the queue pair
+// is not changed.
+TEST_P(WriteNowContract, LeavesInvalidRequestsToPostSend) {
   Link link = make_link();
-  constexpr size_t kBytes = 4096;  // not inline: the local key counts
+  constexpr size_t kBytes = 4096;  // too large for inline data, so that the local key is checked
   Buffer from(*near_domain_, kBytes);
   Buffer to(*far_domain_, kBytes);
   Buffer read_only(*far_domain_, kBytes, Access::kRemoteRead);
   Buffer gone(*far_domain_, kBytes);
   from.fill(1);
   const Segments source = {from.segment()};
-  for (const Buffer* each : {&to, &gone}) {  // makes the regions known
+  for (const Buffer* each : {&to, &gone}) {  // makes the regions known to the initiator
     post(link.near, to_remote(Opcode::kWrite, 1, source, each->locator()));
     EXPECT_TRUE(succeeded(take_one(*link.near.sends), 1, CompletionKind::kWrite));
   }

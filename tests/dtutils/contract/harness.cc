@@ -22,12 +22,13 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// For how long nothing has to come before a queue counts as quiet; and how often it is polled at
-// least, since polling is what moves virtual time and the delays of the fault decorator.
+// A queue is quiet if no completion arrives for this time, and during at least this many polls. The
+// number of polls matters because polling advances virtual time and the delays of the fault
+// decorator.
 constexpr std::chrono::milliseconds kQuietTime{3};
 constexpr int kQuietPolls = 64;
 
-// CARIAMA_TEST_SEED chooses another run of the seeded transports.
+// The environment variable CARIAMA_TEST_SEED selects another run of the seeded transports.
 uint64_t seed() {
   const char* text = std::getenv("CARIAMA_TEST_SEED");
   return text == nullptr ? 1 : std::strtoull(text, nullptr, 10);
@@ -59,7 +60,8 @@ std::vector<TransportCase> every_transport() {
 std::vector<TransportCase> every_process_transport() {
   std::vector<TransportCase> transports = every_transport();
   std::erase_if(transports, [](const TransportCase& transport) {
-    return transport.base == Transport::kSim;  // its endpoints live in one process
+    // All endpoints of a simulated fabric are in one process.
+    return transport.base == Transport::kSim;
   });
   return transports;
 }
@@ -226,7 +228,7 @@ std::vector<Completion> take(CompletionQueue& queue, size_t count) {
     taken += got;
     if (got == 0) std::this_thread::yield();
   }
-  EXPECT_EQ(taken, count) << "completions that came before the deadline";
+  EXPECT_EQ(taken, count) << "completions that arrived before the deadline";
   return completions;
 }
 
@@ -262,7 +264,7 @@ bool eventually(const std::function<bool()>& condition) {
   const Clock::time_point deadline = Clock::now() + kPatience;
   while (!condition()) {
     if (Clock::now() >= deadline) {
-      ADD_FAILURE() << "the deadline has passed";
+      ADD_FAILURE() << "the condition did not become true before the deadline";
       return false;
     }
     std::this_thread::yield();
@@ -298,7 +300,7 @@ bool eventually(const std::function<bool()>& condition) {
   const size_t peer = text.find(end->peer());
   if (error.ok() || text.find(kind_name(completion.kind)) == std::string::npos ||
       peer == std::string::npos || text.find(": ", peer) == text.rfind(": ")) {
-    return ::testing::AssertionFailure() << "this should name the operation, " << end->peer()
+    return ::testing::AssertionFailure() << "the error should name the operation, " << end->peer()
                                          << ", a reason and a remedy: " << error.ToString();
   }
   return ::testing::AssertionSuccess();
@@ -310,10 +312,11 @@ void ContractTest::SetUp() {
     GTEST_SKIP() << reason;
   }
   if (transport.base == Transport::kSim) {
-    // Other threads of a test post while one sleeps: virtual time must give them a chance.
+    // While one thread of a test sleeps in virtual time, other threads still have to post: time
+    // waits for them.
     fabric_ = std::make_shared<SimFabric>(
         SimOptions{.seed = seed(), .idle_grace = std::chrono::milliseconds(5)});
-    // One control for the fabric, so that polling any device moves all of them on.
+    // One control for all devices of the fabric, so that polling any device advances all of them.
     if (transport.fault) control_ = std::make_shared<FaultControl>();
   }
   near_device_ = make_device();
@@ -362,7 +365,8 @@ void ContractTest::repair(Link& link) {
   EXPECT_EQ(link.near->state(), QueuePairState::kConnected);
   EXPECT_EQ(link.far->state(), QueuePairState::kConnected);
   for (const End* end : {&link.near, &link.far}) {
-    // What was outstanding has ended, as repair() promises, so it is all there by now.
+    // All outstanding requests have ended, as repair() promises, so their completions are in the
+    // queues.
     static_cast<void>(drain(*end->sends));
     static_cast<void>(drain(*end->receives));
   }
@@ -370,7 +374,7 @@ void ContractTest::repair(Link& link) {
 
 void ContractTest::expect_flow(Link& link) {
   constexpr size_t kBytes = 1000;
-  constexpr uint64_t kWord = 1024;  // where the word of the atomics is
+  constexpr uint64_t kWord = 1024;  // offset of the word for the atomics
   Buffer near(*near_domain_, 2048);
   Buffer far(*far_domain_, 2048);
 

@@ -1,4 +1,4 @@
-// What the contract suite stands on: two connected endpoints in one process, over any transport.
+// Fixtures of the contract suite: two connected endpoints in one process, over any transport.
 //
 //   class TransferContract : public ContractTest {};
 //   TEST_P(TransferContract, WriteArrives) {
@@ -14,7 +14,7 @@
 //                            transport_of);
 //
 // Every suite is instantiated with every transport, so that each transport runs the same number of
-// tests. Where the machine has no RDMA device, the verbs instances skip and say so.
+// tests. If the machine has no RDMA device, the verbs instances are skipped with this reason.
 #ifndef CARIAMA_TESTS_DTUTILS_CONTRACT_HARNESS_H_
 #define CARIAMA_TESTS_DTUTILS_CONTRACT_HARNESS_H_
 
@@ -42,24 +42,26 @@ namespace testing {
 struct TransportCase {
   std::string name;  // "shm", "fault_verbs", ...
   Transport base = Transport::kShm;
-  bool fault = false;  // with the benign faults of the fault decorator above it
+  bool fault = false;  // wraps the device in the fault decorator, with benign faults
 };
 void PrintTo(const TransportCase& transport, std::ostream* out);
 
-// All transports, and those that connect processes.
+// Returns all transports.
 [[nodiscard]] std::vector<TransportCase> every_transport();
+// Returns the transports that can connect processes.
 [[nodiscard]] std::vector<TransportCase> every_process_transport();
 [[nodiscard]] std::string transport_of(const ::testing::TestParamInfo<TransportCase>& info);
 
-// Why `transport` cannot run on this machine, or "". Makes no device: a process may fork after it.
+// Returns the reason why `transport` cannot run on this machine, or "". Creates no device, so that
+// the process may still fork.
 [[nodiscard]] std::string reason_to_skip(const TransportCase& transport);
 
-// A device of that transport (with its faults); not for sim, whose devices need a common fabric.
-// Devices with different `stream`s draw different faults.
+// Opens a device of this transport, with its faults. Not for sim, whose devices must be created by
+// one fabric. Devices with different `stream`s have different fault sequences.
 [[nodiscard]] absl::StatusOr<std::shared_ptr<Device>> open_case(const TransportCase& transport,
                                                                 uint64_t stream);
 
-// The value, or the end of the test with the error's text.
+// Returns the value. If it is an error, throws an exception with its text.
 template <typename T>
 [[nodiscard]] T must(absl::StatusOr<T> value) {
   if (!value.ok()) throw std::runtime_error(value.status().ToString());
@@ -72,16 +74,16 @@ inline void must(const absl::Status& status) {
 using Bytes = std::vector<std::byte>;
 using Segments = std::vector<Segment>;
 
-// Bytes that differ between seeds and between positions; the first of a longer pattern are a
-// shorter one.
+// Returns bytes that differ between seeds and between positions. A shorter pattern is a prefix of a
+// longer one with the same seed.
 [[nodiscard]] Bytes pattern(uint64_t seed, size_t bytes);
 
-// Registered memory, filled with kUntouched at first.
+// Registered memory. It is filled with kUntouched at first.
 class Buffer {
  public:
   enum class Backing {
-    kShared,  // a sealed memfd: mapped by peers of the same host where the transport does so
-    kUser,    // plain malloc'ed memory
+    kShared,  // a sealed memfd, which shm peers can map
+    kUser,    // plain malloc'ed memory, which peers cannot map
   };
   static constexpr std::byte kUntouched{0xa5};
 
@@ -100,20 +102,20 @@ class Buffer {
   [[nodiscard]] RemoteMemoryLocator locator(size_t offset, size_t bytes) const {
     return region_->locator(offset, bytes);
   }
-  void fill(uint64_t seed);  // with pattern(seed, size())
-  void clear();              // with kUntouched
+  void fill(uint64_t seed);  // fills it with pattern(seed, size())
+  void clear();              // fills it with kUntouched
   // The 8-byte word at `offset`.
   [[nodiscard]] uint64_t word(size_t offset) const;
   void set_word(size_t offset, uint64_t value);
-  // Ends the registration; the memory stays.
+  // Ends the registration. The memory remains allocated.
   void deregister() { region_.reset(); }
-  // Registers the memory once more; the old registration ends.
+  // Ends the registration and registers the memory again.
   void register_again(ProtectionDomain& domain, Access access);
 
  private:
   size_t bytes_;
   std::byte* data_ = nullptr;
-  size_t mapped_ = 0;  // 0: malloc'ed
+  size_t mapped_ = 0;  // 0 for malloc'ed memory
   int descriptor_ = -1;
   std::shared_ptr<MemoryRegion> region_;
 };
@@ -123,7 +125,7 @@ class Buffer {
 [[nodiscard]] ::testing::AssertionResult untouched(const Buffer& buffer, size_t offset,
                                                    size_t bytes);
 
-// Work requests. The segments must stay until they are posted.
+// Create work requests. `segments` must exist until the request is posted.
 [[nodiscard]] WorkRequest to_peer(Opcode opcode, uint64_t id, const Segments& segments,
                                   uint8_t flags = kSignaled, uint32_t immediate = 0);
 [[nodiscard]] WorkRequest to_remote(Opcode opcode, uint64_t id, const Segments& segments,
@@ -148,30 +150,31 @@ struct Link {
   End far;
 };
 
-// Posts and expects it to be accepted.
+// Posts a request and checks that it is accepted.
 void post(const End& end, const WorkRequest& request);
 void post_receive(const End& end, uint64_t id, const Segments& segments = {});
 
-// Waits for `count` completions, and no more than these are taken. If they do not come in time the
-// test fails, and those missing are kUnknown.
+// Takes `count` completions, waiting for them, and no more than these. If they do not arrive in
+// time, the test fails, and the missing ones have the status kUnknown.
 [[nodiscard]] std::vector<Completion> take(CompletionQueue& queue, size_t count);
 [[nodiscard]] Completion take_one(CompletionQueue& queue);
-// Takes what is there now and what comes within a short time.
+// Takes the completions in the queue, and those that arrive within a short time.
 [[nodiscard]] std::vector<Completion> drain(CompletionQueue& queue);
-// Nothing is there, and nothing comes within a short time.
+// Checks that the queue is empty, and that nothing arrives within a short time.
 [[nodiscard]] ::testing::AssertionResult quiet(CompletionQueue& queue);
 
-// Waits until `condition` holds; polls nothing. False, and the test fails, if it does not in time.
+// Waits until `condition` holds, without polling a queue. If it does not hold in time, fails the
+// test and returns false.
 bool eventually(const std::function<bool()>& condition);
 
 [[nodiscard]] ::testing::AssertionResult succeeded(const Completion& completion, uint64_t id,
                                                    CompletionKind kind);
-// The statuses that a failure may be reported with: one, but for the differences between RDMA
-// devices that ContractTest::local_protection() and its neighbours name.
+// The statuses with which a failure may be reported. It is one, except where RDMA devices differ:
+// see ContractTest::local_protection() and the two functions after it.
 using Statuses = std::vector<CompletionStatus>;
 
-// A completion with one of these statuses, whose Status names the operation, the peer `end` is
-// connected to, and a remedy.
+// Checks that the completion has one of these statuses, and that its Status names the operation,
+// the peer of `end`, and a remedy.
 [[nodiscard]] ::testing::AssertionResult failed(const Completion& completion, uint64_t id,
                                                 const Statuses& statuses, const End& end);
 [[nodiscard]] inline ::testing::AssertionResult failed(const Completion& completion, uint64_t id,
@@ -180,15 +183,14 @@ using Statuses = std::vector<CompletionStatus>;
 }
 
 struct LinkOptions {
-  // Queues that are not given are made.
+  // Completion queues that are not given are created.
   QueuePairOptions near{.send_depth = 64, .receive_depth = 64};
   QueuePairOptions far{.send_depth = 64, .receive_depth = 64};
   ConnectOptions connect{};
   bool connected = true;
 };
 
-// Waits that should succeed end by this much time, so that a defect fails the test instead of
-// hanging it.
+// Deadline of waits that should succeed. It lets a defect fail the test instead of hanging it.
 inline constexpr std::chrono::seconds kPatience{20};
 
 // Devices, domains and connections of two endpoints of the transport that the parameter names.
@@ -199,9 +201,9 @@ class ContractTest : public ::testing::TestWithParam<TransportCase> {
 
   void SetUp() override;
 
-  // How a wrong local key, and a message longer than its receive buffer at the sender and at the
-  // receiver, are reported. The verbs specification says it in one way, but soft-RoCE has only the
-  // general codes for these.
+  // The statuses of a wrong local key, and of a message longer than its receive, at the sender and
+  // at the receiver. The verbs specification has one status for each, but soft-RoCE reports only
+  // the general error.
   [[nodiscard]] static Statuses local_protection() {
     return with_general(CompletionStatus::kLocalProtection, CompletionStatus::kLocalOperation);
   }
@@ -212,22 +214,23 @@ class ContractTest : public ::testing::TestWithParam<TransportCase> {
     return with_general(CompletionStatus::kLocalLength, CompletionStatus::kLocalOperation);
   }
 
-  // Another device of the transport, which the others can reach.
+  // Creates another device of the transport. The other devices of the test can reach it.
   [[nodiscard]] std::shared_ptr<Device> make_device();
   [[nodiscard]] Link make_link(LinkOptions options = {});
   void connect(Link& link, const ConnectOptions& options = {});
-  // repair() on both ends; every completion that is still in their queues is taken and dropped.
+  // Calls repair() on both ends, and drops all completions in their queues.
   void repair(Link& link);
-  // Proves that traffic flows in both directions, by every kind of operation, byte by byte. Nothing
-  // may be posted or in the queues. Not for links with shared receive queues.
+  // Checks that traffic flows in both directions, by every kind of operation, and compares all
+  // bytes. Requires: nothing is posted, and the queues are empty. Not for links with shared receive
+  // queues.
   void expect_flow(Link& link);
 
   [[nodiscard]] static Statuses with_general(CompletionStatus exact, CompletionStatus general) {
     return GetParam().base == Transport::kVerbs ? Statuses{exact, general} : Statuses{exact};
   }
 
-  std::shared_ptr<SimFabric> fabric_;      // only for sim
-  std::shared_ptr<FaultControl> control_;  // only for faults above sim
+  std::shared_ptr<SimFabric> fabric_;      // null except for sim
+  std::shared_ptr<FaultControl> control_;  // null except for faults above sim
   uint64_t devices_ = 0;
   std::shared_ptr<Device> near_device_;
   std::shared_ptr<Device> far_device_;

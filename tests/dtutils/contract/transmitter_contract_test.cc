@@ -1,9 +1,12 @@
-// Transmitter over every transport: data, accounting, recycling, failure and repair. (What needs
-// a fabric with virtual time is in transmitter_test.cc.)
+// Transmitter over every transport: data, accounting, recycling, failure and repair. Tests that
+// need a fabric with virtual time are in transmitter_test.cc.
 #include <atomic>
+#include <cstring>
+#include <optional>
 #include <thread>
 #include <vector>
 
+#include "dtutils/allocators/rdma_allocator.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/dtutils/contract/harness.h"
@@ -34,7 +37,7 @@ class TransmitterContract : public testing::ContractTest {
   }
 };
 
-TEST_P(TransmitterContract, OneLineWrites) {
+TEST_P(TransmitterContract, WritesOfAllSizes) {
   TransmitLine line = make_line();
   Transmitter transmitter = must(Transmitter::create(*line.near));
   constexpr size_t kBytes = 100'000;
@@ -48,7 +51,7 @@ TEST_P(TransmitterContract, OneLineWrites) {
       Synchronizer done;
       must(transmitter.write(from.memory, offset, bytes, to.locator(offset, bytes), &done));
       must(transmitter.wait(done, soon()));
-      EXPECT_TRUE(from.memory.is_free());  // its own completion frees it
+      EXPECT_TRUE(from.memory.is_free());  // the completion of the write frees its buffer
       EXPECT_TRUE(testing::untouched(to, 0, offset));
       EXPECT_TRUE(testing::holds(to, offset, std::span(expected).subspan(offset, bytes)));
       EXPECT_TRUE(testing::untouched(to, offset + bytes, kBytes - offset - bytes));
@@ -78,7 +81,8 @@ TEST_P(TransmitterContract, EveryOperationIsCountedAndFewAreSignaled) {
     EXPECT_EQ(statistics.bytes, 8 * operations);
     EXPECT_EQ(statistics.completions, statistics.signaled);
     EXPECT_EQ(statistics.failures, 0U);
-    // One in `interval`, but batches that a nearly full queue cuts short.
+    // One operation per interval is signaled. A nearly full queue grants smaller batches, so it may
+    // be more.
     const uint64_t intervals = operations / line.near->interval();
     EXPECT_GE(statistics.signaled, intervals);
     if (line.near->interval() > 1) {
@@ -88,7 +92,7 @@ TEST_P(TransmitterContract, EveryOperationIsCountedAndFewAreSignaled) {
   }
 }
 
-TEST_P(TransmitterContract, NobodyWaitsWhileCreditsRemain) {
+TEST_P(TransmitterContract, NoThreadWaitsWhileCreditsRemain) {
   TransmitLine line = make_line(128);
   Transmitter transmitter = must(Transmitter::create(*line.near));
   Local from(*near_domain_, 1024);
@@ -132,7 +136,7 @@ TEST_P(TransmitterContract, ThreadsShareAQueueAndRecycleBuffers) {
             }
           }
           const size_t slot = t * kWrites + i;
-          from.buffer.fill(slot);  // at once: what is still read by the device is destroyed
+          from.buffer.fill(slot);  // if the device still reads the buffer, the data arrives damaged
           if (!transmitter.write(from.memory, 0, kBytes, to.locator(slot * kBytes, kBytes)).ok()) {
             ++failures;
           }
@@ -156,7 +160,7 @@ TEST_P(TransmitterContract, ThreadsShareAQueueAndRecycleBuffers) {
 TEST_P(TransmitterContract, PiecesAreGatheredAndScattered) {
   TransmitLine line = make_line();
   Transmitter transmitter = must(Transmitter::create(*line.near));
-  constexpr size_t kPieces = 23;  // more than one work request takes
+  constexpr size_t kPieces = 23;  // more than fit into one work request
   constexpr size_t kBytes = 4000;
   Local near(*near_domain_, kBytes);
   testing::Buffer far(*far_domain_, kBytes);
@@ -176,7 +180,8 @@ TEST_P(TransmitterContract, PiecesAreGatheredAndScattered) {
   ASSERT_LE(offset, kBytes);
   Synchronizer done(2);
   must(transmitter.write_pieces(pieces, far.locator(8, gathered.size()), &done));
-  must(transmitter.write_pieces({}, far.locator(0, 0), &done));  // nothing, and it completes
+  // A transfer of no bytes completes, too.
+  must(transmitter.write_pieces({}, far.locator(0, 0), &done));
   must(transmitter.wait(done, soon()));
   EXPECT_TRUE(testing::untouched(far, 0, 8));
   EXPECT_TRUE(testing::holds(far, 8, gathered));
@@ -247,7 +252,7 @@ TEST_P(TransmitterContract, SendsAndEventsReachReceives) {
   EXPECT_EQ(arrived[2].bytes, 0U);
 }
 
-TEST_P(TransmitterContract, ABadRangeIsRefusedAndHarmsNothing) {
+TEST_P(TransmitterContract, ABadRangeIsRefusedWithoutEffect) {
   TransmitLine line = make_line();
   Transmitter transmitter = must(Transmitter::create(*line.near));
   Local from(*near_domain_, 64);
@@ -266,7 +271,7 @@ TEST_P(TransmitterContract, ABadRangeIsRefusedAndHarmsNothing) {
   refused(transmitter.fetch_add(from.memory, 0, to.locator(0, 7), 1), "does not fit");
   refused(transmitter.write(unregistered, 0, 8, to.locator()), "is not registered");
   refused(transmitter.fetch_add(unregistered, 0, to.locator(), 1), "is not registered");
-  // A request that the queue pair refuses costs no credit, however often.
+  // A request that the queue pair refuses costs no credit, however often it is refused.
   for (uint32_t i = 0; i < 3 * line.near->depth(); ++i) {
     const absl::Status status = transmitter.fetch_add(from.memory, 0, to.locator(4, 8), 1);
     EXPECT_FALSE(status.ok());
@@ -286,7 +291,7 @@ TEST_P(TransmitterContract, AFailureIsReportedToAllThatItCoversAndRepaired) {
   Transmitter transmitter = must(Transmitter::create(*line.near));
   Local from(*near_domain_, 1024);
   testing::Buffer to(*far_domain_, 1024);
-  // More rounds than the queue is deep: no credit may get lost in any.
+  // More rounds than the queue has slots, so that a credit lost per round would be noticed.
   for (uint64_t round = 0; round < 20; ++round) {
     SCOPED_TRACE(round);
     from.buffer.fill(round);
@@ -294,7 +299,7 @@ TEST_P(TransmitterContract, AFailureIsReportedToAllThatItCoversAndRepaired) {
     Synchronizer failing;
     Synchronizer after;
     must(transmitter.write(from.memory, 0, 1024, to.locator(), &before));
-    // Unsignaled ones on both sides, in a number that ends batches at different places.
+    // A varying number of unsignaled operations, so that batches end at different places.
     for (uint64_t i = 0; i < round % 3; ++i) {
       must(transmitter.write(from.memory, 0, 1024, to.locator()));
     }
@@ -302,7 +307,8 @@ TEST_P(TransmitterContract, AFailureIsReportedToAllThatItCoversAndRepaired) {
     RemoteMemoryLocator nowhere = to.locator();
     nowhere.key.value ^= 0x5a5a5a;
     must(transmitter.write(from.memory, 0, 1024, nowhere, &failing));
-    // A fast transport knows already, and refuses: then `after` was never started.
+    // A transport may already have reported the failure. Then this write is refused, and `after` is
+    // unused.
     const absl::Status posted = transmitter.write(from.memory, 0, 1024, to.locator(), &after);
 
     const absl::Status failure = transmitter.wait(failing, soon());
@@ -314,7 +320,7 @@ TEST_P(TransmitterContract, AFailureIsReportedToAllThatItCoversAndRepaired) {
       const absl::Status consequence = transmitter.wait(after, soon());
       EXPECT_THAT(std::string(consequence.message()), HasSubstr("remote access"));
     }
-    // Further operations are refused with the reason.
+    // Further operations are refused with the reason of the failure.
     const absl::Status refused = transmitter.write(from.memory, 0, 1024, to.locator());
     EXPECT_EQ(refused, line.near->status());
     EXPECT_THAT(std::string(refused.message()), HasSubstr("remote access"));
@@ -334,6 +340,120 @@ TEST_P(TransmitterContract, AFailureIsReportedToAllThatItCoversAndRepaired) {
   }
 }
 
+// A Transmitter remembers the local key of the range that it used last. A new range may lie at the
+// address of a destroyed one, but it has other keys.
+TEST_P(TransmitterContract, ANewRangeAtTheAddressOfADestroyedOne) {
+  TransmitLine line = make_line();
+  Transmitter transmitter = must(Transmitter::create(*line.near));
+  constexpr size_t kBytes = 4096;
+  testing::Buffer to(*far_domain_, kBytes);
+  std::optional<RegisteredRange> range;
+  for (uint64_t round = 0; round < 5; ++round) {
+    SCOPED_TRACE(round);
+    const Bytes expected = pattern(round, kBytes);
+    Bytes data = expected;
+    // Registered before the range of the last round is destroyed, so that the keys differ.
+    auto region = must(near_domain_->register_memory(
+        {.address = data.data(), .length = data.size()}, Access::kAll));
+    range.emplace(std::vector<RegisteredRange::Registration>{{near_domain_.get(), region}});
+    RDMAMemory memory(data.data(), data.size(), &*range);
+    region.reset();
+    const auto flushed = [&] {
+      Synchronizer done;
+      must(transmitter.flush(&done));
+      return transmitter.wait(done, soon());
+    };
+    // Each of the forms is the first to use the new range once.
+    switch (round) {
+      case 2: {
+        must(transmitter.read(memory, 0, kBytes, to.locator()));
+        EXPECT_EQ(flushed(), absl::OkStatus());
+        EXPECT_EQ(data, pattern(round - 1, kBytes));
+        std::memcpy(data.data(), expected.data(), kBytes);
+        break;
+      }
+      case 3:
+        must(transmitter.fetch_add(memory, 0, to.locator(0, 8), 0));
+        EXPECT_EQ(flushed(), absl::OkStatus());
+        std::memcpy(data.data(), expected.data(), kBytes);
+        break;
+      case 4: {
+        Synchronizer done;
+        must(transmitter.write(memory, 0, kBytes, to.locator(), &done));
+        EXPECT_EQ(transmitter.wait(done, soon()), absl::OkStatus());
+        break;
+      }
+      default:
+        break;
+    }
+    must(transmitter.write(memory, 0, kBytes, to.locator()));
+    EXPECT_EQ(flushed(), absl::OkStatus());
+    EXPECT_TRUE(testing::holds(to, 0, expected));
+    if (HasFailure()) return;
+  }
+}
+
+// The same through an allocator that unmaps its superpages and maps new ones.
+TEST_P(TransmitterContract, AnAllocatorMayShrinkAndGrow) {
+  TransmitLine line = make_line();
+  Transmitter transmitter = must(Transmitter::create(*line.near));
+  constexpr size_t kBytes = size_t{64} << 10;
+  testing::Buffer to(*far_domain_, kBytes);
+  const auto allocator = must(RDMAAllocator::create(
+      {near_domain_}, kAnyNode, {.chunk_bytes = kBytes, .first_superpage_bytes = kBytes}));
+  for (uint64_t round = 0; round < 8; ++round) {
+    SCOPED_TRACE(round);
+    Chunk chunk = must(allocator->allocate_chunk());
+    RDMAMemory memory = chunk.memory();
+    const Bytes data = pattern(round, kBytes);
+    std::memcpy(memory.get_buffer(), data.data(), kBytes);
+    Synchronizer done;
+    must(transmitter.write(memory, 0, kBytes, to.locator()));
+    must(transmitter.flush(&done));
+    EXPECT_EQ(transmitter.wait(done, soon()), absl::OkStatus());
+    EXPECT_TRUE(testing::holds(to, 0, data));
+    if (HasFailure()) return;
+    chunk.release();
+    EXPECT_GE(allocator->trim(), kBytes);
+  }
+}
+
+// Unsignaled requests that are posted to the queue pair directly have ids of their own. When they
+// fail, the queue reports that, whatever their ids.
+TEST_P(TransmitterContract, AFailedRequestThatWasPostedDirectly) {
+  TransmitLine line = make_line();
+  Transmitter transmitter = must(Transmitter::create(*line.near));
+  Local from(*near_domain_, 64);
+  testing::Buffer to(*far_domain_, 64);
+  const testing::Segments segments = {from.buffer.segment()};
+  uint64_t elsewhere[8] = {};
+  for (const uint64_t id : {uint64_t{0}, uint64_t{1}, uint64_t{2}, uint64_t{4096}, ~uint64_t{0},
+                            reinterpret_cast<uint64_t>(&elsewhere)}) {
+    SCOPED_TRACE(id);
+    // The queue has records of signaled operations, finished and in flight.
+    Synchronizer before;
+    must(transmitter.write(from.memory, 0, 64, to.locator(), &before));
+    must(transmitter.wait(before, soon()));
+    RemoteMemoryLocator nowhere = to.locator();
+    nowhere.key.value ^= 0x5a5a5a;
+    const WorkRequest request = testing::to_remote(Opcode::kWrite, id, segments, nowhere, 0);
+    ASSERT_TRUE(line.near->queue_pair().post_send(request).ok());
+    EXPECT_TRUE(wait_until(
+        [&] {
+          line.near->progress();
+          return !line.near->status().ok();
+        },
+        soon()));
+    EXPECT_THAT(std::string(line.near->status().message()), HasSubstr("remote access"));
+    EXPECT_EQ(transmitter.flush(), line.near->status());
+    line.repair();
+    Synchronizer again;
+    must(transmitter.write(from.memory, 0, 64, to.locator(), &again));
+    must(transmitter.wait(again, soon()));
+  }
+  for (const uint64_t word : elsewhere) EXPECT_EQ(word, 0U);
+}
+
 TEST_P(TransmitterContract, SixtyFourTransmittersAndNoMore) {
   TransmitLine line = make_line(256);
   std::vector<Transmitter> transmitters;
@@ -343,7 +463,7 @@ TEST_P(TransmitterContract, SixtyFourTransmittersAndNoMore) {
   const absl::Status refused = Transmitter::create(*line.near).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(refused.message()), HasSubstr("64 transmitters"));
-  // All of them work, also those that leave most of a batch unused.
+  // All transmitters work, also if they leave most of their batch unused.
   Local from(*near_domain_, 64);
   testing::Buffer to(*far_domain_, 64);
   for (int round = 0; round < 20; ++round) {
@@ -355,7 +475,7 @@ TEST_P(TransmitterContract, SixtyFourTransmittersAndNoMore) {
   must(transmitters[0].flush(&done));
   must(transmitters[0].wait(done, soon()));
   EXPECT_EQ(line.near->statistics().operations, 20 * 64 + 1U);
-  // One that leaves makes room for another.
+  // The lane of a destroyed transmitter is available to a new one.
   transmitters.pop_back();
   transmitters.push_back(must(Transmitter::create(*line.near)));
 }

@@ -1,5 +1,5 @@
-// The contract between processes: data arrives intact, and the death of a peer in the middle of a
-// transfer ends everything towards it, and only that, with an error that names it.
+// The contract between processes. Data arrives intact. If a peer dies during a transfer, all
+// operations towards it end with an error that names it, and no other connection is affected.
 #include <signal.h>
 #include <unistd.h>
 
@@ -22,7 +22,7 @@ using std::chrono::milliseconds;
 
 Exchange::Deadline soon() { return std::chrono::steady_clock::now() + kPatience; }
 
-// A process's connections to all others, with the queues of each.
+// The connections of one process to all others, with their completion queues.
 class Member {
  public:
   Member(Exchange& exchange, const TransportCase& transport, bool with_channel = false)
@@ -54,7 +54,7 @@ class Member {
     must(exchange.fence(soon()));
   }
 
-  // Tells the others where `buffer` is, and learns where theirs are.
+  // Publishes where `buffer` is. remote() returns the buffer of another process.
   void publish(const Buffer& buffer) {
     const RemoteMemoryLocator locator = buffer.locator();
     must(exchange_.put("buffer", {reinterpret_cast<const char*>(&locator), sizeof locator}));
@@ -86,7 +86,7 @@ class TwoProcessContract : public ::testing::TestWithParam<TransportCase> {
     if (!reason.empty()) GTEST_SKIP() << reason;
   }
 
-  // Proves that `member` and its peer still reach one another; both call it.
+  // Checks that `member` and its peer can still send to each other. Both processes must call it.
   static void expect_flow(Member& member, int peer, uint64_t id) {
     End& end = member.end(peer);
     Buffer out(member.domain(), 1000), in(member.domain(), 1000);
@@ -107,8 +107,8 @@ TEST_P(TwoProcessContract, EveryOperationMovesTheRightBytes) {
     const uint64_t me = static_cast<uint64_t>(exchange.rank());
     End& end = member.end(peer);
     constexpr size_t kLargest = (2U << 20) + 3;
-    Buffer mine(member.domain(), kLargest);   // the peer reads and writes it
-    Buffer local(member.domain(), kLargest);  // what goes out and comes back
+    Buffer mine(member.domain(), kLargest);   // the peer reads and writes this buffer
+    Buffer local(member.domain(), kLargest);  // source and destination of this process's transfers
     member.publish(mine);
     const RemoteMemoryLocator theirs = member.remote(peer);
     uint64_t round = 0;
@@ -136,7 +136,8 @@ TEST_P(TwoProcessContract, EveryOperationMovesTheRightBytes) {
       must(exchange.fence(soon()));
       post(end, to_remote(Opcode::kRead, 3, segments, theirs.slice(0, bytes)));
       EXPECT_TRUE(succeeded(take_one(*end.sends), 3, CompletionKind::kRead));
-      EXPECT_TRUE(holds(local, 0, pattern(seed, bytes)));  // what this process had written there
+      // The data that this process had written to the peer.
+      EXPECT_TRUE(holds(local, 0, pattern(seed, bytes)));
       EXPECT_TRUE(untouched(local, bytes, kLargest - bytes));
 
       must(exchange.fence(soon()));
@@ -154,7 +155,7 @@ TEST_P(TwoProcessContract, EveryOperationMovesTheRightBytes) {
   });
 }
 
-// All processes add to words of rank 0's memory.
+// All other processes add to words in the memory of rank 0.
 TEST_P(TwoProcessContract, AtomicsOfSeveralProcessesLoseNothing) {
   constexpr int kProcesses = 3;
   constexpr uint64_t kRounds = 200;
@@ -192,7 +193,8 @@ TEST_P(TwoProcessContract, AtomicsOfSeveralProcessesLoseNothing) {
   });
 }
 
-// Rank 0 streams to rank 1, which is killed meanwhile; rank 2 is a bystander.
+// Rank 0 streams to rank 1, which is killed meanwhile. Rank 2 checks that other connections still
+// work.
 TEST_P(TwoProcessContract, DeathInTheMiddleOfATransferEndsItWithAnError) {
   run_test_processes(
       3,
@@ -239,7 +241,7 @@ TEST_P(TwoProcessContract, DeathInTheMiddleOfATransferEndsItWithAnError) {
               return to_remote(Opcode::kWrite, id, all, remote);
           }
         };
-        // Streams until an operation fails, which it must, since the peer dies.
+        // Posts until an operation fails, which must happen, since the peer dies.
         Completion first;
         const auto deadline = std::chrono::steady_clock::now() + kPatience;
         do {
@@ -253,16 +255,16 @@ TEST_P(TwoProcessContract, DeathInTheMiddleOfATransferEndsItWithAnError) {
         } while (first.status == CompletionStatus::kSuccess &&
                  std::chrono::steady_clock::now() < deadline);
         const absl::Status why = to_status(first, victim->peer());
-        // The kernel may end the victim's registrations before its queue pairs: a WRITE that
-        // soft-RoCE takes in between is told that it has no access.
+        // The kernel may destroy the victim's registrations before its queue pairs. A WRITE that
+        // soft-RoCE handles in between completes with a remote access error.
         if (GetParam().base != Transport::kVerbs ||
             first.status != CompletionStatus::kRemoteAccess) {
           EXPECT_EQ(why.code(), absl::StatusCode::kUnavailable) << why;
         }
         EXPECT_NE(std::string(why.message()).find("the victim"), std::string::npos) << why;
 
-        // Everything that was outstanding ends, in order and once; so does the receive, and what is
-        // posted now.
+        // Every outstanding request ends, once and in order. The receive ends, too, and so does a
+        // request that is posted now.
         while (ended < next) {
           const Completion completion = take_one(*victim.sends);
           ASSERT_EQ(completion.id, ended++);
@@ -278,8 +280,8 @@ TEST_P(TwoProcessContract, DeathInTheMiddleOfATransferEndsItWithAnError) {
         EXPECT_EQ(to_status(late, "x").code(), absl::StatusCode::kUnavailable);
         EXPECT_TRUE(quiet(*victim.sends));
 
-        // A dead peer cannot be repaired. A transport that cannot know says so at the next
-        // operation.
+        // A dead peer cannot be repaired. If repair() cannot detect the death, the next operation
+        // fails.
         const absl::Status repaired = victim->repair();
         if (repaired.ok()) {
           post(victim, request(3));
@@ -293,8 +295,8 @@ TEST_P(TwoProcessContract, DeathInTheMiddleOfATransferEndsItWithAnError) {
       {.labels = {"the sender", "the victim", "the bystander"}, .may_die = {1}});
 }
 
-// Rank 0 sleeps for a message that never comes. Where nothing tells it of the death, the zero-byte
-// WRITEs by which idle connections are probed find it out.
+// Rank 0 sleeps for a message that never arrives. On transports that do not report the death, it is
+// detected by the zero-byte WRITEs that probe an idle connection.
 TEST_P(TwoProcessContract, DeathIsNoticedByASleeper) {
   run_test_processes(2,
                      [&](Exchange& exchange) {
@@ -327,8 +329,8 @@ TEST_P(TwoProcessContract, DeathIsNoticedByASleeper) {
                      {.labels = {"the sleeper", "the victim"}, .may_die = {1}});
 }
 
-// A process that ends in an orderly way while its peer still sends.
-TEST_P(TwoProcessContract, AnOrderlyEndIsNoticedAsWell) {
+// A process destroys its device in an orderly way while its peer still sends.
+TEST_P(TwoProcessContract, AnOrderlyEndIsNoticedToo) {
   run_test_processes(2, [&](Exchange& exchange) {
     {
       Member member(exchange, GetParam());
@@ -352,7 +354,7 @@ TEST_P(TwoProcessContract, AnOrderlyEndIsNoticedAsWell) {
         return;
       }
     }
-    // Rank 1's device is gone, but the process goes on.
+    // The device of rank 1 is destroyed, but its process continues.
     EXPECT_TRUE(exchange.get(0, "noticed", soon()).ok());
   });
 }

@@ -1,5 +1,6 @@
-// Each fault is really injected, and a user of the device sees its effect. Over a simulated fabric,
-// where every effect can be watched step by step, and over shared memory between two devices.
+// Each fault is really injected, and a user of the device sees its effect. The tests run over a
+// simulated fabric, where each effect can be observed step by step, and over shared memory between
+// two devices.
 #include "dtutils/fault/fault_device.h"
 
 #include <gtest/gtest.h>
@@ -19,11 +20,12 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr uint64_t kMany = 200'000;  // polls: a hold is at most some hundred ticks
+// Limit of a polling loop. An operation is withheld for at most some hundred ticks.
+constexpr uint64_t kMany = 200'000;
 
 class FaultTest : public testing::TestWithParam<Transport> {
  protected:
-  // Both ends are decorated; the faults of the options happen at a's end, b's is only watched.
+  // Both ends are decorated. The overload with one FaultOptions injects faults at a's end only.
   void start(const FaultOptions& options, const ConnectOptions& connection = {}) {
     start(options, {}, connection);
   }
@@ -56,7 +58,8 @@ class FaultTest : public testing::TestWithParam<Transport> {
     ASSERT_TRUE(result.ok()) << to_status(result, "b");
   }
 
-  // What is under way in the fabric arrives; the decorator does not notice. Sim only.
+  // Lets the simulated fabric complete everything that is in flight, without progress of the
+  // decorator. Sim only.
   void let_inner_finish() { ASSERT_TRUE(fabric_->run_until_idle()); }
 
   void expect(DeviceNode& node, uint64_t id, CompletionStatus status) {
@@ -94,7 +97,7 @@ std::string transport_of(const testing::TestParamInfo<Transport>& info) {
 INSTANTIATE_TEST_SUITE_P(On, FaultTest, testing::Values(Transport::kSim, Transport::kShm),
                          transport_of);
 
-// For effects that must be watched between two steps of the fabric.
+// For effects that are observed between two steps of the simulated fabric.
 class FaultOverSimTest : public FaultTest {};
 INSTANTIATE_TEST_SUITE_P(On, FaultOverSimTest, testing::Values(Transport::kSim), transport_of);
 
@@ -113,7 +116,7 @@ TEST_P(FaultOverSimTest, LateCompletionIsWithheldInOrder) {
   for (uint64_t i = 0; i < 20; ++i) post(Opcode::kWrite, 8, i);
   let_inner_finish();
   Completion first;
-  EXPECT_EQ(a_->completions->poll(std::span(&first, 1)), 0u) << "it was not late";
+  EXPECT_EQ(a_->completions->poll(std::span(&first, 1)), 0u) << "the completion was not withheld";
   for (uint64_t i = 0; i < 20; ++i) expect(*a_, i, CompletionStatus::kSuccess);
   EXPECT_EQ(control_->injected(Fault::kLateCompletion), 20u);
 }
@@ -123,7 +126,7 @@ TEST_P(FaultOverSimTest, LateOperationStartsLater) {
   a_->memory[0] = 5;
   post(Opcode::kWrite, 8, 1);
   let_inner_finish();
-  EXPECT_EQ(b_->memory[0], 0u) << "it was not held back";
+  EXPECT_EQ(b_->memory[0], 0u) << "the operation was not withheld";
   EXPECT_EQ(control_->injected(Fault::kLateOperation), 1u);
   expect(*a_, 1, CompletionStatus::kSuccess);
   EXPECT_EQ(b_->memory[0], 5u);
@@ -164,7 +167,7 @@ TEST_P(FaultTest, TornGatheringInlineAndOddWritesArriveWhole) {
     const auto length = static_cast<uint32_t>(9 + i % 40);
     const Segment segments[] = {a_->segment(0, length), a_->segment(100, 0),
                                 a_->segment(200, 2 * length)};
-    const uint64_t offset = i % 8;  // of the remote address
+    const uint64_t offset = i % 8;  // alignment of the remote address
     WorkRequest request = request_for(Opcode::kWrite, segments[0], *b_, offset, i);
     const bool is_inline = i % 3 == 0 && length <= ab_->limits().max_inline;
     if (is_inline) {
@@ -187,7 +190,7 @@ TEST_P(FaultTest, TornGatheringInlineAndOddWritesArriveWhole) {
   EXPECT_GE(control_->injected(Fault::kTornWrite), 90u);
 }
 
-TEST_P(FaultOverSimTest, ReceiverNotReadyIsMetByTheSender) {
+TEST_P(FaultOverSimTest, SenderMeetsReceiverNotReady) {
   start({}, {.receiver_not_ready = 1, .longest_hold = 2000}, {});
   ASSERT_TRUE(ba_->post_receive(ReceiveRequest{.id = 4}).ok());
   post(Opcode::kSend, 0, 1);
@@ -197,7 +200,7 @@ TEST_P(FaultOverSimTest, ReceiverNotReadyIsMetByTheSender) {
   EXPECT_GT(fabric_->statistics().receiver_not_ready, 0u);
 }
 
-TEST_P(FaultTest, ReceiverNotReadySparesSendersThatGiveUp) {
+TEST_P(FaultTest, ReceiverNotReadyIsNotInjectedIfTheSenderDoesNotRetry) {
   start({}, {.receiver_not_ready = 1}, {.receiver_retry_count = 0});
   for (uint64_t i = 0; i < 50; ++i) {
     ASSERT_TRUE(ba_->post_receive(ReceiveRequest{.id = i}).ok());
@@ -217,15 +220,15 @@ TEST_P(FaultTest, FailedOperationIsNotExecutedAndBreaksBothEnds) {
       a_->memory[0] = 5;
       b_->memory[0] = 1;
       ASSERT_TRUE(ba_->post_receive(ReceiveRequest{.id = 9}).ok());
-      post(Opcode::kWrite, 0, 1);  // before it: succeeds
+      post(Opcode::kWrite, 0, 1);  // posted before the failing operation: succeeds
       control_->fail_next(status);
       post(Opcode::kWrite, 8, 2, flags);
-      post(Opcode::kWrite, 8, 3, 0);  // behind it: flushed
+      post(Opcode::kWrite, 8, 3, 0);  // posted after the failing operation: flushed
       expect(*a_, 1, CompletionStatus::kSuccess);
       expect(*a_, 2, status);
       expect(*a_, 3, CompletionStatus::kFlushed);
       expect(*b_, 9, CompletionStatus::kFlushed);
-      EXPECT_EQ(b_->memory[0], 1u) << "it was executed";
+      EXPECT_EQ(b_->memory[0], 1u) << "the failed operation was executed";
       EXPECT_EQ(ab_->state(), QueuePairState::kError);
       EXPECT_EQ(ba_->state(), QueuePairState::kError);
       repair();
@@ -268,7 +271,7 @@ TEST_P(FaultTest, SeedChoosesWhichOperationFails) {
   EXPECT_GT(failures.size(), 2u);
 }
 
-TEST_P(FaultTest, LostPeerEndsInRetryExceededAndNeighboursLive) {
+TEST_P(FaultTest, LostPeerEndsInRetryExceededAndOtherPeersKeepWorking) {
   start({.lost_peer_ticks = 500});
   DeviceNode c(b_->device);
   auto ac = a_->make_queue_pair(), ca = c.make_queue_pair();
@@ -277,7 +280,8 @@ TEST_P(FaultTest, LostPeerEndsInRetryExceededAndNeighboursLive) {
   expect_flow();
   ASSERT_TRUE(ab_->post_receive(ReceiveRequest{.id = 8}).ok());
   control_->lose_peer("b");
-  ASSERT_TRUE(ba_->post_send({.opcode = Opcode::kSend}).ok());  // not reported any more
+  // Its result is not reported any more.
+  ASSERT_TRUE(ba_->post_send({.opcode = Opcode::kSend}).ok());
   post(Opcode::kWrite, 8, 1);
   post(Opcode::kWrite, 8, 2, 0);
   const Segment segment = a_->segment(0, 8);
@@ -301,7 +305,7 @@ TEST_P(FaultTest, LostPeerEndsInRetryExceededAndNeighboursLive) {
   expect_flow();
 }
 
-TEST_P(FaultTest, PeerIsLostAfterSoManyOperations) {
+TEST_P(FaultTest, PeerIsLostAfterTheGivenNumberOfOperations) {
   start({.lose_peer_after = 10, .lost_peer_ticks = 50});
   for (uint64_t i = 0; i < 10; ++i) {
     post(Opcode::kWrite, 8, i);
@@ -345,7 +349,7 @@ TEST_P(FaultTest, SwitchedOffFaultsDoNotHappen) {
   EXPECT_EQ(control_->injected(Fault::kLateOperation), 0u);
 }
 
-// The sleeper is woken, however long its completion was withheld and whatever was held back before.
+// The sleeper is woken, however long its completion or any earlier operation was withheld.
 TEST_P(FaultTest, SleepersAreWoken) {
   FaultOptions options = FaultOptions::benign(5);
   options.late_completion = options.late_operation = 1;
@@ -360,15 +364,16 @@ TEST_P(FaultTest, SleepersAreWoken) {
     for (uint64_t i = 0; i < 100; ++i) {
       ASSERT_TRUE(ba_->post_receive(ReceiveRequest{.id = i}).ok());
       ASSERT_TRUE(ab_->post_send({.id = i, .opcode = Opcode::kSend, .flags = kSolicited}).ok());
-      if (i % 4 == 3) post(Opcode::kWrite, 0, i);  // signaled: frees the slots
+      // Signaled: its completion frees the slots of the sends.
+      if (i % 4 == 3) post(Opcode::kWrite, 0, i);
       Completion completion;
       size_t count = 0;
       for (int rounds = 0; count == 0; ++rounds) {
-        ASSERT_LT(rounds, 1000) << "the channel fires without reason";
+        ASSERT_LT(rounds, 1000) << "the channel reports events without completions";
         must(b_->completions->arm(solicited));
         count = b_->completions->poll(std::span(&completion, 1));
-        // An hour: the watchdog of the test ends it if a wake-up is lost. (Virtual time is not
-        // worth waiting for; there it must not pass.)
+        // One hour: over shm, the watchdog of the test ends the wait if a wake-up is lost. Over
+        // sim, the hour is virtual time, and wait() then returns false.
         if (count > 0) break;
         ASSERT_TRUE(channel->wait(std::chrono::hours(1)));
         count = b_->completions->poll(std::span(&completion, 1));
@@ -406,13 +411,13 @@ TEST_P(FaultOverSimTest, SeedReplaysTheRun) {
   EXPECT_NE(run(2), trace);
 }
 
-// Held-back work goes on although its program does not poll.
+// A withheld operation is executed although its program does not poll.
 TEST(FaultOverShmTest, WorkMovesOnWithoutPolling) {
   auto control = std::make_shared<FaultControl>();
   const FaultOptions options{.late_operation = 1, .torn_write = 1};
   DeviceNode a(
       make_fault_device(must(open_device({.transport = Transport::kShm})), options, control));
-  DeviceNode b(must(open_device({.transport = Transport::kShm})));  // a plain peer
+  DeviceNode b(must(open_device({.transport = Transport::kShm})));  // a peer without decorator
   auto ab = a.make_queue_pair(), ba = b.make_queue_pair();
   connect_pair(*ab, *ba);
   std::fill_n(a.memory.begin(), 17, 3);

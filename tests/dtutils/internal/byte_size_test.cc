@@ -18,7 +18,7 @@ TEST(FormatBytes, ChoosesTheUnit) {
   EXPECT_EQ(format_bytes(kMax), "unlimited");
 }
 
-TEST(ParseBytes, AcceptsWhatPeopleWrite) {
+TEST(ParseBytes, AcceptsTheUsualForms) {
   EXPECT_EQ(parse_bytes("0"), 0u);
   EXPECT_EQ(parse_bytes("4096"), 4096u);
   EXPECT_EQ(parse_bytes("17B"), 17u);
@@ -30,7 +30,7 @@ TEST(ParseBytes, AcceptsWhatPeopleWrite) {
   EXPECT_EQ(parse_bytes("unlimited"), kMax);
 }
 
-TEST(ParseBytes, RefusesTheRest) {
+TEST(ParseBytes, RefusesOtherText) {
   for (const char* text : {"", " ", "x", "-1", "4 XiB", "4GG", "4GiBs", "1.5G", "0x10", "k",
                            "99999999999999999999", "16777216T"}) {
     EXPECT_FALSE(parse_bytes(text).has_value()) << text;

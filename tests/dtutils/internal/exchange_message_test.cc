@@ -116,7 +116,7 @@ class ExchangeStoreTest : public ::testing::Test {
   std::vector<ExchangeStore::Reply> replies_;
 };
 
-TEST_F(ExchangeStoreTest, RefusesWhatNoClientSends) {
+TEST_F(ExchangeStoreTest, RefusesMessagesThatNoClientSends) {
   EXPECT_FALSE(handle(0, make(ExchangeType::kGet, 1, 3, "key", "")).ok());
   EXPECT_FALSE(handle(0, make(ExchangeType::kGet, 1, 0xffffffff, "key", "")).ok());
   EXPECT_FALSE(handle(0, make(ExchangeType::kValue, 1, 0, "", "")).ok());
@@ -133,9 +133,9 @@ TEST_F(ExchangeStoreTest, OneWaitPerRankAndTheLatestCounts) {
   ASSERT_TRUE(handle(1, make(ExchangeType::kGet, 1, 2, "second", "")).ok());
   EXPECT_TRUE(replies_.empty());
   ASSERT_TRUE(handle(2, make(ExchangeType::kPut, 0, 0, "first", "1")).ok());
-  EXPECT_TRUE(replies_.empty());  // given up
+  EXPECT_TRUE(replies_.empty());  // the second get() of rank 0 has replaced this one
   ASSERT_TRUE(handle(2, make(ExchangeType::kPut, 0, 0, "second", "2")).ok());
-  ASSERT_EQ(replies_.size(), 2U);  // both that wait, once each
+  ASSERT_EQ(replies_.size(), 2U);  // one reply for each of the two waiting ranks
   EXPECT_EQ(replies_[0].rank, 0);
   EXPECT_EQ(replies_[0].message, make(ExchangeType::kValue, 2, 0, "", "2"));
   EXPECT_EQ(replies_[1].rank, 1);
@@ -155,7 +155,7 @@ TEST_F(ExchangeStoreTest, AnEndedRankFailsEveryWaitForIt) {
     EXPECT_EQ(reply.message.value, "c has ended");
   }
   ASSERT_TRUE(handle(1, make(ExchangeType::kFence, 7, 0, "", "")).ok());
-  ASSERT_EQ(replies_.size(), 1U);  // at once: it can never be complete
+  ASSERT_EQ(replies_.size(), 1U);  // replied at once: the fence can never complete
   EXPECT_EQ(replies_[0].message.type, ExchangeType::kError);
 }
 

@@ -52,8 +52,9 @@ TEST(FreeExtents, BestTakesTheSmallestAndFirstTheLowest) {
 TEST(FreeExtents, FindsAnAlignedHoleBehindUnalignedOnes) {
   for (const bool best : {true, false}) {
     FreeExtents free;
-    free.insert({4096 + 64, 4096}, kEverywhere);  // large enough, but not at a page
-    free.insert({16384, 4096}, kEverywhere);      // fits exactly
+    // Large enough, but its first page boundary leaves too little.
+    free.insert({4096 + 64, 4096}, kEverywhere);
+    free.insert({16384, 4096}, kEverywhere);  // fits exactly
     const auto taken = best ? free.take_best(4096, 4096) : free.take_first(4096, 4096);
     EXPECT_EQ(taken, 16384u);
   }
@@ -67,7 +68,7 @@ TEST(FreeExtents, AlignmentAtTheEndOfTheAddressSpaceDoesNotWrap) {
   EXPECT_TRUE(free.take_first(64, 1).has_value());
 }
 
-// The same by brute force: free bytes as a map of extents in order of address.
+// The same operations in a simple form: the free bytes as a map of extents in order of address.
 class Oracle {
  public:
   std::optional<uintptr_t> take(size_t bytes, size_t alignment, bool best) {
@@ -113,8 +114,7 @@ class Oracle {
 
 class FreeExtentsRandom : public ::testing::TestWithParam<uint32_t> {};
 
-// Every answer equals that of the oracle, over two touching regions, sizes and alignments of all
-// kinds.
+// Every answer equals that of the oracle, over two adjacent regions and many sizes and alignments.
 TEST_P(FreeExtentsRandom, AgreesWithAnOracle) {
   std::mt19937 random(GetParam());
   const auto below = [&random](size_t bound) { return static_cast<size_t>(random() % bound); };

@@ -14,7 +14,8 @@ TEST(ParseList, ReadsRangesAndStopsAtNonsense) {
   EXPECT_EQ(parse_list("5"), (std::vector<int>{5}));
   EXPECT_TRUE(parse_list("").empty());
   EXPECT_TRUE(parse_list("3-1").empty());
-  EXPECT_TRUE(parse_list("0-99999999").empty());  // no machine: not a gigabyte of numbers
+  // Refused: no machine has so many, and the list would take 400 MB.
+  EXPECT_TRUE(parse_list("0-99999999").empty());
   EXPECT_EQ(parse_list("1,x"), (std::vector<int>{1}));
 }
 
@@ -25,7 +26,7 @@ TEST(ChosenWord, FindsTheBrackets) {
   EXPECT_EQ(chosen_word(""), "");
 }
 
-TEST(ReadNumber, RefusesWhatIsNoNumber) {
+TEST(ReadNumber, RefusesTextThatIsNoNumber) {
   EXPECT_FALSE(read_number("/proc/self/status").has_value());
   EXPECT_FALSE(read_number("/nowhere").has_value());
   EXPECT_TRUE(read_number("/proc/sys/kernel/pid_max").has_value());

@@ -1,16 +1,18 @@
 /* The accounting of a shared send queue (dtutils/signaling.h), for spin.
  *
- * LANES threads post OPERATIONS each on a queue of DEPTH slots. Whoever finds it full polls; a further
- * process polls at any time. The device completes operations in order, one at a time, at any time. That is more
- * than signaling_interleavings_test.cc has (there the device is done only when it must be), but the code
- * is a copy of the protocol instead of the real one.
+ * LANES threads post OPERATIONS each on a queue of DEPTH slots. A thread that finds the queue full polls; a
+ * further process polls at any time. The device completes operations in order, one at a time, at any time. That
+ * covers more than signaling_interleavings_test.cc, where the device executes an operation only when its
+ * completion is polled. But the code here is a copy of the protocol instead of the real one.
  *
- * Checked wherever it can change: no more operations are in the queue than it has slots, no buffer is
- * called free that the device still uses, no more credits come back than operations are complete; and
- * every execution ends with all operations posted (a state without successor in which a lane has not
- * ended is an error).
+ * Checked at each change of the variables concerned:
+ *   - the queue never contains more operations than it has slots,
+ *   - no buffer is reported free that the device still uses,
+ *   - no more credits are retired than operations are complete.
+ * Checked at the end: every execution ends with all operations posted (a state without successor in which a
+ * lane has not ended is an error).
  *
- * One of these makes a deliberate mistake, which spin must find:
+ * Each of these macros makes a deliberate mistake, which spin must find:
  *   TAG_BEFORE_POST  NUMBER_AFTER_POST  FREE_AT_NUMBER  LAST_UNSIGNALED  CREDITS_BY_STORE  SUM_OVER_LANES
  */
 #ifndef LANES
@@ -23,26 +25,26 @@
 #define OPERATIONS 3
 #endif
 #ifndef BATCH
-#define BATCH 1 /* credits taken at once */
+#define BATCH 1 /* number of credits that a lane takes at once */
 #endif
 #define TOTAL (LANES * OPERATIONS)
 
 /* Shared variables of the protocol. */
 byte granted, retired, epoch, flushed;
 #ifdef SUM_OVER_LANES
-byte counted[LANES]; /* operations, by their lanes */
+byte counted[LANES]; /* number of operations that each lane has posted */
 #endif
 
 /* The device: operations in the order of posting. */
-byte posted;    /* how many were posted */
-byte executed;  /* how many the device is done with */
-byte polled;    /* completions were taken for the operations below it */
+byte posted;    /* number of operations posted */
+byte executed;  /* number of operations that the device has executed */
+byte polled;    /* operations below this position are covered by a polled completion */
 bit signaled[TOTAL];
 byte number[TOTAL];  /* the flush number that its completion publishes */
-byte covers[TOTAL];  /* the credits that it brings back */
+byte covers[TOTAL];  /* the number of credits that its completion retires */
 bit tagged[TOTAL];
-byte tag[TOTAL];     /* of its buffer */
-bool ready;          /* see look_for_completion() */
+byte tag[TOTAL];     /* the tag of its buffer */
+bool ready;          /* a completion can be polled: see look_for_completion() */
 
 #ifdef FREE_AT_NUMBER
 #define IS_FREE(i) (tag[i] <= flushed)
@@ -50,8 +52,8 @@ bool ready;          /* see look_for_completion() */
 #define IS_FREE(i) (tag[i] < flushed)
 #endif
 
-/* Sets `ready`: whether the device has executed a signaled operation that nobody has polled. To be used
-   wherever that may change, within an atomic step. */
+/* Sets `ready`: the device has executed a signaled operation whose completion was not polled yet. Requires:
+   called within an atomic step, wherever that condition may change. */
 inline look_for_completion(i) {
   i = polled;
   do
@@ -61,7 +63,7 @@ inline look_for_completion(i) {
   ready = (i < executed)
 }
 
-/* What must hold wherever the protocol's variables have changed. */
+/* The invariants. Checked wherever the protocol's variables have changed. */
 inline check(i) {
   assert(retired <= polled);
   assert(granted <= retired + DEPTH);
@@ -157,7 +159,7 @@ proctype Lane(byte me) {
       if
       :: seen >= limit ->
         seen = 0;
-        /* Looking again changes nothing before this. */
+        /* Until this holds, a further poll or acquire() would change nothing. */
         ready || granted < retired + DEPTH;
         progress(next, seen)
       :: else ->

@@ -1,4 +1,4 @@
-// Placement on two NUMA nodes and 1 GiB pages: run in the VM that is booted with both.
+// Placement on two NUMA nodes and on 1 GiB pages. Runs in a VM that is booted with both.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -33,7 +33,7 @@ uint64_t free_pages(int node, uint64_t page_bytes) {
   return 0;
 }
 
-// Every page of the range, asked one by one.
+// Returns the nodes of all pages in the range. Queries each page.
 std::set<int> nodes_of(const std::byte* address, size_t length) {
   std::set<int> nodes;
   const size_t page = query_system_info().page_bytes;
@@ -71,7 +71,8 @@ TEST_F(NumaTest, EveryKindOfPageLandsOnItsNode) {
   }
 }
 
-// A thread of the other node touches first and the memory stays where it was asked to be.
+// A thread on one node allocates memory on every node. The memory is on the requested node,
+// although the thread on the other node touches it first.
 TEST_F(NumaTest, PlacementDoesNotDependOnTheCallingThread) {
   for (const NumaNodeInfo& home : query_system_info().nodes) {
     if (home.cpus.empty()) continue;
@@ -90,8 +91,8 @@ TEST_F(NumaTest, PlacementDoesNotDependOnTheCallingThread) {
   }
 }
 
-// The sizes of the paper. One node suffices, since a GiB takes seconds to clear in the VM; the boot
-// may have put all of these pages on one node, too.
+// The page size of the paper. The test uses one node only, since clearing 1 GiB takes seconds in
+// the VM, and since the kernel may have reserved all of these pages on one node at boot.
 TEST_F(NumaTest, OneGibibytePageLandsOnItsNode) {
   int home = kAnyNode;
   for (const int node : numa_nodes()) {
@@ -115,9 +116,9 @@ TEST_F(NumaTest, OneGibibytePageLandsOnItsNode) {
   EXPECT_EQ(statistics.bytes_off_node, 0u);
 }
 
-// The node's pool is dry and the other node's is not: smaller pages at home, not large ones abroad,
-// and no SIGBUS.
-TEST_F(NumaTest, LocalityGoesBeforePageSize) {
+// The requested node's pool is empty and the other node's is not. The allocation takes smaller
+// pages on the requested node instead of large pages on the other node, and causes no SIGBUS.
+TEST_F(NumaTest, LocalityHasPriorityOverPageSize) {
   const int node = numa_nodes().front();
   const uint64_t free = free_pages(node, 2 * kMiB);
   ASSERT_GT(free, 0u) << "run this on a machine with 2 MiB pages";
@@ -131,29 +132,29 @@ TEST_F(NumaTest, LocalityGoesBeforePageSize) {
   EXPECT_GE(next->page_kind(), PageKind::kTransparent);
   EXPECT_EQ(nodes_of(next->address(), next->length()), std::set<int>{node});
   std::memset(next->address(), 1, next->length());
-  // Anywhere means anywhere: now the other node's huge pages serve.
+  // Without a requested node, the other node's huge pages are used.
   const auto anywhere = Superpage::obtain({.bytes = 4 * kMiB});
   ASSERT_TRUE(anywhere.ok());
   EXPECT_EQ(anywhere->page_kind(), PageKind::k2MiB);
 }
 
-// Huge pages that come and go, and attempts that fail because too few are left, leave alone what
-// another thread maps meanwhile: none of it vanishes, and none of it becomes ours.
+// Mapping and unmapping huge pages, and failed attempts because too few are left, must not touch
+// memory that another thread maps at the same time: none of it is unmapped or overwritten.
 TEST_F(NumaTest, HugePagesLeaveOtherMappingsAlone) {
   constexpr size_t kBytes = 64 * 1024;
   constexpr size_t kMost = 20000;
   constexpr size_t kHuge = 2 * kMiB;
-  // All of the pools but one page: 2 MiB are to be had, 4 MiB are not.
+  // Takes all pages of the pools but one: 2 MiB can be allocated, 4 MiB cannot.
   uint64_t free = 0;
   for (const int node : numa_nodes()) free += free_pages(node, kHuge);
   ASSERT_GT(free, 1u) << "run this on a machine with 2 MiB pages";
   const auto rest = Superpage::obtain({.bytes = (free - 1) * kHuge});
   ASSERT_TRUE(rest.ok()) << rest.status();
   ASSERT_EQ(rest->page_kind(), PageKind::k2MiB);
-  std::atomic<bool> over{false};
+  std::atomic<bool> stop{false};
   std::vector<std::byte*> others;
   std::thread neighbour([&] {
-    while (!over.load() && others.size() < kMost) {
+    while (!stop.load() && others.size() < kMost) {
       void* const other = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE,
                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
       ASSERT_NE(other, MAP_FAILED);
@@ -169,12 +170,12 @@ TEST_F(NumaTest, HugePagesLeaveOtherMappingsAlone) {
     EXPECT_EQ(page->page_kind() == PageKind::k2MiB, there);
     std::memset(page->address(), 0xff, page->length());
   }
-  over.store(true);
+  stop.store(true);
   neighbour.join();
   EXPECT_FALSE(others.empty());
   for (std::byte* const other : others) {
     unsigned char present = 0;
-    ASSERT_EQ(mincore(other, 1, &present), 0) << "it is not mapped any more";
+    ASSERT_EQ(mincore(other, 1, &present), 0) << "the other thread's memory is not mapped any more";
     std::byte* written = nullptr;
     std::memcpy(&written, other, sizeof written);
     ASSERT_EQ(written, other);
@@ -182,7 +183,7 @@ TEST_F(NumaTest, HugePagesLeaveOtherMappingsAlone) {
   }
 }
 
-TEST_F(NumaTest, AllocatorsOfTheNodesGiveMemoryOfTheNodes) {
+TEST_F(NumaTest, AnAllocatorOfANodeGivesMemoryOfThatNode) {
   MemoryBudget budget(kGiB);
   for (const int node : numa_nodes()) {
     RDMAAllocatorOptions options;

@@ -1,4 +1,4 @@
-// Copies of every size, between all alignments: the bytes that were meant, and no others.
+// Copies of every size between all alignments: all bytes of the target are written, and no others.
 #include "dtutils/shm/copy.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kMargin = 64;
 
-// Copies `bytes` with both functions, and compares all that lies around the target too.
+// Copies `bytes` with both functions, and compares the bytes around the target, too.
 void check(size_t bytes, size_t from_offset, size_t to_offset) {
   const size_t room = kMargin + bytes + kMargin;
   std::vector<std::byte> from(room + 64);
@@ -39,7 +39,7 @@ TEST(Copy, EverySizeAtEveryAlignmentOfAWord) {
   }
 }
 
-TEST(Copy, AroundTheSizesWhereTheMethodChanges) {
+TEST(Copy, SizesAroundTheThresholdsOfTheMethods) {
   for (const size_t size : {size_t{256}, size_t{1024}, kMaxBlockwise, size_t{4096}}) {
     for (size_t bytes = size - 65; bytes <= size + 65; ++bytes) {
       check(bytes, 0, 0);

@@ -1,4 +1,5 @@
-// Whoever connects to the service thread's socket and misbehaves harms nobody else.
+// A client that connects to the service thread's socket and violates the protocol harms no other
+// connection.
 #include <sys/mman.h>
 #include <sys/socket.h>
 
@@ -40,8 +41,8 @@ TEST(ShmHostilePeer, GarbageClosesItsOwnConnectionOnly) {
             CompletionStatus::kSuccess);
 }
 
-// Messages out of turn, and for another device.
-TEST(ShmHostilePeer, MessagesOutOfTurnAreRefused) {
+// Messages in the wrong order, and a hello that names another device, are refused.
+TEST(ShmHostilePeer, MessagesInTheWrongOrderAreRefused) {
   ShmNode node;
   Message message;
   for (MessageType type : {MessageType::kAskRegion, MessageType::kWelcome, MessageType::kRegion,
@@ -55,7 +56,7 @@ TEST(ShmHostilePeer, MessagesOutOfTurnAreRefused) {
   }
 }
 
-// The kernel hands over the head of a message that is longer than what is read.
+// The kernel truncates a message that is longer than the reader's buffer; the service must notice.
 TEST(ShmHostilePeer, AMessageWithATailIsRefused) {
   ShmNode node;
   Message hello;
@@ -70,8 +71,8 @@ TEST(ShmHostilePeer, AMessageWithATailIsRefused) {
   close(raw);
 }
 
-// The part of a device's control segment that belongs to one queue pair, for tests that play a
-// hostile peer there.
+// One queue pair's part of a device's control segment, for tests that modify it as a hostile peer
+// would.
 struct ControlView {
   explicit ControlView(const ShmNode& node)
       : address(*decode(node.queue_pair->address())),
@@ -88,8 +89,9 @@ struct ControlView {
   ReceiveQueueView receives;
 };
 
-// This number marks regions that are not written to directly. As the number of a peer's domain it
-// would turn WRITEs to memory that is not mapped into stores to that address of this process.
+// kNoDomain marks regions that cannot be written to directly. If a peer could announce it as its
+// domain number, WRITEs to memory that is not mapped would become stores to that address of this
+// process.
 TEST(ShmHostilePeer, ADomainThatMarksUnmappedMemoryIsRefused) {
   ShmNode near;
   ShmNode far;
@@ -99,7 +101,8 @@ TEST(ShmHostilePeer, ADomainThatMarksUnmappedMemoryIsRefused) {
   EXPECT_NE(status.message().find("damaged"), std::string::npos) << status;
 }
 
-// A receive that names memory which is mapped for reading only: storing there would be a SIGSEGV.
+// A receive whose buffer is mapped read-only: the sender must not store there, which would be a
+// SIGSEGV.
 TEST(ShmHostilePeer, ReceivesInReadOnlyMemoryAreNotFilled) {
   ShmNode near;
   ShmNode far;
@@ -119,7 +122,7 @@ TEST(ShmHostilePeer, ReceivesInReadOnlyMemoryAreNotFilled) {
   munmap(page, 4096);
 }
 
-// A completion that claims more bytes than the receive has room for.
+// A forged completion that reports more bytes than the receive's buffers hold.
 TEST(ShmHostilePeer, AReceiveIsNeverLongerThanItsBuffers) {
   ShmNode near;
   ShmNode far;
@@ -149,9 +152,9 @@ TEST(ShmHostilePeer, AReceiveIsNeverLongerThanItsBuffers) {
   }
 }
 
-// A peer that asks without end and never reads: the device forgets what it cannot deliver, and
-// serves others meanwhile.
-TEST(ShmHostilePeer, AFloodThatIsNeverReadHoldsNobodyUp) {
+// A peer that sends requests without end and never reads the answers: the device drops answers that
+// it cannot deliver, and serves other peers meanwhile.
+TEST(ShmHostilePeer, AFloodThatIsNeverReadDoesNotDelayOtherPeers) {
   cariama::testing::run_test_processes(2, [](Exchange& exchange) {
     ShmNode node;
     if (exchange.rank() == 1) {
@@ -179,12 +182,13 @@ TEST(ShmHostilePeer, AFloodThatIsNeverReadHoldsNobodyUp) {
   });
 }
 
-// An unsealed descriptor from a peer is not mapped: its owner could cut it and cause SIGBUS here.
+// An unsealed descriptor from a peer is not mapped: the peer could truncate it and cause a SIGBUS
+// in this process.
 TEST(ShmHostilePeer, UnsealedRegionsAreNotMapped) {
   cariama::testing::run_test_processes(2, [](Exchange& exchange) {
     const Uuid uuid{1, 2, 3, static_cast<uint8_t>(getppid()), static_cast<uint8_t>(getppid() >> 8)};
     if (exchange.rank() == 1) {
-      // A device that follows the protocol, but for the seals of one of its two regions.
+      // A device that follows the protocol, but one of its two regions is not sealed.
       auto control = must(ControlSegment::create(uuid));
       sockaddr_un address;
       const socklen_t length = socket_address(uuid, &address);
@@ -218,7 +222,7 @@ TEST(ShmHostilePeer, UnsealedRegionsAreNotMapped) {
         region.access = static_cast<uint32_t>(Access::kAll);
         ASSERT_EQ(send_message(peer, region, memory->descriptor(), true), 0);
       }
-      // A range that its descriptor does not hold.
+      // A range that lies beyond the end of its descriptor.
       Message beyond;
       beyond.type = MessageType::kRegion;
       beyond.key = key;
@@ -226,7 +230,7 @@ TEST(ShmHostilePeer, UnsealedRegionsAreNotMapped) {
       beyond.offset = 4096;
       beyond.length = 4096;
       ASSERT_EQ(send_message(peer, beyond, sealed.descriptor(), true), 0);
-      // One whose aligned words would not be aligned here.
+      // A range whose aligned words would not be aligned in this process.
       Message askew = beyond;
       askew.key = key + 1;
       askew.base = 0x10004;

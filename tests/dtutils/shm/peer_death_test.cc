@@ -1,4 +1,5 @@
-// A peer that is killed: everything towards it ends, nothing is left behind, others go on.
+// A peer process is killed: every operation towards it ends, it leaves no resources behind, and
+// other connections keep working.
 #include <algorithm>
 #include <fstream>
 #include <sstream>
@@ -33,7 +34,7 @@ RunOptions victim(int rank) {
   return options;
 }
 
-// The name, as /proc/net/unix shows it, of the socket of the device that a queue pair belongs to.
+// Returns the name, as /proc/net/unix shows it, of the socket of the queue pair's device.
 std::string socket_of(const std::string& queue_pair_address) {
   sockaddr_un name;
   shm::socket_address(shm::decode(queue_pair_address).value().device, &name);
@@ -42,7 +43,7 @@ std::string socket_of(const std::string& queue_pair_address) {
   return text;
 }
 
-TEST(ShmPeerDeath, EndsWhatIsPendingAlsoWhenTheVictimHoldsOneGigabyte) {
+TEST(ShmPeerDeath, EndsPendingOperationsAlsoIfTheVictimHasOneGibibyte) {
   testing::run_test_processes(
       2,
       [](Exchange& exchange) {
@@ -62,7 +63,7 @@ TEST(ShmPeerDeath, EndsWhatIsPendingAlsoWhenTheVictimHoldsOneGigabyte) {
         const int pid = get_plain<int>(exchange, 1, "pid");
         const Segment word = node.segment(0, 8);
         const Segment buffer = node.segment(64, 8);
-        // A send that waits for a receiver without end, one behind it, and a receive.
+        // A send that waits for a receive without a limit, a send behind it, and a receive.
         WorkRequest send{.id = 1,
                          .opcode = Opcode::kSend,
                          .flags = kSignaled,
@@ -77,13 +78,13 @@ TEST(ShmPeerDeath, EndsWhatIsPendingAlsoWhenTheVictimHoldsOneGigabyte) {
         Completion none;
         ASSERT_EQ(node.completions->poll(std::span(&none, 1)), 0u);
 
-        // Other programs have such sockets as well: this one's is meant.
+        // Other programs have such sockets, too: look for the socket of this peer only.
         const std::string socket = socket_of(must(exchange.get(1, "address 0", soon())));
         EXPECT_GE(count_of(socket, read_file("/proc/net/unix")), 1u) << socket;
 
         const auto start = std::chrono::steady_clock::now();
         ASSERT_EQ(kill(pid, SIGKILL), 0);
-        EXPECT_TRUE(node.channel->wait(std::chrono::seconds(5))) << "no event";
+        EXPECT_TRUE(node.channel->wait(std::chrono::seconds(5))) << "the channel reported no event";
         const auto noticed = std::chrono::steady_clock::now() - start;
         ::testing::Test::RecordProperty(
             "noticed_after_us",
@@ -98,7 +99,7 @@ TEST(ShmPeerDeath, EndsWhatIsPendingAlsoWhenTheVictimHoldsOneGigabyte) {
         EXPECT_EQ(by_id[3], CompletionStatus::kPeerDied);
         EXPECT_EQ(node.queue_pair->state(), QueuePairState::kError);
 
-        // Later posts end too, unsignaled ones as well; repair says why it cannot help.
+        // Later posts end, too, also unsignaled ones; repair() reports why it cannot help.
         WorkRequest write = remote_request(Opcode::kWrite, word, remote.slice(0, 8));
         write.id = 4;
         ASSERT_TRUE(node.queue_pair->post_send(write).ok());
@@ -109,14 +110,16 @@ TEST(ShmPeerDeath, EndsWhatIsPendingAlsoWhenTheVictimHoldsOneGigabyte) {
         EXPECT_TRUE(absl::IsUnavailable(repaired)) << repaired;
         EXPECT_NE(repaired.ToString().find(exchange.label(1)), std::string::npos) << repaired;
         EXPECT_NE(repaired.ToString().find("died"), std::string::npos) << repaired;
-        // The memory that it had shared is still there for us, and hits nobody.
+        // The mapping of the dead peer's memory still exists here. It can be unmapped without an
+        // effect on another process.
         node.queue_pair.reset();
         const auto until = soon();
         while (count_of(socket, read_file("/proc/net/unix")) != 0 &&
                std::chrono::steady_clock::now() < until) {
           std::this_thread::yield();
         }
-        EXPECT_EQ(count_of(socket, read_file("/proc/net/unix")), 0u) << "a socket is left behind";
+        EXPECT_EQ(count_of(socket, read_file("/proc/net/unix")), 0u)
+            << "the socket of the dead peer still exists";
       },
       victim(1));
   EXPECT_EQ(count_of("cariama", read_file("/proc/self/maps")) -
@@ -124,7 +127,7 @@ TEST(ShmPeerDeath, EndsWhatIsPendingAlsoWhenTheVictimHoldsOneGigabyte) {
             0u);
 }
 
-// A device closes at the moment when its threads learn of a peer's death: they may still be at it.
+// A device is closed while its threads detect a peer's death and may still handle it.
 TEST(ShmPeerDeath, ADeviceMayCloseWhileItsPeerDies) {
   for (int round = 0; round < 20; ++round) {
     testing::run_test_processes(
@@ -205,8 +208,8 @@ TEST(ShmPeerDeath, LeavesOtherConnectionsAlone) {
       victim(2));
 }
 
-// Two processes flood one shared receive queue; one of them is killed in full flight, perhaps in
-// the middle of a message. No receive is lost: all of them can be used by the other.
+// Two processes flood one shared receive queue, and one of them is killed while it sends, possibly
+// in the middle of a message. No receive is lost: the other process can use all of them.
 TEST(ShmPeerDeath, NoReceiveOfASharedQueueIsLost) {
   constexpr uint32_t kDepth = 16;
   constexpr uint32_t kMessageBytes = 64 << 10;
@@ -222,7 +225,7 @@ TEST(ShmPeerDeath, NoReceiveOfASharedQueueIsLost) {
           while (exchange.rank() == 2) {
             static_cast<void>(node.queue_pair->post_send(send));
           }
-          // Rank 1 waits until the other is dead, and then uses every receive.
+          // Rank 1 waits until rank 2 is dead, and then uses every receive.
           static_cast<void>(must(exchange.get(0, "dead", soon())));
           for (uint32_t i = 0; i < kDepth; ++i) {
             EXPECT_EQ(node.run(send), CompletionStatus::kSuccess);
@@ -240,7 +243,7 @@ TEST(ShmPeerDeath, NoReceiveOfASharedQueueIsLost) {
         auto dying = node.make_queue_pair(shared);
         connect_to(exchange, *steady, 1);
         connect_to(exchange, *dying, 2);
-        // Some traffic of the one that dies, its receives posted again.
+        // Delivers some messages of rank 2, which will be killed, and posts their receives again.
         for (int i = 0; i < 100; ++i) {
           const std::vector<Completion> delivered = node.poll_for(1);
           ASSERT_EQ(delivered.size(), 1u);
@@ -252,8 +255,10 @@ TEST(ShmPeerDeath, NoReceiveOfASharedQueueIsLost) {
           ASSERT_LT(std::chrono::steady_clock::now(), soon());
           std::this_thread::yield();
         }
-        // What it had delivered is reported and posted again, until nothing more comes: when its
-        // process has ended, what it had only begun is posted again by the device.
+        // Polls until no more completions arrive. The completions of messages that rank 2 delivered
+        // are reported, and this test posts their receives again. The receives of messages that
+        // rank 2 had only begun are posted again by the device, when the process of rank 2 has
+        // ended.
         Completion completion;
         const auto quiet = std::chrono::milliseconds(500);
         for (auto last = std::chrono::steady_clock::now();

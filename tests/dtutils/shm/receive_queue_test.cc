@@ -1,5 +1,5 @@
-// Receive queues that several takers share: each request is taken once, none is lost, also when a
-// taker dies between its steps.
+// Receive queues from which several senders ("takers") claim: each request is claimed once, and
+// none is lost, even if a taker dies between its steps.
 #include "dtutils/shm/receive_queue.h"
 
 #include <gtest/gtest.h>
@@ -48,19 +48,19 @@ TEST_F(ShmReceiveQueue, TakesInTheOrderOfPosting) {
   }
 }
 
-TEST_F(ShmReceiveQueue, FinishesOnlyWhatWasTakenAndOnlyOnce) {
+TEST_F(ShmReceiveQueue, FinishesEachClaimedSlotOnce) {
   ASSERT_TRUE(post(1));
-  EXPECT_FALSE(queue_->finish(0, 7).has_value()) << "nobody took it";
+  EXPECT_FALSE(queue_->finish(0, 7).has_value()) << "the slot was not claimed";
   const auto slot = view_.claim(7);
   ASSERT_TRUE(slot.has_value());
-  EXPECT_FALSE(queue_->finish(*slot, 8).has_value()) << "another took it";
+  EXPECT_FALSE(queue_->finish(*slot, 8).has_value()) << "another taker claimed it";
   EXPECT_FALSE(queue_->finish(kDepth, 7).has_value()) << "no such slot";
   EXPECT_EQ(queue_->finish(*slot, 7).value().id, 1u);
-  EXPECT_FALSE(queue_->finish(*slot, 7).has_value()) << "twice";
+  EXPECT_FALSE(queue_->finish(*slot, 7).has_value()) << "it was finished before";
 }
 
-// The taker has marked the slot but dies before it moves the head: the next taker moves it.
-TEST_F(ShmReceiveQueue, ATakerThatDiesHalfWayHoldsNobodyUp) {
+// The taker marks the slot but dies before it advances the head: the next taker advances it.
+TEST_F(ShmReceiveQueue, ATakerThatDiesHalfWayDoesNotBlockOthers) {
   for (uint64_t id = 0; id < kDepth; ++id) ASSERT_TRUE(post(id));
   for (uint64_t round = 0; round < 50; ++round) {
     const uint64_t head = view_.header()->head.load();
@@ -75,13 +75,13 @@ TEST_F(ShmReceiveQueue, ATakerThatDiesHalfWayHoldsNobodyUp) {
     std::set<uint64_t> ids;
     for (uint32_t slot : rest) ids.insert(queue_->finish(slot, 8).value().id);
     while (auto id = queue_->take_back()) ids.insert(*id);
-    EXPECT_EQ(ids.size(), kDepth) << "each once";
+    EXPECT_EQ(ids.size(), kDepth) << "each request exactly once";
     for (uint64_t id : ids) ASSERT_TRUE(post(id));
   }
 }
 
-// The head lags behind by a whole round of the ring.
-TEST_F(ShmReceiveQueue, CatchesUpWithARingThatWentRound) {
+// The head lags behind by a whole lap of the ring.
+TEST_F(ShmReceiveQueue, CatchesUpWithARingThatWrapped) {
   for (uint64_t i = 0; i < 100; ++i) {
     ASSERT_TRUE(post(i));
     const uint64_t head = view_.header()->head.load();

@@ -1,4 +1,4 @@
-// Which memory shm takes, and how memory that cannot be mapped is reached.
+// Which memory shm registers, and how memory that cannot be mapped is accessed.
 #include <cstdio>
 #include <fstream>
 #include <set>
@@ -26,7 +26,8 @@ TEST(ShmRegion, UnsealedDescriptorsAreRefused) {
   }
 }
 
-// Peers would map other bytes than the owner means, and words that are not aligned.
+// With such an offset peers would map other bytes than those of the region, and words would not be
+// aligned.
 TEST(ShmRegion, OffsetsThatNoMappingCanHaveAreRefused) {
   const Memfd memory(8192);
   MemorySource source = memory.source();
@@ -56,8 +57,8 @@ TEST(ShmRegion, LocalAndRemoteKeysNeverAgree) {
             CompletionStatus::kLocalProtection);
 }
 
-// A key that was given to another region since: the old one stays refused.
-TEST(ShmRegion, AStaleKeyIsRefusedAfterItsPlaceWasReused) {
+// A stale key stays invalid after its table entry was given to another region.
+TEST(ShmRegion, AStaleKeyIsRefusedAfterItsEntryWasReused) {
   const shm::Uuid uuid{};
   auto control = must(shm::ControlSegment::create(uuid));
   auto table = must(shm::RegionTable::create(control));
@@ -65,7 +66,7 @@ TEST(ShmRegion, AStaleKeyIsRefusedAfterItsPlaceWasReused) {
   const MemorySource source{memory.data(), memory.size()};
   const shm::RegionTable::Keys first = must(table->add(source, Access::kAll, 1));
   table->remove(first);
-  // Once around: every place is used once before the first is used again.
+  // Entries are used in turn: every entry is used once before the first one is used again.
   shm::RegionTable::Keys again = first;
   for (uint32_t i = 0; i < 2 * shm::kMaxRegions; ++i) {
     again = must(table->add(source, Access::kAll, 1));
@@ -79,7 +80,7 @@ TEST(ShmRegion, AStaleKeyIsRefusedAfterItsPlaceWasReused) {
   EXPECT_TRUE(table->local()[index].allows(again.local, memory.data(), 8, 1));
 }
 
-// How many of the kernel's mappings hold one of these addresses.
+// Returns the number of the kernel's mappings that contain one of these addresses.
 size_t mappings_of(const std::set<uint64_t>& addresses) {
   std::ifstream maps("/proc/self/maps");
   size_t count = 0;
@@ -93,9 +94,9 @@ size_t mappings_of(const std::set<uint64_t>& addresses) {
   return count;
 }
 
-// A peer that registers and deregisters for ever. The same memory comes back to the same place of
-// the address space; other memory takes new places, which melt into one mapping when they are given
-// up. In between all of them work, and the pages of a region that has ended are given back.
+// A peer registers and deregisters memory repeatedly. The same memory is mapped at the same address
+// again. Other memory is mapped at new addresses, whose mappings the kernel merges into one after
+// they were given up. Each region is usable while it exists, and its pages are released afterwards.
 void register_again_and_again(bool same_memory) {
   constexpr uint64_t kRounds = 60;
   constexpr size_t kBytes = 4 << 20;
@@ -124,7 +125,8 @@ void register_again_and_again(bool same_memory) {
                 CompletionStatus::kSuccess);
       std::byte* const mapped = node.queue_pair->direct_access(remote);
       ASSERT_NE(mapped, nullptr);
-      // Where the region before this one was: nothing of it is left, and it may still be touched.
+      // Reads the address of the previous region: it may still be accessed, and contains none of
+      // its data.
       if (before != nullptr && before != mapped) {
         EXPECT_EQ(*reinterpret_cast<volatile uint64_t*>(before), 0u);
       }
@@ -145,11 +147,11 @@ void register_again_and_again(bool same_memory) {
 TEST(ShmRegion, TheSameMemoryRegisteredAgainTakesNoMoreAddressSpace) {
   register_again_and_again(true);
 }
-TEST(ShmRegion, OtherMemoryAgainAndAgainLeavesFewMappings) { register_again_and_again(false); }
+TEST(ShmRegion, ChangingMemoryLeavesFewMappings) { register_again_and_again(false); }
 
-// Memory without a descriptor is written and read through the kernel; atomics on it end with an
-// error and change nothing; the connection works again after repair. The same for keys that were
-// revoked.
+// Memory without a descriptor is written and read through the kernel. Atomics on it complete with
+// an error and change nothing, and the connection works again after repair. Access with a revoked
+// key fails and is repaired in the same way.
 TEST(ShmRegion, UserMemoryOfAnotherProcess) {
   testing::run_test_processes(2, [](Exchange& exchange) {
     ShmNode node;
@@ -173,7 +175,8 @@ TEST(ShmRegion, UserMemoryOfAnotherProcess) {
       EXPECT_EQ(user[1000], 13u);
       revoked.reset();
       must(exchange.put("deregistered", ""));
-      for (int round = 0; round < 2; ++round) {  // both ends break and repair
+      // Each round, the connection fails at both ends and both repair it.
+      for (int round = 0; round < 2; ++round) {
         static_cast<void>(must(exchange.get(0, "broken" + std::to_string(round), soon())));
         EXPECT_EQ(node.queue_pair->state(), QueuePairState::kError);
         must(node.queue_pair->repair());

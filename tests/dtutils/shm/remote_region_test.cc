@@ -1,5 +1,5 @@
-// The cell of a region of a peer: what it lets through, and that a reader never sees half of two
-// regions.
+// The cell that describes a peer's region: which accesses it permits, and that a reader never sees
+// a mixture of two regions.
 #include "dtutils/shm/remote_region.h"
 
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ RemoteRegion region(uint64_t length, Access access = Access::kAll) {
   return region;
 }
 
-// A cell and the place in the owner's table that belongs to it.
+// A cell and the entry of the owner's key table that belongs to it.
 struct Place {
   std::atomic<uint64_t> owner_key{kKey};
   std::unique_ptr<RemoteRegionCell> cell = std::make_unique<RemoteRegionCell>();
@@ -57,18 +57,18 @@ TEST(RemoteRegionCell, AWriteStaysWithinTheRegion) {
   EXPECT_FALSE(place.writable(kBase + 101, 0));
   EXPECT_FALSE(place.writable(kBase - 1, 0));
   EXPECT_FALSE(place.writable(kBase - 1, 1));
-  // Sums that wrap around to something small.
+  // Sums that wrap around to a small value.
   EXPECT_FALSE(place.writable(kBase - 1, 2));
   EXPECT_FALSE(place.writable(kBase + 1, std::numeric_limits<uint64_t>::max()));
   EXPECT_FALSE(place.writable(0, kBase + 50));
   EXPECT_FALSE(place.writable(std::numeric_limits<uint64_t>::max(), kBase + 1));
 }
 
-// As in the locator that nobody has set.
-TEST(RemoteRegionCell, KeyZeroIsNobodys) {
+// 0 is the key of a locator that was never set.
+TEST(RemoteRegionCell, KeyZeroIsInvalid) {
   Place place;
   std::byte* target = nullptr;
-  EXPECT_FALSE(place.cell->write_target(0, 0, 0, 0, &target));  // nothing was ever there
+  EXPECT_FALSE(place.cell->write_target(0, 0, 0, 0, &target));  // the cell was never set
   EXPECT_FALSE(place.cell->read(0).has_value());
   place.cell->set(region(100), &place.owner_key);
   place.cell->clear();
@@ -77,9 +77,9 @@ TEST(RemoteRegionCell, KeyZeroIsNobodys) {
   EXPECT_FALSE(place.cell->read(0).has_value());
 }
 
-TEST(RemoteRegionCell, OnlyWhatTheOwnerAllows) {
+TEST(RemoteRegionCell, PermitsOnlyAccessThatTheOwnerAllows) {
   Place place;
-  EXPECT_FALSE(place.writable(kBase, 8));  // empty
+  EXPECT_FALSE(place.writable(kBase, 8));  // the cell was never set
   EXPECT_FALSE(place.cell->read(kKey).has_value());
   place.cell->set(region(100), &place.owner_key);
   EXPECT_TRUE(place.writable(kBase, 8));
@@ -108,8 +108,9 @@ TEST(RemoteRegionCell, OnlyWhatTheOwnerAllows) {
   EXPECT_FALSE(place.writable(kBase, 8));
 }
 
-// Two regions take the place in turn; all that a reader gets belongs to the one that it asked for.
-// The owner's table goes along with neither, as that of a peer that lies.
+// Two regions are stored in the cell in turn. A reader that gets a region gets the one it asked
+// for, as a whole. The owner's key table follows neither of them, as if the peer violated the
+// protocol.
 TEST(RemoteRegionCell, ReadersNeverSeeHalfOfTwoRegions) {
   const auto made = [](uint64_t i) {
     RemoteRegion region;
@@ -146,12 +147,12 @@ TEST(RemoteRegionCell, ReadersNeverSeeHalfOfTwoRegions) {
       ASSERT_FALSE(cell->write_target(want.key, want.domain, want.base, want.length + 1, &target));
     }
   });
-  // No key comes twice: that is what readers rely on.
+  // No key is used twice, which the readers rely on.
   for (uint64_t turn = 0; turn < kTurns; ++turn) {
     owner_key[turn % 2] = made(turn).key;
     cell->set(made(turn), &owner_key[turn % 2]);
   }
-  // The last one stays: the reader meets it at last, also if it did not run until now.
+  // The last region stays in the cell, so that the reader finds it even if it did not run before.
   const uint64_t before = seen.load();
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
   while (seen.load() == before && std::chrono::steady_clock::now() < deadline) {

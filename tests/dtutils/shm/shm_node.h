@@ -1,5 +1,5 @@
-// One end of a shm connection, in its own process: device, domain, queues, and memory of a sealed
-// memfd.
+// One end of a shm connection, in its own process: device, domain, queues, and the memory of a
+// sealed memfd.
 #ifndef CARIAMA_TESTS_DTUTILS_SHM_SHM_NODE_H_
 #define CARIAMA_TESTS_DTUTILS_SHM_SHM_NODE_H_
 
@@ -28,7 +28,7 @@ inline std::chrono::steady_clock::time_point soon() {
   return std::chrono::steady_clock::now() + std::chrono::seconds(30);
 }
 
-// Memory behind a descriptor, sealed unless `seals` says otherwise.
+// Memory of a memfd that carries the given seals.
 class Memfd {
  public:
   explicit Memfd(size_t bytes, int seals = F_SEAL_SHRINK | F_SEAL_GROW)
@@ -91,7 +91,7 @@ struct ShmNode {
     found.resize(count);
     return found;
   }
-  // Posts and waits for the completion.
+  // Posts the request, signaled, and waits for its completion.
   [[nodiscard]] CompletionStatus run(QueuePair& pair, WorkRequest request) const {
     request.flags |= kSignaled;
     if (!pair.post_send(request).ok()) return CompletionStatus::kUnknown;
@@ -133,7 +133,8 @@ Plain get_plain(Exchange& exchange, int rank, std::string_view key) {
   return value;
 }
 
-// Exchanges addresses with `peer`, and connects. `tag` tells several connections apart.
+// Exchanges addresses with `peer`, and connects. `tag` distinguishes several connections to one
+// peer.
 inline void connect_to(Exchange& exchange, QueuePair& pair, int peer, const std::string& tag = "",
                        ConnectOptions options = {}) {
   const std::string mine = "address " + tag + std::to_string(peer);

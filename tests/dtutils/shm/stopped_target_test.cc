@@ -1,10 +1,20 @@
-// One-sided operations, and messages into posted receives, need nothing of the target's CPU: they
+// One-sided operations, and messages into posted receives, do not use the target's CPU: they
 // complete while the target is stopped.
 #include "tests/dtutils/shm/shm_node.h"
 #include "tests/dtutils/testing/process_test.h"
 
 namespace cariama {
 namespace {
+
+// The owner's service thread announces its regions after it has answered the connection request,
+// so a connection may exist before its regions are known. direct_access() succeeds when they are.
+void wait_until_announced(QueuePair& queue_pair, const RemoteMemoryLocator& memory) {
+  const auto deadline = soon();
+  while (queue_pair.direct_access(memory) == nullptr) {
+    ASSERT_LT(std::chrono::steady_clock::now(), deadline) << "the region was not announced";
+    std::this_thread::yield();
+  }
+}
 
 TEST(ShmStoppedTarget, EveryOperationCompletes) {
   testing::run_test_processes(2, [](Exchange& exchange) {
@@ -20,8 +30,8 @@ TEST(ShmStoppedTarget, EveryOperationCompletes) {
     }
     connect_to(exchange, *node.queue_pair, peer);
     if (exchange.rank() == 1) {
-      put_plain(exchange, "pid", getpid());  // connecting does need it
-      // Continues when rank 0 is done; what was done meanwhile is all there.
+      put_plain(exchange, "pid", getpid());  // connecting does need the target's CPU
+      // This process continues when rank 0 has finished. The effects of all operations are visible.
       static_cast<void>(must(exchange.get(0, "done", soon())));
       EXPECT_EQ(node.memory.word(0), 43u);
       EXPECT_EQ(node.memory.word(1), 7u);
@@ -37,6 +47,7 @@ TEST(ShmStoppedTarget, EveryOperationCompletes) {
     }
     const int pid = get_plain<int>(exchange, 1, "pid");
     const auto memory = get_plain<RemoteMemoryLocator>(exchange, 1, "memory");
+    ASSERT_NO_FATAL_FAILURE(wait_until_announced(*node.queue_pair, memory));
     ASSERT_EQ(kill(pid, SIGSTOP), 0);
     ASSERT_TRUE(wait_until_stopped(pid));
 
@@ -61,15 +72,15 @@ TEST(ShmStoppedTarget, EveryOperationCompletes) {
     EXPECT_EQ(node.run({.opcode = Opcode::kSend, .segment_count = 1, .segments = &word}),
               CompletionStatus::kSuccess);
 
-    EXPECT_TRUE(wait_until_stopped(pid)) << "it was running meanwhile";
+    EXPECT_TRUE(wait_until_stopped(pid)) << "the target was running meanwhile";
     ASSERT_EQ(kill(pid, SIGCONT), 0);
     must(exchange.put("done", ""));
     must(exchange.fence(soon()));
   });
 }
 
-// Memory that is registered while connections exist is announced at once, so that it can be used
-// while its owner is stopped.
+// Memory that is registered while connections exist is announced to the peers at once, so that they
+// can access it while its owner is stopped.
 TEST(ShmStoppedTarget, ItsNewestRegionIsReachable) {
   testing::run_test_processes(2, [](Exchange& exchange) {
     ShmNode node;
@@ -78,7 +89,7 @@ TEST(ShmStoppedTarget, ItsNewestRegionIsReachable) {
     if (exchange.rank() == 1) {
       std::vector<std::unique_ptr<Memfd>> memory;
       std::vector<std::shared_ptr<MemoryRegion>> regions;
-      for (int i = 0; i < 300; ++i) {  // more than a socket holds
+      for (int i = 0; i < 300; ++i) {  // more announcements than fit into a socket
         memory.push_back(std::make_unique<Memfd>(4096));
         regions.push_back(
             must(node.domain->register_memory(memory.back()->source(), Access::kAll)));
@@ -94,11 +105,7 @@ TEST(ShmStoppedTarget, ItsNewestRegionIsReachable) {
     const int pid = get_plain<int>(exchange, 1, "pid");
     const auto memory = get_plain<RemoteMemoryLocator>(exchange, 1, "memory");
     const auto first = get_plain<RemoteMemoryLocator>(exchange, 1, "first");
-    // The service threads bring the rest through by themselves: direct_access() waits for it.
-    while (node.queue_pair->direct_access(memory) == nullptr) {
-      ASSERT_LT(std::chrono::steady_clock::now(), soon());
-      std::this_thread::yield();
-    }
+    ASSERT_NO_FATAL_FAILURE(wait_until_announced(*node.queue_pair, memory));
     ASSERT_EQ(kill(pid, SIGSTOP), 0);
     ASSERT_TRUE(wait_until_stopped(pid));
     node.memory.word(0) = 5;

@@ -1,4 +1,5 @@
-// Two devices of one process: one mapping, so that ThreadSanitizer sees every access of both sides.
+// Two devices of one process. Both sides use the same mapping, so that ThreadSanitizer sees every
+// access of both.
 #include <atomic>
 #include <thread>
 
@@ -7,8 +8,8 @@
 namespace cariama {
 namespace {
 
-// A pair per direction of a ring buffer with a flag word written after the data: who sees the flag
-// sees the data (ArrivalOrder::kWrites).
+// Writes data and then a flag word. A reader that sees the flag sees the data
+// (ArrivalOrder::kWrites).
 TEST(ShmTwoDevices, WritesBecomeVisibleInOrder) {
   ShmNode near;
   ShmNode far;
@@ -33,7 +34,7 @@ TEST(ShmTwoDevices, WritesBecomeVisibleInOrder) {
     const WorkRequest list[2] = {remote_request(Opcode::kWrite, data, remote.slice(128, 128)),
                                  remote_request(Opcode::kWrite, flag, remote.slice(0, 8))};
     ASSERT_TRUE(near.queue_pair->post_send(list).ok());
-    // The answer is read one-sidedly, into memory of its own.
+    // Fetches the answer by a READ, into a word that is used for nothing else.
     const Segment word = near.segment(512, 8);
     do {
       std::this_thread::yield();
@@ -45,8 +46,8 @@ TEST(ShmTwoDevices, WritesBecomeVisibleInOrder) {
   reader.join();
 }
 
-// Threads post on one queue pair, one thread polls: sums of atomics are exact, completions come
-// once.
+// Several threads post on one queue pair, and one thread polls. The sums of the atomics are exact,
+// and each operation has one completion.
 TEST(ShmTwoDevices, ThreadsShareAQueuePair) {
   ShmNode near;
   ShmNode far;
@@ -82,8 +83,8 @@ TEST(ShmTwoDevices, ThreadsShareAQueuePair) {
   EXPECT_EQ(far.memory.word(0), kThreads * kOperations);
 }
 
-// A thread breaks and repairs the connection again and again while the others send: every operation
-// is completed once, by success or by kFlushed, and what succeeded has arrived.
+// A thread breaks the connection repeatedly while another thread sends. Every operation completes
+// once, successfully or with kFlushed, and every message that completed successfully was received.
 TEST(ShmTwoDevices, RepairUnderTrafficLosesNoCompletion) {
   ShmNode near;
   ShmNode far;

@@ -1,5 +1,5 @@
-// A seed replays a run exactly; other seeds show other deliveries; and what is not ordered by the
-// contract really comes in any order.
+// A seed replays a run exactly, and other seeds give other orders of delivery. Deliveries that the
+// contract does not order really occur in any order.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,7 +27,8 @@ struct Record {
   SimStatistics statistics;
 };
 
-// Every node sends to every other: SENDs, WRITEs, READs and atomics, into few receives.
+// Every node sends SENDs, WRITEs, READs and atomics to every other node, and posts one receive for
+// each message that it gets.
 Record run_traffic(uint64_t seed, bool torn = false) {
   SimFabric fabric({.seed = seed, .jitter = nanoseconds(700), .torn_writes = torn});
   std::vector<DeviceNode> nodes;
@@ -92,7 +93,7 @@ TEST(SimReplayTest, SameSeedSameRun) {
   }
 }
 
-TEST(SimReplayTest, EachSeedHasItsOwnRun) {
+TEST(SimReplayTest, DifferentSeedsGiveDifferentRuns) {
   std::set<uint64_t> traces;
   std::set<std::vector<uint64_t>> orders;
   for (uint64_t seed = 1; seed <= 8; ++seed) {
@@ -106,7 +107,7 @@ TEST(SimReplayTest, EachSeedHasItsOwnRun) {
   EXPECT_EQ(orders.size(), 8u);
 }
 
-// Two messages that arrive at the same instant: without jitter, only the seed decides.
+// Two messages arrive at the same instant. Without jitter, only the seed decides their order.
 TEST(SimReplayTest, SeedDecidesBetweenSimultaneousArrivals) {
   std::set<uint32_t> winners;
   for (uint64_t seed = 1; seed <= 32; ++seed) {
@@ -140,7 +141,7 @@ TEST(SimReplayTest, JitterNeverReordersOneQueuePair) {
   for (uint32_t i = 0; i < 200; ++i) EXPECT_EQ(received[i].immediate, i);
 }
 
-TEST(SimTornWriteTest, BytesLandInPiecesAndMessagesComeAfterThem) {
+TEST(SimTornWriteTest, WritesLandInPartsAndMessagesArriveAfterThem) {
   bool partial = false, later_first = false;
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     SimFabric fabric({.seed = seed, .torn_writes = true});
@@ -171,7 +172,7 @@ TEST(SimTornWriteTest, BytesLandInPiecesAndMessagesComeAfterThem) {
   EXPECT_TRUE(later_first) << "no WRITE ever overtook another";
 }
 
-// Not deterministic, but safe: a thread for each endpoint, and memory polled with acquire loads.
+// Not deterministic: each endpoint has a thread, and the threads poll memory with acquire loads.
 TEST(SimThreadsTest, ThreadsPollMemoryThatTheFabricWrites) {
   constexpr uint64_t kRounds = 2000;
   SimFabric fabric;

@@ -1,4 +1,4 @@
-// Ten thousand endpoints in one process: what they cost, and that they work.
+// Ten thousand endpoints in one process: their memory use, and that they work.
 #include <gtest/gtest.h>
 #include <malloc.h>
 
@@ -28,7 +28,7 @@ class SimScaleTest : public testing::Test {
     for (uint32_t i = 0; i < kEndpoints; ++i) {
       connect_pair(*next_[i], *previous_[(i + 1) % kEndpoints]);
     }
-    // 0 under the sanitizers' allocators.
+    // mallinfo2() reports 0 under the sanitizers' allocators.
     bytes_per_endpoint_ = (mallinfo2().uordblks - before) / kEndpoints;
     RecordProperty("bytes_per_endpoint", std::to_string(bytes_per_endpoint_));
     std::printf("%zu bytes per endpoint with 2 queue pairs, completion queue and region\n",
@@ -50,7 +50,8 @@ TEST_F(SimScaleTest, RingOfTenThousand) {
   EXPECT_LT(bytes_per_endpoint_, 4096u);
   constexpr uint32_t kRounds = 5;
   for (uint32_t round = 1; round <= kRounds; ++round) {
-    // Each passes on what it has; after r rounds, i holds what i - r began with.
+    // Each endpoint forwards the value it received. After r rounds endpoint i has the initial value
+    // of endpoint i - r.
     for (uint32_t i = 0; i < kEndpoints; ++i) {
       nodes_[i].memory[1] = round == 1 ? i : nodes_[i].memory[0];
     }
@@ -64,7 +65,7 @@ TEST_F(SimScaleTest, RingOfTenThousand) {
     }
     const SimTime start = fabric_.now();
     ASSERT_TRUE(fabric_.run_until_idle());
-    // All at the same time: 8 bytes take 320 ps.
+    // All messages travel at the same time, and 8 bytes take 320 ps.
     EXPECT_EQ(fabric_.now() - start, SimTime(320) + nanoseconds(1800));
     for (DeviceNode& node : nodes_) ASSERT_EQ(node.poll_for(2, 4).size(), 2u);
   }
@@ -75,7 +76,8 @@ TEST_F(SimScaleTest, RingOfTenThousand) {
   EXPECT_EQ(fabric_.statistics().completion_overruns, 0u);
 }
 
-// Everybody adds to counters of ten hubs: the sums are exact, and each hub's port sets the pace.
+// All endpoints add to the counters of ten hubs. The sums are exact, and each hub's port limits the
+// rate.
 TEST_F(SimScaleTest, AllToSome) {
   constexpr uint32_t kHubs = 10;
   std::vector<DeviceNode> hubs;
@@ -92,7 +94,7 @@ TEST_F(SimScaleTest, AllToSome) {
     ASSERT_TRUE(there[i]->post_send(add).ok());
   }
   ASSERT_TRUE(fabric_.run_until_idle());
-  // Each hub takes in 1000 messages, 5 ns apart.
+  // Each hub receives 1000 messages, 5 ns apart.
   EXPECT_EQ(fabric_.now(), nanoseconds(900 + 999 * 5 + 900));
   std::vector<uint64_t> tickets(kHubs * kEndpoints / kHubs);
   for (uint32_t i = 0; i < kEndpoints; ++i) {

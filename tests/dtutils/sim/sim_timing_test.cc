@@ -1,4 +1,4 @@
-// Virtual time against figures computed by hand from the model in sim_fabric.h.
+// Compares virtual time with times computed by hand from the model in sim_fabric.h.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -43,7 +43,7 @@ class SimTimingTest : public testing::Test {
     ASSERT_TRUE(ab_->post_send(request_for(opcode, segment, *b_, 0, id, flags)).ok());
   }
 
-  // Polls until a completion comes, and checks when.
+  // Polls until a completion arrives, and checks its time.
   void expect_completion(SimTime time, uint64_t id = 0,
                          CompletionStatus status = CompletionStatus::kSuccess) {
     const std::vector<Completion> found = a_->poll_for(1);
@@ -64,7 +64,7 @@ TEST_F(SimTimingTest, WriteTakesSizeOverBandwidthAndBothLatencies) {
   expect_completion(nanoseconds(100 + 1000 + 500));
 }
 
-TEST_F(SimTimingTest, ReadPaysForItsDataOnTheWayBack) {
+TEST_F(SimTimingTest, ReadDataTakesBandwidthInTheResponse) {
   start(figures());
   post(Opcode::kRead, 2000);
   expect_completion(nanoseconds(1000 + 500 + 200));
@@ -84,10 +84,10 @@ TEST_F(SimTimingTest, SuccessiveWritesSharePort) {
 
 TEST_F(SimTimingTest, MessageGapLimitsTheRate) {
   SimOptions options = figures();
-  options.message_gap = nanoseconds(70);  // longer than 8 bytes take
+  options.message_gap = nanoseconds(70);  // longer than the transmission of 8 bytes
   start(options);
   for (uint64_t i = 0; i < 10; ++i) post(Opcode::kWrite, 8, i);
-  // 8 bytes take 0.8 ns; the tenth leaves after nine gaps.
+  // 8 bytes take 0.8 ns. The tenth message leaves after nine gaps.
   for (uint64_t i = 0; i < 10; ++i) {
     expect_completion(SimTime(800) + nanoseconds(1500 + 70 * i), i);
   }
@@ -103,12 +103,13 @@ TEST_F(SimTimingTest, IncastQueuesAtTheTargetsPort) {
   const Segment segment = c.segment(0, 1000);
   ASSERT_TRUE(cb->post_send(request_for(Opcode::kWrite, segment, *b_, 2000)).ok());
   ASSERT_TRUE(fabric_->run_until_idle());
-  // Both first bytes are there at 1000; the port takes 100 for each message, one after the other.
+  // The first bytes of both messages arrive at 1000 ns. The port takes 100 ns for each message, one
+  // after the other.
   EXPECT_EQ(fabric_->now(), nanoseconds(1000 + 200 + 500));
 }
 
-TEST_F(SimTimingTest, OnlySoManyReadsAreOutstanding) {
-  start(figures());  // 2
+TEST_F(SimTimingTest, OutstandingReadsAreLimited) {
+  start(figures());  // max_outstanding_reads is 2
   for (uint64_t i = 0; i < 5; ++i) post(Opcode::kFetchAdd, 8, i);
   expect_completion(nanoseconds(1500), 0);
   expect_completion(nanoseconds(1500), 1);
@@ -125,7 +126,7 @@ TEST_F(SimTimingTest, FenceWaitsForEarlierReads) {
   expect_completion(nanoseconds(1500 + 1600), 2);
 }
 
-TEST_F(SimTimingTest, WriteReadsItsBufferWhenItLeavesAndLandsWhenItArrives) {
+TEST_F(SimTimingTest, WriteReadsItsBufferAtDepartureAndLandsAtArrival) {
   SimOptions options = figures();
   options.message_gap = nanoseconds(700);
   start(options);
@@ -133,7 +134,7 @@ TEST_F(SimTimingTest, WriteReadsItsBufferWhenItLeavesAndLandsWhenItArrives) {
   const Segment segment = a_->segment(0, 8);
   ASSERT_TRUE(ab_->post_send(request_for(Opcode::kWrite, segment, *b_, 0)).ok());
   ASSERT_TRUE(ab_->post_send(request_for(Opcode::kWrite, segment, *b_, 8)).ok());
-  fabric_->run_until(nanoseconds(699));  // the first has left, the second has not
+  fabric_->run_until(nanoseconds(699));  // the first WRITE has left, the second has not
   a_->memory[0] = 2;
   EXPECT_EQ(b_->memory[0], 0u);
   fabric_->run_until(nanoseconds(1001));
@@ -143,16 +144,17 @@ TEST_F(SimTimingTest, WriteReadsItsBufferWhenItLeavesAndLandsWhenItArrives) {
   EXPECT_EQ(b_->memory[1], 2u);
 }
 
-TEST_F(SimTimingTest, ReceiverNotReadyIsRetriedSoOftenAndSoLate) {
+TEST_F(SimTimingTest, ReceiverNotReadyIsRetriedWithTheGivenCountAndDelay) {
   start(figures(), {.receiver_retry_count = 2, .receiver_retry_delay = microseconds(10)});
   post(Opcode::kSend, 0, 7);
-  // Told after 1500; each of the two retries leaves 10 us after that and is told 1500 later.
+  // The sender learns of the first refusal after 1500 ns. Each of the two retries leaves 10 us
+  // after the refusal before it, and its refusal arrives 1500 ns later.
   expect_completion(nanoseconds(1500 + 2 * 11500), 7, CompletionStatus::kReceiverNotReady);
   EXPECT_EQ(fabric_->statistics().receiver_not_ready, 3u);
   EXPECT_EQ(ab_->state(), QueuePairState::kError);
 }
 
-TEST_F(SimTimingTest, LateReceiveGetsTheNextRetryAndWhatFollowsStaysInOrder) {
+TEST_F(SimTimingTest, LateReceiveGetsTheNextRetryAndLaterOperationsStayInOrder) {
   start(figures(), {.receiver_retry_delay = microseconds(10)});
   post(Opcode::kSend, 0, 1);
   post(Opcode::kWrite, 8, 2);
@@ -186,21 +188,21 @@ TEST_F(SimTimingTest, PartitionThatHealsInTimeIsNotNoticed) {
   a_->memory[0] = 5;
   fabric_->run_until(microseconds(150));
   fabric_->heal();
-  // Sent at 0, 100 and 200 us: the third gets through.
+  // Transmitted at 0, 100 and 200 us; the third transmission arrives.
   expect_completion(SimTime(800) + microseconds(200) + nanoseconds(1500), 1);
   EXPECT_EQ(b_->memory[0], 5u);
   EXPECT_EQ(fabric_->statistics().retransmissions, 2u);
   EXPECT_EQ(fabric_->statistics().lost, 2u);
 }
 
-TEST_F(SimTimingTest, AtomicWhoseAnswerGotLostIsNotExecutedTwice) {
+TEST_F(SimTimingTest, AtomicWhoseResponseIsLostIsNotExecutedTwice) {
   start(figures(), {.ack_timeout = microseconds(100)});
   b_->memory[0] = 10;
   const Segment segment = a_->segment(8, 8);
   WorkRequest add = request_for(Opcode::kFetchAdd, segment, *b_, 0);
   add.operand = 5;
   ASSERT_TRUE(ab_->post_send(add).ok());
-  fabric_->run_until(nanoseconds(1200));  // executed, the answer is on its way
+  fabric_->run_until(nanoseconds(1200));  // executed; the response is in flight
   EXPECT_EQ(b_->memory[0], 15u);
   const uint32_t island[] = {0};
   fabric_->partition(island);
@@ -230,7 +232,8 @@ TEST_F(SimTimingTest, ChannelSleepsInVirtualTime) {
   EXPECT_EQ(a_->poll_for(1).size(), 1u);
   channel->wake();
   EXPECT_TRUE(channel->wait(nanoseconds(0)));
-  EXPECT_FALSE(channel->wait(nanoseconds::max()));  // nothing will ever happen: does not hang
+  // No event is pending: wait() returns false instead of hanging.
+  EXPECT_FALSE(channel->wait(nanoseconds::max()));
 }
 
 TEST_F(SimTimingTest, NothingHappensBeyondTheHorizon) {
@@ -243,7 +246,7 @@ TEST_F(SimTimingTest, NothingHappensBeyondTheHorizon) {
     EXPECT_EQ(a_->completions->poll({&completion, 1}), 0u);
     EXPECT_LE(fabric_->now(), nanoseconds(1200));
   }
-  EXPECT_EQ(fabric_->now(), nanoseconds(1000));  // of the request's arrival
+  EXPECT_EQ(fabric_->now(), nanoseconds(1000));  // time of the request's arrival
   EXPECT_FALSE(channel->wait(std::chrono::hours(1)));
   EXPECT_EQ(fabric_->now(), nanoseconds(1200));
   EXPECT_FALSE(channel->wait(nanoseconds::max()));

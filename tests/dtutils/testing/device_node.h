@@ -1,5 +1,5 @@
-// One device with everything that a test needs: domain, completion queue, registered memory; and
-// connections between two of them.
+// A device with everything that a test needs (domain, completion queue, registered memory), and
+// functions that connect two of them.
 #ifndef CARIAMA_TESTS_DTUTILS_TESTING_DEVICE_NODE_H_
 #define CARIAMA_TESTS_DTUTILS_TESTING_DEVICE_NODE_H_
 
@@ -18,7 +18,7 @@
 
 namespace cariama {
 
-// Ends the test when a Status is not OK; returns the value of a StatusOr.
+// Returns the value of a StatusOr. If it is not OK, aborts the process.
 template <typename T>
 T must(absl::StatusOr<T> value) {
   if (!value.ok()) {
@@ -27,6 +27,7 @@ T must(absl::StatusOr<T> value) {
   }
   return *std::move(value);
 }
+// Fails the test if the Status is not OK.
 inline void must(const absl::Status& status) { ASSERT_TRUE(status.ok()) << status; }
 
 struct DeviceNode {
@@ -45,8 +46,8 @@ struct DeviceNode {
   [[nodiscard]] Segment segment(size_t offset, uint32_t length) {
     return {bytes() + offset, length, region->local_key()};
   }
-  // Polls until there are `wanted` completions. Gives up after 20 s, or after `polls` empty polls:
-  // a simulated fabric needs no time.
+  // Polls until there are `wanted` completions. Gives up after 20 s, or after `polls` empty polls,
+  // for simulated fabrics, where no real time needs to pass.
   [[nodiscard]] std::vector<Completion> poll_for(size_t wanted, uint64_t polls = ~uint64_t{0}) {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
     std::vector<Completion> found(wanted);
@@ -75,7 +76,7 @@ inline void connect_pair(QueuePair& a, QueuePair& b, const ConnectOptions& optio
   must(b.connect(a.address(), options));
 }
 
-// A request that moves `segment` to or from `remote` of `target`.
+// Returns a request that moves data between `segment` and the memory of `target` at `offset`.
 inline WorkRequest request_for(Opcode opcode, const Segment& segment, const DeviceNode& target,
                                uint64_t offset, uint64_t id = 0, uint8_t flags = kSignaled) {
   return {.id = id,

@@ -74,7 +74,7 @@ class Parser {
     return take("}") ? std::optional<Json>(Json{std::move(members)}) : std::nullopt;
   }
 
-  // Escaped characters beyond ASCII are kept as the escape: no test looks inside one.
+  // An escaped character beyond ASCII is returned as its escape sequence: no test needs its value.
   std::optional<std::string> string() {
     if (!take("\"")) return std::nullopt;
     std::string text;

@@ -1,4 +1,4 @@
-// A strict JSON reader (RFC 8259), so that tests prove that what programs print is valid.
+// A strict JSON parser (RFC 8259). With it tests prove that the output of programs is valid JSON.
 #ifndef CARIAMA_TESTS_DTUTILS_TESTING_JSON_H_
 #define CARIAMA_TESTS_DTUTILS_TESTING_JSON_H_
 
@@ -14,7 +14,7 @@ namespace cariama::testing {
 struct Json {
   using Array = std::vector<Json>;
   using Object = std::map<std::string, Json>;
-  // A number keeps its text, so that 64-bit values stay exact.
+  // A number is stored as text, so that 64-bit values stay exact.
   struct Number {
     std::string text;
   };
@@ -25,13 +25,13 @@ struct Json {
   [[nodiscard]] const std::string& string() const { return std::get<std::string>(value); }
   [[nodiscard]] double number() const { return std::stod(std::get<Number>(value).text); }
   [[nodiscard]] const std::string& number_text() const { return std::get<Number>(value).text; }
-  // Of an object. Throws, and so fails the test, if there is none.
+  // Returns a member of an object. Throws, and so fails the test, if there is no such member.
   [[nodiscard]] const Json& at(const std::string& key) const { return object().at(key); }
   [[nodiscard]] bool has(const std::string& key) const { return object().count(key) != 0; }
 };
 
-// The value that `text` is, or nullopt if it is anything but one JSON text (duplicate keys count as
-// an error too).
+// Parses `text`. Returns nullopt if it is not exactly one JSON text, or if an object has duplicate
+// keys.
 [[nodiscard]] std::optional<Json> parse_json(std::string_view text);
 
 }  // namespace cariama::testing

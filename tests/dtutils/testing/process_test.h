@@ -1,4 +1,4 @@
-// Tests of several processes: an expectation that fails in one of them fails the test.
+// Tests with several processes: an expectation that fails in one process fails the test.
 #ifndef CARIAMA_TESTS_DTUTILS_TESTING_PROCESS_TEST_H_
 #define CARIAMA_TESTS_DTUTILS_TESTING_PROCESS_TEST_H_
 
@@ -19,22 +19,22 @@ inline int failed_parts() {
   return failed;
 }
 
-// As run_processes(), for a body with EXPECT_ and ASSERT_: a process in which one fails prints it
-// and exits with code 1.
+// Like run_processes(), for a body with EXPECT_ and ASSERT_. A process in which an expectation
+// fails prints it and exits with code 1.
 [[nodiscard]] inline absl::Status try_test_processes(int count,
                                                      const std::function<void(Exchange&)>& body,
                                                      const RunOptions& options = {}) {
   return run_processes(
       count,
       [&body](Exchange& exchange) {
-        const int before = failed_parts();  // the parent's, before the fork
+        const int before = failed_parts();  // failures of the parent before the fork
         body(exchange);
         return failed_parts() == before ? 0 : 1;
       },
       options);
 }
 
-// Runs `body` in `count` processes; what fails in one of them fails the calling test, naming it.
+// Runs `body` in `count` processes. If one of them fails, fails the calling test and names it.
 inline void run_test_processes(int count, const std::function<void(Exchange&)>& body,
                                const RunOptions& options = {}) {
   const absl::Status status = try_test_processes(count, body, options);

@@ -1,5 +1,5 @@
-// What tests of Transmitter stand on: registered memory as its handle, and a TransmitQueue that is
-// connected to a plain queue pair.
+// Fixtures for tests of Transmitter: registered memory with its RDMAMemory, and a TransmitQueue
+// that is connected to a plain queue pair.
 #ifndef CARIAMA_TESTS_DTUTILS_TESTING_TRANSMIT_LINE_H_
 #define CARIAMA_TESTS_DTUTILS_TESTING_TRANSMIT_LINE_H_
 
@@ -12,11 +12,11 @@
 
 namespace cariama::testing {
 
-// Registered memory with its handle.
+// Registered memory with its RDMAMemory handle.
 struct Local {
   Local(ProtectionDomain& domain, size_t bytes)
       : buffer(domain, bytes),
-        // Not owned: `buffer` keeps the registration.
+        // Not owned: `buffer` owns the registration.
         range({{&domain, {std::shared_ptr<void>(), const_cast<MemoryRegion*>(&buffer.region())}}}),
         memory(buffer.data(), bytes, &range) {}
 
@@ -30,7 +30,7 @@ struct TransmitLine {
   std::shared_ptr<CompletionQueue> near_receives;
   End far;
 
-  // Both ends, as one process can do it.
+  // Repairs both ends, which is possible because they are in one process.
   void repair() {
     must(near->repair());
     must(far->repair());
@@ -66,7 +66,7 @@ struct TransmitLine {
   return line;
 }
 
-// Waits that should succeed: a defect ends them by a failure instead of hanging the test.
+// Deadline for waits that should succeed: a defect fails the test instead of hanging it.
 [[nodiscard]] inline Deadline soon() { return deadline_after(kPatience); }
 
 }  // namespace cariama::testing

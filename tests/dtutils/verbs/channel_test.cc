@@ -1,4 +1,4 @@
-// Completion channels over verbs: events are accounted so that nothing blocks when queues go.
+// Completion channels over verbs: events are acknowledged, so that destroying a queue never blocks.
 #include <chrono>
 #include <thread>
 
@@ -13,8 +13,8 @@ using std::chrono::seconds;
 
 class ChannelTest : public testing::VerbsTest {};
 
-// ibv_destroy_cq waits for the acknowledgement of each event that was read; a number of events
-// below and one above that at which we acknowledge.
+// ibv_destroy_cq waits until each event that was read is acknowledged. The numbers of events lie
+// below and above the number at which the channel acknowledges.
 TEST_F(ChannelTest, AQueueWithUnacknowledgedEventsCanBeDestroyed) {
   auto channel = testing::value_of(domain_->create_channel());
   for (const int events : {1, 63, 64, 65, 150}) {
@@ -35,19 +35,19 @@ TEST_F(ChannelTest, AQueueWithUnacknowledgedEventsCanBeDestroyed) {
       ASSERT_TRUE(channel->wait(seconds(10)));
       ASSERT_EQ(testing::take_completions(*sends, 1).size(), 1U);
     }
-    // An event that is in the channel but was not read does not hold it either.
+    // An event that is in the channel but was not read does not block the destruction either.
     ASSERT_TRUE(sends->arm().ok());
     ASSERT_TRUE(
         near.pair->post_send(WorkRequest{.opcode = Opcode::kWrite, .flags = kSignaled}).ok());
     ASSERT_EQ(testing::take_completions(*sends, 1).size(), 1U);
   }
-  // The last event died with its queue; nothing is left that could wake anybody for ever.
+  // The last event was discarded with its queue. No event remains that could wake a thread.
   while (channel->wait(milliseconds(0))) {
   }
   EXPECT_FALSE(channel->wait(milliseconds(5)));
 }
 
-TEST_F(ChannelTest, WakeIsRememberedOnceAndEndsASleep) {
+TEST_F(ChannelTest, WakeIsStoredOnceAndEndsASleep) {
   auto channel = testing::value_of(domain_->create_channel());
   EXPECT_FALSE(channel->wait(milliseconds(1)));
   EXPECT_FALSE(channel->wait(milliseconds(-5)));
@@ -67,8 +67,8 @@ TEST_F(ChannelTest, ArmingWithoutAChannelIsAnError) {
   EXPECT_EQ(end.sends->arm().code(), absl::StatusCode::kFailedPrecondition);
 }
 
-// One channel for many queues, sleeping for each completion: none is missed.
-TEST_F(ChannelTest, SleepingReceiversMissNothing) {
+// One channel serves several queues, and the receiver sleeps for completions. It misses none.
+TEST_F(ChannelTest, SleepingReceiversMissNoCompletion) {
   auto channel = testing::value_of(domain_->create_channel());
   constexpr int kPairs = 3;
   constexpr uint32_t kMessages = 60;

@@ -1,4 +1,4 @@
-// The death of a peer process is noticed by what is sent to it.
+// The death of a peer process is detected by a request that is sent to it.
 #include <chrono>
 #include <csignal>
 #include <string>
@@ -17,8 +17,8 @@ using std::chrono::seconds;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// Outside of the fixture: the device is opened in each process.
-TEST(DeadPeerTest, AProbeEndsWithRetryExceededAndEverythingBehindItIsFlushed) {
+// Does not use the fixture, because each process opens the device itself.
+TEST(DeadPeerTest, AProbeEndsWithRetryExceededAndLaterRequestsAreFlushed) {
   if (!has_active_verbs_port(list_verbs_devices())) GTEST_SKIP() << "no RDMA device";
   const auto body = [](Exchange& exchange) {
     const auto deadline = std::chrono::steady_clock::now() + seconds(30);
@@ -43,7 +43,7 @@ TEST(DeadPeerTest, AProbeEndsWithRetryExceededAndEverythingBehindItIsFlushed) {
     }
     // The probe of an idle connection: a WRITE of no bytes, which needs no key.
     const WorkRequest probe{.id = 1, .opcode = Opcode::kWrite, .flags = kSignaled};
-    // While the peer lives it succeeds; from some time on it fails.
+    // The probe succeeds as long as the peer lives, and fails some time after its death.
     Completion completion;
     do {
       ASSERT_LT(std::chrono::steady_clock::now(), deadline) << "the death was not noticed";

@@ -1,4 +1,4 @@
-// Choosing a device: what is there, and the sentences for what is not.
+// Choosing a device: the list of devices, and the errors for devices that do not exist.
 #include <cstdlib>
 #include <string>
 #include <utility>
@@ -119,7 +119,7 @@ TEST_F(DeviceTest, TwoDevicesReachEachOther) {
   ASSERT_EQ(completions.size(), 1U);
   EXPECT_TRUE(to_status(completions[0], near.pair->peer()).ok());
   EXPECT_TRUE(from.bytes == to.bytes);
-  // Nothing of one device fits the other.
+  // A domain of one device does not accept the completion queues of another device.
   EXPECT_EQ(other_domain
                 ->create_queue_pair(
                     {.send_completions = near.sends, .receive_completions = near.receives})
@@ -128,7 +128,7 @@ TEST_F(DeviceTest, TwoDevicesReachEachOther) {
             absl::StatusCode::kInvalidArgument);
 }
 
-TEST_F(DeviceTest, WhatIsNotThereIsNamedWithWhatIs) {
+TEST_F(DeviceTest, ErrorsNameTheMissingDeviceAndThePresentOnes) {
   EXPECT_THAT(message(open_verbs_device({.name = "mlx5_99"})),
               AllOf(HasSubstr("'mlx5_99'"), HasSubstr(first_.name), HasSubstr("CARIAMA_DEVICE")));
   EXPECT_EQ(open_verbs_device({.name = "mlx5_99"}).status().code(), absl::StatusCode::kNotFound);
@@ -137,7 +137,7 @@ TEST_F(DeviceTest, WhatIsNotThereIsNamedWithWhatIs) {
   EXPECT_THAT(message(open_verbs_device({.gid_index = 99})),
               AllOf(HasSubstr("no GID 99"), HasSubstr(first_.ports.front().gids.front().text),
                     HasSubstr("CARIAMA_GID_INDEX")));
-  // A device named explicitly is never replaced by another, nor by shared memory.
+  // A device that is requested by name is never replaced by another device or by shared memory.
   EXPECT_FALSE(open_device({.name = "mlx5_99"}).ok());
   const ScopedVariable variable("CARIAMA_DEVICE", "mlx5_99");
   EXPECT_THAT(message(open_device({})), HasSubstr("'mlx5_99'"));
@@ -156,7 +156,7 @@ TEST_F(DeviceTest, MalformedVariablesAreErrors) {
   EXPECT_THAT(message(open_verbs_device({})), HasSubstr("'maybe'"));
 }
 
-TEST_F(DeviceTest, ThePromisedOrderOfArrivalIsTheDevicesUnlessOverridden) {
+TEST_F(DeviceTest, TheWriteOrderIsThatOfTheDeviceUnlessOverridden) {
   const auto order = [&] {
     device_ = testing::value_of(open_verbs_device({}));
     domain_ = testing::value_of(device_->create_domain());

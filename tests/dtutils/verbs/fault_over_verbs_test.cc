@@ -1,5 +1,5 @@
-// What the fault decorator relies on at a real device: an operation that it makes fail takes both
-// ends down, and both can be repaired.
+// A property of real devices that the fault decorator relies on: an operation that it makes fail
+// moves both ends to the error state, and both can be repaired.
 #include <gtest/gtest.h>
 
 #include "dtutils/fault/fault_device.h"
@@ -8,7 +8,7 @@
 namespace cariama {
 namespace {
 
-class FaultOverVerbsTest : public testing::Test {
+class FaultOverVerbsTest : public ::testing::Test {
  protected:
   void expect(DeviceNode& node, uint64_t id, CompletionStatus status) {
     const std::vector<Completion> found = node.poll_for(1);
@@ -28,7 +28,7 @@ class FaultOverVerbsTest : public testing::Test {
   std::shared_ptr<FaultControl> control_ = std::make_shared<FaultControl>();
   DeviceNode a_{make_fault_device(must(open_device({.transport = Transport::kVerbs})),
                                   {.lost_peer_ticks = 500}, control_)};
-  DeviceNode b_{must(open_device({.transport = Transport::kVerbs}))};  // plain
+  DeviceNode b_{must(open_device({.transport = Transport::kVerbs}))};  // not decorated
   std::unique_ptr<QueuePair> ab_ = a_.make_queue_pair();
   std::unique_ptr<QueuePair> ba_ = b_.make_queue_pair();
 };
@@ -51,7 +51,7 @@ TEST_F(FaultOverVerbsTest, FailedOperationIsNotExecutedAndBreaksBothEnds) {
   EXPECT_EQ(b_.memory[0], 5u);
 }
 
-TEST_F(FaultOverVerbsTest, LostPeerEndsInRetryExceededAndComesBack) {
+TEST_F(FaultOverVerbsTest, LostPeerEndsInRetryExceededAndCanBeRestored) {
   connect_pair(*ab_, *ba_, {.peer = "the other end"});
   control_->lose_peer("the other end");
   post(1);

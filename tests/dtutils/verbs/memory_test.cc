@@ -23,10 +23,10 @@ constexpr size_t kMiB = 1 << 20;
 
 class MemoryTest : public testing::VerbsTest {};
 
-TEST_F(MemoryTest, ExhaustedMemlockSaysLimitSizeAndRemedy) {
+TEST_F(MemoryTest, ExhaustedMemlockErrorNamesLimitSizeAndRemedy) {
   if (geteuid() != 0) GTEST_SKIP() << "needs root, to become a user with a small limit";
-  // In a child: neither limit nor user can be had back. Everything is made in it, since a device
-  // does not survive a fork.
+  // Runs in a child process, because neither the limit nor the user can be restored. The child
+  // creates all objects itself, since a device does not survive a fork.
   const pid_t child = fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
@@ -46,7 +46,8 @@ TEST_F(MemoryTest, ExhaustedMemlockSaysLimitSizeAndRemedy) {
     EXPECT_EQ(error_scope(region.status()), ErrorScope::kProcess);
     EXPECT_EQ(region.status().message(),
               "memlock is 64 KiB, a 2 MiB region needs more: raise ulimit -l");
-    // What fits still registers, and then the message tells how much is in use.
+    // A region that fits can still be registered. After that the message reports how much is in
+    // use.
     const auto small =
         domain->register_memory({.address = memory.data(), .length = 32 << 10}, Access::kAll);
     EXPECT_TRUE(small.ok()) << small.status();
@@ -72,7 +73,7 @@ TEST_F(MemoryTest, RangesThatAreNotMemoryAreRefused) {
     EXPECT_EQ(domain_->register_memory(source, Access::kAll).status().code(),
               absl::StatusCode::kInvalidArgument);
   }
-  // A hole in the middle.
+  // A range with a hole in the middle.
   void* mapping =
       mmap(nullptr, 3 * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(mapping, MAP_FAILED);
@@ -83,14 +84,14 @@ TEST_F(MemoryTest, RangesThatAreNotMemoryAreRefused) {
   EXPECT_EQ(munmap(mapping, 3 * 4096), 0);
 }
 
-TEST_F(MemoryTest, KeysOfAnotherTransportNeverPassForOurs) {
+TEST_F(MemoryTest, KeysOfAnotherTransportAreRefused) {
   testing::VerbsEnd near = make_end();
   testing::VerbsEnd far = make_end();
   connect(near, far);
   testing::VerbsBuffer from(*domain_, 8);
   testing::VerbsBuffer to(*domain_, 8);
   Segment segment = from.segment(0, 8);
-  // The right key in its lower half.
+  // A key with the right value in its lower half only.
   const uint64_t foreign = (uint64_t{1} << 32) | to.region->remote_key().value;
   ASSERT_TRUE(near.pair
                   ->post_send(WorkRequest{.id = 1,

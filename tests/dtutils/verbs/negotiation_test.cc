@@ -1,4 +1,4 @@
-// What two ends agree on, from what both really have.
+// The limits that two ends agree on, from the limits that each of them has.
 #include <set>
 #include <string>
 #include <vector>
@@ -16,7 +16,8 @@ using ::testing::HasSubstr;
 
 class NegotiationTest : public testing::VerbsTest {
  protected:
-  // The address of `end` after `change`: what an end on a lesser device would have sent.
+  // Returns the address of `end` after `change`, as an end on a device with smaller limits would
+  // send it.
   template <typename Change>
   static std::string changed(const testing::VerbsEnd& end, Change change) {
     verbs::Address address = *verbs::decode(end.pair->address());
@@ -25,7 +26,7 @@ class NegotiationTest : public testing::VerbsTest {
   }
 };
 
-TEST_F(NegotiationTest, TheSmallerMtuOfBothEndsCounts) {
+TEST_F(NegotiationTest, TheSmallerMtuOfBothEndsIsUsed) {
   testing::VerbsEnd near = make_end();
   testing::VerbsEnd far = make_end();
   const auto shrink = [](verbs::Address& address) { address.mtu = 512; };
@@ -37,7 +38,7 @@ TEST_F(NegotiationTest, TheSmallerMtuOfBothEndsCounts) {
   expect_write_arrives(far, 10'000, 2);
 }
 
-TEST_F(NegotiationTest, WithoutALesserEndTheDeviceCounts) {
+TEST_F(NegotiationTest, BetweenEqualEndsTheLimitsOfTheDeviceAreUsed) {
   testing::VerbsEnd near = make_end();
   testing::VerbsEnd far = make_end();
   connect(near, far);
@@ -49,7 +50,7 @@ TEST_F(NegotiationTest, WithoutALesserEndTheDeviceCounts) {
   EXPECT_EQ(near.pair->limits().receive_depth, 16U);
 }
 
-TEST_F(NegotiationTest, OutstandingReadsFollowWhatThePeerServes) {
+TEST_F(NegotiationTest, OutstandingReadsAreLimitedByThePeer) {
   testing::VerbsEnd near = make_end({.send_depth = 64, .receive_depth = 1});
   testing::VerbsEnd far = make_end();
   ASSERT_TRUE(
@@ -58,7 +59,7 @@ TEST_F(NegotiationTest, OutstandingReadsFollowWhatThePeerServes) {
       far.pair->connect(changed(near, [](verbs::Address& a) { a.initiated_reads = 1; }), {}).ok());
   EXPECT_EQ(near.pair->limits().max_outstanding_reads, 1U);
 
-  // More READs than may be in flight: the rest waits in the queue, all succeed.
+  // Posts more READs than may be in flight. The rest waits in the send queue, and all succeed.
   constexpr size_t kReads = 48;
   testing::VerbsBuffer from(*domain_, kReads * 8);
   testing::VerbsBuffer to(*domain_, kReads * 8);
@@ -85,7 +86,7 @@ TEST_F(NegotiationTest, OutstandingReadsFollowWhatThePeerServes) {
   EXPECT_TRUE(from.bytes == to.bytes);
 }
 
-TEST_F(NegotiationTest, TheSmallerLargestMessageCounts) {
+TEST_F(NegotiationTest, TheSmallerMaximumMessageIsUsed) {
   testing::VerbsEnd near = make_end();
   testing::VerbsEnd far = make_end();
   ASSERT_TRUE(
@@ -109,7 +110,7 @@ TEST_F(NegotiationTest, APeerWithoutAtomicsIsNotSentAny) {
   EXPECT_EQ(posted.error, PostError::kUnsupported);
 }
 
-TEST_F(NegotiationTest, MoreThanTheDeviceHasIsCutAndWorks) {
+TEST_F(NegotiationTest, RequestsAboveTheDeviceLimitsAreReduced) {
   const DeviceLimits& limits = device_->limits();
   testing::VerbsEnd near = make_end({.send_depth = 16,
                                      .receive_depth = 16,
@@ -122,7 +123,7 @@ TEST_F(NegotiationTest, MoreThanTheDeviceHasIsCutAndWorks) {
   EXPECT_GE(near.pair->limits().max_send_segments, 1U);
   ASSERT_GE(near.pair->limits().max_inline, 8U);
 
-  // Exactly the limit arrives, one byte more is refused.
+  // An inline WRITE of exactly the limit arrives; one byte more is refused.
   const uint32_t most = near.pair->limits().max_inline;
   std::vector<std::byte> data(most + 1);
   for (size_t i = 0; i < data.size(); ++i) data[i] = static_cast<std::byte>(i + 3);
@@ -144,8 +145,9 @@ TEST_F(NegotiationTest, MoreThanTheDeviceHasIsCutAndWorks) {
   EXPECT_EQ(near.pair->post_send(write).error, PostError::kInlineTooLarge);
 }
 
-TEST_F(NegotiationTest, QueuePairsWhoseFailureACompletionQueueCannotReportAreRefused) {
-  // An error that says so, rather than lost completions.
+TEST_F(NegotiationTest, QueuePairsThatOverflowTheCompletionQueueAreRefused) {
+  // The creation is refused by an error, because the completion queue could not report the failure
+  // of all requests without losing completions.
   const DeviceLimits& limits = device_->limits();
   auto completions = testing::value_of(domain_->create_completion_queue({.depth = 64}));
   const QueuePairOptions deepest{.send_completions = completions,
@@ -169,7 +171,7 @@ TEST_F(NegotiationTest, QueuePairsWhoseFailureACompletionQueueCannotReportAreRef
     EXPECT_THAT(std::string(second.status().message()),
                 HasSubstr(std::to_string(limits.max_completions)));
   }
-  // Once the first is gone there is room again.
+  // After the first queue pair was destroyed there is room again.
   first.reset();
   EXPECT_TRUE(domain_->create_queue_pair(more).ok());
 }
@@ -185,7 +187,7 @@ TEST_F(NegotiationTest, ACompletionQueueGrowsWithItsQueuePairs) {
   }
   EXPECT_GE(completions->depth(), 6U * 32);
   for (size_t i = 0; i < ends.size(); i += 2) connect(ends[i], ends[i + 1]);
-  // All of them fail at once with full queues: each request is reported.
+  // All queue pairs fail with full queues: each request is reported.
   constexpr size_t kRequests = 16;
   testing::VerbsBuffer buffer(*domain_, 8);
   const Segment segment = buffer.segment(0, 8);
@@ -221,7 +223,7 @@ TEST_F(NegotiationTest, TheInlineSizeOfTheDeviceIsExact) {
   EXPECT_GE(end.pair->limits().max_inline, most);
 }
 
-TEST_F(NegotiationTest, NoOtherBytesPassForAnAddress) {
+TEST_F(NegotiationTest, DamagedAddressesAreRefused) {
   testing::VerbsEnd near = make_end();
   testing::VerbsEnd far = make_end();
   const std::string address = far.pair->address();
@@ -237,7 +239,7 @@ TEST_F(NegotiationTest, NoOtherBytesPassForAnAddress) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << bit;
   }
   EXPECT_EQ(near.pair->state(), QueuePairState::kUnconnected);
-  // And it is none the worse for it.
+  // The queue pair can still be connected.
   connect(near, far);
   expect_write_arrives(near, 100, 3);
 }
@@ -254,7 +256,7 @@ TEST_F(NegotiationTest, AnInfiniBandEndDoesNotFitARoceEnd) {
 TEST_F(NegotiationTest, AnUnreachablePeerIsAnErrorAndCanBeTriedAgain) {
   testing::VerbsEnd near = make_end();
   testing::VerbsEnd far = make_end();
-  // The unspecified address: no route leads there.
+  // The unspecified address, to which no route exists.
   const absl::Status status = near.pair->connect(
       changed(far, [](verbs::Address& a) { a.gid = {}; }), {.peer = "rank 3 on node1"});
   ASSERT_FALSE(status.ok());

@@ -1,4 +1,5 @@
-// Failure and repair: every request is reported exactly once, and slots are exact afterwards.
+// Failure and repair: every request is reported exactly once, and the free slots are exact
+// afterwards.
 #include <atomic>
 #include <set>
 #include <thread>
@@ -35,7 +36,7 @@ class RepairTest : public testing::VerbsTest {
   Segment segment_;
 };
 
-TEST_F(RepairTest, FlushesEverythingThatWasPostedThenTrafficFlows) {
+TEST_F(RepairTest, FlushesAllRequestsAndThenTrafficFlows) {
   for (int round = 0; round < 3; ++round) {
     testing::VerbsEnd near = make_end();
     testing::VerbsEnd far = make_end();
@@ -102,7 +103,7 @@ TEST_F(RepairTest, RequestsPostedInTheErrorStateAreFlushed) {
   expect_write_arrives(near, 100, 1);
 }
 
-TEST_F(RepairTest, CompletionsThatWereNotPolledSurviveIt) {
+TEST_F(RepairTest, CompletionsThatWereNotPolledSurviveARepair) {
   testing::VerbsEnd near = make_end();
   testing::VerbsEnd far = make_end();
   connect(near, far);
@@ -110,8 +111,8 @@ TEST_F(RepairTest, CompletionsThatWereNotPolledSurviveIt) {
   near.pair->fail();
   for (uint64_t id = 5; id <= 8; ++id) ASSERT_TRUE(near.pair->post_send(write(id, 0)).ok());
   repair(near, far);
-  // Nothing was polled before: all eight are reported now, in order, and traffic of the repaired
-  // connection comes after them.
+  // Nothing was polled before: all eight are reported now, in order. Requests of the repaired
+  // connection are reported after them.
   ASSERT_TRUE(near.pair->post_send(write(9, kSignaled)).ok());
   const std::vector<Completion> sends = testing::take_completions(*near.sends, 9);
   ASSERT_EQ(sends.size(), 9U);
@@ -121,17 +122,17 @@ TEST_F(RepairTest, CompletionsThatWereNotPolledSurviveIt) {
   EXPECT_EQ(near.pair->state(), QueuePairState::kConnected);
 }
 
-TEST_F(RepairTest, FreesTheSlotsOfWhatSucceededUnsignaled) {
+TEST_F(RepairTest, FreesTheSlotsOfUnsignaledRequestsThatSucceeded) {
   testing::VerbsEnd near = make_end();
   testing::VerbsEnd far = make_end();
   connect(near, far);
-  // Ten that will never have a completion of their own.
+  // Ten unsignaled requests, which have no completion of their own if they succeed.
   for (uint64_t id = 0; id < 10; ++id) ASSERT_TRUE(near.pair->post_send(write(id, 0)).ok());
   repair(near, far);
   Completion completion;
   while (near.sends->poll({&completion, 1}) == 1) {
     EXPECT_EQ(completion.status,
-              CompletionStatus::kFlushed);  // those that repair() was faster than
+              CompletionStatus::kFlushed);  // requests that had not been executed before repair()
   }
   for (uint64_t id = 0; id < 16; ++id) {
     ASSERT_TRUE(near.pair->post_send(write(id, id == 15 ? kSignaled : 0)).ok()) << id;
@@ -154,7 +155,7 @@ TEST_F(RepairTest, WorksBeforeTheFirstConnection) {
   expect_write_arrives(near, 100, 1);
 }
 
-TEST_F(RepairTest, OthersOnTheSameCompletionQueueGoOnMeanwhile) {
+TEST_F(RepairTest, OtherQueuePairsOnTheCompletionQueueKeepWorking) {
   auto completions = testing::value_of(domain_->create_completion_queue({.depth = 256}));
   const QueuePairOptions options{.send_completions = completions,
                                  .receive_completions = completions,
@@ -167,7 +168,7 @@ TEST_F(RepairTest, OthersOnTheSameCompletionQueueGoOnMeanwhile) {
   connect(broken, broken_far);
   connect(sound, sound_far);
 
-  // A thread keeps the sound one busy and polls the common queue, also through every repair.
+  // A thread posts on the sound connection and polls the common queue, also during each repair.
   std::atomic<bool> stop{false};
   std::atomic<uint64_t> flushed{0};
   uint64_t sound_posted = 0;

@@ -1,5 +1,5 @@
-// Two connected verbs queue pairs of one process, for tests of what is particular to verbs. What
-// every transport must do is tested by the contract suite.
+// Two connected verbs queue pairs of one process, for tests of properties of verbs. The contract
+// suite tests the properties that every transport must have.
 #ifndef CARIAMA_TESTS_DTUTILS_VERBS_VERBS_PAIR_H_
 #define CARIAMA_TESTS_DTUTILS_VERBS_VERBS_PAIR_H_
 
@@ -24,7 +24,7 @@ template <typename T>
   return *std::move(value);
 }
 
-// Registered memory of the process.
+// Registered memory of this process.
 struct VerbsBuffer {
   VerbsBuffer(ProtectionDomain& domain, size_t bytes)
       : bytes(bytes),
@@ -38,8 +38,8 @@ struct VerbsBuffer {
   std::shared_ptr<MemoryRegion> region;
 };
 
-// Takes `count` completions, or fewer if no more come within ten seconds. Yields: in a guest with
-// few processors, soft-RoCE works in threads of the kernel.
+// Takes `count` completions, or fewer if ten seconds pass without them. Yields while it polls,
+// because in a guest with few processors soft-RoCE runs in kernel threads.
 inline std::vector<Completion> take_completions(CompletionQueue& queue, size_t count) {
   std::vector<Completion> taken(count);
   size_t got = 0;
@@ -53,7 +53,7 @@ inline std::vector<Completion> take_completions(CompletionQueue& queue, size_t c
   return taken;
 }
 
-// Whether nothing is in the queue, nor comes within a short time.
+// Returns true if the queue is empty and stays empty for 20 ms.
 inline bool stays_empty(CompletionQueue& queue) {
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   Completion completion;
@@ -106,7 +106,7 @@ class VerbsTest : public ::testing::Test {
     ASSERT_TRUE(two.ok()) << two;
   }
 
-  // A WRITE of `length` bytes arrives, byte by byte, from `near` to `far`.
+  // Checks that a WRITE of `length` bytes by `near` into memory of the test arrives completely.
   void expect_write_arrives(VerbsEnd& near, size_t length, int seed) {
     VerbsBuffer from(*domain_, length);
     VerbsBuffer to(*domain_, length);

@@ -6,7 +6,8 @@
 namespace cariama::hex::testing {
 namespace {
 
-// The text after "key": up to the end of the value. Enough for a file whose strings hold no quotes.
+// Returns the text from after `"key": ` to the end of the value. This suffices for the file, since
+// its strings contain no quotes.
 std::string field(const std::string& line, const std::string& key) {
   const std::string label = "\"" + key + "\": ";
   const size_t found = line.find(label);

@@ -1,5 +1,5 @@
-// The solved positions of tests/hex/data/hex_cases.jsonl: one JSON object a line. "complete" means
-// that winning_moves lists all of them.
+// The solved positions of tests/hex/data/hex_cases.jsonl: one JSON object per line. "complete"
+// means that winning_moves lists all winning moves.
 #ifndef CARIAMA_TESTS_HEX_TESTING_CASES_H_
 #define CARIAMA_TESTS_HEX_TESTING_CASES_H_
 
@@ -18,7 +18,7 @@ struct SolvedCase {
   bool complete = false;
 };
 
-// All of them. Empty if the file cannot be read.
+// Returns all solved positions. Empty if the file cannot be read.
 std::vector<SolvedCase> solved_cases();
 
 }  // namespace cariama::hex::testing

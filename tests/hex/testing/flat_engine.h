@@ -1,5 +1,5 @@
-// The simplest engine that plays: uniform playouts after each move, no tree. For tests of what
-// stands around an engine.
+// FlatEngine: a simple engine that runs uniform playouts after each move and has no tree. For tests
+// of the code that uses engines.
 #ifndef CARIAMA_TESTS_HEX_TESTING_FLAT_ENGINE_H_
 #define CARIAMA_TESTS_HEX_TESTING_FLAT_ENGINE_H_
 
@@ -17,7 +17,7 @@ class FlatEngine : public Engine {
   [[nodiscard]] std::string name() const override { return "Flat"; }
   [[nodiscard]] std::string version() const override { return "1"; }
 
-  // Without limits until stopped. An iteration is a playout.
+  // Without limits it searches until `stop` is set. An iteration is a playout.
   [[nodiscard]] SearchReport search(const Board& board, const SearchLimits& limits,
                                     const std::atomic<bool>& stop,
                                     const std::function<void(const SearchReport&)>& progress,

@@ -1,15 +1,15 @@
-// Positions that are small enough for exhaustive search, and the search.
+// Random positions that are small enough for exhaustive search, and the search.
 #ifndef CARIAMA_TESTS_HEX_TESTING_ORACLE_H_
 #define CARIAMA_TESTS_HEX_TESTING_ORACLE_H_
 
 #include <map>
 
 #include "hex/board.h"
-#include "hex/random.h"
+#include "mcts/random.h"
 
 namespace cariama::hex::testing {
 
-// Exhaustive search: who wins with perfect play.
+// Finds the winner with perfect play by exhaustive search.
 class Oracle {
  public:
   Color winner(const Board& board) {
@@ -35,8 +35,9 @@ class Oracle {
   std::map<uint64_t, Color> known_;
 };
 
-// A board of 9 to 20 cells with at most that many empty ones, nobody connected.
-inline Board random_board(Random& random, int max_open) {
+// Returns a board of 9 to 20 cells without a winner. It has at most max_open empty cells, unless
+// a random stone would have ended the game before.
+inline Board random_board(mcts::Random& random, int max_open) {
   const int cols = 3 + static_cast<int>(random.below(3));
   const int rows = 3 + static_cast<int>(random.below(2));
   Board board(cols, rows);

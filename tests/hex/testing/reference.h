@@ -1,5 +1,5 @@
-// An independent, plain implementation of who is connected, to judge the fast ones by. It shares no
-// code with hex/: colours as text, a stack, coordinates.
+// An independent, plain implementation of the winning condition, with which tests compare the fast
+// ones. It shares no algorithm with hex/: it uses colours as text, a stack, and coordinates.
 #ifndef CARIAMA_TESTS_HEX_TESTING_REFERENCE_H_
 #define CARIAMA_TESTS_HEX_TESTING_REFERENCE_H_
 
@@ -11,7 +11,7 @@
 
 namespace cariama::hex::testing {
 
-// Row by row, 'b', 'w' or '.'.
+// A position as text: 'b', 'w' or '.' for each cell, row by row.
 struct Picture {
   int cols = 0;
   int rows = 0;
@@ -19,14 +19,13 @@ struct Picture {
 };
 
 Picture picture(const Board& board);
-// Of a full board, from the black cells of each row; everything else is white.
+// Returns the picture of a full board from the black cells of each row. All other cells are white.
 Picture picture(const uint32_t* black_rows, int cols, int rows);
 
-// Whether 'b' joins top and bottom, or 'w' left and right.
+// Returns true if a colour is connected: 'b' from top to bottom, 'w' from left to right.
 bool connected(const Picture& picture, char color);
 
-// How many boards a test looks at: fewer where every access is checked, since there the count is
-// not the point.
+// Number of boards in a test. It is smaller in builds with sanitizers, which are slow.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(__SANITIZE_UNDEFINED__)
 inline constexpr int kBoards = 5'000;
 #else

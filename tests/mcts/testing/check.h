@@ -1,4 +1,4 @@
-// What must hold after any search, and hosts for tests.
+// Checks of the invariants that hold after any search, and a host for tests.
 #ifndef CARIAMA_TESTS_MCTS_TESTING_CHECK_H_
 #define CARIAMA_TESTS_MCTS_TESTING_CHECK_H_
 
@@ -15,9 +15,10 @@ inline std::unique_ptr<Host> local_host(uint32_t threads) {
   return *Host::create(nullptr, {.threads = threads});
 }
 
-// The nodes of this process: visits of a node are those of its moves, none is under way, values lie
-// between 0 and the visits, no child has more visits than its move. `lossless`: no process died,
-// whose copies of nodes may have counted visits of moves that it asked others to go on with.
+// Checks the nodes of this process: the visits of a node are the sum of those of its moves, no
+// child is being created, values are between 0 and the visits, and no child has more visits than
+// its move. lossless: no process died. The counts of a dead process are lost; then a child may have
+// visits that its parent never received.
 template <Game G>
 void check_nodes(Site<G>& site, bool lossless = true) {
   uint64_t nodes = 0;
@@ -31,12 +32,12 @@ void check_nodes(Site<G>& site, bool lossless = true) {
       const auto child = node.child(i);
       EXPECT_FALSE(child.is_creating());
       if (child.is_local()) {
-        if (site.options().transpositions) continue;  // other moves may lead there, too
+        if (site.options().transpositions) continue;  // the child may have other parents, too
         if (lossless) {
           EXPECT_LE(child.local()->visits(), node.visits(i));
         }
-        // What another process has proved at its copy of the child comes to the child alone; the
-        // parent hears of it from the next rollout.
+        // If another process has proved an outcome at its copy of the child, the exchange sets it
+        // in the child, not in the parent. The next rollout sets it in the parent.
         if (site.host().size() == 1) {
           EXPECT_TRUE(child.local()->outcome() == Outcome::kOpen || node.closed(i));
         }
@@ -49,8 +50,8 @@ void check_nodes(Site<G>& site, bool lossless = true) {
   EXPECT_EQ(bytes, site.live_bytes());
 }
 
-// Visits = completions + what went elsewhere + what was given up, in each process; all completions
-// together are the iterations. `lossless`: no process died.
+// Checks that in each process visits = completions + handed_over + cancelled + deferred_selections,
+// and that the completions of all processes add up to the iterations. lossless: no process died.
 template <Game G>
 void check_conservation(Search<G>& search, const typename Search<G>::Result& result,
                         bool lossless = true) {

@@ -8,7 +8,7 @@
 namespace cariama::mcts::testing {
 namespace {
 
-// What each process of a job does.
+// Runs one process of a job: `body` in rank 0; serve() and then `after` in the other ranks.
 void search_or_serve(Fabric& fabric, const std::function<void(Host&)>& body,
                      const std::function<void(Host&)>& after, const HostOptions& options) {
   auto host = Host::create(&fabric, options);

@@ -1,4 +1,5 @@
-// Searches in jobs: of real processes, and of such as one process of the operating system holds.
+// Runs searches in jobs of real processes, and in jobs whose processes are simulated within one
+// process of the operating system.
 #ifndef CARIAMA_TESTS_MCTS_TESTING_SEARCH_JOB_H_
 #define CARIAMA_TESTS_MCTS_TESTING_SEARCH_JOB_H_
 
@@ -19,14 +20,15 @@ inline void PrintTo(const Shape& shape, std::ostream* out) {
   *out << shape.processes << "x" << shape.threads;
 }
 
-// Runs `body` in rank 0 of such a job, and `after` in all other ranks when that is over. What fails
-// in one of them fails the test.
+// Runs a job of this shape: `body` in rank 0, and `after` in all other ranks after `body` has
+// returned. A failure in any process fails the test.
 void run_search_job(const Shape& shape, const std::function<void(Host&)>& body,
                     const std::function<void(Host&)>& after = nullptr,
                     const HostOptions& options = {});
 
-// The same in three processes with one worker each, over a transport that one process of the
-// operating system can hold: shm, sim, fault_shm, fault_sim. The seed is that of the delays.
+// Runs a job of three processes with one worker each within one process of the operating system:
+// `body` in rank 0, and `after` in all other ranks after `body` has returned. transport: shm, sim,
+// fault_shm or fault_sim. seed: of the random delays.
 void run_transport_job(const std::string& transport, uint64_t seed,
                        const std::function<void(Host&)>& body,
                        const std::function<void(Host&)>& after = nullptr);

@@ -1,4 +1,4 @@
-// What the searches of these games are made of, compiled once for all tests.
+// Explicit instantiations of the search templates for these games, compiled once for all tests.
 #ifndef CARIAMA_TESTS_MCTS_TESTING_SEARCHES_H_
 #define CARIAMA_TESTS_MCTS_TESTING_SEARCHES_H_
 

@@ -1,5 +1,5 @@
-// Tic-tac-toe, with the value of every position by exhaustive search: an oracle for the solver in
-// the tree. Has AMAF ids.
+// Tic-tac-toe with AMAF ids. solve() computes the value of a position by exhaustive search. Tests
+// compare the outcomes that the tree search proves with it.
 #ifndef CARIAMA_TESTS_MCTS_TESTING_TIC_TAC_TOE_H_
 #define CARIAMA_TESTS_MCTS_TESTING_TIC_TAC_TOE_H_
 
@@ -60,7 +60,7 @@ class TicTacToe {
     return Random::mix(uint64_t{stones_[0]} << 16 | stones_[1]);
   }
 
-  // With perfect play, for player 0.
+  // Returns the value with perfect play, for player 0.
   [[nodiscard]] float solve() const {
     if (const auto known = result()) return *known;
     float best = to_move() == 0 ? 0 : 1;

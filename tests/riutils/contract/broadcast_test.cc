@@ -1,4 +1,4 @@
-// Broadcasts in jobs of several shapes: exactly once on every thread of every process.
+// Broadcasts in jobs of several shapes: every thread of every process runs a call exactly once.
 #include "riutils/broadcast.h"
 
 #include <atomic>
@@ -39,18 +39,18 @@ INSTANTIATE_TEST_SUITE_P(On, Broadcast,
 
 std::atomic<uint64_t> runs[64];  // by global thread
 std::atomic<uint64_t> good{0};
-std::atomic<bool> over[64];  // by global thread: the last broadcast has come
+std::atomic<bool> ended[64];  // by global thread: the last broadcast has arrived
 
 void start_counting() {
   for (auto& run : runs) run = 0;
   good = 0;
-  for (auto& one : over) one = false;
+  for (auto& one : ended) one = false;
 }
 uint32_t me() { return running_fabric()->this_thread()->global_id(); }
-// What a thread waits for has to come to itself: nobody else's counting wakes it.
+// Each thread waits for its own flag: a flag set by a call in another thread would not wake it.
 bool wait_for_the_end(Fabric& fabric) {
   const uint32_t self = fabric.this_thread()->global_id();
-  return fabric.wait([self] { return over[self].load(); }, soon());
+  return fabric.wait([self] { return ended[self].load(); }, soon());
 }
 
 TEST_P(Broadcast, RunsOnceOnEveryThread) {
@@ -73,12 +73,11 @@ TEST_P(Broadcast, RunsOnceOnEveryThread) {
                 done));
             ASSERT_TRUE(fabric.wait([&] { return done.done(); }, soon()));
             EXPECT_EQ(done.status(), absl::OkStatus());
-            // All have run when the caller hears of it.
+            // All threads have run the call when the Synchronizer is counted down.
             EXPECT_EQ(good.load(), (i + 1) * fabric.total_threads());
           }
-          // One service call down and one answer up for each other process, and calls within
-          // processes.
-          ASSERT_TRUE(broadcast(fabric, [] { over[me()] = true; }));
+          // The last broadcast ends the test in every thread.
+          ASSERT_TRUE(broadcast(fabric, [] { ended[me()] = true; }));
         }
         ASSERT_TRUE(wait_for_the_end(fabric));
       });
@@ -104,11 +103,12 @@ TEST_P(Broadcast, BuffersReachEveryThread) {
     };
     if (thread == 0) {
       RDMAMemory place = must(fabric.memory().allocate(2000));
-      // Any other process: all of them have one domain here.
+      // The locator is valid for every other process: all processes of this job share one domain.
       targets[fabric.rank()] =
           must(internal::locate_for(fabric, (fabric.rank() + 1) % kProcesses, place, 0, 2000));
       ++named;
-      for (uint32_t to = 0; to < kProcesses; ++to) must(call(fabric, 2 * to, [] {}));  // look
+      for (uint32_t to = 0; to < kProcesses; ++to)
+        must(call(fabric, 2 * to, [] {}));  // re-check `named`
       EXPECT_TRUE(fabric.wait([] { return named.load() == kProcesses; }, soon()));
     }
     if (fabric.rank() == 1 && thread == 0) {
@@ -127,7 +127,7 @@ TEST_P(Broadcast, BuffersReachEveryThread) {
       EXPECT_EQ(placed.status(), absl::OkStatus());
       EXPECT_EQ(good.load(), 16u);
       EXPECT_FALSE(broadcast_buffer(fabric, check, &source, 4000, 2000, wrong));
-      ASSERT_TRUE(broadcast(fabric, [] { over[me()] = true; }));
+      ASSERT_TRUE(broadcast(fabric, [] { ended[me()] = true; }));
     }
     ASSERT_TRUE(wait_for_the_end(fabric));
   });
@@ -148,7 +148,7 @@ TEST_P(Broadcast, ExceptionsComeBack) {
       ASSERT_TRUE(fabric.wait([&] { return done.done(); }, soon()));
       EXPECT_EQ(done.status().code(), absl::StatusCode::kInternal);
       EXPECT_NE(done.status().message().find("not here"), std::string::npos) << done.status();
-      ASSERT_TRUE(broadcast(fabric, [] { over[me()] = true; }));
+      ASSERT_TRUE(broadcast(fabric, [] { ended[me()] = true; }));
     }
     ASSERT_TRUE(wait_for_the_end(fabric));
   });

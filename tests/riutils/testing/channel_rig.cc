@@ -1,5 +1,6 @@
 #include "tests/riutils/testing/channel_rig.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <thread>
@@ -127,32 +128,33 @@ bool ChannelRig::receive_all() {
     if (receiver_ != nullptr && receiver_->ended()) break;
     std::this_thread::yield();
   }
-  ADD_FAILURE() << "run " << (receiver_ != nullptr ? receiver_->consumed_bytes() : 0)
-                << " bytes of " << sender_->accepted_bytes()
-                << (breaks.empty() ? "" : ": " + breaks.back());
+  ADD_FAILURE() << "the receiver has run "
+                << (receiver_ != nullptr ? receiver_->consumed_bytes() : 0) << " bytes of "
+                << sender_->accepted_bytes() << (breaks.empty() ? "" : ": " + breaks.back());
   return false;
 }
 
 void ChannelRig::help() {
-  const bool inside = std::exchange(in_call, false);  // a helper thread is in none
+  const bool inside = std::exchange(in_call, false);  // a helper thread is never inside a call
   drain_wanted = !sender_->drain([this] { return helper_.get(); });
   in_call = inside;
 }
 
-absl::StatusOr<ChannelLink::Way> ChannelRig::open() {
-  Way way;
-  way.arrival = rig_.arrival;
-  way.transmitter = near_.transmitter.get();
-  way.sleeping = rig_.arrival == Arrival::kMapped ? &sleeping : nullptr;
-  way.allocator = near_.allocator;
-  way.control = control_;
-  return way;
+absl::StatusOr<ChannelLink::Path> ChannelRig::open() {
+  Path path;
+  path.arrival = rig_.arrival;
+  path.transmitter = near_.transmitter.get();
+  path.sleeping = rig_.arrival == Arrival::kMapped ? &sleeping : nullptr;
+  path.allocator = near_.allocator;
+  path.control = control_;
+  return path;
 }
 
 absl::StatusOr<std::vector<ChannelLink::Chunk>> ChannelRig::obtain(uint32_t count) {
   if (on_obtain) on_obtain();
   if (!link_status.ok()) return link_status;
-  if (count > grants_left) return absl::ResourceExhaustedError("the rig grants no more");
+  if (grants_left == 0) return absl::ResourceExhaustedError("the rig grants no more");
+  count = static_cast<uint32_t>(std::min<uint64_t>({count, most_per_grant, grants_left}));
   grants_left -= count;
   ++grants;
   granted += count;
@@ -160,7 +162,7 @@ absl::StatusOr<std::vector<ChannelLink::Chunk>> ChannelRig::obtain(uint32_t coun
   std::vector<std::byte*> first;
   for (uint32_t i = 0; i < count; ++i) {
     const RDMAMemory memory = must(far_.memory->allocate(options_.chunk_bytes));
-    // Chunks are never cleared wholesale: whatever was there must not matter.
+    // Chunks are never cleared as a whole: their old content must not matter.
     std::memset(memory.get_buffer(), 0x5a, memory.size());
     internal::ChannelReceiver::prepare(memory.get_buffer());
     const RemoteMemoryLocator locator = memory.locator(far_.domain.get());
@@ -186,7 +188,7 @@ absl::StatusOr<std::vector<ChannelLink::Chunk>> ChannelRig::obtain(uint32_t coun
 void ChannelRig::announce(uint64_t words) {
   while (words != 0) {
     const auto part = static_cast<uint32_t>(std::min<uint64_t>(words, 100));
-    // As a fabric's credits: never more events under way than there are receives for.
+    // Like the credits of a fabric: never more events in flight than posted receives.
     while (announcements - seen_ >= kReceives / 2) poll();
     EXPECT_TRUE(near_.transmitter->notify(part).ok());
     ++announcements;
@@ -198,7 +200,7 @@ bool ChannelRig::wait(const std::function<bool()>& condition, Deadline deadline)
   const Deadline patience = std::min(deadline, deadline_after(kPatience));
   while (!condition()) {
     if (std::chrono::steady_clock::now() >= patience) {
-      if (deadline == kForever) ADD_FAILURE() << "the sender waits without end";
+      if (deadline == kForever) ADD_FAILURE() << "the sender's wait does not end";
       return false;
     }
     poll();

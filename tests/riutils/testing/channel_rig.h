@@ -1,9 +1,9 @@
-// A channel without a fabric: a ChannelSender and a ChannelReceiver over two connected devices,
-// driven by one thread that decides who moves when.
+// A channel without a fabric: a ChannelSender and a ChannelReceiver over two connected devices. One
+// test thread executes both ends and so determines the schedule.
 //
 //   ChannelRig rig({.transport = RigTransport::kSim, .seed = 7}, options);
 //   rig.sender().send<false>(make_call([] { ... }), when);
-//   rig.receive();                 // let transfers arrive, and the receiver run calls
+//   rig.receive();                 // delivers transfers and runs calls
 #ifndef CARIAMA_TESTS_RIUTILS_TESTING_CHANNEL_RIG_H_
 #define CARIAMA_TESTS_RIUTILS_TESTING_CHANNEL_RIG_H_
 
@@ -32,7 +32,7 @@ struct RigOptions {
 };
 [[nodiscard]] std::string rig_name(const RigOptions& rig);
 inline void PrintTo(const RigOptions& rig, std::ostream* out) { *out << rig_name(rig); }
-// Each arrival mode on each transport that has it.
+// Returns every combination of a transport and an arrival mode that it supports.
 [[nodiscard]] std::vector<RigOptions> every_rig();
 
 class ChannelRig final : public ChannelLink, public internal::ReceiverBackend {
@@ -41,17 +41,18 @@ class ChannelRig final : public ChannelLink, public internal::ReceiverBackend {
   ~ChannelRig() override;
 
   [[nodiscard]] ChannelSender& sender() { return *sender_; }
-  // nullptr before the first grant.
+  // Returns nullptr before the first chunks are granted.
   [[nodiscard]] internal::ChannelReceiver* receiver() { return receiver_.get(); }
 
-  // Lets transfers arrive, and runs at most `most` calls. Returns how many.
+  // Delivers transfers, and runs at most `most` calls. Returns the number of calls that ran.
   size_t receive(size_t most = SIZE_MAX);
-  // Until everything that was accepted has been run. False: it was not, in a long time.
+  // Receives until all accepted calls have been run. Returns false, and fails the test, if that
+  // takes longer than kPatience or the channel breaks.
   [[nodiscard]] bool receive_all();
-  // Once more what a helper thread would do.
+  // Executes one round of the helper thread: drains deferred calls.
   void help();
 
-  // What happened.
+  // Recorded events.
   uint64_t granted = 0;
   uint64_t grants = 0;
   uint64_t pushes = 0;
@@ -59,18 +60,19 @@ class ChannelRig final : public ChannelLink, public internal::ReceiverBackend {
   uint64_t wakes = 0;
   uint64_t announcements = 0;
   std::vector<std::string> breaks;
-  std::vector<CallOutcome> outcomes;  // of calls that were not simply done
+  std::vector<CallOutcome> outcomes;  // of all calls that finished() reported
   bool drain_wanted = false;
 
-  // What the world answers.
+  // Answers of the ChannelLink.
   bool in_call = false;
-  bool polls_while_waiting = true;  // whether the receiver moves while the sender waits
+  bool polls_while_waiting = true;  // whether the receiver runs calls while the sender waits
   absl::Status link_status;
-  uint64_t grants_left = UINT64_MAX;
-  std::function<void()> on_obtain;  // while the sender waits for chunks
+  uint64_t grants_left = UINT64_MAX;  // number of chunks that the receiver still grants
+  uint32_t most_per_grant = UINT32_MAX;
+  std::function<void()> on_obtain;  // called while the sender obtains chunks
 
   // ---- ChannelLink
-  absl::StatusOr<Way> open() override;
+  absl::StatusOr<Path> open() override;
   absl::StatusOr<std::vector<Chunk>> obtain(uint32_t count) override;
   void announce(uint64_t words) override;
   void wake() override { ++wakes; }
@@ -88,7 +90,7 @@ class ChannelRig final : public ChannelLink, public internal::ReceiverBackend {
                 const std::string& result) override;
   void broken(std::string_view why) override;
 
-  // The receiver's word that senders look at.
+  // The receiver's sleeping word.
   SleepingWord sleeping;
 
  private:
@@ -104,7 +106,7 @@ class ChannelRig final : public ChannelLink, public internal::ReceiverBackend {
   [[nodiscard]] static End make_end(std::shared_ptr<Device> device);
   void poll();
 
-  uint64_t seen_ = 0;  // announcements
+  uint64_t seen_ = 0;  // number of announcements received
   const RigOptions rig_;
   const MessengerOptions options_;
   std::shared_ptr<void> fabric_;

@@ -1,5 +1,5 @@
-// The exercise of tests/tasks/context_test.cc as a program of its own. (.cpp: it is built by the
-// test, with another compiler, and not with the tests.)
+// The exercises of tests/tasks/context_test.cc as a separate program. The suffix is .cpp because the
+// build does not compile it: the test compiles it with a cross compiler.
 #include <cstdio>
 
 #include "tests/tasks/context_exercise.h"

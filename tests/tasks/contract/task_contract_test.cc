@@ -1,6 +1,7 @@
-// Every way to steal, on every transport that connects processes, also with devices that delay and
-// tear: started tasks move to another process and back, and trees of tasks that wait, throw and
-// return text have the sums that plain recursion has.
+// Every deque, join policy, stack scheme and kind of atomics, on every transport that connects
+// processes, also with the fault decorator, which delays and tears. Checks that started tasks move
+// to another process and back, and that trees of tasks that wait, throw and return strings have the
+// same sums as a plain recursion.
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -60,7 +61,7 @@ class TaskContract : public ::testing::TestWithParam<std::tuple<TransportCase, V
 
   static void with_workers(int workers, const std::function<void(TaskRuntime&)>& body) {
     TaskOptions options;
-    options.stack_bytes = size_t{4} << 20;  // all of it is pinned on some devices
+    options.stack_bytes = size_t{4} << 20;  // small, because some devices pin all of it
     options.deque = variant().deque;
     options.atomics = variant().atomics;
     options.join = variant().join;
@@ -88,7 +89,8 @@ struct Flags {
   std::atomic<uint64_t> steals{0};
 };
 
-// The child ends only after its parent has gone on in another process. Returns 1 + text.
+// Forks a child that ends only after its parent has continued in another process. Returns 1 + the
+// length of the child's result, 200.
 int moved(Flags* flags, int round) {
   int local[100];
   for (int i = 0; i < 100; ++i) local[i] = i * round;
@@ -96,7 +98,7 @@ int moved(Flags* flags, int round) {
   const pid_t before = getpid();
   flags->parent = 0;
   task<std::string> child = spawn([flags, before] {
-    EXPECT_TRUE(poll_until([=] { return flags->parent != 0; })) << "nobody stole the parent";
+    EXPECT_TRUE(poll_until([=] { return flags->parent != 0; })) << "the parent was not stolen";
     EXPECT_NE(flags->parent, before);
     return std::string(200, 'x');
   });
@@ -126,10 +128,10 @@ TEST_P(TaskContract, StartedTasksMove) {
     f->steals += statistics.steals;
     const uint64_t trips = round_trips_of(variant().deque) * statistics.steals;
     if (std::get<0>(GetParam()).fault) {
-      EXPECT_GE(statistics.steal_trips, trips) << "queues are short: some writes wait for room";
+      EXPECT_GE(statistics.steal_trips, trips) << "with short queues some writes wait for room";
     } else if (variant().scheme == StackScheme::kCrude) {
       EXPECT_GE(statistics.steal_trips, trips);
-      EXPECT_LE(statistics.steal_trips, trips + 20) << "but for the keys of new segments";
+      EXPECT_LE(statistics.steal_trips, trips + 20) << "20 more for the keys of new segments";
     } else {
       EXPECT_EQ(statistics.steal_trips, trips);
     }

@@ -1,4 +1,4 @@
-// What cariama-info prints about RDMA devices, where there are some.
+// The output of cariama-info about RDMA devices, on a machine that has some.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -14,7 +14,7 @@ using ::cariama::testing::InfoRows;
 
 TEST(CariamaInfoDevices, ShowsDevicesPortsAndGids) {
   const std::vector<VerbsDeviceInfo> devices = list_verbs_devices();
-  ASSERT_FALSE(devices.empty()) << "run this where there is an RDMA device";
+  ASSERT_FALSE(devices.empty()) << "run this on a machine with an RDMA device";
   const InfoRows rows;
   EXPECT_EQ(rows.number("verbs_devices"), std::to_string(devices.size()));
   for (const VerbsDeviceInfo& device : devices) {
@@ -36,6 +36,8 @@ TEST(CariamaInfoDevices, ShowsDevicesPortsAndGids) {
   }
   EXPECT_TRUE(std::get<bool>(rows.row("transport_works", {{"transport", "verbs"}}).value.value));
   EXPECT_EQ(rows.row("transport_by_default").value.string(), "verbs");
+  EXPECT_EQ(rows.row("transport_within_machine").value.string(), "shm");
+  EXPECT_EQ(rows.row("transport_between_machines").value.string(), "verbs");
   for (const InfoRow& row : rows.all("shortfall")) {
     EXPECT_NE(row.params.at("of"), "transport_verbs") << row.params.at("remedy");
   }

@@ -1,5 +1,5 @@
-// A worker's lines: whatever runs while a call is being sent, the call is published.
-#include "mcts/lines.h"
+// The aggregators of a worker publish every call, also if other calls run while it is being sent.
+#include "mcts/peer_aggregators.h"
 
 #include <atomic>
 #include <chrono>
@@ -16,9 +16,10 @@ using cariama::testing::LocalJob;
 using cariama::testing::soon;
 using cariama::testing::transport_case;
 
-// Rank 1's first call to rank 2 has to open the channel, and runs meanwhile what rank 0 has sent: a
-// call that flushes, as answers to commands do. Afterwards rank 1 only serves.
-TEST(Lines, ACallThatFlushesWhileAnotherOneIsSentLeavesNothingBehind) {
+// The first call from rank 1 to rank 2 has to open the channel. Meanwhile rank 1 runs a call of
+// rank 0 that flushes, as answers to commands do. Afterwards rank 1 sends no other call, so only
+// the flush before its sleep can publish the call to rank 2.
+TEST(PeerAggregators, ACallThatFlushesWhileAnotherOneIsSentLeavesNothingBehind) {
   std::atomic<bool> asked{false};
   std::atomic<bool> flushed{false};  // in rank 1
   std::atomic<bool> arrived{false};  // in rank 2
@@ -26,13 +27,13 @@ TEST(Lines, ACallThatFlushesWhileAnotherOneIsSentLeavesNothingBehind) {
   job.run([&](Fabric& fabric, uint32_t) {
     auto host = Host::create(&fabric);
     ASSERT_TRUE(host.ok()) << host.status();
-    Lines& lines = *Host::here().lines;
+    PeerAggregators& aggregators = *Host::here().aggregators;
     if ((*host)->rank() == 0) {
-      EXPECT_TRUE(lines.call((*host)->id(1, 0), [&flushed] {
-        Host::here().lines->flush();
+      EXPECT_TRUE(aggregators.call((*host)->id(1, 0), [&flushed] {
+        Host::here().aggregators->flush();
         flushed = true;
       }));
-      lines.flush();
+      aggregators.flush();
       asked = true;
       EXPECT_TRUE((*host)->work_until([&] { return arrived.load(); }, soon()));
       (*host)->end();
@@ -42,8 +43,8 @@ TEST(Lines, ACallThatFlushesWhileAnotherOneIsSentLeavesNothingBehind) {
       const Deadline deadline = soon();
       while (!asked && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
       EXPECT_FALSE(flushed);
-      EXPECT_TRUE(lines.call((*host)->id(2, 0), [&arrived] { arrived = true; }));
-      EXPECT_TRUE(flushed) << "nothing ran while the channel was opened";
+      EXPECT_TRUE(aggregators.call((*host)->id(2, 0), [&arrived] { arrived = true; }));
+      EXPECT_TRUE(flushed) << "no call of rank 0 ran while the channel was opened";
     }
     EXPECT_EQ((*host)->serve(), absl::OkStatus());
   });

@@ -1,0 +1,104 @@
+// PeerAggregators: the aggregators of one thread to all other threads of the job, of the kind that
+// the host options select.
+#ifndef CARIAMA_MCTS_PEER_AGGREGATORS_H_
+#define CARIAMA_MCTS_PEER_AGGREGATORS_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "dtutils/statistics.h"
+#include "riutils/call.h"
+
+namespace cariama::mcts {
+
+// Not thread-safe, except messages() and bytes(): only the thread that owns it may use it.
+class PeerAggregators {
+ public:
+  PeerAggregators(ThreadContext& thread, Aggregation kind)
+      : aggregators_(std::in_place_index<0>, thread), used_(thread.fabric().total_threads()) {
+    if (kind == Aggregation::kOverflow) aggregators_.emplace<1>(thread);
+  }
+
+  // Send a call to a thread, given by its global id, like CallInterface::call and call_buffer. The
+  // call may stay batched until flush(). They return false if the call was not accepted: the
+  // destination has failed, or too many of its calls are deferred.
+  template <typename F>
+  bool call(uint32_t thread, F&& function) {
+    count_message(sizeof(F));
+    return send(thread, [&](auto& aggregators) -> bool {
+      return aggregators.call(thread, std::forward<F>(function));
+    });
+  }
+  template <typename F>
+  bool call_buffer(uint32_t thread, F&& function, std::span<const std::byte> buffer) {
+    count_message(sizeof(F) + buffer.size());
+    return send(thread, [&](auto& aggregators) -> bool {
+      return aggregators.call_buffer(thread, std::forward<F>(function), buffer);
+    });
+  }
+
+  // Publishes all batched calls.
+  void flush() {
+    if (!dirty_) return;
+    dirty_ = false;
+    std::visit([](auto& aggregators) { static_cast<void>(aggregators.flush_all()); }, aggregators_);
+  }
+  void shutdown(Deadline deadline) {
+    std::visit([&](auto& aggregators) { static_cast<void>(aggregators.shutdown_all(deadline)); },
+               aggregators_);
+  }
+
+  // Returns the number of channels that were used, and the number of those that deferred more than
+  // one chunk of calls at some time.
+  [[nodiscard]] std::pair<uint64_t, uint64_t> channels() {
+    std::pair<uint64_t, uint64_t> count{0, 0};
+    for (uint32_t thread = 0; thread < used_.size(); ++thread) {
+      if (!used_[thread]) continue;
+      ++count.first;
+      std::visit(
+          [&](auto& aggregators) {
+            const MessengerStatistics known = aggregators[thread].statistics();
+            count.second += known.deferred_bytes_high_water > MessengerOptions{}.chunk_bytes;
+          },
+          aggregators_);
+    }
+    return count;
+  }
+  // Returns true if there may be batched calls.
+  [[nodiscard]] bool dirty() const { return dirty_; }
+  // Returns the number of calls that were sent. Thread-safe. Acquire: a reader that observes
+  // a message in the count also observes the owner's writes before that message.
+  [[nodiscard]] uint64_t messages() const { return messages_.load(std::memory_order_acquire); }
+  // Returns the size of the closures and buffers of these calls. Thread-safe.
+  [[nodiscard]] uint64_t bytes() const { return bytes_.value(); }
+
+ private:
+  template <typename Call>
+  bool send(uint32_t thread, Call&& call) {
+    used_[thread] = true;
+    const bool sent = std::visit(call, aggregators_);
+    // Set after the call, not before: a call that has to open or grow its channel first runs
+    // received calls. These may flush and clear dirty_ while this call is not yet batched.
+    dirty_ = true;
+    return sent;
+  }
+  void count_message(uint64_t bytes) {
+    bytes_.add(bytes);
+    messages_.store(messages_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  }
+
+  std::variant<RDMAAggregatorGlobal, RDMAOverflowAggregatorGlobal> aggregators_;
+  std::vector<bool> used_;  // by destination thread
+  std::atomic<uint64_t> messages_{0};
+  Counter bytes_;
+  bool dirty_ = false;
+};
+
+}  // namespace cariama::mcts
+
+#endif  // CARIAMA_MCTS_PEER_AGGREGATORS_H_
