@@ -109,7 +109,11 @@ TEST_P(PaperByShape, SeesWhatIsNear) {
   run_search_job(GetParam(), [](Host& host) {
     PaperSearch<ConnectFour> search(host);
     search.options().paper.rollouts_per_thread = 200;
-    auto result = search.run(after({3, 0, 3, 0, 3, 0}), {.iterations = 4000});
+    // The player to move wins with column 3, and loses with any other column: the opponent has
+    // three stones in each of the columns 0 and 6. If another move were nearly as good, either
+    // could have more visits after a few phases, because the selections of a phase do not see its
+    // results.
+    auto result = search.run(after({1, 0, 5, 0, 1, 0, 3, 6, 3, 6, 3, 6}), {.iterations = 4000});
     EXPECT_EQ(result.moves[0].move, 3);
     result = search.run(after({3, 0, 3, 1, 3}), {.iterations = 4000});
     EXPECT_EQ(result.moves[0].move, 3);
