@@ -73,7 +73,8 @@ static_assert(sizeof(ForkState) == 64);
 // - The parent was stolen or continued without its child: `record` is the join record of the child,
 //   and `value` has no meaning.
 // - The child has ended: `value` is the value of the child function. `record` is 0, or, if the
-//   child threw, a join record that holds the exception.
+//   child threw or its result does not travel as bytes (transfer.h), a join record that holds the
+//   exception or the result.
 struct ForkResult {
   uint64_t value;
   uint64_t record;

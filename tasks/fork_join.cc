@@ -21,6 +21,11 @@ Reference completed(Outcome outcome) {
   return record;
 }
 
+ForkResult end_child(const Outcome& outcome) {
+  if (!pop_parent()) this_worker->end_task(outcome);
+  return {0, completed(outcome).word()};
+}
+
 void complete(uint64_t record, const Outcome& outcome) {
   const Suspended waiter = this_worker->deliver(Reference(record), outcome);
   if (waiter.frames != 0) this_worker->make_ready(waiter);
@@ -37,17 +42,16 @@ void end_with_value(const void* value, size_t bytes) {
   this_worker->end_task(this_worker->value_outcome(value, bytes));
 }
 
-void end_with_packed(const std::vector<std::byte>* packed) {
-  const Outcome outcome = this_worker->value_outcome(packed->data(), packed->size());
-  delete packed;
-  this_worker->end_task(outcome);
-}
-
 ForkResult end_failed_child(std::exception_ptr* exception) {
   const Outcome outcome = this_worker->failed_outcome(*exception);
   delete exception;
-  if (!pop_parent()) this_worker->end_task(outcome);
-  return {0, completed(outcome).word()};
+  return end_child(outcome);
+}
+
+ForkResult end_packed_child(const std::vector<std::byte>* packed) {
+  const Outcome outcome = this_worker->value_outcome(packed->data(), packed->size());
+  delete packed;
+  return end_child(outcome);
 }
 
 void join_record(uint64_t record, void* value, size_t bytes) {
@@ -59,6 +63,8 @@ std::vector<std::byte> join_packed(uint64_t record) {
   const Outcome outcome = join_value(record);
   return this_worker->take_bytes(outcome);
 }
+
+void await_record(uint64_t record) { await(Reference(record)); }
 
 void join_and_drop(uint64_t record) noexcept {
   const Outcome outcome = join(Reference(record));

@@ -21,16 +21,18 @@ namespace cariama::tasks {
 // parent.
 [[nodiscard]] CARIAMA_TASKS_EXPORT bool pop_parent();
 
-// End a child whose parent was stolen. Both functions write the result to the child's join record.
-// The worker then continues the task that waits for this child, or, if no task waits, searches for
-// other work. end_with_value() copies `value`; end_with_packed() deletes `packed`.
+// Ends a child whose parent was stolen: writes a copy of `value` to the child's join record. The
+// worker then continues the task that waits for this child, or, if no task waits, searches for
+// other work.
 [[noreturn]] CARIAMA_TASKS_EXPORT void end_with_value(const void* value, size_t bytes);
-[[noreturn]] CARIAMA_TASKS_EXPORT void end_with_packed(const std::vector<std::byte>* packed);
 
-// Ends a child that threw. If the parent was not stolen, pops its entry and returns the ForkResult
-// for the parent, whose record holds the exception. Otherwise writes the exception to the child's
-// join record and does not return. Deletes `exception`.
+// End a child that threw, or whose result Transfer<T>::pack() has packed. If the parent was not
+// stolen, they pop its entry and return the ForkResult for the parent, whose record holds the
+// exception or the result. Otherwise they write it to the child's join record and do not return.
+// They delete their argument.
 [[nodiscard]] CARIAMA_TASKS_EXPORT ForkResult end_failed_child(std::exception_ptr* exception);
+[[nodiscard]] CARIAMA_TASKS_EXPORT ForkResult
+end_packed_child(const std::vector<std::byte>* packed);
 
 // Waits until the child of `record` has ended, copies its result of `bytes` bytes to `value` (0:
 // the result is dropped), and releases the record. The worker runs other tasks meanwhile, and the
@@ -39,6 +41,9 @@ namespace cariama::tasks {
 CARIAMA_TASKS_EXPORT void join_record(uint64_t record, void* value, size_t bytes);
 // Like join_record(), for a result that Transfer<T>::pack() has packed. Returns its bytes.
 [[nodiscard]] CARIAMA_TASKS_EXPORT std::vector<std::byte> join_packed(uint64_t record);
+// Waits until the child of `record` has ended, but does not join it: join_record() or join_packed()
+// of the same record then returns without waiting, in the same process.
+CARIAMA_TASKS_EXPORT void await_record(uint64_t record);
 // Waits until the child of `record` has ended, and drops its result or exception.
 CARIAMA_TASKS_EXPORT void join_and_drop(uint64_t record) noexcept;
 // Waits until the child of `record` has ended. Returns a new record that holds the child's

@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <type_traits>
 #include <utility>
 
 #include "tasks/fork_join.h"
@@ -40,6 +41,19 @@ template <typename F>
   return record_exception(failure);
 }
 
+// Returns the neutral element of a reduction.
+template <typename Identity>
+[[nodiscard]] inline auto identity_value(const Identity& identity) {
+  if constexpr (std::invocable<const Identity&>) {
+    return identity();
+  } else {
+    static_assert(std::is_trivially_copyable_v<Identity>,
+                  "the identity of parallel_reduce travels with a closure: pass a function that "
+                  "returns it");
+    return identity;
+  }
+}
+
 }  // namespace tasks
 
 // Runs all the functions, in parallel if workers are idle, and waits for them.
@@ -59,7 +73,7 @@ void parallel_invoke(F f, Fs... rest) {
 // Calls f(i) for all i in [begin, end). The range is split into pieces of at most `grain` indices;
 // one task runs each piece in ascending order. Requires: grain >= 1.
 template <std::integral I, std::invocable<I> F>
-void parallel_for(I begin, I end, F f, I grain = 1) {
+void parallel_for(I begin, I end, F f, std::type_identity_t<I> grain = 1) {
   if (end - begin <= grain) {
     for (; begin < end; ++begin) f(begin);
     return;
@@ -74,24 +88,41 @@ void parallel_for(I begin, I end, F f, I grain = 1) {
 
 // Returns combine(... combine(identity, map(begin)) ..., map(end - 1)). `combine` must be
 // associative and `identity` its neutral element: the operands keep their order, but their grouping
-// is not specified. T must be transferable (transfer.h). Splits the range like parallel_for().
-template <std::integral I, typename T, typename Map, typename Combine>
-T parallel_reduce(I begin, I end, T identity, Map map, Combine combine, I grain = 1) {
+// is not specified. `identity` is a value, or a function without arguments that returns it. T must
+// be transferable (transfer.h). Splits the range like parallel_for().
+//
+//   auto all = cariama::parallel_reduce(0L, n, [] { return std::vector<long>(); }, ones, appended);
+//
+// A T that owns memory needs the function, and a `map` and `combine` that neither spawn nor join: a
+// partial result is a local of the task that computes it.
+template <std::integral I, typename Identity, typename Map, typename Combine>
+auto parallel_reduce(I begin, I end, Identity identity, Map map, Combine combine,
+                     std::type_identity_t<I> grain = 1) {
+  using T = decltype(tasks::identity_value(identity));
   if (end - begin <= grain) {
-    T sum = std::move(identity);
+    T sum = tasks::identity_value(identity);
     for (; begin < end; ++begin) sum = combine(std::move(sum), map(begin));
     return sum;
   }
   const I middle = begin + (end - begin) / 2;
   task<T> low =
-      spawn([=] { return parallel_reduce(begin, middle, identity, map, combine, grain); });
-  T high = identity;
-  const uint64_t failure = tasks::call_guarded(
-      [&] { high = parallel_reduce(middle, end, identity, map, combine, grain); });
-  T sum = join(std::move(low));
-  if (failure != 0) [[unlikely]]
-    tasks::join_record(failure, nullptr, 0);
-  return combine(std::move(sum), std::move(high));
+      spawn([=]() -> T { return parallel_reduce(begin, middle, identity, map, combine, grain); });
+  if constexpr (tasks::kTravelsAsBytes<T>) {
+    T high = tasks::identity_value(identity);
+    const uint64_t failure = tasks::call_guarded(
+        [&] { high = parallel_reduce(middle, end, identity, map, combine, grain); });
+    T sum = join(std::move(low));
+    if (failure != 0) [[unlikely]]
+      tasks::join_record(failure, nullptr, 0);
+    return combine(std::move(sum), std::move(high));
+  } else {
+    // The upper half is a child, too, so that its result is safe while this task waits for the
+    // lower half.
+    task<T> high =
+        spawn([=]() -> T { return parallel_reduce(middle, end, identity, map, combine, grain); });
+    auto [sum, more] = join_all(std::move(low), std::move(high));
+    return combine(std::move(sum), std::move(more));
+  }
 }
 
 // A scope for any number of children without results. The destructor joins them, also when an

@@ -208,7 +208,7 @@ class CARIAMA_TASKS_EXPORT TaskRuntime {
       if (bytes->size() != sizeof word) return absl::InternalError("a result of unexpected size");
       std::memcpy(&word, bytes->data(), sizeof word);
       return tasks::from_word<T>(word);
-    } else if constexpr (std::is_trivially_copyable_v<T>) {
+    } else if constexpr (tasks::kTravelsAsBytes<T>) {
       alignas(T) std::byte value[sizeof(T)];
       if (bytes->size() != sizeof value) return absl::InternalError("a result of unexpected size");
       std::memcpy(value, bytes->data(), sizeof value);

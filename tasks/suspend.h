@@ -60,7 +60,7 @@ class TaskFuture {
   T get() const {
     if constexpr (std::is_void_v<T>) {
       tasks::join_record(record_, nullptr, 0);
-    } else if constexpr (std::is_trivially_copyable_v<T>) {
+    } else if constexpr (tasks::kTravelsAsBytes<T>) {
       alignas(T) std::byte value[sizeof(T)];
       tasks::join_record(record_, value, sizeof value);
       return *std::launder(reinterpret_cast<T*>(value));
@@ -87,7 +87,7 @@ class TaskPromise {
   // worker. Requires: neither set() nor fail() was called before.
   template <typename U = T>
   requires(!std::is_void_v<U>) void set(const std::type_identity_t<U>& value) const {
-    if constexpr (std::is_trivially_copyable_v<U>) {
+    if constexpr (tasks::kTravelsAsBytes<U>) {
       tasks::complete_record(record_, &value, sizeof value);
     } else {
       std::vector<std::byte> packed;

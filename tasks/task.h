@@ -16,7 +16,8 @@
 //
 //  - A local must not own memory or other resources of the process across a spawn or join: no
 //    std::vector, no open file, no lock. Pointers to functions, to constants and to the task's own
-//    locals stay valid.
+//    locals stay valid. Results that own memory are safe until they are joined (transfer.h); join
+//    several of them by join_all().
 //  - A task must not pass a pointer to one of its locals to another task: children get values. A
 //    lambda that captures by reference compiles but is wrong; TaskOptions::check_closures detects
 //    it.
@@ -42,6 +43,7 @@
 #include <new>
 #include <span>
 #include <stdexcept>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -60,7 +62,7 @@ namespace tasks {
 
 // True for types whose values fit into one register.
 template <typename T>
-inline constexpr bool kInRegister = std::is_trivially_copyable_v<T> && sizeof(T) <= 8;
+inline constexpr bool kInRegister = kTravelsAsBytes<T> && sizeof(T) <= 8;
 
 // Returns the value of such a type whose bytes are the first bytes of `word`. A fork result and a
 // join record hold these values as whole words.
@@ -72,11 +74,23 @@ template <typename T>
 }
 
 struct Nothing {};
+template <typename T, bool kAsBytes>
+struct StoredOf {
+  using Type = Nothing;
+};
 template <typename T>
-using Stored = std::conditional_t<std::is_void_v<T>, Nothing, T>;
+struct StoredOf<T, true> {
+  using Type = T;
+};
+// What task<T> stores of a result. A result that does not travel as bytes (transfer.h) is never in
+// the frames of the parent, which may be stolen at its next spawn: it stays packed in its record.
+template <typename T>
+using Stored = typename StoredOf<T, kTravelsAsBytes<T>>::Type;
+template <typename T>
+inline constexpr bool kStoresNothing = std::is_same_v<Stored<T>, Nothing>;
 
-// task<T>::record_ is 0 if the value is in the task object, kTaken if the task was joined or moved
-// from, and otherwise the join record of the child.
+// task<T>::record_ is 0 if the child has ended and its value, if any, is in the task object, kTaken
+// if the task was joined or moved from, and otherwise the join record of the child.
 inline constexpr uint64_t kTaken = 1;
 
 // A child function gets two words. If closure and result are small, the words are the closure,
@@ -140,22 +154,7 @@ template <typename Plain>
     }
     std::memcpy(target + at, source + at, sizeof(Plain) - at);
   } else {
-    std::memcpy(&to, &from, sizeof to);
-  }
-}
-
-// Ends a child whose parent was stolen and whose result is larger than a word.
-template <typename T>
-[[noreturn]] void end_child(T& value) {
-  if constexpr (std::is_trivially_copyable_v<T>) {
-    end_with_value(&value, sizeof value);
-  } else {
-    // The destructors of these frames will not run. Destroy the value here, because it may own
-    // memory.
-    auto* packed = new std::vector<std::byte>;
-    Transfer<T>::pack(value, *packed);
-    std::destroy_at(&value);
-    end_with_packed(packed);
+    std::memcpy(static_cast<void*>(&to), &from, sizeof to);
   }
 }
 
@@ -181,10 +180,16 @@ ForkResult run_child(uint64_t first, uint64_t second, ForkState* state, uint64_t
     ~Result() {}
     Stored<T> value;
   } result;
+  std::vector<std::byte>* packed = nullptr;
   std::exception_ptr* failure = nullptr;
   try {
     if constexpr (std::is_void_v<T>) {
       call();
+    } else if constexpr (kStoresNothing<T>) {
+      const T value = call();
+      auto bytes = std::make_unique<std::vector<std::byte>>();
+      Transfer<T>::pack(value, *bytes);
+      packed = bytes.release();
     } else {
       new (&result.value) T(call());
     }
@@ -193,21 +198,17 @@ ForkResult run_child(uint64_t first, uint64_t second, ForkState* state, uint64_t
   }
   if (failure != nullptr) [[unlikely]]
     return end_failed_child(failure);
-  if constexpr (kInRegister<Stored<T>>) {
+  if constexpr (!std::is_void_v<T> && kStoresNothing<T>) {
+    return end_packed_child(packed);
+  } else if constexpr (kInRegister<Stored<T>>) {
     uint64_t word = 0;
     if constexpr (!std::is_void_v<T>) std::memcpy(&word, &result.value, sizeof result.value);
     return {word, 0};
   } else {
     if (!takes_back(state, entry)) [[unlikely]] {
-      if (!pop_parent()) end_child<T>(result.value);
+      if (!pop_parent()) end_with_value(&result.value, sizeof result.value);
     }
-    auto* const slot = reinterpret_cast<T*>(second);
-    if constexpr (std::is_trivially_copyable_v<T>) {
-      copy_fields(*slot, result.value);
-    } else {
-      new (slot) T(std::move(result.value));
-      std::destroy_at(&result.value);
-    }
+    copy_fields(*reinterpret_cast<T*>(second), result.value);
     return {0, 0};
   }
 }
@@ -222,26 +223,18 @@ class [[nodiscard]] task {
 
  public:
   task(task&& other) noexcept : record_(std::exchange(other.record_, tasks::kTaken)) {
-    if (record_ != 0) return;
-    if constexpr (std::is_trivially_copyable_v<Stored>) {
-      std::memcpy(&value_, &other.value_, sizeof value_);
-    } else {
-      new (&value_) Stored(std::move(other.value_));
-      std::destroy_at(&other.value_);
-    }
+    if (record_ == 0) std::memcpy(static_cast<void*>(&value_), &other.value_, sizeof value_);
   }
   task& operator=(task&&) = delete;
   ~task() {
     if (record_ == tasks::kTaken) return;
-    if (record_ != 0) [[unlikely]] {
+    if (record_ != 0) [[unlikely]]
       tasks::join_and_drop(record_);
-    } else if constexpr (!std::is_trivially_destructible_v<Stored>) {
-      std::destroy_at(&value_);
-    }
   }
 
   // Returns true if the child has ended and its value is in this object: join() will then neither
-  // wait nor change the process. False for a child that threw.
+  // wait nor change the process. False for a child that threw, and for a result that does not
+  // travel as bytes (transfer.h).
   [[nodiscard]] bool ready() const { return record_ == 0; }
 
   // Returns the child's join record, or 0 if the child has ended, and marks this task as joined.
@@ -258,6 +251,8 @@ class [[nodiscard]] task {
   friend task<R> spawn_call(const Call& call);
   template <typename R>
   friend R join(task<R>&& child);
+  template <typename... Rs>
+  friend std::tuple<Rs...> join_all(task<Rs>&&... children);
 
   template <typename Call, uint64_t kFlags>
   [[gnu::always_inline]] task(In<Call, kFlags>, const Call& call) {
@@ -273,24 +268,23 @@ class [[nodiscard]] task {
     record_ = result.record;
     if (result.record != 0) [[unlikely]] {
       tasks::arrived_on_stack();
-    } else if constexpr (!std::is_void_v<T> && tasks::kInRegister<Stored>) {
-      std::memcpy(&value_, &result.value, sizeof value_);
+    } else if constexpr (!tasks::kStoresNothing<T> && tasks::kInRegister<Stored>) {
+      std::memcpy(static_cast<void*>(&value_), &result.value, sizeof value_);
     }
   }
 
   T take() {
     const uint64_t record = std::exchange(record_, tasks::kTaken);
-    if (record != 0) [[unlikely]]
-      return take_record(record);
-    if constexpr (!std::is_void_v<T>) {
-      if constexpr (std::is_trivially_copyable_v<T>) {
-        return value_;
-      } else {
-        T value(std::move(value_));
-        std::destroy_at(&value_);
-        return value;
-      }
+    if constexpr (!std::is_void_v<T> && tasks::kStoresNothing<T>) {
+      return take_record(record);  // such a result always has a record
+    } else {
+      if (record != 0) [[unlikely]]
+        return take_record(record);
+      if constexpr (!std::is_void_v<T>) return value_;
     }
+  }
+  void await() const {
+    if (record_ > tasks::kTaken) tasks::await_record(record_);
   }
   [[gnu::noinline, gnu::cold]] static T take_record(uint64_t record) {
     if (record == tasks::kTaken) throw std::logic_error("cariama::join: this task was joined");
@@ -300,7 +294,7 @@ class [[nodiscard]] task {
       uint64_t word = 0;
       tasks::join_record(record, &word, sizeof word);  // may return in another process
       return tasks::from_word<T>(word);
-    } else if constexpr (std::is_trivially_copyable_v<T>) {
+    } else if constexpr (tasks::kTravelsAsBytes<T>) {
       alignas(T) std::byte value[sizeof(T)];
       tasks::join_record(record, value, sizeof value);  // may return in another process
       return *std::launder(reinterpret_cast<T*>(value));
@@ -355,6 +349,16 @@ requires std::invocable<F&, Args&...>
 template <typename T>
 [[gnu::always_inline]] inline T join(task<T>&& child) {
   return child.take();
+}
+
+// Waits until all the children have ended, and then returns their results. Use it for results that
+// own memory: after join() has returned such a result, another join that waits could continue the
+// task in another process, where that memory does not exist. If children threw, throws
+// the exception of the first of them; the results of the others are dropped with their tasks.
+template <typename... Ts>
+inline std::tuple<Ts...> join_all(task<Ts>&&... children) {
+  (children.await(), ...);
+  return std::tuple<Ts...>{children.take()...};
 }
 
 }  // namespace cariama

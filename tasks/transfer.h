@@ -1,10 +1,10 @@
 // Transfer<T>: how the result of a child travels to a joiner in another process.
 //
-// A trivially copyable type travels as its bytes. Pointers in it must be valid in every process:
-// pointers to functions and constants are, pointers to the heap are not. For other types,
-// Transfer<T> packs the value into bytes and unpacks it. Transfer is defined for std::string, and
-// for std::vector, std::unique_ptr and std::pair of trivially copyable types. Programs may
-// specialise it:
+// A type whose values may be copied as bytes travels as its bytes: trivially copyable types, and
+// std::pair and std::tuple of such types. Pointers in it must be valid in every process: pointers
+// to functions and constants are, pointers to the heap are not. For other types, Transfer<T> packs
+// the value into bytes and unpacks it. Transfer is defined for std::string, and for std::vector and
+// std::unique_ptr of types that travel as bytes. Programs may specialise it:
 //
 //   template <>
 //   struct cariama::Transfer<Matrix> {
@@ -12,8 +12,8 @@
 //     static Matrix unpack(std::span<const std::byte> bytes);
 //   };
 //
-// pack() and unpack() are used only if the parent continued without the child. Otherwise the result
-// is moved.
+// A child packs such a result when it ends, and the packed bytes stay in memory that every worker
+// can read until they are joined: the parent may be stolen before that.
 #ifndef CARIAMA_TASKS_TRANSFER_H_
 #define CARIAMA_TASKS_TRANSFER_H_
 
@@ -37,11 +37,24 @@ inline void append_bytes(std::vector<std::byte>& bytes, const void* from, size_t
 }
 }  // namespace internal
 
+namespace tasks {
+// True for types whose values travel as their bytes: copying the bytes copies the value, and
+// nothing has to be destroyed. std::pair and std::tuple are not trivially copyable, because of
+// their assignments, but may have this property.
+template <typename T>
+inline constexpr bool kTravelsAsBytes = std::is_trivially_copyable_v<T> ||
+                                        (std::is_trivially_copy_constructible_v<T> &&
+                                         std::is_trivially_destructible_v<T>);
+}  // namespace tasks
+
 template <typename T>
 struct Transfer {
-  static_assert(std::is_trivially_copyable_v<T>,
+  static_assert(tasks::kTravelsAsBytes<T>,
                 "the result of a task travels between processes: specialise cariama::Transfer for "
-                "its type");
+                "its type (tasks/transfer.h), or put the data into global memory");
+  // Declared so that the message above is the only one.
+  static void pack(const T& from, std::vector<std::byte>& bytes);
+  static T unpack(std::span<const std::byte> bytes);
 };
 
 template <>
@@ -55,21 +68,20 @@ struct Transfer<std::string> {
 };
 
 template <typename T>
-requires std::is_trivially_copyable_v<T>
+requires tasks::kTravelsAsBytes<T>
 struct Transfer<std::vector<T>> {
   static void pack(const std::vector<T>& from, std::vector<std::byte>& bytes) {
     internal::append_bytes(bytes, from.data(), from.size() * sizeof(T));
   }
   static std::vector<T> unpack(std::span<const std::byte> bytes) {
     std::vector<T> to(bytes.size() / sizeof(T));
-    if (!to.empty()) std::memcpy(to.data(), bytes.data(), to.size() * sizeof(T));
+    if (!to.empty()) std::memcpy(static_cast<void*>(to.data()), bytes.data(), bytes.size());
     return to;
   }
 };
 
 template <typename T>
-requires(std::is_trivially_copyable_v<T> &&
-         !std::is_array_v<T>) struct Transfer<std::unique_ptr<T>> {
+requires(tasks::kTravelsAsBytes<T> && !std::is_array_v<T>) struct Transfer<std::unique_ptr<T>> {
   static void pack(const std::unique_ptr<T>& from, std::vector<std::byte>& bytes) {
     if (from != nullptr) internal::append_bytes(bytes, from.get(), sizeof(T));
   }
@@ -78,27 +90,6 @@ requires(std::is_trivially_copyable_v<T> &&
     alignas(T) std::byte copy[sizeof(T)];
     std::memcpy(copy, bytes.data(), sizeof(T));
     return std::make_unique<T>(*reinterpret_cast<T*>(copy));
-  }
-};
-
-// std::pair is not trivially copyable, even if its members are, so it needs a specialisation.
-template <typename A, typename B>
-requires(std::is_trivially_copyable_v<A>&&
-             std::is_trivially_copyable_v<B>) struct Transfer<std::pair<A, B>> {
-  static void pack(const std::pair<A, B>& from, std::vector<std::byte>& bytes) {
-    bytes.resize(bytes.size() + sizeof(A) + sizeof(B));
-    std::byte* to = bytes.data() + bytes.size() - sizeof(A) - sizeof(B);
-    std::memcpy(to, &from.first, sizeof(A));
-    std::memcpy(to + sizeof(A), &from.second, sizeof(B));
-  }
-  static std::pair<A, B> unpack(std::span<const std::byte> bytes) {
-    struct Copy {
-      alignas(A) std::byte first[sizeof(A)];
-      alignas(B) std::byte second[sizeof(B)];
-    } copy;
-    std::memcpy(copy.first, bytes.data(), sizeof(A));
-    std::memcpy(copy.second, bytes.data() + sizeof(A), sizeof(B));
-    return {*reinterpret_cast<A*>(copy.first), *reinterpret_cast<B*>(copy.second)};
   }
 };
 

@@ -251,6 +251,11 @@ namespace {
 
 }  // namespace
 
+void await(Reference record) {
+  // Reads the worker each time: the process may have changed.
+  while (!worker_of_task("join")->child_has_ended(record)) this_worker->wait_for(record);
+}
+
 Outcome join(Reference record) {
   for (;;) {
     Worker& worker = *worker_of_task("join");  // read it each time: the process may have changed

@@ -170,6 +170,7 @@ class Worker {
   }
   // Ends the running task, whose parent was stolen: writes the outcome to its record and leaves.
   [[noreturn]] void end_task(const Outcome& outcome);
+  [[nodiscard]] bool child_has_ended(Reference record);
   // If the record's child has ended, releases the record and returns the outcome.
   [[nodiscard]] std::optional<Outcome> poll_outcome(Reference record);
   // Suspends the running task until the record's child may have ended: the caller must check again.
@@ -302,7 +303,6 @@ class Worker {
   // Installs the oldest task of waiting_ if its child has ended. Otherwise moves it to the end of
   // the queue and returns false.
   [[nodiscard]] bool resume_waiting();
-  [[nodiscard]] bool child_has_ended(Reference record);
   // Call it when all tasks of the region have ended or been taken, before another task is
   // installed. Empties the deque, and waits until thieves have copied the frames of all stolen
   // tasks.
@@ -447,6 +447,8 @@ extern Worker* this_worker;
 // message that names `operation`.
 [[nodiscard]] Worker* worker_of_task(const char* operation);
 
+// Waits until the record's child has ended. Only tasks may call it. May return in another process.
+void await(Reference record);
 // Waits until the record's child has ended, releases the record and returns the outcome. Only tasks
 // may call it. May return in another process.
 [[nodiscard]] Outcome join(Reference record);

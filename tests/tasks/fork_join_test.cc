@@ -160,6 +160,19 @@ TEST(ForkJoin, AFirstTaskThatThrowsIsAnError) {
   });
 }
 
+TEST(ForkJoin, JoinAllReturnsAllResultsOrTheFirstException) {
+  on_one_worker([] {
+    const auto [number, text] =
+        join_all(spawn([] { return 1; }), spawn([] { return std::string("two"); }));
+    EXPECT_EQ(number, 1);
+    EXPECT_EQ(text, "two");
+    EXPECT_THROW(join_all(spawn([] { return std::string("kept"); }),
+                          spawn([]() -> std::string { throw Odd("first"); }),
+                          spawn([]() -> int { throw std::out_of_range("second"); })),
+                 Odd);
+  });
+}
+
 TEST(ForkJoin, ParallelShapes) {
   on_one_worker([] {
     const long sum = parallel_reduce(
@@ -168,6 +181,13 @@ TEST(ForkJoin, ParallelShapes) {
     EXPECT_EQ(parallel_reduce(
                   5, 5, 7, [](int i) { return i; }, std::plus<>()),
               7);
+    // A function returns the neutral element; the result owns memory.
+    EXPECT_EQ(parallel_reduce(
+                  0, 10, [] { return std::string(); }, [](int i) { return std::to_string(i); },
+                  std::plus<>(), 3),
+              "0123456789");
+    parallel_for(
+        0L, 3L, [](long) {}, 100);  // the grain does not decide the type of the index
     static std::array<int, 100> seen;
     parallel_for(
         0, 100, [](int i) { ++seen[static_cast<size_t>(i)]; }, 7);

@@ -171,6 +171,23 @@ TEST_P(Migration, ResultsFollowTheParent) {
   });
 }
 
+// The children have ended before the parent is stolen, so their results are the parent's when it
+// moves.
+TEST_P(Migration, ResultsThatOwnMemoryFollowTheParentAtALaterSpawn) {
+  const Shared<Flags> flags;
+  on_two([f = flags.get()] {
+    for (int i = 0; i < 5; ++i) {
+      task<std::string> text = spawn_tied([] { return std::string(100, 'x'); });
+      task<std::vector<int>> numbers = spawn_tied([i] { return std::vector<int>(1000, i); });
+      task<std::unique_ptr<long>> dropped = spawn_tied([] { return std::make_unique<long>(7); });
+      EXPECT_EQ(join_after_steal(f, [i] { return i; }), i);
+      const auto [here, there] = join_all(std::move(text), std::move(numbers));
+      EXPECT_EQ(here, std::string(100, 'x'));
+      EXPECT_EQ(there, std::vector<int>(1000, i));
+    }
+  });
+}
+
 TEST_P(Migration, ExceptionsFollowTheParent) {
   const Shared<Flags> flags;
   on_two([f = flags.get()] {

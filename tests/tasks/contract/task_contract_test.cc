@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <numeric>
 #include <ostream>
 #include <stdexcept>
 #include <string>
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tasks/parallel.h"
 #include "tasks/runtime.h"
 #include "tasks/suspend.h"
 #include "tasks/task.h"
@@ -137,6 +139,24 @@ TEST_P(TaskContract, StartedTasksMove) {
     }
   });
   EXPECT_GE(flags->steals, uint64_t{kRounds});
+}
+
+TEST_P(TaskContract, VectorsAreReduced) {
+  with_workers(2, [](TaskRuntime& runtime) {
+    const auto all = runtime.run([] {
+      return parallel_reduce(
+          0, 2000, [] { return std::vector<int>(); }, [](int i) { return std::vector<int>{i}; },
+          [](std::vector<int> left, const std::vector<int>& right) {
+            left.insert(left.end(), right.begin(), right.end());
+            return left;
+          },
+          10);
+    });
+    ASSERT_TRUE(all.ok()) << all.status();
+    std::vector<int> expected(2000);
+    std::iota(expected.begin(), expected.end(), 0);
+    EXPECT_EQ(*all, expected);
+  });
 }
 
 uint64_t mix(uint64_t x) {
