@@ -18,7 +18,8 @@
 //   environment  RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set (as torchrun does). Uses a
 //                TCP store in the process of rank 0. Peers prove that they know CARIAMA_JOB_SECRET;
 //                without a secret the store listens on loopback, for processes of its user only.
-//   single       None of the above: a job of one process.
+//   single       None of the above: a job of one process. Refused in a task of srun that has other
+//                tasks beside it: they were meant to be one job.
 //
 // A process joins once. Cost: the store has one socket for each process of the job.
 #ifndef CARIAMA_DSFABRIC_BOOTSTRAP_H_
@@ -47,7 +48,8 @@ enum class BootstrapKind : uint8_t { kLocal, kPmix, kEnvironment, kSingle };
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT std::string_view bootstrap_name(BootstrapKind kind);
 
 // Returns the implementation that make_bootstrap() would use, as far as the environment tells (see
-// the head of this file). Does not join the job. Error: INVALID_ARGUMENT (CARIAMA_BOOTSTRAP).
+// the head of this file). Does not join the job. Errors: INVALID_ARGUMENT (CARIAMA_BOOTSTRAP),
+// FAILED_PRECONDITION (srun started several tasks without PMIx).
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::StatusOr<BootstrapKind> find_bootstrap();
 
 // One process's view of its job. As dtutils' Exchange: thread-compatible; every wait has a deadline
@@ -75,7 +77,8 @@ struct BootstrapOptions {
 
 // Joins the job. Blocks until the launcher's service answers. Error texts say which implementation
 // was tried, what is missing, and the remedy. Errors: INVALID_ARGUMENT (an environment variable is
-// malformed), FAILED_PRECONDITION (the requested implementation is not available), UNAVAILABLE,
+// malformed), FAILED_PRECONDITION (the requested implementation is not available; several tasks of
+// srun without PMIx), UNAVAILABLE,
 // PERMISSION_DENIED (the store and this process do not share the secret), DEADLINE_EXCEEDED.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::StatusOr<std::unique_ptr<Bootstrap>> make_bootstrap(
     const BootstrapOptions& options = {});

@@ -1,6 +1,5 @@
 #include "dsfabric/internal/broker.h"
 
-#include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/stat.h>
 
@@ -177,7 +176,7 @@ class SocketBroker final : public Broker {
         entries.push_back({one.socket.get(), events, 0});
         next = std::min(next, one.deadline);
       }
-      if (poll(entries.data(), entries.size(), poll_timeout(next)) < 0) continue;
+      if (poll_open(entries, poll_timeout(next)) < 0) continue;
       if (entries[0].revents != 0) return;
       size_t at = 1 + listeners_.size();
       for (Incoming& one : incoming_) {
@@ -198,7 +197,7 @@ class SocketBroker final : public Broker {
   }
 
   void accept_all(int listener) {
-    while (true) {
+    for (int i = 0; i < kAcceptedAtOnce; ++i) {
       if (incoming_.size() >= max_incoming_) {
         const auto stranger = find_stranger();
         if (stranger == incoming_.end()) return;

@@ -25,7 +25,10 @@ absl::StatusOr<std::unique_ptr<Fabric>> Fabric::create(const FabricOptions& opti
 
 Fabric::Fabric(std::unique_ptr<internal::FabricCore> core) : core_(std::move(core)) {}
 
-Fabric::~Fabric() = default;
+Fabric::~Fabric() {
+  // The threads of the core, and the other ends of its sockets and queue pairs, are the parent's.
+  if (core_->is_inherited()) static_cast<void>(core_.release());
+}
 
 uint32_t Fabric::rank() const { return core_->rank(); }
 uint32_t Fabric::size() const { return core_->size(); }

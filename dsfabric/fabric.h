@@ -186,6 +186,10 @@ class CARIAMA_DSFABRIC_EXPORT Fabric {
 
   // Without a preceding finalize(), the destructor leaves the job at once. The other processes see
   // this as the death of the process; this process's own threads and memory are released in order.
+  //
+  // In a child of fork() the fabric cannot be used: calls return UNAVAILABLE, and the destructor
+  // does nothing, so that the parent stays in the job. Messengers, global memory and thread
+  // contexts must not be touched there: only exec and _exit are safe.
   ~Fabric();
   Fabric(const Fabric&) = delete;
   Fabric& operator=(const Fabric&) = delete;

@@ -205,8 +205,7 @@ absl::StatusOr<Connection*> FabricCore::connection(uint32_t rank, uint32_t index
   Peer& peer = *peers_[rank];
   if (peer.state.load(std::memory_order_acquire) != PeerState::kConnected) [[unlikely]] {
     if (finalized_.load(std::memory_order_acquire)) {
-      return make_error(absl::StatusCode::kUnavailable, ErrorScope::kProcess,
-                        "the fabric was finalized");
+      return closed_error();
     }
     if (absl::Status connected = connect(peer); !connected.ok()) return connected;
   }

@@ -1,5 +1,6 @@
 #include "dsfabric/internal/fabric_core.h"
 
+#include <pthread.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -56,6 +57,17 @@ std::string diagnostics_job(const JobSecret& secret) {
     name += "0123456789abcdef"[byte & 15];
   }
   return name;
+}
+
+// The fabrics of this process, for fork().
+struct LiveFabrics {
+  std::mutex mutex;
+  std::vector<FabricCore*> cores;
+};
+
+LiveFabrics& live_fabrics() {
+  static auto* const all = new LiveFabrics;  // never destroyed: a fabric may outlive static objects
+  return *all;
 }
 
 // The set-up data that every process publishes for all others.
@@ -138,6 +150,7 @@ absl::StatusOr<std::unique_ptr<FabricCore>> FabricCore::create(
   if (absl::Status built = FunctionTable::build(); !built.ok()) return built;
   if (bootstrap->size() > 1) share_diagnostics(diagnostics_job(bootstrap->secret()));
   auto core = std::unique_ptr<FabricCore>(new FabricCore(options, std::move(bootstrap)));
+  watch_forks(core.get());
   core->threads_ = options.threads.value_or(core->bootstrap_->threads().value_or(1));
   if (core->threads_ == 0 || core->threads_ >= kNoThread / core->size_) {
     return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kProcess,
@@ -418,7 +431,29 @@ void FabricCore::service_port(Port& port, Deadline now) {
   }
 }
 
+// Makes fork() mark the fabric as closed in the child. The marks are all that is safe to change
+// there: other threads may hold any lock of the fabric at the fork.
+void FabricCore::watch_forks(FabricCore* core) {
+  static const int prepared =
+      pthread_atfork([] { live_fabrics().mutex.lock(); }, [] { live_fabrics().mutex.unlock(); },
+                     [] {
+                       for (FabricCore* one : live_fabrics().cores) {
+                         one->inherited_.store(true);
+                         one->finalized_.store(true);
+                         one->leaving_.store(true);
+                       }
+                       live_fabrics().mutex.unlock();
+                     });
+  static_cast<void>(prepared);  // ENOMEM: a child is not recognised
+  const std::lock_guard lock(live_fabrics().mutex);
+  live_fabrics().cores.push_back(core);
+}
+
 FabricCore::~FabricCore() {
+  {
+    const std::lock_guard lock(live_fabrics().mutex);
+    std::erase(live_fabrics().cores, this);
+  }
   finalized_.store(true, std::memory_order_release);
   leaving_.store(true, std::memory_order_release);
   broker_.reset();

@@ -168,7 +168,18 @@ absl::Status FabricCore::agree_on_the_end(Deadline deadline) {
   return run_participation_round("left", {}, deadline).status();
 }
 
+absl::Status FabricCore::closed_error() const {
+  if (is_inherited()) {
+    return make_error(absl::StatusCode::kUnavailable, ErrorScope::kProcess,
+                      "this process is a child of fork(): the fabric belongs to its parent",
+                      "call exec or _exit in the child");
+  }
+  return make_error(absl::StatusCode::kUnavailable, ErrorScope::kProcess,
+                    "the fabric was finalized");
+}
+
 absl::Status FabricCore::finalize(Deadline deadline) {
+  if (is_inherited()) return closed_error();
   if (running() != nullptr) {
     return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
                       "finalize() was called inside of a call");

@@ -22,8 +22,7 @@ absl::Status FabricCore::send(uint32_t rank, uint32_t destination, const Outgoin
         "there is no rank " + std::to_string(rank) + ": the job has " + std::to_string(size_));
   }
   if (finalized_.load(std::memory_order_acquire)) {
-    return make_error(absl::StatusCode::kUnavailable, ErrorScope::kProcess,
-                      "the fabric was finalized");
+    return closed_error();
   }
   if (call.id.value == 0) {
     return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,

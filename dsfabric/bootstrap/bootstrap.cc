@@ -34,6 +34,16 @@ absl::StatusOr<BootstrapKind> find_bootstrap() {
   if (environment_variable("RANK") && environment_variable("WORLD_SIZE")) {
     return BootstrapKind::kEnvironment;
   }
+  // Set by srun for each task of a step, not in the script of sbatch. Without PMIx the tasks cannot
+  // find each other: each would be a job of its own.
+  const std::string tasks = environment_variable("SLURM_STEP_NUM_TASKS").value_or("1");
+  if (tasks != "1") {
+    return make_error(
+        absl::StatusCode::kFailedPrecondition, ErrorScope::kProcess,
+        "srun started this process as one of " + tasks + " tasks, without PMIx",
+        "start it by srun --mpi=pmix, or set CARIAMA_BOOTSTRAP=single if each task is "
+        "to be a job of its own");
+  }
   return BootstrapKind::kSingle;
 }
 

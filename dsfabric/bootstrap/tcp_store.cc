@@ -87,7 +87,7 @@ void TcpStore::serve() {
     }
     const size_t others = entries.size();
     server_.append_polled(entries);
-    if (poll(entries.data(), entries.size(), poll_timeout(next)) < 0) continue;
+    if (poll_open(entries, poll_timeout(next)) < 0) continue;
     if (entries[0].revents != 0) return;
     server_.serve(std::span(entries).subspan(others));
     size_t at = 2;
@@ -101,7 +101,7 @@ void TcpStore::serve() {
 }
 
 void TcpStore::accept_all() {
-  while (true) {
+  for (int i = 0; i < kAcceptedAtOnce; ++i) {
     FileDescriptor socket = accept_from(listener_.get());
     if (!socket.valid()) return;
     if (admission_ == Admission::kOwnUser && !other_end_is_ours(socket.get())) continue;

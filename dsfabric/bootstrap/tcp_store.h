@@ -2,8 +2,6 @@
 #ifndef CARIAMA_DSFABRIC_BOOTSTRAP_TCP_STORE_H_
 #define CARIAMA_DSFABRIC_BOOTSTRAP_TCP_STORE_H_
 
-#include <poll.h>
-
 #include <condition_variable>
 #include <list>
 #include <memory>

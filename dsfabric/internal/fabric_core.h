@@ -74,6 +74,9 @@ class FabricCore {
   // Starts the threads and the broker. From now on peers can connect and call.
   [[nodiscard]] absl::Status start(Fabric* fabric, const Fabric::BrokerMaker& broker_of);
 
+  // Returns true in a child of fork(): the fabric belongs to its parent.
+  [[nodiscard]] bool is_inherited() const { return inherited_.load(std::memory_order_acquire); }
+
   [[nodiscard]] uint32_t rank() const { return rank_; }
   [[nodiscard]] uint32_t size() const { return size_; }
   [[nodiscard]] uint32_t threads() const { return threads_; }
@@ -198,6 +201,8 @@ class FabricCore {
   void end_pull_later(std::unique_ptr<Pull> pull);
 
   [[nodiscard]] absl::Status finalize(Deadline deadline);
+  // Returns the reason why no call is accepted, after finalize() or in a child of fork().
+  [[nodiscard]] absl::Status closed_error() const;
   [[nodiscard]] bool finalized() const { return finalized_.load(std::memory_order_acquire); }
   [[nodiscard]] FabricStatistics statistics() const;
 
@@ -208,6 +213,7 @@ class FabricCore {
   static void set_running(FabricCore* core, uint32_t rank);
 
  private:
+  static void watch_forks(FabricCore* core);
   // A device, the objects shared by all connections through it, and the service thread of the
   // device.
   struct Port {
@@ -362,6 +368,7 @@ class FabricCore {
   std::vector<uint32_t> end_lost_;  // processes considered failed in the last round
   ParticipationResult end_result_;  // result of the last round
 
+  std::atomic<bool> inherited_{false};   // this process is a child of the fabric's process
   std::atomic<bool> stopping_{false};    // the threads of the fabric must end
   std::atomic<bool> finalizing_{false};  // finalize() was called
   std::atomic<bool> finalized_{false};   // no call is accepted any more

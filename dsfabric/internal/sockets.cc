@@ -6,7 +6,6 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <poll.h>
 #include <sys/un.h>
 
 #include <algorithm>
@@ -70,6 +69,14 @@ absl::Status wait_for(int socket, short events, const std::string& whom, Deadlin
                         whom + " did not answer in time");
     }
   }
+}
+
+// Returns true if the process that connected this local socket belongs to the user of this process.
+bool is_of_own_user(int socket) {
+  ucred credentials{};
+  socklen_t length = sizeof credentials;
+  return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &length) == 0 &&
+         credentials.uid == geteuid();
 }
 
 bool same_host_part(const uint8_t* a, const uint8_t* b, unsigned bits) {
@@ -264,17 +271,21 @@ SocketAddress bound_address(int socket) {
 }
 
 FileDescriptor accept_from(int listener) {
-  sockaddr_storage from{};
-  socklen_t length = sizeof from;
-  FileDescriptor socket(
-      accept4(listener, reinterpret_cast<sockaddr*>(&from), &length, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  if (socket.valid()) {
+  for (int i = 0; i < kAcceptedAtOnce; ++i) {
+    sockaddr_storage from{};
+    socklen_t length = sizeof from;
+    FileDescriptor socket(accept4(listener, reinterpret_cast<sockaddr*>(&from), &length,
+                                  SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!socket.valid()) {
+      // No free descriptors: the listener stays readable, so poll() would return at once, forever.
+      if (errno == EMFILE || errno == ENFILE || errno == ENOMEM) poll(nullptr, 0, 10);
+      return socket;
+    }
+    if (from.ss_family == AF_UNIX && !is_of_own_user(socket.get())) continue;
     set_tcp_options(socket.get(), from.ss_family);
-  } else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM) {
-    // No free descriptors: the listener stays readable, so poll() would return at once, forever.
-    poll(nullptr, 0, 10);
+    return socket;
   }
-  return socket;
+  return {};
 }
 
 absl::StatusOr<FileDescriptor> connect_to(const SocketAddress& address, const std::string& whom,
@@ -335,6 +346,21 @@ absl::Status receive_exactly(int socket, char* bytes, size_t count, const std::s
     }
   }
   return absl::OkStatus();
+}
+
+int poll_open(std::span<pollfd> entries, int timeout) {
+  std::vector<pollfd> open;
+  std::vector<pollfd*> origins;
+  for (pollfd& entry : entries) {
+    entry.revents = 0;
+    if (entry.fd < 0) continue;
+    open.push_back(entry);
+    origins.push_back(&entry);
+  }
+  const int ready = poll(open.data(), open.size(), timeout);
+  if (ready < 0 && errno != EINTR) poll(nullptr, 0, 10);
+  for (size_t i = 0; i < open.size() && ready > 0; ++i) origins[i]->revents = open[i].revents;
+  return ready;
 }
 
 int poll_timeout(Deadline deadline) {

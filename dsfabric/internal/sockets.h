@@ -2,11 +2,13 @@
 #ifndef CARIAMA_DSFABRIC_INTERNAL_SOCKETS_H_
 #define CARIAMA_DSFABRIC_INTERNAL_SOCKETS_H_
 
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -59,9 +61,13 @@ class SocketAddress {
 [[nodiscard]] absl::StatusOr<FileDescriptor> listen_on(const SocketAddress& address);
 // Returns the address that a socket is bound to, with its port.
 [[nodiscard]] SocketAddress bound_address(int socket);
-// Accepts the next connection as a non-blocking socket; returns an invalid descriptor if none is
-// pending. If the process has no free descriptors, sleeps 10 ms, so that a loop around it and
-// poll() does not spin.
+// Maximum number of connections that are accepted before the ones that were accepted are served: a
+// flood of connections must not keep a thread from its other work.
+inline constexpr int kAcceptedAtOnce = 64;
+// Accepts the next connection as a non-blocking socket. Closes local connections of other users.
+// Returns an invalid descriptor if no connection is pending, or if it has closed kAcceptedAtOnce of
+// them; poll() then reports the listener again. If the process has no free descriptors, sleeps 10
+// ms, so that a loop around it and poll() does not spin.
 [[nodiscard]] FileDescriptor accept_from(int listener);
 
 // Returns a connected non-blocking socket. `whom` is the expected server's name for error texts.
@@ -75,6 +81,11 @@ class SocketAddress {
                                         Deadline deadline);
 [[nodiscard]] absl::Status receive_exactly(int socket, char* bytes, size_t count,
                                            const std::string& whom, Deadline deadline);
+
+// poll() without the entries whose descriptor is negative. poll() itself ignores these entries, but
+// counts them: it refuses more entries than the process may have descriptors (RLIMIT_NOFILE). If
+// poll() fails for want of memory, sleeps 10 ms, so that a loop around it does not spin.
+int poll_open(std::span<pollfd> entries, int timeout);
 
 // Milliseconds for poll() until `deadline`: rounded up, 0 when it has passed, -1 for kForever.
 [[nodiscard]] int poll_timeout(Deadline deadline);

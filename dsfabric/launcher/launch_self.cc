@@ -169,7 +169,7 @@ int launch_exit_code(const absl::Status& refusal) {
 
 std::optional<int> launch_self(LaunchOptions options, int argc, const char* const* argv) {
   const absl::StatusOr<BootstrapKind> starter = find_bootstrap();
-  // Let make_bootstrap() report an invalid CARIAMA_BOOTSTRAP. If it is "single", the user asked for
+  // Let make_bootstrap() report the error. If CARIAMA_BOOTSTRAP is "single", the user asked for
   // one process.
   if (!starter.ok() || *starter != BootstrapKind::kSingle ||
       getenv("CARIAMA_BOOTSTRAP") != nullptr) {

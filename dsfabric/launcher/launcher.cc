@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <sched.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -34,6 +35,7 @@
 #include "dsfabric/launcher/child_process.h"
 #include "dsfabric/launcher/guardian.h"
 #include "dsfabric/launcher/line_tagger.h"
+#include "dsfabric/launcher/output_queue.h"
 #include "dsfabric/launcher/placement.h"
 #include "dtutils/error.h"
 #include "dtutils/exchange_server.h"
@@ -48,11 +50,6 @@ using internal::LineTagger;
 // Signals that end the job, and signals that are only passed on.
 constexpr int kEndingSignals[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
 constexpr int kPassedSignals[] = {SIGUSR1, SIGUSR2, SIGCONT, SIGWINCH, SIGTSTP};
-
-void say(const std::string& what) {
-  const std::string line = "cariama-run: " + what + "\n";
-  std::fwrite(line.data(), 1, line.size(), stderr);
-}
 
 std::string describe_end(int status) {
   if (!WIFSIGNALED(status)) return absl::StrCat("exited with code ", WEXITSTATUS(status));
@@ -191,12 +188,36 @@ class InputRelay {
   std::string pending_;
 };
 
+// Raises the limit of descriptors of this process during its lifetime, as far as the user may.
+class DescriptorLimit {
+ public:
+  explicit DescriptorLimit(rlim_t wanted) {
+    if (getrlimit(RLIMIT_NOFILE, &before_) != 0 || before_.rlim_cur >= wanted) return;
+    rlimit raised = before_;
+    raised.rlim_cur = std::min(wanted, before_.rlim_max);
+    raised_ = setrlimit(RLIMIT_NOFILE, &raised) == 0;
+  }
+  ~DescriptorLimit() { restore(); }
+  DescriptorLimit(const DescriptorLimit&) = delete;
+  DescriptorLimit& operator=(const DescriptorLimit&) = delete;
+
+  // Async-signal-safe: for a child between fork and exec.
+  void restore() const {
+    if (raised_) setrlimit(RLIMIT_NOFILE, &before_);
+  }
+
+ private:
+  rlimit before_{};
+  bool raised_ = false;
+};
+
 class Job {
  public:
   Job(const LaunchOptions& options, internal::JobPlan plan)
       : options_(options),
         plan_(std::move(plan)),
         size_(static_cast<int>(plan_.processes.size())),
+        descriptors_(kDescriptorsOfChild * plan_.processes.size() + kMoreDescriptors),
         children_(plan_.processes.size()),
         server_(internal::rank_labels(size_),
                 [this](int rank, const absl::Status& why) { on_closed(rank, why); }) {}
@@ -228,12 +249,15 @@ class Job {
     }
     input_.close_child_end();
     if (options_.timeout.count() > 0) deadline_ = deadline_after(options_.timeout);
-    while (running_ > 0) serve();
+    while (running_ > 0 || output_is_awaited()) serve();
     return timed_out_ ? kLaunchTimedOut : code_;
   }
 
  private:
   enum class Phase : uint8_t { kRunning, kEnding, kKilled };
+  // The pidfd, the exchange's socket and two streams of a process; the launcher's own.
+  static constexpr size_t kDescriptorsOfChild = 4;
+  static constexpr size_t kMoreDescriptors = 64;
 
   struct Child {
     ChildProcess process;
@@ -263,7 +287,10 @@ class Job {
         .capture_output = options_.tag_output,
         .cpus = plan.cpus,
         .signal_mask = signals_.before(),
-        .in_child = [this, rank] { guardian_.guard(static_cast<size_t>(rank), getpid()); }};
+        .in_child = [this, rank] {
+          guardian_.guard(static_cast<size_t>(rank), getpid());
+          descriptors_.restore();
+        }};
     if (options_.threads) {
       setup.variables[internal::kThreadsVariable] = absl::StrCat(*options_.threads);
     }
@@ -283,25 +310,34 @@ class Job {
 
   // Waits for events, and handles them.
   void serve() {
-    std::vector<pollfd> entries{{signals_.descriptor(), POLLIN, 0}, input_.polled()};
+    std::vector<pollfd> entries{{signals_.descriptor(), POLLIN, 0},
+                                input_.polled(),
+                                outputs_[0].polled(),
+                                outputs_[1].polled()};
+    const size_t first_child = entries.size();
     for (const Child& child : children_) {
       entries.push_back({child.process.pidfd(), POLLIN, 0});
       for (int stream = 0; stream < 2; ++stream) {
-        entries.push_back({child.process.output(stream), POLLIN, 0});
+        // The process waits in its write while the reader of the launcher's output does not read.
+        const bool takes = !outputs_[static_cast<size_t>(stream)].full();
+        entries.push_back({takes ? child.process.output(stream) : -1, POLLIN, 0});
       }
     }
     const size_t own = entries.size();
     server_.append_polled(entries);
     const Deadline next = std::min(deadline_, kill_at_);
-    if (poll(entries.data(), entries.size(), internal::poll_timeout(next)) < 0) return;
+    if (internal::poll_open(entries, internal::poll_timeout(next)) < 0) return;
     if (entries[0].revents != 0) {
       while (const int signal = signals_.next()) on_signal(signal);
     }
     if (entries[1].revents != 0) input_.carry();
+    for (size_t stream = 0; stream < 2; ++stream) {
+      if (entries[2 + stream].revents != 0) outputs_[stream].write_some();
+    }
     server_.serve(std::span(entries).subspan(own));
     std::vector<int> ended;
     for (int rank = 0; rank < size_; ++rank) {
-      const size_t at = 2 + 3 * static_cast<size_t>(rank);
+      const size_t at = first_child + 3 * static_cast<size_t>(rank);
       for (int stream = 0; stream < 2; ++stream) {
         if (entries[at + 1 + static_cast<size_t>(stream)].revents != 0) pass_output(rank, stream);
       }
@@ -326,7 +362,7 @@ class Job {
         pass_output(rank, stream);
         std::string rest;
         children_[rank].taggers[static_cast<size_t>(stream)].finish(rest);
-        write_out(stream, rest);
+        outputs_[static_cast<size_t>(stream)].append(rest);
         process.close_output(stream);
       }
       if (rank == 0) input_.close();
@@ -367,6 +403,7 @@ class Job {
       kill_all(signal);
       return;
     }
+    if (running_ == 0 && code_ == 0) code_ = 128 + signal;  // only its output is left
     if (phase_ == Phase::kRunning) {
       say(absl::StrCat("SIG", sigabbrev_np(signal), " is passed on; a second one kills the job"));
       end_job(signal);
@@ -377,15 +414,18 @@ class Job {
 
   void on_time() {
     const Deadline now = std::chrono::steady_clock::now();
-    if (now >= deadline_ && phase_ == Phase::kRunning && running_ > 0) {
+    if (now >= deadline_ && phase_ == Phase::kRunning) {
       timed_out_ = true;
-      say(absl::StrCat("the job did not end within ", options_.timeout.count() / 1000.0,
-                       " s: ", name_ranks(still_running()), " still running"));
+      say(absl::StrCat("the job did not end within ", options_.timeout.count() / 1000.0, " s: ",
+                       running_ > 0 ? name_ranks(still_running()) + " still running"
+                                    : "its output is not read"));
       end_job(SIGTERM);
     }
-    if (now >= kill_at_ && phase_ == Phase::kEnding && running_ > 0) {
-      say(absl::StrCat(name_ranks(still_running()), " did not end within ",
-                       options_.grace.count() / 1000.0, " s of grace, and will be killed"));
+    if (now >= kill_at_ && phase_ == Phase::kEnding) {
+      if (running_ > 0) {
+        say(absl::StrCat(name_ranks(still_running()), " did not end within ",
+                         options_.grace.count() / 1000.0, " s of grace, and will be killed"));
+      }
       kill_job();
     }
   }
@@ -425,8 +465,10 @@ class Job {
 
   void pass_output(int rank, int stream) {
     Child& child = children_[rank];
+    internal::OutputQueue& queue = outputs_[static_cast<size_t>(stream)];
     char chunk[65536];
-    while (child.process.output(stream) >= 0) {
+    // What an ended process has printed is at most what its pipe holds.
+    while (child.process.output(stream) >= 0 && (!queue.full() || child.process.pid() == 0)) {
       const ssize_t count = read(child.process.output(stream), chunk, sizeof chunk);
       if (count < 0 && errno == EINTR) continue;
       if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
@@ -436,29 +478,25 @@ class Job {
       }
       std::string lines;
       child.taggers[static_cast<size_t>(stream)].append({chunk, static_cast<size_t>(count)}, lines);
-      write_out(stream, lines);
+      queue.append(lines);
     }
   }
 
-  static void write_out(int stream, std::string_view text) {
-    const int descriptor = stream == 0 ? STDOUT_FILENO : STDERR_FILENO;
-    while (!text.empty()) {
-      const ssize_t count = write(descriptor, text.data(), text.size());
-      if (count > 0) {
-        text.remove_prefix(static_cast<size_t>(count));
-      } else if (errno == EAGAIN) {
-        pollfd entry{descriptor, POLLOUT, 0};
-        poll(&entry, 1, -1);
-      } else if (errno != EINTR) {
-        return;  // the reader has closed the output
-      }
-    }
+  void say(const std::string& what) { outputs_[1].append("cariama-run: " + what + "\n"); }
+
+  // Returns true if the processes' output has to be written before the launcher ends. A job that
+  // was killed does not wait for the reader of its output.
+  [[nodiscard]] bool output_is_awaited() const {
+    return phase_ != Phase::kKilled && !(outputs_[0].empty() && outputs_[1].empty());
   }
 
   const LaunchOptions& options_;
   const internal::JobPlan plan_;
   const int size_;
+  const DescriptorLimit descriptors_;
   Signals signals_;
+  std::array<internal::OutputQueue, 2> outputs_{internal::OutputQueue(STDOUT_FILENO),
+                                                internal::OutputQueue(STDERR_FILENO)};
   Orphanage orphanage_;
   internal::Guardian guardian_;
   InputRelay input_;

@@ -20,6 +20,9 @@ constexpr size_t kMaxBacklog = 4096;
 // The largest number of messages served at once for one peer, so that a peer that sends
 // continuously does not delay other peers.
 constexpr int kMessagesOfClientAtOnce = 64;
+// The largest number of connections accepted at once: a flood of connections must not keep the
+// thread from its peers. epoll_wait() reports the listener again.
+constexpr int kPeersAcceptedAtOnce = 64;
 
 }  // namespace
 
@@ -104,7 +107,7 @@ void Service::run() {
 }
 
 void Service::accept_peers() {
-  for (;;) {
+  for (int i = 0; i < kPeersAcceptedAtOnce; ++i) {
     FileDescriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket.valid()) {
       // No descriptor is left: the connecting peer's deadline ends its wait. Sleep, instead of

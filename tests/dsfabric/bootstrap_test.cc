@@ -51,7 +51,7 @@ void set_environment(const std::map<std::string, std::string>& variables) {
   for (const char* name :
        {"CARIAMA_BOOTSTRAP", "CARIAMA_LAUNCH_SOCKET", "CARIAMA_RANK", "CARIAMA_SIZE",
         "CARIAMA_THREADS", "CARIAMA_JOB_SECRET", "CARIAMA_LISTEN", "PMIX_RANK", "PMIX_NAMESPACE",
-        "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK"}) {
+        "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK", "SLURM_STEP_NUM_TASKS"}) {
     unsetenv(name);
   }
   for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
@@ -120,6 +120,20 @@ TEST_F(BootstrapTest, WithoutALauncherTheJobHasOneProcess) {
   ASSERT_TRUE(job.finalize(soon()).ok());
   EXPECT_EQ(job.fence(soon()).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(job.put("key", "third").code(), absl::StatusCode::kFailedPrecondition);
+}
+
+// Each task would be a job of its own, and the whole step would succeed.
+TEST_F(BootstrapTest, SeveralTasksOfSrunWithoutPmixAreRefused) {
+  set_environment({{"SLURM_STEP_NUM_TASKS", "2"}});
+  const auto refused = make_bootstrap();
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(message_of(refused.status()),
+              AllOf(HasSubstr("one of 2 tasks"), HasSubstr("srun --mpi=pmix")));
+  set_environment({{"SLURM_STEP_NUM_TASKS", "2"}, {"CARIAMA_BOOTSTRAP", "single"}});
+  EXPECT_TRUE(make_bootstrap().ok());
+  // A step of one task, and the script of sbatch, may run a job of one process.
+  set_environment({{"SLURM_STEP_NUM_TASKS", "1"}});
+  EXPECT_TRUE(make_bootstrap().ok());
 }
 
 TEST_F(BootstrapTest, EnvironmentJobExchangesValuesBetweenAllRanks) {

@@ -2,6 +2,8 @@
 #include "dsfabric/internal/broker.h"
 
 #include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -240,6 +242,49 @@ TEST(Broker, OutsidersGetNoAnswerAndPeersAreServed) {
     }
     EXPECT_EQ((*broker)->request(1 - job.rank(), "x", soon()).value_or("none").substr(4), "x");
     EXPECT_TRUE(job.fence(soon()).ok());
+  });
+}
+
+// Another user of the host connects again and again, as fast as it can.
+TEST(Broker, AFloodOfAnotherUserDoesNotKeepPeersOut) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root, to change the user id";
+  constexpr uid_t kNobody = 65534;
+  run_test_processes(2, [&](Exchange& exchange) {
+    TestBootstrap job(exchange);
+    auto broker = make_socket_broker(job, echo(job.rank()), soon());
+    ASSERT_TRUE(broker.ok()) << broker.status();
+    if (job.rank() == 0) {
+      ASSERT_TRUE(exchange.get(1, "flooding", soon()).ok());
+      for (int i = 0; i < 20; ++i) {
+        auto answer = (*broker)->request(0, "x", soon());
+        ASSERT_TRUE(answer.ok()) << answer.status();
+        EXPECT_EQ(*answer, "0>0:x");
+      }
+      ASSERT_TRUE(exchange.put("done", "").ok());
+      ASSERT_TRUE(exchange.fence(soon()).ok());
+      return;
+    }
+    auto address = internal::decode_broker_address(job.heard[0]);
+    ASSERT_TRUE(address.ok()) << address.status();
+    ASSERT_EQ(setresuid(kNobody, kNobody, kNobody), 0);
+    // A connection of this user is closed before it can say anything.
+    auto socket = internal::connect_to(address->local, "the broker", soon());
+    ASSERT_TRUE(socket.ok()) << socket.status();
+    char byte = 0;
+    EXPECT_EQ(internal::receive_exactly(socket->get(), &byte, 1, "it", soon()).code(),
+              absl::StatusCode::kUnavailable);
+    std::atomic<bool> over{false};
+    std::thread flood([&] {
+      while (!over.load()) {
+        const FileDescriptor one(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+        static_cast<void>(connect(one.get(), address->local.get(), address->local.length()));
+      }
+    });
+    EXPECT_TRUE(exchange.put("flooding", "").ok());
+    EXPECT_TRUE(exchange.get(0, "done", soon()).ok());
+    over = true;
+    flood.join();
+    EXPECT_TRUE(exchange.fence(soon()).ok());
   });
 }
 

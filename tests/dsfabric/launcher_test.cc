@@ -24,9 +24,12 @@
 #include "dsfabric/fabric.h"
 #include "dsfabric/internal/broker.h"
 #include "dsfabric/internal/handshake.h"
+#include "dsfabric/send_call.h"
 #include "dtutils/diagnostics.h"
+#include "dtutils/file_descriptor.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/dsfabric/testing/running_command.h"
 
 extern char** environ;
 
@@ -40,6 +43,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
+using testing::Running;
 using ::testing::UnorderedElementsAre;
 
 // For waits that should succeed: only there so that a defect does not hang the test.
@@ -156,6 +160,35 @@ int role_orderly() {
   return 0;
 }
 
+// Forks; the child uses and destroys the fabric that it has inherited. Then rank 1 is called for
+// the first time: the parent's broker must still answer.
+int role_fork() {
+  auto fabric = Fabric::create();
+  require(fabric.status());
+  const pid_t child = fork();
+  if (child == 0) {
+    const absl::Status called = call(**fabric, 1 - (*fabric)->rank(), [] {});
+    const absl::Status ended = (*fabric)->finalize(soon());
+    fabric->reset();
+    _exit(absl::IsUnavailable(called) && absl::IsUnavailable(ended) ? 0 : 1);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  if (status != 0) print("the child did not end in order");
+  auto context = (*fabric)->init_thread(0);
+  require(context.status());
+  Synchronizer ran;
+  require(call<RemoteNotify>(
+      **fabric, 1 - (*fabric)->rank(), [] {}, ran));
+  if (!(*fabric)->wait([&] { return ran.operations_left() == 0; }, soon())) {
+    print("the call did not run");
+  }
+  context->reset();
+  require((*fabric)->finalize(soon()));
+  print("alive");
+  return 0;
+}
+
 int role_deaf() {
   for (const int one : {SIGINT, SIGTERM, SIGHUP}) signal(one, SIG_IGN);
   print("ready");
@@ -186,6 +219,7 @@ int play(const std::string& role) {
   if (role == "secret") return role_secret();
   if (role == "die") return role_die();
   if (role == "orderly") return role_orderly();
+  if (role == "fork") return role_fork();
   if (role == "deaf") return role_deaf();
   print("there is no role " + role);
   return 97;
@@ -210,68 +244,6 @@ std::vector<std::string> lines_of(const std::string& text) {
   for (std::string line; std::getline(stream, line);) lines.push_back(line);
   return lines;
 }
-
-// A running command with its output in files.
-class Running {
- public:
-  explicit Running(const std::string& command) {
-    char pattern[] = "/tmp/cariama-launcher-XXXXXX";
-    folder_ = mkdtemp(pattern);
-    pid_ = fork();
-    if (pid_ == 0) {
-      unsetenv("RANK");  // the test itself may have been started by another launcher
-      unsetenv("CARIAMA_LAUNCH_SOCKET");
-      unsetenv("PMIX_RANK");
-      const std::string whole =
-          "exec " + command + " < /dev/null > " + folder_ + "/out 2> " + folder_ + "/err";
-      execl("/bin/sh", "sh", "-c", whole.c_str(), nullptr);
-      _exit(127);
-    }
-  }
-  ~Running() {
-    if (pid_ > 0) {
-      kill(pid_, SIGKILL);
-      waitpid(pid_, nullptr, 0);
-    }
-    for (const char* file : {"/out", "/err"}) unlink((folder_ + file).c_str());
-    rmdir(folder_.c_str());
-  }
-  Running(const Running&) = delete;
-  Running& operator=(const Running&) = delete;
-
-  [[nodiscard]] pid_t pid() const { return pid_; }
-  [[nodiscard]] std::string out() const { return read_file("/out"); }
-  [[nodiscard]] std::string err() const { return read_file("/err"); }
-
-  // Returns the exit code; 128+n for a signal. The test's watchdog ends a wait that lasts too long.
-  int wait() {
-    int status = 0;
-    waitpid(pid_, &status, 0);
-    pid_ = 0;
-    return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-  }
-
-  // Blocks until `condition` holds.
-  template <typename Condition>
-  static bool eventually(const Condition& condition) {
-    const Deadline deadline = soon();
-    while (!condition()) {
-      if (std::chrono::steady_clock::now() > deadline) return false;
-      std::this_thread::sleep_for(2ms);
-    }
-    return true;
-  }
-
- private:
-  [[nodiscard]] std::string read_file(const char* name) const {
-    std::stringstream text;
-    text << std::ifstream(folder_ + name).rdbuf();
-    return text.str();
-  }
-
-  std::string folder_;
-  pid_t pid_;
-};
 
 // Counts the sleep processes whose command line contains `mark`.
 int count_processes(const std::string& mark) {
@@ -449,6 +421,76 @@ TEST(CariamaRun, NothingIsLeftBehindWhenItIsKilled) {
   kill(job.pid(), SIGKILL);
   EXPECT_EQ(job.wait(), 128 + SIGKILL);
   EXPECT_TRUE(Running::eventually([&] { return count_processes(mark) == 0; }));
+}
+
+// poll() refuses more entries than the process may have descriptors. The processes have a pidfd, a
+// socket and, untagged, no pipes.
+TEST(CariamaRun, TheTimeLimitHoldsWithFewDescriptors) {
+  Running job("sh -c 'ulimit -n 64; exec " + cariama_run() + " -n 20 --timeout 1 sleep 1000'");
+  EXPECT_EQ(job.wait(), kLaunchTimedOut) << job.err();
+  EXPECT_THAT(job.err(), HasSubstr("the job did not end within 1 s"));
+}
+
+// The launcher raises its own soft limit; the processes get the limit that the user has set.
+TEST(CariamaRun, TheSoftLimitOfDescriptorsIsRaisedForTheLauncherOnly) {
+  Running job("sh -c 'ulimit -S -n 32; exec " + cariama_run() +
+              " -n 20 --tag-output sh -c \"ulimit -n\"'");
+  EXPECT_EQ(job.wait(), 0) << job.err();
+  const std::vector<std::string> lines = lines_of(job.out());
+  EXPECT_EQ(lines.size(), 20u);
+  for (const std::string& line : lines) EXPECT_THAT(line, ::testing::EndsWith("] 32"));
+}
+
+// A pipe that nobody reads. Commands write to descriptor in().
+class UnreadPipe {
+ public:
+  UnreadPipe() {
+    int ends[2] = {-1, -1};
+    EXPECT_EQ(pipe(ends), 0);
+    fcntl(ends[0], F_SETFD, FD_CLOEXEC);
+    reader_ = FileDescriptor(ends[0]);
+    writer_ = FileDescriptor(ends[1]);
+  }
+  [[nodiscard]] int in() const { return writer_.get(); }
+
+ private:
+  FileDescriptor reader_;
+  FileDescriptor writer_;
+};
+
+// The pipe fills, then the launcher's queue, then the pipes of the processes.
+TEST(CariamaRun, TheTimeLimitHoldsWhenNobodyReadsTheOutput) {
+  const UnreadPipe unread;
+  Running job("sh -c 'exec " + cariama_run() + " -n 2 --tag-output --timeout 1 --grace 0.2 yes >&" +
+              std::to_string(unread.in()) + "'");
+  EXPECT_EQ(job.wait(), kLaunchTimedOut) << job.err();
+  EXPECT_THAT(job.err(), HasSubstr("the job did not end within 1 s"));
+}
+
+TEST(CariamaRun, OutputThatNobodyReadsEndsAtTheTimeLimit) {
+  const UnreadPipe unread;
+  Running job("sh -c 'exec " + cariama_run() +
+              " -n 1 --tag-output --timeout 1 --grace 0.2 seq 100000 >&" +
+              std::to_string(unread.in()) + "'");
+  EXPECT_EQ(job.wait(), kLaunchTimedOut) << job.err();
+  EXPECT_THAT(job.err(), HasSubstr("its output is not read"));
+}
+
+TEST(CariamaRun, AnInterruptEndsAJobWhoseOutputNobodyReads) {
+  const UnreadPipe unread;
+  Running job("sh -c 'exec " + cariama_run() +
+              " -n 1 --tag-output --grace 0.2 sh -c \"echo ready >&2; exec yes\" >&" +
+              std::to_string(unread.in()) + "'");
+  ASSERT_TRUE(Running::eventually([&] { return job.err() == "[0] ready\n"; })) << job.err();
+  std::this_thread::sleep_for(300ms);  // the job is stuck then, or soon: both must end
+  kill(job.pid(), SIGTERM);
+  EXPECT_EQ(job.wait(), 128 + SIGTERM) << job.err();
+}
+
+TEST(CariamaRun, AChildOfForkLeavesTheJobAlone) {
+  Running job(cariama_run() + " -n 2 " + self() + " --role=fork");
+  EXPECT_EQ(job.wait(), 0) << job.err();
+  EXPECT_EQ(job.out(), "alive\nalive\n");
 }
 
 TEST(CariamaRun, BindsToCores) {

@@ -1,0 +1,45 @@
+// What the processes of a job have printed and the reader of the launcher's output has not taken
+// yet.
+#ifndef CARIAMA_DSFABRIC_LAUNCHER_OUTPUT_QUEUE_H_
+#define CARIAMA_DSFABRIC_LAUNCHER_OUTPUT_QUEUE_H_
+
+#include <poll.h>
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include "dtutils/file_descriptor.h"
+
+namespace cariama::internal {
+
+// Writes to stdout or stderr without blocking: a reader that does not read must not keep the
+// launcher from its signals and time limits. Thread-compatible.
+class OutputQueue {
+ public:
+  // `descriptor` stays the caller's, and must outlive the queue.
+  explicit OutputQueue(int descriptor);
+
+  // Appends the text, and writes as much as the reader takes now.
+  void append(std::string_view text);
+  // Writes as much as the reader takes now. Discards everything if the reader has closed its end.
+  void write_some();
+  void discard() { pending_.clear(); }
+
+  [[nodiscard]] bool empty() const { return pending_.empty(); }
+  // Returns true if no more should be appended before the reader has taken something.
+  [[nodiscard]] bool full() const { return pending_.size() >= kMaxPending; }
+  // Returns the event that write_some() waits for.
+  [[nodiscard]] pollfd polled() const { return {empty() ? -1 : descriptor_, POLLOUT, 0}; }
+
+ private:
+  static constexpr size_t kMaxPending = size_t{1} << 20;
+
+  FileDescriptor own_;  // descriptor_, if this object has opened it
+  int descriptor_;
+  std::string pending_;
+};
+
+}  // namespace cariama::internal
+
+#endif  // CARIAMA_DSFABRIC_LAUNCHER_OUTPUT_QUEUE_H_
