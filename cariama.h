@@ -21,6 +21,7 @@
 #include "dsfabric/global_vector.h"                        // IWYU pragma: export
 #include "dsfabric/launcher.h"                             // IWYU pragma: export
 #include "dsfabric/process.h"                              // IWYU pragma: export
+#include "dsfabric/question.h"                             // IWYU pragma: export
 #include "dsfabric/quiescence.h"                           // IWYU pragma: export
 #include "dsfabric/remote_memory.h"                        // IWYU pragma: export
 #include "dsfabric/remote_object.h"                        // IWYU pragma: export

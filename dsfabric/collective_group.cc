@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "dsfabric/internal/fabric_core.h"
-#include "dsfabric/internal/question.h"
+#include "dsfabric/question.h"
 #include "dsfabric/send_call.h"
 #include "dsfabric/serializer.h"
 #include "dtutils/error.h"

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "dsfabric/internal/fabric_core.h"
-#include "dsfabric/internal/question.h"
+#include "dsfabric/question.h"
 #include "dsfabric/internal/remote_heap.h"
 #include "dsfabric/send_call.h"
 #include "dtutils/error.h"

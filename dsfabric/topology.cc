@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "dsfabric/internal/fabric_core.h"
-#include "dsfabric/internal/question.h"
+#include "dsfabric/question.h"
 #include "dtutils/error.h"
 
 namespace cariama {

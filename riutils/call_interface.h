@@ -47,7 +47,8 @@ class CARIAMA_RIUTILS_EXPORT OutgoingChannel {
   virtual ~OutgoingChannel() = default;
   [[nodiscard]] virtual ChannelSender& sender() = 0;
   [[nodiscard]] virtual Fabric& fabric() = 0;
-  [[nodiscard]] virtual uint32_t rank() const = 0;  // of the destination's process
+  [[nodiscard]] virtual uint32_t destination() const = 0;  // global thread id
+  [[nodiscard]] virtual uint32_t rank() const = 0;         // of the destination's process
   // Registers `done` to be counted down when the call that carries the returned target has been
   // run. `receiver`, if not null, receives the call's result before that.
   [[nodiscard]] virtual NotifyTarget expect(Synchronizer& done,
@@ -97,6 +98,7 @@ class CallInterface {
     const auto call = make_call(std::forward<F>(function), std::forward<Args>(arguments)...);
     auto state = std::make_shared<internal::FutureValue<typename decltype(call)::Result>>(
         self().channel().fabric());
+    state->calls(self().channel().destination());
     const uint64_t handle =
         internal::expect_future(self().channel().fabric(), self().channel().rank(), state);
     CallResult sent = send_expecting<CallOptions<Options...>>(call, kCallReturn, handle, nullptr);

@@ -93,17 +93,20 @@ class CARIAMA_RIUTILS_EXPORT ChannelLink {
   };
 
   virtual ~ChannelLink() = default;
-  // Exchanges properties with the peer and returns the path. Must be called once, before any other
-  // function except inside_call(). May block, and may run incoming calls.
-  [[nodiscard]] virtual absl::StatusOr<Path> open() = 0;
+  // Exchanges properties with the peer and returns the path. Must succeed once, before any other
+  // function except inside_call() is called. May block, and may run incoming calls. After
+  // DEADLINE_EXCEEDED it may be called again.
+  [[nodiscard]] virtual absl::StatusOr<Path> open(Deadline deadline) = 0;
   // Asks the receiver's process for one grant: it allocates at least one and at most `count` more
   // chunks and inserts them into the receiver's incoming memory map, in the returned order. The
   // receiver's ring is at first the first grant. Later grants become members by the end markers
   // that report them, so the caller must obtain and report chunks in the same order. The receiving
   // thread itself is not involved. May block, and may run incoming calls. Errors:
-  // RESOURCE_EXHAUSTED (no memory for a single chunk), UNAVAILABLE. With an error, nothing was
-  // inserted.
-  [[nodiscard]] virtual absl::StatusOr<std::vector<Chunk>> obtain(uint32_t count) = 0;
+  // RESOURCE_EXHAUSTED (no memory for a single chunk), UNAVAILABLE. With these, nothing was
+  // inserted. After DEADLINE_EXCEEDED the grant may still come: the next call returns it, and
+  // `count` then has no meaning.
+  [[nodiscard]] virtual absl::StatusOr<std::vector<Chunk>> obtain(uint32_t count,
+                                                                  Deadline deadline) = 0;
   // Arrival::kEvent: sends an event behind all transfers posted so far; it tells the receiver that
   // `words` more 8-byte words have arrived. Never blocks.
   virtual void announce(uint64_t words) = 0;

@@ -85,14 +85,14 @@ std::byte* FabricChannel::map(const RemoteMemoryLocator& remote) {
   return queue.ok() ? (*queue)->queue_pair().direct_access(remote) : nullptr;
 }
 
-absl::StatusOr<ChannelLink::Path> FabricChannel::open() {
+absl::StatusOr<ChannelLink::Path> FabricChannel::open(Deadline deadline) {
   if (destination_ >= fabric_.total_threads()) {
     return make_error(absl::StatusCode::kOutOfRange, ErrorScope::kOperation,
                       "there is no thread " + std::to_string(destination_) + ": the job has " +
                           std::to_string(fabric_.total_threads()));
   }
   if (absl::Status open = runtime_.status(); !open.ok()) return open;
-  auto met = runtime_.meet_peer(rank_);
+  auto met = runtime_.meet_peer(rank_, meeting_, deadline);
   if (!met.ok()) return met.status();
   Path path;
   const bool local = rank_ == fabric_.rank();
@@ -152,7 +152,8 @@ absl::StatusOr<ChannelLink::Path> FabricChannel::open() {
   return path;
 }
 
-absl::StatusOr<std::vector<ChannelLink::Chunk>> FabricChannel::obtain(uint32_t count) {
+absl::StatusOr<std::vector<ChannelLink::Chunk>> FabricChannel::obtain(uint32_t count,
+                                                                      Deadline deadline) {
   const ChunkRequest request{.serial = serial_,
                              .source_thread = source_thread_,
                              .worker = worker_,
@@ -166,15 +167,14 @@ absl::StatusOr<std::vector<ChannelLink::Chunk>> FabricChannel::obtain(uint32_t c
   if (rank_ == fabric_.rank()) {
     reply = runtime_.grant(rank_, request);
   } else {
-    Synchronizer done;
-    absl::Status asked = send_call<CallOptions<>>(
-        fabric_, kNoThread, make_call([request] {
-          return Runtime::of(*running_fabric()).grant(running_source(), request);
-        }),
-        &done, std::make_unique<ResultInto<ChunkReply>>(reply), rank_);
-    if (!asked.ok()) return asked;
-    static_cast<void>(fabric_.wait([&] { return done.done(); }));
-    if (!done.status().ok()) return done.status();
+    if (asked_ == nullptr) {
+      asked_ = std::make_unique<Question<ChunkReply>>(fabric_, rank_, nullptr, [request] {
+        return Runtime::of(*running_fabric()).grant(running_source(), request);
+      });
+    }
+    absl::StatusOr<ChunkReply> answer = runtime_.await(asked_, deadline);
+    if (!answer.ok()) return answer.status();
+    reply = *answer;
   }
   if (reply.code != 0) {
     return make_error(
@@ -184,10 +184,11 @@ absl::StatusOr<std::vector<ChannelLink::Chunk>> FabricChannel::obtain(uint32_t c
   }
   // After these errors the receiver has chunks that this process does not use, so no later grant
   // may follow: UNAVAILABLE ends the channel.
-  if (reply.count == 0 || reply.count > request.count) {
+  if (reply.count == 0 || reply.count > ChunkRequest::kMost) {
     return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
                       fabric_.label(rank_) + " granted " + std::to_string(reply.count) +
-                          " chunks for a request of " + std::to_string(request.count));
+                          " chunks at once; at most " + std::to_string(ChunkRequest::kMost) +
+                          " fit into a request");
   }
   if (!granted_) number_ = reply.number;
   granted_ = true;

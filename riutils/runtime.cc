@@ -89,7 +89,9 @@ absl::StatusOr<Transmitter*> Runtime::transmitter(uint32_t rank, uint32_t index)
   return transmitter.get();
 }
 
-absl::StatusOr<MeetReply> Runtime::meet_peer(uint32_t rank) {
+absl::StatusOr<MeetReply> Runtime::meet_peer(uint32_t rank,
+                                             std::unique_ptr<Question<MeetReply>>& request,
+                                             Deadline deadline) {
   if (rank == fabric_.rank()) {
     MeetReply reply;
     reply.has_barrier = has_barrier_ ? 1 : 0;
@@ -103,14 +105,13 @@ absl::StatusOr<MeetReply> Runtime::meet_peer(uint32_t rank) {
     const std::lock_guard lock(mutex_);
     if (const auto found = met_.find(rank); found != met_.end()) return found->second;
   }
-  MeetReply reply;
-  Synchronizer done;
-  absl::Status asked = send_call<CallOptions<>>(
-      fabric_, kNoThread, make_call([] { return Runtime::of(*running_fabric()).meet(); }), &done,
-      std::make_unique<ResultInto<MeetReply>>(reply), rank);
-  if (!asked.ok()) return asked;
-  static_cast<void>(fabric_.wait([&] { return done.done(); }));
-  if (!done.status().ok()) return done.status();
+  if (request == nullptr) {
+    request = std::make_unique<Question<MeetReply>>(
+        fabric_, rank, nullptr, [] { return Runtime::of(*running_fabric()).meet(); });
+  }
+  absl::StatusOr<MeetReply> answer = await(request, deadline);
+  if (!answer.ok()) return answer.status();
+  MeetReply& reply = *answer;
   if (reply.sleeping.length != fabric_.threads() * sizeof(SleepingWord)) reply.sleeping = {};
   if (reply.wakes.length < (fabric_.threads() + 1) * kWakeWordStride) reply.wakes = {};
   const std::lock_guard lock(mutex_);
@@ -281,6 +282,7 @@ void Runtime::stop() {
     stopping_.store(true, std::memory_order_release);
   }
   work_.wake();
+  tell_waiters(fabric_);  // the helper may wait for an answer
   if (helper_.joinable()) helper_.join();
   helper_transmitters_.clear();
   for (const auto& incoming : incoming_) incoming->stop();

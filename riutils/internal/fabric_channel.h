@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "dsfabric/question.h"
 #include "riutils/call_interface.h"
 #include "riutils/channel_sender.h"
 #include "riutils/internal/runtime.h"
@@ -27,6 +28,7 @@ class FabricChannel final : public OutgoingChannel,
   // ---- OutgoingChannel
   [[nodiscard]] ChannelSender& sender() override { return sender_; }
   [[nodiscard]] Fabric& fabric() override { return fabric_; }
+  [[nodiscard]] uint32_t destination() const override { return destination_; }
   [[nodiscard]] uint32_t rank() const override { return rank_; }
   [[nodiscard]] NotifyTarget expect(Synchronizer& done,
                                     std::unique_ptr<ResultReceiver> receiver) override;
@@ -38,8 +40,9 @@ class FabricChannel final : public OutgoingChannel,
                                                            uint64_t bytes) override;
 
   // ---- ChannelLink
-  [[nodiscard]] absl::StatusOr<Path> open() override;
-  [[nodiscard]] absl::StatusOr<std::vector<Chunk>> obtain(uint32_t count) override;
+  [[nodiscard]] absl::StatusOr<Path> open(Deadline deadline) override;
+  [[nodiscard]] absl::StatusOr<std::vector<Chunk>> obtain(uint32_t count,
+                                                          Deadline deadline) override;
   void announce(uint64_t words) override;
   void wake() override;
   [[nodiscard]] absl::Status status() const override;
@@ -54,7 +57,6 @@ class FabricChannel final : public OutgoingChannel,
   bool settle(const std::function<Transmitter*()>& transmitter_of);
 
   [[nodiscard]] uint32_t index() const { return index_; }
-  [[nodiscard]] uint32_t destination() const { return destination_; }
   [[nodiscard]] Runtime& runtime() { return runtime_; }
 
  private:
@@ -74,6 +76,10 @@ class FabricChannel final : public OutgoingChannel,
   RDMAMemory control_;
   RemoteMemoryLocator control_name_;
   std::byte* wake_words_ = nullptr;  // wake words of the destination's process, if they are mapped
+  // Requests that are not answered yet. A request is not repeated after a deadline: the next wait
+  // continues to wait for its answer.
+  std::unique_ptr<Question<MeetReply>> meeting_;
+  std::unique_ptr<Question<ChunkReply>> asked_;
   uint32_t number_ = 0;
   bool granted_ = false;
   std::atomic<uint64_t> unannounced_{0};

@@ -14,6 +14,7 @@
 
 #include "dsfabric/call_source.h"
 #include "dsfabric/fabric.h"
+#include "dsfabric/question.h"
 #include "dtutils/allocators/general_allocator.h"
 #include "dtutils/transmitter.h"
 #include "riutils/call_interface.h"
@@ -45,9 +46,21 @@ class Runtime final : public CallSourceRegistry {
   // Returns the Transmitter by which worker `index` sends to process `rank`. Only that worker's
   // thread may use it.
   [[nodiscard]] absl::StatusOr<Transmitter*> transmitter(uint32_t rank, uint32_t index);
-  // Returns the properties of process `rank`; requests them from it on first use. May block, and
-  // may run incoming calls.
-  [[nodiscard]] absl::StatusOr<MeetReply> meet_peer(uint32_t rank);
+  // Returns the properties of process `rank`; requests them from it on first use, by `request`.
+  // May block, and may run incoming calls.
+  [[nodiscard]] absl::StatusOr<MeetReply> meet_peer(uint32_t rank,
+                                                    std::unique_ptr<Question<MeetReply>>& request,
+                                                    Deadline deadline);
+  // Waits for the answer to a question, and destroys it once it is answered. The end of the fabric
+  // ends the wait with CANCELLED.
+  template <typename Reply>
+  [[nodiscard]] absl::StatusOr<Reply> await(std::unique_ptr<Question<Reply>>& question,
+                                            Deadline deadline) {
+    auto answer =
+        question->wait([this] { return stopping_.load(std::memory_order_acquire); }, deadline);
+    if (!absl::IsDeadlineExceeded(answer.status())) question.reset();
+    return answer;
+  }
   // Registers the channel of a new messenger.
   void add(const std::shared_ptr<FabricChannel>& channel);
   // Takes over the channel of a destroyed messenger and destroys it after

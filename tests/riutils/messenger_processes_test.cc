@@ -3,7 +3,10 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <fstream>
+#include <memory>
 #include <string>
 
 #include "dsfabric/future.h"
@@ -70,6 +73,89 @@ TEST(MessengerProcesses, SleepersAreWoken) {
       }
       EXPECT_EQ(messenger.shutdown(soon()), absl::OkStatus());
     }
+  });
+}
+
+// Blocks until the kernel has stopped the process.
+void stop_process(pid_t pid) {
+  ASSERT_EQ(kill(pid, SIGSTOP), 0);
+  const auto stopped = [&] {
+    std::string line;
+    std::getline(std::ifstream("/proc/" + std::to_string(pid) + "/stat"), line);
+    return line.find(") T ") != std::string::npos;
+  };
+  EXPECT_TRUE(wait_until(stopped, soon()));
+}
+
+// The set-up of a messenger keeps its timeout. When the receiver goes on, the same messenger works.
+TEST(MessengerProcesses, AStoppedReceiverHoldsNobodyUp) {
+  run_process_job(2, {}, [](Fabric& fabric) {
+    static std::atomic<int> ran{0};
+    if (fabric.rank() == 1) {
+      EXPECT_TRUE(fabric.wait([] { return ran.load() == 1; }, soon()));
+      return;
+    }
+    const pid_t receiver = must(async_call(fabric, 1, [] { return getpid(); }).get(soon()));
+    RDMAMessenger messenger(*fabric.this_thread(), 1, {.timeout = std::chrono::milliseconds(200)});
+    stop_process(receiver);
+    EXPECT_TRUE(absl::IsDeadlineExceeded(messenger.setup()));
+    EXPECT_TRUE(absl::IsDeadlineExceeded(messenger.setup())) << "the same request is awaited again";
+    const CallResult refused = messenger.call([] { ADD_FAILURE() << "it was refused"; });
+    EXPECT_TRUE(absl::IsDeadlineExceeded(refused.status())) << refused.status();
+    ASSERT_EQ(kill(receiver, SIGCONT), 0);
+    EXPECT_TRUE(wait_until([&] { return messenger.setup().ok(); }, soon()));
+    EXPECT_TRUE(messenger.call([] { ++ran; }));
+    EXPECT_EQ(messenger.shutdown(soon()), absl::OkStatus());
+  });
+}
+
+// The first call to a peer is made inside of a call, so a helper thread sets the channel up. The
+// fabric ends although the peer is stopped.
+TEST(MessengerProcesses, AFabricEndsWhileASetUpWaits) {
+  const auto body = [](Exchange& exchange) {
+    pid_t receiver = 0;
+    {
+      const std::unique_ptr<Fabric> fabric = must(testing::fabric_of_group(exchange, {}));
+      const auto thread = must(fabric->init_thread(0));
+      static std::atomic<bool> called{false};
+      static RDMAMessenger* outgoing = nullptr;
+      if (fabric->rank() == 1) {
+        static_cast<void>(fabric->wait([] { return false; }, soon()));
+        return 0;
+      }
+      receiver = must(async_call(*fabric, 1, [] { return getpid(); }).get(soon()));
+      RDMAMessenger messenger(*thread, 1);
+      outgoing = &messenger;
+      stop_process(receiver);
+      must(call(*fabric, 0, [] { called = outgoing->call([] {}).ok(); }));
+      EXPECT_TRUE(fabric->wait([] { return called.load(); }, soon()));
+    }
+    EXPECT_EQ(kill(receiver, SIGKILL), 0);
+    return ::testing::Test::HasFailure() ? 1 : 0;
+  };
+  const absl::Status status = run_processes(2, body, {.may_die = {1}});
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+// A call that waits for a call to its own thread gets an error at once.
+TEST(MessengerProcesses, AFutureOfTheOwnThreadIsRefusedInsideOfACall) {
+  run_process_job(1, {}, [](Fabric& fabric) {
+    static RDMAMessenger* own = nullptr;
+    static absl::Status inside;
+    RDMAMessenger messenger(*fabric.this_thread(), 0);
+    ASSERT_TRUE(messenger.setup().ok());
+    own = &messenger;
+    const absl::Status outside = messenger
+                                     .async_call([] {
+                                       inside =
+                                           own->async_call([] { return 1; }).get(soon()).status();
+                                       return 2;
+                                     })
+                                     .get(soon())
+                                     .status();
+    EXPECT_TRUE(outside.ok()) << outside;
+    EXPECT_TRUE(absl::IsFailedPrecondition(inside)) << inside;
+    EXPECT_EQ(messenger.shutdown(soon()), absl::OkStatus());
   });
 }
 

@@ -140,7 +140,7 @@ void ChannelRig::help() {
   in_call = inside;
 }
 
-absl::StatusOr<ChannelLink::Path> ChannelRig::open() {
+absl::StatusOr<ChannelLink::Path> ChannelRig::open(Deadline) {
   Path path;
   path.arrival = rig_.arrival;
   path.transmitter = near_.transmitter.get();
@@ -150,7 +150,7 @@ absl::StatusOr<ChannelLink::Path> ChannelRig::open() {
   return path;
 }
 
-absl::StatusOr<std::vector<ChannelLink::Chunk>> ChannelRig::obtain(uint32_t count) {
+absl::StatusOr<std::vector<ChannelLink::Chunk>> ChannelRig::obtain(uint32_t count, Deadline) {
   if (on_obtain) on_obtain();
   if (!link_status.ok()) return link_status;
   if (grants_left == 0) return absl::ResourceExhaustedError("the rig grants no more");

@@ -72,8 +72,8 @@ class ChannelRig final : public ChannelLink, public internal::ReceiverBackend {
   std::function<void()> on_obtain;  // called while the sender obtains chunks
 
   // ---- ChannelLink
-  absl::StatusOr<Path> open() override;
-  absl::StatusOr<std::vector<Chunk>> obtain(uint32_t count) override;
+  absl::StatusOr<Path> open(Deadline deadline) override;
+  absl::StatusOr<std::vector<Chunk>> obtain(uint32_t count, Deadline deadline) override;
   void announce(uint64_t words) override;
   void wake() override { ++wakes; }
   [[nodiscard]] absl::Status status() const override { return link_status; }

@@ -3,8 +3,10 @@
 //
 //   Question<uint64_t> question(fabric, rank, nullptr, [](int id) { return look_up(id); }, 7);
 //   absl::StatusOr<uint64_t> answer = question.wait(deadline);
-#ifndef CARIAMA_DSFABRIC_INTERNAL_QUESTION_H_
-#define CARIAMA_DSFABRIC_INTERNAL_QUESTION_H_
+//
+// For this library's own protocols, in this layer and above; programs use async_call (future.h).
+#ifndef CARIAMA_DSFABRIC_QUESTION_H_
+#define CARIAMA_DSFABRIC_QUESTION_H_
 
 #include <atomic>
 #include <functional>
@@ -26,8 +28,9 @@ namespace cariama::internal {
 template <typename T>
 class Question {
  public:
-  // If the caller's wait() has timed out before the answer comes, `late` (if given) gets the
-  // answer, in the thread that receives it.
+  // Sends the call to the service of `rank`; never blocks for its credits. If the caller's wait()
+  // has timed out before the answer comes, `late` (if given) gets the answer, in the thread that
+  // receives it.
   template <typename F, typename... Args>
   Question(Fabric& fabric, uint32_t rank, std::function<void(T)> late, F&& function,
            Args&&... arguments)
@@ -39,14 +42,24 @@ class Question {
   }
 
   // Blocks until the answer has come; runs calls meanwhile. Errors: those of the call;
-  // DEADLINE_EXCEEDED.
+  // DEADLINE_EXCEEDED (then wait() may be called again, unless the question has a `late`).
   [[nodiscard]] absl::StatusOr<T> wait(Deadline deadline) {
+    return wait([] { return false; }, deadline);
+  }
+  // As above. Returns CANCELLED if `cancelled()` becomes true; whoever changes its result must wake
+  // the threads that wait in the fabric (tell_waiters() in call_source.h).
+  template <typename Condition>
+  [[nodiscard]] absl::StatusOr<T> wait(const Condition& cancelled, Deadline deadline) {
     if (!sent_.ok()) return sent_;
     Answer& answer = *answer_;
-    const bool answered = fabric_.wait([&] { return answer.done.done(); }, deadline);
+    const bool ended = fabric_.wait([&] { return answer.done.done() || cancelled(); }, deadline);
+    if (ended && !answer.done.done()) {
+      return make_error(absl::StatusCode::kCancelled, ErrorScope::kProcess,
+                        "a request to " + fabric_.label(rank_) + " was given up");
+    }
     // The exchange decides the race between the deadline and the answer: the second one sees the
     // first.
-    if (!answered && !answer.settled.exchange(true, std::memory_order_acq_rel)) {
+    if (!ended && !(answer.late && answer.settled.exchange(true, std::memory_order_acq_rel))) {
       return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
                         fabric_.label(rank_) + " did not answer in time");
     }
@@ -66,7 +79,7 @@ class Question {
     explicit Receiver(std::shared_ptr<Answer> answer) : answer_(std::move(answer)) {}
     void receive(std::span<const std::byte> result) override {
       answer_->value = load_value<T>(result);
-      if (answer_->settled.exchange(true, std::memory_order_acq_rel) && answer_->late) {
+      if (answer_->late && answer_->settled.exchange(true, std::memory_order_acq_rel)) {
         answer_->late(std::move(answer_->value));
       }
     }
@@ -83,4 +96,4 @@ class Question {
 
 }  // namespace cariama::internal
 
-#endif  // CARIAMA_DSFABRIC_INTERNAL_QUESTION_H_
+#endif  // CARIAMA_DSFABRIC_QUESTION_H_
