@@ -2,6 +2,10 @@
 // connection.
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <thread>
 
 #include "dtutils/shm/address.h"
 #include "dtutils/shm/link.h"
@@ -179,6 +183,57 @@ TEST(ShmHostilePeer, AFloodThatIsNeverReadDoesNotDelayOtherPeers) {
               CompletionStatus::kSuccess);
     must(exchange.put("done", ""));
     close(raw);
+  });
+}
+
+// Another user knows the identity of a device, and connects as fast as it can. It gets no answer,
+// and two processes of the job connect meanwhile.
+TEST(ShmHostilePeer, AnotherUserGetsNoAnswerAndKeepsNobodyOut) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root, to change the user id";
+  cariama::testing::run_test_processes(3, [](Exchange& exchange) {
+    if (exchange.rank() == 2) {
+      const auto uuid = get_plain<Uuid>(exchange, 1, "uuid");
+      constexpr uid_t kNobody = 65534;
+      ASSERT_EQ(setresuid(kNobody, kNobody, kNobody), 0);
+      const int raw = connect_raw(uuid);
+      Message hello;
+      hello.uuid = uuid;
+      static_cast<void>(send_message(raw, hello, -1, true));
+      char answer;
+      EXPECT_LE(recv(raw, &answer, 1, 0), 0);
+      close(raw);
+      std::atomic<bool> over{false};
+      std::thread flood([&] {
+        sockaddr_un address;
+        const socklen_t length = socket_address(uuid, &address);
+        while (!over.load()) {
+          const FileDescriptor one(
+              socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+          static_cast<void>(
+              connect(one.get(), reinterpret_cast<const sockaddr*>(&address), length));
+        }
+      });
+      EXPECT_TRUE(exchange.put("flooding", "").ok());
+      EXPECT_TRUE(exchange.get(0, "done", soon()).ok());
+      over = true;
+      flood.join();
+      return;
+    }
+    ShmNode node;
+    if (exchange.rank() == 1) {
+      put_plain(exchange, "memory", node.region->locator());
+      put_plain(exchange, "uuid", device_of(node));
+      connect_to(exchange, *node.queue_pair, 0);
+      static_cast<void>(must(exchange.get(0, "done", soon())));
+      return;
+    }
+    static_cast<void>(must(exchange.get(2, "flooding", soon())));
+    const auto memory = get_plain<RemoteMemoryLocator>(exchange, 1, "memory");
+    connect_to(exchange, *node.queue_pair, 1);
+    const Segment word = node.segment(0, 8);
+    EXPECT_EQ(node.run(remote_request(Opcode::kWrite, word, memory.slice(0, 8))),
+              CompletionStatus::kSuccess);
+    must(exchange.put("done", ""));
   });
 }
 
