@@ -4,8 +4,8 @@
 #include <string>
 
 #include "dsfabric/internal/fabric_core.h"
-#include "dsfabric/question.h"
 #include "dsfabric/internal/remote_heap.h"
+#include "dsfabric/question.h"
 #include "dsfabric/send_call.h"
 #include "dtutils/error.h"
 
