@@ -129,7 +129,7 @@ absl::Status ChannelSender::shutdown(Deadline deadline) {
 bool ChannelSender::is_released() const {
   const std::lock_guard lock(mutex_);
   if (!path_.has_value() || !failure_.ok()) return true;
-  if (!ended_) return false;
+  if (!ended_ || grant_pending_) return false;
   const uint64_t consumed = control_->consumed_chunks.load(std::memory_order_acquire);
   return consumed == ChannelControl::kBroken || consumed >= filled_;
 }

@@ -405,6 +405,9 @@ class CARIAMA_RIUTILS_EXPORT ChannelSender {
   bool deferring_ = false;  // calls are deferred; the window stays closed
   bool obtaining_ = false;  // a thread is obtaining chunks; it has released mutex_
   bool ended_ = false;
+  // A request for chunks has timed out: the grant may still come, and the receiver may then write
+  // to the control memory.
+  bool grant_pending_ = false;
   absl::Status failure_;
 
   std::vector<Chunk> chunks_;  // the ring

@@ -109,6 +109,7 @@ absl::Status ChannelSender::obtain(std::unique_lock<std::mutex>& lock, Transmitt
       publishes_by_store_ = options_.flush_age.count() == 0;
     }
   }
+  grant_pending_ = path_.has_value() && absl::IsDeadlineExceeded(status);
   counts_.requests += grants;
   counts_.chunks += more.size();
   if (!more.empty()) {

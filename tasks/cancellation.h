@@ -79,7 +79,7 @@ class CancellationSource {
 // Like parallel_for() of tasks/parallel.h, and checks `token` before each fork and after each join.
 // Throws task_cancelled if the token is cancelled.
 template <std::integral I, std::invocable<I> F>
-void parallel_for(CancellationToken token, I begin, I end, F f, I grain = 1) {
+void parallel_for(CancellationToken token, I begin, I end, F f, std::type_identity_t<I> grain = 1) {
   token.check();
   if (end - begin <= grain) {
     for (; begin < end; ++begin) f(begin);
@@ -88,9 +88,9 @@ void parallel_for(CancellationToken token, I begin, I end, F f, I grain = 1) {
   const I middle = begin + (end - begin) / 2;
   task<void> low = spawn([=] { parallel_for(token, begin, middle, f, grain); });
   const uint64_t failure = tasks::call_guarded([&] { parallel_for(token, middle, end, f, grain); });
-  join(std::move(low));
   if (failure != 0) [[unlikely]]
-    tasks::join_record(failure, nullptr, 0);
+    tasks::rethrow_after(low, failure);
+  join(std::move(low));
   token.check();
 }
 

@@ -41,6 +41,15 @@ template <typename F>
   return record_exception(failure);
 }
 
+// Waits for `child`, drops its result or exception, and throws the exception of the record
+// `failure`.
+template <typename T>
+[[noreturn, gnu::noinline, gnu::cold]] void rethrow_after(task<T>& child, uint64_t failure) {
+  { const task<T> dropped = std::move(child); }
+  join_record(failure, nullptr, 0);
+  __builtin_unreachable();
+}
+
 // Returns the neutral element of a reduction.
 template <typename Identity>
 [[nodiscard]] inline auto identity_value(const Identity& identity) {
@@ -65,9 +74,9 @@ template <std::invocable F, std::invocable... Fs>
 void parallel_invoke(F f, Fs... rest) {
   task<void> first = spawn(f);
   const uint64_t failure = tasks::call_guarded([&] { parallel_invoke(rest...); });
-  join(std::move(first));
   if (failure != 0) [[unlikely]]
-    tasks::join_record(failure, nullptr, 0);
+    tasks::rethrow_after(first, failure);
+  join(std::move(first));
 }
 
 // Calls f(i) for all i in [begin, end). The range is split into pieces of at most `grain` indices;
@@ -81,9 +90,9 @@ void parallel_for(I begin, I end, F f, std::type_identity_t<I> grain = 1) {
   const I middle = begin + (end - begin) / 2;
   task<void> low = spawn([=] { parallel_for(begin, middle, f, grain); });
   const uint64_t failure = tasks::call_guarded([&] { parallel_for(middle, end, f, grain); });
-  join(std::move(low));
   if (failure != 0) [[unlikely]]
-    tasks::join_record(failure, nullptr, 0);
+    tasks::rethrow_after(low, failure);
+  join(std::move(low));
 }
 
 // Returns combine(... combine(identity, map(begin)) ..., map(end - 1)). `combine` must be
@@ -93,11 +102,12 @@ void parallel_for(I begin, I end, F f, std::type_identity_t<I> grain = 1) {
 //
 //   auto all = cariama::parallel_reduce(0L, n, [] { return std::vector<long>(); }, ones, appended);
 //
-// A T that owns memory needs the function, and a `map` and `combine` that neither spawn nor join: a
-// partial result is a local of the task that computes it.
+// A T that is not trivially copyable needs the function. If T owns memory, `map` and `combine` must
+// neither spawn nor join: a partial result is a local of the task that computes it.
 template <std::integral I, typename Identity, typename Map, typename Combine>
 auto parallel_reduce(I begin, I end, Identity identity, Map map, Combine combine,
-                     std::type_identity_t<I> grain = 1) {
+                     std::type_identity_t<I> grain = 1)
+    -> decltype(tasks::identity_value(identity)) {
   using T = decltype(tasks::identity_value(identity));
   if (end - begin <= grain) {
     T sum = tasks::identity_value(identity);
@@ -111,9 +121,9 @@ auto parallel_reduce(I begin, I end, Identity identity, Map map, Combine combine
     T high = tasks::identity_value(identity);
     const uint64_t failure = tasks::call_guarded(
         [&] { high = parallel_reduce(middle, end, identity, map, combine, grain); });
-    T sum = join(std::move(low));
     if (failure != 0) [[unlikely]]
-      tasks::join_record(failure, nullptr, 0);
+      tasks::rethrow_after(low, failure);
+    T sum = join(std::move(low));
     return combine(std::move(sum), std::move(high));
   } else {
     // The upper half is a child, too, so that its result is safe while this task waits for the

@@ -4,7 +4,7 @@
 // std::pair and std::tuple of such types. Pointers in it must be valid in every process: pointers
 // to functions and constants are, pointers to the heap are not. For other types, Transfer<T> packs
 // the value into bytes and unpacks it. Transfer is defined for std::string, and for std::vector and
-// std::unique_ptr of types that travel as bytes. Programs may specialise it:
+// std::unique_ptr of types that travel as bytes (not vector<bool>). Programs may specialise it:
 //
 //   template <>
 //   struct cariama::Transfer<Matrix> {
@@ -68,8 +68,8 @@ struct Transfer<std::string> {
 };
 
 template <typename T>
-requires tasks::kTravelsAsBytes<T>
-struct Transfer<std::vector<T>> {
+requires(tasks::kTravelsAsBytes<T>&& std::is_default_constructible_v<T> &&
+         !std::is_same_v<T, bool>) struct Transfer<std::vector<T>> {
   static void pack(const std::vector<T>& from, std::vector<std::byte>& bytes) {
     internal::append_bytes(bytes, from.data(), from.size() * sizeof(T));
   }

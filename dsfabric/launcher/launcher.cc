@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
@@ -403,6 +404,7 @@ class Job {
       kill_all(signal);
       return;
     }
+    hurried_ = true;
     if (running_ == 0 && code_ == 0) code_ = 128 + signal;  // only its output is left
     if (phase_ == Phase::kRunning) {
       say(absl::StrCat("SIG", sigabbrev_np(signal), " is passed on; a second one kills the job"));
@@ -414,25 +416,31 @@ class Job {
 
   void on_time() {
     const Deadline now = std::chrono::steady_clock::now();
-    if (now >= deadline_ && phase_ == Phase::kRunning) {
-      timed_out_ = true;
-      say(absl::StrCat("the job did not end within ", options_.timeout.count() / 1000.0, " s: ",
-                       running_ > 0 ? name_ranks(still_running()) + " still running"
-                                    : "its output is not read"));
-      end_job(SIGTERM);
+    if (now >= deadline_ && (running_ > 0 || output_is_awaited())) {
+      deadline_ = kForever;
+      hurried_ = true;
+      if (phase_ == Phase::kRunning) {
+        timed_out_ = true;
+        say(absl::StrCat("the job did not end within ", options_.timeout.count() / 1000.0, " s: ",
+                         running_ > 0 ? name_ranks(still_running()) + " still running"
+                                      : "its output is not read"));
+        end_job(SIGTERM);
+      } else if (running_ == 0) {
+        kill_job();
+      }
     }
     if (now >= kill_at_ && phase_ == Phase::kEnding) {
       if (running_ > 0) {
         say(absl::StrCat(name_ranks(still_running()), " did not end within ",
                          options_.grace.count() / 1000.0, " s of grace, and will be killed"));
       }
-      kill_job();
+      if (running_ > 0 || hurried_) kill_job();
+      kill_at_ = kForever;
     }
   }
 
   void end_job(int signal) {
     phase_ = Phase::kEnding;
-    deadline_ = kForever;
     kill_at_ = deadline_after(options_.grace);
     kill_all(signal);
     kill_all(SIGCONT);  // a stopped process would not handle the signal
@@ -465,29 +473,34 @@ class Job {
 
   void pass_output(int rank, int stream) {
     Child& child = children_[rank];
-    internal::OutputQueue& queue = outputs_[static_cast<size_t>(stream)];
-    char chunk[65536];
-    // What an ended process has printed is at most what its pipe holds.
-    while (child.process.output(stream) >= 0 && (!queue.full() || child.process.pid() == 0)) {
-      const ssize_t count = read(child.process.output(stream), chunk, sizeof chunk);
+    const int descriptor = child.process.output(stream);
+    if (descriptor < 0) return;
+    // At most what the pipe holds now: processes that left the group may go on writing.
+    int left = 0;
+    if (ioctl(descriptor, FIONREAD, &left) != 0) left = 0;
+    do {
+      char chunk[65536];
+      const ssize_t count = read(descriptor, chunk, sizeof chunk);
       if (count < 0 && errno == EINTR) continue;
       if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
       if (count <= 0) {
         child.process.close_output(stream);
         return;
       }
+      left -= static_cast<int>(count);
       std::string lines;
       child.taggers[static_cast<size_t>(stream)].append({chunk, static_cast<size_t>(count)}, lines);
-      queue.append(lines);
-    }
+      outputs_[static_cast<size_t>(stream)].append(lines);
+    } while (left > 0);
   }
 
   void say(const std::string& what) { outputs_[1].append("cariama-run: " + what + "\n"); }
 
   // Returns true if the processes' output has to be written before the launcher ends. A job that
-  // was killed does not wait for the reader of its output.
+  // was interrupted or ran out of time does not wait for the reader of its output after its grace.
   [[nodiscard]] bool output_is_awaited() const {
-    return phase_ != Phase::kKilled && !(outputs_[0].empty() && outputs_[1].empty());
+    const bool given_up = hurried_ && phase_ == Phase::kKilled;
+    return !given_up && !(outputs_[0].empty() && outputs_[1].empty());
   }
 
   const LaunchOptions& options_;
@@ -507,6 +520,7 @@ class Job {
   Deadline deadline_ = kForever;  // of the job
   Deadline kill_at_ = kForever;
   bool timed_out_ = false;
+  bool hurried_ = false;  // a signal or the time limit ends the job
   int code_ = 0;
 };
 

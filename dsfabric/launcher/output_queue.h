@@ -22,9 +22,9 @@ class OutputQueue {
 
   // Appends the text, and writes as much as the reader takes now.
   void append(std::string_view text);
-  // Writes as much as the reader takes now. Discards everything if the reader has closed its end.
+  // Writes as much as the reader takes now. Discards everything if writing fails, for example
+  // because the reader has closed its end (and SIGPIPE is ignored).
   void write_some();
-  void discard() { pending_.clear(); }
 
   [[nodiscard]] bool empty() const { return pending_.empty(); }
   // Returns true if no more should be appended before the reader has taken something.

@@ -467,6 +467,20 @@ TEST(CariamaRun, TheTimeLimitHoldsWhenNobodyReadsTheOutput) {
   EXPECT_THAT(job.err(), HasSubstr("the job did not end within 1 s"));
 }
 
+// The output never ends, and the reader takes all of it.
+TEST(CariamaRun, TheTimeLimitHoldsWhileOutputIsPassedOn) {
+  Running job("sh -c 'exec " + cariama_run() +
+              " -n 1 --tag-output --timeout 1 --grace 0.2 yes > /dev/null'");
+  EXPECT_EQ(job.wait(), kLaunchTimedOut) << job.err();
+}
+
+// A process that left its group goes on writing after its rank has ended.
+TEST(CariamaRun, OutputOfProcessesThatLeftTheirGroupDoesNotKeepTheJob) {
+  Running job("sh -c 'exec " + cariama_run() +
+              " -n 1 --tag-output sh -c \"setsid yes & sleep 0.2\" > /dev/null'");
+  EXPECT_EQ(job.wait(), 0) << job.err();
+}
+
 TEST(CariamaRun, OutputThatNobodyReadsEndsAtTheTimeLimit) {
   const UnreadPipe unread;
   Running job("sh -c 'exec " + cariama_run() +

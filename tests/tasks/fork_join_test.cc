@@ -160,6 +160,17 @@ TEST(ForkJoin, AFirstTaskThatThrowsIsAnError) {
   });
 }
 
+// If both halves of a range throw, the exception that is not rethrown is released, too.
+TEST(ForkJoin, ExceptionsOfSiblingsAreReleased) {
+  on_one_worker(
+      [] {
+        for (int round = 0; round < 200; ++round) {
+          EXPECT_THROW(parallel_for(0, 64, [](int) { throw Odd("each"); }), Odd);
+        }
+      },
+      {.pinned_bytes = size_t{1} << 20});
+}
+
 TEST(ForkJoin, JoinAllReturnsAllResultsOrTheFirstException) {
   on_one_worker([] {
     const auto [number, text] =
