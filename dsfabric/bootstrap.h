@@ -78,8 +78,8 @@ struct BootstrapOptions {
 // Joins the job. Blocks until the launcher's service answers. Error texts say which implementation
 // was tried, what is missing, and the remedy. Errors: INVALID_ARGUMENT (an environment variable is
 // malformed), FAILED_PRECONDITION (the requested implementation is not available; several tasks of
-// srun without PMIx), UNAVAILABLE,
-// PERMISSION_DENIED (the store and this process do not share the secret), DEADLINE_EXCEEDED.
+// srun without PMIx), UNAVAILABLE, PERMISSION_DENIED (the store and this process do not share the
+// secret), DEADLINE_EXCEEDED.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::StatusOr<std::unique_ptr<Bootstrap>> make_bootstrap(
     const BootstrapOptions& options = {});
 

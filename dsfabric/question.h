@@ -46,8 +46,9 @@ class Question {
   [[nodiscard]] absl::StatusOr<T> wait(Deadline deadline) {
     return wait([] { return false; }, deadline);
   }
-  // As above. Returns CANCELLED if `cancelled()` becomes true; whoever changes its result must wake
-  // the threads that wait in the fabric (tell_waiters() in call_source.h).
+  // Like wait(deadline), but returns CANCELLED if `cancelled()` becomes true. The code that makes
+  // it true must wake the waiting threads by tell_waiters() (call_source.h). A `late` is not called
+  // after CANCELLED.
   template <typename Condition>
   [[nodiscard]] absl::StatusOr<T> wait(const Condition& cancelled, Deadline deadline) {
     if (!sent_.ok()) return sent_;

@@ -353,8 +353,8 @@ template <typename T>
 
 // Waits until all the children have ended, and then returns their results. Use it for results that
 // own memory: after join() has returned such a result, another join that waits could continue the
-// task in another process, where that memory does not exist. If children threw, throws
-// the exception of the first of them; the results of the others are dropped with their tasks.
+// task in another process, where that memory does not exist. If children threw, throws the
+// exception of the first of them; the results of the others are dropped with their tasks.
 template <typename... Ts>
 inline std::tuple<Ts...> join_all(task<Ts>&&... children) {
   (children.await(), ...);

@@ -213,6 +213,7 @@ class FabricCore {
   static void set_running(FabricCore* core, uint32_t rank);
 
  private:
+  // Registers the fabric, so that fork() marks it as closed in the child.
   static void watch_forks(FabricCore* core);
   // A device, the objects shared by all connections through it, and the service thread of the
   // device.

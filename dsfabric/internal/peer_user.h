@@ -7,7 +7,7 @@
 
 namespace cariama::internal {
 
-// Returns the user who owns the socket at the other end, according to the kernel's table of
+// Returns the user id of the owner of the socket at the other end, from the kernel's table of
 // connections, or nullopt if the table has no such established connection. Reads the whole table:
 // O(connections of the host).
 [[nodiscard]] std::optional<uint32_t> user_at_other_end(int socket);

@@ -70,7 +70,7 @@ inline constexpr int kAcceptedAtOnce = 64;
 // ms, so that a loop around it and poll() does not spin.
 [[nodiscard]] FileDescriptor accept_from(int listener);
 
-// Returns a connected non-blocking socket. `whom` is the expected server's name for error texts.
+// Returns a connected non-blocking socket. Error texts call the server `whom`.
 // Errors: UNAVAILABLE (no socket listens there), DEADLINE_EXCEEDED.
 [[nodiscard]] absl::StatusOr<FileDescriptor> connect_to(const SocketAddress& address,
                                                         const std::string& whom, Deadline deadline);

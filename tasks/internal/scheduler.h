@@ -1,5 +1,5 @@
 // Worker: the scheduler of this process. It runs tasks on its stack region, steals tasks when it
-// has none, and resumes suspended tasks. Not for users, who use runtime.h.
+// has none, and resumes suspended tasks. Programs use runtime.h instead.
 //
 // The scheduler runs on the process's own stack, between tasks. A task that leaves its stack stores
 // the reason in a Leaving. All operations that move or overwrite frames of the region run on the

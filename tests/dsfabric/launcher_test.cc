@@ -441,7 +441,7 @@ TEST(CariamaRun, TheSoftLimitOfDescriptorsIsRaisedForTheLauncherOnly) {
   for (const std::string& line : lines) EXPECT_THAT(line, ::testing::EndsWith("] 32"));
 }
 
-// A pipe that nobody reads. Commands write to descriptor in().
+// A pipe whose reading end is open but never read. A command inherits the writing end, in().
 class UnreadPipe {
  public:
   UnreadPipe() {
