@@ -651,16 +651,17 @@ TEST_P(QueueContract, QueuePairsShareACompletionQueue) {
   options.near.send_completions = options.near.receive_completions = near_queue;
   options.far.send_completions = options.far.receive_completions = far_queue;
   Link links[] = {make_link(options), make_link(options)};
-  Buffer near(*near_domain_, 64);
-  Buffer far(*far_domain_, 64);
+  // Each link receives into a segment of its own: their SENDs may be copied at the same time.
+  Buffer near(*near_domain_, 96);
+  Buffer far(*far_domain_, 96);
   near.fill(1);
   for (uint64_t round = 0; round < 20; ++round) {
-    for (Link& link : links) {
-      post_receive(link.far, 70, {far.segment(0, 32)});
-      post_receive(link.near, 71, {near.segment(32, 32)});
+    for (size_t link = 0; link < 2; ++link) {
+      post_receive(links[link].far, 70, {far.segment(32 * link, 32)});
+      post_receive(links[link].near, 71, {near.segment(32 * link, 32)});
     }
-    const Segments near_out = {near.segment(0, 16)};
-    const Segments far_out = {far.segment(32, 16)};
+    const Segments near_out = {near.segment(64, 16)};
+    const Segments far_out = {far.segment(64, 16)};
     for (Link& link : links) {
       post(link.near, to_peer(Opcode::kSend, 72, near_out));
       post(link.far, to_peer(Opcode::kSend, 73, far_out));
