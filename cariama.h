@@ -3,6 +3,23 @@
 #ifndef CARIAMA_H_
 #define CARIAMA_H_
 
+#include "bdd/bdd.h"                                       // IWYU pragma: export
+#include "bdd/diagrams.h"                                  // IWYU pragma: export
+#include "bdd/edge.h"                                      // IWYU pragma: export
+#include "bdd/exact_count.h"                               // IWYU pragma: export
+#include "bdd/export.h"                                    // IWYU pragma: export
+#include "bdd/job.h"                                       // IWYU pragma: export
+#include "bdd/model_file.h"                                // IWYU pragma: export
+#include "bdd/node_table.h"                                // IWYU pragma: export
+#include "bdd/operation_cache.h"                           // IWYU pragma: export
+#include "bdd/reachability.h"                              // IWYU pragma: export
+#include "dht/bucket_scan.h"                               // IWYU pragma: export
+#include "dht/export.h"                                    // IWYU pragma: export
+#include "dht/hash_table.h"                                // IWYU pragma: export
+#include "dht/table_core.h"                                // IWYU pragma: export
+#include "dht/table_engine.h"                              // IWYU pragma: export
+#include "dht/table_layout.h"                              // IWYU pragma: export
+#include "dht/table_options.h"                             // IWYU pragma: export
 #include "dsfabric/binding.h"                              // IWYU pragma: export
 #include "dsfabric/bootstrap.h"                            // IWYU pragma: export
 #include "dsfabric/buffer_pull.h"                          // IWYU pragma: export
@@ -48,6 +65,11 @@
 #include "dtutils/memory.h"                                // IWYU pragma: export
 #include "dtutils/process_group.h"                         // IWYU pragma: export
 #include "dtutils/queue_pair.h"                            // IWYU pragma: export
+#include "dtutils/registration/helper_thread.h"            // IWYU pragma: export
+#include "dtutils/registration/period_predictor.h"         // IWYU pragma: export
+#include "dtutils/registration/pinner.h"                   // IWYU pragma: export
+#include "dtutils/registration/policy.h"                   // IWYU pragma: export
+#include "dtutils/registration/registration_cache.h"       // IWYU pragma: export
 #include "dtutils/signaling.h"                             // IWYU pragma: export
 #include "dtutils/sleep_protocol.h"                        // IWYU pragma: export
 #include "dtutils/statistics.h"                            // IWYU pragma: export
@@ -100,6 +122,7 @@
 #include "tasks/fork_to.h"                                 // IWYU pragma: export
 #include "tasks/join_record.h"                             // IWYU pragma: export
 #include "tasks/parallel.h"                                // IWYU pragma: export
+#include "tasks/pool.h"                                    // IWYU pragma: export
 #include "tasks/runtime.h"                                 // IWYU pragma: export
 #include "tasks/simulation.h"                              // IWYU pragma: export
 #include "tasks/start.h"                                   // IWYU pragma: export

@@ -4,6 +4,7 @@
 //   bench_tasks fib --workers 1            cost of a spawn and join, compared with a plain call
 //   bench_tasks uts --tree T3 --workers 2  nodes per second: plain recursion, 1 worker, 2 workers
 //   bench_tasks steal                      duration of each step of a steal
+//   bench_tasks fib --model pool           also on pools of atomic tasks (tasks/pool.h)
 //   bench_tasks wake                       time until a sleeping worker runs a forked task
 //   bench_tasks stack                      bytes of the uni-address stack for each level of depth
 //   cariama-run -n 4 bench_tasks btc       on the workers of a job (also with mpirun and srun)
@@ -20,6 +21,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,6 +30,8 @@
 #include "absl/strings/numbers.h"
 #include "bench/support/flags.h"
 #include "bench/support/global_programs.h"
+#include "bench/support/pool_bench.h"
+#include "bench/support/pool_programs.h"
 #include "bench/support/report.h"
 #include "bench/support/steal_bench.h"
 #include "bench/support/summary.h"
@@ -71,8 +75,11 @@ ABSL_FLAG(int, steals, 1000, "steal, wake: number of samples");
 ABSL_FLAG(int, pause, 20,
           "wake: idle ms before each sample, so that the other worker falls asleep");
 ABSL_FLAG(bool, stopped, false, "steal: from a worker that is stopped by SIGSTOP");
-ABSL_FLAG(std::string, model, "started",
-          "steal --stopped: started, or tied (tasks that have begun are never stolen)");
+ABSL_FLAG(std::string, model, "",
+          "uni (tasks that migrate), or pool (also measures pools of atomic tasks); steal "
+          "--stopped: started, or tied (tasks that have begun are never stolen)");
+ABSL_FLAG(std::string, steal, "1", "pool: tasks handed over at a time: 1 to 64, or half");
+ABSL_FLAG(std::string, termination, "detector", "pool: detector, or scan (of the status cells)");
 ABSL_FLAG(uint64_t, seed, 1, "seed of the choice of victims");
 ABSL_FLAG(std::string, victims, "random", "random, or distance (near ones first)");
 
@@ -90,6 +97,7 @@ struct Program {
   int first = 0;                // its arguments
   int second = 0;
   std::function<UtsCount()> tbb{};  // the same on oneTBB, if there is a version
+  PoolRun pool{};                   // the same on a task pool, if there is a version
   size_t matrix = 0;                // side of the matrices in global memory, or 0
   size_t sorted = 0;                // length of the array in global memory, or 0
 };
@@ -214,6 +222,10 @@ double run_tbb(const Program& program, int threads) {
 }
 
 UtsCount just(uint64_t number) { return {number, 0, 0}; }
+absl::StatusOr<UtsCount> count_of(const absl::StatusOr<uint64_t>& number) {
+  if (!number.ok()) return number.status();
+  return just(*number);
+}
 TaskLoop loop_of(int value) { return static_cast<TaskLoop>(value); }
 
 Program make_program(const std::string& name, Params& params) {
@@ -231,6 +243,7 @@ Program make_program(const std::string& name, Params& params) {
     program.work = static_cast<double>(fib_spawns(argument));
     program.expected = just(fib_value(argument));
     program.plain = [argument] { return just(static_cast<uint64_t>(fib_plain(argument))); };
+    program.pool = [argument](TaskPool& pool) { return count_of(fib_pool(pool, argument)); };
     program.tasks = [](int x, int) { return just(static_cast<uint64_t>(fib_tasks(x))); };
     program.tbb = [argument] { return just(tbb_fib(argument)); };
     program.first = argument;
@@ -245,6 +258,7 @@ Program make_program(const std::string& name, Params& params) {
     program.expected = just(btc_value(depth, iter));
     program.work = static_cast<double>(program.expected.nodes);
     program.plain = [=] { return just(btc_plain(depth, iter)); };
+    program.pool = [=](TaskPool& pool) { return count_of(btc_pool(pool, depth, iter)); };
     program.tasks = [](int d, int i) { return just(btc_tasks(d, i)); };
     program.first = depth;
     program.second = iter;
@@ -283,6 +297,7 @@ Program make_program(const std::string& name, Params& params) {
     program.work = static_cast<double>(program.expected.nodes);
     program.plain = [options] { return uts_sequential(options, uts_root(options)); };
     program.tbb = [options] { return tbb_uts(options); };
+    program.pool = [forks](TaskPool& pool) { return uts_pool(pool, forks); };
     program.tasks = [](int forks, int) { return uts_tasks(loop_of(forks)); };
     program.first = static_cast<int>(forks);
   } else if (name == "nqueens") {
@@ -294,6 +309,7 @@ Program make_program(const std::string& name, Params& params) {
     program.expected = just(queens_value(argument));
     program.work = static_cast<double>(program.expected.nodes);
     program.plain = [argument] { return just(queens_plain(argument)); };
+    program.pool = [=](TaskPool& pool) { return count_of(queens_pool(pool, argument, forks)); };
     program.tasks = [](int size, int forks) { return just(queens_tasks(size, loop_of(forks))); };
     program.tbb = [argument] { return just(tbb_queens(argument)); };
     program.first = argument;
@@ -314,6 +330,7 @@ Program make_program(const std::string& name, Params& params) {
       const auto number = static_cast<size_t>(cells);
       return just(is_matmul != 0 ? matmul_tasks(number) : sort_tasks(number));
     };
+    if (matmul) program.pool = [=](TaskPool& pool) { return count_of(matmul_pool(pool, size)); };
     program.first = argument;
     program.second = matmul ? 1 : 0;
   } else {
@@ -338,7 +355,8 @@ void print_statistics(const TaskStatistics& s) {
 }
 
 int run_steal(TaskWorkers& all, const Report& report, Params params) {
-  const std::string model = absl::GetFlag(FLAGS_model);
+  std::string model = absl::GetFlag(FLAGS_model);
+  if (model.empty()) model = "started";
   if (model != "started" && model != "tied") fail("--model is started or tied");
   if (all.size() != 2) fail("steal is between 2 workers");
   if (absl::GetFlag(FLAGS_stopped)) {
@@ -391,6 +409,22 @@ int run_stack(TaskWorkers& all, const Report& report, const Params& params) {
   return 0;
 }
 
+PoolOptions pool_options() {
+  PoolOptions options;
+  const std::string steal = absl::GetFlag(FLAGS_steal);
+  if (steal == "half") {
+    options.steal = kStealHalf;
+  } else if (!absl::SimpleAtoi(steal, &options.steal) || options.steal < 1 || options.steal > 64) {
+    fail("--steal is from 1 to 64, or half");
+  }
+  options.termination = one_of<PoolTermination>(
+      "termination", absl::GetFlag(FLAGS_termination),
+      {{"detector", PoolTermination::kDetector}, {"scan", PoolTermination::kStatusScan}});
+  options.seed = absl::GetFlag(FLAGS_seed);
+  options.timeout = std::chrono::minutes(10);
+  return options;
+}
+
 int run(const std::string& name, char* const* argv) {
   const int repetitions = absl::GetFlag(FLAGS_repetitions);
   if (absl::GetFlag(FLAGS_workers) < 1 || absl::GetFlag(FLAGS_workers) > 256) {
@@ -429,6 +463,11 @@ int run(const std::string& name, char* const* argv) {
   if (peer == "tbb" && (!tbb_is_there() || !program.tbb || processes.is_job())) {
     fail("oneTBB is compared on fib, uts and nqueens, without a launcher, if libtbb-dev was there");
   }
+  const std::string model = absl::GetFlag(FLAGS_model);
+  if (!model.empty() && model != "uni" && model != "pool") fail("--model is uni or pool");
+  if (model == "pool" && !program.pool) fail("--model pool: fib, btc, uts, nqueens or matmul");
+  std::optional<PoolBench> pools;
+  if (model == "pool") pools.emplace(processes, pool_options(), program.pool, program.matrix);
   Measured last;
   for (int i = 0; i < repetitions; ++i) {
     progress(name + ": " + std::to_string(i + 1) + " of " + std::to_string(repetitions));
@@ -450,6 +489,7 @@ int run(const std::string& name, char* const* argv) {
       last = run_tasks(processes, program, workers);
       all.push_back(last.seconds);
     }
+    if (pools.has_value()) pools->measure(workers, all_only, program.expected);
   }
   progress("");
   if (!processes.reports()) return 0;
@@ -486,6 +526,13 @@ int run(const std::string& name, char* const* argv) {
       report.row(per + "_tbb", params, each(tbb_all, 1e9), "ns");
       report.row(name + "_tbb_over_ours", params, summarize(ratios(tbb_all, all)), "ratio");
     }
+  }
+  if (pools.has_value()) {
+    Params pool_params = params;
+    pool_params.set("steal", absl::GetFlag(FLAGS_steal));
+    pool_params.set("termination", absl::GetFlag(FLAGS_termination));
+    pools->report(report, pool_params, {name, per, program.work, plain, one, all});
+    if (absl::GetFlag(FLAGS_statistics)) pools->print_statistics();
   }
   if (name == "uts") {
     const auto exact = [&](const char* what, uint64_t value) {

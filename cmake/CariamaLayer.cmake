@@ -133,6 +133,7 @@ function(cariama_install_package)
                 "${PROJECT_BINARY_DIR}/CariamaConfigVersion.cmake"
                 "${PROJECT_SOURCE_DIR}/cmake/FindIBVerbs.cmake"
                 "${PROJECT_SOURCE_DIR}/cmake/FindNUMA.cmake"
+                "${PROJECT_SOURCE_DIR}/cmake/FindLibURing.cmake"
                 "${PROJECT_SOURCE_DIR}/cmake/FindHWLOC.cmake"
                 "${PROJECT_SOURCE_DIR}/cmake/FindPMIx.cmake" DESTINATION "${where}")
   install(FILES "${PROJECT_SOURCE_DIR}/cariama.h"

@@ -23,6 +23,7 @@ ${name} \\- ${summary}
 .nf
 ${text}.fi
 .SH SEE ALSO
+.BR cariama\\-bdd (1),
 .BR cariama\\-hex (1),
 .BR cariama\\-info (1),
 .BR cariama\\-run (1)

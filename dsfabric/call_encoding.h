@@ -19,10 +19,13 @@
 #include <cstdint>
 #include <cstring>
 #include <exception>
+#include <functional>
+#include <memory>
 #include <new>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -126,6 +129,23 @@ inline constexpr size_t padded(size_t bytes) { return (bytes + 7) / 8 * 8; }
 template <typename F>
 inline constexpr size_t kClosureBytes = std::is_empty_v<F> ? 0 : padded(sizeof(F));
 
+// Types whose values point into the caller's process.
+template <typename T>
+inline constexpr bool kPointsHere = std::is_pointer_v<T> || std::is_same_v<T, std::string_view>;
+template <typename T, size_t N>
+inline constexpr bool kPointsHere<std::span<T, N>> = true;
+template <typename T>
+inline constexpr bool kPointsHere<std::reference_wrapper<T>> = true;
+
+// The types that a call may return: values. (A pointer may be meant as a name, for later calls.)
+template <typename T>
+inline constexpr bool kReturns = std::is_void_v<T> ||
+                                 (Serializable<T> && (std::is_pointer_v<T> || !kPointsHere<T>));
+template <typename T>
+inline constexpr bool kReturns<T&> = false;
+template <typename T, typename Deleter>
+inline constexpr bool kReturns<std::unique_ptr<T, Deleter>> = false;
+
 template <typename F>
 inline constexpr bool kTravels =
     std::is_trivially_copyable_v<F>&& std::is_trivially_destructible_v<F>;
@@ -212,16 +232,27 @@ class FunctionCall {
 
  public:
   static constexpr bool kPlainArguments = (std::is_trivially_copyable_v<Args> && ...);
-  // If this is false, the constructor's static_asserts give the only diagnostic.
-  static constexpr bool kWellFormed =
-      (Serializable<Args> && ...) && std::is_invocable_v<F&, Args...>;
-  using Result =
+  static constexpr bool kArgumentsTravel =
+      (Serializable<Args> && ...) && !(internal::kPointsHere<Args> || ...);
+
+ private:
+  using Returned =
       typename std::conditional_t<std::is_invocable_v<F&, Args...>, std::invoke_result<F&, Args...>,
                                   std::type_identity<void>>::type;
+
+ public:
+  // If this is false, the constructor's static_asserts give the only diagnostic.
+  static constexpr bool kWellFormed =
+      kArgumentsTravel && std::is_invocable_v<F&, Args...> && internal::kReturns<Returned>;
+  using Result = std::conditional_t<kWellFormed, Returned, void>;
 
   template <typename... Given>
   explicit FunctionCall(const F& function, Given&&... given) : function_(function) {
     require_travelling_function<F>();
+    static_assert(
+        !(internal::kPointsHere<Args> || ...),
+        "cariama: an argument of this call is a pointer (as string literals are), a string_view or "
+        "a span, which points into the caller's process; pass a value, such as a std::string");
     static_assert(
         (Serializable<Args> && ...),
         "cariama: an argument of this call is neither trivially copyable nor known to cereal; "
@@ -230,9 +261,10 @@ class FunctionCall {
         std::is_invocable_v<F&, Args...>,
         "cariama: the function cannot be called with these arguments (they arrive as values)");
     static_assert(
-        std::is_void_v<Result> || Serializable<Result>,
-        "cariama: the result of this call is neither trivially copyable nor known to cereal; "
-        "give its type a serialize() member");
+        internal::kReturns<Returned>,
+        "cariama: the result of this call cannot travel: it is a reference, a view or a unique_ptr "
+        "(return a value), or neither trivially copyable nor known to cereal (give its type a "
+        "serialize() member)");
     if constexpr (kWellFormed && sizeof...(Args) != 0) {
       (save_value(arguments_, static_cast<const Args&>(given)), ...);
     }

@@ -45,6 +45,10 @@ struct CallOptions {
                 "cariama: the options of a call are LocalNotify or RemoteNotify; Fail, Retry or "
                 "RetryAsync; Sync or Async");
 
+  // True if an option of this kind was given.
+  template <typename Kind>
+  static constexpr bool kGives = kCount<Kind> != 0;
+
   template <typename Kind>
   static constexpr Kind pick(Kind otherwise) {
     Kind kind = otherwise;
@@ -59,6 +63,30 @@ struct CallOptions {
   static constexpr WhenFull kWhenFull = pick(WhenFull::kRetry);
   static constexpr Pulling kPulling = pick(Pulling::kSync);
 };
+
+namespace internal {
+
+// Requirements of functions for which an option would have no effect.
+template <typename Options>
+constexpr void require_no_notification() {
+  static_assert(
+      !Options::template kGives<Notification>,
+      "cariama: LocalNotify and RemoteNotify say when a Synchronizer is counted down; pass "
+      "one right behind the function");
+}
+template <typename Options>
+constexpr void require_no_pulling() {
+  static_assert(!Options::template kGives<Pulling>,
+                "cariama: Sync and Async say how call_buffer READs its buffer; this call has none");
+}
+template <typename Options>
+constexpr void require_only_notification() {
+  require_no_pulling<Options>();
+  static_assert(!Options::template kGives<WhenFull>,
+                "cariama: Fail, Retry and RetryAsync do not apply to broadcasts");
+}
+
+}  // namespace internal
 
 }  // namespace cariama
 

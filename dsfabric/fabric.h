@@ -44,6 +44,7 @@
 #include "dtutils/allocators/circular_allocator.h"
 #include "dtutils/allocators/general_allocator.h"
 #include "dtutils/device.h"
+#include "dtutils/registration/registration_cache.h"
 #include "dtutils/transmitter.h"
 #include "dtutils/wait.h"
 
@@ -102,10 +103,15 @@ struct FabricOptions {
   FailurePolicy on_failure = FailurePolicy::kAbort;
   // Buffers for call_buffer that are not registered (user_buffer.h): up to this size they are
   // copied into registered memory, which saves a registration, a system call. Longer buffers are
-  // registered through `registrar`; without a registrar, with the device until the transfer has
-  // ended.
+  // registered through `registrar`, or as `registration` says; without both, with the device until
+  // the transfer has ended.
   uint64_t bounce_bytes = 16u << 10;
   BufferRegistrar registrar{};
+  // If set, and `registrar` is not: buffers for call_buffer above bounce_bytes are registered
+  // through a RegistrationCache, whose policy decides how long they stay registered. Called at the
+  // first such transfer through each device, since a policy serves one cache.
+  //   options.registration = [] { return RegistrationOptions{.max_bytes = size_t{1} << 30}; };
+  std::function<RegistrationOptions()> registration{};
   // Time limit for making a connection, and for each collective step of set-up.
   std::chrono::milliseconds timeout{30'000};
   // Wake-up interval of a sleeping service thread: the longest time that a missed event stays
@@ -173,7 +179,11 @@ class CARIAMA_DSFABRIC_EXPORT Fabric {
  public:
   // Joins the job: finds the launcher, opens devices, exchanges set-up data with all processes.
   // Collective. Errors: those of make_bootstrap and open_device; FAILED_PRECONDITION (another
-  // build, other options).
+  // build, other options; no device reaches a process).
+  //
+  // In a job of several processes, a signal that ends the process by default (SIGSEGV, SIGBUS,
+  // SIGFPE, SIGILL, SIGABRT) prints the rank and the function with its callers first, unless the
+  // program handles the signal or CARIAMA_CRASH_REPORT is 0.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Fabric>> create(
       const FabricOptions& options = {});
   // Joins with a given bootstrap and broker: for simulated jobs. `broker_of` is called once; its

@@ -1,11 +1,17 @@
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <span>
+#include <string>
+#include <thread>
 #include <utility>
+#include <vector>
 
+#include "dsfabric/bootstrap/launch_variables.h"
 #include "dsfabric/internal/control_traffic.h"
 #include "dsfabric/internal/fabric_core.h"
 #include "dsfabric/send_call.h"
@@ -18,6 +24,19 @@ namespace {
 // The first byte of a request to the broker.
 constexpr char kOffer = 'O';
 constexpr char kReady = 'R';
+
+// How long a process that exits because of another one's failure waits for the store's report of
+// that end. A process that writes a core file ends later than that.
+constexpr std::chrono::milliseconds kReportPatience{300};
+constexpr std::chrono::milliseconds kReportPause{2};
+
+// The error of operations to a process that has ended, as its launcher reports.
+absl::Status end_of(const std::string& label, const std::string& how) {
+  const bool without_error = how == "has ended" || how == "has ended or left the job";
+  return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
+                    label + " " + how + (without_error ? " without finalize()" : ""),
+                    without_error ? "call Fabric::finalize() in every process before it ends" : "");
+}
 
 }  // namespace
 
@@ -224,6 +243,17 @@ absl::Status FabricCore::peer_status(uint32_t rank) const {
   return peer.failure;
 }
 
+void FabricCore::exit_because_of(const Peer& peer) {
+  // The launcher reports the process that failed first, not those that exit because of it.
+  static_cast<void>(bootstrap_->put(kFailedPeerKey, std::to_string(peer.rank)));
+  const std::optional<std::string> end = reported_end(peer);
+  const absl::Status why = end ? end_of(peer.label, *end) : peer.failure;
+  std::fprintf(stderr, "cariama: rank %u exits, because %s has failed: %s\n", rank_,
+               peer.label.c_str(), std::string(why.message()).c_str());
+  std::fflush(nullptr);
+  _exit(1);
+}
+
 void FabricCore::fail_peer(Peer& peer, const absl::Status& reason) {
   if (leaving_.load(std::memory_order_acquire)) return;
   {
@@ -238,12 +268,7 @@ void FabricCore::fail_peer(Peer& peer, const absl::Status& reason) {
     peer.state.store(PeerState::kDead, std::memory_order_seq_cst);
   }
   peer.changed.wake();
-  if (options_.on_failure == FailurePolicy::kAbort) {
-    std::fprintf(stderr, "cariama: rank %u exits, because %s has failed: %s\n", rank_,
-                 peer.label.c_str(), std::string(peer.failure.message()).c_str());
-    std::fflush(nullptr);
-    _exit(1);
-  }
+  if (options_.on_failure == FailurePolicy::kAbort) exit_because_of(peer);
   // A call that is registered as pending after this point finds the peer failed before it is sent.
   for (auto& call : pending_.take_all(peer.rank)) call->complete(peer.failure, {});
   for (const auto& connection : peer.connections) {
@@ -263,6 +288,38 @@ void FabricCore::fail_peer(Peer& peer, const absl::Status& reason) {
     }
   }
   notify_waiters();
+}
+
+// ---- The store's reports ------------------------------------------------------------------------
+
+// A launcher knows the end of each of its processes, also of a process to which no other process is
+// connected.
+void FabricCore::handle_ended() {
+  for (Exchange::Ended& ended : bootstrap_->take_ended()) {
+    const auto rank = static_cast<uint32_t>(ended.rank);
+    if (rank >= size_ || rank == rank_) continue;
+    Peer& peer = *peers_[rank];
+    {
+      const std::lock_guard lock(peer.mutex);
+      peer.end = ended.how;
+    }
+    fail_peer(peer, end_of(peer.label, ended.how));
+  }
+}
+
+std::optional<std::string> FabricCore::reported_end(const Peer& peer) {
+  const Deadline deadline = deadline_after(kReportPatience);
+  do {
+    {
+      const std::lock_guard lock(peer.mutex);
+      if (!peer.end.empty()) return peer.end;
+    }
+    for (Exchange::Ended& ended : bootstrap_->take_ended()) {
+      if (static_cast<uint32_t>(ended.rank) == peer.rank) return std::move(ended.how);
+    }
+    std::this_thread::sleep_for(kReportPause);
+  } while (std::chrono::steady_clock::now() < deadline);
+  return std::nullopt;
 }
 
 // ---- Death notices ------------------------------------------------------------------------------

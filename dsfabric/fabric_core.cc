@@ -15,10 +15,12 @@
 #include <span>
 #include <utility>
 
+#include "dsfabric/internal/crash_report.h"
 #include "dsfabric/internal/handshake.h"
 #include "dsfabric/serializer.h"
 #include "dtutils/error.h"
 #include "dtutils/internal/shared_diagnostics.h"
+#include "dtutils/registration/pinner.h"
 
 namespace cariama::internal {
 namespace {
@@ -34,13 +36,24 @@ constexpr std::chrono::microseconds kDeferredPause{200};
 constexpr std::chrono::microseconds kStandAside{100};
 constexpr std::chrono::microseconds kStandAsideMost{400};
 
-// Identifies a host for shm: the boot id and the PID name space. shm needs both to be equal.
+// Identifies a host for shm: the boot id, and the name spaces of PIDs and of the network, in which
+// the names of local sockets are. shm needs all of them to be equal.
 std::string host_identity() {
   std::string identity;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), identity);
-  struct stat space {};
-  if (stat("/proc/self/ns/pid", &space) == 0) identity += "/" + std::to_string(space.st_ino);
+  for (const char* const path : {"/proc/self/ns/pid", "/proc/self/ns/net"}) {
+    struct stat space {};
+    if (stat(path, &space) == 0) identity += "/" + std::to_string(space.st_ino);
+  }
   return identity;
+}
+
+absl::Status no_common_device(const std::string& label, const std::string& why) {
+  return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kPeer,
+                    "there is no device that reaches " + label +
+                        ", which is on another host or in another name space: " + why,
+                    "give both hosts an RDMA device (soft-RoCE runs on any Ethernet; cariama-info "
+                    "shows the devices), or start all processes on one host");
 }
 
 std::string host_name() {
@@ -173,7 +186,8 @@ absl::Status FabricCore::start(Fabric* fabric, const Fabric::BrokerMaker& broker
   });
   if (!broker.ok()) return broker.status();
   broker_ = *std::move(broker);
-  return absl::OkStatus();
+  if (size_ > 1) report_crashes(label(rank_));
+  return bootstrap_->watch_ends(true);
 }
 
 absl::Status FabricCore::meet_others(Deadline deadline) {
@@ -247,6 +261,10 @@ absl::Status FabricCore::open_ports(const std::vector<bool>& near) {
   std::array<Port*, 2> ports{};  // to processes on other hosts, to processes of this host
   for (auto& peer : peers_) {
     if (peer->rank == rank_) continue;
+    if (one_for_all && options_.device == nullptr && !near[peer->rank] &&
+        std::string_view(forced) == "shm") {
+      return no_common_device(peer->label, "CARIAMA_TRANSPORT is shm");
+    }
     Port*& port = ports[one_for_all || near[peer->rank]];
     if (port == nullptr) {
       std::shared_ptr<Device> device = options_.device;
@@ -254,7 +272,10 @@ absl::Status FabricCore::open_ports(const std::vector<bool>& near) {
         DeviceOptions wanted;  // open_device() itself honours CARIAMA_TRANSPORT
         if (!one_for_all) wanted.transport = near[peer->rank] ? Transport::kShm : Transport::kVerbs;
         auto opened = open_device(wanted);
-        if (!opened.ok()) return opened.status();
+        if (!opened.ok()) {
+          if (near[peer->rank]) return opened.status();
+          return no_common_device(peer->label, std::string(opened.status().message()));
+        }
         device = *std::move(opened);
       }
       auto added = add_port(std::move(device));
@@ -277,6 +298,24 @@ absl::Status FabricCore::open_ports(const std::vector<bool>& near) {
   if (!domain.ok()) return domain.status();
   domains_.push_back(*std::move(domain));
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<MemoryRegion>> FabricCore::lend_registered(
+    size_t domain, std::span<const std::byte> buffer) {
+  RegistrationCache* cache = nullptr;
+  {
+    const std::lock_guard lock(registration_caches_mutex_);
+    registration_caches_.resize(domains_.size());
+    if (registration_caches_[domain] == nullptr) {
+      // Peers only read lent buffers, so read-only memory can be registered, too.
+      auto pinner = std::make_shared<DomainPinner>(domains_[domain], Access::kRemoteRead);
+      auto made = RegistrationCache::create(std::move(pinner), options_.registration());
+      if (!made.ok()) return made.status();
+      registration_caches_[domain] = *std::move(made);
+    }
+    cache = registration_caches_[domain].get();
+  }
+  return cache->lend(buffer.data(), buffer.size());
 }
 
 absl::StatusOr<FabricCore::Port*> FabricCore::add_port(std::shared_ptr<Device> device) {
@@ -402,6 +441,7 @@ void FabricCore::service_port(Port& port, Deadline now) {
   const bool heartbeat = now >= next && port.next_heartbeat.compare_exchange_strong(
                                             next, deadline_after(options_.heartbeat));
   if (!deferred && !heartbeat) return;
+  if (heartbeat) handle_ended();
   // Clear the flag before the connections are visited: credits that become due later set it again.
   port.owes_credits.store(false, std::memory_order_seq_cst);
   // Completes results in the slots of a thread that is inside a blocking call, in case another

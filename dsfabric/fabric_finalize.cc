@@ -164,7 +164,9 @@ absl::Status FabricCore::agree_on_the_end(Deadline deadline) {
   }
   finalized_.store(true, std::memory_order_seq_cst);
   leaving_.store(true, std::memory_order_seq_cst);
-  // No process leaves before all know that disconnecting is not a failure from now on.
+  // No process leaves before all know that disconnecting is not a failure from now on. The store
+  // would report the end of each process to each: P^2 messages.
+  static_cast<void>(bootstrap_->watch_ends(false));
   return run_participation_round("left", {}, deadline).status();
 }
 

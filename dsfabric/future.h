@@ -147,6 +147,8 @@ class Future {
 template <auto... Options, typename F, typename... Args>
 [[nodiscard]] auto async_call(Fabric& fabric, uint32_t destination, F&& function,
                               Args&&... arguments) {
+  internal::require_no_notification<CallOptions<Options...>>();
+  internal::require_no_pulling<CallOptions<Options...>>();
   const auto call = make_call(std::forward<F>(function), std::forward<Args>(arguments)...);
   using Call = std::remove_const_t<decltype(call)>;
   using T = typename Call::Result;

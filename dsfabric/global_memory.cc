@@ -12,6 +12,7 @@
 #include "dsfabric/internal/remote_heap.h"
 #include "dsfabric/send_call.h"
 #include "dtutils/error.h"
+#include "dtutils/internal/shared_copy.h"
 #include "dtutils/synchronizer.h"
 #include "dtutils/transmitter.h"
 
@@ -256,7 +257,7 @@ void GlobalMemory::start_get(GlobalTransfer& handle, const GlobalAddress& from, 
   }
   if (*direct != nullptr) {
     ++statistics_.direct;
-    std::memcpy(into, *direct, bytes);
+    internal::copy_beside_atomics(into, *direct, bytes);
     return;
   }
   auto operation = take_operation(from.rank, bytes);
@@ -325,7 +326,11 @@ GlobalTransfer GlobalMemory::start_registered(const GlobalAddress& remote, RDMAM
     handle.status_ = direct.status();
     if (!direct.ok()) return handle;
     ++statistics_.direct;
-    std::memcpy(put ? *direct : at, put ? at : *direct, bytes);
+    if (put) {
+      std::memcpy(*direct, at, bytes);
+    } else {
+      internal::copy_beside_atomics(at, *direct, bytes);
+    }
     return handle;
   }
   handle.memory_ = this;

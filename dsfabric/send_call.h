@@ -101,6 +101,12 @@ inline constexpr bool kIsSynchronizer =
     std::is_same_v<std::remove_cvref_t<T>, Synchronizer> ||
     std::is_same_v<std::remove_cvref_t<T>, RemoteObject<Synchronizer>>;
 
+// True if the first of what follows a call's function is a Synchronizer.
+template <typename... Given>
+inline constexpr bool kSynchronizerFirst = false;
+template <typename First, typename... Rest>
+inline constexpr bool kSynchronizerFirst<First, Rest...> = kIsSynchronizer<First>;
+
 template <auto... Options>
 inline constexpr bool kPulls = (std::is_same_v<decltype(Options), Pulling> || ...);
 
@@ -133,6 +139,17 @@ template <typename Options, typename Call>
 // Returns the locator by which `rank` can access memory of this process.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::StatusOr<RemoteMemoryLocator> locate_for(
     Fabric& fabric, uint32_t rank, const RDMAMemory& memory, uint64_t offset, uint64_t size);
+
+template <typename Options, typename F, typename Done, typename... Args>
+[[nodiscard]] absl::Status call_notified(Fabric& fabric, uint32_t destination, const F& function,
+                                         Done& done, Args&&... arguments) {
+  const auto call = make_call(function, std::forward<Args>(arguments)...);
+  if constexpr (std::is_same_v<Done, Synchronizer>) {
+    return send_call<Options>(fabric, destination, call, &done);
+  } else {
+    return send_call_written<Options>(fabric, destination, call, done);
+  }
+}
 
 // A call of function(buffer, size) for a buffer that is already in the receiver's memory.
 template <typename F>
@@ -167,31 +184,29 @@ template <typename Options, typename F>
 
 }  // namespace internal
 
-// Makes thread `destination` call function(arguments...).
-template <auto... Options, typename F, typename... Args>
-requires(sizeof...(Args) == 0 || !(internal::kIsSynchronizer<Args> || ...))
-    [[nodiscard]] absl::Status
-    call(Fabric& fabric, uint32_t destination, F&& function, Args&&... arguments) {
-  return internal::send_call<CallOptions<Options...>>(
-      fabric, destination, make_call(function, std::forward<Args>(arguments)...), nullptr);
-}
-
-// Makes thread `destination` call function(). `done` is counted down as Options say (Table 1:
-// call).
-template <auto... Options, typename F>
+// Makes thread `destination` call function(arguments...):
+//   call(fabric, destination, function, arguments...)
+//   call(fabric, destination, function, done, arguments...)
+// `done`, a Synchronizer, is counted down as the notification option says (Table 1: call). If it is
+// a RemoteObject<Synchronizer>, in registered memory, the receiver reports the end by one RDMA
+// WRITE instead of a call.
+template <auto... Options, typename F, typename... Given>
 [[nodiscard]] absl::Status call(Fabric& fabric, uint32_t destination, F&& function,
-                                Synchronizer& done) {
-  return internal::send_call<CallOptions<Options...>>(fabric, destination, make_call(function),
-                                                      &done);
-}
-
-// Makes thread `destination` call function(). `done` is a Synchronizer in registered memory: the
-// receiver reports the end by one RDMA WRITE instead of a call.
-template <auto... Options, typename F>
-[[nodiscard]] absl::Status call(Fabric& fabric, uint32_t destination, F&& function,
-                                RemoteObject<Synchronizer>& done) {
-  return internal::send_call_written<CallOptions<Options...>>(fabric, destination,
-                                                              make_call(function), done);
+                                Given&&... given) {
+  using Chosen = CallOptions<Options...>;
+  internal::require_no_pulling<Chosen>();
+  if constexpr (internal::kSynchronizerFirst<Given...>) {
+    return internal::call_notified<Chosen>(fabric, destination, function,
+                                           std::forward<Given>(given)...);
+  } else if constexpr ((internal::kIsSynchronizer<Given> || ...)) {
+    static_assert(!sizeof(F),
+                  "cariama: the Synchronizer of a call stands right behind its function");
+    return absl::OkStatus();
+  } else {
+    internal::require_no_notification<Chosen>();
+    return internal::send_call<Chosen>(fabric, destination,
+                                       make_call(function, std::forward<Given>(given)...), nullptr);
+  }
 }
 
 // Makes thread `destination` call function(buffer, size), with the bytes of `buffer` in the message
@@ -326,6 +341,7 @@ template <auto... Options, typename F>
 template <auto... Options, typename F, typename T, typename... Args>
 [[nodiscard]] absl::Status call_return(Fabric& fabric, uint32_t destination, F&& function,
                                        T& result, Synchronizer& done, Args&&... arguments) {
+  internal::require_no_pulling<CallOptions<Options...>>();
   auto encoded = make_call(function, std::forward<Args>(arguments)...);
   static_assert(std::is_same_v<typename decltype(encoded)::Result, T>,
                 "cariama: the result of this call has another type than the object it is to go to");

@@ -54,8 +54,11 @@ absl::StatusOr<std::unique_ptr<LentBuffer>> LentBuffer::make(Fabric& fabric, uin
   const auto& domains = fabric.core().domains();
   const auto found = std::find_if(domains.begin(), domains.end(),
                                   [&](const auto& one) { return one.get() == domain; });
-  auto region = options.registrar != nullptr ? options.registrar(**found, buffer)
-                                             : register_for_one_transfer(**found, buffer);
+  auto region =
+      options.registrar != nullptr ? options.registrar(**found, buffer)
+      : options.registration != nullptr
+          ? fabric.core().lend_registered(static_cast<size_t>(found - domains.begin()), buffer)
+          : register_for_one_transfer(**found, buffer);
   if (!region.ok()) return region.status();
   const std::byte* const first = (*region)->address();
   if (buffer.data() < first || buffer.data() + buffer.size() > first + (*region)->length()) {

@@ -42,6 +42,18 @@ absl::Status answer_to_status(const ExchangeMessage& answer, const std::string& 
 struct ExchangeClient::Incoming {
   internal::ExchangeDecoder decoder;
   std::optional<ExchangeMessage> fence_answer;  // arrived while receive() waited for another answer
+  std::vector<Ended> ended;
+
+  // Keeps a message that no caller waits for now; drops answers to requests that expired.
+  void keep(ExchangeMessage&& message, std::optional<uint64_t> fence, size_t ranks) {
+    if (message.type == ExchangeType::kEnded) {
+      if (message.rank < ranks) {
+        ended.push_back({static_cast<int>(message.rank), std::move(message.value)});
+      }
+    } else if (fence == message.request) {
+      fence_answer = std::move(message);
+    }
+  }
 };
 
 ExchangeClient::ExchangeClient(int socket, int rank, std::vector<std::string> labels)
@@ -53,8 +65,14 @@ ExchangeClient::ExchangeClient(int socket, int rank, std::vector<std::string> la
 ExchangeClient::~ExchangeClient() { close(socket_); }
 
 absl::Status ExchangeClient::breaks(absl::Status status) {
+  const std::lock_guard lock(broken_mutex_);
   broken_ = status;
   return status;
+}
+
+absl::Status ExchangeClient::broken() {
+  const std::lock_guard lock(broken_mutex_);
+  return broken_;
 }
 
 absl::Status ExchangeClient::wait(short events, Deadline deadline, const std::string& operation) {
@@ -77,7 +95,8 @@ absl::Status ExchangeClient::wait(short events, Deadline deadline, const std::st
 
 absl::Status ExchangeClient::send(const ExchangeMessage& message, Deadline deadline,
                                   const std::string& operation) {
-  if (!broken_.ok()) return broken_;
+  const std::lock_guard lock(send_mutex_);
+  if (absl::Status before = broken(); !before.ok()) return before;
   std::string bytes;
   encode(message, bytes);
   size_t sent = 0;
@@ -91,6 +110,7 @@ absl::Status ExchangeClient::send(const ExchangeMessage& message, Deadline deadl
       // Part of the message was sent, so no other message can follow it on this stream.
       if (!ready.ok()) return sent == 0 ? ready : breaks(std::move(ready));
     } else if (errno != EINTR) {
+      store_is_gone_.store(true, std::memory_order_release);
       return breaks(store_gone(operation));
     }
   }
@@ -99,25 +119,56 @@ absl::Status ExchangeClient::send(const ExchangeMessage& message, Deadline deadl
 
 absl::StatusOr<ExchangeMessage> ExchangeClient::receive(uint64_t request, Deadline deadline,
                                                         const std::string& operation) {
-  if (!broken_.ok()) return broken_;
+  if (absl::Status before = broken(); !before.ok()) return before;
   while (true) {
     absl::StatusOr<std::optional<ExchangeMessage>> message = incoming_->decoder.next();
     if (!message.ok()) return breaks(message.status());
     if (message->has_value()) {
       ExchangeMessage& answer = **message;
-      if (answer.request == request) return std::move(answer);
-      if (fence_request_ == answer.request) incoming_->fence_answer = std::move(answer);
+      if (answer.request == request && answer.type != ExchangeType::kEnded) {
+        return std::move(answer);
+      }
+      incoming_->keep(std::move(answer), fence_request_, labels_.size());
       continue;
     }
     if (absl::Status ready = wait(POLLIN, deadline, operation); !ready.ok()) return ready;
-    char chunk[16384];
-    const ssize_t count = recv(socket_, chunk, sizeof chunk, MSG_DONTWAIT);
-    if (count > 0) {
-      incoming_->decoder.append({chunk, static_cast<size_t>(count)});
-    } else if (count == 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)) {
-      return breaks(store_gone(operation));
+    if (auto some = receive_some(operation); !some.ok()) return some.status();
+  }
+}
+
+absl::StatusOr<bool> ExchangeClient::receive_some(const std::string& operation) {
+  char chunk[16384];
+  const ssize_t count = recv(socket_, chunk, sizeof chunk, MSG_DONTWAIT);
+  if (count > 0) {
+    incoming_->decoder.append({chunk, static_cast<size_t>(count)});
+    return true;
+  }
+  if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return false;
+  store_is_gone_.store(true, std::memory_order_release);
+  return breaks(store_gone(operation));
+}
+
+absl::Status ExchangeClient::watch_ends(bool watch) {
+  ExchangeMessage message;
+  message.type = ExchangeType::kWatch;
+  message.code = watch ? 1 : 0;
+  return send(message, std::chrono::steady_clock::now() + kPutTimeout, "watching the processes");
+}
+
+std::vector<Exchange::Ended> ExchangeClient::take_ended() {
+  const std::unique_lock lock(receive_mutex_, std::try_to_lock);
+  if (!lock.owns_lock()) return {};
+  while (broken().ok()) {
+    absl::StatusOr<std::optional<ExchangeMessage>> message = incoming_->decoder.next();
+    if (!message.ok()) {
+      static_cast<void>(breaks(message.status()));
+    } else if (message->has_value()) {
+      incoming_->keep(*std::move(*message), fence_request_, labels_.size());
+    } else if (auto some = receive_some("watching the processes"); !some.ok() || !*some) {
+      break;
     }
   }
+  return std::exchange(incoming_->ended, {});
 }
 
 absl::Status ExchangeClient::put(std::string_view key, std::string_view value) {
@@ -140,6 +191,7 @@ absl::StatusOr<std::string> ExchangeClient::get(int rank, std::string_view key, 
   if (key.size() > kMaxKey) {
     return invalid(absl::StrCat("get of a key of ", key.size(), " bytes: at most ", kMaxKey));
   }
+  const std::lock_guard lock(receive_mutex_);
   ExchangeMessage message;
   message.type = ExchangeType::kGet;
   message.request = ++last_request_;
@@ -154,6 +206,7 @@ absl::StatusOr<std::string> ExchangeClient::get(int rank, std::string_view key, 
 }
 
 absl::Status ExchangeClient::fence(Deadline deadline) {
+  const std::lock_guard lock(receive_mutex_);
   const std::string operation = absl::StrCat("fence of ", size(), " processes");
   if (!fence_request_) {
     ExchangeMessage message;

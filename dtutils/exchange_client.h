@@ -3,8 +3,10 @@
 #ifndef CARIAMA_DTUTILS_EXCHANGE_CLIENT_H_
 #define CARIAMA_DTUTILS_EXCHANGE_CLIENT_H_
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -21,6 +23,7 @@ namespace internal {
 struct ExchangeMessage;
 }
 
+// As Exchange; put() and watch_ends() are thread-safe, and wait for no other call.
 class CARIAMA_DTUTILS_EXPORT ExchangeClient final : public Exchange {
  public:
   // Takes ownership of `socket` (a connected stream); the destructor closes it. labels[i] names
@@ -37,6 +40,12 @@ class CARIAMA_DTUTILS_EXPORT ExchangeClient final : public Exchange {
   [[nodiscard]] absl::StatusOr<std::string> get(int rank, std::string_view key,
                                                 Deadline deadline) override;
   [[nodiscard]] absl::Status fence(Deadline deadline) override;
+  absl::Status watch_ends(bool watch) override;
+  // After the store has closed the connection, store_is_gone() is true.
+  [[nodiscard]] std::vector<Ended> take_ended() override;
+  [[nodiscard]] bool store_is_gone() const {
+    return store_is_gone_.load(std::memory_order_acquire);
+  }
 
  private:
   struct Incoming;  // bytes and messages that arrived and were not consumed yet
@@ -47,19 +56,26 @@ class CARIAMA_DTUTILS_EXPORT ExchangeClient final : public Exchange {
   [[nodiscard]] absl::StatusOr<internal::ExchangeMessage> receive(uint64_t request,
                                                                   Deadline deadline,
                                                                   const std::string& operation);
+  // Receives the bytes that are there. Returns false if there are none. Error: UNAVAILABLE.
+  [[nodiscard]] absl::StatusOr<bool> receive_some(const std::string& operation);
   // Waits until the socket is ready for `events`. Error: DEADLINE_EXCEEDED.
   [[nodiscard]] absl::Status wait(short events, Deadline deadline, const std::string& operation);
   // Marks the stream as broken, since it cannot be continued: from now on every call fails with
   // `status`.
   absl::Status breaks(absl::Status status);
+  [[nodiscard]] absl::Status broken();
 
   const int socket_;
   const int rank_;
   const std::vector<std::string> labels_;
+  std::mutex send_mutex_;     // one message at a time
+  std::mutex receive_mutex_;  // guards what follows
   const std::unique_ptr<Incoming> incoming_;
-  absl::Status broken_;
   uint64_t last_request_ = 0;
   std::optional<uint64_t> fence_request_;  // set between entering and leaving a fence
+  std::mutex broken_mutex_;
+  absl::Status broken_;  // guarded by broken_mutex_
+  std::atomic<bool> store_is_gone_{false};
 };
 
 }  // namespace cariama

@@ -122,6 +122,11 @@ absl::Status ExchangeServer::put(int rank, std::string_view key, std::string_vie
   return handled;
 }
 
+std::optional<std::string> ExchangeServer::value(int rank, std::string_view key) const {
+  const std::string* const found = impl_->store.value(rank, std::string(key));
+  return found == nullptr ? std::nullopt : std::optional(*found);
+}
+
 void ExchangeServer::append_polled(std::vector<pollfd>& entries) {
   impl_->polled.clear();
   for (int rank = 0; rank < static_cast<int>(impl_->connections.size()); ++rank) {

@@ -16,6 +16,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -47,6 +48,9 @@ class CARIAMA_DTUTILS_EXPORT ExchangeServer {
 
   // Publishes a value for `rank`, as if that rank had called Exchange::put.
   [[nodiscard]] absl::Status put(int rank, std::string_view key, std::string_view value);
+
+  // Returns the value that `rank` has published under `key`, or nullopt.
+  [[nodiscard]] std::optional<std::string> value(int rank, std::string_view key) const;
 
   // Appends one pollfd entry for each connected rank.
   void append_polled(std::vector<pollfd>& entries);

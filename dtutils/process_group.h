@@ -61,6 +61,18 @@ class CARIAMA_DTUTILS_EXPORT Exchange {
   // further call continues the same fence. Other errors: UNAVAILABLE (a rank ended, or the store is
   // gone).
   [[nodiscard]] virtual absl::Status fence(Deadline deadline) = 0;
+
+  struct Ended {
+    int rank;
+    std::string how;  // completes the sentence "LABEL ...": "was killed by signal 9 (Killed)"
+  };
+  // Makes the store report the end of every other process to this one, or stop that. Ends before
+  // the call are reported too. Errors: UNAVAILABLE (the store is gone). The base class ignores it:
+  // an exchange without such reports.
+  virtual absl::Status watch_ends(bool /*watch*/) { return absl::OkStatus(); }
+  // Returns the reports that have arrived since the last call. Never blocks. Thread-safe; returns
+  // nothing while another thread waits in this object, and the reports later.
+  [[nodiscard]] virtual std::vector<Ended> take_ended() { return {}; }
 };
 
 struct RunOptions {

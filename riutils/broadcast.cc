@@ -1,41 +1,88 @@
 #include "riutils/broadcast.h"
 
-#include <atomic>
+#include <algorithm>
+#include <cstdio>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <string_view>
 #include <vector>
 
 #include "dsfabric/buffer_pull.h"
 #include "dsfabric/call_source.h"
 #include "dsfabric/send_call.h"
 #include "dtutils/error.h"
+#include "riutils/channel_sender.h"
+#include "riutils/internal/runtime.h"
 
 namespace cariama::internal {
 namespace {
 
-// The header of a broadcast; travels together with the function's bytes.
-struct Plan {
-  uint32_t root = 0;
-  FunctionId id;
-  uint64_t handle = 0;  // the parent's handle for this process's answer
-  uint64_t size = 0;    // of the buffer
-  enum class Buffer : uint8_t { kNone, kPull, kPlaced } buffer = Buffer::kNone;
-  RemoteMemoryLocator source;  // kPull: the parent's copy
-};
-static_assert(std::is_trivially_copyable_v<Plan>);
+using Buffer = BroadcastPart::Buffer;
+
+void receive_broadcast(const BroadcastPart& part, std::string payload, BroadcastRoute* route);
+
+// What a message has around a payload: the headers of the message and of the call, the part, the
+// length of the payload.
+constexpr size_t kAroundPayload = sizeof(BroadcastPart) + 64;
+
+// The tree. Ranks are counted from the root: process v has the children v + 2^i for all 2^i below
+// the lowest set bit of v (for the root: below the number of processes). The subtree of v is the
+// ranks from v up to the next process that is no descendant of v.
+[[nodiscard]] uint64_t lowest_bit(uint64_t v, uint64_t size) {
+  uint64_t bit = 1;
+  while (bit < size && (v & bit) == 0) bit <<= 1;
+  return bit;
+}
+[[nodiscard]] uint64_t subtree_size(uint64_t v, uint64_t size) {
+  return std::min(lowest_bit(v, size), size - v);
+}
+
+[[nodiscard]] absl::Status lost_parent(std::string_view what) {
+  return make_error(
+      absl::StatusCode::kUnavailable, ErrorScope::kPeer,
+      "the " + std::string(what) + " of a broadcast could not be READ from the parent in the tree");
+}
+
+// READs memory of the process that sent the running call; `function` runs on it in a thread of the
+// fabric, or is destroyed if the memory cannot be READ.
+void pull(const RemoteMemoryLocator& source, std::unique_ptr<PulledFunction> function) {
+  if (!can_be_pulled(source)) return;
+  IncomingCall call;
+  try {
+    pull_and_run(call, source, Pulling::kAsync, std::move(function));
+  } catch (const std::exception&) {
+    // `function` is destroyed and reports it.
+  }
+}
+
+// Reports the end of a process's part to its parent.
+void answer_parent(Fabric& fabric, uint32_t parent, uint64_t handle, const absl::Status& status) {
+  const NotifyTarget target{handle, 0, parent, 0};
+  IncomingCall call;
+  if (!status.ok()) {
+    call.outcome = CallOutcome::kThrew;
+    call.error_type = "cariama::BroadcastFailed";
+    call.error_text = std::string(status.message()).substr(0, kMaxErrorText);
+  }
+  answer_call(fabric, parent, &target, call, "");
+}
 
 // One process's part of a broadcast. Destroyed when the process's threads have run the call and its
 // children have answered; the destructor reports the end.
 class Node : public std::enable_shared_from_this<Node> {
  public:
-  Node(Fabric& fabric, const Plan& plan, std::string function, std::string targets)
+  // `targets`: locators of the process's subtree, by rank counted from the root, or empty.
+  Node(Fabric& fabric, const BroadcastPart& part, std::string function,
+       std::vector<RemoteMemoryLocator> targets)
       : fabric_(fabric),
-        plan_(plan),
+        part_(part),
         function_(std::move(function)),
         targets_(std::move(targets)) {}
   ~Node() {
     if (copy_.get_buffer() != nullptr) static_cast<void>(fabric_.memory().free(copy_));
-    ended_(status_);
+    for (RDMAMemory& payload : payloads_) static_cast<void>(fabric_.memory().free(payload));
+    if (ended_) ended_(status_);
   }
 
   void on_end(std::function<void(const absl::Status&)> ended) { ended_ = std::move(ended); }
@@ -46,24 +93,32 @@ class Node : public std::enable_shared_from_this<Node> {
     memory_ = memory;
     offset_ = offset;
   }
-  // Copies fetched bytes into registered memory, which lives as long as this node.
-  void keep(const void* bytes, uint64_t size) {
+  // Copies fetched bytes into registered memory, which lives as long as this node. Returns false if
+  // there is none: the node then reports the error, and must not be started.
+  [[nodiscard]] bool keep(const void* bytes, uint64_t size) {
     auto memory = fabric_.memory().allocate(size);
-    if (!memory.ok()) return fail(memory.status());
+    if (!memory.ok()) {
+      fail(memory.status());
+      return false;
+    }
     copy_ = *memory;
     std::memcpy(copy_.get_buffer(), bytes, size);
     set_buffer(copy_.get_buffer(), &copy_, 0);
+    return true;
   }
   // Uses the target memory that the parent has written as the buffer. The children are served from
-  // a registered copy of it.
-  void adopt_target() {
-    void* const place = reinterpret_cast<void*>(target(fabric_.rank()).address);
-    if (plan_.size > target(fabric_.rank()).length) {
-      return fail(make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
-                             "the target of a broadcast is too short"));
+  // a registered copy of it. Returns false as keep() does.
+  [[nodiscard]] bool adopt_target() {
+    const RemoteMemoryLocator& own = targets_.front();
+    if (part_.size > own.length || own.owner != fabric_.rank()) {
+      fail(make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                      "the target of a broadcast is too short, or memory of another rank"));
+      return false;
     }
-    if (!children().empty()) keep(place, plan_.size);
+    void* const place = reinterpret_cast<void*>(own.address);
+    if (!children().empty() && !keep(place, part_.size)) return false;
     buffer_ = place;
+    return true;
   }
   void fail(const absl::Status& status) {
     const std::lock_guard lock(mutex_);
@@ -71,65 +126,62 @@ class Node : public std::enable_shared_from_this<Node> {
   }
 
   // Forwards the broadcast to the children, then sends the call to each thread of this process.
-  void start() {
-    forward();
-    const uint32_t first = fabric_.rank() * fabric_.threads();
+  // Returns the first error of these sends.
+  absl::Status start(BroadcastRoute* route) {
+    absl::Status first;
+    for (const uint64_t child : children()) first.Update(send(child, route));
+    const uint32_t own = fabric_.rank() * fabric_.threads();
     for (uint32_t i = 0; i < fabric_.threads(); ++i) {
       // The call owns a reference to this node. It never leaves this process.
       auto* const self = new std::shared_ptr<Node>(shared_from_this());
-      if (absl::Status sent = call(fabric_, first + i,
-                                   [self] {
-                                     const std::unique_ptr<std::shared_ptr<Node>> node(self);
-                                     (*node)->run_here();
-                                   });
-          !sent.ok()) {
-        fail(sent);
-        delete self;
-      }
+      absl::Status sent = call(fabric_, own + i, [self] {
+        const std::unique_ptr<std::shared_ptr<Node>> node(self);
+        (*node)->run_here();
+      });
+      if (sent.ok()) continue;
+      delete self;
+      first.Update(sent);
     }
+    if (!first.ok()) fail(first);
+    return first;
   }
 
  private:
-  [[nodiscard]] RemoteMemoryLocator target(uint32_t rank) const {
-    RemoteMemoryLocator locator;
-    std::memcpy(&locator, targets_.data() + rank * sizeof locator, sizeof locator);
-    return locator;
+  // This process's rank, counted from the root.
+  [[nodiscard]] uint64_t self() const {
+    return (fabric_.rank() + uint64_t{fabric_.size()} - part_.root) % fabric_.size();
   }
-
-  void forward() {
-    for (const uint32_t child : children()) send(child);
+  [[nodiscard]] uint32_t rank_of(uint64_t v) const {
+    return static_cast<uint32_t>((v + part_.root) % fabric_.size());
   }
-
-  // Binomial tree. With ranks counted from the root, process v has the children v + 2^i for all 2^i
-  // below the lowest set bit of v (for the root: below the number of processes). The child with the
-  // largest subtree comes first.
-  [[nodiscard]] std::vector<uint32_t> children() const {
-    std::vector<uint32_t> ranks;
+  // Ranks counted from the root. The child with the largest subtree comes first.
+  [[nodiscard]] std::vector<uint64_t> children() const {
+    std::vector<uint64_t> children;
     const uint64_t size = fabric_.size();
-    const uint64_t self = (fabric_.rank() + size - plan_.root) % size;
-    uint64_t bit = 1;
-    while (bit < size && (self & bit) == 0) bit <<= 1;
-    for (bit >>= 1; bit != 0; bit >>= 1) {
-      if (self + bit < size) {
-        ranks.push_back(static_cast<uint32_t>((self + bit + plan_.root) % size));
-      }
+    for (uint64_t bit = lowest_bit(self(), size) >> 1; bit != 0; bit >>= 1) {
+      if (self() + bit < size) children.push_back(self() + bit);
     }
-    return ranks;
+    return children;
   }
 
-  void send(uint32_t child);
+  [[nodiscard]] absl::Status send(uint64_t child, BroadcastRoute* route);
+  [[nodiscard]] absl::Status send_part(uint32_t rank, BroadcastPart& part,
+                                       const std::string& payload, BroadcastRoute* route);
+  // Places the payload in registered memory that lives as long as this node.
+  [[nodiscard]] absl::StatusOr<RemoteMemoryLocator> place(uint32_t rank,
+                                                          const std::string& payload);
 
   void run_here() {
     std::vector<uint64_t> closure;
-    if (plan_.buffer != Plan::Buffer::kNone) {
-      closure = {reinterpret_cast<uint64_t>(buffer_), plan_.size};
+    if (part_.buffer != Buffer::kNone) {
+      closure = {reinterpret_cast<uint64_t>(buffer_), part_.size};
     }
     const size_t front = closure.size();
     closure.resize(front + (function_.size() + 7) / 8);
     if (!function_.empty()) std::memcpy(&closure[front], function_.data(), function_.size());
     IncomingCall incoming;
     incoming.closure = std::as_writable_bytes(std::span(closure));
-    run_call(CallHeader::make(plan_.id, incoming.closure.size(), 0), incoming);
+    run_call(CallHeader::make(part_.id, incoming.closure.size(), 0), incoming);
     if (incoming.outcome == CallOutcome::kDone) return;
     fail(make_error(absl::StatusCode::kInternal, ErrorScope::kOperation,
                     incoming.outcome == CallOutcome::kThrew
@@ -139,105 +191,187 @@ class Node : public std::enable_shared_from_this<Node> {
   }
 
   Fabric& fabric_;
-  const Plan plan_;
+  const BroadcastPart part_;
   const std::string function_;
-  const std::string targets_;
+  const std::vector<RemoteMemoryLocator> targets_;
   void* buffer_ = nullptr;
   RDMAMemory* memory_ = nullptr;
   uint64_t offset_ = 0;
   RDMAMemory copy_;
+  std::vector<RDMAMemory> payloads_;
   std::mutex mutex_;
   absl::Status status_;
   std::function<void(const absl::Status&)> ended_;
 };
 
-// Starts this process's part of a broadcast, which has arrived from its parent.
-void receive(Plan plan, std::string function, std::string targets) {
-  Fabric& fabric = *running_fabric();
-  const uint32_t parent = running_source();
-  if (plan.root >= fabric.size() ||
-      (!targets.empty() && targets.size() != fabric.size() * sizeof(RemoteMemoryLocator))) {
-    return reject_call(fabric, parent, "a broadcast is malformed");
+absl::StatusOr<RemoteMemoryLocator> Node::place(uint32_t rank, const std::string& payload) {
+  auto memory = fabric_.memory().allocate(payload.size());
+  if (!memory.ok()) return memory.status();
+  std::memcpy(memory->get_buffer(), payload.data(), payload.size());
+  payloads_.push_back(*memory);
+  return locate_for(fabric_, rank, payloads_.back(), 0, payload.size());
+}
+
+absl::Status Node::send_part(uint32_t rank, BroadcastPart& part, const std::string& payload,
+                             BroadcastRoute* route) {
+  const auto forward = [&](const std::string& inlined) {
+    if (route != nullptr) return route->forward(rank, part, inlined);
+    return service_call(
+        fabric_, rank,
+        [part](std::string bytes) { receive_broadcast(part, std::move(bytes), nullptr); }, nullptr,
+        inlined);
+  };
+  if (payload.size() + kAroundPayload <= fabric_.options().receive_unit_bytes) {
+    absl::Status sent = forward(payload);
+    if (!absl::IsInvalidArgument(sent) || payload.empty()) return sent;
   }
-  auto node = std::make_shared<Node>(fabric, plan, std::move(function), std::move(targets));
-  node->on_end([&fabric, parent, handle = plan.handle](const absl::Status& status) {
-    const NotifyTarget target{handle, 0, parent, 0};
-    IncomingCall call;
-    if (!status.ok()) {
-      call.outcome = CallOutcome::kThrew;
-      call.error_type = "cariama::BroadcastFailed";
-      call.error_text = std::string(status.message()).substr(0, kMaxErrorText);
+  auto placed = place(rank, payload);
+  if (!placed.ok()) return placed.status();
+  part.payload = *placed;
+  return forward({});
+}
+
+absl::Status Node::send(uint64_t child, BroadcastRoute* route) {
+  const uint32_t rank = rank_of(child);
+  BroadcastPart part = part_;
+  part.payload = {};
+  part.function_bytes = function_.size();
+  std::string payload = function_;
+  if (part.buffer == Buffer::kPull) {
+    auto named = locate_for(fabric_, rank, *memory_, offset_, part.size);
+    if (!named.ok()) return named.status();
+    part.source = *named;
+  } else if (part.buffer == Buffer::kPlaced) {
+    const auto subtree =
+        std::span(targets_).subspan(child - self(), subtree_size(child, fabric_.size()));
+    if (absl::Status written =
+            write_ahead(fabric_, rank, *memory_, offset_, part.size, subtree.front());
+        !written.ok()) {
+      return written;
     }
-    answer_call(fabric, parent, &target, call, "");
+    payload.append(reinterpret_cast<const char*>(subtree.data()), subtree.size_bytes());
+  }
+  // The callback owns a reference to this node until the child has answered.
+  part.handle =
+      expect_answer(fabric_, rank, [self = shared_from_this()](const absl::Status& ended) {
+        if (!ended.ok()) self->fail(ended);
+      });
+  absl::Status sent = send_part(rank, part, payload, route);
+  if (!sent.ok()) static_cast<void>(forget_answer(fabric_, rank, part.handle));
+  return sent;
+}
+
+// Starts the part of a process that has received its payload.
+void start_part(const BroadcastPart& part, std::string payload, uint32_t parent,
+                BroadcastRoute* route) {
+  Fabric& fabric = *running_fabric();
+  const auto malformed = [&] {
+    reject_call(fabric, parent, "a broadcast is malformed");
+    answer_parent(fabric, parent, part.handle,
+                  make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                             fabric.label(fabric.rank()) + " found a broadcast malformed"));
+  };
+  if (part.root >= fabric.size() || part.buffer > Buffer::kPlaced ||
+      part.function_bytes > payload.size() ||
+      (part.buffer == Buffer::kPull && part.source.length != part.size)) {
+    return malformed();
+  }
+  const size_t rest = payload.size() - part.function_bytes;
+  const uint64_t self = (fabric.rank() + uint64_t{fabric.size()} - part.root) % fabric.size();
+  const uint64_t wanted = part.buffer == Buffer::kPlaced ? subtree_size(self, fabric.size()) : 0;
+  if (rest != wanted * sizeof(RemoteMemoryLocator)) return malformed();
+  std::vector<RemoteMemoryLocator> targets(wanted);
+  if (rest != 0) std::memcpy(targets.data(), payload.data() + part.function_bytes, rest);
+  payload.resize(part.function_bytes);
+
+  auto node = std::make_shared<Node>(fabric, part, std::move(payload), std::move(targets));
+  node->on_end([&fabric, parent, handle = part.handle](const absl::Status& status) {
+    answer_parent(fabric, parent, handle, status);
   });
-  if (plan.buffer == Plan::Buffer::kPull) {
+  if (part.buffer == Buffer::kPull) {
     // The READ is asynchronous: the service thread must not wait.
     class Fetched final : public PulledFunction {
      public:
       explicit Fetched(std::shared_ptr<Node> node) : node_(std::move(node)) {}
+      ~Fetched() override {
+        if (!ran_) node_->fail(lost_parent("buffer"));
+      }
       void run(void* buffer, uint64_t size) override {
-        node_->keep(buffer, size);
-        node_->start();
+        ran_ = true;
+        if (!node_->keep(buffer, size)) return;
+        static_cast<void>(node_->start(nullptr));  // the node reports the error
       }
 
      private:
       std::shared_ptr<Node> node_;
+      bool ran_ = false;
     };
-    IncomingCall call;
-    try {
-      pull_and_run(call, plan.source, Pulling::kAsync, std::make_unique<Fetched>(node));
-    } catch (const std::exception& error) {
-      node->fail(make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer, error.what()));
-    }
-    return;
+    return pull(part.source, std::make_unique<Fetched>(node));
   }
-  if (plan.buffer == Plan::Buffer::kPlaced) node->adopt_target();
-  node->start();
+  if (part.buffer == Buffer::kPlaced && !node->adopt_target()) return;
+  static_cast<void>(node->start(route));  // the node reports the error
 }
 
-void Node::send(uint32_t child) {
-  Plan plan = plan_;
-  absl::Status status;
-  if (plan.buffer == Plan::Buffer::kPull) {
-    auto named = locate_for(fabric_, child, *memory_, offset_, plan.size);
-    if (named.ok()) {
-      plan.source = *named;
-    } else {
-      status = named.status();
+// Receives a part. Children are served through `route`, or by service calls if it is nullptr.
+void receive_broadcast(const BroadcastPart& part, std::string payload, BroadcastRoute* route) {
+  const uint32_t parent = running_source();
+  if (part.payload.length == 0) return start_part(part, std::move(payload), parent, route);
+  class Fetched final : public PulledFunction {
+   public:
+    Fetched(Fabric& fabric, const BroadcastPart& part, uint32_t parent)
+        : fabric_(fabric), part_(part), parent_(parent) {}
+    ~Fetched() override {
+      if (!ran_) answer_parent(fabric_, parent_, part_.handle, lost_parent("function"));
     }
-  } else if (plan.buffer == Plan::Buffer::kPlaced) {
-    status = write_ahead(fabric_, child, *memory_, offset_, plan.size, target(child));
-  }
-  if (status.ok()) {
-    // The callback owns a reference to this node until the child has answered.
-    plan.handle =
-        expect_answer(fabric_, child, [self = shared_from_this()](const absl::Status& ended) {
-          if (!ended.ok()) self->fail(ended);
-        });
-    status = service_call(
-        fabric_, child,
-        [plan](std::string function, std::string targets) {
-          receive(plan, std::move(function), std::move(targets));
-        },
-        nullptr, function_, targets_);
-    if (!status.ok()) static_cast<void>(forget_answer(fabric_, child, plan.handle));
-  }
-  if (!status.ok()) fail(status);
+    void run(void* buffer, uint64_t size) override {
+      ran_ = true;
+      start_part(part_, std::string(static_cast<const char*>(buffer), size), parent_, nullptr);
+    }
+
+   private:
+    Fabric& fabric_;
+    const BroadcastPart part_;
+    const uint32_t parent_;
+    bool ran_ = false;
+  };
+  pull(part.payload, std::make_unique<Fetched>(*running_fabric(), part, parent));
 }
 
 }  // namespace
 
-absl::Status start_broadcast(Fabric& fabric, const BroadcastFunction& function,
-                             const BroadcastBuffer& buffer, Synchronizer* transmitted,
-                             Synchronizer* consumed) {
+absl::Status BroadcastRoute::forward(uint32_t rank, const BroadcastPart& part,
+                                     const std::string& payload) {
+  const auto call = make_call(
+      [part, kind = kind_](std::string bytes) {
+        // The route of the worker whose call this is, if the worker itself runs it.
+        Fabric& fabric = *running_fabric();
+        const ThreadContext* const thread = fabric.this_thread();
+        BroadcastRoute* const route =
+            thread == nullptr ? nullptr
+                              : Runtime::of(fabric).broadcast_routes()->find(thread->index(), kind);
+        receive_broadcast(part, std::move(bytes), route);
+      },
+      payload);
+  return send(rank, OutgoingCallView::of(call)).status();
+}
+
+std::shared_ptr<void> add_broadcast_route(ThreadContext& thread, BroadcastRoute& route) {
+  std::shared_ptr<BroadcastRoutes> routes = Runtime::of(thread.fabric()).broadcast_routes();
+  routes->add(thread.index(), route.kind(), route);
+  return {&route, [routes](BroadcastRoute* gone) { routes->remove(*gone); }};
+}
+
+absl::Status start_broadcast(Fabric& fabric, BroadcastRoute* route,
+                             const BroadcastFunction& function, const BroadcastBuffer& buffer,
+                             Synchronizer* transmitted, Synchronizer* consumed) {
   if (fabric.finalized()) {
     return make_error(absl::StatusCode::kUnavailable, ErrorScope::kProcess,
                       "the fabric was finalized");
   }
-  Plan plan;
-  plan.root = fabric.rank();
-  plan.id = function.id;
-  std::string targets;
+  BroadcastPart part;
+  part.root = fabric.rank();
+  part.id = function.id;
+  std::vector<RemoteMemoryLocator> targets;
   if (function.id.value == 0) {
     return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
                       "the function of this broadcast is in a library that was loaded after the "
@@ -253,26 +387,33 @@ absl::Status start_broadcast(Fabric& fabric, const BroadcastFunction& function,
                         "one target per process",
                         "check offset, size and targets");
     }
-    plan.size = buffer.size;
-    plan.buffer = buffer.targets.empty() ? Plan::Buffer::kPull : Plan::Buffer::kPlaced;
-    if (!buffer.targets.empty()) {
-      targets.assign(reinterpret_cast<const char*>(buffer.targets.data()),
-                     buffer.targets.size_bytes());
+    part.size = buffer.size;
+    part.buffer = buffer.targets.empty() ? Buffer::kPull : Buffer::kPlaced;
+    for (size_t i = 0; i < buffer.targets.size(); ++i) {
+      targets.push_back(buffer.targets[(part.root + i) % buffer.targets.size()]);
     }
   }
-  auto node = std::make_shared<Node>(fabric, plan, function.bytes, std::move(targets));
+  auto node = std::make_shared<Node>(fabric, part, function.bytes, std::move(targets));
   if (buffer.memory != nullptr) {
     node->set_buffer(buffer.memory->get_buffer() + buffer.offset, buffer.memory, buffer.offset);
   }
-  node->on_end([consumed](const absl::Status& status) {
-    if (consumed == nullptr) return;
-    if (status.ok()) {
+  node->on_end([consumed, &fabric](const absl::Status& status) {
+    if (consumed == nullptr) {
+      if (status.ok()) return;
+      std::fprintf(stderr, "cariama: rank %u: a broadcast failed: %s\n", fabric.rank(),
+                   std::string(status.message()).c_str());
+    } else if (status.ok()) {
       consumed->decrease();
     } else {
       consumed->fail(status);
     }
   });
-  node->start();
+  absl::Status sent = node->start(route);
+  if (consumed != nullptr) return absl::OkStatus();  // it reports the error
+  if (!sent.ok()) {
+    node->on_end({});  // the caller gets the error
+    return sent;
+  }
   if (transmitted != nullptr) transmitted->decrease();
   return absl::OkStatus();
 }

@@ -15,16 +15,23 @@
 //   RemoteNotify  when every thread has run the call, or with an error when that has become
 //                 impossible: the text of the first exception, or UNAVAILABLE and the name of the
 //                 failed process. Processes below a failed process in the tree may not have run it.
+// With LocalNotify or without a Synchronizer, a broadcast that could not be sent to a child of the
+// caller returns that error; other threads may have run the call. A later failure has no receiver:
+// the caller's process prints it.
 //
-// Cost: one service call and one answer per process. The closure must fit a receive unit
-// (receive_unit_bytes). A buffer that is pulled or written travels once into each process, which
-// then serves its children.
+// One-sided form: RDMAMessengerGlobal::broadcast (messenger_global.h) has the same arguments.
+//
+// Cost: one service call and one answer per process. A closure that exceeds a receive unit
+// (receive_unit_bytes) is READ by each child instead, which adds a round trip per step. A buffer
+// that is pulled or written travels once into each process, which then serves its children. Target
+// locators travel along the tree: a process receives those of its subtree only.
 #ifndef CARIAMA_RIUTILS_BROADCAST_H_
 #define CARIAMA_RIUTILS_BROADCAST_H_
 
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <new>
 #include <span>
 #include <string>
@@ -40,6 +47,9 @@
 #include "riutils/export.h"
 
 namespace cariama {
+
+struct OutgoingCallView;
+
 namespace internal {
 
 // The broadcast function without its type: the id of its stub, and its bytes.
@@ -56,11 +66,53 @@ struct BroadcastBuffer {
   // threads have run the call.
   std::span<const RemoteMemoryLocator> targets{};
 };
-[[nodiscard]] CARIAMA_RIUTILS_EXPORT absl::Status start_broadcast(Fabric& fabric,
-                                                                  const BroadcastFunction& function,
-                                                                  const BroadcastBuffer& buffer,
-                                                                  Synchronizer* transmitted,
-                                                                  Synchronizer* consumed);
+
+// The part of a broadcast that a process receives from its parent in the tree, beside the payload:
+// the function's bytes, then the targets of the process's subtree.
+struct BroadcastPart {
+  uint32_t root = 0;
+  FunctionId id;
+  uint64_t handle = 0;  // the parent's handle for this process's answer
+  uint64_t size = 0;    // of the buffer
+  uint64_t function_bytes = 0;
+  enum class Buffer : uint8_t { kNone, kPull, kPlaced } buffer = Buffer::kNone;
+  RemoteMemoryLocator source;   // kPull: the parent's copy
+  RemoteMemoryLocator payload;  // where the payload is READ; length 0: it came with the part
+};
+static_assert(std::is_trivially_copyable_v<BroadcastPart>);
+
+// The one-sided path by which a broadcast goes from a process to its children. Used by one thread.
+class CARIAMA_RIUTILS_EXPORT BroadcastRoute {
+ public:
+  // Routes of one kind continue one another's broadcasts.
+  explicit BroadcastRoute(uint32_t kind) : kind_(kind) {}
+  virtual ~BroadcastRoute() = default;
+  BroadcastRoute(const BroadcastRoute&) = delete;
+  BroadcastRoute& operator=(const BroadcastRoute&) = delete;
+
+  [[nodiscard]] uint32_t kind() const { return kind_; }
+  // Sends the part to process `rank`. Returns the reason if the call was not accepted;
+  // INVALID_ARGUMENT if it is too long.
+  [[nodiscard]] absl::Status forward(uint32_t rank, const BroadcastPart& part,
+                                     const std::string& payload);
+
+ protected:
+  // Sends a call to a worker of process `rank`, and publishes it. Never waits for room.
+  [[nodiscard]] virtual CallResult send(uint32_t rank, const OutgoingCallView& call) = 0;
+
+ private:
+  const uint32_t kind_;
+};
+
+// Makes a worker forward the broadcasts of the route's kind that arrive at it through `route`,
+// until the returned object is destroyed; that may be after the fabric. A worker may have several
+// routes of a kind; the newest one is used. Thread-safe.
+[[nodiscard]] CARIAMA_RIUTILS_EXPORT std::shared_ptr<void> add_broadcast_route(
+    ThreadContext& thread, BroadcastRoute& route);
+
+[[nodiscard]] CARIAMA_RIUTILS_EXPORT absl::Status start_broadcast(
+    Fabric& fabric, BroadcastRoute* route, const BroadcastFunction& function,
+    const BroadcastBuffer& buffer, Synchronizer* transmitted, Synchronizer* consumed);
 
 // The call function(buffer, size), for a buffer that is in this process. Built and run in the same
 // process; never sent.
@@ -91,13 +143,25 @@ template <typename F>
 }
 
 template <typename Options, typename F>
-[[nodiscard]] CallResult broadcast_placed(Fabric& fabric, const F& function,
+[[nodiscard]] CallResult broadcast_by(Fabric& fabric, BroadcastRoute* route, const F& function,
+                                      Synchronizer* done) {
+  using Call = FunctionCall<F>;
+  require_only_notification<Options>();
+  constexpr bool kConsumed = Options::kNotification == Notification::kConsumed;
+  static_cast<void>(Call(function));  // fails to compile if the function cannot travel
+  return start_broadcast(fabric, route, {Call::id(), function_bytes(function)}, {},
+                         kConsumed ? nullptr : done, kConsumed ? done : nullptr);
+}
+
+template <typename Options, typename F>
+[[nodiscard]] CallResult broadcast_placed(Fabric& fabric, BroadcastRoute* route, const F& function,
                                           const BroadcastBuffer& buffer, Synchronizer* done) {
   require_travelling_function<F>();
+  require_only_notification<Options>();
   constexpr bool kConsumed = Options::kNotification == Notification::kConsumed;
   return start_broadcast(
-      fabric, {FunctionTable::id_of<&PlacedBufferCall<F>::run>(), function_bytes(function)}, buffer,
-      kConsumed ? nullptr : done, kConsumed ? done : nullptr);
+      fabric, route, {FunctionTable::id_of<&PlacedBufferCall<F>::run>(), function_bytes(function)},
+      buffer, kConsumed ? nullptr : done, kConsumed ? done : nullptr);
 }
 
 }  // namespace internal
@@ -106,13 +170,8 @@ template <typename Options, typename F>
 // service calls (send_call.h).
 template <auto... Options, typename F>
 CallResult broadcast(Fabric& fabric, F&& function, Synchronizer* done = nullptr) {
-  using Function = std::decay_t<F>;
-  using Call = FunctionCall<Function>;
-  constexpr bool kConsumed = CallOptions<Options...>::kNotification == Notification::kConsumed;
-  static_cast<void>(Call(function));  // fails to compile if the function cannot travel
-  return internal::start_broadcast(fabric,
-                                   {Call::id(), internal::function_bytes<Function>(function)}, {},
-                                   kConsumed ? nullptr : done, kConsumed ? done : nullptr);
+  return internal::broadcast_by<CallOptions<Options...>, std::decay_t<F>>(fabric, nullptr, function,
+                                                                          done);
 }
 template <auto... Options, typename F>
 CallResult broadcast(Fabric& fabric, F&& function, Synchronizer& done) {
@@ -128,7 +187,7 @@ template <auto... Options, typename F>
 CallResult broadcast_buffer(Fabric& fabric, F&& function, RDMAMemory* source, uint64_t offset,
                             uint64_t size, Synchronizer& done) {
   return internal::broadcast_placed<CallOptions<Options...>, std::decay_t<F>>(
-      fabric, function, {source, offset, size, {}}, &done);
+      fabric, nullptr, function, {source, offset, size, {}}, &done);
 }
 
 // Every thread calls function(buffer, size). The parent in the tree writes the buffer into
@@ -142,7 +201,7 @@ CallResult broadcast_buffer(Fabric& fabric, F&& function, RDMAMemory* source, ui
                             uint64_t size, std::span<const RemoteMemoryLocator> targets,
                             Synchronizer& done) {
   return internal::broadcast_placed<CallOptions<Options...>, std::decay_t<F>>(
-      fabric, function, {source, offset, size, targets}, &done);
+      fabric, nullptr, function, {source, offset, size, targets}, &done);
 }
 
 }  // namespace cariama

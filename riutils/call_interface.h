@@ -71,23 +71,26 @@ class CARIAMA_RIUTILS_EXPORT OutgoingChannel {
 template <typename Derived>
 class CallInterface {
  public:
-  // The destination calls function(arguments...).
-  template <auto... Options, typename F, typename... Args>
-  requires(sizeof...(Args) == 0 || !(internal::kIsSynchronizer<Args> || ...)) CallResult
-      call(F&& function, Args&&... arguments) {
-    return send<CallOptions<Options...>>(make_call(function, std::forward<Args>(arguments)...),
-                                         nullptr);
-  }
-  template <auto... Options, typename F>
-  CallResult call(F&& function, Synchronizer& done) {
-    return send<CallOptions<Options...>>(make_call(function), &done);
-  }
-  // Calls function() at the destination. `done` lies in registered memory: the destination signals
-  // the end of the call by one RDMA WRITE instead of an answering call. With LocalNotify `done` is
-  // counted down when the call is accepted; the function object may then be reused.
-  template <auto... Options, typename F>
-  CallResult call(F&& function, RemoteObject<Synchronizer>& done) {
-    return send_written<CallOptions<Options...>>(make_call(std::forward<F>(function)), done);
+  // The destination calls function(arguments...):
+  //   call(function, arguments...)
+  //   call(function, done, arguments...)
+  // `done`, a Synchronizer, is counted down as the notification option says. If it is a
+  // RemoteObject<Synchronizer>, in registered memory, the destination signals the end of the call
+  // by one RDMA WRITE instead of an answering call.
+  template <auto... Options, typename F, typename... Given>
+  CallResult call(F&& function, Given&&... given) {
+    using Chosen = CallOptions<Options...>;
+    internal::require_no_pulling<Chosen>();
+    if constexpr (internal::kSynchronizerFirst<Given...>) {
+      return call_notified<Chosen>(function, std::forward<Given>(given)...);
+    } else if constexpr ((internal::kIsSynchronizer<Given> || ...)) {
+      static_assert(!sizeof(F),
+                    "cariama: the Synchronizer of a call stands right behind its function");
+      return CallResult();
+    } else {
+      internal::require_no_notification<Chosen>();
+      return send<Chosen>(make_call(function, std::forward<Given>(given)...), nullptr);
+    }
   }
 
   // Calls function(arguments...) at the destination and returns its result as a Future, which
@@ -95,6 +98,8 @@ class CallInterface {
   // ready and carries the error.
   template <auto... Options, typename F, typename... Args>
   [[nodiscard]] auto async_call(F&& function, Args&&... arguments) {
+    internal::require_no_notification<CallOptions<Options...>>();
+    internal::require_no_pulling<CallOptions<Options...>>();
     const auto call = make_call(std::forward<F>(function), std::forward<Args>(arguments)...);
     auto state = std::make_shared<internal::FutureValue<typename decltype(call)::Result>>(
         self().channel().fabric());
@@ -207,6 +212,7 @@ class CallInterface {
   // exception's type and text. `result` and `done` must live until `done` has been counted down.
   template <auto... Options, typename F, typename T, typename... Args>
   CallResult call_return(F&& function, T& result, Synchronizer& done, Args&&... arguments) {
+    internal::require_no_pulling<CallOptions<Options...>>();
     auto encoded = make_call(function, std::forward<Args>(arguments)...);
     static_assert(std::is_same_v<typename decltype(encoded)::Result, T>,
                   "cariama: the called function's return type differs from the type of `result`");
@@ -218,6 +224,15 @@ class CallInterface {
   friend Derived;
   CallInterface() = default;
   [[nodiscard]] Derived& self() { return static_cast<Derived&>(*this); }
+
+  template <typename Options, typename F, typename Done, typename... Args>
+  CallResult call_notified(const F& function, Done& done, Args&&... arguments) {
+    if constexpr (std::is_same_v<Done, Synchronizer>) {
+      return send<Options>(make_call(function, std::forward<Args>(arguments)...), &done);
+    } else {
+      return send_written<Options>(make_call(function, std::forward<Args>(arguments)...), done);
+    }
+  }
 
   template <typename Options, typename Call>
   [[nodiscard]] __attribute__((always_inline)) CallResult send(

@@ -8,14 +8,17 @@
 //   messenger.shutdown_all();
 //
 // Offers every call of CallInterface, with the destination's global thread id as the first
-// argument. Memory: 8 bytes per thread of the job and about 1 KiB per destination that was called,
-// in addition to the channel memory that messenger_options.h states.
+// argument, and broadcasts. Memory: 8 bytes per thread of the job and about 1 KiB per destination
+// that was called, in addition to the channel memory that messenger_options.h states.
 #ifndef CARIAMA_RIUTILS_MESSENGER_GLOBAL_H_
 #define CARIAMA_RIUTILS_MESSENGER_GLOBAL_H_
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
+#include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -24,6 +27,7 @@
 #include "dsfabric/process.h"
 #include "dsfabric/send_call.h"
 #include "riutils/aggregator.h"
+#include "riutils/broadcast.h"
 #include "riutils/messenger.h"
 
 namespace cariama {
@@ -35,11 +39,13 @@ struct AggregatedMessenger {
       : messenger(thread, destination, options), calls(messenger) {}
   RDMAMessenger messenger;
   BasicAggregator<kMode> calls;
+  static constexpr uint32_t kRouteKind = 1 + static_cast<uint32_t>(kMode);  // of broadcasts
 };
 struct PlainMessenger {
   PlainMessenger(ThreadContext& thread, uint32_t destination, const MessengerOptions& options)
       : calls(thread, destination, options) {}
   RDMAMessenger calls;
+  static constexpr uint32_t kRouteKind = 0;
 };
 
 // Thread-compatible: only the thread of its ThreadContext may use it.
@@ -47,7 +53,12 @@ template <typename Channel>
 class BasicGlobal {
  public:
   explicit BasicGlobal(ThreadContext& thread, const MessengerOptions& options = {})
-      : thread_(thread), options_(options), channels_(thread.fabric().total_threads()) {}
+      : thread_(thread),
+        options_(options),
+        channels_(thread.fabric().total_threads()),
+        registration_(internal::add_broadcast_route(thread_, route_)) {}
+  BasicGlobal(const BasicGlobal&) = delete;
+  BasicGlobal& operator=(const BasicGlobal&) = delete;
   // Uses the ThreadContext of the calling thread. Requires: the calling thread is a worker of the
   // process's fabric (process.h: init_thread()).
   BasicGlobal() : BasicGlobal(*thread_information) {}
@@ -79,6 +90,36 @@ class BasicGlobal {
       return Result::failed(thread_.fabric(), no_such(destination));
     }
     return (*this)[destination].template async_call<Options...>(std::forward<Args>(arguments)...);
+  }
+
+  // Every thread of the job calls function(): the one-sided form of broadcast() (broadcast.h), with
+  // the same notifications and errors. The caller's worker index names the worker that receives the
+  // call in each process. That worker forwards the call through its own object of this type; if it
+  // has none, or if helpers run its calls, the process forwards it by service calls. The call is
+  // not ordered with the calls of call(): another path may bring it.
+  template <auto... Options, typename F>
+  CallResult broadcast(F&& function, Synchronizer* done = nullptr) {
+    return internal::broadcast_by<CallOptions<Options...>, std::decay_t<F>>(
+        thread_.fabric(), &route_, function, done);
+  }
+  template <auto... Options, typename F>
+  CallResult broadcast(F&& function, Synchronizer& done) {
+    return broadcast<Options...>(std::forward<F>(function), &done);
+  }
+  // Every thread calls function(buffer, size). Without `targets` each process READs the range of
+  // `source` from its parent in the tree; with `targets` the parent writes it there. Conditions as
+  // for the function broadcast_buffer() (broadcast.h). A process that READs forwards the call by
+  // service calls.
+  template <auto... Options, typename F>
+  CallResult broadcast_buffer(F&& function, RDMAMemory* source, uint64_t offset, uint64_t size,
+                              Synchronizer& done) {
+    return broadcast_buffer<Options...>(std::forward<F>(function), source, offset, size, {}, done);
+  }
+  template <auto... Options, typename F>
+  CallResult broadcast_buffer(F&& function, RDMAMemory* source, uint64_t offset, uint64_t size,
+                              std::span<const RemoteMemoryLocator> targets, Synchronizer& done) {
+    return internal::broadcast_placed<CallOptions<Options...>, std::decay_t<F>>(
+        thread_.fabric(), &route_, function, {source, offset, size, targets}, &done);
   }
 
   // Returns the channel to thread `destination`; creates it on first use. Requires: destination <
@@ -127,6 +168,24 @@ class BasicGlobal {
   }
 
  private:
+  class Route final : public internal::BroadcastRoute {
+   public:
+    explicit Route(BasicGlobal& global)
+        : internal::BroadcastRoute(Channel::kRouteKind), global_(global) {}
+
+   private:
+    [[nodiscard]] CallResult send(uint32_t rank, const OutgoingCallView& call) override {
+      ThreadContext& thread = global_.thread_;
+      auto& calls = global_[rank * thread.fabric().threads() + thread.index()];
+      using Calls = std::remove_reference_t<decltype(calls)>;
+      CallResult sent = calls.sender().send_slowly(
+          call, WhenNoRoom::of(WhenFull::kRetryAsync, Calls::kDefer), Calls::kBatch, nullptr);
+      return sent.ok() ? calls.flush() : sent;
+    }
+
+    BasicGlobal& global_;
+  };
+
   template <typename Function>
   void for_each(Function&& function) {
     for (const auto& channel : channels_) {
@@ -141,6 +200,8 @@ class BasicGlobal {
   ThreadContext& thread_;
   const MessengerOptions options_;
   std::vector<std::unique_ptr<Channel>> channels_;
+  Route route_{*this};
+  std::shared_ptr<void> registration_;  // of route_; destroyed first
 };
 
 using RDMAMessengerGlobal = BasicGlobal<PlainMessenger>;

@@ -31,7 +31,8 @@ namespace cariama {
 namespace tasks {
 
 // While an object of this class exists, the worker runs other tasks whenever the calling task waits
-// for another layer. Only tasks may construct it.
+// for another layer. Only tasks may construct it. In a task of a pool (pool.h), which cannot move,
+// the worker only answers its thieves.
 class CARIAMA_TASKS_EXPORT OtherTasksMayRun {
  public:
   OtherTasksMayRun();

@@ -1,11 +1,6 @@
 #include "tasks/runtime.h"
 
-#include <sys/stat.h>
-
 #include <chrono>
-#include <cstdlib>
-#include <fstream>
-#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -13,7 +8,6 @@
 #include <vector>
 
 #include "dsfabric/fabric.h"
-#include "dsfabric/topology.h"
 #include "dtutils/error.h"
 #include "dtutils/exchange_connect.h"
 #include "dtutils/wait.h"
@@ -21,6 +15,7 @@
 #include "tasks/internal/iso_stacks.h"
 #include "tasks/internal/queue_pair_access.h"
 #include "tasks/internal/scheduler.h"
+#include "tasks/internal/set_up.h"
 #include "tasks/internal/stack_region.h"
 #include "tasks/internal/victims.h"
 
@@ -29,39 +24,6 @@ namespace cariama {
 using tasks::Worker;
 
 namespace {
-
-// Returns a digest that differs between hosts: of the boot id and the process name space.
-uint64_t host_digest() {
-  std::string identity;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), identity);
-  struct stat space {};
-  if (stat("/proc/self/ns/pid", &space) == 0) identity += std::to_string(space.st_ino);
-  return std::hash<std::string>()(identity);
-}
-
-// Returns the place of this worker. If hwloc cannot determine it, only the host is known.
-tasks::WorkerPlace place_of_this_worker() {
-  const absl::StatusOr<Neighbourhood> here = this_neighbourhood();
-  if (!here.ok()) return {host_digest(), -1, -1};
-  return {host_digest(), here->numa_node, here->core_complex};
-}
-
-// Returns a name for the keys of a new runtime that no earlier runtime on this exchange has. Rank 0
-// puts a number before the fence, so all ranks get this number after it. The next runtime replaces
-// the number only after the last fence of this create().
-absl::StatusOr<std::string> agree_on_name(Exchange& exchange, Deadline deadline) {
-  if (exchange.rank() == 0) {
-    const auto now =
-        static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
-    const absl::Status status = put_value(exchange, "tasks runtime", now);
-    if (!status.ok()) return status;
-  }
-  const absl::Status status = exchange.fence(deadline);
-  if (!status.ok()) return status;
-  const auto number = get_value<uint64_t>(exchange, 0, "tasks runtime", deadline);
-  if (!number.ok()) return number.status();
-  return "tasks " + std::to_string(*number);
-}
 
 absl::Status check_scheme(const TaskOptions& options) {
   if (options.scheme == StackScheme::kUni) return absl::OkStatus();
@@ -77,21 +39,6 @@ absl::Status check_scheme(const TaskOptions& options) {
                       "at most stack_bytes");
   }
   return absl::OkStatus();
-}
-
-// Returns true if threads of the workers execute the atomics (RemoteAtomics::kServed). Collective.
-absl::StatusOr<bool> serves_atomics(Exchange& exchange, RemoteAtomics wanted, const Device& device,
-                                    const std::string& name, Deadline deadline) {
-  if (wanted != RemoteAtomics::kAutomatic) return wanted == RemoteAtomics::kServed;
-  const absl::Status status = put_value(exchange, name + " atomics", device.limits().atomics);
-  if (!status.ok()) return status;
-  bool all = true;
-  for (int peer = 0; peer < exchange.size(); ++peer) {
-    const auto theirs = get_value<bool>(exchange, peer, name + " atomics", deadline);
-    if (!theirs.ok()) return theirs.status();
-    all = all && *theirs;
-  }
-  return !all;
 }
 
 // The wait hook of the worker's thread while a run is active. It handles waits of other layers.
@@ -133,10 +80,10 @@ absl::StatusOr<std::unique_ptr<TaskRuntime>> TaskRuntime::create(Exchange& excha
   absl::Status status = check_scheme(options);
   if (!status.ok()) return status;
   const Deadline deadline = deadline_after(options.timeout);
-  const auto name = agree_on_name(exchange, deadline);
+  const auto name = tasks::agree_on_name(exchange, "tasks", deadline);
   if (!name.ok()) return name.status();
   const tasks::Identity mine = tasks::this_identity(options);
-  const tasks::WorkerPlace place = place_of_this_worker();
+  const tasks::WorkerPlace place = tasks::this_place();
   std::vector<tasks::WorkerPlace> places;
   bool one_host = true;
   uint64_t canary = 0;
@@ -158,15 +105,11 @@ absl::StatusOr<std::unique_ptr<TaskRuntime>> TaskRuntime::create(Exchange& excha
   }
 
   if (device == nullptr) {
-    DeviceOptions wanted;
-    if (std::getenv("CARIAMA_TRANSPORT") == nullptr) {
-      wanted.transport = one_host ? Transport::kShm : Transport::kVerbs;
-    }
-    absl::StatusOr<std::shared_ptr<Device>> opened = open_device(wanted);
+    absl::StatusOr<std::shared_ptr<Device>> opened = tasks::open_common_device(one_host);
     if (!opened.ok()) return opened.status();
     device = *std::move(opened);
   }
-  const auto served = serves_atomics(exchange, options.atomics, *device, *name, deadline);
+  const auto served = tasks::serves_atomics(exchange, options.atomics, *device, *name, deadline);
   if (!served.ok()) return served.status();
   auto parts = std::make_unique<Parts>(Parts{exchange, options, *name, {}, {}, {}});
   if (options.victims.empty()) {

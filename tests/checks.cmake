@@ -5,7 +5,7 @@
 file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}"
   "${PROJECT_SOURCE_DIR}/dtutils/*.h" "${PROJECT_SOURCE_DIR}/dsfabric/*.h"
   "${PROJECT_SOURCE_DIR}/riutils/*.h" "${PROJECT_SOURCE_DIR}/tasks/*.h"
-  "${PROJECT_SOURCE_DIR}/mcts/*.h" "${PROJECT_SOURCE_DIR}/hex/*.h"
+  "${PROJECT_SOURCE_DIR}/dht/*.h" "${PROJECT_SOURCE_DIR}/bdd/*.h" "${PROJECT_SOURCE_DIR}/mcts/*.h" "${PROJECT_SOURCE_DIR}/hex/*.h"
   "${PROJECT_SOURCE_DIR}/tests/*.h" "${PROJECT_SOURCE_DIR}/bench/*.h")
 list(APPEND headers cariama.h)
 list(TRANSFORM headers PREPEND "${PROJECT_SOURCE_DIR}/")
@@ -104,4 +104,13 @@ if(TARGET bench_tasks)
     "${bench} btc --iter 2 --depth 10 ${options}" "${bench} uts --tree paper8 ${options}"
     "${bench} uts --tree paper8 --deque the ${options}" "${bench} steal --stopped ${options}")
   set_tests_properties("${CARIAMA_TEST_PREFIX}tasks_guests_vm" PROPERTIES LABELS verbs)
+  # The programs of the slides on task pools, with known results: here, and between guests.
+  set(options --model pool --repetitions 1 --workers 3)
+  cariama_check(pool_fib 120 2 bench_tasks fib --n 24 ${options})
+  cariama_check(pool_uts 120 2 bench_tasks uts --tree paper8 --loop per-child --steal 10 ${options})
+  cariama_check(pool_nqueens 120 2 bench_tasks nqueens --n 9 --loop per-child --steal half ${options})
+  cariama_check(pool_matmul 120 2 bench_tasks matmul --n 128 --termination scan ${options})
+  cariama_check(pool_guests_vm 600 2 "${CMAKE_CURRENT_SOURCE_DIR}/rdma_vm/mpirun-in-guests"
+    "${bench} uts --tree paper8 --model pool --repetitions 1 --stack 4194304")
+  set_tests_properties("${CARIAMA_TEST_PREFIX}pool_guests_vm" PROPERTIES LABELS verbs)
 endif()

@@ -25,12 +25,13 @@ _cariama() {
   fi
   case $previous in
     --bind) words="none core numa" ;;
+    --strategy) words="bfs chaining saturation" ;;
     --placement) words="locality hash random" ;;
     --place)
       mapfile -t COMPREPLY < <(compgen -W zone-endpoint -- "$word"; compgen -f -- "$word")
       return 0
       ;;
-    --sgf | --svg | --records)
+    --sgf | --svg | --records | --goal | --checkpoint | --save | --dot)
       mapfile -t COMPREPLY < <(compgen -f -- "$word")
       return 0
       ;;
@@ -42,6 +43,13 @@ _cariama() {
             cariama-run)
               mapfile -t COMPREPLY < <(compgen -c -- "$word"; compgen -f -- "$word")
               return 0
+              ;;
+            cariama-bdd)
+              words="reach queens dot"
+              if [ "$COMP_CWORD" != 1 ]; then
+                mapfile -t COMPREPLY < <(compgen -f -- "$word")
+                return 0
+              fi
               ;;
             cariama-hex) [ "$COMP_CWORD" != 1 ] || words="gtp analyze solve match bench" ;;
           esac

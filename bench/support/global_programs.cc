@@ -248,6 +248,37 @@ uint64_t matmul_tasks(size_t n) {
       [=](size_t number) { return multiply_tile(tiles, number); }, std::plus<>());
 }
 
+namespace {
+
+// Tiles of the pool's tasks are numbered from `begin` to `end`.
+uint64_t pool_fill(uint64_t tiles, uint64_t begin, uint64_t end) {
+  if (end - begin == 1) {
+    fill_tile(tiles, begin);
+    return 1;
+  }
+  pool::Children<pool_fill> low;
+  low.spawn(tiles, begin, begin + (end - begin) / 2);
+  const uint64_t high = pool::call<pool_fill>(tiles, begin + (end - begin) / 2, end);
+  return low.sync() + high;
+}
+uint64_t pool_multiply(uint64_t tiles, uint64_t begin, uint64_t end) {
+  if (end - begin == 1) return multiply_tile(tiles, begin);
+  pool::Children<pool_multiply> low;
+  low.spawn(tiles, begin, begin + (end - begin) / 2);
+  const uint64_t high = pool::call<pool_multiply>(tiles, begin + (end - begin) / 2, end);
+  return low.sync() + high;
+}
+uint64_t pool_matmul(uint64_t tiles) {
+  pool::call<pool_fill>(tiles, uint64_t{0}, tiles * tiles);
+  return pool::call<pool_multiply>(tiles, uint64_t{0}, tiles * tiles);
+}
+
+}  // namespace
+
+absl::StatusOr<uint64_t> matmul_pool(TaskPool& pool, size_t n) {
+  return pool.run<pool_matmul>(n / kTile);
+}
+
 uint64_t sort_plain(size_t n) {
   std::vector<uint32_t> values(n);
   for (size_t i = 0; i < n; ++i) values[i] = number_at(i);

@@ -7,8 +7,9 @@
 #include <cstdint>
 #include <memory>
 
-#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "dsfabric/fabric.h"
+#include "tasks/pool.h"
 
 namespace cariama::bench {
 
@@ -31,6 +32,7 @@ class GlobalArrays {
 // 64.
 [[nodiscard]] uint64_t matmul_plain(size_t n);
 [[nodiscard]] uint64_t matmul_tasks(size_t n);
+[[nodiscard]] absl::StatusOr<uint64_t> matmul_pool(TaskPool& pool, size_t n);
 
 // Sort n pseudo-random numbers. Return a checksum of the sorted sequence, or 0 if it is not in
 // order.

@@ -112,6 +112,7 @@ UtsCount uts_node(const UtsNode& node, TaskLoop loop) {
 }  // namespace
 
 void set_uts_tree(const UtsOptions& options) { tree = options; }
+const UtsOptions& uts_tree() { return tree; }
 
 UtsCount uts_tasks(TaskLoop loop) { return uts_node(uts_root(tree), loop); }
 

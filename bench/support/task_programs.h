@@ -25,6 +25,7 @@ enum class TaskLoop : uint8_t { kHalves, kPerChild };
 
 // Sets the tree of uts_tasks(). Must be called in every worker before tasks run.
 void set_uts_tree(const UtsOptions& options);
+[[nodiscard]] const UtsOptions& uts_tree();
 [[nodiscard]] UtsCount uts_tasks(TaskLoop loop);
 
 // Return the number of solutions for n <= 20. queens_tasks forks one task per placement.

@@ -67,15 +67,18 @@ std::string TaskWorkers::run(int workers, const TaskOptions& options, const Body
 
 std::string TaskWorkers::run_on_fabric(int workers, const TaskOptions& options,
                                        const FabricBody& body) {
-  const auto work = [&](Fabric& fabric) {
+  return run_without_runtime(workers, [&](Fabric& fabric) {
     const auto runtime = take(TaskRuntime::create(fabric, options));
     return body(*runtime, fabric);
-  };
-  if (job_ != nullptr) return work(*job_);
+  });
+}
+
+std::string TaskWorkers::run_without_runtime(int workers, const PlainBody& body) {
+  if (job_ != nullptr) return body(*job_);
   return run_forked(workers, true, [&](Exchange&) {
     const auto fabric = take(Fabric::create());
     auto thread = take(fabric->init_thread(0));
-    std::string result = work(*fabric);
+    std::string result = body(*fabric);
     thread.reset();
     take(fabric->finalize(deadline_after(kLong)));
     return result;

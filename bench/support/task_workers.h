@@ -48,6 +48,9 @@ class TaskWorkers {
   using FabricBody = std::function<std::string(TaskRuntime&, Fabric&)>;
   [[nodiscard]] std::string run_on_fabric(int workers, const TaskOptions& options,
                                           const FabricBody& body);
+  // As run_on_fabric(), without a runtime.
+  using PlainBody = std::function<std::string(Fabric&)>;
+  [[nodiscard]] std::string run_without_runtime(int workers, const PlainBody& body);
   [[nodiscard]] bool is_job() const { return job_ != nullptr; }
 
  private:

@@ -17,6 +17,9 @@ inline constexpr const char* kThreadsVariable = "CARIAMA_THREADS";
 // environment or a command line, because other processes can read or inherit these.
 inline constexpr const char* kSecretKey = "cariama/secret";
 
+// The key under which a process that exits because another one has failed puts the other's rank.
+inline constexpr const char* kFailedPeerKey = "cariama/failed-peer";
+
 }  // namespace cariama::internal
 
 #endif  // CARIAMA_DSFABRIC_BOOTSTRAP_LAUNCH_VARIABLES_H_

@@ -38,6 +38,14 @@ absl::Status StoreBootstrap::fence(Deadline deadline) {
   return client_ == nullptr ? left() : client_->fence(deadline);
 }
 
+absl::Status StoreBootstrap::watch_ends(bool watch) {
+  return client_ == nullptr ? left() : client_->watch_ends(watch);
+}
+
+std::vector<Exchange::Ended> StoreBootstrap::take_ended() {
+  return client_ == nullptr ? std::vector<Ended>() : client_->take_ended();
+}
+
 absl::Status StoreBootstrap::finalize(Deadline deadline) {
   if (client_ == nullptr) return absl::OkStatus();
   client_.reset();

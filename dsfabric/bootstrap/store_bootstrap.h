@@ -29,6 +29,8 @@ class StoreBootstrap : public Bootstrap {
   [[nodiscard]] absl::StatusOr<std::string> get(int rank, std::string_view key,
                                                 Deadline deadline) final;
   [[nodiscard]] absl::Status fence(Deadline deadline) final;
+  absl::Status watch_ends(bool watch) final;
+  [[nodiscard]] std::vector<Ended> take_ended() override;
 
   [[nodiscard]] BootstrapKind kind() const final { return kind_; }
   [[nodiscard]] const JobSecret& secret() const final { return secret_; }
@@ -40,6 +42,10 @@ class StoreBootstrap : public Bootstrap {
  protected:
   // Completes finalize() after this process has left the store. Called at most once.
   virtual absl::Status leave(Deadline) { return absl::OkStatus(); }
+  // Returns true if the store has closed the connection.
+  [[nodiscard]] bool store_is_gone() const {
+    return client_ != nullptr && client_->store_is_gone();
+  }
 
  private:
   [[nodiscard]] absl::Status check_joined() const;

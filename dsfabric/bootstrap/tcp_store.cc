@@ -221,6 +221,14 @@ absl::StatusOr<std::unique_ptr<TcpBootstrap>> TcpBootstrap::join(
   return joined;
 }
 
+std::vector<Exchange::Ended> TcpBootstrap::take_ended() {
+  std::vector<Ended> ended = StoreBootstrap::take_ended();
+  if (rank() != 0 && store_is_gone() && !end_of_store_taken_.exchange(true)) {
+    ended.push_back({0, "has ended, and with it the store of the job"});
+  }
+  return ended;
+}
+
 absl::Status TcpBootstrap::leave(Deadline deadline) {
   absl::Status left = store_ == nullptr ? absl::OkStatus() : store_->wait_until_left(deadline);
   store_.reset();

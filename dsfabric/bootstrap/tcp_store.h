@@ -2,7 +2,9 @@
 #ifndef CARIAMA_DSFABRIC_BOOTSTRAP_TCP_STORE_H_
 #define CARIAMA_DSFABRIC_BOOTSTRAP_TCP_STORE_H_
 
+#include <atomic>
 #include <condition_variable>
+#include <functional>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -94,6 +96,8 @@ class TcpBootstrap : public StoreBootstrap {
       int size, const JobSecret& key, std::string address, Exchange::Deadline deadline);
 
   [[nodiscard]] std::string listen_address() const override { return address_; }
+  // As StoreBootstrap. The end of the store is the end of rank 0.
+  [[nodiscard]] std::vector<Ended> take_ended() override;
   // Sets an action that finalize() runs after the process has left the store.
   void at_end(std::function<absl::Status()> action) { at_end_ = std::move(action); }
 
@@ -107,6 +111,7 @@ class TcpBootstrap : public StoreBootstrap {
   std::unique_ptr<TcpStore> store_;
   std::string address_;
   std::function<absl::Status()> at_end_;
+  std::atomic<bool> end_of_store_taken_{false};
 };
 
 }  // namespace cariama::internal

@@ -39,6 +39,7 @@
 #include "dsfabric/internal/inbox.h"
 #include "dsfabric/internal/participation.h"
 #include "dsfabric/internal/pending_calls.h"
+#include "dtutils/registration/registration_cache.h"
 
 namespace cariama::internal {
 
@@ -90,6 +91,10 @@ class FabricCore {
   [[nodiscard]] const std::vector<std::shared_ptr<ProtectionDomain>>& domains() const {
     return domains_;
   }
+  // Registers a user's buffer with domains()[domain] through the cache of that domain, which is
+  // created on first use. Requires: options().registration is set.
+  [[nodiscard]] absl::StatusOr<std::shared_ptr<MemoryRegion>> lend_registered(
+      size_t domain, std::span<const std::byte> buffer);
   // The allocator of a NUMA node, or of any node with kAnyNode; created on first use.
   [[nodiscard]] absl::StatusOr<std::shared_ptr<RDMAAllocator>> allocator(int numa_node);
   [[nodiscard]] PendingCalls& pending() { return pending_; }
@@ -248,6 +253,7 @@ class FabricCore {
     mutable std::mutex mutex;
     WakeWord changed;  // woken when `state` changes
     absl::Status failure;
+    std::string end;  // the store's report of the process's end: completes "LABEL ..."
     // Set once, before the state becomes kConnected.
     std::vector<std::unique_ptr<Connection>> connections;
     // For finalize(): calls to this peer that were begun here; calls from this peer that have ended
@@ -291,6 +297,11 @@ class FabricCore {
   [[nodiscard]] absl::StatusOr<std::string> answer_offer(int rank, std::string_view offer);
   void adopt(Peer& peer, Connections connections);
   void fail_peer(Peer& peer, const absl::Status& reason);
+  [[noreturn]] void exit_because_of(const Peer& peer);
+  // Handles the ends of processes that the store has reported. At most one thread at a time.
+  void handle_ended();
+  // Returns the store's report of the peer's end, if it comes within a short time.
+  [[nodiscard]] std::optional<std::string> reported_end(const Peer& peer);
   // Sends a death notice for each failed process to the connected process `to`, which forwards it.
   void send_death_notices(uint32_t to);
   void send_death_notice(uint32_t dead, uint32_t to);
@@ -351,6 +362,9 @@ class FabricCore {
   Fabric* fabric_ = nullptr;
 
   std::vector<std::shared_ptr<ProtectionDomain>> domains_;
+  // By domain. Destroyed after pending_, whose calls lend registered buffers.
+  std::mutex registration_caches_mutex_;
+  std::vector<std::unique_ptr<RegistrationCache>> registration_caches_;
   std::mutex allocators_mutex_;
   std::vector<std::shared_ptr<RDMAAllocator>> allocators_;  // at most one per node
   std::unique_ptr<GeneralAllocator> memory_;

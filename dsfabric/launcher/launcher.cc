@@ -27,6 +27,7 @@
 #include <sstream>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "dsfabric/bootstrap/launch_variables.h"
@@ -47,6 +48,10 @@ namespace {
 
 using internal::ChildProcess;
 using internal::LineTagger;
+
+// How long the launcher waits for the end of a process because of which another one has exited. It
+// may be writing a core file.
+constexpr std::chrono::seconds kBlamePatience{2};
 
 // Signals that end the job, and signals that are only passed on.
 constexpr int kEndingSignals[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
@@ -326,7 +331,7 @@ class Job {
     }
     const size_t own = entries.size();
     server_.append_polled(entries);
-    const Deadline next = std::min(deadline_, kill_at_);
+    const Deadline next = std::min({deadline_, kill_at_, blamers_until_});
     if (internal::poll_open(entries, internal::poll_timeout(next)) < 0) return;
     if (entries[0].revents != 0) {
       while (const int signal = signals_.next()) on_signal(signal);
@@ -348,8 +353,8 @@ class Job {
     on_time();
   }
 
-  // Reaps the processes that have ended since the last call. Reports killed processes first: the
-  // others may have ended because of them.
+  // Reaps the processes that have ended since the last call. A process that exits because of
+  // another one's failure names that one; its own end is reported only if the other has not failed.
   void reap(const std::vector<int>& ended) {
     std::vector<std::pair<int, int>> causes;  // status, rank
     for (const int rank : ended) {
@@ -374,7 +379,29 @@ class Job {
     std::stable_sort(causes.begin(), causes.end(), [](const auto& a, const auto& b) {
       return WIFSIGNALED(a.first) && !WIFSIGNALED(b.first);
     });
-    for (const auto& [status, rank] : causes) on_failure(rank, status);
+    for (const auto& [status, rank] : causes) {
+      if (phase_ == Phase::kRunning && blames_running_process(rank)) {
+        if (blamers_.empty()) blamers_until_ = deadline_after(kBlamePatience);
+        blamers_.emplace_back(status, rank);
+      } else {
+        on_failure(rank, status);
+      }
+    }
+    const bool waits = std::any_of(blamers_.begin(), blamers_.end(), [this](const auto& one) {
+      return blames_running_process(one.second);
+    });
+    if (!waits) report_blamers();
+  }
+
+  // Returns true if `rank` has exited because of a process that the launcher has not reaped yet.
+  [[nodiscard]] bool blames_running_process(int rank) const {
+    int other = 0;
+    return absl::SimpleAtoi(server_.value(rank, internal::kFailedPeerKey).value_or(""), &other) &&
+           other >= 0 && other < size_ && other != rank && children_[other].process.pid() > 0;
+  }
+  void report_blamers() {
+    for (const auto& [status, rank] : std::exchange(blamers_, {})) on_failure(rank, status);
+    blamers_until_ = kForever;
   }
 
   void on_failure(int rank, int status) {
@@ -416,6 +443,7 @@ class Job {
 
   void on_time() {
     const Deadline now = std::chrono::steady_clock::now();
+    if (now >= blamers_until_) report_blamers();
     if (now >= deadline_ && (running_ > 0 || output_is_awaited())) {
       deadline_ = kForever;
       hurried_ = true;
@@ -519,6 +547,9 @@ class Job {
   Phase phase_ = Phase::kRunning;
   Deadline deadline_ = kForever;  // of the job
   Deadline kill_at_ = kForever;
+  // Processes that exited because of one that still runs; status and rank.
+  std::vector<std::pair<int, int>> blamers_;
+  Deadline blamers_until_ = kForever;
   bool timed_out_ = false;
   bool hurried_ = false;  // a signal or the time limit ends the job
   int code_ = 0;

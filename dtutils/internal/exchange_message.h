@@ -26,10 +26,12 @@ enum class ExchangeType : uint8_t {
   kPut = 1,    // key, value
   kGet = 2,    // request, rank, key
   kFence = 3,  // request
+  kWatch = 7,  // code: 1 report the ends of other ranks from now on, 0 stop
   // From the store:
   kValue = 4,      // request, value
   kFenceDone = 5,  // request
   kError = 6,      // request, code (an absl::StatusCode), value (text)
+  kEnded = 8,      // rank, value (the text for "LABEL ...")
 };
 
 struct ExchangeMessage {

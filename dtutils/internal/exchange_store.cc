@@ -21,6 +21,14 @@ ExchangeStore::Reply ExchangeStore::error_reply(int to, uint64_t request, const 
   return {to, std::move(message)};
 }
 
+ExchangeStore::Reply ExchangeStore::end_notice(int to, int ended) const {
+  ExchangeMessage message;
+  message.type = ExchangeType::kEnded;
+  message.rank = static_cast<uint32_t>(ended);
+  message.value = *ranks_[ended].ended;
+  return {to, std::move(message)};
+}
+
 absl::Status ExchangeStore::handle(int rank, ExchangeMessage message, std::vector<Reply>& replies) {
   Rank& sender = ranks_[rank];
   switch (message.type) {
@@ -64,6 +72,14 @@ absl::Status ExchangeStore::handle(int rank, ExchangeMessage message, std::vecto
       check_fence(replies);
       return absl::OkStatus();
 
+    case ExchangeType::kWatch:
+      if (message.code > 1) break;
+      sender.watches = message.code == 1;
+      for (int other = 0; sender.watches && other < static_cast<int>(ranks_.size()); ++other) {
+        if (ranks_[other].ended) replies.push_back(end_notice(rank, other));
+      }
+      return absl::OkStatus();
+
     default:
       break;
   }
@@ -79,7 +95,9 @@ void ExchangeStore::rank_ended(int rank, std::string how, std::vector<Reply>& re
   if (!first_ended_) first_ended_ = rank;
   gone.fence.reset();
   gone.get.reset();
+  gone.watches = false;
   for (int other = 0; other < static_cast<int>(ranks_.size()); ++other) {
+    if (ranks_[other].watches) replies.push_back(end_notice(other, rank));
     std::optional<Waiter>& get = ranks_[other].get;
     if (!get || get->rank != rank) continue;
     replies.push_back(error_reply(other, get->request, gone));

@@ -34,6 +34,12 @@ class ExchangeStore {
   // for each rank that waits for it. The values that it put stay available.
   void rank_ended(int rank, std::string how, std::vector<Reply>& replies);
 
+  // Returns the value that `rank` has put under `key`, or nullptr.
+  [[nodiscard]] const std::string* value(int rank, const std::string& key) const {
+    const auto found = values_.find({rank, key});
+    return found == values_.end() ? nullptr : &found->second;
+  }
+
  private:
   struct Waiter {
     uint64_t request;
@@ -45,9 +51,11 @@ class ExchangeStore {
     std::optional<std::string> ended;  // set when the process has ended: the text for "LABEL ..."
     std::optional<uint64_t> fence;     // request number of the fence in which the rank waits
     std::optional<Waiter> get;         // a client waits for at most one value at a time
+    bool watches = false;              // the rank gets a kEnded for each end
   };
 
   void check_fence(std::vector<Reply>& replies);
+  [[nodiscard]] Reply end_notice(int to, int ended) const;
   static Reply error_reply(int to, uint64_t request, const Rank& culprit);
 
   std::vector<Rank> ranks_;

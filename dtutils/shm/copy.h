@@ -13,6 +13,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "dtutils/internal/shared_copy.h"
+
 namespace cariama::shm {
 
 template <typename Word>
@@ -143,7 +145,7 @@ inline void copy_in(std::byte* to, std::byte* from, size_t bytes) {
     case 1:
       return load_word<uint8_t>(to, from);
     default:
-      std::memcpy(to, from, bytes);
+      internal::copy_beside_atomics(to, from, bytes);
   }
 }
 

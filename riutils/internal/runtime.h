@@ -19,6 +19,7 @@
 #include "dtutils/transmitter.h"
 #include "riutils/call_interface.h"
 #include "riutils/chunk_ring.h"
+#include "riutils/internal/broadcast_routes.h"
 #include "riutils/internal/incoming_calls.h"
 #include "riutils/internal/service_forms.h"
 
@@ -69,6 +70,9 @@ class Runtime final : public CallSourceRegistry {
   void drain_later(FabricChannel* channel);
   // Returns OK, or the reason why no channel may be opened any more.
   [[nodiscard]] absl::Status status() const;
+  [[nodiscard]] const std::shared_ptr<BroadcastRoutes>& broadcast_routes() const {
+    return broadcast_routes_;
+  }
   [[nodiscard]] uint64_t next_serial() { return next_serial_.fetch_add(1); }
   // For tests: the next channel gets this serial number.
   void begin_serials_at(uint64_t serial) { next_serial_.store(serial); }
@@ -92,6 +96,7 @@ class Runtime final : public CallSourceRegistry {
   Fabric& fabric_;
   bool has_barrier_ = false;
   std::atomic<uint64_t> next_serial_{1};
+  const std::shared_ptr<BroadcastRoutes> broadcast_routes_ = std::make_shared<BroadcastRoutes>();
   absl::StatusOr<RDMAMemory> sleeping_;  // SleepingWords of all workers
   std::vector<std::unique_ptr<IncomingCalls>> incoming_;
 

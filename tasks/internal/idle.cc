@@ -11,7 +11,6 @@
 // is first. If the announcement is first, the publisher sees it and wakes the sleeper. If the check
 // is first, the sleeper's re-check sees the entries, which were published before the check.
 #include <sched.h>
-#include <time.h>
 
 #include <algorithm>
 #include <chrono>
@@ -25,14 +24,6 @@ namespace {
 
 using std::chrono::steady_clock;
 
-void cpu_relax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
-
 std::string count_of(size_t number, const char* what) {
   return std::to_string(number) + " " + what + (number == 1 ? "" : "s");
 }
@@ -40,17 +31,7 @@ std::string count_of(size_t number, const char* what) {
 }  // namespace
 
 void Worker::pause_idle(uint64_t round) const {
-  if (round < kSpinRounds) {
-    for (int i = 0; i < kSpinPauses; ++i) cpu_relax();
-    return;
-  }
-  if (round < kYieldRounds) {
-    sched_yield();
-    return;
-  }
-  const uint64_t most = static_cast<uint64_t>(options_.idle_sleep.count()) * 1000;
-  const timespec time{0, static_cast<long>(idle_sleep_ns(round, most))};
-  nanosleep(&time, nullptr);
+  idle_pause(round, static_cast<uint64_t>(options_.idle_sleep.count()) * 1000);
 }
 
 // Returns true if the worker may sleep until a peer wakes it: its peers can do so (kSplit, all

@@ -3,6 +3,9 @@
 #ifndef CARIAMA_TASKS_INTERNAL_IDLE_POLICY_H_
 #define CARIAMA_TASKS_INTERNAL_IDLE_POLICY_H_
 
+#include <sched.h>
+#include <time.h>
+
 #include <algorithm>
 #include <cstdint>
 
@@ -18,6 +21,30 @@ inline constexpr uint64_t kWakeableSleepRounds = 192;
 // TaskOptions::idle_sleep in nanoseconds.
 [[nodiscard]] constexpr uint64_t idle_sleep_ns(uint64_t round, uint64_t most) {
   return std::min(most, uint64_t{1000} << std::min<uint64_t>(round / 16, 20));
+}
+
+// A pause instruction of the processor, for loops that poll memory.
+inline void cpu_relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// Pauses as an idle worker does between two attempts. `most` is TaskOptions::idle_sleep in
+// nanoseconds; 0: never sleeps.
+inline void idle_pause(uint64_t round, uint64_t most) {
+  if (round < kSpinRounds) {
+    for (int i = 0; i < kSpinPauses; ++i) cpu_relax();
+    return;
+  }
+  if (round < kYieldRounds) {
+    sched_yield();
+    return;
+  }
+  const timespec time{0, static_cast<long>(idle_sleep_ns(round, most))};
+  nanosleep(&time, nullptr);
 }
 
 }  // namespace cariama::tasks

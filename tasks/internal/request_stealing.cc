@@ -23,15 +23,13 @@
 #include "dtutils/trace.h"
 #include "tasks/internal/sanitizer.h"
 #include "tasks/internal/scheduler.h"
+#include "tasks/internal/steal_request.h"
 #include "tasks/internal/steal_timer.h"
 
 namespace cariama::tasks {
 namespace {
 
 using std::chrono::steady_clock;
-
-// How long a thief waits for an answer before it checks that the victim is alive.
-constexpr std::chrono::milliseconds kVictimCheckInterval{100};
 
 // A ticket is {number of the run, number of the request in the run}. Its highest bit is free: an
 // answer is ticket * 2 + has_entry.

@@ -7,6 +7,9 @@
 // ten times as many steals and took 5 % longer.
 //
 // VictimOrder::kRandom: each attempt is on a random worker; levels serve only the statistics.
+//
+// shuffle() serves the task pools, which try every worker of a level once, in random order, before
+// they go to the next level.
 #ifndef CARIAMA_TASKS_INTERNAL_VICTIMS_H_
 #define CARIAMA_TASKS_INTERNAL_VICTIMS_H_
 
@@ -101,6 +104,19 @@ class Victims {
       index = draw() % levels_[level_].count;
     }
     return levels_[level_].rank(index);
+  }
+
+  [[nodiscard]] size_t levels() const { return levels_.size(); }
+  // Stores all ranks of a level to `ranks`, in random order: each order has the same probability
+  // (Fisher and Yates). Takes O(size of the level) time.
+  void shuffle(size_t level, std::vector<int>& ranks) {
+    ranks.clear();
+    for (const Run& run : levels_[level].runs) {
+      for (int rank = run.begin; rank < run.end; ++rank) ranks.push_back(rank);
+    }
+    for (size_t left = ranks.size(); left > 1; --left) {
+      std::swap(ranks[left - 1], ranks[draw() % left]);
+    }
   }
 
   // Returns the distance of the victim that next() returned last.

@@ -82,6 +82,13 @@ TEST_P(SendCallTest, NotificationsComeAtTheRequestedTime) {
         fabric, 0, [] { run = false; }, own));
     must(ended(fabric, own));
     EXPECT_FALSE(run);
+    // With arguments, which stand behind the Synchronizer.
+    Synchronizer given;
+    must(call<RemoteNotify>(
+        fabric, 1, [](const std::string& text, int number) { run = text == "five" && number == 5; },
+        given, std::string("five"), 5));
+    must(ended(fabric, given));
+    EXPECT_TRUE(run);
   });
 }
 

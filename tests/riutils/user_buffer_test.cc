@@ -3,6 +3,8 @@
 // FabricOptions::registrar, and both are released when the call has ended.
 #include "dsfabric/user_buffer.h"
 
+#include <sys/mman.h>
+
 #include <atomic>
 #include <cstring>
 #include <memory>
@@ -235,6 +237,46 @@ TEST_P(UserBuffer, WithinTheProcessNothingIsRegistered) {
     EXPECT_EQ(registrations.made.load(), 0);
     EXPECT_EQ(messenger.shutdown(soon()), absl::OkStatus());
   });
+}
+
+// Memory is unmapped and mapped at the same address between calls: each call must carry what the
+// address names when it is made.
+TEST_P(UserBuffer, StaysRegisteredOnlyWhileItIsMapped) {
+  static std::atomic<int> changes;
+  changes = 0;
+  testing::LocalJobOptions options = testing::job_on(GetParam());
+  options.fabric.bounce_bytes = kBounce;
+  options.fabric.registration = [] {
+    RegistrationOptions cache;
+    cache.max_bytes = size_t{1} << 30;
+    cache.on_change = [](int64_t, uint64_t) { ++changes; };
+    return cache;
+  };
+  LocalJob local(options);
+  local.run([&](Fabric& fabric, uint32_t) {
+    if (fabric.rank() != 0) return;
+    void* address = nullptr;
+    int expected = 0;
+    for (int round = 0; round < 20; ++round) {
+      address = mmap(address, kLong, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | (address != nullptr ? MAP_FIXED : 0), -1, 0);
+      ASSERT_NE(address, MAP_FAILED);
+      const std::vector<std::byte> data = pattern(kLong);
+      std::memcpy(address, data.data(), data.size());
+      const std::span<const std::byte> buffer(static_cast<const std::byte*>(address), kLong);
+      for (int use = 0; use < 2; ++use) {
+        Synchronizer done;
+        must(call_buffer<Sync, RemoteNotify>(fabric, 1, look, buffer, &done));
+        EXPECT_TRUE(fabric.wait([&] { return done.done(); }, soon()));
+        EXPECT_EQ(done.status(), absl::OkStatus());
+        EXPECT_EQ(right.load(), ++expected) << "round " << round;
+      }
+    }
+    munmap(address, kLong);
+  });
+  // One registration for two uses: and its end, except for the last.
+  EXPECT_GE(changes.load(), 20);
+  EXPECT_LE(changes.load(), 41);
 }
 
 TEST_P(UserBuffer, CallsReturnTheErrorsOfTheHook) {

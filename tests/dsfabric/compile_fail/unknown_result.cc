@@ -1,5 +1,6 @@
-// error: cariama: the result of this call is neither trivially copyable nor known to cereal; give
-// its type a serialize() member
+// error: cariama: the result of this call cannot travel: it is a reference, a view or a unique_ptr
+// (return a value), or neither trivially copyable nor known to cereal (give its type a serialize()
+// member)
 #include <string>
 
 #include "dsfabric/call_encoding.h"

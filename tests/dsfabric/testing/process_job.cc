@@ -3,6 +3,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "dsfabric/internal/broker.h"
 #include "gtest/gtest.h"
@@ -26,6 +27,8 @@ class GroupBootstrap final : public Bootstrap {
     return exchange_.get(rank, key, deadline);
   }
   absl::Status fence(Deadline deadline) override { return exchange_.fence(deadline); }
+  absl::Status watch_ends(bool watch) override { return exchange_.watch_ends(watch); }
+  std::vector<Ended> take_ended() override { return exchange_.take_ended(); }
   BootstrapKind kind() const override { return BootstrapKind::kLocal; }
   const JobSecret& secret() const override { return secret_; }
   std::optional<uint32_t> threads() const override { return std::nullopt; }

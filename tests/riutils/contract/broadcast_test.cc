@@ -3,11 +3,14 @@
 
 #include <atomic>
 #include <cstring>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dsfabric/send_call.h"
 #include "gtest/gtest.h"
+#include "riutils/messenger_global.h"
 #include "tests/dsfabric/testing/local_job.h"
 #include "tests/dtutils/contract/harness.h"
 
@@ -132,6 +135,147 @@ TEST_P(Broadcast, BuffersReachEveryThread) {
     ASSERT_TRUE(wait_for_the_end(fabric));
   });
 }
+
+// A closure that exceeds a receive unit, with every notification.
+TEST_P(Broadcast, LongClosuresReachEveryThread) {
+  struct Long {
+    uint8_t bytes[9000];
+  };
+  start_counting();
+  LocalJob local(job(5, 2));
+  local.run([&](Fabric& fabric, uint32_t thread) {
+    if (fabric.rank() == 2 && thread == 0) {
+      Long data;
+      for (size_t i = 0; i < sizeof data.bytes; ++i) data.bytes[i] = static_cast<uint8_t>(i * 11);
+      const auto check = [data] {
+        bool same = true;
+        for (size_t i = 0; i < sizeof data.bytes; ++i) {
+          same = same && data.bytes[i] == static_cast<uint8_t>(i * 11);
+        }
+        if (same) ++good;
+        ++runs[me()];
+      };
+      Synchronizer sent, done;
+      EXPECT_TRUE(broadcast(fabric, check));
+      EXPECT_TRUE(broadcast<LocalNotify>(fabric, check, sent));
+      EXPECT_TRUE(sent.done());
+      EXPECT_TRUE(broadcast<RemoteNotify>(fabric, check, done));
+      ASSERT_TRUE(fabric.wait([&] { return done.done(); }, soon()));
+      EXPECT_EQ(done.status(), absl::OkStatus());
+      ASSERT_TRUE(broadcast(fabric, [] { ended[me()] = true; }));
+    }
+    ASSERT_TRUE(wait_for_the_end(fabric));
+    // The broadcasts may arrive in any order: this thread waits for the other two.
+    const uint32_t self = fabric.this_thread()->global_id();
+    ASSERT_TRUE(fabric.wait_polling([self] { return runs[self].load() == 3; }, soon()));
+  });
+  EXPECT_EQ(good.load(), 30u);
+}
+
+// Locators that together exceed a receive unit.
+TEST_P(Broadcast, TargetsOfManyProcessesTravel) {
+  static std::vector<RemoteMemoryLocator> targets;
+  static std::atomic<uint32_t> named;
+  static constexpr uint32_t kProcesses = 9;
+  start_counting();
+  targets.assign(kProcesses, {});
+  named = 0;
+  testing::LocalJobOptions options = job(kProcesses, 1);
+  options.fabric.receive_unit_bytes = 256;
+  LocalJob local(options);
+  local.run([&](Fabric& fabric, uint32_t) {
+    RDMAMemory place = must(fabric.memory().allocate(64));
+    targets[fabric.rank()] =
+        must(internal::locate_for(fabric, (fabric.rank() + 1) % kProcesses, place, 0, 64));
+    ++named;
+    if (fabric.rank() == 4) {
+      ASSERT_TRUE(fabric.wait_polling([] { return named.load() == kProcesses; }, soon()));
+      RDMAMemory source = must(fabric.memory().allocate(64));
+      for (int i = 0; i < 64; ++i) source.get_buffer()[i] = static_cast<std::byte>(i);
+      Synchronizer done;
+      EXPECT_TRUE(broadcast_buffer<RemoteNotify>(
+          fabric,
+          [](void* buffer, uint64_t size) {
+            if (size == 64 && static_cast<uint8_t*>(buffer)[63] == 63) ++good;
+          },
+          &source, 0, 64, targets, done));
+      ASSERT_TRUE(fabric.wait([&] { return done.done(); }, soon()));
+      EXPECT_EQ(done.status(), absl::OkStatus());
+      EXPECT_EQ(good.load(), kProcesses);
+      // A target of another process, and one that is too short.
+      const std::vector<RemoteMemoryLocator> right = targets;
+      for (const bool other : {true, false}) {
+        targets = right;
+        if (other) {
+          std::swap(targets[0], targets[1]);
+        } else {
+          targets[3].length = 8;
+        }
+        Synchronizer refused;
+        EXPECT_TRUE(broadcast_buffer<RemoteNotify>(
+            fabric, [](void*, uint64_t) {}, &source, 0, 64, targets, refused));
+        ASSERT_TRUE(fabric.wait([&] { return refused.done(); }, soon()));
+        EXPECT_FALSE(refused.status().ok());
+      }
+      ASSERT_TRUE(broadcast(fabric, [] { ended[me()] = true; }));
+    }
+    ASSERT_TRUE(wait_for_the_end(fabric));
+  });
+}
+
+template <typename Global>
+void broadcast_one_sided(const testing::LocalJobOptions& options) {
+  start_counting();
+  LocalJob local(options);
+  local.run([&](Fabric& fabric, uint32_t thread) {
+    // Worker 1 of process 3 has no object of this type: that process forwards by service calls.
+    std::optional<Global> global;
+    if (fabric.rank() != 3 || thread != 1) global.emplace(*fabric.this_thread());
+    local.meet(fabric.total_threads());
+    if (fabric.rank() == 1 && thread == 1) {
+      struct Long {
+        uint8_t bytes[9000];
+      };
+      for (uint64_t i = 0; i < 4; ++i) {
+        Synchronizer done;
+        ASSERT_TRUE((*global).template broadcast<RemoteNotify>(
+            [i] {
+              if (runs[me()].fetch_add(1) == i) ++good;
+            },
+            done));
+        ASSERT_TRUE(fabric.wait([&] { return done.done(); }, soon()));
+        EXPECT_EQ(done.status(), absl::OkStatus());
+        EXPECT_EQ(good.load(), (i + 1) * fabric.total_threads());
+      }
+      good = 0;
+      Synchronizer big, buffer;
+      const Long data{};
+      ASSERT_TRUE(
+          (*global).template broadcast<RemoteNotify>([data] { good += 1 + data.bytes[7]; }, big));
+      ASSERT_TRUE(fabric.wait([&] { return big.done(); }, soon()));
+      EXPECT_EQ(big.status(), absl::OkStatus());
+      RDMAMemory source = must(fabric.memory().allocate(100));
+      std::memset(source.get_buffer(), 9, 100);
+      ASSERT_TRUE((*global).template broadcast_buffer<RemoteNotify>(
+          [](void* at, uint64_t size) {
+            if (size == 100 && static_cast<uint8_t*>(at)[99] == 9) ++good;
+          },
+          &source, 0, 100, buffer));
+      ASSERT_TRUE(fabric.wait([&] { return buffer.done(); }, soon()));
+      EXPECT_EQ(buffer.status(), absl::OkStatus());
+      EXPECT_EQ(good.load(), 2 * fabric.total_threads());
+      ASSERT_TRUE((*global).broadcast([] { ended[me()] = true; }));
+    }
+    ASSERT_TRUE(wait_for_the_end(fabric));
+    local.meet(fabric.total_threads());
+    if (global) {
+      EXPECT_TRUE(global->shutdown_all(soon()));
+    }
+  });
+}
+
+TEST_P(Broadcast, OneSided) { broadcast_one_sided<RDMAMessengerGlobal>(job(5, 2)); }
+TEST_P(Broadcast, OneSidedByAnAggregator) { broadcast_one_sided<RDMAAggregatorGlobal>(job(4, 2)); }
 
 TEST_P(Broadcast, ExceptionsComeBack) {
   start_counting();

@@ -207,11 +207,14 @@ TEST_P(Messenger, AllPrimitivesOfTableOne) {
     await(consumed);
     EXPECT_EQ(seen.load(), 2u);
     const std::string text = "arguments that do not travel bytewise";
-    ASSERT_TRUE(messenger.call(
+    Synchronizer with_arguments;
+    ASSERT_TRUE(messenger.call<RemoteNotify>(
         [](const std::string& text, std::vector<int> numbers) {
           if (text.size() == 37 && numbers == std::vector<int>{1, 2}) ++seen;
         },
-        text, std::vector<int>{1, 2}));
+        with_arguments, text, std::vector<int>{1, 2}));
+    await(with_arguments);
+    EXPECT_EQ(seen.load(), 3u);
 
     RDMAMemory* const source = fabric.this_thread()->circular_allocator->allocate();
     std::memset(source->get_buffer(), 7, 1000);

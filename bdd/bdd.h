@@ -1,0 +1,276 @@
+// Binary decision diagrams: Boolean functions as values.
+//
+//   auto manager = cariama::bdd::Manager::create({});
+//   cariama::bdd::Manager& m = **manager;
+//   Bdd x = m.variable(0), y = m.variable(1);
+//   Bdd f = (x & y) | (~x & ~y);
+//   assert(f == ~(x ^ y));                                  // equal functions are equal values
+//   std::puts(f.count(m.cube({0, 1})).to_string().c_str()); // 2 assignments make f true
+//
+// A Manager owns the nodes of all diagrams: a table (node_table.h) in which each function is
+// stored once, and a cache of results of operations. Smaller variables are nearer to the root; the
+// order is that of the numbers, and never changes.
+//
+// Diagrams share nodes, and nodes have no counters. When the table is full, the operation under way
+// is abandoned; the manager keeps the nodes that Bdd objects need, removes all others, enlarges the
+// table up to ManagerOptions::most_table_bytes, and repeats the operation. So a Bdd stays valid for
+// as long as it exists, and nothing else does: an Edge (edge.h) is valid until the next operation.
+//
+// In a job, the table is spread over the processes (see create()). Every process then calls the
+// same operations in the same order, with the same operands, like collectives; each operation runs
+// as tasks on all of them, and every process gets the result.
+//
+// Errors: operations throw TableFull if the functions that exist do not fit into the limit, and
+// std::bad_alloc. Not thread-safe: a manager and its diagrams belong to one thread at a time.
+#ifndef CARIAMA_BDD_BDD_H_
+#define CARIAMA_BDD_BDD_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "bdd/diagrams.h"
+#include "bdd/edge.h"
+#include "bdd/exact_count.h"
+#include "bdd/export.h"
+
+namespace cariama {
+class Collectives;
+class TaskRuntime;
+}  // namespace cariama
+
+namespace cariama::bdd {
+
+class Manager;
+class NodeTable;
+namespace internal {
+struct Engine;
+struct Request;
+struct Group;
+}  // namespace internal
+
+// Thrown by operations for which the table has no room, at its largest size and without nodes that
+// are not needed. The message names the option. All diagrams that existed before stay valid.
+class CARIAMA_BDD_EXPORT TableFull : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+  ~TableFull() override;
+};
+
+// A Boolean function. Cheap to copy: a copy shares its place in the manager. Requires: the manager
+// outlives the function. A default-constructed Bdd belongs to no manager and may only be assigned
+// to and destroyed.
+class CARIAMA_BDD_EXPORT Bdd {
+ public:
+  Bdd() = default;
+  Bdd(const Bdd& other);
+  Bdd(Bdd&& other) noexcept
+      : manager_(std::exchange(other.manager_, nullptr)), place_(other.place_) {}
+  Bdd& operator=(Bdd other) noexcept {
+    std::swap(manager_, other.manager_);
+    std::swap(place_, other.place_);
+    return *this;
+  }
+  ~Bdd();
+
+  [[nodiscard]] bool is_false() const { return edge() == kFalse; }
+  [[nodiscard]] bool is_true() const { return edge() == kTrue; }
+  // Equal functions. Constant time.
+  friend bool operator==(const Bdd& a, const Bdd& b) { return a.edge() == b.edge(); }
+
+  [[nodiscard]] Bdd operator~() const;  // constant time
+  friend CARIAMA_BDD_EXPORT Bdd operator&(const Bdd& a, const Bdd& b);
+  friend CARIAMA_BDD_EXPORT Bdd operator|(const Bdd& a, const Bdd& b);
+  friend CARIAMA_BDD_EXPORT Bdd operator^(const Bdd& a, const Bdd& b);
+  // Returns this function without the elements of `other`: *this & ~other.
+  [[nodiscard]] Bdd minus(const Bdd& other) const;
+  // Returns "if *this then a else b".
+  [[nodiscard]] Bdd ite(const Bdd& a, const Bdd& b) const;
+
+  // Returns the function that is true where *this is true for some values of the variables of
+  // `cube` (Manager::cube()).
+  [[nodiscard]] Bdd exists(const Bdd& cube) const;
+  // Returns (*this & other).exists(cube), without the intermediate result.
+  [[nodiscard]] Bdd and_exists(const Bdd& other, const Bdd& cube) const;
+  // Returns this function with `by` in place of `variable`.
+  [[nodiscard]] Bdd compose(uint32_t variable, const Bdd& by) const;
+
+  // One step of a transition relation. States are over even variables; the variable 2b+1 is the
+  // value of 2b after the step. `variables`: the cube of the even variables that the relation reads
+  // or writes. All other variables keep their values, and need no nodes in the relation. The
+  // relation may depend on more variables (labels of transitions, for example): they are
+  // quantified.
+  //   relnext  returns the states that the relation reaches from the states *this
+  //   relprev  returns the states from which the relation reaches the states *this
+  // Requires: the states and `variables` depend on even variables only.
+  [[nodiscard]] Bdd relnext(const Bdd& relation, const Bdd& variables) const;
+  [[nodiscard]] Bdd relprev(const Bdd& relation, const Bdd& variables) const;
+
+  // Returns the number of assignments to the variables of `cube` that make the function true.
+  // Exact. Requires: the function depends on no other variables.
+  [[nodiscard]] ExactCount count(const Bdd& cube) const;
+  // Returns the number of nodes of the function, with the constant. An edge and its negation share
+  // a node.
+  [[nodiscard]] uint64_t nodes() const;
+  // Returns the cube of the variables on which the function depends.
+  [[nodiscard]] Bdd support() const;
+  // Returns the value for the assignment; variables that it does not contain are false.
+  [[nodiscard]] bool evaluate(const std::vector<bool>& assignment) const;
+  // Returns one assignment to the variables of `cube` that makes the function true, as a
+  // conjunction of variables and negated variables; false if there is none. Prefers false values.
+  [[nodiscard]] Bdd pick(const Bdd& cube) const;
+  // The variable of the root, and the functions for its values. kNoVariable for a constant.
+  [[nodiscard]] uint32_t variable() const;
+  [[nodiscard]] Bdd low() const;
+  [[nodiscard]] Bdd high() const;
+
+  [[nodiscard]] Manager* manager() const { return manager_; }
+  [[nodiscard]] Edge edge() const;
+
+ private:
+  friend class Manager;
+  Bdd(Manager* manager, uint32_t place) : manager_(manager), place_(place) {}
+
+  Manager* manager_ = nullptr;
+  uint32_t place_ = 0;
+};
+
+struct ManagerOptions {
+  // Size in bytes of the node table at the start, 32 bytes for each node. In a job: of the part
+  // in each process, 16 bytes for each bucket. Rounded down to a power of two.
+  uint64_t table_bytes = uint64_t{64} << 20;
+  // Limit for the table in bytes. In a job: in each process. While a table is being enlarged, the
+  // process needs up to half as much again for the nodes that are kept.
+  uint64_t most_table_bytes = uint64_t{4} << 30;
+  // Limit for the operation cache in bytes. The cache starts with 1 MiB. In a job: one cache for
+  // the processes of a host, which is allocated at once, in the process with the lowest rank.
+  uint64_t cache_bytes = uint64_t{256} << 20;
+  // In a job: access all parts of the table by one-sided transfers, even where they are mapped.
+  bool remote = false;
+};
+
+// One transition group of a model, for the functions below.
+struct Transition {
+  Bdd relation;
+  Bdd variables;  // cube of the unprimed variables that the relation reads or writes
+};
+
+struct ManagerStatistics {
+  // Nodes in this process's part of the table, with those that no diagram needs. In a job it takes
+  // a pass over that part.
+  uint64_t owned_nodes = 0;
+  uint64_t tasks = 0;                // recursive operations that this process has computed
+  uint64_t remote_find_or_puts = 0;  // look-ups of nodes in the parts of other processes
+  uint64_t table_bytes = 0;          // in this process
+  uint64_t cache_bytes = 0;          // in this process
+  uint64_t collections = 0;          // times that the table was cleared of unneeded nodes
+};
+
+class CARIAMA_BDD_EXPORT Manager {
+ public:
+  // Creates a manager whose operations run in the calling thread. Error: INVALID_ARGUMENT (an
+  // option), RESOURCE_EXHAUSTED (memory).
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<Manager>> create(
+      const ManagerOptions& options);
+  // Creates the manager of a job, whose operations run as tasks of `runtime` on all processes. The
+  // processes of `all` are those of `runtime`. Collective, with equal options; there is at most one
+  // such manager at a time. `runtime` and `all` must outlive it. (job.h creates all of them.)
+  // Errors: those of NodeTable::create.
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<Manager>> create(
+      TaskRuntime& runtime, Collectives& all, const ManagerOptions& options);
+  ~Manager();
+  Manager(const Manager&) = delete;
+  Manager& operator=(const Manager&) = delete;
+
+  [[nodiscard]] Bdd constant(bool value);
+  // Requires: variable <= kMaxVariable.
+  [[nodiscard]] Bdd variable(uint32_t variable);
+  // Returns the conjunction of the variables, which denotes a set of variables.
+  [[nodiscard]] Bdd cube(std::initializer_list<uint32_t> variables);
+  [[nodiscard]] Bdd cube(std::vector<uint32_t> variables);
+
+  // Reachability. `transitions` may be in any order. (reachability.h has the complete search.)
+  //   image     the union of relnext of all transitions
+  //   preimage  the union of relprev of all transitions
+  //   chain     `states` and what the transitions reach, applied in order, each to the result of
+  //             those before it
+  //   saturate  all states that the transitions reach from `states`; only those transitions take
+  //             part whose smallest variable is at least `first_variable`
+  [[nodiscard]] Bdd image(const Bdd& states, std::span<const Transition> transitions);
+  [[nodiscard]] Bdd preimage(const Bdd& states, std::span<const Transition> transitions);
+  [[nodiscard]] Bdd chain(const Bdd& states, std::span<const Transition> transitions);
+  [[nodiscard]] Bdd saturate(const Bdd& states, std::span<const Transition> transitions,
+                             uint32_t first_variable = 0);
+
+  // Returns the number of nodes that the functions have together, with the constant.
+  [[nodiscard]] uint64_t nodes(std::span<const Bdd> functions);
+  // Returns the functions as they are stored in files, and functions from what was stored.
+  [[nodiscard]] StoredDiagrams store(std::span<const Bdd> functions);
+  [[nodiscard]] std::vector<Bdd> load(const StoredDiagrams& diagrams);
+  // Writes the functions to a file, and reads such a file. Errors: those of the file, and of
+  // parse_diagrams(); UNAVAILABLE (writing failed).
+  [[nodiscard]] absl::Status save_file(std::span<const Bdd> functions, const std::string& path);
+  [[nodiscard]] absl::StatusOr<std::vector<Bdd>> load_file(const std::string& path);
+
+  // Removes all nodes that no Bdd needs. The manager does this by itself when the table is full.
+  void collect();
+  [[nodiscard]] ManagerStatistics statistics() const;
+  // The rank of this process in the job, and the number of processes; 0 and 1 without a job.
+  [[nodiscard]] int rank() const;
+  [[nodiscard]] int size() const;
+
+ private:
+  friend class Bdd;
+  friend CARIAMA_BDD_EXPORT Bdd operator&(const Bdd& a, const Bdd& b);
+  friend CARIAMA_BDD_EXPORT Bdd operator|(const Bdd& a, const Bdd& b);
+  friend CARIAMA_BDD_EXPORT Bdd operator^(const Bdd& a, const Bdd& b);
+
+  // A function that is needed, with the number of Bdd objects that refer to it.
+  struct Root {
+    Edge edge;
+    uint32_t references;
+  };
+
+  Manager(const ManagerOptions& options, TaskRuntime* runtime, Collectives* all,
+          std::unique_ptr<internal::Engine> engine);
+  // Returns an empty table of this size. In a job: collective.
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<NodeTable>> new_table(
+      const ManagerOptions& options, Collectives* all, uint64_t bytes);
+
+  [[nodiscard]] Bdd hold(Edge edge);
+  void release(uint32_t place);
+  // Executes a request, whose operands are functions, in this process or in the job.
+  [[nodiscard]] Bdd execute(const internal::Request& request,
+                            std::span<const Transition> transitions = {});
+  [[nodiscard]] Edge attempt(const internal::Request& request);
+  void set_groups(std::span<const Transition> transitions, bool sorted);
+  [[nodiscard]] std::string full_message() const;
+  [[nodiscard]] StoredDiagrams store_edges(std::span<const Edge> edges) const;
+  // Returns false if the table has no room for the nodes.
+  [[nodiscard]] bool load_edges(const StoredDiagrams& diagrams, std::vector<Edge>& edges);
+  // Keeps the nodes that the roots need, and removes all others; with `grow`, into a larger table.
+  void make_room(bool grow);
+
+  ManagerOptions options_;
+  TaskRuntime* runtime_;  // nullptr without a job
+  Collectives* all_;
+  std::unique_ptr<internal::Engine> engine_;
+  std::vector<Root> roots_;
+  std::vector<uint32_t> free_roots_;
+  uint64_t collections_ = 0;
+  uint64_t remote_before_ = 0;  // remote_find_or_puts() of the tables before this one
+};
+
+}  // namespace cariama::bdd
+
+#endif  // CARIAMA_BDD_BDD_H_

@@ -1,0 +1,80 @@
+#include "bdd/exact_count.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+
+namespace cariama::bdd {
+
+ExactCount& ExactCount::operator+=(const ExactCount& other) {
+  words_.resize(std::max(words_.size(), other.words_.size()));
+  uint64_t carry = 0;
+  for (size_t i = 0; i < words_.size(); ++i) {
+    const uint64_t addend = i < other.words_.size() ? other.words_[i] : 0;
+    const uint64_t partial = words_[i] + carry;
+    carry = partial < carry ? 1 : 0;
+    words_[i] = partial + addend;
+    carry += words_[i] < partial ? 1 : 0;
+  }
+  if (carry != 0) words_.push_back(carry);
+  return *this;
+}
+
+ExactCount& ExactCount::operator<<=(uint32_t bits) {
+  if (words_.empty()) return *this;
+  if (const uint32_t part = bits % 64; part != 0) {
+    uint64_t carry = 0;
+    for (uint64_t& word : words_) {
+      const uint64_t next = word >> (64 - part);
+      word = word << part | carry;
+      carry = next;
+    }
+    if (carry != 0) words_.push_back(carry);
+  }
+  words_.insert(words_.begin(), bits / 64, 0);
+  return *this;
+}
+
+std::strong_ordering operator<=>(const ExactCount& a, const ExactCount& b) {
+  if (a.words_.size() != b.words_.size()) return a.words_.size() <=> b.words_.size();
+  for (size_t i = a.words_.size(); i-- > 0;) {
+    if (a.words_[i] != b.words_[i]) return a.words_[i] <=> b.words_[i];
+  }
+  return std::strong_ordering::equal;
+}
+
+std::string ExactCount::to_string() const {
+  if (words_.empty()) return "0";
+  constexpr uint32_t kBase = 1'000'000'000;
+  std::vector<uint32_t> halves;  // of the remaining quotient, most significant first
+  for (size_t i = words_.size(); i-- > 0;) {
+    halves.push_back(static_cast<uint32_t>(words_[i] >> 32));
+    halves.push_back(static_cast<uint32_t>(words_[i]));
+  }
+  std::string reversed;
+  while (!halves.empty()) {
+    uint64_t remainder = 0;
+    for (uint32_t& half : halves) {
+      const uint64_t dividend = remainder << 32 | half;
+      half = static_cast<uint32_t>(dividend / kBase);
+      remainder = dividend % kBase;
+    }
+    halves.erase(halves.begin(), std::find_if(halves.begin(), halves.end(),
+                                              [](uint32_t half) { return half != 0; }));
+    for (int digit = 0; digit < 9; ++digit, remainder /= 10) {
+      reversed.push_back(static_cast<char>('0' + remainder % 10));
+    }
+  }
+  while (reversed.back() == '0') reversed.pop_back();
+  return {reversed.rbegin(), reversed.rend()};
+}
+
+double ExactCount::to_double() const {
+  double value = 0;
+  for (size_t i = words_.size(); i-- > 0;) {
+    value = std::ldexp(value, 64) + static_cast<double>(words_[i]);
+  }
+  return value;
+}
+
+}  // namespace cariama::bdd

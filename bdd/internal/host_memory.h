@@ -1,0 +1,34 @@
+// HostMemory: memory that all processes of a job on one host have mapped.
+#ifndef CARIAMA_BDD_INTERNAL_HOST_MEMORY_H_
+#define CARIAMA_BDD_INTERNAL_HOST_MEMORY_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "absl/status/statusor.h"
+#include "dsfabric/collectives.h"
+#include "dsfabric/remote_memory.h"
+#include "dtutils/wait.h"
+
+namespace cariama::bdd::internal {
+
+class HostMemory {
+ public:
+  // Allocates `bytes` zeroed bytes in each process that is its own `leader`, and maps them in the
+  // processes that have it as leader. Collective. Errors: those of RemoteMemory::allocate.
+  [[nodiscard]] static absl::StatusOr<HostMemory> create(Collectives& all, uint32_t leader,
+                                                         size_t bytes, Deadline deadline);
+
+  // Empty if the leader's memory cannot be mapped. Valid while the leader has its object.
+  [[nodiscard]] std::span<std::byte> bytes() const { return bytes_; }
+  [[nodiscard]] bool is_leader() const { return memory_.size() != 0; }
+
+ private:
+  RemoteMemory memory_;  // of the leader
+  std::span<std::byte> bytes_;
+};
+
+}  // namespace cariama::bdd::internal
+
+#endif  // CARIAMA_BDD_INTERNAL_HOST_MEMORY_H_

@@ -1,0 +1,64 @@
+// Job: a Manager for the processes of a job, or for one process.
+//
+//   int main(int argc, char** argv) {
+//     if (auto code = cariama::start_workers({.processes = 2}, argc, argv)) return *code;
+//     auto job = cariama::bdd::Job::create({});             // in every process
+//     Bdd f = queens((*job)->manager(), 8);                 // on all of them
+//     return (*job)->end().ok() ? 0 : 1;
+//   }
+//
+// If no launcher has started this process, the job is this process alone.
+#ifndef CARIAMA_BDD_JOB_H_
+#define CARIAMA_BDD_JOB_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "bdd/bdd.h"
+#include "bdd/export.h"
+
+namespace cariama::bdd {
+
+// What one process has done for a job.
+struct ProcessRow {
+  uint32_t rank = 0;
+  uint64_t nodes_owned = 0;          // nodes in this process's part of the table
+  uint64_t tasks_run = 0;            // recursive operations that this process has computed
+  uint64_t remote_find_or_puts = 0;  // look-ups of nodes in the parts of other processes
+  uint64_t steals = 0;               // tasks that this process has stolen
+  uint64_t table_bytes = 0;
+  uint64_t peak_bytes = 0;  // most memory that this process has used
+};
+
+class CARIAMA_BDD_EXPORT Job {
+ public:
+  // Returns true if a launcher (cariama-run, mpirun, srun, launch()) has started this process.
+  [[nodiscard]] static bool launched();
+
+  // Joins the job, and creates its manager. Collective. Errors: those of Fabric::create,
+  // TaskRuntime::create, and of Manager::create.
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<Job>> create(const ManagerOptions& options);
+  ~Job();
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+
+  [[nodiscard]] Manager& manager();
+  // Returns a row for each process, in the order of ranks. Collective.
+  [[nodiscard]] std::vector<ProcessRow> process_rows();
+  // Leaves the job after all processes have called it. Requires: no Bdd of the manager exists any
+  // more that is used afterwards. Collective.
+  [[nodiscard]] absl::Status end();
+
+ private:
+  struct Parts;
+  explicit Job(std::unique_ptr<Parts> parts);
+
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace cariama::bdd
+
+#endif  // CARIAMA_BDD_JOB_H_

@@ -1,0 +1,142 @@
+// OperationCache: results of operations on diagrams. Direct-mapped and lossy: an entry replaces the
+// one that was in its place.
+//
+// A manager without a job has a cache in private memory, without atomics. The processes of a job
+// that share a host share one cache in mapped memory, so that none repeats the work of another. An
+// entry of a shared cache has a version: a writer locks the entry by a compare-and-swap, or gives
+// up; a reader accepts only an entry whose version is the same before and after it was read.
+//
+// The part of the cache that is in use starts small and doubles, up to the limit, each time twice
+// as many results were entered as it has places: a small search touches little memory.
+#ifndef CARIAMA_BDD_OPERATION_CACHE_H_
+#define CARIAMA_BDD_OPERATION_CACHE_H_
+
+#include <atomic>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "bdd/edge.h"
+#include "bdd/export.h"
+
+namespace cariama::bdd {
+
+class CARIAMA_BDD_EXPORT OperationCache {
+ public:
+  // Size of one entry in bytes. Two entries share a cache line.
+  static constexpr size_t kEntryBytes = 32;
+  static constexpr size_t kInitialBytes = size_t{1} << 20;
+  // Bytes of a shared cache before its entries.
+  static constexpr size_t kHeaderBytes = 64;
+
+  // A private cache. `most_bytes`: limit for its memory. It is rounded down to a power of two, and
+  // is at least 64 KiB. Not thread-safe. Throws std::bad_alloc.
+  explicit OperationCache(size_t most_bytes);
+  // A cache in `memory`, which was zero when the first process used it, and which the processes of
+  // a host share. Each process has an object. Requires: at least 64 KiB, aligned to 64 bytes.
+  explicit OperationCache(std::span<std::byte> memory);
+  ~OperationCache();
+  OperationCache(const OperationCache&) = delete;
+  OperationCache& operator=(const OperationCache&) = delete;
+
+  // `a` has an operation number in bits 47..40, which is not 0, besides the bits of an edge.
+  // Returns true and stores the result in `result` if the cache has it.
+  [[nodiscard]] bool find(uint64_t a, uint64_t b, uint64_t c, Edge& result) const {
+    if (header_ != nullptr) return find_shared(a, b, c, result);
+    const Entry& entry = entries_[hash(a, b, c) & mask_];
+    if (entry.a != a || entry.b != b || entry.c != c) return false;
+    result = entry.result;
+    return true;
+  }
+  void put(uint64_t a, uint64_t b, uint64_t c, Edge result) {
+    ++entered_;
+    if (header_ != nullptr) return put_shared(a, b, c, result);
+    entries_[hash(a, b, c) & mask_] = {a, b, c, result};
+    if (entered_ == grow_at_) [[unlikely]]
+      grow();
+  }
+
+  // Removes all entries: after a collection, indices have other meanings. A shared cache is
+  // cleared by one process, while the others do not use it.
+  void clear();
+  // Returns the bytes in use.
+  [[nodiscard]] size_t bytes() const { return (mask() + 1) * kEntryBytes; }
+  // Returns the number of results that this object has entered.
+  [[nodiscard]] uint64_t entered() const { return entered_; }
+
+ private:
+  struct Entry {
+    // Shared: bits 61..48 are the version, bit 62 is the lock.
+    uint64_t a;
+    uint64_t b, c;
+    Edge result;
+  };
+  static_assert(sizeof(Entry) == kEntryBytes);
+  struct Header {
+    std::atomic<uint64_t> mask;  // 0: not used yet
+  };
+  static_assert(sizeof(Header) <= kHeaderBytes && std::atomic<uint64_t>::is_always_lock_free);
+  static constexpr uint64_t kLock = uint64_t{1} << 62;
+  static constexpr uint64_t kOneVersion = uint64_t{1} << 48;
+  static constexpr uint64_t kVersions = kLock - kOneVersion;
+
+  [[nodiscard]] static uint64_t hash(uint64_t a, uint64_t b, uint64_t c) {
+    // Marks are in bit 63: the rotations keep them from being multiplied out of the word.
+    const uint64_t mixed =
+        (std::rotl(a, 1) * 0x9e3779b97f4a7c15 + std::rotl(b, 17)) * 0xff51afd7ed558ccd +
+        std::rotl(c, 31);
+    const uint64_t product = (mixed ^ mixed >> 32) * 0xd6e8feb86659fd93;
+    return product ^ product >> 32;
+  }
+  [[nodiscard]] static std::atomic_ref<uint64_t> word(const uint64_t& place) {
+    return std::atomic_ref<uint64_t>(const_cast<uint64_t&>(place));
+  }
+  [[nodiscard]] uint64_t mask() const {
+    return header_ == nullptr ? mask_ : header_->mask.load(std::memory_order_relaxed);
+  }
+  [[nodiscard]] bool find_shared(uint64_t a, uint64_t b, uint64_t c, Edge& result) const {
+    const Entry& entry = entries_[hash(a, b, c) & mask()];
+    const uint64_t before = word(entry.a).load(std::memory_order_acquire);
+    if (((before ^ a) & ~kVersions) != 0) return false;  // another key, empty, or locked
+    // Acquire: a word that a later writer stored makes that writer's lock visible to the last load.
+    const uint64_t found_b = word(entry.b).load(std::memory_order_acquire);
+    const uint64_t found_c = word(entry.c).load(std::memory_order_acquire);
+    const Edge found = word(entry.result).load(std::memory_order_acquire);
+    if (found_b != b || found_c != c) return false;
+    if (word(entry.a).load(std::memory_order_relaxed) != before) return false;
+    result = found;
+    return true;
+  }
+  void put_shared(uint64_t a, uint64_t b, uint64_t c, Edge result) {
+    Entry& entry = entries_[hash(a, b, c) & mask()];
+    uint64_t before = word(entry.a).load(std::memory_order_relaxed);
+    if ((before & kLock) != 0) return;
+    if (!word(entry.a).compare_exchange_strong(before, before | kLock, std::memory_order_acquire)) {
+      return;
+    }
+    // Release: no reader sees one of these words without the lock.
+    word(entry.b).store(b, std::memory_order_release);
+    word(entry.c).store(c, std::memory_order_release);
+    word(entry.result).store(result, std::memory_order_release);
+    const uint64_t version = (before + kOneVersion) & kVersions;
+    word(entry.a).store(a | version, std::memory_order_release);
+    if (entered_ >= grow_at_) [[unlikely]]
+      grow_shared();
+  }
+  void allocate(uint64_t entries);
+  void release();
+  void grow();
+  void grow_shared();
+
+  Entry* entries_ = nullptr;
+  Header* header_ = nullptr;  // of a shared cache
+  uint64_t mask_ = 0;         // of a private cache: number of entries - 1
+  uint64_t most_ = 0;         // largest number of entries
+  uint64_t entered_ = 0;
+  uint64_t grow_at_ = 0;
+};
+
+}  // namespace cariama::bdd
+
+#endif  // CARIAMA_BDD_OPERATION_CACHE_H_

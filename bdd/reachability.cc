@@ -1,0 +1,215 @@
+#include "bdd/reachability.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "bdd/internal/checkpoint.h"
+
+namespace cariama::bdd {
+namespace {
+
+// Measures the search without reports and checkpoints.
+class Stopwatch {
+ public:
+  void start() { started_ = Clock::now(); }
+  void stop() { elapsed_ += Clock::now() - started_; }
+  [[nodiscard]] double seconds() const { return std::chrono::duration<double>(elapsed_).count(); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point started_{};
+  Clock::duration elapsed_{};
+};
+
+// A search between two levels.
+class Search {
+ public:
+  Search(const Model& model, const ReachOptions& options)
+      : model_(model),
+        options_(options),
+        manager_(*model.variables.manager()),
+        reached_(model.initial),
+        frontier_(model.initial) {
+    for (const Transition& one : model.transitions) {
+      // A transition of no variables changes no state.
+      if (!one.relation.is_false() && !one.variables.is_true()) transitions_.push_back(one);
+    }
+    for (const Transition& one : transitions_) stages_.push_back(one.variables.variable());
+    std::sort(stages_.begin(), stages_.end(), std::greater<>());
+    stages_.erase(std::unique(stages_.begin(), stages_.end()), stages_.end());
+  }
+
+  absl::StatusOr<ReachResult> run() {
+    std::optional<internal::CheckpointFile> file;
+    if (!options_.checkpoint.empty()) {
+      file.emplace(options_.checkpoint, manager_, internal::model_fingerprint(model_),
+                   strategy_name(options_.strategy));
+      absl::StatusOr<std::optional<internal::Checkpoint>> found = file->read();
+      if (!found.ok()) return found.status();
+      if (*found) {
+        result_.levels = result_.first_level = (*found)->level;
+        reached_ = (*found)->reached;
+        frontier_ = (*found)->frontier;
+      }
+    }
+    bool met = meets_goal(reached_);
+    auto saved = std::chrono::steady_clock::now();
+    while (!met && !at_end()) {
+      if (options_.most_levels != 0 && result_.levels >= options_.most_levels) break;
+      watch_.start();
+      level();
+      watch_.stop();
+      ++result_.levels;
+      met = meets_goal(options_.strategy == Strategy::kSaturation ? reached_ : frontier_);
+      report();
+      const auto now = std::chrono::steady_clock::now();
+      if (file && now - saved > std::chrono::duration<double>(options_.checkpoint_seconds)) {
+        if (absl::Status status = save(*file); !status.ok()) return status;
+        saved = std::chrono::steady_clock::now();
+      }
+    }
+    if (file) {
+      if (absl::Status status = save(*file); !status.ok()) return status;
+    }
+    result_.complete = at_end();
+    result_.goal_reached = met;
+    result_.seconds = watch_.seconds();
+    result_.states = reached_.count(model_.variables);
+    result_.nodes = reached_.nodes();
+    if (met) result_.trace = find_trace(model_, reached_, *options_.goal);
+    if (options_.deadlocks && !met) {
+      result_.deadlocks = find_deadlocks(model_, reached_);
+      if (!result_.deadlocks->is_false()) {
+        result_.trace = find_trace(model_, reached_, *result_.deadlocks);
+      }
+    }
+    result_.reached = std::move(reached_);
+    return std::move(result_);
+  }
+
+ private:
+  [[nodiscard]] bool at_end() const {
+    if (options_.strategy == Strategy::kSaturation) return result_.levels >= stages_.size();
+    return frontier_.is_false();
+  }
+
+  void level() {
+    switch (options_.strategy) {
+      case Strategy::kBfs:
+        frontier_ = manager_.image(frontier_, transitions_).minus(reached_);
+        reached_ = reached_ | frontier_;
+        break;
+      case Strategy::kChaining:
+        frontier_ = manager_.chain(frontier_, transitions_).minus(reached_);
+        reached_ = reached_ | frontier_;
+        break;
+      case Strategy::kSaturation:
+        reached_ = manager_.saturate(reached_, transitions_, stages_[result_.levels]);
+        break;
+    }
+  }
+
+  [[nodiscard]] bool meets_goal(const Bdd& states) const {
+    return options_.goal && !(states & *options_.goal).is_false();
+  }
+
+  void report() {
+    if (!options_.progress) return;
+    const uint64_t new_nodes = options_.strategy == Strategy::kSaturation ? 0 : frontier_.nodes();
+    result_.history.push_back({result_.levels, reached_.count(model_.variables), reached_.nodes(),
+                               new_nodes, watch_.seconds()});
+    options_.progress(result_.history.back());
+  }
+
+  [[nodiscard]] absl::Status save(const internal::CheckpointFile& file) const {
+    return file.write({result_.levels, reached_, frontier_});
+  }
+
+  const Model& model_;
+  const ReachOptions& options_;
+  Manager& manager_;
+  std::vector<Transition> transitions_;
+  std::vector<uint32_t> stages_;  // kSaturation: first variables, in the order of the levels
+  Bdd reached_;
+  Bdd frontier_;  // the states that the last level has added
+  Stopwatch watch_;
+  ReachResult result_;
+};
+
+}  // namespace
+
+std::string_view strategy_name(Strategy strategy) {
+  switch (strategy) {
+    case Strategy::kBfs:
+      return "bfs";
+    case Strategy::kChaining:
+      return "chaining";
+    case Strategy::kSaturation:
+      return "saturation";
+  }
+  return "";
+}
+
+absl::StatusOr<ReachResult> reach(const Model& model, const ReachOptions& options) {
+  return Search(model, options).run();
+}
+
+std::vector<TraceStep> find_trace(const Model& model, const Bdd& within, const Bdd& goal) {
+  Manager& manager = *model.variables.manager();
+  // layers[i]: the states from which the goal is i steps away, and not fewer.
+  std::vector<Bdd> layers{within & goal};
+  Bdd seen = layers[0];
+  while ((layers.back() & model.initial).is_false()) {
+    Bdd layer = (manager.preimage(layers.back(), model.transitions) & within).minus(seen);
+    if (layer.is_false()) return {};
+    seen = seen | layer;
+    layers.push_back(std::move(layer));
+  }
+  Bdd state = (layers.back() & model.initial).pick(model.variables);
+  std::vector<TraceStep> trace{{std::nullopt, model.values(state)}};
+  for (size_t i = layers.size() - 1; i-- > 0;) {
+    for (size_t group = 0; group < model.transitions.size(); ++group) {
+      const Transition& one = model.transitions[group];
+      const Bdd next = state.relnext(one.relation, one.variables) & layers[i];
+      if (next.is_false()) continue;
+      state = next.pick(model.variables);
+      trace.push_back({group, model.values(state)});
+      break;
+    }
+  }
+  return trace;
+}
+
+Bdd find_deadlocks(const Model& model, const Bdd& states) {
+  Manager& manager = *model.variables.manager();
+  Bdd blocked = states;
+  for (const Transition& one : model.transitions) {
+    // relprev() of all states returns the states in which the transition is possible.
+    blocked = blocked.minus(manager.constant(true).relprev(one.relation, one.variables));
+  }
+  return blocked;
+}
+
+Bdd queens(Manager& manager, uint32_t n) {
+  std::vector<Bdd> squares;
+  for (uint32_t i = 0; i < n * n; ++i) squares.push_back(manager.variable(i));
+  Bdd all = manager.constant(true);
+  for (uint32_t i = 0; i < n; ++i) {
+    Bdd row = manager.constant(false);
+    for (uint32_t j = 0; j < n; ++j) {
+      Bdd queen = squares[i * n + j];
+      for (uint32_t k = 0; k < n; ++k) {
+        for (uint32_t l = 0; l < n; ++l) {
+          const bool attacked = k == i || l == j || k + j == l + i || k + l == i + j;
+          if (attacked && (k != i || l != j)) queen = queen.minus(squares[k * n + l]);
+        }
+      }
+      row = row | queen;
+    }
+    all = all & row;
+  }
+  return all;
+}
+
+}  // namespace cariama::bdd

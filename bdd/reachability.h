@@ -1,0 +1,110 @@
+// reach(): all states that a model reaches from its initial states, or the first that meet a goal.
+//
+//   Model model = load_model(manager, *read_model_file("anderson.4.bdd"));
+//   absl::StatusOr<ReachResult> result = reach(model, {.strategy = Strategy::kSaturation});
+//   std::puts(result->states.to_string().c_str());          // 29641
+//
+// In a job, every process calls reach() with an equal model and equal options; every process gets
+// the result.
+#ifndef CARIAMA_BDD_REACHABILITY_H_
+#define CARIAMA_BDD_REACHABILITY_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "bdd/bdd.h"
+#include "bdd/exact_count.h"
+#include "bdd/export.h"
+#include "bdd/model_file.h"
+
+namespace cariama::bdd {
+
+// The order in which transitions are applied.
+//   kBfs         a level is the successors of the states that the level before it has added. The
+//                number of levels is that of the longest shortest path, and traces are found at the
+//                earliest level.
+//   kChaining    in a level, each transition is applied to what the transitions before it have
+//                added. Fewer levels than kBfs.
+//   kSaturation  transitions that change variables near the leaves first, until they add nothing. A
+//                level is the fixed point with the next group of transitions. Usually the fastest.
+enum class Strategy : uint8_t { kBfs, kChaining, kSaturation };
+[[nodiscard]] CARIAMA_BDD_EXPORT std::string_view strategy_name(Strategy strategy);
+
+// The state of a search after a level.
+struct ReachProgress {
+  uint64_t level = 0;
+  ExactCount states;       // reached so far
+  uint64_t nodes = 0;      // of the set of these states
+  uint64_t new_nodes = 0;  // of the set of the states that the level has added; 0 with kSaturation
+  double seconds = 0;      // since the start, without the time for reports
+};
+
+struct ReachOptions {
+  Strategy strategy = Strategy::kSaturation;
+  // Stop at the first level that reaches a state of this set, and compute a trace to it.
+  std::optional<Bdd> goal{};
+  // Compute the reached states without successor, and a trace to one of them.
+  bool deadlocks = false;
+  // Called after each level.
+  std::function<void(const ReachProgress&)> progress{};
+  // Folder for checkpoints; "": none. After a level, if checkpoint_seconds have passed since the
+  // last one, rank 0 replaces the checkpoint of the folder. reach() continues from a checkpoint of
+  // the same model and strategy that it finds there. The last checkpoint is that of the result.
+  std::string checkpoint{};
+  double checkpoint_seconds = 5;
+  // Stop after this number of levels; 0: no limit.
+  uint64_t most_levels = 0;
+};
+
+// One step of a trace: the group of transitions, and the state after it.
+struct TraceStep {
+  std::optional<size_t> group;   // nullopt: an initial state
+  std::vector<uint64_t> values;  // of the integers of the state
+};
+
+struct ReachResult {
+  Bdd reached;
+  ExactCount states;
+  uint64_t nodes = 0;
+  uint64_t levels = 0;       // levels of this run and of the run whose checkpoint it continued
+  uint64_t first_level = 0;  // level of that checkpoint; 0 without one
+  double seconds = 0;        // search alone: without reports, checkpoints and traces
+  bool complete = false;     // all reachable states are reached
+  bool goal_reached = false;
+  std::optional<Bdd> deadlocks{};
+  std::vector<TraceStep> trace;  // to the goal, or to a deadlock; shortest for the states reached
+  std::vector<ReachProgress> history;  // of all levels, if options.progress is set
+};
+
+// Blocks until the search has ended. Throws as the operations of the manager. Errors:
+// INVALID_ARGUMENT (a checkpoint that is damaged, or of another model or strategy), UNAVAILABLE (a
+// checkpoint cannot be written).
+[[nodiscard]] CARIAMA_BDD_EXPORT absl::StatusOr<ReachResult> reach(const Model& model,
+                                                                   const ReachOptions& options);
+
+// Returns a shortest path of the model within the states `within` from an initial state to a state
+// of `goal`, an initial state first. Empty if there is none.
+[[nodiscard]] CARIAMA_BDD_EXPORT std::vector<TraceStep> find_trace(const Model& model,
+                                                                   const Bdd& within,
+                                                                   const Bdd& goal);
+
+// Returns the states of `states` from which no transition leads anywhere.
+[[nodiscard]] CARIAMA_BDD_EXPORT Bdd find_deadlocks(const Model& model, const Bdd& states);
+
+// Returns the placements of n queens on a board of n x n squares such that none attacks another.
+// Variable i n + j: a queen in row i and column j. Requires: n >= 1.
+[[nodiscard]] CARIAMA_BDD_EXPORT Bdd queens(Manager& manager, uint32_t n);
+
+// Returns a picture of states and nodes per level over time, in SVG.
+[[nodiscard]] CARIAMA_BDD_EXPORT std::string progress_svg(
+    const std::string& title, const std::vector<ReachProgress>& history);
+
+}  // namespace cariama::bdd
+
+#endif  // CARIAMA_BDD_REACHABILITY_H_

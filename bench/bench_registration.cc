@@ -1,0 +1,413 @@
+// Registration policies: the memory that they keep registered, the registrations that come too
+// late, and what they cost. No transfers: registering is real (io_uring pins the pages), messages
+// last as long as the trace says.
+//
+//   bench_registration --trace cg.A.4.csv.xz --policy leave-pinned,helper --axis cpu
+//   bench_registration --figure1 --policy leave-pinned,on-demand,helper
+//   bench_registration --reuse yes --size 0      # sizes from 16 KiB to 4 MiB
+//   bench_registration --overhead
+//   bench_registration --generate 16 --layout 2  # prints a trace of FT
+#include <sys/mman.h>
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "bench/support/flags.h"
+#include "bench/support/job.h"
+#include "bench/support/registration_replay.h"
+#include "bench/support/registration_trace.h"
+#include "bench/support/report.h"
+#include "bench/support/summary.h"
+#include "dtutils/registration/helper_thread.h"
+#include "dtutils/registration/pinner.h"
+#include "dtutils/registration/registration_cache.h"
+
+ABSL_FLAG(std::string, trace, "", "replay this trace (text, or packed with xz)");
+ABSL_FLAG(std::string, axis, "cpu", "time of the replay: cpu or wall");
+ABSL_FLAG(uint32_t, ranks, 0, "replay the first ranks of the trace only; 0: all");
+ABSL_FLAG(
+    std::string, timeline, "",
+    "write the registered bytes over time to FILE.POLICY.RANK (time in ns, bytes), for plots");
+ABSL_FLAG(bool, figure1, false, "three buffers of --size (default 5 MB), ten rounds");
+ABSL_FLAG(uint64_t, compute, 100'000, "microseconds of computation between messages of --figure1");
+ABSL_FLAG(std::string, reuse, "", "yes: 100 messages of one buffer; no: each of another buffer");
+ABSL_FLAG(uint64_t, size, 0, "bytes of a message; 0: the paper's");
+ABSL_FLAG(bool, overhead, false, "cost of the steps on the main thread, with the helper off");
+ABSL_FLAG(std::string, policy, "leave-pinned,on-demand,oracle-1ms,helper", "comma-separated");
+ABSL_FLAG(double, limit, 0, "budget as a fraction of the peak of leave-pinned; 0: none");
+ABSL_FLAG(std::string, predictor, "context", "of the helper: context or periodicity");
+ABSL_FLAG(uint32_t, window, 2, "of the helper: previous messages in a signature, 0 to 4");
+ABSL_FLAG(uint32_t, stream, 64, "of the helper: window of the periodicity predictor");
+ABSL_FLAG(std::string, estimate, "minimum", "of the helper: minimum, last, median or quantile");
+ABSL_FLAG(double, grace, 0, "of the helper: PredictorOptions::grace");
+ABSL_FLAG(bool, learn_early, false, "of the helper: PredictorOptions::learn_early");
+ABSL_FLAG(uint64_t, poll, 1000, "of the helper: poll interval in microseconds");
+ABSL_FLAG(uint64_t, horizon, 0, "of the helper: HelperOptions::horizon in microseconds");
+ABSL_FLAG(double, give_up_after, 0, "of the helper: HelperOptions::give_up_after");
+ABSL_FLAG(uint64_t, piece, 0, "of the helper: register messages in pieces of so many bytes");
+ABSL_FLAG(uint32_t, generate, 0, "print a trace of FT with so many ranks, and end");
+ABSL_FLAG(int, layout, 1, "of the generated trace: 1 or 2 processor dimensions");
+ABSL_FLAG(bool, weak, false, "of the generated trace: --size for each rank, not for all together");
+ABSL_FLAG(uint64_t, iterations, 20, "of the generated trace");
+ABSL_FLAG(bool, json, false, "print one JSON object per line");
+
+namespace cariama::bench {
+namespace {
+
+constexpr const char* kProgram = "bench_registration";
+constexpr size_t kFigureBytes = 5'000'000;
+
+template <typename T>
+T must(absl::StatusOr<T> value) {
+  if (!value.ok()) give_up(kProgram, value.status());
+  return *std::move(value);
+}
+
+[[noreturn]] void wrong(const std::string& what) {
+  give_up(kProgram, absl::InvalidArgumentError(what));
+}
+
+HelperOptions helper_options() {
+  HelperOptions options;
+  const std::string predictor = absl::GetFlag(FLAGS_predictor);
+  if (predictor != "context" && predictor != "periodicity") wrong("--predictor " + predictor);
+  options.predictor_kind =
+      predictor == "context" ? PredictorKind::kContext : PredictorKind::kPeriodicity;
+  options.predictor.window = absl::GetFlag(FLAGS_window);
+  options.predictor.stream = absl::GetFlag(FLAGS_stream);
+  options.predictor.grace = absl::GetFlag(FLAGS_grace);
+  options.predictor.learn_early = absl::GetFlag(FLAGS_learn_early);
+  const std::string estimate = absl::GetFlag(FLAGS_estimate);
+  if (estimate == "minimum") {
+    options.predictor.estimate = PeriodEstimate::kMinimum;
+  } else if (estimate == "last") {
+    options.predictor.estimate = PeriodEstimate::kLast;
+  } else if (estimate == "median") {
+    options.predictor.estimate = PeriodEstimate::kMedian;
+  } else if (estimate == "quantile") {
+    options.predictor.estimate = PeriodEstimate::kQuantile;
+  } else {
+    wrong("--estimate " + estimate);
+  }
+  options.poll_interval = std::chrono::microseconds(absl::GetFlag(FLAGS_poll));
+  options.horizon = std::chrono::microseconds(absl::GetFlag(FLAGS_horizon));
+  options.give_up_after = absl::GetFlag(FLAGS_give_up_after);
+  options.piece_bytes = absl::GetFlag(FLAGS_piece);
+  return options;
+}
+
+std::shared_ptr<RegistrationPolicy> policy_named(const std::string& name) {
+  if (name == "helper") return std::make_shared<HelperPolicy>(helper_options());
+  return must(make_registration_policy(name));
+}
+
+std::vector<std::string> policies() { return absl::StrSplit(absl::GetFlag(FLAGS_policy), ','); }
+
+Params params_for(const std::string& policy) {
+  Params params;
+  params.set("policy", policy);
+  if (policy == "helper") {
+    params.set("predictor", absl::GetFlag(FLAGS_predictor));
+    params.set("window", uint64_t{absl::GetFlag(FLAGS_window)});
+    params.set("estimate", absl::GetFlag(FLAGS_estimate));
+    params.set("grace", absl::GetFlag(FLAGS_grace));
+    params.set("learn_early", absl::GetFlag(FLAGS_learn_early));
+    params.set("poll", absl::GetFlag(FLAGS_poll));
+    params.set("horizon", absl::GetFlag(FLAGS_horizon));
+    params.set("give_up_after", absl::GetFlag(FLAGS_give_up_after));
+    params.set("piece", absl::GetFlag(FLAGS_piece));
+  }
+  return params;
+}
+
+Summary one(double value) { return summarize({value}); }
+double share(uint64_t part, uint64_t whole) {
+  return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
+}
+
+void write_timelines(const std::string& policy, const ReplayResult& result) {
+  const std::string file = absl::GetFlag(FLAGS_timeline);
+  for (size_t rank = 0; !file.empty() && rank < result.timelines.size(); ++rank) {
+    FILE* const out = std::fopen(absl::StrCat(file, ".", policy, ".", rank).c_str(), "we");
+    if (out == nullptr) wrong("cannot write " + file);
+    for (const auto& [time, bytes] : result.timelines[rank]) {
+      std::fprintf(out, "%lld %llu\n", static_cast<long long>(time),
+                   static_cast<unsigned long long>(bytes));
+    }
+    std::fclose(out);
+  }
+}
+
+void run_trace(const Report& report) {
+  const std::string axis = absl::GetFlag(FLAGS_axis);
+  if (axis != "cpu" && axis != "wall") wrong("--axis " + axis);
+  const std::string file = absl::GetFlag(FLAGS_trace);
+  std::vector<RankTrace> ranks = must(read_trace(file, axis == "cpu" ? Axis::kCpu : Axis::kWall));
+  if (const uint32_t most = absl::GetFlag(FLAGS_ranks); most != 0 && most < ranks.size()) {
+    ranks.resize(most);
+  }
+  const auto with_trace = [&](Params params) {
+    params.set("trace", file);
+    params.set("axis", axis);
+    params.set("ranks", uint64_t{ranks.size()});
+    return params;
+  };
+  // What clairvoyants reach, from the trace alone.
+  OracleValues pinned{};
+  for (const auto& [name, horizon] : {std::pair<const char*, int64_t>{"computed oracle-0", 0},
+                                      {"computed oracle-1ms", 1'000'000},
+                                      {"computed oracle-10ms", 10'000'000},
+                                      {"computed leave-pinned", INT64_MAX}}) {
+    const OracleValues values = oracle_values(ranks, horizon);
+    const Params params = with_trace(params_for(name));
+    report.row("peak_bytes", params, one(static_cast<double>(values.peak)), "B");
+    report.row("byte_seconds", params, one(values.byte_seconds), "B s");
+    pinned = values;
+  }
+  uint64_t limit = UINT64_MAX;
+  if (const double fraction = absl::GetFlag(FLAGS_limit); fraction > 0) {
+    limit = static_cast<uint64_t>(fraction * static_cast<double>(pinned.peak) /
+                                  static_cast<double>(ranks.size()));
+  }
+  for (const std::string& policy : policies()) {
+    progress(policy);
+    const ReplayResult result = must(replay_trace(
+        ranks, [&] { return policy_named(policy); }, limit));
+    progress("");
+    const Params params = with_trace(params_for(policy));
+    const auto row = [&](const char* name, double value, const char* unit) {
+      report.row(name, params, one(value), unit);
+    };
+    row("late_registrations", share(result.late, result.messages), "");
+    row("first_uses", share(result.first_uses, result.messages), "");
+    row("late_after_second_use", share(result.late_repeated, result.repeated), "");
+    row("peak_bytes", static_cast<double>(result.peak_bytes()), "B");
+    row("byte_seconds", result.byte_seconds, "B s");
+    row("registrations", static_cast<double>(result.registrations), "");
+    row("helper_cpu_fraction", result.helper_cpu_seconds / result.seconds, "");
+    row("main_ns_per_message", result.main_ns / static_cast<double>(result.messages), "ns");
+    if (!result.hit_ns.empty()) {
+      std::vector<double> hits = result.hit_ns;
+      row("hit_ns", percentile(hits, 0.5), "ns");
+    }
+    row("delayed_messages", share(result.overslept, result.messages), "");
+    if (result.errors.predictions != 0) {
+      const uint64_t all = result.errors.predictions;
+      row("errors_below_0.5_percent", share(result.errors.below_half_percent, all), "");
+      row("errors_below_5_percent", share(result.errors.below_5_percent, all), "");
+      row("errors_below_20_percent", share(result.errors.below_20_percent, all), "");
+    }
+    write_timelines(policy, result);
+  }
+}
+
+// Anonymous memory whose pages are present.
+class Buffers {
+ public:
+  explicit Buffers(size_t bytes) : bytes_(bytes) {
+    void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    if (memory == MAP_FAILED) wrong("cannot map the buffers");
+    memory_ = static_cast<std::byte*>(memory);
+  }
+  ~Buffers() { munmap(memory_, bytes_); }
+  Buffers(const Buffers&) = delete;
+  Buffers& operator=(const Buffers&) = delete;
+  [[nodiscard]] std::byte* get() const { return memory_; }
+
+ private:
+  std::byte* memory_;
+  size_t bytes_;
+};
+
+// A sequence of messages, each a copy to another buffer, with computation between.
+struct Loop {
+  size_t bytes;
+  size_t buffers;  // used in turn
+  size_t messages;
+  int64_t compute_ns;
+};
+
+struct LoopResult {
+  double communication_us = 0;  // mean of a message
+  uint64_t peak = 0;
+  double average_bytes = 0;
+  uint64_t late = 0;
+  uint64_t last_late = 0;  // number of the last message that was late, from 1
+};
+
+LoopResult run_loop(const Loop& loop, const std::string& policy) {
+  const size_t stride = (loop.bytes + 8191) / 4096 * 4096;
+  const Buffers source(stride * loop.buffers);
+  const Buffers target(stride);
+  auto pinner = must(IoUringPinner::create());
+  RegistrationOptions options;
+  options.max_bytes = UINT64_MAX;
+  options.policy = policy_named(policy);
+  auto cache = must(RegistrationCache::create(pinner, options));
+  LoopResult result;
+  const int64_t start = registration_clock();
+  double communication = 0;
+  for (size_t i = 0; i < loop.messages; ++i) {
+    const std::byte* const from = source.get() + i % loop.buffers * stride;
+    const int64_t begin = registration_clock();
+    ChunkedRegistration pieces(*cache, from, loop.bytes, options.policy->piece_bytes());
+    bool late = false;
+    while (!pieces.done()) {
+      const auto piece = must(pieces.next());
+      late = late || !piece.was_hit;
+      std::memcpy(target.get() + (piece.address - from), piece.address, piece.bytes);
+    }
+    const int64_t end = registration_clock();
+    communication += static_cast<double>(end - begin);
+    if (late) {
+      ++result.late;
+      result.last_late = i + 1;
+    }
+    // The use ends with the loop body's object: compute afterwards, as a program does.
+    static_cast<void>(ChunkedRegistration(std::move(pieces)));
+    spin_until(end + loop.compute_ns);
+  }
+  const RegistrationStatistics statistics = cache->statistics();
+  result.communication_us = communication * 1e-3 / static_cast<double>(loop.messages);
+  result.peak = statistics.peak_bytes;
+  result.average_bytes =
+      statistics.byte_seconds * 1e9 / static_cast<double>(registration_clock() - start);
+  return result;
+}
+
+void report_loop(const Report& report, const Params& params, const LoopResult& result) {
+  report.row("message_time", params, one(result.communication_us), "us");
+  report.row("peak_bytes", params, one(static_cast<double>(result.peak)), "B");
+  report.row("average_bytes", params, one(result.average_bytes), "B");
+  report.row("late_registrations", params, one(static_cast<double>(result.late)), "");
+  report.row("last_late_message", params, one(static_cast<double>(result.last_late)), "");
+}
+
+void run_figure1(const Report& report) {
+  const size_t bytes = absl::GetFlag(FLAGS_size) != 0 ? absl::GetFlag(FLAGS_size) : kFigureBytes;
+  for (const std::string& policy : policies()) {
+    Params params = params_for(policy);
+    params.set("size", uint64_t{bytes});
+    params.set("compute", absl::GetFlag(FLAGS_compute));
+    const auto compute = static_cast<int64_t>(absl::GetFlag(FLAGS_compute) * 1000);
+    report_loop(report, params, run_loop({bytes, 3, 30, compute}, policy));
+  }
+}
+
+void run_reuse(const Report& report) {
+  const std::string reuse = absl::GetFlag(FLAGS_reuse);
+  if (reuse != "yes" && reuse != "no") wrong("--reuse is yes or no");
+  std::vector<size_t> sizes = {absl::GetFlag(FLAGS_size)};
+  if (sizes.front() == 0) {
+    sizes.clear();
+    for (size_t size = 16 << 10; size <= size_t{4} << 20; size *= 2) sizes.push_back(size);
+  }
+  for (const size_t size : sizes) {
+    for (const std::string& policy : policies()) {
+      Params params = params_for(policy);
+      params.set("size", uint64_t{size});
+      params.set("reuse", reuse);
+      const size_t buffers = reuse == "yes" ? 1 : 100;
+      report_loop(report, params, run_loop({size, buffers, 100, 2'000'000}, policy));
+    }
+  }
+}
+
+// ns of one look-up hit and its release; the median of several batches.
+double hit_cost(RegistrationCache& cache, const std::byte* memory, size_t bytes,
+                const CallStack* stack) {
+  constexpr int kBatch = 10000;
+  std::vector<double> batches;
+  for (int batch = 0; batch < 15; ++batch) {
+    const int64_t begin = registration_clock();
+    for (int i = 0; i < kBatch; ++i) {
+      const auto acquired = cache.acquire(memory, bytes, {.stack = stack});
+      if (!acquired.ok()) give_up(kProgram, acquired.status());
+    }
+    batches.push_back(static_cast<double>(registration_clock() - begin) / kBatch);
+  }
+  return percentile(batches, 0.5);
+}
+
+void run_overhead(const Report& report) {
+  const CallStack given{1, 2, 3, 4, 5, 6, 7, 8};
+  for (const size_t size : {size_t{17'000}, size_t{1} << 20, size_t{4} << 20}) {
+    const Buffers source(size + 4096);
+    const Buffers target(size + 4096);
+    const auto make = [&](std::shared_ptr<RegistrationPolicy> policy) {
+      RegistrationOptions options;
+      options.max_bytes = UINT64_MAX;
+      options.policy = std::move(policy);
+      return must(RegistrationCache::create(must(IoUringPinner::create()), options));
+    };
+    HelperOptions off = helper_options();
+    off.own_thread = false;
+    const auto plain = make(must(make_registration_policy("leave-pinned")));
+    const auto recording = make(std::make_shared<HelperPolicy>(off));
+    std::vector<double> copies;
+    for (int i = 0; i < 51; ++i) {
+      const int64_t begin = registration_clock();
+      std::memcpy(target.get(), source.get(), size);
+      copies.push_back(static_cast<double>(registration_clock() - begin));
+    }
+    const double copy = percentile(copies, 0.5);
+    const double hit = hit_cost(*plain, source.get(), size, nullptr);
+    const double without_walk = hit_cost(*recording, source.get(), size, &given);
+    const double all = hit_cost(*recording, source.get(), size, nullptr);
+    Params params;
+    params.set("size", uint64_t{size});
+    report.row("hit", params, one(hit), "ns");
+    report.row("hit_and_record", params, one(without_walk), "ns");
+    report.row("stack_walk", params, one(all - without_walk), "ns");
+    report.row("message_copy", params, one(copy), "ns");
+    report.row("added_to_message", params, one((all - hit) / copy), "");
+  }
+}
+
+int run() {
+  // Late wake-ups would count as late registrations.
+  prctl(PR_SET_TIMERSLACK, 1);
+  if (const uint32_t ranks = absl::GetFlag(FLAGS_generate); ranks != 0) {
+    size_t bytes = absl::GetFlag(FLAGS_size) != 0 ? absl::GetFlag(FLAGS_size) : size_t{1} << 28;
+    if (!absl::GetFlag(FLAGS_weak)) bytes /= ranks;
+    const std::string text =
+        transform_trace_text(ranks, absl::GetFlag(FLAGS_layout), bytes, 60'000'000,
+                             static_cast<int>(absl::GetFlag(FLAGS_iterations)));
+    return std::fwrite(text.data(), 1, text.size(), stdout) == text.size() ? 0 : 1;
+  }
+  const Report report(absl::GetFlag(FLAGS_json), {"policy", "size"});
+  if (!absl::GetFlag(FLAGS_trace).empty()) {
+    run_trace(report);
+  } else if (absl::GetFlag(FLAGS_figure1)) {
+    run_figure1(report);
+  } else if (!absl::GetFlag(FLAGS_reuse).empty()) {
+    run_reuse(report);
+  } else if (absl::GetFlag(FLAGS_overhead)) {
+    run_overhead(report);
+  } else {
+    wrong("give --trace, --figure1, --reuse, --overhead or --generate (--help)");
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace cariama::bench
+
+int main(int argc, char** argv) {
+  cariama::bench::parse_flags(argc, argv,
+                              "Compares registration policies.\n"
+                              "  bench_registration --trace FILE --policy leave-pinned,helper\n"
+                              "  bench_registration --figure1 | --reuse yes|no | --overhead\n"
+                              "  bench_registration --generate 16 --layout 2");
+  return cariama::bench::run();
+}

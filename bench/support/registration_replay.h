@@ -1,0 +1,55 @@
+// Replays traces in real time against the public RegistrationCache: real memory, real pinning, the
+// real helper thread. The replaying thread spins between messages, as a program that computes.
+#ifndef CARIAMA_BENCH_SUPPORT_REGISTRATION_REPLAY_H_
+#define CARIAMA_BENCH_SUPPORT_REGISTRATION_REPLAY_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "bench/support/registration_trace.h"
+#include "dtutils/registration/helper_thread.h"
+#include "dtutils/registration/registration_cache.h"
+
+namespace cariama::bench {
+
+// The registered bytes over time: (ns since the start, bytes).
+using Timeline = std::vector<std::pair<int64_t, uint64_t>>;
+
+struct ReplayResult {
+  uint64_t messages = 0;
+  uint64_t late = 0;        // acquire() had to register or to wait
+  uint64_t first_uses = 0;  // messages whose signature is new
+  uint64_t repeated = 0;    // messages whose signature was used twice before
+  uint64_t late_repeated = 0;
+  double byte_seconds = 0;
+  uint64_t registrations = 0;
+  double seconds = 0;  // of the replay
+  double helper_cpu_seconds = 0;
+  double main_ns = 0;          // spent in acquire() and release(), sum
+  std::vector<double> hit_ns;  // of acquire() that found the memory registered
+  uint64_t overslept = 0;      // messages that began more than 20 us after their time
+  PredictionErrors errors;
+  std::vector<Timeline> timelines;  // one for each rank
+  // Of all ranks at once, as they run side by side.
+  [[nodiscard]] uint64_t peak_bytes() const;
+};
+
+// Makes the policy of one rank. `limit`: the budget in bytes, UINT64_MAX: none.
+using MakePolicy = std::function<std::shared_ptr<RegistrationPolicy>()>;
+
+// Replays the ranks one after the other. Errors: those of the cache.
+[[nodiscard]] absl::StatusOr<ReplayResult> replay_trace(const std::vector<RankTrace>& ranks,
+                                                        const MakePolicy& make_policy,
+                                                        uint64_t limit);
+
+// Spins until the time of registration_clock().
+void spin_until(int64_t time);
+
+}  // namespace cariama::bench
+
+#endif  // CARIAMA_BENCH_SUPPORT_REGISTRATION_REPLAY_H_

@@ -1,0 +1,56 @@
+// Traces of the communication of a program, for replays against a registration cache.
+//
+// Format: text, one message per line: rank, t_ns, t_end_ns, kind, callsite_hash, addr, bytes,
+// peer, c_ns. Lines that start with # are comments. [t_ns, t_end_ns) is the time of use on the wall
+// clock; c_ns is the processor time that the rank has spent outside of communication when the
+// message began.
+#ifndef CARIAMA_BENCH_SUPPORT_REGISTRATION_TRACE_H_
+#define CARIAMA_BENCH_SUPPORT_REGISTRATION_TRACE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace cariama::bench {
+
+struct TraceMessage {
+  int64_t begin = 0;  // ns since the start of the rank, on the chosen axis
+  int64_t end = 0;
+  uintptr_t call_site = 0;
+  uintptr_t address = 0;
+  size_t bytes = 0;
+  int64_t next_use = INT64_MAX;     // begin of the next message that uses one of its pages
+  bool signature_is_known = false;  // its signature was used twice before
+  bool signature_is_new = false;    // ... never before
+};
+using RankTrace = std::vector<TraceMessage>;  // ordered by begin
+
+// kCpu: c_ns plus a transfer time of 2 us + bytes / (10 GB/s) for each message; the messages of one
+// call are in transfer together.
+enum class Axis : uint8_t { kCpu, kWall };
+
+// Reads a trace; a name that ends with .xz is read through the program xz. Errors: NOT_FOUND,
+// INVALID_ARGUMENT (the text names the line).
+[[nodiscard]] absl::StatusOr<std::vector<RankTrace>> read_trace(const std::string& file, Axis axis);
+
+// The values of the oracle policy, computed from the trace alone. The oracle knows all future uses.
+// It keeps a page registered between two uses if the gap is at most `horizon_ns`. `byte_seconds`
+// counts whole pages. `peak` is the largest sum over all ranks at one time.
+struct OracleValues {
+  double byte_seconds = 0;
+  uint64_t peak = 0;
+};
+[[nodiscard]] OracleValues oracle_values(const std::vector<RankTrace>& ranks, int64_t horizon_ns);
+
+// Returns a trace of the FT benchmark as text: `ranks` ranks, layout 1 or 2 (processor dimensions),
+// `bytes` in each of the three arrays of a rank, `compute_ns` between two exchanges. With layout 2
+// each exchange is one along the rows and one along the columns.
+[[nodiscard]] std::string transform_trace_text(uint32_t ranks, int layout, size_t bytes,
+                                               int64_t compute_ns, int iterations);
+
+}  // namespace cariama::bench
+
+#endif  // CARIAMA_BENCH_SUPPORT_REGISTRATION_TRACE_H_

@@ -1,0 +1,25 @@
+// Search of a run of buckets for a key or an empty bucket, by vector compares where the CPU has
+// them (AVX2).
+#ifndef CARIAMA_DHT_BUCKET_SCAN_H_
+#define CARIAMA_DHT_BUCKET_SCAN_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "dht/export.h"
+
+namespace cariama {
+
+// Returns the first i < count for which word 0 of bucket i (buckets[i * words]) is 0 or equals
+// `word`, or `count`. Other threads and processes may write the buckets meanwhile: the caller loads
+// a bucket that it acts on again, atomically.
+[[nodiscard]] CARIAMA_DHT_EXPORT size_t scan_buckets(const uint64_t* buckets, size_t count,
+                                                     size_t words, uint64_t word);
+
+// Returns the number of buckets whose word 0 is not 0.
+[[nodiscard]] CARIAMA_DHT_EXPORT size_t count_occupied(const uint64_t* buckets, size_t count,
+                                                       size_t words);
+
+}  // namespace cariama
+
+#endif  // CARIAMA_DHT_BUCKET_SCAN_H_

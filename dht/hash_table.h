@@ -1,0 +1,559 @@
+// A distributed find-or-put hash table: a set of keys of W words of 63 bits in the registered
+// memory of all processes of a job. Each key has an index, by which any process can read it: what a
+// table of states or of BDD nodes needs.
+//
+//   Collectives all(fabric);
+//   auto table = HashTable<2>::create(all, {.bytes = 1 << 30}, deadline);  // collective
+//   auto access = (*table)->access();                        // one per thread
+//   TableResult put = (*access)->find_or_put({low, high});   // kInserted, kFound, kFull
+//   TableKey<2> key;
+//   (*access)->read(put.index, key);                         // key == {low, high}
+//   (*access)->find_or_put(keys, results);                   // a batch: many in flight
+//
+// Keys cannot be removed one by one; clear() removes all. The set is exact: of all operations with
+// equal keys, in all processes, exactly one returns kInserted, and all return the same index.
+//
+// Where the share of the owner is mapped (this process's share, and those of processes of the same
+// host over shm), an operation consists of loads and at most W compare-and-swaps, inline. All other
+// shares are accessed one-sidedly: the owner's threads take no part, unless AtomicsBy lets them
+// execute the compare-and-swaps. table_engine.h has the protocol and its proof.
+//
+// Cost in round trips, one after another, on a share that is not mapped. A find is one read of a
+// chunk of C buckets, and another for each further chunk of the probe path. An insert is the same
+// and W compare-and-swaps. C follows the measured load (TableOptions::chunk): up to load 0.5 an
+// operation reads 1.05 chunks at most, up to load 0.9 it reads 1.2. read() is one round trip.
+//
+// Memory: 8 W bytes for each bucket; 64 bytes for each process; an access takes in_flight times the
+// memory of TableAccessOptions, when it first accesses a share that is not mapped. A load above 0.9
+// costs time: an insert examines 50 buckets at load 0.9, 200 at 0.95.
+//
+// Failures. When a process dies, its keys are gone: operations on keys and indices that it owns
+// return kUnavailable. All other keys stay available. On mapped shares a failure may take up to
+// kOperationsPerCheck operations, or poll(), to be noticed; until then operations on the dead
+// process's share work on its memory, which still exists. save() and load() let a job resume.
+#ifndef CARIAMA_DHT_HASH_TABLE_H_
+#define CARIAMA_DHT_HASH_TABLE_H_
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "dht/bucket_scan.h"
+#include "dht/table_core.h"
+#include "dht/table_engine.h"
+#include "dht/table_layout.h"
+#include "dht/table_options.h"
+#include "dsfabric/collectives.h"
+#include "dsfabric/global_memory.h"
+#include "dtutils/wait.h"
+
+namespace cariama {
+
+// One thread's access to a HashTable. Thread-compatible. The table must outlive it.
+//
+// The functions that wait do so through the thread's wait hook. A hook may run other code that uses
+// the same access, as that of the task layer does: operations may nest.
+template <size_t W>
+class TableAccess {
+ public:
+  using Key = TableKey<W>;
+  // Operations on mapped shares between two checks for failed processes.
+  static constexpr uint32_t kOperationsPerCheck = 4096;
+  // Keys of a batch whose buckets are prefetched.
+  static constexpr size_t kPrefetchDistance = 24;
+
+  TableAccess(TableCore& core, std::unique_ptr<GlobalMemory> memory,
+              const TableAccessOptions& options)
+      : core_(core), engine_(core, std::move(memory), options) {}
+
+  // ---- One operation at a time. On mapped shares they do not block; on others they block for the
+  // round trips that the head of this file states, at most TableOptions::timeout.
+
+  // Puts `key` unless it is there. Requires: all words of the key are below 2^63 (also below).
+  [[nodiscard]] TableResult find_or_put(const Key& key) { return operate<true>(key); }
+  // Returns kFound with the index, or kAbsent.
+  [[nodiscard]] TableResult find(const Key& key) { return operate<false>(key); }
+  // Sets `key` to the key with this index. Requires: a table operation of any process has returned
+  // `index`, and the table was not cleared since or has grown. Returns kFound, or kUnavailable.
+  [[nodiscard]] TableOutcome read(uint64_t index, Key& key) {
+    const TablePlace place = core_.geometry().place_of(index);
+    const uint64_t* const share = core_.share(place.owner).mapped.load(std::memory_order_relaxed);
+    if (share == nullptr || --until_check_ == 0) [[unlikely]] {
+      return read_slowly(index, key);
+    }
+    load_key(share + place.position * W, key);
+    return TableOutcome::kFound;
+  }
+
+  // ---- Batches: result i is that of key i. Many operations are in flight; on mapped shares the
+  // buckets are prefetched. Block until all have ended. Equal keys in one batch are allowed.
+  // Require: results.size() >= keys.size(); the memory of the results does not move meanwhile.
+
+  void find_or_put(std::span<const Key> keys, std::span<TableResult> results) {
+    operate_all<true>(keys, results);
+  }
+  void find(std::span<const Key> keys, std::span<TableResult> results) {
+    operate_all<false>(keys, results);
+  }
+  // Sets keys[i] to the key with index indices[i]. Returns kFound if all are there.
+  [[nodiscard]] TableOutcome read(std::span<const uint64_t> indices, std::span<Key> keys);
+
+  // ---- Asynchronous operations. start_*() returns false if in_flight operations are active: then
+  // call poll(). `tag` is returned with the result.
+
+  [[nodiscard]] bool start_find_or_put(const Key& key, uint64_t tag) {
+    return start<true>(key, tag);
+  }
+  [[nodiscard]] bool start_find(const Key& key, uint64_t tag) { return start<false>(key, tag); }
+  [[nodiscard]] bool start_read(uint64_t index, uint64_t tag);
+  // Advances all operations, and calls on_end(tag, result, key) for each asynchronous one that has
+  // ended; on_end may start operations. Returns their number. Never blocks. Receives no messages:
+  // in a fabric without service threads whose owners execute compare-and-swaps (AtomicsBy), wait
+  // by Fabric::wait_polling around poll().
+  template <typename OnEnd>
+  size_t poll(OnEnd&& on_end) {
+    engine_.poll();
+    size_t ended = 0;
+    TableEngine::Ended next;
+    while (engine_.take_ended(next)) {
+      Key key;
+      decode_key(next.stored.data(), W, key.data());
+      on_end(next.tag, next.result, key);
+      ++ended;
+    }
+    return ended;
+  }
+  // Returns the number of operations in flight (asynchronous operations on mapped shares end at
+  // once, and are not counted).
+  [[nodiscard]] size_t active() const { return engine_.active(); }
+
+  // Returns the reason of the last kUnavailable.
+  [[nodiscard]] const absl::Status& status() const { return engine_.status(); }
+  [[nodiscard]] TableStatistics statistics() const {
+    TableStatistics statistics = engine_.statistics();
+    statistics.operations += checked_ + (kOperationsPerCheck - until_check_);
+    statistics.inserted += inserted_;
+    return statistics;
+  }
+
+ private:
+  static uint64_t load_word(const uint64_t* word) {
+    // Relaxed: a word has one value besides 0, and no other memory depends on it.
+    return std::atomic_ref<uint64_t>(*const_cast<uint64_t*>(word)).load(std::memory_order_relaxed);
+  }
+  static void load_key(const uint64_t* bucket, Key& key) {
+    Key stored;
+    for (size_t i = 0; i < W; ++i) stored[i] = load_word(bucket + i);
+    decode_key(stored.data(), W, key.data());
+  }
+
+  template <bool kPut>
+  [[nodiscard]] TableResult operate(const Key& key) {
+    const Key stored = encode_key<W>(key);
+    const TablePlace home = core_.geometry().home_of(stored[0]);
+    return operate_at<kPut>(stored, home);
+  }
+
+  template <bool kPut>
+  [[nodiscard]] TableResult operate_at(Key stored, TablePlace home) {
+    uint64_t* const share = core_.share(home.owner).mapped.load(std::memory_order_relaxed);
+    if (share == nullptr || --until_check_ == 0) [[unlikely]] {
+      return operate_slowly<kPut>(stored, home);
+    }
+    return probe<kPut>(core_.geometry(), share, stored, home);
+  }
+
+  // What the words of a bucket say about a key.
+  enum class Verdict : uint8_t { kHere, kPut, kEnd, kOther };
+
+  // Examines the words of a bucket, whose word 0 is `found`, 0 or equal to the key's; sets those
+  // that are 0 (kSet). kEnd: the key is absent.
+  template <bool kSet>
+  [[nodiscard]] static Verdict resolve(uint64_t* bucket, uint64_t found, const Key& stored) {
+    bool set_last = false;
+    for (size_t i = 0;;) {
+      if (found == 0) {
+        if constexpr (!kSet) return Verdict::kEnd;
+        set_last = std::atomic_ref<uint64_t>(bucket[i]).compare_exchange_strong(
+            found, stored[i], std::memory_order_relaxed);
+      }
+      if (!set_last && found != stored[i]) return Verdict::kOther;
+      if (++i == W) return set_last ? Verdict::kPut : Verdict::kHere;
+      set_last = false;
+      found = load_word(bucket + i);
+    }
+  }
+
+  template <bool kPut>
+  [[nodiscard]] TableResult probe(const TableGeometry& geometry, uint64_t* share, Key stored,
+                                  TablePlace home) {
+    // Most probe paths end within a cache line: no vector compare is faster.
+    constexpr uint64_t kNear = W == 1 ? 6 : 4;
+    const uint64_t near = std::min(home.position + kNear, geometry.buckets);
+    for (uint64_t at = home.position; at < near; ++at) {
+      const uint64_t found = load_word(share + at * W);
+      if (found != 0 && found != stored[0]) continue;
+      switch (resolve<kPut>(share + at * W, found, stored)) {
+        case Verdict::kHere:
+          return {geometry.index_of(home.owner, at), TableOutcome::kFound};
+        case Verdict::kPut:
+          ++inserted_;
+          return {geometry.index_of(home.owner, at), TableOutcome::kInserted};
+        case Verdict::kEnd:
+          return {UINT64_MAX, TableOutcome::kAbsent};
+        case Verdict::kOther:
+          break;
+      }
+    }
+    return probe_far<kPut>(share, stored, home, near - home.position);
+  }
+
+  // Continues a probe path after its first `probed` buckets. (By value: so the inline path has the
+  // arguments in registers.)
+  template <bool kPut>
+  [[nodiscard, gnu::noinline]] TableResult probe_far(uint64_t* share, Key stored, TablePlace home,
+                                                     uint64_t probed);
+  template <bool kPut>
+  [[nodiscard, gnu::noinline, gnu::cold]] TableResult operate_slowly(Key stored, TablePlace home);
+  [[nodiscard, gnu::noinline, gnu::cold]] TableOutcome read_slowly(uint64_t index, Key& key);
+  template <bool kPut>
+  void operate_all(std::span<const Key> keys, std::span<TableResult> results);
+  template <bool kPut>
+  [[nodiscard]] bool start(const Key& key, uint64_t tag);
+  // Returns the mapped buckets of `owner`, or nullptr; looks for failed processes if it is time to.
+  [[nodiscard]] uint64_t* mapped_share(uint32_t owner);
+
+  static constexpr TableEngine::Mode mode_of(bool put) {
+    return put ? TableEngine::Mode::kPut : TableEngine::Mode::kFind;
+  }
+
+  TableCore& core_;
+  uint32_t until_check_ = kOperationsPerCheck;
+  uint64_t checked_ = 0;  // operations on mapped shares before the last check
+  uint64_t inserted_ = 0;
+  TableEngine engine_;
+};
+
+// The table. Every process has an object; the functions that are called collective are called by
+// all processes in the same order, each by one thread, and while no operation is in progress
+// anywhere: put a barrier before them if other threads use the table.
+template <size_t W>
+class HashTable {
+ public:
+  using Key = TableKey<W>;
+  static_assert(W >= 1 && W <= kMaxKeyWords);
+
+  // Allocates the shares. Collective; `all` is a kProcesses object and outlives the table. Errors:
+  // INVALID_ARGUMENT (options), RESOURCE_EXHAUSTED (no registered memory), UNAVAILABLE (a process
+  // is dead, or has no memory), FAILED_PRECONDITION (options differ), DEADLINE_EXCEEDED.
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<HashTable>> create(
+      Collectives& all, const TableOptions& options, Deadline deadline) {
+    auto core = TableCore::create(all, W, options, deadline);
+    if (!core.ok()) return core.status();
+    return std::unique_ptr<HashTable>(new HashTable(*std::move(core)));
+  }
+
+  // Creates the access of the calling thread. Thread-safe. Errors: those of GlobalMemory::create.
+  [[nodiscard]] absl::StatusOr<std::unique_ptr<TableAccess<W>>> access(
+      const TableAccessOptions& options = {}) {
+    auto memory = GlobalMemory::create(core_->fabric(), {.atomics = core_->options().atomics});
+    if (!memory.ok()) return memory.status();
+    return std::make_unique<TableAccess<W>>(*core_, *std::move(memory), options);
+  }
+
+  [[nodiscard]] const TableGeometry& geometry() const { return core_->geometry(); }
+  [[nodiscard]] const TableOptions& options() const { return core_->options(); }
+  // Returns the process that owns a key or an index.
+  [[nodiscard]] uint32_t owner_of(const Key& key) const {
+    return geometry().home_of(encode_key<W>(key)[0]).owner;
+  }
+  [[nodiscard]] uint32_t owner_of_index(uint64_t index) const {
+    return geometry().place_of(index).owner;
+  }
+
+  // Calls visit(index, key) for each key that this process owns, in the order of indices. Keys that
+  // are put meanwhile may be visited or not. Local: reads this process's memory only.
+  template <typename Visit>
+  void for_each_local(Visit&& visit) const {
+    const std::span<const uint64_t> words = core_->local_words();
+    const uint32_t rank = core_->fabric().rank();
+    for (uint64_t at = 0; at < geometry().buckets; ++at) {
+      Key stored;
+      for (size_t i = 0; i < W; ++i) {
+        stored[i] = std::atomic_ref<uint64_t>(const_cast<uint64_t&>(words[at * W + i]))
+                        .load(std::memory_order_relaxed);
+      }
+      if (stored[W - 1] == 0) continue;
+      Key key;
+      decode_key(stored.data(), W, key.data());
+      visit(geometry().index_of(rank, at), key);
+    }
+  }
+  // Returns the number of occupied buckets of this process. Reads all its buckets.
+  [[nodiscard]] uint64_t local_size() const { return core_->local_size(); }
+
+  // Returns the number of keys in the table. Collective.
+  [[nodiscard]] absl::StatusOr<uint64_t> size(Deadline deadline) const {
+    return core_->size(deadline);
+  }
+  // Removes all keys. Collective. All indices become invalid.
+  [[nodiscard]] absl::Status clear(Deadline deadline) { return core_->clear(deadline); }
+  // Gives each process `buckets` buckets, which must not be fewer than now, and moves the keys.
+  // Collective. All indices become invalid. Each process moves its own keys in its own memory, and
+  // needs memory for old and new share together. After an error the table is as it was. Errors:
+  // RESOURCE_EXHAUSTED, UNAVAILABLE, INVALID_ARGUMENT, DEADLINE_EXCEEDED.
+  [[nodiscard]] absl::Status grow(uint64_t buckets, Deadline deadline) {
+    return core_->grow(buckets, deadline);
+  }
+  // Writes the keys of each process to the file PREFIX.RANK. Returns the number of keys of all
+  // processes. Collective. A file appears under its name only when it is complete and on the disk,
+  // and all files of one save have a common number; nevertheless use a new prefix for each save,
+  // and remove the older files after it has returned OK. Errors: those of open(2) and write(2),
+  // UNAVAILABLE (a process failed or is dead), DEADLINE_EXCEEDED.
+  [[nodiscard]] absl::StatusOr<uint64_t> save(const std::string& prefix, Deadline deadline) const {
+    return core_->save(prefix, deadline);
+  }
+  // Adds the keys that save() has written. Collective. All processes must reach all files. The
+  // number of processes and the sizes may differ from those of the saved table; if they are equal
+  // and this table is empty, the keys get their indices back. After an error the table may have a
+  // part of the keys. Errors: DATA_LOSS (a file is damaged: the text names it and the offset),
+  // FAILED_PRECONDITION (files of different saves, keys of another width), RESOURCE_EXHAUSTED (the
+  // table is full), UNAVAILABLE, those of open(2) and read(2).
+  [[nodiscard]] absl::StatusOr<TableLoadResult> load(const std::string& prefix, Deadline deadline);
+  // Frees the memory after all processes have called it. Collective. No access may exist any more.
+  // The destructor frees this process's share without waiting for the others.
+  [[nodiscard]] absl::Status destroy(Deadline deadline) { return core_->destroy(deadline); }
+
+  [[nodiscard]] TableCore& core() const { return *core_; }
+
+ private:
+  explicit HashTable(std::unique_ptr<TableCore> core) : core_(std::move(core)) {}
+
+  std::unique_ptr<TableCore> core_;
+};
+
+// ---- Implementation -----------------------------------------------------------------------------
+
+template <size_t W>
+template <bool kPut>
+TableResult TableAccess<W>::probe_far(uint64_t* share, Key stored, TablePlace home,
+                                      uint64_t probed) {
+  const TableGeometry& geometry = core_.geometry();
+  while (probed < geometry.probe_limit) {
+    const uint64_t from = home.position + probed;
+    const uint64_t at = from < geometry.buckets ? from : from - geometry.buckets;
+    const uint64_t run = std::min(geometry.probe_limit - probed, geometry.buckets - at);
+    const uint64_t skipped = scan_buckets(share + at * W, run, W, stored[0]);
+    probed += skipped;
+    if (skipped == run) continue;
+    uint64_t* const bucket = share + (at + skipped) * W;
+    const uint64_t index = geometry.index_of(home.owner, at + skipped);
+    // Loaded again: the scan's loads are not atomic. Word 0 may have been set since.
+    const uint64_t found = load_word(bucket);
+    ++probed;
+    if (found != 0 && found != stored[0]) continue;
+    switch (resolve<kPut>(bucket, found, stored)) {
+      case Verdict::kHere:
+        return {index, TableOutcome::kFound};
+      case Verdict::kPut:
+        ++inserted_;
+        return {index, TableOutcome::kInserted};
+      case Verdict::kEnd:
+        return {UINT64_MAX, TableOutcome::kAbsent};
+      case Verdict::kOther:
+        break;
+    }
+  }
+  if (!kPut) return {UINT64_MAX, TableOutcome::kAbsent};
+  ++engine_.statistics().full;
+  return {UINT64_MAX, TableOutcome::kFull};
+}
+
+template <size_t W>
+uint64_t* TableAccess<W>::mapped_share(uint32_t owner) {
+  if (until_check_ == 0) {
+    checked_ += kOperationsPerCheck;
+    until_check_ = kOperationsPerCheck;
+    core_.detach_failed();
+  }
+  uint64_t* const share = core_.share(owner).mapped.load(std::memory_order_acquire);
+  return share != nullptr ? share : engine_.attach(owner);
+}
+
+template <size_t W>
+template <bool kPut>
+TableResult TableAccess<W>::operate_slowly(Key stored, TablePlace home) {
+  uint64_t* const share = mapped_share(home.owner);
+  if (share != nullptr) return probe<kPut>(core_.geometry(), share, stored, home);
+  return engine_.execute(mode_of(kPut), stored.data(), 0);
+}
+
+template <size_t W>
+TableOutcome TableAccess<W>::read_slowly(uint64_t index, Key& key) {
+  const TablePlace place = core_.geometry().place_of(index);
+  const uint64_t* const share = mapped_share(place.owner);
+  if (share != nullptr) {
+    load_key(share + place.position * W, key);
+    return TableOutcome::kFound;
+  }
+  Key stored;
+  const TableResult result = engine_.execute(TableEngine::Mode::kRead, stored.data(), index);
+  if (result.outcome == TableOutcome::kFound) decode_key(stored.data(), W, key.data());
+  return result.outcome;
+}
+
+template <size_t W>
+template <bool kPut>
+void TableAccess<W>::operate_all(std::span<const Key> keys, std::span<TableResult> results) {
+  // Copies: the compiler need not assume that the results overlap with them.
+  const TableGeometry geometry = core_.geometry();
+  const TableCore::Share* const shares = &core_.share(0);
+  const size_t count = keys.size();
+  size_t left = 0;  // operations in flight on shares that are not mapped
+  for (size_t first = 0; first < count;) {
+    if (until_check_ <= 1) {
+      until_check_ = 0;
+      static_cast<void>(mapped_share(core_.fabric().rank()));
+    }
+    const size_t end = first + std::min<size_t>(count - first, until_check_ - 1);
+    until_check_ -= static_cast<uint32_t>(end - first);
+    const auto prefetch = [&](size_t i) {
+      const TablePlace home = geometry.home_of(encode_key<W>(keys[i])[0]);
+      const uint64_t* const share = shares[home.owner].mapped.load(std::memory_order_relaxed);
+      if (share != nullptr) __builtin_prefetch(share + home.position * W, kPut ? 1 : 0);
+    };
+    for (size_t i = first; i < std::min(end, first + kPrefetchDistance); ++i) prefetch(i);
+    for (size_t i = first; i < end; ++i) {
+      if (i + kPrefetchDistance < end) prefetch(i + kPrefetchDistance);
+      // Computed again: that takes less time than a ring of places would.
+      const Key stored = encode_key<W>(keys[i]);
+      const TablePlace home = geometry.home_of(stored[0]);
+      uint64_t* share = shares[home.owner].mapped.load(std::memory_order_relaxed);
+      if (share == nullptr) [[unlikely]] {
+        share = mapped_share(home.owner);
+        if (share == nullptr) {
+          ++left;
+          while (!engine_.start(mode_of(kPut), stored.data(), 0,
+                                TableEngine::Target{&results[i], nullptr, &left})) {
+            engine_.wait_for_room();
+          }
+          continue;
+        }
+      }
+      results[i] = probe<kPut>(geometry, share, stored, home);
+    }
+    first = end;
+  }
+  if (left != 0) engine_.wait_for(&left, 0);
+}
+
+template <size_t W>
+TableOutcome TableAccess<W>::read(std::span<const uint64_t> indices, std::span<Key> keys) {
+  // Results of remote reads, a part of the batch at a time.
+  constexpr size_t kPart = 64;
+  TableOutcome all = TableOutcome::kFound;
+  for (size_t first = 0; first < indices.size(); first += kPart) {
+    const size_t count = std::min(kPart, indices.size() - first);
+    std::array<TableResult, kPart> results;
+    std::array<Key, kPart> stored;
+    for (size_t i = 0; i < count; ++i) {
+      const TablePlace place = core_.geometry().place_of(indices[first + i]);
+      const uint64_t* const share = core_.share(place.owner).mapped.load(std::memory_order_relaxed);
+      if (share != nullptr) __builtin_prefetch(share + place.position * W);
+    }
+    size_t left = 0;
+    for (size_t i = 0; i < count; ++i) {
+      const uint64_t index = indices[first + i];
+      const uint32_t owner = core_.geometry().place_of(index).owner;
+      results[i].outcome = TableOutcome::kFound;
+      if (core_.share(owner).mapped.load(std::memory_order_relaxed) == nullptr ||
+          --until_check_ == 0) [[unlikely]] {
+        static_cast<void>(mapped_share(owner));
+      }
+      const uint64_t* const share = core_.share(owner).mapped.load(std::memory_order_relaxed);
+      if (share != nullptr) [[likely]] {
+        load_key(share + core_.geometry().place_of(index).position * W, keys[first + i]);
+        results[i].index = UINT64_MAX;
+        continue;
+      }
+      ++left;
+      while (!engine_.start(TableEngine::Mode::kRead, nullptr, index,
+                            TableEngine::Target{&results[i], stored[i].data(), &left})) {
+        engine_.wait_for_room();
+      }
+    }
+    if (left != 0) engine_.wait_for(&left, 0);
+    for (size_t i = 0; i < count; ++i) {
+      if (results[i].outcome != TableOutcome::kFound) {
+        all = results[i].outcome;
+      } else if (results[i].index != UINT64_MAX) {  // remote
+        decode_key(stored[i].data(), W, keys[first + i].data());
+      }
+    }
+  }
+  return all;
+}
+
+template <size_t W>
+absl::StatusOr<TableLoadResult> HashTable<W>::load(const std::string& prefix, Deadline deadline) {
+  constexpr size_t kBatch = 4096;
+  auto access = this->access();
+  std::vector<Key> keys;
+  std::vector<TableResult> results(kBatch);
+  const auto flush = [&]() -> absl::Status {
+    if (!access.ok()) return access.status();
+    (*access)->find_or_put(keys, results);
+    for (size_t i = 0; i < keys.size(); ++i) {
+      if (results[i].outcome == TableOutcome::kUnavailable) return (*access)->status();
+      if (results[i].outcome == TableOutcome::kFull) return core_->too_small();
+    }
+    keys.clear();
+    return absl::OkStatus();
+  };
+  return core_->load(
+      prefix,
+      [&](std::span<const uint64_t> stored) {
+        decode_key(stored.data(), W, keys.emplace_back().data());
+        return keys.size() == kBatch ? flush() : absl::OkStatus();
+      },
+      flush, deadline);
+}
+
+template <size_t W>
+template <bool kPut>
+bool TableAccess<W>::start(const Key& key, uint64_t tag) {
+  const Key stored = encode_key<W>(key);
+  const TablePlace home = core_.geometry().home_of(stored[0]);
+  uint64_t* share = core_.share(home.owner).mapped.load(std::memory_order_relaxed);
+  if (share == nullptr || --until_check_ == 0) share = mapped_share(home.owner);
+  if (share == nullptr) return engine_.start(mode_of(kPut), stored.data(), 0, tag);
+  TableEngine::Ended ended{tag, probe<kPut>(core_.geometry(), share, stored, home), {}};
+  std::copy(stored.begin(), stored.end(), ended.stored.begin());
+  engine_.add_ended(ended);
+  return true;
+}
+
+template <size_t W>
+bool TableAccess<W>::start_read(uint64_t index, uint64_t tag) {
+  const TablePlace place = core_.geometry().place_of(index);
+  const uint64_t* share = core_.share(place.owner).mapped.load(std::memory_order_relaxed);
+  if (share == nullptr || --until_check_ == 0) share = mapped_share(place.owner);
+  if (share == nullptr) return engine_.start(TableEngine::Mode::kRead, nullptr, index, tag);
+  TableEngine::Ended ended{tag, {index, TableOutcome::kFound}, {}};
+  for (size_t i = 0; i < W; ++i) ended.stored[i] = load_word(share + place.position * W + i);
+  engine_.add_ended(ended);
+  return true;
+}
+
+}  // namespace cariama
+
+#endif  // CARIAMA_DHT_HASH_TABLE_H_

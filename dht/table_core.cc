@@ -1,0 +1,257 @@
+#include "dht/table_core.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <functional>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "dht/bucket_scan.h"
+#include "dsfabric/global_memory.h"
+#include "dtutils/error.h"
+#include "dtutils/transmitter.h"
+
+namespace cariama {
+namespace {
+
+constexpr uint64_t kBucketsPerLine = 8;
+constexpr uint32_t kDefaultMaxChunks = 256;
+constexpr uint64_t kMaxBuckets = uint64_t{1} << 48;
+
+absl::Status bad_options(std::string_view what, std::string_view remedy) {
+  return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation, what, remedy);
+}
+
+// What all processes must agree on.
+struct TableShape {
+  uint64_t words;
+  uint64_t buckets;
+  uint64_t probe_limit;
+  GlobalAddress address;
+};
+
+}  // namespace
+
+TableCore::TableCore(Collectives& all, size_t words, const TableOptions& options)
+    : all_(all),
+      words_(words),
+      options_(options),
+      shares_(std::make_unique<Share[]>(all.fabric().size())) {}
+
+TableCore::~TableCore() = default;
+
+absl::StatusOr<std::unique_ptr<TableCore>> TableCore::create(Collectives& all, size_t words,
+                                                             const TableOptions& options,
+                                                             Deadline deadline) {
+  if (all.participants() != all.fabric().size()) {
+    return bad_options("a hash table is created by processes, not by threads",
+                       "use a Collectives object with Participants::kProcesses");
+  }
+  if (words == 0 || words > kMaxKeyWords) {
+    return bad_options("a hash table cannot have keys of " + std::to_string(words) + " words",
+                       "use 1 to " + std::to_string(kMaxKeyWords) + " words of 63 bits");
+  }
+  if (options.chunk % kBucketsPerLine != 0 || options.chunk > TableOptions::kMaxChunk) {
+    return bad_options("a chunk cannot have " + std::to_string(options.chunk) + " buckets",
+                       "use a multiple of 8 up to " + std::to_string(TableOptions::kMaxChunk) +
+                           ", or 0 for the automatic size");
+  }
+  uint64_t buckets =
+      options.buckets != 0 ? options.buckets : options.bytes / (words * sizeof(uint64_t));
+  if (buckets == 0 || buckets > kMaxBuckets) {
+    return bad_options(
+        "a hash table cannot have " + std::to_string(buckets) + " buckets in each process",
+        "set TableOptions::buckets or bytes");
+  }
+  buckets = (buckets + kBucketsPerLine - 1) / kBucketsPerLine * kBucketsPerLine;
+  std::unique_ptr<TableCore> core(new TableCore(all, words, options));
+  auto allocation = core->allocate(buckets, deadline);
+  if (!allocation.ok()) return allocation.status();
+  core->adopt(*std::move(allocation), buckets);
+  return core;
+}
+
+uint64_t TableCore::probe_limit(uint64_t buckets) const {
+  const uint64_t chunks = options_.max_chunks != 0 ? options_.max_chunks : kDefaultMaxChunks;
+  const uint64_t chunk = options_.chunk != 0 ? options_.chunk : TableOptions::kMaxChunk;
+  return std::min(buckets, chunks * chunk);
+}
+
+absl::StatusOr<TableCore::Allocation> TableCore::allocate(uint64_t buckets, Deadline deadline) {
+  Fabric& fabric = this->fabric();
+  Allocation allocation;
+  auto memory = RemoteMemory::allocate(fabric, fabric.rank(),
+                                       internal::bytes_of<uint64_t>(buckets * words_), deadline);
+  // A process whose allocation failed takes part all the same: its null address tells the others.
+  TableShape mine{words_, buckets, probe_limit(buckets), {}};
+  if (memory.ok()) mine.address = memory->address();
+  auto shapes = all_.all_gather(mine, deadline);
+  if (!memory.ok()) return memory.status();
+  if (!shapes.ok()) return shapes.status();
+  for (uint32_t rank = 0; rank < shapes->size(); ++rank) {
+    const std::optional<TableShape>& shape = (*shapes)[rank];
+    if (!shape.has_value() || shape->address.address == 0) {
+      return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
+                        "no hash table: " + fabric.label(rank) +
+                            (shape.has_value() ? " has no memory for its share" : " is dead"),
+                        shape.has_value() ? "use fewer buckets" : "");
+    }
+    if (shape->words != mine.words || shape->buckets != mine.buckets ||
+        shape->probe_limit != mine.probe_limit) {
+      return make_error(
+          absl::StatusCode::kFailedPrecondition, ErrorScope::kPeer,
+          "no hash table: " + fabric.label(rank) + " has other options than this process",
+          "pass equal TableOptions in all processes");
+    }
+    allocation.addresses.push_back(shape->address);
+  }
+  allocation.memory = *std::move(memory);
+  return allocation;
+}
+
+void TableCore::adopt(Allocation allocation, uint64_t buckets) {
+  geometry_.buckets = buckets;
+  geometry_.probe_limit = probe_limit(buckets);
+  geometry_.processes = fabric().size();
+  geometry_.shift = static_cast<uint32_t>(std::bit_width(buckets - 1));
+  memory_ = std::move(allocation.memory);
+  const std::scoped_lock lock(mutex_);
+  mapped_peers_.clear();
+  for (uint32_t rank = 0; rank < fabric().size(); ++rank) {
+    Share& share = shares_[rank];
+    share.address = allocation.addresses[rank];
+    share.mapped.store(nullptr, std::memory_order_relaxed);
+    share.state.store(ShareState::kUnknown, std::memory_order_relaxed);
+  }
+  if (options_.force_remote) return;
+  Share& own = shares_[fabric().rank()];
+  own.mapped.store(reinterpret_cast<uint64_t*>(own.address.address), std::memory_order_relaxed);
+  own.state.store(ShareState::kMapped, std::memory_order_release);
+}
+
+absl::Status TableCore::attach(uint32_t owner) {
+  Share& share = shares_[owner];
+  const ShareState state = share.state.load(std::memory_order_acquire);
+  if (state == ShareState::kMapped || state == ShareState::kRemote) return absl::OkStatus();
+  if (state == ShareState::kFailed) return fabric().peer_status(owner);
+  if (owner == fabric().rank()) {  // force_remote
+    share.state.store(ShareState::kRemote, std::memory_order_release);
+    return absl::OkStatus();
+  }
+  const ThreadContext* const context = fabric().this_thread();
+  auto queue = fabric().connection(owner, context == nullptr ? 0 : context->index());
+  if (!queue.ok()) return queue.status();
+  const uint64_t bytes = geometry_.buckets * words_ * sizeof(uint64_t);
+  std::byte* const mapped =
+      options_.force_remote
+          ? nullptr
+          : (*queue)->queue_pair().direct_access(locator_of(fabric(), share.address, bytes));
+  const std::scoped_lock lock(mutex_);
+  if (share.state.load(std::memory_order_relaxed) != ShareState::kUnknown) return absl::OkStatus();
+  if (mapped == nullptr) {
+    share.state.store(ShareState::kRemote, std::memory_order_release);
+    return absl::OkStatus();
+  }
+  mapped_peers_.push_back(owner);
+  share.mapped.store(reinterpret_cast<uint64_t*>(mapped), std::memory_order_release);
+  share.state.store(ShareState::kMapped, std::memory_order_release);
+  return absl::OkStatus();
+}
+
+void TableCore::detach_failed() {
+  const std::scoped_lock lock(mutex_);
+  std::erase_if(mapped_peers_, [this](uint32_t rank) {
+    if (fabric().peer_status(rank).ok()) return false;
+    shares_[rank].mapped.store(nullptr, std::memory_order_release);
+    shares_[rank].state.store(ShareState::kFailed, std::memory_order_release);
+    return true;
+  });
+}
+
+// ---- Collective operations ----------------------------------------------------------------------
+
+absl::Status TableCore::agree(const absl::Status& mine, std::string_view what,
+                              Deadline deadline) const {
+  const auto failed = all_.all_gather(static_cast<uint32_t>(mine.ok() ? 0 : 1), deadline);
+  if (!mine.ok()) return mine;
+  if (!failed.ok()) return failed.status();
+  for (uint32_t rank = 0; rank < failed->size(); ++rank) {
+    const std::optional<uint32_t>& other = (*failed)[rank];
+    if (other.has_value() && *other == 0) continue;
+    return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
+                      std::string(what) + ": " + fabric().label(rank) +
+                          (other.has_value() ? " failed; its own error says why" : " is dead"));
+  }
+  return absl::OkStatus();
+}
+
+uint64_t TableCore::local_size() const {
+  return count_occupied(local_words().data(), geometry_.buckets, words_);
+}
+
+absl::StatusOr<uint64_t> TableCore::size(Deadline deadline) const {
+  return all_.all_reduce(local_size(), std::plus<>(), deadline);
+}
+
+absl::Status TableCore::clear(Deadline deadline) {
+  if (absl::Status status = all_.barrier(deadline); !status.ok()) return status;
+  const std::span<uint64_t> words = local_words();
+  std::memset(words.data(), 0, words.size_bytes());
+  return all_.barrier(deadline);
+}
+
+absl::Status TableCore::grow(uint64_t buckets, Deadline deadline) {
+  buckets = (buckets + kBucketsPerLine - 1) / kBucketsPerLine * kBucketsPerLine;
+  if (buckets < geometry_.buckets || buckets > kMaxBuckets) {
+    return bad_options("a hash table of " + std::to_string(geometry_.buckets) +
+                           " buckets per process cannot grow to " + std::to_string(buckets),
+                       "pass a larger number");
+  }
+  if (absl::Status status = all_.barrier(deadline); !status.ok()) return status;
+  auto allocation = allocate(buckets, deadline);
+  if (absl::Status all = agree(allocation.status(), "the hash table did not grow", deadline);
+      !all.ok()) {
+    return all;
+  }
+  // The owner of a key does not depend on the number of buckets, so each process moves its own
+  // keys, in its own memory.
+  TableGeometry grown = geometry_;
+  grown.buckets = buckets;
+  grown.probe_limit = probe_limit(buckets);
+  auto* const to = reinterpret_cast<uint64_t*>(allocation->memory.address().address);
+  const uint64_t* const from = local_words().data();
+  absl::Status moved;
+  for (uint64_t i = 0; i < geometry_.buckets && moved.ok(); ++i) {
+    const uint64_t* const key = from + i * words_;
+    if (key[words_ - 1] == 0) continue;  // empty, or a claim that was never completed
+    uint64_t position = grown.home_of(key[0]).position;
+    uint64_t probed = 0;
+    while (to[position * words_] != 0 && probed < grown.probe_limit) {
+      position = position + 1 == buckets ? 0 : position + 1;
+      ++probed;
+    }
+    if (probed == grown.probe_limit) {
+      moved = make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kOperation,
+                         "the hash table did not grow: a key has no empty bucket within " +
+                             std::to_string(probed) + " buckets",
+                         "pass a larger number of buckets");
+    } else {
+      std::memcpy(to + position * words_, key, words_ * sizeof(uint64_t));
+    }
+  }
+  if (absl::Status all = agree(moved, "the hash table did not grow", deadline); !all.ok()) {
+    return all;
+  }
+  adopt(*std::move(allocation), buckets);
+  return all_.barrier(deadline);
+}
+
+absl::Status TableCore::destroy(Deadline deadline) {
+  absl::Status ended = all_.barrier(deadline);
+  memory_ = {};
+  return ended;
+}
+
+}  // namespace cariama

@@ -1,0 +1,112 @@
+// The part of a HashTable (hash_table.h) that does not depend on the width of its keys: the shares
+// of all processes, and the collective operations.
+#ifndef CARIAMA_DHT_TABLE_CORE_H_
+#define CARIAMA_DHT_TABLE_CORE_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "dht/export.h"
+#include "dht/table_layout.h"
+#include "dht/table_options.h"
+#include "dsfabric/collectives.h"
+#include "dsfabric/fabric.h"
+#include "dsfabric/remote_memory.h"
+#include "dtutils/wait.h"
+
+namespace cariama {
+
+class CARIAMA_DHT_EXPORT TableCore {
+ public:
+  enum class ShareState : uint8_t {
+    kUnknown,  // not used by this process yet
+    kMapped,   // accessed by loads, stores and compare-and-swaps of this CPU
+    kRemote,   // accessed by one-sided transfers
+    kFailed,   // its owner is dead
+  };
+  // The buckets of one process. One cache line: `mapped` is read by every operation.
+  struct alignas(64) Share {
+    std::atomic<uint64_t*> mapped{nullptr};  // not null in state kMapped only
+    std::atomic<ShareState> state{ShareState::kUnknown};
+    GlobalAddress address;
+  };
+
+  // As HashTable::create, for keys of `words` words.
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<TableCore>> create(
+      Collectives& all, size_t words, const TableOptions& options, Deadline deadline);
+  ~TableCore();
+  TableCore(const TableCore&) = delete;
+  TableCore& operator=(const TableCore&) = delete;
+
+  [[nodiscard]] Fabric& fabric() const { return all_.fabric(); }
+  [[nodiscard]] Collectives& collectives() const { return all_; }
+  [[nodiscard]] const TableOptions& options() const { return options_; }
+  [[nodiscard]] size_t words() const { return words_; }
+  [[nodiscard]] const TableGeometry& geometry() const { return geometry_; }
+  [[nodiscard]] Share& share(uint32_t owner) const { return shares_[owner]; }
+  // This process's buckets.
+  [[nodiscard]] std::span<uint64_t> local_words() const {
+    return {reinterpret_cast<uint64_t*>(memory_.address().address), geometry_.buckets * words_};
+  }
+
+  // Finds out how this process accesses the share of `owner`; connects to it if necessary. Blocks
+  // while connecting. Thread-safe. Error: UNAVAILABLE.
+  [[nodiscard]] absl::Status attach(uint32_t owner);
+  // Moves the mapped shares of processes that have failed to the state kFailed. Thread-safe.
+  void detach_failed();
+
+  // The collective operations of HashTable.
+  [[nodiscard]] uint64_t local_size() const;
+  [[nodiscard]] absl::StatusOr<uint64_t> size(Deadline deadline) const;
+  [[nodiscard]] absl::Status clear(Deadline deadline);
+  [[nodiscard]] absl::Status grow(uint64_t buckets, Deadline deadline);
+  [[nodiscard]] absl::Status destroy(Deadline deadline);
+  [[nodiscard]] absl::StatusOr<uint64_t> save(const std::string& prefix, Deadline deadline) const;
+  // Loads this process's part of the files: gives the words of each key to `put`, or restores the
+  // buckets as they were. Collective.
+  // The error of a load that found no empty bucket.
+  [[nodiscard]] absl::Status too_small() const;
+  using PutStored = std::function<absl::Status(std::span<const uint64_t> stored)>;
+  [[nodiscard]] absl::StatusOr<TableLoadResult> load(const std::string& prefix,
+                                                     const PutStored& put,
+                                                     const std::function<absl::Status()>& finish,
+                                                     Deadline deadline);
+
+ private:
+  TableCore(Collectives& all, size_t words, const TableOptions& options);
+
+  // Allocates `buckets` per process, and publishes the addresses. Collective.
+  struct Allocation {
+    RemoteMemory memory;
+    std::vector<GlobalAddress> addresses;  // by rank
+  };
+  [[nodiscard]] absl::StatusOr<Allocation> allocate(uint64_t buckets, Deadline deadline);
+  void adopt(Allocation allocation, uint64_t buckets);
+  [[nodiscard]] uint64_t probe_limit(uint64_t buckets) const;
+  // OK if `mine` is OK in all processes. Collective.
+  [[nodiscard]] absl::Status agree(const absl::Status& mine, std::string_view what,
+                                   Deadline deadline) const;
+
+  Collectives& all_;
+  const size_t words_;
+  const TableOptions options_;
+  TableGeometry geometry_;
+  RemoteMemory memory_;
+  std::unique_ptr<Share[]> shares_;  // by rank
+  std::mutex mutex_;
+  std::vector<uint32_t> mapped_peers_;  // guarded by mutex_
+};
+
+}  // namespace cariama
+
+#endif  // CARIAMA_DHT_TABLE_CORE_H_

@@ -1,0 +1,121 @@
+// Saving a table to files, and loading it.
+#include <unistd.h>
+
+#include <cstdio>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "dht/internal/table_file.h"
+#include "dht/table_core.h"
+#include "dtutils/error.h"
+
+namespace cariama {
+namespace {
+
+std::string table_file_name(const std::string& prefix, uint32_t rank) {
+  return prefix + "." + std::to_string(rank);
+}
+
+}  // namespace
+
+absl::StatusOr<uint64_t> TableCore::save(const std::string& prefix, Deadline deadline) const {
+  const uint32_t rank = fabric().rank();
+  // The largest of all clocks identifies the save.
+  const auto clock =
+      static_cast<uint64_t>(std::chrono::system_clock::now().time_since_epoch().count());
+  const auto id = all_.all_reduce(
+      clock, [](uint64_t a, uint64_t b) { return a < b ? b : a; }, deadline);
+  if (!id.ok()) return id.status();
+  internal::TableFileHeader header;
+  header.words = static_cast<uint32_t>(words_);
+  header.rank = rank;
+  header.processes = geometry_.processes;
+  header.buckets = geometry_.buckets;
+  header.probe_limit = geometry_.probe_limit;
+  header.id = *id;
+  const std::string name = table_file_name(prefix, rank);
+  const std::string unfinished = name + ".unfinished";
+  const auto keys = internal::write_table_file(unfinished, header, local_words());
+  absl::Status all = agree(keys.status(), "the hash table was not saved", deadline);
+  if (!all.ok()) {
+    ::unlink(unfinished.c_str());
+    return all;
+  }
+  absl::Status named;
+  if (std::rename(unfinished.c_str(), name.c_str()) != 0) {
+    named = make_errno_error(errno, ErrorScope::kProcess, "cannot rename " + unfinished);
+  }
+  all = agree(named, "the hash table was not saved", deadline);
+  if (!all.ok()) return all;
+  return all_.all_reduce(*keys, std::plus<>(), deadline);
+}
+
+absl::Status TableCore::too_small() const {
+  return make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kOperation,
+                    "a hash table of " + std::to_string(geometry_.buckets) +
+                        " buckets per process is too small for the saved table",
+                    "create it with more buckets");
+}
+
+absl::StatusOr<TableLoadResult> TableCore::load(const std::string& prefix, const PutStored& put,
+                                                const std::function<absl::Status()>& finish,
+                                                Deadline deadline) {
+  const uint32_t rank = fabric().rank();
+  // All processes read the header of file 0, which says how many files there are.
+  const auto first = internal::read_table_file(table_file_name(prefix, 0), nullptr);
+  absl::Status mine = first.status();
+  if (mine.ok() && first->words != words_) {
+    mine = make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
+                      "the saved table " + prefix + " has keys of " + std::to_string(first->words) +
+                          " words, this table of " + std::to_string(words_),
+                      "load it into a table of the same width");
+  }
+  if (absl::Status all = agree(mine, "the hash table was not loaded", deadline); !all.ok()) {
+    return all;
+  }
+  const auto present = size(deadline);
+  if (!present.ok()) return present.status();
+  const bool same_shape = *present == 0 && first->processes == geometry_.processes &&
+                          first->buckets == geometry_.buckets &&
+                          first->probe_limit == geometry_.probe_limit;
+  uint64_t keys = 0;
+  const std::span<uint64_t> own = local_words();
+  for (uint32_t file = rank; file < first->processes && mine.ok(); file += geometry_.processes) {
+    const std::string name = table_file_name(prefix, file);
+    // Look at the header before any key is put.
+    auto header = internal::read_table_file(name, nullptr);
+    if (header.ok() && (header->id != first->id || header->rank != file)) {
+      header = make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
+                          "the saved tables " + table_file_name(prefix, 0) + " and " + name +
+                              " are of different saves",
+                          "load files that one save has written");
+    }
+    if (header.ok()) {
+      header = internal::read_table_file(
+          name, [&](uint64_t position, std::span<const uint64_t> stored) -> absl::Status {
+            if (!same_shape) return put(stored);
+            if (geometry_.home_of(stored[0]).owner != rank) {
+              return make_error(absl::StatusCode::kDataLoss, ErrorScope::kOperation,
+                                "the saved table " + name + " is damaged: the key of bucket " +
+                                    std::to_string(position) + " belongs to another process",
+                                "load an older save");
+            }
+            std::copy(stored.begin(), stored.end(),
+                      own.begin() + static_cast<ptrdiff_t>(position * words_));
+            return absl::OkStatus();
+          });
+    }
+    mine = header.status();
+    if (mine.ok()) keys += header->keys;
+  }
+  if (mine.ok() && !same_shape) mine = finish();
+  if (absl::Status all = agree(mine, "the hash table was not loaded", deadline); !all.ok()) {
+    return all;
+  }
+  const auto total = all_.all_reduce(keys, std::plus<>(), deadline);
+  if (!total.ok()) return total.status();
+  return TableLoadResult{*total, same_shape};
+}
+
+}  // namespace cariama

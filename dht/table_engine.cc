@@ -1,0 +1,489 @@
+#include "dht/table_engine.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "dht/bucket_scan.h"
+#include "dsfabric/fabric.h"
+#include "dtutils/error.h"
+
+namespace cariama {
+namespace {
+
+// The measured load is an average over about this many buckets. Keys form clusters, of 50 buckets
+// at load 0.9, so a shorter average would vary by more than 0.02.
+constexpr double kLoadWindow = 16384;
+// Deadlines are checked once in so many polls: reading the clock takes as long as a poll.
+constexpr uint64_t kPollsPerClock = 64;
+
+}  // namespace
+
+struct TableEngine::Slot {
+  enum class Stage : uint8_t {
+    kFree,
+    kChunk,  // waits for a chunk
+    kWord,   // waits for a compare-and-swap
+    kRead,   // waits for the words of one bucket
+    kLate,   // the operation has ended by its deadline; a transfer is still in flight
+  };
+  // A run of buckets of the probe path: one transfer, or two where the path wraps around.
+  struct Chunk {
+    std::array<GlobalTransfer, 2> pieces;
+    uint64_t first = 0;  // position of its first bucket
+    uint32_t count = 0;  // buckets; 0: not requested
+  };
+
+  Stage stage = Stage::kFree;
+  Mode mode = Mode::kFind;
+  uint8_t current = 0;  // of chunks
+  uint32_t owner = 0;
+  uint32_t at = 0;       // bucket within the current chunk
+  uint32_t word = 0;     // that the compare-and-swap sets
+  uint32_t ordinal = 0;  // of the current chunk in the probe path
+  uint32_t round_trips = 0;
+  uint64_t next = 0;       // position of the first bucket that was not requested
+  uint64_t requested = 0;  // buckets
+  uint64_t index = 0;      // of the bucket of a kRead
+  uint64_t tag = 0;
+  Target target{};
+  Deadline deadline;
+  std::array<uint64_t, kMaxKeyWords> stored{};
+  std::array<Chunk, 2> chunks;
+  GlobalValue<uint64_t> swap;
+  RDMAMemory buffer;
+};
+
+TableEngine::TableEngine(TableCore& core, std::unique_ptr<GlobalMemory> memory,
+                         const TableAccessOptions& options)
+    : core_(core),
+      memory_(std::move(memory)),
+      options_(options),
+      chunk_(core.options().chunk != 0 ? core.options().chunk : chunk_for_load(0)),
+      largest_(core.options().chunk != 0 ? core.options().chunk : TableOptions::kMaxChunk),
+      in_advance_(core.options().prefetch == TablePrefetch::kEager) {
+  statistics_.chunk = chunk_;
+}
+
+TableEngine::~TableEngine() {
+  // Transfers write to the slots' memory until they have ended. Every transfer ends, at the latest
+  // by the failure of the peer.
+  for (const std::unique_ptr<Slot>& slot : slots_) {
+    for (Slot::Chunk& chunk : slot->chunks) {
+      for (GlobalTransfer& piece : chunk.pieces) static_cast<void>(piece.wait());
+    }
+    if (slot->buffer.get_buffer() != nullptr) {
+      static_cast<void>(core_.fabric().memory().free(slot->buffer));
+    }
+  }
+}
+
+uint64_t* TableEngine::attach(uint32_t owner) {
+  if (absl::Status attached = core_.attach(owner); !attached.ok()) {
+    status_ = std::move(attached);
+    return nullptr;
+  }
+  return core_.share(owner).mapped.load(std::memory_order_acquire);
+}
+
+// ---- Slots --------------------------------------------------------------------------------------
+
+TableEngine::Slot* TableEngine::take_slot(bool beyond_limit) {
+  if (active_ >= options_.in_flight && !beyond_limit) return nullptr;
+  Slot* free = nullptr;
+  for (const std::unique_ptr<Slot>& slot : slots_) {
+    if (slot->stage == Slot::Stage::kFree) free = slot.get();
+  }
+  if (free == nullptr) free = slots_.emplace_back(std::make_unique<Slot>()).get();
+  if (free->buffer.get_buffer() == nullptr) {
+    const size_t chunks = core_.options().prefetch == TablePrefetch::kNone ? 1 : 2;
+    auto memory =
+        core_.fabric().memory().allocate(chunks * largest_ * core_.words() * sizeof(uint64_t));
+    if (!memory.ok()) {
+      status_ = memory.status();
+    } else {
+      free->buffer = *memory;
+    }
+  }
+  // Remove the use tags of peers that the memory was used with before.
+  if (free->buffer.is_free()) free->buffer.clear_uses();
+  ++active_;
+  return free;
+}
+
+bool TableEngine::start(Mode mode, const uint64_t* stored, uint64_t index, uint64_t tag) {
+  Slot* const slot = take_slot(false);
+  if (slot == nullptr) return false;
+  slot->tag = tag;
+  slot->target = {};
+  launch(*slot, mode, stored, index);
+  return true;
+}
+
+bool TableEngine::start(Mode mode, const uint64_t* stored, uint64_t index, const Target& target) {
+  Slot* const slot = take_slot(false);
+  if (slot == nullptr) return false;
+  slot->target = target;
+  launch(*slot, mode, stored, index);
+  return true;
+}
+
+TableResult TableEngine::execute(Mode mode, uint64_t* stored, uint64_t index) {
+  TableResult result;
+  size_t left = 1;
+  // A blocked operation must not wait for a free slot: the thread's wait hook may have suspended
+  // operations that occupy all of them, and that continue only after this one.
+  Slot* const slot = take_slot(true);
+  slot->target = {&result, mode == Mode::kRead ? stored : nullptr, &left};
+  launch(*slot, mode, stored, index);
+  wait_for(&left, 0);
+  return result;
+}
+
+void TableEngine::launch(Slot& slot, Mode mode, const uint64_t* stored, uint64_t index) {
+  ++statistics_.operations;
+  slot.mode = mode;
+  slot.round_trips = 0;
+  slot.deadline = deadline_after(core_.options().timeout);
+  if (slot.buffer.get_buffer() == nullptr) return end(slot, TableOutcome::kUnavailable);
+  const TableGeometry& geometry = core_.geometry();
+  TablePlace place{};
+  if (mode == Mode::kRead) {
+    place = geometry.place_of(index);
+    if (place.owner >= geometry.processes || place.position >= geometry.buckets) {
+      return end(slot, TableOutcome::kAbsent);
+    }
+  } else {
+    std::copy_n(stored, core_.words(), slot.stored.begin());
+    place = geometry.home_of(stored[0]);
+  }
+  slot.owner = place.owner;
+  if (core_.share(slot.owner).state.load(std::memory_order_acquire) ==
+      TableCore::ShareState::kUnknown) {
+    static_cast<void>(attach(slot.owner));
+  }
+  if (absl::Status peer = slot.owner == core_.fabric().rank()
+                              ? absl::OkStatus()
+                              : core_.fabric().peer_status(slot.owner);
+      !peer.ok()) {
+    return fail(slot, std::move(peer));
+  }
+  if (mode == Mode::kRead) {
+    slot.index = index;
+    slot.stage = Slot::Stage::kRead;
+    GlobalAddress address = core_.share(slot.owner).address;
+    address.address += place.position * core_.words() * sizeof(uint64_t);
+    slot.chunks[0].pieces[0] =
+        memory_->rget(global_ptr<uint64_t>(address), slot.buffer, 0, core_.words());
+    slot.round_trips = 1;
+    return advance(slot);
+  }
+  slot.next = place.position;
+  slot.requested = 0;
+  slot.current = 0;
+  slot.at = 0;
+  slot.ordinal = 0;
+  slot.stage = Slot::Stage::kChunk;
+  slot.chunks[1].count = 0;
+  request_chunk(slot, 0);
+  if (in_advance_ && slot.requested < geometry.probe_limit) request_chunk(slot, 1);
+  slot.round_trips = 1;
+  advance(slot);
+}
+
+void TableEngine::end(Slot& slot, TableOutcome outcome) {
+  switch (outcome) {
+    case TableOutcome::kFound:
+    case TableOutcome::kAbsent:
+      if (slot.mode == Mode::kRead) break;
+      ++statistics_.remote_finds;
+      statistics_.find_round_trips += slot.round_trips;
+      break;
+    case TableOutcome::kInserted:
+      ++statistics_.inserted;
+      ++statistics_.remote_inserts;
+      statistics_.insert_round_trips += slot.round_trips;
+      break;
+    case TableOutcome::kFull:
+      ++statistics_.full;
+      break;
+    case TableOutcome::kUnavailable:
+      ++statistics_.unavailable;
+      break;
+  }
+  TableResult result{UINT64_MAX, outcome};
+  if (outcome == TableOutcome::kFound || outcome == TableOutcome::kInserted) {
+    const Slot::Chunk& chunk = slot.chunks[slot.current];
+    const uint64_t position = chunk.first + slot.at;
+    result.index =
+        slot.mode == Mode::kRead
+            ? slot.index
+            : core_.geometry().index_of(slot.owner, position < core_.geometry().buckets
+                                                        ? position
+                                                        : position - core_.geometry().buckets);
+  }
+  const auto* const read = reinterpret_cast<const uint64_t*>(slot.buffer.get_buffer());
+  if (slot.target.left != nullptr) {
+    *slot.target.result = result;
+    if (slot.target.stored != nullptr && outcome == TableOutcome::kFound) {
+      std::copy_n(read, core_.words(), slot.target.stored);
+    }
+    --*slot.target.left;
+  } else {
+    Ended& ended = ended_.emplace_back(Ended{slot.tag, result, slot.stored});
+    if (slot.mode == Mode::kRead && outcome == TableOutcome::kFound) {
+      std::copy_n(read, core_.words(), ended.stored.begin());
+    }
+  }
+  slot.target = {};
+  // A chunk that was requested in advance may still arrive.
+  slot.stage = Slot::Stage::kLate;
+  advance(slot);
+}
+
+void TableEngine::fail(Slot& slot, absl::Status status) {
+  status_ = std::move(status);
+  end(slot, TableOutcome::kUnavailable);
+}
+
+// ---- Progress -----------------------------------------------------------------------------------
+
+void TableEngine::advance(Slot& slot) {
+  while (true) {
+    switch (slot.stage) {
+      case Slot::Stage::kFree:
+        return;
+      case Slot::Stage::kChunk:
+        if (!advance_chunk(slot)) return;
+        break;
+      case Slot::Stage::kWord:
+        if (!advance_word(slot)) return;
+        break;
+      case Slot::Stage::kRead: {
+        GlobalTransfer& transfer = slot.chunks[0].pieces[0];
+        if (!transfer.done()) return;
+        if (absl::Status read = transfer.wait(); !read.ok()) return fail(slot, std::move(read));
+        const auto* const words = reinterpret_cast<const uint64_t*>(slot.buffer.get_buffer());
+        const bool present = words[core_.words() - 1] != 0;
+        return end(slot, present ? TableOutcome::kFound : TableOutcome::kAbsent);
+      }
+      case Slot::Stage::kLate: {
+        bool done = slot.swap.done();
+        for (Slot::Chunk& chunk : slot.chunks) {
+          for (GlobalTransfer& piece : chunk.pieces) done = piece.done() && done;
+        }
+        if (!done) return;
+        for (Slot::Chunk& chunk : slot.chunks) {
+          for (GlobalTransfer& piece : chunk.pieces) piece = {};
+        }
+        slot.swap = {};
+        slot.stage = Slot::Stage::kFree;
+        --active_;
+        return;
+      }
+    }
+  }
+}
+
+const uint64_t* TableEngine::bucket(const Slot& slot) const {
+  return reinterpret_cast<const uint64_t*>(slot.buffer.get_buffer()) +
+         (slot.current * size_t{largest_} + slot.at) * core_.words();
+}
+
+void TableEngine::request_chunk(Slot& slot, size_t which) {
+  const TableGeometry& geometry = core_.geometry();
+  Slot::Chunk& chunk = slot.chunks[which];
+  chunk.first = slot.next;
+  chunk.count =
+      static_cast<uint32_t>(std::min<uint64_t>(chunk_, geometry.probe_limit - slot.requested));
+  const size_t bucket_bytes = core_.words() * sizeof(uint64_t);
+  const uint64_t before_end = std::min<uint64_t>(chunk.count, geometry.buckets - chunk.first);
+  const size_t offset = which * largest_ * bucket_bytes;
+  GlobalAddress address = core_.share(slot.owner).address;
+  const uint64_t base = address.address;
+  address.address = base + chunk.first * bucket_bytes;
+  chunk.pieces[0] =
+      memory_->rget(global_ptr<uint64_t>(address), slot.buffer, offset, before_end * core_.words());
+  chunk.pieces[1] = {};
+  if (before_end < chunk.count) {
+    address.address = base;
+    chunk.pieces[1] = memory_->rget(global_ptr<uint64_t>(address), slot.buffer,
+                                    offset + before_end * bucket_bytes,
+                                    (chunk.count - before_end) * core_.words());
+  }
+  ++statistics_.chunks_read;
+  statistics_.bytes_read += chunk.count * bucket_bytes;
+  slot.requested += chunk.count;
+  slot.next = (chunk.first + chunk.count) % geometry.buckets;
+}
+
+bool TableEngine::advance_chunk(Slot& slot) {
+  Slot::Chunk& chunk = slot.chunks[slot.current];
+  if (!chunk.pieces[0].done() || !chunk.pieces[1].done()) return false;
+  for (GlobalTransfer& piece : chunk.pieces) {
+    if (absl::Status read = piece.wait(); !read.ok()) {
+      fail(slot, std::move(read));
+      return true;
+    }
+  }
+  if (slot.ordinal == 0) observe_load(slot);
+  scan(slot);
+  return true;
+}
+
+// Examines the buckets from `at` on, until the operation has ended or starts a transfer.
+void TableEngine::scan(Slot& slot) {
+  const Slot::Chunk& chunk = slot.chunks[slot.current];
+  const size_t words = core_.words();
+  slot.at += static_cast<uint32_t>(
+      scan_buckets(bucket(slot), chunk.count - slot.at, words, slot.stored[0]));
+  if (slot.at == chunk.count) return next_chunk(slot);
+  slot.word = 0;
+  next_word(slot);
+}
+
+// Examines word `word` of the current bucket and those that follow; all words before are equal to
+// the key's.
+void TableEngine::next_word(Slot& slot) {
+  const uint64_t* const words = bucket(slot);
+  for (; slot.word < core_.words(); ++slot.word) {
+    if (words[slot.word] == 0) {
+      if (slot.mode == Mode::kFind) return end(slot, TableOutcome::kAbsent);
+      return swap_word(slot);
+    }
+    if (words[slot.word] != slot.stored[slot.word]) {
+      ++slot.at;
+      return scan(slot);
+    }
+  }
+  end(slot, TableOutcome::kFound);
+}
+
+void TableEngine::swap_word(Slot& slot) {
+  const Slot::Chunk& chunk = slot.chunks[slot.current];
+  const uint64_t position = (chunk.first + slot.at) % core_.geometry().buckets;
+  GlobalAddress address = core_.share(slot.owner).address;
+  address.address += (position * core_.words() + slot.word) * sizeof(uint64_t);
+  slot.swap = memory_->compare_exchange(global_ptr<uint64_t>(address), 0, slot.stored[slot.word]);
+  ++slot.round_trips;
+  slot.stage = Slot::Stage::kWord;
+}
+
+bool TableEngine::advance_word(Slot& slot) {
+  if (!slot.swap.done()) return false;
+  const absl::StatusOr<uint64_t> before = slot.swap.wait();
+  if (!before.ok()) {
+    fail(slot, before.status());
+    return true;
+  }
+  if (*before != 0 && *before != slot.stored[slot.word]) {
+    ++statistics_.cas_retries;
+    ++slot.at;
+    slot.stage = Slot::Stage::kChunk;
+    scan(slot);
+    return true;
+  }
+  ++slot.word;
+  if (slot.word == core_.words()) {
+    end(slot, *before == 0 ? TableOutcome::kInserted : TableOutcome::kFound);
+  } else {
+    slot.stage = Slot::Stage::kChunk;
+    next_word(slot);
+  }
+  return true;
+}
+
+void TableEngine::next_chunk(Slot& slot) {
+  const auto other = static_cast<uint8_t>(1 - slot.current);
+  const uint64_t limit = core_.geometry().probe_limit;
+  slot.at = 0;
+  slot.stage = Slot::Stage::kChunk;
+  if (slot.chunks[other].count != 0) {  // requested in advance
+    slot.chunks[slot.current].count = 0;
+    slot.current = other;
+    // Chunks 0 and 1 were requested together, chunk i + 2 after chunk i was scanned.
+    if (++slot.ordinal % 2 == 0) ++slot.round_trips;
+    if (in_advance_ && slot.requested < limit) request_chunk(slot, 1 - other);
+    return;
+  }
+  if (slot.requested >= limit) {
+    return end(slot, slot.mode == Mode::kFind ? TableOutcome::kAbsent : TableOutcome::kFull);
+  }
+  ++slot.ordinal;
+  ++slot.round_trips;
+  request_chunk(slot, slot.current);
+}
+
+// ---- Load ---------------------------------------------------------------------------------------
+
+// The far half of the first chunk of a probe path is a sample of the table: its distance from the
+// home bucket makes it almost independent of whether the key is present.
+void TableEngine::observe_load(const Slot& slot) {
+  const Slot::Chunk& chunk = slot.chunks[slot.current];
+  const size_t count = chunk.count / 2;
+  if (count == 0) return;
+  const size_t words = core_.words();
+  const double occupied = static_cast<double>(
+      count_occupied(bucket(slot) + (chunk.count - count) * words, count, words));
+  const auto buckets = static_cast<double>(core_.geometry().buckets * core_.geometry().processes);
+  const double window = std::clamp(buckets / 16, 256.0, kLoadWindow);
+  observed_ = std::min(observed_ + static_cast<double>(count), window);
+  load_ += (occupied - static_cast<double>(count) * load_) / observed_;
+  statistics_.load = load_;
+  if (core_.options().chunk == 0) chunk_ = chunk_for_load(load_);
+  statistics_.chunk = chunk_;
+  if (core_.options().prefetch == TablePrefetch::kLoad) {
+    in_advance_ = load_ > 1 - std::sqrt(1.0 / (2.0 * chunk_ - 1));
+  }
+}
+
+// ---- Waiting ------------------------------------------------------------------------------------
+
+void TableEngine::poll() {
+  const bool check = ++polls_ % kPollsPerClock == 0;
+  const Deadline now = check ? std::chrono::steady_clock::now() : Deadline{};
+  // By index: an operation that ends may run no user code, but a nested poll may add slots.
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    Slot& slot = *slots_[i];
+    if (slot.stage == Slot::Stage::kFree) continue;
+    advance(slot);
+    if (check && slot.stage != Slot::Stage::kFree && slot.stage != Slot::Stage::kLate &&
+        now >= slot.deadline) {
+      fail(slot, make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
+                            core_.fabric().label(slot.owner) +
+                                " did not answer an operation on its share of a hash table in time",
+                            "raise TableOptions::timeout if its host is overloaded"));
+    }
+  }
+}
+
+void TableEngine::wait_for(const size_t* left, size_t most) {
+  const auto ended = [&] {
+    if (*left <= most) return true;
+    poll();
+    return *left <= most;
+  };
+  // Every operation has a deadline, so the wait needs none.
+  if (core_.fabric().options().service_threads != 0) {
+    static_cast<void>(wait_until(ended));
+  } else {
+    // This thread also receives the answers of owners that execute compare-and-swaps.
+    static_cast<void>(core_.fabric().wait_polling(ended));
+  }
+}
+
+void TableEngine::wait_for_room() {
+  if (options_.in_flight == 0 || active_ < options_.in_flight) return;
+  wait_for(&active_, options_.in_flight - 1);
+}
+
+bool TableEngine::take_ended(Ended& into) {
+  if (ended_.empty()) return false;
+  into = ended_.front();
+  ended_.pop_front();
+  return true;
+}
+
+}  // namespace cariama

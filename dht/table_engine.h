@@ -1,0 +1,120 @@
+// The operations of one thread on the shares that are not mapped: many in flight, each a sequence
+// of one-sided transfers. A program uses TableAccess (hash_table.h).
+//
+// Protocol of find_or_put, for a bucket whose words are 0 until they are set:
+//
+//   1. read a chunk of the probe path, and search it for word 0 of the key or an empty bucket
+//   2. an empty bucket: compare-and-swap word 0 from 0. Another key won: continue with the bucket
+//      that follows. The same word 0 won, or this operation: the same for word 1, then word 2, ...
+//   3. the operation that sets the last word has inserted the key; one that sees that all words are
+//      equal to those of its key has found it; any other continues with the bucket that follows
+//
+// An operation passes a bucket only after it has seen a word there that is set and differs from its
+// key's. Set words do not change, so no operation can put that key there later. It follows that two
+// operations with the same key end at the same bucket, one of them as kInserted. An operation never
+// waits for another: a process that dies between its compare-and-swaps leaves a bucket which the
+// next key with the same first words completes with its own words.
+#ifndef CARIAMA_DHT_TABLE_ENGINE_H_
+#define CARIAMA_DHT_TABLE_ENGINE_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "dht/export.h"
+#include "dht/table_core.h"
+#include "dht/table_layout.h"
+#include "dht/table_options.h"
+#include "dsfabric/global_memory.h"
+#include "dtutils/wait.h"
+
+namespace cariama {
+
+class CARIAMA_DHT_EXPORT TableEngine {
+ public:
+  enum class Mode : uint8_t { kFind, kPut, kRead };
+  // An operation that was started with start(), and has ended.
+  struct Ended {
+    uint64_t tag;
+    TableResult result;
+    std::array<uint64_t, kMaxKeyWords> stored;  // the bucket's words
+  };
+  // Where the result of an operation goes whose caller waits. `stored` gets the words of a kRead.
+  struct Target {
+    TableResult* result;
+    uint64_t* stored;  // nullptr except for kRead
+    size_t* left;      // decremented when the operation ends
+  };
+
+  TableEngine(TableCore& core, std::unique_ptr<GlobalMemory> memory,
+              const TableAccessOptions& options);
+  ~TableEngine();
+  TableEngine(const TableEngine&) = delete;
+  TableEngine& operator=(const TableEngine&) = delete;
+
+  [[nodiscard]] TableCore& core() const { return core_; }
+  // Makes `owner` usable: returns its mapped buckets, or nullptr if it is remote or has failed.
+  [[nodiscard]] uint64_t* attach(uint32_t owner);
+  // Executes one operation on a share that is not mapped. Blocks. For kRead, `index` names the
+  // bucket, and `stored` gets its words; otherwise `stored` is the encoded key.
+  [[nodiscard]] TableResult execute(Mode mode, uint64_t* stored, uint64_t index);
+  // Starts one operation. Returns false if in_flight operations are active.
+  [[nodiscard]] bool start(Mode mode, const uint64_t* stored, uint64_t index, uint64_t tag);
+  [[nodiscard]] bool start(Mode mode, const uint64_t* stored, uint64_t index, const Target& target);
+  // Adds an operation that ended at once to the operations that next_ended() returns.
+  void add_ended(const Ended& ended) { ended_.push_back(ended); }
+  // Advances the operations in flight. Never blocks.
+  void poll();
+  // Blocks until *left is at most `most`, or until all operations of this engine have ended.
+  void wait_for(const size_t* left, size_t most);
+  // Blocks until start() is possible.
+  void wait_for_room();
+  [[nodiscard]] bool take_ended(Ended& into);
+  [[nodiscard]] size_t active() const { return active_; }
+
+  [[nodiscard]] const absl::Status& status() const { return status_; }
+  [[nodiscard]] TableStatistics& statistics() { return statistics_; }
+  [[nodiscard]] const TableStatistics& statistics() const { return statistics_; }
+
+ private:
+  struct Slot;
+
+  [[nodiscard]] Slot* take_slot(bool beyond_limit);
+  void launch(Slot& slot, Mode mode, const uint64_t* stored, uint64_t index);
+  // Advances until the operation has ended or waits for a transfer.
+  void advance(Slot& slot);
+  [[nodiscard]] bool advance_chunk(Slot& slot);
+  [[nodiscard]] bool advance_word(Slot& slot);
+  void scan(Slot& slot);
+  void request_chunk(Slot& slot, size_t which);
+  void next_chunk(Slot& slot);
+  void next_word(Slot& slot);
+  void swap_word(Slot& slot);
+  void end(Slot& slot, TableOutcome outcome);
+  void fail(Slot& slot, absl::Status status);
+  void observe_load(const Slot& slot);
+  [[nodiscard]] const uint64_t* bucket(const Slot& slot) const;
+
+  TableCore& core_;
+  std::unique_ptr<GlobalMemory> memory_;
+  const TableAccessOptions options_;
+  uint32_t chunk_;       // in use
+  uint32_t largest_;     // chunk that a slot has memory for
+  bool in_advance_;      // request the next chunk together with the first
+  double load_ = 0;      // measured
+  double observed_ = 0;  // buckets that load_ is the average of
+  size_t active_ = 0;
+  uint64_t polls_ = 0;
+  std::vector<std::unique_ptr<Slot>> slots_;
+  std::deque<Ended> ended_;
+  absl::Status status_;
+  TableStatistics statistics_;
+};
+
+}  // namespace cariama
+
+#endif  // CARIAMA_DHT_TABLE_ENGINE_H_

@@ -1,0 +1,110 @@
+// Options, results and counters of the distributed hash table (hash_table.h).
+#ifndef CARIAMA_DHT_TABLE_OPTIONS_H_
+#define CARIAMA_DHT_TABLE_OPTIONS_H_
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+
+#include "dsfabric/global_memory.h"
+
+namespace cariama {
+
+// The result of one operation.
+enum class TableOutcome : uint8_t {
+  kFound,     // the key was in the table, at `index`
+  kInserted,  // this operation put the key into the table, at `index`
+  kAbsent,    // the key is not in the table, or the bucket that was read is empty
+  kFull,      // the key is absent, and no bucket within the probe limit is empty; nothing is lost
+  kUnavailable,  // the owner of the key is dead or does not answer: status() of the access says why
+};
+
+// 16 bytes: returned in registers.
+struct TableResult {
+  uint64_t index = UINT64_MAX;  // of the bucket; valid with kFound and kInserted
+  TableOutcome outcome = TableOutcome::kUnavailable;
+
+  friend bool operator==(const TableResult&, const TableResult&) = default;
+};
+static_assert(sizeof(TableResult) == 16);
+
+// When an access requests the chunk after the one that it waits for.
+enum class TablePrefetch : uint8_t {
+  kNone,   // after the first chunk was scanned
+  kEager,  // together with the first chunk (the slides' algorithm): one read more per operation
+  // Together with the first chunk if the measured load says that a chunk is expected to be full:
+  // load > 1 - sqrt(1 / (2 C - 1)), the slides' efficiency bound.
+  kLoad,
+};
+
+// Must be equal in all processes.
+struct TableOptions {
+  // Buckets of each process. 0: as many as fit `bytes`. Rounded up to a multiple of 8.
+  uint64_t buckets = 0;
+  uint64_t bytes = uint64_t{64} << 20;  // of each process; used if `buckets` is 0
+  // Buckets that one read returns, a multiple of 8 (one cache line of one-word buckets), at most
+  // kMaxChunk. 0: follows the measured load, so that a find takes at most 1.05 reads at load 0.5
+  // and 1.2 at load 0.9 (chunk_for_load()).
+  uint32_t chunk = 0;
+  TablePrefetch prefetch = TablePrefetch::kLoad;
+  // An operation examines at most max_chunks * C buckets, where C is `chunk`, or kMaxChunk if
+  // `chunk` is 0; then the result is kFull. 0: 256.
+  uint32_t max_chunks = 0;
+  // Use one-sided transfers for all shares, also for memory that is mapped. For tests and
+  // benchmarks.
+  bool force_remote = false;
+  AtomicsBy atomics = AtomicsBy::kAutomatic;
+  // An operation that takes longer ends with kUnavailable.
+  std::chrono::milliseconds timeout{30'000};
+
+  static constexpr uint32_t kMaxChunk = 512;
+};
+
+struct TableAccessOptions {
+  // Operations on shares that are not mapped which one access has in flight. Each takes registered
+  // memory for a chunk of the largest size (two with kEager and kLoad): 8 W C bytes.
+  uint32_t in_flight = 32;
+};
+
+// Counters of one access. Those of the remote path count operations on shares that are not mapped.
+struct TableStatistics {
+  uint64_t operations = 0;  // find, find_or_put and read, on all shares
+  uint64_t inserted = 0;    // keys that this access has put
+  uint64_t full = 0;
+  uint64_t unavailable = 0;
+  // Remote path.
+  uint64_t remote_finds = 0;        // operations that ended with kFound or kAbsent
+  uint64_t remote_inserts = 0;      // operations that ended with kInserted
+  uint64_t chunks_read = 0;         // also those that were requested in advance and not needed
+  uint64_t bytes_read = 0;          // bytes of these chunks
+  uint64_t find_round_trips = 0;    // dependent round trips of the remote_finds
+  uint64_t insert_round_trips = 0;  // dependent round trips of the remote_inserts
+  uint64_t cas_retries = 0;         // claims that another key won
+  double load = 0;                  // measured load of the chunks that were read
+  uint32_t chunk = 0;               // chunk size in use, in buckets
+};
+
+// The result of HashTable::load.
+struct TableLoadResult {
+  uint64_t keys = 0;          // that all processes loaded
+  bool indices_kept = false;  // every key has the index that it had when it was saved
+};
+
+// Returns the chunk size for a load, in buckets: the smallest multiple of 8 with which a search for
+// an absent key takes at most 1.05 reads at loads up to 0.7, and at most 1.15 at loads up to 0.9.
+// From a simulation of linear probing with uniform hashes (docs/reachability.md).
+[[nodiscard]] constexpr uint32_t chunk_for_load(double load) {
+  if (load < 0.45) return 8;
+  if (load < 0.60) return 16;
+  if (load < 0.70) return 32;
+  if (load < 0.79) return 64;
+  if (load < 0.85) return 96;
+  if (load < 0.88) return 128;
+  if (load < 0.905) return 160;
+  if (load < 0.92) return 256;
+  return TableOptions::kMaxChunk;
+}
+
+}  // namespace cariama
+
+#endif  // CARIAMA_DHT_TABLE_OPTIONS_H_

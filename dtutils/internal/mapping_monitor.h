@@ -1,0 +1,110 @@
+// Notices that memory was unmapped, discarded or moved, so that a registration of it is not used
+// again. One monitor serves the process, since the kernel lets one userfaultfd watch a range.
+//
+// Notification: userfaultfd in write-protect mode with no page protected. It raises no fault, so no
+// access to the memory is slower or fails, and needs no privilege (UFFD_USER_MODE_ONLY). munmap,
+// mremap, mmap over the range, a shrinking brk and madvise (DONTNEED, FREE, REMOVE) raise an event.
+// The thread that made the call waits until the monitor's thread has READ the event, not until it
+// has processed it.
+//
+// Hence the protocol. The monitor's thread makes the sequence odd before it reads events, marks the
+// watches that they hit, and makes the sequence even. After munmap() has returned, a thread
+// therefore sees either an odd number, and waits, or a later even number, after which the marks are
+// visible. settled_sequence() does that. The read orders both: the kernel's lock passes the
+// monitor's store of the odd number to the thread that it releases.
+//
+// The monitor's thread takes no lock and does not allocate. Its only system calls are read and
+// poll. The application may therefore unmap memory while it holds any lock, including those of
+// malloc.
+#ifndef CARIAMA_DTUTILS_INTERNAL_MAPPING_MONITOR_H_
+#define CARIAMA_DTUTILS_INTERNAL_MAPPING_MONITOR_H_
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "dtutils/export.h"
+#include "dtutils/file_descriptor.h"
+
+namespace cariama::internal {
+
+// Returns false in a process that was forked from the one in which the first call was made: there
+// neither the monitor's thread nor the kernel's registrations exist. One load. A page that the
+// kernel clears at fork holds the answer, so that it is right also after a bare clone(2).
+[[nodiscard]] CARIAMA_DTUTILS_EXPORT bool in_registering_process(const std::atomic<uint64_t>* page);
+// Returns a new page for in_registering_process(), or nullptr if none can be mapped. Never freed.
+[[nodiscard]] CARIAMA_DTUTILS_EXPORT const std::atomic<uint64_t>* make_fork_page();
+
+class CARIAMA_DTUTILS_EXPORT MappingMonitor {
+ public:
+  // Watched ranges of all caches of the process.
+  static constexpr uint32_t kMaxWatches = 16384;
+  static constexpr uint32_t kNoWatch = UINT32_MAX;
+
+  // Names a watch; a slot is reused with another version.
+  struct Watch {
+    uint32_t slot = kNoWatch;
+    uint64_t version = 0;
+  };
+
+  // Returns the monitor of this process, started by the first call; nullptr if the system refuses
+  // userfaultfd (then refusal() says why). A forked child gets a monitor of its own.
+  [[nodiscard]] static MappingMonitor* get();
+  [[nodiscard]] static absl::Status refusal();
+
+  // Starts to watch whole pages. Errors: RESOURCE_EXHAUSTED (kMaxWatches; vm.max_map_count: the
+  // text names it), FAILED_PRECONDITION (this memory cannot be watched: it is backed by a file on
+  // disk, or another userfaultfd watches it). Thread-safe; takes a lock.
+  [[nodiscard]] absl::StatusOr<Watch> watch(uintptr_t start, uintptr_t end);
+  // Ends a watch. Thread-safe; takes a lock.
+  void unwatch(const Watch& watch);
+
+  // Returns true if no event has hit the watch. Call settled_sequence() first. Wait-free.
+  [[nodiscard]] bool is_intact(const Watch& watch) const {
+    // Acquire: pairs with the release in mark().
+    return slots_[watch.slot].state.load(std::memory_order_acquire) == live(watch.version);
+  }
+
+  // Returns the number of the last processed batch of events. Waits while the monitor's thread
+  // processes one, which takes it microseconds.
+  [[nodiscard]] uint64_t settled_sequence() const {
+    const uint64_t sequence = sequence_.load(std::memory_order_acquire);
+    if ((sequence & 1) == 0) [[likely]] {
+      return sequence;
+    }
+    return wait_for_even();
+  }
+
+ private:
+  struct Slot {
+    std::atomic<uint64_t> state{0};  // version * 2 + 1 while intact
+    std::atomic<uintptr_t> start{0};
+    std::atomic<uintptr_t> end{0};
+  };
+  static constexpr uint64_t live(uint64_t version) { return version * 2 + 1; }
+
+  MappingMonitor() = default;
+  [[nodiscard]] absl::Status open();
+  [[nodiscard]] bool arm(uintptr_t start, uintptr_t end, int& error) const;
+  [[nodiscard]] uint64_t wait_for_even() const;
+  void read_events();
+  void mark(uintptr_t start, uintptr_t end);
+
+  alignas(64) std::atomic<uint64_t> sequence_{0};
+  alignas(64) FileDescriptor events_;
+  std::unique_ptr<Slot[]> slots_ = std::make_unique<Slot[]>(kMaxWatches);
+  std::atomic<uint32_t> used_slots_{0};  // slots beyond were never used
+  std::mutex mutex_;                     // never taken by the monitor's thread
+  std::vector<uint32_t> free_;
+  uint64_t last_version_ = 0;
+};
+
+}  // namespace cariama::internal
+
+#endif  // CARIAMA_DTUTILS_INTERNAL_MAPPING_MONITOR_H_

@@ -1,0 +1,212 @@
+// The helper policy: a thread predicts when each region is used next, deregisters it after its use
+// and registers it again shortly before the next one. (D. Li et al., "Scalable memory registration
+// for high performance networks using helper threads".)
+//
+//   HelperOptions helper;                      // the paper's system
+//   helper.predictor.estimate = PeriodEstimate::kQuantile;      // an improvement
+//   auto policy = std::make_shared<HelperPolicy>(helper);
+//   auto cache = RegistrationCache::create(pinner, {.policy = policy});
+//
+// A communicating thread stores one record for each use, after the transfer, in a ring of its own
+// (the deregistration queue, DQ): region, time, return addresses. It takes no lock and never waits.
+// If the ring is full, the oldest record is overwritten: that region stays registered until a later
+// use or until the budget of the cache ends it.
+//
+// The helper takes one DQ record at a time, then looks at the registration queue (RQ), which is
+// ordered by deadline:
+// - DQ: predict the next use td. If tc + tp <= td, or none is predicted, deregister the region, and
+//   put it into the RQ with the deadline td, earlier if needed to keep the distance that the
+//   processing of one DQ and one RQ item takes.
+// - RQ: if tc + tp >= td for the first item, register it.
+// tp is the sum of the costs of the steps, which CostModel refits while the program runs, and of
+// the time by which the helper wakes too late.
+#ifndef CARIAMA_DTUTILS_REGISTRATION_HELPER_THREAD_H_
+#define CARIAMA_DTUTILS_REGISTRATION_HELPER_THREAD_H_
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string_view>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "dtutils/export.h"
+#include "dtutils/registration/period_predictor.h"
+#include "dtutils/registration/policy.h"
+#include "dtutils/wait.h"
+
+namespace cariama {
+
+// The cost of an operation on p pages, a * p + b, fitted by linear regression in which older
+// samples fade (the last 64 count most). Not thread-safe.
+class CARIAMA_DTUTILS_EXPORT CostModel {
+ public:
+  // The initial line, in ns.
+  CostModel(double per_page, double base);
+  void add(uint64_t pages, int64_t nanoseconds);
+  // Never negative.
+  [[nodiscard]] int64_t predict(uint64_t pages) const;
+  // The largest cost to be expected: the line plus an upper bound of the recent deviations from it,
+  // which rises with each larger deviation and falls slowly.
+  [[nodiscard]] int64_t predict_most(uint64_t pages) const;
+
+ private:
+  double weight_, x_, y_, xx_, xy_;
+  double per_page_, base_;
+  double deviation_ = 0;
+};
+
+// The processes of a host that run helpers: each posts its registered bytes and sees whether it is
+// one of those that keep a helper (the paper's conservative policy, section 5). Lies in memory that
+// the processes share; zero-initialised memory is an empty board. Lock-free.
+class CARIAMA_DTUTILS_EXPORT HelperBoard {
+ public:
+  static constexpr uint32_t kMaxProcesses = 256;
+  // Posts the registered bytes of the process with this number.
+  void post(uint32_t process, uint64_t bytes);
+  void leave(uint32_t process);
+  // Returns true if the process is among the `idle_cores` with the most registered bytes. Of equal
+  // ones the lower number wins.
+  [[nodiscard]] bool keeps_helper(uint32_t process, uint32_t idle_cores) const;
+
+ private:
+  std::array<std::atomic<uint64_t>, kMaxProcesses> bytes_plus_one_;  // 0: no process
+};
+
+struct HelperOptions {
+  PredictorKind predictor_kind = PredictorKind::kContext;
+  PredictorOptions predictor{};
+  // Records of one DQ. A power of two.
+  uint32_t queue_records = 256;
+  // A helper with nothing due looks at the DQ this often. While no memory is registered and no
+  // record arrives, the interval doubles up to 8 times its value.
+  std::chrono::microseconds poll_interval{1000};
+  // Deregister only if the next use is at least this far away while all of the budget is free; the
+  // distance shrinks linearly to 0 at three quarters of the budget. 0: the paper's system.
+  std::chrono::microseconds horizon{0};
+  // End a registration ahead that was not used within this multiple of its period. 0: never, the
+  // paper's system.
+  double give_up_after = 0;
+  // Pieces in which messages are registered (ChunkedRegistration). 0: whole.
+  size_t piece_bytes = 0;
+  // Aggressive core policy: helpers that share this helper's core, their time slice and the cost of
+  // a switch: n * (t_slice + t_cs) is added to tp.
+  uint32_t sharing_helpers = 0;
+  std::chrono::microseconds time_slice{3000};
+  std::chrono::microseconds context_switch{5};
+  // Conservative core policy: the board of the host, this process's number on it, and the number of
+  // cores that the application leaves idle. A process without a helper leaves memory pinned.
+  HelperBoard* board = nullptr;
+  uint32_t process = 0;
+  uint32_t idle_cores = 0;
+  // false: no thread; the owner calls step(). For tests and simulations with a clock of their own.
+  bool own_thread = true;
+};
+
+struct HelperStatistics {
+  uint64_t records = 0;      // taken from the DQ
+  uint64_t overwritten = 0;  // lost in a full DQ
+  uint64_t deregistered = 0;
+  uint64_t kept = 0;  // the next use was too near
+  uint64_t registered_ahead = 0;
+  uint64_t given_up = 0;        // registered ahead and not used
+  int64_t cpu_nanoseconds = 0;  // of the helper's thread
+  int64_t wake_delay = 0;       // by which the helper wakes late, ns
+  PredictionErrors errors;
+};
+
+class CARIAMA_DTUTILS_EXPORT HelperPolicy final : public RegistrationPolicy {
+ public:
+  // The number of communicating threads whose uses are recorded. What further threads use stays
+  // registered until the budget ends it.
+  static constexpr size_t kMaxThreads = 256;
+
+  // One policy serves one cache.
+  explicit HelperPolicy(HelperOptions options);
+  ~HelperPolicy() override;
+
+  [[nodiscard]] std::string_view name() const override { return "helper"; }
+  void attach(RegionControl* control) override;
+  [[nodiscard]] bool records_uses() const override { return true; }
+  [[nodiscard]] bool ended(const RegionUse& use) override;
+  void forgotten(RegionName region) override;
+  [[nodiscard]] size_t piece_bytes() const override { return options_.piece_bytes; }
+
+  // Processes what is due and returns the time at which the next step is due, in ns of the cache's
+  // clock. Called by the helper's thread, or by the owner if own_thread is false. One thread at a
+  // time.
+  int64_t step();
+
+  [[nodiscard]] HelperStatistics statistics() const;
+
+ private:
+  struct Record;
+  struct Queue;
+  struct Communicator;
+  // What is known about a region.
+  struct Known {
+    uint64_t bytes = 0;
+    std::optional<int64_t> deadline;  // of its item in the RQ
+    int64_t give_up = INT64_MAX;      // registered ahead: the time at which it is deregistered
+    int64_t last_use = 0;
+  };
+  using Waiting = std::multimap<int64_t, uint64_t>;
+
+  [[nodiscard]] Queue* queue_of_this_thread();
+  void run();
+  void take_forgotten();
+  [[nodiscard]] bool take_record();
+  void process_record(Communicator& from, const Record& record);
+  [[nodiscard]] bool register_due();
+  void give_up_unused(int64_t time);
+  void enqueue(uint64_t region, Known& known, int64_t deadline);
+  void dequeue(uint64_t region, Known& known);
+  // tp of the two conditions.
+  [[nodiscard]] int64_t deregistration_delay(uint64_t bytes) const;
+  [[nodiscard]] int64_t registration_delay(uint64_t bytes) const;
+  [[nodiscard]] int64_t scheduling_delay() const;
+  [[nodiscard]] int64_t horizon() const;
+  [[nodiscard]] bool granted();
+
+  const HelperOptions options_;
+  const uint64_t serial_;
+  RegionControl* control_ = nullptr;
+
+  std::mutex communicators_mutex_;  // set-up of a thread's queue only
+  std::array<std::atomic<Communicator*>, kMaxThreads> communicators_{};
+  std::atomic<size_t> communicator_count_{0};
+
+  std::mutex forgotten_mutex_;  // never held while the cache is called
+  std::vector<uint64_t> forgotten_;
+  std::atomic<bool> any_forgotten_{false};
+
+  // Owned by the thread that calls step().
+  std::unordered_map<uint64_t, Known> known_;
+  Waiting waiting_;  // the RQ: by deadline
+  CostModel register_cost_;
+  CostModel deregister_cost_;
+  CostModel insert_cost_;   // t_insert and t_update, by length of the RQ
+  CostModel predict_cost_;  // t_hash and t_cache, by 1
+  int64_t idle_polls_ = 0;
+  size_t next_communicator_ = 0;
+
+  mutable std::mutex statistics_mutex_;
+  HelperStatistics statistics_;
+  std::atomic<bool> granted_{true};
+  std::atomic<int64_t> wake_delay_{0};
+  std::atomic<bool> stop_{false};
+  WakeWord wake_;
+  std::thread thread_;
+};
+
+}  // namespace cariama
+
+#endif  // CARIAMA_DTUTILS_REGISTRATION_HELPER_THREAD_H_

@@ -1,0 +1,213 @@
+#include "dtutils/registration/pinner.h"
+
+#include <fcntl.h>
+#include <liburing.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtutils/error.h"
+#include "dtutils/file_descriptor.h"
+#include "dtutils/internal/byte_size.h"
+#include "dtutils/internal/memory_limits.h"
+
+namespace cariama {
+
+DomainPinner::DomainPinner(std::shared_ptr<ProtectionDomain> domain, Access access)
+    : domain_(std::move(domain)), access_(access) {}
+
+absl::StatusOr<std::shared_ptr<MemoryRegion>> DomainPinner::pin(std::byte* address, size_t bytes) {
+  return domain_->register_memory({.address = address, .length = bytes}, access_);
+}
+
+namespace {
+
+constexpr size_t kMostOfOneSlot = internal::kGiB;  // the kernel's limit of one fixed buffer
+constexpr size_t kMostRead = 64 * internal::kKiB;
+
+// Returns true if every page of the range is mapped. The residency that mincore(2) also reports is
+// ignored.
+bool is_mapped(std::byte* address, size_t bytes) {
+  std::array<unsigned char, 1024> residency;
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  for (size_t done = 0; done < bytes; done += residency.size() * page) {
+    const size_t part = std::min(bytes - done, residency.size() * page);
+    if (mincore(address + done, part, residency.data()) != 0 && errno == ENOMEM) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+// The ring and its sparse table of fixed buffers. Regions share it, so that it outlives them.
+class IoUringPinner::State {
+ public:
+  ~State() {
+    if (ready_) io_uring_queue_exit(&ring_);
+  }
+
+  absl::Status open(uint32_t slots) {
+    if (const int error = io_uring_queue_init(4, &ring_, 0); error != 0) {
+      return make_error(absl::StatusCode::kUnavailable, ErrorScope::kProcess,
+                        "io_uring is not available (error " + std::to_string(-error) + ")",
+                        "allow io_uring (sysctl kernel.io_uring_disabled, the seccomp filter of "
+                        "the container), or register with a device");
+    }
+    ready_ = true;
+    if (const int error = io_uring_register_buffers_sparse(&ring_, slots); error != 0) {
+      return make_errno_error(-error, ErrorScope::kProcess, "creating a table of fixed buffers",
+                              "Linux 5.19 or newer is needed");
+    }
+    for (uint32_t slot = slots; slot > 0; --slot) free_.push_back(slot - 1);
+    return absl::OkStatus();
+  }
+
+  // Returns a negative error number, or 0.
+  int set_slot(uint32_t slot, std::byte* address, size_t bytes) {
+    const iovec range{address, bytes};
+    const __u64 tag = 0;
+    const int updated = io_uring_register_buffers_update_tag(&ring_, slot, &range, &tag, 1);
+    return updated == 1 ? 0 : updated;
+  }
+
+  bool take_slots(size_t count, std::vector<uint32_t>& slots) {
+    const std::lock_guard lock(mutex_);
+    if (free_.size() < count) return false;
+    slots.assign(free_.end() - static_cast<std::ptrdiff_t>(count), free_.end());
+    free_.resize(free_.size() - count);
+    return true;
+  }
+  void return_slots(const std::vector<uint32_t>& slots) {
+    const std::lock_guard lock(mutex_);
+    free_.insert(free_.end(), slots.begin(), slots.end());
+  }
+
+  absl::Status read_through(uint32_t slot, const std::byte* address, std::span<std::byte> out) {
+    const std::lock_guard lock(mutex_);
+    std::array<int, 2> ends{};
+    if (pipe2(ends.data(), O_CLOEXEC) != 0) {
+      return make_errno_error(errno, ErrorScope::kProcess, "creating a pipe");
+    }
+    const FileDescriptor reading(ends[0]);
+    const FileDescriptor writing(ends[1]);
+    io_uring_sqe* const request = io_uring_get_sqe(&ring_);
+    io_uring_prep_write_fixed(request, writing.get(), address, static_cast<unsigned>(out.size()), 0,
+                              static_cast<int>(slot));
+    io_uring_cqe* completion = nullptr;
+    int error = io_uring_submit(&ring_);
+    if (error >= 0) error = io_uring_wait_cqe(&ring_, &completion);
+    if (error < 0) {
+      return make_errno_error(-error, ErrorScope::kProcess, "submitting to io_uring");
+    }
+    const int written = completion->res;
+    io_uring_cqe_seen(&ring_, completion);
+    if (written != static_cast<int>(out.size())) {
+      return make_errno_error(written < 0 ? -written : EIO, ErrorScope::kOperation,
+                              "reading through a fixed buffer");
+    }
+    for (size_t done = 0; done < out.size();) {
+      const ssize_t got = read(reading.get(), out.data() + done, out.size() - done);
+      if (got <= 0) return make_errno_error(EIO, ErrorScope::kOperation, "reading a pipe");
+      done += static_cast<size_t>(got);
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  io_uring ring_{};
+  bool ready_ = false;
+  std::mutex mutex_;
+  std::vector<uint32_t> free_;
+};
+
+namespace {
+
+class IoUringRegion final : public MemoryRegion {
+ public:
+  IoUringRegion(std::shared_ptr<IoUringPinner::State> state, const MemorySource& source,
+                std::vector<uint32_t> slots)
+      : MemoryRegion(source, Access::kAll), state_(std::move(state)), slots_(std::move(slots)) {
+    local_key_ = {slots_.empty() ? UINT64_MAX : slots_.front()};
+    remote_key_ = {local_key_.value};
+  }
+  ~IoUringRegion() override {
+    for (const uint32_t slot : slots_) static_cast<void>(state_->set_slot(slot, nullptr, 0));
+    state_->return_slots(slots_);
+  }
+  [[nodiscard]] const std::vector<uint32_t>& slots() const { return slots_; }
+
+ private:
+  const std::shared_ptr<IoUringPinner::State> state_;
+  const std::vector<uint32_t> slots_;  // empty: accounted for, not pinned
+};
+
+}  // namespace
+
+IoUringPinner::IoUringPinner(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+absl::StatusOr<std::shared_ptr<IoUringPinner>> IoUringPinner::create(uint32_t slots) {
+  auto state = std::make_shared<State>();
+  if (absl::Status opened = state->open(slots); !opened.ok()) return opened;
+  return std::shared_ptr<IoUringPinner>(new IoUringPinner(std::move(state)));
+}
+
+absl::StatusOr<std::shared_ptr<MemoryRegion>> IoUringPinner::pin(std::byte* address, size_t bytes) {
+  std::vector<uint32_t> slots;
+  if (!state_->take_slots((bytes + kMostOfOneSlot - 1) / kMostOfOneSlot, slots)) {
+    return make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kProcess,
+                      "all slots of the IoUringPinner are in use",
+                      "pass more to IoUringPinner::create(), or lower "
+                      "RegistrationOptions::max_regions");
+  }
+  int error = 0;
+  size_t pinned = 0;
+  for (; pinned < slots.size() && error == 0; ++pinned) {
+    const size_t offset = pinned * kMostOfOneSlot;
+    error =
+        state_->set_slot(slots[pinned], address + offset, std::min(bytes - offset, kMostOfOneSlot));
+  }
+  const MemorySource source{.address = address, .length = bytes};
+  if (error == 0) return std::make_shared<IoUringRegion>(state_, source, std::move(slots));
+  for (size_t i = 0; i + 1 < pinned; ++i) {
+    static_cast<void>(state_->set_slot(slots[i], nullptr, 0));
+  }
+  state_->return_slots(slots);
+  if (error == -ENOMEM) {
+    return internal::explain_no_memory(internal::query_memory_limits(), bytes);
+  }
+  if (error != -EFAULT && error != -EOPNOTSUPP) {
+    return make_errno_error(-error, ErrorScope::kProcess,
+                            "pinning " + internal::format_bytes(bytes));
+  }
+  if (!is_mapped(address, bytes)) {
+    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                      "registering " + internal::format_bytes(bytes) + ": part of it is not mapped",
+                      "pass mapped memory");
+  }
+  return std::make_shared<IoUringRegion>(state_, source, std::vector<uint32_t>{});
+}
+
+bool IoUringPinner::accounted_only(const MemoryRegion& region) {
+  return static_cast<const IoUringRegion&>(region).slots().empty();
+}
+
+absl::Status IoUringPinner::read_through(const MemoryRegion& region, const std::byte* address,
+                                         std::span<std::byte> out) {
+  const auto& slots = static_cast<const IoUringRegion&>(region).slots();
+  if (address < region.address() || address + out.size() > region.address() + region.length() ||
+      out.size() > kMostRead || out.empty() || slots.empty()) {
+    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                      "read_through() beyond the region, of more than 64 KiB, or not pinned");
+  }
+  const auto offset = static_cast<size_t>(address - region.address());
+  return state_->read_through(slots[offset / kMostOfOneSlot], address, out);
+}
+
+}  // namespace cariama

@@ -1,0 +1,106 @@
+// Policies of a RegistrationCache: how long memory stays registered after its use.
+//
+//   options.policy = make_registration_policy("leave-pinned").value();
+//
+// | name            | after the last use                 | registers                         |
+// |-----------------|------------------------------------|-----------------------------------|
+// | leave-pinned    | stays registered                   | at the first use                  |
+// | on-demand       | deregistered at once               | at each use                       |
+// | pipeline        | deregistered at once               | at each use, in pieces of 1 MiB   |
+// | pipeline-pinned | stays registered                   | in pieces of 1 MiB                |
+// | lru             | stays registered within the budget | at the first use                  |
+// | oracle-0, oracle-1ms, oracle-10ms | stays if the next use is that near | at a use        |
+// | helper          | a helper thread decides            | before the predicted use          |
+//
+// The oracles know the future and serve the replay of traces only; helper_thread.h describes the
+// helper.
+// "lru" differs from "leave-pinned" by the budget of the cache only: choose RegistrationOptions::
+// max_bytes below what the program uses. Every policy obeys that budget.
+#ifndef CARIAMA_DTUTILS_REGISTRATION_POLICY_H_
+#define CARIAMA_DTUTILS_REGISTRATION_POLICY_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "dtutils/export.h"
+
+namespace cariama {
+
+// Names a range that a cache knows, registered or not. Never given to another range.
+struct RegionName {
+  uint64_t value = 0;
+  friend bool operator==(RegionName, RegionName) = default;
+};
+
+// The return addresses of the calls that led to a use, innermost first. Those of a program that is
+// compiled with -fno-omit-frame-pointer are complete; else only the first is reliable, and the rest
+// of the array is 0.
+using CallStack = std::array<uintptr_t, 8>;
+
+// Stores the return addresses of the caller's caller and outward: a walk over frame pointers that
+// reads nothing outside of this thread's stack. About 1 ns for each frame.
+CARIAMA_DTUTILS_EXPORT void capture_call_stack(CallStack& stack);
+
+// One use of a region by a transfer.
+struct RegionUse {
+  RegionName region;
+  uintptr_t address = 0;         // of the first page
+  size_t bytes = 0;              // whole pages
+  int64_t begin = 0;             // when the memory was acquired, in ns of the cache's clock
+  int64_t next_use = INT64_MAX;  // replay of traces only: when the memory will be used next
+  CallStack stack{};             // if the policy records_uses()
+};
+
+// What a policy may do to the regions of its cache. Thread-safe.
+class CARIAMA_DTUTILS_EXPORT RegionControl {
+ public:
+  virtual ~RegionControl() = default;
+  // Registers a known region that is not registered. Blocks for the system call. Returns false if
+  // that is impossible: the memory was unmapped, the budget is full of memory in use, or the kernel
+  // refuses it.
+  virtual bool register_ahead(RegionName region) = 0;
+  // Deregisters a region. Returns false if it is in use or not registered.
+  virtual bool deregister_idle(RegionName region) = 0;
+  // Bytes that are registered now, and the budget.
+  [[nodiscard]] virtual uint64_t registered_bytes() const = 0;
+  [[nodiscard]] virtual uint64_t max_bytes() const = 0;
+  [[nodiscard]] virtual int64_t now() const = 0;  // the cache's clock, in ns
+};
+
+// Decides about the registrations of one cache. Its functions may be called by several threads at
+// once.
+class CARIAMA_DTUTILS_EXPORT RegistrationPolicy {
+ public:
+  virtual ~RegistrationPolicy() = default;
+  [[nodiscard]] virtual std::string_view name() const = 0;
+
+  // Called once, before the first use, and with nullptr before the cache is destroyed.
+  virtual void attach(RegionControl* /*control*/) {}
+
+  // Returns true if the cache is to measure the time and the call stack of each use.
+  [[nodiscard]] virtual bool records_uses() const { return false; }
+
+  // A use has ended, which makes the region idle unless another use goes on. Runs in the
+  // application's thread. Returns true if an idle region stays registered. Must not block.
+  [[nodiscard]] virtual bool ended(const RegionUse& use) = 0;
+
+  // The memory was unmapped or forgotten; the name will not be used again. Called with a lock of
+  // the cache held: must not call RegionControl.
+  virtual void forgotten(RegionName /*region*/) {}
+
+  // Returns the size in bytes of the pieces in which messages are registered; 0: whole.
+  [[nodiscard]] virtual size_t piece_bytes() const { return 0; }
+};
+
+// Returns a policy by its name in the table above. "helper" has the default HelperOptions. Error:
+// INVALID_ARGUMENT (the text lists the names).
+[[nodiscard]] CARIAMA_DTUTILS_EXPORT absl::StatusOr<std::shared_ptr<RegistrationPolicy>>
+make_registration_policy(std::string_view name);
+
+}  // namespace cariama
+
+#endif  // CARIAMA_DTUTILS_REGISTRATION_POLICY_H_

@@ -1,0 +1,632 @@
+#include "dtutils/registration/registration_cache.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+
+#include "dtutils/diagnostics.h"
+#include "dtutils/error.h"
+#include "dtutils/internal/byte_size.h"
+#include "dtutils/internal/mapping_monitor.h"
+#include "dtutils/internal/memory_limits.h"
+
+namespace cariama {
+namespace {
+
+// The word of an entry: uses in progress, state, and the version, which differs for each range that
+// the entry is given to. An entry is registered, or busy (one thread registers or deregisters it),
+// or neither. A doomed entry is no longer in the index; its last user deregisters it.
+constexpr uint64_t kUses = 0xffffffff;
+constexpr uint64_t kRegistered = uint64_t{1} << 32;
+constexpr uint64_t kBusy = uint64_t{1} << 33;
+constexpr uint64_t kDoomed = uint64_t{1} << 34;
+constexpr int kVersionShift = 35;
+
+constexpr uint64_t version_of(uint64_t word) { return word >> kVersionShift; }
+
+uintptr_t page_bytes() {
+  static const auto bytes = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  return bytes;
+}
+
+// Debian's Abseil has a string_view of its own.
+std::string text_of(const absl::Status& status) { return std::string(status.message()); }
+
+// The default of max_bytes.
+uint64_t default_budget() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && geteuid() != 0) {
+    return limit.rlim_cur / 10 * 8;
+  }
+  return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * page_bytes() / 4;
+}
+
+}  // namespace
+
+int64_t registration_clock() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
+
+struct RegistrationCache::Entry {
+  std::atomic<uint64_t> word{0};
+  // Constant for one version. Atomic because hold() may read them while the entry is reused.
+  std::atomic<uintptr_t> start{0};
+  std::atomic<uintptr_t> end{0};
+  std::atomic<uint64_t> hits{0};
+  std::atomic<int64_t> last_use{0};
+  uint32_t index = 0;
+  bool stays = true;   // the registration may outlive its use
+  bool known = false;  // it is in the cache's index
+  internal::MappingMonitor::Watch watch;
+  std::shared_ptr<MemoryRegion> region;  // written by the thread that made the entry busy
+
+  [[nodiscard]] uint64_t version() const {
+    return version_of(word.load(std::memory_order_relaxed));
+  }
+  [[nodiscard]] uint64_t bytes() const {
+    return end.load(std::memory_order_relaxed) - start.load(std::memory_order_relaxed);
+  }
+};
+
+Registration::Registration(Registration&& other) noexcept { *this = std::move(other); }
+
+Registration& Registration::operator=(Registration&& other) noexcept {
+  if (this == &other) return *this;
+  release();
+  cache_ = std::exchange(other.cache_, nullptr);
+  entry_ = other.entry_;
+  region_ = other.region_;
+  hit_ = other.hit_;
+  use_ = other.use_;
+  return *this;
+}
+
+void Registration::release() {
+  if (cache_ == nullptr) return;
+  std::exchange(cache_, nullptr)->end(*static_cast<RegistrationCache::Entry*>(entry_), use_);
+}
+
+absl::StatusOr<std::unique_ptr<RegistrationCache>> RegistrationCache::create(
+    std::shared_ptr<Pinner> pinner, RegistrationOptions options) {
+  if (pinner == nullptr) {
+    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                      "a registration cache without a pinner", "pass a DomainPinner");
+  }
+  if (options.max_bytes == 0) options.max_bytes = default_budget();
+  if (options.policy == nullptr) options.policy = make_registration_policy("leave-pinned").value();
+  std::unique_ptr<RegistrationCache> cache(
+      new RegistrationCache(std::move(pinner), std::move(options)));
+  if (cache->fork_page_ == nullptr) {
+    return make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kProcess,
+                      "no page can be mapped that is cleared at fork");
+  }
+  cache->options_.policy->attach(cache.get());
+  return cache;
+}
+
+RegistrationCache::RegistrationCache(std::shared_ptr<Pinner> pinner, RegistrationOptions options)
+    : pinner_(std::move(pinner)),
+      options_(std::move(options)),
+      fork_page_(internal::make_fork_page()),
+      records_uses_(options_.policy->records_uses()),
+      last_change_(options_.clock()) {
+  if (options_.invalidation == Invalidation::kAutomatic) {
+    monitor_ = internal::MappingMonitor::get();
+    if (monitor_ == nullptr) {
+      stays_ = false;
+      report_once("registration.userfaultfd",
+                  "registered memory cannot be watched, so it is registered anew for each transfer",
+                  text_of(internal::MappingMonitor::refusal()));
+    }
+  }
+  if (options_.invalidation == Invalidation::kNone) stays_ = false;
+}
+
+RegistrationCache::~RegistrationCache() {
+  if (fork_page_ == nullptr) return;
+  if (!internal::in_registering_process(fork_page_)) {
+    // The registrations belong to the parent, whose kernel objects this process shares. The policy
+    // has a thread that does not exist here.
+    const auto leak = [](auto owner) {
+      using Owner = decltype(owner);
+      static_cast<void>(std::make_unique<Owner>(std::move(owner)).release());
+    };
+    for (const auto& entry : entries_) leak(std::move(entry->region));
+    leak(std::move(options_.policy));
+    return;
+  }
+  options_.policy->attach(nullptr);
+  Lock lock(mutex_);
+  for (const auto& entry : entries_) {
+    entry->region.reset();
+    if (monitor_ != nullptr && entry->watch.slot != internal::MappingMonitor::kNoWatch) {
+      monitor_->unwatch(entry->watch);
+    }
+  }
+}
+
+std::atomic<RegistrationCache::Entry*>& RegistrationCache::hint(uintptr_t start) const {
+  static_assert(std::tuple_size_v<decltype(hints_)> == 512);
+  return hints_[(start / 4096 * 0x9e3779b97f4a7c15) >> 55];
+}
+
+bool RegistrationCache::hold(Entry& entry, uintptr_t start, uintptr_t end) {
+  // Acquire: pairs with the release in pin(), which published entry.region.
+  uint64_t word = entry.word.load(std::memory_order_acquire);
+  while ((word & (kRegistered | kBusy | kDoomed)) == kRegistered) {
+    if (start < entry.start.load(std::memory_order_relaxed) ||
+        end > entry.end.load(std::memory_order_relaxed)) {
+      return false;
+    }
+    // Succeeds only if the version is unchanged, so the bounds above were those of this version.
+    if (entry.word.compare_exchange_weak(word, word + 1, std::memory_order_acq_rel,
+                                         std::memory_order_acquire)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+Registration RegistrationCache::begin(Entry& entry, bool hit, int64_t time,
+                                      const UseContext& context) {
+  Registration made;
+  made.cache_ = this;
+  made.entry_ = &entry;
+  made.region_ = entry.region.get();
+  made.hit_ = hit;
+  made.use_.region = {entry.version() << 32 | entry.index};
+  made.use_.address = entry.start.load(std::memory_order_relaxed);
+  made.use_.bytes = entry.bytes();
+  made.use_.begin = time;
+  made.use_.next_use = context.next_use;
+  if (records_uses_) {
+    if (context.stack != nullptr) {
+      made.use_.stack = *context.stack;
+    } else {
+      capture_call_stack(made.use_.stack);
+    }
+  }
+  entry.last_use.store(time, std::memory_order_relaxed);
+  if (hit) entry.hits.fetch_add(1, std::memory_order_relaxed);
+  return made;
+}
+
+absl::StatusOr<Registration> RegistrationCache::acquire(const void* address, size_t bytes,
+                                                        const UseContext& context) {
+  if (!internal::in_registering_process(fork_page_)) [[unlikely]] {
+    return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kProcess,
+                      "a registration cache of the parent process is used after fork",
+                      "create a cache in the child");
+  }
+  if (monitor_ != nullptr &&
+      monitor_->settled_sequence() != seen_sequence_.load(std::memory_order_acquire)) [[unlikely]] {
+    catch_up();
+  }
+  // Taken before a registration: a late one must not make the prediction of the next use late.
+  const int64_t time = options_.clock();
+  const auto from = reinterpret_cast<uintptr_t>(address);
+  Entry* const near = hint(from).load(std::memory_order_acquire);
+  if (near != nullptr && from + bytes > from && hold(*near, from, from + bytes)) [[likely]] {
+    return begin(*near, true, time, context);
+  }
+  const uintptr_t page = page_bytes();
+  if (bytes == 0 || from == 0 || from > UINTPTR_MAX - page || bytes > UINTPTR_MAX - page - from) {
+    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                      "registering a null, empty or impossible range", "pass mapped memory");
+  }
+  const uintptr_t start = from / page * page;
+  const uintptr_t end = internal::round_up(from + bytes, page);
+  bool waited = false;
+  Lock lock(mutex_);
+  // Each round of the loop ends with a registration, an error, or after a change that another
+  // thread made. More than a few rounds happen only if the memory is unmapped again and again.
+  while (true) {
+    if (monitor_ != nullptr) sweep(lock);
+    if (Entry* const entry = find(start, end, false);
+        entry != nullptr && hold(*entry, start, end)) {
+      hint(from).store(entry, std::memory_order_release);
+      if (waited) ++statistics_.misses;
+      return begin(*entry, !waited, time, context);
+    }
+    Entry* entry = find(start, end, true);
+    if (entry != nullptr && (entry->word.load(std::memory_order_acquire) & kBusy) != 0) {
+      waited = true;
+      changed_.wait(lock);
+      continue;
+    }
+    if (entry != nullptr && (entry->word.load(std::memory_order_acquire) & kRegistered) != 0) {
+      continue;
+    }
+    if (entry == nullptr) entry = add(start, end);
+    absl::Status pinned = pin(lock, *entry, 1);
+    if (absl::IsAborted(pinned)) continue;
+    if (!pinned.ok()) return pinned;
+    ++statistics_.misses;
+    hint(from).store(entry, std::memory_order_release);
+    return begin(*entry, false, time, context);
+  }
+}
+
+absl::StatusOr<std::shared_ptr<MemoryRegion>> RegistrationCache::lend(const void* address,
+                                                                      size_t bytes) {
+  auto acquired = acquire(address, bytes);
+  if (!acquired.ok()) return acquired.status();
+  auto held = std::make_shared<Registration>(*std::move(acquired));
+  auto* const region = const_cast<MemoryRegion*>(&held->region());
+  return std::shared_ptr<MemoryRegion>(std::move(held), region);
+}
+
+void RegistrationCache::end(Entry& entry, const RegionUse& use) {
+  if (!internal::in_registering_process(fork_page_)) return;
+  const bool stays = entry.stays;
+  // Release: the use happens-before the deregistration by another thread.
+  const uint64_t word = entry.word.fetch_sub(1, std::memory_order_acq_rel);
+  // After the decrement, so that the policy's thread finds the region idle.
+  const bool keep = options_.policy->ended(use);
+  if ((word & kUses) == 1 && (!keep || !stays || (word & kDoomed) != 0)) {
+    Lock lock(mutex_);
+    static_cast<void>(unpin(lock, entry, version_of(word)));
+  }
+}
+
+void RegistrationCache::catch_up() {
+  Lock lock(mutex_);
+  sweep(lock);
+}
+
+// Removes the entries whose memory has changed. May release the lock.
+void RegistrationCache::sweep(Lock& lock) {
+  const uint64_t sequence = monitor_->settled_sequence();
+  if (sequence == seen_sequence_.load(std::memory_order_relaxed)) return;
+  std::vector<std::pair<Entry*, uint64_t>> changed;
+  for (const auto& [start, entry] : index_) {
+    if (entry->watch.slot != internal::MappingMonitor::kNoWatch &&
+        !monitor_->is_intact(entry->watch)) {
+      changed.emplace_back(entry, entry->version());
+    }
+  }
+  for (const auto& [entry, version] : changed) detach(*entry);
+  statistics_.invalidations += changed.size();
+  // All are doomed now, so look-ups without the lock may go on.
+  seen_sequence_.store(sequence, std::memory_order_release);
+  for (const auto& [entry, version] : changed) settle(lock, *entry, version);
+}
+
+// Returns a registered entry that contains the range; or, with `known`, any known entry that does
+// and is at most twice as large: messages of several lengths from one buffer are then one region.
+RegistrationCache::Entry* RegistrationCache::find(uintptr_t start, uintptr_t end,
+                                                  bool known) const {
+  auto position = index_.upper_bound(start);
+  while (position != index_.begin()) {
+    --position;
+    if (position->first + longest_ < end) break;
+    Entry* const entry = position->second;
+    const uintptr_t entry_end = entry->end.load(std::memory_order_relaxed);
+    if (known) {
+      if (entry_end >= end && entry_end - position->first <= 2 * (end - start)) return entry;
+    } else if (entry_end >= end &&
+               (entry->word.load(std::memory_order_acquire) & kRegistered) != 0) {
+      return entry;
+    }
+  }
+  return nullptr;
+}
+
+// Adds a known range that is not registered.
+RegistrationCache::Entry* RegistrationCache::add(uintptr_t start, uintptr_t end) {
+  trim_known();
+  Entry* entry = nullptr;
+  if (unused_.empty()) {
+    entries_.push_back(std::make_unique<Entry>());
+    entry = entries_.back().get();
+    entry->index = static_cast<uint32_t>(entries_.size() - 1);
+  } else {
+    entry = unused_.back();
+    unused_.pop_back();
+  }
+  entry->start.store(start, std::memory_order_relaxed);
+  entry->end.store(end, std::memory_order_relaxed);
+  entry->stays = stays_;
+  entry->watch = {};
+  if (monitor_ != nullptr) {
+    auto watch = monitor_->watch(start, end);
+    if (watch.ok()) {
+      entry->watch = *watch;
+    } else {
+      entry->stays = false;
+      report_once("registration.unwatched",
+                  "some registered memory cannot be watched, so it is registered anew for each "
+                  "transfer",
+                  text_of(watch.status()));
+    }
+  }
+  entry->known = true;
+  index_.emplace(start, entry);
+  longest_ = std::max(longest_, end - start);
+  return entry;
+}
+
+// Registers an entry that is neither registered nor busy. Releases the lock during the system call.
+// On an error the entry is gone. ABORTED: the memory changed meanwhile.
+absl::Status RegistrationCache::pin(Lock& lock, Entry& entry, uint32_t uses) {
+  entry.word.fetch_or(kBusy, std::memory_order_acq_rel);
+  const uint64_t bytes = entry.bytes();
+  absl::Status status = reserve(lock, bytes);
+  if (status.ok()) {
+    account(static_cast<int64_t>(bytes), 1);
+    auto* const address = reinterpret_cast<std::byte*>(entry.start.load(std::memory_order_relaxed));
+    while (true) {
+      lock.unlock();
+      auto region = pinner_->pin(address, bytes);
+      lock.lock();
+      status = region.status();
+      if (status.ok()) entry.region = *std::move(region);
+      // The limit of the process may be lower than the budget, or other registrations use it up.
+      if (!absl::IsResourceExhausted(status) || !evict_one(lock)) break;
+    }
+    // An event before this point may mean that other pages were pinned.
+    if (status.ok() && monitor_ != nullptr &&
+        entry.watch.slot != internal::MappingMonitor::kNoWatch) {
+      static_cast<void>(monitor_->settled_sequence());
+      if (!monitor_->is_intact(entry.watch)) {
+        status = absl::AbortedError("the memory changed");
+        entry.region.reset();
+        ++statistics_.invalidations;
+      }
+    }
+    if (!status.ok()) account(-static_cast<int64_t>(bytes), -1);
+  }
+  if (status.ok()) {
+    ++statistics_.registrations;
+    const uint64_t word = entry.word.load(std::memory_order_relaxed);
+    // Release: pairs with the acquire in hold(). No other thread changes a busy entry's word
+    // without the lock.
+    entry.word.store(((word & ~kBusy) | kRegistered) + uses, std::memory_order_release);
+    // A range that was forgotten meanwhile and that nothing uses.
+    if (uses == 0) settle_if_doomed(lock, entry);
+  } else {
+    const uint64_t version = entry.version();
+    entry.word.fetch_and(~kBusy, std::memory_order_acq_rel);
+    if (entry.known) detach(entry);
+    settle(lock, entry, version);
+  }
+  changed_.notify_all();
+  return status;
+}
+
+void RegistrationCache::settle_if_doomed(Lock& lock, Entry& entry) {
+  const uint64_t word = entry.word.load(std::memory_order_relaxed);
+  if ((word & kDoomed) != 0) settle(lock, entry, version_of(word));
+}
+
+// Makes room in the budgets. May release the lock.
+absl::Status RegistrationCache::reserve(Lock& lock, uint64_t bytes) {
+  while (statistics_.registered_bytes + bytes > options_.max_bytes ||
+         statistics_.registered_regions + 1 > options_.max_regions) {
+    if (bytes <= options_.max_bytes && evict_one(lock)) continue;
+    if (unpinning_ > 0) {
+      changed_.wait(lock);
+      continue;
+    }
+    if (statistics_.registered_bytes + bytes > options_.max_bytes) {
+      return make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kProcess,
+                        "registering " + internal::format_bytes(bytes) + ": the budget is " +
+                            internal::format_bytes(options_.max_bytes) + ", " +
+                            internal::format_bytes(statistics_.registered_bytes) + " are in use",
+                        "raise RegistrationOptions::max_bytes to at least " +
+                            internal::format_bytes(statistics_.registered_bytes + bytes));
+    }
+    return make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kProcess,
+                      "all " + std::to_string(options_.max_regions) + " regions are in use",
+                      "raise RegistrationOptions::max_regions to at least " +
+                          std::to_string(statistics_.registered_regions + 1));
+  }
+  return absl::OkStatus();
+}
+
+// Deregisters the idle region that was used least recently. Returns false if there is none.
+bool RegistrationCache::evict_one(Lock& lock) {
+  Entry* oldest = nullptr;
+  for (const auto& [start, entry] : index_) {
+    const uint64_t word = entry->word.load(std::memory_order_acquire);
+    if ((word & kRegistered) == 0 || (word & kUses) != 0) continue;
+    if (oldest == nullptr || entry->last_use.load(std::memory_order_relaxed) <
+                                 oldest->last_use.load(std::memory_order_relaxed)) {
+      oldest = entry;
+    }
+  }
+  if (oldest == nullptr) return false;
+  if (unpin(lock, *oldest, oldest->version())) ++statistics_.evictions;
+  return true;  // if another thread has begun to use it, the caller looks again
+}
+
+// Forgets the range that was used least recently, if too many are known that are not registered.
+void RegistrationCache::trim_known() {
+  if (index_.size() < options_.max_idle_ranges + statistics_.registered_regions) return;
+  Entry* oldest = nullptr;
+  for (const auto& [start, entry] : index_) {
+    const uint64_t word = entry->word.load(std::memory_order_acquire);
+    if ((word & (kRegistered | kBusy)) != 0) continue;
+    if (oldest == nullptr || entry->last_use.load(std::memory_order_relaxed) <
+                                 oldest->last_use.load(std::memory_order_relaxed)) {
+      oldest = entry;
+    }
+  }
+  if (oldest == nullptr) return;
+  detach(*oldest);
+  recycle(*oldest);
+}
+
+// Deregisters an idle entry of that version. Releases the lock during the system call. Returns
+// false if the entry is in use, not registered, or another one.
+bool RegistrationCache::unpin(Lock& lock, Entry& entry, uint64_t version) {
+  uint64_t word = entry.word.load(std::memory_order_acquire);
+  do {
+    if (version_of(word) != version || (word & kUses) != 0 || (word & kRegistered) == 0) {
+      return false;
+    }
+  } while (!entry.word.compare_exchange_weak(word, (word & ~kRegistered) | kBusy,
+                                             std::memory_order_acq_rel));
+  std::shared_ptr<MemoryRegion> region = std::move(entry.region);
+  entry.region.reset();
+  const auto bytes = static_cast<int64_t>(entry.bytes());
+  ++unpinning_;
+  lock.unlock();
+  region.reset();
+  lock.lock();
+  --unpinning_;
+  account(-bytes, -1);
+  ++statistics_.deregistrations;
+  word = entry.word.fetch_and(~kBusy, std::memory_order_acq_rel);
+  if (entry.known && !entry.stays) detach(entry);
+  if (!entry.known) recycle(entry);
+  changed_.notify_all();
+  return true;
+}
+
+// Takes the entry out of the index. settle() or recycle() must follow.
+void RegistrationCache::detach(Entry& entry) {
+  const auto [first, last] = index_.equal_range(entry.start.load(std::memory_order_relaxed));
+  index_.erase(std::find_if(first, last, [&](const auto& one) { return one.second == &entry; }));
+  entry.known = false;
+  const uint64_t word = entry.word.fetch_or(kDoomed, std::memory_order_acq_rel);
+  options_.policy->forgotten({version_of(word) << 32 | entry.index});
+}
+
+// Ends a detached entry unless it is in use or busy; then its user or the busy thread does.
+void RegistrationCache::settle(Lock& lock, Entry& entry, uint64_t version) {
+  const uint64_t word = entry.word.load(std::memory_order_acquire);
+  if (version_of(word) != version || (word & kBusy) != 0) return;
+  if ((word & kRegistered) != 0) {
+    static_cast<void>(unpin(lock, entry, version));
+  } else if (!entry.known) {
+    recycle(entry);
+  }
+}
+
+// Makes a detached entry that is not registered available for another range.
+void RegistrationCache::recycle(Entry& entry) {
+  if (entry.watch.slot != internal::MappingMonitor::kNoWatch) monitor_->unwatch(entry.watch);
+  entry.watch = {};
+  const uint64_t next = entry.version() + 1;
+  entry.word.store(next << kVersionShift, std::memory_order_release);
+  unused_.push_back(&entry);
+}
+
+void RegistrationCache::account(int64_t bytes, int regions) {
+  const int64_t time = options_.clock();
+  statistics_.byte_seconds += static_cast<double>(statistics_.registered_bytes) *
+                              static_cast<double>(time - last_change_) * 1e-9;
+  last_change_ = time;
+  statistics_.registered_bytes += static_cast<uint64_t>(bytes);
+  statistics_.registered_regions += static_cast<uint64_t>(static_cast<int64_t>(regions));
+  statistics_.peak_bytes = std::max(statistics_.peak_bytes, statistics_.registered_bytes);
+  registered_.store(statistics_.registered_bytes, std::memory_order_relaxed);
+  if (options_.on_change) options_.on_change(time, statistics_.registered_bytes);
+}
+
+RegistrationCache::Entry* RegistrationCache::named(RegionName region) const {
+  const uint64_t index = region.value & 0xffffffff;
+  if (index >= entries_.size()) return nullptr;
+  Entry* const entry = entries_[index].get();
+  return entry->known && entry->version() == region.value >> 32 ? entry : nullptr;
+}
+
+bool RegistrationCache::register_ahead(RegionName region) {
+  Lock lock(mutex_);
+  if (monitor_ != nullptr) sweep(lock);
+  Entry* const entry = named(region);
+  if (entry == nullptr || !entry->stays) return false;
+  const uint64_t word = entry->word.load(std::memory_order_acquire);
+  if ((word & kBusy) != 0) return false;
+  if ((word & kRegistered) != 0) return true;
+  if (!pin(lock, *entry, 0).ok()) return false;
+  ++statistics_.registered_ahead;
+  return true;
+}
+
+bool RegistrationCache::deregister_idle(RegionName region) {
+  Lock lock(mutex_);
+  Entry* const entry = named(region);
+  return entry != nullptr && unpin(lock, *entry, region.value >> 32);
+}
+
+uint64_t RegistrationCache::registered_bytes() const {
+  return registered_.load(std::memory_order_relaxed);
+}
+
+size_t RegistrationCache::forget(const void* address, size_t bytes) {
+  const auto start = reinterpret_cast<uintptr_t>(address);
+  Lock lock(mutex_);
+  std::vector<std::pair<Entry*, uint64_t>> hit;
+  size_t registered = 0;
+  for (const auto& [from, entry] : index_) {
+    if (from >= start + bytes) break;
+    if (entry->end.load(std::memory_order_relaxed) <= start) continue;
+    hit.emplace_back(entry, entry->version());
+    if ((entry->word.load(std::memory_order_relaxed) & kRegistered) != 0) ++registered;
+  }
+  for (const auto& [entry, version] : hit) detach(*entry);
+  statistics_.invalidations += hit.size();
+  for (const auto& [entry, version] : hit) settle(lock, *entry, version);
+  return registered;
+}
+
+size_t RegistrationCache::overlapping(const void* address, size_t bytes) const {
+  const auto start = reinterpret_cast<uintptr_t>(address);
+  const Lock lock(mutex_);
+  size_t count = 0;
+  for (const auto& [from, entry] : index_) {
+    if (from >= start + bytes) break;
+    if (entry->end.load(std::memory_order_relaxed) > start &&
+        (entry->word.load(std::memory_order_relaxed) & kRegistered) != 0) {
+      ++count;
+    }
+  }
+  return count;
+}
+
+uint64_t RegistrationCache::deregister_all_idle() {
+  Lock lock(mutex_);
+  const uint64_t before = statistics_.deregistrations;
+  uint64_t bytes = statistics_.registered_bytes;
+  while (evict_one(lock)) {
+  }
+  statistics_.evictions -= std::min(statistics_.evictions, statistics_.deregistrations - before);
+  bytes -= std::min(bytes, statistics_.registered_bytes);
+  return bytes;
+}
+
+RegistrationStatistics RegistrationCache::statistics() const {
+  const Lock lock(mutex_);
+  RegistrationStatistics result = statistics_;
+  result.byte_seconds += static_cast<double>(result.registered_bytes) *
+                         static_cast<double>(options_.clock() - last_change_) * 1e-9;
+  for (const auto& entry : entries_) result.hits += entry->hits.load(std::memory_order_relaxed);
+  return result;
+}
+
+ChunkedRegistration::ChunkedRegistration(RegistrationCache& cache, const void* address,
+                                         size_t bytes, size_t piece_bytes,
+                                         const UseContext& context)
+    : cache_(cache),
+      position_(static_cast<const std::byte*>(address)),
+      end_(position_ + bytes),
+      piece_bytes_(piece_bytes == 0 ? bytes : piece_bytes),
+      context_(context) {}
+
+absl::StatusOr<ChunkedRegistration::Piece> ChunkedRegistration::next() {
+  const size_t bytes = std::min(static_cast<size_t>(end_ - position_), piece_bytes_);
+  // The older use ends first, so that never more than two pieces are registered.
+  held_[0].release();
+  held_[0] = std::move(held_[1]);
+  auto acquired = cache_.acquire(position_, bytes, context_);
+  if (!acquired.ok()) return acquired.status();
+  held_[1] = *std::move(acquired);
+  const Piece piece{&held_[1].region(), position_, bytes, held_[1].was_hit()};
+  position_ += bytes;
+  return piece;
+}
+
+}  // namespace cariama

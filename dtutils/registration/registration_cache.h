@@ -1,0 +1,273 @@
+// A cache of registrations of memory that the user owns.
+//
+//   auto pinner = std::make_shared<DomainPinner>(domain, Access::kAll);
+//   auto cache = RegistrationCache::create(pinner, {.max_bytes = size_t{1} << 30});
+//   {
+//     absl::StatusOr<Registration> memory = (*cache)->acquire(buffer, bytes);
+//     ... transfer with memory->region().local_key() ...
+//   }  // the use ends: the policy decides whether the memory stays registered
+//
+// acquire() finds a registration that contains the range, or makes one of its whole pages (or of a
+// range of at most twice its length that contains it and was registered before). A held
+// Registration keeps the memory registered. The budgets are hard: when they are full, idle
+// registrations are ended, least recently used first; if that does not suffice, acquire() fails.
+//
+// Invalidation. A registration names pages, not addresses, so after munmap and mmap at the same
+// address it would read and write pages that the program no longer sees. The cache learns through
+// userfaultfd that memory was unmapped (also in part), moved (mremap), mapped anew or discarded
+// (madvise DONTNEED, FREE, REMOVE), and never uses that registration again: an acquire() that
+// starts after the call has returned registers anew. Not noticed, because the kernel raises no
+// event: shmdt(2), and fallocate(2) with FALLOC_FL_PUNCH_HOLE on a memfd; call forget() first.
+// Memory that cannot be watched (backed by a file on disk, or where the system refuses userfaultfd)
+// is registered at each use and never stays registered; a diagnostic says so once.
+//
+// Fork. A child must not use the cache of its parent: acquire() returns FAILED_PRECONDITION, and
+// the destructor leaves the parent's registrations alone. A child may create caches of its own.
+//
+// Cost: acquire() and release of a registered range are one atomic read-modify-write each on the
+// region (the paper's lock of a region), without locks or system calls. A known range takes about
+// 300 bytes.
+#ifndef CARIAMA_DTUTILS_REGISTRATION_REGISTRATION_CACHE_H_
+#define CARIAMA_DTUTILS_REGISTRATION_REGISTRATION_CACHE_H_
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "dtutils/export.h"
+#include "dtutils/memory.h"
+#include "dtutils/registration/pinner.h"
+#include "dtutils/registration/policy.h"
+
+namespace cariama {
+
+namespace internal {
+class MappingMonitor;
+}
+
+class RegistrationCache;
+
+enum class Invalidation : uint8_t {
+  // userfaultfd; where it is refused, no registration outlives its use.
+  kAutomatic,
+  // The program calls forget() before it unmaps, discards or moves memory that it has transferred.
+  // A program that does not gets wrong data.
+  kExplicit,
+  // No registration outlives its use.
+  kNone,
+};
+
+// Returns the time of steady_clock in ns: the default of RegistrationOptions::clock.
+[[nodiscard]] CARIAMA_DTUTILS_EXPORT int64_t registration_clock();
+
+struct RegistrationOptions {
+  // The most bytes that are registered at a time, in whole pages. 0: 80 % of RLIMIT_MEMLOCK if that
+  // is set, else a quarter of the machine's memory.
+  uint64_t max_bytes = 0;
+  // The most regions that are registered at a time. Adapters and vm.max_map_count (65530) fail at
+  // some tens of thousands.
+  size_t max_regions = 4096;
+  // Ranges that the cache remembers in addition, so that a policy can register them ahead.
+  size_t max_idle_ranges = 4096;
+  Invalidation invalidation = Invalidation::kAutomatic;
+  std::shared_ptr<RegistrationPolicy> policy{};  // default: leave-pinned
+  int64_t (*clock)() = registration_clock;       // ns; tests and simulations replace it
+  // Called after each change of the registered bytes with (time in ns, bytes), for plots. Called
+  // with a lock held: must not call the cache.
+  std::function<void(int64_t, uint64_t)> on_change{};
+};
+
+struct RegistrationStatistics {
+  uint64_t hits = 0;           // acquire() found the memory registered
+  uint64_t misses = 0;         // acquire() registered, or waited for a registration in progress
+  uint64_t registrations = 0;  // by acquire() and ahead of a use
+  uint64_t deregistrations = 0;
+  uint64_t registered_ahead = 0;  // by the policy
+  uint64_t evictions = 0;         // ended because of a budget
+  uint64_t invalidations = 0;     // ended because the memory changed, or by forget()
+  uint64_t registered_bytes = 0;  // now
+  uint64_t registered_regions = 0;
+  uint64_t peak_bytes = 0;
+  double byte_seconds = 0;  // integral of registered_bytes
+};
+
+// What a policy may know about a use beside its time.
+struct UseContext {
+  // The call stack, if the caller knows it better than a walk over the stack would (a replay).
+  const CallStack* stack = nullptr;
+  int64_t next_use = INT64_MAX;  // RegionUse::next_use
+};
+
+// A use of registered memory, from acquire() until destruction. Movable. Thread-compatible; any
+// thread may destroy it.
+class CARIAMA_DTUTILS_EXPORT Registration {
+ public:
+  Registration() = default;
+  Registration(Registration&& other) noexcept;
+  Registration& operator=(Registration&& other) noexcept;
+  ~Registration() { release(); }
+
+  // The keys of the pages that contain the range. Requires: valid().
+  [[nodiscard]] const MemoryRegion& region() const { return *region_; }
+  [[nodiscard]] bool valid() const { return cache_ != nullptr; }
+  // Returns true if acquire() found the memory registered.
+  [[nodiscard]] bool was_hit() const { return hit_; }
+  // Ends the use now. May deregister, as the policy decides.
+  void release();
+
+ private:
+  friend class RegistrationCache;
+  RegistrationCache* cache_ = nullptr;
+  void* entry_ = nullptr;
+  const MemoryRegion* region_ = nullptr;
+  bool hit_ = false;
+  RegionUse use_;
+};
+
+// Thread-safe. Several caches may exist in a process, also for the same memory. Must outlive its
+// Registrations.
+class CARIAMA_DTUTILS_EXPORT RegistrationCache final : private RegionControl {
+ public:
+  // Errors: INVALID_ARGUMENT (no pinner; a policy that another cache uses).
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<RegistrationCache>> create(
+      std::shared_ptr<Pinner> pinner, RegistrationOptions options = {});
+  // Deregisters everything. Requires: no Registration of this cache is valid.
+  ~RegistrationCache() override;
+  RegistrationCache(const RegistrationCache&) = delete;
+  RegistrationCache& operator=(const RegistrationCache&) = delete;
+
+  // Begins a use of [address, address + bytes). Blocks for the system call if the memory is not
+  // registered; wait-free if it is, unless other threads use the same region at the same moment.
+  // Errors: INVALID_ARGUMENT (an empty range, or part of it is not mapped), RESOURCE_EXHAUSTED (the
+  // budget, RLIMIT_MEMLOCK or vm.max_map_count: the text names it and the value needed),
+  // FAILED_PRECONDITION (in a forked child).
+  [[nodiscard]] absl::StatusOr<Registration> acquire(const void* address, size_t bytes,
+                                                     const UseContext& context = {});
+
+  // acquire() as a shared pointer, whose deleter ends the use: what FabricOptions::registrar
+  // (dsfabric/buffer_registrar.h) wants.
+  [[nodiscard]] absl::StatusOr<std::shared_ptr<MemoryRegion>> lend(const void* address,
+                                                                   size_t bytes);
+
+  // Ends all registrations that overlap the range: those in use when their use ends. Returns their
+  // number. An acquire() that starts later registers anew.
+  size_t forget(const void* address, size_t bytes);
+
+  // Returns the number of registrations, in use or not, that overlap the range.
+  [[nodiscard]] size_t overlapping(const void* address, size_t bytes) const;
+
+  // Deregisters all memory that is not in use. Returns the number of bytes.
+  uint64_t deregister_all_idle();
+
+  [[nodiscard]] RegistrationStatistics statistics() const;
+  [[nodiscard]] RegistrationPolicy& policy() const { return *options_.policy; }
+  [[nodiscard]] const RegistrationOptions& options() const { return options_; }
+  // Returns true if the cache notices that memory is unmapped.
+  [[nodiscard]] bool watches() const { return monitor_ != nullptr; }
+
+ private:
+  friend class Registration;
+  struct Entry;
+  using Lock = std::unique_lock<std::mutex>;
+
+  RegistrationCache(std::shared_ptr<Pinner> pinner, RegistrationOptions options);
+
+  // RegionControl
+  bool register_ahead(RegionName region) override;
+  bool deregister_idle(RegionName region) override;
+  [[nodiscard]] uint64_t registered_bytes() const override;
+  [[nodiscard]] uint64_t max_bytes() const override { return options_.max_bytes; }
+  [[nodiscard]] int64_t now() const override { return options_.clock(); }
+
+  [[nodiscard]] static bool hold(Entry& entry, uintptr_t start, uintptr_t end);
+  [[nodiscard]] std::atomic<Entry*>& hint(uintptr_t start) const;
+  [[nodiscard]] Registration begin(Entry& entry, bool hit, int64_t time, const UseContext& context);
+  void end(Entry& entry, const RegionUse& use);
+  void catch_up();
+  void sweep(Lock& lock);
+  [[nodiscard]] Entry* find(uintptr_t start, uintptr_t end, bool known) const;
+  [[nodiscard]] Entry* named(RegionName region) const;
+  [[nodiscard]] Entry* add(uintptr_t start, uintptr_t end);
+  [[nodiscard]] absl::Status pin(Lock& lock, Entry& entry, uint32_t uses);
+  [[nodiscard]] absl::Status reserve(Lock& lock, uint64_t bytes);
+  [[nodiscard]] bool evict_one(Lock& lock);
+  void trim_known();
+  [[nodiscard]] bool unpin(Lock& lock, Entry& entry, uint64_t version);
+  void detach(Entry& entry);
+  void settle(Lock& lock, Entry& entry, uint64_t version);
+  void settle_if_doomed(Lock& lock, Entry& entry);
+  void recycle(Entry& entry);
+  void account(int64_t bytes, int regions);
+
+  const std::shared_ptr<Pinner> pinner_;
+  RegistrationOptions options_;
+  const std::atomic<uint64_t>* fork_page_;
+  internal::MappingMonitor* monitor_ = nullptr;
+  bool stays_ = true;  // registrations may outlive their use
+  bool records_uses_ = false;
+  std::atomic<uint64_t> seen_sequence_{0};
+  // Entries by the hash of an address: found without a lock. An entry may be any; hold() checks it.
+  mutable std::array<std::atomic<Entry*>, 512> hints_{};
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;  // an entry is no longer busy
+  std::deque<std::unique_ptr<Entry>>
+      entries_;  // never freed while the cache lives: hints point there
+  std::vector<Entry*> unused_;
+  std::multimap<uintptr_t, Entry*> index_;  // by first address: known entries
+  uintptr_t longest_ = 0;                   // length of the longest entry so far
+  size_t unpinning_ = 0;                    // threads that deregister an entry
+  RegistrationStatistics statistics_;
+  int64_t last_change_ = 0;
+  std::atomic<uint64_t> registered_{0};  // statistics_.registered_bytes
+};
+
+// Registers a long message in pieces, at most two at a time: the piece in transfer and the next
+// one. A 32 MiB message never holds more than 2 MiB.
+//
+//   ChunkedRegistration pieces(cache, data, bytes, size_t{1} << 20);
+//   while (!pieces.done()) {
+//     auto piece = pieces.next();   // ends the use of the piece before the previous one
+//     ... transfer piece->region, [piece->address, piece->address + piece->bytes) ...
+//   }
+//
+// Requires: the transfer of a piece has ended when next() is called for the second time after it.
+// Thread-compatible.
+class CARIAMA_DTUTILS_EXPORT ChunkedRegistration {
+ public:
+  struct Piece {
+    const MemoryRegion* region;
+    const std::byte* address;
+    size_t bytes;
+    bool was_hit;
+  };
+  // `piece_bytes`: 0 is the whole message.
+  ChunkedRegistration(RegistrationCache& cache, const void* address, size_t bytes,
+                      size_t piece_bytes, const UseContext& context = {});
+  [[nodiscard]] bool done() const { return position_ == end_; }
+  // Errors: those of acquire(). Requires: !done().
+  [[nodiscard]] absl::StatusOr<Piece> next();
+
+ private:
+  RegistrationCache& cache_;
+  const std::byte* position_;
+  const std::byte* const end_;
+  const size_t piece_bytes_;
+  const UseContext context_;
+  std::array<Registration, 2> held_;  // the older first
+};
+
+}  // namespace cariama
+
+#endif  // CARIAMA_DTUTILS_REGISTRATION_REGISTRATION_CACHE_H_

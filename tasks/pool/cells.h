@@ -1,0 +1,98 @@
+// The memory of a pool worker that its peers access: request, status and transfer cells, and the
+// cells of the deque. All of it is one registered memory region, at the same address in every
+// worker; private cells follow directly behind it.
+//
+//   PoolArea | cells that can be stolen | private cells
+#ifndef CARIAMA_TASKS_POOL_CELLS_H_
+#define CARIAMA_TASKS_POOL_CELLS_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "tasks/internal/atomic_server.h"
+#include "tasks/internal/queue_pair_access.h"
+#include "tasks/internal/stack_region.h"
+#include "tasks/pool.h"
+
+namespace cariama::tasks {
+
+// Between 0x7e8000000000 and the uni-address region, so that a process may have both runtimes.
+inline constexpr uintptr_t kPoolAddress = 0x7e8000000000;
+inline constexpr size_t kMostPoolBytes = kRegionAddress - kPoolAddress;
+
+// The most tasks that a victim hands over at a time.
+inline constexpr uint32_t kMostParcels = 64;
+
+// Returns the most tasks of one hand-over.
+[[nodiscard]] inline uint64_t most_parcels(const PoolOptions& options) {
+  return options.steal == kStealHalf ? kMostParcels : options.steal;
+}
+
+// Cell::state of a stolen task. The low byte is one of these; the other bits of kDone and kFailed
+// are the number of bytes in the payload: the result, or "TYPE\0TEXT" of the exception.
+inline constexpr uint64_t kRunning = 0;
+inline constexpr uint64_t kDone = 1;
+inline constexpr uint64_t kFailed = 2;
+inline constexpr int kStateBits = 8;
+
+// PoolArea::status.
+inline constexpr uint64_t kIdle = 0;
+inline constexpr uint64_t kWorking = 1;
+inline constexpr uint64_t kLeft = 2;  // the worker left the run with an error
+
+// The name of a task's cell: its owner, and the index of the cell in the owner's deque.
+struct Origin {
+  uint32_t rank;
+  uint32_t index;
+  [[nodiscard]] uint64_t word() const { return uint64_t{rank} << 32 | index; }
+  [[nodiscard]] static Origin of(uint64_t word) {
+    return {static_cast<uint32_t>(word >> 32), static_cast<uint32_t>(word)};
+  }
+};
+
+// The contents of a request cell that are neither pool::internal::kOpen nor kBlocked: which thief
+// asks, and the number of its request, so that each answer belongs to one request.
+inline constexpr int kTicketRankBits = 24;
+[[nodiscard]] constexpr uint64_t ticket_of(int rank, uint64_t number) {
+  return number << kTicketRankBits | static_cast<uint64_t>(rank);
+}
+[[nodiscard]] constexpr int rank_of_ticket(uint64_t ticket) {
+  return static_cast<int>(ticket & ((uint64_t{1} << kTicketRankBits) - 1));
+}
+// Number 0 is not used, so a ticket differs from kOpen and kBlocked.
+static_assert(ticket_of(0, 1) > pool::internal::kBlocked);
+
+// A task on its way to a thief.
+struct Parcel {
+  uint32_t function;  // FunctionId
+  uint32_t bytes;     // of the arguments
+  uint64_t origin;    // where the thief writes the result
+  std::byte payload[pool::kPayloadBytes];
+};
+static_assert(sizeof(Parcel) == 112);
+
+struct TransferCell {
+  uint64_t count;  // 0: the victim has no task to spare
+  Parcel parcels[kMostParcels];
+};
+
+struct PoolArea {
+  alignas(64) std::atomic<uint64_t> request;  // kOpen, kBlocked, or a thief's ticket
+  alignas(64) std::atomic<uint64_t> status;   // kIdle, kWorking or kLeft
+  // The ticket of this worker's request that the victim has answered; the answer is in `transfer`.
+  alignas(64) std::atomic<uint64_t> answer;
+  alignas(64) TransferCell transfer;
+  alignas(64) TransferCell outgoing;  // source of the writes to the transfer cells of thieves
+  uint64_t status_copy;               // buffer for reads of the status of a peer
+  AccessArea access;
+};
+
+// Offsets in the registered memory of a pool.
+[[nodiscard]] inline size_t cells_offset(int workers) {
+  return whole_pages(sizeof(PoolArea) + static_cast<size_t>(workers) * sizeof(AtomicCell));
+}
+
+}  // namespace cariama::tasks
+
+#endif  // CARIAMA_TASKS_POOL_CELLS_H_

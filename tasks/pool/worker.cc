@@ -1,0 +1,649 @@
+#include "tasks/pool/worker.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <stdexcept>
+#include <utility>
+
+#include "dtutils/error.h"
+#include "dtutils/trace.h"
+#include "tasks/internal/idle_policy.h"
+#include "tasks/internal/steal_request.h"
+
+namespace cariama {
+namespace {
+
+using pool::internal::Cell;
+using pool::internal::Kind;
+
+// The deque of a process without a running pool: it has no room, and communicate() does nothing.
+const std::atomic<uint64_t> kAlwaysBlocked{pool::internal::kBlocked};
+Cell no_cells[2];
+// How long a worker that sees that a peer has left looks for the death that is the cause.
+constexpr std::chrono::seconds kCausePatience{1};
+constexpr uintptr_t kNeverEnough = UINTPTR_MAX & ~uintptr_t{63};
+pool::internal::Deque unused_deque() {
+  return {no_cells + 1, no_cells + 1, reinterpret_cast<Cell*>(kNeverEnough), no_cells + 1,
+          &kAlwaysBlocked};
+}
+
+// The kind of cells in the deque of a thief that it got in one steal and has not begun. Their
+// function and its number of argument bytes are in Cell::state, the sender in Cell::thief.
+const Kind kForeign{nullptr, nullptr, 0, 0};
+
+uint64_t nanoseconds(std::chrono::steady_clock::duration time) {
+  return static_cast<uint64_t>(std::chrono::nanoseconds(time).count());
+}
+
+[[noreturn]] void misused(const char* text) { throw std::logic_error(text); }
+
+}  // namespace
+
+namespace pool::internal {
+
+Deque deque = unused_deque();
+
+void serve() {
+  if (tasks::this_pool_worker != nullptr) tasks::this_pool_worker->serve();
+}
+void await_stolen(const Kind& kind, void* result) {
+  if (tasks::this_pool_worker == nullptr) misused("pool::sync() outside of TaskPool::run()");
+  tasks::this_pool_worker->await_stolen(kind, result);
+}
+void finish(Cell* mark) noexcept {
+  if (tasks::this_pool_worker != nullptr) tasks::this_pool_worker->finish(mark);
+}
+void no_room() {
+  if (tasks::this_pool_worker == nullptr) misused("pool::spawn() outside of TaskPool::run()");
+  tasks::this_pool_worker->no_room();
+}
+void note_failure(IncomingCall& call) noexcept {
+  call.outcome = CallOutcome::kThrew;
+  try {
+    const tasks::ExceptionText text = tasks::describe(std::current_exception());
+    call.error_type = text.type;
+    call.error_text = text.text;
+  } catch (...) {  // no memory for the text
+  }
+}
+
+}  // namespace pool::internal
+
+namespace tasks {
+
+using pool::internal::deque;
+using pool::internal::kBlocked;
+using pool::internal::kOpen;
+using std::chrono::steady_clock;
+
+PoolWorker* this_pool_worker = nullptr;
+
+PoolWorker::PoolWorker(const PoolOptions& options, std::byte* memory, RemoteAccess& access,
+                       Fabric& fabric, PoolUnits& units)
+    : options_(options),
+      shared_cells_(options.cells),
+      access_(access),
+      fabric_(fabric),
+      units_(units),
+      area_(*reinterpret_cast<PoolArea*>(memory)),
+      cells_(reinterpret_cast<Cell*>(memory + cells_offset(access.size()))),
+      victims_(options.victims, VictimOrder::kByDistance,
+               options.seed + static_cast<uint64_t>(access.rank())),
+      level_of_(static_cast<size_t>(access.size()), kVictimLevels - 1) {
+  for (size_t level = 0; level < options.victims.size(); ++level) {
+    for (const int peer : options.victims[level]) {
+      level_of_[static_cast<size_t>(peer)] =
+          static_cast<uint8_t>(std::min(level, kVictimLevels - 1));
+    }
+  }
+  area_.request.store(kBlocked, std::memory_order_relaxed);
+  const auto begin = reinterpret_cast<uint64_t>(memory);
+  const size_t bytes = cells_offset(access.size()) + shared_cells_ * sizeof(Cell);
+  for (int peer = 0; peer < access.size(); ++peer) {
+    void* const there = access.mapped(peer, begin, bytes);
+    if (there == nullptr) {
+      mapped_.clear();
+      break;
+    }
+    mapped_.push_back(static_cast<std::byte*>(there));
+  }
+  this_pool_worker = this;
+}
+
+PoolWorker::~PoolWorker() {
+  deque = unused_deque();
+  this_pool_worker = nullptr;
+}
+
+void PoolWorker::fail(absl::Status status) {
+  if (!broken_.ok() || status.ok()) return;
+  broken_ = std::move(status);
+  area_.status.store(kLeft, std::memory_order_release);
+}
+
+void PoolWorker::must(const absl::Status& status) {
+  if (status.ok()) return;
+  fail(status);
+  throw RunIsBroken();
+}
+template <typename T>
+T PoolWorker::must(absl::StatusOr<T> value) {
+  must(value.status());
+  return *std::move(value);
+}
+
+void PoolWorker::enter(uint64_t status) {
+  area_.status.store(status, std::memory_order_release);
+  deque.head = cells_;
+  deque.limit = cells_ + shared_cells_ + options_.private_cells;
+  set_tail(cells_);
+  deque.request = access_.size() == 1 ? &kAlwaysBlocked : &area_.request;
+  idle_round_ = 0;
+}
+
+void PoolWorker::leave() {
+  // The deque is empty. Every thief's request was answered, and later ones find kBlocked.
+  if (broken_.ok()) {
+    try {
+      serve();
+    } catch (const RunIsBroken&) {
+    }
+  }
+  deque = unused_deque();
+}
+
+void PoolWorker::set_tail(Cell* tail) {
+  deque.tail = tail;
+  deque.enough = access_.size() == 1 ? reinterpret_cast<Cell*>(kNeverEnough) : tail + 2;
+}
+
+// ---- Victim -------------------------------------------------------------------------------------
+
+// Changes the own request cell from kOpen to kBlocked. Returns what it held before.
+uint64_t PoolWorker::block_own_request() {
+  if (mapped_.empty()) {
+    return must(
+        access_.compare_swap(rank(), reinterpret_cast<uint64_t>(&area_.request), kOpen, kBlocked));
+  }
+  uint64_t expected = kOpen;
+  area_.request.compare_exchange_strong(expected, kBlocked, std::memory_order_acq_rel);
+  return expected;
+}
+
+void PoolWorker::serve() {
+  if (access_.size() == 1) return;
+  uint64_t request = area_.request.load(std::memory_order_acquire);
+  if (deque.head < deque.enough) {
+    if (request == kBlocked) return;
+    if (request == kOpen) request = block_own_request();
+    if (request == kOpen) return;
+    area_.request.store(kBlocked, std::memory_order_release);
+    return answer(request, 0);
+  }
+  if (request == kOpen) return;
+  if (request == kBlocked) return area_.request.store(kOpen, std::memory_order_release);
+  const uint64_t count = how_many();
+  const int thief = rank_of_ticket(request);
+  if (thief >= access_.size() || thief == rank()) {
+    must(make_error(absl::StatusCode::kInternal, ErrorScope::kPeer,
+                    "a steal request names rank " + std::to_string(thief)));
+  }
+  statistics_.deepest_deque =
+      std::max<uint64_t>(statistics_.deepest_deque, static_cast<uint64_t>(deque.head - deque.tail));
+  for (uint64_t i = 0; i < count; ++i) pack(area_.outgoing.parcels[i], deque.tail[i], thief);
+  statistics_.handed_over += count;
+  set_tail(deque.tail + count);
+  area_.request.store(deque.head < deque.enough ? kBlocked : kOpen, std::memory_order_release);
+  answer(request, count);
+}
+
+// Returns the number of tasks to hand over: at most all but one.
+uint64_t PoolWorker::how_many() const {
+  const auto tasks = static_cast<uint64_t>(deque.head - deque.tail);
+  const uint64_t wanted = options_.steal == kStealHalf ? tasks / 2 : options_.steal;
+  const auto shared =
+      deque.tail < shared_end() ? static_cast<uint64_t>(shared_end() - deque.tail) : 0;
+  return std::min({wanted, tasks - 1, shared, uint64_t{kMostParcels}});
+}
+
+void PoolWorker::pack(Parcel& parcel, Cell& cell, int thief) {
+  if (cell.kind == &kForeign) {
+    parcel.function = static_cast<uint32_t>(cell.state.load(std::memory_order_relaxed));
+    parcel.bytes = static_cast<uint32_t>(cell.state.load(std::memory_order_relaxed) >> 32);
+    parcel.origin = cell.origin;
+  } else {
+#ifdef CARIAMA_RAW_FUNCTION_ADDRESSES
+    parcel.function = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(cell.kind->stub));
+#else
+    parcel.function = cell.kind->registration->id.load(std::memory_order_relaxed);
+#endif
+    if (parcel.function == 0) {
+      must(
+          make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kProcess,
+                     "a task's function is in a library that was loaded after the pool was created",
+                     "load the library before TaskPool::create(), in every process"));
+    }
+    parcel.bytes = cell.kind->argument_bytes;
+    parcel.origin =
+        Origin{static_cast<uint32_t>(rank()), static_cast<uint32_t>(&cell - cells_)}.word();
+    cell.state.store(kRunning, std::memory_order_relaxed);
+  }
+  std::memcpy(parcel.payload, cell.payload, parcel.bytes);
+  units_.begin(static_cast<uint64_t>(thief), 1);
+  if (cell.kind == &kForeign) units_.end(cell.thief);
+  cell.thief = static_cast<uint64_t>(thief);
+}
+
+// Answers the request `ticket` with the first `count` parcels of area_.outgoing.
+void PoolWorker::answer(uint64_t ticket, uint64_t count) {
+  const TraceScope trace("pool", "answer", "tasks", count);
+  ++statistics_.requests;
+  const int thief = rank_of_ticket(ticket);
+  area_.outgoing.count = count;
+  size_t bytes = sizeof(uint64_t);
+  if (count != 0) {
+    bytes = offsetof(TransferCell, parcels) + (count - 1) * sizeof(Parcel) +
+            offsetof(Parcel, payload) + area_.outgoing.parcels[count - 1].bytes;
+  }
+  if (!mapped_.empty()) {
+    PoolArea& there = area_of(thief);
+    std::memcpy(&there.transfer, &area_.outgoing, bytes);
+    there.answer.store(ticket, std::memory_order_release);
+    return;
+  }
+  must(access_.write(thief, reinterpret_cast<uint64_t>(&area_.transfer), &area_.outgoing, bytes));
+  must(access_.write(thief, reinterpret_cast<uint64_t>(&area_.answer), &ticket, sizeof ticket));
+}
+
+// ---- Thief --------------------------------------------------------------------------------------
+
+void PoolWorker::record(const PoolAttempt& attempt) {
+  if (log_.size() < options_.attempts) log_.push_back(attempt);
+}
+
+// Asks the victim for tasks. Returns what the victim's request cell held: kOpen if the request is
+// now in the cell.
+uint64_t PoolWorker::request_from(int victim, uint64_t ticket) {
+  if (mapped_.empty()) {
+    return must(
+        access_.compare_swap(victim, reinterpret_cast<uint64_t>(&area_.request), kOpen, ticket));
+  }
+  std::atomic<uint64_t>& request = area_of(victim).request;
+  // A load first: most attempts find kBlocked, and a compare-and-swap would take the cache line
+  // from its owner.
+  uint64_t seen = request.load(std::memory_order_relaxed);
+  if (seen != kOpen) return seen;
+  request.compare_exchange_strong(seen, ticket, std::memory_order_acq_rel);
+  return seen;
+}
+
+void PoolWorker::await_answer(uint64_t ticket) {
+  auto next_check = steady_clock::now() + kVictimCheckInterval;
+  const auto most = static_cast<uint64_t>(options_.idle_sleep.count()) * 1000;
+  for (uint64_t round = 0; area_.answer.load(std::memory_order_acquire) != ticket; ++round) {
+    serve();
+    idle_pause(round, most);
+    if (round % 64 != 63 || steady_clock::now() < next_check) continue;
+    check_peers();
+    must(broken_);
+    next_check = steady_clock::now() + kVictimCheckInterval;
+  }
+}
+
+bool PoolWorker::attempt(Step step, int victim, size_t level) {
+  serve();
+  // The tasks that the victim may send must fit into the deque: a task that has arrived cannot be
+  // refused.
+  if (static_cast<uint64_t>(deque.limit - deque.head) < most_parcels(options_)) return false;
+  const auto start = steady_clock::now();
+  const uint64_t ticket = ticket_of(rank(), ++requests_sent_);
+  PoolAttempt attempt{.step = step, .level = static_cast<uint8_t>(level), .victim = victim};
+  const uint64_t seen = request_from(victim, ticket);
+  if (seen == kOpen) {
+    await_answer(ticket);
+    attempt.tasks = static_cast<uint32_t>(std::min<uint64_t>(area_.transfer.count, kMostParcels));
+    attempt.outcome = attempt.tasks != 0 ? Outcome::kStolen : Outcome::kRejected;
+  } else {
+    attempt.outcome = seen == kBlocked ? Outcome::kBlocked : Outcome::kBusy;
+  }
+  attempt.ns = nanoseconds(steady_clock::now() - start);
+  const bool stolen = attempt.outcome == Outcome::kStolen;
+  PoolStatistics& counts = statistics_;
+  ++counts.attempts;
+  ++counts.tried[level];
+  counts.leapfrog_attempts += step == Step::kLeapfrog;
+  counts.blocked += attempt.outcome == Outcome::kBlocked;
+  counts.busy += attempt.outcome == Outcome::kBusy;
+  counts.rejected += attempt.outcome == Outcome::kRejected;
+  (stolen ? counts.steal_ns : counts.failed_ns)[level] += attempt.ns;
+  record(attempt);
+  if (!stolen) return false;
+  ++counts.steals;
+  ++counts.stolen[level];
+  counts.leapfrog_steals += step == Step::kLeapfrog;
+  counts.stolen_tasks += attempt.tasks;
+  run_parcels(victim, attempt.tasks);
+  return true;
+}
+
+template <typename Done>
+bool PoolWorker::search(const Done& done) {
+  for (size_t level = 0; level < victims_.levels(); ++level) {
+    victims_.shuffle(level, shuffled_);
+    // attempt() may run tasks that search themselves, and thus change shuffled_: but then it
+    // returns true, and the search ends.
+    for (size_t i = 0; i < shuffled_.size(); ++i) {
+      if (attempt(Step::kLevel, shuffled_[i], std::min(level, kVictimLevels - 1))) return true;
+      if (done()) return true;
+    }
+  }
+  return false;
+}
+
+// Runs the tasks in the transfer cell: the first at once, the others from the deque, where they can
+// be stolen meanwhile.
+void PoolWorker::run_parcels(int victim, uint64_t count) {
+  const TraceScope trace("pool", "stolen tasks", "tasks", count);
+  const uint64_t status = area_.status.exchange(kWorking, std::memory_order_acq_rel);
+  Parcel first = area_.transfer.parcels[0];
+  Cell* const mark = deque.head;
+  for (uint64_t i = 1; i < count; ++i) {
+    const Parcel& parcel = area_.transfer.parcels[i];
+    Cell& cell = *deque.head;
+    cell.kind = &kForeign;
+    cell.state.store(parcel.function | uint64_t{parcel.bytes} << 32, std::memory_order_relaxed);
+    cell.thief = static_cast<uint64_t>(victim);
+    cell.origin = parcel.origin;
+    std::memcpy(cell.payload, parcel.payload, sizeof cell.payload);
+    ++deque.head;
+  }
+  execute(first.function, first.origin, victim, first.payload, first.bytes);
+  run_foreign_cells(mark);
+  if (broken_.ok()) area_.status.store(status, std::memory_order_release);
+}
+
+// Runs the tasks of other workers in the deque that thieves have left.
+void PoolWorker::run_foreign_cells(Cell* mark) {
+  while (deque.head != mark) {
+    Cell* const cell = deque.head - 1;
+    deque.head = cell;
+    if (cell < deque.tail) {
+      set_tail(cell);  // handed on: another thief reports to the owner
+      continue;
+    }
+    const uint64_t word = cell->state.load(std::memory_order_relaxed);
+    alignas(64) std::byte payload[pool::kPayloadBytes];
+    std::memcpy(payload, cell->payload, sizeof payload);
+    execute(static_cast<uint32_t>(word), cell->origin, static_cast<int>(cell->thief), payload,
+            static_cast<uint32_t>(word >> 32));
+  }
+}
+
+// Runs a task of another worker, and reports its end to that worker.
+void PoolWorker::execute(uint32_t function, uint64_t origin, int from, std::byte* payload,
+                         uint32_t bytes) {
+  const Origin owner = Origin::of(origin);
+  const FunctionStub stub = FunctionTable::resolve({function});
+  if (stub == nullptr || bytes > pool::kPayloadBytes || owner.index >= shared_cells_ ||
+      owner.rank >= static_cast<uint32_t>(access_.size())) {
+    units_.end(static_cast<uint64_t>(from));
+    must(make_error(absl::StatusCode::kInternal, ErrorScope::kPeer,
+                    fabric_.label(static_cast<uint32_t>(from)) + " handed over an invalid task",
+                    "run the same program in every process"));
+  }
+  IncomingCall call;
+  call.closure = std::span(payload, pool::kPayloadBytes);
+  Cell* const mark = deque.head;
+  const bool was_in_task = std::exchange(in_task_, true);
+  stub(call);
+  if (deque.head != mark) finish(mark);
+  in_task_ = was_in_task;
+  if (!broken_.ok()) {
+    units_.end(static_cast<uint64_t>(from));
+    return;
+  }
+  uint64_t length = pool::kPayloadBytes;
+  uint64_t state = kDone;
+  if (call.outcome != CallOutcome::kDone) {
+    state = kFailed;
+    std::string text = call.error_type + '\0' + call.error_text;
+    length = std::min(text.size(), pool::kPayloadBytes);
+    std::memcpy(payload, text.data(), length);
+  } else {
+    length = call.closure.size();
+  }
+  try {
+    report(owner, payload, length, state);
+  } catch (const RunIsBroken&) {
+  }
+  units_.end(static_cast<uint64_t>(from));
+}
+
+void PoolWorker::report(Origin origin, const std::byte* payload, uint64_t bytes, uint64_t state) {
+  const uint64_t word = state | bytes << kStateBits;
+  Cell& cell = cells_[origin.index];  // it has the same address there
+  const auto peer = static_cast<int>(origin.rank);
+  if (peer == rank()) {  // a task that came back in a batch
+    std::memcpy(cell.payload, payload, bytes);
+    cell.state.store(word, std::memory_order_release);
+    return;
+  }
+  if (!mapped_.empty()) {
+    auto& there =
+        *reinterpret_cast<Cell*>(mapped_[origin.rank] + (reinterpret_cast<std::byte*>(&cell) -
+                                                         reinterpret_cast<std::byte*>(&area_)));
+    std::memcpy(there.payload, payload, bytes);
+    there.state.store(word, std::memory_order_release);
+    return;
+  }
+  if (bytes != 0) {
+    must(access_.write(peer, reinterpret_cast<uint64_t>(cell.payload), payload, bytes));
+  }
+  must(access_.write(peer, reinterpret_cast<uint64_t>(&cell.state), &word, sizeof word));
+}
+
+// ---- Owner --------------------------------------------------------------------------------------
+
+// Waits until the thief has reported the end of the task in `cell`. Runs other tasks meanwhile.
+void PoolWorker::wait_for(Cell* cell) {
+  const auto ended = [cell] { return cell->state.load(std::memory_order_acquire) != kRunning; };
+  ++statistics_.syncs_stolen;
+  if (ended()) return;
+  ++statistics_.syncs_waited;
+  const TraceScope trace("pool", "sync waits", "thief", cell->thief);
+  const auto thief = static_cast<int>(cell->thief);
+  const auto most = static_cast<uint64_t>(options_.idle_sleep.count()) * 1000;
+  for (uint64_t round = 0; !ended();) {
+    if (attempt(Step::kLeapfrog, thief, level_of_[static_cast<size_t>(thief)]) ||
+        (!ended() && search(ended))) {
+      round = 0;
+      must(broken_);
+      continue;
+    }
+    if (ended()) return;
+    // The owner answers its thieves, and runs the calls that arrive for its thread.
+    idle_pause(round++, most);
+    static_cast<void>(fabric_.process_calls());
+    if (round % 16 == 0 && steady_clock::now() >= next_check_) check_peers();
+    must(broken_);
+  }
+}
+
+void PoolWorker::remove_stolen(Cell* cell) {
+  deque.head = cell;
+  set_tail(cell);
+}
+
+void PoolWorker::await_stolen(const Kind& kind, void* result) {
+  Cell* const cell = deque.head - 1;
+  must(broken_);
+  if (cell < cells_) misused("pool::sync() without a spawned task");
+  if (cell->kind != &kind) misused("pool::sync() of another function than the newest spawn's");
+  wait_for(cell);
+  remove_stolen(cell);
+  const uint64_t state = cell->state.load(std::memory_order_relaxed);
+  const uint64_t bytes = std::min<uint64_t>(state >> kStateBits, pool::kPayloadBytes);
+  if ((state & ((uint64_t{1} << kStateBits) - 1)) == kFailed) {
+    const std::string text(reinterpret_cast<const char*>(cell->payload), bytes);
+    const size_t type = std::min(text.find('\0'), text.size());
+    throw_described(text.substr(0, type), type == text.size() ? "" : text.substr(type + 1));
+  }
+  if (bytes != kind.result_bytes) {
+    must(make_error(absl::StatusCode::kInternal, ErrorScope::kPeer,
+                    "a task's result has " + std::to_string(bytes) + " bytes, not " +
+                        std::to_string(kind.result_bytes)));
+  }
+  if (bytes != 0) std::memcpy(result, cell->payload, bytes);
+}
+
+void PoolWorker::finish(Cell* mark) noexcept {
+  if (deque.head < mark) {
+    fail(make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
+                    "a pool task synced more tasks than it had spawned",
+                    "sync each spawned task once, in the task that spawned it"));
+    deque.head = mark;
+  }
+  while (deque.head != mark && broken_.ok()) {
+    Cell* const cell = deque.head - 1;
+    if (cell < deque.tail) {
+      try {
+        wait_for(cell);
+      } catch (const RunIsBroken&) {
+        break;
+      }
+      remove_stolen(cell);
+      continue;
+    }
+    deque.head = cell;
+    alignas(64) std::byte payload[pool::kPayloadBytes];
+    std::memcpy(payload, cell->payload, sizeof payload);
+    IncomingCall call;
+    call.closure = payload;
+    cell->kind->stub(call);
+    if (deque.head != cell) finish(cell);
+  }
+  if (!broken_.ok()) {
+    deque.head = mark;
+    if (deque.tail > mark) set_tail(mark);
+  }
+}
+
+void PoolWorker::no_room() const {
+  throw std::length_error("the deque of the task pool is full: " +
+                          std::to_string(options_.cells + options_.private_cells) +
+                          " tasks are spawned and not synced; raise PoolOptions::private_cells");
+}
+
+// ---- Runs ---------------------------------------------------------------------------------------
+
+PoolWorker::First PoolWorker::run_first(const Kind& kind, std::byte* payload) {
+  IncomingCall call;
+  call.closure = std::span(payload, pool::kPayloadBytes);
+  units_.begin(static_cast<uint64_t>(rank()), 1);
+  in_task_ = true;
+  kind.stub(call);
+  if (deque.head != cells_) finish(cells_);
+  in_task_ = false;
+  units_.end(static_cast<uint64_t>(rank()));
+  if (call.outcome == CallOutcome::kDone) return {};
+  return {call.error_text.empty() ? "an exception without a text" : call.error_text};
+}
+
+bool PoolWorker::search_and_run() {
+  bool found = false;
+  try {
+    while (broken_.ok() && search([] { return false; })) {
+      found = true;
+      idle_round_ = 0;
+    }
+  } catch (const RunIsBroken&) {
+    return found;
+  }
+  ++statistics_.detections;
+  record({.step = Step::kDetection});
+  return found;
+}
+
+void PoolWorker::pause_idle() {
+  try {
+    serve();
+  } catch (const RunIsBroken&) {
+  }
+  idle_pause(idle_round_++, static_cast<uint64_t>(options_.idle_sleep.count()) * 1000);
+  if (idle_round_ % 16 == 0 && steady_clock::now() >= next_check_) check_peers();
+}
+
+void PoolWorker::pause_task(uint64_t round) {
+  try {
+    serve();
+  } catch (const RunIsBroken&) {  // the next sync() throws it
+  }
+  idle_pause(round, static_cast<uint64_t>(options_.idle_sleep.count()) * 1000);
+}
+
+bool PoolWorker::all_idle() {
+  for (int peer = 0; peer < access_.size(); ++peer) {
+    uint64_t status = kIdle;
+    if (peer == rank()) {
+      status = area_.status.load(std::memory_order_acquire);
+    } else if (!mapped_.empty()) {
+      status = area_of(peer).status.load(std::memory_order_acquire);
+    } else {
+      const absl::Status read = access_.read(peer, reinterpret_cast<uint64_t>(&area_.status),
+                                             &area_.status_copy, sizeof(uint64_t));
+      if (!read.ok()) fail(read);
+      status = area_.status_copy;
+    }
+    if (status != kIdle) return false;
+  }
+  return true;
+}
+
+void PoolWorker::check_peers() {
+  next_check_ = steady_clock::now() + kVictimCheckInterval;
+  // When a peer dies, those that notice it leave. Only the dead one is the cause.
+  std::string failed;
+  std::string left;
+  for (int peer = 0; peer < access_.size() && broken_.ok(); ++peer) {
+    if (peer == rank()) continue;
+    const std::string& label = fabric_.label(static_cast<uint32_t>(peer));
+    absl::Status alive = fabric_.peer_status(static_cast<uint32_t>(peer));
+    // The fabric notices deaths of processes to which it is connected, and may not be connected to
+    // this one. A read through the pool's own connection fails if the peer is dead.
+    if (alive.ok()) {
+      alive = access_.read(peer, reinterpret_cast<uint64_t>(&area_.status), &area_.status_copy,
+                           sizeof(uint64_t));
+    }
+    const uint64_t status = alive.ok() ? area_.status_copy : kIdle;
+    if (!alive.ok()) {
+      failed += (failed.empty() ? "" : "; ") + label + ": " + std::string(alive.message());
+    }
+    if (status == kLeft)
+      left += (left.empty() ? "" : "; ") + label + " has left the run with an error";
+  }
+  if (failed.empty()) {
+    if (left.empty()) return;
+    // This worker may notice the death later than the one that left.
+    if (!left_until_) left_until_ = steady_clock::now() + kCausePatience;
+    if (steady_clock::now() < *left_until_) return;
+  }
+  failed += (failed.empty() || left.empty() ? "" : "; ") + left;
+  fail(make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
+                  "the run of the task pool cannot be completed: " + failed,
+                  "start the job again, from a checkpoint of the application if it has one"));
+}
+
+PoolStatistics PoolWorker::statistics() const {
+  PoolStatistics counts = statistics_;
+  counts.round_trips = access_.round_trips() - trips_before_;
+  return counts;
+}
+
+void PoolWorker::reset_statistics() {
+  statistics_ = {};
+  trips_before_ = access_.round_trips();
+}
+
+}  // namespace tasks
+}  // namespace cariama

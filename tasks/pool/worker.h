@@ -1,0 +1,185 @@
+// PoolWorker: the owner, victim and thief sides of a task pool, and its search for work. Programs
+// use pool.h instead.
+//
+// Invariant. While a worker searches for a task (idle, or waiting in sync()), its deque holds no
+// task that has not been stolen: thieves take the oldest tasks first, so when the task that sync()
+// waits for was stolen, all older ones were stolen before, and all newer ones were synced. It
+// follows that no cycle of waits exists. Of all tasks that have begun and not ended, consider the
+// one that began last. It is on top of its worker's stack, because a task on top of it would have
+// begun later. If it waits for a child, that child has not begun, is thus in the deque of a worker
+// that does not wait, or on its way to a thief that runs it at once.
+//
+// Order of memory accesses. A victim writes the parcels before the answer, and a thief the result
+// before the state of the cell. On mapped memory the second store is a release; on a connection,
+// operations become visible in the order of posting (RemoteAccess). The reader's load is an
+// acquire.
+//
+// The owner changes its request cell by plain stores while it holds kBlocked or a ticket: peers
+// change it only from kOpen, so all their compare-and-swaps fail, and a failed compare-and-swap
+// writes nothing. From kOpen the owner changes it by a compare-and-swap too, which a device
+// executes if it executes those of the peers.
+#ifndef CARIAMA_TASKS_POOL_WORKER_H_
+#define CARIAMA_TASKS_POOL_WORKER_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "dsfabric/fabric.h"
+#include "dsfabric/quiescence.h"
+#include "tasks/internal/remote_access.h"
+#include "tasks/internal/victims.h"
+#include "tasks/pool.h"
+#include "tasks/pool/cells.h"
+
+namespace cariama::tasks {
+
+// Thrown through the tasks of a run that cannot be completed. Not a std::exception, so that tasks
+// that catch those do not catch it.
+struct RunIsBroken {};
+
+// The units of work for the termination detector: stolen tasks, and the first task. begun(r): tasks
+// handed over to rank r; ended(r): tasks from rank r that have ended here or were handed on.
+class PoolUnits final : public WorkCounter {
+ public:
+  explicit PoolUnits(int workers)
+      : begun_(static_cast<size_t>(workers)), ended_(static_cast<size_t>(workers)) {}
+  [[nodiscard]] uint64_t begun(uint32_t rank) const override {
+    return begun_[rank].load(std::memory_order_acquire);
+  }
+  [[nodiscard]] uint64_t ended(uint32_t rank) const override {
+    return ended_[rank].load(std::memory_order_acquire);
+  }
+  void begin(uint64_t rank, uint64_t units) {
+    begun_[rank].fetch_add(units, std::memory_order_release);
+  }
+  void end(uint64_t rank) { ended_[rank].fetch_add(1, std::memory_order_release); }
+
+ private:
+  std::vector<std::atomic<uint64_t>> begun_;
+  std::vector<std::atomic<uint64_t>> ended_;
+};
+
+class PoolWorker {
+ public:
+  using Cell = pool::internal::Cell;
+  using Kind = pool::internal::Kind;
+
+  // `memory` is the registered memory (cells.h), followed by the private cells. Keeps references to
+  // all arguments but `options`.
+  PoolWorker(const PoolOptions& options, std::byte* memory, RemoteAccess& access, Fabric& fabric,
+             PoolUnits& units);
+  ~PoolWorker();
+  PoolWorker(const PoolWorker&) = delete;
+  PoolWorker& operator=(const PoolWorker&) = delete;
+
+  // The first task has ended, and in `failure` is the text of its exception, or "".
+  struct First {
+    std::string failure;
+  };
+  // Rank 0 calls it. Runs the first task; its result overwrites the arguments in `payload`.
+  [[nodiscard]] First run_first(const Kind& kind, std::byte* payload);
+  void enter(uint64_t status);  // begins a run
+  void leave();                 // ends a run: no thief can reach this worker any more
+  // Searches for tasks and runs them until one search of all levels has found none. Returns true if
+  // it ran a task.
+  bool search_and_run();
+  // An idle worker's pause between two searches.
+  void pause_idle();
+  // The slides' termination detection: true if all status cells are IDLE.
+  [[nodiscard]] bool all_idle();
+  void set_idle() { area_.status.store(kIdle, std::memory_order_release); }
+  // One round of a wait for another layer in a task.
+  void pause_task(uint64_t round);
+  // Fails the run if a peer is dead or has left the run.
+  void check_peers();
+  [[nodiscard]] bool in_task() const { return in_task_; }
+  [[nodiscard]] const absl::Status& broken() const { return broken_; }
+  void fail(absl::Status status);
+
+  // Implement the functions of pool::internal.
+  void serve();
+  void await_stolen(const Kind& kind, void* result);
+  void finish(Cell* mark) noexcept;
+  [[noreturn]] void no_room() const;
+
+  [[nodiscard]] PoolStatistics statistics() const;
+  void reset_statistics();
+  [[nodiscard]] std::vector<PoolAttempt> take_attempts() { return std::exchange(log_, {}); }
+
+ private:
+  using Step = PoolAttempt::Step;
+  using Outcome = PoolAttempt::Outcome;
+
+  [[nodiscard]] int rank() const { return access_.rank(); }
+  [[nodiscard]] Cell* shared_end() const { return cells_ + shared_cells_; }
+  [[nodiscard]] PoolArea& area_of(int peer) const {
+    return *reinterpret_cast<PoolArea*>(mapped_[static_cast<size_t>(peer)]);
+  }
+  // Sets `tail`, and `enough` with it.
+  void set_tail(Cell* tail);
+  // Ends the run if `status` is an error: throws RunIsBroken.
+  void must(const absl::Status& status);
+  template <typename T>
+  T must(absl::StatusOr<T> value);
+
+  // As victim.
+  [[nodiscard]] uint64_t block_own_request();
+  void answer(uint64_t ticket, uint64_t count);
+  [[nodiscard]] uint64_t how_many() const;
+  void pack(Parcel& parcel, Cell& cell, int thief);
+
+  // As thief. attempt() returns true if it has run at least one task. search() returns true if it
+  // has, or if done() has become true.
+  [[nodiscard]] bool attempt(Step step, int victim, size_t level);
+  template <typename Done>
+  [[nodiscard]] bool search(const Done& done);
+  [[nodiscard]] uint64_t request_from(int victim, uint64_t ticket);
+  void await_answer(uint64_t ticket);
+  void run_parcels(int victim, uint64_t count);
+  void run_foreign_cells(Cell* mark);
+  void execute(uint32_t function, uint64_t origin, int from, std::byte* payload, uint32_t bytes);
+  void report(Origin origin, const std::byte* payload, uint64_t bytes, uint64_t state);
+  void record(const PoolAttempt& attempt);
+
+  // As owner.
+  void wait_for(Cell* cell);
+  // Removes the newest cell, whose thief has reported its end.
+  void remove_stolen(Cell* cell);
+
+  const PoolOptions options_;
+  const size_t shared_cells_;
+  RemoteAccess& access_;
+  Fabric& fabric_;
+  PoolUnits& units_;
+  PoolArea& area_;
+  Cell* const cells_;
+  std::vector<std::byte*> mapped_;  // the memory of each worker, if loads and stores reach all
+  Victims victims_;
+  std::vector<uint8_t> level_of_;  // distance of each rank
+  std::vector<int> shuffled_;
+  uint64_t requests_sent_ = 0;
+  uint64_t idle_round_ = 0;
+  std::chrono::steady_clock::time_point next_check_{};
+  // The time until which this worker waits for the cause of which a peer has left the run.
+  std::optional<std::chrono::steady_clock::time_point> left_until_;
+  bool in_task_ = false;
+  absl::Status broken_;
+  PoolStatistics statistics_;
+  uint64_t trips_before_ = 0;
+  std::vector<PoolAttempt> log_;
+};
+
+// The worker of this process, or nullptr.
+extern PoolWorker* this_pool_worker;
+
+}  // namespace cariama::tasks
+
+#endif  // CARIAMA_TASKS_POOL_WORKER_H_

@@ -1,0 +1,124 @@
+// Helpers for tests of bdd: managers of one process and of jobs, truth tables, model files.
+#ifndef CARIAMA_TESTS_BDD_BDD_TEST_SUPPORT_H_
+#define CARIAMA_TESTS_BDD_BDD_TEST_SUPPORT_H_
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "bdd/bdd.h"
+#include "bdd/model_file.h"
+#include "dsfabric/collectives.h"
+#include "tasks/runtime.h"
+#include "tests/dsfabric/testing/process_job.h"
+
+namespace cariama::bdd::testing {
+
+// ThreadSanitizer multiplies the time of a job by 20: such a build runs the shortest searches only.
+#if defined(__SANITIZE_THREAD__)
+inline constexpr bool kShort = true;
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+inline constexpr bool kShort = true;
+#else
+inline constexpr bool kShort = false;
+#endif
+#else
+inline constexpr bool kShort = false;
+#endif
+
+// Runs body(manager) in `processes` processes, or in this process if it is 1.
+inline void with_manager(int processes, const ManagerOptions& options,
+                         const std::function<void(Manager&)>& body) {
+  if (processes == 1) {
+    auto manager = Manager::create(options);
+    ASSERT_TRUE(manager.ok()) << manager.status();
+    body(**manager);
+    return;
+  }
+  cariama::testing::run_process_job(processes, {}, [&](Fabric& fabric) {
+    Collectives all(fabric);
+    auto runtime = TaskRuntime::create(fabric, {});
+    ASSERT_TRUE(runtime.ok()) << runtime.status();
+    auto manager = Manager::create(**runtime, all, options);
+    ASSERT_TRUE(manager.ok()) << manager.status();
+    body(**manager);
+  });
+}
+
+// Small sizes, so that tests are fast with sanitizers, too.
+inline ManagerOptions small() {
+  ManagerOptions options;
+  options.table_bytes = uint64_t{4} << 20;
+  options.cache_bytes = uint64_t{4} << 20;
+  return options;
+}
+
+inline std::string model_path(const std::string& name) {
+  return CARIAMA_SOURCE_DIR "/tests/bdd/models/" + name + ".bdd";
+}
+
+// The values of a function for all assignments of the variables 0 .. count-1. Bit v of an index is
+// the value of variable v.
+using Truth = std::vector<bool>;
+
+inline Truth truth_of(const Bdd& function, uint32_t count) {
+  Truth truth(size_t{1} << count);
+  std::vector<bool> assignment(count);
+  for (size_t i = 0; i < truth.size(); ++i) {
+    for (uint32_t v = 0; v < count; ++v) assignment[v] = (i >> v & 1) != 0;
+    truth[i] = function.evaluate(assignment);
+  }
+  return truth;
+}
+
+// A function with its truth table.
+struct Known {
+  Bdd function;
+  Truth truth;
+};
+
+// Returns a random function of the variables 0 .. count-1 whose truth table is computed without
+// diagrams.
+inline Known random_function(Manager& manager, uint32_t count, int operations,
+                             std::mt19937_64& random) {
+  const auto variable = [&] {
+    const auto v = static_cast<uint32_t>(random() % count);
+    Known one{manager.variable(v), Truth(size_t{1} << count)};
+    for (size_t i = 0; i < one.truth.size(); ++i) one.truth[i] = (i >> v & 1) != 0;
+    return one;
+  };
+  Known result = variable();
+  for (int n = 0; n < operations; ++n) {
+    const Known other = variable();
+    const uint64_t operation = random() % 4;
+    if (operation == 0) {
+      result.function = result.function & other.function;
+    } else if (operation == 1) {
+      result.function = result.function | other.function;
+    } else if (operation == 2) {
+      result.function = result.function ^ other.function;
+    } else {
+      result.function = ~result.function;
+    }
+    for (size_t i = 0; i < result.truth.size(); ++i) {
+      const bool a = result.truth[i];
+      const bool b = other.truth[i];
+      result.truth[i] = operation == 0   ? a && b
+                        : operation == 1 ? a || b
+                        : operation == 2 ? a != b
+                                         : !a;
+    }
+  }
+  return result;
+}
+
+}  // namespace cariama::bdd::testing
+
+#endif  // CARIAMA_TESTS_BDD_BDD_TEST_SUPPORT_H_

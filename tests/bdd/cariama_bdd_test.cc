@@ -1,0 +1,124 @@
+// The program cariama-bdd: rows, exit codes, jobs, a killed process, and the run that continues.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include "tests/bdd/bdd_test_support.h"
+#include "tests/dsfabric/testing/running_command.h"
+
+namespace cariama::bdd {
+namespace {
+
+using cariama::testing::Running;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing::model_path;
+using ::testing::Not;
+
+const std::string kProgram = CARIAMA_PROGRAM_DIR "/cariama-bdd ";
+
+struct Ended {
+  int code;
+  std::string out;
+  std::string err;
+};
+Ended run_program(const std::string& arguments) {
+  Running command(kProgram + arguments);
+  const int code = command.wait();
+  return {code, command.out(), command.err()};
+}
+
+TEST(CariamaBdd, PrintsRows) {
+  for (const char* processes : {"1", "2"}) {
+    const Ended run = run_program("reach " + model_path("anderson.4") +
+                                  " --json --table 16 --cache 16 -n " + processes);
+    EXPECT_EQ(run.code, 0) << run.err;
+    EXPECT_THAT(run.out, AllOf(HasSubstr("{\"name\": \"states\", \"value\": 29641}"),
+                               HasSubstr("{\"name\": \"nodes\", \"value\": 5935}"),
+                               HasSubstr("{\"name\": \"seconds\", \"value\": "),
+                               HasSubstr("{\"name\": \"peak_bytes\", \"value\": "),
+                               HasSubstr("{\"name\": \"process\", \"rank\": 0, ")));
+    EXPECT_EQ(run.out.find("\"rank\": 1") != std::string::npos, std::string(processes) == "2");
+    EXPECT_THAT(run.err, HasSubstr("level     1 "));
+  }
+}
+
+TEST(CariamaBdd, StopsAtAGoal) {
+  // Integer 0 of the first process of bakery.4 is 1 after one step.
+  const std::string reach =
+      "reach " + model_path("bakery.4") + " --strategy bfs --quiet --cache 16 ";
+  const Ended run = run_program(reach + "--goal 0=1");
+  EXPECT_EQ(run.code, 0) << run.err;
+  EXPECT_THAT(run.out, AllOf(HasSubstr("goal_reached"), HasSubstr("step    0  initial"),
+                             HasSubstr("step    1  group ")));
+  EXPECT_EQ(run_program(reach + "--goal 0=99").code, 1);
+  EXPECT_EQ(run_program(reach + "--levels 1 --goal 0=2").code, 3);
+}
+
+TEST(CariamaBdd, RefusesWrongUsage) {
+  for (const char* arguments : {"", "reach", "queens", "queens 0", "queens x", "fly 8",
+                                "reach x --strategy dfs", "reach x --levels", "reach x -n 0",
+                                "reach x --memory no", "reach x y", "reach x --unknown"}) {
+    const Ended run = run_program(arguments);
+    EXPECT_EQ(run.code, 2) << arguments;
+    EXPECT_THAT(run.err, HasSubstr("cariama-bdd: ")) << arguments;
+  }
+  EXPECT_EQ(run_program("reach /no/such.bdd").code, 1);
+  EXPECT_EQ(run_program("--version").out.substr(0, 12), "cariama-bdd ");
+}
+
+TEST(CariamaBdd, SavesDrawsAndReadsBack) {
+  const std::string folder = ::testing::TempDir() + "cariama-bdd" + std::to_string(getpid());
+  std::filesystem::create_directories(folder);
+  const Ended run = run_program("queens 5 --save " + folder + "/q.bdd --dot " + folder + "/q.dot");
+  EXPECT_EQ(run.code, 0) << run.err;
+  EXPECT_THAT(run.out, HasSubstr("states                             10"));
+  EXPECT_THAT(run_program("dot " + folder + "/q.bdd").out, HasSubstr("digraph bdd {"));
+  EXPECT_EQ(run_program("dot " + folder + "/q.dot").code, 1) << "not a file of diagrams";
+  const std::string reach = "reach " + model_path("anderson.4") + " --quiet --cache 16 ";
+  EXPECT_EQ(run_program(reach + "--save " + folder + "/s.bdd --svg " + folder + "/s.svg").code, 0);
+  EXPECT_GT(std::filesystem::file_size(folder + "/s.svg"), 500u);
+  // A saved set is a goal.
+  EXPECT_EQ(run_program(reach + "--goal " + folder + "/s.bdd").code, 0);
+  std::filesystem::remove_all(folder);
+}
+
+TEST(CariamaBdd, AKilledProcessIsReportedAndTheSearchContinues) {
+  const std::string folder = ::testing::TempDir() + "cariama-bdd-killed" + std::to_string(getpid());
+  std::filesystem::remove_all(folder);
+  const std::string arguments = "reach " + model_path("bakery.4") +
+                                " --strategy bfs --table 16 --cache 16 --checkpoint-every 0 "
+                                "--checkpoint " +
+                                folder + " -n 2";
+  Running command(kProgram + arguments);
+  ASSERT_TRUE(
+      Running::eventually([&] { return std::filesystem::exists(folder + "/reach.checkpoint"); }));
+  // The processes of the job are the children of the program.
+  std::string children;
+  std::getline(std::ifstream("/proc/" + std::to_string(command.pid()) + "/task/" +
+                             std::to_string(command.pid()) + "/children"),
+               children);
+  std::istringstream list(children);
+  pid_t victim = 0;
+  while (list >> victim) {
+  }
+  ASSERT_GT(victim, 0) << children;
+  kill(victim, SIGKILL);
+  EXPECT_NE(command.wait(), 0);
+  EXPECT_THAT(command.err(),
+              AllOf(HasSubstr("the levels since the last checkpoint"), HasSubstr(folder)));
+  const Ended again = run_program(arguments);
+  EXPECT_EQ(again.code, 0) << again.err;
+  EXPECT_THAT(again.out, AllOf(HasSubstr("157003"), HasSubstr("7187")));
+  EXPECT_THAT(again.err, HasSubstr("continued from the checkpoint after level"));
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace cariama::bdd

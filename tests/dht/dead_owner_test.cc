@@ -1,0 +1,78 @@
+// A process is killed while the others use the table: operations on its keys end with kUnavailable,
+// all other keys stay available, and nothing hangs.
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <random>
+#include <vector>
+
+#include "dht/hash_table.h"
+#include "dsfabric/future.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/dht/table_test_support.h"
+#include "tests/dsfabric/testing/local_job.h"
+#include "tests/dsfabric/testing/process_job.h"
+
+namespace cariama::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+void lose_an_owner(Fabric& fabric, bool remote) {
+  constexpr uint32_t kVictim = 2;
+  Collectives all(fabric);
+  auto table = must(HashTable<2>::create(all, {.buckets = 4096, .force_remote = remote}, soon()));
+  auto access = must(table->access());
+  std::mt19937_64 random(fabric.rank() + 1);
+  std::vector<TableKey<2>> keys(2000);
+  std::vector<TableResult> results(keys.size());
+  for (auto& key : keys) key = random_key<2>(random);
+  const std::vector<std::optional<pid_t>> processes = must(all.all_gather(getpid(), soon()));
+  access->find_or_put(keys, results);
+  must(all.barrier(soon()));
+  if (fabric.rank() == 1) kill(*processes[kVictim], SIGKILL);
+  // The victim continues until it is killed.
+  const Deadline deadline = soon();
+  std::vector<TableResult> again(keys.size());
+  bool noticed = false;
+  while (!noticed && std::chrono::steady_clock::now() < deadline) {
+    access->find_or_put(keys, again);
+    for (size_t i = 0; i < keys.size(); ++i) {
+      if (again[i].outcome != TableOutcome::kUnavailable) {
+        EXPECT_EQ(again[i], (TableResult{results[i].index, TableOutcome::kFound}));
+        continue;
+      }
+      noticed = true;
+      EXPECT_EQ(table->owner_of(keys[i]), kVictim);
+    }
+  }
+  ASSERT_TRUE(noticed);
+  EXPECT_TRUE(absl::IsUnavailable(access->status())) << access->status();
+  EXPECT_THAT(std::string(access->status().message()), HasSubstr("rank 2"));
+  // From now on the result depends on the owner only.
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const bool lost = table->owner_of(keys[i]) == kVictim;
+    EXPECT_EQ(access->find(keys[i]).outcome,
+              lost ? TableOutcome::kUnavailable : TableOutcome::kFound);
+    TableKey<2> key;
+    EXPECT_EQ(access->read(results[i].index, key),
+              lost ? TableOutcome::kUnavailable : TableOutcome::kFound);
+    const TableKey<2> other = random_key<2>(random);
+    EXPECT_EQ(access->find_or_put(other).outcome, table->owner_of(other) == kVictim
+                                                      ? TableOutcome::kUnavailable
+                                                      : TableOutcome::kInserted);
+  }
+  EXPECT_EQ(table->grow(8192, soon()).code(), absl::StatusCode::kUnavailable);
+  must(table->destroy(soon()));
+}
+
+TEST(DeadOwnerTest, ItsKeysAreUnavailable) {
+  for (const bool remote : {false, true}) {
+    run_job_with_a_victim(3, 2, [remote](Fabric& fabric) { lose_an_owner(fabric, remote); });
+  }
+}
+
+}  // namespace
+}  // namespace cariama::testing

@@ -1,0 +1,134 @@
+// What a job prints when one of its processes fails: the process that failed first, and why. The
+// jobs run this program again, with --role=NAME as its first argument.
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+
+#include "dsfabric/fabric.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/dsfabric/testing/running_command.h"
+
+namespace cariama {
+
+// Outside of the anonymous namespace, so that the report can name it.
+__attribute__((noinline)) void crash_here() { std::abort(); }
+
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using testing::Running;
+
+int fail_in_rank_1(std::string_view role) {
+  FabricOptions options;
+  if (role == "continue") options.on_failure = FailurePolicy::kContinue;
+  auto made = Fabric::create(options);
+  if (!made.ok()) {
+    const std::string text = made.status().ToString() + "\n";
+    static_cast<void>(!write(STDOUT_FILENO, text.data(), text.size()));
+    return 99;
+  }
+  Fabric& fabric = **made;
+  auto self = fabric.init_thread(0);
+  const Deadline deadline = deadline_after(std::chrono::seconds(60));
+  if (role == "crash" && fabric.rank() != 1) {
+    // Connected: the survivors also detect the failure by themselves.
+    if (!fabric.connection(1).ok()) return 98;
+  }
+  if (!fabric.bootstrap().fence(deadline).ok()) return 97;
+  if (fabric.rank() == 1) {
+    if (role == "crash") crash_here();
+    if (role == "kill" || role == "continue") raise(SIGKILL);
+    return 0;  // without finalize()
+  }
+  static_cast<void>(fabric.wait([&] { return !fabric.peer_status(1).ok(); }, deadline));
+  const std::string text = fabric.peer_status(1).ToString() + "\n";
+  static_cast<void>(!write(STDOUT_FILENO, text.data(), text.size()));
+  return 96;
+}
+
+std::string job(const std::string& options, const std::string& role) {
+  return std::string(CARIAMA_PROGRAM_DIR) + "/cariama-run " + options + " /proc/" +
+         std::to_string(getpid()) + "/exe --role=" + role;
+}
+
+TEST(FailureReports, NameTheProcessThatCrashedFirst) {
+  for (int i = 0; i < 5; ++i) {
+    Running crashed(job("-n 3", "crash"));
+    EXPECT_EQ(crashed.wait(), 128 + SIGABRT);
+    EXPECT_THAT(crashed.err(), HasSubstr("cariama-run: rank 1 was killed by signal 6 (Aborted"));
+    EXPECT_THAT(crashed.err(), Not(HasSubstr("exited with code")));
+    EXPECT_THAT(crashed.err(), HasSubstr("cariama: rank 1 (on "));
+    EXPECT_THAT(crashed.err(), HasSubstr("dies of signal 6 (Aborted), in\n"));
+    EXPECT_THAT(crashed.err(), HasSubstr("cariama::crash_here()"));
+    EXPECT_THAT(crashed.err(), HasSubstr("called from main"));
+  }
+}
+
+TEST(FailureReports, AreTurnedOffByTheUser) {
+  Running crashed("env CARIAMA_CRASH_REPORT=0 " + job("-n 2", "crash"));
+  EXPECT_EQ(crashed.wait(), 128 + SIGABRT);
+  EXPECT_THAT(crashed.err(), Not(HasSubstr("crash_here")));
+}
+
+// No process is connected to the one that is killed.
+TEST(FailureReports, ADeathBeforeTheFirstConnectionEndsTheJob) {
+  Running killed(job("-n 3 --keep-going", "kill"));
+  EXPECT_EQ(killed.wait(), 128 + SIGKILL);
+  EXPECT_THAT(killed.err(), HasSubstr("cariama: rank 0 exits, because rank 1 (on "));
+  EXPECT_THAT(killed.err(), HasSubstr("cariama: rank 2 exits, because rank 1 (on "));
+  EXPECT_THAT(killed.err(), HasSubstr("was killed by signal 9 (Killed)"));
+}
+
+TEST(FailureReports, ADeathBeforeTheFirstConnectionIsReportedToThoseThatContinue) {
+  Running killed(job("-n 3 --keep-going", "continue"));
+  EXPECT_EQ(killed.wait(), 128 + SIGKILL);
+  EXPECT_THAT(killed.out(), HasSubstr("UNAVAILABLE: "));
+  EXPECT_THAT(killed.out(), HasSubstr("was killed by signal 9 (Killed)"));
+}
+
+TEST(FailureReports, AProgramThatReturnsWithoutFinalizeIsToldSo) {
+  Running returned(job("-n 2", "return"));
+  EXPECT_EQ(returned.wait(), 1);
+  EXPECT_THAT(returned.err(), HasSubstr("has ended without finalize(): call Fabric::finalize() in "
+                                        "every process before it ends"));
+  EXPECT_THAT(returned.err(), HasSubstr("cariama-run: rank 0 exited with code 1"));
+}
+
+// Two name spaces of the network, as containers have them, without an RDMA device.
+TEST(FailureReports, HostsWithoutACommonDeviceAreToldSo) {
+  if (std::system("unshare --net true 2>/dev/null") != 0) {
+    GTEST_SKIP() << "this user may not create name spaces";
+  }
+  if (std::system("ls /sys/class/infiniband/* >/dev/null 2>&1") == 0) {
+    GTEST_SKIP() << "there is an RDMA device";
+  }
+  const std::string self = "/proc/" + std::to_string(getpid()) + "/exe --role=return";
+  for (const std::string transport : {"", "env CARIAMA_TRANSPORT=shm "}) {
+    Running apart(transport + CARIAMA_PROGRAM_DIR + "/cariama-run -n 2 sh -c '" +
+                  "[ $CARIAMA_RANK = 0 ] || exec unshare --net " + self + "; exec " + self + "'");
+    EXPECT_NE(apart.wait(), 0);
+    EXPECT_THAT(apart.out(), HasSubstr("there is no device that reaches rank "));
+    EXPECT_THAT(apart.out(), HasSubstr("give both hosts an RDMA device"));
+  }
+}
+
+}  // namespace
+
+int play(std::string_view role) { return fail_in_rank_1(role); }
+
+}  // namespace cariama
+
+int main(int argc, char** argv) {
+  constexpr std::string_view kRole = "--role=";
+  if (argc > 1 && std::string_view(argv[1]).substr(0, kRole.size()) == kRole) {
+    return cariama::play(std::string_view(argv[1]).substr(kRole.size()));
+  }
+  ::testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}

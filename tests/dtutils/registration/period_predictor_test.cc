@@ -1,0 +1,158 @@
+#include "dtutils/registration/period_predictor.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+
+#include "dtutils/registration/helper_thread.h"
+
+namespace cariama {
+namespace {
+
+// Regions and stacks of the examples.
+constexpr uint64_t kA = 1;
+constexpr uint64_t kB = 2;
+
+TEST(ContextPredictor, PredictsFromTheSecondUseOn) {
+  ContextPredictor predictor({.window = 0});
+  EXPECT_EQ(predictor.record({kA, 10, 100}), std::nullopt);
+  EXPECT_EQ(predictor.record({kA, 10, 150}), 200);
+  EXPECT_EQ(predictor.record({kA, 10, 200}), 250);
+  EXPECT_EQ(predictor.next_use(kA, 251), std::nullopt);
+  EXPECT_EQ(predictor.next_use(kB, 0), std::nullopt);
+  EXPECT_EQ(predictor.errors().predictions, 1u);
+  EXPECT_EQ(predictor.errors().below_half_percent, 1u);
+}
+
+TEST(ContextPredictor, TakesTheEarliestDeadlineOfAllCallSites) {
+  ContextPredictor predictor({.window = 0});
+  // Call site 10 every 100 from 0 on, call site 20 every 100 from 30 on.
+  EXPECT_EQ(predictor.record({kA, 10, 0}), std::nullopt);
+  EXPECT_EQ(predictor.record({kA, 20, 30}), std::nullopt);
+  EXPECT_EQ(predictor.record({kA, 10, 100}), 200);  // call site 20 has no period yet
+  EXPECT_EQ(predictor.record({kA, 20, 130}), 200);
+  EXPECT_EQ(predictor.record({kA, 10, 200}), 230);
+}
+
+// The paper's Figure 4: the outer loop runs inner loop 1 (buffer A, 3 times, every 10) and inner
+// loop 2 (buffer B, 3 times, every 10). The first use of A in an outer iteration has the period 60,
+// the other two have another context.
+TEST(ContextPredictor, TheWindowTellsLoopsApart) {
+  for (const uint32_t window : {0u, 1u, 2u, 4u}) {
+    ContextPredictor predictor({.window = window});
+    int64_t time = 0;
+    std::optional<int64_t> after_last_a;
+    for (int outer = 0; outer < 8; ++outer) {
+      for (int i = 0; i < 3; ++i) after_last_a = predictor.record({kA, 1, time += 10});
+      for (int i = 0; i < 3; ++i) static_cast<void>(predictor.record({kB, 2, time += 10}));
+    }
+    const int64_t last_a = time - 30;
+    // Without context there is one signature with the shortest period 10. With one communication
+    // before it, the signature (A after A) still has the period 10. With two, the third use of A
+    // (after A, A) has the period 60, and the first one (after B, B) is the next: 40 after it.
+    EXPECT_EQ(after_last_a, window < 2 ? last_a + 10 : last_a + 40) << window;
+  }
+}
+
+// Two buffers in turn, every 10. The first use of A has no context, so the paper's predictor knows
+// a period from the third round on.
+TEST(ContextPredictor, LearnsEarlyFromTheCallSiteAlone) {
+  for (const bool early : {false, true}) {
+    ContextPredictor predictor({.window = 1, .learn_early = early});
+    EXPECT_EQ(predictor.record({kA, 1, 10}), std::nullopt);
+    EXPECT_EQ(predictor.record({kB, 2, 20}), std::nullopt);
+    const std::optional<int64_t> second = predictor.record({kA, 1, 30});
+    EXPECT_EQ(second, early ? std::optional<int64_t>(50) : std::nullopt);
+    EXPECT_EQ(predictor.record({kB, 2, 40}), 60);
+    EXPECT_EQ(predictor.record({kA, 1, 50}), 70);
+  }
+}
+
+TEST(ContextPredictor, EstimatesDifferInTheirAnswerToOutliers) {
+  const std::array<int64_t, 10> periods = {100, 40, 100, 104, 108, 112, 100, 104, 108, 112};
+  const auto predict = [&](PeriodEstimate estimate) {
+    ContextPredictor predictor({.window = 0, .estimate = estimate});
+    int64_t time = 0;
+    std::optional<int64_t> next = predictor.record({kA, 1, time});
+    for (const int64_t period : periods) next = predictor.record({kA, 1, time += period});
+    return *next - time;
+  };
+  EXPECT_EQ(predict(PeriodEstimate::kMinimum), 40);  // for ever
+  EXPECT_EQ(predict(PeriodEstimate::kLast), 112);
+  EXPECT_EQ(predict(PeriodEstimate::kMedian), 108);
+  EXPECT_EQ(predict(PeriodEstimate::kQuantile), 100);
+}
+
+TEST(ContextPredictor, GraceCountsOverdueDeadlinesAsDue) {
+  ContextPredictor strict({.window = 0});
+  ContextPredictor lenient({.window = 0, .grace = 0.5});
+  for (const int64_t time : {0, 100}) {
+    static_cast<void>(strict.record({kA, 1, time}));
+    static_cast<void>(lenient.record({kA, 1, time}));
+  }
+  EXPECT_EQ(strict.next_use(kA, 220), std::nullopt);
+  EXPECT_EQ(lenient.next_use(kA, 220), 220);
+  EXPECT_EQ(lenient.next_use(kA, 251), std::nullopt);
+}
+
+TEST(ContextPredictor, ForgetsRegions) {
+  ContextPredictor predictor({});
+  for (int64_t time = 0; time < 1000; time += 100) {
+    static_cast<void>(predictor.record({kA, 1, time}));
+  }
+  EXPECT_NE(predictor.next_use(kA, 950), std::nullopt);
+  predictor.forget(kA);
+  EXPECT_EQ(predictor.signatures(), 0u);
+  EXPECT_EQ(predictor.next_use(kA, 950), std::nullopt);
+}
+
+TEST(PeriodicityPredictor, FindsThePeriodOfTheStream) {
+  PeriodicityPredictor predictor({.stream = 12});
+  // A, A, B with the gaps 10, 20, 30.
+  int64_t time = 0;
+  std::optional<int64_t> next;
+  for (int round = 0; round < 4; ++round) {
+    EXPECT_EQ(predictor.record({kA, 1, time}), std::nullopt) << "the stream is not full";
+    EXPECT_EQ(predictor.record({kA, 1, time + 10}), std::nullopt);
+    next = predictor.record({kB, 2, time + 30});
+    time += 60;
+  }
+  EXPECT_EQ(predictor.stream_period(), 3u);
+  EXPECT_EQ(next, time - 30 + 60);
+  EXPECT_EQ(predictor.record({kA, 1, time}), time + 10);
+  EXPECT_EQ(predictor.record({kA, 1, time + 10}), time + 60);
+  EXPECT_EQ(predictor.errors().predictions, 1u);
+  // Another pattern: no prediction until it fills the stream.
+  EXPECT_EQ(predictor.record({kA, 3, time + 20}), std::nullopt);
+  EXPECT_EQ(predictor.stream_period(), 0u);
+}
+
+TEST(CostModel, FitsTheCosts) {
+  CostModel model(1000, 0);
+  for (uint64_t i = 1; i <= 200; ++i) model.add(i % 50, static_cast<int64_t>(i % 50) * 54 + 1100);
+  EXPECT_NEAR(static_cast<double>(model.predict(0)), 1100, 30);
+  EXPECT_NEAR(static_cast<double>(model.predict(1000)), 55100, 600);
+  EXPECT_LT(model.predict_most(50), model.predict(50) + 200) << "no deviations";
+  for (int i = 0; i < 8; ++i) model.add(10, 1'000'000);
+  EXPECT_GT(model.predict_most(10), 900'000);
+  CostModel one_size(10, 100);
+  for (int i = 0; i < 300; ++i) one_size.add(16, 2000);
+  EXPECT_NEAR(static_cast<double>(one_size.predict(16)), 2000, 10);
+}
+
+TEST(HelperBoard, TheLargestProcessesKeepTheirHelpers) {
+  static HelperBoard board;
+  board.post(3, 100);
+  board.post(5, 300);
+  board.post(9, 300);
+  EXPECT_FALSE(board.keeps_helper(5, 0)) << "no idle core, no helper";
+  EXPECT_TRUE(board.keeps_helper(5, 1));
+  EXPECT_FALSE(board.keeps_helper(9, 1));
+  EXPECT_TRUE(board.keeps_helper(9, 2));
+  EXPECT_FALSE(board.keeps_helper(3, 2));
+  board.leave(5);
+  EXPECT_TRUE(board.keeps_helper(3, 2));
+}
+
+}  // namespace
+}  // namespace cariama

@@ -1,0 +1,197 @@
+#include "dtutils/registration/pinner.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "dtutils/registration/registration_cache.h"
+#include "tests/dtutils/allocators/fake_domain.h"
+#include "tests/dtutils/registration/pinning_domain.h"
+
+namespace cariama {
+namespace {
+
+using ::cariama::testing::FakeDomain;
+using ::cariama::testing::kTestPage;
+using ::cariama::testing::MappedPages;
+
+uint64_t word_through(IoUringPinner& pinner, const MemoryRegion& region, const std::byte* address) {
+  uint64_t word = 0;
+  const absl::Status read =
+      pinner.read_through(region, address, std::as_writable_bytes(std::span(&word, 1)));
+  EXPECT_TRUE(read.ok()) << read;
+  return word;
+}
+
+TEST(DomainPinner, RegistersWithTheDomain) {
+  auto domain = std::make_shared<FakeDomain>();
+  auto cache =
+      RegistrationCache::create(std::make_shared<DomainPinner>(domain, Access::kRemoteRead));
+  ASSERT_TRUE(cache.ok());
+  const MappedPages pages(4);
+  {
+    const auto acquired = (*cache)->acquire(pages.get(), 5000);
+    ASSERT_TRUE(acquired.ok());
+    EXPECT_EQ(acquired->region().length(), 2 * kTestPage);
+    EXPECT_EQ(acquired->region().access(), Access::kRemoteRead);
+  }
+  EXPECT_EQ(domain->registrations->live.size(), 1u);
+  cache->reset();
+  EXPECT_EQ(domain->registrations->ended_while_mapped, 1u);
+}
+
+TEST(DomainPinner, PassesErrorsOn) {
+  auto domain = std::make_shared<FakeDomain>();
+  domain->registrations->refuse_from = 1;
+  auto cache = RegistrationCache::create(std::make_shared<DomainPinner>(domain, Access::kAll));
+  const MappedPages pages(4);
+  auto first = (*cache)->acquire(pages.page(0), 1);
+  ASSERT_TRUE(first.ok());
+  const auto second = (*cache)->acquire(pages.page(2), 1);
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kResourceExhausted);
+  // The failed registration leaves nothing behind.
+  EXPECT_EQ((*cache)->statistics().registered_bytes, kTestPage);
+  EXPECT_EQ((*cache)->statistics().registered_regions, 1u);
+  domain->registrations->refuse_from = SIZE_MAX;
+  EXPECT_TRUE((*cache)->acquire(pages.page(2), 1).ok());
+}
+
+TEST(IoUringPinner, PinsUntilTheEnd) {
+  auto pinner = IoUringPinner::create(4);
+  ASSERT_TRUE(pinner.ok()) << pinner.status();
+  MappedPages pages(2);
+  std::memset(pages.get(), 0x11, pages.bytes());
+  auto region = (*pinner)->pin(pages.get(), pages.bytes());
+  ASSERT_TRUE(region.ok()) << region.status();
+  EXPECT_FALSE(IoUringPinner::accounted_only(**region));
+  EXPECT_EQ(word_through(**pinner, **region, pages.page(1)), 0x1111111111111111u);
+  std::byte* const address = pages.get();
+  pages.unmap();
+  // A stale registration: it reads what the address no longer names.
+  EXPECT_EQ(word_through(**pinner, **region, address), 0x1111111111111111u);
+}
+
+TEST(IoUringPinner, AccountsForReadOnlyMemoryAndRefusesHoles) {
+  auto pinner = IoUringPinner::create(4);
+  ASSERT_TRUE(pinner.ok()) << pinner.status();
+  const MappedPages pages(4);
+  mprotect(pages.page(0), kTestPage, PROT_READ);
+  auto read_only = (*pinner)->pin(pages.page(0), kTestPage);
+  ASSERT_TRUE(read_only.ok()) << read_only.status();
+  EXPECT_TRUE(IoUringPinner::accounted_only(**read_only));
+  munmap(pages.page(2), kTestPage);
+  EXPECT_EQ((*pinner)->pin(pages.page(1), 3 * kTestPage).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  // All slots are free again.
+  std::vector<std::shared_ptr<MemoryRegion>> regions;
+  for (int i = 0; i < 4; ++i) {
+    auto one = (*pinner)->pin(pages.page(1), kTestPage);
+    ASSERT_TRUE(one.ok()) << one.status();
+    regions.push_back(*one);
+  }
+  EXPECT_EQ((*pinner)->pin(pages.page(1), kTestPage).status().code(),
+            absl::StatusCode::kResourceExhausted);
+}
+
+// The limit counts for users without CAP_IPC_LOCK, so the child becomes one.
+TEST(IoUringPinner, TheErrorNamesTheMemlockLimit) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    const rlimit limit{1 << 20, 1 << 20};
+    if (setrlimit(RLIMIT_MEMLOCK, &limit) != 0) _exit(1);
+    if (geteuid() == 0 && setresuid(65534, 65534, 65534) != 0) _exit(1);
+    auto pinner = IoUringPinner::create(64);
+    const MappedPages pages(512);
+    std::string text = "io_uring is refused";
+    if (pinner.ok()) {
+      const auto region = (*pinner)->pin(pages.get(), pages.bytes());
+      text = std::string(region.status().message());
+    }
+    _exit(write(ends[1], text.data(), text.size()) == static_cast<ssize_t>(text.size()) ? 0 : 1);
+  }
+  close(ends[1]);
+  char text[512] = {};
+  EXPECT_GT(read(ends[0], text, sizeof(text) - 1), 0);
+  close(ends[0]);
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+  EXPECT_THAT(text, ::testing::HasSubstr("RLIMIT_MEMLOCK is 1 MiB"));
+  EXPECT_THAT(text, ::testing::HasSubstr("raise it to at least 2 MiB (ulimit -l 2048)"));
+}
+
+// Thousands of rounds of unmapping, discarding and moving memory between uses: each use must read
+// through its registration what the program wrote at the address.
+TEST(IoUringPinner, NoStaleRegistrationIsEverUsed) {
+  auto pinner = IoUringPinner::create(1024);
+  ASSERT_TRUE(pinner.ok()) << pinner.status();
+  RegistrationOptions options;
+  options.max_bytes = 48 * kTestPage;
+  auto created = RegistrationCache::create(*pinner, options);
+  RegistrationCache& cache = **created;
+  ASSERT_TRUE(cache.watches());
+  constexpr size_t kPages = 64;
+  const MappedPages arena(kPages);
+  std::mt19937 random(17);
+  const auto map_at = [](std::byte* address, size_t bytes) {
+    mmap(address, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+  };
+  uint64_t stale = 0;
+  uint64_t next_word = 1;
+  for (int round = 0; round < 5000; ++round) {
+    const size_t first = random() % (kPages - 8);
+    const size_t count = 1 + random() % 8;
+    std::byte* const start = arena.page(first);
+    switch (random() % 6) {
+      case 0:
+        munmap(start, count * kTestPage);
+        map_at(start, count * kTestPage);
+        break;
+      case 1:
+        madvise(start, count * kTestPage, MADV_DONTNEED);
+        break;
+      case 2:
+        map_at(start, count * kTestPage);
+        break;
+      case 3: {
+        // The pages of the range move over those at the start of the arena.
+        if (first < 8) break;
+        mremap(start, count * kTestPage, count * kTestPage, MREMAP_MAYMOVE | MREMAP_FIXED,
+               arena.get());
+        map_at(start, count * kTestPage);
+        break;
+      }
+      default:
+        break;
+    }
+    const size_t used = random() % (kPages - 4);
+    const size_t used_pages = 1 + random() % 4;
+    for (size_t i = 0; i < used_pages; ++i) {
+      std::memcpy(arena.page(used + i), &++next_word, sizeof(next_word));
+    }
+    const auto acquired = cache.acquire(arena.page(used), used_pages * kTestPage);
+    ASSERT_TRUE(acquired.ok()) << acquired.status();
+    for (size_t i = 0; i < used_pages; ++i) {
+      uint64_t expected = 0;
+      std::memcpy(&expected, arena.page(used + i), sizeof(expected));
+      if (word_through(**pinner, acquired->region(), arena.page(used + i)) != expected) ++stale;
+    }
+  }
+  EXPECT_EQ(stale, 0u);
+  const RegistrationStatistics statistics = cache.statistics();
+  EXPECT_GT(statistics.hits, 100u);
+  EXPECT_GT(statistics.invalidations, 100u);
+  EXPECT_LE(statistics.peak_bytes, options.max_bytes);
+}
+
+}  // namespace
+}  // namespace cariama

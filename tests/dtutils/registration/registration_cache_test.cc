@@ -1,0 +1,407 @@
+#include "dtutils/registration/registration_cache.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "dtutils/diagnostics.h"
+#include "dtutils/internal/memory_limits.h"
+#include "tests/dtutils/registration/pinning_domain.h"
+
+namespace cariama {
+namespace {
+
+using ::cariama::testing::CountingPinner;
+using ::cariama::testing::kTestPage;
+using ::cariama::testing::MappedPages;
+using ::testing::HasSubstr;
+
+#if defined(__SANITIZE_THREAD__)
+constexpr bool kThreadSanitizer = true;
+#else
+constexpr bool kThreadSanitizer = false;
+#endif
+
+struct CacheFixture {
+  explicit CacheFixture(RegistrationOptions options = {}) {
+    if (options.max_bytes == 0) options.max_bytes = size_t{1} << 30;
+    cache = RegistrationCache::create(pinner, std::move(options)).value();
+    counts = pinner->counts;
+  }
+  // Registers and ends the use at once. Returns true for a hit.
+  bool touch(const void* address, size_t bytes) const {
+    auto acquired = cache->acquire(address, bytes);
+    EXPECT_TRUE(acquired.ok()) << acquired.status();
+    return acquired.ok() && acquired->was_hit();
+  }
+  std::shared_ptr<CountingPinner> pinner = std::make_shared<CountingPinner>();
+  std::shared_ptr<CountingPinner::Counts> counts;
+  std::unique_ptr<RegistrationCache> cache;
+};
+
+RegistrationOptions with_policy(std::string_view name) {
+  RegistrationOptions options;
+  options.policy = make_registration_policy(name).value();
+  return options;
+}
+
+// Runs a function in a child. Returns true if it returned true.
+template <typename Function>
+bool in_child(Function&& function) {
+  const pid_t child = fork();
+  if (child == 0) _exit(function() ? 0 : 1);
+  int status = 0;
+  return waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+TEST(RegistrationCache, FindsContainingRanges) {
+  const CacheFixture it;
+  const MappedPages pages(16);
+  EXPECT_FALSE(it.touch(pages.page(2) + 100, 5 * kTestPage));  // pages 2 to 7
+  EXPECT_TRUE(it.touch(pages.page(2), 6 * kTestPage));
+  EXPECT_TRUE(it.touch(pages.page(4) + 7, 9));
+  EXPECT_FALSE(it.touch(pages.page(1), 2 * kTestPage));  // overlaps, is not contained
+  EXPECT_TRUE(it.touch(pages.page(1), kTestPage));
+  EXPECT_FALSE(it.touch(pages.page(7), 2 * kTestPage));
+  EXPECT_EQ(it.cache->overlapping(pages.page(2), kTestPage), 2u);
+  EXPECT_EQ(it.cache->overlapping(pages.page(7), 1), 2u);
+  EXPECT_EQ(it.cache->overlapping(pages.page(9), 7 * kTestPage), 0u);
+  const RegistrationStatistics statistics = it.cache->statistics();
+  EXPECT_EQ(statistics.hits, 3u);
+  EXPECT_EQ(statistics.misses, 3u);
+  EXPECT_EQ(statistics.registered_bytes, 10 * kTestPage);
+  EXPECT_EQ(it.counts->pinned, 3u);
+}
+
+TEST(RegistrationCache, RefusesEmptyRanges) {
+  const CacheFixture it;
+  int value = 0;
+  EXPECT_EQ(it.cache->acquire(nullptr, 8).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(it.cache->acquire(&value, 0).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_FALSE(it.touch(&value, sizeof(value)));
+  EXPECT_EQ(it.cache->acquire(&value, SIZE_MAX).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_FALSE(RegistrationCache::create(nullptr).ok());
+}
+
+TEST(RegistrationCache, OnDemandDeregistersAfterTheLastUse) {
+  const CacheFixture it(with_policy("on-demand"));
+  const MappedPages pages(2);
+  auto first = it.cache->acquire(pages.get(), pages.bytes());
+  auto second = it.cache->acquire(pages.get(), 1);
+  ASSERT_TRUE(first.ok() && second.ok());
+  EXPECT_TRUE(second->was_hit());
+  EXPECT_EQ(&first->region(), &second->region());
+  first->release();
+  EXPECT_EQ(it.counts->bytes, pages.bytes());
+  second->release();
+  EXPECT_EQ(it.counts->bytes, 0u);
+  EXPECT_EQ(it.cache->statistics().peak_bytes, pages.bytes());
+}
+
+TEST(RegistrationCache, MessagesOfSeveralLengthsAreOneRegion) {
+  const CacheFixture it(with_policy("on-demand"));
+  const MappedPages pages(8);
+  EXPECT_FALSE(it.touch(pages.get(), 4 * kTestPage));
+  const auto shorter = it.cache->acquire(pages.page(1), 2 * kTestPage);
+  EXPECT_EQ(shorter->region().length(), 4 * kTestPage);
+  const auto much_shorter = it.cache->acquire(pages.page(5), 1);
+  EXPECT_EQ(much_shorter->region().length(), kTestPage);
+}
+
+TEST(RegistrationCache, LendsRegionsThatEndTheirUseThemselves) {
+  const CacheFixture it(with_policy("on-demand"));
+  const MappedPages pages(1);
+  auto lent = it.cache->lend(pages.get(), 100);
+  ASSERT_TRUE(lent.ok());
+  EXPECT_EQ((*lent)->address(), pages.get());
+  EXPECT_EQ(it.counts->bytes, kTestPage);
+  lent->reset();
+  EXPECT_EQ(it.counts->bytes, 0u);
+}
+
+TEST(RegistrationCache, EvictsTheLeastRecentlyUsedAndKeepsTheBudget) {
+  RegistrationOptions options;
+  options.max_bytes = 4 * kTestPage;
+  const CacheFixture it(options);
+  const MappedPages pages(8);
+  for (size_t i = 0; i < 4; ++i) EXPECT_FALSE(it.touch(pages.page(i), 1));
+  EXPECT_TRUE(it.touch(pages.page(0), 1));
+  EXPECT_FALSE(it.touch(pages.page(4), 1));  // evicts page 1
+  EXPECT_TRUE(it.touch(pages.page(0), 1));
+  EXPECT_FALSE(it.touch(pages.page(1), 1));  // evicts page 2
+  EXPECT_EQ(it.cache->statistics().evictions, 2u);
+  EXPECT_EQ(it.counts->most_bytes, options.max_bytes);
+  const auto held = it.cache->acquire(pages.page(0), 3 * kTestPage);
+  ASSERT_TRUE(held.ok());
+  const auto refused = it.cache->acquire(pages.page(4), 2 * kTestPage);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("max_bytes to at least 20 KiB"));
+  EXPECT_LE(it.counts->most_bytes, options.max_bytes);
+}
+
+TEST(RegistrationCache, KeepsTheBudgetOfRegions) {
+  RegistrationOptions options;
+  options.max_regions = 2;
+  const CacheFixture it(options);
+  const MappedPages pages(4);
+  const auto first = it.cache->acquire(pages.page(0), 1);
+  EXPECT_FALSE(it.touch(pages.page(1), 1));
+  EXPECT_FALSE(it.touch(pages.page(2), 1));
+  EXPECT_EQ(it.cache->statistics().registered_regions, 2u);
+  const auto second = it.cache->acquire(pages.page(2), 1);
+  const auto third = it.cache->acquire(pages.page(3), 1);
+  EXPECT_THAT(std::string(third.status().message()), HasSubstr("max_regions to at least 3"));
+}
+
+TEST(RegistrationCache, RemembersABoundedNumberOfRanges) {
+  RegistrationOptions options = with_policy("on-demand");
+  options.max_idle_ranges = 8;
+  const CacheFixture it(options);
+  const MappedPages pages(64);
+  for (size_t i = 0; i < 64; ++i) EXPECT_FALSE(it.touch(pages.page(i), 1));
+  EXPECT_EQ(it.counts->pinned, 64u);
+}
+
+TEST(RegistrationCache, ForgetsRanges) {
+  RegistrationOptions options;
+  options.invalidation = Invalidation::kExplicit;
+  const CacheFixture it(options);
+  const MappedPages pages(8);
+  EXPECT_FALSE(it.touch(pages.page(0), 2 * kTestPage));
+  EXPECT_FALSE(it.touch(pages.page(4), 2 * kTestPage));
+  auto held = it.cache->acquire(pages.page(4), 1);
+  EXPECT_EQ(it.cache->forget(pages.page(1), 4 * kTestPage), 2u);
+  EXPECT_EQ(it.counts->bytes, 2 * kTestPage) << "the one in use stays until its use ends";
+  EXPECT_FALSE(it.touch(pages.page(4), 2 * kTestPage)) << "a later use registers anew";
+  held->release();
+  EXPECT_EQ(it.counts->bytes, 2 * kTestPage);
+  EXPECT_EQ(it.cache->forget(pages.page(0), 8 * kTestPage), 1u);
+  EXPECT_EQ(it.counts->bytes, 0u);
+}
+
+// Each way by which memory can change under a registration.
+TEST(RegistrationCache, NoticesChangesOfTheMapping) {
+  const CacheFixture it;
+  ASSERT_TRUE(it.cache->watches()) << "userfaultfd is refused here";
+  const auto map_at = [](std::byte* address, size_t bytes) {
+    return mmap(address, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
+                0);
+  };
+  MappedPages pages(8);
+  const size_t bytes = pages.bytes();
+  EXPECT_FALSE(it.touch(pages.get(), bytes));
+  EXPECT_TRUE(it.touch(pages.get(), bytes));
+
+  munmap(pages.get(), bytes);
+  EXPECT_EQ(map_at(pages.get(), bytes), pages.get());
+  EXPECT_FALSE(it.touch(pages.get(), bytes)) << "munmap and mmap at the same address";
+
+  EXPECT_EQ(map_at(pages.get(), bytes), pages.get());
+  EXPECT_FALSE(it.touch(pages.get(), bytes)) << "mmap over the range";
+
+  madvise(pages.page(3), kTestPage, MADV_DONTNEED);
+  EXPECT_FALSE(it.touch(pages.get(), bytes)) << "MADV_DONTNEED of a part";
+
+  munmap(pages.page(7), kTestPage);
+  EXPECT_FALSE(it.touch(pages.get(), bytes - kTestPage)) << "unmapped in part";
+
+  EXPECT_EQ(map_at(pages.page(7), kTestPage), pages.page(7));
+  EXPECT_FALSE(it.touch(pages.get(), bytes));
+  void* const moved = mremap(pages.get(), bytes, 2 * bytes, MREMAP_MAYMOVE);
+  ASSERT_NE(moved, MAP_FAILED);
+  EXPECT_FALSE(it.touch(moved, bytes)) << "mremap";
+  EXPECT_FALSE(it.touch(moved, 2 * bytes));
+  EXPECT_EQ(mremap(moved, 2 * bytes, bytes, 0), moved);
+  EXPECT_TRUE(it.touch(moved, bytes)) << "this part is unchanged";
+  EXPECT_EQ(it.cache->overlapping(moved, 2 * bytes), 1u) << "mremap that shrinks";
+  munmap(moved, bytes);
+  const MappedPages others(1);
+  EXPECT_FALSE(it.touch(others.get(), 1));  // the look-up ends what was unmapped
+  EXPECT_EQ(it.counts->bytes, kTestPage);
+  EXPECT_GE(it.cache->statistics().invalidations, 7u);
+}
+
+TEST(RegistrationCache, NoticesHolesInMemoryFiles) {
+  const CacheFixture it;
+  const int file = memfd_create("test", MFD_CLOEXEC);
+  ASSERT_EQ(ftruncate(file, 4 * kTestPage), 0);
+  void* const memory = mmap(nullptr, 4 * kTestPage, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  EXPECT_FALSE(it.touch(memory, 4 * kTestPage));
+  EXPECT_TRUE(it.touch(memory, 4 * kTestPage));
+  madvise(memory, kTestPage, MADV_REMOVE);
+  EXPECT_FALSE(it.touch(memory, 4 * kTestPage));
+  munmap(memory, 4 * kTestPage);
+  close(file);
+}
+
+TEST(RegistrationCache, SeveralCachesWatchTheSameMemory) {
+  const CacheFixture one;
+  const CacheFixture two;
+  MappedPages pages(4);
+  EXPECT_FALSE(one.touch(pages.get(), pages.bytes()));
+  EXPECT_FALSE(two.touch(pages.page(1), kTestPage));
+  madvise(pages.page(1), kTestPage, MADV_DONTNEED);
+  EXPECT_FALSE(one.touch(pages.get(), pages.bytes()));
+  EXPECT_FALSE(two.touch(pages.page(1), kTestPage));
+  {
+    // The end of one cache does not blind the other.
+    const CacheFixture three;
+    EXPECT_FALSE(three.touch(pages.get(), pages.bytes()));
+  }
+  madvise(pages.page(1), kTestPage, MADV_DONTNEED);
+  EXPECT_FALSE(one.touch(pages.get(), pages.bytes()));
+  EXPECT_FALSE(two.touch(pages.page(1), kTestPage));
+}
+
+TEST(RegistrationCache, MemoryOfFilesOnDiskDoesNotStayRegistered) {
+  char name[] = "/tmp/cariama-registration-XXXXXX";
+  const int file = mkstemp(name);
+  ASSERT_GE(file, 0);
+  unlink(name);
+  ASSERT_EQ(ftruncate(file, kTestPage), 0);
+  void* const memory = mmap(nullptr, kTestPage, PROT_READ | PROT_WRITE, MAP_PRIVATE, file, 0);
+  const CacheFixture it;
+  EXPECT_FALSE(it.touch(memory, kTestPage));
+  EXPECT_EQ(it.counts->bytes, 0u);
+  EXPECT_FALSE(it.touch(memory, kTestPage));
+  munmap(memory, kTestPage);
+  close(file);
+}
+
+TEST(RegistrationCache, WithoutNotificationNothingStaysRegistered) {
+  RegistrationOptions options;
+  options.invalidation = Invalidation::kNone;
+  const CacheFixture it(options);
+  EXPECT_FALSE(it.cache->watches());
+  const MappedPages pages(1);
+  EXPECT_FALSE(it.touch(pages.get(), 1));
+  EXPECT_EQ(it.counts->bytes, 0u);
+  EXPECT_FALSE(it.touch(pages.get(), 1));
+}
+
+// Containers filter userfaultfd. The child has no monitor yet, as it inherits none.
+TEST(RegistrationCache, WorksWhereUserfaultfdIsFiltered) {
+  EXPECT_TRUE(in_child([] {
+    sock_filter rules[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_userfaultfd, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    const sock_fprog program{std::size(rules), rules};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+        prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) {
+      return false;
+    }
+    std::string said;
+    set_diagnostic_sink([&said](const Diagnostic& one) { said = one.what + ": " + one.remedy; });
+    const CacheFixture it;
+    const MappedPages pages(1);
+    const bool first = it.touch(pages.get(), 1);
+    const bool second = it.touch(pages.get(), 1);
+    return !it.cache->watches() && !first && !second && it.counts->bytes == 0 &&
+           said.find("userfaultfd") != std::string::npos;
+  }));
+}
+
+TEST(RegistrationCache, ForkedChildrenUseCachesOfTheirOwn) {
+  const CacheFixture it;
+  const MappedPages pages(2);
+  EXPECT_FALSE(it.touch(pages.get(), 1));
+  auto held = it.cache->acquire(pages.page(1), 1);
+  EXPECT_TRUE(in_child([&] {
+    const auto refused = it.cache->acquire(pages.get(), 1);
+    held->release();  // does not end the parent's registration
+    return refused.status().code() == absl::StatusCode::kFailedPrecondition &&
+           it.counts->unpinned == 0;
+  }));
+  EXPECT_TRUE(it.touch(pages.get(), 1));
+  EXPECT_TRUE(it.touch(pages.page(1), 1));
+  if (kThreadSanitizer) return;  // it does not permit threads after fork
+  EXPECT_TRUE(in_child([&] {
+    const CacheFixture mine;
+    const bool first = mine.touch(pages.get(), 1);
+    const bool second = mine.touch(pages.get(), 1);
+    madvise(pages.get(), kTestPage, MADV_DONTNEED);
+    return !first && second && !mine.touch(pages.get(), 1);
+  }));
+}
+
+TEST(RegistrationCache, SurvivesManyThreads) {
+  RegistrationOptions options;
+  options.max_bytes = 24 * kTestPage;
+  const CacheFixture it(options);
+  const MappedPages pages(32);
+  std::vector<std::thread> threads;
+  std::atomic<uint64_t> wrong{0};
+  for (unsigned seed = 0; seed < 4; ++seed) {
+    threads.emplace_back([&, seed] {
+      std::mt19937 random(seed);
+      for (int round = 0; round < 2000; ++round) {
+        const size_t first = random() % 30;
+        const size_t count = 1 + random() % 2;
+        auto acquired = it.cache->acquire(pages.page(first), count * kTestPage);
+        if (!acquired.ok() || acquired->region().address() > pages.page(first) ||
+            acquired->region().address() + acquired->region().length() <
+                pages.page(first + count)) {
+          ++wrong;
+        }
+        if (round % 64 == 0) it.cache->forget(pages.page(random() % 32), kTestPage);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0u);
+  EXPECT_LE(it.counts->most_bytes, options.max_bytes);
+  it.cache->deregister_all_idle();
+  EXPECT_EQ(it.counts->bytes, 0u);
+  EXPECT_EQ(it.counts->pinned, it.counts->unpinned);
+}
+
+TEST(RegistrationCache, ChunksHoldTwoPieces) {
+  const CacheFixture it(with_policy("pipeline"));
+  const MappedPages pages(64);
+  ChunkedRegistration pieces(*it.cache, pages.get(), pages.bytes(), 4 * kTestPage);
+  size_t bytes = 0;
+  for (size_t i = 0; !pieces.done(); ++i) {
+    const auto piece = pieces.next();
+    ASSERT_TRUE(piece.ok());
+    EXPECT_EQ(piece->address, pages.page(4 * i));
+    bytes += piece->bytes;
+  }
+  EXPECT_EQ(bytes, pages.bytes());
+  EXPECT_EQ(it.counts->most_bytes, 8 * kTestPage);
+}
+
+TEST(MemoryLimits, ErrorsNameTheLimitAndTheValueNeeded) {
+  internal::MemoryLimits limits;
+  limits.memlock = 64 << 10;
+  limits.locked = 16 << 10;
+  std::string text(internal::explain_no_memory(limits, 1 << 20).message());
+  EXPECT_THAT(text, HasSubstr("RLIMIT_MEMLOCK is 64 KiB"));
+  EXPECT_THAT(text, HasSubstr("ulimit -l 1040"));
+  limits.max_map_count = 65530;
+  limits.mappings = 65529;
+  text = std::string(internal::explain_no_memory(limits, 1 << 20).message());
+  EXPECT_THAT(text, HasSubstr("vm.max_map_count is 65530"));
+  EXPECT_THAT(text, HasSubstr("vm.max_map_count=131060"));
+}
+
+}  // namespace
+}  // namespace cariama

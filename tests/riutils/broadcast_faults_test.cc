@@ -1,0 +1,52 @@
+// Broadcasts to a failed process: every form reports the failure to the caller.
+#include <atomic>
+
+#include "dsfabric/send_call.h"
+#include "gtest/gtest.h"
+#include "riutils/broadcast.h"
+#include "tests/dsfabric/testing/local_job.h"
+
+namespace cariama {
+namespace {
+
+using testing::LocalJob;
+using testing::LocalJobOptions;
+using testing::must;
+using testing::soon;
+using testing::transport_case;
+
+TEST(BroadcastFaults, ALostChildIsReportedByEveryForm) {
+  LocalJobOptions options{.processes = 3, .transport = transport_case("fault_shm")};
+  options.finalize = false;
+  LocalJob job(options);
+  static std::atomic<bool> over;
+  over = false;
+  job.run([&](Fabric& fabric, uint32_t) {
+    if (fabric.rank() == 0) {
+      must(call(fabric, 1, [] {}));
+      must(call(fabric, 2, [] {}));
+      job.faults(0)->lose_peer(fabric.label(2));
+      // The loss is known once an operation has failed.
+      Synchronizer never;
+      static_cast<void>(call<RemoteNotify>(
+          fabric, 2, [] {}, never));
+      EXPECT_TRUE(fabric.wait_polling([&] { return !fabric.peer_status(2).ok(); }, soon()));
+      const auto nothing = [] {};
+      Synchronizer sent, run;
+      const CallResult plain = broadcast(fabric, nothing);
+      EXPECT_TRUE(absl::IsUnavailable(plain.status())) << plain.status();
+      const CallResult local = broadcast<LocalNotify>(fabric, nothing, sent);
+      EXPECT_TRUE(absl::IsUnavailable(local.status())) << local.status();
+      EXPECT_FALSE(sent.done());
+      const CallResult remote = broadcast<RemoteNotify>(fabric, nothing, run);
+      EXPECT_TRUE(remote.ok()) << remote.status();
+      EXPECT_TRUE(fabric.wait([&] { return run.done(); }, soon()));
+      EXPECT_TRUE(absl::IsUnavailable(run.status())) << run.status();
+      over = true;
+    }
+    EXPECT_TRUE(fabric.wait_polling([] { return over.load(); }, soon()));
+  });
+}
+
+}  // namespace
+}  // namespace cariama

@@ -1,0 +1,390 @@
+// Task pools on forked workers over shm: results, exceptions, and what happens at the limits.
+#include "tasks/pool.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <csignal>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "dsfabric/global_memory.h"
+#include "tasks/await.h"
+#include "tests/dsfabric/testing/local_job.h"
+#include "tests/tasks/pool/pool_test_support.h"
+
+namespace cariama::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+TEST(Pool, OneWorkerComputes) {
+  with_pool(1, {}, [](TaskPool& pool, Fabric&) {
+    const auto result = pool.run<pool_fib>(20);
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_EQ(*result, 6765);
+    EXPECT_EQ(pool.statistics().attempts, 0u);
+  });
+}
+
+TEST(Pool, SeveralWorkersCompute) {
+  for (const int workers : {2, 4}) {
+    with_pool(workers, {}, [](TaskPool& pool, Fabric&) {
+      for (int run = 0; run < 3; ++run) {
+        const auto fib = pool.run<pool_fib>(22);
+        ASSERT_TRUE(fib.ok()) << fib.status();
+        EXPECT_EQ(*fib, 17711) << "every rank gets the result";
+        const auto queens = pool.run<pool_queens>(8, PoolBoard{}, 0);
+        ASSERT_TRUE(queens.ok()) << queens.status();
+        EXPECT_EQ(*queens, 92u);
+      }
+    });
+  }
+}
+
+TEST(Pool, AFurtherPoolInTheSameJob) {
+  run_process_job(2, {}, [](Fabric& fabric) {
+    for (int i = 0; i < 2; ++i) {
+      const auto pool = TaskPool::create(fabric, {.cells = 64});
+      ASSERT_TRUE(pool.ok()) << pool.status();
+      EXPECT_EQ(TaskPool::create(fabric, {}).status().code(),
+                absl::StatusCode::kFailedPrecondition);
+      EXPECT_EQ((*pool)->run<pool_fib>(15).value_or(0), 610);
+    }
+  });
+}
+
+TEST(Pool, InvalidOptionsAreRefused) {
+  run_process_job(1, {}, [](Fabric& fabric) {
+    EXPECT_THAT(TaskPool::create(fabric, {.cells = 1}).status().ToString(),
+                HasSubstr("PoolOptions::cells"));
+    EXPECT_THAT(TaskPool::create(fabric, {.steal = 65}).status().ToString(),
+                HasSubstr("PoolOptions::steal is 65"));
+  });
+  run_process_job(2, {}, [](Fabric& fabric) {
+    const PoolOptions options{.steal = fabric.rank() == 0 ? 1u : kStealHalf};
+    EXPECT_THAT(TaskPool::create(fabric, options).status().ToString(),
+                HasSubstr("the PoolOptions of rank"));
+  });
+}
+
+// ---- Batches ----
+
+struct Wide {
+  std::array<uint64_t, 12> words;  // as many bytes as a task can have
+};
+static_assert(sizeof(Wide) == pool::kPayloadBytes);
+
+Wide pool_wide(const Wide& wide) {
+  Wide result = wide;
+  for (uint64_t& word : result.words) word = word * 3 + 1;
+  return result;
+}
+uint64_t spawn_many(uint64_t count) {
+  pool::Children<pool_wide> children;
+  for (uint64_t i = 0; i < count; ++i) {
+    Wide wide;
+    wide.words.fill(i);
+    children.spawn(wide);
+  }
+  uint64_t sum = 0;
+  for (uint64_t i = count; i-- > 0;) {
+    for (const uint64_t word : children.sync().words) {
+      if (word != i * 3 + 1) throw std::logic_error("a wrong result");
+      sum += word;
+    }
+  }
+  return sum;
+}
+uint64_t spawn_spawners(uint64_t count) {
+  pool::Children<spawn_many> children;
+  for (uint64_t i = 0; i < 30; ++i) children.spawn(count);
+  uint64_t sum = 0;
+  while (!children.empty()) sum += children.sync();
+  return sum;
+}
+
+TEST(Pool, BatchesOfTasksAreStolen) {
+  for (const uint32_t steal : {1u, 3u, 64u, kStealHalf}) {
+    const Shared<std::atomic<uint64_t>> tasks;
+    const Shared<std::atomic<uint64_t>> handed_over;
+    with_pool(3, {.steal = steal}, [&](TaskPool& pool, Fabric&) {
+      for (int run = 0; run < 5; ++run) {
+        const auto sum = pool.run<spawn_spawners>(100);
+        ASSERT_TRUE(sum.ok()) << sum.status();
+        EXPECT_EQ(*sum, 30u * 12u * (3 * 4950 + 100));
+      }
+      const PoolStatistics counts = pool.statistics();
+      *tasks += counts.stolen_tasks;
+      *handed_over += counts.handed_over;
+      EXPECT_EQ(counts.attempts, counts.steals + counts.blocked + counts.busy + counts.rejected);
+      EXPECT_LE(counts.stolen_tasks, counts.steals * (steal == kStealHalf ? 64 : steal));
+    });
+    EXPECT_EQ(*tasks, *handed_over) << "no task is lost on its way";
+  }
+}
+
+// ---- Full deques ----
+
+uint64_t leaf(uint64_t value) { return value; }
+uint64_t spawn_without_sync(uint64_t count) {
+  pool::Children<leaf> children;
+  for (uint64_t i = 0; i < count; ++i) children.spawn(i);
+  uint64_t sum = 0;
+  while (!children.empty()) sum += children.sync();
+  return sum;
+}
+
+TEST(Pool, TasksBeyondTheSharedCellsRunOnTheirWorker) {
+  with_pool(2, {.cells = 32, .private_cells = 4096}, [](TaskPool& pool, Fabric&) {
+    const auto sum = pool.run<spawn_without_sync>(4000);
+    ASSERT_TRUE(sum.ok()) << sum.status();
+    EXPECT_EQ(*sum, 4000u * 3999 / 2);
+  });
+}
+
+TEST(Pool, AFullDequeThrows) {
+  with_pool(2, {.cells = 32, .private_cells = 32}, [](TaskPool& pool, Fabric&) {
+    const auto sum = pool.run<spawn_without_sync>(1000);
+    EXPECT_EQ(sum.status().code(), absl::StatusCode::kAborted);
+    EXPECT_THAT(std::string(sum.status().message()),
+                AllOf(HasSubstr("the deque of the task pool is full: 64 tasks"),
+                      HasSubstr("PoolOptions::private_cells")));
+    EXPECT_EQ(pool.run<spawn_without_sync>(20).value_or(0), 190u) << "the pool can be used further";
+  });
+}
+
+// ---- Deep recursion ----
+
+long chain(long length) {
+  if (length == 0) return 0;
+  pool::Children<leaf> child;
+  child.spawn(uint64_t{1});
+  const long below = pool::call<chain>(length - 1);
+  return below + static_cast<long>(child.sync());
+}
+
+// As deep as the UTS tree T3L. With the usual limit of 8 MiB for the stack, it would not fit
+// everywhere.
+TEST(Pool, DeepRecursionFitsTheRaisedStackLimit) {
+  with_pool(2, {.stack_bytes = size_t{100} << 20},
+            [](TaskPool& pool, Fabric&) { EXPECT_EQ(must(pool.run<chain>(18'000)), 18'000); });
+}
+
+// ---- Exceptions ----
+
+Shared<std::atomic<uint64_t>>* leaves_of_all = nullptr;
+
+uint64_t throwing(int depth, int bad) {
+  if (depth == 0) {
+    ++**leaves_of_all;
+    if (bad == 0) throw std::out_of_range("leaf");
+    return 1;
+  }
+  pool::Children<throwing> child;
+  child.spawn(depth - 1, bad);
+  child.spawn(depth - 1, bad - (1 << (depth - 1)));
+  uint64_t sum = child.sync();
+  sum += child.sync();
+  return sum;
+}
+uint64_t catching(int depth) {
+  uint64_t caught = 0;
+  for (int bad = 0; bad < 1 << depth; ++bad) {
+    try {
+      pool::call<throwing>(depth, bad);
+    } catch (const std::out_of_range& error) {
+      caught += std::string(error.what()) == "leaf" ? 1 : 0;
+    }
+  }
+  return caught;
+}
+
+TEST(Pool, ExceptionsPropagateToSync) {
+  Shared<std::atomic<uint64_t>> leaves;
+  leaves_of_all = &leaves;
+  with_pool(3, {}, [](TaskPool& pool, Fabric&) {
+    const auto caught = pool.run<catching>(6);
+    ASSERT_TRUE(caught.ok()) << caught.status();
+    EXPECT_EQ(*caught, 64u);
+  });
+  EXPECT_EQ(*leaves, 64u * 64u) << "the siblings of a task that throws run to their end";
+  with_pool(2, {}, [](TaskPool& pool, Fabric&) {
+    const auto result = pool.run<throwing>(3, 2);
+    EXPECT_EQ(result.status().code(), absl::StatusCode::kAborted);
+    EXPECT_THAT(std::string(result.status().message()), HasSubstr("the first task threw: leaf"));
+  });
+}
+
+// The first child ends in the other worker, and throws there.
+struct Pids {
+  std::atomic<pid_t> first;
+  std::atomic<pid_t> second;
+};
+Shared<Pids>* pids = nullptr;
+
+void throws_elsewhere(int length) {
+  (*pids)->second = getpid();
+  throw std::runtime_error(std::string(static_cast<size_t>(length), 'x'));
+}
+void waits_for_a_thief(int) {
+  EXPECT_TRUE(communicate_until([] { return (*pids)->second != 0; }));
+}
+int length_of_text(int length) {
+  (*pids)->first = getpid();
+  (*pids)->second = 0;
+  pool::Children<throws_elsewhere> first;
+  pool::Children<waits_for_a_thief> second;
+  first.spawn(length);
+  second.spawn(0);
+  pool::call<waits_for_a_thief>(0);
+  second.sync();
+  try {
+    first.sync();
+  } catch (const std::runtime_error& error) {
+    return static_cast<int>(std::string(error.what()).size());
+  }
+  return -1;
+}
+
+TEST(Pool, ExceptionsOfStolenTasksTravelAsText) {
+  Shared<Pids> shared;
+  pids = &shared;
+  with_pool(2, {}, [](TaskPool& pool, Fabric&) {
+    EXPECT_EQ(pool.run<length_of_text>(10).value_or(0), 10);
+    EXPECT_NE((*pids)->first, (*pids)->second);
+    const int length = pool.run<length_of_text>(1000).value_or(0);
+    EXPECT_GE(length, 60) << "a long text is cut off";
+    EXPECT_LT(length, 96);
+  });
+}
+
+// ---- Misuse ----
+
+uint64_t forgets(uint64_t count) {
+  for (uint64_t i = 0; i < count; ++i) pool::spawn<leaf>(i);
+  pool::spawn<pool_fib>(3);
+  return count;
+}
+uint64_t forgetful(uint64_t) {
+  const uint64_t sum = pool::call<forgets>(uint64_t{5}) + pool::call<forgets>(uint64_t{7});
+  pool::spawn<leaf>(uint64_t{30});
+  return sum + pool::sync<leaf>();
+}
+uint64_t confuses(uint64_t) {
+  pool::spawn<leaf>(uint64_t{1});
+  return static_cast<uint64_t>(pool::sync<pool_fib>());
+}
+uint64_t syncs_too_often(uint64_t) { return pool::sync<leaf>(); }
+
+TEST(Pool, MisuseIsReported) {
+  with_pool(2, {}, [](TaskPool& pool, Fabric&) {
+    EXPECT_EQ(pool.run<forgetful>(0).value_or(0), 42u) << "unsynced tasks are finished";
+    EXPECT_THAT(std::string(pool.run<confuses>(0).status().message()),
+                HasSubstr("pool::sync() of another function"));
+    EXPECT_THAT(std::string(pool.run<syncs_too_often>(0).status().message()),
+                HasSubstr("pool::sync() without a spawned task"));
+    EXPECT_EQ(pool.run<forgetful>(0).value_or(0), 42u);
+  });
+  EXPECT_THROW(pool::spawn<leaf>(uint64_t{1}), std::logic_error) << "outside of a run";
+  EXPECT_THROW(static_cast<void>(pool::sync<leaf>()), std::logic_error);
+}
+
+// ---- Other layers ----
+
+GlobalMemory* the_memory = nullptr;
+
+uint64_t sum_of_words(global_ptr<uint64_t> words, uint64_t begin, uint64_t end) {
+  if (end - begin == 1) {
+    GlobalValue<uint64_t> word = the_memory->rget(words + static_cast<std::ptrdiff_t>(begin));
+    return await(word).value_or(0);
+  }
+  const uint64_t middle = begin + (end - begin) / 2;
+  pool::Children<sum_of_words> low;
+  low.spawn(words, begin, middle);
+  const uint64_t high = pool::call<sum_of_words>(words, middle, end);
+  return low.sync() + high;
+}
+
+TEST(Pool, TasksUseGlobalMemory) {
+  with_pool(2, {}, [](TaskPool& pool, Fabric& fabric) {
+    constexpr uint64_t kWords = 100;
+    auto memory = must(GlobalMemory::create(fabric));
+    the_memory = memory.get();
+    global_ptr<uint64_t> words;
+    if (fabric.rank() == 0) {
+      words = must(memory->allocate<uint64_t>(1, kWords, soon()));
+      std::vector<uint64_t> values(kWords);
+      for (uint64_t i = 0; i < kWords; ++i) values[i] = i;
+      must(memory->put(std::span<const uint64_t>(values), words));
+    }
+    EXPECT_EQ(must(pool.run<sum_of_words>(words, 0, kWords)), kWords * (kWords - 1) / 2);
+  });
+}
+
+// ---- A worker that dies ----
+
+struct Victim {
+  std::atomic<pid_t> pid;
+  std::atomic<int> died;
+};
+Shared<Victim>* state_of_victim = nullptr;
+
+// Rank 1 steals it, because rank 0 waits for that before it syncs.
+uint64_t dies(uint64_t) {
+  if (getpid() == (*state_of_victim)->pid) {
+    (*state_of_victim)->died = 1;
+    raise(SIGKILL);
+  }
+  return 0;
+}
+uint64_t loses_a_worker(uint64_t) {
+  pool::Children<dies> first;
+  pool::Children<leaf> second;
+  first.spawn(uint64_t{0});
+  second.spawn(uint64_t{0});
+  // Rank 1 takes the first task.
+  static_cast<void>(communicate_until([] { return (*state_of_victim)->died != 0; }));
+  return second.sync() + first.sync();
+}
+
+TEST(Pool, AKilledWorkerEndsTheRunWithItsName) {
+  Shared<Victim> victim;
+  state_of_victim = &victim;
+  run_job_with_a_victim(3, 1, [](Fabric& fabric) {
+    // Only rank 1 steals from rank 0.
+    PoolOptions options;
+    options.victims = {{}, {}, {}, {fabric.rank() == 1 ? 0 : 1}};
+    if (fabric.rank() == 1) (*state_of_victim)->pid = getpid();
+    auto pool = must(TaskPool::create(fabric, options));
+    const auto result = pool->run<loses_a_worker>(0);
+    if (fabric.rank() == 1) ADD_FAILURE() << "rank 1 was not killed";
+    EXPECT_EQ(result.status().code(), absl::StatusCode::kUnavailable) << result.status();
+    EXPECT_THAT(std::string(result.status().message()), HasSubstr("rank 1"));
+    EXPECT_EQ(pool->run<pool_fib>(5).status(), result.status()) << "the pool cannot be used again";
+  });
+}
+
+uint64_t kills_the_first_worker(uint64_t) {
+  raise(SIGKILL);
+  return 0;
+}
+
+// The idle workers notice it although they wait for no task.
+TEST(Pool, AKilledFirstWorkerEndsTheRunToo) {
+  run_job_with_a_victim(3, 0, [](Fabric& fabric) {
+    auto pool = must(TaskPool::create(fabric));
+    const auto result = pool->run<kills_the_first_worker>(0);
+    if (fabric.rank() == 0) ADD_FAILURE() << "rank 0 was not killed";
+    EXPECT_EQ(result.status().code(), absl::StatusCode::kUnavailable) << result.status();
+    EXPECT_THAT(std::string(result.status().message()), HasSubstr("rank 0"));
+  });
+}
+
+}  // namespace
+}  // namespace cariama::testing

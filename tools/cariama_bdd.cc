@@ -1,0 +1,426 @@
+// cariama-bdd: explores the states of a model by binary decision diagrams.
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "bdd/bdd.h"
+#include "bdd/job.h"
+#include "bdd/model_file.h"
+#include "bdd/reachability.h"
+#include "dsfabric/launcher.h"
+#include "dtutils/json.h"
+#include "dtutils/version.h"
+#include "tasks/start.h"
+
+namespace cariama::bdd {
+namespace {
+
+constexpr const char* kHelp =
+    "cariama-bdd: explores the states of a model by binary decision diagrams.\n"
+    "\n"
+    "  cariama-bdd reach MODEL.bdd [options]  counts the states that MODEL reaches\n"
+    "  cariama-bdd queens N [options]         counts the placements of N queens\n"
+    "  cariama-bdd dot FILE.bdd [options]     draws saved diagrams in the language of Graphviz\n"
+    "\n"
+    "  -n P                 number of processes (default 1)\n"
+    "  --strategy S         reach: bfs, chaining or saturation (default saturation)\n"
+    "  --goal ASSIGNMENT    reach: stops at the first level with such a state, and prints a path\n"
+    "                       to it. 3=1,7=0: integer 3 is 1 and integer 7 is 0, counted from 0\n"
+    "  --goal FILE.bdd      reach: the same for the states of a file that --save has written\n"
+    "  --deadlocks          reach: counts the states without successor, prints a path to one\n"
+    "  --levels N           reach: stops after N levels\n"
+    "  --checkpoint DIR     reach: stores the states reached in DIR, and continues from there\n"
+    "  --checkpoint-every S reach: seconds between two checkpoints (default 5)\n"
+    "  --save FILE.bdd      writes the result\n"
+    "  --svg FILE           reach: draws states and nodes per level over time\n"
+    "  --dot FILE           writes the result in the language of Graphviz\n"
+    "  --table MIB          size of the node table of a process at the start (default 64)\n"
+    "  --memory MIB         limit for the node table of a process (default 4096)\n"
+    "  --cache MIB          limit for the operation cache of a process (default 256)\n"
+    "  --remote             uses one-sided transfers for all parts of the table, as between hosts\n"
+    "  --quiet              no progress on stderr\n"
+    "  --json               prints results as JSON, one object per line\n"
+    "  --help               this text\n"
+    "  --version            prints the version of Cariama\n"
+    "\n"
+    "Results: states, nodes, levels, seconds (of the search), peak_bytes (memory of the largest\n"
+    "process), and a row for each process. The model format is that of LTSmin and Sylvan.\n"
+    "Exit code: 0; 1 if it failed; 2 for wrong usage; 3 if --goal was not reached.\n";
+
+struct Arguments {
+  std::string command;
+  std::string operand;
+  int processes = 1;
+  ReachOptions reach;
+  std::string goal;
+  std::string save;
+  std::string svg;
+  std::string dot;
+  ManagerOptions manager;
+  bool quiet = false;
+  bool json = false;
+  bool help = false;
+  bool version = false;
+};
+
+int usage(const std::string& what) {
+  std::fprintf(stderr, "cariama-bdd: %s (see cariama-bdd --help)\n", what.c_str());
+  return 2;
+}
+int failed(const std::string& what) {
+  std::fprintf(stderr, "cariama-bdd: %s\n", what.c_str());
+  return 1;
+}
+int failed(const absl::Status& status) { return failed(std::string(status.message())); }
+
+// Reads the command line. Returns a text that describes the first error, or "".
+std::string read(int argc, char** argv, Arguments& arguments) {
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  std::string error;
+  size_t next = 0;
+  const auto value = [&](const std::string& option) -> std::string {
+    if (next < words.size()) return words[next++];
+    if (error.empty()) error = option + " needs a value";
+    return "";
+  };
+  const auto number = [&](const std::string& option, uint64_t least, uint64_t most) -> uint64_t {
+    const std::string text = value(option);
+    uint64_t parsed = 0;
+    if (error.empty() && (!absl::SimpleAtoi(text, &parsed) || parsed < least || parsed > most)) {
+      error =
+          absl::StrCat(option, " needs a number from ", least, " to ", most, ", not '", text, "'");
+    }
+    return parsed;
+  };
+  constexpr uint64_t kMostMiB = uint64_t{1} << 24;
+  while (next < words.size() && error.empty()) {
+    const std::string word = words[next++];
+    if (word == "-n") {
+      arguments.processes = static_cast<int>(number(word, 1, 1 << 16));
+    } else if (word == "--strategy") {
+      const std::string text = value(word);
+      bool known = false;
+      for (const Strategy one : {Strategy::kBfs, Strategy::kChaining, Strategy::kSaturation}) {
+        if (text != strategy_name(one)) continue;
+        arguments.reach.strategy = one;
+        known = true;
+      }
+      if (!known && error.empty()) error = "--strategy needs bfs, chaining or saturation";
+    } else if (word == "--goal") {
+      arguments.goal = value(word);
+    } else if (word == "--deadlocks") {
+      arguments.reach.deadlocks = true;
+    } else if (word == "--levels") {
+      arguments.reach.most_levels = number(word, 1, UINT64_MAX);
+    } else if (word == "--checkpoint") {
+      arguments.reach.checkpoint = value(word);
+    } else if (word == "--checkpoint-every") {
+      const std::string text = value(word);
+      if (error.empty() && (!absl::SimpleAtod(text, &arguments.reach.checkpoint_seconds) ||
+                            !(arguments.reach.checkpoint_seconds >= 0))) {
+        error = "--checkpoint-every needs a number of seconds";
+      }
+    } else if (word == "--save") {
+      arguments.save = value(word);
+    } else if (word == "--svg") {
+      arguments.svg = value(word);
+    } else if (word == "--dot") {
+      arguments.dot = value(word);
+    } else if (word == "--table") {
+      arguments.manager.table_bytes = number(word, 1, kMostMiB) << 20;
+    } else if (word == "--memory") {
+      arguments.manager.most_table_bytes = number(word, 1, kMostMiB) << 20;
+    } else if (word == "--cache") {
+      arguments.manager.cache_bytes = number(word, 1, kMostMiB) << 20;
+    } else if (word == "--remote") {
+      arguments.manager.remote = true;
+    } else if (word == "--quiet") {
+      arguments.quiet = true;
+    } else if (word == "--json") {
+      arguments.json = true;
+    } else if (word == "--help" || word == "-h") {
+      arguments.help = true;
+    } else if (word == "--version") {
+      arguments.version = true;
+    } else if (word.size() > 1 && word[0] == '-') {
+      error = absl::StrCat("unknown option ", word);
+    } else if (arguments.command.empty()) {
+      arguments.command = word;
+    } else if (arguments.operand.empty()) {
+      arguments.operand = word;
+    } else {
+      error = absl::StrCat("unexpected argument '", word, "'");
+    }
+  }
+  ManagerOptions& manager = arguments.manager;
+  manager.table_bytes = std::min(manager.table_bytes, manager.most_table_bytes);
+  return error;
+}
+
+// Prints results, as rows of text or as JSON.
+class Printer {
+ public:
+  Printer(bool active, bool json) : active_(active), json_(json) {}
+
+  // `value` is a number.
+  void row(const std::string& name, const std::string& value, const std::string& unit = "") const {
+    if (!active_) return;
+    if (json_) {
+      std::printf("{\"name\": \"%s\", \"value\": %s%s}\n", name.c_str(), value.c_str(),
+                  unit.empty() ? "" : absl::StrCat(", \"unit\": \"", unit, "\"").c_str());
+    } else {
+      std::printf("%-12s %24s %s\n", name.c_str(), value.c_str(), unit.c_str());
+    }
+  }
+  void process(const ProcessRow& one) const {
+    if (!active_) return;
+    const auto number = [](uint64_t value) { return static_cast<unsigned long long>(value); };
+    std::printf(json_ ? "{\"name\": \"process\", \"rank\": %u, \"nodes_owned\": %llu, "
+                        "\"tasks_run\": %llu, \"remote_find_or_puts\": %llu, \"steals\": %llu, "
+                        "\"table_bytes\": %llu, \"peak_bytes\": %llu}\n"
+                      : "rank %u: %llu nodes owned, %llu tasks run, %llu remote find-or-puts, "
+                        "%llu steals, %llu bytes of table, %llu bytes at most\n",
+                one.rank, number(one.nodes_owned), number(one.tasks_run),
+                number(one.remote_find_or_puts), number(one.steals), number(one.table_bytes),
+                number(one.peak_bytes));
+  }
+  void trace(const std::vector<TraceStep>& steps) const {
+    if (!active_) return;
+    for (size_t i = 0; i < steps.size(); ++i) {
+      std::string values;
+      for (const uint64_t value : steps[i].values) {
+        absl::StrAppend(&values, values.empty() ? "" : ",", value);
+      }
+      const std::string group = steps[i].group ? std::to_string(*steps[i].group) : "";
+      if (json_) {
+        std::printf("{\"name\": \"step\", \"value\": %zu, \"group\": %s, \"state\": [%s]}\n", i,
+                    group.empty() ? "null" : group.c_str(), values.c_str());
+      } else {
+        std::printf("step %4zu  %-10s %s\n", i,
+                    group.empty() ? "initial" : absl::StrCat("group ", group).c_str(),
+                    values.c_str());
+      }
+    }
+  }
+
+ private:
+  const bool active_;
+  const bool json_;
+};
+
+absl::Status write_text(const std::string& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  file << text;
+  if (!file.flush()) return absl::UnavailableError(absl::StrCat("cannot write ", path));
+  return absl::OkStatus();
+}
+
+// Writes what --save and --dot request.
+absl::Status write_result(const Arguments& arguments, Manager& manager, const Bdd& result) {
+  if (manager.rank() != 0) return absl::OkStatus();
+  const std::array<Bdd, 1> functions{result};
+  if (!arguments.save.empty()) {
+    if (absl::Status status = manager.save_file(functions, arguments.save); !status.ok()) {
+      return status;
+    }
+  }
+  if (arguments.dot.empty()) return absl::OkStatus();
+  return write_text(arguments.dot, to_dot(manager.store(functions), {}));
+}
+
+void print_processes(const Printer& print, Job& job) {
+  const std::vector<ProcessRow> rows = job.process_rows();
+  uint64_t peak = 0;
+  for (const ProcessRow& one : rows) peak = std::max(peak, one.peak_bytes);
+  print.row("peak_bytes", std::to_string(peak), "B");
+  for (const ProcessRow& one : rows) print.process(one);
+}
+
+int reach_model(const Arguments& arguments, Job& job) {
+  Manager& manager = job.manager();
+  const bool first = manager.rank() == 0;
+  const absl::StatusOr<ModelFile> file = read_model_file(arguments.operand);
+  if (!file.ok()) return first ? failed(file.status()) : 1;
+  const Model model = load_model(manager, *file);
+  ReachOptions options = arguments.reach;
+  if (!arguments.goal.empty()) {
+    if (arguments.goal.find('=') != std::string::npos) {
+      const absl::StatusOr<Bdd> goal = model.states_of(arguments.goal);
+      if (!goal.ok()) return first ? failed(goal.status()) : 1;
+      options.goal = *goal;
+    } else {
+      const absl::StatusOr<std::vector<Bdd>> goals = manager.load_file(arguments.goal);
+      if (!goals.ok()) return first ? failed(goals.status()) : 1;
+      if (goals->size() != 1) {
+        return first ? failed(absl::StrCat(arguments.goal, " does not hold one set")) : 1;
+      }
+      options.goal = (*goals)[0];
+    }
+  }
+  const bool show = !arguments.quiet;
+  if (show || !arguments.svg.empty()) {
+    double last = 0;
+    double states = 0;
+    options.progress = [=](const ReachProgress& one) mutable {
+      if (!first || !show) return;
+      const double now = one.states.to_double();
+      const double rate = one.seconds > last ? (now - states) / (one.seconds - last) : 0;
+      std::fprintf(stderr, "level %5llu  %20s states  %10llu nodes  %12.0f states/s  %8.3f s\n",
+                   static_cast<unsigned long long>(one.level), one.states.to_string().c_str(),
+                   static_cast<unsigned long long>(one.nodes), rate, one.seconds);
+      last = one.seconds;
+      states = now;
+    };
+  }
+  const absl::StatusOr<ReachResult> result = reach(model, options);
+  if (!result.ok()) return first ? failed(result.status()) : 1;
+  if (first && !arguments.svg.empty()) {
+    const std::string title = absl::StrCat(
+        arguments.operand.substr(arguments.operand.rfind('/') + 1), ", ",
+        std::string(strategy_name(options.strategy)), ", ", manager.size(), " processes");
+    const absl::Status status = write_text(arguments.svg, progress_svg(title, result->history));
+    if (!status.ok()) return failed(status);
+  }
+  if (const absl::Status status = write_result(arguments, manager, result->reached); !status.ok()) {
+    return failed(status);
+  }
+  if (first && show && result->first_level != 0) {
+    std::fprintf(stderr, "continued from the checkpoint after level %llu\n",
+                 static_cast<unsigned long long>(result->first_level));
+  }
+  const Printer print(first, arguments.json);
+  print.row("states", result->states.to_string());
+  print.row("nodes", std::to_string(result->nodes));
+  print.row("levels", std::to_string(result->levels));
+  print.row("seconds", absl::StrCat(result->seconds), "s");
+  print.row("complete", result->complete ? "1" : "0");
+  if (options.goal) print.row("goal_reached", result->goal_reached ? "1" : "0");
+  if (result->deadlocks) {
+    print.row("deadlocks", result->deadlocks->count(model.variables).to_string());
+  }
+  print.trace(result->trace);
+  print_processes(print, job);
+  return options.goal && !result->goal_reached ? 3 : 0;
+}
+
+int count_queens(const Arguments& arguments, Job& job) {
+  Manager& manager = job.manager();
+  uint32_t n = 0;
+  if (!absl::SimpleAtoi(arguments.operand, &n) || n < 1 || n > 64) {
+    return manager.rank() == 0 ? usage("queens needs a number from 1 to 64") : 2;
+  }
+  const auto start = std::chrono::steady_clock::now();
+  const Bdd placements = queens(manager, n);
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+  std::vector<uint32_t> squares;
+  for (uint32_t i = 0; i < n * n; ++i) squares.push_back(i);
+  if (const absl::Status status = write_result(arguments, manager, placements); !status.ok()) {
+    return failed(status);
+  }
+  const ExactCount count = placements.count(manager.cube(squares));
+  const Printer print(manager.rank() == 0, arguments.json);
+  print.row("states", count.to_string());
+  print.row("nodes", std::to_string(placements.nodes()));
+  print.row("seconds", absl::StrCat(elapsed.count()), "s");
+  print_processes(print, job);
+  return 0;
+}
+
+int draw(const Arguments& arguments) {
+  absl::StatusOr<std::unique_ptr<Manager>> manager = Manager::create(arguments.manager);
+  if (!manager.ok()) return failed(manager.status());
+  const absl::StatusOr<std::vector<Bdd>> functions = (*manager)->load_file(arguments.operand);
+  if (!functions.ok()) return failed(functions.status());
+  const std::string dot = to_dot((*manager)->store(*functions), {});
+  if (arguments.dot.empty()) {
+    std::fputs(dot.c_str(), stdout);
+    return std::fflush(stdout) == 0 ? 0 : 1;
+  }
+  const absl::Status status = write_text(arguments.dot, dot);
+  return status.ok() ? 0 : failed(status);
+}
+
+// A process of a job that supervise() has started ends with this code instead of 1 after an error
+// that it has reported. All other codes are those of processes that were killed, or that ended
+// because another one was.
+constexpr int kReported = 4;
+constexpr const char* kSupervised = "CARIAMA_BDD_SUPERVISED";
+
+// Starts the processes of the job, and says after a failure what is lost.
+int supervise(const Arguments& arguments, int argc, char** argv) {
+  ::setenv(kSupervised, "1", 1);
+  const absl::StatusOr<int> code =
+      launch({.processes = arguments.processes, .command = {argv, argv + argc}});
+  if (!code.ok()) return failed(code.status());
+  if (*code == kReported) return 1;
+  if (*code != 0 && *code != 2 && *code != 3) {
+    const std::string& folder = arguments.reach.checkpoint;
+    failed(folder.empty()
+               ? "a process ended. Its part of the node table is lost, and with it all states "
+                 "reached. With --checkpoint DIR, a search can be continued"
+               : absl::StrCat(
+                     "a process has failed. Its part of the node table is lost, and with it the "
+                     "levels since the last checkpoint. The same command continues from "
+                     "the checkpoint in ",
+                     folder));
+  }
+  return *code;
+}
+
+int run(int argc, char** argv) {
+  Arguments arguments;
+  const std::string error = read(argc, argv, arguments);
+  if (!error.empty()) return usage(error);
+  if (arguments.help) {
+    std::fputs(kHelp, stdout);
+    return std::fflush(stdout) == 0 ? 0 : 1;
+  }
+  if (arguments.version) {
+    std::printf("cariama-bdd %s\n", std::string(cariama::version()).c_str());
+    return std::fflush(stdout) == 0 ? 0 : 1;
+  }
+  const auto body = arguments.command == "reach"    ? reach_model
+                    : arguments.command == "queens" ? count_queens
+                                                    : nullptr;
+  if (arguments.operand.empty()) {
+    return usage("the command must be reach MODEL, queens N or dot FILE");
+  }
+  if (arguments.command == "dot") return draw(arguments);
+  if (body == nullptr) return usage("the command must be reach, queens or dot");
+  if (!Job::launched() && arguments.processes > 1) return supervise(arguments, argc, argv);
+  if (Job::launched()) {
+    if (const auto code = start_workers({}, argc, argv)) return *code;
+  }
+  try {
+    absl::StatusOr<std::unique_ptr<Job>> job = Job::create(arguments.manager);
+    if (!job.ok()) return failed(job.status());
+    const int code = body(arguments, **job);
+    if (std::fflush(stdout) != 0) return failed("cannot write the results");
+    const absl::Status ended = (*job)->end();
+    return ended.ok() ? code : failed(ended);
+  } catch (const std::exception& problem) {
+    return failed(problem.what());
+  }
+}
+
+}  // namespace
+}  // namespace cariama::bdd
+
+int main(int argc, char** argv) {
+  const int code = cariama::bdd::run(argc, argv);
+  const bool supervised = cariama::bdd::Job::launched() && std::getenv(cariama::bdd::kSupervised);
+  return code == 1 && supervised ? cariama::bdd::kReported : code;
+}
