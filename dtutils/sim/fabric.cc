@@ -188,8 +188,6 @@ void Fabric::arrive(std::unique_ptr<Packet> packet) {
     const SimTime wire = time_on_wire(packet->payload.size());
     const SimTime start = std::max(now_, endpoint.receive_free);
     endpoint.receive_free = start + std::max(options_.message_gap, wire);
-    ++endpoint.statistics.messages_received;
-    endpoint.statistics.bytes_received += packet->payload.size();
     end = start + wire;
     if (packet->kind == PacketKind::kRequest) end = target->delivery_time(*packet, end);
   }
@@ -204,6 +202,10 @@ void Fabric::deliver(std::unique_ptr<Packet> packet) {
   SimQueuePair* target = queue_pair(packet->target);
   const bool reached = target != nullptr && target->endpoint().alive &&
                        target->endpoint().island == endpoints_[packet->from]->island;
+  if (reached && packet->kind != PacketKind::kPiece) {
+    ++target->endpoint().statistics.messages_received;
+    target->endpoint().statistics.bytes_received += packet->payload.size();
+  }
   switch (packet->kind) {
     case PacketKind::kRequest: {
       if (reached && target->receive_request(*packet)) return;

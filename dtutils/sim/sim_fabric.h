@@ -109,7 +109,7 @@ struct SimStatistics {
 struct SimEndpointStatistics {
   uint64_t messages_sent = 0;  // requests and READ responses
   uint64_t bytes_sent = 0;
-  uint64_t messages_received = 0;
+  uint64_t messages_received = 0;  // requests and responses whose last byte has arrived
   uint64_t bytes_received = 0;
 };
 

@@ -1,0 +1,321 @@
+// Simulates find-or-put on more processes than this machine has: the real table, fabric and
+// transport code run on a simulated cluster (bench/support/virtual_cluster.h).
+//
+//   bench_dht_sim --processes 32,1000 --loads 0.5,0.9
+//
+// All processes own an equal share of the table, which is filled to the load first. Then --active
+// of them operate on keys of the whole table; the others own their shares and take no part. The
+// network and the computing times are simulated: an operation takes --compute ns of processor time
+// in addition to its transfers. Each process has one thread. All pairs of processes have the same
+// distance. A process of the simulation has a record and, where it operates, a connection for each
+// other process, so its memory grows with the square of --processes.
+// Rows, by load and processes:
+//
+//   operations_per_second    of one active process, --in-flight operations at a time, per virtual
+//                            second
+//   latency_p50, latency_p99 of one operation at a time
+//   find_round_trips, insert_round_trips
+//                            dependent round trips of an operation
+//   bytes_per_operation      that the reads of chunks transfer
+//   chunk                    buckets of a chunk at the end
+//   real_seconds             duration of the simulation
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/str_cat.h"
+#include "bench/support/flags.h"
+#include "bench/support/list_flag.h"
+#include "bench/support/report.h"
+#include "bench/support/virtual_cluster.h"
+#include "dht/hash_table.h"
+#include "dtutils/error.h"
+
+ABSL_FLAG(std::string, processes, "32,1000", "numbers of processes");
+ABSL_FLAG(std::vector<std::string>, loads, (std::vector<std::string>{"0.5", "0.9"}),
+          "occupied fractions of the buckets at which the operations are measured");
+ABSL_FLAG(int, active, 32, "processes that operate on the table");
+ABSL_FLAG(int, operations, 1000, "operations of each active process");
+ABSL_FLAG(double, inserts, 0.51, "fraction of the operations that insert a key; others find one");
+ABSL_FLAG(int, in_flight, 32, "operations in flight, for operations_per_second");
+ABSL_FLAG(std::string, buckets, "8Ki", "buckets of each process");
+ABSL_FLAG(double, compute, 150, "processor time of an operation in ns");
+ABSL_FLAG(double, latency, 1000, "one-way latency in ns");
+ABSL_FLAG(double, gigabytes, 12.5, "bandwidth of a port in bytes per ns");
+ABSL_FLAG(double, message_gap, 5, "ns between two messages of a port");
+ABSL_FLAG(uint64_t, seed, 1, "seed of all random choices");
+ABSL_FLAG(bool, json, false, "print one JSON object per line");
+
+namespace cariama::bench {
+namespace {
+
+using Key = TableKey<1>;
+constexpr std::chrono::minutes kPatience{30};  // real time
+
+[[noreturn]] void fail(const absl::Status& status) {
+  std::fprintf(stderr, "bench_dht_sim: %s\n", std::string(status.message()).c_str());
+  std::exit(1);
+}
+template <typename T>
+T must(absl::StatusOr<T> value) {
+  if (!value.ok()) fail(value.status());
+  return *std::move(value);
+}
+void must(const absl::Status& status) {
+  if (!status.ok()) fail(status);
+}
+
+SimTime from_ns(double nanoseconds) { return SimTime(std::llround(nanoseconds * 1000)); }
+double to_ns(SimTime time) { return static_cast<double>(time.count()) / 1000; }
+
+struct Scale {
+  uint32_t processes = 0;
+  uint32_t active = 0;
+  double load = 0;
+};
+
+// What the active processes have measured. One process runs at a time, so there is no lock.
+struct Outcome {
+  std::vector<double> rates;      // operations per second, by active process
+  std::vector<double> latencies;  // ns, by operation
+  TableStatistics sum;            // of the remote operations
+  uint32_t chunk = 0;
+};
+
+// The keys of a simulation. They are distributed by owner so that each process can put its own keys
+// into its own memory, at no cost in virtual time.
+class Keys {
+ public:
+  // Requires: `table` is one of the tables; all have the same geometry.
+  Keys(const HashTable<1>& table, const Scale& scale, uint64_t count, uint64_t seed)
+      : random_(seed), of_owner_(scale.processes) {
+    for (uint64_t i = 0; i < count; ++i) {
+      const Key key = next();
+      of_owner_[table.owner_of(key)].push_back(key);
+      present_.push_back(key);
+    }
+  }
+  [[nodiscard]] const std::vector<Key>& of_owner(uint32_t rank) const { return of_owner_[rank]; }
+  // Returns keys for `count` operations, of which about the fraction `inserts` are new.
+  [[nodiscard]] std::vector<Key> mix(size_t count, double inserts) {
+    std::vector<Key> keys(count);
+    for (Key& key : keys) {
+      const bool fresh = std::uniform_real_distribution<double>()(random_) < inserts;
+      key = fresh ? next() : present_[random_() % present_.size()];
+    }
+    return keys;
+  }
+
+ private:
+  [[nodiscard]] Key next() { return {random_() & ~kWordPresent}; }
+
+  std::mt19937_64 random_;
+  std::vector<std::vector<Key>> of_owner_;
+  std::vector<Key> present_;
+};
+
+// Runs the operations of one active process.
+class Client {
+ public:
+  Client(VirtualCluster& cluster, Fabric& fabric, HashTable<1>& table, Outcome& outcome)
+      : cluster_(cluster),
+        fabric_(fabric),
+        access_(must(
+            table.access({.in_flight = static_cast<uint32_t>(absl::GetFlag(FLAGS_in_flight))}))),
+        outcome_(outcome) {}
+
+  // Makes the connections to all owners, which takes virtual time too.
+  void connect(const HashTable<1>& table) {
+    for (uint32_t rank = 0; rank < fabric_.size(); ++rank) must(table.core().attach(rank));
+    before_ = access_->statistics();
+  }
+
+  void measure_latency(std::span<const Key> keys) {
+    for (const Key& key : keys) {
+      const SimTime start = now();
+      VirtualCluster::spend(compute_);
+      check(access_->find_or_put(key));
+      outcome_.latencies.push_back(to_ns(now() - start));
+    }
+  }
+
+  void measure_rate(std::span<const Key> keys) {
+    const SimTime start = now();
+    size_t issued = 0;
+    size_t ended = 0;
+    const auto on_end = [&](uint64_t, const TableResult& result, const Key&) {
+      check(result);
+      ++ended;
+    };
+    while (ended < keys.size()) {
+      while (issued < keys.size() && access_->start_find_or_put(keys[issued], issued)) {
+        ++issued;
+        VirtualCluster::spend(compute_);
+      }
+      const size_t before = ended;
+      const auto advanced = [&] {
+        access_->poll(on_end);
+        return ended != before;
+      };
+      if (!fabric_.wait_polling(advanced, deadline_after(kPatience))) {
+        fail(absl::DeadlineExceededError("an operation did not end"));
+      }
+    }
+    outcome_.rates.push_back(1e9 * static_cast<double>(keys.size()) / to_ns(now() - start));
+  }
+
+  void add_statistics() {
+    const TableStatistics after = access_->statistics();
+    outcome_.sum.remote_finds += after.remote_finds - before_.remote_finds;
+    outcome_.sum.find_round_trips += after.find_round_trips - before_.find_round_trips;
+    outcome_.sum.remote_inserts += after.remote_inserts - before_.remote_inserts;
+    outcome_.sum.insert_round_trips += after.insert_round_trips - before_.insert_round_trips;
+    outcome_.sum.bytes_read += after.bytes_read - before_.bytes_read;
+    outcome_.chunk = after.chunk;
+  }
+
+ private:
+  [[nodiscard]] SimTime now() const { return cluster_.process(fabric_.rank()).clock; }
+  void check(const TableResult& result) {
+    if (result.outcome == TableOutcome::kUnavailable) fail(access_->status());
+    if (result.outcome == TableOutcome::kFull) {
+      fail(absl::ResourceExhaustedError("the table is full: use a lower load"));
+    }
+  }
+
+  VirtualCluster& cluster_;
+  Fabric& fabric_;
+  std::unique_ptr<TableAccess<1>> access_;
+  Outcome& outcome_;
+  const SimTime compute_ = from_ns(absl::GetFlag(FLAGS_compute));
+  TableStatistics before_;
+};
+
+Outcome simulate(const Scale& scale, uint64_t buckets) {
+  const uint64_t seed = absl::GetFlag(FLAGS_seed);
+  SimOptions sim{.seed = seed};
+  sim.latency = sim.ack_latency = from_ns(absl::GetFlag(FLAGS_latency));
+  sim.gigabytes_per_second = absl::GetFlag(FLAGS_gigabytes);
+  sim.message_gap = from_ns(absl::GetFlag(FLAGS_message_gap));
+  VirtualCluster cluster({.processes = scale.processes, .sim = sim});
+  const auto operations = static_cast<size_t>(absl::GetFlag(FLAGS_operations));
+  const double inserts = absl::GetFlag(FLAGS_inserts);
+  // Half of the keys that the measurement inserts raise the load above, half below what is asked.
+  const double inserted = inserts * static_cast<double>(operations * scale.active);
+  const double filled = scale.load * static_cast<double>(buckets) * scale.processes - inserted / 2;
+  if (filled < 1) fail(absl::InvalidArgumentError("too many operations for --buckets"));
+  std::unique_ptr<Keys> keys;
+  Outcome outcome;
+  const absl::Status ran = cluster.run([&](Fabric& fabric) {
+    const auto thread = must(fabric.init_thread(0));
+    Collectives all(fabric);
+    const auto table =
+        must(HashTable<1>::create(all, {.buckets = buckets}, deadline_after(kPatience)));
+    if (keys == nullptr) {
+      keys = std::make_unique<Keys>(*table, scale, static_cast<uint64_t>(filled), seed);
+    }
+    {
+      const auto local = must(table->access());
+      for (const Key& key : keys->of_owner(fabric.rank())) {
+        if (local->find_or_put(key).outcome == TableOutcome::kFull) {
+          fail(absl::ResourceExhaustedError("the table is full: use a lower load"));
+        }
+      }
+    }
+    must(all.barrier(deadline_after(kPatience)));
+    if (fabric.rank() < scale.active) {
+      Client client(cluster, fabric, *table, outcome);
+      client.connect(*table);
+      const std::vector<Key> mix = keys->mix(operations, inserts);
+      const size_t single = operations / 4;
+      client.measure_latency(std::span(mix).first(single));
+      client.measure_rate(std::span(mix).subspan(single));
+      client.add_statistics();
+    }
+    must(all.barrier(deadline_after(kPatience)));
+    must(table->destroy(deadline_after(kPatience)));
+  });
+  must(ran);
+  return outcome;
+}
+
+void report_outcome(const Report& report, Params params, Outcome outcome) {
+  const auto row = [&](const char* name, double value, const char* unit) {
+    report.row(name, params, summarize({value}), unit);
+  };
+  const auto mean = [](uint64_t sum, uint64_t count) {
+    return static_cast<double>(sum) / static_cast<double>(std::max<uint64_t>(1, count));
+  };
+  const TableStatistics& sum = outcome.sum;
+  report.row("operations_per_second", params, summarize(outcome.rates), "1/s");
+  row("latency_p50", percentile(outcome.latencies, 0.5), "ns");
+  row("latency_p99", percentile(outcome.latencies, 0.99), "ns");
+  row("find_round_trips", mean(sum.find_round_trips, sum.remote_finds), "1");
+  row("insert_round_trips", mean(sum.insert_round_trips, sum.remote_inserts), "1");
+  row("bytes_per_operation", mean(sum.bytes_read, sum.remote_finds + sum.remote_inserts), "B");
+  row("chunk", outcome.chunk, "buckets");
+}
+
+int run() {
+  const auto buckets = must(parse_numbers("buckets", absl::GetFlag(FLAGS_buckets), 1024, 1 << 24));
+  const auto processes = must(parse_numbers("processes", absl::GetFlag(FLAGS_processes), 2, 20000));
+  const int active = absl::GetFlag(FLAGS_active);
+  if (active < 1) fail(absl::InvalidArgumentError("--active: at least 1"));
+  if (absl::GetFlag(FLAGS_operations) < 8) {
+    fail(absl::InvalidArgumentError("--operations: at least 8"));
+  }
+  const Report report(absl::GetFlag(FLAGS_json), {"processes", "load"});
+  for (const uint64_t count : processes) {
+    for (const std::string& text : absl::GetFlag(FLAGS_loads)) {
+      Scale scale;
+      scale.processes = static_cast<uint32_t>(count);
+      scale.active = std::min(static_cast<uint32_t>(active), scale.processes);
+      scale.load = std::atof(text.c_str());
+      if (!(scale.load > 0 && scale.load < 0.98)) {
+        fail(absl::InvalidArgumentError("--loads: '" + text + "' is not between 0 and 0.98"));
+      }
+      progress(absl::StrCat(count, " processes, load ", text));
+      const auto start = std::chrono::steady_clock::now();
+      Outcome outcome = simulate(scale, buckets.front());
+      const std::chrono::duration<double> real = std::chrono::steady_clock::now() - start;
+      progress("");
+      Params params;
+      params.set("processes", count);
+      params.set("load", scale.load);
+      params.set("active", uint64_t{scale.active});
+      params.set("operations", static_cast<uint64_t>(absl::GetFlag(FLAGS_operations)));
+      params.set("inserts", absl::GetFlag(FLAGS_inserts));
+      params.set("in_flight", static_cast<uint64_t>(absl::GetFlag(FLAGS_in_flight)));
+      params.set("buckets", buckets.front());
+      params.set("compute", absl::GetFlag(FLAGS_compute));
+      params.set("latency", absl::GetFlag(FLAGS_latency));
+      params.set("gigabytes", absl::GetFlag(FLAGS_gigabytes));
+      params.set("message_gap", absl::GetFlag(FLAGS_message_gap));
+      params.set("seed", absl::GetFlag(FLAGS_seed));
+      report_outcome(report, params, std::move(outcome));
+      report.row("real_seconds", params, summarize({real.count()}), "s");
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace cariama::bench
+
+int main(int argc, char** argv) {
+  constexpr const char* kUsage =
+      "simulates find-or-put on many processes.\n  bench_dht_sim [options]";
+  if (cariama::bench::parse_flags(argc, argv, kUsage).size() != 1) {
+    std::fprintf(stderr, "usage: bench_dht_sim [options], see --help\n");
+    return 1;
+  }
+  return cariama::bench::run();
+}
