@@ -16,8 +16,9 @@
 //                the job spans hosts, where CARIAMA_LISTEN says (an address, an interface, or a
 //                network: 10.77.0.0/24).
 //   environment  RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set (as torchrun does). Uses a
-//                TCP store in the process of rank 0. Peers prove that they know CARIAMA_JOB_SECRET;
-//                without a secret the store listens on loopback, for processes of its user only.
+//                TCP store in the process of rank 0. Peers prove that they know CARIAMA_JOB_SECRET,
+//                which a process that has joined removes from its environment; without a secret the
+//                store listens on loopback, for processes of its user only.
 //   single       None of the above: a job of one process. Refused in a task of srun that has other
 //                tasks beside it: they were meant to be one job.
 //

@@ -1,6 +1,7 @@
 #include "dtutils/trace.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -241,8 +242,19 @@ absl::Status write_file(State& all) {
     return cannot_write(EINVAL, name);
   }
   const std::string unfinished = name + ".unfinished." + std::to_string(getpid());
-  std::FILE* const file = std::fopen(unfinished.c_str(), "we");
-  if (file == nullptr) return cannot_write(errno, unfinished);
+  // In a folder of all users, another user may have put a link there, to make this process
+  // overwrite a file: the file is created, and no existing one is opened.
+  unlink(unfinished.c_str());
+  const int descriptor =
+      open(unfinished.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+  if (descriptor < 0) return cannot_write(errno, unfinished);
+  std::FILE* const file = fdopen(descriptor, "w");
+  if (file == nullptr) {
+    const int error_number = errno;
+    close(descriptor);
+    unlink(unfinished.c_str());
+    return cannot_write(error_number, unfinished);
+  }
   const pid_t process = getpid();
   std::fprintf(file,
                "{\"displayTimeUnit\":\"ns\",\"otherData\":{\"dropped_events\":%" PRIu64 "},\n",

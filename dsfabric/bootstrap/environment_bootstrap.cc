@@ -1,6 +1,8 @@
 // Joins a job whose processes were started by hand or by a script with RANK, WORLD_SIZE,
 // MASTER_ADDR and MASTER_PORT set, as torchrun sets them.
 #include <algorithm>
+#include <cstdlib>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,6 +18,17 @@ constexpr const char* kSecretVariable = "CARIAMA_JOB_SECRET";
 absl::Status missing(const absl::Status& status) {
   return make_error(status.code(), ErrorScope::kProcess, std::string(status.message()),
                     "set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in every process");
+}
+
+// A shorter secret can be guessed by trying.
+constexpr size_t kLeastSecretBytes = 16;
+
+// Removes the variable, so that neither child processes nor /proc/self/environ have its text.
+void remove_variable(const char* name) {
+  if (char* const text = std::getenv(name); text != nullptr) {
+    explicit_bzero(text, std::strlen(text));
+  }
+  unsetenv(name);
 }
 
 std::string host_part(const SocketAddress& address) {
@@ -58,6 +71,12 @@ absl::StatusOr<std::unique_ptr<Bootstrap>> join_environment(Exchange::Deadline d
                                    " to the same secret text in every process, or "
                                    "MASTER_ADDR to 127.0.0.1"));
   }
+  if (secret && secret->size() < kLeastSecretBytes) {
+    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kProcess,
+                      absl::StrCat(kSecretVariable, " has ", secret->size(),
+                                   " characters, at least ", kLeastSecretBytes, " are required"),
+                      "make one with: openssl rand -hex 32");
+  }
   const JobSecret key = keyed_hash(secret.value_or(""), "cariama job");
   // Without a secret, every process of this host can compute the key: so admit only the own user.
   const Admission admission = secret ? Admission::kAnybody : Admission::kOwnUser;
@@ -84,8 +103,10 @@ absl::StatusOr<std::unique_ptr<Bootstrap>> join_environment(Exchange::Deadline d
   }
   // A job on loopback has no other hosts.
   if (addresses->front().stays_on_host()) own.clear();
-  return TcpBootstrap::join(BootstrapKind::kEnvironment, std::move(store), std::move(socket), *rank,
-                            *size, key, std::move(own), deadline);
+  auto joined = TcpBootstrap::join(BootstrapKind::kEnvironment, std::move(store), std::move(socket),
+                                   *rank, *size, key, std::move(own), deadline);
+  if (joined.ok()) remove_variable(kSecretVariable);
+  return joined;
 }
 
 }  // namespace cariama::internal

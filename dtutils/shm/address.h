@@ -16,7 +16,7 @@ namespace cariama::shm {
 struct Address {
   uint32_t magic = kMagic;
   uint32_t version = kVersion;
-  Uuid device{};  // also part of the name of its service thread's socket
+  Uuid device{};  // name and secret of its service thread's socket: see kPublicUuidBytes
   int32_t pid = 0;
   uint32_t index = 0;  // in the queue pair table
   uint32_t serial = 0;

@@ -2,11 +2,11 @@
 // destruction.
 #include <algorithm>
 #include <bit>
-#include <random>
 #include <thread>
 #include <utility>
 
 #include "dtutils/error.h"
+#include "dtutils/internal/random_word.h"
 #include "dtutils/shm/address.h"
 #include "dtutils/shm/queue_pair.h"
 
@@ -41,11 +41,6 @@ bool end_status(std::atomic<uint64_t>& word, uint32_t serial, LinkState state) {
     if (status.serial() != serial || status.state() >= LinkState::kPeerGone) return false;
     if (word.compare_exchange_weak(seen, status.with(state).word())) return true;
   }
-}
-
-uint64_t random_nonce() {
-  std::random_device device;
-  return uint64_t{device()} << 32 | device();
 }
 
 }  // namespace
@@ -107,7 +102,7 @@ absl::StatusOr<std::unique_ptr<QueuePair>> ShmQueuePair::create(
   }
   self.ready_bit_ = *bit;
   QueuePairHeader* header = self.header_;
-  header->nonce.store(random_nonce());
+  header->nonce.store(internal::random_word());
   header->peer_nonce.store(0);
   header->receive_queue.store(self.receives_->offset());
   header->receive_ring.store(self.ring_block_.offset());

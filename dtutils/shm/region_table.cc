@@ -9,6 +9,7 @@
 #include <string>
 
 #include "dtutils/error.h"
+#include "dtutils/internal/random_word.h"
 #include "dtutils/internal/validate.h"
 
 namespace cariama::shm {
@@ -48,8 +49,7 @@ absl::Status check_descriptor(const MemorySource& source) {
 
 }  // namespace
 
-RegionTable::RegionTable(std::shared_ptr<ControlSegment> control)
-    : control_(std::move(control)), random_(std::random_device{}()) {}
+RegionTable::RegionTable(std::shared_ptr<ControlSegment> control) : control_(std::move(control)) {}
 
 absl::StatusOr<std::unique_ptr<RegionTable>> RegionTable::create(
     std::shared_ptr<ControlSegment> control) {
@@ -101,9 +101,9 @@ absl::StatusOr<RegionTable::Keys> RegionTable::add(const MemorySource& source, A
                       "register larger pieces, or drop regions that are not used");
   }
   Keys keys;
-  do keys.remote.value = (random_() & kNumberMask) | index;
+  do keys.remote.value = (internal::random_word() & kNumberMask) | index;
   while (keys.remote.value == index);
-  keys.local.value = kLocalKeyBit | (random_() & kNumberMask) | index;
+  keys.local.value = kLocalKeyBit | (internal::random_word() & kNumberMask) | index;
 
   LocalRegion& local = local_[index];
   local.base.store(base, std::memory_order_relaxed);

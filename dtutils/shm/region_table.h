@@ -9,7 +9,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <random>
 #include <unordered_map>
 #include <vector>
 
@@ -90,7 +89,6 @@ class RegionTable {
   std::shared_ptr<ControlSegment> control_;
   LocalRegion* local_ = nullptr;
   mutable std::mutex mutex_;
-  std::mt19937_64 random_;
   uint32_t unused_ = 1;        // this and higher indices were never used; index 0 is never used
   std::deque<uint32_t> free_;  // reused in FIFO order, so that a stale key stays invalid for long
   std::unordered_map<uint64_t, Announcement> announced_;  // indexed by remote key

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <span>
 
 namespace cariama::shm {
 
@@ -16,7 +17,7 @@ socklen_t socket_address(const Uuid& uuid, sockaddr_un* address) {
   char* out = address->sun_path + 1;  // a leading 0 selects the abstract name space
   std::memcpy(out, kPrefix, sizeof kPrefix - 1);
   out += sizeof kPrefix - 1;
-  for (uint8_t byte : uuid) {
+  for (const uint8_t byte : std::span(uuid).first<kPublicUuidBytes>()) {
     *out++ = kDigits[byte >> 4];
     *out++ = kDigits[byte & 15];
   }

@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include <cstddef>
 #include <cstdint>
 
 #include "dtutils/file_descriptor.h"
@@ -36,6 +37,11 @@ struct Message {
   uint32_t access = 0;  // kRegion
   uint32_t domain = 0;  // kRegion
 };
+
+// The first bytes of a device's uuid are the name of its socket, which all processes of the host
+// can list. The others are a secret: a process learns them by QueuePair::address() only, and the
+// service answers a kHello only if it contains all of them.
+inline constexpr size_t kPublicUuidBytes = 8;
 
 // Computes the name on which the service thread of device `uuid` listens. Returns the length.
 socklen_t socket_address(const Uuid& uuid, sockaddr_un* address);

@@ -8,12 +8,12 @@
 #include <cerrno>
 #include <chrono>
 #include <mutex>
-#include <random>
 #include <string>
 #include <thread>
 #include <utility>
 
 #include "dtutils/error.h"
+#include "dtutils/internal/random_word.h"
 #include "dtutils/internal/validate.h"
 #include "dtutils/verbs/limits.h"
 #include "dtutils/verbs/receive_batch.h"
@@ -116,10 +116,7 @@ void fill(const WorkRequest& request, uint64_t id, ibv_sge* segments, ibv_send_w
 
 // Returns a random starting packet sequence number. An earlier connection between the same queue
 // pair numbers is unlikely to have had it, so its late packets are not accepted by this connection.
-uint32_t random_sequence() {
-  std::random_device device;
-  return device() & 0xffffff;
-}
+uint32_t random_sequence() { return static_cast<uint32_t>(internal::random_word() & 0xffffff); }
 
 absl::Status invalid(std::string_view what, std::string_view remedy) {
   return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation, what, remedy);

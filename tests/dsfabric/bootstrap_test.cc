@@ -168,8 +168,8 @@ TEST_F(BootstrapTest, AllHaveTheSameSecretAndEveryJobItsOwn) {
   std::string last;
   for (const std::map<std::string, std::string>& more :
        {std::map<std::string, std::string>{},
-        {{"CARIAMA_JOB_SECRET", "of both jobs"}},
-        {{"CARIAMA_JOB_SECRET", "of both jobs"}}}) {
+        {{"CARIAMA_JOB_SECRET", "the secret of both jobs"}},
+        {{"CARIAMA_JOB_SECRET", "the secret of both jobs"}}}) {
     int pipe_ends[2];
     ASSERT_EQ(pipe(pipe_ends), 0);
     run_job(
@@ -258,7 +258,8 @@ TEST_F(BootstrapTest, AnotherSecretIsRefusedByTheStore) {
   const int port = free_port();
   run_test_processes(2, [&](Exchange& exchange) {
     auto variables = job_of(exchange.rank(), 2, port);
-    variables["CARIAMA_JOB_SECRET"] = exchange.rank() == 0 ? "right" : "wrong";
+    variables["CARIAMA_JOB_SECRET"] =
+        exchange.rank() == 0 ? "the right secret" : "the wrong secret";
     if (exchange.rank() == 1) {
       expect_refusal(variables, absl::StatusCode::kPermissionDenied,
                      AllOf(HasSubstr("the store of rank 0 refuses us: it has another secret"),
@@ -267,7 +268,7 @@ TEST_F(BootstrapTest, AnotherSecretIsRefusedByTheStore) {
       variables.erase("CARIAMA_JOB_SECRET");
       expect_refusal(variables, absl::StatusCode::kPermissionDenied, HasSubstr("another secret"));
       ASSERT_TRUE(exchange.put("refused", "").ok());
-      variables["CARIAMA_JOB_SECRET"] = "right";
+      variables["CARIAMA_JOB_SECRET"] = "the right secret";
     }
     set_environment(variables);
     auto joined = make_bootstrap(patient());
@@ -275,6 +276,24 @@ TEST_F(BootstrapTest, AnotherSecretIsRefusedByTheStore) {
     EXPECT_TRUE((*joined)->fence(soon()).ok());
     EXPECT_TRUE((*joined)->finalize(soon()).ok());
   });
+}
+
+TEST_F(BootstrapTest, AShortSecretIsRefused) {
+  auto variables = job_of(0, 2, free_port());
+  variables["CARIAMA_JOB_SECRET"] = "15 characters..";
+  expect_refusal(variables, absl::StatusCode::kInvalidArgument,
+                 AllOf(HasSubstr("CARIAMA_JOB_SECRET has 15 characters, at least 16"),
+                       HasSubstr("openssl rand")));
+}
+
+// A child process, or a crash report with the environment, would have it.
+TEST_F(BootstrapTest, AProcessThatHasJoinedRemovesTheSecretFromItsEnvironment) {
+  run_job(2,
+          [](Bootstrap& job) {
+            EXPECT_EQ(std::getenv("CARIAMA_JOB_SECRET"), nullptr);
+            EXPECT_TRUE(job.finalize(soon()).ok());
+          },
+          {{"CARIAMA_JOB_SECRET", "nobody else knows it"}});
 }
 
 TEST_F(BootstrapTest, ASecondProcessOfARankIsRefused) {

@@ -80,6 +80,20 @@ TEST_F(TraceTest, NothingIsRecordedWhenOff) {
   EXPECT_TRUE(events_named(trace, "after").empty());
 }
 
+// Another user can guess the name of the unfinished file in a folder of all users.
+TEST_F(TraceTest, ALinkInTheWayIsNotFollowed) {
+  std::ofstream(make("victim")) << "precious";
+  const std::string link = path("a.json") + ".unfinished." + std::to_string(getpid());
+  ASSERT_EQ(symlink(path("victim").c_str(), link.c_str()), 0);
+  ASSERT_TRUE(start_trace(make("a.json")).ok());
+  ASSERT_TRUE(stop_trace().ok());
+  std::ifstream victim(path("victim"));
+  std::string text;
+  std::getline(victim, text);
+  EXPECT_EQ(text, "precious");
+  static_cast<void>(read_trace(path("a.json")));
+}
+
 TEST_F(TraceTest, EachKindOfEventHasItsFields) {
   ASSERT_TRUE(start_trace(make("a.json")).ok());
   name_trace_process("the \"program\"");

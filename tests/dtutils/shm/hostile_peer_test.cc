@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <span>
+#include <string>
 #include <thread>
 
 #include "dtutils/shm/address.h"
@@ -58,6 +60,32 @@ TEST(ShmHostilePeer, MessagesInTheWrongOrderAreRefused) {
     EXPECT_EQ(recv(raw, &answer, 1, 0), 0);
     close(raw);
   }
+}
+
+// The list of sockets shows the first part of the device's identity. It gives no access: a process
+// that knows no more gets neither an answer nor a descriptor.
+TEST(ShmHostilePeer, TheListOfSocketsDoesNotOpenADevice) {
+  ShmNode node;
+  Message hello;
+  hello.uuid = device_of(node);
+  sockaddr_un name;
+  socket_address(hello.uuid, &name);
+  const std::string shown(name.sun_path + 1);
+  const std::span<uint8_t> secret = std::span(hello.uuid).subspan(kPublicUuidBytes);
+  for (uint8_t& byte : secret) byte ^= 1;
+  sockaddr_un same;
+  socket_address(hello.uuid, &same);
+  EXPECT_EQ(shown, std::string(same.sun_path + 1)) << "the name must not contain the secret";
+  const int raw = connect_raw(hello.uuid);
+  ASSERT_EQ(send_message(raw, hello, -1, true), 0);
+  char answer;
+  EXPECT_EQ(recv(raw, &answer, 1, 0), 0) << "closed by the device";
+  close(raw);
+  for (uint8_t& byte : secret) byte ^= 1;
+  const int member = connect_raw(hello.uuid);
+  ASSERT_EQ(send_message(member, hello, -1, true), 0);
+  EXPECT_GT(recv(member, &answer, 1, 0), 0);
+  close(member);
 }
 
 // The kernel truncates a message that is longer than the reader's buffer; the service must notice.
