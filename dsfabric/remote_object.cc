@@ -34,7 +34,8 @@ struct RemoteObject<Synchronizer>::State {
   uint32_t look() {
     for (; ended < taken && word(ended).load(std::memory_order_acquire) != 0; ++ended) {
       if (pending[ended].handle == 0) continue;
-      static_cast<void>(fabric.core().pending().take(pending[ended].handle, pending[ended].rank));
+      static_cast<void>(
+          fabric.core().replies().pending().take(pending[ended].handle, pending[ended].rank));
     }
     return static_cast<uint32_t>(pending.size()) - ended;
   }
@@ -145,7 +146,7 @@ absl::StatusOr<NotifyTarget> RemoteObject<Synchronizer>::expect(uint32_t rank) {
   // A call within this process needs no key; any value but 0 marks the target as a word.
   const ProtectionDomain* const domain = state.fabric.domain(rank);
   target.key = domain == nullptr ? 1 : state.memory.locator(domain).key.value;
-  state.pending[operation] = {state.fabric.core().pending().add(
+  state.pending[operation] = {state.fabric.core().replies().pending().add(
                                   rank, std::make_unique<LostOperation<State>>(state_, operation)),
                               rank};
   return target;
@@ -153,7 +154,8 @@ absl::StatusOr<NotifyTarget> RemoteObject<Synchronizer>::expect(uint32_t rank) {
 
 bool RemoteObject<Synchronizer>::forget() {
   State::Pending& last = state_->pending[state_->taken - 1];
-  const bool there = state_->fabric.core().pending().take(last.handle, last.rank) != nullptr;
+  const bool there =
+      state_->fabric.core().replies().pending().take(last.handle, last.rank) != nullptr;
   last.handle = 0;
   if (there) --state_->taken;
   return there;

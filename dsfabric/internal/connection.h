@@ -149,7 +149,7 @@ class Connection {
   // Drops the deferred messages of a failed peer. Returns their bytes.
   size_t drop_deferred();
   // Sends an event as immediate data: the index of a worker of the peer to wake, or an event of a
-  // call source registry (see FabricCore::post_event).
+  // call source registry (see CallSender::post_event).
   [[nodiscard]] Sent wake(uint32_t immediate);
 
   // Transfers between registered memory and the peer's. `done`, if given, is counted down by the
