@@ -65,13 +65,11 @@ uint64_t expect_future(Fabric& fabric, uint32_t rank, std::shared_ptr<FutureStat
                                                std::make_unique<FutureCall>(std::move(state)));
 }
 
-absl::Status send_for_future(Fabric& fabric, uint32_t destination, FunctionId id, size_t bytes,
-                             const void* call, void (*write)(const void* call, std::byte* at),
+absl::Status send_for_future(Fabric& fabric, uint32_t destination, OutgoingCallView call,
                              WhenFull when_full, std::shared_ptr<FutureState> state) {
   state->calls(destination);
-  const OutgoingCall out{
-      .id = id, .flags = kCallReturn, .bytes = bytes, .call = call, .write_call = write};
-  return fabric.core().replies().send(0, destination, out, when_full,
+  call.flags = kCallReturn;
+  return fabric.core().replies().send(0, destination, call, when_full,
                                       std::make_unique<FutureCall>(std::move(state)));
 }
 

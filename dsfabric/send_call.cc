@@ -44,21 +44,16 @@ absl::Status leaves_memory() {
 
 }  // namespace
 
-absl::Status send_call(Fabric& fabric, uint32_t rank, uint32_t destination, FunctionId id,
-                       size_t bytes, const void* call,
-                       void (*write)(const void* call, std::byte* at), WhenFull when_full,
-                       Synchronizer* transmitted, Synchronizer* consumed,
+absl::Status send_call(Fabric& fabric, uint32_t rank, uint32_t destination, OutgoingCallView call,
+                       WhenFull when_full, Synchronizer* transmitted, Synchronizer* consumed,
                        std::unique_ptr<ResultReceiver> receiver) {
   if (consumed != nullptr) {
-    const uint8_t flags = receiver != nullptr ? kCallReturn : kCallNotify;
-    const OutgoingCall out{
-        .id = id, .flags = flags, .bytes = bytes, .call = call, .write_call = write};
+    call.flags = receiver != nullptr ? kCallReturn : kCallNotify;
     return fabric.core().replies().send(
-        rank, destination, out, when_full,
+        rank, destination, call, when_full,
         std::make_unique<AwaitedCall>(*consumed, std::move(receiver)));
   }
-  const OutgoingCall out{.id = id, .bytes = bytes, .call = call, .write_call = write};
-  absl::Status sent = fabric.core().sender().send(rank, destination, out, when_full);
+  absl::Status sent = fabric.core().sender().send(rank, destination, call, when_full);
   // The call was copied into the send buffer, so its arguments may be reused.
   if (sent.ok() && transmitted != nullptr) transmitted->decrease();
   return sent;
@@ -73,27 +68,24 @@ uint64_t expect_answer(Fabric& fabric, uint32_t rank, Synchronizer& done,
                 : core.replies().pending().add(rank, std::move(call));
 }
 
-absl::Status send_lending(Fabric& fabric, uint32_t destination, FunctionId id, size_t bytes,
-                          const void* call, void (*write)(const void* call, std::byte* at),
+absl::Status send_lending(Fabric& fabric, uint32_t destination, OutgoingCallView call,
                           WhenFull when_full, std::unique_ptr<LentBuffer> lent,
                           Synchronizer* transmitted, Synchronizer* consumed) {
   const uint32_t rank = fabric.rank_of(destination);
-  OutgoingCall out{
-      .id = id, .flags = kCallNotify, .bytes = bytes, .call = call, .write_call = write};
-  out.notify.rank = fabric.rank();
-  out.notify.handle = lend_until_answered(fabric, rank, std::move(lent), consumed);
-  absl::Status sent = fabric.core().sender().send(rank, destination, out, when_full);
+  call.flags = kCallNotify;
+  call.notify.rank = fabric.rank();
+  call.notify.handle = lend_until_answered(fabric, rank, std::move(lent), consumed);
+  absl::Status sent = fabric.core().sender().send(rank, destination, call, when_full);
   if (!sent.ok()) {
     // If the answer is no longer expected, the peer's failure has already failed `consumed`.
-    const bool there = forget_answer(fabric, rank, out.notify.handle);
+    const bool there = forget_answer(fabric, rank, call.notify.handle);
     return there || consumed == nullptr ? sent : absl::OkStatus();
   }
   if (transmitted != nullptr) transmitted->decrease();
   return absl::OkStatus();
 }
 
-absl::Status send_call_written(Fabric& fabric, uint32_t destination, FunctionId id, size_t bytes,
-                               const void* call, void (*write)(const void* call, std::byte* at),
+absl::Status send_call_written(Fabric& fabric, uint32_t destination, OutgoingCallView call,
                                WhenFull when_full, bool consumed,
                                RemoteObject<Synchronizer>& done) {
   if (destination >= fabric.total_threads()) {
@@ -101,12 +93,11 @@ absl::Status send_call_written(Fabric& fabric, uint32_t destination, FunctionId 
   }
   auto target = done.expect(fabric.rank_of(destination));
   if (!target.ok()) return target.status();
-  OutgoingCall out{.id = id, .bytes = bytes, .call = call, .write_call = write};
   if (consumed) {
-    out.flags = kCallNotify;
-    out.notify = *target;
+    call.flags = kCallNotify;
+    call.notify = *target;
   }
-  absl::Status sent = fabric.core().sender().send(0, destination, out, when_full);
+  absl::Status sent = fabric.core().sender().send(0, destination, call, when_full);
   if (!sent.ok()) return done.forget() ? sent : absl::OkStatus();
   if (!consumed) done.transmitted();
   return absl::OkStatus();

@@ -14,7 +14,7 @@ constexpr size_t kSendBatch = 32;
 
 }  // namespace
 
-absl::Status CallSender::send(uint32_t rank, uint32_t destination, const OutgoingCall& call,
+absl::Status CallSender::send(uint32_t rank, uint32_t destination, const OutgoingCallView& call,
                               WhenFull when_full) {
   const uint32_t threads = job_.threads();
   if (destination != kNoThread) {
@@ -55,7 +55,7 @@ absl::Status CallSender::send(uint32_t rank, uint32_t destination, const Outgoin
 }
 
 absl::Status CallSender::send_remote(uint32_t rank, const MessageHeader& header,
-                                     const OutgoingCall& call, WhenFull when_full) {
+                                     const OutgoingCallView& call, WhenFull when_full) {
   auto connected = connection_of_this_thread(rank);
   if (!connected.ok()) return connected.status();
   Connection& connection = **connected;
@@ -99,7 +99,7 @@ absl::Status CallSender::send_remote(uint32_t rank, const MessageHeader& header,
 
 absl::StatusOr<Connection::Sent> CallSender::send_after_wait(Connection& connection,
                                                              const MessageHeader& header,
-                                                             const OutgoingCall& call) {
+                                                             const OutgoingCallView& call) {
   const uint32_t index = workers_.this_worker();
   Connection::Sent sent = Connection::Sent::kNoCredit;
   static_cast<void>(wait_until([&] {
@@ -140,14 +140,14 @@ absl::Status CallSender::await_transfer(Connection& connection, Synchronizer& do
   return done.done() ? done.status() : transfer_failed(connection);
 }
 
-bool CallSender::reserve_buffer(const OutgoingCall& call) {
+bool CallSender::reserve_buffer(const OutgoingCallView& call) {
   const uint64_t bytes = sizeof(MessageHeader) + call.total();
   if (!call.is_answer) return workers_.buffered().reserve(bytes);
   workers_.buffered().add(bytes);
   return true;
 }
 
-absl::Status CallSender::send_local(const MessageHeader& header, const OutgoingCall& call,
+absl::Status CallSender::send_local(const MessageHeader& header, const OutgoingCallView& call,
                                     WhenFull when_full) {
   if (!reserve_buffer(call)) [[unlikely]] {
     credit_waits_.fetch_add(1, std::memory_order_relaxed);

@@ -20,7 +20,7 @@
 #include "dsfabric/calls/call_sender.h"
 #include "dsfabric/calls/replies.h"
 #include "dsfabric/calls/workers.h"
-#include "dsfabric/memory/fabric_memory.h"
+#include "dsfabric/peers/fabric_memory.h"
 #include "dtutils/memory.h"
 #include "dtutils/synchronizer.h"
 #include "dtutils/wait.h"

@@ -38,7 +38,7 @@ absl::Status Replies::send_answer(uint32_t to, uint64_t handle, CallOutcome outc
             .complete(here.source, handle, outcome, type, text, std::as_bytes(std::span(result)));
       },
       type, text, result);
-  OutgoingCall out = OutgoingCall::of(complete);
+  OutgoingCallView out = OutgoingCallView::of(complete);
   out.is_answer = true;
   return sender_.send(to, kNoThread, out);
 }
@@ -90,7 +90,7 @@ bool Replies::answer_in_slot(uint32_t to, uint64_t handle, const std::string& re
 
 // ---- In the process that called -----------------------------------------------------------------
 
-absl::Status Replies::send(uint32_t rank, uint32_t destination, OutgoingCall call,
+absl::Status Replies::send(uint32_t rank, uint32_t destination, OutgoingCallView call,
                            WhenFull when_full, std::unique_ptr<PendingCall> pending) {
   if (destination != kNoThread) {
     const uint32_t threads = job_.threads();

@@ -49,7 +49,7 @@ class Replies {
   // Sends a call whose end completes `pending`. `call.flags` is kCallNotify or kCallReturn; the
   // notification is filled in here. As CallSender::send(), but OK also if the peer's failure has
   // completed `pending` already.
-  [[nodiscard]] absl::Status send(uint32_t rank, uint32_t destination, OutgoingCall call,
+  [[nodiscard]] absl::Status send(uint32_t rank, uint32_t destination, OutgoingCallView call,
                                   WhenFull when_full, std::unique_ptr<PendingCall> pending);
   // Completes the call with an answer from process `from`.
   void complete(uint32_t from, uint64_t handle, CallOutcome outcome, const std::string& type,

@@ -18,8 +18,8 @@
 #include "dsfabric/fabric.h"
 #include "dsfabric/internal/connection.h"
 #include "dsfabric/internal/inbox.h"
-#include "dsfabric/memory/fabric_memory.h"
 #include "dsfabric/peers/byte_budget.h"
+#include "dsfabric/peers/fabric_memory.h"
 #include "dtutils/synchronizer.h"
 #include "dtutils/wait.h"
 

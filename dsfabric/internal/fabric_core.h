@@ -2,7 +2,7 @@
 // header what it does. From the bottom to the top; a part calls only those above it in this list:
 //
 //   FabricJob      bootstrap/  rank, names of the processes, options, phase (Lifecycle)
-//   FabricMemory   memory/     registered memory
+//   FabricMemory   peers/      registered memory
 //   Ports          peers/      devices, polling, service threads, heartbeats, credits owed
 //   PeerTable      peers/      connecting to peers; their failure and its spread
 //   CallCounts     calls/      calls begun and ended, for termination detection
@@ -49,7 +49,7 @@
 #include "dsfabric/fabric.h"
 #include "dsfabric/internal/attachments.h"
 #include "dsfabric/internal/shutdown.h"
-#include "dsfabric/memory/fabric_memory.h"
+#include "dsfabric/peers/fabric_memory.h"
 #include "dsfabric/peers/peer_table.h"
 #include "dsfabric/peers/ports.h"
 

@@ -346,7 +346,8 @@ void Ports::finish(ArrivedMessage* unit) {
   port.channel->wake();
 }
 
-bool Ports::defer(Connection& connection, const MessageHeader& header, const OutgoingCall& call) {
+bool Ports::defer(Connection& connection, const MessageHeader& header,
+                  const OutgoingCallView& call) {
   const uint64_t bytes = sizeof header + call.total();
   if (call.is_answer) {
     deferred_.add(bytes);

@@ -21,8 +21,8 @@
 #include "dsfabric/bootstrap/fabric_job.h"
 #include "dsfabric/fabric.h"
 #include "dsfabric/internal/connection.h"
-#include "dsfabric/memory/fabric_memory.h"
 #include "dsfabric/peers/byte_budget.h"
+#include "dsfabric/peers/fabric_memory.h"
 #include "dtutils/device.h"
 #include "dtutils/wait.h"
 
@@ -96,7 +96,7 @@ class Ports {
   // Defers a message until the connection has credit. Returns false if the process has deferred
   // deferred_bytes already; an answer is never refused.
   [[nodiscard]] bool defer(Connection& connection, const MessageHeader& header,
-                           const OutgoingCall& call);
+                           const OutgoingCallView& call);
   // Drops the deferred messages to a failed peer.
   void drop_deferred(Connection& connection) { deferred_.release(connection.drop_deferred()); }
 

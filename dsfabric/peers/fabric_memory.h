@@ -1,7 +1,7 @@
 // The registered memory of one process of a job: the protection domains of its devices, allocators,
 // and the cache of registered user buffers.
-#ifndef CARIAMA_DSFABRIC_MEMORY_FABRIC_MEMORY_H_
-#define CARIAMA_DSFABRIC_MEMORY_FABRIC_MEMORY_H_
+#ifndef CARIAMA_DSFABRIC_PEERS_FABRIC_MEMORY_H_
+#define CARIAMA_DSFABRIC_PEERS_FABRIC_MEMORY_H_
 
 #include <cstddef>
 #include <functional>
@@ -55,4 +55,4 @@ class FabricMemory {
 
 }  // namespace cariama::internal
 
-#endif  // CARIAMA_DSFABRIC_MEMORY_FABRIC_MEMORY_H_
+#endif  // CARIAMA_DSFABRIC_PEERS_FABRIC_MEMORY_H_

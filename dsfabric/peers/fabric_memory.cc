@@ -1,4 +1,4 @@
-#include "dsfabric/memory/fabric_memory.h"
+#include "dsfabric/peers/fabric_memory.h"
 
 #include <utility>
 
