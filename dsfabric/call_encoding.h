@@ -395,6 +395,49 @@ template <typename F>
   return BufferCall<internal::Kept<F>>(function, buffer);
 }
 
+// A call to be sent, without its type: references the caller's function and arguments.
+struct OutgoingCallView {
+  FunctionId id;
+  uint8_t flags = 0;
+  // Answers are sent in any case: deferred_bytes limits calls only, since the caller of an answered
+  // call would wait for ever. The number of calls that wait for answers limits the answers.
+  bool is_answer = false;
+  NotifyTarget notify{};     // used if flags != 0
+  size_t closure_bytes = 0;  // of closure and arguments, a multiple of 8
+  const void* call = nullptr;
+  void (*write_call)(const void* call, std::byte* at) = nullptr;
+
+  template <typename Call>
+  [[nodiscard]] static OutgoingCallView of(const Call& call) {
+    return {.id = Call::id(),
+            .closure_bytes = call.bytes(),
+            .call = &call,
+            .write_call = [](const void* self, std::byte* at) {
+              static_cast<const Call*>(self)->write(at);
+            }};
+  }
+  // Returns the number of bytes behind the header.
+  [[nodiscard]] size_t bytes() const {
+    return closure_bytes + (flags != 0 ? sizeof(NotifyTarget) : 0);
+  }
+  [[nodiscard]] size_t total() const { return sizeof(CallHeader) + bytes(); }
+  [[nodiscard]] CallHeader header() const { return CallHeader::make(id, bytes(), flags); }
+  // Writes total() bytes to `at`, which is 8-byte aligned.
+  void write(std::byte* at) const {
+    const CallHeader head = header();
+    std::memcpy(at, &head, sizeof head);
+    write_behind_header(at + sizeof head);
+  }
+  // Writes everything except the header: the NotifyTarget, if any, and the closure.
+  void write_behind_header(std::byte* at) const {
+    if (flags != 0) {
+      std::memcpy(at, &notify, sizeof notify);
+      at += sizeof notify;
+    }
+    write_call(call, at);
+  }
+};
+
 }  // namespace cariama
 
 #endif  // CARIAMA_DSFABRIC_CALL_ENCODING_H_

@@ -83,8 +83,8 @@ class CARIAMA_DSFABRIC_EXPORT RunningCalls {
   RunningCalls& operator=(const RunningCalls&) = delete;
 
  private:
-  FabricCore* core_;
-  uint32_t rank_;
+  Fabric* const outer_fabric_;
+  const uint32_t outer_rank_;
 };
 
 // Returns the handle for a call's NotifyTarget. When process `rank` answers, `receiver` is filled,

@@ -402,7 +402,7 @@ void CollectiveGroup::arrive(uint32_t from, const CollectivePacket& packet,
     }
   }
   flush(outbox);
-  fabric_.core().notify_waiters();
+  fabric_.core().workers().notify_waiters();
 }
 
 // ---- Sending ------------------------------------------------------------------------------------
@@ -497,7 +497,7 @@ absl::StatusOr<std::string> CollectiveGroup::run(CollectiveKind kind, uint32_t s
     }
   }
   // This member may be the last one that the other members here wait for.
-  if (look(sequence)) fabric_.core().notify_waiters();
+  if (look(sequence)) fabric_.core().workers().notify_waiters();
   while (!fabric_.wait([&] { return look(sequence); },
                        std::min(deadline, deadline_after(fabric_.options().heartbeat)))) {
     if (std::chrono::steady_clock::now() >= deadline) {
@@ -549,7 +549,8 @@ bool CollectiveGroup::look(uint64_t sequence) {
     if (decided == before && outbox.empty()) return decided;
   }
   flush(outbox);
-  if (decided) fabric_.core().notify_waiters();  // other members here wait for the same result
+  if (decided)
+    fabric_.core().workers().notify_waiters();  // other members here wait for the same result
   return decided;
 }
 

@@ -8,7 +8,7 @@
 namespace cariama {
 
 ThreadContext::~ThreadContext() {
-  if (named_) fabric_.core().leave_worker(index_);
+  if (named_) fabric_.core().workers().leave(index_);
 }
 
 absl::StatusOr<std::unique_ptr<Fabric>> Fabric::create(const FabricOptions& options,
@@ -27,13 +27,13 @@ Fabric::Fabric(std::unique_ptr<internal::FabricCore> core) : core_(std::move(cor
 
 Fabric::~Fabric() {
   // The threads of the core, and the other ends of its sockets and queue pairs, are the parent's.
-  if (core_->is_inherited()) static_cast<void>(core_.release());
+  if (core_->job().lifecycle().is_inherited()) static_cast<void>(core_.release());
 }
 
-uint32_t Fabric::rank() const { return core_->rank(); }
-uint32_t Fabric::size() const { return core_->size(); }
-uint32_t Fabric::threads() const { return core_->threads(); }
-const std::string& Fabric::label(uint32_t rank) const { return core_->label(rank); }
+uint32_t Fabric::rank() const { return core_->job().rank(); }
+uint32_t Fabric::size() const { return core_->job().size(); }
+uint32_t Fabric::threads() const { return core_->job().threads(); }
+const std::string& Fabric::label(uint32_t rank) const { return core_->job().label(rank); }
 
 absl::StatusOr<std::unique_ptr<ThreadContext>> Fabric::init_thread(uint32_t index,
                                                                    CallConsumer consumer) {
@@ -41,12 +41,13 @@ absl::StatusOr<std::unique_ptr<ThreadContext>> Fabric::init_thread(uint32_t inde
   auto context = std::unique_ptr<ThreadContext>(
       new ThreadContext(*this, index, rank() * threads() + index, node));
   // On a machine with one NUMA node, all threads share one allocator.
-  auto allocator = core_->allocator(numa_nodes().size() > 1 ? node : kAnyNode);
+  auto allocator = core_->memory().allocator(numa_nodes().size() > 1 ? node : kAnyNode);
   if (!allocator.ok()) return allocator.status();
   auto buffers = CircularAllocator::create(*std::move(allocator), {.initial_units = 16});
   if (!buffers.ok()) return buffers.status();
   context->circular_allocator = *std::move(buffers);
-  if (absl::Status taken = core_->take_worker(index, consumer, context.get()); !taken.ok()) {
+  if (absl::Status taken = core_->dispatch().take_worker(index, consumer, context.get());
+      !taken.ok()) {
     return taken;
   }
   context->named_ = true;
@@ -54,39 +55,42 @@ absl::StatusOr<std::unique_ptr<ThreadContext>> Fabric::init_thread(uint32_t inde
 }
 
 ThreadContext* Fabric::this_thread() const {
-  const uint32_t index = core_->this_worker();
-  return index == kNoThread ? nullptr : core_->context_of(index);
+  const uint32_t index = core_->workers().this_worker();
+  return index == kNoThread ? nullptr : core_->workers().context_of(index);
 }
 
 size_t Fabric::process_calls(size_t most) {
-  const uint32_t index = core_->this_worker();
-  const auto run = [&] { return index == kNoThread ? 0 : core_->process_calls(index, most); };
+  const uint32_t index = core_->workers().this_worker();
+  const auto run = [&] {
+    return index == kNoThread ? 0 : core_->dispatch().process_calls(index, most);
+  };
   if (const size_t count = run(); count != 0) return count;
-  const size_t came = options().service_threads == 0 ? core_->progress() : core_->receive();
+  const size_t came =
+      options().service_threads == 0 ? core_->dispatch().progress() : core_->ports().receive();
   return came == 0 ? 0 : run();
 }
-size_t Fabric::progress() { return core_->progress(); }
+size_t Fabric::progress() { return core_->dispatch().progress(); }
 bool Fabric::wait(const std::function<bool()>& condition, Deadline deadline) {
-  return core_->wait(condition, deadline);
+  return core_->dispatch().wait(condition, deadline);
 }
 bool Fabric::wait_polling(const std::function<bool()>& condition, Deadline deadline) {
-  return core_->wait_polling(condition, deadline);
+  return core_->dispatch().wait_polling(condition, deadline);
 }
-void Fabric::wake(uint32_t index) { core_->wake(index); }
+void Fabric::wake(uint32_t index) { core_->workers().wake(index); }
 absl::Status Fabric::finalize(Deadline deadline) { return core_->finalize(deadline); }
-bool Fabric::finalized() const { return core_->finalized(); }
-absl::Status Fabric::peer_status(uint32_t rank) const { return core_->peer_status(rank); }
-GeneralAllocator& Fabric::memory() { return core_->memory(); }
+bool Fabric::finalized() const { return core_->job().lifecycle().is_closed(); }
+absl::Status Fabric::peer_status(uint32_t rank) const { return core_->peers().status(rank); }
+GeneralAllocator& Fabric::memory() { return core_->memory().general(); }
 
 absl::StatusOr<TransmitQueue*> Fabric::connection(uint32_t rank, uint32_t thread_index) {
-  auto connection = core_->connection(rank, thread_index);
+  auto connection = core_->peers().connection(rank, thread_index);
   if (!connection.ok()) return connection.status();
   return &(*connection)->queue();
 }
 
-const ProtectionDomain* Fabric::domain(uint32_t rank) const { return core_->domain(rank); }
-Bootstrap& Fabric::bootstrap() { return core_->bootstrap(); }
-const FabricOptions& Fabric::options() const { return core_->options(); }
+const ProtectionDomain* Fabric::domain(uint32_t rank) const { return core_->ports().domain(rank); }
+Bootstrap& Fabric::bootstrap() { return core_->job().bootstrap(); }
+const FabricOptions& Fabric::options() const { return core_->job().options(); }
 FabricStatistics Fabric::statistics() const { return core_->statistics(); }
 
 }  // namespace cariama

@@ -55,7 +55,6 @@ class Fabric;
 namespace internal {
 class Broker;
 class FabricCore;
-class Peer;
 class PendingCall;
 }  // namespace internal
 

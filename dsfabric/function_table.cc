@@ -199,7 +199,9 @@ absl::Status FunctionTable::build() {
   by_type_ = {table.by_type.data(), static_cast<uint32_t>(table.by_type.size())};
   by_number_ = {table.by_number.data(), static_cast<uint32_t>(table.by_number.size())};
 #ifdef CARIAMA_RAW_FUNCTION_ADDRESSES
-  program_half_ = reinterpret_cast<uintptr_t>(first_registration->stub) >> 32 << 32;
+  if (first_registration != nullptr) {
+    program_half_ = reinterpret_cast<uintptr_t>(first_registration->stub) >> 32 << 32;
+  }
 #endif
   table.built = true;
   return absl::OkStatus();

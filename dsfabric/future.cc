@@ -25,7 +25,7 @@ class FutureCall final : public PendingCall {
 FutureState::FutureState(Fabric& fabric) : fabric_(fabric) {}
 
 absl::Status FutureState::wait(Deadline deadline) {
-  if (!ready() && fabric_.core().is_running_calls_of(destination_)) {
+  if (!ready() && fabric_.core().workers().is_running_calls_of(destination_)) {
     return make_error(
         absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
         "a call waits for a call to its own thread, which cannot run before the first has ended",
@@ -37,7 +37,7 @@ absl::Status FutureState::wait(Deadline deadline) {
 }
 
 bool FutureState::suspend(std::coroutine_handle<> coroutine) {
-  worker_ = fabric_.core().this_worker();
+  worker_ = fabric_.core().workers().this_worker();
   void* nobody = nullptr;
   return waiter_.compare_exchange_strong(nobody, coroutine.address(), std::memory_order_acq_rel,
                                          std::memory_order_acquire);
@@ -56,25 +56,27 @@ void FutureState::finish(absl::Status status, std::span<const std::byte> result)
   FabricCore& core = fabric_.core();
   void* const waiter = waiter_.exchange(ready_mark(), std::memory_order_acq_rel);
   // A coroutine was suspended and has not been resumed yet, so it keeps *this alive.
-  if (waiter != nullptr) core.resume(worker_, std::coroutine_handle<>::from_address(waiter));
+  if (waiter != nullptr)
+    core.workers().resume(worker_, std::coroutine_handle<>::from_address(waiter));
 }
 
 uint64_t expect_future(Fabric& fabric, uint32_t rank, std::shared_ptr<FutureState> state) {
-  return fabric.core().expect_result(rank, std::make_unique<FutureCall>(std::move(state)));
+  return fabric.core().replies().expect_result(rank,
+                                               std::make_unique<FutureCall>(std::move(state)));
 }
 
-absl::Status send_for_future(Fabric& fabric, uint32_t destination, FunctionId id, size_t bytes,
-                             const void* call, void (*write)(const void* call, std::byte* at),
+absl::Status send_for_future(Fabric& fabric, uint32_t destination, OutgoingCallView call,
                              WhenFull when_full, std::shared_ptr<FutureState> state) {
   state->calls(destination);
-  return send_pending(fabric, 0, destination, id, bytes, call, write, when_full, kCallReturn,
-                      std::make_unique<FutureCall>(std::move(state)));
+  call.flags = kCallReturn;
+  return fabric.core().replies().send(0, destination, call, when_full,
+                                      std::make_unique<FutureCall>(std::move(state)));
 }
 
 }  // namespace internal
 
 void SynchronizerAwaiter::await_suspend(std::coroutine_handle<> coroutine) {
-  fabric_.core().resume_after(done_, coroutine);
+  fabric_.core().workers().resume_after(done_, coroutine);
 }
 
 }  // namespace cariama

@@ -100,8 +100,7 @@ class FutureValue<void> final : public FutureState {
 
 // Sends the call. Its end finishes `state`.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::Status send_for_future(
-    Fabric& fabric, uint32_t destination, FunctionId id, size_t bytes, const void* call,
-    void (*write)(const void* call, std::byte* at), WhenFull when_full,
+    Fabric& fabric, uint32_t destination, OutgoingCallView call, WhenFull when_full,
     std::shared_ptr<FutureState> state);
 
 }  // namespace internal
@@ -150,13 +149,10 @@ template <auto... Options, typename F, typename... Args>
   internal::require_no_notification<CallOptions<Options...>>();
   internal::require_no_pulling<CallOptions<Options...>>();
   const auto call = make_call(std::forward<F>(function), std::forward<Args>(arguments)...);
-  using Call = std::remove_const_t<decltype(call)>;
-  using T = typename Call::Result;
+  using T = typename decltype(call)::Result;
   auto state = std::make_shared<internal::FutureValue<T>>(fabric);
-  absl::Status sent = internal::send_for_future(
-      fabric, destination, Call::id(), call.bytes(), &call,
-      [](const void* self, std::byte* at) { static_cast<const Call*>(self)->write(at); },
-      CallOptions<Options...>::kWhenFull, state);
+  absl::Status sent = internal::send_for_future(fabric, destination, OutgoingCallView::of(call),
+                                                CallOptions<Options...>::kWhenFull, state);
   if (!sent.ok()) state->finish(std::move(sent), {});
   return Future<T>(std::move(state));
 }

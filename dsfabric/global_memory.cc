@@ -137,7 +137,7 @@ GlobalMemory::GlobalMemory(Fabric& fabric, const GlobalMemoryOptions& options)
   by_owner_ = options.atomics == AtomicsBy::kOwner;
   if (options.atomics != AtomicsBy::kAutomatic) return;
   for (uint32_t rank = 0; rank < fabric.size(); ++rank) {
-    const Device* const device = fabric.core().device(rank);
+    const Device* const device = fabric.core().ports().device(rank);
     if (device == nullptr) continue;
     const Transport transport = device->transport();
     if (transport != Transport::kShm && transport != Transport::kSim) by_owner_ = true;

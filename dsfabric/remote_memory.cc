@@ -42,8 +42,8 @@ Allocation answer(const absl::StatusOr<GlobalAddress>& address) {
 
 RemoteHeap::RemoteHeap(Fabric& fabric) : fabric_(fabric) {
   for (uint32_t rank = 0; rank < fabric.size(); ++rank) {
-    const Device* const device = fabric.core().device(rank);
-    if (device != nullptr) domains_[key_slot(*device)] = fabric.core().domain(rank);
+    const Device* const device = fabric.core().ports().device(rank);
+    if (device != nullptr) domains_[key_slot(*device)] = fabric.core().ports().domain(rank);
   }
 }
 
@@ -53,7 +53,7 @@ absl::StatusOr<GlobalAddress> RemoteHeap::allocate(size_t bytes, int numa_node) 
     const std::lock_guard lock(mutex_);
     std::unique_ptr<GeneralAllocator>& at = allocators_[numa_node];
     if (at == nullptr) {
-      auto pages = fabric_.core().allocator(numa_node);
+      auto pages = fabric_.core().memory().allocator(numa_node);
       if (!pages.ok()) return pages.status();
       auto made = GeneralAllocator::create(*std::move(pages), {});
       if (!made.ok()) return made.status();
@@ -134,7 +134,7 @@ absl::StatusOr<GlobalAddress> ask_for(Fabric& fabric, uint32_t rank, Deadline de
 }  // namespace
 
 RemoteMemoryLocator locator_of(const Fabric& fabric, const GlobalAddress& place, uint64_t bytes) {
-  const Device* const device = const_cast<Fabric&>(fabric).core().device(place.rank);
+  const Device* const device = const_cast<Fabric&>(fabric).core().ports().device(place.rank);
   const size_t slot = device == nullptr ? 0 : internal::key_slot(*device);
   return {place.address, bytes, place.keys[slot], place.rank, 0};
 }
@@ -167,7 +167,7 @@ absl::StatusOr<RemoteMemory> RemoteMemory::allocate_near(Fabric& fabric, uint32_
       fabric, rank, deadline,
       [](uint64_t wanted, uint32_t index) {
         Fabric& here = *running_fabric();
-        const ThreadContext* const context = here.core().context_of(index);
+        const ThreadContext* const context = here.core().workers().context_of(index);
         if (context == nullptr) {
           return internal::answer(
               make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,

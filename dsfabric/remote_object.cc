@@ -34,7 +34,8 @@ struct RemoteObject<Synchronizer>::State {
   uint32_t look() {
     for (; ended < taken && word(ended).load(std::memory_order_acquire) != 0; ++ended) {
       if (pending[ended].handle == 0) continue;
-      static_cast<void>(fabric.core().pending().take(pending[ended].handle, pending[ended].rank));
+      static_cast<void>(
+          fabric.core().replies().pending().take(pending[ended].handle, pending[ended].rank));
     }
     return static_cast<uint32_t>(pending.size()) - ended;
   }
@@ -48,8 +49,9 @@ struct RemoteObject<Synchronizer>::State {
   std::vector<Pending> pending;
   uint32_t taken = 0;
   uint32_t ended = 0;
-  std::mutex mutex;  // guards failure
+  std::mutex mutex;  // guards failure and round, also against a peer's failure
   absl::Status failure;
+  uint64_t round = 0;  // the number of resets
 };
 
 namespace {
@@ -59,19 +61,20 @@ template <typename State>
 class LostOperation final : public internal::PendingCall {
  public:
   LostOperation(std::shared_ptr<State> state, uint32_t operation)
-      : state_(std::move(state)), operation_(operation) {}
+      : state_(std::move(state)), operation_(operation), round_(state_->round) {}
   void complete(const absl::Status& status, std::span<const std::byte>) override {
-    {
-      const std::lock_guard lock(state_->mutex);
-      state_->failure = status;
-    }
+    const std::lock_guard lock(state_->mutex);
+    // After the failure was detected, the operation ended and the object was reset.
+    if (state_->round != round_) return;
+    state_->failure = status;
     uint64_t open = 0;  // do nothing if the outcome was written before
     state_->word(operation_).compare_exchange_strong(open, kLost, std::memory_order_release);
   }
 
  private:
-  std::shared_ptr<State> state_;
-  uint32_t operation_;
+  const std::shared_ptr<State> state_;
+  const uint32_t operation_;
+  const uint64_t round_;
 };
 
 }  // namespace
@@ -125,9 +128,12 @@ absl::Status RemoteObject<Synchronizer>::wait(Deadline deadline) {
 }
 
 void RemoteObject<Synchronizer>::reset() {
+  state_->look();  // removes the pending calls of operations that have ended
+  const std::lock_guard lock(state_->mutex);
   std::memset(state_->memory.get_buffer(), 0, state_->pending.size() * sizeof(uint64_t));
   state_->taken = state_->ended = 0;
   state_->failure = absl::OkStatus();
+  ++state_->round;
 }
 
 absl::StatusOr<NotifyTarget> RemoteObject<Synchronizer>::expect(uint32_t rank) {
@@ -145,7 +151,7 @@ absl::StatusOr<NotifyTarget> RemoteObject<Synchronizer>::expect(uint32_t rank) {
   // A call within this process needs no key; any value but 0 marks the target as a word.
   const ProtectionDomain* const domain = state.fabric.domain(rank);
   target.key = domain == nullptr ? 1 : state.memory.locator(domain).key.value;
-  state.pending[operation] = {state.fabric.core().pending().add(
+  state.pending[operation] = {state.fabric.core().replies().pending().add(
                                   rank, std::make_unique<LostOperation<State>>(state_, operation)),
                               rank};
   return target;
@@ -153,7 +159,8 @@ absl::StatusOr<NotifyTarget> RemoteObject<Synchronizer>::expect(uint32_t rank) {
 
 bool RemoteObject<Synchronizer>::forget() {
   State::Pending& last = state_->pending[state_->taken - 1];
-  const bool there = state_->fabric.core().pending().take(last.handle, last.rank) != nullptr;
+  const bool there =
+      state_->fabric.core().replies().pending().take(last.handle, last.rank) != nullptr;
   last.handle = 0;
   if (there) --state_->taken;
   return there;

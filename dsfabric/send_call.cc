@@ -5,6 +5,7 @@
 #include <string>
 
 #include "dsfabric/call_source.h"
+#include "dsfabric/calls/running_call.h"
 #include "dsfabric/internal/fabric_core.h"
 #include "dtutils/error.h"
 
@@ -43,18 +44,16 @@ absl::Status leaves_memory() {
 
 }  // namespace
 
-absl::Status send_call(Fabric& fabric, uint32_t rank, uint32_t destination, FunctionId id,
-                       size_t bytes, const void* call,
-                       void (*write)(const void* call, std::byte* at), WhenFull when_full,
-                       Synchronizer* transmitted, Synchronizer* consumed,
+absl::Status send_call(Fabric& fabric, uint32_t rank, uint32_t destination, OutgoingCallView call,
+                       WhenFull when_full, Synchronizer* transmitted, Synchronizer* consumed,
                        std::unique_ptr<ResultReceiver> receiver) {
   if (consumed != nullptr) {
-    const uint8_t flags = receiver != nullptr ? kCallReturn : kCallNotify;
-    return send_pending(fabric, rank, destination, id, bytes, call, write, when_full, flags,
-                        std::make_unique<AwaitedCall>(*consumed, std::move(receiver)));
+    call.flags = receiver != nullptr ? kCallReturn : kCallNotify;
+    return fabric.core().replies().send(
+        rank, destination, call, when_full,
+        std::make_unique<AwaitedCall>(*consumed, std::move(receiver)));
   }
-  const OutgoingCall out{.id = id, .bytes = bytes, .call = call, .write_call = write};
-  absl::Status sent = fabric.core().send(rank, destination, out, when_full);
+  absl::Status sent = fabric.core().sender().send(rank, destination, call, when_full);
   // The call was copied into the send buffer, so its arguments may be reused.
   if (sent.ok() && transmitted != nullptr) transmitted->decrease();
   return sent;
@@ -65,54 +64,28 @@ uint64_t expect_answer(Fabric& fabric, uint32_t rank, Synchronizer& done,
   FabricCore& core = fabric.core();
   const bool result = receiver != nullptr;
   auto call = std::make_unique<AwaitedCall>(done, std::move(receiver));
-  return result ? core.expect_result(rank, std::move(call))
-                : core.pending().add(rank, std::move(call));
+  return result ? core.replies().expect_result(rank, std::move(call))
+                : core.replies().pending().add(rank, std::move(call));
 }
 
-absl::Status send_pending(Fabric& fabric, uint32_t rank, uint32_t destination, FunctionId id,
-                          size_t bytes, const void* call,
-                          void (*write)(const void* call, std::byte* at), WhenFull when_full,
-                          uint8_t flags, std::unique_ptr<PendingCall> pending) {
-  FabricCore& core = fabric.core();
-  if (destination != kNoThread) {
-    if (destination >= fabric.total_threads()) {
-      return no_such_thread(destination, fabric.total_threads());
-    }
-    rank = fabric.rank_of(destination);
-  }
-  OutgoingCall out{.id = id, .flags = flags, .bytes = bytes, .call = call, .write_call = write};
-  out.notify.rank = fabric.rank();
-  out.notify.handle = (flags & kCallReturn) != 0 ? core.expect_result(rank, std::move(pending))
-                                                 : core.pending().add(rank, std::move(pending));
-  absl::Status sent = core.send(rank, destination, out, when_full);
-  // If the call is no longer pending, the peer's failure has already completed it with an error.
-  if (!sent.ok() && core.pending().take(out.notify.handle, rank) == nullptr) {
-    return absl::OkStatus();
-  }
-  return sent;
-}
-
-absl::Status send_lending(Fabric& fabric, uint32_t destination, FunctionId id, size_t bytes,
-                          const void* call, void (*write)(const void* call, std::byte* at),
+absl::Status send_lending(Fabric& fabric, uint32_t destination, OutgoingCallView call,
                           WhenFull when_full, std::unique_ptr<LentBuffer> lent,
                           Synchronizer* transmitted, Synchronizer* consumed) {
   const uint32_t rank = fabric.rank_of(destination);
-  OutgoingCall out{
-      .id = id, .flags = kCallNotify, .bytes = bytes, .call = call, .write_call = write};
-  out.notify.rank = fabric.rank();
-  out.notify.handle = lend_until_answered(fabric, rank, std::move(lent), consumed);
-  absl::Status sent = fabric.core().send(rank, destination, out, when_full);
+  call.flags = kCallNotify;
+  call.notify.rank = fabric.rank();
+  call.notify.handle = lend_until_answered(fabric, rank, std::move(lent), consumed);
+  absl::Status sent = fabric.core().sender().send(rank, destination, call, when_full);
   if (!sent.ok()) {
     // If the answer is no longer expected, the peer's failure has already failed `consumed`.
-    const bool there = forget_answer(fabric, rank, out.notify.handle);
+    const bool there = forget_answer(fabric, rank, call.notify.handle);
     return there || consumed == nullptr ? sent : absl::OkStatus();
   }
   if (transmitted != nullptr) transmitted->decrease();
   return absl::OkStatus();
 }
 
-absl::Status send_call_written(Fabric& fabric, uint32_t destination, FunctionId id, size_t bytes,
-                               const void* call, void (*write)(const void* call, std::byte* at),
+absl::Status send_call_written(Fabric& fabric, uint32_t destination, OutgoingCallView call,
                                WhenFull when_full, bool consumed,
                                RemoteObject<Synchronizer>& done) {
   if (destination >= fabric.total_threads()) {
@@ -120,12 +93,11 @@ absl::Status send_call_written(Fabric& fabric, uint32_t destination, FunctionId 
   }
   auto target = done.expect(fabric.rank_of(destination));
   if (!target.ok()) return target.status();
-  OutgoingCall out{.id = id, .bytes = bytes, .call = call, .write_call = write};
   if (consumed) {
-    out.flags = kCallNotify;
-    out.notify = *target;
+    call.flags = kCallNotify;
+    call.notify = *target;
   }
-  absl::Status sent = fabric.core().send(0, destination, out, when_full);
+  absl::Status sent = fabric.core().sender().send(0, destination, call, when_full);
   if (!sent.ok()) return done.forget() ? sent : absl::OkStatus();
   if (!consumed) done.transmitted();
   return absl::OkStatus();
@@ -158,15 +130,15 @@ absl::Status write_ahead(Fabric& fabric, uint32_t rank, RDMAMemory& source, uint
     std::memcpy(reinterpret_cast<void*>(target.address), source.get_buffer() + offset, size);
     return absl::OkStatus();
   }
-  auto connection = fabric.core().connection_of_this_thread(rank);
+  auto connection = fabric.core().sender().connection_of_this_thread(rank);
   if (!connection.ok()) return connection.status();
-  return fabric.core().transfer(**connection, [&](Connection& through) {
+  return fabric.core().sender().transfer(**connection, [&](Connection& through) {
     return through.write(source, offset, size, target, nullptr);
   });
 }
 
 bool can_be_pulled(const RemoteMemoryLocator& source) {
-  return source.owner == FabricCore::running_source() &&
+  return source.owner == this_running_call.source &&
          source.address + source.length >= source.address;
 }
 
@@ -185,10 +157,7 @@ absl::StatusOr<RemoteMemoryLocator> locate_for(Fabric& fabric, uint32_t rank,
 
 }  // namespace internal
 
-Fabric* running_fabric() {
-  internal::FabricCore* const core = internal::FabricCore::running();
-  return core == nullptr ? nullptr : core->fabric();
-}
-uint32_t running_source() { return internal::FabricCore::running_source(); }
+Fabric* running_fabric() { return internal::this_running_call.fabric; }
+uint32_t running_source() { return internal::this_running_call.source; }
 
 }  // namespace cariama

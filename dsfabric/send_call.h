@@ -68,8 +68,7 @@ class ResultReceiver {
 // `rank`. When the call has been run, `receiver` gets the result, then `consumed` is counted down;
 // both are optional.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::Status send_call(
-    Fabric& fabric, uint32_t rank, uint32_t destination, FunctionId id, size_t bytes,
-    const void* call, void (*write)(const void* call, std::byte* at), WhenFull when_full,
+    Fabric& fabric, uint32_t rank, uint32_t destination, OutgoingCallView call, WhenFull when_full,
     Synchronizer* transmitted, Synchronizer* consumed, std::unique_ptr<ResultReceiver> receiver);
 
 template <typename Options, typename Call>
@@ -79,11 +78,8 @@ template <typename Options, typename Call>
                                      uint32_t rank = 0) {
   constexpr bool kConsumed = Options::kNotification == Notification::kConsumed;
   const bool consumed = kConsumed || receiver != nullptr;
-  return send_call(
-      fabric, rank, destination, Call::id(), call.bytes(), &call,
-      [](const void* self, std::byte* at) { static_cast<const Call*>(self)->write(at); },
-      Options::kWhenFull, consumed ? nullptr : done, consumed ? done : nullptr,
-      std::move(receiver));
+  return send_call(fabric, rank, destination, OutgoingCallView::of(call), Options::kWhenFull,
+                   consumed ? nullptr : done, consumed ? done : nullptr, std::move(receiver));
 }
 
 template <typename T>
@@ -112,17 +108,14 @@ inline constexpr bool kPulls = (std::is_same_v<decltype(Options), Pulling> || ..
 
 // Sends a call. The receiver reports its end by a WRITE into `done`.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::Status send_call_written(
-    Fabric& fabric, uint32_t destination, FunctionId id, size_t bytes, const void* call,
-    void (*write)(const void* call, std::byte* at), WhenFull when_full, bool consumed,
+    Fabric& fabric, uint32_t destination, OutgoingCallView call, WhenFull when_full, bool consumed,
     RemoteObject<Synchronizer>& done);
 
 template <typename Options, typename Call>
 [[nodiscard]] absl::Status send_call_written(Fabric& fabric, uint32_t destination, const Call& call,
                                              RemoteObject<Synchronizer>& done) {
-  return send_call_written(
-      fabric, destination, Call::id(), call.bytes(), &call,
-      [](const void* self, std::byte* at) { static_cast<const Call*>(self)->write(at); },
-      Options::kWhenFull, Options::kNotification == Notification::kConsumed, done);
+  return send_call_written(fabric, destination, OutgoingCallView::of(call), Options::kWhenFull,
+                           Options::kNotification == Notification::kConsumed, done);
 }
 
 // Returns INVALID_ARGUMENT if `target` cannot be `size` bytes of memory of `rank`, else OK.
@@ -161,8 +154,7 @@ template <typename F>
 
 // Sends a call that READs `lent`. The end of the call destroys `lent`, and counts `consumed` down.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::Status send_lending(
-    Fabric& fabric, uint32_t destination, FunctionId id, size_t bytes, const void* call,
-    void (*write)(const void* call, std::byte* at), WhenFull when_full,
+    Fabric& fabric, uint32_t destination, OutgoingCallView call, WhenFull when_full,
     std::unique_ptr<LentBuffer> lent, Synchronizer* transmitted, Synchronizer* consumed);
 
 template <typename Options, typename F>
@@ -174,12 +166,9 @@ template <typename Options, typename F>
   if (!lent.ok()) return lent.status();
   auto named = locate_for(fabric, rank, (*lent)->memory(), 0, buffer.size());
   if (!named.ok()) return named.status();
-  using Call = PulledCall<F, Options::kPulling>;
-  const Call call(function, *named);
-  return send_lending(
-      fabric, destination, Call::id(), call.bytes(), &call,
-      [](const void* self, std::byte* at) { static_cast<const Call*>(self)->write(at); },
-      Options::kWhenFull, *std::move(lent), kConsumed ? nullptr : done, kConsumed ? done : nullptr);
+  const PulledCall<F, Options::kPulling> call(function, *named);
+  return send_lending(fabric, destination, OutgoingCallView::of(call), Options::kWhenFull,
+                      *std::move(lent), kConsumed ? nullptr : done, kConsumed ? done : nullptr);
 }
 
 }  // namespace internal

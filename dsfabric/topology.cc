@@ -42,7 +42,7 @@ Bindings& bindings_of(Fabric& fabric) { return fabric.core().attachments().get<B
 using PlaceAnswer = std::array<int, 3>;
 
 PlaceAnswer place_here(Fabric& fabric, uint32_t index) {
-  const ThreadContext* const context = fabric.core().context_of(index);
+  const ThreadContext* const context = fabric.core().workers().context_of(index);
   if (context == nullptr) return {0, -1, -1};
   return {1, context->numa_node(), bindings_of(fabric).of(index)};
 }
@@ -123,13 +123,15 @@ const Core& core_for(const std::vector<Core>& cores, uint32_t local_rank, uint32
   return cores[(uint64_t{local_rank} * threads + index) % cores.size()];
 }
 
-const std::string& host_of(Fabric& fabric, uint32_t rank) { return fabric.core().host(rank); }
+const std::string& host_of(Fabric& fabric, uint32_t rank) {
+  return fabric.core().job().process(rank).host;
+}
 
 uint32_t local_rank(const Fabric& fabric) {
-  auto& core = const_cast<Fabric&>(fabric).core();
+  const internal::FabricJob& job = const_cast<Fabric&>(fabric).core().job();
   uint32_t before = 0;
   for (uint32_t rank = 0; rank < fabric.rank(); ++rank) {
-    before += core.host(rank) == core.host(fabric.rank());
+    before += job.process(rank).host == job.process(fabric.rank()).host;
   }
   return before;
 }

@@ -51,13 +51,14 @@ absl::StatusOr<std::unique_ptr<LentBuffer>> LentBuffer::make(Fabric& fabric, uin
     return lent;
   }
   const ProtectionDomain* const domain = fabric.domain(rank);
-  const auto& domains = fabric.core().domains();
+  const auto& domains = fabric.core().memory().domains();
   const auto found = std::find_if(domains.begin(), domains.end(),
                                   [&](const auto& one) { return one.get() == domain; });
   auto region =
       options.registrar != nullptr ? options.registrar(**found, buffer)
       : options.registration != nullptr
-          ? fabric.core().lend_registered(static_cast<size_t>(found - domains.begin()), buffer)
+          ? fabric.core().memory().lend_registered(static_cast<size_t>(found - domains.begin()),
+                                                   buffer, options.registration)
           : register_for_one_transfer(**found, buffer);
   if (!region.ok()) return region.status();
   const std::byte* const first = (*region)->address();
@@ -88,16 +89,16 @@ absl::Status write_user_buffer(Fabric& fabric, uint32_t rank, std::span<const st
     }
     return absl::OkStatus();
   }
-  auto connection = fabric.core().connection_of_this_thread(rank);
+  auto connection = fabric.core().sender().connection_of_this_thread(rank);
   if (!connection.ok()) return connection.status();
   auto lent = LentBuffer::make(fabric, rank, buffer);
   if (!lent.ok()) return lent.status();
   Synchronizer done;
-  absl::Status posted = fabric.core().transfer(**connection, [&](Connection& through) {
+  absl::Status posted = fabric.core().sender().transfer(**connection, [&](Connection& through) {
     return through.write((*lent)->memory(), 0, buffer.size(), target, &done);
   });
   if (!posted.ok()) return posted;
-  return fabric.core().await_transfer(**connection, done);
+  return fabric.core().sender().await_transfer(**connection, done);
 }
 
 uint64_t lend_until_answered(Fabric& fabric, uint32_t rank, std::unique_ptr<LentBuffer> lent,

@@ -48,8 +48,6 @@
 
 namespace cariama {
 
-struct OutgoingCallView;
-
 namespace internal {
 
 // The broadcast function without its type: the id of its stub, and its bytes.

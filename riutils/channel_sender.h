@@ -126,40 +126,6 @@ class CARIAMA_RIUTILS_EXPORT ChannelLink {
   virtual void free(const RDMAMemory& memory) = 0;
 };
 
-// A view of a call to be sent, without its type.
-struct OutgoingCallView {
-  FunctionId id;
-  uint8_t flags = 0;
-  NotifyTarget notify{};     // used if flags != 0
-  size_t closure_bytes = 0;  // a multiple of 8
-  const void* call = nullptr;
-  void (*write_call)(const void* call, std::byte* at) = nullptr;
-
-  template <typename Call>
-  [[nodiscard]] static OutgoingCallView of(const Call& call) {
-    return {.id = Call::id(),
-            .closure_bytes = call.bytes(),
-            .call = &call,
-            .write_call = [](const void* self, std::byte* at) {
-              static_cast<const Call*>(self)->write(at);
-            }};
-  }
-  // Returns the number of bytes behind the header.
-  [[nodiscard]] size_t bytes() const {
-    return closure_bytes + (flags != 0 ? sizeof(NotifyTarget) : 0);
-  }
-  [[nodiscard]] size_t total() const { return sizeof(CallHeader) + bytes(); }
-  [[nodiscard]] CallHeader header() const { return CallHeader::make(id, bytes(), flags); }
-  // Writes everything except the header: the NotifyTarget, if any, and the closure.
-  void write_behind_header(std::byte* at) const {
-    if (flags != 0) {
-      std::memcpy(at, &notify, sizeof notify);
-      at += sizeof notify;
-    }
-    write_call(call, at);
-  }
-};
-
 // What happens to a call that does not fit now.
 struct WhenNoRoom {
   WhenFull policy = WhenFull::kRetry;

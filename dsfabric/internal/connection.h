@@ -61,47 +61,6 @@ struct OwnMessage : ArrivedMessage {
   std::unique_ptr<uint64_t[]> storage;
 };
 
-// A call to be sent: its length and how to write it. References the caller's function and
-// arguments.
-struct OutgoingCall {
-  FunctionId id;
-  uint8_t flags = 0;
-  NotifyTarget notify{};  // with kCallNotify or kCallReturn
-  size_t bytes = 0;       // of closure and arguments
-  const void* call = nullptr;
-  void (*write_call)(const void* call, std::byte* at) = nullptr;
-  // The answer to a call. FabricOptions::deferred_bytes does not refuse it, since the caller would
-  // wait for it forever. The calls that wait for answers limit the number of answers.
-  bool is_answer = false;
-
-  template <typename Call>
-  [[nodiscard]] static OutgoingCall of(const Call& call) {
-    OutgoingCall out;
-    out.id = Call::id();
-    out.bytes = call.bytes();
-    out.call = &call;
-    out.write_call = [](const void* self, std::byte* at) {
-      static_cast<const Call*>(self)->write(at);
-    };
-    return out;
-  }
-
-  // Bytes of header, notification and closure.
-  [[nodiscard]] size_t total() const {
-    return sizeof(CallHeader) + (flags != 0 ? sizeof(NotifyTarget) : 0) + bytes;
-  }
-  void write(std::byte* at) const {
-    const CallHeader header = CallHeader::make(id, total() - sizeof(CallHeader), flags);
-    std::memcpy(at, &header, sizeof header);
-    at += sizeof header;
-    if (flags != 0) {
-      std::memcpy(at, &notify, sizeof notify);
-      at += sizeof notify;
-    }
-    write_call(call, at);
-  }
-};
-
 // The data that both ends exchange before they connect.
 struct ConnectionOffer {
   std::string address;          // of the queue pair
@@ -140,16 +99,16 @@ class Connection {
     kFailed,    // see status()
   };
 
-  [[nodiscard]] Sent send(const MessageHeader& header, const OutgoingCall& call);
+  [[nodiscard]] Sent send(const MessageHeader& header, const OutgoingCallView& call);
   // Defers the message until flush(), behind the messages deferred before. Returns its size in
   // bytes.
-  size_t defer(const MessageHeader& header, const OutgoingCall& call);
+  size_t defer(const MessageHeader& header, const OutgoingCallView& call);
   // Sends deferred messages as far as credits allow. Returns the bytes that are no longer deferred.
   size_t flush();
   // Drops the deferred messages of a failed peer. Returns their bytes.
   size_t drop_deferred();
   // Sends an event as immediate data: the index of a worker of the peer to wake, or an event of a
-  // call source registry (see FabricCore::post_event).
+  // call source registry (see CallSender::post_event).
   [[nodiscard]] Sent wake(uint32_t immediate);
 
   // Transfers between registered memory and the peer's. `done`, if given, is counted down by the
@@ -219,7 +178,7 @@ class Connection {
   Connection(uint32_t rank, GeneralAllocator& memory) : rank_(rank), memory_(memory) {}
   // The functions below require mutex_ to be held.
   [[nodiscard]] bool has_credit();
-  [[nodiscard]] Sent post(const MessageHeader* header, const OutgoingCall* call,
+  [[nodiscard]] Sent post(const MessageHeader* header, const OutgoingCallView* call,
                           std::string_view ready);
   [[nodiscard]] Sent sent(const absl::Status& posted);
   template <typename Post>

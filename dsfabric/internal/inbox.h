@@ -25,7 +25,7 @@ class Inbox {
 
   void push(InboxNode* node) {
     node->next.store(nullptr, std::memory_order_relaxed);
-    // Sequentially consistent for deliver(), which reads the worker's consumer after this push.
+    // Sequentially consistent for Workers::push(), which reads the consumer after this push.
     InboxNode* const before = last_.exchange(node, std::memory_order_seq_cst);
     before->next.store(node, std::memory_order_release);
     arrivals().wake();

@@ -1,5 +1,5 @@
 // How the processes of an ending job agree on the set of remaining processes, and on whether calls
-// are in flight. A pure function of the processes' reports; see fabric_finalize.cc for the rounds.
+// are in flight. A pure function of the processes' reports; see shutdown.h for the rounds.
 #ifndef CARIAMA_DSFABRIC_INTERNAL_PARTICIPATION_H_
 #define CARIAMA_DSFABRIC_INTERNAL_PARTICIPATION_H_
 

@@ -59,10 +59,10 @@ class ConnectionTest : public ::testing::Test {
   // A message whose only content is a number.
   struct Number {
     uint64_t value;
-    [[nodiscard]] OutgoingCall call() const {
-      OutgoingCall out;
+    [[nodiscard]] OutgoingCallView call() const {
+      OutgoingCallView out;
       out.id = {1};
-      out.bytes = sizeof value;
+      out.closure_bytes = sizeof value;
       out.call = &value;
       out.write_call = [](const void* value, std::byte* at) { std::memcpy(at, value, 8); };
       return out;

@@ -510,7 +510,7 @@ TEST_P(SendCallTest, AnswersComeWhenGenerationsRunOut) {
   LocalJob job(job_of(2));
   job.run([](Fabric& fabric, uint32_t) {
     if (fabric.rank() != 0) return;
-    fabric.core().pending().begin_at(UINT32_MAX - 2);
+    fabric.core().replies().pending().begin_at(UINT32_MAX - 2);
     auto object = must(RemoteObject<Synchronizer>::create(fabric, 20));
     for (int i = 0; i < 20; ++i) {
       for (const uint32_t to : {0u, 1u}) {

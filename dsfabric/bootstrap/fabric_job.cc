@@ -1,0 +1,149 @@
+#include "dsfabric/bootstrap/fabric_job.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <climits>
+#include <exception>
+#include <fstream>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "dsfabric/function_table.h"
+#include "dsfabric/internal/handshake.h"
+#include "dsfabric/serializer.h"
+#include "dtutils/error.h"
+#include "dtutils/internal/shared_diagnostics.h"
+
+namespace cariama::internal {
+namespace {
+
+// Identifies a host for shm: the boot id, and the name spaces of PIDs and of the network, in which
+// the names of local sockets are. shm needs all of them to be equal.
+std::string host_identity() {
+  std::string identity;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), identity);
+  for (const char* const path : {"/proc/self/ns/pid", "/proc/self/ns/net"}) {
+    struct stat space {};
+    if (stat(path, &space) == 0) identity += "/" + std::to_string(space.st_ino);
+  }
+  return identity;
+}
+
+std::string host_name() {
+  std::array<char, HOST_NAME_MAX + 1> name{};
+  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown host";
+}
+
+// Returns a name for the job that its processes agree on. Other users can read it in
+// /proc/net/unix, so it must not reveal the secret.
+std::string diagnostics_job(const JobSecret& secret) {
+  std::string name;
+  for (const uint8_t byte : keyed_hash(bytes_of(secret), "diagnostics")) {
+    name += "0123456789abcdef"[byte >> 4];
+    name += "0123456789abcdef"[byte & 15];
+  }
+  return name;
+}
+
+// The set-up data that every process publishes for all others.
+struct Introduction {
+  ProgramFingerprint program;
+  uint32_t threads = 0;
+  uint32_t queue_pairs = 0;
+  uint32_t pid = 0;
+  std::string host;
+  std::string host_identity;
+
+  void save(std::string& out) const {
+    save_value(out, program);
+    save_value(out, std::array<uint32_t, 3>{threads, queue_pairs, pid});
+    save_value(out, host);
+    save_value(out, host_identity);
+  }
+  static Introduction load(std::string_view text) {
+    auto in = std::as_bytes(std::span(text));
+    Introduction introduction;
+    introduction.program = load_value<ProgramFingerprint>(in);
+    const auto numbers = load_value<std::array<uint32_t, 3>>(in);
+    introduction.threads = numbers[0];
+    introduction.queue_pairs = numbers[1];
+    introduction.pid = numbers[2];
+    introduction.host = load_value<std::string>(in);
+    introduction.host_identity = load_value<std::string>(in);
+    return introduction;
+  }
+};
+
+}  // namespace
+
+FabricJob::FabricJob(const FabricOptions& options, std::unique_ptr<Bootstrap> bootstrap)
+    : options_(options),
+      bootstrap_(std::move(bootstrap)),
+      rank_(static_cast<uint32_t>(bootstrap_->rank())),
+      size_(static_cast<uint32_t>(bootstrap_->size())),
+      threads_(options.threads.value_or(bootstrap_->threads().value_or(1))) {}
+
+absl::StatusOr<std::unique_ptr<FabricJob>> FabricJob::join(const FabricOptions& options,
+                                                           std::unique_ptr<Bootstrap> bootstrap) {
+  if (options.queue_pairs == 0 || options.receive_units == 0 || options.send_depth < 2 ||
+      options.receive_unit_bytes < 256 || options.receive_unit_bytes % 8 != 0) {
+    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kProcess,
+                      "a fabric needs queue_pairs, receive_units, a send_depth of 2 at least, and "
+                      "receive_unit_bytes of 256 at least, a multiple of 8");
+  }
+  if (absl::Status built = FunctionTable::build(); !built.ok()) return built;
+  if (bootstrap->size() > 1) share_diagnostics(diagnostics_job(bootstrap->secret()));
+  std::unique_ptr<FabricJob> job(new FabricJob(options, std::move(bootstrap)));
+  if (job->threads_ == 0 || job->threads_ >= kNoThread / job->size_) {
+    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kProcess,
+                      std::to_string(job->threads_) +
+                          " threads per process: it must be one at least, and 2^32 in the job at "
+                          "most");
+  }
+  if (absl::Status met = job->meet_others(deadline_after(options.timeout)); !met.ok()) return met;
+  return job;
+}
+
+absl::Status FabricJob::meet_others(Deadline deadline) {
+  const Introduction self{.program = FunctionTable::fingerprint(),
+                          .threads = threads_,
+                          .queue_pairs = options_.queue_pairs,
+                          .pid = static_cast<uint32_t>(getpid()),
+                          .host = host_name(),
+                          .host_identity = host_identity()};
+  std::string bytes;
+  self.save(bytes);
+  if (absl::Status put = bootstrap_->put("fabric", bytes); !put.ok()) return put;
+
+  for (uint32_t rank = 0; rank < size_; ++rank) {
+    auto theirs = bootstrap_->get(static_cast<int>(rank), "fabric", deadline);
+    if (!theirs.ok()) return theirs.status();
+    Introduction other;
+    try {
+      other = Introduction::load(*theirs);
+    } catch (const std::exception& error) {
+      return make_error(
+          absl::StatusCode::kFailedPrecondition, ErrorScope::kPeer,
+          "rank " + std::to_string(rank) + " published set-up data that cannot be decoded",
+          "start the same executable in every process");
+    }
+    const std::string label = "rank " + std::to_string(rank) + " (on " + other.host + ", pid " +
+                              std::to_string(other.pid) + ")";
+    if (absl::Status same = FunctionTable::check(other.program, label); !same.ok()) return same;
+    if (other.threads != threads_ || other.queue_pairs != options_.queue_pairs) {
+      return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kPeer,
+                        label + " has " + std::to_string(other.threads) + " threads and " +
+                            std::to_string(other.queue_pairs) +
+                            " queue pairs per process, we have " + std::to_string(threads_) +
+                            " and " + std::to_string(options_.queue_pairs),
+                        "give every process the same options");
+    }
+    processes_.push_back({label, other.host, other.host_identity == self.host_identity});
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace cariama::internal

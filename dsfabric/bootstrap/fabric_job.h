@@ -1,0 +1,64 @@
+// What every part of a fabric knows about its job: the processes with their names, this process's
+// rank, the options, the bootstrap, and the phase of the fabric.
+#ifndef CARIAMA_DSFABRIC_BOOTSTRAP_FABRIC_JOB_H_
+#define CARIAMA_DSFABRIC_BOOTSTRAP_FABRIC_JOB_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "dsfabric/bootstrap.h"
+#include "dsfabric/bootstrap/lifecycle.h"
+#include "dsfabric/fabric.h"
+
+namespace cariama::internal {
+
+// Immutable once join() and set_fabric() have been called, except for lifecycle().
+class FabricJob {
+ public:
+  struct Process {
+    std::string label;       // "rank 3 (on node1, pid 4711)"
+    std::string host;        // host name
+    bool same_host = false;  // shm reaches it from this process
+  };
+
+  // Checks the options, builds the function table, and exchanges set-up data with all processes.
+  // Collective. Errors: those of Fabric::create().
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<FabricJob>> join(
+      const FabricOptions& options, std::unique_ptr<Bootstrap> bootstrap);
+
+  [[nodiscard]] uint32_t rank() const { return rank_; }
+  [[nodiscard]] uint32_t size() const { return size_; }
+  [[nodiscard]] uint32_t threads() const { return threads_; }  // per process
+  [[nodiscard]] const FabricOptions& options() const { return options_; }
+  [[nodiscard]] Bootstrap& bootstrap() const { return *bootstrap_; }
+  [[nodiscard]] const Process& process(uint32_t rank) const { return processes_[rank]; }
+  [[nodiscard]] const std::string& label(uint32_t rank) const { return processes_[rank].label; }
+
+  [[nodiscard]] Lifecycle& lifecycle() { return lifecycle_; }
+  [[nodiscard]] const Lifecycle& lifecycle() const { return lifecycle_; }
+
+  // The fabric, for running calls. set_fabric() is called before the first call can arrive.
+  [[nodiscard]] Fabric& fabric() const { return *fabric_; }
+  void set_fabric(Fabric* fabric) { fabric_ = fabric; }
+
+ private:
+  FabricJob(const FabricOptions& options, std::unique_ptr<Bootstrap> bootstrap);
+  [[nodiscard]] absl::Status meet_others(Deadline deadline);
+
+  const FabricOptions options_;
+  const std::unique_ptr<Bootstrap> bootstrap_;
+  const uint32_t rank_;
+  const uint32_t size_;
+  const uint32_t threads_;
+  std::vector<Process> processes_;  // by rank; includes this process
+  Lifecycle lifecycle_;
+  Fabric* fabric_ = nullptr;
+};
+
+}  // namespace cariama::internal
+
+#endif  // CARIAMA_DSFABRIC_BOOTSTRAP_FABRIC_JOB_H_

@@ -1,0 +1,42 @@
+// How many calls a process has begun and ended, by the peer that is their destination or source:
+// for termination detection.
+#ifndef CARIAMA_DSFABRIC_CALLS_CALL_COUNTS_H_
+#define CARIAMA_DSFABRIC_CALLS_CALL_COUNTS_H_
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+namespace cariama::internal {
+
+// Thread-safe. Takes 64 bytes for each process of the job.
+class CallCounts {
+ public:
+  explicit CallCounts(uint32_t size) : counts_(size) {}
+
+  // A call to `rank` begins. Called before the call can run anywhere: so, summed over all
+  // processes, ended never exceeds begun.
+  void begin(uint32_t rank) { counts_[rank].begun.fetch_add(1, std::memory_order_seq_cst); }
+  // A call from `rank` has ended here, and every call that it caused was begun; or a call to `rank`
+  // could not be sent.
+  void end(uint32_t rank) { counts_[rank].ended.fetch_add(1, std::memory_order_seq_cst); }
+
+  [[nodiscard]] uint64_t begun(uint32_t rank) const {
+    return counts_[rank].begun.load(std::memory_order_seq_cst);
+  }
+  [[nodiscard]] uint64_t ended(uint32_t rank) const {
+    return counts_[rank].ended.load(std::memory_order_seq_cst);
+  }
+
+ private:
+  // A cache line for each process, since threads that call different processes count at once.
+  struct alignas(64) Count {
+    std::atomic<uint64_t> begun{0};
+    std::atomic<uint64_t> ended{0};
+  };
+  std::vector<Count> counts_;
+};
+
+}  // namespace cariama::internal
+
+#endif  // CARIAMA_DSFABRIC_CALLS_CALL_COUNTS_H_

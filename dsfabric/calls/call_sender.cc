@@ -1,0 +1,192 @@
+#include "dsfabric/calls/call_sender.h"
+
+#include <cstring>
+#include <memory>
+#include <string>
+
+#include "dsfabric/calls/running_call.h"
+#include "dtutils/error.h"
+
+namespace cariama::internal {
+namespace {
+
+constexpr size_t kSendBatch = 32;
+
+}  // namespace
+
+absl::Status CallSender::send(uint32_t rank, uint32_t destination, const OutgoingCallView& call,
+                              WhenFull when_full) {
+  const uint32_t threads = job_.threads();
+  if (destination != kNoThread) {
+    if (destination >= job_.size() * threads) {
+      return no_such_thread(destination, job_.size() * threads);
+    }
+    rank = destination / threads;
+  } else if (rank >= job_.size()) {
+    return make_error(absl::StatusCode::kOutOfRange, ErrorScope::kOperation,
+                      "there is no rank " + std::to_string(rank) + ": the job has " +
+                          std::to_string(job_.size()));
+  }
+  if (job_.lifecycle().is_closed()) return job_.lifecycle().closed_error();
+  if (call.id.value == 0) {
+    return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
+                      "the function of this call is in a library that was loaded after the fabric "
+                      "was created",
+                      "load the library first");
+  }
+  if (call.total() - sizeof(CallHeader) > CallHeader::kMaxBytes) [[unlikely]] {
+    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                      "a call of " + std::to_string(call.total() - sizeof(CallHeader)) +
+                          " bytes to " + job_.label(rank) + " is longer than any call may be (" +
+                          std::to_string(CallHeader::kMaxBytes) + " bytes)",
+                      "pass the data by call_buffer with Sync, Async or a target");
+  }
+  const MessageHeader header{destination == kNoThread ? kNoThread : destination % threads,
+                             workers_.this_thread_id()};
+  counts_.begin(rank);
+  absl::Status sent = rank == job_.rank() ? send_local(header, call, when_full)
+                                          : send_remote(rank, header, call, when_full);
+  if (sent.ok()) {
+    calls_sent_.fetch_add(1, std::memory_order_relaxed);
+  } else {
+    counts_.end(rank);
+  }
+  return sent;
+}
+
+absl::Status CallSender::send_remote(uint32_t rank, const MessageHeader& header,
+                                     const OutgoingCallView& call, WhenFull when_full) {
+  auto connected = connection_of_this_thread(rank);
+  if (!connected.ok()) return connected.status();
+  Connection& connection = **connected;
+  if (call.total() > connection.max_call()) {
+    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                      "a call of " + std::to_string(call.total()) + " bytes to " +
+                          job_.label(rank) + " is longer than a receive unit (" +
+                          std::to_string(connection.max_call()) + " bytes)",
+                      "raise receive_unit_bytes, or pass the data by call_buffer");
+  }
+  Connection::Sent sent = connection.send(header, call);
+  if (sent == Connection::Sent::kNoCredit) [[unlikely]] {
+    credit_waits_.fetch_add(1, std::memory_order_relaxed);
+    if (when_full == WhenFull::kFail) {
+      return make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kPeer,
+                        job_.label(rank) + " has no receive unit for a call",
+                        "let it run its calls, or use Retry or RetryAsync");
+    }
+    // Inside a call, do not wait: this call occupies a receive unit that another process may be
+    // waiting for, so waiting could deadlock.
+    if (when_full == WhenFull::kRetryAsync || this_running_call.fabric != nullptr) {
+      if (!ports_.defer(connection, header, call)) {
+        return make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kPeer,
+                          job_.label(rank) + " has no receive unit, and " +
+                              std::to_string(job_.options().deferred_bytes) +
+                              " bytes of calls are deferred already",
+                          "raise deferred_bytes, or send less from inside calls");
+      }
+      deferred_.fetch_add(1, std::memory_order_relaxed);
+      sent = Connection::Sent::kPosted;
+    } else {
+      auto waited = send_after_wait(connection, header, call);
+      if (!waited.ok()) return waited.status();
+      sent = *waited;
+    }
+  }
+  if (sent == Connection::Sent::kFailed) return transfer_failed(connection);
+  sends_.fetch_add(1, std::memory_order_relaxed);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Connection::Sent> CallSender::send_after_wait(Connection& connection,
+                                                             const MessageHeader& header,
+                                                             const OutgoingCallView& call) {
+  const uint32_t index = workers_.this_worker();
+  Connection::Sent sent = Connection::Sent::kNoCredit;
+  static_cast<void>(wait_until([&] {
+    if (job_.options().service_threads == 0) runner_.progress();
+    if (index != kNoThread) runner_.process_own_calls(index, kSendBatch);
+    sent = connection.send(header, call);
+    return sent != Connection::Sent::kNoCredit || peers_.is_failed(connection.rank()) ||
+           job_.lifecycle().is_closed();
+  }));
+  if (sent != Connection::Sent::kNoCredit) return sent;
+  absl::Status failed = peers_.status(connection.rank());
+  return failed.ok() ? job_.lifecycle().closed_error() : failed;
+}
+
+absl::Status CallSender::transfer_failed(Connection& connection) {
+  const absl::Status status = connection.status();
+  if (status.ok()) {
+    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                      "a transfer to " + job_.label(connection.rank()) +
+                          " exceeds its registered memory, or uses memory that is not "
+                          "registered with the fabric");
+  }
+  peers_.fail(connection.rank(), status);
+  absl::Status failed = peers_.status(connection.rank());
+  return failed.ok() ? status : failed;
+}
+
+absl::Status CallSender::await_transfer(Connection& connection, Synchronizer& done) {
+  static_cast<void>(wait_until([&] {
+    if (done.done()) return true;
+    connection.poll_sends();
+    // Once the queue pair has failed, polling completes everything in flight with an error.
+    if (!connection.status().ok() || peers_.is_failed(connection.rank())) {
+      return done.done() || !connection.awaited();
+    }
+    return done.done();
+  }));
+  return done.done() ? done.status() : transfer_failed(connection);
+}
+
+bool CallSender::reserve_buffer(const OutgoingCallView& call) {
+  const uint64_t bytes = sizeof(MessageHeader) + call.total();
+  if (!call.is_answer) return workers_.buffered().reserve(bytes);
+  workers_.buffered().add(bytes);
+  return true;
+}
+
+absl::Status CallSender::send_local(const MessageHeader& header, const OutgoingCallView& call,
+                                    WhenFull when_full) {
+  if (!reserve_buffer(call)) [[unlikely]] {
+    credit_waits_.fetch_add(1, std::memory_order_relaxed);
+    if (when_full != WhenFull::kRetry || this_running_call.fabric != nullptr) {
+      return make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kOperation,
+                        "buffered calls of this process take " +
+                            std::to_string(job_.options().deferred_bytes) + " bytes already",
+                        "raise deferred_bytes, or run the calls in their threads");
+    }
+    const uint32_t index = workers_.this_worker();
+    static_cast<void>(wait_until([&] {
+      if (index != kNoThread) runner_.process_own_calls(index, kSendBatch);
+      return reserve_buffer(call);
+    }));
+  }
+  auto message = std::make_unique<OwnMessage>(sizeof header + call.total(), job_.rank());
+  std::memcpy(message->bytes, &header, sizeof header);
+  call.write(message->bytes + sizeof header);
+  runner_.deliver(message.release());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> CallSender::post_event(uint32_t rank, uint32_t index, uint32_t immediate) {
+  auto connected = peers_.connection(rank, index);
+  if (!connected.ok()) return connected.status();
+  const Connection::Sent sent = (*connected)->wake(immediate);
+  if (sent == Connection::Sent::kFailed) return transfer_failed(**connected);
+  if (sent == Connection::Sent::kPosted && immediate == index) {
+    wakes_.fetch_add(1, std::memory_order_relaxed);
+  }
+  return sent == Connection::Sent::kPosted;
+}
+
+void CallSender::add_to(FabricStatistics& sum) const {
+  sum.calls_sent += calls_sent_.load(std::memory_order_relaxed);
+  sum.sends += sends_.load(std::memory_order_relaxed);
+  sum.credit_waits += credit_waits_.load(std::memory_order_relaxed);
+  sum.deferred += deferred_.load(std::memory_order_relaxed);
+  sum.wakes += wakes_.load(std::memory_order_relaxed);
+}
+
+}  // namespace cariama::internal

@@ -1,0 +1,206 @@
+#include "dsfabric/calls/dispatch.h"
+
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "dsfabric/calls/running_call.h"
+
+namespace cariama::internal {
+
+constinit thread_local RunningCall this_running_call;
+
+// ---- Arrival ------------------------------------------------------------------------------------
+
+void Dispatch::deliver(ArrivedMessage* message) {
+  MessageHeader header;
+  if (message->size < sizeof header + sizeof(CallHeader)) {
+    rejected_.add(message->rank, "it is too short");
+    return end(message);
+  }
+  std::memcpy(&header, message->bytes, sizeof header);
+  if (header.destination == kNoThread) return run(message);
+  if (header.destination >= workers_.count()) {
+    rejected_.add(message->rank, "its destination is not a thread of this process");
+    return end(message);
+  }
+  Connection* const connection = message->connection;
+  if (connection != nullptr && connection->hold(message) &&
+      workers_.buffered().reserve(message->size)) {
+    auto* const copy = new OwnMessage(message->size, message->rank);
+    std::memcpy(copy->bytes, message->bytes, message->size);
+    ports_.finish(message);
+    message = copy;
+  }
+  workers_.push(header.destination, message);
+}
+
+void Dispatch::end(ArrivedMessage* message) {
+  counts_.end(message->rank);
+  if (message->connection != nullptr) {
+    ports_.finish(message);
+  } else {
+    workers_.buffered().release(message->size);
+    delete static_cast<OwnMessage*>(message);
+  }
+}
+
+void Dispatch::run(ArrivedMessage* message) {
+  const uint32_t from = message->rank;
+  if (message->resume) {
+    const RunningScope running(job_.fabric(), from);
+    message->resume.resume();
+    return end(message);
+  }
+  MessageHeader header;
+  std::memcpy(&header, message->bytes, sizeof header);
+  auto parsed = parse_call({message->bytes + sizeof header, message->size - sizeof header});
+  if (!parsed.ok()) {
+    const auto why = parsed.status().message();
+    rejected_.add(from, {why.data(), why.size()});
+  } else {
+    std::string result;
+    IncomingCall call;
+    call.closure = parsed->closure;
+    call.source_thread = header.source;
+    if ((parsed->header.flags() & kCallReturn) != 0) call.result = &result;
+    if (parsed->has_notify) call.notify = &parsed->notify;
+    const RunningScope running(job_.fabric(), from);
+    run_call(parsed->header, call);
+    if (call.outcome == CallOutcome::kDone || call.outcome == CallOutcome::kThrew) {
+      calls_run_.fetch_add(1, std::memory_order_relaxed);
+    } else {
+      rejected_.add(from, call.outcome == CallOutcome::kUnknown ? "no function has its id"
+                                                                : "its closure is malformed");
+    }
+    if (!call.answered_later) replies_.answer(from, call.notify, call, result);
+  }
+  end(message);
+}
+
+// ---- Workers ------------------------------------------------------------------------------------
+
+absl::Status Dispatch::take_worker(uint32_t index, CallConsumer consumer, ThreadContext* context) {
+  if (absl::Status taken = workers_.take(index, consumer, context); !taken.ok()) return taken;
+  if (consumer == CallConsumer::kProcess) {
+    const std::lock_guard lock(process_consumer_mutex_);
+    if (!process_consumer_.joinable()) {
+      process_consumer_ = std::thread([this] { help(CallConsumer::kProcess); });
+    }
+  }
+  workers_.wake_helpers();  // calls may have arrived before
+  return absl::OkStatus();
+}
+
+size_t Dispatch::process_calls(uint32_t index, size_t most) {
+  Worker& worker = workers_.at(index);
+  Inbox& inbox = worker.inbox;
+  CallSource* const source = worker.source.load(std::memory_order_acquire);
+  // Another consumer may hold the inbox; it may also be this thread, in an outer frame. A call that
+  // polls for calls must not run later calls before it has ended itself.
+  if ((inbox.empty() && source == nullptr) || !inbox.try_consume()) return 0;
+  size_t count = 0;
+  {
+    const ConsumingScope consuming({&workers_, index});
+    if (source != nullptr) count = source->run(most);
+    while (count < most) {
+      InboxNode* const node = inbox.pop();
+      if (node == nullptr) break;
+      run(static_cast<ArrivedMessage*>(node));
+      ++count;
+    }
+  }
+  inbox.done();
+  if (count != 0) workers_.notify_waiters();
+  return count;
+}
+
+void Dispatch::process_calls_of_absent_workers() {
+  for (uint32_t i = 0; i < workers_.count(); ++i) {
+    if (!workers_.at(i).taken.load(std::memory_order_acquire)) process_calls(i, SIZE_MAX);
+  }
+}
+
+size_t Dispatch::progress() {
+  return pulls_.run_arrived() + replies_.take_results(nullptr) + ports_.progress();
+}
+
+// ---- Helper threads -----------------------------------------------------------------------------
+
+// Sleeps on behalf of all workers whose calls helpers of this role run. If another helper is
+// running a worker's calls, that helper re-checks the worker before it sleeps itself; this one
+// skips the worker.
+class Dispatch::HelperParking final : public Parking {
+ public:
+  HelperParking(Workers& workers, CallConsumer role)
+      : workers_(workers), role_(role), parking_(workers.helpers_word()) {}
+  void announce() override {
+    parking_.announce();
+    static_cast<void>(ask([](CallSource& source) {
+      source.announce_sleep();
+      return true;
+    }));
+  }
+  void sleep(Deadline deadline) override {
+    if (ask([](CallSource& source) { return source.may_sleep(); })) {
+      parking_.sleep(deadline);
+    } else {
+      parking_.retract();
+    }
+  }
+  void retract() override { parking_.retract(); }
+
+ private:
+  template <typename Question>
+  bool ask(Question&& question) {
+    bool all = true;
+    for (uint32_t i = 0; i < workers_.count(); ++i) {
+      Worker& worker = workers_.at(i);
+      CallSource* const source = worker.source.load(std::memory_order_acquire);
+      if (source == nullptr || worker.consumer.load(std::memory_order_acquire) != role_ ||
+          !worker.inbox.try_consume()) {
+        continue;
+      }
+      all = question(*source) && all;
+      worker.inbox.done();
+    }
+    return all;
+  }
+
+  Workers& workers_;
+  const CallConsumer role_;
+  WakeWordParking parking_;
+};
+
+void Dispatch::help(CallConsumer role) {
+  HelperParking parking(workers_, role);
+  while (!job_.lifecycle().is_stopping()) {
+    static_cast<void>(wait_until(
+        [&] {
+          size_t count = 0;
+          for (uint32_t i = 0; i < workers_.count(); ++i) {
+            if (workers_.at(i).consumer.load(std::memory_order_acquire) == role) {
+              count += process_calls(i, SIZE_MAX);
+            }
+          }
+          return count != 0 || job_.lifecycle().is_stopping();
+        },
+        kForever, &parking));
+  }
+}
+
+void Dispatch::start() {
+  for (uint32_t i = 0; i < job_.options().helper_threads; ++i) {
+    helpers_.emplace_back([this] { help(CallConsumer::kHelpers); });
+  }
+}
+
+void Dispatch::stop() {
+  workers_.wake_helpers();
+  for (std::thread& helper : helpers_) helper.join();
+  helpers_.clear();
+  const std::lock_guard lock(process_consumer_mutex_);
+  if (process_consumer_.joinable()) process_consumer_.join();
+}
+
+}  // namespace cariama::internal

@@ -1,0 +1,104 @@
+// Runs the calls that have arrived: in their threads, in helper threads, or, for calls to the
+// process, at once. A thread that waits runs its calls meanwhile.
+//
+//   dispatch.cc  arrival, running, helper threads
+//   waiting.cc   waiting
+#ifndef CARIAMA_DSFABRIC_CALLS_DISPATCH_H_
+#define CARIAMA_DSFABRIC_CALLS_DISPATCH_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "dsfabric/bootstrap/fabric_job.h"
+#include "dsfabric/calls/call_counts.h"
+#include "dsfabric/calls/pulls.h"
+#include "dsfabric/calls/rejected_calls.h"
+#include "dsfabric/calls/replies.h"
+#include "dsfabric/calls/workers.h"
+#include "dsfabric/fabric.h"
+#include "dsfabric/internal/connection.h"
+#include "dsfabric/peers/ports.h"
+#include "dtutils/wait.h"
+
+namespace cariama::internal {
+
+// Thread-safe, except for start() and stop(). Holds no lock while a call runs; the inbox of a
+// worker has one consumer at a time.
+class Dispatch {
+ public:
+  // All arguments must outlive this object.
+  Dispatch(const FabricJob& job, Ports& ports, Workers& workers, CallCounts& counts,
+           Replies& replies, Pulls& pulls, RejectedCalls& rejected)
+      : job_(job),
+        ports_(ports),
+        workers_(workers),
+        counts_(counts),
+        replies_(replies),
+        pulls_(pulls),
+        rejected_(rejected) {}
+  Dispatch(const Dispatch&) = delete;
+  Dispatch& operator=(const Dispatch&) = delete;
+
+  // Starts the helper threads, if FabricOptions::helper_threads asks for them.
+  void start();
+  // Ends helper threads and process consumer. Requires: Lifecycle::stop() was called.
+  void stop();
+
+  // Takes a message that has arrived: puts a call to a worker into the worker's inbox, and runs a
+  // call to the process.
+  void deliver(ArrivedMessage* message);
+
+  // See Fabric::init_thread(). leave: Workers::leave().
+  [[nodiscard]] absl::Status take_worker(uint32_t index, CallConsumer consumer,
+                                         ThreadContext* context);
+
+  // Runs calls to worker `index`, unless another thread is running them. Returns the number of
+  // calls that ran.
+  size_t process_calls(uint32_t index, size_t most);
+  // As process_calls(), for a worker that waits. Runs nothing if helpers run the worker's calls.
+  size_t process_own_calls(uint32_t index, size_t most) {
+    return workers_.at(index).runs_own_calls() ? process_calls(index, most) : 0;
+  }
+  // Runs the calls of workers that no thread is.
+  void process_calls_of_absent_workers();
+  // See Fabric::progress(). Returns the number of messages, results and pulls.
+  size_t progress();
+
+  [[nodiscard]] bool wait(const std::function<bool()>& condition, Deadline deadline);
+  // As wait(), for a condition that plain WRITEs make true: polls and does not sleep.
+  [[nodiscard]] bool wait_polling(const std::function<bool()>& condition, Deadline deadline);
+
+  [[nodiscard]] uint64_t calls_run() const { return calls_run_.load(std::memory_order_relaxed); }
+
+ private:
+  class HelperParking;
+  class WaiterParking;
+
+  void help(CallConsumer role);
+  void run(ArrivedMessage* message);
+  // Called when the message has been run or dropped, and every call that it caused has been sent.
+  void end(ArrivedMessage* message);
+
+  const FabricJob& job_;
+  Ports& ports_;
+  Workers& workers_;
+  CallCounts& counts_;
+  Replies& replies_;
+  Pulls& pulls_;
+  RejectedCalls& rejected_;
+
+  std::vector<std::thread> helpers_;
+  std::mutex process_consumer_mutex_;
+  std::thread process_consumer_;  // created for the first worker that selects it
+  std::atomic<uint64_t> calls_run_{0};
+};
+
+}  // namespace cariama::internal
+
+#endif  // CARIAMA_DSFABRIC_CALLS_DISPATCH_H_

@@ -1,0 +1,102 @@
+// Buffers of other processes that calls READ before they run: see buffer_pull.h.
+#ifndef CARIAMA_DSFABRIC_CALLS_PULLS_H_
+#define CARIAMA_DSFABRIC_CALLS_PULLS_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "dsfabric/bootstrap/fabric_job.h"
+#include "dsfabric/buffer_pull.h"
+#include "dsfabric/call_encoding.h"
+#include "dsfabric/calls/call_counts.h"
+#include "dsfabric/calls/call_sender.h"
+#include "dsfabric/calls/replies.h"
+#include "dsfabric/calls/workers.h"
+#include "dsfabric/peers/fabric_memory.h"
+#include "dtutils/memory.h"
+#include "dtutils/synchronizer.h"
+#include "dtutils/wait.h"
+
+namespace cariama::internal {
+
+// Thread-safe, except for stop(). Lock order: its mutex comes before those of connections.
+class Pulls {
+ public:
+  // All arguments must outlive this object.
+  Pulls(const FabricJob& job, FabricMemory& memory, Workers& workers, CallCounts& counts,
+        CallSender& sender, Replies& replies)
+      : job_(job),
+        memory_(memory),
+        workers_(workers),
+        counts_(counts),
+        sender_(sender),
+        replies_(replies) {}
+  Pulls(const Pulls&) = delete;
+  Pulls& operator=(const Pulls&) = delete;
+
+  // READs `source` of process `rank`, and runs `function` on the buffer. Blocks until `function`
+  // has returned. Throws if the buffer does not arrive, and what `function` throws.
+  void run(uint32_t rank, const RemoteMemoryLocator& source, PulledFunction& function);
+  // As run(), but returns when the READ has begun. When the buffer has arrived, another thread runs
+  // `function` and answers the call.
+  void run_later(IncomingCall& call, uint32_t rank, const RemoteMemoryLocator& source,
+                 std::unique_ptr<PulledFunction> function);
+
+  // Runs the functions of pulls whose buffers have arrived. Returns the number of pulls that ended.
+  size_t run_arrived();
+  // Ends the thread. Requires: Lifecycle::stop() was called.
+  void stop();
+
+ private:
+  // A READ of a buffer in progress, and the function to run on the buffer. Both belong to a call
+  // that another process sent.
+  struct Pull {
+    explicit Pull(GeneralAllocator& allocator) : memory(allocator) {}
+    ~Pull() {
+      if (buffer.get_buffer() != nullptr) static_cast<void>(memory.free(buffer));
+    }
+
+    GeneralAllocator& memory;
+    uint32_t rank = 0;
+    RDMAMemory buffer;
+    uint64_t size = 0;
+    Synchronizer done;
+    Connection* connection = nullptr;  // nullptr: the buffer is of this process
+    std::unique_ptr<PulledFunction> function;
+    std::optional<NotifyTarget> notify;
+  };
+
+  // Starts the READ. Blocks only while it makes the connection or while the send queue is full.
+  // Throws if it cannot be started.
+  [[nodiscard]] std::unique_ptr<Pull> begin(uint32_t rank, const RemoteMemoryLocator& source);
+  void run_until_stopped();
+
+  const FabricJob& job_;
+  FabricMemory& memory_;
+  Workers& workers_;
+  CallCounts& counts_;
+  CallSender& sender_;
+  Replies& replies_;
+
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Pull>> pulls_;
+  std::atomic<size_t> count_{0};
+  std::atomic<bool> running_{false};
+  WakeWord wake_;
+  std::thread thread_;  // created for the first run_later()
+};
+
+// Returns the object of a fabric, for calls that have arrived. Defined in fabric_core.cc.
+[[nodiscard]] Pulls& pulls_of(Fabric& fabric);
+
+}  // namespace cariama::internal
+
+#endif  // CARIAMA_DSFABRIC_CALLS_PULLS_H_

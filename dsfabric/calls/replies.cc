@@ -1,0 +1,185 @@
+#include "dsfabric/calls/replies.h"
+
+#include <atomic>
+#include <cstdio>
+
+#include "dsfabric/calls/running_call.h"
+#include "dtutils/error.h"
+
+namespace cariama::internal {
+
+// ---- In the process that ran the call -----------------------------------------------------------
+
+void Replies::report_exception(uint32_t from, const IncomingCall& call) {
+  std::fprintf(stderr, "cariama: rank %u: a call from %s threw %s: %s\n", job_.rank(),
+               job_.label(from).c_str(), call.error_type.c_str(), call.error_text.c_str());
+}
+
+void Replies::write_outcome(uint32_t to, const NotifyTarget& target, CallOutcome outcome) {
+  const RemoteMemoryLocator word{target.handle, sizeof(uint64_t), {target.key}, to, 0};
+  if (to == job_.rank()) {
+    std::atomic_ref(*reinterpret_cast<uint64_t*>(word.address))
+        .store(1 + static_cast<uint64_t>(outcome), std::memory_order_release);
+  } else if (auto connected = sender_.connection_of_this_thread(to); connected.ok()) {
+    static_cast<void>(sender_.transfer(**connected, [&](Connection& connection) {
+      return connection.write_outcome(outcome, word);
+    }));
+  }
+}
+
+absl::Status Replies::send_answer(uint32_t to, uint64_t handle, CallOutcome outcome,
+                                  const std::string& type, const std::string& text,
+                                  const std::string& result) {
+  const auto complete = make_call(
+      [handle, outcome](const std::string& type, const std::string& text,
+                        const std::string& result) {
+        const RunningCall& here = this_running_call;
+        replies_of(*here.fabric)
+            .complete(here.source, handle, outcome, type, text, std::as_bytes(std::span(result)));
+      },
+      type, text, result);
+  OutgoingCallView out = OutgoingCallView::of(complete);
+  out.is_answer = true;
+  return sender_.send(to, kNoThread, out);
+}
+
+void Replies::answer(uint32_t to, const NotifyTarget* wanted, const IncomingCall& call,
+                     const std::string& result) {
+  if (wanted == nullptr) {
+    if (call.outcome == CallOutcome::kThrew) report_exception(to, call);
+    return;
+  }
+  if (wanted->key != 0) {
+    write_outcome(to, *wanted, call.outcome);
+    // An outcome word has no room for the exception's text, so print it here.
+    if (call.outcome == CallOutcome::kThrew) report_exception(to, call);
+    return;
+  }
+  const uint64_t handle = wanted->handle;
+  if (call.outcome == CallOutcome::kDone && answer_in_slot(to, handle, result)) return;
+  absl::Status sent =
+      send_answer(to, handle, call.outcome, call.error_type, call.error_text, result);
+  if (absl::IsInvalidArgument(sent)) {  // the result is too long for a message
+    sent = send_answer(
+        to, handle, CallOutcome::kThrew, "cariama::ResultTooLong",
+        "the result takes " + std::to_string(result.size()) +
+            (to == job_.rank() ? " bytes, more than the " + std::to_string(CallHeader::kMaxBytes) +
+                                     " of the longest call"
+                               : " bytes, more than a receive unit: raise receive_unit_bytes"),
+        "");
+  }
+  if (!sent.ok() && !job_.lifecycle().is_closed() && peers_.status(to).ok()) {
+    std::fprintf(stderr, "cariama: rank %u could not answer %s: %s\n", job_.rank(),
+                 job_.label(to).c_str(), std::string(sent.message()).c_str());
+  }
+}
+
+// An answer in a slot counts as a begun call until the caller has taken it, like the message that
+// it replaces. So finalize() does not end while a result has not been taken.
+bool Replies::answer_in_slot(uint32_t to, uint64_t handle, const std::string& result) {
+  const uint32_t slot = PendingCalls::slot_of(handle);
+  if (slot == 0 || slot > AnswerSlots::kCount || to == job_.rank()) return false;
+  Connection* const connection = peers_.connected(to);
+  AnswerSlot* const slots = connection == nullptr ? nullptr : connection->peer_answers();
+  if (slots == nullptr) return false;
+  counts_.begin(to);
+  if (slots[slot - 1].answer(handle, std::as_bytes(std::span(result)))) return true;
+  counts_.end(to);
+  return false;
+}
+
+// ---- In the process that called -----------------------------------------------------------------
+
+absl::Status Replies::send(uint32_t rank, uint32_t destination, OutgoingCallView call,
+                           WhenFull when_full, std::unique_ptr<PendingCall> pending) {
+  if (destination != kNoThread) {
+    const uint32_t threads = job_.threads();
+    if (destination >= job_.size() * threads) {
+      return no_such_thread(destination, job_.size() * threads);
+    }
+    rank = destination / threads;
+  }
+  call.notify.rank = job_.rank();
+  call.notify.handle = (call.flags & kCallReturn) != 0 ? expect_result(rank, std::move(pending))
+                                                       : pending_.add(rank, std::move(pending));
+  absl::Status sent = sender_.send(rank, destination, call, when_full);
+  // If the call is no longer pending, the peer's failure has already completed it with an error.
+  if (!sent.ok() && pending_.take(call.notify.handle, rank) == nullptr) return absl::OkStatus();
+  return sent;
+}
+
+void Replies::complete(uint32_t from, uint64_t handle, CallOutcome outcome, const std::string& type,
+                       const std::string& text, std::span<const std::byte> result) {
+  std::unique_ptr<PendingCall> call = pending_.take(handle, from);
+  if (call == nullptr) return;  // the peer was considered failed before
+  absl::Status status;
+  switch (outcome) {
+    case CallOutcome::kDone:
+      break;
+    case CallOutcome::kThrew:
+      status = make_error(absl::StatusCode::kInternal, ErrorScope::kOperation,
+                          "the call threw " + type + " at " + job_.label(from) + ": " + text);
+      break;
+    case CallOutcome::kMalformed:
+      status = make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                          job_.label(from) + " found the arguments of the call malformed");
+      break;
+    case CallOutcome::kUnknown:
+    default:
+      status = make_error(absl::StatusCode::kUnimplemented, ErrorScope::kOperation,
+                          job_.label(from) + " has no function with the id of the call");
+      break;
+  }
+  call->complete(status, result);
+}
+
+void Replies::fail(uint32_t rank, const absl::Status& status) {
+  for (auto& call : pending_.take_all(rank)) call->complete(status, {});
+}
+
+AnswerSlots* Replies::slots_of(uint32_t rank) {
+  if (rank >= job_.size()) return nullptr;
+  Connection* const connection = peers_.connected(rank);
+  if (connection == nullptr) return nullptr;
+  // If this process can store into the peer's memory, the peer can store into this process's
+  // memory.
+  return connection->peer_answers() != nullptr ? &connection->answers() : nullptr;
+}
+
+template <typename Function>
+void Replies::for_slots(Function&& function) {
+  if (!pending_.any_in_slots()) return;
+  for (uint32_t rank = 0; rank < job_.size(); ++rank) {
+    Connection* const connection = peers_.connected(rank);
+    if (connection != nullptr) function(rank, connection->answers());
+  }
+}
+
+size_t Replies::take_results(PollerId poller) {
+  size_t count = 0;
+  for_slots([&](uint32_t rank, AnswerSlots& slots) {
+    count += slots.take(poller, [&](const AnswerSlots::Answer& answer) {
+      if (answer.handle == 0) {
+        rejected_.add(rank, "its answer slot holds the handle of another call");
+      } else {
+        const RunningScope running(job_.fabric(), rank);
+        complete(rank, answer.handle, CallOutcome::kDone, {}, {},
+                 std::span(answer.result).first(answer.bytes));
+      }
+      counts_.end(rank);
+    });
+  });
+  if (count != 0) workers_.notify_waiters();
+  return count;
+}
+
+void Replies::start_polling() {
+  for_slots([](uint32_t, AnswerSlots& slots) { slots.start_polling(this_poller()); });
+}
+
+void Replies::stop_polling() {
+  for_slots([](uint32_t, AnswerSlots& slots) { slots.stop_polling(this_poller()); });
+  static_cast<void>(take_results(this_poller()));
+}
+
+}  // namespace cariama::internal

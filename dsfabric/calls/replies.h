@@ -1,0 +1,101 @@
+// How the end of a call gets back to its caller. In the process that ran the call: answers by
+// message, by result slot, or by an outcome word. In the process that called: the calls that wait
+// for an answer, and how they are completed.
+#ifndef CARIAMA_DSFABRIC_CALLS_REPLIES_H_
+#define CARIAMA_DSFABRIC_CALLS_REPLIES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "dsfabric/bootstrap/fabric_job.h"
+#include "dsfabric/call_encoding.h"
+#include "dsfabric/calls/call_counts.h"
+#include "dsfabric/calls/call_sender.h"
+#include "dsfabric/calls/rejected_calls.h"
+#include "dsfabric/calls/workers.h"
+#include "dsfabric/internal/answer_slots.h"
+#include "dsfabric/internal/pending_calls.h"
+#include "dsfabric/peers/peer_table.h"
+
+namespace cariama::internal {
+
+// Thread-safe. Its lock, that of PendingCalls, is never held while a call is completed.
+class Replies {
+ public:
+  // All arguments must outlive this object.
+  Replies(const FabricJob& job, PeerTable& peers, Workers& workers, CallCounts& counts,
+          CallSender& sender, RejectedCalls& rejected)
+      : job_(job),
+        peers_(peers),
+        workers_(workers),
+        counts_(counts),
+        sender_(sender),
+        rejected_(rejected) {}
+  Replies(const Replies&) = delete;
+  Replies& operator=(const Replies&) = delete;
+
+  // ---- In the process that called
+  [[nodiscard]] PendingCalls& pending() { return pending_; }
+  // Registers `call` as pending until `rank` answers, and returns its handle. The answer may come
+  // into an answer slot.
+  [[nodiscard]] uint64_t expect_result(uint32_t rank, std::unique_ptr<PendingCall> call) {
+    return pending_.add(rank, std::move(call), slots_of(rank));
+  }
+  // Sends a call whose end completes `pending`. `call.flags` is kCallNotify or kCallReturn; the
+  // notification is filled in here. As CallSender::send(), but OK also if the peer's failure has
+  // completed `pending` already.
+  [[nodiscard]] absl::Status send(uint32_t rank, uint32_t destination, OutgoingCallView call,
+                                  WhenFull when_full, std::unique_ptr<PendingCall> pending);
+  // Completes the call with an answer from process `from`.
+  void complete(uint32_t from, uint64_t handle, CallOutcome outcome, const std::string& type,
+                const std::string& text, std::span<const std::byte> result);
+  // Completes all calls that wait for `rank` with an error.
+  void fail(uint32_t rank, const absl::Status& status);
+  // Completes calls whose results have arrived in slots; with `poller`, only that thread's calls.
+  // Returns the number of completed calls.
+  size_t take_results(PollerId poller);
+  // Returns true if a call waits for an answer from `rank`.
+  [[nodiscard]] bool awaits(uint32_t rank) const { return pending_.waits_for(rank); }
+  // The calling thread starts, or stops, polling the slots of its calls. Results that arrive after
+  // stop_polling() come by messages; stop_polling() takes those that arrived before.
+  void start_polling();
+  void stop_polling();
+
+  // ---- In the process that ran the call
+  // Sends the outcome of a call to its caller. Prints exceptions for which no caller waits. Does
+  // not block inside of a call.
+  void answer(uint32_t to, const NotifyTarget* wanted, const IncomingCall& call,
+              const std::string& result);
+
+ private:
+  // Returns the slots for results from `rank`; nullptr if results from there come by messages.
+  [[nodiscard]] AnswerSlots* slots_of(uint32_t rank);
+  template <typename Function>
+  void for_slots(Function&& function);
+  void write_outcome(uint32_t to, const NotifyTarget& target, CallOutcome outcome);
+  [[nodiscard]] bool answer_in_slot(uint32_t to, uint64_t handle, const std::string& result);
+  [[nodiscard]] absl::Status send_answer(uint32_t to, uint64_t handle, CallOutcome outcome,
+                                         const std::string& type, const std::string& text,
+                                         const std::string& result);
+  void report_exception(uint32_t from, const IncomingCall& call);
+
+  const FabricJob& job_;
+  PeerTable& peers_;
+  Workers& workers_;
+  CallCounts& counts_;
+  CallSender& sender_;
+  RejectedCalls& rejected_;
+  PendingCalls pending_;
+};
+
+// Returns the object of a fabric, for calls that have arrived. Defined in fabric_core.cc.
+[[nodiscard]] Replies& replies_of(Fabric& fabric);
+
+}  // namespace cariama::internal
+
+#endif  // CARIAMA_DSFABRIC_CALLS_REPLIES_H_

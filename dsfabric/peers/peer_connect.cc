@@ -1,0 +1,258 @@
+#include <array>
+#include <exception>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dsfabric/peers/peer_table.h"
+#include "dsfabric/serializer.h"
+#include "dtutils/error.h"
+
+namespace cariama::internal {
+namespace {
+
+// The first byte of a request to the broker.
+constexpr char kOffer = 'O';
+constexpr char kReady = 'R';
+
+std::string offer_of(const std::vector<std::unique_ptr<Connection>>& connections) {
+  std::string bytes(1, kOffer);
+  save_value(bytes, static_cast<uint32_t>(connections.size()));
+  for (const auto& connection : connections) {
+    const ConnectionOffer offer = connection->offer();
+    save_value(bytes, offer.address);
+    save_value(bytes, offer.credit);
+    save_value(bytes, offer.answers);
+    save_value(bytes, std::array<uint32_t, 2>{offer.receive_units, offer.receive_unit_bytes});
+  }
+  return bytes;
+}
+
+}  // namespace
+
+absl::Status no_such_thread(uint32_t destination, uint32_t total) {
+  return make_error(absl::StatusCode::kOutOfRange, ErrorScope::kOperation,
+                    "there is no thread " + std::to_string(destination) + ": the job has " +
+                        std::to_string(total));
+}
+
+PeerAction PeerTable::Peer::apply(PeerEvent event) {
+  const PeerState before = current.load(std::memory_order_relaxed);
+  const PeerStep step = peer_step(before, event);
+  if (step.next != before) {
+    // Sequentially consistent: see fail().
+    current.store(step.next, std::memory_order_seq_cst);
+    changed.wake();
+  }
+  return step.action;
+}
+
+PeerTable::PeerTable(const FabricJob& job, Ports& ports, PeerListener& listener)
+    : job_(job), ports_(ports), listener_(listener) {
+  for (uint32_t rank = 0; rank < job.size(); ++rank) {
+    peers_.push_back(std::make_unique<Peer>());
+    peers_.back()->rank = rank;
+  }
+}
+
+absl::Status PeerTable::start_answering(const Fabric::BrokerMaker& broker_of) {
+  auto broker = broker_of(job_.bootstrap(), [this](int rank, std::string_view request) {
+    return answer_request(rank, request);
+  });
+  if (!broker.ok()) return broker.status();
+  broker_ = *std::move(broker);
+  return absl::OkStatus();
+}
+
+void PeerTable::disconnect() {
+  for (auto& peer : peers_) peer->connections.clear();
+}
+
+absl::Status PeerTable::status(uint32_t rank) const {
+  if (rank >= peers_.size()) return no_such_thread(rank, job_.size());
+  const Peer& peer = *peers_[rank];
+  if (peer.state() != PeerState::kFailed) return absl::OkStatus();
+  const std::lock_guard lock(peer.mutex);
+  return peer.failure;
+}
+
+// ---- Queue pairs --------------------------------------------------------------------------------
+
+absl::StatusOr<PeerTable::Connections> PeerTable::make_connections(uint32_t rank) {
+  Connections connections;
+  for (uint32_t i = 0; i < job_.options().queue_pairs; ++i) {
+    auto connection = ports_.make_connection(rank);
+    if (!connection.ok()) return connection.status();
+    connections.push_back(*std::move(connection));
+  }
+  return connections;
+}
+
+absl::Status PeerTable::connect_queue_pairs(Connections& connections, std::string_view offer,
+                                            const std::string& label) {
+  try {
+    if (offer.empty() || offer[0] != kOffer) throw MalformedArguments("it is not an offer");
+    auto in = std::as_bytes(std::span(offer)).subspan(1);
+    if (load_value<uint32_t>(in) != connections.size()) {
+      throw MalformedArguments("its number of queue pairs differs");
+    }
+    for (auto& connection : connections) {
+      ConnectionOffer theirs;
+      theirs.address = load_value<std::string>(in);
+      theirs.credit = load_value<RemoteMemoryLocator>(in);
+      theirs.answers = load_value<RemoteMemoryLocator>(in);
+      const auto units = load_value<std::array<uint32_t, 2>>(in);
+      theirs.receive_units = units[0];
+      theirs.receive_unit_bytes = units[1];
+      absl::Status connected = connection->connect(theirs, label, job_.options().ack_timeout);
+      if (!connected.ok()) return connected;
+    }
+  } catch (const std::exception& error) {
+    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kPeer,
+                      label + " made a malformed offer to connect: " + error.what());
+  }
+  return absl::OkStatus();
+}
+
+void PeerTable::adopt(Peer& peer, Connections connections) {
+  peer.connections = std::move(connections);
+  for (const auto& connection : peer.connections) ports_.add(*connection);
+}
+
+// ---- The process that offers --------------------------------------------------------------------
+
+absl::StatusOr<Connection*> PeerTable::connect(uint32_t rank, uint32_t index) {
+  if (rank >= job_.size() || rank == job_.rank()) {
+    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                      "there is no connection to rank " + std::to_string(rank) + " from rank " +
+                          std::to_string(job_.rank()) + " in a job of " +
+                          std::to_string(job_.size()));
+  }
+  if (job_.lifecycle().is_closed()) return job_.lifecycle().closed_error();
+  Peer& peer = *peers_[rank];
+  if (absl::Status connected = connect(peer); !connected.ok()) return connected;
+  return peer.connections[(index == kNoThread ? 0 : index) % peer.connections.size()].get();
+}
+
+absl::Status PeerTable::wait_connected(Peer& peer, Deadline deadline) {
+  WakeWordParking parking(peer.changed);
+  if (wait_until([&] { return !is_connecting(peer.state()); }, deadline, &parking)) {
+    return status(peer.rank);
+  }
+  return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
+                    job_.label(peer.rank) + " did not finish connecting in time");
+}
+
+absl::Status PeerTable::connect(Peer& peer) {
+  const Deadline deadline = deadline_after(job_.options().timeout);
+  while (true) {
+    PeerAction action;
+    {
+      const std::lock_guard lock(peer.mutex);
+      action = peer.apply(PeerEvent::kConnect);
+      if (action == PeerAction::kReportFailure) return peer.failure;
+    }
+    if (action == PeerAction::kNone) return absl::OkStatus();
+    if (action == PeerAction::kOffer) return offer(peer, deadline);
+    if (absl::Status waited = wait_connected(peer, deadline); !waited.ok()) return waited;
+  }
+}
+
+absl::Status PeerTable::offer(Peer& peer, Deadline deadline) {
+  const auto give_up = [&](absl::Status why) {
+    if (absl::IsUnavailable(why)) {
+      fail(peer.rank, why);
+    } else {
+      const std::lock_guard lock(peer.mutex);
+      static_cast<void>(peer.apply(PeerEvent::kOfferFailed));
+    }
+    return why;
+  };
+  auto connections = make_connections(peer.rank);
+  if (!connections.ok()) return give_up(connections.status());
+  auto answer = broker_->request(static_cast<int>(peer.rank), offer_of(*connections), deadline);
+  if (!answer.ok()) return give_up(answer.status());
+  // Refused: the peer has offered, too, and its offer counts.
+  if (answer->empty()) return wait_connected(peer, deadline);
+  absl::Status accepted;
+  {
+    const std::lock_guard lock(peer.mutex);
+    const PeerAction action = peer.apply(PeerEvent::kAnswer);
+    if (action == PeerAction::kReportFailure) return peer.failure;
+    accepted = action == PeerAction::kConnectQueuePairs
+                   ? connect_queue_pairs(*connections, *answer, job_.label(peer.rank))
+                   : make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kPeer,
+                                job_.label(peer.rank) + " answered an offer that does not count");
+    if (accepted.ok()) {
+      adopt(peer, *std::move(connections));
+      static_cast<void>(peer.apply(PeerEvent::kAnswerAccepted));
+    }
+  }
+  if (accepted.ok()) return confirm(peer, deadline);
+  // The peer has queue pairs that wait for these ones, so the attempt cannot be repeated.
+  fail(peer.rank, accepted);
+  return accepted;
+}
+
+absl::Status PeerTable::confirm(Peer& peer, Deadline deadline) {
+  auto ready = broker_->request(static_cast<int>(peer.rank), std::string(1, kReady), deadline);
+  if (!ready.ok()) {
+    // The peer has queue pairs that are connected to these ones, so the attempt cannot be repeated.
+    fail(peer.rank, ready.status());
+    return ready.status();
+  }
+  PeerAction action;
+  {
+    const std::lock_guard lock(peer.mutex);
+    action = peer.apply(PeerEvent::kConfirmed);
+  }
+  if (action == PeerAction::kSendDeathNotices) send_death_notices(peer.rank);
+  return status(peer.rank);
+}
+
+// ---- The process that answers -------------------------------------------------------------------
+
+absl::StatusOr<std::string> PeerTable::answer_request(int from, std::string_view request) {
+  const auto rank = static_cast<uint32_t>(from);
+  if (from < 0 || rank >= job_.size() || rank == job_.rank() || request.empty()) {
+    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kPeer,
+                      "a malformed request to connect");
+  }
+  Peer& peer = *peers_[rank];
+  if (request[0] != kReady) return answer_offer(peer, request);
+  if (absl::Status received = receive_ready(peer); !received.ok()) return received;
+  return std::string(1, kReady);
+}
+
+absl::Status PeerTable::receive_ready(Peer& peer) {
+  {
+    const std::lock_guard lock(peer.mutex);
+    const PeerAction action = peer.apply(PeerEvent::kReady);
+    if (action == PeerAction::kReportFailure) return peer.failure;
+    if (action == PeerAction::kReject) {
+      return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kPeer,
+                        job_.label(peer.rank) + " confirmed a connection that does not exist");
+    }
+  }
+  send_death_notices(peer.rank);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> PeerTable::answer_offer(Peer& peer, std::string_view offer) {
+  const std::lock_guard lock(peer.mutex);
+  const PeerAction action = peer.apply(peer.rank < job_.rank() ? PeerEvent::kOfferFromLower
+                                                               : PeerEvent::kOfferFromHigher);
+  if (action == PeerAction::kReportFailure) return peer.failure;
+  if (action == PeerAction::kRefuseOffer) return std::string();
+  auto connections = make_connections(peer.rank);
+  if (!connections.ok()) return connections.status();
+  absl::Status accepted = connect_queue_pairs(*connections, offer, job_.label(peer.rank));
+  if (!accepted.ok()) return accepted;
+  std::string answer = offer_of(*connections);
+  adopt(peer, *std::move(connections));
+  static_cast<void>(peer.apply(PeerEvent::kOfferAccepted));
+  return answer;
+}
+
+}  // namespace cariama::internal

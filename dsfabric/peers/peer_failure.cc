@@ -1,0 +1,131 @@
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "dsfabric/bootstrap/launch_variables.h"
+#include "dsfabric/peers/peer_table.h"
+#include "dtutils/error.h"
+
+namespace cariama::internal {
+namespace {
+
+// How long a process that exits because of another one's failure waits for the store's report of
+// that end. A process that writes a core file ends later than that.
+constexpr std::chrono::milliseconds kReportPatience{300};
+constexpr std::chrono::milliseconds kReportPause{2};
+
+// The error of operations to a process that has ended, as its launcher reports.
+absl::Status end_of(const std::string& label, const std::string& how) {
+  const bool without_error = how == "has ended" || how == "has ended or left the job";
+  return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
+                    label + " " + how + (without_error ? " without finalize()" : ""),
+                    without_error ? "call Fabric::finalize() in every process before it ends" : "");
+}
+
+}  // namespace
+
+void PeerTable::fail(uint32_t rank, const absl::Status& reason) {
+  if (job_.lifecycle().is_closed()) return;
+  Peer& peer = *peers_[rank];
+  {
+    const std::lock_guard lock(peer.mutex);
+    if (peer.apply(PeerEvent::kFailure) != PeerAction::kSpreadFailure) return;
+    // Whatever the error was, callers get UNAVAILABLE: the peer cannot be reached any more.
+    peer.failure = absl::IsUnavailable(reason)
+                       ? reason
+                       : make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
+                                    "the connection to " + job_.label(rank) +
+                                        " has failed: " + std::string(reason.message()));
+  }
+  if (job_.options().on_failure == FailurePolicy::kAbort) exit_because_of(peer);
+  for (const auto& connection : peer.connections) ports_.drop_deferred(*connection);
+  listener_.peer_failed(rank, peer.failure);
+  // This loop comes after the store of the peer's state; both are sequentially consistent.
+  // send_death_notices() accesses them in the opposite order (it runs after its peer's state became
+  // kConnected). So a process that connects meanwhile gets the notice from this loop or from
+  // send_death_notices().
+  for (const auto& other : peers_) {
+    if (other->current.load(std::memory_order_seq_cst) == PeerState::kConnected) {
+      send_death_notice(rank, other->rank);
+    }
+  }
+}
+
+void PeerTable::exit_because_of(const Peer& peer) {
+  // The launcher reports the process that failed first, not those that exit because of it.
+  static_cast<void>(job_.bootstrap().put(kFailedPeerKey, std::to_string(peer.rank)));
+  const std::optional<std::string> end = reported_end(peer);
+  const absl::Status why = end ? end_of(job_.label(peer.rank), *end) : peer.failure;
+  std::fprintf(stderr, "cariama: rank %u exits, because %s has failed: %s\n", job_.rank(),
+               job_.label(peer.rank).c_str(), std::string(why.message()).c_str());
+  std::fflush(nullptr);
+  _exit(1);
+}
+
+// ---- The store's reports ------------------------------------------------------------------------
+
+// A launcher knows the end of each of its processes, also of a process to which no other process is
+// connected.
+void PeerTable::handle_ended() {
+  for (Exchange::Ended& ended : job_.bootstrap().take_ended()) {
+    const auto rank = static_cast<uint32_t>(ended.rank);
+    if (rank >= job_.size() || rank == job_.rank()) continue;
+    {
+      const std::lock_guard lock(peers_[rank]->mutex);
+      peers_[rank]->reported_end = ended.how;
+    }
+    fail(rank, end_of(job_.label(rank), ended.how));
+  }
+}
+
+std::optional<std::string> PeerTable::reported_end(const Peer& peer) {
+  const Deadline deadline = deadline_after(kReportPatience);
+  do {
+    {
+      const std::lock_guard lock(peer.mutex);
+      if (!peer.reported_end.empty()) return peer.reported_end;
+    }
+    for (Exchange::Ended& ended : job_.bootstrap().take_ended()) {
+      if (static_cast<uint32_t>(ended.rank) == peer.rank) return std::move(ended.how);
+    }
+    std::this_thread::sleep_for(kReportPause);
+  } while (std::chrono::steady_clock::now() < deadline);
+  return std::nullopt;
+}
+
+// ---- Death notices ------------------------------------------------------------------------------
+
+// A process that communicates with a dead process detects the death itself. All other processes
+// must be notified, because a collective operation continues only when all participants leave out
+// the same processes. So each process sends one notice to each process that it is connected to,
+// including processes that connect later.
+void PeerTable::send_death_notices(uint32_t to) {
+  for (const auto& peer : peers_) {
+    if (peer->current.load(std::memory_order_seq_cst) == PeerState::kFailed) {
+      send_death_notice(peer->rank, to);
+    }
+  }
+}
+
+void PeerTable::send_death_notice(uint32_t dead, uint32_t to) {
+  if (dead != to && !job_.lifecycle().is_closed()) listener_.send_death_notice(dead, to);
+}
+
+void PeerTable::receive_death_notice(uint32_t dead, uint32_t from) {
+  if (dead >= job_.size() || dead == job_.rank() || dead == from) return;
+  const Peer& peer = *peers_[dead];
+  if (peer.state() != PeerState::kConnected) {
+    return fail(dead,
+                make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
+                           job_.label(dead) + " has failed, as reported by " + job_.label(from)));
+  }
+  // This process checks for itself: perhaps only the link between `dead` and `from` has failed.
+  for (const auto& connection : peer.connections) connection->probe();
+}
+
+}  // namespace cariama::internal

@@ -1,0 +1,142 @@
+// The peers of a process: connections on first use, their failure, and the spread of a failure to
+// all processes of the job.
+//
+//   peer_connect.cc  connecting: offers, answers, confirmations
+//   peer_failure.cc  failing: the store's reports, death notices, the exit of this process
+#ifndef CARIAMA_DSFABRIC_PEERS_PEER_TABLE_H_
+#define CARIAMA_DSFABRIC_PEERS_PEER_TABLE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "dsfabric/bootstrap/fabric_job.h"
+#include "dsfabric/fabric.h"
+#include "dsfabric/internal/broker.h"
+#include "dsfabric/internal/connection.h"
+#include "dsfabric/peers/peer_state.h"
+#include "dsfabric/peers/ports.h"
+#include "dtutils/wait.h"
+
+namespace cariama::internal {
+
+// Returns the error for a destination that does not exist.
+[[nodiscard]] absl::Status no_such_thread(uint32_t destination, uint32_t total);
+
+// What the peer table needs of the parts above it. Called without a lock.
+class PeerListener {
+ public:
+  // A peer is considered failed, called once for each. The listener ends all operations that wait
+  // for the peer. Must not block.
+  virtual void peer_failed(uint32_t rank, const absl::Status& failure) = 0;
+  // Sends a call to the connected process `to` that calls PeerTable::receive_death_notice(). Must
+  // not block. If it cannot be sent, `to` has failed, too.
+  virtual void send_death_notice(uint32_t dead, uint32_t to) = 0;
+
+ protected:
+  ~PeerListener() = default;
+};
+
+// Thread-safe. Only the functions that say so block. Lock order: the mutex of a peer comes before
+// those of ports, allocators and connections, which are taken while queue pairs are created. No
+// thread holds the mutexes of two peers.
+class PeerTable {
+ public:
+  // `job`, `ports` and `listener` must outlive this object.
+  PeerTable(const FabricJob& job, Ports& ports, PeerListener& listener);
+  PeerTable(const PeerTable&) = delete;
+  PeerTable& operator=(const PeerTable&) = delete;
+
+  // Creates the broker, which answers the offers of peers from now on.
+  [[nodiscard]] absl::Status start_answering(const Fabric::BrokerMaker& broker_of);
+  // Blocks until the handler of a request has returned. Requires: no thread connects any more.
+  void stop_answering() { broker_.reset(); }
+  // Destroys all queue pairs. Requires: no thread uses the table or the ports any more.
+  void disconnect();
+
+  // Returns the connection that worker `index` uses to `rank`, and makes it if necessary. Blocks
+  // while it connects. Errors: UNAVAILABLE, INVALID_ARGUMENT (no such rank, or this process).
+  [[nodiscard]] absl::StatusOr<Connection*> connection(uint32_t rank, uint32_t index) {
+    if (rank < peers_.size() && peers_[rank]->state() == PeerState::kConnected) [[likely]] {
+      const auto& connections = peers_[rank]->connections;
+      return connections[(index == kNoThread ? 0 : index) % connections.size()].get();
+    }
+    return connect(rank, index);
+  }
+  // Returns the first connection to `rank`, or nullptr if it is not connected.
+  [[nodiscard]] Connection* connected(uint32_t rank) const {
+    return peers_[rank]->state() == PeerState::kConnected ? peers_[rank]->connections.front().get()
+                                                          : nullptr;
+  }
+  [[nodiscard]] bool is_failed(uint32_t rank) const {
+    return peers_[rank]->state() == PeerState::kFailed;
+  }
+  // Returns OK, or the reason why `rank` is considered failed. OUT_OF_RANGE: no such rank.
+  [[nodiscard]] absl::Status status(uint32_t rank) const;
+
+  // Considers `rank` failed from now on, because of `reason`. Ignored if the fabric is closed. Does
+  // not return if FabricOptions::on_failure is kAbort: prints the reason and exits.
+  void fail(uint32_t rank, const absl::Status& reason);
+  // Handles the ends of processes that the store has reported. At most one thread at a time.
+  void handle_ended();
+  // Process `from` reports that process `dead` has failed.
+  void receive_death_notice(uint32_t dead, uint32_t from);
+
+ private:
+  using Connections = std::vector<std::unique_ptr<Connection>>;
+
+  struct Peer {
+    [[nodiscard]] PeerState state() const { return current.load(std::memory_order_acquire); }
+    // The only function that changes the state. Wakes the threads that wait for a change. Requires:
+    // the caller holds `mutex`, and carries out the action.
+    PeerAction apply(PeerEvent event);
+
+    uint32_t rank = 0;
+    mutable std::mutex mutex;
+    WakeWord changed;          // woken when the state changes
+    absl::Status failure;      // guarded by mutex; set once, in the transition to kFailed
+    std::string reported_end;  // guarded by mutex; the store's report, completes "LABEL ..."
+    Connections connections;   // set once, in the transition to kConfirming or kAnswered
+    std::atomic<PeerState> current{PeerState::kUnconnected};  // changed by apply()
+  };
+
+  // Connecting.
+  [[nodiscard]] absl::StatusOr<Connection*> connect(uint32_t rank, uint32_t index);
+  [[nodiscard]] absl::Status connect(Peer& peer);
+  [[nodiscard]] absl::Status offer(Peer& peer, Deadline deadline);
+  [[nodiscard]] absl::Status confirm(Peer& peer, Deadline deadline);
+  [[nodiscard]] absl::Status wait_connected(Peer& peer, Deadline deadline);
+  [[nodiscard]] absl::StatusOr<std::string> answer_request(int rank, std::string_view request);
+  [[nodiscard]] absl::StatusOr<std::string> answer_offer(Peer& peer, std::string_view offer);
+  [[nodiscard]] absl::Status receive_ready(Peer& peer);
+  [[nodiscard]] absl::StatusOr<Connections> make_connections(uint32_t rank);
+  [[nodiscard]] absl::Status connect_queue_pairs(Connections& connections, std::string_view offer,
+                                                 const std::string& label);
+  // Requires: the caller holds peer.mutex.
+  void adopt(Peer& peer, Connections connections);
+
+  // Failing.
+  [[noreturn]] void exit_because_of(const Peer& peer);
+  // Returns the store's report of the peer's end, if it comes within a short time. Blocks.
+  [[nodiscard]] std::optional<std::string> reported_end(const Peer& peer);
+  // Sends a death notice for each failed process to the connected process `to`, which forwards it.
+  void send_death_notices(uint32_t to);
+  void send_death_notice(uint32_t dead, uint32_t to);
+
+  const FabricJob& job_;
+  Ports& ports_;
+  PeerListener& listener_;
+  std::vector<std::unique_ptr<Peer>> peers_;  // by rank; the entry of this process is not used
+  std::unique_ptr<Broker> broker_;
+};
+
+}  // namespace cariama::internal
+
+#endif  // CARIAMA_DSFABRIC_PEERS_PEER_TABLE_H_

@@ -1,0 +1,373 @@
+#include "dsfabric/peers/ports.h"
+
+#include <time.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "dtutils/error.h"
+
+namespace cariama::internal {
+namespace {
+
+constexpr size_t kReceiveBatch = 32;
+// While calls are deferred the service thread must poll: credits arrive by plain WRITEs, which do
+// not wake it.
+constexpr std::chrono::microseconds kDeferredPause{200};
+// How long a service thread pauses before it re-checks whether workers still receive in its place.
+// It is the longest time that a message waits for the service thread after the workers have stopped
+// polling without a notice. A shorter pause costs more system calls while the workers are busy.
+// Each re-check that finds the workers still receiving doubles the pause, up to the second
+// constant. The kernel adds its timer slack, 50 us.
+constexpr std::chrono::microseconds kStandAside{100};
+constexpr std::chrono::microseconds kStandAsideMost{400};
+
+// Returns the steady clock's time, some milliseconds late, at a tenth of the steady clock's price.
+// Checks for a due heartbeat are far more frequent than heartbeats.
+Deadline coarse_now() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+  return Deadline(std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec));
+}
+
+absl::Status no_common_device(const std::string& label, const std::string& why) {
+  return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kPeer,
+                    "there is no device that reaches " + label +
+                        ", which is on another host or in another name space: " + why,
+                    "give both hosts an RDMA device (soft-RoCE runs on any Ethernet; cariama-info "
+                    "shows the devices), or start all processes on one host");
+}
+
+}  // namespace
+
+// Sleeps until the port has a completion: of a receive, or of a transfer whose completion is
+// awaited.
+class Ports::PortParking final : public Parking {
+ public:
+  explicit PortParking(Port& port) : port_(port) {}
+  void announce() override {
+    armed_ = port_.receives->arm().ok();
+    const std::lock_guard lock(port_.mutex);
+    for (Connection* connection : port_.connections) {
+      if (connection->awaited()) connection->arm();
+    }
+  }
+  void sleep(Deadline deadline) override {
+    if (!armed_) return;
+    static_cast<void>(port_.channel->wait(
+        deadline == kForever
+            ? std::chrono::nanoseconds::max()
+            : std::max(Deadline::duration::zero(), deadline - std::chrono::steady_clock::now())));
+  }
+  void retract() override {}
+
+ private:
+  Port& port_;
+  bool armed_ = false;
+};
+
+Ports::Ports(const FabricJob& job, FabricMemory& memory, PortListener& listener)
+    : job_(job),
+      memory_(memory),
+      listener_(listener),
+      by_rank_(job.size()),
+      deferred_(job.options().deferred_bytes) {}
+
+absl::Status Ports::open() {
+  const std::shared_ptr<Device>& wanted_device = job_.options().device;
+  const char* const forced = std::getenv("CARIAMA_TRANSPORT");
+  const bool one_for_all = wanted_device != nullptr || (forced != nullptr && *forced != '\0');
+  std::array<Port*, 2> ports{};  // to processes on other hosts, to processes of this host
+  for (uint32_t rank = 0; rank < job_.size(); ++rank) {
+    if (rank == job_.rank()) continue;
+    const bool near = job_.process(rank).same_host;
+    if (one_for_all && wanted_device == nullptr && !near && std::string_view(forced) == "shm") {
+      return no_common_device(job_.label(rank), "CARIAMA_TRANSPORT is shm");
+    }
+    Port*& port = ports[one_for_all || near];
+    if (port == nullptr) {
+      std::shared_ptr<Device> device = wanted_device;
+      if (device == nullptr) {
+        DeviceOptions wanted;  // open_device() itself honours CARIAMA_TRANSPORT
+        if (!one_for_all) wanted.transport = near ? Transport::kShm : Transport::kVerbs;
+        auto opened = open_device(wanted);
+        if (!opened.ok()) {
+          if (near) return opened.status();
+          return no_common_device(job_.label(rank), std::string(opened.status().message()));
+        }
+        device = *std::move(opened);
+      }
+      auto added = add_port(std::move(device));
+      if (!added.ok()) return added.status();
+      port = *added;
+    }
+    by_rank_[rank] = port;
+  }
+  for (const auto& port : ports_) domains_.push_back(port->domain);
+  if (!domains_.empty()) return absl::OkStatus();
+  // A job of one process transfers nothing. It opens a device all the same, so that its memory can
+  // be registered.
+  std::shared_ptr<Device> device = wanted_device;
+  if (device == nullptr) {
+    auto opened = open_device({.transport = Transport::kShm});
+    if (!opened.ok()) return opened.status();
+    device = *std::move(opened);
+  }
+  auto domain = device->create_domain();
+  if (!domain.ok()) return domain.status();
+  domains_.push_back(*std::move(domain));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Ports::Port*> Ports::add_port(std::shared_ptr<Device> device) {
+  auto port = std::make_unique<Port>();
+  port->device = std::move(device);
+  auto domain = port->device->create_domain();
+  if (!domain.ok()) return domain.status();
+  port->domain = *std::move(domain);
+  auto channel = port->domain->create_channel();
+  if (!channel.ok()) return channel.status();
+  port->channel = *std::move(channel);
+  // Every receive unit of every connection may have a pending completion.
+  const FabricOptions& options = job_.options();
+  const uint64_t wanted = uint64_t{job_.size()} * options.queue_pairs * options.receive_units;
+  if (wanted > port->device->limits().max_completions) {
+    return make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kProcess,
+                      std::to_string(job_.size()) + " processes with " +
+                          std::to_string(options.queue_pairs) + " queue pairs and " +
+                          std::to_string(options.receive_units) + " receive units each need " +
+                          std::to_string(wanted) + " completions, " + port->device->description() +
+                          " has " + std::to_string(port->device->limits().max_completions),
+                      "lower receive_units");
+  }
+  auto receives = port->domain->create_completion_queue(
+      {.depth = static_cast<uint32_t>(wanted), .channel = port->channel});
+  if (!receives.ok()) return receives.status();
+  port->receives = *std::move(receives);
+  ports_.push_back(std::move(port));
+  return ports_.back().get();
+}
+
+absl::StatusOr<std::unique_ptr<Connection>> Ports::make_connection(uint32_t rank) {
+  auto anywhere = memory_.allocator(kAnyNode);
+  if (!anywhere.ok()) return anywhere.status();
+  const Port& port = *by_rank_[rank];
+  const FabricOptions& options = job_.options();
+  return Connection::create(rank, *port.domain, port.receives, port.channel, *std::move(anywhere),
+                            memory_.general(), options.receive_units, options.receive_unit_bytes,
+                            options.send_depth, options.service_threads == 0);
+}
+
+void Ports::add(Connection& connection) {
+  Port& port = *by_rank_[connection.rank()];
+  const std::lock_guard lock(port.mutex);
+  port.connections.push_back(&connection);
+}
+
+// ---- Service threads ----------------------------------------------------------------------------
+
+void Ports::start() {
+  if (job_.options().service_threads == 0) return;
+  for (auto& port : ports_) {
+    port->service = std::thread([this, &port = *port] { serve(port); });
+  }
+}
+
+void Ports::stop() {
+  for (auto& port : ports_) {
+    port->channel->wake();
+    port->resumption.wake();
+    if (port->service.joinable()) port->service.join();
+  }
+}
+
+// While workers that wait or poll receive messages themselves (receive()), the service thread
+// pauses. Its completion channel is not armed then, so no message pays for waking it. A worker that
+// goes to sleep wakes it (stop_receiving()). The service thread also re-checks periodically: a
+// worker whose wait has ended, or that runs a call that blocks, stops receiving without a notice.
+void Ports::serve(Port& port) {
+  PortParking parking(port);
+  bool deferred = false;
+  const auto something = [&] {
+    return poll(port) != 0 || port.received.load(std::memory_order_relaxed) ||
+           job_.lifecycle().is_stopping() ||
+           // Calls were deferred since the thread went to sleep: from now on it re-checks every
+           // kDeferredPause.
+           (!deferred && has_unsent(port));
+  };
+  bool busy = true;
+  std::chrono::microseconds aside_for = kStandAside;
+  while (!job_.lifecycle().is_stopping()) {
+    deferred = has_unsent(port);
+    const Deadline deadline = deferred ? deadline_after(kDeferredPause)
+                                       : port.next_heartbeat.load(std::memory_order_relaxed);
+    if (busy) {
+      busy = wait_until(something, deadline, &parking);
+    } else {
+      // A heartbeat does not indicate further messages: sleep again at once, without polling.
+      parking.announce();
+      busy = something();
+      if (busy) {
+        parking.retract();
+      } else {
+        parking.sleep(deadline);
+        busy = something();
+      }
+    }
+    rounds_.fetch_add(1, std::memory_order_relaxed);
+    WakeWordParking aside(port.resumption);
+    aside.announce();
+    if (port.received.exchange(false, std::memory_order_relaxed) &&
+        !job_.lifecycle().is_stopping()) {
+      aside.sleep(deadline_after(aside_for));
+      aside_for = std::min(2 * aside_for, kStandAsideMost);
+    } else {
+      aside.retract();
+      aside_for = kStandAside;
+    }
+    service(port, std::chrono::steady_clock::now());
+  }
+}
+
+// The periodic work for a port's connections, which only service threads (or progress()) do: sends
+// deferred calls and due credits; at each heartbeat also detects failures.
+void Ports::service(Port& port, Deadline now) {
+  const bool deferred = has_unsent(port);
+  Deadline next = port.next_heartbeat.load(std::memory_order_relaxed);
+  const bool heartbeat = now >= next && port.next_heartbeat.compare_exchange_strong(
+                                            next, deadline_after(job_.options().heartbeat));
+  if (!deferred && !heartbeat) return;
+  if (heartbeat) listener_.heartbeat();
+  // Clear the flag before the connections are visited: credits that become due later set it again.
+  port.owes_credits.store(false, std::memory_order_seq_cst);
+  std::vector<Connection*> connections;
+  {
+    const std::lock_guard lock(port.mutex);
+    connections = port.connections;
+  }
+  for (Connection* connection : connections) {
+    const bool failed = listener_.is_failed(connection->rank());
+    if (deferred) {
+      deferred_.release(failed ? connection->drop_deferred() : connection->flush());
+    }
+    if (failed) continue;
+    if (!connection->return_credits()) port.owes_credits.store(true, std::memory_order_seq_cst);
+    if (!heartbeat) continue;
+    connection->poll_sends();
+    connection->repeat_credits();
+    if (absl::Status status = connection->status(); !status.ok()) {
+      listener_.connection_failed(connection->rank(), status);
+    }
+    // A pending call needs the peer. The probe makes sure that an operation is in flight, so that
+    // the peer's death is detected.
+    if (connection->unfinished() != 0 || listener_.awaits_answer(connection->rank())) {
+      connection->probe();
+    }
+  }
+}
+
+// ---- Arrival ------------------------------------------------------------------------------------
+
+size_t Ports::poll(Port& port) {
+  if (port.polling.load(std::memory_order_relaxed) ||
+      port.polling.exchange(true, std::memory_order_acquire)) {
+    return 0;
+  }
+  std::array<Completion, kReceiveBatch> batch;
+  const size_t count = port.receives->poll(batch);
+  for (size_t i = 0; i < count; ++i) {
+    const Completion& completion = batch[i];
+    auto* const unit = reinterpret_cast<ArrivedMessage*>(completion.id);
+    Connection& connection = *unit->connection;
+    if (completion.status != CompletionStatus::kSuccess) [[unlikely]] {
+      connection.queue().progress();
+      const absl::Status known = connection.status();
+      listener_.connection_failed(
+          connection.rank(),
+          known.ok() ? to_status(completion, job_.label(connection.rank())) : known);
+      continue;
+    }
+    static_cast<void>(connection.unit_of(completion));
+    if (completion.kind == CompletionKind::kReceiveImmediate) {
+      listener_.event_arrived(connection.rank(), completion.immediate);
+      finish(unit);
+    } else {
+      listener_.message_arrived(unit);
+    }
+  }
+  port.polling.store(false, std::memory_order_release);
+  if (count != 0) listener_.batch_arrived();
+  return count;
+}
+
+// A thread that waits, or that polls for calls, receives messages itself while it is awake. So no
+// message takes a detour through another thread. The service threads pause meanwhile: see serve().
+size_t Ports::receive() {
+  size_t count = 0;
+  for (auto& port : ports_) {
+    // Load before storing: while the service thread does not write the flag, its cache line stays
+    // shared.
+    if (!port->received.load(std::memory_order_relaxed)) {
+      port->received.store(true, std::memory_order_relaxed);
+    }
+    count += poll(*port);
+  }
+  return count;
+}
+
+// Called before the thread sleeps: from now on the service threads receive.
+void Ports::stop_receiving() {
+  for (auto& port : ports_) {
+    port->received.store(false, std::memory_order_relaxed);
+    port->resumption.wake();
+  }
+}
+
+size_t Ports::progress() {
+  size_t count = 0;
+  for (auto& port : ports_) {
+    count += poll(*port);
+    service(*port, coarse_now());
+  }
+  return count;
+}
+
+void Ports::finish(ArrivedMessage* unit) {
+  Connection& connection = *unit->connection;
+  if (connection.finish(unit)) [[likely]]
+    return;
+  Port& port = *by_rank_[connection.rank()];
+  port.owes_credits.store(true, std::memory_order_seq_cst);
+  port.channel->wake();
+}
+
+bool Ports::defer(Connection& connection, const MessageHeader& header,
+                  const OutgoingCallView& call) {
+  const uint64_t bytes = sizeof header + call.total();
+  if (call.is_answer) {
+    deferred_.add(bytes);
+  } else if (!deferred_.reserve(bytes)) {
+    return false;
+  }
+  connection.defer(header, call);
+  by_rank_[connection.rank()]->channel->wake();
+  return true;
+}
+
+void Ports::add_to(FabricStatistics& sum) const {
+  sum.rounds += rounds_.load(std::memory_order_relaxed);
+  for (const auto& port : ports_) {
+    const std::lock_guard lock(port->mutex);
+    for (const Connection* connection : port->connections) {
+      ++sum.connections;
+      sum.writes += connection->writes();
+    }
+  }
+}
+
+}  // namespace cariama::internal

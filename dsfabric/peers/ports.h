@@ -1,0 +1,151 @@
+// The ports of a fabric: its devices, what all connections through one device share, and the
+// service thread of each. A port receives messages, sends deferred messages and credits that are
+// due, and detects failed connections.
+//
+// Two kinds of threads poll a port, one at a time: its service thread, and every thread that waits
+// or polls for calls while it is awake (receive()). While the latter poll, the service thread
+// pauses.
+#ifndef CARIAMA_DSFABRIC_PEERS_PORTS_H_
+#define CARIAMA_DSFABRIC_PEERS_PORTS_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "dsfabric/bootstrap/fabric_job.h"
+#include "dsfabric/fabric.h"
+#include "dsfabric/internal/connection.h"
+#include "dsfabric/peers/byte_budget.h"
+#include "dsfabric/peers/fabric_memory.h"
+#include "dtutils/device.h"
+#include "dtutils/wait.h"
+
+namespace cariama::internal {
+
+// What the ports need of the parts above them. All functions are called without a mutex, by a
+// thread that must not block: a service thread, or a thread that waits or polls for calls. While
+// arrivals are reported, receive() of another thread, or of a function below, skips the port.
+class PortListener {
+ public:
+  // The listener owns the message until it calls Ports::finish().
+  virtual void message_arrived(ArrivedMessage* message) = 0;
+  // An event arrived as immediate data: see Connection::wake().
+  virtual void event_arrived(uint32_t from, uint32_t immediate) = 0;
+  virtual void connection_failed(uint32_t rank, const absl::Status& reason) = 0;
+  // Called after a batch of the arrivals above.
+  virtual void batch_arrived() = 0;
+  // Called at each heartbeat of a port, before its connections are examined.
+  virtual void heartbeat() = 0;
+  [[nodiscard]] virtual bool is_failed(uint32_t rank) const = 0;
+  // Returns true if a call waits for an answer from `rank`, so that a failure must be detected.
+  [[nodiscard]] virtual bool awaits_answer(uint32_t rank) const = 0;
+
+ protected:
+  ~PortListener() = default;
+};
+
+// Thread-safe, except for open(), start() and stop().
+class Ports {
+ public:
+  // `job`, `memory` and `listener` must outlive this object.
+  Ports(const FabricJob& job, FabricMemory& memory, PortListener& listener);
+  Ports(const Ports&) = delete;
+  Ports& operator=(const Ports&) = delete;
+
+  // Opens the devices through which this process reaches the others.
+  [[nodiscard]] absl::Status open();
+  // Returns the domains of all devices, one at least, also in a job of one process.
+  [[nodiscard]] const std::vector<std::shared_ptr<ProtectionDomain>>& domains() const {
+    return domains_;
+  }
+  // Starts the service threads, if FabricOptions::service_threads asks for them.
+  void start();
+  // Ends the service threads. Requires: Lifecycle::stop() was called.
+  void stop();
+
+  // Return the device and the domain through which `rank` is reached; nullptr for this process, and
+  // if there is no such rank.
+  [[nodiscard]] const Device* device(uint32_t rank) const {
+    return has_port(rank) ? by_rank_[rank]->device.get() : nullptr;
+  }
+  [[nodiscard]] const ProtectionDomain* domain(uint32_t rank) const {
+    return has_port(rank) ? by_rank_[rank]->domain.get() : nullptr;
+  }
+
+  // Creates a connection to `rank` that is not connected yet.
+  [[nodiscard]] absl::StatusOr<std::unique_ptr<Connection>> make_connection(uint32_t rank);
+  // Serves the connection from now on. It must live until stop() has been called.
+  void add(Connection& connection);
+
+  // Receives messages that have arrived, in place of the service threads, which pause meanwhile.
+  // Never blocks. Returns the number of completions.
+  size_t receive();
+  // Called before a thread that called receive() sleeps: from now on the service threads receive.
+  void stop_receiving();
+  // Does the work of the service threads once. Never blocks. Returns the number of completions.
+  size_t progress();
+
+  // Ends the use of a receive unit: the unit can take the next message.
+  void finish(ArrivedMessage* unit);
+  // Defers a message until the connection has credit. Returns false if the process has deferred
+  // deferred_bytes already; an answer is never refused.
+  [[nodiscard]] bool defer(Connection& connection, const MessageHeader& header,
+                           const OutgoingCallView& call);
+  // Drops the deferred messages to a failed peer.
+  void drop_deferred(Connection& connection) { deferred_.release(connection.drop_deferred()); }
+
+  void add_to(FabricStatistics& sum) const;
+
+ private:
+  // A device, the objects shared by all connections through it, and the device's service thread.
+  struct Port {
+    std::shared_ptr<Device> device;
+    std::shared_ptr<ProtectionDomain> domain;
+    std::shared_ptr<CompletionChannel> channel;
+    std::shared_ptr<CompletionQueue> receives;
+    mutable std::mutex mutex;              // guards connections
+    std::vector<Connection*> connections;  // all connections in any state; only grows
+    // Set while a thread polls; one thread at a time, so that order holds.
+    std::atomic<bool> polling{false};
+    // A worker has polled since the service thread last cleared it.
+    std::atomic<bool> received{false};
+    WakeWord resumption;  // wakes the service thread while it pauses
+    std::atomic<Deadline> next_heartbeat{Deadline::min()};
+    // Credits are due, but a send queue had no room for them.
+    std::atomic<bool> owes_credits{false};
+    std::thread service;
+  };
+  class PortParking;
+
+  [[nodiscard]] bool has_port(uint32_t rank) const {
+    return rank < by_rank_.size() && by_rank_[rank] != nullptr;
+  }
+  [[nodiscard]] absl::StatusOr<Port*> add_port(std::shared_ptr<Device> device);
+  size_t poll(Port& port);
+  void serve(Port& port);
+  // Does the periodic work that is due at `now`, of the steady clock.
+  void service(Port& port, Deadline now);
+  // Returns true if service() has work before the next heartbeat.
+  [[nodiscard]] bool has_unsent(const Port& port) const {
+    return deferred_.in_use() || port.owes_credits.load(std::memory_order_relaxed);
+  }
+
+  const FabricJob& job_;
+  FabricMemory& memory_;
+  PortListener& listener_;
+  std::vector<std::unique_ptr<Port>> ports_;
+  std::vector<Port*> by_rank_;  // nullptr for this process
+  std::vector<std::shared_ptr<ProtectionDomain>> domains_;
+  ByteBudget deferred_;              // of messages to other processes
+  std::atomic<uint64_t> rounds_{0};  // of service threads
+};
+
+}  // namespace cariama::internal
+
+#endif  // CARIAMA_DSFABRIC_PEERS_PORTS_H_
