@@ -44,20 +44,10 @@ class Question {
   // Blocks until the answer has come; runs calls meanwhile. Errors: those of the call;
   // DEADLINE_EXCEEDED (then wait() may be called again, unless the question has a `late`).
   [[nodiscard]] absl::StatusOr<T> wait(Deadline deadline) {
-    return wait([] { return false; }, deadline);
-  }
-  // Like wait(deadline), but returns CANCELLED if `cancelled()` becomes true. The code that makes
-  // it true must wake the waiting threads by tell_waiters() (call_source.h). A `late` is not called
-  // after CANCELLED.
-  template <typename Condition>
-  [[nodiscard]] absl::StatusOr<T> wait(const Condition& cancelled, Deadline deadline) {
     if (!sent_.ok()) return sent_;
     Answer& answer = *answer_;
-    const bool ended = fabric_.wait([&] { return answer.done.done() || cancelled(); }, deadline);
-    if (ended && !answer.done.done()) {
-      return make_error(absl::StatusCode::kCancelled, ErrorScope::kProcess,
-                        "a request to " + fabric_.label(rank_) + " was given up");
-    }
+    const bool ended =
+        answer.done.done() || fabric_.wait([&] { return answer.done.done(); }, deadline);
     // The exchange decides the race between the deadline and the answer: the second one sees the
     // first.
     if (!ended && !(answer.late && answer.settled.exchange(true, std::memory_order_acq_rel))) {
@@ -67,6 +57,10 @@ class Question {
     if (absl::Status status = answer.done.wait(); !status.ok()) return status;
     return std::move(answer.value);
   }
+
+  // Returns true if the answer has come, or cannot come: wait() then returns at once. Never blocks
+  // and runs no calls.
+  [[nodiscard]] bool answered() const { return !sent_.ok() || answer_->done.done(); }
 
  private:
   struct Answer {

@@ -20,15 +20,12 @@ CallHeader header_of(uint64_t word) {
 ChannelReceiver::ChannelReceiver(ReceiverBackend& backend, Arrival arrival, Consumption consumption,
                                  uint64_t chunk_bytes, uint32_t source_thread,
                                  std::vector<std::byte*> chunks)
-    : backend_(backend),
-      arrival_(arrival),
-      consumption_(consumption),
-      chunk_bytes_(chunk_bytes),
-      chunks_(std::move(chunks)) {
+    : backend_(backend), arrival_(arrival), consumption_(consumption), chunk_bytes_(chunk_bytes) {
   call_.source_thread = source_thread;
   // No header is known yet: each entry gets a word that maps to a different entry.
   for (uint32_t i = 0; i < kKnownHeaders; ++i) known_[i].word = i ^ 1;
-  enter(0);
+  ring_.begin(std::move(chunks));
+  enter();
 }
 
 void ChannelReceiver::prepare(std::byte* chunk) {
@@ -37,10 +34,10 @@ void ChannelReceiver::prepare(std::byte* chunk) {
   std::memset(chunk, 0, sizeof(ChunkHeader) + sizeof(CallHeader));
 }
 
-void ChannelReceiver::enter(uint32_t index) {
-  current_ = index;
-  position_ = chunks_[index] + sizeof(ChunkHeader);
-  limit_ = end_ = chunks_[index] + chunk_bytes_ - sizeof(CallHeader);
+void ChannelReceiver::enter() {
+  std::byte* const chunk = ring_.current();
+  position_ = chunk + sizeof(ChunkHeader);
+  limit_ = end_ = chunk + chunk_bytes_ - sizeof(CallHeader);
 }
 
 size_t ChannelReceiver::run(size_t most) {
@@ -112,7 +109,7 @@ size_t ChannelReceiver::run_calls(size_t most) {
     consumed_before_ = consumed;
     consumed_bytes_.store(consumed, std::memory_order_relaxed);
     if (ended_) return calls;
-    auto* const chunk = reinterpret_cast<ChunkHeader*>(chunks_[current_]);
+    auto* const chunk = reinterpret_cast<ChunkHeader*>(ring_.current());
     std::atomic_ref(chunk->consumer.consumed).store(consumed, std::memory_order_relaxed);
   }
   if (!ended_) {
@@ -213,12 +210,12 @@ void ChannelReceiver::finish_slowly(const NotifyTarget* notify) {
 bool ChannelReceiver::end_of_chunk(const CallHeader& header) {
   const uint32_t inserted = header.words_and_flags & CallHeader::kMaxWords;
   const uint8_t flags = header.flags();
-  if ((flags & ~EndMarker::kShutdown) != 0 || inserted > kMaxChunks - chunks_.size()) {
+  if ((flags & ~EndMarker::kShutdown) != 0 || inserted > kMaxChunks - ring_.size()) {
     break_off("an end marker is malformed");
     return false;
   }
+  std::vector<std::byte*> more;
   if (inserted != 0) {
-    std::vector<std::byte*> more;
     switch (backend_.take_chunks(inserted, more)) {
       case ReceiverBackend::Taken::kNotYet:
         return false;
@@ -226,23 +223,21 @@ bool ChannelReceiver::end_of_chunk(const CallHeader& header) {
         break_off("an end marker names chunks that were not granted");
         return false;
       case ReceiverBackend::Taken::kTaken:
-        chunks_.insert(chunks_.begin() + current_ + 1, more.begin(), more.end());
         break;
     }
   }
-  std::byte* const chunk = chunks_[current_];
+  std::byte* const chunk = ring_.current();
+  ring_.end_chunk(more);
   // Clear the first call header. The sender writes to this chunk again only after it knows that the
   // chunk was consumed; until then the receiver must not run the chunk's old first call again.
   std::atomic_ref(*reinterpret_cast<uint64_t*>(chunk + sizeof(ChunkHeader)))
       .store(0, std::memory_order_relaxed);
-  ++consumed_chunks_;
   auto* const header_of_chunk = reinterpret_cast<ChunkHeader*>(chunk);
-  std::atomic_ref(header_of_chunk->consumer.chunks)
-      .store(consumed_chunks_, std::memory_order_release);
+  std::atomic_ref(header_of_chunk->consumer.chunks).store(ring_.ended(), std::memory_order_release);
   ended_ = (flags & EndMarker::kShutdown) != 0;
   // The last count is pushed with kPull too: it tells the sender that its control memory is unused.
-  if (consumption_ == Consumption::kPush || ended_) backend_.push(consumed_chunks_);
-  if (!ended_) enter((current_ + 1) % static_cast<uint32_t>(chunks_.size()));
+  if (consumption_ == Consumption::kPush || ended_) backend_.push(ring_.ended());
+  if (!ended_) enter();
   return true;
 }
 

@@ -20,16 +20,19 @@
 // visible.
 //
 // A chunk into which the next call does not fit ends with an end marker: a header of its own,
-// published separately. It contains the number of newly obtained chunks that the receiver must
-// insert into its ring behind this chunk (the paper's special bit). So the receiver's ring follows
-// the sender's without any message.
+// published separately. It contains the number of newly granted chunks that both ends insert into
+// their rings behind this chunk (the paper's special bit). So the receiver's ring follows the
+// sender's without any message: ChunkRing below.
 #ifndef CARIAMA_RIUTILS_CHUNK_RING_H_
 #define CARIAMA_RIUTILS_CHUNK_RING_H_
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <type_traits>
+#include <utility>
+#include <vector>
 
 #include "dsfabric/call_encoding.h"
 #include "dtutils/memory.h"
@@ -101,6 +104,39 @@ struct alignas(64) SleepingWord {
   std::atomic<uint32_t> state{kAwake};
 };
 static_assert(sizeof(SleepingWord) == 64);
+
+// The ring of a channel's chunks. Each end has one; `Chunk` is what that end knows of a chunk. The
+// members and their order follow from two records that both ends have: the first grant, and the end
+// markers in the order of the stream. An end marker reports the chunks that were granted since the
+// previous one, in the order of granting. So the two rings are equal at each end marker, however
+// many grants a request took and whenever they came.
+template <typename Chunk>
+class ChunkRing {
+ public:
+  // Begins the ring with the chunks of the first grant. The first of them becomes the current one.
+  void begin(std::vector<Chunk> first) { chunks_ = std::move(first); }
+  // Applies the end marker of the current chunk: inserts the chunks that it reports behind the
+  // current chunk, and makes the chunk behind it the current one. Requires: size() != 0.
+  void end_chunk(std::span<const Chunk> reported) {
+    chunks_.insert(chunks_.begin() + static_cast<ptrdiff_t>(current_) + 1, reported.begin(),
+                   reported.end());
+    current_ = (current_ + 1) % chunks_.size();
+    ++ended_;
+  }
+
+  [[nodiscard]] size_t size() const { return chunks_.size(); }
+  [[nodiscard]] const Chunk& current() const { return chunks_[current_]; }
+  [[nodiscard]] const Chunk& next() const { return chunks_[(current_ + 1) % chunks_.size()]; }
+  // Returns the number of chunks that were ended so far.
+  [[nodiscard]] uint64_t ended() const { return ended_; }
+  // Returns the members in the order of the ring; the first one is any of them.
+  [[nodiscard]] const std::vector<Chunk>& chunks() const { return chunks_; }
+
+ private:
+  std::vector<Chunk> chunks_;
+  size_t current_ = 0;
+  uint64_t ended_ = 0;
+};
 
 inline constexpr uint64_t kMinChunkBytes = 1024;
 inline constexpr uint64_t kMaxChunkBytes = uint64_t{1} << 27;

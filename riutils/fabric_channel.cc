@@ -85,15 +85,20 @@ std::byte* FabricChannel::map(const RemoteMemoryLocator& remote) {
   return queue.ok() ? (*queue)->queue_pair().direct_access(remote) : nullptr;
 }
 
-absl::StatusOr<ChannelLink::Path> FabricChannel::open(Deadline deadline) {
+std::optional<absl::StatusOr<ChannelLink::Path>> FabricChannel::open() {
   if (destination_ >= fabric_.total_threads()) {
     return make_error(absl::StatusCode::kOutOfRange, ErrorScope::kOperation,
                       "there is no thread " + std::to_string(destination_) + ": the job has " +
                           std::to_string(fabric_.total_threads()));
   }
   if (absl::Status open = runtime_.status(); !open.ok()) return open;
-  auto met = runtime_.meet_peer(rank_, meeting_, deadline);
-  if (!met.ok()) return met.status();
+  const auto met = runtime_.meet_peer(rank_, meeting_);
+  if (!met.has_value()) return std::nullopt;
+  if (!met->ok()) return met->status();
+  return path_to(**met);
+}
+
+absl::StatusOr<ChannelLink::Path> FabricChannel::path_to(const MeetReply& peer) {
   Path path;
   const bool local = rank_ == fabric_.rank();
   ArrivalOrder order = ArrivalOrder::kNone;
@@ -104,9 +109,9 @@ absl::StatusOr<ChannelLink::Path> FabricChannel::open(Deadline deadline) {
     order = path.transmitter->queue().queue_pair().write_order();
   }
   std::byte* const sleeping =
-      met->sleeping.length == 0
+      peer.sleeping.length == 0
           ? nullptr
-          : map(met->sleeping.slice(worker_ * sizeof(SleepingWord), sizeof(SleepingWord)));
+          : map(peer.sleeping.slice(worker_ * sizeof(SleepingWord), sizeof(SleepingWord)));
   const auto has = [&](Arrival arrival) {
     return arrival == Arrival::kMapped   ? sleeping != nullptr
            : arrival == Arrival::kPolled ? !local && orders_writes(order)
@@ -126,8 +131,8 @@ absl::StatusOr<ChannelLink::Path> FabricChannel::open(Deadline deadline) {
   }
   if (path.arrival == Arrival::kMapped) {
     path.sleeping = reinterpret_cast<SleepingWord*>(sleeping);
-    path.fence = !runtime_.has_barrier() || met->has_barrier == 0;
-    if (!local && met->wakes.length != 0) wake_words_ = map(met->wakes);
+    path.fence = !runtime_.has_barrier() || peer.has_barrier == 0;
+    if (!local && peer.wakes.length != 0) wake_words_ = map(peer.wakes);
   } else {
     auto allocator = worker_memory(fabric_, index_);
     if (!allocator.ok()) return allocator.status();
@@ -152,8 +157,8 @@ absl::StatusOr<ChannelLink::Path> FabricChannel::open(Deadline deadline) {
   return path;
 }
 
-absl::StatusOr<std::vector<ChannelLink::Chunk>> FabricChannel::obtain(uint32_t count,
-                                                                      Deadline deadline) {
+std::optional<absl::StatusOr<std::vector<ChannelLink::Chunk>>> FabricChannel::obtain(
+    uint32_t count) {
   const ChunkRequest request{.serial = serial_,
                              .source_thread = source_thread_,
                              .worker = worker_,
@@ -163,19 +168,19 @@ absl::StatusOr<std::vector<ChannelLink::Chunk>> FabricChannel::obtain(uint32_t c
                              .arrival = arrival_,
                              .consumption = options_.consumption,
                              .first = static_cast<uint8_t>(granted_ ? 0 : 1)};
-  ChunkReply reply;
-  if (rank_ == fabric_.rank()) {
-    reply = runtime_.grant(rank_, request);
-  } else {
-    if (asked_ == nullptr) {
-      asked_ = std::make_unique<Question<ChunkReply>>(fabric_, rank_, nullptr, [request] {
-        return Runtime::of(*running_fabric()).grant(running_source(), request);
-      });
-    }
-    absl::StatusOr<ChunkReply> answer = runtime_.await(asked_, deadline);
-    if (!answer.ok()) return answer.status();
-    reply = *answer;
+  if (rank_ == fabric_.rank()) return chunks_of(runtime_.grant(rank_, request));
+  if (asked_ == nullptr) {
+    asked_ = std::make_unique<Question<ChunkReply>>(fabric_, rank_, nullptr, [request] {
+      return Runtime::of(*running_fabric()).grant(running_source(), request);
+    });
   }
+  const auto answer = Runtime::answer_to(asked_);
+  if (!answer.has_value()) return std::nullopt;
+  if (!answer->ok()) return answer->status();
+  return chunks_of(**answer);
+}
+
+absl::StatusOr<std::vector<ChannelLink::Chunk>> FabricChannel::chunks_of(const ChunkReply& reply) {
   if (reply.code != 0) {
     return make_error(
         static_cast<absl::StatusCode>(reply.code), ErrorScope::kPeer,

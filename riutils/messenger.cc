@@ -6,6 +6,13 @@
 #include "riutils/internal/runtime.h"
 
 namespace cariama {
+namespace {
+
+internal::FabricChannel& own(OutgoingChannel& channel) {
+  return static_cast<internal::FabricChannel&>(channel);
+}
+
+}  // namespace
 
 RDMAMessenger::RDMAMessenger(ThreadContext& thread, uint32_t destination,
                              const MessengerOptions& options) {
@@ -17,21 +24,23 @@ RDMAMessenger::RDMAMessenger(ThreadContext& thread, uint32_t destination,
 }
 
 RDMAMessenger::~RDMAMessenger() {
-  static_cast<void>(sender_->shutdown(Deadline::min()));
   auto channel = std::static_pointer_cast<internal::FabricChannel>(std::move(channel_));
+  static_cast<void>(channel->sender().shutdown(Deadline::min()));
   auto& runtime = channel->runtime();
   runtime.retire(std::move(channel));
 }
 
 absl::Status RDMAMessenger::setup() { return sender_->setup(); }
 size_t RDMAMessenger::process_calls(size_t most) {
-  return static_cast<internal::FabricChannel&>(*channel_).runtime().fabric().process_calls(most);
+  return own(*channel_).runtime().fabric().process_calls(most);
 }
-absl::Status RDMAMessenger::shutdown(Deadline deadline) { return sender_->shutdown(deadline); }
-uint32_t RDMAMessenger::destination() const {
-  return static_cast<internal::FabricChannel&>(*channel_).destination();
+absl::Status RDMAMessenger::shutdown(Deadline deadline) {
+  return own(*channel_).sender().shutdown(deadline);
 }
-MessengerStatistics RDMAMessenger::statistics() const { return sender_->statistics(); }
-Arrival RDMAMessenger::arrival() const { return sender_->arrival(); }
+uint32_t RDMAMessenger::destination() const { return channel_->destination(); }
+MessengerStatistics RDMAMessenger::statistics() const {
+  return own(*channel_).sender().statistics();
+}
+Arrival RDMAMessenger::arrival() const { return own(*channel_).sender().arrival(); }
 
 }  // namespace cariama

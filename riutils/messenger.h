@@ -22,6 +22,10 @@
 //   Fail             the call is refused with RESOURCE_EXHAUSTED
 //   Retry (default)  the call waits for room; the waiting thread runs incoming calls meanwhile
 //   RetryAsync       the call is deferred: it is copied into sender memory and the function returns
+// If a further chunk can be obtained, a call with Fail or Retry waits for the grant by the
+// receiver's process, at most MessengerOptions::timeout; a call with RetryAsync is deferred. The
+// first call of a channel sets it up and waits for that whatever its policy, except inside a
+// running call.
 // A helper thread of the process sends deferred calls when there is room. No later call overtakes a
 // deferred call: while calls are deferred, a call with Fail is refused and a call with Retry waits.
 // Inside a running call no send may wait: Retry then acts as RetryAsync. At most deferred_bytes are
@@ -56,8 +60,9 @@ class CARIAMA_RIUTILS_EXPORT RDMAMessenger : public CallInterface<RDMAMessenger>
   // outlive the messenger.
   RDMAMessenger(ThreadContext& thread, uint32_t destination, const MessengerOptions& options = {});
   // If shutdown() was not called: publishes the batch, and writes the end of the channel for the
-  // receiver if that needs no waiting. If calls are still deferred, the helper thread continues to
-  // send them, and the channel's memory stays allocated until the fabric ends.
+  // receiver if that needs no waiting. Otherwise the helper thread sends the calls that are still
+  // deferred and then ends the channel. The channel's memory is freed when the receiver has run all
+  // calls.
   ~RDMAMessenger();
 
   // Performs the set-up that otherwise the first call performs: one service call that exchanges
@@ -77,7 +82,11 @@ class CARIAMA_RIUTILS_EXPORT RDMAMessenger : public CallInterface<RDMAMessenger>
   // Returns the number of calls that ran.
   size_t process_calls(size_t most = SIZE_MAX);
 
-  // Ends the channel; see ChannelSender::shutdown. Must be called before Fabric::finalize.
+  // Ends the channel: flushes, waits until no call is deferred, and writes the end of the channel
+  // for the receiver, which frees the chunks when it has run all calls. Later calls return
+  // FAILED_PRECONDITION. Must be called before Fabric::finalize. Errors: DEADLINE_EXCEEDED (the
+  // receiver did not make room in time; the helper thread continues, and shutdown() may be called
+  // again), UNAVAILABLE.
   absl::Status shutdown(Deadline deadline = kForever);
 
   [[nodiscard]] uint32_t destination() const;

@@ -53,7 +53,8 @@ struct MessengerOptions {
   std::chrono::nanoseconds flush_age{0};
   Arrival arrival = Arrival::kAuto;
   Consumption consumption = Consumption::kPush;
-  // Limit for the time that set-up and growth of the channel wait for the receiver's process.
+  // Limit for the time that a call or setup() waits for chunks of the receiver's process, and for
+  // transfers of its own.
   std::chrono::milliseconds timeout{30'000};
 
   // Returns the paper's values: c = 2, c_max = 16, chunks of eight 2 MiB superpages.

@@ -89,9 +89,8 @@ absl::StatusOr<Transmitter*> Runtime::transmitter(uint32_t rank, uint32_t index)
   return transmitter.get();
 }
 
-absl::StatusOr<MeetReply> Runtime::meet_peer(uint32_t rank,
-                                             std::unique_ptr<Question<MeetReply>>& request,
-                                             Deadline deadline) {
+std::optional<absl::StatusOr<MeetReply>> Runtime::meet_peer(
+    uint32_t rank, std::unique_ptr<Question<MeetReply>>& request) {
   if (rank == fabric_.rank()) {
     MeetReply reply;
     reply.has_barrier = has_barrier_ ? 1 : 0;
@@ -109,9 +108,9 @@ absl::StatusOr<MeetReply> Runtime::meet_peer(uint32_t rank,
     request = std::make_unique<Question<MeetReply>>(
         fabric_, rank, nullptr, [] { return Runtime::of(*running_fabric()).meet(); });
   }
-  absl::StatusOr<MeetReply> answer = await(request, deadline);
-  if (!answer.ok()) return answer.status();
-  MeetReply& reply = *answer;
+  std::optional<absl::StatusOr<MeetReply>> answer = answer_to(request);
+  if (!answer.has_value() || !answer->ok()) return answer;
+  MeetReply& reply = **answer;
   if (reply.sleeping.length != fabric_.threads() * sizeof(SleepingWord)) reply.sleeping = {};
   if (reply.wakes.length < (fabric_.threads() + 1) * kWakeWordStride) reply.wakes = {};
   const std::lock_guard lock(mutex_);
@@ -189,6 +188,11 @@ void Runtime::help() {
       has_work_.store(false, std::memory_order_release);
     }
     for (const uint32_t rank : dead) tell_of_death(rank);
+    // Without service threads the answers to requests for chunks arrive only while a thread polls.
+    if (fabric_.options().service_threads == 0 && !left.empty()) {
+      static_cast<void>(wait_polling(
+          fabric_, [] { return true; }, Deadline::min()));
+    }
     const size_t settled = std::erase_if(left, [&](const std::weak_ptr<FabricChannel>& weak) {
       const std::shared_ptr<FabricChannel> channel = weak.lock();
       return channel == nullptr || stopping() ||
@@ -282,7 +286,6 @@ void Runtime::stop() {
     stopping_.store(true, std::memory_order_release);
   }
   work_.wake();
-  tell_waiters(fabric_);  // the helper may wait for an answer
   if (helper_.joinable()) helper_.join();
   helper_transmitters_.clear();
   for (const auto& incoming : incoming_) incoming->stop();

@@ -14,6 +14,7 @@
 #include "dtutils/memory.h"
 #include "dtutils/synchronizer.h"
 #include "riutils/channel_sender.h"
+#include "riutils/internal/channel_link.h"
 
 namespace cariama::internal {
 

@@ -72,8 +72,8 @@ class ChannelReceiver {
   [[nodiscard]] uint64_t consumed_bytes() const {
     return consumed_bytes_.load(std::memory_order_relaxed);
   }
-  [[nodiscard]] uint64_t consumed_chunks() const { return consumed_chunks_; }
-  [[nodiscard]] const std::vector<std::byte*>& chunks() const { return chunks_; }
+  [[nodiscard]] uint64_t consumed_chunks() const { return ring_.ended(); }
+  [[nodiscard]] const std::vector<std::byte*>& chunks() const { return ring_.chunks(); }
 
  private:
   // A cached, already checked header of a call without flags. Calls of one function mostly have
@@ -99,15 +99,15 @@ class ChannelReceiver {
   void finish_slowly(const NotifyTarget* notify);
   // Processes an end marker. Returns false if the round must stop.
   bool end_of_chunk(const CallHeader& header);
-  void enter(uint32_t index);
+  // Begins to read the current chunk.
+  void enter();
   void break_off(std::string_view why);
 
   ReceiverBackend& backend_;
   const Arrival arrival_;
   const Consumption consumption_;
   const uint64_t chunk_bytes_;
-  std::vector<std::byte*> chunks_;  // the ring, as the sender's
-  uint32_t current_ = 0;
+  ChunkRing<std::byte*> ring_;
   std::byte* position_ = nullptr;
   size_t last_size_ = sizeof(CallHeader);
   std::byte* end_ = nullptr;    // the last position for an end marker
@@ -115,8 +115,7 @@ class ChannelReceiver {
   std::array<KnownHeader, kKnownHeaders> known_;
   std::byte* first_ = nullptr;    // position at which this round, or its part in this chunk, began
   uint64_t consumed_before_ = 0;  // consumed bytes at that position
-  uint64_t consumed_chunks_ = 0;
-  uint64_t unread_words_ = 0;  // words announced and not consumed yet
+  uint64_t unread_words_ = 0;     // words announced and not consumed yet
   bool ended_ = false;
   IncomingCall call_;
   std::string result_;

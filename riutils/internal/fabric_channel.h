@@ -1,4 +1,4 @@
-// An outgoing channel of a fabric: the environment (ChannelLink) of its ChannelSender.
+// An outgoing channel of a fabric: the environment (ChannelLink) of its RingSender.
 #ifndef CARIAMA_RIUTILS_INTERNAL_FABRIC_CHANNEL_H_
 #define CARIAMA_RIUTILS_INTERNAL_FABRIC_CHANNEL_H_
 
@@ -6,17 +6,20 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <vector>
 
 #include "dsfabric/question.h"
 #include "riutils/call_interface.h"
-#include "riutils/channel_sender.h"
+#include "riutils/internal/channel_link.h"
+#include "riutils/internal/ring_sender.h"
 #include "riutils/internal/runtime.h"
 
 namespace cariama::internal {
 
-// Only the sending thread may use it, except settle() (any thread) and the functions of
-// ChannelSender that other threads may call.
+// Only the sending thread may use it, except settle() (any thread) and the functions of RingSender
+// that other threads may call.
 class FabricChannel final : public OutgoingChannel,
                             public ChannelLink,
                             public std::enable_shared_from_this<FabricChannel> {
@@ -26,7 +29,7 @@ class FabricChannel final : public OutgoingChannel,
   ~FabricChannel() override;
 
   // ---- OutgoingChannel
-  [[nodiscard]] ChannelSender& sender() override { return sender_; }
+  [[nodiscard]] RingSender& sender() override { return sender_; }
   [[nodiscard]] Fabric& fabric() override { return fabric_; }
   [[nodiscard]] uint32_t destination() const override { return destination_; }
   [[nodiscard]] uint32_t rank() const override { return rank_; }
@@ -40,9 +43,8 @@ class FabricChannel final : public OutgoingChannel,
                                                            uint64_t bytes) override;
 
   // ---- ChannelLink
-  [[nodiscard]] absl::StatusOr<Path> open(Deadline deadline) override;
-  [[nodiscard]] absl::StatusOr<std::vector<Chunk>> obtain(uint32_t count,
-                                                          Deadline deadline) override;
+  [[nodiscard]] std::optional<absl::StatusOr<Path>> open() override;
+  [[nodiscard]] std::optional<absl::StatusOr<std::vector<Chunk>>> obtain(uint32_t count) override;
   void announce(uint64_t words) override;
   void wake() override;
   [[nodiscard]] absl::Status status() const override;
@@ -53,13 +55,15 @@ class FabricChannel final : public OutgoingChannel,
   void free(const RDMAMemory& memory) override;
 
   // Retries what could not be sent at once: deferred calls, announcements and wake-ups. Returns
-  // true if nothing is left. Blocks at most for transfers and for obtaining chunks.
+  // true if nothing is left. Blocks at most for a connection to the destination's process.
   bool settle(const std::function<Transmitter*()>& transmitter_of);
 
   [[nodiscard]] uint32_t index() const { return index_; }
   [[nodiscard]] Runtime& runtime() { return runtime_; }
 
  private:
+  [[nodiscard]] absl::StatusOr<Path> path_to(const MeetReply& peer);
+  [[nodiscard]] absl::StatusOr<std::vector<Chunk>> chunks_of(const ChunkReply& reply);
   [[nodiscard]] std::byte* map(const RemoteMemoryLocator& remote);
   bool post_announcements();
 
@@ -76,8 +80,7 @@ class FabricChannel final : public OutgoingChannel,
   RDMAMemory control_;
   RemoteMemoryLocator control_name_;
   std::byte* wake_words_ = nullptr;  // wake words of the destination's process, if they are mapped
-  // Requests that are not answered yet. A request is not repeated after a deadline: the next wait
-  // continues to wait for its answer.
+  // Requests that are not answered yet.
   std::unique_ptr<Question<MeetReply>> meeting_;
   std::unique_ptr<Question<ChunkReply>> asked_;
   uint32_t number_ = 0;
@@ -85,7 +88,7 @@ class FabricChannel final : public OutgoingChannel,
   std::atomic<uint64_t> unannounced_{0};
   std::atomic<bool> wake_wanted_{false};
   std::mutex announcing_;
-  ChannelSender sender_;
+  RingSender sender_;
 };
 
 }  // namespace cariama::internal

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -47,25 +48,23 @@ class Runtime final : public CallSourceRegistry {
   // Returns the Transmitter by which worker `index` sends to process `rank`. Only that worker's
   // thread may use it.
   [[nodiscard]] absl::StatusOr<Transmitter*> transmitter(uint32_t rank, uint32_t index);
-  // Returns the properties of process `rank`; requests them from it on first use, by `request`.
-  // May block, and may run incoming calls.
-  [[nodiscard]] absl::StatusOr<MeetReply> meet_peer(uint32_t rank,
-                                                    std::unique_ptr<Question<MeetReply>>& request,
-                                                    Deadline deadline);
-  // Waits for the answer to a question, and destroys it once it is answered. The end of the fabric
-  // ends the wait with CANCELLED.
+  // Returns the properties of process `rank`; requests them from it on first use, by `request`, and
+  // returns nullopt until they have come. May block for a connection, and then runs incoming calls.
+  [[nodiscard]] std::optional<absl::StatusOr<MeetReply>> meet_peer(
+      uint32_t rank, std::unique_ptr<Question<MeetReply>>& request);
+  // Returns the answer to a question and destroys the question; nullopt until it is answered.
   template <typename Reply>
-  [[nodiscard]] absl::StatusOr<Reply> await(std::unique_ptr<Question<Reply>>& question,
-                                            Deadline deadline) {
-    auto answer =
-        question->wait([this] { return stopping_.load(std::memory_order_acquire); }, deadline);
-    if (!absl::IsDeadlineExceeded(answer.status())) question.reset();
+  [[nodiscard]] static std::optional<absl::StatusOr<Reply>> answer_to(
+      std::unique_ptr<Question<Reply>>& question) {
+    if (!question->answered()) return std::nullopt;
+    auto answer = question->wait(Deadline::min());
+    question.reset();
     return answer;
   }
   // Registers the channel of a new messenger.
   void add(const std::shared_ptr<FabricChannel>& channel);
-  // Takes over the channel of a destroyed messenger and destroys it after
-  // ChannelSender::is_released returns true.
+  // Takes over the channel of a destroyed messenger and destroys it after RingSender::is_released
+  // returns true.
   void retire(std::shared_ptr<FabricChannel> channel);
   void drain_later(FabricChannel* channel);
   // Returns OK, or the reason why no channel may be opened any more.

@@ -137,6 +137,63 @@ TEST(MessengerProcesses, AFabricEndsWhileASetUpWaits) {
   EXPECT_TRUE(status.ok()) << status;
 }
 
+// A call with RetryAsync that needs a further chunk is deferred, although the receiver is stopped.
+TEST(MessengerProcesses, ADeferredCallDoesNotWaitForAStoppedReceiver) {
+  run_process_job(2, {}, [](Fabric& fabric) {
+    constexpr int kCalls = 200;  // a chunk takes 111 of them
+    static std::atomic<int> ran{0};
+    if (fabric.rank() == 1) {
+      EXPECT_TRUE(fabric.wait([] { return ran.load() == kCalls; }, soon()));
+      return;
+    }
+    const pid_t receiver = must(async_call(fabric, 1, [] { return getpid(); }).get(soon()));
+    RDMAMessenger messenger(*fabric.this_thread(), 1,
+                            {.chunks_per_request = 1,
+                             .max_chunks = 4,
+                             .chunk_bytes = 1024,
+                             .timeout = std::chrono::milliseconds(200)});
+    EXPECT_EQ(messenger.setup(), absl::OkStatus());
+    stop_process(receiver);
+    for (int i = 0; i < kCalls; ++i) {
+      EXPECT_EQ(messenger.call<RetryAsync>([] { ++ran; }).status(), absl::OkStatus()) << i;
+    }
+    EXPECT_NE(messenger.statistics().deferred, 0u);
+    ASSERT_EQ(kill(receiver, SIGCONT), 0);
+    EXPECT_EQ(messenger.shutdown(soon()), absl::OkStatus());
+  });
+}
+
+// The helper thread sends deferred calls to one process while another one is stopped, which does
+// not answer a request of the helper thread.
+TEST(MessengerProcesses, AStoppedReceiverDoesNotDelayOtherChannels) {
+  run_process_job(3, {}, [](Fabric& fabric) {
+    static std::atomic<int> ran{0};
+    if (fabric.rank() != 0) {
+      EXPECT_TRUE(fabric.wait([] { return ran.load() == 1; }, soon()));
+      if (fabric.rank() == 1) must(call(fabric, 0, [] { ++ran; }));
+      return;
+    }
+    static RDMAMessenger* to_stopped = nullptr;
+    static RDMAMessenger* to_running = nullptr;
+    static std::atomic<bool> sent{false};
+    const pid_t stopped = must(async_call(fabric, 2, [] { return getpid(); }).get(soon()));
+    const MessengerOptions options{.timeout = std::chrono::hours(1)};
+    RDMAMessenger first(*fabric.this_thread(), 2, options);
+    RDMAMessenger second(*fabric.this_thread(), 1, options);
+    to_stopped = &first;
+    to_running = &second;
+    stop_process(stopped);
+    // The first call of a channel is made inside of a call: the helper thread sets the channel up.
+    must(call(fabric, 0, [] {
+      sent = to_stopped->call([] { ++ran; }).ok() && to_running->call([] { ++ran; }).ok();
+    }));
+    EXPECT_TRUE(fabric.wait([] { return sent.load() && ran.load() == 1; }, soon()));
+    ASSERT_EQ(kill(stopped, SIGCONT), 0);
+    EXPECT_EQ(first.shutdown(soon()), absl::OkStatus());
+    EXPECT_EQ(second.shutdown(soon()), absl::OkStatus());
+  });
+}
+
 // A call that waits for a call to its own thread gets an error at once.
 TEST(MessengerProcesses, AFutureOfTheOwnThreadIsRefusedInsideOfACall) {
   run_process_job(1, {}, [](Fabric& fabric) {

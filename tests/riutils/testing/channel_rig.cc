@@ -86,7 +86,7 @@ ChannelRig::ChannelRig(const RigOptions& rig, const MessengerOptions& options)
   control_ = must(near_.memory->allocate(2 * sizeof(ChannelControl)));
   std::memset(control_.get_buffer(), 0, control_.size());
   push_word_ = must(far_.memory->allocate(sizeof(uint64_t)));
-  sender_ = std::make_unique<ChannelSender>(*this, options, "far");
+  sender_ = std::make_unique<internal::RingSender>(*this, options, "far");
 }
 
 ChannelRig::~ChannelRig() {
@@ -140,7 +140,7 @@ void ChannelRig::help() {
   in_call = inside;
 }
 
-absl::StatusOr<ChannelLink::Path> ChannelRig::open(Deadline) {
+std::optional<absl::StatusOr<internal::ChannelLink::Path>> ChannelRig::open() {
   Path path;
   path.arrival = rig_.arrival;
   path.transmitter = near_.transmitter.get();
@@ -150,8 +150,10 @@ absl::StatusOr<ChannelLink::Path> ChannelRig::open(Deadline) {
   return path;
 }
 
-absl::StatusOr<std::vector<ChannelLink::Chunk>> ChannelRig::obtain(uint32_t count, Deadline) {
+std::optional<absl::StatusOr<std::vector<internal::ChannelLink::Chunk>>> ChannelRig::obtain(
+    uint32_t count) {
   if (on_obtain) on_obtain();
+  if (grants_late) return std::nullopt;
   if (!link_status.ok()) return link_status;
   if (grants_left == 0) return absl::ResourceExhaustedError("the rig grants no more");
   count = static_cast<uint32_t>(std::min<uint64_t>({count, most_per_grant, grants_left}));
@@ -197,6 +199,7 @@ void ChannelRig::announce(uint64_t words) {
 }
 
 bool ChannelRig::wait(const std::function<bool()>& condition, Deadline deadline) {
+  ++waits;
   const Deadline patience = std::min(deadline, deadline_after(kPatience));
   while (!condition()) {
     if (std::chrono::steady_clock::now() >= patience) {

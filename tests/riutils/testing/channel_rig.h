@@ -1,4 +1,4 @@
-// A channel without a fabric: a ChannelSender and a ChannelReceiver over two connected devices. One
+// A channel without a fabric: a RingSender and a ChannelReceiver over two connected devices. One
 // test thread executes both ends and so determines the schedule.
 //
 //   ChannelRig rig({.transport = RigTransport::kSim, .seed = 7}, options);
@@ -11,15 +11,17 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <vector>
 
 #include "dtutils/allocators/general_allocator.h"
 #include "dtutils/transmitter.h"
-#include "riutils/channel_sender.h"
+#include "riutils/internal/channel_link.h"
 #include "riutils/internal/channel_receiver.h"
 #include "riutils/internal/incoming_map.h"
+#include "riutils/internal/ring_sender.h"
 
 namespace cariama::testing {
 
@@ -35,12 +37,12 @@ inline void PrintTo(const RigOptions& rig, std::ostream* out) { *out << rig_name
 // Returns every combination of a transport and an arrival mode that it supports.
 [[nodiscard]] std::vector<RigOptions> every_rig();
 
-class ChannelRig final : public ChannelLink, public internal::ReceiverBackend {
+class ChannelRig final : public internal::ChannelLink, public internal::ReceiverBackend {
  public:
   ChannelRig(const RigOptions& rig, const MessengerOptions& options);
   ~ChannelRig() override;
 
-  [[nodiscard]] ChannelSender& sender() { return *sender_; }
+  [[nodiscard]] internal::RingSender& sender() { return *sender_; }
   // Returns nullptr before the first chunks are granted.
   [[nodiscard]] internal::ChannelReceiver* receiver() { return receiver_.get(); }
 
@@ -59,6 +61,7 @@ class ChannelRig final : public ChannelLink, public internal::ReceiverBackend {
   uint64_t last_push = 0;
   uint64_t wakes = 0;
   uint64_t announcements = 0;
+  uint64_t waits = 0;  // of the sender
   std::vector<std::string> breaks;
   std::vector<CallOutcome> outcomes;  // of all calls that finished() reported
   bool drain_wanted = false;
@@ -70,10 +73,11 @@ class ChannelRig final : public ChannelLink, public internal::ReceiverBackend {
   uint64_t grants_left = UINT64_MAX;  // number of chunks that the receiver still grants
   uint32_t most_per_grant = UINT32_MAX;
   std::function<void()> on_obtain;  // called while the sender obtains chunks
+  bool grants_late = false;         // requests for chunks are not answered while this is set
 
   // ---- ChannelLink
-  absl::StatusOr<Path> open(Deadline deadline) override;
-  absl::StatusOr<std::vector<Chunk>> obtain(uint32_t count, Deadline deadline) override;
+  std::optional<absl::StatusOr<Path>> open() override;
+  std::optional<absl::StatusOr<std::vector<Chunk>>> obtain(uint32_t count) override;
   void announce(uint64_t words) override;
   void wake() override { ++wakes; }
   [[nodiscard]] absl::Status status() const override { return link_status; }
@@ -115,7 +119,7 @@ class ChannelRig final : public ChannelLink, public internal::ReceiverBackend {
   RDMAMemory control_;
   RDMAMemory push_word_;
   internal::IncomingMap<std::byte*> map_;
-  std::unique_ptr<ChannelSender> sender_;
+  std::unique_ptr<internal::RingSender> sender_;
   std::unique_ptr<internal::ChannelReceiver> receiver_;
   std::unique_ptr<Transmitter> helper_;
 };

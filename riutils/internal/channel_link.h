@@ -1,0 +1,84 @@
+// What the sending end of a channel needs from its environment to reach the receiver. Implemented
+// by FabricChannel and by tests.
+#ifndef CARIAMA_RIUTILS_INTERNAL_CHANNEL_LINK_H_
+#define CARIAMA_RIUTILS_INTERNAL_CHANNEL_LINK_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "dtutils/allocators/rdma_allocator.h"
+#include "dtutils/memory.h"
+#include "dtutils/transmitter.h"
+#include "dtutils/wait.h"
+#include "riutils/chunk_ring.h"
+#include "riutils/messenger_options.h"
+
+namespace cariama::internal {
+
+class ChannelLink {
+ public:
+  // Properties of the path to the receiver, known after open().
+  struct Path {
+    Arrival arrival = Arrival::kMapped;  // never kAuto
+    Transmitter* transmitter = nullptr;  // the owner's; unused if arrival is kMapped
+    SleepingWord* sleeping = nullptr;    // the receiver's, if arrival is kMapped
+    // True if membarrier(2) is not available on both ends: the sender must issue a full fence
+    // between the publishing store and the load of `sleeping`.
+    bool fence = false;
+    std::shared_ptr<RDMAAllocator> allocator{};  // for staging memory, if not mapped
+    // Registered, with write access for the peer: two cache lines of ChannelControl, then two of
+    // scratch memory.
+    RDMAMemory control;
+  };
+  struct Chunk {
+    RemoteMemoryLocator remote;
+    std::byte* mapped = nullptr;  // the chunk in this address space, if Path::arrival is kMapped
+  };
+
+  virtual ~ChannelLink() = default;
+
+  // open() and obtain() each send a request to the receiver's process unless one is in flight, and
+  // return its answer, or nullopt until it has come. They never wait for the answer. They may wait
+  // for a connection to the process, and then run incoming calls. Called by one thread at a time.
+
+  // Exchanges properties with the peer and returns the path. Must succeed once before obtain() is
+  // called.
+  [[nodiscard]] virtual std::optional<absl::StatusOr<Path>> open() = 0;
+  // Asks for one grant: the receiver's process allocates at least one and at most `count` more
+  // chunks and inserts them into the receiver's incoming memory map, in the returned order. The
+  // first grant is the receiver's ring at first. Later grants become members by the end markers
+  // that report them, so the caller must report chunks in the order of granting. The receiving
+  // thread itself is not involved. `count` has no meaning while a request is in flight. Errors:
+  // RESOURCE_EXHAUSTED (no memory for a single chunk), UNAVAILABLE. With these, nothing was
+  // inserted.
+  [[nodiscard]] virtual std::optional<absl::StatusOr<std::vector<Chunk>>> obtain(
+      uint32_t count) = 0;
+
+  // Arrival::kEvent: sends an event behind all transfers posted so far; it tells the receiver that
+  // `words` more 8-byte words have arrived. Never blocks.
+  virtual void announce(uint64_t words) = 0;
+  // Wakes the sleeping receiver. Never blocks: the wake-up may be sent later, but it is not lost.
+  virtual void wake() = 0;
+  // Returns OK, or the reason why the receiver cannot be reached any more.
+  [[nodiscard]] virtual absl::Status status() const = 0;
+  // Returns true if the calling thread is running a call. It must not wait for peers then.
+  [[nodiscard]] virtual bool inside_call() const = 0;
+  // Blocks until the condition holds or the deadline has passed; runs incoming calls meanwhile.
+  // Returns whether the condition holds.
+  [[nodiscard]] virtual bool wait(const std::function<bool()>& condition, Deadline deadline) = 0;
+  // Makes a helper thread call RingSender::drain() repeatedly until it returns true.
+  virtual void drain_later() = 0;
+  // Allocates registered memory for deferred calls.
+  [[nodiscard]] virtual absl::StatusOr<RDMAMemory> allocate(size_t bytes) = 0;
+  virtual void free(const RDMAMemory& memory) = 0;
+};
+
+}  // namespace cariama::internal
+
+#endif  // CARIAMA_RIUTILS_INTERNAL_CHANNEL_LINK_H_

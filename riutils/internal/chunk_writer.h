@@ -1,0 +1,85 @@
+// How a sender writes into the receiver's chunks: one implementation per arrival mode, chosen when
+// the channel is set up.
+//
+//   mapped  Calls are built in the receiver's chunk, which this process maps. Storing the
+//           publishing word (a call's header, or a batch word) with release order publishes them.
+//   polled  Calls are built in an image of the chunk (staging memory). Everything behind the
+//           publishing word is WRITTEN first, then the publishing word.
+//   event   As polled, but in one WRITE; an event then announces the number of words.
+//
+// The steps of a chunk: begin(), then any number of publish(), publish_copy() and write_header(),
+// then end(). Each publication also notifies the receiver: mapped and polled, if it sleeps; event,
+// always.
+#ifndef CARIAMA_RIUTILS_INTERNAL_CHUNK_WRITER_H_
+#define CARIAMA_RIUTILS_INTERNAL_CHUNK_WRITER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "dtutils/transmitter.h"
+#include "riutils/channel_sender.h"
+#include "riutils/chunk_ring.h"
+#include "riutils/internal/backlog.h"
+#include "riutils/internal/channel_link.h"
+
+namespace cariama::internal {
+
+// Thread-compatible; the channel's mutex guards it, except that the owner calls publish() without
+// the mutex while the window is open. A `transmitter` belongs to the calling thread; the mapped
+// writer does not use it. The queue pair orders the transfers of a channel, whichever thread posts
+// them. A post may wait for a free slot of the send queue.
+class ChunkWriter {
+ public:
+  // Chooses the writer for the path. `link` and `path` must outlive it; `peer` names the receiver
+  // in error texts. Errors: those of CircularAllocator::create.
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<ChunkWriter>> create(
+      ChannelLink& link, const ChannelLink::Path& path, uint64_t chunk_bytes,
+      const std::string& peer);
+  virtual ~ChunkWriter() = default;
+
+  // Begins a chunk: base() is then the address at which it is built. Never blocks. Returns false if
+  // transfers of earlier chunks have to complete first.
+  [[nodiscard]] virtual absl::StatusOr<bool> begin(Transmitter* transmitter,
+                                                   const ChannelLink::Chunk& chunk) = 0;
+  // Publishes the calls in [first, next). Requires: they are complete, the publishing word at
+  // `first` included, and the word at `next` is 0. `produced` is the offset of `next` in the
+  // stream, end markers included.
+  [[nodiscard]] virtual absl::Status publish(Transmitter* transmitter, std::byte* first,
+                                             std::byte* next, uint64_t produced) = 0;
+  // Publishes calls that are encoded in other registered memory, at `at`.
+  [[nodiscard]] virtual absl::Status publish_copy(Transmitter* transmitter,
+                                                  const Backlog::Run& calls, std::byte* at,
+                                                  uint64_t produced) = 0;
+  // Writes the sender's part of the chunk header.
+  [[nodiscard]] virtual absl::Status write_header(Transmitter* transmitter,
+                                                  const ChunkHeader::Producer& producer) = 0;
+  // Publishes the end marker at `at`.
+  [[nodiscard]] virtual absl::Status end(Transmitter* transmitter, CallHeader marker, std::byte* at,
+                                         uint64_t produced) = 0;
+  // Returns the position of the next call after a publication that ended at `next`; may advance
+  // base(). Requires the mutex.
+  [[nodiscard]] virtual std::byte* resume(std::byte* next) { return next; }
+  // True if resume() returns its argument, so that it need not be called.
+  [[nodiscard]] virtual bool resumes_in_place() const { return true; }
+  // Called when the receiver's process has failed: the next publication reports that.
+  virtual void peer_died() {}
+
+  // Returns the address of the chunk's first byte; nullptr before the first begin(). For the image
+  // of a polled chunk: the address from which offsets in the chunk count.
+  [[nodiscard]] std::byte* base() const { return base_; }
+  [[nodiscard]] uint64_t wakes() const { return wakes_; }
+  [[nodiscard]] uint64_t events() const { return events_; }
+
+ protected:
+  std::byte* base_ = nullptr;
+  Relaxed<uint64_t> wakes_;   // wake-ups of a sleeping receiver
+  Relaxed<uint64_t> events_;  // events that announced a publication
+};
+
+}  // namespace cariama::internal
+
+#endif  // CARIAMA_RIUTILS_INTERNAL_CHUNK_WRITER_H_

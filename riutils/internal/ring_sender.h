@@ -1,0 +1,278 @@
+// The sending end of a channel behind its fast path (channel_sender.h): a ring of chunks
+// (chunk_ring.h), a writer for the arrival mode (chunk_writer.h), and a backlog of deferred calls
+// (backlog.h).
+//
+// The sender decides which chunk is filled, when further chunks are requested, and where the
+// receiver inserts them into its ring. The receiver reports only the number of chunks that it has
+// consumed.
+//
+// Calls that do not fit now may be deferred (RetryAsync, ovfl): they are encoded once, in
+// registered memory, in the order of issue. While calls are deferred, the window is closed, so that
+// no call overtakes them. The owner and the process's helper thread move deferred calls into
+// chunks; both hold mutex_.
+//
+// While the window is open, no other thread accesses the chunk, and the owner fills it without
+// mutex_. With mapped arrival the fast path leaves the window, and the owner locks mutex_, only
+// when a chunk is full.
+//
+// No thread waits while it holds mutex_, neither for the receiver nor for the answer to a request
+// nor for the completion of a transfer (a post may wait for a free slot of the send queue). Every
+// step either does its work or returns why it cannot (Progress); the owner waits outside, and the
+// helper thread retries.
+#ifndef CARIAMA_RIUTILS_INTERNAL_RING_SENDER_H_
+#define CARIAMA_RIUTILS_INTERNAL_RING_SENDER_H_
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "dtutils/synchronizer.h"
+#include "dtutils/transmitter.h"
+#include "riutils/channel_sender.h"
+#include "riutils/chunk_ring.h"
+#include "riutils/internal/backlog.h"
+#include "riutils/internal/channel_link.h"
+#include "riutils/internal/chunk_writer.h"
+#include "riutils/messenger_options.h"
+
+namespace cariama::internal {
+
+// The state of a channel at its sending end.
+enum class ChannelState : uint8_t {
+  kUnopened,    // nothing was requested from the receiver's process
+  kOpening,     // the path or the first grant is missing; calls may be deferred
+  kOpen,        // no call is deferred: the owner may open the window
+  kBacklogged,  // calls are deferred; the window is closed
+  kClosing,     // shutdown() was called; deferred calls, the first grant or the end are missing
+  kClosed,      // the end of the channel was published, or the channel was never opened
+  kFailed,      // no call can be sent any more
+};
+
+// The transitions. Every other pair is a defect.
+//   kUnopened    → kOpening     a chunk is wanted
+//   kOpening     → kOpen        the first grant came, and no call is deferred
+//                → kBacklogged  the first grant came, and calls are deferred
+//   kOpen        → kBacklogged  a call was deferred
+//   kBacklogged  → kOpen        the last deferred call was published
+//   any of these → kClosing     shutdown()
+//   kClosing     → kClosed      the end of the channel was published, or nothing has to be ended
+//   any but kClosed and kFailed → kFailed  the peer has failed, close(), or destruction
+[[nodiscard]] constexpr bool may_follow(ChannelState from, ChannelState to) {
+  using S = ChannelState;
+  switch (from) {
+    case S::kUnopened:
+      return to == S::kOpening || to == S::kClosing || to == S::kFailed;
+    case S::kOpening:
+      return to == S::kOpen || to == S::kBacklogged || to == S::kClosing || to == S::kFailed;
+    case S::kOpen:
+      return to == S::kBacklogged || to == S::kClosing || to == S::kFailed;
+    case S::kBacklogged:
+      return to == S::kOpen || to == S::kClosing || to == S::kFailed;
+    case S::kClosing:
+      return to == S::kClosed || to == S::kFailed;
+    case S::kClosed:
+    case S::kFailed:
+      return false;
+  }
+  return false;
+}
+
+// Only the owner may use it, with these exceptions: any thread may call drain(), state(),
+// arrival(), statistics(), accepted_bytes(), is_released(), peer_died() and close(). `link` must
+// outlive it.
+class RingSender final : public ChannelSender {
+ public:
+  // `peer` names the destination in error texts.
+  RingSender(ChannelLink& link, const MessengerOptions& options, std::string peer);
+  // Discards calls that are not published; their Synchronizers fail with CANCELLED.
+  ~RingSender();
+
+  // ---- ChannelSender
+  [[nodiscard]] absl::Status setup() override;
+  [[nodiscard]] CallResult send_slowly(const OutgoingCallView& call, WhenNoRoom when, bool batch,
+                                       Synchronizer* transmitted) override;
+  [[nodiscard]] CallResult flush() override;
+  [[nodiscard]] bool batch_is_old() const override;
+  [[nodiscard]] CallResult publish() override;
+
+  // Moves deferred calls into chunks as far as there is room, and ends the channel if shutdown()
+  // could not. Returns true if nothing is left to do. Called by helper threads: `transmitter_of`
+  // returns a Transmitter of the calling thread; it is called only when the path is known. Blocks
+  // at most for a connection to the receiver's process.
+  bool drain(const std::function<Transmitter*()>& transmitter_of);
+
+  // Flushes, waits until no call is deferred, and writes the end of the channel for the receiver,
+  // which frees the chunks when it has run all calls. Later calls return FAILED_PRECONDITION.
+  // Errors: DEADLINE_EXCEEDED (the receiver did not make room in time; a helper thread continues,
+  // and shutdown() may be called again), UNAVAILABLE. If the first chunks were requested and no
+  // call needs them, returns OK, and a helper thread returns them when they come.
+  [[nodiscard]] absl::Status shutdown(Deadline deadline);
+  // Returns true if the peer does not access the channel's control memory any more: the receiver
+  // has consumed everything after shutdown(), or the channel has failed or was never opened.
+  [[nodiscard]] bool is_released() const;
+
+  [[nodiscard]] ChannelState state() const;
+  // kAuto until setup().
+  [[nodiscard]] Arrival arrival() const;
+  // Returns the number of bytes of calls accepted so far, including deferred calls.
+  [[nodiscard]] uint64_t accepted_bytes() const;
+  [[nodiscard]] MessengerStatistics statistics() const;
+
+  // Makes the next publication of a mapped channel detect that the receiver's process has failed.
+  void peer_died();
+  // Closes the channel when the fabric has ended: unpublished calls are lost, and later calls
+  // return `why`. Requires: the owner is not inside any function of this object.
+  void close(const absl::Status& why);
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+  enum class Progress : uint8_t {
+    kDone,
+    kGrant,      // no chunk is free, but further chunks may be granted
+    kFull,       // no chunk is free; the receiver has to consume one first
+    kTransfers,  // transfers of this process have to complete first
+    kFailed,     // failure_ contains the reason
+  };
+  static constexpr ptrdiff_t kBatchWord = sizeof(CallHeader);
+
+  // The following functions require that mutex_ is held and the window is closed, unless stated
+  // otherwise. `transmitter` belongs to the calling thread. Functions that take the lock release it
+  // while they wait or call the link, and hold it again on return.
+  void enter(ChannelState to);
+  void fail(absl::Status status);
+  // Returns the reason why no call is accepted any more, or OK.
+  [[nodiscard]] absl::Status refusal() const;
+
+  // ---- The window.
+  void close_window();
+  // Opens the window if the state is kOpen. With `batch`, begins a batch if none is begun: the
+  // owner's next call will join it.
+  void open_window(bool batch = false);
+
+  // ---- Chunks.
+  [[nodiscard]] uint32_t granted() const {
+    return static_cast<uint32_t>(ring_.size() + unreported_.size());
+  }
+  // Returns kDone if the chunk to be opened next is free, else kFull, kTransfers or kFailed.
+  [[nodiscard]] Progress find_free_chunk(Transmitter* transmitter);
+  // Updates consumed_ by the receiver's count. Returns kDone, kTransfers or kFailed.
+  [[nodiscard]] Progress count_consumed(Transmitter* transmitter, const ChannelLink::Chunk& next);
+  // Ends the current chunk, if one is open, and opens the next one. Returns kDone if it is open.
+  [[nodiscard]] Progress advance(Transmitter* transmitter);
+  // In the owner: advances unless the open chunk has room for `bytes`. Waits for transfers, so it
+  // does not return kTransfers.
+  [[nodiscard]] Progress make_room(Lock& lock, uint64_t bytes);
+  [[nodiscard]] absl::Status end_chunk(Transmitter* transmitter, uint8_t flags);
+  [[nodiscard]] bool has_room(uint64_t bytes) const {
+    return chunk_open_ && static_cast<uint64_t>(chunk_end() - closed_at_) >= bytes;
+  }
+
+  // ---- Requests for the path and for chunks. The window may be open.
+  // Sets wanted_: the first chunks, or twice the present number.
+  void want_chunks();
+  // Sends or continues the requests until wanted_ chunks are granted. Never waits for an answer.
+  // Returns true if they are granted, or if limit_ was lowered to the present number, false if an
+  // answer is outstanding. After an error nothing is wanted any more.
+  [[nodiscard]] absl::StatusOr<bool> poll_requests(Lock& lock);
+  [[nodiscard]] absl::Status take_path(const ChannelLink::Path& path);
+  void take_grant(const std::vector<ChannelLink::Chunk>& grant);
+  // In the owner: requests chunks and waits for them, at most options_.timeout.
+  [[nodiscard]] absl::Status await_chunks(Lock& lock);
+
+  // ---- Calls.
+  // Writes the call at closed_at_. Returns true if it has to be published now, with the batch.
+  [[nodiscard]] bool build(const OutgoingCallView& call, bool batch);
+  [[nodiscard]] absl::Status flush_batch(Transmitter* transmitter);
+  [[nodiscard]] absl::Status defer(const OutgoingCallView& call, Synchronizer* transmitted);
+  // Moves deferred calls into chunks and publishes them. Returns kDone if none are left.
+  [[nodiscard]] Progress drain_backlog(Transmitter* transmitter);
+  // kClosing: publishes what is left and the end of the channel. Returns kDone in state kClosed.
+  [[nodiscard]] Progress finish(Transmitter* transmitter);
+  void call_helper();
+  // The condition on which send_slowly() and shutdown() wait. Locks mutex_. Returns true if there
+  // may be room now, or if the channel has failed or ended. Moves deferred calls into chunks.
+  // `deferred_before`: bytes of deferred calls when the wait began.
+  [[nodiscard]] bool look_for_room(uint64_t deferred_before);
+  [[nodiscard]] bool look_for_end();
+
+  // The following functions are called by the owner with the window open, without mutex_.
+  [[nodiscard]] CallResult batch_slowly(const OutgoingCallView& call, WhenNoRoom when) override;
+  [[nodiscard]] CallResult published_slowly(std::byte* first, std::byte* next) override;
+  [[nodiscard]] CallResult publish_batch(std::byte* next);
+  // Requires: no call is batched. Begins an empty batch at `at` if there is room for one.
+  void begin_batch(std::byte* at);
+  void set_batch_end();
+  [[nodiscard]] bool batch_is_empty() const {
+    return batch_ == nullptr || position_ - batch_ <= kBatchWord;
+  }
+
+  // The following functions are called with the window open (by the owner) or closed.
+  [[nodiscard]] absl::Status write_header(Transmitter* transmitter, bool filled);
+  // Returns the last position for an end marker.
+  [[nodiscard]] std::byte* chunk_end() const {
+    return writer_->base() + options_.chunk_bytes - sizeof(CallHeader);
+  }
+  // Returns the offset of `at` in the channel's stream of calls.
+  [[nodiscard]] uint64_t offset_of(const std::byte* at) const {
+    return chunk_first_ + static_cast<uint64_t>(at - writer_->base()) - sizeof(ChunkHeader);
+  }
+  // Returns the offset of `at` in the stream of calls and end markers.
+  [[nodiscard]] uint64_t produced_at(const std::byte* at) const {
+    return offset_of(at) + ring_.ended() * sizeof(CallHeader);
+  }
+
+  // Window open: the batch word of the batch that was begun, or nullptr. Window closed: the first
+  // word that is not published.
+  Relaxed<std::byte*> batch_;
+  Relaxed<uint64_t> publications_;  // counted without mutex_
+  bool window_open_ = false;        // written under mutex_; the owner reads it without
+  // Two stores publish a batch: mapped arrival, no fence needed, no flush_age.
+  bool publishes_by_store_ = false;
+
+  alignas(64) mutable std::mutex mutex_;
+  ChannelState state_ = ChannelState::kUnopened;
+  absl::Status failure_;  // in kFailed
+  ChannelLink& link_;
+  const MessengerOptions options_;
+  const std::string peer_;
+  const absl::Status no_room_;
+  std::optional<ChannelLink::Path> path_;
+  std::unique_ptr<ChunkWriter> writer_;
+  ChannelControl* control_ = nullptr;
+
+  ChunkRing<ChannelLink::Chunk> ring_;
+  std::vector<ChannelLink::Chunk> unreported_;  // granted; the next end marker reports them
+  // Maximum of granted(): max_chunks, or less if the receiver's memory is exhausted.
+  uint32_t limit_;
+  uint32_t wanted_ = 0;       // granted() to be reached by requests
+  bool in_link_ = false;      // a thread is inside link_.open() or link_.obtain(), without mutex_
+  bool chunk_asked_ = false;  // the answer to a link_.obtain() is outstanding
+  bool chunk_open_ = false;   // the ring's current chunk is being filled
+  uint64_t consumed_ = 0;     // number of ended chunks known to be consumed
+  uint64_t chunk_first_ = 0;  // stream offset of the first call in this chunk
+  std::byte* closed_at_ = nullptr;  // window closed: the channel's current position
+  uint64_t single_ = 0;             // header of the call at batch_ if it has no batch word, else 0
+
+  // Consumption::kPull: the READ of the receiver's count.
+  Synchronizer pulled_{0};
+  bool pulling_ = false;
+
+  Backlog backlog_;
+  bool helper_called_ = false;             // the helper thread will call drain()
+  std::vector<Synchronizer*> departures_;  // counted down when the batch is published
+  std::chrono::steady_clock::time_point batch_since_{};
+  MessengerStatistics counts_;
+};
+
+}  // namespace cariama::internal
+
+#endif  // CARIAMA_RIUTILS_INTERNAL_RING_SENDER_H_

@@ -1,0 +1,411 @@
+#include "riutils/internal/ring_sender.h"
+
+#include <algorithm>
+#include <cassert>
+#include <string>
+#include <utility>
+
+#include "dtutils/error.h"
+
+namespace cariama::internal {
+namespace {
+
+// sleeping_ points here if every publication has to take the slow path.
+constinit const std::atomic<uint32_t> kAlwaysAsleep{SleepingWord::kAsleep};
+
+absl::Status no_room_error(const MessengerOptions& options, const std::string& peer) {
+  return make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kPeer,
+                    peer + " is behind: its chunks (" + std::to_string(options.max_chunks) +
+                        " at most, of " + std::to_string(options.chunk_bytes) +
+                        " bytes) are full, and the call cannot be deferred",
+                    "let it process its calls, or raise max_chunks or deferred_bytes");
+}
+
+}  // namespace
+
+RingSender::RingSender(ChannelLink& link, const MessengerOptions& options, std::string peer)
+    : ChannelSender(&kAlwaysAsleep),
+      link_(link),
+      options_(options),
+      peer_(std::move(peer)),
+      no_room_(no_room_error(options, peer_)),
+      limit_(options.max_chunks),
+      backlog_(link, options.chunk_bytes) {}
+
+RingSender::~RingSender() {
+  {
+    const std::lock_guard lock(mutex_);
+    fail(make_error(absl::StatusCode::kCancelled, ErrorScope::kOperation,
+                    "the channel to " + peer_ + " was destroyed before it published this call"));
+  }
+  // The READ in flight refers to pulled_.
+  if (pulling_) {
+    static_cast<void>(wait_until(
+        [&] {
+          path_->transmitter->queue().progress();
+          return pulled_.done();
+        },
+        deadline_after(options_.timeout)));
+  }
+}
+
+// ---- The state ----------------------------------------------------------------------------------
+
+void RingSender::enter(ChannelState to) {
+  assert(may_follow(state_, to));
+  state_ = to;
+}
+
+void RingSender::fail(absl::Status status) {
+  if (state_ == ChannelState::kFailed || state_ == ChannelState::kClosed) return;
+  enter(ChannelState::kFailed);
+  failure_ = std::move(status);
+  backlog_.fail(failure_);
+  for (Synchronizer* departure : departures_) departure->fail(failure_);
+  departures_.clear();
+}
+
+absl::Status RingSender::refusal() const {
+  switch (state_) {
+    case ChannelState::kFailed:
+      return failure_;
+    case ChannelState::kClosing:
+    case ChannelState::kClosed:
+      return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
+                        "the messenger to " + peer_ + " was shut down");
+    default:
+      return absl::OkStatus();
+  }
+}
+
+void RingSender::peer_died() {
+  const std::lock_guard lock(mutex_);
+  if (writer_ != nullptr) writer_->peer_died();
+}
+
+void RingSender::close(const absl::Status& why) {
+  const std::lock_guard lock(mutex_);
+  close_window();
+  fail(why);
+}
+
+// ---- The window ---------------------------------------------------------------------------------
+
+void RingSender::close_window() {
+  if (!window_open_) return;
+  closed_at_ = position_;
+  if (batch_ == nullptr) batch_ = closed_at_;
+  if (batch_is_empty()) closed_at_ = batch_;  // discard the batch word of an empty batch
+  end_ = batch_end_ = position_;
+  window_open_ = false;
+}
+
+void RingSender::open_window(bool batch) {
+  if (state_ != ChannelState::kOpen || !chunk_open_) return;
+  window_open_ = true;
+  if (closed_at_ == batch_ && batch && options_.flush_age.count() == 0) {
+    begin_batch(closed_at_);
+    return;
+  }
+  position_ = closed_at_;
+  batch_end_ = closed_at_;
+  if (closed_at_ == batch_) {
+    batch_ = nullptr;
+    end_ = chunk_end();
+  } else {
+    end_ = closed_at_;
+    // If batches age, every batched call takes the slow path, which reads the clock.
+    if (options_.flush_age.count() == 0) set_batch_end();
+  }
+}
+
+void RingSender::set_batch_end() {
+  std::byte* const first = batch_ + kBatchWord;
+  batch_end_ = first + std::min<ptrdiff_t>(options_.flush_bytes, chunk_end() - first);
+}
+
+void RingSender::begin_batch(std::byte* at) {
+  if (chunk_end() - at > kBatchWord) {
+    batch_ = at;
+    position_ = at + kBatchWord;
+    end_ = at;
+    set_batch_end();
+  } else {
+    batch_ = nullptr;
+    position_ = at;
+    end_ = chunk_end();
+    batch_end_ = at;
+  }
+}
+
+// ---- Publication --------------------------------------------------------------------------------
+
+CallResult RingSender::published_slowly(std::byte* first, std::byte* next) {
+  if (path_->arrival != Arrival::kMapped) publications_ = publications_ + 1;
+  absl::Status status = writer_->publish(path_->transmitter, first, next, produced_at(next));
+  if (status.ok() && writer_->resumes_in_place()) [[likely]]
+    return status;
+  const std::lock_guard lock(mutex_);
+  close_window();
+  if (!status.ok()) {
+    fail(status);
+  } else {
+    closed_at_ = batch_ = writer_->resume(next);
+    open_window();
+  }
+  return status;
+}
+
+bool RingSender::build(const OutgoingCallView& call, bool batch) {
+  const auto total = static_cast<ptrdiff_t>(call.total());
+  const auto most = static_cast<ptrdiff_t>(options_.flush_bytes);
+  const bool ages = options_.flush_age.count() != 0;
+  const bool joins = closed_at_ != batch_;
+  // A call that fills a batch by its own length is published without a batch word.
+  const bool begins =
+      !joins && batch && total < most && chunk_end() - closed_at_ >= kBatchWord + total;
+  if (begins) {
+    closed_at_ += kBatchWord;
+    if (ages) batch_since_ = std::chrono::steady_clock::now();
+  }
+  call.write_behind_header(closed_at_ + sizeof(CallHeader));
+  if (begins || joins) {
+    store_word(closed_at_, word_of(call.header()));
+  } else {
+    single_ = word_of(call.header());
+  }
+  closed_at_ += total;
+  return !batch || single_ != 0 || closed_at_ - batch_ - kBatchWord >= most ||
+         (ages && std::chrono::steady_clock::now() - batch_since_ >= options_.flush_age);
+}
+
+absl::Status RingSender::flush_batch(Transmitter* transmitter) {
+  if (batch_ == closed_at_) return absl::OkStatus();
+  std::byte* const first = batch_;
+  publications_ = publications_ + 1;
+  store_word(closed_at_, 0);
+  const uint64_t single = std::exchange(single_, 0);
+  publish_word(
+      first, single != 0
+                 ? single
+                 : word_of(BatchWord::make(static_cast<size_t>(closed_at_ - first - kBatchWord))));
+  absl::Status status = writer_->publish(transmitter, first, closed_at_, produced_at(closed_at_));
+  closed_at_ = batch_ = writer_->resume(closed_at_);
+  if (!status.ok()) {
+    fail(status);
+    return status;
+  }
+  for (Synchronizer* departure : departures_) departure->decrease();
+  departures_.clear();
+  return status;
+}
+
+absl::Status RingSender::write_header(Transmitter* transmitter, bool filled) {
+  return writer_->write_header(
+      transmitter, {.first = chunk_first_, .last = offset_of(batch_), .filled = filled ? 1u : 0u});
+}
+
+CallResult RingSender::flush() {
+  if (window_open_ && batch_is_empty()) return {};
+  if (window_open_ && publishes_by_store_ && departures_.empty()) return publish_batch(position_);
+  const std::lock_guard lock(mutex_);
+  if (state_ == ChannelState::kFailed) return failure_;
+  if (!window_open_) return {};  // the slow path that closed the window has flushed the batch
+  close_window();
+  absl::Status status = flush_batch(path_->transmitter);
+  open_window();
+  return status;
+}
+
+// Publishes the batch, which ends at `next`, by storing its batch word. Requires: the batch is not
+// empty, and there is room for one word at `next`.
+CallResult RingSender::publish_batch(std::byte* next) {
+  std::byte* const first = batch_;
+  store_word(next, 0);
+  publish_word(first, word_of(BatchWord::make(static_cast<size_t>(next - first - kBatchWord))));
+  publications_ = publications_ + 1;
+  begin_batch(next);
+  if (sleeping_->load(std::memory_order_relaxed) != SleepingWord::kAwake) [[unlikely]] {
+    return published_slowly(first, next);
+  }
+  return {};
+}
+
+// The usual case: the call joins the batch, which is then published. All other cases take
+// send_slowly().
+CallResult RingSender::batch_slowly(const OutgoingCallView& call, WhenNoRoom when) {
+  std::byte* const at = position_;
+  const auto total = static_cast<ptrdiff_t>(call.total());
+  if (!window_open_ || !publishes_by_store_ || !departures_.empty() || call.id.value == 0 ||
+      batch_is_empty() || chunk_end() - at < total) {
+    return send_slowly(call, when, true, nullptr);
+  }
+  call.write_behind_header(at + sizeof(CallHeader));
+  store_word(at, word_of(call.header()));
+  return publish_batch(at + total);
+}
+
+CallResult RingSender::publish() {
+  if (CallResult flushed = flush(); !flushed.ok()) return flushed;
+  const std::lock_guard lock(mutex_);
+  if (!window_open_) return {};
+  close_window();
+  absl::Status status = write_header(path_->transmitter, false);
+  if (!status.ok()) fail(status);
+  open_window();
+  return status;
+}
+
+bool RingSender::batch_is_old() const {
+  return options_.flush_age.count() != 0 && window_open_ && !batch_is_empty() &&
+         std::chrono::steady_clock::now() - batch_since_ >= options_.flush_age;
+}
+
+// ---- The slow path ------------------------------------------------------------------------------
+
+CallResult RingSender::send_slowly(const OutgoingCallView& call, WhenNoRoom when, bool batch,
+                                   Synchronizer* transmitted) {
+  if (call.id.value == 0) {
+    return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
+                      "the function of this call is in a library that was loaded after the fabric "
+                      "was created",
+                      "load the library first");
+  }
+  const uint64_t total = call.total();
+  if (total > chunk_capacity(options_.chunk_bytes)) {
+    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                      "a call of " + std::to_string(total) + " bytes to " + peer_ +
+                          " is longer than a chunk takes (" +
+                          std::to_string(chunk_capacity(options_.chunk_bytes)) + " bytes)",
+                      "raise chunk_bytes, or have the buffer written or read beside the call");
+  }
+  Lock lock(mutex_);
+  for (;;) {
+    close_window();
+    if (absl::Status refused = refusal(); !refused.ok()) return refused;
+    const bool inside = link_.inside_call();
+    // A sender that defers further calls also moves deferred calls into chunks. Otherwise the
+    // helper thread might never catch up with it.
+    if (!backlog_.empty() && when.defer && !inside && writer_ != nullptr &&
+        drain_backlog(path_->transmitter) == Progress::kFailed) {
+      return failure_;
+    }
+    bool grows = false;
+    if (backlog_.empty()) {
+      const Progress progress = make_room(lock, total);
+      if (progress == Progress::kFailed) return failure_;
+      // The thread has sent other calls, or has shut the channel down, while it waited.
+      if (!backlog_.empty() || progress == Progress::kTransfers) continue;
+      if (progress == Progress::kDone) {
+        const bool leaves = build(call, batch);
+        if (transmitted != nullptr) departures_.push_back(transmitted);
+        absl::Status status;
+        if (leaves) status = flush_batch(path_->transmitter);
+        open_window(batch);
+        return status;
+      }
+      grows = progress == Progress::kGrant;
+      if (grows && !inside && (!when.defer || ring_.size() == 0)) {
+        if (absl::Status granted = await_chunks(lock); !granted.ok()) {
+          open_window();
+          return granted;
+        }
+        continue;
+      }
+      // Publish the batch: it must not wait for room for this call.
+      if (chunk_open_) {
+        if (absl::Status flushed = flush_batch(path_->transmitter); !flushed.ok()) return flushed;
+      }
+    }
+    if (when.defer || grows || (inside && when.policy == WhenFull::kRetry)) {
+      if (backlog_.bytes() + total <= options_.deferred_bytes) return defer(call, transmitted);
+      if (grows && !inside) {
+        if (absl::Status granted = await_chunks(lock); !granted.ok()) return granted;
+        continue;
+      }
+    }
+    if (inside || when.policy != WhenFull::kRetry) {
+      ++counts_.refused;
+      open_window();
+      return no_room_;
+    }
+    const uint64_t deferred = backlog_.bytes();
+    lock.unlock();
+    static_cast<void>(link_.wait([&] { return look_for_room(deferred); }, kForever));
+    lock.lock();
+  }
+}
+
+absl::Status RingSender::defer(const OutgoingCallView& call, Synchronizer* transmitted) {
+  if (absl::Status appended = backlog_.append(call, transmitted); !appended.ok()) return appended;
+  ++counts_.deferred;
+  counts_.deferred_bytes_high_water = std::max(counts_.deferred_bytes_high_water, backlog_.bytes());
+  if (state_ == ChannelState::kUnopened) enter(ChannelState::kOpening);
+  if (state_ == ChannelState::kOpen) enter(ChannelState::kBacklogged);
+  call_helper();
+  return absl::OkStatus();
+}
+
+bool RingSender::look_for_room(uint64_t deferred_before) {
+  Lock lock(mutex_);
+  if (!refusal().ok() || window_open_) return true;
+  if (absl::Status status = link_.status(); !status.ok()) {
+    fail(status);
+    return true;
+  }
+  if (!backlog_.empty()) {
+    if (writer_ == nullptr) return false;  // the helper thread sets the channel up
+    switch (drain_backlog(path_->transmitter)) {
+      case Progress::kDone:
+      case Progress::kFailed:
+        return true;
+      case Progress::kGrant:
+        want_chunks();
+        // An error comes again to the helper thread, which fails the channel if it must.
+        static_cast<void>(poll_requests(lock));
+        [[fallthrough]];
+      default:
+        return backlog_.bytes() < deferred_before;
+    }
+  }
+  // All deferred calls were published: the wait ends, whether or not another chunk is free.
+  if (deferred_before != 0 || ring_.size() == 0) return true;
+  const Progress progress = find_free_chunk(path_->transmitter);
+  return progress == Progress::kDone || progress == Progress::kFailed ||
+         (progress == Progress::kFull && chunk_open_ && granted() < limit_);
+}
+
+// ---- Statistics ---------------------------------------------------------------------------------
+
+ChannelState RingSender::state() const {
+  const std::lock_guard lock(mutex_);
+  return state_;
+}
+
+Arrival RingSender::arrival() const {
+  const std::lock_guard lock(mutex_);
+  return path_.has_value() ? path_->arrival : Arrival::kAuto;
+}
+
+uint64_t RingSender::accepted_bytes() const {
+  const std::lock_guard lock(mutex_);
+  if (writer_ == nullptr || writer_->base() == nullptr) return backlog_.bytes();
+  // The batch word counts as soon as there is a call behind it.
+  const std::byte* at = closed_at_;
+  if (window_open_) at = batch_ != nullptr && batch_is_empty() ? batch_ : position_;
+  return offset_of(at) + backlog_.bytes();
+}
+
+MessengerStatistics RingSender::statistics() const {
+  const std::lock_guard lock(mutex_);
+  MessengerStatistics statistics = counts_;
+  statistics.publications = publications_;
+  if (writer_ == nullptr) return statistics;
+  statistics.wakes = writer_->wakes();
+  statistics.events = writer_->events();
+  const uint64_t pushed = control_->consumed_chunks.load(std::memory_order_acquire);
+  statistics.chunks_consumed = std::max(consumed_, pushed <= ring_.ended() ? pushed : 0);
+  return statistics;
+}
+
+}  // namespace cariama::internal

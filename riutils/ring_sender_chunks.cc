@@ -1,0 +1,385 @@
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "dtutils/error.h"
+#include "riutils/internal/ring_sender.h"
+
+namespace cariama::internal {
+
+// ---- Requests -----------------------------------------------------------------------------------
+
+absl::Status RingSender::setup() {
+  Lock lock(mutex_);
+  if (absl::Status refused = refusal(); !refused.ok()) return refused;
+  if (ring_.size() != 0) return absl::OkStatus();
+  if (link_.inside_call()) {
+    return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
+                      "a messenger to " + peer_ + " cannot be set up inside a call",
+                      "set it up before");
+  }
+  return await_chunks(lock);
+}
+
+void RingSender::want_chunks() {
+  if (state_ == ChannelState::kUnopened) enter(ChannelState::kOpening);
+  wanted_ = std::max<uint32_t>(wanted_, granted() == 0 ? options_.chunks_per_request
+                                                       : std::min<uint32_t>(2 * granted(), limit_));
+}
+
+absl::StatusOr<bool> RingSender::poll_requests(Lock& lock) {
+  if (in_link_) return false;
+  absl::Status status = check_options(options_);
+  while (status.ok() && granted() < wanted_) {
+    if (state_ == ChannelState::kFailed) return failure_;
+    const bool opens = writer_ == nullptr;
+    const uint32_t count = wanted_ - granted();
+    std::optional<absl::StatusOr<ChannelLink::Path>> path;
+    std::optional<absl::StatusOr<std::vector<ChannelLink::Chunk>>> grant;
+    in_link_ = true;
+    lock.unlock();
+    if (opens) {
+      path = link_.open();
+    } else {
+      grant = link_.obtain(count);
+    }
+    lock.lock();
+    in_link_ = false;
+    chunk_asked_ = !opens && !grant.has_value();
+    if (path.has_value()) {
+      status = path->ok() ? take_path(**path) : path->status();
+    } else if (grant.has_value()) {
+      status = grant->status();
+      if (status.ok()) take_grant(**grant);
+    } else {
+      return false;
+    }
+  }
+  if (status.ok()) return true;
+  wanted_ = granted();
+  // The receiver has no memory for more chunks: continue with those that there are.
+  if (absl::IsResourceExhausted(status) && granted() != 0) {
+    limit_ = granted();
+    return true;
+  }
+  return status;
+}
+
+absl::Status RingSender::take_path(const ChannelLink::Path& path) {
+  auto writer = ChunkWriter::create(link_, path, options_.chunk_bytes, peer_);
+  if (!writer.ok()) return writer.status();  // the next attempt opens the path again
+  writer_ = *std::move(writer);
+  path_ = path;
+  control_ = reinterpret_cast<ChannelControl*>(path_->control.get_buffer());
+  if (path_->arrival == Arrival::kMapped && !path_->fence) {
+    sleeping_ = &path_->sleeping->state;
+    publishes_by_store_ = options_.flush_age.count() == 0;
+  }
+  return absl::OkStatus();
+}
+
+void RingSender::take_grant(const std::vector<ChannelLink::Chunk>& grant) {
+  ++counts_.requests;
+  counts_.chunks += grant.size();
+  if (ring_.size() != 0) {
+    unreported_.insert(unreported_.end(), grant.begin(), grant.end());
+    return;
+  }
+  ring_.begin(grant);
+  if (state_ == ChannelState::kOpening) {
+    enter(backlog_.empty() ? ChannelState::kOpen : ChannelState::kBacklogged);
+  } else if (backlog_.empty()) {
+    wanted_ = granted();  // the channel is closing
+  }
+}
+
+absl::Status RingSender::await_chunks(Lock& lock) {
+  want_chunks();
+  absl::StatusOr<bool> granted = poll_requests(lock);
+  if (granted.ok() && !*granted) {
+    lock.unlock();
+    const bool ended = link_.wait(
+        [&] {
+          Lock look(mutex_);
+          granted = poll_requests(look);
+          return !granted.ok() || *granted;
+        },
+        deadline_after(options_.timeout));
+    lock.lock();
+    if (!ended) {
+      granted = make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
+                           peer_ + " did not grant chunks in time",
+                           "let its process run, or raise timeout");
+    }
+  }
+  close_window();  // incoming calls that this thread ran while it waited may have opened it
+  if (absl::IsUnavailable(granted.status())) fail(granted.status());
+  return granted.status();
+}
+
+// ---- Chunks -------------------------------------------------------------------------------------
+
+RingSender::Progress RingSender::count_consumed(Transmitter* transmitter,
+                                                const ChannelLink::Chunk& next) {
+  uint64_t consumed = control_->consumed_chunks.load(std::memory_order_acquire);
+  if (consumed == ChannelControl::kBroken) [[unlikely]] {
+    fail(make_error(absl::StatusCode::kInternal, ErrorScope::kLink,
+                    peer_ + " found malformed data in the channel and has stopped reading it"));
+    return Progress::kFailed;
+  }
+  if (options_.consumption == Consumption::kPull) {
+    if (next.mapped != nullptr) {
+      ++counts_.pulls;
+      auto* const header = reinterpret_cast<ChunkHeader*>(next.mapped);
+      consumed = std::atomic_ref(header->consumer.chunks).load(std::memory_order_acquire);
+    } else {
+      constexpr uint64_t kScratch = sizeof(ChannelControl);
+      absl::Status read;
+      if (!std::exchange(pulling_, true)) {
+        ++counts_.pulls;
+        pulled_.reset();
+        read = transmitter->read(
+            path_->control, kScratch, sizeof consumed,
+            next.remote.slice(offsetof(ChunkHeader, consumer.chunks), sizeof consumed), &pulled_);
+        if (!read.ok()) {
+          pulling_ = false;
+          fail(read);
+          return Progress::kFailed;
+        }
+      }
+      transmitter->queue().progress();
+      if (!pulled_.done()) return Progress::kTransfers;
+      pulling_ = false;
+      if (absl::Status read = pulled_.status(); !read.ok()) {
+        fail(read);
+        return Progress::kFailed;
+      }
+      std::memcpy(&consumed, path_->control.get_buffer() + kScratch, sizeof consumed);
+    }
+  }
+  // Ignore a count that is not possible: the peer wrote it.
+  if (consumed > consumed_ && consumed <= ring_.ended()) consumed_ = consumed;
+  return Progress::kDone;
+}
+
+RingSender::Progress RingSender::find_free_chunk(Transmitter* transmitter) {
+  // The end marker of the open chunk makes a new chunk the next one.
+  if (chunk_open_ && !unreported_.empty()) return Progress::kDone;
+  const uint64_t begun = ring_.ended() + (chunk_open_ ? 1 : 0);
+  if (begun - consumed_ < ring_.size()) return Progress::kDone;
+  const Progress counted =
+      count_consumed(transmitter, chunk_open_ ? ring_.next() : ring_.current());
+  if (counted != Progress::kDone) return counted;
+  return begun - consumed_ < ring_.size() ? Progress::kDone : Progress::kFull;
+}
+
+RingSender::Progress RingSender::advance(Transmitter* transmitter) {
+  if (state_ == ChannelState::kFailed) return Progress::kFailed;
+  const Progress found = find_free_chunk(transmitter);
+  if (found == Progress::kFailed || found == Progress::kTransfers) return found;
+  if (chunk_open_) {
+    // The end marker reports the chunks that were granted: request them before it is written.
+    if (found == Progress::kFull && granted() < limit_) return Progress::kGrant;
+    absl::Status ended = flush_batch(transmitter);
+    if (ended.ok()) ended = end_chunk(transmitter, 0);
+    if (!ended.ok()) {
+      fail(ended);
+      return Progress::kFailed;
+    }
+  }
+  if (found == Progress::kFull) return Progress::kFull;
+  const absl::StatusOr<bool> begun = writer_->begin(transmitter, ring_.current());
+  if (!begun.ok()) {
+    fail(begun.status());
+    return Progress::kFailed;
+  }
+  if (!*begun) return Progress::kTransfers;
+  chunk_open_ = true;
+  closed_at_ = batch_ = writer_->base() + sizeof(ChunkHeader);
+  return Progress::kDone;
+}
+
+RingSender::Progress RingSender::make_room(Lock& lock, uint64_t bytes) {
+  Progress progress = Progress::kDone;
+  const auto step = [&] {
+    progress = has_room(bytes)     ? Progress::kDone
+               : ring_.size() == 0 ? Progress::kGrant
+                                   : advance(path_->transmitter);
+    return progress != Progress::kTransfers;
+  };
+  if (step()) return progress;
+  lock.unlock();
+  const bool ended = wait_until(
+      [&] {
+        const std::lock_guard again(mutex_);
+        close_window();  // the wait hook may run tasks that send
+        return !refusal().ok() || !backlog_.empty() || step();
+      },
+      deadline_after(options_.timeout));
+  lock.lock();
+  if (!ended) {
+    fail(make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kLink,
+                    "transfers to " + peer_ + " did not complete in time"));
+  }
+  return state_ == ChannelState::kFailed ? Progress::kFailed : progress;
+}
+
+// Publishes the end marker of the current chunk. Requires: the batch is flushed.
+absl::Status RingSender::end_chunk(Transmitter* transmitter, uint8_t flags) {
+  if (absl::Status written = write_header(transmitter, true); !written.ok()) return written;
+  const CallHeader marker = EndMarker::make(static_cast<uint32_t>(unreported_.size()), flags);
+  ring_.end_chunk(unreported_);
+  unreported_.clear();
+  ++counts_.chunks_filled;
+  chunk_open_ = false;
+  const uint64_t first = offset_of(closed_at_);
+  absl::Status published = writer_->end(transmitter, marker, closed_at_, produced_at(closed_at_));
+  chunk_first_ = first;
+  // offset_of(closed_at_) is now the first offset of the next chunk, which is not open yet.
+  closed_at_ = batch_ = writer_->base() + sizeof(ChunkHeader);
+  return published;
+}
+
+// ---- Deferred calls -----------------------------------------------------------------------------
+
+RingSender::Progress RingSender::drain_backlog(Transmitter* transmitter) {
+  while (!backlog_.empty()) {
+    if (ring_.size() == 0) return Progress::kGrant;
+    Backlog::Run run;
+    if (chunk_open_) run = backlog_.front(static_cast<uint64_t>(chunk_end() - closed_at_));
+    if (run.bytes == 0) {
+      if (const Progress progress = advance(transmitter); progress != Progress::kDone) {
+        return progress;
+      }
+      continue;
+    }
+    std::byte* const next = closed_at_ + run.bytes;
+    publications_ = publications_ + 1;
+    absl::Status status = writer_->publish_copy(transmitter, run, closed_at_, produced_at(next));
+    closed_at_ = batch_ = writer_->resume(next);
+    if (!status.ok()) {
+      fail(status);
+      return Progress::kFailed;
+    }
+    backlog_.pop(run);
+  }
+  if (state_ == ChannelState::kBacklogged) enter(ChannelState::kOpen);
+  return Progress::kDone;
+}
+
+void RingSender::call_helper() {
+  if (!std::exchange(helper_called_, true)) link_.drain_later();
+}
+
+bool RingSender::drain(const std::function<Transmitter*()>& transmitter_of) {
+  Lock lock(mutex_);
+  for (;;) {
+    const bool opens = state_ == ChannelState::kOpening && !backlog_.empty();
+    if (!opens && state_ != ChannelState::kBacklogged && state_ != ChannelState::kClosing) {
+      helper_called_ = false;
+      return true;
+    }
+    if (absl::Status status = link_.status(); !status.ok()) {
+      fail(status);
+      continue;
+    }
+    Transmitter* transmitter = nullptr;
+    if (path_.has_value() && path_->arrival != Arrival::kMapped) {
+      transmitter = transmitter_of();
+      if (transmitter == nullptr) return false;
+    }
+    const Progress progress =
+        state_ == ChannelState::kClosing ? finish(transmitter) : drain_backlog(transmitter);
+    if (progress == Progress::kDone || progress == Progress::kFailed) continue;
+    if (progress != Progress::kGrant) return false;
+    want_chunks();
+    const absl::StatusOr<bool> granted = poll_requests(lock);
+    if (granted.ok()) {
+      if (!*granted) return false;
+      continue;
+    }
+    if (backlog_.empty()) continue;  // no call needs the chunks any more
+    if (absl::IsResourceExhausted(granted.status()) || absl::IsDeadlineExceeded(granted.status())) {
+      return false;  // the receiver's process may grant chunks later
+    }
+    fail(granted.status());
+  }
+}
+
+// ---- The end ------------------------------------------------------------------------------------
+
+RingSender::Progress RingSender::finish(Transmitter* transmitter) {
+  if (const Progress drained = drain_backlog(transmitter); drained != Progress::kDone) {
+    return drained;
+  }
+  if (ring_.size() == 0) {
+    // The receiver's process may have created the channel already.
+    if (chunk_asked_ || in_link_) return Progress::kGrant;
+  } else {
+    if (!chunk_open_) {
+      if (const Progress opened = advance(transmitter); opened != Progress::kDone) return opened;
+    }
+    absl::Status status = flush_batch(transmitter);
+    if (status.ok()) status = end_chunk(transmitter, EndMarker::kShutdown);
+    if (!status.ok()) {
+      fail(status);
+      return Progress::kFailed;
+    }
+  }
+  enter(ChannelState::kClosed);
+  return Progress::kDone;
+}
+
+absl::Status RingSender::shutdown(Deadline deadline) {
+  {
+    const std::lock_guard lock(mutex_);
+    close_window();
+    if (state_ != ChannelState::kClosing && state_ != ChannelState::kClosed &&
+        state_ != ChannelState::kFailed) {
+      enter(ChannelState::kClosing);
+    }
+  }
+  const bool ended = look_for_end() || link_.wait([&] { return look_for_end(); }, deadline);
+  const std::lock_guard lock(mutex_);
+  if (state_ == ChannelState::kFailed) return failure_;
+  if (state_ == ChannelState::kClosing) call_helper();
+  if (ended) return absl::OkStatus();
+  return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
+                    peer_ + " did not make room for " + std::to_string(backlog_.bytes()) +
+                        " bytes of calls in time",
+                    "let it process its calls");
+}
+
+// The condition on which shutdown() waits. Returns true if the channel has ended, or if only the
+// first grant is missing, which no call needs.
+bool RingSender::look_for_end() {
+  Lock lock(mutex_);
+  if (state_ != ChannelState::kClosing) return true;
+  const Progress progress = finish(path_.has_value() ? path_->transmitter : nullptr);
+  if (state_ != ChannelState::kClosing) return true;
+  if (absl::Status status = link_.status(); !status.ok()) {
+    fail(status);
+    return true;
+  }
+  if (progress == Progress::kGrant) {
+    if (backlog_.empty()) return true;
+    if (writer_ != nullptr) {
+      want_chunks();
+      // An error comes again to the helper thread, which fails the channel if it must.
+      static_cast<void>(poll_requests(lock));
+    }
+  }
+  return state_ != ChannelState::kClosing;
+}
+
+bool RingSender::is_released() const {
+  const std::lock_guard lock(mutex_);
+  if (state_ == ChannelState::kFailed || state_ == ChannelState::kUnopened) return true;
+  if (state_ != ChannelState::kClosed || (pulling_ && !pulled_.done())) return false;
+  if (ring_.ended() == 0) return true;
+  const uint64_t consumed = control_->consumed_chunks.load(std::memory_order_acquire);
+  return consumed == ChannelControl::kBroken || consumed >= ring_.ended();
+}
+
+}  // namespace cariama::internal

@@ -1,0 +1,175 @@
+// The states of a channel at its sending end, and requests for chunks whose answers come late: no
+// step but those that say so waits for the receiver's process.
+#include <chrono>
+#include <cstdint>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/riutils/testing/channel_rig.h"
+
+namespace cariama {
+namespace {
+
+using internal::ChannelState;
+using testing::ChannelRig;
+using testing::RigOptions;
+
+std::vector<uint64_t>* states_log = nullptr;
+
+// A call of 16 bytes.
+struct Logged {
+  uint64_t number;
+  void operator()() const { states_log->push_back(number); }
+};
+
+class ChannelStates : public ::testing::TestWithParam<RigOptions> {
+ protected:
+  static constexpr WhenNoRoom kRefuse = WhenNoRoom::of(Fail, false);
+  static constexpr WhenNoRoom kWait = WhenNoRoom::of(Retry, false);
+  static constexpr WhenNoRoom kDefer = WhenNoRoom::of(RetryAsync, false);
+
+  void SetUp() override { states_log = &log_; }
+
+  // Chunks for 55 calls each; requests that are not answered time out soon.
+  static MessengerOptions small_chunks(uint32_t at_first, uint32_t most) {
+    return {.chunks_per_request = at_first,
+            .max_chunks = most,
+            .chunk_bytes = 1024,
+            .timeout = std::chrono::milliseconds(10)};
+  }
+  CallResult send(ChannelRig& rig, WhenNoRoom when) {
+    CallResult sent = rig.sender().send<false>(make_call(Logged{next_}), when);
+    if (sent) ++next_;
+    return sent;
+  }
+  void fill_a_chunk(ChannelRig& rig) {
+    for (uint64_t i = 0; i < chunk_capacity(1024) / 16; ++i) ASSERT_TRUE(send(rig, kRefuse).ok());
+  }
+  // Expects that every accepted call ran once, in order.
+  void expect_all_run() {
+    ASSERT_EQ(log_.size(), next_);
+    for (uint64_t i = 0; i < next_; ++i) ASSERT_EQ(log_[i], i);
+  }
+
+  std::vector<uint64_t> log_;
+  uint64_t next_ = 0;
+};
+
+std::string rig_of(const ::testing::TestParamInfo<RigOptions>& info) {
+  return testing::rig_name(info.param);
+}
+INSTANTIATE_TEST_SUITE_P(On, ChannelStates, ::testing::ValuesIn(testing::every_rig()), rig_of);
+
+TEST_P(ChannelStates, FollowTheTable) {
+  ChannelRig rig(GetParam(), small_chunks(1, 1));
+  const auto state = [&] { return rig.sender().state(); };
+  EXPECT_EQ(state(), ChannelState::kUnopened);
+  rig.grants_late = true;
+  EXPECT_TRUE(absl::IsDeadlineExceeded(rig.sender().setup()));
+  EXPECT_EQ(state(), ChannelState::kOpening);
+  rig.grants_late = false;
+  ASSERT_TRUE(rig.sender().setup().ok());
+  EXPECT_EQ(state(), ChannelState::kOpen);
+  fill_a_chunk(rig);
+  EXPECT_EQ(state(), ChannelState::kOpen);
+  ASSERT_TRUE(send(rig, kDefer).ok());
+  EXPECT_EQ(state(), ChannelState::kBacklogged);
+  ASSERT_TRUE(rig.receive_all());
+  EXPECT_EQ(state(), ChannelState::kOpen);
+  while (send(rig, kRefuse).ok()) ASSERT_LT(next_, 1000u);
+  ASSERT_TRUE(send(rig, kDefer).ok());
+  rig.polls_while_waiting = false;
+  EXPECT_TRUE(absl::IsDeadlineExceeded(rig.sender().shutdown(Deadline::min())));
+  EXPECT_EQ(state(), ChannelState::kClosing);
+  EXPECT_TRUE(absl::IsFailedPrecondition(send(rig, kWait).status()));
+  // Without the owner, the helper thread ends the channel.
+  while (!rig.receiver()->ended()) {
+    if (rig.drain_wanted) rig.help();
+    rig.receive();
+  }
+  EXPECT_EQ(state(), ChannelState::kClosed);
+  EXPECT_TRUE(rig.sender().shutdown(kForever).ok());
+  rig.sender().close(absl::UnavailableError("the end"));
+  EXPECT_EQ(state(), ChannelState::kClosed);
+  expect_all_run();
+
+  ChannelRig failing(GetParam(), small_chunks(1, 1));
+  ASSERT_TRUE(failing.sender().setup().ok());
+  failing.sender().close(absl::UnavailableError("the end"));
+  EXPECT_EQ(failing.sender().state(), ChannelState::kFailed);
+  EXPECT_TRUE(failing.sender().is_released());
+}
+
+// RetryAsync never waits for a grant, however late it comes.
+TEST_P(ChannelStates, ADeferredCallDoesNotWaitForAGrant) {
+  ChannelRig rig(GetParam(), small_chunks(1, 4));
+  fill_a_chunk(rig);
+  rig.grants_late = true;
+  for (int i = 0; i < 100; ++i) ASSERT_TRUE(send(rig, kDefer).ok());
+  EXPECT_EQ(rig.waits, 0u);
+  EXPECT_EQ(rig.sender().statistics().deferred, 100u);
+  EXPECT_EQ(rig.sender().state(), ChannelState::kBacklogged);
+  // The helper thread does not wait for the grant either.
+  for (int i = 0; i < 3; ++i) rig.help();
+  EXPECT_EQ(rig.waits, 0u);
+  EXPECT_TRUE(rig.drain_wanted);
+  rig.grants_late = false;
+  rig.help();
+  EXPECT_GT(rig.granted, 1u);
+  ASSERT_TRUE(rig.receive_all());
+  expect_all_run();
+}
+
+// Fail and Retry wait for a grant no longer than the timeout. The late grant is used by a later
+// call.
+TEST_P(ChannelStates, OtherCallsWaitForAGrantUntilTheTimeout) {
+  ChannelRig rig(GetParam(), small_chunks(1, 2));
+  fill_a_chunk(rig);
+  rig.grants_late = true;
+  EXPECT_TRUE(absl::IsDeadlineExceeded(send(rig, kRefuse).status()));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(send(rig, kWait).status()));
+  EXPECT_EQ(rig.sender().state(), ChannelState::kOpen);
+  rig.grants_late = false;
+  fill_a_chunk(rig);
+  EXPECT_EQ(rig.granted, 2u);
+  ASSERT_TRUE(rig.receive_all());
+  expect_all_run();
+}
+
+// If the first grant comes after shutdown(), the channel still ends at the receiver, which would
+// keep the chunks otherwise.
+TEST_P(ChannelStates, AGrantAfterShutdownIsReturned) {
+  ChannelRig rig(GetParam(), small_chunks(2, 4));
+  rig.grants_late = true;
+  EXPECT_TRUE(absl::IsDeadlineExceeded(rig.sender().setup()));
+  EXPECT_TRUE(rig.sender().shutdown(kForever).ok()) << "no call waits for the chunks";
+  EXPECT_EQ(rig.sender().state(), ChannelState::kClosing);
+  EXPECT_FALSE(rig.sender().is_released());
+  ASSERT_TRUE(rig.drain_wanted);
+  rig.help();
+  EXPECT_TRUE(rig.drain_wanted) << "the request has no answer yet";
+  rig.grants_late = false;
+  rig.help();
+  EXPECT_FALSE(rig.drain_wanted);
+  EXPECT_EQ(rig.sender().state(), ChannelState::kClosed);
+  ASSERT_NE(rig.receiver(), nullptr);
+  for (int i = 0; i < 1000 && !rig.sender().is_released(); ++i) rig.receive();
+  EXPECT_TRUE(rig.receiver()->ended());
+  EXPECT_TRUE(rig.sender().is_released());
+}
+
+// If the receiver's process refuses the first chunks after shutdown(), nothing has to be ended.
+TEST_P(ChannelStates, ARefusalAfterShutdownEndsTheChannel) {
+  ChannelRig rig(GetParam(), small_chunks(2, 4));
+  rig.grants_late = true;
+  EXPECT_TRUE(absl::IsDeadlineExceeded(rig.sender().setup()));
+  EXPECT_TRUE(rig.sender().shutdown(kForever).ok());
+  rig.grants_late = false;
+  rig.grants_left = 0;
+  rig.help();
+  EXPECT_EQ(rig.sender().state(), ChannelState::kClosed);
+  EXPECT_TRUE(rig.sender().is_released());
+}
+
+}  // namespace
+}  // namespace cariama
