@@ -3,16 +3,17 @@
 #ifndef CARIAMA_H_
 #define CARIAMA_H_
 
-#include "bdd/bdd.h"                                       // IWYU pragma: export
-#include "bdd/diagrams.h"                                  // IWYU pragma: export
-#include "bdd/edge.h"                                      // IWYU pragma: export
-#include "bdd/exact_count.h"                               // IWYU pragma: export
-#include "bdd/export.h"                                    // IWYU pragma: export
-#include "bdd/job.h"                                       // IWYU pragma: export
-#include "bdd/model_file.h"                                // IWYU pragma: export
-#include "bdd/node_table.h"                                // IWYU pragma: export
-#include "bdd/operation_cache.h"                           // IWYU pragma: export
-#include "bdd/reachability.h"                              // IWYU pragma: export
+#include "bdd/bdd.h"              // IWYU pragma: export
+#include "bdd/diagrams.h"         // IWYU pragma: export
+#include "bdd/edge.h"             // IWYU pragma: export
+#include "bdd/exact_count.h"      // IWYU pragma: export
+#include "bdd/export.h"           // IWYU pragma: export
+#include "bdd/job.h"              // IWYU pragma: export
+#include "bdd/model_file.h"       // IWYU pragma: export
+#include "bdd/node_table.h"       // IWYU pragma: export
+#include "bdd/operation_cache.h"  // IWYU pragma: export
+#include "bdd/reachability.h"     // IWYU pragma: export
+#include "dht/agreement.h"
 #include "dht/bucket_scan.h"                               // IWYU pragma: export
 #include "dht/export.h"                                    // IWYU pragma: export
 #include "dht/hash_table.h"                                // IWYU pragma: export
