@@ -321,8 +321,8 @@ class HashTable {
   // buckets.
   [[nodiscard]] uint64_t local_size() const { return core_->local_size(); }
 
-  // Returns the number of occupied buckets of all processes. A bucket counts, too, that an operation
-  // of a process that died has begun to fill. Collective.
+  // Returns the number of occupied buckets of all processes. A bucket that an operation of a dead
+  // process has begun to fill counts, too. Collective.
   [[nodiscard]] absl::StatusOr<uint64_t> size(Deadline deadline) const {
     return core_->size(deadline);
   }
