@@ -14,7 +14,7 @@ namespace cariama {
 enum class TableOutcome : uint8_t {
   kFound,     // the key was in the table, at `index`
   kInserted,  // this operation put the key into the table, at `index`
-  kAbsent,    // the key is not in the table, or the bucket that was read is empty
+  kAbsent,    // the key is not in the table; read(): the bucket is empty, seen only if not mapped
   kFull,      // the key is absent, and no bucket within the probe limit is empty; nothing is lost
   // The owner of the key is dead or does not answer: status() of the access says why. A find_or_put
   // may put the key all the same, now or later, so that every later one returns kFound.
