@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <stdexcept>
 
 #include "bdd/internal/engine.h"
 #include "bdd/internal/index_map.h"
@@ -25,58 +26,71 @@ Edge Bdd::edge() const { return manager_->roots_[place_].edge; }
 Bdd Bdd::operator~() const { return manager_->hold(negate(edge())); }
 
 Bdd operator&(const Bdd& a, const Bdd& b) {
-  return a.manager_->execute({.action = Action::kAnd, .a = {a.place_}, .b = {b.place_}});
+  return a.manager_->execute(
+      {.action = Action::kAnd, .a = {a.place_}, .b = {a.manager_->place_of(b)}});
 }
 
 Bdd operator|(const Bdd& a, const Bdd& b) {
   return a.manager_->execute({.action = Action::kAnd,
                               .a = {a.place_, kMark},
-                              .b = {b.place_, kMark},
+                              .b = {a.manager_->place_of(b), kMark},
                               .result_mark = kMark});
 }
 
 Bdd operator^(const Bdd& a, const Bdd& b) {
-  return a.manager_->execute({.action = Action::kXor, .a = {a.place_}, .b = {b.place_}});
+  return a.manager_->execute(
+      {.action = Action::kXor, .a = {a.place_}, .b = {a.manager_->place_of(b)}});
 }
 
 Bdd Bdd::minus(const Bdd& other) const {
-  return manager_->execute({.action = Action::kAnd, .a = {place_}, .b = {other.place_, kMark}});
+  return manager_->execute(
+      {.action = Action::kAnd, .a = {place_}, .b = {manager_->place_of(other), kMark}});
 }
 
 Bdd Bdd::ite(const Bdd& a, const Bdd& b) const {
-  return manager_->execute(
-      {.action = Action::kIte, .a = {place_}, .b = {a.place_}, .c = {b.place_}});
+  return manager_->execute({.action = Action::kIte,
+                            .a = {place_},
+                            .b = {manager_->place_of(a)},
+                            .c = {manager_->place_of(b)}});
 }
 
 Bdd Bdd::exists(const Bdd& cube) const {
-  return manager_->execute({.action = Action::kExists, .a = {place_}, .c = {cube.place_}});
+  return manager_->execute(
+      {.action = Action::kExists, .a = {place_}, .c = {manager_->place_of(cube)}});
 }
 
 Bdd Bdd::and_exists(const Bdd& other, const Bdd& cube) const {
-  return manager_->execute(
-      {.action = Action::kAndExists, .a = {place_}, .b = {other.place_}, .c = {cube.place_}});
+  return manager_->execute({.action = Action::kAndExists,
+                            .a = {place_},
+                            .b = {manager_->place_of(other)},
+                            .c = {manager_->place_of(cube)}});
 }
 
 Bdd Bdd::compose(uint32_t variable, const Bdd& by) const {
-  return manager_->execute(
-      {.action = Action::kCompose, .a = {place_}, .b = {by.place_}, .variable = variable});
+  if (variable > kMaxVariable) throw std::out_of_range("bdd: the variable is too large");
+  return manager_->execute({.action = Action::kCompose,
+                            .a = {place_},
+                            .b = {manager_->place_of(by)},
+                            .variable = variable});
 }
 
 Bdd Bdd::relnext(const Bdd& relation, const Bdd& variables) const {
-  return manager_->execute(
-      {.action = Action::kNext, .a = {place_}, .b = {relation.place_}, .c = {variables.place_}});
+  return manager_->execute({.action = Action::kNext,
+                            .a = {place_},
+                            .b = {manager_->place_of(relation)},
+                            .c = {manager_->place_of(variables)}});
 }
 
 Bdd Bdd::relprev(const Bdd& relation, const Bdd& variables) const {
   return manager_->execute({.action = Action::kPrevious,
                             .a = {place_},
-                            .b = {relation.place_},
-                            .c = {variables.place_}});
+                            .b = {manager_->place_of(relation)},
+                            .c = {manager_->place_of(variables)}});
 }
 
-uint32_t Bdd::variable() const { return manager_->engine_->variable(edge()); }
-Bdd Bdd::low() const { return manager_->hold(manager_->engine_->sons(edge()).low); }
-Bdd Bdd::high() const { return manager_->hold(manager_->engine_->sons(edge()).high); }
+uint32_t Bdd::variable() const { return manager_->engine().variable(edge()); }
+Bdd Bdd::low() const { return manager_->hold(manager_->engine().sons(edge()).low); }
+Bdd Bdd::high() const { return manager_->hold(manager_->engine().sons(edge()).high); }
 
 uint64_t Bdd::nodes() const { return manager_->nodes({this, 1}); }
 
@@ -91,7 +105,7 @@ Bdd Bdd::support() const {
 bool Bdd::evaluate(const std::vector<bool>& assignment) const {
   Edge at = edge();
   while (!is_constant(at)) {
-    const Sons sons = manager_->engine_->sons(at);
+    const Sons sons = manager_->engine().sons(at);
     const bool value = sons.variable < assignment.size() && assignment[sons.variable];
     at = value ? sons.high : sons.low;
   }
@@ -99,20 +113,26 @@ bool Bdd::evaluate(const std::vector<bool>& assignment) const {
 }
 
 Bdd Bdd::pick(const Bdd& cube) const {
+  (void)manager_->place_of(cube);
   if (is_false()) return *this;
+  const auto outside = [] {
+    return std::invalid_argument("bdd: pick() of a function of a variable outside of the cube");
+  };
   std::vector<std::pair<uint32_t, bool>> values;
   Edge at = edge();
   for (Edge rest = cube.edge(); !is_constant(rest);) {
-    const Sons next = manager_->engine_->sons(rest);
-    const Sons sons = manager_->engine_->sons(at);
+    const Sons next = manager_->engine().sons(rest);
+    const Sons sons = manager_->engine().sons(at);
     bool value = false;
-    if (!is_constant(at) && sons.variable == next.variable) {
+    if (sons.variable < next.variable) throw outside();
+    if (sons.variable == next.variable) {
       value = sons.low == kFalse;
       at = value ? sons.high : sons.low;
     }
     values.emplace_back(next.variable, value);
     rest = next.high;
   }
+  if (!is_constant(at)) throw outside();
   StoredDiagrams chain;
   uint64_t below = kTrue;
   for (size_t i = values.size(); i-- > 0;) {
@@ -129,10 +149,11 @@ Bdd Bdd::pick(const Bdd& cube) const {
 }
 
 ExactCount Bdd::count(const Bdd& cube) const {
+  (void)manager_->place_of(cube);
   // The variables of the cube are numbered from the root; `levels[v]` is the number of v.
   std::map<uint32_t, uint32_t> levels;
   for (Edge rest = cube.edge(); !is_constant(rest);) {
-    const Sons next = manager_->engine_->sons(rest);
+    const Sons next = manager_->engine().sons(rest);
     levels.emplace(next.variable, static_cast<uint32_t>(levels.size()));
     rest = next.high;
   }

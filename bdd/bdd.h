@@ -20,8 +20,26 @@
 // same operations in the same order, with the same operands, like collectives; each operation runs
 // as tasks on all of them, and every process gets the result.
 //
-// Errors: operations throw TableFull if the functions that exist do not fit into the limit, and
-// std::bad_alloc. Not thread-safe: a manager and its diagrams belong to one thread at a time.
+// Operations throw
+//   TableFull              the functions that exist do not fit into the limit, or no memory is left
+//                          to enlarge the table. All diagrams stay valid.
+//   std::bad_alloc         no memory is left for something else. All diagrams stay valid.
+//   std::invalid_argument  an operand belongs to another manager, or depends on variables that the
+//                          operation does not allow
+//   std::out_of_range      a variable is larger than kMaxVariable
+//   std::runtime_error     a process of the job failed, or all diagrams are lost: no memory was
+//   left
+//                          even for a table of the old size. Each later operation throws it, too.
+//
+// In a job, all processes throw TableFull together. Another exception may occur in one process
+// only: let it leave the scope of the manager, whose destructor then does not wait for the other
+// processes, and end the process.
+//
+// Operations recurse once for each variable on which the operands depend, which takes about 250
+// bytes of stack, and 500 bytes for steps of relations. A stack of 8 MiB suffices for a state of
+// 4,096 bits together with diagrams of kMostLevels (diagrams.h), the limit for diagrams from files.
+//
+// Not thread-safe: a manager and its diagrams belong to one thread at a time.
 #ifndef CARIAMA_BDD_BDD_H_
 #define CARIAMA_BDD_BDD_H_
 
@@ -85,8 +103,10 @@ class CARIAMA_BDD_EXPORT Bdd {
 
   [[nodiscard]] bool is_false() const { return edge() == kFalse; }
   [[nodiscard]] bool is_true() const { return edge() == kTrue; }
-  // Equal functions. Constant time.
-  friend bool operator==(const Bdd& a, const Bdd& b) { return a.edge() == b.edge(); }
+  // Equal functions of one manager. Constant time.
+  friend bool operator==(const Bdd& a, const Bdd& b) {
+    return a.manager_ == b.manager_ && a.edge() == b.edge();
+  }
 
   [[nodiscard]] Bdd operator~() const;  // constant time
   friend CARIAMA_BDD_EXPORT Bdd operator&(const Bdd& a, const Bdd& b);
@@ -102,7 +122,7 @@ class CARIAMA_BDD_EXPORT Bdd {
   [[nodiscard]] Bdd exists(const Bdd& cube) const;
   // Returns (*this & other).exists(cube), without the intermediate result.
   [[nodiscard]] Bdd and_exists(const Bdd& other, const Bdd& cube) const;
-  // Returns this function with `by` in place of `variable`.
+  // Returns this function with `by` in place of `variable`. Requires: variable <= kMaxVariable.
   [[nodiscard]] Bdd compose(uint32_t variable, const Bdd& by) const;
 
   // One step of a transition relation. States are over even variables; the variable 2b+1 is the
@@ -128,6 +148,7 @@ class CARIAMA_BDD_EXPORT Bdd {
   [[nodiscard]] bool evaluate(const std::vector<bool>& assignment) const;
   // Returns one assignment to the variables of `cube` that makes the function true, as a
   // conjunction of variables and negated variables; false if there is none. Prefers false values.
+  // Requires: the function depends on no other variables.
   [[nodiscard]] Bdd pick(const Bdd& cube) const;
   // The variable of the root, and the functions for its values. kNoVariable for a constant.
   [[nodiscard]] uint32_t variable() const;
@@ -150,10 +171,13 @@ struct ManagerOptions {
   // in each process, 16 bytes for each bucket. Rounded down to a power of two.
   uint64_t table_bytes = uint64_t{64} << 20;
   // Limit for the table in bytes. In a job: in each process. While a table is being enlarged, the
-  // process needs up to half as much again for the nodes that are kept.
+  // process needs up to half as much again for the nodes that are kept; in a job every process
+  // stores the live nodes of the whole job meanwhile, 16 bytes each and up to 64 bytes for the map
+  // of their indices.
   uint64_t most_table_bytes = uint64_t{4} << 30;
   // Limit for the operation cache in bytes. The cache starts with 1 MiB. In a job: one cache for
-  // the processes of a host, which is allocated at once, in the process with the lowest rank.
+  // the processes of a host, which is allocated at once, in the process of that host with the
+  // lowest rank. Processes with `remote` have a cache each.
   uint64_t cache_bytes = uint64_t{256} << 20;
   // In a job: access all parts of the table by one-sided transfers, even where they are mapped.
   bool remote = false;
@@ -178,14 +202,16 @@ struct ManagerStatistics {
 
 class CARIAMA_BDD_EXPORT Manager {
  public:
-  // Creates a manager whose operations run in the calling thread. Error: INVALID_ARGUMENT (an
+  // Creates a manager whose operations run in the calling thread. Errors: INVALID_ARGUMENT (an
   // option), RESOURCE_EXHAUSTED (memory).
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Manager>> create(
       const ManagerOptions& options);
   // Creates the manager of a job, whose operations run as tasks of `runtime` on all processes. The
   // processes of `all` are those of `runtime`. Collective, with equal options; there is at most one
   // such manager at a time. `runtime` and `all` must outlive it. (job.h creates all of them.)
-  // Errors: those of NodeTable::create.
+  // Every process gets an error if one does. Errors: INVALID_ARGUMENT (an option),
+  // FAILED_PRECONDITION (this process has such a manager), and those of NodeTable::create and
+  // RemoteMemory::allocate.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Manager>> create(
       TaskRuntime& runtime, Collectives& all, const ManagerOptions& options);
   ~Manager();
@@ -212,18 +238,27 @@ class CARIAMA_BDD_EXPORT Manager {
   [[nodiscard]] Bdd saturate(const Bdd& states, std::span<const Transition> transitions,
                              uint32_t first_variable = 0);
 
-  // Returns the number of nodes that the functions have together, with the constant.
+  // Returns the number of nodes that the functions have together, with the constant. In a job, this
+  // function, store(), Bdd::count() and Bdd::support() are not divided: each process that calls
+  // them reads all nodes of the functions.
   [[nodiscard]] uint64_t nodes(std::span<const Bdd> functions);
   // Returns the functions as they are stored in files, and functions from what was stored.
   [[nodiscard]] StoredDiagrams store(std::span<const Bdd> functions);
   [[nodiscard]] std::vector<Bdd> load(const StoredDiagrams& diagrams);
-  // Writes the functions to a file, and reads such a file. Errors: those of the file, and of
-  // parse_diagrams(); UNAVAILABLE (writing failed).
+  // Writes the functions to a file, and reads such a file. Errors: those of write_file(), of
+  // read_file() (files.h) and of parse_diagrams(). In a job, save_file() concerns the calling
+  // process only, and load_file() is collective: every process reads the file, and gets an error if
+  // one does.
   [[nodiscard]] absl::Status save_file(std::span<const Bdd> functions, const std::string& path);
   [[nodiscard]] absl::StatusOr<std::vector<Bdd>> load_file(const std::string& path);
 
   // Removes all nodes that no Bdd needs. The manager does this by itself when the table is full.
   void collect();
+  // For a step that each process of a job does by itself, such as reading a file: returns OK if
+  // `mine` is OK, and `value` equal, in all processes. Collective; blocks until all have called it.
+  // Errors: those of agree() (dht/agreement.h), which begin with `what`. Without a job: `mine`.
+  [[nodiscard]] absl::Status agree(const absl::Status& mine, std::string_view what,
+                                   uint64_t value = 0) const;
   [[nodiscard]] ManagerStatistics statistics() const;
   // The rank of this process in the job, and the number of processes; 0 and 1 without a job.
   [[nodiscard]] int rank() const;
@@ -245,8 +280,12 @@ class CARIAMA_BDD_EXPORT Manager {
           std::unique_ptr<internal::Engine> engine);
   // Returns an empty table of this size. In a job: collective.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<NodeTable>> new_table(
-      const ManagerOptions& options, Collectives* all, uint64_t bytes);
+      const ManagerOptions& options, Collectives* all, uint64_t bytes, bool long_probes);
 
+  // Throws std::runtime_error if the diagrams are lost.
+  [[nodiscard]] internal::Engine& engine() const;
+  // Returns the place of an operand. Throws std::invalid_argument if it is not of this manager.
+  [[nodiscard]] uint32_t place_of(const Bdd& operand) const;
   [[nodiscard]] Bdd hold(Edge edge);
   void release(uint32_t place);
   // Executes a request, whose operands are functions, in this process or in the job.
@@ -254,12 +293,20 @@ class CARIAMA_BDD_EXPORT Manager {
                             std::span<const Transition> transitions = {});
   [[nodiscard]] Edge attempt(const internal::Request& request);
   void set_groups(std::span<const Transition> transitions, bool sorted);
-  [[nodiscard]] std::string full_message() const;
   [[nodiscard]] StoredDiagrams store_edges(std::span<const Edge> edges) const;
   // Returns false if the table has no room for the nodes.
   [[nodiscard]] bool load_edges(const StoredDiagrams& diagrams, std::vector<Edge>& edges);
+  // Calls attempt(), which returns false if the table has no room, until it returns true; makes
+  // room in between. Throws TableFull.
+  template <typename Attempt>
+  void with_room(Attempt attempt);
   // Keeps the nodes that the roots need, and removes all others; with `grow`, into a larger table.
+  // Throws TableFull if there is no memory for that; then the table has its old size.
   void make_room(bool grow);
+  // Replaces the table by one of this size with the nodes `live`, to which the roots then refer.
+  // After an error the roots refer to nothing. In a job: collective.
+  [[nodiscard]] absl::Status replace_table(uint64_t bytes, bool long_probes,
+                                           const StoredDiagrams& live);
 
   ManagerOptions options_;
   TaskRuntime* runtime_;  // nullptr without a job
@@ -267,6 +314,8 @@ class CARIAMA_BDD_EXPORT Manager {
   std::unique_ptr<internal::Engine> engine_;
   std::vector<Root> roots_;
   std::vector<uint32_t> free_roots_;
+  std::string lost_;      // why the diagrams are lost; else ""
+  const int exceptions_;  // in flight when this object was created
   uint64_t collections_ = 0;
   uint64_t remote_before_ = 0;  // remote_find_or_puts() of the tables before this one
 };

@@ -21,6 +21,8 @@ absl::StatusOr<StoredDiagrams> parse_diagrams(std::string_view bytes, size_t& of
   }
   StoredDiagrams result;
   result.nodes.reserve(count);
+  std::vector<uint32_t> levels{0};  // below and including a node, by its number
+  levels.reserve(count + 1);
   const auto variable_of = [&](uint64_t number) {
     return number == 0 ? uint64_t{kNoVariable} : result.nodes[number - 1].b >> 40;
   };
@@ -44,6 +46,10 @@ absl::StatusOr<StoredDiagrams> parse_diagrams(std::string_view bytes, size_t& of
       return wrong("has a variable that is not smaller than those of its sons");
     }
     if (high == low && (node.a & kMark) == 0) return wrong("has two equal sons");
+    levels.push_back(1 + std::max(levels[high], levels[low]));
+    if (levels.back() > kMostLevels) {
+      return wrong(absl::StrCat("is on a path of more than ", kMostLevels, " nodes"));
+    }
     result.nodes.push_back(node);
   }
   int32_t roots = 0;

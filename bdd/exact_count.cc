@@ -77,4 +77,13 @@ double ExactCount::to_double() const {
   return value;
 }
 
+double ExactCount::log10() const {
+  double mantissa = 0;  // of the count in units of 2^exponent
+  size_t lowest = words_.size();
+  while (lowest != 0 && words_.size() - lowest < 2) {
+    mantissa = std::ldexp(mantissa, 64) + static_cast<double>(words_[--lowest]);
+  }
+  return std::log10(mantissa) + static_cast<double>(64 * lowest) * std::log10(2.0);
+}
+
 }  // namespace cariama::bdd

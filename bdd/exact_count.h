@@ -35,6 +35,8 @@ class CARIAMA_BDD_EXPORT ExactCount {
   [[nodiscard]] std::string to_string() const;
   // Returns the nearest double; infinity beyond the range of double.
   [[nodiscard]] double to_double() const;
+  // Returns the decimal logarithm, which is finite for every count but 0 (-infinity).
+  [[nodiscard]] double log10() const;
 
  private:
   std::vector<uint64_t> words_;  // least significant first; the last word is not 0

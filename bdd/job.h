@@ -3,7 +3,9 @@
 //   int main(int argc, char** argv) {
 //     if (auto code = cariama::start_workers({.processes = 2}, argc, argv)) return *code;
 //     auto job = cariama::bdd::Job::create({});             // in every process
-//     Bdd f = queens((*job)->manager(), 8);                 // on all of them
+//     {
+//       Bdd f = queens((*job)->manager(), 8);               // on all of them
+//     }                                                     // no Bdd outlives the manager
 //     return (*job)->end().ok() ? 0 : 1;
 //   }
 //
@@ -46,10 +48,12 @@ class CARIAMA_BDD_EXPORT Job {
   Job& operator=(const Job&) = delete;
 
   [[nodiscard]] Manager& manager();
-  // Returns a row for each process, in the order of ranks. Collective.
+  // Returns a row for each process, in the order of ranks. Collective. Throws std::runtime_error (a
+  // process failed).
   [[nodiscard]] std::vector<ProcessRow> process_rows();
-  // Leaves the job after all processes have called it. Requires: no Bdd of the manager exists any
-  // more that is used afterwards. Collective.
+  // Leaves the job after all processes have called it, and destroys the manager. Requires: all
+  // objects of type Bdd that belong to the manager have been destroyed. Collective. Errors: those
+  // of Fabric::finalize.
   [[nodiscard]] absl::Status end();
 
  private:

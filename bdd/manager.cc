@@ -2,17 +2,18 @@
 #include <bit>
 #include <chrono>
 #include <cstdlib>
-#include <fstream>
+#include <exception>
 #include <new>
-#include <sstream>
+#include <stdexcept>
 
 #include "absl/strings/str_cat.h"
 #include "bdd/bdd.h"
-#include "bdd/internal/byte_reader.h"
+#include "bdd/files.h"
 #include "bdd/internal/engine.h"
 #include "bdd/internal/index_map.h"
 #include "bdd/internal/request.h"
 #include "bdd/node_table.h"
+#include "dht/agreement.h"
 #include "dtutils/wait.h"
 #include "tasks/exceptions.h"
 #include "tasks/runtime.h"
@@ -34,6 +35,19 @@ namespace {
 // Time limit for the collective steps of setting up and enlarging the table.
 constexpr std::chrono::seconds kPatience{120};
 
+// Executes a step of which each process of a job does its own part, so that an exception in one
+// process can be agreed on.
+template <typename Step>
+absl::Status status_of(Step step) {
+  try {
+    return step();
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError("no memory for the nodes that are kept");
+  } catch (const std::runtime_error& error) {
+    return absl::UnavailableError(error.what());
+  }
+}
+
 absl::Status check(const ManagerOptions& options) {
   if (options.table_bytes >= 4096 && options.most_table_bytes >= options.table_bytes) {
     return absl::OkStatus();
@@ -47,7 +61,7 @@ absl::Status check(const ManagerOptions& options) {
 
 absl::StatusOr<std::unique_ptr<Manager>> Manager::create(const ManagerOptions& options) {
   if (absl::Status status = check(options); !status.ok()) return status;
-  auto table = new_table(options, nullptr, options.table_bytes);
+  auto table = new_table(options, nullptr, options.table_bytes, false);
   if (!table.ok()) return table.status();
   return std::unique_ptr<Manager>(new Manager(
       options, nullptr, nullptr, std::make_unique<Engine>(*std::move(table), options.cache_bytes)));
@@ -59,7 +73,7 @@ absl::StatusOr<std::unique_ptr<Manager>> Manager::create(TaskRuntime& runtime, C
   if (internal::worker_engine != nullptr) {
     return absl::FailedPreconditionError("bdd: this process has a manager of a job already");
   }
-  auto table = new_table(options, &all, options.table_bytes);
+  auto table = new_table(options, &all, options.table_bytes, false);
   if (!table.ok()) return table.status();
   register_exception<internal::NoRoom>();
   const size_t cache_bytes = std::max<size_t>(options.cache_bytes, size_t{64} << 10);
@@ -77,21 +91,48 @@ absl::StatusOr<std::unique_ptr<Manager>> Manager::create(TaskRuntime& runtime, C
 
 Manager::Manager(const ManagerOptions& options, TaskRuntime* runtime, Collectives* all,
                  std::unique_ptr<Engine> engine)
-    : options_(options), runtime_(runtime), all_(all), engine_(std::move(engine)) {
+    : options_(options),
+      runtime_(runtime),
+      all_(all),
+      engine_(std::move(engine)),
+      exceptions_(std::uncaught_exceptions()) {
   roots_.push_back({kFalse, 1});  // the places of the constants are never free
   roots_.push_back({kTrue, 1});
 }
 
 Manager::~Manager() {
   if (internal::worker_engine == engine_.get()) internal::worker_engine = nullptr;
-  // Without the other processes, the memory of this process's part is freed by its destructor.
-  if (all_ != nullptr) (void)engine_->table->destroy(deadline_after(kPatience));
+  if (all_ == nullptr || engine_->table == nullptr) return;
+  // After an error in this process alone the other processes do not come to the end of the table,
+  // and may still use its memory.
+  const bool alone = !lost_.empty() || std::uncaught_exceptions() > exceptions_;
+  if (!alone && engine_->table->destroy(deadline_after(kPatience)).ok()) return;
+  engine_->table->abandon();
+  engine_->cache_memory.abandon();
+}
+
+Engine& Manager::engine() const {
+  if (!lost_.empty()) throw std::runtime_error(lost_);
+  return *engine_;
+}
+
+uint32_t Manager::place_of(const Bdd& operand) const {
+  if (operand.manager_ != this) {
+    throw std::invalid_argument("bdd: an operand belongs to another manager");
+  }
+  return operand.place_;
+}
+
+absl::Status Manager::agree(const absl::Status& mine, std::string_view what, uint64_t value) const {
+  // No deadline: the step of another process may take any time, and a dead process is detected.
+  return all_ == nullptr ? mine : cariama::agree(*all_, mine, what, kForever, value);
 }
 
 absl::StatusOr<std::unique_ptr<NodeTable>> Manager::new_table(const ManagerOptions& options,
-                                                              Collectives* all, uint64_t bytes) {
+                                                              Collectives* all, uint64_t bytes,
+                                                              bool long_probes) {
   if (all == nullptr) return NodeTable::create(bytes);
-  return NodeTable::create(*all, bytes, options.remote, deadline_after(kPatience));
+  return NodeTable::create(*all, bytes, options.remote, long_probes, deadline_after(kPatience));
 }
 
 Bdd Manager::hold(Edge edge) {
@@ -122,7 +163,7 @@ Edge Manager::attempt(const Request& request) {
   };
   const Instruction instruction{request.action, request.variable, edge_of(request.a),
                                 edge_of(request.b), edge_of(request.c)};
-  if (runtime_ == nullptr) return internal::execute_here(*engine_, instruction);
+  if (runtime_ == nullptr) return internal::execute_here(engine(), instruction);
   const absl::StatusOr<Edge> result =
       runtime_->run([instruction] { return internal::execute_as_task(instruction); });
   if (!result.ok()) throw std::runtime_error(std::string(result.status().message()));
@@ -132,10 +173,11 @@ Edge Manager::attempt(const Request& request) {
 void Manager::set_groups(std::span<const Transition> transitions, bool sorted) {
   std::vector<Group> groups;
   for (const Transition& one : transitions) {
-    const Edge cube = one.variables.edge();
+    (void)place_of(one.relation);
+    const Edge cube = roots_[place_of(one.variables)].edge;
     // A group that reads and writes nothing does not change a state.
     if (one.relation.is_false() || is_constant(cube)) continue;
-    groups.push_back({one.relation.edge(), cube, engine_->variable(cube), 0});
+    groups.push_back({one.relation.edge(), cube, engine().variable(cube), 0});
   }
   if (sorted) {
     std::stable_sort(groups.begin(), groups.end(), [](const Group& a, const Group& b) {
@@ -152,56 +194,101 @@ void Manager::set_groups(std::span<const Transition> transitions, bool sorted) {
   ++engine_->group_set;  // results of saturation in the cache are those of other groups
 }
 
-Bdd Manager::execute(const Request& request, std::span<const Transition> transitions) {
-  for (bool collected = false;;) {
-    // A collection changes all edges, those of the groups too.
-    if (request.over_groups()) set_groups(transitions, request.action == Action::kSaturate);
-    const Edge result = attempt(request);
-    if (result != kNoEdge) return hold(result ^ request.result_mark);
-    const bool grow = engine_->table->bytes() < std::bit_floor(options_.most_table_bytes);
+template <typename Attempt>
+void Manager::with_room(Attempt attempt) {
+  for (bool collected = false; !attempt();) {
+    const uint64_t bytes = engine().table->bytes();
+    const bool grow = bytes < std::bit_floor(options_.most_table_bytes);
     // At the largest size, an operation gets one more attempt, with nodes that are needed only.
-    if (!grow && collected) throw TableFull(full_message());
+    if (!grow && collected) {
+      throw TableFull(
+          absl::StrCat("bdd: the diagrams do not fit into the node table of ", bytes,
+                       " bytes; raise ManagerOptions::most_table_bytes (cariama-bdd --memory)"));
+    }
     collected = !grow;
     make_room(grow);
   }
 }
 
-std::string Manager::full_message() const {
-  return absl::StrCat("bdd: the diagrams do not fit into the node table of ",
-                      engine_->table->bytes(),
-                      " bytes; raise ManagerOptions::most_table_bytes (cariama-bdd --memory)");
+Bdd Manager::execute(const Request& request, std::span<const Transition> transitions) {
+  (void)engine();
+  Edge result = kNoEdge;
+  with_room([&] {
+    // A collection changes all edges, those of the groups too.
+    if (request.over_groups()) set_groups(transitions, request.action == Action::kSaturate);
+    result = attempt(request);
+    return result != kNoEdge;
+  });
+  return hold(result ^ request.result_mark);
 }
 
 void Manager::make_room(bool grow) {
-  std::vector<Edge> edges;
-  for (const Root& root : roots_) edges.push_back(root.edge);
-  const StoredDiagrams live = store_edges(edges);
-  uint64_t bytes = engine_->table->bytes();
-  const uint64_t most = std::bit_floor(options_.most_table_bytes);
-  if (grow) bytes = std::min(4 * bytes, most);
-  for (;;) {
-    // The old table is freed before the new one is made: both need not fit into memory. In a job,
-    // its end is collective, so no process reads it any more.
-    remote_before_ += engine_->table->remote_find_or_puts();
-    absl::Status freed = engine_->table->destroy(deadline_after(kPatience));
-    if (!freed.ok()) throw std::runtime_error(std::string(freed.message()));
-    engine_->table.reset();
-    if (engine_->cache_memory.bytes().empty() || engine_->cache_memory.is_leader()) {
-      engine_->cache.clear();  // before the new table, whose creation is collective
+  StoredDiagrams live;
+  const absl::Status stored = status_of([&] {
+    std::vector<Edge> edges;
+    for (const Root& root : roots_) edges.push_back(root.edge);
+    live = store_edges(edges);
+    return absl::OkStatus();
+  });
+  const uint64_t before = engine().table->bytes();
+  if (const absl::Status all = agree(stored, "bdd"); !all.ok()) {
+    throw TableFull(absl::StrCat("bdd: the node table of ", before,
+                                 " bytes is full, and cannot be collected: ", all.message()));
+  }
+  const uint64_t after =
+      grow ? std::min(4 * before, std::bit_floor(options_.most_table_bytes)) : before;
+  const absl::Status moved = replace_table(after, false, live);
+  if (!moved.ok()) {
+    // The nodes did fit into a table of the old size. In a job, they are put in another order now,
+    // and some may be farther from their home than they were.
+    const absl::Status restored = replace_table(before, true, live);
+    if (!restored.ok()) {
+      lost_ = absl::StrCat("bdd: all diagrams are lost in a collection: ", restored.message());
+      throw std::runtime_error(lost_);
     }
-    auto table = new_table(options_, all_, bytes);
-    if (!table.ok()) throw std::runtime_error(std::string(table.status().message()));
-    engine_->table = *std::move(table);
-    std::vector<Edge> moved;
-    if (load_edges(live, moved)) {
-      for (size_t i = 0; i < roots_.size(); ++i) roots_[i].edge = moved[i];
-      break;
-    }
-    bytes *= 2;  // not reached while the nodes came from a table of this size
   }
   engine_->groups.clear();
   ++engine_->group_set;
   ++collections_;
+  if (!moved.ok() && grow) {
+    throw TableFull(absl::StrCat("bdd: the node table of ", before,
+                                 " bytes is full, and cannot be enlarged to ", after,
+                                 " bytes: ", moved.message(),
+                                 ". Set ManagerOptions::most_table_bytes (cariama-bdd --memory) to "
+                                 "a size for which there is memory"));
+  }
+}
+
+absl::Status Manager::replace_table(uint64_t bytes, bool long_probes, const StoredDiagrams& live) {
+  Engine& engine = *engine_;
+  // The old table is freed before the new one is made: both need not fit into memory. In a job, its
+  // end is collective, so no process reads it any more.
+  if (engine.table != nullptr) {
+    remote_before_ += engine.table->remote_find_or_puts();
+    absl::Status freed = engine.table->destroy(deadline_after(kPatience));
+    if (!freed.ok()) return freed;
+    engine.table.reset();
+  }
+  const absl::Status cleared = status_of([&] {
+    // In a job: before the new table, whose creation is collective.
+    if (engine.cache_memory.bytes().empty() || engine.cache_memory.is_leader()) {
+      engine.cache.clear();
+    }
+    return absl::OkStatus();
+  });
+  if (absl::Status all = agree(cleared, "bdd: no operation cache"); !all.ok()) return all;
+  auto table = new_table(options_, all_, bytes, long_probes);
+  if (!table.ok()) return table.status();
+  engine.table = *std::move(table);
+  std::vector<Edge> moved;
+  const absl::Status loaded = status_of([&] {
+    return load_edges(live, moved)
+               ? absl::OkStatus()
+               : absl::ResourceExhaustedError("the nodes that are kept do not fit");
+  });
+  if (absl::Status all = agree(loaded, "bdd: no collection"); !all.ok()) return all;
+  for (size_t i = 0; i < roots_.size(); ++i) roots_[i].edge = moved[i];
+  return absl::OkStatus();
 }
 
 void Manager::collect() { make_room(false); }
@@ -222,7 +309,7 @@ StoredDiagrams Manager::store_edges(std::span<const Edge> edges) const {
         path.pop_back();
         continue;
       }
-      const Node node = engine_->table->read(index);
+      const Node node = engine().table->read(index);
       const uint64_t low = node.low();
       const uint64_t high = node.high() & kIndexMask;
       const size_t before = path.size();
@@ -258,13 +345,9 @@ bool Manager::load_edges(const StoredDiagrams& diagrams, std::vector<Edge>& edge
 }
 
 std::vector<Bdd> Manager::load(const StoredDiagrams& diagrams) {
+  (void)engine();
   std::vector<Edge> edges;
-  for (bool collected = false; !load_edges(diagrams, edges);) {
-    const bool grow = engine_->table->bytes() < std::bit_floor(options_.most_table_bytes);
-    if (!grow && collected) throw TableFull(full_message());
-    collected = !grow;
-    make_room(grow);
-  }
+  with_room([&] { return load_edges(diagrams, edges); });
   std::vector<Bdd> result;
   result.reserve(edges.size());
   for (const Edge edge : edges) result.push_back(hold(edge));
@@ -273,7 +356,7 @@ std::vector<Bdd> Manager::load(const StoredDiagrams& diagrams) {
 
 StoredDiagrams Manager::store(std::span<const Bdd> functions) {
   std::vector<Edge> edges;
-  for (const Bdd& one : functions) edges.push_back(one.edge());
+  for (const Bdd& one : functions) edges.push_back(roots_[place_of(one)].edge);
   return store_edges(edges);
 }
 
@@ -286,9 +369,9 @@ uint64_t Manager::nodes(std::span<const Bdd> functions) {
     seen.insert(index, 0);
     pending.push_back(index);
   };
-  for (const Bdd& one : functions) visit(one.edge());
+  for (const Bdd& one : functions) visit(roots_[place_of(one)].edge);
   while (!pending.empty()) {
-    const Node node = engine_->table->read(pending.back());
+    const Node node = engine().table->read(pending.back());
     pending.pop_back();
     visit(node.low());
     visit(node.high());
@@ -299,34 +382,33 @@ uint64_t Manager::nodes(std::span<const Bdd> functions) {
 absl::Status Manager::save_file(std::span<const Bdd> functions, const std::string& path) {
   std::string bytes;
   append_diagrams(store(functions), bytes);
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  if (!file.flush()) return absl::UnavailableError(absl::StrCat("cannot write ", path));
-  return absl::OkStatus();
+  return write_file(path, bytes);
 }
 
 absl::StatusOr<std::vector<Bdd>> Manager::load_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  if (!file || !(text << file.rdbuf())) {
-    return absl::NotFoundError(absl::StrCat("cannot read ", path));
-  }
-  const std::string bytes = std::move(text).str();
-  size_t offset = 0;
-  const absl::StatusOr<StoredDiagrams> diagrams = parse_diagrams(bytes, offset);
-  if (!diagrams.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": ", diagrams.status().message()));
-  }
-  if (offset != bytes.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ": byte ", offset, ": the file continues behind its diagrams"));
-  }
-  return load(*diagrams);
+  StoredDiagrams diagrams;
+  const auto read = [&]() -> absl::Status {
+    const absl::StatusOr<std::string> bytes = read_file(path);
+    if (!bytes.ok()) return bytes.status();
+    size_t offset = 0;
+    absl::StatusOr<StoredDiagrams> parsed = parse_diagrams(*bytes, offset);
+    if (!parsed.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat(path, ": ", parsed.status().message()));
+    }
+    if (offset != bytes->size()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ": byte ", offset, ": the file continues behind its diagrams"));
+    }
+    diagrams = *std::move(parsed);
+    return absl::OkStatus();
+  };
+  if (absl::Status all = agree(read(), "bdd: no diagrams"); !all.ok()) return all;
+  return load(diagrams);
 }
 
 ManagerStatistics Manager::statistics() const {
   ManagerStatistics result;
-  result.owned_nodes = engine_->table->owned_nodes();
+  result.owned_nodes = engine().table->owned_nodes();
   result.tasks = engine_->cache.entered();
   result.remote_find_or_puts = remote_before_ + engine_->table->remote_find_or_puts();
   result.table_bytes = engine_->table->bytes();
@@ -361,17 +443,17 @@ Bdd Manager::cube(std::vector<uint32_t> variables) {
 }
 
 Bdd Manager::image(const Bdd& states, std::span<const Transition> transitions) {
-  return execute({.action = Action::kImage, .a = {states.place_}}, transitions);
+  return execute({.action = Action::kImage, .a = {place_of(states)}}, transitions);
 }
 Bdd Manager::preimage(const Bdd& states, std::span<const Transition> transitions) {
-  return execute({.action = Action::kPreimage, .a = {states.place_}}, transitions);
+  return execute({.action = Action::kPreimage, .a = {place_of(states)}}, transitions);
 }
 Bdd Manager::chain(const Bdd& states, std::span<const Transition> transitions) {
-  return execute({.action = Action::kChain, .a = {states.place_}}, transitions);
+  return execute({.action = Action::kChain, .a = {place_of(states)}}, transitions);
 }
 Bdd Manager::saturate(const Bdd& states, std::span<const Transition> transitions,
                       uint32_t first_variable) {
-  return execute({.action = Action::kSaturate, .a = {states.place_}, .variable = first_variable},
+  return execute({.action = Action::kSaturate, .a = {place_of(states)}, .variable = first_variable},
                  transitions);
 }
 

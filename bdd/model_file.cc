@@ -1,14 +1,15 @@
 #include "bdd/model_file.h"
 
 #include <algorithm>
-#include <fstream>
 #include <numeric>
 #include <set>
-#include <sstream>
+#include <string>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "bdd/files.h"
 #include "bdd/internal/byte_reader.h"
 
 namespace cariama::bdd {
@@ -19,7 +20,8 @@ using internal::ByteReader;
 
 constexpr int32_t kMostIntegers = 1 << 16;
 constexpr int32_t kMostBits = 64;  // of one integer
-// Of a state: operations recurse once or twice for each bit, on a stack of 8 MiB.
+// Of a state: a relation has two variables for each bit, and labels; kMostLevels bounds them
+// together.
 constexpr uint32_t kMostStateBits = 4096;
 
 // Reads the parts of a model file in order. After the first error, `error_` says what is wrong.
@@ -203,12 +205,9 @@ void append_set(const ModelFile::Set& set, std::string& bytes) {
 absl::StatusOr<ModelFile> parse_model(std::string_view bytes) { return ModelReader(bytes).read(); }
 
 absl::StatusOr<ModelFile> read_model_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  if (!file || !(text << file.rdbuf())) {
-    return absl::NotFoundError(absl::StrCat("cannot read the model file ", path));
-  }
-  absl::StatusOr<ModelFile> model = parse_model(std::move(text).str());
+  const absl::StatusOr<std::string> bytes = read_file(path);
+  if (!bytes.ok()) return bytes.status();
+  absl::StatusOr<ModelFile> model = parse_model(*bytes);
   if (model.ok()) return model;
   return absl::InvalidArgumentError(absl::StrCat(path, ": ", model.status().message()));
 }

@@ -19,7 +19,8 @@
 //
 // The relation of a group is over the variables of the integers that it reads or writes. An integer
 // that is written but not read constrains its primed bits only. Labels are variables from 1000000
-// on. Limits: 65,536 integers, 64 bits in an integer, 4,096 bits in a state.
+// on. Limits: 65,536 integers, 64 bits in an integer, 4,096 bits in a state, kMostLevels nodes on a
+// path of a diagram (diagrams.h).
 #ifndef CARIAMA_BDD_MODEL_FILE_H_
 #define CARIAMA_BDD_MODEL_FILE_H_
 
@@ -62,7 +63,8 @@ struct ModelFile {
 // INVALID_ARGUMENT; the message has the offset of the byte that is wrong. Thread-safe.
 [[nodiscard]] CARIAMA_BDD_EXPORT absl::StatusOr<ModelFile> parse_model(std::string_view bytes);
 
-// Reads a file. Errors: NOT_FOUND, and those of parse_model() with the name of the file.
+// Reads a file. Errors: those of read_file() (files.h), and those of parse_model() with the name of
+// the file.
 [[nodiscard]] CARIAMA_BDD_EXPORT absl::StatusOr<ModelFile> read_model_file(const std::string& path);
 
 // Returns the bytes of a model file. parse_model() returns an equal model.

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "bdd/internal/pages.h"
+#include "dht/agreement.h"
 
 namespace cariama::bdd {
 namespace {
@@ -41,35 +42,37 @@ absl::StatusOr<std::unique_ptr<NodeTable>> NodeTable::create(uint64_t bytes) {
 }
 
 absl::StatusOr<std::unique_ptr<NodeTable>> NodeTable::create(Collectives& all, uint64_t bytes,
-                                                             bool remote, Deadline deadline) {
+                                                             bool remote, bool long_probes,
+                                                             Deadline deadline) {
   std::unique_ptr<NodeTable> table(new NodeTable);
   TableOptions options;
   options.buckets = std::bit_floor(std::max<uint64_t>(bytes, 1024) / kBucketBytes);
-  options.max_chunks = kMaxChunks;
+  options.max_chunks = long_probes ? 0 : kMaxChunks;
   options.force_remote = remote;
   auto shared = Table::create(all, options, deadline);
   if (!shared.ok()) return shared.status();
   table->table_ = *std::move(shared);
-  auto access = table->table_->access();
-  if (!access.ok()) return access.status();
-  table->access_ = *std::move(access);
   const TableGeometry& geometry = table->table_->geometry();
-  table->bytes_ = geometry.buckets * kBucketBytes;
-  table->owner_shift_ = geometry.shift;
-  table->rank_ = all.fabric().rank();
   if ((uint64_t{geometry.processes} << geometry.shift) > kIndexMask) {
     return absl::InvalidArgumentError(
         "bdd: the node table has more than 2^40 buckets; choose a smaller most_table_bytes");
   }
+  table->bytes_ = geometry.buckets * kBucketBytes;
+  table->owner_shift_ = geometry.shift;
+  table->rank_ = all.fabric().rank();
   table->nodes_are_mapped_ = !remote;
   table->first_mapped_ = table->rank_;
-  for (uint32_t owner = 0; owner < geometry.processes; ++owner) {
-    if (const absl::Status status = table->table_->core().attach(owner); !status.ok()) {
-      return status;
-    }
+  auto access = table->table_->access();
+  absl::Status usable = access.status();
+  if (access.ok()) table->access_ = *std::move(access);
+  for (uint32_t owner = 0; owner < geometry.processes && usable.ok(); ++owner) {
+    usable = table->table_->core().attach(owner);
     const bool mapped = table->table_->core().share(owner).mapped.load() != nullptr;
     table->nodes_are_mapped_ &= mapped;
     if (mapped) table->first_mapped_ = std::min(table->first_mapped_, owner);
+  }
+  if (absl::Status agreed = agree(all, usable, "bdd: no node table", deadline); !agreed.ok()) {
+    return agreed;
   }
   if (!table->nodes_are_mapped_) table->cache_ = std::make_unique<CachedNode[]>(kCachedNodes);
   return table;
@@ -117,6 +120,10 @@ uint64_t NodeTable::owned_nodes() const {
 absl::Status NodeTable::destroy(Deadline deadline) {
   access_.reset();
   return table_ == nullptr ? absl::OkStatus() : table_->destroy(deadline);
+}
+
+void NodeTable::abandon() {
+  if (table_ != nullptr) table_->core().abandon();
 }
 
 }  // namespace cariama::bdd

@@ -38,11 +38,12 @@ class CARIAMA_BDD_EXPORT NodeTable {
   // Errors: RESOURCE_EXHAUSTED.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<NodeTable>> create(uint64_t bytes);
   // A table of a job, with `bytes` in each process. Collective. `remote`: one-sided transfers for
-  // the parts of all processes, also where they are mapped. Errors: those of HashTable::create.
-  [[nodiscard]] static absl::StatusOr<std::unique_ptr<NodeTable>> create(Collectives& all,
-                                                                         uint64_t bytes,
-                                                                         bool remote,
-                                                                         Deadline deadline);
+  // the parts of all processes, also where they are mapped. Errors: those of HashTable::create,
+  // HashTable::access and agree() (dht/agreement.h); INVALID_ARGUMENT (more than 2^40 buckets).
+  // Every process gets an error if one does. `long_probes`: an insert examines up to 131,072
+  // buckets instead of 512, for nodes that did fit into a table of this size.
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<NodeTable>> create(
+      Collectives& all, uint64_t bytes, bool remote, bool long_probes, Deadline deadline);
   ~NodeTable();
   NodeTable(const NodeTable&) = delete;
   NodeTable& operator=(const NodeTable&) = delete;
@@ -76,8 +77,12 @@ class CARIAMA_BDD_EXPORT NodeTable {
   [[nodiscard]] uint64_t remote_find_or_puts() const { return remote_; }
   // In a job: returns the lowest rank whose part is mapped in this process.
   [[nodiscard]] uint32_t first_mapped() const { return first_mapped_; }
-  // Frees the memory of a job's table after all processes have called it. Collective.
+  // Frees the memory of a job's table after all processes have called it. Collective. After an
+  // error nothing is freed, and the table may only be destroyed.
   [[nodiscard]] absl::Status destroy(Deadline deadline);
+  // Makes the destructor leave this process's part allocated until the fabric ends: other processes
+  // may still use it.
+  void abandon();
 
  private:
   using Table = HashTable<2>;

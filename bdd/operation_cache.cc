@@ -29,7 +29,7 @@ OperationCache::OperationCache(std::span<std::byte> memory)
 }
 
 OperationCache::~OperationCache() {
-  if (header_ == nullptr) release();
+  if (header_ == nullptr) internal::unmap_pages(entries_, bytes());
 }
 
 void OperationCache::allocate(uint64_t entries) {
@@ -38,16 +38,16 @@ void OperationCache::allocate(uint64_t entries) {
   grow_at_ = entries == most_ ? std::numeric_limits<uint64_t>::max() : entered_ + 2 * entries;
 }
 
-void OperationCache::release() { internal::unmap_pages(entries_, bytes()); }
-
 void OperationCache::clear() {
   if (header_ != nullptr) {
     std::memset(static_cast<void*>(entries_), 0, bytes());
     return;
   }
-  const uint64_t entries = mask_ + 1;
-  release();  // faster than zeroing: pages that stay unused are not touched
-  allocate(entries);
+  // Faster than zeroing: pages that stay unused are not touched.
+  Entry* const old = entries_;
+  const size_t old_bytes = bytes();
+  allocate(mask_ + 1);
+  internal::unmap_pages(old, old_bytes);
 }
 
 void OperationCache::grow() {

@@ -4,10 +4,13 @@
 // A manager without a job has a cache in private memory, without atomics. The processes of a job
 // that share a host share one cache in mapped memory, so that none repeats the work of another. An
 // entry of a shared cache has a version: a writer locks the entry by a compare-and-swap, or gives
-// up; a reader accepts only an entry whose version is the same before and after it was read.
+// up; a reader accepts only an entry whose version is the same before and after it was read. The
+// version has 14 bits: a reader that is suspended while the entry is written 16,384 times would
+// accept a mixed entry.
 //
-// The part of the cache that is in use starts small and doubles, up to the limit, each time twice
-// as many results were entered as it has places: a small search touches little memory.
+// The part of the cache that is in use starts small and doubles, up to the limit: a private cache
+// after twice as many results were entered as it has places, a shared one after a process of the
+// host has entered as many. So a small search touches little memory.
 #ifndef CARIAMA_BDD_OPERATION_CACHE_H_
 #define CARIAMA_BDD_OPERATION_CACHE_H_
 
@@ -59,6 +62,7 @@ class CARIAMA_BDD_EXPORT OperationCache {
 
   // Removes all entries: after a collection, indices have other meanings. A shared cache is
   // cleared by one process, while the others do not use it.
+  // Throws std::bad_alloc, and is then unchanged.
   void clear();
   // Returns the bytes in use.
   [[nodiscard]] size_t bytes() const { return (mask() + 1) * kEntryBytes; }
@@ -125,7 +129,6 @@ class CARIAMA_BDD_EXPORT OperationCache {
       grow_shared();
   }
   void allocate(uint64_t entries);
-  void release();
   void grow();
   void grow_shared();
 

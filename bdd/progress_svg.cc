@@ -43,14 +43,13 @@ std::string escaped(const std::string& text) {
 
 std::string progress_svg(const std::string& title, const std::vector<ReachProgress>& history) {
   double seconds = 1e-3;
-  double most_states = 10;
+  double decades = 1;
   double most_nodes = 1;
   for (const ReachProgress& one : history) {
     seconds = std::max(seconds, one.seconds);
-    most_states = std::max(most_states, one.states.to_double());
+    decades = std::max(decades, std::ceil(one.states.log10()));
     most_nodes = std::max(most_nodes, static_cast<double>(one.nodes));
   }
-  const double decades = std::ceil(std::log10(most_states));
   const auto x_of = [&](double at) { return kLeft + at / seconds * (kWidth - kLeft - kRight); };
   const auto y_of = [&](double share) {
     return kHeight - kBottom - share * (kHeight - kTop - kBottom);
@@ -89,9 +88,8 @@ std::string progress_svg(const std::string& title, const std::vector<ReachProgre
     absl::StrAppend(&svg, "<polyline fill=\"none\" stroke-width=\"1.5\" stroke=\"", color,
                     "\" points=\"", points, "\"/>\n");
   };
-  curve("#1f5fa8", [&](const ReachProgress& one) {
-    return std::log10(std::max(1.0, one.states.to_double())) / decades;
-  });
+  curve("#1f5fa8",
+        [&](const ReachProgress& one) { return std::max(0.0, one.states.log10()) / decades; });
   curve("#b0501d",
         [&](const ReachProgress& one) { return static_cast<double>(one.nodes) / most_nodes; });
   return svg + "</svg>\n";

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
+#include <limits>
+#include <stdexcept>
 #include <utility>
 
 #include "bdd/internal/checkpoint.h"
@@ -22,6 +25,13 @@ class Stopwatch {
   Clock::duration elapsed_{};
 };
 
+// Returns true if `states` depends on state bits of the model only.
+bool is_set_of_states(const Model& model, const Bdd& states) {
+  if (states.manager() != model.variables.manager()) return false;
+  const Bdd rest = states.exists(model.variables);
+  return rest.is_false() || rest.is_true();
+}
+
 // A search between two levels.
 class Search {
  public:
@@ -35,16 +45,26 @@ class Search {
       // A transition of no variables changes no state.
       if (!one.relation.is_false() && !one.variables.is_true()) transitions_.push_back(one);
     }
-    for (const Transition& one : transitions_) stages_.push_back(one.variables.variable());
-    std::sort(stages_.begin(), stages_.end(), std::greater<>());
-    stages_.erase(std::unique(stages_.begin(), stages_.end()), stages_.end());
+    for (const Transition& one : transitions_) {
+      first_variables_.push_back(one.variables.variable());
+    }
+    std::sort(first_variables_.begin(), first_variables_.end(), std::greater<>());
+    first_variables_.erase(std::unique(first_variables_.begin(), first_variables_.end()),
+                           first_variables_.end());
   }
 
   absl::StatusOr<ReachResult> run() {
+    if (options_.goal && !is_set_of_states(model_, *options_.goal)) {
+      return absl::InvalidArgumentError(
+          "the goal is not a set of states: it depends on a variable that is no state bit of the "
+          "model");
+    }
     std::optional<internal::CheckpointFile> file;
     if (!options_.checkpoint.empty()) {
+      const bool saturation = options_.strategy == Strategy::kSaturation;
       file.emplace(options_.checkpoint, manager_, internal::model_fingerprint(model_),
-                   strategy_name(options_.strategy));
+                   strategy_name(options_.strategy),
+                   saturation ? first_variables_.size() : std::numeric_limits<uint64_t>::max());
       absl::StatusOr<std::optional<internal::Checkpoint>> found = file->read();
       if (!found.ok()) return found.status();
       if (*found) {
@@ -90,7 +110,9 @@ class Search {
 
  private:
   [[nodiscard]] bool at_end() const {
-    if (options_.strategy == Strategy::kSaturation) return result_.levels >= stages_.size();
+    if (options_.strategy == Strategy::kSaturation) {
+      return result_.levels >= first_variables_.size();
+    }
     return frontier_.is_false();
   }
 
@@ -105,7 +127,7 @@ class Search {
         reached_ = reached_ | frontier_;
         break;
       case Strategy::kSaturation:
-        reached_ = manager_.saturate(reached_, transitions_, stages_[result_.levels]);
+        reached_ = manager_.saturate(reached_, transitions_, first_variables_[result_.levels]);
         break;
     }
   }
@@ -130,7 +152,8 @@ class Search {
   const ReachOptions& options_;
   Manager& manager_;
   std::vector<Transition> transitions_;
-  std::vector<uint32_t> stages_;  // kSaturation: first variables, in the order of the levels
+  // kSaturation: the smallest variable of the transitions that a level adds, by level.
+  std::vector<uint32_t> first_variables_;
   Bdd reached_;
   Bdd frontier_;  // the states that the last level has added
   Stopwatch watch_;
@@ -157,6 +180,10 @@ absl::StatusOr<ReachResult> reach(const Model& model, const ReachOptions& option
 
 std::vector<TraceStep> find_trace(const Model& model, const Bdd& within, const Bdd& goal) {
   Manager& manager = *model.variables.manager();
+  if (!is_set_of_states(model, within) || !is_set_of_states(model, goal)) {
+    throw std::invalid_argument(
+        "bdd: find_trace() of a function of a variable that is no state bit of the model");
+  }
   // layers[i]: the states from which the goal is i steps away, and not fewer.
   std::vector<Bdd> layers{within & goal};
   Bdd seen = layers[0];

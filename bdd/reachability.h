@@ -27,7 +27,7 @@ namespace cariama::bdd {
 
 // The order in which transitions are applied.
 //   kBfs         a level is the successors of the states that the level before it has added. The
-//                number of levels is that of the longest shortest path, and traces are found at the
+//                number of levels is that of the longest shortest path, and a goal is found at the
 //                earliest level.
 //   kChaining    in a level, each transition is applied to what the transitions before it have
 //                added. Fewer levels than kBfs.
@@ -49,13 +49,15 @@ struct ReachOptions {
   Strategy strategy = Strategy::kSaturation;
   // Stop at the first level that reaches a state of this set, and compute a trace to it.
   std::optional<Bdd> goal{};
-  // Compute the reached states without successor, and a trace to one of them.
+  // Compute the reached states without successor, and a trace to one of them. Not done if the goal
+  // is reached.
   bool deadlocks = false;
-  // Called after each level.
+  // Called after each level, in every process of a job. In a job it must not throw.
   std::function<void(const ReachProgress&)> progress{};
   // Folder for checkpoints; "": none. After a level, if checkpoint_seconds have passed since the
   // last one, rank 0 replaces the checkpoint of the folder. reach() continues from a checkpoint of
-  // the same model and strategy that it finds there. The last checkpoint is that of the result.
+  // the same model and strategy that it finds there. The last checkpoint is that of the result. All
+  // processes of a job must see the same folder.
   std::string checkpoint{};
   double checkpoint_seconds = 5;
   // Stop after this number of levels; 0: no limit.
@@ -78,18 +80,23 @@ struct ReachResult {
   bool complete = false;     // all reachable states are reached
   bool goal_reached = false;
   std::optional<Bdd> deadlocks{};
-  std::vector<TraceStep> trace;  // to the goal, or to a deadlock; shortest for the states reached
+  // To the goal, or to a deadlock. Shortest within the states reached: with kBfs and a goal the
+  // shortest of the model; the other strategies may not have reached the states of a shorter one.
+  std::vector<TraceStep> trace;
   std::vector<ReachProgress> history;  // of all levels, if options.progress is set
 };
 
-// Blocks until the search has ended. Throws as the operations of the manager. Errors:
-// INVALID_ARGUMENT (a checkpoint that is damaged, or of another model or strategy), UNAVAILABLE (a
-// checkpoint cannot be written).
+// Blocks until the search has ended. Throws as the operations of the manager (bdd.h). Errors, which
+// all processes of a job get: INVALID_ARGUMENT (the goal depends on variables that are no state
+// bits; a checkpoint that is damaged, or of another model or strategy), FAILED_PRECONDITION (the
+// processes see different checkpoints), those of read_file() and write_file() (files.h) for a
+// checkpoint, UNAVAILABLE (another process had such an error).
 [[nodiscard]] CARIAMA_BDD_EXPORT absl::StatusOr<ReachResult> reach(const Model& model,
                                                                    const ReachOptions& options);
 
 // Returns a shortest path of the model within the states `within` from an initial state to a state
-// of `goal`, an initial state first. Empty if there is none.
+// of `goal`, an initial state first. Empty if there is none. Throws as the operations of the
+// manager; std::invalid_argument if a set depends on variables that are no state bits.
 [[nodiscard]] CARIAMA_BDD_EXPORT std::vector<TraceStep> find_trace(const Model& model,
                                                                    const Bdd& within,
                                                                    const Bdd& goal);

@@ -20,17 +20,19 @@
 //
 // Cost in round trips, one after another, on a share that is not mapped. A find is one read of a
 // chunk of C buckets, and another for each further chunk of the probe path. An insert is the same
-// and W compare-and-swaps. C follows the measured load (TableOptions::chunk): up to load 0.5 an
-// operation reads 1.05 chunks at most, up to load 0.9 it reads 1.2. read() is one round trip.
+// and W compare-and-swaps. C follows the measured load (TableOptions::chunk): the mean of an
+// operation is 1.05 chunks or fewer up to load 0.5, and 1.2 or fewer up to load 0.9. read() is one
+// round trip.
 //
 // Memory: 8 W bytes for each bucket; 64 bytes for each process; an access takes in_flight times the
 // memory of TableAccessOptions, when it first accesses a share that is not mapped. A load above 0.9
 // costs time: an insert examines 50 buckets at load 0.9, 200 at 0.95.
 //
-// Failures. When a process dies, its keys are gone: operations on keys and indices that it owns
-// return kUnavailable. All other keys stay available. On mapped shares a failure may take up to
-// kOperationsPerCheck operations, or poll(), to be noticed; until then operations on the dead
-// process's share work on its memory, which still exists. save() and load() let a job resume.
+// Failures. With FailurePolicy::kAbort, the default of FabricOptions, every process exits when one
+// dies. With kContinue, the keys of the dead process are gone: operations on keys and indices that
+// it owns return kUnavailable. All other keys stay available. On mapped shares a failure is noticed
+// after at most kOperationsPerCheck operations; until then operations on the dead process's share
+// work on its memory, which still exists. save() and load() let a job resume.
 #ifndef CARIAMA_DHT_HASH_TABLE_H_
 #define CARIAMA_DHT_HASH_TABLE_H_
 
@@ -54,6 +56,7 @@
 #include "dht/table_options.h"
 #include "dsfabric/collectives.h"
 #include "dsfabric/global_memory.h"
+#include "dtutils/error.h"
 #include "dtutils/wait.h"
 
 namespace cariama {
@@ -61,7 +64,8 @@ namespace cariama {
 // One thread's access to a HashTable. Thread-compatible. The table must outlive it.
 //
 // The functions that wait do so through the thread's wait hook. A hook may run other code that uses
-// the same access, as that of the task layer does: operations may nest.
+// the same access: operations may nest. A task must not be moved during an operation, which stores
+// its result in the caller's frame: no OtherTasksMayRun (tasks/await.h) may be in scope.
 template <size_t W>
 class TableAccess {
  public:
@@ -83,7 +87,8 @@ class TableAccess {
   // Returns kFound with the index, or kAbsent.
   [[nodiscard]] TableResult find(const Key& key) { return operate<false>(key); }
   // Sets `key` to the key with this index. Requires: a table operation of any process has returned
-  // `index`, and the table was not cleared since or has grown. Returns kFound, or kUnavailable.
+  // `index`, and the table was not cleared since or has grown; otherwise `key` has no meaning, or
+  // the result is kAbsent. Returns kFound, or kUnavailable.
   [[nodiscard]] TableOutcome read(uint64_t index, Key& key) {
     const TablePlace place = core_.geometry().place_of(index);
     const uint64_t* const share = core_.share(place.owner).mapped.load(std::memory_order_relaxed);
@@ -108,7 +113,8 @@ class TableAccess {
   [[nodiscard]] TableOutcome read(std::span<const uint64_t> indices, std::span<Key> keys);
 
   // ---- Asynchronous operations. start_*() returns false if in_flight operations are active: then
-  // call poll(). `tag` is returned with the result.
+  // call poll(). An operation is active until poll() has delivered its result. `tag` is returned
+  // with the result.
 
   [[nodiscard]] bool start_find_or_put(const Key& key, uint64_t tag) {
     return start<true>(key, tag);
@@ -116,24 +122,23 @@ class TableAccess {
   [[nodiscard]] bool start_find(const Key& key, uint64_t tag) { return start<false>(key, tag); }
   [[nodiscard]] bool start_read(uint64_t index, uint64_t tag);
   // Advances all operations, and calls on_end(tag, result, key) for each asynchronous one that has
-  // ended; on_end may start operations. Returns their number. Never blocks. Receives no messages:
-  // in a fabric without service threads whose owners execute compare-and-swaps (AtomicsBy), wait
-  // by Fabric::wait_polling around poll().
+  // ended; on_end may start operations, whose results the next poll() delivers. Returns the number
+  // of calls. Never blocks. Receives no messages: in a fabric without service threads whose owners
+  // execute compare-and-swaps (AtomicsBy), wait by Fabric::wait_polling around poll().
   template <typename OnEnd>
   size_t poll(OnEnd&& on_end) {
     engine_.poll();
+    const size_t most = engine_.ended();
     size_t ended = 0;
     TableEngine::Ended next;
-    while (engine_.take_ended(next)) {
+    for (; ended < most && engine_.take_ended(next); ++ended) {
       Key key;
       decode_key(next.stored.data(), W, key.data());
       on_end(next.tag, next.result, key);
-      ++ended;
     }
     return ended;
   }
-  // Returns the number of operations in flight (asynchronous operations on mapped shares end at
-  // once, and are not counted).
+  // Returns the number of operations that are in flight, or whose results poll() has not delivered.
   [[nodiscard]] size_t active() const { return engine_.active(); }
 
   // Returns the reason of the last kUnavailable.
@@ -227,6 +232,10 @@ class TableAccess {
   [[nodiscard, gnu::noinline, gnu::cold]] TableOutcome read_slowly(uint64_t index, Key& key);
   template <bool kPut>
   void operate_all(std::span<const Key> keys, std::span<TableResult> results);
+  // Starts an operation of a batch. Blocks while in_flight are active; if none ends within
+  // TableOptions::timeout, this one ends with kUnavailable.
+  void start_in_batch(TableEngine::Mode mode, const uint64_t* stored, uint64_t index,
+                      const TableEngine::Target& target);
   template <bool kPut>
   [[nodiscard]] bool start(const Key& key, uint64_t tag);
   // Returns the mapped buckets of `owner`, or nullptr; looks for failed processes if it is time to.
@@ -246,6 +255,10 @@ class TableAccess {
 // The table. Every process has an object; the functions that are called collective are called by
 // all processes in the same order, each by one thread, and while no operation is in progress
 // anywhere: put a barrier before them if other threads use the table.
+//
+// After DEADLINE_EXCEEDED, size() and destroy() may be called again. After that error of another
+// collective function the processes may disagree about the table and the Collectives object: end
+// the fabric. No memory that another process may use has been freed.
 template <size_t W>
 class HashTable {
  public:
@@ -262,9 +275,15 @@ class HashTable {
     return std::unique_ptr<HashTable>(new HashTable(*std::move(core)));
   }
 
-  // Creates the access of the calling thread. Thread-safe. Errors: those of GlobalMemory::create.
+  // Creates the access of the calling thread. Thread-safe. Errors: INVALID_ARGUMENT (in_flight is
+  // 0), and those of GlobalMemory::create.
   [[nodiscard]] absl::StatusOr<std::unique_ptr<TableAccess<W>>> access(
       const TableAccessOptions& options = {}) {
+    if (options.in_flight == 0) {
+      return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                        "an access to a hash table cannot have 0 operations in flight",
+                        "set TableAccessOptions::in_flight");
+    }
     auto memory = GlobalMemory::create(core_->fabric(), {.atomics = core_->options().atomics});
     if (!memory.ok()) return memory.status();
     return std::make_unique<TableAccess<W>>(*core_, *std::move(memory), options);
@@ -298,10 +317,12 @@ class HashTable {
       visit(geometry().index_of(rank, at), key);
     }
   }
-  // Returns the number of occupied buckets of this process. Reads all its buckets.
+  // Returns the number of occupied buckets of this process, counted as by size(). Reads all its
+  // buckets.
   [[nodiscard]] uint64_t local_size() const { return core_->local_size(); }
 
-  // Returns the number of keys in the table. Collective.
+  // Returns the number of occupied buckets of all processes. A bucket that an operation of a dead
+  // process has begun to fill counts, too. Collective.
   [[nodiscard]] absl::StatusOr<uint64_t> size(Deadline deadline) const {
     return core_->size(deadline);
   }
@@ -309,8 +330,9 @@ class HashTable {
   [[nodiscard]] absl::Status clear(Deadline deadline) { return core_->clear(deadline); }
   // Gives each process `buckets` buckets, which must not be fewer than now, and moves the keys.
   // Collective. All indices become invalid. Each process moves its own keys in its own memory, and
-  // needs memory for old and new share together. After an error the table is as it was. Errors:
-  // RESOURCE_EXHAUSTED, UNAVAILABLE, INVALID_ARGUMENT, DEADLINE_EXCEEDED.
+  // needs memory for old and new share together. After an error other than DEADLINE_EXCEEDED the
+  // table is as it was. Errors: RESOURCE_EXHAUSTED, UNAVAILABLE, INVALID_ARGUMENT,
+  // DEADLINE_EXCEEDED.
   [[nodiscard]] absl::Status grow(uint64_t buckets, Deadline deadline) {
     return core_->grow(buckets, deadline);
   }
@@ -330,7 +352,8 @@ class HashTable {
   // table is full), UNAVAILABLE, those of open(2) and read(2).
   [[nodiscard]] absl::StatusOr<TableLoadResult> load(const std::string& prefix, Deadline deadline);
   // Frees the memory after all processes have called it. Collective. No access may exist any more.
-  // The destructor frees this process's share without waiting for the others.
+  // After an error nothing is freed. The destructor frees this process's share without waiting for
+  // the others.
   [[nodiscard]] absl::Status destroy(Deadline deadline) { return core_->destroy(deadline); }
 
   [[nodiscard]] TableCore& core() const { return *core_; }
@@ -412,6 +435,18 @@ TableOutcome TableAccess<W>::read_slowly(uint64_t index, Key& key) {
 }
 
 template <size_t W>
+void TableAccess<W>::start_in_batch(TableEngine::Mode mode, const uint64_t* stored, uint64_t index,
+                                    const TableEngine::Target& target) {
+  ++*target.left;
+  while (!engine_.start(mode, stored, index, target)) {
+    if (engine_.wait_for_room()) continue;
+    *target.result = {};
+    --*target.left;
+    return;
+  }
+}
+
+template <size_t W>
 template <bool kPut>
 void TableAccess<W>::operate_all(std::span<const Key> keys, std::span<TableResult> results) {
   // Copies: the compiler need not assume that the results overlap with them.
@@ -421,6 +456,7 @@ void TableAccess<W>::operate_all(std::span<const Key> keys, std::span<TableResul
   size_t left = 0;  // operations in flight on shares that are not mapped
   for (size_t first = 0; first < count;) {
     if (until_check_ <= 1) {
+      checked_ -= until_check_;  // these operations have not been executed
       until_check_ = 0;
       static_cast<void>(mapped_share(core_.fabric().rank()));
     }
@@ -441,11 +477,9 @@ void TableAccess<W>::operate_all(std::span<const Key> keys, std::span<TableResul
       if (share == nullptr) [[unlikely]] {
         share = mapped_share(home.owner);
         if (share == nullptr) {
-          ++left;
-          while (!engine_.start(mode_of(kPut), stored.data(), 0,
-                                TableEngine::Target{&results[i], nullptr, &left})) {
-            engine_.wait_for_room();
-          }
+          --checked_;  // the engine counts it
+          start_in_batch(mode_of(kPut), stored.data(), 0,
+                         TableEngine::Target{&results[i], nullptr, &left});
           continue;
         }
       }
@@ -453,7 +487,7 @@ void TableAccess<W>::operate_all(std::span<const Key> keys, std::span<TableResul
     }
     first = end;
   }
-  if (left != 0) engine_.wait_for(&left, 0);
+  if (left != 0) engine_.wait_for_all(&left);
 }
 
 template <size_t W>
@@ -485,13 +519,10 @@ TableOutcome TableAccess<W>::read(std::span<const uint64_t> indices, std::span<K
         results[i].index = UINT64_MAX;
         continue;
       }
-      ++left;
-      while (!engine_.start(TableEngine::Mode::kRead, nullptr, index,
-                            TableEngine::Target{&results[i], stored[i].data(), &left})) {
-        engine_.wait_for_room();
-      }
+      start_in_batch(TableEngine::Mode::kRead, nullptr, index,
+                     TableEngine::Target{&results[i], stored[i].data(), &left});
     }
-    if (left != 0) engine_.wait_for(&left, 0);
+    if (left != 0) engine_.wait_for_all(&left);
     for (size_t i = 0; i < count; ++i) {
       if (results[i].outcome != TableOutcome::kFound) {
         all = results[i].outcome;
@@ -536,6 +567,7 @@ bool TableAccess<W>::start(const Key& key, uint64_t tag) {
   uint64_t* share = core_.share(home.owner).mapped.load(std::memory_order_relaxed);
   if (share == nullptr || --until_check_ == 0) share = mapped_share(home.owner);
   if (share == nullptr) return engine_.start(mode_of(kPut), stored.data(), 0, tag);
+  if (!engine_.has_room()) return false;
   TableEngine::Ended ended{tag, probe<kPut>(core_.geometry(), share, stored, home), {}};
   std::copy(stored.begin(), stored.end(), ended.stored.begin());
   engine_.add_ended(ended);
@@ -548,6 +580,7 @@ bool TableAccess<W>::start_read(uint64_t index, uint64_t tag) {
   const uint64_t* share = core_.share(place.owner).mapped.load(std::memory_order_relaxed);
   if (share == nullptr || --until_check_ == 0) share = mapped_share(place.owner);
   if (share == nullptr) return engine_.start(TableEngine::Mode::kRead, nullptr, index, tag);
+  if (!engine_.has_room()) return false;
   TableEngine::Ended ended{tag, {index, TableOutcome::kFound}, {}};
   for (size_t i = 0; i < W; ++i) ended.stored[i] = load_word(share + place.position * W + i);
   engine_.add_ended(ended);

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "dht/agreement.h"
 #include "dht/bucket_scan.h"
 #include "dsfabric/global_memory.h"
 #include "dtutils/error.h"
@@ -57,6 +58,11 @@ absl::StatusOr<std::unique_ptr<TableCore>> TableCore::create(Collectives& all, s
     return bad_options("a chunk cannot have " + std::to_string(options.chunk) + " buckets",
                        "use a multiple of 8 up to " + std::to_string(TableOptions::kMaxChunk) +
                            ", or 0 for the automatic size");
+  }
+  if (options.atomics == AtomicsBy::kDevice) {
+    return bad_options(
+        "a hash table cannot use the atomics of devices: CPUs change its buckets, too",
+        "use AtomicsBy::kAutomatic or kOwner");
   }
   uint64_t buckets =
       options.buckets != 0 ? options.buckets : options.bytes / (words * sizeof(uint64_t));
@@ -172,21 +178,6 @@ void TableCore::detach_failed() {
 
 // ---- Collective operations ----------------------------------------------------------------------
 
-absl::Status TableCore::agree(const absl::Status& mine, std::string_view what,
-                              Deadline deadline) const {
-  const auto failed = all_.all_gather(static_cast<uint32_t>(mine.ok() ? 0 : 1), deadline);
-  if (!mine.ok()) return mine;
-  if (!failed.ok()) return failed.status();
-  for (uint32_t rank = 0; rank < failed->size(); ++rank) {
-    const std::optional<uint32_t>& other = (*failed)[rank];
-    if (other.has_value() && *other == 0) continue;
-    return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
-                      std::string(what) + ": " + fabric().label(rank) +
-                          (other.has_value() ? " failed; its own error says why" : " is dead"));
-  }
-  return absl::OkStatus();
-}
-
 uint64_t TableCore::local_size() const {
   return count_occupied(local_words().data(), geometry_.buckets, words_);
 }
@@ -211,7 +202,7 @@ absl::Status TableCore::grow(uint64_t buckets, Deadline deadline) {
   }
   if (absl::Status status = all_.barrier(deadline); !status.ok()) return status;
   auto allocation = allocate(buckets, deadline);
-  if (absl::Status all = agree(allocation.status(), "the hash table did not grow", deadline);
+  if (absl::Status all = agree(all_, allocation.status(), "the hash table did not grow", deadline);
       !all.ok()) {
     return all;
   }
@@ -241,17 +232,29 @@ absl::Status TableCore::grow(uint64_t buckets, Deadline deadline) {
       std::memcpy(to + position * words_, key, words_ * sizeof(uint64_t));
     }
   }
-  if (absl::Status all = agree(moved, "the hash table did not grow", deadline); !all.ok()) {
+  if (absl::Status all = agree(all_, moved, "the hash table did not grow", deadline); !all.ok()) {
+    // Other processes may have agreed before their deadline, and use the new share.
+    if (absl::IsDeadlineExceeded(all)) unsettled_.push_back(std::move(allocation->memory));
     return all;
   }
+  RemoteMemory old = std::move(memory_);
   adopt(*std::move(allocation), buckets);
-  return all_.barrier(deadline);
+  absl::Status all = all_.barrier(deadline);
+  // Without the barrier, other processes may still use the old share.
+  if (!all.ok()) unsettled_.push_back(std::move(old));
+  return all;
 }
 
 absl::Status TableCore::destroy(Deadline deadline) {
-  absl::Status ended = all_.barrier(deadline);
+  if (absl::Status ended = all_.barrier(deadline); !ended.ok()) return ended;
   memory_ = {};
-  return ended;
+  unsettled_.clear();
+  return absl::OkStatus();
+}
+
+void TableCore::abandon() {
+  static_cast<void>(memory_.release());
+  for (RemoteMemory& memory : unsettled_) static_cast<void>(memory.release());
 }
 
 }  // namespace cariama

@@ -11,7 +11,6 @@
 #include <mutex>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -65,6 +64,10 @@ class CARIAMA_DHT_EXPORT TableCore {
   // Moves the mapped shares of processes that have failed to the state kFailed. Thread-safe.
   void detach_failed();
 
+  // Makes the destructor leave this process's share allocated until the fabric ends, for a process
+  // that ends without the others: they may still use it.
+  void abandon();
+
   // The collective operations of HashTable.
   [[nodiscard]] uint64_t local_size() const;
   [[nodiscard]] absl::StatusOr<uint64_t> size(Deadline deadline) const;
@@ -72,10 +75,10 @@ class CARIAMA_DHT_EXPORT TableCore {
   [[nodiscard]] absl::Status grow(uint64_t buckets, Deadline deadline);
   [[nodiscard]] absl::Status destroy(Deadline deadline);
   [[nodiscard]] absl::StatusOr<uint64_t> save(const std::string& prefix, Deadline deadline) const;
-  // Loads this process's part of the files: gives the words of each key to `put`, or restores the
-  // buckets as they were. Collective.
-  // The error of a load that found no empty bucket.
+  // Returns the error of a load that found no empty bucket.
   [[nodiscard]] absl::Status too_small() const;
+  // Loads this process's part of the files: gives the words of each key to `put`, then calls
+  // `finish`; or restores the buckets as they were. Collective.
   using PutStored = std::function<absl::Status(std::span<const uint64_t> stored)>;
   [[nodiscard]] absl::StatusOr<TableLoadResult> load(const std::string& prefix,
                                                      const PutStored& put,
@@ -93,15 +96,14 @@ class CARIAMA_DHT_EXPORT TableCore {
   [[nodiscard]] absl::StatusOr<Allocation> allocate(uint64_t buckets, Deadline deadline);
   void adopt(Allocation allocation, uint64_t buckets);
   [[nodiscard]] uint64_t probe_limit(uint64_t buckets) const;
-  // OK if `mine` is OK in all processes. Collective.
-  [[nodiscard]] absl::Status agree(const absl::Status& mine, std::string_view what,
-                                   Deadline deadline) const;
 
   Collectives& all_;
   const size_t words_;
   const TableOptions options_;
   TableGeometry geometry_;
   RemoteMemory memory_;
+  // Shares that other processes may still use, since grow() was ended by its deadline.
+  std::vector<RemoteMemory> unsettled_;
   std::unique_ptr<Share[]> shares_;  // by rank
   std::mutex mutex_;
   std::vector<uint32_t> mapped_peers_;  // guarded by mutex_

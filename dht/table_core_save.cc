@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "dht/agreement.h"
 #include "dht/internal/table_file.h"
 #include "dht/table_core.h"
 #include "dtutils/error.h"
@@ -37,7 +38,7 @@ absl::StatusOr<uint64_t> TableCore::save(const std::string& prefix, Deadline dea
   const std::string name = table_file_name(prefix, rank);
   const std::string unfinished = name + ".unfinished";
   const auto keys = internal::write_table_file(unfinished, header, local_words());
-  absl::Status all = agree(keys.status(), "the hash table was not saved", deadline);
+  absl::Status all = agree(all_, keys.status(), "the hash table was not saved", deadline);
   if (!all.ok()) {
     ::unlink(unfinished.c_str());
     return all;
@@ -46,7 +47,7 @@ absl::StatusOr<uint64_t> TableCore::save(const std::string& prefix, Deadline dea
   if (std::rename(unfinished.c_str(), name.c_str()) != 0) {
     named = make_errno_error(errno, ErrorScope::kProcess, "cannot rename " + unfinished);
   }
-  all = agree(named, "the hash table was not saved", deadline);
+  all = agree(all_, named, "the hash table was not saved", deadline);
   if (!all.ok()) return all;
   return all_.all_reduce(*keys, std::plus<>(), deadline);
 }
@@ -63,54 +64,63 @@ absl::StatusOr<TableLoadResult> TableCore::load(const std::string& prefix, const
                                                 Deadline deadline) {
   const uint32_t rank = fabric().rank();
   // All processes read the header of file 0, which says how many files there are.
-  const auto first = internal::read_table_file(table_file_name(prefix, 0), nullptr);
-  absl::Status mine = first.status();
-  if (mine.ok() && first->words != words_) {
+  internal::TableFileHeader first;
+  absl::Status mine = internal::read_table_file(
+      table_file_name(prefix, 0),
+      [&](const internal::TableFileHeader& header) {
+        first = header;
+        return absl::OkStatus();
+      },
+      nullptr);
+  if (mine.ok() && first.words != words_) {
     mine = make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
-                      "the saved table " + prefix + " has keys of " + std::to_string(first->words) +
+                      "the saved table " + prefix + " has keys of " + std::to_string(first.words) +
                           " words, this table of " + std::to_string(words_),
                       "load it into a table of the same width");
   }
-  if (absl::Status all = agree(mine, "the hash table was not loaded", deadline); !all.ok()) {
+  if (absl::Status all = agree(all_, mine, "the hash table was not loaded", deadline); !all.ok()) {
     return all;
   }
   const auto present = size(deadline);
   if (!present.ok()) return present.status();
-  const bool same_shape = *present == 0 && first->processes == geometry_.processes &&
-                          first->buckets == geometry_.buckets &&
-                          first->probe_limit == geometry_.probe_limit;
+  const bool same_shape = *present == 0 && first.processes == geometry_.processes &&
+                          first.buckets == geometry_.buckets &&
+                          first.probe_limit == geometry_.probe_limit;
   uint64_t keys = 0;
   const std::span<uint64_t> own = local_words();
-  for (uint32_t file = rank; file < first->processes && mine.ok(); file += geometry_.processes) {
+  for (uint32_t file = rank; file < first.processes && mine.ok(); file += geometry_.processes) {
     const std::string name = table_file_name(prefix, file);
-    // Look at the header before any key is put.
-    auto header = internal::read_table_file(name, nullptr);
-    if (header.ok() && (header->id != first->id || header->rank != file)) {
-      header = make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
+    // No key is put before the header was compared. `same_shape` follows from file 0, so it holds
+    // for a file only if the shapes are equal.
+    const auto accept = [&](const internal::TableFileHeader& header) {
+      internal::TableFileHeader expected = first;
+      expected.rank = file;
+      expected.keys = header.keys;
+      if (header != expected) {
+        return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
                           "the saved tables " + table_file_name(prefix, 0) + " and " + name +
                               " are of different saves",
                           "load files that one save has written");
-    }
-    if (header.ok()) {
-      header = internal::read_table_file(
-          name, [&](uint64_t position, std::span<const uint64_t> stored) -> absl::Status {
-            if (!same_shape) return put(stored);
-            if (geometry_.home_of(stored[0]).owner != rank) {
-              return make_error(absl::StatusCode::kDataLoss, ErrorScope::kOperation,
-                                "the saved table " + name + " is damaged: the key of bucket " +
-                                    std::to_string(position) + " belongs to another process",
-                                "load an older save");
-            }
-            std::copy(stored.begin(), stored.end(),
-                      own.begin() + static_cast<ptrdiff_t>(position * words_));
-            return absl::OkStatus();
-          });
-    }
-    mine = header.status();
-    if (mine.ok()) keys += header->keys;
+      }
+      keys += header.keys;
+      return absl::OkStatus();
+    };
+    mine = internal::read_table_file(
+        name, accept, [&](uint64_t position, std::span<const uint64_t> stored) -> absl::Status {
+          if (!same_shape) return put(stored);
+          if (geometry_.home_of(stored[0]).owner != rank) {
+            return make_error(absl::StatusCode::kDataLoss, ErrorScope::kOperation,
+                              "the saved table " + name + " is damaged: the key of bucket " +
+                                  std::to_string(position) + " belongs to another process",
+                              "load an older save");
+          }
+          std::copy(stored.begin(), stored.end(),
+                    own.begin() + static_cast<ptrdiff_t>(position * words_));
+          return absl::OkStatus();
+        });
   }
   if (mine.ok() && !same_shape) mine = finish();
-  if (absl::Status all = agree(mine, "the hash table was not loaded", deadline); !all.ok()) {
+  if (absl::Status all = agree(all_, mine, "the hash table was not loaded", deadline); !all.ok()) {
     return all;
   }
   const auto total = all_.all_reduce(keys, std::plus<>(), deadline);

@@ -114,7 +114,7 @@ TableEngine::Slot* TableEngine::take_slot(bool beyond_limit) {
 }
 
 bool TableEngine::start(Mode mode, const uint64_t* stored, uint64_t index, uint64_t tag) {
-  Slot* const slot = take_slot(false);
+  Slot* const slot = has_room() ? take_slot(false) : nullptr;
   if (slot == nullptr) return false;
   slot->tag = tag;
   slot->target = {};
@@ -138,7 +138,7 @@ TableResult TableEngine::execute(Mode mode, uint64_t* stored, uint64_t index) {
   Slot* const slot = take_slot(true);
   slot->target = {&result, mode == Mode::kRead ? stored : nullptr, &left};
   launch(*slot, mode, stored, index);
-  wait_for(&left, 0);
+  wait_for_all(&left);
   return result;
 }
 
@@ -459,24 +459,31 @@ void TableEngine::poll() {
   }
 }
 
-void TableEngine::wait_for(const size_t* left, size_t most) {
+bool TableEngine::wait_for(const size_t* left, size_t most, Deadline deadline) {
   const auto ended = [&] {
     if (*left <= most) return true;
     poll();
     return *left <= most;
   };
-  // Every operation has a deadline, so the wait needs none.
-  if (core_.fabric().options().service_threads != 0) {
-    static_cast<void>(wait_until(ended));
-  } else {
-    // This thread also receives the answers of owners that execute compare-and-swaps.
-    static_cast<void>(core_.fabric().wait_polling(ended));
-  }
+  if (core_.fabric().options().service_threads != 0) return wait_until(ended, deadline);
+  // This thread also receives the answers of owners that execute compare-and-swaps.
+  return core_.fabric().wait_polling(ended, deadline);
 }
 
-void TableEngine::wait_for_room() {
-  if (options_.in_flight == 0 || active_ < options_.in_flight) return;
-  wait_for(&active_, options_.in_flight - 1);
+void TableEngine::wait_for_all(const size_t* left) {
+  // Every operation has a deadline, so the wait needs none.
+  static_cast<void>(wait_for(left, 0, kForever));
+}
+
+bool TableEngine::wait_for_room() {
+  if (wait_for(&active_, options_.in_flight - 1, deadline_after(core_.options().timeout))) {
+    return true;
+  }
+  ++statistics_.unavailable;
+  status_ = make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
+                       "the transfers of earlier operations on a hash table have not ended in time",
+                       "raise TableOptions::timeout if a host is overloaded");
+  return false;
 }
 
 bool TableEngine::take_ended(Ended& into) {

@@ -65,16 +65,21 @@ class CARIAMA_DHT_EXPORT TableEngine {
   // Starts one operation. Returns false if in_flight operations are active.
   [[nodiscard]] bool start(Mode mode, const uint64_t* stored, uint64_t index, uint64_t tag);
   [[nodiscard]] bool start(Mode mode, const uint64_t* stored, uint64_t index, const Target& target);
-  // Adds an operation that ended at once to the operations that next_ended() returns.
+  // True if start() with a tag would start an operation: in_flight limits those in flight and those
+  // that have ended and were not taken, together.
+  [[nodiscard]] bool has_room() const { return active() < options_.in_flight; }
+  // Adds an operation that ended at once to the operations that take_ended() returns.
   void add_ended(const Ended& ended) { ended_.push_back(ended); }
   // Advances the operations in flight. Never blocks.
   void poll();
-  // Blocks until *left is at most `most`, or until all operations of this engine have ended.
-  void wait_for(const size_t* left, size_t most);
-  // Blocks until start() is possible.
-  void wait_for_room();
+  // Blocks until *left is 0: until the operations with this Target::left have ended.
+  void wait_for_all(const size_t* left);
+  // Blocks until start() with a Target is possible. Returns false after TableOptions::timeout:
+  // transfers of operations that have ended by their deadlines occupy all slots.
+  [[nodiscard]] bool wait_for_room();
   [[nodiscard]] bool take_ended(Ended& into);
-  [[nodiscard]] size_t active() const { return active_; }
+  [[nodiscard]] size_t ended() const { return ended_.size(); }  // and not taken
+  [[nodiscard]] size_t active() const { return active_ + ended_.size(); }
 
   [[nodiscard]] const absl::Status& status() const { return status_; }
   [[nodiscard]] TableStatistics& statistics() { return statistics_; }
@@ -84,6 +89,8 @@ class CARIAMA_DHT_EXPORT TableEngine {
   struct Slot;
 
   [[nodiscard]] Slot* take_slot(bool beyond_limit);
+  // Blocks until *left is at most `most`. Returns false if the deadline came first.
+  [[nodiscard]] bool wait_for(const size_t* left, size_t most, Deadline deadline);
   void launch(Slot& slot, Mode mode, const uint64_t* stored, uint64_t index);
   // Advances until the operation has ended or waits for a transfer.
   void advance(Slot& slot);
@@ -107,7 +114,7 @@ class CARIAMA_DHT_EXPORT TableEngine {
   bool in_advance_;      // request the next chunk together with the first
   double load_ = 0;      // measured
   double observed_ = 0;  // buckets that load_ is the average of
-  size_t active_ = 0;
+  size_t active_ = 0;    // slots in use
   uint64_t polls_ = 0;
   std::vector<std::unique_ptr<Slot>> slots_;
   std::deque<Ended> ended_;

@@ -15,6 +15,7 @@
 #define CARIAMA_DHT_TABLE_LAYOUT_H_
 
 #include <array>
+#include <cassert>
 #include <cstddef>
 #include <cstdint>
 
@@ -43,8 +44,10 @@ struct TablePlace {
   return hash & ~kWordPresent;
 }
 
-// Converts a key to the words of its bucket.
+// Converts a key to the words of its bucket. Requires: all words of the key are below 2^63; bit 63
+// would be lost, and two keys would be one.
 inline void encode_key(const uint64_t* key, size_t words, uint64_t* stored) {
+  for (size_t i = 0; i < words; ++i) assert((key[i] & kWordPresent) == 0);
   for (size_t i = 1; i < words; ++i) stored[i] = key[i] | kWordPresent;
   stored[0] = (key[0] ^ hash_of_rest(key, words)) | kWordPresent;
 }

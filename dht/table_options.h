@@ -14,9 +14,11 @@ namespace cariama {
 enum class TableOutcome : uint8_t {
   kFound,     // the key was in the table, at `index`
   kInserted,  // this operation put the key into the table, at `index`
-  kAbsent,    // the key is not in the table, or the bucket that was read is empty
+  kAbsent,    // the key is not in the table; read(): the bucket is empty, seen only if not mapped
   kFull,      // the key is absent, and no bucket within the probe limit is empty; nothing is lost
-  kUnavailable,  // the owner of the key is dead or does not answer: status() of the access says why
+  // The owner of the key is dead or does not answer: status() of the access says why. A find_or_put
+  // may put the key all the same, now or later, so that every later one returns kFound.
+  kUnavailable,
 };
 
 // 16 bytes: returned in registers.
@@ -30,10 +32,12 @@ static_assert(sizeof(TableResult) == 16);
 
 // When an access requests the chunk after the one that it waits for.
 enum class TablePrefetch : uint8_t {
-  kNone,   // after the first chunk was scanned
-  kEager,  // together with the first chunk (the slides' algorithm): one read more per operation
+  kNone,  // after the first chunk was scanned
+  // Together with the first chunk, as W. Oortwijn's table does (master's thesis, Twente 2015): one
+  // read more per operation.
+  kEager,
   // Together with the first chunk if the measured load says that a chunk is expected to be full:
-  // load > 1 - sqrt(1 / (2 C - 1)), the slides' efficiency bound.
+  // load > 1 - sqrt(1 / (2 C - 1)), the efficiency bound of the same thesis.
   kLoad,
 };
 
@@ -43,8 +47,8 @@ struct TableOptions {
   uint64_t buckets = 0;
   uint64_t bytes = uint64_t{64} << 20;  // of each process; used if `buckets` is 0
   // Buckets that one read returns, a multiple of 8 (one cache line of one-word buckets), at most
-  // kMaxChunk. 0: follows the measured load, so that a find takes at most 1.05 reads at load 0.5
-  // and 1.2 at load 0.9 (chunk_for_load()).
+  // kMaxChunk. 0: follows the measured load, so that a find takes at most 1.05 reads on average at
+  // load 0.5, and 1.2 at load 0.9 (chunk_for_load()).
   uint32_t chunk = 0;
   TablePrefetch prefetch = TablePrefetch::kLoad;
   // An operation examines at most max_chunks * C buckets, where C is `chunk`, or kMaxChunk if
@@ -53,22 +57,26 @@ struct TableOptions {
   // Use one-sided transfers for all shares, also for memory that is mapped. For tests and
   // benchmarks.
   bool force_remote = false;
+  // Not kDevice: CPUs change the buckets of mapped shares, and a device's compare-and-swap is not
+  // atomic with theirs.
   AtomicsBy atomics = AtomicsBy::kAutomatic;
-  // An operation that takes longer ends with kUnavailable.
+  // An operation that takes longer ends with kUnavailable. The first operation on a share connects
+  // to its owner, which FabricOptions::timeout limits instead.
   std::chrono::milliseconds timeout{30'000};
 
   static constexpr uint32_t kMaxChunk = 512;
 };
 
 struct TableAccessOptions {
-  // Operations on shares that are not mapped which one access has in flight. Each takes registered
-  // memory for a chunk of the largest size (two with kEager and kLoad): 8 W C bytes.
+  // Operations on shares that are not mapped which one access has in flight, and asynchronous
+  // operations that are active; at least 1. Each takes registered memory for a chunk of the largest
+  // size (two with kEager and kLoad): 8 W C bytes.
   uint32_t in_flight = 32;
 };
 
 // Counters of one access. Those of the remote path count operations on shares that are not mapped.
 struct TableStatistics {
-  uint64_t operations = 0;  // find, find_or_put and read, on all shares
+  uint64_t operations = 0;  // find, find_or_put and read, on all shares; each counts once
   uint64_t inserted = 0;    // keys that this access has put
   uint64_t full = 0;
   uint64_t unavailable = 0;
@@ -91,7 +99,8 @@ struct TableLoadResult {
 };
 
 // Returns the chunk size for a load, in buckets: the smallest multiple of 8 with which a search for
-// an absent key takes at most 1.05 reads at loads up to 0.7, and at most 1.15 at loads up to 0.9.
+// an absent key takes 1.05 reads or fewer on average at loads up to 0.7, and 1.15 or fewer at loads
+// up to 0.9.
 // From a simulation of linear probing with uniform hashes (docs/reachability.md).
 [[nodiscard]] constexpr uint32_t chunk_for_load(double load) {
   if (load < 0.45) return 8;

@@ -4,19 +4,23 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <functional>
 #include <memory>
+#include <new>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "bdd/bdd.h"
+#include "bdd/files.h"
 #include "bdd/job.h"
 #include "bdd/model_file.h"
 #include "bdd/reachability.h"
@@ -35,7 +39,7 @@ constexpr const char* kHelp =
     "  cariama-bdd queens N [options]         counts the placements of N queens\n"
     "  cariama-bdd dot FILE.bdd [options]     draws saved diagrams in the language of Graphviz\n"
     "\n"
-    "  -n P                 number of processes (default 1)\n"
+    "  -n P                 number of processes (default 1); not together with a launcher\n"
     "  --strategy S         reach: bfs, chaining or saturation (default saturation)\n"
     "  --goal ASSIGNMENT    reach: stops at the first level with such a state, and prints a path\n"
     "                       to it. 3=1,7=0: integer 3 is 1 and integer 7 is 0, counted from 0\n"
@@ -49,7 +53,7 @@ constexpr const char* kHelp =
     "  --dot FILE           writes the result in the language of Graphviz\n"
     "  --table MIB          size of the node table of a process at the start (default 64)\n"
     "  --memory MIB         limit for the node table of a process (default 4096)\n"
-    "  --cache MIB          limit for the operation cache of a process (default 256)\n"
+    "  --cache MIB          limit for the operation cache, one for each host (default 256)\n"
     "  --remote             uses one-sided transfers for all parts of the table, as between hosts\n"
     "  --quiet              no progress on stderr\n"
     "  --json               prints results as JSON, one object per line\n"
@@ -63,7 +67,9 @@ constexpr const char* kHelp =
 struct Arguments {
   std::string command;
   std::string operand;
-  int processes = 1;
+  int processes = 0;     // 0: -n was not given
+  std::string of_reach;  // the last option that only `reach` has
+  std::string of_job;    // the last option that `dot` does not have
   ReachOptions reach;
   std::string goal;
   std::string save;
@@ -106,8 +112,14 @@ std::string read(int argc, char** argv, Arguments& arguments) {
     return parsed;
   };
   constexpr uint64_t kMostMiB = uint64_t{1} << 24;
+  const std::set<std::string> of_reach = {"--strategy", "--goal",       "--deadlocks",
+                                          "--levels",   "--checkpoint", "--checkpoint-every",
+                                          "--svg"};
+  const std::set<std::string> of_job = {"-n", "--save", "--quiet", "--json", "--remote"};
   while (next < words.size() && error.empty()) {
     const std::string word = words[next++];
+    if (of_reach.count(word) != 0) arguments.of_reach = word;
+    if (of_job.count(word) != 0) arguments.of_job = word;
     if (word == "-n") {
       arguments.processes = static_cast<int>(number(word, 1, 1 << 16));
     } else if (word == "--strategy") {
@@ -221,24 +233,22 @@ class Printer {
   const bool json_;
 };
 
-absl::Status write_text(const std::string& path, const std::string& text) {
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  file << text;
-  if (!file.flush()) return absl::UnavailableError(absl::StrCat("cannot write ", path));
-  return absl::OkStatus();
-}
-
-// Writes what --save and --dot request.
-absl::Status write_result(const Arguments& arguments, Manager& manager, const Bdd& result) {
-  if (manager.rank() != 0) return absl::OkStatus();
-  const std::array<Bdd, 1> functions{result};
-  if (!arguments.save.empty()) {
-    if (absl::Status status = manager.save_file(functions, arguments.save); !status.ok()) {
-      return status;
+// Writes what --save, --dot and --svg request. Rank 0 writes; every process gets its error.
+absl::Status write_result(const Arguments& arguments, Manager& manager, const Bdd& result,
+                          const std::function<std::string()>& svg) {
+  const auto write = [&]() -> absl::Status {
+    const std::array<Bdd, 1> functions{result};
+    absl::Status status;
+    if (!arguments.svg.empty()) status = write_file(arguments.svg, svg());
+    if (status.ok() && !arguments.save.empty()) {
+      status = manager.save_file(functions, arguments.save);
     }
-  }
-  if (arguments.dot.empty()) return absl::OkStatus();
-  return write_text(arguments.dot, to_dot(manager.store(functions), {}));
+    if (status.ok() && !arguments.dot.empty()) {
+      status = write_file(arguments.dot, to_dot(manager.store(functions), {}));
+    }
+    return status;
+  };
+  return manager.agree(manager.rank() == 0 ? write() : absl::OkStatus(), "no result was written");
 }
 
 void print_processes(const Printer& print, Job& job) {
@@ -252,20 +262,24 @@ void print_processes(const Printer& print, Job& job) {
 int reach_model(const Arguments& arguments, Job& job) {
   Manager& manager = job.manager();
   const bool first = manager.rank() == 0;
+  // All processes have the same error here: rank 0 prints it.
+  const auto stop = [&](const absl::Status& status) { return first ? failed(status) : 1; };
   const absl::StatusOr<ModelFile> file = read_model_file(arguments.operand);
-  if (!file.ok()) return first ? failed(file.status()) : 1;
+  const absl::Status read = manager.agree(file.status(), "the model was not read");
+  if (!read.ok()) return stop(read);
   const Model model = load_model(manager, *file);
   ReachOptions options = arguments.reach;
   if (!arguments.goal.empty()) {
     if (arguments.goal.find('=') != std::string::npos) {
       const absl::StatusOr<Bdd> goal = model.states_of(arguments.goal);
-      if (!goal.ok()) return first ? failed(goal.status()) : 1;
+      if (!goal.ok()) return stop(goal.status());
       options.goal = *goal;
     } else {
       const absl::StatusOr<std::vector<Bdd>> goals = manager.load_file(arguments.goal);
-      if (!goals.ok()) return first ? failed(goals.status()) : 1;
+      if (!goals.ok()) return stop(goals.status());
       if (goals->size() != 1) {
-        return first ? failed(absl::StrCat(arguments.goal, " does not hold one set")) : 1;
+        return stop(
+            absl::InvalidArgumentError(absl::StrCat(arguments.goal, " does not hold one set")));
       }
       options.goal = (*goals)[0];
     }
@@ -278,25 +292,24 @@ int reach_model(const Arguments& arguments, Job& job) {
       if (!first || !show) return;
       const double now = one.states.to_double();
       const double rate = one.seconds > last ? (now - states) / (one.seconds - last) : 0;
-      std::fprintf(stderr, "level %5llu  %20s states  %10llu nodes  %12.0f states/s  %8.3f s\n",
+      // Counts above 2^1023 are no doubles.
+      const std::string speed = std::isfinite(rate) ? absl::StrFormat("%12.4g", rate) : "-";
+      std::fprintf(stderr, "level %5llu  %20s states  %10llu nodes  %12s states/s  %8.3f s\n",
                    static_cast<unsigned long long>(one.level), one.states.to_string().c_str(),
-                   static_cast<unsigned long long>(one.nodes), rate, one.seconds);
+                   static_cast<unsigned long long>(one.nodes), speed.c_str(), one.seconds);
       last = one.seconds;
       states = now;
     };
   }
   const absl::StatusOr<ReachResult> result = reach(model, options);
-  if (!result.ok()) return first ? failed(result.status()) : 1;
-  if (first && !arguments.svg.empty()) {
+  if (!result.ok()) return stop(result.status());
+  const absl::Status written = write_result(arguments, manager, result->reached, [&] {
     const std::string title = absl::StrCat(
         arguments.operand.substr(arguments.operand.rfind('/') + 1), ", ",
         std::string(strategy_name(options.strategy)), ", ", manager.size(), " processes");
-    const absl::Status status = write_text(arguments.svg, progress_svg(title, result->history));
-    if (!status.ok()) return failed(status);
-  }
-  if (const absl::Status status = write_result(arguments, manager, result->reached); !status.ok()) {
-    return failed(status);
-  }
+    return progress_svg(title, result->history);
+  });
+  if (!written.ok()) return stop(written);
   if (first && show && result->first_level != 0) {
     std::fprintf(stderr, "continued from the checkpoint after level %llu\n",
                  static_cast<unsigned long long>(result->first_level));
@@ -327,9 +340,8 @@ int count_queens(const Arguments& arguments, Job& job) {
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
   std::vector<uint32_t> squares;
   for (uint32_t i = 0; i < n * n; ++i) squares.push_back(i);
-  if (const absl::Status status = write_result(arguments, manager, placements); !status.ok()) {
-    return failed(status);
-  }
+  const absl::Status written = write_result(arguments, manager, placements, nullptr);
+  if (!written.ok()) return manager.rank() == 0 ? failed(written) : 1;
   const ExactCount count = placements.count(manager.cube(squares));
   const Printer print(manager.rank() == 0, arguments.json);
   print.row("states", count.to_string());
@@ -349,7 +361,7 @@ int draw(const Arguments& arguments) {
     std::fputs(dot.c_str(), stdout);
     return std::fflush(stdout) == 0 ? 0 : 1;
   }
-  const absl::Status status = write_text(arguments.dot, dot);
+  const absl::Status status = write_file(arguments.dot, dot);
   return status.ok() ? 0 : failed(status);
 }
 
@@ -380,6 +392,22 @@ int supervise(const Arguments& arguments, int argc, char** argv) {
   return *code;
 }
 
+using Body = int (*)(const Arguments&, Job&);
+
+int run_job(const Arguments& arguments, Body body) {
+  absl::StatusOr<std::unique_ptr<Job>> job = Job::create(arguments.manager);
+  if (!job.ok()) return failed(job.status());
+  const Manager& manager = (*job)->manager();
+  if (arguments.processes != 0 && arguments.processes != manager.size() && manager.rank() == 0) {
+    std::fprintf(stderr, "cariama-bdd: -n is ignored: the launcher has started %d processes\n",
+                 manager.size());
+  }
+  const int code = body(arguments, **job);
+  if (std::fflush(stdout) != 0) return failed("cannot write the results");
+  const absl::Status ended = (*job)->end();
+  return ended.ok() ? code : failed(ended);
+}
+
 int run(int argc, char** argv) {
   Arguments arguments;
   const std::string error = read(argc, argv, arguments);
@@ -392,25 +420,30 @@ int run(int argc, char** argv) {
     std::printf("cariama-bdd %s\n", std::string(cariama::version()).c_str());
     return std::fflush(stdout) == 0 ? 0 : 1;
   }
-  const auto body = arguments.command == "reach"    ? reach_model
+  const Body body = arguments.command == "reach"    ? reach_model
                     : arguments.command == "queens" ? count_queens
                                                     : nullptr;
   if (arguments.operand.empty()) {
     return usage("the command must be reach MODEL, queens N or dot FILE");
   }
-  if (arguments.command == "dot") return draw(arguments);
-  if (body == nullptr) return usage("the command must be reach, queens or dot");
-  if (!Job::launched() && arguments.processes > 1) return supervise(arguments, argc, argv);
+  const bool dot = arguments.command == "dot";
+  if (body == nullptr && !dot) return usage("the command must be reach, queens or dot");
+  if (body != reach_model && !arguments.of_reach.empty()) {
+    return usage(absl::StrCat(arguments.command, " has no option ", arguments.of_reach));
+  }
+  if (dot && !arguments.of_job.empty()) {
+    return usage(absl::StrCat("dot has no option ", arguments.of_job));
+  }
+  if (!dot && !Job::launched() && arguments.processes > 1) {
+    return supervise(arguments, argc, argv);
+  }
   if (Job::launched()) {
     if (const auto code = start_workers({}, argc, argv)) return *code;
   }
   try {
-    absl::StatusOr<std::unique_ptr<Job>> job = Job::create(arguments.manager);
-    if (!job.ok()) return failed(job.status());
-    const int code = body(arguments, **job);
-    if (std::fflush(stdout) != 0) return failed("cannot write the results");
-    const absl::Status ended = (*job)->end();
-    return ended.ok() ? code : failed(ended);
+    return dot ? draw(arguments) : run_job(arguments, body);
+  } catch (const std::bad_alloc&) {
+    return failed("there is no memory");
   } catch (const std::exception& problem) {
     return failed(problem.what());
   }

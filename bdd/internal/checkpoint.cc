@@ -1,21 +1,41 @@
 #include "bdd/internal/checkpoint.h"
 
 #include <array>
-#include <cstdio>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <system_error>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "bdd/diagrams.h"
+#include "bdd/files.h"
 #include "bdd/internal/byte_reader.h"
 
 namespace cariama::bdd::internal {
 namespace {
 
-constexpr std::string_view kMagic = "CARIBDD1";
+constexpr std::string_view kMagic = "CARIBDD2";
+
+class Hash {
+ public:
+  void add(uint64_t word) {
+    value_ = (value_ ^ word) * 0x9e3779b97f4a7c15;
+    value_ ^= value_ >> 29;
+  }
+  [[nodiscard]] uint64_t value() const { return value_; }
+
+ private:
+  uint64_t value_ = 0xcbf29ce484222325;
+};
+
+uint64_t checksum(std::string_view bytes) {
+  Hash hash;
+  ByteReader in(bytes, 0);
+  uint64_t word = 0;
+  while (in.read(word)) hash.add(word);
+  for (const char last : in.take(in.left())) hash.add(static_cast<unsigned char>(last));
+  hash.add(bytes.size());
+  return hash.value();
+}
 
 }  // namespace
 
@@ -26,80 +46,90 @@ uint64_t model_fingerprint(const Model& model) {
     functions.push_back(one.variables);
   }
   const StoredDiagrams diagrams = model.variables.manager()->store(functions);
-  uint64_t hash = 0xcbf29ce484222325;
-  const auto add = [&](uint64_t word) {
-    hash = (hash ^ word) * 0x9e3779b97f4a7c15;
-    hash ^= hash >> 29;
-  };
+  Hash hash;
   for (const StoredNode& node : diagrams.nodes) {
-    add(node.a);
-    add(node.b);
+    hash.add(node.a);
+    hash.add(node.b);
   }
-  for (const uint64_t root : diagrams.roots) add(root);
-  return hash;
+  for (const uint64_t root : diagrams.roots) hash.add(root);
+  return hash.value();
 }
 
 CheckpointFile::CheckpointFile(const std::string& folder, Manager& manager, uint64_t fingerprint,
-                               std::string_view strategy)
+                               std::string_view strategy, uint64_t most_level)
     : folder_(folder),
       path_(folder + "/reach.checkpoint"),
       manager_(manager),
       fingerprint_(fingerprint),
-      strategy_(strategy) {}
+      strategy_(strategy),
+      most_level_(most_level) {}
 
 absl::StatusOr<std::optional<Checkpoint>> CheckpointFile::read() const {
-  std::ifstream file(path_, std::ios::binary);
-  if (!file) return std::nullopt;
-  std::ostringstream text;
-  text << file.rdbuf();
-  const std::string bytes = std::move(text).str();
+  uint64_t level = 0;
+  std::optional<StoredDiagrams> diagrams;
+  uint64_t seen = 0;  // checksum of the file; 0 without a file
+  const absl::Status parsed = parse(level, diagrams, seen);
+  const absl::Status agreed =
+      manager_.agree(parsed, absl::StrCat("the checkpoint ", path_, " was not read"), seen);
+  if (!agreed.ok()) return agreed;
+  if (!diagrams) return std::nullopt;
+  const std::vector<Bdd> functions = manager_.load(*diagrams);
+  return Checkpoint{level, functions[0], functions[1]};
+}
+
+absl::Status CheckpointFile::parse(uint64_t& level, std::optional<StoredDiagrams>& diagrams,
+                                   uint64_t& seen) const {
+  const absl::StatusOr<std::string> file = read_file(path_);
+  if (absl::IsNotFound(file.status())) return absl::OkStatus();
+  if (!file.ok()) return file.status();
   const auto wrong = [&](const std::string& what) {
     return absl::InvalidArgumentError(
         absl::StrCat(path_, ": ", what, "; remove the file to begin anew"));
   };
-  ByteReader in(bytes, 0);
-  if (in.left() < kMagic.size() || in.take(kMagic.size()) != kMagic) {
-    return wrong("not a checkpoint of a search");
+  const std::string_view all = *file;
+  if (all.substr(0, kMagic.size()) != kMagic) return wrong("not a checkpoint of a search");
+  if (all.size() < kMagic.size() + sizeof(uint64_t)) return wrong("truncated");
+  const std::string_view bytes = all.substr(0, all.size() - sizeof(uint64_t));
+  uint64_t expected = 0;
+  seen = checksum(bytes);
+  if (!ByteReader(all, bytes.size()).read(expected) || seen != expected) {
+    return wrong("truncated or damaged: its checksum is wrong");
   }
+  ByteReader in(bytes, kMagic.size());
   uint64_t fingerprint = 0;
   uint32_t length = 0;
-  Checkpoint result;
   if (!in.read(fingerprint) || !in.read(length) || length > in.left()) return wrong("truncated");
   const std::string strategy(in.take(length));
-  if (!in.read(result.level)) return wrong("truncated");
+  if (!in.read(level)) return wrong("truncated");
   if (fingerprint != fingerprint_) return wrong("the checkpoint of another model");
   if (strategy != strategy_) {
     return wrong(absl::StrCat("the checkpoint of a search with --strategy ", strategy));
   }
+  if (level > most_level_) return wrong(absl::StrCat("level ", level, " does not exist"));
   size_t offset = in.offset();
-  const absl::StatusOr<StoredDiagrams> diagrams = parse_diagrams(bytes, offset);
-  if (!diagrams.ok()) return wrong(std::string(diagrams.status().message()));
-  if (diagrams->roots.size() != 2 || offset != bytes.size()) return wrong("damaged");
-  const std::vector<Bdd> functions = manager_.load(*diagrams);
-  result.reached = functions[0];
-  result.frontier = functions[1];
-  return result;
+  absl::StatusOr<StoredDiagrams> parsed = parse_diagrams(bytes, offset);
+  if (!parsed.ok()) return wrong(std::string(parsed.status().message()));
+  if (parsed->roots.size() != 2 || offset != bytes.size()) return wrong("damaged");
+  diagrams = *std::move(parsed);
+  return absl::OkStatus();
 }
 
 absl::Status CheckpointFile::write(const Checkpoint& checkpoint) const {
-  if (manager_.rank() != 0) return absl::OkStatus();
-  std::error_code error;
-  std::filesystem::create_directories(folder_, error);
-  std::string bytes(kMagic);
-  append_integer(fingerprint_, bytes);
-  append_integer(static_cast<uint32_t>(strategy_.size()), bytes);
-  bytes += strategy_;
-  append_integer(checkpoint.level, bytes);
-  const std::array<Bdd, 2> functions{checkpoint.reached, checkpoint.frontier};
-  append_diagrams(manager_.store(functions), bytes);
-  const std::string fresh = path_ + ".new";
-  std::ofstream file(fresh, std::ios::binary | std::ios::trunc);
-  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  file.close();
-  if (!file || std::rename(fresh.c_str(), path_.c_str()) != 0) {
-    return absl::UnavailableError(absl::StrCat("cannot write the checkpoint ", path_));
+  absl::Status written;
+  if (manager_.rank() == 0) {
+    std::error_code error;
+    std::filesystem::create_directories(folder_, error);  // if it fails, write_file() says why
+    std::string bytes(kMagic);
+    append_integer(fingerprint_, bytes);
+    append_integer(static_cast<uint32_t>(strategy_.size()), bytes);
+    bytes += strategy_;
+    append_integer(checkpoint.level, bytes);
+    const std::array<Bdd, 2> functions{checkpoint.reached, checkpoint.frontier};
+    append_diagrams(manager_.store(functions), bytes);
+    append_integer(checksum(bytes), bytes);
+    written = write_file(path_, bytes);
   }
-  return absl::OkStatus();
+  return manager_.agree(written, "no checkpoint was written");
 }
 
 }  // namespace cariama::bdd::internal

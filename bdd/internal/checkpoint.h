@@ -1,9 +1,9 @@
 // The checkpoint of a search: a file that holds what is reached after a level.
 //
-// The file is written under another name and then renamed, so that a process that is killed leaves
-// the checkpoint before it. Format, little endian: 8 bytes "CARIBDD1", u64 fingerprint of the
-// model, u32 length and text of the strategy, u64 level, diagrams with the two roots reached and
-// frontier.
+// The file is replaced by write_file() (files.h), so a process that is killed leaves the checkpoint
+// before it. Format, little endian: 8 bytes "CARIBDD2", u64 fingerprint of the model, u32 length
+// and text of the strategy, u64 level, diagrams with the two roots reached and frontier, u64
+// checksum of all bytes before.
 #ifndef CARIAMA_BDD_INTERNAL_CHECKPOINT_H_
 #define CARIAMA_BDD_INTERNAL_CHECKPOINT_H_
 
@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "bdd/bdd.h"
+#include "bdd/diagrams.h"
 #include "bdd/model_file.h"
 
 namespace cariama::bdd::internal {
@@ -30,20 +31,29 @@ struct Checkpoint {
 
 class CheckpointFile {
  public:
+  // `most_level`: the largest level that a search of the model has.
   CheckpointFile(const std::string& folder, Manager& manager, uint64_t fingerprint,
-                 std::string_view strategy);
+                 std::string_view strategy, uint64_t most_level);
 
-  // Returns nullopt if the folder has no checkpoint. Errors: INVALID_ARGUMENT.
+  // Returns nullopt if the folder has no checkpoint. Collective: each process of a job reads the
+  // file, and gets an error if one does. Errors: INVALID_ARGUMENT (another model or strategy, a
+  // damaged file), FAILED_PRECONDITION (the processes see different files), those of read_file().
   [[nodiscard]] absl::StatusOr<std::optional<Checkpoint>> read() const;
-  // Only rank 0 of a job writes. Errors: UNAVAILABLE.
+  // Replaces the checkpoint. Collective: rank 0 writes, and all processes get its error. Errors:
+  // those of write_file().
   [[nodiscard]] absl::Status write(const Checkpoint& checkpoint) const;
 
  private:
+  // Reads the file in this process. `diagrams` stays empty if there is none.
+  [[nodiscard]] absl::Status parse(uint64_t& level, std::optional<StoredDiagrams>& diagrams,
+                                   uint64_t& seen) const;
+
   std::string folder_;
   std::string path_;
   Manager& manager_;
   uint64_t fingerprint_;
   std::string strategy_;
+  uint64_t most_level_;
 };
 
 }  // namespace cariama::bdd::internal

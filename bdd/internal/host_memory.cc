@@ -1,8 +1,10 @@
 #include "bdd/internal/host_memory.h"
 
 #include <optional>
+#include <string_view>
 #include <utility>
 
+#include "dht/agreement.h"
 #include "dsfabric/fabric.h"
 #include "dtutils/transmitter.h"
 
@@ -22,20 +24,23 @@ absl::StatusOr<HostMemory> HostMemory::create(Collectives& all, uint32_t leader,
       mine = result.memory_.address();
     }
   }
-  // A process without memory takes part: its null address tells the others.
+  constexpr std::string_view kNone = "bdd: no shared memory for the operation cache";
+  if (absl::Status agreed = agree(all, allocated, kNone, deadline); !agreed.ok()) return agreed;
   const auto addresses = all.all_gather(mine, deadline);
-  if (!allocated.ok()) return allocated;
   if (!addresses.ok()) return addresses.status();
   const std::optional<GlobalAddress>& address = (*addresses)[leader];
-  if (!address || address->address == 0) return result;
+  absl::Status connected;
   std::byte* mapped = nullptr;
   if (leader == fabric.rank()) {
-    mapped = reinterpret_cast<std::byte*>(address->address);
-  } else {
+    mapped = reinterpret_cast<std::byte*>(mine.address);
+  } else if (address) {
     auto queue = fabric.connection(leader);
-    if (!queue.ok()) return queue.status();
-    mapped = (*queue)->queue_pair().direct_access(locator_of(fabric, *address, bytes));
+    connected = queue.status();
+    if (queue.ok()) {
+      mapped = (*queue)->queue_pair().direct_access(locator_of(fabric, *address, bytes));
+    }
   }
+  if (absl::Status agreed = agree(all, connected, kNone, deadline); !agreed.ok()) return agreed;
   if (mapped != nullptr) result.bytes_ = {mapped, bytes};
   return result;
 }

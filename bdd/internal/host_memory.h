@@ -16,13 +16,16 @@ namespace cariama::bdd::internal {
 class HostMemory {
  public:
   // Allocates `bytes` zeroed bytes in each process that is its own `leader`, and maps them in the
-  // processes that have it as leader. Collective. Errors: those of RemoteMemory::allocate.
+  // processes that have it as leader. Collective; every process gets an error if one does. Errors:
+  // those of RemoteMemory::allocate and of agree() (dht/agreement.h).
   [[nodiscard]] static absl::StatusOr<HostMemory> create(Collectives& all, uint32_t leader,
                                                          size_t bytes, Deadline deadline);
 
   // Empty if the leader's memory cannot be mapped. Valid while the leader has its object.
   [[nodiscard]] std::span<std::byte> bytes() const { return bytes_; }
   [[nodiscard]] bool is_leader() const { return memory_.size() != 0; }
+  // Makes the leader's destructor leave the memory allocated until the fabric ends.
+  void abandon() { static_cast<void>(memory_.release()); }
 
  private:
   RemoteMemory memory_;  // of the leader

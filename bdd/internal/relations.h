@@ -37,12 +37,13 @@ struct Four {
   }
 }
 
-// Returns the successors of `states` by `relation`: exists the unprimed variables of `cube` in
-// (states and relation), with the primed variables renamed to unprimed ones. Variables of `states`
-// that are not in `cube` keep their values. Variables of `relation` outside of `cube` and its
-// primed copy are quantified.
-template <typename Where>
-Edge successors(Where where, Edge states, Edge relation, Edge cube) {
+// Bdd::relnext and Bdd::relprev. kForward: returns the successors of `states` by `relation`, which
+// is exists the unprimed variables of `cube` in (states and relation), with the primed variables
+// renamed to unprimed ones. Otherwise returns the predecessors, the states from which `relation`
+// leads to a state of `states`. Variables of `states` that are not in `cube` keep their values.
+// Variables of `relation` outside of `cube` and its primed copy are quantified.
+template <bool kForward, typename Where>
+Edge step(Where where, Edge states, Edge relation, Edge cube) {
   if (states == kFalse || relation == kFalse) return kFalse;
   uint32_t top;
   Two of_states;
@@ -74,121 +75,49 @@ Edge successors(Where where, Edge states, Edge relation, Edge cube) {
       of_relation.of_low = cofactors(sons_relation, relation, top);
     }
   }
+  constexpr Op kOp = kForward ? Op::kNext : Op::kPrevious;
   Edge result;
-  if (where.engine().cache.find(key_of(Op::kNext, states), relation, cube, result)) return result;
+  if (where.engine().cache.find(key_of(kOp, states), relation, cube, result)) return result;
   if (paired) {
-    // Each pair of sons that lead to the same value of the primed variable is one task.
+    // One task for each value of the variable in the result.
     const Two two = fork(
         where,
         [=, s0 = of_states.low, s1 = of_states.high, r0 = of_relation.of_low.low,
-         r1 = of_relation.of_high.low] {
-          const Two from = fork(
-              where, [=] { return successors(where, s0, r0, rest); },
-              [&] { return successors(where, s1, r1, rest); });
-          return disjoin(where, from.low, from.high);
+         r1 = kForward ? of_relation.of_high.low : of_relation.of_low.high] {
+          const Two parts = fork(
+              where, [=] { return step<kForward>(where, s0, r0, rest); },
+              [&] { return step<kForward>(where, s1, r1, rest); });
+          return disjoin(where, parts.low, parts.high);
         },
         [&] {
-          const Two from = fork(
+          const Two parts = fork(
               where,
-              [=, s0 = of_states.low, r0 = of_relation.of_low.high] {
-                return successors(where, s0, r0, rest);
+              [=, s0 = of_states.low,
+               r0 = kForward ? of_relation.of_low.high : of_relation.of_high.low] {
+                return step<kForward>(where, s0, r0, rest);
               },
-              [&] { return successors(where, of_states.high, of_relation.of_high.high, rest); });
-          return disjoin(where, from.low, from.high);
+              [&] {
+                return step<kForward>(where, of_states.high, of_relation.of_high.high, rest);
+              });
+          return disjoin(where, parts.low, parts.high);
         });
     result = where.engine().make(top, two.low, two.high);
   } else if (!outside) {
     const Two two = fork(
-        where, [=, low = of_states.low] { return successors(where, low, relation, rest); },
-        [&] { return successors(where, of_states.high, relation, rest); });
-    result = where.engine().make(top, two.low, two.high);
-  } else {
-    const Edge low = disjoin(where, successors(where, of_states.low, of_relation.of_low.low, rest),
-                             successors(where, of_states.low, of_relation.of_low.high, rest));
-    const Edge high =
-        !kept ? low
-              : disjoin(where, successors(where, of_states.high, of_relation.of_low.low, rest),
-                        successors(where, of_states.high, of_relation.of_low.high, rest));
-    result = where.engine().make(top, low, high);
-  }
-  where.engine().cache.put(key_of(Op::kNext, states), relation, cube, result);
-  return result;
-}
-
-// Returns the states from which `relation` leads to a state of `states`. As successors(), in the
-// other direction.
-template <typename Where>
-Edge predecessors(Where where, Edge states, Edge relation, Edge cube) {
-  if (states == kFalse || relation == kFalse) return kFalse;
-  uint32_t top;
-  Two of_states;
-  Four of_relation{};
-  Edge rest;
-  bool paired;
-  bool outside = false;
-  bool kept = false;
-  {
-    Engine& engine = where.engine();
-    const Sons sons = engine.sons(states);
-    const Sons sons_relation = engine.sons(relation);
-    const uint32_t smallest = std::min(sons.variable, sons_relation.variable);
-    Sons first;
-    if (smallest == kNoVariable || !skip_variables(engine, smallest, cube, first)) return states;
-    top = smallest & ~uint32_t{1};
-    paired = first.variable == top;
-    if (paired) {
-      rest = first.high;
-      of_states = cofactors(sons, states, top);
-      of_relation = cofactors_of_pair(engine, relation, sons_relation, top);
-    } else {
-      top = smallest;
-      rest = cube;
-      kept = sons.variable == top;
-      outside = sons_relation.variable == top;
-      of_states = cofactors(sons, states, top);
-      of_relation.of_low = cofactors(sons_relation, relation, top);
-    }
-  }
-  Edge result;
-  if (where.engine().cache.find(key_of(Op::kPrevious, states), relation, cube, result)) {
-    return result;
-  }
-  if (paired) {
-    const Two two = fork(
-        where,
-        [=, s0 = of_states.low, s1 = of_states.high, r0 = of_relation.of_low.low,
-         r1 = of_relation.of_low.high] {
-          const Two to = fork(
-              where, [=] { return predecessors(where, s0, r0, rest); },
-              [&] { return predecessors(where, s1, r1, rest); });
-          return disjoin(where, to.low, to.high);
-        },
-        [&] {
-          const Two to = fork(
-              where,
-              [=, s0 = of_states.low, r0 = of_relation.of_high.low] {
-                return predecessors(where, s0, r0, rest);
-              },
-              [&] { return predecessors(where, of_states.high, of_relation.of_high.high, rest); });
-          return disjoin(where, to.low, to.high);
-        });
-    result = where.engine().make(top, two.low, two.high);
-  } else if (!outside) {
-    const Two two = fork(
-        where, [=, low = of_states.low] { return predecessors(where, low, relation, rest); },
-        [&] { return predecessors(where, of_states.high, relation, rest); });
+        where, [=, low = of_states.low] { return step<kForward>(where, low, relation, rest); },
+        [&] { return step<kForward>(where, of_states.high, relation, rest); });
     result = where.engine().make(top, two.low, two.high);
   } else {
     const Edge low =
-        disjoin(where, predecessors(where, of_states.low, of_relation.of_low.low, rest),
-                predecessors(where, of_states.low, of_relation.of_low.high, rest));
+        disjoin(where, step<kForward>(where, of_states.low, of_relation.of_low.low, rest),
+                step<kForward>(where, of_states.low, of_relation.of_low.high, rest));
     const Edge high =
         !kept ? low
-              : disjoin(where, predecessors(where, of_states.high, of_relation.of_low.low, rest),
-                        predecessors(where, of_states.high, of_relation.of_low.high, rest));
+              : disjoin(where, step<kForward>(where, of_states.high, of_relation.of_low.low, rest),
+                        step<kForward>(where, of_states.high, of_relation.of_low.high, rest));
     result = where.engine().make(top, low, high);
   }
-  where.engine().cache.put(key_of(Op::kPrevious, states), relation, cube, result);
+  where.engine().cache.put(key_of(kOp, states), relation, cube, result);
   return result;
 }
 
@@ -198,8 +127,7 @@ Edge image(Where where, Edge states, uint32_t from, uint32_t to) {
   if (from == to) return kFalse;
   if (to - from == 1) {
     const Group group = where.engine().groups[from];
-    return kForward ? successors(where, states, group.relation, group.variables)
-                    : predecessors(where, states, group.relation, group.variables);
+    return step<kForward>(where, states, group.relation, group.variables);
   }
   const uint32_t middle = from + (to - from) / 2;
   const Two two = fork(
@@ -215,7 +143,7 @@ Edge chain(Where where, Edge states) {
   const auto count = static_cast<uint32_t>(where.engine().groups.size());
   for (uint32_t i = 0; i < count; ++i) {
     const Group group = where.engine().groups[i];
-    states = disjoin(where, states, successors(where, states, group.relation, group.variables));
+    states = disjoin(where, states, step<true>(where, states, group.relation, group.variables));
   }
   return states;
 }
@@ -239,7 +167,7 @@ Edge saturate(Where where, Edge states, uint32_t index) {
       states = saturate(where, states, first.end_of_equal);
       for (uint32_t i = index; i < first.end_of_equal; ++i) {
         const Group group = where.engine().groups[i];
-        states = disjoin(where, states, successors(where, states, group.relation, group.variables));
+        states = disjoin(where, states, step<true>(where, states, group.relation, group.variables));
       }
     } while (states != before);
     result = states;

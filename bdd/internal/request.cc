@@ -24,9 +24,9 @@ Edge perform(Where where, const Instruction& instruction) {
     case Action::kCompose:
       return substitute(where, a, variable, b);
     case Action::kNext:
-      return successors(where, a, b, c);
+      return step<true>(where, a, b, c);
     case Action::kPrevious:
-      return predecessors(where, a, b, c);
+      return step<false>(where, a, b, c);
     case Action::kImage:
       return image<Where, true>(where, a, 0, static_cast<uint32_t>(where.engine().groups.size()));
     case Action::kPreimage:

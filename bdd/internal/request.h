@@ -42,7 +42,7 @@ struct Request {
   [[nodiscard]] bool over_groups() const { return action >= Action::kImage; }
 };
 
-// The same with edges. Travels to rank 0 as bytes.
+// The same with edges: the argument of a task, copied as bytes.
 struct Instruction {
   Action action;
   uint32_t variable;

@@ -209,15 +209,15 @@ absl::Status decode_table_file(std::string_view name, const TableFileSource& sou
   return visit ? decode_body(words, *header, visit) : absl::OkStatus();
 }
 
-absl::StatusOr<TableFileHeader> read_table_file(const std::string& path,
-                                                const TableFileVisitor& visit) {
+absl::Status read_table_file(const std::string& path,
+                             const std::function<absl::Status(const TableFileHeader&)>& accept,
+                             const TableFileVisitor& visit) {
   const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file.valid()) {
     return make_errno_error(errno, ErrorScope::kOperation, "cannot open the saved table " + path,
                             "load a table that was saved under this name");
   }
-  TableFileHeader header;
-  const absl::Status decoded = decode_table_file(
+  return decode_table_file(
       path,
       [&](std::span<std::byte> into) -> absl::StatusOr<size_t> {
         ssize_t got = 0;
@@ -230,13 +230,7 @@ absl::StatusOr<TableFileHeader> read_table_file(const std::string& path,
         }
         return static_cast<size_t>(got);
       },
-      [&](const TableFileHeader& decoded_header) {
-        header = decoded_header;
-        return absl::OkStatus();
-      },
-      visit);
-  if (!decoded.ok()) return decoded;
-  return header;
+      accept, visit);
 }
 
 absl::StatusOr<uint64_t> write_table_file(const std::string& path, TableFileHeader header,

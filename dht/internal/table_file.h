@@ -50,10 +50,11 @@ using TableFileVisitor =
     const std::function<absl::Status(const TableFileHeader&)>& accept,
     const TableFileVisitor& visit);
 
-// Decodes the file at `path`. With an empty `visit`, the header only. Errors: as
-// decode_table_file(), and those of open and read.
-[[nodiscard]] absl::StatusOr<TableFileHeader> read_table_file(const std::string& path,
-                                                              const TableFileVisitor& visit);
+// Decodes the file at `path`. `accept` gets the header first. With an empty `visit`, reads the
+// header only. Errors: as decode_table_file(), and those of open and read.
+[[nodiscard]] absl::Status read_table_file(
+    const std::string& path, const std::function<absl::Status(const TableFileHeader&)>& accept,
+    const TableFileVisitor& visit);
 
 // Writes a file and flushes it to the disk. `buckets` has header.buckets buckets of header.words
 // words; header.keys is computed. Returns the number of keys. Errors: those of open, write, fsync.

@@ -60,7 +60,7 @@ Reached explore(Fabric& fabric, const State& start) {
     frontier.clear();
     for (size_t i = 0; i < next.size(); ++i) {
       check(results[i].outcome != TableOutcome::kFull, "the table is too small");
-      check(results[i].outcome != TableOutcome::kUnavailable, "a process has died");
+      check(results[i].outcome != TableOutcome::kUnavailable, "a process does not answer");
       if (results[i].outcome == TableOutcome::kInserted) frontier.push_back(next[i]);
     }
     if (check(all.all_reduce(uint64_t{frontier.size()}, std::plus<>(), deadline)) == 0) {

@@ -60,6 +60,15 @@ inline ManagerOptions small() {
   return options;
 }
 
+// Returns a function of the `count` variables from `first` on, with more than 2^(count / 4) nodes.
+inline Bdd large_function(Manager& manager, uint32_t count, uint32_t first = 0) {
+  Bdd all = manager.constant(true);
+  for (uint32_t v = 0; v < count / 2; v += 2) {
+    all = all & (manager.variable(first + v) ^ manager.variable(first + count - 1 - v));
+  }
+  return all;
+}
+
 inline std::string model_path(const std::string& name) {
   return CARIAMA_SOURCE_DIR "/tests/bdd/models/" + name + ".bdd";
 }

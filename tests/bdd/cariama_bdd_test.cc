@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -62,9 +63,11 @@ TEST(CariamaBdd, StopsAtAGoal) {
 }
 
 TEST(CariamaBdd, RefusesWrongUsage) {
-  for (const char* arguments : {"", "reach", "queens", "queens 0", "queens x", "fly 8",
-                                "reach x --strategy dfs", "reach x --levels", "reach x -n 0",
-                                "reach x --memory no", "reach x y", "reach x --unknown"}) {
+  for (const char* arguments :
+       {"", "reach", "queens", "queens 0", "queens x", "fly 8", "reach x --strategy dfs",
+        "reach x --levels", "reach x -n 0", "reach x --memory no", "reach x y", "reach x --unknown",
+        "queens 4 --strategy bfs", "queens 4 --svg x", "dot x --levels 2", "dot x -n 2",
+        "dot x --save y"}) {
     const Ended run = run_program(arguments);
     EXPECT_EQ(run.code, 2) << arguments;
     EXPECT_THAT(run.err, HasSubstr("cariama-bdd: ")) << arguments;
@@ -87,6 +90,30 @@ TEST(CariamaBdd, SavesDrawsAndReadsBack) {
   // A saved set is a goal.
   EXPECT_EQ(run_program(reach + "--goal " + folder + "/s.bdd").code, 0);
   std::filesystem::remove_all(folder);
+}
+
+// Rank 0 cannot write a file. The other process must not wait for it.
+TEST(CariamaBdd, AFileThatCannotBeWrittenEndsAllProcesses) {
+  const std::string reach =
+      "reach " + model_path("anderson.4") + " --quiet --table 16 --cache 16 -n 2 ";
+  for (const char* option : {"--checkpoint", "--save", "--dot", "--svg"}) {
+    const Ended run = run_program(reach + option + " /proc/no");
+    EXPECT_EQ(run.code, 1) << option;
+    EXPECT_THAT(run.err, HasSubstr("/proc/no")) << option;
+  }
+  EXPECT_EQ(run_program("reach /no/such.bdd -n 2").code, 1);
+}
+
+TEST(CariamaBdd, DotNeedsMemory) {
+  const std::string path = ::testing::TempDir() + "large" + std::to_string(getpid()) + ".bdd";
+  testing::with_manager(1, testing::small(), [&](Manager& manager) {
+    const std::array<Bdd, 1> large{testing::large_function(manager, 68)};
+    ASSERT_TRUE(manager.save_file(large, path).ok());
+  });
+  const Ended run = run_program("dot " + path + " --memory 1");
+  EXPECT_EQ(run.code, 1);
+  EXPECT_THAT(run.err, HasSubstr("--memory"));
+  std::filesystem::remove(path);
 }
 
 TEST(CariamaBdd, AKilledProcessIsReportedAndTheSearchContinues) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <random>
@@ -18,6 +19,7 @@ namespace cariama::bdd {
 namespace {
 
 using testing::Known;
+using testing::large_function;
 using testing::random_function;
 using testing::small;
 using testing::Truth;
@@ -281,10 +283,7 @@ TEST(Collection, KeepsWhatIsNeeded) {
       std::mt19937_64 random(11);
       const Known before = random_function(manager, 8, 40, random);
       const Known other = random_function(manager, 8, 40, random);
-      Bdd all = manager.constant(true);
-      for (uint32_t v = 0; v < 26; v += 2) {
-        all = all & (manager.variable(v) ^ manager.variable(51 - v));
-      }
+      const Bdd all = large_function(manager, 52);
       manager.collect();
       EXPECT_GT(manager.statistics().collections, 1u);
       EXPECT_GT(manager.statistics().table_bytes, uint64_t{16} << 10);
@@ -304,10 +303,7 @@ TEST(Collection, AFullTableNamesTheOption) {
       const Bdd before = manager.variable(1) & manager.variable(2);
       std::string message;
       try {
-        Bdd all = manager.constant(true);
-        for (uint32_t v = 0; v < 26; v += 2) {
-          all = all & (manager.variable(v) ^ manager.variable(51 - v));
-        }
+        (void)large_function(manager, 52);
       } catch (const TableFull& full) {
         message = full.what();
       }
@@ -334,6 +330,10 @@ TEST(ExactCounts, Arithmetic) {
   EXPECT_EQ(ExactCount(0).to_string(), "0");
   EXPECT_EQ(ExactCount(0) << 100, 0u);
   EXPECT_DOUBLE_EQ((less + 1u).to_double(), 18446744073709551616.0);
+  EXPECT_DOUBLE_EQ(ExactCount(1000).log10(), 3.0);
+  EXPECT_DOUBLE_EQ((less + 1u).log10(), 64 * std::log10(2.0));
+  EXPECT_DOUBLE_EQ((ExactCount(1) << 5000).log10(), 5000 * std::log10(2.0));
+  EXPECT_LT(ExactCount(0).log10(), 0);
 }
 
 }  // namespace

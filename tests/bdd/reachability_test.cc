@@ -235,6 +235,15 @@ TEST(Checkpoints, ContinueAfterALevel) {
     std::ofstream(path, std::ios::binary) << bytes.substr(0, bytes.size() - 1);
     options.strategy = Strategy::kSaturation;
     EXPECT_FALSE(reach(model, options).ok()) << "a truncated checkpoint";
+    // Magic (8), fingerprint (8), length and text of the strategy, level: a higher level would be
+    // the end of the search.
+    std::string changed = bytes;
+    changed[8 + 8 + 4 + std::string("saturation").size()] = 100;
+    std::ofstream(path, std::ios::binary) << changed;
+    EXPECT_FALSE(reach(model, options).ok()) << "a changed level";
+    std::filesystem::remove(path);
+    std::filesystem::create_directories(path);
+    EXPECT_FALSE(reach(model, options).ok()) << "a checkpoint that cannot be read";
     options.checkpoint = "/proc/no";
     EXPECT_FALSE(reach(model, options).ok()) << "a folder that cannot be written";
   });
@@ -255,6 +264,12 @@ TEST(Progress, IsReportedAndDrawn) {
     EXPECT_NE(svg.find("a &lt; b &amp; c"), std::string::npos);
     EXPECT_NE(svg.find("<polyline"), std::string::npos);
     EXPECT_EQ(progress_svg("empty", {}).substr(0, 4), "<svg");
+    // More states than a double can count.
+    std::vector<ReachProgress> history = result->history;
+    history.back().states = ExactCount(1) << 4000;
+    const std::string large = progress_svg("large", history);
+    EXPECT_EQ(large.find("inf"), std::string::npos) << large;
+    EXPECT_EQ(large.find("nan"), std::string::npos) << large;
   });
 }
 

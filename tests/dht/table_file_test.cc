@@ -142,13 +142,13 @@ TEST(SavedTableTest, DamagedFilesGiveErrorsThatNameThem) {
       damaged[random() % (i % 4 == 2 ? 64 : whole.size())] ^= static_cast<char>(1 << random() % 8);
     }
     write_whole(folder / "table.0", damaged);
-    const absl::Status loaded =
-        internal::read_table_file(folder / "table.0", [](uint64_t position,
-                                                         std::span<const uint64_t> stored) {
+    const absl::Status loaded = internal::read_table_file(
+        folder / "table.0", [](const internal::TableFileHeader&) { return absl::OkStatus(); },
+        [](uint64_t position, std::span<const uint64_t> stored) {
           EXPECT_LT(position, 1000u);
           EXPECT_EQ(stored.size(), 2u);
           return absl::OkStatus();
-        }).status();
+        });
     EXPECT_EQ(loaded.code(), absl::StatusCode::kDataLoss) << i << loaded;
     EXPECT_THAT(std::string(loaded.message()), HasSubstr(folder / "table.0"));
     EXPECT_THAT(std::string(loaded.message()), HasSubstr("offset"));
@@ -167,6 +167,35 @@ TEST(SavedTableTest, DamagedFilesGiveErrorsThatNameThem) {
   unlink((folder / "table.1").c_str());
   EXPECT_EQ(try_to_load(folder / "table", 1, 2000).code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(try_to_load(folder / "none", 2, 500).code(), absl::StatusCode::kNotFound);
+}
+
+// File 0 has the shape of the table, so the positions of the other files are used. A file of the
+// same save with more buckets must not be stored beyond the end of the share.
+TEST(SavedTableTest, FilesOfDifferentShapesAreRefused) {
+  const ScratchFolder folder;
+  save_table(folder / "table", 2, 1000);
+  const std::string path = folder / "table.1";
+  internal::TableFileHeader header;
+  must(internal::read_table_file(
+      path,
+      [&](const internal::TableFileHeader& read) {
+        header = read;
+        return absl::OkStatus();
+      },
+      nullptr));
+  header.buckets = 2000;
+  std::vector<uint64_t> buckets(2 * header.buckets);
+  const TableGeometry geometry{.buckets = 1000, .probe_limit = 1000, .processes = 2, .shift = 10};
+  std::mt19937_64 random(3);
+  for (uint64_t at = 1000; at < header.buckets;) {
+    const auto stored = encode_key<2>(random_key<2>(random));
+    if (geometry.home_of(stored[0]).owner != 1) continue;
+    std::copy(stored.begin(), stored.end(), buckets.begin() + static_cast<ptrdiff_t>(2 * at++));
+  }
+  must(internal::write_table_file(path, header, buckets).status());
+  EXPECT_EQ(try_to_load(folder / "table", 2, 1000).code(), absl::StatusCode::kUnavailable)
+      << "rank 0 itself has a good file";
+  EXPECT_EQ(try_to_load(folder / "table", 1, 4000).code(), absl::StatusCode::kFailedPrecondition);
 }
 
 TEST(SavedTableTest, AFailedSaveLeavesTheOlderOne) {

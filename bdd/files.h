@@ -1,0 +1,27 @@
+// read_file() and write_file(): whole files.
+#ifndef CARIAMA_BDD_FILES_H_
+#define CARIAMA_BDD_FILES_H_
+
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "bdd/export.h"
+
+namespace cariama::bdd {
+
+// Returns the bytes of a file. Errors: those of open(2) and read(2); NOT_FOUND only if there is no
+// such file. Thread-safe.
+[[nodiscard]] CARIAMA_BDD_EXPORT absl::StatusOr<std::string> read_file(const std::string& path);
+
+// Replaces a file by `bytes`: writes them to PATH.new, flushes it to the disk, and renames it. A
+// process that is killed, and a full disk, leave the file that was there. What is not a regular
+// file (/dev/stdout) is written directly. Errors: those of open(2), write(2), fsync(2) and
+// rename(2).
+[[nodiscard]] CARIAMA_BDD_EXPORT absl::Status write_file(const std::string& path,
+                                                         std::string_view bytes);
+
+}  // namespace cariama::bdd
+
+#endif  // CARIAMA_BDD_FILES_H_

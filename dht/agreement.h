@@ -1,0 +1,31 @@
+// agree(): one outcome for all processes, after a step that each does by itself.
+//
+//   absl::Status read = read_my_file();                         // may fail in some processes only
+//   if (absl::Status all = agree(collectives, read, "no table", deadline); !all.ok()) return all;
+//
+// Without it, a process whose step failed would leave, and the others would wait for it in their
+// next collective function.
+#ifndef CARIAMA_DHT_AGREEMENT_H_
+#define CARIAMA_DHT_AGREEMENT_H_
+
+#include <cstdint>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "dht/export.h"
+#include "dsfabric/collectives.h"
+#include "dtutils/wait.h"
+
+namespace cariama {
+
+// Returns OK if `mine` is OK and `value` is equal in all processes. Collective; blocks. Errors:
+// `mine` itself; UNAVAILABLE (`what`, and the text of the failed process with the lowest rank, or
+// the label of a dead process); FAILED_PRECONDITION (`what`: the value of a process differs from
+// that of rank 0); those of Collectives.
+[[nodiscard]] CARIAMA_DHT_EXPORT absl::Status agree(Collectives& all, const absl::Status& mine,
+                                                    std::string_view what, Deadline deadline,
+                                                    uint64_t value = 0);
+
+}  // namespace cariama
+
+#endif  // CARIAMA_DHT_AGREEMENT_H_

@@ -1,0 +1,296 @@
+// Failures that leave the diagrams and the other processes intact: no memory to enlarge the table,
+// a file that one process cannot read, an exception in one process, wrong operands.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "bdd/bdd.h"
+#include "bdd/model_file.h"
+#include "bdd/reachability.h"
+#include "dtutils/allocators/memory_budget.h"
+#include "dtutils/internal/shared_copy.h"
+#include "tests/bdd/bdd_test_support.h"
+
+namespace cariama::bdd {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing::Known;
+using testing::large_function;
+using testing::model_path;
+using testing::random_function;
+using testing::small;
+using testing::truth_of;
+using testing::with_manager;
+
+// Fills the table with nodes that no diagram needs. Returns the message of the TableFull.
+std::string fill(Manager& manager) {
+  try {
+    for (uint32_t first = 0; first < 6000; first += 60) (void)large_function(manager, 60, first);
+  } catch (const TableFull& full) {
+    return full.what();
+  }
+  return "";
+}
+
+void expect_full_and_intact(Manager& manager, const Known& before, const Known& other) {
+  EXPECT_THAT(fill(manager), AllOf(HasSubstr("cannot be enlarged"), HasSubstr("most_table_bytes")));
+  EXPECT_EQ(truth_of(before.function, 8), before.truth);
+  EXPECT_EQ(truth_of(before.function & other.function, 8),
+            truth_of(~(~before.function | ~other.function), 8));
+}
+
+TEST(Growth, WithoutMemoryKeepsTheDiagrams) {
+  if (cariama::internal::kUnderThreadSanitizer)
+    GTEST_SKIP() << "ThreadSanitizer needs address space";
+  cariama::testing::run_process_job(1, {}, [](Fabric&) {
+    ManagerOptions options = small();
+    options.table_bytes = uint64_t{16} << 20;
+    with_manager(1, options, [](Manager& manager) {
+      std::mt19937_64 random(11);
+      const Known before = random_function(manager, 8, 40, random);
+      const Known other = random_function(manager, 8, 40, random);
+      uint64_t pages = 0;
+      std::ifstream("/proc/self/statm") >> pages;
+      // The table of 16 MiB has 8 MiB of nodes. A table of 64 MiB has 32 MiB.
+      const rlim_t most = pages * static_cast<uint64_t>(getpagesize()) + (rlim_t{22} << 20);
+      const struct rlimit limit { most, most };
+      ASSERT_EQ(setrlimit(RLIMIT_AS, &limit), 0);
+      expect_full_and_intact(manager, before, other);
+    });
+  });
+}
+
+TEST(Growth, WithoutMemoryInOneProcessKeepsTheDiagramsOfAll) {
+  ManagerOptions options = small();
+  options.table_bytes = uint64_t{1} << 20;
+  with_manager(2, options, [](Manager& manager) {
+    std::mt19937_64 random(11);
+    const Known before = random_function(manager, 8, 40, random);
+    const Known other = random_function(manager, 8, 40, random);
+    MemoryBudget& budget = MemoryBudget::process();
+    if (manager.rank() == 1) budget.set_limit(budget.used());
+    expect_full_and_intact(manager, before, other);
+  });
+}
+
+TEST(Growth, WithoutMemoryForTheOldSizeEachOperationThrows) {
+  if (cariama::internal::kUnderThreadSanitizer) GTEST_SKIP() << "it needs address space";
+  cariama::testing::run_process_job(1, {}, [](Fabric&) {
+    with_manager(1, small(), [](Manager& manager) {
+      const Bdd before = manager.variable(1);
+      struct rlimit old {};
+      ASSERT_EQ(getrlimit(RLIMIT_AS, &old), 0);
+      const struct rlimit none { 1, old.rlim_max };
+      ASSERT_EQ(setrlimit(RLIMIT_AS, &none), 0);
+      EXPECT_THROW(manager.collect(), std::runtime_error);
+      ASSERT_EQ(setrlimit(RLIMIT_AS, &old), 0);
+      EXPECT_THROW((void)(before & before), std::runtime_error);
+      EXPECT_THROW((void)manager.variable(2), std::runtime_error);
+      EXPECT_THROW((void)before.nodes(), std::runtime_error);
+      EXPECT_THROW((void)before.evaluate({}), std::runtime_error);
+      EXPECT_THROW((void)before.low(), std::runtime_error);
+      EXPECT_THROW((void)manager.store({&before, 1}), std::runtime_error);
+      EXPECT_THROW((void)manager.statistics(), std::runtime_error);
+    });
+  });
+}
+
+class Folder {
+ public:
+  Folder() : path_(::testing::TempDir() + "bdd-failures" + std::to_string(getpid())) {
+    std::filesystem::remove_all(path_);
+    std::filesystem::create_directories(path_);
+  }
+  ~Folder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  [[nodiscard]] std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+// The process without an error returns that of the other one, with its text.
+TEST(Agreement, AnErrorOfOneProcessIsThatOfAll) {
+  const Folder folder;
+  with_manager(1, small(), [&](Manager& manager) {
+    const std::array<Bdd, 1> one{manager.variable(3)};
+    ASSERT_TRUE(manager.save_file(one, folder / "good").ok());
+    EXPECT_TRUE(manager.agree(absl::OkStatus(), "alone", 7).ok());
+    EXPECT_EQ(manager.agree(absl::AbortedError("mine"), "alone"), absl::AbortedError("mine"));
+  });
+  with_manager(2, small(), [&](Manager& manager) {
+    const bool first = manager.rank() == 0;
+    const auto loaded = manager.load_file(folder / (first ? "good" : "missing"));
+    EXPECT_EQ(loaded.status().code(),
+              first ? absl::StatusCode::kUnavailable : absl::StatusCode::kNotFound);
+    EXPECT_THAT(std::string(loaded.status().message()), HasSubstr(folder / "missing"));
+    EXPECT_TRUE(manager.load_file(folder / "good").ok());
+    EXPECT_EQ(manager.agree(absl::OkStatus(), "values", manager.rank()).code(),
+              absl::StatusCode::kFailedPrecondition);
+  });
+}
+
+TEST(Agreement, CheckpointsThatOneProcessCannotReadOrWrite) {
+  const Folder folder;
+  std::filesystem::create_directories(folder / "good");
+  std::filesystem::create_directories(folder / "bad/reach.checkpoint");
+  with_manager(2, small(), [&](Manager& manager) {
+    const Model model = load_model(manager, *read_model_file(model_path("anderson.4")));
+    ReachOptions options{.strategy = Strategy::kSaturation};
+    options.most_levels = 1;
+    const auto code = [&](const std::string& of_first, const std::string& of_second) {
+      options.checkpoint = folder / (manager.rank() == 0 ? of_first : of_second);
+      return reach(model, options).status().code();
+    };
+    EXPECT_NE(code("good", "bad"), absl::StatusCode::kOk) << "cannot be read by rank 1";
+    options.checkpoint = "/proc/no";
+    EXPECT_FALSE(reach(model, options).ok()) << "cannot be written by rank 0";
+    EXPECT_EQ(code("good", "good"), absl::StatusCode::kOk);
+    EXPECT_EQ(code("good", "empty"), absl::StatusCode::kFailedPrecondition);
+    EXPECT_EQ(code("empty", "good"), absl::StatusCode::kFailedPrecondition);
+  });
+}
+
+// Without unwinding past the end of the manager, the process would wait for the other one, which
+// waits for it. The test's watchdog would end that.
+TEST(Agreement, AnExceptionInOneProcessEndsIt) {
+  const absl::Status ended = cariama::testing::try_process_job(2, {}, [](Fabric& fabric) {
+    try {
+      Collectives all(fabric);
+      auto runtime = TaskRuntime::create(fabric, {});
+      ASSERT_TRUE(runtime.ok()) << runtime.status();
+      auto manager = Manager::create(**runtime, all, small());
+      ASSERT_TRUE(manager.ok()) << manager.status();
+      const Model model = load_model(**manager, *read_model_file(model_path("anderson.4")));
+      ReachOptions options{.strategy = Strategy::kBfs};
+      options.progress = [&](const ReachProgress& one) {
+        if (fabric.rank() == 1 && one.level == 3) throw std::logic_error("the callback");
+      };
+      (void)reach(model, options);
+      ADD_FAILURE() << "rank 0 waits for rank 1";
+    } catch (const std::logic_error&) {
+      _exit(3);
+    }
+  });
+  EXPECT_THAT(std::string(ended.message()), HasSubstr("3"));
+}
+
+TEST(Operands, OfAnotherManagerAreRefused) {
+  with_manager(1, small(), [](Manager& a) {
+    with_manager(1, small(), [&](Manager& b) {
+      const Bdd x = a.variable(0);
+      const Bdd y = b.variable(0);
+      const std::array<Bdd, 2> both{x, y};
+      const std::array<Transition, 1> transitions{{{y, a.cube({0})}}};
+      EXPECT_THROW((void)(x & y), std::invalid_argument);
+      EXPECT_THROW((void)(x | y), std::invalid_argument);
+      EXPECT_THROW((void)(x ^ y), std::invalid_argument);
+      EXPECT_THROW((void)x.minus(y), std::invalid_argument);
+      EXPECT_THROW((void)x.ite(x, y), std::invalid_argument);
+      EXPECT_THROW((void)x.exists(y), std::invalid_argument);
+      EXPECT_THROW((void)x.and_exists(x, y), std::invalid_argument);
+      EXPECT_THROW((void)x.compose(0, y), std::invalid_argument);
+      EXPECT_THROW((void)x.relnext(y, x), std::invalid_argument);
+      EXPECT_THROW((void)x.relprev(x, y), std::invalid_argument);
+      EXPECT_THROW((void)x.count(y), std::invalid_argument);
+      EXPECT_THROW((void)x.pick(y), std::invalid_argument);
+      EXPECT_THROW((void)a.nodes(both), std::invalid_argument);
+      EXPECT_THROW((void)a.store(both), std::invalid_argument);
+      EXPECT_THROW((void)a.image(x, transitions), std::invalid_argument);
+      EXPECT_THROW((void)a.saturate(y, {}), std::invalid_argument);
+      EXPECT_FALSE(x == y);
+    });
+  });
+}
+
+TEST(Operands, OfOtherVariablesAreRefused) {
+  with_manager(1, small(), [](Manager& manager) {
+    const Bdd x = manager.variable(4);
+    EXPECT_THROW((void)x.pick(manager.cube({2})), std::invalid_argument);
+    EXPECT_THROW((void)x.pick(manager.cube({6})), std::invalid_argument);
+    EXPECT_THROW((void)x.pick(manager.cube({2, 6})), std::invalid_argument);
+    EXPECT_EQ(x.pick(manager.cube({2, 4})), ~manager.variable(2) & x);
+    EXPECT_THROW((void)x.compose(kMaxVariable + 1, x), std::out_of_range);
+    EXPECT_THROW((void)x.compose(UINT32_MAX, x), std::out_of_range);
+    const Model model = load_model(manager, *read_model_file(model_path("anderson.4")));
+    const Bdd primed = manager.variable(1);
+    EXPECT_EQ(reach(model, {.goal = primed}).status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(reach(model, {.goal = manager.variable(2 * model.state_bits)}).status().code(),
+              absl::StatusCode::kInvalidArgument);
+    EXPECT_THROW((void)find_trace(model, primed, model.initial), std::invalid_argument);
+    EXPECT_THROW((void)find_trace(model, model.initial, primed), std::invalid_argument);
+    with_manager(1, small(), [&](Manager& other) {
+      EXPECT_EQ(reach(model, {.goal = other.variable(0)}).status().code(),
+                absl::StatusCode::kInvalidArgument);
+    });
+  });
+}
+
+// A conjunction of `count` variables.
+StoredDiagrams chain(uint32_t count, uint32_t first, uint32_t step) {
+  StoredDiagrams result;
+  for (uint32_t i = count; i-- > 0;) {
+    const uint64_t below = result.nodes.empty() ? kTrue : result.nodes.size();
+    result.nodes.push_back({below, uint64_t{first + i * step} << 40});
+  }
+  result.roots.push_back(result.nodes.size());
+  return result;
+}
+
+TEST(Depth, DiagramsOfFilesAreLimited) {
+  std::string bytes;
+  append_diagrams(chain(kMostLevels, 0, 1), bytes);
+  size_t offset = 0;
+  EXPECT_TRUE(parse_diagrams(bytes, offset).ok());
+  bytes.clear();
+  append_diagrams(chain(kMostLevels + 1, 0, 1), bytes);
+  offset = 0;
+  EXPECT_THAT(std::string(parse_diagrams(bytes, offset).status().message()),
+              HasSubstr("more than 9216 nodes"));
+}
+
+// The largest states and the most labels that a file may have: the recursion over both fits the
+// stack.
+TEST(Depth, TheLargestModelFitsTheStack) {
+  for (const int processes : {1, 2}) {
+    with_manager(processes, small(), [](Manager& manager) {
+      constexpr uint32_t kBits = 4096;
+      ModelFile file;
+      file.bits = std::vector<uint32_t>(kBits / 64, 64);
+      file.initial.states = chain(kBits, 0, 2);
+      std::vector<uint32_t> all;
+      for (uint32_t i = 0; i < file.bits.size(); ++i) all.push_back(i);
+      file.groups.push_back({all, all, chain(kMostLevels, kFirstLabelVariable, 1)});
+      file.groups.push_back({all, all, chain(2 * kBits, 0, 1)});
+      const absl::StatusOr<ModelFile> read = parse_model(format_model(file));
+      ASSERT_TRUE(read.ok()) << read.status();
+      const Model model = load_model(manager, *read);
+      // Steps over the labels, over the states, and operations on both.
+      const Bdd labels = model.transitions[0].relation;
+      const Bdd states = model.initial;
+      EXPECT_TRUE(states.relnext(labels, model.variables).is_true());
+      EXPECT_EQ(states.relnext(model.transitions[1].relation, model.variables), states);
+      EXPECT_EQ(states.relprev(model.transitions[1].relation, model.variables), states);
+      EXPECT_EQ((states & labels).exists(manager.cube({0})).nodes(), kBits + kMostLevels);
+      EXPECT_EQ((states ^ labels).nodes(), kBits + kMostLevels + 1);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace cariama::bdd
