@@ -33,6 +33,8 @@
 
 ABSL_FLAG(std::string, trace, "", "replay this trace (text, or packed with xz)");
 ABSL_FLAG(std::string, axis, "cpu", "time of the replay: cpu or wall");
+ABSL_FLAG(std::string, clock, "real",
+          "of the replay: real, or virtual: modelled costs, independent of the machine's load");
 ABSL_FLAG(uint32_t, ranks, 0, "replay the first ranks of the trace only; 0: all");
 ABSL_FLAG(
     std::string, timeline, "",
@@ -42,9 +44,10 @@ ABSL_FLAG(uint64_t, compute, 100'000, "microseconds of computation between messa
 ABSL_FLAG(std::string, reuse, "", "yes: 100 messages of one buffer; no: each of another buffer");
 ABSL_FLAG(uint64_t, size, 0, "bytes of a message; 0: the paper's");
 ABSL_FLAG(bool, overhead, false, "cost of the steps on the main thread, with the helper off");
-ABSL_FLAG(std::string, policy, "leave-pinned,on-demand,oracle-1ms,helper", "comma-separated");
+ABSL_FLAG(std::string, policy, "leave-pinned,on-demand,oracle-1ms,helper,helper-improved",
+          "comma-separated");
 ABSL_FLAG(double, limit, 0, "budget as a fraction of the peak of leave-pinned; 0: none");
-ABSL_FLAG(std::string, predictor, "context", "of the helper: context or periodicity");
+ABSL_FLAG(std::string, predictor, "context", "of the helper: context, gap or periodicity");
 ABSL_FLAG(uint32_t, window, 2, "of the helper: previous messages in a signature, 0 to 4");
 ABSL_FLAG(uint32_t, stream, 64, "of the helper: window of the periodicity predictor");
 ABSL_FLAG(std::string, estimate, "minimum", "of the helper: minimum, last, median or quantile");
@@ -52,6 +55,7 @@ ABSL_FLAG(double, grace, 0, "of the helper: PredictorOptions::grace");
 ABSL_FLAG(bool, learn_early, false, "of the helper: PredictorOptions::learn_early");
 ABSL_FLAG(uint64_t, poll, 1000, "of the helper: poll interval in microseconds");
 ABSL_FLAG(uint64_t, horizon, 0, "of the helper: HelperOptions::horizon in microseconds");
+ABSL_FLAG(uint64_t, look, 0, "of the helper: HelperOptions::look_interval in microseconds");
 ABSL_FLAG(double, give_up_after, 0, "of the helper: HelperOptions::give_up_after");
 ABSL_FLAG(uint64_t, piece, 0, "of the helper: register messages in pieces of so many bytes");
 ABSL_FLAG(uint32_t, generate, 0, "print a trace of FT with so many ranks, and end");
@@ -79,9 +83,15 @@ T must(absl::StatusOr<T> value) {
 HelperOptions helper_options() {
   HelperOptions options;
   const std::string predictor = absl::GetFlag(FLAGS_predictor);
-  if (predictor != "context" && predictor != "periodicity") wrong("--predictor " + predictor);
-  options.predictor_kind =
-      predictor == "context" ? PredictorKind::kContext : PredictorKind::kPeriodicity;
+  if (predictor == "context") {
+    options.predictor_kind = PredictorKind::kContext;
+  } else if (predictor == "periodicity") {
+    options.predictor_kind = PredictorKind::kPeriodicity;
+  } else if (predictor == "gap") {
+    options.predictor_kind = PredictorKind::kGap;
+  } else {
+    wrong("--predictor " + predictor);
+  }
   options.predictor.window = absl::GetFlag(FLAGS_window);
   options.predictor.stream = absl::GetFlag(FLAGS_stream);
   options.predictor.grace = absl::GetFlag(FLAGS_grace);
@@ -100,13 +110,19 @@ HelperOptions helper_options() {
   }
   options.poll_interval = std::chrono::microseconds(absl::GetFlag(FLAGS_poll));
   options.horizon = std::chrono::microseconds(absl::GetFlag(FLAGS_horizon));
+  options.look_interval = std::chrono::microseconds(absl::GetFlag(FLAGS_look));
   options.give_up_after = absl::GetFlag(FLAGS_give_up_after);
   options.piece_bytes = absl::GetFlag(FLAGS_piece);
   return options;
 }
 
-std::shared_ptr<RegistrationPolicy> policy_named(const std::string& name) {
-  if (name == "helper") return std::make_shared<HelperPolicy>(helper_options());
+std::shared_ptr<RegistrationPolicy> policy_named(const std::string& name, bool own_thread = true) {
+  if (name == "helper" || name == "helper-improved") {
+    HelperOptions options = name == "helper" ? helper_options() : HelperOptions::improved();
+    if (name != "helper") options.piece_bytes = absl::GetFlag(FLAGS_piece);
+    options.own_thread = own_thread;
+    return std::make_shared<HelperPolicy>(options);
+  }
   return must(make_registration_policy(name));
 }
 
@@ -123,6 +139,7 @@ Params params_for(const std::string& policy) {
     params.set("learn_early", absl::GetFlag(FLAGS_learn_early));
     params.set("poll", absl::GetFlag(FLAGS_poll));
     params.set("horizon", absl::GetFlag(FLAGS_horizon));
+    params.set("look", absl::GetFlag(FLAGS_look));
     params.set("give_up_after", absl::GetFlag(FLAGS_give_up_after));
     params.set("piece", absl::GetFlag(FLAGS_piece));
   }
@@ -150,6 +167,8 @@ void write_timelines(const std::string& policy, const ReplayResult& result) {
 void run_trace(const Report& report) {
   const std::string axis = absl::GetFlag(FLAGS_axis);
   if (axis != "cpu" && axis != "wall") wrong("--axis " + axis);
+  const std::string clock = absl::GetFlag(FLAGS_clock);
+  if (clock != "real" && clock != "virtual") wrong("--clock " + clock);
   const std::string file = absl::GetFlag(FLAGS_trace);
   std::vector<RankTrace> ranks = must(read_trace(file, axis == "cpu" ? Axis::kCpu : Axis::kWall));
   if (const uint32_t most = absl::GetFlag(FLAGS_ranks); most != 0 && most < ranks.size()) {
@@ -158,6 +177,7 @@ void run_trace(const Report& report) {
   const auto with_trace = [&](Params params) {
     params.set("trace", file);
     params.set("axis", axis);
+    params.set("clock", clock);
     params.set("ranks", uint64_t{ranks.size()});
     return params;
   };
@@ -181,7 +201,8 @@ void run_trace(const Report& report) {
   for (const std::string& policy : policies()) {
     progress(policy);
     const ReplayResult result = must(replay_trace(
-        ranks, [&] { return policy_named(policy); }, limit));
+        ranks, [&](bool own_thread) { return policy_named(policy, own_thread); }, limit,
+        clock == "virtual" ? ReplayClock::kVirtual : ReplayClock::kReal));
     progress("");
     const Params params = with_trace(params_for(policy));
     const auto row = [&](const char* name, double value, const char* unit) {
@@ -193,6 +214,8 @@ void run_trace(const Report& report) {
     row("peak_bytes", static_cast<double>(result.peak_bytes()), "B");
     row("byte_seconds", result.byte_seconds, "B s");
     row("registrations", static_cast<double>(result.registrations), "");
+    row("helper_steps_per_second", static_cast<double>(result.helper_steps) / result.seconds,
+        "1/s");
     row("helper_cpu_fraction", result.helper_cpu_seconds / result.seconds, "");
     row("main_ns_per_message", result.main_ns / static_cast<double>(result.messages), "ns");
     if (!result.hit_ns.empty()) {

@@ -69,24 +69,97 @@ class TracedMemory {
   std::map<uintptr_t, Range> ranges_;
 };
 
-absl::Status replay_rank(const RankTrace& rank, const MakePolicy& make_policy, uint64_t limit,
-                         ReplayResult& result) {
-  TracedMemory memory;
-  if (absl::Status mapped = memory.map(rank); !mapped.ok()) return mapped;
+// The virtual clock of the replay in progress.
+int64_t virtual_time = 0;
+int64_t virtual_clock() { return virtual_time; }
+
+constexpr int64_t pages_of(size_t bytes) { return static_cast<int64_t>(bytes / kReplayPage); }
+
+// Pins nothing, and advances the virtual clock by the cost of pinning.
+class CostedPinner final : public Pinner {
+ public:
+  class Region final : public MemoryRegion {
+   public:
+    explicit Region(const MemorySource& source) : MemoryRegion(source, Access::kAll) {
+      virtual_time += kPinBase + kPinPerPage * pages_of(length_);
+      ready_ = virtual_time;
+    }
+    ~Region() override { virtual_time += kUnpinBase + kUnpinPerPage * pages_of(length_); }
+    // The time at which the registration was complete.
+    [[nodiscard]] int64_t ready() const { return ready_; }
+
+   private:
+    int64_t ready_;
+  };
+
+  absl::StatusOr<std::shared_ptr<MemoryRegion>> pin(std::byte* address, size_t bytes) override {
+    return std::make_shared<Region>(MemorySource{.address = address, .length = bytes});
+  }
+};
+
+// Brings a replay forward in time: spins, or runs the steps of the helper that are due.
+class Time {
+ public:
+  explicit Time(ReplayClock clock) : clock_(clock) {
+    if (clock == ReplayClock::kVirtual) virtual_time = 0;
+    start_ = now() + 10'000'000;
+  }
+  [[nodiscard]] int64_t now() const {
+    return clock_ == ReplayClock::kVirtual ? virtual_time : registration_clock();
+  }
+  [[nodiscard]] int64_t start() const { return start_; }
+  void attach(HelperPolicy* helper) { helper_ = helper; }
+  void run_until(int64_t time) {
+    if (clock_ == ReplayClock::kReal) return spin_until(start_ + time);
+    while (helper_ != nullptr && due_ + kWakeDelay <= start_ + time) {
+      // The helper runs beside the application: its clock may be ahead of the messages' time.
+      virtual_time = std::max(due_ + kWakeDelay, helper_free_);
+      virtual_time += kStepCost;
+      due_ = helper_->step();
+      helper_free_ = virtual_time;
+    }
+    virtual_time = start_ + time;
+  }
+  // Returns true if acquire() at `begin` had to wait for a registration by the helper.
+  [[nodiscard]] bool waited(const MemoryRegion& region, int64_t begin) const {
+    const auto* const costed = dynamic_cast<const CostedPinner::Region*>(&region);
+    return costed != nullptr && costed->ready() > start_ + begin;
+  }
+
+ private:
+  const ReplayClock clock_;
+  HelperPolicy* helper_ = nullptr;
+  int64_t start_ = 0;
+  int64_t due_ = 0;
+  int64_t helper_free_ = 0;
+};
+
+absl::StatusOr<std::shared_ptr<Pinner>> make_pinner(ReplayClock clock) {
+  if (clock == ReplayClock::kVirtual) return std::make_shared<CostedPinner>();
   auto pinner = IoUringPinner::create();
   if (!pinner.ok()) return pinner.status();
-  const int64_t start = registration_clock() + 10'000'000;
+  return *pinner;
+}
+
+absl::Status replay_rank(const RankTrace& rank, const MakePolicy& make_policy, uint64_t limit,
+                         ReplayClock clock, ReplayResult& result) {
+  TracedMemory memory;
+  if (absl::Status mapped = memory.map(rank); !mapped.ok()) return mapped;
+  auto pinner = make_pinner(clock);
+  if (!pinner.ok()) return pinner.status();
+  Time time(clock);
+  const int64_t start = time.start();
   Timeline timeline;
   timeline.reserve(4 * rank.size() + 16);
   RegistrationOptions options;
   options.max_bytes = limit;
-  options.policy = make_policy();
-  options.on_change = [&](int64_t time, uint64_t bytes) {
-    timeline.emplace_back(time - start, bytes);
-  };
+  options.policy = make_policy(clock == ReplayClock::kReal);
+  if (clock == ReplayClock::kVirtual) options.clock = virtual_clock;
+  options.on_change = [&](int64_t at, uint64_t bytes) { timeline.emplace_back(at - start, bytes); };
   auto cache = RegistrationCache::create(*pinner, options);
   if (!cache.ok()) return cache.status();
   const auto helper = std::dynamic_pointer_cast<HelperPolicy>(options.policy);
+  time.attach(helper.get());
 
   struct Running {
     Registration whole;
@@ -97,22 +170,22 @@ absl::Status replay_rank(const RankTrace& rank, const MakePolicy& make_policy, u
   const size_t piece_bytes = options.policy->piece_bytes();
   absl::Status failed;
   // Ends what ends before `time`, in order; a transfer in pieces goes on with its next piece.
-  const auto run_until = [&](int64_t time) {
-    while (failed.ok() && !running.empty() && running.begin()->first <= time) {
+  const auto run_until = [&](int64_t until) {
+    while (failed.ok() && !running.empty() && running.begin()->first <= until) {
       const int64_t end = running.begin()->first;
       Running one = std::move(running.begin()->second);
       running.erase(running.begin());
-      spin_until(start + end);
-      const int64_t before = registration_clock();
+      time.run_until(end);
+      const int64_t before = time.now();
       if (one.pieces != nullptr && !one.pieces->done()) {
         failed.Update(one.pieces->next().status());
         running.emplace(end + one.piece_ns, std::move(one));
       } else {
         one = {};
       }
-      result.main_ns += static_cast<double>(registration_clock() - before);
+      result.main_ns += static_cast<double>(time.now() - before);
     }
-    spin_until(start + time);
+    time.run_until(until);
   };
   int64_t last = 0;
   for (const TraceMessage& message : rank) {
@@ -122,7 +195,7 @@ absl::Status replay_rank(const RankTrace& rank, const MakePolicy& make_policy, u
     const UseContext context{&stack,
                              message.next_use == INT64_MAX ? INT64_MAX : start + message.next_use};
     const std::byte* const address = memory.translate(message.address);
-    const int64_t before = registration_clock();
+    const int64_t before = time.now();
     Running one;
     bool hit = false;
     if (piece_bytes != 0 && message.bytes > piece_bytes) {
@@ -130,17 +203,17 @@ absl::Status replay_rank(const RankTrace& rank, const MakePolicy& make_policy, u
                                                          piece_bytes, context);
       auto piece = one.pieces->next();
       if (!piece.ok()) return piece.status();
-      hit = piece->was_hit;
+      hit = piece->was_hit && !time.waited(*piece->region, message.begin);
       const auto pieces = static_cast<int64_t>((message.bytes + piece_bytes - 1) / piece_bytes);
       one.piece_ns = (message.end - message.begin) / pieces;
     } else {
       auto acquired = (*cache)->acquire(address, message.bytes, context);
       if (!acquired.ok()) return acquired.status();
-      hit = acquired->was_hit();
+      hit = acquired->was_hit() && !time.waited(acquired->region(), message.begin);
       one.whole = *std::move(acquired);
       one.piece_ns = message.end - message.begin;
     }
-    const int64_t after = registration_clock();
+    const int64_t after = time.now();
     result.main_ns += static_cast<double>(after - before);
     if (hit) result.hit_ns.push_back(static_cast<double>(after - before));
     ++result.messages;
@@ -160,6 +233,7 @@ absl::Status replay_rank(const RankTrace& rank, const MakePolicy& make_policy, u
   result.registrations += statistics.registrations;
   result.seconds += static_cast<double>(last) * 1e-9;
   if (helper != nullptr) {
+    result.helper_steps += helper->statistics().steps;
     result.helper_cpu_seconds += static_cast<double>(helper->statistics().cpu_nanoseconds) * 1e-9;
     result.errors += helper->statistics().errors;
   }
@@ -190,10 +264,13 @@ uint64_t ReplayResult::peak_bytes() const {
 }
 
 absl::StatusOr<ReplayResult> replay_trace(const std::vector<RankTrace>& ranks,
-                                          const MakePolicy& make_policy, uint64_t limit) {
+                                          const MakePolicy& make_policy, uint64_t limit,
+                                          ReplayClock clock) {
   ReplayResult result;
   for (const RankTrace& rank : ranks) {
-    if (absl::Status done = replay_rank(rank, make_policy, limit, result); !done.ok()) return done;
+    if (absl::Status done = replay_rank(rank, make_policy, limit, clock, result); !done.ok()) {
+      return done;
+    }
   }
   return result;
 }

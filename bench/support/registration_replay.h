@@ -1,5 +1,11 @@
-// Replays traces in real time against the public RegistrationCache: real memory, real pinning, the
-// real helper thread. The replaying thread spins between messages, as a program that computes.
+// Replays traces against the public RegistrationCache with real memory.
+//
+// ReplayClock::kReal: in real time, with real pinning and the real helper thread. The replaying
+// thread spins between messages, as a program that computes.
+//
+// ReplayClock::kVirtual: one thread runs the messages and the helper's steps in the order of a
+// virtual clock. Registering costs what kPinBase and so on say; the helper wakes kWakeDelay late.
+// The result does not depend on the machine or its load, and is the same for each run.
 #ifndef CARIAMA_BENCH_SUPPORT_REGISTRATION_REPLAY_H_
 #define CARIAMA_BENCH_SUPPORT_REGISTRATION_REPLAY_H_
 
@@ -20,6 +26,17 @@ namespace cariama::bench {
 // The registered bytes over time: (ns since the start, bytes).
 using Timeline = std::vector<std::pair<int64_t, uint64_t>>;
 
+enum class ReplayClock : uint8_t { kReal, kVirtual };
+
+// Costs on the virtual clock in ns: io_uring on Zen 4 (docs/registration.md, "Costs"), the system
+// calls around it, and a wake-up from a futex.
+inline constexpr int64_t kPinBase = 3300;
+inline constexpr int64_t kPinPerPage = 54;
+inline constexpr int64_t kUnpinBase = 2500;
+inline constexpr int64_t kUnpinPerPage = 18;
+inline constexpr int64_t kWakeDelay = 10'000;
+inline constexpr int64_t kStepCost = 3000;
+
 struct ReplayResult {
   uint64_t messages = 0;
   uint64_t late = 0;        // acquire() had to register or to wait
@@ -28,8 +45,9 @@ struct ReplayResult {
   uint64_t late_repeated = 0;
   double byte_seconds = 0;
   uint64_t registrations = 0;
-  double seconds = 0;  // of the replay
-  double helper_cpu_seconds = 0;
+  double seconds = 0;             // of the replay
+  double helper_cpu_seconds = 0;  // 0 on the virtual clock
+  uint64_t helper_steps = 0;
   double main_ns = 0;          // spent in acquire() and release(), sum
   std::vector<double> hit_ns;  // of acquire() that found the memory registered
   uint64_t overslept = 0;      // messages that began more than 20 us after their time
@@ -39,13 +57,14 @@ struct ReplayResult {
   [[nodiscard]] uint64_t peak_bytes() const;
 };
 
-// Makes the policy of one rank. `limit`: the budget in bytes, UINT64_MAX: none.
-using MakePolicy = std::function<std::shared_ptr<RegistrationPolicy>()>;
+// Makes the policy of one rank. `own_thread`: HelperOptions::own_thread.
+using MakePolicy = std::function<std::shared_ptr<RegistrationPolicy>(bool own_thread)>;
 
-// Replays the ranks one after the other. Errors: those of the cache.
+// Replays the ranks one after the other. `limit`: the budget in bytes, UINT64_MAX: none. Errors:
+// those of the cache. Not thread-safe on the virtual clock.
 [[nodiscard]] absl::StatusOr<ReplayResult> replay_trace(const std::vector<RankTrace>& ranks,
                                                         const MakePolicy& make_policy,
-                                                        uint64_t limit);
+                                                        uint64_t limit, ReplayClock clock);
 
 // Spins until the time of registration_clock().
 void spin_until(int64_t time);

@@ -13,7 +13,8 @@ constexpr double kMostDeviation = 10e6;  // ns: a registration that took longer 
 constexpr int64_t kMostWakeDelay = 2'000'000;
 constexpr int64_t kNotGrantedPause = 100'000'000;
 constexpr int kMostRecordsPerStep = 64;
-constexpr uint64_t kPage = 4096;  // unit of the cost model, whatever the machine's page is
+constexpr int64_t kLookAfter = 50'000;  // the duration of a use, and half the noise of its begin
+constexpr uint64_t kPage = 4096;        // unit of the cost model, whatever the machine's page is
 
 // Initial costs, measured with io_uring on Zen 4; the models adapt.
 constexpr double kRegisterPerPage = 54;
@@ -40,6 +41,15 @@ int64_t thread_cpu_time() {
 std::atomic<uint64_t> last_policy_serial{0};
 
 }  // namespace
+
+HelperOptions HelperOptions::improved() {
+  HelperOptions options;
+  options.predictor_kind = PredictorKind::kGap;
+  options.horizon = std::chrono::microseconds(500);
+  options.give_up_after = 1;
+  options.look_interval = std::chrono::microseconds(250);
+  return options;
+}
 
 CostModel::CostModel(double per_page, double base)
     // Two faint samples on the initial line, at 0 and 16 pages, so that the first real samples do
@@ -316,6 +326,11 @@ void HelperPolicy::dequeue(uint64_t region, Known& known) {
   known.deadline.reset();
 }
 
+void HelperPolicy::note_registered(uint64_t region, Known& known) {
+  if (!known.registered) registered_.push_back(region);
+  known.registered = true;
+}
+
 void HelperPolicy::process_record(Communicator& from, const Record& record) {
   const int64_t before = control_->now();
   Known& known = known_[record.region];
@@ -323,40 +338,65 @@ void HelperPolicy::process_record(Communicator& from, const Record& record) {
   known.last_use = record.begin;
   known.give_up = INT64_MAX;
   dequeue(record.region, known);
-  std::optional<int64_t> next =
-      from.predictor->record({record.region, hash_stack(record.stack), record.begin});
+  note_registered(record.region, known);
+  known.next = from.predictor->record({record.region, hash_stack(record.stack), record.begin});
   // Other threads may use the region earlier.
   const size_t count = communicator_count_.load(std::memory_order_acquire);
   for (size_t i = 0; count > 1 && i < count; ++i) {
     const auto other = communicators_[i]
                            .load(std::memory_order_acquire)
                            ->predictor->next_use(record.region, record.begin);
-    if (other.has_value() && (!next.has_value() || *other < *next)) next = other;
+    if (other.has_value() && (!known.next.has_value() || *other < *known.next)) known.next = other;
   }
+  known.expected =
+      from.predictor->expected_use(record.region).value_or(known.next.value_or(INT64_MAX));
+  if (!known.undecided) undecided_.push_back(record.region);
+  known.undecided = true;
+  predict_cost_.add(1, control_->now() - before);
+}
+
+// Deregisters a region after its last known use, or leaves it registered.
+void HelperPolicy::decide(uint64_t region, Known& known) {
+  known.undecided = false;
   const int64_t now = control_->now();
-  predict_cost_.add(1, now - before);
-  if (next.has_value() && now + deregistration_delay(known.bytes) + horizon() > *next) {
+  known.hot =
+      known.next.has_value() && now + deregistration_delay(known.bytes) + horizon() > *known.next;
+  if (known.hot) {
     // A use that is due stays registered; the deadline is the time from which it is overdue.
-    if (options_.give_up_after > 0) {
-      known.give_up = *next + static_cast<int64_t>(options_.give_up_after *
-                                                   static_cast<double>(*next - record.begin));
-    }
+    known.give_up = give_up_time(known, *known.next);
     const std::lock_guard lock(statistics_mutex_);
     ++statistics_.kept;
     return;
   }
-  const bool done = control_->deregister_idle({record.region});
-  const int64_t after = control_->now();
-  if (done) {
-    deregister_cost_.add(known.bytes / kPage, after - now);
-    const std::lock_guard lock(statistics_mutex_);
-    ++statistics_.deregistered;
-  }
+  const bool done = control_->deregister_idle({region});
   // If another use is in progress, its record will come.
-  if (done && next.has_value()) {
-    enqueue(record.region, known, *next);
+  if (!done) return;
+  known.registered = false;
+  const int64_t after = control_->now();
+  deregister_cost_.add(known.bytes / kPage, after - now);
+  if (known.next.has_value()) {
+    enqueue(region, known, *known.next);
     insert_cost_.add(waiting_.size(), control_->now() - after);
   }
+  const std::lock_guard lock(statistics_mutex_);
+  ++statistics_.deregistered;
+}
+
+void HelperPolicy::decide_all() {
+  for (const uint64_t region : undecided_) {
+    const auto found = known_.find(region);
+    if (found != known_.end() && found->second.undecided) decide(region, found->second);
+    while (register_due()) {
+    }
+  }
+  undecided_.clear();
+}
+
+int64_t HelperPolicy::give_up_time(const Known& known, int64_t deadline) const {
+  if (options_.give_up_after <= 0) return INT64_MAX;
+  return deadline + std::chrono::nanoseconds(options_.poll_interval).count() +
+         static_cast<int64_t>(options_.give_up_after *
+                              static_cast<double>(deadline - known.last_use));
 }
 
 // Takes one DQ item. Returns false if there is none.
@@ -397,10 +437,8 @@ bool HelperPolicy::register_due() {
   const bool done = control_->register_ahead({region});
   if (!done) return true;
   register_cost_.add(known.bytes / kPage, control_->now() - before);
-  if (options_.give_up_after > 0) {
-    known.give_up = deadline + static_cast<int64_t>(options_.give_up_after *
-                                                    static_cast<double>(deadline - known.last_use));
-  }
+  note_registered(region, known);
+  known.give_up = give_up_time(known, deadline);
   const std::lock_guard lock(statistics_mutex_);
   ++statistics_.registered_ahead;
   return true;
@@ -408,13 +446,36 @@ bool HelperPolicy::register_due() {
 
 void HelperPolicy::give_up_unused(int64_t time) {
   if (options_.give_up_after <= 0) return;
-  for (auto& [region, known] : known_) {
-    if (known.give_up > time) continue;
-    known.give_up = INT64_MAX;
+  for (const uint64_t region : registered_) {
+    const auto found = known_.find(region);
+    if (found == known_.end() || found->second.give_up > time) continue;
+    found->second.give_up = INT64_MAX;
     if (!control_->deregister_idle({region})) continue;
+    found->second.registered = false;
     const std::lock_guard lock(statistics_mutex_);
     ++statistics_.given_up;
   }
+}
+
+// Returns when to look at the DQ for the uses of registered memory.
+int64_t HelperPolicy::next_look(int64_t now) {
+  const int64_t poll = now + std::chrono::nanoseconds(options_.poll_interval).count();
+  if (options_.look_interval.count() == 0) return poll;
+  const int64_t soonest = now + std::chrono::nanoseconds(options_.look_interval).count();
+  int64_t look = INT64_MAX;
+  size_t still = 0;
+  for (const uint64_t region : registered_) {
+    const auto found = known_.find(region);
+    if (found == known_.end() || !found->second.registered) continue;
+    registered_[still++] = region;
+    const Known& known = found->second;
+    // A hot region stays registered after its next use, too.
+    const bool soon =
+        !known.hot && known.expected != INT64_MAX && known.expected > now - (poll - now);
+    look = std::min(look, soon ? std::max(known.expected + kLookAfter, soonest) : poll);
+  }
+  registered_.resize(still);
+  return look == INT64_MAX ? poll : look;
 }
 
 bool HelperPolicy::granted() {
@@ -425,28 +486,48 @@ bool HelperPolicy::granted() {
   return keeps;
 }
 
+void HelperPolicy::note_wake_delay(int64_t now) {
+  if (due_ == INT64_MAX) return;
+  // Rises fast and falls slowly: about the 90th percentile of the delays.
+  const int64_t late = std::clamp<int64_t>(now - due_, 0, kMostWakeDelay);
+  const int64_t known = wake_delay_.load(std::memory_order_relaxed);
+  wake_delay_.store(known + (late > known ? (late - known) / 4 : (late - known) / 32),
+                    std::memory_order_relaxed);
+}
+
 int64_t HelperPolicy::step() {
+  note_wake_delay(control_->now());
   take_forgotten();
-  if (!granted()) return control_->now() + kNotGrantedPause;
-  bool worked = false;
+  if (!granted()) return due_ = control_->now() + kNotGrantedPause;
+  int taken = 0;
   // One DQ item, then the RQ, in case that a deadline is near.
-  for (int taken = 0; taken < kMostRecordsPerStep; ++taken) {
+  for (; taken < kMostRecordsPerStep; ++taken) {
     const bool record = take_record();
     const bool registered = register_due();
-    worked = worked || record;
     if (!record && !registered) break;
   }
-  int64_t now = control_->now();
+  const bool worked = taken != 0;
+  decide_all();
+  const int64_t now = control_->now();
   give_up_unused(now);
-  // Registered memory is used or will be soon; its record must not wait.
-  idle_polls_ =
-      worked || control_->registered_bytes() != 0 ? 0 : std::min<int64_t>(idle_polls_ + 1, 3);
-  int64_t due = now + (std::chrono::nanoseconds(options_.poll_interval).count() << idle_polls_);
+  {
+    const std::lock_guard lock(statistics_mutex_);
+    ++statistics_.steps;
+  }
+  if (taken == kMostRecordsPerStep) return due_ = now;
+  if (worked || control_->registered_bytes() != 0) {
+    // Registered memory is used or will be soon; its record must not wait.
+    idle_polls_ = 0;
+    due_ = next_look(now);
+  } else {
+    idle_polls_ = std::min<int64_t>(idle_polls_ + 1, 3);
+    due_ = now + (std::chrono::nanoseconds(options_.poll_interval).count() << idle_polls_);
+  }
   if (!waiting_.empty()) {
     const auto& [deadline, region] = *waiting_.begin();
-    due = std::min(due, deadline - registration_delay(known_[region].bytes));
+    due_ = std::min(due_, deadline - registration_delay(known_[region].bytes));
   }
-  return std::max(due, now);
+  return due_ = std::max(due_, now);
 }
 
 void HelperPolicy::run() {
@@ -466,11 +547,6 @@ void HelperPolicy::run() {
       break;
     }
     wake_.sleep(ticket, deadline_after(std::chrono::nanoseconds(due - now)));
-    // Rises fast and falls slowly: about the 90th percentile of the delays.
-    const int64_t late = std::clamp<int64_t>(control_->now() - due, 0, kMostWakeDelay);
-    const int64_t known = wake_delay_.load(std::memory_order_relaxed);
-    wake_delay_.store(known + (late > known ? (late - known) / 4 : (late - known) / 32),
-                      std::memory_order_relaxed);
   }
 }
 

@@ -2,9 +2,8 @@
 // and registers it again shortly before the next one. (D. Li et al., "Scalable memory registration
 // for high performance networks using helper threads".)
 //
-//   HelperOptions helper;                      // the paper's system
-//   helper.predictor.estimate = PeriodEstimate::kQuantile;      // an improvement
-//   auto policy = std::make_shared<HelperPolicy>(helper);
+//   HelperOptions options = HelperOptions::improved();   // HelperOptions{}: the paper's system
+//   auto policy = std::make_shared<HelperPolicy>(options);
 //   auto cache = RegistrationCache::create(pinner, {.policy = policy});
 //
 // A communicating thread stores one record for each use, after the transfer, in a ring of its own
@@ -16,7 +15,8 @@
 // ordered by deadline:
 // - DQ: predict the next use td. If tc + tp <= td, or none is predicted, deregister the region, and
 //   put it into the RQ with the deadline td, earlier if needed to keep the distance that the
-//   processing of one DQ and one RQ item takes.
+//   processing of one DQ and one RQ item takes. The decision about a region waits until the DQ is
+//   empty: a later record of the region may be in it.
 // - RQ: if tc + tp >= td for the first item, register it.
 // tp is the sum of the costs of the steps, which CostModel refits while the program runs, and of
 // the time by which the helper wakes too late.
@@ -81,7 +81,7 @@ class CARIAMA_DTUTILS_EXPORT HelperBoard {
   std::array<std::atomic<uint64_t>, kMaxProcesses> bytes_plus_one_;  // 0: no process
 };
 
-struct HelperOptions {
+struct CARIAMA_DTUTILS_EXPORT HelperOptions {
   PredictorKind predictor_kind = PredictorKind::kContext;
   PredictorOptions predictor{};
   // Records of one DQ. A power of two.
@@ -92,9 +92,12 @@ struct HelperOptions {
   // Deregister only if the next use is at least this far away while all of the budget is free; the
   // distance shrinks linearly to 0 at three quarters of the budget. 0: the paper's system.
   std::chrono::microseconds horizon{0};
-  // End a registration ahead that was not used within this multiple of its period. 0: never, the
-  // paper's system.
+  // End a registration ahead that was not used within this multiple of its period and one
+  // poll_interval after its deadline. 0: never, the paper's system.
   double give_up_after = 0;
+  // Look at the DQ when a use of registered memory is expected to have ended, at most this often.
+  // 0: look each poll_interval, the paper's system.
+  std::chrono::microseconds look_interval{0};
   // Pieces in which messages are registered (ChunkedRegistration). 0: whole.
   size_t piece_bytes = 0;
   // Aggressive core policy: helpers that share this helper's core, their time slice and the cost of
@@ -109,9 +112,14 @@ struct HelperOptions {
   uint32_t idle_cores = 0;
   // false: no thread; the owner calls step(). For tests and simulations with a clock of their own.
   bool own_thread = true;
+
+  // The improvements together (docs/registration.md has the comparison): PredictorKind::kGap,
+  // horizon 500 µs, give_up_after 1, look_interval 250 µs.
+  [[nodiscard]] static HelperOptions improved();
 };
 
 struct HelperStatistics {
+  uint64_t steps = 0;        // wake-ups
   uint64_t records = 0;      // taken from the DQ
   uint64_t overwritten = 0;  // lost in a full DQ
   uint64_t deregistered = 0;
@@ -157,6 +165,11 @@ class CARIAMA_DTUTILS_EXPORT HelperPolicy final : public RegistrationPolicy {
     std::optional<int64_t> deadline;  // of its item in the RQ
     int64_t give_up = INT64_MAX;      // registered ahead: the time at which it is deregistered
     int64_t last_use = 0;
+    std::optional<int64_t> next;   // the predicted deadline
+    int64_t expected = INT64_MAX;  // the most likely time of the next use
+    bool registered = false;       // as far as the helper knows; it is then in registered_
+    bool undecided = false;        // it is in undecided_
+    bool hot = false;              // stayed registered because the next use is near
   };
   using Waiting = std::multimap<int64_t, uint64_t>;
 
@@ -165,8 +178,14 @@ class CARIAMA_DTUTILS_EXPORT HelperPolicy final : public RegistrationPolicy {
   void take_forgotten();
   [[nodiscard]] bool take_record();
   void process_record(Communicator& from, const Record& record);
+  void decide(uint64_t region, Known& known);
+  void decide_all();
+  void note_registered(uint64_t region, Known& known);
+  void note_wake_delay(int64_t now);
+  [[nodiscard]] int64_t next_look(int64_t now);
   [[nodiscard]] bool register_due();
   void give_up_unused(int64_t time);
+  [[nodiscard]] int64_t give_up_time(const Known& known, int64_t deadline) const;
   void enqueue(uint64_t region, Known& known, int64_t deadline);
   void dequeue(uint64_t region, Known& known);
   // tp of the two conditions.
@@ -190,12 +209,15 @@ class CARIAMA_DTUTILS_EXPORT HelperPolicy final : public RegistrationPolicy {
 
   // Owned by the thread that calls step().
   std::unordered_map<uint64_t, Known> known_;
-  Waiting waiting_;  // the RQ: by deadline
+  Waiting waiting_;                   // the RQ: by deadline
+  std::vector<uint64_t> undecided_;   // their records were taken from the DQ
+  std::vector<uint64_t> registered_;  // may contain regions that are not registered any more
   CostModel register_cost_;
   CostModel deregister_cost_;
   CostModel insert_cost_;   // t_insert and t_update, by length of the RQ
   CostModel predict_cost_;  // t_hash and t_cache, by 1
   int64_t idle_polls_ = 0;
+  int64_t due_ = INT64_MAX;  // when the next step is due
   size_t next_communicator_ = 0;
 
   mutable std::mutex statistics_mutex_;

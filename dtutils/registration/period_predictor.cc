@@ -157,10 +157,82 @@ void PeriodicityPredictor::forget(uint64_t region) {
   std::erase_if(stream_, [region](const PredictorUse& use) { return use.region == region; });
 }
 
+GapPredictor::GapPredictor(const PredictorOptions& options) : options_(options) {}
+
+void GapPredictor::add_gap(Region& region, uint64_t signature, int64_t gap) const {
+  auto found = region.gaps.find(signature);
+  if (found == region.gaps.end()) {
+    if (region.gaps.size() >= kMaxSignatures) return;
+    found = region.gaps.try_emplace(signature).first;
+  }
+  Gaps& gaps = found->second;
+  gaps.recent[gaps.seen++ % kSamples] = gap;
+}
+
+// Sets the times at which the region is due and expected.
+void GapPredictor::predict(Region& region) const {
+  region.due.reset();
+  auto found = region.gaps.find(region.with_context);
+  if (found == region.gaps.end()) found = region.gaps.find(region.call_site);
+  if (found == region.gaps.end()) return;
+  const Gaps& gaps = found->second;
+  const size_t count = std::min<size_t>(gaps.seen, kSamples);
+  std::array<int64_t, kSamples> sorted = gaps.recent;
+  std::sort(sorted.begin(), sorted.begin() + static_cast<std::ptrdiff_t>(count));
+  const int64_t shortest = sorted[0];
+  const int64_t median = sorted[count / 2];
+  const double early = options_.spread * static_cast<double>(median - shortest) +
+                       options_.novice * static_cast<double>(median) / static_cast<double>(count);
+  region.due = region.last + std::max<int64_t>(shortest - static_cast<int64_t>(early), 0);
+  region.expected = region.last + median;
+}
+
+std::optional<int64_t> GapPredictor::record(const PredictorUse& use) {
+  const auto [position, is_new] = regions_.try_emplace(use.region);
+  Region& region = position->second;
+  if (!is_new) {
+    const int64_t gap = use.time - region.last;
+    if (region.due.has_value()) errors_.add(region.expected - region.last, gap);
+    add_gap(region, region.with_context, gap);
+    if (region.call_site != region.with_context) add_gap(region, region.call_site, gap);
+  }
+  region.last = use.time;
+  region.call_site = mix(0, use.stack);
+  region.with_context = region.call_site;
+  for (uint32_t i = 0; i < std::min(options_.window, kMaxWindow); ++i) {
+    region.with_context = mix(region.with_context, context_[i]);
+  }
+  std::copy_backward(context_.begin(), context_.end() - 1, context_.end());
+  context_[0] = mix(use.stack, use.region);
+  predict(region);
+  return region.due;
+}
+
+std::optional<int64_t> GapPredictor::next_use(uint64_t region, int64_t now) const {
+  const auto found = regions_.find(region);
+  if (found == regions_.end() || !found->second.due.has_value()) return std::nullopt;
+  return *found->second.due < now ? std::nullopt : found->second.due;
+}
+
+std::optional<int64_t> GapPredictor::expected_use(uint64_t region) const {
+  const auto found = regions_.find(region);
+  if (found == regions_.end() || !found->second.due.has_value()) return std::nullopt;
+  return found->second.expected;
+}
+
+void GapPredictor::forget(uint64_t region) { regions_.erase(region); }
+
 std::unique_ptr<PeriodPredictor> make_predictor(PredictorKind kind,
                                                 const PredictorOptions& options) {
-  if (kind == PredictorKind::kContext) return std::make_unique<ContextPredictor>(options);
-  return std::make_unique<PeriodicityPredictor>(options);
+  switch (kind) {
+    case PredictorKind::kContext:
+      return std::make_unique<ContextPredictor>(options);
+    case PredictorKind::kPeriodicity:
+      return std::make_unique<PeriodicityPredictor>(options);
+    case PredictorKind::kGap:
+      return std::make_unique<GapPredictor>(options);
+  }
+  return nullptr;
 }
 
 }  // namespace cariama

@@ -8,6 +8,11 @@
 // predicts from the second use of a signature on. PeriodicityPredictor is the rival that the paper
 // compares with (Freitag et al.): it looks for a period m at which the stream of uses repeats.
 //
+// GapPredictor is an improvement: each signature has the gap from its use to the region's next use
+// at any call site. A gap is shorter than the period of a loop, so it varies less. An example is a
+// region that is used twice in each step of 18 ms, 1 ms apart: a noise of 5 % of the period is as
+// long as the first gap.
+//
 // Not thread-safe: the helper thread owns one for each communicating thread.
 #ifndef CARIAMA_DTUTILS_REGISTRATION_PERIOD_PREDICTOR_H_
 #define CARIAMA_DTUTILS_REGISTRATION_PERIOD_PREDICTOR_H_
@@ -52,6 +57,11 @@ struct PredictorOptions {
   // The second use of a buffer in a loop then suffices. The paper's system (false) needs one more,
   // because the first use in a loop has another context.
   bool learn_early = false;
+  // GapPredictor: a use is due at the shortest of the last 16 gaps, less this multiple of the
+  // distance from the shortest gap to the median.
+  double spread = 0.5;
+  // GapPredictor: ... and less this fraction of the median, divided by the number of gaps seen.
+  double novice = 0.15;
   // PeriodicityPredictor: uses that it compares. It can find periods up to half of them.
   uint32_t stream = 64;
 };
@@ -74,6 +84,11 @@ class CARIAMA_DTUTILS_EXPORT PeriodPredictor {
   [[nodiscard]] virtual std::optional<int64_t> record(const PredictorUse& use) = 0;
   // Returns the earliest predicted use of the region that is not before `now`, without recording.
   [[nodiscard]] virtual std::optional<int64_t> next_use(uint64_t region, int64_t now) const = 0;
+  // Returns the most likely time of the use that the last record() of the region predicted, if the
+  // predictor tells it from the time at which the memory must be registered.
+  [[nodiscard]] virtual std::optional<int64_t> expected_use(uint64_t /*region*/) const {
+    return std::nullopt;
+  }
   // Forgets a region whose name will not be used again.
   virtual void forget(uint64_t region) = 0;
   [[nodiscard]] const PredictionErrors& errors() const { return errors_; }
@@ -126,7 +141,42 @@ class CARIAMA_DTUTILS_EXPORT PeriodicityPredictor final : public PeriodPredictor
   std::unordered_map<uint64_t, std::pair<int64_t, int64_t>> predicted_;  // region: use, next use
 };
 
-enum class PredictorKind : uint8_t { kContext, kPeriodicity };
+class CARIAMA_DTUTILS_EXPORT GapPredictor final : public PeriodPredictor {
+ public:
+  explicit GapPredictor(const PredictorOptions& options);
+  // Predicts from the second use of a region on: with the context if this signature was followed by
+  // a use before, else from the call site alone.
+  [[nodiscard]] std::optional<int64_t> record(const PredictorUse& use) override;
+  [[nodiscard]] std::optional<int64_t> next_use(uint64_t region, int64_t now) const override;
+  [[nodiscard]] std::optional<int64_t> expected_use(uint64_t region) const override;
+  void forget(uint64_t region) override;
+
+ private:
+  static constexpr uint32_t kMaxWindow = 4;
+  static constexpr size_t kSamples = 16;
+  // More signatures of a region than these are not told apart: a bound of memory.
+  static constexpr size_t kMaxSignatures = 1024;
+  struct Gaps {
+    uint64_t seen = 0;
+    std::array<int64_t, kSamples> recent{};
+  };
+  struct Region {
+    int64_t last = 0;  // time of the last use
+    uint64_t with_context = 0;
+    uint64_t call_site = 0;
+    std::optional<int64_t> due;
+    int64_t expected = 0;
+    std::unordered_map<uint64_t, Gaps> gaps;  // by signature
+  };
+  void add_gap(Region& region, uint64_t signature, int64_t gap) const;
+  void predict(Region& region) const;
+
+  const PredictorOptions options_;
+  std::array<uint64_t, kMaxWindow> context_{};  // of the previous communications, latest first
+  std::unordered_map<uint64_t, Region> regions_;
+};
+
+enum class PredictorKind : uint8_t { kContext, kPeriodicity, kGap };
 [[nodiscard]] CARIAMA_DTUTILS_EXPORT std::unique_ptr<PeriodPredictor> make_predictor(
     PredictorKind kind, const PredictorOptions& options);
 

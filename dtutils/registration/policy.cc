@@ -20,6 +20,7 @@ class FixedPolicy final : public RegistrationPolicy {
       : name_(name), keep_(keep), piece_bytes_(piece_bytes) {}
   [[nodiscard]] std::string_view name() const override { return name_; }
   [[nodiscard]] bool ended(const RegionUse& /*use*/) override { return keep_; }
+  [[nodiscard]] bool evicts() const override { return name_ != "leave-pinned"; }
   [[nodiscard]] size_t piece_bytes() const override { return piece_bytes_; }
 
  private:
@@ -99,13 +100,14 @@ absl::StatusOr<std::shared_ptr<RegistrationPolicy>> make_registration_policy(
   if (name == "oracle-0") return oracle(0);
   if (name == "oracle-1ms") return oracle(1);
   if (name == "oracle-10ms") return oracle(10);
-  if (name == "helper") {
-    return std::shared_ptr<RegistrationPolicy>(std::make_shared<HelperPolicy>(HelperOptions{}));
+  if (name == "helper" || name == "helper-improved") {
+    return std::shared_ptr<RegistrationPolicy>(std::make_shared<HelperPolicy>(
+        name == "helper" ? HelperOptions{} : HelperOptions::improved()));
   }
   return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
                     "there is no registration policy \"" + std::string(name) + "\"",
                     "use leave-pinned, on-demand, pipeline, pipeline-pinned, lru, oracle-0, "
-                    "oracle-1ms, oracle-10ms or helper");
+                    "oracle-1ms, oracle-10ms, helper or helper-improved");
 }
 
 }  // namespace cariama

@@ -4,18 +4,18 @@
 //
 // | name            | after the last use                 | registers                         |
 // |-----------------|------------------------------------|-----------------------------------|
-// | leave-pinned    | stays registered                   | at the first use                  |
+// | leave-pinned    | stays registered for ever          | at the first use                  |
 // | on-demand       | deregistered at once               | at each use                       |
 // | pipeline        | deregistered at once               | at each use, in pieces of 1 MiB   |
 // | pipeline-pinned | stays registered                   | in pieces of 1 MiB                |
 // | lru             | stays registered within the budget | at the first use                  |
 // | oracle-0, oracle-1ms, oracle-10ms | stays if the next use is that near | at a use        |
-// | helper          | a helper thread decides            | before the predicted use          |
+// | helper, helper-improved | a helper thread decides    | before the predicted use          |
 //
 // The oracles know the future and serve the replay of traces only; helper_thread.h describes the
 // helper.
-// "lru" differs from "leave-pinned" by the budget of the cache only: choose RegistrationOptions::
-// max_bytes below what the program uses. Every policy obeys that budget.
+// Every policy obeys the budget of the cache. When it is full, "leave-pinned" fails, and the others
+// end idle registrations, least recently used first.
 #ifndef CARIAMA_DTUTILS_REGISTRATION_POLICY_H_
 #define CARIAMA_DTUTILS_REGISTRATION_POLICY_H_
 
@@ -92,11 +92,15 @@ class CARIAMA_DTUTILS_EXPORT RegistrationPolicy {
   // the cache held: must not call RegionControl.
   virtual void forgotten(RegionName /*region*/) {}
 
+  // Returns true if idle registrations are ended when a budget or a limit of the system is met.
+  [[nodiscard]] virtual bool evicts() const { return true; }
+
   // Returns the size in bytes of the pieces in which messages are registered; 0: whole.
   [[nodiscard]] virtual size_t piece_bytes() const { return 0; }
 };
 
-// Returns a policy by its name in the table above. "helper" has the default HelperOptions. Error:
+// Returns a policy by its name in the table above. "helper" has the default HelperOptions (the
+// paper's system), "helper-improved" those of HelperOptions::improved(). Error:
 // INVALID_ARGUMENT (the text lists the names).
 [[nodiscard]] CARIAMA_DTUTILS_EXPORT absl::StatusOr<std::shared_ptr<RegistrationPolicy>>
 make_registration_policy(std::string_view name);

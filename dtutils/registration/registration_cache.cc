@@ -12,6 +12,7 @@
 #include "dtutils/internal/byte_size.h"
 #include "dtutils/internal/mapping_monitor.h"
 #include "dtutils/internal/memory_limits.h"
+#include "dtutils/internal/registration_trace.h"
 
 namespace cariama {
 namespace {
@@ -24,6 +25,9 @@ constexpr uint64_t kRegistered = uint64_t{1} << 32;
 constexpr uint64_t kBusy = uint64_t{1} << 33;
 constexpr uint64_t kDoomed = uint64_t{1} << 34;
 constexpr int kVersionShift = 35;
+
+// A registered range may be this many times as long as the message for which it is registered.
+constexpr uint64_t kMostSlack = 8;
 
 constexpr uint64_t version_of(uint64_t word) { return word >> kVersionShift; }
 
@@ -78,13 +82,15 @@ Registration& Registration::operator=(Registration&& other) noexcept {
   entry_ = other.entry_;
   region_ = other.region_;
   hit_ = other.hit_;
+  transient_ = other.transient_;
+  trace_ticket_ = other.trace_ticket_;
   use_ = other.use_;
   return *this;
 }
 
 void Registration::release() {
   if (cache_ == nullptr) return;
-  std::exchange(cache_, nullptr)->end(*static_cast<RegistrationCache::Entry*>(entry_), use_);
+  std::exchange(cache_, nullptr)->end(*static_cast<RegistrationCache::Entry*>(entry_), *this);
 }
 
 absl::StatusOr<std::unique_ptr<RegistrationCache>> RegistrationCache::create(
@@ -94,7 +100,7 @@ absl::StatusOr<std::unique_ptr<RegistrationCache>> RegistrationCache::create(
                       "a registration cache without a pinner", "pass a DomainPinner");
   }
   if (options.max_bytes == 0) options.max_bytes = default_budget();
-  if (options.policy == nullptr) options.policy = make_registration_policy("leave-pinned").value();
+  if (options.policy == nullptr) options.policy = make_registration_policy("lru").value();
   std::unique_ptr<RegistrationCache> cache(
       new RegistrationCache(std::move(pinner), std::move(options)));
   if (cache->fork_page_ == nullptr) {
@@ -109,7 +115,8 @@ RegistrationCache::RegistrationCache(std::shared_ptr<Pinner> pinner, Registratio
     : pinner_(std::move(pinner)),
       options_(std::move(options)),
       fork_page_(internal::make_fork_page()),
-      records_uses_(options_.policy->records_uses()),
+      trace_(internal::RegistrationTrace::get()),
+      records_uses_(options_.policy->records_uses() || trace_ != nullptr),
       last_change_(options_.clock()) {
   if (options_.invalidation == Invalidation::kAutomatic) {
     monitor_ = internal::MappingMonitor::get();
@@ -175,6 +182,7 @@ Registration RegistrationCache::begin(Entry& entry, bool hit, int64_t time,
   made.entry_ = &entry;
   made.region_ = entry.region.get();
   made.hit_ = hit;
+  made.transient_ = context.transient;
   made.use_.region = {entry.version() << 32 | entry.index};
   made.use_.address = entry.start.load(std::memory_order_relaxed);
   made.use_.bytes = entry.bytes();
@@ -190,6 +198,11 @@ Registration RegistrationCache::begin(Entry& entry, bool hit, int64_t time,
   entry.last_use.store(time, std::memory_order_relaxed);
   if (hit) entry.hits.fetch_add(1, std::memory_order_relaxed);
   return made;
+}
+
+// Writes the beginning of a use to the trace.
+void RegistrationCache::record(Registration& made, const void* address, size_t bytes) const {
+  if (trace_ != nullptr) made.trace_ticket_ = trace_->begin(address, bytes, made.use_.stack);
 }
 
 absl::StatusOr<Registration> RegistrationCache::acquire(const void* address, size_t bytes,
@@ -208,7 +221,10 @@ absl::StatusOr<Registration> RegistrationCache::acquire(const void* address, siz
   const auto from = reinterpret_cast<uintptr_t>(address);
   Entry* const near = hint(from).load(std::memory_order_acquire);
   if (near != nullptr && from + bytes > from && hold(*near, from, from + bytes)) [[likely]] {
-    return begin(*near, true, time, context);
+    Registration made = begin(*near, true, time, context);
+    if (trace_ != nullptr) [[unlikely]]
+      record(made, address, bytes);
+    return made;
   }
   const uintptr_t page = page_bytes();
   if (bytes == 0 || from == 0 || from > UINTPTR_MAX - page || bytes > UINTPTR_MAX - page - from) {
@@ -227,7 +243,9 @@ absl::StatusOr<Registration> RegistrationCache::acquire(const void* address, siz
         entry != nullptr && hold(*entry, start, end)) {
       hint(from).store(entry, std::memory_order_release);
       if (waited) ++statistics_.misses;
-      return begin(*entry, !waited, time, context);
+      Registration made = begin(*entry, !waited, time, context);
+      record(made, address, bytes);
+      return made;
     }
     Entry* entry = find(start, end, true);
     if (entry != nullptr && (entry->word.load(std::memory_order_acquire) & kBusy) != 0) {
@@ -238,13 +256,18 @@ absl::StatusOr<Registration> RegistrationCache::acquire(const void* address, siz
     if (entry != nullptr && (entry->word.load(std::memory_order_acquire) & kRegistered) != 0) {
       continue;
     }
-    if (entry == nullptr) entry = add(start, end);
+    if (entry == nullptr) {
+      if (replace_contained(lock, start, end)) continue;
+      entry = add(start, end);
+    }
     absl::Status pinned = pin(lock, *entry, 1);
     if (absl::IsAborted(pinned)) continue;
     if (!pinned.ok()) return pinned;
     ++statistics_.misses;
     hint(from).store(entry, std::memory_order_release);
-    return begin(*entry, false, time, context);
+    Registration made = begin(*entry, false, time, context);
+    record(made, address, bytes);
+    return made;
   }
 }
 
@@ -257,13 +280,15 @@ absl::StatusOr<std::shared_ptr<MemoryRegion>> RegistrationCache::lend(const void
   return std::shared_ptr<MemoryRegion>(std::move(held), region);
 }
 
-void RegistrationCache::end(Entry& entry, const RegionUse& use) {
+void RegistrationCache::end(Entry& entry, const Registration& held) {
   if (!internal::in_registering_process(fork_page_)) return;
+  if (held.trace_ticket_ != 0) [[unlikely]]
+    trace_->end(held.trace_ticket_);
   const bool stays = entry.stays;
   // Release: the use happens-before the deregistration by another thread.
   const uint64_t word = entry.word.fetch_sub(1, std::memory_order_acq_rel);
   // After the decrement, so that the policy's thread finds the region idle.
-  const bool keep = options_.policy->ended(use);
+  const bool keep = !held.transient_ && options_.policy->ended(held.use_);
   if ((word & kUses) == 1 && (!keep || !stays || (word & kDoomed) != 0)) {
     Lock lock(mutex_);
     static_cast<void>(unpin(lock, entry, version_of(word)));
@@ -293,24 +318,46 @@ void RegistrationCache::sweep(Lock& lock) {
   for (const auto& [entry, version] : changed) settle(lock, *entry, version);
 }
 
-// Returns a registered entry that contains the range; or, with `known`, any known entry that does
-// and is at most twice as large: messages of several lengths from one buffer are then one region.
+// Returns a registered entry that contains the range; or, with `known`, the longest known entry
+// that does and is at most kMostSlack times as long: messages of several lengths from one buffer
+// are then one region, which a policy can learn.
 RegistrationCache::Entry* RegistrationCache::find(uintptr_t start, uintptr_t end,
                                                   bool known) const {
+  Entry* longest = nullptr;
   auto position = index_.upper_bound(start);
   while (position != index_.begin()) {
     --position;
     if (position->first + longest_ < end) break;
     Entry* const entry = position->second;
-    const uintptr_t entry_end = entry->end.load(std::memory_order_relaxed);
+    if (entry->end.load(std::memory_order_relaxed) < end) continue;
     if (known) {
-      if (entry_end >= end && entry_end - position->first <= 2 * (end - start)) return entry;
-    } else if (entry_end >= end &&
-               (entry->word.load(std::memory_order_acquire) & kRegistered) != 0) {
+      if (entry->bytes() <= kMostSlack * (end - start) &&
+          (longest == nullptr || entry->bytes() > longest->bytes())) {
+        longest = entry;
+      }
+    } else if ((entry->word.load(std::memory_order_acquire) & kRegistered) != 0) {
       return entry;
     }
   }
-  return nullptr;
+  return longest;
+}
+
+// Forgets the known ranges that a new range contains and is to replace. Returns true if it released
+// the lock.
+bool RegistrationCache::replace_contained(Lock& lock, uintptr_t start, uintptr_t end) {
+  std::vector<std::pair<Entry*, uint64_t>> contained;
+  for (auto position = index_.lower_bound(start); position != index_.end() && position->first < end;
+       ++position) {
+    Entry* const entry = position->second;
+    const uint64_t word = entry->word.load(std::memory_order_acquire);
+    if (entry->end.load(std::memory_order_relaxed) <= end &&
+        end - start <= kMostSlack * entry->bytes() && (word & (kUses | kBusy)) == 0) {
+      contained.emplace_back(entry, entry->version());
+    }
+  }
+  for (const auto& [entry, version] : contained) detach(*entry);
+  for (const auto& [entry, version] : contained) settle(lock, *entry, version);
+  return !contained.empty();
 }
 
 // Adds a known range that is not registered.
@@ -363,7 +410,8 @@ absl::Status RegistrationCache::pin(Lock& lock, Entry& entry, uint32_t uses) {
       status = region.status();
       if (status.ok()) entry.region = *std::move(region);
       // The limit of the process may be lower than the budget, or other registrations use it up.
-      if (!absl::IsResourceExhausted(status) || !evict_one(lock)) break;
+      if (!absl::IsResourceExhausted(status) || !options_.policy->evicts() || !evict_one(lock))
+        break;
     }
     // An event before this point may mean that other pages were pinned.
     if (status.ok() && monitor_ != nullptr &&
@@ -404,7 +452,7 @@ void RegistrationCache::settle_if_doomed(Lock& lock, Entry& entry) {
 absl::Status RegistrationCache::reserve(Lock& lock, uint64_t bytes) {
   while (statistics_.registered_bytes + bytes > options_.max_bytes ||
          statistics_.registered_regions + 1 > options_.max_regions) {
-    if (bytes <= options_.max_bytes && evict_one(lock)) continue;
+    if (bytes <= options_.max_bytes && options_.policy->evicts() && evict_one(lock)) continue;
     if (unpinning_ > 0) {
       changed_.wait(lock);
       continue;
@@ -413,7 +461,8 @@ absl::Status RegistrationCache::reserve(Lock& lock, uint64_t bytes) {
       return make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kProcess,
                         "registering " + internal::format_bytes(bytes) + ": the budget is " +
                             internal::format_bytes(options_.max_bytes) + ", " +
-                            internal::format_bytes(statistics_.registered_bytes) + " are in use",
+                            internal::format_bytes(statistics_.registered_bytes) +
+                            (options_.policy->evicts() ? " are in use" : " stay registered"),
                         "raise RegistrationOptions::max_bytes to at least " +
                             internal::format_bytes(statistics_.registered_bytes + bytes));
     }
@@ -621,6 +670,7 @@ absl::StatusOr<ChunkedRegistration::Piece> ChunkedRegistration::next() {
   // The older use ends first, so that never more than two pieces are registered.
   held_[0].release();
   held_[0] = std::move(held_[1]);
+  context_.transient = begun_++ >= held_.size() && cache_.policy().records_uses();
   auto acquired = cache_.acquire(position_, bytes, context_);
   if (!acquired.ok()) return acquired.status();
   held_[1] = *std::move(acquired);

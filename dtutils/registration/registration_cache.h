@@ -8,9 +8,12 @@
 //   }  // the use ends: the policy decides whether the memory stays registered
 //
 // acquire() finds a registration that contains the range, or makes one of its whole pages (or of a
-// range of at most twice its length that contains it and was registered before). A held
-// Registration keeps the memory registered. The budgets are hard: when they are full, idle
-// registrations are ended, least recently used first; if that does not suffice, acquire() fails.
+// range of at most 8 times its length that contains it and was registered before). A new range
+// replaces the idle ranges that it contains, if it is at most 8 times as long: messages of several
+// lengths from one buffer share one registration. A held Registration keeps the memory registered.
+//
+// The budgets are hard. When they are full, idle registrations are ended, least recently used
+// first, unless the policy is leave-pinned; if that does not suffice, acquire() fails.
 //
 // Invalidation. A registration names pages, not addresses, so after munmap and mmap at the same
 // address it would read and write pages that the program no longer sees. The cache learns through
@@ -23,6 +26,9 @@
 //
 // Fork. A child must not use the cache of its parent: acquire() returns FAILED_PRECONDITION, and
 // the destructor leaves the parent's registrations alone. A child may create caches of its own.
+//
+// CARIAMA_TRACE_REGISTRATION=FILE writes one line for each use into a new file, for
+// bench_registration --trace (docs/registration.md, "Recording a trace").
 //
 // Cost: acquire() and release of a registered range are one atomic read-modify-write each on the
 // region (the paper's lock of a region), without locks or system calls. A known range takes about
@@ -54,7 +60,8 @@ namespace cariama {
 
 namespace internal {
 class MappingMonitor;
-}
+class RegistrationTrace;
+}  // namespace internal
 
 class RegistrationCache;
 
@@ -81,7 +88,7 @@ struct RegistrationOptions {
   // Ranges that the cache remembers in addition, so that a policy can register them ahead.
   size_t max_idle_ranges = 4096;
   Invalidation invalidation = Invalidation::kAutomatic;
-  std::shared_ptr<RegistrationPolicy> policy{};  // default: leave-pinned
+  std::shared_ptr<RegistrationPolicy> policy{};  // default: lru
   int64_t (*clock)() = registration_clock;       // ns; tests and simulations replace it
   // Called after each change of the registered bytes with (time in ns, bytes), for plots. Called
   // with a lock held: must not call the cache.
@@ -107,6 +114,8 @@ struct UseContext {
   // The call stack, if the caller knows it better than a walk over the stack would (a replay).
   const CallStack* stack = nullptr;
   int64_t next_use = INT64_MAX;  // RegionUse::next_use
+  // The registration ends with this use if no other use goes on, and no policy learns from the use.
+  bool transient = false;
 };
 
 // A use of registered memory, from acquire() until destruction. Movable. Thread-compatible; any
@@ -132,6 +141,8 @@ class CARIAMA_DTUTILS_EXPORT Registration {
   void* entry_ = nullptr;
   const MemoryRegion* region_ = nullptr;
   bool hit_ = false;
+  bool transient_ = false;
+  uint64_t trace_ticket_ = 0;  // of internal::RegistrationTrace; 0: not traced
   RegionUse use_;
 };
 
@@ -193,10 +204,12 @@ class CARIAMA_DTUTILS_EXPORT RegistrationCache final : private RegionControl {
   [[nodiscard]] static bool hold(Entry& entry, uintptr_t start, uintptr_t end);
   [[nodiscard]] std::atomic<Entry*>& hint(uintptr_t start) const;
   [[nodiscard]] Registration begin(Entry& entry, bool hit, int64_t time, const UseContext& context);
-  void end(Entry& entry, const RegionUse& use);
+  void record(Registration& made, const void* address, size_t bytes) const;
+  void end(Entry& entry, const Registration& held);
   void catch_up();
   void sweep(Lock& lock);
   [[nodiscard]] Entry* find(uintptr_t start, uintptr_t end, bool known) const;
+  [[nodiscard]] bool replace_contained(Lock& lock, uintptr_t start, uintptr_t end);
   [[nodiscard]] Entry* named(RegionName region) const;
   [[nodiscard]] Entry* add(uintptr_t start, uintptr_t end);
   [[nodiscard]] absl::Status pin(Lock& lock, Entry& entry, uint32_t uses);
@@ -214,7 +227,8 @@ class CARIAMA_DTUTILS_EXPORT RegistrationCache final : private RegionControl {
   RegistrationOptions options_;
   const std::atomic<uint64_t>* fork_page_;
   internal::MappingMonitor* monitor_ = nullptr;
-  bool stays_ = true;  // registrations may outlive their use
+  internal::RegistrationTrace* trace_ = nullptr;  // if uses are recorded in a file
+  bool stays_ = true;                             // registrations may outlive their use
   bool records_uses_ = false;
   std::atomic<uint64_t> seen_sequence_{0};
   // Entries by the hash of an address: found without a lock. An entry may be any; hold() checks it.
@@ -234,7 +248,8 @@ class CARIAMA_DTUTILS_EXPORT RegistrationCache final : private RegionControl {
 };
 
 // Registers a long message in pieces, at most two at a time: the piece in transfer and the next
-// one. A 32 MiB message never holds more than 2 MiB.
+// one. A 32 MiB message never holds more than 2 MiB. If a helper registers memory ahead, it does so
+// for the first two pieces only; the others are registered during the transfer of the piece before.
 //
 //   ChunkedRegistration pieces(cache, data, bytes, size_t{1} << 20);
 //   while (!pieces.done()) {
@@ -264,7 +279,8 @@ class CARIAMA_DTUTILS_EXPORT ChunkedRegistration {
   const std::byte* position_;
   const std::byte* const end_;
   const size_t piece_bytes_;
-  const UseContext context_;
+  UseContext context_;
+  size_t begun_ = 0;                  // pieces
   std::array<Registration, 2> held_;  // the older first
 };
 

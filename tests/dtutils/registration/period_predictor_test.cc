@@ -154,5 +154,55 @@ TEST(HelperBoard, TheLargestProcessesKeepTheirHelpers) {
   EXPECT_TRUE(board.keeps_helper(3, 2));
 }
 
+TEST(GapPredictor, PredictsTheNextUseAtAnyCallSite) {
+  GapPredictor predictor({.window = 0, .spread = 0.5, .novice = 0});
+  // Call site 20 uses A 30 after call site 10 does; the loop takes 1000.
+  EXPECT_EQ(predictor.record({kA, 10, 0}), std::nullopt);
+  EXPECT_EQ(predictor.record({kA, 20, 30}), std::nullopt);
+  EXPECT_EQ(predictor.record({kA, 10, 1000}), 1030);
+  EXPECT_EQ(predictor.next_use(kA, 1030), 1030);
+  EXPECT_EQ(predictor.next_use(kA, 1031), std::nullopt);
+  EXPECT_EQ(predictor.record({kA, 20, 1030}), 2000);
+  EXPECT_EQ(predictor.expected_use(kA), 2000);
+  EXPECT_EQ(predictor.errors().predictions, 1u);
+  EXPECT_EQ(predictor.errors().below_half_percent, 1u);
+  predictor.forget(kA);
+  EXPECT_EQ(predictor.expected_use(kA), std::nullopt);
+  EXPECT_EQ(predictor.record({kA, 10, 3000}), std::nullopt);
+}
+
+TEST(GapPredictor, IsEarlierTheMoreTheGapsVary) {
+  GapPredictor predictor({.window = 0, .spread = 0.5, .novice = 0});
+  int64_t time = 0;
+  std::optional<int64_t> due;
+  // Gaps of 900, 1000 and 1000 in turn: the shortest is 900, the median 1000.
+  for (int i = 0; i < 18; ++i) due = predictor.record({kA, 10, time += i % 3 == 0 ? 900 : 1000});
+  EXPECT_EQ(due, time + 850);
+  EXPECT_EQ(predictor.expected_use(kA), time + 1000);
+}
+
+TEST(GapPredictor, IsEarlierWhileItKnowsLittle) {
+  GapPredictor predictor({.window = 0, .spread = 0.5, .novice = 0.2});
+  static_cast<void>(predictor.record({kA, 10, 0}));
+  EXPECT_EQ(predictor.record({kA, 10, 1000}), 1800);
+  EXPECT_EQ(predictor.record({kA, 10, 2000}), 2900);
+}
+
+// The loops of TheWindowTellsLoopsApart: the gap after the last use of A in an outer iteration is
+// 40, the others are 10.
+TEST(GapPredictor, TheWindowTellsLoopsApart) {
+  for (const uint32_t window : {0u, 2u}) {
+    GapPredictor predictor({.window = window, .novice = 0});
+    int64_t time = 0;
+    std::optional<int64_t> after_last_a;
+    for (int outer = 0; outer < 8; ++outer) {
+      for (int i = 0; i < 3; ++i) after_last_a = predictor.record({kA, 1, time += 10});
+      for (int i = 0; i < 3; ++i) static_cast<void>(predictor.record({kB, 2, time += 10}));
+    }
+    const int64_t last_a = time - 30;
+    EXPECT_EQ(after_last_a, window == 0 ? last_a + 10 : last_a + 40) << window;
+  }
+}
+
 }  // namespace
 }  // namespace cariama

@@ -100,6 +100,30 @@ TEST(IoUringPinner, AccountsForReadOnlyMemoryAndRefusesHoles) {
             absl::StatusCode::kResourceExhausted);
 }
 
+// Skipped where the pool of huge pages is empty: this test does not resize it.
+TEST(IoUringPinner, PinsHugePages) {
+  constexpr size_t kBytes = size_t{2} << 20;
+  void* const memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
+  if (memory == MAP_FAILED) GTEST_SKIP() << "no huge page of 2 MiB is free (vm.nr_hugepages)";
+  auto pinner = IoUringPinner::create(4);
+  ASSERT_TRUE(pinner.ok()) << pinner.status();
+  auto* const bytes = static_cast<std::byte*>(memory);
+  std::memset(bytes, 0x22, kBytes);
+  {
+    auto cache = RegistrationCache::create(*pinner).value();
+    auto used = cache->acquire(bytes + kBytes / 2, 5 * kTestPage);
+    ASSERT_TRUE(used.ok()) << used.status();
+    EXPECT_FALSE(IoUringPinner::accounted_only(used->region()));
+    EXPECT_EQ(word_through(**pinner, used->region(), bytes + kBytes / 2), 0x2222222222222222u);
+    used->release();
+    EXPECT_TRUE(cache->acquire(bytes + kBytes / 2, 5 * kTestPage)->was_hit());
+    munmap(memory, kBytes);
+    EXPECT_EQ(cache->acquire(bytes + kBytes / 2, 5 * kTestPage).status().code(),
+              absl::StatusCode::kInvalidArgument);
+  }
+}
+
 // The limit counts for users without CAP_IPC_LOCK, so the child becomes one.
 TEST(IoUringPinner, TheErrorNamesTheMemlockLimit) {
   int ends[2];

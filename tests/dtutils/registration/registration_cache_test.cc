@@ -123,6 +123,44 @@ TEST(RegistrationCache, MessagesOfSeveralLengthsAreOneRegion) {
   EXPECT_EQ(much_shorter->region().length(), kTestPage);
 }
 
+TEST(RegistrationCache, ALongerRangeReplacesThoseThatItContains) {
+  const CacheFixture it;
+  const MappedPages pages(16);
+  EXPECT_FALSE(it.touch(pages.page(1), kTestPage));
+  EXPECT_FALSE(it.touch(pages.page(3), 2 * kTestPage));
+  const auto held = it.cache->acquire(pages.page(6), kTestPage);
+  EXPECT_FALSE(it.touch(pages.get(), 8 * kTestPage));
+  // The range in use stays.
+  EXPECT_EQ(it.counts->bytes, 9 * kTestPage);
+  EXPECT_TRUE(it.touch(pages.page(3), 2 * kTestPage));
+  // A range that is much longer does not replace it.
+  EXPECT_FALSE(it.touch(pages.page(9), kTestPage));
+  EXPECT_FALSE(it.touch(pages.page(0), 16 * kTestPage));
+  EXPECT_EQ(it.counts->bytes, 18 * kTestPage);
+}
+
+TEST(RegistrationCache, TransientUsesLeaveNothingRegistered) {
+  const CacheFixture it;
+  const MappedPages pages(1);
+  EXPECT_TRUE(it.cache->acquire(pages.get(), 1, {.transient = true}).ok());
+  EXPECT_EQ(it.counts->bytes, 0u);
+  EXPECT_FALSE(it.touch(pages.get(), 1));
+  EXPECT_EQ(it.counts->bytes, kTestPage);
+}
+
+TEST(RegistrationCache, LeavePinnedFailsAtTheBudget) {
+  RegistrationOptions options = with_policy("leave-pinned");
+  options.max_bytes = 2 * kTestPage;
+  const CacheFixture it(options);
+  const MappedPages pages(3);
+  EXPECT_FALSE(it.touch(pages.page(0), 1));
+  EXPECT_FALSE(it.touch(pages.page(1), 1));
+  const auto refused = it.cache->acquire(pages.page(2), 1);
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("8 KiB stay registered"));
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("max_bytes to at least 12 KiB"));
+}
+
 TEST(RegistrationCache, LendsRegionsThatEndTheirUseThemselves) {
   const CacheFixture it(with_policy("on-demand"));
   const MappedPages pages(1);
@@ -224,8 +262,12 @@ TEST(RegistrationCache, NoticesChangesOfTheMapping) {
   EXPECT_FALSE(it.touch(pages.get(), bytes));
   void* const moved = mremap(pages.get(), bytes, 2 * bytes, MREMAP_MAYMOVE);
   ASSERT_NE(moved, MAP_FAILED);
-  EXPECT_FALSE(it.touch(moved, bytes)) << "mremap";
-  EXPECT_FALSE(it.touch(moved, 2 * bytes));
+  {
+    const auto part = it.cache->acquire(moved, bytes);
+    ASSERT_TRUE(part.ok());
+    EXPECT_FALSE(part->was_hit()) << "mremap";
+    EXPECT_FALSE(it.touch(moved, 2 * bytes));  // does not replace the part, which is in use
+  }
   EXPECT_EQ(mremap(moved, 2 * bytes, bytes, 0), moved);
   EXPECT_TRUE(it.touch(moved, bytes)) << "this part is unchanged";
   EXPECT_EQ(it.cache->overlapping(moved, 2 * bytes), 1u) << "mremap that shrinks";
