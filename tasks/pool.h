@@ -485,6 +485,7 @@ struct CARIAMA_TASKS_EXPORT PoolStatistics {
   uint64_t detections = 0;     // searches of all levels without success, each before a detection
   uint64_t handed_over = 0;    // tasks that thieves took from this worker
   uint64_t requests = 0;       // requests that this worker answered, with tasks or without
+  uint64_t blockings = 0;      // compare-and-swaps by which this worker blocked its request cell
   uint64_t syncs_waited = 0;   // syncs of a stolen task that had not ended
   uint64_t syncs_stolen = 0;   // syncs of a stolen task
   uint64_t deepest_deque = 0;  // most tasks in the deque at the time of a hand-over

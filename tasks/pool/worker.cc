@@ -161,6 +161,7 @@ void PoolWorker::set_tail(Cell* tail) {
 
 // Changes the own request cell from kOpen to kBlocked. Returns what it held before.
 uint64_t PoolWorker::block_own_request() {
+  ++statistics_.blockings;
   if (mapped_.empty()) {
     return value_or_break(
         access_.compare_swap(rank(), reinterpret_cast<uint64_t>(&area_.request), kOpen, kBlocked));
@@ -287,7 +288,7 @@ void PoolWorker::await_answer(uint64_t ticket) {
     serve();
     idle_pause(round, idle_sleep_ns_);
     // The victim usually answers while this thief spins.
-    if (round >= kSpinRounds) run_calls_and_check_peers();
+    if (round >= kSpinRounds) run_calls_and_check_peers(round);
   }
 }
 
@@ -464,7 +465,7 @@ void PoolWorker::wait_for(Cell* cell) {
     }
     if (ended()) return;
     idle_pause(round++, idle_sleep_ns_);  // attempt() has answered the thieves
-    run_calls_and_check_peers();
+    run_calls_and_check_peers(round);
   }
 }
 
@@ -563,7 +564,7 @@ void PoolWorker::pause_idle() {
   } catch (const RunIsBroken&) {
   }
   idle_pause(idle_round_++, idle_sleep_ns_);
-  check_peers_if_due();
+  check_peers_if_due(idle_round_);
 }
 
 void PoolWorker::pause_task(uint64_t round) {
@@ -592,15 +593,15 @@ bool PoolWorker::all_idle() {
   return true;
 }
 
-void PoolWorker::check_peers_if_due() {
-  if (steady_clock::now() >= next_check_) check_peers();
+void PoolWorker::check_peers_if_due(uint64_t round) {
+  if (round >= kSpinRounds && steady_clock::now() >= next_check_) check_peers();
 }
 
-void PoolWorker::run_calls_and_check_peers() {
+void PoolWorker::run_calls_and_check_peers(uint64_t round) {
   const bool awaited = std::exchange(awaits_answer_, true);
   static_cast<void>(fabric_.process_calls());
   awaits_answer_ = awaited;
-  check_peers_if_due();
+  check_peers_if_due(round);
   check_or_break(broken_);
 }
 

@@ -151,11 +151,12 @@ class PoolWorker {
   // Runs a task whose arguments are in `payload`, and finishes the children that it has not synced.
   // The returned call has the outcome, and the result in its closure.
   [[nodiscard]] IncomingCall run_task(FunctionStub stub, std::span<std::byte> payload);
-  // As check_peers(), if the last check is kVictimCheckInterval ago. Reads the clock.
-  void check_peers_if_due();
+  // A part of each round of a wait: does check_peers() if the last check is kVictimCheckInterval
+  // ago. Does nothing in the first rounds, in which the worker spins.
+  void check_peers_if_due(uint64_t round);
   // A part of each round of a wait in a run: runs the calls that have arrived for this thread, and
-  // checks the peers if that is due. Throws RunIsBroken if this worker has to leave the run.
-  void run_calls_and_check_peers();
+  // does check_peers_if_due(). Throws RunIsBroken if this worker has to leave the run.
+  void run_calls_and_check_peers(uint64_t round);
 
   // As victim.
   [[nodiscard]] uint64_t block_own_request();

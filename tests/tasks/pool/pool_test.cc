@@ -440,7 +440,7 @@ Fabric* fabric_of_test = nullptr;
 // Rank 0 has tasks to spare, and answers no thief: rank 1 waits for an answer most of the time.
 uint64_t calls_a_waiting_thief(uint64_t count) {
   pool::Children<leaf> children;
-  for (int i = 0; i < 3; ++i) children.spawn(uint64_t{0});
+  for (int i = 0; i < 1000; ++i) children.spawn(uint64_t{0});
   pool::communicate();
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
   for (uint64_t i = 0; i < count && std::chrono::steady_clock::now() < deadline; ++i) {
@@ -456,6 +456,8 @@ TEST(Pool, AThiefThatWaitsForItsVictimRunsCalls) {
   calls_of_test = &calls;
   with_pool(2, {}, [](TaskPool& pool, Fabric& fabric) {
     fabric_of_test = &fabric;
+    // A wait for the connection in the task would answer thieves.
+    if (fabric.rank() == 0) must(fabric.connection(1).status());
     EXPECT_EQ(must(pool.run<calls_a_waiting_thief>(20)), 20u);
   });
 }
