@@ -35,8 +35,9 @@
 // Functions and data. A task's function is named in messages by its id in the table of invocable
 // functions (dsfabric/function_table.h). Arguments and result are plain data and travel in the
 // task's cell: kPayloadBytes for the arguments, and as many for the result. A function whose
-// arguments do not fit, are not trivially copyable, or are pointers, views or references does not
-// compile. Larger data belong into global memory (dsfabric/global_memory.h).
+// arguments do not fit, are not trivially copyable, or are pointers, std::span, std::string_view or
+// std::reference_wrapper does not compile. Larger data belong into global memory
+// (dsfabric/global_memory.h).
 //
 // Exceptions. A task may throw. The exception propagates from the sync() of the task, if a thief
 // ran it then as described in tasks/exceptions.h: an exception of the same type if it is a
