@@ -18,17 +18,18 @@ RunningCalls::RunningCalls(Fabric& fabric, uint32_t rank)
 }
 RunningCalls::~RunningCalls() { this_running_call = {outer_fabric_, outer_rank_}; }
 
-uint64_t expect_answer(Fabric& fabric, uint32_t rank,
-                       std::function<void(const absl::Status&)> ended) {
+uint64_t expect_answer(
+    Fabric& fabric, uint32_t rank,
+    std::function<void(const absl::Status&, std::span<const std::byte> result)> ended) {
   class Expected final : public PendingCall {
    public:
-    explicit Expected(std::function<void(const absl::Status&)> ended) : ended_(std::move(ended)) {}
-    void complete(const absl::Status& status, std::span<const std::byte>) override {
-      ended_(status);
+    explicit Expected(decltype(ended) function) : ended_(std::move(function)) {}
+    void complete(const absl::Status& status, std::span<const std::byte> result) override {
+      ended_(status, result);
     }
 
    private:
-    std::function<void(const absl::Status&)> ended_;
+    decltype(ended) ended_;
   };
   return fabric.core().replies().pending().add(rank, std::make_unique<Expected>(std::move(ended)));
 }

@@ -92,9 +92,10 @@ class CARIAMA_DSFABRIC_EXPORT RunningCalls {
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT uint64_t expect_answer(
     Fabric& fabric, uint32_t rank, Synchronizer& done, std::unique_ptr<ResultReceiver> receiver);
 // Returns the handle for a call's NotifyTarget. `ended` is called once, in the thread that receives
-// the answer or detects the failure.
+// the answer or detects the failure. `result`, valid during that call, is the result in the answer.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT uint64_t
-expect_answer(Fabric& fabric, uint32_t rank, std::function<void(const absl::Status&)> ended);
+expect_answer(Fabric& fabric, uint32_t rank,
+              std::function<void(const absl::Status&, std::span<const std::byte> result)> ended);
 // Cancels an expect_answer(). Returns false if the answer or the failure came before.
 CARIAMA_DSFABRIC_EXPORT bool forget_answer(Fabric& fabric, uint32_t rank, uint64_t handle);
 // Sends the outcome of `call` to process `to`, which sent the call. Does nothing if `wanted` is

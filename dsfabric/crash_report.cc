@@ -1,6 +1,8 @@
 #include "dsfabric/internal/crash_report.h"
 
 #include <execinfo.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,9 +11,10 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <string>
+#include <ctime>
 
 #include "absl/debugging/symbolize.h"
+#include "dtutils/internal/signal_safe_text.h"
 
 namespace cariama::internal {
 namespace {
@@ -21,55 +24,22 @@ constexpr int kMostFrames = 64;
 constexpr int kMostNamed = 12;
 constexpr size_t kLongestName = 200;
 
+// The handler needs room for a signal frame, two texts, and the symbolizer.
+constexpr size_t kHandlerStackBytes = 64 << 10;
+// An overflow faults within one frame of the stack pointer. Frames are smaller than this.
+constexpr uintptr_t kMostFrameBytes = 1 << 20;
+// How often a further thread that crashes looks whether the first one has ended the process.
+constexpr int kMostWaits = 1000;
+constexpr timespec kWait{0, 10'000'000};
+
 // Set once, before the handlers. The handler must not allocate.
 char process_label[256];
-std::atomic<bool> reporting{false};
-
-// A text in a buffer on the stack, for a signal handler.
-class Text {
- public:
-  void add(const char* text) { add(text, std::strlen(text)); }
-  void add(const char* text, size_t length) {
-    length = std::min(length, sizeof bytes_ - used_);
-    std::memcpy(bytes_ + used_, text, length);
-    used_ += length;
-  }
-  void add_decimal(unsigned number) {
-    char digits[12];
-    char* at = digits + sizeof digits;
-    do {
-      *--at = static_cast<char>('0' + number % 10);
-      number /= 10;
-    } while (number != 0);
-    add(at, static_cast<size_t>(digits + sizeof digits - at));
-  }
-  void add_address(uintptr_t address) {
-    char digits[2 + 2 * sizeof address];
-    char* at = digits + sizeof digits;
-    do {
-      *--at = "0123456789abcdef"[address % 16];
-      address /= 16;
-    } while (address != 0);
-    *--at = 'x';
-    *--at = '0';
-    add(at, static_cast<size_t>(digits + sizeof digits - at));
-  }
-  void print() const {
-    size_t printed = 0;
-    while (printed < used_) {
-      const ssize_t count = write(STDERR_FILENO, bytes_ + printed, used_ - printed);
-      if (count <= 0) return;
-      printed += static_cast<size_t>(count);
-    }
-  }
-
- private:
-  char bytes_[4096];
-  size_t used_ = 0;
-};
+std::atomic<bool> installed{false};
+// The thread that prints the callers, or 0.
+std::atomic<pid_t> reporter{0};
 
 // Adds the functions of the stack below the handler. `at`: where the signal came, or nullptr.
-void add_callers(Text& text, const void* at) {
+void add_callers(SignalSafeText& text, const void* at) {
   void* frames[kMostFrames];
   const int count = backtrace(frames, kMostFrames);
   // The frames above the fault are the handler's and the kernel's trampoline.
@@ -83,7 +53,7 @@ void add_callers(Text& text, const void* at) {
     char name[kLongestName] = "";
     // A return address may lie behind a function that ends with a call.
     const char* const address = static_cast<const char*>(frames[i]) - (i == first ? 0 : 1);
-    text.add(named == 0 ? ", in\n  " : ", called from ");
+    text.add(named == 0 ? " was in " : ", called from ");
     if (absl::Symbolize(address, name, sizeof name)) {
       text.add(name);
     } else {
@@ -94,40 +64,98 @@ void add_callers(Text& text, const void* at) {
   }
 }
 
-[[nodiscard]] const void* interrupted_at(const void* context) {
+// The registers of the interrupted code. 0: not known on this processor.
+struct Interrupted {
+  uintptr_t instruction = 0;
+  uintptr_t stack_pointer = 0;
+};
+[[nodiscard]] Interrupted interrupted_at(const void* context) {
+  [[maybe_unused]] const mcontext_t& machine = static_cast<const ucontext_t*>(context)->uc_mcontext;
 #if defined(__x86_64__)
-  return reinterpret_cast<const void*>(
-      static_cast<const ucontext_t*>(context)->uc_mcontext.gregs[REG_RIP]);
+  return {static_cast<uintptr_t>(machine.gregs[REG_RIP]),
+          static_cast<uintptr_t>(machine.gregs[REG_RSP])};
 #elif defined(__aarch64__)
-  return reinterpret_cast<const void*>(static_cast<const ucontext_t*>(context)->uc_mcontext.pc);
+  return {machine.pc, machine.sp};
 #else
-  static_cast<void>(context);
-  return nullptr;
+  return {};
 #endif
 }
 
-void on_crash(int signal, siginfo_t* info, void* context) {
-  // One report: a second thread, or a fault in this handler, ends the process at once.
-  if (!reporting.exchange(true)) {
-    Text text;
-    text.add("cariama: ");
-    text.add(process_label);
-    text.add(" dies of signal ");
-    text.add_decimal(static_cast<unsigned>(signal));
-    text.add(" (");
-    text.add(sigdescr_np(signal));
-    text.add(")");
-    if (signal != SIGABRT && info->si_code > 0) {
-      text.add(" at address ");
-      text.add_address(reinterpret_cast<uintptr_t>(info->si_addr));
-    }
-    add_callers(text, interrupted_at(context));
-    text.add("\n");
-    text.print();
-  }
-  // The handler was reset when it was entered: the signal takes its default action.
+// True if si_addr is an address that the program accessed. (A general protection fault, for example
+// by a non-canonical address, has the code SI_KERNEL and no address.)
+[[nodiscard]] bool has_address(int signal, int code) {
+  return signal == SIGBUS ? code > 0 && code != SI_KERNEL
+                          : signal == SIGSEGV && (code == SEGV_MAPERR || code == SEGV_ACCERR);
+}
+
+// Ends the process by `signal`, at the latest when the handler returns.
+void die(int signal) {
+  struct sigaction action {};
+  action.sa_handler = SIG_DFL;
+  sigaction(signal, &action, nullptr);
   ::raise(signal);
 }
+
+void on_crash(int signal, siginfo_t* info, void* context) {
+  const auto self = static_cast<pid_t>(syscall(SYS_gettid));
+  pid_t first = 0;
+  if (!reporter.compare_exchange_strong(first, self) && first == self) {
+    return die(signal);  // a fault in this handler
+  }
+  const Interrupted at = interrupted_at(context);
+  SignalSafeText line;
+  line.add("cariama: ").add(process_label).add(" dies of signal ");
+  line.add_decimal(static_cast<uint64_t>(signal)).add(" (").add(sigdescr_np(signal)).add(")");
+  if (has_address(signal, info->si_code)) {
+    const auto address = reinterpret_cast<uintptr_t>(info->si_addr);
+    line.add(" at address ").add_address(address);
+    const uintptr_t below = at.stack_pointer - kMostFrameBytes;
+    if (at.stack_pointer != 0 && address - below < 2 * kMostFrameBytes) {
+      line.add(" (stack overflow?)");
+    }
+  }
+  // The line is complete if the process ends before the callers are known.
+  line.add("\n").print();
+  if (first != 0) {
+    for (int i = 0; i < kMostWaits; ++i) nanosleep(&kWait, nullptr);
+    return die(signal);
+  }
+  SignalSafeText callers;
+  callers.add("cariama: ").add(process_label);
+  add_callers(callers, reinterpret_cast<const void*>(at.instruction));
+  callers.add("\n").print();
+  die(signal);
+}
+
+// The stack on which the handler runs in a thread. The thread's own stack may be used up.
+class HandlerStack {
+ public:
+  HandlerStack() {
+    stack_t present{};
+    // A thread may have a stack of this kind already, for example from a sanitizer.
+    if (sigaltstack(nullptr, &present) != 0 || (present.ss_flags & SS_DISABLE) == 0) return;
+    void* const memory = mmap(nullptr, kHandlerStackBytes, PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
+    if (memory == MAP_FAILED) return;
+    memory_ = memory;
+    const stack_t own{memory, 0, kHandlerStackBytes};
+    sigaltstack(&own, nullptr);
+  }
+  ~HandlerStack() {
+    if (memory_ == nullptr) return;
+    stack_t present{};
+    if (sigaltstack(nullptr, &present) == 0 && present.ss_sp == memory_) {
+      const stack_t none{nullptr, SS_DISABLE, 0};
+      sigaltstack(&none, nullptr);
+    }
+    munmap(memory_, kHandlerStackBytes);
+  }
+  HandlerStack(const HandlerStack&) = delete;
+  HandlerStack& operator=(const HandlerStack&) = delete;
+
+ private:
+  void* memory_ = nullptr;  // nullptr: the thread has no stack from here
+};
 
 }  // namespace
 
@@ -152,9 +180,17 @@ void report_crashes(std::string_view label) {
     }
     struct sigaction action {};
     action.sa_sigaction = on_crash;
-    action.sa_flags = static_cast<int>(SA_SIGINFO | SA_ONSTACK | SA_RESETHAND | SA_NODEFER);
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
     sigaction(signal, &action, nullptr);
   }
+  installed.store(true, std::memory_order_release);
+  report_overflows_of_this_thread();
+}
+
+void report_overflows_of_this_thread() {
+  if (!installed.load(std::memory_order_acquire)) return;
+  thread_local const HandlerStack stack;
+  static_cast<void>(stack);
 }
 
 }  // namespace cariama::internal

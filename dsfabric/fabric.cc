@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "dsfabric/internal/crash_report.h"
 #include "dsfabric/internal/fabric_core.h"
 #include "dtutils/system_info.h"
 
@@ -51,6 +52,7 @@ absl::StatusOr<std::unique_ptr<ThreadContext>> Fabric::init_thread(uint32_t inde
     return taken;
   }
   context->named_ = true;
+  internal::report_overflows_of_this_thread();
   return context;
 }
 

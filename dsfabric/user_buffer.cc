@@ -104,8 +104,8 @@ absl::Status write_user_buffer(Fabric& fabric, uint32_t rank, std::span<const st
 uint64_t lend_until_answered(Fabric& fabric, uint32_t rank, std::unique_ptr<LentBuffer> lent,
                              Synchronizer* done) {
   return expect_answer(fabric, rank,
-                       [held = std::shared_ptr<LentBuffer>(std::move(lent)),
-                        done](const absl::Status& status) mutable {
+                       [held = std::shared_ptr<LentBuffer>(std::move(lent)), done](
+                           const absl::Status& status, std::span<const std::byte>) mutable {
                          // release the buffer before its owner is notified and may free it
                          held.reset();
                          if (done == nullptr) return;

@@ -5,6 +5,8 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -14,6 +16,7 @@
 #include "dtutils/error.h"
 #include "riutils/channel_sender.h"
 #include "riutils/internal/runtime.h"
+#include "riutils/messenger_options.h"
 
 namespace cariama::internal {
 namespace {
@@ -26,9 +29,15 @@ void receive_broadcast(const BroadcastPart& part, std::string payload, Broadcast
 // length of the payload.
 constexpr size_t kAroundPayload = sizeof(BroadcastPart) + 64;
 
+// What an answer has around the text of an error.
+constexpr size_t kAroundText = 128;
+
 // The tree. Ranks are counted from the root: process v has the children v + 2^i for all 2^i below
 // the lowest set bit of v (for the root: below the number of processes). The subtree of v is the
 // ranks from v up to the next process that is no descendant of v.
+[[nodiscard]] uint64_t rank_from_root(uint32_t rank, uint32_t root, uint32_t size) {
+  return (rank + uint64_t{size} - root) % size;
+}
 [[nodiscard]] uint64_t lowest_bit(uint64_t v, uint64_t size) {
   uint64_t bit = 1;
   while (bit < size && (v & bit) == 0) bit <<= 1;
@@ -52,20 +61,51 @@ void pull(const RemoteMemoryLocator& source, std::unique_ptr<PulledFunction> fun
   try {
     pull_and_run(call, source, Pulling::kAsync, std::move(function));
   } catch (const std::exception&) {
-    // `function` is destroyed and reports it.
+    // The destructor of `function` reports the error.
   }
+}
+
+// The status of a process's part in its answer, unchanged from the process in which the error
+// occurred up to the root: code, scope, text. OK is no bytes.
+[[nodiscard]] std::string encode(const absl::Status& status, size_t most_text) {
+  if (status.ok()) return {};
+  std::string bytes{static_cast<char>(status.code()), static_cast<char>(error_scope(status))};
+  bytes += std::string_view(status.message().data(), std::min(status.message().size(), most_text));
+  return bytes;
+}
+[[nodiscard]] absl::Status decode_status(std::span<const std::byte> bytes) {
+  if (bytes.size() < 2) return absl::OkStatus();
+  const auto code = std::to_integer<int>(bytes[0]);
+  const auto scope = std::to_integer<int>(bytes[1]);
+  return make_error(
+      code <= static_cast<int>(absl::StatusCode::kUnauthenticated)
+          ? static_cast<absl::StatusCode>(code)
+          : absl::StatusCode::kUnknown,
+      scope <= static_cast<int>(ErrorScope::kProcess) ? static_cast<ErrorScope>(scope)
+                                                      : ErrorScope::kNone,
+      std::string_view(reinterpret_cast<const char*>(bytes.data()) + 2, bytes.size() - 2));
 }
 
 // Reports the end of a process's part to its parent.
 void answer_parent(Fabric& fabric, uint32_t parent, uint64_t handle, const absl::Status& status) {
   const NotifyTarget target{handle, 0, parent, 0};
-  IncomingCall call;
-  if (!status.ok()) {
-    call.outcome = CallOutcome::kThrew;
-    call.error_type = "cariama::BroadcastFailed";
-    call.error_text = std::string(status.message()).substr(0, kMaxErrorText);
-  }
-  answer_call(fabric, parent, &target, call, "");
+  const size_t room = fabric.options().receive_unit_bytes - kAroundText;
+  answer_call(fabric, parent, &target, {}, encode(status, std::min(kMaxErrorText, room)));
+}
+
+// Writes the buffer into the target of process `rank` before the call that `route` sends there. The
+// route may store the call into mapped memory, which no queue pair orders after the data, and may
+// do so later: so blocks until the write is complete.
+[[nodiscard]] absl::Status write_before_route(Fabric& fabric, uint32_t rank, RDMAMemory& source,
+                                              uint64_t offset, uint64_t bytes,
+                                              const RemoteMemoryLocator& target) {
+  if (absl::Status can_be = check_target(rank, target, bytes); !can_be.ok()) return can_be;
+  const auto transmitter = Runtime::of(fabric).transmitter(rank, fabric.this_thread()->index());
+  if (!transmitter.ok()) return transmitter.status();
+  Synchronizer done;
+  absl::Status posted = (*transmitter)->write(source, offset, bytes, target, &done);
+  if (!posted.ok()) return posted;
+  return (*transmitter)->wait(done, deadline_after(MessengerOptions().timeout));
 }
 
 // One process's part of a broadcast. Destroyed when the process's threads have run the call and its
@@ -110,9 +150,8 @@ class Node : public std::enable_shared_from_this<Node> {
   // a registered copy of it. Returns false as keep() does.
   [[nodiscard]] bool adopt_target() {
     const RemoteMemoryLocator& own = targets_.front();
-    if (part_.size > own.length || own.owner != fabric_.rank()) {
-      fail(make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
-                      "the target of a broadcast is too short, or memory of another rank"));
+    if (const absl::Status can_be = check_target(fabric_.rank(), own, part_.size); !can_be.ok()) {
+      fail(can_be);
       return false;
     }
     void* const place = reinterpret_cast<void*>(own.address);
@@ -120,6 +159,7 @@ class Node : public std::enable_shared_from_this<Node> {
     buffer_ = place;
     return true;
   }
+  // Stores the first error of this part. Ignores OK.
   void fail(const absl::Status& status) {
     const std::lock_guard lock(mutex_);
     if (status_.ok()) status_ = status;
@@ -149,7 +189,7 @@ class Node : public std::enable_shared_from_this<Node> {
  private:
   // This process's rank, counted from the root.
   [[nodiscard]] uint64_t self() const {
-    return (fabric_.rank() + uint64_t{fabric_.size()} - part_.root) % fabric_.size();
+    return rank_from_root(fabric_.rank(), part_.root, fabric_.size());
   }
   [[nodiscard]] uint32_t rank_of(uint64_t v) const {
     return static_cast<uint32_t>((v + part_.root) % fabric_.size());
@@ -187,7 +227,7 @@ class Node : public std::enable_shared_from_this<Node> {
                     incoming.outcome == CallOutcome::kThrew
                         ? "a broadcast call threw " + incoming.error_type + " at " +
                               fabric_.label(fabric_.rank()) + ": " + incoming.error_text
-                        : "a broadcast call is malformed"));
+                        : fabric_.label(fabric_.rank()) + " found a broadcast call malformed"));
   }
 
   Fabric& fabric_;
@@ -244,17 +284,18 @@ absl::Status Node::send(uint64_t child, BroadcastRoute* route) {
   } else if (part.buffer == Buffer::kPlaced) {
     const auto subtree =
         std::span(targets_).subspan(child - self(), subtree_size(child, fabric_.size()));
-    if (absl::Status written =
-            write_ahead(fabric_, rank, *memory_, offset_, part.size, subtree.front());
+    if (absl::Status written = (route == nullptr ? write_ahead : write_before_route)(
+            fabric_, rank, *memory_, offset_, part.size, subtree.front());
         !written.ok()) {
       return written;
     }
     payload.append(reinterpret_cast<const char*>(subtree.data()), subtree.size_bytes());
   }
   // The callback owns a reference to this node until the child has answered.
-  part.handle =
-      expect_answer(fabric_, rank, [self = shared_from_this()](const absl::Status& ended) {
-        if (!ended.ok()) self->fail(ended);
+  part.handle = expect_answer(
+      fabric_, rank,
+      [self = shared_from_this()](const absl::Status& ended, std::span<const std::byte> result) {
+        self->fail(ended.ok() ? decode_status(result) : ended);
       });
   absl::Status sent = send_part(rank, part, payload, route);
   if (!sent.ok()) static_cast<void>(forget_answer(fabric_, rank, part.handle));
@@ -277,7 +318,7 @@ void start_part(const BroadcastPart& part, std::string payload, uint32_t parent,
     return malformed();
   }
   const size_t rest = payload.size() - part.function_bytes;
-  const uint64_t self = (fabric.rank() + uint64_t{fabric.size()} - part.root) % fabric.size();
+  const uint64_t self = rank_from_root(fabric.rank(), part.root, fabric.size());
   const uint64_t wanted = part.buffer == Buffer::kPlaced ? subtree_size(self, fabric.size()) : 0;
   if (rest != wanted * sizeof(RemoteMemoryLocator)) return malformed();
   std::vector<RemoteMemoryLocator> targets(wanted);
@@ -290,10 +331,10 @@ void start_part(const BroadcastPart& part, std::string payload, uint32_t parent,
   });
   if (part.buffer == Buffer::kPull) {
     // The READ is asynchronous: the service thread must not wait.
-    class Fetched final : public PulledFunction {
+    class StartWithBuffer final : public PulledFunction {
      public:
-      explicit Fetched(std::shared_ptr<Node> node) : node_(std::move(node)) {}
-      ~Fetched() override {
+      explicit StartWithBuffer(std::shared_ptr<Node> node) : node_(std::move(node)) {}
+      ~StartWithBuffer() override {
         if (!ran_) node_->fail(lost_parent("buffer"));
       }
       void run(void* buffer, uint64_t size) override {
@@ -306,7 +347,7 @@ void start_part(const BroadcastPart& part, std::string payload, uint32_t parent,
       std::shared_ptr<Node> node_;
       bool ran_ = false;
     };
-    return pull(part.source, std::make_unique<Fetched>(node));
+    return pull(part.source, std::make_unique<StartWithBuffer>(node));
   }
   if (part.buffer == Buffer::kPlaced && !node->adopt_target()) return;
   static_cast<void>(node->start(route));  // the node reports the error
@@ -316,11 +357,11 @@ void start_part(const BroadcastPart& part, std::string payload, uint32_t parent,
 void receive_broadcast(const BroadcastPart& part, std::string payload, BroadcastRoute* route) {
   const uint32_t parent = running_source();
   if (part.payload.length == 0) return start_part(part, std::move(payload), parent, route);
-  class Fetched final : public PulledFunction {
+  class StartWithPayload final : public PulledFunction {
    public:
-    Fetched(Fabric& fabric, const BroadcastPart& part, uint32_t parent)
+    StartWithPayload(Fabric& fabric, const BroadcastPart& part, uint32_t parent)
         : fabric_(fabric), part_(part), parent_(parent) {}
-    ~Fetched() override {
+    ~StartWithPayload() override {
       if (!ran_) answer_parent(fabric_, parent_, part_.handle, lost_parent("function"));
     }
     void run(void* buffer, uint64_t size) override {
@@ -334,7 +375,7 @@ void receive_broadcast(const BroadcastPart& part, std::string payload, Broadcast
     const uint32_t parent_;
     bool ran_ = false;
   };
-  pull(part.payload, std::make_unique<Fetched>(*running_fabric(), part, parent));
+  pull(part.payload, std::make_unique<StartWithPayload>(*running_fabric(), part, parent));
 }
 
 }  // namespace
@@ -362,7 +403,7 @@ std::shared_ptr<void> add_broadcast_route(ThreadContext& thread, BroadcastRoute&
 }
 
 absl::Status start_broadcast(Fabric& fabric, BroadcastRoute* route,
-                             const BroadcastFunction& function, const BroadcastBuffer& buffer,
+                             const BroadcastFunction& function, const BroadcastBuffer* buffer,
                              Synchronizer* transmitted, Synchronizer* consumed) {
   if (fabric.finalized()) {
     return make_error(absl::StatusCode::kUnavailable, ErrorScope::kProcess,
@@ -378,24 +419,27 @@ absl::Status start_broadcast(Fabric& fabric, BroadcastRoute* route,
                       "fabric was created",
                       "load the library first");
   }
-  if (buffer.memory != nullptr) {
-    if (buffer.offset > buffer.memory->size() ||
-        buffer.size > buffer.memory->size() - buffer.offset ||
-        (!buffer.targets.empty() && buffer.targets.size() != fabric.size())) {
+  if (buffer != nullptr) {
+    const RDMAMemory* const memory = buffer->memory;
+    if (memory == nullptr || buffer->offset > memory->size() ||
+        buffer->size > memory->size() - buffer->offset ||
+        (!buffer->targets.empty() && buffer->targets.size() != fabric.size())) {
       return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
-                        "the range passed to broadcast_buffer exceeds its memory, or there is not "
-                        "one target per process",
-                        "check offset, size and targets");
+                        memory == nullptr
+                            ? "the memory passed to broadcast_buffer is nullptr"
+                            : "the range passed to broadcast_buffer exceeds its memory, or there "
+                              "is not one target per process",
+                        "check source, offset, size and targets");
     }
-    part.size = buffer.size;
-    part.buffer = buffer.targets.empty() ? Buffer::kPull : Buffer::kPlaced;
-    for (size_t i = 0; i < buffer.targets.size(); ++i) {
-      targets.push_back(buffer.targets[(part.root + i) % buffer.targets.size()]);
+    part.size = buffer->size;
+    part.buffer = buffer->targets.empty() ? Buffer::kPull : Buffer::kPlaced;
+    for (size_t i = 0; i < buffer->targets.size(); ++i) {
+      targets.push_back(buffer->targets[(part.root + i) % buffer->targets.size()]);
     }
   }
   auto node = std::make_shared<Node>(fabric, part, function.bytes, std::move(targets));
-  if (buffer.memory != nullptr) {
-    node->set_buffer(buffer.memory->get_buffer() + buffer.offset, buffer.memory, buffer.offset);
+  if (buffer != nullptr) {
+    node->set_buffer(buffer->memory->get_buffer() + buffer->offset, buffer->memory, buffer->offset);
   }
   node->on_end([consumed, &fabric](const absl::Status& status) {
     if (consumed == nullptr) {

@@ -13,8 +13,9 @@
 // The Synchronizer is counted down
 //   LocalNotify   when the call has left the caller's process;
 //   RemoteNotify  when every thread has run the call, or with an error when that has become
-//                 impossible: the text of the first exception, or UNAVAILABLE and the name of the
-//                 failed process. Processes below a failed process in the tree may not have run it.
+//                 impossible: INTERNAL with the text of the first exception, or UNAVAILABLE and the
+//                 name of the failed process, wherever in the tree it is. Processes below a failed
+//                 process in the tree may not have run it.
 // With LocalNotify or without a Synchronizer, a broadcast that could not be sent to a child of the
 // caller returns that error; other threads may have run the call. A later failure has no receiver:
 // the caller's process prints it.
@@ -56,7 +57,7 @@ struct BroadcastFunction {
   std::string bytes;
 };
 struct BroadcastBuffer {
-  RDMAMemory* memory = nullptr;  // nullptr: none
+  RDMAMemory* memory = nullptr;
   uint64_t offset = 0;
   uint64_t size = 0;
   // Target memory in each process, indexed by rank: the parent in the tree writes the buffer there.
@@ -108,9 +109,10 @@ class CARIAMA_RIUTILS_EXPORT BroadcastRoute {
 [[nodiscard]] CARIAMA_RIUTILS_EXPORT std::shared_ptr<void> add_broadcast_route(
     ThreadContext& thread, BroadcastRoute& route);
 
+// `buffer`: nullptr for a call without a buffer.
 [[nodiscard]] CARIAMA_RIUTILS_EXPORT absl::Status start_broadcast(
     Fabric& fabric, BroadcastRoute* route, const BroadcastFunction& function,
-    const BroadcastBuffer& buffer, Synchronizer* transmitted, Synchronizer* consumed);
+    const BroadcastBuffer* buffer, Synchronizer* transmitted, Synchronizer* consumed);
 
 // The call function(buffer, size), for a buffer that is in this process. Built and run in the same
 // process; never sent.
@@ -147,7 +149,7 @@ template <typename Options, typename F>
   require_only_notification<Options>();
   constexpr bool kConsumed = Options::kNotification == Notification::kConsumed;
   static_cast<void>(Call(function));  // fails to compile if the function cannot travel
-  return start_broadcast(fabric, route, {Call::id(), function_bytes(function)}, {},
+  return start_broadcast(fabric, route, {Call::id(), function_bytes(function)}, nullptr,
                          kConsumed ? nullptr : done, kConsumed ? done : nullptr);
 }
 
@@ -159,7 +161,7 @@ template <typename Options, typename F>
   constexpr bool kConsumed = Options::kNotification == Notification::kConsumed;
   return start_broadcast(
       fabric, route, {FunctionTable::id_of<&PlacedBufferCall<F>::run>(), function_bytes(function)},
-      buffer, kConsumed ? nullptr : done, kConsumed ? done : nullptr);
+      &buffer, kConsumed ? nullptr : done, kConsumed ? done : nullptr);
 }
 
 }  // namespace internal
@@ -180,7 +182,7 @@ CallResult broadcast(Fabric& fabric, F&& function, Synchronizer& done) {
 // size) of `source`; each process READs it from its parent in the tree. The threads of one process
 // share one copy, which is valid while the function runs. The range must not change until all
 // threads have run the function, which RemoteNotify reports. Errors: those of broadcast(), and
-// INVALID_ARGUMENT (the range exceeds `source`).
+// INVALID_ARGUMENT (`source` is nullptr, or the range exceeds it).
 template <auto... Options, typename F>
 CallResult broadcast_buffer(Fabric& fabric, F&& function, RDMAMemory* source, uint64_t offset,
                             uint64_t size, Synchronizer& done) {
@@ -192,8 +194,8 @@ CallResult broadcast_buffer(Fabric& fabric, F&& function, RDMAMemory* source, ui
 // `targets[rank]` of each process, and `buffer` points there. Each process must have created its
 // locator for use by other processes, since any process may become its parent. The caller's threads
 // get the range of `source` itself; the entry of the caller's rank may be empty. Errors: those of
-// broadcast(), and INVALID_ARGUMENT (the range exceeds `source`, or there is not one target per
-// process).
+// broadcast(), and INVALID_ARGUMENT (`source` is nullptr, the range exceeds it, or there is not one
+// target per process).
 template <auto... Options, typename F>
 CallResult broadcast_buffer(Fabric& fabric, F&& function, RDMAMemory* source, uint64_t offset,
                             uint64_t size, std::span<const RemoteMemoryLocator> targets,

@@ -41,6 +41,8 @@ std::map<std::string, ThrowFunction>& throwers() {
   return table;
 }
 
+}  // namespace
+
 std::string demangled(const std::string& name) {
   if (name.empty()) return "an exception of unknown type";
   int status = 0;
@@ -49,7 +51,18 @@ std::string demangled(const std::string& name) {
   return status == 0 ? text.get() : name;
 }
 
-}  // namespace
+uint64_t hash_of_type(std::string_view type) {  // FNV-1a
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const char c : type) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return hash;
+}
+
+std::string registered_type(uint64_t hash) {
+  for (const auto& [type, thrower] : throwers()) {
+    if (hash_of_type(type) == hash) return type;
+  }
+  return "";
+}
 
 ExceptionText describe(const std::exception_ptr& exception) {
   ExceptionText text;

@@ -8,6 +8,7 @@
 #ifndef CARIAMA_TASKS_EXCEPTIONS_H_
 #define CARIAMA_TASKS_EXCEPTIONS_H_
 
+#include <cstdint>
 #include <exception>
 #include <stdexcept>
 #include <string>
@@ -44,6 +45,12 @@ struct ExceptionText {
 [[nodiscard]] ExceptionText describe(const std::exception_ptr& exception);
 // Throws an exception of the registered type with mangled name `type`, or else a remote_error.
 [[noreturn]] void throw_described(const std::string& type, const std::string& text);
+// Returns the readable form of a mangled type name, or `name` itself if it is none.
+[[nodiscard]] std::string demangled(const std::string& name);
+// A type name in 8 bytes. Equal in all processes.
+[[nodiscard]] uint64_t hash_of_type(std::string_view type);
+// Returns the mangled name of the registered type that has this hash, or "".
+[[nodiscard]] std::string registered_type(uint64_t hash);
 
 using ThrowFunction = void (*)(const std::string& text);
 CARIAMA_TASKS_EXPORT void register_exception(const std::type_info& type, ThrowFunction thrower);

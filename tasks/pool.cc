@@ -17,6 +17,7 @@
 #include "dtutils/exchange_connect.h"
 #include "dtutils/wait.h"
 #include "tasks/internal/atomic_server.h"
+#include "tasks/internal/check_options.h"
 #include "tasks/internal/queue_pair_access.h"
 #include "tasks/internal/set_up.h"
 #include "tasks/internal/stack_region.h"
@@ -38,7 +39,8 @@ struct PoolIdentity {
   ProgramFingerprint program;
   uint64_t cells = 0;
   uint32_t steal = 0;
-  uint32_t termination = 0;
+  uint16_t termination = 0;
+  uint16_t atomics = 0;
 };
 
 // The registered memory of a pool, and the private cells behind it.
@@ -85,7 +87,7 @@ absl::Status invalid_option(const std::string& text, const char* remedy) {
   return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation, text, remedy);
 }
 
-absl::Status check_options(const PoolOptions& options) {
+absl::Status check_options(const PoolOptions& options, int rank, int size) {
   if (options.steal != kStealHalf && options.steal > tasks::kMostParcels) {
     return invalid_option("PoolOptions::steal is " + std::to_string(options.steal),
                           "choose 1 to 64, or kStealHalf");
@@ -102,7 +104,8 @@ absl::Status check_options(const PoolOptions& options) {
                               ", private_cells " + std::to_string(options.private_cells),
                           "choose at least 2 cells, and at most 2^27 of each kind");
   }
-  return absl::OkStatus();
+  return tasks::check_common_options("PoolOptions", options.victims, options.idle_sleep, rank,
+                                     size);
 }
 
 // The stack of the main thread grows up to the limit at the time of growth, so raising the limit
@@ -124,7 +127,7 @@ class PoolWaitHook final : public WaitHook {
  public:
   explicit PoolWaitHook(PoolWorker& worker) : worker_(worker) {}
   bool pause(uint64_t round) override {
-    if (worker_.in_task()) {
+    if (!worker_.may_search()) {
       worker_.pause_task(round);
     } else if (!worker_.search_and_run()) {
       worker_.pause_idle();
@@ -152,6 +155,8 @@ struct TaskPool::Parts {
   uint64_t runs = 0;
 
   [[nodiscard]] absl::Status wait_for_all_tasks();
+  // Leaves a run that cannot be completed. Returns `status`.
+  [[nodiscard]] absl::Status break_run(const absl::Status& status);
 };
 
 absl::StatusOr<std::unique_ptr<TaskPool>> TaskPool::create(Fabric& fabric,
@@ -160,11 +165,11 @@ absl::StatusOr<std::unique_ptr<TaskPool>> TaskPool::create(Fabric& fabric,
     return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kProcess,
                       "this process already has a TaskPool", "destroy it first");
   }
-  absl::Status status = check_options(wanted);
+  Exchange& exchange = fabric.bootstrap();
+  absl::Status status = check_options(wanted, exchange.rank(), exchange.size());
   if (!status.ok()) return status;
   status = FunctionTable::build();
   if (!status.ok()) return status;
-  Exchange& exchange = fabric.bootstrap();
   const Deadline deadline = deadline_after(wanted.timeout);
   const auto name = tasks::agree_on_name(exchange, "pool", deadline);
   if (!name.ok()) return name.status();
@@ -176,7 +181,8 @@ absl::StatusOr<std::unique_ptr<TaskPool>> TaskPool::create(Fabric& fabric,
   options.private_cells = (options.private_cells + kCellsOfPage - 1) / kCellsOfPage * kCellsOfPage;
 
   const PoolIdentity mine{FunctionTable::fingerprint(), options.cells, options.steal,
-                          static_cast<uint32_t>(options.termination)};
+                          static_cast<uint16_t>(options.termination),
+                          static_cast<uint16_t>(options.atomics)};
   const tasks::WorkerPlace place = tasks::this_place();
   status = put_value(exchange, *name + " identity", mine);
   if (status.ok()) status = put_value(exchange, *name + " place", place);
@@ -193,10 +199,11 @@ absl::StatusOr<std::unique_ptr<TaskPool>> TaskPool::create(Fabric& fabric,
     status = FunctionTable::check(theirs->program, exchange.label(peer));
     if (!status.ok()) return status;
     if (theirs->cells != mine.cells || theirs->steal != mine.steal ||
-        theirs->termination != mine.termination) {
+        theirs->termination != mine.termination || theirs->atomics != mine.atomics) {
       return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kProcess,
                         "the PoolOptions of " + exchange.label(peer) + " differ",
-                        "give cells, steal and termination the same values in every process");
+                        "give cells, steal, termination and atomics the same values in every "
+                        "process");
     }
   }
   if (options.victims.empty()) {
@@ -270,6 +277,12 @@ absl::Status TaskPool::Parts::wait_for_all_tasks() {
   return own.broken();
 }
 
+absl::Status TaskPool::Parts::break_run(const absl::Status& status) {
+  worker->fail(status);
+  units->balance();
+  return status;
+}
+
 absl::Status TaskPool::run_first(const pool::internal::Kind& kind, std::byte* payload) {
   PoolWorker& worker = *parts_->worker;
   if (worker.in_task()) {
@@ -278,7 +291,9 @@ absl::Status TaskPool::run_first(const pool::internal::Kind& kind, std::byte* pa
   }
   if (!worker.broken().ok()) return worker.broken();
   Exchange& exchange = parts_->fabric.bootstrap();
-  const std::string key = parts_->name + " result " + std::to_string(++parts_->runs);
+  // Two keys in turn: when rank 0 stores the result of a run, all workers have entered the fence of
+  // the run before, so they have read the result of the one before that.
+  const std::string key = parts_->name + " result " + std::to_string(++parts_->runs % 2);
   const bool first = rank() == 0;
   PoolWaitHook hook(worker);
   std::string text;
@@ -291,7 +306,7 @@ absl::Status TaskPool::run_first(const pool::internal::Kind& kind, std::byte* pa
   if (status.ok()) {
     const ScopedWaitHook scoped(hook);
     if (first) {
-      const PoolWorker::First ended = worker.run_first(kind, payload);
+      const PoolWorker::FirstResult ended = worker.run_first(kind, payload);
       // The first byte is 'x' if the first task threw, else 'v'.
       text = ended.failure.empty() ? "v" : "x" + ended.failure;
       if (ended.failure.empty()) {
@@ -303,10 +318,7 @@ absl::Status TaskPool::run_first(const pool::internal::Kind& kind, std::byte* pa
     if (status.ok()) status = parts_->wait_for_all_tasks();
   }
   worker.leave();
-  if (!status.ok()) {
-    worker.fail(status);
-    return status;
-  }
+  if (!status.ok()) return parts_->break_run(status);
   const Deadline deadline = deadline_after(parts_->options.timeout);
   status = exchange.fence(deadline);
   if (status.ok() && !first) {
@@ -314,16 +326,17 @@ absl::Status TaskPool::run_first(const pool::internal::Kind& kind, std::byte* pa
     status = result.status();
     if (result.ok()) text = *std::move(result);
   }
-  if (!status.ok()) {
-    worker.fail(status);
-    return status;
-  }
+  if (!status.ok()) return parts_->break_run(status);
   if (!text.empty() && text[0] == 'x') {
     return make_error(absl::StatusCode::kAborted, ErrorScope::kOperation,
                       "the first task threw: " + text.substr(1));
   }
   if (text.size() != 1 + kind.result_bytes) {
-    return absl::InternalError("a result of unexpected size");
+    return parts_->break_run(make_error(absl::StatusCode::kInternal, ErrorScope::kPeer,
+                                        "the result of the first task has " +
+                                            std::to_string(text.size() - 1) + " bytes, not " +
+                                            std::to_string(kind.result_bytes),
+                                        "call run() with the same function in every process"));
   }
   std::copy_n(reinterpret_cast<const std::byte*>(text.data() + 1), kind.result_bytes, payload);
   return absl::OkStatus();

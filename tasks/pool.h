@@ -21,9 +21,11 @@
 // compare-and-swap on the victim's request cell. The victim answers in communicate(), which call()
 // and sync() execute: it writes its oldest tasks to the thief's transfer cell. The thief runs the
 // task and writes the result into the cell of the task's owner. A worker with fewer than two tasks
-// blocks its request cell, so that thieves fail after one round trip and without its CPU. Source:
-// private deque work stealing, slides 88 to 104 of "Symbolic reachability over RDMA"; private
-// deques: Acar, Chargueraud and Rainey, PPoPP'13; leapfrogging: Wagner and Calder, PPoPP'93.
+// blocks its request cell, so that thieves fail after one round trip and without its CPU. Sources:
+// request, transfer and status cells: Oortwijn, Master's thesis, University of Twente 2015, and
+// Oortwijn, van Dijk and van de Pol, "Distributed Binary Decision Diagrams for Symbolic
+// Reachability", SPIN'17; private deques: Acar, Chargueraud and Rainey, PPoPP'13; leapfrogging:
+// Wagner and Calder, PPoPP'93.
 //
 // In contrast to the tasks of task.h, a task of a pool never moves after it has started, so its
 // locals may be anything, and the processes need neither equal addresses nor start_workers(). While
@@ -33,18 +35,29 @@
 // Functions and data. A task's function is named in messages by its id in the table of invocable
 // functions (dsfabric/function_table.h). Arguments and result are plain data and travel in the
 // task's cell: kPayloadBytes for the arguments, and as many for the result. A function whose
-// arguments do not fit, are not trivially copyable, or are pointers does not compile. Larger data
-// belong into global memory (dsfabric/global_memory.h).
+// arguments do not fit, are not trivially copyable, or are pointers, std::span, std::string_view or
+// std::reference_wrapper does not compile. Larger data belong into global memory
+// (dsfabric/global_memory.h).
 //
 // Exceptions. A task may throw. The exception propagates from the sync() of the task, if a thief
 // ran it then as described in tasks/exceptions.h: an exception of the same type if it is a
-// registered one, with the first bytes of its text. Children that the failing task has not synced
-// are finished first, and their results are dropped.
+// registered one. Type name and text travel in kPayloadBytes: a longer text is cut. If the name of
+// a registered type leaves no room for the text, 8 bytes represent it. The name of any other type
+// is cut to half of the bytes. Children that the failing task has not synced are finished first,
+// and their results are dropped.
 //
-// Cost. spawn() and sync() of a task that no thief has stolen execute no atomic read-modify-write
-// and no system call. A steal takes one round trip for the compare-and-swap and one for the answer,
-// and the victim's CPU. Memory of each worker: (cells * 128 + 16) bytes, registered, and 4 bytes
-// for each other worker.
+// A run that cannot be completed, because a worker has died for example, unwinds the tasks that
+// wait, by an exception that sync() throws. It is no std::exception. A task that catches it with
+// catch (...) throws it again. No task's function is noexcept, because that would end the process.
+//
+// Cost. spawn() and sync() of a task that no thief has stolen execute no system call and, while the
+// deque holds two tasks or more, no atomic read-modify-write. When the deque falls below two tasks,
+// the next call() or sync() blocks the request cell by one compare-and-swap on it, and opens it by
+// a store when there are two again. A steal takes one round trip for the compare-and-swap and one
+// for the answer, and the victim's CPU. Memory of each worker: 15488 bytes, 64 bytes for each
+// worker of the job, and 128 bytes for each of PoolOptions::cells, registered; 128 bytes for each
+// of PoolOptions::private_cells, not registered. Untouched cells take address space only, except on
+// devices that pin registered memory.
 #ifndef CARIAMA_TASKS_POOL_H_
 #define CARIAMA_TASKS_POOL_H_
 
@@ -106,10 +119,10 @@ inline constexpr uint64_t kBlocked = 1;
 
 // The part of the worker that the inline functions below use.
 struct alignas(64) Deque {
-  Cell* head;    // the next task is written here
-  Cell* tail;    // the cells before this one were stolen
-  Cell* enough;  // head >= enough: at least two tasks are in the deque
-  Cell* limit;   // the end of the memory for cells
+  Cell* head;          // the next task is written here
+  Cell* tail;          // the cells before this one were stolen
+  Cell* publish_from;  // head >= publish_from: at least two tasks are in the deque
+  Cell* limit;         // the end of the memory for cells
   const std::atomic<uint64_t>* request;
 };
 CARIAMA_TASKS_EXPORT extern Deque deque;
@@ -140,12 +153,13 @@ Pack<First, Rest...> packed(const First& first, const Rest&... rest) {
 }
 
 template <typename T>
-inline constexpr bool kIsPlain = tasks::kTravelsAsBytes<T> && !std::is_pointer_v<T>;
+inline constexpr bool kIsPlain = tasks::kTravelsAsBytes<T> && !::cariama::internal::kPointsHere<T>;
 
 template <typename F>
 struct Signature;  // not defined: a task's function is a function with a linker name
 template <typename R, typename... P>
 struct Signature<R (*)(P...)> {
+  static constexpr bool kMayThrow = true;
   using Result = R;
   using Arguments = Pack<std::decay_t<P>...>;
   static constexpr size_t kCount = sizeof...(P);
@@ -157,11 +171,17 @@ struct Signature<R (*)(P...)> {
   static constexpr bool kFits = sizeof(Arguments) <= kPayloadBytes;
   template <typename... A>
   static Arguments pack(A&&... arguments) {
-    return packed<std::decay_t<P>...>(std::forward<A>(arguments)...);
+    if constexpr (kCount == 0) {
+      return {};
+    } else {
+      return packed<std::decay_t<P>...>(std::forward<A>(arguments)...);
+    }
   }
 };
 template <typename R, typename... P>
-struct Signature<R (*)(P...) noexcept> : Signature<R (*)(P...)> {};
+struct Signature<R (*)(P...) noexcept> : Signature<R (*)(P...)> {
+  static constexpr bool kMayThrow = false;
+};
 
 template <typename R>
 constexpr size_t size_of_result() {
@@ -176,14 +196,18 @@ constexpr size_t size_of_result() {
 template <auto F>
 constexpr bool is_task() {
   using S = Signature<decltype(F)>;
-  if constexpr (!S::kNoOutputs) {
+  if constexpr (!S::kMayThrow) {
+    static_assert(S::kMayThrow,
+                  "a pool task is noexcept, but a run that cannot be completed unwinds its tasks "
+                  "by an exception: declare the function without noexcept");
+  } else if constexpr (!S::kNoOutputs) {
     static_assert(S::kNoOutputs,
                   "a pool task cannot change its caller's variables: return a value instead of "
                   "taking a reference that is not const");
   } else if constexpr (!S::kPlain) {
     static_assert(S::kPlain,
                   "an argument of a pool task is not plain data that another process can use: pass "
-                  "trivially copyable values and global_ptr, no pointers");
+                  "trivially copyable values and global_ptr, no pointers, views or references");
   } else if constexpr (!S::kPlainResult) {
     static_assert(S::kPlainResult,
                   "the result of a pool task is not plain data that another process can use: "
@@ -295,7 +319,7 @@ template <auto F>
 // the thief has failed.
 [[gnu::always_inline]] inline void communicate() {
   const internal::Deque& deque = internal::deque;
-  const uint64_t expected = deque.head < deque.enough ? internal::kBlocked : internal::kOpen;
+  const uint64_t expected = deque.head < deque.publish_from ? internal::kBlocked : internal::kOpen;
   if (deque.request->load(std::memory_order_relaxed) != expected) [[unlikely]]
     internal::serve();
 }
@@ -388,7 +412,7 @@ class Children {
 // How the workers find out that a run has ended.
 //   kDetector    the fabric's termination detector (dsfabric/quiescence.h). Each stolen task is a
 //                unit of work.
-//   kStatusScan  the scan of the slides: a worker that finds no task reads the status cells of all
+//   kStatusScan  Oortwijn's scan: a worker that finds no task reads the status cells of all
 //                workers, and leaves when all are IDLE. The scan does not see a task that is on its
 //                way from a victim that is already IDLE to a thief that is still IDLE. It is
 //                correct only because rank 0 stays WORKING until the first task has ended, and the
@@ -398,17 +422,18 @@ enum class PoolTermination : uint8_t { kDetector, kStatusScan };
 // PoolOptions::steal: hand over half of the tasks.
 inline constexpr uint32_t kStealHalf = 0;
 
-// Options of a TaskPool. All but `seed` and `victims` must be equal in all workers.
+// Options of a TaskPool. create() compares those that must be equal in all workers: `cells`,
+// `steal`, `termination` and `atomics`. All other options may differ.
 struct PoolOptions {
   // Number of cells of the deque that thieves can take. If the deque has more tasks, up to
   // private_cells further ones are in memory of this process, and only this worker runs them.
-  size_t cells = size_t{1} << 16;
+  size_t cells = size_t{1} << 16;  // must be equal in all workers
   size_t private_cells = size_t{1} << 22;
   // Number of tasks that a victim hands over at a time: at most this many, and at most all but one.
-  // From 1 to 64, or kStealHalf.
+  // From 1 to 64, or kStealHalf. Must be equal in all workers.
   uint32_t steal = 1;
-  PoolTermination termination = PoolTermination::kDetector;
-  uint64_t seed = 1;  // of the random order of victims
+  PoolTermination termination = PoolTermination::kDetector;  // must be equal in all workers
+  uint64_t seed = 1;                                         // of the random order of victims
   // As TaskOptions::victims.
   std::vector<std::vector<int>> victims{};
   // As TaskOptions::idle_sleep.
@@ -418,7 +443,7 @@ struct PoolOptions {
   size_t stack_bytes = size_t{64} << 20;
   // Each worker records its first `attempts` steal attempts (TaskPool::take_attempts).
   size_t attempts = 0;
-  // As TaskOptions::atomics.
+  // As TaskOptions::atomics. Must be equal in all workers.
   RemoteAtomics atomics = RemoteAtomics::kAutomatic;
   // Time limit for create(), and for exchanging the result after a run.
   std::chrono::milliseconds timeout{30'000};
@@ -461,6 +486,7 @@ struct CARIAMA_TASKS_EXPORT PoolStatistics {
   uint64_t detections = 0;     // searches of all levels without success, each before a detection
   uint64_t handed_over = 0;    // tasks that thieves took from this worker
   uint64_t requests = 0;       // requests that this worker answered, with tasks or without
+  uint64_t blockings = 0;      // compare-and-swaps by which this worker blocked its request cell
   uint64_t syncs_waited = 0;   // syncs of a stolen task that had not ended
   uint64_t syncs_stolen = 0;   // syncs of a stolen task
   uint64_t deepest_deque = 0;  // most tasks in the deque at the time of a hand-over
@@ -481,7 +507,7 @@ struct CARIAMA_TASKS_EXPORT PoolStatistics {
 class CARIAMA_TASKS_EXPORT TaskPool {
  public:
   // Creates the pool of this process. Collective: every process of the fabric calls it. The calling
-  // thread becomes the worker. An idle worker runs the calls that have arrived for its thread.
+  // thread becomes the worker.
   // Blocks at most options.timeout. Errors: INVALID_ARGUMENT (names the option),
   // FAILED_PRECONDITION (this process already has a TaskPool, or options differ), those of Exchange
   // and of the device.
@@ -493,9 +519,15 @@ class CARIAMA_TASKS_EXPORT TaskPool {
 
   // Collective: runs F(arguments...) as the first task, on rank 0, with rank 0's arguments. All
   // workers run its descendants. Blocks until all tasks have ended, and returns the result on every
-  // rank. While it blocks it runs the calls that arrive for the thread. Errors: ABORTED (the first
-  // task threw; the message has the exception's text); UNAVAILABLE (a worker has died, or left the
-  // run with an error; the message names it), after which every further run() returns this error.
+  // rank. While the worker is idle, waits in sync() for a thief, or waits for the answer of a
+  // victim, it runs the calls that arrive for its thread. Errors: ABORTED (the first task threw;
+  // the message has the exception's text); FAILED_PRECONDITION (the caller is a task).
+  //
+  // After the following errors every further run() returns the same error, and this worker leaves
+  // the run: UNAVAILABLE (a worker has died, or left the run with an error; the message names it);
+  // FAILED_PRECONDITION (a task synced more tasks than it had spawned, or a task's function is in a
+  // library that was loaded after create()); INTERNAL (a worker sent data that this one cannot
+  // decode); those of Exchange and of the device.
   template <auto F, typename... A,
             typename R = typename pool::internal::Signature<decltype(F)>::Result>
   [[nodiscard]] auto run(A&&... arguments)

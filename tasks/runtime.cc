@@ -11,6 +11,7 @@
 #include "dtutils/error.h"
 #include "dtutils/exchange_connect.h"
 #include "dtutils/wait.h"
+#include "tasks/internal/check_options.h"
 #include "tasks/internal/identity.h"
 #include "tasks/internal/iso_stacks.h"
 #include "tasks/internal/queue_pair_access.h"
@@ -78,6 +79,10 @@ absl::StatusOr<std::unique_ptr<TaskRuntime>> TaskRuntime::create(Exchange& excha
                       "this process already has a TaskRuntime", "destroy it first");
   }
   absl::Status status = check_scheme(options);
+  if (status.ok()) {
+    status = tasks::check_common_options("TaskOptions", options.victims, options.idle_sleep,
+                                         exchange.rank(), exchange.size());
+  }
   if (!status.ok()) return status;
   const Deadline deadline = deadline_after(options.timeout);
   const auto name = tasks::agree_on_name(exchange, "tasks", deadline);

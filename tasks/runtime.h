@@ -97,12 +97,13 @@ struct TaskOptions {
   RemoteAtomics atomics = RemoteAtomics::kAutomatic;  // must be equal in all workers
   uint64_t seed = 1;                                  // of the random choice of victims
   VictimOrder victim_order = VictimOrder::kRandom;
-  // victims[d] holds the ranks at distance d from this worker, in ascending order. If empty,
-  // create() computes the distances (VictimLevel) from the CPU binding of the workers at that time.
+  // victims[d] holds the ranks at distance d from this worker. Each rank but the own one may appear
+  // once; the worker never steals from a rank that is missing. If empty, create() computes the
+  // distances (VictimLevel) from the CPU binding of the workers at that time.
   std::vector<std::vector<int>> victims{};
   // An idle worker spins, then yields its core, then sleeps between its steal attempts. The length
   // of these sleeps doubles every 16 attempts up to this value, which bounds how late the worker
-  // finds new work. 0: the worker never sleeps.
+  // finds new work. At most 1 s. 0: the worker never sleeps.
   std::chrono::microseconds idle_sleep{50};
   // After some of these sleeps, an idle worker that its peers can wake sleeps until a peer
   // publishes work. (Its peers can wake it if the transport maps the memory of all workers, that is
@@ -173,7 +174,8 @@ class CARIAMA_TASKS_EXPORT TaskRuntime {
   // pairs. (A worker uses one device for all its peers, because the atomics of a network card and
   // those of a CPU are not atomic to each other.) Errors: those of Exchange and of the device;
   // FAILED_PRECONDITION (the processes differ in the address or option that the message names, or
-  // this process already has a TaskRuntime); INVALID_ARGUMENT (options that exclude each other).
+  // this process already has a TaskRuntime); INVALID_ARGUMENT (options that exclude each other, or
+  // an option that the message names).
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<TaskRuntime>> create(
       Exchange& exchange, const TaskOptions& options, std::shared_ptr<Device> device = nullptr);
   // As above. The workers are the processes of a fabric; the caller is the fabric's main thread. An

@@ -43,7 +43,9 @@ inline void idle_pause(uint64_t round, uint64_t most) {
     sched_yield();
     return;
   }
-  const timespec time{0, static_cast<long>(idle_sleep_ns(round, most))};
+  constexpr uint64_t kSecond = 1'000'000'000;
+  const uint64_t sleep = idle_sleep_ns(round, most);
+  const timespec time{static_cast<time_t>(sleep / kSecond), static_cast<long>(sleep % kSecond)};
   nanosleep(&time, nullptr);
 }
 

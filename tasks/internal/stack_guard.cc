@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "dtutils/internal/signal_safe_text.h"
 #include "tasks/context.h"
 #include "tasks/internal/iso_stacks.h"
 #include "tasks/internal/stack_region.h"
@@ -32,42 +33,16 @@ Guarded guarded;
 
 constexpr size_t kHandlerStack = 64 << 10;
 
-// Builds a line of text without allocation, because printf is not async-signal-safe.
-class Line {
- public:
-  Line& operator<<(const char* text) {
-    while (*text != '\0' && length_ < sizeof text_) text_[length_++] = *text++;
-    return *this;
-  }
-  Line& operator<<(uint64_t number) {
-    char digits[21];
-    char* at = digits + sizeof digits - 1;
-    *at = '\0';
-    do {
-      *--at = static_cast<char>('0' + number % 10);
-      number /= 10;
-    } while (number != 0);
-    return *this << at;
-  }
-  void print() const {
-    if (write(STDERR_FILENO, text_, length_) < 0) return;
-  }
-
- private:
-  char text_[512];
-  size_t length_ = 0;
-};
-
 void on_fault(int signal, siginfo_t* info, void* context) {
   const auto address = reinterpret_cast<uintptr_t>(info->si_addr);
   const bool below_one = address >= guarded.stacks_begin && address < guarded.stacks_end &&
                          (address - guarded.stacks_begin) % guarded.stack_bytes < kStackPage;
   if (below_one || (address >= guarded.begin && address < guarded.end)) {
     const auto depth = static_cast<uint64_t>(cariama_fork_state.top - guarded.entries);
-    (Line() << "cariama tasks: stack overflow: " << depth << " tasks deep, " << guarded.stack_bytes
-            << " bytes of " << guarded.where << " are used up: raise " << guarded.option
-            << ", or use smaller frames\n")
-        .print();
+    SignalSafeText line;
+    line.add("cariama tasks: stack overflow: ").add_decimal(depth).add(" tasks deep, ");
+    line.add_decimal(guarded.stack_bytes).add(" bytes of ").add(guarded.where);
+    line.add(" are used up: raise ").add(guarded.option).add(", or use smaller frames\n").print();
     _exit(134);  // the exit code that a shell reports after abort()
   }
   const struct sigaction& previous =

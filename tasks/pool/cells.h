@@ -29,11 +29,12 @@ inline constexpr uint32_t kMostParcels = 64;
   return options.steal == kStealHalf ? kMostParcels : options.steal;
 }
 
-// Cell::state of a stolen task. The low byte is one of these; the other bits of kDone and kFailed
-// are the number of bytes in the payload: the result, or "TYPE\0TEXT" of the exception.
+// Cell::state of a stolen task. The low byte is one of these. The other bits are the number of
+// bytes in the payload: of the result, or of the exception in one of two forms (failure.h).
 inline constexpr uint64_t kRunning = 0;
 inline constexpr uint64_t kDone = 1;
-inline constexpr uint64_t kFailed = 2;
+inline constexpr uint64_t kFailedNamed = 2;
+inline constexpr uint64_t kFailedHashed = 3;
 inline constexpr int kStateBits = 8;
 
 // PoolArea::status.
@@ -72,6 +73,32 @@ struct Parcel {
 };
 static_assert(sizeof(Parcel) == 112);
 
+// A task of another worker in a thief's deque, which got it in one steal with others and has not
+// begun it. Its cell has a kind of its own; Cell::state and Cell::thief hold what the functions
+// below store in them, not what their names say.
+struct ForeignTask {
+  uint32_t function;  // FunctionId
+  uint32_t bytes;     // of the arguments
+  uint64_t sender;    // the rank that handed the task over
+
+  // Sets all of `cell` but the payload.
+  static void store(pool::internal::Cell& cell, const Parcel& parcel, uint64_t sender) {
+    cell.kind = &kKind;
+    cell.state.store(parcel.function | uint64_t{parcel.bytes} << 32, std::memory_order_relaxed);
+    cell.thief = sender;
+    cell.origin = parcel.origin;
+  }
+  [[nodiscard]] static bool is_in(const pool::internal::Cell& cell) { return cell.kind == &kKind; }
+  // Requires: is_in(cell).
+  [[nodiscard]] static ForeignTask load(const pool::internal::Cell& cell) {
+    const uint64_t word = cell.state.load(std::memory_order_relaxed);
+    return {static_cast<uint32_t>(word), static_cast<uint32_t>(word >> 32), cell.thief};
+  }
+
+ private:
+  static constexpr pool::internal::Kind kKind{nullptr, nullptr, 0, 0};
+};
+
 struct TransferCell {
   uint64_t count;  // 0: the victim has no task to spare
   Parcel parcels[kMostParcels];
@@ -87,6 +114,7 @@ struct PoolArea {
   uint64_t status_copy;               // buffer for reads of the status of a peer
   AccessArea access;
 };
+static_assert(sizeof(PoolArea) == 15488, "pool.h states the memory of each worker");
 
 // Offsets in the registered memory of a pool.
 [[nodiscard]] inline size_t cells_offset(int workers) {

@@ -28,6 +28,7 @@ constexpr NamedCounter kPoolSums[] = {
     {"detections", &PoolStatistics::detections},
     {"handed_over", &PoolStatistics::handed_over},
     {"requests", &PoolStatistics::requests},
+    {"blockings", &PoolStatistics::blockings},
     {"syncs_waited", &PoolStatistics::syncs_waited},
     {"syncs_stolen", &PoolStatistics::syncs_stolen},
     {"round_trips", &PoolStatistics::round_trips},

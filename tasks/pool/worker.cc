@@ -10,6 +10,7 @@
 #include "dtutils/trace.h"
 #include "tasks/internal/idle_policy.h"
 #include "tasks/internal/steal_request.h"
+#include "tasks/pool/failure.h"
 
 namespace cariama {
 namespace {
@@ -22,15 +23,12 @@ const std::atomic<uint64_t> kAlwaysBlocked{pool::internal::kBlocked};
 Cell no_cells[2];
 // How long a worker that sees that a peer has left looks for the death that is the cause.
 constexpr std::chrono::seconds kCausePatience{1};
-constexpr uintptr_t kNeverEnough = UINTPTR_MAX & ~uintptr_t{63};
+constexpr uintptr_t kNever = UINTPTR_MAX & ~uintptr_t{63};
 pool::internal::Deque unused_deque() {
-  return {no_cells + 1, no_cells + 1, reinterpret_cast<Cell*>(kNeverEnough), no_cells + 1,
+  return {no_cells + 1, no_cells + 1, reinterpret_cast<Cell*>(kNever), no_cells + 1,
           &kAlwaysBlocked};
 }
-
-// The kind of cells in the deque of a thief that it got in one steal and has not begun. Their
-// function and its number of argument bytes are in Cell::state, the sender in Cell::thief.
-const Kind kForeign{nullptr, nullptr, 0, 0};
+bool a_run_is_active() { return pool::internal::deque.limit != no_cells + 1; }
 
 uint64_t nanoseconds(std::chrono::steady_clock::duration time) {
   return static_cast<uint64_t>(std::chrono::nanoseconds(time).count());
@@ -48,14 +46,14 @@ void serve() {
   if (tasks::this_pool_worker != nullptr) tasks::this_pool_worker->serve();
 }
 void await_stolen(const Kind& kind, void* result) {
-  if (tasks::this_pool_worker == nullptr) misused("pool::sync() outside of TaskPool::run()");
+  if (!a_run_is_active()) misused("pool::sync() outside of TaskPool::run()");
   tasks::this_pool_worker->await_stolen(kind, result);
 }
 void finish(Cell* mark) noexcept {
   if (tasks::this_pool_worker != nullptr) tasks::this_pool_worker->finish(mark);
 }
 void no_room() {
-  if (tasks::this_pool_worker == nullptr) misused("pool::spawn() outside of TaskPool::run()");
+  if (!a_run_is_active()) misused("pool::spawn() outside of TaskPool::run()");
   tasks::this_pool_worker->no_room();
 }
 void note_failure(IncomingCall& call) noexcept {
@@ -82,6 +80,7 @@ PoolWorker* this_pool_worker = nullptr;
 PoolWorker::PoolWorker(const PoolOptions& options, std::byte* memory, RemoteAccess& access,
                        Fabric& fabric, PoolUnits& units)
     : options_(options),
+      idle_sleep_ns_(static_cast<uint64_t>(nanoseconds(options.idle_sleep))),
       shared_cells_(options.cells),
       access_(access),
       fabric_(fabric),
@@ -122,19 +121,19 @@ void PoolWorker::fail(absl::Status status) {
   area_.status.store(kLeft, std::memory_order_release);
 }
 
-void PoolWorker::must(const absl::Status& status) {
+void PoolWorker::check_or_break(const absl::Status& status) {
   if (status.ok()) return;
   fail(status);
   throw RunIsBroken();
 }
 template <typename T>
-T PoolWorker::must(absl::StatusOr<T> value) {
-  must(value.status());
+T PoolWorker::value_or_break(absl::StatusOr<T> value) {
+  check_or_break(value.status());
   return *std::move(value);
 }
 
 void PoolWorker::enter(uint64_t status) {
-  area_.status.store(status, std::memory_order_release);
+  set_status(status);
   deque.head = cells_;
   deque.limit = cells_ + shared_cells_ + options_.private_cells;
   set_tail(cells_);
@@ -155,15 +154,16 @@ void PoolWorker::leave() {
 
 void PoolWorker::set_tail(Cell* tail) {
   deque.tail = tail;
-  deque.enough = access_.size() == 1 ? reinterpret_cast<Cell*>(kNeverEnough) : tail + 2;
+  deque.publish_from = access_.size() == 1 ? reinterpret_cast<Cell*>(kNever) : tail + 2;
 }
 
 // ---- Victim -------------------------------------------------------------------------------------
 
 // Changes the own request cell from kOpen to kBlocked. Returns what it held before.
 uint64_t PoolWorker::block_own_request() {
+  ++statistics_.blockings;
   if (mapped_.empty()) {
-    return must(
+    return value_or_break(
         access_.compare_swap(rank(), reinterpret_cast<uint64_t>(&area_.request), kOpen, kBlocked));
   }
   uint64_t expected = kOpen;
@@ -174,7 +174,7 @@ uint64_t PoolWorker::block_own_request() {
 void PoolWorker::serve() {
   if (access_.size() == 1) return;
   uint64_t request = area_.request.load(std::memory_order_acquire);
-  if (deque.head < deque.enough) {
+  if (deque.head < deque.publish_from) {
     if (request == kBlocked) return;
     if (request == kOpen) request = block_own_request();
     if (request == kOpen) return;
@@ -186,15 +186,16 @@ void PoolWorker::serve() {
   const uint64_t count = how_many();
   const int thief = rank_of_ticket(request);
   if (thief >= access_.size() || thief == rank()) {
-    must(make_error(absl::StatusCode::kInternal, ErrorScope::kPeer,
-                    "a steal request names rank " + std::to_string(thief)));
+    check_or_break(make_error(absl::StatusCode::kInternal, ErrorScope::kPeer,
+                              "a steal request names rank " + std::to_string(thief)));
   }
   statistics_.deepest_deque =
       std::max<uint64_t>(statistics_.deepest_deque, static_cast<uint64_t>(deque.head - deque.tail));
   for (uint64_t i = 0; i < count; ++i) pack(area_.outgoing.parcels[i], deque.tail[i], thief);
   statistics_.handed_over += count;
   set_tail(deque.tail + count);
-  area_.request.store(deque.head < deque.enough ? kBlocked : kOpen, std::memory_order_release);
+  area_.request.store(deque.head < deque.publish_from ? kBlocked : kOpen,
+                      std::memory_order_release);
   answer(request, count);
 }
 
@@ -208,9 +209,11 @@ uint64_t PoolWorker::how_many() const {
 }
 
 void PoolWorker::pack(Parcel& parcel, Cell& cell, int thief) {
-  if (cell.kind == &kForeign) {
-    parcel.function = static_cast<uint32_t>(cell.state.load(std::memory_order_relaxed));
-    parcel.bytes = static_cast<uint32_t>(cell.state.load(std::memory_order_relaxed) >> 32);
+  const bool foreign = ForeignTask::is_in(cell);
+  if (foreign) {
+    const ForeignTask task = ForeignTask::load(cell);
+    parcel.function = task.function;
+    parcel.bytes = task.bytes;
     parcel.origin = cell.origin;
   } else {
 #ifdef CARIAMA_RAW_FUNCTION_ADDRESSES
@@ -219,7 +222,7 @@ void PoolWorker::pack(Parcel& parcel, Cell& cell, int thief) {
     parcel.function = cell.kind->registration->id.load(std::memory_order_relaxed);
 #endif
     if (parcel.function == 0) {
-      must(
+      check_or_break(
           make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kProcess,
                      "a task's function is in a library that was loaded after the pool was created",
                      "load the library before TaskPool::create(), in every process"));
@@ -230,8 +233,8 @@ void PoolWorker::pack(Parcel& parcel, Cell& cell, int thief) {
     cell.state.store(kRunning, std::memory_order_relaxed);
   }
   std::memcpy(parcel.payload, cell.payload, parcel.bytes);
-  units_.begin(static_cast<uint64_t>(thief), 1);
-  if (cell.kind == &kForeign) units_.end(cell.thief);
+  units_.begin(static_cast<uint64_t>(thief));
+  if (foreign) units_.end(ForeignTask::load(cell).sender);
   cell.thief = static_cast<uint64_t>(thief);
 }
 
@@ -252,8 +255,10 @@ void PoolWorker::answer(uint64_t ticket, uint64_t count) {
     there.answer.store(ticket, std::memory_order_release);
     return;
   }
-  must(access_.write(thief, reinterpret_cast<uint64_t>(&area_.transfer), &area_.outgoing, bytes));
-  must(access_.write(thief, reinterpret_cast<uint64_t>(&area_.answer), &ticket, sizeof ticket));
+  check_or_break(
+      access_.write(thief, reinterpret_cast<uint64_t>(&area_.transfer), &area_.outgoing, bytes));
+  check_or_break(
+      access_.write(thief, reinterpret_cast<uint64_t>(&area_.answer), &ticket, sizeof ticket));
 }
 
 // ---- Thief --------------------------------------------------------------------------------------
@@ -266,7 +271,7 @@ void PoolWorker::record(const PoolAttempt& attempt) {
 // now in the cell.
 uint64_t PoolWorker::request_from(int victim, uint64_t ticket) {
   if (mapped_.empty()) {
-    return must(
+    return value_or_break(
         access_.compare_swap(victim, reinterpret_cast<uint64_t>(&area_.request), kOpen, ticket));
   }
   std::atomic<uint64_t>& request = area_of(victim).request;
@@ -279,15 +284,11 @@ uint64_t PoolWorker::request_from(int victim, uint64_t ticket) {
 }
 
 void PoolWorker::await_answer(uint64_t ticket) {
-  auto next_check = steady_clock::now() + kVictimCheckInterval;
-  const auto most = static_cast<uint64_t>(options_.idle_sleep.count()) * 1000;
   for (uint64_t round = 0; area_.answer.load(std::memory_order_acquire) != ticket; ++round) {
     serve();
-    idle_pause(round, most);
-    if (round % 64 != 63 || steady_clock::now() < next_check) continue;
-    check_peers();
-    must(broken_);
-    next_check = steady_clock::now() + kVictimCheckInterval;
+    idle_pause(round, idle_sleep_ns_);
+    // The victim usually answers while this thief spins.
+    if (round >= kSpinRounds) run_calls_and_check_peers(round);
   }
 }
 
@@ -345,22 +346,20 @@ bool PoolWorker::search(const Done& done) {
 // be stolen meanwhile.
 void PoolWorker::run_parcels(int victim, uint64_t count) {
   const TraceScope trace("pool", "stolen tasks", "tasks", count);
-  const uint64_t status = area_.status.exchange(kWorking, std::memory_order_acq_rel);
+  const uint64_t status = area_.status.load(std::memory_order_relaxed);
+  set_status(kWorking);
   Parcel first = area_.transfer.parcels[0];
   Cell* const mark = deque.head;
   for (uint64_t i = 1; i < count; ++i) {
     const Parcel& parcel = area_.transfer.parcels[i];
     Cell& cell = *deque.head;
-    cell.kind = &kForeign;
-    cell.state.store(parcel.function | uint64_t{parcel.bytes} << 32, std::memory_order_relaxed);
-    cell.thief = static_cast<uint64_t>(victim);
-    cell.origin = parcel.origin;
+    ForeignTask::store(cell, parcel, static_cast<uint64_t>(victim));
     std::memcpy(cell.payload, parcel.payload, sizeof cell.payload);
     ++deque.head;
   }
   execute(first.function, first.origin, victim, first.payload, first.bytes);
   run_foreign_cells(mark);
-  if (broken_.ok()) area_.status.store(status, std::memory_order_release);
+  set_status(status);
 }
 
 // Runs the tasks of other workers in the deque that thieves have left.
@@ -372,15 +371,23 @@ void PoolWorker::run_foreign_cells(Cell* mark) {
       set_tail(cell);  // handed on: another thief reports to the owner
       continue;
     }
-    const uint64_t word = cell->state.load(std::memory_order_relaxed);
+    const ForeignTask task = ForeignTask::load(*cell);
     alignas(64) std::byte payload[pool::kPayloadBytes];
     std::memcpy(payload, cell->payload, sizeof payload);
-    execute(static_cast<uint32_t>(word), cell->origin, static_cast<int>(cell->thief), payload,
-            static_cast<uint32_t>(word >> 32));
+    execute(task.function, cell->origin, static_cast<int>(task.sender), payload, task.bytes);
   }
 }
 
-// Runs a task of another worker, and reports its end to that worker.
+IncomingCall PoolWorker::run_task(FunctionStub stub, std::span<std::byte> payload) {
+  Cell* const mark = deque.head;
+  IncomingCall call;
+  call.closure = payload;
+  stub(call);
+  if (deque.head != mark) finish(mark);
+  return call;
+}
+
+// Runs a task of another worker, and sends its result to that worker.
 void PoolWorker::execute(uint32_t function, uint64_t origin, int from, std::byte* payload,
                          uint32_t bytes) {
   const Origin owner = Origin::of(origin);
@@ -388,39 +395,35 @@ void PoolWorker::execute(uint32_t function, uint64_t origin, int from, std::byte
   if (stub == nullptr || bytes > pool::kPayloadBytes || owner.index >= shared_cells_ ||
       owner.rank >= static_cast<uint32_t>(access_.size())) {
     units_.end(static_cast<uint64_t>(from));
-    must(make_error(absl::StatusCode::kInternal, ErrorScope::kPeer,
-                    fabric_.label(static_cast<uint32_t>(from)) + " handed over an invalid task",
-                    "run the same program in every process"));
+    check_or_break(
+        make_error(absl::StatusCode::kInternal, ErrorScope::kPeer,
+                   fabric_.label(static_cast<uint32_t>(from)) + " handed over an invalid task",
+                   "run the same program in every process"));
   }
-  IncomingCall call;
-  call.closure = std::span(payload, pool::kPayloadBytes);
-  Cell* const mark = deque.head;
+  const std::span room(payload, pool::kPayloadBytes);
   const bool was_in_task = std::exchange(in_task_, true);
-  stub(call);
-  if (deque.head != mark) finish(mark);
+  const IncomingCall call = run_task(stub, room);
   in_task_ = was_in_task;
   if (!broken_.ok()) {
     units_.end(static_cast<uint64_t>(from));
     return;
   }
-  uint64_t length = pool::kPayloadBytes;
+  uint64_t length = call.closure.size();
   uint64_t state = kDone;
   if (call.outcome != CallOutcome::kDone) {
-    state = kFailed;
-    std::string text = call.error_type + '\0' + call.error_text;
-    length = std::min(text.size(), pool::kPayloadBytes);
-    std::memcpy(payload, text.data(), length);
-  } else {
-    length = call.closure.size();
+    const PackedFailure failure = pack_failure(call.error_type, call.error_text, room);
+    length = failure.bytes;
+    state = failure.form == FailureForm::kNamed ? kFailedNamed : kFailedHashed;
   }
   try {
-    report(owner, payload, length, state);
+    send_result(owner, payload, length, state);
   } catch (const RunIsBroken&) {
   }
   units_.end(static_cast<uint64_t>(from));
 }
 
-void PoolWorker::report(Origin origin, const std::byte* payload, uint64_t bytes, uint64_t state) {
+void PoolWorker::send_result(Origin origin, const std::byte* payload, uint64_t bytes,
+                             uint64_t state) {
   const uint64_t word = state | bytes << kStateBits;
   Cell& cell = cells_[origin.index];  // it has the same address there
   const auto peer = static_cast<int>(origin.rank);
@@ -438,9 +441,9 @@ void PoolWorker::report(Origin origin, const std::byte* payload, uint64_t bytes,
     return;
   }
   if (bytes != 0) {
-    must(access_.write(peer, reinterpret_cast<uint64_t>(cell.payload), payload, bytes));
+    check_or_break(access_.write(peer, reinterpret_cast<uint64_t>(cell.payload), payload, bytes));
   }
-  must(access_.write(peer, reinterpret_cast<uint64_t>(&cell.state), &word, sizeof word));
+  check_or_break(access_.write(peer, reinterpret_cast<uint64_t>(&cell.state), &word, sizeof word));
 }
 
 // ---- Owner --------------------------------------------------------------------------------------
@@ -453,20 +456,16 @@ void PoolWorker::wait_for(Cell* cell) {
   ++statistics_.syncs_waited;
   const TraceScope trace("pool", "sync waits", "thief", cell->thief);
   const auto thief = static_cast<int>(cell->thief);
-  const auto most = static_cast<uint64_t>(options_.idle_sleep.count()) * 1000;
   for (uint64_t round = 0; !ended();) {
     if (attempt(Step::kLeapfrog, thief, level_of_[static_cast<size_t>(thief)]) ||
         (!ended() && search(ended))) {
       round = 0;
-      must(broken_);
+      check_or_break(broken_);
       continue;
     }
     if (ended()) return;
-    // The owner answers its thieves, and runs the calls that arrive for its thread.
-    idle_pause(round++, most);
-    static_cast<void>(fabric_.process_calls());
-    if (round % 16 == 0 && steady_clock::now() >= next_check_) check_peers();
-    must(broken_);
+    idle_pause(round++, idle_sleep_ns_);  // attempt() has answered the thieves
+    run_calls_and_check_peers(round);
   }
 }
 
@@ -477,22 +476,22 @@ void PoolWorker::remove_stolen(Cell* cell) {
 
 void PoolWorker::await_stolen(const Kind& kind, void* result) {
   Cell* const cell = deque.head - 1;
-  must(broken_);
+  check_or_break(broken_);
   if (cell < cells_) misused("pool::sync() without a spawned task");
   if (cell->kind != &kind) misused("pool::sync() of another function than the newest spawn's");
   wait_for(cell);
   remove_stolen(cell);
   const uint64_t state = cell->state.load(std::memory_order_relaxed);
   const uint64_t bytes = std::min<uint64_t>(state >> kStateBits, pool::kPayloadBytes);
-  if ((state & ((uint64_t{1} << kStateBits) - 1)) == kFailed) {
-    const std::string text(reinterpret_cast<const char*>(cell->payload), bytes);
-    const size_t type = std::min(text.find('\0'), text.size());
-    throw_described(text.substr(0, type), type == text.size() ? "" : text.substr(type + 1));
+  const uint64_t kind_of_end = state & ((uint64_t{1} << kStateBits) - 1);
+  if (kind_of_end == kFailedNamed || kind_of_end == kFailedHashed) {
+    throw_packed(kind_of_end == kFailedNamed ? FailureForm::kNamed : FailureForm::kHashed,
+                 std::span(cell->payload, bytes));
   }
   if (bytes != kind.result_bytes) {
-    must(make_error(absl::StatusCode::kInternal, ErrorScope::kPeer,
-                    "a task's result has " + std::to_string(bytes) + " bytes, not " +
-                        std::to_string(kind.result_bytes)));
+    check_or_break(make_error(absl::StatusCode::kInternal, ErrorScope::kPeer,
+                              "a task's result has " + std::to_string(bytes) + " bytes, not " +
+                                  std::to_string(kind.result_bytes)));
   }
   if (bytes != 0) std::memcpy(result, cell->payload, bytes);
 }
@@ -518,10 +517,7 @@ void PoolWorker::finish(Cell* mark) noexcept {
     deque.head = cell;
     alignas(64) std::byte payload[pool::kPayloadBytes];
     std::memcpy(payload, cell->payload, sizeof payload);
-    IncomingCall call;
-    call.closure = payload;
-    cell->kind->stub(call);
-    if (deque.head != cell) finish(cell);
+    static_cast<void>(run_task(cell->kind->stub, payload));
   }
   if (!broken_.ok()) {
     deque.head = mark;
@@ -537,13 +533,10 @@ void PoolWorker::no_room() const {
 
 // ---- Runs ---------------------------------------------------------------------------------------
 
-PoolWorker::First PoolWorker::run_first(const Kind& kind, std::byte* payload) {
-  IncomingCall call;
-  call.closure = std::span(payload, pool::kPayloadBytes);
-  units_.begin(static_cast<uint64_t>(rank()), 1);
+PoolWorker::FirstResult PoolWorker::run_first(const Kind& kind, std::byte* payload) {
+  units_.begin(static_cast<uint64_t>(rank()));
   in_task_ = true;
-  kind.stub(call);
-  if (deque.head != cells_) finish(cells_);
+  const IncomingCall call = run_task(kind.stub, std::span(payload, pool::kPayloadBytes));
   in_task_ = false;
   units_.end(static_cast<uint64_t>(rank()));
   if (call.outcome == CallOutcome::kDone) return {};
@@ -570,8 +563,8 @@ void PoolWorker::pause_idle() {
     serve();
   } catch (const RunIsBroken&) {
   }
-  idle_pause(idle_round_++, static_cast<uint64_t>(options_.idle_sleep.count()) * 1000);
-  if (idle_round_ % 16 == 0 && steady_clock::now() >= next_check_) check_peers();
+  idle_pause(idle_round_++, idle_sleep_ns_);
+  check_peers_if_due(idle_round_);
 }
 
 void PoolWorker::pause_task(uint64_t round) {
@@ -579,7 +572,7 @@ void PoolWorker::pause_task(uint64_t round) {
     serve();
   } catch (const RunIsBroken&) {  // the next sync() throws it
   }
-  idle_pause(round, static_cast<uint64_t>(options_.idle_sleep.count()) * 1000);
+  idle_pause(round, idle_sleep_ns_);
 }
 
 bool PoolWorker::all_idle() {
@@ -598,6 +591,18 @@ bool PoolWorker::all_idle() {
     if (status != kIdle) return false;
   }
   return true;
+}
+
+void PoolWorker::check_peers_if_due(uint64_t round) {
+  if (round >= kSpinRounds && steady_clock::now() >= next_check_) check_peers();
+}
+
+void PoolWorker::run_calls_and_check_peers(uint64_t round) {
+  const bool awaited = std::exchange(awaits_answer_, true);
+  static_cast<void>(fabric_.process_calls());
+  awaits_answer_ = awaited;
+  check_peers_if_due(round);
+  check_or_break(broken_);
 }
 
 void PoolWorker::check_peers() {

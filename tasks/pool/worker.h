@@ -21,6 +21,7 @@
 #ifndef CARIAMA_TASKS_POOL_WORKER_H_
 #define CARIAMA_TASKS_POOL_WORKER_H_
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -46,7 +47,8 @@ namespace cariama::tasks {
 struct RunIsBroken {};
 
 // The units of work for the termination detector: stolen tasks, and the first task. begun(r): tasks
-// handed over to rank r; ended(r): tasks from rank r that have ended here or were handed on.
+// handed over to rank r; ended(r): tasks from rank r that have ended here or were handed on. Only
+// the worker's thread changes the counters.
 class PoolUnits final : public WorkCounter {
  public:
   explicit PoolUnits(int workers)
@@ -57,10 +59,20 @@ class PoolUnits final : public WorkCounter {
   [[nodiscard]] uint64_t ended(uint32_t rank) const override {
     return ended_[rank].load(std::memory_order_acquire);
   }
-  void begin(uint64_t rank, uint64_t units) {
-    begun_[rank].fetch_add(units, std::memory_order_release);
-  }
+  void begin(uint64_t rank) { begun_[rank].fetch_add(1, std::memory_order_release); }
   void end(uint64_t rank) { ended_[rank].fetch_add(1, std::memory_order_release); }
+  // Call it when this worker has left a broken run: it neither begins nor ends a task any more, but
+  // tasks on their way to it or from it may be lost. Raises the smaller of the two counters of each
+  // rank to the larger one. When all workers have done so, as many units have ended as were begun,
+  // and later waits of a termination detector do not wait for the lost tasks.
+  void balance() {
+    for (size_t rank = 0; rank < begun_.size(); ++rank) {
+      const uint64_t units =
+          std::max(begun(static_cast<uint32_t>(rank)), ended(static_cast<uint32_t>(rank)));
+      begun_[rank].store(units, std::memory_order_release);
+      ended_[rank].store(units, std::memory_order_release);
+    }
+  }
 
  private:
   std::vector<std::atomic<uint64_t>> begun_;
@@ -81,11 +93,11 @@ class PoolWorker {
   PoolWorker& operator=(const PoolWorker&) = delete;
 
   // The first task has ended, and in `failure` is the text of its exception, or "".
-  struct First {
+  struct FirstResult {
     std::string failure;
   };
   // Rank 0 calls it. Runs the first task; its result overwrites the arguments in `payload`.
-  [[nodiscard]] First run_first(const Kind& kind, std::byte* payload);
+  [[nodiscard]] FirstResult run_first(const Kind& kind, std::byte* payload);
   void enter(uint64_t status);  // begins a run
   void leave();                 // ends a run: no thief can reach this worker any more
   // Searches for tasks and runs them until one search of all levels has found none. Returns true if
@@ -93,14 +105,17 @@ class PoolWorker {
   bool search_and_run();
   // An idle worker's pause between two searches.
   void pause_idle();
-  // The slides' termination detection: true if all status cells are IDLE.
+  // Oortwijn's scan: true if all status cells are IDLE.
   [[nodiscard]] bool all_idle();
-  void set_idle() { area_.status.store(kIdle, std::memory_order_release); }
+  void set_idle() { set_status(kIdle); }
   // One round of a wait for another layer in a task.
   void pause_task(uint64_t round);
   // Fails the run if a peer is dead or has left the run.
   void check_peers();
   [[nodiscard]] bool in_task() const { return in_task_; }
+  // False in a task, and in a call that runs while this worker waits for a victim's answer: there
+  // is one transfer cell, so a second request at the same time is impossible.
+  [[nodiscard]] bool may_search() const { return !in_task_ && !awaits_answer_; }
   [[nodiscard]] const absl::Status& broken() const { return broken_; }
   void fail(absl::Status status);
 
@@ -123,12 +138,25 @@ class PoolWorker {
   [[nodiscard]] PoolArea& area_of(int peer) const {
     return *reinterpret_cast<PoolArea*>(mapped_[static_cast<size_t>(peer)]);
   }
-  // Sets `tail`, and `enough` with it.
+  // Sets `tail`, and `publish_from` with it.
   void set_tail(Cell* tail);
-  // Ends the run if `status` is an error: throws RunIsBroken.
-  void must(const absl::Status& status);
+  // Changes the status cell, unless this worker has left the run: the cell then remains kLeft.
+  void set_status(uint64_t status) {
+    if (broken_.ok()) area_.status.store(status, std::memory_order_release);
+  }
+  // If `status` is an error, leaves the run with it: throws RunIsBroken.
+  void check_or_break(const absl::Status& status);
   template <typename T>
-  T must(absl::StatusOr<T> value);
+  T value_or_break(absl::StatusOr<T> value);
+  // Runs a task whose arguments are in `payload`, and finishes the children that it has not synced.
+  // The returned call has the outcome, and the result in its closure.
+  [[nodiscard]] IncomingCall run_task(FunctionStub stub, std::span<std::byte> payload);
+  // A part of each round of a wait: does check_peers() if the last check is kVictimCheckInterval
+  // ago. Does nothing in the first rounds, in which the worker spins.
+  void check_peers_if_due(uint64_t round);
+  // A part of each round of a wait in a run: runs the calls that have arrived for this thread, and
+  // does check_peers_if_due(). Throws RunIsBroken if this worker has to leave the run.
+  void run_calls_and_check_peers(uint64_t round);
 
   // As victim.
   [[nodiscard]] uint64_t block_own_request();
@@ -146,7 +174,7 @@ class PoolWorker {
   void run_parcels(int victim, uint64_t count);
   void run_foreign_cells(Cell* mark);
   void execute(uint32_t function, uint64_t origin, int from, std::byte* payload, uint32_t bytes);
-  void report(Origin origin, const std::byte* payload, uint64_t bytes, uint64_t state);
+  void send_result(Origin origin, const std::byte* payload, uint64_t bytes, uint64_t state);
   void record(const PoolAttempt& attempt);
 
   // As owner.
@@ -155,6 +183,7 @@ class PoolWorker {
   void remove_stolen(Cell* cell);
 
   const PoolOptions options_;
+  const uint64_t idle_sleep_ns_;
   const size_t shared_cells_;
   RemoteAccess& access_;
   Fabric& fabric_;
@@ -171,6 +200,7 @@ class PoolWorker {
   // The time until which this worker waits for the cause of which a peer has left the run.
   std::optional<std::chrono::steady_clock::time_point> left_until_;
   bool in_task_ = false;
+  bool awaits_answer_ = false;
   absl::Status broken_;
   PoolStatistics statistics_;
   uint64_t trips_before_ = 0;

@@ -1,5 +1,7 @@
 // Broadcasts to a failed process: every form reports the failure to the caller.
 #include <atomic>
+#include <string>
+#include <vector>
 
 #include "dsfabric/send_call.h"
 #include "gtest/gtest.h"
@@ -45,6 +47,55 @@ TEST(BroadcastFaults, ALostChildIsReportedByEveryForm) {
       over = true;
     }
     EXPECT_TRUE(fabric.wait_polling([] { return over.load(); }, soon()));
+  });
+}
+
+// The tree from rank 0: 4 is the parent of 6, so the failure is two steps below the root.
+TEST(BroadcastFaults, ALossDeepInTheTreeReachesTheCallerUnchanged) {
+  LocalJobOptions options{.processes = 8, .transport = transport_case("fault_shm")};
+  options.finalize = false;
+  LocalJob job(options);
+  static std::atomic<bool> lost;
+  static std::atomic<bool> over;
+  lost = over = false;
+  job.run([&](Fabric& fabric, uint32_t) {
+    if (fabric.rank() == 4) {
+      must(call(fabric, 6, [] {}));
+      job.faults(4)->lose_peer(fabric.label(6));
+      Synchronizer never;
+      static_cast<void>(call<RemoteNotify>(
+          fabric, 6, [] {}, never));
+      EXPECT_TRUE(fabric.wait_polling([&] { return !fabric.peer_status(6).ok(); }, soon()));
+      lost = true;
+    }
+    if (fabric.rank() == 0) {
+      EXPECT_TRUE(fabric.wait_polling([] { return lost.load(); }, soon()));
+      Synchronizer run;
+      EXPECT_TRUE(broadcast<RemoteNotify>(
+          fabric, [] {}, run));
+      EXPECT_TRUE(fabric.wait([&] { return run.done(); }, soon()));
+      EXPECT_TRUE(absl::IsUnavailable(run.status())) << run.status();
+      EXPECT_NE(run.status().message().find(fabric.label(6)), std::string::npos) << run.status();
+      EXPECT_EQ(run.status().message().find("threw"), std::string::npos) << run.status();
+      over = true;
+    }
+    EXPECT_TRUE(fabric.wait_polling([] { return over.load(); }, soon()));
+  });
+}
+
+TEST(BroadcastFaults, ABufferWithoutMemoryIsRefused) {
+  LocalJob job({.processes = 1});
+  job.run([](Fabric& fabric, uint32_t) {
+    const auto function = [](void*, uint64_t) {};
+    Synchronizer done;
+    const std::vector<RemoteMemoryLocator> targets(1);
+    for (const CallResult& refused :
+         {broadcast_buffer<RemoteNotify>(fabric, function, nullptr, 0, 8, done),
+          broadcast_buffer<LocalNotify>(fabric, function, nullptr, 0, 8, done),
+          broadcast_buffer<RemoteNotify>(fabric, function, nullptr, 0, 8, targets, done)}) {
+      EXPECT_TRUE(absl::IsInvalidArgument(refused.status())) << refused.status();
+    }
+    EXPECT_FALSE(done.done());
   });
 }
 

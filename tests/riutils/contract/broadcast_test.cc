@@ -227,7 +227,14 @@ template <typename Global>
 void broadcast_one_sided(const testing::LocalJobOptions& options) {
   start_counting();
   LocalJob local(options);
+  std::vector<RemoteMemoryLocator> targets(options.processes);
   local.run([&](Fabric& fabric, uint32_t thread) {
+    // Any process may become the parent.
+    RDMAMemory place = must(fabric.memory().allocate(100));
+    if (thread == 0) {
+      const uint32_t other = (fabric.rank() + 1) % options.processes;
+      targets[fabric.rank()] = must(internal::locate_for(fabric, other, place, 0, 100));
+    }
     // Worker 1 of process 3 has no object of this type: that process forwards by service calls.
     std::optional<Global> global;
     if (fabric.rank() != 3 || thread != 1) global.emplace(*fabric.this_thread());
@@ -264,6 +271,20 @@ void broadcast_one_sided(const testing::LocalJobOptions& options) {
       ASSERT_TRUE(fabric.wait([&] { return buffer.done(); }, soon()));
       EXPECT_EQ(buffer.status(), absl::OkStatus());
       EXPECT_EQ(good.load(), 2 * fabric.total_threads());
+      // The calls may be stored while the buffers are written: no call may run before its buffer.
+      good = 0;
+      for (int i = 1; i <= 50; ++i) {
+        Synchronizer placed;
+        std::memset(source.get_buffer(), i, 100);
+        ASSERT_TRUE((*global).template broadcast_buffer<RemoteNotify>(
+            [i](void* at, uint64_t size) {
+              if (size == 100 && static_cast<uint8_t*>(at)[99] == i) ++good;
+            },
+            &source, 0, 100, targets, placed));
+        ASSERT_TRUE(fabric.wait([&] { return placed.done(); }, soon()));
+        EXPECT_EQ(placed.status(), absl::OkStatus());
+        EXPECT_EQ(good.load(), static_cast<uint64_t>(i) * fabric.total_threads());
+      }
       ASSERT_TRUE((*global).broadcast([] { ended[me()] = true; }));
     }
     ASSERT_TRUE(wait_for_the_end(fabric));

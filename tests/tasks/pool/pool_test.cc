@@ -7,12 +7,16 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <csignal>
 #include <stdexcept>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "dsfabric/global_memory.h"
+#include "dsfabric/send_call.h"
 #include "tasks/await.h"
 #include "tests/dsfabric/testing/local_job.h"
 #include "tests/tasks/pool/pool_test_support.h"
@@ -22,6 +26,8 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Throws;
+using namespace std::chrono_literals;
 
 TEST(Pool, OneWorkerComputes) {
   with_pool(1, {}, [](TaskPool& pool, Fabric&) {
@@ -70,7 +76,52 @@ TEST(Pool, InvalidOptionsAreRefused) {
     const PoolOptions options{.steal = fabric.rank() == 0 ? 1u : kStealHalf};
     EXPECT_THAT(TaskPool::create(fabric, options).status().ToString(),
                 HasSubstr("the PoolOptions of rank"));
+    const RemoteAtomics atomics =
+        fabric.rank() == 0 ? RemoteAtomics::kDevice : RemoteAtomics::kServed;
+    EXPECT_THAT(TaskPool::create(fabric, {.atomics = atomics}).status().ToString(),
+                HasSubstr("the PoolOptions of rank"));
   });
+}
+
+TEST(Pool, InvalidVictimsAndSleepsAreRefusedByBothRuntimes) {
+  run_process_job(2, {}, [](Fabric& fabric) {
+    const int own = static_cast<int>(fabric.rank());
+    const int other = 1 - own;
+    const std::pair<std::vector<std::vector<int>>, std::string> cases[] = {
+        {{{other}, {2}}, "victims holds rank 2, but the job has 2 workers"},
+        {{{-1}}, "victims holds rank -1, but the job has 2 workers"},
+        {{{own}}, "victims holds rank " + std::to_string(own) + ", which is this worker"},
+        {{{other}, {}, {other}}, "victims holds rank " + std::to_string(other) + " twice"},
+    };
+    for (const auto& [victims, text] : cases) {
+      const absl::Status pool = TaskPool::create(fabric, {.victims = victims}).status();
+      EXPECT_TRUE(absl::IsInvalidArgument(pool)) << pool;
+      EXPECT_THAT(pool.ToString(), HasSubstr("PoolOptions::" + text));
+      const absl::Status tasks = TaskRuntime::create(fabric, {.victims = victims}).status();
+      EXPECT_TRUE(absl::IsInvalidArgument(tasks)) << tasks;
+      EXPECT_THAT(tasks.ToString(), HasSubstr("TaskOptions::" + text));
+    }
+    for (const std::chrono::microseconds sleep : {-1us, 1'000'001us}) {
+      EXPECT_THAT(TaskPool::create(fabric, {.idle_sleep = sleep}).status().ToString(),
+                  HasSubstr("PoolOptions::idle_sleep is " + std::to_string(sleep.count())));
+      EXPECT_THAT(TaskRuntime::create(fabric, {.idle_sleep = sleep}).status().ToString(),
+                  HasSubstr("TaskOptions::idle_sleep is " + std::to_string(sleep.count())));
+    }
+  });
+}
+
+// ---- Functions without arguments ----
+
+uint64_t answer() { return 42; }
+uint64_t answers() {
+  pool::Children<answer> child;
+  child.spawn();
+  pool::spawn<answer>();
+  return pool::sync<answer>() + pool::call<answer>() + child.sync();
+}
+
+TEST(Pool, TasksNeedNoArguments) {
+  with_pool(2, {}, [](TaskPool& pool, Fabric&) { EXPECT_EQ(must(pool.run<answers>()), 126u); });
 }
 
 // ---- Batches ----
@@ -264,6 +315,55 @@ TEST(Pool, ExceptionsOfStolenTasksTravelAsText) {
   });
 }
 
+// A type whose mangled name is longer than a payload.
+struct ANameOfALengthThatNoMessageHasRoomForBecauseItContinuesBeyondAllThatIsUsual {};
+template <typename>
+struct LongNamed : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+using Registered =
+    LongNamed<ANameOfALengthThatNoMessageHasRoomForBecauseItContinuesBeyondAllThatIsUsual>;
+using Unregistered =
+    LongNamed<ANameOfALengthThatNoMessageHasRoomForBecauseItContinuesBeyondAllThatIsUsual*>;
+
+void throws_long_name_elsewhere(bool registered) {
+  (*pids)->second = getpid();
+  if (registered) throw Registered("the text");
+  throw Unregistered("the text");
+}
+// Returns 1 if a Registered was thrown, 2 for a remote_error, with the right text.
+int type_of_exception(bool registered) {
+  (*pids)->first = getpid();
+  (*pids)->second = 0;
+  pool::Children<throws_long_name_elsewhere> first;
+  pool::Children<waits_for_a_thief> second;
+  first.spawn(registered);
+  second.spawn(0);
+  pool::call<waits_for_a_thief>(0);
+  second.sync();
+  try {
+    first.sync();
+  } catch (const Registered& error) {
+    return error.what() == std::string("the text") ? 1 : -1;
+  } catch (const remote_error& error) {
+    EXPECT_THAT(error.type(), ::testing::StartsWith("cariama::testing::"));
+    EXPECT_LE(error.type().size(), 48u);
+    return error.text() == "the text" ? 2 : -1;
+  }
+  return 0;
+}
+
+TEST(Pool, ExceptionsWithLongTypeNamesKeepTheirText) {
+  register_exception<Registered>();
+  Shared<Pids> shared;
+  pids = &shared;
+  with_pool(2, {}, [](TaskPool& pool, Fabric&) {
+    EXPECT_EQ(must(pool.run<type_of_exception>(true)), 1);
+    EXPECT_NE((*pids)->first, (*pids)->second);
+    EXPECT_EQ(must(pool.run<type_of_exception>(false)), 2);
+  });
+}
+
 // ---- Misuse ----
 
 uint64_t forgets(uint64_t count) {
@@ -290,6 +390,10 @@ TEST(Pool, MisuseIsReported) {
     EXPECT_THAT(std::string(pool.run<syncs_too_often>(0).status().message()),
                 HasSubstr("pool::sync() without a spawned task"));
     EXPECT_EQ(pool.run<forgetful>(0).value_or(0), 42u);
+    const auto outside =
+        ::testing::Property(&std::exception::what, HasSubstr("outside of TaskPool::run()"));
+    EXPECT_THAT([] { pool::spawn<leaf>(uint64_t{1}); }, Throws<std::logic_error>(outside));
+    EXPECT_THAT([] { static_cast<void>(pool::sync<leaf>()); }, Throws<std::logic_error>(outside));
   });
   EXPECT_THROW(pool::spawn<leaf>(uint64_t{1}), std::logic_error) << "outside of a run";
   EXPECT_THROW(static_cast<void>(pool::sync<leaf>()), std::logic_error);
@@ -324,6 +428,37 @@ TEST(Pool, TasksUseGlobalMemory) {
       must(memory->put(std::span<const uint64_t>(values), words));
     }
     EXPECT_EQ(must(pool.run<sum_of_words>(words, 0, kWords)), kWords * (kWords - 1) / 2);
+  });
+}
+
+struct Calls {
+  std::atomic<uint64_t> run;
+};
+Shared<Calls>* calls_of_test = nullptr;
+Fabric* fabric_of_test = nullptr;
+
+// Rank 0 has tasks to spare, and answers no thief: rank 1 waits for an answer most of the time.
+uint64_t calls_a_waiting_thief(uint64_t count) {
+  pool::Children<leaf> children;
+  for (int i = 0; i < 1000; ++i) children.spawn(uint64_t{0});
+  pool::communicate();
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  for (uint64_t i = 0; i < count && std::chrono::steady_clock::now() < deadline; ++i) {
+    must(call(*fabric_of_test, 1, [] { ++(*calls_of_test)->run; }));
+    while ((*calls_of_test)->run <= i && std::chrono::steady_clock::now() < deadline) sched_yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return (*calls_of_test)->run;
+}
+
+TEST(Pool, AThiefThatWaitsForItsVictimRunsCalls) {
+  Shared<Calls> calls;
+  calls_of_test = &calls;
+  with_pool(2, {}, [](TaskPool& pool, Fabric& fabric) {
+    fabric_of_test = &fabric;
+    // A wait for the connection in the task would answer thieves.
+    if (fabric.rank() == 0) must(fabric.connection(1).status());
+    EXPECT_EQ(must(pool.run<calls_a_waiting_thief>(20)), 20u);
   });
 }
 

@@ -1,5 +1,5 @@
 // How the workers of a pool find out that a run has ended: the fabric's termination detector, and
-// the slides' scan of status cells with the condition under which it is correct.
+// Oortwijn's scan of status cells with the condition under which it is correct.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,8 +18,8 @@ namespace {
 
 // A model of three workers and one task, which the first of them spawns and hands over to the
 // second, and the second to the third. All interleavings of a scan with the steps of the workers
-// are tried. A worker sets its status cell to WORKING after it has received the task, as in steal()
-// of the slides, and to IDLE when it has nothing to do. The first worker is the initiator: with
+// are tried. A worker sets its status cell to WORKING after it has received the task, as Oortwijn's
+// steal() does, and to IDLE when it has nothing to do. The first worker is the initiator: with
 // `initiator_stays`, its cell is WORKING until the task has ended.
 struct Model {
   enum class Place : uint8_t { kAt0, kTo1, kAt1, kTo2, kAt2, kEnded };
@@ -163,6 +163,53 @@ TEST(Termination, NoWorkerLeavesEarly) {
       if (fabric.rank() != 0) {
         EXPECT_GE(counts.detections, 10u) << "at least one search without success in each run";
       }
+    });
+  }
+}
+
+// ---- After a broken run ----
+
+Shared<std::atomic<int>>* workers_that_left = nullptr;
+TaskPool* pool_of_test = nullptr;
+
+int nothing(int) { return 0; }
+int syncs_the_task_of_its_caller(int) { return pool::sync<nothing>(); }
+int breaks_the_run(int) {
+  pool::spawn<nothing>(0);
+  return pool::call<syncs_the_task_of_its_caller>(0);
+}
+// One thief steals a task that breaks the run there. The other one has sent a request, which it
+// gives up. This worker then answers the request with a task, which no worker runs.
+int answers_a_thief_that_has_left(int) {
+  pool::Children<breaks_the_run> first;
+  pool::Children<nothing> more;
+  first.spawn(0);
+  for (int i = 0; i < 4; ++i) more.spawn(0);
+  if (!communicate_until([] { return pool_of_test->statistics().handed_over != 0; })) return 1;
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (**workers_that_left < 2 && std::chrono::steady_clock::now() < deadline) sched_yield();
+  EXPECT_EQ(pool_of_test->statistics().handed_over, 1u);
+  pool::communicate();
+  EXPECT_EQ(pool_of_test->statistics().handed_over, 2u);
+  while (!more.empty()) more.sync();
+  return first.sync();
+}
+
+TEST(Termination, TasksLostInABrokenRunAreNotAwaitedLater) {
+  for (const PoolTermination termination :
+       {PoolTermination::kDetector, PoolTermination::kStatusScan}) {
+    Shared<std::atomic<int>> left;
+    workers_that_left = &left;
+    run_process_job(3, {}, [&](Fabric& fabric) {
+      PoolOptions options{.termination = termination};
+      // All steal from rank 0 only.
+      options.victims = {{}, {}, {}, {fabric.rank() == 0 ? 1 : 0}};
+      auto pool = must(TaskPool::create(fabric, options));
+      pool_of_test = pool.get();
+      EXPECT_FALSE(pool->run<answers_a_thief_that_has_left>(0).ok());
+      if (fabric.rank() != 0) ++*left;
+      TerminationDetector detector(fabric);
+      EXPECT_TRUE(detector.wait(deadline_after(std::chrono::seconds(20))).ok());
     });
   }
 }

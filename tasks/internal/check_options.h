@@ -1,0 +1,23 @@
+// Checks of the options that TaskRuntime and TaskPool share.
+#ifndef CARIAMA_TASKS_INTERNAL_CHECK_OPTIONS_H_
+#define CARIAMA_TASKS_INTERNAL_CHECK_OPTIONS_H_
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace cariama::tasks {
+
+// Returns INVALID_ARGUMENT, with the name of the option, unless `victims` holds ranks of [0, size)
+// without `rank`, each at most once, and 0 <= idle_sleep <= 1 s. `owner` is the name of the options
+// struct.
+[[nodiscard]] absl::Status check_common_options(const std::string& owner,
+                                                const std::vector<std::vector<int>>& victims,
+                                                std::chrono::microseconds idle_sleep, int rank,
+                                                int size);
+
+}  // namespace cariama::tasks
+
+#endif  // CARIAMA_TASKS_INTERNAL_CHECK_OPTIONS_H_

@@ -1,0 +1,16 @@
+// error: the result of a pool task is not plain data that another process can use: return a
+// trivially copyable value, and put large data into global memory
+#include <string_view>
+
+#include "tasks/pool.h"
+
+std::string_view text(long) { return "text"; }
+long value(long x) { return x; }
+
+void example() {
+#ifdef CARIAMA_MUST_NOT_COMPILE
+  cariama::pool::spawn<text>(1);
+#else
+  cariama::pool::spawn<value>(1);
+#endif
+}
