@@ -262,14 +262,15 @@ void HelperPolicy::forgotten(RegionName region) {
 
 void HelperPolicy::take_forgotten() {
   if (!any_forgotten_.load(std::memory_order_acquire)) return;
-  std::vector<uint64_t> gone;
-  {
-    const std::lock_guard lock(forgotten_mutex_);
-    gone.swap(forgotten_);
-    any_forgotten_.store(false, std::memory_order_relaxed);
-  }
+  const std::lock_guard lock(forgotten_mutex_);
+  gone_.insert(gone_.end(), forgotten_.begin(), forgotten_.end());
+  forgotten_.clear();
+  any_forgotten_.store(false, std::memory_order_relaxed);
+}
+
+void HelperPolicy::drop_forgotten() {
   const size_t count = communicator_count_.load(std::memory_order_acquire);
-  for (const uint64_t region : gone) {
+  for (const uint64_t region : gone_) {
     if (const auto found = known_.find(region); found != known_.end()) {
       dequeue(region, found->second);
       known_.erase(found);
@@ -278,6 +279,7 @@ void HelperPolicy::take_forgotten() {
       communicators_[i].load(std::memory_order_acquire)->predictor->forget(region);
     }
   }
+  gone_.clear();
 }
 
 int64_t HelperPolicy::scheduling_delay() const {
@@ -508,6 +510,9 @@ int64_t HelperPolicy::step() {
   }
   const bool worked = taken != 0;
   decide_all();
+  // After the records that were in the queues when take_forgotten() ran: these may name a forgotten
+  // region, and would make it known again.
+  if (taken != kMostRecordsPerStep) drop_forgotten();
   const int64_t now = control_->now();
   give_up_unused(now);
   {

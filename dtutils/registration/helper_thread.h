@@ -176,6 +176,7 @@ class CARIAMA_DTUTILS_EXPORT HelperPolicy final : public RegistrationPolicy {
   [[nodiscard]] Queue* queue_of_this_thread();
   void run();
   void take_forgotten();
+  void drop_forgotten();
   [[nodiscard]] bool take_record();
   void process_record(Communicator& from, const Record& record);
   void decide(uint64_t region, Known& known);
@@ -205,6 +206,7 @@ class CARIAMA_DTUTILS_EXPORT HelperPolicy final : public RegistrationPolicy {
 
   std::mutex forgotten_mutex_;  // never held while the cache is called
   std::vector<uint64_t> forgotten_;
+  std::vector<uint64_t> gone_;  // taken from forgotten_; of the helper
   std::atomic<bool> any_forgotten_{false};
 
   // Owned by the thread that calls step().

@@ -20,6 +20,7 @@
 #define CARIAMA_DTUTILS_REGISTRATION_POLICY_H_
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -71,8 +72,8 @@ class CARIAMA_DTUTILS_EXPORT RegionControl {
   [[nodiscard]] virtual int64_t now() const = 0;  // the cache's clock, in ns
 };
 
-// Decides about the registrations of one cache. Its functions may be called by several threads at
-// once.
+// Decides about the registrations of one cache at a time. Its functions may be called by several
+// threads at once.
 class CARIAMA_DTUTILS_EXPORT RegistrationPolicy {
  public:
   virtual ~RegistrationPolicy() = default;
@@ -97,6 +98,13 @@ class CARIAMA_DTUTILS_EXPORT RegistrationPolicy {
 
   // Returns the size in bytes of the pieces in which messages are registered; 0: whole.
   [[nodiscard]] virtual size_t piece_bytes() const { return 0; }
+
+  // Called by the cache. take() returns false if another cache uses the policy.
+  [[nodiscard]] bool take() { return !taken_.exchange(true, std::memory_order_acq_rel); }
+  void give_back() { taken_.store(false, std::memory_order_release); }
+
+ private:
+  std::atomic<bool> taken_{false};
 };
 
 // Returns a policy by its name in the table above. "helper" has the default HelperOptions (the

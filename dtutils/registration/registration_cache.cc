@@ -19,7 +19,9 @@ namespace {
 
 // The word of an entry: uses in progress, state, and the version, which differs for each range that
 // the entry is given to. An entry is registered, or busy (one thread registers or deregisters it),
-// or neither. A doomed entry is no longer in the index; its last user deregisters it.
+// or neither. A doomed entry is not in the index; its last user deregisters it. Memory that cannot
+// be watched has an entry that is doomed from the beginning: it belongs to one use, since its pages
+// may change while it is registered.
 constexpr uint64_t kUses = 0xffffffff;
 constexpr uint64_t kRegistered = uint64_t{1} << 32;
 constexpr uint64_t kBusy = uint64_t{1} << 33;
@@ -60,7 +62,6 @@ struct RegistrationCache::Entry {
   std::atomic<uint64_t> hits{0};
   std::atomic<int64_t> last_use{0};
   uint32_t index = 0;
-  bool stays = true;   // the registration may outlive its use
   bool known = false;  // it is in the cache's index
   internal::MappingMonitor::Watch watch;
   std::shared_ptr<MemoryRegion> region;  // written by the thread that made the entry busy
@@ -107,6 +108,12 @@ absl::StatusOr<std::unique_ptr<RegistrationCache>> RegistrationCache::create(
     return make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kProcess,
                       "no page can be mapped that is cleared at fork");
   }
+  cache->attached_ = cache->options_.policy->take();
+  if (!cache->attached_) {
+    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                      "another registration cache uses this policy",
+                      "create a policy for each cache");
+  }
   cache->options_.policy->attach(cache.get());
   return cache;
 }
@@ -143,7 +150,10 @@ RegistrationCache::~RegistrationCache() {
     leak(std::move(options_.policy));
     return;
   }
-  options_.policy->attach(nullptr);
+  if (attached_) {
+    options_.policy->attach(nullptr);
+    options_.policy->give_back();
+  }
   Lock lock(mutex_);
   for (const auto& entry : entries_) {
     entry->region.reset();
@@ -284,12 +294,12 @@ void RegistrationCache::end(Entry& entry, const Registration& held) {
   if (!internal::in_registering_process(fork_page_)) return;
   if (held.trace_ticket_ != 0) [[unlikely]]
     trace_->end(held.trace_ticket_);
-  const bool stays = entry.stays;
   // Release: the use happens-before the deregistration by another thread.
   const uint64_t word = entry.word.fetch_sub(1, std::memory_order_acq_rel);
-  // After the decrement, so that the policy's thread finds the region idle.
-  const bool keep = !held.transient_ && options_.policy->ended(held.use_);
-  if ((word & kUses) == 1 && (!keep || !stays || (word & kDoomed) != 0)) {
+  // After the decrement, so that the policy's thread finds the region idle. A doomed region's name
+  // means nothing to the policy any more.
+  const bool keep = !held.transient_ && (word & kDoomed) == 0 && options_.policy->ended(held.use_);
+  if ((word & kUses) == 1 && !keep) {
     Lock lock(mutex_);
     static_cast<void>(unpin(lock, entry, version_of(word)));
   }
@@ -360,7 +370,7 @@ bool RegistrationCache::replace_contained(Lock& lock, uintptr_t start, uintptr_t
   return !contained.empty();
 }
 
-// Adds a known range that is not registered.
+// Adds a range that is not registered: to the known ranges, if its memory can be watched.
 RegistrationCache::Entry* RegistrationCache::add(uintptr_t start, uintptr_t end) {
   trim_known();
   Entry* entry = nullptr;
@@ -374,19 +384,23 @@ RegistrationCache::Entry* RegistrationCache::add(uintptr_t start, uintptr_t end)
   }
   entry->start.store(start, std::memory_order_relaxed);
   entry->end.store(end, std::memory_order_relaxed);
-  entry->stays = stays_;
+  bool stays = stays_;
   entry->watch = {};
   if (monitor_ != nullptr) {
     auto watch = monitor_->watch(start, end);
     if (watch.ok()) {
       entry->watch = *watch;
     } else {
-      entry->stays = false;
+      stays = false;
       report_once("registration.unwatched",
                   "some registered memory cannot be watched, so it is registered anew for each "
                   "transfer",
                   text_of(watch.status()));
     }
+  }
+  if (!stays) {
+    entry->word.fetch_or(kDoomed, std::memory_order_acq_rel);
+    return entry;
   }
   entry->known = true;
   index_.emplace(start, entry);
@@ -395,7 +409,8 @@ RegistrationCache::Entry* RegistrationCache::add(uintptr_t start, uintptr_t end)
 }
 
 // Registers an entry that is neither registered nor busy. Releases the lock during the system call.
-// On an error the entry is gone. ABORTED: the memory changed meanwhile.
+// On an error the entry is gone, unless `uses` is 0 and the error RESOURCE_EXHAUSTED. ABORTED: the
+// memory changed meanwhile.
 absl::Status RegistrationCache::pin(Lock& lock, Entry& entry, uint32_t uses) {
   entry.word.fetch_or(kBusy, std::memory_order_acq_rel);
   const uint64_t bytes = entry.bytes();
@@ -436,8 +451,10 @@ absl::Status RegistrationCache::pin(Lock& lock, Entry& entry, uint32_t uses) {
   } else {
     const uint64_t version = entry.version();
     entry.word.fetch_and(~kBusy, std::memory_order_acq_rel);
-    if (entry.known) detach(entry);
-    settle(lock, entry, version);
+    // A registration ahead that finds no room may succeed later: the policy still knows the range.
+    const bool later = uses == 0 && absl::IsResourceExhausted(status);
+    if (entry.known && !later) detach(entry);
+    if (!entry.known) settle(lock, entry, version);
   }
   changed_.notify_all();
   return status;
@@ -528,7 +545,6 @@ bool RegistrationCache::unpin(Lock& lock, Entry& entry, uint64_t version) {
   account(-bytes, -1);
   ++statistics_.deregistrations;
   word = entry.word.fetch_and(~kBusy, std::memory_order_acq_rel);
-  if (entry.known && !entry.stays) detach(entry);
   if (!entry.known) recycle(entry);
   changed_.notify_all();
   return true;
@@ -586,7 +602,7 @@ bool RegistrationCache::register_ahead(RegionName region) {
   Lock lock(mutex_);
   if (monitor_ != nullptr) sweep(lock);
   Entry* const entry = named(region);
-  if (entry == nullptr || !entry->stays) return false;
+  if (entry == nullptr) return false;
   const uint64_t word = entry->word.load(std::memory_order_acquire);
   if ((word & kBusy) != 0) return false;
   if ((word & kRegistered) != 0) return true;

@@ -228,6 +228,7 @@ class CARIAMA_DTUTILS_EXPORT RegistrationCache final : private RegionControl {
   const std::atomic<uint64_t>* fork_page_;
   internal::MappingMonitor* monitor_ = nullptr;
   internal::RegistrationTrace* trace_ = nullptr;  // if uses are recorded in a file
+  bool attached_ = false;                         // the policy decides for this cache
   bool stays_ = true;                             // registrations may outlive their use
   bool records_uses_ = false;
   std::atomic<uint64_t> seen_sequence_{0};

@@ -337,6 +337,84 @@ TEST(RegistrationCache, WithoutNotificationNothingStaysRegistered) {
   EXPECT_FALSE(it.touch(pages.get(), 1));
 }
 
+// Nobody would notice that the pages behind a registration in use have changed.
+TEST(RegistrationCache, MemoryThatIsNotWatchedIsRegisteredForEachUseAlone) {
+  RegistrationOptions options;
+  options.invalidation = Invalidation::kNone;
+  const CacheFixture it(options);
+  const MappedPages pages(2);
+  auto whole = it.cache->acquire(pages.get(), pages.bytes());
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  ASSERT_NE(mmap(pages.page(1), kTestPage, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0),
+            MAP_FAILED);
+  auto part = it.cache->acquire(pages.page(1), kTestPage);
+  ASSERT_TRUE(part.ok()) << part.status();
+  EXPECT_FALSE(part->was_hit());
+  EXPECT_NE(&part->region(), &whole->region());
+  auto again = it.cache->acquire(pages.get(), pages.bytes());
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_NE(&again->region(), &whole->region());
+  whole->release();
+  part->release();
+  again->release();
+  EXPECT_EQ(it.counts->bytes, 0u);
+}
+
+TEST(RegistrationCache, APolicyBelongsToOneCache) {
+  for (const char* name : {"lru", "oracle-0", "helper"}) {
+    RegistrationOptions options = with_policy(name);
+    auto first = std::make_unique<CacheFixture>(options);
+    const auto second = RegistrationCache::create(std::make_shared<CountingPinner>(), options);
+    EXPECT_EQ(second.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(second.status().message()), HasSubstr("a policy for each cache"));
+    const MappedPages pages(1);
+    EXPECT_FALSE(first->touch(pages.get(), 1)) << "the first cache still uses it";
+    first.reset();
+    EXPECT_TRUE(RegistrationCache::create(std::make_shared<CountingPinner>(), options).ok());
+  }
+}
+
+// Registers regions ahead when the test says so.
+class ManualPolicy final : public RegistrationPolicy {
+ public:
+  [[nodiscard]] std::string_view name() const override { return "manual"; }
+  void attach(RegionControl* control) override { this->control = control; }
+  [[nodiscard]] bool records_uses() const override { return true; }
+  [[nodiscard]] bool ended(const RegionUse& use) override {
+    last = use.region;
+    return keep;
+  }
+  void forgotten(RegionName /*region*/) override { ++forgotten_regions; }
+  [[nodiscard]] bool evicts() const override { return false; }
+
+  RegionControl* control = nullptr;
+  RegionName last{};
+  bool keep = false;
+  int forgotten_regions = 0;
+};
+
+// What a policy knows of a region must survive a moment in which the budget is used up.
+TEST(RegistrationCache, ARegionThatFindsNoRoomAheadStaysKnown) {
+  const auto policy = std::make_shared<ManualPolicy>();
+  RegistrationOptions options;
+  options.policy = policy;
+  options.max_bytes = 2 * kTestPage;
+  const CacheFixture it(options);
+  if (!it.cache->watches()) GTEST_SKIP() << "without userfaultfd no region is registered ahead";
+  const MappedPages pages(2);
+  EXPECT_FALSE(it.touch(pages.get(), kTestPage));
+  const RegionName first = policy->last;
+  const MappedPages others(2);
+  auto all = it.cache->acquire(others.get(), others.bytes());
+  ASSERT_TRUE(all.ok()) << all.status();
+  EXPECT_FALSE(policy->control->register_ahead(first)) << "the budget is used up";
+  EXPECT_EQ(policy->forgotten_regions, 0);
+  all->release();
+  EXPECT_TRUE(policy->control->register_ahead(first));
+  EXPECT_TRUE(it.touch(pages.get(), kTestPage));
+}
+
 // Containers filter userfaultfd. The child has no monitor yet, as it inherits none.
 TEST(RegistrationCache, WorksWhereUserfaultfdIsFiltered) {
   EXPECT_TRUE(in_child([] {
