@@ -171,8 +171,8 @@ void Scheduler<Derived, Machine>::after(Leaving& left) {
 
 template <typename Derived, typename Machine>
 bool Scheduler<Derived, Machine>::find_work() {
-  Search search(*this);
   self().quiesce_region();
+  Search search(*this);
   for (uint64_t round = 0; !run_end_.reached(); ++round) {
     self().on_search_round();
     // After a yield, try one steal before the ready tasks, one of which has yielded.
@@ -259,10 +259,10 @@ void Scheduler<Derived, Machine>::quiesce_region() {
   const auto taken = static_cast<size_t>(state.floor - (entries_ + 1));
   state.top = state.floor = entries_ + 1;
   if (taken == 0) return;
-  std::fill(reports_ + 1, reports_ + 1 + taken, 0);
   taken_ += taken;
   statistics_.stolen_from += taken;
   for (uint64_t round = 0; !public_part_.all_copied(taken_); ++round) await_thief(round);
+  std::fill(reports_ + 1, reports_ + 1 + taken, 0);
 }
 
 template <typename Derived, typename Machine>

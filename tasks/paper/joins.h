@@ -11,8 +11,10 @@ namespace cariama::tasks {
 // JoinPolicy::kGreedy. `Of` is a class template with the most derived class as its argument.
 template <template <typename> class Of>
 class Greedy final : public Of<Greedy<Of>> {
+  using Base = Of<Greedy<Of>>;
+
  public:
-  using Of<Greedy<Of>>::Of;
+  using Base::Base;
 };
 
 // JoinPolicy::kWaitQueue: every joiner waits in the queue of its worker (Akiyama and Taura). The
