@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "tasks/internal/scheduler.h"
+#include "tasks/internal/worker.h"
 #include "tasks/pool/worker.h"
 
 namespace cariama::tasks {

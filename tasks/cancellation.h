@@ -81,11 +81,11 @@ class CancellationSource {
 template <std::integral I, std::invocable<I> F>
 void parallel_for(CancellationToken token, I begin, I end, F f, std::type_identity_t<I> grain = 1) {
   token.check();
-  if (end - begin <= grain) {
+  if (tasks::is_one_piece(begin, end, grain)) {
     for (; begin < end; ++begin) f(begin);
     return;
   }
-  const I middle = begin + (end - begin) / 2;
+  const I middle = tasks::middle_of(begin, end);
   task<void> low = spawn([=] { parallel_for(token, begin, middle, f, grain); });
   const uint64_t failure = tasks::call_guarded([&] { parallel_for(token, middle, end, f, grain); });
   if (failure != 0) [[unlikely]]

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "tasks/internal/sanitizer.h"
-#include "tasks/internal/scheduler.h"
+#include "tasks/internal/worker.h"
 
 namespace cariama::tasks {
 namespace {

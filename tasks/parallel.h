@@ -50,6 +50,22 @@ template <typename T>
   __builtin_unreachable();
 }
 
+// is_one_piece() returns true if [begin, end) has at most `grain` indices, middle_of() returns the
+// index that halves the range. The number of indices of a signed range may exceed I, so both
+// calculate in the unsigned type.
+template <std::integral I>
+[[nodiscard]] constexpr bool is_one_piece(I begin, I end, I grain) {
+  using Size = std::make_unsigned_t<I>;
+  return begin >= end || static_cast<Size>(static_cast<Size>(end) - static_cast<Size>(begin)) <=
+                             static_cast<Size>(grain);
+}
+template <std::integral I>
+[[nodiscard]] constexpr I middle_of(I begin, I end) {
+  using Size = std::make_unsigned_t<I>;
+  const auto size = static_cast<Size>(static_cast<Size>(end) - static_cast<Size>(begin));
+  return static_cast<I>(static_cast<Size>(begin) + size / 2);
+}
+
 // Returns the neutral element of a reduction.
 template <typename Identity>
 [[nodiscard]] inline auto identity_value(const Identity& identity) {
@@ -83,11 +99,11 @@ void parallel_invoke(F f, Fs... rest) {
 // one task runs each piece in ascending order. Requires: grain >= 1.
 template <std::integral I, std::invocable<I> F>
 void parallel_for(I begin, I end, F f, std::type_identity_t<I> grain = 1) {
-  if (end - begin <= grain) {
+  if (tasks::is_one_piece(begin, end, grain)) {
     for (; begin < end; ++begin) f(begin);
     return;
   }
-  const I middle = begin + (end - begin) / 2;
+  const I middle = tasks::middle_of(begin, end);
   task<void> low = spawn([=] { parallel_for(begin, middle, f, grain); });
   const uint64_t failure = tasks::call_guarded([&] { parallel_for(middle, end, f, grain); });
   if (failure != 0) [[unlikely]]
@@ -109,12 +125,12 @@ auto parallel_reduce(I begin, I end, Identity identity, Map map, Combine combine
                      std::type_identity_t<I> grain = 1)
     -> decltype(tasks::identity_value(identity)) {
   using T = decltype(tasks::identity_value(identity));
-  if (end - begin <= grain) {
+  if (tasks::is_one_piece(begin, end, grain)) {
     T sum = tasks::identity_value(identity);
     for (; begin < end; ++begin) sum = combine(std::move(sum), map(begin));
     return sum;
   }
-  const I middle = begin + (end - begin) / 2;
+  const I middle = tasks::middle_of(begin, end);
   task<T> low =
       spawn([=]() -> T { return parallel_reduce(begin, middle, identity, map, combine, grain); });
   if constexpr (tasks::kTravelsAsBytes<T>) {

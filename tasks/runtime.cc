@@ -13,34 +13,18 @@
 #include "dtutils/wait.h"
 #include "tasks/internal/check_options.h"
 #include "tasks/internal/identity.h"
-#include "tasks/internal/iso_stacks.h"
 #include "tasks/internal/queue_pair_access.h"
-#include "tasks/internal/scheduler.h"
 #include "tasks/internal/set_up.h"
 #include "tasks/internal/stack_region.h"
 #include "tasks/internal/victims.h"
+#include "tasks/internal/worker.h"
+#include "tasks/internal/worker_kind.h"
 
 namespace cariama {
 
 using tasks::Worker;
 
 namespace {
-
-absl::Status check_scheme(const TaskOptions& options) {
-  if (options.scheme == StackScheme::kUni) return absl::OkStatus();
-  if (options.deque != DequeKind::kSplit) {
-    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
-                      "TaskOptions::scheme is for DequeKind::kSplit only, unless it is kUni");
-  }
-  if (options.scheme == StackScheme::kIso && (options.iso_stack_bytes % tasks::kStackPage != 0 ||
-                                              options.iso_stack_bytes < 2 * tasks::kStackPage ||
-                                              options.iso_stack_bytes > options.stack_bytes)) {
-    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
-                      "TaskOptions::iso_stack_bytes is a number of whole pages, at least two, and "
-                      "at most stack_bytes");
-  }
-  return absl::OkStatus();
-}
 
 // The wait hook of the worker's thread while a run is active. It handles waits of other layers.
 class TaskWaitHook final : public WaitHook {
@@ -78,12 +62,14 @@ absl::StatusOr<std::unique_ptr<TaskRuntime>> TaskRuntime::create(Exchange& excha
     return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kProcess,
                       "this process already has a TaskRuntime", "destroy it first");
   }
-  absl::Status status = check_scheme(options);
-  if (status.ok()) {
-    status = tasks::check_common_options("TaskOptions", options.victims, options.idle_sleep,
-                                         exchange.rank(), exchange.size());
+  const auto kind = tasks::worker_kind(options);
+  if (!kind.ok()) return kind.status();
+  if (absl::Status valid =
+          tasks::check_common_options("TaskOptions", options.victims, options.idle_sleep,
+                                      exchange.rank(), exchange.size());
+      !valid.ok()) {
+    return valid;
   }
-  if (!status.ok()) return status;
   const Deadline deadline = deadline_after(options.timeout);
   const auto name = tasks::agree_on_name(exchange, "tasks", deadline);
   if (!name.ok()) return name.status();
@@ -92,7 +78,7 @@ absl::StatusOr<std::unique_ptr<TaskRuntime>> TaskRuntime::create(Exchange& excha
   std::vector<tasks::WorkerPlace> places;
   bool one_host = true;
   uint64_t canary = 0;
-  status = put_value(exchange, *name + " identity", mine);
+  absl::Status status = put_value(exchange, *name + " identity", mine);
   if (status.ok()) status = put_value(exchange, *name + " place", place);
   if (!status.ok()) return status;
   for (int peer = 0; peer < exchange.size(); ++peer) {
@@ -120,10 +106,8 @@ absl::StatusOr<std::unique_ptr<TaskRuntime>> TaskRuntime::create(Exchange& excha
   if (options.victims.empty()) {
     parts->options.victims = tasks::ranks_by_distance(places, exchange.rank());
   }
-  auto region = tasks::StackRegion::create(
-      options.scheme == StackScheme::kIso ? tasks::IsoStacks::range_bytes(options, exchange.size())
-                                          : options.stack_bytes,
-      Worker::tail_bytes(options, exchange.size()));
+  const tasks::WorkerMemory memory = kind->memory(options, exchange.size());
+  auto region = tasks::StackRegion::create(memory.stack_bytes, memory.tail_bytes(exchange.size()));
   if (!region.ok()) return region.status();
   parts->region = *std::move(region);
   auto access = tasks::QueuePairAccess::connect(
@@ -133,11 +117,9 @@ absl::StatusOr<std::unique_ptr<TaskRuntime>> TaskRuntime::create(Exchange& excha
               : std::span<tasks::AtomicCell>());
   if (!access.ok()) return access.status();
   parts->access = *std::move(access);
-  if (options.scheme == StackScheme::kIso) {
-    status = tasks::IsoStacks::protect(options, *parts->region);
-    if (!status.ok()) return status;
-  }
-  parts->worker = std::make_unique<Worker>(parts->options, *parts->region, *parts->access, canary);
+  auto worker = kind->create(parts->options, memory, *parts->region, *parts->access, canary);
+  if (!worker.ok()) return worker.status();
+  parts->worker = *std::move(worker);
   status = exchange.fence(deadline);
   if (!status.ok()) return status;
   return std::unique_ptr<TaskRuntime>(new TaskRuntime(std::move(parts)));

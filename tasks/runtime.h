@@ -45,10 +45,10 @@ enum class JoinPolicy : uint8_t { kGreedy, kWaitQueue };
 
 // The deque that holds the continuations of forked parents.
 //   kSplit    internal/split_deque.h
-//   kThe      internal/the_deque.h, the deque of Akiyama and Taura. Each fork costs several times
+//   kThe      paper/the_deque.h, the deque of Akiyama and Taura. Each fork costs several times
 //             as much as with kSplit, a steal takes two more round trips, and peers cannot wake
 //             idle workers.
-//   kPrivate  internal/request_stealing.cc. No entry is public: the thief sends a request, and the
+//   kPrivate  paper/private_scheduler.cc. No entry is public: the thief sends a request, and the
 //             victim hands a task over at its next fork, join or poll(). A steal takes one round
 //             trip and no atomic, but needs the CPU of the victim: while the victim runs a leaf
 //             without poll(), the thief waits.

@@ -3,8 +3,8 @@
 #include <memory>
 
 #include "dtutils/error.h"
-#include "tasks/internal/scheduler.h"
 #include "tasks/internal/simulation/cluster.h"
+#include "tasks/internal/worker.h"
 
 namespace cariama {
 

@@ -1,6 +1,6 @@
 // simulate(): runs a fork-join program on a simulated cluster of up to about 10^5 workers. Each
-// simulated worker executes the code of the real workers for the deque (owner and thief), the join
-// and the choice of victims, over a simulated network in virtual time.
+// simulated worker executes the scheduler's loop of the real workers (internal/scheduler.h), with
+// its deque, joins and choice of victims, over a simulated network in virtual time.
 //
 //   class Tree : public SimulatedProgram { ... };             // the steps of a task, their costs
 //   auto result = simulate(Tree(), {.workers = 3840});
@@ -116,7 +116,7 @@ struct SimulationOptions {
   SimTime own_access = std::chrono::nanoseconds(20);
   // Time of copying the frames of a task out, or in again.
   SimTime switch_cost = std::chrono::nanoseconds(200);
-  size_t frame_bytes = 1024;                 // size of the frames of a task
+  size_t frame_bytes = 1024;  // size of the frames of a task, rounded up to a multiple of 8
   std::chrono::microseconds idle_sleep{50};  // as TaskOptions::idle_sleep
   // Longest time that a worker computes ahead of the clock before it observes operations of other
   // workers. With a quantum of at most the least latency, the worker misses only operations that

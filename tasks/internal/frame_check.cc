@@ -8,7 +8,7 @@
 #include <fstream>
 #include <string>
 
-#include "tasks/internal/scheduler.h"
+#include "tasks/internal/worker.h"
 
 namespace cariama::tasks {
 namespace {

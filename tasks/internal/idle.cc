@@ -17,7 +17,7 @@
 #include <string>
 
 #include "tasks/internal/idle_policy.h"
-#include "tasks/internal/scheduler.h"
+#include "tasks/internal/worker.h"
 
 namespace cariama::tasks {
 namespace {
@@ -34,12 +34,11 @@ void Worker::pause_idle(uint64_t round) const {
   idle_pause(round, static_cast<uint64_t>(options_.idle_sleep.count()) * 1000);
 }
 
-// Returns true if the worker may sleep until a peer wakes it: its peers can do so (kSplit, all
-// areas mapped), it has no ready task, and it has nothing to poll itself (joiners in waiting_,
-// on_idle_).
+// Returns true if the worker may sleep until a peer wakes it: its peers can do so, it has no ready
+// task, and it has nothing to poll itself (joiners in waiting_, on_idle_).
 bool Worker::may_sleep_until_woken(uint64_t round) const {
-  return round >= kWakeableSleepRounds && options_.deque == DequeKind::kSplit && !peers_.empty() &&
-         options_.idle_sleep.count() != 0 && ready_.empty() && waiting_.empty() && !on_idle_;
+  return round >= kWakeableSleepRounds && !peers_.empty() && options_.idle_sleep.count() != 0 &&
+         ready_.empty() && waiting_.empty() && !on_idle_;
 }
 
 void Worker::announce_sleep() {
@@ -96,7 +95,7 @@ void Worker::pause_task(uint64_t round) {
 }
 
 std::string Worker::describe_loss() const {
-  const size_t running = (in_task_ ? depth() : 0) + parents_.size();
+  const size_t running = (in_task_ ? 1 : 0) + forked_tasks();
   std::string text = count_of(running, "task") + " on its stack and " +
                      count_of(ready_.size() + waiting_.size(), "suspended task") +
                      " of this worker are lost";
@@ -106,20 +105,6 @@ std::string Worker::describe_loss() const {
     text += "; rank " + std::to_string(slot) + " stole " + count_of(taken, "task") + " from it";
   }
   return text;
-}
-
-void Worker::quiesce_region() {
-  if (options_.deque == DequeKind::kThe) {
-    cariama_fork_state.floor =
-        entries_ + 1 + the_.reset([this](uint64_t round) { await_thief(round); });
-  }
-  const auto taken = static_cast<size_t>(cariama_fork_state.floor - (entries_ + 1));
-  cariama_fork_state.top = cariama_fork_state.floor = entries_ + 1;
-  if (taken == 0) return;
-  std::fill(reports_ + 1, reports_ + 1 + taken, 0);
-  taken_ += taken;
-  statistics_.stolen_from += taken;
-  for (uint64_t round = 0; !public_part_.all_copied(taken_); ++round) await_thief(round);
 }
 
 // One round of waiting for a thief that copies frames or has the lock. The thief may have died:

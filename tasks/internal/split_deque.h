@@ -34,7 +34,7 @@
 // Why the thief reads complete frames. The frames of a stolen task stay in place until the owner
 // installs another task in its region, because tasks that run there only use the stack below them.
 // The owner installs a task only if it has no entry left, and after `copied` has reached the number
-// of entries stolen from it (Worker::quiesce_region()).
+// of entries stolen from it (Scheduler::quiesce_region()).
 //
 // tests/tasks/split_deque_interleavings_test.cc runs this code in every interleaving of small
 // instances.

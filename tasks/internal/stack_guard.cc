@@ -7,7 +7,6 @@
 
 #include "dtutils/internal/signal_safe_text.h"
 #include "tasks/context.h"
-#include "tasks/internal/iso_stacks.h"
 #include "tasks/internal/stack_region.h"
 
 namespace cariama::tasks {
@@ -20,7 +19,7 @@ struct Guarded {
   size_t stack_bytes;
   const char* where;
   const char* option;
-  // kIso: the range of all stacks of stack_bytes each. The first page of each stack is its guard.
+  // The range that watch() got: stacks of stack_bytes each. The first page of each is its guard.
   uintptr_t stacks_begin;
   uintptr_t stacks_end;
   const uint64_t* entries;
@@ -80,12 +79,12 @@ StackGuard::StackGuard(const StackRegion& region, const char* option, const uint
   sigaction(SIGBUS, &action, &guarded.previous_bus);
 }
 
-void StackGuard::watch(const IsoStacks& stacks) {
-  guarded.stacks_begin = reinterpret_cast<uintptr_t>(stacks.range().data());
-  guarded.stacks_end = guarded.stacks_begin + stacks.range().size();
-  guarded.stack_bytes = stacks.stack_bytes();
+void StackGuard::watch(std::span<const std::byte> stacks, size_t stack_bytes, const char* option) {
+  guarded.stacks_begin = reinterpret_cast<uintptr_t>(stacks.data());
+  guarded.stacks_end = guarded.stacks_begin + stacks.size();
+  guarded.stack_bytes = stack_bytes;
   guarded.where = "the task's own stack";
-  guarded.option = "TaskOptions::iso_stack_bytes";
+  guarded.option = option;
 }
 
 StackGuard::~StackGuard() {

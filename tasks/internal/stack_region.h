@@ -19,6 +19,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -75,8 +76,6 @@ class CARIAMA_TASKS_EXPORT StackRegion {
   int descriptor_ = -1;
 };
 
-class IsoStacks;
-
 // Maps a new sealed memfd of `bytes` bytes at exactly `address`. Returns its file descriptor, which
 // the caller must close. Errors: those of StackRegion::create(); `what` names the memory in their
 // texts.
@@ -92,8 +91,9 @@ class StackGuard {
   // entry of the deque; the number of entries is the depth. Both must outlive the guard.
   StackGuard(const StackRegion& region, const char* option, const uint64_t* entries);
   ~StackGuard();
-  // Also watches the guard pages of `stacks` (StackScheme::kIso).
-  void watch(const IsoStacks& stacks);
+  // Also watches the lowest page of each stack of `stack_bytes` bytes in `stacks`. `option` is the
+  // name of the option that the message recommends to raise for them.
+  void watch(std::span<const std::byte> stacks, size_t stack_bytes, const char* option);
   StackGuard(const StackGuard&) = delete;
   StackGuard& operator=(const StackGuard&) = delete;
 };

@@ -1,4 +1,4 @@
-// Worker::StealTimer: counts a steal and measures the times of its steps (steal_sample.h).
+// Worker::StealTimer: measures the times of the steps of a steal (steal_sample.h).
 #ifndef CARIAMA_TASKS_INTERNAL_STEAL_TIMER_H_
 #define CARIAMA_TASKS_INTERNAL_STEAL_TIMER_H_
 
@@ -8,18 +8,15 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "tasks/internal/scheduler.h"
+#include "tasks/internal/worker.h"
 
 namespace cariama::tasks {
 
-// Counts a successful steal in the worker's statistics, and measures the times of its steps if
-// TaskOptions::steal_samples asks for more samples.
+// Measures the times of the steps if TaskOptions::steal_samples asks for more samples.
 class Worker::StealTimer {
  public:
   explicit StealTimer(Worker& worker)
-      : worker_(worker),
-        trips_(worker.access_.round_trips()),
-        sampled_(worker.samples_.size() < worker.options_.steal_samples) {
+      : worker_(worker), sampled_(worker.samples_.size() < worker.options_.steal_samples) {
     if (sampled_) faults_ = page_faults();
     mark(0);
   }
@@ -28,13 +25,9 @@ class Worker::StealTimer {
     if (sampled_) [[unlikely]]
       times_[step] = steal_clock();
   }
-  // Returns the number of dependent round trips since the beginning of the steal.
-  [[nodiscard]] uint64_t trips() const { return worker_.access_.round_trips() - trips_; }
-  // Counts a successful steal. Requires: mark(4) was called.
-  void succeeded(uint64_t bytes, uint64_t trips) {
-    ++worker_.statistics_.steals;
-    worker_.statistics_.stolen_bytes += bytes;
-    worker_.statistics_.steal_trips += trips;
+  // Stores the sample of a successful steal, which ends now, in the worker.
+  void sample(uint64_t bytes, uint64_t trips) {
+    mark(4);
     if (!sampled_) return;
     const auto step = [&](size_t i) { return static_cast<uint32_t>(times_[i] - times_[i - 1]); };
     worker_.samples_.push_back({step(1), step(2), step(3), step(4), static_cast<uint32_t>(bytes),
@@ -50,7 +43,6 @@ class Worker::StealTimer {
   }
 
   Worker& worker_;
-  const uint64_t trips_;
   const bool sampled_;
   std::array<uint64_t, 5> times_{};
   uint64_t faults_ = 0;

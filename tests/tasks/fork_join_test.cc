@@ -2,6 +2,7 @@
 #include <array>
 #include <cstdint>
 #include <exception>
+#include <limits>
 #include <memory>
 #include <numeric>
 #include <stdexcept>
@@ -223,6 +224,25 @@ TEST(ForkJoin, ParallelShapes) {
                      },
                      std::plus<>()),
                  Odd);
+  });
+}
+
+// A range of int can have more indices than the greatest int. Each piece throws at its first index.
+TEST(ForkJoin, ARangeOfAllIndicesIsSplit) {
+  on_one_worker([] {
+    constexpr int kLeast = std::numeric_limits<int>::min();
+    constexpr int kMost = std::numeric_limits<int>::max();
+    static std::vector<int> begun;
+    const auto first_only = [](int i) {
+      begun.push_back(i);
+      throw Odd("at the first index");
+    };
+    EXPECT_THROW(parallel_for(kLeast, kMost, first_only, kMost), Odd);
+    EXPECT_THAT(begun, ::testing::ElementsAre(kLeast, -1, (kMost - 1) / 2));
+    begun.clear();
+    parallel_for(1, -1, first_only);
+    parallel_for(kMost, kLeast, first_only);
+    EXPECT_THAT(begun, ::testing::IsEmpty());
   });
 }
 

@@ -20,7 +20,7 @@
 #include "gtest/gtest.h"
 #include "tasks/cancellation.h"
 #include "tasks/exceptions.h"
-#include "tasks/internal/scheduler.h"
+#include "tasks/internal/worker.h"
 #include "tasks/parallel.h"
 #include "tasks/suspend.h"
 #include "tasks/task.h"

@@ -1,5 +1,5 @@
 // Explores every interleaving of one owner and two thieves on the THE deque
-// (tasks/internal/the_deque.h). The owner runs the real code. Deliberate mistakes in the protocol
+// (tasks/paper/the_deque.h). The owner runs the real code. Deliberate mistakes in the protocol
 // must each be detected.
 //
 // As in split_deque_interleavings_test.cc, every access to shared memory is a step, an actor
@@ -9,7 +9,7 @@
 //
 // The frames of a task are one word that contains the number of the task. The owner overwrites them
 // when it has taken the task back, and when it installs another task.
-#include "tasks/internal/the_deque.h"
+#include "tasks/paper/the_deque.h"
 
 #include <algorithm>
 #include <array>

@@ -71,7 +71,7 @@ absl::StatusOr<std::unique_ptr<Cluster>> Cluster::create(const SimulatedProgram&
   }
   cluster->ports_.resize((workers - 1) / static_cast<size_t>(options.blocks.back()) + 1);
   for (int rank = 0; rank < options.workers; ++rank) {
-    cluster->workers_.push_back(std::make_unique<SimulatedWorker>(*cluster, rank));
+    cluster->workers_.push_back(SimulatedWorker::create(*cluster, rank));
     cluster->workers_.back()->start(cluster->stacks_ + static_cast<size_t>(rank) * kFiberBytes,
                                     kFiberBytes);
   }

@@ -6,7 +6,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <span>
 #include <string>
@@ -69,6 +68,8 @@ class Cluster {
 
   // The functions below are called by workers.
   [[nodiscard]] const SimulationOptions& options() const { return options_; }
+  // The size of the frames of a task: a stack pointer is a multiple of 8.
+  [[nodiscard]] uint64_t frame_bytes() const { return (options_.frame_bytes + 7) / 8 * 8; }
   [[nodiscard]] const SimulatedProgram& program() const { return program_; }
   [[nodiscard]] EventQueue& events() { return events_; }
   [[nodiscard]] SimulatedWorker& worker(int rank) { return *workers_[static_cast<size_t>(rank)]; }

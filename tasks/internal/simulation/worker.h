@@ -1,16 +1,18 @@
-// SimulatedWorker: a worker of a simulation. It runs the loop of the scheduler (scheduler.h) with
-// tasks that are plain data, and with the real code of the deque, the join and the choice of
-// victims.
+// SimulatedWorker: a worker of a simulation. It is the machine below the scheduler's loop
+// (scheduler.h), as Worker is in a process. Its tasks are plain data, and it accesses memory in
+// virtual time.
 #ifndef CARIAMA_TASKS_INTERNAL_SIMULATION_WORKER_H_
 #define CARIAMA_TASKS_INTERNAL_SIMULATION_WORKER_H_
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
+#include <memory>
 #include <vector>
 
+#include "tasks/context.h"
+#include "tasks/internal/must.h"
+#include "tasks/internal/scheduler_state.h"
 #include "tasks/internal/simulation/cluster.h"
-#include "tasks/internal/victims.h"
 
 namespace cariama::tasks {
 
@@ -72,9 +74,12 @@ class SimulatedAccess : public RemoteAccess {
   int64_t last_arrival_ = 0;
 };
 
-class SimulatedWorker {
+class SimulatedWorker : public SchedulerState {
  public:
+  // Creates a worker with the scheduler that the options of the cluster ask for.
+  [[nodiscard]] static std::unique_ptr<SimulatedWorker> create(Cluster& cluster, int rank);
   SimulatedWorker(Cluster& cluster, int rank);
+  virtual ~SimulatedWorker() = default;
   SimulatedWorker(const SimulatedWorker&) = delete;
   SimulatedWorker& operator=(const SimulatedWorker&) = delete;
 
@@ -83,7 +88,7 @@ class SimulatedWorker {
   void resume() { fiber_.resume(); }
   [[nodiscard]] SimulatedAccess& access() { return access_; }
   [[nodiscard]] SimulatedArea& area() { return area_; }
-  [[nodiscard]] TaskStatistics statistics() const;
+  [[nodiscard]] const TaskStatistics& statistics() const { return statistics_; }
   [[nodiscard]] int64_t worked() const { return worked_; }
   // Returns the task on this worker's stack with entry `entry`, or nullptr.
   [[nodiscard]] const SimulatedTask* find(const PublicEntry& entry) const;
@@ -115,7 +120,52 @@ class SimulatedWorker {
   int64_t stopped_from = 0;
   int64_t stopped_until = 0;
 
- private:
+ protected:
+  // Implemented by the scheduler (scheduler.h).
+  virtual void work(const RunEnd& end) = 0;
+  virtual void serve_steal_request() = 0;
+  [[nodiscard]] virtual bool take_parent_back() = 0;
+
+  // Called by the scheduler. worker.h of the process documents these functions.
+  struct PublicWords {
+    PublicPart& part;
+    PublicPartCopy& copy;
+  };
+  [[nodiscard]] PublicWords public_words() { return {area_.public_part, area_.public_part_copy}; }
+  [[nodiscard]] ForkState& fork_state() { return fork_state_; }
+  [[nodiscard]] ExceptionState& exceptions() { return exceptions_; }
+  [[nodiscard]] int rank() const { return rank_; }
+  [[nodiscard]] Reference new_record();
+  void run(const Context& context);
+  void install(uint64_t top, uint64_t report, const Context& context);
+  void copy_out(Suspended& task);
+  void copy_in(const Suspended& task);
+  void drop_copy(const Suspended& task) { cluster_.free(block_of(Reference(task.frames))); }
+  [[nodiscard]] static uint64_t frames_of(const PublicEntry& entry) { return entry.sp; }
+  void read_frames(int victim, uint64_t from, const PublicEntry& entry);
+  void await_thief(uint64_t round);
+  void note_taken(int /*victim*/) {}
+  void before_publication(uint64_t /*begin*/, uint64_t /*end*/) {}
+  void on_search_round() {}
+  void wake_sleepers(uint32_t /*most*/) {}
+  struct StealTimer {
+    explicit StealTimer(SimulatedWorker& /*worker*/) {}
+    void mark(size_t /*step*/) {}
+    void sample(uint64_t /*bytes*/, uint64_t /*trips*/) {}
+  };
+  class Search {
+   public:
+    explicit Search(SimulatedWorker& worker);
+    ~Search();
+    Search(const Search&) = delete;
+    Search& operator=(const Search&) = delete;
+    void pause(uint64_t round);
+
+   private:
+    SimulatedWorker& worker_;
+    const int64_t begin_;
+  };
+
   // Accesses of the owner to its own public part. Events of other workers may happen between two
   // accesses.
   struct OwnMemory {
@@ -131,27 +181,6 @@ class SimulatedWorker {
     uint64_t compare_swap(std::atomic<uint64_t>& word, uint64_t expected, uint64_t desired) const;
   };
 
-  static void main_entry(void* argument);
-  void own_access();
-  void run();
-  void compute(SimTime cost, bool polls);
-  void fork(const SimulatedFrame& child);
-  void serve_steal_request();
-  [[nodiscard]] bool take_parent_back();
-  void join_one();
-  void end_task();
-  void find_work();
-  void pause(int64_t time);
-  void quiesce_region();
-  [[nodiscard]] bool steal(int victim);
-  void install(const Suspended& task);
-  [[nodiscard]] bool resume_waiting();
-  void begin_region(uint64_t report);
-  [[nodiscard]] Reference new_record();
-  [[nodiscard]] SimulatedBlock& block_of(Reference reference) {
-    return cluster_.block_at(reference.address());
-  }
-
   Cluster& cluster_;
   const int rank_;
   SimulatedArea area_{};
@@ -159,24 +188,31 @@ class SimulatedWorker {
   OwnMemory memory_;
   PublicPartOwner<OwnMemory> public_part_;
   JoinProtocol joins_;
-  Victims victims_;
-  Fiber fiber_;
 
-  // As in the scheduler: stack_[i] is the task at position i, and reports_[i] the record for its
-  // outcome. All tasks but the last one are entries of the deque. Entries below floor_ are public
-  // or stolen.
+ private:
+  static void main_entry(void* argument);
+  void own_access();
+  void compute(SimTime cost, bool polls);
+  void fork(const SimulatedFrame& child);
+  // Joins the newest outstanding child of the running task. Returns false if the task must wait.
+  [[nodiscard]] bool join_child();
+  // Ends the running task. Returns false if its parent does not continue here.
+  [[nodiscard]] bool end_task();
+  void pause(int64_t time);
+  void resize_deque(size_t entries);
+  [[nodiscard]] SimulatedBlock& block_of(Reference reference) {
+    return cluster_.block_at(reference.address());
+  }
+
+  Fiber fiber_;
+  // stack_[i] is the task at position i of the deque (scheduler_state.h). Tasks that have ended, or
+  // that thieves have taken, stay until the next install().
   std::vector<SimulatedTask> stack_;
-  std::vector<uint64_t> reports_;
-  size_t floor_ = 0;
-  bool has_task_ = false;   // stack_.back() is running
+  std::vector<uint64_t> entry_words_;
+  std::vector<uint64_t> report_words_;
+  ForkState fork_state_{};
+  ExceptionState exceptions_{};
   SimulatedTask incoming_;  // buffer for a stolen or resumed task
-  // JoinPolicy::kWaitQueue: joiners whose records this worker polls.
-  struct Waiting {
-    Suspended task;
-    Reference record;
-  };
-  std::deque<Waiting> waiting_;
-  uint64_t taken_ = 0;
   int64_t ahead_ = 0;
   static constexpr int64_t kNever = -1;
   int64_t next_run_ = kNever;
@@ -187,7 +223,6 @@ class SimulatedWorker {
   // all events.
   bool seeks_ = false;
   int64_t worked_ = 0;
-  TaskStatistics statistics_;
 };
 
 }  // namespace cariama::tasks

@@ -1,9 +1,8 @@
-#include "tasks/internal/scheduler.h"
+#include "tasks/internal/worker.h"
 
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -22,14 +21,9 @@ using std::chrono::steady_clock;
 
 // While the process has no worker, a fork writes its entry to no_entries and finds a steal request
 // in kAlwaysRequested. So it calls cariama_fork_steal_request(), which reports that it is outside
-// of a task. A worker also uses kAlwaysRequested if each fork must call
-// cariama_fork_steal_request().
+// of a task. Worker::intercept_forks() uses kAlwaysRequested too.
 uint64_t no_entries[1];
 const std::atomic<uint64_t> kAlwaysRequested{1};
-
-// Suspended::frames for frames that stay in place (kIso). Only the rank of the Reference has a
-// meaning.
-Reference in_place(int rank) { return {rank, kPinnedAddress + 1}; }
 
 }  // namespace
 
@@ -37,7 +31,7 @@ extern "C" {
 ForkState cariama_fork_state = {no_entries, no_entries, &kAlwaysRequested, nullptr, 0, 0};
 void cariama_fork_steal_request(uint64_t first, uint64_t second, uint64_t bytes,
                                 ChildFunction child) {
-  worker_of_task("spawn")->serve_steal_request({child, first, second, bytes});
+  worker_of_task("spawn")->before_child({child, first, second, bytes});
 }
 void cariama_fork_end(uint64_t value) {
   if (!pop_parent()) end_with_value(&value, sizeof value);
@@ -70,41 +64,34 @@ uint64_t Worker::OwnMemory::compare_swap(std::atomic<uint64_t>& word, uint64_t e
   return must(access.compare_swap(access.rank(), address_of(&word), expected, desired));
 }
 
-Worker::Worker(const TaskOptions& options, StackRegion& region, RemoteAccess& access,
-               uint64_t canary)
-    : options_(options),
+Worker::Worker(const TaskOptions& options, const WorkerMemory& memory, StackRegion& region,
+               RemoteAccess& access, uint64_t canary)
+    : SchedulerState(Victims(options.victims, options.victim_order,
+                             options.seed + static_cast<uint64_t>(access.rank()))),
+      options_(options),
       region_(region),
       access_(access),
       area_(area_of(region)),
-      request_cells_(reinterpret_cast<StealRequestCell*>(region.tail() + sizeof(WorkerArea) +
-                                                         static_cast<size_t>(access.size()) *
-                                                             sizeof(AtomicCell)),
-                     static_cast<size_t>(access.size())),
-      entries_(reinterpret_cast<uint64_t*>(region.tail() + entries_offset(access.size()))),
-      reports_(entries_ + entry_count(options)),
-      guard_(region, "TaskOptions::stack_bytes", entries_),
+      added_(region.tail() + memory.added_offset(access.size())),
+      stack_(region.bottom(), region.stack_bytes()),
+      guard_(
+          region, "TaskOptions::stack_bytes",
+          reinterpret_cast<uint64_t*>(region.tail() + WorkerMemory::entries_offset(access.size()))),
       pinned_(options.pinned_bytes,
               [this](size_t index, const MemorySource& source) {
                 return access_.add_segment(index, source);
               }),
       memory_{access},
       public_part_(memory_, area_.public_part),
-      joins_(access, area_.join_copy),
-      the_(memory_, area_.the),
-      victims_(options.victims, options.victim_order,
-               options.seed + static_cast<uint64_t>(access.rank())) {
+      joins_(access, area_.join_copy) {
+  entries_ =
+      reinterpret_cast<uint64_t*>(region.tail() + WorkerMemory::entries_offset(access.size()));
+  reports_ = entries_ + memory.entries;
   pinned_.on_collect([this](void* block) { exceptions_.erase(block); });
-  cariama_fork_state = {entries_ + 1,
-                        entries_ + 1,
-                        options.check_closures || options.deque == DequeKind::kThe ||
-                                options.scheme != StackScheme::kUni
-                            ? &kAlwaysRequested
-                            : &area_.public_part.steal_request,
-                        nullptr,
-                        canary,
-                        0};
+  cariama_fork_state = {entries_ + 1, entries_ + 1, &area_.public_part.steal_request,
+                        nullptr,      canary,       0};
+  if (options.check_closures) intercept_forks();
   taken_from_.resize(static_cast<size_t>(access.size()));
-  answered_.resize(static_cast<size_t>(access.size()));
   for (int peer = 0; peer < access.size(); ++peer) {
     void* const area = access.mapped(peer, address_of(&area_), sizeof area_);
     if (area == nullptr) {
@@ -115,12 +102,6 @@ Worker::Worker(const TaskOptions& options, StackRegion& region, RemoteAccess& ac
   }
   if (access.size() > 1)
     area_.public_part.steal_request.store(kRefillRequest, std::memory_order_relaxed);
-  if (options.scheme == StackScheme::kIso) {
-    iso_.emplace(options, region, access.rank(), access.size(),
-                 reinterpret_cast<std::atomic<uint64_t>*>(region.tail() +
-                                                          words_offset(options, access.size())));
-    guard_.watch(*iso_);
-  }
   this_worker = this;
 }
 
@@ -129,96 +110,26 @@ Worker::~Worker() {
   cariama_fork_state = {no_entries, no_entries, &kAlwaysRequested, nullptr, 0, 0};
 }
 
+void Worker::intercept_forks() { cariama_fork_state.steal_request = &kAlwaysRequested; }
+
 // ---- called by running tasks ----
 
-void Worker::serve_steal_request(const FirstCall& child) {
-  if (options_.check_closures) {
-    if (child.bytes != 0) {
-      check_closure(reinterpret_cast<const void*>(child.first), child.bytes);
-    } else {
-      const uint64_t words[2] = {child.first, child.second};
-      check_closure(words, sizeof words);
-    }
-  }
-  if (options_.scheme != StackScheme::kUni) fork_on_empty_stack(child);
-  serve_steal_request();
-}
-
-void Worker::check_closure(const void* closure, size_t bytes) const {
+void Worker::check_closure(const FirstCall& child) const {
+  const uint64_t words[2] = {child.first, child.second};
+  const auto* const closure = child.bytes != 0 ? reinterpret_cast<const std::byte*>(child.first)
+                                               : reinterpret_cast<const std::byte*>(words);
+  const size_t bytes = child.bytes != 0 ? child.bytes : sizeof words;
   const auto lowest = address_of(__builtin_frame_address(0));
   const auto end = address_of(stack_end());
   for (size_t offset = 0; offset + sizeof(uint64_t) <= bytes; offset += sizeof(uint64_t)) {
     uint64_t word = 0;
-    std::memcpy(&word, static_cast<const std::byte*>(closure) + offset, sizeof word);
+    std::memcpy(&word, closure + offset, sizeof word);
     if (word < lowest || word >= end) continue;
     end_job(make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
                        "a task was spawned with a pointer or reference to a local of a task",
                        "pass values: the local may be in another process when the child uses it"));
   }
 }
-
-void Worker::serve_steal_request() {
-  if (options_.deque == DequeKind::kThe) return publish_the();
-  if (options_.deque == DequeKind::kPrivate) return answer_requests();
-  std::atomic<uint64_t>& steal_request = area_.public_part.steal_request;
-  const uint64_t wanted = steal_request.load(std::memory_order_relaxed);
-  if (wanted == kNoRequest) return;
-  if (public_part_.count() != 0) {
-    steal_request.store(kNoRequest, std::memory_order_relaxed);
-    return;
-  }
-  if (options_.scheme != StackScheme::kUni) return publish_parents(wanted);
-  // A task that forks in a catch block, or while an exception unwinds, must stay in this process,
-  // where its exception is.
-  if (!exceptions().empty()) return;
-  // Count the private entries that may be published: those before the first tied one, because the
-  // oldest entries are published first.
-  uint64_t* const floor = cariama_fork_state.floor;
-  uint64_t* end = floor;
-  while (end < cariama_fork_state.top && end < floor + 2 * kPublicSlots &&
-         (*end & kForkTied) == 0) {
-    ++end;
-  }
-  const auto spare = static_cast<size_t>(end - floor);
-  const uint32_t count = how_many_to_publish(wanted, spare);
-  if (count == 0) return;
-  // Before the publication: a thief that takes the last entry writes a new request, which must not
-  // be overwritten.
-  steal_request.store(kNoRequest, std::memory_order_relaxed);
-  const auto position = static_cast<size_t>(floor - entries_);
-  for (size_t i = position; i < position + count; ++i) {
-    if (reports_[i] == 0) reports_[i] = new_record().word();
-    if (options_.check_frames) check_frames(sp_of(entries_[i]), sp_of(entries_[i - 1]));
-  }
-  make_public(
-      [&](uint32_t i) {
-        const size_t at = position + i;
-        return PublicEntry{sp_of(entries_[at]), sp_of(entries_[at - 1]), reports_[at - 1],
-                           reports_[at]};
-      },
-      count);
-  cariama_fork_state.floor = floor + count;
-}
-
-bool Worker::take_parent_back() {
-  uint64_t* const top = cariama_fork_state.top;
-  if (top == entries_) return false;
-  if (options_.deque == DequeKind::kThe) {
-    const auto position = static_cast<uint64_t>(top - entries_);
-    if (!the_.pop(position, [this](uint64_t round) { await_thief(round); })) return false;
-    cariama_fork_state.floor = top;
-    return true;
-  }
-  // With DequeKind::kPrivate no entry is ever public, so this returns false: an entry that is not
-  // private has been handed over.
-  if (!public_part_.take_back()) return false;
-  cariama_fork_state.floor = top;
-  ++statistics_.taken_back;
-  public_part_.refill_if_empty();
-  return true;
-}
-
-uint64_t Worker::task_top() const { return sp_of(entries_[depth() - 1]); }
 
 ExceptionState Worker::take_exceptions() {
   leaving_.exceptions = std::exchange(exceptions(), {});
@@ -229,7 +140,7 @@ ExceptionState Worker::take_exceptions() {
 void Worker::end_task(const Outcome& outcome) {
   leaving_.why = Leaving::Why::kEnded;
   // top has been decremented: it is the address of the parent's entry, which was stolen.
-  leaving_.next = deliver(Reference(reports_[depth()]), outcome);
+  leaving_.next = deliver(Reference(reports_[cariama_fork_state.top - entries_]), outcome);
   before_leave(stack_end());
   cariama_leave();
 }
@@ -274,9 +185,8 @@ std::optional<Outcome> Worker::poll_outcome(Reference record) {
 void Worker::wait_for(Reference record) {
   ++statistics_.joins_waited;
   trace_instant("tasks", "join waits");
-  // A task that handles exceptions must continue in this process, so it waits in this worker's
-  // queue.
-  const bool stays = options_.join == JoinPolicy::kWaitQueue || handles_exceptions();
+  // A task that handles exceptions must continue in this process.
+  const bool stays = handles_exceptions();
   leaving_.why = Leaving::Why::kJoin;
   leaving_.record = record;
   leaving_.stays = stays;
@@ -431,9 +341,9 @@ absl::StatusOr<Worker::RootResult> Worker::run_root(ChildFunction root, uint64_t
   ++runs_;
   const Reference record = new_record();
   auto* const state = reinterpret_cast<JoinRecord*>(record.address());
-  quiesce_region();
   begin(new_stack(), record, {root, first, second, 0});
-  work([state] { return state->arrivals.load(std::memory_order_acquire) != 0; });
+  exception_state_ = &exception_state();
+  work({&state->arrivals, 1});
   const Outcome outcome = state->outcome;
   RootResult result;
   if (outcome.kind == OutcomeKind::kFailed) {
@@ -460,22 +370,8 @@ absl::StatusOr<Worker::RootResult> Worker::run_root(ChildFunction root, uint64_t
 
 void Worker::run_until_finished() {
   ++runs_;
-  work([this] { return area_.finished.load(std::memory_order_acquire) >= runs_; });
-}
-
-template <typename Finished>
-void Worker::work(const Finished& finished) {
-  run_has_ended_ = finished;
   exception_state_ = &exception_state();
-  for (;;) {
-    if (next_.sp == nullptr && !find_work(finished)) break;
-    run(std::exchange(next_, {}));
-    after(leaving_);
-  }
-  run_has_ended_ = {};
-  // Drop tasks that were suspended and will never be continued.
-  ready_.clear();
-  waiting_.clear();
+  work({&area_.finished, runs_});
 }
 
 void Worker::first_entry(void* argument) {
@@ -495,176 +391,30 @@ void Worker::begin(std::byte* top, Reference record, const FirstCall& call) {
           {make_context(top - kChildWordBytes, first_entry, &first_call_), 0});
 }
 
-// Inlined into work(): the processor predicts returns from the preceding calls, and mispredicts the
-// return of each function that was called before a switch of stacks.
-[[gnu::always_inline]] inline void Worker::run(const Context& context) {
-  in_task_ = true;
-  ++task_switches_;
-  const TraceScope trace("tasks", "run");
-  const std::span<std::byte> stack = stack_of(context.sp);
-  before_run(stack.data(), stack.size());
-  cariama_run(context.sp, context.record);
-  after_run();
-  in_task_ = false;
-}
-
-void Worker::after(const Leaving& left) {
-  switch (left.why) {
-    case Leaving::Why::kEnded:
-      if (iso_.has_value()) end_stack();
-      if (left.next.frames != 0) install(left.next);
-      break;
-    case Leaving::Why::kJoin:
-      wait_for_child(left);
-      break;
-    case Leaving::Why::kSuspend: {
-      Suspended task;
-      park(left.sp, task);
-      left.publish(left.argument, task);
-      break;
-    }
-    case Leaving::Why::kYield:
-      ready_.emplace_back();
-      park(left.sp, ready_.back());
-      yielded_ = true;
-      break;
-    case Leaving::Why::kFork:
-      begin_on_empty_stack(left);
-      break;
-  }
-}
-
-void Worker::park(void* sp, Suspended& task) {
+void Worker::copy_out(Suspended& task) {
   const TraceScope trace("tasks", "suspend");
-  const size_t position = depth() - 1;
-  parked_top_ = cariama_fork_state.top;
-  popped_ = false;
-  task.sp = address_of(sp);
-  task.top = sp_of(entries_[position]);
-  ++statistics_.suspensions;
-  if (iso_.has_value()) {
-    task.frames = in_place(rank()).word();
+  const size_t bytes = task.top - task.sp;
+  void* frames = allocate(bytes + PinnedArea::kNoteBytes);
+  copy_frames(frames, reinterpret_cast<const void*>(task.sp), bytes);
+  pinned_.note_frames(frames, task.sp, task.top);
+  task.frames = Reference(rank(), frames).word();
+  statistics_.suspended_bytes += bytes;
+}
+
+void Worker::copy_in(const Suspended& task) {
+  const Reference frames(task.frames);
+  void* const sp = reinterpret_cast<void*>(task.sp);
+  const size_t bytes = task.top - task.sp;
+  if (frames.rank() != rank()) {
+    must(access_.read(frames.rank(), frames.address(), sp, bytes));
   } else {
-    const size_t bytes = task.top - task.sp;
-    void* frames = allocate(bytes + PinnedArea::kNoteBytes);
-    copy_frames(frames, sp, bytes);
-    pinned_.note_frames(frames, task.sp, task.top);
-    task.frames = Reference(rank(), frames).word();
-    statistics_.suspended_bytes += bytes;
+    copy_frames(sp, reinterpret_cast<const void*>(frames.address()), bytes);
   }
-  task.report = reports_[position];
-  if (position == 0) return;
-  // If the parent was not stolen, it continues in this worker, like a task that the worker has
-  // stolen from itself.
-  uint64_t* const top = cariama_fork_state.top = entries_ + position;
-  if (top < cariama_fork_state.floor && !take_parent_back()) return;
-  popped_ = true;
-  if (task.report == 0) task.report = new_record().word();
-  reports_[position] = 0;
-  next_ = {reinterpret_cast<void*>(sp_of(*top)), task.report};
-  exceptions() = leaving_.exceptions;
-}
-
-void Worker::unpark(const Suspended& task) {
-  cariama_fork_state.top = parked_top_;
-  // No other worker has a reference to the record that park() allocated, so it becomes the report
-  // of this position again.
-  if (popped_) reports_[depth() - 1] = task.report;
-  next_ = {reinterpret_cast<void*>(task.sp), 0};
-  if (!iso_.has_value()) release(Reference(task.frames));
-}
-
-void Worker::wait_for_child(const Leaving& left) {
-  Suspended task;
-  park(left.sp, task);
-  if (left.stays) {
-    waiting_.push_back({task, left.record});
-    return;
-  }
-  // wait() returns false if the child has ended since the last poll: then the task continues.
-  if (!must(joins_.wait(left.record, task))) unpark(task);
-}
-
-template <typename Finished>
-bool Worker::find_work(const Finished& finished) {
-  const TraceScope trace("tasks", "idle");
-  quiesce_region();
-  if (options_.scheme != StackScheme::kUni && resume_parent()) return true;
-  // Idle time in ticks of steal_clock(). The clock is not read if the first round finds a task, nor
-  // between finding a task and running it, because reading any clock takes a considerable part of
-  // the time that these steps take.
-  uint64_t begin = 0;
-  uint64_t end = 0;
-  bool found = false;
-  for (uint64_t round = 0; !finished(); ++round) {
-    if (on_idle_) on_idle_();
-    if (options_.deque == DequeKind::kPrivate) answer_requests();
-    // After a yield, try one steal before the ready tasks, one of which has yielded. With
-    // DequeKind::kPrivate a steal waits for the answer of its victim, which may not be running: try
-    // it only after every kRequestEvery-th switch.
-    constexpr uint64_t kRequestEvery = 16;
-    const bool steal_first =
-        std::exchange(yielded_, false) && !victims_.empty() &&
-        (options_.deque != DequeKind::kPrivate || task_switches_ % kRequestEvery == 0);
-    if (steal_first && steal(victims_.next())) {
-      found = true;
-    } else if (!ready_.empty()) {
-      const Suspended task = ready_.front();
-      ready_.pop_front();
-      install(task);
-      found = true;
-    } else if (!victims_.empty() && steal(victims_.next())) {
-      found = true;
-    } else {
-      found = resume_waiting();
-    }
-    if (found) break;
-    if (round == 0) begin = steal_clock();
-    pause_idle(round, finished);
-    end = steal_clock();
-  }
-  idle_ticks_ += end - begin;
-  return found;
-}
-
-bool Worker::resume_waiting() {
-  if (waiting_.empty()) return false;
-  const Waiting oldest = waiting_.front();
-  waiting_.pop_front();
-  if (!child_has_ended(oldest.record)) {
-    waiting_.push_back(oldest);
-    return false;
-  }
-  install(oldest.task);
-  return true;
+  release(frames);
 }
 
 bool Worker::child_has_ended(Reference record) {
   return must(joins_.poll_outcome(record)).has_value();
-}
-
-void Worker::install(uint64_t top, uint64_t report, const Context& context) {
-  entries_[0] = top;
-  reports_[0] = report;
-  close_stack(reinterpret_cast<void*>(top));
-  orphan(reinterpret_cast<void*>(top));
-  next_ = context;
-}
-
-void Worker::install(const Suspended& task) {
-  quiesce_region();
-  const Reference frames(task.frames);
-  void* const sp = reinterpret_cast<void*>(task.sp);
-  ++statistics_.resumed;
-  const uint64_t from = iso_.has_value() ? task.sp : frames.address();
-  if (frames.rank() != rank()) {
-    ++statistics_.resumed_remote;
-    must(access_.read(frames.rank(), from, sp, task.top - task.sp));
-  } else if (from != task.sp) {
-    copy_frames(sp, reinterpret_cast<const void*>(from), task.top - task.sp);
-  }
-  if (!iso_.has_value()) release(frames);
-  install(task.top, task.report, {sp, 0});
 }
 
 std::pair<const std::atomic<uint64_t>*, uint64_t> Worker::new_token() {
@@ -683,7 +433,7 @@ void Worker::make_ready(const Suspended& task) { ready_.push_back(task); }
 
 TaskStatistics Worker::statistics() const {
   TaskStatistics statistics = statistics_;
-  if (!iso_.has_value()) statistics.stack_high_water = region_.high_water();
+  statistics.stack_high_water = stack_high_water();
   statistics.stack_reserved = region_.stack_bytes();
   statistics.pinned_bytes = pinned_.segment_total();
   const auto ns = static_cast<double>((steady_clock::now() - created_).count());

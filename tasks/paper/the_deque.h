@@ -19,8 +19,8 @@
 //
 // tests/tasks/the_deque_interleavings_test.cc runs the owner's code in every interleaving of small
 // instances.
-#ifndef CARIAMA_TASKS_INTERNAL_THE_DEQUE_H_
-#define CARIAMA_TASKS_INTERNAL_THE_DEQUE_H_
+#ifndef CARIAMA_TASKS_PAPER_THE_DEQUE_H_
+#define CARIAMA_TASKS_PAPER_THE_DEQUE_H_
 
 #include <atomic>
 #include <cstdint>
@@ -80,4 +80,4 @@ class TheOwner {
 
 }  // namespace cariama::tasks
 
-#endif  // CARIAMA_TASKS_INTERNAL_THE_DEQUE_H_
+#endif  // CARIAMA_TASKS_PAPER_THE_DEQUE_H_

@@ -1,4 +1,4 @@
-#include "tasks/internal/iso_stacks.h"
+#include "tasks/paper/iso_stacks.h"
 
 #include <sys/mman.h>
 

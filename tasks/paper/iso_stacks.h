@@ -14,8 +14,8 @@
 //
 // A peer releases a stack by writing 1 to the stack's word in the owner's memory. The owner checks
 // the words when it has no other free stack.
-#ifndef CARIAMA_TASKS_INTERNAL_ISO_STACKS_H_
-#define CARIAMA_TASKS_INTERNAL_ISO_STACKS_H_
+#ifndef CARIAMA_TASKS_PAPER_ISO_STACKS_H_
+#define CARIAMA_TASKS_PAPER_ISO_STACKS_H_
 
 #include <atomic>
 #include <cstddef>
@@ -33,9 +33,9 @@ namespace cariama::tasks {
 // The stacks of one worker. Thread-compatible.
 class IsoStacks {
  public:
-  // Returns the number of stacks that each worker owns. 0 with other schemes.
+  // Returns the number of stacks that each worker owns.
   [[nodiscard]] static size_t count(const TaskOptions& options) {
-    return options.scheme == StackScheme::kIso ? options.stack_bytes / options.iso_stack_bytes : 0;
+    return options.stack_bytes / options.iso_stack_bytes;
   }
   // Returns the size of the whole range: the stack_bytes of the StackRegion.
   [[nodiscard]] static size_t range_bytes(const TaskOptions& options, int workers) {
@@ -84,4 +84,4 @@ class IsoStacks {
 
 }  // namespace cariama::tasks
 
-#endif  // CARIAMA_TASKS_INTERNAL_ISO_STACKS_H_
+#endif  // CARIAMA_TASKS_PAPER_ISO_STACKS_H_

@@ -1,0 +1,411 @@
+// Worker: a process of a job that runs tasks. It owns the memory that peers access, and implements
+// what tasks and the scheduler's loop (scheduler.h) need of the process: join records and outcomes,
+// the context switch, copies of frames, exceptions, and sleep. Programs use runtime.h instead.
+//
+// The scheduler runs on the process's own stack, between tasks. A task that leaves its stack stores
+// the reason in a Leaving.
+#ifndef CARIAMA_TASKS_INTERNAL_WORKER_H_
+#define CARIAMA_TASKS_INTERNAL_WORKER_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "dtutils/trace.h"
+#include "dtutils/wait.h"
+#include "tasks/context.h"
+#include "tasks/exceptions.h"
+#include "tasks/fork_join.h"
+#include "tasks/internal/exception_state.h"
+#include "tasks/internal/join_protocol.h"
+#include "tasks/internal/must.h"
+#include "tasks/internal/pinned_area.h"
+#include "tasks/internal/queue_pair_access.h"
+#include "tasks/internal/remote_access.h"
+#include "tasks/internal/sanitizer.h"
+#include "tasks/internal/scheduler_state.h"
+#include "tasks/internal/split_deque.h"
+#include "tasks/internal/split_deque_thief.h"
+#include "tasks/internal/stack_region.h"
+#include "tasks/join_record.h"
+#include "tasks/runtime.h"
+#include "tasks/steal_sample.h"
+
+namespace cariama::tasks {
+
+// The first part of the tail of a worker's region: words that peers access, and buffers into which
+// this worker reads the memory of peers.
+struct WorkerArea {
+  PublicPart public_part;
+  AccessArea access;
+  // Sleeping workers (idle.cc). Bit r % 64: the worker with rank r sleeps until this worker
+  // publishes entries.
+  alignas(64) std::atomic<uint64_t> sleepers;
+  WakeWord wake;  // the word on which this worker sleeps
+  // taken_by[r % 64]: number of tasks that rank r has taken from this worker. describe_loss()
+  // prints it when a worker dies.
+  alignas(64) std::atomic<uint64_t> taken_by[64];
+  alignas(64) std::atomic<uint64_t> finished;  // number of runs that have ended; written by rank 0
+  std::atomic<uint64_t> tokens;                // number of cancellation tokens; used on rank 0
+  // cancelled[s % kCancellationTokens]: the serial number s of the token that was cancelled last.
+  std::atomic<uint64_t> cancelled[kCancellationTokens];
+  // Buffers into which this worker reads the memory of peers.
+  alignas(64) PublicPartCopy public_part_copy;
+  JoinCopy join_copy;
+};
+
+// The sizes of the memory of one worker, equal in all workers. The tail of the region holds
+// WorkerArea, an AtomicCell for each rank, entries, reports, and the words that a scheduler of
+// tasks/paper/ adds.
+struct WorkerMemory {
+  size_t stack_bytes = 0;
+  size_t entries = 0;
+  size_t added_bytes = 0;
+
+  [[nodiscard]] static size_t entries_offset(int workers) {
+    return sizeof(WorkerArea) + static_cast<size_t>(workers) * sizeof(AtomicCell);
+  }
+  [[nodiscard]] size_t added_offset(int workers) const {
+    return (entries_offset(workers) + 2 * entries * sizeof(uint64_t) + 63) / 64 * 64;
+  }
+  [[nodiscard]] size_t tail_bytes(int workers) const { return added_offset(workers) + added_bytes; }
+};
+
+class Worker : public SchedulerState {
+ public:
+  [[nodiscard]] static WorkerArea& area_of(const StackRegion& region) {
+    return *reinterpret_cast<WorkerArea*>(region.tail());
+  }
+  [[nodiscard]] static std::span<AtomicCell> atomic_cells(const StackRegion& region, int workers) {
+    return {reinterpret_cast<AtomicCell*>(region.tail() + sizeof(WorkerArea)),
+            static_cast<size_t>(workers)};
+  }
+
+  // `canary` is the stack-protector canary for the frames of tasks, equal in all workers. Keeps
+  // references to `region` and `access`.
+  Worker(const TaskOptions& options, const WorkerMemory& memory, StackRegion& region,
+         RemoteAccess& access, uint64_t canary);
+  virtual ~Worker();
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+
+  // The result of the root task: the bytes of its value, or the text of its exception.
+  struct RootResult {
+    std::vector<std::byte> bytes;
+    std::optional<std::string> exception;
+  };
+  // Rank 0 calls it. Runs root(first, second, ...) as the oldest task until it has ended. Then
+  // notifies the other workers that the run has ended, and returns the result.
+  [[nodiscard]] absl::StatusOr<RootResult> run_root(ChildFunction root, uint64_t first,
+                                                    uint64_t second);
+  // All other ranks call it. Steals and runs tasks until rank 0 reports the end of the run.
+  void run_until_finished();
+
+  [[nodiscard]] int rank() const { return access_.rank(); }
+  // Returns the part of the message at the end of a job that tells which tasks are lost: "3 tasks
+  // on its stack and 1 suspended task of this worker are lost; rank 1 stole 2 tasks from it". The
+  // tasks that rank 1 stole include those that have ended.
+  [[nodiscard]] std::string describe_loss() const;
+
+  [[nodiscard]] TaskStatistics statistics() const;
+  void reset_statistics() {
+    statistics_ = {};
+    idle_ticks_ = 0;
+  }
+  [[nodiscard]] std::vector<StealSample> take_samples() { return std::exchange(samples_, {}); }
+
+  // The call that starts a child. `bytes` is the size of the closure at `first`, or 0 if `first` is
+  // a value.
+  struct FirstCall {
+    ChildFunction function;
+    uint64_t first;
+    uint64_t second;
+    uint64_t bytes;
+  };
+
+  // Serves a pending steal request: publishes entries. Does nothing without a request. Called by
+  // running tasks.
+  virtual void serve_steal_request() = 0;
+  // Called by a fork before it calls `child`, if there may be a steal request. Checks the closure
+  // (TaskOptions::check_closures), then serves the request.
+  virtual void before_child(const FirstCall& child) {
+    if (options_.check_closures) check_closure(child);
+    serve_steal_request();
+  }
+  // Takes back the entry of the running task's parent, which is at cariama_fork_state.top and not
+  // private. Returns false if it was stolen or there is none.
+  [[nodiscard]] virtual bool take_parent_back() = 0;
+  // Returns the number of entries that thieves have ever taken from this worker and whose frames
+  // they have copied.
+  [[nodiscard]] uint64_t stolen_entries() const {
+    return area_.public_part.copied.load(std::memory_order_acquire);
+  }
+  // Returns true if thieves have taken and copied all entries that this worker has now.
+  [[nodiscard]] bool all_entries_stolen() const {
+    return stolen_entries() - taken_ == forked_tasks();
+  }
+  // Ends the running task, whose parent was stolen: writes the outcome to its record and leaves.
+  [[noreturn]] void end_task(const Outcome& outcome);
+  [[nodiscard]] bool child_has_ended(Reference record);
+  // If the record's child has ended, releases the record and returns the outcome.
+  [[nodiscard]] std::optional<Outcome> poll_outcome(Reference record);
+  // Suspends the running task until the record's child may have ended: the caller must check again.
+  // May return in another process.
+  void wait_for(Reference record);
+  // Implement suspend() and resume() of suspend.h.
+  void suspend(void (*publish)(void* argument, const Suspended& task), void* argument);
+  void make_ready(const Suspended& task);
+  // Implement CancellationSource and CancellationToken::cancel().
+  [[nodiscard]] std::pair<const std::atomic<uint64_t>*, uint64_t> new_token();
+  void cancel(const std::atomic<uint64_t>* word, uint64_t serial);
+  // Implements yield() of suspend.h.
+  void yield();
+  // One round of a wait for another layer in a task (await.h). Runs other tasks if
+  // other_tasks_may_run is true, and pauses if there are none.
+  void pause_task(uint64_t round);
+  // True if the running task has declared that no pending operation points into its stack
+  // (await.h).
+  bool other_tasks_may_run = false;
+  // The scheduler calls `work` in each round in which it searches for a task.
+  void on_idle(std::function<void()> work) { on_idle_ = std::move(work); }
+  [[nodiscard]] bool in_task() const { return in_task_; }
+  // The exception state of this thread, which is that of the running task (exception_state.h).
+  [[nodiscard]] ExceptionState& exceptions() const { return *exception_state_; }
+  // Call it before the running task leaves. Removes all exceptions from the thread's exception
+  // state. Returns those that the task handles itself, and stores those of its ancestors, on top of
+  // which it runs, in leaving_.exceptions.
+  [[nodiscard]] ExceptionState take_exceptions();
+
+  // value_outcome() and failed_outcome() create an Outcome; larger ones get a block of this
+  // worker's pinned area.
+  [[nodiscard]] Outcome value_outcome(const void* value, size_t bytes);
+  [[nodiscard]] Outcome failed_outcome(const std::exception_ptr& exception);
+  // Allocates a join record with `more` additional bytes directly behind it.
+  [[nodiscard]] Reference new_record(size_t more = 0);
+  // Writes the outcome to the record. Returns the task that waits for it, which the caller must
+  // continue (frames == 0: no task waits).
+  [[nodiscard]] Suspended deliver(Reference record, const Outcome& outcome);
+  // Copies the value of `outcome` to `value` and releases the block that contains it. Requires:
+  // `value` is a local variable of a task. If bytes == 0, only releases the block.
+  void take_value(const Outcome& outcome, void* value, size_t bytes);
+  // Returns the bytes of `outcome` and releases its block.
+  [[nodiscard]] std::vector<std::byte> take_bytes(const Outcome& outcome);
+  // Throws the exception of `outcome` and releases its block. Requires: kind is kFailed.
+  [[noreturn]] void rethrow(const Outcome& outcome);
+  // Releases the block of `outcome`, if there is one.
+  void drop(const Outcome& outcome);
+
+  [[nodiscard]] const StackRegion& region() const { return region_; }
+  // Returns the end of the running task's stack: one past its last byte.
+  [[nodiscard]] const std::byte* stack_end() const { return stack_.data() + stack_.size(); }
+
+ protected:
+  // The PublicPart of this worker, and the buffer for the PublicPart of a peer.
+  struct PublicWords {
+    PublicPart& part;
+    PublicPartCopy& copy;
+  };
+  [[nodiscard]] PublicWords public_words() const {
+    return {area_.public_part, area_.public_part_copy};
+  }
+  [[nodiscard]] static ForkState& fork_state() { return cariama_fork_state; }
+
+  // Runs tasks until `end` is reached.
+  virtual void work(const RunEnd& end) = 0;
+  // Returns the number of tasks that have forked, and that this worker continues unless a thief
+  // takes them first.
+  [[nodiscard]] virtual size_t forked_tasks() const {
+    return in_task_ ? static_cast<size_t>(fork_state().top - (entries_ + 1)) : 0;
+  }
+  // Returns TaskStatistics::stack_high_water.
+  [[nodiscard]] virtual size_t stack_high_water() const { return region_.high_water(); }
+  // Returns the end of the frames of a new task. Requires: no task of this worker is on a stack.
+  [[nodiscard]] virtual std::byte* new_stack() { return region_.top() - kStackEndBytes; }
+
+  // Accesses of the owner to the shared words of its own deque.
+  struct OwnMemory {
+    RemoteAccess& access;
+    uint64_t load(const std::atomic<uint64_t>& word) const {
+      return word.load(std::memory_order_acquire);
+    }
+    void store(std::atomic<uint64_t>& word, uint64_t value) const {
+      word.store(value, std::memory_order_release);
+    }
+    uint64_t compare_swap(std::atomic<uint64_t>& word, uint64_t expected, uint64_t desired) const;
+  };
+  class StealTimer;
+
+  // Called by the scheduler's loop.
+  // Runs a task until it leaves. Inlined into Scheduler::work(): the processor predicts returns
+  // from the preceding calls, and mispredicts the return of each function that was called before a
+  // switch of stacks.
+  [[gnu::always_inline]] void run(const Context& context) {
+    in_task_ = true;
+    ++task_switches_;
+    const TraceScope trace("tasks", "run");
+    before_run(stack_.data(), stack_.size());
+    cariama_run(context.sp, context.record);
+    after_run();
+    in_task_ = false;
+  }
+  // Makes a task the oldest one of the region and the next one to run.
+  void install(uint64_t top, uint64_t report, const Context& context) {
+    entries_[0] = top;
+    reports_[0] = report;
+    close_stack(reinterpret_cast<void*>(top));
+    orphan(reinterpret_cast<void*>(top));
+    next_ = context;
+  }
+  // Copies the frames [task.sp, task.top) to a new block of the pinned area, sets task.frames.
+  void copy_out(Suspended& task);
+  // Copies the frames of a suspended task to their addresses, and releases the block.
+  void copy_in(const Suspended& task);
+  void drop_copy(const Suspended& task) { release(Reference(task.frames)); }
+  // Returns the address of the frames of a public entry in the worker that published it.
+  [[nodiscard]] static uint64_t frames_of(const PublicEntry& entry) { return entry.sp; }
+  void read_frames(int victim, uint64_t from, const PublicEntry& entry) {
+    const TraceScope trace("tasks", "steal", "bytes", entry.top - entry.sp);
+    must(access_.read(victim, from, reinterpret_cast<void*>(entry.sp), entry.top - entry.sp));
+  }
+  void note_taken(int victim) {
+    const uint64_t taken = ++taken_from_[static_cast<size_t>(victim)];
+    must(access_.write(victim, address_of(&area_.taken_by[rank() % 64]), &taken, sizeof taken));
+  }
+  // The frames [begin, end) will be public.
+  void before_publication(uint64_t begin, uint64_t end) {
+    if (options_.check_frames) check_frames(begin, end);
+  }
+  void on_search_round() {
+    if (on_idle_) on_idle_();
+  }
+  void await_thief(uint64_t round);
+  void wake_sleepers(uint32_t most);
+  void pause_idle(uint64_t round) const;
+
+  // Makes each fork call cariama_fork_steal_request(), even without a steal request.
+  static void intercept_forks();
+  // Declares that peers cannot wake this worker when they have work.
+  void sleep_without_wakeups() { peers_.clear(); }
+  // Ends the program if the closure contains a pointer into the running task's stack.
+  void check_closure(const FirstCall& child) const;
+  void check_frames(uint64_t begin, uint64_t end);  // frame_check.cc
+  // Installs a new task that begins with `call` on the empty stack below `top`. Its outcome goes to
+  // `record`.
+  void begin(std::byte* top, Reference record, const FirstCall& call);
+  void release(Reference block);
+  [[nodiscard]] void* allocate(size_t bytes);
+  // Returns one past the highest address of the running task's frames.
+  [[nodiscard]] uint64_t task_top() const { return sp_of(fork_state().top[-1]); }
+  // Returns true if frames of the running task handle exceptions.
+  [[nodiscard]] bool handles_exceptions() const {
+    return !exceptions().empty() && has_exceptions_below(exceptions(), task_top());
+  }
+  // Returns the memory that WorkerMemory::added_bytes asked for.
+  [[nodiscard]] std::byte* added_memory() const { return added_; }
+
+  // One search for work: its pauses, and the idle time. The clock is not read if the first round
+  // finds a task, nor between finding a task and running it, because reading any clock takes a
+  // considerable part of the time that these steps take.
+  class Search {
+   public:
+    explicit Search(Worker& worker) : worker_(worker) {}
+    ~Search() { worker_.idle_ticks_ += end_ - begin_; }
+    Search(const Search&) = delete;
+    Search& operator=(const Search&) = delete;
+    void pause(uint64_t round) {
+      if (round == 0) begin_ = steal_clock();
+      worker_.pause_search(round);
+      end_ = steal_clock();
+    }
+
+   private:
+    Worker& worker_;
+    const TraceScope trace_{"tasks", "idle"};
+    uint64_t begin_ = 0;  // in ticks of steal_clock()
+    uint64_t end_ = 0;
+  };
+
+  const TaskOptions options_;
+  StackRegion& region_;
+  RemoteAccess& access_;
+  WorkerArea& area_;
+  std::byte* const added_;
+  std::span<std::byte> stack_;  // the stack of the running task
+  StackGuard guard_;
+  PinnedArea pinned_;
+  OwnMemory memory_;
+  PublicPartOwner<OwnMemory> public_part_;
+  JoinProtocol joins_;
+  bool in_task_ = false;
+  uint64_t runs_ = 0;                 // number of runs begun
+  uint64_t task_switches_ = 0;        // number of switches from the scheduler to a task
+  std::vector<uint64_t> taken_from_;  // number of tasks taken, by victim
+
+ private:
+  // The first function on the stack of a task that has no parent above it.
+  static void first_entry(void* call);
+  // Implemented in idle.cc.
+  void pause_search(uint64_t round) {
+    if (!may_sleep_until_woken(round)) return pause_idle(round);
+    announce_sleep();
+    // Re-check after the announcement: this sees everything that was published before it.
+    if (run_end_.reached() || something_is_public()) return area_.wake.retract();
+    sleep_until_woken();
+  }
+  [[nodiscard]] bool may_sleep_until_woken(uint64_t round) const;
+  void announce_sleep();
+  [[nodiscard]] bool something_is_public() const;
+  void sleep_until_woken();
+  void wake_peer(int peer);
+  // Returns the bytes of `outcome`, without releasing its block.
+  [[nodiscard]] std::vector<std::byte> fetch(const Outcome& outcome);
+
+  // The exceptions of failed outcomes whose blocks are in this worker's pinned area, by block.
+  std::unordered_map<const void*, std::exception_ptr> exceptions_;
+  FirstCall first_call_{};
+  ExceptionState* exception_state_ = nullptr;  // exception state of the thread that runs work()
+  uint64_t fruitless_waits_ = 0;  // consecutive calls of pause_task() that found no other task
+  std::function<void()> on_idle_;
+  std::set<uint64_t> reported_frames_;  // return addresses that check_frames() has reported
+  std::vector<WorkerArea*> peers_;      // areas of all ranks; empty if peers cannot wake each other
+  uint32_t wake_ticket_ = 0;
+  std::vector<StealSample> samples_;
+  std::chrono::steady_clock::time_point next_liveness_check_;  // of await_thief()
+  // Idle time in ticks of steal_clock(). statistics() converts it to ns by comparing the ticks and
+  // the time since the worker was created.
+  uint64_t idle_ticks_ = 0;
+  const std::chrono::steady_clock::time_point created_ = std::chrono::steady_clock::now();
+  const uint64_t created_tick_ = steal_clock();
+};
+
+// The worker of this process, or nullptr if it has none. Workers have different addresses in
+// different processes, so a task must read it again after each point at which it may have changed
+// its process.
+extern Worker* this_worker;
+
+// Returns the worker of the calling task. If the caller is not a task, ends the program with a
+// message that names `operation`.
+[[nodiscard]] Worker* worker_of_task(const char* operation);
+
+// Waits until the record's child has ended. Only tasks may call it. May return in another process.
+void await(Reference record);
+// Waits until the record's child has ended, releases the record and returns the outcome. Only tasks
+// may call it. May return in another process.
+[[nodiscard]] Outcome join(Reference record);
+
+}  // namespace cariama::tasks
+
+#endif  // CARIAMA_TASKS_INTERNAL_WORKER_H_
