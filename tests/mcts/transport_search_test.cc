@@ -11,7 +11,7 @@
 
 #include "docs/examples/connect_four.h"
 #include "gtest/gtest.h"
-#include "mcts/paper_search.h"
+#include "mcts/paper/paper_search.h"
 #include "mcts/search.h"
 #include "tests/dsfabric/testing/local_job.h"
 #include "tests/mcts/testing/check.h"
@@ -59,7 +59,7 @@ TEST_P(ByTransport, CountsAreConserved) {
             EXPECT_GT(result.processes[0].remote_selections, 0u);
           }
         },
-        [](Host& host) { check_nodes(host.site<Site<ConnectFour>>()); });
+        [](Host& host) { check_nodes(host.local<LocalTree<ConnectFour>>()); });
   }
 }
 
@@ -86,7 +86,8 @@ TEST_P(ByTransport, NoPositionHasTwoOwners) {
   std::map<uint64_t, int> owners;  // number of nodes with a key
   const auto count = [&](Host& host) {
     const std::lock_guard lock(mutex);
-    host.site<Site<ConnectFour>>().for_each_node([&](const auto& node) { ++owners[node.key()]; });
+    host.local<LocalTree<ConnectFour>>().for_each_node(
+        [&](const auto& node) { ++owners[node.key()]; });
   };
   run(
       1,
@@ -141,7 +142,7 @@ TEST(Search, NodesAreFreedByCallsWhileTheyAreCollected) {
     ASSERT_TRUE(host.ok()) << host.status();
     if ((*host)->rank() != 0) {
       EXPECT_EQ((*host)->serve(), absl::OkStatus());
-      check_nodes((*host)->site<Site<ConnectFour>>());
+      check_nodes((*host)->local<LocalTree<ConnectFour>>());
       return;
     }
     Search<ConnectFour> search(**host);
@@ -149,14 +150,15 @@ TEST(Search, NodesAreFreedByCallsWhileTheyAreCollected) {
     search.options().placement = Placement::kRandom;
     search.options().memory_bytes = uint64_t{256} << 20;
     static_cast<void>(search.run(ConnectFour(), {.iterations = 20000}));
-    Site<ConnectFour>& site = search.site();
+    SearchProcess<ConnectFour>& process = search.process();
+    LocalTree<ConnectFour>& tree = process.tree();
     SearchOptions options = search.options();
     options.memory_bytes = 0;
-    static_cast<void>(site.command(CommandKind::kBegin, options));
+    static_cast<void>(process.command(CommandKind::kBegin, options));
     PeerAggregators& aggregators = *Host::here().aggregators;
     const auto collect = [&sent, &run, &await] {
       PeerAggregators& back = *Host::here().aggregators;
-      Site<ConnectFour>::here().collect_here();
+      LocalTree<ConnectFour>::here().collect();
       back.call(0, [&run] { run = true; });
       back.flush();
       sent = true;
@@ -174,20 +176,20 @@ TEST(Search, NodesAreFreedByCallsWhileTheyAreCollected) {
     aggregators.flush();
     await(sent);
     EXPECT_FALSE(run);
-    site.collect_here();
+    tree.collect();
     EXPECT_TRUE(run) << "the channel had room for all calls, so rank 0 ran no calls of rank 1";
     aggregators.flush();
     // Repeat until both processes have run all calls that free nodes.
     std::vector<CommandReply> now;
     const Deadline deadline = soon();
     do {
-      now = site.command(CommandKind::kInform, options);
+      now = process.command(CommandKind::kInform, options);
     } while (now[0].posts_sent + now[1].posts_sent != now[0].posts_handled + now[1].posts_handled &&
              std::chrono::steady_clock::now() < deadline);
     EXPECT_EQ(now[0].statistics.nodes, 1u);  // the root
     EXPECT_EQ(now[1].statistics.nodes, 0u);
     EXPECT_EQ(now[1].statistics.node_bytes, 0u);
-    check_nodes(site);
+    check_nodes(tree);
     (*host)->end();
   });
 }

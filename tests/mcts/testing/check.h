@@ -20,9 +20,9 @@ inline std::unique_ptr<Host> local_host(uint32_t threads) {
 // its move. lossless: no process died. The counts of a dead process are lost; then a child may have
 // visits that its parent never received.
 template <Game G>
-void check_nodes(Site<G>& site, bool lossless = true) {
+void check_nodes(LocalTree<G>& tree, bool lossless = true) {
   uint64_t nodes = 0;
-  site.for_each_node([&](const Node<G>& node) {
+  tree.for_each_node([&](const Node<G>& node) {
     ++nodes;
     uint64_t visits = 0;
     for (int i = 0; i < node.size(); ++i) {
@@ -32,13 +32,13 @@ void check_nodes(Site<G>& site, bool lossless = true) {
       const auto child = node.child(i);
       EXPECT_FALSE(child.is_creating());
       if (child.is_local()) {
-        if (site.options().transpositions) continue;  // the child may have other parents, too
+        if (tree.options().transpositions) continue;  // the child may have other parents, too
         if (lossless) {
           EXPECT_LE(child.local()->visits(), node.visits(i));
         }
         // If another process has proved an outcome at its copy of the child, the exchange sets it
         // in the child, not in the parent. The next rollout sets it in the parent.
-        if (site.host().size() == 1) {
+        if (tree.host().size() == 1) {
           EXPECT_TRUE(child.local()->outcome() == Outcome::kOpen || node.closed(i));
         }
       }
@@ -46,8 +46,8 @@ void check_nodes(Site<G>& site, bool lossless = true) {
     EXPECT_EQ(visits, node.visits());
   });
   uint64_t bytes = 0;
-  site.for_each_node([&](const Node<G>& node) { bytes += (node.bytes() + 63) / 64 * 64; });
-  EXPECT_EQ(bytes, site.live_bytes());
+  tree.for_each_node([&](const Node<G>& node) { bytes += (node.bytes() + 63) / 64 * 64; });
+  EXPECT_EQ(bytes, tree.live_bytes());
 }
 
 // Checks that in each process visits = completions + handed_over + cancelled + deferred_selections,
@@ -64,7 +64,7 @@ void check_conservation(Search<G>& search, const typename Search<G>::Result& res
   if (lossless) {
     EXPECT_EQ(completions, result.iterations);
   }
-  check_nodes(search.site(), lossless);
+  check_nodes(search.process().tree(), lossless);
 }
 
 }  // namespace cariama::mcts::testing
