@@ -193,6 +193,7 @@ struct Ticket {
   // From the node of the job to the move whose child is in the other process. Empty for a share of
   // the root's rollouts.
   std::vector<Step<G>> path;
+  RemoteNode node{};  // the node from which the rollouts were requested; unused otherwise
 };
 
 }  // namespace cariama::mcts

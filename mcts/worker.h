@@ -106,7 +106,7 @@ class Worker {
       end_pending(*ticket.job, 1);
       return;
     }
-    last.node->drop_child(last.move, ticket.rank);
+    last.node->drop_child(last.move, ticket.node);
     pool_.outstanding(ticket.rank).fetch_sub(static_cast<int32_t>(ticket.rollouts));
     take_back(ticket.path, ticket.rollouts);
     return_rollouts(*ticket.job, ticket.rollouts);
@@ -198,15 +198,21 @@ class Worker {
           const int level = node->refinements();
           const uint32_t due = level == 0 ? options().refine_visits : options().refine_again_visits;
           if (node->visits() >= due && node->claim_refinement(level)) {
-            refine(*node, level);
+            node->refine(level);
             continue;
           }
         }
       }
       const int move = select_move(*node, options().selection);
       if (move < 0) {
-        // All moves are closed, so resolve() returns a proved outcome.
-        end_proved(job, node->resolve());
+        // All moves are closed, so that the outcome is proved, or the game has ended with a result
+        // that proves nothing.
+        if (const Outcome known = node->resolve(); known != Outcome::kOpen) {
+          end_proved(job, known);
+        } else {
+          counters_->completions.add();
+          finish(job, path_, 1, *node->state().result(), {}, Outcome::kOpen);
+        }
         return true;
       }
       const uint32_t before = node->enter(move);
@@ -326,21 +332,6 @@ class Worker {
     end_pending(job, count);
   }
 
-  void refine(NodeType& node, int level) {
-    if constexpr (HasRefine<G>) {
-      using Move = typename G::Move;
-      Candidate<Move> moves[G::kMaxMoves];
-      for (int i = 0; i < node.size(); ++i) {
-        moves[i] = {node.move(i), node.prior(i), node.verdict(i)};
-      }
-      node.state().refine(std::span(moves, node.size()), level);
-      for (int i = 0; i < node.size(); ++i) {
-        if (moves[i].verdict != Verdict::kOpen) node.set_verdict(i, moves[i].verdict);
-      }
-      node.resolve();
-    }
-  }
-
   // ---- The end of rollouts and jobs
 
   void take_back(std::span<const Step<G>> path, uint32_t count) {
@@ -391,7 +382,7 @@ class Worker {
   bool hand_over(Job<G>& job, RemoteNode node, uint32_t before) {
     const Step<G> last = path_.back();
     if (!host_.alive(node.rank)) {
-      last.node->drop_child(last.move, node.rank);
+      last.node->drop_child(last.move, node);
       return false;
     }
     const uint32_t wanted =
@@ -408,7 +399,7 @@ class Worker {
     counters_->handed_over.add(rollouts);
     counters_->remote_selections.add();
     pool_.outstanding(node.rank).fetch_add(static_cast<int32_t>(rollouts));
-    const SlotId ticket = pool_.tickets().add({&job, node.rank, rollouts, path_});
+    const SlotId ticket = pool_.tickets().add({&job, node.rank, rollouts, path_, node});
     const JobRequest request{
         {node.slot, node.generation}, rollouts, host_.id(host_.rank(), thread_.index), ticket};
     send_or_give_up(node.rank, ticket, [&](uint32_t thread) {
@@ -563,6 +554,11 @@ class Worker {
     // again.
     pool_.set_waiting(answer.completed == 0 && answer.outcome == Outcome::kOpen);
     if (answer.full) tree_.note_full();
+    if (answer.useless && answer.outcome == Outcome::kOpen) {
+      // The owner has no node with this name. Otherwise the rollouts, which are repeated, would
+      // request it again and again.
+      ticket->path.back().node->drop_child(ticket->path.back().move, ticket->node);
+    }
     const uint32_t completed = std::min(answer.completed, ticket->rollouts);
     const uint32_t missing = ticket->rollouts - completed;
     pool_.outstanding(ticket->rank).fetch_sub(static_cast<int32_t>(ticket->rollouts));

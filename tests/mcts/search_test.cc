@@ -9,6 +9,7 @@
 #include "docs/examples/connect_four.h"
 #include "gtest/gtest.h"
 #include "tests/mcts/testing/check.h"
+#include "tests/mcts/testing/score_game.h"
 #include "tests/mcts/testing/searches.h"
 #include "tests/mcts/testing/tic_tac_toe.h"
 
@@ -18,7 +19,9 @@ namespace {
 using example::ConnectFour;
 using testing::check_conservation;
 using testing::check_nodes;
+using testing::check_scores;
 using testing::local_host;
+using testing::ScoreGame;
 using testing::TicTacToe;
 
 template <typename G>
@@ -48,6 +51,17 @@ TEST_P(ByThreads, ProvesTicTacToe) {
       EXPECT_EQ(next.solve(), game.solve()) << first << second;
       check_conservation(search, result);
     }
+  }
+}
+
+// Results between a loss and a win prove nothing: the search neither ends at such a result nor
+// prefers it to a better one. With expand_visits = 0, ended games have nodes.
+TEST_P(ByThreads, ScoresProveNothing) {
+  const auto host = local_host(GetParam());
+  Search<ScoreGame> search(*host);
+  for (uint32_t number = 0; number < 12; ++number) {
+    search.options().expand_visits = number % 2 == 0 ? 0 : 8;
+    check_scores(search, ScoreGame(number));
   }
 }
 

@@ -15,6 +15,7 @@
 #include "mcts/search.h"
 #include "tests/dsfabric/testing/local_job.h"
 #include "tests/mcts/testing/check.h"
+#include "tests/mcts/testing/score_game.h"
 #include "tests/mcts/testing/search_job.h"
 #include "tests/mcts/testing/searches.h"
 #include "tests/mcts/testing/tic_tac_toe.h"
@@ -28,7 +29,9 @@ using cariama::testing::transport_case;
 using example::ConnectFour;
 using testing::check_conservation;
 using testing::check_nodes;
+using testing::check_scores;
 using testing::run_transport_job;
+using testing::ScoreGame;
 using testing::TicTacToe;
 
 class ByTransport : public ::testing::TestWithParam<std::string> {
@@ -80,6 +83,17 @@ TEST_P(ByTransport, ProvesTicTacToe) {
   });
 }
 
+TEST_P(ByTransport, ScoresProveNothing) {
+  run(1, [](Host& host) {
+    Search<ScoreGame> search(host);
+    search.options().placement = Placement::kRandom;
+    for (uint32_t number = 0; number < 4; ++number) {
+      search.options().expand_visits = number % 2 == 0 ? 0 : 8;
+      check_scores(search, ScoreGame(number));
+    }
+  });
+}
+
 // With placement by hash and transpositions, a position has one node in all processes together.
 TEST_P(ByTransport, NoPositionHasTwoOwners) {
   std::mutex mutex;
@@ -119,6 +133,28 @@ TEST_P(ByTransport, ThePapersTree) {
       completions += process.completions;
     }
     EXPECT_EQ(completions, 1000u);
+  });
+}
+
+// If the owner of a node does not know its name any more, the parent forgets the child. Otherwise
+// the search would request the same rollouts again and again, and never end.
+TEST_P(ByTransport, AnUnknownNameIsForgotten) {
+  run(1, [](Host& host) {
+    Search<ConnectFour> search(host);
+    search.options().expand_visits = 1;
+    search.options().placement = Placement::kRandom;
+    static_cast<void>(search.run(ConnectFour(), {.iterations = 1000}));
+    std::atomic<int> forgotten{0};
+    for (const uint32_t rank : {1, 2}) {
+      ASSERT_TRUE(Host::here().aggregators->call(host.id(rank, 0), [&forgotten] {
+        LocalTree<ConnectFour>::here().exported().clear();
+        ++forgotten;
+      }));
+    }
+    Host::here().aggregators->flush();
+    ASSERT_TRUE(host.work_until([&] { return forgotten == 2; }, soon()));
+    const auto result = search.run(ConnectFour(), {.seconds = 30, .iterations = 1000});
+    EXPECT_EQ(result.iterations, 1000u);
   });
 }
 

@@ -8,6 +8,7 @@
 #include "gtest/gtest.h"
 #include "mcts/host.h"
 #include "mcts/search.h"
+#include "tests/mcts/testing/score_game.h"
 
 namespace cariama::mcts::testing {
 
@@ -65,6 +66,29 @@ void check_conservation(Search<G>& search, const typename Search<G>::Result& res
     EXPECT_EQ(completions, result.iterations);
   }
   check_nodes(search.process().tree(), lossless);
+}
+
+// Checks a search of a ScoreGame against exhaustive search: only wins and losses are proved, and
+// the best move has about the value of perfect play.
+inline void check_scores(Search<ScoreGame>& search, const ScoreGame& game) {
+  const auto result = search.run(game, {.iterations = 6000});
+  const float value = game.solve();
+  if (result.outcome != Outcome::kOpen) {
+    EXPECT_EQ(value_of(result.outcome), value);
+  }
+  for (const auto& move : result.moves) {
+    ScoreGame next = game;
+    next.play(move.move);
+    const float own = game.to_move() == 0 ? next.solve() : 1 - next.solve();
+    if (move.verdict != Verdict::kOpen) {
+      EXPECT_EQ(own, move.verdict == Verdict::kWins ? 1.0F : 0.0F);
+    }
+    if (&move == &result.moves[0]) {
+      EXPECT_NEAR(next.solve(), value, 0.11);
+      EXPECT_NEAR(move.value, own, 0.11);
+    }
+  }
+  check_conservation(search, result);
 }
 
 }  // namespace cariama::mcts::testing

@@ -16,5 +16,11 @@ template class CopyExchange<testing::TicTacToe>;
 template class Worker<testing::TicTacToe>;
 template class SearchProcess<testing::TicTacToe>;
 template class Search<testing::TicTacToe>;
+template class LocalTree<testing::ScoreGame>;
+template class WorkPool<testing::ScoreGame>;
+template class CopyExchange<testing::ScoreGame>;
+template class Worker<testing::ScoreGame>;
+template class SearchProcess<testing::ScoreGame>;
+template class Search<testing::ScoreGame>;
 
 }  // namespace cariama::mcts
