@@ -32,7 +32,7 @@
 #include "bench/support/report.h"
 #include "hex/hex_game.h"
 #include "hex/search_engine.h"
-#include "mcts/paper_search.h"
+#include "mcts/paper/paper_search.h"
 #include "mcts/program.h"
 #include "mcts/search.h"
 

@@ -35,7 +35,7 @@
 #include "bench/support/virtual_cluster.h"
 #include "hex/hex_game.h"
 #include "hex/search_engine.h"
-#include "mcts/paper_search.h"
+#include "mcts/paper/paper_search.h"
 #include "mcts/search.h"
 
 ABSL_FLAG(std::vector<std::string>, processes, (std::vector<std::string>{"1", "2", "4", "8", "16"}),

@@ -254,9 +254,9 @@ GtpSession::Answer GtpSession::undo(const Arguments&) {
 SearchLimits GtpSession::move_limits(Color color) const {
   SearchLimits limits = options_.limits;
   if (const auto& left = clock_[static_cast<int>(color)]) {
-    // The expected number of moves of the side to move: a game fills about half of the cells, so
-    // about a fifth of the empty cells, at least 6. Half a second is kept as a reserve for delays
-    // of the controller.
+    // The number of moves to which the time is divided. A game fills about half of the cells, so
+    // the side to move gets about a quarter of the empty ones; a fifth gives early moves more time.
+    // At least 6. Half a second stays in reserve for delays of the controller.
     const Board& board = game_.board();
     const double moves = std::max(6.0, board.empty().count() / 5.0);
     limits.seconds = std::max(0.01, (*left - 0.5) / moves);

@@ -5,7 +5,7 @@
 #include <optional>
 #include <utility>
 
-#include "mcts/paper_search.h"
+#include "mcts/paper/paper_search.h"
 #include "mcts/search.h"
 
 namespace cariama::hex {

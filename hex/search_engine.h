@@ -23,7 +23,7 @@ namespace cariama::hex {
 struct SearchEngineOptions {
   mcts::SearchOptions search = default_search();
   HexKnowledge knowledge{};
-  // Use the paper's design (mcts/paper_search.h), with the playouts of `knowledge`.
+  // Use the paper's design (mcts/paper/paper_search.h), with the playouts of `knowledge`.
   bool paper = false;
   // Positions with at most solve_empties empty cells are first given to the solver, for at most
   // solve_nodes nodes (about 20 µs each; 0: never) and a tenth of the time. If the solver finds no

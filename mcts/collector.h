@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include "mcts/job.h"
 #include "mcts/node.h"
+#include "mcts/slot_table.h"
 
 namespace cariama::mcts {
 

@@ -39,11 +39,11 @@ struct CommandReply {
   Statistics statistics{};
 };
 
-// Base of the sites: sends commands to all processes and collects the replies. Requires: Derived
-// has `CommandReply carry_out(const Command&)`, which this class calls in worker 0 of each process.
-// Not thread-safe: only worker 0 may use it.
+// Base of a process's part of a search: sends commands to all processes and collects the replies.
+// Requires: Derived has `CommandReply carry_out(const Command&)`, which this class calls in worker
+// 0 of each process. Not thread-safe: only worker 0 may use it.
 template <typename Derived>
-class CommandedSite : public SiteBase {
+class CommandedSearch : public HostedSearch {
  public:
   // Rank 0 only. Runs the command in all processes, this one included, and blocks until all have
   // replied. Returns the replies by rank. A process that dies before its reply gets a reply with
@@ -56,7 +56,7 @@ class CommandedSite : public SiteBase {
     for (uint32_t rank = 1; rank < host.size(); ++rank) {
       if (!host.alive(rank)) continue;
       aggregators->call(host.id(rank, 0),
-                        [command] { Host::site_here<Derived>().on_command(command); });
+                        [command] { Host::local_here<Derived>().on_command(command); });
     }
     if (aggregators != nullptr) aggregators->flush();
     replies_[0] = obey(command);
@@ -105,7 +105,7 @@ class CommandedSite : public SiteBase {
   void on_command(const Command& command) {
     const CommandReply reply = obey(command);
     PeerAggregators& aggregators = *Host::here().aggregators;
-    aggregators.call(command.origin, [reply] { Host::site_here<Derived>().on_reply(reply); });
+    aggregators.call(command.origin, [reply] { Host::local_here<Derived>().on_reply(reply); });
     aggregators.flush();
   }
   void on_reply(const CommandReply& reply) {

@@ -8,12 +8,13 @@
 //     int to_move() const { return player; }
 //     int moves(std::span<Move> out) const;            // writes the legal moves, returns the count
 //     void play(Move move);                            // makes a move of to_move()
-//     std::optional<float> result() const;             // for player 0: 1 won, 0 lost, 0.5 drawn;
+//     std::optional<float> result() const;             // for player 0: 1 won, 0 lost, 0.5 drawn,
+//                                                      //   or another value between 0 and 1;
 //                                                      //   nullopt if the game has not ended
 //     float playout(mcts::Random& random) const;       // plays to the end, returns the result
 //     ...
 //   };
-//   static_assert(mcts::Game<Nim>);
+//   static_assert(mcts::Game<Nim>);                    // one error for each member that is missing
 //
 // A state is a trivially copyable value without pointers. The framework copies it byte by byte into
 // tree nodes and to other processes. Requires: a position without result() has at least one move.
@@ -28,11 +29,12 @@
 //                                                      //   omits moves that need not be tried; may
 //                                                      //   replace the state by a simpler one with
 //                                                      //   the same game-theoretic value
-//   void refine(std::span<Candidate<Move>> inout, int level) const;
-//                                                      // adds verdicts to the moves of a node with
+//   void refine(std::span<const Candidate<Move>> moves, std::span<Verdict> verdicts,
+//               int level) const;                      // adds verdicts to the moves of a node with
 //                                                      //   many visits. May take longer than
 //                                                      //   expand() (level 0), or much longer
-//                                                      //   (level 1)
+//                                                      //   (level 1). Priors stay as expand() set
+//                                                      //   them
 //   float value() const;                               // replaces playouts: the estimated result
 //                                                      //   for player 0, 0 .. 1
 //   class Playouts;                                    // playouts with scratch memory, one object
@@ -88,16 +90,8 @@ struct Candidate {
   Verdict verdict = Verdict::kOpen;
 };
 
-template <typename G>
-concept Game = std::is_trivially_copyable_v<G> && std::is_trivially_copyable_v<typename G::Move> &&
-    std::equality_comparable<typename G::Move> &&
-    requires(G game, const G& position, typename G::Move move, std::span<typename G::Move> moves) {
-  { G::kMaxMoves } -> std::convertible_to<int>;
-  { position.to_move() } -> std::convertible_to<int>;
-  { position.moves(moves) } -> std::convertible_to<int>;
-  game.play(move);
-  { position.result() } -> std::convertible_to<std::optional<float>>;
-};
+// Number of refinement levels. refine() runs once per node and level.
+constexpr int kRefinements = 2;
 
 // The concepts that detect the optional members.
 template <typename G>
@@ -110,11 +104,10 @@ concept HasExpand = requires(G game, std::span<Candidate<typename G::Move>> out)
   { game.expand(out) } -> std::convertible_to<int>;
 };
 template <typename G>
-concept HasRefine = requires(const G& game, std::span<Candidate<typename G::Move>> moves) {
-  game.refine(moves, 0);
+concept HasRefine = requires(const G& game, std::span<const Candidate<typename G::Move>> moves,
+                             std::span<Verdict> verdicts) {
+  game.refine(moves, verdicts, 0);
 };
-// Number of refinement levels. refine() runs once per node and level.
-constexpr int kRefinements = 2;
 template <typename G>
 concept HasValue = requires(const G& game) {
   { game.value() } -> std::convertible_to<float>;
@@ -144,6 +137,156 @@ template <typename G>
 requires(!HasAmaf<G>) struct Sample<G> {
   float value = 0;  // for player 0
 };
+
+namespace internal {
+
+template <typename G>
+concept HasMove = requires(typename G::Move move) {
+  requires std::is_trivially_copyable_v<typename G::Move>;
+  requires std::default_initializable<typename G::Move>;
+  requires std::equality_comparable<typename G::Move>;
+};
+template <typename G>
+concept HasMaxMoves = requires {
+  typename std::bool_constant<(G::kMaxMoves > 0)>;
+};
+template <typename G>
+concept HasToMove = requires(const G& position) {
+  { position.to_move() } -> std::convertible_to<int>;
+};
+template <typename G>
+concept HasMoves = requires(const G& position, std::span<typename G::Move> out) {
+  { position.moves(out) } -> std::convertible_to<int>;
+};
+template <typename G>
+concept HasPlay = requires(G position, typename G::Move move) {
+  position.play(move);
+};
+template <typename G>
+concept HasResult = requires(const G& position) {
+  { position.result() } -> std::convertible_to<std::optional<float>>;
+};
+template <typename G>
+concept HasPlayout = requires(const G& position, Random& random) {
+  { position.playout(random) } -> std::convertible_to<float>;
+};
+template <typename G>
+concept HasAmafPlayout = requires(const G& position, Random& random, Owned<G::kAmafIds>& owned) {
+  { position.playout(random, owned) } -> std::convertible_to<float>;
+};
+template <typename G>
+concept MakesPlayouts = std::constructible_from<typename G::Playouts, const G&, Random&>;
+template <typename G>
+concept RunsPlayouts = requires(typename G::Playouts& playouts, const G& position,
+                                std::optional<typename G::Move> last, Random& random) {
+  { playouts.run(position, last, random) } -> std::convertible_to<float>;
+};
+template <typename G>
+concept RunsAmafPlayouts = requires(typename G::Playouts& playouts, const G& position,
+                                    std::optional<typename G::Move> last, Random& random,
+                                    Owned<G::kAmafIds>* owned) {
+  { playouts.run(position, last, random, owned) } -> std::convertible_to<float>;
+};
+
+// Detects a member by its name alone, whatever its type: if G has a member of this name, the name
+// is ambiguous in the class that also derives from Names. G must not be final.
+struct Names {
+  void expand();
+  void refine();
+  void value();
+  void key();
+  void amaf_id();
+  void kAmafIds();
+};
+template <typename G>
+struct BothNames : G, Names {};
+template <typename G>
+concept NamesExpand = !requires {
+  &BothNames<G>::expand;
+};
+template <typename G>
+concept NamesRefine = !requires {
+  &BothNames<G>::refine;
+};
+template <typename G>
+concept NamesValue = !requires {
+  &BothNames<G>::value;
+};
+template <typename G>
+concept NamesKey = !requires {
+  &BothNames<G>::key;
+};
+template <typename G>
+concept NamesAmaf = !requires {
+  &BothNames<G>::amaf_id;
+}
+|| !requires { &BothNames<G>::kAmafIds; };
+
+// Checks the optional members: one that the search would ignore, since its signature is another
+// one, is an error.
+template <typename G>
+consteval bool check_hooks() {
+  static_assert(!NamesAmaf<G> || HasAmaf<G>,
+                "cariama: a game with AMAF needs: static constexpr int kAmafIds and static int "
+                "amaf_id(Move)");
+  static_assert(!NamesExpand<G> || HasExpand<G>,
+                "cariama: the game's expand is not: int expand(std::span<Candidate<Move>> out)");
+  static_assert(!NamesRefine<G> || HasRefine<G>,
+                "cariama: the game's refine is not: void refine(std::span<const Candidate<Move>> "
+                "moves, std::span<Verdict> verdicts, int level) const");
+  static_assert(!NamesValue<G> || HasValue<G>,
+                "cariama: the game's value is not: float value() const");
+  static_assert(!NamesKey<G> || HasKey<G>, "cariama: the game's key is not: uint64_t key() const");
+  if constexpr (HasPlayouts<G>) {
+    static_assert(MakesPlayouts<G>,
+                  "cariama: the game's Playouts lacks: Playouts(const G&, Random&)");
+    if constexpr (HasAmaf<G>) {
+      static_assert(RunsAmafPlayouts<G>,
+                    "cariama: the game's Playouts lacks: float run(const G&, std::optional<Move> "
+                    "last, Random&, Owned<kAmafIds>*)");
+    } else {
+      static_assert(RunsPlayouts<G>,
+                    "cariama: the game's Playouts lacks: float run(const G&, std::optional<Move> "
+                    "last, Random&)");
+    }
+  } else if constexpr (HasAmaf<G>) {
+    static_assert(HasValue<G> || HasAmafPlayout<G>,
+                  "cariama: a game with AMAF needs: float playout(Random&, Owned<kAmafIds>&) "
+                  "const (or Playouts, or value())");
+  } else {
+    static_assert(HasValue<G> || HasPlayout<G>,
+                  "cariama: a game needs: float playout(Random&) const (or Playouts, or value())");
+  }
+  return true;
+}
+// Checks all members that a search calls. Each one that is missing, or that has another signature,
+// is one error, which names it. Always returns true: otherwise the caller would add an error that
+// names nothing.
+template <typename G>
+consteval bool check_game() {
+  constexpr bool kState =
+      std::is_class_v<G> && std::is_trivially_copyable_v<G> && !std::is_final_v<G>;
+  static_assert(kState, "cariama: a game is a trivially copyable class that is not final");
+  static_assert(HasMove<G>,
+                "cariama: a game needs: using Move = ..., a trivially copyable type with == and a "
+                "default constructor");
+  if constexpr (kState && HasMove<G>) {
+    static_assert(HasMaxMoves<G>, "cariama: a game needs: static constexpr int kMaxMoves, above 0");
+    static_assert(HasToMove<G>, "cariama: a game needs: int to_move() const");
+    static_assert(HasMoves<G>, "cariama: a game needs: int moves(std::span<Move> out) const");
+    static_assert(HasPlay<G>, "cariama: a game needs: void play(Move move)");
+    static_assert(HasResult<G>, "cariama: a game needs: std::optional<float> result() const");
+    return check_hooks<G>();
+  }
+  return true;
+}
+
+}  // namespace internal
+
+// A type that can be searched. If it lacks a member, the compiler's first error names the member
+// and its signature.
+template <typename G>
+concept Game = internal::check_game<G>();
 
 namespace internal {
 

@@ -23,7 +23,7 @@ constexpr uint64_t kRoundsBetweenLooks = 64;
 
 }  // namespace
 
-size_t new_site_slot() {
+size_t new_instance_slot() {
   static std::atomic<size_t> slots{0};
   return slots.fetch_add(1, std::memory_order_relaxed);
 }
@@ -114,15 +114,15 @@ uint32_t Host::living() const {
   return count;
 }
 
-SiteBase& Host::site(std::type_index type, SiteMaker make) {
+LocalInstance& Host::local(std::type_index type, InstanceMaker make) {
   const std::lock_guard lock(mutex_);
-  std::unique_ptr<SiteBase>& site = sites_[type];
-  if (site == nullptr) site = make(*this);
-  return *site;
+  std::unique_ptr<LocalInstance>& instance = instances_[type];
+  if (instance == nullptr) instance = make(*this);
+  return *instance;
 }
 
-void Host::activate(SiteBase* site) {
-  active_.store(site, std::memory_order_seq_cst);
+void Host::activate(HostedSearch* search) {
+  active_.store(search, std::memory_order_seq_cst);
   wake_workers();
 }
 
@@ -154,14 +154,14 @@ void Host::wake_workers() {
 
 bool Host::may_rest(const HostThread& self) {
   if (ending_.load(std::memory_order_seq_cst)) return false;
-  SiteBase* active = active_.load(std::memory_order_seq_cst);
+  HostedSearch* active = active_.load(std::memory_order_seq_cst);
   return active == nullptr || !active->has_work(self.index);
 }
 
 bool Host::round(HostThread& self) {
   const size_t calls = fabric_ != nullptr ? fabric_->process_calls() : 0;
   if (self.index == 0 && ++rounds_ % kRoundsBetweenLooks == 0) look_for_deaths();
-  SiteBase* active = active_.load(std::memory_order_acquire);
+  HostedSearch* active = active_.load(std::memory_order_acquire);
   return (active != nullptr && active->work(self.index)) || calls != 0;
 }
 
@@ -220,8 +220,14 @@ void Host::look_for_deaths() {
   for (uint32_t other = 0; other < size_; ++other) {
     if (other == rank_ || !alive(other) || fabric_->peer_status(other).ok()) continue;
     dead_[other].store(true, std::memory_order_release);
-    const std::lock_guard lock(mutex_);
-    for (const auto& [type, site] : sites_) site->lost(other);
+    // Without the lock: lost() may send calls, which may run received calls, which may create
+    // instances.
+    std::vector<LocalInstance*> instances;
+    {
+      const std::lock_guard lock(mutex_);
+      for (const auto& [type, instance] : instances_) instances.push_back(instance.get());
+    }
+    for (LocalInstance* instance : instances) instance->lost(other);
   }
 }
 

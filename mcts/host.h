@@ -32,33 +32,53 @@
 #include "dsfabric/fabric.h"
 #include "mcts/export.h"
 #include "mcts/peer_aggregators.h"
+#include "mcts/random.h"
 
 namespace cariama::mcts {
 
 class Host;
 
-// A site is one process's part of the search for one type of game: its tree nodes, its queue of
-// work and its state towards the other processes. Each process has at most one site per type of
-// game. This interface is the part of a site that the host uses. The workers of the process call
-// it.
-class CARIAMA_MCTS_EXPORT SiteBase {
+// Base of the instances of a distributed object: an object with one instance in each process, which
+// a call finds by its type (Host::local_here()). The host owns the instances of its process and
+// destroys them, in any order, after its workers have ended.
+class CARIAMA_MCTS_EXPORT LocalInstance {
  public:
-  virtual ~SiteBase() = default;
+  virtual ~LocalInstance() = default;
+  // Handles the failure of a process: ends all operations that wait for it. Called by worker 0.
+  virtual void lost(uint32_t) {}
+};
+
+// One object of type T for each worker of a process. Requires: T has the constructor
+// T(Host&, uint32_t index).
+template <typename T>
+class PerThread final : public LocalInstance {
+ public:
+  explicit PerThread(Host& host);
+  [[nodiscard]] T& operator[](uint32_t index) { return *all_[index]; }
+  [[nodiscard]] auto begin() const { return all_.begin(); }
+  [[nodiscard]] auto end() const { return all_.end(); }
+
+ private:
+  std::vector<std::unique_ptr<T>> all_;
+};
+
+// A process's part of the search for one type of game, as far as the host needs it. The workers of
+// the process call it.
+class CARIAMA_MCTS_EXPORT HostedSearch : public LocalInstance {
+ public:
   // Runs a few rollouts, for some tens of microseconds, as worker `thread`. Returns false if there
   // was no work.
   virtual bool work(uint32_t thread) = 0;
   // Returns true if work(thread) would find work. Thread-safe.
   [[nodiscard]] virtual bool has_work(uint32_t thread) = 0;
-  // Handles the failure of a process: ends all operations that wait for it. Called by worker 0.
-  virtual void lost(uint32_t rank) = 0;
 };
 
-// Returns a new small number, unique in this process. Each type of site takes one as its index in
-// HostThread::sites. Numbers of the same type may differ between processes.
-[[nodiscard]] CARIAMA_MCTS_EXPORT size_t new_site_slot();
-template <typename Site>
-[[nodiscard]] size_t site_slot() {
-  static const size_t slot = new_site_slot();
+// Returns a new small number, unique in this process. Each type of instance takes one as its index
+// in HostThread::instances. Numbers of the same type may differ between processes.
+[[nodiscard]] CARIAMA_MCTS_EXPORT size_t new_instance_slot();
+template <typename T>
+[[nodiscard]] size_t instance_slot() {
+  static const size_t slot = new_instance_slot();
   return slot;
 }
 
@@ -70,7 +90,8 @@ struct HostThread {
   std::unique_ptr<PeerAggregators> aggregators;  // nullptr in a host without a fabric
   std::atomic<bool> idle{false};                 // the worker sleeps or is about to sleep
   std::atomic<int64_t> idle_ns{0};               // time that it has slept
-  std::vector<SiteBase*> sites;                  // cache of Host::site_here(), by site_slot()
+  std::vector<LocalInstance*> instances;         // cache of Host::local_here(), by instance_slot()
+  Random random{0};                              // for rollouts and new nodes; each search seeds it
 };
 
 struct HostOptions {
@@ -119,43 +140,45 @@ class CARIAMA_MCTS_EXPORT Host {
   [[nodiscard]] static HostThread& here();
   [[nodiscard]] HostThread& thread(uint32_t index) { return *threads_[index]; }
 
-  // Returns this process's site of type Site. The first call creates it. Thread-safe.
-  template <typename Site>
-  [[nodiscard]] Site& site() {
-    return static_cast<Site&>(site(typeid(Site), [](Host& host) -> std::unique_ptr<SiteBase> {
-      return std::make_unique<Site>(host);
+  // Returns this process's instance of T. The first call creates it, as T(host); the constructor
+  // may call this function for other types. Thread-safe.
+  template <typename T>
+  [[nodiscard]] T& local() {
+    return static_cast<T&>(local(typeid(T), [](Host& host) -> std::unique_ptr<LocalInstance> {
+      return std::make_unique<T>(host);
     }));
   }
-  // Returns the site of type Site of the calling worker's process. Without a lock after the first
-  // call of each worker. Requires: the calling thread is a worker.
-  template <typename Site>
-  [[nodiscard]] static Site& site_here() {
+  // Returns the instance of T of the calling worker's process. Without a lock after the first call
+  // of each worker. Requires: the calling thread is a worker.
+  template <typename T>
+  [[nodiscard]] static T& local_here() {
     HostThread& thread = here();
     // Acquire: pairs with the release in hand_back().
     static_cast<void>(thread.host->handed_back_.load(std::memory_order_acquire));
-    const size_t slot = site_slot<Site>();
-    if (thread.sites.size() <= slot) thread.sites.resize(slot + 1, nullptr);
-    if (thread.sites[slot] == nullptr) thread.sites[slot] = &thread.host->template site<Site>();
-    return static_cast<Site&>(*thread.sites[slot]);
+    const size_t slot = instance_slot<T>();
+    if (thread.instances.size() <= slot) thread.instances.resize(slot + 1, nullptr);
+    LocalInstance*& known = thread.instances[slot];
+    if (known == nullptr) known = &thread.host->template local<T>();
+    return static_cast<T&>(*known);
   }
-  // From now on the workers of this process call work() of this site.
-  void activate(SiteBase* site);
+  // From now on the workers of this process call work() of this search.
+  void activate(HostedSearch* search);
   // Wakes all sleeping workers of this process, except the calling one. They poll for work.
   void wake_workers();
 
-  // Before and after a search, worker 0 accesses the state of its site that the other workers
-  // access during the search. The other workers are idle then: rank 0 knows this from the calls
-  // that they sent. So the happens-before order between worker 0 and the other workers of a process
-  // exists only through messages of other processes. take_over() and hand_back() establish this
-  // order within each process. So its correctness can be checked without the other processes, also
-  // by a race detector, which sees one process.
+  // Before and after a search, worker 0 accesses the state of a search that the other workers of
+  // its process access during the search. The other workers are idle then: rank 0 knows this from
+  // the calls that they sent. So the happens-before order between worker 0 and the other workers of
+  // a process exists only through messages of other processes. take_over() and hand_back()
+  // establish this order within each process. So its correctness can be checked without the other
+  // processes, also by a race detector, which sees one process.
   //
   // Called by worker 0. Acquire: everything that another worker of this process did before it sent
   // a call happens before the return, if that call led to this command (pairs with the release in
   // PeerAggregators::count_message()).
   void take_over() const;
-  // Called by worker 0. Release: everything before this call happens before every later site_here()
-  // of another worker that runs a call sent as a consequence.
+  // Called by worker 0. Release: everything before this call happens before every later
+  // local_here() of another worker that runs a call sent as a consequence.
   void hand_back();
 
   // Called by worker 0. Runs one iteration of the worker loop: runs received calls, then work().
@@ -166,10 +189,10 @@ class CARIAMA_MCTS_EXPORT Host {
   [[nodiscard]] bool work_until(const std::function<bool()>& condition, Deadline deadline);
 
  private:
-  using SiteMaker = std::unique_ptr<SiteBase> (*)(Host&);
+  using InstanceMaker = std::unique_ptr<LocalInstance> (*)(Host&);
 
   Host(Fabric* fabric, uint32_t threads, Aggregation aggregation);
-  SiteBase& site(std::type_index type, SiteMaker make);
+  LocalInstance& local(std::type_index type, InstanceMaker make);
   [[nodiscard]] absl::Status enter(uint32_t index);
   void leave(uint32_t index);
   void run_worker(uint32_t index);
@@ -186,15 +209,21 @@ class CARIAMA_MCTS_EXPORT Host {
   std::vector<std::unique_ptr<HostThread>> threads_;
   std::vector<std::thread> others_;
   std::vector<std::atomic<bool>> dead_;
-  std::mutex mutex_;  // guards sites_
-  std::unordered_map<std::type_index, std::unique_ptr<SiteBase>> sites_;
-  std::atomic<SiteBase*> active_{nullptr};
+  // Guards instances_. Recursive: the constructor of an instance may create another one.
+  std::recursive_mutex mutex_;
+  std::unordered_map<std::type_index, std::unique_ptr<LocalInstance>> instances_;
+  std::atomic<HostedSearch*> active_{nullptr};
   std::atomic<uint64_t> handed_back_{0};  // number of hand_back() calls
   std::atomic<bool> ending_{false};
   bool ended_ = false;
   WakeWord wake_;  // wakes all workers of a host without a fabric
   uint64_t rounds_ = 0;
 };
+
+template <typename T>
+PerThread<T>::PerThread(Host& host) {
+  for (uint32_t i = 0; i < host.threads(); ++i) all_.push_back(std::make_unique<T>(host, i));
+}
 
 }  // namespace cariama::mcts
 

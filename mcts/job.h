@@ -21,15 +21,9 @@
 #include <vector>
 
 #include "mcts/node.h"
+#include "mcts/slot_table.h"
 
 namespace cariama::mcts {
-
-// A slot of a table and the generation of its contents. The generation changes when the slot is
-// reused. So an outdated id is not taken for the new contents.
-struct SlotId {
-  uint32_t slot = 0;
-  uint32_t generation = 0;
-};
 
 // A job counts its pending operations: its rollouts, the creation of nodes by its rollouts, and its
 // membership in the job queue. An operation is added to the count before any thread can end it. The
@@ -42,7 +36,7 @@ class Job {
 
   Node<G>* node = nullptr;  // the rollouts begin here
   bool root = false;        // the job of the search itself, in rank 0
-  bool share = false;      // a share of the root's rollouts, begun at a copy of the root (mirror.h)
+  bool share = false;      // a share of the root's rollouts, begun at a copy of the root (copies.h)
   uint32_t requester = 0;  // global id of the requesting thread
   SlotId ticket;           // the requester's ticket for this job
 
@@ -199,6 +193,7 @@ struct Ticket {
   // From the node of the job to the move whose child is in the other process. Empty for a share of
   // the root's rollouts.
   std::vector<Step<G>> path;
+  RemoteNode node{};  // the node from which the rollouts were requested; unused otherwise
 };
 
 }  // namespace cariama::mcts

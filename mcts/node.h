@@ -34,10 +34,13 @@ constexpr Outcome win_of(int player) {
 constexpr float value_of(Outcome outcome) {
   return outcome == Outcome::kFirstWins ? 1.0F : outcome == Outcome::kSecondWins ? 0.0F : 0.5F;
 }
-constexpr Outcome outcome_of(float value) {
-  return value > 0.75F   ? Outcome::kFirstWins
-         : value < 0.25F ? Outcome::kSecondWins
-                         : Outcome::kDraw;
+// Returns the outcome of a game that has ended with this result for player 0. kOpen: the result is
+// neither a win nor a draw nor a loss, so it proves nothing.
+constexpr Outcome outcome_of(float result) {
+  return result == 1.0F   ? Outcome::kFirstWins
+         : result == 0.0F ? Outcome::kSecondWins
+         : result == 0.5F ? Outcome::kDraw
+                          : Outcome::kOpen;
 }
 
 // The name of a node in another process: the rank of its owner, and its slot and generation in the
@@ -331,13 +334,12 @@ class Node {
   void set_child(int i, Ref ref) {
     array<std::atomic<Ref>>(kChildAt)[i].store(ref, std::memory_order_release);
   }
-  // Removes the child of move i if it was in the failed process `rank`. A later rollout creates it
-  // again.
-  void drop_child(int i, uint32_t rank) {
-    auto& place = array<std::atomic<Ref>>(kChildAt)[i];
-    Ref known = place.load(std::memory_order_relaxed);
-    if (!known.is_remote() || known.remote().rank != rank) return;
-    place.compare_exchange_strong(known, Ref(), std::memory_order_relaxed);
+  // Removes the child of move i if it is still the node with this name, which does not exist any
+  // more. A later rollout creates it again.
+  void drop_child(int i, RemoteNode name) {
+    Ref expected(name);
+    array<std::atomic<Ref>>(kChildAt)[i].compare_exchange_strong(expected, Ref(),
+                                                                 std::memory_order_relaxed);
   }
   // Count the parents: the moves, in all processes, that have this node as their child. A node has
   // one parent unless transpositions are enabled.
@@ -354,6 +356,21 @@ class Node {
     auto expected = static_cast<uint8_t>(level);
     return refined_.compare_exchange_strong(expected, static_cast<uint8_t>(level + 1),
                                             std::memory_order_relaxed);
+  }
+  // Calls the game's refine(), and records its verdicts and the outcome that follows from them.
+  void refine(int level) requires HasRefine<G> {
+    Candidate<Move> moves[G::kMaxMoves];
+    Verdict verdicts[G::kMaxMoves];
+    for (int i = 0; i < size_; ++i) {
+      verdicts[i] = verdict(i);
+      moves[i] = {move(i), prior(i), verdicts[i]};
+    }
+    state_.refine(std::span<const Candidate<Move>>(moves, size_), std::span(verdicts, size_),
+                  level);
+    for (int i = 0; i < size_; ++i) {
+      if (verdicts[i] != Verdict::kOpen) set_verdict(i, verdicts[i]);
+    }
+    resolve();
   }
   // Disables further refinements of this node.
   void refuse_refinement() { refined_.store(kRefinements, std::memory_order_relaxed); }
@@ -376,8 +393,9 @@ class Node {
     }
   }
   // Derives the outcome of the node from the verdicts of its moves, stores it, and returns it.
+  // A node without moves, in which the game has ended, has the outcome that make() found.
   Outcome resolve() {
-    if (const Outcome known = outcome(); known != Outcome::kOpen) return known;
+    if (const Outcome known = outcome(); known != Outcome::kOpen || size_ == 0) return known;
     bool open = false;
     bool draw = false;
     bool win = false;

@@ -26,7 +26,10 @@ enum class Placement : uint8_t {
                                            : "random";
 }
 
-// Options of the paper's design (Seriema §5.3; paper_search.h).
+// Number of rollouts after which a worker polls for calls and checks limits: about 40 µs in Hex.
+constexpr uint32_t kRolloutsPerPoll = 8;
+
+// Options of the paper's design (Seriema §5.3; paper/paper_search.h).
 struct PaperOptions {
   float exploration = 1.0F;             // C of UCB
   uint32_t playouts = 16;               // per leaf
@@ -58,10 +61,10 @@ struct SearchOptions {
   // small enough that every process owns a part of the searched tree, and large enough that a
   // subtree receives batches of rollouts.
   uint32_t spread_expansions = 4;
-  // A process requests a copy of a remote child (mirror.h) when the move has mirror_visits visits.
+  // A process requests a copy of a remote child (copies.h) when the move has copy_visits visits.
   // A copy and its owner exchange counts after visits / exchange_divisor further visits of the copy
   // (at least 8, at most 1024). The counts of a copy are out of date by about this number.
-  uint32_t mirror_visits = 256;
+  uint32_t copy_visits = 256;
   uint32_t exchange_divisor = 32;
   // Limit of the rollouts in flight that one process has requested from one other process: visits
   // of the root / queue_share, but at least queue_target and at most queue_limit, per thread. At
@@ -81,6 +84,11 @@ struct SearchOptions {
   bool stop_when_safe = true;
 
   PaperOptions paper{};
+
+  // Returns the limit of the visits that sample a move while its child is being created. At a copy
+  // of the node, the limit is twice as large: first the owner of the original has to receive the
+  // counts of the copy.
+  [[nodiscard]] uint32_t sample_limit() const { return 2 * expand_visits + kRolloutsPerPoll; }
 
   // Returns the defaults for a game. In games with AMAF, AMAF statistics replace the exploration
   // term.

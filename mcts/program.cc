@@ -51,6 +51,10 @@ Program::Program(int argc, char** argv) : command_(argv, argv + argc) {
 }
 
 int Program::run(const std::function<int(Host&)>& body, Aggregation aggregation) {
+  if (!error_.empty()) {
+    std::fprintf(stderr, "%s\n", error_.c_str());
+    return 2;
+  }
   const bool alone = processes_ == 1 && !launched();
   if (processes_ > 1 && !launched()) {
     const absl::StatusOr<int> code = launch({.processes = processes_,

@@ -35,8 +35,9 @@ class CARIAMA_MCTS_EXPORT Program {
   [[nodiscard]] const std::string& error() const { return error_; }
 
   // Runs the job: `body` in rank 0, Host::serve() in the other ranks. Returns the exit code of the
-  // program: the result of `body`, or 1 if the job failed; then an error message is on stderr. If
-  // a process other than rank 0 dies, the search continues without it.
+  // program: the result of `body`, 1 if the job failed, or 2 if error() is set; in the last two
+  // cases an error message is on stderr. If a process other than rank 0 dies, the search continues
+  // without it.
   int run(const std::function<int(Host&)>& body,
           Aggregation aggregation = Aggregation::kTraditional);
 

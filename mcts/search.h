@@ -8,17 +8,21 @@
 // The tree grows in all processes and threads of the host. With one worker, the same seed and the
 // same limit of iterations give the same result.
 //
-// Cost with P processes of T threads each:
-//   - One request and one answer per batch of visits / batch_divisor rollouts (at most max_batch)
-//     that a process requests from another one.
-//   - One message and one answer per node that is created in another process than its parent's, per
-//     share of the root's rollouts (at most 4096 rollouts), and per exchange of counts between a
-//     copied node and its owner (mirror.h).
-//   - Thread i of a process exchanges these messages only with thread i of each other process:
-//     P - 1 channels in each direction per thread.
-//   - Beginning a search: 3 (P - 1) messages and their answers. Ending it: about 8 (P - 1). Rank 0
-//     sends all of them.
-//   - State that grows with P: 9 bytes per process of the job, in each process.
+// Cost with P processes of T threads each, in messages (docs/mcts.md has the same table):
+//   - 2 per batch of visits / batch_divisor rollouts (at most max_batch) that a process requests
+//     from another one, and per share of the root's rollouts (at most 4096 rollouts).
+//   - 2 per node that is created in another process than its parent's, and per exchange of counts
+//     between a copied node and its owner (copies.h).
+//   - 2 (P - 1) per command of rank 0: requests and replies.
+//   - Begin of a search: 6 (P - 1), one command and the copies of the root. One command more if the
+//     position is not the root of the kept tree: 8 (P - 1).
+//   - End of a search: at least 8 commands, 16 (P - 1), and one per copy for its last counts.
+//   - advance(): at least 4 (P - 1), and one per freed node whose parent is in another process. 2
+//     more if the new root is in another process.
+// Thread i of a process exchanges messages about the tree only with thread i of each other process:
+// P - 1 channels in each direction per thread. State that grows with P: 10 bytes per process of the
+// job in each process, 192 more in rank 0, and 8 bytes and 1 bit per thread of the job in each
+// thread.
 #ifndef CARIAMA_MCTS_SEARCH_H_
 #define CARIAMA_MCTS_SEARCH_H_
 
@@ -29,7 +33,6 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
-#include <new>
 #include <numeric>
 #include <optional>
 #include <utility>
@@ -37,7 +40,7 @@
 
 #include "mcts/host.h"
 #include "mcts/options.h"
-#include "mcts/site.h"
+#include "mcts/search_process.h"
 
 namespace cariama::mcts {
 
@@ -50,7 +53,11 @@ class Search {
   using Progress = std::function<void(const Result&)>;
 
   explicit Search(Host& host, const SearchOptions& options = SearchOptions::of<G>())
-      : host_(host), site_(host.site<Site<G>>()), options_(options) {}
+      : host_(host),
+        process_(host.local<SearchProcess<G>>()),
+        tree_(process_.tree()),
+        job_(process_.pool().root_job()),
+        options_(options) {}
 
   // Changes take effect at the next run().
   [[nodiscard]] SearchOptions& options() { return options_; }
@@ -70,7 +77,7 @@ class Search {
     start_ = Clock::now();
     iterations_ = 0;
     prepare(position);
-    site_.command(CommandKind::kBegin, options_);
+    process_.command(CommandKind::kBegin, options_);
     double next_report = interval;
     for (;;) {
       open(limits);
@@ -94,7 +101,7 @@ class Search {
       collect([&] { return time_is_up(limits, stop); });
     }
     Result result = report();
-    for (const CommandReply& reply : site_.command(CommandKind::kInform, options_)) {
+    for (const CommandReply& reply : process_.command(CommandKind::kInform, options_)) {
       result.processes.push_back(reply.statistics);
     }
     return result;
@@ -103,21 +110,12 @@ class Search {
   // Makes a move in the position of the tree. Keeps the subtree of the move as the new tree if
   // there is one and options().reuse_tree is set. Frees all other nodes.
   void advance(Move move) {
-    Node<G>* root = site_.root_job().node;
-    if (root == nullptr) return;
-    const int at = options_.reuse_tree ? root->find(move) : -1;
-    const auto child = at >= 0 ? root->child(at) : typename Node<G>::Ref();
-    Node<G>* next = child.is_local()    ? child.local()
-                    : child.is_remote() ? site_.fetch(child.remote())
-                                        : nullptr;
-    // A node without moves cannot be the root.
-    if (next == nullptr || next->size() == 0) {
+    if (tree_.root() == nullptr) return;
+    const int at = options_.reuse_tree ? root().find(move) : -1;
+    if (at < 0 || !tree_.advance_root(at)) {
       clear();
       return;
     }
-    root->set_child(at, {});
-    site_.free_subtree(root);
-    site_.root_job().node = next;
     root_->play(move);
     quiesce();
   }
@@ -126,11 +124,11 @@ class Search {
 
   // Frees the tree in all processes.
   void clear() {
-    site_.command(CommandKind::kClear, options_);
+    process_.command(CommandKind::kClear, options_);
     root_.reset();
   }
 
-  [[nodiscard]] Site<G>& site() { return site_; }  // for tests
+  [[nodiscard]] SearchProcess<G>& process() { return process_; }  // for tests
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -144,21 +142,15 @@ class Search {
   [[nodiscard]] double seconds() const {
     return std::chrono::duration<double>(Clock::now() - start_).count();
   }
-  [[nodiscard]] Node<G>& root() { return *site_.root_job().node; }
-  [[nodiscard]] uint64_t iterations() { return iterations_ + site_.root_job().completed(); }
+  [[nodiscard]] Node<G>& root() { return *tree_.root(); }
+  [[nodiscard]] uint64_t iterations() { return iterations_ + job_.completed(); }
 
   // Keeps the tree if its root has this position. Otherwise frees the tree and creates a new root.
   void prepare(const G& position) {
-    if (root_ && site_.root_job().node != nullptr && same(*root_, position)) return;
+    if (root_ && tree_.root() != nullptr && same(*root_, position)) return;
     clear();
-    site_.set_limits(options_);
-    Random random(options_.seed);
-    // Not simplified: the result has to contain all legal moves.
-    Node<G>* node = Node<G>::make(position, site_.arena(0), 0, random, false);
-    if (node == nullptr) throw std::bad_alloc();
-    site_.count_node();
-    site_.root_job().root = true;
-    site_.root_job().node = node;
+    tree_.set_memory_limit(options_.memory_bytes);
+    tree_.make_root(position, options_.seed);
     root_.emplace(position);
   }
   [[nodiscard]] static bool same(const G& a, const G& b) {
@@ -170,12 +162,13 @@ class Search {
   }
 
   void open(const SearchLimits& limits) {
-    site_.root_job().start(limits.iterations == 0
-                               ? int64_t{1} << 62
-                               : static_cast<int64_t>(limits.iterations - iterations_));
+    job_.root = true;
+    job_.node = tree_.root();
+    job_.start(limits.iterations == 0 ? int64_t{1} << 62
+                                      : static_cast<int64_t>(limits.iterations - iterations_));
     next_safety_ = seconds() + kSafetyInterval;
-    site_.mirroring().offer(site_.root_job().node);
-    site_.open_root();
+    process_.exchange().offer_root();
+    process_.pool().open_root();
     host_.wake_workers();
   }
 
@@ -190,7 +183,7 @@ class Search {
         if (safe(now, limits.seconds)) return Pause::kEnd;
       }
     }
-    return site_.full() ? Pause::kFull : Pause::kNone;
+    return tree_.full() ? Pause::kFull : Pause::kNone;
   }
   [[nodiscard]] bool time_is_up(const SearchLimits& limits, const std::atomic<bool>* stop) const {
     return (stop != nullptr && stop->load(std::memory_order_relaxed)) ||
@@ -215,24 +208,23 @@ class Search {
 
   // Ends all rollouts in all processes and waits until no message of the search is in flight.
   void drain() {
-    Job<G>& job = site_.root_job();
-    site_.close_root();
-    site_.command(CommandKind::kStop, options_);
+    process_.pool().close_root();
+    process_.command(CommandKind::kStop, options_);
     // This function ends the unstarted rollouts and the one pending operation that start() adds.
     // Workers may still put back rollouts that they had taken: then it ends these, too.
-    if (!job.end_pending(job.take_all() + 1)) {
+    if (!job_.end_pending(job_.take_all() + 1)) {
       static_cast<void>(
-          host_.work_until([&] { return job.end_pending(job.take_all()); }, kForever));
+          host_.work_until([&] { return job_.end_pending(job_.take_all()); }, kForever));
     }
-    iterations_ += job.completed();
+    iterations_ += job_.completed();
     if (host_.size() > 1) {
       quiesce();
-      site_.command(CommandKind::kQuiesce, options_);
+      process_.command(CommandKind::kQuiesce, options_);
       quiesce();
     }
-    site_.command(CommandKind::kForget, options_);
-    job.start(0);  // resets completed(): iterations_ contains this number already
-    static_cast<void>(job.end_pending(1));
+    process_.command(CommandKind::kForget, options_);
+    job_.start(0);  // resets completed(): iterations_ contains this number already
+    static_cast<void>(job_.end_pending(1));
   }
 
   // Frees cold subtrees in all processes, in small steps, until each process has freed enough or
@@ -241,16 +233,16 @@ class Search {
     bool more = true;
     while (more && !finished()) {
       more = false;
-      for (const CommandReply& reply : site_.command(CommandKind::kCollect, options_)) {
+      for (const CommandReply& reply : process_.command(CommandKind::kCollect, options_)) {
         more |= reply.collecting;
       }
     }
-    site_.command(CommandKind::kCollected, options_);
+    process_.command(CommandKind::kCollected, options_);
     quiesce();
-    site_.command(CommandKind::kResume, options_);
+    process_.command(CommandKind::kResume, options_);
   }
   void quiesce() {
-    if (host_.size() > 1) site_.quiesce(options_);
+    if (host_.size() > 1) process_.quiesce(options_);
   }
 
   [[nodiscard]] static int order(Verdict verdict) {
@@ -329,7 +321,9 @@ class Search {
   }
 
   Host& host_;
-  Site<G>& site_;
+  SearchProcess<G>& process_;
+  LocalTree<G>& tree_;
+  Job<G>& job_;  // of the root
   SearchOptions options_;
   std::optional<G> root_;
   Clock::time_point start_;

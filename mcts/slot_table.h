@@ -10,9 +10,14 @@
 #include <utility>
 #include <vector>
 
-#include "mcts/job.h"
-
 namespace cariama::mcts {
+
+// A slot of a table and the generation of its contents. The generation changes when the slot is
+// reused. So an outdated id is not taken for the new contents.
+struct SlotId {
+  uint32_t slot = 0;
+  uint32_t generation = 0;
+};
 
 // Thread-safe.
 template <typename T>

@@ -5,6 +5,10 @@
 // visits gets a child node, in the process that the placement selects. If the path leads to a node
 // of another process, the worker requests a job there (job.h): this rollout and a batch of further
 // rollouts of the same job. A ticket keeps the path until the answer arrives.
+//
+// The worker takes work from the work pool (work_pool.h), reads and extends the local tree
+// (tree.h), and continues rollouts at copies of remote nodes (copy_exchange.h). It sends calls to
+// the worker with the same index in other processes.
 #ifndef CARIAMA_MCTS_WORKER_H_
 #define CARIAMA_MCTS_WORKER_H_
 
@@ -17,17 +21,18 @@
 #include <vector>
 
 #include "dtutils/statistics.h"
+#include "mcts/copies.h"
+#include "mcts/copy_exchange.h"
 #include "mcts/host.h"
 #include "mcts/job.h"
-#include "mcts/mirror.h"
 #include "mcts/node.h"
 #include "mcts/options.h"
 #include "mcts/selection.h"
+#include "mcts/slot_table.h"
+#include "mcts/tree.h"
+#include "mcts/work_pool.h"
 
 namespace cariama::mcts {
-
-template <Game G>
-class Site;
 
 template <Game G>
 class Worker {
@@ -35,11 +40,16 @@ class Worker {
   using NodeType = Node<G>;
   using SampleType = Sample<G>;
 
-  Worker(Site<G>& site, HostThread& thread) : site_(site), thread_(thread) {}
+  Worker(Host& host, uint32_t index)
+      : host_(host),
+        thread_(host.thread(index)),
+        tree_(host.local<LocalTree<G>>()),
+        pool_(host.local<WorkPool<G>>()),
+        exchange_(host.local<CopyExchange<G>>()) {}
 
   // Resets the worker for a new search. Called by worker 0, while this worker runs no rollout.
   void begin(uint64_t seed) {
-    random_.emplace(seed);
+    thread_.random = Random(seed);
     playouts_.reset();
     counters_.emplace();
     if (thread_.aggregators != nullptr) {
@@ -50,13 +60,13 @@ class Worker {
 
   // Runs a few rollouts. Returns false if there was none to run.
   bool work() {
-    const bool stopping = site_.stopping();
-    if (!stopping && site_.root_open()) give_shares();
-    typename JobQueue<G>::Taken taken = site_.jobs().take(kSlice, stopping);
+    const bool stopping = pool_.stopping();
+    if (!stopping && pool_.root_open()) give_shares();
+    typename JobQueue<G>::Taken taken = pool_.jobs().take(kRolloutsPerPoll, stopping);
     if (taken.job == nullptr) {
-      if (!site_.root_open()) return false;
-      taken.job = &site_.root_job();
-      taken.rollouts = taken.job->take(kSlice);
+      if (!pool_.root_open()) return false;
+      taken.job = &pool_.root_job();
+      taken.rollouts = taken.job->take(kRolloutsPerPoll);
       if (taken.rollouts == 0) return false;
     } else {
       if (stopping) {
@@ -73,7 +83,7 @@ class Worker {
       taken.job->put_back(taken.rollouts - i);
       postponed = true;
       if (i == 0) {
-        site_.note_waiting(true);
+        pool_.set_waiting(true);
         return false;
       }
     }
@@ -84,9 +94,9 @@ class Worker {
 
   // Ends a ticket that gets no answer. Its rollouts are removed from the counts.
   void give_up(Ticket<G>& ticket) {
-    site_.note_waiting(false);
+    pool_.set_waiting(false);
     if (ticket.path.empty()) {
-      site_.shared(ticket.rank).fetch_sub(static_cast<int32_t>(ticket.rollouts));
+      pool_.shared(ticket.rank).fetch_sub(static_cast<int32_t>(ticket.rollouts));
       return_rollouts(*ticket.job, ticket.rollouts);
       return;
     }
@@ -96,26 +106,10 @@ class Worker {
       end_pending(*ticket.job, 1);
       return;
     }
-    last.node->drop_child(last.move, ticket.rank);
-    site_.outstanding(ticket.rank).fetch_sub(static_cast<int32_t>(ticket.rollouts));
+    last.node->drop_child(last.move, ticket.node);
+    pool_.outstanding(ticket.rank).fetch_sub(static_cast<int32_t>(ticket.rollouts));
     take_back(ticket.path, ticket.rollouts);
     return_rollouts(*ticket.job, ticket.rollouts);
-  }
-
-  // Creates children for moves that rollouts of other processes have often chosen at copies of this
-  // node. Copies create no children, and the rollouts of this process may never choose these moves.
-  void grow(NodeType& node) {
-    for (int i = 0; i < node.size() && !site_.full(); ++i) {
-      if (!node.child(i).none() || node.closed(i) || node.visits(i) < enough()) continue;
-      G position = node.state();
-      position.play(node.move(i));
-      if (position.result()) continue;
-      const NodeType* made = make_child_here(node, i, position);
-      // If the outcome of the new node is proved, it is entered in the parent here: no rollout has
-      // reached the node that would do so.
-      if (made != nullptr && made->outcome() != Outcome::kOpen) node.prove(i, made->outcome());
-    }
-    node.resolve();
   }
 
   void add_to(Statistics& sum) const {
@@ -124,9 +118,7 @@ class Worker {
     sum.handed_over += counters_->handed_over.value();
     sum.cancelled += counters_->cancelled.value();
     sum.playouts += counters_->playouts.value();
-    sum.nodes_made += counters_->nodes_made.value();
     sum.nodes_made_remotely += counters_->nodes_made_remotely.value();
-    sum.transpositions += counters_->transpositions.value();
     sum.remote_selections += counters_->remote_selections.value();
     sum.deferred_selections += counters_->deferred_selections.value();
     if (thread_.aggregators != nullptr) {
@@ -136,13 +128,9 @@ class Worker {
   }
 
  private:
-  friend class Site<G>;
-
   // Maximum number of the root's rollouts in one share. It is large, since rollouts that are not
   // begun do not influence the statistics.
   static constexpr uint64_t kMostShared = 4096;
-  // Number of rollouts after which a worker polls for calls and checks limits: about 40 µs in Hex.
-  static constexpr uint32_t kSlice = 8;
 
   // Requests rollouts from a node of the receiver.
   struct JobRequest {
@@ -174,19 +162,16 @@ class Worker {
     Counter handed_over;
     Counter cancelled;
     Counter playouts;
-    Counter nodes_made;
     Counter nodes_made_remotely;
-    Counter transpositions;
     Counter remote_selections;
     Counter deferred_selections;
   };
 
   // Returns the worker of the calling thread.
-  [[nodiscard]] static Worker& here() { return Site<G>::here().worker(Host::here().index); }
-  [[nodiscard]] const SearchOptions& options() const { return site_.options(); }
-  // Limit of the visits that sample a move while its child node is being created. At a copy, the
-  // limit is twice as large: first the owner of the original has to receive the counts of the copy.
-  [[nodiscard]] uint32_t enough() const { return 2 * options().expand_visits + kSlice; }
+  [[nodiscard]] static Worker& here() {
+    return Host::local_here<PerThread<Worker>>()[Host::here().index];
+  }
+  [[nodiscard]] const SearchOptions& options() const { return tree_.options(); }
 
   // ---- Rollouts
 
@@ -197,11 +182,11 @@ class Worker {
     path_.clear();
     counters_->visits.add();
     NodeType* node = job.node;
-    Mirror<G>* copied = nullptr;  // the mirror of `node` if `node` is a copy
+    Copy<G>* copied = nullptr;  // the record of `node` if `node` is a copy
     if (job.share) {
-      const auto root = site_.mirroring().root();
+      const auto root = exchange_.find_root();
       if (root.stale) return defer(job);
-      copied = root.mirror;
+      copied = root.copy;
     }
     for (;;) {
       if (const Outcome known = node->outcome(); known != Outcome::kOpen) {
@@ -213,15 +198,21 @@ class Worker {
           const int level = node->refinements();
           const uint32_t due = level == 0 ? options().refine_visits : options().refine_again_visits;
           if (node->visits() >= due && node->claim_refinement(level)) {
-            refine(*node, level);
+            node->refine(level);
             continue;
           }
         }
       }
       const int move = select_move(*node, options().selection);
       if (move < 0) {
-        // All moves are closed, so resolve() returns a proved outcome.
-        end_proved(job, node->resolve());
+        // All moves are closed, so that the outcome is proved, or the game has ended with a result
+        // that proves nothing.
+        if (const Outcome known = node->resolve(); known != Outcome::kOpen) {
+          end_proved(job, known);
+        } else {
+          counters_->completions.add();
+          finish(job, path_, 1, *node->state().result(), {}, Outcome::kOpen);
+        }
         return true;
       }
       const uint32_t before = node->enter(move);
@@ -233,19 +224,20 @@ class Worker {
         continue;
       }
       if (child.is_remote()) {
-        const auto copy = site_.mirroring().copy(child.remote(), before);
+        const auto copy = exchange_.find(child.remote(), before);
         if (copy.stale) return defer(job);
         if (copy.node != nullptr) {
           node = copy.node;
-          copied = copy.mirror;
+          copied = copy.copy;
           continue;
         }
       }
       if (has_to_wait(job, child, before)) return defer(job);
       if (child.is_remote() && hand_over(job, child.remote(), before)) return true;
-      if (child.none() && copied != nullptr && before >= enough() && !site_.full()) {
-        site_.mirroring().hurry(*copied, *node);  // the owner of the original creates the child
-        if (before > 2 * enough()) return defer(job);
+      if (child.none() && copied != nullptr && before >= options().sample_limit() &&
+          !tree_.full()) {
+        exchange_.start_exchange(*copied, *node);  // the owner of the original creates the child
+        if (before > 2 * options().sample_limit()) return defer(job);
       }
       if (child.none() && copied == nullptr && before >= options().expand_visits) {
         if (NodeType* made = make_child(job, *node, move); made != nullptr) {
@@ -271,20 +263,20 @@ class Worker {
   }
 
   // Deferred selection: returns true if a rollout that reached this child has to be repeated later.
-  // First reason: the child is being created, and its position was sampled enough() times. Second
-  // reason: too many rollouts that the owner of the child has to run are in flight, compared with
-  // the completed ones. The second reason applies only to rollouts of the root and to shares of
-  // them, since all other jobs are parts of these.
+  // First reason: the child is being created, and its position was sampled options().sample_limit()
+  // times. Second reason: too many rollouts that the owner of the child has to run are in flight,
+  // compared with the completed ones. The second reason applies only to rollouts of the root and to
+  // shares of them, since all other jobs are parts of these.
   [[nodiscard]] bool has_to_wait(const Job<G>& job, typename NodeType::Ref child,
                                  uint32_t before) const {
-    Host& host = site_.host();
-    if (child.is_creating()) return before > enough();
-    if (!(job.root || job.share) || !child.is_remote() || !host.alive(child.remote().rank))
+    if (child.is_creating()) return before > options().sample_limit();
+    if (!(job.root || job.share) || !child.is_remote() || !host_.alive(child.remote().rank))
       return false;
     const uint64_t known = path_.front().node->visits() / options().queue_share;
     const uint64_t limit =
-        std::clamp<uint64_t>(known, options().queue_target, options().queue_limit) * host.threads();
-    return site_.outstanding(child.remote().rank).load(std::memory_order_relaxed) >=
+        std::clamp<uint64_t>(known, options().queue_target, options().queue_limit) *
+        host_.threads();
+    return pool_.outstanding(child.remote().rank).load(std::memory_order_relaxed) >=
            static_cast<int64_t>(limit);
   }
 
@@ -310,12 +302,12 @@ class Worker {
       finish(job, path_, 1, *result, {}, outcome_of(*result));
       return;
     }
-    if (!playouts_) playouts_.emplace(node.state(), *random_);
+    if (!playouts_) playouts_.emplace(node.state(), thread_.random);
     samples_.clear();
     double sum = 0;
     const uint32_t playouts = options().playouts_per_leaf;
     for (uint32_t i = 0; i < playouts; ++i) {
-      samples_.push_back(playouts_->run(position, node.move(move), *random_));
+      samples_.push_back(playouts_->run(position, node.move(move), thread_.random));
       sum += samples_.back().value;
     }
     counters_->playouts.add(playouts);
@@ -340,21 +332,6 @@ class Worker {
     end_pending(job, count);
   }
 
-  void refine(NodeType& node, int level) {
-    if constexpr (HasRefine<G>) {
-      using Move = typename G::Move;
-      Candidate<Move> moves[G::kMaxMoves];
-      for (int i = 0; i < node.size(); ++i) {
-        moves[i] = {node.move(i), node.prior(i), node.verdict(i)};
-      }
-      node.state().refine(std::span(moves, node.size()), level);
-      for (int i = 0; i < node.size(); ++i) {
-        if (moves[i].verdict != Verdict::kOpen) node.set_verdict(i, moves[i].verdict);
-      }
-      node.resolve();
-    }
-  }
-
   // ---- The end of rollouts and jobs
 
   void take_back(std::span<const Step<G>> path, uint32_t count) {
@@ -364,7 +341,7 @@ class Worker {
   // to be repeated, as long as the search goes on. Other rollouts are ended: the requester repeats
   // them.
   void return_rollouts(Job<G>& job, uint32_t count) {
-    if (job.root && !site_.stopping() && job.node->outcome() == Outcome::kOpen) {
+    if (job.root && !pool_.stopping() && job.node->outcome() == Outcome::kOpen) {
       job.put_back(count);
     } else {
       end_pending(job, count);
@@ -380,19 +357,19 @@ class Worker {
     const bool root = job.root;
     if (!job.end_pending(count) || root) return;
     answer(job);
-    site_.jobs().recycle(job);
+    pool_.jobs().recycle(job);
   }
   void answer(const Job<G>& job) {
     const JobAnswer answer{job.ticket,
-                           site_.host().rank(),
+                           host_.rank(),
                            static_cast<uint32_t>(job.completed()),
                            job.value(),
                            job.node == nullptr ? Outcome::kOpen : job.node->outcome(),
-                           site_.full(),
+                           tree_.full(),
                            job.node == nullptr || job.node->outcome() != Outcome::kOpen};
     // The answer goes to the thread of the requesting process with this thread's index, even if
     // another thread sent the request. So a thread needs channels only to threads of its own index.
-    const uint32_t to = site_.host().id(job.requester / site_.host().threads(), thread_.index);
+    const uint32_t to = host_.id(job.requester / host_.threads(), thread_.index);
     thread_.aggregators->call_buffer(
         to, [answer](void* data, uint64_t bytes) { here().on_answer(answer, data, bytes); },
         std::as_bytes(job.samples()));
@@ -403,10 +380,9 @@ class Worker {
   // Requests rollouts from a remote node: this rollout and a batch of others of the same job.
   // Returns false if the owner has died.
   bool hand_over(Job<G>& job, RemoteNode node, uint32_t before) {
-    Host& host = site_.host();
     const Step<G> last = path_.back();
-    if (!host.alive(node.rank)) {
-      last.node->drop_child(last.move, node.rank);
+    if (!host_.alive(node.rank)) {
+      last.node->drop_child(last.move, node);
       return false;
     }
     const uint32_t wanted =
@@ -422,10 +398,10 @@ class Worker {
     }
     counters_->handed_over.add(rollouts);
     counters_->remote_selections.add();
-    site_.outstanding(node.rank).fetch_add(static_cast<int32_t>(rollouts));
-    const SlotId ticket = site_.tickets().add({&job, node.rank, rollouts, path_});
+    pool_.outstanding(node.rank).fetch_add(static_cast<int32_t>(rollouts));
+    const SlotId ticket = pool_.tickets().add({&job, node.rank, rollouts, path_, node});
     const JobRequest request{
-        {node.slot, node.generation}, rollouts, host.id(host.rank(), thread_.index), ticket};
+        {node.slot, node.generation}, rollouts, host_.id(host_.rank(), thread_.index), ticket};
     send_or_give_up(node.rank, ticket, [&](uint32_t thread) {
       return thread_.aggregators->call(thread, [request] { here().on_job(request); });
     });
@@ -434,37 +410,36 @@ class Worker {
 
   // Rank 0: sends a share of the root's rollouts to each process that has too few.
   void give_shares() {
-    Host& host = site_.host();
-    Job<G>& job = site_.root_job();
-    for (uint32_t rank = 1; rank < host.size(); ++rank) {
-      if (!site_.mirroring().ready(rank).load(std::memory_order_relaxed) || !host.alive(rank)) {
+    Job<G>& job = pool_.root_job();
+    for (uint32_t rank = 1; rank < host_.size(); ++rank) {
+      if (!exchange_.has_root_copy(rank).load(std::memory_order_relaxed) || !host_.alive(rank)) {
         continue;
       }
       // Shares shrink towards the end of the search, so that all processes end at about the same
       // time.
       const uint64_t some = std::min(std::clamp<uint64_t>(job.node->visits() / 4, 64, kMostShared),
-                                     job.left() / (2 * host.size() * host.threads()) + 1);
-      if (site_.shared(rank).load(std::memory_order_relaxed) >=
-          static_cast<int64_t>(some * host.threads())) {
+                                     job.left() / (2 * host_.size() * host_.threads()) + 1);
+      if (pool_.shared(rank).load(std::memory_order_relaxed) >=
+          static_cast<int64_t>(some * host_.threads())) {
         continue;
       }
       const uint32_t rollouts = job.take(static_cast<uint32_t>(some));
       if (rollouts == 0) return;
-      site_.shared(rank).fetch_add(static_cast<int32_t>(rollouts));
-      const SlotId ticket = site_.tickets().add({&job, rank, rollouts, {}});
+      pool_.shared(rank).fetch_add(static_cast<int32_t>(rollouts));
+      const SlotId ticket = pool_.tickets().add({&job, rank, rollouts, {}});
       const JobRequest request{
-          {}, rollouts, host.id(host.rank(), thread_.index), ticket, /*share=*/true};
+          {}, rollouts, host_.id(host_.rank(), thread_.index), ticket, /*share=*/true};
       send_or_give_up(rank, ticket, [&](uint32_t thread) {
         return thread_.aggregators->call(thread, [request] { here().on_job(request); });
       });
     }
   }
   void on_shared(const Ticket<G>& ticket, const JobAnswer& answer) {
-    site_.shared(ticket.rank).fetch_sub(static_cast<int32_t>(ticket.rollouts));
-    if (answer.full) site_.note_full();
-    site_.note_waiting(false);
+    pool_.shared(ticket.rank).fetch_sub(static_cast<int32_t>(ticket.rollouts));
+    if (answer.full) tree_.note_full();
+    pool_.set_waiting(false);
     const uint32_t completed = std::min(answer.completed, ticket.rollouts);
-    if (answer.useless) site_.mirroring().ready(ticket.rank).store(false);
+    if (answer.useless) exchange_.has_root_copy(ticket.rank).store(false);
     counters_->visits.add(completed);
     counters_->handed_over.add(completed);
     if (completed != 0) finish(*ticket.job, {}, completed, 0, {}, Outcome::kOpen);
@@ -474,15 +449,17 @@ class Worker {
   // Creates the child of a move. Returns the node if it is in this process. Returns nullptr if
   // another process creates it, or there is no memory.
   NodeType* make_child(Job<G>& job, NodeType& node, int move) {
-    if (site_.full()) return nullptr;
+    if (tree_.full()) return nullptr;
     G position = node.state();
     position.play(node.move(move));
-    const uint32_t rank = site_.place(node, position, *random_);
-    if (rank == site_.host().rank()) return make_child_here(node, move, position);
+    const uint32_t rank = tree_.place(node, position, thread_.random);
+    if (rank == host_.rank()) {
+      return tree_.make_child(node, move, position, thread_.index);
+    }
     if (!node.claim_child(move)) return nullptr;
     job.add_pending();
-    const SlotId ticket = site_.tickets().add({&job, rank, 0, {{&node, move}}});
-    const Creation creation{site_.host().id(site_.host().rank(), thread_.index), ticket};
+    const SlotId ticket = pool_.tickets().add({&job, rank, 0, {{&node, move}}});
+    const Creation creation{host_.id(host_.rank(), thread_.index), ticket};
     send_or_give_up(rank, ticket, [&](uint32_t thread) {
       return thread_.aggregators->call_buffer(
           thread,
@@ -491,64 +468,15 @@ class Worker {
     });
     return nullptr;
   }
-  // Creates the child of a move in this process. The node is complete before it is published, so no
-  // thread has to wait for a thread that was interrupted in between. If several threads create the
-  // child at the same time, one of the nodes is published and the others are freed.
-  NodeType* make_child_here(NodeType& node, int move, const G& position) {
-    NodeType* made = obtain_node(position).node;
-    if (made == nullptr || node.adopt_child(move, made)) return made;
-    discard(made);
-    const auto child = node.child(move);
-    return child.is_local() ? child.local() : nullptr;
-  }
-  // Returns a node for the position, with one more parent: a new node, or with transpositions an
-  // existing one. Returns nullptr if there is no memory.
-  struct Obtained {
-    NodeType* node = nullptr;
-    bool fresh = false;
-  };
-  Obtained obtain_node(const G& position) {
-    const bool shared = HasKey<G> && options().transpositions;
-    NodeType* known = nullptr;
-    if (shared) known = site_.transpositions().find(NodeType::key_of(position));
-    if (known == nullptr) {
-      NodeType* made = NodeType::make(position, site_.arena(thread_.index),
-                                      static_cast<uint16_t>(thread_.index), *random_, true);
-      if (made == nullptr) {
-        site_.note_full();
-        return {};
-      }
-      known = shared ? site_.transpositions().find_or_add(made->key(), made) : made;
-      if (known == made) {
-        site_.count_node();
-        counters_->nodes_made.add();
-        return {made, true};
-      }
-      made->destroy(site_.arena(thread_.index));
-    }
-    counters_->transpositions.add();
-    return {known, false};
-  }
-  // Drops the reference to a node that lost the race to be inserted as a child. Frees the node if
-  // it has no other parent.
-  void discard(NodeType* node) {
-    if (!site_.transpositions().drop_parent(node)) return;
-    if (node->maker() == thread_.index) {
-      site_.free_one(node);
-    } else {  // the node is in the arena of another thread, which may be using it
-      site_.free_later(node);
-    }
-  }
-
   // Sends the request of a ticket. If the process is dead or dies, either this function or
-  // Site::lost() ends the ticket, and tickets().take() ensures that only one of them does. No
-  // ticket is missed: this function checks alive() after the ticket was entered, and lost() runs
+  // SearchProcess::lost() ends the ticket, and tickets().take() ensures that only one of them does.
+  // No ticket is missed: this function checks alive() after the ticket was entered, and lost() runs
   // after the process was marked as dead.
   template <typename Send>
   void send_or_give_up(uint32_t rank, SlotId ticket, Send&& send) {
-    const bool sent = send(site_.host().id(rank, thread_.index));
-    if (sent && site_.host().alive(rank)) return;
-    if (std::optional<Ticket<G>> mine = site_.tickets().take(ticket)) give_up(*mine);
+    const bool sent = send(host_.id(rank, thread_.index));
+    if (sent && host_.alive(rank)) return;
+    if (std::optional<Ticket<G>> mine = pool_.tickets().take(ticket)) give_up(*mine);
   }
 
   // Handles a request to create a node; on_created() handles its answer.
@@ -556,31 +484,32 @@ class Worker {
     if (bytes != sizeof(G)) return;
     alignas(G) std::byte copy[sizeof(G)];
     std::memcpy(copy, data, sizeof(G));
-    const auto [made, fresh] = obtain_node(*std::launder(reinterpret_cast<const G*>(copy)));
+    const auto [node, made] =
+        tree_.obtain(*std::launder(reinterpret_cast<const G*>(copy)), thread_.index);
     SlotId id;
-    if (made != nullptr) {
-      if (fresh) counters_->nodes_made_remotely.add();
-      id = site_.exported().add(made);
+    if (node != nullptr) {
+      if (made) counters_->nodes_made_remotely.add();
+      id = tree_.exported().add(node);
     }
-    const bool created = made != nullptr;
-    const Outcome outcome = created ? made->outcome() : Outcome::kOpen;
-    const uint32_t rank = site_.host().rank();
+    const bool created = node != nullptr;
+    const Outcome outcome = created ? node->outcome() : Outcome::kOpen;
+    const uint32_t rank = host_.rank();
     const SlotId ticket = creation.ticket;
     thread_.aggregators->call(creation.requester, [ticket, id, rank, created, outcome] {
       here().on_created(ticket, id, rank, created, outcome);
     });
   }
   void on_created(SlotId name, SlotId id, uint32_t rank, bool created, Outcome outcome) {
-    std::optional<Ticket<G>> ticket = site_.tickets().take(name);
+    std::optional<Ticket<G>> ticket = pool_.tickets().take(name);
     if (!ticket) return;
-    site_.note_waiting(false);
+    pool_.set_waiting(false);
     const Step<G> step = ticket->path.back();
     if (created) {
       step.node->set_child(step.move, typename NodeType::Ref(RemoteNode{
                                           static_cast<uint16_t>(rank),
                                           static_cast<uint16_t>(id.generation), id.slot}));
     } else {
-      site_.note_full();
+      tree_.note_full();
       step.node->set_child(step.move, {});
     }
     if (outcome != Outcome::kOpen) {
@@ -591,15 +520,15 @@ class Worker {
   }
 
   void on_job(const JobRequest& request) {
-    Job<G>& job = site_.jobs().new_job();
+    Job<G>& job = pool_.jobs().new_job();
     job.requester = request.requester;
     job.ticket = request.ticket;
     job.root = false;
     job.share = request.share;
     if (request.share) {
-      job.node = site_.mirroring().root().node;
+      job.node = exchange_.find_root().node;
     } else {
-      const std::optional<NodeType*> node = site_.exported().find(request.node);
+      const std::optional<NodeType*> node = tree_.exported().find(request.node);
       job.node = node ? *node : nullptr;
     }
     job.start(job.node != nullptr ? request.rollouts : 0);
@@ -607,13 +536,13 @@ class Worker {
       end_pending(job, 1);
       return;
     }
-    site_.jobs().push(job);
-    if (site_.host().threads() > 1) site_.host().wake_workers();
+    pool_.jobs().push(job);
+    if (host_.threads() > 1) host_.wake_workers();
   }
 
   void on_answer(const JobAnswer& answer, const void* data, uint64_t bytes) {
-    if (answer.rank >= site_.host().size()) return;
-    std::optional<Ticket<G>> ticket = site_.tickets().take(answer.ticket);
+    if (answer.rank >= host_.size()) return;
+    std::optional<Ticket<G>> ticket = pool_.tickets().take(answer.ticket);
     if (!ticket) return;  // give_up() has ended the ticket
     if (ticket->path.empty()) {
       on_shared(*ticket, answer);
@@ -621,12 +550,18 @@ class Worker {
     }
     // The remote job completed no rollout, because it is itself waiting for other processes. This
     // process is marked as waiting, too: a worker that finds no rollout to run sleeps until an
-    // answer arrives (Site::has_work()) and does not retry rollouts that would be deferred again.
-    site_.note_waiting(answer.completed == 0 && answer.outcome == Outcome::kOpen);
-    if (answer.full) site_.note_full();
+    // answer arrives (WorkPool::has_work()) and does not retry rollouts that would be deferred
+    // again.
+    pool_.set_waiting(answer.completed == 0 && answer.outcome == Outcome::kOpen);
+    if (answer.full) tree_.note_full();
+    if (answer.useless && answer.outcome == Outcome::kOpen) {
+      // The owner has no node with this name. Otherwise the rollouts, which are repeated, would
+      // request it again and again.
+      ticket->path.back().node->drop_child(ticket->path.back().move, ticket->node);
+    }
     const uint32_t completed = std::min(answer.completed, ticket->rollouts);
     const uint32_t missing = ticket->rollouts - completed;
-    site_.outstanding(ticket->rank).fetch_sub(static_cast<int32_t>(ticket->rollouts));
+    pool_.outstanding(ticket->rank).fetch_sub(static_cast<int32_t>(ticket->rollouts));
     if (missing != 0) take_back(ticket->path, missing);
     const size_t count = bytes / sizeof(SampleType);
     answered_.resize(HasAmaf<G> ? count : 0);
@@ -637,9 +572,11 @@ class Worker {
     if (missing != 0) return_rollouts(*ticket->job, missing);
   }
 
-  Site<G>& site_;
+  Host& host_;
   HostThread& thread_;
-  std::optional<Random> random_;
+  LocalTree<G>& tree_;
+  WorkPool<G>& pool_;
+  CopyExchange<G>& exchange_;
   std::optional<internal::PlayoutRunner<G>> playouts_;
   std::vector<Step<G>> path_;
   std::vector<SampleType> samples_;

@@ -56,21 +56,15 @@ double plain_search_seconds(const G& game, const mcts::SearchOptions& options,
         if (level < mcts::kRefinements &&
             node->visits() >= (level == 0 ? options.refine_visits : options.refine_again_visits) &&
             node->claim_refinement(level)) {
-          mcts::Candidate<typename G::Move> moves[G::kMaxMoves];
-          for (int k = 0; k < node->size(); ++k) {
-            moves[k] = {node->move(k), node->prior(k), node->verdict(k)};
-          }
-          node->state().refine(std::span(moves, static_cast<size_t>(node->size())), level);
-          for (int k = 0; k < node->size(); ++k) {
-            if (moves[k].verdict != mcts::Verdict::kOpen) node->set_verdict(k, moves[k].verdict);
-          }
-          known = node->resolve();
+          node->refine(level);
+          known = node->outcome();
           if (known != Outcome::kOpen) break;
         }
       }
       const int move = mcts::select_move(*node, options.selection);
-      if (move < 0) {  // the outcome of every move is known
+      if (move < 0) {  // the outcome of every move is known, or the game has ended
         known = node->resolve();
+        if (known == Outcome::kOpen) sample.value = *node->state().result();
         break;
       }
       const uint32_t before = node->enter(move);
@@ -85,6 +79,7 @@ double plain_search_seconds(const G& game, const mcts::SearchOptions& options,
       position.play(node->move(move));
       if (const std::optional<float> result = position.result()) {
         known = mcts::outcome_of(*result);
+        sample.value = *result;
         break;
       }
       if (before >= options.expand_visits) {

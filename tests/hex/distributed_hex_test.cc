@@ -34,7 +34,7 @@ void PrintTo(const Job& job, std::ostream* out) { *out << job.name; }
 class ByJob : public ::testing::TestWithParam<Job> {
  protected:
   static void run(const std::function<void(mcts::Host&)>& body) {
-    const auto after = [](mcts::Host& host) { check_nodes(host.site<mcts::Site<Game>>()); };
+    const auto after = [](mcts::Host& host) { check_nodes(host.local<mcts::LocalTree<Game>>()); };
     if (GetParam().processes == 0) {
       run_transport_job(GetParam().name, 1, body, after);
     } else {

@@ -35,7 +35,7 @@ using testing::TicTacToe;
 // Runs `body` in rank 0 of a job of this shape. Checks the nodes of the other processes at the end.
 template <typename G>
 void run_job(const Shape& shape, const std::function<void(Host&)>& body) {
-  run_search_job(shape, body, [](Host& host) { check_nodes(host.site<Site<G>>()); });
+  run_search_job(shape, body, [](Host& host) { check_nodes(host.local<LocalTree<G>>()); });
 }
 
 class ByShape : public ::testing::TestWithParam<Shape> {};
@@ -120,7 +120,7 @@ TEST_P(ByShape, NodesAreFreedEverywhere) {
     }
     search.clear();
     for (const CommandReply& reply :
-         search.site().command(CommandKind::kInform, search.options())) {
+         search.process().command(CommandKind::kInform, search.options())) {
       EXPECT_EQ(reply.statistics.nodes, 0u);
     }
   });
@@ -195,7 +195,7 @@ TEST(Distributed, ASearchSurvivesADeath) {
     if ((*host)->rank() == 2) Deadly::playouts_left = 50;
     if ((*host)->rank() != 0) {
       static_cast<void>((*host)->serve());
-      check_nodes((*host)->site<Site<Deadly>>(), /*lossless=*/false);
+      check_nodes((*host)->local<LocalTree<Deadly>>(), /*lossless=*/false);
       return;
     }
     Search<Deadly> search(**host);

@@ -14,7 +14,7 @@
 #include "dsfabric/launcher.h"
 #include "dtutils/fault/fault_device.h"
 #include "gtest/gtest.h"
-#include "mcts/paper_search.h"
+#include "mcts/paper/paper_search.h"
 #include "mcts/search.h"
 #include "tests/dsfabric/testing/local_job.h"
 #include "tests/mcts/testing/check.h"
@@ -102,8 +102,8 @@ int run(bool faults) {
       host->end();
     } else {
       EXPECT_EQ(host->serve(), absl::OkStatus());
-      check_nodes(host->site<Site<ConnectFour>>());
-      check_nodes(host->site<Site<TicTacToe>>());
+      check_nodes(host->local<LocalTree<ConnectFour>>());
+      check_nodes(host->local<LocalTree<TicTacToe>>());
     }
   }
   must(fabric->finalize(soon()));

@@ -1,5 +1,5 @@
 // The search in the paper's design has the properties that §5.3 describes.
-#include "mcts/paper_search.h"
+#include "mcts/paper/paper_search.h"
 
 #include <atomic>
 
@@ -42,7 +42,7 @@ void check(const SearchResult<ConnectFour::Move>& result, uint64_t iterations) {
 // run() returns only after each parent knows its new children and no selection waits, although
 // a rollout may complete earlier.
 void check_links(Host& host) {
-  host.site<PaperSite<ConnectFour>>().for_each_node([](PaperNode<ConnectFour>& node) {
+  host.local<PaperTree<ConnectFour>>().for_each_node([](PaperNode<ConnectFour>& node) {
     for (int i = 0; i < node.size; ++i) {
       EXPECT_EQ(node.edge(i).child != 0, node.edge(i).visits != 0);
       EXPECT_EQ(node.edge(i).waiting, 0u);

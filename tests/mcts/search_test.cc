@@ -9,6 +9,7 @@
 #include "docs/examples/connect_four.h"
 #include "gtest/gtest.h"
 #include "tests/mcts/testing/check.h"
+#include "tests/mcts/testing/score_game.h"
 #include "tests/mcts/testing/searches.h"
 #include "tests/mcts/testing/tic_tac_toe.h"
 
@@ -18,7 +19,9 @@ namespace {
 using example::ConnectFour;
 using testing::check_conservation;
 using testing::check_nodes;
+using testing::check_scores;
 using testing::local_host;
+using testing::ScoreGame;
 using testing::TicTacToe;
 
 template <typename G>
@@ -48,6 +51,17 @@ TEST_P(ByThreads, ProvesTicTacToe) {
       EXPECT_EQ(next.solve(), game.solve()) << first << second;
       check_conservation(search, result);
     }
+  }
+}
+
+// Results between a loss and a win prove nothing: the search neither ends at such a result nor
+// prefers it to a better one. With expand_visits = 0, ended games have nodes.
+TEST_P(ByThreads, ScoresProveNothing) {
+  const auto host = local_host(GetParam());
+  Search<ScoreGame> search(*host);
+  for (uint32_t number = 0; number < 12; ++number) {
+    search.options().expand_visits = number % 2 == 0 ? 0 : 8;
+    check_scores(search, ScoreGame(number));
   }
 }
 
@@ -112,7 +126,7 @@ TEST_P(ByThreads, TranspositionsShareNodes) {
     nodes[shared ? 1 : 0] = result.processes[0].nodes;
     EXPECT_EQ(result.processes[0].transpositions > 0, shared);
     std::set<uint64_t> keys;
-    search.site().for_each_node([&](const auto& node) { keys.insert(node.key()); });
+    search.process().tree().for_each_node([&](const auto& node) { keys.insert(node.key()); });
     if (shared) {
       EXPECT_EQ(keys.size(), nodes[1]);
     }
@@ -144,7 +158,7 @@ TEST_P(ByThreads, TranspositionsAreFreedWithTheTree) {
   for (int i = 0; i < 6; ++i) {
     check_conservation(search, result);
     uint64_t nodes = 0;
-    search.site().for_each_node([&](const auto&) { ++nodes; });
+    search.process().tree().for_each_node([&](const auto&) { ++nodes; });
     EXPECT_EQ(nodes, result.processes[0].nodes);
     const auto move = result.moves[0].move;
     game.play(move);
@@ -271,29 +285,30 @@ TEST(Search, ACollectionCanBeInterrupted) {
   search.options().expand_visits = 0;
   search.options().memory_bytes = uint64_t{1} << 30;
   static_cast<void>(search.run(ConnectFour(), {.iterations = 8000}));
-  Site<ConnectFour>& site = search.site();
+  SearchProcess<ConnectFour>& process = search.process();
+  LocalTree<ConnectFour>& tree = process.tree();
   SearchOptions options = search.options();
-  options.memory_bytes = site.live_bytes();
-  static_cast<void>(site.command(CommandKind::kBegin, options));
+  options.memory_bytes = tree.live_bytes();
+  static_cast<void>(process.command(CommandKind::kBegin, options));
   const auto nodes = [&] {
     uint64_t count = 0;
-    site.for_each_node([&](const auto&) { ++count; });
+    tree.for_each_node([&](const auto&) { ++count; });
     return count;
   };
   const uint64_t before = nodes();
-  ASSERT_TRUE(site.command(CommandKind::kCollect, options)[0].collecting);
+  ASSERT_TRUE(process.command(CommandKind::kCollect, options)[0].collecting);
   EXPECT_LT(nodes(), before);
   EXPECT_GT(nodes(), before / 2);
-  static_cast<void>(site.command(CommandKind::kCollected, options));
-  check_nodes(site);
+  static_cast<void>(process.command(CommandKind::kCollected, options));
+  check_nodes(tree);
   check_conservation(search, search.run(ConnectFour(), {.iterations = 1000}));
-  static_cast<void>(site.command(CommandKind::kBegin, options));
-  while (site.command(CommandKind::kCollect, options)[0].collecting) {
+  static_cast<void>(process.command(CommandKind::kBegin, options));
+  while (process.command(CommandKind::kCollect, options)[0].collecting) {
   }
-  static_cast<void>(site.command(CommandKind::kCollected, options));
-  EXPECT_LE(site.live_bytes(), options.memory_bytes / 2);
+  static_cast<void>(process.command(CommandKind::kCollected, options));
+  EXPECT_LE(tree.live_bytes(), options.memory_bytes / 2);
   EXPECT_GT(nodes(), 1000u);
-  check_nodes(site);
+  check_nodes(tree);
 }
 
 TEST(Search, TimeIsALimit) {

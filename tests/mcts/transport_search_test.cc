@@ -11,10 +11,11 @@
 
 #include "docs/examples/connect_four.h"
 #include "gtest/gtest.h"
-#include "mcts/paper_search.h"
+#include "mcts/paper/paper_search.h"
 #include "mcts/search.h"
 #include "tests/dsfabric/testing/local_job.h"
 #include "tests/mcts/testing/check.h"
+#include "tests/mcts/testing/score_game.h"
 #include "tests/mcts/testing/search_job.h"
 #include "tests/mcts/testing/searches.h"
 #include "tests/mcts/testing/tic_tac_toe.h"
@@ -28,7 +29,9 @@ using cariama::testing::transport_case;
 using example::ConnectFour;
 using testing::check_conservation;
 using testing::check_nodes;
+using testing::check_scores;
 using testing::run_transport_job;
+using testing::ScoreGame;
 using testing::TicTacToe;
 
 class ByTransport : public ::testing::TestWithParam<std::string> {
@@ -59,7 +62,7 @@ TEST_P(ByTransport, CountsAreConserved) {
             EXPECT_GT(result.processes[0].remote_selections, 0u);
           }
         },
-        [](Host& host) { check_nodes(host.site<Site<ConnectFour>>()); });
+        [](Host& host) { check_nodes(host.local<LocalTree<ConnectFour>>()); });
   }
 }
 
@@ -80,13 +83,25 @@ TEST_P(ByTransport, ProvesTicTacToe) {
   });
 }
 
+TEST_P(ByTransport, ScoresProveNothing) {
+  run(1, [](Host& host) {
+    Search<ScoreGame> search(host);
+    search.options().placement = Placement::kRandom;
+    for (uint32_t number = 0; number < 4; ++number) {
+      search.options().expand_visits = number % 2 == 0 ? 0 : 8;
+      check_scores(search, ScoreGame(number));
+    }
+  });
+}
+
 // With placement by hash and transpositions, a position has one node in all processes together.
 TEST_P(ByTransport, NoPositionHasTwoOwners) {
   std::mutex mutex;
   std::map<uint64_t, int> owners;  // number of nodes with a key
   const auto count = [&](Host& host) {
     const std::lock_guard lock(mutex);
-    host.site<Site<ConnectFour>>().for_each_node([&](const auto& node) { ++owners[node.key()]; });
+    host.local<LocalTree<ConnectFour>>().for_each_node(
+        [&](const auto& node) { ++owners[node.key()]; });
   };
   run(
       1,
@@ -121,6 +136,28 @@ TEST_P(ByTransport, ThePapersTree) {
   });
 }
 
+// If the owner of a node does not know its name any more, the parent forgets the child. Otherwise
+// the search would request the same rollouts again and again, and never end.
+TEST_P(ByTransport, AnUnknownNameIsForgotten) {
+  run(1, [](Host& host) {
+    Search<ConnectFour> search(host);
+    search.options().expand_visits = 1;
+    search.options().placement = Placement::kRandom;
+    static_cast<void>(search.run(ConnectFour(), {.iterations = 1000}));
+    std::atomic<int> forgotten{0};
+    for (const uint32_t rank : {1, 2}) {
+      ASSERT_TRUE(Host::here().aggregators->call(host.id(rank, 0), [&forgotten] {
+        LocalTree<ConnectFour>::here().exported().clear();
+        ++forgotten;
+      }));
+    }
+    Host::here().aggregators->flush();
+    ASSERT_TRUE(host.work_until([&] { return forgotten == 2; }, soon()));
+    const auto result = search.run(ConnectFour(), {.seconds = 30, .iterations = 1000});
+    EXPECT_EQ(result.iterations, 1000u);
+  });
+}
+
 // Calls that free nodes may run while the collector frees nodes of the same tree. Both processes
 // free all nodes below the root; the nodes of each process have children in the other one. Rank 1
 // collects first. Its calls free nodes that rank 0 is about to free, too. Rank 1 then receives
@@ -141,7 +178,7 @@ TEST(Search, NodesAreFreedByCallsWhileTheyAreCollected) {
     ASSERT_TRUE(host.ok()) << host.status();
     if ((*host)->rank() != 0) {
       EXPECT_EQ((*host)->serve(), absl::OkStatus());
-      check_nodes((*host)->site<Site<ConnectFour>>());
+      check_nodes((*host)->local<LocalTree<ConnectFour>>());
       return;
     }
     Search<ConnectFour> search(**host);
@@ -149,14 +186,15 @@ TEST(Search, NodesAreFreedByCallsWhileTheyAreCollected) {
     search.options().placement = Placement::kRandom;
     search.options().memory_bytes = uint64_t{256} << 20;
     static_cast<void>(search.run(ConnectFour(), {.iterations = 20000}));
-    Site<ConnectFour>& site = search.site();
+    SearchProcess<ConnectFour>& process = search.process();
+    LocalTree<ConnectFour>& tree = process.tree();
     SearchOptions options = search.options();
     options.memory_bytes = 0;
-    static_cast<void>(site.command(CommandKind::kBegin, options));
+    static_cast<void>(process.command(CommandKind::kBegin, options));
     PeerAggregators& aggregators = *Host::here().aggregators;
     const auto collect = [&sent, &run, &await] {
       PeerAggregators& back = *Host::here().aggregators;
-      Site<ConnectFour>::here().collect_here();
+      LocalTree<ConnectFour>::here().collect();
       back.call(0, [&run] { run = true; });
       back.flush();
       sent = true;
@@ -174,20 +212,20 @@ TEST(Search, NodesAreFreedByCallsWhileTheyAreCollected) {
     aggregators.flush();
     await(sent);
     EXPECT_FALSE(run);
-    site.collect_here();
+    tree.collect();
     EXPECT_TRUE(run) << "the channel had room for all calls, so rank 0 ran no calls of rank 1";
     aggregators.flush();
     // Repeat until both processes have run all calls that free nodes.
     std::vector<CommandReply> now;
     const Deadline deadline = soon();
     do {
-      now = site.command(CommandKind::kInform, options);
+      now = process.command(CommandKind::kInform, options);
     } while (now[0].posts_sent + now[1].posts_sent != now[0].posts_handled + now[1].posts_handled &&
              std::chrono::steady_clock::now() < deadline);
     EXPECT_EQ(now[0].statistics.nodes, 1u);  // the root
     EXPECT_EQ(now[1].statistics.nodes, 0u);
     EXPECT_EQ(now[1].statistics.node_bytes, 0u);
-    check_nodes(site);
+    check_nodes(tree);
     (*host)->end();
   });
 }

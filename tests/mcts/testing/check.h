@@ -8,6 +8,7 @@
 #include "gtest/gtest.h"
 #include "mcts/host.h"
 #include "mcts/search.h"
+#include "tests/mcts/testing/score_game.h"
 
 namespace cariama::mcts::testing {
 
@@ -20,9 +21,9 @@ inline std::unique_ptr<Host> local_host(uint32_t threads) {
 // its move. lossless: no process died. The counts of a dead process are lost; then a child may have
 // visits that its parent never received.
 template <Game G>
-void check_nodes(Site<G>& site, bool lossless = true) {
+void check_nodes(LocalTree<G>& tree, bool lossless = true) {
   uint64_t nodes = 0;
-  site.for_each_node([&](const Node<G>& node) {
+  tree.for_each_node([&](const Node<G>& node) {
     ++nodes;
     uint64_t visits = 0;
     for (int i = 0; i < node.size(); ++i) {
@@ -32,13 +33,13 @@ void check_nodes(Site<G>& site, bool lossless = true) {
       const auto child = node.child(i);
       EXPECT_FALSE(child.is_creating());
       if (child.is_local()) {
-        if (site.options().transpositions) continue;  // the child may have other parents, too
+        if (tree.options().transpositions) continue;  // the child may have other parents, too
         if (lossless) {
           EXPECT_LE(child.local()->visits(), node.visits(i));
         }
         // If another process has proved an outcome at its copy of the child, the exchange sets it
         // in the child, not in the parent. The next rollout sets it in the parent.
-        if (site.host().size() == 1) {
+        if (tree.host().size() == 1) {
           EXPECT_TRUE(child.local()->outcome() == Outcome::kOpen || node.closed(i));
         }
       }
@@ -46,8 +47,8 @@ void check_nodes(Site<G>& site, bool lossless = true) {
     EXPECT_EQ(visits, node.visits());
   });
   uint64_t bytes = 0;
-  site.for_each_node([&](const Node<G>& node) { bytes += (node.bytes() + 63) / 64 * 64; });
-  EXPECT_EQ(bytes, site.live_bytes());
+  tree.for_each_node([&](const Node<G>& node) { bytes += (node.bytes() + 63) / 64 * 64; });
+  EXPECT_EQ(bytes, tree.live_bytes());
 }
 
 // Checks that in each process visits = completions + handed_over + cancelled + deferred_selections,
@@ -64,7 +65,30 @@ void check_conservation(Search<G>& search, const typename Search<G>::Result& res
   if (lossless) {
     EXPECT_EQ(completions, result.iterations);
   }
-  check_nodes(search.site(), lossless);
+  check_nodes(search.process().tree(), lossless);
+}
+
+// Checks a search of a ScoreGame against exhaustive search: only wins and losses are proved, and
+// the best move has about the value of perfect play.
+inline void check_scores(Search<ScoreGame>& search, const ScoreGame& game) {
+  const auto result = search.run(game, {.iterations = 6000});
+  const float value = game.solve();
+  if (result.outcome != Outcome::kOpen) {
+    EXPECT_EQ(value_of(result.outcome), value);
+  }
+  for (const auto& move : result.moves) {
+    ScoreGame next = game;
+    next.play(move.move);
+    const float own = game.to_move() == 0 ? next.solve() : 1 - next.solve();
+    if (move.verdict != Verdict::kOpen) {
+      EXPECT_EQ(own, move.verdict == Verdict::kWins ? 1.0F : 0.0F);
+    }
+    if (&move == &result.moves[0]) {
+      EXPECT_NEAR(next.solve(), value, 0.11);
+      EXPECT_NEAR(move.value, own, 0.11);
+    }
+  }
+  check_conservation(search, result);
 }
 
 }  // namespace cariama::mcts::testing

@@ -2,15 +2,25 @@
 
 namespace cariama::mcts {
 
+template class LocalTree<example::ConnectFour>;
+template class WorkPool<example::ConnectFour>;
+template class CopyExchange<example::ConnectFour>;
 template class Worker<example::ConnectFour>;
-template class Mirroring<example::ConnectFour>;
-template class Site<example::ConnectFour>;
+template class SearchProcess<example::ConnectFour>;
 template class Search<example::ConnectFour>;
-template class PaperSite<example::ConnectFour>;
+template class PaperTree<example::ConnectFour>;
 template class PaperSearch<example::ConnectFour>;
+template class LocalTree<testing::TicTacToe>;
+template class WorkPool<testing::TicTacToe>;
+template class CopyExchange<testing::TicTacToe>;
 template class Worker<testing::TicTacToe>;
-template class Mirroring<testing::TicTacToe>;
-template class Site<testing::TicTacToe>;
+template class SearchProcess<testing::TicTacToe>;
 template class Search<testing::TicTacToe>;
+template class LocalTree<testing::ScoreGame>;
+template class WorkPool<testing::ScoreGame>;
+template class CopyExchange<testing::ScoreGame>;
+template class Worker<testing::ScoreGame>;
+template class SearchProcess<testing::ScoreGame>;
+template class Search<testing::ScoreGame>;
 
 }  // namespace cariama::mcts

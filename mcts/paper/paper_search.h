@@ -12,8 +12,8 @@
 // Cost: the owner of each node is a random thread of the job, so a rollout takes about one message
 // per level of the tree on the way down and one on the way up. Every thread has a channel to every
 // other thread.
-#ifndef CARIAMA_MCTS_PAPER_SEARCH_H_
-#define CARIAMA_MCTS_PAPER_SEARCH_H_
+#ifndef CARIAMA_MCTS_PAPER_PAPER_SEARCH_H_
+#define CARIAMA_MCTS_PAPER_PAPER_SEARCH_H_
 
 #include <algorithm>
 #include <atomic>
@@ -24,7 +24,7 @@
 
 #include "mcts/host.h"
 #include "mcts/options.h"
-#include "mcts/paper_site.h"
+#include "mcts/paper/paper_tree.h"
 
 namespace cariama::mcts {
 
@@ -37,7 +37,7 @@ class PaperSearch {
   using Progress = std::function<void(const Result&)>;
 
   explicit PaperSearch(Host& host, const SearchOptions& options = SearchOptions::of<G>())
-      : host_(host), site_(host.site<PaperSite<G>>()), options_(options) {}
+      : host_(host), tree_(host.local<PaperTree<G>>()), options_(options) {}
 
   // Changes take effect at the next run().
   [[nodiscard]] SearchOptions& options() { return options_; }
@@ -49,40 +49,40 @@ class PaperSearch {
              const std::atomic<bool>* stop = nullptr, const Progress& progress = nullptr,
              double interval = 0.5) {
     start_ = Clock::now();
-    site_.command(CommandKind::kBegin, options_);
-    site_.set_root(position);
+    tree_.command(CommandKind::kBegin, options_);
+    tree_.set_root(position);
     const uint64_t phase =
         uint64_t{options_.paper.rollouts_per_thread} * host_.size() * host_.threads();
     uint64_t begun = 0;
     double next_report = interval;
     const auto finished = [&] {
       return (stop != nullptr && stop->load(std::memory_order_relaxed)) ||
-             (limits.seconds > 0 && seconds() >= limits.seconds) || site_.full() ||
+             (limits.seconds > 0 && seconds() >= limits.seconds) || tree_.full() ||
              host_.living() < host_.size();
     };
     while (!finished() && (limits.iterations == 0 || begun < limits.iterations)) {
       const uint64_t rollouts =
           limits.iterations == 0 ? phase : std::min(phase, limits.iterations - begun);
       begun += rollouts;
-      site_.begin_phase(rollouts);
+      tree_.begin_phase(rollouts);
       static_cast<void>(host_.work_until(
           [&] {
             if (progress && seconds() >= next_report) {
               progress(report());
               next_report = seconds() + interval;
             }
-            return site_.completed() == begun || finished();
+            return tree_.completed() == begun || finished();
           },
           kForever));
-      begun -= site_.end_phase();
+      begun -= tree_.end_phase();
       static_cast<void>(host_.work_until(
-          [&] { return site_.completed() == begun || host_.living() < host_.size(); }, kForever));
+          [&] { return tree_.completed() == begun || host_.living() < host_.size(); }, kForever));
     }
     // A rollout may complete before the call arrives that tells the parent the name of the new
     // node.
-    site_.quiesce(options_);
+    tree_.quiesce(options_);
     Result result = report();
-    for (const CommandReply& reply : site_.command(CommandKind::kInform, options_)) {
+    for (const CommandReply& reply : tree_.command(CommandKind::kInform, options_)) {
       result.processes.push_back(reply.statistics);
     }
     return result;
@@ -97,10 +97,10 @@ class PaperSearch {
     return std::chrono::duration<double>(Clock::now() - start_).count();
   }
   [[nodiscard]] Result report() {
-    PaperNode<G>& root = site_.root();
+    PaperNode<G>& root = tree_.root();
     Result result;
     result.player = root.player;
-    result.iterations = site_.completed();
+    result.iterations = tree_.completed();
     result.seconds = seconds();
     for (int i = 0; i < root.size; ++i) {
       const auto& edge = root.edge(i);
@@ -120,11 +120,11 @@ class PaperSearch {
   }
 
   Host& host_;
-  PaperSite<G>& site_;
+  PaperTree<G>& tree_;
   SearchOptions options_;
   Clock::time_point start_;
 };
 
 }  // namespace cariama::mcts
 
-#endif  // CARIAMA_MCTS_PAPER_SEARCH_H_
+#endif  // CARIAMA_MCTS_PAPER_PAPER_SEARCH_H_

@@ -9,8 +9,8 @@
 // since the last exchange to the owner, and the owner sends back its total counts, which include
 // those of all processes. Only the owner of a node creates its children; a copy requests them by
 // its counts.
-#ifndef CARIAMA_MCTS_MIRROR_H_
-#define CARIAMA_MCTS_MIRROR_H_
+#ifndef CARIAMA_MCTS_COPIES_H_
+#define CARIAMA_MCTS_COPIES_H_
 
 #include <array>
 #include <atomic>
@@ -19,63 +19,63 @@
 #include <mutex>
 #include <vector>
 
-#include "mcts/job.h"
 #include "mcts/node.h"
 
 namespace cariama::mcts {
 
-// A mirror: the record of one copy.
+// The record of one copy.
 template <Game G>
-struct Mirror {
-  RemoteNode name;                      // of the original
-  uint32_t index = 0;                   // in the MirrorTable
-  std::atomic<Node<G>*> node{nullptr};  // the copy; nullptr: requested, not yet received
-  std::atomic<bool> exchanging{true};   // a request to the owner is in flight
-  std::atomic<uint64_t> due{0};         // visits at which the next exchange is due
-  std::atomic<bool> told{false};        // the outcome of the node was sent to the owner
+struct Copy {
+  RemoteNode name;     // of the original
+  uint32_t index = 0;  // in the CopyTable
+  // The copied node. nullptr: the owner has not answered the request, or there was no memory.
+  std::atomic<Node<G>*> node{nullptr};
+  std::atomic<bool> exchanging{true};     // a request to the owner is in flight
+  std::atomic<uint64_t> due{0};           // visits at which the next exchange is due
+  std::atomic<bool> outcome_sent{false};  // the outcome of the node was sent to the owner
   // The counts that the owner and the copy have in common: those that the owner sent last, plus
   // those that this process has sent since.
-  std::vector<MoveCounts> agreed;
+  std::vector<MoveCounts> common;
 };
 
-// The mirrors of a process. Thread-safe, except clear().
+// The copies of a process. Thread-safe, except clear().
 template <Game G>
-class MirrorTable {
+class CopyTable {
  public:
-  static constexpr uint32_t kMost = 4096;  // maximum number of mirrors
+  static constexpr uint32_t kMost = 4096;  // maximum number of copies
 
-  // Returns the mirror of a node, or nullptr. Without a lock.
-  [[nodiscard]] Mirror<G>* find(RemoteNode name) const {
+  // Returns the copy of a node, or nullptr. Without a lock.
+  [[nodiscard]] Copy<G>* find(RemoteNode name) const {
     for (uint32_t at = home(name);; ++at) {
-      Mirror<G>* known = places_[at % kPlaces].load(std::memory_order_acquire);
+      Copy<G>* known = places_[at % kPlaces].load(std::memory_order_acquire);
       if (known == nullptr || same(known->name, name)) return known;
     }
   }
-  // Adds a mirror. Returns nullptr if the node has one already, or the table is full.
-  [[nodiscard]] Mirror<G>* add(RemoteNode name) {
+  // Adds a copy. Returns nullptr if the node has one already, or the table is full.
+  [[nodiscard]] Copy<G>* add(RemoteNode name) {
     const std::lock_guard lock(mutex_);
     if (all_.size() >= kMost) return nullptr;
     uint32_t at = home(name);
     for (;; ++at) {
-      const Mirror<G>* known = places_[at % kPlaces].load(std::memory_order_relaxed);
+      const Copy<G>* known = places_[at % kPlaces].load(std::memory_order_relaxed);
       if (known == nullptr) break;
       if (same(known->name, name)) return nullptr;
     }
-    auto& made = all_.emplace_back(std::make_unique<Mirror<G>>());
+    auto& made = all_.emplace_back(std::make_unique<Copy<G>>());
     made->name = name;
     made->index = static_cast<uint32_t>(all_.size() - 1);
     places_[at % kPlaces].store(made.get(), std::memory_order_release);
     return made.get();
   }
-  // Returns the mirror with this index, or nullptr.
-  [[nodiscard]] Mirror<G>* at(uint32_t index) {
+  // Returns the copy with this index, or nullptr.
+  [[nodiscard]] Copy<G>* at(uint32_t index) {
     const std::lock_guard lock(mutex_);
     return index < all_.size() ? all_[index].get() : nullptr;
   }
   template <typename Function>
   void for_each(Function&& function) {
     const std::lock_guard lock(mutex_);
-    for (const auto& mirror : all_) function(*mirror);
+    for (const auto& copy : all_) function(*copy);
   }
   void clear() {
     const std::lock_guard lock(mutex_);
@@ -94,10 +94,10 @@ class MirrorTable {
   }
 
   std::mutex mutex_;
-  std::array<std::atomic<Mirror<G>*>, kPlaces> places_{};
-  std::vector<std::unique_ptr<Mirror<G>>> all_;
+  std::array<std::atomic<Copy<G>*>, kPlaces> places_{};
+  std::vector<std::unique_ptr<Copy<G>>> all_;
 };
 
 }  // namespace cariama::mcts
 
-#endif  // CARIAMA_MCTS_MIRROR_H_
+#endif  // CARIAMA_MCTS_COPIES_H_

@@ -1,7 +1,11 @@
-// The messages about copies of nodes (mirror.h): requests for copies, exchanges of counts with the
-// owners, and the temporary names under which owners export their nodes for this.
-#ifndef CARIAMA_MCTS_MIRRORING_H_
-#define CARIAMA_MCTS_MIRRORING_H_
+// CopyExchange: the copies that a process has of nodes of other processes (copies.h), and the calls
+// about them: requests for copies, exchanges of counts with the owners, and the temporary names
+// under which the owners export nodes for this.
+//
+// It reads and changes nodes of the local tree (tree.h), and ends the wait of the work pool
+// (work_pool.h) when an exchange has brought new counts. It runs no rollout.
+#ifndef CARIAMA_MCTS_COPY_EXCHANGE_H_
+#define CARIAMA_MCTS_COPY_EXCHANGE_H_
 
 #include <algorithm>
 #include <atomic>
@@ -12,86 +16,89 @@
 #include <optional>
 #include <span>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
+#include "mcts/copies.h"
 #include "mcts/host.h"
-#include "mcts/mirror.h"
 #include "mcts/options.h"
 #include "mcts/slot_table.h"
+#include "mcts/tree.h"
+#include "mcts/work_pool.h"
 
 namespace cariama::mcts {
 
+// Thread-safe, except the functions for worker 0: these require that no rollout is running.
 template <Game G>
-class Site;
-
-// The part of a site that manages copies. The workers of the process call its functions. The
-// functions for worker 0 require that no rollout is running.
-template <Game G>
-class Mirroring {
+class CopyExchange final : public LocalInstance {
  public:
-  Mirroring(Host& host, SlotTable<Node<G>*>& exported)
-      : host_(host), exported_(exported), ready_(host.size()) {
+  explicit CopyExchange(Host& host)
+      : host_(host),
+        tree_(host.local<LocalTree<G>>()),
+        pool_(host.local<WorkPool<G>>()),
+        has_root_copy_(host.size()) {
     for (uint32_t i = 0; i < host.threads(); ++i) arenas_.push_back(std::make_unique<Arena>(0));
   }
+
+  [[nodiscard]] static CopyExchange& here() { return Host::local_here<CopyExchange>(); }
 
   // ---- Called by rollouts.
 
   struct Found {
-    Node<G>* node = nullptr;  // the copy, or nullptr
-    Mirror<G>* mirror = nullptr;
+    Node<G>* node = nullptr;  // the copied node, or nullptr
+    Copy<G>* copy = nullptr;
     // The counts of the copy are too old, since the owner has not answered the last exchange.
     // Rollouts through the copy would follow outdated statistics.
     bool stale = false;
   };
   // Returns the copy of a node that a rollout reaches by a move with this number of visits.
   // Requests a copy if there is none and the move has enough visits.
-  [[nodiscard]] Found copy(RemoteNode name, uint32_t visits) {
-    Mirror<G>* known = mirrors_.find(name);
+  [[nodiscard]] Found find(RemoteNode name, uint32_t visits) {
+    Copy<G>* known = copies_.find(name);
     if (known == nullptr) {
-      if (visits >= mirror_visits_) ask(name);
+      if (visits >= tree_.options().copy_visits) request(name);
       return {};
     }
     return host_.alive(name.rank) ? found(*known) : Found{};
   }
   // Returns the copy of the root. Called in ranks other than 0.
-  [[nodiscard]] Found root() {
-    Mirror<G>* known = root_.load(std::memory_order_acquire);
+  [[nodiscard]] Found find_root() {
+    Copy<G>* known = root_.load(std::memory_order_acquire);
     return known == nullptr ? Found{} : found(*known);
   }
   // Starts an exchange of counts with the owner, unless one is in flight.
-  void hurry(Mirror<G>& mirror, const Node<G>& node) {
-    if (mirror.exchanging.load(std::memory_order_relaxed) ||
-        mirror.exchanging.exchange(true, std::memory_order_acquire)) {
+  void start_exchange(Copy<G>& copy, const Node<G>& node) {
+    if (copy.exchanging.load(std::memory_order_relaxed) ||
+        copy.exchanging.exchange(true, std::memory_order_acquire)) {
       return;
     }
-    send_counts(mirror, node, /*last=*/false);
+    send_counts(copy, node, /*last=*/false);
   }
   // Rank 0: the flag that process `rank` has a copy of the root.
-  [[nodiscard]] std::atomic<bool>& ready(uint32_t rank) { return ready_[rank]; }
+  [[nodiscard]] std::atomic<bool>& has_root_copy(uint32_t rank) { return has_root_copy_[rank]; }
 
   // ---- Called by worker 0, for searches.
 
+  // Requires: the process has no copies.
   void begin(const SearchOptions& options) {
-    mirror_visits_ = options.mirror_visits;
-    exchange_divisor_ = options.exchange_divisor;
     for (auto& arena : arenas_) {
       arena->clear();
       // In addition to the memory for nodes. A small part suffices: few nodes are visited often.
       arena->set_limit(options.memory_bytes / 16 / arenas_.size());
     }
-    for (auto& ready : ready_) ready.store(false, std::memory_order_relaxed);
+    full_.store(false, std::memory_order_relaxed);
+    for (auto& has : has_root_copy_) has.store(false, std::memory_order_relaxed);
   }
   // Called in rank 0: sends the name of the root to the other processes. They request copies of it,
   // from which they begin rollouts.
-  void offer(Node<G>* root) {
+  void offer_root() {
     if (host_.size() == 1) return;
     SlotId id;
     {
       const std::lock_guard lock(mutex_);
-      id = lend(root);
+      id = export_temporarily(tree_.root());
     }
-    const RemoteNode name{static_cast<uint16_t>(host_.rank()), static_cast<uint16_t>(id.generation),
-                          id.slot};
+    const RemoteNode name = tree_.name_of(id);
     for (uint32_t rank = 0; rank < host_.size(); ++rank) {
       if (rank == host_.rank() || !host_.alive(rank)) continue;
       post(host_.id(rank, 0), [name] { here().on_offer(name); });
@@ -99,48 +106,54 @@ class Mirroring {
     Host::here().aggregators->flush();
   }
   // Sends the remaining counts of all copies to their owners. Requires: no exchange is in flight.
-  void quiesce() {
-    mirrors_.for_each([&](Mirror<G>& mirror) {
-      Node<G>* node = mirror.node.load(std::memory_order_acquire);
-      // Acquire: pairs with the release in put_off(). The effects of the last answer are visible.
-      static_cast<void>(mirror.exchanging.load(std::memory_order_acquire));
-      if (node != nullptr) send_counts(mirror, *node, /*last=*/true);
+  void send_last_counts() {
+    copies_.for_each([&](Copy<G>& copy) {
+      Node<G>* node = copy.node.load(std::memory_order_acquire);
+      // Acquire: pairs with the release in end_exchange(). The effects of the last answer are
+      // visible.
+      static_cast<void>(copy.exchanging.load(std::memory_order_acquire));
+      if (node != nullptr) send_counts(copy, *node, /*last=*/true);
     });
   }
   // Drops all copies and all temporary names. Requires: no thread uses a copy.
-  void forget() {
+  void drop_copies() {
     epoch_.fetch_add(1, std::memory_order_relaxed);
     root_.store(nullptr, std::memory_order_relaxed);
-    mirrors_.clear();
+    copies_.clear();
     const std::lock_guard lock(mutex_);
-    for (const SlotId id : lent_names_) static_cast<void>(exported_.take(id));
-    lent_names_.clear();
-    lent_.clear();
+    for (const SlotId id : temporary_ids_) static_cast<void>(tree_.exported().take(id));
+    temporary_ids_.clear();
+    ids_of_children_.clear();
   }
 
   // Return the number of calls that this process has sent to other processes, and that it has run
   // for them. Added up over all processes, both are equal when no call is in flight.
   [[nodiscard]] uint64_t sent() const { return sent_.load(std::memory_order_relaxed); }
   [[nodiscard]] uint64_t handled() const { return handled_.load(std::memory_order_acquire); }
+  // For tests: calls `function` for every copied node of this process.
+  template <typename Function>
+  void for_each_copy(Function&& function) {
+    copies_.for_each([&](Copy<G>& copy) {
+      if (Node<G>* node = copy.node.load(std::memory_order_acquire)) function(*node);
+    });
+  }
 
  private:
   // A request about a copy.
-  struct Asking {
+  struct Request {
     SlotId node;             // the original, in the table of its owner
     uint32_t requester = 0;  // global id of the thread to answer to
-    uint32_t index = 0;      // of the mirror at the requester
+    uint32_t index = 0;      // of the copy at the requester
     uint64_t epoch = 0;      // of the requester
   };
   // The answer to a request for a copy; a MoveRecord per move follows.
-  struct Made {
+  struct Contents {
     G state;
-    uint32_t index = 0;  // of the mirror at the requester
+    uint32_t index = 0;  // of the copy at the requester
     uint64_t epoch = 0;  // of the requester
   };
   // Temporary names of the children of a copied node, by move.
-  using Names = std::vector<std::optional<SlotId>>;
-
-  [[nodiscard]] static Mirroring& here() { return Host::site_here<Site<G>>().mirroring(); }
+  using Ids = std::vector<std::optional<SlotId>>;
 
   // Send a call without a reply and count it. The call is counted before it is sent: the receiver
   // must never have counted more calls than the senders.
@@ -164,7 +177,7 @@ class Mirroring {
   // handler that is about to send a call.
   class Handling {
    public:
-    explicit Handling(Mirroring& mirroring) : handled_(mirroring.handled_) {}
+    explicit Handling(CopyExchange& exchange) : handled_(exchange.handled_) {}
     ~Handling() { handled_.fetch_add(1, std::memory_order_release); }
     Handling(const Handling&) = delete;
     Handling& operator=(const Handling&) = delete;
@@ -177,138 +190,150 @@ class Mirroring {
 
   // ---- In the process that has the copy.
 
-  // Requests a copy of a node.
-  void ask(RemoteNode name) {
-    Mirror<G>* mirror = mirrors_.add(name);
-    if (mirror != nullptr) ask(*mirror);
+  // Requests a copy of a node, unless this process has requested one or has no memory for it.
+  void request(RemoteNode name) {
+    if (full_.load(std::memory_order_relaxed)) return;
+    if (const Copy<G>* copy = copies_.add(name)) send_request(*copy);
   }
-  void ask(const Mirror<G>& mirror) {
-    const Asking asking{{mirror.name.slot, mirror.name.generation},
-                        host_.id(host_.rank(), Host::here().index),
-                        mirror.index,
-                        epoch_.load(std::memory_order_relaxed)};
-    post(partner(mirror.name.rank), [asking] { here().on_ask(asking); });
+  void send_request(const Copy<G>& copy) {
+    const Request request = request_for(copy);
+    post(partner(copy.name.rank), [request] { here().on_request(request); });
+  }
+  [[nodiscard]] Request request_for(const Copy<G>& copy) const {
+    return {{copy.name.slot, copy.name.generation},
+            host_.id(host_.rank(), Host::here().index),
+            copy.index,
+            epoch_.load(std::memory_order_relaxed)};
   }
   void on_offer(RemoteNode name) {
     const Handling handling(*this);
-    Mirror<G>* mirror = mirrors_.add(name);
-    if (mirror == nullptr) return;
-    root_.store(mirror, std::memory_order_release);
-    ask(*mirror);
+    Copy<G>* copy = copies_.add(name);
+    if (copy == nullptr) return;
+    root_.store(copy, std::memory_order_release);
+    send_request(*copy);
   }
-  void on_copy(const Made& made, const void* data, uint64_t bytes) {
+  void on_copy(const Contents& contents, const void* data, uint64_t bytes) {
     const Handling handling(*this);
     const size_t count = bytes / sizeof(MoveRecord<G>);
-    Mirror<G>* mirror = mirror_of(made.index, made.epoch);
-    if (mirror == nullptr || count > G::kMaxMoves) return;
+    Copy<G>* copy = copy_at(contents.index, contents.epoch);
+    if (copy == nullptr || count > G::kMaxMoves) return;
     std::vector<MoveRecord<G>> records(count);
     std::memcpy(static_cast<void*>(records.data()), data, count * sizeof(MoveRecord<G>));
     const uint32_t thread = Host::here().index;
-    Node<G>* node = Node<G>::make(made.state, std::span<const MoveRecord<G>>(records),
+    Node<G>* node = Node<G>::make(contents.state, std::span<const MoveRecord<G>>(records),
                                   *arenas_[thread], static_cast<uint16_t>(thread));
-    if (node == nullptr) return;  // no memory
-    node->refuse_refinement();    // only the owner refines a node
-    mirror->agreed.resize(count);
+    if (node == nullptr) {
+      // Rollouts that reach the node become jobs of its owner. The memory is free again when the
+      // search ends: until then, a request for another copy would be as useless as this one.
+      full_.store(true, std::memory_order_relaxed);
+      copy->exchanging.store(false, std::memory_order_release);
+      return;
+    }
+    node->refuse_refinement();  // only the owner refines a node
+    copy->common.resize(count);
     for (size_t i = 0; i < count; ++i) {
-      mirror->agreed[i] = counts_of(records[i]);
+      copy->common[i] = counts_of(records[i]);
       take_child(*node, static_cast<int>(i), records[i]);
     }
-    put_off(*mirror, *node);
-    mirror->node.store(node, std::memory_order_release);
-    if (mirror == root_.load(std::memory_order_relaxed)) {
+    end_exchange(*copy, *node);
+    copy->node.store(node, std::memory_order_release);
+    if (copy == root_.load(std::memory_order_relaxed)) {
       const uint32_t rank = host_.rank();
       post(host_.id(0, thread), [rank] {
         const Handling handling(here());
-        if (rank < here().host_.size()) here().ready(rank).store(true, std::memory_order_relaxed);
+        if (rank < here().host_.size()) {
+          here().has_root_copy(rank).store(true, std::memory_order_relaxed);
+        }
       });
     }
   }
 
-  [[nodiscard]] Found found(Mirror<G>& mirror) {
-    Node<G>* node = mirror.node.load(std::memory_order_acquire);
+  [[nodiscard]] Found found(Copy<G>& copy) {
+    Node<G>* node = copy.node.load(std::memory_order_acquire);
     if (node == nullptr) return {};
-    tend(mirror, *node);
+    exchange_if_due(copy, *node);
     const uint64_t visits = node->visits();
-    return {node, &mirror,
-            mirror.exchanging.load(std::memory_order_relaxed) &&
-                visits >= mirror.due.load(std::memory_order_relaxed) + period(visits)};
+    return {node, &copy,
+            copy.exchanging.load(std::memory_order_relaxed) &&
+                visits >= copy.due.load(std::memory_order_relaxed) + period(visits)};
   }
   // Returns the number of visits from one exchange to the next.
   [[nodiscard]] uint64_t period(uint64_t visits) const {
-    return std::clamp<uint64_t>(visits / exchange_divisor_, 8, 1024);
+    return std::clamp<uint64_t>(visits / tree_.options().exchange_divisor, 8, 1024);
   }
   // Starts an exchange if it is due, or if the copy has an outcome that was not sent to the owner.
-  void tend(Mirror<G>& mirror, const Node<G>& node) {
-    const bool news =
-        node.outcome() != Outcome::kOpen && !mirror.told.load(std::memory_order_relaxed);
-    if (news || node.visits() >= mirror.due.load(std::memory_order_relaxed)) hurry(mirror, node);
+  void exchange_if_due(Copy<G>& copy, const Node<G>& node) {
+    const bool proved =
+        node.outcome() != Outcome::kOpen && !copy.outcome_sent.load(std::memory_order_relaxed);
+    if (proved || node.visits() >= copy.due.load(std::memory_order_relaxed)) {
+      start_exchange(copy, node);
+    }
   }
   // Ends an exchange and computes when the next one is due.
-  void put_off(Mirror<G>& mirror, const Node<G>& node) {
+  void end_exchange(Copy<G>& copy, const Node<G>& node) {
     const uint64_t visits = node.visits();
-    mirror.due.store(visits + period(visits), std::memory_order_relaxed);
-    mirror.exchanging.store(false, std::memory_order_release);
+    copy.due.store(visits + period(visits), std::memory_order_relaxed);
+    copy.exchanging.store(false, std::memory_order_release);
   }
   // Sends the counts since the last exchange to the owner. last: the owner sends no answer.
-  void send_counts(Mirror<G>& mirror, const Node<G>& node, bool last) {
-    if (!host_.alive(mirror.name.rank)) return;
-    mirror.told.store(node.outcome() != Outcome::kOpen, std::memory_order_relaxed);
+  void send_counts(Copy<G>& copy, const Node<G>& node, bool last) {
+    if (!host_.alive(copy.name.rank)) return;
+    copy.outcome_sent.store(node.outcome() != Outcome::kOpen, std::memory_order_relaxed);
     // A local vector, not a reused member: sending may run received calls, which call this function
     // for other copies.
     std::vector<MoveCounts> grown;
     grown.reserve(static_cast<size_t>(node.size()));
     for (int i = 0; i < node.size(); ++i) {
       const MoveCounts now = node.counts(i);
-      MoveCounts& before = mirror.agreed[static_cast<size_t>(i)];
+      MoveCounts& before = copy.common[static_cast<size_t>(i)];
       grown.push_back({now.visits - before.visits, now.verdict,
                        now.amaf_visits - before.amaf_visits, now.amaf_value - before.amaf_value,
                        now.value - before.value});
       before = now;
     }
-    const Asking asking{{mirror.name.slot, mirror.name.generation},
-                        host_.id(host_.rank(), Host::here().index),
-                        mirror.index,
-                        epoch_.load(std::memory_order_relaxed)};
+    const Request request = request_for(copy);
     const bool sent = post_buffer(
-        partner(mirror.name.rank),
-        [asking, last](void* data, uint64_t bytes) { here().on_counts(asking, last, data, bytes); },
+        partner(copy.name.rank),
+        [request, last](void* data, uint64_t bytes) {
+          here().on_counts(request, last, data, bytes);
+        },
         std::as_bytes(std::span(grown)));
     if (sent) return;
     for (size_t i = 0; i < grown.size(); ++i) {  // not sent: the next exchange sends these counts
-      MoveCounts& before = mirror.agreed[i];
+      MoveCounts& before = copy.common[i];
       before.visits -= grown[i].visits;
       before.value -= grown[i].value;
       before.amaf_visits -= grown[i].amaf_visits;
       before.amaf_value -= grown[i].amaf_value;
     }
-    put_off(mirror, node);
+    end_exchange(copy, node);
   }
   // Handles the answer to send_counts(): merges the owner's counts into the copy.
   void on_merge(uint32_t index, uint64_t epoch, bool full, const void* data, uint64_t bytes) {
     const Handling handling(*this);
-    if (full) Host::site_here<Site<G>>().note_full();  // the owner has no memory for children
-    Mirror<G>* mirror = mirror_of(index, epoch);
-    Node<G>* node = mirror == nullptr ? nullptr : mirror->node.load(std::memory_order_acquire);
-    if (node == nullptr || bytes != mirror->agreed.size() * sizeof(MoveRecord<G>)) return;
+    if (full) tree_.note_full();  // the owner has no memory for children
+    Copy<G>* copy = copy_at(index, epoch);
+    Node<G>* node = copy == nullptr ? nullptr : copy->node.load(std::memory_order_acquire);
+    if (node == nullptr || bytes != copy->common.size() * sizeof(MoveRecord<G>)) return;
     for (int i = 0; i < node->size(); ++i) {
       MoveRecord<G> record;
       std::memcpy(static_cast<void*>(&record),
                   static_cast<const std::byte*>(data) + static_cast<size_t>(i) * sizeof record,
                   sizeof record);
-      MoveCounts& agreed = mirror->agreed[static_cast<size_t>(i)];
+      MoveCounts& common = copy->common[static_cast<size_t>(i)];
       const MoveCounts now = counts_of(record);
-      node->add_counts(i, now, agreed);
-      agreed = now;
+      node->add_counts(i, now, common);
+      common = now;
       take_child(*node, i, record);
     }
     node->resolve();
-    put_off(*mirror, *node);
-    tend(*mirror, *node);  // sends an outcome that was proved since send_counts()
-    Host::site_here<Site<G>>().note_waiting(false);
+    end_exchange(*copy, *node);
+    exchange_if_due(*copy, *node);  // sends an outcome that was proved since send_counts()
+    pool_.set_waiting(false);
   }
-  // Returns nullptr if the mirror belonged to an earlier search.
-  [[nodiscard]] Mirror<G>* mirror_of(uint32_t index, uint64_t epoch) {
-    return epoch == epoch_.load(std::memory_order_relaxed) ? mirrors_.at(index) : nullptr;
+  // Returns nullptr if the copy belonged to an earlier search.
+  [[nodiscard]] Copy<G>* copy_at(uint32_t index, uint64_t epoch) {
+    return epoch == epoch_.load(std::memory_order_relaxed) ? copies_.at(index) : nullptr;
   }
   [[nodiscard]] static MoveCounts counts_of(const MoveRecord<G>& record) {
     return {record.visits, record.verdict, record.amaf_visits, record.amaf_value, record.value};
@@ -321,52 +346,44 @@ class Mirroring {
       node.set_child(i, Ref(record.child));
       return;
     }
-    const auto child = exported_.find({record.child.slot, record.child.generation});
+    const auto child = tree_.exported().find({record.child.slot, record.child.generation});
     if (child) node.set_child(i, Ref(*child));
   }
 
   // ---- In the process that owns the node.
 
-  // Exports a node under a temporary name, which is valid until forget(). Requires: mutex_ is
+  // Exports a node under a temporary name, which is valid until drop_copies(). Requires: mutex_ is
   // locked.
-  [[nodiscard]] SlotId lend(Node<G>* node) {
-    const SlotId id = exported_.add(node);
-    lent_names_.push_back(id);
+  [[nodiscard]] SlotId export_temporarily(Node<G>* node) {
+    const SlotId id = tree_.exported().add(node);
+    temporary_ids_.push_back(id);
     return id;
   }
   // Returns the contents of a node for a copy. Gives temporary names to its local children.
   [[nodiscard]] std::vector<MoveRecord<G>> records_of(const Node<G>& node) {
     const std::lock_guard lock(mutex_);
-    std::vector<MoveRecord<G>> records;
-    records.reserve(static_cast<size_t>(node.size()));
-    Names& names = lent_[&node];
-    names.resize(static_cast<size_t>(node.size()));
-    for (int i = 0; i < node.size(); ++i) {
-      MoveRecord<G>& record = records.emplace_back(node.record(i));
-      const auto child = node.child(i);
-      record.has_child = child.is_local() || child.is_remote();
-      if (child.is_remote()) record.child = child.remote();
-      if (!child.is_local()) continue;
-      std::optional<SlotId>& name = names[static_cast<size_t>(i)];
-      if (!name) name = lend(child.local());
-      record.child = {static_cast<uint16_t>(host_.rank()), static_cast<uint16_t>(name->generation),
-                      name->slot};
-    }
-    return records;
+    Ids& ids = ids_of_children_[&node];
+    ids.resize(static_cast<size_t>(node.size()));
+    return tree_.records_of(node, [&](int i, Node<G>* child) {
+      std::optional<SlotId>& id = ids[static_cast<size_t>(i)];
+      if (!id) id = export_temporarily(child);
+      return *id;
+    });
   }
-  void on_ask(const Asking& asking) {
+  void on_request(const Request& request) {
     const Handling handling(*this);
-    const std::optional<Node<G>*> node = exported_.find(asking.node);
-    if (!node || asking.epoch != epoch_.load(std::memory_order_relaxed)) return;
+    const std::optional<Node<G>*> node = tree_.exported().find(request.node);
+    if (!node || request.epoch != epoch_.load(std::memory_order_relaxed)) return;
     const std::vector<MoveRecord<G>> records = records_of(**node);
-    const Made made{(*node)->state(), asking.index, asking.epoch};
+    const Contents contents{(*node)->state(), request.index, request.epoch};
     post_buffer(
-        asking.requester, [made](void* data, uint64_t bytes) { here().on_copy(made, data, bytes); },
+        request.requester,
+        [contents](void* data, uint64_t bytes) { here().on_copy(contents, data, bytes); },
         std::as_bytes(std::span(records)));
   }
-  void on_counts(const Asking& asking, bool last, const void* data, uint64_t bytes) {
+  void on_counts(const Request& request, bool last, const void* data, uint64_t bytes) {
     const Handling handling(*this);
-    const std::optional<Node<G>*> found = exported_.find(asking.node);
+    const std::optional<Node<G>*> found = tree_.exported().find(request.node);
     if (!found) return;
     Node<G>& node = **found;
     if (bytes != static_cast<size_t>(node.size()) * sizeof(MoveCounts)) return;
@@ -378,15 +395,14 @@ class Mirroring {
       node.add_counts(i, grown, {});
     }
     node.resolve();
-    if (last || asking.epoch != epoch_.load(std::memory_order_relaxed)) return;
-    Site<G>& site = Host::site_here<Site<G>>();
-    site.worker(Host::here().index).grow(node);
-    const bool full = site.full();
+    if (last || request.epoch != epoch_.load(std::memory_order_relaxed)) return;
+    tree_.grow(node, Host::here().index);
+    const bool full = tree_.full();
     const std::vector<MoveRecord<G>> records = records_of(node);
-    const uint32_t index = asking.index;
-    const uint64_t epoch = asking.epoch;
+    const uint32_t index = request.index;
+    const uint64_t epoch = request.epoch;
     static_cast<void>(post_buffer(
-        asking.requester,
+        request.requester,
         [index, epoch, full](void* answer, uint64_t length) {
           here().on_merge(index, epoch, full, answer, length);
         },
@@ -394,21 +410,21 @@ class Mirroring {
   }
 
   Host& host_;
-  SlotTable<Node<G>*>& exported_;
-  uint32_t mirror_visits_ = 0;
-  uint32_t exchange_divisor_ = 1;
-  MirrorTable<G> mirrors_;
+  LocalTree<G>& tree_;
+  WorkPool<G>& pool_;
+  CopyTable<G> copies_;
   std::vector<std::unique_ptr<Arena>> arenas_;  // by thread
-  std::atomic<Mirror<G>*> root_{nullptr};
-  std::atomic<uint64_t> epoch_{0};        // number of forget() calls
-  std::vector<std::atomic<bool>> ready_;  // by rank
+  std::atomic<bool> full_{false};               // an arena has no memory for another copy
+  std::atomic<Copy<G>*> root_{nullptr};
+  std::atomic<uint64_t> epoch_{0};                // number of drop_copies() calls
+  std::vector<std::atomic<bool>> has_root_copy_;  // by rank
   std::atomic<uint64_t> sent_{0};
   std::atomic<uint64_t> handled_{0};
   std::mutex mutex_;  // guards the members below
-  std::unordered_map<const Node<G>*, Names> lent_;
-  std::vector<SlotId> lent_names_;
+  std::unordered_map<const Node<G>*, Ids> ids_of_children_;
+  std::vector<SlotId> temporary_ids_;
 };
 
 }  // namespace cariama::mcts
 
-#endif  // CARIAMA_MCTS_MIRRORING_H_
+#endif  // CARIAMA_MCTS_COPY_EXCHANGE_H_

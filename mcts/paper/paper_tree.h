@@ -1,5 +1,5 @@
-// PaperSite: a process's part of the tree in the paper's design (Seriema §2.1, §5.3), for
-// comparison. SiteBase in host.h explains the term site.
+// PaperTree: a process's part of the tree in the paper's design (Seriema §2.1, §5.3), and the work
+// of its threads, for comparison.
 //
 // Every node is owned by a thread. A rollout is a chain of calls:
 //   1. Selection: calls from owner to owner down the tree. Each node first tries all its moves, in
@@ -12,8 +12,8 @@
 //   4. Back-propagation: calls from owner to owner up the tree add the result.
 // Visits are counted on the way down and wins on the way up, by relaxed atomics in the parent. This
 // has the effect of a virtual loss.
-#ifndef CARIAMA_MCTS_PAPER_SITE_H_
-#define CARIAMA_MCTS_PAPER_SITE_H_
+#ifndef CARIAMA_MCTS_PAPER_PAPER_TREE_H_
+#define CARIAMA_MCTS_PAPER_PAPER_TREE_H_
 
 #include <algorithm>
 #include <atomic>
@@ -33,7 +33,7 @@
 #include "mcts/host.h"
 #include "mcts/node.h"
 #include "mcts/options.h"
-#include "mcts/spsc_ring.h"
+#include "mcts/paper/spsc_ring.h"
 
 namespace cariama::mcts {
 
@@ -84,11 +84,11 @@ struct PaperNode {
 };
 
 template <Game G>
-class PaperSite final : public CommandedSite<PaperSite<G>> {
+class PaperTree final : public CommandedSearch<PaperTree<G>> {
  public:
   using NodeType = PaperNode<G>;
 
-  explicit PaperSite(Host& host) : host_(host) {
+  explicit PaperTree(Host& host) : host_(host) {
     for (uint32_t i = 0; i < host.threads(); ++i) {
       threads_.push_back(std::make_unique<Thread>(i, host.threads()));
     }
@@ -123,8 +123,6 @@ class PaperSite final : public CommandedSite<PaperSite<G>> {
     }
     return false;
   }
-  // No action: the paper does not treat failures, and PaperSearch::run() ends the search.
-  void lost(uint32_t) override {}
 
   // ---- Called by PaperSearch in worker 0 of rank 0.
   void set_root(const G& position) {
@@ -156,7 +154,7 @@ class PaperSite final : public CommandedSite<PaperSite<G>> {
   }
 
  private:
-  friend class CommandedSite<PaperSite<G>>;
+  friend class CommandedSearch<PaperTree<G>>;
   static constexpr int kSlice = 4;  // rollouts to begin, and simulations per queue, in one work()
   static constexpr uint32_t kBlock = 1024;      // nodes per block
   static constexpr uint32_t kBlocks = 1 << 16;  // maximum number of blocks of a thread
@@ -206,7 +204,7 @@ class PaperSite final : public CommandedSite<PaperSite<G>> {
     counter.store(counter.load(std::memory_order_relaxed) + static_cast<uint64_t>(by),
                   std::memory_order_release);
   }
-  [[nodiscard]] static PaperSite& here() { return Host::site_here<PaperSite>(); }
+  [[nodiscard]] static PaperTree& here() { return Host::local_here<PaperTree>(); }
   [[nodiscard]] static PeerAggregators* aggregators() { return Host::here().aggregators.get(); }
   [[nodiscard]] Thread& self() { return *threads_[Host::here().index]; }
   [[nodiscard]] uint32_t self_id() const { return host_.id(host_.rank(), Host::here().index); }
@@ -239,7 +237,7 @@ class PaperSite final : public CommandedSite<PaperSite<G>> {
     return owner == self_id() ||
            ((options_.paper.only_remote || aggregators() == nullptr) && is_here(owner));
   }
-  // Runs function(site) for the owner of a node: directly if acts_for(owner), otherwise by a call
+  // Runs function(tree) for the owner of a node: directly if acts_for(owner), otherwise by a call
   // to the owner.
   template <typename F>
   void at(uint32_t owner, F function) {
@@ -250,9 +248,9 @@ class PaperSite final : public CommandedSite<PaperSite<G>> {
     Thread& sender = self();
     count(sender.sent, 1);
     const bool sent = aggregators()->call(owner, [function] {
-      PaperSite& site = here();
-      function(site);
-      count(site.self().handled, 1);
+      PaperTree& tree = here();
+      function(tree);
+      count(tree.self().handled, 1);
     });
     if (!sent) count(sender.sent, -1);
   }
@@ -307,12 +305,12 @@ class PaperSite final : public CommandedSite<PaperSite<G>> {
       self.counters->handed_over.add(count);
     }
     const bool from_elsewhere = !is_here(name.thread);
-    at(name.thread, [name, count, from_elsewhere](PaperSite& site) {
-      Thread& owner = site.self();
-      NodeType* node = site.find(name);
+    at(name.thread, [name, count, from_elsewhere](PaperTree& tree) {
+      Thread& owner = tree.self();
+      NodeType* node = tree.find(name);
       for (uint32_t i = 0; node != nullptr && i < count; ++i) {
         if (from_elsewhere) owner.counters->visits.add();
-        site.select(owner, *node);
+        tree.select(owner, *node);
       }
     });
   }
@@ -369,13 +367,13 @@ class PaperSite final : public CommandedSite<PaperSite<G>> {
     const bool sent = aggregators()->call_buffer(
         owner,
         [parent, edge, elsewhere](void* data, uint64_t bytes) {
-          PaperSite& site = here();
-          Thread& maker = site.self();
+          PaperTree& tree = here();
+          Thread& maker = tree.self();
           if (bytes == sizeof(G)) {
             alignas(G) std::byte copy[sizeof(G)];
             std::memcpy(copy, data, sizeof(G));
             if (elsewhere) maker.counters->visits.add();
-            site.on_create(maker, *std::launder(reinterpret_cast<const G*>(copy)), parent, edge,
+            tree.on_create(maker, *std::launder(reinterpret_cast<const G*>(copy)), parent, edge,
                            elsewhere);
           }
           count(maker.handled, 1);
@@ -389,11 +387,11 @@ class PaperSite final : public CommandedSite<PaperSite<G>> {
     const std::optional<PaperName> name = make_node(self, position, parent, edge);
     if (elsewhere && name) self.counters->nodes_made_remotely.add();
     const uint64_t child = name ? NodeType::pack(*name) : NodeType::kLost;
-    at(parent.thread, [parent, edge, child](PaperSite& site) {
-      NodeType* node = site.find(parent);
+    at(parent.thread, [parent, edge, child](PaperTree& tree) {
+      NodeType* node = tree.find(parent);
       if (node == nullptr || edge >= node->size) return;
       node->edge(static_cast<int>(edge)).child.store(child, std::memory_order_seq_cst);
-      site.resume(site.self(), *node, static_cast<int>(edge));
+      tree.resume(tree.self(), *node, static_cast<int>(edge));
     });
     if (!name) {
       full_.store(true, std::memory_order_relaxed);
@@ -487,12 +485,12 @@ class PaperSite final : public CommandedSite<PaperSite<G>> {
       completed_.fetch_add(1, std::memory_order_acq_rel);
       return;
     }
-    at(parent.thread, [parent, edge, value](PaperSite& site) {
-      NodeType* node = site.find(parent);
+    at(parent.thread, [parent, edge, value](PaperTree& tree) {
+      NodeType* node = tree.find(parent);
       if (node == nullptr || edge >= node->size) return;
       node->edge(static_cast<int>(edge))
           .wins.fetch_add(node->player == 0 ? value : 1 - value, std::memory_order_relaxed);
-      site.bring_up(node->parent, node->parent_edge, value);
+      tree.bring_up(node->parent, node->parent_edge, value);
     });
   }
 
@@ -570,4 +568,4 @@ class PaperSite final : public CommandedSite<PaperSite<G>> {
 
 }  // namespace cariama::mcts
 
-#endif  // CARIAMA_MCTS_PAPER_SITE_H_
+#endif  // CARIAMA_MCTS_PAPER_PAPER_TREE_H_

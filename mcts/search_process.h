@@ -1,0 +1,150 @@
+// SearchProcess: one process's part of a search for one type of game. It has one object for each
+// task. Each has an instance in every process, and its calls go to its own instances only. Within
+// a process the objects call each other in one direction, from the top of this table downward:
+//
+//   object             owns                          calls            assumes
+//   Search             the course of a search        SearchProcess,   worker 0 of rank 0 calls it
+//     search.h                                       all below
+//   SearchProcess      the commands of rank 0,       all below        worker 0 calls it;
+//     this file        statistics                                     work(): any worker
+//   Worker             rollouts; the calls for       CopyExchange,    one thread calls it
+//     worker.h         jobs and new nodes            WorkPool,
+//                                                    LocalTree
+//   CopyExchange       copies of remote nodes, and   WorkPool,        no rollout runs when copies
+//     copy_exchange.h  the exchange of counts        LocalTree        are dropped
+//   WorkPool           jobs, tickets and flags:      -                -
+//     work_pool.h      the work that may begin
+//   LocalTree          the nodes of this process,    -                no rollout runs when nodes
+//     tree.h           their memory and names                         are freed
+//
+// "No rollout runs" holds between the end of a search (Search::drain()) and the next one.
+#ifndef CARIAMA_MCTS_SEARCH_PROCESS_H_
+#define CARIAMA_MCTS_SEARCH_PROCESS_H_
+
+#include <time.h>
+
+#include <atomic>
+#include <cstdint>
+#include <tuple>
+
+#include "mcts/command.h"
+#include "mcts/copy_exchange.h"
+#include "mcts/host.h"
+#include "mcts/options.h"
+#include "mcts/tree.h"
+#include "mcts/work_pool.h"
+#include "mcts/worker.h"
+
+namespace cariama::mcts {
+
+template <Game G>
+class SearchProcess final : public CommandedSearch<SearchProcess<G>> {
+ public:
+  explicit SearchProcess(Host& host)
+      : host_(host),
+        tree_(host.local<LocalTree<G>>()),
+        pool_(host.local<WorkPool<G>>()),
+        exchange_(host.local<CopyExchange<G>>()),
+        workers_(host.local<PerThread<Worker<G>>>()) {}
+
+  bool work(uint32_t thread) override { return workers_[thread].work(); }
+  [[nodiscard]] bool has_work(uint32_t) override { return pool_.has_work(); }
+  void lost(uint32_t rank) override {
+    for (Ticket<G>& ticket :
+         pool_.tickets().take_if([&](const auto& t) { return t.rank == rank; })) {
+      workers_[0].give_up(ticket);
+    }
+  }
+
+  [[nodiscard]] Host& host() { return host_; }
+  [[nodiscard]] LocalTree<G>& tree() { return tree_; }
+  [[nodiscard]] WorkPool<G>& pool() { return pool_; }
+  [[nodiscard]] CopyExchange<G>& exchange() { return exchange_; }
+
+ private:
+  friend class CommandedSearch<SearchProcess<G>>;
+
+  CommandReply carry_out(const Command& command) {
+    CommandReply reply{host_.rank(), command.number};
+    switch (command.kind) {
+      case CommandKind::kBegin:
+        begin(command);
+        break;
+      case CommandKind::kStop:
+        pool_.stop();
+        break;
+      case CommandKind::kResume:
+        exchange_.begin(tree_.options());
+        pool_.resume();
+        break;
+      case CommandKind::kQuiesce:
+        exchange_.send_last_counts();
+        break;
+      case CommandKind::kForget:
+        exchange_.drop_copies();
+        tree_.free_discarded();
+        break;
+      case CommandKind::kClear:
+        tree_.clear();
+        break;
+      case CommandKind::kCollect:
+        reply.collecting = tree_.collect_step();
+        break;
+      case CommandKind::kCollected:
+        tree_.finish_collection();
+        break;
+      case CommandKind::kInform:
+        break;
+    }
+    reply.posts_sent = tree_.frees_sent() + exchange_.sent();
+    reply.posts_handled = tree_.frees_handled() + exchange_.handled();
+    reply.statistics = statistics();
+    return reply;
+  }
+  void begin(const Command& command) {
+    tree_.begin(command.options);
+    pool_.resume();
+    pool_.set_waiting(false);
+    exchange_.begin(command.options);
+    cpu_before_ = cpu_seconds();
+    for (uint32_t i = 0; i < host_.threads(); ++i) {
+      workers_[i].begin(Random::mix(command.options.seed + command.number) +
+                        host_.id(host_.rank(), i));
+      host_.thread(i).idle_ns.store(0, std::memory_order_relaxed);
+    }
+    host_.activate(this);
+  }
+  // Returns the processor time of this process.
+  [[nodiscard]] static double cpu_seconds() {
+    timespec now{};
+    ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+    return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+  }
+  [[nodiscard]] Statistics statistics() const {
+    Statistics sum;
+    for (const auto& worker : workers_) worker->add_to(sum);
+    for (uint32_t i = 0; i < host_.threads(); ++i) {
+      sum.idle_seconds +=
+          1e-9 * static_cast<double>(host_.thread(i).idle_ns.load(std::memory_order_relaxed));
+    }
+    // Only the owning thread may read the channels of its aggregators. So the statistics contain
+    // those of worker 0, which calls this function.
+    if (PeerAggregators* aggregators = Host::here().aggregators.get(); aggregators != nullptr) {
+      std::tie(sum.channels, sum.channels_behind) = aggregators->channels();
+    }
+    tree_.add_to(sum);
+    sum.cpu_seconds = cpu_seconds() - cpu_before_;
+    return sum;
+  }
+
+  Host& host_;
+  LocalTree<G>& tree_;
+  WorkPool<G>& pool_;
+  CopyExchange<G>& exchange_;
+  PerThread<Worker<G>>& workers_;
+  double cpu_before_ = 0;
+};
+
+}  // namespace cariama::mcts
+
+#endif  // CARIAMA_MCTS_SEARCH_PROCESS_H_

@@ -1,0 +1,76 @@
+// WorkPool: the work of one process in a search, and the state that decides whether its workers may
+// begin more of it: the job of the root, the queue of jobs that other processes requested, and the
+// tickets of requests to other processes.
+//
+// The work pool runs no rollout and sends no call. The workers (worker.h) do.
+#ifndef CARIAMA_MCTS_WORK_POOL_H_
+#define CARIAMA_MCTS_WORK_POOL_H_
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "mcts/host.h"
+#include "mcts/job.h"
+#include "mcts/slot_table.h"
+
+namespace cariama::mcts {
+
+// Thread-safe.
+template <Game G>
+class WorkPool final : public LocalInstance {
+ public:
+  explicit WorkPool(Host& host) : host_(host), outstanding_(host.size()), shared_(host.size()) {}
+
+  [[nodiscard]] JobQueue<G>& jobs() { return jobs_; }
+  [[nodiscard]] SlotTable<Ticket<G>>& tickets() { return tickets_; }
+  // Rank 0: the job of the search itself.
+  [[nodiscard]] Job<G>& root_job() { return root_job_; }
+
+  // Returns true if a worker would find work. seq_cst: see Host::wake_workers().
+  [[nodiscard]] bool has_work() const {
+    return !jobs_.empty() || (root_open_.load(std::memory_order_seq_cst) &&
+                              !root_job_.exhausted() && !waiting_.load(std::memory_order_seq_cst));
+  }
+
+  // Rank 0: lets the workers of this process take rollouts of the root's job, until close_root().
+  // The caller wakes the workers. seq_cst: see Host::wake_workers().
+  void open_root() { root_open_.store(true, std::memory_order_seq_cst); }
+  void close_root() { root_open_.store(false, std::memory_order_seq_cst); }
+  [[nodiscard]] bool root_open() const { return root_open_.load(std::memory_order_acquire); }
+
+  // Between stop() and resume() the workers cancel the rollouts that are not begun.
+  void stop() { stopping_.store(true, std::memory_order_release); }
+  void resume() { stopping_.store(false, std::memory_order_release); }
+  [[nodiscard]] bool stopping() const { return stopping_.load(std::memory_order_acquire); }
+
+  // Records whether this process waits for answers, since its rollouts of the root would be
+  // deferred: they reach nodes whose owners have too many requests already. has_work() does not
+  // count the root's rollouts while the process waits. Wakes the other workers when the wait ends.
+  void set_waiting(bool waiting) {
+    if (waiting_.load(std::memory_order_relaxed) == waiting) return;
+    waiting_.store(waiting, std::memory_order_seq_cst);
+    if (!waiting && host_.threads() > 1) host_.wake_workers();
+  }
+
+  // The number of rollouts that this process has requested from `rank` and that are in flight,
+  // without the shares of the root's rollouts.
+  [[nodiscard]] std::atomic<int32_t>& outstanding(uint32_t rank) { return outstanding_[rank]; }
+  // Rank 0: the number of the root's rollouts that `rank` has in its shares.
+  [[nodiscard]] std::atomic<int32_t>& shared(uint32_t rank) { return shared_[rank]; }
+
+ private:
+  Host& host_;
+  JobQueue<G> jobs_;
+  SlotTable<Ticket<G>> tickets_;
+  Job<G> root_job_;
+  std::atomic<bool> root_open_{false};
+  std::atomic<bool> stopping_{false};
+  std::atomic<bool> waiting_{false};
+  std::vector<std::atomic<int32_t>> outstanding_;
+  std::vector<std::atomic<int32_t>> shared_;
+};
+
+}  // namespace cariama::mcts
+
+#endif  // CARIAMA_MCTS_WORK_POOL_H_
