@@ -64,9 +64,8 @@ absl::StatusOr<std::unique_ptr<TaskRuntime>> TaskRuntime::create(Exchange& excha
   }
   const auto kind = tasks::worker_kind(options);
   if (!kind.ok()) return kind.status();
-  if (absl::Status valid =
-          tasks::check_common_options("TaskOptions", options.victims, options.idle_sleep,
-                                      exchange.rank(), exchange.size());
+  if (absl::Status valid = tasks::check_common_options(
+          "TaskOptions", options.victims, options.idle_sleep, exchange.rank(), exchange.size());
       !valid.ok()) {
     return valid;
   }

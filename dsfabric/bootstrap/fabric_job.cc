@@ -11,8 +11,8 @@
 #include <string_view>
 #include <utility>
 
+#include "dsfabric/bootstrap/handshake.h"
 #include "dsfabric/function_table.h"
-#include "dsfabric/internal/handshake.h"
 #include "dsfabric/serializer.h"
 #include "dtutils/error.h"
 #include "dtutils/internal/shared_diagnostics.h"

@@ -1,8 +1,8 @@
 // A job of one process: the store is a map.
 #include <map>
 
+#include "dsfabric/bootstrap/handshake.h"
 #include "dsfabric/bootstrap/store_bootstrap.h"
-#include "dsfabric/internal/handshake.h"
 #include "dtutils/error.h"
 
 namespace cariama::internal {

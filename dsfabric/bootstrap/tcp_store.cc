@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "dsfabric/internal/peer_user.h"
+#include "dsfabric/bootstrap/peer_user.h"
 #include "dtutils/error.h"
 
 namespace cariama::internal {

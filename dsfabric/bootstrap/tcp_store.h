@@ -14,9 +14,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "dsfabric/bootstrap/handshake.h"
+#include "dsfabric/bootstrap/sockets.h"
 #include "dsfabric/bootstrap/store_bootstrap.h"
-#include "dsfabric/internal/handshake.h"
-#include "dsfabric/internal/sockets.h"
 #include "dtutils/exchange_server.h"
 
 namespace cariama::internal {

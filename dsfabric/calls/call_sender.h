@@ -14,7 +14,7 @@
 #include "dsfabric/calls/call_counts.h"
 #include "dsfabric/calls/workers.h"
 #include "dsfabric/fabric.h"
-#include "dsfabric/internal/connection.h"
+#include "dsfabric/peers/connection.h"
 #include "dsfabric/peers/peer_table.h"
 #include "dsfabric/peers/ports.h"
 #include "dtutils/synchronizer.h"

@@ -22,7 +22,7 @@
 #include "dsfabric/calls/replies.h"
 #include "dsfabric/calls/workers.h"
 #include "dsfabric/fabric.h"
-#include "dsfabric/internal/connection.h"
+#include "dsfabric/peers/connection.h"
 #include "dsfabric/peers/ports.h"
 #include "dtutils/wait.h"
 

@@ -16,10 +16,10 @@
 #include "dsfabric/call_encoding.h"
 #include "dsfabric/calls/call_counts.h"
 #include "dsfabric/calls/call_sender.h"
+#include "dsfabric/calls/pending_calls.h"
 #include "dsfabric/calls/rejected_calls.h"
 #include "dsfabric/calls/workers.h"
-#include "dsfabric/internal/answer_slots.h"
-#include "dsfabric/internal/pending_calls.h"
+#include "dsfabric/peers/answer_slots.h"
 #include "dsfabric/peers/peer_table.h"
 
 namespace cariama::internal {

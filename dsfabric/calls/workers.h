@@ -16,10 +16,10 @@
 #include "dsfabric/call_source.h"
 #include "dsfabric/calls/call_counts.h"
 #include "dsfabric/fabric.h"
-#include "dsfabric/internal/connection.h"
-#include "dsfabric/internal/inbox.h"
 #include "dsfabric/peers/byte_budget.h"
+#include "dsfabric/peers/connection.h"
 #include "dsfabric/peers/fabric_memory.h"
+#include "dsfabric/peers/inbox.h"
 #include "dtutils/synchronizer.h"
 #include "dtutils/wait.h"
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "dsfabric/internal/sockets.h"
+#include "dsfabric/bootstrap/sockets.h"
 
 namespace cariama::internal {
 

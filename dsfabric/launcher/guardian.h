@@ -8,7 +8,7 @@
 #include <cstddef>
 
 #include "absl/status/status.h"
-#include "dsfabric/internal/sockets.h"
+#include "dsfabric/bootstrap/sockets.h"
 
 namespace cariama::internal {
 

@@ -1,5 +1,5 @@
 // Answer slots: a polling thread gets a result in a slot; otherwise the callee must send a message.
-#include "dsfabric/internal/answer_slots.h"
+#include "dsfabric/peers/answer_slots.h"
 
 #include <array>
 #include <atomic>
@@ -10,9 +10,9 @@
 #include <thread>
 #include <vector>
 
+#include "dsfabric/calls/pending_calls.h"
 #include "dsfabric/fabric.h"
 #include "dsfabric/future.h"
-#include "dsfabric/internal/pending_calls.h"
 #include "dsfabric/send_call.h"
 #include "gtest/gtest.h"
 #include "tests/dsfabric/testing/local_job.h"

@@ -14,10 +14,10 @@
 #include <string>
 #include <vector>
 
+#include "dsfabric/bootstrap/handshake.h"
+#include "dsfabric/bootstrap/peer_user.h"
+#include "dsfabric/bootstrap/sockets.h"
 #include "dsfabric/bootstrap/tcp_store.h"
-#include "dsfabric/internal/handshake.h"
-#include "dsfabric/internal/peer_user.h"
-#include "dsfabric/internal/sockets.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/dsfabric/testing/local_job.h"

@@ -1,5 +1,5 @@
 // Requests between processes before they are connected.
-#include "dsfabric/internal/broker.h"
+#include "dsfabric/peers/broker.h"
 
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -14,9 +14,9 @@
 #include <thread>
 #include <vector>
 
-#include "dsfabric/internal/broker_wire.h"
-#include "dsfabric/internal/handshake.h"
-#include "dsfabric/internal/sockets.h"
+#include "dsfabric/bootstrap/handshake.h"
+#include "dsfabric/bootstrap/sockets.h"
+#include "dsfabric/peers/broker_wire.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/dsfabric/testing/local_job.h"

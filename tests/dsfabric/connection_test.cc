@@ -1,5 +1,5 @@
 // One connection: credits, deferred messages, and the maximum size of a message.
-#include "dsfabric/internal/connection.h"
+#include "dsfabric/peers/connection.h"
 
 #include <cstring>
 #include <memory>

@@ -1,6 +1,6 @@
 // The queue of a thread's calls: no node is lost or duplicated, each producer's nodes stay in
 // order, one consumer at a time.
-#include "dsfabric/internal/inbox.h"
+#include "dsfabric/peers/inbox.h"
 
 #include <atomic>
 #include <chrono>

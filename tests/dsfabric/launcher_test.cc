@@ -21,9 +21,9 @@
 #include <vector>
 
 #include "dsfabric/bootstrap.h"
+#include "dsfabric/bootstrap/handshake.h"
 #include "dsfabric/fabric.h"
-#include "dsfabric/internal/broker.h"
-#include "dsfabric/internal/handshake.h"
+#include "dsfabric/peers/broker.h"
 #include "dsfabric/send_call.h"
 #include "dtutils/diagnostics.h"
 #include "dtutils/file_descriptor.h"

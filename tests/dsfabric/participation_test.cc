@@ -1,4 +1,4 @@
-#include "dsfabric/internal/participation.h"
+#include "dsfabric/fabric/participation.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -1,5 +1,5 @@
 // Handles of pending calls: each is valid once, for the process that is to answer.
-#include "dsfabric/internal/pending_calls.h"
+#include "dsfabric/calls/pending_calls.h"
 
 #include <atomic>
 #include <cstdint>

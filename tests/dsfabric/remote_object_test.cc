@@ -4,7 +4,7 @@
 #include <memory>
 #include <span>
 
-#include "dsfabric/internal/fabric_core.h"
+#include "dsfabric/fabric/fabric_core.h"
 #include "gtest/gtest.h"
 #include "tests/dsfabric/testing/local_job.h"
 

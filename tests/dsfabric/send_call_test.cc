@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "dsfabric/fabric/fabric_core.h"
 #include "dsfabric/future.h"
-#include "dsfabric/internal/fabric_core.h"
 #include "dsfabric/process.h"
 #include "dsfabric/remote_object.h"
 #include "gmock/gmock.h"

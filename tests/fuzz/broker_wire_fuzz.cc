@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "dsfabric/internal/broker_wire.h"
+#include "dsfabric/peers/broker_wire.h"
 #include "tests/fuzz/fuzz_input.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

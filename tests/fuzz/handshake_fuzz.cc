@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "dsfabric/internal/handshake.h"
+#include "dsfabric/bootstrap/handshake.h"
 #include "tests/fuzz/fuzz_input.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

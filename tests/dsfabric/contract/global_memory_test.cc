@@ -13,9 +13,9 @@
 
 #include "dsfabric/collectives.h"
 #include "dsfabric/distributed_lock.h"
+#include "dsfabric/fabric/fabric_core.h"
 #include "dsfabric/global_vector.h"
-#include "dsfabric/internal/fabric_core.h"
-#include "dsfabric/internal/remote_heap.h"
+#include "dsfabric/memory/remote_heap.h"
 #include "dsfabric/remote_memory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

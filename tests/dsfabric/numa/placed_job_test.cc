@@ -23,7 +23,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "dsfabric/collectives.h"
-#include "dsfabric/internal/fabric_core.h"
+#include "dsfabric/fabric/fabric_core.h"
 #include "dsfabric/quiescence.h"
 #include "dsfabric/remote_memory.h"
 #include "dsfabric/topology.h"

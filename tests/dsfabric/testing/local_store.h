@@ -8,7 +8,7 @@
 #include <memory>
 
 #include "dsfabric/bootstrap.h"
-#include "dsfabric/internal/broker.h"
+#include "dsfabric/peers/broker.h"
 
 namespace cariama::testing {
 

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "dsfabric/internal/broker.h"
+#include "dsfabric/peers/broker.h"
 #include "gtest/gtest.h"
 #include "tests/dsfabric/testing/local_job.h"
 #include "tests/dtutils/testing/process_test.h"

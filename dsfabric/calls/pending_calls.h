@@ -1,0 +1,141 @@
+// Calls of this process that wait for an answer from another process. A handle on the wire names
+// one.
+#ifndef CARIAMA_DSFABRIC_CALLS_PENDING_CALLS_H_
+#define CARIAMA_DSFABRIC_CALLS_PENDING_CALLS_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "dsfabric/peers/answer_slots.h"
+
+namespace cariama::internal {
+
+// A pending call. It is completed exactly once, by the thread that receives the answer or detects
+// the failure.
+class PendingCall {
+ public:
+  virtual ~PendingCall() = default;
+  // `result` is the serialized result; valid only if status is OK.
+  virtual void complete(const absl::Status& status, std::span<const std::byte> result) = 0;
+};
+
+// A handle is never reused: an answer that is late, repeated or forged finds no call. Thread-safe.
+class PendingCalls {
+ public:
+  // Registers a call that `rank` will answer, and returns its handle, which is never 0. The result
+  // may come into one of `slots`, if one is free. Throws std::bad_alloc if 2^26 calls are pending.
+  [[nodiscard]] uint64_t add(uint32_t rank, std::unique_ptr<PendingCall> call,
+                             AnswerSlots* slots = nullptr) {
+    const std::lock_guard lock(mutex_);
+    uint32_t index;
+    if (free_.empty()) {
+      index = static_cast<uint32_t>(entries_.size());
+      if (index > kIndexMask) throw std::bad_alloc();
+      entries_.emplace_back().handle = uint64_t{first_generation_ - 1} << 32;
+    } else {
+      index = free_.back();
+      free_.pop_back();
+    }
+    Entry& entry = entries_[index];
+    const uint32_t slot = slots != nullptr ? slots->find() : 0;
+    const uint64_t generation = (entry.handle >> 32) + 1;
+    entry.handle = generation << 32 | slot << kIndexBits | index;
+    entry.rank = rank;
+    entry.call = std::move(call);
+    entry.slots = slots;
+    if (slot != 0) {
+      slots->open(slot, entry.handle);
+      in_slots_.fetch_add(1, std::memory_order_relaxed);
+    }
+    return entry.handle;
+  }
+
+  // For tests: new entries begin with this generation, to reach the end of the 32 bits soon.
+  void begin_at(uint32_t generation) {
+    const std::lock_guard lock(mutex_);
+    first_generation_ = generation;
+  }
+
+  // Returns the number of the answer slot that a handle names, starting from 1; 0 if it names none.
+  [[nodiscard]] static uint32_t slot_of(uint64_t handle) {
+    return static_cast<uint32_t>(handle) >> kIndexBits;
+  }
+  // Returns true if any pending call has an answer slot.
+  [[nodiscard]] bool any_in_slots() const { return in_slots_.load(std::memory_order_relaxed) != 0; }
+
+  // Removes and returns the call, if `handle` names a call that `rank` is to answer; else returns
+  // nullptr. Releases the call's slot.
+  [[nodiscard]] std::unique_ptr<PendingCall> take(uint64_t handle, uint32_t rank) {
+    const std::lock_guard lock(mutex_);
+    const uint32_t index = static_cast<uint32_t>(handle) & kIndexMask;
+    if (index >= entries_.size()) return nullptr;
+    Entry& entry = entries_[index];
+    if (entry.call == nullptr || entry.handle != handle || entry.rank != rank) return nullptr;
+    if (const uint32_t slot = slot_of(handle); slot != 0) {
+      entry.slots->release(slot);
+      in_slots_.fetch_sub(1, std::memory_order_relaxed);
+    }
+    std::unique_ptr<PendingCall> call = std::move(entry.call);
+    release(index);
+    return call;
+  }
+
+  // Removes and returns all calls that the failed process `rank` was to answer. Their slots are not
+  // reused.
+  [[nodiscard]] std::vector<std::unique_ptr<PendingCall>> take_all(uint32_t rank) {
+    const std::lock_guard lock(mutex_);
+    std::vector<std::unique_ptr<PendingCall>> taken;
+    for (uint32_t index = 0; index < entries_.size(); ++index) {
+      Entry& entry = entries_[index];
+      if (entry.call == nullptr || entry.rank != rank) continue;
+      if (slot_of(entry.handle) != 0) in_slots_.fetch_sub(1, std::memory_order_relaxed);
+      taken.push_back(std::move(entry.call));
+      release(index);
+    }
+    return taken;
+  }
+
+  [[nodiscard]] bool waits_for(uint32_t rank) const {
+    const std::lock_guard lock(mutex_);
+    for (const Entry& entry : entries_) {
+      if (entry.call != nullptr && entry.rank == rank) return true;
+    }
+    return false;
+  }
+
+ private:
+  static constexpr uint32_t kIndexBits = 26;
+  static constexpr uint32_t kIndexMask = (uint32_t{1} << kIndexBits) - 1;
+  static_assert(AnswerSlots::kCount < 1u << (32 - kIndexBits));
+
+  // Makes an entry available to a later call, unless it has used all its generations. So no handle
+  // is used twice and none is 0. At 2 M calls a second this costs one entry (32 bytes) per half an
+  // hour.
+  void release(uint32_t index) {
+    if (entries_[index].handle >> 32 != UINT32_MAX) free_.push_back(index);
+  }
+
+  struct Entry {
+    uint64_t handle = 0;  // generation (32 bits, from 1), slot number, index in entries_
+    uint32_t rank = 0;
+    AnswerSlots* slots = nullptr;
+    std::unique_ptr<PendingCall> call;
+  };
+
+  mutable std::mutex mutex_;
+  std::vector<Entry> entries_;
+  std::vector<uint32_t> free_;
+  uint32_t first_generation_ = 1;
+  std::atomic<uint32_t> in_slots_{0};
+};
+
+}  // namespace cariama::internal
+
+#endif  // CARIAMA_DSFABRIC_CALLS_PENDING_CALLS_H_

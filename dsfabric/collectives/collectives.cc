@@ -1,0 +1,35 @@
+#include "dsfabric/collectives.h"
+
+#include "dsfabric/collectives/collective_group.h"
+#include "dsfabric/fabric/fabric_core.h"
+
+namespace cariama {
+
+Collectives::Collectives(Fabric& fabric, const CollectiveOptions& options) {
+  internal::Attachments& attachments = fabric.core().attachments();
+  auto& traffic = attachments.get<internal::ControlTraffic>(fabric);
+  group_ = attachments.get<internal::CollectiveGroups>(fabric).next(traffic);
+  group_->open(options);
+}
+
+// The fabric keeps the group: other processes may still ask for its last results.
+Collectives::~Collectives() = default;
+
+Fabric& Collectives::fabric() const { return group_->fabric(); }
+uint32_t Collectives::participants() const { return group_->participants(); }
+uint32_t Collectives::self() const { return group_->self(); }
+
+absl::Status Collectives::barrier(Deadline deadline) {
+  return run(internal::CollectiveKind::kBarrier, 0, {}, nullptr, 0, deadline).status();
+}
+
+std::vector<uint32_t> Collectives::left_out() const { return group_->left_out(); }
+CollectiveStatistics Collectives::statistics() const { return group_->statistics(); }
+
+absl::StatusOr<std::string> Collectives::run(internal::CollectiveKind kind, uint32_t source,
+                                             std::string value, internal::CollectiveFold fold,
+                                             size_t bytes, Deadline deadline) {
+  return group_->run(kind, source, std::move(value), std::move(fold), bytes, deadline);
+}
+
+}  // namespace cariama

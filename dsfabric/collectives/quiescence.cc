@@ -1,0 +1,148 @@
+#include "dsfabric/quiescence.h"
+
+#include <algorithm>
+#include <chrono>
+#include <mutex>
+
+#include "dsfabric/calls/control_traffic.h"
+#include "dsfabric/fabric/fabric_core.h"
+
+namespace cariama {
+namespace {
+
+// The number of waves without a pause; afterwards the pauses double.
+constexpr uint64_t kEagerWaves = 8;
+constexpr std::chrono::microseconds kFirstWavePause{100};
+constexpr std::chrono::microseconds kLongestWavePause{10'000};
+// The number of polls for calls between waves if there are no service threads: then the wait does
+// not sleep, and elapsed time says nothing about progress.
+constexpr uint64_t kPollsPerWave = 64;
+
+// An attachment: the registered work counters of other layers.
+class WorkCounters {
+ public:
+  explicit WorkCounters(Fabric&) {}
+
+  void add(const WorkCounter* counter) {
+    const std::lock_guard lock(mutex_);
+    counters_.push_back(counter);
+  }
+  void remove(const WorkCounter* counter) {
+    const std::lock_guard lock(mutex_);
+    std::erase(counters_, counter);
+  }
+  template <typename Function>
+  void for_each(Function&& function) {
+    const std::lock_guard lock(mutex_);
+    for (const WorkCounter* counter : counters_) function(*counter);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<const WorkCounter*> counters_;
+};
+
+WorkCounters& counters_of(Fabric& fabric) {
+  return fabric.core().attachments().get<WorkCounters>(fabric);
+}
+
+// Maps a rank to a well mixed number (splitmix64). The sum of these numbers identifies a set of
+// ranks.
+uint64_t mixed(uint32_t rank) {
+  uint64_t z = (uint64_t{rank} + 1) * 0x9e3779b97f4a7c15;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+  return z ^ (z >> 31);
+}
+
+struct Wave {
+  uint64_t begun = 0;
+  uint64_t ended = 0;
+  // minimum and maximum of the participants' failed sets, as numbers; equal if all sets are equal
+  uint64_t least_dead = 0;
+  uint64_t most_dead = 0;
+};
+
+Wave count(Fabric& fabric) {
+  internal::FabricCore& core = fabric.core();
+  auto& control = core.attachments().get<internal::ControlTraffic>(fabric);
+  std::vector<bool> dead(fabric.size());
+  uint64_t dead_set = 0;
+  for (uint32_t rank = 0; rank < fabric.size(); ++rank) {
+    if (rank == fabric.rank() || fabric.peer_status(rank).ok()) continue;
+    dead[rank] = true;
+    dead_set += mixed(rank);
+  }
+  Wave wave{.least_dead = dead_set, .most_dead = dead_set};
+  for (uint32_t rank = 0; rank < fabric.size(); ++rank) {
+    if (dead[rank]) continue;
+    // ControlTraffic explains the order of these four reads.
+    const uint64_t control_begun = control.begun_to(rank);
+    wave.begun += core.calls_begun(rank) - control_begun;
+    const uint64_t calls_ended = core.calls_ended(rank);
+    wave.ended += calls_ended - control.ended_from(rank);
+  }
+  counters_of(fabric).for_each([&](const WorkCounter& counter) {
+    for (uint32_t rank = 0; rank < fabric.size(); ++rank) {
+      if (dead[rank]) continue;
+      wave.begun += counter.begun(rank);
+      wave.ended += counter.ended(rank);
+    }
+  });
+  return wave;
+}
+
+}  // namespace
+
+WorkRegistration::WorkRegistration(Fabric& fabric, const WorkCounter& counter)
+    : fabric_(fabric), counter_(counter) {
+  counters_of(fabric).add(&counter);
+}
+WorkRegistration::~WorkRegistration() { counters_of(fabric_).remove(&counter_); }
+
+TerminationDetector::TerminationDetector(Fabric& fabric, const CollectiveOptions& options)
+    : collectives_(fabric, options),
+      comparisons_(options.participants == Participants::kThreads ? fabric.threads() : 1) {}
+
+absl::Status TerminationDetector::wait(Deadline deadline) {
+  Fabric& fabric = collectives_.fabric();
+  const uint32_t self = collectives_.self();
+  // If the caller is not a worker of a kThreads detector, the all_reduce below returns the error.
+  const uint32_t index = self == kNoThread ? 0 : self % static_cast<uint32_t>(comparisons_.size());
+  WaveComparison& comparison = comparisons_[index];
+  std::chrono::microseconds pause = kFirstWavePause;
+  for (uint64_t round = 1;; ++round) {
+    Wave mine = count(fabric);
+    // One member reads the counts of the whole process; the other members contribute zeros.
+    if (index != 0) mine.begun = mine.ended = 0;
+    const auto sum = collectives_.all_reduce(
+        mine,
+        [](const Wave& a, const Wave& b) {
+          return Wave{a.begun + b.begun, a.ended + b.ended, std::min(a.least_dead, b.least_dead),
+                      std::max(a.most_dead, b.most_dead)};
+        },
+        deadline);
+    if (!sum.ok()) {
+      // After DEADLINE_EXCEEDED the wave is still in progress: keep the comparison, as the other
+      // participants do.
+      if (!absl::IsDeadlineExceeded(sum.status())) comparison.reset();
+      return sum.status();
+    }
+    uint64_t left_out = 0;
+    for (const uint32_t rank : collectives_.left_out()) left_out += mixed(rank);
+    if (sum->least_dead != left_out || sum->most_dead != left_out) {
+      comparison.reset();
+    } else if (comparison.ended(sum->begun, sum->ended, left_out)) {
+      comparison.reset();
+      return absl::OkStatus();
+    }
+    if (round < kEagerWaves) continue;
+    uint64_t looks = 0;
+    const bool counted = fabric.options().service_threads == 0;
+    static_cast<void>(fabric.wait([&] { return counted && ++looks == kPollsPerWave; },
+                                  std::min(deadline, deadline_after(pause))));
+    pause = std::min(2 * pause, kLongestWavePause);
+  }
+}
+
+}  // namespace cariama

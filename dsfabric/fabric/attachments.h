@@ -1,0 +1,43 @@
+// Objects that parts of this layer keep per fabric: created on first use, destroyed with the
+// fabric. Through them an arriving call finds the state of its fabric, and several fabrics in one
+// process stay separate.
+#ifndef CARIAMA_DSFABRIC_FABRIC_ATTACHMENTS_H_
+#define CARIAMA_DSFABRIC_FABRIC_ATTACHMENTS_H_
+
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+namespace cariama {
+class Fabric;
+namespace internal {
+
+// Thread-safe.
+class Attachments {
+ public:
+  // Returns the fabric's T, and creates it as T(fabric) on first use. T's constructor must not call
+  // get().
+  template <typename T>
+  [[nodiscard]] T& get(Fabric& fabric) {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [key, object] : objects_) {
+      if (key == &kKey<T>) return *static_cast<T*>(object.get());
+    }
+    auto made = std::make_shared<T>(fabric);
+    objects_.emplace_back(&kKey<T>, made);
+    return *made;
+  }
+
+ private:
+  template <typename T>
+  static inline char kKey = 0;
+
+  std::mutex mutex_;
+  std::vector<std::pair<const char*, std::shared_ptr<void>>> objects_;
+};
+
+}  // namespace internal
+}  // namespace cariama
+
+#endif  // CARIAMA_DSFABRIC_FABRIC_ATTACHMENTS_H_

@@ -1,0 +1,98 @@
+#include "dsfabric/fabric.h"
+
+#include <utility>
+
+#include "dsfabric/fabric/crash_report.h"
+#include "dsfabric/fabric/fabric_core.h"
+#include "dtutils/system_info.h"
+
+namespace cariama {
+
+ThreadContext::~ThreadContext() {
+  if (named_) fabric_.core().workers().leave(index_);
+}
+
+absl::StatusOr<std::unique_ptr<Fabric>> Fabric::create(const FabricOptions& options,
+                                                       std::unique_ptr<Bootstrap> bootstrap,
+                                                       const BrokerMaker& broker_of) {
+  auto core = internal::FabricCore::create(options, std::move(bootstrap));
+  if (!core.ok()) return core.status();
+  auto fabric = std::unique_ptr<Fabric>(new Fabric(*std::move(core)));
+  if (absl::Status started = fabric->core_->start(fabric.get(), broker_of); !started.ok()) {
+    return started;
+  }
+  return fabric;
+}
+
+Fabric::Fabric(std::unique_ptr<internal::FabricCore> core) : core_(std::move(core)) {}
+
+Fabric::~Fabric() {
+  // The threads of the core, and the other ends of its sockets and queue pairs, are the parent's.
+  if (core_->job().lifecycle().is_inherited()) static_cast<void>(core_.release());
+}
+
+uint32_t Fabric::rank() const { return core_->job().rank(); }
+uint32_t Fabric::size() const { return core_->job().size(); }
+uint32_t Fabric::threads() const { return core_->job().threads(); }
+const std::string& Fabric::label(uint32_t rank) const { return core_->job().label(rank); }
+
+absl::StatusOr<std::unique_ptr<ThreadContext>> Fabric::init_thread(uint32_t index,
+                                                                   CallConsumer consumer) {
+  const int node = numa_node_of_this_thread();
+  auto context = std::unique_ptr<ThreadContext>(
+      new ThreadContext(*this, index, rank() * threads() + index, node));
+  // On a machine with one NUMA node, all threads share one allocator.
+  auto allocator = core_->memory().allocator(numa_nodes().size() > 1 ? node : kAnyNode);
+  if (!allocator.ok()) return allocator.status();
+  auto buffers = CircularAllocator::create(*std::move(allocator), {.initial_units = 16});
+  if (!buffers.ok()) return buffers.status();
+  context->circular_allocator = *std::move(buffers);
+  if (absl::Status taken = core_->dispatch().take_worker(index, consumer, context.get());
+      !taken.ok()) {
+    return taken;
+  }
+  context->named_ = true;
+  internal::report_overflows_of_this_thread();
+  return context;
+}
+
+ThreadContext* Fabric::this_thread() const {
+  const uint32_t index = core_->workers().this_worker();
+  return index == kNoThread ? nullptr : core_->workers().context_of(index);
+}
+
+size_t Fabric::process_calls(size_t most) {
+  const uint32_t index = core_->workers().this_worker();
+  const auto run = [&] {
+    return index == kNoThread ? 0 : core_->dispatch().process_calls(index, most);
+  };
+  if (const size_t count = run(); count != 0) return count;
+  const size_t came =
+      options().service_threads == 0 ? core_->dispatch().progress() : core_->ports().receive();
+  return came == 0 ? 0 : run();
+}
+size_t Fabric::progress() { return core_->dispatch().progress(); }
+bool Fabric::wait(const std::function<bool()>& condition, Deadline deadline) {
+  return core_->dispatch().wait(condition, deadline);
+}
+bool Fabric::wait_polling(const std::function<bool()>& condition, Deadline deadline) {
+  return core_->dispatch().wait_polling(condition, deadline);
+}
+void Fabric::wake(uint32_t index) { core_->workers().wake(index); }
+absl::Status Fabric::finalize(Deadline deadline) { return core_->finalize(deadline); }
+bool Fabric::finalized() const { return core_->job().lifecycle().is_closed(); }
+absl::Status Fabric::peer_status(uint32_t rank) const { return core_->peers().status(rank); }
+GeneralAllocator& Fabric::memory() { return core_->memory().general(); }
+
+absl::StatusOr<TransmitQueue*> Fabric::connection(uint32_t rank, uint32_t thread_index) {
+  auto connection = core_->peers().connection(rank, thread_index);
+  if (!connection.ok()) return connection.status();
+  return &(*connection)->queue();
+}
+
+const ProtectionDomain* Fabric::domain(uint32_t rank) const { return core_->ports().domain(rank); }
+Bootstrap& Fabric::bootstrap() { return core_->job().bootstrap(); }
+const FabricOptions& Fabric::options() const { return core_->job().options(); }
+FabricStatistics Fabric::statistics() const { return core_->statistics(); }
+
+}  // namespace cariama

@@ -1,0 +1,165 @@
+#include "dsfabric/fabric/fabric_core.h"
+
+#include <atomic>
+#include <thread>
+#include <utility>
+
+#include "dsfabric/calls/control_traffic.h"
+#include "dsfabric/calls/running_call.h"
+#include "dsfabric/fabric/crash_report.h"
+#include "dsfabric/send_call.h"
+#include "dtutils/error.h"
+
+namespace cariama::internal {
+
+Replies& replies_of(Fabric& fabric) { return fabric.core().replies(); }
+Pulls& pulls_of(Fabric& fabric) { return fabric.core().pulls(); }
+
+FabricCore::FabricCore(std::unique_ptr<FabricJob> job)
+    : job_(std::move(job)),
+      ports_(*job_, memory_, *this),
+      peers_(*job_, ports_, *this),
+      counts_(job_->size()),
+      rejected_(*job_),
+      workers_(*job_, counts_),
+      sender_(*job_, ports_, peers_, workers_, counts_, *this),
+      replies_(*job_, peers_, workers_, counts_, sender_, rejected_),
+      sources_(workers_),
+      pulls_(*job_, memory_, workers_, counts_, sender_, replies_),
+      dispatch_(*job_, ports_, workers_, counts_, replies_, pulls_, rejected_),
+      shutdown_(*job_, peers_, counts_, sources_) {}
+
+absl::StatusOr<std::unique_ptr<FabricCore>> FabricCore::create(
+    const FabricOptions& options, std::unique_ptr<Bootstrap> bootstrap) {
+  auto job = FabricJob::join(options, std::move(bootstrap));
+  if (!job.ok()) return job.status();
+  std::unique_ptr<FabricCore> core(new FabricCore(*std::move(job)));
+  if (absl::Status opened = core->ports_.open(); !opened.ok()) return opened;
+  if (absl::Status opened = core->memory_.open(core->ports_.domains()); !opened.ok()) return opened;
+  if (absl::Status placed = core->workers_.place_wake_words(core->memory_); !placed.ok()) {
+    return placed;
+  }
+  return core;
+}
+
+absl::Status FabricCore::start(Fabric* fabric, const Fabric::BrokerMaker& broker_of) {
+  job_->set_fabric(fabric);
+  ports_.start();
+  dispatch_.start();
+  if (absl::Status answering = peers_.start_answering(broker_of); !answering.ok()) return answering;
+  if (job_->size() > 1) report_crashes(job_->label(job_->rank()));
+  return job_->bootstrap().watch_ends(true);
+}
+
+void FabricCore::stop_threads() {
+  job_->lifecycle().stop();
+  ports_.stop();
+  dispatch_.stop();
+  pulls_.stop();
+}
+
+FabricCore::~FabricCore() {
+  job_->lifecycle().close();
+  peers_.stop_answering();
+  sources_.stop();
+  stop_threads();
+  sources_.detach();
+  for (uint32_t rank = 0; rank < job_->size(); ++rank) {
+    replies_.fail(rank,
+                  make_error(absl::StatusCode::kUnavailable, ErrorScope::kProcess,
+                             "the fabric was closed before " + job_->label(rank) + " answered"));
+  }
+  workers_.drop_messages();
+  // Destroy the queue pairs before the memory and queues that they use.
+  peers_.disconnect();
+}
+
+absl::Status FabricCore::finalize(Deadline deadline) {
+  Lifecycle& lifecycle = job_->lifecycle();
+  if (lifecycle.is_inherited()) return lifecycle.closed_error();
+  if (this_running_call.fabric != nullptr) {
+    return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
+                      "finalize() was called inside of a call");
+  }
+  if (!lifecycle.begin_finalize()) {
+    return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
+                      "finalize() was called already");
+  }
+  // Meanwhile this thread runs its own calls, and those of workers that have left.
+  absl::Status ended;
+  std::atomic<bool> over{false};
+  std::thread agreeing([&] {
+    ended = shutdown_.run(deadline);
+    over.store(true, std::memory_order_release);
+    workers_.notify_waiters();
+  });
+  static_cast<void>(dispatch_.wait(
+      [&] {
+        dispatch_.process_calls_of_absent_workers();
+        return over.load(std::memory_order_acquire);
+      },
+      kForever));
+  agreeing.join();
+  if (!ended.ok()) {
+    lifecycle.abandon_finalize();
+    return ended;
+  }
+  sources_.finalized();
+  peers_.stop_answering();
+  stop_threads();
+  return job_->bootstrap().finalize(deadline);
+}
+
+FabricStatistics FabricCore::statistics() const {
+  FabricStatistics sum;
+  ports_.add_to(sum);
+  sender_.add_to(sum);
+  sum.calls_run = dispatch_.calls_run();
+  sum.calls_rejected = rejected_.count();
+  return sum;
+}
+
+// ---- PortListener -------------------------------------------------------------------------------
+
+void FabricCore::event_arrived(uint32_t from, uint32_t immediate) {
+  if ((immediate & CallSender::kCallSourceEvent) == 0) {
+    workers_.wake(immediate);
+  } else {
+    sources_.event(from, immediate & ~CallSender::kCallSourceEvent);
+  }
+}
+
+void FabricCore::heartbeat() {
+  peers_.handle_ended();
+  // Completes results in the slots of a thread that is inside a blocking call, in case another
+  // thread waits for these results.
+  static_cast<void>(replies_.take_results(nullptr));
+}
+
+// ---- PeerListener -------------------------------------------------------------------------------
+
+// A call that is registered as pending after this point finds the peer failed before it is sent.
+void FabricCore::peer_failed(uint32_t rank, const absl::Status& failure) {
+  replies_.fail(rank, failure);
+  sources_.peer_died(rank);
+  workers_.notify_waiters();
+}
+
+void FabricCore::send_death_notice(uint32_t dead, uint32_t to) {
+  Fabric& fabric = job_->fabric();
+  // May run in a service thread, so it must not block.
+  static_cast<void>(attachments_.get<ControlTraffic>(fabric).sending(to, [&] {
+    return service_call<RetryAsync>(
+               fabric, to,
+               [dead] {
+                 const RunningCall& here = this_running_call;
+                 FabricCore& core = here.fabric->core();
+                 core.attachments().get<ControlTraffic>(*here.fabric).arrived(here.source);
+                 core.peers().receive_death_notice(dead, here.source);
+               },
+               nullptr)
+        .ok();
+  }));
+}
+
+}  // namespace cariama::internal

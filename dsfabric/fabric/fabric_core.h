@@ -1,0 +1,135 @@
+// The parts of a Fabric, and how they are put together. Each part owns its state and states in its
+// header what it does. From the bottom to the top; a part calls only those above it in this list:
+//
+//   FabricJob      bootstrap/  rank, names of the processes, options, phase (Lifecycle)
+//   FabricMemory   peers/      registered memory
+//   Ports          peers/      devices, polling, service threads, heartbeats, credits owed
+//   PeerTable      peers/      connecting to peers; their failure and its spread
+//   CallCounts     calls/      calls begun and ended, for termination detection
+//   RejectedCalls  calls/      invalid messages
+//   Workers        calls/      inboxes, sleeping and waking
+//   CallSources    calls/      calls on the path of a layer above
+//   CallSender     calls/      sending calls, transfers, events
+//   Replies        calls/      answers; calls that wait for an answer
+//   Pulls          calls/      buffers that a call READs before it runs
+//   Dispatch       calls/      running calls, helper threads, waiting
+//   Shutdown       fabric/     the rounds of finalize()
+//   FabricCore     fabric/     composes them
+//
+// Three narrow interfaces lead upward, each implemented by FabricCore: PortListener (arrivals,
+// failed connections, heartbeats), PeerListener (a peer has failed) and CallRunner (a sender that
+// waits, or that calls its own process, runs calls).
+//
+// The way of a call: send_call.h -> CallSender -> Connection ~> Ports -> Dispatch -> Replies ->
+// CallSender -> Connection ~> Ports -> Dispatch -> Replies -> PendingCall.
+//
+// Lock order. A part holds no mutex while it calls another part or a listener, but for two: a
+// peer's mutex is held while its queue pairs are created (then the mutexes of FabricMemory, of a
+// port, and of connections are taken), and that of Pulls while it polls connections. The mutexes of
+// CallSources and Attachments are held while a layer creates its object, which may allocate memory.
+#ifndef CARIAMA_DSFABRIC_FABRIC_FABRIC_CORE_H_
+#define CARIAMA_DSFABRIC_FABRIC_FABRIC_CORE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "dsfabric/bootstrap.h"
+#include "dsfabric/bootstrap/fabric_job.h"
+#include "dsfabric/calls/call_counts.h"
+#include "dsfabric/calls/call_sender.h"
+#include "dsfabric/calls/call_sources.h"
+#include "dsfabric/calls/dispatch.h"
+#include "dsfabric/calls/pulls.h"
+#include "dsfabric/calls/rejected_calls.h"
+#include "dsfabric/calls/replies.h"
+#include "dsfabric/calls/workers.h"
+#include "dsfabric/fabric.h"
+#include "dsfabric/fabric/attachments.h"
+#include "dsfabric/fabric/shutdown.h"
+#include "dsfabric/peers/fabric_memory.h"
+#include "dsfabric/peers/peer_table.h"
+#include "dsfabric/peers/ports.h"
+
+namespace cariama::internal {
+
+class FabricCore final : private PortListener, private PeerListener, private CallRunner {
+ public:
+  // Joins the job: exchanges set-up data with the other processes. Collective.
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<FabricCore>> create(
+      const FabricOptions& options, std::unique_ptr<Bootstrap> bootstrap);
+  ~FabricCore();
+
+  // Starts the threads and the broker. From now on peers can connect and call.
+  [[nodiscard]] absl::Status start(Fabric* fabric, const Fabric::BrokerMaker& broker_of);
+  // See Fabric::finalize().
+  [[nodiscard]] absl::Status finalize(Deadline deadline);
+
+  [[nodiscard]] const FabricJob& job() const { return *job_; }
+  [[nodiscard]] FabricMemory& memory() { return memory_; }
+  [[nodiscard]] Ports& ports() { return ports_; }
+  [[nodiscard]] PeerTable& peers() { return peers_; }
+  [[nodiscard]] const PeerTable& peers() const { return peers_; }
+  [[nodiscard]] Workers& workers() { return workers_; }
+  [[nodiscard]] CallSources& sources() { return sources_; }
+  [[nodiscard]] CallSender& sender() { return sender_; }
+  [[nodiscard]] Replies& replies() { return replies_; }
+  [[nodiscard]] Pulls& pulls() { return pulls_; }
+  [[nodiscard]] Dispatch& dispatch() { return dispatch_; }
+  [[nodiscard]] RejectedCalls& rejected() { return rejected_; }
+  [[nodiscard]] Attachments& attachments() { return attachments_; }
+
+  // For termination detection: CallCounts and the counts of the call sources. Both only grow.
+  [[nodiscard]] uint64_t calls_begun(uint32_t rank) const {
+    return counts_.begun(rank) + sources_.begun(rank);
+  }
+  [[nodiscard]] uint64_t calls_ended(uint32_t rank) const {
+    return counts_.ended(rank) + sources_.ended(rank);
+  }
+  [[nodiscard]] FabricStatistics statistics() const;
+
+ private:
+  explicit FabricCore(std::unique_ptr<FabricJob> job);
+  void stop_threads();
+
+  // PortListener
+  void message_arrived(ArrivedMessage* message) override { dispatch_.deliver(message); }
+  void event_arrived(uint32_t from, uint32_t immediate) override;
+  void connection_failed(uint32_t rank, const absl::Status& reason) override {
+    peers_.fail(rank, reason);
+  }
+  void batch_arrived() override { workers_.notify_waiters(); }
+  void heartbeat() override;
+  bool is_failed(uint32_t rank) const override { return peers_.is_failed(rank); }
+  bool awaits_answer(uint32_t rank) const override { return replies_.awaits(rank); }
+  // PeerListener
+  void peer_failed(uint32_t rank, const absl::Status& failure) override;
+  void send_death_notice(uint32_t dead, uint32_t to) override;
+  // CallRunner
+  void deliver(ArrivedMessage* message) override { dispatch_.deliver(message); }
+  size_t process_own_calls(uint32_t index, size_t most) override {
+    return dispatch_.process_own_calls(index, most);
+  }
+  size_t progress() override { return dispatch_.progress(); }
+
+  const std::unique_ptr<FabricJob> job_;
+  FabricMemory memory_;
+  Ports ports_;
+  PeerTable peers_;
+  CallCounts counts_;
+  RejectedCalls rejected_;
+  Workers workers_;
+  CallSender sender_;
+  Replies replies_;
+  Attachments attachments_;
+  CallSources sources_;
+  Pulls pulls_;
+  Dispatch dispatch_;
+  Shutdown shutdown_;
+};
+
+}  // namespace cariama::internal
+
+#endif  // CARIAMA_DSFABRIC_FABRIC_FABRIC_CORE_H_

@@ -1,0 +1,77 @@
+// How the processes of an ending job agree on the set of remaining processes, and on whether calls
+// are in flight. A pure function of the processes' reports; see shutdown.h for the rounds.
+#ifndef CARIAMA_DSFABRIC_FABRIC_PARTICIPATION_H_
+#define CARIAMA_DSFABRIC_FABRIC_PARTICIPATION_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace cariama::internal {
+
+// The report of one process in one round.
+struct ParticipationReport {
+  uint64_t begun = 0;  // calls, without those to and from the processes in `lost`
+  uint64_t ended = 0;
+  std::vector<uint32_t> lost;         // ranks that it considers failed, ascending
+  std::vector<uint32_t> lost_before;  // its `lost` of the previous round, ascending
+
+  template <typename Archive>
+  void serialize(Archive& archive) {
+    archive(begun, ended, lost, lost_before);
+  }
+};
+
+// The result of a round, the same for all processes.
+struct ParticipationResult {
+  uint64_t begun = 0;  // sums over the processes that remain
+  uint64_t ended = 0;
+  std::vector<uint32_t> without;  // ranks that are excluded from the job, ascending
+  bool agreed = false;            // the `lost` of every remaining process equals `without`
+
+  template <typename Archive>
+  void serialize(Archive& archive) {
+    archive(begun, ended, without, agreed);
+  }
+  friend bool operator==(const ParticipationResult&, const ParticipationResult&) = default;
+};
+
+// Combines the reports of a round. `said` is indexed by rank; nullopt: the process has ended, or
+// was excluded in an earlier round.
+//
+// Processes that have ended are excluded. Two live processes that consider each other failed (the
+// link between them has failed) cannot both remain, or the rounds would never end: the higher rank
+// is excluded. They are certain to be alive if a process that was reported lost in the previous
+// round has sent a report in this round. It could send this report only after it had received the
+// result of the previous round, and that was after it was considered failed.
+[[nodiscard]] inline ParticipationResult combine_reports(
+    const std::vector<std::optional<ParticipationReport>>& said) {
+  ParticipationResult result;
+  std::vector<bool> out(said.size());
+  for (size_t rank = 0; rank < said.size(); ++rank) out[rank] = !said[rank].has_value();
+  for (size_t rank = 0; rank < said.size(); ++rank) {
+    if (out[rank]) continue;
+    for (const uint32_t lost : said[rank]->lost_before) {
+      if (lost >= said.size() || lost == rank || out[lost]) continue;
+      out[std::max<size_t>(rank, lost)] = true;
+      if (lost < rank) break;
+    }
+  }
+  for (uint32_t rank = 0; rank < said.size(); ++rank) {
+    if (out[rank]) result.without.push_back(rank);
+  }
+  result.agreed = true;
+  for (size_t rank = 0; rank < said.size(); ++rank) {
+    if (out[rank]) continue;
+    result.begun += said[rank]->begun;
+    result.ended += said[rank]->ended;
+    result.agreed = result.agreed && said[rank]->lost == result.without;
+  }
+  return result;
+}
+
+}  // namespace cariama::internal
+
+#endif  // CARIAMA_DSFABRIC_FABRIC_PARTICIPATION_H_

@@ -1,0 +1,80 @@
+#include "dsfabric/process.h"
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+
+#include "dsfabric/peers/broker.h"
+#include "dtutils/error.h"
+
+namespace cariama {
+namespace {
+
+std::atomic<Fabric*> default_one{nullptr};
+std::mutex own_mutex;
+std::unique_ptr<Fabric> own;  // created by init()
+
+thread_local std::unique_ptr<ThreadContext> own_context;
+thread_local ThreadContext* information = nullptr;
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Fabric>> Fabric::create(const FabricOptions& options) {
+  auto bootstrap = make_bootstrap({.kind = {}, .timeout = options.timeout});
+  if (!bootstrap.ok()) return bootstrap.status();
+  const Deadline deadline = deadline_after(options.timeout);
+  return create(options, *std::move(bootstrap), [&](Bootstrap& job, auto handler) {
+    return internal::make_socket_broker(job, std::move(handler), deadline);
+  });
+}
+
+absl::Status init(const FabricOptions& options) {
+  const std::lock_guard lock(own_mutex);
+  if (default_one.load() != nullptr) {
+    return make_error(absl::StatusCode::kAlreadyExists, ErrorScope::kProcess,
+                      "this process has a default fabric already", "call finalize() first");
+  }
+  auto fabric = Fabric::create(options);
+  if (!fabric.ok()) return fabric.status();
+  own = *std::move(fabric);
+  default_one.store(own.get());
+  return absl::OkStatus();
+}
+
+void set_default_fabric(Fabric* fabric) { default_one.store(fabric); }
+Fabric& default_fabric() { return *default_one.load(std::memory_order_acquire); }
+
+absl::Status finalize(std::chrono::milliseconds timeout) {
+  const std::lock_guard lock(own_mutex);
+  if (own == nullptr) {
+    return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kProcess,
+                      "finalize() without init()");
+  }
+  if (absl::Status ended = own->finalize(deadline_after(timeout)); !ended.ok()) return ended;
+  finalize_thread();
+  default_one.store(nullptr);
+  own.reset();
+  return absl::OkStatus();
+}
+
+ThreadContext*& this_thread_information() { return information; }
+
+CallResult init_thread(uint32_t offset, CallConsumer consumer) {
+  Fabric* const fabric = default_one.load(std::memory_order_acquire);
+  if (fabric == nullptr) {
+    return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kProcess,
+                      "init_thread() without init()");
+  }
+  auto context = fabric->init_thread(offset, consumer);
+  if (!context.ok()) return context.status();
+  own_context = *std::move(context);
+  information = own_context.get();
+  return {};
+}
+
+void finalize_thread() {
+  information = nullptr;
+  own_context.reset();
+}
+
+}  // namespace cariama

@@ -1,0 +1,171 @@
+#include "dsfabric/fabric/shutdown.h"
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <optional>
+#include <span>
+#include <thread>
+#include <utility>
+
+#include "dsfabric/serializer.h"
+#include "dtutils/error.h"
+
+namespace cariama::internal {
+namespace {
+
+// The pause between two rounds. Short at first, since most jobs have no calls in flight when they
+// end.
+constexpr std::chrono::microseconds kFirstRoundPause{100};
+constexpr std::chrono::microseconds kLongestRoundPause{5000};
+// Time limit for asking one process whether it has come to finalize().
+constexpr std::chrono::milliseconds kSearchForMissing{50};
+constexpr size_t kMostMissingNames = 8;
+
+template <typename T>
+absl::Status put_saved(Bootstrap& bootstrap, const std::string& key, const T& value) {
+  std::string bytes;
+  save_value(bytes, value);
+  return bootstrap.put(key, bytes);
+}
+
+template <typename T>
+absl::StatusOr<T> get_saved(Bootstrap& bootstrap, uint32_t rank, const std::string& key,
+                            Deadline deadline) {
+  auto bytes = bootstrap.get(static_cast<int>(rank), key, deadline);
+  if (!bytes.ok()) return bytes.status();
+  try {
+    auto in = std::as_bytes(std::span(*bytes));
+    return load_value<T>(in);
+  } catch (const std::exception& error) {
+    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kPeer,
+                      "rank " + std::to_string(rank) +
+                          " published a report for finalize() that cannot be decoded",
+                      "start the same executable in every process");
+  }
+}
+
+}  // namespace
+
+ParticipationReport Shutdown::report() const {
+  ParticipationReport mine;
+  for (uint32_t rank = 0; rank < job_.size(); ++rank) {
+    // Calls to and from a failed process count as ended in any case: leave them out of the sums.
+    if (peers_.is_failed(rank)) {
+      mine.lost.push_back(rank);
+      continue;
+    }
+    mine.ended += sources_.ended(rank) + counts_.ended(rank);
+    mine.begun += counts_.begun(rank) + sources_.begun(rank);
+  }
+  mine.lost_before = lost_before_;
+  return mine;
+}
+
+absl::Status Shutdown::report_missing(const std::string& key) {
+  std::string names;
+  size_t count = 0;
+  for (uint32_t rank = 0; rank < job_.size() && count < kMostMissingNames; ++rank) {
+    if (rank == job_.rank()) continue;
+    auto put = job_.bootstrap().get(static_cast<int>(rank), key, deadline_after(kSearchForMissing));
+    if (!absl::IsDeadlineExceeded(put.status())) continue;
+    names += (count++ == 0 ? "" : ", ") + job_.label(rank);
+  }
+  return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
+                    count == 0 ? "the other processes did not finish finalize() in time"
+                               : names + " did not call finalize() in time",
+                    "call it in every process of the job");
+}
+
+// One participation round of all processes that previous results have not excluded. Each process
+// puts its report under `key`. The lowest living rank gets all reports, combines them, and puts the
+// result. The contents of the store decide: a report that a process put before it died counts, and
+// a process that died without putting one is excluded. So all processes get the same result.
+absl::StatusOr<ParticipationResult> Shutdown::run_round(const std::string& key,
+                                                        const ParticipationReport& mine,
+                                                        Deadline deadline) {
+  if (absl::Status put = put_saved(job_.bootstrap(), key, mine); !put.ok()) return put;
+  const auto has_ended = [](const absl::Status& status) {
+    return absl::IsUnavailable(status) && error_scope(status) == ErrorScope::kPeer;
+  };
+  const auto was_left = [&](uint32_t rank) {
+    const auto& without = result_.without;
+    return std::binary_search(without.begin(), without.end(), rank);
+  };
+  const std::string result_key = key + "/sum";
+  for (uint32_t first = 0; first < job_.rank(); ++first) {
+    if (was_left(first)) continue;
+    auto result = get_saved<ParticipationResult>(job_.bootstrap(), first, result_key, deadline);
+    if (result.ok()) return result;
+    if (absl::IsDeadlineExceeded(result.status())) return report_missing(key);
+    if (!has_ended(result.status())) return result.status();
+  }
+  std::vector<std::optional<ParticipationReport>> said(job_.size());
+  said[job_.rank()] = mine;
+  for (uint32_t rank = 0; rank < job_.size(); ++rank) {
+    if (rank == job_.rank() || was_left(rank)) continue;
+    auto theirs = get_saved<ParticipationReport>(job_.bootstrap(), rank, key, deadline);
+    if (theirs.ok()) {
+      said[rank] = *std::move(theirs);
+    } else if (absl::IsDeadlineExceeded(theirs.status())) {
+      return report_missing(key);
+    } else if (!has_ended(theirs.status())) {
+      return theirs.status();
+    }
+  }
+  ParticipationResult result = combine_reports(said);
+  if (absl::Status put = put_saved(job_.bootstrap(), result_key, result); !put.ok()) return put;
+  return result;
+}
+
+// Applies a round's result: afterwards every process considers the same processes failed, even if
+// it never communicated with them.
+absl::Status Shutdown::continue_without(const std::vector<uint32_t>& ranks) {
+  for (const uint32_t rank : ranks) {
+    if (rank == job_.rank()) {
+      return make_error(absl::StatusCode::kUnavailable, ErrorScope::kLink,
+                        "the job ends without this process, because its connection to a "
+                        "process of a lower rank has failed");
+    }
+    peers_.fail(rank, make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
+                                 job_.label(rank) +
+                                     " has ended, or was lost by others, before the job ended"));
+  }
+  return absl::OkStatus();
+}
+
+// Runs rounds until two successive ones find the same sums, with as many calls ended as begun. All
+// processes have entered finalize(), so only calls cause calls now. This is Mattern's four-counter
+// method: each round begins after the previous one has ended; counts only grow; ended never exceeds
+// begun. So no call was in flight at the moment between the two rounds, and none can have begun
+// since. If the processes considered different processes failed in a round, the round's result
+// makes their sets equal.
+absl::Status Shutdown::run(Deadline deadline) {
+  std::chrono::microseconds pause = kFirstRoundPause;
+  while (true) {
+    ParticipationReport mine = report();
+    auto result = run_round("end/" + std::to_string(round_), mine, deadline);
+    if (!result.ok()) return result.status();
+    ++round_;
+    lost_before_ = std::move(mine.lost);
+    const bool as_before = *result == result_;
+    result_ = *std::move(result);
+    if (absl::Status stay = continue_without(result_.without); !stay.ok()) return stay;
+    if (result_.agreed && result_.begun == result_.ended && as_before) break;
+    if (std::chrono::steady_clock::now() >= deadline) {
+      return make_error(
+          absl::StatusCode::kDeadlineExceeded, ErrorScope::kProcess,
+          std::to_string(result_.begun - result_.ended) + " calls of the job were not run in time",
+          "let every thread run its calls until finalize()");
+    }
+    std::this_thread::sleep_for(pause);
+    pause = std::min(2 * pause, kLongestRoundPause);
+  }
+  job_.lifecycle().close();
+  // No process leaves before all know that disconnecting is not a failure from now on. The store
+  // would report the end of each process to each: P^2 messages.
+  static_cast<void>(job_.bootstrap().watch_ends(false));
+  return run_round("left", {}, deadline).status();
+}
+
+}  // namespace cariama::internal

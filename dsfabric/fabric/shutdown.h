@@ -1,0 +1,54 @@
+// How the processes of a job agree that it has ended: the participation rounds of finalize().
+#ifndef CARIAMA_DSFABRIC_FABRIC_SHUTDOWN_H_
+#define CARIAMA_DSFABRIC_FABRIC_SHUTDOWN_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "dsfabric/bootstrap/fabric_job.h"
+#include "dsfabric/calls/call_counts.h"
+#include "dsfabric/calls/call_sources.h"
+#include "dsfabric/fabric/participation.h"
+#include "dsfabric/peers/peer_table.h"
+#include "dtutils/wait.h"
+
+namespace cariama::internal {
+
+// Thread-compatible. Keeps its state, so that run() can be called again after its deadline.
+class Shutdown {
+ public:
+  // All arguments must outlive this object.
+  Shutdown(FabricJob& job, PeerTable& peers, const CallCounts& counts, const CallSources& sources)
+      : job_(job), peers_(peers), counts_(counts), sources_(sources) {}
+  Shutdown(const Shutdown&) = delete;
+  Shutdown& operator=(const Shutdown&) = delete;
+
+  // Runs rounds until all processes know that no call is in flight; then closes the fabric, and
+  // waits until all have closed theirs. Blocks. Other threads must run calls meanwhile. Errors:
+  // those of Fabric::finalize().
+  [[nodiscard]] absl::Status run(Deadline deadline);
+
+ private:
+  [[nodiscard]] ParticipationReport report() const;
+  [[nodiscard]] absl::StatusOr<ParticipationResult> run_round(const std::string& key,
+                                                              const ParticipationReport& mine,
+                                                              Deadline deadline);
+  [[nodiscard]] absl::Status continue_without(const std::vector<uint32_t>& ranks);
+  [[nodiscard]] absl::Status report_missing(const std::string& key);
+
+  FabricJob& job_;
+  PeerTable& peers_;
+  const CallCounts& counts_;
+  const CallSources& sources_;
+
+  uint64_t round_ = 0;
+  std::vector<uint32_t> lost_before_;  // processes considered failed in the last round
+  ParticipationResult result_;         // result of the last round
+};
+
+}  // namespace cariama::internal
+
+#endif  // CARIAMA_DSFABRIC_FABRIC_SHUTDOWN_H_

@@ -1,0 +1,469 @@
+#include "dsfabric/global_memory.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <deque>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dsfabric/fabric/fabric_core.h"
+#include "dsfabric/memory/remote_heap.h"
+#include "dsfabric/send_call.h"
+#include "dtutils/error.h"
+#include "dtutils/internal/shared_copy.h"
+#include "dtutils/synchronizer.h"
+#include "dtutils/transmitter.h"
+
+namespace cariama {
+namespace {
+
+constexpr size_t kSlotBytes = 64;  // memory of a small operation
+constexpr size_t kSlotsPerBlock = 128;
+// Pieces of a long transfer that are in flight at a time.
+constexpr size_t kPiecesInFlight = 4;
+
+absl::Status not_a_word(const Fabric& fabric, const GlobalAddress& place) {
+  return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                    "there is no aligned word for atomics at address " +
+                        std::to_string(place.address) + " of " + fabric.label(place.rank),
+                    "use memory that was allocated by RemoteMemory or GlobalMemory");
+}
+
+absl::Status no_such_place(const Fabric& fabric, const GlobalAddress& place) {
+  return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                    place.address == 0
+                        ? "a null pointer into global memory was accessed"
+                        : "a pointer into global memory has rank " + std::to_string(place.rank) +
+                              ", but the size of the job is " + std::to_string(fabric.size()));
+}
+
+}  // namespace
+
+struct GlobalTransfer::Operation {
+  Synchronizer done{0};
+  RDMAMemory slot;    // the operation's own memory
+  RDMAMemory memory;  // the memory in use: the slot, a piece, or the caller's
+  bool piece = false;
+  bool abandoned = false;
+  GlobalMemory::Lane* lane = nullptr;
+  std::byte* into = nullptr;  // where received data is copied to
+  size_t bytes = 0;
+};
+
+struct GlobalTransfer::Execution {
+  Synchronizer done;
+  std::array<uint64_t, 2> answer{};  // {1 if the word exists, its value before the operation}
+};
+
+struct GlobalMemory::Lane {
+  Transmitter transmitter;
+  const ProtectionDomain* domain;
+};
+
+struct GlobalMemory::Pool {
+  using Operation = GlobalTransfer::Operation;
+  std::vector<std::optional<Lane>> lanes;  // by rank
+  // The operations that have been allocated; `free` lists those that are not in use.
+  std::deque<Operation> operations;
+  std::vector<RDMAMemory> blocks;
+  std::vector<Operation*> free;
+  size_t abandoned = 0;
+};
+
+// ---- Handles ------------------------------------------------------------------------------------
+
+bool GlobalTransfer::done() {
+  if (execution_ != nullptr) return execution_->done.done();
+  if (operation_ == nullptr || operation_->done.done()) return true;
+  operation_->lane->transmitter.queue().progress();
+  return operation_->done.done();
+}
+
+absl::Status GlobalTransfer::wait(Deadline deadline) { return finish(deadline, nullptr, 0); }
+
+absl::Status GlobalTransfer::finish(Deadline deadline, void* result, size_t bytes) {
+  if (execution_ != nullptr) {
+    Execution& execution = *execution_;
+    if (!memory_->fabric().wait([&] { return execution.done.done(); }, deadline)) {
+      return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
+                        "the owner of a word did not execute an atomic operation in time");
+    }
+    status_ = execution.done.status();
+    if (status_.ok() && execution.answer[0] == 0) {
+      status_ = make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                           "the owner has no aligned word for atomics at that address",
+                           "use memory that was allocated by RemoteMemory or GlobalMemory");
+    }
+    if (status_.ok() && result != nullptr) {
+      std::memcpy(result, &execution.answer[1], std::min(bytes, sizeof(uint64_t)));
+      execution_ = nullptr;
+    }
+    return status_;
+  }
+  if (operation_ == nullptr) return status_;
+  Operation& operation = *operation_;
+  if (!operation.done.done()) {
+    const absl::Status waited = operation.lane->transmitter.wait(operation.done, deadline);
+    if (!operation.done.done()) return waited;
+  }
+  status_ = operation.done.status();
+  if (status_.ok()) {
+    if (operation.into != nullptr) {
+      std::memcpy(operation.into, operation.memory.get_buffer(), operation.bytes);
+    } else if (result != nullptr) {
+      std::memcpy(result, operation.memory.get_buffer(), bytes);
+    }
+  }
+  operation_ = nullptr;
+  memory_->give_back(&operation);
+  return status_;
+}
+
+void GlobalTransfer::drop() {
+  if (operation_ == nullptr) return;
+  if (operation_->done.done()) return memory_->give_back(std::exchange(operation_, nullptr));
+  operation_->abandoned = true;
+  ++memory_->pool_->abandoned;
+  operation_ = nullptr;
+}
+
+// ---- Resources ----------------------------------------------------------------------------------
+
+GlobalMemory::GlobalMemory(Fabric& fabric, const GlobalMemoryOptions& options)
+    : fabric_(fabric), options_(options), pool_(std::make_unique<Pool>()) {
+  pool_->lanes.resize(fabric.size());
+  by_owner_ = options.atomics == AtomicsBy::kOwner;
+  if (options.atomics != AtomicsBy::kAutomatic) return;
+  for (uint32_t rank = 0; rank < fabric.size(); ++rank) {
+    const Device* const device = fabric.core().ports().device(rank);
+    if (device == nullptr) continue;
+    const Transport transport = device->transport();
+    if (transport != Transport::kShm && transport != Transport::kSim) by_owner_ = true;
+  }
+}
+
+absl::StatusOr<std::unique_ptr<GlobalMemory>> GlobalMemory::create(
+    Fabric& fabric, const GlobalMemoryOptions& options) {
+  if (options.piece_bytes == 0) {
+    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                      "pieces of 0 bytes", "set piece_bytes");
+  }
+  return std::unique_ptr<GlobalMemory>(new GlobalMemory(fabric, options));
+}
+
+GlobalMemory::~GlobalMemory() {
+  for (GlobalTransfer::Operation& operation : pool_->operations) {
+    // Every transfer ends, at the latest by the peer's failure.
+    if (!operation.done.done()) {
+      static_cast<void>(operation.lane->transmitter.wait(operation.done));
+    }
+    if (operation.piece) static_cast<void>(fabric_.memory().free(operation.memory));
+  }
+  pool_->lanes.clear();
+  for (const RDMAMemory& block : pool_->blocks) static_cast<void>(fabric_.memory().free(block));
+}
+
+absl::StatusOr<GlobalMemory::Lane*> GlobalMemory::lane(uint32_t rank) {
+  std::optional<Lane>& lane = pool_->lanes[rank];
+  if (!lane.has_value()) {
+    const ThreadContext* const context = fabric_.this_thread();
+    auto queue = fabric_.connection(rank, context == nullptr ? 0 : context->index());
+    if (!queue.ok()) return queue.status();
+    auto transmitter = Transmitter::create(**queue);
+    if (!transmitter.ok()) return transmitter.status();
+    lane.emplace(Lane{*std::move(transmitter), fabric_.domain(rank)});
+  }
+  return &*lane;
+}
+
+absl::StatusOr<std::byte*> GlobalMemory::mapped(const GlobalAddress& place, size_t bytes) {
+  if (place.address == 0 || place.rank >= fabric_.size()) return no_such_place(fabric_, place);
+  if (place.rank == fabric_.rank()) return reinterpret_cast<std::byte*>(place.address);
+  auto to = lane(place.rank);
+  if (!to.ok()) return to.status();
+  if (absl::Status status = (*to)->transmitter.queue().status(); !status.ok()) return status;
+  return (*to)->transmitter.queue().queue_pair().direct_access(locator_of(fabric_, place, bytes));
+}
+
+// Allocates an operation with memory of `bytes`; 0: the caller provides the memory.
+absl::StatusOr<GlobalTransfer::Operation*> GlobalMemory::take_operation(uint32_t rank,
+                                                                        size_t bytes) {
+  using Operation = GlobalTransfer::Operation;
+  Pool& pool = *pool_;
+  auto to = lane(rank);
+  if (!to.ok()) return to.status();
+  if (pool.free.empty() && pool.abandoned != 0) {
+    for (Operation& operation : pool.operations) {
+      if (!operation.abandoned) continue;
+      if (!operation.done.done()) operation.lane->transmitter.queue().progress();
+      if (!operation.done.done()) continue;
+      --pool.abandoned;
+      give_back(&operation);
+    }
+  }
+  if (pool.free.empty()) {
+    auto block = fabric_.memory().allocate(kSlotBytes * kSlotsPerBlock);
+    if (!block.ok()) return block.status();
+    pool.blocks.push_back(*block);
+    for (size_t i = 0; i < kSlotsPerBlock; ++i) {
+      Operation& operation = pool.operations.emplace_back();
+      operation.slot = RDMAMemory(block->get_buffer() + i * kSlotBytes, kSlotBytes, block->range());
+      pool.free.push_back(&operation);
+    }
+  }
+  Operation& operation = *pool.free.back();
+  if (bytes > kSlotBytes) {
+    auto piece = fabric_.memory().allocate(bytes);
+    if (!piece.ok()) return piece.status();
+    operation.memory = *piece;
+    operation.piece = true;
+  } else {
+    // Remove the use tags of peers that the slot was used with before.
+    if (operation.slot.is_free()) operation.slot.clear_uses();
+    operation.memory = operation.slot;
+  }
+  pool.free.pop_back();
+  operation.lane = *to;
+  operation.bytes = bytes;
+  operation.done.reset();
+  return &operation;
+}
+
+void GlobalMemory::give_back(GlobalTransfer::Operation* operation) {
+  if (operation->piece) {
+    static_cast<void>(fabric_.memory().free(operation->memory));
+  } else if (operation->memory.get_buffer() == operation->slot.get_buffer()) {
+    operation->slot = operation->memory;  // keeps the tags of its last use
+  }
+  operation->memory = {};
+  operation->piece = false;
+  operation->abandoned = false;
+  operation->into = nullptr;
+  pool_->free.push_back(operation);
+}
+
+// ---- Operations ---------------------------------------------------------------------------------
+
+void GlobalMemory::start_get(GlobalTransfer& handle, const GlobalAddress& from, size_t bytes,
+                             std::byte* into, bool later) {
+  handle.memory_ = this;
+  if (bytes == 0) return;
+  auto direct = mapped(from, bytes);
+  if (!direct.ok()) {
+    handle.status_ = direct.status();
+    return;
+  }
+  if (*direct != nullptr) {
+    ++statistics_.direct;
+    internal::copy_beside_atomics(into, *direct, bytes);
+    return;
+  }
+  auto operation = take_operation(from.rank, bytes);
+  if (!operation.ok()) {
+    handle.status_ = operation.status();
+    return;
+  }
+  ++statistics_.transfers;
+  (*operation)->into = later ? into : nullptr;
+  handle.status_ =
+      (*operation)
+          ->lane->transmitter.read((*operation)->memory, 0, bytes, locator_of(fabric_, from, bytes),
+                                   &(*operation)->done);
+  if (!handle.status_.ok()) {
+    (*operation)->done.reset(0);
+    return give_back(*operation);
+  }
+  handle.operation_ = *operation;
+}
+
+void GlobalMemory::start_put(GlobalTransfer& handle, const GlobalAddress& to, size_t bytes,
+                             const std::byte* data) {
+  handle.memory_ = this;
+  if (bytes == 0) return;
+  auto direct = mapped(to, bytes);
+  if (!direct.ok()) {
+    handle.status_ = direct.status();
+    return;
+  }
+  if (*direct != nullptr) {
+    ++statistics_.direct;
+    std::memcpy(*direct, data, bytes);
+    return;
+  }
+  auto operation = take_operation(to.rank, bytes);
+  if (!operation.ok()) {
+    handle.status_ = operation.status();
+    return;
+  }
+  ++statistics_.transfers;
+  std::memcpy((*operation)->memory.get_buffer(), data, bytes);
+  handle.status_ =
+      (*operation)
+          ->lane->transmitter.write((*operation)->memory, 0, bytes, locator_of(fabric_, to, bytes),
+                                    &(*operation)->done);
+  if (!handle.status_.ok()) {
+    (*operation)->done.reset(0);
+    return give_back(*operation);
+  }
+  handle.operation_ = *operation;
+}
+
+GlobalTransfer GlobalMemory::start_registered(const GlobalAddress& remote, RDMAMemory& local,
+                                              uint64_t offset, size_t bytes, bool put) {
+  GlobalTransfer handle;
+  if (offset > local.size() || bytes > local.size() - offset) {
+    handle.status_ = make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                                "a transfer exceeds the registered memory that is given to it");
+    return handle;
+  }
+  if (bytes == 0) return handle;
+  std::byte* const at = local.get_buffer() + offset;
+  auto direct = mapped(remote, bytes);
+  if (!direct.ok() || *direct != nullptr) {
+    handle.memory_ = this;
+    handle.status_ = direct.status();
+    if (!direct.ok()) return handle;
+    ++statistics_.direct;
+    if (put) {
+      std::memcpy(*direct, at, bytes);
+    } else {
+      internal::copy_beside_atomics(at, *direct, bytes);
+    }
+    return handle;
+  }
+  handle.memory_ = this;
+  auto operation = take_operation(remote.rank, 0);
+  if (!operation.ok()) {
+    handle.status_ = operation.status();
+    return handle;
+  }
+  ++statistics_.transfers;
+  Transmitter& transmitter = (*operation)->lane->transmitter;
+  const RemoteMemoryLocator place = locator_of(fabric_, remote, bytes);
+  handle.status_ = put ? transmitter.write(local, offset, bytes, place, &(*operation)->done)
+                       : transmitter.read(local, offset, bytes, place, &(*operation)->done);
+  if (!handle.status_.ok()) {
+    (*operation)->done.reset(0);
+    give_back(*operation);
+    return handle;
+  }
+  handle.operation_ = *operation;
+  return handle;
+}
+
+absl::Status GlobalMemory::in_pieces(const GlobalAddress& remote, size_t bytes, std::byte* into,
+                                     const std::byte* from, Deadline deadline) {
+  std::array<GlobalTransfer, kPiecesInFlight> under_way;
+  for (size_t offset = 0, i = 0; offset < bytes; offset += options_.piece_bytes, ++i) {
+    GlobalTransfer& handle = under_way[i % kPiecesInFlight];
+    if (absl::Status ended = handle.wait(deadline); !ended.ok()) return ended;
+    handle = GlobalTransfer();
+    GlobalAddress place = remote;
+    place.address += offset;
+    const size_t size = std::min(options_.piece_bytes, bytes - offset);
+    if (into != nullptr) {
+      start_get(handle, place, size, into + offset, true);
+    } else {
+      start_put(handle, place, size, from + offset);
+    }
+  }
+  absl::Status all;
+  for (GlobalTransfer& handle : under_way) all.Update(handle.wait(deadline));
+  return all;
+}
+
+// ---- Atomics ------------------------------------------------------------------------------------
+
+uint64_t GlobalMemory::execute(Atomic kind, uint64_t* word, uint64_t operand, uint64_t desired) {
+  std::atomic_ref<uint64_t> at(*word);
+  if (kind == Atomic::kFetchAdd) return at.fetch_add(operand, std::memory_order_seq_cst);
+  uint64_t before = operand;
+  at.compare_exchange_strong(before, desired, std::memory_order_seq_cst);
+  return before;
+}
+
+GlobalValue<uint64_t> GlobalMemory::start_atomic(const GlobalAddress& word, Atomic kind,
+                                                 uint64_t operand, uint64_t desired) {
+  GlobalValue<uint64_t> handle;
+  handle.memory_ = this;
+  if (word.address % sizeof(uint64_t) != 0) {
+    handle.status_ =
+        word.rank < fabric_.size() ? not_a_word(fabric_, word) : no_such_place(fabric_, word);
+    return handle;
+  }
+  if (by_owner_ && word.address != 0 && word.rank < fabric_.size() && word.rank != fabric_.rank()) {
+    ask_owner(handle, word, kind, operand, desired);
+    return handle;
+  }
+  auto direct = mapped(word, sizeof(uint64_t));
+  if (!direct.ok()) {
+    handle.status_ = direct.status();
+    return handle;
+  }
+  if (*direct != nullptr) {
+    ++statistics_.direct;
+    const uint64_t before = execute(kind, reinterpret_cast<uint64_t*>(*direct), operand, desired);
+    std::memcpy(handle.value_, &before, sizeof before);
+    return handle;
+  }
+  auto operation = take_operation(word.rank, sizeof(uint64_t));
+  if (!operation.ok()) {
+    handle.status_ = operation.status();
+    return handle;
+  }
+  ++statistics_.transfers;
+  GlobalTransfer::Operation& op = **operation;
+  const RemoteMemoryLocator place = locator_of(fabric_, word, sizeof(uint64_t));
+  handle.status_ =
+      kind == Atomic::kFetchAdd
+          ? op.lane->transmitter.fetch_add(op.memory, 0, place, operand, &op.done)
+          : op.lane->transmitter.compare_swap(op.memory, 0, place, operand, desired, &op.done);
+  if (!handle.status_.ok()) {
+    op.done.reset(0);
+    give_back(&op);
+    return handle;
+  }
+  handle.operation_ = &op;
+  return handle;
+}
+
+void GlobalMemory::ask_owner(GlobalValue<uint64_t>& handle, const GlobalAddress& word, Atomic kind,
+                             uint64_t operand, uint64_t desired) {
+  using Answer = std::array<uint64_t, 2>;
+  struct Receiver final : internal::ResultReceiver {
+    explicit Receiver(std::shared_ptr<GlobalTransfer::Execution> to) : execution(std::move(to)) {}
+    void receive(std::span<const std::byte> result) override {
+      execution->answer = load_value<Answer>(result);
+    }
+    std::shared_ptr<GlobalTransfer::Execution> execution;
+  };
+  auto execution = std::make_shared<GlobalTransfer::Execution>();
+  const auto call = make_call([address = word.address, operand, desired, kind]() -> Answer {
+    Fabric& fabric = *running_fabric();
+    auto& heap = fabric.core().attachments().get<internal::RemoteHeap>(fabric);
+    if (address % sizeof(uint64_t) != 0 || kind > Atomic::kCompareExchange ||
+        !heap.contains(address, sizeof(uint64_t))) {
+      return {0, 0};
+    }
+    return {1, execute(kind, reinterpret_cast<uint64_t*>(address), operand, desired)};
+  });
+  ++statistics_.executed;
+  handle.status_ = internal::send_call<CallOptions<Retry>>(
+      fabric_, kNoThread, call, &execution->done, std::make_unique<Receiver>(execution), word.rank);
+  if (handle.status_.ok()) handle.execution_ = std::move(execution);
+}
+
+absl::StatusOr<uint64_t> GlobalMemory::exchange(global_ptr<uint64_t> word, uint64_t value,
+                                                Deadline deadline) {
+  auto expected = load(word).wait(deadline);
+  while (expected.ok()) {
+    auto before = compare_exchange(word, *expected, value).wait(deadline);
+    if (!before.ok() || *before == *expected) return before;
+    expected = before;
+  }
+  return expected;
+}
+
+}  // namespace cariama

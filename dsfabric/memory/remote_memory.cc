@@ -1,0 +1,198 @@
+#include "dsfabric/remote_memory.h"
+
+#include <cstring>
+#include <string>
+
+#include "dsfabric/fabric/fabric_core.h"
+#include "dsfabric/memory/remote_heap.h"
+#include "dsfabric/question.h"
+#include "dsfabric/send_call.h"
+#include "dtutils/error.h"
+
+namespace cariama {
+namespace internal {
+namespace {
+
+RemoteHeap& heap_of(Fabric& fabric) { return fabric.core().attachments().get<RemoteHeap>(fabric); }
+
+// The answer to an allocation request.
+struct Allocation {
+  uint32_t code = 0;
+  std::string text;
+  std::array<uint64_t, 3> place{};  // address, keys
+
+  template <typename Archive>
+  void serialize(Archive& archive) {
+    archive(code, text, place);
+  }
+};
+
+Allocation answer(const absl::StatusOr<GlobalAddress>& address) {
+  Allocation allocation;
+  if (address.ok()) {
+    allocation.place = {address->address, address->keys[0].value, address->keys[1].value};
+  } else {
+    allocation.code = static_cast<uint32_t>(address.status().code());
+    allocation.text = std::string(address.status().message());
+  }
+  return allocation;
+}
+
+}  // namespace
+
+RemoteHeap::RemoteHeap(Fabric& fabric) : fabric_(fabric) {
+  for (uint32_t rank = 0; rank < fabric.size(); ++rank) {
+    const Device* const device = fabric.core().ports().device(rank);
+    if (device != nullptr) domains_[key_slot(*device)] = fabric.core().ports().domain(rank);
+  }
+}
+
+absl::StatusOr<GlobalAddress> RemoteHeap::allocate(size_t bytes, int numa_node) {
+  GeneralAllocator* allocator = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    std::unique_ptr<GeneralAllocator>& at = allocators_[numa_node];
+    if (at == nullptr) {
+      auto pages = fabric_.core().memory().allocator(numa_node);
+      if (!pages.ok()) return pages.status();
+      auto made = GeneralAllocator::create(*std::move(pages), {});
+      if (!made.ok()) return made.status();
+      at = *std::move(made);
+    }
+    allocator = at.get();
+  }
+  auto memory = allocator->allocate(bytes);
+  if (!memory.ok()) return memory.status();
+  std::memset(memory->get_buffer(), 0, memory->size());
+  GlobalAddress address;
+  address.address = reinterpret_cast<uint64_t>(memory->get_buffer());
+  address.rank = fabric_.rank();
+  for (size_t slot = 0; slot < domains_.size(); ++slot) {
+    if (domains_[slot] != nullptr) address.keys[slot] = memory->locator(domains_[slot]).key;
+  }
+  const std::lock_guard lock(mutex_);
+  pieces_.emplace(address.address, Piece{*memory, allocator});
+  return address;
+}
+
+bool RemoteHeap::free(uint64_t address) {
+  Piece piece;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto at = pieces_.find(address);
+    if (at == pieces_.end()) return false;
+    piece = at->second;
+    pieces_.erase(at);
+  }
+  return piece.allocator->free(piece.memory).ok();
+}
+
+bool RemoteHeap::contains(uint64_t address, size_t bytes) const {
+  const std::lock_guard lock(mutex_);
+  auto at = pieces_.upper_bound(address);
+  if (at == pieces_.begin()) return false;
+  --at;
+  const uint64_t offset = address - at->first;
+  return offset <= at->second.memory.size() && bytes <= at->second.memory.size() - offset;
+}
+
+size_t RemoteHeap::allocations() const {
+  const std::lock_guard lock(mutex_);
+  return pieces_.size();
+}
+
+}  // namespace internal
+
+namespace {
+
+// Runs `call` in the owner's service; `call` returns an Allocation.
+template <typename Call, typename... Args>
+absl::StatusOr<GlobalAddress> ask_for(Fabric& fabric, uint32_t rank, Deadline deadline, Call call,
+                                      Args... args) {
+  // If the answer comes after the deadline, free the memory: the requester does not know it.
+  const auto late = [&fabric, rank](const internal::Allocation& allocation) {
+    if (allocation.code != 0) return;
+    static_cast<void>(service_call<RetryAsync>(
+        fabric, rank,
+        [address = allocation.place[0]] { internal::heap_of(*running_fabric()).free(address); },
+        nullptr));
+  };
+  internal::Question<internal::Allocation> question(fabric, rank, late, call, args...);
+  auto allocation = question.wait(deadline);
+  if (!allocation.ok()) return allocation.status();
+  if (allocation->code != 0) {
+    return make_error(static_cast<absl::StatusCode>(allocation->code), ErrorScope::kOperation,
+                      fabric.label(rank) + ": " + allocation->text);
+  }
+  GlobalAddress address;
+  address.address = allocation->place[0];
+  address.keys = {RemoteKey{allocation->place[1]}, RemoteKey{allocation->place[2]}};
+  address.rank = rank;
+  return address;
+}
+
+}  // namespace
+
+RemoteMemoryLocator locator_of(const Fabric& fabric, const GlobalAddress& place, uint64_t bytes) {
+  const Device* const device = const_cast<Fabric&>(fabric).core().ports().device(place.rank);
+  const size_t slot = device == nullptr ? 0 : internal::key_slot(*device);
+  return {place.address, bytes, place.keys[slot], place.rank, 0};
+}
+
+absl::StatusOr<RemoteMemory> RemoteMemory::allocate(Fabric& fabric, uint32_t rank, size_t bytes,
+                                                    Deadline deadline, int numa_node) {
+  absl::StatusOr<GlobalAddress> address =
+      rank == fabric.rank()
+          ? internal::heap_of(fabric).allocate(bytes, numa_node)
+          : ask_for(
+                fabric, rank, deadline,
+                [](uint64_t wanted, int node) {
+                  return internal::answer(
+                      internal::heap_of(*running_fabric()).allocate(wanted, node));
+                },
+                uint64_t{bytes}, numa_node);
+  if (!address.ok()) return address.status();
+  return RemoteMemory(fabric, *address, bytes);
+}
+
+absl::StatusOr<RemoteMemory> RemoteMemory::allocate_near(Fabric& fabric, uint32_t thread,
+                                                         size_t bytes, Deadline deadline) {
+  if (thread >= fabric.total_threads()) {
+    return internal::no_such_thread(thread, fabric.total_threads());
+  }
+  const uint32_t rank = fabric.rank_of(thread);
+  // Asks the service even for threads of this process: a context belongs to its thread, and the
+  // service reads its node.
+  auto address = ask_for(
+      fabric, rank, deadline,
+      [](uint64_t wanted, uint32_t index) {
+        Fabric& here = *running_fabric();
+        const ThreadContext* const context = here.core().workers().context_of(index);
+        if (context == nullptr) {
+          return internal::answer(
+              make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
+                         "thread " + std::to_string(index) + " of the process is no worker",
+                         "let it call init_thread() first"));
+        }
+        return internal::answer(internal::heap_of(here).allocate(wanted, context->numa_node()));
+      },
+      uint64_t{bytes}, thread % fabric.threads());
+  if (!address.ok()) return address.status();
+  return RemoteMemory(fabric, *address, bytes);
+}
+
+void RemoteMemory::free() {
+  const GlobalAddress address = std::exchange(address_, {});
+  if (address.address == 0) return;
+  if (address.rank == fabric_->rank()) {
+    internal::heap_of(*fabric_).free(address.address);
+    return;
+  }
+  // If this call cannot be sent, the owner is dead or the job has ended; then nothing needs to be
+  // freed.
+  static_cast<void>(service_call<RetryAsync>(
+      *fabric_, address.rank,
+      [place = address.address] { internal::heap_of(*running_fabric()).free(place); }, nullptr));
+}
+
+}  // namespace cariama

@@ -1,0 +1,291 @@
+#include "dsfabric/peers/broker.h"
+
+#include <sys/eventfd.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <fstream>
+#include <list>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "dsfabric/bootstrap/handshake.h"
+#include "dsfabric/bootstrap/sockets.h"
+#include "dsfabric/peers/broker_wire.h"
+#include "dtutils/error.h"
+
+namespace cariama::internal {
+namespace {
+
+constexpr std::string_view kAddressKey = "cariama/broker";
+// Time limit of a connection for the handshake and the request, and again for taking the answer.
+constexpr std::chrono::seconds kClientPatience{10};
+// Maximum number of connections served at the same time: a few per process, and some more. When the
+// limit is reached, the oldest connection that has not passed the handshake is dropped. So idle
+// connections of outsiders cannot lock peers out.
+constexpr size_t kMoreIncoming = 64;
+constexpr size_t kIncomingPerProcess = 4;
+
+// Identifies the network name space of a host: processes with the same identity can reach each
+// other's abstract local sockets.
+std::string network_identity() {
+  std::string identity;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), identity);
+  struct stat space {};
+  if (stat("/proc/self/ns/net", &space) == 0) absl::StrAppend(&identity, "/", space.st_ino);
+  return identity;
+}
+
+class SocketBroker final : public Broker {
+ public:
+  SocketBroker(Bootstrap& bootstrap, Handler handler)
+      : rank_(bootstrap.rank()),
+        size_(bootstrap.size()),
+        secret_(bootstrap.secret()),
+        max_incoming_(kMoreIncoming + kIncomingPerProcess * static_cast<size_t>(size_)),
+        handler_(std::move(handler)) {}
+
+  ~SocketBroker() override {
+    if (!thread_.joinable()) return;
+    const uint64_t one = 1;
+    static_cast<void>(!write(stop_.get(), &one, sizeof one));  // cannot fail: the counter is 0
+    thread_.join();
+  }
+
+  absl::Status start(Bootstrap& bootstrap, Deadline deadline) {
+    stop_ = FileDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (!stop_.valid()) return make_errno_error(errno, ErrorScope::kProcess, "eventfd");
+    BrokerAddress own;
+    if (absl::Status listening = listen(bootstrap, own); !listening.ok()) return listening;
+    if (absl::Status put = bootstrap.put(kAddressKey, encode(own)); !put.ok()) return put;
+    for (int rank = 0; rank < size_; ++rank) {
+      labels_.push_back(bootstrap.label(rank));
+      absl::StatusOr<std::string> text = bootstrap.get(rank, kAddressKey, deadline);
+      if (!text.ok()) return text.status();
+      absl::StatusOr<BrokerAddress> theirs = decode_broker_address(*text);
+      if (!theirs.ok()) return theirs.status();
+      const bool near = theirs->network == own.network;
+      if (!near && !theirs->remote) {
+        return make_error(
+            absl::StatusCode::kFailedPrecondition, ErrorScope::kPeer,
+            labels_[rank] + " is on another host, and listens on local addresses only",
+            "set CARIAMA_LISTEN for every process to an address, an interface or the network that "
+            "the hosts share (10.77.0.0/24)");
+      }
+      addresses_.push_back(near ? theirs->local : *theirs->remote);
+    }
+    thread_ = std::thread([this] { serve(); });
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::string> request(int rank, std::string_view request,
+                                      Deadline deadline) override {
+    if (rank < 0 || rank >= size_) {
+      return make_error(
+          absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+          absl::StrCat("a request to rank ", rank, ": there are ranks 0 to ", size_ - 1));
+    }
+    if (request.size() > BrokerFrame::kMaxBytes) {
+      return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                        absl::StrCat("a request of ", request.size(), " bytes: at most ",
+                                     BrokerFrame::kMaxBytes, " fit"));
+    }
+    const std::string& whom = labels_[rank];
+    absl::StatusOr<FileDescriptor> socket = connect_to(addresses_[rank], whom, deadline);
+    if (!socket.ok()) return socket.status();
+    if (absl::Status proved = prove_to_server(socket->get(), HandshakeService::kBroker, rank_,
+                                              size_, rank, secret_, whom, deadline);
+        !proved.ok()) {
+      return proved;
+    }
+    if (absl::Status sent = send_exactly(
+            socket->get(), encode(BrokerFrame{.code = 0, .bytes = std::string(request)}), whom,
+            deadline);
+        !sent.ok()) {
+      return sent;
+    }
+    BrokerFrameDecoder answer;
+    while (!answer.whole()) {
+      char chunk[16384];
+      const size_t count = std::min(answer.wanted(), sizeof chunk);
+      if (absl::Status came = receive_exactly(socket->get(), chunk, count, whom, deadline);
+          !came.ok()) {
+        return came;
+      }
+      if (absl::Status taken = answer.take({chunk, count}); !taken.ok()) return taken;
+    }
+    if (answer.frame().code == 0) return std::move(answer.frame().bytes);
+    return make_error(static_cast<absl::StatusCode>(answer.frame().code), ErrorScope::kPeer,
+                      answer.frame().bytes);
+  }
+
+ private:
+  struct Incoming {
+    Incoming(FileDescriptor from, const SocketBroker& broker)
+        : socket(std::move(from)),
+          handshake(HandshakeService::kBroker, broker.rank_, broker.size_, broker.secret_),
+          deadline(deadline_after(kClientPatience)) {}
+
+    FileDescriptor socket;  // invalid: the connection has ended
+    ServerHandshake handshake;
+    BrokerFrameDecoder request;
+    std::string outgoing;
+    bool answered = false;
+    Deadline deadline;
+  };
+
+  absl::Status listen(Bootstrap& bootstrap, BrokerAddress& own) {
+    own.network = network_identity();
+    own.local = SocketAddress::local("cariama-" + absl::BytesToHexString(absl::string_view(
+                                                      bytes_of(random_secret()).data(), 16)));
+    absl::StatusOr<FileDescriptor> local = listen_on(own.local);
+    if (!local.ok()) return local.status();
+    listeners_.push_back(*std::move(local));
+
+    const char* const named = std::getenv("CARIAMA_LISTEN");
+    const bool told = named != nullptr && *named != '\0';
+    std::string address = told ? named : bootstrap.listen_address();
+    if (address.empty()) return absl::OkStatus();
+    absl::StatusOr<SocketAddress> ours = own_address(address);
+    if (!ours.ok()) {
+      return make_error(ours.status().code(), ErrorScope::kProcess,
+                        absl::StrCat(told ? "CARIAMA_LISTEN: " : "", ours.status().message()));
+    }
+    absl::StatusOr<FileDescriptor> remote = listen_on(*ours);
+    if (!remote.ok()) return remote.status();
+    own.remote = bound_address(remote->get());
+    listeners_.push_back(*std::move(remote));
+    return absl::OkStatus();
+  }
+
+  void serve() {
+    while (true) {
+      std::vector<pollfd> entries{{stop_.get(), POLLIN, 0}};
+      const bool room = incoming_.size() < max_incoming_ || find_stranger() != incoming_.end();
+      for (const FileDescriptor& listener : listeners_) {
+        entries.push_back({room ? listener.get() : -1, POLLIN, 0});
+      }
+      Deadline next = kForever;
+      for (const Incoming& one : incoming_) {
+        const short events = one.outgoing.empty() ? POLLIN : POLLOUT;
+        entries.push_back({one.socket.get(), events, 0});
+        next = std::min(next, one.deadline);
+      }
+      if (poll_open(entries, poll_timeout(next)) < 0) continue;
+      if (entries[0].revents != 0) return;
+      size_t at = 1 + listeners_.size();
+      for (Incoming& one : incoming_) {
+        if (entries[at++].revents != 0) advance(one);
+        if (std::chrono::steady_clock::now() >= one.deadline) one.socket.reset();
+      }
+      incoming_.remove_if([](const Incoming& one) { return !one.socket.valid(); });
+      for (size_t i = 0; i < listeners_.size(); ++i) {
+        if (entries[1 + i].revents != 0) accept_all(listeners_[i].get());
+      }
+    }
+  }
+
+  std::list<Incoming>::iterator find_stranger() {
+    return std::find_if(incoming_.begin(), incoming_.end(), [](const Incoming& one) {
+      return one.handshake.state() != ServerHandshake::State::kAccepted;
+    });
+  }
+
+  void accept_all(int listener) {
+    for (int i = 0; i < kAcceptedAtOnce; ++i) {
+      if (incoming_.size() >= max_incoming_) {
+        const auto stranger = find_stranger();
+        if (stranger == incoming_.end()) return;
+        incoming_.erase(stranger);
+      }
+      FileDescriptor socket = accept_from(listener);
+      if (!socket.valid()) return;
+      incoming_.emplace_back(std::move(socket), *this);
+    }
+  }
+
+  // Reads and writes as far as possible without blocking, except in the handler.
+  void advance(Incoming& one) {
+    while (one.socket.valid()) {
+      if (!one.outgoing.empty()) {
+        const ssize_t count = send(one.socket.get(), one.outgoing.data(), one.outgoing.size(),
+                                   MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (count > 0) {
+          one.outgoing.erase(0, static_cast<size_t>(count));
+          continue;
+        }
+        if (errno == EINTR) continue;
+        if (errno != EAGAIN && errno != EWOULDBLOCK) one.socket.reset();
+        return;
+      }
+      const bool greeting = one.handshake.wanted() != 0;
+      if (one.answered || (!greeting && one.request.wanted() == 0) ||
+          one.handshake.state() == ServerHandshake::State::kRefused) {
+        one.socket.reset();
+        return;
+      }
+      char chunk[16384];
+      const size_t wanted = greeting ? one.handshake.wanted() : one.request.wanted();
+      const ssize_t count =
+          recv(one.socket.get(), chunk, std::min(wanted, sizeof chunk), MSG_DONTWAIT);
+      if (count < 0 && errno == EINTR) continue;
+      if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+      if (count <= 0) {
+        one.socket.reset();
+        return;
+      }
+      const std::string_view bytes(chunk, static_cast<size_t>(count));
+      if (greeting) {
+        one.handshake.take(bytes, one.outgoing);
+      } else if (!one.request.take(bytes).ok()) {
+        one.socket.reset();
+      } else if (one.request.whole()) {
+        answer(one);
+      }
+    }
+  }
+
+  void answer(Incoming& one) {
+    absl::StatusOr<std::string> answer = handler_(one.handshake.peer(), one.request.frame().bytes);
+    if (answer.ok() && answer->size() > BrokerFrame::kMaxBytes) {
+      answer = make_error(absl::StatusCode::kInternal, ErrorScope::kOperation,
+                          "the answer is longer than the maximum of a broker message");
+    }
+    BrokerFrame frame;
+    frame.code = static_cast<uint8_t>(answer.status().code());
+    frame.bytes = answer.ok() ? *std::move(answer) : std::string(answer.status().message());
+    if (frame.bytes.size() > BrokerFrame::kMaxBytes) frame.bytes.resize(BrokerFrame::kMaxBytes);
+    one.outgoing = encode(frame);
+    one.answered = true;
+    one.deadline = deadline_after(kClientPatience);
+  }
+
+  const int rank_;
+  const int size_;
+  const JobSecret secret_;
+  const size_t max_incoming_;
+  const Handler handler_;
+  std::vector<std::string> labels_;
+  std::vector<SocketAddress> addresses_;
+  std::vector<FileDescriptor> listeners_;
+  FileDescriptor stop_;
+  std::list<Incoming> incoming_;  // used by the thread only
+  std::thread thread_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Broker>> make_socket_broker(Bootstrap& bootstrap,
+                                                           Broker::Handler handler,
+                                                           Deadline deadline) {
+  auto broker = std::make_unique<SocketBroker>(bootstrap, std::move(handler));
+  if (absl::Status started = broker->start(bootstrap, deadline); !started.ok()) return started;
+  return broker;
+}
+
+}  // namespace cariama::internal

@@ -1,0 +1,229 @@
+// A connection to another process: one queue pair, and send-based messages with credits.
+#ifndef CARIAMA_DSFABRIC_PEERS_CONNECTION_H_
+#define CARIAMA_DSFABRIC_PEERS_CONNECTION_H_
+
+#include <atomic>
+#include <chrono>
+#include <coroutine>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "dsfabric/call_encoding.h"
+#include "dsfabric/peers/answer_slots.h"
+#include "dsfabric/peers/inbox.h"
+#include "dtutils/allocators/circular_allocator.h"
+#include "dtutils/allocators/general_allocator.h"
+#include "dtutils/device.h"
+#include "dtutils/memory.h"
+#include "dtutils/transmitter.h"
+
+namespace cariama::internal {
+
+class Connection;
+
+// Precedes the call in a send-based message.
+struct MessageHeader {
+  uint32_t destination;  // index of a worker of the receiver, or kNoThread for its service
+  uint32_t source;       // global id of the calling thread, or kNoThread
+};
+static_assert(sizeof(MessageHeader) == 8);
+
+// A call that has arrived, in its receive unit or buffered in its own memory. After it has run, its
+// receive unit is posted again, or its memory is freed.
+struct ArrivedMessage : InboxNode {
+  Connection* connection = nullptr;  // owner of the unit; nullptr: buffered in own memory
+  std::byte* bytes = nullptr;        // MessageHeader and call
+  uint32_t size = 0;
+  uint32_t rank = 0;  // of the sending process
+  bool held = false;  // counted by Connection::hold()
+  // If set: not a call, but a coroutine of this process to resume.
+  std::coroutine_handle<> resume{};
+};
+
+// A message in its own memory: a call within the process, or a buffered one.
+struct OwnMessage : ArrivedMessage {
+  OwnMessage(size_t bytes_of_it, uint32_t from)
+      : storage(std::make_unique<uint64_t[]>((bytes_of_it + 7) / 8)) {
+    bytes = reinterpret_cast<std::byte*>(storage.get());
+    size = static_cast<uint32_t>(bytes_of_it);
+    rank = from;
+  }
+  std::unique_ptr<uint64_t[]> storage;
+};
+
+// The data that both ends exchange before they connect.
+struct ConnectionOffer {
+  std::string address;          // of the queue pair
+  RemoteMemoryLocator credit;   // word for the other end's count of finished messages
+  RemoteMemoryLocator answers;  // AnswerSlots for results of calls to the other end
+  uint32_t receive_units = 0;
+  uint32_t receive_unit_bytes = 0;
+};
+
+// One queue pair to a process, with its receive units and credits.
+//
+// Flow control: a sender may have as many messages in flight as the receiver has units. The
+// receiver WRITEs its count of finished messages into the sender's credit word whenever half of the
+// units have finished since the last WRITE; so credits cost no messages. An event sent as immediate
+// data takes a unit, and counts as a message.
+//
+// Thread-safe, except for create() and connect(). No function blocks.
+class Connection {
+ public:
+  // Creates an unconnected queue pair and posts its receive units. After arm(), send completions
+  // are signaled on `channel`.
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<Connection>> create(
+      uint32_t rank, ProtectionDomain& domain, std::shared_ptr<CompletionQueue> receives,
+      std::shared_ptr<CompletionChannel> channel, std::shared_ptr<RDMAAllocator> allocator,
+      GeneralAllocator& memory, uint32_t units, uint32_t unit_bytes, uint32_t send_depth,
+      bool answers_always_polled = false);
+  ~Connection();
+
+  [[nodiscard]] ConnectionOffer offer() const;
+  [[nodiscard]] absl::Status connect(const ConnectionOffer& theirs, const std::string& peer,
+                                     std::chrono::milliseconds ack_timeout);
+
+  enum class Sent : uint8_t {
+    kPosted,
+    kNoCredit,  // nothing was sent: receive messages, then try again
+    kFailed,    // see status()
+  };
+
+  [[nodiscard]] Sent send(const MessageHeader& header, const OutgoingCallView& call);
+  // Defers the message until flush(), behind the messages deferred before. Returns its size in
+  // bytes.
+  size_t defer(const MessageHeader& header, const OutgoingCallView& call);
+  // Sends deferred messages as far as credits allow. Returns the bytes that are no longer deferred.
+  size_t flush();
+  // Drops the deferred messages of a failed peer. Returns their bytes.
+  size_t drop_deferred();
+  // Sends an event as immediate data: the index of a worker of the peer to wake, or an event of a
+  // call source registry (see CallSender::post_event).
+  [[nodiscard]] Sent wake(uint32_t immediate);
+
+  // Transfers between registered memory and the peer's. `done`, if given, is counted down by the
+  // thread that polls: the service thread, or a caller of poll_sends(). kNoCredit: the send queue
+  // is full.
+  [[nodiscard]] Sent write(RDMAMemory& local, uint64_t offset, uint64_t bytes,
+                           const RemoteMemoryLocator& remote, Synchronizer* done);
+  [[nodiscard]] Sent read(RDMAMemory& local, uint64_t offset, uint64_t bytes,
+                          const RemoteMemoryLocator& remote, Synchronizer* done);
+
+  // Reports the end of a call by a WRITE of 1 + outcome into the 8-byte word at `target`.
+  [[nodiscard]] Sent write_outcome(CallOutcome outcome, const RemoteMemoryLocator& target);
+
+  // Returns true if a transfer with `done` may be in flight, so that a thread must poll for its
+  // completion.
+  [[nodiscard]] bool awaited() const { return awaited_.load(std::memory_order_acquire); }
+  void poll_sends();
+  // Arms the completion queue: the next send completion signals the channel.
+  void arm() { static_cast<void>(send_completions_->arm()); }
+
+  // Returns the peer's slots for this process's answers (slot 1 is the first), or nullptr if this
+  // process cannot store into the peer's memory.
+  [[nodiscard]] AnswerSlot* peer_answers() {
+    AnswerSlot* answers = peer_answers_.load(std::memory_order_acquire);
+    if (answers != nullptr) [[likely]]
+      return answers;
+    return map_peer_answers();
+  }
+  // The slots for the peer's answers to this process.
+  [[nodiscard]] AnswerSlots& answers() { return *answers_; }
+
+  // Returns the unit of a receive completion, with its size set. Requires: the completion is of a
+  // unit of this connection.
+  [[nodiscard]] ArrivedMessage* unit_of(const Completion& completion);
+  // Marks the unit as waiting for its destination thread. Returns true if more than half of the
+  // units wait: then the caller should copy this message and finish the unit, so that the
+  // connection does not run out of units.
+  [[nodiscard]] bool hold(ArrivedMessage* unit) {
+    unit->held = true;
+    return (held_.fetch_add(1, std::memory_order_relaxed) + 1) * 2 > units_.size();
+  }
+  // Called when a unit's message has been run, dropped, or copied: posts the unit again and returns
+  // credits. Result: as return_credits().
+  [[nodiscard]] bool finish(ArrivedMessage* unit);
+  // Writes the credit count to the sender if half of the units have finished since the last write.
+  // Returns false if a write is due but the send queue has no room. Then it must be called again by
+  // a thread that does not depend on the sender: a sender without credits sends no message whose
+  // end would call this function.
+  [[nodiscard]] bool return_credits();
+  // Writes the last credit count again. Called periodically: without write ordering, an older count
+  // may have been placed last.
+  void repeat_credits();
+  // Sends an empty WRITE if no operation is in flight, so that a dead peer is detected.
+  void probe();
+
+  [[nodiscard]] absl::Status status() const { return queue_->status(); }
+  [[nodiscard]] TransmitQueue& queue() { return *queue_; }
+  [[nodiscard]] uint32_t rank() const { return rank_; }
+  // Bytes of the largest call.
+  [[nodiscard]] size_t max_call() const { return peer_unit_bytes_ - sizeof(MessageHeader); }
+  // Returns the number of messages that are sent or deferred and that the receiver has not reported
+  // as finished. A snapshot.
+  [[nodiscard]] uint64_t unfinished() const;
+  [[nodiscard]] uint64_t writes() const { return writes_.load(std::memory_order_relaxed); }
+
+ private:
+  Connection(uint32_t rank, GeneralAllocator& memory) : rank_(rank), memory_(memory) {}
+  // The functions below require mutex_ to be held.
+  [[nodiscard]] bool has_credit();
+  [[nodiscard]] Sent post(const MessageHeader* header, const OutgoingCallView* call,
+                          std::string_view ready);
+  [[nodiscard]] Sent sent(const absl::Status& posted);
+  template <typename Post>
+  [[nodiscard]] Sent post_in_any_room(Post&& post);
+  [[nodiscard]] bool write_credits(uint64_t finished);
+  [[nodiscard]] bool post_unit(ArrivedMessage* unit);
+  [[nodiscard]] AnswerSlot* map_peer_answers();
+
+  const uint32_t rank_;
+  GeneralAllocator& memory_;
+  const ProtectionDomain* domain_ = nullptr;
+  std::shared_ptr<CompletionQueue> send_completions_;
+  std::unique_ptr<TransmitQueue> queue_;
+  std::atomic<bool> awaited_{false};
+
+  // Receiving. The thread that finishes a unit posts it again.
+  uint32_t unit_bytes_ = 0;
+  RDMAMemory unit_memory_;
+  std::vector<ArrivedMessage> units_;
+  std::atomic<uint64_t> finished_{0};
+  std::atomic<uint64_t> held_{0};
+
+  // Sending.
+  mutable std::mutex mutex_;
+  std::optional<Transmitter> transmitter_;
+  std::unique_ptr<CircularAllocator> ring_;
+  // Bytes 0: credits, written by the peer; 64: the count that is written to the peer; 128: the
+  // outcome words; 192: slots for the peer's answers.
+  RDMAMemory credit_memory_;
+  RemoteMemoryLocator peer_credit_;
+  uint32_t peer_units_ = 0;
+  uint32_t peer_unit_bytes_ = 0;
+  uint64_t sent_ = 0;
+  uint64_t finished_by_peer_ = 0;  // the largest count that the peer has reported
+  uint64_t returned_ = 0;
+  uint64_t repeated_ = 0;
+  std::deque<std::string> deferred_;
+  std::atomic<uint64_t> writes_{0};
+
+  // Results of calls.
+  std::optional<AnswerSlots> answers_;
+  RemoteMemoryLocator their_answers_;
+  std::atomic<AnswerSlot*> peer_answers_{nullptr};
+};
+
+}  // namespace cariama::internal
+
+#endif  // CARIAMA_DSFABRIC_PEERS_CONNECTION_H_
