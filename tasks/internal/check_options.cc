@@ -11,7 +11,7 @@ absl::Status check_common_options(const std::string& owner,
     return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation, owner + text,
                       remedy);
   };
-  if (idle_sleep < idle_sleep.zero() || idle_sleep > std::chrono::seconds(1)) {
+  if (idle_sleep < std::chrono::microseconds::zero() || idle_sleep > std::chrono::seconds(1)) {
     return invalid("::idle_sleep is " + std::to_string(idle_sleep.count()) + " us",
                    "choose 0 to 1 s");
   }

@@ -16,7 +16,6 @@ namespace cariama {
 namespace {
 
 using pool::internal::Cell;
-using pool::internal::Kind;
 
 // The deque of a process without a running pool: it has no room, and communicate() does nothing.
 const std::atomic<uint64_t> kAlwaysBlocked{pool::internal::kBlocked};

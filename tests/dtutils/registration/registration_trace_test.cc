@@ -122,6 +122,7 @@ TEST(RegistrationTrace, RecordsWhatAProgramDoes) {
   if (child == 0) {
     setenv("CARIAMA_TRACE_REGISTRATION", file.path().c_str(), 1);
     unsetenv("GTEST_TOTAL_SHARDS");
+    unsetenv("GTEST_SHARD_INDEX");
     execl("/proc/self/exe", "child", "--gtest_filter=RegistrationTraceChild.*",
           "--gtest_also_run_disabled_tests", nullptr);
     _exit(1);
