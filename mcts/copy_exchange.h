@@ -218,7 +218,10 @@ class CopyExchange final : public LocalInstance {
     Copy<G>* copy = copy_at(contents.index, contents.epoch);
     if (copy == nullptr || count > G::kMaxMoves) return;
     std::vector<MoveRecord<G>> records(count);
-    std::memcpy(static_cast<void*>(records.data()), data, count * sizeof(MoveRecord<G>));
+    // The node of an ended game has none, and then both pointers may be null.
+    if (count != 0) {
+      std::memcpy(static_cast<void*>(records.data()), data, count * sizeof(MoveRecord<G>));
+    }
     const uint32_t thread = Host::here().index;
     Node<G>* node = Node<G>::make(contents.state, std::span<const MoveRecord<G>>(records),
                                   *arenas_[thread], static_cast<uint16_t>(thread));
