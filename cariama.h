@@ -1,4 +1,4 @@
-// Includes all public headers of Cariama except those of hex. A program that needs one layer
+// Includes all installed headers of Cariama, those of hex excepted. A program that needs one layer
 // includes the headers of that layer instead.
 #ifndef CARIAMA_H_
 #define CARIAMA_H_
@@ -25,12 +25,13 @@
 #include "dsfabric/binding.h"                              // IWYU pragma: export
 #include "dsfabric/bootstrap.h"                            // IWYU pragma: export
 #include "dsfabric/buffer_pull.h"                          // IWYU pragma: export
-#include "dsfabric/buffer_registrar.h"                     // IWYU pragma: export
 #include "dsfabric/call_encoding.h"                        // IWYU pragma: export
+#include "dsfabric/call_forms.h"                           // IWYU pragma: export
 #include "dsfabric/call_options.h"                         // IWYU pragma: export
 #include "dsfabric/call_result.h"                          // IWYU pragma: export
 #include "dsfabric/call_source.h"                          // IWYU pragma: export
 #include "dsfabric/collectives.h"                          // IWYU pragma: export
+#include "dsfabric/completions.h"                          // IWYU pragma: export
 #include "dsfabric/distributed_lock.h"                     // IWYU pragma: export
 #include "dsfabric/export.h"                               // IWYU pragma: export
 #include "dsfabric/fabric.h"                               // IWYU pragma: export
@@ -38,12 +39,13 @@
 #include "dsfabric/future.h"                               // IWYU pragma: export
 #include "dsfabric/global_memory.h"                        // IWYU pragma: export
 #include "dsfabric/global_vector.h"                        // IWYU pragma: export
+#include "dsfabric/ids.h"                                  // IWYU pragma: export
 #include "dsfabric/launcher.h"                             // IWYU pragma: export
 #include "dsfabric/process.h"                              // IWYU pragma: export
-#include "dsfabric/question.h"                             // IWYU pragma: export
 #include "dsfabric/quiescence.h"                           // IWYU pragma: export
 #include "dsfabric/remote_memory.h"                        // IWYU pragma: export
 #include "dsfabric/remote_object.h"                        // IWYU pragma: export
+#include "dsfabric/run_job.h"                              // IWYU pragma: export
 #include "dsfabric/send_call.h"                            // IWYU pragma: export
 #include "dsfabric/serializer.h"                           // IWYU pragma: export
 #include "dsfabric/topology.h"                             // IWYU pragma: export
@@ -57,13 +59,10 @@
 #include "dtutils/completion.h"                            // IWYU pragma: export
 #include "dtutils/device.h"                                // IWYU pragma: export
 #include "dtutils/diagnostics.h"                           // IWYU pragma: export
+#include "dtutils/doorbell.h"                              // IWYU pragma: export
 #include "dtutils/error.h"                                 // IWYU pragma: export
-#include "dtutils/exchange_client.h"                       // IWYU pragma: export
 #include "dtutils/exchange_connect.h"                      // IWYU pragma: export
-#include "dtutils/exchange_server.h"                       // IWYU pragma: export
 #include "dtutils/export.h"                                // IWYU pragma: export
-#include "dtutils/file_descriptor.h"                       // IWYU pragma: export
-#include "dtutils/json.h"                                  // IWYU pragma: export
 #include "dtutils/memory.h"                                // IWYU pragma: export
 #include "dtutils/process_group.h"                         // IWYU pragma: export
 #include "dtutils/queue_pair.h"                            // IWYU pragma: export
@@ -72,8 +71,9 @@
 #include "dtutils/registration/pinner.h"                   // IWYU pragma: export
 #include "dtutils/registration/policy.h"                   // IWYU pragma: export
 #include "dtutils/registration/registration_cache.h"       // IWYU pragma: export
+#include "dtutils/registration/user_memory.h"              // IWYU pragma: export
+#include "dtutils/remote_doorbell.h"                       // IWYU pragma: export
 #include "dtutils/signaling.h"                             // IWYU pragma: export
-#include "dtutils/sleep_protocol.h"                        // IWYU pragma: export
 #include "dtutils/statistics.h"                            // IWYU pragma: export
 #include "dtutils/synchronizer.h"                          // IWYU pragma: export
 #include "dtutils/system_info.h"                           // IWYU pragma: export
@@ -112,7 +112,6 @@
 #include "riutils/call.h"                                  // IWYU pragma: export
 #include "riutils/call_interface.h"                        // IWYU pragma: export
 #include "riutils/channel_sender.h"                        // IWYU pragma: export
-#include "riutils/chunk_ring.h"                            // IWYU pragma: export
 #include "riutils/export.h"                                // IWYU pragma: export
 #include "riutils/messenger.h"                             // IWYU pragma: export
 #include "riutils/messenger_global.h"                      // IWYU pragma: export

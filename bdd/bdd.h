@@ -61,9 +61,11 @@
 #include "bdd/edge.h"
 #include "bdd/exact_count.h"
 #include "bdd/export.h"
+#include "dsfabric/ids.h"
 
 namespace cariama {
 class Collectives;
+class TaskPool;
 class TaskRuntime;
 }  // namespace cariama
 
@@ -74,6 +76,7 @@ class NodeTable;
 namespace internal {
 struct Engine;
 struct Request;
+struct Instruction;
 struct Group;
 }  // namespace internal
 
@@ -181,6 +184,10 @@ struct ManagerOptions {
   uint64_t cache_bytes = uint64_t{256} << 20;
   // In a job: access all parts of the table by one-sided transfers, even where they are mapped.
   bool remote = false;
+  // In a job of which a part of the table is not mapped: the most look-ups of nodes that a process
+  // has in flight, at least 1. With 1, each step of an operation waits for its look-ups. Each takes
+  // 16 KiB of registered memory.
+  uint32_t in_flight = 64;
 };
 
 // One transition group of a model, for the functions below.
@@ -194,10 +201,12 @@ struct ManagerStatistics {
   // a pass over that part.
   uint64_t owned_nodes = 0;
   uint64_t tasks = 0;                // recursive operations that this process has computed
-  uint64_t remote_find_or_puts = 0;  // look-ups of nodes in the parts of other processes
-  uint64_t table_bytes = 0;          // in this process
-  uint64_t cache_bytes = 0;          // in this process
-  uint64_t collections = 0;          // times that the table was cleared of unneeded nodes
+  uint64_t remote_find_or_puts = 0;  // find-or-puts of nodes in the parts of other processes
+  // Round trips of all look-ups of this process, counted as if they followed one another.
+  uint64_t round_trips = 0;
+  uint64_t table_bytes = 0;  // in this process
+  uint64_t cache_bytes = 0;  // in this process
+  uint64_t collections = 0;  // times that the table was cleared of unneeded nodes
 };
 
 class CARIAMA_BDD_EXPORT Manager {
@@ -214,6 +223,13 @@ class CARIAMA_BDD_EXPORT Manager {
   // RemoteMemory::allocate.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Manager>> create(
       TaskRuntime& runtime, Collectives& all, const ManagerOptions& options);
+  // The same with operations that run as tasks of a pool (tasks/pool.h).
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<Manager>> create(
+      TaskPool& pool, Collectives& all, const ManagerOptions& options);
+  // The same with operations that rank 0 computes alone, in its calling thread: the other processes
+  // lend their memory, and wait for its results. A process may have several such managers.
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<Manager>> create(
+      Collectives& all, const ManagerOptions& options);
   ~Manager();
   Manager(const Manager&) = delete;
   Manager& operator=(const Manager&) = delete;
@@ -261,7 +277,7 @@ class CARIAMA_BDD_EXPORT Manager {
                                    uint64_t value = 0) const;
   [[nodiscard]] ManagerStatistics statistics() const;
   // The rank of this process in the job, and the number of processes; 0 and 1 without a job.
-  [[nodiscard]] int rank() const;
+  [[nodiscard]] Rank rank() const;
   [[nodiscard]] int size() const;
 
  private:
@@ -276,8 +292,15 @@ class CARIAMA_BDD_EXPORT Manager {
     uint32_t references;
   };
 
-  Manager(const ManagerOptions& options, TaskRuntime* runtime, Collectives* all,
+  // What runs the tasks of a job, if it has tasks.
+  struct Workers {
+    TaskRuntime* runtime = nullptr;
+    TaskPool* pool = nullptr;
+  };
+  Manager(const ManagerOptions& options, Workers workers, Collectives* all,
           std::unique_ptr<internal::Engine> engine);
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<Manager>> create(
+      Workers workers, Collectives& all, const ManagerOptions& options);
   // Returns an empty table of this size. In a job: collective.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<NodeTable>> new_table(
       const ManagerOptions& options, Collectives* all, uint64_t bytes, bool long_probes);
@@ -292,10 +315,13 @@ class CARIAMA_BDD_EXPORT Manager {
   [[nodiscard]] Bdd execute(const internal::Request& request,
                             std::span<const Transition> transitions = {});
   [[nodiscard]] Edge attempt(const internal::Request& request);
+  [[nodiscard]] absl::StatusOr<Edge> attempt_in_job(const internal::Instruction& instruction);
   void set_groups(std::span<const Transition> transitions, bool sorted);
   [[nodiscard]] StoredDiagrams store_edges(std::span<const Edge> edges) const;
   // Returns false if the table has no room for the nodes.
   [[nodiscard]] bool load_edges(const StoredDiagrams& diagrams, std::vector<Edge>& edges);
+  [[nodiscard]] bool broadcast_edges(std::span<Edge> edges, bool has_room) const;
+  [[nodiscard]] bool load_together(const StoredDiagrams& diagrams, std::vector<Edge>& of_number);
   // Calls attempt(), which returns false if the table has no room, until it returns true; makes
   // room in between. Throws TableFull.
   template <typename Attempt>
@@ -309,15 +335,17 @@ class CARIAMA_BDD_EXPORT Manager {
                                            const StoredDiagrams& live);
 
   ManagerOptions options_;
-  TaskRuntime* runtime_;  // nullptr without a job
-  Collectives* all_;
+  Workers workers_;
+  Collectives* all_;  // nullptr without a job
   std::unique_ptr<internal::Engine> engine_;
   std::vector<Root> roots_;
   std::vector<uint32_t> free_roots_;
   std::string lost_;      // why the diagrams are lost; else ""
   const int exceptions_;  // in flight when this object was created
   uint64_t collections_ = 0;
-  uint64_t remote_before_ = 0;  // remote_find_or_puts() of the tables before this one
+  // remote_find_or_puts() and round_trips() of the tables before this one.
+  uint64_t remote_before_ = 0;
+  uint64_t round_trips_before_ = 0;
 };
 
 }  // namespace cariama::bdd

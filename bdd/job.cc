@@ -12,6 +12,7 @@
 #include "dsfabric/collectives.h"
 #include "dsfabric/fabric.h"
 #include "dtutils/wait.h"
+#include "tasks/pool.h"
 #include "tasks/runtime.h"
 
 namespace cariama::bdd {
@@ -32,6 +33,7 @@ struct Job::Parts {
   std::unique_ptr<Fabric> fabric;
   std::optional<Collectives> all;
   std::unique_ptr<TaskRuntime> runtime;
+  std::unique_ptr<TaskPool> pool;
   std::unique_ptr<Manager> manager;
 };
 
@@ -44,7 +46,8 @@ bool Job::launched() {
          (set("RANK") && set("WORLD_SIZE"));
 }
 
-absl::StatusOr<std::unique_ptr<Job>> Job::create(const ManagerOptions& options) {
+absl::StatusOr<std::unique_ptr<Job>> Job::create(const ManagerOptions& options, TaskModel model,
+                                                 const FabricOptions& fabric_options) {
   auto parts = std::make_unique<Parts>();
   if (!launched()) {
     auto manager = Manager::create(options);
@@ -52,14 +55,22 @@ absl::StatusOr<std::unique_ptr<Job>> Job::create(const ManagerOptions& options) 
     parts->manager = *std::move(manager);
     return std::unique_ptr<Job>(new Job(std::move(parts)));
   }
-  auto fabric = Fabric::create();
+  auto fabric = Fabric::create(fabric_options);
   if (!fabric.ok()) return fabric.status();
   parts->fabric = *std::move(fabric);
   parts->all.emplace(*parts->fabric);
-  auto runtime = TaskRuntime::create(*parts->fabric, {});
-  if (!runtime.ok()) return runtime.status();
-  parts->runtime = *std::move(runtime);
-  auto manager = Manager::create(*parts->runtime, *parts->all, options);
+  absl::StatusOr<std::unique_ptr<Manager>> manager;
+  if (model == TaskModel::kPool) {
+    auto pool = TaskPool::create(*parts->fabric, {});
+    if (!pool.ok()) return pool.status();
+    parts->pool = *std::move(pool);
+    manager = Manager::create(*parts->pool, *parts->all, options);
+  } else {
+    auto runtime = TaskRuntime::create(*parts->fabric, {});
+    if (!runtime.ok()) return runtime.status();
+    parts->runtime = *std::move(runtime);
+    manager = Manager::create(*parts->runtime, *parts->all, options);
+  }
   if (!manager.ok()) return manager.status();
   parts->manager = *std::move(manager);
   return std::unique_ptr<Job>(new Job(std::move(parts)));
@@ -70,14 +81,15 @@ Manager& Job::manager() { return *parts_->manager; }
 std::vector<ProcessRow> Job::process_rows() {
   const ManagerStatistics statistics = manager().statistics();
   ProcessRow mine;
-  mine.rank = static_cast<uint32_t>(manager().rank());
+  mine.rank = manager().rank();
   mine.nodes_owned = statistics.owned_nodes;
   mine.tasks_run = statistics.tasks;
   mine.remote_find_or_puts = statistics.remote_find_or_puts;
   mine.table_bytes = statistics.table_bytes;
   mine.peak_bytes = peak_bytes();
   if (parts_->fabric == nullptr) return {mine};
-  mine.steals = parts_->runtime->statistics().steals;
+  mine.steals = parts_->pool != nullptr ? parts_->pool->statistics().stolen_tasks
+                                        : parts_->runtime->statistics().steals;
   const auto gathered = parts_->all->all_gather(mine, deadline_after(kJobPatience));
   if (!gathered.ok()) throw std::runtime_error(std::string(gathered.status().message()));
   std::vector<ProcessRow> rows;
@@ -89,6 +101,7 @@ std::vector<ProcessRow> Job::process_rows() {
 
 absl::Status Job::end() {
   parts_->manager.reset();
+  parts_->pool.reset();
   parts_->runtime.reset();
   if (parts_->fabric == nullptr) return absl::OkStatus();
   return parts_->fabric->finalize(deadline_after(kJobPatience));

@@ -21,12 +21,18 @@
 #include "absl/status/statusor.h"
 #include "bdd/bdd.h"
 #include "bdd/export.h"
+#include "dsfabric/fabric.h"
 
 namespace cariama::bdd {
 
+// What runs the recursion of an operation.
+//   kMigrating  tasks that idle workers continue in other processes (tasks/task.h)
+//   kPool       tasks of a pool, which stay in the process that began them (tasks/pool.h)
+enum class TaskModel : uint8_t { kMigrating, kPool };
+
 // What one process has done for a job.
 struct ProcessRow {
-  uint32_t rank = 0;
+  Rank rank;
   uint64_t nodes_owned = 0;          // nodes in this process's part of the table
   uint64_t tasks_run = 0;            // recursive operations that this process has computed
   uint64_t remote_find_or_puts = 0;  // look-ups of nodes in the parts of other processes
@@ -41,8 +47,10 @@ class CARIAMA_BDD_EXPORT Job {
   [[nodiscard]] static bool launched();
 
   // Joins the job, and creates its manager. Collective. Errors: those of Fabric::create,
-  // TaskRuntime::create, and of Manager::create.
-  [[nodiscard]] static absl::StatusOr<std::unique_ptr<Job>> create(const ManagerOptions& options);
+  // Fabric::init_thread, TaskRuntime::create or TaskPool::create, and of Manager::create.
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<Job>> create(
+      const ManagerOptions& options, TaskModel model = TaskModel::kMigrating,
+      const FabricOptions& fabric = {.on_failure = FailurePolicy::kAbort});
   ~Job();
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;

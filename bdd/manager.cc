@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <chrono>
 #include <cstdlib>
@@ -11,11 +12,13 @@
 #include "bdd/files.h"
 #include "bdd/internal/engine.h"
 #include "bdd/internal/index_map.h"
+#include "bdd/internal/node_reader.h"
 #include "bdd/internal/request.h"
 #include "bdd/node_table.h"
 #include "dht/agreement.h"
 #include "dtutils/wait.h"
 #include "tasks/exceptions.h"
+#include "tasks/pool.h"
 #include "tasks/runtime.h"
 
 namespace cariama::bdd {
@@ -35,6 +38,15 @@ namespace {
 // Time limit for the collective steps of setting up and enlarging the table.
 constexpr std::chrono::seconds kPatience{120};
 
+// A worker has this number of tasks for thieves before it computes operations in its batch, which
+// offers none: the tasks that are stolen first are the largest.
+constexpr size_t kSpareTasks = 4;
+
+// If a part of the table is not mapped, rank 0 alone loads diagrams with so many nodes, and sends
+// the edges of their roots to the other processes: that takes less time than look-ups of all nodes
+// in every process.
+constexpr size_t kLoadedByRank0 = 256;
+
 // Executes a step of which each process of a job does its own part, so that an exception in one
 // process can be agreed on.
 template <typename Step>
@@ -49,6 +61,9 @@ absl::Status status_of(Step step) {
 }
 
 absl::Status check(const ManagerOptions& options) {
+  if (options.in_flight == 0) {
+    return absl::InvalidArgumentError("bdd: in_flight is 0; choose at least 1");
+  }
   if (options.table_bytes >= 4096 && options.most_table_bytes >= options.table_bytes) {
     return absl::OkStatus();
   }
@@ -64,13 +79,26 @@ absl::StatusOr<std::unique_ptr<Manager>> Manager::create(const ManagerOptions& o
   auto table = new_table(options, nullptr, options.table_bytes, false);
   if (!table.ok()) return table.status();
   return std::unique_ptr<Manager>(new Manager(
-      options, nullptr, nullptr, std::make_unique<Engine>(*std::move(table), options.cache_bytes)));
+      options, {}, nullptr, std::make_unique<Engine>(*std::move(table), options.cache_bytes)));
 }
 
 absl::StatusOr<std::unique_ptr<Manager>> Manager::create(TaskRuntime& runtime, Collectives& all,
                                                          const ManagerOptions& options) {
+  return create(Workers{&runtime, nullptr}, all, options);
+}
+absl::StatusOr<std::unique_ptr<Manager>> Manager::create(TaskPool& pool, Collectives& all,
+                                                         const ManagerOptions& options) {
+  return create(Workers{nullptr, &pool}, all, options);
+}
+absl::StatusOr<std::unique_ptr<Manager>> Manager::create(Collectives& all,
+                                                         const ManagerOptions& options) {
+  return create(Workers{}, all, options);
+}
+absl::StatusOr<std::unique_ptr<Manager>> Manager::create(Workers workers, Collectives& all,
+                                                         const ManagerOptions& options) {
   if (absl::Status status = check(options); !status.ok()) return status;
-  if (internal::worker_engine != nullptr) {
+  const bool has_tasks = workers.runtime != nullptr || workers.pool != nullptr;
+  if (has_tasks && internal::worker_engine != nullptr) {
     return absl::FailedPreconditionError("bdd: this process has a manager of a job already");
   }
   auto table = new_table(options, &all, options.table_bytes, false);
@@ -84,15 +112,19 @@ absl::StatusOr<std::unique_ptr<Manager>> Manager::create(TaskRuntime& runtime, C
   auto engine = memory->bytes().empty()
                     ? std::make_unique<Engine>(*std::move(table), cache_bytes)
                     : std::make_unique<Engine>(*std::move(table), *std::move(memory));
-  std::unique_ptr<Manager> manager(new Manager(options, &runtime, &all, std::move(engine)));
-  internal::worker_engine = manager->engine_.get();
+  if (engine->table->is_remote() && options.in_flight > 1) {
+    const bool alone = !has_tasks || all.fabric().size() == 1;
+    engine->batch = std::make_unique<internal::Batch>(*engine, alone ? 0 : kSpareTasks);
+  }
+  std::unique_ptr<Manager> manager(new Manager(options, workers, &all, std::move(engine)));
+  if (has_tasks) internal::worker_engine = manager->engine_.get();
   return manager;
 }
 
-Manager::Manager(const ManagerOptions& options, TaskRuntime* runtime, Collectives* all,
+Manager::Manager(const ManagerOptions& options, Workers workers, Collectives* all,
                  std::unique_ptr<Engine> engine)
     : options_(options),
-      runtime_(runtime),
+      workers_(workers),
       all_(all),
       engine_(std::move(engine)),
       exceptions_(std::uncaught_exceptions()) {
@@ -132,7 +164,12 @@ absl::StatusOr<std::unique_ptr<NodeTable>> Manager::new_table(const ManagerOptio
                                                               Collectives* all, uint64_t bytes,
                                                               bool long_probes) {
   if (all == nullptr) return NodeTable::create(bytes);
-  return NodeTable::create(*all, bytes, options.remote, long_probes, deadline_after(kPatience));
+  return NodeTable::create(*all,
+                           {.bytes = bytes,
+                            .remote = options.remote,
+                            .long_probes = long_probes,
+                            .in_flight = options.in_flight},
+                           deadline_after(kPatience));
 }
 
 Bdd Manager::hold(Edge edge) {
@@ -163,11 +200,24 @@ Edge Manager::attempt(const Request& request) {
   };
   const Instruction instruction{request.action, request.variable, edge_of(request.a),
                                 edge_of(request.b), edge_of(request.c)};
-  if (runtime_ == nullptr) return internal::execute_here(engine(), instruction);
-  const absl::StatusOr<Edge> result =
-      runtime_->run([instruction] { return internal::execute_as_task(instruction); });
+  if (all_ == nullptr) return internal::execute_here(engine(), instruction);
+  const absl::StatusOr<Edge> result = attempt_in_job(instruction);
   if (!result.ok()) throw std::runtime_error(std::string(result.status().message()));
   return *result;
+}
+
+absl::StatusOr<Edge> Manager::attempt_in_job(const Instruction& instruction) {
+  if (workers_.pool != nullptr) {
+    return workers_.pool->run<&internal::execute_in_pool>(instruction);
+  }
+  if (workers_.runtime != nullptr) {
+    return workers_.runtime->run([instruction] { return internal::execute_as_task(instruction); });
+  }
+  Edge result = kNoEdge;
+  if (rank() == 0) result = internal::execute_here(engine(), instruction);
+  // No deadline: the operation may take any time, and a dead process is detected.
+  if (absl::Status sent = all_->broadcast(result, 0, kForever); !sent.ok()) return sent;
+  return result;
 }
 
 void Manager::set_groups(std::span<const Transition> transitions, bool sorted) {
@@ -265,6 +315,7 @@ absl::Status Manager::replace_table(uint64_t bytes, bool long_probes, const Stor
   // end is collective, so no process reads it any more.
   if (engine.table != nullptr) {
     remote_before_ += engine.table->remote_find_or_puts();
+    round_trips_before_ += engine.table->round_trips();
     absl::Status freed = engine.table->destroy(deadline_after(kPatience));
     if (!freed.ok()) return freed;
     engine.table.reset();
@@ -300,6 +351,7 @@ StoredDiagrams Manager::store_edges(std::span<const Edge> edges) const {
     const uint64_t index = edge & kIndexMask;
     return index == 0 ? edge & kMark : *numbers.find(index) | (edge & kMark);
   };
+  const internal::NodeReader nodes(*engine().table, edges);
   std::vector<uint64_t> path;
   for (const Edge root : edges) {
     if (!is_constant(root)) path.push_back(root & kIndexMask);
@@ -309,7 +361,7 @@ StoredDiagrams Manager::store_edges(std::span<const Edge> edges) const {
         path.pop_back();
         continue;
       }
-      const Node node = engine().table->read(index);
+      const Node node = nodes.read(index);
       const uint64_t low = node.low();
       const uint64_t high = node.high() & kIndexMask;
       const size_t before = path.size();
@@ -327,20 +379,82 @@ StoredDiagrams Manager::store_edges(std::span<const Edge> edges) const {
 }
 
 bool Manager::load_edges(const StoredDiagrams& diagrams, std::vector<Edge>& edges) {
-  std::vector<Edge> of_number{kFalse};
-  of_number.reserve(diagrams.nodes.size() + 1);
+  const bool remote = engine_->table->is_remote();
+  const bool shared = remote && diagrams.nodes.size() >= kLoadedByRank0;
+  std::vector<Edge> of_number(diagrams.nodes.size() + 1, kFalse);
   const auto edge_of = [&](uint64_t reference) {
     return of_number[reference & kIndexMask] ^ (reference & kMark);
   };
-  try {
-    for (const StoredNode& node : diagrams.nodes) {
-      of_number.push_back(engine_->make(static_cast<uint32_t>(node.b >> 40),
-                                        edge_of(node.b & kIndexMask), edge_of(node.a)));
+  bool has_room = true;
+  if (remote && (!shared || rank() == 0)) {
+    has_room = load_together(diagrams, of_number);
+  } else if (!remote) {
+    try {
+      for (size_t i = 0; i < diagrams.nodes.size(); ++i) {
+        const StoredNode& node = diagrams.nodes[i];
+        of_number[i + 1] = engine_->make(static_cast<uint32_t>(node.b >> 40),
+                                         edge_of(node.b & kIndexMask), edge_of(node.a));
+      }
+    } catch (const internal::NoRoom&) {
+      has_room = false;
     }
-  } catch (const internal::NoRoom&) {
-    return false;
   }
-  for (const uint64_t root : diagrams.roots) edges.push_back(edge_of(root));
+  std::vector<Edge> roots;
+  for (const uint64_t root : diagrams.roots) roots.push_back(edge_of(root));
+  if (shared) has_room = broadcast_edges(roots, has_room);
+  if (has_room) edges.insert(edges.end(), roots.begin(), roots.end());
+  return has_room;
+}
+
+// Sends the edges and `has_room` of rank 0 to all other processes. Returns `has_room` of rank 0.
+bool Manager::broadcast_edges(std::span<Edge> edges, bool has_room) const {
+  struct Part {
+    std::array<Edge, 63> edges;
+    uint64_t has_room;
+  };
+  Part part{{}, has_room};
+  for (size_t first = 0; first == 0 || first < edges.size(); first += part.edges.size()) {
+    const size_t count = std::min(part.edges.size(), edges.size() - first);
+    std::copy_n(edges.begin() + static_cast<ptrdiff_t>(first), count, part.edges.begin());
+    // No deadline: rank 0 may take any time, and a dead process is detected.
+    const absl::Status sent = all_->broadcast(part, 0, kForever);
+    if (!sent.ok()) throw std::runtime_error(std::string(sent.message()));
+    std::copy_n(part.edges.begin(), count, edges.begin() + static_cast<ptrdiff_t>(first));
+  }
+  return part.has_room != 0;
+}
+
+// The nodes of equal height above the constant are put together, so that their look-ups overlap.
+bool Manager::load_together(const StoredDiagrams& diagrams, std::vector<Edge>& of_number) {
+  std::vector<uint32_t> heights(of_number.size(), 0);
+  std::vector<std::vector<size_t>> of_height;
+  for (size_t number = 1; number < of_number.size(); ++number) {
+    const StoredNode& node = diagrams.nodes[number - 1];
+    const uint32_t below = std::max(heights[node.a & kIndexMask], heights[node.b & kIndexMask]);
+    heights[number] = below + 1;
+    if (of_height.size() == below) of_height.emplace_back();
+    of_height[below].push_back(number);
+  }
+  std::vector<Node> nodes;
+  std::vector<uint64_t> indices;
+  for (const std::vector<size_t>& numbers : of_height) {
+    nodes.clear();
+    for (const size_t number : numbers) {
+      const StoredNode& node = diagrams.nodes[number - 1];
+      const Edge low = of_number[node.b & kIndexMask];
+      const Edge high = of_number[node.a & kIndexMask] ^ (node.a & kMark);
+      // A stored low edge has no mark, but that of its function may have one here.
+      const Edge mark = low & kMark;
+      nodes.push_back(Node::of(static_cast<uint32_t>(node.b >> 40), low ^ mark, high ^ mark));
+      of_number[number] = mark;
+    }
+    indices.resize(nodes.size());
+    engine_->table->find_or_put(nodes, indices);
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      if (indices[i] == NodeTable::kFull) return false;
+      of_number[numbers[i]] ^= indices[i];
+    }
+  }
   return true;
 }
 
@@ -369,9 +483,12 @@ uint64_t Manager::nodes(std::span<const Bdd> functions) {
     seen.insert(index, 0);
     pending.push_back(index);
   };
-  for (const Bdd& one : functions) visit(roots_[place_of(one)].edge);
+  std::vector<Edge> edges;
+  for (const Bdd& one : functions) edges.push_back(roots_[place_of(one)].edge);
+  const internal::NodeReader nodes(*engine().table, edges);
+  for (const Edge edge : edges) visit(edge);
   while (!pending.empty()) {
-    const Node node = engine().table->read(pending.back());
+    const Node node = nodes.read(pending.back());
     pending.pop_back();
     visit(node.low());
     visit(node.high());
@@ -411,6 +528,7 @@ ManagerStatistics Manager::statistics() const {
   result.owned_nodes = engine().table->owned_nodes();
   result.tasks = engine_->cache.entered();
   result.remote_find_or_puts = remote_before_ + engine_->table->remote_find_or_puts();
+  result.round_trips = round_trips_before_ + engine_->table->round_trips();
   result.table_bytes = engine_->table->bytes();
   result.cache_bytes = engine_->cache.bytes();
   result.collections = collections_;
@@ -457,7 +575,7 @@ Bdd Manager::saturate(const Bdd& states, std::span<const Transition> transitions
                  transitions);
 }
 
-int Manager::rank() const { return runtime_ == nullptr ? 0 : runtime_->rank(); }
-int Manager::size() const { return runtime_ == nullptr ? 1 : runtime_->size(); }
+Rank Manager::rank() const { return all_ == nullptr ? Rank(0) : all_->fabric().rank(); }
+int Manager::size() const { return all_ == nullptr ? 1 : static_cast<int>(all_->fabric().size()); }
 
 }  // namespace cariama::bdd

@@ -5,6 +5,7 @@
 #include <new>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "bdd/internal/pages.h"
@@ -12,9 +13,6 @@
 
 namespace cariama::bdd {
 namespace {
-
-// Nodes of other processes that a process keeps a copy of: 1.5 MiB, which fits a level-2 cache.
-constexpr size_t kCachedNodes = size_t{1} << 16;
 
 // Slots of a new table of one process.
 constexpr uint64_t kInitialSlots = uint64_t{1} << 14;
@@ -41,15 +39,15 @@ absl::StatusOr<std::unique_ptr<NodeTable>> NodeTable::create(uint64_t bytes) {
   return table;
 }
 
-absl::StatusOr<std::unique_ptr<NodeTable>> NodeTable::create(Collectives& all, uint64_t bytes,
-                                                             bool remote, bool long_probes,
+absl::StatusOr<std::unique_ptr<NodeTable>> NodeTable::create(Collectives& all,
+                                                             const JobOptions& options,
                                                              Deadline deadline) {
   std::unique_ptr<NodeTable> table(new NodeTable);
-  TableOptions options;
-  options.buckets = std::bit_floor(std::max<uint64_t>(bytes, 1024) / kBucketBytes);
-  options.max_chunks = long_probes ? 0 : kMaxChunks;
-  options.force_remote = remote;
-  auto shared = Table::create(all, options, deadline);
+  TableOptions of_table;
+  of_table.buckets = std::bit_floor(std::max<uint64_t>(options.bytes, 1024) / kBucketBytes);
+  of_table.max_chunks = options.long_probes ? 0 : kMaxChunks;
+  of_table.force_remote = options.remote;
+  auto shared = Table::create(all, of_table, deadline);
   if (!shared.ok()) return shared.status();
   table->table_ = *std::move(shared);
   const TableGeometry& geometry = table->table_->geometry();
@@ -60,9 +58,9 @@ absl::StatusOr<std::unique_ptr<NodeTable>> NodeTable::create(Collectives& all, u
   table->bytes_ = geometry.buckets * kBucketBytes;
   table->owner_shift_ = geometry.shift;
   table->rank_ = all.fabric().rank();
-  table->nodes_are_mapped_ = !remote;
+  table->nodes_are_mapped_ = !options.remote;
   table->first_mapped_ = table->rank_;
-  auto access = table->table_->access();
+  auto access = table->table_->access({.in_flight = options.in_flight});
   absl::Status usable = access.status();
   if (access.ok()) table->access_ = *std::move(access);
   for (uint32_t owner = 0; owner < geometry.processes && usable.ok(); ++owner) {
@@ -74,7 +72,7 @@ absl::StatusOr<std::unique_ptr<NodeTable>> NodeTable::create(Collectives& all, u
   if (absl::Status agreed = agree(all, usable, "bdd: no node table", deadline); !agreed.ok()) {
     return agreed;
   }
-  if (!table->nodes_are_mapped_) table->cache_ = std::make_unique<CachedNode[]>(kCachedNodes);
+  if (!table->nodes_are_mapped_) table->cache_ = std::make_unique<CachedNode[]>(2 * kCachedNodes);
   return table;
 }
 
@@ -98,14 +96,93 @@ void NodeTable::add_slots() {
 }
 
 Node NodeTable::read_remote(uint64_t index) const {
-  CachedNode* const cached =
-      cache_ == nullptr ? nullptr : &cache_[index * 0x9e3779b97f4a7c15 >> 48 & (kCachedNodes - 1)];
-  if (cached != nullptr && cached->index == index) return cached->node;
+  Node node;
+  if (read_here(index, node)) return node;
   TableKey<2> key;
   if (access_->read(index - 1, key) != TableOutcome::kFound) lost();
-  const Node node{key[0], key[1]};
-  if (cached != nullptr) *cached = {index, node};
+  node = {key[0], key[1]};
+  add_to_cache({index, node});
   return node;
+}
+
+uint64_t NodeTable::find_or_put_remote(const Node& node) {
+  const uint64_t index = find_or_put_in_table(node);
+  if (index != kFull) add_to_cache({index, node});
+  return index;
+}
+
+bool NodeTable::read_here(uint64_t index, Node& node) const {
+  if (index == 0) {
+    node = Node::of(kNoVariable, 0, 0);
+    return true;
+  }
+  if (cache_ != nullptr && cached(index).index == index) {
+    node = cached(index).node;
+    return true;
+  }
+  if (!access_->is_mapped(index - 1)) return false;
+  TableKey<2> key;
+  if (access_->read(index - 1, key) != TableOutcome::kFound) return false;
+  node = {key[0], key[1]};
+  return true;
+}
+
+bool NodeTable::find_or_put_here(const Node& node, uint64_t& index) {
+  // Index 0 is that of the constant, which is not in the cache.
+  if (cache_ != nullptr && cached(node).node == node && cached(node).index != 0) {
+    index = cached(node).index;
+    return true;
+  }
+  if (!access_->is_mapped({node.first, node.second})) return false;
+  index = find_or_put_in_table(node);
+  return true;
+}
+
+NodeTable::Lookup NodeTable::ended(uint64_t tag, const TableResult& result,
+                                   const TableKey<2>& key) {
+  Lookup lookup{tag >> 1, false, {key[0], key[1]}, kFull};
+  if (result.outcome == TableOutcome::kFound || result.outcome == TableOutcome::kInserted) {
+    lookup.index = result.index + 1;
+    add_to_cache({lookup.index, lookup.node});
+    if ((tag & 1) != 0) remote_ += result.index >> owner_shift_ != rank_;
+  } else {
+    lookup.lost = result.outcome != TableOutcome::kFull;
+  }
+  return lookup;
+}
+
+void NodeTable::read(std::span<const uint64_t> indices, std::span<Node> nodes) const {
+  std::vector<size_t> missing;
+  std::vector<uint64_t> remote;
+  for (size_t i = 0; i < indices.size(); ++i) {
+    if (nodes_ != nullptr) {
+      nodes[i] = nodes_[indices[i]];
+    } else if (!read_here(indices[i], nodes[i])) {
+      missing.push_back(i);
+      remote.push_back(indices[i] - 1);
+    }
+  }
+  if (missing.empty()) return;
+  std::vector<TableKey<2>> keys(remote.size());
+  if (access_->read(remote, keys) != TableOutcome::kFound) lost();
+  for (size_t i = 0; i < missing.size(); ++i) nodes[missing[i]] = {keys[i][0], keys[i][1]};
+}
+
+void NodeTable::find_or_put(std::span<const Node> nodes, std::span<uint64_t> indices) {
+  if (nodes_ != nullptr) {
+    for (size_t i = 0; i < nodes.size(); ++i) indices[i] = find_or_put(nodes[i]);
+    return;
+  }
+  std::vector<TableKey<2>> keys(nodes.size());
+  for (size_t i = 0; i < nodes.size(); ++i) keys[i] = {nodes[i].first, nodes[i].second};
+  std::vector<TableResult> results(nodes.size());
+  access_->find_or_put(keys, results);
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    indices[i] = results[i].outcome == TableOutcome::kFull ? kFull : results[i].index + 1;
+    if (results[i].outcome == TableOutcome::kFull) continue;
+    if (results[i].outcome > TableOutcome::kInserted) lost();
+    remote_ += results[i].index >> owner_shift_ != rank_;
+  }
 }
 
 void NodeTable::lost() const {
@@ -115,6 +192,12 @@ void NodeTable::lost() const {
 
 uint64_t NodeTable::owned_nodes() const {
   return nodes_ != nullptr ? count_ : table_->local_size();
+}
+
+uint64_t NodeTable::round_trips() const {
+  if (access_ == nullptr) return 0;
+  const TableStatistics statistics = access_->statistics();
+  return statistics.remote_reads + statistics.find_round_trips + statistics.insert_round_trips;
 }
 
 absl::Status NodeTable::destroy(Deadline deadline) {

@@ -7,13 +7,15 @@
 //
 // A table of a job is a distributed hash table (dht/hash_table.h): each process has a part of the
 // buckets, selected by the hash of a node. Nodes never change, so a process copies nodes of parts
-// that are not mapped into a cache.
+// that are not mapped into two caches, one by index and one by content. Look-ups of several nodes
+// at a time overlap their round trips.
 #ifndef CARIAMA_BDD_NODE_TABLE_H_
 #define CARIAMA_BDD_NODE_TABLE_H_
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -37,13 +39,21 @@ class CARIAMA_BDD_EXPORT NodeTable {
   // A table of this process for bytes / kPrivateNodeBytes nodes. Memory is used as nodes are added.
   // Errors: RESOURCE_EXHAUSTED.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<NodeTable>> create(uint64_t bytes);
-  // A table of a job, with `bytes` in each process. Collective. `remote`: one-sided transfers for
-  // the parts of all processes, also where they are mapped. Errors: those of HashTable::create,
-  // HashTable::access and agree() (dht/agreement.h); INVALID_ARGUMENT (more than 2^40 buckets).
-  // Every process gets an error if one does. `long_probes`: an insert examines up to 131,072
-  // buckets instead of 512, for nodes that did fit into a table of this size.
-  [[nodiscard]] static absl::StatusOr<std::unique_ptr<NodeTable>> create(
-      Collectives& all, uint64_t bytes, bool remote, bool long_probes, Deadline deadline);
+  struct JobOptions {
+    uint64_t bytes = 0;  // in each process
+    // One-sided transfers for the parts of all processes, also where they are mapped.
+    bool remote = false;
+    // An insert examines up to 131,072 buckets instead of 512, for nodes that did fit into a table
+    // of this size.
+    bool long_probes = false;
+    uint32_t in_flight = 1;  // look-ups of the asynchronous functions and of batches, at least 1
+  };
+  // A table of a job. Collective. Errors: those of HashTable::create, HashTable::access and agree()
+  // (dht/agreement.h); INVALID_ARGUMENT (more than 2^40 buckets). Every process gets an error if
+  // one does.
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<NodeTable>> create(Collectives& all,
+                                                                         const JobOptions& options,
+                                                                         Deadline deadline);
   ~NodeTable();
   NodeTable(const NodeTable&) = delete;
   NodeTable& operator=(const NodeTable&) = delete;
@@ -70,11 +80,54 @@ class CARIAMA_BDD_EXPORT NodeTable {
     }
   }
 
+  // ---- Several look-ups at a time. Many are in flight. Block and throw like read().
+
+  // Sets nodes[i] to the node with index indices[i].
+  void read(std::span<const uint64_t> indices, std::span<Node> nodes) const;
+  // Sets indices[i] to the index of nodes[i], or to kFull.
+  void find_or_put(std::span<const Node> nodes, std::span<uint64_t> indices);
+
+  // ---- Asynchronous look-ups, in a job only.
+
+  // A look-up that has ended. A read sets `node`, a find-or-put `index` (kFull: no room).
+  struct Lookup {
+    uint64_t tag;
+    bool lost;  // the owner has failed
+    Node node;
+    uint64_t index;
+  };
+  // Execute a look-up that needs no transfer. Otherwise return false.
+  [[nodiscard]] bool read_here(uint64_t index, Node& node) const;
+  [[nodiscard]] bool find_or_put_here(const Node& node, uint64_t& index);
+  // Start a look-up. Return false if JobOptions::in_flight are active. poll() delivers the result
+  // with `tag`.
+  [[nodiscard]] bool start_read(uint64_t index, uint64_t tag) {
+    return access_->start_read(index - 1, tag << 1);
+  }
+  [[nodiscard]] bool start_find_or_put(const Node& node, uint64_t tag) {
+    return access_->start_find_or_put({node.first, node.second}, tag << 1 | 1);
+  }
+  // Calls on_end(Lookup) for each look-up that has ended. Never blocks.
+  template <typename OnEnd>
+  void poll(OnEnd&& on_end) {
+    access_->poll([&](uint64_t tag, const TableResult& result, const TableKey<2>& key) {
+      on_end(ended(tag, result, key));
+    });
+  }
+  // Blocks until a look-up has ended, or none is active.
+  void await_lookup() { access_->await_ended(); }
+  // Throws the error of a look-up with Lookup::lost.
+  [[noreturn, gnu::cold]] void lost() const;
+
+  // True if a part of the table is not mapped, so that look-ups take round trips.
+  [[nodiscard]] bool is_remote() const { return nodes_ == nullptr && !nodes_are_mapped_; }
   // Returns the number of nodes in this process's part. In a job it reads the whole part.
   [[nodiscard]] uint64_t owned_nodes() const;
   [[nodiscard]] uint64_t bytes() const { return bytes_; }
-  // Returns the number of find_or_put() calls on nodes of other processes.
+  // Returns the number of find-or-puts in the parts of other processes.
   [[nodiscard]] uint64_t remote_find_or_puts() const { return remote_; }
+  // In a job: returns the round trips of all look-ups, counted as if they followed one another.
+  [[nodiscard]] uint64_t round_trips() const;
   // In a job: returns the lowest rank whose part is mapped in this process.
   [[nodiscard]] uint32_t first_mapped() const { return first_mapped_; }
   // Frees the memory of a job's table after all processes have called it. Collective. After an
@@ -85,6 +138,9 @@ class CARIAMA_BDD_EXPORT NodeTable {
   void abandon();
 
  private:
+  // Nodes in each of the two caches: 1.5 MiB.
+  static constexpr size_t kCachedNodes = size_t{1} << 16;
+
   using Table = HashTable<2>;
   using Access = TableAccess<2>;
   struct CachedNode {
@@ -122,6 +178,14 @@ class CARIAMA_BDD_EXPORT NodeTable {
     return read_remote(index);
   }
   [[nodiscard]] uint64_t find_or_put_shared(const Node& node) {
+    if (!nodes_are_mapped_) [[unlikely]] {
+      uint64_t index;
+      if (find_or_put_here(node, index)) return index;
+      return find_or_put_remote(node);
+    }
+    return find_or_put_in_table(node);
+  }
+  [[nodiscard]] uint64_t find_or_put_in_table(const Node& node) {
     const TableResult result = access_->find_or_put({node.first, node.second});
     if (result.outcome == TableOutcome::kFull) return kFull;
     if (result.outcome > TableOutcome::kInserted) [[unlikely]]
@@ -129,8 +193,18 @@ class CARIAMA_BDD_EXPORT NodeTable {
     remote_ += result.index >> owner_shift_ != rank_;
     return result.index + 1;
   }
+  [[nodiscard, gnu::noinline]] uint64_t find_or_put_remote(const Node& node);
   [[nodiscard, gnu::noinline]] Node read_remote(uint64_t index) const;
-  [[noreturn, gnu::cold]] void lost() const;
+  [[nodiscard]] CachedNode& cached(uint64_t index) const {
+    return cache_[index * 0x9e3779b97f4a7c15 >> 48 & (kCachedNodes - 1)];
+  }
+  [[nodiscard]] CachedNode& cached(const Node& node) const {
+    return cache_[kCachedNodes + (hash(node) & (kCachedNodes - 1))];
+  }
+  void add_to_cache(const CachedNode& node) const {
+    if (cache_ != nullptr) cached(node.index) = cached(node.node) = node;
+  }
+  [[nodiscard]] Lookup ended(uint64_t tag, const TableResult& result, const TableKey<2>& key);
 
   // A table of this process. nodes_[0] is the constant. A slot has the index of a node in bits
   // 39..0, and the bits 63..40 of its hash.
@@ -143,7 +217,8 @@ class CARIAMA_BDD_EXPORT NodeTable {
   // A table of a job.
   std::unique_ptr<Table> table_;
   std::unique_ptr<Access> access_;
-  mutable std::unique_ptr<CachedNode[]> cache_;  // of nodes that are not mapped
+  // The caches, if a part of the table is not mapped: places of indices, then those of contents.
+  mutable std::unique_ptr<CachedNode[]> cache_;
   bool nodes_are_mapped_ = false;
   uint32_t owner_shift_ = 0;
   uint32_t rank_ = 0;

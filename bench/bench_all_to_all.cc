@@ -29,7 +29,7 @@
 ABSL_FLAG(std::string, processes, "2,4,8,16", "number of processes, or a list");
 ABSL_FLAG(std::string, threads, "1,2", "threads in each process, or a list");
 ABSL_FLAG(std::string, mode, "all", "write, trad, ovfl, or all");
-ABSL_FLAG(std::string, preset, "default", "options of channels: default or paper");
+ABSL_FLAG(std::string, preset, "default", "options of fabric and channels: default or paper");
 ABSL_FLAG(int, messages, 50000, "calls that each thread makes in a repetition");
 ABSL_FLAG(int, repetitions, 5, "repetitions of each row; median, minimum and maximum are shown");
 ABSL_FLAG(bool, json, false, "print one JSON object per line");
@@ -296,7 +296,10 @@ class Job {
   template <typename Messenger>
   int process(Exchange& exchange) {
     const auto rank = static_cast<uint32_t>(exchange.rank());
-    auto made = Fabric::create({.threads = threads_});
+    FabricOptions fabric_options = *fabric_preset(options_.preset);
+    fabric_options.threads = threads_;
+    fabric_options.on_failure = FailurePolicy::kAbort;
+    auto made = Fabric::create(fabric_options);
     if (!made.ok()) give_up(kProgram, made.status());
     Fabric& fabric = **made;
     const uint64_t before = MemoryBudget::process().used();

@@ -4,6 +4,8 @@
 // docs/performance.md.
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
@@ -37,7 +39,11 @@ ABSL_FLAG(std::string, threads, "1", "threads in each process, each with a peer 
 ABSL_FLAG(std::string, handlers, "1", "number of functions called in turn: 1 or 4, or both: 1,4");
 ABSL_FLAG(std::string, measure, "rate",
           "rate (many in flight) or latency (round trips of call_return; modes send and write)");
-ABSL_FLAG(std::string, preset, "default", "options of channels: default or paper");
+ABSL_FLAG(std::string, preset, "default", "options of fabric and channels: default or paper");
+ABSL_FLAG(std::string, transport, "",
+          "shm or verbs. Default: shm, since both processes run on this host");
+ABSL_FLAG(std::string, arrival, "auto",
+          "how one-sided calls arrive: auto, mapped, trailing, polled or event");
 ABSL_FLAG(bool, json, false, "print one JSON object per line");
 ABSL_FLAG(int, repetitions, 31, "repetitions of each row; median, minimum and maximum are shown");
 ABSL_FLAG(double, seconds, 0.002,
@@ -64,6 +70,8 @@ struct Options {
   std::vector<uint64_t> handlers;
   bool latency = false;
   std::string preset;
+  std::string transport = "shm";
+  std::string arrival;
   MessengerOptions messenger;
   int repetitions = 31;
   double seconds = 0.002;
@@ -150,6 +158,22 @@ absl::StatusOr<Options> parse_options() {
   auto messenger = messenger_preset(options.preset);
   if (!messenger.ok()) return refuse("preset", options.preset, "default or paper");
   options.messenger = *messenger;
+  options.arrival = absl::GetFlag(FLAGS_arrival);
+  constexpr Arrival kArrivals[] = {Arrival::kAuto, Arrival::kMapped, Arrival::kTrailing,
+                                   Arrival::kPolled, Arrival::kEvent};
+  const auto* const arrival =
+      std::find_if(std::begin(kArrivals), std::end(kArrivals),
+                   [&](Arrival each) { return arrival_name(each) == options.arrival; });
+  if (arrival == std::end(kArrivals)) {
+    return refuse("arrival", options.arrival, "auto, mapped, trailing, polled or event");
+  }
+  options.messenger.arrival = *arrival;
+  if (const std::string transport = absl::GetFlag(FLAGS_transport); !transport.empty()) {
+    if (transport != "shm" && transport != "verbs") {
+      return refuse("transport", transport, "shm or verbs");
+    }
+    options.transport = transport;
+  }
 
   struct Number {
     const char* flag;
@@ -256,10 +280,18 @@ class Leader {
     std::vector<double> rates{};  // messages of all threads, per second
     std::vector<double> p50{};    // ns
     std::vector<double> p99{};
+    // For each message: transfers that the sender posted, their payload, and receive completions
+    // that the receiver polled.
+    std::vector<double> writes{};
+    std::vector<double> bytes{};
+    std::vector<double> receives{};
   };
   struct Outcome {
     double seconds = 0;
     bool disturbed = false;
+    uint64_t operations = 0;
+    uint64_t bytes = 0;
+    uint64_t receives = 0;
   };
 
   std::vector<RoundResult> take_part(uint32_t what, uint64_t messages, const CallLoad& load = {}) {
@@ -286,6 +318,11 @@ class Leader {
       start = std::min(start, result.start_ns);
       end = std::max(end, result.end_ns);
       outcome.disturbed |= result.preemptions != 0;
+      if (i == 0) {
+        outcome.operations = result.operations;
+        outcome.bytes = result.bytes;
+      }
+      if (i == options_.threads) outcome.receives = result.receives;
       if (i < options_.threads || each.load.latency) continue;
       const uint64_t sum =
           each.load.mode == CallMode::kMaxRaw ? result.sum : call_sum(each.load, messages);
@@ -343,7 +380,11 @@ class Leader {
       each.p50.push_back(percentile(samples, 0.50));
       each.p99.push_back(percentile(samples, 0.99));
     }
-    each.rates.push_back(static_cast<double>(each.messages * options_.threads) / outcome.seconds);
+    const auto messages = static_cast<double>(each.messages * options_.threads);
+    each.rates.push_back(messages / outcome.seconds);
+    each.writes.push_back(static_cast<double>(outcome.operations) / messages);
+    each.bytes.push_back(static_cast<double>(outcome.bytes) / messages);
+    each.receives.push_back(static_cast<double>(outcome.receives) / messages);
   }
 
   // Returns every option with its effective value.
@@ -355,6 +396,8 @@ class Leader {
     params.set("threads", uint64_t{options_.threads});
     params.set("handlers", static_cast<uint64_t>(each.load.handlers));
     params.set("preset", options_.preset);
+    params.set("transport", options_.transport);
+    params.set("arrival", options_.arrival);
     params.set("repetitions", static_cast<uint64_t>(options_.repetitions));
     params.set("seconds", options_.seconds);
     params.set("retries", static_cast<uint64_t>(options_.retries));
@@ -414,6 +457,10 @@ class Leader {
                   {rate.median * megabytes, rate.min * megabytes, rate.max * megabytes, rate.n},
                   "MB/s");
       report_.row("messages_per_second", with, rate, "1/s");
+      if (!needs_fabric(each.load.mode)) continue;
+      report_.row("receive_completions_per_call", with, summarize(each.receives), "");
+      report_.row("writes_per_call", with, summarize(each.writes), "");
+      report_.row("bytes_on_wire_per_call", with, summarize(each.bytes), "B");
     }
   }
 
@@ -454,16 +501,22 @@ int run_process(Exchange& exchange, const Options& options, Rounds& rounds,
   };
   std::unique_ptr<Side> side;
   if (any([](CallMode mode) { return mode == CallMode::kMaxRaw; })) {
-    auto made = Side::create(exchange, {.max_size = 4096, .ring = options.ring});
+    auto made = Side::create(
+        exchange, {.transport = options.transport == "verbs" ? Transport::kVerbs : Transport::kShm,
+                   .max_size = 4096,
+                   .ring = options.ring});
     if (!made.ok()) give_up(kProgram, made.status());
     side = *std::move(made);
   }
   std::unique_ptr<Fabric> fabric;
   if (any(needs_fabric)) {
     // A receive unit must hold the largest payload.
-    auto made = Fabric::create({.threads = options.threads,
-                                .service_threads = options.service_threads,
-                                .receive_unit_bytes = 8192});
+    FabricOptions fabric_options = *fabric_preset(options.preset);
+    fabric_options.threads = options.threads;
+    fabric_options.service_threads = options.service_threads;
+    fabric_options.receive_unit_bytes = 8192;
+    fabric_options.on_failure = FailurePolicy::kAbort;
+    auto made = Fabric::create(fabric_options);
     if (!made.ok()) give_up(kProgram, made.status());
     fabric = *std::move(made);
   }
@@ -500,6 +553,7 @@ int run_process(Exchange& exchange, const Options& options, Rounds& rounds,
 }
 
 int run(const Options& options) {
+  setenv("CARIAMA_TRANSPORT", options.transport.c_str(), 1);  // the fabric chooses by it
   auto rounds = Rounds::create(2 * options.threads);
   if (!rounds.ok()) give_up(kProgram, rounds.status());
   std::vector<ByteRing> rings;

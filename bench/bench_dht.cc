@@ -409,7 +409,8 @@ class Measurement {
 };
 
 int run_process(const Options& options) {
-  const std::unique_ptr<Fabric> fabric = must(Fabric::create());
+  const std::unique_ptr<Fabric> fabric =
+      must(Fabric::create({.on_failure = FailurePolicy::kAbort}));
   pin(fabric->rank(), fabric->size(), 0, 1);
   {
     const auto thread = must(fabric->init_thread(0));

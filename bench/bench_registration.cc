@@ -6,15 +6,18 @@
 //   bench_registration --figure1 --policy leave-pinned,on-demand,helper
 //   bench_registration --reuse yes --size 0      # sizes from 16 KiB to 4 MiB
 //   bench_registration --overhead
-//   bench_registration --generate 16 --layout 2  # prints a trace of FT
+//   bench_registration --generate 16 --layout 2 >ft16.csv  # a trace of FT
+//   bench_registration --trace ft16.csv --group 4 --seed 1   # four ranks on a node
 #include <sys/mman.h>
 #include <sys/prctl.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -36,6 +39,9 @@ ABSL_FLAG(std::string, axis, "cpu", "time of the replay: cpu or wall");
 ABSL_FLAG(std::string, clock, "real",
           "of the replay: real, or virtual: modelled costs, independent of the machine's load");
 ABSL_FLAG(uint32_t, ranks, 0, "replay the first ranks of the trace only; 0: all");
+ABSL_FLAG(uint32_t, group, 0,
+          "group the ranks at random into nodes of so many, without the messages within a node");
+ABSL_FLAG(uint64_t, seed, 1, "of --group");
 ABSL_FLAG(
     std::string, timeline, "",
     "write the registered bytes over time to FILE.POLICY.RANK (time in ns, bytes), for plots");
@@ -47,7 +53,7 @@ ABSL_FLAG(bool, overhead, false, "cost of the steps on the main thread, with the
 ABSL_FLAG(std::string, policy, "leave-pinned,on-demand,oracle-1ms,helper,helper-improved",
           "comma-separated");
 ABSL_FLAG(double, limit, 0, "budget as a fraction of the peak of leave-pinned; 0: none");
-ABSL_FLAG(std::string, predictor, "context", "of the helper: context, gap or periodicity");
+ABSL_FLAG(std::string, predictor, "context", "of the helper: context, gap, follow or periodicity");
 ABSL_FLAG(uint32_t, window, 2, "of the helper: previous messages in a signature, 0 to 4");
 ABSL_FLAG(uint32_t, stream, 64, "of the helper: window of the periodicity predictor");
 ABSL_FLAG(std::string, estimate, "minimum", "of the helper: minimum, last, median or quantile");
@@ -56,8 +62,12 @@ ABSL_FLAG(bool, learn_early, false, "of the helper: PredictorOptions::learn_earl
 ABSL_FLAG(uint64_t, poll, 1000, "of the helper: poll interval in microseconds");
 ABSL_FLAG(uint64_t, horizon, 0, "of the helper: HelperOptions::horizon in microseconds");
 ABSL_FLAG(uint64_t, look, 0, "of the helper: HelperOptions::look_interval in microseconds");
+ABSL_FLAG(uint64_t, batch, 0, "of the helper: HelperOptions::batch in microseconds");
 ABSL_FLAG(double, give_up_after, 0, "of the helper: HelperOptions::give_up_after");
-ABSL_FLAG(uint64_t, piece, 0, "of the helper: register messages in pieces of so many bytes");
+ABSL_FLAG(
+    int64_t, piece, -1,
+    "of the helpers: register messages in pieces of so many bytes; 0: whole; -1: as the policy "
+    "has it");
 ABSL_FLAG(uint32_t, generate, 0, "print a trace of FT with so many ranks, and end");
 ABSL_FLAG(int, layout, 1, "of the generated trace: 1 or 2 processor dimensions");
 ABSL_FLAG(bool, weak, false, "of the generated trace: --size for each rank, not for all together");
@@ -80,6 +90,14 @@ T must(absl::StatusOr<T> value) {
   give_up(kProgram, absl::InvalidArgumentError(what));
 }
 
+HelperOptions with_piece(HelperOptions options) {
+  if (const int64_t piece = absl::GetFlag(FLAGS_piece); piece >= 0) {
+    options.piece_bytes = static_cast<size_t>(piece);
+    options.piece_from = 0;
+  }
+  return options;
+}
+
 HelperOptions helper_options() {
   HelperOptions options;
   const std::string predictor = absl::GetFlag(FLAGS_predictor);
@@ -89,6 +107,8 @@ HelperOptions helper_options() {
     options.predictor_kind = PredictorKind::kPeriodicity;
   } else if (predictor == "gap") {
     options.predictor_kind = PredictorKind::kGap;
+  } else if (predictor == "follow") {
+    options.predictor_kind = PredictorKind::kFollow;
   } else {
     wrong("--predictor " + predictor);
   }
@@ -111,15 +131,15 @@ HelperOptions helper_options() {
   options.poll_interval = std::chrono::microseconds(absl::GetFlag(FLAGS_poll));
   options.horizon = std::chrono::microseconds(absl::GetFlag(FLAGS_horizon));
   options.look_interval = std::chrono::microseconds(absl::GetFlag(FLAGS_look));
+  options.batch = std::chrono::microseconds(absl::GetFlag(FLAGS_batch));
   options.give_up_after = absl::GetFlag(FLAGS_give_up_after);
-  options.piece_bytes = absl::GetFlag(FLAGS_piece);
-  return options;
+  return with_piece(options);
 }
 
 std::shared_ptr<RegistrationPolicy> policy_named(const std::string& name, bool own_thread = true) {
   if (name == "helper" || name == "helper-improved") {
-    HelperOptions options = name == "helper" ? helper_options() : HelperOptions::improved();
-    if (name != "helper") options.piece_bytes = absl::GetFlag(FLAGS_piece);
+    HelperOptions options =
+        name == "helper" ? helper_options() : with_piece(HelperOptions::improved());
     options.own_thread = own_thread;
     return std::make_shared<HelperPolicy>(options);
   }
@@ -131,6 +151,10 @@ std::vector<std::string> policies() { return absl::StrSplit(absl::GetFlag(FLAGS_
 Params params_for(const std::string& policy) {
   Params params;
   params.set("policy", policy);
+  if (const int64_t piece = absl::GetFlag(FLAGS_piece);
+      piece >= 0 && (policy == "helper" || policy == "helper-improved")) {
+    params.set("piece", static_cast<uint64_t>(piece));
+  }
   if (policy == "helper") {
     params.set("predictor", absl::GetFlag(FLAGS_predictor));
     params.set("window", uint64_t{absl::GetFlag(FLAGS_window)});
@@ -140,8 +164,8 @@ Params params_for(const std::string& policy) {
     params.set("poll", absl::GetFlag(FLAGS_poll));
     params.set("horizon", absl::GetFlag(FLAGS_horizon));
     params.set("look", absl::GetFlag(FLAGS_look));
+    params.set("batch", absl::GetFlag(FLAGS_batch));
     params.set("give_up_after", absl::GetFlag(FLAGS_give_up_after));
-    params.set("piece", absl::GetFlag(FLAGS_piece));
   }
   return params;
 }
@@ -174,11 +198,20 @@ void run_trace(const Report& report) {
   if (const uint32_t most = absl::GetFlag(FLAGS_ranks); most != 0 && most < ranks.size()) {
     ranks.resize(most);
   }
+  std::vector<std::vector<size_t>> nodes;
+  const uint32_t per_node = absl::GetFlag(FLAGS_group);
+  if (per_node != 0) nodes = group_ranks(ranks, per_node, absl::GetFlag(FLAGS_seed));
+  std::vector<size_t> all(ranks.size());
+  std::iota(all.begin(), all.end(), size_t{0});
   const auto with_trace = [&](Params params) {
     params.set("trace", file);
     params.set("axis", axis);
     params.set("clock", clock);
     params.set("ranks", uint64_t{ranks.size()});
+    if (per_node != 0) {
+      params.set("group", uint64_t{per_node});
+      params.set("seed", absl::GetFlag(FLAGS_seed));
+    }
     return params;
   };
   // What clairvoyants reach, from the trace alone.
@@ -193,6 +226,13 @@ void run_trace(const Report& report) {
     report.row("byte_seconds", params, one(values.byte_seconds), "B s");
     pinned = values;
   }
+  const Params ahead = with_trace(params_for("computed ahead"));
+  const OracleValues in_time =
+      oracle_values(ranks, 0, {kPinBase, kPinPerPage, kUnpinBase, kUnpinPerPage});
+  report.row("peak_bytes", ahead, one(static_cast<double>(in_time.peak)), "B");
+  report.row("byte_seconds", ahead, one(in_time.byte_seconds), "B s");
+  report.row("byte_seconds", with_trace(params_for("computed predictable")),
+             one(predictable_byte_seconds(ranks, 0.01)), "B s");
   uint64_t limit = UINT64_MAX;
   if (const double fraction = absl::GetFlag(FLAGS_limit); fraction > 0) {
     limit = static_cast<uint64_t>(fraction * static_cast<double>(pinned.peak) /
@@ -211,8 +251,22 @@ void run_trace(const Report& report) {
     row("late_registrations", share(result.late, result.messages), "");
     row("first_uses", share(result.first_uses, result.messages), "");
     row("late_after_second_use", share(result.late_repeated, result.repeated), "");
-    row("peak_bytes", static_cast<double>(result.peak_bytes()), "B");
+    row("peak_bytes", static_cast<double>(result.peak_bytes(all)), "B");
+    if (!nodes.empty()) {
+      std::vector<double> peaks;
+      for (const auto& node : nodes) {
+        peaks.push_back(static_cast<double>(result.peak_bytes(node)));
+      }
+      report.row("node_peak_bytes", params, summarize(peaks), "B");
+    }
     row("byte_seconds", result.byte_seconds, "B s");
+    if (clock == "virtual") {
+      row("byte_seconds_early", result.parts.early, "B s");
+      row("byte_seconds_in_use", result.parts.in_use, "B s");
+      row("byte_seconds_between_uses", result.parts.between, "B s");
+      row("byte_seconds_late", result.parts.late, "B s");
+      row("byte_seconds_unused", result.parts.unused, "B s");
+    }
     row("registrations", static_cast<double>(result.registrations), "");
     row("helper_steps_per_second", static_cast<double>(result.helper_steps) / result.seconds,
         "1/s");
@@ -283,7 +337,7 @@ LoopResult run_loop(const Loop& loop, const std::string& policy) {
   for (size_t i = 0; i < loop.messages; ++i) {
     const std::byte* const from = source.get() + i % loop.buffers * stride;
     const int64_t begin = registration_clock();
-    ChunkedRegistration pieces(*cache, from, loop.bytes, options.policy->piece_bytes());
+    ChunkedRegistration pieces(*cache, from, loop.bytes, options.policy->piece_bytes(loop.bytes));
     bool late = false;
     while (!pieces.done()) {
       const auto piece = must(pieces.next());
@@ -346,20 +400,36 @@ void run_reuse(const Report& report) {
   }
 }
 
-// ns of one look-up hit and its release; the median of several batches.
-double hit_cost(RegistrationCache& cache, const std::byte* memory, size_t bytes,
-                const CallStack* stack) {
+// ns of one call of `step`; the median of several batches.
+template <typename Step>
+double cost_of(Step&& step) {
   constexpr int kBatch = 10000;
   std::vector<double> batches;
   for (int batch = 0; batch < 15; ++batch) {
     const int64_t begin = registration_clock();
-    for (int i = 0; i < kBatch; ++i) {
-      const auto acquired = cache.acquire(memory, bytes, {.stack = stack});
-      if (!acquired.ok()) give_up(kProgram, acquired.status());
-    }
+    for (int i = 0; i < kBatch; ++i) step();
     batches.push_back(static_cast<double>(registration_clock() - begin) / kBatch);
   }
   return percentile(batches, 0.5);
+}
+
+// ns of one look-up hit and its release.
+double hit_cost(RegistrationCache& cache, const std::byte* memory, size_t bytes,
+                const CallStack* stack) {
+  return cost_of([&] {
+    const auto acquired = cache.acquire(memory, bytes, {.stack = stack});
+    if (!acquired.ok()) give_up(kProgram, acquired.status());
+  });
+}
+
+// The paper's step 2: the lock of a region, taken and released without contention.
+double lock_cost() {
+  std::atomic<uint64_t> word{0};
+  return cost_of([&] {
+    uint64_t free = 0;
+    word.compare_exchange_strong(free, 1, std::memory_order_acq_rel);
+    word.fetch_sub(1, std::memory_order_acq_rel);
+  });
 }
 
 void run_overhead(const Report& report) {
@@ -389,6 +459,10 @@ void run_overhead(const Report& report) {
     const double all = hit_cost(*recording, source.get(), size, nullptr);
     Params params;
     params.set("size", uint64_t{size});
+    report.row("clock_read", params, one(cost_of([] { static_cast<void>(registration_clock()); })),
+               "ns");
+    report.row("lock", params, one(lock_cost()), "ns");
+    report.row("context_record", params, one(without_walk - hit), "ns");
     report.row("hit", params, one(hit), "ns");
     report.row("hit_and_record", params, one(without_walk), "ns");
     report.row("stack_walk", params, one(all - without_walk), "ns");

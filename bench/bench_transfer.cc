@@ -44,7 +44,7 @@ ABSL_FLAG(int, depth, 1024, "depth of the send queue, in operations");
 ABSL_FLAG(int, inline, 64, "maximum bytes of data sent inline in the work request");
 ABSL_FLAG(std::string, window, "1Mi",
           "bytes of the ring of cache-line-aligned message slots, at both ends");
-ABSL_FLAG(int, list, 1, "manual: work requests posted with one doorbell, 1 to 64");
+ABSL_FLAG(int, list, 1, "manual: work requests posted at once, 1 to 64");
 
 namespace cariama::bench {
 namespace {

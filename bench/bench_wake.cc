@@ -201,11 +201,11 @@ void watch_idle(Fabric& fabric) {
 }
 
 int run_process() {
-  auto fabric = must(Fabric::create());
+  auto fabric = must(Fabric::create({.on_failure = FailurePolicy::kAbort}));
   {
     const auto thread = must(fabric->init_thread(0));
     static std::atomic<bool> met;
-    must(call(*fabric, 1 - fabric->rank(), [] { met = true; }));
+    must(call(*fabric, fabric->thread_of(1 - fabric->rank()), [] { met = true; }));
     if (!fabric->wait([] { return met.load(); }, deadline_after(kPatience))) {
       must(absl::DeadlineExceededError("the other process did not connect in time"));
     }
@@ -215,7 +215,7 @@ int run_process() {
       must(call(*fabric, 1, [] { ended = true; }));
     } else {
       std::thread floor([] { bare->sleep_until_ended(); });
-      static_cast<void>(fabric->wait([] { return ended.load(); }));
+      static_cast<void>(fabric->wait([] { return ended.load(); }, kForever));
       floor.join();
       progress("");
       report_latencies(Report(absl::GetFlag(FLAGS_json), {"mode"}));

@@ -28,11 +28,11 @@
 // memory of TableAccessOptions, when it first accesses a share that is not mapped. A load above 0.9
 // costs time: an insert examines 50 buckets at load 0.9, 200 at 0.95.
 //
-// Failures. With FailurePolicy::kAbort, the default of FabricOptions, every process exits when one
-// dies. With kContinue, the keys of the dead process are gone: operations on keys and indices that
-// it owns return kUnavailable. All other keys stay available. On mapped shares a failure is noticed
-// after at most kOperationsPerCheck operations; until then operations on the dead process's share
-// work on its memory, which still exists. save() and load() let a job resume.
+// Failures. With FailurePolicy::kAbort every process exits when one dies. With kContinue, the
+// default of FabricOptions, the keys of the dead process are gone: operations on keys and indices
+// that it owns return kUnavailable. All other keys stay available. On mapped shares a failure is
+// noticed after at most kOperationsPerCheck operations; until then operations on the dead process's
+// share work on its memory, which still exists. save() and load() let a job resume.
 #ifndef CARIAMA_DHT_HASH_TABLE_H_
 #define CARIAMA_DHT_HASH_TABLE_H_
 
@@ -138,6 +138,17 @@ class TableAccess {
     }
     return ended;
   }
+  // Blocks until an asynchronous operation has ended whose result poll() has not delivered, or
+  // until none is in flight. Every operation ends at the latest after TableOptions::timeout.
+  void await_ended() { engine_.await_ended(); }
+  // Returns true if the operations on this index, or key, are loads and stores: its owner's share
+  // is mapped.
+  [[nodiscard]] bool is_mapped(uint64_t index) const {
+    return is_mapped_at(core_.geometry().place_of(index));
+  }
+  [[nodiscard]] bool is_mapped(const Key& key) const {
+    return is_mapped_at(core_.geometry().home_of(encode_key<W>(key)[0]));
+  }
   // Returns the number of operations that are in flight, or whose results poll() has not delivered.
   [[nodiscard]] size_t active() const { return engine_.active(); }
 
@@ -159,6 +170,10 @@ class TableAccess {
     Key stored;
     for (size_t i = 0; i < W; ++i) stored[i] = load_word(bucket + i);
     decode_key(stored.data(), W, key.data());
+  }
+
+  [[nodiscard]] bool is_mapped_at(TablePlace place) const {
+    return core_.share(place.owner).mapped.load(std::memory_order_relaxed) != nullptr;
   }
 
   template <bool kPut>
@@ -292,10 +307,10 @@ class HashTable {
   [[nodiscard]] const TableGeometry& geometry() const { return core_->geometry(); }
   [[nodiscard]] const TableOptions& options() const { return core_->options(); }
   // Returns the process that owns a key or an index.
-  [[nodiscard]] uint32_t owner_of(const Key& key) const {
+  [[nodiscard]] Rank owner_of(const Key& key) const {
     return geometry().home_of(encode_key<W>(key)[0]).owner;
   }
-  [[nodiscard]] uint32_t owner_of_index(uint64_t index) const {
+  [[nodiscard]] Rank owner_of_index(uint64_t index) const {
     return geometry().place_of(index).owner;
   }
 

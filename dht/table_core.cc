@@ -147,7 +147,7 @@ absl::Status TableCore::attach(uint32_t owner) {
     return absl::OkStatus();
   }
   const ThreadContext* const context = fabric().this_thread();
-  auto queue = fabric().connection(owner, context == nullptr ? 0 : context->index());
+  auto queue = fabric().connection(owner, context == nullptr ? ThreadIndex(0) : context->index());
   if (!queue.ok()) return queue.status();
   const uint64_t bytes = geometry_.buckets * words_ * sizeof(uint64_t);
   std::byte* const mapped =

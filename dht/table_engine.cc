@@ -72,10 +72,10 @@ TableEngine::~TableEngine() {
   // by the failure of the peer.
   for (const std::unique_ptr<Slot>& slot : slots_) {
     for (Slot::Chunk& chunk : slot->chunks) {
-      for (GlobalTransfer& piece : chunk.pieces) static_cast<void>(piece.wait());
+      for (GlobalTransfer& piece : chunk.pieces) static_cast<void>(piece.wait(kForever));
     }
     if (slot->buffer.get_buffer() != nullptr) {
-      static_cast<void>(core_.fabric().memory().free(slot->buffer));
+      static_cast<void>(core_.fabric().memory().free(std::move(slot->buffer)));
     }
   }
 }
@@ -104,7 +104,7 @@ TableEngine::Slot* TableEngine::take_slot(bool beyond_limit) {
     if (!memory.ok()) {
       status_ = memory.status();
     } else {
-      free->buffer = *memory;
+      free->buffer = *std::move(memory);
     }
   }
   // Remove the use tags of peers that the memory was used with before.
@@ -197,7 +197,10 @@ void TableEngine::end(Slot& slot, TableOutcome outcome) {
   switch (outcome) {
     case TableOutcome::kFound:
     case TableOutcome::kAbsent:
-      if (slot.mode == Mode::kRead) break;
+      if (slot.mode == Mode::kRead) {
+        ++statistics_.remote_reads;
+        break;
+      }
       ++statistics_.remote_finds;
       statistics_.find_round_trips += slot.round_trips;
       break;
@@ -264,7 +267,8 @@ void TableEngine::advance(Slot& slot) {
       case Slot::Stage::kRead: {
         GlobalTransfer& transfer = slot.chunks[0].pieces[0];
         if (!transfer.done()) return;
-        if (absl::Status read = transfer.wait(); !read.ok()) return fail(slot, std::move(read));
+        if (absl::Status read = transfer.wait(kForever); !read.ok())
+          return fail(slot, std::move(read));
         const auto* const words = reinterpret_cast<const uint64_t*>(slot.buffer.get_buffer());
         const bool present = words[core_.words() - 1] != 0;
         return end(slot, present ? TableOutcome::kFound : TableOutcome::kAbsent);
@@ -323,7 +327,7 @@ bool TableEngine::advance_chunk(Slot& slot) {
   Slot::Chunk& chunk = slot.chunks[slot.current];
   if (!chunk.pieces[0].done() || !chunk.pieces[1].done()) return false;
   for (GlobalTransfer& piece : chunk.pieces) {
-    if (absl::Status read = piece.wait(); !read.ok()) {
+    if (absl::Status read = piece.wait(kForever); !read.ok()) {
       fail(slot, std::move(read));
       return true;
     }
@@ -373,7 +377,7 @@ void TableEngine::swap_word(Slot& slot) {
 
 bool TableEngine::advance_word(Slot& slot) {
   if (!slot.swap.done()) return false;
-  const absl::StatusOr<uint64_t> before = slot.swap.wait();
+  const absl::StatusOr<uint64_t> before = slot.swap.wait(kForever);
   if (!before.ok()) {
     fail(slot, before.status());
     return true;
@@ -459,24 +463,31 @@ void TableEngine::poll() {
   }
 }
 
-bool TableEngine::wait_for(const size_t* left, size_t most, Deadline deadline) {
-  const auto ended = [&] {
-    if (*left <= most) return true;
+template <typename Condition>
+bool TableEngine::poll_until(const Condition& condition, Deadline deadline) {
+  const auto met = [&] {
+    if (condition()) return true;
     poll();
-    return *left <= most;
+    return condition();
   };
-  if (core_.fabric().options().service_threads != 0) return wait_until(ended, deadline);
+  if (core_.fabric().options().service_threads != 0) return wait_until(met, deadline);
   // This thread also receives the answers of owners that execute compare-and-swaps.
-  return core_.fabric().wait_polling(ended, deadline);
+  return core_.fabric().wait_polling(met, deadline);
 }
 
+// Every operation has a deadline, so these waits need none.
+
 void TableEngine::wait_for_all(const size_t* left) {
-  // Every operation has a deadline, so the wait needs none.
-  static_cast<void>(wait_for(left, 0, kForever));
+  static_cast<void>(poll_until([left] { return *left == 0; }, kForever));
+}
+
+void TableEngine::await_ended() {
+  static_cast<void>(poll_until([this] { return !ended_.empty() || active_ == 0; }, kForever));
 }
 
 bool TableEngine::wait_for_room() {
-  if (wait_for(&active_, options_.in_flight - 1, deadline_after(core_.options().timeout))) {
+  if (poll_until([this] { return active_ < options_.in_flight; },
+                 deadline_after(core_.options().timeout))) {
     return true;
   }
   ++statistics_.unavailable;

@@ -74,6 +74,8 @@ class CARIAMA_DHT_EXPORT TableEngine {
   void poll();
   // Blocks until *left is 0: until the operations with this Target::left have ended.
   void wait_for_all(const size_t* left);
+  // Blocks until take_ended() returns true, or no operation is in flight.
+  void await_ended();
   // Blocks until start() with a Target is possible. Returns false after TableOptions::timeout:
   // transfers of operations that have ended by their deadlines occupy all slots.
   [[nodiscard]] bool wait_for_room();
@@ -89,8 +91,9 @@ class CARIAMA_DHT_EXPORT TableEngine {
   struct Slot;
 
   [[nodiscard]] Slot* take_slot(bool beyond_limit);
-  // Blocks until *left is at most `most`. Returns false if the deadline came first.
-  [[nodiscard]] bool wait_for(const size_t* left, size_t most, Deadline deadline);
+  // Polls until condition() returns true. Returns false if the deadline came first.
+  template <typename Condition>
+  [[nodiscard]] bool poll_until(const Condition& condition, Deadline deadline);
   void launch(Slot& slot, Mode mode, const uint64_t* stored, uint64_t index);
   // Advances until the operation has ended or waits for a transfer.
   void advance(Slot& slot);

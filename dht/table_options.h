@@ -83,6 +83,7 @@ struct TableStatistics {
   // Remote path.
   uint64_t remote_finds = 0;        // operations that ended with kFound or kAbsent
   uint64_t remote_inserts = 0;      // operations that ended with kInserted
+  uint64_t remote_reads = 0;        // read() calls that took a round trip
   uint64_t chunks_read = 0;         // also those that were requested in advance and not needed
   uint64_t bytes_read = 0;          // bytes of these chunks
   uint64_t find_round_trips = 0;    // dependent round trips of the remote_finds

@@ -22,7 +22,7 @@ namespace cariama {
 // running_fabric() returns the fabric whose call the calling thread is running, or nullptr.
 // running_source() returns the rank of the process that sent that call.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT Fabric* running_fabric();
-[[nodiscard]] CARIAMA_DSFABRIC_EXPORT uint32_t running_source();
+[[nodiscard]] CARIAMA_DSFABRIC_EXPORT Rank running_source();
 
 namespace internal {
 
@@ -52,7 +52,7 @@ class PulledCall {
 
   PulledCall(const F& function, const RemoteMemoryLocator& source)
       : function_(function), source_(source) {
-    require_travelling_function<F>();
+    require_buffer_function<F>();
   }
 
   [[nodiscard]] static FunctionId id() { return FunctionTable::id_of<&PulledCall::run>(); }
@@ -89,7 +89,9 @@ class PulledCall {
       if constexpr (!std::is_empty_v<F>) std::memcpy(copy_, at, sizeof(F));
     }
     void run(void* buffer, uint64_t size) override {
-      static_cast<void>((*std::launder(reinterpret_cast<F*>(copy_)))(buffer, size));
+      if constexpr (std::is_invocable_v<F&, void*, uint64_t>) {  // else PulledCall reports it
+        static_cast<void>((*std::launder(reinterpret_cast<F*>(copy_)))(buffer, size));
+      }
     }
 
    private:

@@ -15,6 +15,7 @@
 #ifndef CARIAMA_DSFABRIC_CALL_ENCODING_H_
 #define CARIAMA_DSFABRIC_CALL_ENCODING_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -129,22 +130,64 @@ inline constexpr size_t padded(size_t bytes) { return (bytes + 7) / 8 * 8; }
 template <typename F>
 inline constexpr size_t kClosureBytes = std::is_empty_v<F> ? 0 : padded(sizeof(F));
 
-// Types whose values point into the caller's process.
+// True if a T holds a reference. The members of a class cannot be enumerated, but two properties
+// together tell: a class with a member of reference type is not a standard-layout class
+// ([class.prop]), and a bit_cast to it is not a constant expression ([bit.cast]). The second one
+// excludes classes that have no standard layout for another reason. (A class that has neither, and
+// contains a pointer or a union, is taken for one with a reference.)
+template <size_t kSize>
+struct Bytes {
+  unsigned char bytes[kSize];
+};
 template <typename T>
-inline constexpr bool kPointsHere = std::is_pointer_v<T> || std::is_same_v<T, std::string_view>;
+concept ConstantFromBytes = requires {
+  typename std::bool_constant<(static_cast<void>(__builtin_bit_cast(T, Bytes<sizeof(T)>{})), true)>;
+};
+template <typename T>
+constexpr bool holds_reference() {
+  if constexpr (std::is_class_v<T> && std::is_trivially_copyable_v<T> &&
+                !std::is_standard_layout_v<T>) {
+    return !ConstantFromBytes<T>;
+  } else {
+    return false;
+  }
+}
+
+// Types whose values point into the caller's process, also as elements of the containers of the
+// standard library. A pointer that is a member of a user's class is not found.
+template <typename T>
+inline constexpr bool kPointsHere = std::is_pointer_v<T> || std::is_member_function_pointer_v<T> ||
+                                    holds_reference<T>();
+template <typename Char, typename Traits>
+inline constexpr bool kPointsHere<std::basic_string_view<Char, Traits>> = true;
 template <typename T, size_t N>
 inline constexpr bool kPointsHere<std::span<T, N>> = true;
 template <typename T>
 inline constexpr bool kPointsHere<std::reference_wrapper<T>> = true;
+template <typename T, size_t N>
+inline constexpr bool kPointsHere<std::array<T, N>> = kPointsHere<T>;
+template <template <typename...> typename Container, typename... Elements>
+requires StandardContainer<Container<Elements...>>
+inline constexpr bool kPointsHere<Container<Elements...>> = (kPointsHere<Elements> || ...);
 
-// The types that a call may return: values. (A pointer may be meant as a name, for later calls.)
+// The types that a call may return: values. A pointer may be meant as a name, for later calls, but
+// not one to characters: that is a string literal, or another text of the callee's process.
 template <typename T>
 inline constexpr bool kReturns = std::is_void_v<T> ||
                                  (Serializable<T> && (std::is_pointer_v<T> || !kPointsHere<T>));
+template <>
+inline constexpr bool kReturns<const char*> = false;
+template <>
+inline constexpr bool kReturns<char*> = false;
 template <typename T>
 inline constexpr bool kReturns<T&> = false;
 template <typename T, typename Deleter>
 inline constexpr bool kReturns<std::unique_ptr<T, Deleter>> = false;
+
+// A function, by whatever kind of address.
+template <typename F>
+inline constexpr bool kIsFunctionAddress =
+    std::is_pointer_v<F> || std::is_member_function_pointer_v<F>;
 
 template <typename F>
 inline constexpr bool kTravels =
@@ -204,16 +247,35 @@ template <typename... Args>
 
 // ---- The sending side ---------------------------------------------------------------------------
 
-// The requirement of call() on its function: a callable whose captures can travel bytewise.
+// The requirement of call() on its function: a callable whose captures can travel bytewise. A
+// captured pointer compiles: it is a number that means something in one process, which may be the
+// destination. So does a captured view, or any class that contains a pointer.
 template <typename F>
 constexpr void require_travelling_function() {
   static_assert(
       internal::kTravels<F>,
       "cariama: this function captures something that is not trivially copyable; pass it as "
       "an argument of call() instead of capturing it");
+  static_assert(!internal::holds_reference<F>(),
+                "cariama: this function captures by reference ([&] or [&x]), and a reference is an "
+                "address in the caller's process; capture by value, or pass an argument");
+  static_assert(!internal::kIsFunctionAddress<F>,
+                "cariama: the address of a function is valid in the caller's process only; pass a "
+                "lambda that calls the function");
 }
 
 namespace internal {
+
+// The requirement of call_buffer() on its function. Returns whether it takes a buffer.
+template <typename F>
+constexpr bool require_buffer_function() {
+  require_travelling_function<F>();
+  constexpr bool kTakesBuffer = std::is_invocable_v<F&, void*, uint64_t>;
+  static_assert(kTakesBuffer,
+                "cariama: the function of a call with a buffer takes (void* buffer, uint64_t "
+                "size)");
+  return kTakesBuffer;
+}
 
 // How a Call stores its function, given as F&&: a function that outlives the expression is stored
 // by reference and copied once, into the buffer that the call is sent from. (A function of at most
@@ -251,10 +313,11 @@ class FunctionCall {
     require_travelling_function<F>();
     static_assert(
         !(internal::kPointsHere<Args> || ...),
-        "cariama: an argument of this call is a pointer (as string literals are), a string_view or "
-        "a span, which points into the caller's process; pass a value, such as a std::string");
+        "cariama: an argument of this call is or contains a pointer (as string literals are), a "
+        "reference, a string_view or a span, which points into the caller's process; pass a value, "
+        "such as a std::string");
     static_assert(
-        (Serializable<Args> && ...),
+        (internal::kPointsHere<Args> || ...) || (Serializable<Args> && ...),
         "cariama: an argument of this call is neither trivially copyable nor known to cereal; "
         "give its type a serialize() member");
     static_assert(
@@ -340,16 +403,12 @@ class BufferCall {
   using F = std::remove_cvref_t<Stored>;
 
  public:
-  using Result = std::invoke_result_t<F&, void*, uint64_t>;
+  using Result = void;  // what the function returns is ignored
 
   // `buffer` must stay valid until write(), which copies it.
   BufferCall(const F& function, std::span<const std::byte> buffer)
       : function_(function), buffer_(buffer) {
-    require_travelling_function<F>();
-    static_assert(
-        std::is_void_v<Result> || Serializable<Result>,
-        "cariama: the result of this call is neither trivially copyable nor known to cereal; "
-        "give its type a serialize() member");
+    internal::require_buffer_function<F>();
   }
 
   [[nodiscard]] static FunctionId id() { return FunctionTable::id_of<&BufferCall<F>::run>(); }
@@ -374,12 +433,12 @@ class BufferCall {
       return;
     }
     const internal::ArrivedFunction<F> function(call.closure.data() + sizeof size);
-    try {
-      internal::invoke_and_save(call, [&]() -> Result {
-        return (*function)(static_cast<void*>(call.closure.data() + kFront), size);
-      });
-    } catch (...) {
-      internal::note_exception(call);
+    if constexpr (std::is_invocable_v<F&, void*, uint64_t>) {  // else the constructor reports it
+      try {
+        static_cast<void>((*function)(static_cast<void*>(call.closure.data() + kFront), size));
+      } catch (...) {
+        internal::note_exception(call);
+      }
     }
   }
 

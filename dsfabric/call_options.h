@@ -9,15 +9,16 @@
 
 namespace cariama {
 
-// When a call's Synchronizer is counted down (Seriema §3.1).
-enum class Notification : uint8_t {
-  kTransmitted,  // the call has been sent: its arguments and buffer may be reused
-  kConsumed,     // the destination has run the call
-};
+// Which event of a call counts its Synchronizer down (Seriema §3.1). completions.h defines the
+// events, and has the form for both at once.
+enum class Notification : uint8_t { kTransmitted, kConsumed };
 inline constexpr Notification LocalNotify = Notification::kTransmitted;
 inline constexpr Notification RemoteNotify = Notification::kConsumed;
 
-// What a call does when the destination has no room for it (Seriema §4.4.1, appendix).
+// What a call does when the destination has no room for it (Seriema §4.4.1, appendix). A one-sided
+// call with kFail or kRetry first waits for a grant of further chunks, if one can be obtained, at
+// most MessengerOptions::timeout. The first call of a messenger waits for its set-up under every
+// policy: call setup() before.
 enum class WhenFull : uint8_t {
   kFail,        // returns RESOURCE_EXHAUSTED; nothing was sent
   kRetry,       // waits for room, and runs incoming calls meanwhile
@@ -66,24 +67,29 @@ struct CallOptions {
 
 namespace internal {
 
-// Requirements of functions for which an option would have no effect.
+// Each form of call refuses, in one line, the options that would have no effect on it.
 template <typename Options>
 constexpr void require_no_notification() {
-  static_assert(
-      !Options::template kGives<Notification>,
-      "cariama: LocalNotify and RemoteNotify say when a Synchronizer is counted down; pass "
-      "one right behind the function");
+  static_assert(!Options::template kGives<Notification>,
+                "cariama: LocalNotify and RemoteNotify say when a Synchronizer is counted down; "
+                "this call has none");
 }
 template <typename Options>
 constexpr void require_no_pulling() {
   static_assert(!Options::template kGives<Pulling>,
-                "cariama: Sync and Async say how call_buffer READs its buffer; this call has none");
+                "cariama: Sync and Async say how call_buffer READs its buffer; this call READs "
+                "none");
 }
 template <typename Options>
 constexpr void require_only_notification() {
-  require_no_pulling<Options>();
-  static_assert(!Options::template kGives<WhenFull>,
-                "cariama: Fail, Retry and RetryAsync do not apply to broadcasts");
+  static_assert(!Options::template kGives<WhenFull> && !Options::template kGives<Pulling>,
+                "cariama: a broadcast takes no options but LocalNotify and RemoteNotify");
+}
+template <typename Options>
+constexpr void require_only_when_full() {
+  static_assert(!Options::template kGives<Notification> && !Options::template kGives<Pulling>,
+                "cariama: async_call takes no options but Fail, Retry and RetryAsync; its Future "
+                "is ready when the result has arrived");
 }
 
 }  // namespace internal

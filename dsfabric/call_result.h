@@ -1,11 +1,9 @@
-// The return type of calls on the hot path: a Status that also converts to bool, as the paper's
-// code requires.
+// What every form of call returns: whether the call was accepted, and if not, why. Send-based,
+// one-sided and aggregated calls and broadcasts share this type.
 //
-//   bool sent = messenger.call([] { ... });             // Listing 1
+//   bool sent = messenger.call([] { ... });                               // Listing 1
 //   if (CallResult sent = messenger.call(...); !sent) report(sent.status());
-//
-// It is not [[nodiscard]]: a caller that chose Retry may ignore it. With Retry only errors such as
-// the failure of the destination process remain, and Fabric::peer_status() reports them too.
+//   if (absl::Status sent = call(fabric, thread, ...); !sent.ok()) ...
 #ifndef CARIAMA_DSFABRIC_CALL_RESULT_H_
 #define CARIAMA_DSFABRIC_CALL_RESULT_H_
 
@@ -16,20 +14,24 @@
 
 namespace cariama {
 
-// 8 bytes; folds away where the call is inlined and succeeds.
-class CallResult {
+// An absl::Status that also converts to bool. 8 bytes; folds away where the call is inlined and
+// succeeds. [[nodiscard]]: a call that was not accepted does not run, and its completions are not
+// notified.
+class [[nodiscard]] CallResult {
  public:
   CallResult() = default;                                          // OK
   CallResult(absl::Status status) : status_(std::move(status)) {}  // NOLINT: as Status converts
 
   [[nodiscard]] bool ok() const { return status_.ok(); }
+  // OK, or why the call was not accepted.
+  [[nodiscard]] const absl::Status& status() const { return status_; }
+  operator absl::Status() const& { return status_; }         // NOLINT
+  operator absl::Status() && { return std::move(status_); }  // NOLINT
   // Converts to bool only, so that it never becomes an integer by accident.
   template <std::same_as<bool> Bool>
   operator Bool() const {  // NOLINT
     return status_.ok();
   }
-  // OK, or why the call was not accepted.
-  [[nodiscard]] const absl::Status& status() const { return status_; }
 
  private:
   absl::Status status_;

@@ -1,6 +1,6 @@
 // The interface by which a layer above (riutils) delivers calls to threads over a transport path of
-// its own. It defines how the fabric runs these calls, how their threads sleep, and how the end of
-// a call is reported.
+// its own. It defines how the fabric runs these calls, how senders wake their threads, and how the
+// end of a call is reported.
 //
 // A layer has one CallSourceRegistry per fabric. Each process creates it on first use: by the
 // layer's first call of this process, or by the first request of a peer. The fabric asks it for one
@@ -22,8 +22,9 @@
 #include "dsfabric/fabric.h"
 #include "dsfabric/send_call.h"
 #include "dtutils/allocators/rdma_allocator.h"
+#include "dtutils/doorbell.h"
+#include "dtutils/remote_doorbell.h"
 #include "dtutils/synchronizer.h"
-#include "dtutils/wait.h"
 
 namespace cariama {
 
@@ -35,12 +36,12 @@ class CARIAMA_DSFABRIC_EXPORT CallSource {
   // Runs at most `most` calls that have arrived. Never blocks. Returns the number of calls that
   // ran.
   virtual size_t run(size_t most) = 0;
-  // Announces to all senders that the consumer of this worker's calls is about to sleep and must be
-  // woken. The fabric calls run() once more before the consumer sleeps.
-  virtual void announce_sleep() = 0;
-  // Returns true if every sender has seen the announcement. Requires: run() found no call since
-  // announce_sleep(); otherwise a wake-up could be lost.
-  [[nodiscard]] virtual bool may_sleep() = 0;
+  // The doorbells of the senders whose calls arrive by plain WRITEs. The fabric arms them before
+  // the thread sleeps; the layer adds and removes them, in run().
+  [[nodiscard]] RemoteSleepers& remote_sleepers() { return remote_sleepers_; }
+
+ private:
+  RemoteSleepers remote_sleepers_;
 };
 
 // A layer's call sources, one for each worker of this process. Thread-safe.
@@ -87,10 +88,6 @@ class CARIAMA_DSFABRIC_EXPORT RunningCalls {
   const uint32_t outer_rank_;
 };
 
-// Returns the handle for a call's NotifyTarget. When process `rank` answers, `receiver` is filled,
-// then `done` is counted down. If the process fails, `done` fails.
-[[nodiscard]] CARIAMA_DSFABRIC_EXPORT uint64_t expect_answer(
-    Fabric& fabric, uint32_t rank, Synchronizer& done, std::unique_ptr<ResultReceiver> receiver);
 // Returns the handle for a call's NotifyTarget. `ended` is called once, in the thread that receives
 // the answer or detects the failure. `result`, valid during that call, is the result in the answer.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT uint64_t
@@ -117,15 +114,23 @@ CARIAMA_DSFABRIC_EXPORT void reject_call(Fabric& fabric, uint32_t rank, std::str
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::StatusOr<bool> wake_worker(Fabric& fabric,
                                                                        uint32_t rank,
                                                                        uint32_t index);
-// Returns the words that the threads that run calls sleep on, in registered memory, kWakeWordStride
-// bytes apart: one WakeWord for each worker, then one for all helper threads. A process that has
+// Returns the doorbells of the threads that run calls, in registered memory, kDoorbellStride bytes
+// apart: one for the calls of each worker, then one for all helper threads. A process that has
 // mapped them (QueuePair::direct_access) wakes a sleeping thread by one system call, without an
 // intermediate thread.
-[[nodiscard]] CARIAMA_DSFABRIC_EXPORT const RDMAMemory& wake_words(Fabric& fabric);
-inline constexpr size_t kWakeWordStride = 64;
-// Wakes through mapped wake words: as wake_worker(), for worker `index` of a process of `threads`
-// workers whose wake words are mapped at `words`.
-CARIAMA_DSFABRIC_EXPORT void wake_mapped_worker(std::byte* words, uint32_t threads, uint32_t index);
+[[nodiscard]] CARIAMA_DSFABRIC_EXPORT const RDMAMemory& doorbells(Fabric& fabric);
+inline constexpr size_t kDoorbellStride = 64;
+// Returns the doorbell for the calls of worker `index`, of the process whose doorbells are mapped
+// at `mapped`.
+[[nodiscard]] inline Doorbell& call_doorbell(std::byte* mapped, uint32_t index) {
+  return *reinterpret_cast<Doorbell*>(mapped + index * kDoorbellStride);
+}
+// Rings for a call to worker `index` of a process of `threads` workers. The thread that runs the
+// worker's calls has armed the worker's doorbell. A helper sleeps on the one of all helpers.
+inline void ring_for_calls(std::byte* mapped, uint32_t threads, uint32_t index) {
+  if (call_doorbell(mapped, index).ring()) [[unlikely]]
+    call_doorbell(mapped, threads).ring();
+}
 // Makes every waiting thread of this process re-check its condition. Call it after a Synchronizer
 // was counted down.
 CARIAMA_DSFABRIC_EXPORT void tell_waiters(Fabric& fabric);

@@ -8,9 +8,8 @@
 //   auto table = all.all_gather(mine, deadline);
 //
 // Participants: one thread of each process (kProcesses), or every long-lived thread of each process
-// (kThreads). A participant's number is its rank, or its global thread id. All participants call
-// the same functions in the same order. A detected mismatch ends the operation with
-// FAILED_PRECONDITION.
+// (kThreads). A participant's number is its Rank, or its ThreadId. All participants call the same
+// functions in the same order. A detected mismatch ends the operation with FAILED_PRECONDITION.
 //
 // Cost. Service calls along a binomial tree over the P processes. An operation has an up phase and
 // a down phase: 2 (P - 1) messages in all, 2 ceil(log2 P) steps one after the other. A broadcast
@@ -70,8 +69,8 @@ enum class Participants : uint8_t {
 
 struct CollectiveOptions {
   Participants participants = Participants::kProcesses;
-  // Default: true if the fabric's on_failure is kContinue.
-  std::optional<bool> leave_out_dead{};
+  // See Failures above.
+  bool leave_out_dead = false;
 };
 
 // Counters of one object in this process.
@@ -111,7 +110,8 @@ class CARIAMA_DSFABRIC_EXPORT Collectives {
   // participants have the value. Further error: OUT_OF_RANGE.
   template <typename T>
   [[nodiscard]] absl::Status broadcast(T& value, uint32_t source, Deadline deadline) {
-    static_assert(std::is_trivially_copyable_v<T>);
+    static_assert(std::is_trivially_copyable_v<T>,
+                  "cariama: collectives take values that are trivially copyable");
     std::string bytes(reinterpret_cast<const char*>(&value), sizeof value);
     auto result = run(internal::CollectiveKind::kBroadcast, source, std::move(bytes), nullptr,
                       sizeof value, deadline);
@@ -126,7 +126,8 @@ class CARIAMA_DSFABRIC_EXPORT Collectives {
   // and must not block.
   template <typename T, typename Op>
   [[nodiscard]] absl::StatusOr<T> all_reduce(const T& value, Op op, Deadline deadline) {
-    static_assert(std::is_trivially_copyable_v<T>);
+    static_assert(std::is_trivially_copyable_v<T>,
+                  "cariama: collectives take values that are trivially copyable");
     const auto fold = [op](std::string& into, std::string_view from) mutable {
       if (into.size() != sizeof(T) || from.size() != sizeof(T)) return false;
       alignas(T) std::byte memory[2][sizeof(T)];
@@ -151,7 +152,8 @@ class CARIAMA_DSFABRIC_EXPORT Collectives {
   template <typename T>
   [[nodiscard]] absl::StatusOr<std::vector<std::optional<T>>> all_gather(const T& value,
                                                                          Deadline deadline) {
-    static_assert(std::is_trivially_copyable_v<T>);
+    static_assert(std::is_trivially_copyable_v<T>,
+                  "cariama: collectives take values that are trivially copyable");
     constexpr size_t kRecord = sizeof(uint32_t) + sizeof(T);
     std::string record(kRecord, '\0');
     const uint32_t number = self();
@@ -178,7 +180,7 @@ class CARIAMA_DSFABRIC_EXPORT Collectives {
 
   // Returns the dead processes that were left out of the caller's last completed operation,
   // ascending.
-  [[nodiscard]] std::vector<uint32_t> left_out() const;
+  [[nodiscard]] std::vector<Rank> left_out() const;
   [[nodiscard]] CollectiveStatistics statistics() const;
 
  private:

@@ -61,7 +61,7 @@ class CARIAMA_DSFABRIC_EXPORT DistributedLock {
  private:
   // The word's values: rank + 1 of the holder in the upper half, the number of the lock object
   // within its process in the lower half.
-  [[nodiscard]] static uint32_t rank_of(uint64_t holder) {
+  [[nodiscard]] static Rank rank_of(uint64_t holder) {
     return static_cast<uint32_t>(holder >> 32) - 1;
   }
   [[nodiscard]] absl::StatusOr<uint64_t> attempt(uint64_t expected);

@@ -5,20 +5,22 @@
 //     auto job = Fabric::create({.threads = 2});  // started by cariama-run, mpirun, or alone
 //     Fabric& fabric = **job;
 //     auto self = fabric.init_thread(0);          // this thread is now worker 0
-//     call(fabric, 1, [from = fabric.rank()] { std::printf("rank %u calls\n", from); });
+//     call(fabric, 1, [from = fabric.rank()] { std::cout << "rank " << from << " calls\n"; });
 //     while (...) fabric.process_calls();         // runs the calls sent to this thread
 //     fabric.finalize(deadline_after(10s));
 //   }
 //
-// Names. A process has a rank, 0 to size() - 1. Each has threads() long-lived threads; thread
-// `index` of process `rank` has the global id rank * threads() + index, and calls go to global ids.
+// Names. A process has a Rank, 0 to size() - 1. Each has threads() long-lived threads; thread
+// `index` of process `rank` has the ThreadId (global id) rank * threads() + index, and calls go to
+// ThreadIds. These are distinct types (ids.h): thread_of(), rank_of() and index_of() convert.
 // Short-lived threads have no name; they may call without set-up.
 //
-// Delivery. Calls from one thread to one thread run exactly once each, in the order of issue, or
-// report that they did not. The destination thread chooses where its calls run: in the thread
-// itself, when it calls process_calls() or waits; in helper threads of the process; or in one
-// consumer thread for the whole process. At any time, one thread runs the calls to a given
-// destination.
+// Delivery. An accepted call runs at most once, and calls from one thread to one thread run in the
+// order of issue. A call runs unless a process dies or the destination rejects it; only a
+// completion for `consumed` (completions.h) reports that it did not. The destination thread chooses
+// where its calls run: in the thread itself, when it calls process_calls() or waits; in helper
+// threads of the process; or in one consumer thread for the whole process. At any time, one thread
+// runs the calls to a given destination.
 //
 // Inside a call no operation waits for credits. If the receiver has no room, calls sent inside a
 // call are deferred, up to deferred_bytes per process, and sent later in order. So calls that call
@@ -33,18 +35,20 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "dsfabric/bootstrap.h"
-#include "dsfabric/buffer_registrar.h"
-#include "dsfabric/call_encoding.h"
 #include "dsfabric/export.h"
+#include "dsfabric/ids.h"
 #include "dtutils/allocators/circular_allocator.h"
 #include "dtutils/allocators/general_allocator.h"
+#include "dtutils/allocators/rdma_allocator.h"
 #include "dtutils/device.h"
 #include "dtutils/registration/registration_cache.h"
+#include "dtutils/synchronizer.h"
 #include "dtutils/transmitter.h"
 #include "dtutils/wait.h"
 
@@ -55,11 +59,9 @@ class Fabric;
 namespace internal {
 class Broker;
 class FabricCore;
-class PendingCall;
+// Returns the parts of a fabric (fabric/fabric_core.h), for the layers of the library.
+[[nodiscard]] FabricCore& core_of(Fabric& fabric);
 }  // namespace internal
-
-// Not a thread id: means "the caller has no name", or "the service of that process".
-inline constexpr uint32_t kNoThread = UINT32_MAX;
 
 // Where the calls to a thread run.
 enum class CallConsumer : uint8_t {
@@ -74,17 +76,30 @@ enum class FailurePolicy : uint8_t {
   kContinue,  // operations in flight to the dead process end with UNAVAILABLE; the rest continues
 };
 
+// Which threads of a process share a connection to another process.
+enum class QueuePairSharing : uint8_t {
+  kProcess,  // all threads share `queue_pairs` connections: worker i uses connection i modulo them
+  kNode,     // one connection for each NUMA node: a worker uses that of its node
+  kThread,   // one connection for each long-lived thread
+};
+
 // Options, all with defaults. Sizes in bytes.
 struct FabricOptions {
   // Long-lived threads per process. Default: what the launcher was asked for, else 1. Must be equal
   // in all processes.
   std::optional<uint32_t> threads{};
-  // Threads that receive independently of the workers. 0: none; otherwise one for each device.
+  // Threads that receive independently of the workers. 0: none; 1: one for each device.
   // Workers also receive when they process calls, and while they wait and are awake; the service
   // thread pauses meanwhile. With 0 only the workers receive, and waits poll instead of sleeping.
   uint32_t service_threads = 1;
   uint32_t helper_threads = 0;
-  // Connections between two processes. Worker i uses connection i modulo this number.
+  // Which threads share a connection to another process. `queue_pairs` is used with kProcess;
+  // with kNode and kThread, Fabric::options() returns the number that results. This number must be
+  // equal in all processes. More connections let threads post without sharing a send queue, at the
+  // memory of receive_units and send_depth for each. Each thread takes up to
+  // two Transmitters of a connection, which has at most TransmitQueue::kMaxTransmitters: so at most
+  // 127 threads can share one.
+  QueuePairSharing queue_pair_sharing = QueuePairSharing::kProcess;
   uint32_t queue_pairs = 1;
   // Send-based calls: receive_units is the number of messages that a sender may have in flight on
   // one connection; receive_unit_bytes is the maximum length of a message, header included. A
@@ -99,23 +114,45 @@ struct FabricOptions {
   // threads. Beyond the second limit, senders to this process run out of credits and wait. Answers
   // count, but are not refused.
   uint64_t deferred_bytes = uint64_t{64} << 20;
-  FailurePolicy on_failure = FailurePolicy::kAbort;
-  // Buffers for call_buffer that are not registered (user_buffer.h): up to this size they are
-  // copied into registered memory, which saves a registration, a system call. Longer buffers are
-  // registered through `registrar`, or as `registration` says; without both, with the device until
-  // the transfer has ended.
+  // Default: the failure of a process is an error of the operations that need the process.
+  FailurePolicy on_failure = FailurePolicy::kContinue;
+  // Registered memory of the process: superpages and chunks of each NUMA node. Chunks are smaller
+  // than dtutils' default because a fabric of many processes takes many small ones.
+  RDMAAllocatorOptions superpages{.chunk_bytes = size_t{64} << 10};
+  // ThreadContext::buffers() of each thread.
+  CircularAllocatorOptions thread_buffers{.initial_units = 16};
+  // Fabric::memory(), and the global memory that this process owns.
+  GeneralAllocatorOptions general_memory{};
+  // Memory that the user did not register, as the buffer of a call (user_buffer.h) or of a
+  // Transmitter on one of the fabric's connections: up to this size it is copied into registered
+  // memory. Longer memory is registered through a RegistrationCache for each device, whose policy
+  // decides how long it stays registered.
   uint64_t bounce_bytes = 16u << 10;
-  BufferRegistrar registrar{};
-  // If set, and `registrar` is not: buffers for call_buffer above bounce_bytes are registered
-  // through a RegistrationCache, whose policy decides how long they stay registered. Called at the
-  // first such transfer through each device, since a policy serves one cache.
+  // Returns the options of such a cache. Called at the first use of longer memory through each
+  // device, since a policy serves one cache. Empty: the defaults (least recently used memory is
+  // deregistered at the budget).
   //   options.registration = [] { return RegistrationOptions{.max_bytes = size_t{1} << 30}; };
   std::function<RegistrationOptions()> registration{};
   // Time limit for making a connection, and for each collective step of set-up.
   std::chrono::milliseconds timeout{30'000};
-  // Wake-up interval of a sleeping service thread: the longest time that a missed event stays
-  // undetected.
+  // Interval at which a sleeping service thread wakes to detect failures, to give a sign of life
+  // and to retry deferred work. The arrival of calls does not depend on it.
   std::chrono::milliseconds heartbeat{100};
+  // If not zero: a process that gives no sign of life for this long is considered failed, as if it
+  // had died, although it may only be stopped (SIGSTOP, a debugger) or starved of processor time.
+  // Operations that wait for it then end with UNAVAILABLE, and its connections are cut: when it
+  // continues, its own operations to the others fail. (Memory of processes of its host that it has
+  // mapped stays mapped.) Zero: a stopped process is waited for, and only operations with a
+  // deadline end.
+  //
+  // A sign of life is a WRITE of 8 bytes to each connected process at each heartbeat, sent by the
+  // service threads. With service_threads == 0 a process gives signs only while it waits, polls for
+  // calls, or calls progress(). Time in which the observing process is stopped itself does not
+  // count, so a job that is stopped and continued as a whole loses no process.
+  //
+  // Must be at least four heartbeats, and equal in all processes. Choose it longer than any pause
+  // that the machines impose: paging, and more runnable threads than cores.
+  std::chrono::milliseconds lease{0};
   // For verbs: after this time without an acknowledgement a message is sent again. A peer that
   // lets seven of these intervals pass is considered failed. Raise it for hosts that stall, such as
   // virtual machines on a loaded host.
@@ -123,7 +160,20 @@ struct FabricOptions {
   // One device to use for every pair of processes, instead of shm within a host and verbs between
   // hosts. For tests on sim and fault.
   std::shared_ptr<Device> device{};
+
+  // Returns the values of Seriema where the paper states them: superpages of 1 GiB from the start
+  // in chunks of 2 MiB (section 4.2). A process then takes at least 1 GiB for each NUMA node on
+  // which it has threads.
+  [[nodiscard]] static FabricOptions paper() {
+    FabricOptions options;
+    options.superpages = RDMAAllocatorOptions::paper();
+    return options;
+  }
 };
+
+// Returns the options of the preset `name`: "default" or "paper". Error: INVALID_ARGUMENT.
+[[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::StatusOr<FabricOptions> fabric_preset(
+    std::string_view name);
 
 // Counters of one process.
 struct FabricStatistics {
@@ -136,8 +186,9 @@ struct FabricStatistics {
   uint64_t credit_waits = 0;  // times that a sender found no credit
   uint64_t deferred = 0;      // messages that were deferred
   uint64_t connections = 0;
-  uint64_t wakes = 0;   // wake-ups of sleeping threads of other processes
-  uint64_t rounds = 0;  // times that a service thread woke up or found work without sleeping
+  uint64_t wakes = 0;     // wake-ups of sleeping threads of other processes
+  uint64_t receives = 0;  // polled receive completions: send-based messages, and events
+  uint64_t rounds = 0;    // times that a service thread woke up or found work without sleeping
 };
 
 // A long-lived thread's registration in the fabric. Created by Fabric::init_thread; its destructor
@@ -149,8 +200,8 @@ class CARIAMA_DSFABRIC_EXPORT ThreadContext {
   ThreadContext& operator=(const ThreadContext&) = delete;
 
   [[nodiscard]] Fabric& fabric() const { return fabric_; }
-  [[nodiscard]] uint32_t index() const { return index_; }  // within the process
-  [[nodiscard]] uint32_t global_id() const { return global_id_; }
+  [[nodiscard]] ThreadIndex index() const { return index_; }  // within the process
+  [[nodiscard]] ThreadId global_id() const { return global_id_; }
   [[nodiscard]] int numa_node() const { return numa_node_; }  // NUMA node of its memory, or -1
 
   // Registered memory on this thread's NUMA node, for buffers to transfer. The allocator recycles
@@ -162,12 +213,12 @@ class CARIAMA_DSFABRIC_EXPORT ThreadContext {
 
  private:
   friend class Fabric;
-  ThreadContext(Fabric& fabric, uint32_t index, uint32_t global_id, int numa_node)
+  ThreadContext(Fabric& fabric, ThreadIndex index, ThreadId global_id, int numa_node)
       : fabric_(fabric), index_(index), global_id_(global_id), numa_node_(numa_node) {}
 
   Fabric& fabric_;
-  uint32_t index_;
-  uint32_t global_id_;
+  ThreadIndex index_;
+  ThreadId global_id_;
   int numa_node_;
   bool named_ = false;  // the fabric has registered this thread
 };
@@ -203,19 +254,24 @@ class CARIAMA_DSFABRIC_EXPORT Fabric {
   Fabric(const Fabric&) = delete;
   Fabric& operator=(const Fabric&) = delete;
 
-  [[nodiscard]] uint32_t rank() const;
+  [[nodiscard]] Rank rank() const;
   [[nodiscard]] uint32_t size() const;     // processes
   [[nodiscard]] uint32_t threads() const;  // per process
   [[nodiscard]] uint32_t total_threads() const { return size() * threads(); }
-  [[nodiscard]] uint32_t rank_of(uint32_t thread) const { return thread / threads(); }
+  [[nodiscard]] Rank rank_of(ThreadId thread) const { return thread / threads(); }
+  [[nodiscard]] ThreadIndex index_of(ThreadId thread) const { return thread % threads(); }
+  // Returns the global id of thread `index` of process `rank`.
+  [[nodiscard]] ThreadId thread_of(Rank rank, ThreadIndex index = 0) const {
+    return rank * threads() + index;
+  }
   // "rank 3 (on node1, pid 4711)".
-  [[nodiscard]] const std::string& label(uint32_t rank) const;
+  [[nodiscard]] const std::string& label(Rank rank) const;
 
   // Makes the calling thread worker `index` of this process. Does not bind it to a core; creates
   // its allocator on its NUMA node. Errors: OUT_OF_RANGE, ALREADY_EXISTS (another thread has that
   // index). The same thread must destroy the context, before the fabric.
   [[nodiscard]] absl::StatusOr<std::unique_ptr<ThreadContext>> init_thread(
-      uint32_t index, CallConsumer consumer = CallConsumer::kThread);
+      ThreadIndex index, CallConsumer consumer = CallConsumer::kThread);
   // Returns the context of the calling thread in this fabric, or nullptr.
   [[nodiscard]] ThreadContext* this_thread() const;
 
@@ -224,19 +280,27 @@ class CARIAMA_DSFABRIC_EXPORT Fabric {
   size_t process_calls(size_t most = SIZE_MAX);
   // Does the work of the service threads once: receives messages, sends deferred calls, detects
   // failed peers. Call it only if there are no service threads, from a thread that neither
-  // processes calls nor waits in a function of this class (Synchronizer::wait() does not receive).
+  // processes calls nor waits in a function of this class.
   // Never blocks.
   size_t progress();
-  // Blocks until `condition` is true; a worker thread runs its calls meanwhile. Sleeps when there
-  // are no calls. The condition must become true by a call, by progress of the fabric, or before a
-  // wake(). Returns false if the deadline came first.
-  [[nodiscard]] bool wait(const std::function<bool()>& condition, Deadline deadline = kForever);
+
+  // wait() is how a thread waits. It receives, and a worker thread runs its calls meanwhile; in a
+  // task that lets other tasks run (tasks/await.h), the worker runs these, too. Sleeps when there
+  // is nothing to do. kForever is a deadline that does not come.
+  //
+  // Blocks until `condition` is true. The condition must become true by a call, by progress of the
+  // fabric, or before a wake(), which reaches workers only. Returns false if the deadline came
+  // first.
+  [[nodiscard]] bool wait(const std::function<bool()>& condition, Deadline deadline);
+  // Blocks until no operation of `done` is left, and returns its status(): OK or the first failure.
+  // Returns DEADLINE_EXCEEDED if the deadline came first: the operations continue, and `done` must
+  // live until they end.
+  [[nodiscard]] absl::Status wait(const Synchronizer& done, Deadline deadline);
   // As wait(), for a condition that a plain RDMA WRITE makes true. A plain WRITE does not wake a
-  // sleeping thread, so this function polls.
-  [[nodiscard]] bool wait_polling(const std::function<bool()>& condition,
-                                  Deadline deadline = kForever);
+  // sleeping thread, so this function polls and never sleeps.
+  [[nodiscard]] bool wait_polling(const std::function<bool()>& condition, Deadline deadline);
   // Makes worker `index` of this process wake and re-check its condition.
-  void wake(uint32_t index);
+  void wake(ThreadIndex index);
 
   // Ends the job. Every process calls it, from one thread; the process's other threads have left,
   // or continue to run their calls. Runs all calls in flight, including calls to threads that have
@@ -249,24 +313,33 @@ class CARIAMA_DSFABRIC_EXPORT Fabric {
   [[nodiscard]] bool finalized() const;
 
   // Returns OK, or UNAVAILABLE with the reason if that process is considered failed.
-  [[nodiscard]] absl::Status peer_status(uint32_t rank) const;
+  [[nodiscard]] absl::Status peer_status(Rank rank) const;
 
   // Registered memory of the process. Any thread may use the allocator.
   [[nodiscard]] GeneralAllocator& memory();
   // Returns the connection to a process, and makes it if necessary. For code that posts its own
-  // transfers (one Transmitter per thread) beside calls. Blocks while connecting. Errors:
+  // transfers (one Transmitter per thread) beside calls. The fabric owns it, and its Transmitters
+  // must be destroyed before the fabric; do not repair() it. Blocks while connecting. Errors:
   // UNAVAILABLE, FAILED_PRECONDITION (refused: another build), INVALID_ARGUMENT (no such rank, or
   // this process's own rank).
-  [[nodiscard]] absl::StatusOr<TransmitQueue*> connection(uint32_t rank, uint32_t thread_index = 0);
-  [[nodiscard]] const ProtectionDomain* domain(uint32_t rank) const;
+  [[nodiscard]] absl::StatusOr<TransmitQueue*> connection(Rank rank, ThreadIndex thread_index = 0);
+  // Returns the protection domain of the device through which process `rank` is reached; nullptr
+  // for this process, and if there is no such rank.
+  [[nodiscard]] const ProtectionDomain* domain(Rank rank) const;
 
   [[nodiscard]] Bootstrap& bootstrap();
+  // Returns the options in effect: those of create(), with the resulting number of queue pairs.
   [[nodiscard]] const FabricOptions& options() const;
   [[nodiscard]] FabricStatistics statistics() const;
-
-  [[nodiscard]] internal::FabricCore& core() { return *core_; }
+  // Returns a description of the device through which process `rank` is reached; "" for this
+  // process.
+  [[nodiscard]] std::string transport(Rank rank) const;
+  // Returns the sums over the superpages of all NUMA nodes that this process has used.
+  [[nodiscard]] RDMAAllocatorStatistics memory_statistics() const;
 
  private:
+  friend internal::FabricCore& internal::core_of(Fabric& fabric);
+
   explicit Fabric(std::unique_ptr<internal::FabricCore> core);
   std::unique_ptr<internal::FabricCore> core_;
 };

@@ -1,17 +1,15 @@
-// The functions that calls may name. A call names a function by an identity, not by an address
-// (DESIGN invariant 5).
+// The functions that calls may name. A call names a function by an identity, not by an address.
 //
 // A call carries a FunctionId, and the receiver looks it up in the table of this program's
-// invocable functions. There are two kinds of ids.
+// invocable functions (Seriema §4.3 ii).
 //
-// By type: each function that a program passes to call() anywhere has a stub, a template instance
-// that runs it. Naming the stub anywhere in the program registers it before main(). When the table
-// is built, the stubs are sorted by the build-id of their program or library and their offset in
-// it, and numbered from 1. Two processes of one build have the same table, whatever addresses their
-// code has. fingerprint() identifies the table, and processes compare it before they connect.
-//
-// By number: a function that the user registered under a number keeps that number in every build
-// (Seriema §4.3).
+// Each function that a program passes to call() anywhere has a stub, a template instance that runs
+// it. Naming the stub anywhere in the program registers it before main(). When the table is built,
+// the stubs are sorted by the build-id of their program or library and their offset in it, and
+// numbered from 1. Two processes of one build have the same table, whatever addresses their code
+// has. fingerprint() identifies the table, and processes compare it before they connect. So all
+// processes of a job run the same build; functions registered under ids that the user chooses, for
+// calls between separately built programs (Seriema §4.3 i), do not exist.
 //
 // resolve() rejects an id that is not in the table, so an invalid id is never jumped to. The only
 // exception is a build for comparison with the paper (CMake option CARIAMA_RAW_FUNCTION_ADDRESSES;
@@ -39,9 +37,8 @@ struct IncomingCall;
 // Never throws: the stub catches the function's exceptions and reports them in `call`.
 using FunctionStub = void (*)(IncomingCall& call);
 
-// 0 is not a valid id. The top bit marks numbers that the user chose.
+// 0 is not a valid id.
 struct FunctionId {
-  static constexpr uint32_t kUserBit = uint32_t{1} << 31;
   uint32_t value = 0;
   friend auto operator<=>(FunctionId, FunctionId) = default;
 };
@@ -51,7 +48,7 @@ struct ProgramFingerprint {
   std::array<uint8_t, 20>
       build_id{};           // of the main program, as the linker wrote it; zeros if it has none
   uint32_t functions = 0;   // number of stubs in the table
-  uint64_t table_hash = 0;  // over every function's library, offset and number
+  uint64_t table_hash = 0;  // over every function's library and offset
   friend bool operator==(const ProgramFingerprint&, const ProgramFingerprint&) = default;
 };
 static_assert(sizeof(ProgramFingerprint) == 32);
@@ -96,21 +93,14 @@ class CARIAMA_DSFABRIC_EXPORT FunctionTable {
 #endif
   }
 
-  // Gives a stub a number below 2^16. Every process must make the same calls, before build().
-  // Errors: ALREADY_EXISTS (another function has the number), OUT_OF_RANGE, FAILED_PRECONDITION
-  // (the table was built).
-  [[nodiscard]] static absl::StatusOr<FunctionId> register_stub(uint32_t number, FunctionStub stub);
-
   // Returns the stub of an id received from another process, or nullptr if there is none; then the
   // rejection is counted.
   [[nodiscard]] static FunctionStub resolve(FunctionId id) {
 #ifdef CARIAMA_RAW_FUNCTION_ADDRESSES
     return reinterpret_cast<FunctionStub>(program_half_ | id.value);
 #else
-    const uint32_t index = id.value & ~FunctionId::kUserBit;
-    const Stubs& stubs = (id.value & FunctionId::kUserBit) == 0 ? by_type_ : by_number_;
-    if (index < stubs.count) [[likely]] {
-      if (FunctionStub stub = stubs.first[index]; stub != nullptr) [[likely]]
+    if (id.value < stubs_.count) [[likely]] {
+      if (FunctionStub stub = stubs_.first[id.value]; stub != nullptr) [[likely]]
         return stub;
     }
     return reject();
@@ -135,8 +125,7 @@ class CARIAMA_DSFABRIC_EXPORT FunctionTable {
   };
   static FunctionStub reject();
 
-  static Stubs by_type_;  // index 0 is unused
-  static Stubs by_number_;
+  static Stubs stubs_;  // by id; entry 0 is nullptr
 #ifdef CARIAMA_RAW_FUNCTION_ADDRESSES
   static uintptr_t program_half_;  // the upper half of all function addresses
 #endif

@@ -1,8 +1,11 @@
-// Results of asynchronous calls, to be polled, waited for, or awaited with co_await.
+// Results and completions of calls, to be polled, waited for, or awaited with co_await.
 //
 //   Future<int> sum = async_call(fabric, thread, [](int a, int b) { return a + b; }, 2, 3);
 //   absl::StatusOr<int> value = sum.get(deadline);       // waits, running incoming calls meanwhile
 //   Future<int> same = messenger.async_call([](int a, int b) { return a + b; }, 2, 3);  // riutils
+//   Future<void> run;                                    // a completion (completions.h)
+//   call<RemoteNotify>(fabric, thread, [] { ... }, run);
+//   absl::Status status = run.get(deadline);
 //
 //   Detached work(Fabric& fabric) {
 //     absl::StatusOr<int> value = co_await async_call(fabric, thread, ...);
@@ -32,13 +35,16 @@
 #include "absl/status/statusor.h"
 #include "dsfabric/export.h"
 #include "dsfabric/fabric.h"
-#include "dsfabric/send_call.h"
-#include "dtutils/error.h"
+#include "dsfabric/serializer.h"
 #include "dtutils/synchronizer.h"
+#include "dtutils/wait.h"
 
 namespace cariama {
 
 namespace internal {
+
+// The error of a Future that belongs to no call.
+[[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::Status future_without_call();
 
 // The state that a Future shares with the call that completes it.
 class CARIAMA_DSFABRIC_EXPORT FutureState {
@@ -55,8 +61,8 @@ class CARIAMA_DSFABRIC_EXPORT FutureState {
   // may await a Future.
   [[nodiscard]] bool suspend(std::coroutine_handle<> coroutine);
   void finish(absl::Status status, std::span<const std::byte> result);
-  // Sets the global id of the thread that is called. Call it before the call is sent.
-  void calls(uint32_t destination) { destination_ = destination; }
+  // Sets the thread that is called. Call it before the call is sent.
+  void calls(ThreadId destination) { destination_ = destination; }
 
  private:
   virtual void load(std::span<const std::byte> result) = 0;
@@ -64,7 +70,7 @@ class CARIAMA_DSFABRIC_EXPORT FutureState {
   [[nodiscard]] void* ready_mark() const { return const_cast<FutureState*>(this); }
 
   Fabric& fabric_;
-  uint32_t destination_ = kNoThread;
+  ThreadId destination_ = kNoThread;
   uint32_t worker_ = kNoThread;  // of the coroutine; written before waiter_
   std::atomic<void*> waiter_{nullptr};
   absl::Status status_;
@@ -93,16 +99,6 @@ class FutureValue<void> final : public FutureState {
   void load(std::span<const std::byte>) override {}
 };
 
-// For calls by other paths: returns the handle for the answer of process `rank`. The answer, or the
-// process's failure, finishes `state`.
-[[nodiscard]] CARIAMA_DSFABRIC_EXPORT uint64_t expect_future(Fabric& fabric, uint32_t rank,
-                                                             std::shared_ptr<FutureState> state);
-
-// Sends the call. Its end finishes `state`.
-[[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::Status send_for_future(
-    Fabric& fabric, uint32_t destination, OutgoingCallView call, WhenFull when_full,
-    std::shared_ptr<FutureState> state);
-
 }  // namespace internal
 
 // The result of a call, or the reason why there is none: INTERNAL (the function threw; with type
@@ -113,6 +109,9 @@ class Future {
  public:
   using Result = std::conditional_t<std::is_void_v<T>, absl::Status, absl::StatusOr<T>>;
 
+  // Belongs to no call: never ready, and get() returns FAILED_PRECONDITION. A call to which it is
+  // passed as a completion makes it that call's.
+  Future() = default;
   explicit Future(std::shared_ptr<internal::FutureValue<T>> state) : state_(std::move(state)) {}
   // Returns a Future that is ready and holds the error `why`.
   [[nodiscard]] static Future failed(Fabric& fabric, absl::Status why) {
@@ -121,41 +120,29 @@ class Future {
     return Future(std::move(state));
   }
 
-  [[nodiscard]] bool ready() const { return state_->ready(); }
+  [[nodiscard]] bool ready() const { return state_ != nullptr && state_->ready(); }
   // Blocks until the result is ready; runs incoming calls meanwhile. Moves the value out: call it
   // once. Returns DEADLINE_EXCEEDED if the deadline comes first; it may be called again then.
-  // Returns FAILED_PRECONDITION inside of a call for a result from the calling thread itself: that
-  // call could not run before this one has ended.
-  [[nodiscard]] Result get(Deadline deadline = kForever) {
+  // Returns FAILED_PRECONDITION inside of a call for a result from the calling thread itself (that
+  // call could not run before this one has ended), and for a Future that belongs to no call.
+  [[nodiscard]] Result get(Deadline deadline) {
+    if (state_ == nullptr) return internal::future_without_call();
     if (absl::Status came = state_->wait(deadline); !came.ok()) return came;
     return state_->take();
   }
 
-  [[nodiscard]] bool await_ready() const { return ready(); }
+  [[nodiscard]] bool await_ready() const { return state_ == nullptr || ready(); }
   [[nodiscard]] bool await_suspend(std::coroutine_handle<> coroutine) {
     return state_->suspend(coroutine);
   }
-  [[nodiscard]] Result await_resume() { return state_->take(); }
+  [[nodiscard]] Result await_resume() {
+    if (state_ == nullptr) return internal::future_without_call();
+    return state_->take();
+  }
 
  private:
   std::shared_ptr<internal::FutureValue<T>> state_;
 };
-
-// As call_return(), but returns the result as a Future. If the call cannot be sent, the Future is
-// ready and holds the error.
-template <auto... Options, typename F, typename... Args>
-[[nodiscard]] auto async_call(Fabric& fabric, uint32_t destination, F&& function,
-                              Args&&... arguments) {
-  internal::require_no_notification<CallOptions<Options...>>();
-  internal::require_no_pulling<CallOptions<Options...>>();
-  const auto call = make_call(std::forward<F>(function), std::forward<Args>(arguments)...);
-  using T = typename decltype(call)::Result;
-  auto state = std::make_shared<internal::FutureValue<T>>(fabric);
-  absl::Status sent = internal::send_for_future(fabric, destination, OutgoingCallView::of(call),
-                                                CallOptions<Options...>::kWhenFull, state);
-  if (!sent.ok()) state->finish(std::move(sent), {});
-  return Future<T>(std::move(state));
-}
 
 // co_await finished(fabric, done) resumes once `done` has no operation left, and yields
 // done.status(). Works for operations that the fabric counts down. Code that counts `done` down

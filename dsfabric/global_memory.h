@@ -6,7 +6,7 @@
 //   global_ptr<uint64_t> slot = *table + 17;
 //   GlobalTransfer put = (*memory)->rput(uint64_t{42}, slot);       // proceeds in the background
 //   GlobalValue<uint64_t> got = (*memory)->rget(other);             // at the same time
-//   absl::StatusOr<uint64_t> value = got.wait();
+//   absl::StatusOr<uint64_t> value = got.wait(deadline);
 //   auto before = (*memory)->fetch_add(slot, 1).wait(deadline);
 //
 // One-sided: the owner of the memory takes part in the allocation only. The path is chosen per
@@ -80,7 +80,7 @@ class global_ptr {  // NOLINT(readability-identifier-naming)
     return global_ptr<const T>(address_);
   }
 
-  [[nodiscard]] uint32_t rank() const { return address_.rank; }
+  [[nodiscard]] Rank rank() const { return address_.rank; }
   [[nodiscard]] const GlobalAddress& address() const { return address_; }
   [[nodiscard]] bool is_null() const { return address_.address == 0; }
   explicit operator bool() const { return !is_null(); }
@@ -148,7 +148,7 @@ class CARIAMA_DSFABRIC_EXPORT GlobalTransfer {
   // DEADLINE_EXCEEDED (the operation continues; wait again). As on any RDMA device, an access
   // outside of the owner's registered memory breaks the connection: the operation fails with
   // UNAVAILABLE, and the owner is considered failed.
-  [[nodiscard]] absl::Status wait(Deadline deadline = kForever);
+  [[nodiscard]] absl::Status wait(Deadline deadline);
 
  protected:
   friend class GlobalMemory;
@@ -179,7 +179,7 @@ class GlobalValue : public GlobalTransfer {
   GlobalValue() = default;
   // Blocks until the value is there, and returns it. May be called any number of times. Errors as
   // GlobalTransfer::wait().
-  [[nodiscard]] absl::StatusOr<T> wait(Deadline deadline = kForever) {
+  [[nodiscard]] absl::StatusOr<T> wait(Deadline deadline) {
     if (absl::Status ended = finish(deadline, value_, sizeof value_); !ended.ok()) return ended;
     T value;
     std::memcpy(&value, value_, sizeof value);
@@ -228,8 +228,7 @@ class CARIAMA_DSFABRIC_EXPORT GlobalMemory {
   // Allocates `count` zeroed objects in process `rank`. Any process may free them. Errors as
   // RemoteMemory::allocate.
   template <typename T>
-  [[nodiscard]] absl::StatusOr<global_ptr<T>> allocate(uint32_t rank, size_t count,
-                                                       Deadline deadline) {
+  [[nodiscard]] absl::StatusOr<global_ptr<T>> allocate(Rank rank, size_t count, Deadline deadline) {
     auto memory = RemoteMemory::allocate(fabric_, rank, internal::bytes_of<T>(count), deadline);
     if (!memory.ok()) return memory.status();
     return global_ptr<T>(memory->release());
@@ -289,13 +288,13 @@ class CARIAMA_DSFABRIC_EXPORT GlobalMemory {
   // GlobalTransfer::wait().
   template <typename T>
   [[nodiscard]] absl::Status get(global_ptr<T> from, std::span<std::remove_const_t<T>> into,
-                                 Deadline deadline = kForever) {
+                                 Deadline deadline) {
     const auto bytes = std::as_writable_bytes(into);
     return in_pieces(from.address(), bytes.size(), bytes.data(), nullptr, deadline);
   }
   template <typename T>
   [[nodiscard]] absl::Status put(std::span<std::add_const_t<T>> values, global_ptr<T> to,
-                                 Deadline deadline = kForever) {
+                                 Deadline deadline) {
     const auto bytes = std::as_bytes(values);
     return in_pieces(to.address(), bytes.size(), nullptr, bytes.data(), deadline);
   }
@@ -315,7 +314,7 @@ class CARIAMA_DSFABRIC_EXPORT GlobalMemory {
   // Sets the word to `value`, and returns the value before. Blocks: connections have no atomic
   // exchange, so it repeats compare_exchange() until no other access came between.
   [[nodiscard]] absl::StatusOr<uint64_t> exchange(global_ptr<uint64_t> word, uint64_t value,
-                                                  Deadline deadline = kForever);
+                                                  Deadline deadline);
 
  private:
   friend class GlobalTransfer;
@@ -345,9 +344,8 @@ class CARIAMA_DSFABRIC_EXPORT GlobalMemory {
   // Returns the local address of the memory if it can be accessed by loads and stores, else
   // nullptr.
   [[nodiscard]] absl::StatusOr<std::byte*> mapped(const GlobalAddress& place, size_t bytes);
-  [[nodiscard]] absl::StatusOr<Lane*> lane(uint32_t rank);
-  [[nodiscard]] absl::StatusOr<GlobalTransfer::Operation*> take_operation(uint32_t rank,
-                                                                          size_t bytes);
+  [[nodiscard]] absl::StatusOr<Lane*> lane(Rank rank);
+  [[nodiscard]] absl::StatusOr<GlobalTransfer::Operation*> take_operation(Rank rank, size_t bytes);
   void give_back(GlobalTransfer::Operation* operation);
 
   Fabric& fabric_;

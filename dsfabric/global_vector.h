@@ -8,7 +8,7 @@
 //     vector->local()[i] = f(vector->global_index(i));
 //   }
 //   all.barrier(deadline);                                   // now every process may read them
-//   auto x = vector->rget(memory, 12345).wait();
+//   auto x = vector->rget(memory, 12345).wait(deadline);
 //   vector->get(memory, 100, std::span(buffer), deadline);   // may span processes
 //
 // Element i is in block i / block; blocks are assigned to the processes in turn. One block per
@@ -106,7 +106,7 @@ class GlobalVector {
 
   // ---- Where elements are
 
-  [[nodiscard]] uint32_t rank_of(size_t index) const {
+  [[nodiscard]] Rank rank_of(size_t index) const {
     return static_cast<uint32_t>(index / block_ % processes_);
   }
   // Returns the element's index within the part of its process.
@@ -138,13 +138,13 @@ class GlobalVector {
   // Transfers elements [first, first + into.size()), which may be in several processes. All
   // transfers are in flight at once.
   [[nodiscard]] absl::Status get(GlobalMemory& memory, size_t first, std::span<T> into,
-                                 Deadline deadline = kForever) const {
+                                 Deadline deadline) const {
     return for_each_run(first, into.size(), deadline, [&](global_ptr<T> from, size_t at, size_t n) {
       return memory.rget(from, into.subspan(at, n));
     });
   }
   [[nodiscard]] absl::Status put(GlobalMemory& memory, size_t first, std::span<const T> values,
-                                 Deadline deadline = kForever) const {
+                                 Deadline deadline) const {
     return for_each_run(first, values.size(), deadline, [&](global_ptr<T> to, size_t at, size_t n) {
       return memory.rput(values.subspan(at, n), to);
     });
@@ -184,7 +184,7 @@ class GlobalVector {
 
   size_t size_ = 0;
   size_t block_ = 1;
-  uint32_t rank_ = 0;
+  Rank rank_ = 0;
   uint32_t processes_ = 1;
   RemoteMemory memory_;
   std::vector<global_ptr<T>> parts_;  // by rank

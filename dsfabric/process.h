@@ -58,27 +58,31 @@ struct ThreadInformation {
 inline constexpr ThreadInformation thread_information{};
 
 // Makes the calling thread worker `offset` of this process. Errors: those of Fabric::init_thread.
-CARIAMA_DSFABRIC_EXPORT CallResult init_thread(uint32_t offset,
+CARIAMA_DSFABRIC_EXPORT CallResult init_thread(ThreadIndex offset,
                                                CallConsumer consumer = CallConsumer::kThread);
 // Ends the calling thread's registration. Does nothing without a preceding init_thread().
 CARIAMA_DSFABRIC_EXPORT void finalize_thread();
 
-// As call(Fabric&, ...), on the default fabric.
-template <auto... Options, typename F, typename... Args>
-CallResult call(uint32_t destination, F&& function, Args&&... arguments) {
+// The send-based calls (send_call.h), on the default fabric.
+template <auto... Options, typename F, typename... Given>
+CallResult call(ThreadId destination, F&& function, Given&&... given) {
   return call<Options...>(default_fabric(), destination, std::forward<F>(function),
-                          std::forward<Args>(arguments)...);
+                          std::forward<Given>(given)...);
+}
+template <auto... Options, typename F, typename... Given>
+CallResult call_buffer(ThreadId destination, F&& function, Given&&... given) {
+  return call_buffer<Options...>(default_fabric(), destination, std::forward<F>(function),
+                                 std::forward<Given>(given)...);
+}
+template <auto... Options, typename F, typename T, typename... Given>
+CallResult call_return(ThreadId destination, F&& function, T& result, Given&&... given) {
+  return call_return<Options...>(default_fabric(), destination, std::forward<F>(function), result,
+                                 std::forward<Given>(given)...);
 }
 template <auto... Options, typename F, typename... Args>
-CallResult call_buffer(uint32_t destination, F&& function, Args&&... arguments) {
-  return call_buffer<Options...>(default_fabric(), destination, std::forward<F>(function),
-                                 std::forward<Args>(arguments)...);
-}
-template <auto... Options, typename F, typename T, typename... Args>
-CallResult call_return(uint32_t destination, F&& function, T& result, Synchronizer& done,
-                       Args&&... arguments) {
-  return call_return<Options...>(default_fabric(), destination, std::forward<F>(function), result,
-                                 done, std::forward<Args>(arguments)...);
+[[nodiscard]] auto async_call(ThreadId destination, F&& function, Args&&... arguments) {
+  return async_call<Options...>(default_fabric(), destination, std::forward<F>(function),
+                                std::forward<Args>(arguments)...);
 }
 
 }  // namespace cariama

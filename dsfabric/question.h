@@ -32,13 +32,15 @@ class Question {
   // has timed out before the answer comes, `late` (if given) gets the answer, in the thread that
   // receives it.
   template <typename F, typename... Args>
-  Question(Fabric& fabric, uint32_t rank, std::function<void(T)> late, F&& function,
+  Question(Fabric& fabric, Rank rank, std::function<void(T)> late, F&& function,
            Args&&... arguments)
       : fabric_(fabric), rank_(rank) {
     answer_->late = std::move(late);
     const auto call = make_call(std::forward<F>(function), std::forward<Args>(arguments)...);
-    sent_ = send_call<CallOptions<RetryAsync>>(fabric, kNoThread, call, &answer_->done,
-                                               std::make_unique<Receiver>(answer_), rank);
+    CallEnd end;
+    end.consumed = EventReceiver(answer_->done);
+    end.receiver = std::make_unique<Receiver>(answer_);
+    sent_ = send_call(fabric, rank, kNoThread, OutgoingCallView::of(call), RetryAsync, end);
   }
 
   // Blocks until the answer has come; runs calls meanwhile. Errors: those of the call;
@@ -54,7 +56,7 @@ class Question {
       return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
                         fabric_.label(rank_) + " did not answer in time");
     }
-    if (absl::Status status = answer.done.wait(); !status.ok()) return status;
+    if (absl::Status status = answer.done.status(); !status.ok()) return status;
     return std::move(answer.value);
   }
 
@@ -84,7 +86,7 @@ class Question {
   };
 
   Fabric& fabric_;
-  const uint32_t rank_;
+  const Rank rank_;
   std::shared_ptr<Answer> answer_ = std::make_shared<Answer>();
   absl::Status sent_;
 };

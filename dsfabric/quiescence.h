@@ -27,11 +27,16 @@
 // Termination. Once every unit has ended, the counts no longer change. The first wave that begins
 // after that reads F = ended = begun, and the next wave reads B = begun.
 //
+// Fabric::finalize() detects the end of a job by the same waves, over the bootstrap's store
+// (fabric/shutdown.h). The detectors of the task pool that the papers describe, status cells and
+// root exit, are variants (tasks/pool.h).
+//
 // The messages of the waves are calls themselves. They are subtracted from the counts in an order
 // that can only make B larger and F smaller; when no message is in flight, the subtraction is exact
 // (control_traffic.h).
 //
-// Process failures, if the fabric continues without failed processes. Units to and from a dead
+// Process failures. wait() ends with UNAVAILABLE, unless CollectiveOptions::leave_out_dead is set:
+// then the job continues without the failed processes. Units to and from a dead
 // process are not counted any more. Two waves are compared only if in both of them all participants
 // had detected the same deaths, and the collectives had left out the same processes. So wait() does
 // not wait for a call that a dead process sent and that is still running.
@@ -60,10 +65,10 @@ class CARIAMA_DSFABRIC_EXPORT WorkCounter {
  public:
   virtual ~WorkCounter() = default;
   // Returns the number of units that were begun here for process `rank`.
-  [[nodiscard]] virtual uint64_t begun(uint32_t rank) const = 0;
+  [[nodiscard]] virtual uint64_t begun(Rank rank) const = 0;
   // Returns the number of units from process `rank` that have ended here. A unit for process `rank`
   // that could not be sent is also counted here as ended.
-  [[nodiscard]] virtual uint64_t ended(uint32_t rank) const = 0;
+  [[nodiscard]] virtual uint64_t ended(Rank rank) const = 0;
 };
 
 // Adds a counter to the termination detectors of a fabric, for the lifetime of this object. Create

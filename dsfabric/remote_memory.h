@@ -33,7 +33,7 @@ struct GlobalAddress {
   uint64_t address = 0;  // in the owner; 0: null
   // for processes that reach the owner by shared memory, and over verbs
   std::array<RemoteKey, 2> keys{};
-  uint32_t rank = 0;  // the owner
+  Rank rank = 0;  // the owner
   uint32_t reserved = 0;
 
   friend bool operator==(const GlobalAddress&, const GlobalAddress&) = default;
@@ -58,12 +58,12 @@ class CARIAMA_DSFABRIC_EXPORT RemoteMemory {
   // OUT_OF_RANGE (no such process), RESOURCE_EXHAUSTED and INVALID_ARGUMENT (the owner's allocator
   // gives the reason: its budget, no such node), UNAVAILABLE, DEADLINE_EXCEEDED (if the owner
   // allocates the memory later, it is freed at once).
-  [[nodiscard]] static absl::StatusOr<RemoteMemory> allocate(Fabric& fabric, uint32_t rank,
+  [[nodiscard]] static absl::StatusOr<RemoteMemory> allocate(Fabric& fabric, Rank rank,
                                                              size_t bytes, Deadline deadline,
                                                              int numa_node = kAnyNode);
-  // Allocates on the node of thread `thread` (a global id), which must stay a worker meanwhile.
+  // Allocates on the node of thread `thread`, which must stay a worker meanwhile.
   // Further error: FAILED_PRECONDITION (the thread is not a worker yet).
-  [[nodiscard]] static absl::StatusOr<RemoteMemory> allocate_near(Fabric& fabric, uint32_t thread,
+  [[nodiscard]] static absl::StatusOr<RemoteMemory> allocate_near(Fabric& fabric, ThreadId thread,
                                                                   size_t bytes, Deadline deadline);
 
   RemoteMemory() = default;
@@ -75,7 +75,7 @@ class CARIAMA_DSFABRIC_EXPORT RemoteMemory {
     return *this;
   }
 
-  [[nodiscard]] uint32_t rank() const { return address_.rank; }
+  [[nodiscard]] Rank rank() const { return address_.rank; }
   [[nodiscard]] size_t size() const { return bytes_; }  // bytes
   [[nodiscard]] const GlobalAddress& address() const { return address_; }
   // The locator for own transfers over fabric.connection(rank()). Not for memory of this process.

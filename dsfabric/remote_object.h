@@ -51,20 +51,18 @@ class CARIAMA_DSFABRIC_EXPORT RemoteObject<Synchronizer> {
   [[nodiscard]] absl::Status status() const;
   // Polls until no operation is left, and runs incoming calls meanwhile. Returns DEADLINE_EXCEEDED
   // if the deadline comes first.
-  [[nodiscard]] absl::Status wait(Deadline deadline = kForever);
-  // The paper's name for wait() without a deadline. status() returns the result.
-  void spin_nonzero_operations_left() { static_cast<void>(wait()); }
+  [[nodiscard]] absl::Status wait(Deadline deadline);
+  // The paper's name for wait(kForever). status() returns the result.
+  void spin_nonzero_operations_left() { static_cast<void>(wait(kForever)); }
   // Resets a finished object for the same number of operations.
   void reset();
 
   // For calls. Reserves the next operation for a call to `rank`, and returns the place that the
   // call's end is to be written to. Errors: RESOURCE_EXHAUSTED (more calls than operations).
-  [[nodiscard]] absl::StatusOr<NotifyTarget> expect(uint32_t rank);
+  [[nodiscard]] absl::StatusOr<NotifyTarget> expect(Rank rank);
   // Undoes the last expect(). Returns false if the peer has failed meanwhile and its failure has
   // already counted the operation down.
   [[nodiscard]] bool forget();
-  // Counts the operation of the last expect() down as successful.
-  void transmitted();
 
  private:
   struct State;

@@ -24,6 +24,7 @@
 #include <cereal/types/utility.hpp>
 #include <cereal/types/variant.hpp>
 #include <cereal/types/vector.hpp>
+#include <concepts>
 #include <cstddef>
 #include <cstring>
 #include <deque>
@@ -117,12 +118,15 @@ void CEREAL_LOAD_FUNCTION_NAME(ArgumentReader& reader, T& value) {
     reader.load_bytes(&value, sizeof value);
   }
 }
-template <internal::PlainClass T>
-void CEREAL_SAVE_FUNCTION_NAME(ArgumentWriter& writer, const T& value) {
+// The archive is a template parameter, and its constraint comes first: otherwise PlainClass depends
+// on itself for a class of this namespace, where cereal finds these functions when it looks for the
+// serialization of the class.
+template <std::same_as<ArgumentWriter> Archive, internal::PlainClass T>
+void CEREAL_SAVE_FUNCTION_NAME(Archive& writer, const T& value) {
   writer.save_bytes(&value, sizeof value);
 }
-template <internal::PlainClass T>
-void CEREAL_LOAD_FUNCTION_NAME(ArgumentReader& reader, T& value) {
+template <std::same_as<ArgumentReader> Archive, internal::PlainClass T>
+void CEREAL_LOAD_FUNCTION_NAME(Archive& reader, T& value) {
   reader.load_bytes(&value, sizeof value);
 }
 template <typename T>
@@ -156,7 +160,9 @@ namespace internal {
 // cereal accepts a container as serializable whatever its elements are; if they are not, the error
 // appears deep inside cereal. So this trait checks the elements.
 template <typename T>
-struct ElementsTravel : std::true_type {};
+struct ElementsTravel : std::true_type {
+  static constexpr bool kOther = true;  // T is none of the containers below
+};
 
 // True if cereal saves and loads a T. False for pointers: a pointer is meaningless in another
 // process.
@@ -210,6 +216,12 @@ template <typename T, typename... Rest>
 struct ElementsTravel<std::unique_ptr<T, Rest...>> : std::bool_constant<kSavedBehindPointer<T>> {};
 template <typename T>
 struct ElementsTravel<std::shared_ptr<T>> : std::bool_constant<kSavedBehindPointer<T>> {};
+
+// True for the class templates of the standard library that ElementsTravel knows.
+template <typename T>
+concept StandardContainer = !requires {
+  ElementsTravel<T>::kOther;
+};
 
 }  // namespace internal
 

@@ -3,7 +3,7 @@
 //   auto self = init_thread(fabric, 0, CallConsumer::kThread, Binding::kCore);
 //   absl::StatusOr<ThreadPlace> there = where_is(fabric, 7, deadline);
 //
-// rank_of(), global ids and labels are the Fabric's own (fabric.h).
+// rank_of(), thread_of() and labels are the Fabric's own (fabric.h).
 #ifndef CARIAMA_DSFABRIC_TOPOLOGY_H_
 #define CARIAMA_DSFABRIC_TOPOLOGY_H_
 
@@ -44,23 +44,23 @@ struct Neighbourhood {
 // more workers than cores. Requires: cores is not empty.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT const Core& core_for(const std::vector<Core>& cores,
                                                            uint32_t local_rank, uint32_t threads,
-                                                           uint32_t index);
+                                                           ThreadIndex index);
 
 // Returns the number of processes of lower rank on this process's host.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT uint32_t local_rank(const Fabric& fabric);
-[[nodiscard]] CARIAMA_DSFABRIC_EXPORT const std::string& host_of(Fabric& fabric, uint32_t rank);
+[[nodiscard]] CARIAMA_DSFABRIC_EXPORT const std::string& host_of(Fabric& fabric, Rank rank);
 
 // Binds the calling thread to a core or NUMA node, then does Fabric::init_thread(): so the thread's
 // memory is on its own NUMA node. If a launcher gave each process cores of its own (cariama-run
 // --bind), the thread gets one of these. Errors, besides those of Fabric::init_thread: those of
 // usable_cores, INTERNAL (the kernel refuses the binding).
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::StatusOr<std::unique_ptr<ThreadContext>> init_thread(
-    Fabric& fabric, uint32_t index, CallConsumer consumer, Binding binding);
+    Fabric& fabric, ThreadIndex index, CallConsumer consumer, Binding binding);
 
 // A thread of the job.
 struct ThreadPlace {
-  uint32_t rank = 0;
-  uint32_t index = 0;  // within its process
+  Rank rank;
+  ThreadIndex index;
   int numa_node = -1;  // node of its memory, or -1
   int cpu = -1;        // the CPU that it is bound to, or -1
   std::string host;
@@ -69,7 +69,7 @@ struct ThreadPlace {
 // OUT_OF_RANGE (no such thread), NOT_FOUND (the thread has not called init_thread() yet, or has
 // left), UNAVAILABLE, DEADLINE_EXCEEDED.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::StatusOr<ThreadPlace> where_is(Fabric& fabric,
-                                                                           uint32_t thread,
+                                                                           ThreadId thread,
                                                                            Deadline deadline);
 
 }  // namespace cariama

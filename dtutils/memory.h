@@ -126,12 +126,8 @@ class CARIAMA_DTUTILS_EXPORT RegisteredRange {
     const ProtectionDomain* domain;
     std::shared_ptr<MemoryRegion> region;
   };
-  explicit RegisteredRange(std::vector<Registration> registrations);
-
-  // Identifies these registrations within the process. Not 0. No other registrations get this
-  // number, also after the range was destroyed and another one lies at its address; a copy of the
-  // range has the same number. Caches of keys compare it.
-  [[nodiscard]] uint64_t serial() const { return serial_; }
+  explicit RegisteredRange(std::vector<Registration> registrations)
+      : registrations_(std::move(registrations)) {}
 
   // Returns the registration with `domain`, or nullptr. Searches the one or two domains linearly.
   [[nodiscard]] const MemoryRegion* region(const ProtectionDomain* domain) const {
@@ -143,7 +139,6 @@ class CARIAMA_DTUTILS_EXPORT RegisteredRange {
 
  private:
   std::vector<Registration> registrations_;
-  uint64_t serial_;
 };
 
 // The flush number k' of Seriema §4.1 of a shared queue pair. The device no longer reads or writes
@@ -157,6 +152,10 @@ struct alignas(64) FlushCell {
 // use (Seriema §4.1). Allocators return it, Transmitter uses it. Does not own the memory.
 // Thread-compatible: one thread at a time.
 //
+// Movable, not copyable: the tags exist once, so is_free() covers every transfer that was posted
+// through the handle. Functions that transfer take a reference or a pointer to it. A handle that
+// was moved from is empty.
+//
 // The same bytes may be in flight on several queue pairs (a broadcast). The handle records up to
 // kMaxUses uses that have not ended; when there are more, Transmitter waits for its own transfer to
 // complete.
@@ -167,16 +166,26 @@ class CARIAMA_DTUTILS_EXPORT RDMAMemory {
   RDMAMemory() = default;
   // `range` is the memory's registration, or nullptr for memory that is not registered.
   RDMAMemory(std::byte* buffer, size_t size, const RegisteredRange* range)
-      : buffer_(buffer),
-        size_(size),
-        range_(range),
-        range_serial_(range != nullptr ? range->serial() : 0) {}
+      : buffer_(buffer), size_(size), range_(range) {}
+  RDMAMemory(RDMAMemory&& other) noexcept { *this = std::move(other); }
+  RDMAMemory& operator=(RDMAMemory&& other) noexcept {
+    if (this == &other) return *this;
+    buffer_ = std::exchange(other.buffer_, nullptr);
+    size_ = std::exchange(other.size_, 0);
+    range_ = std::exchange(other.range_, nullptr);
+    use_count_ = std::exchange(other.use_count_, 0);
+    for (uint32_t i = 0; i < use_count_; ++i) uses_[i] = other.uses_[i];
+    return *this;
+  }
+  ~RDMAMemory() = default;
 
   [[nodiscard]] std::byte* get_buffer() const { return buffer_; }
   [[nodiscard]] size_t size() const { return size_; }  // bytes
   [[nodiscard]] const RegisteredRange* range() const { return range_; }
-  // Returns range()->serial(), or 0 if range() is nullptr. Does not access the range.
-  [[nodiscard]] uint64_t range_serial() const { return range_serial_; }
+  // Returns the registration with `domain`, or nullptr.
+  [[nodiscard]] const MemoryRegion* region(const ProtectionDomain* domain) const {
+    return range_ != nullptr ? range_->region(domain) : nullptr;
+  }
 
   // Returns the local key for segments of a queue pair of `domain`. Requires: the memory is
   // registered with `domain`.
@@ -231,7 +240,6 @@ class CARIAMA_DTUTILS_EXPORT RDMAMemory {
   std::byte* buffer_ = nullptr;
   size_t size_ = 0;
   const RegisteredRange* range_ = nullptr;
-  uint64_t range_serial_ = 0;
   uint32_t use_count_ = 0;
   Use uses_[kMaxUses] = {};
 };

@@ -132,6 +132,10 @@ enum class ArrivalOrder : uint8_t {
   // Bytes within one WRITE become visible in ascending order of address, but successive WRITEs are
   // not ordered: this is all that ibv_query_qp_data_in_order(3) guarantees.
   kWithinWrite,
+  // Bytes become visible in ascending order of address within each aligned block of 128 bytes of a
+  // WRITE. Neither blocks nor successive WRITEs are ordered. (Newer versions of that function can
+  // tell such cards from kNone; nothing in this library depends on the difference.)
+  kWithinBlocks,
 };
 // Returns true if the last byte of a WRITE becomes visible last.
 [[nodiscard]] constexpr bool orders_bytes(ArrivalOrder order) {
@@ -216,7 +220,7 @@ class CARIAMA_DTUTILS_EXPORT QueuePair {
   // Moves the queue pair to the error state: outstanding requests complete with kFlushed.
   virtual void fail() = 0;
 
-  // Posts a list with one doorbell. Does not block.
+  // Posts a list of requests at once. Does not block.
   [[nodiscard]] virtual PostResult post_send(std::span<const WorkRequest> requests) = 0;
   [[nodiscard]] PostResult post_send(const WorkRequest& request) {
     return post_send(std::span(&request, 1));

@@ -43,17 +43,6 @@ class Counter {
   std::atomic<uint64_t> value_{0};
 };
 
-// A counter that any thread may write. Each addition is an atomic read-modify-write, so use it on
-// cold paths only.
-class SharedCounter {
- public:
-  void add(uint64_t by = 1) { value_.fetch_add(by, std::memory_order_relaxed); }
-  [[nodiscard]] uint64_t value() const { return value_.load(std::memory_order_relaxed); }
-
- private:
-  std::atomic<uint64_t> value_{0};
-};
-
 // Registers the counters of one object in this process's statistics. Not movable: `read` refers to
 // the object. Construction, destruction and rename() take a lock: for set-up only.
 class CARIAMA_DTUTILS_EXPORT CounterSet {

@@ -35,27 +35,25 @@ absl::Status Synchronizer::status() const {
   return failure_;
 }
 
-// Sleeps on the state word itself. announce() sets kSleeper in that word, which decrease() tests in
-// the same exchange that changes the count.
-class Synchronizer::SleeperParking final : public Parking {
+// Sleeps on the state word itself: a doorbell beside it could not be rung after the last
+// decrease(). arm() sets kSleeper in the word, and decrease() tests it in the exchange that changes
+// the count.
+class Synchronizer::WordSleeper final : public Sleeper {
  public:
-  explicit SleeperParking(Synchronizer& synchronizer) : state_(synchronizer.state_) {}
-  void announce() override {
-    expected_ = state_.fetch_or(kSleeper, std::memory_order_acq_rel) | kSleeper;
-  }
-  void sleep(Deadline deadline) override { internal::futex_wait(&state_, expected_, deadline); }
-  // Leaves the flag set, because another thread may sleep too. This costs at most one unneeded
+  explicit WordSleeper(Synchronizer& synchronizer) : state_(synchronizer.state_) {}
+  // The flag stays set, because another thread may sleep too. This costs at most one unneeded
   // futex_wake.
-  void retract() override {}
+  void arm() override { ticket_ = state_.fetch_or(kSleeper, std::memory_order_acq_rel) | kSleeper; }
+  void wait(Deadline deadline) override { internal::futex_wait(&state_, ticket_, deadline); }
 
  private:
   std::atomic<uint32_t>& state_;
-  uint32_t expected_ = 0;
+  uint32_t ticket_ = 0;
 };
 
-absl::Status Synchronizer::wait(Deadline deadline) {
-  SleeperParking parking(*this);
-  if (!wait_until([this] { return done(); }, deadline, &parking)) {
+absl::Status Synchronizer::wait_without_polling(Deadline deadline) {
+  WordSleeper sleeper(*this);
+  if (!wait_until([this] { return done(); }, deadline, &sleeper)) {
     return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kOperation,
                       std::to_string(operations_left()) + " operation(s) not finished in time");
   }

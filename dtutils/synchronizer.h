@@ -4,7 +4,8 @@
 //   Synchronizer done(2);
 //   transmitter.write(a, 0, 64, there, &done);
 //   transmitter.write(b, 0, 64, there, &done);
-//   absl::Status status = transmitter.wait(done);   // polls; done.wait() if another thread polls
+//   absl::Status status = transmitter.wait(done, deadline);  // polls; fabric.wait(done, deadline)
+//                                                            // also runs incoming calls
 //
 // Everything that happened before an operation was counted down happens-before the return of the
 // wait that observes it. The waiter may destroy the object as soon as its wait has returned, even
@@ -27,12 +28,13 @@ class CARIAMA_DTUTILS_EXPORT Synchronizer {
   // The largest number of operations that one object can count.
   static constexpr uint32_t kMaxOperations = (1u << 30) - 1;
 
+  // Requires: `operations` is at most kMaxOperations.
   explicit Synchronizer(uint32_t operations = 1) : state_(operations) {}
   Synchronizer(const Synchronizer&) = delete;
   Synchronizer& operator=(const Synchronizer&) = delete;
 
-  // Adds `operations` to the count. Call it before these operations start. Requires: operations are
-  // left, or no thread waits.
+  // Adds `operations` to the count. Call it before these operations start. Requires: the sum is at
+  // most kMaxOperations; and while a thread waits, the count is not 0.
   void add(uint32_t operations = 1) { state_.fetch_add(operations, std::memory_order_relaxed); }
 
   // Counts `operations` down as done. Release: pairs with the acquire in operations_left(). The
@@ -55,12 +57,14 @@ class CARIAMA_DTUTILS_EXPORT Synchronizer {
 
   // Waits until no operation is left, and returns status(); DEADLINE_EXCEEDED if the deadline comes
   // first (the operations continue, and the object must live until they end). Waits through the
-  // thread's wait hook: spins, yields, then sleeps. Does not poll completions: if this thread has
-  // to poll them, use Transmitter::wait.
-  [[nodiscard]] absl::Status wait(Deadline deadline = kForever);
+  // thread's wait hook: spins, yields, then sleeps. Neither polls completions nor receives calls:
+  // if no other thread does, or if an operation needs a call to this thread to run, the wait does
+  // not end. Transmitter::wait() polls completions; Fabric::wait() also receives and runs calls.
+  [[nodiscard]] absl::Status wait_without_polling(Deadline deadline);
 
-  // The paper's name for wait() without a deadline. Read the result with status().
-  void spin_nonzero_operations_left() { static_cast<void>(wait()); }
+  // The paper's name for wait_without_polling(kForever), for programs in which another thread
+  // polls, such as a service thread. Does not end otherwise. Read the result with status().
+  void spin_nonzero_operations_left() { static_cast<void>(wait_without_polling(kForever)); }
 
   // Prepares a finished object for a new count.
   void reset(uint32_t operations = 1);
@@ -72,7 +76,7 @@ class CARIAMA_DTUTILS_EXPORT Synchronizer {
   static constexpr uint32_t kSleeper = 1u << 30;
   static constexpr uint32_t kFailed = 1u << 31;
 
-  class SleeperParking;
+  class WordSleeper;
 
   std::atomic<uint32_t> state_;
   absl::Status failure_;  // written by the thread that set kFailed, before its decrease()

@@ -60,8 +60,7 @@ TransmitQueue::~TransmitQueue() {
   const std::string peer = queue_pair_->peer();
   queue_pair_.reset();  // from here on the device accesses no buffer
   for_each_busy_record([&](Record& record) {
-    if (record.done == nullptr) return;
-    record.done->fail(
+    record.ending.end(
         make_error(absl::StatusCode::kUnavailable, ErrorScope::kLink,
                    "the queue to " + peer + " was closed before the operation completed"));
   });
@@ -95,13 +94,7 @@ void TransmitQueue::complete(const Completion& completion) {
   // Even if it failed, the device no longer accesses the buffers of this and all earlier
   // operations.
   signaling_.retire(record->proof, cell_->flushed);
-  if (record->done != nullptr) {
-    if (success) {
-      record->done->decrease();
-    } else {
-      record->done->fail(std::move(status));
-    }
-  }
+  record->ending.end(std::move(status));
   // Release, as the last step: a thread that sees no busy record knows that no completion will
   // touch a Synchronizer any more.
   record->busy.store(false, std::memory_order_release);
@@ -255,15 +248,12 @@ absl::Status bad_range(const std::string& peer, uint64_t offset, uint64_t bytes,
                     "check offset and size against the buffer and the locator");
 }
 
-bool is_registered(const RDMAMemory& memory, const QueuePair& queue_pair) {
-  return memory.range() != nullptr && memory.range()->region(queue_pair.domain()) != nullptr;
-}
-
 absl::Status unregistered(const std::string& peer) {
   return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
                     "a buffer of a transfer to " + peer +
                         " is not registered with the protection domain of its queue pair",
-                    "take it from an allocator that was created with this domain");
+                    "take it from an allocator that was created with this domain, or pass it as a "
+                    "std::span (TransmitOptions::user_memory)");
 }
 
 }  // namespace
@@ -283,6 +273,7 @@ Transmitter::Transmitter(TransmitQueue* queue, TransmitQueue::Lane* lane, FullQu
       lane_(lane),
       queue_pair_(queue->queue_pair_.get()),
       cell_(queue->cell_),
+      domain_(queue_pair_->domain()),
       fast_bytes_(std::min<uint64_t>(queue_pair_->limits().max_message, UINT32_MAX)),
       inline_bytes_(queue_pair_->limits().max_inline),
       full_queue_(full_queue) {}
@@ -296,8 +287,7 @@ Transmitter::Transmitter(Transmitter&& other) noexcept
       lane_(std::exchange(other.lane_, nullptr)),
       queue_pair_(other.queue_pair_),
       cell_(other.cell_),
-      key_serial_(other.key_serial_),
-      key_(other.key_),
+      domain_(other.domain_),
       fast_bytes_(other.fast_bytes_),
       inline_bytes_(other.inline_bytes_),
       full_queue_(other.full_queue_) {}
@@ -330,18 +320,20 @@ absl::Status Transmitter::take_credit(FullQueue full_queue) {
     const TraceScope scope("transmitter", "queue full", "queue_pair", queue_pair_->number());
     // This wait ends: a signaled operation is in flight (signaling.h (3)), and completes with
     // success or error.
-    static_cast<void>(wait_until([&] {
-      queue_->progress();
-      return acquired();
-    }));
+    static_cast<void>(wait_until(
+        [&] {
+          queue_->progress();
+          return acquired();
+        },
+        kForever));
   }
   if (lane.credits == 0) return queue_->status();
   count(lane.grants);
   return absl::OkStatus();
 }
 
-absl::Status Transmitter::post_accounted(WorkRequest& request, Synchronizer* done, bool signaled,
-                                         FullQueue full_queue) {
+absl::Status Transmitter::post_accounted(WorkRequest& request, TransmitQueue::Ending ending,
+                                         bool signaled, FullQueue full_queue) {
   if (absl::Status status = take_credit(full_queue); !status.ok()) return status;
   TransmitQueue::Lane& lane = *lane_;
   PostResult result;
@@ -351,7 +343,7 @@ absl::Status Transmitter::post_accounted(WorkRequest& request, Synchronizer* don
     request.flags &= static_cast<uint8_t>(~kSignaled);
     if (proof != nullptr) {
       record = lane.take_record();
-      record->done = done;
+      record->ending = ending;
       record->proof = *proof;
       record->busy.store(true, std::memory_order_release);
       request.id = TransmitQueue::id_of(*record);
@@ -359,12 +351,15 @@ absl::Status Transmitter::post_accounted(WorkRequest& request, Synchronizer* don
     }
     // kQueueFull here means that the transport has no room for a completion, or that the user
     // posted to the queue pair directly. Both conditions end by polling.
-    static_cast<void>(wait_until([&] {
-      result = queue_pair_->post_send(request);
-      if (result.error != PostError::kQueueFull) return true;
-      queue_->progress();
-      return full_queue == FullQueue::kRefuse || queue_->failed_.load(std::memory_order_acquire);
-    }));
+    static_cast<void>(wait_until(
+        [&] {
+          result = queue_pair_->post_send(request);
+          if (result.error != PostError::kQueueFull) return true;
+          queue_->progress();
+          return full_queue == FullQueue::kRefuse ||
+                 queue_->failed_.load(std::memory_order_acquire);
+        },
+        kForever));
     if (record != nullptr) {
       if (result.ok()) {
         count(lane.signaled);
@@ -374,18 +369,9 @@ absl::Status Transmitter::post_accounted(WorkRequest& request, Synchronizer* don
     }
     return result.ok();
   };
-  if (queue_->signaling_.post(lane, signaled || done != nullptr, post)) return absl::OkStatus();
+  if (queue_->signaling_.post(lane, signaled || !ending.empty(), post)) return absl::OkStatus();
   if (queue_->failed_.load(std::memory_order_acquire)) return queue_->status();
   return to_status(result, queue_pair_->peer());
-}
-
-// Returns the local key of `memory` for this queue pair's domain. Requires: is_registered().
-LocalKey Transmitter::key_of(const RDMAMemory& memory) {
-  if (memory.range_serial() != key_serial_) {
-    key_serial_ = memory.range_serial();
-    key_ = memory.local_key(queue_pair_->domain());
-  }
-  return key_;
 }
 
 // Tags the memory of a posted piece. If kMaxUses other queue pairs use the memory, it waits for
@@ -400,12 +386,12 @@ absl::Status Transmitter::note_use(const Piece& piece, bool written_through) {
   if (absl::Status status = post_accounted(request, &here, true, FullQueue::kWait); !status.ok()) {
     return status;
   }
-  return wait(here);
+  return wait(here, kForever);
 }
 
 absl::Status Transmitter::transfer_pieces(Opcode opcode, std::span<const Piece> pieces,
                                           const RemoteMemoryLocator& remote, uint32_t immediate,
-                                          Synchronizer* done) {
+                                          TransmitQueue::Ending ending) {
   const bool sends = opcode == Opcode::kSend || opcode == Opcode::kSendImmediate;
   uint64_t total = 0;
   for (const Piece& piece : pieces) {
@@ -415,7 +401,7 @@ absl::Status Transmitter::transfer_pieces(Opcode opcode, std::span<const Piece> 
                        piece.memory == nullptr ? 0 : piece.memory->size(), remote.length);
     }
     total += piece.bytes;
-    if (!is_registered(*piece.memory, *queue_pair_)) return unregistered(queue_pair_->peer());
+    if (piece.memory->region(domain_) == nullptr) return unregistered(queue_pair_->peer());
   }
   const QueuePairLimits& limits = queue_pair_->limits();
   const size_t max_segments = std::min<size_t>(limits.max_send_segments, kMaxSegments);
@@ -447,7 +433,7 @@ absl::Status Transmitter::transfer_pieces(Opcode opcode, std::span<const Piece> 
                                       uint64_t{UINT32_MAX} & ~uint64_t{4095}});
       if (part != 0) {
         segments[used++] = {from.memory->get_buffer() + from.offset + piece_offset,
-                            static_cast<uint32_t>(part), key_of(*from.memory)};
+                            static_cast<uint32_t>(part), from.memory->local_key(domain_)};
       }
       bytes += part;
       piece_offset += part;
@@ -469,7 +455,8 @@ absl::Status Transmitter::transfer_pieces(Opcode opcode, std::span<const Piece> 
     request.remote_key = remote.key;
     request.immediate = immediate;
     const FullQueue full_queue = sent == 0 ? full_queue_ : FullQueue::kWait;
-    if (absl::Status status = post_accounted(request, last ? done : nullptr, false, full_queue);
+    if (absl::Status status =
+            post_accounted(request, last ? ending : TransmitQueue::Ending(), false, full_queue);
         !status.ok()) {
       return status;
     }
@@ -487,13 +474,14 @@ absl::Status Transmitter::transfer(Opcode opcode, RDMAMemory& local, uint64_t of
                                    uint64_t bytes, uint64_t remote_address, uint64_t remote_length,
                                    RemoteKey remote_key, Synchronizer* done) {
   TransmitQueue::Lane& lane = *lane_;
+  const MemoryRegion* const region = local.region(domain_);
   // Fast path: nothing to signal, a credit left that is not the last one, one work request, and a
   // free use slot in the handle, so that set_last_use() succeeds.
   if (done == nullptr && lane.credits > 1 && bytes <= fast_bytes_ && offset <= local.size() &&
-      bytes <= local.size() - offset && bytes <= remote_length &&
-      local.range_serial() == key_serial_ && local.simple_use(cell_) &&
-      !queue_->failed_.load(std::memory_order_relaxed)) [[likely]] {
-    const Segment segment{local.get_buffer() + offset, static_cast<uint32_t>(bytes), key_};
+      bytes <= local.size() - offset && bytes <= remote_length && region != nullptr &&
+      local.simple_use(cell_) && !queue_->failed_.load(std::memory_order_relaxed)) [[likely]] {
+    const Segment segment{local.get_buffer() + offset, static_cast<uint32_t>(bytes),
+                          region->local_key()};
     WorkRequest request;
     request.id = TransmitQueue::unsignaled_id();
     request.opcode = opcode;
@@ -549,9 +537,9 @@ absl::Status Transmitter::atomic(Opcode opcode, RDMAMemory& local, uint64_t offs
       remote.length < sizeof(uint64_t)) {
     return bad_range(queue_pair_->peer(), offset, sizeof(uint64_t), local.size(), remote.length);
   }
-  if (!is_registered(local, *queue_pair_)) return unregistered(queue_pair_->peer());
+  if (local.region(domain_) == nullptr) return unregistered(queue_pair_->peer());
   const Piece piece{&local, offset, sizeof(uint64_t)};
-  const Segment segment{local.get_buffer() + offset, sizeof(uint64_t), key_of(local)};
+  const Segment segment{local.get_buffer() + offset, sizeof(uint64_t), local.local_key(domain_)};
   WorkRequest request;
   request.opcode = opcode;
   request.segment_count = 1;

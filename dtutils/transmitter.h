@@ -7,7 +7,7 @@
 //   RDMAMemory* unit = circular.allocate();
 //   transmitter->write(*unit, 0, 64, there);          // no signaling, no polling, no bookkeeping
 //   transmitter->write(*unit, 0, 64, there, &synchronizer);
-//   transmitter->wait(synchronizer);
+//   transmitter->wait(synchronizer, deadline);
 //
 // A TransmitQueue is a queue pair whose send side is accounted for: every operation counts; a
 // completion is requested once per quarter of the depth that the queue really has; the queue never
@@ -16,11 +16,11 @@
 // one another to account for operations or to free memory; the proof is in signaling.h and
 // docs/dtutils.md.
 //
-// Cost: sizeof(TransmitQueue) and sizeof(Transmitter) are pinned below. Each lane (the state of one
-// thread) takes 256 bytes, and 32 bytes per signaled operation in flight (16 records initially). On
-// the fast path a transfer costs one post and no atomic read-modify-write. One transfer in depth/4
-// (with several threads: in depth/(8 * threads)) takes credits from the shared counter and is
-// signaled.
+// Cost: sizeof(TransmitQueue) and sizeof(Transmitter) are checked below. Each lane (the state of
+// one thread) takes 256 bytes, and 32 bytes per signaled operation in flight (16 records
+// initially). On the fast path a transfer costs one post and no atomic read-modify-write. One
+// transfer in depth/4 (with several threads: in depth/(8 * threads)) takes credits from the shared
+// counter and is signaled.
 #ifndef CARIAMA_DTUTILS_TRANSMITTER_H_
 #define CARIAMA_DTUTILS_TRANSMITTER_H_
 
@@ -49,13 +49,18 @@
 
 namespace cariama {
 
+class LentMemory;
 class Transmitter;
+class UserMemory;
 
 // Options of a TransmitQueue.
 struct TransmitOptions {
   // Interval of empty WRITEs that probe the peer while a thread waits and no operation is
   // outstanding, since then no retransmission can detect a dead peer. 0: never.
   std::chrono::milliseconds probe_interval{100};
+  // Lends memory that the user did not register to Transmitter::write(std::span), read and send. Of
+  // the queue pair's domain. Empty: these return FAILED_PRECONDITION.
+  std::shared_ptr<UserMemory> user_memory{};
 };
 
 // Counters of a queue since its creation. They also appear in the process's statistics
@@ -78,7 +83,7 @@ struct TransmitStatistics {
 class CARIAMA_DTUTILS_EXPORT TransmitQueue {
  public:
   // The largest number of Transmitters on one queue.
-  static constexpr size_t kMaxTransmitters = 64;
+  static constexpr size_t kMaxTransmitters = 256;
   // The largest number of operations in flight that one queue accounts for, even if the device's
   // queues are deeper.
   static constexpr uint32_t kMaxDepth = 1u << 19;
@@ -129,11 +134,35 @@ class CARIAMA_DTUTILS_EXPORT TransmitQueue {
   using Atomic = std::atomic<T>;
   using Signaling = internal::Signaling<Atomic>;
 
+  // A transfer of user memory in flight. The thread that polls its completion ends the use of the
+  // memory, and then counts `done` down.
+  struct LentTransfer {
+    std::unique_ptr<LentMemory> memory;
+    Synchronizer* done;
+    bool reads;  // the device writes to the memory
+    ~LentTransfer();
+    void end(const absl::Status& status);
+  };
+
+  // What a completion counts down: a Synchronizer, or a LentTransfer, which it also deletes; or
+  // nothing. One word: the lowest bit tells them apart.
+  class Ending {
+   public:
+    Ending(Synchronizer* done = nullptr)  // NOLINT(google-explicit-constructor)
+        : word_(reinterpret_cast<uintptr_t>(done)) {}
+    explicit Ending(LentTransfer* lent) : word_(reinterpret_cast<uintptr_t>(lent) | 1) {}
+    [[nodiscard]] bool empty() const { return word_ == 0; }
+    void end(absl::Status status) const;
+
+   private:
+    uintptr_t word_;
+  };
+
   // A signaled operation in flight. The lane's thread takes the record; the thread that polls the
   // operation's completion releases it.
   struct Record {
     std::atomic<bool> busy{false};
-    Synchronizer* done = nullptr;
+    Ending ending;
     internal::Proof proof;
   };
 
@@ -204,10 +233,13 @@ enum class FullQueue : uint8_t {
 
 // The state of one thread on a TransmitQueue, and the automatic form of every operation.
 //
-// Each function posts and returns; OK means posted. If `done` is given, it is counted down when the
-// transfer has completed, or failed with the reason. Without it a failure shows in status(), in the
-// next operation, and in wait(). The local memory may be reused when memory.is_free(); the data of
-// a READ may be read once `done` was counted down.
+// Each function posts and returns; OK means posted. With FullQueue::kWait it blocks while the send
+// queue is full, until there is room or the queue fails; there is no deadline. After an error
+// `done` is not counted down, except for the requests of a split transfer that were posted before
+// it. If `done` is given, it is counted down when the transfer has completed, or failed with the
+// reason. Without it a failure shows in status(), in the next operation, and in wait(). The local
+// memory may be reused when memory.is_free(); the data of a READ may be read once `done` was
+// counted down.
 //
 // A transfer longer than one work request can carry is split into several requests. A transfer of 0
 // bytes completes like any other. Data of up to limits().max_inline bytes is copied at once, so its
@@ -244,10 +276,11 @@ class CARIAMA_DTUTILS_EXPORT Transmitter {
     // left that is not the last one. A failed queue pair refuses it. The buffer is copied on
     // return, so no operation uses it and it needs no tag.
     uint64_t end = 0;
+    const MemoryRegion* const region = local.region(domain_);
     if (done != nullptr || lane.credits <= 1 || __builtin_add_overflow(offset, bytes, &end) ||
-        end > local.size() || bytes > remote.length || local.range_serial() != key_serial_ ||
-        !queue_pair_->write_now(local.get_buffer() + offset, bytes, key_, remote.address,
-                                RemoteKey{remote.key.value})) [[unlikely]] {
+        end > local.size() || bytes > remote.length || region == nullptr ||
+        !queue_pair_->write_now(local.get_buffer() + offset, bytes, region->local_key(),
+                                remote.address, RemoteKey{remote.key.value})) [[unlikely]] {
       return transfer(Opcode::kWrite, local, offset, bytes, remote.address, remote.length,
                       RemoteKey{remote.key.value}, done);
     }
@@ -297,6 +330,27 @@ class CARIAMA_DTUTILS_EXPORT Transmitter {
                                          const RemoteMemoryLocator& remote,
                                          Synchronizer* done = nullptr);
 
+  // The same transfers with memory that the user did not register (registration/user_memory.h).
+  // `done` is counted down when the transfer has ended and the memory may be reused; read() has
+  // filled it then. Up to UserMemoryOptions::bounce_bytes the data is copied, so the source of
+  // write() and send() may be reused when they return. If the policy registers in pieces, write()
+  // and read() block until all pieces but the last have completed. Errors: those of UserMemory too;
+  // FAILED_PRECONDITION (no TransmitOptions::user_memory). After an error `done` is unchanged.
+  [[nodiscard]] absl::Status write(std::span<const std::byte> local,
+                                   const RemoteMemoryLocator& remote, Synchronizer& done) {
+    // The device only reads.
+    return transfer_user(Opcode::kWrite, const_cast<std::byte*>(local.data()), local.size(), remote,
+                         done);
+  }
+  [[nodiscard]] absl::Status read(std::span<std::byte> local, const RemoteMemoryLocator& remote,
+                                  Synchronizer& done) {
+    return transfer_user(Opcode::kRead, local.data(), local.size(), remote, done);
+  }
+  [[nodiscard]] absl::Status send(std::span<const std::byte> local, Synchronizer& done) {
+    return transfer_user(Opcode::kSend, const_cast<std::byte*>(local.data()), local.size(), {},
+                         done);
+  }
+
   // Posts any work request and accounts for it. Sets the request's id and kSignaled; posts the
   // other fields unchanged. The caller must keep the buffers until `done` is counted down.
   [[nodiscard]] absl::Status post(WorkRequest request, Synchronizer* done = nullptr);
@@ -309,20 +363,19 @@ class CARIAMA_DTUTILS_EXPORT Transmitter {
   // Polls until `done` has no operation left, and returns its status; DEADLINE_EXCEEDED if the
   // deadline comes first. Probes the peer while no operation is outstanding, so that the wait ends
   // with UNAVAILABLE if `done` depends on a peer that has died.
-  [[nodiscard]] absl::Status wait(Synchronizer& done, Deadline deadline = kForever);
+  [[nodiscard]] absl::Status wait(Synchronizer& done, Deadline deadline);
 
   // Returns the next free unit of a CircularAllocator, or a segment of a LinearCircularAllocator.
   // If none is free, it posts a flush(), polls, and waits. Errors: those of the queue;
   // DEADLINE_EXCEEDED (all units are in use by other queue pairs); INVALID_ARGUMENT (a segment
   // larger than max_segment()).
   template <typename Allocator>
-  [[nodiscard]] absl::StatusOr<RDMAMemory*> acquire(Allocator& allocator,
-                                                    Deadline deadline = kForever) {
+  [[nodiscard]] absl::StatusOr<RDMAMemory*> acquire(Allocator& allocator, Deadline deadline) {
     return acquire_by([&] { return allocator.allocate(); }, deadline);
   }
   template <typename Allocator>
   [[nodiscard]] absl::StatusOr<RDMAMemory*> acquire(Allocator& allocator, size_t bytes,
-                                                    Deadline deadline = kForever) {
+                                                    Deadline deadline) {
     if (bytes > allocator.max_segment()) return too_large(bytes, allocator.max_segment());
     return acquire_by([&] { return allocator.allocate(bytes); }, deadline);
   }
@@ -347,15 +400,19 @@ class CARIAMA_DTUTILS_EXPORT Transmitter {
 
   [[nodiscard]] absl::Status transfer_pieces(Opcode opcode, std::span<const Piece> pieces,
                                              const RemoteMemoryLocator& remote, uint32_t immediate,
-                                             Synchronizer* done);
+                                             TransmitQueue::Ending ending);
+  [[nodiscard]] absl::Status transfer_user(Opcode opcode, std::byte* address, size_t bytes,
+                                           const RemoteMemoryLocator& remote, Synchronizer& done);
+  [[nodiscard]] absl::Status transfer_lent(Opcode opcode, std::byte* address, size_t bytes,
+                                           size_t piece, const RemoteMemoryLocator& remote,
+                                           Synchronizer& done);
   [[nodiscard]] absl::Status atomic(Opcode opcode, RDMAMemory& local, uint64_t offset,
                                     const RemoteMemoryLocator& remote, uint64_t operand,
                                     uint64_t swap, Synchronizer* done);
   [[nodiscard]] absl::Status take_credit(FullQueue full_queue);
-  [[nodiscard]] absl::Status post_accounted(WorkRequest& request, Synchronizer* done, bool signaled,
-                                            FullQueue full_queue);
+  [[nodiscard]] absl::Status post_accounted(WorkRequest& request, TransmitQueue::Ending ending,
+                                            bool signaled, FullQueue full_queue);
   [[nodiscard]] absl::Status note_use(const Piece& piece, bool written_through);
-  [[nodiscard]] LocalKey key_of(const RDMAMemory& memory);
   [[nodiscard]] absl::Status no_memory() const;
   [[nodiscard]] absl::Status too_large(size_t bytes, size_t most) const;
 
@@ -382,15 +439,12 @@ class CARIAMA_DTUTILS_EXPORT Transmitter {
   TransmitQueue::Lane* lane_;
   QueuePair* queue_pair_;
   FlushCell* cell_;
-  // RegisteredRange::serial() of the range whose local key is in key_. The initial value differs
-  // from that of every handle.
-  uint64_t key_serial_ = UINT64_MAX;
-  LocalKey key_;
+  const ProtectionDomain* domain_;
   uint64_t fast_bytes_;
   uint32_t inline_bytes_;
   FullQueue full_queue_;
 };
-static_assert(sizeof(Transmitter) == 64);
+static_assert(sizeof(Transmitter) == 56);
 
 }  // namespace cariama
 

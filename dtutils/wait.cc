@@ -49,18 +49,6 @@ thread_local WaitHook* current_hook = &default_hook;
 
 }  // namespace
 
-void WakeWord::sleep(uint32_t ticket, Deadline deadline) {
-  internal::futex_wait(&sequence_, ticket, deadline);
-  retract();
-}
-
-void WakeWord::wake_sleepers() {
-  // The sequence is changed first, so that a sleeper that has not yet entered the kernel does not
-  // go to sleep.
-  sequence_.fetch_add(1, std::memory_order_acq_rel);
-  internal::futex_wake(&sequence_);
-}
-
 WaitHook& this_thread_wait_hook() { return *current_hook; }
 
 ScopedWaitHook::ScopedWaitHook(WaitHook& hook) : previous_(current_hook) { current_hook = &hook; }

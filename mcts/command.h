@@ -24,12 +24,12 @@ enum class CommandKind : uint8_t {
 };
 struct Command {
   CommandKind kind = CommandKind::kInform;
-  uint32_t origin = 0;  // global id of the thread that sent the command
+  ThreadId origin;      // the thread that sent the command
   uint64_t number = 0;  // sequence number of the command
   SearchOptions options{};
 };
 struct CommandReply {
-  uint32_t rank = 0;
+  Rank rank;
   uint64_t number = 0;  // of the command; 0: the process died before it replied
   // One-way calls, i.e. calls without a reply, that this process has sent and has run since it
   // started (see quiesce()).

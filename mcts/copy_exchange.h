@@ -141,10 +141,10 @@ class CopyExchange final : public LocalInstance {
  private:
   // A request about a copy.
   struct Request {
-    SlotId node;             // the original, in the table of its owner
-    uint32_t requester = 0;  // global id of the thread to answer to
-    uint32_t index = 0;      // of the copy at the requester
-    uint64_t epoch = 0;      // of the requester
+    SlotId node;         // the original, in the table of its owner
+    ThreadId requester;  // the thread to answer to
+    uint32_t index = 0;  // of the copy at the requester
+    uint64_t epoch = 0;  // of the requester
   };
   // The answer to a request for a copy; a MoveRecord per move follows.
   struct Contents {
@@ -158,14 +158,14 @@ class CopyExchange final : public LocalInstance {
   // Send a call without a reply and count it. The call is counted before it is sent: the receiver
   // must never have counted more calls than the senders.
   template <typename F>
-  void post(uint32_t thread, F&& function) {
+  void post(ThreadId thread, F&& function) {
     sent_.fetch_add(1, std::memory_order_relaxed);
     if (!Host::here().aggregators->call(thread, std::forward<F>(function))) {
       sent_.fetch_sub(1, std::memory_order_relaxed);
     }
   }
   template <typename F>
-  bool post_buffer(uint32_t thread, F&& function, std::span<const std::byte> bytes) {
+  bool post_buffer(ThreadId thread, F&& function, std::span<const std::byte> bytes) {
     sent_.fetch_add(1, std::memory_order_relaxed);
     if (Host::here().aggregators->call_buffer(thread, std::forward<F>(function), bytes))
       return true;
@@ -185,8 +185,8 @@ class CopyExchange final : public LocalInstance {
    private:
     std::atomic<uint64_t>& handled_;
   };
-  // Returns the global id of the thread of process `rank` with the index of the calling thread.
-  [[nodiscard]] uint32_t partner(uint32_t rank) const { return host_.id(rank, Host::here().index); }
+  // Returns the thread of process `rank` with the index of the calling thread.
+  [[nodiscard]] ThreadId partner(Rank rank) const { return host_.id(rank, Host::here().index); }
 
   // ---- In the process that has the copy.
 
@@ -241,7 +241,7 @@ class CopyExchange final : public LocalInstance {
     end_exchange(*copy, *node);
     copy->node.store(node, std::memory_order_release);
     if (copy == root_.load(std::memory_order_relaxed)) {
-      const uint32_t rank = host_.rank();
+      const Rank rank = host_.rank();
       post(host_.id(0, thread), [rank] {
         const Handling handling(here());
         if (rank < here().host_.size()) {

@@ -30,7 +30,7 @@ size_t new_instance_slot() {
 
 Host::Host(Fabric* fabric, uint32_t threads, Aggregation aggregation)
     : fabric_(fabric),
-      rank_(fabric != nullptr ? fabric->rank() : 0),
+      rank_(fabric != nullptr ? fabric->rank() : Rank(0)),
       size_(fabric != nullptr ? fabric->size() : 1),
       num_threads_(fabric != nullptr ? fabric->threads() : threads),
       aggregation_(aggregation),
@@ -67,7 +67,7 @@ absl::StatusOr<std::unique_ptr<Host>> Host::create(Fabric* fabric, const HostOpt
     });
   }
   const auto all = [&] { return ready.load(std::memory_order_acquire) == host->num_threads_; };
-  static_cast<void>(wait_until(all));
+  static_cast<void>(wait_until(all, kForever));
   if (!failed.ok()) return failed;
   return host;
 }
@@ -134,20 +134,12 @@ void Host::take_over() const {
 
 void Host::hand_back() { handed_back_.fetch_add(1, std::memory_order_release); }
 
-// No lost wake-up: a worker stores idle = true, then checks for work, then sleeps. A thread that
-// adds work stores it, then reads idle here. All four operations are seq_cst. In their total order
-// either the store of the work precedes the check, and the worker finds the work, or the store of
-// idle precedes this read, and the worker is woken.
 void Host::wake_workers() {
-  for (uint32_t i = 0; i < num_threads_; ++i) {
-    if (threads_[i].get() == this_worker || !threads_[i]->idle.load(std::memory_order_seq_cst)) {
-      continue;
-    }
-    if (fabric_ != nullptr) {
-      fabric_->wake(i);
-    } else {
-      wake_.wake();
-      return;  // this wakes all workers
+  if (fabric_ == nullptr) {
+    doorbell_.ring();
+  } else if (doorbell_.take()) {
+    for (uint32_t i = 0; i < num_threads_; ++i) {
+      if (threads_[i].get() != this_worker) fabric_->wake(i);
     }
   }
 }
@@ -170,7 +162,6 @@ void Host::rest(HostThread& self, Deadline deadline) {
   if (self.index == 0) look_for_deaths();
   const auto start = steady_clock::now();
   deadline = std::min(deadline, start + kHeartbeat);
-  self.idle.store(true, std::memory_order_seq_cst);
   const auto condition = [&] { return !may_rest(self); };
   if (fabric_ != nullptr) {
     // Also returns when calls have run and left batched calls in the aggregators: the next flush
@@ -180,14 +171,15 @@ void Host::rest(HostThread& self, Deadline deadline) {
         [&] {
           const bool again = !first && self.aggregators->dirty();
           first = false;
+          // Before the check for work, and again if another worker was woken by the last ring.
+          if (!doorbell_.is_armed()) static_cast<void>(doorbell_.arm());
           return again || condition();
         },
         deadline));
   } else {
-    WakeWordParking parking(wake_);
-    static_cast<void>(wait_until(condition, deadline, &parking));
+    DoorbellSleeper sleeper(doorbell_);
+    static_cast<void>(wait_until(condition, deadline, &sleeper));
   }
-  self.idle.store(false, std::memory_order_relaxed);
   const auto slept = steady_clock::now() - start;
   self.idle_ns.fetch_add(std::chrono::nanoseconds(slept).count(), std::memory_order_relaxed);
 }

@@ -45,7 +45,7 @@ class CARIAMA_MCTS_EXPORT LocalInstance {
  public:
   virtual ~LocalInstance() = default;
   // Handles the failure of a process: ends all operations that wait for it. Called by worker 0.
-  virtual void lost(uint32_t) {}
+  virtual void lost(Rank) {}
 };
 
 // One object of type T for each worker of a process. Requires: T has the constructor
@@ -88,7 +88,6 @@ struct HostThread {
   uint32_t index = 0;
   std::unique_ptr<ThreadContext> context;        // nullptr in a host without a fabric
   std::unique_ptr<PeerAggregators> aggregators;  // nullptr in a host without a fabric
-  std::atomic<bool> idle{false};                 // the worker sleeps or is about to sleep
   std::atomic<int64_t> idle_ns{0};               // time that it has slept
   std::vector<LocalInstance*> instances;         // cache of Host::local_here(), by instance_slot()
   Random random{0};                              // for rollouts and new nodes; each search seeds it
@@ -114,16 +113,14 @@ class CARIAMA_MCTS_EXPORT Host {
   Host(const Host&) = delete;
   Host& operator=(const Host&) = delete;
 
-  [[nodiscard]] uint32_t rank() const { return rank_; }
+  [[nodiscard]] Rank rank() const { return rank_; }
   [[nodiscard]] uint32_t size() const { return size_; }
   [[nodiscard]] uint32_t threads() const { return num_threads_; }
-  // Returns the global id of worker `index` of process `rank`.
-  [[nodiscard]] uint32_t id(uint32_t rank, uint32_t index) const {
+  // Returns the id of worker `index` of process `rank`.
+  [[nodiscard]] ThreadId id(Rank rank, ThreadIndex index) const {
     return rank * num_threads_ + index;
   }
-  [[nodiscard]] bool alive(uint32_t rank) const {
-    return !dead_[rank].load(std::memory_order_acquire);
-  }
+  [[nodiscard]] bool alive(Rank rank) const { return !dead_[rank].load(std::memory_order_acquire); }
   // Returns the number of processes that are alive.
   [[nodiscard]] uint32_t living() const;
 
@@ -202,7 +199,7 @@ class CARIAMA_MCTS_EXPORT Host {
   void look_for_deaths();
 
   Fabric* fabric_;
-  uint32_t rank_ = 0;
+  Rank rank_ = 0;
   uint32_t size_ = 1;
   uint32_t num_threads_;
   Aggregation aggregation_;
@@ -216,7 +213,8 @@ class CARIAMA_MCTS_EXPORT Host {
   std::atomic<uint64_t> handed_back_{0};  // number of hand_back() calls
   std::atomic<bool> ending_{false};
   bool ended_ = false;
-  WakeWord wake_;  // wakes all workers of a host without a fabric
+  // Armed by each worker that sleeps. With a fabric it stands for the doorbells of Fabric::wait().
+  Doorbell doorbell_;
   uint64_t rounds_ = 0;
 };
 

@@ -20,6 +20,7 @@
 #include <span>
 #include <vector>
 
+#include "dsfabric/ids.h"
 #include "mcts/node.h"
 #include "mcts/slot_table.h"
 
@@ -36,9 +37,9 @@ class Job {
 
   Node<G>* node = nullptr;  // the rollouts begin here
   bool root = false;        // the job of the search itself, in rank 0
-  bool share = false;      // a share of the root's rollouts, begun at a copy of the root (copies.h)
-  uint32_t requester = 0;  // global id of the requesting thread
-  SlotId ticket;           // the requester's ticket for this job
+  bool share = false;  // a share of the root's rollouts, begun at a copy of the root (copies.h)
+  ThreadId requester;  // the requesting thread
+  SlotId ticket;       // the requester's ticket for this job
 
   // Starts the job with this number of rollouts. Adds one pending operation beside the rollouts,
   // which the caller or the job queue ends. Requires: the job is finished.
@@ -188,7 +189,7 @@ struct Step {
 template <Game G>
 struct Ticket {
   Job<G>* job = nullptr;  // the job that the request is a part of; its operations are still pending
-  uint32_t rank = 0;      // the process that has to answer
+  Rank rank;              // the process that has to answer
   uint32_t rollouts = 0;  // number of requested rollouts; 0: the creation of a node is requested
   // From the node of the job to the move whose child is in the other process. Empty for a share of
   // the root's rollouts.

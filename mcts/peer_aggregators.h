@@ -24,18 +24,18 @@ class PeerAggregators {
     if (kind == Aggregation::kOverflow) aggregators_.emplace<1>(thread);
   }
 
-  // Send a call to a thread, given by its global id, like CallInterface::call and call_buffer. The
-  // call may stay batched until flush(). They return false if the call was not accepted: the
-  // destination has failed, or too many of its calls are deferred.
+  // Send a call to a thread, like CallInterface::call and call_buffer. The call may stay batched
+  // until flush(). They return false if the call was not accepted: the destination has failed, or
+  // too many of its calls are deferred.
   template <typename F>
-  bool call(uint32_t thread, F&& function) {
+  bool call(ThreadId thread, F&& function) {
     count_message(sizeof(F));
     return send(thread, [&](auto& aggregators) -> bool {
       return aggregators.call(thread, std::forward<F>(function));
     });
   }
   template <typename F>
-  bool call_buffer(uint32_t thread, F&& function, std::span<const std::byte> buffer) {
+  bool call_buffer(ThreadId thread, F&& function, std::span<const std::byte> buffer) {
     count_message(sizeof(F) + buffer.size());
     return send(thread, [&](auto& aggregators) -> bool {
       return aggregators.call_buffer(thread, std::forward<F>(function), buffer);
@@ -79,7 +79,7 @@ class PeerAggregators {
 
  private:
   template <typename Call>
-  bool send(uint32_t thread, Call&& call) {
+  bool send(ThreadId thread, Call&& call) {
     used_[thread] = true;
     const bool sent = std::visit(call, aggregators_);
     // Set after the call, not before: a call that has to open or grow its channel first runs

@@ -50,7 +50,7 @@ Program::Program(int argc, char** argv) : command_(argv, argv + argc) {
   }
 }
 
-int Program::run(const std::function<int(Host&)>& body, Aggregation aggregation) {
+int Program::run(const std::function<int(Host&)>& body, const ProgramOptions& options) {
   if (!error_.empty()) {
     std::fprintf(stderr, "%s\n", error_.c_str());
     return 2;
@@ -66,7 +66,7 @@ int Program::run(const std::function<int(Host&)>& body, Aggregation aggregation)
   std::unique_ptr<Fabric> fabric;
   if (!alone) {
     absl::StatusOr<std::unique_ptr<Fabric>> joined =
-        Fabric::create({.on_failure = FailurePolicy::kContinue});
+        Fabric::create({.on_failure = FailurePolicy::kContinue, .lease = options.lease});
     if (!joined.ok()) return say(joined.status());
     fabric = *std::move(joined);
   }
@@ -74,7 +74,8 @@ int Program::run(const std::function<int(Host&)>& body, Aggregation aggregation)
   bool orphaned = false;
   {
     absl::StatusOr<std::unique_ptr<Host>> host = Host::create(
-        fabric.get(), {.threads = static_cast<uint32_t>(threads_), .aggregation = aggregation});
+        fabric.get(),
+        {.threads = static_cast<uint32_t>(threads_), .aggregation = options.aggregation});
     if (!host.ok()) return say(host.status());
     if ((*host)->rank() == 0) {
       code = body(**host);

@@ -15,6 +15,7 @@
 #ifndef CARIAMA_MCTS_PROGRAM_H_
 #define CARIAMA_MCTS_PROGRAM_H_
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -24,6 +25,13 @@
 #include "mcts/host.h"
 
 namespace cariama::mcts {
+
+struct ProgramOptions {
+  Aggregation aggregation = Aggregation::kTraditional;
+  // FabricOptions::lease: a process that gives no sign of life for this long counts as dead.
+  // 0: only the end of a process counts, so a stopped one holds the search up until it continues.
+  std::chrono::milliseconds lease{0};
+};
 
 class CARIAMA_MCTS_EXPORT Program {
  public:
@@ -37,9 +45,8 @@ class CARIAMA_MCTS_EXPORT Program {
   // Runs the job: `body` in rank 0, Host::serve() in the other ranks. Returns the exit code of the
   // program: the result of `body`, 1 if the job failed, or 2 if error() is set; in the last two
   // cases an error message is on stderr. If a process other than rank 0 dies, the search continues
-  // without it.
-  int run(const std::function<int(Host&)>& body,
-          Aggregation aggregation = Aggregation::kTraditional);
+  // without it. With ProgramOptions::lease that holds for a stopped process, too.
+  int run(const std::function<int(Host&)>& body, const ProgramOptions& options = {});
 
  private:
   std::vector<std::string> command_;

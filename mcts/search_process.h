@@ -49,7 +49,7 @@ class SearchProcess final : public CommandedSearch<SearchProcess<G>> {
 
   bool work(uint32_t thread) override { return workers_[thread].work(); }
   [[nodiscard]] bool has_work(uint32_t) override { return pool_.has_work(); }
-  void lost(uint32_t rank) override {
+  void lost(Rank rank) override {
     for (Ticket<G>& ticket :
          pool_.tickets().take_if([&](const auto& t) { return t.rank == rank; })) {
       workers_[0].give_up(ticket);

@@ -378,7 +378,7 @@ class LocalTree final : public LocalInstance {
     fetched_ = Fetched::kWaiting;
     fetched_node_ = nullptr;
     const SlotId id{name.slot, name.generation};
-    const uint32_t origin = host_.id(host_.rank(), 0);
+    const ThreadId origin = host_.id(host_.rank(), 0);
     PeerAggregators& aggregators = *Host::here().aggregators;
     if (!host_.alive(name.rank) ||
         !aggregators.call(host_.id(name.rank, 0), [id, origin] { here().on_fetch(id, origin); })) {
@@ -389,7 +389,7 @@ class LocalTree final : public LocalInstance {
     return fetched_node_;
   }
   // Handles the call of fetch() at the owner; on_fetched() handles its answer.
-  void on_fetch(SlotId id, uint32_t origin) {
+  void on_fetch(SlotId id, ThreadId origin) {
     PeerAggregators& aggregators = *Host::here().aggregators;
     const std::optional<Node<G>*> node = exported_.take(id);
     if (!node || (*node)->shared()) {  // a node with other parents cannot move

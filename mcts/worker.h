@@ -136,7 +136,7 @@ class Worker {
   struct JobRequest {
     SlotId node;
     uint32_t rollouts = 0;
-    uint32_t requester = 0;  // global id of the requesting thread
+    ThreadId requester;  // the requesting thread
     SlotId ticket;
     bool share = false;  // begin at the copy of the root; `node` is not used
   };
@@ -152,7 +152,7 @@ class Worker {
   };
   // Requests the creation of a node; the position follows.
   struct Creation {
-    uint32_t requester = 0;
+    ThreadId requester;
     SlotId ticket;
   };
 
@@ -402,7 +402,7 @@ class Worker {
     const SlotId ticket = pool_.tickets().add({&job, node.rank, rollouts, path_, node});
     const JobRequest request{
         {node.slot, node.generation}, rollouts, host_.id(host_.rank(), thread_.index), ticket};
-    send_or_give_up(node.rank, ticket, [&](uint32_t thread) {
+    send_or_give_up(node.rank, ticket, [&](ThreadId thread) {
       return thread_.aggregators->call(thread, [request] { here().on_job(request); });
     });
     return true;
@@ -429,7 +429,7 @@ class Worker {
       const SlotId ticket = pool_.tickets().add({&job, rank, rollouts, {}});
       const JobRequest request{
           {}, rollouts, host_.id(host_.rank(), thread_.index), ticket, /*share=*/true};
-      send_or_give_up(rank, ticket, [&](uint32_t thread) {
+      send_or_give_up(rank, ticket, [&](ThreadId thread) {
         return thread_.aggregators->call(thread, [request] { here().on_job(request); });
       });
     }
@@ -452,7 +452,7 @@ class Worker {
     if (tree_.full()) return nullptr;
     G position = node.state();
     position.play(node.move(move));
-    const uint32_t rank = tree_.place(node, position, thread_.random);
+    const Rank rank = tree_.place(node, position, thread_.random);
     if (rank == host_.rank()) {
       return tree_.make_child(node, move, position, thread_.index);
     }
@@ -460,7 +460,7 @@ class Worker {
     job.add_pending();
     const SlotId ticket = pool_.tickets().add({&job, rank, 0, {{&node, move}}});
     const Creation creation{host_.id(host_.rank(), thread_.index), ticket};
-    send_or_give_up(rank, ticket, [&](uint32_t thread) {
+    send_or_give_up(rank, ticket, [&](ThreadId thread) {
       return thread_.aggregators->call_buffer(
           thread,
           [creation](void* data, uint64_t bytes) { here().on_create(creation, data, bytes); },
@@ -473,7 +473,7 @@ class Worker {
   // No ticket is missed: this function checks alive() after the ticket was entered, and lost() runs
   // after the process was marked as dead.
   template <typename Send>
-  void send_or_give_up(uint32_t rank, SlotId ticket, Send&& send) {
+  void send_or_give_up(Rank rank, SlotId ticket, Send&& send) {
     const bool sent = send(host_.id(rank, thread_.index));
     if (sent && host_.alive(rank)) return;
     if (std::optional<Ticket<G>> mine = pool_.tickets().take(ticket)) give_up(*mine);
@@ -493,7 +493,7 @@ class Worker {
     }
     const bool created = node != nullptr;
     const Outcome outcome = created ? node->outcome() : Outcome::kOpen;
-    const uint32_t rank = host_.rank();
+    const Rank rank = host_.rank();
     const SlotId ticket = creation.ticket;
     thread_.aggregators->call(creation.requester, [ticket, id, rank, created, outcome] {
       here().on_created(ticket, id, rank, created, outcome);

@@ -35,18 +35,17 @@ class BasicAggregator : public CallInterface<BasicAggregator<kMode>> {
  public:
   explicit BasicAggregator(RDMAMessenger& messenger) : messenger_(messenger) {}
   // Publishes the batch.
-  ~BasicAggregator() { flush(); }
+  ~BasicAggregator() { static_cast<void>(flush()); }
 
   [[nodiscard]] absl::Status setup() { return messenger_.setup(); }
   CallResult flush() { return messenger_.flush(); }
-  CallResult publish() { return messenger_.publish(); }
   // Publishes the batch if it is older than flush_age, then runs at most `most` calls that have
   // arrived for this thread. Never blocks. Returns the number of calls that ran.
   size_t process_calls(size_t most = SIZE_MAX) {
-    if (sender().batch_is_old()) flush();
+    if (sender().batch_is_old()) static_cast<void>(flush());
     return messenger_.process_calls(most);
   }
-  absl::Status shutdown(Deadline deadline = kForever) { return messenger_.shutdown(deadline); }
+  absl::Status shutdown(Deadline deadline) { return messenger_.shutdown(deadline); }
 
   [[nodiscard]] RDMAMessenger& messenger() { return messenger_; }
   [[nodiscard]] MessengerStatistics statistics() const { return messenger_.statistics(); }

@@ -2,19 +2,20 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace cariama::internal {
 
 Backlog::~Backlog() {
-  for (const Segment& segment : segments_) link_.free(segment.memory);
+  for (Segment& segment : segments_) link_.free(std::move(segment.memory));
 }
 
-absl::Status Backlog::append(const OutgoingCallView& call, Synchronizer* departure) {
+absl::Status Backlog::append(const OutgoingCallView& call, EventReceiver& departure) {
   const uint64_t bytes = call.total();
   if (segments_.empty() || segments_.back().memory.size() - segments_.back().end < bytes) {
     auto memory = link_.allocate(std::max<size_t>(segment_bytes_, bytes));
     if (!memory.ok()) return memory.status();
-    segments_.push_back({*memory});
+    segments_.push_back({*std::move(memory)});
   }
   Segment& segment = segments_.back();
   std::byte* const at = segment.memory.get_buffer() + segment.end;
@@ -24,7 +25,7 @@ absl::Status Backlog::append(const OutgoingCallView& call, Synchronizer* departu
   segment.end += bytes;
   bytes_ += bytes;
   appended_ += bytes;
-  if (departure != nullptr) departures_.push_back({appended_, departure});
+  if (departure) departures_.push_back({appended_, std::move(departure)});
   return absl::OkStatus();
 }
 
@@ -47,19 +48,19 @@ void Backlog::pop(const Run& run) {
   bytes_ -= run.bytes;
   popped_ += run.bytes;
   while (!departures_.empty() && departures_.front().at <= popped_) {
-    departures_.front().done->decrease();
+    departures_.front().done.complete(absl::OkStatus());
     departures_.pop_front();
   }
   if (segment.begin == segment.end) {
-    link_.free(segment.memory);
+    link_.free(std::move(segment.memory));
     segments_.pop_front();
   }
 }
 
 void Backlog::fail(const absl::Status& status) {
-  for (const Departure& departure : departures_) departure.done->fail(status);
+  for (const Departure& departure : departures_) departure.done.complete(status);
   departures_.clear();
-  for (const Segment& segment : segments_) link_.free(segment.memory);
+  for (Segment& segment : segments_) link_.free(std::move(segment.memory));
   segments_.clear();
   bytes_ = 0;
 }

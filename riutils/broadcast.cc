@@ -96,7 +96,7 @@ void answer_parent(Fabric& fabric, uint32_t parent, uint64_t handle, const absl:
 // Writes the buffer into the target of process `rank` before the call that `route` sends there. The
 // route may store the call into mapped memory, which no queue pair orders after the data, and may
 // do so later: so blocks until the write is complete.
-[[nodiscard]] absl::Status write_before_route(Fabric& fabric, uint32_t rank, RDMAMemory& source,
+[[nodiscard]] absl::Status write_before_route(Fabric& fabric, Rank rank, RDMAMemory& source,
                                               uint64_t offset, uint64_t bytes,
                                               const RemoteMemoryLocator& target) {
   if (absl::Status can_be = check_target(rank, target, bytes); !can_be.ok()) return can_be;
@@ -120,8 +120,10 @@ class Node : public std::enable_shared_from_this<Node> {
         function_(std::move(function)),
         targets_(std::move(targets)) {}
   ~Node() {
-    if (copy_.get_buffer() != nullptr) static_cast<void>(fabric_.memory().free(copy_));
-    for (RDMAMemory& payload : payloads_) static_cast<void>(fabric_.memory().free(payload));
+    if (copy_.get_buffer() != nullptr) static_cast<void>(fabric_.memory().free(std::move(copy_)));
+    for (RDMAMemory& payload : payloads_) {
+      static_cast<void>(fabric_.memory().free(std::move(payload)));
+    }
     if (ended_) ended_(status_);
   }
 
@@ -141,7 +143,7 @@ class Node : public std::enable_shared_from_this<Node> {
       fail(memory.status());
       return false;
     }
-    copy_ = *memory;
+    copy_ = *std::move(memory);
     std::memcpy(copy_.get_buffer(), bytes, size);
     set_buffer(copy_.get_buffer(), &copy_, 0);
     return true;
@@ -170,11 +172,10 @@ class Node : public std::enable_shared_from_this<Node> {
   absl::Status start(BroadcastRoute* route) {
     absl::Status first;
     for (const uint64_t child : children()) first.Update(send(child, route));
-    const uint32_t own = fabric_.rank() * fabric_.threads();
     for (uint32_t i = 0; i < fabric_.threads(); ++i) {
       // The call owns a reference to this node. It never leaves this process.
       auto* const self = new std::shared_ptr<Node>(shared_from_this());
-      absl::Status sent = call(fabric_, own + i, [self] {
+      absl::Status sent = call(fabric_, fabric_.thread_of(fabric_.rank(), i), [self] {
         const std::unique_ptr<std::shared_ptr<Node>> node(self);
         (*node)->run_here();
       });
@@ -248,7 +249,7 @@ absl::StatusOr<RemoteMemoryLocator> Node::place(uint32_t rank, const std::string
   auto memory = fabric_.memory().allocate(payload.size());
   if (!memory.ok()) return memory.status();
   std::memcpy(memory->get_buffer(), payload.data(), payload.size());
-  payloads_.push_back(*memory);
+  payloads_.push_back(*std::move(memory));
   return locate_for(fabric_, rank, payloads_.back(), 0, payload.size());
 }
 
@@ -257,9 +258,10 @@ absl::Status Node::send_part(uint32_t rank, BroadcastPart& part, const std::stri
   const auto forward = [&](const std::string& inlined) {
     if (route != nullptr) return route->forward(rank, part, inlined);
     return service_call(
-        fabric_, rank,
-        [part](std::string bytes) { receive_broadcast(part, std::move(bytes), nullptr); }, nullptr,
-        inlined);
+               fabric_, rank,
+               [part](std::string bytes) { receive_broadcast(part, std::move(bytes), nullptr); },
+               inlined)
+        .status();
   };
   if (payload.size() + kAroundPayload <= fabric_.options().receive_unit_bytes) {
     absl::Status sent = forward(payload);
@@ -272,7 +274,7 @@ absl::Status Node::send_part(uint32_t rank, BroadcastPart& part, const std::stri
 }
 
 absl::Status Node::send(uint64_t child, BroadcastRoute* route) {
-  const uint32_t rank = rank_of(child);
+  const Rank rank = rank_of(child);
   BroadcastPart part = part_;
   part.payload = {};
   part.function_bytes = function_.size();
@@ -380,7 +382,7 @@ void receive_broadcast(const BroadcastPart& part, std::string payload, Broadcast
 
 }  // namespace
 
-absl::Status BroadcastRoute::forward(uint32_t rank, const BroadcastPart& part,
+absl::Status BroadcastRoute::forward(Rank rank, const BroadcastPart& part,
                                      const std::string& payload) {
   const auto call = make_call(
       [part, kind = kind_](std::string bytes) {
@@ -404,7 +406,7 @@ std::shared_ptr<void> add_broadcast_route(ThreadContext& thread, BroadcastRoute&
 
 absl::Status start_broadcast(Fabric& fabric, BroadcastRoute* route,
                              const BroadcastFunction& function, const BroadcastBuffer* buffer,
-                             Synchronizer* transmitted, Synchronizer* consumed) {
+                             const EventReceiver& transmitted, const EventReceiver& consumed) {
   if (fabric.finalized()) {
     return make_error(absl::StatusCode::kUnavailable, ErrorScope::kProcess,
                       "the fabric was finalized");
@@ -420,9 +422,9 @@ absl::Status start_broadcast(Fabric& fabric, BroadcastRoute* route,
                       "load the library first");
   }
   if (buffer != nullptr) {
-    const RDMAMemory* const memory = buffer->memory;
-    if (memory == nullptr || buffer->offset > memory->size() ||
-        buffer->size > memory->size() - buffer->offset ||
+    const MemoryRange& source = buffer->source;
+    const RDMAMemory* const memory = source.memory;
+    if (!check_range(memory, source.offset, source.size).ok() ||
         (!buffer->targets.empty() && buffer->targets.size() != fabric.size())) {
       return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
                         memory == nullptr
@@ -431,7 +433,7 @@ absl::Status start_broadcast(Fabric& fabric, BroadcastRoute* route,
                               "is not one target per process",
                         "check source, offset, size and targets");
     }
-    part.size = buffer->size;
+    part.size = source.size;
     part.buffer = buffer->targets.empty() ? Buffer::kPull : Buffer::kPlaced;
     for (size_t i = 0; i < buffer->targets.size(); ++i) {
       targets.push_back(buffer->targets[(part.root + i) % buffer->targets.size()]);
@@ -439,26 +441,24 @@ absl::Status start_broadcast(Fabric& fabric, BroadcastRoute* route,
   }
   auto node = std::make_shared<Node>(fabric, part, function.bytes, std::move(targets));
   if (buffer != nullptr) {
-    node->set_buffer(buffer->memory->get_buffer() + buffer->offset, buffer->memory, buffer->offset);
+    const MemoryRange& source = buffer->source;
+    node->set_buffer(source.memory->get_buffer() + source.offset, source.memory, source.offset);
   }
   node->on_end([consumed, &fabric](const absl::Status& status) {
-    if (consumed == nullptr) {
-      if (status.ok()) return;
-      std::fprintf(stderr, "cariama: rank %u: a broadcast failed: %s\n", fabric.rank(),
-                   std::string(status.message()).c_str());
-    } else if (status.ok()) {
-      consumed->decrease();
-    } else {
-      consumed->fail(status);
-    }
+    if (consumed || status.ok()) return consumed.complete(status);
+    std::fprintf(stderr, "cariama: rank %u: a broadcast failed: %s\n", fabric.rank().value(),
+                 std::string(status.message()).c_str());
   });
   absl::Status sent = node->start(route);
-  if (consumed != nullptr) return absl::OkStatus();  // it reports the error
+  if (consumed) {  // it reports the error
+    transmitted.complete(sent);
+    return absl::OkStatus();
+  }
   if (!sent.ok()) {
     node->on_end({});  // the caller gets the error
     return sent;
   }
-  if (transmitted != nullptr) transmitted->decrease();
+  transmitted.complete(absl::OkStatus());
   return absl::OkStatus();
 }
 

@@ -2,7 +2,9 @@
 //
 //   Synchronizer run;
 //   broadcast<RemoteNotify>(fabric, [x] { ... }, run);  // counted down when all threads ran it
-//   broadcast_buffer(fabric, [](void* buffer, uint64_t size) { ... }, memory, 0, size, run);
+//   broadcast(fabric, [](std::string s) { ... }, on_consumed(run), text);  // with an argument
+//   broadcast_buffer<RemoteNotify>(fabric, [](void* buffer, uint64_t size) { ... }, memory, 0,
+//                                  size, run);
 //
 // A broadcast travels down a binomial tree of the processes by service calls: log2 P steps, and at
 // most log2 P children per process. Each process forwards the call to its children before its own
@@ -10,15 +12,15 @@
 // (CallConsumer). Answers travel up the same tree, one per process, so that each process waits for
 // one answer per child.
 //
-// The Synchronizer is counted down
-//   LocalNotify   when the call has left the caller's process;
-//   RemoteNotify  when every thread has run the call, or with an error when that has become
-//                 impossible: INTERNAL with the text of the first exception, or UNAVAILABLE and the
-//                 name of the failed process, wherever in the tree it is. Processes below a failed
-//                 process in the tree may not have run it.
-// With LocalNotify or without a Synchronizer, a broadcast that could not be sent to a child of the
-// caller returns that error; other threads may have run the call. A later failure has no receiver:
-// the caller's process prints it.
+// Completions (completions.h), all objects but RemoteObject:
+//   transmitted  the call has left the caller's process;
+//   consumed     every thread has run the call, or that has become impossible: INTERNAL with the
+//                text of the first exception, or UNAVAILABLE and the name of the failed process,
+//                wherever in the tree it is. Processes below a failed process in the tree may not
+//                have run it.
+// Without a completion for `consumed`, a broadcast that could not be sent to a child of the caller
+// returns that error; other threads may have run the call. A later failure has no receiver: the
+// caller's process prints it. No options but LocalNotify and RemoteNotify apply.
 //
 // One-sided form: RDMAMessengerGlobal::broadcast (messenger_global.h) has the same arguments.
 //
@@ -40,11 +42,12 @@
 #include <utility>
 
 #include "dsfabric/call_encoding.h"
+#include "dsfabric/call_forms.h"
 #include "dsfabric/call_options.h"
 #include "dsfabric/call_result.h"
+#include "dsfabric/completions.h"
 #include "dsfabric/fabric.h"
 #include "dtutils/memory.h"
-#include "dtutils/synchronizer.h"
 #include "riutils/export.h"
 
 namespace cariama {
@@ -57,9 +60,7 @@ struct BroadcastFunction {
   std::string bytes;
 };
 struct BroadcastBuffer {
-  RDMAMemory* memory = nullptr;
-  uint64_t offset = 0;
-  uint64_t size = 0;
+  MemoryRange source{};
   // Target memory in each process, indexed by rank: the parent in the tree writes the buffer there.
   // If empty, each process READs the buffer into memory of this layer, which it frees when its
   // threads have run the call.
@@ -92,12 +93,12 @@ class CARIAMA_RIUTILS_EXPORT BroadcastRoute {
   [[nodiscard]] uint32_t kind() const { return kind_; }
   // Sends the part to process `rank`. Returns the reason if the call was not accepted;
   // INVALID_ARGUMENT if it is too long.
-  [[nodiscard]] absl::Status forward(uint32_t rank, const BroadcastPart& part,
+  [[nodiscard]] absl::Status forward(Rank rank, const BroadcastPart& part,
                                      const std::string& payload);
 
  protected:
   // Sends a call to a worker of process `rank`, and publishes it. Never waits for room.
-  [[nodiscard]] virtual CallResult send(uint32_t rank, const OutgoingCallView& call) = 0;
+  [[nodiscard]] virtual CallResult send(Rank rank, const OutgoingCallView& call) = 0;
 
  private:
   const uint32_t kind_;
@@ -112,7 +113,7 @@ class CARIAMA_RIUTILS_EXPORT BroadcastRoute {
 // `buffer`: nullptr for a call without a buffer.
 [[nodiscard]] CARIAMA_RIUTILS_EXPORT absl::Status start_broadcast(
     Fabric& fabric, BroadcastRoute* route, const BroadcastFunction& function,
-    const BroadcastBuffer* buffer, Synchronizer* transmitted, Synchronizer* consumed);
+    const BroadcastBuffer* buffer, const EventReceiver& transmitted, const EventReceiver& consumed);
 
 // The call function(buffer, size), for a buffer that is in this process. Built and run in the same
 // process; never sent.
@@ -127,81 +128,156 @@ struct PlacedBufferCall {
     uint64_t words[2];
     std::memcpy(words, call.closure.data(), sizeof words);
     const ArrivedFunction<F> function(call.closure.data() + kFront);
-    try {
-      static_cast<void>((*function)(reinterpret_cast<void*>(words[0]), words[1]));
-    } catch (...) {
-      note_exception(call);
+    if constexpr (std::is_invocable_v<F&, void*,
+                                      uint64_t>) {  // else issue_broadcast_buffer says so
+      try {
+        static_cast<void>((*function)(reinterpret_cast<void*>(words[0]), words[1]));
+      } catch (...) {
+        note_exception(call);
+      }
     }
   }
 };
 
-template <typename F>
-[[nodiscard]] std::string function_bytes(const F& function) {
-  std::string bytes(kClosureBytes<F>, '\0');
-  if constexpr (!std::is_empty_v<F>) std::memcpy(bytes.data(), &function, sizeof(F));
-  return bytes;
+// Starts a broadcast whose completions, none or one argument, the user gave as `given`.
+template <typename Options, typename... Given>
+[[nodiscard]] CallResult start_broadcast_given(Fabric& fabric, BroadcastRoute* route,
+                                               const BroadcastFunction& function,
+                                               const BroadcastBuffer* buffer, Given&&... given) {
+  require_only_notification<Options>();
+  if constexpr (sizeof...(Given) == 0) {
+    require_no_notification<Options>();
+    return start_broadcast(fabric, route, function, buffer, {}, {});
+  } else {
+    auto completions = completions_of<Options>(std::forward<Given>(given)...);
+    constexpr bool kWritten =
+        std::is_same_v<decltype(completions.consumed), RemoteObject<Synchronizer>*>;
+    static_assert(!kWritten,
+                  "cariama: the end of a broadcast comes in answers, which can count a plain "
+                  "Synchronizer down; a RemoteObject is for calls to one thread");
+    if constexpr (kWritten) {
+      return {};
+    } else {
+      CallEnd end;
+      return send_completing(fabric, kNoThread, end, std::move(completions),
+                             [&](const CallEnd& connected) -> CallResult {
+                               return start_broadcast(fabric, route, function, buffer,
+                                                      connected.transmitted, connected.consumed);
+                             });
+    }
+  }
 }
 
-template <typename Options, typename F>
-[[nodiscard]] CallResult broadcast_by(Fabric& fabric, BroadcastRoute* route, const F& function,
-                                      Synchronizer* done) {
-  using Call = FunctionCall<F>;
-  require_only_notification<Options>();
-  constexpr bool kConsumed = Options::kNotification == Notification::kConsumed;
-  static_cast<void>(Call(function));  // fails to compile if the function cannot travel
-  return start_broadcast(fabric, route, {Call::id(), function_bytes(function)}, nullptr,
-                         kConsumed ? nullptr : done, kConsumed ? done : nullptr);
+template <typename Call>
+[[nodiscard]] BroadcastFunction broadcast_function(const Call& call) {
+  BroadcastFunction function{Call::id(), std::string(call.bytes(), '\0')};
+  call.write(reinterpret_cast<std::byte*>(function.bytes.data()));
+  return function;
 }
 
-template <typename Options, typename F>
-[[nodiscard]] CallResult broadcast_placed(Fabric& fabric, BroadcastRoute* route, const F& function,
-                                          const BroadcastBuffer& buffer, Synchronizer* done) {
-  require_travelling_function<F>();
-  require_only_notification<Options>();
-  constexpr bool kConsumed = Options::kNotification == Notification::kConsumed;
-  return start_broadcast(
-      fabric, route, {FunctionTable::id_of<&PlacedBufferCall<F>::run>(), function_bytes(function)},
-      &buffer, kConsumed ? nullptr : done, kConsumed ? done : nullptr);
+template <typename Options, typename F, typename Given, typename... Args>
+[[nodiscard]] CallResult issue_broadcast_completed(Fabric& fabric, BroadcastRoute* route,
+                                                   const F& function, Given&& given,
+                                                   Args&&... arguments) {
+  return start_broadcast_given<Options>(
+      fabric, route, broadcast_function(make_call(function, std::forward<Args>(arguments)...)),
+      nullptr, std::forward<Given>(given));
+}
+
+// broadcast(function, [completions,] arguments...)
+template <typename Options, typename F, typename... Given>
+[[nodiscard]] CallResult issue_broadcast(Fabric& fabric, BroadcastRoute* route, const F& function,
+                                         Given&&... given) {
+  if constexpr (kCompletionFirst<Given...>) {
+    return issue_broadcast_completed<Options>(fabric, route, function,
+                                              std::forward<Given>(given)...);
+  } else if constexpr ((kIsCompletion<Given> || ...)) {
+    static_assert(!sizeof(F),
+                  "cariama: the completion of a broadcast stands right behind its function");
+    return {};
+  } else {
+    return start_broadcast_given<Options>(
+        fabric, route, broadcast_function(make_call(function, std::forward<Given>(given)...)),
+        nullptr);
+  }
+}
+
+template <typename... Given>
+inline constexpr bool kTargetsFirst = false;
+template <typename First, typename... Rest>
+inline constexpr bool kTargetsFirst<First, Rest...> =
+    std::is_convertible_v<First, std::span<const RemoteMemoryLocator>>;
+
+// broadcast_buffer(function, source, [completions])
+template <typename Options, typename F, typename... Given>
+[[nodiscard]] CallResult issue_broadcast_buffer(Fabric& fabric, BroadcastRoute* route,
+                                                const F& function, const BroadcastBuffer& buffer,
+                                                Given&&... given) {
+  constexpr bool kEnds =
+      sizeof...(Given) == 0 || (sizeof...(Given) == 1 && (kIsCompletion<Given> && ...));
+  static_assert(kEnds,
+                "cariama: behind the buffer of broadcast_buffer stand its targets (a span of "
+                "RemoteMemoryLocator), if any, and its completion, if any");
+  using Function = std::decay_t<F>;
+  if constexpr (require_buffer_function<Function>() && kEnds) {
+    std::string bytes(kClosureBytes<Function>, '\0');
+    if constexpr (!std::is_empty_v<Function>) {
+      std::memcpy(bytes.data(), &function, sizeof(Function));
+    }
+    return start_broadcast_given<Options>(
+        fabric, route, {FunctionTable::id_of<&PlacedBufferCall<Function>::run>(), std::move(bytes)},
+        &buffer, std::forward<Given>(given)...);
+  } else {
+    return {};
+  }
+}
+// broadcast_buffer(function, source, [targets,] [completions])
+template <typename Options, typename F, typename... Given>
+[[nodiscard]] CallResult issue_broadcast_buffer(Fabric& fabric, BroadcastRoute* route,
+                                                const F& function, const MemoryRange& source,
+                                                Given&&... given) {
+  if constexpr (kTargetsFirst<Given...>) {
+    return [&](std::span<const RemoteMemoryLocator> targets, auto&&... rest) {
+      return issue_broadcast_buffer<Options>(fabric, route, function,
+                                             BroadcastBuffer{source, targets},
+                                             std::forward<decltype(rest)>(rest)...);
+    }(std::forward<Given>(given)...);
+  } else {
+    return issue_broadcast_buffer<Options>(fabric, route, function, BroadcastBuffer{source, {}},
+                                           std::forward<Given>(given)...);
+  }
 }
 
 }  // namespace internal
 
-// Every thread of the job calls function(). Thread-safe. Errors of the caller's own part: those of
-// service calls (send_call.h).
-template <auto... Options, typename F>
-CallResult broadcast(Fabric& fabric, F&& function, Synchronizer* done = nullptr) {
-  return internal::broadcast_by<CallOptions<Options...>, std::decay_t<F>>(fabric, nullptr, function,
-                                                                          done);
-}
-template <auto... Options, typename F>
-CallResult broadcast(Fabric& fabric, F&& function, Synchronizer& done) {
-  return broadcast<Options...>(fabric, std::forward<F>(function), &done);
+// Every thread of the job calls function(arguments...):
+//   broadcast(fabric, function, arguments...)
+//   broadcast(fabric, function, completions, arguments...)
+// Thread-safe. Errors of the caller's own part: those of service calls (send_call.h).
+template <auto... Options, typename F, typename... Given>
+CallResult broadcast(Fabric& fabric, F&& function, Given&&... given) {
+  return internal::issue_broadcast<CallOptions<Options...>>(fabric, nullptr, function,
+                                                            std::forward<Given>(given)...);
 }
 
-// Every thread calls function(buffer, size). `buffer` is a copy of the bytes [offset, offset +
-// size) of `source`; each process READs it from its parent in the tree. The threads of one process
-// share one copy, which is valid while the function runs. The range must not change until all
-// threads have run the function, which RemoteNotify reports. Errors: those of broadcast(), and
-// INVALID_ARGUMENT (`source` is nullptr, or the range exceeds it).
-template <auto... Options, typename F>
+// Every thread calls function(buffer, size), where the source is the bytes [offset, offset + size)
+// of registered memory:
+//   broadcast_buffer(fabric, function, source, offset, size, [targets,] [completions])
+// Without `targets`, each process READs the buffer from its parent in the tree. The threads of one
+// process share one copy, which is valid while the function runs. The range must not change until
+// the broadcast is consumed.
+// With `targets`, a std::span<const RemoteMemoryLocator> by rank, the parent in the tree writes the
+// buffer into `targets[rank]` of each process, and the function gets that address. Each process
+// must have created its locator for use by other processes, since any process may become its
+// parent. The caller's threads get the range of `source` itself; the entry of the caller's rank may
+// be empty. Errors: those of broadcast(), and INVALID_ARGUMENT (`source` is nullptr, the range
+// exceeds it, or there is not one target per process).
+template <auto... Options, typename F, typename... Given>
 CallResult broadcast_buffer(Fabric& fabric, F&& function, RDMAMemory* source, uint64_t offset,
-                            uint64_t size, Synchronizer& done) {
-  return internal::broadcast_placed<CallOptions<Options...>, std::decay_t<F>>(
-      fabric, nullptr, function, {source, offset, size, {}}, &done);
-}
-
-// Every thread calls function(buffer, size). The parent in the tree writes the buffer into
-// `targets[rank]` of each process, and `buffer` points there. Each process must have created its
-// locator for use by other processes, since any process may become its parent. The caller's threads
-// get the range of `source` itself; the entry of the caller's rank may be empty. Errors: those of
-// broadcast(), and INVALID_ARGUMENT (`source` is nullptr, the range exceeds it, or there is not one
-// target per process).
-template <auto... Options, typename F>
-CallResult broadcast_buffer(Fabric& fabric, F&& function, RDMAMemory* source, uint64_t offset,
-                            uint64_t size, std::span<const RemoteMemoryLocator> targets,
-                            Synchronizer& done) {
-  return internal::broadcast_placed<CallOptions<Options...>, std::decay_t<F>>(
-      fabric, nullptr, function, {source, offset, size, targets}, &done);
+                            uint64_t size, Given&&... given) {
+  return internal::issue_broadcast_buffer<CallOptions<Options...>>(
+      fabric, nullptr, function, internal::MemoryRange{source, offset, size},
+      std::forward<Given>(given)...);
 }
 
 }  // namespace cariama

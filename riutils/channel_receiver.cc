@@ -28,25 +28,35 @@ ChannelReceiver::ChannelReceiver(ReceiverBackend& backend, Arrival arrival, Cons
   enter();
 }
 
-void ChannelReceiver::prepare(std::byte* chunk) {
+void ChannelReceiver::prepare(std::byte* chunk, uint64_t bytes, Arrival arrival) {
   // Clear the chunk header and the first call header: no call is there yet. The rest of the chunk
-  // may have any content.
-  std::memset(chunk, 0, sizeof(ChunkHeader) + sizeof(CallHeader));
+  // may have any content, unless a publication may arrive anywhere.
+  std::memset(chunk, 0,
+              arrival == Arrival::kTrailing ? bytes : sizeof(ChunkHeader) + sizeof(CallHeader));
 }
 
 void ChannelReceiver::enter() {
   std::byte* const chunk = ring_.current();
   position_ = chunk + sizeof(ChunkHeader);
   limit_ = end_ = chunk + chunk_bytes_ - sizeof(CallHeader);
+  if (arrival_ == Arrival::kTrailing) limit_ = position_;
 }
 
 size_t ChannelReceiver::run(size_t most) {
   if (ended_) return 0;
-  return arrival_ == Arrival::kEvent ? run_calls<true>(most) : run_calls<false>(most);
+  switch (arrival_) {
+    case Arrival::kEvent:
+      return run_calls<Arrival::kEvent>(most);
+    case Arrival::kTrailing:
+      return run_calls<Arrival::kTrailing>(most);
+    default:  // kMapped and kPolled publish in the same way
+      return run_calls<Arrival::kPolled>(most);
+  }
 }
 
-template <bool kEvent>
+template <Arrival kArrival>
 size_t ChannelReceiver::run_calls(size_t most) {
+  constexpr bool kEvent = kArrival == Arrival::kEvent;
   if constexpr (kEvent) unread_words_ += announced_.exchange(0, std::memory_order_acq_rel);
   // The loop works on local variables whose address is never taken, so that they stay in registers.
   // The rarely executed step() works on a copy, the Cursor.
@@ -57,7 +67,7 @@ size_t ChannelReceiver::run_calls(size_t most) {
   size_t calls = 0;
   const auto go_on = [&](uint64_t word) __attribute__((always_inline)) {
     Cursor cursor{at, limit, calls};
-    const bool on = step<kEvent>(word, cursor);
+    const bool on = step<kArrival>(word, cursor);
     at = cursor.at;
     limit = cursor.limit;
     calls = cursor.calls;
@@ -108,9 +118,6 @@ size_t ChannelReceiver::run_calls(size_t most) {
       consumed != consumed_bytes_.load(std::memory_order_relaxed)) {
     consumed_before_ = consumed;
     consumed_bytes_.store(consumed, std::memory_order_relaxed);
-    if (ended_) return calls;
-    auto* const chunk = reinterpret_cast<ChunkHeader*>(ring_.current());
-    std::atomic_ref(chunk->consumer.consumed).store(consumed, std::memory_order_relaxed);
   }
   if (!ended_) {
     position_ = at;
@@ -121,12 +128,22 @@ size_t ChannelReceiver::run_calls(size_t most) {
 
 // Handles a word at the cursor that the fast loop cannot: an unknown header, a flagged call, the
 // end of a batch or of the announced words, or no call yet. Returns true if the round continues.
-template <bool kEvent>
+template <Arrival kArrival>
 bool ChannelReceiver::step(uint64_t word, Cursor& cursor) {
+  constexpr bool kEvent = kArrival == Arrival::kEvent;
+  constexpr bool kTrailing = kArrival == Arrival::kTrailing;
   const CallHeader header = header_of(word);
   const size_t size = sizeof header + header.bytes();
-  const bool in_batch = cursor.limit != end_;
-  if (in_batch && cursor.at == cursor.limit) {
+  bool in_batch = cursor.limit != end_;
+  if constexpr (kTrailing) {
+    if (publication_ == nullptr && !open_publication(word, cursor)) return false;
+    if (cursor.at == cursor.limit) {
+      close_publication(cursor);
+      return true;
+    }
+    // Of a publication only the first word can be a batch word or an end marker.
+    in_batch = cursor.at != publication_;
+  } else if (in_batch && cursor.at == cursor.limit) {
     cursor.limit = end_;
     return true;
   }
@@ -154,7 +171,15 @@ bool ChannelReceiver::step(uint64_t word, Cursor& cursor) {
     if (header.function == EndMarker::kFunction) {
       consumed_before_ += static_cast<uint64_t>(cursor.at - first_);
       first_ = position_ = cursor.at;
-      if (!end_of_chunk(header)) return false;
+      if (!end_of_chunk(header)) {
+        // The end marker is read again when its chunks are known, and so is its trailing word: the
+        // sender may have overwritten both.
+        if constexpr (kTrailing) {
+          publication_ = nullptr;
+          cursor.limit = cursor.at;
+        }
+        return false;
+      }
       if constexpr (kEvent) --unread_words_;
       if (ended_) return false;
       cursor.at = first_ = position_;
@@ -207,10 +232,50 @@ void ChannelReceiver::finish_slowly(const NotifyTarget* notify) {
   call_.error_text.clear();
 }
 
+bool ChannelReceiver::open_publication(uint64_t word, Cursor& cursor) {
+  if (word == 0) return false;
+  const CallHeader header = header_of(word);
+  const size_t size =
+      sizeof header + (header.function == EndMarker::kFunction ? 0 : header.bytes());
+  // If only some bytes of the first word have arrived, they are the low ones, so that the length is
+  // at most the true one.
+  if (size > static_cast<size_t>(end_ - cursor.at)) {
+    break_off("a publication is longer than its chunk");
+    return false;
+  }
+  // Acquire: a complete trailing word makes all of the publication visible, and the first word
+  // below.
+  const uint64_t trailing = load_word(cursor.at + size, std::memory_order_acquire);
+  // `word` may have been incomplete, so that another word of the publication was taken for the
+  // trailing word. That word arrived after the first word, which therefore is complete now.
+  if (load_word(cursor.at, std::memory_order_relaxed) != word) return false;
+  if (trailing != TrailingWord::of(word)) {
+    if (TrailingWord::is_complete(trailing)) break_off("a publication's trailing word is wrong");
+    return false;
+  }
+  // The next publication is read directly behind this one, so that its words must be in the chunk.
+  if (header.function != EndMarker::kFunction &&
+      size + sizeof trailing + sizeof word > static_cast<size_t>(end_ - cursor.at)) {
+    break_off("a publication leaves no room for the end marker of its chunk");
+    return false;
+  }
+  publication_ = cursor.at;
+  cursor.limit = cursor.at + size;
+  return true;
+}
+
+void ChannelReceiver::close_publication(Cursor& cursor) {
+  std::byte* const end = cursor.limit + sizeof(CallHeader);
+  std::memset(publication_, 0, static_cast<size_t>(end - publication_));
+  publication_ = nullptr;
+  cursor.at = cursor.limit = end;
+}
+
 bool ChannelReceiver::end_of_chunk(const CallHeader& header) {
   const uint32_t inserted = header.words_and_flags & CallHeader::kMaxWords;
   const uint8_t flags = header.flags();
-  if ((flags & ~EndMarker::kShutdown) != 0 || inserted > kMaxChunks - ring_.size()) {
+  if ((flags & ~EndMarker::kShutdown) != 0 ||
+      inserted > MessengerOptions::kMaxChunks - ring_.size()) {
     break_off("an end marker is malformed");
     return false;
   }
@@ -228,12 +293,18 @@ bool ChannelReceiver::end_of_chunk(const CallHeader& header) {
   }
   std::byte* const chunk = ring_.current();
   ring_.end_chunk(more);
-  // Clear the first call header. The sender writes to this chunk again only after it knows that the
-  // chunk was consumed; until then the receiver must not run the chunk's old first call again.
-  std::atomic_ref(*reinterpret_cast<uint64_t*>(chunk + sizeof(ChunkHeader)))
-      .store(0, std::memory_order_relaxed);
+  if (arrival_ == Arrival::kTrailing) {
+    Cursor cursor{position_, position_ + sizeof(CallHeader), 0};
+    close_publication(cursor);
+  } else {
+    // Clear the first call header. The sender writes to this chunk again only after it knows that
+    // the chunk was consumed; until then the receiver must not run the chunk's old first call
+    // again.
+    std::atomic_ref(*reinterpret_cast<uint64_t*>(chunk + sizeof(ChunkHeader)))
+        .store(0, std::memory_order_relaxed);
+  }
   auto* const header_of_chunk = reinterpret_cast<ChunkHeader*>(chunk);
-  std::atomic_ref(header_of_chunk->consumer.chunks).store(ring_.ended(), std::memory_order_release);
+  std::atomic_ref(header_of_chunk->chunks).store(ring_.ended(), std::memory_order_release);
   ended_ = (flags & EndMarker::kShutdown) != 0;
   // The last count is pushed with kPull too: it tells the sender that its control memory is unused.
   if (consumption_ == Consumption::kPush || ended_) backend_.push(ring_.ended());
@@ -242,7 +313,7 @@ bool ChannelReceiver::end_of_chunk(const CallHeader& header) {
 }
 
 void ChannelReceiver::break_off(std::string_view why) {
-  ended_ = true;
+  ended_ = broken_ = true;
   backend_.broken(why);
   backend_.push(ChannelControl::kBroken);
 }

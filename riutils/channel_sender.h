@@ -18,8 +18,8 @@
 #include "dsfabric/call_encoding.h"
 #include "dsfabric/call_options.h"
 #include "dsfabric/call_result.h"
-#include "dtutils/synchronizer.h"
-#include "riutils/chunk_ring.h"
+#include "dsfabric/completions.h"
+#include "dtutils/doorbell.h"
 #include "riutils/export.h"
 
 namespace cariama {
@@ -41,7 +41,7 @@ class Relaxed {
   std::atomic<T> value_{};
 };
 
-// The word that publishes what stands behind it (chunk_ring.h).
+// The word that publishes what stands behind it (internal/chunk_ring.h).
 [[nodiscard]] inline uint64_t word_of(CallHeader header) {
   return header.function | uint64_t{header.words_and_flags} << 32;
 }
@@ -50,9 +50,8 @@ inline void store_word(std::byte* at, uint64_t word) {
 }
 inline void publish_word(std::byte* at, uint64_t word) {
   std::atomic_ref(*reinterpret_cast<uint64_t*>(at)).store(word, std::memory_order_release);
-  // The receiver's sleeping word is loaded after this store. The receiver's membarrier(2) orders
-  // the two for the processor (incoming_calls.cc: announce_sleep). The signal fence orders them
-  // for the compiler.
+  // The receiver's doorbell is loaded after this store. The signal fence orders the two for the
+  // compiler; the receiver orders them for the processor (Doorbell::is_armed).
   std::atomic_signal_fence(std::memory_order_seq_cst);
 }
 
@@ -106,34 +105,31 @@ class CARIAMA_RIUTILS_EXPORT ChannelSender {
       internal::store_word(next, 0);
       internal::publish_word(at, internal::word_of(header));
       position_ = next;
-      if (sleeping_->load(std::memory_order_relaxed) != SleepingWord::kAwake) [[unlikely]] {
+      if (doorbell_->is_armed()) [[unlikely]]
         return published_out_of_line(at, next);
-      }
     }
     return {};
   }
 
-  // Sends a call of any form; the slow path of send(). If the result is OK, `transmitted`, if
-  // given, is counted down when the call has been published, or fails if that has become
-  // impossible.
+  // Sends a call of any form; the slow path of send(). If the result is OK, `transmitted` is
+  // completed when the call has been published, or with an error if that has become impossible; it
+  // may have been moved from. If the result is an error, `transmitted` is unchanged.
   [[nodiscard]] virtual CallResult send_slowly(const OutgoingCallView& call, WhenNoRoom when,
-                                               bool batch, Synchronizer* transmitted) = 0;
+                                               bool batch,
+                                               internal::EventReceiver& transmitted) = 0;
 
   // Publishes the batch. Never waits for the receiver. Deferred calls stay deferred.
   [[nodiscard]] virtual CallResult flush() = 0;
   // Returns true if the batch is at least options.flush_age old. Always false if flush_age is 0.
   [[nodiscard]] virtual bool batch_is_old() const = 0;
-  // Flushes, then writes the sender's current offset into the header of the current chunk (paper:
-  // publish).
-  [[nodiscard]] virtual CallResult publish() = 0;
 
  protected:
-  explicit ChannelSender(const std::atomic<uint32_t>* sleeping) : sleeping_(sleeping) {}
+  explicit ChannelSender(const Doorbell* doorbell) : doorbell_(doorbell) {}
   ~ChannelSender() = default;
 
   // Called when a batched call does not fit before batch_end_.
   [[nodiscard]] virtual CallResult batch_slowly(const OutgoingCallView& call, WhenNoRoom when) = 0;
-  // Called after the store that publishes [first, next), if *sleeping_ is not kAwake.
+  // Called after the store that publishes [first, next), if *doorbell_ is armed.
   [[nodiscard]] virtual CallResult published_slowly(std::byte* first, std::byte* next) = 0;
 
   // The window: the part of the chunk that the owner's fast path may fill. It begins at position_.
@@ -143,9 +139,9 @@ class CARIAMA_RIUTILS_EXPORT ChannelSender {
   internal::Relaxed<std::byte*> position_;
   std::byte* end_ = nullptr;
   std::byte* batch_end_ = nullptr;
-  // The receiver's sleeping word. If publishing takes more than a store: a constant kAsleep, so
+  // The receiver's doorbell. If publishing takes more than a store: one that is always armed, so
   // that every publication takes the slow path.
-  const std::atomic<uint32_t>* sleeping_;
+  const Doorbell* doorbell_;
 
  private:
   // Prefetches, for writing, the cache lines that soon following calls will fill: the receiver's
@@ -173,7 +169,8 @@ class CARIAMA_RIUTILS_EXPORT ChannelSender {
   template <bool kBatch, typename Call>
   [[gnu::noinline, gnu::cold]] CallResult send_out_of_line(Passed<Call> call, WhenNoRoom when) {
     if constexpr (kBatch) return batch_slowly(OutgoingCallView::of(call), when);
-    return send_slowly(OutgoingCallView::of(call), when, false, nullptr);
+    internal::EventReceiver nothing;
+    return send_slowly(OutgoingCallView::of(call), when, false, nothing);
   }
   [[gnu::noinline, gnu::cold]] CallResult published_out_of_line(std::byte* first, std::byte* next) {
     return published_slowly(first, next);

@@ -14,27 +14,10 @@ constexpr uint64_t kWord = sizeof(CallHeader);
 // flight.
 constexpr size_t kStagingUnits = 8;
 
-// Orders a store before a later load, also for the processor. A locked instruction is cheaper than
-// mfence.
-void full_fence() {
-  std::atomic<uint32_t> line{0};
-  line.exchange(1, std::memory_order_seq_cst);
-}
-
-void store_producer(std::byte* chunk, const ChunkHeader::Producer& producer) {
-  auto* const header = reinterpret_cast<ChunkHeader*>(chunk);
-  const auto set = [](uint64_t& field, uint64_t value) {
-    std::atomic_ref(field).store(value, std::memory_order_relaxed);
-  };
-  set(header->producer.first, producer.first);
-  set(header->producer.last, producer.last);
-  set(header->producer.filled, producer.filled);
-}
-
 class MappedWriter final : public ChunkWriter {
  public:
   MappedWriter(ChannelLink& link, const ChannelLink::Path& path, std::string peer)
-      : link_(link), state_(path.sleeping->state), fence_(path.fence), peer_(std::move(peer)) {}
+      : link_(link), doorbell_(*path.doorbell), fence_(path.fence), peer_(std::move(peer)) {}
 
   absl::StatusOr<bool> begin(Transmitter*, const ChannelLink::Chunk& chunk) override {
     base_ = chunk.mapped;
@@ -51,38 +34,35 @@ class MappedWriter final : public ChunkWriter {
     publish_word(at, header);
     return notify();
   }
-  absl::Status write_header(Transmitter*, const ChunkHeader::Producer& producer) override {
-    store_producer(base_, producer);
-    return absl::OkStatus();
-  }
   absl::Status end(Transmitter*, CallHeader marker, std::byte* at, uint64_t) override {
     publish_word(at, word_of(marker));
     return notify();
   }
-  void peer_died() override { state_.store(SleepingWord::kDead, std::memory_order_relaxed); }
+  // The next publication finds the doorbell armed and takes the slow path.
+  void peer_died() override {
+    dead_.store(true, std::memory_order_relaxed);
+    static_cast<void>(doorbell_.arm());
+  }
 
  private:
-  // Wakes the receiver if it sleeps.
   absl::Status notify() {
-    if (fence_) full_fence();
-    const uint32_t seen = state_.load(std::memory_order_relaxed);
-    if (seen == SleepingWord::kAwake) [[likely]]
+    if (fence_) Machine::full_fence();
+    if (!doorbell_.is_armed()) [[likely]]
       return absl::OkStatus();
-    if (seen == SleepingWord::kDead) {
+    if (dead_.load(std::memory_order_relaxed)) {
       absl::Status why = link_.status();
       return !why.ok() ? why
                        : make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
                                     peer_ + " has died");
     }
-    if (state_.exchange(SleepingWord::kAwake, std::memory_order_acq_rel) == SleepingWord::kAsleep) {
-      wakes_ = wakes_ + 1;
-      link_.wake();
-    }
+    wakes_ = wakes_ + 1;
+    link_.ring();
     return absl::OkStatus();
   }
 
   ChannelLink& link_;
-  std::atomic<uint32_t>& state_;
+  Doorbell& doorbell_;
+  std::atomic<bool> dead_{false};
   const bool fence_;
   const std::string peer_;
 };
@@ -111,11 +91,6 @@ class StagingWriter : public ChunkWriter {
     remote_ = chunk.remote;
     return true;
   }
-  absl::Status write_header(Transmitter* transmitter,
-                            const ChunkHeader::Producer& producer) override {
-    store_producer(unit_->get_buffer(), producer);
-    return write(transmitter, *unit_, 0, 3 * sizeof(uint64_t), base_);
-  }
 
  protected:
   // Writes bytes [offset, offset + bytes) of `memory` to the place of the remote chunk that
@@ -139,12 +114,76 @@ class StagingWriter : public ChunkWriter {
   bool flushed_ = false;  // since no unit was free
 };
 
-class PolledWriter final : public StagingWriter {
+// Common to the writers whose receiver polls its memory.
+class WakingWriter : public StagingWriter {
  public:
-  PolledWriter(ChannelLink& link, const ChannelLink::Path& path,
+  WakingWriter(ChannelLink& link, const ChannelLink::Path& path,
                std::unique_ptr<CircularAllocator> staging)
       : StagingWriter(link, std::move(staging)),
-        wake_(reinterpret_cast<ChannelControl*>(path.control.get_buffer())->wake) {}
+        doorbell_(reinterpret_cast<ChannelControl*>(path.control->get_buffer())->doorbell) {}
+
+ protected:
+  // The count includes end markers: an end marker may be the last publication for a long time, and
+  // the receiver must be woken for it.
+  void notify(uint64_t produced) {
+    if (!doorbell_.ring(produced)) [[likely]]
+      return;
+    wakes_ = wakes_ + 1;
+    link_.ring();
+  }
+
+ private:
+  RemoteDoorbell& doorbell_;
+};
+
+class TrailingWriter final : public WakingWriter {
+ public:
+  TrailingWriter(ChannelLink& link, const ChannelLink::Path& path,
+                 std::unique_ptr<CircularAllocator> staging)
+      : WakingWriter(link, path, std::move(staging)) {
+    copy_front_ = kWord;
+    tail_ = kWord;
+  }
+
+  absl::Status publish(Transmitter* transmitter, std::byte* first, std::byte* next,
+                       uint64_t produced) override {
+    absl::Status written = write_trailed(transmitter, first, next);
+    if (written.ok()) notify(produced + kWord);
+    return written;
+  }
+  // The batch word makes the calls one publication.
+  absl::Status publish_copy(Transmitter* transmitter, const Backlog::Run& calls, std::byte* at,
+                            uint64_t produced) override {
+    store_word(at, word_of(BatchWord::make(calls.bytes)));
+    std::memcpy(at + kWord, calls.memory->get_buffer() + calls.offset, calls.bytes);
+    return publish(transmitter, at, at + kWord + calls.bytes, produced);
+  }
+  // The offset `produced` does not count the trailing word of an end marker: the stream goes on in
+  // the next chunk.
+  absl::Status end(Transmitter* transmitter, CallHeader marker, std::byte* at,
+                   uint64_t produced) override {
+    store_word(at, word_of(marker));
+    absl::Status written = write_trailed(transmitter, at, at + kWord);
+    if (written.ok()) notify(produced);
+    return written;
+  }
+  // The next publication begins behind the trailing word.
+  std::byte* resume(std::byte* next) override { return next + kWord; }
+  bool resumes_in_place() const override { return false; }
+
+ private:
+  // Writes [first, next), and the trailing word behind it.
+  absl::Status write_trailed(Transmitter* transmitter, std::byte* first, std::byte* next) {
+    uint64_t word;
+    std::memcpy(&word, first, sizeof word);
+    store_word(next, TrailingWord::of(word));
+    return write_image(transmitter, first, static_cast<uint64_t>(next - first) + kWord);
+  }
+};
+
+class PolledWriter final : public WakingWriter {
+ public:
+  using WakingWriter::WakingWriter;
 
   absl::Status publish(Transmitter* transmitter, std::byte* first, std::byte* next,
                        uint64_t produced) override {
@@ -185,21 +224,6 @@ class PolledWriter final : public StagingWriter {
     return next + kWord;
   }
   bool resumes_in_place() const override { return false; }
-
- private:
-  // sleep_protocol.h: the sender stores the published count, then loads the receiver's state. The
-  // count includes end markers: an end marker may be the last publication for a long time, and the
-  // receiver must be woken for it.
-  void notify(uint64_t produced) {
-    wake_.published.exchange(produced, std::memory_order_seq_cst);
-    if (wake_.asleep.load(std::memory_order_seq_cst) == 0) [[likely]]
-      return;
-    wake_.asleep.store(0, std::memory_order_relaxed);
-    wakes_ = wakes_ + 1;
-    link_.wake();
-  }
-
-  WakeState& wake_;
 };
 
 class EventWriter final : public StagingWriter {
@@ -237,13 +261,18 @@ absl::StatusOr<std::unique_ptr<ChunkWriter>> ChunkWriter::create(ChannelLink& li
                                                                  const std::string& peer) {
   if (path.arrival == Arrival::kMapped) return std::make_unique<MappedWriter>(link, path, peer);
   // Arrival::kPolled: each publication of 8 bytes or more leaves 8 bytes of zeros in the image.
-  auto staging = CircularAllocator::create(path.allocator, {.unit_bytes = 2 * chunk_bytes,
-                                                            .initial_units = 2,
-                                                            .max_units = kStagingUnits,
-                                                            .growth = Growth::kLinear});
+  auto staging = CircularAllocator::create(
+      path.allocator,
+      {.unit_bytes = path.arrival == Arrival::kPolled ? 2 * chunk_bytes : chunk_bytes,
+       .initial_units = 2,
+       .max_units = kStagingUnits,
+       .growth = Growth::kLinear});
   if (!staging.ok()) return staging.status();
   if (path.arrival == Arrival::kEvent) {
     return std::make_unique<EventWriter>(link, *std::move(staging));
+  }
+  if (path.arrival == Arrival::kTrailing) {
+    return std::make_unique<TrailingWriter>(link, path, *std::move(staging));
   }
   return std::make_unique<PolledWriter>(link, path, *std::move(staging));
 }

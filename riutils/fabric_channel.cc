@@ -16,13 +16,13 @@ constexpr uint32_t kNumberShift = 16;
 
 }  // namespace
 
-FabricChannel::FabricChannel(Runtime& runtime, ThreadContext& thread, uint32_t destination,
+FabricChannel::FabricChannel(Runtime& runtime, ThreadContext& thread, ThreadId destination,
                              const MessengerOptions& options)
     : runtime_(runtime),
       fabric_(runtime.fabric()),
       destination_(destination),
-      rank_(destination / fabric_.threads()),
-      worker_(destination % fabric_.threads()),
+      rank_(fabric_.rank_of(destination)),
+      worker_(fabric_.index_of(destination)),
       index_(thread.index()),
       source_thread_(thread.global_id()),
       serial_(runtime.next_serial()),
@@ -33,21 +33,11 @@ FabricChannel::FabricChannel(Runtime& runtime, ThreadContext& thread, uint32_t d
                   : "thread " + std::to_string(destination)) {}
 
 FabricChannel::~FabricChannel() {
-  if (control_.get_buffer() != nullptr) static_cast<void>(fabric_.memory().free(control_));
+  if (control_.get_buffer() != nullptr)
+    static_cast<void>(fabric_.memory().free(std::move(control_)));
 }
 
-// ---- Calls that request an answer ---------------------------------------------------------------
-
-NotifyTarget FabricChannel::expect(Synchronizer& done, std::unique_ptr<ResultReceiver> receiver) {
-  NotifyTarget target;
-  target.rank = fabric_.rank();
-  target.handle = expect_answer(fabric_, rank_, done, std::move(receiver));
-  return target;
-}
-
-bool FabricChannel::forget(const NotifyTarget& target) {
-  return forget_answer(fabric_, rank_, target.handle);
-}
+// ---- Buffers ------------------------------------------------------------------------------------
 
 absl::Status FabricChannel::write_ahead(RDMAMemory& source, uint64_t offset, uint64_t bytes,
                                         const RemoteMemoryLocator& target) {
@@ -70,11 +60,6 @@ absl::Status FabricChannel::write_ahead(RDMAMemory& source, uint64_t offset, uin
     return posted;
   }
   return (*transmitter)->wait(done, deadline_after(options_.timeout));
-}
-
-absl::StatusOr<RemoteMemoryLocator> FabricChannel::locate(const RDMAMemory& memory, uint64_t offset,
-                                                          uint64_t bytes) {
-  return locate_for(fabric_, rank_, memory, offset, bytes);
 }
 
 // ---- The path -----------------------------------------------------------------------------------
@@ -108,20 +93,21 @@ absl::StatusOr<ChannelLink::Path> FabricChannel::path_to(const MeetReply& peer) 
     path.transmitter = *transmitter;
     order = path.transmitter->queue().queue_pair().write_order();
   }
-  std::byte* const sleeping =
-      peer.sleeping.length == 0
-          ? nullptr
-          : map(peer.sleeping.slice(worker_ * sizeof(SleepingWord), sizeof(SleepingWord)));
+  path.consumption = local || orders_writes(order) ? options_.consumption : Consumption::kPull;
+  doorbells_ = peer.doorbells.length == 0 ? nullptr : map(peer.doorbells);
   const auto has = [&](Arrival arrival) {
-    return arrival == Arrival::kMapped   ? sleeping != nullptr
-           : arrival == Arrival::kPolled ? !local && orders_writes(order)
-                                         : !local;
+    return arrival == Arrival::kMapped     ? doorbells_ != nullptr
+           : arrival == Arrival::kTrailing ? !local && orders_bytes(order)
+           : arrival == Arrival::kPolled   ? !local && orders_writes(order)
+                                           : !local;
   };
   path.arrival = options_.arrival;
   if (path.arrival == Arrival::kAuto) {
-    path.arrival = has(Arrival::kMapped)   ? Arrival::kMapped
-                   : has(Arrival::kPolled) ? Arrival::kPolled
-                                           : Arrival::kEvent;
+    for (const Arrival arrival :
+         {Arrival::kMapped, Arrival::kTrailing, Arrival::kPolled, Arrival::kEvent}) {
+      path.arrival = arrival;
+      if (has(arrival)) break;
+    }
   }
   if (!has(path.arrival)) {
     return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
@@ -130,9 +116,8 @@ absl::StatusOr<ChannelLink::Path> FabricChannel::path_to(const MeetReply& peer) 
                       "leave Arrival::kAuto");
   }
   if (path.arrival == Arrival::kMapped) {
-    path.sleeping = reinterpret_cast<SleepingWord*>(sleeping);
-    path.fence = !runtime_.has_barrier() || peer.has_barrier == 0;
-    if (!local && peer.wakes.length != 0) wake_words_ = map(peer.wakes);
+    path.doorbell = &call_doorbell(doorbells_, worker_);
+    path.fence = !runtime_.has_barrier() || peer.fences_ringers == 0;
   } else {
     auto allocator = worker_memory(fabric_, index_);
     if (!allocator.ok()) return allocator.status();
@@ -141,7 +126,7 @@ absl::StatusOr<ChannelLink::Path> FabricChannel::path_to(const MeetReply& peer) 
   if (control_.get_buffer() == nullptr) {
     auto control = fabric_.memory().allocate(sizeof(ChannelControl) + 2 * 64);
     if (!control.ok()) return control.status();
-    control_ = *control;
+    control_ = *std::move(control);
     std::memset(control_.get_buffer(), 0, control_.size());
     const ProtectionDomain* const domain = fabric_.domain(rank_);
     control_name_ = domain != nullptr && !local
@@ -152,8 +137,9 @@ absl::StatusOr<ChannelLink::Path> FabricChannel::path_to(const MeetReply& peer) 
                                               fabric_.rank(),
                                               0};
   }
-  path.control = control_;
+  path.control = &control_;
   arrival_ = path.arrival;
+  consumption_ = path.consumption;
   return path;
 }
 
@@ -166,7 +152,7 @@ std::optional<absl::StatusOr<std::vector<ChannelLink::Chunk>>> FabricChannel::ob
                              .chunk_bytes = options_.chunk_bytes,
                              .control = control_name_,
                              .arrival = arrival_,
-                             .consumption = options_.consumption,
+                             .consumption = consumption_,
                              .first = static_cast<uint8_t>(granted_ ? 0 : 1)};
   if (rank_ == fabric_.rank()) return chunks_of(runtime_.grant(rank_, request));
   if (asked_ == nullptr) {
@@ -235,10 +221,8 @@ bool FabricChannel::post_announcements() {
   return true;
 }
 
-void FabricChannel::wake() {
-  if (wake_words_ != nullptr) {
-    return wake_mapped_worker(wake_words_, fabric_.threads(), worker_);
-  }
+void FabricChannel::ring() {
+  if (doorbells_ != nullptr) return ring_for_calls(doorbells_, fabric_.threads(), worker_);
   const auto woken = wake_worker(fabric_, rank_, worker_);
   if (!woken.ok() || *woken) return;
   wake_wanted_.store(true, std::memory_order_release);
@@ -269,8 +253,8 @@ void FabricChannel::drain_later() { runtime_.drain_later(this); }
 absl::StatusOr<RDMAMemory> FabricChannel::allocate(size_t bytes) {
   return fabric_.memory().allocate(bytes);
 }
-void FabricChannel::free(const RDMAMemory& memory) {
-  static_cast<void>(fabric_.memory().free(memory));
+void FabricChannel::free(RDMAMemory&& memory) {
+  static_cast<void>(fabric_.memory().free(std::move(memory)));
 }
 
 }  // namespace cariama::internal

@@ -1,28 +1,27 @@
 #include "riutils/internal/incoming_calls.h"
 
-#include <linux/membarrier.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <algorithm>
+#include <cstddef>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "dtutils/error.h"
-#include "dtutils/sleep_protocol.h"
 
 namespace cariama::internal {
 namespace {
 
-// Offsets within IncomingChannel::words: the pushed count, then the two words of the sleep
-// protocol.
-constexpr uint64_t kPushed = 0;
-constexpr uint64_t kAsleep = 8;
-constexpr uint64_t kPublished = 16;
+constexpr uint64_t kPushed = 0;  // offset within IncomingChannel::words
 constexpr uint64_t kWords = 64;
+static_assert(sizeof(uint64_t) + RemoteSleeper::kScratchBytes <= kWords);
 
 constexpr uint32_t kMostNumbers = 1u << 15;  // an event has 15 bits for the channel's number
+
+// Returns true if a sleeping receiver has to arm the doorbell in the memory of the sender.
+[[nodiscard]] bool polls_memory(Arrival arrival) {
+  return arrival == Arrival::kPolled || arrival == Arrival::kTrailing;
+}
 
 void relax() {
 #if defined(__x86_64__)
@@ -46,18 +45,18 @@ void relax() {
 
 IncomingChannel::IncomingChannel(IncomingCalls& calls, uint32_t rank, const ChunkRequest& request,
                                  uint32_t number, uint64_t key, std::vector<std::byte*> chunks,
-                                 const RDMAMemory& words)
-    : calls(calls),
+                                 RDMAMemory local_words)
+    : RemoteSleeper(
+          request.control.slice(offsetof(ChannelControl, doorbell), sizeof(RemoteDoorbell))),
+      calls(calls),
       rank(rank),
       request(request),
       number(number),
       key(key),
-      words(words),
+      words(std::move(local_words)),
       receiver(*this, request.arrival, request.consumption, request.chunk_bytes,
                request.source_thread, std::move(chunks)) {
   std::memset(words.get_buffer(), 0, kWords);
-  const uint64_t asleep = 1;
-  std::memcpy(words.get_buffer() + kAsleep, &asleep, sizeof asleep);
 }
 
 ReceiverBackend::Taken IncomingChannel::take_chunks(uint32_t count,
@@ -101,37 +100,7 @@ void IncomingChannel::broken(std::string_view why) {
   reject_call(calls.fabric_, rank, "its channel was closed: " + std::string(why));
 }
 
-void IncomingChannel::end_asking() {
-  if (std::exchange(asked, false)) static_cast<void>(calls.transmitter(rank)->wait(told));
-}
-
-void IncomingChannel::begin_to_sleep() {
-  announced = true;
-  end_asking();  // an earlier attempt to sleep may have been given up
-  Transmitter* const through = calls.transmitter(rank);
-  if (through == nullptr) return;
-  const RemoteMemoryLocator wake = request.control.slice(sizeof(uint64_t) * 8, sizeof(WakeState));
-  told.reset();
-  absl::Status posted = through->write(words, kAsleep, sizeof(uint64_t),
-                                       wake.slice(offsetof(WakeState, asleep), sizeof(uint64_t)));
-  if (posted.ok()) {
-    posted = through->read(words, kPublished, sizeof(uint64_t),
-                           wake.slice(offsetof(WakeState, published), sizeof(uint64_t)), &told);
-  }
-  asked = posted.ok();
-}
-
-bool IncomingChannel::sender_has_published_more() {
-  // A channel that was added after the announcement: its sender was not told and would not wake the
-  // worker.
-  if (!std::exchange(announced, false)) return true;
-  if (!asked) return false;  // the connection has failed: the sender cannot send either
-  asked = false;
-  if (!calls.transmitter(rank)->wait(told).ok()) return false;
-  uint64_t published;
-  std::memcpy(&published, words.get_buffer() + kPublished, sizeof published);
-  return published > receiver.consumed_bytes() + receiver.consumed_chunks() * sizeof(CallHeader);
-}
+absl::StatusOr<Transmitter*> IncomingChannel::path() { return calls.transmitter(rank); }
 
 // ---- Service threads ----------------------------------------------------------------------------
 
@@ -146,18 +115,17 @@ ChunkReply IncomingCalls::grant(uint32_t rank, const ChunkRequest& request) {
                               "a request for chunks is malformed"));
   };
   if (request.count == 0 || request.count > ChunkRequest::kMost ||
-      request.chunk_bytes < kMinChunkBytes || request.chunk_bytes > kMaxChunkBytes ||
-      request.chunk_bytes % 64 != 0 || request.arrival == Arrival::kAuto ||
-      request.arrival > Arrival::kEvent || request.consumption > Consumption::kPull ||
-      request.control.length < sizeof(ChannelControl)) {
+      request.chunk_bytes < MessengerOptions::kMinChunkBytes ||
+      request.chunk_bytes > MessengerOptions::kMaxChunkBytes || request.chunk_bytes % 64 != 0 ||
+      request.arrival == Arrival::kAuto || request.arrival > Arrival::kEvent ||
+      request.consumption > Consumption::kPull || request.control.length < sizeof(ChannelControl)) {
     return malformed();
   }
   const std::lock_guard lock(mutex_);
   const auto found = accounts_.find({rank, request.serial});
   if ((found == accounts_.end()) != (request.first != 0)) return malformed();
-  // account.memory contains one entry for the words, and one per chunk.
   if (found != accounts_.end() &&
-      (found->second.memory.size() - 1 + request.count > kMaxChunks ||
+      (found->second.memory.size() + request.count > MessengerOptions::kMaxChunks ||
        found->second.channel->request.chunk_bytes != request.chunk_bytes)) {
     return malformed();
   }
@@ -179,19 +147,19 @@ ChunkReply IncomingCalls::grant(uint32_t rank, const ChunkRequest& request) {
   if (request.first != 0) {
     auto piece = memory_->allocate(kWords);
     if (!piece.ok()) return refusal(piece.status());
-    words = *piece;
+    words = *std::move(piece);
   }
   // If there is memory for some of the chunks, grants these.
   std::vector<RDMAMemory> memory;
   while (memory.size() < request.count) {
     auto piece = memory_->allocate(request.chunk_bytes);
     if (piece.ok()) {
-      memory.push_back(*piece);
+      memory.push_back(*std::move(piece));
     } else if (!memory.empty() && absl::IsResourceExhausted(piece.status())) {
       break;
     } else {
-      for (const RDMAMemory& other : memory) static_cast<void>(memory_->free(other));
-      if (request.first != 0) static_cast<void>(memory_->free(words));
+      for (RDMAMemory& other : memory) static_cast<void>(memory_->free(std::move(other)));
+      if (request.first != 0) static_cast<void>(memory_->free(std::move(words)));
       return refusal(piece.status());
     }
   }
@@ -201,7 +169,7 @@ ChunkReply IncomingCalls::grant(uint32_t rank, const ChunkRequest& request) {
   std::vector<std::byte*> chunks;
   for (uint32_t i = 0; i < reply.count; ++i) {
     std::byte* const chunk = memory[i].get_buffer();
-    ChannelReceiver::prepare(chunk);
+    ChannelReceiver::prepare(chunk, request.chunk_bytes, request.arrival);
     chunks.push_back(chunk);
     reply.chunks[i] =
         domain != nullptr
@@ -216,8 +184,7 @@ ChunkReply IncomingCalls::grant(uint32_t rank, const ChunkRequest& request) {
     const uint64_t key = ++last_key_;
     Account& account = accounts_[{rank, request.serial}];
     account.channel = std::make_unique<IncomingChannel>(*this, rank, request, number, key,
-                                                        std::move(chunks), words);
-    memory.push_back(words);
+                                                        std::move(chunks), std::move(words));
     account.memory = std::move(memory);
     numbers[number] = account.channel.get();
     // The number in events also identifies the worker.
@@ -225,7 +192,7 @@ ChunkReply IncomingCalls::grant(uint32_t rank, const ChunkRequest& request) {
     map_.insert(key, {account.channel.get(), nullptr});
   } else {
     Account& account = found->second;
-    account.memory.insert(account.memory.end(), memory.begin(), memory.end());
+    std::move(memory.begin(), memory.end(), std::back_inserter(account.memory));
     for (std::byte* const chunk : chunks) map_.insert(account.channel->key, {nullptr, chunk});
   }
   // The thread that runs the worker's calls may have gone to sleep before the channel existed: its
@@ -262,30 +229,41 @@ uint64_t IncomingCalls::consumed_bytes(uint32_t rank) {
 }
 
 void IncomingCalls::close(IncomingChannel* channel) {
-  channel->end_asking();
+  remote_sleepers().remove(channel);
+  channel->finish();
   const std::lock_guard lock(mutex_);
   const auto account = accounts_.find({channel->rank, channel->request.serial});
   consumed_before_[channel->rank] += channel->receiver.consumed_bytes();
   by_number_[channel->rank].erase(channel->number);
   // Discard chunks that were granted but never inserted into the ring.
   while (map_.count(channel->key) != 0) static_cast<void>(map_.extract(channel->key));
+  // A sender that has not ended the channel itself may still write to the chunks: one whose channel
+  // was broken off, until it learns of it, and one on this host that missed its lease and lives on.
+  // No other channel gets its chunks.
+  const bool unended =
+      channel->receiver.is_broken() ||
+      (!channel->receiver.ended() && channel->request.arrival == Arrival::kMapped &&
+       fabric_.options().lease.count() != 0);
   for (RDMAMemory& piece : account->second.memory) {
-    // The copy in the channel has the tags of its last use; free() needs them.
-    if (piece.get_buffer() == channel->words.get_buffer()) piece = channel->words;
-    static_cast<void>(memory_->free(piece));
+    if (unended) {
+      withheld_.push_back(std::move(piece));
+    } else {
+      static_cast<void>(memory_->free(std::move(piece)));
+    }
   }
+  static_cast<void>(memory_->free(std::move(channel->words)));
   accounts_.erase(account);
 }
 
 // ---- The thread that runs the calls -------------------------------------------------------------
 
-Transmitter* IncomingCalls::transmitter(uint32_t rank) {
+absl::StatusOr<Transmitter*> IncomingCalls::transmitter(uint32_t rank) {
   std::unique_ptr<Transmitter>& transmitter = transmitters_[rank];
   if (transmitter == nullptr) {
     auto queue = fabric_.connection(rank, index_);
-    if (!queue.ok()) return nullptr;
+    if (!queue.ok()) return queue.status();
     auto made = Transmitter::create(**queue);
-    if (!made.ok()) return nullptr;
+    if (!made.ok()) return made.status();
     transmitter = std::make_unique<Transmitter>(*std::move(made));
   }
   return transmitter.get();
@@ -301,7 +279,9 @@ size_t IncomingCalls::run(size_t most) {
     for (const uint64_t key : std::exchange(fresh_, {})) {
       // The entry of the channel itself precedes the entries of its later chunks.
       if (map_.count(key) == 0 || map_.front(key).channel == nullptr) continue;
-      channels_.push_back(map_.extract(key).channel);
+      IncomingChannel* const channel = map_.extract(key).channel;
+      channels_.push_back(channel);
+      if (polls_memory(channel->request.arrival)) remote_sleepers().add(channel);
     }
   }
   size_t count = 0;
@@ -335,33 +315,6 @@ size_t IncomingCalls::run(size_t most) {
     });
   }
   return count;
-}
-
-void IncomingCalls::announce_sleep() {
-  if (sleeping_ != nullptr) {
-    sleeping_->state.store(SleepingWord::kAsleep, std::memory_order_seq_cst);
-  }
-  // The sender stores a header, then loads the sleeping word. The receiver stores the sleeping
-  // word, then loads the header (in run()). If each orders its two steps, at least one of them sees
-  // the other's store. membarrier(2) executes a full barrier on every processor that runs a
-  // registered thread: when it returns, each sender's earlier stores are visible, or the sender
-  // will load the word after it was set. If the kernel has no such barrier, the senders fence
-  // (Path::fence), and the receiver's store above is sequentially consistent.
-  if (has_barrier_) syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0);
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  for (IncomingChannel* const channel : channels_) {
-    if (channel->request.arrival == Arrival::kPolled) channel->begin_to_sleep();
-  }
-}
-
-bool IncomingCalls::may_sleep() {
-  bool all = true;
-  for (IncomingChannel* const channel : channels_) {
-    if (channel->request.arrival == Arrival::kPolled && channel->sender_has_published_more()) {
-      all = false;
-    }
-  }
-  return all;
 }
 
 }  // namespace cariama::internal

@@ -14,7 +14,7 @@ internal::FabricChannel& own(OutgoingChannel& channel) {
 
 }  // namespace
 
-RDMAMessenger::RDMAMessenger(ThreadContext& thread, uint32_t destination,
+RDMAMessenger::RDMAMessenger(ThreadContext& thread, ThreadId destination,
                              const MessengerOptions& options) {
   auto& runtime = internal::Runtime::of(thread.fabric());
   auto channel = std::make_shared<internal::FabricChannel>(runtime, thread, destination, options);
@@ -37,7 +37,7 @@ size_t RDMAMessenger::process_calls(size_t most) {
 absl::Status RDMAMessenger::shutdown(Deadline deadline) {
   return own(*channel_).sender().shutdown(deadline);
 }
-uint32_t RDMAMessenger::destination() const { return channel_->destination(); }
+ThreadId RDMAMessenger::destination() const { return channel_->destination(); }
 MessengerStatistics RDMAMessenger::statistics() const {
   return own(*channel_).sender().statistics();
 }

@@ -12,11 +12,13 @@
 // A call costs no message to any service thread, no completion at the receiver (except with
 // Arrival::kEvent: one per event) and no system call. The sender writes it into memory of the
 // receiver. The receiver finds it at its next poll: in Fabric::process_calls, in Fabric::wait, or
-// in the helper threads or process consumer that run its calls (CallConsumer). chunk_ring.h
-// describes the layout, messenger_options.h the memory cost.
+// in the helper threads or process consumer that run its calls (CallConsumer). messenger_options.h
+// describes the memory cost.
 //
-// Order. Calls of one messenger run exactly once each, in the order of issue, or the messenger
-// reports an error. Two messengers to the same thread are two independent channels.
+// Order. Accepted calls of one messenger run at most once each, in the order of issue. A call runs
+// unless a process dies or the destination rejects it; only a completion for `consumed`
+// (completions.h) reports that it did not. Two messengers to the same thread are two independent
+// channels.
 //
 // When the receiver's chunks are full and no further chunk can be obtained:
 //   Fail             the call is refused with RESOURCE_EXHAUSTED
@@ -53,17 +55,19 @@
 namespace cariama {
 
 // A channel from one thread to one destination thread. CallInterface (call_interface.h) declares
-// the calls.
+// the calls. Neither copyable nor movable.
 class CARIAMA_RIUTILS_EXPORT RDMAMessenger : public CallInterface<RDMAMessenger> {
  public:
   // Allocates no channel memory and sends nothing: setup() or the first call does. `thread` must
   // outlive the messenger.
-  RDMAMessenger(ThreadContext& thread, uint32_t destination, const MessengerOptions& options = {});
+  RDMAMessenger(ThreadContext& thread, ThreadId destination, const MessengerOptions& options = {});
   // If shutdown() was not called: publishes the batch, and writes the end of the channel for the
   // receiver if that needs no waiting. Otherwise the helper thread sends the calls that are still
   // deferred and then ends the channel. The channel's memory is freed when the receiver has run all
   // calls.
   ~RDMAMessenger();
+  RDMAMessenger(const RDMAMessenger&) = delete;
+  RDMAMessenger& operator=(const RDMAMessenger&) = delete;
 
   // Performs the set-up that otherwise the first call performs: one service call that exchanges
   // properties with the peer, and one that obtains chunks. Blocks until both have been answered;
@@ -71,9 +75,6 @@ class CARIAMA_RIUTILS_EXPORT RDMAMessenger : public CallInterface<RDMAMessenger>
   // destination does not exist).
   [[nodiscard]] absl::Status setup();
 
-  // Flushes, then writes the sender's current offset into the header of the current chunk (paper:
-  // publish).
-  CallResult publish() { return sender().publish(); }
   // Publishes the calls that an aggregator has batched on this channel. Calls of the messenger
   // itself are published one by one.
   CallResult flush() { return sender().flush(); }
@@ -87,9 +88,9 @@ class CARIAMA_RIUTILS_EXPORT RDMAMessenger : public CallInterface<RDMAMessenger>
   // FAILED_PRECONDITION. Must be called before Fabric::finalize. Errors: DEADLINE_EXCEEDED (the
   // receiver did not make room in time; the helper thread continues, and shutdown() may be called
   // again), UNAVAILABLE.
-  absl::Status shutdown(Deadline deadline = kForever);
+  absl::Status shutdown(Deadline deadline);
 
-  [[nodiscard]] uint32_t destination() const;
+  [[nodiscard]] ThreadId destination() const;
   [[nodiscard]] MessengerStatistics statistics() const;
   // Returns the channel's arrival mode; kAuto before setup.
   [[nodiscard]] Arrival arrival() const;

@@ -7,9 +7,9 @@
 //   messenger.process_calls_all();
 //   messenger.shutdown_all();
 //
-// Offers every call of CallInterface, with the destination's global thread id as the first
-// argument, and broadcasts. Memory: 8 bytes per thread of the job and about 1 KiB per destination
-// that was called, in addition to the channel memory that messenger_options.h states.
+// Offers every call of CallInterface, with the destination's ThreadId as the first argument, and
+// broadcasts. Memory: 8 bytes per thread of the job and about 1 KiB per destination that was
+// called, in addition to the channel memory that messenger_options.h states.
 #ifndef CARIAMA_RIUTILS_MESSENGER_GLOBAL_H_
 #define CARIAMA_RIUTILS_MESSENGER_GLOBAL_H_
 
@@ -35,14 +35,14 @@ namespace cariama {
 // The channel to one destination: a messenger with an aggregator on it, or a messenger alone.
 template <Aggregation kMode>
 struct AggregatedMessenger {
-  AggregatedMessenger(ThreadContext& thread, uint32_t destination, const MessengerOptions& options)
+  AggregatedMessenger(ThreadContext& thread, ThreadId destination, const MessengerOptions& options)
       : messenger(thread, destination, options), calls(messenger) {}
   RDMAMessenger messenger;
   BasicAggregator<kMode> calls;
   static constexpr uint32_t kRouteKind = 1 + static_cast<uint32_t>(kMode);  // of broadcasts
 };
 struct PlainMessenger {
-  PlainMessenger(ThreadContext& thread, uint32_t destination, const MessengerOptions& options)
+  PlainMessenger(ThreadContext& thread, ThreadId destination, const MessengerOptions& options)
       : calls(thread, destination, options) {}
   RDMAMessenger calls;
   static constexpr uint32_t kRouteKind = 0;
@@ -64,26 +64,26 @@ class BasicGlobal {
   BasicGlobal() : BasicGlobal(*thread_information) {}
 
   template <auto... Options, typename... Args>
-  CallResult call(uint32_t destination, Args&&... arguments) {
+  CallResult call(ThreadId destination, Args&&... arguments) {
     if (destination >= channels_.size()) [[unlikely]]
       return no_such(destination);
     return (*this)[destination].template call<Options...>(std::forward<Args>(arguments)...);
   }
   template <auto... Options, typename... Args>
-  CallResult call_buffer(uint32_t destination, Args&&... arguments) {
+  CallResult call_buffer(ThreadId destination, Args&&... arguments) {
     if (destination >= channels_.size()) [[unlikely]]
       return no_such(destination);
     return (*this)[destination].template call_buffer<Options...>(std::forward<Args>(arguments)...);
   }
   template <auto... Options, typename... Args>
-  CallResult call_return(uint32_t destination, Args&&... arguments) {
+  CallResult call_return(ThreadId destination, Args&&... arguments) {
     if (destination >= channels_.size()) [[unlikely]]
       return no_such(destination);
     return (*this)[destination].template call_return<Options...>(std::forward<Args>(arguments)...);
   }
 
   template <auto... Options, typename... Args>
-  [[nodiscard]] auto async_call(uint32_t destination, Args&&... arguments) {
+  [[nodiscard]] auto async_call(ThreadId destination, Args&&... arguments) {
     using Result =
         decltype((*this)[0].template async_call<Options...>(std::forward<Args>(arguments)...));
     if (destination >= channels_.size()) [[unlikely]] {
@@ -92,39 +92,29 @@ class BasicGlobal {
     return (*this)[destination].template async_call<Options...>(std::forward<Args>(arguments)...);
   }
 
-  // Every thread of the job calls function(): the one-sided form of broadcast() (broadcast.h), with
-  // the same notifications and errors. The caller's worker index names the worker that receives the
-  // call in each process. That worker forwards the call through its own object of this type; if it
-  // has none, or if helpers run its calls, the process forwards it by service calls. The call is
-  // not ordered with the calls of call(): another path may bring it.
-  template <auto... Options, typename F>
-  CallResult broadcast(F&& function, Synchronizer* done = nullptr) {
-    return internal::broadcast_by<CallOptions<Options...>, std::decay_t<F>>(
-        thread_.fabric(), &route_, function, done);
+  // Every thread of the job calls function(arguments...): the one-sided form of broadcast()
+  // (broadcast.h), with the same completions and errors. The caller's worker index names the worker
+  // that receives the call in each process. That worker forwards the call through its own object of
+  // this type; if it has none, or if helpers run its calls, the process forwards it by service
+  // calls. The call is not ordered with the calls of call(): another path may bring it.
+  template <auto... Options, typename F, typename... Given>
+  CallResult broadcast(F&& function, Given&&... given) {
+    return internal::issue_broadcast<CallOptions<Options...>>(thread_.fabric(), &route_, function,
+                                                              std::forward<Given>(given)...);
   }
-  template <auto... Options, typename F>
-  CallResult broadcast(F&& function, Synchronizer& done) {
-    return broadcast<Options...>(std::forward<F>(function), &done);
-  }
-  // Every thread calls function(buffer, size). Without `targets` each process READs the range of
-  // `source` from its parent in the tree; with `targets` the parent writes it there. Conditions as
-  // for the function broadcast_buffer() (broadcast.h). A process that READs forwards the call by
-  // service calls.
-  template <auto... Options, typename F>
+  // Every thread calls function(buffer, size): the one-sided form of broadcast_buffer()
+  // (broadcast.h). A process that READs the buffer forwards the call by service calls.
+  template <auto... Options, typename F, typename... Given>
   CallResult broadcast_buffer(F&& function, RDMAMemory* source, uint64_t offset, uint64_t size,
-                              Synchronizer& done) {
-    return broadcast_buffer<Options...>(std::forward<F>(function), source, offset, size, {}, done);
-  }
-  template <auto... Options, typename F>
-  CallResult broadcast_buffer(F&& function, RDMAMemory* source, uint64_t offset, uint64_t size,
-                              std::span<const RemoteMemoryLocator> targets, Synchronizer& done) {
-    return internal::broadcast_placed<CallOptions<Options...>, std::decay_t<F>>(
-        thread_.fabric(), &route_, function, {source, offset, size, targets}, &done);
+                              Given&&... given) {
+    return internal::issue_broadcast_buffer<CallOptions<Options...>>(
+        thread_.fabric(), &route_, function, internal::MemoryRange{source, offset, size},
+        std::forward<Given>(given)...);
   }
 
   // Returns the channel to thread `destination`; creates it on first use. Requires: destination <
   // total_threads().
-  [[nodiscard]] auto& operator[](uint32_t destination) {
+  [[nodiscard]] auto& operator[](ThreadId destination) {
     std::unique_ptr<Channel>& channel = channels_[destination];
     if (channel == nullptr) [[unlikely]] {
       channel = std::make_unique<Channel>(thread_, destination, options_);
@@ -138,7 +128,7 @@ class BasicGlobal {
   size_t process_calls_all() {
     if (options_.flush_age.count() != 0) {
       for_each([](auto& calls) {
-        if (calls.sender().batch_is_old()) calls.flush();
+        if (calls.sender().batch_is_old()) static_cast<void>(calls.flush());
       });
     }
     return thread_.fabric().process_calls();
@@ -154,7 +144,7 @@ class BasicGlobal {
   }
   // Ends all channels (RDMAMessenger::shutdown). Returns the first error, after it has tried every
   // channel.
-  CallResult shutdown_all(Deadline deadline = kForever) {
+  CallResult shutdown_all(Deadline deadline) {
     absl::Status first;
     for_each([&](auto& calls) { first.Update(calls.shutdown(deadline)); });
     return first;
@@ -174,12 +164,13 @@ class BasicGlobal {
         : internal::BroadcastRoute(Channel::kRouteKind), global_(global) {}
 
    private:
-    [[nodiscard]] CallResult send(uint32_t rank, const OutgoingCallView& call) override {
+    [[nodiscard]] CallResult send(Rank rank, const OutgoingCallView& call) override {
       ThreadContext& thread = global_.thread_;
-      auto& calls = global_[rank * thread.fabric().threads() + thread.index()];
+      auto& calls = global_[thread.fabric().thread_of(rank, thread.index())];
       using Calls = std::remove_reference_t<decltype(calls)>;
+      internal::EventReceiver nothing;
       CallResult sent = calls.sender().send_slowly(
-          call, WhenNoRoom::of(WhenFull::kRetryAsync, Calls::kDefer), Calls::kBatch, nullptr);
+          call, WhenNoRoom::of(WhenFull::kRetryAsync, Calls::kDefer), Calls::kBatch, nothing);
       return sent.ok() ? calls.flush() : sent;
     }
 
@@ -192,8 +183,8 @@ class BasicGlobal {
       if (channel != nullptr) function(channel->calls);
     }
   }
-  [[nodiscard]] absl::Status no_such(uint32_t destination) const {
-    return absl::OutOfRangeError("there is no thread " + std::to_string(destination) +
+  [[nodiscard]] absl::Status no_such(ThreadId destination) const {
+    return absl::OutOfRangeError("there is no thread " + std::to_string(destination.value()) +
                                  ": the job has " + std::to_string(channels_.size()));
   }
 

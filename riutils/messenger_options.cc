@@ -3,7 +3,7 @@
 #include <string>
 
 #include "dtutils/error.h"
-#include "riutils/chunk_ring.h"
+#include "riutils/internal/chunk_ring.h"
 
 namespace cariama {
 
@@ -13,6 +13,8 @@ std::string_view arrival_name(Arrival arrival) {
       return "auto";
     case Arrival::kMapped:
       return "mapped";
+    case Arrival::kTrailing:
+      return "trailing";
     case Arrival::kPolled:
       return "polled";
     case Arrival::kEvent:
@@ -29,21 +31,27 @@ absl::StatusOr<MessengerOptions> messenger_preset(std::string_view name) {
                     "use default or paper");
 }
 
+// A call may be deferred before its arrival mode is known, so that room for a batch word and two
+// trailing words is left beside it in every mode.
+uint64_t max_call_bytes(uint64_t chunk_bytes) {
+  return internal::chunk_capacity(chunk_bytes) - 3 * sizeof(CallHeader);
+}
+
 absl::Status check_options(const MessengerOptions& options) {
   const auto refuse = [&](const std::string& what) {
     return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation, what);
   };
-  if (options.chunk_bytes < kMinChunkBytes || options.chunk_bytes > kMaxChunkBytes ||
-      options.chunk_bytes % 64 != 0) {
+  if (options.chunk_bytes < MessengerOptions::kMinChunkBytes ||
+      options.chunk_bytes > MessengerOptions::kMaxChunkBytes || options.chunk_bytes % 64 != 0) {
     return refuse("chunk_bytes is " + std::to_string(options.chunk_bytes) + ": it has to be from " +
-                  std::to_string(kMinChunkBytes) + " to " + std::to_string(kMaxChunkBytes) +
-                  ", a multiple of 64");
+                  std::to_string(MessengerOptions::kMinChunkBytes) + " to " +
+                  std::to_string(MessengerOptions::kMaxChunkBytes) + ", a multiple of 64");
   }
-  if (options.max_chunks == 0 || options.max_chunks > kMaxChunks ||
+  if (options.max_chunks == 0 || options.max_chunks > MessengerOptions::kMaxChunks ||
       options.chunks_per_request == 0 || options.chunks_per_request > options.max_chunks) {
     return refuse("chunks_per_request is " + std::to_string(options.chunks_per_request) +
                   " and max_chunks " + std::to_string(options.max_chunks) +
-                  ": they have to be from 1 to " + std::to_string(kMaxChunks) +
+                  ": they have to be from 1 to " + std::to_string(MessengerOptions::kMaxChunks) +
                   ", the first not above the second");
   }
   return absl::OkStatus();

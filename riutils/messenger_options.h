@@ -18,17 +18,23 @@ namespace cariama {
 enum class Arrival : uint8_t {
   kAuto,
   kMapped,  // the sender maps the receiver's chunk (same host) and builds calls in it, uncopied
-  kPolled,  // calls are built in registered memory and written by RDMA WRITE; the receiver polls
-            // its memory. Requires a transport that orders WRITEs
-  kEvent,   // as kPolled, but an event (immediate data) follows each publication. For transports
-            // that do not order WRITEs
+  // The following modes build calls in registered memory and send them by RDMA WRITE.
+  kTrailing,  // one WRITE for each publication; the receiver polls its memory for the word at the
+              // WRITE's end. Requires a transport that orders the bytes within a WRITE
+              // (orders_bytes(): cards for which ibv_query_qp_data_in_order(3) says so)
+  kPolled,  // two WRITEs for each publication; the receiver polls its memory. Requires a transport
+            // that orders successive WRITEs (orders_writes())
+  kEvent,   // an event (immediate data) follows each publication. It takes a receive completion
+            // and a credit of the receiver. Works on every transport
 };
-// Returns "auto", "mapped", "polled" or "event".
+// Returns "auto", "mapped", "trailing", "polled" or "event".
 [[nodiscard]] CARIAMA_RIUTILS_EXPORT std::string_view arrival_name(Arrival arrival);
 
 // How a sender learns how many chunks the receiver has consumed.
 enum class Consumption : uint8_t {
-  kPush,  // the receiver writes the count into the sender's memory, once per chunk
+  // The receiver writes the count into the sender's memory, once per chunk. On a transport that
+  // does not order successive WRITEs the sender uses kPull instead.
+  kPush,
   kPull,  // the sender READs the count when it needs a chunk
 };
 
@@ -37,13 +43,19 @@ enum class Consumption : uint8_t {
 // Memory: a channel that was never used takes none. Its first call allocates chunks_per_request *
 // chunk_bytes at the receiver. Each time the chunks are full, that amount doubles, up to max_chunks
 // * chunk_bytes. If the receiver has memory for fewer chunks, the channel works with those. If the
-// arrival mode is not kMapped, the sender also has two chunk images of 2 *
-// chunk_bytes each, and more while transfers are in flight. A thread that sends to each of P * T
+// arrival mode is not kMapped, the sender also has two chunk images of chunk_bytes each (kPolled: 2
+// * chunk_bytes), and more while transfers are in flight. A thread that sends to each of P * T
 // threads therefore costs them at least P * T * chunks_per_request * chunk_bytes in all.
 struct MessengerOptions {
-  uint32_t chunks_per_request = 2;   // the paper's c, from 1 to max_chunks
-  uint32_t max_chunks = 16;          // the paper's c_max, up to 256
-  uint64_t chunk_bytes = 32u << 10;  // two in each direction fit a core's L2 with room to spare
+  static constexpr uint64_t kMinChunkBytes = 1024;
+  static constexpr uint64_t kMaxChunkBytes = uint64_t{1} << 27;
+  static constexpr uint32_t kMaxChunks = 256;
+
+  uint32_t chunks_per_request = 2;  // the paper's c, from 1 to max_chunks
+  uint32_t max_chunks = 16;         // the paper's c_max, from 1 to kMaxChunks
+  // From kMinChunkBytes to kMaxChunkBytes. Limits the length of a call: max_call_bytes(). Two of
+  // these in each direction fit a core's L2 with room to spare.
+  uint64_t chunk_bytes = 32u << 10;
   uint32_t flush_bytes = 4096;  // RDMAAggregator: a batch is published when it has grown to this
   // Limit of the bytes of calls deferred at the sender (RetryAsync, ovfl), per channel.
   uint64_t deferred_bytes = 16u << 20;
@@ -54,7 +66,8 @@ struct MessengerOptions {
   Arrival arrival = Arrival::kAuto;
   Consumption consumption = Consumption::kPush;
   // Limit for the time that a call or setup() waits for chunks of the receiver's process, and for
-  // transfers of its own.
+  // transfers of its own. Not a limit for a call with Retry to a slow receiver: that call waits,
+  // and runs incoming calls, until there is room or the receiver's process dies.
   std::chrono::milliseconds timeout{30'000};
 
   // Returns the paper's values: c = 2, c_max = 16, chunks of eight 2 MiB superpages.
@@ -68,6 +81,10 @@ struct MessengerOptions {
 // Returns the options of the preset `name`: "default" or "paper". Error: INVALID_ARGUMENT.
 [[nodiscard]] CARIAMA_RIUTILS_EXPORT absl::StatusOr<MessengerOptions> messenger_preset(
     std::string_view name);
+
+// Returns the length of the longest call that fits into a chunk: closure, arguments and copied
+// buffer, with the call's header. It is the same for every arrival mode.
+[[nodiscard]] CARIAMA_RIUTILS_EXPORT uint64_t max_call_bytes(uint64_t chunk_bytes);
 
 // Error: INVALID_ARGUMENT (a value is out of range; the message names it and its range).
 [[nodiscard]] CARIAMA_RIUTILS_EXPORT absl::Status check_options(const MessengerOptions& options);

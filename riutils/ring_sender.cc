@@ -10,8 +10,12 @@
 namespace cariama::internal {
 namespace {
 
-// sleeping_ points here if every publication has to take the slow path.
-constinit const std::atomic<uint32_t> kAlwaysAsleep{SleepingWord::kAsleep};
+// doorbell_ points here if every publication has to take the slow path.
+const Doorbell& always_armed() {
+  static Doorbell doorbell;
+  [[maybe_unused]] static const uint32_t ticket = doorbell.arm();
+  return doorbell;
+}
 
 absl::Status no_room_error(const MessengerOptions& options, const std::string& peer) {
   return make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kPeer,
@@ -24,7 +28,7 @@ absl::Status no_room_error(const MessengerOptions& options, const std::string& p
 }  // namespace
 
 RingSender::RingSender(ChannelLink& link, const MessengerOptions& options, std::string peer)
-    : ChannelSender(&kAlwaysAsleep),
+    : ChannelSender(&always_armed()),
       link_(link),
       options_(options),
       peer_(std::move(peer)),
@@ -61,7 +65,7 @@ void RingSender::fail(absl::Status status) {
   enter(ChannelState::kFailed);
   failure_ = std::move(status);
   backlog_.fail(failure_);
-  for (Synchronizer* departure : departures_) departure->fail(failure_);
+  for (const EventReceiver& departure : departures_) departure.complete(failure_);
   departures_.clear();
 }
 
@@ -195,14 +199,9 @@ absl::Status RingSender::flush_batch(Transmitter* transmitter) {
     fail(status);
     return status;
   }
-  for (Synchronizer* departure : departures_) departure->decrease();
+  for (const EventReceiver& departure : departures_) departure.complete(absl::OkStatus());
   departures_.clear();
   return status;
-}
-
-absl::Status RingSender::write_header(Transmitter* transmitter, bool filled) {
-  return writer_->write_header(
-      transmitter, {.first = chunk_first_, .last = offset_of(batch_), .filled = filled ? 1u : 0u});
 }
 
 CallResult RingSender::flush() {
@@ -225,7 +224,7 @@ CallResult RingSender::publish_batch(std::byte* next) {
   publish_word(first, word_of(BatchWord::make(static_cast<size_t>(next - first - kBatchWord))));
   publications_ = publications_ + 1;
   begin_batch(next);
-  if (sleeping_->load(std::memory_order_relaxed) != SleepingWord::kAwake) [[unlikely]] {
+  if (doorbell_->is_armed()) [[unlikely]] {
     return published_slowly(first, next);
   }
   return {};
@@ -238,22 +237,12 @@ CallResult RingSender::batch_slowly(const OutgoingCallView& call, WhenNoRoom whe
   const auto total = static_cast<ptrdiff_t>(call.total());
   if (!window_open_ || !publishes_by_store_ || !departures_.empty() || call.id.value == 0 ||
       batch_is_empty() || chunk_end() - at < total) {
-    return send_slowly(call, when, true, nullptr);
+    EventReceiver nothing;
+    return send_slowly(call, when, true, nothing);
   }
   call.write_behind_header(at + sizeof(CallHeader));
   store_word(at, word_of(call.header()));
   return publish_batch(at + total);
-}
-
-CallResult RingSender::publish() {
-  if (CallResult flushed = flush(); !flushed.ok()) return flushed;
-  const std::lock_guard lock(mutex_);
-  if (!window_open_) return {};
-  close_window();
-  absl::Status status = write_header(path_->transmitter, false);
-  if (!status.ok()) fail(status);
-  open_window();
-  return status;
 }
 
 bool RingSender::batch_is_old() const {
@@ -263,8 +252,30 @@ bool RingSender::batch_is_old() const {
 
 // ---- The slow path ------------------------------------------------------------------------------
 
+// The fast path of send(), for a call of any form. Requires: the call fits into the window, and no
+// event waits for the publication of its batch.
+CallResult RingSender::send_in_window(const OutgoingCallView& call, bool batch,
+                                      const EventReceiver& transmitted) {
+  std::byte* const at = position_;
+  std::byte* const next = at + call.total();
+  call.write_behind_header(at + sizeof(CallHeader));
+  if (batch) {
+    store_word(at, word_of(call.header()));
+    position_ = next;
+    return {};
+  }
+  store_word(next, 0);
+  publish_word(at, word_of(call.header()));
+  position_ = next;
+  if (doorbell_->is_armed()) {
+    if (CallResult published = published_slowly(at, next); !published.ok()) return published;
+  }
+  transmitted.complete(absl::OkStatus());
+  return {};
+}
+
 CallResult RingSender::send_slowly(const OutgoingCallView& call, WhenNoRoom when, bool batch,
-                                   Synchronizer* transmitted) {
+                                   EventReceiver& transmitted) {
   if (call.id.value == 0) {
     return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
                       "the function of this call is in a library that was loaded after the fabric "
@@ -272,12 +283,16 @@ CallResult RingSender::send_slowly(const OutgoingCallView& call, WhenNoRoom when
                       "load the library first");
   }
   const uint64_t total = call.total();
-  if (total > chunk_capacity(options_.chunk_bytes)) {
+  if (total > max_call_bytes(options_.chunk_bytes)) {
     return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
                       "a call of " + std::to_string(total) + " bytes to " + peer_ +
                           " is longer than a chunk takes (" +
-                          std::to_string(chunk_capacity(options_.chunk_bytes)) + " bytes)",
+                          std::to_string(max_call_bytes(options_.chunk_bytes)) + " bytes)",
                       "raise chunk_bytes, or have the buffer written or read beside the call");
+  }
+  if ((batch ? batch_end_ : end_) - position_ >= static_cast<ptrdiff_t>(total) &&
+      !(batch && transmitted)) {
+    return send_in_window(call, batch, transmitted);
   }
   Lock lock(mutex_);
   for (;;) {
@@ -298,9 +313,13 @@ CallResult RingSender::send_slowly(const OutgoingCallView& call, WhenNoRoom when
       if (!backlog_.empty() || progress == Progress::kTransfers) continue;
       if (progress == Progress::kDone) {
         const bool leaves = build(call, batch);
-        if (transmitted != nullptr) departures_.push_back(transmitted);
         absl::Status status;
-        if (leaves) status = flush_batch(path_->transmitter);
+        if (leaves) {
+          status = flush_batch(path_->transmitter);
+          if (status.ok()) transmitted.complete(status);
+        } else if (transmitted) {
+          departures_.push_back(std::move(transmitted));
+        }
         open_window(batch);
         return status;
       }
@@ -336,7 +355,7 @@ CallResult RingSender::send_slowly(const OutgoingCallView& call, WhenNoRoom when
   }
 }
 
-absl::Status RingSender::defer(const OutgoingCallView& call, Synchronizer* transmitted) {
+absl::Status RingSender::defer(const OutgoingCallView& call, EventReceiver& transmitted) {
   if (absl::Status appended = backlog_.append(call, transmitted); !appended.ok()) return appended;
   ++counts_.deferred;
   counts_.deferred_bytes_high_water = std::max(counts_.deferred_bytes_high_water, backlog_.bytes());

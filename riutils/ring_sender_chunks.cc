@@ -71,9 +71,9 @@ absl::Status RingSender::take_path(const ChannelLink::Path& path) {
   if (!writer.ok()) return writer.status();  // the next attempt opens the path again
   writer_ = *std::move(writer);
   path_ = path;
-  control_ = reinterpret_cast<ChannelControl*>(path_->control.get_buffer());
+  control_ = reinterpret_cast<ChannelControl*>(path_->control->get_buffer());
   if (path_->arrival == Arrival::kMapped && !path_->fence) {
-    sleeping_ = &path_->sleeping->state;
+    doorbell_ = path_->doorbell;
     publishes_by_store_ = options_.flush_age.count() == 0;
   }
   return absl::OkStatus();
@@ -128,20 +128,20 @@ RingSender::Progress RingSender::count_consumed(Transmitter* transmitter,
                     peer_ + " found malformed data in the channel and has stopped reading it"));
     return Progress::kFailed;
   }
-  if (options_.consumption == Consumption::kPull) {
+  if (path_->consumption == Consumption::kPull) {
     if (next.mapped != nullptr) {
       ++counts_.pulls;
       auto* const header = reinterpret_cast<ChunkHeader*>(next.mapped);
-      consumed = std::atomic_ref(header->consumer.chunks).load(std::memory_order_acquire);
+      consumed = std::atomic_ref(header->chunks).load(std::memory_order_acquire);
     } else {
       constexpr uint64_t kScratch = sizeof(ChannelControl);
       absl::Status read;
       if (!std::exchange(pulling_, true)) {
         ++counts_.pulls;
         pulled_.reset();
-        read = transmitter->read(
-            path_->control, kScratch, sizeof consumed,
-            next.remote.slice(offsetof(ChunkHeader, consumer.chunks), sizeof consumed), &pulled_);
+        read = transmitter->read(*path_->control, kScratch, sizeof consumed,
+                                 next.remote.slice(offsetof(ChunkHeader, chunks), sizeof consumed),
+                                 &pulled_);
         if (!read.ok()) {
           pulling_ = false;
           fail(read);
@@ -155,7 +155,7 @@ RingSender::Progress RingSender::count_consumed(Transmitter* transmitter,
         fail(read);
         return Progress::kFailed;
       }
-      std::memcpy(&consumed, path_->control.get_buffer() + kScratch, sizeof consumed);
+      std::memcpy(&consumed, path_->control->get_buffer() + kScratch, sizeof consumed);
     }
   }
   // Ignore a count that is not possible: the peer wrote it.
@@ -227,7 +227,6 @@ RingSender::Progress RingSender::make_room(Lock& lock, uint64_t bytes) {
 
 // Publishes the end marker of the current chunk. Requires: the batch is flushed.
 absl::Status RingSender::end_chunk(Transmitter* transmitter, uint8_t flags) {
-  if (absl::Status written = write_header(transmitter, true); !written.ok()) return written;
   const CallHeader marker = EndMarker::make(static_cast<uint32_t>(unreported_.size()), flags);
   ring_.end_chunk(unreported_);
   unreported_.clear();
@@ -247,14 +246,15 @@ RingSender::Progress RingSender::drain_backlog(Transmitter* transmitter) {
   while (!backlog_.empty()) {
     if (ring_.size() == 0) return Progress::kGrant;
     Backlog::Run run;
-    if (chunk_open_) run = backlog_.front(static_cast<uint64_t>(chunk_end() - closed_at_));
+    const ptrdiff_t room = chunk_open_ ? chunk_end() - closed_at_ - writer_->copy_front() : 0;
+    if (room > 0) run = backlog_.front(static_cast<uint64_t>(room));
     if (run.bytes == 0) {
       if (const Progress progress = advance(transmitter); progress != Progress::kDone) {
         return progress;
       }
       continue;
     }
-    std::byte* const next = closed_at_ + run.bytes;
+    std::byte* const next = closed_at_ + writer_->copy_front() + run.bytes;
     publications_ = publications_ + 1;
     absl::Status status = writer_->publish_copy(transmitter, run, closed_at_, produced_at(next));
     closed_at_ = batch_ = writer_->resume(next);

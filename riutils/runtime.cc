@@ -1,9 +1,5 @@
 #include "riutils/internal/runtime.h"
 
-#include <linux/membarrier.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -30,16 +26,9 @@ Runtime& Runtime::of(Fabric& fabric) {
   return static_cast<Runtime&>(call_source_registry(fabric, &make_runtime));
 }
 
-Runtime::Runtime(Fabric& fabric)
-    : fabric_(fabric),
-      has_barrier_(syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0) == 0),
-      sleeping_(fabric.memory().allocate(fabric.threads() * sizeof(SleepingWord))) {
-  if (sleeping_.ok()) std::memset(sleeping_->get_buffer(), 0, sleeping_->size());
+Runtime::Runtime(Fabric& fabric) : fabric_(fabric), has_barrier_(register_ringers()) {
   for (uint32_t i = 0; i < fabric.threads(); ++i) {
     incoming_.push_back(std::make_unique<IncomingCalls>(fabric, i));
-    SleepingWord* const word =
-        sleeping_.ok() ? reinterpret_cast<SleepingWord*>(sleeping_->get_buffer()) + i : nullptr;
-    incoming_.back()->set_sleeping(word, has_barrier_);
   }
 }
 
@@ -48,20 +37,17 @@ Runtime::~Runtime() { stop(); }
 // ---- Requests of peers --------------------------------------------------------------------------
 
 MeetReply Runtime::meet() {
-  MeetReply reply;
-  reply.has_barrier = has_barrier_ ? 1 : 0;
-  if (!sleeping_.ok()) return reply;
   const uint32_t rank = running_fabric() == nullptr ? fabric_.rank() : running_source();
   const ProtectionDomain* const domain = rank == fabric_.rank() ? nullptr : fabric_.domain(rank);
-  reply.sleeping = domain != nullptr
-                       ? sleeping_->locator(domain, fabric_.rank())
-                       : RemoteMemoryLocator{reinterpret_cast<uint64_t>(sleeping_->get_buffer()),
-                                             sleeping_->size(),
-                                             {},
-                                             fabric_.rank(),
-                                             0};
-  if (domain != nullptr) reply.wakes = wake_words(fabric_).locator(domain, fabric_.rank());
-  return reply;
+  const RDMAMemory& rung = doorbells(fabric_);
+  return {.doorbells = domain != nullptr
+                           ? rung.locator(domain, fabric_.rank())
+                           : RemoteMemoryLocator{reinterpret_cast<uint64_t>(rung.get_buffer()),
+                                                 rung.size(),
+                                                 {},
+                                                 fabric_.rank(),
+                                                 0},
+          .fences_ringers = has_barrier_ ? uint64_t{1} : 0};
 }
 
 ChunkReply Runtime::grant(uint32_t rank, const ChunkRequest& request) {
@@ -91,15 +77,7 @@ absl::StatusOr<Transmitter*> Runtime::transmitter(uint32_t rank, uint32_t index)
 
 std::optional<absl::StatusOr<MeetReply>> Runtime::meet_peer(
     uint32_t rank, std::unique_ptr<Question<MeetReply>>& request) {
-  if (rank == fabric_.rank()) {
-    MeetReply reply;
-    reply.has_barrier = has_barrier_ ? 1 : 0;
-    if (sleeping_.ok()) {
-      reply.sleeping = {
-          reinterpret_cast<uint64_t>(sleeping_->get_buffer()), sleeping_->size(), {}, rank, 0};
-    }
-    return reply;
-  }
+  if (rank == fabric_.rank()) return meet();
   {
     const std::lock_guard lock(mutex_);
     if (const auto found = met_.find(rank); found != met_.end()) return found->second;
@@ -111,8 +89,7 @@ std::optional<absl::StatusOr<MeetReply>> Runtime::meet_peer(
   std::optional<absl::StatusOr<MeetReply>> answer = answer_to(request);
   if (!answer.has_value() || !answer->ok()) return answer;
   MeetReply& reply = **answer;
-  if (reply.sleeping.length != fabric_.threads() * sizeof(SleepingWord)) reply.sleeping = {};
-  if (reply.wakes.length < (fabric_.threads() + 1) * kWakeWordStride) reply.wakes = {};
+  if (reply.doorbells.length < (fabric_.threads() + 1) * kDoorbellStride) reply.doorbells = {};
   const std::lock_guard lock(mutex_);
   met_[rank] = reply;
   return reply;
@@ -150,17 +127,17 @@ void Runtime::drain_later(FabricChannel* channel) {
 
 void Runtime::call_helper() {
   has_work_.store(true, std::memory_order_release);
+  if (by_hand_) return;
   if (!helper_.joinable()) helper_ = std::thread([this] { help(); });
-  work_.wake();
+  work_.ring();
 }
 
 Transmitter* Runtime::helper_transmitter(uint32_t rank, uint32_t index) {
-  // One per connection. Threads whose index is equal modulo queue_pairs share a connection.
-  const uint32_t lane = index % fabric_.options().queue_pairs;
-  auto& transmitter = helper_transmitters_[{rank, lane}];
+  // The connection of worker `index`, which other workers may share.
+  auto queue = fabric_.connection(rank, index);
+  if (!queue.ok()) return nullptr;
+  auto& transmitter = helper_transmitters_[*queue];
   if (transmitter == nullptr) {
-    auto queue = fabric_.connection(rank, lane);
-    if (!queue.ok()) return nullptr;
     auto made = Transmitter::create(**queue);
     if (!made.ok()) return nullptr;
     transmitter = std::make_unique<Transmitter>(*std::move(made));
@@ -169,38 +146,52 @@ Transmitter* Runtime::helper_transmitter(uint32_t rank, uint32_t index) {
 }
 
 void Runtime::help() {
-  WakeWordParking parking(work_);
+  DoorbellSleeper sleeper(work_);
   const auto stopping = [&] { return stopping_.load(std::memory_order_acquire); };
-  std::vector<std::weak_ptr<FabricChannel>> left;
+  bool more = false;
   while (!stopping()) {
     // If channels are left over, the helper retries them after kPause; else it sleeps until it gets
     // work.
-    const Deadline deadline = left.empty() ? kForever : deadline_after(kPause);
+    const Deadline deadline = more ? deadline_after(kPause) : kForever;
     static_cast<void>(
         wait_until([&] { return stopping() || has_work_.load(std::memory_order_acquire); },
-                   deadline, &parking));
-    std::vector<uint32_t> dead;
-    {
-      const std::lock_guard lock(helper_mutex_);
-      left.insert(left.end(), waiting_.begin(), waiting_.end());
-      waiting_.clear();
-      dead.swap(dead_);
-      has_work_.store(false, std::memory_order_release);
-    }
-    for (const uint32_t rank : dead) tell_of_death(rank);
-    // Without service threads the answers to requests for chunks arrive only while a thread polls.
-    if (fabric_.options().service_threads == 0 && !left.empty()) {
-      static_cast<void>(wait_polling(
-          fabric_, [] { return true; }, Deadline::min()));
-    }
-    const size_t settled = std::erase_if(left, [&](const std::weak_ptr<FabricChannel>& weak) {
-      const std::shared_ptr<FabricChannel> channel = weak.lock();
-      return channel == nullptr || stopping() ||
-             channel->settle([&] { return helper_transmitter(channel->rank(), channel->index()); });
-    });
-    // Threads may wait for calls that have now been published.
-    if (settled != 0) tell_waiters(fabric_);
+                   deadline, &sleeper));
+    more = retry();
   }
+}
+
+void Runtime::help_once() {
+  if (helping_ || stopping_.load(std::memory_order_acquire)) return;
+  if (left_.empty() && !has_work_.load(std::memory_order_acquire)) return;
+  helping_ = true;
+  static_cast<void>(retry());
+  helping_ = false;
+}
+
+// Retries the channels that have deferred calls. Returns true if some are left over.
+bool Runtime::retry() {
+  std::vector<uint32_t> dead;
+  {
+    const std::lock_guard lock(helper_mutex_);
+    left_.insert(left_.end(), waiting_.begin(), waiting_.end());
+    waiting_.clear();
+    dead.swap(dead_);
+    has_work_.store(false, std::memory_order_release);
+  }
+  for (const uint32_t rank : dead) tell_of_death(rank);
+  // Without service threads the answers to requests for chunks arrive only while a thread polls.
+  if (fabric_.options().service_threads == 0 && !left_.empty()) {
+    static_cast<void>(wait_polling(
+        fabric_, [] { return true; }, Deadline::min()));
+  }
+  const size_t settled = std::erase_if(left_, [&](const std::weak_ptr<FabricChannel>& weak) {
+    const std::shared_ptr<FabricChannel> channel = weak.lock();
+    return channel == nullptr || stopping_.load(std::memory_order_acquire) ||
+           channel->settle([&] { return helper_transmitter(channel->rank(), channel->index()); });
+  });
+  // Threads may wait for calls that have now been published.
+  if (settled != 0) tell_waiters(fabric_);
+  return !left_.empty();
 }
 
 // ---- CallSourceRegistry -------------------------------------------------------------------------
@@ -285,7 +276,7 @@ void Runtime::stop() {
     const std::lock_guard lock(helper_mutex_);
     stopping_.store(true, std::memory_order_release);
   }
-  work_.wake();
+  work_.ring();
   if (helper_.joinable()) helper_.join();
   helper_transmitters_.clear();
   for (const auto& incoming : incoming_) incoming->stop();

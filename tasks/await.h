@@ -2,10 +2,10 @@
 // global memory, a condition). The worker runs other tasks meanwhile.
 //
 //   cariama::Future<int> answer = cariama::async_call(fabric, 1, [] { return 42; });
-//   absl::StatusOr<int> value = cariama::await(answer);
+//   absl::StatusOr<int> value = cariama::await(answer, deadline);
 //
 //   cariama::GlobalValue<double> cell = memory.rget(pointer);
-//   absl::StatusOr<double> got = cariama::await(cell);
+//   absl::StatusOr<double> got = cariama::await(cell, deadline);
 //
 // The waiting task continues in the same process, because the event belongs to that process.
 //
@@ -49,7 +49,7 @@ class CARIAMA_TASKS_EXPORT OtherTasksMayRun {
 // Returns the result of a call, like Future::get(). Requires: the result was not taken before.
 // Returns an error if `deadline` passes first.
 template <typename T>
-[[nodiscard]] typename Future<T>::Result await(Future<T>& future, Deadline deadline = kForever) {
+[[nodiscard]] typename Future<T>::Result await(Future<T>& future, Deadline deadline) {
   const tasks::OtherTasksMayRun scope;
   return future.get(deadline);
 }
@@ -57,7 +57,7 @@ template <typename T>
 // Waits until a transfer of global memory is complete, like its wait(), and returns what its wait()
 // returns.
 template <std::derived_from<GlobalTransfer> Transfer>
-[[nodiscard]] auto await(Transfer& transfer, Deadline deadline = kForever) {
+[[nodiscard]] auto await(Transfer& transfer, Deadline deadline) {
   const tasks::OtherTasksMayRun scope;
   return transfer.wait(deadline);
 }
@@ -65,7 +65,7 @@ template <std::derived_from<GlobalTransfer> Transfer>
 // Waits until `condition()` returns true. Returns false if `deadline` passed first. `condition` may
 // read only memory of this process.
 template <std::predicate Condition>
-[[nodiscard]] bool await_until(Condition condition, Deadline deadline = kForever) {
+[[nodiscard]] bool await_until(Condition condition, Deadline deadline) {
   const tasks::OtherTasksMayRun scope;
   return wait_until(condition, deadline);
 }

@@ -76,22 +76,17 @@ class CancellationSource {
   CancellationToken token_;
 };
 
-// Like parallel_for() of tasks/parallel.h, and checks `token` before each fork and after each join.
-// Throws task_cancelled if the token is cancelled.
+// Like parallel_for() of tasks/parallel.h, and checks `token` before each piece, or each interval
+// between two looks for a steal request, and after each join. Throws task_cancelled if the token is
+// cancelled.
 template <std::integral I, std::invocable<I> F>
-void parallel_for(CancellationToken token, I begin, I end, F f, std::type_identity_t<I> grain = 1) {
-  token.check();
-  if (tasks::is_one_piece(begin, end, grain)) {
-    for (; begin < end; ++begin) f(begin);
-    return;
+void parallel_for(CancellationToken token, I begin, I end, F f, std::type_identity_t<I> grain = 0) {
+  const auto check = [token] { token.check(); };
+  if (grain < 1) {
+    tasks::for_on_request(begin, end, f, check);
+  } else {
+    tasks::for_pieces(begin, end, f, grain, check);
   }
-  const I middle = tasks::middle_of(begin, end);
-  task<void> low = spawn([=] { parallel_for(token, begin, middle, f, grain); });
-  const uint64_t failure = tasks::call_guarded([&] { parallel_for(token, middle, end, f, grain); });
-  if (failure != 0) [[unlikely]]
-    tasks::rethrow_after(low, failure);
-  join(std::move(low));
-  token.check();
 }
 
 }  // namespace cariama

@@ -44,8 +44,10 @@ namespace cariama::tasks {
 
 #if defined(__x86_64__)
 inline constexpr size_t kContextBytes = 56;
+inline constexpr size_t kReturnAddressOffset = 48;
 #elif defined(__aarch64__)
 inline constexpr size_t kContextBytes = 160;
+inline constexpr size_t kReturnAddressOffset = 8;
 #else
 #error "cariama tasks: no context switch for this processor"
 #endif

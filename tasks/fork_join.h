@@ -76,6 +76,11 @@ CARIAMA_TASKS_EXPORT void cancel_token(const std::atomic<uint64_t>* word, uint64
 // (DequeKind::kPrivate). Does nothing if there is no request.
 CARIAMA_TASKS_EXPORT void serve_steal_request();
 
+// Returns true if the next fork of the running task serves a steal request. Two loads.
+[[nodiscard, gnu::always_inline]] inline bool steal_is_requested() {
+  return cariama_fork_state.steal_request->load(std::memory_order_relaxed) != 0;
+}
+
 // A task calls arrived_on_stack() when it may have been continued in another process. It tells the
 // sanitizer about the new stack. It does nothing in a build without a sanitizer.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

@@ -1,8 +1,8 @@
 // Common patterns of fork and join: parallel_invoke() runs several functions, parallel_for() and
-// parallel_reduce() halve a range recursively, TaskScope joins many children.
+// parallel_reduce() split a range, TaskScope joins many children.
 //
 //   cariama::parallel_invoke([=] { left(n); }, [=] { right(n); });
-//   cariama::parallel_for(0, n, [=](long i) { ... }, 100);
+//   cariama::parallel_for(0L, n, [=](long i) { ... });
 //   long sum = cariama::parallel_reduce(0L, n, 0L, [=](long i) { return i * i; }, std::plus<>());
 //
 // All functions passed must be trivially copyable, as for spawn() (task.h): they capture values.
@@ -16,6 +16,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <new>
+#include <optional>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 
@@ -50,20 +53,87 @@ template <typename T>
   __builtin_unreachable();
 }
 
-// is_one_piece() returns true if [begin, end) has at most `grain` indices, middle_of() returns the
-// index that halves the range. The number of indices of a signed range may exceed I, so both
-// calculate in the unsigned type.
+// Returns the number of indices in [begin, end), which may exceed the greatest I.
+// Requires: begin <= end.
 template <std::integral I>
-[[nodiscard]] constexpr bool is_one_piece(I begin, I end, I grain) {
+[[nodiscard]] constexpr auto range_size(I begin, I end) {
   using Size = std::make_unsigned_t<I>;
-  return begin >= end || static_cast<Size>(static_cast<Size>(end) - static_cast<Size>(begin)) <=
-                             static_cast<Size>(grain);
+  return static_cast<Size>(static_cast<Size>(end) - static_cast<Size>(begin));
+}
+// Returns begin + count, for a count that may exceed the greatest I.
+template <std::integral I>
+[[nodiscard]] constexpr I advanced(I begin, std::make_unsigned_t<I> count) {
+  return static_cast<I>(static_cast<std::make_unsigned_t<I>>(begin) + count);
 }
 template <std::integral I>
 [[nodiscard]] constexpr I middle_of(I begin, I end) {
-  using Size = std::make_unsigned_t<I>;
-  const auto size = static_cast<Size>(static_cast<Size>(end) - static_cast<Size>(begin));
-  return static_cast<I>(static_cast<Size>(begin) + size / 2);
+  return advanced(begin, static_cast<std::make_unsigned_t<I>>(range_size(begin, end) / 2));
+}
+// Returns true if [begin, end) has at most `grain` indices.
+template <std::integral I>
+[[nodiscard]] constexpr bool is_one_piece(I begin, I end, I grain) {
+  return begin >= end || range_size(begin, end) <= static_cast<std::make_unsigned_t<I>>(grain);
+}
+
+// How many indices a loop without a grain runs between two checks for a steal request. Such a loop
+// splits its range only when a thief requests work (lazy binary splitting: Tzannes, Caragea, Barua
+// and Vishkin, PPoPP 2010, where the loop looks at its own deque instead). The first interval is
+// one index. Each interval is twice as long as the one before it, so that the checks cost little
+// where the body is short, but at most 1/kParts of the range that is left: if all bodies take
+// equally long, a request waits for at most this part of the work.
+class CheckInterval {
+ public:
+  static constexpr uint32_t kLongest = 256;
+  static constexpr uint32_t kParts = 32;
+
+  template <std::unsigned_integral Size>
+  [[nodiscard]] Size next(Size remaining) {
+    const auto part = static_cast<Size>(remaining / kParts);
+    const Size interval =
+        part < length_ ? (part == 0 ? Size{1} : part) : static_cast<Size>(length_);
+    if (length_ < kLongest) length_ *= 2;
+    return interval;
+  }
+
+ private:
+  uint32_t length_ = 1;
+};
+
+// Calls run(begin, middle) and run(middle, end), the former as a child.
+template <std::integral I, typename Run>
+void run_halves(I begin, I end, Run run) {
+  const I middle = middle_of(begin, end);
+  task<void> low = spawn([=] { run(begin, middle); });
+  const uint64_t failure = call_guarded([&] { run(middle, end); });
+  if (failure != 0) [[unlikely]]
+    rethrow_after(low, failure);
+  join(std::move(low));
+}
+
+// parallel_for() with a grain, and without one. Calls check() before each piece or interval.
+template <std::integral I, typename F, typename Check>
+void for_pieces(I begin, I end, F f, I grain, Check check) {
+  check();
+  if (is_one_piece(begin, end, grain)) {
+    for (; begin < end; ++begin) f(begin);
+    return;
+  }
+  run_halves(begin, end, [=](I from, I to) { for_pieces(from, to, f, grain, check); });
+  check();
+}
+template <std::integral I, typename F, typename Check>
+void for_on_request(I begin, I end, F f, Check check) {
+  CheckInterval interval;
+  while (begin < end) {
+    check();
+    const auto remaining = range_size(begin, end);
+    if (remaining > 1 && steal_is_requested()) {
+      run_halves(begin, end, [=](I from, I to) { for_on_request(from, to, f, check); });
+      break;
+    }
+    for (const I stop = advanced(begin, interval.next(remaining)); begin < stop; ++begin) f(begin);
+  }
+  check();
 }
 
 // Returns the neutral element of a reduction.
@@ -79,76 +149,138 @@ template <typename Identity>
   }
 }
 
-}  // namespace tasks
+// Returns the combination of the results of reduce() for both halves of the range.
+// If T owns memory, all parts are children, so that their results are safe while this task waits.
+template <typename T, std::integral I, typename Identity, typename Reduce, typename Combine>
+T reduce_halves(I begin, I end, Identity identity, Reduce reduce, Combine combine) {
+  const I middle = middle_of(begin, end);
+  task<T> low = spawn([=]() -> T { return reduce(begin, middle); });
+  if constexpr (kTravelsAsBytes<T>) {
+    T high = identity_value(identity);
+    const uint64_t failure = call_guarded([&] { high = reduce(middle, end); });
+    if (failure != 0) [[unlikely]]
+      rethrow_after(low, failure);
+    T sum = join(std::move(low));
+    return combine(std::move(sum), std::move(high));
+  } else {
+    task<T> high = spawn([=]() -> T { return reduce(middle, end); });
+    auto [sum, more] = join_all(std::move(low), std::move(high));
+    return combine(std::move(sum), std::move(more));
+  }
+}
 
-// Runs all the functions, in parallel if workers are idle, and waits for them.
+// parallel_reduce() with a grain, and without one.
+template <typename T, std::integral I, typename Identity, typename Map, typename Combine>
+T reduce_pieces(I begin, I end, Identity identity, Map map, Combine combine, I grain) {
+  if (is_one_piece(begin, end, grain)) {
+    T sum = identity_value(identity);
+    for (; begin < end; ++begin) sum = combine(std::move(sum), map(begin));
+    return sum;
+  }
+  return reduce_halves<T>(
+      begin, end, identity,
+      [=](I from, I to) { return reduce_pieces<T>(from, to, identity, map, combine, grain); },
+      combine);
+}
+// Reduces a first part of [begin, end) until a thief requests work, and sets `begin` to the index
+// that follows this part.
+template <typename T, std::integral I, typename Identity, typename Map, typename Combine>
+T reduce_until_request(I& begin, I end, Identity identity, Map map, Combine combine) {
+  T sum = identity_value(identity);
+  CheckInterval interval;
+  I at = begin;
+  while (at < end) {
+    const auto remaining = range_size(at, end);
+    if (remaining > 1 && steal_is_requested()) break;
+    const I stop = advanced(at, interval.next(remaining));
+    for (; at < stop; ++at) sum = combine(std::move(sum), map(at));
+  }
+  begin = at;
+  return sum;
+}
+template <typename T, std::integral I, typename Identity, typename Map, typename Combine>
+T reduce_on_request(I begin, I end, Identity identity, Map map, Combine combine) {
+  const auto reduce = [=](I from, I to) {
+    return reduce_on_request<T>(from, to, identity, map, combine);
+  };
+  if constexpr (kTravelsAsBytes<T>) {
+    T sum = reduce_until_request<T>(begin, end, identity, map, combine);
+    if (begin >= end) return sum;
+    return combine(std::move(sum), reduce_halves<T>(begin, end, identity, reduce, combine));
+  } else {
+    // The first part's result must not be a local while this task forks.
+    std::optional<T> first = reduce_until_request<T>(begin, end, identity, map, combine);
+    if (begin >= end) return *std::move(first);
+    task<T> before = ended_task<T>(*first);
+    first.reset();
+    task<T> after =
+        spawn([=]() -> T { return reduce_halves<T>(begin, end, identity, reduce, combine); });
+    auto [sum, more] = join_all(std::move(before), std::move(after));
+    return combine(std::move(sum), std::move(more));
+  }
+}
+
 template <std::invocable F>
-void parallel_invoke(F f) {
+void invoke_all(F f) {
   f();
 }
 template <std::invocable F, std::invocable... Fs>
-void parallel_invoke(F f, Fs... rest) {
+void invoke_all(F f, Fs... rest) {
   task<void> first = spawn(f);
-  const uint64_t failure = tasks::call_guarded([&] { parallel_invoke(rest...); });
+  const uint64_t failure = call_guarded([&] { invoke_all(rest...); });
   if (failure != 0) [[unlikely]]
-    tasks::rethrow_after(first, failure);
+    rethrow_after(first, failure);
   join(std::move(first));
 }
 
-// Calls f(i) for all i in [begin, end). The range is split into pieces of at most `grain` indices;
-// one task runs each piece in ascending order. Requires: grain >= 1.
-template <std::integral I, std::invocable<I> F>
-void parallel_for(I begin, I end, F f, std::type_identity_t<I> grain = 1) {
-  if (tasks::is_one_piece(begin, end, grain)) {
-    for (; begin < end; ++begin) f(begin);
-    return;
+}  // namespace tasks
+
+// Runs all the functions, in parallel if workers are idle, and waits for them. Returns void if none
+// of them has a result, otherwise a std::tuple of their results, as join_all().
+template <std::invocable... Fs>
+requires(sizeof...(Fs) > 0) auto parallel_invoke(Fs... functions) {
+  if constexpr ((std::is_void_v<std::invoke_result_t<Fs&>> && ...)) {
+    tasks::invoke_all(functions...);
+  } else {
+    std::tuple<task<std::invoke_result_t<Fs&>>...> children{spawn(functions)...};
+    return std::apply([](auto&... child) { return join_all(std::move(child)...); }, children);
   }
-  const I middle = tasks::middle_of(begin, end);
-  task<void> low = spawn([=] { parallel_for(begin, middle, f, grain); });
-  const uint64_t failure = tasks::call_guarded([&] { parallel_for(middle, end, f, grain); });
-  if (failure != 0) [[unlikely]]
-    tasks::rethrow_after(low, failure);
-  join(std::move(low));
+}
+
+// Calls f(i) for all i in [begin, end). One task runs each piece of the range in ascending order.
+//
+// Without a grain (grain < 1), the range is split in half when a thief requests work, and the parts
+// likewise: the number of pieces follows from the number of idle workers, and a short body costs
+// little more than in a loop. A thief waits until the running interval ends, at most 256 indices
+// and 1/32 of the piece. With a grain, the whole range is split into pieces of at most `grain`
+// indices, whether or not workers are idle: for bodies whose durations differ much.
+template <std::integral I, std::invocable<I> F>
+void parallel_for(I begin, I end, F f, std::type_identity_t<I> grain = 0) {
+  if (grain < 1) {
+    tasks::for_on_request(begin, end, f, [] {});
+  } else {
+    tasks::for_pieces(begin, end, f, grain, [] {});
+  }
 }
 
 // Returns combine(... combine(identity, map(begin)) ..., map(end - 1)). `combine` must be
 // associative and `identity` its neutral element: the operands keep their order, but their grouping
 // is not specified. `identity` is a value, or a function without arguments that returns it. T must
-// be transferable (transfer.h). Splits the range like parallel_for().
+// be transferable (transfer.h). Splits the range like parallel_for(). With a grain, the grouping is
+// the same in every run: for sums of floating-point numbers that must be reproducible.
 //
 //   auto all = cariama::parallel_reduce(0L, n, [] { return std::vector<long>(); }, ones, appended);
 //
-// A T that is not trivially copyable needs the function. If T owns memory, `map` and `combine` must
-// neither spawn nor join: a partial result is a local of the task that computes it.
+// The type of `identity` is the type of the result, as with std::accumulate: for sums of long give
+// 0L, not 0. A T that is not trivially copyable needs the function. If T owns memory, `map` and
+// `combine` must neither spawn nor join: a partial result is a local of the task that computes it.
 template <std::integral I, typename Identity, typename Map, typename Combine>
 auto parallel_reduce(I begin, I end, Identity identity, Map map, Combine combine,
-                     std::type_identity_t<I> grain = 1)
+                     std::type_identity_t<I> grain = 0)
     -> decltype(tasks::identity_value(identity)) {
   using T = decltype(tasks::identity_value(identity));
-  if (tasks::is_one_piece(begin, end, grain)) {
-    T sum = tasks::identity_value(identity);
-    for (; begin < end; ++begin) sum = combine(std::move(sum), map(begin));
-    return sum;
-  }
-  const I middle = tasks::middle_of(begin, end);
-  task<T> low =
-      spawn([=]() -> T { return parallel_reduce(begin, middle, identity, map, combine, grain); });
-  if constexpr (tasks::kTravelsAsBytes<T>) {
-    T high = tasks::identity_value(identity);
-    const uint64_t failure = tasks::call_guarded(
-        [&] { high = parallel_reduce(middle, end, identity, map, combine, grain); });
-    if (failure != 0) [[unlikely]]
-      tasks::rethrow_after(low, failure);
-    T sum = join(std::move(low));
-    return combine(std::move(sum), std::move(high));
-  } else {
-    // The upper half is a child, too, so that its result is safe while this task waits for the
-    // lower half.
-    task<T> high =
-        spawn([=]() -> T { return parallel_reduce(middle, end, identity, map, combine, grain); });
-    auto [sum, more] = join_all(std::move(low), std::move(high));
-    return combine(std::move(sum), std::move(more));
-  }
+  if (grain < 1) return tasks::reduce_on_request<T>(begin, end, identity, map, combine);
+  return tasks::reduce_pieces<T>(begin, end, identity, map, combine, grain);
 }
 
 // A scope for any number of children without results. The destructor joins them, also when an

@@ -229,9 +229,9 @@ absl::StatusOr<std::unique_ptr<TaskPool>> TaskPool::create(Fabric& fabric,
   const std::span<tasks::AtomicCell> atomic_cells(
       reinterpret_cast<tasks::AtomicCell*>(PoolMemory::begin() + sizeof(PoolArea)),
       *served ? static_cast<size_t>(workers) : 0);
-  auto access =
-      tasks::QueuePairAccess::connect(exchange, std::move(device), parts->memory->source(),
-                                      area.access, deadline, *name, atomic_cells);
+  auto access = tasks::QueuePairAccess::connect(exchange, std::move(device),
+                                                parts->memory->source(), area.access, deadline,
+                                                *name, atomic_cells, fabric.options().ack_timeout);
   if (!access.ok()) return access.status();
   parts->access = *std::move(access);
   parts->units = std::make_unique<tasks::PoolUnits>(workers);

@@ -58,6 +58,12 @@ struct TaskRuntime::Parts {
 absl::StatusOr<std::unique_ptr<TaskRuntime>> TaskRuntime::create(Exchange& exchange,
                                                                  const TaskOptions& options,
                                                                  std::shared_ptr<Device> device) {
+  return create(exchange, options, std::move(device), ConnectOptions().ack_timeout);
+}
+
+absl::StatusOr<std::unique_ptr<TaskRuntime>> TaskRuntime::create(
+    Exchange& exchange, const TaskOptions& options, std::shared_ptr<Device> device,
+    std::chrono::microseconds ack_timeout) {
   if (tasks::this_worker != nullptr) {
     return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kProcess,
                       "this process already has a TaskRuntime", "destroy it first");
@@ -113,7 +119,8 @@ absl::StatusOr<std::unique_ptr<TaskRuntime>> TaskRuntime::create(Exchange& excha
       exchange, std::move(device), parts->region->source(), Worker::area_of(*parts->region).access,
       deadline, *name,
       *served ? Worker::atomic_cells(*parts->region, exchange.size())
-              : std::span<tasks::AtomicCell>());
+              : std::span<tasks::AtomicCell>(),
+      ack_timeout);
   if (!access.ok()) return access.status();
   parts->access = *std::move(access);
   auto worker = kind->create(parts->options, memory, *parts->region, *parts->access, canary);
@@ -126,7 +133,8 @@ absl::StatusOr<std::unique_ptr<TaskRuntime>> TaskRuntime::create(Exchange& excha
 
 absl::StatusOr<std::unique_ptr<TaskRuntime>> TaskRuntime::create(Fabric& fabric,
                                                                  const TaskOptions& options) {
-  auto runtime = create(fabric.bootstrap(), options, fabric.options().device);
+  auto runtime =
+      create(fabric.bootstrap(), options, fabric.options().device, fabric.options().ack_timeout);
   if (!runtime.ok()) return runtime;
   (*runtime)->parts_->worker->on_idle([&fabric] { fabric.process_calls(); });
   return runtime;

@@ -111,8 +111,8 @@ struct TaskOptions {
   // This is the longest of these sleeps, which bounds how late the worker notices the death of a
   // peer.
   std::chrono::milliseconds wakeable_sleep{10};
-  // Checks at each spawn whether the closure contains a pointer to a local of a task, and ends the
-  // program with a message if so. Costs a few ns per spawn.
+  // Checks at each spawn whether the closure contains a pointer to a local of a task. If so, ends
+  // the program with a message that names the function that spawned. Costs a few ns per spawn.
   bool check_closures = false;
   // Checks whether frames that are made public contain pointers into the private heap of this
   // process (the memory of a std::vector, for example), and reports each such function once on
@@ -179,7 +179,8 @@ class CARIAMA_TASKS_EXPORT TaskRuntime {
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<TaskRuntime>> create(
       Exchange& exchange, const TaskOptions& options, std::shared_ptr<Device> device = nullptr);
   // As above. The workers are the processes of a fabric; the caller is the fabric's main thread. An
-  // idle worker runs the calls that have arrived for its thread.
+  // idle worker runs the calls that have arrived for its thread. FabricOptions::ack_timeout holds
+  // for the connections of the workers, too.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<TaskRuntime>> create(
       Fabric& fabric, const TaskOptions& options);
   ~TaskRuntime();
@@ -194,6 +195,7 @@ class CARIAMA_TASKS_EXPORT TaskRuntime {
   [[nodiscard]] auto run(F root)
       -> std::conditional_t<std::is_void_v<T>, absl::Status, absl::StatusOr<T>> {
     static_assert(std::is_trivially_copyable_v<F>, "the root task travels as bytes");
+    tasks::require_transferable<T>();
     absl::StatusOr<std::string> bytes(std::string{});
     if constexpr (tasks::kCallInRegisters<F, T>) {
       uint64_t words[2] = {0, 0};
@@ -231,6 +233,9 @@ class CARIAMA_TASKS_EXPORT TaskRuntime {
  private:
   struct Parts;
   explicit TaskRuntime(std::unique_ptr<Parts> parts);
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<TaskRuntime>> create(
+      Exchange& exchange, const TaskOptions& options, std::shared_ptr<Device> device,
+      std::chrono::microseconds ack_timeout);
   [[nodiscard]] absl::StatusOr<std::string> run_bytes(tasks::ChildFunction root, uint64_t first,
                                                       uint64_t second);
 
@@ -241,9 +246,8 @@ class CARIAMA_TASKS_EXPORT TaskRuntime {
 // Long computations without spawn or join should call it now and then. Two loads if there is no
 // request. Only tasks may call it.
 inline void poll() {
-  if (tasks::cariama_fork_state.steal_request->load(std::memory_order_relaxed) != 0) [[unlikely]] {
+  if (tasks::steal_is_requested()) [[unlikely]]
     tasks::serve_steal_request();
-  }
 }
 
 // Returns true if thieves have stolen all ancestors of the calling task that were on this worker's

@@ -79,7 +79,7 @@ class TaskFuture {
 template <typename T>
 class TaskPromise {
  public:
-  TaskPromise() : record_(tasks::make_record()) {}
+  TaskPromise() : record_(tasks::make_record()) { tasks::require_transferable<T>(); }
 
   [[nodiscard]] TaskFuture<T> future() const { return TaskFuture<T>(record_); }
 

@@ -46,6 +46,7 @@
 #include <tuple>
 #include <type_traits>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "tasks/context.h"
@@ -88,6 +89,13 @@ template <typename T>
 using Stored = typename StoredOf<T, kTravelsAsBytes<T>>::Type;
 template <typename T>
 inline constexpr bool kStoresNothing = std::is_same_v<Stored<T>, Nothing>;
+
+template <typename T>
+using ValueOf = std::conditional_t<std::is_void_v<T>, std::monostate, T>;
+
+// Returns a task that has ended with the packed `value`. Requires: T does not travel as bytes.
+template <typename T>
+[[nodiscard]] task<T> ended_task(const T& value);
 
 // task<T>::record_ is 0 if the child has ended and its value, if any, is in the task object, kTaken
 // if the task was joined or moved from, and otherwise the join record of the child.
@@ -219,8 +227,6 @@ ForkResult run_child(uint64_t first, uint64_t second, ForkState* state, uint64_t
 // joined, and drops its result or exception. The object must stay in the task that created it.
 template <typename T>
 class [[nodiscard]] task {
-  static_assert(!std::is_reference_v<T>, "a task's result travels: return a value");
-
  public:
   task(task&& other) noexcept : record_(std::exchange(other.record_, tasks::kTaken)) {
     if (record_ == 0) std::memcpy(static_cast<void*>(&value_), &other.value_, sizeof value_);
@@ -252,7 +258,11 @@ class [[nodiscard]] task {
   template <typename R>
   friend R join(task<R>&& child);
   template <typename... Rs>
-  friend std::tuple<Rs...> join_all(task<Rs>&&... children);
+  friend std::tuple<tasks::ValueOf<Rs>...> join_all(task<Rs>&&... children);
+  template <typename R>
+  friend task<R> tasks::ended_task(const R& value);
+
+  explicit task(uint64_t record) : record_(record) {}
 
   template <typename Call, uint64_t kFlags>
   [[gnu::always_inline]] task(In<Call, kFlags>, const Call& call) {
@@ -283,6 +293,14 @@ class [[nodiscard]] task {
       if constexpr (!std::is_void_v<T>) return value_;
     }
   }
+  tasks::ValueOf<T> take_value() {
+    if constexpr (std::is_void_v<T>) {
+      take();
+      return {};
+    } else {
+      return take();
+    }
+  }
   void await() const {
     if (record_ > tasks::kTaken) tasks::await_record(record_);
   }
@@ -309,11 +327,22 @@ class [[nodiscard]] task {
   };
 };
 
+template <typename T>
+task<T> tasks::ended_task(const T& value) {
+  static_assert(!kTravelsAsBytes<T>);
+  std::vector<std::byte> bytes;
+  Transfer<T>::pack(value, bytes);
+  const uint64_t record = make_record();
+  complete_record(record, bytes.data(), bytes.size());
+  return task<T>(record);
+}
+
 template <uint64_t kFlags, typename T, typename Call>
 [[gnu::always_inline]] inline task<T> spawn_call(const Call& call) {
   static_assert(
       std::is_trivially_copyable_v<Call> && std::is_trivially_destructible_v<Call>,
       "function and arguments of spawn() travel as bytes: they must be trivially copyable");
+  tasks::require_transferable<T>();
   return task<T>(typename task<T>::template In<Call, kFlags>{}, call);
 }
 
@@ -355,10 +384,12 @@ template <typename T>
 // own memory: after join() has returned such a result, another join that waits could continue the
 // task in another process, where that memory does not exist. If children threw, throws the
 // exception of the first of them; the results of the others are dropped with their tasks.
+//
+// A task<void> has the result std::monostate.
 template <typename... Ts>
-inline std::tuple<Ts...> join_all(task<Ts>&&... children) {
+inline std::tuple<tasks::ValueOf<Ts>...> join_all(task<Ts>&&... children) {
   (children.await(), ...);
-  return std::tuple<Ts...>{children.take()...};
+  return std::tuple<tasks::ValueOf<Ts>...>{children.take_value()...};
 }
 
 }  // namespace cariama

@@ -42,20 +42,35 @@ namespace tasks {
 // nothing has to be destroyed. std::pair and std::tuple are not trivially copyable, because of
 // their assignments, but may have this property.
 template <typename T>
-inline constexpr bool kTravelsAsBytes = std::is_trivially_copyable_v<T> ||
-                                        (std::is_trivially_copy_constructible_v<T> &&
-                                         std::is_trivially_destructible_v<T>);
+inline constexpr bool kTravelsAsBytes = std::is_object_v<T> &&
+                                        (std::is_trivially_copyable_v<T> ||
+                                         (std::is_trivially_copy_constructible_v<T> &&
+                                          std::is_trivially_destructible_v<T>));
 }  // namespace tasks
 
+// The unspecialised Transfer: T does not travel. Its functions are only declared, so that the
+// message of require_transferable() is the only error of a program that needs them.
 template <typename T>
 struct Transfer {
-  static_assert(tasks::kTravelsAsBytes<T>,
-                "the result of a task travels between processes: specialise cariama::Transfer for "
-                "its type (tasks/transfer.h), or put the data into global memory");
-  // Declared so that the message above is the only one.
+  using Unspecialised = void;
   static void pack(const T& from, std::vector<std::byte>& bytes);
   static T unpack(std::span<const std::byte> bytes);
 };
+
+namespace tasks {
+// Does not compile unless a task may have the result type T. A function, so that a program gets the
+// message once for each type.
+template <typename T>
+constexpr void require_transferable() {
+  static_assert(
+      kTravelsAsBytes<T> || !requires { typename Transfer<T>::Unspecialised; },
+      "the result of a task travels between processes: return a value, and specialise "
+      "cariama::Transfer for its type (tasks/transfer.h), or put the data into global "
+      "memory");
+}
+template <>
+constexpr void require_transferable<void>() {}
+}  // namespace tasks
 
 template <>
 struct Transfer<std::string> {

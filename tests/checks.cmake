@@ -54,6 +54,10 @@ if(CARIAMA_PROGRAMS)  # the check of the package covers those that are installed
     cariama_check(programs 120 1 "${checks}/programs" "${PROJECT_VERSION}" ${programs})
   endif()
 endif()
+if(TARGET bench_registration)
+  cariama_check(registration 180 1 "${checks}/registration" "$<TARGET_FILE:bench_registration>"
+    "${PROJECT_SOURCE_DIR}/bench/plot_registered")
+endif()
 cariama_check(format 120 1 "${checks}/format")
 cariama_check(house 120 1 "${checks}/house")
 cariama_check(guides 60 1 "${checks}/guides")
@@ -93,7 +97,8 @@ function(cariama_guests_vm name)
   set_tests_properties("${CARIAMA_TEST_PREFIX}${name}" PROPERTIES LABELS verbs)
 endfunction()
 cariama_guests_vm(guests_vm example_every_call example_key_value_store)
-cariama_guests_vm(guests_protocols_vm job_protocols_test "job_protocols_test --faults")
+cariama_guests_vm(guests_protocols_vm job_protocols_test "job_protocols_test --trust-bytes"
+  "job_protocols_test --faults")
 cariama_guests_vm(search_guests_vm job_search_test
   "cariama-hex analyze --size 7 --iterations 5000 --json --without solver")
 # Started frames are stolen between guests that share no memory, also from a process that is stopped.

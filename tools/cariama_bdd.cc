@@ -24,6 +24,7 @@
 #include "bdd/job.h"
 #include "bdd/model_file.h"
 #include "bdd/reachability.h"
+#include "dsfabric/fabric.h"
 #include "dsfabric/launcher.h"
 #include "dtutils/json.h"
 #include "dtutils/version.h"
@@ -55,6 +56,11 @@ constexpr const char* kHelp =
     "  --memory MIB         limit for the node table of a process (default 4096)\n"
     "  --cache MIB          limit for the operation cache, one for each host (default 256)\n"
     "  --remote             uses one-sided transfers for all parts of the table, as between hosts\n"
+    "  --in-flight N        look-ups that a process has in flight between hosts (default 64)\n"
+    "  --ack-timeout MS     milliseconds after which a message between hosts is sent again "
+    "(default\n"
+    "                       67); a host that lets seven pass has failed\n"
+    "  --tasks M            what runs on several processes: migrating or pool (default migrating)\n"
     "  --quiet              no progress on stderr\n"
     "  --json               prints results as JSON, one object per line\n"
     "  --help               this text\n"
@@ -76,6 +82,8 @@ struct Arguments {
   std::string svg;
   std::string dot;
   ManagerOptions manager;
+  TaskModel model = TaskModel::kMigrating;
+  FabricOptions fabric{.on_failure = FailurePolicy::kAbort};
   bool quiet = false;
   bool json = false;
   bool help = false;
@@ -115,7 +123,8 @@ std::string read(int argc, char** argv, Arguments& arguments) {
   const std::set<std::string> of_reach = {"--strategy", "--goal",       "--deadlocks",
                                           "--levels",   "--checkpoint", "--checkpoint-every",
                                           "--svg"};
-  const std::set<std::string> of_job = {"-n", "--save", "--quiet", "--json", "--remote"};
+  const std::set<std::string> of_job = {"-n",       "--save",      "--quiet", "--json",
+                                        "--remote", "--in-flight", "--tasks", "--ack-timeout"};
   while (next < words.size() && error.empty()) {
     const std::string word = words[next++];
     if (of_reach.count(word) != 0) arguments.of_reach = word;
@@ -159,6 +168,17 @@ std::string read(int argc, char** argv, Arguments& arguments) {
       arguments.manager.cache_bytes = number(word, 1, kMostMiB) << 20;
     } else if (word == "--remote") {
       arguments.manager.remote = true;
+    } else if (word == "--in-flight") {
+      arguments.manager.in_flight = static_cast<uint32_t>(number(word, 1, 1 << 16));
+    } else if (word == "--ack-timeout") {
+      arguments.fabric.ack_timeout = std::chrono::milliseconds(number(word, 1, 60'000));
+    } else if (word == "--tasks") {
+      const std::string text = value(word);
+      if (text == "pool") {
+        arguments.model = TaskModel::kPool;
+      } else if (text != "migrating" && error.empty()) {
+        error = "--tasks needs migrating or pool";
+      }
     } else if (word == "--quiet") {
       arguments.quiet = true;
     } else if (word == "--json") {
@@ -205,7 +225,7 @@ class Printer {
                         "\"table_bytes\": %llu, \"peak_bytes\": %llu}\n"
                       : "rank %u: %llu nodes owned, %llu tasks run, %llu remote find-or-puts, "
                         "%llu steals, %llu bytes of table, %llu bytes at most\n",
-                one.rank, number(one.nodes_owned), number(one.tasks_run),
+                one.rank.value(), number(one.nodes_owned), number(one.tasks_run),
                 number(one.remote_find_or_puts), number(one.steals), number(one.table_bytes),
                 number(one.peak_bytes));
   }
@@ -395,7 +415,8 @@ int supervise(const Arguments& arguments, int argc, char** argv) {
 using Body = int (*)(const Arguments&, Job&);
 
 int run_job(const Arguments& arguments, Body body) {
-  absl::StatusOr<std::unique_ptr<Job>> job = Job::create(arguments.manager);
+  absl::StatusOr<std::unique_ptr<Job>> job =
+      Job::create(arguments.manager, arguments.model, arguments.fabric);
   if (!job.ok()) return failed(job.status());
   const Manager& manager = (*job)->manager();
   if (arguments.processes != 0 && arguments.processes != manager.size() && manager.rank() == 0) {
@@ -438,6 +459,7 @@ int run(int argc, char** argv) {
     return supervise(arguments, argc, argv);
   }
   if (Job::launched()) {
+    // Migrating tasks need equal addresses in all processes.
     if (const auto code = start_workers({}, argc, argv)) return *code;
   }
   try {

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -47,6 +48,9 @@ constexpr const char* kHelp =
     "  --size N, --size COLSxROWS  the board (default 11)\n"
     "  -n P                 number of processes (default 1)\n"
     "  -t T                 number of threads in each process (default 1)\n"
+    "  --lease S            a process that gives no sign of life for S seconds counts as dead, "
+    "and\n"
+    "                       the search continues without it (default 30; 0: never)\n"
     "  --seconds S          time for a move (gtp: 5; analyze: 5; solve: 30; bench: 2)\n"
     "  --iterations N       iterations for a move; 0: no limit\n"
     "  --seed N             seed of the random numbers (default 1)\n"
@@ -92,7 +96,7 @@ struct Arguments {
   std::vector<std::string> setup2;
   bool white_first2 = false;
   std::string records;
-  Aggregation aggregation = Aggregation::kTraditional;
+  mcts::ProgramOptions program{.lease = std::chrono::seconds(30)};
   SearchEngineOptions engine;
 };
 
@@ -134,6 +138,15 @@ std::string read(std::vector<std::string> words, Arguments& arguments) {
           !absl::SimpleAtoi(parts.back(), &arguments.rows) ||
           !is_board_size(arguments.cols, arguments.rows)) {
         error = absl::StrCat("--size needs a side from 3 to 25, or COLSxROWS, not '", text, "'");
+      }
+    } else if (word == "--lease") {
+      double seconds = 0;
+      number(word, seconds, 0);
+      if (error.empty() && seconds != 0 && (seconds < 0.4 || seconds > 1e6)) {
+        error = absl::StrCat("--lease needs 0 or seconds from 0.4 to 1000000, not ", seconds);
+      }
+      if (error.empty()) {
+        arguments.program.lease = std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
       }
     } else if (word == "--seconds") {
       double seconds = 0;
@@ -184,7 +197,7 @@ std::string read(std::vector<std::string> words, Arguments& arguments) {
     } else if (word == "--only-remote") {
       arguments.engine.search.paper.only_remote = true;
     } else if (word == "--overflow") {
-      arguments.aggregation = Aggregation::kOverflow;
+      arguments.program.aggregation = Aggregation::kOverflow;
     } else if (word == "--swap") {
       arguments.swap = true;
     } else if (word == "--ponder") {
@@ -453,7 +466,7 @@ int run(int argc, char** argv) {
                    : arguments.command == "bench"   ? bench
                                                     : nullptr;
   if (job == nullptr) return usage("the command must be gtp, analyze, solve, match or bench");
-  return program.run([&](mcts::Host& host) { return job(arguments, host); }, arguments.aggregation);
+  return program.run([&](mcts::Host& host) { return job(arguments, host); }, arguments.program);
 }
 
 }  // namespace

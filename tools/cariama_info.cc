@@ -10,33 +10,27 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <initializer_list>
 #include <set>
 #include <string>
 #include <string_view>
 #include <utility>
-#include <variant>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "dsfabric/fabric.h"
-#include "dtutils/allocators/circular_allocator.h"
-#include "dtutils/allocators/general_allocator.h"
-#include "dtutils/allocators/memory_budget.h"
-#include "dtutils/allocators/rdma_allocator.h"
+#include "dsfabric/launcher.h"
 #include "dtutils/allocators/superpages.h"
 #include "dtutils/device.h"
 #include "dtutils/diagnostics.h"
 #include "dtutils/internal/byte_size.h"
-#include "dtutils/json.h"
-#include "dtutils/queue_pair.h"
 #include "dtutils/system_info.h"
-#include "dtutils/transmitter.h"
 #include "dtutils/verbs/verbs_device.h"
 #include "dtutils/version.h"
-#include "riutils/messenger_options.h"
+#include "tools/info/job.h"
+#include "tools/info/options.h"
+#include "tools/info/report.h"
 
 namespace cariama {
 namespace {
@@ -45,6 +39,7 @@ constexpr const char* kHelp =
     "cariama-info: shows what this machine offers to programs that use Cariama.\n"
     "\n"
     "  cariama-info [--json] [--options]\n"
+    "  cariama-info [-n P] [-t T] --job [--json] [--preset default|paper]\n"
     "\n"
     "The first three lines tell which transport two processes would use, the memory and its "
     "pages,\n"
@@ -53,6 +48,14 @@ constexpr const char* kHelp =
     "\n"
     "  --options            prints only the environment variables that Cariama reads and are set,\n"
     "                       and the options in effect of all layers\n"
+    "  --job                prints what a job of P processes really uses: the options in effect, "
+    "and\n"
+    "                       for each process its pages, its transport and the arrival mode to "
+    "each\n"
+    "                       other process, and the registered memory for each of them. Under "
+    "cariama-run or\n"
+    "                       mpirun, it describes that job; else it starts one (2 processes)\n"
+    "  --preset NAME        with --job: the options of the job\n"
     "  --json               prints everything, one JSON object per line: name, params, value, "
     "unit;\n"
     "                       the value null means: no limit\n"
@@ -60,83 +63,6 @@ constexpr const char* kHelp =
     "  --version            prints the version of Cariama\n"
     "\n"
     "Exit code: 0; 1 if no transport works or the output cannot be written; 2 for wrong usage.\n";
-
-using Value = std::variant<std::string, uint64_t, double, bool>;
-using Param = std::pair<std::string_view, std::variant<std::string, int64_t>>;
-
-// Prints each fact at once as JSON, or collects the facts as text under headings: the verdict is
-// printed before them, and is known after them.
-class Report {
- public:
-  explicit Report(bool json) : json_(json) {}
-
-  void heading(const char* text) {
-    if (!json_) absl::StrAppend(&text_, "\n", text, "\n");
-  }
-
-  void fact(std::string_view name, std::initializer_list<Param> params, const Value& value,
-            std::string_view unit = "") {
-    if (json_) {
-      std::printf("{\"name\": %s, \"params\": {%s}, \"value\": %s, \"unit\": %s}\n",
-                  json_string(name).c_str(), json_params(params).c_str(), json_value(value).c_str(),
-                  json_string(unit).c_str());
-      return;
-    }
-    std::string label(name);
-    for (char& c : label) {
-      if (c == '_') c = ' ';
-    }
-    for (const Param& param : params) absl::StrAppend(&label, ", ", text_of(param));
-    absl::StrAppendFormat(&text_, "  %-44s %s\n", label, text_of(value, unit));
-  }
-
-  // The facts so far as text; "" for JSON.
-  [[nodiscard]] const std::string& text() const { return text_; }
-
- private:
-  static std::string json_params(std::initializer_list<Param> params) {
-    std::vector<std::string> parts;
-    for (const auto& [name, value] : params) {
-      const auto* const text = std::get_if<std::string>(&value);
-      parts.push_back(absl::StrCat(
-          json_string(name), ": ",
-          text != nullptr ? json_string(*text) : absl::StrCat(std::get<int64_t>(value))));
-    }
-    return absl::StrJoin(parts, ", ");
-  }
-
-  static std::string json_value(const Value& value) {
-    if (const auto* text = std::get_if<std::string>(&value)) return json_string(*text);
-    if (const auto* truth = std::get_if<bool>(&value)) return *truth ? "true" : "false";
-    if (const auto* real = std::get_if<double>(&value)) return absl::StrFormat("%g", *real);
-    const uint64_t number = std::get<uint64_t>(value);
-    return number == kUnlimited ? "null" : absl::StrCat(number);
-  }
-
-  static std::string text_of(const Param& param) {
-    if (const auto* text = std::get_if<std::string>(&param.second)) return *text;
-    const int64_t number = std::get<int64_t>(param.second);
-    if (param.first == "page_bytes") {
-      return internal::format_bytes(static_cast<uint64_t>(number)) + " pages";
-    }
-    return absl::StrCat(std::string(param.first), " ", number);
-  }
-
-  static std::string text_of(const Value& value, std::string_view unit) {
-    if (const auto* text = std::get_if<std::string>(&value)) return *text;
-    if (const auto* truth = std::get_if<bool>(&value)) return *truth ? "yes" : "no";
-    const std::string suffix = unit.empty() ? "" : " " + std::string(unit);
-    if (const auto* real = std::get_if<double>(&value)) {
-      return absl::StrFormat("%g", *real) + suffix;
-    }
-    const uint64_t number = std::get<uint64_t>(value);
-    if (number == kUnlimited) return "unlimited";
-    return unit == "bytes" ? internal::format_bytes(number) : absl::StrCat(number) + suffix;
-  }
-
-  const bool json_;
-  std::string text_;
-};
 
 std::string list_text(const std::vector<int>& numbers) { return absl::StrJoin(numbers, " "); }
 
@@ -331,109 +257,6 @@ TransportsOfJobs report_transports(Report& report, std::vector<Shortfall>& short
   return found;
 }
 
-std::string growth_name(Growth growth) {
-  return growth == Growth::kLinear ? "linear" : "exponential";
-}
-
-void report_environment(Report& report) {
-  report.heading("Environment");
-  for (const char* variable :
-       {"CARIAMA_TRANSPORT", "CARIAMA_DEVICE", "CARIAMA_PORT", "CARIAMA_GID_INDEX",
-        "CARIAMA_VERBS_IN_ORDER", "CARIAMA_MEMORY_BUDGET", "CARIAMA_TRACE", "CARIAMA_BOOTSTRAP",
-        "CARIAMA_THREADS", "CARIAMA_LISTEN", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR",
-        "MASTER_PORT", "PMIX_NAMESPACE", "PMIX_RANK"}) {
-    const char* const value = std::getenv(variable);
-    if (value != nullptr) report.fact("environment", {{"variable", variable}}, value);
-  }
-  for (const char* secret : {"CARIAMA_JOB_SECRET", "CARIAMA_LAUNCH_SOCKET"}) {
-    if (std::getenv(secret) != nullptr) report.fact("environment", {{"variable", secret}}, "set");
-  }
-  report.fact("memory_budget", {}, MemoryBudget::process().limit(), "bytes");
-}
-
-void report_options(Report& report) {
-  report.heading("Options in effect");
-  const auto option = [&report](const char* of, const char* name, const Value& value,
-                                std::string_view unit = "") {
-    report.fact("option", {{"of", of}, {"option", name}}, value, unit);
-  };
-  const RDMAAllocatorOptions rdma;
-  const char* of = "RDMAAllocator";
-  option(of, "chunk_bytes", uint64_t{rdma.chunk_bytes}, "bytes");
-  option(of, "first_superpage_bytes", uint64_t{rdma.first_superpage_bytes}, "bytes");
-  option(of, "max_superpage_bytes", uint64_t{rdma.max_superpage_bytes}, "bytes");
-  option(of, "growth", growth_name(rdma.growth));
-  option(of, "shareable", rdma.shareable);
-  option(of, "largest_page", std::string(page_kind_name(rdma.largest_page)));
-  option(of, "max_bytes", rdma.max_bytes, "bytes");
-
-  const CircularAllocatorOptions circular;
-  of = "CircularAllocator";
-  option(of, "unit_bytes", uint64_t{circular.unit_bytes}, "bytes");
-  option(of, "initial_units", uint64_t{circular.initial_units}, "units");
-  option(of, "max_units", uint64_t{circular.max_units}, "units");
-  option(of, "growth", growth_name(circular.growth));
-
-  const GeneralAllocatorOptions general;
-  of = "GeneralAllocator";
-  option(of, "fit", std::string(general.fit == Fit::kBest ? "best" : "first"));
-  option(of, "chunk_bytes", uint64_t{general.chunk_bytes}, "bytes");
-  option(of, "max_bytes", general.max_bytes, "bytes");
-
-  const QueuePairOptions queue_pair;
-  of = "QueuePair";
-  option(of, "send_depth", uint64_t{queue_pair.send_depth}, "operations");
-  option(of, "receive_depth", uint64_t{queue_pair.receive_depth}, "operations");
-  option(of, "max_send_segments", uint64_t{queue_pair.max_send_segments}, "segments");
-  option(of, "max_receive_segments", uint64_t{queue_pair.max_receive_segments}, "segments");
-  option(of, "max_inline", uint64_t{queue_pair.max_inline}, "bytes");
-
-  const ConnectOptions connect;
-  of = "connect";
-  option(of, "retry_count", uint64_t{connect.retry_count}, "times");
-  option(of, "ack_timeout", static_cast<uint64_t>(connect.ack_timeout.count()), "us");
-  option(of, "receiver_retry_count", uint64_t{connect.receiver_retry_count}, "times");
-  option(of, "receiver_retry_delay", static_cast<uint64_t>(connect.receiver_retry_delay.count()),
-         "us");
-
-  const TransmitOptions transmit;
-  option("TransmitQueue", "probe_interval", static_cast<uint64_t>(transmit.probe_interval.count()),
-         "ms");
-  option("CompletionQueue", "depth", uint64_t{CompletionQueueOptions().depth}, "completions");
-  const SharedReceiveQueueOptions shared_receives;
-  option("SharedReceiveQueue", "depth", uint64_t{shared_receives.depth}, "operations");
-  option("SharedReceiveQueue", "max_segments", uint64_t{shared_receives.max_segments}, "segments");
-
-  const FabricOptions fabric;
-  of = "Fabric";
-  option(of, "service_threads", uint64_t{fabric.service_threads}, "threads");
-  option(of, "helper_threads", uint64_t{fabric.helper_threads}, "threads");
-  option(of, "queue_pairs", uint64_t{fabric.queue_pairs});
-  option(of, "receive_units", uint64_t{fabric.receive_units}, "units");
-  option(of, "receive_unit_bytes", uint64_t{fabric.receive_unit_bytes}, "bytes");
-  option(of, "send_depth", uint64_t{fabric.send_depth}, "operations");
-  option(of, "deferred_bytes", fabric.deferred_bytes, "bytes");
-  option(of, "bounce_bytes", fabric.bounce_bytes, "bytes");
-  option(of, "on_failure",
-         std::string(fabric.on_failure == FailurePolicy::kAbort ? "abort" : "continue"));
-  option(of, "timeout", static_cast<uint64_t>(fabric.timeout.count()), "ms");
-  option(of, "heartbeat", static_cast<uint64_t>(fabric.heartbeat.count()), "ms");
-  option(of, "ack_timeout", static_cast<uint64_t>(fabric.ack_timeout.count()), "ms");
-
-  const MessengerOptions messenger;
-  of = "Messenger";
-  option(of, "chunks_per_request", uint64_t{messenger.chunks_per_request}, "chunks");
-  option(of, "max_chunks", uint64_t{messenger.max_chunks}, "chunks");
-  option(of, "chunk_bytes", messenger.chunk_bytes, "bytes");
-  option(of, "flush_bytes", uint64_t{messenger.flush_bytes}, "bytes");
-  option(of, "deferred_bytes", messenger.deferred_bytes, "bytes");
-  option(of, "flush_age", static_cast<uint64_t>(messenger.flush_age.count()), "ns");
-  option(of, "arrival", std::string(arrival_name(messenger.arrival)));
-  option(of, "consumption",
-         std::string(messenger.consumption == Consumption::kPush ? "push" : "pull"));
-  option(of, "timeout", static_cast<uint64_t>(messenger.timeout.count()), "ms");
-}
-
 void append_device_shortfalls(const std::vector<VerbsDeviceInfo>& devices,
                               std::vector<Shortfall>& shortfalls) {
   for (const VerbsDeviceInfo& device : devices) {
@@ -548,12 +371,31 @@ int run(bool json) {
 int main(int argc, char** argv) {
   bool json = false;
   bool options = false;
-  for (int i = 1; i < argc; ++i) {
+  bool job = false;
+  std::string preset = "default";
+  int first = 1;
+  // Options of the launcher, for --job, come first.
+  if (std::find_if(argv, argv + argc, [](const char* word) {
+        return std::string_view(word) == "--job";
+      }) != argv + argc) {
+    cariama::LaunchOptions launch;
+    const auto read = cariama::read_launch_options({argv + 1, argv + argc}, launch);
+    if (!read.ok()) {
+      std::fprintf(stderr, "cariama-info: %s\n", std::string(read.status().message()).c_str());
+      return 2;
+    }
+    first += static_cast<int>(*read);
+  }
+  for (int i = first; i < argc; ++i) {
     const std::string_view argument = argv[i];
     if (argument == "--json") {
       json = true;
     } else if (argument == "--options") {
       options = true;
+    } else if (argument == "--job") {
+      job = true;
+    } else if (argument == "--preset" && i + 1 < argc) {
+      preset = argv[++i];
     } else if (argument == "--help" || argument == "-h") {
       std::fputs(cariama::kHelp, stdout);
       return cariama::finish_output();
@@ -565,6 +407,11 @@ int main(int argc, char** argv) {
                    argv[i]);
       return 2;
     }
+  }
+  if (job) return cariama::run_job_report(argc, argv, json, preset);
+  if (preset != "default") {
+    std::fprintf(stderr, "cariama-info: --preset needs --job\n");
+    return 2;
   }
   // The JSON always contains the options.
   return options && !json ? cariama::run_options() : cariama::run(json);

@@ -27,6 +27,7 @@ _cariama() {
     --bind) words="none core numa" ;;
     --strategy) words="bfs chaining saturation" ;;
     --placement) words="locality hash random" ;;
+    --preset) words="default paper" ;;
     --place)
       mapfile -t COMPREPLY < <(compgen -W zone-endpoint -- "$word"; compgen -f -- "$word")
       return 0

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "bdd/edge.h"
+#include "bdd/internal/batch.h"
 #include "bdd/internal/host_memory.h"
 #include "bdd/node_table.h"
 #include "bdd/operation_cache.h"
@@ -80,8 +81,9 @@ struct Engine {
   std::unique_ptr<NodeTable> table;
   HostMemory cache_memory;  // of a shared cache
   OperationCache cache;
-  std::vector<Group> groups;  // in ascending order of first_variable
-  uint64_t group_set = 0;     // number of the value of `groups`
+  std::unique_ptr<Batch> batch;  // nullptr: each step waits for its look-ups
+  std::vector<Group> groups;     // in ascending order of first_variable
+  uint64_t group_set = 0;        // number of the value of `groups`
 };
 
 // The engine of the worker process in which a task currently runs. A task that may have migrated

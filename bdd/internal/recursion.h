@@ -1,18 +1,28 @@
-// The recursive operations. Each exists in two instances: one runs in the calling thread, the other
-// forks tasks, which migrate between worker processes.
+// The recursive operations. Each exists in three instances: one runs in the calling thread, one
+// forks tasks that migrate between worker processes (tasks/task.h), and one spawns tasks of a pool
+// (tasks/pool.h).
 //
-// A frame of these functions contains only values: edges, variables, and the empty class Anywhere.
-// A reference to an engine must not be used across fork(), which may return in another process:
+// A frame of these functions contains only values: edges, variables, and an empty class. A
+// reference to an engine must not be used across fork(), which may return in another process:
 // engine() is therefore called anew for each access.
+//
+// If a part of the node table is not mapped, a worker forks only until enough tasks wait for
+// thieves (in_batch()). It then computes the rest of an operation in a Batch (batch.h).
 #ifndef CARIAMA_BDD_INTERNAL_RECURSION_H_
 #define CARIAMA_BDD_INTERNAL_RECURSION_H_
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <type_traits>
 #include <utility>
 
 #include "bdd/edge.h"
+#include "bdd/internal/batch.h"
 #include "bdd/internal/engine.h"
+#include "bdd/internal/forms.h"
+#include "tasks/pool.h"
+#include "tasks/runtime.h"
 #include "tasks/task.h"
 
 namespace cariama::bdd::internal {
@@ -22,23 +32,54 @@ struct Here {
   Engine* local;
   [[nodiscard]] Engine& engine() const { return *local; }
   static constexpr bool kForks = false;
+  static constexpr bool kBatches = false;
 };
-// Executes operations as tasks, on the engine of whichever worker runs the task.
-struct Anywhere {
+// The same, in the batch of the engine.
+struct InBatch {
+  Engine* local;
+  [[nodiscard]] Engine& engine() const { return *local; }
+  static constexpr bool kForks = false;
+  static constexpr bool kBatches = true;
+  [[nodiscard]] static size_t spare_tasks() { return 0; }
+  static void serve_thieves() {}
+};
+// Executes operations as tasks, on the engine of the worker that currently runs the task.
+struct AsTasks {
   [[nodiscard]] Engine& engine() const { return *worker_engine; }
   static constexpr bool kForks = true;
+  static constexpr bool kBatches = true;
+  // Returns the number of tasks of this worker that it has not offered to thieves yet.
+  [[nodiscard]] static size_t spare_tasks() {
+    return static_cast<size_t>(tasks::cariama_fork_state.top - tasks::cariama_fork_state.floor);
+  }
+  static void serve_thieves() { poll(); }
+};
+// Executes operations as tasks of a pool. A task stays in the process in which it has begun.
+struct InPool {
+  [[nodiscard]] Engine& engine() const { return *worker_engine; }
+  static constexpr bool kForks = true;
+  static constexpr bool kBatches = true;
+  [[nodiscard]] static size_t spare_tasks() {
+    return static_cast<size_t>(pool::internal::deque.head - pool::internal::deque.tail);
+  }
+  static void serve_thieves() { pool::communicate(); }
 };
 
-struct Two {
-  Edge low;
-  Edge high;
-};
+template <typename Closure>
+Edge run_closure(Closure closure) {
+  return closure();
+}
 
-// Computes low() and high(), which return edges. With Anywhere, low() runs as a child task. Its
-// closure is copied as bytes.
+// Computes low() and high(), which return edges. In a job, low() runs as a child task. Its closure
+// is copied as bytes.
 template <typename Where, typename Low, typename High>
 [[gnu::always_inline]] inline Two fork(Where, Low low, High high) {
-  if constexpr (Where::kForks) {
+  if constexpr (std::is_same_v<Where, InPool>) {
+    pool::Children<&run_closure<Low>> child;
+    child.spawn(low);
+    const Edge above = high();
+    return {child.sync(), above};
+  } else if constexpr (Where::kForks) {
     auto child = spawn(low);
     const Edge above = high();
     const Edge below = join(std::move(child));
@@ -49,21 +90,32 @@ template <typename Where, typename Low, typename High>
   }
 }
 
-// Returns `sons` of an edge for the variable `top`: the sons, or twice the edge itself if its node
-// has a larger variable.
-[[gnu::always_inline]] inline Two cofactors(const Sons& sons, Edge edge, uint32_t top) {
-  return sons.variable == top ? Two{sons.low, sons.high} : Two{edge, edge};
+// Returns true if the calling task computes the rest of an operation in the batch of its worker,
+// by `run_in_batch`.
+template <typename Where>
+[[gnu::always_inline]] inline bool in_batch(Where where) {
+  if constexpr (Where::kBatches) {
+    const Batch* const batch = where.engine().batch.get();
+    return batch != nullptr && Where::spare_tasks() >= batch->least_spare_tasks();
+  } else {
+    return false;
+  }
+}
+template <typename Where, typename Start>
+[[gnu::noinline]] Edge run_in_batch(Where where, Start start) {
+  Batch& batch = *where.engine().batch;
+  if constexpr (Where::kBatches) return batch.run(start(batch), &Where::serve_thieves);
+  return kFalse;  // not called
 }
 
 template <typename Where>
 Edge conjoin(Where where, Edge a, Edge b) {
-  if (a == b) return a;
-  if (a == negate(b)) return kFalse;
-  if (is_constant(a)) return a == kTrue ? b : kFalse;
-  if (is_constant(b)) return b == kTrue ? a : kFalse;
-  if (a > b) std::swap(a, b);
   Edge result;
+  if (is_simple_conjunction(a, b, result)) return result;
   if (where.engine().cache.find(key_of(Op::kAnd, a), b, 0, result)) return result;
+  if (in_batch(where)) {
+    return run_in_batch(where, [=](Batch& batch) { return batch.conjoin(a, b); });
+  }
   uint32_t top;
   Two of_a, of_b;
   {
@@ -90,14 +142,13 @@ Edge disjoin(Where where, Edge a, Edge b) {
 
 template <typename Where>
 Edge exclusive_or(Where where, Edge a, Edge b) {
-  const Edge mark = (a ^ b) & kMark;  // the operation commutes with negation of either operand
-  a &= kIndexMask;
-  b &= kIndexMask;
-  if (a == b) return mark;
-  if (a > b) std::swap(a, b);
-  if (a == kFalse) return b ^ mark;
+  Edge mark;
   Edge result;
+  if (is_simple_exclusive_or(a, b, mark, result)) return result;
   if (where.engine().cache.find(key_of(Op::kXor, a), b, 0, result)) return result ^ mark;
+  if (in_batch(where)) {
+    return run_in_batch(where, [=](Batch& batch) { return batch.exclusive_or(a, b); }) ^ mark;
+  }
   uint32_t top;
   Two of_a, of_b;
   {
@@ -119,28 +170,19 @@ Edge exclusive_or(Where where, Edge a, Edge b) {
 
 template <typename Where>
 Edge if_then_else(Where where, Edge a, Edge b, Edge c) {
-  if (is_constant(a)) return a == kTrue ? b : c;
-  if (b == c) return b;
-  if (a == b) b = kTrue;
-  if (a == negate(b)) b = kFalse;
-  if (a == c) c = kFalse;
-  if (a == negate(c)) c = kTrue;
-  // Each form with a constant is a conjunction, which has more entries in the cache.
-  if (b == kTrue) return disjoin(where, a, c);
-  if (b == kFalse) return conjoin(where, negate(a), c);
-  if (c == kFalse) return conjoin(where, a, b);
-  if (c == kTrue) return disjoin(where, negate(a), b);
-  if (b == negate(c)) return exclusive_or(where, a, c);
-  // Canonical: a and b are unmarked.
-  if (a & kMark) {
-    a = negate(a);
-    std::swap(b, c);
-  }
-  const Edge mark = b & kMark;
-  b ^= mark;
-  c ^= mark;
+  const IfThenElse form = simplified(a, b, c);
+  if (form.is == IfThenElse::Is::kEdge) return form.a;
+  if (form.is == IfThenElse::Is::kConjunction) return conjoin(where, form.a, form.b) ^ form.mark;
+  if (form.is == IfThenElse::Is::kExclusiveOr) return exclusive_or(where, form.a, form.b);
+  a = form.a;
+  b = form.b;
+  c = form.c;
+  const Edge mark = form.mark;
   Edge result;
   if (where.engine().cache.find(key_of(Op::kIte, a), b, c, result)) return result ^ mark;
+  if (in_batch(where)) {
+    return run_in_batch(where, [=](Batch& batch) { return batch.if_then_else(a, b, c); }) ^ mark;
+  }
   uint32_t top;
   Two of_a, of_b, of_c;
   {
@@ -196,6 +238,9 @@ Edge quantify(Where where, Edge a, Edge cube) {
   }
   Edge result;
   if (where.engine().cache.find(key_of(Op::kExists, a), cube, 0, result)) return result;
+  if (in_batch(where)) {
+    return run_in_batch(where, [=](Batch& batch) { return batch.quantify(a, cube); });
+  }
   if (quantified && !Where::kForks) {
     result = quantify(where, of_a.low, rest);
     if (result != kTrue) result = disjoin(where, result, quantify(where, of_a.high, rest));
@@ -235,6 +280,9 @@ Edge conjoin_quantify(Where where, Edge a, Edge b, Edge cube) {
   }
   Edge result;
   if (where.engine().cache.find(key_of(Op::kAndExists, a), b, cube, result)) return result;
+  if (in_batch(where)) {
+    return run_in_batch(where, [=](Batch& batch) { return batch.conjoin_quantify(a, b, cube); });
+  }
   if (quantified && !Where::kForks) {
     result = conjoin_quantify(where, of_a.low, of_b.low, rest);
     if (result != kTrue) {
@@ -276,6 +324,10 @@ Edge substitute(Where where, Edge a, uint32_t variable, Edge by) {
   Edge result;
   if (where.engine().cache.find(key_of(Op::kCompose, a), variable, by, result)) {
     return result ^ mark;
+  }
+  if (in_batch(where)) {
+    return run_in_batch(where, [=](Batch& batch) { return batch.substitute(a, variable, by); }) ^
+           mark;
   }
   const Two two = fork(
       where,

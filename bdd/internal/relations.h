@@ -78,6 +78,10 @@ Edge step(Where where, Edge states, Edge relation, Edge cube) {
   constexpr Op kOp = kForward ? Op::kNext : Op::kPrevious;
   Edge result;
   if (where.engine().cache.find(key_of(kOp, states), relation, cube, result)) return result;
+  if (in_batch(where)) {
+    return run_in_batch(where,
+                        [=](Batch& batch) { return batch.step<kForward>(states, relation, cube); });
+  }
   if (paired) {
     // One task for each value of the variable in the result.
     const Two two = fork(
@@ -129,6 +133,10 @@ Edge image(Where where, Edge states, uint32_t from, uint32_t to) {
     const Group group = where.engine().groups[from];
     return step<kForward>(where, states, group.relation, group.variables);
   }
+  if (in_batch(where)) {
+    return run_in_batch(where,
+                        [=](Batch& batch) { return batch.image<kForward>(states, from, to); });
+  }
   const uint32_t middle = from + (to - from) / 2;
   const Two two = fork(
       where, [=] { return image<Where, kForward>(where, states, from, middle); },
@@ -157,6 +165,9 @@ Edge saturate(Where where, Edge states, uint32_t index) {
   const uint64_t set = where.engine().group_set;
   Edge result;
   if (where.engine().cache.find(key_of(Op::kSaturate, states), index, set, result)) return result;
+  if (in_batch(where)) {
+    return run_in_batch(where, [=](Batch& batch) { return batch.saturate(states, index); });
+  }
   const Edge argument = states;
   const Group first = where.engine().groups[index];
   const Sons sons = where.engine().sons(states);

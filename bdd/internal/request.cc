@@ -42,24 +42,24 @@ Edge perform(Where where, const Instruction& instruction) {
   return kNoEdge;
 }
 
+template <typename Where>
+Edge perform_or_fail(Where where, const Instruction& instruction) {
+  try {
+    return perform(where, instruction);
+  } catch (const NoRoom&) {
+    return kNoEdge;
+  }
+}
+
 }  // namespace
 
 Engine* worker_engine = nullptr;
 
 Edge execute_here(Engine& engine, const Instruction& instruction) {
-  try {
-    return perform(Here{&engine}, instruction);
-  } catch (const NoRoom&) {
-    return kNoEdge;
-  }
+  return engine.batch != nullptr ? perform_or_fail(InBatch{&engine}, instruction)
+                                 : perform_or_fail(Here{&engine}, instruction);
 }
-
-Edge execute_as_task(Instruction instruction) {
-  try {
-    return perform(Anywhere{}, instruction);
-  } catch (const NoRoom&) {
-    return kNoEdge;
-  }
-}
+Edge execute_as_task(Instruction instruction) { return perform_or_fail(AsTasks{}, instruction); }
+Edge execute_in_pool(Instruction instruction) { return perform_or_fail(InPool{}, instruction); }
 
 }  // namespace cariama::bdd::internal

@@ -51,10 +51,11 @@ struct Instruction {
 
 struct Engine;
 
-// Execute an instruction in the calling thread; and as a task, in a worker of a job. Return kNoEdge
-// if the table has no room.
+// Execute an instruction in the calling thread; as a task, in a worker of a job; and as a task of a
+// pool. Return kNoEdge if the table has no room.
 [[nodiscard]] Edge execute_here(Engine& engine, const Instruction& instruction);
 [[nodiscard]] Edge execute_as_task(Instruction instruction);
+[[nodiscard]] Edge execute_in_pool(Instruction instruction);
 
 }  // namespace cariama::bdd::internal
 

@@ -11,6 +11,7 @@
 #include "bench/support/transfer_target.h"
 #include "dsfabric/send_call.h"
 #include "dtutils/error.h"
+#include "dtutils/statistics.h"
 #include "dtutils/synchronizer.h"
 #include "riutils/call.h"
 
@@ -238,11 +239,29 @@ absl::Status CallWorker::round_trip(CallMode mode, uint64_t count) {
   return measure(messenger(CallMode::kWrite));
 }
 
+namespace {
+
+// Counters of this process since its start.
+RoundResult process_counts(const Fabric& fabric) {
+  RoundResult counts;
+  counts.receives = fabric.statistics().receives;
+  for (const Statistic& one : statistics_snapshot()) {
+    if (one.kind != "transmit_queue") continue;
+    if (one.name == "operations") counts.operations += one.value;
+    if (one.name == "bytes") counts.bytes += one.value;
+  }
+  return counts;
+}
+
+}  // namespace
+
 absl::StatusOr<RoundResult> CallWorker::run(const CallLoad& load, uint64_t messages,
                                             Rounds& rounds) {
   RoundResult result;
   call_sink = {};
   const uint64_t preempted = preemptions();
+  const bool counts = place_.index == 0 && place_.thread != nullptr;
+  const RoundResult before = counts ? process_counts(place_.thread->fabric()) : RoundResult{};
   result.start_ns = rounds.meet();
   absl::Status status;
   if (load.mode == CallMode::kMaxRaw) {
@@ -261,6 +280,12 @@ absl::StatusOr<RoundResult> CallWorker::run(const CallLoad& load, uint64_t messa
   result.preemptions = preemptions() - preempted;
   result.count = call_sink.count;
   result.sum = call_sink.sum;
+  if (counts) {
+    const RoundResult after = process_counts(place_.thread->fabric());
+    result.operations = after.operations - before.operations;
+    result.bytes = after.bytes - before.bytes;
+    result.receives = after.receives - before.receives;
+  }
   return result;
 }
 

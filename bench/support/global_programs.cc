@@ -61,13 +61,13 @@ template <typename T>
 std::vector<T> get(const GlobalVector<T>& from, size_t first, size_t count) {
   std::vector<T> values(count);
   const tasks::OtherTasksMayRun scope;
-  take(from.get(*data->memory, first, values));
+  take(from.get(*data->memory, first, values, soon()));
   return values;
 }
 template <typename T>
 void put(const GlobalVector<T>& to, size_t first, const std::vector<T>& values) {
   const tasks::OtherTasksMayRun scope;
-  take(to.put(*data->memory, first, values));
+  take(to.put(*data->memory, first, values, soon()));
 }
 
 // ---- Matrices -----------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ uint64_t checksum(std::span<const uint32_t> values, size_t first) {
 
 uint32_t get_one(size_t array, size_t index) {
   GlobalValue<uint32_t> value = data->numbers[array]->rget(*data->memory, index);
-  return take(await(value));
+  return take(await(value, kForever));
 }
 
 // Returns the position of the first number in [begin, end) of the sorted array that is not less

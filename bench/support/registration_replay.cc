@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "dtutils/error.h"
+#include "dtutils/internal/byte_size.h"
 #include "dtutils/internal/futex.h"
 #include "dtutils/registration/pinner.h"
 
@@ -20,6 +21,8 @@ constexpr int64_t kOverslept = 20'000;
 // the trace uses without a hole.
 class TracedMemory {
  public:
+  // `present`: the pages exist before they are used. On the virtual clock nothing accesses them.
+  explicit TracedMemory(bool present) : present_(present) {}
   ~TracedMemory() {
     for (const auto& [start, range] : ranges_) munmap(range.memory, range.bytes);
   }
@@ -57,15 +60,20 @@ class TracedMemory {
 
   absl::Status map(uintptr_t start, uintptr_t end) {
     if (start == end) return absl::OkStatus();
-    void* const memory = mmap(nullptr, end - start, PROT_READ | PROT_WRITE,
-                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    void* const memory =
+        mmap(nullptr, end - start, PROT_READ | PROT_WRITE,
+             MAP_PRIVATE | MAP_ANONYMOUS | (present_ ? MAP_POPULATE : MAP_NORESERVE), -1, 0);
     if (memory == MAP_FAILED) {
-      return make_errno_error(errno, ErrorScope::kProcess, "mapping the buffers of the trace");
+      return make_errno_error(
+          errno, ErrorScope::kProcess,
+          "mapping " + internal::format_bytes(end - start) + " for a buffer of the trace",
+          "raise RLIMIT_AS, or free memory; --clock virtual needs addresses only");
     }
     ranges_[start] = {static_cast<std::byte*>(memory), end - start};
     return absl::OkStatus();
   }
 
+  const bool present_;
   std::map<uintptr_t, Range> ranges_;
 };
 
@@ -80,21 +88,44 @@ class CostedPinner final : public Pinner {
  public:
   class Region final : public MemoryRegion {
    public:
-    explicit Region(const MemorySource& source) : MemoryRegion(source, Access::kAll) {
+    Region(const MemorySource& source, ByteSecondsParts& parts)
+        : MemoryRegion(source, Access::kAll), parts_(parts), since_(virtual_time) {
       virtual_time += kPinBase + kPinPerPage * pages_of(length_);
       ready_ = virtual_time;
     }
-    ~Region() override { virtual_time += kUnpinBase + kUnpinPerPage * pages_of(length_); }
+    ~Region() override {
+      virtual_time += kUnpinBase + kUnpinPerPage * pages_of(length_);
+      charge(used_ ? parts_.late : parts_.unused, virtual_time);
+    }
     // The time at which the registration was complete.
     [[nodiscard]] int64_t ready() const { return ready_; }
+    void used(int64_t begin, int64_t end) {
+      charge(used_ ? parts_.between : parts_.early, begin);
+      charge(parts_.in_use, end);
+      used_ = true;
+    }
 
    private:
+    void charge(double& part, int64_t until) {
+      if (until <= since_) return;
+      part += static_cast<double>(until - since_) * 1e-9 * static_cast<double>(length_);
+      since_ = until;
+    }
+
+    ByteSecondsParts& parts_;
+    int64_t since_;  // what lies before is charged
     int64_t ready_;
+    bool used_ = false;
   };
 
+  explicit CostedPinner(ByteSecondsParts& parts) : parts_(parts) {}
+
   absl::StatusOr<std::shared_ptr<MemoryRegion>> pin(std::byte* address, size_t bytes) override {
-    return std::make_shared<Region>(MemorySource{.address = address, .length = bytes});
+    return std::make_shared<Region>(MemorySource{.address = address, .length = bytes}, parts_);
   }
+
+ private:
+  ByteSecondsParts& parts_;
 };
 
 // Brings a replay forward in time: spins, or runs the steps of the helper that are due.
@@ -134,8 +165,8 @@ class Time {
   int64_t helper_free_ = 0;
 };
 
-absl::StatusOr<std::shared_ptr<Pinner>> make_pinner(ReplayClock clock) {
-  if (clock == ReplayClock::kVirtual) return std::make_shared<CostedPinner>();
+absl::StatusOr<std::shared_ptr<Pinner>> make_pinner(ReplayClock clock, ByteSecondsParts& parts) {
+  if (clock == ReplayClock::kVirtual) return std::make_shared<CostedPinner>(parts);
   auto pinner = IoUringPinner::create();
   if (!pinner.ok()) return pinner.status();
   return *pinner;
@@ -143,9 +174,9 @@ absl::StatusOr<std::shared_ptr<Pinner>> make_pinner(ReplayClock clock) {
 
 absl::Status replay_rank(const RankTrace& rank, const MakePolicy& make_policy, uint64_t limit,
                          ReplayClock clock, ReplayResult& result) {
-  TracedMemory memory;
+  TracedMemory memory(clock == ReplayClock::kReal);
   if (absl::Status mapped = memory.map(rank); !mapped.ok()) return mapped;
-  auto pinner = make_pinner(clock);
+  auto pinner = make_pinner(clock, result.parts);
   if (!pinner.ok()) return pinner.status();
   Time time(clock);
   const int64_t start = time.start();
@@ -154,7 +185,11 @@ absl::Status replay_rank(const RankTrace& rank, const MakePolicy& make_policy, u
   RegistrationOptions options;
   options.max_bytes = limit;
   options.policy = make_policy(clock == ReplayClock::kReal);
-  if (clock == ReplayClock::kVirtual) options.clock = virtual_clock;
+  if (clock == ReplayClock::kVirtual) {
+    options.clock = virtual_clock;
+    // No mapping changes. The results must not depend on whether the system permits userfaultfd.
+    options.invalidation = Invalidation::kExplicit;
+  }
   options.on_change = [&](int64_t at, uint64_t bytes) { timeline.emplace_back(at - start, bytes); };
   auto cache = RegistrationCache::create(*pinner, options);
   if (!cache.ok()) return cache.status();
@@ -167,7 +202,11 @@ absl::Status replay_rank(const RankTrace& rank, const MakePolicy& make_policy, u
     int64_t piece_ns = 0;
   };
   std::multimap<int64_t, Running> running;  // by the end of the transfer, or of its piece
-  const size_t piece_bytes = options.policy->piece_bytes();
+  const auto note_use = [&](const MemoryRegion& region, int64_t begin, int64_t end) {
+    if (const auto* const costed = dynamic_cast<const CostedPinner::Region*>(&region)) {
+      const_cast<CostedPinner::Region*>(costed)->used(begin, end);
+    }
+  };
   absl::Status failed;
   // Ends what ends before `time`, in order; a transfer in pieces goes on with its next piece.
   const auto run_until = [&](int64_t until) {
@@ -178,7 +217,10 @@ absl::Status replay_rank(const RankTrace& rank, const MakePolicy& make_policy, u
       time.run_until(end);
       const int64_t before = time.now();
       if (one.pieces != nullptr && !one.pieces->done()) {
-        failed.Update(one.pieces->next().status());
+        const auto piece = one.pieces->next();
+        failed.Update(piece.status());
+        // Its use ends when the piece after the next one begins.
+        if (piece.ok()) note_use(*piece->region, time.now(), start + end + 2 * one.piece_ns);
         running.emplace(end + one.piece_ns, std::move(one));
       } else {
         one = {};
@@ -198,6 +240,7 @@ absl::Status replay_rank(const RankTrace& rank, const MakePolicy& make_policy, u
     const int64_t before = time.now();
     Running one;
     bool hit = false;
+    const size_t piece_bytes = options.policy->piece_bytes(message.bytes);
     if (piece_bytes != 0 && message.bytes > piece_bytes) {
       one.pieces = std::make_unique<ChunkedRegistration>(**cache, address, message.bytes,
                                                          piece_bytes, context);
@@ -206,11 +249,13 @@ absl::Status replay_rank(const RankTrace& rank, const MakePolicy& make_policy, u
       hit = piece->was_hit && !time.waited(*piece->region, message.begin);
       const auto pieces = static_cast<int64_t>((message.bytes + piece_bytes - 1) / piece_bytes);
       one.piece_ns = (message.end - message.begin) / pieces;
+      note_use(*piece->region, start + message.begin, start + message.begin + 2 * one.piece_ns);
     } else {
       auto acquired = (*cache)->acquire(address, message.bytes, context);
       if (!acquired.ok()) return acquired.status();
       hit = acquired->was_hit() && !time.waited(acquired->region(), message.begin);
       one.whole = *std::move(acquired);
+      note_use(one.whole.region(), start + message.begin, start + message.end);
       one.piece_ns = message.end - message.begin;
     }
     const int64_t after = time.now();
@@ -248,11 +293,11 @@ void spin_until(int64_t time) {
   while (registration_clock() < time) internal::cpu_relax();
 }
 
-uint64_t ReplayResult::peak_bytes() const {
+uint64_t ReplayResult::peak_bytes(std::span<const size_t> ranks) const {
   std::multimap<int64_t, int64_t> changes;
-  for (const Timeline& timeline : timelines) {
+  for (const size_t rank : ranks) {
     int64_t before = 0;
-    for (const auto& [time, bytes] : timeline) {
+    for (const auto& [time, bytes] : timelines[rank]) {
       changes.emplace(time, static_cast<int64_t>(bytes) - before);
       before = static_cast<int64_t>(bytes);
     }

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -37,6 +38,15 @@ inline constexpr int64_t kUnpinPerPage = 18;
 inline constexpr int64_t kWakeDelay = 10'000;
 inline constexpr int64_t kStepCost = 3000;
 
+// The parts of byte_seconds, on the virtual clock.
+struct ByteSecondsParts {
+  double early = 0;    // from the registration to the first use
+  double in_use = 0;   // during uses
+  double between = 0;  // from one use to the next one, with the memory left registered
+  double late = 0;     // from the last use to the deregistration
+  double unused = 0;   // registered and not used
+};
+
 struct ReplayResult {
   uint64_t messages = 0;
   uint64_t late = 0;        // acquire() had to register or to wait
@@ -44,6 +54,7 @@ struct ReplayResult {
   uint64_t repeated = 0;    // messages whose signature was used twice before
   uint64_t late_repeated = 0;
   double byte_seconds = 0;
+  ByteSecondsParts parts;
   uint64_t registrations = 0;
   double seconds = 0;             // of the replay
   double helper_cpu_seconds = 0;  // 0 on the virtual clock
@@ -53,8 +64,8 @@ struct ReplayResult {
   uint64_t overslept = 0;      // messages that began more than 20 us after their time
   PredictionErrors errors;
   std::vector<Timeline> timelines;  // one for each rank
-  // Of all ranks at once, as they run side by side.
-  [[nodiscard]] uint64_t peak_bytes() const;
+  // Of these ranks at once, as they run side by side.
+  [[nodiscard]] uint64_t peak_bytes(std::span<const size_t> ranks) const;
 };
 
 // Makes the policy of one rank. `own_thread`: HelperOptions::own_thread.

@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <map>
 #include <memory>
+#include <numeric>
+#include <random>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -17,6 +19,37 @@ namespace cariama::bench {
 namespace {
 
 constexpr uintptr_t kTracePage = 4096;
+
+// The pages of a trace in runs that every message uses whole or not at all. A buffer of 256 MiB has
+// 65536 pages in a few runs.
+class PageRuns {
+ public:
+  explicit PageRuns(const RankTrace& rank) {
+    for (const TraceMessage& message : rank) {
+      starts_.push_back(message.address / kTracePage);
+      starts_.push_back((message.address + message.bytes - 1) / kTracePage + 1);
+    }
+    std::sort(starts_.begin(), starts_.end());
+    starts_.erase(std::unique(starts_.begin(), starts_.end()), starts_.end());
+  }
+  [[nodiscard]] size_t count() const { return starts_.size(); }
+  [[nodiscard]] int64_t bytes(size_t run) const {
+    return static_cast<int64_t>((starts_[run + 1] - starts_[run]) * kTracePage);
+  }
+  // Calls visit(run) for each run of the message.
+  template <typename Visit>
+  void for_each(const TraceMessage& message, Visit&& visit) const {
+    const uintptr_t end = (message.address + message.bytes - 1) / kTracePage + 1;
+    const auto first =
+        std::lower_bound(starts_.begin(), starts_.end(), message.address / kTracePage);
+    for (auto run = static_cast<size_t>(first - starts_.begin()); starts_[run] < end; ++run) {
+      visit(run);
+    }
+  }
+
+ private:
+  std::vector<uintptr_t> starts_;  // and, last, the end of the last run
+};
 
 int64_t transfer_ns(size_t bytes) { return 2000 + static_cast<int64_t>(bytes / 10); }
 
@@ -55,17 +88,14 @@ void annotate(RankTrace& rank) {
     rank[i].signature_is_new = before == 0;
     rank[i].signature_is_known = before >= 2;
   }
-  std::map<uintptr_t, int64_t> next_of;  // by page
+  const PageRuns runs(rank);
+  std::vector<int64_t> next_of(runs.count(), INT64_MAX);
   for (size_t i = rank.size(); i-- > 0;) {
     TraceMessage& message = rank[i];
-    for (uintptr_t page = message.address / kTracePage;
-         page <= (message.address + message.bytes - 1) / kTracePage; ++page) {
-      const auto [next, is_new] = next_of.try_emplace(page, message.begin);
-      if (!is_new) {
-        message.next_use = std::min(message.next_use, next->second);
-        next->second = message.begin;
-      }
-    }
+    runs.for_each(message, [&](size_t run) {
+      message.next_use = std::min(message.next_use, next_of[run]);
+      next_of[run] = message.begin;
+    });
   }
 }
 
@@ -104,12 +134,13 @@ absl::StatusOr<std::vector<RankTrace>> read_trace(const std::string& file, Axis 
     const std::vector<std::string> cells = absl::StrSplit(line, ',');
     uint32_t rank = 0;
     uint64_t site = 0;
+    int64_t peer = -1;
     RawMessage raw;
     if (cells.size() < 9 || !absl::SimpleAtoi(cells[0], &rank) ||
         !absl::SimpleAtoi(cells[1], &raw.message.begin) ||
         !absl::SimpleAtoi(cells[2], &raw.message.end) || !absl::SimpleHexAtoi(cells[4], &site) ||
         !absl::SimpleAtoi(cells[5], &raw.message.address) ||
-        !absl::SimpleAtoi(cells[6], &raw.message.bytes) ||
+        !absl::SimpleAtoi(cells[6], &raw.message.bytes) || !absl::SimpleAtoi(cells[7], &peer) ||
         !absl::SimpleAtoi(cells[8], &raw.compute) || raw.message.bytes == 0) {
       return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
                         absl::StrCat(file, ": line ", line_number, " is not a message"));
@@ -117,6 +148,7 @@ absl::StatusOr<std::vector<RankTrace>> read_trace(const std::string& file, Axis 
     raw.message.call_site = site + 1;  // 0 ends a call stack
     // Both directions of a collective have one call site, but are different communications.
     if (cells[3] == "alltoall_r") raw.message.call_site ^= uintptr_t{1} << 40;
+    if (peer >= 0) raw.message.peer = static_cast<uint32_t>(peer);
     ranks[rank].push_back(raw);
   }
   std::vector<RankTrace> result;
@@ -136,34 +168,100 @@ absl::StatusOr<std::vector<RankTrace>> read_trace(const std::string& file, Axis 
   return result;
 }
 
-OracleValues oracle_values(const std::vector<RankTrace>& ranks, int64_t horizon_ns) {
+std::vector<std::vector<size_t>> group_ranks(std::vector<RankTrace>& ranks, size_t per_node,
+                                             uint64_t seed) {
+  std::vector<size_t> order(ranks.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::mt19937_64 random(seed);
+  for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random() % i]);
+  std::vector<std::vector<size_t>> nodes;
+  for (size_t i = 0; i < order.size(); ++i) {
+    if (i % per_node == 0) nodes.emplace_back();
+    nodes.back().push_back(order[i]);
+  }
+  for (const std::vector<size_t>& node : nodes) {
+    for (const size_t rank : node) {
+      std::erase_if(ranks[rank], [&node](const TraceMessage& message) {
+        return std::find(node.begin(), node.end(), message.peer) != node.end();
+      });
+      for (TraceMessage& message : ranks[rank]) message.next_use = INT64_MAX;
+      annotate(ranks[rank]);
+    }
+  }
+  return nodes;
+}
+
+double predictable_byte_seconds(const std::vector<RankTrace>& ranks, double quantile) {
+  constexpr int64_t kRegistering = 6000;
+  double sum = 0;
+  for (const RankTrace& rank : ranks) {
+    using Gap = std::array<uintptr_t, 3>;
+    std::map<Gap, std::vector<int64_t>> gaps;
+    const auto gap_of = [&](size_t i) {
+      return Gap{rank[i - 1].call_site, rank[i].call_site, rank[i].address};
+    };
+    for (size_t i = 1; i < rank.size(); ++i) {
+      gaps[gap_of(i)].push_back(rank[i].begin - rank[i - 1].begin);
+    }
+    for (auto& [name, values] : gaps) std::sort(values.begin(), values.end());
+    for (size_t i = 0; i < rank.size(); ++i) {
+      const TraceMessage& message = rank[i];
+      int64_t lead = 0;
+      if (i > 0) {
+        const std::vector<int64_t>& known = gaps[gap_of(i)];
+        const auto at = static_cast<size_t>(quantile * static_cast<double>(known.size()));
+        lead = std::max<int64_t>(message.begin - rank[i - 1].begin - known[at], 0);
+      }
+      const uintptr_t first = message.address / kTracePage * kTracePage;
+      const uintptr_t end =
+          (message.address + message.bytes + kTracePage - 1) / kTracePage * kTracePage;
+      sum += static_cast<double>(message.end - message.begin + lead + kRegistering) * 1e-9 *
+             static_cast<double>(end - first);
+    }
+  }
+  return sum;
+}
+
+OracleValues oracle_values(const std::vector<RankTrace>& ranks, int64_t horizon_ns,
+                           const RegistrationCosts& costs) {
   OracleValues values;
   std::map<int64_t, int64_t> changes;  // of the registered bytes
   for (const RankTrace& rank : ranks) {
-    std::map<uintptr_t, std::pair<int64_t, int64_t>> intervals;  // by page: from, to
-    const auto close = [&](const std::pair<int64_t, int64_t>& interval) {
-      values.byte_seconds += static_cast<double>(interval.second - interval.first) * 1e-9 *
-                             static_cast<double>(kTracePage);
-      changes[interval.first] += kTracePage;
-      changes[interval.second] -= kTracePage;
+    const PageRuns runs(rank);
+    struct Interval {
+      int64_t from = 0;
+      int64_t to = INT64_MIN;  // before `from`: not used yet
+    };
+    std::vector<Interval> intervals(runs.count());
+    const auto close = [&](size_t run) {
+      const auto [from, to] = intervals[run];
+      values.byte_seconds +=
+          static_cast<double>(to - from) * 1e-9 * static_cast<double>(runs.bytes(run));
+      changes[from] += runs.bytes(run);
+      changes[to] -= runs.bytes(run);
     };
     for (const TraceMessage& message : rank) {
-      for (uintptr_t page = message.address / kTracePage;
-           page <= (message.address + message.bytes - 1) / kTracePage; ++page) {
-        const auto [known, is_new] = intervals.try_emplace(page, message.begin, message.end);
-        if (is_new) continue;
-        if (message.begin - known->second.second > horizon_ns) {
-          close(known->second);
-          known->second = {message.begin, message.end};
+      const auto pages = static_cast<int64_t>((message.address + message.bytes - 1) / kTracePage +
+                                              1 - message.address / kTracePage);
+      const int64_t begin = message.begin - costs.register_base - costs.register_page * pages;
+      const int64_t end = message.end + costs.deregister_base + costs.deregister_page * pages;
+      runs.for_each(message, [&](size_t run) {
+        Interval& known = intervals[run];
+        const bool is_new = known.to < known.from;
+        if (is_new || begin - known.to > horizon_ns) {
+          if (!is_new) close(run);
+          known = {begin, end};
         } else {
-          known->second.second = std::max(known->second.second, message.end);
+          known.to = std::max(known.to, end);
         }
-      }
+      });
     }
-    for (auto& [page, interval] : intervals) {
+    for (size_t run = 0; run < intervals.size(); ++run) {
+      Interval& interval = intervals[run];
+      if (interval.to < interval.from) continue;
       // Leave-pinned: until the end of the rank.
-      if (horizon_ns == INT64_MAX) interval.second = std::max(interval.second, rank.back().end);
-      close(interval);
+      if (horizon_ns == INT64_MAX) interval.to = std::max(interval.to, rank.back().end);
+      close(run);
     }
   }
   int64_t registered = 0;
@@ -187,13 +285,13 @@ std::string transform_trace_text(uint32_t ranks, int layout, size_t bytes, int64
     };
     int64_t compute = 0;
     int64_t time = 0;
-    const auto exchange = [&](uintptr_t from, uintptr_t site) {
+    const auto exchange = [&](uintptr_t from, uintptr_t site, int64_t peer) {
       compute += compute_ns;
       time += compute_ns;
       for (const bool sends : {true, false}) {
-        absl::StrAppendFormat(&text, "%d,%d,%d,%s,%x,%d,%d,-1,%d\n", rank, time, time + transfer,
+        absl::StrAppendFormat(&text, "%d,%d,%d,%s,%x,%d,%d,%d,%d\n", rank, time, time + transfer,
                               sends ? "alltoall_s" : "alltoall_r", site, array(sends ? from : 1),
-                              bytes, compute);
+                              bytes, peer, compute);
       }
       time += transfer;
     };
@@ -202,7 +300,8 @@ std::string transform_trace_text(uint32_t ranks, int layout, size_t bytes, int64
       const uintptr_t from = iteration < 0 ? 0 : 2;
       const uintptr_t site = iteration < 0 ? 0x100 + static_cast<uintptr_t>(-iteration) : 0x200;
       for (int dimension = 0; dimension < layout; ++dimension) {
-        exchange(from, site + 0x10 * static_cast<uintptr_t>(dimension));
+        exchange(from, site + 0x10 * static_cast<uintptr_t>(dimension),
+                 dimension == 1 ? (rank + ranks / 2) % ranks : -1);
       }
     }
   }

@@ -22,6 +22,7 @@ struct TraceMessage {
   uintptr_t call_site = 0;
   uintptr_t address = 0;
   size_t bytes = 0;
+  uint32_t peer = UINT32_MAX;       // the other rank, if there is one
   int64_t next_use = INT64_MAX;     // begin of the next message that uses one of its pages
   bool signature_is_known = false;  // its signature was used twice before
   bool signature_is_new = false;    // ... never before
@@ -36,6 +37,11 @@ enum class Axis : uint8_t { kCpu, kWall };
 // INVALID_ARGUMENT (the text names the line).
 [[nodiscard]] absl::StatusOr<std::vector<RankTrace>> read_trace(const std::string& file, Axis axis);
 
+// Groups the ranks at random into nodes of `per_node`, and removes the messages within a node,
+// which need no registration. Returns the ranks of each node. The same seed gives the same groups.
+[[nodiscard]] std::vector<std::vector<size_t>> group_ranks(std::vector<RankTrace>& ranks,
+                                                           size_t per_node, uint64_t seed);
+
 // The values of the oracle policy, computed from the trace alone. The oracle knows all future uses.
 // It keeps a page registered between two uses if the gap is at most `horizon_ns`. `byte_seconds`
 // counts whole pages. `peak` is the largest sum over all ranks at one time.
@@ -43,11 +49,27 @@ struct OracleValues {
   double byte_seconds = 0;
   uint64_t peak = 0;
 };
-[[nodiscard]] OracleValues oracle_values(const std::vector<RankTrace>& ranks, int64_t horizon_ns);
+// The time in ns that a registration of whole pages takes: before the use to register them, after
+// it to deregister them. During that time the memory counts as registered.
+struct RegistrationCosts {
+  int64_t register_base = 0;
+  int64_t register_page = 0;
+  int64_t deregister_base = 0;
+  int64_t deregister_page = 0;
+};
+[[nodiscard]] OracleValues oracle_values(const std::vector<RankTrace>& ranks, int64_t horizon_ns,
+                                         const RegistrationCosts& costs = {});
+
+// A bound for predictions from time alone. Each gap from one message to the next is known by its
+// two call sites and the buffer of the second. For each message the memory is registered when the
+// `quantile` of these gaps has passed since the message before, and deregistered at the end of its
+// use. Returns the byte-seconds. A message is late with the probability `quantile`.
+[[nodiscard]] double predictable_byte_seconds(const std::vector<RankTrace>& ranks, double quantile);
 
 // Returns a trace of the FT benchmark as text: `ranks` ranks, layout 1 or 2 (processor dimensions),
 // `bytes` in each of the three arrays of a rank, `compute_ns` between two exchanges. With layout 2
-// each exchange is one along the rows and one along the columns.
+// the ranks form two rows, and each exchange is one along the rows and one along the columns, that
+// is with the one other rank of the column.
 [[nodiscard]] std::string transform_trace_text(uint32_t ranks, int layout, size_t bytes,
                                                int64_t compute_ns, int iterations);
 

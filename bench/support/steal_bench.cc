@@ -340,18 +340,14 @@ Wakes wakes;  // samples of this worker
 // For comparison, after the same pauses: the wake-up time of a thread that sleeps on a bare futex
 // on another core.
 std::vector<double> bare_wakes(int samples, int64_t pause_ns) {
-  WakeWord word;
+  Doorbell doorbell;
   std::atomic<int64_t> sent{0};
   std::vector<double> us;
   std::thread sleeper([&] {
     pin(1, 2, 0, 1);
     for (int64_t last = 0; static_cast<int>(us.size()) < samples; last = sent.load()) {
-      const uint32_t ticket = word.announce();
-      if (sent.load() != last) {
-        word.retract();
-      } else {
-        word.sleep(ticket, deadline_after(std::chrono::seconds(10)));
-      }
+      const uint32_t ticket = doorbell.arm();
+      if (sent.load() == last) doorbell.wait(ticket, deadline_after(std::chrono::seconds(10)));
       us.push_back(static_cast<double>(now_ns() - sent.load()) * 1e-3);
     }
   });
@@ -359,7 +355,7 @@ std::vector<double> bare_wakes(int samples, int64_t pause_ns) {
     for (const int64_t until = now_ns() + pause_ns; now_ns() < until;) {
     }
     sent.store(now_ns());
-    word.wake();
+    doorbell.ring();
   }
   sleeper.join();
   return us;

@@ -32,7 +32,7 @@ struct Result {
 TaskWorkers::TaskWorkers(int workers, char* const* argv) : size_(workers) {
   if (take(find_bootstrap()) == BootstrapKind::kSingle) return;
   take(execute_unrandomised(argv));
-  job_ = take(Fabric::create());
+  job_ = take(Fabric::create({.on_failure = FailurePolicy::kAbort}));
   thread_ = take(job_->init_thread(0));
   size_ = static_cast<int>(job_->size());
 }
@@ -76,7 +76,7 @@ std::string TaskWorkers::run_on_fabric(int workers, const TaskOptions& options,
 std::string TaskWorkers::run_without_runtime(int workers, const PlainBody& body) {
   if (job_ != nullptr) return body(*job_);
   return run_forked(workers, true, [&](Exchange&) {
-    const auto fabric = take(Fabric::create());
+    const auto fabric = take(Fabric::create({.on_failure = FailurePolicy::kAbort}));
     auto thread = take(fabric->init_thread(0));
     std::string result = body(*fabric);
     thread.reset();

@@ -30,7 +30,8 @@ class Gate {
       open_.store(true, std::memory_order_release);
       return;
     }
-    static_cast<void>(wait_until([this] { return open_.load(std::memory_order_acquire); }));
+    static_cast<void>(
+        wait_until([this] { return open_.load(std::memory_order_acquire); }, kForever));
   }
   [[nodiscard]] Clock::time_point start() const { return start_; }
 
@@ -363,7 +364,7 @@ absl::Status run_thread(Side& side, const Load& load, uint32_t thread,
     if (absl::Status status = post_all(load, gate, transfer); !status.ok()) return status;
     Synchronizer done;
     if (absl::Status status = transmitter->flush(&done); !status.ok()) return status;
-    return transmitter->wait(done);
+    return transmitter->wait(done, kForever);
   });
 }
 
@@ -452,7 +453,7 @@ absl::StatusOr<std::vector<double>> run_latency(Side& side, const Load& load) {
           timed([&] {
             Synchronizer done;
             result = transfer(offset, &done);
-            if (result.ok()) result = transmitter->wait(done);
+            if (result.ok()) result = transmitter->wait(done, kForever);
           });
         }
         return result;

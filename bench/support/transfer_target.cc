@@ -56,7 +56,7 @@ absl::Status receive_messages(Side& side, QueuePair& queue_pair, uint64_t size, 
     return absl::OkStatus();
   };
   while (received < messages) {
-    // Refill half a queue or a batch at a time: one doorbell for many receives.
+    // Refill half a queue or a batch at a time: one call for many receives.
     if (posted - received <= depth / 2 || posted - received + kBatch <= depth) {
       if (absl::Status status = post(); !status.ok()) return status;
     }

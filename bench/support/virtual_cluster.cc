@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "dtutils/wait.h"
+#include "riutils/internal/runtime.h"
 #include "tests/dsfabric/testing/local_store.h"
 
 namespace cariama::bench {
@@ -146,18 +147,31 @@ namespace {
 // VirtualCluster::spend() for the process that the calling thread simulates.
 thread_local std::function<void(SimTime)> spend_here;
 
+// The wait hook of a simulated process. A wait and each spend() first do the work of the process's
+// helper (riutils/internal/runtime.h), so that no helper thread acts in real time.
 template <typename Turns>
 class SleepInTurns final : public WaitHook {
  public:
   SleepInTurns(Turns& turns, uint32_t rank) : turns_(turns), rank_(rank) {}
   bool pause(uint64_t) override {
+    help();
     turns_.sleep(rank_);
     return false;
   }
+  void spend(SimTime time) {
+    help();
+    turns_.spend(rank_, time);
+  }
+  void set_runtime(internal::Runtime* runtime) { runtime_ = runtime; }
 
  private:
+  void help() {
+    if (runtime_ != nullptr) runtime_->help_once();
+  }
+
   Turns& turns_;
   uint32_t rank_;
+  internal::Runtime* runtime_ = nullptr;
 };
 
 }  // namespace
@@ -179,7 +193,7 @@ absl::Status VirtualCluster::run(const std::function<void(Fabric&)>& body) {
   turns_ = std::make_unique<Turns>(options_.processes, *sim_);
   std::vector<std::unique_ptr<Fabric>> fabrics(options_.processes);
   absl::Status failed;  // unguarded: one thread runs at a time
-  const auto run_process = [&](uint32_t rank) {
+  const auto run_process = [&](uint32_t rank, SleepInTurns<Turns>& hook) {
     FabricOptions options;
     options.threads = 1;
     options.service_threads = 0;
@@ -196,8 +210,12 @@ absl::Status VirtualCluster::run(const std::function<void(Fabric&)>& body) {
       return;
     }
     fabrics[rank] = *std::move(fabric);
+    internal::Runtime& runtime = internal::Runtime::of(*fabrics[rank]);
+    runtime.help_by_hand();
+    hook.set_runtime(&runtime);
     body(*fabrics[rank]);
     failed.Update(fabrics[rank]->finalize(deadline_after(60s)));
+    hook.set_runtime(nullptr);
   };
   std::vector<std::thread> threads;
   for (uint32_t rank = 0; rank < options_.processes; ++rank) {
@@ -205,8 +223,8 @@ absl::Status VirtualCluster::run(const std::function<void(Fabric&)>& body) {
       turns_->enter(rank);
       SleepInTurns<Turns> hook(*turns_, rank);
       const ScopedWaitHook installed(hook);
-      spend_here = [this, rank](SimTime time) { turns_->spend(rank, time); };
-      run_process(rank);
+      spend_here = [&](SimTime time) { hook.spend(time); };
+      run_process(rank, hook);
       turns_->leave(rank);
     });
   }

@@ -35,30 +35,30 @@ constexpr auto kTake = [](void* buffer, uint64_t size) { take(buffer, size); };
 constexpr size_t kSize = 64;
 // Number of calls that each of send_based() and one_sided() makes.
 constexpr int kBufferCalls = 6;
-constexpr int kOtherCalls = 6;
+constexpr int kOtherCalls = 7;
 
 // `theirs` is memory of the called process. Every byte of `mine` is 1.
 // [send_based]
-void send_based(Fabric& fabric, uint32_t to, RDMAMemory* mine, const RemoteMemoryLocator& theirs) {
+void send_based(Fabric& fabric, ThreadId to, RDMAMemory* mine, const RemoteMemoryLocator& theirs) {
   const std::vector<std::byte> own(kSize, std::byte{1});  // not registered with a device
-  Synchronizer run(9);
+  Synchronizer run(10);
   // call: with captures, or with arguments. RemoteNotify: `run` is counted down when the call has
-  // run.
+  // run. The completion stands behind the function.
   check(call<RemoteNotify>(
       fabric, to, [] { ++ran; }, run));
   check(call(
       fabric, to, [](const std::string& text) { ran += static_cast<int>(text.size()); },
       std::string("a")));
   // call_buffer: the buffer travels together with the call. Any memory, registered or not.
-  check(call_buffer<RemoteNotify>(fabric, to, kTake, std::span(own), &run));
+  check(call_buffer<RemoteNotify>(fabric, to, kTake, std::span(own), run));
   check(call_buffer<RemoteNotify>(fabric, to, kTake, mine, 0, kSize, run));
   // call_buffer into `theirs`: the buffer is written there before the function runs.
-  check(call_buffer<RemoteNotify>(fabric, to, kTake, mine, 0, kSize, theirs, &run));
+  check(call_buffer<RemoteNotify>(fabric, to, kTake, mine, 0, kSize, theirs, run));
   // call_buffer with a READ by the destination: before its next call (Sync), or concurrently with
   // later calls (Async).
   check(call_buffer<Sync, RemoteNotify>(fabric, to, kTake, mine, 0, kSize, run));
   check(call_buffer<Async, RemoteNotify>(fabric, to, kTake, mine, 0, kSize, run));
-  check(call_buffer<Sync, RemoteNotify>(fabric, to, kTake, std::span(own), &run));
+  check(call_buffer<Sync, RemoteNotify>(fabric, to, kTake, std::span(own), run));
   // call_return: the result is stored into `value`.
   int value = 0;
   check(call_return(
@@ -68,51 +68,57 @@ void send_based(Fabric& fabric, uint32_t to, RDMAMemory* mine, const RemoteMemor
   auto written = check(RemoteObject<Synchronizer>::create(fabric));
   check(call<RemoteNotify>(
       fabric, to, [] { ++ran; }, written));
+  // Both events of a call, each with a Synchronizer, a Future or a callback.
+  Future<void> sent;
+  check(call(
+      fabric, to, [](int) { ++ran; },
+      on_transmitted(sent) | on_consumed([&run](const absl::Status&) { run.decrease(); }), 5));
   // A service call runs immediately in a service thread of the process. It must not block.
   check(service_call<RemoteNotify>(
-      fabric, fabric.rank_of(to), [] { ++ran; }, &run));
+      fabric, fabric.rank_of(to), [] { ++ran; }, run));
 
   const Deadline deadline = deadline_after(std::chrono::seconds(60));
-  check(fabric.wait([&] { return run.done(); }, deadline), "calls are missing");
-  check(run.status());
+  check(fabric.wait(run, deadline));
   check(written.wait(deadline));
+  check(sent.get(deadline));
   check(value == 42 && check(later.get(deadline)) == 7, "wrong results");
 }
 // [send_based]
 
 // [one_sided]
-void one_sided(Fabric& fabric, ThreadContext& self, uint32_t to, RDMAMemory* mine,
+void one_sided(Fabric& fabric, ThreadContext& self, ThreadId to, RDMAMemory* mine,
                const RemoteMemoryLocator& theirs) {
   const std::vector<std::byte> own(kSize, std::byte{1});
   RDMAMessenger messenger(self, to);
-  Synchronizer run(8);
-  check(messenger.call<RemoteNotify>([] { ++ran; }, run).status());
-  check(messenger
-            .call([](const std::string& text) { ran += static_cast<int>(text.size()); },
-                  std::string("a"))
-            .status());
-  check(messenger.call_buffer<RemoteNotify>(kTake, std::span(own), &run).status());
-  check(messenger.call_buffer<RemoteNotify>(kTake, mine, 0, kSize, run).status());
-  check(messenger.call_buffer<RemoteNotify>(kTake, mine, 0, kSize, theirs, &run).status());
-  check(messenger.call_buffer<Sync, RemoteNotify>(kTake, mine, 0, kSize, run).status());
-  check(messenger.call_buffer<Async, RemoteNotify>(kTake, mine, 0, kSize, run).status());
-  check(messenger.call_buffer<Sync, RemoteNotify>(kTake, std::span(own), &run).status());
+  Synchronizer run(9);
+  check(messenger.call<RemoteNotify>([] { ++ran; }, run));
+  check(messenger.call([](const std::string& text) { ran += static_cast<int>(text.size()); },
+                       std::string("a")));
+  check(messenger.call_buffer<RemoteNotify>(kTake, std::span(own), run));
+  check(messenger.call_buffer<RemoteNotify>(kTake, mine, 0, kSize, run));
+  check(messenger.call_buffer<RemoteNotify>(kTake, mine, 0, kSize, theirs, run));
+  check(messenger.call_buffer<Sync, RemoteNotify>(kTake, mine, 0, kSize, run));
+  check(messenger.call_buffer<Async, RemoteNotify>(kTake, mine, 0, kSize, run));
+  check(messenger.call_buffer<Sync, RemoteNotify>(kTake, std::span(own), run));
   int value = 0;
-  check(
-      messenger.call_return([](int a, int b) { return ++ran, a + b; }, value, run, 40, 2).status());
+  check(messenger.call_return([](int a, int b) { return ++ran, a + b; }, value, run, 40, 2));
   Future<int> later = messenger.async_call([] { return ++ran, 7; });
   auto written = check(RemoteObject<Synchronizer>::create(fabric));
-  check(messenger.call<RemoteNotify>([] { ++ran; }, written).status());
+  check(messenger.call<RemoteNotify>([] { ++ran; }, written));
+  Future<void> sent;
+  check(messenger.call(
+      [](int) { ++ran; },
+      on_transmitted(sent) | on_consumed([&run](const absl::Status&) { run.decrease(); }), 5));
 
   // An aggregator batches calls and publishes them together. flush() publishes the batch now.
   RDMAAggregator aggregator(messenger);
-  check(aggregator.call([] { ++ran; }).status());
-  check(aggregator.flush().status());
+  check(aggregator.call([] { ++ran; }));
+  check(aggregator.flush());
 
   const Deadline deadline = deadline_after(std::chrono::seconds(60));
-  check(fabric.wait([&] { return run.done(); }, deadline), "calls are missing");
-  check(run.status());
+  check(fabric.wait(run, deadline));
   check(written.wait(deadline));
+  check(sent.get(deadline));
   check(value == 42 && check(later.get(deadline)) == 7, "wrong results");
   check(messenger.shutdown(deadline));
 }
@@ -122,12 +128,9 @@ void one_sided(Fabric& fabric, ThreadContext& self, uint32_t to, RDMAMemory* min
 void to_everybody(Fabric& fabric, RDMAMemory* mine) {
   Synchronizer run(2);
   check(broadcast<RemoteNotify>(
-            fabric, [] { ++ran; }, run)
-            .status());
-  check(broadcast_buffer<RemoteNotify>(fabric, kTake, mine, 0, kSize, run).status());
-  check(fabric.wait([&] { return run.done(); }, deadline_after(std::chrono::seconds(60))),
-        "not everybody has run it");
-  check(run.status());
+      fabric, [] { ++ran; }, run));
+  check(broadcast_buffer<RemoteNotify>(fabric, kTake, mine, 0, kSize, run));
+  check(fabric.wait(run, deadline_after(std::chrono::seconds(60))));
 }
 // [broadcast]
 
@@ -140,8 +143,8 @@ int main(int argc, char** argv) {
   auto self = check(fabric->init_thread(0));
   Collectives all(*fabric);
   TerminationDetector detector(*fabric);
-  const uint32_t next = (fabric->rank() + 1) % fabric->size();
-  const uint32_t before = (fabric->rank() + fabric->size() - 1) % fabric->size();
+  const Rank next = (fabric->rank() + 1) % fabric->size();
+  const Rank before = (fabric->rank() + fabric->size() - 1) % fabric->size();
 
   RDMAMemory mine = check(fabric->memory().allocate(kSize));
   std::memset(mine.get_buffer(), 1, kSize);
@@ -153,10 +156,10 @@ int main(int argc, char** argv) {
   name.length = 2 * kSize;
   const auto names = check(all.all_gather(name, deadline));  // index: rank
 
-  send_based(*fabric, next, &mine, names[next]->slice(0, kSize));
-  one_sided(*fabric, *self, next, &mine, names[next]->slice(kSize, kSize));
+  send_based(*fabric, fabric->thread_of(next), &mine, names[next]->slice(0, kSize));
+  one_sided(*fabric, *self, fabric->thread_of(next), &mine, names[next]->slice(kSize, kSize));
   check(detector.wait(deadline));  // returns when all calls of the job have run
-  std::printf("rank %u ran %d calls, with %lu bytes\n", fabric->rank(), ran.load(),
+  std::printf("rank %u ran %d calls, with %lu bytes\n", fabric->rank().value(), ran.load(),
               static_cast<unsigned long>(bytes.load()));
   check(ran == 2 * (kBufferCalls + kOtherCalls), "another number of calls was expected");
   check(bytes == 2 * kBufferCalls * kSize, "bytes are missing");

@@ -23,9 +23,7 @@ long fib(long n) {
 // [reduce]
 long square(long i) { return i * i; }
 
-long sum_of_squares(long n) {
-  return cariama::parallel_reduce(0L, n, 0L, square, std::plus<>(), 1000L);
-}
+long sum_of_squares(long n) { return cariama::parallel_reduce(0L, n, 0L, square, std::plus<>()); }
 // [reduce]
 
 // [run]

@@ -82,7 +82,7 @@ int main(int argc, char** argv) {
   const auto self = check(fabric->init_thread(0));
   constexpr uint64_t kSamples = 20'000;
   const uint64_t total = histogram(*fabric, kSamples);
-  in_turn(*fabric, [&] { std::printf("rank %u has counted\n", fabric->rank()); });
+  in_turn(*fabric, [&] { std::printf("rank %u has counted\n", fabric->rank().value()); });
   check(fabric->finalize(deadline_after(std::chrono::seconds(60))));
   return total == kSamples * fabric->size() ? 0 : 1;
 }

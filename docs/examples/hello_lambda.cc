@@ -1,13 +1,14 @@
-// Every process calls a thread of another process: a lambda with captures, a call with serialized
+// Every thread calls a thread of another process: a lambda with captures, a call with serialized
 // arguments, and a call that returns a result. `example_hello_lambda -n 4` starts four processes.
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <string>
 #include <vector>
 
 #include "docs/examples/check.h"
-#include "dsfabric/launcher.h"
+#include "dsfabric/run_job.h"
 #include "riutils/call.h"
 
 namespace {
@@ -19,12 +20,10 @@ std::atomic<int> greeted = 0;  // calls of greet() that ran in this process
 // [hello_call]
 // The captures are copied bytewise. The lambda runs in the other process.
 void greet(ThreadContext& self, RDMAMessenger& messenger) {
-  check(messenger
-            .call([from = self.global_id()] {
-              std::printf("hello from thread %u\n", from);
-              ++greeted;
-            })
-            .status());
+  check(messenger.call([from = self.global_id()] {
+    std::printf("hello from thread %u\n", from.value());
+    ++greeted;
+  }));
 }
 // [hello_call]
 
@@ -34,46 +33,36 @@ void greet(ThreadContext& self, RDMAMessenger& messenger) {
 std::string ask(Fabric& fabric, RDMAMessenger& messenger) {
   std::string sentence;
   Synchronizer answered;
-  check(messenger
-            .call_return(
-                [](const std::vector<std::string>& words) {
-                  std::string all;
-                  for (const std::string& word : words) all += word + " ";
-                  return all;
-                },
-                sentence, answered, std::vector<std::string>{"it", "ran", "elsewhere"})
-            .status());
+  check(messenger.call_return(
+      [](const std::vector<std::string>& words) {
+        std::string all;
+        for (const std::string& word : words) all += word + " ";
+        return all;
+      },
+      sentence, answered, std::vector<std::string>{"it", "ran", "elsewhere"}));
   // While this thread waits, it runs the calls that have arrived for it.
-  check(fabric.wait([&] { return answered.done(); }, deadline_after(std::chrono::seconds(60))),
-        "no answer");
-  check(answered.status());
+  check(fabric.wait(answered, deadline_after(std::chrono::seconds(60))));
   return sentence;
 }
 // [hello_return]
 
 // [hello]
-void hello(Fabric& fabric, ThreadContext& self) {
-  const Deadline deadline = deadline_after(std::chrono::seconds(60));
-  const uint32_t other = (self.global_id() + 1) % fabric.total_threads();
+absl::Status hello(ThreadContext& self) {
+  Fabric& fabric = self.fabric();
+  const ThreadId other = (self.global_id() + 1) % fabric.total_threads();
   RDMAMessenger messenger(self, other);
   greet(self, messenger);
   const std::string sentence = ask(fabric, messenger);
-  std::printf("thread %u got: %s\n", self.global_id(), sentence.c_str());
+  std::printf("thread %u got: %s\n", self.global_id().value(), sentence.c_str());
   check(sentence == "it ran elsewhere ", "another answer was expected");
-  check(fabric.wait([] { return greeted == 1; }, deadline), "nobody has called");
-  check(messenger.shutdown(deadline));
+  const Deadline deadline = deadline_after(std::chrono::seconds(60));
+  check(fabric.wait([&] { return greeted >= 1; }, deadline), "no thread has called");
+  return messenger.shutdown(deadline);
 }
 // [hello]
 
 }  // namespace
 
 // [hello_main]
-int main(int argc, char** argv) {
-  if (auto code = launch_self({.processes = 2}, argc, argv)) return *code;
-  auto fabric = check(Fabric::create());      // joins the job
-  auto self = check(fabric->init_thread(0));  // from now on other threads can call this one
-  hello(*fabric, *self);
-  check(fabric->finalize(deadline_after(std::chrono::seconds(60))));
-  return 0;
-}
+int main(int argc, char** argv) { return run_job({.launch = {.processes = 2}}, argc, argv, hello); }
 // [hello_main]

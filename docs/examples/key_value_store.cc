@@ -29,60 +29,52 @@ std::vector<std::unordered_map<std::string, std::string>> parts;
 // One thread's access to the maps of all threads of the job.
 class Store {
  public:
-  explicit Store(ThreadContext& self)
-      : fabric_(self.fabric()), threads_(fabric_.threads()), owners_(self) {}
+  explicit Store(ThreadContext& self) : fabric_(self.fabric()), owners_(self) {}
 
   // Does not wait for the owner. The calls of one thread to one owner run in the order of issue, so
   // a later get() of this thread for the same key returns the value.
   void put(const std::string& key, const std::string& value) {
-    const uint32_t owner = owner_of(key);
-    check(owners_
-              .call(
-                  owner,
-                  [part = owner % threads_](const std::string& its, const std::string& text) {
-                    parts[part][its] = text;
-                  },
-                  key, value)
-              .status());
+    const ThreadId owner = owner_of(key);
+    check(owners_.call(
+        owner,
+        [part = fabric_.index_of(owner)](const std::string& its, const std::string& text) {
+          parts[part][its] = text;
+        },
+        key, value));
   }
 
   std::optional<std::string> get(const std::string& key) {
-    const uint32_t owner = owner_of(key);
+    const ThreadId owner = owner_of(key);
     std::optional<std::string> value;
     Synchronizer answered;
-    check(owners_
-              .call_return(
-                  owner,
-                  [part = owner % threads_](const std::string& its) {
-                    const auto found = parts[part].find(its);
-                    return found == parts[part].end() ? std::nullopt
-                                                      : std::optional<std::string>(found->second);
-                  },
-                  value, answered, key)
-              .status());
+    check(owners_.call_return(
+        owner,
+        [part = fabric_.index_of(owner)](const std::string& its) {
+          const auto found = parts[part].find(its);
+          return found == parts[part].end() ? std::nullopt
+                                            : std::optional<std::string>(found->second);
+        },
+        value, answered, key));
     // While this thread waits, it runs the calls of other threads to it.
-    check(fabric_.wait([&] { return answered.done(); }, deadline_after(std::chrono::seconds(60))),
-          "no answer");
-    check(answered.status());
+    check(fabric_.wait(answered, deadline_after(std::chrono::seconds(60))));
     return value;
   }
 
-  void close() { check(owners_.shutdown_all(deadline_after(std::chrono::seconds(60))).status()); }
+  void close() { check(owners_.shutdown_all(deadline_after(std::chrono::seconds(60)))); }
 
  private:
-  [[nodiscard]] uint32_t owner_of(const std::string& key) const {
+  [[nodiscard]] ThreadId owner_of(const std::string& key) const {
     return static_cast<uint32_t>(std::hash<std::string>()(key) % fabric_.total_threads());
   }
 
   Fabric& fabric_;
-  const uint32_t threads_;
   RDMAMessengerGlobal owners_;  // one channel for each thread, set up at the first call to it
 };
 // [store]
 
 constexpr int kKeys = 500;
 
-void work(Fabric& fabric, uint32_t index, Synchronizer& finished,
+void work(Fabric& fabric, ThreadIndex index, Synchronizer& finished,
           const std::atomic<bool>& all_are) {
   auto self = check(fabric.init_thread(index));
   Store store(*self);
@@ -116,7 +108,7 @@ int main(int argc, char** argv) {
   for (uint32_t index = 0; index < fabric->threads(); ++index) {
     workers.emplace_back([&, index] { work(*fabric, index, finished, all_are); });
   }
-  check(finished.wait(deadline));
+  check(finished.wait_without_polling(deadline));
   check(all.barrier(deadline));
   all_are = true;
   for (uint32_t index = 0; index < fabric->threads(); ++index) fabric->wake(index);
@@ -126,7 +118,7 @@ int main(int argc, char** argv) {
   for (const auto& part : parts) keys += part.size();
   const size_t total = check(all.all_reduce(keys, std::plus<>(), deadline));
   check(total == size_t{kKeys} * fabric->total_threads(), "keys were lost");
-  std::printf("rank %u has %zu of %zu keys\n", fabric->rank(), keys, total);
+  std::printf("rank %u has %zu of %zu keys\n", fabric->rank().value(), keys, total);
   check(fabric->finalize(deadline));
   return 0;
 }

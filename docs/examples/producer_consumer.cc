@@ -20,7 +20,7 @@ using namespace cariama;  // NOLINT: an example
 constexpr uint64_t kItems = 20'000;
 
 struct Item {
-  uint32_t producer;
+  Rank producer;
   uint64_t number;
   uint64_t payload[6];
 };
@@ -46,7 +46,7 @@ struct Produced {
   uint64_t waited = 0;  // calls for which the producer waited
 };
 
-Produced produce(Fabric& fabric, ThreadContext& self, uint32_t consumer) {
+Produced produce(Fabric& fabric, ThreadContext& self, ThreadId consumer) {
   MessengerOptions options;
   options.chunk_bytes = 4096;  // the consumer provides at most 8 chunks of this size
   options.max_chunks = 8;
@@ -63,7 +63,7 @@ Produced produce(Fabric& fabric, ThreadContext& self, uint32_t consumer) {
     // The limit of deferred bytes is reached. A program could produce fewer items or drop this one;
     // this example waits for the consumer.
     ++produced.waited;
-    check(messenger.call<Retry>(work).status());
+    check(messenger.call<Retry>(work));
   }
   // Waits until all deferred calls have been sent, then ends the channel.
   check(messenger.shutdown(deadline_after(std::chrono::seconds(60))));
@@ -112,10 +112,10 @@ int main(int argc, char** argv) {
     verify(*fabric);
     std::printf("consumed %lu items\n", static_cast<unsigned long>(kItems * (fabric->size() - 1)));
   } else {
-    const Produced produced = produce(*fabric, *self, 0);
-    std::printf("producer %u: %lu of %lu items were kept, %lu times it waited\n", fabric->rank(),
-                static_cast<unsigned long>(produced.kept), static_cast<unsigned long>(kItems),
-                static_cast<unsigned long>(produced.waited));
+    const Produced produced = produce(*fabric, *self, fabric->thread_of(0));
+    std::printf("producer %u: %lu of %lu items were kept, %lu times it waited\n",
+                fabric->rank().value(), static_cast<unsigned long>(produced.kept),
+                static_cast<unsigned long>(kItems), static_cast<unsigned long>(produced.waited));
   }
   check(fabric->finalize(deadline));
   return 0;

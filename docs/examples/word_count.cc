@@ -30,15 +30,13 @@ uint64_t count_words(Fabric& fabric, ThreadContext& self, std::istream& text) {
   uint64_t sent = 0;
   RDMAAggregatorGlobal calls(self);
   for (std::string word; text >> word; ++sent) {
-    const auto owner =
+    const ThreadId owner =
         static_cast<uint32_t>(std::hash<std::string>()(word) % fabric.total_threads());
-    check(calls
-              .call(
-                  owner, [](const std::string& its) { ++counts[its]; }, word)
-              .status());
+    check(calls.call(
+        owner, [](const std::string& its) { ++counts[its]; }, word));
   }
-  check(calls.flush_all().status());
-  check(calls.shutdown_all(deadline_after(std::chrono::seconds(60))).status());
+  check(calls.flush_all());
+  check(calls.shutdown_all(deadline_after(std::chrono::seconds(60))));
   return sent;
 }
 // [word_count]
@@ -75,7 +73,9 @@ void verify(const Fabric& fabric) {
   for (uint32_t rank = 0; rank < fabric.size(); ++rank) {
     std::istringstream text(make_text(rank));
     for (std::string word; text >> word;) {
-      if (std::hash<std::string>()(word) % fabric.total_threads() == fabric.rank()) ++mine[word];
+      if (std::hash<std::string>()(word) % fabric.total_threads() ==
+          fabric.thread_of(fabric.rank()))
+        ++mine[word];
     }
   }
   check(mine == counts, "the counts are wrong");
@@ -99,8 +99,8 @@ int main(int argc, char** argv) {
   for (const auto& [word, count] : counts) arrived += count;
   const uint64_t total = check(all.all_reduce(arrived, std::plus<>(), deadline));
   check(total == check(all.all_reduce(sent, std::plus<>(), deadline)), "words were lost");
-  std::printf("rank %u: %zu different words, which occur %lu times; %lu in all\n", fabric->rank(),
-              counts.size(), static_cast<unsigned long>(arrived),
+  std::printf("rank %u: %zu different words, which occur %lu times; %lu in all\n",
+              fabric->rank().value(), counts.size(), static_cast<unsigned long>(arrived),
               static_cast<unsigned long>(total));
   if (file == nullptr) verify(*fabric);
   check(fabric->finalize(deadline));

@@ -16,9 +16,13 @@
 #include "dsfabric/serializer.h"
 #include "dtutils/error.h"
 #include "dtutils/internal/shared_diagnostics.h"
+#include "dtutils/system_info.h"
 
 namespace cariama::internal {
 namespace {
+
+// A lease must not end because one sign of life, or two, came late.
+constexpr int kHeartbeatsOfLease = 4;
 
 // Identifies a host for shm: the boot id, and the name spaces of PIDs and of the network, in which
 // the names of local sockets are. shm needs all of them to be equal.
@@ -53,13 +57,14 @@ struct Introduction {
   ProgramFingerprint program;
   uint32_t threads = 0;
   uint32_t queue_pairs = 0;
+  uint32_t lease = 0;  // milliseconds
   uint32_t pid = 0;
   std::string host;
   std::string host_identity;
 
   void save(std::string& out) const {
     save_value(out, program);
-    save_value(out, std::array<uint32_t, 3>{threads, queue_pairs, pid});
+    save_value(out, std::array<uint32_t, 4>{threads, queue_pairs, lease, pid});
     save_value(out, host);
     save_value(out, host_identity);
   }
@@ -67,10 +72,11 @@ struct Introduction {
     auto in = std::as_bytes(std::span(text));
     Introduction introduction;
     introduction.program = load_value<ProgramFingerprint>(in);
-    const auto numbers = load_value<std::array<uint32_t, 3>>(in);
+    const auto numbers = load_value<std::array<uint32_t, 4>>(in);
     introduction.threads = numbers[0];
     introduction.queue_pairs = numbers[1];
-    introduction.pid = numbers[2];
+    introduction.lease = numbers[2];
+    introduction.pid = numbers[3];
     introduction.host = load_value<std::string>(in);
     introduction.host_identity = load_value<std::string>(in);
     return introduction;
@@ -84,7 +90,18 @@ FabricJob::FabricJob(const FabricOptions& options, std::unique_ptr<Bootstrap> bo
       bootstrap_(std::move(bootstrap)),
       rank_(static_cast<uint32_t>(bootstrap_->rank())),
       size_(static_cast<uint32_t>(bootstrap_->size())),
-      threads_(options.threads.value_or(bootstrap_->threads().value_or(1))) {}
+      threads_(options.threads.value_or(bootstrap_->threads().value_or(1))),
+      node_of_worker_(options.queue_pair_sharing == QueuePairSharing::kNode
+                          ? std::make_unique<std::atomic<uint32_t>[]>(threads_)
+                          : nullptr) {
+  if (options.queue_pair_sharing == QueuePairSharing::kThread) options_.queue_pairs = threads_;
+  if (options.queue_pair_sharing == QueuePairSharing::kNode) {
+    const std::vector<int>& nodes = numa_nodes();
+    options_.queue_pairs =
+        nodes.empty() ? 1
+                      : static_cast<uint32_t>(*std::max_element(nodes.begin(), nodes.end())) + 1;
+  }
+}
 
 absl::StatusOr<std::unique_ptr<FabricJob>> FabricJob::join(const FabricOptions& options,
                                                            std::unique_ptr<Bootstrap> bootstrap) {
@@ -93,6 +110,15 @@ absl::StatusOr<std::unique_ptr<FabricJob>> FabricJob::join(const FabricOptions& 
     return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kProcess,
                       "a fabric needs queue_pairs, receive_units, a send_depth of 2 at least, and "
                       "receive_unit_bytes of 256 at least, a multiple of 8");
+  }
+  if (options.lease.count() != 0 &&
+      (options.heartbeat.count() <= 0 || options.lease < kHeartbeatsOfLease * options.heartbeat ||
+       options.lease.count() > UINT32_MAX)) {
+    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kProcess,
+                      "a lease of " + std::to_string(options.lease.count()) +
+                          " ms, but a heartbeat of " + std::to_string(options.heartbeat.count()) +
+                          " ms: a lease is four heartbeats at least",
+                      "use a longer FabricOptions::lease, or a shorter heartbeat");
   }
   if (absl::Status built = FunctionTable::build(); !built.ok()) return built;
   if (bootstrap->size() > 1) share_diagnostics(diagnostics_job(bootstrap->secret()));
@@ -111,6 +137,7 @@ absl::Status FabricJob::meet_others(Deadline deadline) {
   const Introduction self{.program = FunctionTable::fingerprint(),
                           .threads = threads_,
                           .queue_pairs = options_.queue_pairs,
+                          .lease = static_cast<uint32_t>(options_.lease.count()),
                           .pid = static_cast<uint32_t>(getpid()),
                           .host = host_name(),
                           .host_identity = host_identity()};
@@ -140,6 +167,12 @@ absl::Status FabricJob::meet_others(Deadline deadline) {
                             " queue pairs per process, we have " + std::to_string(threads_) +
                             " and " + std::to_string(options_.queue_pairs),
                         "give every process the same options");
+    }
+    if (other.lease != self.lease) {
+      return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kPeer,
+                        label + " has a lease of " + std::to_string(other.lease) +
+                            " ms, this process one of " + std::to_string(self.lease) + " ms",
+                        "give every process the same FabricOptions::lease");
     }
     processes_.push_back({label, other.host, other.host_identity == self.host_identity});
   }

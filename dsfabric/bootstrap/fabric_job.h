@@ -3,6 +3,7 @@
 #ifndef CARIAMA_DSFABRIC_BOOTSTRAP_FABRIC_JOB_H_
 #define CARIAMA_DSFABRIC_BOOTSTRAP_FABRIC_JOB_H_
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -38,6 +39,21 @@ class FabricJob {
   [[nodiscard]] const Process& process(uint32_t rank) const { return processes_[rank]; }
   [[nodiscard]] const std::string& label(uint32_t rank) const { return processes_[rank].label; }
 
+  // Returns which of the options().queue_pairs connections to another process worker `index` uses.
+  // A thread that is no worker uses the first.
+  [[nodiscard]] uint32_t queue_pair_of(uint32_t index) const {
+    if (index == kNoThread) return 0;
+    if (node_of_worker_ == nullptr) [[likely]]
+      return index % options_.queue_pairs;
+    return node_of_worker_[index % threads_].load(std::memory_order_relaxed) % options_.queue_pairs;
+  }
+  // Thread-safe. `node`: a NUMA node, or negative if it is not known.
+  void set_node_of_worker(uint32_t index, int node) const {
+    if (node_of_worker_ == nullptr) return;
+    node_of_worker_[index].store(node < 0 ? 0 : static_cast<uint32_t>(node),
+                                 std::memory_order_relaxed);
+  }
+
   [[nodiscard]] Lifecycle& lifecycle() { return lifecycle_; }
   [[nodiscard]] const Lifecycle& lifecycle() const { return lifecycle_; }
 
@@ -49,12 +65,13 @@ class FabricJob {
   FabricJob(const FabricOptions& options, std::unique_ptr<Bootstrap> bootstrap);
   [[nodiscard]] absl::Status meet_others(Deadline deadline);
 
-  const FabricOptions options_;
+  FabricOptions options_;  // queue_pairs is the effective number
   const std::unique_ptr<Bootstrap> bootstrap_;
   const uint32_t rank_;
   const uint32_t size_;
   const uint32_t threads_;
-  std::vector<Process> processes_;  // by rank; includes this process
+  const std::unique_ptr<std::atomic<uint32_t>[]> node_of_worker_;  // with kNode, else nullptr
+  std::vector<Process> processes_;                                 // by rank; includes this process
   Lifecycle lifecycle_;
   Fabric* fabric_ = nullptr;
 };

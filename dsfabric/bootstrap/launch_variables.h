@@ -20,6 +20,10 @@ inline constexpr const char* kSecretKey = "cariama/secret";
 // The key under which a process that exits because another one has failed puts the other's rank.
 inline constexpr const char* kFailedPeerKey = "cariama/failed-peer";
 
+// The key under which a process in finalize() puts the ranks that the job ends without, separated
+// by commas. Only with FabricOptions::lease: one of them may be stopped and not end by itself.
+inline constexpr const char* kGivenUpKey = "cariama/given-up";
+
 }  // namespace cariama::internal
 
 #endif  // CARIAMA_DSFABRIC_BOOTSTRAP_LAUNCH_VARIABLES_H_

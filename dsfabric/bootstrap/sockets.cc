@@ -166,11 +166,6 @@ bool SocketAddress::stays_on_host() const {
   return IN6_IS_ADDR_LOOPBACK(reinterpret_cast<const in6_addr*>(bytes));
 }
 
-void SocketAddress::set_port(uint16_t port) {
-  if (family() == AF_INET) reinterpret_cast<sockaddr_in*>(&storage_)->sin_port = htons(port);
-  if (family() == AF_INET6) reinterpret_cast<sockaddr_in6*>(&storage_)->sin6_port = htons(port);
-}
-
 absl::StatusOr<std::vector<SocketAddress>> resolve(const std::string& host, uint16_t port) {
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;

@@ -36,7 +36,6 @@ class SocketAddress {
   [[nodiscard]] int family() const { return storage_.ss_family; }
   // Returns true if only this host can reach the address.
   [[nodiscard]] bool stays_on_host() const;
-  void set_port(uint16_t port);
 
   [[nodiscard]] const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage_); }
   [[nodiscard]] socklen_t length() const { return length_; }

@@ -48,8 +48,6 @@ class StoreBootstrap : public Bootstrap {
   }
 
  private:
-  [[nodiscard]] absl::Status check_joined() const;
-
   const BootstrapKind kind_;
   const int rank_;
   const std::vector<std::string> labels_;

@@ -22,6 +22,8 @@ absl::Status CallSender::send(uint32_t rank, uint32_t destination, const Outgoin
       return no_such_thread(destination, job_.size() * threads);
     }
     rank = destination / threads;
+  } else if (rank == UINT32_MAX) {
+    return no_such_thread(destination, job_.size() * threads);
   } else if (rank >= job_.size()) {
     return make_error(absl::StatusCode::kOutOfRange, ErrorScope::kOperation,
                       "there is no rank " + std::to_string(rank) + ": the job has " +
@@ -41,7 +43,7 @@ absl::Status CallSender::send(uint32_t rank, uint32_t destination, const Outgoin
                           std::to_string(CallHeader::kMaxBytes) + " bytes)",
                       "pass the data by call_buffer with Sync, Async or a target");
   }
-  const MessageHeader header{destination == kNoThread ? kNoThread : destination % threads,
+  const MessageHeader header{destination == kNoThread ? kNoThread.value() : destination % threads,
                              workers_.this_thread_id()};
   counts_.begin(rank);
   absl::Status sent = rank == job_.rank() ? send_local(header, call, when_full)
@@ -102,13 +104,15 @@ absl::StatusOr<Connection::Sent> CallSender::send_after_wait(Connection& connect
                                                              const OutgoingCallView& call) {
   const uint32_t index = workers_.this_worker();
   Connection::Sent sent = Connection::Sent::kNoCredit;
-  static_cast<void>(wait_until([&] {
-    if (job_.options().service_threads == 0) runner_.progress();
-    if (index != kNoThread) runner_.process_own_calls(index, kSendBatch);
-    sent = connection.send(header, call);
-    return sent != Connection::Sent::kNoCredit || peers_.is_failed(connection.rank()) ||
-           job_.lifecycle().is_closed();
-  }));
+  static_cast<void>(wait_until(
+      [&] {
+        if (job_.options().service_threads == 0) runner_.progress();
+        if (index != kNoThread) runner_.process_own_calls(index, kSendBatch);
+        sent = connection.send(header, call);
+        return sent != Connection::Sent::kNoCredit || peers_.is_failed(connection.rank()) ||
+               job_.lifecycle().is_closed();
+      },
+      kForever));
   if (sent != Connection::Sent::kNoCredit) return sent;
   absl::Status failed = peers_.status(connection.rank());
   return failed.ok() ? job_.lifecycle().closed_error() : failed;
@@ -128,15 +132,17 @@ absl::Status CallSender::transfer_failed(Connection& connection) {
 }
 
 absl::Status CallSender::await_transfer(Connection& connection, Synchronizer& done) {
-  static_cast<void>(wait_until([&] {
-    if (done.done()) return true;
-    connection.poll_sends();
-    // Once the queue pair has failed, polling completes everything in flight with an error.
-    if (!connection.status().ok() || peers_.is_failed(connection.rank())) {
-      return done.done() || !connection.awaited();
-    }
-    return done.done();
-  }));
+  static_cast<void>(wait_until(
+      [&] {
+        if (done.done()) return true;
+        connection.poll_sends();
+        // Once the queue pair has failed, polling completes everything in flight with an error.
+        if (!connection.status().ok() || peers_.is_failed(connection.rank())) {
+          return done.done() || !connection.awaited();
+        }
+        return done.done();
+      },
+      kForever));
   return done.done() ? done.status() : transfer_failed(connection);
 }
 
@@ -158,10 +164,12 @@ absl::Status CallSender::send_local(const MessageHeader& header, const OutgoingC
                         "raise deferred_bytes, or run the calls in their threads");
     }
     const uint32_t index = workers_.this_worker();
-    static_cast<void>(wait_until([&] {
-      if (index != kNoThread) runner_.process_own_calls(index, kSendBatch);
-      return reserve_buffer(call);
-    }));
+    static_cast<void>(wait_until(
+        [&] {
+          if (index != kNoThread) runner_.process_own_calls(index, kSendBatch);
+          return reserve_buffer(call);
+        },
+        kForever));
   }
   auto message = std::make_unique<OwnMessage>(sizeof header + call.total(), job_.rank());
   std::memcpy(message->bytes, &header, sizeof header);

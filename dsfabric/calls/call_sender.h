@@ -66,11 +66,13 @@ class CallSender {
   template <typename Post>
   [[nodiscard]] absl::Status transfer(Connection& connection, Post&& post) {
     Connection::Sent sent = Connection::Sent::kNoCredit;
-    static_cast<void>(wait_until([&] {
-      sent = post(connection);
-      if (sent == Connection::Sent::kNoCredit) connection.poll_sends();
-      return sent != Connection::Sent::kNoCredit || peers_.is_failed(connection.rank());
-    }));
+    static_cast<void>(wait_until(
+        [&] {
+          sent = post(connection);
+          if (sent == Connection::Sent::kNoCredit) connection.poll_sends();
+          return sent != Connection::Sent::kNoCredit || peers_.is_failed(connection.rank());
+        },
+        kForever));
     if (sent == Connection::Sent::kPosted) return absl::OkStatus();
     return transfer_failed(connection);
   }

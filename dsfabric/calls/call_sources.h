@@ -33,7 +33,7 @@ class CallSources {
         workers_.at(i).source.store(&owned_->source(i), std::memory_order_release);
       }
       registry_.store(owned_.get(), std::memory_order_release);
-      // Workers that are already asleep have not announced this to their new sources: wake them.
+      // The sleepers of workers that are already asleep have not fenced the new sources' senders.
       for (uint32_t i = 0; i < workers_.count(); ++i) workers_.wake(i);
     }
     return *owned_;

@@ -88,7 +88,7 @@ absl::Status Dispatch::take_worker(uint32_t index, CallConsumer consumer, Thread
       process_consumer_ = std::thread([this] { help(CallConsumer::kProcess); });
     }
   }
-  workers_.wake_helpers();  // calls may have arrived before
+  workers_.ring_helpers();  // calls may have arrived before
   return absl::OkStatus();
 }
 
@@ -127,53 +127,8 @@ size_t Dispatch::progress() {
 
 // ---- Helper threads -----------------------------------------------------------------------------
 
-// Sleeps on behalf of all workers whose calls helpers of this role run. If another helper is
-// running a worker's calls, that helper re-checks the worker before it sleeps itself; this one
-// skips the worker.
-class Dispatch::HelperParking final : public Parking {
- public:
-  HelperParking(Workers& workers, CallConsumer role)
-      : workers_(workers), role_(role), parking_(workers.helpers_word()) {}
-  void announce() override {
-    parking_.announce();
-    static_cast<void>(ask([](CallSource& source) {
-      source.announce_sleep();
-      return true;
-    }));
-  }
-  void sleep(Deadline deadline) override {
-    if (ask([](CallSource& source) { return source.may_sleep(); })) {
-      parking_.sleep(deadline);
-    } else {
-      parking_.retract();
-    }
-  }
-  void retract() override { parking_.retract(); }
-
- private:
-  template <typename Question>
-  bool ask(Question&& question) {
-    bool all = true;
-    for (uint32_t i = 0; i < workers_.count(); ++i) {
-      Worker& worker = workers_.at(i);
-      CallSource* const source = worker.source.load(std::memory_order_acquire);
-      if (source == nullptr || worker.consumer.load(std::memory_order_acquire) != role_ ||
-          !worker.inbox.try_consume()) {
-        continue;
-      }
-      all = question(*source) && all;
-      worker.inbox.done();
-    }
-    return all;
-  }
-
-  Workers& workers_;
-  const CallConsumer role_;
-  WakeWordParking parking_;
-};
-
 void Dispatch::help(CallConsumer role) {
-  HelperParking parking(workers_, role);
+  Workers::HelperSleeper sleeper(workers_, role);
   while (!job_.lifecycle().is_stopping()) {
     static_cast<void>(wait_until(
         [&] {
@@ -185,7 +140,7 @@ void Dispatch::help(CallConsumer role) {
           }
           return count != 0 || job_.lifecycle().is_stopping();
         },
-        kForever, &parking));
+        kForever, &sleeper));
   }
 }
 
@@ -196,7 +151,7 @@ void Dispatch::start() {
 }
 
 void Dispatch::stop() {
-  workers_.wake_helpers();
+  workers_.ring_helpers();
   for (std::thread& helper : helpers_) helper.join();
   helpers_.clear();
   const std::lock_guard lock(process_consumer_mutex_);

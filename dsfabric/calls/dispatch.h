@@ -77,8 +77,7 @@ class Dispatch {
   [[nodiscard]] uint64_t calls_run() const { return calls_run_.load(std::memory_order_relaxed); }
 
  private:
-  class HelperParking;
-  class WaiterParking;
+  class WaitSleeper;
 
   void help(CallConsumer role);
   void run(ArrivedMessage* message);

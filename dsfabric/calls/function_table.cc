@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -17,8 +16,6 @@
 namespace cariama {
 namespace {
 
-constexpr uint32_t kMaxUserNumbers = 1u << 16;
-
 using BuildId = std::array<uint8_t, 20>;
 
 // The list of registrations, built by their constructors. Constant-initialised, so that it is valid
@@ -28,9 +25,7 @@ constinit internal::FunctionRegistration* first_registration = nullptr;
 struct State {
   std::mutex mutex;
   bool built = false;
-  std::map<uint32_t, FunctionStub> numbered;
-  std::vector<FunctionStub> by_type;    // FunctionTable::by_type_ points into it
-  std::vector<FunctionStub> by_number;  // FunctionTable::by_number_ points into it
+  std::vector<FunctionStub> stubs;  // FunctionTable::stubs_ points into it
   ProgramFingerprint fingerprint;
   std::atomic<uint64_t> rejected{0};
 };
@@ -140,8 +135,7 @@ FunctionRegistration::FunctionRegistration(FunctionStub stub)
 
 }  // namespace internal
 
-FunctionTable::Stubs FunctionTable::by_type_;
-FunctionTable::Stubs FunctionTable::by_number_;
+FunctionTable::Stubs FunctionTable::stubs_;
 #ifdef CARIAMA_RAW_FUNCTION_ADDRESSES
 uintptr_t FunctionTable::program_half_;
 #endif
@@ -178,26 +172,18 @@ absl::Status FunctionTable::build() {
   });
 
   Hash hash;
-  table.by_type.assign(1, nullptr);
+  table.stubs.assign(1, nullptr);
   for (const Entry& entry : entries) {
     hash.add(entry.image->build_id);
     hash.add(entry.offset);
-    entry.registration->id.store(static_cast<uint32_t>(table.by_type.size()),
+    entry.registration->id.store(static_cast<uint32_t>(table.stubs.size()),
                                  std::memory_order_relaxed);
-    table.by_type.push_back(entry.registration->stub);
+    table.stubs.push_back(entry.registration->stub);
   }
-  for (const auto& [number, stub] : table.numbered) {
-    // Hash the number only: another build may have the function at another offset and be
-    // compatible.
-    hash.add(number);
-    table.by_number.resize(std::max<size_t>(table.by_number.size(), number + 1));
-    table.by_number[number] = stub;
-  }
-  table.fingerprint.functions = static_cast<uint32_t>(entries.size() + table.numbered.size());
+  table.fingerprint.functions = static_cast<uint32_t>(entries.size());
   table.fingerprint.table_hash = hash.value();
   if (!images.empty()) table.fingerprint.build_id = images.front().build_id;
-  by_type_ = {table.by_type.data(), static_cast<uint32_t>(table.by_type.size())};
-  by_number_ = {table.by_number.data(), static_cast<uint32_t>(table.by_number.size())};
+  stubs_ = {table.stubs.data(), static_cast<uint32_t>(table.stubs.size())};
 #ifdef CARIAMA_RAW_FUNCTION_ADDRESSES
   if (first_registration != nullptr) {
     program_half_ = reinterpret_cast<uintptr_t>(first_registration->stub) >> 32 << 32;
@@ -205,27 +191,6 @@ absl::Status FunctionTable::build() {
 #endif
   table.built = true;
   return absl::OkStatus();
-}
-
-absl::StatusOr<FunctionId> FunctionTable::register_stub(uint32_t number, FunctionStub stub) {
-  State& table = state();
-  const std::lock_guard lock(table.mutex);
-  const std::string name = "function number " + std::to_string(number);
-  if (number >= kMaxUserNumbers) {
-    return make_error(absl::StatusCode::kOutOfRange, ErrorScope::kOperation, name + " is too large",
-                      "choose one below 65536");
-  }
-  if (table.built) {
-    return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
-                      name + " is registered too late: the table has been built",
-                      "make the same registrations in every process, before init()");
-  }
-  const auto [at, inserted] = table.numbered.try_emplace(number, stub);
-  if (!inserted && at->second != stub) {
-    return make_error(absl::StatusCode::kAlreadyExists, ErrorScope::kOperation,
-                      name + " belongs to another function", "choose another number");
-  }
-  return FunctionId{FunctionId::kUserBit | number};
 }
 
 FunctionStub FunctionTable::reject() {
@@ -251,7 +216,7 @@ absl::Status FunctionTable::check(const ProgramFingerprint& theirs, const std::s
                       remedy);
   }
   return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kPeer,
-                    peer + " runs this program with other libraries or registered functions (" +
+                    peer + " runs this program with other libraries (" +
                         std::to_string(theirs.functions) + " functions, we have " +
                         std::to_string(ours.functions) + ")",
                     remedy);

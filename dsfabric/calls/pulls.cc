@@ -33,7 +33,7 @@ std::unique_ptr<Pulls::Pull> Pulls::begin(uint32_t rank, const RemoteMemoryLocat
   pull->size = source.length;
   auto buffer = memory_.general().allocate(source.length);
   throw_unless_ok(buffer.status());
-  pull->buffer = *buffer;
+  pull->buffer = *std::move(buffer);
   if (rank == job_.rank()) {
     std::memcpy(pull->buffer.get_buffer(), reinterpret_cast<const void*>(source.address),
                 source.length);
@@ -70,7 +70,7 @@ void Pulls::run_later(IncomingCall& call, uint32_t rank, const RemoteMemoryLocat
   if (job_.options().service_threads != 0 && !thread_.joinable()) {
     thread_ = std::thread([this] { run_until_stopped(); });
   }
-  wake_.wake();
+  wake_.ring();
 }
 
 size_t Pulls::run_arrived() {
@@ -111,7 +111,7 @@ size_t Pulls::run_arrived() {
 }
 
 void Pulls::run_until_stopped() {
-  WakeWordParking parking(wake_);
+  DoorbellSleeper sleeper(wake_);
   const auto stopped = [&] { return job_.lifecycle().is_stopping(); };
   while (!stopped()) {
     const auto look = [&] { return run_arrived() != 0 || stopped(); };
@@ -119,12 +119,12 @@ void Pulls::run_until_stopped() {
     const bool idle = count_.load(std::memory_order_acquire) == 0;
     static_cast<void>(
         wait_until([&] { return look() || (idle && count_.load(std::memory_order_acquire) != 0); },
-                   kForever, idle ? &parking : nullptr));
+                   kForever, idle ? &sleeper : nullptr));
   }
 }
 
 void Pulls::stop() {
-  wake_.wake();
+  wake_.ring();
   if (thread_.joinable()) thread_.join();
 }
 

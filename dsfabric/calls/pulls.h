@@ -61,7 +61,7 @@ class Pulls {
   struct Pull {
     explicit Pull(GeneralAllocator& allocator) : memory(allocator) {}
     ~Pull() {
-      if (buffer.get_buffer() != nullptr) static_cast<void>(memory.free(buffer));
+      if (buffer.get_buffer() != nullptr) static_cast<void>(memory.free(std::move(buffer)));
     }
 
     GeneralAllocator& memory;
@@ -90,7 +90,7 @@ class Pulls {
   std::vector<std::unique_ptr<Pull>> pulls_;
   std::atomic<size_t> count_{0};
   std::atomic<bool> running_{false};
-  WakeWord wake_;
+  Doorbell wake_;
   std::thread thread_;  // created for the first run_later()
 };
 

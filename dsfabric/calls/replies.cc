@@ -27,20 +27,32 @@ void Replies::write_outcome(uint32_t to, const NotifyTarget& target, CallOutcome
   }
 }
 
-absl::Status Replies::send_answer(uint32_t to, uint64_t handle, CallOutcome outcome,
-                                  const std::string& type, const std::string& text,
-                                  const std::string& result) {
-  const auto complete = make_call(
-      [handle, outcome](const std::string& type, const std::string& text,
-                        const std::string& result) {
+absl::Status Replies::send_answer(uint32_t to, OutgoingCallView answer) {
+  answer.is_answer = true;
+  return sender_.send(to, kNoThread, answer);
+}
+
+absl::Status Replies::send_result(uint32_t to, uint64_t handle, const std::string& result) {
+  const auto complete = make_buffer_call(
+      [handle](void* bytes, uint64_t size) {
         const RunningCall& here = this_running_call;
         replies_of(*here.fabric)
-            .complete(here.source, handle, outcome, type, text, std::as_bytes(std::span(result)));
+            .complete(here.source, handle, CallOutcome::kDone, {}, {},
+                      std::span(static_cast<const std::byte*>(bytes), size));
       },
-      type, text, result);
-  OutgoingCallView out = OutgoingCallView::of(complete);
-  out.is_answer = true;
-  return sender_.send(to, kNoThread, out);
+      std::as_bytes(std::span(result)));
+  return send_answer(to, OutgoingCallView::of(complete));
+}
+
+absl::Status Replies::send_failure(uint32_t to, uint64_t handle, CallOutcome outcome,
+                                   const std::string& type, const std::string& text) {
+  const auto complete = make_call(
+      [handle, outcome](const std::string& type, const std::string& text) {
+        const RunningCall& here = this_running_call;
+        replies_of(*here.fabric).complete(here.source, handle, outcome, type, text, {});
+      },
+      type, text);
+  return send_answer(to, OutgoingCallView::of(complete));
 }
 
 void Replies::answer(uint32_t to, const NotifyTarget* wanted, const IncomingCall& call,
@@ -56,17 +68,22 @@ void Replies::answer(uint32_t to, const NotifyTarget* wanted, const IncomingCall
     return;
   }
   const uint64_t handle = wanted->handle;
-  if (call.outcome == CallOutcome::kDone && answer_in_slot(to, handle, result)) return;
+  const bool done = call.outcome == CallOutcome::kDone;
+  if (done && answer_in_slot(to, handle, result)) return;
   absl::Status sent =
-      send_answer(to, handle, call.outcome, call.error_type, call.error_text, result);
-  if (absl::IsInvalidArgument(sent)) {  // the result is too long for a message
-    sent = send_answer(
+      done ? send_result(to, handle, result)
+           : send_failure(to, handle, call.outcome, call.error_type, call.error_text);
+  if (!done && absl::IsInvalidArgument(sent)) {  // the texts are too long for a message
+    constexpr size_t kMost = 64;                 // both fit into the shortest receive unit
+    sent = send_failure(to, handle, call.outcome, call.error_type.substr(0, kMost),
+                        call.error_text.substr(0, kMost) + "...");
+  } else if (absl::IsInvalidArgument(sent)) {  // the result is too long for a message
+    sent = send_failure(
         to, handle, CallOutcome::kThrew, "cariama::ResultTooLong",
         "the result takes " + std::to_string(result.size()) +
             (to == job_.rank() ? " bytes, more than the " + std::to_string(CallHeader::kMaxBytes) +
                                      " of the longest call"
-                               : " bytes, more than a receive unit: raise receive_unit_bytes"),
-        "");
+                               : " bytes, more than a receive unit: raise receive_unit_bytes"));
   }
   if (!sent.ok() && !job_.lifecycle().is_closed() && peers_.status(to).ok()) {
     std::fprintf(stderr, "cariama: rank %u could not answer %s: %s\n", job_.rank(),
@@ -89,24 +106,6 @@ bool Replies::answer_in_slot(uint32_t to, uint64_t handle, const std::string& re
 }
 
 // ---- In the process that called -----------------------------------------------------------------
-
-absl::Status Replies::send(uint32_t rank, uint32_t destination, OutgoingCallView call,
-                           WhenFull when_full, std::unique_ptr<PendingCall> pending) {
-  if (destination != kNoThread) {
-    const uint32_t threads = job_.threads();
-    if (destination >= job_.size() * threads) {
-      return no_such_thread(destination, job_.size() * threads);
-    }
-    rank = destination / threads;
-  }
-  call.notify.rank = job_.rank();
-  call.notify.handle = (call.flags & kCallReturn) != 0 ? expect_result(rank, std::move(pending))
-                                                       : pending_.add(rank, std::move(pending));
-  absl::Status sent = sender_.send(rank, destination, call, when_full);
-  // If the call is no longer pending, the peer's failure has already completed it with an error.
-  if (!sent.ok() && pending_.take(call.notify.handle, rank) == nullptr) return absl::OkStatus();
-  return sent;
-}
 
 void Replies::complete(uint32_t from, uint64_t handle, CallOutcome outcome, const std::string& type,
                        const std::string& text, std::span<const std::byte> result) {

@@ -46,11 +46,6 @@ class Replies {
   [[nodiscard]] uint64_t expect_result(uint32_t rank, std::unique_ptr<PendingCall> call) {
     return pending_.add(rank, std::move(call), slots_of(rank));
   }
-  // Sends a call whose end completes `pending`. `call.flags` is kCallNotify or kCallReturn; the
-  // notification is filled in here. As CallSender::send(), but OK also if the peer's failure has
-  // completed `pending` already.
-  [[nodiscard]] absl::Status send(uint32_t rank, uint32_t destination, OutgoingCallView call,
-                                  WhenFull when_full, std::unique_ptr<PendingCall> pending);
   // Completes the call with an answer from process `from`.
   void complete(uint32_t from, uint64_t handle, CallOutcome outcome, const std::string& type,
                 const std::string& text, std::span<const std::byte> result);
@@ -79,9 +74,10 @@ class Replies {
   void for_slots(Function&& function);
   void write_outcome(uint32_t to, const NotifyTarget& target, CallOutcome outcome);
   [[nodiscard]] bool answer_in_slot(uint32_t to, uint64_t handle, const std::string& result);
-  [[nodiscard]] absl::Status send_answer(uint32_t to, uint64_t handle, CallOutcome outcome,
-                                         const std::string& type, const std::string& text,
-                                         const std::string& result);
+  [[nodiscard]] absl::Status send_answer(uint32_t to, OutgoingCallView answer);
+  [[nodiscard]] absl::Status send_result(uint32_t to, uint64_t handle, const std::string& result);
+  [[nodiscard]] absl::Status send_failure(uint32_t to, uint64_t handle, CallOutcome outcome,
+                                          const std::string& type, const std::string& text);
   void report_exception(uint32_t from, const IncomingCall& call);
 
   const FabricJob& job_;

@@ -16,16 +16,12 @@ Workers::Workers(const FabricJob& job, CallCounts& counts)
   for (uint32_t i = 0; i < job.threads(); ++i) workers_.push_back(std::make_unique<Worker>());
 }
 
-absl::Status Workers::place_wake_words(FabricMemory& memory) {
-  auto words = memory.general().allocate((workers_.size() + 1) * kWakeWordStride);
-  if (!words.ok()) return words.status();
-  wake_words_ = *words;
-  std::memset(wake_words_.get_buffer(), 0, wake_words_.size());
-  const auto word = [&](size_t i) {
-    return reinterpret_cast<WakeWord*>(wake_words_.get_buffer() + i * kWakeWordStride);
-  };
-  for (size_t i = 0; i < workers_.size(); ++i) workers_[i]->inbox.place_arrivals(*word(i));
-  helpers_word_ = word(workers_.size());
+absl::Status Workers::place_doorbells(FabricMemory& memory) {
+  auto placed = memory.general().allocate((workers_.size() + 1) * sizeof(CallDoorbell));
+  if (!placed.ok()) return placed.status();
+  doorbells_ = *std::move(placed);
+  std::memset(doorbells_.get_buffer(), 0, doorbells_.size());
+  calls_ = reinterpret_cast<CallDoorbell*>(doorbells_.get_buffer());
   return absl::OkStatus();
 }
 
@@ -78,10 +74,9 @@ void Workers::leave(uint32_t index) {
 void Workers::push(uint32_t index, ArrivedMessage* message) {
   Worker& worker = *workers_[index];
   worker.inbox.push(message);
-  // This load comes after the push, and both are sequentially consistent. take() stores the
-  // consumer; its caller then wakes the helpers, which examine the inbox. So this thread sees the
-  // new consumer, or the helpers see the message.
-  if (worker.consumer.load(std::memory_order_seq_cst) != CallConsumer::kThread) wake_helpers();
+  // If a helper or the process consumer runs the worker's calls, it has armed this doorbell too. If
+  // it does not yet know that it shall, take_worker() rings for it.
+  if (calls_ != nullptr) ring_for_calls(doorbells_.get_buffer(), count(), index);
   if (job_.lifecycle().is_finalizing()) notify_waiters();
 }
 
@@ -122,23 +117,86 @@ void Workers::resume_finished() {
   for (const AwaitedSynchronizer& one : finished) resume(one.worker, one.coroutine);
 }
 
-// ---- Waking -------------------------------------------------------------------------------------
+// ---- Sleeping and waking ------------------------------------------------------------------------
+
+uint32_t Workers::arm_calls(uint32_t index) {
+  Worker& worker = at(index);
+  const uint32_t ticket = calls_[index].doorbell.arm();
+  CallSource* const source = worker.source.load(std::memory_order_acquire);
+  if (source == nullptr) return ticket;
+  Machine::fence_ringers();
+  // If another thread is running the worker's calls, its senders stay disarmed: see
+  // recheck_calls().
+  if (worker.inbox.try_consume()) {
+    source->remote_sleepers().arm();
+    worker.inbox.done();
+  }
+  return ticket;
+}
+
+bool Workers::recheck_calls(uint32_t index, bool if_in_use) {
+  Worker& worker = at(index);
+  CallSource* const source = worker.source.load(std::memory_order_acquire);
+  if (source == nullptr) return false;
+  if (!worker.inbox.try_consume()) return if_in_use;
+  const bool in_flight = source->remote_sleepers().recheck();
+  worker.inbox.done();
+  return in_flight;
+}
+
+void Workers::WaitSleeper::arm() {
+  // Inside of a call of this worker, its later calls cannot run.
+  runs_calls_ =
+      index_ != kNoThread && workers_.at(index_).runs_own_calls() &&
+      !(this_thread_consumes.workers == &workers_ && this_thread_consumes.index == index_);
+  if (runs_calls_) {
+    doorbell_ = &workers_.calls_[index_].doorbell;
+    ticket_ = workers_.arm_calls(index_);
+  } else {
+    doorbell_ = index_ == kNoThread ? &workers_.bystanders_ : &workers_.at(index_).waits;
+    ticket_ = doorbell_->arm();
+  }
+  static_cast<void>(workers_.waiters_.arm());
+}
+
+void Workers::HelperSleeper::arm() {
+  ticket_ = workers_.calls_[workers_.count()].doorbell.arm();
+  armed_.clear();
+  for (uint32_t i = 0; i < workers_.count(); ++i) {
+    // take_worker() stores the consumer, then rings for the helpers.
+    if (workers_.at(i).consumer.load(std::memory_order_seq_cst) != role_) continue;
+    static_cast<void>(workers_.arm_calls(i));
+    armed_.push_back(i);
+  }
+}
+
+bool Workers::HelperSleeper::recheck() {
+  bool in_flight = false;
+  // A helper that is running a worker's calls re-checks them before it sleeps itself.
+  for (const uint32_t i : armed_) in_flight |= workers_.recheck_calls(i, false);
+  return in_flight;
+}
+
+void Workers::HelperSleeper::wait(Deadline deadline) {
+  workers_.calls_[workers_.count()].doorbell.wait(ticket_, deadline);
+}
 
 void Workers::notify_waiters() {
   if (awaited_count_.load(std::memory_order_seq_cst) != 0) [[unlikely]]
     resume_finished();
-  if (sleeping_threads_.fetch_add(0, std::memory_order_acq_rel) == 0) [[likely]]
+  if (!waiters_.take()) [[likely]]
     return;
-  for (auto& worker : workers_) worker->inbox.arrivals().wake();
-  bystanders_.wake();
+  for (uint32_t i = 0; i < count(); ++i) {
+    if (at(i).runs_own_calls()) calls_[i].doorbell.ring();
+    at(i).waits.ring();
+  }
+  bystanders_.ring();
 }
 
 void Workers::wake(uint32_t index) {
   if (index >= count()) return;
-  workers_[index]->inbox.arrivals().wake();
-  if (workers_[index]->consumer.load(std::memory_order_seq_cst) != CallConsumer::kThread) {
-    wake_helpers();
-  }
+  if (calls_ != nullptr) ring_for_calls(doorbells_.get_buffer(), count(), index);
+  workers_[index]->waits.ring();
 }
 
 }  // namespace cariama::internal

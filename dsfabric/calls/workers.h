@@ -1,5 +1,5 @@
-// The workers of a process: which thread is which worker, the inboxes of their calls, and how
-// waiting threads sleep and are woken.
+// The workers of a process: which thread is which worker, the inboxes of their calls, and the
+// doorbells of the threads that wait.
 #ifndef CARIAMA_DSFABRIC_CALLS_WORKERS_H_
 #define CARIAMA_DSFABRIC_CALLS_WORKERS_H_
 
@@ -20,8 +20,8 @@
 #include "dsfabric/peers/connection.h"
 #include "dsfabric/peers/fabric_memory.h"
 #include "dsfabric/peers/inbox.h"
+#include "dtutils/doorbell.h"
 #include "dtutils/synchronizer.h"
-#include "dtutils/wait.h"
 
 namespace cariama::internal {
 
@@ -31,6 +31,8 @@ struct Worker {
   }
 
   Inbox inbox;
+  // Rung for the worker's thread while it waits and cannot run its calls.
+  Doorbell waits;
   std::atomic<CallConsumer> consumer{CallConsumer::kThread};
   std::atomic<ThreadContext*> context{nullptr};
   std::atomic<bool> taken{false};
@@ -61,7 +63,7 @@ class ConsumingScope {
   const WorkerPlace outer_;
 };
 
-// Thread-safe, except for place_wake_words(). Its mutex is never held while another part is called.
+// Thread-safe, except for place_doorbells(). Its mutex is never held while another part is called.
 class Workers {
  public:
   // `job` and `counts` must outlive this object.
@@ -69,11 +71,11 @@ class Workers {
   Workers(const Workers&) = delete;
   Workers& operator=(const Workers&) = delete;
 
-  // Places the words that the threads sleep on in registered memory. Called once, before the
-  // threads of the fabric start.
-  [[nodiscard]] absl::Status place_wake_words(FabricMemory& memory);
-  // See wake_words() in call_source.h.
-  [[nodiscard]] const RDMAMemory& wake_words() const { return wake_words_; }
+  // Places the doorbells for calls in registered memory. Called once, before the threads of the
+  // fabric start.
+  [[nodiscard]] absl::Status place_doorbells(FabricMemory& memory);
+  // See doorbells() in call_source.h.
+  [[nodiscard]] const RDMAMemory& doorbells() const { return doorbells_; }
   // Frees the messages that have not run. Requires: no thread uses this object any more.
   void drop_messages();
 
@@ -83,11 +85,11 @@ class Workers {
   void leave(uint32_t index);
   // Returns the calling thread's worker index, or kNoThread.
   [[nodiscard]] uint32_t this_worker() const {
-    return this_thread_place.workers == this ? this_thread_place.index : kNoThread;
+    return this_thread_place.workers == this ? this_thread_place.index : kNoThread.value();
   }
   [[nodiscard]] uint32_t this_thread_id() const {
     const uint32_t index = this_worker();
-    return index == kNoThread ? kNoThread : job_.rank() * job_.threads() + index;
+    return index == kNoThread ? kNoThread.value() : job_.rank() * job_.threads() + index;
   }
   [[nodiscard]] ThreadContext* context_of(uint32_t index) const {
     return workers_[index]->context.load(std::memory_order_acquire);
@@ -100,39 +102,24 @@ class Workers {
   [[nodiscard]] uint32_t count() const { return static_cast<uint32_t>(workers_.size()); }
   [[nodiscard]] Worker& at(uint32_t index) { return *workers_[index]; }
 
-  // Adds a message to the inbox of worker `index`, and wakes the thread that runs its calls.
+  // Adds a message to the inbox of worker `index`, and rings for the thread that runs its calls.
   void push(uint32_t index, ArrivedMessage* message);
   // Limits the bytes of the messages that are in their own memory.
   [[nodiscard]] ByteBudget& buffered() { return buffered_; }
 
-  // Sleeping. A thread sleeps on sleep_word(), helper threads and the process consumer on
-  // helpers_word(). No wake-up is lost: a notifier makes its event visible, then reads the number
-  // of sleepers; a sleeper is counted, then re-checks. Both accesses are read-modify-writes of one
-  // word, so the notifier sees the sleeper, or the sleeper sees the event.
+  // Sleeping (dtutils/doorbell.h). Each worker has a doorbell for its calls, which the thread that
+  // runs them arms, and which all senders of calls ring. A thread that cannot run calls sleeps on
+  // Worker::waits, or on the doorbell of all threads that are not workers. Helper threads and the
+  // process consumer arm the doorbells of the workers that they serve, and sleep on their own.
   //
-  // `index`: of the calling thread, or kNoThread.
-  [[nodiscard]] WakeWord& sleep_word(uint32_t index) {
-    return index == kNoThread ? bystanders_ : workers_[index]->inbox.arrivals();
+  // Sleeps in place of a thread that waits. `index`: of the calling thread, or kNoThread.
+  class WaitSleeper;
+  // Sleeps in place of a helper thread of that role.
+  class HelperSleeper;
+  void ring_helpers() {
+    if (calls_ != nullptr) calls_[count()].doorbell.ring();
   }
-  // Returns the ticket for sleep(). The caller re-checks its condition, then calls sleep() or
-  // retract_sleep().
-  [[nodiscard]] uint32_t announce_sleep(WakeWord& word) {
-    sleeping_threads_.fetch_add(1, std::memory_order_acq_rel);
-    return word.announce();
-  }
-  void sleep(WakeWord& word, uint32_t ticket, Deadline deadline) {
-    word.sleep(ticket, deadline);
-    sleeping_threads_.fetch_sub(1, std::memory_order_acq_rel);
-  }
-  void retract_sleep(WakeWord& word) {
-    word.retract();
-    sleeping_threads_.fetch_sub(1, std::memory_order_acq_rel);
-  }
-  [[nodiscard]] WakeWord& helpers_word() { return *helpers_word_; }
-  void wake_helpers() {
-    if (helpers_word_ != nullptr) helpers_word_->wake();
-  }
-  // Makes the thread that runs the calls of worker `index` wake and re-check.
+  // Makes the thread that runs the calls of worker `index`, and that worker's thread, re-check.
   void wake(uint32_t index);
   // Makes every waiting thread re-check its condition. Called after every event that may have
   // changed one.
@@ -150,19 +137,59 @@ class Workers {
     uint32_t worker;
     std::coroutine_handle<> coroutine;
   };
+  // The doorbells for calls: one for each worker, then one for all helper threads.
+  struct alignas(kDoorbellStride) CallDoorbell {
+    Doorbell doorbell;
+  };
   void resume_finished();
+  // Arms the doorbells of all senders of calls to worker `index`. Returns the ticket of the
+  // worker's own one.
+  uint32_t arm_calls(uint32_t index);
+  // See Sleeper::recheck(). Returns `if_in_use` if another thread is running the worker's calls.
+  [[nodiscard]] bool recheck_calls(uint32_t index, bool if_in_use);
 
   const FabricJob& job_;
   CallCounts& counts_;
   std::vector<std::unique_ptr<Worker>> workers_;
-  RDMAMemory wake_words_;
+  RDMAMemory doorbells_;
+  CallDoorbell* calls_ = nullptr;  // in doorbells_
   ByteBudget buffered_;
-  std::atomic<uint32_t> sleeping_threads_{0};  // threads that sleep on sleep_word() or are about to
-  WakeWord bystanders_;                        // wakes the threads among them that are not workers
-  WakeWord* helpers_word_ = nullptr;           // the last entry of wake_words_
+  Doorbell waiters_;     // armed by each thread that waits, after its own doorbell
+  Doorbell bystanders_;  // of the waiting threads that are not workers
   std::atomic<size_t> awaited_count_{0};
   std::mutex awaited_mutex_;
   std::vector<AwaitedSynchronizer> awaited_;
+};
+
+class Workers::WaitSleeper final : public Sleeper {
+ public:
+  WaitSleeper(Workers& workers, uint32_t index) : workers_(workers), index_(index) {}
+  void arm() override;
+  [[nodiscard]] bool recheck() override {
+    return runs_calls_ && workers_.recheck_calls(index_, true);
+  }
+  void wait(Deadline deadline) override { doorbell_->wait(ticket_, deadline); }
+
+ private:
+  Workers& workers_;
+  const uint32_t index_;
+  bool runs_calls_ = false;
+  Doorbell* doorbell_ = nullptr;
+  uint32_t ticket_ = 0;
+};
+
+class Workers::HelperSleeper final : public Sleeper {
+ public:
+  HelperSleeper(Workers& workers, CallConsumer role) : workers_(workers), role_(role) {}
+  void arm() override;
+  [[nodiscard]] bool recheck() override;
+  void wait(Deadline deadline) override;
+
+ private:
+  Workers& workers_;
+  const CallConsumer role_;
+  std::vector<uint32_t> armed_;  // the workers that it serves
+  uint32_t ticket_ = 0;
 };
 
 }  // namespace cariama::internal

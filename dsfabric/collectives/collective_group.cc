@@ -43,11 +43,11 @@ std::string describe(uint64_t sequence, CollectiveKind kind) {
 }
 
 ControlTraffic& traffic_of(Fabric& fabric) {
-  return fabric.core().attachments().get<ControlTraffic>(fabric);
+  return core_of(fabric).attachments().get<ControlTraffic>(fabric);
 }
 std::shared_ptr<CollectiveGroup> find_group(Fabric& fabric, uint32_t id) {
   ControlTraffic& traffic = traffic_of(fabric);
-  return fabric.core().attachments().get<CollectiveGroups>(fabric).find(traffic, id);
+  return core_of(fabric).attachments().get<CollectiveGroups>(fabric).find(traffic, id);
 }
 
 }  // namespace
@@ -168,8 +168,7 @@ CollectiveGroup::CollectiveGroup(Fabric& fabric, ControlTraffic& traffic, uint32
 void CollectiveGroup::open(const CollectiveOptions& options) {
   const std::lock_guard lock(mutex_);
   threads_ = options.participants == Participants::kThreads;
-  leave_out_dead_ =
-      options.leave_out_dead.value_or(fabric_.options().on_failure == FailurePolicy::kContinue);
+  leave_out_dead_ = options.leave_out_dead;
   member_count_ = threads_ ? fabric_.threads() : 1;
   members_.resize(member_count_);
 }
@@ -402,7 +401,7 @@ void CollectiveGroup::arrive(uint32_t from, const CollectivePacket& packet,
     }
   }
   flush(outbox);
-  fabric_.core().workers().notify_waiters();
+  core_of(fabric_).workers().notify_waiters();
 }
 
 // ---- Sending ------------------------------------------------------------------------------------
@@ -418,7 +417,7 @@ bool CollectiveGroup::send(uint32_t to, const CollectivePacket& packet, std::str
                  const auto group = find_group(fabric, packet.group);
                  if (group != nullptr) group->arrive(running_source(), packet, bytes);
                },
-               nullptr, std::string(piece))
+               std::string(piece))
         .ok();
   });
 }
@@ -497,7 +496,7 @@ absl::StatusOr<std::string> CollectiveGroup::run(CollectiveKind kind, uint32_t s
     }
   }
   // This member may be the last one that the other members here wait for.
-  if (look(sequence)) fabric_.core().workers().notify_waiters();
+  if (look(sequence)) core_of(fabric_).workers().notify_waiters();
   while (!fabric_.wait([&] { return look(sequence); },
                        std::min(deadline, deadline_after(fabric_.options().heartbeat)))) {
     if (std::chrono::steady_clock::now() >= deadline) {
@@ -550,7 +549,7 @@ bool CollectiveGroup::look(uint64_t sequence) {
   }
   flush(outbox);
   if (decided)
-    fabric_.core().workers().notify_waiters();  // other members here wait for the same result
+    core_of(fabric_).workers().notify_waiters();  // other members here wait for the same result
   return decided;
 }
 

@@ -6,7 +6,7 @@
 namespace cariama {
 
 Collectives::Collectives(Fabric& fabric, const CollectiveOptions& options) {
-  internal::Attachments& attachments = fabric.core().attachments();
+  internal::Attachments& attachments = internal::core_of(fabric).attachments();
   auto& traffic = attachments.get<internal::ControlTraffic>(fabric);
   group_ = attachments.get<internal::CollectiveGroups>(fabric).next(traffic);
   group_->open(options);
@@ -23,7 +23,10 @@ absl::Status Collectives::barrier(Deadline deadline) {
   return run(internal::CollectiveKind::kBarrier, 0, {}, nullptr, 0, deadline).status();
 }
 
-std::vector<uint32_t> Collectives::left_out() const { return group_->left_out(); }
+std::vector<Rank> Collectives::left_out() const {
+  const std::vector<uint32_t> ranks = group_->left_out();
+  return {ranks.begin(), ranks.end()};
+}
 CollectiveStatistics Collectives::statistics() const { return group_->statistics(); }
 
 absl::StatusOr<std::string> Collectives::run(internal::CollectiveKind kind, uint32_t source,

@@ -36,7 +36,7 @@ DistributedLock::~DistributedLock() {
 }
 
 absl::StatusOr<uint64_t> DistributedLock::attempt(uint64_t expected) {
-  auto before = memory_.compare_exchange(word_, expected, self_).wait();
+  auto before = memory_.compare_exchange(word_, expected, self_).wait(kForever);
   if (before.ok() && *before == expected) held_ = true;
   return before;
 }
@@ -58,8 +58,7 @@ absl::Status DistributedLock::check_holder(uint64_t holder) const {
 // Sends an empty service call, so that a dead holder is detected.
 void DistributedLock::look_for_life(uint64_t holder) const {
   if (rank_of(holder) == memory_.fabric().rank()) return;
-  static_cast<void>(service_call<RetryAsync>(
-      memory_.fabric(), rank_of(holder), [] {}, nullptr));
+  static_cast<void>(service_call<RetryAsync>(memory_.fabric(), rank_of(holder), [] {}));
 }
 
 absl::StatusOr<bool> DistributedLock::try_acquire() {
@@ -105,7 +104,7 @@ absl::Status DistributedLock::acquire(Deadline deadline) {
 
 absl::StatusOr<bool> DistributedLock::take_over() {
   if (held_) return true;
-  auto holder = memory_.load(word_).wait();
+  auto holder = memory_.load(word_).wait(kForever);
   if (!holder.ok()) return holder.status();
   if (*holder == 0) return false;
   if (!absl::IsUnavailable(check_holder(*holder))) return false;
@@ -120,7 +119,7 @@ absl::Status DistributedLock::release() {
                       "release() of a distributed lock that is not held");
   }
   held_ = false;
-  auto before = memory_.compare_exchange(word_, self_, 0).wait();
+  auto before = memory_.compare_exchange(word_, self_, 0).wait(kForever);
   if (!before.ok()) return before.status();
   if (*before == self_) return absl::OkStatus();
   return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,

@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "dsfabric/calls/control_traffic.h"
+#include "dsfabric/collectives/work_counts.h"
 #include "dsfabric/fabric/fabric_core.h"
 
 namespace cariama {
@@ -43,16 +44,7 @@ class WorkCounters {
 };
 
 WorkCounters& counters_of(Fabric& fabric) {
-  return fabric.core().attachments().get<WorkCounters>(fabric);
-}
-
-// Maps a rank to a well mixed number (splitmix64). The sum of these numbers identifies a set of
-// ranks.
-uint64_t mixed(uint32_t rank) {
-  uint64_t z = (uint64_t{rank} + 1) * 0x9e3779b97f4a7c15;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-  return z ^ (z >> 31);
+  return internal::core_of(fabric).attachments().get<WorkCounters>(fabric);
 }
 
 struct Wave {
@@ -64,32 +56,23 @@ struct Wave {
 };
 
 Wave count(Fabric& fabric) {
-  internal::FabricCore& core = fabric.core();
+  internal::FabricCore& core = internal::core_of(fabric);
   auto& control = core.attachments().get<internal::ControlTraffic>(fabric);
-  std::vector<bool> dead(fabric.size());
-  uint64_t dead_set = 0;
+  std::vector<uint32_t> alive;
+  std::vector<uint32_t> dead;
   for (uint32_t rank = 0; rank < fabric.size(); ++rank) {
-    if (rank == fabric.rank() || fabric.peer_status(rank).ok()) continue;
-    dead[rank] = true;
-    dead_set += mixed(rank);
+    (rank == fabric.rank() || fabric.peer_status(rank).ok() ? alive : dead).push_back(rank);
   }
-  Wave wave{.least_dead = dead_set, .most_dead = dead_set};
-  for (uint32_t rank = 0; rank < fabric.size(); ++rank) {
-    if (dead[rank]) continue;
-    // ControlTraffic explains the order of these four reads.
-    const uint64_t control_begun = control.begun_to(rank);
-    wave.begun += core.calls_begun(rank) - control_begun;
-    const uint64_t calls_ended = core.calls_ended(rank);
-    wave.ended += calls_ended - control.ended_from(rank);
-  }
+  internal::WorkCounts sum;
+  for (const uint32_t rank : alive) core.count_calls(sum, rank, &control);
   counters_of(fabric).for_each([&](const WorkCounter& counter) {
-    for (uint32_t rank = 0; rank < fabric.size(); ++rank) {
-      if (dead[rank]) continue;
-      wave.begun += counter.begun(rank);
-      wave.ended += counter.ended(rank);
+    for (const uint32_t rank : alive) {
+      sum.begun += counter.begun(rank);
+      sum.ended += counter.ended(rank);
     }
   });
-  return wave;
+  const uint64_t dead_set = internal::number_of(dead);
+  return {sum.begun, sum.ended, dead_set, dead_set};
 }
 
 }  // namespace
@@ -128,8 +111,7 @@ absl::Status TerminationDetector::wait(Deadline deadline) {
       if (!absl::IsDeadlineExceeded(sum.status())) comparison.reset();
       return sum.status();
     }
-    uint64_t left_out = 0;
-    for (const uint32_t rank : collectives_.left_out()) left_out += mixed(rank);
+    const uint64_t left_out = internal::number_of(collectives_.left_out());
     if (sum->least_dead != left_out || sum->most_dead != left_out) {
       comparison.reset();
     } else if (comparison.ended(sum->begun, sum->ended, left_out)) {

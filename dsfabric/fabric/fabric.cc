@@ -1,15 +1,27 @@
 #include "dsfabric/fabric.h"
 
+#include <string>
 #include <utility>
 
 #include "dsfabric/fabric/crash_report.h"
 #include "dsfabric/fabric/fabric_core.h"
+#include "dtutils/error.h"
 #include "dtutils/system_info.h"
 
 namespace cariama {
 
+internal::FabricCore& internal::core_of(Fabric& fabric) { return *fabric.core_; }
+
+absl::StatusOr<FabricOptions> fabric_preset(std::string_view name) {
+  if (name == "default") return FabricOptions{};
+  if (name == "paper") return FabricOptions::paper();
+  return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kProcess,
+                    "no preset of fabric options is called '" + std::string(name) + "'",
+                    "use 'default' or 'paper'");
+}
+
 ThreadContext::~ThreadContext() {
-  if (named_) fabric_.core().workers().leave(index_);
+  if (named_) internal::core_of(fabric_).workers().leave(index_);
 }
 
 absl::StatusOr<std::unique_ptr<Fabric>> Fabric::create(const FabricOptions& options,
@@ -31,20 +43,20 @@ Fabric::~Fabric() {
   if (core_->job().lifecycle().is_inherited()) static_cast<void>(core_.release());
 }
 
-uint32_t Fabric::rank() const { return core_->job().rank(); }
+Rank Fabric::rank() const { return core_->job().rank(); }
 uint32_t Fabric::size() const { return core_->job().size(); }
 uint32_t Fabric::threads() const { return core_->job().threads(); }
-const std::string& Fabric::label(uint32_t rank) const { return core_->job().label(rank); }
+const std::string& Fabric::label(Rank rank) const { return core_->job().label(rank); }
 
-absl::StatusOr<std::unique_ptr<ThreadContext>> Fabric::init_thread(uint32_t index,
+absl::StatusOr<std::unique_ptr<ThreadContext>> Fabric::init_thread(ThreadIndex index,
                                                                    CallConsumer consumer) {
   const int node = numa_node_of_this_thread();
   auto context = std::unique_ptr<ThreadContext>(
-      new ThreadContext(*this, index, rank() * threads() + index, node));
+      new ThreadContext(*this, index, thread_of(rank(), index), node));
   // On a machine with one NUMA node, all threads share one allocator.
   auto allocator = core_->memory().allocator(numa_nodes().size() > 1 ? node : kAnyNode);
   if (!allocator.ok()) return allocator.status();
-  auto buffers = CircularAllocator::create(*std::move(allocator), {.initial_units = 16});
+  auto buffers = CircularAllocator::create(*std::move(allocator), options().thread_buffers);
   if (!buffers.ok()) return buffers.status();
   context->circular_allocator = *std::move(buffers);
   if (absl::Status taken = core_->dispatch().take_worker(index, consumer, context.get());
@@ -52,6 +64,7 @@ absl::StatusOr<std::unique_ptr<ThreadContext>> Fabric::init_thread(uint32_t inde
     return taken;
   }
   context->named_ = true;
+  core_->job().set_node_of_worker(index, node);
   internal::report_overflows_of_this_thread();
   return context;
 }
@@ -75,24 +88,36 @@ size_t Fabric::progress() { return core_->dispatch().progress(); }
 bool Fabric::wait(const std::function<bool()>& condition, Deadline deadline) {
   return core_->dispatch().wait(condition, deadline);
 }
+absl::Status Fabric::wait(const Synchronizer& done, Deadline deadline) {
+  if (wait([&] { return done.done(); }, deadline)) return done.status();
+  return make_error(
+      absl::StatusCode::kDeadlineExceeded, ErrorScope::kOperation,
+      std::to_string(done.operations_left()) + " operations have not ended before the deadline",
+      "wait again: the operations continue");
+}
 bool Fabric::wait_polling(const std::function<bool()>& condition, Deadline deadline) {
   return core_->dispatch().wait_polling(condition, deadline);
 }
-void Fabric::wake(uint32_t index) { core_->workers().wake(index); }
+void Fabric::wake(ThreadIndex index) { core_->workers().wake(index); }
 absl::Status Fabric::finalize(Deadline deadline) { return core_->finalize(deadline); }
 bool Fabric::finalized() const { return core_->job().lifecycle().is_closed(); }
-absl::Status Fabric::peer_status(uint32_t rank) const { return core_->peers().status(rank); }
+absl::Status Fabric::peer_status(Rank rank) const { return core_->peers().status(rank); }
 GeneralAllocator& Fabric::memory() { return core_->memory().general(); }
 
-absl::StatusOr<TransmitQueue*> Fabric::connection(uint32_t rank, uint32_t thread_index) {
+absl::StatusOr<TransmitQueue*> Fabric::connection(Rank rank, ThreadIndex thread_index) {
   auto connection = core_->peers().connection(rank, thread_index);
   if (!connection.ok()) return connection.status();
   return &(*connection)->queue();
 }
 
-const ProtectionDomain* Fabric::domain(uint32_t rank) const { return core_->ports().domain(rank); }
+const ProtectionDomain* Fabric::domain(Rank rank) const { return core_->ports().domain(rank); }
 Bootstrap& Fabric::bootstrap() { return core_->job().bootstrap(); }
 const FabricOptions& Fabric::options() const { return core_->job().options(); }
 FabricStatistics Fabric::statistics() const { return core_->statistics(); }
+std::string Fabric::transport(Rank rank) const {
+  const Device* const device = core_->ports().device(rank);
+  return device == nullptr ? "" : device->description();
+}
+RDMAAllocatorStatistics Fabric::memory_statistics() const { return core_->memory().statistics(); }
 
 }  // namespace cariama

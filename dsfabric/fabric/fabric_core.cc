@@ -12,8 +12,8 @@
 
 namespace cariama::internal {
 
-Replies& replies_of(Fabric& fabric) { return fabric.core().replies(); }
-Pulls& pulls_of(Fabric& fabric) { return fabric.core().pulls(); }
+Replies& replies_of(Fabric& fabric) { return core_of(fabric).replies(); }
+Pulls& pulls_of(Fabric& fabric) { return core_of(fabric).pulls(); }
 
 FabricCore::FabricCore(std::unique_ptr<FabricJob> job)
     : job_(std::move(job)),
@@ -35,8 +35,12 @@ absl::StatusOr<std::unique_ptr<FabricCore>> FabricCore::create(
   if (!job.ok()) return job.status();
   std::unique_ptr<FabricCore> core(new FabricCore(*std::move(job)));
   if (absl::Status opened = core->ports_.open(); !opened.ok()) return opened;
-  if (absl::Status opened = core->memory_.open(core->ports_.domains()); !opened.ok()) return opened;
-  if (absl::Status placed = core->workers_.place_wake_words(core->memory_); !placed.ok()) {
+  const FabricOptions& effective = core->job().options();
+  absl::Status opened = core->memory_.open(
+      core->ports_.domains(), effective.superpages, effective.general_memory,
+      {.bounce_bytes = effective.bounce_bytes, .registration = effective.registration});
+  if (!opened.ok()) return opened;
+  if (absl::Status placed = core->workers_.place_doorbells(core->memory_); !placed.ok()) {
     return placed;
   }
   return core;
@@ -89,7 +93,8 @@ absl::Status FabricCore::finalize(Deadline deadline) {
   absl::Status ended;
   std::atomic<bool> over{false};
   std::thread agreeing([&] {
-    ended = shutdown_.run(deadline);
+    // The calls may be those of workers that have left: no thread arms their doorbells.
+    ended = shutdown_.run(deadline, [this] { workers_.notify_waiters(); });
     over.store(true, std::memory_order_release);
     workers_.notify_waiters();
   });
@@ -153,11 +158,10 @@ void FabricCore::send_death_notice(uint32_t dead, uint32_t to) {
                fabric, to,
                [dead] {
                  const RunningCall& here = this_running_call;
-                 FabricCore& core = here.fabric->core();
+                 FabricCore& core = core_of(*here.fabric);
                  core.attachments().get<ControlTraffic>(*here.fabric).arrived(here.source);
                  core.peers().receive_death_notice(dead, here.source);
-               },
-               nullptr)
+               })
         .ok();
   }));
 }

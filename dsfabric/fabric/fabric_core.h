@@ -46,6 +46,7 @@
 #include "dsfabric/calls/rejected_calls.h"
 #include "dsfabric/calls/replies.h"
 #include "dsfabric/calls/workers.h"
+#include "dsfabric/collectives/work_counts.h"
 #include "dsfabric/fabric.h"
 #include "dsfabric/fabric/attachments.h"
 #include "dsfabric/fabric/shutdown.h"
@@ -81,12 +82,9 @@ class FabricCore final : private PortListener, private PeerListener, private Cal
   [[nodiscard]] RejectedCalls& rejected() { return rejected_; }
   [[nodiscard]] Attachments& attachments() { return attachments_; }
 
-  // For termination detection: CallCounts and the counts of the call sources. Both only grow.
-  [[nodiscard]] uint64_t calls_begun(uint32_t rank) const {
-    return counts_.begun(rank) + sources_.begun(rank);
-  }
-  [[nodiscard]] uint64_t calls_ended(uint32_t rank) const {
-    return counts_.ended(rank) + sources_.ended(rank);
+  // For termination detection: see WorkCounts::add_calls().
+  void count_calls(WorkCounts& sum, uint32_t rank, const ControlTraffic* control) const {
+    sum.add_calls(rank, counts_, sources_, control);
   }
   [[nodiscard]] FabricStatistics statistics() const;
 
@@ -103,6 +101,7 @@ class FabricCore final : private PortListener, private PeerListener, private Cal
   void batch_arrived() override { workers_.notify_waiters(); }
   void heartbeat() override;
   bool is_failed(uint32_t rank) const override { return peers_.is_failed(rank); }
+  bool is_connected(uint32_t rank) const override { return peers_.connected(rank) != nullptr; }
   bool awaits_answer(uint32_t rank) const override { return replies_.awaits(rank); }
   // PeerListener
   void peer_failed(uint32_t rank, const absl::Status& failure) override;

@@ -35,7 +35,6 @@ struct ParticipationResult {
   void serialize(Archive& archive) {
     archive(begun, ended, without, agreed);
   }
-  friend bool operator==(const ParticipationResult&, const ParticipationResult&) = default;
 };
 
 // Combines the reports of a round. `said` is indexed by rank; nullopt: the process has ended, or

@@ -8,6 +8,10 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/str_join.h"
+#include "dsfabric/bootstrap/launch_variables.h"
+#include "dsfabric/collectives/work_counts.h"
+#include "dsfabric/peers/ports.h"
 #include "dsfabric/serializer.h"
 #include "dtutils/error.h"
 
@@ -21,6 +25,8 @@ constexpr std::chrono::microseconds kLongestRoundPause{5000};
 // Time limit for asking one process whether it has come to finalize().
 constexpr std::chrono::milliseconds kSearchForMissing{50};
 constexpr size_t kMostMissingNames = 8;
+// With FabricOptions::lease: how often a process looks whether the one that it waits for is lost.
+constexpr std::chrono::milliseconds kLeaseLook{50};
 
 template <typename T>
 absl::Status put_saved(Bootstrap& bootstrap, const std::string& key, const T& value) {
@@ -48,18 +54,17 @@ absl::StatusOr<T> get_saved(Bootstrap& bootstrap, uint32_t rank, const std::stri
 }  // namespace
 
 ParticipationReport Shutdown::report() const {
-  ParticipationReport mine;
+  WorkCounts sum;
+  std::vector<uint32_t> lost;
   for (uint32_t rank = 0; rank < job_.size(); ++rank) {
     // Calls to and from a failed process count as ended in any case: leave them out of the sums.
     if (peers_.is_failed(rank)) {
-      mine.lost.push_back(rank);
-      continue;
+      lost.push_back(rank);
+    } else {
+      sum.add_calls(rank, counts_, sources_, nullptr);
     }
-    mine.ended += sources_.ended(rank) + counts_.ended(rank);
-    mine.begun += counts_.begun(rank) + sources_.begun(rank);
   }
-  mine.lost_before = lost_before_;
-  return mine;
+  return {sum.begun, sum.ended, std::move(lost), lost_before_};
 }
 
 absl::Status Shutdown::report_missing(const std::string& key) {
@@ -75,6 +80,23 @@ absl::Status Shutdown::report_missing(const std::string& key) {
                     count == 0 ? "the other processes did not finish finalize() in time"
                                : names + " did not call finalize() in time",
                     "call it in every process of the job");
+}
+
+// Waits for what `rank` puts. With FabricOptions::lease a stopped process neither puts anything nor
+// ends: it counts as ended, UNAVAILABLE (kPeer), once this process considers it failed.
+template <typename T>
+absl::StatusOr<T> Shutdown::wait_for(uint32_t rank, const std::string& key, Deadline deadline) {
+  const std::chrono::milliseconds lease = job_.options().lease;
+  if (lease.count() == 0) return get_saved<T>(job_.bootstrap(), rank, key, deadline);
+  while (true) {
+    // Read before the store, so that what was put in time counts.
+    const bool is_lost = peers_.is_failed(rank);
+    const Deadline look = std::min(deadline, deadline_after(kLeaseLook));
+    auto put = get_saved<T>(job_.bootstrap(), rank, key, look);
+    if (!absl::IsDeadlineExceeded(put.status())) return put;
+    if (is_lost) return lease_ended(job_.label(rank), lease);
+    if (look == deadline) return put;
+  }
 }
 
 // One participation round of all processes that previous results have not excluded. Each process
@@ -95,7 +117,7 @@ absl::StatusOr<ParticipationResult> Shutdown::run_round(const std::string& key,
   const std::string result_key = key + "/sum";
   for (uint32_t first = 0; first < job_.rank(); ++first) {
     if (was_left(first)) continue;
-    auto result = get_saved<ParticipationResult>(job_.bootstrap(), first, result_key, deadline);
+    auto result = wait_for<ParticipationResult>(first, result_key, deadline);
     if (result.ok()) return result;
     if (absl::IsDeadlineExceeded(result.status())) return report_missing(key);
     if (!has_ended(result.status())) return result.status();
@@ -104,7 +126,7 @@ absl::StatusOr<ParticipationResult> Shutdown::run_round(const std::string& key,
   said[job_.rank()] = mine;
   for (uint32_t rank = 0; rank < job_.size(); ++rank) {
     if (rank == job_.rank() || was_left(rank)) continue;
-    auto theirs = get_saved<ParticipationReport>(job_.bootstrap(), rank, key, deadline);
+    auto theirs = wait_for<ParticipationReport>(rank, key, deadline);
     if (theirs.ok()) {
       said[rank] = *std::move(theirs);
     } else if (absl::IsDeadlineExceeded(theirs.status())) {
@@ -134,13 +156,11 @@ absl::Status Shutdown::continue_without(const std::vector<uint32_t>& ranks) {
   return absl::OkStatus();
 }
 
-// Runs rounds until two successive ones find the same sums, with as many calls ended as begun. All
-// processes have entered finalize(), so only calls cause calls now. This is Mattern's four-counter
-// method: each round begins after the previous one has ended; counts only grow; ended never exceeds
-// begun. So no call was in flight at the moment between the two rounds, and none can have begun
-// since. If the processes considered different processes failed in a round, the round's result
-// makes their sets equal.
-absl::Status Shutdown::run(Deadline deadline) {
+// The rounds are the waves of termination detection (quiescence.h): all processes have entered
+// finalize(), so only calls cause calls now. Control calls count here, too. A round in which the
+// processes considered different processes failed is not compared; its result makes their sets
+// equal.
+absl::Status Shutdown::run(Deadline deadline, const std::function<void()>& calls_left) {
   std::chrono::microseconds pause = kFirstRoundPause;
   while (true) {
     ParticipationReport mine = report();
@@ -148,10 +168,14 @@ absl::Status Shutdown::run(Deadline deadline) {
     if (!result.ok()) return result.status();
     ++round_;
     lost_before_ = std::move(mine.lost);
-    const bool as_before = *result == result_;
     result_ = *std::move(result);
     if (absl::Status stay = continue_without(result_.without); !stay.ok()) return stay;
-    if (result_.agreed && result_.begun == result_.ended && as_before) break;
+    if (!result_.agreed) {
+      comparison_.reset();
+    } else if (comparison_.ended(result_.begun, result_.ended, number_of(result_.without))) {
+      break;
+    }
+    if (result_.begun != result_.ended) calls_left();
     if (std::chrono::steady_clock::now() >= deadline) {
       return make_error(
           absl::StatusCode::kDeadlineExceeded, ErrorScope::kProcess,
@@ -160,6 +184,9 @@ absl::Status Shutdown::run(Deadline deadline) {
     }
     std::this_thread::sleep_for(pause);
     pause = std::min(2 * pause, kLongestRoundPause);
+  }
+  if (job_.options().lease.count() != 0 && !result_.without.empty()) {
+    static_cast<void>(job_.bootstrap().put(kGivenUpKey, absl::StrJoin(result_.without, ",")));
   }
   job_.lifecycle().close();
   // No process leaves before all know that disconnecting is not a failure from now on. The store

@@ -3,6 +3,7 @@
 #define CARIAMA_DSFABRIC_FABRIC_SHUTDOWN_H_
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "dsfabric/calls/call_sources.h"
 #include "dsfabric/fabric/participation.h"
 #include "dsfabric/peers/peer_table.h"
+#include "dsfabric/quiescence.h"
 #include "dtutils/wait.h"
 
 namespace cariama::internal {
@@ -27,12 +29,16 @@ class Shutdown {
   Shutdown& operator=(const Shutdown&) = delete;
 
   // Runs rounds until all processes know that no call is in flight; then closes the fabric, and
-  // waits until all have closed theirs. Blocks. Other threads must run calls meanwhile. Errors:
-  // those of Fabric::finalize().
-  [[nodiscard]] absl::Status run(Deadline deadline);
+  // waits until all have closed theirs. Blocks. Other threads must run calls meanwhile: after each
+  // round that found some, `calls_left` is called, in this thread. Errors: those of
+  // Fabric::finalize().
+  [[nodiscard]] absl::Status run(Deadline deadline, const std::function<void()>& calls_left);
 
  private:
   [[nodiscard]] ParticipationReport report() const;
+  template <typename T>
+  [[nodiscard]] absl::StatusOr<T> wait_for(uint32_t rank, const std::string& key,
+                                           Deadline deadline);
   [[nodiscard]] absl::StatusOr<ParticipationResult> run_round(const std::string& key,
                                                               const ParticipationReport& mine,
                                                               Deadline deadline);
@@ -45,6 +51,7 @@ class Shutdown {
   const CallSources& sources_;
 
   uint64_t round_ = 0;
+  WaveComparison comparison_;
   std::vector<uint32_t> lost_before_;  // processes considered failed in the last round
   ParticipationResult result_;         // result of the last round
 };

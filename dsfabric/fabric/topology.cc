@@ -36,13 +36,15 @@ class Bindings {
   std::vector<int> cpus_;
 };
 
-Bindings& bindings_of(Fabric& fabric) { return fabric.core().attachments().get<Bindings>(fabric); }
+Bindings& bindings_of(Fabric& fabric) {
+  return internal::core_of(fabric).attachments().get<Bindings>(fabric);
+}
 
 // {1 if the thread exists, NUMA node, CPU}, as a trivially copyable answer.
 using PlaceAnswer = std::array<int, 3>;
 
 PlaceAnswer place_here(Fabric& fabric, uint32_t index) {
-  const ThreadContext* const context = fabric.core().workers().context_of(index);
+  const ThreadContext* const context = internal::core_of(fabric).workers().context_of(index);
   if (context == nullptr) return {0, -1, -1};
   return {1, context->numa_node(), bindings_of(fabric).of(index)};
 }
@@ -119,16 +121,16 @@ absl::StatusOr<Neighbourhood> this_neighbourhood() {
 }
 
 const Core& core_for(const std::vector<Core>& cores, uint32_t local_rank, uint32_t threads,
-                     uint32_t index) {
+                     ThreadIndex index) {
   return cores[(uint64_t{local_rank} * threads + index) % cores.size()];
 }
 
-const std::string& host_of(Fabric& fabric, uint32_t rank) {
-  return fabric.core().job().process(rank).host;
+const std::string& host_of(Fabric& fabric, Rank rank) {
+  return internal::core_of(fabric).job().process(rank).host;
 }
 
 uint32_t local_rank(const Fabric& fabric) {
-  const internal::FabricJob& job = const_cast<Fabric&>(fabric).core().job();
+  const internal::FabricJob& job = internal::core_of(const_cast<Fabric&>(fabric)).job();
   uint32_t before = 0;
   for (uint32_t rank = 0; rank < fabric.rank(); ++rank) {
     before += job.process(rank).host == job.process(fabric.rank()).host;
@@ -136,7 +138,7 @@ uint32_t local_rank(const Fabric& fabric) {
   return before;
 }
 
-absl::StatusOr<std::unique_ptr<ThreadContext>> init_thread(Fabric& fabric, uint32_t index,
+absl::StatusOr<std::unique_ptr<ThreadContext>> init_thread(Fabric& fabric, ThreadIndex index,
                                                            CallConsumer consumer, Binding binding) {
   int bound = -1;
   if (binding != Binding::kNone) {
@@ -162,17 +164,17 @@ absl::StatusOr<std::unique_ptr<ThreadContext>> init_thread(Fabric& fabric, uint3
   return context;
 }
 
-absl::StatusOr<ThreadPlace> where_is(Fabric& fabric, uint32_t thread, Deadline deadline) {
+absl::StatusOr<ThreadPlace> where_is(Fabric& fabric, ThreadId thread, Deadline deadline) {
   if (thread >= fabric.total_threads()) {
     return internal::no_such_thread(thread, fabric.total_threads());
   }
   ThreadPlace place;
   place.rank = fabric.rank_of(thread);
-  place.index = thread % fabric.threads();
+  place.index = fabric.index_of(thread);
   place.host = host_of(fabric, place.rank);
   internal::Question<PlaceAnswer> question(
       fabric, place.rank, nullptr,
-      [](uint32_t index) {
+      [](ThreadIndex index) {
         Fabric& here = *running_fabric();
         return index < here.threads() ? place_here(here, index) : PlaceAnswer{0, -1, -1};
       },

@@ -9,7 +9,7 @@ namespace cariama::internal {
 
 CallSourceRegistry& call_source_registry(
     Fabric& fabric, std::unique_ptr<CallSourceRegistry> (*make)(Fabric& fabric)) {
-  return fabric.core().sources().registry(fabric, make);
+  return core_of(fabric).sources().registry(fabric, make);
 }
 
 RunningCalls::RunningCalls(Fabric& fabric, uint32_t rank)
@@ -31,52 +31,45 @@ uint64_t expect_answer(
    private:
     decltype(ended) ended_;
   };
-  return fabric.core().replies().pending().add(rank, std::make_unique<Expected>(std::move(ended)));
+  return core_of(fabric).replies().pending().add(rank,
+                                                 std::make_unique<Expected>(std::move(ended)));
 }
 
 bool forget_answer(Fabric& fabric, uint32_t rank, uint64_t handle) {
-  return fabric.core().replies().pending().take(handle, rank) != nullptr;
+  return core_of(fabric).replies().pending().take(handle, rank) != nullptr;
 }
 
 void answer_call(Fabric& fabric, uint32_t to, const NotifyTarget* wanted, const IncomingCall& call,
                  const std::string& result) {
-  fabric.core().replies().answer(to, wanted, call, result);
+  core_of(fabric).replies().answer(to, wanted, call, result);
 }
 
 void reject_call(Fabric& fabric, uint32_t rank, std::string_view why) {
-  fabric.core().rejected().add(rank, why);
+  core_of(fabric).rejected().add(rank, why);
 }
 
 absl::StatusOr<bool> post_call_event(Fabric& fabric, uint32_t rank, uint32_t index,
                                      uint32_t value) {
-  return fabric.core().sender().post_event(rank, index, CallSender::kCallSourceEvent | value);
+  return core_of(fabric).sender().post_event(rank, index, CallSender::kCallSourceEvent | value);
 }
 
 absl::StatusOr<bool> wake_worker(Fabric& fabric, uint32_t rank, uint32_t index) {
-  if (rank != fabric.rank()) return fabric.core().sender().post_event(rank, index, index);
-  fabric.core().workers().wake(index);
+  if (rank != fabric.rank()) return core_of(fabric).sender().post_event(rank, index, index);
+  core_of(fabric).workers().wake(index);
   return true;
 }
 
-const RDMAMemory& wake_words(Fabric& fabric) { return fabric.core().workers().wake_words(); }
+const RDMAMemory& doorbells(Fabric& fabric) { return core_of(fabric).workers().doorbells(); }
 
-void wake_mapped_worker(std::byte* words, uint32_t threads, uint32_t index) {
-  // It is not known here whether the worker or a helper runs the worker's calls, so wake both. A
-  // superfluous wake-up is harmless, and waking a word without a sleeper costs no system call.
-  for (const uint32_t i : {index, threads}) {
-    reinterpret_cast<WakeWord*>(words + i * kWakeWordStride)->wake();
-  }
-}
-
-void tell_waiters(Fabric& fabric) { fabric.core().workers().notify_waiters(); }
+void tell_waiters(Fabric& fabric) { core_of(fabric).workers().notify_waiters(); }
 
 bool wait_polling(Fabric& fabric, const std::function<bool()>& condition, Deadline deadline) {
-  return fabric.core().dispatch().wait_polling(condition, deadline);
+  return core_of(fabric).dispatch().wait_polling(condition, deadline);
 }
 
 absl::StatusOr<std::shared_ptr<RDMAAllocator>> worker_memory(Fabric& fabric, uint32_t index) {
-  const ThreadContext* const context = fabric.core().workers().context_of(index);
-  return fabric.core().memory().allocator(context == nullptr ? kAnyNode : context->numa_node());
+  const ThreadContext* const context = core_of(fabric).workers().context_of(index);
+  return core_of(fabric).memory().allocator(context == nullptr ? kAnyNode : context->numa_node());
 }
 
 }  // namespace cariama::internal

@@ -20,11 +20,11 @@ constexpr uint64_t kLost = UINT64_MAX;
 
 // Shared with the pending calls: a peer's failure may complete one while the object is destroyed.
 struct RemoteObject<Synchronizer>::State {
-  State(Fabric& fabric, RDMAMemory memory, uint32_t operations)
-      : fabric(fabric), memory(memory), pending(operations) {
+  State(Fabric& fabric, RDMAMemory words, uint32_t operations)
+      : fabric(fabric), memory(std::move(words)), pending(operations) {
     std::memset(memory.get_buffer(), 0, operations * sizeof(uint64_t));
   }
-  ~State() { static_cast<void>(fabric.memory().free(memory)); }
+  ~State() { static_cast<void>(fabric.memory().free(std::move(memory))); }
 
   [[nodiscard]] std::atomic_ref<uint64_t> word(uint32_t operation) const {
     return std::atomic_ref(reinterpret_cast<uint64_t*>(memory.get_buffer())[operation]);
@@ -34,15 +34,15 @@ struct RemoteObject<Synchronizer>::State {
   uint32_t look() {
     for (; ended < taken && word(ended).load(std::memory_order_acquire) != 0; ++ended) {
       if (pending[ended].handle == 0) continue;
-      static_cast<void>(
-          fabric.core().replies().pending().take(pending[ended].handle, pending[ended].rank));
+      static_cast<void>(internal::core_of(fabric).replies().pending().take(pending[ended].handle,
+                                                                           pending[ended].rank));
     }
     return static_cast<uint32_t>(pending.size()) - ended;
   }
 
   struct Pending {
     uint64_t handle = 0;
-    uint32_t rank = 0;
+    Rank rank;
   };
   Fabric& fabric;
   RDMAMemory memory;
@@ -87,7 +87,7 @@ absl::StatusOr<RemoteObject<Synchronizer>> RemoteObject<Synchronizer>::create(Fa
   }
   auto memory = fabric.memory().allocate(operations * sizeof(uint64_t));
   if (!memory.ok()) return memory.status();
-  return RemoteObject(std::make_shared<State>(fabric, *memory, operations));
+  return RemoteObject(std::make_shared<State>(fabric, *std::move(memory), operations));
 }
 
 RemoteObject<Synchronizer>::RemoteObject(std::shared_ptr<State> state) : state_(std::move(state)) {}
@@ -136,7 +136,7 @@ void RemoteObject<Synchronizer>::reset() {
   ++state_->round;
 }
 
-absl::StatusOr<NotifyTarget> RemoteObject<Synchronizer>::expect(uint32_t rank) {
+absl::StatusOr<NotifyTarget> RemoteObject<Synchronizer>::expect(Rank rank) {
   State& state = *state_;
   if (state.taken == state.pending.size()) {
     return make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kOperation,
@@ -151,24 +151,22 @@ absl::StatusOr<NotifyTarget> RemoteObject<Synchronizer>::expect(uint32_t rank) {
   // A call within this process needs no key; any value but 0 marks the target as a word.
   const ProtectionDomain* const domain = state.fabric.domain(rank);
   target.key = domain == nullptr ? 1 : state.memory.locator(domain).key.value;
-  state.pending[operation] = {state.fabric.core().replies().pending().add(
-                                  rank, std::make_unique<LostOperation<State>>(state_, operation)),
-                              rank};
+  state.pending[operation] = {
+      internal::core_of(state.fabric)
+          .replies()
+          .pending()
+          .add(rank, std::make_unique<LostOperation<State>>(state_, operation)),
+      rank};
   return target;
 }
 
 bool RemoteObject<Synchronizer>::forget() {
   State::Pending& last = state_->pending[state_->taken - 1];
   const bool there =
-      state_->fabric.core().replies().pending().take(last.handle, last.rank) != nullptr;
+      internal::core_of(state_->fabric).replies().pending().take(last.handle, last.rank) != nullptr;
   last.handle = 0;
   if (there) --state_->taken;
   return there;
-}
-
-void RemoteObject<Synchronizer>::transmitted() {
-  state_->word(state_->taken - 1)
-      .store(1 + static_cast<uint64_t>(CallOutcome::kDone), std::memory_order_release);
 }
 
 }  // namespace cariama

@@ -13,97 +13,109 @@ namespace cariama {
 namespace internal {
 namespace {
 
-// A call whose Synchronizer is counted down by the answer.
+// A call that waits for its answer.
 class AwaitedCall final : public PendingCall {
  public:
-  AwaitedCall(Synchronizer& done, std::unique_ptr<ResultReceiver> receiver)
-      : done_(done), receiver_(std::move(receiver)) {}
+  AwaitedCall(EventReceiver consumed, std::unique_ptr<ResultReceiver> receiver,
+              std::unique_ptr<LentBuffer> lent)
+      : consumed_(std::move(consumed)), receiver_(std::move(receiver)), lent_(std::move(lent)) {}
 
   void complete(const absl::Status& status, std::span<const std::byte> result) override {
-    if (!status.ok()) return done_.fail(status);
-    try {
-      if (receiver_ != nullptr) receiver_->receive(result);
-    } catch (const std::exception& error) {
-      return done_.fail(
-          make_error(absl::StatusCode::kInternal, ErrorScope::kOperation,
-                     std::string("the result of a call could not be read: ") + error.what()));
+    lent_.reset();  // before its owner learns of the end, and may free it
+    if (status.ok() && receiver_ != nullptr) {
+      try {
+        receiver_->receive(result);
+      } catch (const std::exception& error) {
+        return consumed_.complete(
+            make_error(absl::StatusCode::kInternal, ErrorScope::kOperation,
+                       std::string("the result of a call could not be read: ") + error.what()));
+      }
     }
-    done_.decrease();
+    consumed_.complete(status, result);
   }
 
  private:
-  Synchronizer& done_;
+  const EventReceiver consumed_;
   std::unique_ptr<ResultReceiver> receiver_;
+  std::unique_ptr<LentBuffer> lent_;
 };
 
 absl::Status leaves_memory() {
   return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
-                    "the range that is given to call_buffer exceeds its memory",
-                    "check offset and size");
+                    "the range that is given to call_buffer exceeds its memory, or there is none",
+                    "check memory, offset and size");
 }
 
 }  // namespace
 
-absl::Status send_call(Fabric& fabric, uint32_t rank, uint32_t destination, OutgoingCallView call,
-                       WhenFull when_full, Synchronizer* transmitted, Synchronizer* consumed,
-                       std::unique_ptr<ResultReceiver> receiver) {
-  if (consumed != nullptr) {
-    call.flags = receiver != nullptr ? kCallReturn : kCallNotify;
-    return fabric.core().replies().send(
-        rank, destination, call, when_full,
-        std::make_unique<AwaitedCall>(*consumed, std::move(receiver)));
+void EventReceiver::complete(const absl::Status& status, std::span<const std::byte> result) const {
+  if (synchronizer_ != nullptr) {
+    if (status.ok()) return synchronizer_->decrease();
+    return synchronizer_->fail(status);
   }
-  absl::Status sent = fabric.core().sender().send(rank, destination, call, when_full);
-  // The call was copied into the send buffer, so its arguments may be reused.
-  if (sent.ok() && transmitted != nullptr) transmitted->decrease();
-  return sent;
+  if (state_ != nullptr) state_->finish(status, result);
 }
 
-uint64_t expect_answer(Fabric& fabric, uint32_t rank, Synchronizer& done,
-                       std::unique_ptr<ResultReceiver> receiver) {
-  FabricCore& core = fabric.core();
-  const bool result = receiver != nullptr;
-  auto call = std::make_unique<AwaitedCall>(done, std::move(receiver));
-  return result ? core.replies().expect_result(rank, std::move(call))
-                : core.replies().pending().add(rank, std::move(call));
-}
-
-absl::Status send_lending(Fabric& fabric, uint32_t destination, OutgoingCallView call,
-                          WhenFull when_full, std::unique_ptr<LentBuffer> lent,
-                          Synchronizer* transmitted, Synchronizer* consumed) {
-  const uint32_t rank = fabric.rank_of(destination);
-  call.flags = kCallNotify;
-  call.notify.rank = fabric.rank();
-  call.notify.handle = lend_until_answered(fabric, rank, std::move(lent), consumed);
-  absl::Status sent = fabric.core().sender().send(rank, destination, call, when_full);
-  if (!sent.ok()) {
-    // If the answer is no longer expected, the peer's failure has already failed `consumed`.
-    const bool there = forget_answer(fabric, rank, call.notify.handle);
-    return there || consumed == nullptr ? sent : absl::OkStatus();
-  }
-  if (transmitted != nullptr) transmitted->decrease();
-  return absl::OkStatus();
-}
-
-absl::Status send_call_written(Fabric& fabric, uint32_t destination, OutgoingCallView call,
-                               WhenFull when_full, bool consumed,
-                               RemoteObject<Synchronizer>& done) {
-  if (destination >= fabric.total_threads()) {
-    return no_such_thread(destination, fabric.total_threads());
-  }
-  auto target = done.expect(fabric.rank_of(destination));
-  if (!target.ok()) return target.status();
-  if (consumed) {
+absl::Status CallEnd::expect(Fabric& fabric, Rank rank, OutgoingCallView& call) {
+  if (rank >= fabric.size()) return no_such_thread(fabric.thread_of(rank), fabric.total_threads());
+  if (written != nullptr) {
+    auto target = written->expect(rank);
+    if (!target.ok()) return target.status();
     call.flags = kCallNotify;
     call.notify = *target;
+    reported_ = true;
+    return absl::OkStatus();
   }
-  absl::Status sent = fabric.core().sender().send(0, destination, call, when_full);
-  if (!sent.ok()) return done.forget() ? sent : absl::OkStatus();
-  if (!consumed) done.transmitted();
+  reported_ = static_cast<bool>(consumed);
+  if (!reported_ && receiver == nullptr && lent == nullptr) return absl::OkStatus();
+  const bool returns = receiver != nullptr || result_to_consumed;
+  Replies& replies = core_of(fabric).replies();
+  auto pending =
+      std::make_unique<AwaitedCall>(std::move(consumed), std::move(receiver), std::move(lent));
+  call.flags = returns ? kCallReturn : kCallNotify;
+  call.notify.rank = fabric.rank();
+  call.notify.handle = returns ? replies.expect_result(rank, std::move(pending))
+                               : replies.pending().add(rank, std::move(pending));
   return absl::OkStatus();
 }
 
-absl::Status check_target(uint32_t rank, const RemoteMemoryLocator& target, uint64_t size) {
+CallResult CallEnd::refused(Fabric& fabric, Rank rank, const OutgoingCallView& call,
+                            const absl::Status& why) {
+  const bool withdrawn = call.flags == 0      ? true
+                         : written != nullptr ? written->forget()
+                                              : forget_answer(fabric, rank, call.notify.handle);
+  if (withdrawn || !reported_) return why;
+  transmitted.complete(why);
+  return {};
+}
+
+CallResult send_call(Fabric& fabric, Rank rank, ThreadId thread, const OutgoingCallView& call,
+                     WhenFull when_full) {
+  return core_of(fabric).sender().send(rank, thread, call, when_full);
+}
+
+CallResult send_call(Fabric& fabric, Rank rank, ThreadId thread, OutgoingCallView call,
+                     WhenFull when_full, CallEnd& end) {
+  if (thread != kNoThread) {
+    if (thread >= fabric.total_threads()) return no_such_thread(thread, fabric.total_threads());
+    rank = fabric.rank_of(thread);
+  }
+  if (absl::Status expected = end.expect(fabric, rank, call); !expected.ok()) return expected;
+  absl::Status sent = core_of(fabric).sender().send(rank, thread, call, when_full);
+  if (!sent.ok()) return end.refused(fabric, rank, call, sent);
+  // The call was copied into the send buffer, so its arguments may be reused.
+  end.transmitted.complete(absl::OkStatus());
+  return {};
+}
+
+absl::Status check_range(const RDMAMemory* memory, uint64_t offset, uint64_t size) {
+  if (memory != nullptr && offset <= memory->size() && size <= memory->size() - offset) {
+    return absl::OkStatus();
+  }
+  return leaves_memory();
+}
+
+absl::Status check_target(Rank rank, const RemoteMemoryLocator& target, uint64_t size) {
   std::string wrong;
   if (size > target.length) {
     wrong = "has " + std::to_string(target.length) + " bytes, fewer than the buffer's " +
@@ -121,18 +133,18 @@ absl::Status check_target(uint32_t rank, const RemoteMemoryLocator& target, uint
                     "use the locator that its owner made: memory.locator(domain, rank)");
 }
 
-absl::Status write_ahead(Fabric& fabric, uint32_t rank, RDMAMemory& source, uint64_t offset,
+absl::Status write_ahead(Fabric& fabric, Rank rank, RDMAMemory& source, uint64_t offset,
                          uint64_t size, const RemoteMemoryLocator& target) {
-  if (rank >= fabric.size()) return no_such_thread(rank * fabric.threads(), fabric.total_threads());
-  if (offset > source.size() || size > source.size() - offset) return leaves_memory();
+  if (rank >= fabric.size()) return no_such_thread(fabric.thread_of(rank), fabric.total_threads());
+  if (absl::Status range = check_range(&source, offset, size); !range.ok()) return range;
   if (absl::Status can_be = check_target(rank, target, size); !can_be.ok()) return can_be;
   if (rank == fabric.rank()) {
     std::memcpy(reinterpret_cast<void*>(target.address), source.get_buffer() + offset, size);
     return absl::OkStatus();
   }
-  auto connection = fabric.core().sender().connection_of_this_thread(rank);
+  auto connection = core_of(fabric).sender().connection_of_this_thread(rank);
   if (!connection.ok()) return connection.status();
-  return fabric.core().sender().transfer(**connection, [&](Connection& through) {
+  return core_of(fabric).sender().transfer(**connection, [&](Connection& through) {
     return through.write(source, offset, size, target, nullptr);
   });
 }
@@ -142,11 +154,10 @@ bool can_be_pulled(const RemoteMemoryLocator& source) {
          source.address + source.length >= source.address;
 }
 
-absl::StatusOr<RemoteMemoryLocator> locate_for(Fabric& fabric, uint32_t rank,
-                                               const RDMAMemory& memory, uint64_t offset,
-                                               uint64_t size) {
+absl::StatusOr<RemoteMemoryLocator> locate_for(Fabric& fabric, Rank rank, const RDMAMemory& memory,
+                                               uint64_t offset, uint64_t size) {
   if (rank >= fabric.size()) return no_such_thread(rank, fabric.size());
-  if (offset > memory.size() || size > memory.size() - offset) return leaves_memory();
+  if (absl::Status range = check_range(&memory, offset, size); !range.ok()) return range;
   const ProtectionDomain* const domain = fabric.domain(rank);
   if (domain == nullptr) {  // this process itself
     return RemoteMemoryLocator{
@@ -158,6 +169,6 @@ absl::StatusOr<RemoteMemoryLocator> locate_for(Fabric& fabric, uint32_t rank,
 }  // namespace internal
 
 Fabric* running_fabric() { return internal::this_running_call.fabric; }
-uint32_t running_source() { return internal::this_running_call.source; }
+Rank running_source() { return internal::this_running_call.source; }
 
 }  // namespace cariama

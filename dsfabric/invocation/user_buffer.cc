@@ -1,6 +1,7 @@
 #include "dsfabric/user_buffer.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -13,18 +14,10 @@
 
 namespace cariama {
 
-absl::StatusOr<std::shared_ptr<MemoryRegion>> register_for_one_transfer(
-    ProtectionDomain& domain, std::span<const std::byte> buffer) {
-  // The device only reads the buffer. The transport contract has no const memory, hence the cast.
-  return domain.register_memory(
-      {.address = const_cast<std::byte*>(buffer.data()), .length = buffer.size()},
-      Access::kRemoteRead);
-}
-
 namespace internal {
 namespace {
 
-absl::Status no_such_rank(uint32_t rank, uint32_t size) {
+absl::Status no_such_rank(Rank rank, uint32_t size) {
   return make_error(
       absl::StatusCode::kOutOfRange, ErrorScope::kOperation,
       "there is no rank " + std::to_string(rank) + ": the job has " + std::to_string(size));
@@ -32,54 +25,23 @@ absl::Status no_such_rank(uint32_t rank, uint32_t size) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<LentBuffer>> LentBuffer::make(Fabric& fabric, uint32_t rank,
-                                                             std::span<const std::byte> buffer) {
+absl::StatusOr<std::unique_ptr<LentBuffer>> LentBuffer::make(Fabric& fabric, Rank rank,
+                                                             std::span<const std::byte> buffer,
+                                                             size_t piece) {
   if (rank >= fabric.size()) return no_such_rank(rank, fabric.size());
-  std::unique_ptr<LentBuffer> lent(new LentBuffer(fabric));
+  std::unique_ptr<LentBuffer> made(new LentBuffer());
   // Transfers within this process use the buffer in place.
   if (rank == fabric.rank()) {
-    lent->memory_ = {const_cast<std::byte*>(buffer.data()), buffer.size(), nullptr};
-    return lent;
+    made->in_place_ = {const_cast<std::byte*>(buffer.data()), buffer.size(), nullptr};
+    return made;
   }
-  const FabricOptions& options = fabric.options();
-  if (buffer.size() <= options.bounce_bytes) {
-    auto copy = fabric.memory().allocate(std::max<size_t>(buffer.size(), 1));
-    if (!copy.ok()) return copy.status();
-    if (!buffer.empty()) std::memcpy(copy->get_buffer(), buffer.data(), buffer.size());
-    lent->bounced_ = true;
-    lent->memory_ = *copy;
-    return lent;
-  }
-  const ProtectionDomain* const domain = fabric.domain(rank);
-  const auto& domains = fabric.core().memory().domains();
-  const auto found = std::find_if(domains.begin(), domains.end(),
-                                  [&](const auto& one) { return one.get() == domain; });
-  auto region =
-      options.registrar != nullptr ? options.registrar(**found, buffer)
-      : options.registration != nullptr
-          ? fabric.core().memory().lend_registered(static_cast<size_t>(found - domains.begin()),
-                                                   buffer, options.registration)
-          : register_for_one_transfer(**found, buffer);
-  if (!region.ok()) return region.status();
-  const std::byte* const first = (*region)->address();
-  if (buffer.data() < first || buffer.data() + buffer.size() > first + (*region)->length()) {
-    return make_error(
-        absl::StatusCode::kInternal, ErrorScope::kProcess,
-        "FabricOptions::registrar has returned a region that does not cover the buffer");
-  }
-  lent->range_ = std::make_unique<RegisteredRange>(
-      std::vector<RegisteredRange::Registration>{{domain, *std::move(region)}});
-  lent->memory_ = {const_cast<std::byte*>(buffer.data()), buffer.size(), lent->range_.get()};
-  return lent;
+  auto lent = core_of(fabric).memory().user_memory(fabric.domain(rank))->lend_source(buffer, piece);
+  if (!lent.ok()) return lent.status();
+  made->lent_ = *std::move(lent);
+  return made;
 }
 
-LentBuffer::~LentBuffer() {
-  // This is the allocator's free(); the analyzer mistakes it for that of C.
-  // NOLINTNEXTLINE(clang-analyzer-unix.MismatchedDeallocator)
-  if (bounced_) static_cast<void>(fabric_.memory().free(memory_));
-}
-
-absl::Status write_user_buffer(Fabric& fabric, uint32_t rank, std::span<const std::byte> buffer,
+absl::Status write_user_buffer(Fabric& fabric, Rank rank, std::span<const std::byte> buffer,
                                const RemoteMemoryLocator& target) {
   if (rank >= fabric.size()) return no_such_rank(rank, fabric.size());
   if (absl::Status can_be = check_target(rank, target, buffer.size()); !can_be.ok()) return can_be;
@@ -89,32 +51,45 @@ absl::Status write_user_buffer(Fabric& fabric, uint32_t rank, std::span<const st
     }
     return absl::OkStatus();
   }
-  auto connection = fabric.core().sender().connection_of_this_thread(rank);
+  auto connection = core_of(fabric).sender().connection_of_this_thread(rank);
   if (!connection.ok()) return connection.status();
-  auto lent = LentBuffer::make(fabric, rank, buffer);
-  if (!lent.ok()) return lent.status();
-  Synchronizer done;
-  absl::Status posted = fabric.core().sender().transfer(**connection, [&](Connection& through) {
-    return through.write((*lent)->memory(), 0, buffer.size(), target, &done);
-  });
-  if (!posted.ok()) return posted;
-  return fabric.core().sender().await_transfer(**connection, done);
-}
-
-uint64_t lend_until_answered(Fabric& fabric, uint32_t rank, std::unique_ptr<LentBuffer> lent,
-                             Synchronizer* done) {
-  return expect_answer(fabric, rank,
-                       [held = std::shared_ptr<LentBuffer>(std::move(lent)), done](
-                           const absl::Status& status, std::span<const std::byte>) mutable {
-                         // release the buffer before its owner is notified and may free it
-                         held.reset();
-                         if (done == nullptr) return;
-                         if (status.ok()) {
-                           done->decrease();
-                         } else {
-                           done->fail(status);
-                         }
-                       });
+  auto step = core_of(fabric).memory().user_memory(fabric.domain(rank))->piece_bytes(buffer.size());
+  if (!step.ok()) return step.status();
+  // At most two pieces are registered at a time: the next one while the one before is in transfer.
+  struct InTransfer {
+    std::unique_ptr<LentBuffer> lent;
+    Synchronizer done{0};
+  };
+  std::array<InTransfer, 2> pieces;
+  CallSender& sender = core_of(fabric).sender();
+  absl::Status result;
+  const auto await = [&](InTransfer& one) {
+    result.Update(one.done.done() ? one.done.status()
+                                  : sender.await_transfer(**connection, one.done));
+    one.lent.reset();
+  };
+  size_t piece = 0;
+  size_t offset = 0;
+  do {
+    InTransfer& next = pieces[piece % 2];
+    await(next);
+    if (!result.ok()) break;
+    const size_t bytes = std::min(*step, buffer.size() - offset);
+    auto lent = LentBuffer::make(fabric, rank, buffer.subspan(offset, bytes), piece++);
+    if (!lent.ok()) {
+      result = lent.status();
+      break;
+    }
+    next.lent = *std::move(lent);
+    next.done.reset(1);
+    result = sender.transfer(**connection, [&](Connection& through) {
+      return through.write(next.lent->memory(), 0, bytes, target.slice(offset, bytes), &next.done);
+    });
+    if (!result.ok()) next.done.reset(0);
+    offset += bytes;
+  } while (result.ok() && offset < buffer.size());
+  for (InTransfer& one : pieces) await(one);
+  return result;
 }
 
 }  // namespace internal

@@ -136,6 +136,13 @@ void ChildProcess::signal_group(int signal) const {
   if (pid_ > 0) kill(-pid_, signal);
 }
 
+bool ChildProcess::is_stopped() const {
+  siginfo_t state{};
+  return pid_ > 0 &&
+         waitid(P_PID, static_cast<id_t>(pid_), &state, WSTOPPED | WNOHANG | WNOWAIT) == 0 &&
+         state.si_pid == pid_;
+}
+
 int ChildProcess::reap() {
   int status = 0;
   while (waitpid(pid_, &status, 0) < 0 && errno == EINTR) {

@@ -40,6 +40,8 @@ class ChildProcess {
   // output is not captured.
   [[nodiscard]] int output(int stream) const { return output_[static_cast<size_t>(stream)].get(); }
   void close_output(int stream) { output_[static_cast<size_t>(stream)].reset(); }
+  // Returns true if a signal has stopped it and it was not continued since.
+  [[nodiscard]] bool is_stopped() const;
   // Sends a signal to its process group. Does nothing once it is reaped.
   void signal_group(int signal) const;
   // Blocks until it has ended. Returns the status as waitpid() does.

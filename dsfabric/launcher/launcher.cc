@@ -30,6 +30,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "dsfabric/bootstrap/handshake.h"
 #include "dsfabric/bootstrap/launch_variables.h"
 #include "dsfabric/bootstrap/sockets.h"
@@ -374,7 +375,11 @@ class Job {
       if (rank == 0) input_.close();
       --running_;
       server_.rank_ended(rank, status == 0 ? "has ended" : describe_end(status));
-      if (status != 0) causes.emplace_back(status, rank);
+      if (status != 0) {
+        causes.emplace_back(status, rank);
+      } else {
+        kill_given_up(rank);
+      }
     }
     std::stable_sort(causes.begin(), causes.end(), [](const auto& a, const auto& b) {
       return WIFSIGNALED(a.first) && !WIFSIGNALED(b.first);
@@ -391,6 +396,20 @@ class Job {
       return blames_running_process(one.second);
     });
     if (!waits) report_blamers();
+  }
+
+  // `rank` has ended in order. The processes that its job had given up and that are stopped would
+  // hold this program up for ever.
+  void kill_given_up(int rank) {
+    const std::string ranks = server_.value(rank, internal::kGivenUpKey).value_or("");
+    for (const absl::string_view text : absl::StrSplit(ranks, ',', absl::SkipEmpty())) {
+      int other = 0;
+      if (!absl::SimpleAtoi(text, &other) || other < 0 || other >= size_) continue;
+      if (!children_[other].process.is_stopped()) continue;
+      say(absl::StrCat("rank ", other,
+                       " is stopped, and the job has ended without it: it is killed"));
+      children_[other].process.signal_group(SIGKILL);
+    }
   }
 
   // Returns true if `rank` has exited because of a process that the launcher has not reaped yet.
@@ -555,6 +574,17 @@ class Job {
   int code_ = 0;
 };
 
+// Opens the standard streams that are closed. Otherwise the next descriptor that this process or a
+// process of the job opens gets the number of a stream, and diagnostics go to a socket or to shared
+// memory.
+void open_standard_streams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(stream, F_GETFD) >= 0) continue;
+    // The lowest free number, so that of the stream.
+    if (open("/dev/null", O_RDWR) != stream) return;
+  }
+}
+
 absl::Status check_options(const LaunchOptions& options) {
   const auto bad = [](const std::string& what) {
     return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation, what);
@@ -607,6 +637,7 @@ absl::StatusOr<internal::JobPlan> make_plan(const LaunchOptions& options) {
 }  // namespace
 
 absl::StatusOr<int> launch(const LaunchOptions& options) {
+  open_standard_streams();
   if (absl::Status usable = check_options(options); !usable.ok()) return usable;
   absl::StatusOr<internal::JobPlan> plan = make_plan(options);
   if (!plan.ok()) return plan.status();

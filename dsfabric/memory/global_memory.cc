@@ -43,9 +43,9 @@ absl::Status no_such_place(const Fabric& fabric, const GlobalAddress& place) {
 
 struct GlobalTransfer::Operation {
   Synchronizer done{0};
-  RDMAMemory slot;    // the operation's own memory
-  RDMAMemory memory;  // the memory in use: the slot, a piece, or the caller's
-  bool piece = false;
+  RDMAMemory slot;               // the operation's own memory
+  RDMAMemory piece;              // allocated for one transfer; empty: none
+  RDMAMemory* memory = nullptr;  // the slot or the piece; nullptr: the caller's memory is used
   bool abandoned = false;
   GlobalMemory::Lane* lane = nullptr;
   std::byte* into = nullptr;  // where received data is copied to
@@ -111,9 +111,9 @@ absl::Status GlobalTransfer::finish(Deadline deadline, void* result, size_t byte
   status_ = operation.done.status();
   if (status_.ok()) {
     if (operation.into != nullptr) {
-      std::memcpy(operation.into, operation.memory.get_buffer(), operation.bytes);
+      std::memcpy(operation.into, operation.memory->get_buffer(), operation.bytes);
     } else if (result != nullptr) {
-      std::memcpy(result, operation.memory.get_buffer(), bytes);
+      std::memcpy(result, operation.memory->get_buffer(), bytes);
     }
   }
   operation_ = nullptr;
@@ -137,7 +137,7 @@ GlobalMemory::GlobalMemory(Fabric& fabric, const GlobalMemoryOptions& options)
   by_owner_ = options.atomics == AtomicsBy::kOwner;
   if (options.atomics != AtomicsBy::kAutomatic) return;
   for (uint32_t rank = 0; rank < fabric.size(); ++rank) {
-    const Device* const device = fabric.core().ports().device(rank);
+    const Device* const device = internal::core_of(fabric).ports().device(rank);
     if (device == nullptr) continue;
     const Transport transport = device->transport();
     if (transport != Transport::kShm && transport != Transport::kSim) by_owner_ = true;
@@ -157,19 +157,23 @@ GlobalMemory::~GlobalMemory() {
   for (GlobalTransfer::Operation& operation : pool_->operations) {
     // Every transfer ends, at the latest by the peer's failure.
     if (!operation.done.done()) {
-      static_cast<void>(operation.lane->transmitter.wait(operation.done));
+      static_cast<void>(operation.lane->transmitter.wait(operation.done, kForever));
     }
-    if (operation.piece) static_cast<void>(fabric_.memory().free(operation.memory));
+    if (operation.piece.get_buffer() != nullptr) {
+      static_cast<void>(fabric_.memory().free(std::move(operation.piece)));
+    }
   }
   pool_->lanes.clear();
-  for (const RDMAMemory& block : pool_->blocks) static_cast<void>(fabric_.memory().free(block));
+  for (RDMAMemory& block : pool_->blocks) {
+    static_cast<void>(fabric_.memory().free(std::move(block)));
+  }
 }
 
-absl::StatusOr<GlobalMemory::Lane*> GlobalMemory::lane(uint32_t rank) {
+absl::StatusOr<GlobalMemory::Lane*> GlobalMemory::lane(Rank rank) {
   std::optional<Lane>& lane = pool_->lanes[rank];
   if (!lane.has_value()) {
     const ThreadContext* const context = fabric_.this_thread();
-    auto queue = fabric_.connection(rank, context == nullptr ? 0 : context->index());
+    auto queue = fabric_.connection(rank, context == nullptr ? ThreadIndex(0) : context->index());
     if (!queue.ok()) return queue.status();
     auto transmitter = Transmitter::create(**queue);
     if (!transmitter.ok()) return transmitter.status();
@@ -188,8 +192,7 @@ absl::StatusOr<std::byte*> GlobalMemory::mapped(const GlobalAddress& place, size
 }
 
 // Allocates an operation with memory of `bytes`; 0: the caller provides the memory.
-absl::StatusOr<GlobalTransfer::Operation*> GlobalMemory::take_operation(uint32_t rank,
-                                                                        size_t bytes) {
+absl::StatusOr<GlobalTransfer::Operation*> GlobalMemory::take_operation(Rank rank, size_t bytes) {
   using Operation = GlobalTransfer::Operation;
   Pool& pool = *pool_;
   auto to = lane(rank);
@@ -206,10 +209,10 @@ absl::StatusOr<GlobalTransfer::Operation*> GlobalMemory::take_operation(uint32_t
   if (pool.free.empty()) {
     auto block = fabric_.memory().allocate(kSlotBytes * kSlotsPerBlock);
     if (!block.ok()) return block.status();
-    pool.blocks.push_back(*block);
+    const RDMAMemory& slots = pool.blocks.emplace_back(*std::move(block));
     for (size_t i = 0; i < kSlotsPerBlock; ++i) {
       Operation& operation = pool.operations.emplace_back();
-      operation.slot = RDMAMemory(block->get_buffer() + i * kSlotBytes, kSlotBytes, block->range());
+      operation.slot = RDMAMemory(slots.get_buffer() + i * kSlotBytes, kSlotBytes, slots.range());
       pool.free.push_back(&operation);
     }
   }
@@ -217,12 +220,12 @@ absl::StatusOr<GlobalTransfer::Operation*> GlobalMemory::take_operation(uint32_t
   if (bytes > kSlotBytes) {
     auto piece = fabric_.memory().allocate(bytes);
     if (!piece.ok()) return piece.status();
-    operation.memory = *piece;
-    operation.piece = true;
-  } else {
+    operation.piece = *std::move(piece);
+    operation.memory = &operation.piece;
+  } else if (bytes != 0) {
     // Remove the use tags of peers that the slot was used with before.
     if (operation.slot.is_free()) operation.slot.clear_uses();
-    operation.memory = operation.slot;
+    operation.memory = &operation.slot;
   }
   pool.free.pop_back();
   operation.lane = *to;
@@ -232,13 +235,10 @@ absl::StatusOr<GlobalTransfer::Operation*> GlobalMemory::take_operation(uint32_t
 }
 
 void GlobalMemory::give_back(GlobalTransfer::Operation* operation) {
-  if (operation->piece) {
-    static_cast<void>(fabric_.memory().free(operation->memory));
-  } else if (operation->memory.get_buffer() == operation->slot.get_buffer()) {
-    operation->slot = operation->memory;  // keeps the tags of its last use
+  if (operation->piece.get_buffer() != nullptr) {
+    static_cast<void>(fabric_.memory().free(std::move(operation->piece)));
   }
-  operation->memory = {};
-  operation->piece = false;
+  operation->memory = nullptr;
   operation->abandoned = false;
   operation->into = nullptr;
   pool_->free.push_back(operation);
@@ -269,8 +269,8 @@ void GlobalMemory::start_get(GlobalTransfer& handle, const GlobalAddress& from, 
   (*operation)->into = later ? into : nullptr;
   handle.status_ =
       (*operation)
-          ->lane->transmitter.read((*operation)->memory, 0, bytes, locator_of(fabric_, from, bytes),
-                                   &(*operation)->done);
+          ->lane->transmitter.read(*(*operation)->memory, 0, bytes,
+                                   locator_of(fabric_, from, bytes), &(*operation)->done);
   if (!handle.status_.ok()) {
     (*operation)->done.reset(0);
     return give_back(*operation);
@@ -298,10 +298,10 @@ void GlobalMemory::start_put(GlobalTransfer& handle, const GlobalAddress& to, si
     return;
   }
   ++statistics_.transfers;
-  std::memcpy((*operation)->memory.get_buffer(), data, bytes);
+  std::memcpy((*operation)->memory->get_buffer(), data, bytes);
   handle.status_ =
       (*operation)
-          ->lane->transmitter.write((*operation)->memory, 0, bytes, locator_of(fabric_, to, bytes),
+          ->lane->transmitter.write(*(*operation)->memory, 0, bytes, locator_of(fabric_, to, bytes),
                                     &(*operation)->done);
   if (!handle.status_.ok()) {
     (*operation)->done.reset(0);
@@ -418,8 +418,8 @@ GlobalValue<uint64_t> GlobalMemory::start_atomic(const GlobalAddress& word, Atom
   const RemoteMemoryLocator place = locator_of(fabric_, word, sizeof(uint64_t));
   handle.status_ =
       kind == Atomic::kFetchAdd
-          ? op.lane->transmitter.fetch_add(op.memory, 0, place, operand, &op.done)
-          : op.lane->transmitter.compare_swap(op.memory, 0, place, operand, desired, &op.done);
+          ? op.lane->transmitter.fetch_add(*op.memory, 0, place, operand, &op.done)
+          : op.lane->transmitter.compare_swap(*op.memory, 0, place, operand, desired, &op.done);
   if (!handle.status_.ok()) {
     op.done.reset(0);
     give_back(&op);
@@ -442,7 +442,7 @@ void GlobalMemory::ask_owner(GlobalValue<uint64_t>& handle, const GlobalAddress&
   auto execution = std::make_shared<GlobalTransfer::Execution>();
   const auto call = make_call([address = word.address, operand, desired, kind]() -> Answer {
     Fabric& fabric = *running_fabric();
-    auto& heap = fabric.core().attachments().get<internal::RemoteHeap>(fabric);
+    auto& heap = internal::core_of(fabric).attachments().get<internal::RemoteHeap>(fabric);
     if (address % sizeof(uint64_t) != 0 || kind > Atomic::kCompareExchange ||
         !heap.contains(address, sizeof(uint64_t))) {
       return {0, 0};
@@ -450,8 +450,11 @@ void GlobalMemory::ask_owner(GlobalValue<uint64_t>& handle, const GlobalAddress&
     return {1, execute(kind, reinterpret_cast<uint64_t*>(address), operand, desired)};
   });
   ++statistics_.executed;
-  handle.status_ = internal::send_call<CallOptions<Retry>>(
-      fabric_, kNoThread, call, &execution->done, std::make_unique<Receiver>(execution), word.rank);
+  internal::CallEnd end;
+  end.consumed = internal::EventReceiver(execution->done);
+  end.receiver = std::make_unique<Receiver>(execution);
+  handle.status_ =
+      internal::send_call(fabric_, word.rank, kNoThread, OutgoingCallView::of(call), Retry, end);
   if (handle.status_.ok()) handle.execution_ = std::move(execution);
 }
 

@@ -13,7 +13,9 @@ namespace cariama {
 namespace internal {
 namespace {
 
-RemoteHeap& heap_of(Fabric& fabric) { return fabric.core().attachments().get<RemoteHeap>(fabric); }
+RemoteHeap& heap_of(Fabric& fabric) {
+  return core_of(fabric).attachments().get<RemoteHeap>(fabric);
+}
 
 // The answer to an allocation request.
 struct Allocation {
@@ -42,8 +44,8 @@ Allocation answer(const absl::StatusOr<GlobalAddress>& address) {
 
 RemoteHeap::RemoteHeap(Fabric& fabric) : fabric_(fabric) {
   for (uint32_t rank = 0; rank < fabric.size(); ++rank) {
-    const Device* const device = fabric.core().ports().device(rank);
-    if (device != nullptr) domains_[key_slot(*device)] = fabric.core().ports().domain(rank);
+    const Device* const device = core_of(fabric).ports().device(rank);
+    if (device != nullptr) domains_[key_slot(*device)] = core_of(fabric).ports().domain(rank);
   }
 }
 
@@ -53,9 +55,9 @@ absl::StatusOr<GlobalAddress> RemoteHeap::allocate(size_t bytes, int numa_node) 
     const std::lock_guard lock(mutex_);
     std::unique_ptr<GeneralAllocator>& at = allocators_[numa_node];
     if (at == nullptr) {
-      auto pages = fabric_.core().memory().allocator(numa_node);
+      auto pages = core_of(fabric_).memory().allocator(numa_node);
       if (!pages.ok()) return pages.status();
-      auto made = GeneralAllocator::create(*std::move(pages), {});
+      auto made = GeneralAllocator::create(*std::move(pages), fabric_.options().general_memory);
       if (!made.ok()) return made.status();
       at = *std::move(made);
     }
@@ -71,7 +73,7 @@ absl::StatusOr<GlobalAddress> RemoteHeap::allocate(size_t bytes, int numa_node) 
     if (domains_[slot] != nullptr) address.keys[slot] = memory->locator(domains_[slot]).key;
   }
   const std::lock_guard lock(mutex_);
-  pieces_.emplace(address.address, Piece{*memory, allocator});
+  pieces_.emplace(address.address, Piece{*std::move(memory), allocator});
   return address;
 }
 
@@ -81,10 +83,10 @@ bool RemoteHeap::free(uint64_t address) {
     const std::lock_guard lock(mutex_);
     const auto at = pieces_.find(address);
     if (at == pieces_.end()) return false;
-    piece = at->second;
+    piece = std::move(at->second);
     pieces_.erase(at);
   }
-  return piece.allocator->free(piece.memory).ok();
+  return piece.allocator->free(std::move(piece.memory)).ok();
 }
 
 bool RemoteHeap::contains(uint64_t address, size_t bytes) const {
@@ -107,15 +109,14 @@ namespace {
 
 // Runs `call` in the owner's service; `call` returns an Allocation.
 template <typename Call, typename... Args>
-absl::StatusOr<GlobalAddress> ask_for(Fabric& fabric, uint32_t rank, Deadline deadline, Call call,
+absl::StatusOr<GlobalAddress> ask_for(Fabric& fabric, Rank rank, Deadline deadline, Call call,
                                       Args... args) {
   // If the answer comes after the deadline, free the memory: the requester does not know it.
   const auto late = [&fabric, rank](const internal::Allocation& allocation) {
     if (allocation.code != 0) return;
-    static_cast<void>(service_call<RetryAsync>(
-        fabric, rank,
-        [address = allocation.place[0]] { internal::heap_of(*running_fabric()).free(address); },
-        nullptr));
+    static_cast<void>(service_call<RetryAsync>(fabric, rank, [address = allocation.place[0]] {
+      internal::heap_of(*running_fabric()).free(address);
+    }));
   };
   internal::Question<internal::Allocation> question(fabric, rank, late, call, args...);
   auto allocation = question.wait(deadline);
@@ -134,12 +135,13 @@ absl::StatusOr<GlobalAddress> ask_for(Fabric& fabric, uint32_t rank, Deadline de
 }  // namespace
 
 RemoteMemoryLocator locator_of(const Fabric& fabric, const GlobalAddress& place, uint64_t bytes) {
-  const Device* const device = const_cast<Fabric&>(fabric).core().ports().device(place.rank);
+  const Device* const device =
+      internal::core_of(const_cast<Fabric&>(fabric)).ports().device(place.rank);
   const size_t slot = device == nullptr ? 0 : internal::key_slot(*device);
   return {place.address, bytes, place.keys[slot], place.rank, 0};
 }
 
-absl::StatusOr<RemoteMemory> RemoteMemory::allocate(Fabric& fabric, uint32_t rank, size_t bytes,
+absl::StatusOr<RemoteMemory> RemoteMemory::allocate(Fabric& fabric, Rank rank, size_t bytes,
                                                     Deadline deadline, int numa_node) {
   absl::StatusOr<GlobalAddress> address =
       rank == fabric.rank()
@@ -155,19 +157,19 @@ absl::StatusOr<RemoteMemory> RemoteMemory::allocate(Fabric& fabric, uint32_t ran
   return RemoteMemory(fabric, *address, bytes);
 }
 
-absl::StatusOr<RemoteMemory> RemoteMemory::allocate_near(Fabric& fabric, uint32_t thread,
+absl::StatusOr<RemoteMemory> RemoteMemory::allocate_near(Fabric& fabric, ThreadId thread,
                                                          size_t bytes, Deadline deadline) {
   if (thread >= fabric.total_threads()) {
     return internal::no_such_thread(thread, fabric.total_threads());
   }
-  const uint32_t rank = fabric.rank_of(thread);
+  const Rank rank = fabric.rank_of(thread);
   // Asks the service even for threads of this process: a context belongs to its thread, and the
   // service reads its node.
   auto address = ask_for(
       fabric, rank, deadline,
-      [](uint64_t wanted, uint32_t index) {
+      [](uint64_t wanted, ThreadIndex index) {
         Fabric& here = *running_fabric();
-        const ThreadContext* const context = here.core().workers().context_of(index);
+        const ThreadContext* const context = internal::core_of(here).workers().context_of(index);
         if (context == nullptr) {
           return internal::answer(
               make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
@@ -176,7 +178,7 @@ absl::StatusOr<RemoteMemory> RemoteMemory::allocate_near(Fabric& fabric, uint32_
         }
         return internal::answer(internal::heap_of(here).allocate(wanted, context->numa_node()));
       },
-      uint64_t{bytes}, thread % fabric.threads());
+      uint64_t{bytes}, fabric.index_of(thread));
   if (!address.ok()) return address.status();
   return RemoteMemory(fabric, *address, bytes);
 }
@@ -190,9 +192,9 @@ void RemoteMemory::free() {
   }
   // If this call cannot be sent, the owner is dead or the job has ended; then nothing needs to be
   // freed.
-  static_cast<void>(service_call<RetryAsync>(
-      *fabric_, address.rank,
-      [place = address.address] { internal::heap_of(*running_fabric()).free(place); }, nullptr));
+  static_cast<void>(service_call<RetryAsync>(*fabric_, address.rank, [place = address.address] {
+    internal::heap_of(*running_fabric()).free(place);
+  }));
 }
 
 }  // namespace cariama

@@ -12,6 +12,8 @@ namespace {
 // Offsets in credit_memory_.
 constexpr uint64_t kFromPeer = 0;
 constexpr uint64_t kToPeer = 64;  // a separate cache line: the peer writes the one before
+constexpr uint64_t kSign = 8;     // relative to both of them
+constexpr uint64_t kPeerWords = 16;
 
 constexpr uint64_t kOutcomes = 128;
 constexpr uint64_t kAnswers = 192;
@@ -26,19 +28,21 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::create(
     uint32_t rank, ProtectionDomain& domain, std::shared_ptr<CompletionQueue> receives,
     std::shared_ptr<CompletionChannel> channel, std::shared_ptr<RDMAAllocator> allocator,
     GeneralAllocator& memory, uint32_t units, uint32_t unit_bytes, uint32_t send_depth,
-    bool answers_always_polled) {
+    bool answers_always_polled, std::shared_ptr<UserMemory> user_memory) {
   auto connection = std::unique_ptr<Connection>(new Connection(rank, memory));
   connection->domain_ = &domain;
   auto completions =
       domain.create_completion_queue({.depth = send_depth, .channel = std::move(channel)});
   if (!completions.ok()) return completions.status();
   connection->send_completions_ = *completions;
-  auto queue = TransmitQueue::create(domain, {.send_completions = *std::move(completions),
-                                              .receive_completions = std::move(receives),
-                                              .send_depth = send_depth,
-                                              .receive_depth = units,
-                                              .max_send_segments = 1,
-                                              .max_receive_segments = 1});
+  auto queue = TransmitQueue::create(domain,
+                                     {.send_completions = *std::move(completions),
+                                      .receive_completions = std::move(receives),
+                                      .send_depth = send_depth,
+                                      .receive_depth = units,
+                                      .max_send_segments = 1,
+                                      .max_receive_segments = 1},
+                                     {.user_memory = std::move(user_memory)});
   if (!queue.ok()) return queue.status();
   connection->queue_ = *std::move(queue);
   auto transmitter = Transmitter::create(*connection->queue_, FullQueue::kRefuse);
@@ -47,17 +51,18 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::create(
 
   auto unit_memory = memory.allocate(size_t{units} * unit_bytes);
   if (!unit_memory.ok()) return unit_memory.status();
-  connection->unit_memory_ = *unit_memory;
+  connection->unit_memory_ = *std::move(unit_memory);
   auto credit_memory = memory.allocate(kCreditMemory);
   if (!credit_memory.ok()) return credit_memory.status();
-  connection->credit_memory_ = *credit_memory;
-  std::memset(credit_memory->get_buffer(), 0, kCreditMemory);
+  connection->credit_memory_ = *std::move(credit_memory);
+  std::byte* const credits = connection->credit_memory_.get_buffer();
+  std::memset(credits, 0, kCreditMemory);
   for (uint64_t outcome = 0; outcome <= static_cast<uint64_t>(CallOutcome::kUnknown); ++outcome) {
     const uint64_t word = outcome + 1;
-    std::memcpy(credit_memory->get_buffer() + kOutcomes + 8 * outcome, &word, sizeof word);
+    std::memcpy(credits + kOutcomes + 8 * outcome, &word, sizeof word);
   }
-  connection->answers_.emplace(
-      reinterpret_cast<AnswerSlot*>(credit_memory->get_buffer() + kAnswers), answers_always_polled);
+  connection->answers_.emplace(reinterpret_cast<AnswerSlot*>(credits + kAnswers),
+                               answers_always_polled);
   auto ring = CircularAllocator::create(
       std::move(allocator),
       {.unit_bytes = unit_bytes, .initial_units = 4, .max_units = send_depth});
@@ -70,7 +75,7 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::create(
     ArrivedMessage& unit = connection->units_[i];
     unit.connection = connection.get();
     unit.rank = rank;
-    unit.bytes = unit_memory->get_buffer() + size_t{i} * unit_bytes;
+    unit.bytes = connection->unit_memory_.get_buffer() + size_t{i} * unit_bytes;
     if (!connection->post_unit(&unit)) {
       return make_error(absl::StatusCode::kInternal, ErrorScope::kLink,
                         "the receive units of a new connection could not be posted");
@@ -82,14 +87,16 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::create(
 Connection::~Connection() {
   transmitter_.reset();
   queue_.reset();  // the device must not access the memory below any more
-  if (unit_memory_.get_buffer() != nullptr) static_cast<void>(memory_.free(unit_memory_));
-  if (credit_memory_.get_buffer() != nullptr) static_cast<void>(memory_.free(credit_memory_));
+  if (unit_memory_.get_buffer() != nullptr)
+    static_cast<void>(memory_.free(std::move(unit_memory_)));
+  if (credit_memory_.get_buffer() != nullptr)
+    static_cast<void>(memory_.free(std::move(credit_memory_)));
 }
 
 ConnectionOffer Connection::offer() const {
   return {.address = queue_->queue_pair().address(),
           .credit = {reinterpret_cast<uint64_t>(credit_memory_.get_buffer()) + kFromPeer,
-                     sizeof(uint64_t), credit_memory_.locator(domain_).key, rank_, 0},
+                     kPeerWords, credit_memory_.locator(domain_).key, rank_, 0},
           .answers = {reinterpret_cast<uint64_t>(credit_memory_.get_buffer()) + kAnswers,
                       kAnswerBytes, credit_memory_.locator(domain_).key, rank_, 0},
           .receive_units = static_cast<uint32_t>(units_.size()),
@@ -99,7 +106,7 @@ ConnectionOffer Connection::offer() const {
 absl::Status Connection::connect(const ConnectionOffer& theirs, const std::string& peer,
                                  std::chrono::milliseconds ack_timeout) {
   if (theirs.receive_units == 0 || theirs.receive_unit_bytes <= sizeof(MessageHeader) ||
-      theirs.credit.length != sizeof(uint64_t) || theirs.answers.length != kAnswerBytes) {
+      theirs.credit.length != kPeerWords || theirs.answers.length != kAnswerBytes) {
     return make_error(
         absl::StatusCode::kInvalidArgument, ErrorScope::kPeer,
         peer + " offered a connection without receive units, credit word or answer slots");
@@ -311,6 +318,27 @@ bool Connection::write_credits(uint64_t finished) {
     writes_.fetch_add(1, std::memory_order_relaxed);
   }
   return written != Sent::kNoCredit;
+}
+
+uint64_t Connection::exchange_signs(bool may_write) {
+  const std::lock_guard lock(mutex_);
+  if (may_write) {
+    ++signs_;
+    std::memcpy(credit_memory_.get_buffer() + kToPeer + kSign, &signs_, sizeof signs_);
+    RemoteMemoryLocator target = peer_credit_;
+    target.address += kSign;
+    target.length -= kSign;
+    // If the send queue is full, the next heartbeat repeats the sign.
+    static_cast<void>(post_in_any_room([&] {
+      return transmitter_->write(credit_memory_, kToPeer + kSign, sizeof signs_, target, nullptr);
+    }));
+  }
+  const uint64_t sign =
+      std::atomic_ref(*reinterpret_cast<uint64_t*>(credit_memory_.get_buffer() + kFromPeer + kSign))
+          .load(std::memory_order_relaxed);
+  silent_beats_ = sign == last_sign_ ? silent_beats_ + 1 : 0;
+  last_sign_ = sign;
+  return silent_beats_;
 }
 
 void Connection::probe() {

@@ -63,8 +63,9 @@ struct OwnMessage : ArrivedMessage {
 
 // The data that both ends exchange before they connect.
 struct ConnectionOffer {
-  std::string address;          // of the queue pair
-  RemoteMemoryLocator credit;   // word for the other end's count of finished messages
+  std::string address;  // of the queue pair
+  // Two words that the other end writes: its count of finished messages, and its sign of life.
+  RemoteMemoryLocator credit;
   RemoteMemoryLocator answers;  // AnswerSlots for results of calls to the other end
   uint32_t receive_units = 0;
   uint32_t receive_unit_bytes = 0;
@@ -86,7 +87,7 @@ class Connection {
       uint32_t rank, ProtectionDomain& domain, std::shared_ptr<CompletionQueue> receives,
       std::shared_ptr<CompletionChannel> channel, std::shared_ptr<RDMAAllocator> allocator,
       GeneralAllocator& memory, uint32_t units, uint32_t unit_bytes, uint32_t send_depth,
-      bool answers_always_polled = false);
+      bool answers_always_polled = false, std::shared_ptr<UserMemory> user_memory = nullptr);
   ~Connection();
 
   [[nodiscard]] ConnectionOffer offer() const;
@@ -163,6 +164,13 @@ class Connection {
   void repeat_credits();
   // Sends an empty WRITE if no operation is in flight, so that a dead peer is detected.
   void probe();
+  // Called at each heartbeat while FabricOptions::lease is set. Returns how many calls in sequence
+  // have found no new sign of life of the peer. With `may_write`, also writes a sign of life to the
+  // peer. Requires for `may_write`: the queue pairs of both ends are connected.
+  [[nodiscard]] uint64_t exchange_signs(bool may_write);
+  // Ends all traffic of the connection in both directions: operations in flight complete with an
+  // error, and the peer cannot access this process's memory through the connection any more.
+  void cut() { queue_->queue_pair().fail(); }
 
   [[nodiscard]] absl::Status status() const { return queue_->status(); }
   [[nodiscard]] TransmitQueue& queue() { return *queue_; }
@@ -205,8 +213,8 @@ class Connection {
   mutable std::mutex mutex_;
   std::optional<Transmitter> transmitter_;
   std::unique_ptr<CircularAllocator> ring_;
-  // Bytes 0: credits, written by the peer; 64: the count that is written to the peer; 128: the
-  // outcome words; 192: slots for the peer's answers.
+  // Bytes 0: credits and sign of life, written by the peer; 64: the same two words of this process,
+  // which are written to the peer; 128: the outcome words; 192: slots for the peer's answers.
   RDMAMemory credit_memory_;
   RemoteMemoryLocator peer_credit_;
   uint32_t peer_units_ = 0;
@@ -215,6 +223,9 @@ class Connection {
   uint64_t finished_by_peer_ = 0;  // the largest count that the peer has reported
   uint64_t returned_ = 0;
   uint64_t repeated_ = 0;
+  uint64_t signs_ = 0;         // number of signs of life that this process has written
+  uint64_t last_sign_ = 0;     // the peer's latest sign of life
+  uint64_t silent_beats_ = 0;  // heartbeats since then
   std::deque<std::string> deferred_;
   std::atomic<uint64_t> writes_{0};
 

@@ -1,18 +1,24 @@
 #include "dsfabric/peers/fabric_memory.h"
 
+#include <algorithm>
 #include <utility>
-
-#include "dtutils/registration/pinner.h"
 
 namespace cariama::internal {
 
-absl::Status FabricMemory::open(std::vector<std::shared_ptr<ProtectionDomain>> domains) {
+absl::Status FabricMemory::open(std::vector<std::shared_ptr<ProtectionDomain>> domains,
+                                const RDMAAllocatorOptions& superpages,
+                                const GeneralAllocatorOptions& general_options,
+                                const UserMemoryOptions& user_memory) {
   domains_ = std::move(domains);
+  superpages_ = superpages;
   auto anywhere = allocator(kAnyNode);
   if (!anywhere.ok()) return anywhere.status();
-  auto general = GeneralAllocator::create(*std::move(anywhere), {});
+  auto general = GeneralAllocator::create(*std::move(anywhere), general_options);
   if (!general.ok()) return general.status();
   general_ = *std::move(general);
+  for (const auto& domain : domains_) {
+    user_memory_.push_back(std::make_shared<UserMemory>(domain, *general_, user_memory));
+  }
   return absl::OkStatus();
 }
 
@@ -21,28 +27,34 @@ absl::StatusOr<std::shared_ptr<RDMAAllocator>> FabricMemory::allocator(int numa_
   for (const auto& one : allocators_) {
     if (one->numa_node() == numa_node) return one;
   }
-  auto made = RDMAAllocator::create(domains_, numa_node, {.chunk_bytes = size_t{64} << 10});
+  auto made = RDMAAllocator::create(domains_, numa_node, superpages_);
   if (made.ok()) allocators_.push_back(*made);
   return made;
 }
 
-absl::StatusOr<std::shared_ptr<MemoryRegion>> FabricMemory::lend_registered(
-    size_t domain, std::span<const std::byte> buffer,
-    const std::function<RegistrationOptions()>& options_of) {
-  RegistrationCache* cache = nullptr;
-  {
-    const std::lock_guard lock(registration_caches_mutex_);
-    registration_caches_.resize(domains_.size());
-    if (registration_caches_[domain] == nullptr) {
-      // Peers only read lent buffers, so read-only memory can be registered, too.
-      auto pinner = std::make_shared<DomainPinner>(domains_[domain], Access::kRemoteRead);
-      auto made = RegistrationCache::create(std::move(pinner), options_of());
-      if (!made.ok()) return made.status();
-      registration_caches_[domain] = *std::move(made);
+const std::shared_ptr<UserMemory>& FabricMemory::user_memory(const ProtectionDomain* domain) const {
+  const auto at = std::find_if(domains_.begin(), domains_.end(),
+                               [domain](const auto& one) { return one.get() == domain; });
+  return user_memory_[static_cast<size_t>(at - domains_.begin())];
+}
+
+RDMAAllocatorStatistics FabricMemory::statistics() {
+  const std::lock_guard lock(allocators_mutex_);
+  RDMAAllocatorStatistics sum;
+  for (const auto& one : allocators_) {
+    const RDMAAllocatorStatistics part = one->statistics();
+    sum.superpages += part.superpages;
+    sum.bytes += part.bytes;
+    for (size_t kind = 0; kind < kPageKinds; ++kind) {
+      sum.bytes_by_kind[kind] += part.bytes_by_kind[kind];
     }
-    cache = registration_caches_[domain].get();
+    sum.bytes_off_node += part.bytes_off_node;
+    sum.chunks_in_use += part.chunks_in_use;
+    sum.bytes_in_use += part.bytes_in_use;
+    sum.bytes_in_use_high_water += part.bytes_in_use_high_water;
+    sum.bytes_in_flight += part.bytes_in_flight;
   }
-  return cache->lend(buffer.data(), buffer.size());
+  return sum;
 }
 
 }  // namespace cariama::internal

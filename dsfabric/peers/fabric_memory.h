@@ -1,13 +1,11 @@
 // The registered memory of one process of a job: the protection domains of its devices, allocators,
-// and the cache of registered user buffers.
+// and for each domain the memory that users lend to transfers.
 #ifndef CARIAMA_DSFABRIC_PEERS_FABRIC_MEMORY_H_
 #define CARIAMA_DSFABRIC_PEERS_FABRIC_MEMORY_H_
 
 #include <cstddef>
-#include <functional>
 #include <memory>
 #include <mutex>
-#include <span>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -15,20 +13,24 @@
 #include "dtutils/allocators/general_allocator.h"
 #include "dtutils/allocators/rdma_allocator.h"
 #include "dtutils/device.h"
-#include "dtutils/registration/registration_cache.h"
+#include "dtutils/registration/user_memory.h"
 
 namespace cariama::internal {
 
-// Thread-safe, except for open(). Its two mutexes are held while memory is registered, and never
-// while another part of the fabric is called.
+// Thread-safe, except for open(). Its mutex is locked while memory is registered, and never while
+// another part of the fabric is called.
 class FabricMemory {
  public:
   FabricMemory() = default;
   FabricMemory(const FabricMemory&) = delete;
   FabricMemory& operator=(const FabricMemory&) = delete;
 
-  // Allocates from memory that is registered with all of `domains`. Called once, before all others.
-  [[nodiscard]] absl::Status open(std::vector<std::shared_ptr<ProtectionDomain>> domains);
+  // Allocates from memory that is registered with all of `domains`; `user_memory`: how the user's
+  // own memory is lent. Called once, before all others.
+  [[nodiscard]] absl::Status open(std::vector<std::shared_ptr<ProtectionDomain>> domains,
+                                  const RDMAAllocatorOptions& superpages,
+                                  const GeneralAllocatorOptions& general,
+                                  const UserMemoryOptions& user_memory);
 
   [[nodiscard]] const std::vector<std::shared_ptr<ProtectionDomain>>& domains() const {
     return domains_;
@@ -38,19 +40,21 @@ class FabricMemory {
   // Returns the allocator of a NUMA node, or of any node with kAnyNode; created on first use.
   [[nodiscard]] absl::StatusOr<std::shared_ptr<RDMAAllocator>> allocator(int numa_node);
 
-  // Registers a user's buffer with domains()[domain] through the cache of that domain, which is
-  // created on first use with the options that `options_of` returns.
-  [[nodiscard]] absl::StatusOr<std::shared_ptr<MemoryRegion>> lend_registered(
-      size_t domain, std::span<const std::byte> buffer,
-      const std::function<RegistrationOptions()>& options_of);
+  // Returns the sums over the allocators of all nodes.
+  [[nodiscard]] RDMAAllocatorStatistics statistics();
+
+  // Returns what lends user memory to queue pairs of `domain`, one of domains().
+  [[nodiscard]] const std::shared_ptr<UserMemory>& user_memory(
+      const ProtectionDomain* domain) const;
 
  private:
   std::vector<std::shared_ptr<ProtectionDomain>> domains_;
-  std::mutex registration_caches_mutex_;
-  std::vector<std::unique_ptr<RegistrationCache>> registration_caches_;  // by domain
+  RDMAAllocatorOptions superpages_;
   std::mutex allocators_mutex_;
   std::vector<std::shared_ptr<RDMAAllocator>> allocators_;  // at most one per node
   std::unique_ptr<GeneralAllocator> general_;
+  // By domain; destroyed before general_, from which they bounce.
+  std::vector<std::shared_ptr<UserMemory>> user_memory_;
 };
 
 }  // namespace cariama::internal

@@ -6,8 +6,6 @@
 #include <atomic>
 #include <cstdint>
 
-#include "dtutils/wait.h"
-
 namespace cariama::internal {
 
 // Embedded in a queued object. A node is in at most one inbox at a time.
@@ -25,10 +23,8 @@ class Inbox {
 
   void push(InboxNode* node) {
     node->next.store(nullptr, std::memory_order_relaxed);
-    // Sequentially consistent for Workers::push(), which reads the consumer after this push.
-    InboxNode* const before = last_.exchange(node, std::memory_order_seq_cst);
+    InboxNode* const before = last_.exchange(node, std::memory_order_acq_rel);
     before->next.store(node, std::memory_order_release);
-    arrivals().wake();
   }
 
   // Makes the caller the only consumer until done(). Acquire and release order successive
@@ -59,18 +55,10 @@ class Inbox {
   }
 
   // Returns true if all pushed nodes have been popped. Exact only if no push() is running.
-  [[nodiscard]] bool empty() const { return last_.load(std::memory_order_seq_cst) == &stub_; }
-
-  // The word that wakes the consumer: woken by each push(), and by other events for the worker.
-  [[nodiscard]] WakeWord& arrivals() { return *arrivals_at_; }
-  // Places the word in memory where other processes can wake it. Call it before the inbox is used;
-  // `word` must outlive the inbox.
-  void place_arrivals(WakeWord& word) { arrivals_at_ = &word; }
+  [[nodiscard]] bool empty() const { return last_.load(std::memory_order_acquire) == &stub_; }
 
  private:
   alignas(64) std::atomic<InboxNode*> last_{&stub_};
-  WakeWord arrivals_;
-  WakeWord* arrivals_at_ = &arrivals_;
   alignas(64) InboxNode* first_ = &stub_;
   std::atomic<bool> consuming_{false};
   InboxNode stub_;

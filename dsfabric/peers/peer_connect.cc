@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <array>
+#include <chrono>
 #include <exception>
 #include <span>
 #include <string>
@@ -43,7 +45,7 @@ PeerAction PeerTable::Peer::apply(PeerEvent event) {
   if (step.next != before) {
     // Sequentially consistent: see fail().
     current.store(step.next, std::memory_order_seq_cst);
-    changed.wake();
+    changed.ring();
   }
   return step.action;
 }
@@ -132,12 +134,12 @@ absl::StatusOr<Connection*> PeerTable::connect(uint32_t rank, uint32_t index) {
   if (job_.lifecycle().is_closed()) return job_.lifecycle().closed_error();
   Peer& peer = *peers_[rank];
   if (absl::Status connected = connect(peer); !connected.ok()) return connected;
-  return peer.connections[(index == kNoThread ? 0 : index) % peer.connections.size()].get();
+  return peer.connections[job_.queue_pair_of(index)].get();
 }
 
 absl::Status PeerTable::wait_connected(Peer& peer, Deadline deadline) {
-  WakeWordParking parking(peer.changed);
-  if (wait_until([&] { return !is_connecting(peer.state()); }, deadline, &parking)) {
+  DoorbellSleeper sleeper(peer.changed);
+  if (wait_until([&] { return !is_connecting(peer.state()); }, deadline, &sleeper)) {
     return status(peer.rank);
   }
   return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
@@ -160,7 +162,13 @@ absl::Status PeerTable::connect(Peer& peer) {
 }
 
 absl::Status PeerTable::offer(Peer& peer, Deadline deadline) {
+  // A process that does not answer within its lease is stopped.
+  const std::chrono::milliseconds lease = job_.options().lease;
+  const Deadline end_of_lease = lease.count() == 0 ? deadline : deadline_after(lease);
   const auto give_up = [&](absl::Status why) {
+    if (lease.count() != 0 && absl::IsDeadlineExceeded(why) && end_of_lease <= deadline) {
+      why = lease_ended(job_.label(peer.rank), lease);
+    }
     if (absl::IsUnavailable(why)) {
       fail(peer.rank, why);
     } else {
@@ -171,7 +179,8 @@ absl::Status PeerTable::offer(Peer& peer, Deadline deadline) {
   };
   auto connections = make_connections(peer.rank);
   if (!connections.ok()) return give_up(connections.status());
-  auto answer = broker_->request(static_cast<int>(peer.rank), offer_of(*connections), deadline);
+  auto answer = broker_->request(static_cast<int>(peer.rank), offer_of(*connections),
+                                 std::min(deadline, end_of_lease));
   if (!answer.ok()) return give_up(answer.status());
   // Refused: the peer has offered, too, and its offer counts.
   if (answer->empty()) return wait_connected(peer, deadline);

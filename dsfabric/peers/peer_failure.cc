@@ -43,7 +43,12 @@ void PeerTable::fail(uint32_t rank, const absl::Status& reason) {
                                         " has failed: " + std::string(reason.message()));
   }
   if (job_.options().on_failure == FailurePolicy::kAbort) exit_because_of(peer);
-  for (const auto& connection : peer.connections) ports_.drop_deferred(*connection);
+  for (const auto& connection : peer.connections) {
+    ports_.drop_deferred(*connection);
+    // The process may live, and continue: then it must not reach memory that is used for something
+    // else from now on.
+    connection->cut();
+  }
   listener_.peer_failed(rank, peer.failure);
   // This loop comes after the store of the peer's state; both are sequentially consistent.
   // send_death_notices() accesses them in the opposite order (it runs after its peer's state became

@@ -65,8 +65,7 @@ class PeerTable {
   // while it connects. Errors: UNAVAILABLE, INVALID_ARGUMENT (no such rank, or this process).
   [[nodiscard]] absl::StatusOr<Connection*> connection(uint32_t rank, uint32_t index) {
     if (rank < peers_.size() && peers_[rank]->state() == PeerState::kConnected) [[likely]] {
-      const auto& connections = peers_[rank]->connections;
-      return connections[(index == kNoThread ? 0 : index) % connections.size()].get();
+      return peers_[rank]->connections[job_.queue_pair_of(index)].get();
     }
     return connect(rank, index);
   }
@@ -100,7 +99,7 @@ class PeerTable {
 
     uint32_t rank = 0;
     mutable std::mutex mutex;
-    WakeWord changed;          // woken when the state changes
+    Doorbell changed;          // rung when the state changes
     absl::Status failure;      // guarded by mutex; set once, in the transition to kFailed
     std::string reported_end;  // guarded by mutex; the store's report, completes "LABEL ..."
     Connections connections;   // set once, in the transition to kConfirming or kAnswered

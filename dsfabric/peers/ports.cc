@@ -45,26 +45,33 @@ absl::Status no_common_device(const std::string& label, const std::string& why) 
 
 }  // namespace
 
+absl::Status lease_ended(const std::string& label, std::chrono::milliseconds lease) {
+  return make_error(
+      absl::StatusCode::kUnavailable, ErrorScope::kPeer,
+      label + " has given no sign of life for " + std::to_string(lease.count()) + " ms, its lease",
+      "if the process was only stopped or starved of processor time, use a longer "
+      "FabricOptions::lease");
+}
+
 // Sleeps until the port has a completion: of a receive, or of a transfer whose completion is
 // awaited.
-class Ports::PortParking final : public Parking {
+class Ports::PortSleeper final : public Sleeper {
  public:
-  explicit PortParking(Port& port) : port_(port) {}
-  void announce() override {
+  explicit PortSleeper(Port& port) : port_(port) {}
+  void arm() override {
     armed_ = port_.receives->arm().ok();
     const std::lock_guard lock(port_.mutex);
     for (Connection* connection : port_.connections) {
       if (connection->awaited()) connection->arm();
     }
   }
-  void sleep(Deadline deadline) override {
-    if (!armed_) return;
+  [[nodiscard]] bool recheck() override { return !armed_; }
+  void wait(Deadline deadline) override {
     static_cast<void>(port_.channel->wait(
         deadline == kForever
             ? std::chrono::nanoseconds::max()
             : std::max(Deadline::duration::zero(), deadline - std::chrono::steady_clock::now())));
   }
-  void retract() override {}
 
  private:
   Port& port_;
@@ -160,7 +167,8 @@ absl::StatusOr<std::unique_ptr<Connection>> Ports::make_connection(uint32_t rank
   const FabricOptions& options = job_.options();
   return Connection::create(rank, *port.domain, port.receives, port.channel, *std::move(anywhere),
                             memory_.general(), options.receive_units, options.receive_unit_bytes,
-                            options.send_depth, options.service_threads == 0);
+                            options.send_depth, options.service_threads == 0,
+                            memory_.user_memory(port.domain.get()));
 }
 
 void Ports::add(Connection& connection) {
@@ -181,7 +189,7 @@ void Ports::start() {
 void Ports::stop() {
   for (auto& port : ports_) {
     port->channel->wake();
-    port->resumption.wake();
+    port->resumption.ring();
     if (port->service.joinable()) port->service.join();
   }
 }
@@ -191,7 +199,7 @@ void Ports::stop() {
 // goes to sleep wakes it (stop_receiving()). The service thread also re-checks periodically: a
 // worker whose wait has ended, or that runs a call that blocks, stops receiving without a notice.
 void Ports::serve(Port& port) {
-  PortParking parking(port);
+  PortSleeper sleeper(port);
   bool deferred = false;
   const auto something = [&] {
     return poll(port) != 0 || port.received.load(std::memory_order_relaxed) ||
@@ -206,32 +214,27 @@ void Ports::serve(Port& port) {
     deferred = has_unsent(port);
     const Deadline deadline = deferred ? deadline_after(kDeferredPause)
                                        : port.next_heartbeat.load(std::memory_order_relaxed);
-    if (busy) {
-      busy = wait_until(something, deadline, &parking);
-    } else {
-      // A heartbeat does not indicate further messages: sleep again at once, without polling.
-      parking.announce();
-      busy = something();
-      if (busy) {
-        parking.retract();
-      } else {
-        parking.sleep(deadline);
-        busy = something();
-      }
-    }
+    // A heartbeat does not indicate further messages: sleep again at once, without polling.
+    busy =
+        busy ? wait_until(something, deadline, &sleeper) : sleep_once(something, deadline, sleeper);
     rounds_.fetch_add(1, std::memory_order_relaxed);
-    WakeWordParking aside(port.resumption);
-    aside.announce();
-    if (port.received.exchange(false, std::memory_order_relaxed) &&
-        !job_.lifecycle().is_stopping()) {
-      aside.sleep(deadline_after(aside_for));
-      aside_for = std::min(2 * aside_for, kStandAsideMost);
-    } else {
-      aside.retract();
-      aside_for = kStandAside;
-    }
+    aside_for = stand_aside(port, aside_for);
     service(port, std::chrono::steady_clock::now());
   }
+}
+
+// Pauses for `time` if workers have received since the last pause, and returns the time of the next
+// pause.
+std::chrono::microseconds Ports::stand_aside(Port& port, std::chrono::microseconds time) {
+  if (port.received.load(std::memory_order_relaxed)) {
+    const uint32_t ticket = port.resumption.arm();
+    if (port.received.exchange(false, std::memory_order_relaxed) &&
+        !job_.lifecycle().is_stopping()) {
+      port.resumption.wait(ticket, deadline_after(time));
+      return std::min(2 * time, kStandAsideMost);
+    }
+  }
+  return kStandAside;
 }
 
 // The periodic work for a port's connections, which only service threads (or progress()) do: sends
@@ -263,12 +266,22 @@ void Ports::service(Port& port, Deadline now) {
     if (absl::Status status = connection->status(); !status.ok()) {
       listener_.connection_failed(connection->rank(), status);
     }
+    if (job_.options().lease.count() != 0) check_lease(*connection);
     // A pending call needs the peer. The probe makes sure that an operation is in flight, so that
     // the peer's death is detected.
     if (connection->unfinished() != 0 || listener_.awaits_answer(connection->rank())) {
       connection->probe();
     }
   }
+}
+
+// Counts heartbeats, not time: while this process is stopped, it has none.
+void Ports::check_lease(Connection& connection) {
+  const uint32_t rank = connection.rank();
+  const uint64_t silent = connection.exchange_signs(listener_.is_connected(rank));
+  const FabricOptions& options = job_.options();
+  if (silent * options.heartbeat < options.lease) return;
+  listener_.connection_failed(rank, lease_ended(job_.label(rank), options.lease));
 }
 
 // ---- Arrival ------------------------------------------------------------------------------------
@@ -280,6 +293,7 @@ size_t Ports::poll(Port& port) {
   }
   std::array<Completion, kReceiveBatch> batch;
   const size_t count = port.receives->poll(batch);
+  if (count != 0) port.receive_completions.add(count);
   for (size_t i = 0; i < count; ++i) {
     const Completion& completion = batch[i];
     auto* const unit = reinterpret_cast<ArrivedMessage*>(completion.id);
@@ -324,7 +338,7 @@ size_t Ports::receive() {
 void Ports::stop_receiving() {
   for (auto& port : ports_) {
     port->received.store(false, std::memory_order_relaxed);
-    port->resumption.wake();
+    port->resumption.ring();
   }
 }
 
@@ -361,6 +375,7 @@ bool Ports::defer(Connection& connection, const MessageHeader& header,
 
 void Ports::add_to(FabricStatistics& sum) const {
   sum.rounds += rounds_.load(std::memory_order_relaxed);
+  for (const auto& port : ports_) sum.receives += port->receive_completions.value();
   for (const auto& port : ports_) {
     const std::lock_guard lock(port->mutex);
     for (const Connection* connection : port->connections) {

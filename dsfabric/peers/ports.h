@@ -9,10 +9,12 @@
 #define CARIAMA_DSFABRIC_PEERS_PORTS_H_
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -24,9 +26,13 @@
 #include "dsfabric/peers/connection.h"
 #include "dsfabric/peers/fabric_memory.h"
 #include "dtutils/device.h"
+#include "dtutils/statistics.h"
 #include "dtutils/wait.h"
 
 namespace cariama::internal {
+
+// Returns the error of operations to a process whose FabricOptions::lease has ended.
+[[nodiscard]] absl::Status lease_ended(const std::string& label, std::chrono::milliseconds lease);
 
 // What the ports need of the parts above them. All functions are called without a mutex, by a
 // thread that must not block: a service thread, or a thread that waits or polls for calls. While
@@ -43,6 +49,8 @@ class PortListener {
   // Called at each heartbeat of a port, before its connections are examined.
   virtual void heartbeat() = 0;
   [[nodiscard]] virtual bool is_failed(uint32_t rank) const = 0;
+  // Returns true if the queue pairs to `rank` are connected at both ends.
+  [[nodiscard]] virtual bool is_connected(uint32_t rank) const = 0;
   // Returns true if a call waits for an answer from `rank`, so that a failure must be detected.
   [[nodiscard]] virtual bool awaits_answer(uint32_t rank) const = 0;
 
@@ -115,20 +123,24 @@ class Ports {
     std::atomic<bool> polling{false};
     // A worker has polled since the service thread last cleared it.
     std::atomic<bool> received{false};
-    WakeWord resumption;  // wakes the service thread while it pauses
+    Doorbell resumption;  // rung to end the pause of the service thread
     std::atomic<Deadline> next_heartbeat{Deadline::min()};
     // Credits are due, but a send queue had no room for them.
     std::atomic<bool> owes_credits{false};
+    Counter receive_completions;  // written by the polling thread
     std::thread service;
   };
-  class PortParking;
+  class PortSleeper;
 
   [[nodiscard]] bool has_port(uint32_t rank) const {
     return rank < by_rank_.size() && by_rank_[rank] != nullptr;
   }
   [[nodiscard]] absl::StatusOr<Port*> add_port(std::shared_ptr<Device> device);
   size_t poll(Port& port);
+  // Requires: FabricOptions::lease is set. Called at each heartbeat.
+  void check_lease(Connection& connection);
   void serve(Port& port);
+  std::chrono::microseconds stand_aside(Port& port, std::chrono::microseconds time);
   // Does the periodic work that is due at `now`, of the steady clock.
   void service(Port& port, Deadline now);
   // Returns true if service() has work before the next heartbeat.

@@ -50,17 +50,17 @@ CircularAllocator::~CircularAllocator() {
   std::vector<std::vector<RDMAMemory>> in_flight(chunks_.size());
   for (const Block& block : blocks_) {
     for (size_t i = 0; i < block.count; ++i) {
-      const RDMAMemory& memory = block.units[i].memory;
-      if (!memory.is_free()) in_flight[block.chunk].push_back(memory);
+      RDMAMemory& memory = block.units[i].memory;
+      if (!memory.is_free()) in_flight[block.chunk].push_back(std::move(memory));
     }
   }
-  for (const RDMAMemory& segment : segments_in_flight_) {
+  for (RDMAMemory& segment : segments_in_flight_) {
     const auto chunk =
         std::find_if(chunks_.begin(), chunks_.end(), [&segment](const Chunk& candidate) {
           return segment.get_buffer() >= candidate.data() &&
                  segment.get_buffer() <= candidate.data() + candidate.size();
         });
-    in_flight[static_cast<size_t>(chunk - chunks_.begin())].push_back(segment);
+    in_flight[static_cast<size_t>(chunk - chunks_.begin())].push_back(std::move(segment));
   }
   for (size_t i = 0; i < chunks_.size(); ++i) chunks_[i].release_after(std::move(in_flight[i]));
 }

@@ -89,8 +89,9 @@ GeneralAllocator::~GeneralAllocator() {
   // Passes the freed memory that a device still uses to release_after(), so that the RDMAAllocator
   // reuses its chunk only after these transfers have ended.
   std::map<uintptr_t, std::vector<RDMAMemory>> in_flight;
-  for (const RDMAMemory& memory : state_->in_flight) {
-    in_flight[state_->chunk_of(address_of(memory.get_buffer()))->first].push_back(memory);
+  for (RDMAMemory& memory : state_->in_flight) {
+    in_flight[state_->chunk_of(address_of(memory.get_buffer()))->first].push_back(
+        std::move(memory));
   }
   for (auto& [address, memories] : in_flight) {
     state_->chunks.at(address).release_after(std::move(memories));
@@ -155,7 +156,7 @@ absl::StatusOr<RDMAMemory> GeneralAllocator::allocate(size_t bytes, size_t align
                     state.chunk_of(*address)->second.range());
 }
 
-absl::Status GeneralAllocator::free(const RDMAMemory& memory) {
+absl::Status GeneralAllocator::free(RDMAMemory&& memory) {
   State& state = *state_;
   const uintptr_t address = address_of(memory.get_buffer());
   const std::lock_guard lock(state.mutex);
@@ -175,9 +176,10 @@ absl::Status GeneralAllocator::free(const RDMAMemory& memory) {
   state.statistics.bytes_in_use -= kept;
   if (memory.is_free()) {
     state.reclaim({address, kept});
+    memory = {};
   } else {
     state.statistics.bytes_in_flight += kept;
-    state.in_flight.push_back(memory);
+    state.in_flight.push_back(std::move(memory));
   }
   return absl::OkStatus();
 }

@@ -3,7 +3,7 @@
 //   auto heap = GeneralAllocator::create(allocator, {});
 //   absl::StatusOr<RDMAMemory> memory = (*heap)->allocate(10'000);
 //   ... transfer from it ...
-//   absl::Status status = (*heap)->free(*memory);   // also while the transfer is in flight
+//   absl::Status status = (*heap)->free(*std::move(memory));  // also while a transfer is in flight
 //
 // Free neighbours are joined. A chunk that is entirely free is returned to the RDMAAllocator. Freed
 // memory that a device still uses is set aside until the flush number proves that the device has
@@ -86,11 +86,11 @@ class CARIAMA_DTUTILS_EXPORT GeneralAllocator {
   // RESOURCE_EXHAUSTED (max_bytes), and those of RDMAAllocator::allocate_chunk.
   [[nodiscard]] absl::StatusOr<RDMAMemory> allocate(size_t bytes, size_t alignment = kGranule);
 
-  // Frees an allocation. If the uses tagged in `memory` are still in flight, the memory is set
-  // aside and reused later. Requires: transfers posted with other copies of the handle have
-  // completed. Error: INVALID_ARGUMENT (freed already, or not allocated here); the allocator is
-  // unchanged then.
-  [[nodiscard]] absl::Status free(const RDMAMemory& memory);
+  // Frees an allocation: free(std::move(memory)). If the uses tagged in `memory` are still in
+  // flight, the memory is set aside and reused later. Requires: transfers posted through other
+  // handles to these bytes have completed. Error: INVALID_ARGUMENT (freed already, or not allocated
+  // here); the allocator and `memory` are unchanged then.
+  [[nodiscard]] absl::Status free(RDMAMemory&& memory);
 
   [[nodiscard]] GeneralAllocatorStatistics statistics() const;
 

@@ -32,7 +32,7 @@ LinearCircularAllocator::~LinearCircularAllocator() {
     for (Handles* handles = open->first; handles != nullptr; handles = handles->next) {
       for (uint32_t i = 0; i < handles->count; ++i) {
         if (!handles->memory[i].is_free()) {
-          ring_->segments_in_flight_.push_back(handles->memory[i]);
+          ring_->segments_in_flight_.push_back(std::move(handles->memory[i]));
         }
       }
     }

@@ -102,7 +102,8 @@ class CARIAMA_DTUTILS_EXPORT Chunk {
   [[nodiscard]] size_t size() const { return size_; }  // bytes
   [[nodiscard]] const RegisteredRange* range() const { return range_; }
 
-  // Returns a handle to [offset, offset + bytes) of the chunk. Requires: offset + bytes <= size().
+  // Returns a handle to [offset, offset + bytes) of the chunk. Handles to overlapping ranges do not
+  // know of each other's transfers. Requires: offset + bytes <= size().
   [[nodiscard]] RDMAMemory memory(size_t offset, size_t bytes) const {
     return {data_ + offset, bytes, range_};
   }

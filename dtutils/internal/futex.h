@@ -11,7 +11,7 @@
 #include <climits>
 #include <cstdint>
 
-#include "dtutils/wait.h"
+#include "dtutils/doorbell.h"
 
 namespace cariama::internal {
 

@@ -44,10 +44,13 @@ std::atomic<uint64_t> last_policy_serial{0};
 
 HelperOptions HelperOptions::improved() {
   HelperOptions options;
-  options.predictor_kind = PredictorKind::kGap;
-  options.horizon = std::chrono::microseconds(500);
+  options.predictor_kind = PredictorKind::kFollow;
+  options.horizon = std::chrono::microseconds(300);
   options.give_up_after = 1;
   options.look_interval = std::chrono::microseconds(250);
+  options.batch = std::chrono::microseconds(50);
+  options.piece_bytes = size_t{1} << 20;
+  options.piece_from = size_t{16} << 20;
   return options;
 }
 
@@ -213,7 +216,7 @@ HelperPolicy::~HelperPolicy() {
 void HelperPolicy::attach(RegionControl* control) {
   if (thread_.joinable()) {
     stop_.store(true, std::memory_order_release);
-    wake_.wake();
+    wake_.ring();
     thread_.join();
     stop_.store(false, std::memory_order_relaxed);
   }
@@ -339,6 +342,8 @@ void HelperPolicy::process_record(Communicator& from, const Record& record) {
   known.bytes = record.bytes;
   known.last_use = record.begin;
   known.give_up = INT64_MAX;
+  known.ahead = false;
+  known.given_up = false;
   dequeue(record.region, known);
   note_registered(record.region, known);
   known.next = from.predictor->record({record.region, hash_stack(record.stack), record.begin});
@@ -352,20 +357,41 @@ void HelperPolicy::process_record(Communicator& from, const Record& record) {
   }
   known.expected =
       from.predictor->expected_use(record.region).value_or(known.next.value_or(INT64_MAX));
-  if (!known.undecided) undecided_.push_back(record.region);
-  known.undecided = true;
+  reconsider(record.region, known);
+  for (const PredictionRevision& revision : from.predictor->revisions()) revise(revision);
   predict_cost_.add(1, control_->now() - before);
+}
+
+void HelperPolicy::reconsider(uint64_t region, Known& known) {
+  if (!known.undecided) undecided_.push_back(region);
+  known.undecided = true;
+}
+
+// Takes over a newer prediction of a region that another communication has made. The time at which
+// the helper gives the region up stays, so that predictions that never come true end.
+void HelperPolicy::revise(const PredictionRevision& revision) {
+  const auto found = known_.find(revision.region);
+  if (found == known_.end() || found->second.given_up) return;
+  Known& known = found->second;
+  known.next = revision.due;
+  known.expected = revision.expected;
+  if (known.registered) {
+    reconsider(revision.region, known);
+  } else {
+    enqueue(revision.region, known, revision.due);
+  }
 }
 
 // Deregisters a region after its last known use, or leaves it registered.
 void HelperPolicy::decide(uint64_t region, Known& known) {
   known.undecided = false;
   const int64_t now = control_->now();
-  known.hot =
+  const bool near =
       known.next.has_value() && now + deregistration_delay(known.bytes) + horizon() > *known.next;
-  if (known.hot) {
+  known.hot = near && !known.ahead;
+  if (near) {
     // A use that is due stays registered; the deadline is the time from which it is overdue.
-    known.give_up = give_up_time(known, *known.next);
+    if (known.give_up == INT64_MAX) known.give_up = give_up_time(known, *known.next);
     const std::lock_guard lock(statistics_mutex_);
     ++statistics_.kept;
     return;
@@ -374,6 +400,7 @@ void HelperPolicy::decide(uint64_t region, Known& known) {
   // If another use is in progress, its record will come.
   if (!done) return;
   known.registered = false;
+  known.ahead = false;
   const int64_t after = control_->now();
   deregister_cost_.add(known.bytes / kPage, after - now);
   if (known.next.has_value()) {
@@ -434,12 +461,15 @@ bool HelperPolicy::register_due() {
   const auto [deadline, region] = *waiting_.begin();
   Known& known = known_[region];
   const int64_t before = control_->now();
-  if (before + registration_delay(known.bytes) < deadline) return false;
+  // Items that are due soon after the one for which the helper woke cost no wake-up of their own.
+  const int64_t batch = std::chrono::nanoseconds(options_.batch).count();
+  if (before + registration_delay(known.bytes) + batch < deadline) return false;
   dequeue(region, known);
   const bool done = control_->register_ahead({region});
   if (!done) return true;
   register_cost_.add(known.bytes / kPage, control_->now() - before);
   note_registered(region, known);
+  known.ahead = true;
   known.give_up = give_up_time(known, deadline);
   const std::lock_guard lock(statistics_mutex_);
   ++statistics_.registered_ahead;
@@ -454,6 +484,7 @@ void HelperPolicy::give_up_unused(int64_t time) {
     found->second.give_up = INT64_MAX;
     if (!control_->deregister_idle({region})) continue;
     found->second.registered = false;
+    found->second.given_up = true;
     const std::lock_guard lock(statistics_mutex_);
     ++statistics_.given_up;
   }
@@ -546,12 +577,9 @@ void HelperPolicy::run() {
     }
     const int64_t now = control_->now();
     if (due <= now) continue;
-    const uint32_t ticket = wake_.announce();
-    if (stop_.load(std::memory_order_acquire)) {
-      wake_.retract();
-      break;
-    }
-    wake_.sleep(ticket, deadline_after(std::chrono::nanoseconds(due - now)));
+    DoorbellSleeper sleeper(wake_);
+    static_cast<void>(sleep_once([&] { return stop_.load(std::memory_order_acquire); },
+                                 deadline_after(std::chrono::nanoseconds(due - now)), sleeper));
   }
 }
 

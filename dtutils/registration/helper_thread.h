@@ -7,9 +7,11 @@
 //   auto cache = RegistrationCache::create(pinner, {.policy = policy});
 //
 // A communicating thread stores one record for each use, after the transfer, in a ring of its own
-// (the deregistration queue, DQ): region, time, return addresses. It takes no lock and never waits.
-// If the ring is full, the oldest record is overwritten: that region stays registered until a later
-// use or until the budget of the cache ends it.
+// (the deregistration queue, DQ): region, time, return addresses. Storing a record takes no lock
+// and never waits, except for a thread's first one. (The look-up before the transfer may take the
+// cache's lock: RegistrationCache::acquire().) If the ring is full, the oldest record is
+// overwritten: that region stays registered until a later use or until the budget of the cache ends
+// it.
 //
 // The helper takes one DQ record at a time, then looks at the registration queue (RQ), which is
 // ordered by deadline:
@@ -18,8 +20,9 @@
 //   processing of one DQ and one RQ item takes. The decision about a region waits until the DQ is
 //   empty: a later record of the region may be in it.
 // - RQ: if tc + tp >= td for the first item, register it.
-// tp is the sum of the costs of the steps, which CostModel refits while the program runs, and of
-// the time by which the helper wakes too late.
+// A record may also revise the predictions of other regions (FollowPredictor): their deadlines
+// move. tp is the sum of the costs of the steps, which CostModel refits while the program runs, and
+// of the time by which the helper wakes too late.
 #ifndef CARIAMA_DTUTILS_REGISTRATION_HELPER_THREAD_H_
 #define CARIAMA_DTUTILS_REGISTRATION_HELPER_THREAD_H_
 
@@ -98,8 +101,13 @@ struct CARIAMA_DTUTILS_EXPORT HelperOptions {
   // Look at the DQ when a use of registered memory is expected to have ended, at most this often.
   // 0: look each poll_interval, the paper's system.
   std::chrono::microseconds look_interval{0};
-  // Pieces in which messages are registered (ChunkedRegistration). 0: whole.
+  // While the helper is awake, register what is due within this time, too, which saves wake-ups.
+  // 0: the paper's system.
+  std::chrono::microseconds batch{0};
+  // Messages of at least `piece_from` bytes are registered in pieces of `piece_bytes`
+  // (ChunkedRegistration). piece_bytes 0: all are registered whole.
   size_t piece_bytes = 0;
+  size_t piece_from = 0;
   // Aggressive core policy: helpers that share this helper's core, their time slice and the cost of
   // a switch: n * (t_slice + t_cs) is added to tp.
   uint32_t sharing_helpers = 0;
@@ -113,8 +121,9 @@ struct CARIAMA_DTUTILS_EXPORT HelperOptions {
   // false: no thread; the owner calls step(). For tests and simulations with a clock of their own.
   bool own_thread = true;
 
-  // The improvements together (docs/registration.md has the comparison): PredictorKind::kGap,
-  // horizon 500 µs, give_up_after 1, look_interval 250 µs.
+  // The improvements together (docs/registration.md has the comparison): PredictorKind::kFollow,
+  // horizon 300 µs, give_up_after 1, look_interval 250 µs, batch 50 µs; messages of 16 MiB or more
+  // are registered in pieces of 1 MiB.
   [[nodiscard]] static HelperOptions improved();
 };
 
@@ -146,7 +155,9 @@ class CARIAMA_DTUTILS_EXPORT HelperPolicy final : public RegistrationPolicy {
   [[nodiscard]] bool records_uses() const override { return true; }
   [[nodiscard]] bool ended(const RegionUse& use) override;
   void forgotten(RegionName region) override;
-  [[nodiscard]] size_t piece_bytes() const override { return options_.piece_bytes; }
+  [[nodiscard]] size_t piece_bytes(size_t message_bytes) const override {
+    return message_bytes < options_.piece_from ? 0 : options_.piece_bytes;
+  }
 
   // Processes what is due and returns the time at which the next step is due, in ns of the cache's
   // clock. Called by the helper's thread, or by the owner if own_thread is false. One thread at a
@@ -169,7 +180,9 @@ class CARIAMA_DTUTILS_EXPORT HelperPolicy final : public RegistrationPolicy {
     int64_t expected = INT64_MAX;  // the most likely time of the next use
     bool registered = false;       // as far as the helper knows; it is then in registered_
     bool undecided = false;        // it is in undecided_
-    bool hot = false;              // stayed registered because the next use is near
+    bool ahead = false;            // registered ahead, and not used yet
+    bool given_up = false;         // it was not used when predicted; waits for its next use
+    bool hot = false;              // stayed registered after a use because the next one is near
   };
   using Waiting = std::multimap<int64_t, uint64_t>;
 
@@ -179,6 +192,8 @@ class CARIAMA_DTUTILS_EXPORT HelperPolicy final : public RegistrationPolicy {
   void drop_forgotten();
   [[nodiscard]] bool take_record();
   void process_record(Communicator& from, const Record& record);
+  void reconsider(uint64_t region, Known& known);
+  void revise(const PredictionRevision& revision);
   void decide(uint64_t region, Known& known);
   void decide_all();
   void note_registered(uint64_t region, Known& known);
@@ -227,7 +242,7 @@ class CARIAMA_DTUTILS_EXPORT HelperPolicy final : public RegistrationPolicy {
   std::atomic<bool> granted_{true};
   std::atomic<int64_t> wake_delay_{0};
   std::atomic<bool> stop_{false};
-  WakeWord wake_;
+  Doorbell wake_;
   std::thread thread_;
 };
 

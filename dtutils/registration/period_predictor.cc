@@ -14,6 +14,9 @@ uint64_t mix(uint64_t hash, uint64_t word) {
   return x ^ (x >> 31);
 }
 
+constexpr double kErrorFade = 1 - 1.0 / 64;
+constexpr double kCaution = 4;  // times the mean relative error
+
 }  // namespace
 
 void PredictionErrors::add(int64_t predicted, int64_t observed) {
@@ -68,11 +71,15 @@ std::optional<int64_t> ContextPredictor::period(const Site& site) const {
 std::optional<int64_t> ContextPredictor::record(const PredictorUse& use) {
   if (without_context_ != nullptr) static_cast<void>(without_context_->record(use));
   const uint64_t name = signature(use);
-  const auto [position, is_new] = sites_.try_emplace(name);
-  Site& site = position->second;
-  if (is_new) {
-    signatures_of_[use.region].push_back(name);
-  } else {
+  const bool is_new = sites_.peek(name) == nullptr;
+  Site& site = sites_.get(name);
+  // Marks the list as used: it must not be dropped before the signatures.
+  std::vector<uint64_t>& names = signatures_of_.get(use.region);
+  if (std::find(names.begin(), names.end(), name) == names.end()) {
+    std::erase_if(names, [this](uint64_t known) { return sites_.peek(known) == nullptr; });
+    names.push_back(name);
+  }
+  if (!is_new) {
     const int64_t observed = use.time - site.last;
     if (const std::optional<int64_t> predicted = period(site); predicted.has_value()) {
       errors_.add(*predicted, observed);
@@ -88,16 +95,16 @@ std::optional<int64_t> ContextPredictor::record(const PredictorUse& use) {
 }
 
 std::optional<int64_t> ContextPredictor::next_use(uint64_t region, int64_t now) const {
-  const auto found = signatures_of_.find(region);
-  if (found == signatures_of_.end()) return std::nullopt;
+  const std::vector<uint64_t>* const names = signatures_of_.peek(region);
+  if (names == nullptr) return std::nullopt;
   std::optional<int64_t> earliest;
   bool any_period = false;
-  for (const uint64_t name : found->second) {
-    const Site& site = sites_.at(name);
-    const std::optional<int64_t> span = period(site);
+  for (const uint64_t name : *names) {
+    const Site* const site = sites_.peek(name);
+    const std::optional<int64_t> span = site == nullptr ? std::nullopt : period(*site);
     if (!span.has_value()) continue;
     any_period = true;
-    const int64_t deadline = site.last + *span;
+    const int64_t deadline = site->last + *span;
     const auto late = static_cast<int64_t>(options_.grace * static_cast<double>(*span));
     if (deadline < now && now - deadline >= late) continue;
     const int64_t due = std::max(deadline, now);
@@ -109,18 +116,18 @@ std::optional<int64_t> ContextPredictor::next_use(uint64_t region, int64_t now) 
 
 void ContextPredictor::forget(uint64_t region) {
   if (without_context_ != nullptr) without_context_->forget(region);
-  const auto found = signatures_of_.find(region);
-  if (found == signatures_of_.end()) return;
-  for (const uint64_t name : found->second) sites_.erase(name);
-  signatures_of_.erase(found);
+  const std::vector<uint64_t>* const names = signatures_of_.peek(region);
+  if (names == nullptr) return;
+  for (const uint64_t name : *names) sites_.erase(name);
+  signatures_of_.erase(region);
 }
 
 PeriodicityPredictor::PeriodicityPredictor(const PredictorOptions& options) : options_(options) {}
 
 std::optional<int64_t> PeriodicityPredictor::record(const PredictorUse& use) {
-  if (const auto found = predicted_.find(use.region); found != predicted_.end()) {
-    errors_.add(found->second.second - found->second.first, use.time - found->second.first);
-    predicted_.erase(found);
+  if (const auto* const before = predicted_.peek(use.region)) {
+    errors_.add(before->second - before->first, use.time - before->first);
+    predicted_.erase(use.region);
   }
   stream_.push_back(use);
   if (stream_.size() > options_.stream) stream_.pop_front();
@@ -140,16 +147,16 @@ std::optional<int64_t> PeriodicityPredictor::record(const PredictorUse& use) {
   for (size_t i = then + 1; i < size; ++i) {
     if (stream_[i].region != use.region) continue;
     const int64_t next = use.time + (stream_[i].time - stream_[then].time);
-    predicted_[use.region] = {use.time, next};
+    predicted_.get(use.region) = {use.time, next};
     return next;
   }
   return std::nullopt;
 }
 
 std::optional<int64_t> PeriodicityPredictor::next_use(uint64_t region, int64_t now) const {
-  const auto found = predicted_.find(region);
-  if (found == predicted_.end() || found->second.second < now) return std::nullopt;
-  return found->second.second;
+  const auto* const found = predicted_.peek(region);
+  if (found == nullptr || found->second < now) return std::nullopt;
+  return found->second;
 }
 
 void PeriodicityPredictor::forget(uint64_t region) {
@@ -157,47 +164,56 @@ void PeriodicityPredictor::forget(uint64_t region) {
   std::erase_if(stream_, [region](const PredictorUse& use) { return use.region == region; });
 }
 
-GapPredictor::GapPredictor(const PredictorOptions& options) : options_(options) {}
-
-void GapPredictor::add_gap(Region& region, uint64_t signature, int64_t gap) const {
-  auto found = region.gaps.find(signature);
-  if (found == region.gaps.end()) {
-    if (region.gaps.size() >= kMaxSignatures) return;
-    found = region.gaps.try_emplace(signature).first;
+// Keeps the order, because a follower is predicted more often than it is learnt.
+void Gaps::add(int64_t gap) {
+  const auto begin = order_.begin();
+  if (count_ == kSamples) {
+    const auto gone = std::find(begin, order_.end(), oldest_);
+    std::copy(gone + 1, order_.end(), gone);
+    --count_;
   }
-  Gaps& gaps = found->second;
-  gaps.recent[gaps.seen++ % kSamples] = gap;
+  const auto end = begin + count_;
+  const auto place = std::find_if(begin, end, [&](uint8_t index) { return recent_[index] > gap; });
+  std::copy_backward(place, end, end + 1);
+  *place = oldest_;
+  recent_[oldest_] = gap;
+  ++count_;
+  oldest_ = static_cast<uint8_t>((oldest_ + 1) % kSamples);
 }
 
+std::pair<int64_t, int64_t> Gaps::predict(double spread, double novice) const {
+  const int64_t shortest = recent_[order_[0]];
+  const int64_t median = recent_[order_[count_ / 2]];
+  const double early = spread * static_cast<double>(median - shortest) +
+                       novice * static_cast<double>(median) / static_cast<double>(count_);
+  return {std::max<int64_t>(shortest - static_cast<int64_t>(early), 0), median};
+}
+
+GapPredictor::GapPredictor(const PredictorOptions& options) : options_(options) {}
+
 // Sets the times at which the region is due and expected.
-void GapPredictor::predict(Region& region) const {
+void GapPredictor::predict(Region& region) {
   region.due.reset();
-  auto found = region.gaps.find(region.with_context);
-  if (found == region.gaps.end()) found = region.gaps.find(region.call_site);
-  if (found == region.gaps.end()) return;
-  const Gaps& gaps = found->second;
-  const size_t count = std::min<size_t>(gaps.seen, kSamples);
-  std::array<int64_t, kSamples> sorted = gaps.recent;
-  std::sort(sorted.begin(), sorted.begin() + static_cast<std::ptrdiff_t>(count));
-  const int64_t shortest = sorted[0];
-  const int64_t median = sorted[count / 2];
-  const double early = options_.spread * static_cast<double>(median - shortest) +
-                       options_.novice * static_cast<double>(median) / static_cast<double>(count);
-  region.due = region.last + std::max<int64_t>(shortest - static_cast<int64_t>(early), 0);
+  const Gaps* gaps = gaps_.find(region.with_context);
+  if (gaps == nullptr) gaps = gaps_.find(region.call_site);
+  if (gaps == nullptr) return;
+  const auto [due, median] = gaps->predict(options_.spread, options_.novice);
+  region.due = region.last + due;
   region.expected = region.last + median;
 }
 
 std::optional<int64_t> GapPredictor::record(const PredictorUse& use) {
-  const auto [position, is_new] = regions_.try_emplace(use.region);
-  Region& region = position->second;
+  const bool is_new = regions_.peek(use.region) == nullptr;
+  Region& region = regions_.get(use.region);
+  if (is_new) region.life = ++lives_;
   if (!is_new) {
     const int64_t gap = use.time - region.last;
     if (region.due.has_value()) errors_.add(region.expected - region.last, gap);
-    add_gap(region, region.with_context, gap);
-    if (region.call_site != region.with_context) add_gap(region, region.call_site, gap);
+    gaps_.get(region.with_context).add(gap);
+    if (region.call_site != region.with_context) gaps_.get(region.call_site).add(gap);
   }
   region.last = use.time;
-  region.call_site = mix(0, use.stack);
+  region.call_site = mix(mix(0, region.life), use.stack);
   region.with_context = region.call_site;
   for (uint32_t i = 0; i < std::min(options_.window, kMaxWindow); ++i) {
     region.with_context = mix(region.with_context, context_[i]);
@@ -209,18 +225,113 @@ std::optional<int64_t> GapPredictor::record(const PredictorUse& use) {
 }
 
 std::optional<int64_t> GapPredictor::next_use(uint64_t region, int64_t now) const {
-  const auto found = regions_.find(region);
-  if (found == regions_.end() || !found->second.due.has_value()) return std::nullopt;
-  return *found->second.due < now ? std::nullopt : found->second.due;
+  const Region* const found = regions_.peek(region);
+  if (found == nullptr || !found->due.has_value()) return std::nullopt;
+  return *found->due < now ? std::nullopt : found->due;
 }
 
 std::optional<int64_t> GapPredictor::expected_use(uint64_t region) const {
-  const auto found = regions_.find(region);
-  if (found == regions_.end() || !found->second.due.has_value()) return std::nullopt;
-  return found->second.expected;
+  const Region* const found = regions_.peek(region);
+  if (found == nullptr || !found->due.has_value()) return std::nullopt;
+  return found->expected;
 }
 
 void GapPredictor::forget(uint64_t region) { regions_.erase(region); }
+
+FollowPredictor::FollowPredictor(const PredictorOptions& options) : options_(options) {}
+
+void FollowPredictor::learn(uint64_t signature, uint64_t region, int64_t gap) {
+  std::vector<Follower>& followers = anchors_.get(signature).followers;
+  auto at = std::find_if(followers.begin(), followers.end(),
+                         [region](const Follower& one) { return one.region == region; });
+  if (at == followers.end()) {
+    if (followers.size() < kMaxFollowers) {
+      at = followers.emplace(followers.end());
+    } else {
+      at = std::min_element(followers.begin(), followers.end(),
+                            [](const auto& a, const auto& b) { return a.sampled < b.sampled; });
+      *at = {};
+    }
+    at->region = region;
+  }
+  at->sampled = communications_;
+  at->gaps.add(gap);
+}
+
+void FollowPredictor::learn(const Event& from, const PredictorUse& use) {
+  learn(from.with_context, use.region, use.time - from.time);
+  if (from.call_site != from.with_context) {
+    learn(from.call_site, use.region, use.time - from.time);
+  }
+}
+
+// Predicts the regions that follow `signature` from the communication `event`.
+void FollowPredictor::revise(uint64_t signature, const Event& event) {
+  const Anchor* const anchor = anchors_.find(signature);
+  if (anchor == nullptr) return;
+  // A program whose gaps vary little needs less caution.
+  const double novice =
+      gap_sum_ > 0 ? std::min(options_.novice, kCaution * error_sum_ / gap_sum_) : options_.novice;
+  for (const Follower& follower : anchor->followers) {
+    if (regions_.peek(follower.region) == nullptr) continue;  // forgotten
+    const auto [due, median] = follower.gaps.predict(options_.spread, novice);
+    Region& region = *regions_.find(follower.region);
+    region.due = event.time + due;
+    region.expected = event.time + median;
+    region.predicted = event.time;
+    revisions_.push_back({follower.region, *region.due, region.expected});
+  }
+}
+
+std::optional<int64_t> FollowPredictor::record(const PredictorUse& use) {
+  revisions_.clear();
+  const bool is_new = regions_.peek(use.region) == nullptr;
+  Region& region = regions_.get(use.region);
+  if (!is_new) {
+    if (region.due.has_value()) {
+      // The error of the prediction that counted, which is the last one.
+      errors_.add(region.expected - region.last.time, use.time - region.last.time);
+      error_sum_ =
+          error_sum_ * kErrorFade + std::abs(static_cast<double>(use.time - region.expected));
+      gap_sum_ = gap_sum_ * kErrorFade + static_cast<double>(use.time - region.predicted);
+    }
+    const size_t events = std::min<uint64_t>(communications_, kMaxEvents);
+    bool reached = false;
+    for (size_t back = 1; back <= events && !reached; ++back) {
+      const Event& event = events_[(communications_ - back) % kMaxEvents];
+      learn(event, use);
+      reached = event.region == use.region;
+    }
+    if (!reached) learn(region.last, use);
+  }
+  Event event{use.region, 0, mix(mix(0, use.region), use.stack), use.time};
+  event.with_context = event.call_site;
+  for (uint32_t i = 0; i < std::min(options_.window, kMaxWindow); ++i) {
+    event.with_context = mix(event.with_context, context_[i]);
+  }
+  std::copy_backward(context_.begin(), context_.end() - 1, context_.end());
+  context_[0] = mix(use.stack, use.region);
+  events_[communications_++ % kMaxEvents] = event;
+  region.last = event;
+  region.due.reset();
+  revise(event.with_context, event);
+  if (revisions_.empty()) revise(event.call_site, event);
+  std::erase_if(revisions_, [&](const auto& one) { return one.region == use.region; });
+  const Region& now = *regions_.peek(use.region);
+  return now.due;
+}
+
+std::optional<int64_t> FollowPredictor::next_use(uint64_t region, int64_t now) const {
+  const Region* const found = regions_.peek(region);
+  if (found == nullptr || !found->due.has_value()) return std::nullopt;
+  return *found->due < now ? std::nullopt : found->due;
+}
+
+std::optional<int64_t> FollowPredictor::expected_use(uint64_t region) const {
+  const Region* const found = regions_.peek(region);
+  if (found == nullptr || !found->due.has_value()) return std::nullopt;
+  return found->expected;
+}
 
 std::unique_ptr<PeriodPredictor> make_predictor(PredictorKind kind,
                                                 const PredictorOptions& options) {
@@ -231,6 +342,8 @@ std::unique_ptr<PeriodPredictor> make_predictor(PredictorKind kind,
       return std::make_unique<PeriodicityPredictor>(options);
     case PredictorKind::kGap:
       return std::make_unique<GapPredictor>(options);
+    case PredictorKind::kFollow:
+      return std::make_unique<FollowPredictor>(options);
   }
   return nullptr;
 }

@@ -13,6 +13,15 @@
 // region that is used twice in each step of 18 ms, 1 ms apart: a noise of 5 % of the period is as
 // long as the first gap.
 //
+// FollowPredictor goes further: it has the gaps from each communication, of whatever region, to the
+// next use of each region that follows it. Every communication revises the predictions of these
+// regions, and the last one before a use predicts it best: the noise of a gap grows with its
+// length. An example is an exchange of twelve buffers in 0.1 ms after 13 ms of computation: eleven
+// of them are predicted from the one before.
+//
+// Memory: every table is bounded (kMaxSignatures, kMaxRegions, kMaxFollowers). When a table is
+// full, the entries that were not used for the longest time are dropped, and learnt again.
+//
 // Not thread-safe: the helper thread owns one for each communicating thread.
 #ifndef CARIAMA_DTUTILS_REGISTRATION_PERIOD_PREDICTOR_H_
 #define CARIAMA_DTUTILS_REGISTRATION_PERIOD_PREDICTOR_H_
@@ -23,6 +32,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <span>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -30,6 +40,56 @@
 #include "dtutils/export.h"
 
 namespace cariama {
+
+namespace internal {
+
+// A hash map with at most `limit` entries. Two generations: when the younger one has limit / 2
+// entries, the older one is dropped; get() moves an entry to the younger one. So an entry survives
+// while fewer than limit / 2 other entries are used between two of its uses. Pointers to an entry
+// stay valid as long as the entry.
+template <typename Value>
+class BoundedMap {
+ public:
+  explicit BoundedMap(size_t limit) : limit_(limit) {}
+  // Returns the entry, which is created if it does not exist.
+  Value& get(uint64_t key) {
+    if (Value* const found = find(key)) return *found;
+    make_room();
+    return young_[key];
+  }
+  // Returns the entry and marks it as used, or nullptr.
+  Value* find(uint64_t key) {
+    if (const auto at = young_.find(key); at != young_.end()) return &at->second;
+    const auto at = old_.find(key);
+    if (at == old_.end()) return nullptr;
+    auto node = old_.extract(at);
+    make_room();
+    return &young_.insert(std::move(node)).position->second;
+  }
+  // Returns the entry without marking it, or nullptr.
+  [[nodiscard]] const Value* peek(uint64_t key) const {
+    if (const auto at = young_.find(key); at != young_.end()) return &at->second;
+    const auto at = old_.find(key);
+    return at == old_.end() ? nullptr : &at->second;
+  }
+  void erase(uint64_t key) {
+    if (young_.erase(key) == 0) old_.erase(key);
+  }
+  [[nodiscard]] size_t size() const { return young_.size() + old_.size(); }
+
+ private:
+  void make_room() {
+    if (young_.size() < limit_ / 2) return;
+    old_ = std::move(young_);
+    young_.clear();
+  }
+
+  size_t limit_;
+  std::unordered_map<uint64_t, Value> young_;
+  std::unordered_map<uint64_t, Value> old_;
+};
+
+}  // namespace internal
 
 // A use as the predictor sees it. Times in ns.
 struct PredictorUse {
@@ -57,10 +117,11 @@ struct PredictorOptions {
   // The second use of a buffer in a loop then suffices. The paper's system (false) needs one more,
   // because the first use in a loop has another context.
   bool learn_early = false;
-  // GapPredictor: a use is due at the shortest of the last 16 gaps, less this multiple of the
-  // distance from the shortest gap to the median.
-  double spread = 0.5;
-  // GapPredictor: ... and less this fraction of the median, divided by the number of gaps seen.
+  // GapPredictor, FollowPredictor: a use is due at the shortest of the last 16 gaps, less this
+  // multiple of the distance from the shortest gap to the median.
+  double spread = 0.4;
+  // The same: ... and less this fraction of the median, divided by the number of gaps seen.
+  // FollowPredictor: or four times the mean relative error so far, if that is less.
   double novice = 0.15;
   // PeriodicityPredictor: uses that it compares. It can find periods up to half of them.
   uint32_t stream = 64;
@@ -76,8 +137,20 @@ struct CARIAMA_DTUTILS_EXPORT PredictionErrors {
   PredictionErrors& operator+=(const PredictionErrors& other);
 };
 
+// The new prediction of a region's next use.
+struct PredictionRevision {
+  uint64_t region = 0;
+  int64_t due = 0;       // when the memory must be registered
+  int64_t expected = 0;  // the most likely time of the use
+};
+
 class CARIAMA_DTUTILS_EXPORT PeriodPredictor {
  public:
+  // Bounds of the tables. A program with more communicating call sites or buffers within one
+  // iteration is not predicted as a whole.
+  static constexpr size_t kMaxSignatures = 8192;
+  static constexpr size_t kMaxRegions = 8192;
+
   virtual ~PeriodPredictor() = default;
   // Records a use. Returns the time of the region's next use, if one can be predicted; not before
   // `use.time`. Uses must be recorded in the order of their times.
@@ -89,8 +162,13 @@ class CARIAMA_DTUTILS_EXPORT PeriodPredictor {
   [[nodiscard]] virtual std::optional<int64_t> expected_use(uint64_t /*region*/) const {
     return std::nullopt;
   }
+  // Returns the predictions of other regions that the last record() has changed. Valid until the
+  // next record().
+  [[nodiscard]] virtual std::span<const PredictionRevision> revisions() const { return {}; }
   // Forgets a region whose name will not be used again.
   virtual void forget(uint64_t region) = 0;
+  // Returns the number of signatures and regions in the tables.
+  [[nodiscard]] virtual size_t entries() const = 0;
   [[nodiscard]] const PredictionErrors& errors() const { return errors_; }
 
  protected:
@@ -104,6 +182,7 @@ class CARIAMA_DTUTILS_EXPORT ContextPredictor final : public PeriodPredictor {
   // The earliest deadline over all signatures of the region: last use + period.
   [[nodiscard]] std::optional<int64_t> next_use(uint64_t region, int64_t now) const override;
   void forget(uint64_t region) override;
+  [[nodiscard]] size_t entries() const override { return sites_.size() + signatures_of_.size(); }
   [[nodiscard]] size_t signatures() const { return sites_.size(); }
 
  private:
@@ -120,9 +199,10 @@ class CARIAMA_DTUTILS_EXPORT ContextPredictor final : public PeriodPredictor {
 
   const PredictorOptions options_;
   std::array<uint64_t, kMaxWindow> context_{};  // of the previous communications, latest first
-  std::unordered_map<uint64_t, Site> sites_;    // by signature
-  std::unordered_map<uint64_t, std::vector<uint64_t>> signatures_of_;  // by region
-  std::unique_ptr<ContextPredictor> without_context_;                  // if options_.learn_early
+  internal::BoundedMap<Site> sites_{kMaxSignatures};  // by signature
+  // By region. May name signatures that were dropped.
+  internal::BoundedMap<std::vector<uint64_t>> signatures_of_{kMaxRegions};
+  std::unique_ptr<ContextPredictor> without_context_;  // if options_.learn_early
 };
 
 class CARIAMA_DTUTILS_EXPORT PeriodicityPredictor final : public PeriodPredictor {
@@ -131,6 +211,7 @@ class CARIAMA_DTUTILS_EXPORT PeriodicityPredictor final : public PeriodPredictor
   [[nodiscard]] std::optional<int64_t> record(const PredictorUse& use) override;
   [[nodiscard]] std::optional<int64_t> next_use(uint64_t region, int64_t now) const override;
   void forget(uint64_t region) override;
+  [[nodiscard]] size_t entries() const override { return stream_.size() + predicted_.size(); }
   // The period of the stream in uses; 0 if none was found.
   [[nodiscard]] size_t stream_period() const { return period_; }
 
@@ -138,7 +219,24 @@ class CARIAMA_DTUTILS_EXPORT PeriodicityPredictor final : public PeriodPredictor
   const PredictorOptions options_;
   std::deque<PredictorUse> stream_;
   size_t period_ = 0;
-  std::unordered_map<uint64_t, std::pair<int64_t, int64_t>> predicted_;  // region: use, next use
+  internal::BoundedMap<std::pair<int64_t, int64_t>> predicted_{kMaxRegions};  // use, next use
+};
+
+// The last gaps between two uses.
+class CARIAMA_DTUTILS_EXPORT Gaps {
+ public:
+  void add(int64_t gap);
+  [[nodiscard]] bool empty() const { return count_ == 0; }
+  // Returns the gap after which the next use is due, at least 0, and the median. Requires:
+  // !empty().
+  [[nodiscard]] std::pair<int64_t, int64_t> predict(double spread, double novice) const;
+
+ private:
+  static constexpr size_t kSamples = 16;
+  std::array<int64_t, kSamples> recent_{};
+  std::array<uint8_t, kSamples> order_{};  // indices of recent_, the shortest gap first
+  uint8_t count_ = 0;
+  uint8_t oldest_ = 0;  // the index that the next gap overwrites
 };
 
 class CARIAMA_DTUTILS_EXPORT GapPredictor final : public PeriodPredictor {
@@ -150,33 +248,89 @@ class CARIAMA_DTUTILS_EXPORT GapPredictor final : public PeriodPredictor {
   [[nodiscard]] std::optional<int64_t> next_use(uint64_t region, int64_t now) const override;
   [[nodiscard]] std::optional<int64_t> expected_use(uint64_t region) const override;
   void forget(uint64_t region) override;
+  [[nodiscard]] size_t entries() const override { return regions_.size() + gaps_.size(); }
 
  private:
   static constexpr uint32_t kMaxWindow = 4;
-  static constexpr size_t kSamples = 16;
-  // More signatures of a region than these are not told apart: a bound of memory.
-  static constexpr size_t kMaxSignatures = 1024;
-  struct Gaps {
-    uint64_t seen = 0;
-    std::array<int64_t, kSamples> recent{};
-  };
   struct Region {
-    int64_t last = 0;  // time of the last use
+    int64_t last = 0;  // time of the last use; 0: none
+    uint64_t life =
+        0;  // another number after forget(): the gaps of a forgotten region do not count
     uint64_t with_context = 0;
     uint64_t call_site = 0;
     std::optional<int64_t> due;
     int64_t expected = 0;
-    std::unordered_map<uint64_t, Gaps> gaps;  // by signature
   };
-  void add_gap(Region& region, uint64_t signature, int64_t gap) const;
-  void predict(Region& region) const;
+  void predict(Region& region);
 
   const PredictorOptions options_;
   std::array<uint64_t, kMaxWindow> context_{};  // of the previous communications, latest first
-  std::unordered_map<uint64_t, Region> regions_;
+  internal::BoundedMap<Region> regions_{kMaxRegions};
+  internal::BoundedMap<Gaps> gaps_{kMaxSignatures};  // by signature, which includes the life
+  uint64_t lives_ = 0;
 };
 
-enum class PredictorKind : uint8_t { kContext, kPeriodicity, kGap };
+class CARIAMA_DTUTILS_EXPORT FollowPredictor final : public PeriodPredictor {
+ public:
+  // Communications that a use is predicted from: the last ones before it, back to the last use of
+  // the same region.
+  static constexpr size_t kMaxEvents = 32;
+  // Regions that follow one signature.
+  static constexpr size_t kMaxFollowers = 32;
+
+  // Signatures; an anchor takes up to 5 KiB.
+  static constexpr size_t kMaxAnchors = 2048;
+
+  explicit FollowPredictor(const PredictorOptions& options);
+  [[nodiscard]] std::optional<int64_t> record(const PredictorUse& use) override;
+  [[nodiscard]] std::span<const PredictionRevision> revisions() const override {
+    return revisions_;
+  }
+  [[nodiscard]] std::optional<int64_t> next_use(uint64_t region, int64_t now) const override;
+  [[nodiscard]] std::optional<int64_t> expected_use(uint64_t region) const override;
+  void forget(uint64_t region) override { regions_.erase(region); }
+  [[nodiscard]] size_t entries() const override { return regions_.size() + anchors_.size(); }
+
+ private:
+  static constexpr uint32_t kMaxWindow = 4;
+  struct Follower {
+    uint64_t region = 0;
+    uint64_t sampled = 0;  // number of the communication that gave the last gap
+    Gaps gaps;
+  };
+  struct Anchor {
+    std::vector<Follower> followers;
+  };
+  // A communication: its signatures with and without context.
+  struct Event {
+    uint64_t region = 0;
+    uint64_t with_context = 0;
+    uint64_t call_site = 0;
+    int64_t time = 0;
+  };
+  struct Region {
+    Event last;
+    std::optional<int64_t> due;
+    int64_t predicted = 0;  // the time of the communication that predicted it
+    int64_t expected = 0;
+  };
+  void learn(const Event& from, const PredictorUse& use);
+  void learn(uint64_t signature, uint64_t region, int64_t gap);
+  void revise(uint64_t signature, const Event& event);
+
+  const PredictorOptions options_;
+  uint64_t communications_ = 0;
+  // Sums over the predictions that were followed by a use, in which older ones fade, in ns.
+  double error_sum_ = 0;
+  double gap_sum_ = 0;
+  std::array<Event, kMaxEvents> events_{};      // a ring
+  std::array<uint64_t, kMaxWindow> context_{};  // of the previous communications, latest first
+  internal::BoundedMap<Region> regions_{kMaxRegions};
+  internal::BoundedMap<Anchor> anchors_{kMaxAnchors};  // by signature
+  std::vector<PredictionRevision> revisions_;
+};
+
+enum class PredictorKind : uint8_t { kContext, kPeriodicity, kGap, kFollow };
 [[nodiscard]] CARIAMA_DTUTILS_EXPORT std::unique_ptr<PeriodPredictor> make_predictor(
     PredictorKind kind, const PredictorOptions& options);
 

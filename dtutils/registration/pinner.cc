@@ -20,11 +20,18 @@
 
 namespace cariama {
 
-DomainPinner::DomainPinner(std::shared_ptr<ProtectionDomain> domain, Access access)
-    : domain_(std::move(domain)), access_(access) {}
+DomainPinner::DomainPinner(std::shared_ptr<ProtectionDomain> domain, Access access,
+                           std::optional<Access> read_only_access)
+    : domain_(std::move(domain)), access_(access), read_only_access_(read_only_access) {}
 
 absl::StatusOr<std::shared_ptr<MemoryRegion>> DomainPinner::pin(std::byte* address, size_t bytes) {
-  return domain_->register_memory({.address = address, .length = bytes}, access_);
+  const MemorySource source{.address = address, .length = bytes};
+  auto region = domain_->register_memory(source, access_);
+  if (region.ok() || !read_only_access_.has_value() || absl::IsResourceExhausted(region.status())) {
+    return region;
+  }
+  auto read_only = domain_->register_memory(source, *read_only_access_);
+  return read_only.ok() ? std::move(read_only) : std::move(region);
 }
 
 namespace {

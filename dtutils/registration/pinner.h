@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "absl/status/status.h"
@@ -37,13 +38,18 @@ class CARIAMA_DTUTILS_EXPORT Pinner {
 // Registers with a protection domain: ibv_reg_mr on verbs, the table of regions on shm.
 class CARIAMA_DTUTILS_EXPORT DomainPinner final : public Pinner {
  public:
-  DomainPinner(std::shared_ptr<ProtectionDomain> domain, Access access);
+  // `read_only_access`: if registering with `access` fails because of the memory, as for read-only
+  // memory with a right to write, pin() registers with these rights instead. MemoryRegion::access()
+  // tells which.
+  DomainPinner(std::shared_ptr<ProtectionDomain> domain, Access access,
+               std::optional<Access> read_only_access = std::nullopt);
   [[nodiscard]] absl::StatusOr<std::shared_ptr<MemoryRegion>> pin(std::byte* address,
                                                                   size_t bytes) override;
 
  private:
   const std::shared_ptr<ProtectionDomain> domain_;
   const Access access_;
+  const std::optional<Access> read_only_access_;
 };
 
 // Pins anonymous, memfd and hugetlb memory through io_uring. The kernel refuses memory that is

@@ -21,7 +21,7 @@ class FixedPolicy final : public RegistrationPolicy {
   [[nodiscard]] std::string_view name() const override { return name_; }
   [[nodiscard]] bool ended(const RegionUse& /*use*/) override { return keep_; }
   [[nodiscard]] bool evicts() const override { return name_ != "leave-pinned"; }
-  [[nodiscard]] size_t piece_bytes() const override { return piece_bytes_; }
+  [[nodiscard]] size_t piece_bytes(size_t /*message_bytes*/) const override { return piece_bytes_; }
 
  private:
   const std::string name_;
@@ -66,11 +66,11 @@ StackBounds find_stack() {
 }  // namespace
 
 // The frames may be those of any compiler's code, and their words anything: AddressSanitizer would
-// report words of redzones. Not inlined, because the frame below must be this function's.
-__attribute__((noinline, no_sanitize("address", "thread"))) void capture_call_stack(
-    CallStack& stack) {
+// report words of redzones.
+__attribute__((no_sanitize("address", "thread"))) void capture_call_stack(CallStack& stack,
+                                                                          const void* innermost) {
   static thread_local const StackBounds bounds = find_stack();
-  auto frame = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
+  auto frame = reinterpret_cast<uintptr_t>(innermost);
   size_t depth = 0;
   // A program that runs its threads on stacks of its own (fibers) is outside of the bounds.
   while (depth < stack.size() && frame % sizeof(uintptr_t) == 0 && frame >= bounds.low &&

@@ -42,9 +42,10 @@ struct RegionName {
 // of the array is 0.
 using CallStack = std::array<uintptr_t, 8>;
 
-// Stores the return addresses of the caller's caller and outward: a walk over frame pointers that
-// reads nothing outside of this thread's stack. About 1 ns for each frame.
-CARIAMA_DTUTILS_EXPORT void capture_call_stack(CallStack& stack);
+// Stores the return address of the function whose __builtin_frame_address(0) is `frame`, and those
+// of its callers: a walk over frame pointers that reads nothing outside of this thread's stack.
+// About 1 ns for each frame.
+CARIAMA_DTUTILS_EXPORT void capture_call_stack(CallStack& stack, const void* frame);
 
 // One use of a region by a transfer.
 struct RegionUse {
@@ -96,8 +97,9 @@ class CARIAMA_DTUTILS_EXPORT RegistrationPolicy {
   // Returns true if idle registrations are ended when a budget or a limit of the system is met.
   [[nodiscard]] virtual bool evicts() const { return true; }
 
-  // Returns the size in bytes of the pieces in which messages are registered; 0: whole.
-  [[nodiscard]] virtual size_t piece_bytes() const { return 0; }
+  // Returns the size in bytes of the pieces in which a message of that size is registered; 0:
+  // whole. A message that is not longer than a piece is registered whole.
+  [[nodiscard]] virtual size_t piece_bytes(size_t /*message_bytes*/) const { return 0; }
 
   // Called by the cache. take() returns false if another cache uses the policy.
   [[nodiscard]] bool take() { return !taken_.exchange(true, std::memory_order_acq_rel); }

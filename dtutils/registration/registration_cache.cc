@@ -186,7 +186,7 @@ bool RegistrationCache::hold(Entry& entry, uintptr_t start, uintptr_t end) {
 }
 
 Registration RegistrationCache::begin(Entry& entry, bool hit, int64_t time,
-                                      const UseContext& context) {
+                                      const UseContext& context, const void* frame) {
   Registration made;
   made.cache_ = this;
   made.entry_ = &entry;
@@ -202,7 +202,7 @@ Registration RegistrationCache::begin(Entry& entry, bool hit, int64_t time,
     if (context.stack != nullptr) {
       made.use_.stack = *context.stack;
     } else {
-      capture_call_stack(made.use_.stack);
+      capture_call_stack(made.use_.stack, frame);
     }
   }
   entry.last_use.store(time, std::memory_order_relaxed);
@@ -231,7 +231,7 @@ absl::StatusOr<Registration> RegistrationCache::acquire(const void* address, siz
   const auto from = reinterpret_cast<uintptr_t>(address);
   Entry* const near = hint(from).load(std::memory_order_acquire);
   if (near != nullptr && from + bytes > from && hold(*near, from, from + bytes)) [[likely]] {
-    Registration made = begin(*near, true, time, context);
+    Registration made = begin(*near, true, time, context, __builtin_frame_address(0));
     if (trace_ != nullptr) [[unlikely]]
       record(made, address, bytes);
     return made;
@@ -253,7 +253,7 @@ absl::StatusOr<Registration> RegistrationCache::acquire(const void* address, siz
         entry != nullptr && hold(*entry, start, end)) {
       hint(from).store(entry, std::memory_order_release);
       if (waited) ++statistics_.misses;
-      Registration made = begin(*entry, !waited, time, context);
+      Registration made = begin(*entry, !waited, time, context, __builtin_frame_address(0));
       record(made, address, bytes);
       return made;
     }
@@ -275,19 +275,10 @@ absl::StatusOr<Registration> RegistrationCache::acquire(const void* address, siz
     if (!pinned.ok()) return pinned;
     ++statistics_.misses;
     hint(from).store(entry, std::memory_order_release);
-    Registration made = begin(*entry, false, time, context);
+    Registration made = begin(*entry, false, time, context, __builtin_frame_address(0));
     record(made, address, bytes);
     return made;
   }
-}
-
-absl::StatusOr<std::shared_ptr<MemoryRegion>> RegistrationCache::lend(const void* address,
-                                                                      size_t bytes) {
-  auto acquired = acquire(address, bytes);
-  if (!acquired.ok()) return acquired.status();
-  auto held = std::make_shared<Registration>(*std::move(acquired));
-  auto* const region = const_cast<MemoryRegion*>(&held->region());
-  return std::shared_ptr<MemoryRegion>(std::move(held), region);
 }
 
 void RegistrationCache::end(Entry& entry, const Registration& held) {
@@ -414,19 +405,21 @@ RegistrationCache::Entry* RegistrationCache::add(uintptr_t start, uintptr_t end)
 absl::Status RegistrationCache::pin(Lock& lock, Entry& entry, uint32_t uses) {
   entry.word.fetch_or(kBusy, std::memory_order_acq_rel);
   const uint64_t bytes = entry.bytes();
-  absl::Status status = reserve(lock, bytes);
+  absl::Status status = reserve(lock, bytes, uses);
   if (status.ok()) {
     account(static_cast<int64_t>(bytes), 1);
     auto* const address = reinterpret_cast<std::byte*>(entry.start.load(std::memory_order_relaxed));
     while (true) {
+      pinning_ahead_ += uses == 0 ? 1 : 0;
       lock.unlock();
       auto region = pinner_->pin(address, bytes);
       lock.lock();
+      pinning_ahead_ -= uses == 0 ? 1 : 0;
       status = region.status();
       if (status.ok()) entry.region = *std::move(region);
       // The limit of the process may be lower than the budget, or other registrations use it up.
-      if (!absl::IsResourceExhausted(status) || !options_.policy->evicts() || !evict_one(lock))
-        break;
+      if (!absl::IsResourceExhausted(status) || !options_.policy->evicts()) break;
+      if (!evict_one(lock) && !await_room(lock, uses)) break;
     }
     // An event before this point may mean that other pages were pinned.
     if (status.ok() && monitor_ != nullptr &&
@@ -465,15 +458,20 @@ void RegistrationCache::settle_if_doomed(Lock& lock, Entry& entry) {
   if ((word & kDoomed) != 0) settle(lock, entry, version_of(word));
 }
 
+// Returns false if no other thread will make room. Else waits for one that deregisters or, if the
+// memory is about to be used, for one that registers ahead: what it registers can be evicted.
+bool RegistrationCache::await_room(Lock& lock, uint32_t uses) {
+  if (unpinning_ == 0 && (uses == 0 || pinning_ahead_ == 0)) return false;
+  changed_.wait(lock);
+  return true;
+}
+
 // Makes room in the budgets. May release the lock.
-absl::Status RegistrationCache::reserve(Lock& lock, uint64_t bytes) {
+absl::Status RegistrationCache::reserve(Lock& lock, uint64_t bytes, uint32_t uses) {
   while (statistics_.registered_bytes + bytes > options_.max_bytes ||
          statistics_.registered_regions + 1 > options_.max_regions) {
     if (bytes <= options_.max_bytes && options_.policy->evicts() && evict_one(lock)) continue;
-    if (unpinning_ > 0) {
-      changed_.wait(lock);
-      continue;
-    }
+    if (await_room(lock, uses)) continue;
     if (statistics_.registered_bytes + bytes > options_.max_bytes) {
       return make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kProcess,
                         "registering " + internal::format_bytes(bytes) + ": the budget is " +

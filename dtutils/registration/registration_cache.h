@@ -30,9 +30,9 @@
 // CARIAMA_TRACE_REGISTRATION=FILE writes one line for each use into a new file, for
 // bench_registration --trace (docs/registration.md, "Recording a trace").
 //
-// Cost: acquire() and release of a registered range are one atomic read-modify-write each on the
-// region (the paper's lock of a region), without locks or system calls. A known range takes about
-// 300 bytes.
+// Cost of a hit, without locks or system calls: acquire() makes two atomic read-modify-writes on
+// the region (its count of uses, the paper's lock of a region, and its count of hits), release()
+// one. A known range takes about 300 bytes.
 #ifndef CARIAMA_DTUTILS_REGISTRATION_REGISTRATION_CACHE_H_
 #define CARIAMA_DTUTILS_REGISTRATION_REGISTRATION_CACHE_H_
 
@@ -159,17 +159,14 @@ class CARIAMA_DTUTILS_EXPORT RegistrationCache final : private RegionControl {
   RegistrationCache& operator=(const RegistrationCache&) = delete;
 
   // Begins a use of [address, address + bytes). Blocks for the system call if the memory is not
-  // registered; wait-free if it is, unless other threads use the same region at the same moment.
+  // registered. If it is: lock-free while the look-up table's slot for `address` names the region;
+  // two ranges in use whose addresses share one of the 512 slots replace each other there, and then
+  // acquire() takes the cache's lock.
   // Errors: INVALID_ARGUMENT (an empty range, or part of it is not mapped), RESOURCE_EXHAUSTED (the
   // budget, RLIMIT_MEMLOCK or vm.max_map_count: the text names it and the value needed),
   // FAILED_PRECONDITION (in a forked child).
   [[nodiscard]] absl::StatusOr<Registration> acquire(const void* address, size_t bytes,
                                                      const UseContext& context = {});
-
-  // acquire() as a shared pointer, whose deleter ends the use: what FabricOptions::registrar
-  // (dsfabric/buffer_registrar.h) wants.
-  [[nodiscard]] absl::StatusOr<std::shared_ptr<MemoryRegion>> lend(const void* address,
-                                                                   size_t bytes);
 
   // Ends all registrations that overlap the range: those in use when their use ends. Returns their
   // number. An acquire() that starts later registers anew.
@@ -203,7 +200,9 @@ class CARIAMA_DTUTILS_EXPORT RegistrationCache final : private RegionControl {
 
   [[nodiscard]] static bool hold(Entry& entry, uintptr_t start, uintptr_t end);
   [[nodiscard]] std::atomic<Entry*>& hint(uintptr_t start) const;
-  [[nodiscard]] Registration begin(Entry& entry, bool hit, int64_t time, const UseContext& context);
+  // `frame` is that of acquire(): the call stack must not depend on whether the use is a hit.
+  [[nodiscard]] Registration begin(Entry& entry, bool hit, int64_t time, const UseContext& context,
+                                   const void* frame);
   void record(Registration& made, const void* address, size_t bytes) const;
   void end(Entry& entry, const Registration& held);
   void catch_up();
@@ -213,7 +212,8 @@ class CARIAMA_DTUTILS_EXPORT RegistrationCache final : private RegionControl {
   [[nodiscard]] Entry* named(RegionName region) const;
   [[nodiscard]] Entry* add(uintptr_t start, uintptr_t end);
   [[nodiscard]] absl::Status pin(Lock& lock, Entry& entry, uint32_t uses);
-  [[nodiscard]] absl::Status reserve(Lock& lock, uint64_t bytes);
+  [[nodiscard]] absl::Status reserve(Lock& lock, uint64_t bytes, uint32_t uses);
+  [[nodiscard]] bool await_room(Lock& lock, uint32_t uses);
   [[nodiscard]] bool evict_one(Lock& lock);
   void trim_known();
   [[nodiscard]] bool unpin(Lock& lock, Entry& entry, uint64_t version);
@@ -243,14 +243,16 @@ class CARIAMA_DTUTILS_EXPORT RegistrationCache final : private RegionControl {
   std::multimap<uintptr_t, Entry*> index_;  // by first address: known entries
   uintptr_t longest_ = 0;                   // length of the longest entry so far
   size_t unpinning_ = 0;                    // threads that deregister an entry
+  size_t pinning_ahead_ = 0;                // threads that register memory that nothing uses
   RegistrationStatistics statistics_;
   int64_t last_change_ = 0;
   std::atomic<uint64_t> registered_{0};  // statistics_.registered_bytes
 };
 
 // Registers a long message in pieces, at most two at a time: the piece in transfer and the next
-// one. A 32 MiB message never holds more than 2 MiB. If a helper registers memory ahead, it does so
-// for the first two pieces only; the others are registered during the transfer of the piece before.
+// one. Pieces of 1 MiB hold at most 2 MiB and 8 KiB of a message: a piece that does not begin at a
+// page takes one page more. If a helper registers memory ahead, it does so for the first two pieces
+// only; the others are registered during the transfer of the piece before.
 //
 //   ChunkedRegistration pieces(cache, data, bytes, size_t{1} << 20);
 //   while (!pieces.done()) {

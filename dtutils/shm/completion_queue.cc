@@ -4,25 +4,23 @@
 
 #include "dtutils/error.h"
 #include "dtutils/shm/device_core.h"
+#include "dtutils/wait.h"
 
 namespace cariama::shm {
 
 bool ShmChannel::wait(std::chrono::nanoseconds timeout) {
   const Deadline deadline = deadline_after(timeout);
-  for (;;) {
-    if (shared_->events.load() != consumed_) {
-      ++consumed_;
-      return true;
-    }
-    shared_->sleeping.store(1);
-    if (shared_->events.load() == consumed_) {
-      internal::futex_wait(&shared_->events, consumed_, deadline);
-    }
-    shared_->sleeping.store(0);
-    if (shared_->events.load() == consumed_ && std::chrono::steady_clock::now() >= deadline) {
+  const auto has_event = [this] {
+    return shared_->events.load(std::memory_order_acquire) != consumed_;
+  };
+  DoorbellSleeper sleeper(shared_->doorbell);
+  while (!has_event()) {
+    if (!sleep_once(has_event, deadline, sleeper) && std::chrono::steady_clock::now() >= deadline) {
       return false;
     }
   }
+  ++consumed_;
+  return true;
 }
 
 ShmCompletionQueue::ShmCompletionQueue(std::shared_ptr<ShmDevice> device, ControlBlock block,

@@ -3,7 +3,7 @@
 //
 // A control segment is one sparse memfd per device, sealed, and mapped by every peer. It contains
 // no user data: only keys, the state of queue pairs, receive queues, rings of receive completions,
-// and futex words. Peers write into it. Therefore its owner keeps the data on which it relies
+// and doorbells. Peers write into it. Therefore its owner keeps the data on which it relies
 // (request ids, free lists, sizes) in private memory, and checks every index that it reads here.
 //
 // Queue pair headers and key entries lie in fixed tables whose memory is never used for another
@@ -19,7 +19,7 @@
 #include <optional>
 
 #include "dtutils/completion.h"
-#include "dtutils/internal/futex.h"
+#include "dtutils/doorbell.h"
 
 namespace cariama::shm {
 
@@ -256,14 +256,14 @@ static_assert(sizeof(ReceiveRingEntry) == 32);
 
 // ---- Sleeping -----------------------------------------------------------------------------------
 
+// A completion channel: its thread sleeps until it has an event that it has not consumed.
 struct alignas(64) SharedChannel {
-  std::atomic<uint32_t> events;    // number of events; also the futex word
-  std::atomic<uint32_t> sleeping;  // not 0 if a thread sleeps or is about to
+  std::atomic<uint32_t> events;  // number of events
+  Doorbell doorbell;
 
   void signal() {
-    // Seq_cst, like the sleeper's store and load in wait(): at least one side sees the other.
-    events.fetch_add(1);
-    if (sleeping.load() != 0) internal::futex_wake(&events);
+    events.fetch_add(1, std::memory_order_release);
+    doorbell.ring();
   }
 };
 
@@ -276,8 +276,8 @@ struct SharedCompletionQueue {
   std::atomic<uint64_t> channel;  // offset, or 0
   alignas(64) std::atomic<uint64_t> ready[kMaxQueuePairsPerCompletionQueue / 64];
 
-  // Wakes the thread that armed the queue. Requires: a seq_cst operation made the completion
-  // visible before. Then a thread that armed the queue without seeing the completion is seen here.
+  // Step R2 of doorbell.h, for the thread that has armed the queue: its sleeping is left to the
+  // channel. Requires: a seq_cst operation made the completion visible before.
   void fire(SharedChannel* wake, bool solicited) {
     const uint32_t state = armed.load();
     if (state == kDisarmed || (state == kArmedSolicited && !solicited)) return;

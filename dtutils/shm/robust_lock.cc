@@ -10,6 +10,8 @@
 #include <chrono>
 #include <utility>
 
+#include "dtutils/internal/futex.h"
+
 namespace cariama::shm {
 namespace {
 

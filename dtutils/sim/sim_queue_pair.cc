@@ -171,9 +171,7 @@ QueuePairState SimQueuePair::state() const {
   return state_;
 }
 
-ArrivalOrder SimQueuePair::write_order() const {
-  return fabric_->options().torn_writes ? ArrivalOrder::kNone : ArrivalOrder::kWrites;
-}
+ArrivalOrder SimQueuePair::write_order() const { return fabric_->options().write_order; }
 
 // Moves to the error state and completes everything outstanding with kFlushed. retire() also calls
 // it, after it has reported the error.
@@ -449,9 +447,10 @@ void SimQueuePair::retry() {
 
 SimTime SimQueuePair::delivery_time(const Packet& request, SimTime end) {
   end = std::max(end, last_delivery_);
-  if (fabric_->options().torn_writes) {
+  if (const SimTime spread = fabric_->options().torn_spread; spread.count() > 0) {
     if (request.opcode == Opcode::kWrite) {
-      landed_ = std::max(landed_, end + fabric_->options().torn_spread);
+      landed_ = orders_writes(fabric_->options().write_order) ? std::max(landed_, end) + spread
+                                                              : std::max(landed_, end + spread);
     } else {
       // All operations but WRITEs see earlier WRITEs completely.
       end = std::max(end, landed_ + SimTime(1));
@@ -533,51 +532,12 @@ bool SimQueuePair::receive_request(Packet& request) {
 }
 
 void SimQueuePair::execute_write(const Packet& request, SimTime* landed) {
-  if (fabric_->options().torn_writes) {
+  if (fabric_->options().torn_spread.count() > 0) {
     land_in_pieces(request, landed);
   } else {
     internal::store_shared(reinterpret_cast<std::byte*>(request.remote_address),
                            request.payload.data(), request.payload.size());
   }
-}
-
-// Splits a WRITE into up to four pieces at random offsets, each with its own delivery time. Sets
-// `landed` to the time of the last one.
-void SimQueuePair::land_in_pieces(const Packet& request, SimTime* landed) {
-  const uint64_t bytes = request.payload.size();
-  if (bytes == 0) return;
-  const auto spread = static_cast<uint64_t>(fabric_->options().torn_spread.count());
-  std::vector<uint64_t> cuts{0, bytes};
-  for (int i = 0; i < 3; ++i) cuts.push_back(fabric_->random_below(bytes));
-  std::sort(cuts.begin(), cuts.end());
-  for (size_t i = 0; i + 1 < cuts.size(); ++i) {
-    if (cuts[i] == cuts[i + 1]) continue;
-    auto piece = std::make_unique<Packet>();
-    piece->kind = PacketKind::kPiece;
-    piece->source = request.source;
-    piece->target = number_;
-    // The piece is already at the target, so a partition does not stop it.
-    piece->from = endpoint_->id;
-    piece->psn = request.psn;
-    piece->bytes = cuts[i + 1] - cuts[i];
-    piece->remote_address = request.remote_address + cuts[i];
-    piece->remote_key = request.remote_key;
-    piece->payload.assign(request.payload.begin() + static_cast<ptrdiff_t>(cuts[i]),
-                          request.payload.begin() + static_cast<ptrdiff_t>(cuts[i + 1]));
-    const SimTime time =
-        fabric_->now() + SimTime(static_cast<int64_t>(fabric_->random_below(spread + 1)));
-    *landed = std::max(*landed, time);
-    fabric_->deliver_at(time, std::move(piece));
-  }
-}
-
-void SimQueuePair::receive_piece(const Packet& piece) {
-  // If the region was deregistered meanwhile, its memory may have another use: drop the piece.
-  if (fabric_->find(piece.remote_key, domain_, piece.remote_address, piece.bytes) == nullptr) {
-    return;
-  }
-  internal::store_shared(reinterpret_cast<std::byte*>(piece.remote_address), piece.payload.data(),
-                         piece.payload.size());
 }
 
 uint64_t SimQueuePair::execute_atomic(const Packet& request) {

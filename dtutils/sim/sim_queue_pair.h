@@ -175,7 +175,8 @@ class SimQueuePair final : public QueuePair {
   // Target.
   uint64_t expected_ = 0;
   SimTime last_delivery_{0};
-  SimTime landed_{0};  // time at which all pieces of earlier WRITEs are in place
+  SimTime last_piece_{0};  // time at which the last piece of the WRITEs executed so far lands
+  SimTime landed_{0};      // time at which all pieces of earlier WRITEs are in place
   internal::GrowingRing<Receive> receives_;
   std::vector<AtomicResult> atomic_results_;  // results of the last max_outstanding_reads atomics
 };

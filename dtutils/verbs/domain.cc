@@ -35,6 +35,8 @@ class VerbsMemoryRegion final : public MemoryRegion {
 
 int access_flags(Access access) {
   int flags = 0;
+  // Never IBV_ACCESS_RELAXED_ORDERING: it would void the order of bytes within a WRITE, which
+  // QueuePair::write_order() promises.
   if (has_access(access, Access::kLocalWrite)) flags |= IBV_ACCESS_LOCAL_WRITE;
   if (has_access(access, Access::kRemoteRead)) flags |= IBV_ACCESS_REMOTE_READ;
   // verbs does not permit remote write access without local write access (ibv_reg_mr(3)).

@@ -462,8 +462,8 @@ PostResult VerbsQueuePair::post_batch(std::span<const WorkRequest> requests) {
   }
   if (count == 0) return result;
 
-  // Stored before the doorbell, because from then on a poller may process these positions. Release:
-  // the poller reads the slots.
+  // Stored before the card's doorbell is written, because from then on a poller may process these
+  // positions. Release: the poller reads the slots.
   send_tail_.store(tail + count, std::memory_order_release);
   ibv_send_wr* refused = nullptr;
   const int error = ibv_post_send(handle_.get(), work.data(), &refused);

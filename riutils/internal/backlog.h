@@ -11,8 +11,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "dsfabric/completions.h"
 #include "dtutils/memory.h"
-#include "dtutils/synchronizer.h"
 #include "riutils/channel_sender.h"
 #include "riutils/internal/channel_link.h"
 
@@ -37,13 +37,13 @@ class Backlog {
   [[nodiscard]] bool empty() const { return bytes_ == 0; }
   [[nodiscard]] uint64_t bytes() const { return bytes_; }
 
-  // Appends a call. `departure`, if given, is counted down when the call is published. Error: that
-  // of ChannelLink::allocate.
-  [[nodiscard]] absl::Status append(const OutgoingCallView& call, Synchronizer* departure);
+  // Appends a call. `departure` is completed when the call is published; it is moved from if the
+  // result is OK. Error: that of ChannelLink::allocate.
+  [[nodiscard]] absl::Status append(const OutgoingCallView& call, EventReceiver& departure);
   // Returns the longest run of whole calls at the front that is not longer than `room` bytes. Its
   // `bytes` is 0 if the first call is longer than `room`. Requires: !empty().
   [[nodiscard]] Run front(uint64_t room);
-  // Removes a run that has been published, and counts its departures down. The allocator reuses its
+  // Removes a run that has been published, and completes its departures. The allocator reuses its
   // memory when the transport has finished with it.
   void pop(const Run& run);
   // Removes all calls, which will not be published; fails their departures with `status`.
@@ -57,7 +57,7 @@ class Backlog {
   };
   struct Departure {
     uint64_t at;  // end of the call, in bytes appended since the beginning
-    Synchronizer* done;
+    EventReceiver done;
   };
 
   ChannelLink& link_;

@@ -16,7 +16,7 @@
 #include "dtutils/memory.h"
 #include "dtutils/transmitter.h"
 #include "dtutils/wait.h"
-#include "riutils/chunk_ring.h"
+#include "riutils/internal/chunk_ring.h"
 #include "riutils/messenger_options.h"
 
 namespace cariama::internal {
@@ -27,14 +27,17 @@ class ChannelLink {
   struct Path {
     Arrival arrival = Arrival::kMapped;  // never kAuto
     Transmitter* transmitter = nullptr;  // the owner's; unused if arrival is kMapped
-    SleepingWord* sleeping = nullptr;    // the receiver's, if arrival is kMapped
-    // True if membarrier(2) is not available on both ends: the sender must issue a full fence
-    // between the publishing store and the load of `sleeping`.
+    Doorbell* doorbell = nullptr;        // the receiver's, if arrival is kMapped
+    // True if the receiver cannot fence this process (register_ringers()): the sender must issue a
+    // full fence between the publishing store and the load of the doorbell.
     bool fence = false;
+    // kPull if the transport does not order successive WRITEs: a count that the receiver pushed
+    // earlier could replace a later one.
+    Consumption consumption = Consumption::kPush;
     std::shared_ptr<RDMAAllocator> allocator{};  // for staging memory, if not mapped
     // Registered, with write access for the peer: two cache lines of ChannelControl, then two of
-    // scratch memory.
-    RDMAMemory control;
+    // scratch memory. Belongs to the link. Never nullptr.
+    RDMAMemory* control = nullptr;
   };
   struct Chunk {
     RemoteMemoryLocator remote;
@@ -63,8 +66,9 @@ class ChannelLink {
   // Arrival::kEvent: sends an event behind all transfers posted so far; it tells the receiver that
   // `words` more 8-byte words have arrived. Never blocks.
   virtual void announce(uint64_t words) = 0;
-  // Wakes the sleeping receiver. Never blocks: the wake-up may be sent later, but it is not lost.
-  virtual void wake() = 0;
+  // Rings the doorbell of the receiver, which is armed. Never blocks: an event for a receiver whose
+  // doorbell is not mapped may be sent later, but it is not lost.
+  virtual void ring() = 0;
   // Returns OK, or the reason why the receiver cannot be reached any more.
   [[nodiscard]] virtual absl::Status status() const = 0;
   // Returns true if the calling thread is running a call. It must not wait for peers then.
@@ -76,7 +80,7 @@ class ChannelLink {
   virtual void drain_later() = 0;
   // Allocates registered memory for deferred calls.
   [[nodiscard]] virtual absl::StatusOr<RDMAMemory> allocate(size_t bytes) = 0;
-  virtual void free(const RDMAMemory& memory) = 0;
+  virtual void free(RDMAMemory&& memory) = 0;
 };
 
 }  // namespace cariama::internal

@@ -3,9 +3,10 @@
 //
 // The receiver reads memory that a peer writes, and trusts none of it. It checks every length
 // against the chunk's end, every function id against the function table, and every count of
-// inserted chunks against the chunks that were really granted. It reads each word once, so that the
-// checked value is the used value. Malformed data ends this channel, with a reason, and affects
-// nothing else.
+// inserted chunks against the chunks that were really granted. A word that it reads again is
+// checked again. A malformed chunk ends this channel, with a reason, and affects nothing else: the
+// chunks of the channel go to no other channel, since its sender may still write to them. A call
+// with an unknown function or a malformed closure is only rejected.
 #ifndef CARIAMA_RIUTILS_INTERNAL_CHANNEL_RECEIVER_H_
 #define CARIAMA_RIUTILS_INTERNAL_CHANNEL_RECEIVER_H_
 
@@ -18,7 +19,7 @@
 #include <vector>
 
 #include "dsfabric/call_encoding.h"
-#include "riutils/chunk_ring.h"
+#include "riutils/internal/chunk_ring.h"
 #include "riutils/messenger_options.h"
 
 namespace cariama::internal {
@@ -54,8 +55,9 @@ class ChannelReceiver {
   ChannelReceiver(ReceiverBackend& backend, Arrival arrival, Consumption consumption,
                   uint64_t chunk_bytes, uint32_t source_thread, std::vector<std::byte*> chunks);
 
-  // Initializes memory as an unused chunk. Must be called before the sender learns of the chunk.
-  static void prepare(std::byte* chunk);
+  // Initializes `bytes` bytes of memory as an unused chunk. Must be called before the sender learns
+  // of the chunk.
+  static void prepare(std::byte* chunk, uint64_t bytes, Arrival arrival);
 
   // Runs at most `most` calls that have arrived. Never blocks. Returns the number of calls that
   // ran.
@@ -68,6 +70,8 @@ class ChannelReceiver {
   // Returns true if the sender has shut down the channel or has written malformed data: the
   // receiver does not read the channel any more.
   [[nodiscard]] bool ended() const { return ended_; }
+  // Returns true if malformed data has ended the channel.
+  [[nodiscard]] bool is_broken() const { return broken_; }
   // Returns the number of bytes of calls that have been run. Thread-safe.
   [[nodiscard]] uint64_t consumed_bytes() const {
     return consumed_bytes_.load(std::memory_order_relaxed);
@@ -91,10 +95,16 @@ class ChannelReceiver {
     std::byte* limit;  // end of the batch that `at` is in, or end_
     size_t calls;
   };
-  template <bool kEvent>
+  template <Arrival kArrival>
   size_t run_calls(size_t most);
-  template <bool kEvent>
+  template <Arrival kArrival>
   bool step(uint64_t word, Cursor& cursor);
+  // Arrival::kTrailing. Begins to read the publication at the cursor, whose first word is `word`.
+  // Returns false if it has not arrived completely, or is malformed.
+  bool open_publication(uint64_t word, Cursor& cursor);
+  // Arrival::kTrailing. Ends the publication, all of whose calls were run, and clears it: the
+  // sender will write to its place again.
+  void close_publication(Cursor& cursor);
   void run_flagged(const CallHeader& header, std::byte* behind);
   void finish_slowly(const NotifyTarget* notify);
   // Processes an end marker. Returns false if the round must stop.
@@ -112,11 +122,14 @@ class ChannelReceiver {
   size_t last_size_ = sizeof(CallHeader);
   std::byte* end_ = nullptr;    // the last position for an end marker
   std::byte* limit_ = nullptr;  // end of the batch that position_ is in, or end_
+  // Arrival::kTrailing: the publication that position_ is in, or nullptr; limit_ is then position_.
+  std::byte* publication_ = nullptr;
   std::array<KnownHeader, kKnownHeaders> known_;
   std::byte* first_ = nullptr;    // position at which this round, or its part in this chunk, began
   uint64_t consumed_before_ = 0;  // consumed bytes at that position
   uint64_t unread_words_ = 0;     // words announced and not consumed yet
   bool ended_ = false;
+  bool broken_ = false;
   IncomingCall call_;
   std::string result_;
   std::atomic<uint64_t> consumed_bytes_{0};

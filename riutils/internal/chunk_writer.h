@@ -1,15 +1,18 @@
 // How a sender writes into the receiver's chunks: one implementation per arrival mode, chosen when
 // the channel is set up.
 //
-//   mapped  Calls are built in the receiver's chunk, which this process maps. Storing the
-//           publishing word (a call's header, or a batch word) with release order publishes them.
-//   polled  Calls are built in an image of the chunk (staging memory). Everything behind the
-//           publishing word is WRITTEN first, then the publishing word.
-//   event   As polled, but in one WRITE; an event then announces the number of words.
+//   mapped    Calls are built in the receiver's chunk, which this process maps. Storing the
+//             publishing word (a call's header, or a batch word) with release order publishes them.
+//   trailing  Calls are built in an image of the chunk (staging memory). One WRITE transfers them,
+//             from the publishing word to the trailing word.
+//   polled    Calls are built in an image. Everything behind the publishing word is WRITTEN first,
+//             then the publishing word.
+//   event     Calls are built in an image and transferred by one WRITE; an event then announces the
+//             number of words.
 //
-// The steps of a chunk: begin(), then any number of publish(), publish_copy() and write_header(),
-// then end(). Each publication also notifies the receiver: mapped and polled, if it sleeps; event,
-// always.
+// The steps of a chunk: begin(), then any number of publish() and publish_copy(),
+// then end(). Each publication also notifies the receiver: with event always, with the
+// other modes if it sleeps.
 #ifndef CARIAMA_RIUTILS_INTERNAL_CHUNK_WRITER_H_
 #define CARIAMA_RIUTILS_INTERNAL_CHUNK_WRITER_H_
 
@@ -22,9 +25,9 @@
 #include "absl/status/statusor.h"
 #include "dtutils/transmitter.h"
 #include "riutils/channel_sender.h"
-#include "riutils/chunk_ring.h"
 #include "riutils/internal/backlog.h"
 #include "riutils/internal/channel_link.h"
+#include "riutils/internal/chunk_ring.h"
 
 namespace cariama::internal {
 
@@ -50,13 +53,11 @@ class ChunkWriter {
   // stream, end markers included.
   [[nodiscard]] virtual absl::Status publish(Transmitter* transmitter, std::byte* first,
                                              std::byte* next, uint64_t produced) = 0;
-  // Publishes calls that are encoded in other registered memory, at `at`.
+  // Publishes calls that are encoded in other registered memory, at `at` + copy_front().
+  // `produced` is the offset of the end of the calls.
   [[nodiscard]] virtual absl::Status publish_copy(Transmitter* transmitter,
                                                   const Backlog::Run& calls, std::byte* at,
                                                   uint64_t produced) = 0;
-  // Writes the sender's part of the chunk header.
-  [[nodiscard]] virtual absl::Status write_header(Transmitter* transmitter,
-                                                  const ChunkHeader::Producer& producer) = 0;
   // Publishes the end marker at `at`.
   [[nodiscard]] virtual absl::Status end(Transmitter* transmitter, CallHeader marker, std::byte* at,
                                          uint64_t produced) = 0;
@@ -68,6 +69,10 @@ class ChunkWriter {
   // Called when the receiver's process has failed: the next publication reports that.
   virtual void peer_died() {}
 
+  // Number of bytes that a publication takes in the chunk besides its calls: in front of those of
+  // publish_copy(), and behind those of every publication.
+  [[nodiscard]] ptrdiff_t copy_front() const { return copy_front_; }
+  [[nodiscard]] ptrdiff_t tail() const { return tail_; }
   // Returns the address of the chunk's first byte; nullptr before the first begin(). For the image
   // of a polled chunk: the address from which offsets in the chunk count.
   [[nodiscard]] std::byte* base() const { return base_; }
@@ -76,6 +81,8 @@ class ChunkWriter {
 
  protected:
   std::byte* base_ = nullptr;
+  ptrdiff_t copy_front_ = 0;
+  ptrdiff_t tail_ = 0;
   Relaxed<uint64_t> wakes_;   // wake-ups of a sleeping receiver
   Relaxed<uint64_t> events_;  // events that announced a publication
 };

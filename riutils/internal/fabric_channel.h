@@ -24,35 +24,29 @@ class FabricChannel final : public OutgoingChannel,
                             public ChannelLink,
                             public std::enable_shared_from_this<FabricChannel> {
  public:
-  FabricChannel(Runtime& runtime, ThreadContext& thread, uint32_t destination,
+  FabricChannel(Runtime& runtime, ThreadContext& thread, ThreadId destination,
                 const MessengerOptions& options);
   ~FabricChannel() override;
 
   // ---- OutgoingChannel
   [[nodiscard]] RingSender& sender() override { return sender_; }
   [[nodiscard]] Fabric& fabric() override { return fabric_; }
-  [[nodiscard]] uint32_t destination() const override { return destination_; }
-  [[nodiscard]] uint32_t rank() const override { return rank_; }
-  [[nodiscard]] NotifyTarget expect(Synchronizer& done,
-                                    std::unique_ptr<ResultReceiver> receiver) override;
-  bool forget(const NotifyTarget& target) override;
+  [[nodiscard]] ThreadId destination() const override { return destination_; }
+  [[nodiscard]] Rank rank() const override { return rank_; }
   [[nodiscard]] absl::Status write_ahead(RDMAMemory& source, uint64_t offset, uint64_t bytes,
                                          const RemoteMemoryLocator& target) override;
-  [[nodiscard]] absl::StatusOr<RemoteMemoryLocator> locate(const RDMAMemory& memory,
-                                                           uint64_t offset,
-                                                           uint64_t bytes) override;
 
   // ---- ChannelLink
   [[nodiscard]] std::optional<absl::StatusOr<Path>> open() override;
   [[nodiscard]] std::optional<absl::StatusOr<std::vector<Chunk>>> obtain(uint32_t count) override;
   void announce(uint64_t words) override;
-  void wake() override;
+  void ring() override;
   [[nodiscard]] absl::Status status() const override;
   [[nodiscard]] bool inside_call() const override;
   [[nodiscard]] bool wait(const std::function<bool()>& condition, Deadline deadline) override;
   void drain_later() override;
   [[nodiscard]] absl::StatusOr<RDMAMemory> allocate(size_t bytes) override;
-  void free(const RDMAMemory& memory) override;
+  void free(RDMAMemory&& memory) override;
 
   // Retries what could not be sent at once: deferred calls, announcements and wake-ups. Returns
   // true if nothing is left. Blocks at most for a connection to the destination's process.
@@ -69,17 +63,18 @@ class FabricChannel final : public OutgoingChannel,
 
   Runtime& runtime_;
   Fabric& fabric_;
-  const uint32_t destination_;
-  const uint32_t rank_;    // of the destination's process
+  const ThreadId destination_;
+  const Rank rank_;        // of the destination's process
   const uint32_t worker_;  // the destination within it
   const uint32_t index_;   // of the sending worker
   const uint32_t source_thread_;
   const uint64_t serial_;
   const MessengerOptions options_;
   Arrival arrival_ = Arrival::kAuto;
+  Consumption consumption_ = Consumption::kPull;  // of the path
   RDMAMemory control_;
   RemoteMemoryLocator control_name_;
-  std::byte* wake_words_ = nullptr;  // wake words of the destination's process, if they are mapped
+  std::byte* doorbells_ = nullptr;  // those of the destination's process, if they are mapped
   // Requests that are not answered yet.
   std::unique_ptr<Question<MeetReply>> meeting_;
   std::unique_ptr<Question<ChunkReply>> asked_;

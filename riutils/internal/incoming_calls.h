@@ -14,10 +14,10 @@
 
 #include "dsfabric/call_source.h"
 #include "dtutils/allocators/general_allocator.h"
-#include "dtutils/synchronizer.h"
+#include "dtutils/remote_doorbell.h"
 #include "dtutils/transmitter.h"
-#include "riutils/chunk_ring.h"
 #include "riutils/internal/channel_receiver.h"
+#include "riutils/internal/chunk_ring.h"
 #include "riutils/internal/incoming_map.h"
 #include "riutils/internal/service_forms.h"
 
@@ -26,10 +26,10 @@ namespace cariama::internal {
 class IncomingCalls;
 
 // One incoming channel.
-class IncomingChannel final : public ReceiverBackend {
+class IncomingChannel final : public ReceiverBackend, public RemoteSleeper {
  public:
   IncomingChannel(IncomingCalls& calls, uint32_t rank, const ChunkRequest& request, uint32_t number,
-                  uint64_t key, std::vector<std::byte*> chunks, const RDMAMemory& words);
+                  uint64_t key, std::vector<std::byte*> chunks, RDMAMemory words);
 
   // ---- ReceiverBackend
   Taken take_chunks(uint32_t count, std::vector<std::byte*>& chunks) override;
@@ -38,25 +38,22 @@ class IncomingChannel final : public ReceiverBackend {
                 const std::string& result) override;
   void broken(std::string_view why) override;
 
-  // Arrival::kPolled: posts the receiver's part of the sleep protocol (dtutils/sleep_protocol.h): a
-  // WRITE that sets `asleep` in the sender's memory, then a READ of the sender's published count.
-  void begin_to_sleep();
-  // Blocks until the READ posted by begin_to_sleep(), if any, has completed.
-  void end_asking();
-  // Completes begin_to_sleep(). Returns true if the worker must not sleep: the sender has published
-  // more than was consumed, or the sender was not told.
-  [[nodiscard]] bool sender_has_published_more();
-
   IncomingCalls& calls;
   const uint32_t rank;
   const ChunkRequest request;
   const uint32_t number;
   const uint64_t key;  // identifies the channel in the incoming memory map
-  RDMAMemory words;    // local registered words: the pushed count, the two of the sleep protocol
+  RDMAMemory words;    // local registered words: the pushed count, the scratch of RemoteSleeper
   ChannelReceiver receiver;
-  Synchronizer told{0};
-  bool asked = false;
-  bool announced = false;  // begin_to_sleep() was called since the last sender_has_published_more()
+
+ private:
+  // ---- RemoteSleeper, of the sender's doorbell (Arrival::kPolled and kTrailing)
+  absl::StatusOr<Transmitter*> path() override;
+  RDMAMemory& scratch() override { return words; }
+  uint64_t scratch_offset() const override { return sizeof(uint64_t); }
+  uint64_t consumed() const override {
+    return receiver.consumed_bytes() + receiver.consumed_chunks() * sizeof(CallHeader);
+  }
 };
 
 // Service threads call grant() and announced(). The thread that currently runs the worker's calls
@@ -79,15 +76,9 @@ class IncomingCalls final : public CallSource {
 
   // ---- CallSource
   size_t run(size_t most) override;
-  void announce_sleep() override;
-  [[nodiscard]] bool may_sleep() override;
 
-  void set_sleeping(SleepingWord* word, bool has_barrier) {
-    sleeping_ = word;
-    has_barrier_ = has_barrier;
-  }
   [[nodiscard]] Fabric& fabric() { return fabric_; }
-  [[nodiscard]] Transmitter* transmitter(uint32_t rank);
+  [[nodiscard]] absl::StatusOr<Transmitter*> transmitter(uint32_t rank);
 
  private:
   friend class IncomingChannel;
@@ -98,7 +89,7 @@ class IncomingCalls final : public CallSource {
   // The service threads' record of a channel; exists until the channel has ended.
   struct Account {
     std::unique_ptr<IncomingChannel> channel;
-    std::vector<RDMAMemory> memory;  // its chunks, and IncomingChannel::words
+    std::vector<RDMAMemory> memory;  // its chunks
   };
 
   void close(IncomingChannel* channel);
@@ -106,11 +97,10 @@ class IncomingCalls final : public CallSource {
 
   Fabric& fabric_;
   const uint32_t index_;
-  SleepingWord* sleeping_ = nullptr;
-  bool has_barrier_ = false;
 
   std::mutex mutex_;  // taken by service threads, and by the consumer when a channel ends
   std::unique_ptr<GeneralAllocator> memory_;
+  std::vector<RDMAMemory> withheld_;  // chunks that a sender may still write to
   std::map<std::pair<uint32_t, uint64_t>, Account> accounts_;  // by rank and ChunkRequest::serial
   std::map<uint32_t, std::map<uint32_t, IncomingChannel*>> by_number_;  // rank → number → channel
   uint64_t last_key_ = 0;                                               // IncomingChannel::key

@@ -38,9 +38,9 @@
 #include "dtutils/synchronizer.h"
 #include "dtutils/transmitter.h"
 #include "riutils/channel_sender.h"
-#include "riutils/chunk_ring.h"
 #include "riutils/internal/backlog.h"
 #include "riutils/internal/channel_link.h"
+#include "riutils/internal/chunk_ring.h"
 #include "riutils/internal/chunk_writer.h"
 #include "riutils/messenger_options.h"
 
@@ -99,10 +99,9 @@ class RingSender final : public ChannelSender {
   // ---- ChannelSender
   [[nodiscard]] absl::Status setup() override;
   [[nodiscard]] CallResult send_slowly(const OutgoingCallView& call, WhenNoRoom when, bool batch,
-                                       Synchronizer* transmitted) override;
+                                       EventReceiver& transmitted) override;
   [[nodiscard]] CallResult flush() override;
   [[nodiscard]] bool batch_is_old() const override;
-  [[nodiscard]] CallResult publish() override;
 
   // Moves deferred calls into chunks as far as there is room, and ends the channel if shutdown()
   // could not. Returns true if nothing is left to do. Called by helper threads: `transmitter_of`
@@ -173,7 +172,7 @@ class RingSender final : public ChannelSender {
   [[nodiscard]] Progress make_room(Lock& lock, uint64_t bytes);
   [[nodiscard]] absl::Status end_chunk(Transmitter* transmitter, uint8_t flags);
   [[nodiscard]] bool has_room(uint64_t bytes) const {
-    return chunk_open_ && static_cast<uint64_t>(chunk_end() - closed_at_) >= bytes;
+    return chunk_open_ && chunk_end() - closed_at_ >= static_cast<ptrdiff_t>(bytes);
   }
 
   // ---- Requests for the path and for chunks. The window may be open.
@@ -192,7 +191,7 @@ class RingSender final : public ChannelSender {
   // Writes the call at closed_at_. Returns true if it has to be published now, with the batch.
   [[nodiscard]] bool build(const OutgoingCallView& call, bool batch);
   [[nodiscard]] absl::Status flush_batch(Transmitter* transmitter);
-  [[nodiscard]] absl::Status defer(const OutgoingCallView& call, Synchronizer* transmitted);
+  [[nodiscard]] absl::Status defer(const OutgoingCallView& call, EventReceiver& transmitted);
   // Moves deferred calls into chunks and publishes them. Returns kDone if none are left.
   [[nodiscard]] Progress drain_backlog(Transmitter* transmitter);
   // kClosing: publishes what is left and the end of the channel. Returns kDone in state kClosed.
@@ -208,6 +207,8 @@ class RingSender final : public ChannelSender {
   [[nodiscard]] CallResult batch_slowly(const OutgoingCallView& call, WhenNoRoom when) override;
   [[nodiscard]] CallResult published_slowly(std::byte* first, std::byte* next) override;
   [[nodiscard]] CallResult publish_batch(std::byte* next);
+  [[nodiscard]] CallResult send_in_window(const OutgoingCallView& call, bool batch,
+                                          const EventReceiver& transmitted);
   // Requires: no call is batched. Begins an empty batch at `at` if there is room for one.
   void begin_batch(std::byte* at);
   void set_batch_end();
@@ -216,10 +217,10 @@ class RingSender final : public ChannelSender {
   }
 
   // The following functions are called with the window open (by the owner) or closed.
-  [[nodiscard]] absl::Status write_header(Transmitter* transmitter, bool filled);
-  // Returns the last position for an end marker.
+  // Returns the position where the last call must end: an end marker fits behind it, with the
+  // trailing words of both. A closed window may be beyond it by one trailing word.
   [[nodiscard]] std::byte* chunk_end() const {
-    return writer_->base() + options_.chunk_bytes - sizeof(CallHeader);
+    return writer_->base() + options_.chunk_bytes - sizeof(CallHeader) - 2 * writer_->tail();
   }
   // Returns the offset of `at` in the channel's stream of calls.
   [[nodiscard]] uint64_t offset_of(const std::byte* at) const {
@@ -268,7 +269,7 @@ class RingSender final : public ChannelSender {
 
   Backlog backlog_;
   bool helper_called_ = false;             // the helper thread will call drain()
-  std::vector<Synchronizer*> departures_;  // counted down when the batch is published
+  std::vector<EventReceiver> departures_;  // completed when the batch is published
   std::chrono::steady_clock::time_point batch_since_{};
   MessengerStatistics counts_;
 };

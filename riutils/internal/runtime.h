@@ -19,8 +19,9 @@
 #include "dtutils/allocators/general_allocator.h"
 #include "dtutils/transmitter.h"
 #include "riutils/call_interface.h"
-#include "riutils/chunk_ring.h"
+#include "riutils/export.h"
 #include "riutils/internal/broadcast_routes.h"
+#include "riutils/internal/chunk_ring.h"
 #include "riutils/internal/incoming_calls.h"
 #include "riutils/internal/service_forms.h"
 
@@ -31,13 +32,12 @@ class FabricChannel;
 // Thread-safe.
 class Runtime final : public CallSourceRegistry {
  public:
-  [[nodiscard]] static Runtime& of(Fabric& fabric);
+  [[nodiscard]] CARIAMA_RIUTILS_EXPORT static Runtime& of(Fabric& fabric);
   explicit Runtime(Fabric& fabric);
   ~Runtime() override;
 
   [[nodiscard]] Fabric& fabric() { return fabric_; }
-  // Returns true if this process could register for membarrier(2), which both ends of mapped
-  // channels need.
+  // Returns true if the receivers of mapped channels can fence this process. Both ends need that.
   [[nodiscard]] bool has_barrier() const { return has_barrier_; }
 
   // ---- Requests of peers, executed in the service thread.
@@ -73,6 +73,13 @@ class Runtime final : public CallSourceRegistry {
     return broadcast_routes_;
   }
   [[nodiscard]] uint64_t next_serial() { return next_serial_.fetch_add(1); }
+  // For simulations: the runtime starts no helper thread, which would act in real time. Instead the
+  // caller calls help_once(), by one thread at a time, again and again. Requires: no thread uses
+  // the runtime yet.
+  void help_by_hand() { by_hand_ = true; }
+  // Does what a helper thread would do now: retries the deferred calls, and reports failed
+  // processes to the channels. Returns at once if the calling thread is already in this function.
+  CARIAMA_RIUTILS_EXPORT void help_once();
   // For tests: the next channel gets this serial number.
   void begin_serials_at(uint64_t serial) { next_serial_.store(serial); }
 
@@ -87,6 +94,7 @@ class Runtime final : public CallSourceRegistry {
 
  private:
   void help();
+  bool retry();
   void call_helper();  // under helper_mutex_
   void tell_of_death(uint32_t rank);
   [[nodiscard]] Transmitter* helper_transmitter(uint32_t rank, uint32_t index);
@@ -96,7 +104,6 @@ class Runtime final : public CallSourceRegistry {
   bool has_barrier_ = false;
   std::atomic<uint64_t> next_serial_{1};
   const std::shared_ptr<BroadcastRoutes> broadcast_routes_ = std::make_shared<BroadcastRoutes>();
-  absl::StatusOr<RDMAMemory> sleeping_;  // SleepingWords of all workers
   std::vector<std::unique_ptr<IncomingCalls>> incoming_;
 
   std::mutex mutex_;
@@ -113,8 +120,12 @@ class Runtime final : public CallSourceRegistry {
   std::thread helper_;
   std::atomic<bool> stopping_{false};
   std::atomic<bool> has_work_{false};
-  WakeWord work_;
-  std::map<Key, std::unique_ptr<Transmitter>> helper_transmitters_;  // used by the helper only
+  Doorbell work_;
+  bool by_hand_ = false;
+  bool helping_ = false;                            // a call of help_once() runs
+  std::vector<std::weak_ptr<FabricChannel>> left_;  // channels to retry; used by the helper only
+  std::map<TransmitQueue*, std::unique_ptr<Transmitter>>
+      helper_transmitters_;  // used by the helper only
 };
 
 }  // namespace cariama::internal

@@ -13,10 +13,8 @@ namespace cariama::internal {
 
 // Properties of the receiver's process. Requested once per pair of processes.
 struct MeetReply {
-  RemoteMemoryLocator
-      sleeping;               // SleepingWords of all workers; length 0: there is no memory for them
-  RemoteMemoryLocator wakes;  // wake_words() of the process
-  uint64_t has_barrier = 0;   // 1: it issues membarrier(2) before a worker sleeps
+  RemoteMemoryLocator doorbells;  // doorbells() of the process
+  uint64_t fences_ringers = 0;    // 1: its sleepers fence their senders (register_ringers())
 };
 static_assert(std::is_trivially_copyable_v<MeetReply>);
 

@@ -1,13 +1,10 @@
 // TaskOptions::check_frames: searches frames that are about to be made public for pointers into the
 // private heap of this process.
-#include <cxxabi.h>
-#include <dlfcn.h>
-
 #include <cstdio>
-#include <cstdlib>
 #include <fstream>
 #include <string>
 
+#include "tasks/internal/function_name.h"
 #include "tasks/internal/worker.h"
 
 namespace cariama::tasks {
@@ -53,37 +50,24 @@ word_at(uint64_t address) {
   return *reinterpret_cast<const volatile uint64_t*>(address);
 }
 
-std::string name_of(uint64_t code) {
-  Dl_info info{};
-  if (dladdr(reinterpret_cast<void*>(code), &info) == 0 || info.dli_sname == nullptr) return "";
-  int status = 0;
-  char* const text = abi::__cxa_demangle(info.dli_sname, nullptr, nullptr, &status);
-  std::string name = status == 0 ? text : info.dli_sname;
-  std::free(text);
-  return name;
-}
-
 }  // namespace
 
 // Reports the first pointer into the heap in the frames [begin, end), once for each function. The
 // word can be a remnant of an earlier call, so this is only a hint and does not end the program.
 void Worker::check_frames(uint64_t begin, uint64_t end) {
-  // The last word of the saved context is the address at which the task continues.
-  const uint64_t code = word_at(begin + kContextBytes - sizeof(uint64_t));
+  const uint64_t code = word_at(begin + kReturnAddressOffset);
   if (reported_frames_.contains(code)) return;
   const Heap heap = find_heap();
   for (uint64_t at = begin; at + sizeof(uint64_t) <= end; at += sizeof(uint64_t)) {
     const uint64_t word = word_at(at);
     if (word < heap.begin || word >= heap.end) continue;
     reported_frames_.insert(code);
-    const std::string name = name_of(code);
-    std::fprintf(
-        stderr,
-        "cariama tasks: rank %d: frames that can be stolen contain the pointer %#llx, in "
-        "this process's private heap, %llu bytes above the fork at %#llx%s%s: a local must "
-        "not own memory across a spawn or join; use values or global pointers\n",
-        rank(), static_cast<unsigned long long>(word), static_cast<unsigned long long>(at - begin),
-        static_cast<unsigned long long>(code), name.empty() ? "" : " in ", name.c_str());
+    std::fprintf(stderr,
+                 "cariama tasks: rank %d: frames that can be stolen contain the pointer %#llx, in "
+                 "this process's private heap, %llu bytes above the fork in %s: a local must not "
+                 "own memory across a spawn or join; use values or global pointers\n",
+                 rank(), static_cast<unsigned long long>(word),
+                 static_cast<unsigned long long>(at - begin), function_at(code).c_str());
     return;
   }
 }

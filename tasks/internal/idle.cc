@@ -1,15 +1,10 @@
 // Idle workers: how they pause, sleep and are woken; and waits of a worker for its thieves.
 //
 // An idle worker spins, yields its core, then sleeps for short times (TaskOptions::idle_sleep). If
-// the memory of all workers is mapped here (shm), it finally sleeps until a peer wakes it: it
-// announces itself to each of the P - 1 peers, re-checks for public entries, and sleeps. A worker
-// that publishes entries wakes at most one sleeper for each entry, and rank 0 wakes all workers
-// when the run ends.
-//
-// No wake-up is lost. The announcement by the sleeper and the check for sleepers by the publisher
-// are read-modify-writes of the same word (WorkerArea::sleepers of the publisher), so one of them
-// is first. If the announcement is first, the publisher sees it and wakes the sleeper. If the check
-// is first, the sleeper's re-check sees the entries, which were published before the check.
+// the memory of all workers is mapped here (shm), it finally sleeps until a peer rings
+// (dtutils/doorbell.h): it arms its doorbell and its slot in the sleeper set of each of the P - 1
+// peers, re-checks for public entries, and sleeps. A worker that publishes entries wakes at most
+// one sleeper for each entry, and rank 0 wakes all workers when the run ends.
 #include <sched.h>
 
 #include <algorithm>
@@ -41,16 +36,15 @@ bool Worker::may_sleep_until_woken(uint64_t round) const {
          ready_.empty() && waiting_.empty() && !on_idle_;
 }
 
-void Worker::announce_sleep() {
-  wake_ticket_ = area_.wake.announce();
-  const uint64_t bit = uint64_t{1} << (rank() % 64);
+void Worker::arm() {
+  ticket_ = area_.doorbell.arm();
   for (int peer = 0; peer < access_.size(); ++peer) {
     if (peer == rank()) continue;
     WorkerArea& area = *peers_[static_cast<size_t>(peer)];
     if (area.public_part.steal_request.load(std::memory_order_relaxed) != kAnyEntryRequest) {
       area.public_part.steal_request.store(kAnyEntryRequest, std::memory_order_relaxed);
     }
-    area.sleepers.fetch_or(bit, std::memory_order_acq_rel);
+    area.sleepers.arm(static_cast<uint32_t>(rank()) % 64);
   }
 }
 
@@ -62,26 +56,25 @@ bool Worker::something_is_public() const {
 
 void Worker::sleep_until_woken() {
   ++statistics_.wakeable_sleeps;
-  area_.wake.sleep(wake_ticket_, steady_clock::now() + options_.wakeable_sleep);
+  area_.doorbell.wait(ticket_, steady_clock::now() + options_.wakeable_sleep);
 }
 
 // Called after a publication of `most` entries. Wakes at most one worker for each entry. A woken
 // worker that steals an entry publishes further ones.
 void Worker::wake_sleepers(uint32_t most) {
   if (peers_.empty()) return;
-  uint64_t sleeping = area_.sleepers.fetch_add(0, std::memory_order_acq_rel);
+  uint64_t sleeping = area_.sleepers.armed();
   for (; sleeping != 0 && most > 0; --most) {
     const int slot = __builtin_ctzll(sleeping);
-    const uint64_t bit = uint64_t{1} << slot;
-    sleeping &= ~bit;
-    area_.sleepers.fetch_and(~bit, std::memory_order_acq_rel);
+    sleeping &= sleeping - 1;
+    area_.sleepers.disarm(static_cast<uint32_t>(slot));
     // With more than 64 workers, several of them share a slot.
-    for (int peer = slot; peer < access_.size(); peer += 64) wake_peer(peer);
+    for (int peer = slot; peer < access_.size(); peer += 64) ring(peer);
   }
 }
 
-void Worker::wake_peer(int peer) {
-  if (!peers_.empty()) peers_[static_cast<size_t>(peer)]->wake.wake();
+void Worker::ring(int peer) {
+  if (!peers_.empty()) peers_[static_cast<size_t>(peer)]->doorbell.ring();
 }
 
 void Worker::pause_task(uint64_t round) {

@@ -45,8 +45,9 @@ absl::Status bad_address(const std::string& whose, uint64_t address, size_t byte
 absl::StatusOr<std::unique_ptr<QueuePairAccess>> QueuePairAccess::connect(
     Exchange& exchange, std::shared_ptr<Device> device, const MemorySource& region,
     AccessArea& area, Exchange::Deadline deadline, const std::string& name,
-    std::span<AtomicCell> served) {
-  std::unique_ptr<QueuePairAccess> access(new QueuePairAccess(exchange, region, area, served));
+    std::span<AtomicCell> served, std::chrono::microseconds ack_timeout) {
+  std::unique_ptr<QueuePairAccess> access(
+      new QueuePairAccess(exchange, region, area, served, ack_timeout));
   const absl::Status status = access->set_up(exchange, std::move(device), deadline, name);
   if (!status.ok()) return status;
   return access;
@@ -111,7 +112,8 @@ absl::Status QueuePairAccess::set_up(Exchange& exchange, std::shared_ptr<Device>
       const std::string pair =
           absl::StrFormat("%s %d-%d", name, std::min(peer, rank()), std::max(peer, rank()));
       if (server_ == nullptr) {
-        status = connect_over(exchange, peer, *to.queue_pair, deadline, pair);
+        status = connect_over(exchange, peer, *to.queue_pair, deadline, pair,
+                              {.ack_timeout = ack_timeout_});
       } else {
         status = connect_served(exchange, peer, deadline, pair);
       }
@@ -143,7 +145,8 @@ absl::Status QueuePairAccess::connect_served(Exchange& exchange, int peer,
     const int client = as_client ? rank() : peer;
     if (status.ok()) {
       status =
-          connect_over(exchange, peer, end, deadline, absl::StrFormat("%s by %d", pair, client));
+          connect_over(exchange, peer, end, deadline, absl::StrFormat("%s by %d", pair, client),
+                       {.ack_timeout = ack_timeout_});
     }
   }
   return status;

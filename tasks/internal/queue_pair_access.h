@@ -12,6 +12,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -22,6 +23,7 @@
 #include "absl/status/statusor.h"
 #include "dtutils/device.h"
 #include "dtutils/process_group.h"
+#include "dtutils/queue_pair.h"
 #include "tasks/internal/atomic_server.h"
 #include "tasks/internal/pinned_area.h"
 #include "tasks/internal/remote_access.h"
@@ -43,11 +45,12 @@ class CARIAMA_TASKS_EXPORT QueuePairAccess final : public RemoteAccess {
   // object. `name` is the prefix of the keys in the exchange and must differ for each connect().
   // If `served` is empty, the device executes atomics. Otherwise `served` holds one cell for each
   // rank, in `region` and initially zero, and a thread of the worker that owns the memory executes
-  // them (atomic_server.h).
+  // them (atomic_server.h). `ack_timeout`: of each connection (ConnectOptions).
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<QueuePairAccess>> connect(
       Exchange& exchange, std::shared_ptr<Device> device, const MemorySource& region,
       AccessArea& area, Exchange::Deadline deadline, const std::string& name = "tasks",
-      std::span<AtomicCell> served = {});
+      std::span<AtomicCell> served = {},
+      std::chrono::microseconds ack_timeout = ConnectOptions().ack_timeout);
 
   using RemoteAccess::read;
   absl::Status read(int peer, std::span<const ReadPiece> pieces) override;
@@ -70,11 +73,12 @@ class CARIAMA_TASKS_EXPORT QueuePairAccess final : public RemoteAccess {
   };
 
   QueuePairAccess(Exchange& exchange, const MemorySource& region, AccessArea& area,
-                  std::span<AtomicCell> served)
+                  std::span<AtomicCell> served, std::chrono::microseconds ack_timeout)
       : RemoteAccess(exchange.rank(), exchange.size()),
         source_(region),
         area_(area),
-        served_(served) {}
+        served_(served),
+        ack_timeout_(ack_timeout) {}
   [[nodiscard]] absl::Status set_up(Exchange& exchange, std::shared_ptr<Device> device,
                                     Exchange::Deadline deadline, const std::string& name);
 
@@ -101,7 +105,7 @@ class CARIAMA_TASKS_EXPORT QueuePairAccess final : public RemoteAccess {
     absl::Status status;
   };
   [[nodiscard]] Done poll();
-  // Posts the requests with one doorbell, the last one signaled, and blocks until they are
+  // Posts the requests as one list, the last one signaled, and blocks until they are
   // complete.
   [[nodiscard]] absl::Status execute(int peer, std::span<WorkRequest> requests);
   // Posts a request. Blocks only if there are most_unsignaled unsignaled requests: then this one is
@@ -119,6 +123,7 @@ class CARIAMA_TASKS_EXPORT QueuePairAccess final : public RemoteAccess {
   std::array<std::shared_ptr<MemoryRegion>, kMaxSegments> segments_;
   std::vector<Peer> peers_;
   const std::span<AtomicCell> served_;
+  const std::chrono::microseconds ack_timeout_;
   std::atomic<size_t> segment_count_{0};
   // True if all atomics on this worker's memory are executed by CPUs (shm, or served atomics). The
   // worker then accesses its own memory directly, without a queue pair to itself.

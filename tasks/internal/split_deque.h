@@ -15,8 +15,8 @@
 //   take back  owner, takes the newest: compare-and-swap {v, f, c} → {v + 1, f, c - 1}
 //   steal      thief, takes the oldest: reads the state, then slot f; compare-and-swap {v, f, c} →
 //              {v, f + 1, c - 1}; reads the frames of the task; adds 1 to `copied`
-// A steal takes three dependent round trips (one doorbell reads state and slots, in this order) and
-// no lock: several thieves can copy frames at the same time.
+// A steal takes three dependent round trips (one list of requests reads state and slots, in this
+// order) and no lock: several thieves can copy frames at the same time.
 //
 // Why a successful thief has read the slot that belongs to its entry. The owner writes slots only
 // while count is 0, and then publishes them under a version that no earlier state had. The thief's

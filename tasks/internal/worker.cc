@@ -9,9 +9,11 @@
 #include <stdexcept>
 #include <string>
 
+#include "absl/strings/str_format.h"
 #include "dtutils/error.h"
 #include "dtutils/trace.h"
 #include "tasks/internal/copy_frames.h"
+#include "tasks/internal/function_name.h"
 #include "tasks/internal/sanitizer.h"
 
 namespace cariama::tasks {
@@ -126,7 +128,9 @@ void Worker::check_closure(const FirstCall& child) const {
     std::memcpy(&word, closure + offset, sizeof word);
     if (word < lowest || word >= end) continue;
     end_job(make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
-                       "a task was spawned with a pointer or reference to a local of a task",
+                       absl::StrFormat("%s spawned a task with a pointer or reference to a local "
+                                       "of a task",
+                                       forking_function(sp_of(cariama_fork_state.top[-1]))),
                        "pass values: the local may be in another process when the child uses it"));
   }
 }
@@ -363,7 +367,7 @@ absl::StatusOr<Worker::RootResult> Worker::run_root(ChildFunction root, uint64_t
     const absl::Status status =
         access_.write(peer, address_of(&area_.finished), &runs_, sizeof runs_);
     if (!status.ok()) return status;
-    wake_peer(peer);
+    ring(peer);
   }
   return result;
 }

@@ -51,10 +51,9 @@ namespace cariama::tasks {
 struct WorkerArea {
   PublicPart public_part;
   AccessArea access;
-  // Sleeping workers (idle.cc). Bit r % 64: the worker with rank r sleeps until this worker
-  // publishes entries.
-  alignas(64) std::atomic<uint64_t> sleepers;
-  WakeWord wake;  // the word on which this worker sleeps
+  // Slot r % 64: the worker with rank r sleeps until this worker publishes entries (idle.cc).
+  alignas(64) SleeperSet sleepers;
+  Doorbell doorbell;  // on which this worker sleeps
   // taken_by[r % 64]: number of tasks that rank r has taken from this worker. describe_loss()
   // prints it when a worker dies.
   alignas(64) std::atomic<uint64_t> taken_by[64];
@@ -360,16 +359,14 @@ class Worker : public SchedulerState {
   // Implemented in idle.cc.
   void pause_search(uint64_t round) {
     if (!may_sleep_until_woken(round)) return pause_idle(round);
-    announce_sleep();
-    // Re-check after the announcement: this sees everything that was published before it.
-    if (run_end_.reached() || something_is_public()) return area_.wake.retract();
-    sleep_until_woken();
+    arm();
+    if (!run_end_.reached() && !something_is_public()) sleep_until_woken();
   }
   [[nodiscard]] bool may_sleep_until_woken(uint64_t round) const;
-  void announce_sleep();
+  void arm();
   [[nodiscard]] bool something_is_public() const;
   void sleep_until_woken();
-  void wake_peer(int peer);
+  void ring(int peer);
   // Returns the bytes of `outcome`, without releasing its block.
   [[nodiscard]] std::vector<std::byte> fetch(const Outcome& outcome);
 
@@ -381,7 +378,7 @@ class Worker : public SchedulerState {
   std::function<void()> on_idle_;
   std::set<uint64_t> reported_frames_;  // return addresses that check_frames() has reported
   std::vector<WorkerArea*> peers_;      // areas of all ranks; empty if peers cannot wake each other
-  uint32_t wake_ticket_ = 0;
+  uint32_t ticket_ = 0;                 // of area_.doorbell
   std::vector<StealSample> samples_;
   std::chrono::steady_clock::time_point next_liveness_check_;  // of await_thief()
   // Idle time in ticks of steal_clock(). statistics() converts it to ns by comparing the ticks and

@@ -53,10 +53,10 @@ class PoolUnits final : public WorkCounter {
  public:
   explicit PoolUnits(int workers)
       : begun_(static_cast<size_t>(workers)), ended_(static_cast<size_t>(workers)) {}
-  [[nodiscard]] uint64_t begun(uint32_t rank) const override {
+  [[nodiscard]] uint64_t begun(Rank rank) const override {
     return begun_[rank].load(std::memory_order_acquire);
   }
-  [[nodiscard]] uint64_t ended(uint32_t rank) const override {
+  [[nodiscard]] uint64_t ended(Rank rank) const override {
     return ended_[rank].load(std::memory_order_acquire);
   }
   void begin(uint64_t rank) { begun_[rank].fetch_add(1, std::memory_order_release); }

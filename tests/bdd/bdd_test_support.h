@@ -4,17 +4,21 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <ostream>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "bdd/bdd.h"
+#include "bdd/job.h"
 #include "bdd/model_file.h"
 #include "dsfabric/collectives.h"
+#include "tasks/pool.h"
 #include "tasks/runtime.h"
 #include "tests/dsfabric/testing/process_job.h"
 
@@ -33,23 +37,51 @@ inline constexpr bool kShort = false;
 inline constexpr bool kShort = false;
 #endif
 
-// Runs body(manager) in `processes` processes, or in this process if it is 1.
-inline void with_manager(int processes, const ManagerOptions& options,
-                         const std::function<void(Manager&)>& body) {
-  if (processes == 1) {
-    auto manager = Manager::create(options);
-    ASSERT_TRUE(manager.ok()) << manager.status();
-    body(**manager);
-    return;
-  }
+// Runs body(manager) in a job of `processes` processes, whose tasks are of `model`.
+inline void with_job(int processes, TaskModel model, const ManagerOptions& options,
+                     const std::function<void(Manager&)>& body) {
   cariama::testing::run_process_job(processes, {}, [&](Fabric& fabric) {
     Collectives all(fabric);
+    if (model == TaskModel::kPool) {
+      auto pool = TaskPool::create(fabric);
+      ASSERT_TRUE(pool.ok()) << pool.status();
+      auto manager = Manager::create(**pool, all, options);
+      ASSERT_TRUE(manager.ok()) << manager.status();
+      return body(**manager);
+    }
     auto runtime = TaskRuntime::create(fabric, {});
     ASSERT_TRUE(runtime.ok()) << runtime.status();
     auto manager = Manager::create(**runtime, all, options);
     ASSERT_TRUE(manager.ok()) << manager.status();
     body(**manager);
   });
+}
+
+// Runs body(manager) in `processes` processes, or in this process if it is 1.
+inline void with_manager(int processes, const ManagerOptions& options,
+                         const std::function<void(Manager&)>& body) {
+  if (processes != 1) return with_job(processes, TaskModel::kMigrating, options, body);
+  auto manager = Manager::create(options);
+  ASSERT_TRUE(manager.ok()) << manager.status();
+  body(**manager);
+}
+
+// How a job computes operations: both task models; a step waits for its look-ups, or many are in
+// flight.
+struct JobKind {
+  TaskModel model;
+  bool remote;
+  uint32_t in_flight;
+};
+inline constexpr std::array<JobKind, 6> kJobKinds{{{TaskModel::kMigrating, false, 64},
+                                                   {TaskModel::kMigrating, true, 1},
+                                                   {TaskModel::kMigrating, true, 64},
+                                                   {TaskModel::kPool, false, 64},
+                                                   {TaskModel::kPool, true, 1},
+                                                   {TaskModel::kPool, true, 3}}};
+inline std::ostream& operator<<(std::ostream& out, const JobKind& kind) {
+  return out << (kind.model == TaskModel::kPool ? "pool" : "migrating")
+             << (kind.remote ? ", remote, " : ", mapped, ") << kind.in_flight << " in flight";
 }
 
 // Small sizes, so that tests are fast with sanitizers, too.

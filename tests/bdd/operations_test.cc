@@ -18,12 +18,16 @@
 namespace cariama::bdd {
 namespace {
 
+using testing::JobKind;
+using testing::kJobKinds;
 using testing::Known;
+using testing::kShort;
 using testing::large_function;
 using testing::random_function;
 using testing::small;
 using testing::Truth;
 using testing::truth_of;
+using testing::with_job;
 using testing::with_manager;
 
 // The value of the truth table with variable v set to `value`.
@@ -187,12 +191,27 @@ TEST(Operations, RelationsAgreeWithTruthTables) {
 }
 
 TEST(Operations, AgreeInAJob) {
-  for (const bool remote : {false, true}) {
+  for (const JobKind& kind : kJobKinds) {
+    SCOPED_TRACE(kind);
     ManagerOptions options = small();
-    options.remote = remote;
-    with_manager(2, options, [](Manager& manager) {
+    options.remote = kind.remote;
+    options.in_flight = kind.in_flight;
+    with_job(2, kind.model, options, [](Manager& manager) {
       for (uint64_t seed = 1; seed <= 4; ++seed) check_logic(manager, seed);
       for (uint64_t seed = 1; seed <= 4; ++seed) check_relations(manager, seed);
+    });
+  }
+}
+
+// One worker computes everything in its batch.
+TEST(Operations, AgreeInABatch) {
+  for (const uint32_t in_flight : {2u, 64u}) {
+    ManagerOptions options = small();
+    options.remote = true;
+    options.in_flight = in_flight;
+    with_job(1, TaskModel::kMigrating, options, [](Manager& manager) {
+      for (uint64_t seed = 1; seed <= (kShort ? 10 : 60); ++seed) check_logic(manager, seed);
+      for (uint64_t seed = 1; seed <= (kShort ? 10 : 60); ++seed) check_relations(manager, seed);
     });
   }
 }

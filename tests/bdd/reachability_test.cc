@@ -15,6 +15,7 @@
 
 #include "bdd/bdd.h"
 #include "bdd/model_file.h"
+#include "bdd/node_table.h"
 #include "tests/bdd/bdd_test_support.h"
 
 namespace cariama::bdd {
@@ -95,14 +96,69 @@ TEST(Reachability, JobsReachTheKnownNumbers) {
   }
 }
 
-// The table grows during the search, in all processes.
-TEST(Reachability, ATableThatGrows) {
-  for (const int processes : {1, 2}) {
+// Each process of such a job knows its own part of the table only, as on a host of its own.
+TEST(Reachability, JobsOfEveryKindReachTheKnownNumbers) {
+  for (const testing::JobKind& kind : testing::kJobKinds) {
+    SCOPED_TRACE(kind);
     ManagerOptions options = medium();
-    options.table_bytes = 256 << 10;
-    with_manager(processes, options, [](Manager& manager) {
+    options.remote = kind.remote;
+    options.in_flight = kind.in_flight;
+    testing::with_job(2, kind.model, options, [&](Manager& manager) {
       expect_anchor(manager, kAnchors[0], Strategy::kSaturation);
+      if (!testing::kShort && kind.in_flight > 1) {
+        expect_anchor(manager, kAnchors[0], Strategy::kBfs);
+      }
+      const ManagerStatistics statistics = manager.statistics();
+      EXPECT_GT(statistics.owned_nodes, 1000u);
+      EXPECT_GT(statistics.remote_find_or_puts, 0u);
+    });
+  }
+}
+
+// The table grows during the search, in all processes. A batch that finds it full is abandoned.
+TEST(Reachability, ATableThatGrows) {
+  ManagerOptions options = medium();
+  options.table_bytes = 256 << 10;
+  const auto body = [](Manager& manager) {
+    expect_anchor(manager, kAnchors[0], Strategy::kSaturation);
+    EXPECT_GT(manager.statistics().collections, 0u);
+  };
+  for (const int processes : {1, 2}) with_manager(processes, options, body);
+  options.remote = true;
+  for (const TaskModel model : {TaskModel::kMigrating, TaskModel::kPool}) {
+    testing::with_job(2, model, options, body);
+  }
+}
+
+// With a budget of 128 KiB per process, into which the diagrams of the model and of its states do
+// not fit, two processes have no room for the search, and four have.
+TEST(Reachability, FourProcessesHaveRoomForWhatTwoHaveNot) {
+  ManagerOptions options = medium();
+  options.table_bytes = options.most_table_bytes = 128 << 10;
+  const auto load = [](Manager& manager) {
+    const absl::StatusOr<ModelFile> file = read_model_file(model_path("anderson.4"));
+    EXPECT_TRUE(file.ok()) << file.status();
+    return load_model(manager, *file);
+  };
+  with_manager(2, options, [&](Manager& manager) {
+    const Model model = load(manager);
+    EXPECT_THROW((void)reach(model, {.strategy = Strategy::kBfs}), TableFull);
+  });
+  for (const bool remote : {false, true}) {
+    if (testing::kShort && remote) continue;
+    options.remote = remote;
+    with_manager(4, options, [&](Manager& manager) {
+      const Model model = load(manager);
+      const absl::StatusOr<ReachResult> result = reach(model, {.strategy = Strategy::kBfs});
+      ASSERT_TRUE(result.ok()) << result.status();
+      EXPECT_EQ(result->states, kAnchors[0].states);
+      EXPECT_EQ(result->nodes, kAnchors[0].nodes);
       EXPECT_GT(manager.statistics().collections, 0u);
+      EXPECT_EQ(manager.statistics().table_bytes, options.most_table_bytes);
+      std::vector<Bdd> all{result->reached};
+      for (const Transition& one : model.transitions) all.push_back(one.relation);
+      // A table is full at a load of 0.83.
+      EXPECT_GT(manager.nodes(all) * NodeTable::kBucketBytes, 0.9 * options.most_table_bytes);
     });
   }
 }

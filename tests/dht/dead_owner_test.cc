@@ -22,7 +22,7 @@ using ::testing::HasSubstr;
 
 void lose_an_owner(Fabric& fabric, bool remote) {
   constexpr uint32_t kVictim = 2;
-  Collectives all(fabric);
+  Collectives all(fabric, {.leave_out_dead = true});
   auto table = must(HashTable<2>::create(all, {.buckets = 4096, .force_remote = remote}, soon()));
   auto access = must(table->access());
   std::mt19937_64 random(fabric.rank() + 1);

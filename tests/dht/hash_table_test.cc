@@ -210,6 +210,22 @@ TEST(HashTableTest, AnAsynchronousOperationIsActiveUntilItsResultIsDelivered) {
       const auto count = [&](uint64_t, const TableResult&, const TableKey<1>&) { ++delivered; };
       while (access->active() != 0) access->poll(count);
       EXPECT_EQ(delivered, started);
+      access->await_ended();  // none is in flight
+      // A wait ends with a result that the next poll() delivers.
+      EXPECT_EQ(access->is_mapped(TableKey<1>{0}), !remote);
+      ASSERT_TRUE(access->start_find_or_put({0}, 0));
+      access->await_ended();
+      uint64_t index = 0;
+      EXPECT_EQ(access->poll([&](uint64_t, const TableResult& result, const TableKey<1>&) {
+        EXPECT_EQ(result.outcome, TableOutcome::kFound);
+        index = result.index;
+      }),
+                1u);
+      EXPECT_EQ(access->is_mapped(index), !remote);
+      TableKey<1> key{1};
+      EXPECT_EQ(access->read(index, key), TableOutcome::kFound);
+      EXPECT_EQ(key, TableKey<1>{0});
+      EXPECT_EQ(access->statistics().remote_reads, remote ? 1u : 0u);
     });
   }
 }

@@ -153,7 +153,7 @@ TEST(CollectivesDeadline, NamesMissingParticipantsAndCanContinue) {
     must(all.barrier(soon()));
     if (fabric.rank() == kAbsent) {
       // The others detect that it is absent while it does something else.
-      EXPECT_TRUE(fabric.wait([&] { return gave_up == kProcesses - 1; }, soon()));
+      EXPECT_TRUE(fabric.wait_polling([&] { return gave_up == kProcesses - 1; }, soon()));
     } else {
       const absl::Status late = all.barrier(deadline_after(std::chrono::milliseconds(50)));
       EXPECT_EQ(late.code(), absl::StatusCode::kDeadlineExceeded);
@@ -219,7 +219,7 @@ void survive(uint64_t seed, bool leave_out_dead) {
   struct Outcome {
     absl::StatusCode code;
     uint64_t value;
-    std::vector<uint32_t> left_out;
+    std::vector<Rank> left_out;
     bool operator==(const Outcome&) const = default;
   };
   std::vector<std::vector<Outcome>> outcomes(processes);
@@ -244,7 +244,7 @@ void survive(uint64_t seed, bool leave_out_dead) {
     }
     ++finished;
     // A process that has finished still answers the others.
-    EXPECT_TRUE(fabric.wait([&] { return finished == processes; }, soon()));
+    EXPECT_TRUE(fabric.wait_polling([&] { return finished == processes; }, soon()));
   });
 
   const uint64_t everybody = (uint64_t{1} << processes) - 1;
@@ -261,7 +261,7 @@ void survive(uint64_t seed, bool leave_out_dead) {
       EXPECT_EQ(first[i].value, everybody);
       EXPECT_TRUE(i == 0 || first[i - 1].left_out.empty());
     } else {
-      EXPECT_EQ(first[i].left_out, std::vector<uint32_t>{victim});
+      EXPECT_EQ(first[i].left_out, std::vector<Rank>{victim});
       EXPECT_EQ(first[i].value, leave_out_dead ? without : 0);
       EXPECT_EQ(first[i].code,
                 leave_out_dead ? absl::StatusCode::kOk : absl::StatusCode::kUnavailable);
@@ -289,7 +289,7 @@ TEST(CollectivesDeaths, ADeadSourceEndsItsBroadcast) {
     LocalJob job(options);
     std::atomic<uint32_t> finished{0};
     job.run([&](Fabric& fabric, uint32_t) {
-      Collectives all(fabric);
+      Collectives all(fabric, {.leave_out_dead = true});
       must(all.barrier(soon()));
       if (fabric.rank() == source) {
         job.sim()->kill(source);
@@ -307,7 +307,7 @@ TEST(CollectivesDeaths, ADeadSourceEndsItsBroadcast) {
         EXPECT_EQ(value, other);
       }
       ++finished;
-      EXPECT_TRUE(fabric.wait([&] { return finished == kProcesses; }, soon()));
+      EXPECT_TRUE(fabric.wait_polling([&] { return finished == kProcesses; }, soon()));
     });
   }
 }

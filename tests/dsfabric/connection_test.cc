@@ -190,8 +190,8 @@ TEST_F(ConnectionTest, CreditsWithoutSendQueueRoomAreWrittenLater) {
   EXPECT_EQ(send(3), Connection::Sent::kPosted);
   EXPECT_EQ(send(4), Connection::Sent::kPosted);
   EXPECT_EQ(arrived().size(), 2u);
-  must(far_.memory->free(source));
-  must(near_.memory->free(target));
+  must(far_.memory->free(std::move(source)));
+  must(near_.memory->free(std::move(target)));
 }
 
 TEST_F(ConnectionTest, ALostPeerFailsTheSender) {

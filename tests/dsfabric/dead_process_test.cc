@@ -79,14 +79,17 @@ void lose_rank_2(Fabric& fabric) {
   EXPECT_TRUE(absl::IsUnavailable(written.wait(soon())));
   EXPECT_TRUE(absl::IsUnavailable(call(fabric, 2, [] {})));
   EXPECT_TRUE(absl::IsUnavailable(fabric.peer_status(2)));
-  EXPECT_EQ(must(async_call(fabric, 1 - fabric.rank(), [] { return 8; }).get(soon())), 8);
+  EXPECT_EQ(
+      must(async_call(fabric, fabric.thread_of(1 - fabric.rank()), [] { return 8; }).get(soon())),
+      8);
   must(fabric.finalize(soon()));
 }
 
 TEST(DeadProcessTest, SurvivorsContinue) { run_job_with_a_victim(3, 2, lose_rank_2); }
 
-TEST(DeadProcessTest, ByDefaultTheJobAborts) {
-  const absl::Status status = try_process_job(3, {}, lose_rank_2, {.may_die = {2}});
+TEST(DeadProcessTest, OnRequestTheJobAborts) {
+  const absl::Status status =
+      try_process_job(3, {.on_failure = FailurePolicy::kAbort}, lose_rank_2, {.may_die = {2}});
   EXPECT_TRUE(absl::IsAborted(status)) << status;
   EXPECT_THAT(status.ToString(), HasSubstr("rank 0"));
   EXPECT_THAT(status.ToString(), HasSubstr("rank 1"));
@@ -113,7 +116,7 @@ TEST(DeadProcessTest, DeathNoticesReachUnconnectedProcesses) {
     static std::atomic<bool> heard;
     static std::atomic<bool> all_know;
     const auto knows = [&] { return absl::IsUnavailable(fabric.peer_status(2)); };
-    TerminationDetector detector(fabric);
+    TerminationDetector detector(fabric, {.leave_out_dead = true});
     switch (fabric.rank()) {
       case 0:  // detects the death
         EXPECT_EQ(must(async_call(fabric, 1, [] { return 5; }).get(soon())), 5);

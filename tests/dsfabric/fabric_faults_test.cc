@@ -52,7 +52,8 @@ TEST(FabricSeedsTest, SimulatedFabrics) {
     options.sim.jitter = std::chrono::nanoseconds(500);
     if (seed % 2 == 0) {
       // Unordered WRITEs, including those of credits, which the heartbeat repeats.
-      options.sim.torn_writes = true;
+      options.sim.write_order = ArrivalOrder::kNone;
+      options.sim.torn_spread = std::chrono::nanoseconds(2000);
       options.fabric.heartbeat = std::chrono::milliseconds::zero();
     }
     options.fabric.receive_units = 1 + seed % 4;
@@ -92,7 +93,8 @@ TEST(CreditsTest, ReceiversAreAlwaysReady) {
       run = 0;
       LocalJob job(options);
       job.run([](Fabric& fabric, uint32_t) {
-        for (int i = 0; i < 50; ++i) must(call(fabric, 1 - fabric.rank(), [] { ++run; }));
+        for (int i = 0; i < 50; ++i)
+          must(call(fabric, fabric.thread_of(1 - fabric.rank()), [] { ++run; }));
       });
       EXPECT_EQ(run, 100);
       EXPECT_EQ(job.sim()->statistics().receiver_not_ready, 0u) << units << " units";
@@ -117,7 +119,7 @@ TEST(LostPeerTest, EverythingPendingEnds) {
     std::atomic<int> over{0};
     job.run([&](Fabric& fabric, uint32_t) {
       if (fabric.rank() == 2) {
-        EXPECT_TRUE(fabric.wait([] { return killed.load(); }, soon()));
+        EXPECT_TRUE(fabric.wait_polling([] { return killed.load(); }, soon()));
         EXPECT_TRUE(wait_until([&] { return over.load() == 2; }, soon()));
         return;
       }
@@ -127,11 +129,11 @@ TEST(LostPeerTest, EverythingPendingEnds) {
       EXPECT_EQ(must(answers[0].get(soon())), 1);
       ++connected;
       if (fabric.rank() == 0) {
-        EXPECT_TRUE(fabric.wait([] { return connected == 2; }, soon()));
+        EXPECT_TRUE(fabric.wait_polling([] { return connected == 2; }, soon()));
         job.sim()->kill(2);
         killed = true;
       }
-      EXPECT_TRUE(fabric.wait([] { return killed.load(); }, soon()));
+      EXPECT_TRUE(fabric.wait_polling([] { return killed.load(); }, soon()));
       absl::Status status;
       for (int i = 0; i < 5; ++i)
         answers.push_back(async_call<RetryAsync>(fabric, 2, [] { return 2; }));
@@ -155,9 +157,11 @@ TEST(LostPeerTest, EverythingPendingEnds) {
       }
       EXPECT_TRUE(absl::IsUnavailable(fabric.peer_status(2)));
       // The other processes continue.
-      EXPECT_EQ(must(async_call(fabric, 1 - fabric.rank(), [] { return 3; }).get(soon())), 3);
+      EXPECT_EQ(must(async_call(fabric, fabric.thread_of(1 - fabric.rank()), [] { return 3; })
+                         .get(soon())),
+                3);
       const int mine = ++over;
-      EXPECT_TRUE(fabric.wait([&] { return mine == 2 || over == 2; }, soon()));
+      EXPECT_TRUE(fabric.wait_polling([&] { return mine == 2 || over == 2; }, soon()));
     });
   }
 }
@@ -177,7 +181,7 @@ TEST(LostPeerTest, ASleepingWaiterIsNotified) {
   there = over = false;
   job.run([&](Fabric& fabric, uint32_t) {
     if (fabric.rank() == 1) {
-      EXPECT_TRUE(fabric.wait([] { return over.load(); }, soon()));
+      EXPECT_TRUE(fabric.wait_polling([] { return over.load(); }, soon()));
       return;
     }
     Future<void> never = async_call(fabric, 1, [] {
@@ -208,7 +212,7 @@ TEST(LostPeerTest, TheJobEndsWithoutOneOfTwoThatLostEachOther) {
       Synchronizer never;
       const absl::Status sent = call<RemoteNotify>(
           fabric, 0, [] {}, never);
-      EXPECT_TRUE(absl::IsUnavailable(sent.ok() ? never.wait(soon()) : sent));
+      EXPECT_TRUE(absl::IsUnavailable(sent.ok() ? fabric.wait(never, soon()) : sent));
       lost = true;
     }
     EXPECT_TRUE(fabric.wait_polling([] { return lost.load(); }, soon()));

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "dsfabric/send_call.h"
+#include "dtutils/system_info.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/dsfabric/testing/local_job.h"
@@ -102,11 +103,96 @@ TEST_P(FabricTest, WorkersReceiveByThemselves) {
       EXPECT_EQ(result, i * i);
       Synchronizer served;
       must(service_call<RemoteNotify>(
-          fabric, 1, [] {}, &served));
+          fabric, 1, [] {}, served));
       EXPECT_TRUE(fabric.wait_polling([&] { return served.done(); }, soon()));
     }
     over = true;
   });
+}
+
+// wait() for a Synchronizer runs the calls that count it down, and keeps its deadline.
+TEST_P(FabricTest, WaitsForASynchronizer) {
+  static Synchronizer* counted;  // of rank 0
+  LocalJob job(job_of(2));
+  job.run([](Fabric& fabric, uint32_t) {
+    if (fabric.rank() == 1) return;
+    Synchronizer own(2);
+    counted = &own;
+    EXPECT_EQ(fabric.wait(own, deadline_after(std::chrono::milliseconds(1))).code(),
+              absl::StatusCode::kDeadlineExceeded);
+    // The calls run in this thread, while it waits.
+    must(call(fabric, 0, [] { counted->decrease(); }));
+    must(call(fabric, 0, [] { counted->fail(absl::DataLossError("the second one")); }));
+    const absl::Status ended = fabric.wait(own, soon());
+    EXPECT_EQ(ended.code(), absl::StatusCode::kDataLoss);
+    EXPECT_EQ(ended.message(), "the second one");
+    Synchronizer ran;
+    must(call<RemoteNotify>(
+        fabric, 1, [] {}, ran));
+    must(fabric.wait(ran, soon()));
+  });
+}
+
+// The threads of a process share connections as the options say, and calls arrive.
+TEST_P(FabricTest, ThreadsShareQueuePairs) {
+  struct Case {
+    QueuePairSharing sharing;
+    uint32_t expected;
+  };
+  const auto nodes =
+      static_cast<uint32_t>(1 + *std::max_element(numa_nodes().begin(), numa_nodes().end()));
+  for (const Case& one : {Case{QueuePairSharing::kProcess, 1}, Case{QueuePairSharing::kNode, nodes},
+                          Case{QueuePairSharing::kThread, 3}}) {
+    sum = 0;
+    LocalJobOptions options = job_of(2, 3);
+    options.fabric.queue_pair_sharing = one.sharing;
+    LocalJob job(options);
+    job.run([&](Fabric& fabric, uint32_t thread) {
+      EXPECT_EQ(fabric.options().queue_pairs, one.expected);
+      const uint32_t other = 1 - fabric.rank();
+      Synchronizer ran;
+      must(call<RemoteNotify>(
+          fabric, other * 3 + thread, [] { ++sum; }, ran));
+      must(fabric.wait(ran, soon()));
+      std::set<TransmitQueue*> queues;
+      for (uint32_t index = 0; index < 3; ++index) {
+        queues.insert(must(fabric.connection(other, index)));
+      }
+      if (one.sharing != QueuePairSharing::kNode) {
+        EXPECT_EQ(queues.size(), one.expected);
+      } else {
+        EXPECT_LE(queues.size(), nodes);
+      }
+    });
+    EXPECT_EQ(sum.load(), 6u);
+  }
+}
+
+// The sizes of the allocators are the user's; memory_statistics() and options() return what is
+// used.
+TEST_P(FabricTest, AllocatorsAreChosen) {
+  LocalJobOptions options = job_of(2);
+  options.fabric.superpages.chunk_bytes = size_t{1} << 20;
+  options.fabric.superpages.first_superpage_bytes = size_t{8} << 20;
+  options.fabric.thread_buffers = {.unit_bytes = 8192, .initial_units = 4};
+  options.fabric.general_memory.max_bytes = size_t{4} << 20;
+  LocalJob job(options);
+  job.run([](Fabric& fabric, uint32_t) {
+    const RDMAAllocatorStatistics memory = fabric.memory_statistics();
+    EXPECT_EQ(memory.bytes % (size_t{8} << 20), 0u);
+    EXPECT_GE(memory.bytes, size_t{8} << 20);
+    EXPECT_EQ(fabric.this_thread()->buffers().options().unit_bytes, 8192u);
+    EXPECT_EQ(fabric.this_thread()->buffers().allocate()->size(), 8192u);
+    EXPECT_TRUE(absl::IsResourceExhausted(fabric.memory().allocate(size_t{5} << 20).status()));
+    EXPECT_NE(fabric.transport(1 - fabric.rank()), "");
+    EXPECT_EQ(fabric.transport(fabric.rank()), "");
+  });
+}
+
+TEST(FabricPresets, HaveNames) {
+  EXPECT_EQ(must(fabric_preset("paper")).superpages.first_superpage_bytes, size_t{1} << 30);
+  EXPECT_EQ(must(fabric_preset("default")).superpages.chunk_bytes, size_t{64} << 10);
+  EXPECT_EQ(fabric_preset("papers").status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST_P(FabricTest, ThreadsHavePlaces) {
@@ -161,7 +247,7 @@ TEST_P(FabricTest, ABlockedHandlerDoesNotStallOtherThreads) {
       must(call<RemoteNotify>(
           fabric, 3, [] {}, done));
       must(service_call<RemoteNotify>(
-          fabric, 1, [] {}, &done));
+          fabric, 1, [] {}, done));
       EXPECT_TRUE(fabric.wait([&] { return done.done(); }, soon()));
     }
     if (++ready == 2) {
@@ -185,7 +271,7 @@ TEST_P(FabricTest, FinalizeNamesMissingProcesses) {
       EXPECT_THAT(missing.ToString(), HasSubstr("rank 2 (on "));
     }
     job.meet(3);
-    must(call(fabric, (fabric.rank() + 1) % 3, [] {}));  // the fabric still works
+    must(call(fabric, fabric.thread_of((fabric.rank() + 1) % 3), [] {}));  // the fabric still works
     must(fabric.finalize(soon()));
     job.meet(3);
   });

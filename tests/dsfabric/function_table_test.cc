@@ -51,28 +51,9 @@ std::vector<FunctionId> ids_of(std::integer_sequence<int, kNumbers...>) {
 }
 std::vector<FunctionId> all_ids() { return ids_of(std::make_integer_sequence<int, 300>()); }
 
-void by_number(IncomingCall& call) { call.source_thread = 1'000'007; }
-void other_by_number(IncomingCall&) {}
-
-// The results of registering by number before the table was built.
-struct Registrations {
-  absl::StatusOr<FunctionId> first = FunctionTable::register_stub(7, &by_number);
-  absl::StatusOr<FunctionId> again = FunctionTable::register_stub(7, &by_number);
-  absl::StatusOr<FunctionId> other = FunctionTable::register_stub(7, &other_by_number);
-  absl::StatusOr<FunctionId> largest = FunctionTable::register_stub(65535, &other_by_number);
-  absl::StatusOr<FunctionId> too_large = FunctionTable::register_stub(65536, &other_by_number);
-};
-const Registrations& registrations() {
-  static const Registrations once;
-  return once;
-}
-
 class FunctionTableTest : public ::testing::Test {
  protected:
-  FunctionTableTest() {
-    registrations();
-    EXPECT_TRUE(FunctionTable::build().ok());
-  }
+  FunctionTableTest() { EXPECT_TRUE(FunctionTable::build().ok()); }
 };
 
 TEST_F(FunctionTableTest, EveryStubHasAnIdOfItsOwnThatFindsIt) {
@@ -80,7 +61,6 @@ TEST_F(FunctionTableTest, EveryStubHasAnIdOfItsOwnThatFindsIt) {
   const std::vector<FunctionId> ids = all_ids();
   for (size_t i = 0; i < ids.size(); ++i) {
     EXPECT_NE(ids[i].value, 0u);
-    EXPECT_EQ(ids[i].value & FunctionId::kUserBit, 0u);
     EXPECT_TRUE(seen.insert(ids[i].value).second);
     const FunctionStub stub = FunctionTable::resolve(ids[i]);
     ASSERT_NE(stub, nullptr);
@@ -99,31 +79,10 @@ TEST_F(FunctionTableTest, BuildingAgainChangesNothing) {
   EXPECT_EQ(FunctionTable::fingerprint(), fingerprint);
 }
 
-TEST_F(FunctionTableTest, NumbersOfTheUsersOwnAreKept) {
-  const Registrations& made = registrations();
-  ASSERT_TRUE(made.first.ok()) << made.first.status();
-  EXPECT_EQ(made.first->value, FunctionId::kUserBit | 7);
-  EXPECT_EQ(made.again.value_or(FunctionId{}), *made.first);
-  EXPECT_EQ(made.other.status().code(), absl::StatusCode::kAlreadyExists);
-  EXPECT_THAT(message_of(made.other.status()), HasSubstr("number 7 belongs to another function"));
-  EXPECT_TRUE(made.largest.ok());
-  EXPECT_EQ(made.too_large.status().code(), absl::StatusCode::kOutOfRange);
-  EXPECT_EQ(FunctionTable::resolve(*made.first), &by_number);
-  EXPECT_EQ(FunctionTable::register_stub(8, &by_number).status().code(),
-            absl::StatusCode::kFailedPrecondition);
-}
-
 TEST_F(FunctionTableTest, UnknownIdsAreRejectedAndCounted) {
   const uint64_t before = FunctionTable::rejected();
   const uint32_t functions = FunctionTable::fingerprint().functions;
-  const std::array<uint32_t, 8> unknown{0,
-                                        functions + 1,
-                                        FunctionId::kUserBit - 1,
-                                        FunctionId::kUserBit,
-                                        FunctionId::kUserBit | 6,
-                                        FunctionId::kUserBit | 8,
-                                        FunctionId::kUserBit | 65536,
-                                        0xffffffff};
+  const std::array<uint32_t, 5> unknown{0, functions + 1, 0x7fffffff, 0x80000001, 0xffffffff};
   for (const uint32_t id : unknown) EXPECT_EQ(FunctionTable::resolve({id}), nullptr) << id;
   EXPECT_EQ(FunctionTable::rejected() - before, unknown.size());
 }
@@ -146,7 +105,7 @@ TEST_F(FunctionTableTest, ErrorsSayWhatDiffersBetweenBuilds) {
   refused = FunctionTable::check(library, "rank 2");
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(message_of(refused),
-              HasSubstr("rank 2 runs this program with other libraries or registered functions (" +
+              HasSubstr("rank 2 runs this program with other libraries (" +
                         std::to_string(library.functions) + " functions, we have " +
                         std::to_string(ours.functions) + ")"));
 }
@@ -178,13 +137,12 @@ Output run(const std::string& command) {
 
 // Prints all ids and the fingerprint in one line, then the address of the code.
 int role_ids() {
-  registrations();
   if (!FunctionTable::build().ok()) return 1;
   for (const FunctionId id : all_ids()) std::printf("%u ", id.value);
   const ProgramFingerprint fingerprint = FunctionTable::fingerprint();
   const auto* const bytes = reinterpret_cast<const uint8_t*>(&fingerprint);
   for (size_t i = 0; i < sizeof fingerprint; ++i) std::printf("%02x", bytes[i]);
-  std::printf("\n%p\n", reinterpret_cast<void*>(&by_number));
+  std::printf("\n%p\n", reinterpret_cast<void*>(&numbered<0>));
   return 0;
 }
 

@@ -64,7 +64,7 @@ TEST(GlobalMemoryMistakes, SizesThatOverflow) {
       }
       memory->free(piece);
     }
-    must(fabric.memory().free(near));
+    must(fabric.memory().free(std::move(near)));
     Collectives all(fabric);
     for (const size_t size : {size_t{1} << 62, SIZE_MAX}) {
       EXPECT_TRUE(
@@ -130,10 +130,10 @@ TEST(RemoteMemoryLate, IsFreed) {
       EXPECT_EQ(late.status().code(), absl::StatusCode::kDeadlineExceeded);
       EXPECT_THAT(std::string(late.status().message()), HasSubstr(fabric.label(1)));
       step[0] = true;
-      ASSERT_TRUE(fabric.wait([&] { return step[1].load(); }, soon()));
+      ASSERT_TRUE(fabric.wait_polling([&] { return step[1].load(); }, soon()));
     } else {
       ASSERT_TRUE(wait_until([&] { return step[0].load(); }, soon()));
-      auto& heap = fabric.core().attachments().get<internal::RemoteHeap>(fabric);
+      auto& heap = internal::core_of(fabric).attachments().get<internal::RemoteHeap>(fabric);
       ASSERT_TRUE(fabric.wait([&] { return heap.allocations() == 1; }, soon()));
       ASSERT_TRUE(fabric.wait([&] { return heap.allocations() == 0; }, soon()));
       step[1] = true;
@@ -169,7 +169,7 @@ TEST(GlobalMemoryOfProcesses, IsMappedAndShared) {
 // The survivors leave without finalize(), because the dead process cannot take part.
 TEST(GlobalMemoryDeaths, EndLocksAndTransfers) {
   run_job_with_a_victim(3, 1, [](Fabric& fabric) {
-    Collectives all(fabric);
+    Collectives all(fabric, {.leave_out_dead = true});
     const auto memory = must(GlobalMemory::create(fabric));
     global_ptr<uint64_t> word;
     if (fabric.rank() == 0) word = must(memory->allocate<uint64_t>(0, 1, soon()));
@@ -187,7 +187,7 @@ TEST(GlobalMemoryDeaths, EndLocksAndTransfers) {
     // One process takes the lock over; the other waits for its release.
     const bool mine = must(lock.take_over());
     EXPECT_EQ(must(all.all_reduce(mine ? 1 : 0, std::plus<>(), soon())), 1);
-    EXPECT_EQ(all.left_out(), std::vector<uint32_t>{1});
+    EXPECT_EQ(all.left_out(), std::vector<Rank>{1});
     if (mine) {
       must(lock.release());
     } else {
@@ -203,12 +203,12 @@ TEST(GlobalMemoryDeaths, EndLocksAndTransfers) {
 
 TEST(CollectivesOfProcesses, ContinueWithoutDeadProcesses) {
   run_job_with_a_victim(4, 0, [](Fabric& fabric) {
-    Collectives all(fabric);
+    Collectives all(fabric, {.leave_out_dead = true});
     must(all.barrier(soon()));
     if (fabric.rank() == 0) raise(SIGKILL);  // rank 0 is the root of the tree
     const auto sum = must(all.all_reduce(fabric.rank(), std::plus<>(), soon()));
     EXPECT_EQ(sum, 6u);
-    EXPECT_EQ(all.left_out(), std::vector<uint32_t>{0});
+    EXPECT_EQ(all.left_out(), std::vector<Rank>{0});
     uint32_t value = fabric.rank();
     EXPECT_EQ(all.broadcast(value, 0, soon()).code(), absl::StatusCode::kUnavailable);
     must(all.broadcast(value, 2, soon()));

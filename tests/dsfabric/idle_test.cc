@@ -63,7 +63,7 @@ TEST(IdleTest, AnIdleProcessWakesForItsHeartbeatOnly) {
       EXPECT_EQ(must(async_call(fabric, to, [] { return 3; }).get(soon())), 3);
     }
     static std::atomic<bool> both_here;
-    must(call(fabric, 2 * (1 - fabric.rank()), [] { both_here = true; }));
+    must(call(fabric, fabric.thread_of(1 - fabric.rank()), [] { both_here = true; }));
     EXPECT_TRUE(fabric.wait([] { return both_here.load(); }, soon()));
 
     std::thread watch([&] {

@@ -87,36 +87,5 @@ TEST(InboxTest, ManyProducersAndConsumersInTurn) {
   for (uint32_t count : next) EXPECT_EQ(count, kItems);
 }
 
-// A sleeping consumer is woken by every push, for all interleavings.
-TEST(InboxTest, EveryPushWakesASleepingConsumer) {
-  constexpr uint32_t kItems = 5'000;
-  Inbox inbox;
-  std::vector<Item> items(kItems);
-  std::atomic<uint32_t> taken{0};
-  std::thread consumer([&] {
-    WakeWordParking parking(inbox.arrivals());
-    class Sleepy final : public WaitHook {
-      bool pause(uint64_t) override { return true; }  // sleeps at once
-    } hook;
-    const ScopedWaitHook installed(hook);
-    ASSERT_TRUE(inbox.try_consume());
-    while (taken < kItems) {
-      ASSERT_TRUE(wait_until([&] { return inbox.pop() != nullptr; },
-                             deadline_after(std::chrono::seconds(60)), &parking));
-      ++taken;
-    }
-  });
-  for (uint32_t i = 0; i < kItems; ++i) {
-    inbox.push(&items[i]);
-    // Every other push waits until it is consumed, so that the consumer is about to sleep at the
-    // next push.
-    if (i % 2 == 0) {
-      EXPECT_TRUE(wait_until([&] { return taken > i; }, deadline_after(std::chrono::seconds(60))));
-    }
-  }
-  consumer.join();
-  EXPECT_EQ(taken, kItems);
-}
-
 }  // namespace
 }  // namespace cariama::internal

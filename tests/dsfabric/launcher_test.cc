@@ -167,7 +167,7 @@ int role_fork() {
   require(fabric.status());
   const pid_t child = fork();
   if (child == 0) {
-    const absl::Status called = call(**fabric, 1 - (*fabric)->rank(), [] {});
+    const absl::Status called = call(**fabric, (*fabric)->thread_of(1 - (*fabric)->rank()), [] {});
     const absl::Status ended = (*fabric)->finalize(soon());
     fabric->reset();
     _exit(absl::IsUnavailable(called) && absl::IsUnavailable(ended) ? 0 : 1);
@@ -305,6 +305,13 @@ TEST(CariamaRun, TwoJobsAtTheSameTimeWriteTheirOwnDiagnostics) {
   EXPECT_EQ(second.wait(), 0) << second.err() << second.out();
   expect_each_diagnostic_once(first.err());
   expect_each_diagnostic_once(second.err());
+}
+
+TEST(CariamaRun, StandardStreamsMayBeClosed) {
+  Running failing(cariama_run() + " -n 2 --timeout 60 /bin/false 2>&-");
+  EXPECT_EQ(failing.wait(), 1);
+  Running silent(cariama_run() + " -n 2 --timeout 60 " + self() + " --role=exchange <&- >&- 2>&-");
+  EXPECT_EQ(silent.wait(), 0);
 }
 
 TEST(CariamaRun, WrapperScriptsAndExecKeepTheJobTogether) {

@@ -135,8 +135,8 @@ class Mailboxes {
       begun_ = std::vector<std::atomic<uint64_t>>(processes);
       ended_ = std::vector<std::atomic<uint64_t>>(processes);
     }
-    uint64_t begun(uint32_t rank) const override { return begun_[rank]; }
-    uint64_t ended(uint32_t rank) const override { return ended_[rank]; }
+    uint64_t begun(Rank rank) const override { return begun_[rank]; }
+    uint64_t ended(Rank rank) const override { return ended_[rank]; }
     std::vector<std::atomic<uint64_t>> begun_;
     std::vector<std::atomic<uint64_t>> ended_;
   };
@@ -175,7 +175,7 @@ class Mailboxes {
     const uint64_t next = random();
     if (random() % 2 == 0) return put(rank, to, next, steps - 1);
     ++under_way;
-    must(call(fabric, to * fabric.threads(), [this, next, steps] {
+    must(call(fabric, fabric.thread_of(to), [this, next, steps] {
       Fabric& here = *running_fabric();
       pass_on(here, here.rank(), next, steps - 1);
       ++run;

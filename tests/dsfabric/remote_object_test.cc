@@ -1,9 +1,11 @@
 #include "dsfabric/remote_object.h"
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <span>
 
+#include "dsfabric/call_encoding.h"
 #include "dsfabric/fabric/fabric_core.h"
 #include "gtest/gtest.h"
 #include "tests/dsfabric/testing/local_job.h"
@@ -31,10 +33,13 @@ TEST(RemoteObject, FailureFromBeforeAResetDoesNotEndALaterOperation) {
   job.run([](Fabric& fabric, uint32_t) {
     auto object = RemoteObject<Synchronizer>::create(fabric);
     ASSERT_TRUE(object.ok()) << object.status();
-    internal::Replies& replies = fabric.core().replies();
+    internal::Replies& replies = internal::core_of(fabric).replies();
     static_cast<void>(replies.pending().add(0, std::make_unique<ResettingCall>(*object)));
-    ASSERT_TRUE(object->expect(0).ok());
-    object->transmitted();
+    const auto place = object->expect(0);
+    ASSERT_TRUE(place.ok()) << place.status();
+    // The process that ran the call writes its outcome.
+    std::atomic_ref(*reinterpret_cast<uint64_t*>(place->handle))
+        .store(1 + static_cast<uint64_t>(CallOutcome::kDone), std::memory_order_release);
     replies.fail(0, absl::UnavailableError("the peer is dead"));
     EXPECT_EQ(object->operations_left(), 1u);
     EXPECT_TRUE(object->status().ok()) << object->status();

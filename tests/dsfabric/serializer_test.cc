@@ -18,6 +18,13 @@
 #include "gtest/gtest.h"
 
 namespace cariama {
+
+// A plain class directly in the namespace of the serializer, like global_ptr and Rank.
+struct PlainOfTheLibrary {
+  uint64_t value = 0;
+  friend bool operator==(const PlainOfTheLibrary&, const PlainOfTheLibrary&) = default;
+};
+
 namespace {
 
 struct Point {  // has no serialize(): saved bytewise
@@ -99,6 +106,8 @@ TEST(Serializer, PlainClassesTravelBytewiseAlsoWithinContainers) {
   expect_round_trip(Point{1, -2});
   expect_round_trip(std::vector<Point>{{1, 2}, {3, 4}});
   expect_round_trip(std::map<Point, std::optional<Point>>{{{1, 2}, Point{3, 4}}, {{5, 6}, {}}});
+  expect_round_trip(std::vector<PlainOfTheLibrary>{{1}, {2}});
+  expect_round_trip(std::optional(PlainOfTheLibrary{3}));
   expect_round_trip(std::vector<Nothing>(5));
   EXPECT_EQ(saved(std::vector<Point>(3)).size(), sizeof(uint64_t) + 3 * sizeof(Point));
   expect_round_trip(std::vector<Squeezed>{{200}, {3}});

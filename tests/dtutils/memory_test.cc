@@ -72,6 +72,27 @@ class RDMAMemoryTest : public ::testing::Test {
   RDMAMemory memory_;
 };
 
+// A copy would know nothing of the transfers that are posted through the original later.
+static_assert(!std::is_copy_constructible_v<RDMAMemory> && !std::is_copy_assignable_v<RDMAMemory>);
+static_assert(std::is_nothrow_move_constructible_v<RDMAMemory>);
+
+TEST_F(RDMAMemoryTest, MovesItsUses) {
+  std::byte bytes[64];
+  memory_ = RDMAMemory(bytes, sizeof bytes, nullptr);
+  ASSERT_TRUE(use(0));
+  RDMAMemory moved = std::move(memory_);
+  EXPECT_EQ(moved.get_buffer(), bytes);
+  EXPECT_EQ(moved.size(), sizeof bytes);
+  EXPECT_FALSE(moved.is_free());
+  EXPECT_EQ(memory_.get_buffer(), nullptr);
+  EXPECT_EQ(memory_.size(), 0u);
+  EXPECT_TRUE(memory_.is_free());
+  memory_ = std::move(moved);
+  EXPECT_FALSE(memory_.is_free());
+  end(0);
+  EXPECT_TRUE(memory_.is_free());
+}
+
 TEST_F(RDMAMemoryTest, IsFreeUntilItIsUsedAndWhenTheUseHasEnded) {
   EXPECT_TRUE(memory_.is_free());
   cells_[0].flushed = 41;

@@ -28,14 +28,14 @@ TEST(Synchronizer, CountsDown) {
   EXPECT_EQ(done.operations_left(), 1U);
   done.decrease();
   EXPECT_TRUE(done.done());
-  EXPECT_TRUE(done.wait().ok());
+  EXPECT_TRUE(done.wait_without_polling(kForever).ok());
   done.spin_nonzero_operations_left();
 }
 
 TEST(Synchronizer, ZeroOperationsAreDone) {
   Synchronizer done(0);
   EXPECT_TRUE(done.done());
-  EXPECT_TRUE(done.wait(deadline_after(milliseconds(0))).ok());
+  EXPECT_TRUE(done.wait_without_polling(deadline_after(milliseconds(0))).ok());
 }
 
 TEST(Synchronizer, CountsUpToMaxOperations) {
@@ -65,22 +65,22 @@ TEST(Synchronizer, KeepsTheFirstFailure) {
   EXPECT_EQ(done.operations_left(), 2U);
   done.decrease();
   done.fail(broken("the second"));
-  const absl::Status status = done.wait();
+  const absl::Status status = done.wait_without_polling(kForever);
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(status.message()), HasSubstr("the first"));
   done.reset();
   done.decrease();
-  EXPECT_TRUE(done.wait().ok());
+  EXPECT_TRUE(done.wait_without_polling(kForever).ok());
 }
 
 TEST(Synchronizer, TheDeadlineEndsTheWaitNotTheOperations) {
   Synchronizer done(2);
   done.decrease();
-  const absl::Status status = done.wait(deadline_after(milliseconds(5)));
+  const absl::Status status = done.wait_without_polling(deadline_after(milliseconds(5)));
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(status.message()), HasSubstr("1 operation(s) not finished"));
   done.decrease();
-  EXPECT_TRUE(done.wait().ok());
+  EXPECT_TRUE(done.wait_without_polling(kForever).ok());
 }
 
 // A wait hook that lets every wait sleep at once.
@@ -101,7 +101,7 @@ TEST(Synchronizer, WakesEverySleeper) {
         SleepAtOnce hook;
         const ScopedWaitHook installed(hook);
         // No deadline: a lost wake-up hangs the test until the watchdog ends it.
-        if (done.wait().ok()) ++woken;
+        if (done.wait_without_polling(kForever).ok()) ++woken;
       });
     }
     done.decrease();  // not the last operation: no sleeper may continue
@@ -132,7 +132,7 @@ TEST(Synchronizer, IsAHappensBeforeEdge) {
         }
       });
     }
-    const absl::Status status = done.wait();
+    const absl::Status status = done.wait_without_polling(kForever);
     for (const int value : plain) ASSERT_EQ(value, round);
     ASSERT_THAT(std::string(status.message()), HasSubstr("a failure with a text"));
     for (std::thread& worker : workers) worker.join();
@@ -147,10 +147,12 @@ TEST(Synchronizer, MayBeDestroyedWhileTheLastDecreaseRuns) {
   std::thread worker([&] {
     for (int round = 0; round < kRounds; ++round) {
       Synchronizer* done = nullptr;
-      static_cast<void>(wait_until([&] {
-        done = handed_over.exchange(nullptr, std::memory_order_acquire);
-        return done != nullptr;
-      }));
+      static_cast<void>(wait_until(
+          [&] {
+            done = handed_over.exchange(nullptr, std::memory_order_acquire);
+            return done != nullptr;
+          },
+          kForever));
       if (round % 2 == 0) {
         done->decrease();
       } else {
@@ -164,10 +166,10 @@ TEST(Synchronizer, MayBeDestroyedWhileTheLastDecreaseRuns) {
     handed_over.store(done.get(), std::memory_order_release);
     absl::Status status;
     if (round % 4 < 2) {
-      status = done->wait();
+      status = done->wait_without_polling(kForever);
     } else {
       const ScopedWaitHook installed(sleepy);
-      status = done->wait();
+      status = done->wait_without_polling(kForever);
     }
     ASSERT_EQ(status.ok(), round % 2 == 0);
   }

@@ -408,10 +408,10 @@ TEST_F(RecyclingTest, SegmentsInFlightElsewhereEndAtTheDeadline) {
 TEST_F(RecyclingTest, ASegmentThatNeverFitsIsRefusedAtOnce) {
   const auto ring =
       must(LinearCircularAllocator::create(memory_, {.unit_bytes = kUnit, .initial_units = 1}));
-  const auto refused = to_fast_.acquire(*ring, kUnit + 1);
+  const auto refused = to_fast_.acquire(*ring, kUnit + 1, soon());
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument) << refused.status();
   EXPECT_NE(refused.status().message().find("513 bytes"), std::string::npos) << refused.status();
-  EXPECT_TRUE(to_fast_.acquire(*ring, kUnit).ok());
+  EXPECT_TRUE(to_fast_.acquire(*ring, kUnit, soon()).ok());
 }
 
 TEST_F(RecyclingTest, ASlowConnectionStallsASharedRing) {

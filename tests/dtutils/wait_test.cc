@@ -36,18 +36,22 @@ class CountingHook final : public WaitHook {
   uint64_t expected_round_ = 0;
 };
 
-class CountingParking final : public Parking {
+class CountingSleeper final : public Sleeper {
  public:
-  void announce() override { ++announced; }
-  void sleep(Deadline) override { ++slept; }
-  void retract() override { ++retracted; }
-  int announced = 0, slept = 0, retracted = 0;
+  void arm() override { ++armed; }
+  bool recheck() override {
+    ++rechecked;
+    return in_flight;
+  }
+  void wait(Deadline) override { ++slept; }
+  bool in_flight = false;
+  int armed = 0, rechecked = 0, slept = 0;
 };
 
 TEST(WaitUntil, ChecksBeforeItWaits) {
   CountingHook hook;
   const ScopedWaitHook installed(hook);
-  EXPECT_TRUE(wait_until([] { return true; }));
+  EXPECT_TRUE(wait_until([] { return true; }, kForever));
   // The condition is checked also if the deadline has passed already.
   EXPECT_TRUE(wait_until([] { return true; }, steady_clock::now() - milliseconds(1)));
   EXPECT_EQ(hook.pauses, 0U);
@@ -63,7 +67,7 @@ TEST(WaitUntil, PausesThroughTheThreadsHookOnly) {
       CountingHook inner(~uint64_t{0});
       const ScopedWaitHook nested(inner);
       int looks = 0;
-      EXPECT_TRUE(wait_until([&] { return ++looks == 5; }));
+      EXPECT_TRUE(wait_until([&] { return ++looks == 5; }, kForever));
       EXPECT_EQ(inner.pauses, 4U);
     }
     EXPECT_EQ(&this_thread_wait_hook(), &outer);
@@ -76,19 +80,26 @@ TEST(WaitUntil, PausesThroughTheThreadsHookOnly) {
 TEST(WaitUntil, SleepsWhenTheHookAllowsAndChecksOnceMoreBefore) {
   CountingHook hook(3);
   const ScopedWaitHook installed(hook);
-  CountingParking parking;
+  CountingSleeper sleeper;
   int looks = 0;
-  // Checks: 1 at once, 3 awake, then (announce, check, sleep, check, pause, check) ...
-  EXPECT_TRUE(wait_until([&] { return ++looks == 11; }, kForever, &parking));
-  EXPECT_EQ(parking.announced, 2);
-  EXPECT_EQ(parking.slept, 2);
+  // Checks: 1 at once, 3 awake, then (arm, check, sleep, check, pause, check) ...
+  EXPECT_TRUE(wait_until([&] { return ++looks == 11; }, kForever, &sleeper));
+  EXPECT_EQ(sleeper.armed, 2);
+  EXPECT_EQ(sleeper.slept, 2);
 
-  // The condition becomes true between the announcement and the sleep: no sleep.
+  // The condition becomes true between arm() and the sleep: no sleep.
   hook.begin();
-  CountingParking announced;
-  EXPECT_TRUE(wait_until([&] { return announced.announced == 1; }, kForever, &announced));
-  EXPECT_EQ(announced.slept, 0);
-  EXPECT_EQ(announced.retracted, 1);
+  CountingSleeper armed;
+  EXPECT_TRUE(wait_until([&] { return armed.armed == 1; }, kForever, &armed));
+  EXPECT_EQ(armed.slept, 0);
+  EXPECT_EQ(armed.rechecked, 0);
+
+  // Something is in flight: no sleep, and the condition is checked again.
+  hook.begin();
+  CountingSleeper told;
+  told.in_flight = true;
+  EXPECT_TRUE(wait_until([&] { return told.rechecked == 2; }, kForever, &told));
+  EXPECT_EQ(told.slept, 0);
 }
 
 TEST(WaitUntil, EndsAtTheDeadlineAwakeOrAsleep) {
@@ -100,12 +111,11 @@ TEST(WaitUntil, EndsAtTheDeadlineAwakeOrAsleep) {
       },
       deadline_after(milliseconds(2))));
   EXPECT_GT(looks, 1);
-  WakeWord word;
-  WakeWordParking parking(word);
+  Doorbell doorbell;
+  DoorbellSleeper sleeper(doorbell);
   const Deadline deadline = deadline_after(milliseconds(10));
-  EXPECT_FALSE(wait_until([] { return false; }, deadline, &parking));
+  EXPECT_FALSE(wait_until([] { return false; }, deadline, &sleeper));
   EXPECT_GE(steady_clock::now(), deadline);
-  word.wake();  // no announcement remains: see WakeWord.NoAnnouncementRemains
 }
 
 TEST(Deadline, NeverOverflows) {
@@ -113,28 +123,39 @@ TEST(Deadline, NeverOverflows) {
   EXPECT_LT(deadline_after(std::chrono::hours(24)), kForever);
 }
 
-TEST(WakeWord, NoAnnouncementRemains) {
-  // wake() changes the sequence only if a sleeper is announced, so a ticket shows whether one is.
-  WakeWord word;
-  const uint32_t first = word.announce();
-  word.wake();
-  const uint32_t second = word.announce();
+TEST(Doorbell, IsRungOncePerArming) {
+  Doorbell doorbell;
+  EXPECT_FALSE(doorbell.ring());
+  const uint32_t first = doorbell.arm();
+  EXPECT_EQ(doorbell.arm(), first);  // two sleepers may have the same ticket
+  EXPECT_TRUE(doorbell.is_armed());
+  EXPECT_TRUE(doorbell.ring());
+  EXPECT_FALSE(doorbell.ring());
+  doorbell.wait(first, kForever);  // returns at once: the doorbell was rung since arm()
+  const uint32_t second = doorbell.arm();
   EXPECT_NE(first, second);
-  word.sleep(first, kForever);  // returns at once: wake() was called since this announcement
-  word.retract();
-  word.wake();
-  const uint32_t third = word.announce();
-  EXPECT_EQ(third, second);
-  word.sleep(third, deadline_after(milliseconds(1)));
-  word.wake();
-  EXPECT_EQ(word.announce(), third);
-  word.retract();
+  doorbell.wait(first, kForever);  // likewise
+  doorbell.wait(second, deadline_after(milliseconds(1)));
+  EXPECT_TRUE(doorbell.take());
+  EXPECT_FALSE(doorbell.take());
+  EXPECT_FALSE(doorbell.is_armed());
+}
+
+TEST(SleeperSet, SlotsAreDisarmedOneByOne) {
+  SleeperSet sleepers;
+  EXPECT_EQ(sleepers.armed(), 0U);
+  sleepers.arm(63);
+  sleepers.arm(5);
+  sleepers.arm(5);
+  EXPECT_EQ(sleepers.armed(), uint64_t{1} << 63 | uint64_t{1} << 5);
+  sleepers.disarm(63);
+  EXPECT_EQ(sleepers.armed(), uint64_t{1} << 5);
 }
 
 // Two players pass a turn to each other, and each sleeps until it has the turn. They sleep without
 // a deadline: a lost wake-up stops the game, and the watchdog of the test ends it.
 struct PingPong {
-  WakeWord words[2];
+  Doorbell doorbells[2];
   std::atomic<uint64_t> turn{0};
   uint64_t plain = 0;  // handed over with the turn
 };
@@ -153,17 +174,17 @@ void play(PingPong& game, uint64_t side, uint64_t turns) {
     // Sleeps after 0 to 6 checks, so that wake-ups hit the sleeper at every point.
     AwakeFor hook(turn / 2 % 7);
     const ScopedWaitHook installed(hook);
-    WakeWordParking parking(game.words[side]);
+    DoorbellSleeper sleeper(game.doorbells[side]);
     ASSERT_TRUE(wait_until([&] { return game.turn.load(std::memory_order_acquire) == turn; },
-                           kForever, &parking));
+                           kForever, &sleeper));
     ASSERT_EQ(game.plain, turn);
     game.plain = turn + 1;
     game.turn.store(turn + 1, std::memory_order_release);
-    game.words[1 - side].wake();
+    game.doorbells[1 - side].ring();
   }
 }
 
-TEST(WakeWord, LosesNoWakeUpBetweenThreads) {
+TEST(Doorbell, LosesNoWakeUpBetweenThreads) {
   PingPong game;
   std::thread other([&] { play(game, 1, 20'000); });
   play(game, 0, 20'000);
@@ -171,8 +192,8 @@ TEST(WakeWord, LosesNoWakeUpBetweenThreads) {
   EXPECT_EQ(game.plain, 20'000U);
 }
 
-TEST(WakeWord, LosesNoWakeUpBetweenProcesses) {
-  const int descriptor = memfd_create("wake word", MFD_CLOEXEC);
+TEST(Doorbell, LosesNoWakeUpBetweenProcesses) {
+  const int descriptor = memfd_create("doorbell", MFD_CLOEXEC);
   ASSERT_GE(descriptor, 0);
   ASSERT_EQ(ftruncate(descriptor, sizeof(PingPong)), 0);
   testing::run_test_processes(2, [&](Exchange& exchange) {
@@ -190,11 +211,11 @@ TEST(WakeWord, LosesNoWakeUpBetweenProcesses) {
   close(descriptor);
 }
 
-TEST(WakeWord, WakesAllSleepers) {
+TEST(Doorbell, WakesAllSleepers) {
   constexpr int kSleepers = 4;
   constexpr uint32_t kRounds = 500;
-  WakeWord word;
-  WakeWord arrived_word;
+  Doorbell doorbell;
+  Doorbell arrivals;
   std::atomic<uint32_t> round{0};
   std::atomic<int> arrived{0};
   std::vector<std::thread> sleepers;
@@ -202,24 +223,24 @@ TEST(WakeWord, WakesAllSleepers) {
     sleepers.emplace_back([&] {
       AwakeFor hook(0);
       const ScopedWaitHook installed(hook);
-      WakeWordParking parking(word);
+      DoorbellSleeper sleeper(doorbell);
       for (uint32_t next = 1; next <= kRounds; ++next) {
         EXPECT_TRUE(wait_until([&] { return round.load(std::memory_order_acquire) >= next; },
-                               kForever, &parking));
+                               kForever, &sleeper));
         arrived.fetch_add(1, std::memory_order_acq_rel);
-        arrived_word.wake();
+        arrivals.ring();
       }
     });
   }
-  WakeWordParking parking(arrived_word);
+  DoorbellSleeper sleeper(arrivals);
   for (uint32_t next = 1; next <= kRounds; ++next) {
     round.store(next, std::memory_order_release);
-    word.wake();
+    doorbell.ring();
     EXPECT_TRUE(wait_until(
         [&] {
           return arrived.load(std::memory_order_acquire) == static_cast<int>(next) * kSleepers;
         },
-        kForever, &parking));
+        kForever, &sleeper));
   }
   for (std::thread& sleeper : sleepers) sleeper.join();
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "dsfabric/function_table.h"
+#include "riutils/channel_sender.h"
 #include "riutils/internal/channel_receiver.h"
 #include "tests/fuzz/fuzz_input.h"
 
@@ -37,10 +38,10 @@ uint64_t ran = 0;
 
 class Backend final : public ReceiverBackend {
  public:
-  explicit Backend(uint32_t spare) {
+  Backend(uint32_t spare, Arrival arrival) {
     for (uint32_t i = 0; i < spare; ++i) {
       spare_.push_back(std::make_unique<ChunkMemory>());
-      ChannelReceiver::prepare(spare_.back()->bytes);
+      ChannelReceiver::prepare(spare_.back()->bytes, kChunkBytes, arrival);
     }
   }
   Taken take_chunks(uint32_t count, std::vector<std::byte*>& chunks) override {
@@ -70,6 +71,23 @@ class Backend final : public ReceiverBackend {
   bool broken_ = false;
 };
 
+// Puts the trailing words in place that the publications of the chunk name, so that the receiver
+// gets beyond them.
+void add_trailing_words(ChunkMemory& chunk) {
+  uint64_t at = sizeof(ChunkHeader);
+  while (at + sizeof(CallHeader) < kChunkBytes) {
+    CallHeader header;
+    std::memcpy(&header, chunk.bytes + at, sizeof header);
+    const uint64_t word = word_of(header);
+    if (word == 0) return;
+    at += sizeof header + (header.function == EndMarker::kFunction ? 0 : header.bytes());
+    if (at + sizeof word > kChunkBytes) return;
+    const uint64_t trailing = TrailingWord::of(word);
+    std::memcpy(chunk.bytes + at, &trailing, sizeof trailing);
+    at += sizeof trailing;
+  }
+}
+
 }  // namespace
 }  // namespace cariama::internal
 
@@ -79,8 +97,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   require(FunctionTable::build().ok());
   FuzzInput input(data, size);
   const auto choices = input.take<uint8_t>();
-  const Arrival arrival = (choices & 1) != 0 ? Arrival::kEvent : Arrival::kMapped;
-  Backend backend((choices >> 1) & 3);
+  static constexpr Arrival kArrivals[] = {Arrival::kMapped, Arrival::kEvent, Arrival::kTrailing,
+                                          Arrival::kTrailing};
+  const Arrival arrival = kArrivals[(choices & 1) | (choices >> 4 & 2)];
+  Backend backend((choices >> 1) & 3, arrival);
   // Each chunk is separate heap memory, so that the sanitizer reports any access beyond it.
   auto first = std::make_unique<ChunkMemory>();
   auto second = std::make_unique<ChunkMemory>();
@@ -88,6 +108,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     std::memset(chunk->bytes, 0, kChunkBytes);
     const std::string_view bytes = input.take_bytes(kChunkBytes - sizeof(ChunkHeader));
     std::memcpy(chunk->bytes + sizeof(ChunkHeader), bytes.data(), bytes.size());
+    if (arrival == Arrival::kTrailing && (choices & 64) != 0) add_trailing_words(*chunk);
   }
   ChannelReceiver receiver(backend, arrival,
                            (choices & 8) != 0 ? Consumption::kPull : Consumption::kPush,

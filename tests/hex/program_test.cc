@@ -12,16 +12,14 @@ namespace {
 
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 struct Outcome {
   int code = -1;
   std::string output;
 };
-// Runs the program by /bin/sh and drops its stderr. `timeout` ends it after 100 s.
-Outcome run(const std::string& arguments, const std::string& input = "") {
-  const std::string command = "printf '%s' '" + input +
-                              "' | timeout 100 " CARIAMA_PROGRAM_DIR "/cariama-hex " + arguments +
-                              " 2>/dev/null";
+// Runs a command of /bin/sh.
+Outcome shell(const std::string& command) {
   Outcome outcome;
   std::FILE* pipe = ::popen(command.c_str(), "r");
   if (pipe == nullptr) return outcome;
@@ -32,6 +30,31 @@ Outcome run(const std::string& arguments, const std::string& input = "") {
   const int status = ::pclose(pipe);
   if (WIFEXITED(status)) outcome.code = WEXITSTATUS(status);
   return outcome;
+}
+
+// Runs the program and drops its stderr. `timeout` ends it after 100 s.
+Outcome run(const std::string& arguments, const std::string& input = "") {
+  return shell("printf '%s' '" + input + "' | timeout 100 " CARIAMA_PROGRAM_DIR "/cariama-hex " +
+               arguments + " 2>/dev/null");
+}
+
+// A stopped process holds up neither the search nor the end of the program, and the launcher leaves
+// no stopped process behind.
+TEST(Program, GoesOnWithoutAStoppedProcess) {
+  const std::string program = CARIAMA_PROGRAM_DIR "/cariama-hex gtp --lease 3 --iterations 2000";
+  const Outcome outcome = shell(
+      "folder=$(mktemp -d); touch $folder/out; "
+      "(echo boardsize 5; echo genmove b; until grep -q '= [a-e]' $folder/out; do sleep 0.1; done; "
+      "kill -STOP $(cat $folder/1); echo genmove w; echo quit) | "
+      "timeout 100 " CARIAMA_PROGRAM_DIR
+      "/cariama-run -n 3 --keep-going sh -c "
+      "'echo $$ >$0/$CARIAMA_RANK; exec " +
+      program +
+      "' $folder >$folder/out 2>&1; cat $folder/out; "
+      "kill -0 $(cat $folder/1) 2>/dev/null && echo left behind; rm -r $folder");
+  EXPECT_THAT(outcome.output, ContainsRegex("= [a-e][1-5]\n\n= [a-e][1-5]\n\n=[ ]*\n"));
+  EXPECT_THAT(outcome.output, HasSubstr("rank 1 is stopped, and the job has ended without it"));
+  EXPECT_THAT(outcome.output, Not(HasSubstr("left behind")));
 }
 
 class ByProcesses : public ::testing::TestWithParam<std::string> {};

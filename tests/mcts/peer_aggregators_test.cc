@@ -29,9 +29,9 @@ TEST(PeerAggregators, ACallThatFlushesWhileAnotherOneIsSentLeavesNothingBehind) 
     ASSERT_TRUE(host.ok()) << host.status();
     PeerAggregators& aggregators = *Host::here().aggregators;
     if ((*host)->rank() == 0) {
-      EXPECT_TRUE(aggregators.call((*host)->id(1, 0), [&flushed] {
+      EXPECT_TRUE(aggregators.call((*host)->id(1, 0), [flushed = &flushed] {
         Host::here().aggregators->flush();
-        flushed = true;
+        *flushed = true;
       }));
       aggregators.flush();
       asked = true;
@@ -43,7 +43,7 @@ TEST(PeerAggregators, ACallThatFlushesWhileAnotherOneIsSentLeavesNothingBehind) 
       const Deadline deadline = soon();
       while (!asked && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
       EXPECT_FALSE(flushed);
-      EXPECT_TRUE(aggregators.call((*host)->id(2, 0), [&arrived] { arrived = true; }));
+      EXPECT_TRUE(aggregators.call((*host)->id(2, 0), [arrived = &arrived] { *arrived = true; }));
       EXPECT_TRUE(flushed) << "no call of rank 0 ran while the channel was opened";
     }
     EXPECT_EQ((*host)->serve(), absl::OkStatus());

@@ -146,9 +146,9 @@ TEST_P(ByTransport, AnUnknownNameIsForgotten) {
     static_cast<void>(search.run(ConnectFour(), {.iterations = 1000}));
     std::atomic<int> forgotten{0};
     for (const uint32_t rank : {1, 2}) {
-      ASSERT_TRUE(Host::here().aggregators->call(host.id(rank, 0), [&forgotten] {
+      ASSERT_TRUE(Host::here().aggregators->call(host.id(rank, 0), [forgotten = &forgotten] {
         LocalTree<ConnectFour>::here().exported().clear();
-        ++forgotten;
+        ++*forgotten;
       }));
     }
     Host::here().aggregators->flush();
@@ -165,8 +165,9 @@ TEST_P(ByTransport, AnUnknownNameIsForgotten) {
 // channel to rank 1 is nearly full, so rank 0 has to wait for room and runs received calls
 // meanwhile.
 TEST(Search, NodesAreFreedByCallsWhileTheyAreCollected) {
-  std::atomic<bool> sent{false};  // rank 1 has sent its calls to rank 0
-  std::atomic<bool> run{false};   // rank 0 has run these calls
+  std::atomic<bool> filled{false};  // the channel to rank 1 is nearly full
+  std::atomic<bool> sent{false};    // rank 1 has sent its calls to rank 0
+  std::atomic<bool> run{false};     // rank 0 has run these calls
   const auto await = [](const std::atomic<bool>& stage) {
     const Deadline deadline = soon();
     while (!stage && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
@@ -192,13 +193,15 @@ TEST(Search, NodesAreFreedByCallsWhileTheyAreCollected) {
     options.memory_bytes = 0;
     static_cast<void>(process.command(CommandKind::kBegin, options));
     PeerAggregators& aggregators = *Host::here().aggregators;
-    const auto collect = [&sent, &run, &await] {
+    const auto collect = [filled = &filled, sent = &sent, run = &run, await = &await] {
+      // Rank 0 runs received calls while its channel grows.
+      (*await)(*filled);
       PeerAggregators& back = *Host::here().aggregators;
       LocalTree<ConnectFour>::here().collect();
-      back.call(0, [&run] { run = true; });
+      back.call(0, [run] { *run = true; });
       back.flush();
-      sent = true;
-      await(run);
+      *sent = true;
+      (*await)(*run);
     };
     ASSERT_TRUE(aggregators.call((*host)->id(1, 0), collect));
     aggregators.flush();
@@ -210,6 +213,7 @@ TEST(Search, NodesAreFreedByCallsWhileTheyAreCollected) {
       ASSERT_TRUE(aggregators.call_buffer((*host)->id(1, 0), [](void*, uint64_t) {}, filler));
     }
     aggregators.flush();
+    filled = true;
     await(sent);
     EXPECT_FALSE(run);
     tree.collect();

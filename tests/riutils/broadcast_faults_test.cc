@@ -30,8 +30,10 @@ TEST(BroadcastFaults, ALostChildIsReportedByEveryForm) {
       job.faults(0)->lose_peer(fabric.label(2));
       // The loss is known once an operation has failed.
       Synchronizer never;
-      static_cast<void>(call<RemoteNotify>(
-          fabric, 2, [] {}, never));
+      const CallResult lost_call = call<RemoteNotify>(
+          fabric, 2, [] {}, never);
+      EXPECT_TRUE(
+          absl::IsUnavailable(lost_call.ok() ? fabric.wait(never, soon()) : lost_call.status()));
       EXPECT_TRUE(fabric.wait_polling([&] { return !fabric.peer_status(2).ok(); }, soon()));
       const auto nothing = [] {};
       Synchronizer sent, run;
@@ -63,8 +65,10 @@ TEST(BroadcastFaults, ALossDeepInTheTreeReachesTheCallerUnchanged) {
       must(call(fabric, 6, [] {}));
       job.faults(4)->lose_peer(fabric.label(6));
       Synchronizer never;
-      static_cast<void>(call<RemoteNotify>(
-          fabric, 6, [] {}, never));
+      const CallResult lost_call = call<RemoteNotify>(
+          fabric, 6, [] {}, never);
+      EXPECT_TRUE(
+          absl::IsUnavailable(lost_call.ok() ? fabric.wait(never, soon()) : lost_call.status()));
       EXPECT_TRUE(fabric.wait_polling([&] { return !fabric.peer_status(6).ok(); }, soon()));
       lost = true;
     }

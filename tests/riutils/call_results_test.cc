@@ -251,7 +251,7 @@ TEST_P(CallResults, APlainNotificationIsOneCallAndARemoteObjectsOneWrite) {
     auto failing = must(RemoteObject<Synchronizer>::create(fabric, 2));
     ASSERT_TRUE(
         messenger.call<RemoteNotify>([] { throw std::runtime_error("expected"); }, failing));
-    ASSERT_TRUE(messenger.call<LocalNotify>([] {}, failing));
+    ASSERT_TRUE(messenger.call<RemoteNotify>([] {}, failing));
     EXPECT_TRUE(absl::IsInternal(failing.wait(soon())));
     auto never = must(RemoteObject<Synchronizer>::create(fabric));
     RDMAMessenger invalid(*fabric.this_thread(), 99, small());
@@ -272,8 +272,8 @@ TEST_P(CallResults, AfterFinalizeAllCallsReturnUnavailable) {
   LocalJob local(options);
   local.run([&](Fabric& fabric, uint32_t) {
     ThreadContext& self = *fabric.this_thread();
-    RDMAMessenger messenger(self, 1 - fabric.rank(), small());
-    RDMAMessenger own(self, fabric.rank());
+    RDMAMessenger messenger(self, fabric.thread_of(1 - fabric.rank()), small());
+    RDMAMessenger own(self, fabric.thread_of(fabric.rank()));
     RDMAAggregator aggregator(messenger);
     auto object = must(RemoteObject<Synchronizer>::create(fabric));
     ASSERT_TRUE(messenger.call([] { ++run; }));
@@ -289,14 +289,16 @@ TEST_P(CallResults, AfterFinalizeAllCallsReturnUnavailable) {
     const std::byte byte{};
     // Send-based calls.
     Synchronizer done;
-    expect_unavailable(call(fabric, 1 - fabric.rank(), touch));
-    expect_unavailable(call(fabric, fabric.rank(), touch));
-    expect_unavailable(call<RemoteNotify>(fabric, 1 - fabric.rank(), touch, done));
-    expect_unavailable(call<RemoteNotify>(fabric, 1 - fabric.rank(), touch, object));
-    expect_unavailable(async_call(fabric, 1 - fabric.rank(), touch).get(soon()));
+    expect_unavailable(call(fabric, fabric.thread_of(1 - fabric.rank()), touch));
+    expect_unavailable(call(fabric, fabric.thread_of(fabric.rank()), touch));
+    expect_unavailable(
+        call<RemoteNotify>(fabric, fabric.thread_of(1 - fabric.rank()), touch, done));
+    expect_unavailable(
+        call<RemoteNotify>(fabric, fabric.thread_of(1 - fabric.rank()), touch, object));
+    expect_unavailable(async_call(fabric, fabric.thread_of(1 - fabric.rank()), touch).get(soon()));
     // One-sided calls: channels that were in use and new ones, to the peer and within the process.
-    RDMAMessenger late(self, 1 - fabric.rank(), small());
-    RDMAMessenger late_own(self, fabric.rank());
+    RDMAMessenger late(self, fabric.thread_of(1 - fabric.rank()), small());
+    RDMAMessenger late_own(self, fabric.thread_of(fabric.rank()));
     for (RDMAMessenger* one : {&messenger, &own, &late, &late_own}) {
       expect_unavailable(one->call(touch).status());
       expect_unavailable(one->call<RetryAsync>(touch).status());

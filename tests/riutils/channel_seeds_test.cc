@@ -115,12 +115,26 @@ void run_everything(Fabric& fabric, uint64_t seed) {
   };
   ASSERT_TRUE(fabric.wait(have_all, soon()));
   for (RDMAMessenger* one : {&plain, &under_batches, &under_overflow}) must(one->shutdown(soon()));
-  must(fabric.memory().free(source));
+  must(fabric.memory().free(std::move(source)));
 }
 
-class ChannelSeeds : public ::testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(On, ChannelSeeds, ::testing::Values("sim", "fault_sim"),
-                         [](const auto& info) { return std::string(info.param); });
+// A transport, and the order in which WRITEs become visible. They become visible in pieces unless
+// the order is kWrites.
+struct SeedsCase {
+  const char* name;
+  const char* transport;
+  ArrivalOrder order = ArrivalOrder::kWrites;
+};
+void PrintTo(const SeedsCase& seeds, std::ostream* out) { *out << seeds.name; }
+class ChannelSeeds : public ::testing::TestWithParam<SeedsCase> {};
+INSTANTIATE_TEST_SUITE_P(On, ChannelSeeds,
+                         ::testing::Values(SeedsCase{"sim", "sim"},
+                                           SeedsCase{"fault_sim", "fault_sim"},
+                                           SeedsCase{"no_order", "sim", ArrivalOrder::kNone},
+                                           SeedsCase{"blocks", "sim", ArrivalOrder::kWithinBlocks},
+                                           SeedsCase{"within", "sim", ArrivalOrder::kWithinWrite},
+                                           SeedsCase{"bytes", "sim", ArrivalOrder::kBytes}),
+                         [](const auto& info) { return std::string(info.param.name); });
 
 TEST_P(ChannelSeeds, EverythingRunsOnceInOrder) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
@@ -137,9 +151,13 @@ TEST_P(ChannelSeeds, EverythingRunsOnceInOrder) {
     damaged = 0;
     testing::LocalJobOptions options;
     options.processes = kProcesses;
-    options.transport = transport_case(GetParam());
+    options.transport = transport_case(GetParam().transport);
     options.seed = seed;
     options.sim.jitter = std::chrono::nanoseconds(500);
+    options.sim.write_order = GetParam().order;
+    if (GetParam().order != ArrivalOrder::kWrites) {
+      options.sim.torn_spread = std::chrono::nanoseconds(2000);
+    }
     LocalJob local(options);
     local.run([seed](Fabric& fabric, uint32_t) { run_everything(fabric, seed); });
     for (uint32_t to = 0; to < kProcesses; ++to) {

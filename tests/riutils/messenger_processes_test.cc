@@ -14,6 +14,7 @@
 #include "riutils/call.h"
 #include "tests/dsfabric/testing/local_job.h"
 #include "tests/dsfabric/testing/process_job.h"
+#include "tests/dtutils/testing/process_state.h"
 
 namespace cariama {
 namespace {
@@ -61,7 +62,7 @@ TEST(MessengerProcesses, SleepersAreWoken) {
     static std::atomic<uint64_t> pings{0};
     constexpr uint64_t kRounds = 300;
     {
-      RDMAMessenger messenger(*fabric.this_thread(), 1 - fabric.rank());
+      RDMAMessenger messenger(*fabric.this_thread(), fabric.thread_of(1 - fabric.rank()));
       for (uint64_t i = 0; i < kRounds; ++i) {
         if (fabric.rank() == 0) {
           ASSERT_TRUE(messenger.call([] { ++pings; }));
@@ -76,17 +77,6 @@ TEST(MessengerProcesses, SleepersAreWoken) {
   });
 }
 
-// Blocks until the kernel has stopped the process.
-void stop_process(pid_t pid) {
-  ASSERT_EQ(kill(pid, SIGSTOP), 0);
-  const auto stopped = [&] {
-    std::string line;
-    std::getline(std::ifstream("/proc/" + std::to_string(pid) + "/stat"), line);
-    return line.find(") T ") != std::string::npos;
-  };
-  EXPECT_TRUE(wait_until(stopped, soon()));
-}
-
 // The set-up of a messenger keeps its timeout. When the receiver goes on, the same messenger works.
 TEST(MessengerProcesses, AStoppedReceiverHoldsNobodyUp) {
   run_process_job(2, {}, [](Fabric& fabric) {
@@ -97,7 +87,7 @@ TEST(MessengerProcesses, AStoppedReceiverHoldsNobodyUp) {
     }
     const pid_t receiver = must(async_call(fabric, 1, [] { return getpid(); }).get(soon()));
     RDMAMessenger messenger(*fabric.this_thread(), 1, {.timeout = std::chrono::milliseconds(200)});
-    stop_process(receiver);
+    EXPECT_TRUE(testing::stop_process(receiver, soon()));
     EXPECT_TRUE(absl::IsDeadlineExceeded(messenger.setup()));
     EXPECT_TRUE(absl::IsDeadlineExceeded(messenger.setup())) << "the same request is awaited again";
     const CallResult refused = messenger.call([] { ADD_FAILURE() << "it was refused"; });
@@ -126,7 +116,7 @@ TEST(MessengerProcesses, AFabricEndsWhileASetUpWaits) {
       receiver = must(async_call(*fabric, 1, [] { return getpid(); }).get(soon()));
       RDMAMessenger messenger(*thread, 1);
       outgoing = &messenger;
-      stop_process(receiver);
+      EXPECT_TRUE(testing::stop_process(receiver, soon()));
       must(call(*fabric, 0, [] { called = outgoing->call([] {}).ok(); }));
       EXPECT_TRUE(fabric->wait([] { return called.load(); }, soon()));
     }
@@ -153,7 +143,7 @@ TEST(MessengerProcesses, ADeferredCallDoesNotWaitForAStoppedReceiver) {
                              .chunk_bytes = 1024,
                              .timeout = std::chrono::milliseconds(200)});
     EXPECT_EQ(messenger.setup(), absl::OkStatus());
-    stop_process(receiver);
+    EXPECT_TRUE(testing::stop_process(receiver, soon()));
     for (int i = 0; i < kCalls; ++i) {
       EXPECT_EQ(messenger.call<RetryAsync>([] { ++ran; }).status(), absl::OkStatus()) << i;
     }
@@ -182,7 +172,7 @@ TEST(MessengerProcesses, AStoppedReceiverDoesNotDelayOtherChannels) {
     RDMAMessenger second(*fabric.this_thread(), 1, options);
     to_stopped = &first;
     to_running = &second;
-    stop_process(stopped);
+    EXPECT_TRUE(testing::stop_process(stopped, soon()));
     // The first call of a channel is made inside of a call: the helper thread sets the channel up.
     must(call(fabric, 0, [] {
       sent = to_stopped->call([] { ++ran; }).ok() && to_running->call([] { ++ran; }).ok();

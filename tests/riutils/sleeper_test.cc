@@ -1,5 +1,7 @@
 // A one-sided call wakes a sleeping thread, for each kind of CallConsumer. On shm the sender itself
 // wakes it, without a message and without another thread in between. Heartbeats are disabled.
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -14,6 +16,7 @@
 #include "tests/dsfabric/testing/local_job.h"
 #include "tests/dsfabric/testing/process_job.h"
 #include "tests/dtutils/contract/harness.h"
+#include "tests/dtutils/testing/process_state.h"
 
 namespace cariama::testing {
 namespace {
@@ -67,6 +70,31 @@ TEST_P(Sleeper, IsWokenByTheSenderItself) {
       EXPECT_EQ(calls, expected);
     }
     other.join();
+  });
+}
+
+// No thread arms the doorbell of a worker that has left. A thread that sleeps in finalize() runs
+// the worker's calls all the same, although plain stores deliver them.
+TEST(SleeperInFinalize, RunsCallsToAWorkerThatHasLeft) {
+  FabricOptions options;
+  options.threads = 2;
+  options.heartbeat = std::chrono::hours(1);
+  run_process_job(2, options, [&](Fabric& fabric) {
+    static std::atomic<pid_t> finalizes;  // the process whose main thread calls finalize()
+    if (fabric.rank() == 1) {
+      std::thread([&] { const auto place = must(fabric.init_thread(1)); }).join();
+      must(call(fabric, 0, [pid = getpid()] { finalizes = pid; }));
+      return;
+    }
+    RDMAMessenger messenger(*fabric.this_thread(), 3);
+    must(messenger.setup());
+    EXPECT_TRUE(fabric.wait([] { return finalizes.load() != 0; }, soon()));
+    for (int asleep = 0; asleep < 50;) {
+      asleep = process_state(finalizes) == 'S' ? asleep + 1 : 0;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    ASSERT_TRUE(messenger.call([] {}).ok());
+    must(messenger.shutdown(soon()));
   });
 }
 

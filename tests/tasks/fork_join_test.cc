@@ -1,13 +1,17 @@
 // Fork and join on one worker: values, exceptions, scopes, suspension, and errors of use.
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <exception>
 #include <limits>
 #include <memory>
 #include <numeric>
+#include <set>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -178,6 +182,11 @@ TEST(ForkJoin, JoinAllReturnsAllResultsOrTheFirstException) {
         join_all(spawn([] { return 1; }), spawn([] { return std::string("two"); }));
     EXPECT_EQ(number, 1);
     EXPECT_EQ(text, "two");
+    static int ran = 0;
+    const std::tuple<std::monostate, int> both =
+        join_all(spawn([] { ++ran; }), spawn([] { return 2; }));
+    EXPECT_EQ(std::get<1>(both), 2);
+    EXPECT_EQ(ran, 1);
     EXPECT_THROW(join_all(spawn([] { return std::string("kept"); }),
                           spawn([]() -> std::string { throw Odd("first"); }),
                           spawn([]() -> int { throw std::out_of_range("second"); })),
@@ -207,6 +216,12 @@ TEST(ForkJoin, ParallelShapes) {
     static int calls = 0;
     parallel_invoke([] { calls += 1; }, [] { calls += 10; }, [] { calls += 100; });
     EXPECT_EQ(calls, 111);
+    const auto [one, nothing, text] =
+        parallel_invoke([] { return 1; }, [] { ++calls; }, [] { return std::string("three"); });
+    EXPECT_EQ(one, 1);
+    EXPECT_EQ(calls, 112);
+    EXPECT_EQ(text, "three");
+    EXPECT_THROW(parallel_invoke([] { return 1; }, []() -> int { throw Odd("one"); }), Odd);
     static int finished = 0;
     EXPECT_THROW(parallel_invoke([] { ++finished; }, [] { throw Odd("one"); }, [] { ++finished; }),
                  Odd);
@@ -224,6 +239,46 @@ TEST(ForkJoin, ParallelShapes) {
                      },
                      std::plus<>()),
                  Odd);
+  });
+}
+
+[[gnu::noinline]] uint64_t stack_position() {
+  return reinterpret_cast<uint64_t>(__builtin_frame_address(0));
+}
+
+// Without a grain, a loop that no thief observes does not fork: all its indices run in one frame.
+TEST(ForkJoin, ALoopWithoutThievesIsNotSplit) {
+  on_one_worker([] {
+    static std::set<uint64_t> frames;
+    static std::vector<int> order;
+    const auto record = [](int i) {
+      frames.insert(stack_position());
+      order.push_back(i);
+    };
+    parallel_for(0, 1000, record);
+    EXPECT_EQ(frames.size(), 1u);
+    ASSERT_EQ(order.size(), 1000u);
+    EXPECT_TRUE(std::is_sorted(order.begin(), order.end()));
+    frames.clear();
+    const long sum = parallel_reduce(
+        0, 1000, 0L,
+        [](int i) {
+          frames.insert(stack_position());
+          return long{i};
+        },
+        std::plus<>());
+    EXPECT_EQ(sum, 499500);
+    EXPECT_EQ(frames.size(), 1u);
+    frames.clear();
+    parallel_for(0, 1000, record, 1);
+    EXPECT_GT(frames.size(), 1u);
+    // Sizes of ranges at the limits of the type.
+    static long count = 0;
+    parallel_for(std::numeric_limits<int8_t>::min(), std::numeric_limits<int8_t>::max(),
+                 [](int8_t) { ++count; });
+    EXPECT_EQ(count, 255);
+    parallel_for(uint8_t{255}, uint8_t{3}, [](uint8_t) { ++count; });
+    EXPECT_EQ(count, 255);
   });
 }
 
@@ -420,6 +475,16 @@ TEST(ForkJoinDeath, SpawnOutsideOfATask) {
   EXPECT_EXIT(static_cast<void>(fib(2)), ::testing::ExitedWithCode(70), "spawn outside of a task");
 }
 
+[[gnu::noinline]] void bind_a_local(bool large) {
+  int local = 3;
+  const std::array<long, 9> many{};
+  if (large) {
+    join(spawn([many, &local] { local += static_cast<int>(many[0]); }));
+  } else {
+    join(spawn([&local] { ++local; }));
+  }
+}
+
 TEST(ForkJoinDeath, AReferenceToAParentsLocal) {
   TaskOptions options;
   options.check_closures = true;
@@ -436,16 +501,9 @@ TEST(ForkJoinDeath, AReferenceToAParentsLocal) {
       TaskOptions checked;
       checked.check_closures = true;
       auto runtime = TaskRuntime::create(exchange, checked);
-      EXPECT_EXIT(static_cast<void>((*runtime)->run([large] {
-                    int local = 3;
-                    const std::array<long, 9> many{};
-                    if (large) {
-                      join(spawn([many, &local] { local += static_cast<int>(many[0]); }));
-                    } else {
-                      join(spawn([&local] { ++local; }));
-                    }
-                  })),
-                  ::testing::ExitedWithCode(70), "pointer or reference to a local");
+      EXPECT_EXIT(static_cast<void>((*runtime)->run([large] { bind_a_local(large); })),
+                  ::testing::ExitedWithCode(70),
+                  "bind_a_local.* spawned a task with a pointer or reference to a local");
     });
   };
   captures(false);

@@ -25,6 +25,7 @@
 #include "tasks/suspend.h"
 #include "tasks/task.h"
 #include "tests/dtutils/shm/shm_node.h"
+#include "tests/dtutils/testing/process_state.h"
 #include "tests/tasks/task_test_support.h"
 
 namespace cariama {
@@ -480,9 +481,9 @@ TEST(Idle, ASleepingWorkerIsWoken) {
   with_workers(3, sleepy, [&](TaskRuntime& runtime) {
     for (int run = 0; run < 20; ++run) {
       const auto result = runtime.run([f = flags.get()] {
-        const auto& sleepers =
+        auto& sleepers =
             reinterpret_cast<tasks::WorkerArea*>(tasks::this_worker->region().tail())->sleepers;
-        EXPECT_TRUE(testing::spin_until([&] { return sleepers != 0; }));
+        EXPECT_TRUE(testing::spin_until([&] { return sleepers.armed() != 0; }));
         return join_after_steal(f, [] { return 1; });
       });
       ASSERT_TRUE(result.ok()) << result.status();
@@ -490,7 +491,7 @@ TEST(Idle, ASleepingWorkerIsWoken) {
     }
     flags->wakeable_sleeps += runtime.statistics().wakeable_sleeps;
   });
-  // Not every worker must have slept: one may always find work before it announces its sleep.
+  // Not every worker must have slept: one may always find work before it arms its doorbell.
   EXPECT_GT(flags->wakeable_sleeps, 0u);
 }
 
@@ -518,6 +519,7 @@ TEST(CheckFrames, APrivatePointerIsReported) {
       EXPECT_EQ(result.value_or(0), 1) << said;
       if (runtime.rank() != 0 || !wrong) return;
       EXPECT_THAT(said, HasSubstr("in this process's private heap"));
+      EXPECT_THAT(said, ::testing::ContainsRegex("above the fork in .*(after_steal|run_child)"));
       EXPECT_THAT(said, HasSubstr("use values or global pointers"));
     });
   }
@@ -540,7 +542,7 @@ TEST(OneSided, AStealNeedsNothingOfTheVictim) {
       // In the thief. The victim is stopped now or soon, and stays stopped while this task
       // continues with the frames that were read from it.
       EXPECT_NE(getpid(), f->child_pid);
-      EXPECT_TRUE(wait_until_stopped(f->child_pid));
+      EXPECT_TRUE(testing::wait_until_stopped(f->child_pid, soon()));
       f->parent_pid = getpid();
       kill(f->child_pid, SIGCONT);
       return join(std::move(child));
@@ -556,7 +558,7 @@ TEST(OneSided, AStoppedVictimIsStolenFrom) {
   with_workers(2, {}, [&](TaskRuntime& runtime) {
     if (runtime.rank() == 1) {
       ASSERT_TRUE(testing::spin_until([&] { return flags->go == 1; }));
-      ASSERT_TRUE(wait_until_stopped(flags->child_pid));
+      ASSERT_TRUE(testing::wait_until_stopped(flags->child_pid, soon()));
     }
     const absl::StatusOr<int> result = runtime.run([f = flags.get()] {
       f->child_pid = getpid();
@@ -572,7 +574,8 @@ TEST(OneSided, AStoppedVictimIsStolenFrom) {
         }));
       });
       EXPECT_NE(getpid(), f->child_pid);
-      EXPECT_TRUE(wait_until_stopped(f->child_pid)) << "the victim ran during the steal";
+      EXPECT_TRUE(testing::wait_until_stopped(f->child_pid, soon()))
+          << "the victim ran during the steal";
       kill(f->child_pid, SIGCONT);
       return join(std::move(child));
     });

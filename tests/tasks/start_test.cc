@@ -21,6 +21,7 @@
 #include "dsfabric/fabric.h"
 #include "dsfabric/future.h"
 #include "dsfabric/global_memory.h"
+#include "dsfabric/send_call.h"
 #include "dtutils/exchange_connect.h"
 #include "tasks/await.h"
 #include "tests/tasks/task_test_support.h"
@@ -186,9 +187,9 @@ int role_await() {
     const auto cell = the_memory->allocate<uint64_t>(1, 1, deadline_after(60s));
     if (!cell.ok()) fail(cell.status().ToString());
     GlobalTransfer put = the_memory->rput(uint64_t{7}, *cell);
-    if (!await(put).ok()) fail("rput");
+    if (!await(put, kForever).ok()) fail("rput");
     GlobalValue<uint64_t> got = the_memory->rget(*cell);
-    const auto value = await(got);
+    const auto value = await(got, kForever);
     return value.ok() ? static_cast<int>(*value) : -1;
   });
   if (require(result) != 7) fail("another value");

@@ -204,6 +204,21 @@ TEST(CariamaInfo, ShowsOptionsOnRequestOnly) {
             lines_of(run_info("--json").output).size());
 }
 
+TEST(CariamaInfo, DescribesAJob) {
+  const InfoOutcome outcome = run_info("-n 2 -t 2 --job 2>&1", "CARIAMA_TRANSPORT=shm");
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, ContainsRegex("option, job, processes +2"));
+  EXPECT_THAT(outcome.output, ContainsRegex("option, job, threads +2"));
+  EXPECT_THAT(outcome.output, ContainsRegex("option, RDMAAllocator, chunk_bytes +64 KiB"));
+  for (const char* const pair : {"rank 0, to 1", "rank 1, to 0"}) {
+    EXPECT_THAT(outcome.output, ContainsRegex(std::string("path, ") + pair + " +shm"));
+    EXPECT_THAT(outcome.output, ContainsRegex(std::string("arrival, ") + pair + " +mapped"));
+  }
+  EXPECT_THAT(outcome.output, ContainsRegex("memory per peer, rank 1 +[1-9]"));
+  EXPECT_EQ(run_info("--preset paper 2>&1").exit_code, 2);
+  EXPECT_EQ(run_info("--job --preset none 2>&1").exit_code, 2);
+}
+
 TEST(CariamaInfo, ExitCodesTellUseAndFailure) {
   const InfoOutcome help = run_info("--help");
   EXPECT_EQ(help.exit_code, 0);

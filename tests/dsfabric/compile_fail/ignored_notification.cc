@@ -1,5 +1,5 @@
-// error: cariama: LocalNotify and RemoteNotify say when a Synchronizer is counted down; pass one
-// right behind the function
+// error: cariama: LocalNotify and RemoteNotify say when a Synchronizer is counted down; this call
+// has none
 #include "dsfabric/send_call.h"
 
 void example(cariama::Fabric& fabric) {

@@ -1,4 +1,4 @@
-// error: cariama: Sync and Async say how call_buffer READs its buffer; this call has none
+// error: cariama: Sync and Async say how call_buffer READs its buffer; this call READs none
 #include "dsfabric/send_call.h"
 
 void example(cariama::Fabric& fabric) {

@@ -1,5 +1,6 @@
-// error: cariama: an argument of this call is a pointer (as string literals are), a string_view or
-// a span, which points into the caller's process; pass a value, such as a std::string
+// error: cariama: an argument of this call is or contains a pointer (as string literals are), a
+// reference, a string_view or a span, which points into the caller's process; pass a value, such as
+// a std::string
 #include <string>
 
 #include "dsfabric/send_call.h"

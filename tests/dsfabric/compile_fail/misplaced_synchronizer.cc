@@ -1,4 +1,4 @@
-// error: cariama: the Synchronizer of a call stands right behind its function
+// error: cariama: the completion of a call stands right behind its function
 #include "dsfabric/send_call.h"
 
 void example(cariama::Fabric& fabric) {

@@ -1,7 +1,7 @@
 // error: cariama: the result of this call cannot travel: it is a reference, a view or a unique_ptr
 // (return a value), or neither trivially copyable nor known to cereal (give its type a serialize()
 // member)
-#include "dsfabric/future.h"
+#include "dsfabric/send_call.h"
 
 int shared = 0;
 

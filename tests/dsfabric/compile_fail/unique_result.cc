@@ -3,7 +3,7 @@
 // member)
 #include <memory>
 
-#include "dsfabric/future.h"
+#include "dsfabric/send_call.h"
 
 void example(cariama::Fabric& fabric) {
 #ifdef CARIAMA_MUST_NOT_COMPILE

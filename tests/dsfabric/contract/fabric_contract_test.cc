@@ -74,13 +74,13 @@ TEST_P(FabricContract, BuffersArePushedAndPulled) {
       };
     };
     Synchronizer done(3);
-    must(call_buffer<RemoteNotify>(fabric, 1, add(0), &memory, 0, kBytes, target, &done));
+    must(call_buffer<RemoteNotify>(fabric, 1, add(0), &memory, 0, kBytes, target, done));
     must(call_buffer<RemoteNotify, Sync>(fabric, 1, add(1), &memory, 0, kBytes, done));
     must(call_buffer<RemoteNotify, Async>(fabric, 1, add(2), &memory, 0, kBytes, done));
     EXPECT_TRUE(fabric.wait([&] { return done.done(); }, soon()));
     must(done.status());
     for (auto& sum : sums) EXPECT_EQ(sum, expected);
-    must(fabric.memory().free(memory));
+    must(fabric.memory().free(std::move(memory)));
   });
 }
 
@@ -93,7 +93,7 @@ TEST_P(FabricContract, FloodsEnd) {
   LocalJob job(options);
   job.run([](Fabric& fabric, uint32_t) {
     for (int i = 0; i < 50; ++i) {
-      must(call(fabric, 1 - fabric.rank(), [] {
+      must(call(fabric, fabric.thread_of(1 - fabric.rank()), [] {
         ++run;
         Fabric& here = *running_fabric();
         must(call(here, 1 - here.rank(), [] { ++run; }));

@@ -27,7 +27,7 @@ namespace {
 using ::testing::HasSubstr;
 
 size_t allocations(Fabric& fabric) {
-  return fabric.core().attachments().get<internal::RemoteHeap>(fabric).allocations();
+  return internal::core_of(fabric).attachments().get<internal::RemoteHeap>(fabric).allocations();
 }
 
 class GlobalMemoryContract : public ::testing::TestWithParam<TransportCase> {
@@ -204,7 +204,7 @@ TEST_P(GlobalMemoryContract, RegisteredMemoryIsTransferredInPlace) {
     EXPECT_EQ(words[51], 0u);
     EXPECT_EQ(memory->rget(theirs, buffer, 8, 100).wait(soon()).code(),
               absl::StatusCode::kInvalidArgument);
-    must(fabric.memory().free(buffer));
+    must(fabric.memory().free(std::move(buffer)));
     memory->free(theirs);
   });
 }

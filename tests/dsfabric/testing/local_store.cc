@@ -21,7 +21,7 @@ struct LocalStore {
     internal::Broker::Handler handler;
   };
   std::mutex mutex;
-  WakeWord changed;
+  Doorbell changed;
   std::map<std::pair<int, std::string>, std::string, std::less<>> values;
   std::vector<Rank> ranks;
   std::vector<uint64_t> fences = std::vector<uint64_t>(ranks.size());
@@ -44,7 +44,7 @@ class LocalBootstrap final : public Bootstrap {
   ~LocalBootstrap() override {
     const std::lock_guard lock(store_->mutex);
     store_->ranks[rank_].ended = true;
-    store_->changed.wake();
+    store_->changed.ring();
   }
 
   int rank() const override { return rank_; }
@@ -54,7 +54,7 @@ class LocalBootstrap final : public Bootstrap {
   absl::Status put(std::string_view key, std::string_view value) override {
     const std::lock_guard lock(store_->mutex);
     store_->values[{rank_, std::string(key)}] = value;
-    store_->changed.wake();
+    store_->changed.ring();
     return absl::OkStatus();
   }
   absl::StatusOr<std::string> get(int rank, std::string_view key, Deadline deadline) override {
@@ -76,7 +76,7 @@ class LocalBootstrap final : public Bootstrap {
       const std::lock_guard lock(store_->mutex);
       if (!fenced_) ++store_->fences[rank_];
       fenced_ = true;
-      store_->changed.wake();
+      store_->changed.ring();
     }
     absl::Status left = wait(deadline, "a fence", [&]() -> absl::StatusOr<bool> {
       for (int i = 0; i < size(); ++i) {
@@ -100,14 +100,14 @@ class LocalBootstrap final : public Bootstrap {
   template <typename Look>
   absl::Status wait(Deadline deadline, const char* what, Look&& look) {
     absl::StatusOr<bool> answer = false;
-    WakeWordParking parking(store_->changed);
+    DoorbellSleeper sleeper(store_->changed);
     const bool came = wait_until(
         [&] {
           const std::lock_guard lock(store_->mutex);
           answer = look();
           return !answer.ok() || *answer;
         },
-        deadline, &parking);
+        deadline, &sleeper);
     if (came) return answer.status();
     return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
                       std::string(what) + " did not come in time");
@@ -127,7 +127,7 @@ class LocalBroker final : public internal::Broker {
       : store_(std::move(store)), rank_(rank) {
     const std::lock_guard lock(store_->mutex);
     store_->ranks[rank_].handler = std::move(handler);
-    store_->changed.wake();
+    store_->changed.ring();
   }
   ~LocalBroker() override {
     LocalStore::Rank& self = store_->ranks[rank_];
@@ -135,20 +135,20 @@ class LocalBroker final : public internal::Broker {
     const std::lock_guard lock(store_->mutex);
     self.handler = nullptr;
     self.ended = true;
-    store_->changed.wake();
+    store_->changed.ring();
   }
 
   absl::StatusOr<std::string> request(int rank, std::string_view request,
                                       Deadline deadline) override {
     LocalStore::Rank& peer = store_->ranks[rank];
-    WakeWordParking parking(store_->changed);
+    DoorbellSleeper sleeper(store_->changed);
     bool ended = false;
     const auto ready = [&] {
       const std::lock_guard lock(store_->mutex);
       ended = peer.ended;
       return ended || peer.handler != nullptr;
     };
-    if (!wait_until(ready, deadline, &parking)) {
+    if (!wait_until(ready, deadline, &sleeper)) {
       return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
                         "rank " + std::to_string(rank) + " does not answer");
     }

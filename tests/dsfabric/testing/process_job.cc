@@ -77,8 +77,7 @@ void run_process_job(int count, const FabricOptions& options,
 void run_job_with_a_victim(int count, int victim, const std::function<void(Fabric&)>& body) {
   RunOptions run;
   run.may_die = {victim};
-  const absl::Status status =
-      try_process_job(count, {.on_failure = FailurePolicy::kContinue}, body, run);
+  const absl::Status status = try_process_job(count, {}, body, run);
   EXPECT_TRUE(status.ok()) << status;
 }
 

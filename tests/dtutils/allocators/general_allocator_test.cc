@@ -41,9 +41,13 @@ class GeneralAllocatorTest : public ::testing::TestWithParam<Fit> {
   }
   static RDMAMemory take(GeneralAllocator& heap, size_t bytes,
                          size_t alignment = GeneralAllocator::kGranule) {
-    const auto memory = heap.allocate(bytes, alignment);
+    auto memory = heap.allocate(bytes, alignment);
     EXPECT_TRUE(memory.ok()) << memory.status();
-    return memory.ok() ? *memory : RDMAMemory();
+    return memory.ok() ? *std::move(memory) : RDMAMemory();
+  }
+  // A second handle to the same bytes.
+  static RDMAMemory same(const RDMAMemory& memory) {
+    return {memory.get_buffer(), memory.size(), memory.range()};
   }
 
   MemoryBudget budget_{64 << 20};
@@ -69,7 +73,7 @@ TEST_P(GeneralAllocatorTest, PiecesAreUsableAlignedAndReturned) {
       std::memset(pieces.back().get_buffer(), 1, bytes);
     }
   }
-  for (const RDMAMemory& piece : pieces) EXPECT_TRUE(heap->free(piece).ok());
+  for (RDMAMemory& piece : pieces) EXPECT_TRUE(heap->free(std::move(piece)).ok());
   const GeneralAllocatorStatistics after = heap->statistics();
   EXPECT_EQ(after.allocations, 0u);
   EXPECT_EQ(after.bytes_in_use, 0u);
@@ -80,25 +84,29 @@ TEST_P(GeneralAllocatorTest, PiecesAreUsableAlignedAndReturned) {
 
 TEST_P(GeneralAllocatorTest, FreedNeighboursServeALargerPiece) {
   const auto heap = make({.max_bytes = kChunk});
-  const RDMAMemory a = take(*heap, kChunk / 4);
-  const RDMAMemory b = take(*heap, kChunk / 4);
-  const RDMAMemory c = take(*heap, kChunk / 4);
-  const RDMAMemory d = take(*heap, kChunk / 4);
+  RDMAMemory a = take(*heap, kChunk / 4);
+  RDMAMemory b = take(*heap, kChunk / 4);
+  RDMAMemory c = take(*heap, kChunk / 4);
+  RDMAMemory d = take(*heap, kChunk / 4);
   EXPECT_FALSE(heap->allocate(1).ok());
-  ASSERT_TRUE(heap->free(b).ok());
-  ASSERT_TRUE(heap->free(c).ok());
-  const RDMAMemory bc = take(*heap, kChunk / 2);
-  EXPECT_EQ(bc.get_buffer(), b.get_buffer());
-  EXPECT_TRUE(heap->free(a).ok() && heap->free(bc).ok() && heap->free(d).ok());
+  const std::byte* const at = b.get_buffer();
+  ASSERT_TRUE(heap->free(std::move(b)).ok());
+  ASSERT_TRUE(heap->free(std::move(c)).ok());
+  RDMAMemory bc = take(*heap, kChunk / 2);
+  EXPECT_EQ(bc.get_buffer(), at);
+  EXPECT_TRUE(heap->free(std::move(a)).ok() && heap->free(std::move(bc)).ok() &&
+              heap->free(std::move(d)).ok());
 }
 
 TEST_P(GeneralAllocatorTest, DoubleAndForeignFreesAreErrorsWithoutEffect) {
   const auto heap = make();
-  const RDMAMemory a = take(*heap, 1000);
-  const RDMAMemory keep = take(*heap, 1000);
+  RDMAMemory a = take(*heap, 1000);
+  RDMAMemory keep = take(*heap, 1000);
   const GeneralAllocatorStatistics before = heap->statistics();
-  const auto expect_refused = [&](const RDMAMemory& memory, const std::string& why) {
-    const absl::Status status = heap->free(memory);
+  const auto expect_refused = [&](RDMAMemory memory, const std::string& why) {
+    const std::byte* const at = memory.get_buffer();
+    const absl::Status status = heap->free(std::move(memory));
+    EXPECT_EQ(memory.get_buffer(), at) << "the handle is unchanged";
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     EXPECT_EQ(error_scope(status), ErrorScope::kOperation);
     EXPECT_THAT(std::string(status.message()), HasSubstr(why));
@@ -110,13 +118,15 @@ TEST_P(GeneralAllocatorTest, DoubleAndForeignFreesAreErrorsWithoutEffect) {
   expect_refused(RDMAMemory(), "not from this allocator");
   expect_refused(RDMAMemory(a.get_buffer() + 64, 936, a.range()), "no allocation starts there");
   expect_refused(RDMAMemory(a.get_buffer(), 999, a.range()), "another size");
-  ASSERT_TRUE(heap->free(a).ok());
-  const absl::Status twice = heap->free(a);
+  RDMAMemory again = same(a);
+  ASSERT_TRUE(heap->free(std::move(a)).ok());
+  EXPECT_EQ(a.get_buffer(), nullptr) << "the handle is consumed";
+  const absl::Status twice = heap->free(std::move(again));
   EXPECT_THAT(std::string(twice.message()), HasSubstr("freed before"));
   // A piece that another allocator took from the same memory is foreign, too.
   const auto other = make();
-  EXPECT_FALSE(other->free(keep).ok());
-  EXPECT_TRUE(heap->free(keep).ok());
+  EXPECT_FALSE(other->free(std::move(keep)).ok());
+  EXPECT_TRUE(heap->free(std::move(keep)).ok());
 }
 
 TEST_P(GeneralAllocatorTest, FreedInFlightIsReusedOnlyWhenFlushed) {
@@ -124,10 +134,11 @@ TEST_P(GeneralAllocatorTest, FreedInFlightIsReusedOnlyWhenFlushed) {
   SimulatedQueue queue;
   RDMAMemory a = take(*heap, kChunk);
   queue.post(&a);
-  ASSERT_TRUE(heap->free(a).ok());
+  RDMAMemory again = same(a);
+  ASSERT_TRUE(heap->free(std::move(a)).ok());
   EXPECT_EQ(heap->statistics().bytes_in_flight, kChunk);
   EXPECT_EQ(heap->statistics().allocations, 0u);
-  EXPECT_FALSE(heap->free(a).ok()) << "freed before";
+  EXPECT_FALSE(heap->free(std::move(again)).ok()) << "freed before";
   EXPECT_FALSE(heap->allocate(1).ok());
   queue.complete_all();
   EXPECT_EQ(take(*heap, kChunk).size(), kChunk);
@@ -140,7 +151,7 @@ TEST_P(GeneralAllocatorTest, MemoryInFlightOutlivesTheAllocator) {
   RDMAMemory a = take(*heap, 100);
   take(*heap, 2 * kChunk);  // not freed: the allocator returns it when it is destroyed
   queue.post(&a);
-  ASSERT_TRUE(heap->free(a).ok());
+  ASSERT_TRUE(heap->free(std::move(a)).ok());
   heap.reset();
   EXPECT_EQ(memory_->statistics().chunks_in_use, 0u);
   EXPECT_EQ(memory_->statistics().bytes_in_flight, kChunk);
@@ -185,7 +196,7 @@ TEST_P(GeneralAllocatorTest, StatisticsShowFragmentation) {
   for (size_t i = 0; i < 16; ++i) pieces.push_back(take(*heap, kChunk / 16));
   EXPECT_EQ(heap->statistics().bytes_in_use_high_water, kChunk);
   EXPECT_EQ(heap->statistics().fragmentation(), 0);
-  for (size_t i = 0; i < 16; i += 2) ASSERT_TRUE(heap->free(pieces[i]).ok());
+  for (size_t i = 0; i < 16; i += 2) ASSERT_TRUE(heap->free(std::move(pieces[i])).ok());
   const GeneralAllocatorStatistics now = heap->statistics();
   EXPECT_EQ(now.bytes_free, kChunk / 2);
   EXPECT_EQ(now.free_pieces, 8u);
@@ -199,10 +210,11 @@ TEST_P(GeneralAllocatorTest, FitDecidesWhereAPieceGoes) {
   for (const size_t bytes : {4096u, 64u, 1024u, 64u, 2048u, 64u})
     pieces.push_back(take(*heap, bytes));
   const RDMAMemory rest = take(*heap, kChunk - heap->statistics().bytes_in_use);
-  for (const size_t hole : {0u, 2u, 4u}) ASSERT_TRUE(heap->free(pieces[hole]).ok());
+  const std::byte* const wanted =
+      GetParam() == Fit::kBest ? pieces[2].get_buffer() : pieces[0].get_buffer();
+  for (const size_t hole : {0u, 2u, 4u}) ASSERT_TRUE(heap->free(std::move(pieces[hole])).ok());
   const RDMAMemory piece = take(*heap, 1000);
-  EXPECT_EQ(piece.get_buffer(),
-            GetParam() == Fit::kBest ? pieces[2].get_buffer() : pieces[0].get_buffer());
+  EXPECT_EQ(piece.get_buffer(), wanted);
   EXPECT_EQ(rest.size(), kChunk - 4096 - 1024 - 2048 - 3 * 64);
 }
 
@@ -223,7 +235,7 @@ TEST_P(GeneralAllocatorTest, RandomUseAgreesWithAnIntervalMap) {
       if (random() % 100 < 54) {
         const size_t size = random() % (random() % 40 == 0 ? 3 * kChunk : 4000);
         const size_t alignment = size_t{1} << random() % 14;
-        const auto memory = heap->allocate(size, alignment);
+        auto memory = heap->allocate(size, alignment);
         if (!memory.ok()) {
           ASSERT_EQ(memory.status().code(), absl::StatusCode::kResourceExhausted);
           queue.complete_all();
@@ -241,18 +253,19 @@ TEST_P(GeneralAllocatorTest, RandomUseAgreesWithAnIntervalMap) {
         }
         const auto mark = static_cast<std::byte>(random());
         std::memset(start, static_cast<int>(mark), size);
-        live[start] = {*memory, mark};
+        live[start] = {*std::move(memory), mark};
         bytes += rounded(size);
       } else if (!live.empty()) {
         const auto it = std::next(live.begin(), static_cast<long>(random() % live.size()));
-        RDMAMemory memory = it->second.memory;
+        RDMAMemory memory = std::move(it->second.memory);
         for (size_t i = 0; i < memory.size(); ++i) {
           ASSERT_EQ(memory.get_buffer()[i], it->second.mark);
         }
         if (random() % 3 == 0) queue.post(&memory);
-        ASSERT_TRUE(heap->free(memory).ok());
-        ASSERT_FALSE(heap->free(memory).ok());
-        bytes -= rounded(memory.size());
+        RDMAMemory again = same(memory);
+        ASSERT_TRUE(heap->free(std::move(memory)).ok());
+        ASSERT_FALSE(heap->free(std::move(again)).ok());
+        bytes -= rounded(again.size());
         live.erase(it);
         if (random() % 16 == 0) queue.complete(queue.outstanding() / 2);
       }
@@ -261,7 +274,7 @@ TEST_P(GeneralAllocatorTest, RandomUseAgreesWithAnIntervalMap) {
       ASSERT_EQ(now.allocations, live.size());
       ASSERT_EQ(now.bytes, now.bytes_in_use + now.bytes_in_flight + now.bytes_free);
     }
-    for (const auto& [start, piece] : live) ASSERT_TRUE(heap->free(piece.memory).ok());
+    for (auto& [start, piece] : live) ASSERT_TRUE(heap->free(std::move(piece.memory)).ok());
     queue.complete_all();
     // The next allocation recycles the pieces whose transfers have completed.
     ASSERT_TRUE(heap->free(take(*heap, 1)).ok());
@@ -280,27 +293,27 @@ TEST_P(GeneralAllocatorTest, ThreadsShareIt) {
       std::vector<RDMAMemory> mine;
       for (int step = 0; step < 3000; ++step) {
         if (random() % 2 == 0 || mine.empty()) {
-          const auto memory = heap->allocate(1 + random() % 5000);
+          auto memory = heap->allocate(1 + random() % 5000);
           if (!memory.ok()) {
             failures.fetch_add(1);
             continue;
           }
           std::memset(memory->get_buffer(), static_cast<int>(id), memory->size());
-          mine.push_back(*memory);
+          mine.push_back(*std::move(memory));
         } else {
           std::swap(mine[random() % mine.size()], mine.back());
-          RDMAMemory memory = mine.back();
+          RDMAMemory memory = std::move(mine.back());
           mine.pop_back();
           for (size_t i = 0; i < memory.size(); ++i) {
             if (memory.get_buffer()[i] != static_cast<std::byte>(id)) failures.fetch_add(1);
           }
           if (random() % 4 == 0) queue.post(&memory);
-          if (!heap->free(memory).ok()) failures.fetch_add(1);
+          if (!heap->free(std::move(memory)).ok()) failures.fetch_add(1);
           queue.complete(queue.outstanding());
         }
       }
-      for (const RDMAMemory& memory : mine) {
-        if (!heap->free(memory).ok()) failures.fetch_add(1);
+      for (RDMAMemory& memory : mine) {
+        if (!heap->free(std::move(memory)).ok()) failures.fetch_add(1);
       }
     });
   }

@@ -271,7 +271,10 @@ TEST_F(RDMAAllocatorTest, ChunkInFlightIsNotReusedBeforeItsFlush) {
   RDMAMemory b = chunk.memory(64, 64);
   a.set_last_use(&slow, 0);
   b.set_last_use(&fast, 0);
-  chunk.release_after({a, b});
+  std::vector<RDMAMemory> in_flight;
+  in_flight.push_back(std::move(a));
+  in_flight.push_back(std::move(b));
+  chunk.release_after(std::move(in_flight));
   EXPECT_TRUE(chunk.empty());
   EXPECT_EQ(allocator->statistics().bytes_in_flight, 256 * kKiB);
   EXPECT_EQ(allocator->statistics().chunks_in_use, 0u);
@@ -395,9 +398,10 @@ TEST_F(RDMAAllocatorTest, ThreadsShareIt) {
           }
           if (random() % 4 == 0) {
             FlushCell& cell = cells[id];
-            RDMAMemory memory = mine.back().memory(0, 64);
-            memory.set_last_use(&cell, cell.flushed.load() + random() % 2);
-            mine.back().release_after({memory});
+            std::vector<RDMAMemory> in_flight;
+            in_flight.push_back(mine.back().memory(0, 64));
+            in_flight.back().set_last_use(&cell, cell.flushed.load() + random() % 2);
+            mine.back().release_after(std::move(in_flight));
             cell.flushed.fetch_add(1, std::memory_order_release);
           }
           mine.pop_back();

@@ -1,10 +1,10 @@
-// Sleeping while plain WRITEs arrive (sleep_protocol.h): no wake-up is lost, on any transport.
+// Sleeping while plain WRITEs arrive (remote_doorbell.h): no wake-up is lost, on any transport.
 #include <algorithm>
 #include <atomic>
 #include <random>
 #include <thread>
 
-#include "dtutils/sleep_protocol.h"
+#include "dtutils/remote_doorbell.h"
 #include "dtutils/transmitter.h"
 #include "gtest/gtest.h"
 #include "tests/dtutils/contract/harness.h"
@@ -29,6 +29,45 @@ uint64_t decode(uint64_t word) {
   const uint64_t message = word & 0xffffffff;
   return encode(message) == word ? message : 0;
 }
+
+// The receiver of one sender: polls memory, and sleeps on the channel of its receive completions.
+class Receiver final : public Sleeper, public RemoteSleeper {
+ public:
+  Receiver(const RemoteMemoryLocator& doorbell, Transmitter& transmitter, RDMAMemory& scratch,
+           CompletionQueue& receives, CompletionChannel& channel)
+      : RemoteSleeper(doorbell),
+        transmitter_(transmitter),
+        scratch_(scratch),
+        receives_(receives),
+        channel_(channel) {}
+
+  void arm() override {
+    must(receives_.arm());
+    RemoteSleeper::arm();
+  }
+  bool recheck() override { return RemoteSleeper::recheck(); }
+  void wait(Deadline deadline) override {
+    ++sleeps;
+    asleep.store(true);
+    static_cast<void>(channel_.wait(deadline - std::chrono::steady_clock::now()));
+    asleep.store(false);
+  }
+
+  uint64_t messages = 0;  // number of messages consumed
+  uint64_t sleeps = 0;
+  std::atomic<bool> asleep{false};
+
+ private:
+  absl::StatusOr<Transmitter*> path() override { return &transmitter_; }
+  RDMAMemory& scratch() override { return scratch_; }
+  uint64_t scratch_offset() const override { return 0; }
+  uint64_t consumed() const override { return messages; }
+
+  Transmitter& transmitter_;
+  RDMAMemory& scratch_;
+  CompletionQueue& receives_;
+  CompletionChannel& channel_;
+};
 
 TEST_P(SleepContract, EveryMessageArrivesAtAReceiverThatSleepsWithoutTimeout) {
   // The emulated CPUs of the VM are about a hundred times slower.
@@ -55,12 +94,18 @@ TEST_P(SleepContract, EveryMessageArrivesAtAReceiverThatSleepsWithoutTimeout) {
   arrived.set_word(0, 0);
   Buffer scratch_buffer(*far_domain_, 64);
   Buffer out_buffer(*near_domain_, 4096);
-  Buffer wake_buffer(*near_domain_, sizeof(WakeState));
-  auto* wake_state = new (wake_buffer.data()) WakeState;
+  Buffer bell_buffer(*near_domain_, sizeof(RemoteDoorbell));
+  auto* doorbell = new (bell_buffer.data()) RemoteDoorbell;
 
+  auto transmitter = must(Transmitter::create(*far));
+  auto region = must(far_domain_->register_memory(
+      {.address = scratch_buffer.data(), .length = scratch_buffer.size()}, Access::kAll));
+  Handle scratch(scratch_buffer, *far_domain_, region);
+  uint64_t woken = 0;
+  Receiver receiver(bell_buffer.locator(), transmitter, scratch.memory, *receives, *channel);
+  uint64_t& consumed = receiver.messages;
   std::thread sender([&] {
     auto transmitter = must(Transmitter::create(*near));
-    WakingSender waking(transmitter, *wake_state);
     auto region = must(near_domain_->register_memory(
         {.address = out_buffer.data(), .length = out_buffer.size()}, Access::kAll));
     Handle out(out_buffer, *near_domain_, region);
@@ -69,11 +114,11 @@ TEST_P(SleepContract, EveryMessageArrivesAtAReceiverThatSleepsWithoutTimeout) {
       // Random pauses, so that messages arrive at every step of the receiver's way to sleep.
       const uint64_t pause = uint64_t{1} << random() % 14;
       for (uint64_t i = 0; i < pause; ++i) std::atomic_signal_fence(std::memory_order_seq_cst);
-      // Eight times, waits until the receiver has announced its sleep, and long enough for it to
-      // fall asleep.
+      // Eight times, waits until the receiver is about to sleep, and long enough for it to fall
+      // asleep.
       if (message % (messages / 8) == 0) {
         const Deadline patience = deadline_after(kPatience);
-        while (GetParam().base != Transport::kSim && wake_state->asleep.load() == 0 &&
+        while (GetParam().base != Transport::kSim && !receiver.asleep.load() &&
                std::chrono::steady_clock::now() < patience) {
           std::this_thread::sleep_for(std::chrono::milliseconds(1));
         }
@@ -84,21 +129,13 @@ TEST_P(SleepContract, EveryMessageArrivesAtAReceiverThatSleepsWithoutTimeout) {
       // the 512 slots exceed the queue's depth.
       out_buffer.set_word(offset, encode(message));
       must(transmitter.write(out.memory, offset, 8, arrived.locator(0, 8)));
-      must(waking.published(message));
+      if (doorbell->ring(message)) must(transmitter.notify(0));
     }
     Synchronizer done;
     must(transmitter.flush(&done));
     must(transmitter.wait(done, deadline_after(kPatience)));
   });
 
-  auto transmitter = must(Transmitter::create(*far));
-  auto region = must(far_domain_->register_memory(
-      {.address = scratch_buffer.data(), .length = scratch_buffer.size()}, Access::kAll));
-  Handle scratch(scratch_buffer, *far_domain_, region);
-  uint64_t consumed = 0;
-  uint64_t woken = 0;
-  SleepingReceiver receiver(*receives, *channel);
-  receiver.add_sender(transmitter, wake_buffer.locator(), scratch.memory, &consumed);
   const Deadline deadline = deadline_after(2 * kPatience);
   while (consumed < messages) {
     const uint64_t before = consumed;
@@ -117,16 +154,16 @@ TEST_P(SleepContract, EveryMessageArrivesAtAReceiverThatSleepsWithoutTimeout) {
           return consumed > before;
         },
         deadline, &receiver);
-    ASSERT_TRUE(progressed) << "asleep at message " << consumed << " of " << messages << ": "
-                            << wake_state->published.load() << " are published";
+    ASSERT_TRUE(progressed) << "asleep at message " << consumed << " of " << messages;
     EXPECT_LE(consumed, messages);
   }
+  receiver.finish();
   sender.join();
   EXPECT_EQ(consumed, messages);
-  RecordProperty("sleeps", static_cast<int>(receiver.sleeps()));
+  RecordProperty("sleeps", static_cast<int>(receiver.sleeps));
   // The test is only valid if the receiver slept. (In virtual time it does not really sleep.)
   if (GetParam().base != Transport::kSim) {
-    EXPECT_GT(receiver.sleeps(), 0u);
+    EXPECT_GT(receiver.sleeps, 0u);
     EXPECT_GT(woken, 0u);
   }
 }

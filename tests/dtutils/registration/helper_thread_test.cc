@@ -269,6 +269,24 @@ TEST(HelperPolicy, HoldsTwoPiecesOfALongMessage) {
   EXPECT_LE(it.counts->most_bytes, 4 * 4 * kTestPage);
 }
 
+// Long messages never lie in registered memory whole, others do.
+TEST(HelperPolicy, RegistersLongMessagesInPieces) {
+  constexpr size_t kPiece = size_t{1} << 20;
+  const MappedPages memory(16 * kPiece / kTestPage);
+  VirtualCache it(std::make_shared<HelperPolicy>(improved()));
+  for (const size_t bytes : {15 * kPiece, 16 * kPiece}) {
+    for (int64_t round = 0; round < 4; ++round) {
+      it.run_until(virtual_time + 100 * kMillisecond);
+      const CallStack stack{7};
+      ChunkedRegistration pieces(*it.cache, memory.get(), bytes,
+                                 it.cache->policy().piece_bytes(bytes), {.stack = &stack});
+      while (!pieces.done()) ASSERT_TRUE(pieces.next().ok());
+      EXPECT_LE(it.cache->statistics().registered_bytes, bytes == 16 * kPiece ? 4 * kPiece : bytes);
+    }
+    it.cache->deregister_all_idle();
+  }
+}
+
 TEST(HelperPolicy, OnDemandIsLateEachTime) {
   const std::vector<Message> trace = transform_trace(4);
   const Outcome outcome = replay(trace, make_registration_policy("on-demand").value());
@@ -406,21 +424,22 @@ TEST(HelperPolicy, TheThreadWorksBesideTheApplication) {
   EXPECT_GT(statistics.records + statistics.overwritten, 0u);
 }
 
+// Returns the call stack that begins with its own return address.
+__attribute__((noinline)) CallStack call_stack() {
+  CallStack stack{};
+  capture_call_stack(stack, __builtin_frame_address(0));
+  return stack;
+}
+
 TEST(CallStack, DiffersByCallSite) {
-  CallStack first{};
-  CallStack second{};
-  capture_call_stack(first);
-  capture_call_stack(second);
+  const CallStack first = call_stack();
+  const CallStack second = call_stack();
   EXPECT_NE(first[0], 0u);
   EXPECT_NE(first, second);
   // The bound is volatile, so that the compiler does not make two call sites of the loop.
   const volatile int rounds = 2;
   std::vector<CallStack> stacks;
-  for (int i = 0; i < rounds; ++i) {
-    CallStack one{};
-    capture_call_stack(one);
-    stacks.push_back(one);
-  }
+  for (int i = 0; i < rounds; ++i) stacks.push_back(call_stack());
   EXPECT_EQ(stacks.front(), stacks.back());
 }
 

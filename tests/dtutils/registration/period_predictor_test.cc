@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <memory>
+#include <optional>
 
 #include "dtutils/registration/helper_thread.h"
 
@@ -201,6 +203,94 @@ TEST(GapPredictor, TheWindowTellsLoopsApart) {
     }
     const int64_t last_a = time - 30;
     EXPECT_EQ(after_last_a, window == 0 ? last_a + 10 : last_a + 40) << window;
+  }
+}
+
+// A burst of three regions after a computation that takes between 900 and 1100: the first one is
+// predicted as well as the computation allows, the others from the one before.
+TEST(FollowPredictor, TheLastCommunicationBeforeAUsePredictsItBest) {
+  FollowPredictor predictor({.window = 0, .spread = 0, .novice = 0});
+  constexpr uint64_t kC = 3;
+  int64_t time = 0;
+  int64_t due_of_c_at_a = 0;
+  for (int round = 0; round < 20; ++round) {
+    time += 900 + round * 37 % 201;
+    static_cast<void>(predictor.record({kA, 10, time}));
+    if (round == 19) {
+      ASSERT_EQ(predictor.revisions().size(), 2u);
+      for (const PredictionRevision& one : predictor.revisions()) {
+        EXPECT_EQ(one.due, time + (one.region == kB ? 10 : 20));
+        EXPECT_EQ(one.expected, one.due);
+        if (one.region == kC) due_of_c_at_a = one.due;
+      }
+    }
+    time += 10;
+    static_cast<void>(predictor.record({kB, 20, time}));
+    time += 10;
+    static_cast<void>(predictor.record({kC, 30, time}));
+  }
+  EXPECT_EQ(due_of_c_at_a, time);
+  // After the burst, only the computation is left: the shortest one that was seen.
+  ASSERT_EQ(predictor.revisions().size(), 2u);
+  EXPECT_LT(predictor.next_use(kA, time), time + 920);
+  EXPECT_GE(predictor.next_use(kA, time), time + 900);
+  EXPECT_GT(predictor.errors().below_half_percent * 2, predictor.errors().predictions);
+}
+
+TEST(FollowPredictor, IsLessCautiousIfTheGapsHardlyVary) {
+  FollowPredictor regular({.window = 0, .spread = 0, .novice = 0.2});
+  int64_t due = 0;
+  for (int64_t time = 0; time <= 10'000; time += 1000) {
+    due = regular.record({kA, 10, time}).value_or(0) - time;
+  }
+  EXPECT_EQ(due, 1000);
+}
+
+TEST(FollowPredictor, ForgetsRegions) {
+  FollowPredictor predictor({.window = 0});
+  for (const int64_t time : {0, 100, 200, 300}) {
+    static_cast<void>(predictor.record({kA, 10, time}));
+    static_cast<void>(predictor.record({kB, 20, time + 10}));
+  }
+  EXPECT_TRUE(predictor.next_use(kA, 310).has_value());
+  predictor.forget(kA);
+  EXPECT_FALSE(predictor.next_use(kA, 310).has_value());
+  static_cast<void>(predictor.record({kB, 20, 410}));
+  EXPECT_TRUE(predictor.revisions().empty());
+}
+
+TEST(BoundedMap, DropsWhatWasNotUsedForTheLongestTime) {
+  internal::BoundedMap<int> map(8);
+  map.get(1) = 11;
+  for (uint64_t key = 100; key < 1100; ++key) {
+    map.get(key) = 1;
+    ASSERT_LE(map.size(), 8u);
+    ASSERT_NE(map.find(1), nullptr) << "used again and again";
+  }
+  EXPECT_EQ(map.get(1), 11);
+  EXPECT_EQ(map.peek(100), nullptr);
+  EXPECT_NE(map.peek(1099), nullptr);
+  map.erase(1099);
+  EXPECT_EQ(map.peek(1099), nullptr);
+}
+
+// A program whose call sites and buffers never repeat must not fill the memory, and a loop beside
+// it stays predicted.
+TEST(PeriodPredictor, TheTablesAreBounded) {
+  for (const PredictorKind kind : {PredictorKind::kContext, PredictorKind::kGap,
+                                   PredictorKind::kPeriodicity, PredictorKind::kFollow}) {
+    SCOPED_TRACE(static_cast<int>(kind));
+    const auto predictor = make_predictor(kind, {.window = 0});
+    std::optional<int64_t> loop;
+    for (uint64_t i = 0; i < 5 * PeriodPredictor::kMaxSignatures; ++i) {
+      const auto time = static_cast<int64_t>(100 * i);
+      static_cast<void>(predictor->record({1000 + i, 5000 + i, time}));
+      if (i % 16 == 0) loop = predictor->record({kA, 10, time + 50});
+    }
+    if (kind != PredictorKind::kPeriodicity) {
+      EXPECT_TRUE(loop.has_value());
+    }
+    EXPECT_LE(predictor->entries(), 2 * PeriodPredictor::kMaxSignatures);
   }
 }
 

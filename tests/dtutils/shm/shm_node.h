@@ -146,21 +146,6 @@ inline void connect_to(Exchange& exchange, QueuePair& pair, int peer, const std:
   static_cast<void>(must(exchange.get(peer, "connected " + theirs, soon())));
 }
 
-// Waits until the process is stopped (state T of /proc/pid/stat).
-inline bool wait_until_stopped(int pid) {
-  while (std::chrono::steady_clock::now() < soon()) {
-    char text[512] = {};
-    const int file = open(("/proc/" + std::to_string(pid) + "/stat").c_str(), O_RDONLY | O_CLOEXEC);
-    if (file < 0) return false;
-    if (read(file, text, sizeof text - 1) < 0) text[0] = '\0';
-    close(file);
-    const char* end = strrchr(text, ')');
-    if (end != nullptr && end[1] == ' ' && end[2] == 'T') return true;
-    std::this_thread::yield();
-  }
-  return false;
-}
-
 }  // namespace cariama
 
 #endif  // CARIAMA_TESTS_DTUTILS_SHM_SHM_NODE_H_

@@ -1,6 +1,7 @@
 // One-sided operations, and messages into posted receives, do not use the target's CPU: they
 // complete while the target is stopped.
 #include "tests/dtutils/shm/shm_node.h"
+#include "tests/dtutils/testing/process_state.h"
 #include "tests/dtutils/testing/process_test.h"
 
 namespace cariama {
@@ -48,8 +49,7 @@ TEST(ShmStoppedTarget, EveryOperationCompletes) {
     const int pid = get_plain<int>(exchange, 1, "pid");
     const auto memory = get_plain<RemoteMemoryLocator>(exchange, 1, "memory");
     ASSERT_NO_FATAL_FAILURE(wait_until_announced(*node.queue_pair, memory));
-    ASSERT_EQ(kill(pid, SIGSTOP), 0);
-    ASSERT_TRUE(wait_until_stopped(pid));
+    ASSERT_TRUE(testing::stop_process(pid, soon()));
 
     const Segment word = node.segment(0, 8);
     EXPECT_EQ(node.run(remote_request(Opcode::kRead, word, memory)), CompletionStatus::kSuccess);
@@ -72,7 +72,7 @@ TEST(ShmStoppedTarget, EveryOperationCompletes) {
     EXPECT_EQ(node.run({.opcode = Opcode::kSend, .segment_count = 1, .segments = &word}),
               CompletionStatus::kSuccess);
 
-    EXPECT_TRUE(wait_until_stopped(pid)) << "the target was running meanwhile";
+    EXPECT_TRUE(testing::wait_until_stopped(pid, soon())) << "the target was running meanwhile";
     ASSERT_EQ(kill(pid, SIGCONT), 0);
     must(exchange.put("done", ""));
     must(exchange.fence(soon()));
@@ -106,8 +106,7 @@ TEST(ShmStoppedTarget, ItsNewestRegionIsReachable) {
     const auto memory = get_plain<RemoteMemoryLocator>(exchange, 1, "memory");
     const auto first = get_plain<RemoteMemoryLocator>(exchange, 1, "first");
     ASSERT_NO_FATAL_FAILURE(wait_until_announced(*node.queue_pair, memory));
-    ASSERT_EQ(kill(pid, SIGSTOP), 0);
-    ASSERT_TRUE(wait_until_stopped(pid));
+    ASSERT_TRUE(testing::stop_process(pid, soon()));
     node.memory.word(0) = 5;
     const Segment word = node.segment(0, 8);
     for (const RemoteMemoryLocator& target : {memory, first}) {

@@ -1,10 +1,10 @@
-// error: cariama: Fail, Retry and RetryAsync do not apply to broadcasts
+// error: cariama: a broadcast takes no options but LocalNotify and RemoteNotify
 #include "riutils/broadcast.h"
 
 void example(cariama::Fabric& fabric) {
 #ifdef CARIAMA_MUST_NOT_COMPILE
-  cariama::broadcast<cariama::RetryAsync>(fabric, [] {});
+  static_cast<void>(cariama::broadcast<cariama::RetryAsync>(fabric, [] {}));
 #else
-  cariama::broadcast(fabric, [] {});
+  static_cast<void>(cariama::broadcast(fabric, [] {}));
 #endif
 }

@@ -101,7 +101,7 @@ TEST_P(Messenger, AnyNumberOfChunksMayBeRequested) {
   struct Load {
     uint64_t words[60];
   };
-  constexpr uint64_t kCallsPerChunk = 2;  // at most, since a chunk has kMinChunkBytes
+  constexpr uint64_t kCallsPerChunk = 2;  // at most, in a chunk of the least size
   for (const auto& [per_request, most] :
        {std::pair(16u, 17u), std::pair(17u, 17u), std::pair(17u, 256u), std::pair(32u, 64u),
         std::pair(33u, 33u), std::pair(256u, 256u)}) {
@@ -111,7 +111,7 @@ TEST_P(Messenger, AnyNumberOfChunksMayBeRequested) {
       std::vector<Tally> run(1);
       tallies = &run;
       MessengerOptions options = small();
-      options.chunk_bytes = kMinChunkBytes;
+      options.chunk_bytes = MessengerOptions::kMinChunkBytes;
       options.chunks_per_request = per_request;
       options.max_chunks = most;
       options.consumption = consumption;
@@ -226,7 +226,7 @@ TEST_P(Messenger, AllPrimitivesOfTableOne) {
     };
     Synchronizer side, pushed, pulled, pulled_async;
     ASSERT_TRUE(messenger.call_buffer<RemoteNotify>(check, source, 100, 900, side));
-    ASSERT_TRUE(messenger.call_buffer<RemoteNotify>(check, source, 100, 900, name, &pushed));
+    ASSERT_TRUE(messenger.call_buffer<RemoteNotify>(check, source, 100, 900, name, pushed));
     ASSERT_TRUE((messenger.call_buffer<RemoteNotify, Sync>(check, source, 100, 900, pulled)));
     ASSERT_TRUE(
         (messenger.call_buffer<Async, RemoteNotify>(check, source, 100, 900, pulled_async)));

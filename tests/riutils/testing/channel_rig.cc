@@ -14,14 +14,32 @@
 namespace cariama::testing {
 namespace {
 
+using internal::ChannelControl;
+using internal::chunk_capacity;
 constexpr uint64_t kChannel = 42;
 constexpr uint32_t kReceives = 64;
+
+ArrivalOrder order_of(RigTransport transport) {
+  switch (transport) {
+    case RigTransport::kTornSim:
+      return ArrivalOrder::kNone;
+    case RigTransport::kBytesSim:
+      return ArrivalOrder::kBytes;
+    case RigTransport::kWithinSim:
+      return ArrivalOrder::kWithinWrite;
+    case RigTransport::kBlockSim:
+      return ArrivalOrder::kWithinBlocks;
+    default:
+      return ArrivalOrder::kWrites;
+  }
+}
 
 }  // namespace
 
 std::string rig_name(const RigOptions& rig) {
-  static constexpr std::array<const char*, 5> kNames = {"shm", "sim", "torn_sim", "fault_shm",
-                                                        "fault_sim"};
+  static constexpr std::array<const char*, 9> kNames = {"shm",        "sim",       "torn_sim",
+                                                        "writes_sim", "bytes_sim", "within_sim",
+                                                        "block_sim",  "fault_shm", "fault_sim"};
   return std::string(kNames[static_cast<size_t>(rig.transport)]) + "_" +
          std::string(arrival_name(rig.arrival)) + "_" + std::to_string(rig.seed);
 }
@@ -33,6 +51,12 @@ std::vector<RigOptions> every_rig() {
           {RigTransport::kSim, 1, Arrival::kPolled},
           {RigTransport::kSim, 1, Arrival::kEvent},
           {RigTransport::kTornSim, 1, Arrival::kEvent},
+          {RigTransport::kWritesSim, 1, Arrival::kPolled},
+          {RigTransport::kBytesSim, 1, Arrival::kPolled},
+          {RigTransport::kBytesSim, 1, Arrival::kTrailing},
+          {RigTransport::kWithinSim, 1, Arrival::kTrailing},
+          {RigTransport::kWithinSim, 1, Arrival::kEvent},
+          {RigTransport::kBlockSim, 1, Arrival::kEvent},
           {RigTransport::kFaultShm, 1, Arrival::kPolled},
           {RigTransport::kFaultShm, 1, Arrival::kEvent},
           {RigTransport::kFaultSim, 1, Arrival::kPolled},
@@ -65,10 +89,14 @@ ChannelRig::ChannelRig(const RigOptions& rig, const MessengerOptions& options)
     near_device = must(open_device({.transport = Transport::kShm}));
     far_device = must(open_device({.transport = Transport::kShm}));
   } else {
-    auto fabric = std::make_shared<SimFabric>(
-        SimOptions{.seed = rig.seed,
-                   .jitter = std::chrono::nanoseconds(500),
-                   .torn_writes = rig.transport == RigTransport::kTornSim});
+    auto fabric = std::make_shared<SimFabric>(SimOptions{
+        .seed = rig.seed,
+        .jitter = std::chrono::nanoseconds(500),
+        .write_order = order_of(rig.transport),
+        .torn_spread = std::chrono::nanoseconds(rig.transport == RigTransport::kSim ||
+                                                        rig.transport == RigTransport::kFaultSim
+                                                    ? 0
+                                                    : 2000)});
     near_device = fabric->create_endpoint();
     far_device = fabric->create_endpoint();
     fabric_ = fabric;
@@ -97,6 +125,11 @@ ChannelRig::~ChannelRig() {
     end->transmitter.reset();
     end->queue.reset();
   }
+}
+
+Consumption ChannelRig::consumption() const {
+  return orders_writes(near_.queue->queue_pair().write_order()) ? options_.consumption
+                                                                : Consumption::kPull;
 }
 
 void ChannelRig::poll() {
@@ -134,6 +167,11 @@ bool ChannelRig::receive_all() {
   return false;
 }
 
+size_t ChannelRig::calls_per_chunk(size_t bytes) const {
+  const size_t trailing = rig_.arrival == Arrival::kTrailing ? sizeof(uint64_t) : 0;
+  return (chunk_capacity(options_.chunk_bytes) - trailing) / (bytes + trailing);
+}
+
 void ChannelRig::help() {
   const bool inside = std::exchange(in_call, false);  // a helper thread is never inside a call
   drain_wanted = !sender_->drain([this] { return helper_.get(); });
@@ -144,9 +182,10 @@ std::optional<absl::StatusOr<internal::ChannelLink::Path>> ChannelRig::open() {
   Path path;
   path.arrival = rig_.arrival;
   path.transmitter = near_.transmitter.get();
-  path.sleeping = rig_.arrival == Arrival::kMapped ? &sleeping : nullptr;
+  path.doorbell = rig_.arrival == Arrival::kMapped ? &doorbell : nullptr;
   path.allocator = near_.allocator;
-  path.control = control_;
+  path.control = &control_;
+  path.consumption = consumption();
   return path;
 }
 
@@ -166,7 +205,7 @@ std::optional<absl::StatusOr<std::vector<internal::ChannelLink::Chunk>>> Channel
     const RDMAMemory memory = must(far_.memory->allocate(options_.chunk_bytes));
     // Chunks are never cleared as a whole: their old content must not matter.
     std::memset(memory.get_buffer(), 0x5a, memory.size());
-    internal::ChannelReceiver::prepare(memory.get_buffer());
+    internal::ChannelReceiver::prepare(memory.get_buffer(), memory.size(), rig_.arrival);
     const RemoteMemoryLocator locator = memory.locator(far_.domain.get());
     std::byte* mapped = nullptr;
     if (rig_.arrival == Arrival::kMapped) {
@@ -181,8 +220,8 @@ std::optional<absl::StatusOr<std::vector<internal::ChannelLink::Chunk>>> Channel
     }
   }
   if (receiver_ == nullptr) {
-    receiver_ = std::make_unique<internal::ChannelReceiver>(
-        *this, rig_.arrival, options_.consumption, options_.chunk_bytes, 0, first);
+    receiver_ = std::make_unique<internal::ChannelReceiver>(*this, rig_.arrival, consumption(),
+                                                            options_.chunk_bytes, 0, first);
   }
   return chunks;
 }
@@ -207,7 +246,9 @@ bool ChannelRig::wait(const std::function<bool()>& condition, Deadline deadline)
       return false;
     }
     poll();
-    if (polls_while_waiting && receiver_ != nullptr) receiver_->run(3);
+    if (!polls_while_waiting) continue;
+    if (receiver_ != nullptr) receiver_->run(3);
+    if (drain_wanted) help();
   }
   return true;
 }
@@ -215,7 +256,7 @@ bool ChannelRig::wait(const std::function<bool()>& condition, Deadline deadline)
 absl::StatusOr<RDMAMemory> ChannelRig::allocate(size_t bytes) {
   return near_.memory->allocate(bytes);
 }
-void ChannelRig::free(const RDMAMemory& memory) { must(near_.memory->free(memory)); }
+void ChannelRig::free(RDMAMemory&& memory) { must(near_.memory->free(std::move(memory))); }
 
 internal::ReceiverBackend::Taken ChannelRig::take_chunks(uint32_t count,
                                                          std::vector<std::byte*>& chunks) {

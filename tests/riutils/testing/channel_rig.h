@@ -25,7 +25,18 @@
 
 namespace cariama::testing {
 
-enum class RigTransport : uint8_t { kShm, kSim, kTornSim, kFaultShm, kFaultSim };
+enum class RigTransport : uint8_t {
+  kShm,
+  kSim,
+  // Simulated: WRITEs become visible in pieces, in any order that permits ArrivalOrder ...
+  kTornSim,    // kNone
+  kWritesSim,  // kWrites
+  kBytesSim,   // kBytes
+  kWithinSim,  // kWithinWrite
+  kBlockSim,   // kWithinBlocks
+  kFaultShm,
+  kFaultSim,
+};
 
 struct RigOptions {
   RigTransport transport = RigTransport::kSim;
@@ -51,6 +62,13 @@ class ChannelRig final : public internal::ChannelLink, public internal::Receiver
   // Receives until all accepted calls have been run. Returns false, and fails the test, if that
   // takes longer than kPatience or the channel breaks.
   [[nodiscard]] bool receive_all();
+  // Delivers transfers without running calls.
+  void deliver() { poll(); }
+  // Returns the number of calls of `bytes` bytes, header included, that are published one by one in
+  // a chunk.
+  [[nodiscard]] size_t calls_per_chunk(size_t bytes) const;
+  // How the sender learns of consumed chunks: as MessengerOptions say, on an ordered transport.
+  [[nodiscard]] Consumption consumption() const;
   // Executes one round of the helper thread: drains deferred calls.
   void help();
 
@@ -79,13 +97,16 @@ class ChannelRig final : public internal::ChannelLink, public internal::Receiver
   std::optional<absl::StatusOr<Path>> open() override;
   std::optional<absl::StatusOr<std::vector<Chunk>>> obtain(uint32_t count) override;
   void announce(uint64_t words) override;
-  void wake() override { ++wakes; }
+  void ring() override {
+    ++wakes;
+    doorbell.ring();
+  }
   [[nodiscard]] absl::Status status() const override { return link_status; }
   [[nodiscard]] bool inside_call() const override { return in_call; }
   [[nodiscard]] bool wait(const std::function<bool()>& condition, Deadline deadline) override;
   void drain_later() override { drain_wanted = true; }
   absl::StatusOr<RDMAMemory> allocate(size_t bytes) override;
-  void free(const RDMAMemory& memory) override;
+  void free(RDMAMemory&& memory) override;
 
   // ---- ReceiverBackend
   Taken take_chunks(uint32_t count, std::vector<std::byte*>& chunks) override;
@@ -94,8 +115,8 @@ class ChannelRig final : public internal::ChannelLink, public internal::Receiver
                 const std::string& result) override;
   void broken(std::string_view why) override;
 
-  // The receiver's sleeping word.
-  SleepingWord sleeping;
+  // The receiver's, if it is mapped.
+  Doorbell doorbell;
 
  private:
   struct End {

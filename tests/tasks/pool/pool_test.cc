@@ -406,7 +406,7 @@ GlobalMemory* the_memory = nullptr;
 uint64_t sum_of_words(global_ptr<uint64_t> words, uint64_t begin, uint64_t end) {
   if (end - begin == 1) {
     GlobalValue<uint64_t> word = the_memory->rget(words + static_cast<std::ptrdiff_t>(begin));
-    return await(word).value_or(0);
+    return await(word, kForever).value_or(0);
   }
   const uint64_t middle = begin + (end - begin) / 2;
   pool::Children<sum_of_words> low;
@@ -425,7 +425,7 @@ TEST(Pool, TasksUseGlobalMemory) {
       words = must(memory->allocate<uint64_t>(1, kWords, soon()));
       std::vector<uint64_t> values(kWords);
       for (uint64_t i = 0; i < kWords; ++i) values[i] = i;
-      must(memory->put(std::span<const uint64_t>(values), words));
+      must(memory->put(std::span<const uint64_t>(values), words, soon()));
     }
     EXPECT_EQ(must(pool.run<sum_of_words>(words, 0, kWords)), kWords * (kWords - 1) / 2);
   });

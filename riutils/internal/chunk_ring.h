@@ -1,6 +1,6 @@
 // Layout of calls in the receiver's memory: a ring of chunks that the sender fills by one-sided
 // writes (Seriema §4.4.1). Sender and receiver share this header. channel_sender.h describes the
-// sender's steps, internal/channel_receiver.h the receiver's.
+// sender's steps, channel_receiver.h the receiver's.
 //
 //   ChunkHeader | call | call | batch word, call, call, call | call | ... | end marker
 //
@@ -9,10 +9,10 @@
 //
 // Publication. Writing the header word of a call publishes it. The sender first writes everything
 // behind the header and a word of zeros at the place of the next header; it writes the header last.
-// The receiver stops at a word of zeros. Therefore no chunk is ever cleared as a whole, and any
-// payload can travel. The only requirement on the transport is that the header becomes visible
-// after everything that was written before it. The header of the first of several calls may publish
-// them all.
+// The receiver stops at a word of zeros. Therefore no chunk is cleared as a whole (except with
+// Arrival::kTrailing, below), and any payload can travel. The only requirement on the transport is
+// that the header becomes visible after everything that was written before it. The header of the
+// first of several calls may publish them all.
 //
 // A batch of an aggregator begins with a batch word. It contains the batch's length, and writing it
 // publishes the batch. While the batch grows, the sender writes all call headers as plain data. The
@@ -23,8 +23,19 @@
 // published separately. It contains the number of newly granted chunks that both ends insert into
 // their rings behind this chunk (the paper's special bit). So the receiver's ring follows the
 // sender's without any message: ChunkRing below.
-#ifndef CARIAMA_RIUTILS_CHUNK_RING_H_
-#define CARIAMA_RIUTILS_CHUNK_RING_H_
+//
+// Trailing words (Arrival::kTrailing). A card orders the bytes within one WRITE, but not successive
+// WRITEs. So each publication is one WRITE of
+//
+//   call, batch word with calls, or end marker | trailing word
+//
+// and its first word says where its trailing word is. Both are zero until the WRITE arrives: the
+// receiver clears a chunk once, before it grants it, and each publication after it has run it. The
+// first word is not zero when the first bytes of the WRITE have arrived, and the trailing word has
+// its value when all of them have. No publication writes a byte of another one, so WRITEs may
+// overtake each other; the receiver runs publications in the order of their places.
+#ifndef CARIAMA_RIUTILS_INTERNAL_CHUNK_RING_H_
+#define CARIAMA_RIUTILS_INTERNAL_CHUNK_RING_H_
 
 #include <atomic>
 #include <cstddef>
@@ -35,31 +46,20 @@
 #include <vector>
 
 #include "dsfabric/call_encoding.h"
-#include "dtutils/memory.h"
-#include "dtutils/sleep_protocol.h"
+#include "dtutils/doorbell.h"
+#include "riutils/messenger_options.h"
 
-namespace cariama {
+namespace cariama::internal {
 
-// The start of each chunk. Offsets count bytes of calls since the channel began.
-struct ChunkHeader {
-  // Written by the sender, on publish() and when it ends the chunk.
-  struct alignas(64) Producer {
-    uint64_t first = 0;   // offset of the first call in this chunk
-    uint64_t last = 0;    // offset behind the last published call
-    uint64_t filled = 0;  // 1: the sender has ended this chunk
-  };
-  // Written by the receiver, locally.
-  struct alignas(64) Consumer {
-    // Offset behind the last call that was run, updated at the end of each polling round.
-    uint64_t consumed = 0;
-    // Number of chunks of the channel that were consumed when this chunk was; 0 before that.
-    // Consumption::kPull: the sender READs it.
-    uint64_t chunks = 0;
-  };
-  Producer producer;
-  Consumer consumer;
+// The start of each chunk: what its receiver has done with it, written by the receiver alone. (The
+// paper's chunk header also has the sender's offsets; here the words of the calls contain all that
+// the receiver needs.)
+struct alignas(64) ChunkHeader {
+  // Number of chunks of the channel that were consumed when this chunk was; 0 before that.
+  // Consumption::kPull: the sender READs it.
+  uint64_t chunks = 0;
 };
-static_assert(sizeof(ChunkHeader) == 128 && std::is_trivially_copyable_v<ChunkHeader>);
+static_assert(sizeof(ChunkHeader) == 64 && std::is_trivially_copyable_v<ChunkHeader>);
 
 // The header that ends a chunk.
 struct EndMarker {
@@ -81,29 +81,25 @@ struct BatchWord {
   }
 };
 
+// The word that ends a publication with Arrival::kTrailing.
+struct TrailingWord {
+  // Returns the trailing word of a publication whose first word is `first`. Its last byte is not
+  // zero, since no header has all flags set: so the word is complete when that byte is there.
+  [[nodiscard]] static constexpr uint64_t of(uint64_t first) { return ~first; }
+  [[nodiscard]] static constexpr bool is_complete(uint64_t word) { return word >> 56 != 0; }
+};
+
 // A channel's control words, in the sender's registered memory.
 struct ChannelControl {
   // Number of chunks that the receiver has consumed. Written by the receiver.
   alignas(64) std::atomic<uint64_t> consumed_chunks{0};
-  // Arrival::kPolled: state of the sleep protocol (dtutils/sleep_protocol.h).
-  WakeState wake;
+  // Arrival::kPolled and kTrailing: rung by the sender.
+  RemoteDoorbell doorbell;
 
   // Value of consumed_chunks after the receiver found malformed data and stopped reading.
   static constexpr uint64_t kBroken = UINT64_MAX;
 };
 static_assert(sizeof(ChannelControl) == 128);
-
-// Tells senders that map the receiver's memory whether the destination thread sleeps. One per
-// destination thread, alone on its cache line.
-struct alignas(64) SleepingWord {
-  static constexpr uint32_t kAwake = 0;
-  static constexpr uint32_t kAsleep = 1;
-  // Written by the sender's process after the receiver's process has failed, so that the next
-  // publication takes the slow path and reports the failure.
-  static constexpr uint32_t kDead = 2;
-  std::atomic<uint32_t> state{kAwake};
-};
-static_assert(sizeof(SleepingWord) == 64);
 
 // The ring of a channel's chunks. Each end has one; `Chunk` is what that end knows of a chunk. The
 // members and their order follow from two records that both ends have: the first grant, and the end
@@ -138,17 +134,15 @@ class ChunkRing {
   uint64_t ended_ = 0;
 };
 
-inline constexpr uint64_t kMinChunkBytes = 1024;
-inline constexpr uint64_t kMaxChunkBytes = uint64_t{1} << 27;
-inline constexpr uint32_t kMaxChunks = 256;  // of one channel
 // Returns the number of bytes of calls that fit into a chunk of `chunk_bytes`: without the chunk
 // header and the word for the end marker.
 [[nodiscard]] constexpr uint64_t chunk_capacity(uint64_t chunk_bytes) {
   return chunk_bytes - sizeof(ChunkHeader) - sizeof(CallHeader);
 }
 // The length field of a header can express the length of any call and any batch.
-static_assert(chunk_capacity(kMaxChunkBytes) <= uint64_t{CallHeader::kMaxWords} * 8);
+static_assert(chunk_capacity(MessengerOptions::kMaxChunkBytes) <=
+              uint64_t{CallHeader::kMaxWords} * 8);
 
-}  // namespace cariama
+}  // namespace cariama::internal
 
-#endif  // CARIAMA_RIUTILS_CHUNK_RING_H_
+#endif  // CARIAMA_RIUTILS_INTERNAL_CHUNK_RING_H_

@@ -1,0 +1,441 @@
+// The forms of calls of Seriema's Table 1, defined once for all paths: which arguments, options and
+// completions each form takes, what does not compile, and which encoded call results. send_call.h
+// and riutils supply the paths; programs include those headers.
+//
+// A path P to one destination has
+//   fabric(), rank(), thread()   the destination; thread() is kNoThread for a service
+//   send<Options>(call)          sends a call without completions
+//   send<Options>(view, end)     sends a call and does at its end what `end` says
+//   prepare()                    sets the path up: called before memory is prepared for a transfer
+//   write_ahead(...)             writes memory of this process into memory of the destination's;
+//                                calls that are sent afterwards find the bytes in place
+#ifndef CARIAMA_DSFABRIC_CALL_FORMS_H_
+#define CARIAMA_DSFABRIC_CALL_FORMS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <type_traits>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "dsfabric/buffer_pull.h"
+#include "dsfabric/call_encoding.h"
+#include "dsfabric/call_options.h"
+#include "dsfabric/call_result.h"
+#include "dsfabric/completions.h"
+#include "dsfabric/export.h"
+#include "dsfabric/fabric.h"
+#include "dsfabric/future.h"
+#include "dsfabric/remote_object.h"
+#include "dsfabric/user_buffer.h"
+#include "dtutils/memory.h"
+#include "dtutils/synchronizer.h"
+
+namespace cariama::internal {
+
+// Receives the result of a call.
+class ResultReceiver {
+ public:
+  virtual ~ResultReceiver() = default;
+  // Stores the result. Called in the thread that receives the answer. Throws what loading the
+  // result throws.
+  virtual void receive(std::span<const std::byte> result) = 0;
+};
+
+template <typename T>
+class ResultInto final : public ResultReceiver {
+ public:
+  explicit ResultInto(T& result) : result_(result) {}
+  void receive(std::span<const std::byte> bytes) override { result_ = load_value<T>(bytes); }
+
+ private:
+  T& result_;
+};
+
+// What happens at the end of one call. By default nothing: the destination then sends no answer.
+class CARIAMA_DSFABRIC_EXPORT CallEnd {
+ public:
+  EventReceiver transmitted;
+  // When the call has run or failed, in this order: `receiver` gets the result, `lent` is
+  // destroyed, `consumed` is completed.
+  std::unique_ptr<ResultReceiver> receiver;
+  std::unique_ptr<LentBuffer> lent;
+  EventReceiver consumed;
+  bool result_to_consumed = false;  // `consumed` is the Future of the call's result
+  // Instead of those: the destination writes the outcome here.
+  RemoteObject<Synchronizer>* written = nullptr;
+
+  // Registers what waits for process `rank` to end the call, and makes `call` request the report.
+  // Error: RESOURCE_EXHAUSTED (`written` has no operation left).
+  [[nodiscard]] absl::Status expect(Fabric& fabric, Rank rank, OutgoingCallView& call);
+  // The call of the last expect() was not accepted because of `why`: withdraws the registration,
+  // and returns `why`. If a failure of the process has reported the end of the call meanwhile, the
+  // call counts as accepted: completes `transmitted` with `why`, and returns OK.
+  [[nodiscard]] CallResult refused(Fabric& fabric, Rank rank, const OutgoingCallView& call,
+                                   const absl::Status& why);
+
+ private:
+  bool reported_ = false;  // the caller learns of the end by `consumed` or `written`
+};
+
+// Checks of locators and ranges; see the functions that use them.
+[[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::Status check_target(Rank rank,
+                                                                const RemoteMemoryLocator& target,
+                                                                uint64_t size);
+[[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::Status check_range(const RDMAMemory* memory,
+                                                               uint64_t offset, uint64_t size);
+// Returns the locator by which `rank` can access memory of this process.
+[[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::StatusOr<RemoteMemoryLocator> locate_for(
+    Fabric& fabric, Rank rank, const RDMAMemory& memory, uint64_t offset, uint64_t size);
+
+// ---- Completions --------------------------------------------------------------------------------
+
+// Returns the completions that a user gave, in long or in short form.
+template <typename Options, typename Given>
+[[nodiscard]] constexpr auto completions_of(Given&& given) {
+  if constexpr (kIsCompletions<std::remove_cvref_t<Given>>) {
+    static_assert(!Options::template kGives<Notification>,
+                  "cariama: on_transmitted() and on_consumed() name the events; LocalNotify and "
+                  "RemoteNotify are for a single Synchronizer");
+    return std::forward<Given>(given);
+  } else if constexpr (Options::kNotification == Notification::kConsumed) {
+    return on_consumed(std::forward<Given>(given));
+  } else {
+    return on_transmitted(std::forward<Given>(given));
+  }
+}
+
+// Runs `callback` when `event` is ready: at once, or where the calling thread's coroutines resume.
+template <typename Callback>
+Detached run_after(Future<void> event, Callback callback) {
+  const absl::Status status = co_await event;
+  callback(status);
+}
+
+// Connects one object with an event of a call. Construct it before the call is sent; call sent()
+// with the result.
+template <typename Object>
+class EventObject {  // of a callback
+ public:
+  EventObject(Fabric& fabric, ThreadId thread, Object callback, EventReceiver& event)
+      : callback_(std::move(callback)), state_(std::make_shared<FutureValue<void>>(fabric)) {
+    state_->calls(thread);
+    event = EventReceiver(state_);
+  }
+  void sent(const CallResult& result) {
+    if (result.ok()) run_after(Future<void>(std::move(state_)), std::move(callback_));
+  }
+
+ private:
+  Object callback_;
+  std::shared_ptr<FutureValue<void>> state_;
+};
+template <>
+class EventObject<NoCompletion> {
+ public:
+  EventObject(Fabric&, ThreadId, NoCompletion, EventReceiver&) {}
+  void sent(const CallResult&) {}
+};
+template <>
+class EventObject<Synchronizer*> {
+ public:
+  EventObject(Fabric&, ThreadId, Synchronizer* done, EventReceiver& event) {
+    event = EventReceiver(*done);
+  }
+  void sent(const CallResult&) {}
+};
+template <>
+class EventObject<Future<void>*> {
+ public:
+  EventObject(Fabric& fabric, ThreadId thread, Future<void>* future, EventReceiver& event)
+      : state_(std::make_shared<FutureValue<void>>(fabric)) {
+    state_->calls(thread);
+    event = EventReceiver(state_);
+    *future = Future<void>(state_);
+  }
+  void sent(const CallResult& result) {
+    if (!result.ok()) state_->finish(result.status(), {});
+  }
+
+ private:
+  std::shared_ptr<FutureValue<void>> state_;
+};
+
+// Sends `call` by send(end), where `end` notifies the completions.
+template <typename T, typename C, typename Send>
+[[nodiscard]] CallResult send_completing(Fabric& fabric, ThreadId thread, CallEnd& end,
+                                         Completions<T, C> completions, Send&& send) {
+  EventObject<T> transmitted(fabric, kNoThread, std::move(completions.transmitted),
+                             end.transmitted);
+  if constexpr (std::is_same_v<C, RemoteObject<Synchronizer>*>) {
+    end.written = completions.consumed;
+    CallResult result = send(end);
+    transmitted.sent(result);
+    return result;
+  } else {
+    EventObject<C> consumed(fabric, thread, std::move(completions.consumed), end.consumed);
+    CallResult result = send(end);
+    transmitted.sent(result);
+    consumed.sent(result);
+    return result;
+  }
+}
+
+template <typename Options, typename P, typename Call, typename T, typename C>
+[[nodiscard]] CallResult send_with(const P& path, const Call& call, CallEnd& end,
+                                   Completions<T, C> completions) {
+  return send_completing(
+      path.fabric(), path.thread(), end, std::move(completions), [&](CallEnd& connected) {
+        return path.template send<Options>(OutgoingCallView::of(call), connected);
+      });
+}
+
+// Sends a call whose completions, none or one argument, the user gave as `given`.
+template <typename Options, typename P, typename Call>
+[[nodiscard]] __attribute__((always_inline)) inline CallResult send_given(const P& path,
+                                                                          const Call& call) {
+  require_no_notification<Options>();
+  return path.template send<Options>(call);
+}
+template <typename Options, typename P, typename Call, typename Given>
+[[nodiscard]] CallResult send_given(const P& path, const Call& call, Given&& given) {
+  CallEnd end;
+  return send_with<Options>(path, call, end, completions_of<Options>(std::forward<Given>(given)));
+}
+
+// ---- call ---------------------------------------------------------------------------------------
+
+template <typename... Given>
+inline constexpr bool kCompletionFirst = false;
+template <typename First, typename... Rest>
+inline constexpr bool kCompletionFirst<First, Rest...> = kIsCompletion<First>;
+
+template <typename Options, typename P, typename F, typename Given, typename... Args>
+[[nodiscard]] CallResult issue_completed(const P& path, const F& function, Given&& given,
+                                         Args&&... arguments) {
+  return send_given<Options>(path, make_call(function, std::forward<Args>(arguments)...),
+                             std::forward<Given>(given));
+}
+
+// call(function, [completions,] arguments...)
+template <typename Options, typename P, typename F, typename... Given>
+[[nodiscard]] __attribute__((always_inline)) inline CallResult issue_call(const P& path,
+                                                                          const F& function,
+                                                                          Given&&... given) {
+  require_no_pulling<Options>();
+  if constexpr (kCompletionFirst<Given...>) {
+    return issue_completed<Options>(path, function, std::forward<Given>(given)...);
+  } else if constexpr ((kIsCompletion<Given> || ...)) {
+    static_assert(!sizeof(F), "cariama: the completion of a call stands right behind its function");
+    return {};
+  } else {
+    return send_given<Options>(path, make_call(function, std::forward<Given>(given)...));
+  }
+}
+
+// call_return(function, result, completions, arguments...)
+template <typename Options, typename P, typename F, typename T, typename Given, typename... Args>
+[[nodiscard]] CallResult issue_call_return(const P& path, const F& function, T& result,
+                                           Given&& given, Args&&... arguments) {
+  require_no_pulling<Options>();
+  const auto call = make_call(function, std::forward<Args>(arguments)...);
+  using Call = std::remove_const_t<decltype(call)>;
+  constexpr bool kLong = kIsCompletions<std::remove_cvref_t<Given>>;
+  static_assert(!Call::kWellFormed || std::is_same_v<typename Call::Result, T>,
+                "cariama: the function of this call_return has another result type than the object "
+                "that the result is stored into");
+  static_assert(
+      kIsCompletion<Given>,
+      "cariama: behind the result of call_return stands its completion: a Synchronizer, a "
+      "Future<void> or on_consumed(...)");
+  static_assert(!Options::template kGives<Notification> ||
+                    (!kLong && Options::kNotification == Notification::kConsumed),
+                "cariama: the completion of call_return is notified when the result has arrived; "
+                "for another event give on_transmitted(...) | on_consumed(...)");
+  if constexpr (kIsCompletion<Given> && std::is_same_v<typename Call::Result, T>) {
+    using Consumed = CallOptions<RemoteNotify>;
+    auto completions = [&] {
+      if constexpr (kLong) {
+        return std::forward<Given>(given);
+      } else {
+        return completions_of<Consumed>(std::forward<Given>(given));
+      }
+    }();
+    using Object = decltype(completions.consumed);
+    static_assert(!std::is_same_v<Object, NoCompletion>,
+                  "cariama: call_return needs on_consumed(...), which tells that the result has "
+                  "arrived");
+    static_assert(!std::is_same_v<Object, RemoteObject<Synchronizer>*>,
+                  "cariama: the result of call_return comes in an answer, which can count a plain "
+                  "Synchronizer down; a RemoteObject is for calls without a result");
+    CallEnd end;
+    end.receiver = std::make_unique<ResultInto<T>>(result);
+    return send_with<Options>(path, call, end, std::move(completions));
+  } else {
+    return {};
+  }
+}
+
+// async_call(function, arguments...)
+template <typename Options, typename P, typename F, typename... Args>
+[[nodiscard]] auto issue_async_call(const P& path, const F& function, Args&&... arguments) {
+  require_only_when_full<Options>();
+  static_assert(!(kIsCompletion<Args> || ...),
+                "cariama: async_call takes no completion: its Future is one");
+  const auto call = make_call(function, std::forward<Args>(arguments)...);
+  using T = typename decltype(call)::Result;
+  auto state = std::make_shared<FutureValue<T>>(path.fabric());
+  state->calls(path.thread());
+  CallEnd end;
+  end.consumed = EventReceiver(state);
+  end.result_to_consumed = true;
+  const CallResult sent = path.template send<Options>(OutgoingCallView::of(call), end);
+  if (!sent.ok()) state->finish(sent.status(), {});
+  return Future<T>(std::move(state));
+}
+
+// ---- call_buffer --------------------------------------------------------------------------------
+
+// A part of registered memory, as the source of a call_buffer.
+struct MemoryRange {
+  RDMAMemory* memory;
+  uint64_t offset;
+  uint64_t size;
+};
+
+// A call of function(buffer, size) for a buffer that is already in the receiver's memory.
+template <typename F>
+[[nodiscard]] auto placed_call(const F& function, uint64_t address, uint64_t size) {
+  require_buffer_function<F>();
+  return make_call(
+      [function, address, size]() mutable { function(reinterpret_cast<void*>(address), size); });
+}
+
+template <typename Options, typename P, typename F, typename... Given>
+[[nodiscard]] __attribute__((always_inline)) inline CallResult issue_copied(
+    const P& path, const F& function, std::span<const std::byte> buffer, Given&&... given) {
+  return send_given<Options>(path, make_buffer_call(function, buffer),
+                             std::forward<Given>(given)...);
+}
+template <typename Options, typename P, typename F, typename... Given>
+[[nodiscard]] CallResult issue_copied(const P& path, const F& function, MemoryRange source,
+                                      Given&&... given) {
+  if (absl::Status range = check_range(source.memory, source.offset, source.size); !range.ok()) {
+    return range;
+  }
+  return issue_copied<Options>(
+      path, function,
+      std::span<const std::byte>(source.memory->get_buffer() + source.offset, source.size),
+      std::forward<Given>(given)...);
+}
+
+template <typename Options, typename P, typename F, typename... Given>
+[[nodiscard]] CallResult issue_pulled(const P& path, const F& function, MemoryRange source,
+                                      Given&&... given) {
+  if (absl::Status range = check_range(source.memory, source.offset, source.size); !range.ok()) {
+    return range;
+  }
+  if (absl::Status ready = path.prepare(); !ready.ok()) return ready;
+  auto named = locate_for(path.fabric(), path.rank(), *source.memory, source.offset, source.size);
+  if (!named.ok()) return named.status();
+  return send_given<Options>(path, PulledCall<std::decay_t<F>, Options::kPulling>(function, *named),
+                             std::forward<Given>(given)...);
+}
+template <typename Options, typename P, typename F, typename... Given>
+[[nodiscard]] CallResult issue_pulled(const P& path, const F& function,
+                                      std::span<const std::byte> buffer, Given&&... given) {
+  if (absl::Status ready = path.prepare(); !ready.ok()) return ready;
+  CallEnd end;
+  auto lent = LentBuffer::make(path.fabric(), path.rank(), buffer);
+  if (!lent.ok()) return lent.status();
+  end.lent = *std::move(lent);
+  auto named = locate_for(path.fabric(), path.rank(), end.lent->memory(), 0, buffer.size());
+  if (!named.ok()) return named.status();
+  const PulledCall<std::decay_t<F>, Options::kPulling> call(function, *named);
+  if constexpr (sizeof...(Given) == 0) {
+    require_no_notification<Options>();
+    return path.template send<Options>(OutgoingCallView::of(call), end);
+  } else {
+    auto completions = completions_of<Options>(std::forward<Given>(given)...);
+    static_assert(!std::is_same_v<decltype(completions.consumed), RemoteObject<Synchronizer>*>,
+                  "cariama: an unregistered buffer that is READ (Sync, Async) is released by an "
+                  "answer, which can count a plain Synchronizer down; a RemoteObject is for "
+                  "registered memory");
+    return send_with<Options>(path, call, end, std::move(completions));
+  }
+}
+
+template <typename Options, typename P, typename F, typename... Given>
+[[nodiscard]] CallResult issue_placed(const P& path, const F& function, MemoryRange source,
+                                      const RemoteMemoryLocator& target, Given&&... given) {
+  if (absl::Status range = check_range(source.memory, source.offset, source.size); !range.ok()) {
+    return range;
+  }
+  if (absl::Status ready = path.prepare(); !ready.ok()) return ready;
+  if (absl::Status written = path.write_ahead(*source.memory, source.offset, source.size, target);
+      !written.ok()) {
+    return written;
+  }
+  return send_given<Options>(path, placed_call(function, target.address, source.size),
+                             std::forward<Given>(given)...);
+}
+template <typename Options, typename P, typename F, typename... Given>
+[[nodiscard]] CallResult issue_placed(const P& path, const F& function,
+                                      std::span<const std::byte> buffer,
+                                      const RemoteMemoryLocator& target, Given&&... given) {
+  if (absl::Status ready = path.prepare(); !ready.ok()) return ready;
+  if (absl::Status written = write_user_buffer(path.fabric(), path.rank(), buffer, target);
+      !written.ok()) {
+    return written;
+  }
+  return send_given<Options>(path, placed_call(function, target.address, buffer.size()),
+                             std::forward<Given>(given)...);
+}
+
+template <typename... Given>
+inline constexpr bool kTargetFirst = false;
+template <typename First, typename... Rest>
+inline constexpr bool kTargetFirst<First, Rest...> =
+    std::is_same_v<std::remove_cvref_t<First>, RemoteMemoryLocator>;
+
+// True for the arguments that may stand behind the source of a call_buffer, and behind its target.
+template <typename... Given>
+inline constexpr bool kEndsBufferCall = sizeof...(Given) == 0 ||
+                                        (sizeof...(Given) == 1 && (kIsCompletion<Given> && ...));
+template <typename First, typename... Rest>
+requires kTargetFirst<First>
+inline constexpr bool kEndsBufferCall<First, Rest...> =
+    sizeof...(Rest) == 0 || (sizeof...(Rest) == 1 && (kIsCompletion<Rest> && ...));
+
+// call_buffer(function, source, [target,] [completions]); Source: std::span or MemoryRange.
+template <typename Options, typename P, typename F, typename Source, typename... Given>
+[[nodiscard]] __attribute__((always_inline)) inline CallResult issue_call_buffer(const P& path,
+                                                                                 const F& function,
+                                                                                 Source source,
+                                                                                 Given&&... given) {
+  static_assert(
+      kEndsBufferCall<Given...>,
+      "cariama: behind the buffer of call_buffer stand its target (a RemoteMemoryLocator), "
+      "if any, and its completion, if any: a Synchronizer, a Future<void>, or "
+      "on_transmitted(...) | on_consumed(...)");
+  constexpr bool kPulled = Options::template kGives<Pulling>;
+  if constexpr (!kEndsBufferCall<Given...>) {
+    return {};
+  } else if constexpr (kTargetFirst<Given...>) {
+    static_assert(!kPulled,
+                  "cariama: this call_buffer WRITEs its buffer to a target; Sync and Async say how "
+                  "the destination READs a buffer");
+    return issue_placed<Options>(path, function, source, std::forward<Given>(given)...);
+  } else if constexpr (kPulled) {
+    return issue_pulled<Options>(path, function, source, std::forward<Given>(given)...);
+  } else {
+    return issue_copied<Options>(path, function, source, std::forward<Given>(given)...);
+  }
+}
+
+}  // namespace cariama::internal
+
+#endif  // CARIAMA_DSFABRIC_CALL_FORMS_H_

@@ -1,0 +1,182 @@
+// Completions: how the caller learns of the two events of a call (Seriema §3.1).
+//
+//   Synchronizer sent;
+//   Future<void> run;
+//   call(fabric, thread, [] { ... }, on_transmitted(sent) | on_consumed(run));
+//   messenger.call_buffer(function, buffer, on_consumed([](const absl::Status& status) { ... }));
+//   call<RemoteNotify>(fabric, thread, [] { ... }, synchronizer, 5);   // the paper's short form
+//
+// Events.
+//   transmitted  The call has left the sender. (Its closure, its arguments and a buffer that
+//                travels with it were copied, and may be reused, when the calling function
+//                returned.)
+//   consumed     The destination has run the call: a buffer that it READ may be reused. For
+//                call_return: the result is in place.
+//
+// Objects. Each event may have one:
+//   Synchronizer&                is counted down, or fails
+//   Future<void>&                becomes the future of the event
+//   a callback                   of type void(const absl::Status&); it is copied or moved into the
+//                                call. It runs where a coroutine of the calling thread would resume
+//                                (future.h): like a call to that thread, or before the call
+//                                returns if the event has happened by then. An exception that
+//                                leaves it terminates the process.
+//   RemoteObject<Synchronizer>&  for consumed only: the destination counts it down by one RDMA
+//                                WRITE instead of an answering call
+//
+// Place. The completions of a call, if any, are one argument:
+//   call, service_call, broadcast    behind the function, before the function's arguments
+//   call_return                      behind the result, before the function's arguments
+//   call_buffer, broadcast_buffer    at the end
+// Short form: a Synchronizer, Future<void> or RemoteObject alone. The option LocalNotify (the
+// default) or RemoteNotify then says which event it gets; with call_return it is always consumed.
+//
+// Promise. If the call is accepted (its CallResult is OK), each object gets its event once:
+// success, or the failure that prevents it. If the call is not accepted, Synchronizers and
+// callbacks get nothing, and a Future is ready with the error. Synchronizers and RemoteObjects must
+// live until their event. An event without an object costs nothing.
+#ifndef CARIAMA_DSFABRIC_COMPLETIONS_H_
+#define CARIAMA_DSFABRIC_COMPLETIONS_H_
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <type_traits>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "dsfabric/call_options.h"
+#include "dsfabric/export.h"
+#include "dsfabric/future.h"
+#include "dsfabric/remote_object.h"
+#include "dtutils/synchronizer.h"
+
+namespace cariama {
+
+// What on_transmitted() and on_consumed() return, and their combination by |. Lives for one
+// expression.
+template <typename Transmitted, typename Consumed>
+struct [[nodiscard]] Completions {
+  [[no_unique_address]] Transmitted transmitted;
+  [[no_unique_address]] Consumed consumed;
+};
+
+namespace internal {
+
+struct NoCompletion {};
+using NoCompletions = Completions<NoCompletion, NoCompletion>;
+
+// An object that gets an event, without its type: nothing, a Synchronizer, or the state of a
+// Future.
+class CARIAMA_DSFABRIC_EXPORT EventReceiver {
+ public:
+  EventReceiver() = default;
+  explicit EventReceiver(Synchronizer& synchronizer) : synchronizer_(&synchronizer) {}
+  explicit EventReceiver(std::shared_ptr<FutureState> state) : state_(std::move(state)) {}
+
+  explicit operator bool() const { return synchronizer_ != nullptr || state_ != nullptr; }
+  // The event has happened, or has become impossible. A Future of a result loads it from `result`.
+  void complete(const absl::Status& status, std::span<const std::byte> result = {}) const;
+
+ private:
+  Synchronizer* synchronizer_ = nullptr;
+  std::shared_ptr<FutureState> state_;
+};
+
+// True for a Synchronizer, a Future<void> and a RemoteObject<Synchronizer>, which are passed by
+// reference; for any T that is a reference to one.
+template <typename T>
+inline constexpr bool kIsCompletionObject =
+    std::is_same_v<std::remove_cvref_t<T>, Synchronizer> ||
+    std::is_same_v<std::remove_cvref_t<T>, RemoteObject<Synchronizer>> ||
+    std::is_same_v<std::remove_cvref_t<T>, Future<void>>;
+
+template <typename T>
+inline constexpr bool kIsCompletions = false;
+template <typename Transmitted, typename Consumed>
+inline constexpr bool kIsCompletions<Completions<Transmitted, Consumed>> = true;
+
+// True for what may stand in the place of the completions of a call.
+template <typename T>
+inline constexpr bool kIsCompletion =
+    kIsCompletionObject<T> || kIsCompletions<std::remove_cvref_t<T>>;
+
+// How Completions stores an object, given as T&&: by address if it is passed by reference, else a
+// callback by value.
+template <typename T>
+using StoredCompletion =
+    std::conditional_t<kIsCompletionObject<T>, std::remove_reference_t<T>*, std::decay_t<T>>;
+
+template <typename T>
+inline constexpr bool kCanComplete =
+    kIsCompletionObject<T>
+        ? std::is_lvalue_reference_v<T> && !std::is_const_v<std::remove_reference_t<T>>
+        : std::is_invocable_v<std::decay_t<T>&, const absl::Status&>;
+
+template <typename T>
+[[nodiscard]] constexpr StoredCompletion<T> store_completion(T&& object) {
+  if constexpr (kIsCompletionObject<T>) {
+    return &object;
+  } else {
+    return std::forward<T>(object);
+  }
+}
+
+template <typename T>
+constexpr bool require_completion() {
+  static_assert(kCanComplete<T>,
+                "cariama: an event of a call takes a Synchronizer or a Future<void> by reference, "
+                "or a callback that takes a const absl::Status&");
+  return kCanComplete<T>;
+}
+
+}  // namespace internal
+
+// `object` gets the event that the call has been transmitted.
+template <typename Object>
+[[nodiscard]] constexpr auto on_transmitted(Object&& object) {
+  constexpr bool kWritten = std::is_same_v<std::remove_cvref_t<Object>, RemoteObject<Synchronizer>>;
+  static_assert(!kWritten,
+                "cariama: the destination counts a RemoteObject down, when it has run the call: "
+                "give RemoteNotify or on_consumed()");
+  if constexpr (kWritten) {
+    return internal::NoCompletions{};
+  } else if constexpr (internal::require_completion<Object>()) {
+    return Completions<internal::StoredCompletion<Object>, internal::NoCompletion>{
+        internal::store_completion<Object>(std::forward<Object>(object)), {}};
+  } else {
+    return internal::NoCompletions{};
+  }
+}
+
+// `object` gets the event that the call has been consumed.
+template <typename Object>
+[[nodiscard]] constexpr auto on_consumed(Object&& object) {
+  if constexpr (internal::require_completion<Object>()) {
+    return Completions<internal::NoCompletion, internal::StoredCompletion<Object>>{
+        {}, internal::store_completion<Object>(std::forward<Object>(object))};
+  } else {
+    return internal::NoCompletions{};
+  }
+}
+
+template <typename T1, typename C1, typename T2, typename C2>
+[[nodiscard]] constexpr auto operator|(Completions<T1, C1> one, Completions<T2, C2> other) {
+  using internal::NoCompletion;
+  constexpr bool kOneTransmitted = !std::is_same_v<T1, NoCompletion>;
+  constexpr bool kOneConsumed = !std::is_same_v<C1, NoCompletion>;
+  constexpr bool kTwice = (kOneTransmitted && !std::is_same_v<T2, NoCompletion>) ||
+                          (kOneConsumed && !std::is_same_v<C2, NoCompletion>);
+  static_assert(!kTwice, "cariama: each event of a call has at most one completion");
+  if constexpr (kTwice) {
+    return one;
+  } else if constexpr (kOneTransmitted) {
+    return Completions<T1, C2>{std::move(one.transmitted), std::move(other.consumed)};
+  } else {
+    return Completions<T2, C1>{std::move(other.transmitted), std::move(one.consumed)};
+  }
+}
+
+}  // namespace cariama
+
+#endif  // CARIAMA_DSFABRIC_COMPLETIONS_H_

@@ -1,0 +1,237 @@
+// Doorbells: how threads of all layers sleep and are woken.
+//
+//   sleeper  S1  arm       marks the doorbell as armed
+//            S2  recheck   evaluates the condition; the thread does not sleep if it holds
+//            S3  wait      sleeps, unless the doorbell was rung since S1
+//   ringer   R1            makes the condition true
+//            R2  ring      if the doorbell is armed: disarms it, and wakes the sleeper
+//
+// wait_until() in wait.h takes the sleeper's steps. A layer supplies only the condition.
+//
+// No wake-up is lost. S1 writes the mark, then S2 reads the condition. R1 writes the condition,
+// then R2 reads the mark. Both sides order the write before the read (store-load order). So at
+// least one of the two reads sees the other side's write. If S2 sees the condition, the thread does
+// not sleep. If R2 sees the mark, the ringer changes the word that S3 compares, and wakes
+// afterwards: the sleeper has not begun to sleep and does not, or it is woken. A ringer that finds
+// the doorbell disarmed by another ringer need not wake: the other ringer wakes the sleeper, which
+// repeats S1 and S2 before it sleeps again, and then sees the R1 of this ringer.
+//
+// What orders the two steps of each side:
+//   ringer (R1, R2)                       sleeper (S1, S2)
+//   Doorbell::ring(): full_fence()        arm(), which fences
+//   SleeperSet::armed(): full_fence()     arm(), which fences
+//   a plain store, a compiler fence,      arm(), then fence_ringers(): a fence on all processors
+//     then is_armed()                       that run ringers
+//   RemoteDoorbell::ring(): exchange,     WRITE, then READ, on one queue pair (remote_doorbell.h)
+//     then load (both seq_cst)
+//   a completion: the device              CompletionQueue::arm(), then poll()
+//   Synchronizer::decrease()              one read-modify-write of one word is both steps
+//
+// Back ends. A Doorbell is a futex, of one process or in memory that processes of a host share; the
+// waking costs the ringer one system call. The ringer of a RemoteDoorbell sends an event instead,
+// as immediate data; the process that receives it rings the Doorbell of the sleeper.
+//
+// Cost. A ringer makes a system call, or sends an event, only if a sleeper has armed the doorbell
+// since the last ring. Otherwise ring() is a fence and a load of a cache line that no ringer
+// writes.
+//
+// tests/dtutils/doorbell_interleavings_test.cc explores all interleavings of this code, store
+// buffers included, and shows that each of the steps above is necessary.
+#ifndef CARIAMA_DTUTILS_DOORBELL_H_
+#define CARIAMA_DTUTILS_DOORBELL_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+
+#include "dtutils/export.h"
+
+namespace cariama {
+
+// The point in time at which a wait ends. kForever never comes.
+using Deadline = std::chrono::steady_clock::time_point;
+inline constexpr Deadline kForever = Deadline::max();
+[[nodiscard]] inline Deadline deadline_after(std::chrono::nanoseconds span) {
+  const Deadline now = std::chrono::steady_clock::now();
+  return span >= kForever - now ? kForever : now + span;
+}
+
+namespace internal {
+
+// The operations of the machine that a doorbell needs. A test replaces them by those of a model.
+struct CARIAMA_DTUTILS_EXPORT Machine {
+  template <typename T>
+  using Atomic = std::atomic<T>;
+  using Until = Deadline;
+
+  // Orders earlier stores before later loads, also for the processor.
+  static void full_fence() {
+#if defined(__x86_64__)
+    // As strong as mfence, and cheaper. The stack's cache line is this core's own.
+    asm volatile("lock; orl $0, (%%rsp)" ::: "memory", "cc");
+#else
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+#endif
+  }
+  // Executes a full fence on every processor that runs a thread of a process that has called
+  // register_ringers(). One system call.
+  static void fence_ringers();
+  // See internal/futex.h. wake() does not read the word.
+  static void wait(const std::atomic<uint32_t>& word, uint32_t expected, Deadline deadline);
+  static void wake(const std::atomic<uint32_t>& word);
+};
+
+// The code of Doorbell.
+template <typename On>
+class BasicDoorbell {
+ public:
+  // Called by a sleeper (S1). Returns the ticket for wait(). The doorbell stays armed until a
+  // ringer disarms it, also if no thread sleeps any more: that costs one unneeded ring.
+  [[nodiscard]] uint32_t arm() {
+    const uint32_t ticket = word_.fetch_or(kArmed, std::memory_order_seq_cst) | kArmed;
+    On::full_fence();
+    return ticket;
+  }
+  // Called by a sleeper (S3): sleeps unless the doorbell was rung since arm() returned `ticket`.
+  // Spurious returns are possible.
+  void wait(uint32_t ticket, typename On::Until deadline) { On::wait(word_, ticket, deadline); }
+
+  // Called by a ringer, after it has made the condition true (R2): wakes all sleepers that have
+  // armed the doorbell. Returns true if there may have been one. The write that makes the condition
+  // true, and the sleeper's read of it, must be atomic.
+  bool ring() {
+    On::full_fence();
+    if (!is_armed() || !disarm()) return false;
+    On::wake(word_);
+    return true;
+  }
+  // As ring(), for a doorbell on which no thread sleeps: it records that one of several other
+  // doorbells is armed. Disarms it, and returns true if it was armed; the caller then rings the
+  // other ones. A sleeper arms its own doorbell first, then this one. (In the reverse order, an
+  // earlier event could disarm this one before the sleeper has armed its own.)
+  [[nodiscard]] bool take() {
+    On::full_fence();
+    return is_armed() && disarm();
+  }
+  // The first half of ring(), for a ringer whose condition becomes true by a plain store, and that
+  // does not fence: if it returns true, the ringer calls ring(). The sleeper must call
+  // fence_ringers() after arm().
+  [[nodiscard]] bool is_armed() const {
+    return (word_.load(std::memory_order_relaxed) & kArmed) != 0;
+  }
+
+ private:
+  // Bit 0: armed. The other bits count the rings. A ring adds 1 to an armed word. The word has the
+  // value of a ticket again only after 2^31 rings.
+  static constexpr uint32_t kArmed = 1;
+
+  bool disarm() {
+    uint32_t seen = word_.load(std::memory_order_relaxed);
+    do {
+      if ((seen & kArmed) == 0) return false;
+    } while (!word_.compare_exchange_strong(seen, seen + 1, std::memory_order_seq_cst,
+                                            std::memory_order_relaxed));
+    return true;
+  }
+
+  typename On::template Atomic<uint32_t> word_{0};
+};
+
+// The code of SleeperSet.
+template <typename On>
+class BasicSleeperSet {
+ public:
+  // Called by the sleeper in `slot`, after it has armed its own doorbell: see take().
+  void arm(uint32_t slot) {
+    word_.fetch_or(uint64_t{1} << slot, std::memory_order_seq_cst);
+    On::full_fence();
+  }
+  // Called by the ringer, after it has made the condition true (R2). Bit i: the sleeper in slot i
+  // is armed. The ringer disarms the slots that it chooses, and rings the doorbells of their
+  // sleepers.
+  [[nodiscard]] uint64_t armed() const {
+    On::full_fence();
+    return word_.load(std::memory_order_relaxed);
+  }
+  void disarm(uint32_t slot) { word_.fetch_and(~(uint64_t{1} << slot), std::memory_order_seq_cst); }
+
+ private:
+  typename On::template Atomic<uint64_t> word_{0};
+};
+
+// The code of RemoteDoorbell.
+template <typename On>
+class BasicRemoteDoorbell {
+ public:
+  // Called by the ringer after it has posted WRITEs (R1 and R2). `total` counts the messages, or
+  // bytes, posted so far. Returns true if the ringer must send an event behind the WRITEs.
+  [[nodiscard]] bool ring(uint64_t total) {
+    published_.exchange(total, std::memory_order_seq_cst);
+    if (armed_.load(std::memory_order_seq_cst) == 0) [[likely]]
+      return false;
+    // Disarmed before the event is sent: a sleeper that arms later gets an event of its own.
+    return armed_.exchange(0, std::memory_order_seq_cst) != 0;
+  }
+
+  // Their offsets, for the sleeper's WRITE and READ.
+  static constexpr uint64_t kPublished = 0;
+  static constexpr uint64_t kArmed = 8;
+
+ private:
+  typename On::template Atomic<uint64_t> published_{0};  // written by the ringer only
+  typename On::template Atomic<uint64_t> armed_{0};      // set by the sleeper
+};
+
+// Registers this process as one whose threads fence_ringers() fences. Returns false if the kernel
+// cannot do so. Thread-safe, idempotent.
+[[nodiscard]] CARIAMA_DTUTILS_EXPORT bool register_ringers();
+
+}  // namespace internal
+
+// A word on which threads sleep, threads of one process or of several that share its memory.
+// Zero-initialised memory is valid. Thread-safe; any number of sleepers and ringers.
+using Doorbell = internal::BasicDoorbell<internal::Machine>;
+static_assert(sizeof(Doorbell) == 4 && std::atomic<uint32_t>::is_always_lock_free);
+
+// The sleepers, 64 at most, that one ringer wakes one by one. It lies in the ringer's memory, which
+// the sleepers map. Each of them also has a Doorbell, on which it sleeps. Zero-initialised memory
+// is valid. Thread-safe.
+using SleeperSet = internal::BasicSleeperSet<internal::Machine>;
+
+// A doorbell for a sleeper on another host that polls memory for plain WRITEs, which raise no
+// event. It lies in the registered memory of the ringer, which permits remote read and remote
+// write. Zero-initialised memory is valid. One ringer at a time; one sleeper (remote_doorbell.h).
+struct alignas(64) RemoteDoorbell : internal::BasicRemoteDoorbell<internal::Machine> {};
+static_assert(sizeof(RemoteDoorbell) == 64 && std::atomic<uint64_t>::is_always_lock_free);
+
+// The sleeper's end of one or several doorbells. wait_until() calls arm(), then checks its
+// condition, then calls recheck() and wait(). One thread at a time.
+class CARIAMA_DTUTILS_EXPORT Sleeper {
+ public:
+  virtual ~Sleeper() = default;
+  // Arms the doorbells of all ringers that may make the condition true.
+  virtual void arm() = 0;
+  // Returns true if the thread must not sleep although the condition does not hold yet: a message
+  // is in flight, or a ringer could not be told. Requires: arm() was called, and then the condition
+  // did not hold.
+  [[nodiscard]] virtual bool recheck() { return false; }
+  // Sleeps until a ringer rings or until `deadline`. Returns at once if one has rung since arm().
+  // Spurious returns are possible.
+  virtual void wait(Deadline deadline) = 0;
+};
+
+// A Sleeper on one Doorbell, which must outlive it.
+class CARIAMA_DTUTILS_EXPORT DoorbellSleeper final : public Sleeper {
+ public:
+  explicit DoorbellSleeper(Doorbell& doorbell) : doorbell_(doorbell) {}
+  void arm() override { ticket_ = doorbell_.arm(); }
+  void wait(Deadline deadline) override { doorbell_.wait(ticket_, deadline); }
+
+ private:
+  Doorbell& doorbell_;
+  uint32_t ticket_ = 0;
+};
+
+}  // namespace cariama
+
+#endif  // CARIAMA_DTUTILS_DOORBELL_H_

@@ -1,0 +1,106 @@
+#include "dtutils/registration/user_memory.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dtutils/error.h"
+#include "dtutils/registration/pinner.h"
+
+namespace cariama {
+
+LentMemory::~LentMemory() {
+  // This is the allocator's free(); the analyzer mistakes it for that of C.
+  // NOLINTNEXTLINE(clang-analyzer-unix.MismatchedDeallocator)
+  if (bounced()) static_cast<void>(bounce_.free(std::move(memory_)));
+}
+
+void LentMemory::copy_back() {
+  if (bounced() && memory_.size() != 0) {
+    std::memcpy(target_, memory_.get_buffer(), memory_.size());
+  }
+}
+
+UserMemory::UserMemory(std::shared_ptr<ProtectionDomain> domain, GeneralAllocator& bounce,
+                       UserMemoryOptions options)
+    : domain_(std::move(domain)), bounce_(bounce), options_(std::move(options)) {}
+
+absl::StatusOr<RegistrationCache*> UserMemory::cache() {
+  if (RegistrationCache* const made = made_.load(std::memory_order_acquire)) return made;
+  const std::lock_guard lock(mutex_);
+  if (cache_ == nullptr) {
+    // No right for peers to write: a peer names this memory only to READ it.
+    auto pinner = std::make_shared<DomainPinner>(domain_, Access::kLocalWrite | Access::kRemoteRead,
+                                                 Access::kRemoteRead);
+    auto cache = RegistrationCache::create(
+        std::move(pinner), options_.registration ? options_.registration() : RegistrationOptions{});
+    if (!cache.ok()) return cache.status();
+    cache_ = *std::move(cache);
+    made_.store(cache_.get(), std::memory_order_release);
+  }
+  return cache_.get();
+}
+
+absl::StatusOr<size_t> UserMemory::piece_bytes(size_t bytes) {
+  if (bytes <= options_.bounce_bytes) return bytes;
+  auto made = cache();
+  if (!made.ok()) return made.status();
+  const size_t piece = (*made)->policy().piece_bytes(bytes);
+  return piece == 0 ? bytes : std::min(piece, bytes);
+}
+
+absl::StatusOr<std::unique_ptr<LentMemory>> UserMemory::lend_source(
+    std::span<const std::byte> source, size_t piece) {
+  // The device only reads the memory. The transport contract has no const memory, hence the cast.
+  auto lent = lend(const_cast<std::byte*>(source.data()), source.size(), piece, false);
+  if (lent.ok() && (*lent)->bounced() && !source.empty()) {
+    std::memcpy((*lent)->memory_.get_buffer(), source.data(), source.size());
+  }
+  return lent;
+}
+
+absl::StatusOr<std::unique_ptr<LentMemory>> UserMemory::lend_target(std::span<std::byte> target,
+                                                                    size_t piece) {
+  return lend(target.data(), target.size(), piece, true);
+}
+
+absl::StatusOr<std::unique_ptr<LentMemory>> UserMemory::lend(std::byte* address, size_t bytes,
+                                                             size_t piece, bool writes) {
+  std::unique_ptr<LentMemory> lent(new LentMemory(bounce_));
+  if (bytes <= options_.bounce_bytes) {
+    auto copy = bounce_.allocate(bytes);
+    if (!copy.ok()) return copy.status();
+    lent->memory_ = *std::move(copy);
+    lent->target_ = address;
+    return lent;
+  }
+  auto made = cache();
+  if (!made.ok()) return made.status();
+  // A helper registers the first two pieces ahead; the others are used once.
+  const UseContext context{.transient = piece >= 2 && (*made)->policy().records_uses()};
+  for (bool again = false;; again = true) {
+    auto acquired = (*made)->acquire(address, bytes, context);
+    if (!acquired.ok()) return acquired.status();
+    if (!writes || has_access(acquired->region().access(), Access::kLocalWrite)) {
+      lent->registration_ = *std::move(acquired);
+      break;
+    }
+    if (again) {
+      return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                        "the target of a transfer is read-only memory", "pass writable memory");
+    }
+    // The memory may have become writable after it was registered: mprotect(2) is not noticed.
+    acquired->release();
+    (*made)->forget(address, bytes);
+  }
+  // Not owned: registration_ owns the region.
+  auto* const region = const_cast<MemoryRegion*>(&lent->registration_.region());
+  lent->range_.emplace(std::vector<RegisteredRange::Registration>{
+      {domain_.get(), std::shared_ptr<MemoryRegion>(std::shared_ptr<void>(), region)}});
+  lent->memory_ = {address, bytes, &*lent->range_};
+  return lent;
+}
+
+}  // namespace cariama

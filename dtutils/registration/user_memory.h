@@ -1,0 +1,116 @@
+// Memory that the user owns and did not register, as the local side of transfers.
+//
+//   auto user = std::make_shared<UserMemory>(domain, bounce_allocator, UserMemoryOptions{});
+//   auto lent = user->lend_source(data);          // bounced or registered
+//   transmitter->write((*lent)->memory(), 0, data.size(), there, &done);
+//   transmitter->wait(done, deadline);
+//   lent->reset();                                // after the transfer has completed
+//
+// Transmitter (TransmitOptions::user_memory) and the calls of dsfabric lend through this class, so
+// a program has one cache of registrations for each protection domain and no other.
+//
+// Memory of up to bounce_bytes is copied through registered memory ("bounced"), because copying it
+// costs less than looking it up and recording the use. Longer memory goes through the
+// RegistrationCache, whose policy decides how long it stays registered.
+#ifndef CARIAMA_DTUTILS_REGISTRATION_USER_MEMORY_H_
+#define CARIAMA_DTUTILS_REGISTRATION_USER_MEMORY_H_
+
+#include <atomic>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "dtutils/allocators/general_allocator.h"
+#include "dtutils/device.h"
+#include "dtutils/export.h"
+#include "dtutils/memory.h"
+#include "dtutils/registration/registration_cache.h"
+
+namespace cariama {
+
+struct UserMemoryOptions {
+  // The largest memory in bytes that is bounced (the paper's threshold).
+  size_t bounce_bytes = size_t{16} << 10;
+  // Returns the options of the cache. Called once, at the first use of longer memory. Empty: the
+  // defaults of RegistrationOptions.
+  std::function<RegistrationOptions()> registration{};
+};
+
+// A use of user memory by transfers. Ends with the destructor, which any thread may run. Must not
+// outlive its UserMemory. Thread-compatible.
+class CARIAMA_DTUTILS_EXPORT LentMemory {
+ public:
+  ~LentMemory();
+  LentMemory(const LentMemory&) = delete;
+  LentMemory& operator=(const LentMemory&) = delete;
+
+  // Registered memory as long as the user's: the user's own memory, or the copy. The destructor
+  // requires that the transfers from and to the user's own memory have completed; transfers of a
+  // copy that were posted through this handle may be in flight.
+  [[nodiscard]] RDMAMemory& memory() { return memory_; }
+  [[nodiscard]] bool bounced() const { return !range_.has_value(); }
+  // Returns true if the memory was bounced, or was registered before.
+  [[nodiscard]] bool was_hit() const { return bounced() || registration_.was_hit(); }
+  // Copies what the device has written to the user's memory, if that was bounced. Requires:
+  // lend_target() made this object, and the transfer has completed.
+  void copy_back();
+
+ private:
+  friend class UserMemory;
+  explicit LentMemory(GeneralAllocator& bounce) : bounce_(bounce) {}
+
+  GeneralAllocator& bounce_;
+  Registration registration_;             // of the user's memory, unless it is bounced
+  std::optional<RegisteredRange> range_;  // names the region of registration_
+  RDMAMemory memory_;
+  std::byte* target_ = nullptr;  // the user's memory that copy_back() fills
+};
+
+// Lends user memory to the queue pairs of one protection domain. Thread-safe.
+class CARIAMA_DTUTILS_EXPORT UserMemory {
+ public:
+  // `bounce` provides memory that is registered with `domain`, and must outlive this object.
+  UserMemory(std::shared_ptr<ProtectionDomain> domain, GeneralAllocator& bounce,
+             UserMemoryOptions options);
+  UserMemory(const UserMemory&) = delete;
+  UserMemory& operator=(const UserMemory&) = delete;
+
+  // Lends memory that the device reads: `source` may be read-only, and is copied at once if it is
+  // bounced. Blocks for the system call if the memory is not registered. `piece`: the number of
+  // this piece within its transfer, see piece_bytes(). Errors: those of GeneralAllocator::allocate,
+  // RegistrationCache::create and RegistrationCache::acquire.
+  [[nodiscard]] absl::StatusOr<std::unique_ptr<LentMemory>> lend_source(
+      std::span<const std::byte> source, size_t piece = 0);
+  // Lends memory that the device writes. Errors: those of lend_source(), and INVALID_ARGUMENT (the
+  // memory is read-only).
+  [[nodiscard]] absl::StatusOr<std::unique_ptr<LentMemory>> lend_target(std::span<std::byte> target,
+                                                                        size_t piece = 0);
+  // Returns the length of the pieces in which the policy wants a transfer of `bytes` to be lent,
+  // two pieces at a time: `bytes` if it wants it whole, or if it is bounced. Error: that of
+  // cache().
+  [[nodiscard]] absl::StatusOr<size_t> piece_bytes(size_t bytes);
+
+  // Returns the cache, which the first call creates. Error: that of RegistrationCache::create.
+  [[nodiscard]] absl::StatusOr<RegistrationCache*> cache();
+  [[nodiscard]] const UserMemoryOptions& options() const { return options_; }
+
+ private:
+  [[nodiscard]] absl::StatusOr<std::unique_ptr<LentMemory>> lend(std::byte* address, size_t bytes,
+                                                                 size_t piece, bool writes);
+
+  const std::shared_ptr<ProtectionDomain> domain_;
+  GeneralAllocator& bounce_;
+  const UserMemoryOptions options_;
+  std::mutex mutex_;  // while the cache is created
+  std::atomic<RegistrationCache*> made_{nullptr};
+  std::unique_ptr<RegistrationCache> cache_;
+};
+
+}  // namespace cariama
+
+#endif  // CARIAMA_DTUTILS_REGISTRATION_USER_MEMORY_H_

@@ -1,0 +1,15 @@
+#include "riutils/call_interface.h"
+
+namespace cariama::internal {
+
+CallResult send_on_channel(OutgoingChannel& channel, OutgoingCallView call, WhenNoRoom when,
+                           bool batch, CallEnd& end) {
+  Fabric& fabric = channel.fabric();
+  const Rank rank = channel.rank();
+  if (absl::Status expected = end.expect(fabric, rank, call); !expected.ok()) return expected;
+  CallResult sent = channel.sender().send_slowly(call, when, batch, end.transmitted);
+  if (sent.ok()) return sent;
+  return end.refused(fabric, rank, call, sent.status());
+}
+
+}  // namespace cariama::internal

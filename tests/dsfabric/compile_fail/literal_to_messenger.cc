@@ -1,0 +1,14 @@
+// error: cariama: an argument of this call is or contains a pointer (as string literals are), a
+// reference, a string_view or a span, which points into the caller's process; pass a value, such as
+// a std::string
+#include <string>
+
+#include "riutils/messenger.h"
+
+void example(cariama::RDMAMessenger& messenger) {
+#ifdef CARIAMA_MUST_NOT_COMPILE
+  static_cast<void>(messenger.call([](std::string_view) {}, "text"));
+#else
+  static_cast<void>(messenger.call([](std::string_view) {}, std::string("text")));
+#endif
+}
