@@ -39,12 +39,27 @@ using testing::run_test_processes;
 // For waits that should succeed: only there so that a defect does not hang the test.
 BootstrapOptions patient() { return {.kind = {}, .timeout = 60s}; }
 
-// A port that was free at the time of the call.
-int free_port() {
-  auto listener = internal::listen_on(*SocketAddress::parse("127.0.0.1:0"));
-  const std::string text = internal::bound_address(listener->get()).text();
-  return std::stoi(text.substr(text.rfind(':') + 1));
-}
+// A free port of 127.0.0.1. As long as this object exists, the kernel gives the port to no process
+// that asks for any port; a store may listen on it, because both sockets have SO_REUSEADDR. Until
+// then a connection to it is refused.
+class FreePort {
+ public:
+  FreePort() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    const int on = 1;
+    const SocketAddress any = *SocketAddress::parse("127.0.0.1:0");
+    if (setsockopt(socket_.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0 ||
+        bind(socket_.get(), any.get(), any.length()) != 0) {
+      std::abort();
+    }
+  }
+  [[nodiscard]] int number() const {
+    const std::string text = internal::bound_address(socket_.get()).text();
+    return std::stoi(text.substr(text.rfind(':') + 1));
+  }
+
+ private:
+  const FileDescriptor socket_;
+};
 
 // Sets variables of this process, and unsets those of other launchers.
 void set_environment(const std::map<std::string, std::string>& variables) {
@@ -63,6 +78,9 @@ std::map<std::string, std::string> job_of(int rank, int size, int port) {
           {"MASTER_ADDR", "127.0.0.1"},
           {"MASTER_PORT", std::to_string(port)}};
 }
+std::map<std::string, std::string> job_of(int rank, int size, const FreePort& port) {
+  return job_of(rank, size, port.number());
+}
 
 class BootstrapTest : public ::testing::Test {
  protected:
@@ -72,7 +90,7 @@ class BootstrapTest : public ::testing::Test {
   static void run_job(int size, const std::function<void(Bootstrap&)>& body,
                       const std::map<std::string, std::string>& more = {},
                       const RunOptions& options = {}) {
-    const int port = free_port();
+    const FreePort port;
     run_test_processes(
         size,
         [&](Exchange& exchange) {
@@ -216,6 +234,7 @@ TEST_F(BootstrapTest, TheStoreStaysUntilAllHaveLeft) {
 
 TEST_F(BootstrapTest, FinalizeOfTheStoreNamesRemainingRanksAtItsDeadline) {
   run_job(3, [](Bootstrap& job) {
+    ASSERT_TRUE(job.fence(soon()).ok());  // all ranks have joined before the store ends
     if (job.rank() == 0) {
       const absl::Status left = job.finalize(deadline_after(100ms));
       EXPECT_EQ(left.code(), absl::StatusCode::kDeadlineExceeded);
@@ -247,7 +266,8 @@ TEST_F(BootstrapTest, ARankKilledInAFenceEndsTheFenceOfTheOthers) {
 }
 
 TEST_F(BootstrapTest, WithoutRankZeroJoiningEndsAtItsDeadline) {
-  expect_refusal(job_of(1, 2, free_port()), absl::StatusCode::kDeadlineExceeded,
+  const FreePort port;
+  expect_refusal(job_of(1, 2, port), absl::StatusCode::kDeadlineExceeded,
                  AllOf(HasSubstr("joining the job (environment): the store of rank 0 does not "
                                  "answer at 127.0.0.1:"),
                        HasSubstr("start the process of rank 0")),
@@ -255,7 +275,7 @@ TEST_F(BootstrapTest, WithoutRankZeroJoiningEndsAtItsDeadline) {
 }
 
 TEST_F(BootstrapTest, AnotherSecretIsRefusedByTheStore) {
-  const int port = free_port();
+  const FreePort port;
   run_test_processes(2, [&](Exchange& exchange) {
     auto variables = job_of(exchange.rank(), 2, port);
     variables["CARIAMA_JOB_SECRET"] =
@@ -279,7 +299,8 @@ TEST_F(BootstrapTest, AnotherSecretIsRefusedByTheStore) {
 }
 
 TEST_F(BootstrapTest, AShortSecretIsRefused) {
-  auto variables = job_of(0, 2, free_port());
+  const FreePort port;
+  auto variables = job_of(0, 2, port);
   variables["CARIAMA_JOB_SECRET"] = "15 characters..";
   expect_refusal(variables, absl::StatusCode::kInvalidArgument,
                  AllOf(HasSubstr("CARIAMA_JOB_SECRET has 15 characters, at least 16"),
@@ -297,7 +318,7 @@ TEST_F(BootstrapTest, AProcessThatHasJoinedRemovesTheSecretFromItsEnvironment) {
 }
 
 TEST_F(BootstrapTest, ASecondProcessOfARankIsRefused) {
-  const int port = free_port();
+  const FreePort port;
   run_test_processes(3, [&](Exchange& exchange) {
     const int rank = std::min(exchange.rank(), 1);
     if (exchange.rank() == 2) {
@@ -318,7 +339,7 @@ TEST_F(BootstrapTest, ASecondProcessOfARankIsRefused) {
 }
 
 TEST_F(BootstrapTest, AJobOfAnotherSizeIsRefused) {
-  const int port = free_port();
+  const FreePort port;
   run_test_processes(2, [&](Exchange& exchange) {
     if (exchange.rank() == 1) {
       expect_refusal(

@@ -155,7 +155,8 @@ TEST(CollectivesDeadline, NamesMissingParticipantsAndCanContinue) {
       // The others detect that it is absent while it does something else.
       EXPECT_TRUE(fabric.wait_polling([&] { return gave_up == kProcesses - 1; }, soon()));
     } else {
-      const absl::Status late = all.barrier(deadline_after(std::chrono::milliseconds(50)));
+      // Long enough for the other ranks to enter the barrier, also on a busy machine.
+      const absl::Status late = all.barrier(deadline_after(std::chrono::seconds(2)));
       EXPECT_EQ(late.code(), absl::StatusCode::kDeadlineExceeded);
       EXPECT_THAT(std::string(late.message()), HasSubstr(fabric.label(kAbsent)));
       for (uint32_t other = 0; other < kAbsent; ++other) {
@@ -185,11 +186,12 @@ TEST(CollectivesDeadline, NamesTheThread) {
       made[rank] = true;
     }
     ASSERT_TRUE(wait_until([&] { return made[rank].load(); }, soon()));
+    must(objects[rank]->barrier(soon()));
     if (rank == 1 && thread == 1) {
       ASSERT_TRUE(wait_until([&] { return gave_up == 3; }, soon()));
     } else {
-      const absl::Status late =
-          objects[rank]->barrier(deadline_after(std::chrono::milliseconds(50)));
+      // Long enough for the other threads to enter the barrier, also on a busy machine.
+      const absl::Status late = objects[rank]->barrier(deadline_after(std::chrono::seconds(2)));
       EXPECT_EQ(late.code(), absl::StatusCode::kDeadlineExceeded);
       EXPECT_THAT(std::string(late.message()), HasSubstr("thread 1 of " + fabric.label(1)));
       ++gave_up;

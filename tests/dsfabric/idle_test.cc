@@ -69,6 +69,10 @@ TEST(IdleTest, AnIdleProcessWakesForItsHeartbeatOnly) {
     std::thread watch([&] {
       // A thread that has just begun to wait stays awake for a while, longer on a busy machine.
       EXPECT_TRUE(wait_until(others_sleep, soon()));
+      // Both processes measure at the same time: the calls of one that begins or leaves would wake
+      // the other one.
+      must(fabric.bootstrap().fence(soon()));
+      EXPECT_TRUE(wait_until(others_sleep, soon()));
       const auto start = std::chrono::steady_clock::now();
       const uint64_t looks_before = looks;
       const uint64_t sleeps_before = sleeps();
@@ -85,6 +89,7 @@ TEST(IdleTest, AnIdleProcessWakesForItsHeartbeatOnly) {
       // Some sleeps are due to this thread and to a sanitizer's threads (ten per second). Polling
       // with a timer would need hundreds.
       EXPECT_LE(slept, 2 * heartbeats + 8);
+      must(fabric.bootstrap().fence(soon()));
       leave = true;
       for (uint32_t index : {0u, 1u}) fabric.wake(index);
     });

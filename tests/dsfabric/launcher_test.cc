@@ -361,10 +361,10 @@ TEST(CariamaRun, TheFirstFailureGivesTheCodeAndEndsTheOthers) {
 TEST(CariamaRun, AProcessThatIgnoresSignalsIsKilledAfterItsGrace) {
   // The timeout is long enough for both processes to ignore signals by then, also on a busy
   // machine.
-  Running job(cariama_run() + " -n 2 --timeout 3 --grace 0.1 " + self() + " --role=deaf");
+  Running job(cariama_run() + " -n 2 --timeout 10 --grace 0.1 " + self() + " --role=deaf");
   EXPECT_EQ(job.wait(), kLaunchTimedOut);
   EXPECT_THAT(lines_of(job.err()),
-              ElementsAre("cariama-run: the job did not end within 3 s: ranks 0, 1 still running",
+              ElementsAre("cariama-run: the job did not end within 10 s: ranks 0, 1 still running",
                           "cariama-run: ranks 0, 1 did not end within 0.1 s of grace, and will be "
                           "killed"));
 }
@@ -491,7 +491,7 @@ TEST(CariamaRun, OutputOfProcessesThatLeftTheirGroupDoesNotKeepTheJob) {
 TEST(CariamaRun, OutputThatNobodyReadsEndsAtTheTimeLimit) {
   const UnreadPipe unread;
   Running job("sh -c 'exec " + cariama_run() +
-              " -n 1 --tag-output --timeout 1 --grace 0.2 seq 100000 >&" +
+              " -n 1 --tag-output --timeout 10 --grace 0.2 seq 100000 >&" +
               std::to_string(unread.in()) + "'");
   EXPECT_EQ(job.wait(), kLaunchTimedOut) << job.err();
   EXPECT_THAT(job.err(), HasSubstr("its output is not read"));

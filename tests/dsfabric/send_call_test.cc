@@ -228,6 +228,9 @@ TEST_P(SendCallTest, ARemoteObjectCostsOneWriteAndNoCall) {
       must(call<RemoteNotify>(
           fabric, 1, [] {}, connected));
       must(ended(fabric, connected));
+      // Rank 1 has read its counters. The call that reported the end of the first call is counted.
+      EXPECT_TRUE(fabric.wait_polling(
+          [&] { return named.load() && fabric.statistics().calls_run >= 1; }, soon()));
       auto done = must(RemoteObject<Synchronizer>::create(fabric, kCalls));
       static FabricStatistics before, after;
       before = fabric.statistics();
@@ -254,7 +257,6 @@ TEST_P(SendCallTest, ARemoteObjectCostsOneWriteAndNoCall) {
       must(own.wait(soon()));
       // Every call_buffer: in the message from any memory and from registered memory, READ with
       // Sync and Async, and written to a given target.
-      EXPECT_TRUE(fabric.wait_polling([] { return named.load(); }, soon()));
       const std::string text(2000, 'b');
       RDMAMemory memory = must(fabric.memory().allocate(text.size()));
       std::memcpy(memory.get_buffer(), text.data(), text.size());
@@ -280,10 +282,10 @@ TEST_P(SendCallTest, ARemoteObjectCostsOneWriteAndNoCall) {
       over = true;
     } else {
       place = must(fabric.memory().allocate(2000)).locator(fabric.domain(0), fabric.rank());
-      named = true;
       // The end of a plain Synchronizer is reported by a call; this end's counters show it.
       EXPECT_TRUE(fabric.wait([&] { return fabric.statistics().calls_run >= 1; }, soon()));
       const FabricStatistics before = fabric.statistics();
+      named = true;
       EXPECT_TRUE(fabric.wait_polling([] { return over.load(); }, soon()));
       const FabricStatistics after = fabric.statistics();
       EXPECT_LE(after.calls_sent, 1u);  // the answer to the first call

@@ -135,7 +135,7 @@ TEST(Match, AnEngineThatMisbehavesLoses) {
                            Case{"refuse", "no idea"}, Case{"resign", "resignation"}}) {
     MatchOptions options = small_match();
     options.pairs = 1;
-    options.move_seconds = std::string(test.kind) == "hang" ? 2 : 100;
+    options.move_seconds = std::string(test.kind) == "hang" ? 10 : 100;
     const std::array<Player, 2> players = {
         Player{"good", engine("flat"), {"param_search iterations 1"}, false},
         Player{"bad", engine(test.kind), {}, false}};

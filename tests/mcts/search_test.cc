@@ -2,6 +2,7 @@
 #include "mcts/search.h"
 
 #include <atomic>
+#include <initializer_list>
 #include <memory>
 #include <set>
 #include <thread>
@@ -134,36 +135,68 @@ TEST_P(ByThreads, TranspositionsShareNodes) {
   EXPECT_LT(nodes[1], nodes[0]);
 }
 
+// Creates the nodes of a sequence of moves from the root on that do not exist, and returns the last
+// node. Requires: no search is running.
+Node<ConnectFour>* grow_line(LocalTree<ConnectFour>& tree, std::initializer_list<int> moves) {
+  Node<ConnectFour>* node = tree.root();
+  ConnectFour game = node->state();
+  for (const int move : moves) {
+    const int at = node->find(static_cast<ConnectFour::Move>(move));
+    game.play(static_cast<ConnectFour::Move>(move));
+    const auto child = node->child(at);
+    node = child.is_local() ? child.local() : tree.make_child(*node, at, game, 0);
+    if (node == nullptr) return nullptr;
+  }
+  return node;
+}
+
 // A node with several parents is freed when its last parent is freed.
 TEST_P(ByThreads, TranspositionsAreFreedWithTheTree) {
   const auto host = local_host(GetParam());
   Search<ConnectFour> search(*host);
+  LocalTree<ConnectFour>& tree = search.process().tree();
   search.options().memory_bytes = 2 << 20;
   search.options().expand_visits = 0;
   search.options().transpositions = true;
   ConnectFour game;
-  // Which moves the threads try depends on their schedule. Search until a transposition was found
-  // and memory was collected.
-  uint64_t transpositions = 0;
-  uint64_t collections = 0;
-  auto result = search.run(game, {.iterations = 8000});
-  for (int i = 0; i < 100; ++i) {
-    transpositions += result.processes[0].transpositions;
-    collections += result.processes[0].collections;
-    if (transpositions > 0 && collections > 0) break;
-    result = search.run(game, {.iterations = 8000});
-  }
-  EXPECT_GT(transpositions, 0u);
-  EXPECT_GT(collections, 0u);
-  for (int i = 0; i < 6; ++i) {
-    check_conservation(search, result);
-    uint64_t nodes = 0;
-    search.process().tree().for_each_node([&](const auto&) { ++nodes; });
-    EXPECT_EQ(nodes, result.processes[0].nodes);
-    const auto move = result.moves[0].move;
+  const auto advance = [&](ConnectFour::Move move) {
     game.play(move);
     search.advance(move);
-    result = search.run(game, {.iterations = 1000});
+  };
+  // Runs a search, and compares the nodes that exist with those that the root reaches.
+  const auto run = [&](uint64_t iterations) {
+    const auto result = search.run(game, {.iterations = iterations});
+    check_conservation(search, result);
+    uint64_t nodes = 0;
+    tree.for_each_node([&](const auto&) { ++nodes; });
+    EXPECT_EQ(nodes, result.processes[0].nodes);
+    return result;
+  };
+  run(1);  // makes the root
+  // Two orders of the same moves lead to one node. The first advance frees one of its parents.
+  Node<ConnectFour>* node = grow_line(tree, {3, 0, 2});
+  ASSERT_NE(node, nullptr);
+  ASSERT_EQ(grow_line(tree, {2, 0, 3}), node);
+  EXPECT_TRUE(node->shared());
+  advance(3);
+  EXPECT_EQ(grow_line(tree, {0, 2}), node);
+  EXPECT_FALSE(node->shared());
+  run(1);
+  // Both parents are freed.
+  node = grow_line(tree, {0, 1, 2});
+  ASSERT_EQ(grow_line(tree, {2, 1, 0}), node);
+  EXPECT_TRUE(node->shared());
+  ASSERT_NE(grow_line(tree, {5}), nullptr);
+  advance(5);
+  run(1);
+  // The collection of cold nodes frees nodes with several parents, too.
+  node = grow_line(tree, {0, 1, 2});
+  ASSERT_EQ(grow_line(tree, {2, 1, 0}), node);
+  auto result = run(15000);
+  EXPECT_GT(result.processes[0].collections, 0u);
+  for (int i = 0; i < 6; ++i) {
+    advance(result.moves[0].move);
+    result = run(1000);
   }
 }
 

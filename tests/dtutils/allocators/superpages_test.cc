@@ -223,7 +223,10 @@ TEST(Superpage, ReportsThePageKindThatTheKernelShows) {
   }
 }
 
-TEST(Superpage, TakesHugePagesFromThePool) {
+// ctest runs the tests SuperpageOfTheMachine* while no other test runs (tests/CMakeLists.txt). They
+// change the machine's pools of huge pages or its settings, or count the free pages. Fabrics of
+// other tests take pages from the pools, and return them.
+TEST(SuperpageOfTheMachine, TakesHugePagesFromThePool) {
   const RaisedPool pool(2 * kMiB, 4);
   if (!pool.ready()) GTEST_SKIP() << pool.why();
   for (const bool shareable : {true, false}) {
@@ -242,7 +245,7 @@ TEST(Superpage, TakesHugePagesFromThePool) {
 
 // The pool has fewer free pages than needed. The attempt fails by the error of a system call, never
 // by a SIGBUS, and takes no page from the pool.
-TEST(Superpage, StepsDownWhenThePoolIsTooSmall) {
+TEST(SuperpageOfTheMachine, StepsDownWhenThePoolIsTooSmall) {
   const RaisedPool pool(2 * kMiB, 2);
   if (!pool.ready()) GTEST_SKIP() << pool.why();
   const uint64_t free = pool.free();
@@ -257,7 +260,7 @@ TEST(Superpage, StepsDownWhenThePoolIsTooSmall) {
   }
 }
 
-TEST(Superpage, SizeThatIsNoMultipleOfHugePagesStaysOffThePool) {
+TEST(SuperpageOfTheMachine, SizeThatIsNoMultipleOfHugePagesStaysOffThePool) {
   const RaisedPool pool(2 * kMiB, 4);
   if (!pool.ready()) GTEST_SKIP() << pool.why();
   const auto page = Superpage::obtain({.bytes = 2 * kMiB + 4096});
@@ -266,7 +269,7 @@ TEST(Superpage, SizeThatIsNoMultipleOfHugePagesStaysOffThePool) {
 }
 
 // madvise(MADV_HUGEPAGE) on a memfd returns 0 with either setting; only smaps shows the difference.
-TEST(Superpage, TransparentSharedMemoryCountsOnlyIfShown) {
+TEST(SuperpageOfTheMachine, TransparentSharedMemoryCountsOnlyIfShown) {
   const std::string file = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
   {
     const Setting off(file, "never");
@@ -285,7 +288,7 @@ TEST(Superpage, TransparentSharedMemoryCountsOnlyIfShown) {
   EXPECT_EQ(page->page_kind() == PageKind::kTransparent, mapping->shared_huge_mapped == 4 * kMiB);
 }
 
-TEST(Superpage, TransparentPrivateMemory) {
+TEST(SuperpageOfTheMachine, TransparentPrivateMemory) {
   const Setting on("/sys/kernel/mm/transparent_hugepage/enabled", "madvise");
   const auto page = Superpage::obtain(
       {.bytes = 4 * kMiB, .shareable = false, .largest_page = PageKind::kTransparent});
@@ -295,7 +298,7 @@ TEST(Superpage, TransparentPrivateMemory) {
   EXPECT_EQ(page->page_kind() == PageKind::kTransparent, mapping->anonymous_huge == 4 * kMiB);
 }
 
-TEST(SuperpageDeathTest, ReportsSmallerPagesOnceWithTheirRemedy) {
+TEST(SuperpageOfTheMachineDeathTest, ReportsSmallerPagesOnceWithTheirRemedy) {
   // Runs in a newly executed process, in which no diagnostic has been reported before.
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto child = [] {

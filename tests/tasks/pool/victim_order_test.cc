@@ -10,6 +10,8 @@
 #include <set>
 #include <vector>
 
+#include "dsfabric/future.h"
+#include "dsfabric/send_call.h"
 #include "tasks/internal/victims.h"
 #include "tests/dsfabric/testing/local_job.h"
 #include "tests/tasks/pool/pool_test_support.h"
@@ -46,12 +48,19 @@ struct Board {
 };
 Shared<Board>* board = nullptr;
 
-// Ends when rank 0, which waits for it, has searched for some time: 50 ms, many rounds.
+Fabric* own_fabric = nullptr;
+TaskPool* own_pool = nullptr;
+
+// Ends when rank 0, which waits for it, has made many attempts.
 int stays(int) {
+  constexpr uint64_t kAttempts = 300;
   (*board)->stage = 1;
   EXPECT_TRUE(communicate_until([] { return (*board)->stage == 2; }));
-  const Deadline over = deadline_after(std::chrono::milliseconds(50));
-  static_cast<void>(communicate_until([&] { return std::chrono::steady_clock::now() > over; }));
+  const auto attempts = [] {
+    return must(
+        async_call(*own_fabric, 0, [] { return own_pool->statistics().attempts; }).get(soon()));
+  };
+  EXPECT_TRUE(wait_until([&] { return attempts() >= kAttempts; }, soon()));
   return 1;
 }
 int returns(int value) { return value; }
@@ -78,6 +87,8 @@ TEST(VictimOrder, LeapfrogFirstThenTheLevels) {
     if (fabric.rank() == 0) options.victims = {{1, 2}, {}, {3}, {4, 5}};
     if (fabric.rank() != 0 && fabric.rank() != 2) options.victims = {{}, {}, {}, {}};
     auto pool = must(TaskPool::create(fabric, options));
+    own_fabric = &fabric;
+    own_pool = pool.get();
     EXPECT_EQ(must(pool->run<waits_for_stays>(0)), 1);
     const std::vector<PoolAttempt> attempts = pool->take_attempts();
     const PoolStatistics counts = pool->statistics();
