@@ -60,7 +60,9 @@ class StatisticsRegistry {
   void remove(CounterSet::Entry* entry) {
     const std::lock_guard lock(mutex_);
     CounterSet::Kind& all = *entry->kind;
-    for (const CounterSet::Value& value : entry->read()) all.add_closed(value);
+    for (const CounterSet::Value& value : entry->read()) {
+      if (!value.is_gauge) all.add_closed(value);
+    }
     all.living.erase(entry->place);
   }
 
@@ -69,11 +71,12 @@ class StatisticsRegistry {
     const std::lock_guard lock(mutex_);
     for (const auto& [name, kind] : kinds_) {
       for (const auto& [counter, sum] : kind.closed) {
-        all.push_back({name, std::string(kClosed), counter, sum});
+        all.push_back({name, std::string(kClosed), counter, sum, false});
       }
       for (const CounterSet::Entry& entry : kind.living) {
         for (const CounterSet::Value& value : entry.read()) {
-          all.push_back({name, entry.instance, std::string(value.name), value.value});
+          all.push_back(
+              {name, entry.instance, std::string(value.name), value.value, value.is_gauge});
         }
       }
     }
@@ -103,6 +106,59 @@ std::string statistics_json() {
     text += "{\"name\": " + json_string(statistic.kind + "." + statistic.name) +
             ", \"of\": " + json_string(statistic.instance) +
             ", \"value\": " + std::to_string(statistic.value) + "}\n";
+  }
+  return text;
+}
+
+namespace {
+
+// Appends `text` as part of a metric's name.
+void append_metric_part(std::string& to, std::string_view text) {
+  for (const char c : text) {
+    const bool allowed = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+    to += allowed ? c : '_';
+  }
+}
+
+void append_label(std::string& to, std::string_view name, std::string_view value) {
+  append_metric_part(to, name);
+  to += "=\"";
+  for (const char c : value) {
+    if (c == '\\' || c == '"') to += '\\';
+    if (c == '\n') {
+      to += "\\n";
+    } else {
+      to += c;
+    }
+  }
+  to += '"';
+}
+
+}  // namespace
+
+std::string statistics_prometheus(const StatisticsLabels& labels) {
+  std::string common;
+  for (const auto& [name, value] : labels) {
+    append_label(common, name, value);
+    common += ',';
+  }
+  // The format wants all lines of a metric together; a snapshot has all lines of an object together.
+  std::map<std::string, std::pair<bool, std::string>> metrics;  // name → is_gauge, lines
+  for (const Statistic& statistic : statistics_snapshot()) {
+    std::string name = "cariama_";
+    append_metric_part(name, statistic.kind);
+    name += '_';
+    append_metric_part(name, statistic.name);
+    if (!statistic.is_gauge) name += "_total";
+    auto& [is_gauge, lines] = metrics[name];
+    is_gauge = statistic.is_gauge;
+    lines += name + '{' + common;
+    append_label(lines, "of", statistic.instance);
+    lines += "} " + std::to_string(statistic.value) + '\n';
+  }
+  std::string text;
+  for (const auto& [name, metric] : metrics) {
+    text += "# TYPE " + name + (metric.first ? " gauge\n" : " counter\n") + metric.second;
   }
   return text;
 }

@@ -24,6 +24,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "dtutils/export.h"
@@ -38,6 +39,7 @@ class Counter {
     value_.store(value_.load(std::memory_order_relaxed) + by, std::memory_order_relaxed);
   }
   [[nodiscard]] uint64_t value() const { return value_.load(std::memory_order_relaxed); }
+  void reset() { value_.store(0, std::memory_order_relaxed); }
 
  private:
   std::atomic<uint64_t> value_{0};
@@ -50,6 +52,8 @@ class CARIAMA_DTUTILS_EXPORT CounterSet {
   struct Value {
     std::string_view name;  // static storage
     uint64_t value;
+    // A state, such as bytes in use, instead of a count: not stored when the object is destroyed.
+    bool is_gauge = false;
   };
   using Values = std::vector<Value>;
 
@@ -77,6 +81,7 @@ struct Statistic {
   std::string instance;  // "to rank 3"; kClosed for the sum over all destroyed objects
   std::string name;      // "operations"
   uint64_t value = 0;
+  bool is_gauge = false;  // see CounterSet::Value
   friend bool operator==(const Statistic&, const Statistic&) = default;
 };
 inline constexpr std::string_view kClosed = "(closed)";
@@ -89,6 +94,19 @@ inline constexpr std::string_view kClosed = "(closed)";
 // Returns the snapshot as JSON, one object a line: {"name": "KIND.NAME", "of": INSTANCE, "value":
 // N}.
 [[nodiscard]] CARIAMA_DTUTILS_EXPORT std::string statistics_json();
+
+// Names the process whose counters a text shows: each pair becomes a label of every line.
+using StatisticsLabels = std::vector<std::pair<std::string, std::string>>;
+
+// Returns the snapshot in the text format of Prometheus (exposition format 0.0.4):
+//
+//   # TYPE cariama_transmit_queue_bytes_total counter
+//   cariama_transmit_queue_bytes_total{rank="0",of="to rank 3"} 4096
+//
+// Counters end in _total, gauges do not. Characters of kinds and names that the format forbids
+// become underscores.
+[[nodiscard]] CARIAMA_DTUTILS_EXPORT std::string statistics_prometheus(
+    const StatisticsLabels& labels = {});
 
 }  // namespace cariama
 

@@ -17,6 +17,7 @@
 #include <cstring>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -45,13 +46,14 @@ class Worker {
         thread_(host.thread(index)),
         tree_(host.local<LocalTree<G>>()),
         pool_(host.local<WorkPool<G>>()),
-        exchange_(host.local<CopyExchange<G>>()) {}
+        exchange_(host.local<CopyExchange<G>>()),
+        shown_("mcts", "thread " + std::to_string(index), [this] { return counters_.values(); }) {}
 
   // Resets the worker for a new search. Called by worker 0, while this worker runs no rollout.
   void begin(uint64_t seed) {
     thread_.random = Random(seed);
     playouts_.reset();
-    counters_.emplace();
+    counters_.reset();
     if (thread_.aggregators != nullptr) {
       messages_before_ = thread_.aggregators->messages();
       bytes_before_ = thread_.aggregators->bytes();
@@ -113,14 +115,14 @@ class Worker {
   }
 
   void add_to(Statistics& sum) const {
-    sum.visits += counters_->visits.value();
-    sum.completions += counters_->completions.value();
-    sum.handed_over += counters_->handed_over.value();
-    sum.cancelled += counters_->cancelled.value();
-    sum.playouts += counters_->playouts.value();
-    sum.nodes_made_remotely += counters_->nodes_made_remotely.value();
-    sum.remote_selections += counters_->remote_selections.value();
-    sum.deferred_selections += counters_->deferred_selections.value();
+    sum.visits += counters_.visits.value();
+    sum.completions += counters_.completions.value();
+    sum.handed_over += counters_.handed_over.value();
+    sum.cancelled += counters_.cancelled.value();
+    sum.playouts += counters_.playouts.value();
+    sum.nodes_made_remotely += counters_.nodes_made_remotely.value();
+    sum.remote_selections += counters_.remote_selections.value();
+    sum.deferred_selections += counters_.deferred_selections.value();
     if (thread_.aggregators != nullptr) {
       sum.messages += thread_.aggregators->messages() - messages_before_;
       sum.bytes += thread_.aggregators->bytes() - bytes_before_;
@@ -165,6 +167,23 @@ class Worker {
     Counter nodes_made_remotely;
     Counter remote_selections;
     Counter deferred_selections;
+
+    void reset() {
+      for (Counter* counter : {&visits, &completions, &handed_over, &cancelled, &playouts,
+                               &nodes_made_remotely, &remote_selections, &deferred_selections}) {
+        counter->reset();
+      }
+    }
+    [[nodiscard]] CounterSet::Values values() const {
+      return {{"visits", visits.value()},
+              {"completions", completions.value()},
+              {"handed_over", handed_over.value()},
+              {"cancelled", cancelled.value()},
+              {"playouts", playouts.value()},
+              {"nodes_made_remotely", nodes_made_remotely.value()},
+              {"remote_selections", remote_selections.value()},
+              {"deferred_selections", deferred_selections.value()}};
+    }
   };
 
   // Returns the worker of the calling thread.
@@ -180,7 +199,7 @@ class Worker {
   // operation stays pending, and the caller has to put the rollout back.
   [[nodiscard]] bool rollout(Job<G>& job) {
     path_.clear();
-    counters_->visits.add();
+    counters_.visits.add();
     NodeType* node = job.node;
     Copy<G>* copied = nullptr;  // the record of `node` if `node` is a copy
     if (job.share) {
@@ -210,7 +229,7 @@ class Worker {
         if (const Outcome known = node->resolve(); known != Outcome::kOpen) {
           end_proved(job, known);
         } else {
-          counters_->completions.add();
+          counters_.completions.add();
           finish(job, path_, 1, *node->state().result(), {}, Outcome::kOpen);
         }
         return true;
@@ -255,7 +274,7 @@ class Worker {
   // of the share to rank 0.
   [[nodiscard]] bool defer(Job<G>& job) {
     take_back(path_, 1);
-    counters_->deferred_selections.add();
+    counters_.deferred_selections.add();
     if (job.root) return false;
     if (job.share) cancel(job, static_cast<uint32_t>(job.take_all()));
     return_rollouts(job, 1);
@@ -283,12 +302,12 @@ class Worker {
   // Ends a rollout that reached a position with a proved outcome.
   void end_proved(Job<G>& job, Outcome known) {
     if (path_.empty()) {  // the node of the job is proved: the job needs no more rollouts
-      counters_->cancelled.add();
+      counters_.cancelled.add();
       if (!job.root) cancel(job, static_cast<uint32_t>(job.take_all()));
       return_rollouts(job, 1);
       return;
     }
-    counters_->completions.add();
+    counters_.completions.add();
     finish(job, path_, 1, value_of(known), {}, known);
   }
 
@@ -298,7 +317,7 @@ class Worker {
     G position = node.state();
     position.play(node.move(move));
     if (const std::optional<float> result = position.result()) {
-      counters_->completions.add();
+      counters_.completions.add();
       finish(job, path_, 1, *result, {}, outcome_of(*result));
       return;
     }
@@ -310,8 +329,8 @@ class Worker {
       samples_.push_back(playouts_->run(position, node.move(move), thread_.random));
       sum += samples_.back().value;
     }
-    counters_->playouts.add(playouts);
-    counters_->completions.add();
+    counters_.playouts.add(playouts);
+    counters_.completions.add();
     finish(job, path_, 1, sum / playouts, samples_, Outcome::kOpen);
   }
 
@@ -394,10 +413,10 @@ class Worker {
         for (const Step<G>& step : path_) step.node->enter(step.move, more);
       }
       rollouts += more;
-      counters_->visits.add(more);
+      counters_.visits.add(more);
     }
-    counters_->handed_over.add(rollouts);
-    counters_->remote_selections.add();
+    counters_.handed_over.add(rollouts);
+    counters_.remote_selections.add();
     pool_.outstanding(node.rank).fetch_add(static_cast<int32_t>(rollouts));
     const SlotId ticket = pool_.tickets().add({&job, node.rank, rollouts, path_, node});
     const JobRequest request{
@@ -440,8 +459,8 @@ class Worker {
     pool_.set_waiting(false);
     const uint32_t completed = std::min(answer.completed, ticket.rollouts);
     if (answer.useless) exchange_.has_root_copy(ticket.rank).store(false);
-    counters_->visits.add(completed);
-    counters_->handed_over.add(completed);
+    counters_.visits.add(completed);
+    counters_.handed_over.add(completed);
     if (completed != 0) finish(*ticket.job, {}, completed, 0, {}, Outcome::kOpen);
     if (completed != ticket.rollouts) return_rollouts(*ticket.job, ticket.rollouts - completed);
   }
@@ -488,7 +507,7 @@ class Worker {
         tree_.obtain(*std::launder(reinterpret_cast<const G*>(copy)), thread_.index);
     SlotId id;
     if (node != nullptr) {
-      if (made) counters_->nodes_made_remotely.add();
+      if (made) counters_.nodes_made_remotely.add();
       id = tree_.exported().add(node);
     }
     const bool created = node != nullptr;
@@ -581,7 +600,8 @@ class Worker {
   std::vector<Step<G>> path_;
   std::vector<SampleType> samples_;
   std::vector<SampleType> answered_;
-  std::optional<Counters> counters_{std::in_place};
+  Counters counters_;
+  CounterSet shown_;  // last: reads counters_
   uint64_t messages_before_ = 0;
   uint64_t bytes_before_ = 0;
 };

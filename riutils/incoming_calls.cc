@@ -104,6 +104,16 @@ absl::StatusOr<Transmitter*> IncomingChannel::path() { return calls.transmitter(
 
 // ---- Service threads ----------------------------------------------------------------------------
 
+IncomingCalls::IncomingCalls(Fabric& fabric, uint32_t index)
+    : fabric_(fabric),
+      index_(index),
+      counters_("one_sided", "thread " + std::to_string(index), [this] {
+        return CounterSet::Values{
+            {"calls_run", calls_run_.value()},
+            {"bytes_run", bytes_run_.value()},
+            {"chunks_granted", chunks_granted_.load(std::memory_order_relaxed)}};
+      }) {}
+
 IncomingCalls::~IncomingCalls() {
   // Frees the map's nodes. The chunks are freed together with memory_.
   map_.absorb();
@@ -165,6 +175,7 @@ ChunkReply IncomingCalls::grant(uint32_t rank, const ChunkRequest& request) {
   }
   ChunkReply reply;
   reply.count = static_cast<uint32_t>(memory.size());
+  chunks_granted_.fetch_add(memory.size(), std::memory_order_relaxed);
   const ProtectionDomain* const domain = fabric_.domain(rank);
   std::vector<std::byte*> chunks;
   for (uint32_t i = 0; i < reply.count; ++i) {
@@ -291,9 +302,14 @@ size_t IncomingCalls::run(size_t most) {
     if (++first_ >= channels) first_ = 0;
     IncomingChannel& channel = *channels_[first_];
     const RunningCalls running(fabric_, channel.rank);
-    count += channel.receiver.run(most - count);
+    const uint64_t before = channel.receiver.consumed_bytes();
+    if (const size_t ran = channel.receiver.run(most - count); ran != 0) {
+      count += ran;
+      bytes_run_.add(channel.receiver.consumed_bytes() - before);
+    }
     ended |= channel.receiver.ended();
   }
+  if (count != 0) calls_run_.add(count);
   if (count == 0 && channels != 0) {
     // The receiver polls the cache line that the sender writes next. The pause between two polls
     // lets the sender obtain the line.

@@ -60,4 +60,4 @@ _cariama() {
   esac
   mapfile -t COMPREPLY < <(compgen -W "$words" -- "$word")
 }
-complete -o filenames -F _cariama cariama-hex cariama-info cariama-run
+complete -o filenames -F _cariama cariama-bdd cariama-hex cariama-info cariama-run cariama-top

@@ -1,6 +1,7 @@
 #include "dsfabric/fabric/fabric_core.h"
 
 #include <atomic>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -48,6 +49,11 @@ absl::StatusOr<std::unique_ptr<FabricCore>> FabricCore::create(
 
 absl::Status FabricCore::start(Fabric* fabric, const Fabric::BrokerMaker& broker_of) {
   job_->set_fabric(fabric);
+  auto statistics = JobStatistics::start(*job_);
+  if (!statistics.ok()) return statistics.status();
+  statistics_ = *std::move(statistics);
+  counters_.emplace("fabric", "rank " + std::to_string(job_->rank()),
+                    [this] { return counters(); });
   ports_.start();
   dispatch_.start();
   if (absl::Status answering = peers_.start_answering(broker_of); !answering.ok()) return answering;
@@ -63,6 +69,7 @@ void FabricCore::stop_threads() {
 }
 
 FabricCore::~FabricCore() {
+  counters_.reset();
   job_->lifecycle().close();
   peers_.stop_answering();
   sources_.stop();
@@ -89,6 +96,7 @@ absl::Status FabricCore::finalize(Deadline deadline) {
     return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
                       "finalize() was called already");
   }
+  if (statistics_ != nullptr) statistics_->put_sums();
   // Meanwhile this thread runs its own calls, and those of workers that have left.
   absl::Status ended;
   std::atomic<bool> over{false};
@@ -112,6 +120,7 @@ absl::Status FabricCore::finalize(Deadline deadline) {
   sources_.finalized();
   peers_.stop_answering();
   stop_threads();
+  if (statistics_ != nullptr) statistics_->print_table(deadline);
   return job_->bootstrap().finalize(deadline);
 }
 
@@ -122,6 +131,24 @@ FabricStatistics FabricCore::statistics() const {
   sum.calls_run = dispatch_.calls_run();
   sum.calls_rejected = rejected_.count();
   return sum;
+}
+
+CounterSet::Values FabricCore::counters() {
+  const FabricStatistics now = statistics();
+  const RDMAAllocatorStatistics memory = memory_.statistics();
+  return {{"calls_sent", now.calls_sent},
+          {"calls_run", now.calls_run},
+          {"calls_rejected", now.calls_rejected},
+          {"sends", now.sends},
+          {"writes", now.writes},
+          {"credit_waits", now.credit_waits},
+          {"deferred", now.deferred},
+          {"wakes", now.wakes},
+          {"receives", now.receives},
+          {"rounds", now.rounds},
+          {"connections", now.connections, true},
+          {"registered_bytes", memory.bytes, true},
+          {"registered_bytes_in_use", memory.bytes_in_use, true}};
 }
 
 // ---- PortListener -------------------------------------------------------------------------------

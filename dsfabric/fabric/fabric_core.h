@@ -14,6 +14,7 @@
 //   Pulls          calls/      buffers that a call READs before it runs
 //   Dispatch       calls/      running calls, helper threads, waiting
 //   Shutdown       fabric/     the rounds of finalize()
+//   JobStatistics  fabric/     shows the counters of all parts
 //   FabricCore     fabric/     composes them
 //
 // Three narrow interfaces lead upward, each implemented by FabricCore: PortListener (arrivals,
@@ -33,6 +34,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -49,10 +51,12 @@
 #include "dsfabric/collectives/work_counts.h"
 #include "dsfabric/fabric.h"
 #include "dsfabric/fabric/attachments.h"
+#include "dsfabric/fabric/job_statistics.h"
 #include "dsfabric/fabric/shutdown.h"
 #include "dsfabric/peers/fabric_memory.h"
 #include "dsfabric/peers/peer_table.h"
 #include "dsfabric/peers/ports.h"
+#include "dtutils/statistics.h"
 
 namespace cariama::internal {
 
@@ -90,6 +94,7 @@ class FabricCore final : private PortListener, private PeerListener, private Cal
 
  private:
   explicit FabricCore(std::unique_ptr<FabricJob> job);
+  [[nodiscard]] CounterSet::Values counters();
   void stop_threads();
 
   // PortListener
@@ -127,6 +132,9 @@ class FabricCore final : private PortListener, private PeerListener, private Cal
   Pulls pulls_;
   Dispatch dispatch_;
   Shutdown shutdown_;
+  std::unique_ptr<JobStatistics> statistics_;
+  // Reads the parts above: the destructor resets it before they are stopped.
+  std::optional<CounterSet> counters_;
 };
 
 }  // namespace cariama::internal

@@ -15,6 +15,7 @@
 #include "dsfabric/call_source.h"
 #include "dtutils/allocators/general_allocator.h"
 #include "dtutils/remote_doorbell.h"
+#include "dtutils/statistics.h"
 #include "dtutils/transmitter.h"
 #include "riutils/internal/channel_receiver.h"
 #include "riutils/internal/chunk_ring.h"
@@ -60,7 +61,7 @@ class IncomingChannel final : public ReceiverBackend, public RemoteSleeper {
 // calls the functions of CallSource.
 class IncomingCalls final : public CallSource {
  public:
-  IncomingCalls(Fabric& fabric, uint32_t index) : fabric_(fabric), index_(index) {}
+  IncomingCalls(Fabric& fabric, uint32_t index);
   ~IncomingCalls() override;
 
   // Grants chunks to a sender: allocates them, prepares them, and inserts them into the incoming
@@ -114,6 +115,11 @@ class IncomingCalls final : public CallSource {
   std::vector<IncomingChannel*> channels_;
   size_t first_ = 0;
   std::map<uint32_t, std::unique_ptr<Transmitter>> transmitters_;
+
+  Counter calls_run_;
+  Counter bytes_run_;                        // of these calls, and of batch words
+  std::atomic<uint64_t> chunks_granted_{0};  // by service threads
+  CounterSet counters_;                      // last: reads the members above
 };
 
 }  // namespace cariama::internal

@@ -72,6 +72,8 @@ class Scheduler : public Machine {
   using Machine::run;  // runs a task until it leaves; it fills leaving_
   using Machine::run_end_;
   using Machine::statistics_;
+  using Machine::steal_attempts_total_;
+  using Machine::steals_total_;
   using Machine::taken_;
   using Machine::victims_;
   using Machine::waiting_;
@@ -126,6 +128,7 @@ class Scheduler : public Machine {
     ++statistics_.stolen[std::min(victims_.level(), kVictimLevels - 1)];
     victims_.succeeded();
     ++statistics_.steals;
+    steals_total_.add();
     statistics_.stolen_bytes += bytes;
     statistics_.steal_trips += trips;
   }
@@ -335,6 +338,7 @@ bool Scheduler<Derived, Machine>::take_parent_back() {
 template <typename Derived, typename Machine>
 bool Scheduler<Derived, Machine>::steal(int victim) {
   ++statistics_.steal_attempts;
+  steal_attempts_total_.add();
   ++statistics_.tried[std::min(victims_.level(), kVictimLevels - 1)];
   return self().steal_from(victim);
 }

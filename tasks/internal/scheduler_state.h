@@ -15,6 +15,7 @@
 #include <deque>
 #include <utility>
 
+#include "dtutils/statistics.h"
 #include "tasks/internal/exception_state.h"
 #include "tasks/internal/victims.h"
 #include "tasks/join_record.h"
@@ -71,6 +72,9 @@ class SchedulerState {
   std::deque<Suspended> ready_;
   std::deque<Waiting> waiting_;  // joiners whose records this worker polls
   TaskStatistics statistics_;
+  // Of `statistics_`, what other threads read while the worker runs. Never reset.
+  Counter steals_total_;
+  Counter steal_attempts_total_;
 };
 
 }  // namespace cariama::tasks

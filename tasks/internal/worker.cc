@@ -85,7 +85,11 @@ Worker::Worker(const TaskOptions& options, const WorkerMemory& memory, StackRegi
               }),
       memory_{access},
       public_part_(memory_, area_.public_part),
-      joins_(access, area_.join_copy) {
+      joins_(access, area_.join_copy),
+      counters_("tasks", "rank " + std::to_string(access.rank()), [this] {
+        return CounterSet::Values{{"steals", steals_total_.value()},
+                                  {"steal_attempts", steal_attempts_total_.value()}};
+      }) {
   entries_ =
       reinterpret_cast<uint64_t*>(region.tail() + WorkerMemory::entries_offset(access.size()));
   reports_ = entries_ + memory.entries;

@@ -24,6 +24,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "dtutils/statistics.h"
 #include "dtutils/trace.h"
 #include "dtutils/wait.h"
 #include "tasks/context.h"
@@ -386,6 +387,7 @@ class Worker : public SchedulerState {
   uint64_t idle_ticks_ = 0;
   const std::chrono::steady_clock::time_point created_ = std::chrono::steady_clock::now();
   const uint64_t created_tick_ = steal_clock();
+  CounterSet counters_;  // last: reads the members above
 };
 
 // The worker of this process, or nullptr if it has none. Workers have different addresses in

@@ -30,9 +30,9 @@ inline void report_environment(Report& report) {
   report.heading("Environment");
   for (const char* variable :
        {"CARIAMA_TRANSPORT", "CARIAMA_DEVICE", "CARIAMA_PORT", "CARIAMA_GID_INDEX",
-        "CARIAMA_VERBS_IN_ORDER", "CARIAMA_MEMORY_BUDGET", "CARIAMA_TRACE", "CARIAMA_BOOTSTRAP",
-        "CARIAMA_THREADS", "CARIAMA_LISTEN", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR",
-        "MASTER_PORT", "PMIX_NAMESPACE", "PMIX_RANK"}) {
+        "CARIAMA_VERBS_IN_ORDER", "CARIAMA_MEMORY_BUDGET", "CARIAMA_TRACE", "CARIAMA_STATISTICS",
+        "CARIAMA_BOOTSTRAP", "CARIAMA_THREADS", "CARIAMA_LISTEN", "RANK", "WORLD_SIZE",
+        "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "PMIX_NAMESPACE", "PMIX_RANK"}) {
     const char* const value = std::getenv(variable);
     if (value != nullptr) report.fact("environment", {{"variable", variable}}, value);
   }

@@ -1,0 +1,173 @@
+// CARIAMA_STATISTICS and cariama-top, with jobs of real processes: the jobs run this program again,
+// with --role=NAME as its first argument.
+#include "dsfabric/fabric/job_statistics.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <string_view>
+
+#include "dsfabric/fabric.h"
+#include "dsfabric/send_call.h"
+#include "tests/dsfabric/testing/running_command.h"
+
+namespace cariama {
+namespace {
+
+using ::cariama::internal::parse_statistics_request;
+using ::testing::AllOf;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using testing::Running;
+
+constexpr int kCounted = 100;
+
+// Each process calls the next one kCounted times. With "wait" in its name the role then prints
+// "ready" and goes on when the folder in CARIAMA_TEST_GO contains the file "go".
+int count_calls(std::string_view role) {
+  auto made = Fabric::create();
+  if (!made.ok()) {
+    std::fprintf(stderr, "%s\n", made.status().ToString().c_str());
+    return 99;
+  }
+  Fabric& fabric = **made;
+  const Deadline deadline = deadline_after(std::chrono::seconds(60));
+  {
+    auto self = fabric.init_thread(0);
+    if (!self.ok()) return 98;
+    const Rank next = (fabric.rank() + 1) % fabric.size();
+    for (int i = 0; i < kCounted; ++i) {
+      Synchronizer run;
+      if (!call<RemoteNotify>(
+               fabric, fabric.thread_of(next), [] {}, run)
+               .ok() ||
+          !fabric.wait(run, deadline).ok()) {
+        return 97;
+      }
+    }
+    if (role.find("wait") != role.npos) {
+      std::puts("ready");
+      std::fflush(stdout);
+      const std::string go = std::string(std::getenv("CARIAMA_TEST_GO")) + "/go";
+      if (!fabric.wait_polling([&] { return std::filesystem::exists(go); }, deadline)) return 96;
+    }
+  }
+  return fabric.finalize(deadline).ok() ? 0 : 95;
+}
+
+std::string job(const std::string& statistics, const std::string& options,
+                const std::string& role) {
+  return "env CARIAMA_STATISTICS=" + statistics + " " + CARIAMA_PROGRAM_DIR + "/cariama-run " +
+         options + " /proc/" + std::to_string(getpid()) + "/exe --role=" + role;
+}
+
+std::string text_of(const std::string& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+class JobStatistics : public ::testing::Test {
+ protected:
+  JobStatistics() { EXPECT_NE(mkdtemp(folder_.data()), nullptr); }
+  ~JobStatistics() override { std::filesystem::remove_all(folder_); }
+  std::string folder_ = ::testing::TempDir() + "job_statistics_XXXXXX";
+};
+
+TEST_F(JobStatistics, RequestsAreParsed) {
+  auto both = parse_statistics_request("exit,unix:/tmp/s.%r,/tmp/f.%r.txt", 3, 4);
+  ASSERT_TRUE(both.ok()) << both.status();
+  EXPECT_TRUE(both->table_at_end);
+  EXPECT_FALSE(both->is_off);
+  EXPECT_EQ(both->socket_path, "/tmp/s.3");
+  EXPECT_EQ(both->file_path, "/tmp/f.3.txt");
+  EXPECT_TRUE(parse_statistics_request("off", 0, 1)->is_off);
+  EXPECT_TRUE(parse_statistics_request("", 0, 9).ok());
+  EXPECT_TRUE(parse_statistics_request("file", 0, 1).ok());
+  for (const char* wrong : {"file", "unix:/tmp/s", "exit,", ",", "unix:"}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(parse_statistics_request(wrong, 0, 2).status())) << wrong;
+  }
+}
+
+TEST_F(JobStatistics, TheTableAtTheEndHasAllProcesses) {
+  Running counted(job("exit", "-n 3", "count"));
+  EXPECT_EQ(counted.wait(), 0) << counted.err();
+  EXPECT_THAT(counted.err(), HasSubstr("cariama: statistics of 3 processes"));
+  EXPECT_THAT(counted.err(), ContainsRegex("fabric.calls_run +[3-9][0-9][0-9] "));
+  EXPECT_THAT(counted.err(), Not(HasSubstr("without rank")));
+}
+
+TEST_F(JobStatistics, AFileForEachProcess) {
+  Running counted(job(folder_ + "/rank.%r", "-n 2", "count"));
+  EXPECT_EQ(counted.wait(), 0) << counted.err();
+  for (const char* rank : {"0", "1"}) {
+    EXPECT_THAT(text_of(folder_ + "/rank." + rank),
+                AllOf(HasSubstr("# TYPE cariama_fabric_calls_run_total counter\n"),
+                      HasSubstr("rank=\"" + std::string(rank) + "\",size=\"2\"")));
+  }
+}
+
+TEST_F(JobStatistics, OneFileForSeveralProcessesIsRefused) {
+  Running refused(job(folder_ + "/file", "-n 2", "count"));
+  EXPECT_NE(refused.wait(), 0);
+  EXPECT_THAT(refused.err(), HasSubstr("use %r for the rank"));
+}
+
+// A reader finds the processes without preparation, also a stopped one.
+TEST_F(JobStatistics, TopShowsARunningJob) {
+  setenv("CARIAMA_TEST_GO", folder_.c_str(), 1);
+  Running running(job("", "-n 2", "wait"));
+  ASSERT_TRUE(Running::eventually([&] {
+    const std::string out = running.out();
+    return out.find("ready") != out.rfind("ready");
+  }));
+  Running top(std::string(CARIAMA_PROGRAM_DIR) +
+              "/cariama-top --json --interval 0.2 --count 1");
+  EXPECT_EQ(top.wait(), 0) << top.err();
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe").filename();
+  for (const char* rank : {"0", "1"}) {
+    EXPECT_THAT(top.out(), ContainsRegex("\"state\".*\"rank\": \"" + std::string(rank) +
+                                         "\", \"size\": \"2\", \"program\": \"" + program +
+                                         "\".*\"value\": \"running\""));
+  }
+  EXPECT_THAT(top.out(), HasSubstr("\"name\": \"calls_run\""));
+  std::ofstream(folder_ + "/go") << "go";
+  EXPECT_EQ(running.wait(), 0) << running.err();
+}
+
+TEST_F(JobStatistics, TopOfNothingSaysSo) {
+  const std::string top = std::string(CARIAMA_PROGRAM_DIR) + "/cariama-top";
+  Running nothing(top + " --count 1 --interval 0.1 --pid " + std::to_string(getpid()));
+  EXPECT_EQ(nothing.wait(), 1);
+  EXPECT_THAT(nothing.err(), HasSubstr("no process of this user"));
+  for (const char* wrong : {"--interval 0", "--count x", "--pid", "--what", "--json=1"}) {
+    Running refused(top + " " + wrong);
+    EXPECT_EQ(refused.wait(), 2) << wrong;
+  }
+  Running full("sh -c '" + top + " --help > /dev/full'");
+  EXPECT_NE(full.wait(), 0);
+}
+
+}  // namespace
+
+int play(std::string_view role) { return count_calls(role); }
+
+}  // namespace cariama
+
+int main(int argc, char** argv) {
+  constexpr std::string_view kRole = "--role=";
+  if (argc > 1 && std::string_view(argv[1]).substr(0, kRole.size()) == kRole) {
+    return cariama::play(std::string_view(argv[1]).substr(kRole.size()));
+  }
+  ::testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}
