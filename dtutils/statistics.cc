@@ -142,7 +142,7 @@ std::string statistics_prometheus(const StatisticsLabels& labels) {
     append_label(common, name, value);
     common += ',';
   }
-  // The format wants all lines of a metric together; a snapshot has all lines of an object together.
+  // The format wants the lines of a metric together; a snapshot has those of an object together.
   std::map<std::string, std::pair<bool, std::string>> metrics;  // name → is_gauge, lines
   for (const Statistic& statistic : statistics_snapshot()) {
     std::string name = "cariama_";
