@@ -61,7 +61,8 @@ struct LaunchOptions {
 inline constexpr int kLaunchTimedOut = 124;
 
 // Runs the job, and blocks until it has ended. Returns 0, or the exit code of the process that
-// failed first; 128 + n if signal n killed it.
+// failed first; 128 + n if signal n killed it; 1 if no process failed, but output with tags could
+// not be written.
 //
 // When a process fails, the launcher reports it on stderr, and sends SIGTERM to the others, and
 // SIGKILL after options.grace. The launcher passes SIGINT, SIGTERM, SIGHUP and SIGQUIT on; the job

@@ -53,16 +53,17 @@ void read_lines(Queue* queue, int in, int wake) {
   queue->changed.notify_all();
 }
 
-bool write_all(int fd, std::string_view text) {
+// Returns 0, or the errno of the write that failed.
+int write_all(int fd, std::string_view text) {
   while (!text.empty()) {
     const ssize_t written = write(fd, text.data(), text.size());
     if (written < 0) {
       if (errno == EINTR) continue;
-      return false;
+      return errno;
     }
     text.remove_prefix(static_cast<size_t>(written));
   }
-  return true;
+  return 0;
 }
 
 }  // namespace
@@ -103,8 +104,10 @@ absl::Status run_gtp(Engine& engine, int in, int out, const GtpOptions& options)
   if (wake < 0) return make_errno_error(errno, ErrorScope::kProcess, "no event descriptor");
   Queue queue;
   std::thread reader(read_lines, &queue, in, wake);
-  bool reachable = true;
-  const auto output = [&](std::string_view text) { reachable = reachable && write_all(out, text); };
+  int error = 0;  // errno of the first write that failed
+  const auto output = [&](std::string_view text) {
+    if (error == 0) error = write_all(out, text);
+  };
   GtpSession session(engine, output, options, &queue.interrupts);
   for (;;) {
     std::unique_lock lock(queue.mutex);
@@ -115,7 +118,7 @@ absl::Status run_gtp(Engine& engine, int in, int out, const GtpOptions& options)
     queue.changed.notify_all();
     lock.unlock();
     queue.interrupts.executing(number);
-    if (!session.execute(line) || !reachable) break;
+    if (!session.execute(line) || error != 0) break;
     session.ponder();
   }
   {
@@ -126,7 +129,11 @@ absl::Status run_gtp(Engine& engine, int in, int out, const GtpOptions& options)
   eventfd_write(wake, 1);
   reader.join();
   close(wake);
-  return absl::OkStatus();
+  // EPIPE: the controller has closed its end, as it may at the end of a session.
+  if (error == 0 || error == EPIPE) return absl::OkStatus();
+  return make_errno_error(
+      error, ErrorScope::kOperation,
+      out == STDOUT_FILENO ? "cannot write to standard output" : "cannot write the answers");
 }
 
 }  // namespace cariama::hex

@@ -29,6 +29,7 @@
 #include "dtutils/json.h"
 #include "dtutils/version.h"
 #include "tasks/start.h"
+#include "tools/program.h"
 
 namespace cariama::bdd {
 namespace {
@@ -379,7 +380,7 @@ int draw(const Arguments& arguments) {
   const std::string dot = to_dot((*manager)->store(*functions), {});
   if (arguments.dot.empty()) {
     std::fputs(dot.c_str(), stdout);
-    return std::fflush(stdout) == 0 ? 0 : 1;
+    return 0;
   }
   const absl::Status status = write_file(arguments.dot, dot);
   return status.ok() ? 0 : failed(status);
@@ -424,7 +425,8 @@ int run_job(const Arguments& arguments, Body body) {
                  manager.size());
   }
   const int code = body(arguments, **job);
-  if (std::fflush(stdout) != 0) return failed("cannot write the results");
+  // The results are written before the job ends, since an error at its end may end the process.
+  if (const absl::Status written = flush_output(); !written.ok()) return failed(written);
   const absl::Status ended = (*job)->end();
   return ended.ok() ? code : failed(ended);
 }
@@ -435,11 +437,11 @@ int run(int argc, char** argv) {
   if (!error.empty()) return usage(error);
   if (arguments.help) {
     std::fputs(kHelp, stdout);
-    return std::fflush(stdout) == 0 ? 0 : 1;
+    return 0;
   }
   if (arguments.version) {
     std::printf("cariama-bdd %s\n", std::string(cariama::version()).c_str());
-    return std::fflush(stdout) == 0 ? 0 : 1;
+    return 0;
   }
   const Body body = arguments.command == "reach"    ? reach_model
                     : arguments.command == "queens" ? count_queens
@@ -475,7 +477,8 @@ int run(int argc, char** argv) {
 }  // namespace cariama::bdd
 
 int main(int argc, char** argv) {
-  const int code = cariama::bdd::run(argc, argv);
+  const int code =
+      cariama::run_program("cariama-bdd", [&] { return cariama::bdd::run(argc, argv); });
   const bool supervised = cariama::bdd::Job::launched() && std::getenv(cariama::bdd::kSupervised);
   return code == 1 && supervised ? cariama::bdd::kReported : code;
 }

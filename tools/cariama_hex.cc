@@ -30,6 +30,7 @@
 #include "hex/solver.h"
 #include "mcts/host.h"
 #include "mcts/program.h"
+#include "tools/program.h"
 
 namespace cariama::hex {
 namespace {
@@ -449,11 +450,11 @@ int run(int argc, char** argv) {
   for (const std::string& word : program.arguments()) {
     if (word == "--help" || word == "-h") {
       std::fputs(kHelp, stdout);
-      return std::fflush(stdout) == 0 ? 0 : 1;
+      return 0;
     }
     if (word == "--version") {
       std::printf("cariama-hex %s\n", std::string(version()).c_str());
-      return std::fflush(stdout) == 0 ? 0 : 1;
+      return 0;
     }
   }
   const std::string error =
@@ -472,4 +473,6 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace cariama::hex
 
-int main(int argc, char** argv) { return cariama::hex::run(argc, argv); }
+int main(int argc, char** argv) {
+  return cariama::run_program("cariama-hex", [&] { return cariama::hex::run(argc, argv); });
+}

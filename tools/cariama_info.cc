@@ -5,11 +5,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <set>
 #include <string>
 #include <string_view>
@@ -31,6 +29,7 @@
 #include "tools/info/job.h"
 #include "tools/info/options.h"
 #include "tools/info/report.h"
+#include "tools/program.h"
 
 namespace cariama {
 namespace {
@@ -307,23 +306,16 @@ void print_verdict(const SystemInfo& info, const std::vector<VerbsDeviceInfo>& d
   }
 }
 
-// Returns the exit code.
-int finish_output() {
-  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return 0;
-  std::fprintf(stderr, "cariama-info: cannot write: %s\n", std::strerror(errno));
-  return 1;
-}
-
-int run_options() {
+int report_only_options() {
   Report report(false);
   set_diagnostic_sink([](const Diagnostic&) {});
   report_environment(report);
   report_options(report);
   std::fputs(report.text().c_str() + 1, stdout);  // without the empty line before the first heading
-  return finish_output();
+  return 0;
 }
 
-int run(bool json) {
+int report_all(bool json) {
   Report report(json);
   // The diagnostics of the steps below are printed in the report, not to stderr.
   set_diagnostic_sink([](const Diagnostic&) {});
@@ -361,14 +353,10 @@ int run(bool json) {
     print_verdict(info, devices, transports, pages, shortfalls);
     std::fputs(report.text().c_str(), stdout);
   }
-  const int written = finish_output();
-  return transports.any ? written : 1;
+  return transports.any ? 0 : 1;
 }
 
-}  // namespace
-}  // namespace cariama
-
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   bool json = false;
   bool options = false;
   bool job = false;
@@ -378,8 +366,8 @@ int main(int argc, char** argv) {
   if (std::find_if(argv, argv + argc, [](const char* word) {
         return std::string_view(word) == "--job";
       }) != argv + argc) {
-    cariama::LaunchOptions launch;
-    const auto read = cariama::read_launch_options({argv + 1, argv + argc}, launch);
+    LaunchOptions launch;
+    const auto read = read_launch_options({argv + 1, argv + argc}, launch);
     if (!read.ok()) {
       std::fprintf(stderr, "cariama-info: %s\n", std::string(read.status().message()).c_str());
       return 2;
@@ -397,22 +385,29 @@ int main(int argc, char** argv) {
     } else if (argument == "--preset" && i + 1 < argc) {
       preset = argv[++i];
     } else if (argument == "--help" || argument == "-h") {
-      std::fputs(cariama::kHelp, stdout);
-      return cariama::finish_output();
+      std::fputs(kHelp, stdout);
+      return 0;
     } else if (argument == "--version") {
-      std::printf("cariama-info %s\n", std::string(cariama::version()).c_str());
-      return cariama::finish_output();
+      std::printf("cariama-info %s\n", std::string(version()).c_str());
+      return 0;
     } else {
       std::fprintf(stderr, "cariama-info: unknown argument '%s' (see cariama-info --help)\n",
                    argv[i]);
       return 2;
     }
   }
-  if (job) return cariama::run_job_report(argc, argv, json, preset);
+  if (job) return run_job_report(argc, argv, json, preset);
   if (preset != "default") {
     std::fprintf(stderr, "cariama-info: --preset needs --job\n");
     return 2;
   }
   // The JSON always contains the options.
-  return options && !json ? cariama::run_options() : cariama::run(json);
+  return options && !json ? report_only_options() : report_all(json);
+}
+
+}  // namespace
+}  // namespace cariama
+
+int main(int argc, char** argv) {
+  return cariama::run_program("cariama-info", [&] { return cariama::run(argc, argv); });
 }

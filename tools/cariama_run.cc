@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "dsfabric/launcher.h"
 #include "dtutils/version.h"
+#include "tools/program.h"
 
 namespace cariama {
 namespace {
@@ -57,11 +58,11 @@ int run(int argc, char** argv) {
     const bool ended = *read != 0 && std::string_view(arguments[*read - 1]) == "--";
     if (!ended && (next == "--help" || next == "-h")) {
       std::fputs(kHelp, stdout);
-      return std::fflush(stdout) == 0 ? 0 : 1;
+      return 0;
     }
     if (!ended && next == "--version") {
       std::printf("cariama-run %s\n", std::string(version()).c_str());
-      return std::fflush(stdout) == 0 ? 0 : 1;
+      return 0;
     }
     if (!ended && next.size() > 1 && next.front() == '-') {
       code = absl::InvalidArgumentError("unknown option " + next);
@@ -79,4 +80,6 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace cariama
 
-int main(int argc, char** argv) { return cariama::run(argc, argv); }
+int main(int argc, char** argv) {
+  return cariama::run_program("cariama-run", [&] { return cariama::run(argc, argv); });
+}

@@ -25,6 +25,7 @@
 #include <set>
 #include <span>
 #include <sstream>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -42,6 +43,7 @@
 #include "dsfabric/launcher/placement.h"
 #include "dtutils/error.h"
 #include "dtutils/exchange_server.h"
+#include "dtutils/internal/standard_streams.h"
 #include "dtutils/wait.h"
 
 namespace cariama {
@@ -256,8 +258,12 @@ class Job {
     }
     input_.close_child_end();
     if (options_.timeout.count() > 0) deadline_ = deadline_after(options_.timeout);
-    while (running_ > 0 || output_is_awaited()) serve();
-    return timed_out_ ? kLaunchTimedOut : code_;
+    while (running_ > 0 || output_is_awaited()) {
+      serve();
+      report_lost_output();
+    }
+    if (timed_out_) return kLaunchTimedOut;
+    return code_ == 0 && output_is_lost_ ? 1 : code_;
   }
 
  private:
@@ -543,6 +549,14 @@ class Job {
 
   void say(const std::string& what) { outputs_[1].append("cariama-run: " + what + "\n"); }
 
+  // A reader that has closed its end loses nothing that it wanted.
+  void report_lost_output() {
+    const int error = outputs_[0].error();
+    if (output_is_lost_ || error == 0 || error == EPIPE) return;
+    output_is_lost_ = true;
+    say("cannot write to standard output: " + std::generic_category().message(error));
+  }
+
   // Returns true if the processes' output has to be written before the launcher ends. A job that
   // was interrupted or ran out of time does not wait for the reader of its output after its grace.
   [[nodiscard]] bool output_is_awaited() const {
@@ -571,19 +585,9 @@ class Job {
   Deadline blamers_until_ = kForever;
   bool timed_out_ = false;
   bool hurried_ = false;  // a signal or the time limit ends the job
+  bool output_is_lost_ = false;
   int code_ = 0;
 };
-
-// Opens the standard streams that are closed. Otherwise the next descriptor that this process or a
-// process of the job opens gets the number of a stream, and diagnostics go to a socket or to shared
-// memory.
-void open_standard_streams() {
-  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
-    if (fcntl(stream, F_GETFD) >= 0) continue;
-    // The lowest free number, so that of the stream.
-    if (open("/dev/null", O_RDWR) != stream) return;
-  }
-}
 
 absl::Status check_options(const LaunchOptions& options) {
   const auto bad = [](const std::string& what) {
@@ -637,7 +641,7 @@ absl::StatusOr<internal::JobPlan> make_plan(const LaunchOptions& options) {
 }  // namespace
 
 absl::StatusOr<int> launch(const LaunchOptions& options) {
-  open_standard_streams();
+  internal::open_standard_streams();
   if (absl::Status usable = check_options(options); !usable.ok()) return usable;
   absl::StatusOr<internal::JobPlan> plan = make_plan(options);
   if (!plan.ok()) return plan.status();

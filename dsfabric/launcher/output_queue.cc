@@ -15,8 +15,10 @@ namespace {
 
 // Opens the pipe or terminal behind `descriptor` once more, without blocking. O_NONBLOCK belongs to
 // the open file, which other processes share: setting it on `descriptor` itself would change their
-// writes. Returns an invalid descriptor for other kinds of files.
+// writes. Returns an invalid descriptor for other kinds of files, and for a descriptor that is open
+// for reading only, as a closed stream is (standard_streams.h): writes to it must fail.
 FileDescriptor open_again(int descriptor) {
+  if ((fcntl(descriptor, F_GETFL) & O_ACCMODE) == O_RDONLY) return {};
   struct stat status {};
   if (fstat(descriptor, &status) != 0) return {};
   if (!S_ISFIFO(status.st_mode) && !S_ISCHR(status.st_mode)) return {};
@@ -45,7 +47,10 @@ void OutputQueue::write_some() {
     if (count > 0) {
       written += static_cast<size_t>(count);
     } else if (errno != EINTR) {
-      if (errno != EAGAIN) written = pending_.size();  // the reader has closed the output
+      if (errno != EAGAIN) {
+        error_ = errno;
+        written = pending_.size();
+      }
       break;
     }
   }

@@ -27,6 +27,9 @@ class OutputQueue {
   void write_some();
 
   [[nodiscard]] bool empty() const { return pending_.empty(); }
+  // Returns the errno of the last write that failed; 0 if none has. EPIPE: the reader has closed
+  // its end.
+  [[nodiscard]] int error() const { return error_; }
   // Returns true if no more should be appended before the reader has taken something.
   [[nodiscard]] bool full() const { return pending_.size() >= kMaxPending; }
   // Returns the event that write_some() waits for.
@@ -38,6 +41,7 @@ class OutputQueue {
   FileDescriptor own_;  // descriptor_, if this object has opened it
   int descriptor_;
   std::string pending_;
+  int error_ = 0;
 };
 
 }  // namespace cariama::internal

@@ -23,6 +23,7 @@
 #include "riutils/messenger_options.h"
 #include "tools/info/options.h"
 #include "tools/info/report.h"
+#include "tools/program.h"
 
 namespace cariama {
 
@@ -106,7 +107,7 @@ inline absl::Status describe_job(ThreadContext& self, bool json,
     if (rank == 0) report_job_options(report, fabric, messenger);
     report_process(report, fabric, paths, before);
     std::fputs(report.text().c_str(), stdout);
-    std::fflush(stdout);
+    if (absl::Status written = flush_output(); !written.ok()) return written;
   }
   if (absl::Status last = all.barrier(deadline); !last.ok()) return last;
   for (JobPath& path : paths) {
