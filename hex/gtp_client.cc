@@ -42,56 +42,56 @@ std::string trimmed(std::string_view text) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<GtpClient>> GtpClient::start(const std::string& command) {
-  int to[2];
-  int from[2];
-  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, to) != 0) {
+  std::unique_ptr<GtpClient> client(new GtpClient);
+  if (absl::Status guarded = client->guardian_.start(1); !guarded.ok()) return guarded;
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
     return make_errno_error(errno, ErrorScope::kProcess, "no socket for an engine");
   }
-  if (pipe2(from, O_CLOEXEC) != 0) {
-    const int error = errno;
-    close(to[0]);
-    close(to[1]);
-    return make_errno_error(error, ErrorScope::kProcess, "no pipe for an engine");
+  client->to_ = FileDescriptor(ends[0]);
+  const FileDescriptor input(ends[1]);
+  if (pipe2(ends, O_CLOEXEC) != 0) {
+    return make_errno_error(errno, ErrorScope::kProcess, "no pipe for an engine");
   }
-  const pid_t pid = fork();
-  if (pid == 0) {
+  client->from_ = FileDescriptor(ends[0]);
+  const FileDescriptor output(ends[1]);
+  client->pid_ = fork();
+  if (client->pid_ == 0) {
     // Only async-signal-safe functions are allowed here: the program may have other threads. The
     // engine gets its own process group: a Ctrl-C does not reach it, and one kill() ends all its
     // processes.
     setpgid(0, 0);
-    if (dup2(to[1], 0) < 0 || dup2(from[1], 1) < 0) _exit(127);
+    client->guardian_.guard(0, getpid());
+    if (dup2(input.get(), 0) < 0 || dup2(output.get(), 1) < 0) _exit(127);
     signal(SIGPIPE, SIG_DFL);
     execl("/bin/sh", "sh", "-c", command.c_str(), static_cast<char*>(nullptr));
     _exit(127);
   }
-  const int error = errno;
-  close(to[1]);
-  close(from[1]);
-  if (pid < 0) {
-    close(to[0]);
-    close(from[0]);
-    return make_errno_error(error, ErrorScope::kProcess, "cannot start an engine");
+  if (client->pid_ < 0) {
+    return make_errno_error(errno, ErrorScope::kProcess, "cannot start an engine");
   }
-  setpgid(pid, pid);  // parent and child both call it, so the group exists when either continues
-  return std::unique_ptr<GtpClient>(new GtpClient(pid, to[0], from[0]));
+  // Parent and child both call it, so the group exists when either continues.
+  setpgid(client->pid_, client->pid_);
+  return client;
 }
 
 GtpClient::~GtpClient() {
-  send(to_, "quit\n", 5, MSG_NOSIGNAL | MSG_DONTWAIT);
-  shutdown(to_, SHUT_WR);
+  if (pid_ < 0) return;
+  send(to_.get(), "quit\n", 5, MSG_NOSIGNAL | MSG_DONTWAIT);
+  shutdown(to_.get(), SHUT_WR);
   // The pipe is closed when all processes of the engine have ended.
   const Clock::time_point end = Clock::now() + kQuitPatience;
   for (;;) {
-    pollfd fds{from_, POLLIN, 0};
+    pollfd fds{from_.get(), POLLIN, 0};
     if (poll(&fds, 1, milliseconds_until(end)) <= 0) break;
     char bytes[4096];
-    if (read(from_, bytes, sizeof(bytes)) <= 0) break;
+    if (read(from_.get(), bytes, sizeof(bytes)) <= 0) break;
   }
   kill(-pid_, SIGKILL);
+  // The number of the group is free after waitpid().
+  guardian_.guard(0, 0);
   while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
   }
-  close(to_);
-  close(from_);
 }
 
 absl::StatusOr<std::string> GtpClient::ask(std::string_view command, double seconds) {
@@ -100,11 +100,11 @@ absl::StatusOr<std::string> GtpClient::ask(std::string_view command, double seco
                          std::chrono::duration<double>(std::min(seconds, 1e6)));
   std::string line = std::string(command) + "\n";
   while (!line.empty()) {
-    const ssize_t sent = send(to_, line.data(), line.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    const ssize_t sent = send(to_.get(), line.data(), line.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent > 0) {
       line.erase(0, static_cast<size_t>(sent));
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-      pollfd fds{to_, POLLOUT, 0};
+      pollfd fds{to_.get(), POLLOUT, 0};
       if (poll(&fds, 1, milliseconds_until(end)) == 0) break;
     } else if (errno != EINTR) {
       return gone("the engine has ended");
@@ -132,7 +132,7 @@ absl::StatusOr<std::string> GtpClient::ask(std::string_view command, double seco
       return gone("the engine's output is not a GTP answer");
     }
     if (received_.size() > kMaxAnswer) return gone("the engine's answer is longer than 4 MiB");
-    pollfd fds{from_, POLLIN, 0};
+    pollfd fds{from_.get(), POLLIN, 0};
     const int ready = poll(&fds, 1, milliseconds_until(end));
     if (ready == 0) {
       return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
@@ -140,7 +140,7 @@ absl::StatusOr<std::string> GtpClient::ask(std::string_view command, double seco
     }
     if (ready < 0) continue;
     char bytes[65536];
-    const ssize_t count = read(from_, bytes, sizeof(bytes));
+    const ssize_t count = read(from_.get(), bytes, sizeof(bytes));
     if (count > 0) {
       received_.append(bytes, static_cast<size_t>(count));
     } else if (count == 0 || errno != EINTR) {

@@ -9,11 +9,14 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
+#include "dtutils/file_descriptor.h"
+#include "dtutils/internal/guardian.h"
 
 namespace cariama::hex {
 
 // Not thread-safe. The destructor sends `quit` to the engine and waits up to a second for its end.
-// Then it kills the process group of the engine.
+// Then it kills the process group of the engine. If this process dies before, a guardian process
+// kills the group.
 class GtpClient {
  public:
   // Starts `command` by /bin/sh. The engine inherits stderr. Errors: those of the system. If the
@@ -30,11 +33,12 @@ class GtpClient {
   [[nodiscard]] absl::StatusOr<std::string> ask(std::string_view command, double seconds);
 
  private:
-  GtpClient(pid_t pid, int to, int from) : pid_(pid), to_(to), from_(from) {}
+  GtpClient() = default;
 
-  pid_t pid_;
-  int to_;  // a socket: a write to an engine that ended must not raise SIGPIPE
-  int from_;
+  internal::Guardian guardian_;
+  pid_t pid_ = -1;
+  FileDescriptor to_;  // a socket: a write to an engine that ended must not raise SIGPIPE
+  FileDescriptor from_;
   std::string received_;
   size_t scanned_ = 0;  // position in received_ before which no answer ends
 };

@@ -37,12 +37,12 @@
 #include "dsfabric/bootstrap/sockets.h"
 #include "dsfabric/bootstrap/store_bootstrap.h"
 #include "dsfabric/launcher/child_process.h"
-#include "dsfabric/launcher/guardian.h"
 #include "dsfabric/launcher/line_tagger.h"
 #include "dsfabric/launcher/output_queue.h"
 #include "dsfabric/launcher/placement.h"
 #include "dtutils/error.h"
 #include "dtutils/exchange_server.h"
+#include "dtutils/internal/guardian.h"
 #include "dtutils/internal/standard_streams.h"
 #include "dtutils/wait.h"
 

@@ -1,11 +1,19 @@
 // Runs the program cariama-hex as users do, on one process and on two.
+#include <signal.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
+#include <fstream>
+#include <iterator>
 #include <string>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/dsfabric/testing/running_command.h"
+#include "tests/dtutils/testing/process_state.h"
 
 namespace cariama::hex {
 namespace {
@@ -115,6 +123,31 @@ TEST(Program, RefereesAMatch) {
   EXPECT_EQ(outcome.code, 0);
   EXPECT_THAT(outcome.output, HasSubstr("\"games\": 2"));
   EXPECT_THAT(outcome.output, HasSubstr("\"failures\": 0"));
+}
+
+// The engine is a script with a child. Neither reads its input. Both must end with the referee.
+TEST(Program, AnEngineEndsWithItsReferee) {
+  for (const int signal : {SIGTERM, SIGKILL}) {
+    const std::string list = ::testing::TempDir() + "engine" + std::to_string(::getpid());
+    const std::string script =
+        "\"echo \\$\\$ >>" + list + "; sleep 1000 & echo \\$! >>" + list + "; wait\"";
+    cariama::testing::Running match(CARIAMA_PROGRAM_DIR "/cariama-hex match " + script + " " +
+                                    script);
+    std::vector<pid_t> engine;
+    EXPECT_TRUE(cariama::testing::Running::eventually([&] {
+      std::ifstream lines(list);
+      engine.assign(std::istream_iterator<pid_t>(lines), {});
+      return engine.size() == 2;
+    }));
+    ::kill(match.pid(), signal);
+    EXPECT_EQ(match.wait(), 128 + signal);
+    for (const pid_t process : engine) {
+      EXPECT_TRUE(
+          cariama::testing::wait_until_ended(process, deadline_after(std::chrono::seconds(60))))
+          << signal;
+    }
+    ::unlink(list.c_str());
+  }
 }
 
 // With --setup2, the second engine gets these commands and not those of the first engine, which it

@@ -49,19 +49,27 @@ TEST(StandardStreams, LostOutputIsAnError) {
   const std::string diagrams = ::testing::TempDir() + "streams" + std::to_string(getpid()) + ".bdd";
   ASSERT_EQ(run_with_streams("cariama-bdd queens 4 --save " + diagrams, "").code, 0);
   for (const std::string& program : std::vector<std::string>{
-        "cariama-run --help", "cariama-run --version",
-        "cariama-run -n 2 --tag-output echo text", "cariama-info",
-        "cariama-info --json", "cariama-info --options",
-        "cariama-info --help", "cariama-info --version",
-        "cariama-info --job", "cariama-bdd --help",
-        "cariama-bdd --version", "cariama-bdd queens 4",
-        "cariama-bdd queens 4 -n 2 --cache 16", "cariama-bdd dot " + diagrams,
-        "cariama-hex --help", "cariama-hex --version",
-        "cariama-hex analyze --size 3 --iterations 100",
-        "cariama-hex analyze --size 3 --iterations 100 --json -n 2",
-        "cariama-hex bench --size 5 --iterations 200",
-        "cariama-hex solve --size 3",
-        "cariama-hex match --size 3 --pairs 1 --iterations 10 " + engine + " " + engine}) {
+           "cariama-run --help",
+           "cariama-run --version",
+           "cariama-run -n 2 --tag-output echo text",
+           "cariama-info",
+           "cariama-info --json",
+           "cariama-info --options",
+           "cariama-info --help",
+           "cariama-info --version",
+           "cariama-info --job",
+           "cariama-bdd --help",
+           "cariama-bdd --version",
+           "cariama-bdd queens 4",
+           "cariama-bdd queens 4 -n 2 --cache 16",
+           "cariama-bdd dot " + diagrams,
+           "cariama-hex --help",
+           "cariama-hex --version",
+           "cariama-hex analyze --size 3 --iterations 100",
+           "cariama-hex analyze --size 3 --iterations 100 --json -n 2",
+           "cariama-hex bench --size 5 --iterations 200",
+           "cariama-hex solve --size 3",
+           "cariama-hex match --size 3 --pairs 1 --iterations 10 " + engine + " " + engine}) {
     expect_write_error(program, ">/dev/full", "No space left on device");
   }
   // The answers of GTP do not pass through stdio.
@@ -74,9 +82,9 @@ TEST(StandardStreams, LostOutputIsAnError) {
 
 TEST(StandardStreams, AClosedOutputIsAnError) {
   for (const std::string& program : std::vector<std::string>{
-        "cariama-run --help", "cariama-run -n 1 --tag-output echo text",
-        "cariama-info --job", "cariama-bdd queens 4",
-        "cariama-bdd queens 4 -n 2 --cache 16", "cariama-hex solve --size 3"}) {
+           "cariama-run --help", "cariama-run -n 1 --tag-output echo text", "cariama-info --job",
+           "cariama-bdd queens 4", "cariama-bdd queens 4 -n 2 --cache 16",
+           "cariama-hex solve --size 3"}) {
     expect_write_error(program, ">&-", "Bad file descriptor");
   }
 }
@@ -92,7 +100,8 @@ TEST(StandardStreams, AClosedInputIsEmpty) {
 }
 
 TEST(StandardStreams, ResultsNeedNoErrorStream) {
-  const StreamsOutcome outcome = run_with_streams("cariama-bdd queens 4 -n 2 --cache 16", "<&- 2>&-");
+  const StreamsOutcome outcome =
+      run_with_streams("cariama-bdd queens 4 -n 2 --cache 16", "<&- 2>&-");
   EXPECT_EQ(outcome.code, 0);
   EXPECT_THAT(outcome.out, HasSubstr("states"));
 }

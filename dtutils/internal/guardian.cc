@@ -1,4 +1,4 @@
-#include "dsfabric/launcher/guardian.h"
+#include "dtutils/internal/guardian.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -16,8 +16,8 @@
 namespace cariama::internal {
 namespace {
 
-// Closes all descriptors except the lifeline: readers of the launcher's output must see end-of-file
-// when the launcher ends.
+// Closes all descriptors except the lifeline: readers of the creator's output must see end-of-file
+// when the creator ends.
 void close_all_but(int kept) {
   if (kept > 0) syscall(SYS_close_range, 0U, static_cast<unsigned>(kept - 1), 0U);
   syscall(SYS_close_range, static_cast<unsigned>(kept + 1), ~0U, 0U);
