@@ -59,15 +59,21 @@ struct LaunchOptions {
 
 // The return value of launch() after the timeout.
 inline constexpr int kLaunchTimedOut = 124;
+// The return value of launch() if no process failed, but writing their tagged output did.
+inline constexpr int kLaunchOutputLost = 1;
 
 // Runs the job, and blocks until it has ended. Returns 0, or the exit code of the process that
-// failed first; 128 + n if signal n killed it; 1 if no process failed, but output with tags could
-// not be written.
+// failed first; 128 + n if signal n killed it. Of failures at nearly the same time, a death by a
+// signal is the first one: processes exit because a peer has died.
 //
 // When a process fails, the launcher reports it on stderr, and sends SIGTERM to the others, and
-// SIGKILL after options.grace. The launcher passes SIGINT, SIGTERM, SIGHUP and SIGQUIT on; the job
-// then has options.grace to end, and a second signal kills it at once. Each process leads a process
-// group, which is killed when the process ends. Processes that left their group are killed at the
+// SIGKILL after options.grace. A process that ends with code 0 and has not finalized its fabric is
+// reported, too, but is no failure. If the tagged output cannot be written, for example because the
+// disk is full, the launcher reports that once, and the job goes on.
+//
+// The launcher passes SIGINT, SIGTERM, SIGHUP and SIGQUIT on; the job then has options.grace to
+// end, and a second signal kills it at once. Each process leads a process group, which is killed
+// when the process ends. Processes that left their group are killed at the
 // end of the job. If the launcher is killed, its processes and their groups are killed too.
 //
 // Standard input goes to rank 0; the other processes read /dev/null.

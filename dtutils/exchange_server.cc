@@ -35,7 +35,7 @@ struct ExchangeServer::Impl {
   // Receives the available bytes, and answers the complete messages.
   void receive(int rank) {
     Connection& connection = connections[rank];
-    char chunk[65536];
+    char chunk[16384];  // a stack may have 64 KiB
     while (connection.socket >= 0) {
       const ssize_t count = recv(connection.socket, chunk, sizeof chunk, MSG_DONTWAIT);
       if (count < 0 && errno == EINTR) continue;
@@ -150,12 +150,13 @@ void ExchangeServer::serve(std::span<const pollfd> polled) {
   }
 }
 
-void ExchangeServer::rank_ended(int rank, std::string how) {
+bool ExchangeServer::rank_ended(int rank, std::string how) {
   if (connected(rank)) impl_->receive(rank);
   Impl::close_socket(impl_->connections[rank]);
   std::vector<ExchangeStore::Reply> replies;
-  impl_->store.rank_ended(rank, std::move(how), replies);
+  const bool watched = impl_->store.rank_ended(rank, std::move(how), replies);
   impl_->send_all(replies);
+  return watched;
 }
 
 void ExchangeServer::abandon() {

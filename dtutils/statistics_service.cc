@@ -53,17 +53,16 @@ struct Address {
                         "choose a shorter path");
     }
     std::memcpy(made.address.sun_path + (is_abstract ? 1 : 0), name.data(), name.size());
-    made.length =
-        static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + name.size() + 1);
+    made.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + name.size() + 1);
     return made;
   }
 };
 
 bool has_listener(const Address& at) {
   const FileDescriptor probe(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  return probe.valid() && (connect(probe.get(), reinterpret_cast<const sockaddr*>(&at.address),
-                                   at.length) == 0 ||
-                           errno == EAGAIN);
+  return probe.valid() &&
+         (connect(probe.get(), reinterpret_cast<const sockaddr*>(&at.address), at.length) == 0 ||
+          errno == EAGAIN);
 }
 
 absl::StatusOr<FileDescriptor> listen_at(const std::string& name, bool is_abstract) {

@@ -139,7 +139,7 @@ absl::StatusOr<std::string> GtpClient::ask(std::string_view command, double seco
                         "the engine did not answer in time");
     }
     if (ready < 0) continue;
-    char bytes[65536];
+    char bytes[16384];
     const ssize_t count = read(from_.get(), bytes, sizeof(bytes));
     if (count > 0) {
       received_.append(bytes, static_cast<size_t>(count));

@@ -39,9 +39,12 @@ constexpr const char* kHelp =
     "\n"
     "The first Ctrl-C is forwarded to all processes, the second one kills them. Rank 0 reads\n"
     "the standard input. If a process fails, the others are ended, and stderr names the process\n"
-    "that failed and the reason.\n"
+    "that failed and the reason. Of failures at nearly the same time, a death by a signal counts "
+    "as\n"
+    "the first one.\n"
     "\n"
     "Exit code: 0, or that of the process that failed first (128+n if signal n killed it);\n"
+    "1 if no process failed, but output of --tag-output could not be written;\n"
     "124 after the timeout, 125 if the job could not be started, 126 if the program cannot be\n"
     "executed, 127 if it does not exist, 2 for wrong usage.\n";
 

@@ -37,6 +37,7 @@
 #include "dtutils/json.h"
 #include "dtutils/statistics_service.h"
 #include "dtutils/version.h"
+#include "tools/program.h"
 
 namespace cariama {
 namespace {
@@ -217,8 +218,7 @@ std::vector<Sample> look(const Options& options) {
       polled.push_back({one.socket.get(), POLLIN, 0});
       open += one.socket.valid();
     }
-    const auto left =
-        std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
     if (open == 0 || left <= 0) break;
     if (poll(polled.data(), polled.size(), static_cast<int>(left)) < 0 && errno != EINTR) break;
     for (size_t i = 0; i < asked.size(); ++i) {
@@ -254,7 +254,11 @@ struct Column {
 
 const std::vector<Column>& columns() {
   static const std::vector<Column> all{
-      {"calls_run", "calls", "calls/s", true, 1,
+      {"calls_run",
+       "calls",
+       "calls/s",
+       true,
+       1,
        {"fabric_calls_run_total", "one_sided_calls_run_total"}},
       {"calls_sent", "sent", "calls/s", true, 1, {"fabric_calls_sent_total"}},
       {"one_sided_bytes", "one-sided MB", "MB/s", true, 1e-6, {"one_sided_bytes_run_total"}},
@@ -292,8 +296,7 @@ const char* state_text(const Sample& sample) {
 
 class Screen {
  public:
-  Screen(const Options& options, bool is_terminal)
-      : options_(options), is_terminal_(is_terminal) {}
+  Screen(const Options& options, bool is_terminal) : options_(options), is_terminal_(is_terminal) {}
 
   // `before` holds the samples of the last look, by process.
   std::string table(const std::vector<Sample>& samples, const std::map<int, Sample>& before) const {
@@ -440,7 +443,6 @@ int run(Options& options) {
   const Screen screen(options, is_terminal);
   std::map<int, Sample> before;
   bool found = false;
-  bool is_written = true;
   {
     const Keys keys(is_terminal);
     const auto interval = std::chrono::duration_cast<Clock::duration>(
@@ -455,8 +457,8 @@ int run(Options& options) {
         if (text.empty() && !options.json && is_terminal) {
           text = "No process of this user on this host serves statistics.\n";
         }
-        is_written = screen.print(text);
-        if (!is_written || (options.count != 0 && ++tables >= options.count)) break;
+        // run_program() reports a failed write.
+        if (!screen.print(text) || (options.count != 0 && ++tables >= options.count)) break;
       }
       before.clear();
       for (Sample& sample : samples) before[sample.pid] = std::move(sample);
@@ -468,15 +470,10 @@ int run(Options& options) {
       }
     }
   }
-  if (!is_written) {
-    std::fprintf(stderr, "cariama-top: cannot write to standard output: %s\n",
-                 std::strerror(errno));
-    return 1;
-  }
   if (!found) {
     std::fprintf(stderr,
-                 "cariama-top: no process of this user on this host serves statistics: start a job, "
-                 "without CARIAMA_STATISTICS=off\n");
+                 "cariama-top: no process of this user on this host serves statistics: start a "
+                 "job, without CARIAMA_STATISTICS=off\n");
     return 1;
   }
   return 0;
@@ -504,8 +501,12 @@ int main_of_top(int argc, char** argv) {
       word.resize(equals);
     }
     if (word == "--help" || word == "--version") {
-      std::fputs(word == "--help" ? kHelp : ("cariama-top " + std::string(version()) + "\n").c_str(), stdout);
-      return std::fflush(stdout) == 0 ? 0 : 1;
+      if (word == "--help") {
+        std::fputs(kHelp, stdout);
+      } else {
+        std::printf("cariama-top %s\n", std::string(version()).c_str());
+      }
+      return 0;
     }
     if (word == "--threads" && !value) {
       options.threads = true;
@@ -537,4 +538,6 @@ int main_of_top(int argc, char** argv) {
 }  // namespace
 }  // namespace cariama
 
-int main(int argc, char** argv) { return cariama::main_of_top(argc, argv); }
+int main(int argc, char** argv) {
+  return cariama::run_program("cariama-top", [&] { return cariama::main_of_top(argc, argv); });
+}

@@ -83,13 +83,13 @@ absl::StatusOr<StatisticsRequest> parse_statistics_request(std::string_view text
                           "use exit, off, unix:PATH or FILE, separated by commas");
       }
       if (size > 1 && path.find("%r") == path.npos && path.find("%p") == path.npos) {
-        return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kProcess,
-                          absl::StrCat("CARIAMA_STATISTICS names ", path, " for all ", size,
-                                       " processes"),
-                          "use %r for the rank: " + word + ".%r");
+        return make_error(
+            absl::StatusCode::kInvalidArgument, ErrorScope::kProcess,
+            absl::StrCat("CARIAMA_STATISTICS names ", path, " for all ", size, " processes"),
+            "use %r for the rank: " + word + ".%r");
       }
-      (is_socket ? request.socket_path : request.file_path) = absl::StrReplaceAll(
-          path, {{"%r", absl::StrCat(rank)}, {"%p", absl::StrCat(getpid())}});
+      (is_socket ? request.socket_path : request.file_path) =
+          absl::StrReplaceAll(path, {{"%r", absl::StrCat(rank)}, {"%p", absl::StrCat(getpid())}});
     }
   }
   return request;
@@ -107,12 +107,11 @@ absl::StatusOr<std::unique_ptr<JobStatistics>> JobStatistics::start(const Fabric
   const std::lock_guard lock(mutex);
   made->service_ = shared.lock();
   if (made->service_ != nullptr) return made;
-  auto service = StatisticsService::start(
-      {.labels = {{"job", job_name(job.bootstrap().secret())},
-                  {"rank", absl::StrCat(job.rank())},
-                  {"size", absl::StrCat(job.size())}},
-       .socket_path = made->request_.socket_path,
-       .file_path = made->request_.file_path});
+  auto service = StatisticsService::start({.labels = {{"job", job_name(job.bootstrap().secret())},
+                                                      {"rank", absl::StrCat(job.rank())},
+                                                      {"size", absl::StrCat(job.size())}},
+                                           .socket_path = made->request_.socket_path,
+                                           .file_path = made->request_.file_path});
   if (service.ok()) {
     made->service_ = *std::move(service);
     shared = made->service_;
@@ -160,9 +159,9 @@ void JobStatistics::print_table(Deadline deadline) {
     }
   }
   const size_t processes = job_.size() - missing.size();
-  std::string table =
-      absl::StrFormat("cariama: statistics of %d process%s\n  %-40s %16s %14s %14s  %s\n", processes,
-                      processes == 1 ? "" : "es", "counter", "sum", "least", "most", "in rank");
+  std::string table = absl::StrFormat(
+      "cariama: statistics of %d process%s\n  %-40s %16s %14s %14s  %s\n", processes,
+      processes == 1 ? "" : "es", "counter", "sum", "least", "most", "in rank");
   for (const auto& [name, row] : rows) {
     if (row.most == 0) continue;
     absl::StrAppendFormat(&table, "  %-40s %16d %14d %14d  %d\n", name, row.sum,

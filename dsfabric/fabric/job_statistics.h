@@ -17,10 +17,10 @@ namespace cariama::internal {
 
 // CARIAMA_STATISTICS: a list, separated by commas.
 struct StatisticsRequest {
-  bool is_off = false;         // "off": no service, not even for cariama-top
-  bool table_at_end = false;   // "exit"
-  std::string socket_path;     // "unix:PATH"
-  std::string file_path;       // any other word
+  bool is_off = false;        // "off": no service, not even for cariama-top
+  bool table_at_end = false;  // "exit"
+  std::string socket_path;    // "unix:PATH"
+  std::string file_path;      // any other word
 };
 
 // In paths %r stands for the rank and %p for the process id. Error: INVALID_ARGUMENT (several

@@ -9,12 +9,20 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdint>
+#include <fstream>
+#include <sstream>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "dtutils/error.h"
 
 namespace cariama::internal {
 namespace {
+
+// Flags of a task in /proc/PID/stat (linux/sched.h): it is being shut down; a signal has killed it.
+constexpr uint64_t kFlagExiting = 0x4;
+constexpr uint64_t kFlagSignaled = 0x400;
 
 struct CpuSet {
   explicit CpuSet(const std::vector<int>& cpus) {
@@ -141,6 +149,35 @@ bool ChildProcess::is_stopped() const {
   return pid_ > 0 &&
          waitid(P_PID, static_cast<id_t>(pid_), &state, WSTOPPED | WNOHANG | WNOWAIT) == 0 &&
          state.si_pid == pid_;
+}
+
+// The pidfd tells of the end only after the process has freed its memory, which takes seconds if it
+// has much.
+bool ChildProcess::is_ending() const {
+  if (pid_ <= 0) return false;
+  const std::string directory = absl::StrCat("/proc/", pid_, "/");
+  // "PID (NAME) STATE PPID PGRP SESSION TTY TPGID FLAGS ...", and NAME may contain anything.
+  std::string line;
+  std::getline(std::ifstream(directory + "stat"), line);
+  const size_t end_of_name = line.rfind(')');
+  if (end_of_name == std::string::npos) return false;
+  std::istringstream fields(line.substr(end_of_name + 1));
+  char state = 0;
+  int64_t skipped = 0;
+  uint64_t flags = 0;
+  fields >> state;
+  for (int i = 0; i < 5; ++i) fields >> skipped;
+  fields >> flags;
+  if (state == 'Z' || state == 'X' || (flags & (kFlagExiting | kFlagSignaled)) != 0) return true;
+  // A thread that has not run since does not have these flags yet.
+  std::ifstream status(directory + "status");
+  for (std::string name; status >> name;) {
+    uint64_t pending = 0;
+    if (name != "SigPnd:" && name != "ShdPnd:") continue;
+    status >> std::hex >> pending;
+    if ((pending & (uint64_t{1} << (SIGKILL - 1))) != 0) return true;
+  }
+  return false;
 }
 
 int ChildProcess::reap() {

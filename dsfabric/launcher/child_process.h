@@ -42,6 +42,9 @@ class ChildProcess {
   void close_output(int stream) { output_[static_cast<size_t>(stream)].reset(); }
   // Returns true if a signal has stopped it and it was not continued since.
   [[nodiscard]] bool is_stopped() const;
+  // Returns true if it is not reaped, and has ended or certainly will: a signal kills it, it writes
+  // a core file, or it frees its memory. Does not block.
+  [[nodiscard]] bool is_ending() const;
   // Sends a signal to its process group. Does nothing once it is reaped.
   void signal_group(int signal) const;
   // Blocks until it has ended. Returns the status as waitpid() does.

@@ -6,7 +6,6 @@
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -37,6 +36,7 @@
 #include "dsfabric/bootstrap/sockets.h"
 #include "dsfabric/bootstrap/store_bootstrap.h"
 #include "dsfabric/launcher/child_process.h"
+#include "dsfabric/launcher/launcher_signals.h"
 #include "dsfabric/launcher/line_tagger.h"
 #include "dsfabric/launcher/output_queue.h"
 #include "dsfabric/launcher/placement.h"
@@ -52,13 +52,12 @@ namespace {
 using internal::ChildProcess;
 using internal::LineTagger;
 
-// How long the launcher waits for the end of a process because of which another one has exited. It
-// may be writing a core file.
-constexpr std::chrono::seconds kBlamePatience{2};
-
-// Signals that end the job, and signals that are only passed on.
-constexpr int kEndingSignals[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
-constexpr int kPassedSignals[] = {SIGUSR1, SIGUSR2, SIGCONT, SIGWINCH, SIGTSTP};
+// How long an exit with an error stays unreported, because a process that a signal kills may be its
+// cause: the peers of that process detect its death before the launcher does.
+constexpr std::chrono::milliseconds kCauseGrace{100};
+// The same, if the launcher knows of a process that has failed or is ending, but has not reaped it.
+// That process may be writing a core file, or freeing much memory.
+constexpr std::chrono::seconds kCausePatience{2};
 
 std::string describe_end(int status) {
   if (!WIFSIGNALED(status)) return absl::StrCat("exited with code ", WEXITSTATUS(status));
@@ -70,6 +69,14 @@ int code_of(int status) {
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
+// Of failures at nearly the same time, the one with the highest number is the cause. Processes exit
+// or abort because a peer has died, but the launcher and the library send no SIGKILL to a process
+// of a running job.
+int cause_order(int status) {
+  if (!WIFSIGNALED(status)) return 0;
+  return WTERMSIG(status) == SIGKILL ? 2 : 1;
+}
+
 // Formats ranks for messages: "rank 3", "ranks 0, 1, 2 and 5 others".
 std::string name_ranks(const std::vector<int>& ranks) {
   constexpr size_t kMost = 8;
@@ -78,36 +85,6 @@ std::string name_ranks(const std::vector<int>& ranks) {
       ranks.size() == 1 ? "rank " : "ranks ", absl::StrJoin(named, ", "),
       ranks.size() > kMost ? absl::StrCat(" and ", ranks.size() - kMost, " others") : "");
 }
-
-// Blocks the launcher's signals during its lifetime, and reads them from a descriptor.
-class Signals {
- public:
-  Signals() {
-    sigemptyset(&set_);
-    for (const int one : kEndingSignals) sigaddset(&set_, one);
-    for (const int one : kPassedSignals) sigaddset(&set_, one);
-    pthread_sigmask(SIG_BLOCK, &set_, &before_);
-    descriptor_ = FileDescriptor(signalfd(-1, &set_, SFD_CLOEXEC | SFD_NONBLOCK));
-  }
-  ~Signals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  Signals(const Signals&) = delete;
-  Signals& operator=(const Signals&) = delete;
-
-  [[nodiscard]] int descriptor() const { return descriptor_.get(); }
-  [[nodiscard]] const sigset_t& before() const { return before_; }
-  // Returns the next pending signal, or 0.
-  [[nodiscard]] int next() const {
-    signalfd_siginfo info;
-    return read(descriptor_.get(), &info, sizeof info) == sizeof info
-               ? static_cast<int>(info.ssi_signo)
-               : 0;
-  }
-
- private:
-  sigset_t set_{};
-  sigset_t before_{};
-  FileDescriptor descriptor_;
-};
 
 // Makes this process the parent of orphaned descendants, and kills these at the end.
 class Orphanage {
@@ -258,12 +235,9 @@ class Job {
     }
     input_.close_child_end();
     if (options_.timeout.count() > 0) deadline_ = deadline_after(options_.timeout);
-    while (running_ > 0 || output_is_awaited()) {
-      serve();
-      report_lost_output();
-    }
+    while (running_ > 0 || output_is_awaited()) serve();
     if (timed_out_) return kLaunchTimedOut;
-    return code_ == 0 && output_is_lost_ ? 1 : code_;
+    return code_ == 0 && output_lost_ ? kLaunchOutputLost : code_;
   }
 
  private:
@@ -271,6 +245,8 @@ class Job {
   // The pidfd, the exchange's socket and two streams of a process; the launcher's own.
   static constexpr size_t kDescriptorsOfChild = 4;
   static constexpr size_t kMoreDescriptors = 64;
+  // On the stack, which has 64 KiB where ulimit -s says so.
+  static constexpr size_t kOutputChunk = 8192;
 
   struct Child {
     ChildProcess process;
@@ -338,7 +314,7 @@ class Job {
     }
     const size_t own = entries.size();
     server_.append_polled(entries);
-    const Deadline next = std::min({deadline_, kill_at_, blamers_until_});
+    const Deadline next = std::min({deadline_, kill_at_, unreported_until_});
     if (internal::poll_open(entries, internal::poll_timeout(next)) < 0) return;
     if (entries[0].revents != 0) {
       while (const int signal = signals_.next()) on_signal(signal);
@@ -358,12 +334,25 @@ class Job {
     }
     reap(ended);
     on_time();
+    report_lost_output();
   }
 
-  // Reaps the processes that have ended since the last call. A process that exits because of
-  // another one's failure names that one; its own end is reported only if the other has not failed.
+  // The job goes on without the reader of its output: its results may be in files.
+  void report_lost_output() {
+    if (!options_.tag_output || output_lost_) return;
+    for (size_t stream = 0; stream < 2; ++stream) {
+      const int error = outputs_[stream].error();
+      // A reader that has closed its end loses nothing that it wanted.
+      if (error == 0 || error == EPIPE) continue;
+      output_lost_ = true;
+      say(absl::StrCat("the rest of the standard ", stream == 0 ? "output" : "error",
+                       " of the processes is lost: ", std::generic_category().message(error),
+                       error == EFBIG ? ": raise ulimit -f" : ""));
+    }
+  }
+
+  // Reaps the processes that have ended since the last call.
   void reap(const std::vector<int>& ended) {
-    std::vector<std::pair<int, int>> causes;  // status, rank
     for (const int rank : ended) {
       ChildProcess& process = children_[rank].process;
       // Kill the group before its leader is reaped: until then the process group id cannot be
@@ -380,28 +369,24 @@ class Job {
       }
       if (rank == 0) input_.close();
       --running_;
-      server_.rank_ended(rank, status == 0 ? "has ended" : describe_end(status));
+      const bool is_in_job =
+          server_.rank_ended(rank, status == 0 ? "has ended" : describe_end(status));
       if (status != 0) {
-        causes.emplace_back(status, rank);
+        if (unreported_.empty()) {
+          unreported_since_ = std::chrono::steady_clock::now();
+          unreported_until_ = unreported_since_ + kCauseGrace;
+        }
+        unreported_.emplace_back(status, rank);
       } else {
+        // The job may go on without it, so nothing else may tell the user.
+        if (is_in_job && phase_ == Phase::kRunning) {
+          say(absl::StrCat("rank ", rank, " has ended without finalize(): call Fabric::finalize() ",
+                           "in every process before it ends"));
+        }
         kill_given_up(rank);
       }
     }
-    std::stable_sort(causes.begin(), causes.end(), [](const auto& a, const auto& b) {
-      return WIFSIGNALED(a.first) && !WIFSIGNALED(b.first);
-    });
-    for (const auto& [status, rank] : causes) {
-      if (phase_ == Phase::kRunning && blames_running_process(rank)) {
-        if (blamers_.empty()) blamers_until_ = deadline_after(kBlamePatience);
-        blamers_.emplace_back(status, rank);
-      } else {
-        on_failure(rank, status);
-      }
-    }
-    const bool waits = std::any_of(blamers_.begin(), blamers_.end(), [this](const auto& one) {
-      return blames_running_process(one.second);
-    });
-    if (!waits) report_blamers();
+    if (!unreported_.empty() && !awaits_cause()) report_failures();
   }
 
   // `rank` has ended in order. The processes that its job had given up and that are stopped would
@@ -418,23 +403,52 @@ class Job {
     }
   }
 
+  // Returns true if a process that the launcher has not reaped may be the cause of the unreported
+  // failures.
+  [[nodiscard]] bool awaits_cause() const {
+    if (phase_ != Phase::kRunning || running_ == 0) return false;
+    const Deadline now = std::chrono::steady_clock::now();
+    if (now >= unreported_since_ + kCausePatience) return false;
+    int most = 0;
+    for (const auto& [status, rank] : unreported_) most = std::max(most, cause_order(status));
+    if (most == cause_order(SIGKILL)) return false;
+    const bool is_ending = std::any_of(children_.begin(), children_.end(), [](const Child& child) {
+      return child.process.is_ending();
+    });
+    if (is_ending || most > 0) return is_ending;
+    return now < unreported_since_ + kCauseGrace ||
+           std::any_of(unreported_.begin(), unreported_.end(),
+                       [this](const auto& one) { return blames_running_process(one.second); });
+  }
   // Returns true if `rank` has exited because of a process that the launcher has not reaped yet.
   [[nodiscard]] bool blames_running_process(int rank) const {
     int other = 0;
     return absl::SimpleAtoi(server_.value(rank, internal::kFailedPeerKey).value_or(""), &other) &&
            other >= 0 && other < size_ && other != rank && children_[other].process.pid() > 0;
   }
-  void report_blamers() {
-    for (const auto& [status, rank] : std::exchange(blamers_, {})) on_failure(rank, status);
-    blamers_until_ = kForever;
+
+  // Reports the failures, the cause first.
+  void report_failures() {
+    unreported_until_ = kForever;
+    std::vector<std::pair<int, int>> failures = std::exchange(unreported_, {});
+    std::stable_sort(failures.begin(), failures.end(), [](const auto& a, const auto& b) {
+      return cause_order(a.first) > cause_order(b.first);
+    });
+    for (const auto& [status, rank] : failures) on_failure(rank, status);
   }
 
   void on_failure(int rank, int status) {
     if (code_ == 0) code_ = code_of(status);
-    // ended by the launcher, or a consequence of the first failure
-    if (phase_ != Phase::kRunning) return;
+    // Ended by the launcher, or a consequence of the first failure, unless it is the cause,
+    // detected late: a signal that the launcher has not sent, after an exit with an error.
+    const bool is_late_cause = phase_ == Phase::kEnding && !hurried_ &&
+                               cause_order(status) > named_order_ &&
+                               WTERMSIG(status) != ending_signal_;
+    const bool is_first = named_order_ < 0 || options_.keep_going;
+    if ((phase_ != Phase::kRunning || !is_first) && !is_late_cause) return;
+    named_order_ = cause_order(status);
     say(absl::StrCat("rank ", rank, " ", describe_end(status)));
-    if (options_.keep_going || running_ == 0) return;
+    if (phase_ != Phase::kRunning || options_.keep_going || running_ == 0) return;
     end_job(SIGTERM);
   }
 
@@ -451,8 +465,7 @@ class Job {
       raise(SIGSTOP);
       return;
     }
-    if (std::find(std::begin(kEndingSignals), std::end(kEndingSignals), signal) ==
-        std::end(kEndingSignals)) {
+    if (!internal::LauncherSignals::ends_job(signal)) {
       kill_all(signal);
       return;
     }
@@ -468,7 +481,13 @@ class Job {
 
   void on_time() {
     const Deadline now = std::chrono::steady_clock::now();
-    if (now >= blamers_until_) report_blamers();
+    if (now >= unreported_until_) {
+      if (awaits_cause()) {
+        unreported_until_ = unreported_since_ + kCausePatience;
+      } else {
+        report_failures();
+      }
+    }
     if (now >= deadline_ && (running_ > 0 || output_is_awaited())) {
       deadline_ = kForever;
       hurried_ = true;
@@ -494,6 +513,7 @@ class Job {
 
   void end_job(int signal) {
     phase_ = Phase::kEnding;
+    ending_signal_ = signal;
     kill_at_ = deadline_after(options_.grace);
     kill_all(signal);
     kill_all(SIGCONT);  // a stopped process would not handle the signal
@@ -532,7 +552,7 @@ class Job {
     int left = 0;
     if (ioctl(descriptor, FIONREAD, &left) != 0) left = 0;
     do {
-      char chunk[65536];
+      char chunk[kOutputChunk];
       const ssize_t count = read(descriptor, chunk, sizeof chunk);
       if (count < 0 && errno == EINTR) continue;
       if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
@@ -549,14 +569,6 @@ class Job {
 
   void say(const std::string& what) { outputs_[1].append("cariama-run: " + what + "\n"); }
 
-  // A reader that has closed its end loses nothing that it wanted.
-  void report_lost_output() {
-    const int error = outputs_[0].error();
-    if (output_is_lost_ || error == 0 || error == EPIPE) return;
-    output_is_lost_ = true;
-    say("cannot write to standard output: " + std::generic_category().message(error));
-  }
-
   // Returns true if the processes' output has to be written before the launcher ends. A job that
   // was interrupted or ran out of time does not wait for the reader of its output after its grace.
   [[nodiscard]] bool output_is_awaited() const {
@@ -568,7 +580,7 @@ class Job {
   const internal::JobPlan plan_;
   const int size_;
   const DescriptorLimit descriptors_;
-  Signals signals_;
+  internal::LauncherSignals signals_;
   std::array<internal::OutputQueue, 2> outputs_{internal::OutputQueue(STDOUT_FILENO),
                                                 internal::OutputQueue(STDERR_FILENO)};
   Orphanage orphanage_;
@@ -580,12 +592,16 @@ class Job {
   Phase phase_ = Phase::kRunning;
   Deadline deadline_ = kForever;  // of the job
   Deadline kill_at_ = kForever;
-  // Processes that exited because of one that still runs; status and rank.
-  std::vector<std::pair<int, int>> blamers_;
-  Deadline blamers_until_ = kForever;
+  int ending_signal_ = 0;  // that end_job() has sent
+  int named_order_ = -1;   // cause_order() of the last failure that was reported
+  // Failures that are not reported yet, because another process may be their cause; status and
+  // rank.
+  std::vector<std::pair<int, int>> unreported_;
+  Deadline unreported_since_{};           // of the first one
+  Deadline unreported_until_ = kForever;  // the next time to call awaits_cause()
   bool timed_out_ = false;
+  bool output_lost_ = false;
   bool hurried_ = false;  // a signal or the time limit ends the job
-  bool output_is_lost_ = false;
   int code_ = 0;
 };
 

@@ -32,6 +32,7 @@ OutputQueue::OutputQueue(int descriptor)
     : own_(open_again(descriptor)), descriptor_(own_.valid() ? own_.get() : descriptor) {}
 
 void OutputQueue::append(std::string_view text) {
+  if (error_ != 0) return;
   pending_ += text;
   write_some();
 }
@@ -47,11 +48,10 @@ void OutputQueue::write_some() {
     if (count > 0) {
       written += static_cast<size_t>(count);
     } else if (errno != EINTR) {
-      if (errno != EAGAIN) {
-        error_ = errno;
-        written = pending_.size();
-      }
-      break;
+      if (errno == EAGAIN) break;
+      error_ = errno;
+      pending_.clear();
+      return;
     }
   }
   pending_.erase(0, written);

@@ -22,14 +22,13 @@ class OutputQueue {
 
   // Appends the text, and writes as much as the reader takes now.
   void append(std::string_view text);
-  // Writes as much as the reader takes now. Discards everything if writing fails, for example
-  // because the reader has closed its end (and SIGPIPE is ignored).
+  // Writes as much as the reader takes now. If writing fails, discards everything from then on.
   void write_some();
+  // Returns the errno of the write that failed, or 0. For example ENOSPC, or EPIPE if the reader
+  // has closed its end (and SIGPIPE is ignored).
+  [[nodiscard]] int error() const { return error_; }
 
   [[nodiscard]] bool empty() const { return pending_.empty(); }
-  // Returns the errno of the last write that failed; 0 if none has. EPIPE: the reader has closed
-  // its end.
-  [[nodiscard]] int error() const { return error_; }
   // Returns true if no more should be appended before the reader has taken something.
   [[nodiscard]] bool full() const { return pending_.size() >= kMaxPending; }
   // Returns the event that write_some() waits for.

@@ -1,6 +1,5 @@
 #include "dtutils/allocators/superpages.h"
 
-#include <fcntl.h>
 #include <linux/memfd.h>
 #include <linux/mman.h>
 #include <numaif.h>
@@ -21,6 +20,7 @@
 #include "dtutils/error.h"
 #include "dtutils/internal/byte_size.h"
 #include "dtutils/internal/page_query.h"
+#include "dtutils/internal/shared_file.h"
 #include "dtutils/internal/sysfs.h"
 #include "dtutils/system_info.h"
 
@@ -225,17 +225,12 @@ bool Superpage::map(const SuperpageRequest& request, PageKind kind, int numa_nod
   length_ = round_up(request.bytes, base_page());
   int map_flags = 0;
   if (request.shareable) {
-    unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+    unsigned flags = 0;
     if (is_hugetlb(kind)) {
-      flags |= MFD_HUGETLB | (kind == PageKind::k1GiB ? MFD_HUGE_1GB : MFD_HUGE_2MB);
+      flags = MFD_HUGETLB | (kind == PageKind::k1GiB ? MFD_HUGE_1GB : MFD_HUGE_2MB);
     }
-    descriptor_ = memfd_create("cariama", flags);
+    descriptor_ = internal::create_shared_file("cariama", length_, flags);
     if (descriptor_ < 0) return false;
-    if (ftruncate(descriptor_, static_cast<off_t>(length_)) != 0) return false;
-    // F_SEAL_SEAL: a peer that has the descriptor cannot add seals that restrict other processes.
-    if (fcntl(descriptor_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-      return false;
-    }
     map_flags = MAP_SHARED;
   } else {
     map_flags = MAP_PRIVATE | MAP_ANONYMOUS;
@@ -290,9 +285,11 @@ absl::StatusOr<Superpage> Superpage::obtain(const SuperpageRequest& request) {
     if (!page.map(request, kind, request.numa_node)) {
       const int error = errno;
       if (kind == PageKind::kBase) {
-        return make_errno_error(error, ErrorScope::kProcess,
-                                absl::StrCat("cannot map ", internal::format_bytes(length)),
-                                "free memory, or raise the limits that cariama-info shows");
+        return make_errno_error(
+            error, ErrorScope::kProcess,
+            absl::StrCat("cannot map ", internal::format_bytes(length)),
+            internal::shared_file_remedy(
+                error, "free memory, or raise the limits that cariama-info shows"));
       }
       missing.push_back(kind);
       continue;

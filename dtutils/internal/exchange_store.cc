@@ -1,6 +1,7 @@
 #include "dtutils/internal/exchange_store.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "dtutils/error.h"
@@ -89,13 +90,13 @@ absl::Status ExchangeStore::handle(int rank, ExchangeMessage message, std::vecto
                    static_cast<int>(message.type)));
 }
 
-void ExchangeStore::rank_ended(int rank, std::string how, std::vector<Reply>& replies) {
+bool ExchangeStore::rank_ended(int rank, std::string how, std::vector<Reply>& replies) {
   Rank& gone = ranks_[rank];
   gone.ended = std::move(how);
   if (!first_ended_) first_ended_ = rank;
   gone.fence.reset();
   gone.get.reset();
-  gone.watches = false;
+  const bool watched = std::exchange(gone.watches, false);
   for (int other = 0; other < static_cast<int>(ranks_.size()); ++other) {
     if (ranks_[other].watches) replies.push_back(end_notice(other, rank));
     std::optional<Waiter>& get = ranks_[other].get;
@@ -104,6 +105,7 @@ void ExchangeStore::rank_ended(int rank, std::string how, std::vector<Reply>& re
     get.reset();
   }
   check_fence(replies);
+  return watched;
 }
 
 void ExchangeStore::check_fence(std::vector<Reply>& replies) {

@@ -31,8 +31,9 @@ class ExchangeStore {
   [[nodiscard]] absl::Status handle(int rank, ExchangeMessage message, std::vector<Reply>& replies);
 
   // Records that `rank` has ended; `how` completes the sentence "LABEL ...". Appends an error reply
-  // for each rank that waits for it. The values that it put stay available.
-  void rank_ended(int rank, std::string how, std::vector<Reply>& replies);
+  // for each rank that waits for it. The values that it put stay available. Returns true if the
+  // rank watched the ends of others until its own.
+  bool rank_ended(int rank, std::string how, std::vector<Reply>& replies);
 
   // Returns the value that `rank` has put under `key`, or nullptr.
   [[nodiscard]] const std::string* value(int rank, const std::string& key) const {

@@ -1,6 +1,5 @@
 #include "dtutils/shm/control_segment.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -10,21 +9,21 @@
 #include <iterator>
 
 #include "dtutils/error.h"
+#include "dtutils/internal/shared_file.h"
 
 namespace cariama::shm {
 
 absl::StatusOr<std::shared_ptr<ControlSegment>> ControlSegment::create(const Uuid& uuid) {
-  const int descriptor = memfd_create("cariama-control", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  const int descriptor = internal::create_shared_file("cariama-control", kControlBytes);
   if (descriptor < 0) {
-    return make_errno_error(errno, ErrorScope::kProcess, "memfd_create for the control segment",
-                            "raise ulimit -n");
+    const int error = errno;
+    return make_errno_error(
+        error, ErrorScope::kProcess,
+        "creating the 1 GiB control segment (pages are used only where written)",
+        internal::shared_file_remedy(error, "free memory"));
   }
-  void* base = MAP_FAILED;
-  if (ftruncate(descriptor, kControlBytes) == 0 &&
-      fcntl(descriptor, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0) {
-    base = mmap(nullptr, kControlBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
-                descriptor, 0);
-  }
+  void* const base = mmap(nullptr, kControlBytes, PROT_READ | PROT_WRITE,
+                          MAP_SHARED | MAP_NORESERVE, descriptor, 0);
   if (base == MAP_FAILED) {
     const int error = errno;
     close(descriptor);

@@ -1,6 +1,5 @@
 #include "tasks/internal/stack_region.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -11,6 +10,7 @@
 
 #include "absl/strings/str_format.h"
 #include "dtutils/error.h"
+#include "dtutils/internal/shared_file.h"
 
 namespace cariama::tasks {
 namespace {
@@ -42,24 +42,22 @@ absl::Status map_error(int error, uintptr_t address, size_t bytes, const char* w
 }  // namespace
 
 absl::StatusOr<int> map_shared_at(uintptr_t address, size_t bytes, const char* what) {
-  const int descriptor = memfd_create("cariama-tasks", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  const int descriptor = internal::create_shared_file("cariama-tasks", bytes);
   if (descriptor < 0) {
-    return make_errno_error(errno, ErrorScope::kProcess, "memfd_create", "raise ulimit -n");
+    const int error = errno;
+    return make_errno_error(
+        error, ErrorScope::kProcess,
+        absl::StrFormat("creating %d bytes of shared memory for %s", bytes, what),
+        internal::shared_file_remedy(error, "free memory"));
   }
   void* const wanted = reinterpret_cast<void*>(address);
-  int error = 0;
-  if (ftruncate(descriptor, static_cast<off_t>(bytes)) != 0 ||
-      fcntl(descriptor, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
-    error = errno;
-  } else {
-    void* const found = mmap(wanted, bytes, PROT_READ | PROT_WRITE,
-                             MAP_SHARED | MAP_NORESERVE | MAP_FIXED_NOREPLACE, descriptor, 0);
-    if (found == wanted) return descriptor;
-    error = errno;
-    if (found != MAP_FAILED) {  // kernels before 4.17 treat the address as a hint
-      munmap(found, bytes);
-      error = EEXIST;
-    }
+  void* const found = mmap(wanted, bytes, PROT_READ | PROT_WRITE,
+                           MAP_SHARED | MAP_NORESERVE | MAP_FIXED_NOREPLACE, descriptor, 0);
+  if (found == wanted) return descriptor;
+  int error = errno;
+  if (found != MAP_FAILED) {  // kernels before 4.17 treat the address as a hint
+    munmap(found, bytes);
+    error = EEXIST;
   }
   close(descriptor);
   return map_error(error, address, bytes, what);

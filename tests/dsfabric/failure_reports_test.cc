@@ -2,6 +2,7 @@
 // jobs run this program again, with --role=NAME as its first argument.
 #include <unistd.h>
 
+#include <algorithm>
 #include <barrier>
 #include <chrono>
 #include <csignal>
@@ -12,7 +13,9 @@
 #include <thread>
 #include <vector>
 
+#include "dsfabric/bootstrap.h"
 #include "dsfabric/fabric.h"
+#include "dsfabric/launcher.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/dsfabric/testing/running_command.h"
@@ -46,6 +49,39 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 using testing::Running;
+
+// For waits that should succeed: only there so that a defect does not hang the test.
+Deadline far_away() { return deadline_after(std::chrono::seconds(60)); }
+
+// Rank 1 kills rank 0, and exits at once. Rank 0 has much memory: its end takes longer than that of
+// rank 1.
+int kill_rank_0() {
+  auto bootstrap = make_bootstrap({.kind = {}, .timeout = std::chrono::seconds(60)});
+  if (!bootstrap.ok()) return 99;
+  std::vector<char> memory;
+  if ((*bootstrap)->rank() == 0) {
+    memory.assign(size_t{1} << 30, 1);
+    if (!(*bootstrap)->put("pid", std::to_string(getpid())).ok()) return 98;
+  }
+  if ((*bootstrap)->rank() == 1) {
+    const auto pid = (*bootstrap)->get(0, "pid", far_away());
+    if (!pid.ok()) return 97;
+    kill(std::stoi(*pid), SIGKILL);
+    _exit(7);
+  }
+  while (true) pause();
+}
+
+// "one unfinalized": rank 1 returns without finalize(), and the others go on without it. "none
+// finalized": no process calls finalize().
+int end_without_finalize(std::string_view role) {
+  auto fabric = Fabric::create({.on_failure = FailurePolicy::kContinue});
+  if (!fabric.ok()) return 99;
+  if (!(*fabric)->bootstrap().fence(far_away()).ok()) return 98;
+  if (role == "none finalized") std::exit(0);
+  if ((*fabric)->rank() == 1) return 0;
+  return (*fabric)->finalize(far_away()).ok() ? 0 : 97;
+}
 
 int fail_in_rank_1(std::string_view role) {
   FabricOptions options;
@@ -96,9 +132,10 @@ int fail_in_rank_1(std::string_view role) {
   return 96;
 }
 
+std::string launcher() { return std::string(CARIAMA_PROGRAM_DIR) + "/cariama-run"; }
+
 std::string job(const std::string& options, const std::string& role) {
-  return std::string(CARIAMA_PROGRAM_DIR) + "/cariama-run " + options + " /proc/" +
-         std::to_string(getpid()) + "/exe --role=" + role;
+  return launcher() + " " + options + " /proc/" + std::to_string(getpid()) + "/exe --role=" + role;
 }
 
 TEST(FailureReports, NameTheProcessThatCrashedFirst) {
@@ -180,6 +217,70 @@ TEST(FailureReports, AProgramThatReturnsWithoutFinalizeIsToldSo) {
   EXPECT_THAT(returned.err(), HasSubstr("cariama-run: rank 0 exited with code 1"));
 }
 
+TEST(FailureReports, NameAProcessThatReturnsWithoutFinalizeIfTheOthersContinue) {
+  const std::string why =
+      " has ended without finalize(): call Fabric::finalize() in every process before it ends";
+  Running one(job("-n 3", "'one unfinalized'"));
+  EXPECT_EQ(one.wait(), 0) << one.err();
+  EXPECT_THAT(one.err(), HasSubstr("cariama-run: rank 1" + why));
+  EXPECT_THAT(one.err(), Not(HasSubstr("rank 0")));
+  EXPECT_THAT(one.err(), Not(HasSubstr("rank 2")));
+  Running all(job("-n 2", "'none finalized'"));
+  EXPECT_EQ(all.wait(), 0) << all.err();
+  EXPECT_THAT(all.err(), HasSubstr("cariama-run: rank 0" + why));
+  EXPECT_THAT(all.err(), HasSubstr("cariama-run: rank 1" + why));
+}
+
+TEST(FailureReports, NameTheKilledProcessIfAnExitBecauseOfItIsDetectedFirst) {
+  Running killed(job("-n 3", "'kill rank 0'"));
+  EXPECT_EQ(killed.wait(), 128 + SIGKILL);
+  EXPECT_EQ(killed.err(), "cariama-run: rank 0 was killed by signal 9 (Killed)\n");
+}
+
+TEST(FailureReports, NameAnExitWithAnErrorIfNoProcessDies) {
+  Running failed(launcher() + " -n 3 sh -c 'test $CARIAMA_RANK = 1 && exit 7; exit 0'");
+  EXPECT_EQ(failed.wait(), 7);
+  EXPECT_EQ(failed.err(), "cariama-run: rank 1 exited with code 7\n");
+}
+
+// A process whose parent ignores SIGCHLD inherits that.
+TEST(FailureReports, AreMadeIfSigchldIsIgnored) {
+  Running failed("env --ignore-signal=CHLD " + launcher() + " -n 1 false");
+  EXPECT_EQ(failed.wait(), 1);
+  EXPECT_EQ(failed.err(), "cariama-run: rank 0 exited with code 1\n");
+}
+
+TEST(FailureReports, NameTheErrorOfOutputThatIsLost) {
+  const auto run = [](const std::string& setup, const std::string& command) {
+    Running lost("sh -c '" + setup + " exec " + launcher() + " -n 2 --tag-output " + command + "'");
+    EXPECT_EQ(lost.wait(), kLaunchOutputLost);
+    return lost.err();
+  };
+  const std::string lost =
+      "cariama-run: the rest of the standard output of the processes is lost: ";
+  EXPECT_EQ(run("", "seq 100000 > /dev/full"), lost + "No space left on device\n");
+  const std::string file = "/tmp/cariama-lost-" + std::to_string(getpid());
+  EXPECT_EQ(run("ulimit -f 1;", "seq 100000 > " + file),
+            lost + "File too large: raise ulimit -f\n");
+  unlink(file.c_str());
+}
+
+// The limit of the sizes of files holds for memory files, too.
+TEST(FailureReports, NameTheLimitOfFileSizes) {
+  Running refused("sh -c '(ulimit -f 0; " + job("-n 2", "return") + ") 2>&1 | cat'");
+  refused.wait();
+  EXPECT_THAT(refused.out(), HasSubstr("creating the 1 GiB control segment"));
+  EXPECT_THAT(refused.out(), HasSubstr("File too large: raise ulimit -f"));
+  EXPECT_THAT(refused.out(), HasSubstr("exited with code 99"));
+}
+
+TEST(FailureReports, AreNotNeededWithASmallStack) {
+  Running small("sh -c 'ulimit -s 64; exec " + launcher() + " -n 2 --tag-output seq 20000'");
+  EXPECT_EQ(small.wait(), 0) << small.err();
+  const std::string out = small.out();
+  EXPECT_EQ(std::count(out.begin(), out.end(), '\n'), 40'000);
+}
+
 // Two name spaces of the network, as containers have them, without an RDMA device.
 TEST(FailureReports, HostsWithoutACommonDeviceAreToldSo) {
   if (std::system("unshare --net true 2>/dev/null") != 0) {
@@ -200,7 +301,11 @@ TEST(FailureReports, HostsWithoutACommonDeviceAreToldSo) {
 
 }  // namespace
 
-int play(std::string_view role) { return fail_in_rank_1(role); }
+int play(std::string_view role) {
+  if (role == "kill rank 0") return kill_rank_0();
+  if (role == "one unfinalized" || role == "none finalized") return end_without_finalize(role);
+  return fail_in_rank_1(role);
+}
 
 }  // namespace cariama
 

@@ -130,8 +130,7 @@ TEST_F(JobStatistics, TopShowsARunningJob) {
     const std::string out = running.out();
     return out.find("ready") != out.rfind("ready");
   }));
-  Running top(std::string(CARIAMA_PROGRAM_DIR) +
-              "/cariama-top --json --interval 0.2 --count 1");
+  Running top(std::string(CARIAMA_PROGRAM_DIR) + "/cariama-top --json --interval 0.2 --count 1");
   EXPECT_EQ(top.wait(), 0) << top.err();
   const std::string program = std::filesystem::read_symlink("/proc/self/exe").filename();
   for (const char* rank : {"0", "1"}) {

@@ -1,0 +1,39 @@
+// The signals that the launcher handles.
+#ifndef CARIAMA_DSFABRIC_LAUNCHER_LAUNCHER_SIGNALS_H_
+#define CARIAMA_DSFABRIC_LAUNCHER_LAUNCHER_SIGNALS_H_
+
+#include <csignal>
+
+#include "dsfabric/bootstrap/sockets.h"
+
+namespace cariama::internal {
+
+// Blocks the launcher's signals during its lifetime, and reads them from a descriptor. Gives SIGCHLD
+// its default action meanwhile if it is ignored, as in a process whose parent ignores it: the kernel
+// would keep no exit status of the children.
+class LauncherSignals {
+ public:
+  LauncherSignals();
+  ~LauncherSignals();
+  LauncherSignals(const LauncherSignals&) = delete;
+  LauncherSignals& operator=(const LauncherSignals&) = delete;
+
+  // Returns true for the signals that end the job. The other ones are only passed on.
+  [[nodiscard]] static bool ends_job(int signal);
+
+  // -1: the system has no descriptor, errno tells why.
+  [[nodiscard]] int descriptor() const { return descriptor_.get(); }
+  // The signal mask before.
+  [[nodiscard]] const sigset_t& before() const { return before_; }
+  // Returns the next pending signal, or 0.
+  [[nodiscard]] int next() const;
+
+ private:
+  sigset_t before_{};
+  struct sigaction child_before_ {};
+  FileDescriptor descriptor_;
+};
+
+}  // namespace cariama::internal
+
+#endif  // CARIAMA_DSFABRIC_LAUNCHER_LAUNCHER_SIGNALS_H_
