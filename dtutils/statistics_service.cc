@@ -225,7 +225,7 @@ void StatisticsService::State::run() {
       }
     }
     if (!options.file_path.empty() && now >= next_file) {
-      // start() has reported an error that lasts; one that came later is reported by the last write.
+      // start() has reported a lasting error; one that came later is reported by the last write.
       static_cast<void>(write_file());
       next_file = now + kFilePeriod;
     }

@@ -9,7 +9,7 @@
 
 namespace cariama::internal {
 
-// Creates a memory file of `bytes` bytes that neither shrinks nor grows, and takes no further seals.
+// Creates a memory file of `bytes` bytes that cannot shrink, grow, or take further seals.
 // `flags`: MFD_HUGETLB and its sizes, or 0. Returns the descriptor, which exec closes, or -1, with
 // the error in errno. A file beyond ulimit -f is EFBIG, not a SIGXFSZ that ends the process.
 // Thread-safe.
