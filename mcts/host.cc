@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "dtutils/error.h"
+#include "dtutils/internal/start_thread.h"
 #include "dtutils/wait.h"
 
 namespace cariama::mcts {
@@ -53,7 +54,7 @@ absl::StatusOr<std::unique_ptr<Host>> Host::create(Fabric* fabric, const HostOpt
   std::mutex mutex;
   std::atomic<uint32_t> ready{1};
   for (uint32_t i = 1; i < host->num_threads_; ++i) {
-    host->others_.emplace_back([&, self = host.get(), i] {
+    absl::StatusOr<std::thread> other = internal::start_thread([&, self = host.get(), i] {
       const absl::Status entered = self->enter(i);
       if (!entered.ok()) {
         const std::lock_guard lock(mutex);
@@ -65,8 +66,16 @@ absl::StatusOr<std::unique_ptr<Host>> Host::create(Fabric* fabric, const HostOpt
       ready.fetch_add(1, std::memory_order_acq_rel);
       if (in) self->run_worker(i);
     });
+    if (!other.ok()) {
+      const std::lock_guard lock(mutex);
+      failed.Update(other.status());
+      break;
+    }
+    host->others_.push_back(*std::move(other));
   }
-  const auto all = [&] { return ready.load(std::memory_order_acquire) == host->num_threads_; };
+  const auto all = [&] {
+    return ready.load(std::memory_order_acquire) == host->others_.size() + 1;
+  };
   static_cast<void>(wait_until(all, kForever));
   if (!failed.ok()) return failed;
   return host;

@@ -76,7 +76,7 @@ std::optional<absl::StatusOr<ChannelLink::Path>> FabricChannel::open() {
                       "there is no thread " + std::to_string(destination_) + ": the job has " +
                           std::to_string(fabric_.total_threads()));
   }
-  if (absl::Status open = runtime_.status(); !open.ok()) return open;
+  if (absl::Status started = runtime_.start_helper(); !started.ok()) return started;
   const auto met = runtime_.meet_peer(rank_, meeting_);
   if (!met.has_value()) return std::nullopt;
   if (!met->ok()) return met->status();

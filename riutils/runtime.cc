@@ -6,7 +6,9 @@
 #include <string>
 #include <utility>
 
+#include "dtutils/diagnostics.h"
 #include "dtutils/error.h"
+#include "dtutils/internal/start_thread.h"
 #include "riutils/internal/fabric_channel.h"
 
 namespace cariama::internal {
@@ -125,10 +127,28 @@ void Runtime::drain_later(FabricChannel* channel) {
   call_helper();
 }
 
+absl::Status Runtime::start_helper() {
+  if (absl::Status open = status(); !open.ok()) return open;
+  const std::lock_guard lock(helper_mutex_);
+  return run_helper();
+}
+
+absl::Status Runtime::run_helper() {
+  if (by_hand_ || helper_.joinable() || stopping_.load(std::memory_order_relaxed)) {
+    return absl::OkStatus();
+  }
+  auto thread = start_thread([this] { help(); });
+  if (!thread.ok()) return thread.status();
+  helper_ = *std::move(thread);
+  return absl::OkStatus();
+}
+
 void Runtime::call_helper() {
   has_work_.store(true, std::memory_order_release);
-  if (by_hand_) return;
-  if (!helper_.joinable()) helper_ = std::thread([this] { help(); });
+  // Fails only in a process that has opened no channel itself: see start_helper().
+  if (absl::Status runs = run_helper(); !runs.ok()) {
+    report_once("riutils helper", std::string(runs.message()), "");
+  }
   work_.ring();
 }
 

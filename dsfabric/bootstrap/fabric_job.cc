@@ -15,6 +15,7 @@
 #include "dsfabric/function_table.h"
 #include "dsfabric/serializer.h"
 #include "dtutils/error.h"
+#include "dtutils/internal/exception_error.h"
 #include "dtutils/internal/shared_diagnostics.h"
 #include "dtutils/system_info.h"
 
@@ -152,10 +153,11 @@ absl::Status FabricJob::meet_others(Deadline deadline) {
     try {
       other = Introduction::load(*theirs);
     } catch (const std::exception& error) {
-      return make_error(
-          absl::StatusCode::kFailedPrecondition, ErrorScope::kPeer,
-          "rank " + std::to_string(rank) + " published set-up data that cannot be decoded",
-          "start the same executable in every process");
+      return exception_error(error, "decoding the set-up data of rank " + std::to_string(rank),
+                             make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kPeer,
+                                        "rank " + std::to_string(rank) +
+                                            " published set-up data that cannot be decoded",
+                                        "start the same executable in every process"));
     }
     const std::string label = "rank " + std::to_string(rank) + " (on " + other.host + ", pid " +
                               std::to_string(other.pid) + ")";

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "dsfabric/bootstrap/peer_user.h"
 #include "dtutils/error.h"
+#include "dtutils/internal/start_thread.h"
 
 namespace cariama::internal {
 namespace {
@@ -47,7 +48,9 @@ absl::StatusOr<std::unique_ptr<TcpStore>> TcpStore::start(const SocketAddress& a
   store->own_socket_ = FileDescriptor(pair[0]);
   store->server_.connect(0, pair[1]);
   store->joined_[0] = true;
-  store->thread_ = std::thread([raw = store.get()] { raw->serve(); });
+  absl::StatusOr<std::thread> thread = start_thread([raw = store.get()] { raw->serve(); });
+  if (!thread.ok()) return thread.status();
+  store->thread_ = *std::move(thread);
   return store;
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "dsfabric/calls/running_call.h"
+#include "dtutils/internal/start_thread.h"
 
 namespace cariama::internal {
 
@@ -85,7 +86,12 @@ absl::Status Dispatch::take_worker(uint32_t index, CallConsumer consumer, Thread
   if (consumer == CallConsumer::kProcess) {
     const std::lock_guard lock(process_consumer_mutex_);
     if (!process_consumer_.joinable()) {
-      process_consumer_ = std::thread([this] { help(CallConsumer::kProcess); });
+      auto thread = start_thread([this] { help(CallConsumer::kProcess); });
+      if (!thread.ok()) {
+        workers_.leave(index);
+        return thread.status();
+      }
+      process_consumer_ = *std::move(thread);
     }
   }
   workers_.ring_helpers();  // calls may have arrived before
@@ -144,10 +150,13 @@ void Dispatch::help(CallConsumer role) {
   }
 }
 
-void Dispatch::start() {
+absl::Status Dispatch::start() {
   for (uint32_t i = 0; i < job_.options().helper_threads; ++i) {
-    helpers_.emplace_back([this] { help(CallConsumer::kHelpers); });
+    auto thread = start_thread([this] { help(CallConsumer::kHelpers); });
+    if (!thread.ok()) return thread.status();
+    helpers_.push_back(*std::move(thread));
   }
+  return absl::OkStatus();
 }
 
 void Dispatch::stop() {

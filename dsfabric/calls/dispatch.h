@@ -45,8 +45,9 @@ class Dispatch {
   Dispatch(const Dispatch&) = delete;
   Dispatch& operator=(const Dispatch&) = delete;
 
-  // Starts the helper threads, if FabricOptions::helper_threads asks for them.
-  void start();
+  // Starts the helper threads, if FabricOptions::helper_threads asks for them. Error:
+  // RESOURCE_EXHAUSTED.
+  [[nodiscard]] absl::Status start();
   // Ends helper threads and process consumer. Requires: Lifecycle::stop() was called.
   void stop();
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "dsfabric/calls/running_call.h"
+#include "dtutils/internal/start_thread.h"
 
 namespace cariama::internal {
 namespace {
@@ -59,6 +60,14 @@ void Pulls::run(uint32_t rank, const RemoteMemoryLocator& source, PulledFunction
 
 void Pulls::run_later(IncomingCall& call, uint32_t rank, const RemoteMemoryLocator& source,
                       std::unique_ptr<PulledFunction> function) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (job_.options().service_threads != 0 && !thread_.joinable()) {
+      auto thread = start_thread([this] { run_until_stopped(); });
+      throw_unless_ok(thread.status());
+      thread_ = *std::move(thread);
+    }
+  }
   std::unique_ptr<Pull> pull = begin(rank, source);
   pull->function = std::move(function);
   if (call.notify != nullptr) pull->notify = *call.notify;
@@ -67,9 +76,6 @@ void Pulls::run_later(IncomingCall& call, uint32_t rank, const RemoteMemoryLocat
   const std::lock_guard lock(mutex_);
   pulls_.push_back(std::move(pull));
   count_.fetch_add(1, std::memory_order_release);
-  if (job_.options().service_threads != 0 && !thread_.joinable()) {
-    thread_ = std::thread([this] { run_until_stopped(); });
-  }
   wake_.ring();
 }
 

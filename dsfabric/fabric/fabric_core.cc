@@ -10,6 +10,7 @@
 #include "dsfabric/fabric/crash_report.h"
 #include "dsfabric/send_call.h"
 #include "dtutils/error.h"
+#include "dtutils/internal/start_thread.h"
 
 namespace cariama::internal {
 
@@ -54,8 +55,8 @@ absl::Status FabricCore::start(Fabric* fabric, const Fabric::BrokerMaker& broker
   statistics_ = *std::move(statistics);
   counters_.emplace("fabric", "rank " + std::to_string(job_->rank()),
                     [this] { return counters(); });
-  ports_.start();
-  dispatch_.start();
+  if (absl::Status started = ports_.start(); !started.ok()) return started;
+  if (absl::Status started = dispatch_.start(); !started.ok()) return started;
   if (absl::Status answering = peers_.start_answering(broker_of); !answering.ok()) return answering;
   if (job_->size() > 1) report_crashes(job_->label(job_->rank()));
   return job_->bootstrap().watch_ends(true);
@@ -100,19 +101,23 @@ absl::Status FabricCore::finalize(Deadline deadline) {
   // Meanwhile this thread runs its own calls, and those of workers that have left.
   absl::Status ended;
   std::atomic<bool> over{false};
-  std::thread agreeing([&] {
+  absl::StatusOr<std::thread> agreeing = start_thread([&] {
     // The calls may be those of workers that have left: no thread arms their doorbells.
     ended = shutdown_.run(deadline, [this] { workers_.notify_waiters(); });
     over.store(true, std::memory_order_release);
     workers_.notify_waiters();
   });
+  if (!agreeing.ok()) {
+    lifecycle.abandon_finalize();
+    return agreeing.status();
+  }
   static_cast<void>(dispatch_.wait(
       [&] {
         dispatch_.process_calls_of_absent_workers();
         return over.load(std::memory_order_acquire);
       },
       kForever));
-  agreeing.join();
+  agreeing->join();
   if (!ended.ok()) {
     lifecycle.abandon_finalize();
     return ended;

@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "dtutils/internal/start_thread.h"
 #include "dtutils/wait.h"
 
 namespace cariama::internal {
@@ -31,7 +32,9 @@ class JobThreads {
   void run() {
     std::vector<std::thread> others;
     for (uint32_t index = 1; index < fabric_.threads(); ++index) {
-      others.emplace_back([this, index] { run_thread(index); });
+      absl::StatusOr<std::thread> other = start_thread([this, index] { run_thread(index); });
+      if (!other.ok()) return end(fabric_.label(fabric_.rank()), other.status());
+      others.push_back(*std::move(other));
     }
     run_thread(0);
     for (std::thread& other : others) other.join();

@@ -14,6 +14,7 @@
 #include "dsfabric/peers/ports.h"
 #include "dsfabric/serializer.h"
 #include "dtutils/error.h"
+#include "dtutils/internal/exception_error.h"
 
 namespace cariama::internal {
 namespace {
@@ -44,10 +45,12 @@ absl::StatusOr<T> get_saved(Bootstrap& bootstrap, uint32_t rank, const std::stri
     auto in = std::as_bytes(std::span(*bytes));
     return load_value<T>(in);
   } catch (const std::exception& error) {
-    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kPeer,
-                      "rank " + std::to_string(rank) +
-                          " published a report for finalize() that cannot be decoded",
-                      "start the same executable in every process");
+    return exception_error(
+        error, "decoding the report of rank " + std::to_string(rank),
+        make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kPeer,
+                   "rank " + std::to_string(rank) +
+                       " published a report for finalize() that cannot be decoded",
+                   "start the same executable in every process"));
   }
 }
 

@@ -8,9 +8,9 @@
 
 namespace cariama::internal {
 
-// Blocks the launcher's signals during its lifetime, and reads them from a descriptor. Gives SIGCHLD
-// its default action meanwhile if it is ignored, as in a process whose parent ignores it: the kernel
-// would keep no exit status of the children.
+// Blocks the launcher's signals during its lifetime, and reads them from a descriptor. Gives
+// SIGCHLD its default action meanwhile if it is ignored, as in a process whose parent ignores it:
+// the kernel would keep no exit status of the children.
 class LauncherSignals {
  public:
   LauncherSignals();

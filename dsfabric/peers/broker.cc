@@ -18,6 +18,7 @@
 #include "dsfabric/bootstrap/sockets.h"
 #include "dsfabric/peers/broker_wire.h"
 #include "dtutils/error.h"
+#include "dtutils/internal/start_thread.h"
 
 namespace cariama::internal {
 namespace {
@@ -79,7 +80,9 @@ class SocketBroker final : public Broker {
       }
       addresses_.push_back(near ? theirs->local : *theirs->remote);
     }
-    thread_ = std::thread([this] { serve(); });
+    absl::StatusOr<std::thread> thread = start_thread([this] { serve(); });
+    if (!thread.ok()) return thread.status();
+    thread_ = *std::move(thread);
     return absl::OkStatus();
   }
 

@@ -10,6 +10,7 @@
 #include "dsfabric/peers/peer_table.h"
 #include "dsfabric/serializer.h"
 #include "dtutils/error.h"
+#include "dtutils/internal/exception_error.h"
 
 namespace cariama::internal {
 namespace {
@@ -111,8 +112,10 @@ absl::Status PeerTable::connect_queue_pairs(Connections& connections, std::strin
       if (!connected.ok()) return connected;
     }
   } catch (const std::exception& error) {
-    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kPeer,
-                      label + " made a malformed offer to connect: " + error.what());
+    return exception_error(
+        error, "connecting to " + label,
+        make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kPeer,
+                   label + " made a malformed offer to connect: " + error.what()));
   }
   return absl::OkStatus();
 }

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "dtutils/error.h"
+#include "dtutils/internal/start_thread.h"
 
 namespace cariama::internal {
 namespace {
@@ -179,11 +180,14 @@ void Ports::add(Connection& connection) {
 
 // ---- Service threads ----------------------------------------------------------------------------
 
-void Ports::start() {
-  if (job_.options().service_threads == 0) return;
+absl::Status Ports::start() {
+  if (job_.options().service_threads == 0) return absl::OkStatus();
   for (auto& port : ports_) {
-    port->service = std::thread([this, &port = *port] { serve(port); });
+    auto thread = start_thread([this, &port = *port] { serve(port); });
+    if (!thread.ok()) return thread.status();
+    port->service = *std::move(thread);
   }
+  return absl::OkStatus();
 }
 
 void Ports::stop() {

@@ -72,8 +72,9 @@ class Ports {
   [[nodiscard]] const std::vector<std::shared_ptr<ProtectionDomain>>& domains() const {
     return domains_;
   }
-  // Starts the service threads, if FabricOptions::service_threads asks for them.
-  void start();
+  // Starts the service threads, if FabricOptions::service_threads asks for them. Error:
+  // RESOURCE_EXHAUSTED.
+  [[nodiscard]] absl::Status start();
   // Ends the service threads. Requires: Lifecycle::stop() was called.
   void stop();
 

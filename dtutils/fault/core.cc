@@ -1,8 +1,5 @@
 #include "dtutils/fault/core.h"
 
-#include <pthread.h>
-#include <signal.h>
-
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -10,6 +7,7 @@
 #include "dtutils/fault/fault_completion_queue.h"
 #include "dtutils/fault/fault_queue_pair.h"
 #include "dtutils/fault/fault_receives.h"
+#include "dtutils/internal/start_thread.h"
 
 namespace cariama::fault {
 namespace {
@@ -103,13 +101,14 @@ bool Core::busy() const {
 void Core::add(FaultQueuePair* queue_pair) {
   queue_pairs_.push_back(queue_pair);
   by_number_[queue_pair->number()] = queue_pair;
-  if (simulated_ || thread_.joinable()) return;
-  // Signals are handled by the program's own threads.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] { run_thread(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+absl::Status Core::start_thread() {
+  if (simulated_ || thread_.joinable()) return absl::OkStatus();
+  auto thread = internal::start_quiet_thread([this] { run_thread(); });
+  if (!thread.ok()) return thread.status();
+  thread_ = *std::move(thread);
+  return absl::OkStatus();
 }
 
 void Core::remove(FaultQueuePair* queue_pair) {

@@ -91,7 +91,10 @@ class Core {
   void remove(FaultCompletionQueue* queue) { std::erase(completion_queues_, queue); }
   void add(FaultSharedReceiveQueue* queue) { shared_receives_.push_back(queue); }
   void remove(FaultSharedReceiveQueue* queue) { std::erase(shared_receives_, queue); }
+  // Requires: start_thread() has succeeded.
   void add(FaultQueuePair* queue_pair);
+  // Starts the thread, if it is needed and does not run. Error: RESOURCE_EXHAUSTED (threads).
+  [[nodiscard]] absl::Status start_thread();
   void remove(FaultQueuePair* queue_pair);
   // Finds a queue pair by its number, which equals the number of the inner queue pair.
   [[nodiscard]] FaultQueuePair* queue_pair(uint32_t number) {

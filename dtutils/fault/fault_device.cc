@@ -92,6 +92,7 @@ class FaultDomain final : public ProtectionDomain,
     absl::StatusOr<std::unique_ptr<QueuePair>> inner = inner_->create_queue_pair(inner_options);
     if (!inner.ok()) return inner.status();
     const std::unique_lock lock = core_->lock();
+    if (absl::Status started = core_->start_thread(); !started.ok()) return started;
     return std::make_unique<FaultQueuePair>(core_, shared_from_this(), *std::move(poison),
                                             *std::move(inner), granted);
   }

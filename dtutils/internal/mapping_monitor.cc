@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
 #include <poll.h>
-#include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -13,12 +12,12 @@
 #include <cerrno>
 #include <new>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "dtutils/error.h"
 #include "dtutils/internal/byte_size.h"
 #include "dtutils/internal/memory_limits.h"
+#include "dtutils/internal/start_thread.h"
 
 namespace cariama::internal {
 namespace {
@@ -119,12 +118,9 @@ absl::Status MappingMonitor::open() {
   }
   // The application's handlers must not run in this thread: they could unmap memory, and wait for
   // it for ever.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread([this] { read_events(); }).detach();
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  auto thread = start_quiet_thread([this] { read_events(); });
+  if (!thread.ok()) return thread.status();
+  thread->detach();
   return absl::OkStatus();
 }
 

@@ -4,6 +4,10 @@
 #include <time.h>
 
 #include <algorithm>
+#include <string>
+
+#include "dtutils/diagnostics.h"
+#include "dtutils/internal/start_thread.h"
 
 namespace cariama {
 namespace {
@@ -222,7 +226,15 @@ void HelperPolicy::attach(RegionControl* control) {
   }
   if (control_ != nullptr && options_.board != nullptr) options_.board->leave(options_.process);
   control_ = control;
-  if (control != nullptr && options_.own_thread) thread_ = std::thread([this] { run(); });
+  if (control == nullptr || !options_.own_thread) return;
+  auto thread = internal::start_thread([this] { run(); });
+  if (thread.ok()) {
+    thread_ = *std::move(thread);
+  } else {
+    // As if the board had not granted a helper: idle regions stay registered.
+    granted_.store(false, std::memory_order_relaxed);
+    report_once("registration helper", std::string(thread.status().message()), "");
+  }
 }
 
 HelperPolicy::Queue* HelperPolicy::queue_of_this_thread() {

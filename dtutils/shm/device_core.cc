@@ -154,15 +154,15 @@ absl::StatusOr<std::shared_ptr<Link>> ShmDevice::link_to(const Uuid& uuid, int p
   }
   link = local ? Link::local(std::move(segment)) : Link::connect(uuid, pid, kLinkTimeout, peer);
   if (!link.ok()) return link;
+  if (!local) {
+    if (absl::Status watched = watch_->add(*link); !watched.ok()) return watched;
+  }
   {
     std::lock_guard lock(links_mutex_);
     (*link)->users = 1;
     links_.emplace(uuid, *link);
   }
-  if (!local) {
-    service_->add_link(*link);
-    watch_->add(*link);
-  }
+  if (!local) service_->add_link(*link);
   return link;
 }
 

@@ -1,6 +1,5 @@
 #include "dtutils/shm/robust_lock.h"
 
-#include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -11,6 +10,7 @@
 #include <utility>
 
 #include "dtutils/internal/futex.h"
+#include "dtutils/internal/start_thread.h"
 
 namespace cariama::shm {
 namespace {
@@ -20,16 +20,6 @@ constexpr size_t kPeersPerThread = 127;
 constexpr auto kFallbackPeriod = std::chrono::milliseconds(5);
 
 }  // namespace
-
-std::thread start_quiet_thread(std::function<void()> body) {
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread thread(std::move(body));
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return thread;
-}
 
 RobustLock::RobustLock(ControlHeader* header) : header_(header) {
   // The list itself stays in private memory: peers see only the futex word.
@@ -65,18 +55,21 @@ void PeerWatch::bump(Group& group) {
   internal::futex_wake(&group.changes);
 }
 
-void PeerWatch::add(const std::shared_ptr<Link>& link) {
+absl::Status PeerWatch::add(const std::shared_ptr<Link>& link) {
   std::lock_guard lock(mutex_);
   for (auto& group : groups_) {
     if (group->links.size() >= kPeersPerThread) continue;
     group->links.push_back(link);
     bump(*group);
-    return;
+    return absl::OkStatus();
   }
-  groups_.push_back(std::make_unique<Group>());
-  Group* group = groups_.back().get();
+  auto group = std::make_unique<Group>();
   group->links.push_back(link);
-  group->thread = start_quiet_thread([this, group] { run(*group); });
+  auto thread = internal::start_quiet_thread([this, raw = group.get()] { run(*raw); });
+  if (!thread.ok()) return thread.status();
+  group->thread = *std::move(thread);
+  groups_.push_back(std::move(group));
+  return absl::OkStatus();
 }
 
 void PeerWatch::remove(const Link* link) {

@@ -19,6 +19,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "dtutils/shm/link.h"
 
 namespace cariama::shm {
@@ -52,7 +53,8 @@ class PeerWatch {
   PeerWatch(const PeerWatch&) = delete;
   PeerWatch& operator=(const PeerWatch&) = delete;
 
-  void add(const std::shared_ptr<Link>& link);
+  // Error: RESOURCE_EXHAUSTED (threads).
+  [[nodiscard]] absl::Status add(const std::shared_ptr<Link>& link);
   // Stops watching the link. The callback may still be running, or run once more, after the return.
   void remove(const Link* link);
 
@@ -70,10 +72,6 @@ class PeerWatch {
   std::mutex mutex_;
   std::vector<std::unique_ptr<Group>> groups_;
 };
-
-// Starts a thread that blocks all signals, so that only the application's threads run signal
-// handlers.
-[[nodiscard]] std::thread start_quiet_thread(std::function<void()> body);
 
 }  // namespace cariama::shm
 

@@ -8,6 +8,7 @@
 #include <cerrno>
 
 #include "dtutils/error.h"
+#include "dtutils/internal/start_thread.h"
 #include "dtutils/shm/robust_lock.h"
 
 namespace cariama::shm {
@@ -44,12 +45,14 @@ absl::Status Service::start() {
   }
   watch(listener_.get(), EPOLLIN, EPOLL_CTL_ADD);
   watch(wake_.get(), EPOLLIN, EPOLL_CTL_ADD);
-  thread_ = start_quiet_thread([this] {
+  auto thread = internal::start_quiet_thread([this] {
     RobustLock alive(control_header(control_->base()));
     started_.store(true);
     started_.notify_one();
     run();
   });
+  if (!thread.ok()) return thread.status();
+  thread_ = *std::move(thread);
   started_.wait(false);
   return absl::OkStatus();
 }

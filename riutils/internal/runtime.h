@@ -69,6 +69,9 @@ class Runtime final : public CallSourceRegistry {
   void drain_later(FabricChannel* channel);
   // Returns OK, or the reason why no channel may be opened any more.
   [[nodiscard]] absl::Status status() const;
+  // Starts the helper thread unless it runs: an opened channel may defer calls. Errors: those of
+  // status(), RESOURCE_EXHAUSTED (threads).
+  [[nodiscard]] absl::Status start_helper();
   [[nodiscard]] const std::shared_ptr<BroadcastRoutes>& broadcast_routes() const {
     return broadcast_routes_;
   }
@@ -95,7 +98,9 @@ class Runtime final : public CallSourceRegistry {
  private:
   void help();
   bool retry();
-  void call_helper();  // under helper_mutex_
+  // Require that helper_mutex_ is locked.
+  [[nodiscard]] absl::Status run_helper();
+  void call_helper();
   void tell_of_death(uint32_t rank);
   [[nodiscard]] Transmitter* helper_transmitter(uint32_t rank, uint32_t index);
   void forget_released();

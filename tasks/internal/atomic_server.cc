@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "dtutils/error.h"
+#include "dtutils/internal/start_thread.h"
 #include "tasks/internal/sanitizer.h"
 
 namespace cariama::tasks {
@@ -66,13 +67,16 @@ AtomicServer::~AtomicServer() {
   thread_.join();
 }
 
-void AtomicServer::start(const std::vector<RemoteMemoryLocator>& cells, LocalKey key) {
+absl::Status AtomicServer::start(const std::vector<RemoteMemoryLocator>& cells, LocalKey key) {
   key_ = key;
   for (size_t client = 0; client < clients_.size(); ++client) {
     RemoteMemoryLocator& cell = clients_[client].cell = cells[client];
     cell.address += static_cast<uint64_t>(rank_) * sizeof(AtomicCell);
   }
-  thread_ = std::thread([this] { serve(); });
+  auto thread = internal::start_thread([this] { serve(); });
+  if (!thread.ok()) return thread.status();
+  thread_ = *std::move(thread);
+  return absl::OkStatus();
 }
 
 bool AtomicServer::post_receive(int client) {

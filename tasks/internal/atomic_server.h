@@ -68,8 +68,8 @@ class AtomicServer {
     return *clients_[static_cast<size_t>(client)].queue_pair;
   }
   // Starts the thread that serves requests. `cells[client]` locates the cells of that rank; `key`
-  // is the local key of the cells passed to create().
-  void start(const std::vector<RemoteMemoryLocator>& cells, LocalKey key);
+  // is the local key of the cells passed to create(). Error: RESOURCE_EXHAUSTED (threads).
+  [[nodiscard]] absl::Status start(const std::vector<RemoteMemoryLocator>& cells, LocalKey key);
 
  private:
   struct Client {

@@ -129,7 +129,9 @@ absl::Status QueuePairAccess::set_up(Exchange& exchange, std::shared_ptr<Device>
     std::vector<RemoteMemoryLocator> cells;
     for (const Peer& peer : peers_)
       cells.push_back(peer.region.slice(offset, served_.size_bytes()));
-    server_->start(cells, region_->local_key());
+    if (absl::Status started = server_->start(cells, region_->local_key()); !started.ok()) {
+      return started;
+    }
   }
   return exchange.fence(deadline);
 }
