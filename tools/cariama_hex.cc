@@ -2,8 +2,11 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -12,6 +15,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -20,6 +25,7 @@
 #include "absl/strings/str_split.h"
 #include "dsfabric/fabric.h"
 #include "dsfabric/launcher.h"
+#include "dtutils/error.h"
 #include "dtutils/json.h"
 #include "dtutils/version.h"
 #include "hex/analysis.h"
@@ -52,7 +58,10 @@ constexpr const char* kHelp =
     "  --lease S            a process that gives no sign of life for S seconds counts as dead, "
     "and\n"
     "                       the search continues without it (default 30; 0: never)\n"
-    "  --seconds S          time for a move (gtp: 5; analyze: 5; solve: 30; bench: 2)\n"
+    "  --seconds S          time for a move (gtp: 5; analyze: 5; solve: 30; bench: 2); 0: no "
+    "limit.\n"
+    "                       analyze and solve then end with Ctrl-C at the latest; bench needs\n"
+    "                       --iterations\n"
     "  --iterations N       iterations for a move; 0: no limit\n"
     "  --seed N             seed of the random numbers (default 1)\n"
     "  --memory MIB         memory for the tree, per process (default 1024)\n"
@@ -120,16 +129,23 @@ std::string read(std::vector<std::string> words, Arguments& arguments) {
     error = option + " needs a value";
     return {};
   };
-  const auto number = [&](const std::string& option, auto& into, double least) {
+  const auto number = [&]<typename Number>(const std::string& option, Number& into, double least,
+                                           double most) {
+    constexpr bool kWhole = std::is_integral_v<Number>;
     const std::string text = value(option);
     double parsed = 0;
     if (!error.empty()) return;
-    if (!absl::SimpleAtod(text, &parsed) || !(parsed >= least) || parsed > 9e15) {
-      error = absl::StrCat(option, " needs a number, not '", text, "'");
+    if (!absl::SimpleAtod(text, &parsed) || !(parsed >= least && parsed <= most) ||
+        (kWhole && parsed != std::floor(parsed))) {
+      error = absl::StrCat(option, " needs a ", kWhole ? "whole " : "", "number from ", least,
+                           " to ", most, ", not '", text, "'");
       return;
     }
-    into = static_cast<std::remove_reference_t<decltype(into)>>(parsed);
+    into = static_cast<Number>(parsed);
   };
+  constexpr double kMostSeconds = 1e6;
+  constexpr double kMostCount = 9e15;  // a double represents whole numbers up to here exactly
+  constexpr double kMostMiB = 1 << 24;
   while (next < words.size() && error.empty()) {
     const std::string word = words[next++];
     if (word == "--size") {
@@ -142,24 +158,24 @@ std::string read(std::vector<std::string> words, Arguments& arguments) {
       }
     } else if (word == "--lease") {
       double seconds = 0;
-      number(word, seconds, 0);
-      if (error.empty() && seconds != 0 && (seconds < 0.4 || seconds > 1e6)) {
-        error = absl::StrCat("--lease needs 0 or seconds from 0.4 to 1000000, not ", seconds);
+      number(word, seconds, 0, kMostSeconds);
+      if (error.empty() && seconds != 0 && seconds < 0.4) {
+        error = absl::StrCat("--lease needs 0 or seconds from 0.4, not ", seconds);
       }
       if (error.empty()) {
         arguments.program.lease = std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
       }
     } else if (word == "--seconds") {
       double seconds = 0;
-      number(word, seconds, 0);
+      number(word, seconds, 0, kMostSeconds);
       arguments.seconds = seconds;
     } else if (word == "--iterations") {
-      number(word, arguments.iterations, 0);
+      number(word, arguments.iterations, 0, kMostCount);
     } else if (word == "--seed") {
-      number(word, arguments.engine.search.seed, 0);
+      number(word, arguments.engine.search.seed, 0, kMostCount);
     } else if (word == "--memory") {
       uint64_t mib = 0;
-      number(word, mib, 16);
+      number(word, mib, 16, kMostMiB);
       arguments.engine.search.memory_bytes = mib << 20;
     } else if (word == "--placement") {
       const std::string text = value(word);
@@ -210,7 +226,7 @@ std::string read(std::vector<std::string> words, Arguments& arguments) {
     } else if (word == "--plain") {
       arguments.plain = true;
     } else if (word == "--pairs") {
-      number(word, arguments.pairs, 1);
+      number(word, arguments.pairs, 1, 100'000);
     } else if (word == "--setup") {
       arguments.setup.push_back(value(word));
     } else if (word == "--setup2") {
@@ -280,6 +296,41 @@ std::string process_row(uint32_t rank, const mcts::Statistics& one) {
   return absl::StrCat(row, ", \"idle_seconds\": ", one.idle_seconds, "}");
 }
 
+void print_analysis(const Arguments& arguments, const Board& board, const SearchEngine& engine,
+                    const SearchReport& report) {
+  const MoveReport& best = report.moves[0];
+  const bool colors = !arguments.plain && ::isatty(STDOUT_FILENO) != 0;
+  if (!arguments.json) {
+    std::printf("%s\n", heat_map(board, report, {.colors = colors}).c_str());
+    std::printf("%s plays %s, after %llu iterations in %.2f s\n",
+                std::string(color_name(report.color)).c_str(), board.name(best.move).c_str(),
+                static_cast<unsigned long long>(report.iterations), report.seconds);
+    for (uint32_t rank = 0; rank < engine.statistics().size(); ++rank) {
+      const mcts::Statistics& one = engine.statistics()[rank];
+      std::printf(
+          "rank %u: %llu completions, %llu nodes (%llu for parents in other processes), "
+          "%llu remote selections, %llu messages\n",
+          rank, static_cast<unsigned long long>(one.completions),
+          static_cast<unsigned long long>(one.nodes),
+          static_cast<unsigned long long>(one.nodes_made_remotely),
+          static_cast<unsigned long long>(one.remote_selections),
+          static_cast<unsigned long long>(one.messages));
+    }
+    return;
+  }
+  for (uint32_t rank = 0; rank < engine.statistics().size(); ++rank) {
+    std::printf("%s\n", process_row(rank, engine.statistics()[rank]).c_str());
+  }
+  std::printf(
+      "{\"name\": \"move\", \"value\": %s, \"win_rate\": %.4f, \"visits\": %llu, "
+      "\"proven\": %s, \"iterations\": %llu, \"seconds\": %.3f}\n",
+      quoted(board, best.move).c_str(), best.win_rate, static_cast<unsigned long long>(best.visits),
+      !best.proven_win   ? "null"
+      : *best.proven_win ? "true"
+                         : "false",
+      static_cast<unsigned long long>(report.iterations), report.seconds);
+}
+
 int analyze(const Arguments& arguments, mcts::Host& host) {
   const absl::StatusOr<Board> board = position(arguments);
   if (!board.ok()) return failed(board.status());
@@ -293,44 +344,12 @@ int analyze(const Arguments& arguments, mcts::Host& host) {
                  report_line(*board, report.moves[0]).c_str());
   };
   const SearchReport report = engine.search(*board, limits, interrupted, live, 0.5);
-  const MoveReport& best = report.moves[0];
-  if (!arguments.svg.empty()) {
-    std::ofstream file(arguments.svg, std::ios::binary);
-    file << heat_map_svg(*board, report);
-    if (!file.flush()) return usage(absl::StrCat("cannot write ", arguments.svg));
-  }
-  const bool colors = !arguments.plain && ::isatty(STDOUT_FILENO) != 0;
-  if (!arguments.json) {
-    std::printf("%s\n", heat_map(*board, report, {.colors = colors}).c_str());
-    std::printf("%s plays %s, after %llu iterations in %.2f s\n",
-                std::string(color_name(report.color)).c_str(), board->name(best.move).c_str(),
-                static_cast<unsigned long long>(report.iterations), report.seconds);
-    for (uint32_t rank = 0; rank < engine.statistics().size(); ++rank) {
-      const mcts::Statistics& one = engine.statistics()[rank];
-      std::printf(
-          "rank %u: %llu completions, %llu nodes (%llu for parents in other processes), "
-          "%llu remote selections, %llu messages\n",
-          rank, static_cast<unsigned long long>(one.completions),
-          static_cast<unsigned long long>(one.nodes),
-          static_cast<unsigned long long>(one.nodes_made_remotely),
-          static_cast<unsigned long long>(one.remote_selections),
-          static_cast<unsigned long long>(one.messages));
-    }
-    return 0;
-  }
-  for (uint32_t rank = 0; rank < engine.statistics().size(); ++rank) {
-    std::printf("%s\n", process_row(rank, engine.statistics()[rank]).c_str());
-  }
-  std::printf(
-      "{\"name\": \"move\", \"value\": %s, \"win_rate\": %.4f, \"visits\": %llu, "
-      "\"proven\": %s, \"iterations\": %llu, \"seconds\": %.3f}\n",
-      quoted(*board, best.move).c_str(), best.win_rate,
-      static_cast<unsigned long long>(best.visits),
-      !best.proven_win   ? "null"
-      : *best.proven_win ? "true"
-                         : "false",
-      static_cast<unsigned long long>(report.iterations), report.seconds);
-  return 0;
+  print_analysis(arguments, *board, engine, report);
+  if (arguments.svg.empty()) return 0;
+  std::ofstream file(arguments.svg, std::ios::binary);
+  file << heat_map_svg(*board, report);
+  if (file.flush()) return 0;
+  return failed(make_errno_error(errno, ErrorScope::kProcess, "cannot write " + arguments.svg));
 }
 
 int bench(const Arguments& arguments, mcts::Host& host) {
@@ -467,6 +486,9 @@ int run(int argc, char** argv) {
                    : arguments.command == "bench"   ? bench
                                                     : nullptr;
   if (job == nullptr) return usage("the command must be gtp, analyze, solve, match or bench");
+  if (job == bench && arguments.seconds == 0.0 && arguments.iterations == 0) {
+    return usage("bench needs --seconds above 0, or --iterations");
+  }
   return program.run([&](mcts::Host& host) { return job(arguments, host); }, arguments.program);
 }
 

@@ -165,12 +165,28 @@ TEST(Program, RefereesAMatchWithSeparateSetupCommands) {
 }
 
 TEST(Program, WrongUsageIsReported) {
-  for (const char* wrong : {"", "dance", "analyze --size 2", "bench -n 0", "gtp --seconds many",
-                            "analyze --without wings", "match one"}) {
+  for (const char* wrong :
+       {"", "dance", "analyze --size 2", "bench -n 0", "gtp --seconds many",
+        "analyze --without wings", "match one", "bench --seconds 0", "gtp --seconds 1e12",
+        "analyze --memory 9e15", "analyze --iterations 0.5", "match --pairs 1.5 a b"}) {
     EXPECT_EQ(run(wrong).code, 2) << wrong;
   }
   EXPECT_EQ(run("analyze z99").code, 1);
   EXPECT_EQ(run("--help").code, 0);
+  const Outcome many =
+      shell(CARIAMA_PROGRAM_DIR "/cariama-hex match --pairs 99999999999999 a b 2>&1");
+  EXPECT_EQ(many.code, 2);
+  EXPECT_THAT(many.output, HasSubstr("--pairs needs a whole number from 1 to 100000"));
+}
+
+// The result of the search is printed all the same.
+TEST(Program, APictureThatCannotBeWrittenIsAFailure) {
+  const Outcome outcome = shell(CARIAMA_PROGRAM_DIR
+                                "/cariama-hex analyze --size 3 --iterations 50 --json "
+                                "--svg /dev/full 2>&1");
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.output, HasSubstr("cannot write /dev/full: No space left on device"));
+  EXPECT_THAT(outcome.output, HasSubstr("\"name\": \"move\""));
 }
 
 }  // namespace
