@@ -5,8 +5,8 @@
 //
 // What may be called: any callable whose captures are trivially copyable. The captures travel
 // bytewise, and the function runs on the received bytes. Arguments of other types (std::string,
-// user types) travel beside the function, through the serializer. Anything else does not compile;
-// the diagnostic is one line.
+// user types) travel beside the function, through the serializer. Anything else does not compile,
+// with one error.
 //
 // A Call (FunctionCall, BufferCall) describes one call on the sending side: its function id, its
 // size, and how to write it directly into the buffer that it is sent from. It is meant to live for
@@ -31,6 +31,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "dsfabric/export.h"
 #include "dsfabric/function_table.h"
@@ -122,6 +123,13 @@ namespace internal {
 
 // Sets the outcome and the texts from the exception that is being handled.
 CARIAMA_DSFABRIC_EXPORT void note_exception(IncomingCall& call) noexcept;
+// Returns "TYPE: TEXT", or the type alone if there is no text.
+[[nodiscard]] CARIAMA_DSFABRIC_EXPORT std::string describe_exception(const std::string& type,
+                                                                     const std::string& text);
+// Describes the exception that is being handled, of whatever type.
+[[nodiscard]] CARIAMA_DSFABRIC_EXPORT std::string describe_exception();
+// Returns the error of a result whose loading threw the exception that is being handled.
+[[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::Status unreadable_result();
 
 inline constexpr size_t padded(size_t bytes) { return (bytes + 7) / 8 * 8; }
 

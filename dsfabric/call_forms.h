@@ -3,7 +3,7 @@
 // and riutils supply the paths; programs include those headers.
 //
 // A path P to one destination has
-//   fabric(), rank(), thread()   the destination; thread() is kNoThread for a service
+//   fabric(), rank(), thread()   the destination; thread() is kService for a service
 //   send<Options>(call)          sends a call without completions
 //   send<Options>(view, end)     sends a call and does at its end what `end` says
 //   prepare()                    sets the path up: called before memory is prepared for a transfer
@@ -69,7 +69,7 @@ class CARIAMA_DSFABRIC_EXPORT CallEnd {
   RemoteObject<Synchronizer>* written = nullptr;
 
   // Registers what waits for process `rank` to end the call, and makes `call` request the report.
-  // Error: RESOURCE_EXHAUSTED (`written` has no operation left).
+  // Error: RESOURCE_EXHAUSTED (`written` has no operation left). Requires: there is such a rank.
   [[nodiscard]] absl::Status expect(Fabric& fabric, Rank rank, OutgoingCallView& call);
   // The call of the last expect() was not accepted because of `why`: withdraws the registration,
   // and returns `why`. If a failure of the process has reported the end of the call meanwhile, the
@@ -90,6 +90,15 @@ class CARIAMA_DSFABRIC_EXPORT CallEnd {
 // Returns the locator by which `rank` can access memory of this process.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::StatusOr<RemoteMemoryLocator> locate_for(
     Fabric& fabric, Rank rank, const RDMAMemory& memory, uint64_t offset, uint64_t size);
+
+// The requirement of all forms on the place of the function.
+template <typename F>
+constexpr bool require_function() {
+  static_assert(!kIsCompletion<F>,
+                "cariama: a completion stands in the place of the function; the function of a call "
+                "comes first, and its completions stand behind it");
+  return !kIsCompletion<F>;
+}
 
 // ---- Completions --------------------------------------------------------------------------------
 
@@ -120,9 +129,9 @@ Detached run_after(Future<void> event, Callback callback) {
 template <typename Object>
 class EventObject {  // of a callback
  public:
-  EventObject(Fabric& fabric, ThreadId thread, Object callback, EventReceiver& event)
+  EventObject(Fabric& fabric, Rank rank, ThreadId thread, Object callback, EventReceiver& event)
       : callback_(std::move(callback)), state_(std::make_shared<FutureValue<void>>(fabric)) {
-    state_->calls(thread);
+    state_->calls(rank, thread);
     event = EventReceiver(state_);
   }
   void sent(const CallResult& result) {
@@ -136,13 +145,13 @@ class EventObject {  // of a callback
 template <>
 class EventObject<NoCompletion> {
  public:
-  EventObject(Fabric&, ThreadId, NoCompletion, EventReceiver&) {}
+  EventObject(Fabric&, Rank, ThreadId, NoCompletion, EventReceiver&) {}
   void sent(const CallResult&) {}
 };
 template <>
 class EventObject<Synchronizer*> {
  public:
-  EventObject(Fabric&, ThreadId, Synchronizer* done, EventReceiver& event) {
+  EventObject(Fabric&, Rank, ThreadId, Synchronizer* done, EventReceiver& event) {
     event = EventReceiver(*done);
   }
   void sent(const CallResult&) {}
@@ -150,9 +159,10 @@ class EventObject<Synchronizer*> {
 template <>
 class EventObject<Future<void>*> {
  public:
-  EventObject(Fabric& fabric, ThreadId thread, Future<void>* future, EventReceiver& event)
+  EventObject(Fabric& fabric, Rank rank, ThreadId thread, Future<void>* future,
+              EventReceiver& event)
       : state_(std::make_shared<FutureValue<void>>(fabric)) {
-    state_->calls(thread);
+    state_->calls(rank, thread);
     event = EventReceiver(state_);
     *future = Future<void>(state_);
   }
@@ -164,11 +174,12 @@ class EventObject<Future<void>*> {
   std::shared_ptr<FutureValue<void>> state_;
 };
 
-// Sends `call` by send(end), where `end` notifies the completions.
+// Sends a call to `thread` of `rank` by send(end), where `end` notifies the completions. The event
+// "transmitted" does not depend on that thread.
 template <typename T, typename C, typename Send>
-[[nodiscard]] CallResult send_completing(Fabric& fabric, ThreadId thread, CallEnd& end,
+[[nodiscard]] CallResult send_completing(Fabric& fabric, Rank rank, ThreadId thread, CallEnd& end,
                                          Completions<T, C> completions, Send&& send) {
-  EventObject<T> transmitted(fabric, kNoThread, std::move(completions.transmitted),
+  EventObject<T> transmitted(fabric, rank, kNoThread, std::move(completions.transmitted),
                              end.transmitted);
   if constexpr (std::is_same_v<C, RemoteObject<Synchronizer>*>) {
     end.written = completions.consumed;
@@ -176,7 +187,7 @@ template <typename T, typename C, typename Send>
     transmitted.sent(result);
     return result;
   } else {
-    EventObject<C> consumed(fabric, thread, std::move(completions.consumed), end.consumed);
+    EventObject<C> consumed(fabric, rank, thread, std::move(completions.consumed), end.consumed);
     CallResult result = send(end);
     transmitted.sent(result);
     consumed.sent(result);
@@ -187,10 +198,11 @@ template <typename T, typename C, typename Send>
 template <typename Options, typename P, typename Call, typename T, typename C>
 [[nodiscard]] CallResult send_with(const P& path, const Call& call, CallEnd& end,
                                    Completions<T, C> completions) {
-  return send_completing(
-      path.fabric(), path.thread(), end, std::move(completions), [&](CallEnd& connected) {
-        return path.template send<Options>(OutgoingCallView::of(call), connected);
-      });
+  return send_completing(path.fabric(), path.rank(), path.thread(), end, std::move(completions),
+                         [&](CallEnd& connected) {
+                           return path.template send<Options>(OutgoingCallView::of(call),
+                                                              connected);
+                         });
 }
 
 // Sends a call whose completions, none or one argument, the user gave as `given`.
@@ -226,7 +238,9 @@ template <typename Options, typename P, typename F, typename... Given>
                                                                           const F& function,
                                                                           Given&&... given) {
   require_no_pulling<Options>();
-  if constexpr (kCompletionFirst<Given...>) {
+  if constexpr (!require_function<F>()) {
+    return {};
+  } else if constexpr (kCompletionFirst<Given...>) {
     return issue_completed<Options>(path, function, std::forward<Given>(given)...);
   } else if constexpr ((kIsCompletion<Given> || ...)) {
     static_assert(!sizeof(F), "cariama: the completion of a call stands right behind its function");
@@ -244,11 +258,14 @@ template <typename Options, typename P, typename F, typename T, typename Given, 
   const auto call = make_call(function, std::forward<Args>(arguments)...);
   using Call = std::remove_const_t<decltype(call)>;
   constexpr bool kLong = kIsCompletions<std::remove_cvref_t<Given>>;
-  static_assert(!Call::kWellFormed || std::is_same_v<typename Call::Result, T>,
+  static_assert(!kIsCompletion<T>,
+                "cariama: a completion stands in the place of the result; the result of "
+                "call_return stands right behind its function");
+  static_assert(!Call::kWellFormed || kIsCompletion<T> || std::is_same_v<typename Call::Result, T>,
                 "cariama: the function of this call_return has another result type than the object "
                 "that the result is stored into");
   static_assert(
-      kIsCompletion<Given>,
+      kIsCompletion<Given> || kIsCompletion<T>,
       "cariama: behind the result of call_return stands its completion: a Synchronizer, a "
       "Future<void> or on_consumed(...)");
   static_assert(!Options::template kGives<Notification> ||
@@ -283,18 +300,22 @@ template <typename Options, typename P, typename F, typename T, typename Given, 
 template <typename Options, typename P, typename F, typename... Args>
 [[nodiscard]] auto issue_async_call(const P& path, const F& function, Args&&... arguments) {
   require_only_when_full<Options>();
-  static_assert(!(kIsCompletion<Args> || ...),
+  static_assert(kIsCompletion<F> || !(kIsCompletion<Args> || ...),
                 "cariama: async_call takes no completion: its Future is one");
-  const auto call = make_call(function, std::forward<Args>(arguments)...);
-  using T = typename decltype(call)::Result;
-  auto state = std::make_shared<FutureValue<T>>(path.fabric());
-  state->calls(path.thread());
-  CallEnd end;
-  end.consumed = EventReceiver(state);
-  end.result_to_consumed = true;
-  const CallResult sent = path.template send<Options>(OutgoingCallView::of(call), end);
-  if (!sent.ok()) state->finish(sent.status(), {});
-  return Future<T>(std::move(state));
+  if constexpr (!require_function<F>()) {
+    return Future<void>();
+  } else {
+    const auto call = make_call(function, std::forward<Args>(arguments)...);
+    using T = typename decltype(call)::Result;
+    auto state = std::make_shared<FutureValue<T>>(path.fabric());
+    state->calls(path.rank(), path.thread());
+    CallEnd end;
+    end.consumed = EventReceiver(state);
+    end.result_to_consumed = true;
+    const CallResult sent = path.template send<Options>(OutgoingCallView::of(call), end);
+    if (!sent.ok()) state->finish(sent.status(), {});
+    return Future<T>(std::move(state));
+  }
 }
 
 // ---- call_buffer --------------------------------------------------------------------------------

@@ -67,7 +67,7 @@ struct CallOptions {
 
 namespace internal {
 
-// Each form of call refuses, in one line, the options that would have no effect on it.
+// Each form of call refuses, with one error, the options that would have no effect on it.
 template <typename Options>
 constexpr void require_no_notification() {
   static_assert(!Options::template kGives<Notification>,

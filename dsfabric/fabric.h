@@ -223,6 +223,11 @@ class CARIAMA_DSFABRIC_EXPORT ThreadContext {
   bool named_ = false;  // the fabric has registered this thread
 };
 
+namespace internal {
+// Returns *context. Prints why there is none and aborts if it is nullptr.
+CARIAMA_DSFABRIC_EXPORT ThreadContext& require_context(ThreadContext* context);
+}  // namespace internal
+
 // One process of a job. Thread-safe unless a function says otherwise. Usually there is one per
 // operating-system process; tests in simulated time run several in one operating-system process.
 class CARIAMA_DSFABRIC_EXPORT Fabric {
@@ -272,7 +277,8 @@ class CARIAMA_DSFABRIC_EXPORT Fabric {
   // index). The same thread must destroy the context, before the fabric.
   [[nodiscard]] absl::StatusOr<std::unique_ptr<ThreadContext>> init_thread(
       ThreadIndex index, CallConsumer consumer = CallConsumer::kThread);
-  // Returns the context of the calling thread in this fabric, or nullptr.
+  // Returns the context of the calling thread in this fabric, or nullptr: in a thread that has not
+  // called init_thread(), in a service call, and in a call that runs after its thread has left.
   [[nodiscard]] ThreadContext* this_thread() const;
 
   // Runs at most `most` calls that have arrived for the calling worker thread. If there are none,

@@ -61,8 +61,12 @@ class CARIAMA_DSFABRIC_EXPORT FutureState {
   // may await a Future.
   [[nodiscard]] bool suspend(std::coroutine_handle<> coroutine);
   void finish(absl::Status status, std::span<const std::byte> result);
-  // Sets the thread that is called. Call it before the call is sent.
-  void calls(ThreadId destination) { destination_ = destination; }
+  // Sets the process and the thread that are called. Call it before the call is sent. With
+  // kNoThread, a wait for the Future inside of a call does not detect that it cannot end.
+  void calls(Rank rank, ThreadId destination) {
+    rank_ = rank;
+    destination_ = destination;
+  }
 
  private:
   virtual void load(std::span<const std::byte> result) = 0;
@@ -70,6 +74,7 @@ class CARIAMA_DSFABRIC_EXPORT FutureState {
   [[nodiscard]] void* ready_mark() const { return const_cast<FutureState*>(this); }
 
   Fabric& fabric_;
+  Rank rank_ = kNoRank;
   ThreadId destination_ = kNoThread;
   uint32_t worker_ = kNoThread;  // of the coroutine; written before waiter_
   std::atomic<void*> waiter_{nullptr};

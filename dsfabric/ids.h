@@ -134,8 +134,15 @@ std::ostream& operator<<(std::ostream& out, T id) {
   return out << id.value();
 }
 
-// Not a thread id: means "the caller has no name", or "the service of that process".
+// Not a rank.
+inline constexpr Rank kNoRank = UINT32_MAX;
+// Not a thread id: for example of a caller that is not a long-lived thread.
 inline constexpr ThreadId kNoThread = UINT32_MAX;
+
+namespace internal {
+// In the place of a thread id: the service of a process. Larger than every thread id.
+inline constexpr ThreadId kService = UINT32_MAX - 1;
+}  // namespace internal
 
 }  // namespace cariama
 

@@ -49,9 +49,10 @@ CARIAMA_DSFABRIC_EXPORT void set_default_fabric(Fabric* fabric);
 // nullptr otherwise.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT ThreadContext*& this_thread_information();
 // The paper's spelling of this_thread_information(): thread_information->circular_allocator.
+// Requires: the calling thread has a context there.
 struct ThreadInformation {
-  ThreadContext* operator->() const { return this_thread_information(); }
-  ThreadContext& operator*() const { return *this_thread_information(); }
+  ThreadContext* operator->() const { return &**this; }
+  ThreadContext& operator*() const { return internal::require_context(this_thread_information()); }
   explicit operator bool() const { return this_thread_information() != nullptr; }
 };
 // NOLINTNEXTLINE(readability-identifier-naming)
@@ -74,9 +75,9 @@ CallResult call_buffer(ThreadId destination, F&& function, Given&&... given) {
   return call_buffer<Options...>(default_fabric(), destination, std::forward<F>(function),
                                  std::forward<Given>(given)...);
 }
-template <auto... Options, typename F, typename T, typename... Given>
-CallResult call_return(ThreadId destination, F&& function, T& result, Given&&... given) {
-  return call_return<Options...>(default_fabric(), destination, std::forward<F>(function), result,
+template <auto... Options, typename F, typename... Given>
+CallResult call_return(ThreadId destination, F&& function, Given&&... given) {
+  return call_return<Options...>(default_fabric(), destination, std::forward<F>(function),
                                  std::forward<Given>(given)...);
 }
 template <auto... Options, typename F, typename... Args>

@@ -40,7 +40,7 @@ class Question {
     CallEnd end;
     end.consumed = EventReceiver(answer_->done);
     end.receiver = std::make_unique<Receiver>(answer_);
-    sent_ = send_call(fabric, rank, kNoThread, OutgoingCallView::of(call), RetryAsync, end);
+    sent_ = send_call(fabric, rank, kService, OutgoingCallView::of(call), RetryAsync, end);
   }
 
   // Blocks until the answer has come; runs calls meanwhile. Errors: those of the call;

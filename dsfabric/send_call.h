@@ -58,7 +58,12 @@ namespace cariama {
 
 namespace internal {
 
-// Sends one encoded call. `thread` is kNoThread for a call to the service of `rank`.
+// Returns OUT_OF_RANGE if the destination of a call does not exist.
+[[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::Status check_destination(const Fabric& fabric,
+                                                                     Rank rank, ThreadId thread);
+
+// Sends one encoded call, to a thread, or with kService to the service of `rank`. With a thread,
+// `rank` is not used.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT CallResult send_call(Fabric& fabric, Rank rank,
                                                            ThreadId thread,
                                                            const OutgoingCallView& call,
@@ -78,15 +83,14 @@ namespace internal {
 // The send-based path (call_forms.h).
 class SendPath {
  public:
-  // To a thread, or with kNoThread to the service of `rank`. The default is no rank, so a caller's
-  // kNoThread, or a thread id that was computed as -1, names nothing.
-  SendPath(Fabric& fabric, ThreadId thread, Rank rank = UINT32_MAX)
+  // To a thread, or with kService to the service of `rank`.
+  SendPath(Fabric& fabric, ThreadId thread, Rank rank = kNoRank)
       : fabric_(fabric), thread_(thread), rank_(rank) {}
 
   [[nodiscard]] Fabric& fabric() const { return fabric_; }
   [[nodiscard]] ThreadId thread() const { return thread_; }
   [[nodiscard]] Rank rank() const {
-    return thread_ == kNoThread ? Rank(rank_) : fabric_.rank_of(thread_);
+    return thread_ == kService ? Rank(rank_) : fabric_.rank_of(thread_);
   }
   template <typename Options, typename Call>
   [[nodiscard]] CallResult send(const Call& call) const {
@@ -96,7 +100,7 @@ class SendPath {
   [[nodiscard]] CallResult send(const OutgoingCallView& call, CallEnd& end) const {
     return send_call(fabric_, rank_, thread_, call, Options::kWhenFull, end);
   }
-  [[nodiscard]] absl::Status prepare() const { return absl::OkStatus(); }
+  [[nodiscard]] absl::Status prepare() const { return check_destination(fabric_, rank_, thread_); }
   [[nodiscard]] absl::Status write_ahead(RDMAMemory& source, uint64_t offset, uint64_t size,
                                          const RemoteMemoryLocator& target) const {
     return internal::write_ahead(fabric_, rank(), source, offset, size, target);
@@ -163,6 +167,21 @@ CallResult call_return(Fabric& fabric, ThreadId destination, F&& function, T& re
       std::forward<Args>(arguments)...);
 }
 
+// A completion in the place of the function: these do not compile, with one error that says so.
+// (The other forms check their function themselves.)
+template <auto... Options, typename F, typename... Given>
+requires internal::kIsCompletion<F> CallResult call_buffer(Fabric&, ThreadId, const F&,
+                                                           const Given&...) {
+  static_cast<void>(internal::require_function<F>());
+  return {};
+}
+template <auto... Options, typename F, typename... Given>
+requires internal::kIsCompletion<F> CallResult call_return(Fabric&, ThreadId, const F&,
+                                                           const Given&...) {
+  static_cast<void>(internal::require_function<F>());
+  return {};
+}
+
 // As call_return(), but returns the result as a Future. If the call cannot be sent, the Future is
 // ready and holds the error.
 template <auto... Options, typename F, typename... Args>
@@ -176,8 +195,9 @@ template <auto... Options, typename F, typename... Args>
 // immediately, in a service thread, and must not block.
 template <auto... Options, typename F, typename... Given>
 CallResult service_call(Fabric& fabric, Rank rank, F&& function, Given&&... given) {
-  return internal::issue_call<CallOptions<Options...>>(internal::SendPath(fabric, kNoThread, rank),
-                                                       function, std::forward<Given>(given)...);
+  return internal::issue_call<CallOptions<Options...>>(
+      internal::SendPath(fabric, internal::kService, rank), function,
+      std::forward<Given>(given)...);
 }
 
 }  // namespace cariama

@@ -10,8 +10,11 @@ namespace cariama {
 namespace {
 
 // The scope is a payload of the Status, so that copies and moves preserve it in code that does not
-// know it. The URL only has to be unique.
+// know it. The URL only has to be unique. The payload is the scope's name, because a Status prints
+// its payloads.
 constexpr char kScopeUrl[] = "cariama.dtutils/error_scope";
+constexpr ErrorScope kScopes[] = {ErrorScope::kNone, ErrorScope::kOperation, ErrorScope::kLink,
+                                  ErrorScope::kPeer, ErrorScope::kProcess};
 
 }  // namespace
 
@@ -37,7 +40,8 @@ absl::Status make_error(absl::StatusCode code, ErrorScope scope, std::string_vie
   if (!remedy.empty()) message.append(": ").append(remedy);
   absl::Status status(code, message);
   // A Status that is OK cannot carry a payload; SetPayload ignores it then.
-  status.SetPayload(kScopeUrl, absl::Cord(std::string(1, static_cast<char>(scope))));
+  const std::string_view name = scope_name(scope);
+  status.SetPayload(kScopeUrl, absl::Cord(absl::string_view(name.data(), name.size())));
   return status;
 }
 
@@ -53,9 +57,12 @@ absl::Status make_errno_error(int error_number, ErrorScope scope, std::string_vi
 
 ErrorScope error_scope(const absl::Status& status) {
   const auto payload = status.GetPayload(kScopeUrl);
-  if (!payload.has_value() || payload->size() != 1) return ErrorScope::kNone;
-  const auto scope = static_cast<ErrorScope>((*payload)[0]);
-  return scope <= ErrorScope::kProcess ? scope : ErrorScope::kNone;
+  if (!payload.has_value()) return ErrorScope::kNone;
+  for (const ErrorScope scope : kScopes) {
+    const std::string_view name = scope_name(scope);
+    if (*payload == absl::string_view(name.data(), name.size())) return scope;
+  }
+  return ErrorScope::kNone;
 }
 
 }  // namespace cariama

@@ -45,8 +45,8 @@ TransmitQueue::TransmitQueue(std::shared_ptr<CompletionQueue> completions,
     : completions_(std::move(completions)),
       queue_pair_(std::move(queue_pair)),
       cell_(internal::take_flush_cell()),
-      options_(options),
       signaling_(depth, cell_->flushed.load(std::memory_order_relaxed)),
+      options_(options),
       counters_("transmit_queue", "queue pair " + std::to_string(queue_pair_->number()), [this] {
         const TransmitStatistics now = statistics();
         return CounterSet::Values{{"operations", now.operations}, {"bytes", now.bytes},
@@ -141,7 +141,7 @@ absl::Status TransmitQueue::note_failure(const Completion& completion) {
   failures_.fetch_add(1, std::memory_order_relaxed);
   trace_instant("transmitter", "failure", "queue_pair", queue_pair_->number());
   const std::lock_guard lock(mutex_);
-  absl::Status status = to_status(completion, queue_pair_->peer());
+  absl::Status status = options_.explain_failure(completion, queue_pair_->peer());
   const bool cause = completion.status != CompletionStatus::kFlushed;
   // The completion that is not kFlushed states the cause; the flushed ones are its consequence. A
   // flushed completion may be noted first if another thread polled it.

@@ -32,6 +32,7 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -61,6 +62,9 @@ struct TransmitOptions {
   // Lends memory that the user did not register to Transmitter::write(std::span), read and send. Of
   // the queue pair's domain. Empty: these return FAILED_PRECONDITION.
   std::shared_ptr<UserMemory> user_memory{};
+  // Returns the error of a failed operation towards `peer`, the label given to connect(). A layer
+  // whose users do not know queue pairs sets another function.
+  absl::Status (*explain_failure)(const Completion& completion, std::string_view peer) = to_status;
 };
 
 // Counters of a queue since its creation. They also appear in the process's statistics
@@ -206,18 +210,18 @@ class CARIAMA_DTUTILS_EXPORT TransmitQueue {
   [[nodiscard]] static constexpr uint64_t unsignaled_id() { return 1; }
 
   std::atomic<bool> failed_{false};
+  bool failure_is_cause_ = false;  // false if failure_ is only a flushed request
   std::shared_ptr<CompletionQueue> completions_;
   std::unique_ptr<QueuePair> queue_pair_;
   FlushCell* cell_;
-  TransmitOptions options_;
+  std::vector<std::unique_ptr<Lane>> lanes_;
   Signaling signaling_;
   std::atomic<uint64_t> completed_{0};
   std::atomic<uint64_t> failures_{0};
 
-  mutable std::mutex mutex_;       // set-up and failure only
-  absl::Status failure_;           // the first failure since the last repair
-  bool failure_is_cause_ = false;  // false if failure_ is only a flushed request
-  std::vector<std::unique_ptr<Lane>> lanes_;
+  const TransmitOptions options_;
+  mutable std::mutex mutex_;  // set-up and failure only
+  absl::Status failure_;      // the first failure since the last repair
   std::vector<Lane*> unused_lanes_;
   CounterSet counters_;  // last: reads the members above
 };

@@ -226,8 +226,8 @@ class Node : public std::enable_shared_from_this<Node> {
     if (incoming.outcome == CallOutcome::kDone) return;
     fail(make_error(absl::StatusCode::kInternal, ErrorScope::kOperation,
                     incoming.outcome == CallOutcome::kThrew
-                        ? "a broadcast call threw " + incoming.error_type + " at " +
-                              fabric_.label(fabric_.rank()) + ": " + incoming.error_text
+                        ? "a broadcast call threw at " + fabric_.label(fabric_.rank()) + ": " +
+                              describe_exception(incoming.error_type, incoming.error_text)
                         : fabric_.label(fabric_.rank()) + " found a broadcast call malformed"));
   }
 

@@ -159,7 +159,7 @@ template <typename Options, typename... Given>
       return {};
     } else {
       CallEnd end;
-      return send_completing(fabric, kNoThread, end, std::move(completions),
+      return send_completing(fabric, kNoRank, kNoThread, end, std::move(completions),
                              [&](const CallEnd& connected) -> CallResult {
                                return start_broadcast(fabric, route, function, buffer,
                                                       connected.transmitted, connected.consumed);
@@ -188,7 +188,9 @@ template <typename Options, typename F, typename Given, typename... Args>
 template <typename Options, typename F, typename... Given>
 [[nodiscard]] CallResult issue_broadcast(Fabric& fabric, BroadcastRoute* route, const F& function,
                                          Given&&... given) {
-  if constexpr (kCompletionFirst<Given...>) {
+  if constexpr (!require_function<F>()) {
+    return {};
+  } else if constexpr (kCompletionFirst<Given...>) {
     return issue_broadcast_completed<Options>(fabric, route, function,
                                               std::forward<Given>(given)...);
   } else if constexpr ((kIsCompletion<Given> || ...)) {
@@ -278,6 +280,14 @@ CallResult broadcast_buffer(Fabric& fabric, F&& function, RDMAMemory* source, ui
   return internal::issue_broadcast_buffer<CallOptions<Options...>>(
       fabric, nullptr, function, internal::MemoryRange{source, offset, size},
       std::forward<Given>(given)...);
+}
+
+// A completion in the place of the function: see send_call.h.
+template <auto... Options, typename F, typename... Given>
+requires internal::kIsCompletion<F> CallResult broadcast_buffer(Fabric&, const F&,
+                                                                const Given&...) {
+  static_cast<void>(internal::require_function<F>());
+  return {};
 }
 
 }  // namespace cariama

@@ -1,11 +1,15 @@
 #include "riutils/call_interface.h"
 
+#include "dsfabric/send_call.h"
+
 namespace cariama::internal {
 
 CallResult send_on_channel(OutgoingChannel& channel, OutgoingCallView call, WhenNoRoom when,
                            bool batch, CallEnd& end) {
   Fabric& fabric = channel.fabric();
   const Rank rank = channel.rank();
+  absl::Status there = check_destination(fabric, rank, channel.destination());
+  if (!there.ok()) return there;
   if (absl::Status expected = end.expect(fabric, rank, call); !expected.ok()) return expected;
   CallResult sent = channel.sender().send_slowly(call, when, batch, end.transmitted);
   if (sent.ok()) return sent;

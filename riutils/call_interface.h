@@ -137,6 +137,18 @@ class CallInterface {
                                                                 std::forward<Args>(arguments)...);
   }
 
+  // A completion in the place of the function: see send_call.h.
+  template <auto... Options, typename F, typename... Given>
+  requires internal::kIsCompletion<F> CallResult call_buffer(const F&, const Given&...) {
+    static_cast<void>(internal::require_function<F>());
+    return {};
+  }
+  template <auto... Options, typename F, typename... Given>
+  requires internal::kIsCompletion<F> CallResult call_return(const F&, const Given&...) {
+    static_cast<void>(internal::require_function<F>());
+    return {};
+  }
+
   // Calls function(arguments...) at the destination and returns its result as a Future, which
   // supports get() and co_await (future.h). If the call is not accepted, the returned Future is
   // ready and carries the error.

@@ -46,11 +46,7 @@ absl::Status FabricChannel::write_ahead(RDMAMemory& source, uint64_t offset, uin
   }
   // Mapped calls are stored, not posted, so that the queue pair does not order them after the data:
   // wait for the write's completion.
-  if (offset > source.size() || bytes > source.size() - offset) {
-    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
-                      "the range passed to call_buffer exceeds its memory",
-                      "check offset and size");
-  }
+  if (absl::Status range = check_range(&source, offset, bytes); !range.ok()) return range;
   if (absl::Status can_be = check_target(rank_, target, bytes); !can_be.ok()) return can_be;
   auto transmitter = runtime_.transmitter(rank_, index_);
   if (!transmitter.ok()) return transmitter.status();
@@ -71,11 +67,9 @@ std::byte* FabricChannel::map(const RemoteMemoryLocator& remote) {
 }
 
 std::optional<absl::StatusOr<ChannelLink::Path>> FabricChannel::open() {
-  if (destination_ >= fabric_.total_threads()) {
-    return make_error(absl::StatusCode::kOutOfRange, ErrorScope::kOperation,
-                      "there is no thread " + std::to_string(destination_) + ": the job has " +
-                          std::to_string(fabric_.total_threads()));
-  }
+  absl::Status there = check_destination(fabric_, rank_, destination_);
+  if (!there.ok()) return there;
+  if (absl::Status open = runtime_.status(); !open.ok()) return open;
   if (absl::Status started = runtime_.start_helper(); !started.ok()) return started;
   const auto met = runtime_.meet_peer(rank_, meeting_);
   if (!met.has_value()) return std::nullopt;

@@ -16,7 +16,7 @@ internal::FabricChannel& own(OutgoingChannel& channel) {
 
 RDMAMessenger::RDMAMessenger(ThreadContext& thread, ThreadId destination,
                              const MessengerOptions& options) {
-  auto& runtime = internal::Runtime::of(thread.fabric());
+  auto& runtime = internal::Runtime::of(internal::require_context(&thread).fabric());
   auto channel = std::make_shared<internal::FabricChannel>(runtime, thread, destination, options);
   runtime.add(channel);
   sender_ = &channel->sender();

@@ -26,8 +26,10 @@
 //   RetryAsync       the call is deferred: it is copied into sender memory and the function returns
 // If a further chunk can be obtained, a call with Fail or Retry waits for the grant by the
 // receiver's process, at most MessengerOptions::timeout; a call with RetryAsync is deferred. The
-// first call of a channel sets it up and waits for that whatever its policy, except inside a
-// running call.
+// first call of a channel sets it up and waits for that whatever its policy. Inside a running call
+// it is deferred instead, also whatever its policy, and a helper thread sets the channel up.
+// setup(), and a call_buffer with Sync, Async or a target, are then refused with
+// FAILED_PRECONDITION.
 // A helper thread of the process sends deferred calls when there is room. No later call overtakes a
 // deferred call: while calls are deferred, a call with Fail is refused and a call with Retry waits.
 // Inside a running call no send may wait: Retry then acts as RetryAsync. At most deferred_bytes are
@@ -59,7 +61,8 @@ namespace cariama {
 class CARIAMA_RIUTILS_EXPORT RDMAMessenger : public CallInterface<RDMAMessenger> {
  public:
   // Allocates no channel memory and sends nothing: setup() or the first call does. `thread` must
-  // outlive the messenger.
+  // outlive the messenger. Aborts with a message if it is *fabric.this_thread() in a thread that
+  // has no context.
   RDMAMessenger(ThreadContext& thread, ThreadId destination, const MessengerOptions& options = {});
   // If shutdown() was not called: publishes the batch, and writes the end of the channel for the
   // receiver if that needs no waiting. Otherwise the helper thread sends the calls that are still

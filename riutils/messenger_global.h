@@ -53,9 +53,9 @@ template <typename Channel>
 class BasicGlobal {
  public:
   explicit BasicGlobal(ThreadContext& thread, const MessengerOptions& options = {})
-      : thread_(thread),
+      : thread_(internal::require_context(&thread)),
         options_(options),
-        channels_(thread.fabric().total_threads()),
+        channels_(thread_.fabric().total_threads()),
         registration_(internal::add_broadcast_route(thread_, route_)) {}
   BasicGlobal(const BasicGlobal&) = delete;
   BasicGlobal& operator=(const BasicGlobal&) = delete;
@@ -110,6 +110,13 @@ class BasicGlobal {
     return internal::issue_broadcast_buffer<CallOptions<Options...>>(
         thread_.fabric(), &route_, function, internal::MemoryRange{source, offset, size},
         std::forward<Given>(given)...);
+  }
+
+  // A completion in the place of the function: see send_call.h.
+  template <auto... Options, typename F, typename... Given>
+  requires internal::kIsCompletion<F> CallResult broadcast_buffer(const F&, const Given&...) {
+    static_cast<void>(internal::require_function<F>());
+    return {};
   }
 
   // Returns the channel to thread `destination`; creates it on first use. Requires: destination <
@@ -184,8 +191,7 @@ class BasicGlobal {
     }
   }
   [[nodiscard]] absl::Status no_such(ThreadId destination) const {
-    return absl::OutOfRangeError("there is no thread " + std::to_string(destination.value()) +
-                                 ": the job has " + std::to_string(channels_.size()));
+    return internal::check_destination(thread_.fabric(), kNoRank, destination);
   }
 
   ThreadContext& thread_;

@@ -19,9 +19,9 @@ const Doorbell& always_armed() {
 
 absl::Status no_room_error(const MessengerOptions& options, const std::string& peer) {
   return make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kPeer,
-                    peer + " is behind: its chunks (" + std::to_string(options.max_chunks) +
+                    peer + " is behind: none of its chunks (" + std::to_string(options.max_chunks) +
                         " at most, of " + std::to_string(options.chunk_bytes) +
-                        " bytes) are full, and the call cannot be deferred",
+                        " bytes) has room, and the call cannot be deferred",
                     "let it process its calls, or raise max_chunks or deferred_bytes");
 }
 
@@ -80,6 +80,14 @@ absl::Status RingSender::refusal() const {
     default:
       return absl::OkStatus();
   }
+}
+
+absl::Status RingSender::not_set_up() const {
+  return make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kPeer,
+                    "the channel to " + peer_ + " is not set up yet, and " +
+                        std::to_string(backlog_.bytes()) +
+                        " bytes of calls are deferred until then",
+                    "try again, or call setup() before, outside of calls");
 }
 
 void RingSender::peer_died() {
@@ -288,7 +296,8 @@ CallResult RingSender::send_slowly(const OutgoingCallView& call, WhenNoRoom when
                       "a call of " + std::to_string(total) + " bytes to " + peer_ +
                           " is longer than a chunk takes (" +
                           std::to_string(max_call_bytes(options_.chunk_bytes)) + " bytes)",
-                      "raise chunk_bytes, or have the buffer written or read beside the call");
+                      "raise chunk_bytes, or pass the data by call_buffer with Sync, Async or a "
+                      "target");
   }
   if ((batch ? batch_end_ : end_) - position_ >= static_cast<ptrdiff_t>(total) &&
       !(batch && transmitted)) {
@@ -346,7 +355,7 @@ CallResult RingSender::send_slowly(const OutgoingCallView& call, WhenNoRoom when
     if (inside || when.policy != WhenFull::kRetry) {
       ++counts_.refused;
       open_window();
-      return no_room_;
+      return ring_.size() == 0 ? not_set_up() : no_room_;
     }
     const uint64_t deferred = backlog_.bytes();
     lock.unlock();

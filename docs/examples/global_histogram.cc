@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <functional>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include "docs/examples/check.h"
@@ -74,15 +75,37 @@ void in_turn(Fabric& fabric, const std::function<void()>& print) {
 }
 // [global_lock]
 
+// [global_threads]
+// The threads of all processes add up their numbers. One thread of each process creates the object,
+// and all threads of the process use it.
+uint64_t add_up_threads(Fabric& fabric) {
+  const Deadline deadline = deadline_after(std::chrono::seconds(60));
+  Collectives all(fabric, {.participants = Participants::kThreads});
+  const auto take_part = [&] {
+    const uint64_t number = fabric.this_thread()->global_id();
+    return check(all.all_reduce(number, std::plus<>(), deadline));
+  };
+  std::thread second([&] {
+    const auto self = check(fabric.init_thread(1));
+    take_part();
+  });
+  const uint64_t sum = take_part();  // as thread 0
+  second.join();
+  return sum;
+}
+// [global_threads]
+
 }  // namespace
 
 int main(int argc, char** argv) {
   if (auto code = launch_self({.processes = 3}, argc, argv)) return *code;
-  auto fabric = check(Fabric::create({.threads = 1}));
+  auto fabric = check(Fabric::create({.threads = 2}));
   const auto self = check(fabric->init_thread(0));
   constexpr uint64_t kSamples = 20'000;
   const uint64_t total = histogram(*fabric, kSamples);
   in_turn(*fabric, [&] { std::printf("rank %u has counted\n", fabric->rank().value()); });
+  const uint64_t threads = fabric->total_threads();
+  check(add_up_threads(*fabric) == threads * (threads - 1) / 2, "another sum was expected");
   check(fabric->finalize(deadline_after(std::chrono::seconds(60))));
   return total == kSamples * fabric->size() ? 0 : 1;
 }

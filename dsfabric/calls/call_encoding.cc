@@ -77,5 +77,20 @@ void note_exception(IncomingCall& call) noexcept {
   }
 }
 
+std::string describe_exception(const std::string& type, const std::string& text) {
+  return text.empty() ? type : type + ": " + text;
+}
+
+absl::Status unreadable_result() {
+  return make_error(absl::StatusCode::kInternal, ErrorScope::kOperation,
+                    "the result of a call could not be read: " + describe_exception());
+}
+
+std::string describe_exception() {
+  IncomingCall call;
+  note_exception(call);
+  return describe_exception(call.error_type, call.error_text);
+}
+
 }  // namespace internal
 }  // namespace cariama

@@ -17,17 +17,13 @@ constexpr size_t kSendBatch = 32;
 absl::Status CallSender::send(uint32_t rank, uint32_t destination, const OutgoingCallView& call,
                               WhenFull when_full) {
   const uint32_t threads = job_.threads();
-  if (destination != kNoThread) {
+  if (destination == kService) {
+    if (rank >= job_.size()) return no_such_rank(rank, job_.size());
+  } else {
     if (destination >= job_.size() * threads) {
       return no_such_thread(destination, job_.size() * threads);
     }
     rank = destination / threads;
-  } else if (rank == UINT32_MAX) {
-    return no_such_thread(destination, job_.size() * threads);
-  } else if (rank >= job_.size()) {
-    return make_error(absl::StatusCode::kOutOfRange, ErrorScope::kOperation,
-                      "there is no rank " + std::to_string(rank) + ": the job has " +
-                          std::to_string(job_.size()));
   }
   if (job_.lifecycle().is_closed()) return job_.lifecycle().closed_error();
   if (call.id.value == 0) {
@@ -43,7 +39,7 @@ absl::Status CallSender::send(uint32_t rank, uint32_t destination, const Outgoin
                           std::to_string(CallHeader::kMaxBytes) + " bytes)",
                       "pass the data by call_buffer with Sync, Async or a target");
   }
-  const MessageHeader header{destination == kNoThread ? kNoThread.value() : destination % threads,
+  const MessageHeader header{destination == kService ? kService.value() : destination % threads,
                              workers_.this_thread_id()};
   counts_.begin(rank);
   absl::Status sent = rank == job_.rank() ? send_local(header, call, when_full)
@@ -62,11 +58,12 @@ absl::Status CallSender::send_remote(uint32_t rank, const MessageHeader& header,
   if (!connected.ok()) return connected.status();
   Connection& connection = **connected;
   if (call.total() > connection.max_call()) {
-    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
-                      "a call of " + std::to_string(call.total()) + " bytes to " +
-                          job_.label(rank) + " is longer than a receive unit (" +
-                          std::to_string(connection.max_call()) + " bytes)",
-                      "raise receive_unit_bytes, or pass the data by call_buffer");
+    return make_error(
+        absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+        "a call of " + std::to_string(call.total()) + " bytes to " + job_.label(rank) +
+            " is longer than a receive unit (" + std::to_string(connection.max_call()) + " bytes)",
+        "raise receive_unit_bytes, or pass the data by call_buffer with Sync, Async or "
+        "a target");
   }
   Connection::Sent sent = connection.send(header, call);
   if (sent == Connection::Sent::kNoCredit) [[unlikely]] {

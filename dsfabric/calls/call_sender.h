@@ -52,7 +52,7 @@ class CallSender {
   CallSender(const CallSender&) = delete;
   CallSender& operator=(const CallSender&) = delete;
 
-  // Sends a call to worker `destination` (a global id), or, with kNoThread, to the service of
+  // Sends a call to worker `destination` (a global id), or, with kService, to the service of
   // `rank`. Never blocks inside of a call. Errors: OUT_OF_RANGE (no such thread), INVALID_ARGUMENT
   // (too long), UNAVAILABLE (the peer is dead, or the fabric was finalized), RESOURCE_EXHAUSTED
   // (kFail; or deferred_bytes is used up).

@@ -20,7 +20,7 @@ void Dispatch::deliver(ArrivedMessage* message) {
     return end(message);
   }
   std::memcpy(&header, message->bytes, sizeof header);
-  if (header.destination == kNoThread) return run(message);
+  if (header.destination == kService) return run(message);
   if (header.destination >= workers_.count()) {
     rejected_.add(message->rank, "its destination is not a thread of this process");
     return end(message);

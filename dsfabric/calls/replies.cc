@@ -11,8 +11,9 @@ namespace cariama::internal {
 // ---- In the process that ran the call -----------------------------------------------------------
 
 void Replies::report_exception(uint32_t from, const IncomingCall& call) {
-  std::fprintf(stderr, "cariama: rank %u: a call from %s threw %s: %s\n", job_.rank(),
-               job_.label(from).c_str(), call.error_type.c_str(), call.error_text.c_str());
+  std::fprintf(stderr, "cariama: rank %u: a call from %s threw %s\n", job_.rank(),
+               job_.label(from).c_str(),
+               describe_exception(call.error_type, call.error_text).c_str());
 }
 
 void Replies::write_outcome(uint32_t to, const NotifyTarget& target, CallOutcome outcome) {
@@ -29,7 +30,7 @@ void Replies::write_outcome(uint32_t to, const NotifyTarget& target, CallOutcome
 
 absl::Status Replies::send_answer(uint32_t to, OutgoingCallView answer) {
   answer.is_answer = true;
-  return sender_.send(to, kNoThread, answer);
+  return sender_.send(to, kService, answer);
 }
 
 absl::Status Replies::send_result(uint32_t to, uint64_t handle, const std::string& result) {
@@ -116,8 +117,9 @@ void Replies::complete(uint32_t from, uint64_t handle, CallOutcome outcome, cons
     case CallOutcome::kDone:
       break;
     case CallOutcome::kThrew:
-      status = make_error(absl::StatusCode::kInternal, ErrorScope::kOperation,
-                          "the call threw " + type + " at " + job_.label(from) + ": " + text);
+      status = make_error(
+          absl::StatusCode::kInternal, ErrorScope::kOperation,
+          "the call threw at " + job_.label(from) + ": " + describe_exception(type, text));
       break;
     case CallOutcome::kMalformed:
       status = make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,

@@ -104,25 +104,25 @@ bool CollectiveGroup::alive(uint32_t rank) const {
   return rank == rank_ || fabric_.peer_status(rank).ok();
 }
 
-// Returns the nearest living ancestor, or kNoThread.
+// Returns the nearest living ancestor, or kNoRank.
 uint32_t CollectiveGroup::living_ancestor(const Operation& op) const {
   for (uint32_t at = position(op, rank_); at != 0;) {
     at &= at - 1;
     if (const uint32_t rank = rank_at(op, at); alive(rank)) return rank;
   }
-  return kNoThread;
+  return kNoRank;
 }
 
-// Returns the rank that receives this process's contribution, or kNoThread if this process is the
+// Returns the rank that receives this process's contribution, or kNoRank if this process is the
 // root or acts as the root.
 uint32_t CollectiveGroup::parent(const Operation& op) const {
   const uint32_t ancestor = living_ancestor(op);
-  if (ancestor != kNoThread) return ancestor;
+  if (ancestor != kNoRank) return ancestor;
   const uint32_t mine = position(op, rank_);
   for (uint32_t at = 0; at < mine; ++at) {
     if (const uint32_t rank = rank_at(op, at); alive(rank)) return rank;
   }
-  return kNoThread;
+  return kNoRank;
 }
 
 // The state of a subtree.
@@ -224,7 +224,7 @@ void CollectiveGroup::advance(uint64_t sequence, Operation& op, Outbox& outbox) 
 
   const uint32_t to = parent(op);
   Walk found;
-  walk(op, to == kNoThread ? 0 : position(op, rank_), found);
+  walk(op, to == kNoRank ? 0 : position(op, rank_), found);
   if (!found.missing.empty()) {
     // Children of dead processes that have the result already do not send it unasked: ask them.
     if (found.dead.empty()) return;
@@ -233,9 +233,9 @@ void CollectiveGroup::advance(uint64_t sequence, Operation& op, Outbox& outbox) 
     }
     return;
   }
-  if (to != kNoThread && op.sent_to == to) return;
+  if (to != kNoRank && op.sent_to == to) return;
   CollectiveParcel parcel = fold_up(op, found);
-  if (to != kNoThread) {
+  if (to != kNoRank) {
     op.sent_to = to;
     return post(outbox, to, PacketType::kUp, sequence, op,
                 std::make_shared<const std::string>(parcel.save()));
@@ -254,7 +254,7 @@ void CollectiveGroup::advance(uint64_t sequence, Operation& op, Outbox& outbox) 
                                describe(sequence, op.kind) + ": " + names +
                                    (parcel.left_out.size() == 1 ? " is dead" : " are dead"));
   }
-  decide(sequence, op, std::move(parcel), 0, kNoThread, outbox);
+  decide(sequence, op, std::move(parcel), 0, kNoRank, outbox);
 }
 
 // Advances a broadcast that has the down phase only.
@@ -264,15 +264,15 @@ void CollectiveGroup::await_value(Operation& op, uint64_t sequence, Outbox& outb
     CollectiveParcel parcel;
     parcel.status = op.problem;
     parcel.bytes = *op.values[op.source_member];
-    return decide(sequence, op, std::move(parcel), 0, kNoThread, outbox);
+    return decide(sequence, op, std::move(parcel), 0, kNoRank, outbox);
   }
   const uint32_t ancestor = living_ancestor(op);
-  if (ancestor == kNoThread) {
+  if (ancestor == kNoRank) {
     CollectiveParcel parcel;
     parcel.status =
         make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
                    "the source of the broadcast, " + fabric_.label(op.pivot) + ", is dead");
-    return decide(sequence, op, std::move(parcel), 0, kNoThread, outbox);
+    return decide(sequence, op, std::move(parcel), 0, kNoRank, outbox);
   }
   const uint32_t mine = position(op, rank_);
   if (ancestor != rank_at(op, mine & (mine - 1)) && op.asked.insert(ancestor).second) {
@@ -295,10 +295,9 @@ CollectiveParcel CollectiveGroup::fold_up(Operation& op, const Walk& found) cons
     bool folded = false;
     try {
       folded = op.fold(sum.bytes, bytes);
-    } catch (const std::exception& error) {
-      sum.status.Update(
-          make_error(absl::StatusCode::kInternal, ErrorScope::kOperation,
-                     std::string("the operator of all_reduce threw: ") + error.what()));
+    } catch (...) {
+      sum.status.Update(make_error(absl::StatusCode::kInternal, ErrorScope::kOperation,
+                                   "the operator of all_reduce threw " + describe_exception()));
       return;
     }
     if (!folded) {
@@ -327,7 +326,7 @@ CollectiveParcel CollectiveGroup::fold_up(Operation& op, const Walk& found) cons
 
 void CollectiveGroup::decide(uint64_t sequence, Operation& op, CollectiveParcel result,
                              uint32_t hops, uint32_t except, Outbox& outbox) {
-  const bool root = living_ancestor(op) == kNoThread;
+  const bool root = living_ancestor(op) == kNoRank;
   std::vector<uint32_t> to;
   walk_down(op, root ? 0 : position(op, rank_), to);
   // Send to the deepest subtrees first.
@@ -443,7 +442,7 @@ void CollectiveGroup::flush(Outbox& outbox) {
     // that ask.
     const std::lock_guard lock(mutex_);
     const auto op = operations_.find(packet.sequence);
-    if (op != operations_.end() && op->second.sent_to == out.to) op->second.sent_to = kNoThread;
+    if (op != operations_.end() && op->second.sent_to == out.to) op->second.sent_to = kNoRank;
   }
   const std::lock_guard lock(mutex_);
   statistics_.messages += sent;
@@ -459,6 +458,8 @@ absl::StatusOr<std::string> CollectiveGroup::run(CollectiveKind kind, uint32_t s
                       std::string(name_of(kind)) + "() was called inside of a call",
                       "call it from a thread outside of calls");
   }
+  const Lifecycle& lifecycle = core_of(fabric_).job().lifecycle();
+  if (lifecycle.is_closed()) return lifecycle.closed_error();
   const uint32_t number = self();
   if (number == kNoThread) {
     return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
@@ -499,8 +500,9 @@ absl::StatusOr<std::string> CollectiveGroup::run(CollectiveKind kind, uint32_t s
   if (look(sequence)) core_of(fabric_).workers().notify_waiters();
   while (!fabric_.wait([&] { return look(sequence); },
                        std::min(deadline, deadline_after(fabric_.options().heartbeat)))) {
-    if (std::chrono::steady_clock::now() >= deadline) {
-      absl::Status late = too_late(sequence, kind);
+    if (lifecycle.is_closed() || std::chrono::steady_clock::now() >= deadline) {
+      absl::Status late =
+          lifecycle.is_closed() ? lifecycle.closed_error() : too_late(sequence, kind);
       const std::lock_guard lock(mutex_);
       members_[index].busy = false;
       return late;
@@ -558,11 +560,11 @@ std::vector<uint32_t> CollectiveGroup::awaited(uint64_t sequence, const Operatio
   if (op.decided || !op.known) return {};
   const uint32_t to = is_full(sequence, op.kind) ? parent(op) : living_ancestor(op);
   if (!is_full(sequence, op.kind)) {
-    return to == kNoThread ? std::vector<uint32_t>{} : std::vector<uint32_t>{to};
+    return to == kNoRank ? std::vector<uint32_t>{} : std::vector<uint32_t>{to};
   }
   Walk found;
-  walk(op, to == kNoThread ? 0 : position(op, rank_), found);
-  if (found.missing.empty() && to != kNoThread) found.missing.push_back(to);
+  walk(op, to == kNoRank ? 0 : position(op, rank_), found);
+  if (found.missing.empty() && to != kNoRank) found.missing.push_back(to);
   return found.missing;
 }
 

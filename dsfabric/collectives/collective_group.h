@@ -99,7 +99,7 @@ class CollectiveGroup {
     std::set<uint32_t> asking;                         // ranks that asked for the result
     std::set<uint32_t> asked;
     std::map<std::pair<uint32_t, PacketType>, std::string> incomplete;
-    uint32_t sent_to = kNoThread;
+    uint32_t sent_to = kNoRank;
     bool decided = false;
     uint32_t hops = 0;
     CollectiveParcel result;

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <string>
 
+#include "dsfabric/fabric/fabric_core.h"
 #include "dsfabric/send_call.h"
 #include "dtutils/error.h"
 
@@ -36,6 +37,9 @@ DistributedLock::~DistributedLock() {
 }
 
 absl::StatusOr<uint64_t> DistributedLock::attempt(uint64_t expected) {
+  // Also for a word in this process: no other process can release the lock any more.
+  const internal::Lifecycle& lifecycle = internal::core_of(memory_.fabric()).job().lifecycle();
+  if (lifecycle.is_closed()) return lifecycle.closed_error();
   auto before = memory_.compare_exchange(word_, expected, self_).wait(kForever);
   if (before.ok() && *before == expected) held_ = true;
   return before;

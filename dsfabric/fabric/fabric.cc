@@ -1,5 +1,7 @@
 #include "dsfabric/fabric.h"
 
+#include <cstdio>
+#include <cstdlib>
 #include <string>
 #include <utility>
 
@@ -18,6 +20,20 @@ absl::StatusOr<FabricOptions> fabric_preset(std::string_view name) {
   return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kProcess,
                     "no preset of fabric options is called '" + std::string(name) + "'",
                     "use 'default' or 'paper'");
+}
+
+ThreadContext& internal::require_context(ThreadContext* context) {
+  // `context` may be the address of a reference to nothing. The empty instruction keeps the
+  // compiler from the conclusion that an address of a reference is not nullptr.
+  asm("" : "+r"(context));
+  if (context != nullptr) return *context;
+  std::fputs(
+      "cariama: the ThreadContext of the calling thread is used, but it has none: it has not "
+      "called "
+      "init_thread(), runs a service call, or runs a call to a thread that has left. "
+      "Fabric::this_thread() is nullptr there; use the send-based calls instead of a messenger\n",
+      stderr);
+  std::abort();
 }
 
 ThreadContext::~ThreadContext() {

@@ -1,6 +1,5 @@
 #include "dsfabric/future.h"
 
-#include <exception>
 #include <string>
 #include <utility>
 
@@ -24,8 +23,14 @@ absl::Status FutureState::wait(Deadline deadline) {
         "co_await the result, or call another thread");
   }
   if (fabric_.wait([this] { return ready(); }, deadline)) return absl::OkStatus();
+  std::string called;
+  if (rank_ < fabric_.size()) called = " to " + fabric_.label(rank_);
+  if (destination_ < fabric_.total_threads()) {
+    called = " to thread " + std::to_string(destination_) + " of " + fabric_.label(rank_);
+  }
   return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kOperation,
-                    "the result of a call did not arrive in time");
+                    "a call" + called + " has not completed its Future before the deadline",
+                    "call get() again: the call continues");
 }
 
 bool FutureState::suspend(std::coroutine_handle<> coroutine) {
@@ -40,9 +45,8 @@ void FutureState::finish(absl::Status status, std::span<const std::byte> result)
   if (status_.ok()) {
     try {
       load(result);
-    } catch (const std::exception& error) {
-      status_ = make_error(absl::StatusCode::kInternal, ErrorScope::kOperation,
-                           std::string("the result of a call could not be read: ") + error.what());
+    } catch (...) {
+      status_ = unreadable_result();
     }
   }
   FabricCore& core = core_of(fabric_);

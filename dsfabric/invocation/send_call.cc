@@ -1,7 +1,6 @@
 #include "dsfabric/send_call.h"
 
 #include <cstring>
-#include <exception>
 #include <string>
 
 #include "dsfabric/call_source.h"
@@ -25,10 +24,8 @@ class AwaitedCall final : public PendingCall {
     if (status.ok() && receiver_ != nullptr) {
       try {
         receiver_->receive(result);
-      } catch (const std::exception& error) {
-        return consumed_.complete(
-            make_error(absl::StatusCode::kInternal, ErrorScope::kOperation,
-                       std::string("the result of a call could not be read: ") + error.what()));
+      } catch (...) {
+        return consumed_.complete(unreadable_result());
       }
     }
     consumed_.complete(status, result);
@@ -39,12 +36,6 @@ class AwaitedCall final : public PendingCall {
   std::unique_ptr<ResultReceiver> receiver_;
   std::unique_ptr<LentBuffer> lent_;
 };
-
-absl::Status leaves_memory() {
-  return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
-                    "the range that is given to call_buffer exceeds its memory, or there is none",
-                    "check memory, offset and size");
-}
 
 }  // namespace
 
@@ -57,7 +48,6 @@ void EventReceiver::complete(const absl::Status& status, std::span<const std::by
 }
 
 absl::Status CallEnd::expect(Fabric& fabric, Rank rank, OutgoingCallView& call) {
-  if (rank >= fabric.size()) return no_such_thread(fabric.thread_of(rank), fabric.total_threads());
   if (written != nullptr) {
     auto target = written->expect(rank);
     if (!target.ok()) return target.status();
@@ -89,6 +79,14 @@ CallResult CallEnd::refused(Fabric& fabric, Rank rank, const OutgoingCallView& c
   return {};
 }
 
+absl::Status check_destination(const Fabric& fabric, Rank rank, ThreadId thread) {
+  if (thread != kService) {
+    const uint32_t total = fabric.total_threads();
+    return thread < total ? absl::OkStatus() : no_such_thread(thread, total);
+  }
+  return rank < fabric.size() ? absl::OkStatus() : no_such_rank(rank, fabric.size());
+}
+
 CallResult send_call(Fabric& fabric, Rank rank, ThreadId thread, const OutgoingCallView& call,
                      WhenFull when_full) {
   return core_of(fabric).sender().send(rank, thread, call, when_full);
@@ -96,10 +94,8 @@ CallResult send_call(Fabric& fabric, Rank rank, ThreadId thread, const OutgoingC
 
 CallResult send_call(Fabric& fabric, Rank rank, ThreadId thread, OutgoingCallView call,
                      WhenFull when_full, CallEnd& end) {
-  if (thread != kNoThread) {
-    if (thread >= fabric.total_threads()) return no_such_thread(thread, fabric.total_threads());
-    rank = fabric.rank_of(thread);
-  }
+  if (absl::Status there = check_destination(fabric, rank, thread); !there.ok()) return there;
+  if (thread != kService) rank = fabric.rank_of(thread);
   if (absl::Status expected = end.expect(fabric, rank, call); !expected.ok()) return expected;
   absl::Status sent = core_of(fabric).sender().send(rank, thread, call, when_full);
   if (!sent.ok()) return end.refused(fabric, rank, call, sent);
@@ -112,7 +108,14 @@ absl::Status check_range(const RDMAMemory* memory, uint64_t offset, uint64_t siz
   if (memory != nullptr && offset <= memory->size() && size <= memory->size() - offset) {
     return absl::OkStatus();
   }
-  return leaves_memory();
+  const std::string wanted = "a transfer takes " + std::to_string(size) + " bytes at offset " +
+                             std::to_string(offset) + " of its memory, ";
+  return memory == nullptr
+             ? make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                          wanted + "which is nullptr", "pass an RDMAMemory")
+             : make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                          wanted + "which has " + std::to_string(memory->size()) + " bytes",
+                          "check offset and size");
 }
 
 absl::Status check_target(Rank rank, const RemoteMemoryLocator& target, uint64_t size) {
@@ -135,7 +138,7 @@ absl::Status check_target(Rank rank, const RemoteMemoryLocator& target, uint64_t
 
 absl::Status write_ahead(Fabric& fabric, Rank rank, RDMAMemory& source, uint64_t offset,
                          uint64_t size, const RemoteMemoryLocator& target) {
-  if (rank >= fabric.size()) return no_such_thread(fabric.thread_of(rank), fabric.total_threads());
+  if (rank >= fabric.size()) return no_such_rank(rank, fabric.size());
   if (absl::Status range = check_range(&source, offset, size); !range.ok()) return range;
   if (absl::Status can_be = check_target(rank, target, size); !can_be.ok()) return can_be;
   if (rank == fabric.rank()) {
@@ -156,7 +159,7 @@ bool can_be_pulled(const RemoteMemoryLocator& source) {
 
 absl::StatusOr<RemoteMemoryLocator> locate_for(Fabric& fabric, Rank rank, const RDMAMemory& memory,
                                                uint64_t offset, uint64_t size) {
-  if (rank >= fabric.size()) return no_such_thread(rank, fabric.size());
+  if (rank >= fabric.size()) return no_such_rank(rank, fabric.size());
   if (absl::Status range = check_range(&memory, offset, size); !range.ok()) return range;
   const ProtectionDomain* const domain = fabric.domain(rank);
   if (domain == nullptr) {  // this process itself

@@ -15,15 +15,6 @@
 namespace cariama {
 
 namespace internal {
-namespace {
-
-absl::Status no_such_rank(Rank rank, uint32_t size) {
-  return make_error(
-      absl::StatusCode::kOutOfRange, ErrorScope::kOperation,
-      "there is no rank " + std::to_string(rank) + ": the job has " + std::to_string(size));
-}
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<LentBuffer>> LentBuffer::make(Fabric& fabric, Rank rank,
                                                              std::span<const std::byte> buffer,

@@ -170,6 +170,8 @@ GlobalMemory::~GlobalMemory() {
 }
 
 absl::StatusOr<GlobalMemory::Lane*> GlobalMemory::lane(Rank rank) {
+  const internal::Lifecycle& lifecycle = internal::core_of(fabric_).job().lifecycle();
+  if (lifecycle.is_closed()) return lifecycle.closed_error();
   std::optional<Lane>& lane = pool_->lanes[rank];
   if (!lane.has_value()) {
     const ThreadContext* const context = fabric_.this_thread();
@@ -313,11 +315,8 @@ void GlobalMemory::start_put(GlobalTransfer& handle, const GlobalAddress& to, si
 GlobalTransfer GlobalMemory::start_registered(const GlobalAddress& remote, RDMAMemory& local,
                                               uint64_t offset, size_t bytes, bool put) {
   GlobalTransfer handle;
-  if (offset > local.size() || bytes > local.size() - offset) {
-    handle.status_ = make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
-                                "a transfer exceeds the registered memory that is given to it");
-    return handle;
-  }
+  handle.status_ = internal::check_range(&local, offset, bytes);
+  if (!handle.status_.ok()) return handle;
   if (bytes == 0) return handle;
   std::byte* const at = local.get_buffer() + offset;
   auto direct = mapped(remote, bytes);
@@ -453,8 +452,8 @@ void GlobalMemory::ask_owner(GlobalValue<uint64_t>& handle, const GlobalAddress&
   internal::CallEnd end;
   end.consumed = internal::EventReceiver(execution->done);
   end.receiver = std::make_unique<Receiver>(execution);
-  handle.status_ =
-      internal::send_call(fabric_, word.rank, kNoThread, OutgoingCallView::of(call), Retry, end);
+  handle.status_ = internal::send_call(fabric_, word.rank, internal::kService,
+                                       OutgoingCallView::of(call), Retry, end);
   if (handle.status_.ok()) handle.execution_ = std::move(execution);
 }
 

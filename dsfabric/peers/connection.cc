@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <string>
+#include <utility>
 
 #include "dtutils/error.h"
 
@@ -22,7 +24,63 @@ constexpr uint64_t kCreditMemory = kAnswers + kAnswerBytes;
 
 constexpr size_t kMessageAlignment = 8;
 
+// Names a failed operation, up to the peer's label.
+std::string_view operation_with(CompletionKind kind) {
+  switch (kind) {
+    case CompletionKind::kSend:
+      return "a call to ";
+    case CompletionKind::kReceive:
+    case CompletionKind::kReceiveImmediate:
+      return "a message from ";
+    case CompletionKind::kRead:
+      return "a transfer from ";
+    case CompletionKind::kFetchAdd:
+    case CompletionKind::kCompareSwap:
+      return "an atomic operation on memory of ";
+    case CompletionKind::kWrite:
+      break;
+  }
+  return "a transfer to ";
+}
+
 }  // namespace
+
+absl::Status connection_failure(const Completion& completion, std::string_view peer) {
+  const absl::Status plain = to_status(completion, peer);  // its code and scope hold here, too
+  std::string what(peer);
+  std::string_view remedy;
+  switch (completion.status) {
+    case CompletionStatus::kPeerDied:
+      what += " is dead: the transport reports that its process has ended";
+      remedy = kLookAtOutput;
+      break;
+    case CompletionStatus::kRetryExceeded:
+    case CompletionStatus::kReceiverNotReady:
+      what += completion.status == CompletionStatus::kRetryExceeded
+                  ? " is dead or unreachable: it has not acknowledged a transfer in time"
+                  : " is dead or stopped: it has not accepted a message in time";
+      remedy =
+          "check that its process runs and that the network between the hosts works; raise "
+          "FabricOptions::ack_timeout for hosts that stall";
+      break;
+    case CompletionStatus::kFlushed:
+      what = "the connection to " + what +
+             " has ended: that process has left the job, or one end considers the other failed";
+      remedy = "look at the output of both processes for the reason";
+      break;
+    default:
+      what = std::string(operation_with(completion.kind)) + what + " failed: ";
+      what += status_name(completion.status);
+      if (completion.vendor_error != 0) {
+        what += " (vendor error " + std::to_string(completion.vendor_error) + ")";
+      }
+      remedy =
+          "check that each RemoteMemoryLocator names memory that its owner has still registered; "
+          "the "
+          "connection cannot be used any more";
+  }
+  return make_error(plain.code(), error_scope(plain), what, remedy);
+}
 
 absl::StatusOr<std::unique_ptr<Connection>> Connection::create(
     uint32_t rank, ProtectionDomain& domain, std::shared_ptr<CompletionQueue> receives,
@@ -35,14 +93,15 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::create(
       domain.create_completion_queue({.depth = send_depth, .channel = std::move(channel)});
   if (!completions.ok()) return completions.status();
   connection->send_completions_ = *completions;
-  auto queue = TransmitQueue::create(domain,
-                                     {.send_completions = *std::move(completions),
-                                      .receive_completions = std::move(receives),
-                                      .send_depth = send_depth,
-                                      .receive_depth = units,
-                                      .max_send_segments = 1,
-                                      .max_receive_segments = 1},
-                                     {.user_memory = std::move(user_memory)});
+  auto queue = TransmitQueue::create(
+      domain,
+      {.send_completions = *std::move(completions),
+       .receive_completions = std::move(receives),
+       .send_depth = send_depth,
+       .receive_depth = units,
+       .max_send_segments = 1,
+       .max_receive_segments = 1},
+      {.user_memory = std::move(user_memory), .explain_failure = &connection_failure});
   if (!queue.ok()) return queue.status();
   connection->queue_ = *std::move(queue);
   auto transmitter = Transmitter::create(*connection->queue_, FullQueue::kRefuse);

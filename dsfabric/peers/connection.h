@@ -31,9 +31,16 @@ namespace cariama::internal {
 
 class Connection;
 
+// What a user can do about a process that has died.
+inline constexpr std::string_view kLookAtOutput = "look at its output for the reason";
+// Returns the error of a failed operation on a connection to `peer`, a label: which process cannot
+// be reached, how that was noticed, and what the user can do. (to_status() of dtutils explains the
+// failure to users of queue pairs.)
+[[nodiscard]] absl::Status connection_failure(const Completion& completion, std::string_view peer);
+
 // Precedes the call in a send-based message.
 struct MessageHeader {
-  uint32_t destination;  // index of a worker of the receiver, or kNoThread for its service
+  uint32_t destination;  // index of a worker of the receiver, or kService
   uint32_t source;       // global id of the calling thread, or kNoThread
 };
 static_assert(sizeof(MessageHeader) == 8);

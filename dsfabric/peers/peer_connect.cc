@@ -37,7 +37,13 @@ std::string offer_of(const std::vector<std::unique_ptr<Connection>>& connections
 absl::Status no_such_thread(uint32_t destination, uint32_t total) {
   return make_error(absl::StatusCode::kOutOfRange, ErrorScope::kOperation,
                     "there is no thread " + std::to_string(destination) + ": the job has " +
-                        std::to_string(total));
+                        std::to_string(total) + " threads, 0 to " + std::to_string(total - 1));
+}
+
+absl::Status no_such_rank(uint32_t rank, uint32_t size) {
+  return make_error(absl::StatusCode::kOutOfRange, ErrorScope::kOperation,
+                    "there is no rank " + std::to_string(rank) + ": the job has " +
+                        std::to_string(size) + " processes, 0 to " + std::to_string(size - 1));
 }
 
 PeerAction PeerTable::Peer::apply(PeerEvent event) {
@@ -73,7 +79,7 @@ void PeerTable::disconnect() {
 }
 
 absl::Status PeerTable::status(uint32_t rank) const {
-  if (rank >= peers_.size()) return no_such_thread(rank, job_.size());
+  if (rank >= peers_.size()) return no_such_rank(rank, job_.size());
   const Peer& peer = *peers_[rank];
   if (peer.state() != PeerState::kFailed) return absl::OkStatus();
   const std::lock_guard lock(peer.mutex);

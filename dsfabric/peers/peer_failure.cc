@@ -22,9 +22,10 @@ constexpr std::chrono::milliseconds kReportPause{2};
 // The error of operations to a process that has ended, as its launcher reports.
 absl::Status end_of(const std::string& label, const std::string& how) {
   const bool without_error = how == "has ended" || how == "has ended or left the job";
-  return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
-                    label + " " + how + (without_error ? " without finalize()" : ""),
-                    without_error ? "call Fabric::finalize() in every process before it ends" : "");
+  return make_error(
+      absl::StatusCode::kUnavailable, ErrorScope::kPeer,
+      label + " " + how + (without_error ? " without finalize()" : ""),
+      without_error ? "call Fabric::finalize() in every process before it ends" : kLookAtOutput);
 }
 
 }  // namespace
@@ -127,7 +128,8 @@ void PeerTable::receive_death_notice(uint32_t dead, uint32_t from) {
   if (peer.state() != PeerState::kConnected) {
     return fail(dead,
                 make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
-                           job_.label(dead) + " has failed, as reported by " + job_.label(from)));
+                           job_.label(dead) + " has failed, as reported by " + job_.label(from),
+                           kLookAtOutput));
   }
   // This process checks for itself: perhaps only the link between `dead` and `from` has failed.
   for (const auto& connection : peer.connections) connection->probe();

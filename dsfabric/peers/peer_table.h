@@ -27,8 +27,10 @@
 
 namespace cariama::internal {
 
-// Returns the error for a destination that does not exist.
+// Return the error for a destination that does not exist. `total`: threads of the job; `size`: its
+// processes.
 [[nodiscard]] absl::Status no_such_thread(uint32_t destination, uint32_t total);
+[[nodiscard]] absl::Status no_such_rank(uint32_t rank, uint32_t size);
 
 // What the peer table needs of the parts above it. Called without a lock.
 class PeerListener {

@@ -307,7 +307,7 @@ size_t Ports::poll(Port& port) {
       const absl::Status known = connection.status();
       listener_.connection_failed(
           connection.rank(),
-          known.ok() ? to_status(completion, job_.label(connection.rank())) : known);
+          known.ok() ? connection_failure(completion, job_.label(connection.rank())) : known);
       continue;
     }
     static_cast<void>(connection.unit_of(completion));

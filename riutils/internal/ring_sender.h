@@ -150,6 +150,8 @@ class RingSender final : public ChannelSender {
   void fail(absl::Status status);
   // Returns the reason why no call is accepted any more, or OK.
   [[nodiscard]] absl::Status refusal() const;
+  // Returns the error of a call that is refused before the first chunks were granted.
+  [[nodiscard]] absl::Status not_set_up() const;
 
   // ---- The window.
   void close_window();

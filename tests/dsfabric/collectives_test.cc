@@ -13,6 +13,9 @@
 #include <string>
 #include <vector>
 
+#include "dsfabric/distributed_lock.h"
+#include "dsfabric/global_memory.h"
+#include "dsfabric/quiescence.h"
 #include "dsfabric/send_call.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -391,6 +394,68 @@ TEST(CollectivesMistakes, AnOperatorThatThrowsEndsTheOperationForAll) {
     EXPECT_EQ(sum.status().code(), absl::StatusCode::kInternal);
     EXPECT_THAT(std::string(sum.status().message()), HasSubstr("no threes"));
     must(all.barrier(soon()));
+  });
+}
+
+TEST(CollectivesMistakes, AnOperatorMayThrowAnything) {
+  LocalJob job(simulated(3, 1));
+  job.run([&](Fabric& fabric, uint32_t) {
+    Collectives all(fabric);
+    const auto sum = all.all_reduce(
+        fabric.rank(), [](uint32_t, uint32_t) -> uint32_t { throw 5; }, soon());
+    EXPECT_EQ(sum.status().code(), absl::StatusCode::kInternal);
+    EXPECT_THAT(std::string(sum.status().message()),
+                HasSubstr("the operator of all_reduce threw int"));
+    must(all.barrier(soon()));
+  });
+}
+
+// After the end of the job no participant can come, so nothing waits.
+TEST(CollectivesAfterFinalize, SayThatTheFabricWasFinalized) {
+  LocalJobOptions options{.processes = 2};
+  options.finalize = options.threads_stay = false;
+  LocalJob job(options);
+  job.run([&](Fabric& fabric, uint32_t) {
+    Collectives all(fabric);
+    Collectives workers(fabric, {.participants = Participants::kThreads});
+    TerminationDetector detector(fabric);
+    const auto memory = must(GlobalMemory::create(fabric));
+    const auto by_owner = must(GlobalMemory::create(fabric, {.atomics = AtomicsBy::kOwner}));
+    const auto theirs = must(memory->allocate<uint64_t>(1 - fabric.rank(), 1, soon()));
+    const auto mine = must(memory->allocate<uint64_t>(fabric.rank(), 1, soon()));
+    must(all.barrier(soon()));
+    DistributedLock lock(*memory, theirs);
+    DistributedLock own(*memory, mine);
+    must(memory->rput(uint64_t{7} << 32, mine).wait(soon()));  // an owner that never releases it
+    must(fabric.finalize(soon()));
+
+    const auto expect_ended = [](const absl::Status& status) {
+      EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+      EXPECT_THAT(status.ToString(), HasSubstr("the fabric was finalized"));
+    };
+    // No deadline comes: the error comes at once.
+    int value = 0;
+    for (Collectives* one : {&all, &workers}) {
+      expect_ended(one->barrier(kForever));
+      expect_ended(one->broadcast(value, 0, kForever));
+      expect_ended(one->all_reduce(value, std::plus<>(), kForever).status());
+      expect_ended(one->all_gather(value, kForever).status());
+    }
+    expect_ended(detector.wait(kForever));
+    expect_ended(lock.acquire(kForever));
+    expect_ended(lock.try_acquire().status());
+    expect_ended(lock.take_over().status());
+    expect_ended(own.acquire(kForever));
+    expect_ended(own.try_acquire().status());
+    expect_ended(memory->rget(theirs).wait(kForever).status());
+    expect_ended(memory->rput(1, theirs).wait(kForever));
+    for (GlobalMemory* one : {memory.get(), by_owner.get()}) {
+      expect_ended(one->fetch_add(theirs, 1).wait(kForever).status());
+      expect_ended(one->compare_exchange(theirs, 0, 1).wait(kForever).status());
+    }
+    expect_ended(memory->allocate<uint64_t>(1 - fabric.rank(), 1, kForever).status());
+    // Memory of this process stays accessible.
+    EXPECT_EQ(must(memory->rget(mine).wait(soon())), uint64_t{7} << 32);
   });
 }
 

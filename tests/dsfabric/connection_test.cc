@@ -7,14 +7,18 @@
 #include <vector>
 
 #include "dsfabric/fabric.h"
+#include "dtutils/error.h"
 #include "dtutils/sim/sim_fabric.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/dtutils/contract/harness.h"
 
 namespace cariama::internal {
 namespace {
 
+using ::testing::HasSubstr;
 using testing::must;
+using ::testing::Not;
 
 // Two ends on a simulated fabric, which advances only when the test requests it.
 class ConnectionTest : public ::testing::Test {
@@ -202,6 +206,42 @@ TEST_F(ConnectionTest, ALostPeerFailsTheSender) {
   EXPECT_TRUE(sim_.run_until_idle());
   EXPECT_EQ(send(3), Connection::Sent::kFailed);
   EXPECT_TRUE(absl::IsUnavailable(near_.connection->status()));
+  EXPECT_THAT(near_.connection->status().ToString(),
+              HasSubstr("the far end is dead or unreachable: it has not acknowledged a transfer"));
+}
+
+// Which process, how the failure was noticed, and what the user can do; codes and scopes are those
+// of dtutils.
+TEST(ConnectionFailures, SpeakToUsersOfCalls) {
+  const auto text = [](CompletionStatus status, CompletionKind kind) {
+    const Completion completion{.status = status, .kind = kind};
+    const absl::Status failure = connection_failure(completion, "rank 1");
+    EXPECT_EQ(failure.code(), to_status(completion, "rank 1").code());
+    EXPECT_EQ(error_scope(failure), error_scope(to_status(completion, "rank 1")));
+    EXPECT_THAT(failure.ToString(), HasSubstr("rank 1"));
+    for (const char* word : {"queue pair", "RECEIVE", "repair", "receive"}) {
+      EXPECT_THAT(failure.ToString(), Not(HasSubstr(word)));
+    }
+    return std::string(failure.message());
+  };
+  constexpr CompletionStatus kEvery[] = {
+      CompletionStatus::kLocalLength,      CompletionStatus::kLocalOperation,
+      CompletionStatus::kLocalProtection,  CompletionStatus::kFlushed,
+      CompletionStatus::kRemoteAccess,     CompletionStatus::kRemoteInvalid,
+      CompletionStatus::kRemoteOperation,  CompletionStatus::kRetryExceeded,
+      CompletionStatus::kReceiverNotReady, CompletionStatus::kPeerDied,
+      CompletionStatus::kUnknown};
+  for (const CompletionStatus status : kEvery) {
+    for (const CompletionKind kind : {CompletionKind::kSend, CompletionKind::kReceive}) {
+      EXPECT_THAT(text(status, kind), HasSubstr(": "));
+    }
+  }
+  EXPECT_EQ(text(CompletionStatus::kPeerDied, CompletionKind::kReceive),
+            "rank 1 is dead: the transport reports that its process has ended: look at its output "
+            "for the reason");
+  EXPECT_THAT(text(CompletionStatus::kRemoteAccess, CompletionKind::kWrite),
+              HasSubstr("a transfer to rank 1 failed: remote access error: check that each "
+                        "RemoteMemoryLocator"));
 }
 
 }  // namespace

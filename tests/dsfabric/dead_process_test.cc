@@ -72,13 +72,12 @@ void lose_rank_2(Fabric& fabric) {
     EXPECT_EQ(kill(victim, SIGKILL), 0);
   }
   const absl::Status lost = answer.get(soon()).status();
-  EXPECT_TRUE(absl::IsUnavailable(lost)) << lost;
-  EXPECT_THAT(lost.ToString(), HasSubstr("rank 2 ("));
+  expect_dead(lost, fabric, 2);
   EXPECT_TRUE(fabric.wait([&] { return run.done(); }, soon()));
-  EXPECT_TRUE(absl::IsUnavailable(run.status())) << run.status();
-  EXPECT_TRUE(absl::IsUnavailable(written.wait(soon())));
-  EXPECT_TRUE(absl::IsUnavailable(call(fabric, 2, [] {})));
-  EXPECT_TRUE(absl::IsUnavailable(fabric.peer_status(2)));
+  expect_dead(run.status(), fabric, 2);
+  expect_dead(written.wait(soon()), fabric, 2);
+  expect_dead(call(fabric, 2, [] {}), fabric, 2);
+  expect_dead(fabric.peer_status(2), fabric, 2);
   EXPECT_EQ(
       must(async_call(fabric, fabric.thread_of(1 - fabric.rank()), [] { return 8; }).get(soon())),
       8);
@@ -153,6 +152,26 @@ TEST(DeadProcessTest, FinalizeCompletesForUnconnectedProcesses) {
     }
     must(fabric.finalize(soon()));
     EXPECT_TRUE(absl::IsUnavailable(fabric.peer_status(2)));
+  });
+}
+
+// What the transport of the connection itself reports.
+TEST(DeadProcessTest, TheTransportsReportIsOneOfADeadProcess) {
+  run_job_with_a_victim(2, 1, [](Fabric& fabric) {
+    if (fabric.rank() == 1) return wait_to_be_killed(fabric);
+    Transmitter transmitter = must(Transmitter::create(*must(fabric.connection(1))));
+    const pid_t victim = must(async_call(fabric, 1, [] { return getpid(); }).get(soon()));
+    EXPECT_EQ(kill(victim, SIGKILL), 0);
+    absl::Status lost;
+    EXPECT_TRUE(wait_until(
+        [&] {
+          Synchronizer done;
+          lost = transmitter.flush(&done);
+          if (lost.ok()) lost = transmitter.wait(done, soon());
+          return !lost.ok();
+        },
+        soon()));
+    expect_dead(lost, fabric, 1);
   });
 }
 

@@ -194,7 +194,7 @@ TEST(GlobalMemoryDeaths, EndLocksAndTransfers) {
       must(lock.acquire(soon()));
       must(lock.release());
     }
-    EXPECT_EQ(memory->rget(of_victim).wait(soon()).status().code(), absl::StatusCode::kUnavailable);
+    expect_dead(memory->rget(of_victim).wait(soon()).status(), fabric, 1);
     EXPECT_EQ(RemoteMemory::allocate(fabric, 1, 8, soon()).status().code(),
               absl::StatusCode::kUnavailable);
     must(all.barrier(soon()));

@@ -158,7 +158,8 @@ TEST_P(SendCallTest, ExceptionsComeBack) {
       Synchronizer odd;
       must(call<RemoteNotify>(
           fabric, to, [] { throw 5; }, odd));
-      EXPECT_THAT(ended(fabric, odd).ToString(), HasSubstr("int"));
+      EXPECT_EQ(std::string(ended(fabric, odd).message()),
+                "the call threw at " + fabric.label(to) + ": int");
     }
   });
 }
@@ -386,6 +387,7 @@ TEST_P(SendCallTest, InvalidCallsAreRefused) {
     EXPECT_TRUE(absl::IsInvalidArgument(refused));
     EXPECT_THAT(refused.ToString(), HasSubstr("4088 bytes"));
     EXPECT_THAT(refused.ToString(), HasSubstr("receive_unit_bytes"));
+    EXPECT_THAT(refused.ToString(), HasSubstr("call_buffer with Sync, Async or a target"));
     EXPECT_EQ(done.operations_left(), 1u);
     // A result that is too long for a message becomes an error that says so.
     std::string result;

@@ -451,6 +451,27 @@ constexpr ConnectOptions impatient() {
   return {.retry_count = 1, .ack_timeout = std::chrono::microseconds(100)};
 }
 
+// A layer above explains failures in its own words.
+TEST_F(TransmitterTest, TheOwnerOfAQueueExplainsItsFailures) {
+  const TransmitOptions options{
+      .explain_failure = [](const Completion& completion, std::string_view peer) {
+        return absl::DataLossError(std::string(peer) + ": " +
+                                   std::string(status_name(completion.status)));
+      }};
+  TransmitLine line = make_line(32, options, impatient());
+  Transmitter transmitter = must(Transmitter::create(*line.near));
+  Local from(*near_, 64);
+  testing::Buffer to(*far_, 64);
+  fabric_.kill(1);
+  Synchronizer done;
+  must(transmitter.write(from.memory, 0, 64, to.locator(), &done));
+  const absl::Status failed = ended(transmitter, done);
+  EXPECT_EQ(failed.code(), absl::StatusCode::kDataLoss) << failed;
+  EXPECT_THAT(text(failed), HasSubstr("the far end: the peer"));
+  EXPECT_EQ(line.near->status(), failed);
+  EXPECT_EQ(transmitter.write(from.memory, 0, 64, to.locator(), nullptr), failed);
+}
+
 TEST_F(TransmitterTest, APeerThatDiesMidStreamEndsEveryWait) {
   TransmitLine line = make_line(32, {}, impatient());
   Transmitter transmitter = must(Transmitter::create(*line.near));

@@ -403,6 +403,8 @@ TEST_P(Channel, ACallLongerThanAChunkIsRefused) {
   EXPECT_TRUE(send<false>(rig, kRetry, most).ok());
   const CallResult refused = send<false>(rig, kRetry, most + 1);
   EXPECT_TRUE(absl::IsInvalidArgument(refused.status()));
+  EXPECT_NE(refused.status().message().find("call_buffer with Sync, Async or a target"),
+            std::string::npos);
   EXPECT_NE(refused.status().message().find("928 bytes"), std::string::npos) << refused.status();
   ASSERT_TRUE(rig.receive_all());
   expect_all_run();
@@ -455,6 +457,32 @@ TEST_P(Channel, GrowthEndsWhereMemoryEnds) {
   ChannelRig none(GetParam(), {.chunk_bytes = 1024});
   none.grants_left = 0;
   EXPECT_TRUE(absl::IsResourceExhausted(send<false>(none, kRetry).status()));
+}
+
+// Inside a call, the first call of a channel is deferred whatever its policy. Until the helper
+// thread has set the channel up, Fail is refused; the receiver is not behind then.
+TEST_P(Channel, InsideACallTheSetUpIsLeftToTheHelper) {
+  ChannelRig rig(GetParam(), {.chunk_bytes = 1024});
+  rig.in_call = true;
+  EXPECT_TRUE(absl::IsFailedPrecondition(rig.sender().setup()));
+  EXPECT_TRUE(send<false>(rig, kFail).ok());
+  const absl::Status refused = send<false>(rig, kFail).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  EXPECT_NE(refused.message().find("far is not set up yet, and 16 bytes of calls are deferred"),
+            std::string::npos)
+      << refused;
+  EXPECT_TRUE(send<false>(rig, kRetry).ok());
+  rig.in_call = false;
+  while (rig.drain_wanted) rig.help();
+  EXPECT_TRUE(send<false>(rig, kFail).ok());
+  ASSERT_TRUE(rig.receive_all());
+  expect_all_run();
+  EXPECT_EQ(next_, 3u);
+  // No byte may be deferred: there is no receiver that could be behind.
+  ChannelRig none(GetParam(), {.chunk_bytes = 1024, .deferred_bytes = 0});
+  none.in_call = true;
+  EXPECT_NE(send<false>(none, kRetry).status().message().find("is not set up yet"),
+            std::string::npos);
 }
 
 // An incoming call that runs while the sender waits for chunks may send on the same channel; its

@@ -314,6 +314,7 @@ TEST_P(CallResults, AfterFinalizeAllCallsReturnUnavailable) {
     expect_unavailable(aggregator.call(touch).status());
     expect_unavailable(aggregator.flush().status());
     expect_unavailable(broadcast(fabric, touch).status());
+    expect_unavailable(RDMAMessengerGlobal(self).broadcast(touch).status());
     EXPECT_EQ(done.operations_left(), 1u);  // no call was accepted
     EXPECT_EQ(object.operations_left(), 1u);
     expect_unavailable(messenger.shutdown(soon()));

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "dsfabric/future.h"
 #include "gtest/gtest.h"
@@ -184,6 +185,23 @@ TEST(MessengerProcesses, AStoppedReceiverDoesNotDelayOtherChannels) {
   });
 }
 
+// A thread without a context, in which *fabric.this_thread() is a reference to nothing.
+TEST(MessengerProcesses, AMessengerOfNoThreadSaysSo) {
+  const auto use = [](void (*body)(Fabric & fabric)) {
+    testing::LocalJob({.processes = 1}).run([body](Fabric& fabric, uint32_t) {
+      std::thread([&] { body(fabric); }).join();
+    });
+  };
+  const ::testing::KilledBySignal aborted(SIGABRT);
+  const char* const said = "it has none: it has not called init_thread";
+  EXPECT_EXIT(use([](Fabric& fabric) { RDMAMessenger one(*fabric.this_thread(), 0); }), aborted,
+              said);
+  EXPECT_EXIT(use([](Fabric& fabric) { RDMAAggregatorGlobal all(*fabric.this_thread()); }), aborted,
+              said);
+  EXPECT_EXIT(use([](Fabric&) { RDMAMessengerGlobal all; }), aborted, said);
+  EXPECT_EXIT(use([](Fabric&) { static_cast<void>(thread_information->index()); }), aborted, said);
+}
+
 // A call that waits for a call to its own thread gets an error at once.
 TEST(MessengerProcesses, AFutureOfTheOwnThreadIsRefusedInsideOfACall) {
   run_process_job(1, {}, [](Fabric& fabric) {
@@ -232,15 +250,15 @@ void lose_a_receiver(Fabric& fabric) {
     while (messenger.call<Fail>([] {})) {
     }
     EXPECT_EQ(kill(victim, SIGKILL), 0);
-    EXPECT_TRUE(absl::IsUnavailable(messenger.call([] {}).status()));
+    testing::expect_dead(messenger.call([] {}), fabric, 2);
     EXPECT_TRUE(fabric.wait([&] { return awaited.done(); }, soon()));
-    EXPECT_TRUE(absl::IsUnavailable(awaited.status())) << awaited.status();
-    EXPECT_TRUE(absl::IsUnavailable(messenger.call<RetryAsync>([] {}).status()));
-    EXPECT_TRUE(absl::IsUnavailable(messenger.shutdown(soon())));
+    testing::expect_dead(awaited.status(), fabric, 2);
+    testing::expect_dead(messenger.call<RetryAsync>([] {}), fabric, 2);
+    testing::expect_dead(messenger.shutdown(soon()), fabric, 2);
     // A new messenger to the failed process returns the error at once; other processes are
     // reachable.
     RDMAMessenger late(self, 2, options);
-    EXPECT_TRUE(absl::IsUnavailable(late.call([] {}).status()));
+    testing::expect_dead(late.call([] {}), fabric, 2);
     RDMAMessenger other(self, 1, options);
     EXPECT_TRUE(other.call([] { ended = true; }));
     EXPECT_EQ(other.shutdown(soon()), absl::OkStatus());

@@ -7,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/dsfabric/testing/local_store.h"
 
@@ -17,6 +18,16 @@ TransportCase transport_case(std::string_view name) {
     if (transport.name == name) return transport;
   }
   throw std::runtime_error("there is no transport " + std::string(name));
+}
+
+void expect_dead(const absl::Status& status, const Fabric& fabric, Rank rank) {
+  using ::testing::HasSubstr;
+  using ::testing::Not;
+  const std::string text(status.message());
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_THAT(text, HasSubstr(fabric.label(rank)));
+  for (const char* word : {"queue pair", "RECEIVE", "repair"})
+    EXPECT_THAT(text, Not(HasSubstr(word)));
 }
 
 Deadline soon() { return deadline_after(kPatience); }

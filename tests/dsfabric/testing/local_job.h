@@ -30,6 +30,10 @@ namespace cariama::testing {
 // "shm", "sim", "fault_shm", "fault_sim", "verbs", "fault_verbs": one of every_transport().
 [[nodiscard]] TransportCase transport_case(std::string_view name);
 
+// Expects that `status` tells users of calls that `rank` is dead: UNAVAILABLE, the label of the
+// process, and no word of queue pairs, which those users do not have.
+void expect_dead(const absl::Status& status, const Fabric& fabric, Rank rank);
+
 // The deadline of waits that should succeed, so that a defect fails a test instead of hanging it.
 [[nodiscard]] Deadline soon();
 

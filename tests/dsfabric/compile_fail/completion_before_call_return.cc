@@ -1,0 +1,14 @@
+// error: cariama: a completion stands in the place of the function; the function of a call comes
+// first, and its completions stand behind it
+#include "dsfabric/send_call.h"
+
+void example(cariama::Fabric& fabric, int& result) {
+  cariama::Synchronizer done;
+#ifdef CARIAMA_MUST_NOT_COMPILE
+  static_cast<void>(cariama::call_return(
+      fabric, 1, done, [] { return 1; }, result));
+#else
+  static_cast<void>(cariama::call_return(
+      fabric, 1, [] { return 1; }, result, done));
+#endif
+}
