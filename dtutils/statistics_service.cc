@@ -17,14 +17,13 @@
 #include <cstdio>
 #include <cstring>
 #include <list>
-#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "dtutils/error.h"
 #include "dtutils/file_descriptor.h"
-#include "dtutils/shm/robust_lock.h"
+#include "dtutils/internal/start_thread.h"
 
 namespace cariama {
 namespace {
@@ -257,14 +256,9 @@ absl::StatusOr<std::unique_ptr<StatisticsService>> StatisticsService::start(
   // From here on the destructor removes the socket.
   std::unique_ptr<StatisticsService> service(new StatisticsService(std::move(state)));
   if (absl::Status written = service->state_->write_file(); !written.ok()) return written;
-  try {
-    service->state_->thread =
-        shm::start_quiet_thread([state = service->state_.get()] { state->run(); });
-  } catch (const std::system_error& error) {
-    return make_errno_error(error.code().value(), ErrorScope::kProcess,
-                            "starting the thread of the statistics service",
-                            "raise ulimit -u or the limit of tasks of the cgroup");
-  }
+  auto thread = internal::start_quiet_thread([state = service->state_.get()] { state->run(); });
+  if (!thread.ok()) return thread.status();
+  service->state_->thread = *std::move(thread);
   return service;
 }
 

@@ -40,7 +40,7 @@ class JobStatistics {
   // With "exit": puts the sums of this process where rank 0 finds them. Called when this process
   // enters finalize().
   void put_sums();
-  // With "exit", in rank 0: prints the table of all processes to the standard error. Processes whose
+  // With "exit", in rank 0: prints the table of all processes to standard error. Processes whose
   // sums are not there are named. Called after all processes have entered finalize().
   void print_table(Deadline deadline);
 
