@@ -4,12 +4,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
+#include <cstdint>
 #include <cstdio>
 
+#include "bdd/internal/file_lock.h"
 #include "dtutils/error.h"
 #include "dtutils/file_descriptor.h"
+#include "dtutils/internal/read_file.h"
 
 namespace cariama::bdd {
 namespace {
@@ -18,47 +20,47 @@ absl::Status file_error(const std::string& what) {
   return make_errno_error(errno, ErrorScope::kProcess, what);
 }
 
-absl::Status write_all(const std::string& path, std::string_view bytes, bool flush) {
-  const FileDescriptor file(
-      ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode_t{0666}));
-  if (!file.valid()) return file_error("cannot create " + path);
+// What is not a regular file may be endless. Models of the literature have up to some 10 MiB.
+constexpr uint64_t kMostOfStream = uint64_t{256} << 20;
+
+absl::Status write_all(const FileDescriptor& file, const std::string& path,
+                       std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t written = ::write(file.get(), bytes.data(), bytes.size());
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) return file_error("cannot write " + path);
     bytes.remove_prefix(static_cast<size_t>(written));
   }
-  if (flush && ::fsync(file.get()) != 0) {
-    return file_error("cannot flush " + path + " to its disk");
-  }
+  return absl::OkStatus();
+}
+
+absl::Status write_fresh(const FileDescriptor& file, const std::string& path,
+                         std::string_view bytes) {
+  // A process that was killed may have left a part of a file.
+  if (::ftruncate(file.get(), 0) != 0) return file_error("cannot write " + path);
+  if (absl::Status written = write_all(file, path, bytes); !written.ok()) return written;
+  if (::fsync(file.get()) != 0) return file_error("cannot flush " + path + " to its disk");
   return absl::OkStatus();
 }
 
 }  // namespace
 
 absl::StatusOr<std::string> read_file(const std::string& path) {
-  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file.valid()) return file_error("cannot open " + path);
-  std::string bytes;
-  std::array<char, 1 << 16> part;
-  for (;;) {
-    const ssize_t got = ::read(file.get(), part.data(), part.size());
-    if (got == 0) return bytes;
-    if (got > 0) {
-      bytes.append(part.data(), static_cast<size_t>(got));
-    } else if (errno != EINTR) {
-      return file_error("cannot read " + path);
-    }
-  }
+  return cariama::internal::read_file(path, kMostOfStream);
 }
 
 absl::Status write_file(const std::string& path, std::string_view bytes) {
   struct stat found {};
   if (::stat(path.c_str(), &found) == 0 && !S_ISREG(found.st_mode)) {
-    return write_all(path, bytes, false);
+    const FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+    if (!file.valid()) return file_error("cannot open " + path);
+    return write_all(file, path, bytes);
   }
   const std::string fresh = path + ".new";
-  absl::Status written = write_all(fresh, bytes, true);
+  const absl::StatusOr<FileDescriptor> file =
+      internal::lock_file(fresh, "another process is writing " + path);
+  if (!file.ok()) return file.status();
+  absl::Status written = write_fresh(*file, fresh, bytes);
   if (written.ok() && std::rename(fresh.c_str(), path.c_str()) != 0) {
     written = file_error("cannot rename " + fresh);
   }

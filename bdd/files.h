@@ -12,13 +12,14 @@
 namespace cariama::bdd {
 
 // Returns the bytes of a file. Errors: those of open(2) and read(2); NOT_FOUND only if there is no
-// such file. Thread-safe.
+// such file; RESOURCE_EXHAUSTED (no memory; a pipe or a device with more than 256 MiB).
+// Thread-safe.
 [[nodiscard]] CARIAMA_BDD_EXPORT absl::StatusOr<std::string> read_file(const std::string& path);
 
 // Replaces a file by `bytes`: writes them to PATH.new, flushes it to the disk, and renames it. A
 // process that is killed, and a full disk, leave the file that was there. What is not a regular
 // file (/dev/stdout) is written directly. Errors: those of open(2), write(2), fsync(2) and
-// rename(2).
+// rename(2); UNAVAILABLE if another process is writing PATH.new.
 [[nodiscard]] CARIAMA_BDD_EXPORT absl::Status write_file(const std::string& path,
                                                          std::string_view bytes);
 

@@ -65,6 +65,7 @@ class Search {
       file.emplace(options_.checkpoint, manager_, internal::model_fingerprint(model_),
                    strategy_name(options_.strategy),
                    saturation ? first_variables_.size() : std::numeric_limits<uint64_t>::max());
+      if (absl::Status locked = file->lock(); !locked.ok()) return locked;
       absl::StatusOr<std::optional<internal::Checkpoint>> found = file->read();
       if (!found.ok()) return found.status();
       if (*found) {

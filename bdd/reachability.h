@@ -57,7 +57,8 @@ struct ReachOptions {
   // Folder for checkpoints; "": none. After a level, if checkpoint_seconds have passed since the
   // last one, rank 0 replaces the checkpoint of the folder. reach() continues from a checkpoint of
   // the same model and strategy that it finds there. The last checkpoint is that of the result. All
-  // processes of a job must see the same folder.
+  // processes of a job must see the same folder. One search at a time uses a folder: it has a lock
+  // on the file reach.lock there, which ends with the search or its process.
   std::string checkpoint{};
   double checkpoint_seconds = 5;
   // Stop after this number of levels; 0: no limit.
@@ -90,7 +91,8 @@ struct ReachResult {
 // all processes of a job get: INVALID_ARGUMENT (the goal depends on variables that are no state
 // bits; a checkpoint that is damaged, or of another model or strategy), FAILED_PRECONDITION (the
 // processes see different checkpoints), those of read_file() and write_file() (files.h) for a
-// checkpoint, UNAVAILABLE (another process had such an error).
+// checkpoint, UNAVAILABLE (another process had such an error; another search uses the folder of the
+// checkpoint).
 [[nodiscard]] CARIAMA_BDD_EXPORT absl::StatusOr<ReachResult> reach(const Model& model,
                                                                    const ReachOptions& options);
 

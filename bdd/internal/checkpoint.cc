@@ -3,12 +3,14 @@
 #include <array>
 #include <filesystem>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "bdd/diagrams.h"
 #include "bdd/files.h"
 #include "bdd/internal/byte_reader.h"
+#include "bdd/internal/file_lock.h"
 
 namespace cariama::bdd::internal {
 namespace {
@@ -64,6 +66,20 @@ CheckpointFile::CheckpointFile(const std::string& folder, Manager& manager, uint
       strategy_(strategy),
       most_level_(most_level) {}
 
+absl::Status CheckpointFile::lock() {
+  absl::Status locked;
+  if (manager_.rank() == 0) {
+    std::error_code error;
+    std::filesystem::create_directories(folder_, error);  // if it fails, lock_file() says why
+    absl::StatusOr<FileDescriptor> file = lock_file(
+        folder_ + "/reach.lock", absl::StrCat("another search uses the checkpoint folder ", folder_,
+                                              ": let it end, or use a folder of its own"));
+    locked = file.status();
+    if (file.ok()) lock_ = *std::move(file);
+  }
+  return manager_.agree(locked, "the checkpoint folder was not locked");
+}
+
 absl::StatusOr<std::optional<Checkpoint>> CheckpointFile::read() const {
   uint64_t level = 0;
   std::optional<StoredDiagrams> diagrams;
@@ -117,8 +133,6 @@ absl::Status CheckpointFile::parse(uint64_t& level, std::optional<StoredDiagrams
 absl::Status CheckpointFile::write(const Checkpoint& checkpoint) const {
   absl::Status written;
   if (manager_.rank() == 0) {
-    std::error_code error;
-    std::filesystem::create_directories(folder_, error);  // if it fails, write_file() says why
     std::string bytes(kMagic);
     append_integer(fingerprint_, bytes);
     append_integer(static_cast<uint32_t>(strategy_.size()), bytes);

@@ -17,6 +17,7 @@
 #include "bdd/bdd.h"
 #include "bdd/diagrams.h"
 #include "bdd/model_file.h"
+#include "dtutils/file_descriptor.h"
 
 namespace cariama::bdd::internal {
 
@@ -35,6 +36,10 @@ class CheckpointFile {
   CheckpointFile(const std::string& folder, Manager& manager, uint64_t fingerprint,
                  std::string_view strategy, uint64_t most_level);
 
+  // Locks the folder, which is created if need be, until this object is destroyed. Two searches
+  // would replace each other's checkpoints. Call it first. Collective: rank 0 locks a file
+  // reach.lock, and all processes get its error. Errors: those of lock_file().
+  [[nodiscard]] absl::Status lock();
   // Returns nullopt if the folder has no checkpoint. Collective: each process of a job reads the
   // file, and gets an error if one does. Errors: INVALID_ARGUMENT (another model or strategy, a
   // damaged file), FAILED_PRECONDITION (the processes see different files), those of read_file().
@@ -54,6 +59,7 @@ class CheckpointFile {
   uint64_t fingerprint_;
   std::string strategy_;
   uint64_t most_level_;
+  FileDescriptor lock_;  // in rank 0
 };
 
 }  // namespace cariama::bdd::internal

@@ -23,7 +23,6 @@
 #include <iterator>
 #include <set>
 #include <span>
-#include <sstream>
 #include <system_error>
 #include <utility>
 
@@ -42,7 +41,9 @@
 #include "dsfabric/launcher/placement.h"
 #include "dtutils/error.h"
 #include "dtutils/exchange_server.h"
+#include "dtutils/internal/byte_size.h"
 #include "dtutils/internal/guardian.h"
+#include "dtutils/internal/read_file.h"
 #include "dtutils/internal/standard_streams.h"
 #include "dtutils/wait.h"
 
@@ -638,15 +639,14 @@ absl::StatusOr<internal::JobPlan> make_plan(const LaunchOptions& options) {
       places.push_back(all[static_cast<size_t>(rank) % all.size()]);
     }
   } else if (!options.place.empty()) {
-    std::ifstream file(options.place);
-    std::stringstream text;
-    text << file.rdbuf();
-    if (!file) {
+    const absl::StatusOr<std::string> text = internal::read_file(options.place, internal::kMiB);
+    if (!text.ok()) {
       return make_error(absl::StatusCode::kNotFound, ErrorScope::kOperation,
-                        "the place file '" + options.place + "' cannot be read");
+                        absl::StrCat("the place file '", options.place,
+                                     "' cannot be read: ", text.status().message()));
     }
     absl::StatusOr<std::vector<internal::Place>> parsed =
-        internal::parse_place_file(text.str(), processes);
+        internal::parse_place_file(*text, processes);
     if (!parsed.ok()) return parsed.status();
     places = *std::move(parsed);
   }

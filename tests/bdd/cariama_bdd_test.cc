@@ -11,6 +11,9 @@
 #include <string>
 #include <vector>
 
+#include "bdd/bdd.h"
+#include "bdd/model_file.h"
+#include "bdd/reachability.h"
 #include "tests/bdd/bdd_test_support.h"
 #include "tests/dsfabric/testing/running_command.h"
 
@@ -106,6 +109,43 @@ TEST(CariamaBdd, AFileThatCannotBeWrittenEndsAllProcesses) {
     EXPECT_THAT(run.err, HasSubstr("/proc/no")) << option;
   }
   EXPECT_EQ(run_program("reach /no/such.bdd -n 2").code, 1);
+}
+
+TEST(CariamaBdd, AnEndlessFileIsRefused) {
+  for (const char* arguments : {"reach /dev/zero", "dot /dev/zero"}) {
+    const Ended run = run_program(arguments);
+    EXPECT_EQ(run.code, 1) << arguments;
+    EXPECT_THAT(run.err, HasSubstr("/dev/zero is longer than 256 MiB")) << arguments;
+  }
+  Running pipe("sh -c 'yes | " + kProgram + "dot /dev/stdin'");
+  EXPECT_EQ(pipe.wait(), 1);
+  EXPECT_THAT(pipe.err(), HasSubstr("/dev/stdin is longer than 256 MiB"));
+}
+
+// A second job with the folder would replace the checkpoints of the first one. The lock ends with
+// the first search.
+TEST(CariamaBdd, OneSearchUsesACheckpointFolder) {
+  const std::string folder = ::testing::TempDir() + "cariama-bdd-locked" + std::to_string(getpid());
+  const std::string second = "reach " + model_path("anderson.4") +
+                             " --strategy bfs --quiet --table 16 --cache 16 --checkpoint " + folder;
+  testing::with_manager(1, testing::small(), [&](Manager& manager) {
+    const Model model = load_model(manager, *read_model_file(model_path("anderson.4")));
+    int levels = 0;
+    ReachOptions options{.strategy = Strategy::kBfs, .checkpoint = folder};
+    options.progress = [&](const ReachProgress&) {
+      if (++levels != 1) return;
+      for (const char* processes : {"", " -n 2"}) {
+        const Ended run = run_program(second + processes);
+        EXPECT_EQ(run.code, 1) << run.out;
+        EXPECT_THAT(run.err, HasSubstr("another search uses the checkpoint folder " + folder));
+      }
+    };
+    EXPECT_TRUE(reach(model, options).ok());
+    EXPECT_GT(levels, 1);
+  });
+  const Ended run = run_program(second);
+  EXPECT_EQ(run.code, 0) << run.err;
+  std::filesystem::remove_all(folder);
 }
 
 TEST(CariamaBdd, DotNeedsMemory) {

@@ -1,8 +1,10 @@
 // Failures that leave the diagrams and the other processes intact: no memory to enlarge the table,
 // a file that one process cannot read, an exception in one process, wrong operands.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,9 +15,11 @@
 #include <random>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "bdd/bdd.h"
+#include "bdd/files.h"
 #include "bdd/model_file.h"
 #include "bdd/reachability.h"
 #include "dtutils/allocators/memory_budget.h"
@@ -76,6 +80,44 @@ TEST(Growth, WithoutMemoryKeepsTheDiagrams) {
       expect_full_and_intact(manager, before, other);
     });
   });
+}
+
+TEST(Files, AFileThatIsLargerThanTheMemoryIsAnError) {
+  if (kSanitizerMaps) GTEST_SKIP() << "the sanitizer maps memory, which the limit would forbid";
+  const std::string path = ::testing::TempDir() + "sparse" + std::to_string(getpid());
+  std::ofstream(path) << "x";
+  std::error_code error;
+  std::filesystem::resize_file(path, uint64_t{64} << 30, error);
+  if (error) GTEST_SKIP() << "no sparse files: " << error.message();
+  cariama::testing::run_process_job(1, {}, [&](Fabric&) {
+    const struct rlimit limit { rlim_t{32} << 30, rlim_t{32} << 30 };
+    ASSERT_EQ(setrlimit(RLIMIT_AS, &limit), 0);
+    const absl::Status read = read_file(path).status();
+    EXPECT_EQ(read.code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_THAT(std::string(read.message()), HasSubstr("64 GiB"));
+  });
+  std::filesystem::remove(path);
+}
+
+// A writer that was killed may have left PATH.new. Another writer may have it open.
+TEST(Files, WritersDoNotShareTheirNewFile) {
+  const std::string path = ::testing::TempDir() + "written" + std::to_string(getpid());
+  const std::string fresh = path + ".new";
+  std::ofstream(fresh) << "the remains of a longer file";
+  ASSERT_TRUE(write_file(path, "first").ok());
+  EXPECT_EQ(read_file(path).value(), "first");
+  EXPECT_FALSE(std::filesystem::exists(fresh));
+  const int other = ::open(fresh.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, mode_t{0600});
+  ASSERT_EQ(::flock(other, LOCK_EX), 0);
+  const absl::Status second = write_file(path, "second");
+  EXPECT_EQ(second.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(second.message()), HasSubstr("another process is writing " + path));
+  EXPECT_EQ(read_file(path).value(), "first");
+  EXPECT_TRUE(std::filesystem::exists(fresh));
+  ::close(other);
+  EXPECT_TRUE(write_file(path, "third").ok());
+  EXPECT_EQ(read_file(path).value(), "third");
+  std::filesystem::remove(path);
 }
 
 TEST(Growth, WithoutMemoryInOneProcessKeepsTheDiagramsOfAll) {

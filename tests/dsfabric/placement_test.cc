@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "dsfabric/launcher.h"
 #include "dsfabric/launcher/line_tagger.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -129,6 +130,13 @@ TEST(PlaceFile, IsParsed) {
       3);
   ASSERT_TRUE(places.ok()) << places.status();
   EXPECT_THAT(*places, ElementsAre(Place{0, "rxe0", 0}, Place{1, "rxe1", 2}, Place{1, "", 0}));
+}
+
+TEST(PlaceFile, HasToEnd) {
+  const absl::Status refusal =
+      launch({.processes = 2, .place = "/dev/zero", .command = {"true"}}).status();
+  EXPECT_EQ(refusal.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(message_of(refusal), HasSubstr("/dev/zero is longer than 1 MiB"));
 }
 
 TEST(PlaceFile, NamesTheLineThatIsWrong) {

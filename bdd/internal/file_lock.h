@@ -1,0 +1,23 @@
+// A file that at most one process has.
+#ifndef CARIAMA_BDD_INTERNAL_FILE_LOCK_H_
+#define CARIAMA_BDD_INTERNAL_FILE_LOCK_H_
+
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "dtutils/file_descriptor.h"
+
+namespace cariama::bdd::internal {
+
+// Creates the file if it does not exist, and locks it until the descriptor is closed, which is
+// open for writing. The kernel unlocks the file when the process dies; the file remains. Does not
+// block. On file systems without locks, reports that once and returns the file without a lock.
+// Errors: UNAVAILABLE with the text `in_use` if another process has locked the file; those of
+// open(2).
+[[nodiscard]] absl::StatusOr<FileDescriptor> lock_file(const std::string& path,
+                                                       std::string_view in_use);
+
+}  // namespace cariama::bdd::internal
+
+#endif  // CARIAMA_BDD_INTERNAL_FILE_LOCK_H_
