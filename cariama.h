@@ -130,7 +130,6 @@
 #include "tasks/runtime.h"               // IWYU pragma: export
 #include "tasks/simulation.h"            // IWYU pragma: export
 #include "tasks/start.h"                 // IWYU pragma: export
-#include "tasks/steal_sample.h"          // IWYU pragma: export
 #include "tasks/suspend.h"               // IWYU pragma: export
 #include "tasks/task.h"                  // IWYU pragma: export
 #include "tasks/transfer.h"              // IWYU pragma: export

@@ -181,9 +181,6 @@ absl::StatusOr<std::string> TaskRuntime::run_bytes(tasks::ChildFunction root, ui
 int TaskRuntime::rank() const { return parts_->exchange.rank(); }
 int TaskRuntime::size() const { return parts_->exchange.size(); }
 TaskStatistics TaskRuntime::statistics() const { return parts_->worker->statistics(); }
-std::vector<StealSample> TaskRuntime::take_steal_samples() {
-  return parts_->worker->take_samples();
-}
 bool parent_is_stolen() { return tasks::worker_of_task("parent_is_stolen")->all_entries_stolen(); }
 uint64_t tasks_stolen_from_here() {
   return tasks::worker_of_task("tasks_stolen_from_here")->stolen_entries();

@@ -32,7 +32,6 @@
 #include "dtutils/process_group.h"
 #include "tasks/context.h"
 #include "tasks/export.h"
-#include "tasks/steal_sample.h"
 #include "tasks/task.h"
 
 namespace cariama {
@@ -118,11 +117,6 @@ struct TaskOptions {
   // process (the memory of a std::vector, for example), and reports each such function once on
   // stderr. Costs about 100 us per publication.
   bool check_frames = false;
-  // Each worker measures the times of its first `steal_samples` steals
-  // (TaskRuntime::take_steal_samples).
-  size_t steal_samples = 0;
-  // Counts the page faults of these steals too, with two system calls for each steal.
-  bool sample_faults = false;
   // Time limit for create(), and for exchanging the result after a run.
   std::chrono::milliseconds timeout{30'000};
 };
@@ -226,9 +220,6 @@ class CARIAMA_TASKS_EXPORT TaskRuntime {
   [[nodiscard]] int size() const;
   [[nodiscard]] TaskStatistics statistics() const;
   void reset_statistics();
-  // Returns the samples of this worker's steals since the last call, at most
-  // TaskOptions::steal_samples.
-  [[nodiscard]] std::vector<StealSample> take_steal_samples();
 
  private:
   struct Parts;

@@ -21,6 +21,7 @@
 #include "bench/support/job.h"
 #include "dtutils/exchange_connect.h"
 #include "dtutils/wait.h"
+#include "tasks/internal/steal_sample.h"
 #include "tasks/suspend.h"
 #include "tasks/task.h"
 
@@ -28,6 +29,9 @@ namespace cariama::bench {
 namespace {
 
 using std::chrono::steady_clock;
+using tasks::steal_clock;
+using tasks::StealSample;
+using tasks::StealSampling;
 
 [[noreturn]] void fail(const std::string& why) { give_up("bench_tasks", absl::InternalError(why)); }
 
@@ -122,14 +126,15 @@ struct Gathered {
 // Executes `runs` runs of stolen() and returns the samples of the last one. stolen() returns the
 // number of steals, which must be `steals`.
 template <typename F>
-Gathered steal_run(TaskWorkers& workers, const TaskOptions& options, int steals, int runs,
-                   F stolen) {
+Gathered steal_run(TaskWorkers& workers, const TaskOptions& options, const StealSampling& sampling,
+                   int steals, int runs, F stolen) {
   const std::string bytes =
       workers.run(2, options, [&](TaskRuntime& runtime, Exchange& exchange) -> std::string {
+        tasks::sample_steals(sampling);
         auto begin = steady_clock::now();
         uint64_t tick = steal_clock();
         for (int i = 0; i < runs; ++i) {
-          static_cast<void>(runtime.take_steal_samples());
+          static_cast<void>(tasks::take_steal_samples());
           arrivals.count = 0;
           begin = steady_clock::now();
           tick = steal_clock();
@@ -141,7 +146,7 @@ Gathered steal_run(TaskWorkers& workers, const TaskOptions& options, int steals,
         Gathered mine;
         mine.ns_per_tick = static_cast<double>((steady_clock::now() - begin).count()) /
                            static_cast<double>(steal_clock() - tick);
-        for (const StealSample& sample : runtime.take_steal_samples()) {
+        for (const StealSample& sample : tasks::take_steal_samples()) {
           if (mine.count == std::size(mine.samples)) break;
           const uint64_t at = mine.count < arrivals.count ? arrivals.at[mine.count] : sample.at;
           mine.samples[mine.count++] = {sample, at - sample.at};
@@ -168,7 +173,8 @@ Gathered steal_run(TaskWorkers& workers, const TaskOptions& options, int steals,
 }
 
 Gathered ping_pong_run(TaskWorkers& workers, const TaskOptions& options, int steals, size_t pad) {
-  return steal_run(workers, options, steals, 1, [steals, pad] { return ping_pong(steals, pad); });
+  return steal_run(workers, options, {.steals = 2048}, steals, 1,
+                   [steals, pad] { return ping_pong(steals, pad); });
 }
 
 // Measurements with one worker, whose frames are in its caches.
@@ -228,15 +234,13 @@ Alone alone_run(TaskWorkers& workers, const TaskOptions& options, size_t pad, si
 
 }  // namespace
 
-void measure_page_faults(TaskWorkers& workers, TaskOptions options, size_t frame,
+void measure_page_faults(TaskWorkers& workers, const TaskOptions& options, size_t frame,
                          const Report& report, const Params& params) {
-  options.steal_samples = 2 * kChain;
-  options.sample_faults = true;
   Params row = params;
   row.set("frame", static_cast<uint64_t>(frame));
   const auto measure = [&](const char* name, int runs) {
-    const Gathered all =
-        steal_run(workers, options, kChain, runs, [frame] { return steal_each(kChain, frame); });
+    const Gathered all = steal_run(workers, options, {.steals = 2 * kChain, .faults = true}, kChain,
+                                   runs, [frame] { return steal_each(kChain, frame); });
     double faults = 0;
     for (uint64_t i = 0; i < all.count; ++i) faults += all.samples[i].faults;
     if (!workers.reports()) return;
@@ -264,9 +268,9 @@ void measure_reserved(TaskWorkers& workers, const TaskOptions& options, const Re
   }
 }
 
-void measure_steals(TaskWorkers& workers, TaskOptions options, const std::vector<size_t>& frames,
-                    int steals, const Report& report, const Params& params) {
-  options.steal_samples = 2048;
+void measure_steals(TaskWorkers& workers, const TaskOptions& options,
+                    const std::vector<size_t>& frames, int steals, const Report& report,
+                    const Params& params) {
   constexpr size_t kLeastPad = 64;
   // Determine the bytes of the stolen frames besides the pad.
   const Gathered first = ping_pong_run(workers, options, 8, kLeastPad);

@@ -16,12 +16,13 @@ namespace cariama::bench {
 // Prints the time of each step of a steal for each size of the stolen frames, in cycles of the time
 // stamp counter and in ns, and for comparison the time of suspending and resuming frames of the
 // same size. Requires two workers. The first steal is not counted.
-void measure_steals(TaskWorkers& workers, TaskOptions options, const std::vector<size_t>& frames,
-                    int steals, const Report& report, const Params& params);
+void measure_steals(TaskWorkers& workers, const TaskOptions& options,
+                    const std::vector<size_t>& frames, int steals, const Report& report,
+                    const Params& params);
 
 // Prints the page faults of a thief per steal, in a first run and in a later run. Each steal is of
 // a different task with a frame of `frame` bytes. Requires two workers.
-void measure_page_faults(TaskWorkers& workers, TaskOptions options, size_t frame,
+void measure_page_faults(TaskWorkers& workers, const TaskOptions& options, size_t frame,
                          const Report& report, const Params& params);
 
 // Prints the bytes of address space that each worker reserves for stacks, for 1 to 8 workers. In a

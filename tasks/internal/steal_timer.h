@@ -12,11 +12,11 @@
 
 namespace cariama::tasks {
 
-// Measures the times of the steps if TaskOptions::steal_samples asks for more samples.
+// Measures the times of the steps if StealSampling::steals asks for more samples.
 class Worker::StealTimer {
  public:
   explicit StealTimer(Worker& worker)
-      : worker_(worker), sampled_(worker.samples_.size() < worker.options_.steal_samples) {
+      : worker_(worker), sampled_(worker.samples_.size() < worker.sampling_.steals) {
     if (sampled_) faults_ = page_faults();
     mark(0);
   }
@@ -38,7 +38,7 @@ class Worker::StealTimer {
  private:
   [[nodiscard]] uint64_t page_faults() const {
     rusage usage{};
-    if (worker_.options_.sample_faults) getrusage(RUSAGE_SELF, &usage);
+    if (worker_.sampling_.faults) getrusage(RUSAGE_SELF, &usage);
     return static_cast<uint64_t>(usage.ru_minflt);
   }
 

@@ -42,6 +42,9 @@ void cariama_fork_end(uint64_t value) {
 
 Worker* this_worker = nullptr;
 
+void sample_steals(const StealSampling& sampling) { this_worker->sample_steals(sampling); }
+std::vector<StealSample> take_steal_samples() { return this_worker->take_samples(); }
+
 Worker* worker_of_task(const char* operation) {
   if (this_worker == nullptr || !this_worker->in_task()) {
     end_job(make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kProcess,

@@ -41,9 +41,9 @@
 #include "tasks/internal/split_deque.h"
 #include "tasks/internal/split_deque_thief.h"
 #include "tasks/internal/stack_region.h"
+#include "tasks/internal/steal_sample.h"
 #include "tasks/join_record.h"
 #include "tasks/runtime.h"
-#include "tasks/steal_sample.h"
 
 namespace cariama::tasks {
 
@@ -125,6 +125,7 @@ class Worker : public SchedulerState {
     statistics_ = {};
     idle_ticks_ = 0;
   }
+  void sample_steals(const StealSampling& sampling) { sampling_ = sampling; }
   [[nodiscard]] std::vector<StealSample> take_samples() { return std::exchange(samples_, {}); }
 
   // The call that starts a child. `bytes` is the size of the closure at `first`, or 0 if `first` is
@@ -380,6 +381,7 @@ class Worker : public SchedulerState {
   std::set<uint64_t> reported_frames_;  // return addresses that check_frames() has reported
   std::vector<WorkerArea*> peers_;      // areas of all ranks; empty if peers cannot wake each other
   uint32_t ticket_ = 0;                 // of area_.doorbell
+  StealSampling sampling_;
   std::vector<StealSample> samples_;
   std::chrono::steady_clock::time_point next_liveness_check_;  // of await_thief()
   // Idle time in ticks of steal_clock(). statistics() converts it to ns by comparing the ticks and
