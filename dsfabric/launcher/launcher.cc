@@ -370,8 +370,6 @@ class Job {
       }
       if (rank == 0) input_.close();
       --running_;
-      const bool is_in_job =
-          server_.rank_ended(rank, status == 0 ? "has ended" : describe_end(status));
       if (status != 0) {
         if (unreported_.empty()) {
           unreported_since_ = std::chrono::steady_clock::now();
@@ -379,6 +377,7 @@ class Job {
         }
         unreported_.emplace_back(status, rank);
       } else {
+        const bool is_in_job = server_.rank_ended(rank, "has ended");
         // The job may go on without it, so nothing else may tell the user.
         if (is_in_job && phase_ == Phase::kRunning) {
           say(absl::StrCat("rank ", rank, " has ended without finalize(): call Fabric::finalize() ",
@@ -435,6 +434,11 @@ class Job {
     std::stable_sort(failures.begin(), failures.end(), [](const auto& a, const auto& b) {
       return cause_order(a.first) > cause_order(b.first);
     });
+    // The others learn of the failures only now. Before, a process could end in order although the
+    // job is about to be ended.
+    for (const auto& [status, rank] : failures) {
+      static_cast<void>(server_.rank_ended(rank, describe_end(status)));
+    }
     for (const auto& [status, rank] : failures) on_failure(rank, status);
   }
 

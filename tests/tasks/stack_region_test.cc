@@ -48,7 +48,7 @@ TEST(StackRegion, PeersMapTheSameMemory) {
   ASSERT_NE(other, MAP_FAILED);
   (*region)->top()[-8] = std::byte{7};
   EXPECT_EQ(static_cast<std::byte*>(other)[8192 - 8], std::byte{7});
-  EXPECT_EQ(fcntl(source.descriptor, F_GET_SEALS), F_SEAL_SHRINK | F_SEAL_GROW);
+  EXPECT_EQ(fcntl(source.descriptor, F_GET_SEALS), F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
   munmap(other, source.length);
 }
 
