@@ -393,7 +393,8 @@ int draw(const Arguments& arguments) {
 constexpr int kReported = 4;
 constexpr const char* kSupervised = "CARIAMA_BDD_SUPERVISED";
 
-// Starts the processes of the job, and says after a failure what is lost.
+// Starts the processes of the job, and says after a failure what is lost. Returns the exit code:
+// that of a process which a signal has killed (128 + n), else one of those in the help text.
 int supervise(const Arguments& arguments, int argc, char** argv) {
   ::setenv(kSupervised, "1", 1);
   const absl::StatusOr<int> code =
@@ -410,6 +411,8 @@ int supervise(const Arguments& arguments, int argc, char** argv) {
                      "levels since the last checkpoint. The same command continues from "
                      "the checkpoint in ",
                      folder));
+    if (*code < 128)
+      return 1;  // the task runtime, for example, ends a process with a code of its own
   }
   return *code;
 }

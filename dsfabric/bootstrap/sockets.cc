@@ -12,9 +12,11 @@
 #include <cerrno>
 #include <climits>
 #include <cstring>
+#include <system_error>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "dtutils/diagnostics.h"
 #include "dtutils/error.h"
 
 namespace cariama::internal {
@@ -273,7 +275,13 @@ FileDescriptor accept_from(int listener) {
                                   SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket.valid()) {
       // No free descriptors: the listener stays readable, so poll() would return at once, forever.
-      if (errno == EMFILE || errno == ENFILE || errno == ENOMEM) poll(nullptr, 0, 10);
+      if (errno == EMFILE || errno == ENFILE || errno == ENOMEM) {
+        report_once("bootstrap.accept",
+                    "a connection cannot be accepted (" + std::generic_category().message(errno) +
+                        "): its peer waits",
+                    "raise ulimit -n");
+        poll(nullptr, 0, 10);
+      }
       return socket;
     }
     if (from.ss_family == AF_UNIX && !is_of_own_user(socket.get())) continue;

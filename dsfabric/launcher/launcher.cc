@@ -1,6 +1,5 @@
 #include "dsfabric/launcher.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
 #include <sys/ioctl.h>

@@ -12,6 +12,7 @@
 #include <limits>
 #include <string>
 
+#include "dtutils/diagnostics.h"
 #include "dtutils/error.h"
 
 namespace cariama::shm {
@@ -119,9 +120,10 @@ absl::StatusOr<std::shared_ptr<Link>> Link::connect(const Uuid& uuid, int pid,
   link->pid_ = credentials.pid;
   link->process_ = FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, credentials.pid, 0)));
   if (!link->process_.valid()) {
-    return make_errno_error(errno == ESRCH ? ECONNRESET : errno, ErrorScope::kPeer,
-                            with_peer("pidfd_open", peer),
-                            "the peer must live; Linux 5.3 or newer");
+    const int number = errno;
+    return make_errno_error(
+        number == ESRCH ? ECONNRESET : number, ErrorScope::kPeer, with_peer("pidfd_open", peer),
+        number == EMFILE ? "raise ulimit -n" : "the peer must live; Linux 5.3 or newer");
   }
 
   // An answer that arrives after the pidfd was opened proves that the pidfd refers to this peer.
@@ -137,6 +139,11 @@ absl::StatusOr<std::shared_ptr<Link>> Link::connect(const Uuid& uuid, int pid,
       return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kPeer,
                         with_peer("connect over shm: the peer speaks another version", peer),
                         "use the same release on both sides");
+    }
+    if (error == EMFILE) {
+      return make_errno_error(error, ErrorScope::kProcess,
+                              with_peer("connect over shm: no descriptor for the peer", peer),
+                              "raise ulimit -n");
     }
     return make_errno_error(error == EAGAIN ? ETIMEDOUT : ECONNRESET, ErrorScope::kPeer,
                             with_peer("connect over shm: no answer from the service thread", peer),
@@ -229,6 +236,12 @@ bool Link::drain_locked() {
     FileDescriptor descriptor;
     const int error = receive_message(socket_.get(), &message, &descriptor, /*wait=*/false);
     if (error == EAGAIN) return true;
+    if (error == EMFILE) {
+      report_once("shm.descriptors",
+                  "no descriptor is left to map memory of a peer: transfers to that memory fail",
+                  "raise ulimit -n");
+      continue;
+    }
     if (error != 0) return false;
     if (message.type == MessageType::kRegion && descriptor.valid()) {
       add_mapped(message, descriptor);

@@ -6,7 +6,9 @@
 
 #include <array>
 #include <cerrno>
+#include <system_error>
 
+#include "dtutils/diagnostics.h"
 #include "dtutils/error.h"
 #include "dtutils/internal/start_thread.h"
 #include "dtutils/shm/robust_lock.h"
@@ -115,7 +117,13 @@ void Service::accept_peers() {
     if (!socket.valid()) {
       // No descriptor is left: the connecting peer's deadline ends its wait. Sleep, instead of
       // spinning on the ready listener.
-      if (errno == EMFILE || errno == ENFILE) usleep(10'000);
+      if (errno == EMFILE || errno == ENFILE) {
+        report_once("shm.accept",
+                    "a connection over shm cannot be accepted (" +
+                        std::generic_category().message(errno) + "): its peer waits",
+                    "raise ulimit -n");
+        usleep(10'000);
+      }
       return;
     }
     ucred credentials{};

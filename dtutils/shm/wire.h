@@ -51,7 +51,8 @@ socklen_t socket_address(const Uuid& uuid, sockaddr_un* address);
 [[nodiscard]] int send_message(int socket, const Message& message, int descriptor, bool wait);
 
 // Receives one message. Returns 0 or errno (EAGAIN: no message available; EPIPE: the other side has
-// closed; EPROTO: not a valid message of this version).
+// closed; EPROTO: not a valid message of this version; EMFILE: the message is received, but its
+// descriptor is lost, since this process has no number left for it).
 [[nodiscard]] int receive_message(int socket, Message* message, FileDescriptor* descriptor,
                                   bool wait);
 

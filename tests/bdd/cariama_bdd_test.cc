@@ -148,6 +148,20 @@ TEST(CariamaBdd, OneSearchUsesACheckpointFolder) {
   std::filesystem::remove_all(folder);
 }
 
+// The largest limit that does not suffice: the job has begun, and the task runtime ends it.
+TEST(CariamaBdd, AJobWithoutDescriptorsNamesTheLimit) {
+  for (int limit = 64; limit > 8; --limit) {
+    Running job("sh -c 'ulimit -n " + std::to_string(limit) + "; exec " + kProgram +
+                "queens 3 -n 2 --table 1 --cache 1'");
+    const int code = job.wait();
+    if (code == 0) continue;
+    EXPECT_EQ(code, 1) << limit;
+    EXPECT_THAT(job.err(), HasSubstr("raise ulimit -n")) << limit;
+    return;
+  }
+  ADD_FAILURE() << "the job needs no descriptors";
+}
+
 TEST(CariamaBdd, DotNeedsMemory) {
   const std::string path = ::testing::TempDir() + "large" + std::to_string(getpid()) + ".bdd";
   testing::with_manager(1, testing::small(), [&](Manager& manager) {
