@@ -264,8 +264,10 @@ absl::StatusOr<std::unique_ptr<StatisticsService>> StatisticsService::start(
 
 StatisticsService::~StatisticsService() {
   if (getpid() != state_->owner) {
-    // The thread lives in the parent: join() would wait for ever, and the destructor would abort.
-    if (state_->thread.joinable()) state_->thread.detach();
+    // The thread lives in the parent, so this process can neither join nor detach it.
+    state_->listeners.clear();
+    state_->stop.reset();
+    [[maybe_unused]] static const State* const left_behind = state_.release();
     return;
   }
   if (state_->thread.joinable()) {

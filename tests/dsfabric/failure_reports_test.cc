@@ -267,7 +267,7 @@ TEST(FailureReports, NameTheErrorOfOutputThatIsLost) {
 
 // The limit of the sizes of files holds for memory files, too.
 TEST(FailureReports, NameTheLimitOfFileSizes) {
-  Running refused("sh -c '(ulimit -f 0; " + job("-n 2", "return") + ") 2>&1 | cat'");
+  Running refused("sh -c '(ulimit -f 1000; " + job("-n 2", "return") + ") 2>&1 | cat'");
   refused.wait();
   EXPECT_THAT(refused.out(), HasSubstr("creating the 1 GiB control segment"));
   EXPECT_THAT(refused.out(), HasSubstr("File too large: raise ulimit -f"));
