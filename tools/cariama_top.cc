@@ -102,13 +102,13 @@ struct Sample {
 bool parse_line(std::string_view line, std::string& name,
                 std::map<std::string, std::string>& labels, double& value) {
   const size_t brace = line.find('{');
-  if (brace == line.npos) return false;
+  if (brace == std::string_view::npos) return false;
   name = line.substr(0, brace);
   labels.clear();
   size_t at = brace + 1;
   while (at < line.size() && line[at] != '}') {
     const size_t equals = line.find("=\"", at);
-    if (equals == line.npos) return false;
+    if (equals == std::string_view::npos) return false;
     std::string& text = labels[std::string(line.substr(at, equals - at))];
     for (at = equals + 2; at < line.size() && line[at] != '"'; ++at) {
       if (line[at] == '\\' && at + 1 < line.size()) ++at;
@@ -150,7 +150,7 @@ std::vector<int> serving_processes() {
   for (std::string line; std::getline(sockets, line);) {
     const size_t at = line.find(mark);
     int pid = 0;
-    if (at == line.npos) continue;
+    if (at == std::string::npos) continue;
     const char* const digits = line.c_str() + at + mark.size();
     const auto parsed = std::from_chars(digits, line.c_str() + line.size(), pid);
     if (parsed.ec == std::errc() && pid > 0) found.insert(pid);
@@ -164,7 +164,7 @@ bool read_stat(Sample& sample) {
   std::string text;
   std::getline(file, text);
   const size_t name_end = text.rfind(')');  // the name may contain anything
-  if (name_end == text.npos) return false;
+  if (name_end == std::string::npos) return false;
   std::istringstream fields(text.substr(name_end + 1));
   std::string skipped;
   double user = 0;
@@ -301,6 +301,7 @@ class Screen {
   // `before` holds the samples of the last look, by process.
   std::string table(const std::vector<Sample>& samples, const std::map<int, Sample>& before) const {
     std::vector<const Sample*> sorted;
+    sorted.reserve(samples.size());
     for (const Sample& sample : samples) sorted.push_back(&sample);
     const auto label = [](const Sample& sample, const char* name) -> std::string {
       const auto found = sample.labels.find(name);
@@ -496,7 +497,7 @@ int main_of_top(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     std::string word = argv[i];
     std::optional<std::string> value;
-    if (const size_t equals = word.find('='); equals != word.npos) {
+    if (const size_t equals = word.find('='); equals != std::string::npos) {
       value = word.substr(equals + 1);
       word.resize(equals);
     }

@@ -46,7 +46,8 @@ std::string job_name(const JobSecret& secret) {
 
 std::vector<std::string> split_words(std::string_view text) {
   std::vector<std::string> words;
-  for (size_t end = 0; end != text.npos; text.remove_prefix(std::min(text.size(), end + 1))) {
+  for (size_t end = 0; end != std::string_view::npos;
+       text.remove_prefix(std::min(text.size(), end + 1))) {
     end = text.find(',');
     words.emplace_back(text.substr(0, end));
   }
@@ -74,15 +75,16 @@ absl::StatusOr<StatisticsRequest> parse_statistics_request(std::string_view text
     } else if (word == "exit") {
       request.table_at_end = true;
     } else {
-      const std::string kUnix = "unix:";
-      const bool is_socket = word.substr(0, kUnix.size()) == kUnix;
-      const std::string path = is_socket ? word.substr(kUnix.size()) : word;
+      const std::string prefix = "unix:";
+      const bool is_socket = word.substr(0, prefix.size()) == prefix;
+      const std::string path = is_socket ? word.substr(prefix.size()) : word;
       if (path.empty()) {
         return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kProcess,
                           "CARIAMA_STATISTICS is '" + std::string(text) + "', with an empty word",
                           "use exit, off, unix:PATH or FILE, separated by commas");
       }
-      if (size > 1 && path.find("%r") == path.npos && path.find("%p") == path.npos) {
+      if (size > 1 && path.find("%r") == std::string::npos &&
+          path.find("%p") == std::string::npos) {
         return make_error(
             absl::StatusCode::kInvalidArgument, ErrorScope::kProcess,
             absl::StrCat("CARIAMA_STATISTICS names ", path, " for all ", size, " processes"),

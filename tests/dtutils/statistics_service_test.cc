@@ -137,8 +137,8 @@ TEST(StatisticsServiceTest, AnswersReaders) {
 
 TEST(StatisticsServiceTest, SilentReadersDoNotKeepOthersOut) {
   const auto service = started({});
-  std::vector<FileDescriptor> silent;
-  for (int i = 0; i < 12; ++i) silent.push_back(connect_to(own_name()));
+  std::vector<FileDescriptor> silent(12);
+  for (FileDescriptor& one : silent) one = connect_to(own_name());
   EXPECT_THAT(ask(own_name()), StartsWith("HTTP/1.0 200 OK"));
 }
 

@@ -194,10 +194,12 @@ TEST(MessengerProcesses, AMessengerOfNoThreadSaysSo) {
   };
   const ::testing::KilledBySignal aborted(SIGABRT);
   const char* const said = "it has none: it has not called init_thread";
+#if !defined(__SANITIZE_ADDRESS__)  // whose build reports the reference to nothing itself
   EXPECT_EXIT(use([](Fabric& fabric) { RDMAMessenger one(*fabric.this_thread(), 0); }), aborted,
               said);
   EXPECT_EXIT(use([](Fabric& fabric) { RDMAAggregatorGlobal all(*fabric.this_thread()); }), aborted,
               said);
+#endif
   EXPECT_EXIT(use([](Fabric&) { RDMAMessengerGlobal all; }), aborted, said);
   EXPECT_EXIT(use([](Fabric&) { static_cast<void>(thread_information->index()); }), aborted, said);
 }
