@@ -47,6 +47,8 @@ struct Packet {
   RemoteKey remote_key;
   uint64_t operand = 0;  // of an atomic; in its acknowledgement the old value
   uint64_t swap = 0;
+  uint64_t write_begin = 0;  // of a piece: the range of its WRITE
+  uint64_t write_end = 0;
   // Its size determines the time on the wire: a READ's request has none.
   std::vector<std::byte> payload;
 };

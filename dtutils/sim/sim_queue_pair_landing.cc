@@ -1,7 +1,9 @@
 // How the bytes of simulated WRITEs become visible, in any order that ArrivalOrder permits.
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -11,6 +13,36 @@
 #include "dtutils/sim/sim_queue_pair.h"
 
 namespace cariama::sim {
+
+namespace {
+
+// Stores the bytes of a piece. If pieces of one WRITE share an aligned word, each of them stores the
+// whole word, with the other bytes as they are: a receiver reads words, and an atomic load
+// synchronizes only with atomic stores of its own size.
+void store_piece(const Packet& piece) {
+  using internal::kWord;
+  uint64_t address = piece.remote_address;
+  const std::byte* from = piece.payload.data();
+  const uint64_t end = address + piece.bytes;
+  while (address < end) {
+    const uint64_t word_address = address / kWord * kWord;
+    const uint64_t bytes = std::min(end, word_address + kWord) - address;
+    const bool shared = bytes != kWord && word_address >= piece.write_begin &&
+                        word_address + kWord <= piece.write_end;
+    if (shared) {
+      const std::atomic_ref<uint64_t> word(*reinterpret_cast<uint64_t*>(word_address));
+      uint64_t value = word.load(std::memory_order_relaxed);
+      std::memcpy(reinterpret_cast<std::byte*>(&value) + (address - word_address), from, bytes);
+      word.store(value, std::memory_order_release);
+    } else {
+      internal::store_shared(reinterpret_cast<std::byte*>(address), from, bytes);
+    }
+    address += bytes;
+    from += bytes;
+  }
+}
+
+}  // namespace
 
 // Splits a WRITE into pieces at random offsets, each with its own delivery time, in any order that
 // write_order permits. Sets `landed` to the time of the last one.
@@ -63,6 +95,8 @@ void SimQueuePair::land_in_pieces(const Packet& request, SimTime* landed) {
     piece->bytes = cuts[i + 1] - cuts[i];
     piece->remote_address = request.remote_address + cuts[i];
     piece->remote_key = request.remote_key;
+    piece->write_begin = request.remote_address;
+    piece->write_end = request.remote_address + bytes;
     piece->payload.assign(request.payload.begin() + static_cast<ptrdiff_t>(cuts[i]),
                           request.payload.begin() + static_cast<ptrdiff_t>(cuts[i + 1]));
     *landed = std::max(*landed, times[i]);
@@ -76,8 +110,7 @@ void SimQueuePair::receive_piece(const Packet& piece) {
   if (fabric_->find(piece.remote_key, domain_, piece.remote_address, piece.bytes) == nullptr) {
     return;
   }
-  internal::store_shared(reinterpret_cast<std::byte*>(piece.remote_address), piece.payload.data(),
-                         piece.payload.size());
+  store_piece(piece);
 }
 
 }  // namespace cariama::sim
