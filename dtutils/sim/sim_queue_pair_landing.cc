@@ -16,8 +16,8 @@ namespace cariama::sim {
 
 namespace {
 
-// Stores the bytes of a piece. If pieces of one WRITE share an aligned word, each of them stores the
-// whole word, with the other bytes as they are: a receiver reads words, and an atomic load
+// Stores the bytes of a piece. If pieces of one WRITE share an aligned word, each of them stores
+// the whole word, with the other bytes as they are: a receiver reads words, and an atomic load
 // synchronizes only with atomic stores of its own size.
 void store_piece(const Packet& piece) {
   using internal::kWord;

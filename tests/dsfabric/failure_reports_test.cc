@@ -18,6 +18,7 @@
 #include "dsfabric/launcher.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/dsfabric/testing/role.h"
 #include "tests/dsfabric/testing/running_command.h"
 
 // Sanitizers handle SIGSEGV themselves.
@@ -135,7 +136,7 @@ int fail_in_rank_1(std::string_view role) {
 std::string launcher() { return std::string(CARIAMA_PROGRAM_DIR) + "/cariama-run"; }
 
 std::string job(const std::string& options, const std::string& role) {
-  return launcher() + " " + options + " /proc/" + std::to_string(getpid()) + "/exe --role=" + role;
+  return launcher() + " " + options + " " + testing::in_role(role);
 }
 
 TEST(FailureReports, NameTheProcessThatCrashedFirst) {
@@ -289,7 +290,7 @@ TEST(FailureReports, HostsWithoutACommonDeviceAreToldSo) {
   if (std::system("ls /sys/class/infiniband/* >/dev/null 2>&1") == 0) {
     GTEST_SKIP() << "there is an RDMA device";
   }
-  const std::string self = "/proc/" + std::to_string(getpid()) + "/exe --role=return";
+  const std::string self = testing::in_role("return");
   for (const std::string transport : {"", "env CARIAMA_TRANSPORT=shm "}) {
     Running apart(transport + CARIAMA_PROGRAM_DIR + "/cariama-run -n 2 sh -c '" +
                   "[ $CARIAMA_RANK = 0 ] || exec unshare --net " + self + "; exec " + self + "'");
@@ -310,10 +311,5 @@ int play(std::string_view role) {
 }  // namespace cariama
 
 int main(int argc, char** argv) {
-  constexpr std::string_view kRole = "--role=";
-  if (argc > 1 && std::string_view(argv[1]).substr(0, kRole.size()) == kRole) {
-    return cariama::play(std::string_view(argv[1]).substr(kRole.size()));
-  }
-  ::testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
+  return cariama::testing::play_or_test(argc, argv, cariama::play);
 }

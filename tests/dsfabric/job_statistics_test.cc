@@ -16,6 +16,7 @@
 
 #include "dsfabric/fabric.h"
 #include "dsfabric/send_call.h"
+#include "tests/dsfabric/testing/role.h"
 #include "tests/dsfabric/testing/running_command.h"
 
 namespace cariama {
@@ -66,7 +67,7 @@ int count_calls(std::string_view role) {
 std::string job(const std::string& statistics, const std::string& options,
                 const std::string& role) {
   return "env CARIAMA_STATISTICS=" + statistics + " " + CARIAMA_PROGRAM_DIR + "/cariama-run " +
-         options + " /proc/" + std::to_string(getpid()) + "/exe --role=" + role;
+         options + " " + testing::in_role(role);
 }
 
 std::string text_of(const std::string& path) {
@@ -130,15 +131,21 @@ TEST_F(JobStatistics, TopShowsARunningJob) {
     const std::string out = running.out();
     return out.find("ready") != out.rfind("ready");
   }));
-  Running top(std::string(CARIAMA_PROGRAM_DIR) + "/cariama-top --json --interval 0.2 --count 1");
-  EXPECT_EQ(top.wait(), 0) << top.err();
   const std::string program = std::filesystem::read_symlink("/proc/self/exe").filename();
-  for (const char* rank : {"0", "1"}) {
-    EXPECT_THAT(top.out(), ContainsRegex("\"state\".*\"rank\": \"" + std::string(rank) +
-                                         "\", \"size\": \"2\", \"program\": \"" + program +
-                                         "\".*\"value\": \"running\""));
-  }
-  EXPECT_THAT(top.out(), HasSubstr("\"name\": \"calls_run\""));
+  const auto shows = [&](const std::string& text, const std::string& rank) {
+    const auto row =
+        ContainsRegex("\"state\".*\"rank\": \"" + rank + "\", \"size\": \"2\", \"program\": \"" +
+                      program + "\".*\"value\": \"running\"");
+    return ::testing::Matches(row)(text);
+  };
+  // A process that does not answer within half a second is shown as silent.
+  EXPECT_TRUE(Running::eventually([&] {
+    Running top(std::string(CARIAMA_PROGRAM_DIR) + "/cariama-top --json --interval 0.2 --count 1");
+    EXPECT_EQ(top.wait(), 0) << top.err();
+    const std::string text = top.out();
+    return shows(text, "0") && shows(text, "1") &&
+           text.find("\"name\": \"calls_run\"") != std::string::npos;
+  }));
   std::ofstream(folder_ + "/go") << "go";
   EXPECT_EQ(running.wait(), 0) << running.err();
 }
@@ -163,10 +170,5 @@ int play(std::string_view role) { return count_calls(role); }
 }  // namespace cariama
 
 int main(int argc, char** argv) {
-  constexpr std::string_view kRole = "--role=";
-  if (argc > 1 && std::string_view(argv[1]).substr(0, kRole.size()) == kRole) {
-    return cariama::play(std::string_view(argv[1]).substr(kRole.size()));
-  }
-  ::testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
+  return cariama::testing::play_or_test(argc, argv, cariama::play);
 }

@@ -17,6 +17,7 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -29,6 +30,7 @@
 #include "dtutils/file_descriptor.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/dsfabric/testing/role.h"
 #include "tests/dsfabric/testing/running_command.h"
 
 extern char** environ;
@@ -121,7 +123,7 @@ int role_secret() {
     }
   }
   // A child of this process is not a member of the job.
-  const std::string again = "/proc/" + std::to_string(getpid()) + "/exe --role=exchange";
+  const std::string again = testing::in_role("exchange");
   const int status = std::system(again.c_str());
   print("child: " + std::to_string(WEXITSTATUS(status)));
   require(job->finalize(soon()));
@@ -212,7 +214,7 @@ int role_diagnostics() {
   return 0;
 }
 
-int play(const std::string& role) {
+int play(std::string_view role) {
   if (role == "fabric") return role_fabric();
   if (role == "diagnostics") return role_diagnostics();
   if (role == "exchange") return role_exchange();
@@ -221,7 +223,7 @@ int play(const std::string& role) {
   if (role == "orderly") return role_orderly();
   if (role == "fork") return role_fork();
   if (role == "deaf") return role_deaf();
-  print("there is no role " + role);
+  print("there is no role " + std::string(role));
   return 97;
 }
 
@@ -690,10 +692,5 @@ int main(int argc, char** argv) {
   if (getenv("LAUNCH_SELF") != nullptr) {
     if (const auto code = cariama::launch_self({.processes = 2}, argc, argv)) return *code;
   }
-  constexpr std::string_view kRole = "--role=";
-  if (argc > 1 && std::string_view(argv[1]).substr(0, kRole.size()) == kRole) {
-    return cariama::play(argv[1] + kRole.size());
-  }
-  ::testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
+  return cariama::testing::play_or_test(argc, argv, cariama::play);
 }

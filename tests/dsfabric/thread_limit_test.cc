@@ -23,6 +23,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "riutils/call.h"
+#include "tests/dsfabric/testing/role.h"
 #include "tests/dsfabric/testing/running_command.h"
 
 // Sanitizers replace pthread_create() themselves.
@@ -102,8 +103,7 @@ void expect_every_failure_reported(const std::string& role, int reported) {
   for (int failing = 0; failing < 50; ++failing) {
     // Without the statistics service: its thread is not needed, so its failure is no error.
     Running job("env CARIAMA_STATISTICS=off FAILING_THREAD=" + std::to_string(failing) + " " +
-                CARIAMA_PROGRAM_DIR + "/cariama-run -n 2 /proc/" + std::to_string(getpid()) +
-                "/exe --role=" + role);
+                CARIAMA_PROGRAM_DIR + "/cariama-run -n 2 " + testing::in_role(role));
     const int code = job.wait();
     const std::string text = job.out() + job.err();
     if (code == 0) {
@@ -151,10 +151,6 @@ int play(std::string_view role, int argc, char** argv) {
 }  // namespace cariama
 
 int main(int argc, char** argv) {
-  constexpr std::string_view kRole = "--role=";
-  if (argc > 1 && std::string_view(argv[1]).substr(0, kRole.size()) == kRole) {
-    return cariama::play(std::string_view(argv[1]).substr(kRole.size()), argc, argv);
-  }
-  ::testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
+  return cariama::testing::play_or_test(
+      argc, argv, [&](std::string_view role) { return cariama::play(role, argc, argv); });
 }
