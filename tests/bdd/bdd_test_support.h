@@ -27,12 +27,6 @@ namespace cariama::bdd::testing {
 // ThreadSanitizer multiplies the time of a job by 20: such a build runs the shortest searches only.
 #if defined(__SANITIZE_THREAD__)
 inline constexpr bool kShort = true;
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-inline constexpr bool kShort = true;
-#else
-inline constexpr bool kShort = false;
-#endif
 #else
 inline constexpr bool kShort = false;
 #endif

@@ -150,10 +150,8 @@ TEST(CariamaBdd, OneSearchUsesACheckpointFolder) {
 
 // The largest limit that does not suffice: the job has begun, and the task runtime ends it.
 TEST(CariamaBdd, AJobWithoutDescriptorsNamesTheLimit) {
-#if defined(__has_feature)
-#if __has_feature(undefined_behavior_sanitizer)
+#if defined(__SANITIZE_UNDEFINED__)
   GTEST_SKIP() << "UBSan opens a pipe to check the type of an object: it needs descriptors itself";
-#endif
 #endif
   for (int limit = 64; limit > 8; --limit) {
     Running job("sh -c 'ulimit -n " + std::to_string(limit) + "; exec " + kProgram +

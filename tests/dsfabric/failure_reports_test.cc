@@ -24,10 +24,6 @@
 // Sanitizers handle SIGSEGV themselves.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define CARIAMA_OTHER_HANDLERS
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define CARIAMA_OTHER_HANDLERS
-#endif
 #endif
 
 namespace cariama {

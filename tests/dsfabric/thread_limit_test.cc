@@ -29,10 +29,6 @@
 // Sanitizers replace pthread_create() themselves.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define CARIAMA_OTHER_THREADS
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define CARIAMA_OTHER_THREADS
-#endif
 #endif
 
 namespace {
