@@ -29,7 +29,6 @@
 #include "dsfabric/call_forms.h"                           // IWYU pragma: export
 #include "dsfabric/call_options.h"                         // IWYU pragma: export
 #include "dsfabric/call_result.h"                          // IWYU pragma: export
-#include "dsfabric/call_source.h"                          // IWYU pragma: export
 #include "dsfabric/collectives.h"                          // IWYU pragma: export
 #include "dsfabric/completions.h"                          // IWYU pragma: export
 #include "dsfabric/distributed_lock.h"                     // IWYU pragma: export
@@ -66,6 +65,7 @@
 #include "dtutils/memory.h"                                // IWYU pragma: export
 #include "dtutils/process_group.h"                         // IWYU pragma: export
 #include "dtutils/queue_pair.h"                            // IWYU pragma: export
+#include "dtutils/random.h"                                // IWYU pragma: export
 #include "dtutils/registration/helper_thread.h"            // IWYU pragma: export
 #include "dtutils/registration/period_predictor.h"         // IWYU pragma: export
 #include "dtutils/registration/pinner.h"                   // IWYU pragma: export

@@ -24,6 +24,7 @@
 #include "dsfabric/fabric.h"
 #include "dtutils/allocators/memory_budget.h"
 #include "dtutils/error.h"
+#include "dtutils/random.h"
 #include "riutils/messenger_global.h"
 
 ABSL_FLAG(std::string, processes, "2,4,8,16", "number of processes, or a list");
@@ -162,24 +163,20 @@ struct Message {
 };
 static_assert(sizeof(Message) == kPayload);
 
-// Pseudo-random destinations (splitmix64), evenly distributed, as a hash of work items would give.
-// Never the thread itself.
+// Pseudo-random destinations, evenly distributed, as a hash of work items would give. Never the
+// thread itself.
 class Destinations {
  public:
-  Destinations(uint32_t self, uint32_t threads) : self_(self), threads_(threads), state_(self) {}
+  Destinations(uint32_t self, uint32_t threads) : self_(self), threads_(threads), random_(self) {}
   uint32_t next() {
-    uint64_t z = state_ += 0x9E3779B97F4A7C15;
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EB;
-    z ^= z >> 31;
-    const auto other = static_cast<uint32_t>(((z >> 32) * (threads_ - 1)) >> 32);
+    const uint32_t other = random_.below(threads_ - 1);
     return other < self_ ? other : other + 1;
   }
 
  private:
   uint32_t self_;
   uint32_t threads_;
-  uint64_t state_;
+  Random random_;
 };
 
 // One thread of the job. Messenger is RDMAMessengerGlobal or one of the aggregator globals.

@@ -27,11 +27,13 @@
 #include "bench/support/table.h"
 #include "dht/hash_table.h"
 #include "dtutils/error.h"
+#include "dtutils/random.h"
 
 ABSL_FLAG(std::string, mix, "mixed",
           "mixed: 51 % of the operations insert; read: 20 %; write: 80 %; the others find keys");
 ABSL_FLAG(double, load, 0.5, "occupied fraction of the buckets at which the rate is measured");
 ABSL_FLAG(std::string, chunk, "auto", "buckets of a chunk, or auto: follows the load");
+ABSL_FLAG(int, max_chunks, 0, "chunks that an operation examines at most; 0: 256");
 ABSL_FLAG(std::string, prefetch, "load", "when the next chunk is requested: none, eager or load");
 ABSL_FLAG(int, n, 1, "number of processes");
 ABSL_FLAG(int, in_flight, 32, "operations in flight (shares that are not mapped)");
@@ -91,6 +93,9 @@ absl::StatusOr<Options> parse_options() {
     if (!numbers.ok()) return numbers.status();
     options.table.chunk = static_cast<uint32_t>(numbers->front());
   }
+  const int max_chunks = absl::GetFlag(FLAGS_max_chunks);
+  if (max_chunks < 0) return refuse("max_chunks", std::to_string(max_chunks), "0 or more");
+  options.table.max_chunks = static_cast<uint32_t>(max_chunks);
   const std::string prefetch = absl::GetFlag(FLAGS_prefetch);
   if (prefetch != "none" && prefetch != "eager" && prefetch != "load") {
     return refuse("prefetch", prefetch, "none, eager or load");
@@ -120,6 +125,7 @@ Params params_of(const Options& options, const std::string& table) {
   params.set("mix", absl::GetFlag(FLAGS_mix));
   params.set("load", options.load);
   params.set("chunk", absl::GetFlag(FLAGS_chunk));
+  params.set("max_chunks", uint64_t{options.table.max_chunks});
   params.set("prefetch", absl::GetFlag(FLAGS_prefetch));
   params.set("processes", uint64_t{options.processes});
   params.set("in_flight", uint64_t{options.in_flight});
@@ -136,10 +142,9 @@ template <size_t W>
 TableKey<W> bench_key(uint32_t rank, uint64_t number) {
   TableKey<W> key;
   uint64_t word = (uint64_t{rank} << 48 | number) + 1;
-  for (size_t i = 0; i < W; ++i) {  // splitmix64
-    word = (word * 0x9e37'79b9'7f4a'7c15 ^ word >> 30) * 0xbf58'476d'1ce4'e5b9;
-    word = (word ^ word >> 27) * 0x94d0'49bb'1331'11eb;
-    key[i] = (word ^ word >> 31) & ~kWordPresent;
+  for (size_t i = 0; i < W; ++i) {
+    word = Random::mix(word);
+    key[i] = word & ~kWordPresent;
   }
   return key;
 }

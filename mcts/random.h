@@ -1,40 +1,12 @@
-// Random numbers for searches: fast, seeded, the same sequence on every machine. Not for secrets.
+// mcts::Random: the random numbers that a search gives to the functions of a game.
 #ifndef CARIAMA_MCTS_RANDOM_H_
 #define CARIAMA_MCTS_RANDOM_H_
 
-#include <cstdint>
+#include "dtutils/random.h"  // IWYU pragma: export
 
 namespace cariama::mcts {
 
-// SplitMix64 (Steele, Lea, Flood 2014). Only one addition depends on the previous call, so calls
-// overlap in the processor. Period 2^64. Not thread-safe.
-class Random {
- public:
-  explicit constexpr Random(uint64_t seed) : state_(mix(seed + kStep)) {}
-
-  constexpr uint64_t next() { return mix(state_ += kStep); }
-
-  // Returns a number 0 <= x < n, exactly uniform (Lemire 2019). Requires: n > 0.
-  constexpr uint32_t below(uint32_t n) {
-    uint64_t product = (next() >> 32) * n;
-    if (static_cast<uint32_t>(product) < n) [[unlikely]] {
-      const uint32_t reject = -n % n;
-      while (static_cast<uint32_t>(product) < reject) product = (next() >> 32) * n;
-    }
-    return static_cast<uint32_t>(product >> 32);
-  }
-
-  // A bijection of 64-bit words that mixes their bits: the output function of SplitMix64.
-  static constexpr uint64_t mix(uint64_t x) {
-    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9;
-    x = (x ^ x >> 27) * 0x94D049BB133111EB;
-    return x ^ x >> 31;
-  }
-
- private:
-  static constexpr uint64_t kStep = 0x9E3779B97F4A7C15;
-  uint64_t state_;
-};
+using cariama::Random;
 
 }  // namespace cariama::mcts
 

@@ -37,6 +37,10 @@ std::vector<char*> parse_flags(int argc, char** argv, const std::string& usage) 
   for (int i = 1; i < argc; ++i) {
     const std::string_view argument = argv[i];
     if (argument == "--") break;
+    if (argument.starts_with("--")) {  // Abseil knows only the spelling with '_'
+      char* const name = argv[i] + 2;
+      std::replace(name, std::find(name, argv[i] + argument.size(), '='), '-', '_');
+    }
     if (argument == "--help" || argument == "-h") std::exit(print_help(usage));
     if (argument == "--version") {
       const std::string_view program = argv[0];

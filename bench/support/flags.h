@@ -13,6 +13,8 @@ namespace cariama::bench {
 //
 // --help prints `usage` and the flags of the program, --version the version; both end the process
 // with exit code 0. (Abseil's own --help ends it with 1.) An unknown flag ends it with exit code 1.
+// Names of flags may be spelled with '-' in place of '_': --in-flight is --in_flight. The function
+// changes `argv`.
 std::vector<char*> parse_flags(int argc, char** argv, const std::string& usage);
 
 // Prints "PROGRAM VERSION". Returns the exit code of the program: 0, or 1 if the output cannot be

@@ -14,6 +14,7 @@
 #include "dsfabric/collectives.h"
 #include "dsfabric/global_memory.h"
 #include "dsfabric/global_vector.h"
+#include "dtutils/random.h"
 #include "dtutils/wait.h"
 #include "tasks/await.h"
 #include "tasks/parallel.h"
@@ -124,9 +125,7 @@ uint64_t multiply_tile(size_t tiles, size_t number) {
 // ---- Numbers ------------------------------------------------------------------------------------
 
 uint32_t number_at(size_t index) {
-  uint64_t x = index * 0x9E3779B97F4A7C15 + 1;
-  x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9;
-  return static_cast<uint32_t>((x ^ x >> 27) >> 16);
+  return static_cast<uint32_t>(Random::mix(index * Random::kStep + 1) >> 16);
 }
 uint64_t checksum(std::span<const uint32_t> values, size_t first) {
   uint64_t sum = 0;

@@ -5,7 +5,7 @@
 #include <mutex>
 
 #include "dsfabric/calls/control_traffic.h"
-#include "dsfabric/collectives/work_counts.h"
+#include "dsfabric/calls/work_counts.h"
 #include "dsfabric/fabric/fabric_core.h"
 
 namespace cariama {

@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_join.h"
 #include "dsfabric/bootstrap/launch_variables.h"
-#include "dsfabric/collectives/work_counts.h"
+#include "dsfabric/calls/work_counts.h"
 #include "dsfabric/peers/ports.h"
 #include "dsfabric/serializer.h"
 #include "dtutils/error.h"

@@ -100,11 +100,8 @@ const FreeExtents::Node* FreeExtents::at(uintptr_t address) const {
 }
 
 void FreeExtents::add(Extent extent) {
-  // xorshift64: the priorities only have to be uncorrelated with the addresses.
-  random_ ^= random_ << 13;
-  random_ ^= random_ >> 7;
-  random_ ^= random_ << 17;
-  Node* const node = new Node{extent, random_, extent.bytes};
+  // The priorities only have to be uncorrelated with the addresses.
+  Node* const node = new Node{extent, random_.next(), extent.bytes};
   Node* below = nullptr;
   Node* from = nullptr;
   split(root_, extent.address, &below, &from);

@@ -11,6 +11,8 @@
 #include <set>
 #include <utility>
 
+#include "dtutils/random.h"
+
 namespace cariama::internal {
 
 // The address of `memory` as extents state it.
@@ -80,7 +82,7 @@ class FreeExtents {
   Node* root_ = nullptr;
   std::set<std::pair<size_t, uintptr_t>> by_size_;
   size_t free_bytes_ = 0;
-  uint64_t random_ = 0x9e3779b97f4a7c15;
+  Random random_{0};
 };
 
 }  // namespace cariama::internal

@@ -3,15 +3,14 @@
 #include <algorithm>
 #include <cmath>
 
+#include "dtutils/random.h"
+
 namespace cariama {
 namespace {
 
-// Mixes a word into a hash (the finaliser of splitmix64).
+// Mixes a word into a hash.
 uint64_t mix(uint64_t hash, uint64_t word) {
-  uint64_t x = hash ^ (word + 0x9e3779b97f4a7c15 + (hash << 6) + (hash >> 2));
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
+  return Random::mix(hash ^ (word + Random::kStep + (hash << 6) + (hash >> 2)));
 }
 
 constexpr double kErrorFade = 1 - 1.0 / 64;

@@ -5,17 +5,13 @@
 #include <cmath>
 #include <utility>
 
+#include "dtutils/random.h"
 #include "dtutils/sim/sim_queue_pair.h"
 
 namespace cariama::sim {
 namespace {
 
-// The finalizer of splitmix64: every bit of the result depends on every bit of the argument.
-uint64_t mix(uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
+uint64_t mix(uint64_t x) { return Random::mix(x); }
 
 uint64_t next_identity() {
   static std::atomic<uint64_t> last{0};

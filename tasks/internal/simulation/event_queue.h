@@ -16,15 +16,12 @@
 #include <cstdint>
 #include <vector>
 
+#include "dtutils/random.h"
+
 namespace cariama::tasks {
 
-// splitmix64 (Steele, Lea and Flood, OOPSLA'14): a pseudo-random function of x.
-[[nodiscard]] constexpr uint64_t mixed(uint64_t x) {
-  x += 0x9E3779B97F4A7C15;
-  x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9;
-  x = (x ^ x >> 27) * 0x94D049BB133111EB;
-  return x ^ x >> 31;
-}
+// Returns a pseudo-random function of x.
+[[nodiscard]] constexpr uint64_t mixed(uint64_t x) { return Random::mix(x + Random::kStep); }
 
 class EventQueue {
  public:

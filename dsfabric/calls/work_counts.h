@@ -2,8 +2,8 @@
 // WaveComparison). The waves of TerminationDetector are collectives. Those of Fabric::finalize()
 // are rounds over the bootstrap's store, since they must also work between processes that never
 // connected.
-#ifndef CARIAMA_DSFABRIC_COLLECTIVES_WORK_COUNTS_H_
-#define CARIAMA_DSFABRIC_COLLECTIVES_WORK_COUNTS_H_
+#ifndef CARIAMA_DSFABRIC_CALLS_WORK_COUNTS_H_
+#define CARIAMA_DSFABRIC_CALLS_WORK_COUNTS_H_
 
 #include <cstdint>
 #include <vector>
@@ -11,6 +11,7 @@
 #include "dsfabric/calls/call_counts.h"
 #include "dsfabric/calls/call_sources.h"
 #include "dsfabric/calls/control_traffic.h"
+#include "dtutils/random.h"
 
 namespace cariama::internal {
 
@@ -29,20 +30,15 @@ struct WorkCounts {
   uint64_t ended = 0;
 };
 
-// Returns a number for a set of ranks: equal sets have equal numbers. It is the sum of a well mixed
-// number (splitmix64) for each rank.
+// Returns a number for a set of ranks: equal sets have equal numbers, whatever the order of their
+// elements. Different sets have different numbers except with a negligible probability.
 template <typename Ranks>
 [[nodiscard]] uint64_t number_of(const Ranks& ranks) {
   uint64_t sum = 0;
-  for (const uint32_t rank : ranks) {
-    uint64_t z = (uint64_t{rank} + 1) * 0x9e3779b97f4a7c15;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-    sum += z ^ (z >> 31);
-  }
+  for (const uint32_t rank : ranks) sum += Random::mix((uint64_t{rank} + 1) * Random::kStep);
   return sum;
 }
 
 }  // namespace cariama::internal
 
-#endif  // CARIAMA_DSFABRIC_COLLECTIVES_WORK_COUNTS_H_
+#endif  // CARIAMA_DSFABRIC_CALLS_WORK_COUNTS_H_
