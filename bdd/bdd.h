@@ -11,7 +11,7 @@
 // stored once, and a cache of results of operations. Smaller variables are nearer to the root; the
 // order is that of the numbers, and never changes.
 //
-// Diagrams share nodes, and nodes have no counters. When the table is full, the operation under way
+// Diagrams share nodes, and nodes have no counters. When the table is full, the running operation
 // is abandoned; the manager keeps the nodes that Bdd objects need, removes all others, enlarges the
 // table up to ManagerOptions::most_table_bytes, and repeats the operation. So a Bdd stays valid for
 // as long as it exists, and nothing else does: an Edge (edge.h) is valid until the next operation.
@@ -153,7 +153,8 @@ class CARIAMA_BDD_EXPORT Bdd {
   // conjunction of variables and negated variables; false if there is none. Prefers false values.
   // Requires: the function depends on no other variables.
   [[nodiscard]] Bdd pick(const Bdd& cube) const;
-  // The variable of the root, and the functions for its values. kNoVariable for a constant.
+  // variable() returns the variable of the root, or kNoVariable for a constant. low() and high()
+  // return the functions for its values false and true.
   [[nodiscard]] uint32_t variable() const;
   [[nodiscard]] Bdd low() const;
   [[nodiscard]] Bdd high() const;
@@ -174,9 +175,9 @@ struct ManagerOptions {
   // in each process, 16 bytes for each bucket. Rounded down to a power of two.
   uint64_t table_bytes = uint64_t{64} << 20;
   // Limit for the table in bytes. In a job: in each process. While a table is being enlarged, the
-  // process needs up to half as much again for the nodes that are kept; in a job every process
-  // stores the live nodes of the whole job meanwhile, 16 bytes each and up to 64 bytes for the map
-  // of their indices.
+  // process needs additional memory for the live nodes, up to half of the size of the table. In a
+  // job every process stores the live nodes of the whole job meanwhile: 16 bytes for each node, and
+  // up to 64 bytes for the map of their indices.
   uint64_t most_table_bytes = uint64_t{4} << 30;
   // Limit for the operation cache in bytes. The cache starts with 1 MiB. In a job: one cache for
   // the processes of a host, which is allocated at once, in the process of that host with the
@@ -197,12 +198,13 @@ struct Transition {
 };
 
 struct ManagerStatistics {
-  // Nodes in this process's part of the table, with those that no diagram needs. In a job it takes
-  // a pass over that part.
+  // Nodes in this process's part of the table, including those that no diagram needs. In a job,
+  // statistics() reads the whole part to count them.
   uint64_t owned_nodes = 0;
   uint64_t tasks = 0;                // recursive operations that this process has computed
   uint64_t remote_find_or_puts = 0;  // find-or-puts of nodes in the parts of other processes
-  // Round trips of all look-ups of this process, counted as if they followed one another.
+  // Sum of the round trips of all look-ups of this process. Look-ups that were in flight at the
+  // same time are counted one by one.
   uint64_t round_trips = 0;
   uint64_t table_bytes = 0;  // in this process
   uint64_t cache_bytes = 0;  // in this process
@@ -223,11 +225,13 @@ class CARIAMA_BDD_EXPORT Manager {
   // RemoteMemory::allocate.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Manager>> create(
       TaskRuntime& runtime, Collectives& all, const ManagerOptions& options);
-  // The same with operations that run as tasks of a pool (tasks/pool.h).
+  // Creates the manager of a job whose operations run as tasks of a pool (tasks/pool.h). All else
+  // is as in create() with a TaskRuntime.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Manager>> create(
       TaskPool& pool, Collectives& all, const ManagerOptions& options);
-  // The same with operations that rank 0 computes alone, in its calling thread: the other processes
-  // lend their memory, and wait for its results. A process may have several such managers.
+  // Creates the manager of a job whose operations rank 0 computes alone, in its calling thread. The
+  // other processes provide memory for nodes, and wait for the results. A process may have several
+  // such managers. All else is as in create() with a TaskRuntime.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Manager>> create(
       Collectives& all, const ManagerOptions& options);
   ~Manager();
@@ -246,8 +250,8 @@ class CARIAMA_BDD_EXPORT Manager {
   //   preimage  the union of relprev of all transitions
   //   chain     `states` and what the transitions reach, applied in order, each to the result of
   //             those before it
-  //   saturate  all states that the transitions reach from `states`; only those transitions take
-  //             part whose smallest variable is at least `first_variable`
+  //   saturate  all states that the transitions reach from `states`; applies only the transitions
+  //             whose smallest variable is at least `first_variable`
   [[nodiscard]] Bdd image(const Bdd& states, std::span<const Transition> transitions);
   [[nodiscard]] Bdd preimage(const Bdd& states, std::span<const Transition> transitions);
   [[nodiscard]] Bdd chain(const Bdd& states, std::span<const Transition> transitions);
@@ -258,14 +262,15 @@ class CARIAMA_BDD_EXPORT Manager {
   // function, store(), Bdd::count() and Bdd::support() are not divided: each process that calls
   // them reads all nodes of the functions.
   [[nodiscard]] uint64_t nodes(std::span<const Bdd> functions);
-  // Returns the functions as they are stored in files, and functions from what was stored.
+  // Returns the nodes of the functions in the form of files (diagrams.h).
   [[nodiscard]] StoredDiagrams store(std::span<const Bdd> functions);
+  // Returns the functions that store() has stored.
   [[nodiscard]] std::vector<Bdd> load(const StoredDiagrams& diagrams);
-  // Writes the functions to a file, and reads such a file. Errors: those of write_file(), of
-  // read_file() (files.h) and of parse_diagrams(). In a job, save_file() concerns the calling
-  // process only, and load_file() is collective: every process reads the file, and gets an error if
-  // one does.
+  // Writes the functions to a file, in the calling process only. Errors: those of write_file()
+  // (files.h).
   [[nodiscard]] absl::Status save_file(std::span<const Bdd> functions, const std::string& path);
+  // Reads a file of save_file(). Collective in a job: every process reads the file, and gets an
+  // error if one does. Errors: those of read_file() (files.h) and of parse_diagrams().
   [[nodiscard]] absl::StatusOr<std::vector<Bdd>> load_file(const std::string& path);
 
   // Removes all nodes that no Bdd needs. The manager does this by itself when the table is full.
@@ -292,7 +297,7 @@ class CARIAMA_BDD_EXPORT Manager {
     uint32_t references;
   };
 
-  // What runs the tasks of a job, if it has tasks.
+  // The runtime that runs the tasks of a job: one of the two, or neither if rank 0 computes alone.
   struct Workers {
     TaskRuntime* runtime = nullptr;
     TaskPool* pool = nullptr;

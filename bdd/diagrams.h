@@ -39,7 +39,8 @@ struct StoredDiagrams {
 [[nodiscard]] CARIAMA_BDD_EXPORT absl::StatusOr<StoredDiagrams> parse_diagrams(
     std::string_view bytes, size_t& offset);
 
-// Appends these bytes to `bytes`. Thread-safe.
+// Appends the bytes of the diagrams, in the form that parse_diagrams() reads, to `bytes`.
+// Thread-safe.
 CARIAMA_BDD_EXPORT void append_diagrams(const StoredDiagrams& diagrams, std::string& bytes);
 
 // Returns the diagrams in the language of Graphviz: a dashed arrow for low, a solid arrow for high,

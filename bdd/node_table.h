@@ -36,21 +36,21 @@ class CARIAMA_BDD_EXPORT NodeTable {
   // Returned by find_or_put() if the table has no room.
   static constexpr uint64_t kFull = ~uint64_t{0};
 
-  // A table of this process for bytes / kPrivateNodeBytes nodes. Memory is used as nodes are added.
-  // Errors: RESOURCE_EXHAUSTED.
+  // Creates a table of one process for bytes / kPrivateNodeBytes nodes. Memory is used as nodes are
+  // added. Errors: RESOURCE_EXHAUSTED.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<NodeTable>> create(uint64_t bytes);
   struct JobOptions {
     uint64_t bytes = 0;  // in each process
     // One-sided transfers for the parts of all processes, also where they are mapped.
     bool remote = false;
-    // An insert examines up to 131,072 buckets instead of 512, for nodes that did fit into a table
-    // of this size.
+    // For a rebuild of a table: its nodes have fitted into this size before, so an insert examines
+    // up to 131,072 buckets instead of 512 before it gives up.
     bool long_probes = false;
     uint32_t in_flight = 1;  // look-ups of the asynchronous functions and of batches, at least 1
   };
-  // A table of a job. Collective. Errors: those of HashTable::create, HashTable::access and agree()
-  // (dht/agreement.h); INVALID_ARGUMENT (more than 2^40 buckets). Every process gets an error if
-  // one does.
+  // Creates a table of a job. Collective. Errors: those of HashTable::create, HashTable::access and
+  // agree() (dht/agreement.h); INVALID_ARGUMENT (more than 2^40 buckets). Every process gets an
+  // error if one does.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<NodeTable>> create(Collectives& all,
                                                                          const JobOptions& options,
                                                                          Deadline deadline);
@@ -126,7 +126,8 @@ class CARIAMA_BDD_EXPORT NodeTable {
   [[nodiscard]] uint64_t bytes() const { return bytes_; }
   // Returns the number of find-or-puts in the parts of other processes.
   [[nodiscard]] uint64_t remote_find_or_puts() const { return remote_; }
-  // In a job: returns the round trips of all look-ups, counted as if they followed one another.
+  // In a job: returns the sum of the round trips of all look-ups. Look-ups that were in flight at
+  // the same time are counted one by one.
   [[nodiscard]] uint64_t round_trips() const;
   // In a job: returns the lowest rank whose part is mapped in this process.
   [[nodiscard]] uint32_t first_mapped() const { return first_mapped_; }

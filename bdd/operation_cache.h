@@ -2,11 +2,11 @@
 // one that was in its place.
 //
 // A manager without a job has a cache in private memory, without atomics. The processes of a job
-// that share a host share one cache in mapped memory, so that none repeats the work of another. An
-// entry of a shared cache has a version: a writer locks the entry by a compare-and-swap, or gives
-// up; a reader accepts only an entry whose version is the same before and after it was read. The
-// version has 14 bits: a reader that is suspended while the entry is written 16,384 times would
-// accept a mixed entry.
+// that share a host share one cache in mapped memory, so that no process repeats the work of
+// another one. An entry of a shared cache has a version: a writer locks the entry by a
+// compare-and-swap, or gives up; a reader accepts only an entry whose version is the same before
+// and after it was read. The version has 14 bits: a reader that is suspended while the entry is
+// written 16,384 times would accept a mixed entry.
 //
 // The part of the cache that is in use starts small and doubles, up to the limit: a private cache
 // after twice as many results were entered as it has places, a shared one after a process of the

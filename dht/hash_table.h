@@ -82,7 +82,8 @@ class TableAccess {
   // ---- One operation at a time. On mapped shares they do not block; on others they block for the
   // round trips that the head of this file states, at most TableOptions::timeout.
 
-  // Puts `key` unless it is there. Requires: all words of the key are below 2^63 (also below).
+  // Puts `key` into the table unless the table contains it. Requires: all words of the key are
+  // below 2^63 (also below).
   [[nodiscard]] TableResult find_or_put(const Key& key) { return operate<true>(key); }
   // Returns kFound with the index, or kAbsent.
   [[nodiscard]] TableResult find(const Key& key) { return operate<false>(key); }
@@ -192,7 +193,8 @@ class TableAccess {
     return probe<kPut>(core_.geometry(), share, stored, home);
   }
 
-  // What the words of a bucket say about a key.
+  // Whether a bucket contains a key. kHere: it does. kPut: this operation has put the key there.
+  // kEnd: it is empty, so the key is absent. kOther: it contains another key.
   enum class Verdict : uint8_t { kHere, kPut, kEnd, kOther };
 
   // Examines the words of a bucket, whose word 0 is `found`, 0 or equal to the key's; sets those
@@ -237,8 +239,8 @@ class TableAccess {
     return probe_far<kPut>(share, stored, home, near - home.position);
   }
 
-  // Continues a probe path after its first `probed` buckets. (By value: so the inline path has the
-  // arguments in registers.)
+  // Continues a probe path after its first `probed` buckets. The arguments are passed by value, so
+  // that the inline path keeps them in registers.
   template <bool kPut>
   [[nodiscard, gnu::noinline]] TableResult probe_far(uint64_t* share, Key stored, TablePlace home,
                                                      uint64_t probed);
@@ -253,7 +255,8 @@ class TableAccess {
                       const TableEngine::Target& target);
   template <bool kPut>
   [[nodiscard]] bool start(const Key& key, uint64_t tag);
-  // Returns the mapped buckets of `owner`, or nullptr; looks for failed processes if it is time to.
+  // Returns the mapped buckets of `owner`, or nullptr. Every kOperationsPerCheck operations it also
+  // checks for failed processes.
   [[nodiscard]] uint64_t* mapped_share(uint32_t owner);
 
   static constexpr TableEngine::Mode mode_of(bool put) {

@@ -234,27 +234,27 @@ absl::Status TableCore::grow(uint64_t buckets, Deadline deadline) {
   }
   if (absl::Status all = agree(all_, moved, "the hash table did not grow", deadline); !all.ok()) {
     // Other processes may have agreed before their deadline, and use the new share.
-    if (absl::IsDeadlineExceeded(all)) unsettled_.push_back(std::move(allocation->memory));
+    if (absl::IsDeadlineExceeded(all)) possibly_used_.push_back(std::move(allocation->memory));
     return all;
   }
   RemoteMemory old = std::move(memory_);
   adopt(*std::move(allocation), buckets);
   absl::Status all = all_.barrier(deadline);
   // Without the barrier, other processes may still use the old share.
-  if (!all.ok()) unsettled_.push_back(std::move(old));
+  if (!all.ok()) possibly_used_.push_back(std::move(old));
   return all;
 }
 
 absl::Status TableCore::destroy(Deadline deadline) {
   if (absl::Status ended = all_.barrier(deadline); !ended.ok()) return ended;
   memory_ = {};
-  unsettled_.clear();
+  possibly_used_.clear();
   return absl::OkStatus();
 }
 
 void TableCore::abandon() {
   static_cast<void>(memory_.release());
-  for (RemoteMemory& memory : unsettled_) static_cast<void>(memory.release());
+  for (RemoteMemory& memory : possibly_used_) static_cast<void>(memory.release());
 }
 
 }  // namespace cariama

@@ -103,7 +103,7 @@ class CARIAMA_DHT_EXPORT TableCore {
   TableGeometry geometry_;
   RemoteMemory memory_;
   // Shares that other processes may still use, since grow() was ended by its deadline.
-  std::vector<RemoteMemory> unsettled_;
+  std::vector<RemoteMemory> possibly_used_;
   std::unique_ptr<Share[]> shares_;  // by rank
   std::mutex mutex_;
   std::vector<uint32_t> mapped_peers_;  // guarded by mutex_

@@ -1,4 +1,4 @@
-// The checkpoint of a search: a file that holds what is reached after a level.
+// The checkpoint of a search: a file with the states that are reached after a level.
 //
 // The file is replaced by write_file() (files.h), so a process that is killed leaves the checkpoint
 // before it. Format, little endian: 8 bytes "CARIBDD2", u64 fingerprint of the model, u32 length

@@ -1,4 +1,4 @@
-// A file that at most one process has.
+// A lock file: at most one process has it locked at a time.
 #ifndef CARIAMA_BDD_INTERNAL_FILE_LOCK_H_
 #define CARIAMA_BDD_INTERNAL_FILE_LOCK_H_
 

@@ -39,8 +39,8 @@ struct Two {
   return true;
 }
 
-// The same for a xor b. Otherwise sorts the operands, removes their marks, and sets `mark`: the
-// result is that of the unmarked operands, xor `mark`.
+// Returns true, and sets `result`, if a xor b needs no recursion. Otherwise sorts the operands,
+// removes their marks, and sets `mark`: the result is that of the unmarked operands, xor `mark`.
 [[gnu::always_inline]] inline bool is_simple_exclusive_or(Edge& a, Edge& b, Edge& mark,
                                                           Edge& result) {
   mark = (a ^ b) & kMark;  // the operation commutes with negation of either operand

@@ -34,7 +34,7 @@ struct Here {
   static constexpr bool kForks = false;
   static constexpr bool kBatches = false;
 };
-// The same, in the batch of the engine.
+// Executes operations in the calling thread, in the batch of its engine.
 struct InBatch {
   Engine* local;
   [[nodiscard]] Engine& engine() const { return *local; }

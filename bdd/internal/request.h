@@ -42,7 +42,7 @@ struct Request {
   [[nodiscard]] bool over_groups() const { return action >= Action::kImage; }
 };
 
-// The same with edges: the argument of a task, copied as bytes.
+// A request whose operands are edges: the argument of a task, copied as bytes.
 struct Instruction {
   Action action;
   uint32_t variable;
