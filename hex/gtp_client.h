@@ -14,13 +14,14 @@
 
 namespace cariama::hex {
 
-// Not thread-safe. The destructor sends `quit` to the engine and waits up to a second for its end.
-// Then it kills the process group of the engine. If this process dies before, a guardian process
-// kills the group.
+// The client of one engine process. Not thread-safe. The destructor sends `quit` to the engine,
+// waits up to a second for its end, and then kills the process group of the engine. If this process
+// dies before, a guardian process kills the group.
 class GtpClient {
  public:
-  // Starts `command` by /bin/sh. The engine inherits stderr. Errors: those of the system. If the
-  // command does not exist, the first ask() fails.
+  // Starts the engine: `command`, executed by /bin/sh. The engine inherits stderr. Returns OK also
+  // if the command does not exist: then /bin/sh ends, and the first ask() returns UNAVAILABLE.
+  // Errors: those of socketpair(2), pipe2(2) and fork(2), and of Guardian::start().
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<GtpClient>> start(const std::string& command);
   ~GtpClient();
   GtpClient(const GtpClient&) = delete;

@@ -207,18 +207,18 @@ FillIn<kWords> fill_in(const BasicBoard<kWords>& board) {
   // A newly decided cell can decide only its neighbours.
   Bits<kWords> pending = open;
   while (pending.any()) {
-    Bits<kWords> settled;
-    const auto settle = [&](int cell, Color color) {
+    Bits<kWords> decided;
+    const auto decide = [&](int cell, Color color) {
       cells.set(cell, color);
       open.reset(cell);
-      settled.set(cell);
+      decided.set(cell);
     };
     pending.for_each([&](int cell) {
       if (!open.test(cell)) return;
       const unsigned code = cells.code(cell);
       if (dead[code]) {
         fill.dead.set(cell);
-        settle(cell, Color::kBlack);
+        decide(cell, Color::kBlack);
         return;
       }
       for (const Color color : {Color::kBlack, Color::kWhite}) {
@@ -231,13 +231,13 @@ FillIn<kWords> fill_in(const BasicBoard<kWords>& board) {
           if ((kill[cells.code(other)].by[side] >> (i + 3) % 6 & 1) == 0) continue;
           for (const int captured : {cell, other}) {
             fill.captured[side].set(captured);
-            settle(captured, color);
+            decide(captured, color);
           }
           return;
         }
       }
     });
-    pending = board.neighbours(settled) & open;
+    pending = board.neighbours(decided) & open;
   }
   return fill;
 }

@@ -115,9 +115,9 @@ class UniformPlayouts {
 };
 
 // Playouts that save bridges: if the last stone intrudes into a bridge of the side to move, this
-// side completes the bridge; otherwise it plays on a uniformly random empty cell. This rule is
-// about the largest gain in strength of all playout policies (mcts-hex facts: 12 wins of 16 games
-// against uniform playouts at the same number of playouts). Not thread-safe. Takes about 6 KB.
+// side completes the bridge; otherwise it plays on a uniformly random empty cell. Among playout
+// policies this rule gives about the largest gain in strength (12 wins of 16 games against uniform
+// playouts at the same number of playouts). Not thread-safe. Takes about 6 KB.
 class PolicyPlayouts {
  public:
   // Requires: is_board_size().

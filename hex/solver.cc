@@ -145,7 +145,8 @@ class Solver::SizedSearch : public Solver::Search {
   }
 
   // Stores the result of a solved position.
-  static void settle(Entry& node, Color winner, Move move, const Set& carrier, Color to_move) {
+  static void store_result(Entry& node, Color winner, Move move, const Set& carrier,
+                           Color to_move) {
     node.solved = true;
     node.winner = winner;
     node.move = move;
@@ -167,17 +168,17 @@ class Solver::SizedSearch : public Solver::Search {
     const Set& other_captured = now.captured[static_cast<int>(other)];
     if (now.board.winner()) {
       const Color winner = *now.board.winner();
-      settle(node, winner, kNoMove, now.captured[static_cast<int>(winner)], own);
+      store_result(node, winner, kNoMove, now.captured[static_cast<int>(winner)], own);
       return node;
     }
     const auto ways = find_connections(now.board, own, Reach::kStones, kEffort);
     if (ways.move != kNoMove) {
-      settle(node, own, ways.move, ways.move_carrier | own_captured, own);
+      store_result(node, own, ways.move, ways.move_carrier | own_captured, own);
       return node;
     }
     const auto threats = find_connections(now.board, other, Reach::kStones, kEffort);
     if (threats.connected) {
-      settle(node, other, kNoMove, threats.carrier | other_captured, own);
+      store_result(node, other, kNoMove, threats.carrier | other_captured, own);
       return node;
     }
     node.open = threats.threatened;
@@ -191,7 +192,7 @@ class Solver::SizedSearch : public Solver::Search {
       node.carrier |= answers;
     }
     if (!node.open.any()) {
-      settle(node, other, kNoMove, node.carrier, own);
+      store_result(node, other, kNoMove, node.carrier, own);
       return node;
     }
     node.numbers = {1, static_cast<uint32_t>(width(node.open.count()))};
@@ -279,13 +280,13 @@ class Solver::SizedSearch : public Solver::Search {
     if (child.winner == own) {
       Set carrier = child.carrier | now.captured[static_cast<int>(own)];
       carrier.set(move);
-      settle(node, own, move, carrier, own);
+      store_result(node, own, move, carrier, own);
       return;
     }
     node.open.reset(move);
     node.open &= child.carrier;
     node.carrier |= child.carrier;
-    if (!node.open.any()) settle(node, opponent(own), move, node.carrier, own);
+    if (!node.open.any()) store_result(node, opponent(own), move, node.carrier, own);
   }
 
   // Adds the open moves to children_, the most promising first: by the share of wins among the
