@@ -25,11 +25,11 @@ using Buffer = BroadcastPart::Buffer;
 
 void receive_broadcast(const BroadcastPart& part, std::string payload, BroadcastRoute* route);
 
-// What a message has around a payload: the headers of the message and of the call, the part, the
+// Bytes of a message besides the payload: the headers of the message and of the call, the part, the
 // length of the payload.
 constexpr size_t kAroundPayload = sizeof(BroadcastPart) + 64;
 
-// What an answer has around the text of an error.
+// Bytes of an answer besides the text of an error.
 constexpr size_t kAroundText = 128;
 
 // The tree. Ranks are counted from the root: process v has the children v + 2^i for all 2^i below
@@ -149,7 +149,7 @@ class Node : public std::enable_shared_from_this<Node> {
     return true;
   }
   // Uses the target memory that the parent has written as the buffer. The children are served from
-  // a registered copy of it. Returns false as keep() does.
+  // a registered copy of it. Returns false if there is no registered memory, as keep() does.
   [[nodiscard]] bool adopt_target() {
     const RemoteMemoryLocator& own = targets_.front();
     if (const absl::Status can_be = check_target(fabric_.rank(), own, part_.size); !can_be.ok()) {
@@ -386,7 +386,7 @@ absl::Status BroadcastRoute::forward(Rank rank, const BroadcastPart& part,
                                      const std::string& payload) {
   const auto call = make_call(
       [part, kind = kind_](std::string bytes) {
-        // The route of the worker whose call this is, if the worker itself runs it.
+        // The route of the worker to which this call was sent, if the worker itself runs it.
         Fabric& fabric = *running_fabric();
         const ThreadContext* const thread = fabric.this_thread();
         BroadcastRoute* const route =
@@ -450,7 +450,7 @@ absl::Status start_broadcast(Fabric& fabric, BroadcastRoute* route,
                  std::string(status.message()).c_str());
   });
   absl::Status sent = node->start(route);
-  if (consumed) {  // it reports the error
+  if (consumed) {  // `consumed` reports the error
     transmitted.complete(sent);
     return absl::OkStatus();
   }

@@ -81,10 +81,11 @@ struct BroadcastPart {
 };
 static_assert(std::is_trivially_copyable_v<BroadcastPart>);
 
-// The one-sided path by which a broadcast goes from a process to its children. Used by one thread.
+// The one-sided path by which a process sends a broadcast to its children in the tree. Used by one
+// thread.
 class CARIAMA_RIUTILS_EXPORT BroadcastRoute {
  public:
-  // Routes of one kind continue one another's broadcasts.
+  // A broadcast that arrived by a route is forwarded by a route of the same kind.
   explicit BroadcastRoute(uint32_t kind) : kind_(kind) {}
   virtual ~BroadcastRoute() = default;
   BroadcastRoute(const BroadcastRoute&) = delete;
@@ -128,8 +129,8 @@ struct PlacedBufferCall {
     uint64_t words[2];
     std::memcpy(words, call.closure.data(), sizeof words);
     const ArrivedFunction<F> function(call.closure.data() + kFront);
-    if constexpr (std::is_invocable_v<F&, void*,
-                                      uint64_t>) {  // else issue_broadcast_buffer says so
+    // For any other F, issue_broadcast_buffer() gives the compiler error.
+    if constexpr (std::is_invocable_v<F&, void*, uint64_t>) {
       try {
         static_cast<void>((*function)(reinterpret_cast<void*>(words[0]), words[1]));
       } catch (...) {
@@ -139,7 +140,7 @@ struct PlacedBufferCall {
   }
 };
 
-// Starts a broadcast whose completions, none or one argument, the user gave as `given`.
+// Starts a broadcast. `given`: the completions that the user passed, nothing or one argument.
 template <typename Options, typename... Given>
 [[nodiscard]] CallResult start_broadcast_given(Fabric& fabric, BroadcastRoute* route,
                                                const BroadcastFunction& function,

@@ -52,7 +52,7 @@ class CARIAMA_RIUTILS_EXPORT OutgoingChannel {
 
 namespace internal {
 
-// Sends a call and does at its end what `end` says.
+// Sends a call and notifies the objects of `end` (call_forms.h).
 [[nodiscard]] CARIAMA_RIUTILS_EXPORT CallResult send_on_channel(OutgoingChannel& channel,
                                                                 OutgoingCallView call,
                                                                 WhenNoRoom when, bool batch,

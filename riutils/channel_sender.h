@@ -41,7 +41,7 @@ class Relaxed {
   std::atomic<T> value_{};
 };
 
-// The word that publishes what stands behind it (internal/chunk_ring.h).
+// The word whose store publishes the calls behind it (internal/chunk_ring.h).
 [[nodiscard]] inline uint64_t word_of(CallHeader header) {
   return header.function | uint64_t{header.words_and_flags} << 32;
 }
@@ -139,8 +139,8 @@ class CARIAMA_RIUTILS_EXPORT ChannelSender {
   internal::Relaxed<std::byte*> position_;
   std::byte* end_ = nullptr;
   std::byte* batch_end_ = nullptr;
-  // The receiver's doorbell. If publishing takes more than a store: one that is always armed, so
-  // that every publication takes the slow path.
+  // The receiver's doorbell. If a publication takes more than a store, it is a doorbell that is
+  // always armed, so that every publication takes the slow path.
   const Doorbell* doorbell_;
 
  private:

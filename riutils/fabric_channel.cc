@@ -223,17 +223,18 @@ void FabricChannel::ring() {
   runtime_.drain_later(this);
 }
 
-bool FabricChannel::settle(const std::function<Transmitter*()>& transmitter_of) {
-  bool settled = sender_.drain(transmitter_of);
-  if (unannounced_.load(std::memory_order_acquire) != 0) settled = post_announcements() && settled;
+bool FabricChannel::send_pending(const std::function<Transmitter*()>& transmitter_of) {
+  bool all_sent = sender_.drain(transmitter_of);
+  if (unannounced_.load(std::memory_order_acquire) != 0)
+    all_sent = post_announcements() && all_sent;
   if (wake_wanted_.exchange(false, std::memory_order_acq_rel)) {
     const auto woken = wake_worker(fabric_, rank_, worker_);
     if (woken.ok() && !*woken) {
       wake_wanted_.store(true, std::memory_order_release);
-      settled = false;
+      all_sent = false;
     }
   }
-  return settled;
+  return all_sent;
 }
 
 // ---- The rest of ChannelLink --------------------------------------------------------------------

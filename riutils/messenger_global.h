@@ -96,7 +96,7 @@ class BasicGlobal {
   // (broadcast.h), with the same completions and errors. The caller's worker index names the worker
   // that receives the call in each process. That worker forwards the call through its own object of
   // this type; if it has none, or if helpers run its calls, the process forwards it by service
-  // calls. The call is not ordered with the calls of call(): another path may bring it.
+  // calls. The call is not ordered with the calls of call(): another path may deliver it.
   template <auto... Options, typename F, typename... Given>
   CallResult broadcast(F&& function, Given&&... given) {
     return internal::issue_broadcast<CallOptions<Options...>>(thread_.fabric(), &route_, function,

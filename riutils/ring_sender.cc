@@ -389,7 +389,8 @@ bool RingSender::look_for_room(uint64_t deferred_before) {
         return true;
       case Progress::kGrant:
         want_chunks();
-        // An error comes again to the helper thread, which fails the channel if it must.
+        // The helper thread gets the same error at its next attempt, and fails the channel if the
+        // error is permanent.
         static_cast<void>(poll_requests(lock));
         [[fallthrough]];
       default:
@@ -418,7 +419,7 @@ Arrival RingSender::arrival() const {
 uint64_t RingSender::accepted_bytes() const {
   const std::lock_guard lock(mutex_);
   if (writer_ == nullptr || writer_->base() == nullptr) return backlog_.bytes();
-  // The batch word counts as soon as there is a call behind it.
+  // A batch word counts as accepted bytes as soon as there is a call behind it.
   const std::byte* at = closed_at_;
   if (window_open_) at = batch_ != nullptr && batch_is_empty() ? batch_ : position_;
   return offset_of(at) + backlog_.bytes();

@@ -58,7 +58,7 @@ absl::StatusOr<bool> RingSender::poll_requests(Lock& lock) {
   }
   if (status.ok()) return true;
   wanted_ = granted();
-  // The receiver has no memory for more chunks: continue with those that there are.
+  // The receiver has no memory for more chunks: continue with the chunks that were granted.
   if (absl::IsResourceExhausted(status) && granted() != 0) {
     limit_ = granted();
     return true;
@@ -366,7 +366,8 @@ bool RingSender::look_for_end() {
     if (backlog_.empty()) return true;
     if (writer_ != nullptr) {
       want_chunks();
-      // An error comes again to the helper thread, which fails the channel if it must.
+      // The helper thread gets the same error at its next attempt, and fails the channel if the
+      // error is permanent.
       static_cast<void>(poll_requests(lock));
     }
   }

@@ -204,13 +204,14 @@ bool Runtime::retry() {
     static_cast<void>(wait_polling(
         fabric_, [] { return true; }, Deadline::min()));
   }
-  const size_t settled = std::erase_if(left_, [&](const std::weak_ptr<FabricChannel>& weak) {
+  const size_t removed = std::erase_if(left_, [&](const std::weak_ptr<FabricChannel>& weak) {
     const std::shared_ptr<FabricChannel> channel = weak.lock();
     return channel == nullptr || stopping_.load(std::memory_order_acquire) ||
-           channel->settle([&] { return helper_transmitter(channel->rank(), channel->index()); });
+           channel->send_pending(
+               [&] { return helper_transmitter(channel->rank(), channel->index()); });
   });
   // Threads may wait for calls that have now been published.
-  if (settled != 0) tell_waiters(fabric_);
+  if (removed != 0) tell_waiters(fabric_);
   return !left_.empty();
 }
 

@@ -1,4 +1,4 @@
-// The routes by which the broadcasts that arrive at a worker go on (broadcast.h).
+// The routes by which a worker forwards the broadcasts that arrive at it (broadcast.h).
 #ifndef CARIAMA_RIUTILS_INTERNAL_BROADCAST_ROUTES_H_
 #define CARIAMA_RIUTILS_INTERNAL_BROADCAST_ROUTES_H_
 

@@ -51,9 +51,9 @@
 
 namespace cariama::internal {
 
-// The start of each chunk: what its receiver has done with it, written by the receiver alone. (The
-// paper's chunk header also has the sender's offsets; here the words of the calls contain all that
-// the receiver needs.)
+// The start of each chunk: how far its receiver has consumed the channel, written by the receiver
+// alone. (The paper's chunk header also has the sender's offsets; here the words of the calls
+// contain all that the receiver needs.)
 struct alignas(64) ChunkHeader {
   // Number of chunks of the channel that were consumed when this chunk was; 0 before that.
   // Consumption::kPull: the sender READs it.
@@ -101,11 +101,11 @@ struct ChannelControl {
 };
 static_assert(sizeof(ChannelControl) == 128);
 
-// The ring of a channel's chunks. Each end has one; `Chunk` is what that end knows of a chunk. The
-// members and their order follow from two records that both ends have: the first grant, and the end
-// markers in the order of the stream. An end marker reports the chunks that were granted since the
-// previous one, in the order of granting. So the two rings are equal at each end marker, however
-// many grants a request took and whenever they came.
+// The ring of a channel's chunks. Each end has one; `Chunk` is the type by which that end describes
+// a chunk. The members and their order follow from two records that both ends have: the first
+// grant, and the end markers in the order of the stream. An end marker reports the chunks that were
+// granted since the previous one, in the order of granting. So the two rings are equal at each end
+// marker, however many grants a request took and whenever they came.
 template <typename Chunk>
 class ChunkRing {
  public:

@@ -18,8 +18,8 @@
 
 namespace cariama::internal {
 
-// Only the sending thread may use it, except settle() (any thread) and the functions of RingSender
-// that other threads may call.
+// Only the sending thread may use it, except send_pending() (any thread) and the functions of
+// RingSender that other threads may call.
 class FabricChannel final : public OutgoingChannel,
                             public ChannelLink,
                             public std::enable_shared_from_this<FabricChannel> {
@@ -50,7 +50,7 @@ class FabricChannel final : public OutgoingChannel,
 
   // Retries what could not be sent at once: deferred calls, announcements and wake-ups. Returns
   // true if nothing is left. Blocks at most for a connection to the destination's process.
-  bool settle(const std::function<Transmitter*()>& transmitter_of);
+  bool send_pending(const std::function<Transmitter*()>& transmitter_of);
 
   [[nodiscard]] uint32_t index() const { return index_; }
   [[nodiscard]] Runtime& runtime() { return runtime_; }
