@@ -5,7 +5,7 @@
 // A path P to one destination has
 //   fabric(), rank(), thread()   the destination; thread() is kService for a service
 //   send<Options>(call)          sends a call without completions
-//   send<Options>(view, end)     sends a call and does at its end what `end` says
+//   send<Options>(view, end)     sends a call and notifies the objects of `end` (CallEnd)
 //   prepare()                    sets the path up: called before memory is prepared for a transfer
 //   write_ahead(...)             writes memory of this process into memory of the destination's;
 //                                calls that are sent afterwards find the bytes in place
@@ -55,7 +55,8 @@ class ResultInto final : public ResultReceiver {
   T& result_;
 };
 
-// What happens at the end of one call. By default nothing: the destination then sends no answer.
+// The objects that are notified of the events of one call. Without any, the destination sends no
+// answer.
 class CARIAMA_DSFABRIC_EXPORT CallEnd {
  public:
   EventReceiver transmitted;
@@ -65,11 +66,12 @@ class CARIAMA_DSFABRIC_EXPORT CallEnd {
   std::unique_ptr<LentBuffer> lent;
   EventReceiver consumed;
   bool result_to_consumed = false;  // `consumed` is the Future of the call's result
-  // Instead of those: the destination writes the outcome here.
+  // In place of `receiver`, `lent` and `consumed`: the destination writes the outcome here.
   RemoteObject<Synchronizer>* written = nullptr;
 
-  // Registers what waits for process `rank` to end the call, and makes `call` request the report.
-  // Error: RESOURCE_EXHAUSTED (`written` has no operation left). Requires: there is such a rank.
+  // Registers the objects that wait for process `rank` to end the call, and makes `call` request a
+  // report of its end. Error: RESOURCE_EXHAUSTED (`written` has no operation left). Requires: there
+  // is such a rank.
   [[nodiscard]] absl::Status expect(Fabric& fabric, Rank rank, OutgoingCallView& call);
   // The call of the last expect() was not accepted because of `why`: withdraws the registration,
   // and returns `why`. If a failure of the process has reported the end of the call meanwhile, the
@@ -205,7 +207,7 @@ template <typename Options, typename P, typename Call, typename T, typename C>
                          });
 }
 
-// Sends a call whose completions, none or one argument, the user gave as `given`.
+// Sends a call. `given`: the completions that the user passed, nothing or one argument.
 template <typename Options, typename P, typename Call>
 [[nodiscard]] __attribute__((always_inline)) inline CallResult send_given(const P& path,
                                                                           const Call& call) {

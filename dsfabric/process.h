@@ -34,8 +34,8 @@ namespace cariama {
 // Joins the job. The new fabric is the default one until finalize(). Errors: those of
 // Fabric::create, ALREADY_EXISTS.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::Status init(const FabricOptions& options = {});
-// Makes a fabric of the caller's the default one; nullptr: there is none. The caller keeps
-// ownership.
+// Makes `fabric`, which the caller owns, the default one; with nullptr there is no default fabric.
+// The caller keeps ownership.
 CARIAMA_DSFABRIC_EXPORT void set_default_fabric(Fabric* fabric);
 // Requires: there is a default fabric.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT Fabric& default_fabric();

@@ -50,9 +50,9 @@ class Question {
     Answer& answer = *answer_;
     const bool ended =
         answer.done.done() || fabric_.wait([&] { return answer.done.done(); }, deadline);
-    // The exchange decides the race between the deadline and the answer: the second one sees the
-    // first.
-    if (!ended && !(answer.late && answer.settled.exchange(true, std::memory_order_acq_rel))) {
+    // Either the deadline or the answer claims the question first. If this thread is second, the
+    // answer is in place.
+    if (!ended && !(answer.late && answer.claimed.exchange(true, std::memory_order_acq_rel))) {
       return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
                         fabric_.label(rank_) + " did not answer in time");
     }
@@ -69,14 +69,14 @@ class Question {
     Synchronizer done;
     T value{};
     std::function<void(T)> late;
-    std::atomic<bool> settled{false};
+    std::atomic<bool> claimed{false};
   };
   class Receiver final : public ResultReceiver {
    public:
     explicit Receiver(std::shared_ptr<Answer> answer) : answer_(std::move(answer)) {}
     void receive(std::span<const std::byte> result) override {
       answer_->value = load_value<T>(result);
-      if (answer_->late && answer_->settled.exchange(true, std::memory_order_acq_rel)) {
+      if (answer_->late && answer_->claimed.exchange(true, std::memory_order_acq_rel)) {
         answer_->late(std::move(answer_->value));
       }
     }

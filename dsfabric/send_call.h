@@ -62,13 +62,14 @@ namespace internal {
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::Status check_destination(const Fabric& fabric,
                                                                      Rank rank, ThreadId thread);
 
-// Sends one encoded call, to a thread, or with kService to the service of `rank`. With a thread,
-// `rank` is not used.
+// Sends one encoded call to `thread`; with kService, to the service of process `rank`. `rank` is
+// used with kService only.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT CallResult send_call(Fabric& fabric, Rank rank,
                                                            ThreadId thread,
                                                            const OutgoingCallView& call,
                                                            WhenFull when_full);
-// Also does at the end of the call what `end` says.
+// Sends one encoded call as above, and notifies the objects of `end` (CallEnd in call_forms.h) when
+// the call is transmitted and when it has ended.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT CallResult send_call(Fabric& fabric, Rank rank,
                                                            ThreadId thread, OutgoingCallView call,
                                                            WhenFull when_full, CallEnd& end);
@@ -83,7 +84,7 @@ namespace internal {
 // The send-based path (call_forms.h).
 class SendPath {
  public:
-  // To a thread, or with kService to the service of `rank`.
+  // The path to `thread`; with kService, to the service of process `rank`.
   SendPath(Fabric& fabric, ThreadId thread, Rank rank = kNoRank)
       : fabric_(fabric), thread_(thread), rank_(rank) {}
 

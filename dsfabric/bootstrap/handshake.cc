@@ -53,10 +53,10 @@ JobSecret secret_from(std::string_view bytes) {
 }
 
 // Checks that both hellos state the same job size.
-absl::Status check_sizes(const Hello& own, const Hello& theirs, const std::string& whom) {
+absl::Status check_sizes(const Hello& own, const Hello& theirs, const std::string& peer_name) {
   if (own.size == theirs.size) return absl::OkStatus();
   return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kPeer,
-                    absl::StrCat(whom, " belongs to a job of ", theirs.size,
+                    absl::StrCat(peer_name, " belongs to a job of ", theirs.size,
                                  " processes, this job has ", own.size),
                     "give every process the same number of processes");
 }
@@ -154,11 +154,12 @@ ServerHandshake::State ServerHandshake::take(std::string_view bytes, std::string
     client_ = *hello;
     // The client checks the sizes too, and needs this hello for that: send it in any case.
     out += encode(own_);
-    const std::string whom = absl::StrCat("a process that calls itself rank ", client_.rank);
-    if (absl::Status sizes = check_sizes(own_, client_, whom); !sizes.ok()) return refuse(sizes);
+    const std::string peer_name = absl::StrCat("a process that calls itself rank ", client_.rank);
+    if (absl::Status sizes = check_sizes(own_, client_, peer_name); !sizes.ok())
+      return refuse(sizes);
     if (client_.service != own_.service || client_.rank >= own_.size) {
       return refuse(make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kPeer,
-                               whom + " asks for a service or a rank that is not here"));
+                               peer_name + " asks for a service or a rank that is not here"));
     }
     return state_ = State::kProof;
   }
@@ -182,38 +183,41 @@ ServerHandshake::State ServerHandshake::take(std::string_view bytes, std::string
 }
 
 absl::Status prove_to_server(int socket, HandshakeService service, int rank, int size,
-                             int server_rank, const JobSecret& secret, const std::string& whom,
+                             int server_rank, const JobSecret& secret, const std::string& peer_name,
                              Deadline deadline) {
   const Hello own{.service = service,
                   .rank = static_cast<uint32_t>(rank),
                   .size = static_cast<uint32_t>(size),
                   .nonce = random_secret()};
-  if (absl::Status sent = send_exactly(socket, encode(own), whom, deadline); !sent.ok()) {
+  if (absl::Status sent = send_exactly(socket, encode(own), peer_name, deadline); !sent.ok()) {
     return sent;
   }
   std::string answer(Hello::kBytes, '\0');
-  if (absl::Status came = receive_exactly(socket, answer.data(), answer.size(), whom, deadline);
+  if (absl::Status came =
+          receive_exactly(socket, answer.data(), answer.size(), peer_name, deadline);
       !came.ok()) {
     return came;
   }
   absl::StatusOr<Hello> server = decode_hello(answer);
   if (!server.ok()) {
     return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kPeer,
-                      "another program answers at the address of " + whom,
+                      "another program answers at the address of " + peer_name,
                       "choose a port that nothing else uses");
   }
-  if (absl::Status sizes = check_sizes(own, *server, whom); !sizes.ok()) return sizes;
+  if (absl::Status sizes = check_sizes(own, *server, peer_name); !sizes.ok()) return sizes;
   if (server->service != service || server->rank != static_cast<uint32_t>(server_rank)) {
-    return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kPeer,
-                      absl::StrCat("rank ", server->rank, " answers at the address of ", whom));
+    return make_error(
+        absl::StatusCode::kFailedPrecondition, ErrorScope::kPeer,
+        absl::StrCat("rank ", server->rank, " answers at the address of ", peer_name));
   }
-  if (absl::Status sent =
-          send_exactly(socket, bytes_of(proof(secret, "client", own, *server)), whom, deadline);
+  if (absl::Status sent = send_exactly(socket, bytes_of(proof(secret, "client", own, *server)),
+                                       peer_name, deadline);
       !sent.ok()) {
     return sent;
   }
   std::string verdict(1 + kProofBytes, '\0');
-  if (absl::Status came = receive_exactly(socket, verdict.data(), verdict.size(), whom, deadline);
+  if (absl::Status came =
+          receive_exactly(socket, verdict.data(), verdict.size(), peer_name, deadline);
       !came.ok()) {
     return came;
   }
@@ -227,8 +231,9 @@ absl::Status prove_to_server(int socket, HandshakeService service, int rank, int
                       "give each process its own rank, once");
   }
   return make_error(absl::StatusCode::kPermissionDenied, ErrorScope::kPeer,
-                    verdict[0] == kOtherSecret ? whom + " refuses us: it has another secret"
-                                               : whom + " does not know the secret of our job",
+                    verdict[0] == kOtherSecret
+                        ? peer_name + " refuses this process: it has another secret"
+                        : peer_name + " does not know the secret of this job",
                     kSameSecret);
 }
 

@@ -87,12 +87,13 @@ class ServerHandshake {
 };
 
 // Runs the client's side of the handshake over a connected non-blocking socket. Error texts call
-// the server `whom`. Errors: PERMISSION_DENIED (the server knows another secret), INVALID_ARGUMENT
-// (another program answers), FAILED_PRECONDITION (another rank, or a job of another size),
-// ALREADY_EXISTS (a process of this rank has joined before), UNAVAILABLE, DEADLINE_EXCEEDED.
+// the server `peer_name`. Errors: PERMISSION_DENIED (the server knows another secret),
+// INVALID_ARGUMENT (another program answers), FAILED_PRECONDITION (another rank, or a job of
+// another size), ALREADY_EXISTS (a process of this rank has joined before), UNAVAILABLE,
+// DEADLINE_EXCEEDED.
 [[nodiscard]] absl::Status prove_to_server(int socket, HandshakeService service, int rank, int size,
                                            int server_rank, const JobSecret& secret,
-                                           const std::string& whom, Deadline deadline);
+                                           const std::string& peer_name, Deadline deadline);
 
 }  // namespace cariama::internal
 

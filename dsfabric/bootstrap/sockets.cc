@@ -51,24 +51,24 @@ absl::Status bad_address(std::string_view text) {
                     "write 10.0.0.1:4711 or [fe80::1]:4711");
 }
 
-absl::Status gone(const std::string& whom) {
+absl::Status gone(const std::string& peer_name) {
   return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
-                    whom + " closed the connection");
+                    peer_name + " closed the connection");
 }
 
 // Blocks until `events` are ready.
-absl::Status wait_for(int socket, short events, const std::string& whom, Deadline deadline) {
+absl::Status wait_for(int socket, short events, const std::string& peer_name, Deadline deadline) {
   while (true) {
     pollfd entry{socket, events, 0};
     const int timeout = poll_timeout(deadline);
     const int ready = poll(&entry, 1, timeout);
     if (ready > 0) return absl::OkStatus();
     if (ready < 0 && errno != EINTR) {
-      return make_errno_error(errno, ErrorScope::kProcess, "waiting for " + whom);
+      return make_errno_error(errno, ErrorScope::kProcess, "waiting for " + peer_name);
     }
     if (timeout == 0) {
       return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
-                        whom + " did not answer in time");
+                        peer_name + " did not answer in time");
     }
   }
 }
@@ -291,8 +291,8 @@ FileDescriptor accept_from(int listener) {
   return {};
 }
 
-absl::StatusOr<FileDescriptor> connect_to(const SocketAddress& address, const std::string& whom,
-                                          Deadline deadline) {
+absl::StatusOr<FileDescriptor> connect_to(const SocketAddress& address,
+                                          const std::string& peer_name, Deadline deadline) {
   FileDescriptor socket(::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket.valid()) return make_errno_error(errno, ErrorScope::kProcess, "socket");
   set_tcp_options(socket.get(), address.family());
@@ -302,40 +302,41 @@ absl::StatusOr<FileDescriptor> connect_to(const SocketAddress& address, const st
   while (error == EAGAIN || error == EINTR) {
     if (poll_timeout(deadline) == 0) {
       return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
-                        whom + " did not accept the connection in time");
+                        peer_name + " did not accept the connection in time");
     }
     poll(nullptr, 0, 1);
     error = connect(socket.get(), address.get(), address.length()) == 0 ? 0 : errno;
   }
   if (error == EINPROGRESS) {
-    if (absl::Status ready = wait_for(socket.get(), POLLOUT, whom, deadline); !ready.ok()) {
+    if (absl::Status ready = wait_for(socket.get(), POLLOUT, peer_name, deadline); !ready.ok()) {
       return ready;
     }
     socklen_t length = sizeof error;
     getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &length);
   }
   if (error == 0) return socket;
-  return make_error(
-      absl::StatusCode::kUnavailable, ErrorScope::kPeer,
-      absl::StrCat(whom, " does not answer at ", address.text(), " (", std::strerror(error), ")"));
+  return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
+                    absl::StrCat(peer_name, " does not answer at ", address.text(), " (",
+                                 std::strerror(error), ")"));
 }
 
-absl::Status send_exactly(int socket, std::string_view bytes, const std::string& whom,
+absl::Status send_exactly(int socket, std::string_view bytes, const std::string& peer_name,
                           Deadline deadline) {
   while (!bytes.empty()) {
     const ssize_t count = send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (count > 0) {
       bytes.remove_prefix(static_cast<size_t>(count));
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-      if (absl::Status ready = wait_for(socket, POLLOUT, whom, deadline); !ready.ok()) return ready;
+      if (absl::Status ready = wait_for(socket, POLLOUT, peer_name, deadline); !ready.ok())
+        return ready;
     } else if (errno != EINTR) {
-      return gone(whom);
+      return gone(peer_name);
     }
   }
   return absl::OkStatus();
 }
 
-absl::Status receive_exactly(int socket, char* bytes, size_t count, const std::string& whom,
+absl::Status receive_exactly(int socket, char* bytes, size_t count, const std::string& peer_name,
                              Deadline deadline) {
   while (count != 0) {
     const ssize_t came = recv(socket, bytes, count, MSG_DONTWAIT);
@@ -343,9 +344,10 @@ absl::Status receive_exactly(int socket, char* bytes, size_t count, const std::s
       bytes += came;
       count -= static_cast<size_t>(came);
     } else if (came < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-      if (absl::Status ready = wait_for(socket, POLLIN, whom, deadline); !ready.ok()) return ready;
+      if (absl::Status ready = wait_for(socket, POLLIN, peer_name, deadline); !ready.ok())
+        return ready;
     } else if (came == 0 || errno != EINTR) {
-      return gone(whom);
+      return gone(peer_name);
     }
   }
   return absl::OkStatus();

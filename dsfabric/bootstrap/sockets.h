@@ -69,17 +69,18 @@ inline constexpr int kAcceptedAtOnce = 64;
 // ms, so that a loop around it and poll() does not spin.
 [[nodiscard]] FileDescriptor accept_from(int listener);
 
-// Returns a connected non-blocking socket. Error texts call the server `whom`.
+// Returns a connected non-blocking socket. Error texts call the server `peer_name`.
 // Errors: UNAVAILABLE (no socket listens there), DEADLINE_EXCEEDED.
 [[nodiscard]] absl::StatusOr<FileDescriptor> connect_to(const SocketAddress& address,
-                                                        const std::string& whom, Deadline deadline);
+                                                        const std::string& peer_name,
+                                                        Deadline deadline);
 
 // Blocks until exactly these bytes are sent or received. Errors: DEADLINE_EXCEEDED, UNAVAILABLE
 // (the other end closed).
-[[nodiscard]] absl::Status send_exactly(int socket, std::string_view bytes, const std::string& whom,
-                                        Deadline deadline);
+[[nodiscard]] absl::Status send_exactly(int socket, std::string_view bytes,
+                                        const std::string& peer_name, Deadline deadline);
 [[nodiscard]] absl::Status receive_exactly(int socket, char* bytes, size_t count,
-                                           const std::string& whom, Deadline deadline);
+                                           const std::string& peer_name, Deadline deadline);
 
 // poll() without the entries whose descriptor is negative. poll() itself ignores these entries, but
 // counts them: it refuses more entries than the process may have descriptors (RLIMIT_NOFILE). If

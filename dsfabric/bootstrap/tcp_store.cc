@@ -171,14 +171,14 @@ void TcpStore::on_closed(int rank, const absl::Status& why) {
 absl::StatusOr<FileDescriptor> connect_to_store(const std::vector<SocketAddress>& addresses,
                                                 int rank, int size, const JobSecret& key,
                                                 Exchange::Deadline deadline, Admission admission) {
-  const std::string whom = "the store of rank 0";
+  const std::string peer_name = "the store of rank 0";
   absl::Status last;
   for (std::chrono::milliseconds pause = kFirstConnectPause;;
        pause = std::min(2 * pause, kLongestConnectPause)) {
     for (const SocketAddress& address : addresses) {
-      absl::StatusOr<FileDescriptor> socket = connect_to(address, whom, deadline);
+      absl::StatusOr<FileDescriptor> socket = connect_to(address, peer_name, deadline);
       last = socket.ok() ? prove_to_server(socket->get(), HandshakeService::kStore, rank, size, 0,
-                                           key, whom, deadline)
+                                           key, peer_name, deadline)
                          : socket.status();
       // Checked only now: a connection that the server has not accepted yet has no owner in the
       // table.

@@ -66,7 +66,7 @@ class Dispatch {
   size_t process_own_calls(uint32_t index, size_t most) {
     return workers_.at(index).runs_own_calls() ? process_calls(index, most) : 0;
   }
-  // Runs the calls of workers that no thread is.
+  // Runs the calls to workers whose thread has left, or has not come yet.
   void process_calls_of_absent_workers();
   // See Fabric::progress(). Returns the number of messages, results and pulls.
   size_t progress();

@@ -74,11 +74,14 @@ void Replies::answer(uint32_t to, const NotifyTarget* wanted, const IncomingCall
   absl::Status sent =
       done ? send_result(to, handle, result)
            : send_failure(to, handle, call.outcome, call.error_type, call.error_text);
-  if (!done && absl::IsInvalidArgument(sent)) {  // the texts are too long for a message
-    constexpr size_t kMost = 64;                 // both fit into the shortest receive unit
+  if (!done && absl::IsInvalidArgument(sent)) {
+    // The exception's type and text are too long for a message. Cut them: the shortest receive unit
+    // has room for two texts of kMost bytes.
+    constexpr size_t kMost = 64;
     sent = send_failure(to, handle, call.outcome, call.error_type.substr(0, kMost),
                         call.error_text.substr(0, kMost) + "...");
-  } else if (absl::IsInvalidArgument(sent)) {  // the result is too long for a message
+  } else if (absl::IsInvalidArgument(sent)) {
+    // The result is too long for a message.
     sent = send_failure(
         to, handle, CallOutcome::kThrew, "cariama::ResultTooLong",
         "the result takes " + std::to_string(result.size()) +

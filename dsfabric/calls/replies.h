@@ -1,6 +1,6 @@
-// How the end of a call gets back to its caller. In the process that ran the call: answers by
-// message, by result slot, or by an outcome word. In the process that called: the calls that wait
-// for an answer, and how they are completed.
+// How a process reports the end of a call to the caller. In the process that ran the call: answers
+// by message, by result slot, or by an outcome word. In the process that called: the calls that
+// wait for an answer, and how they are completed.
 #ifndef CARIAMA_DSFABRIC_CALLS_REPLIES_H_
 #define CARIAMA_DSFABRIC_CALLS_REPLIES_H_
 
@@ -56,8 +56,8 @@ class Replies {
   size_t take_results(PollerId poller);
   // Returns true if a call waits for an answer from `rank`.
   [[nodiscard]] bool awaits(uint32_t rank) const { return pending_.waits_for(rank); }
-  // The calling thread starts, or stops, polling the slots of its calls. Results that arrive after
-  // stop_polling() come by messages; stop_polling() takes those that arrived before.
+  // The calling thread starts, or stops, polling the slots of its calls. The callee sends results
+  // after stop_polling() by messages; stop_polling() takes the results that arrived before.
   void start_polling();
   void stop_polling();
 
@@ -68,7 +68,8 @@ class Replies {
               const std::string& result);
 
  private:
-  // Returns the slots for results from `rank`; nullptr if results from there come by messages.
+  // Returns the slots for results from `rank`; nullptr if that process sends its results by
+  // messages.
   [[nodiscard]] AnswerSlots* slots_of(uint32_t rank);
   template <typename Function>
   void for_slots(Function&& function);

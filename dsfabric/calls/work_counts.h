@@ -1,7 +1,7 @@
-// What the two users of termination detection share (quiescence.h has the algorithm, its proof, and
-// WaveComparison). The waves of TerminationDetector are collectives. Those of Fabric::finalize()
-// are rounds over the bootstrap's store, since they must also work between processes that never
-// connected.
+// The counts that the two users of termination detection share (quiescence.h has the algorithm, its
+// proof, and WaveComparison). The waves of TerminationDetector are collectives. Those of
+// Fabric::finalize() are rounds over the bootstrap's store, since they must also work between
+// processes that never connected.
 #ifndef CARIAMA_DSFABRIC_CALLS_WORK_COUNTS_H_
 #define CARIAMA_DSFABRIC_CALLS_WORK_COUNTS_H_
 

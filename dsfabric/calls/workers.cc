@@ -74,8 +74,8 @@ void Workers::leave(uint32_t index) {
 void Workers::push(uint32_t index, ArrivedMessage* message) {
   Worker& worker = *workers_[index];
   worker.inbox.push(message);
-  // If a helper or the process consumer runs the worker's calls, it has armed this doorbell too. If
-  // it does not yet know that it shall, take_worker() rings for it.
+  // If a helper or the process consumer runs the worker's calls, that thread has armed this
+  // doorbell too. If it has not seen the worker yet, take_worker() rings for it.
   if (calls_ != nullptr) ring_for_calls(doorbells_.get_buffer(), count(), index);
   if (job_.lifecycle().is_finalizing()) notify_waiters();
 }

@@ -110,7 +110,7 @@ absl::StatusOr<ChildProcess> ChildProcess::start(const ChildSetup& setup) {
         error = errno;
       }
     }
-    if (fcntl(setup.kept_descriptor, F_SETFD, 0) != 0) error = errno;
+    if (fcntl(setup.inherited_descriptor, F_SETFD, 0) != 0) error = errno;
     if (cpus.bytes != 0 && sched_setaffinity(0, cpus.bytes, cpus.set()) != 0) error = errno;
     sigprocmask(SIG_SETMASK, &setup.signal_mask, nullptr);
     if (error == 0) {
@@ -121,7 +121,8 @@ absl::StatusOr<ChildProcess> ChildProcess::start(const ChildSetup& setup) {
     _exit(127);
   }
 
-  // also done by the child: whichever runs first, a signal to the group reaches the child
+  // The child calls setpgid() too. The group exists after the first of the two calls, so a signal
+  // to the group reaches the child in any case.
   setpgid(pid, pid);
   child.pid_ = pid;
   child.pidfd_ = FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
@@ -151,8 +152,8 @@ bool ChildProcess::is_stopped() const {
          state.si_pid == pid_;
 }
 
-// The pidfd tells of the end only after the process has freed its memory, which takes seconds if it
-// has much.
+// The pidfd reports the end only after the process has freed its memory, which takes seconds if the
+// process has much memory.
 bool ChildProcess::is_ending() const {
   if (pid_ <= 0) return false;
   const std::string directory = absl::StrCat("/proc/", pid_, "/");

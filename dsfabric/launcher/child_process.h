@@ -20,7 +20,7 @@ namespace cariama::internal {
 struct ChildSetup {
   const std::vector<std::string>& command;
   std::map<std::string, std::string> variables;  // added to the launcher's environment
-  int kept_descriptor;                           // inherited in addition to 0, 1 and 2
+  int inherited_descriptor;                      // inherited in addition to 0, 1 and 2
   int input;                                     // becomes its stdin; -1: /dev/null
   bool capture_output;                           // true: output() returns what it prints
   std::vector<int> cpus;  // CPUs to bind it to; empty: the launcher's affinity

@@ -271,7 +271,7 @@ class Job {
         .variables = {{internal::kLaunchSocketVariable, absl::StrCat(theirs.get(), ":", cookie)},
                       {internal::kRankVariable, absl::StrCat(rank)},
                       {internal::kSizeVariable, absl::StrCat(size_)}},
-        .kept_descriptor = theirs.get(),
+        .inherited_descriptor = theirs.get(),
         .input = rank == 0 ? input_.child_end() : -1,
         .capture_output = options_.tag_output,
         .cpus = plan.cpus,

@@ -23,7 +23,7 @@ class LauncherSignals {
 
   // -1: the system has no descriptor, errno tells why.
   [[nodiscard]] int descriptor() const { return descriptor_.get(); }
-  // The signal mask before.
+  // Returns the signal mask that the process had before.
   [[nodiscard]] const sigset_t& before() const { return before_; }
   // Returns the next pending signal, or 0.
   [[nodiscard]] int next() const;

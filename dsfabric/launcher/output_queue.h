@@ -1,5 +1,4 @@
-// What the processes of a job have printed and the reader of the launcher's output has not taken
-// yet.
+// The output of a job's processes that the reader of the launcher's output has not read yet.
 #ifndef CARIAMA_DSFABRIC_LAUNCHER_OUTPUT_QUEUE_H_
 #define CARIAMA_DSFABRIC_LAUNCHER_OUTPUT_QUEUE_H_
 
@@ -17,7 +16,7 @@ namespace cariama::internal {
 // launcher from its signals and time limits. Thread-compatible.
 class OutputQueue {
  public:
-  // `descriptor` stays the caller's, and must outlive the queue.
+  // The caller keeps the ownership of `descriptor`, which must outlive the queue.
   explicit OutputQueue(int descriptor);
 
   // Appends the text, and writes as much as the reader takes now.

@@ -98,16 +98,16 @@ class SocketBroker final : public Broker {
                         absl::StrCat("a request of ", request.size(), " bytes: at most ",
                                      BrokerFrame::kMaxBytes, " fit"));
     }
-    const std::string& whom = labels_[rank];
-    absl::StatusOr<FileDescriptor> socket = connect_to(addresses_[rank], whom, deadline);
+    const std::string& peer_name = labels_[rank];
+    absl::StatusOr<FileDescriptor> socket = connect_to(addresses_[rank], peer_name, deadline);
     if (!socket.ok()) return socket.status();
     if (absl::Status proved = prove_to_server(socket->get(), HandshakeService::kBroker, rank_,
-                                              size_, rank, secret_, whom, deadline);
+                                              size_, rank, secret_, peer_name, deadline);
         !proved.ok()) {
       return proved;
     }
     if (absl::Status sent = send_exactly(
-            socket->get(), encode(BrokerFrame{.code = 0, .bytes = std::string(request)}), whom,
+            socket->get(), encode(BrokerFrame{.code = 0, .bytes = std::string(request)}), peer_name,
             deadline);
         !sent.ok()) {
       return sent;
@@ -116,7 +116,7 @@ class SocketBroker final : public Broker {
     while (!answer.whole()) {
       char chunk[16384];
       const size_t count = std::min(answer.wanted(), sizeof chunk);
-      if (absl::Status came = receive_exactly(socket->get(), chunk, count, whom, deadline);
+      if (absl::Status came = receive_exactly(socket->get(), chunk, count, peer_name, deadline);
           !came.ok()) {
         return came;
       }

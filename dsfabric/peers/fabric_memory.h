@@ -25,8 +25,8 @@ class FabricMemory {
   FabricMemory(const FabricMemory&) = delete;
   FabricMemory& operator=(const FabricMemory&) = delete;
 
-  // Allocates from memory that is registered with all of `domains`; `user_memory`: how the user's
-  // own memory is lent. Called once, before all others.
+  // Allocates from memory that is registered with all of `domains`; `user_memory`: options for
+  // lending memory that the user did not register. Called once, before all others.
   [[nodiscard]] absl::Status open(std::vector<std::shared_ptr<ProtectionDomain>> domains,
                                   const RDMAAllocatorOptions& superpages,
                                   const GeneralAllocatorOptions& general,
@@ -43,7 +43,7 @@ class FabricMemory {
   // Returns the sums over the allocators of all nodes.
   [[nodiscard]] RDMAAllocatorStatistics statistics();
 
-  // Returns what lends user memory to queue pairs of `domain`, one of domains().
+  // Returns the object that lends user memory to queue pairs of `domain`, one of domains().
   [[nodiscard]] const std::shared_ptr<UserMemory>& user_memory(
       const ProtectionDomain* domain) const;
 

@@ -281,9 +281,10 @@ TEST_F(BootstrapTest, AnotherSecretIsRefusedByTheStore) {
     variables["CARIAMA_JOB_SECRET"] =
         exchange.rank() == 0 ? "the right secret" : "the wrong secret";
     if (exchange.rank() == 1) {
-      expect_refusal(variables, absl::StatusCode::kPermissionDenied,
-                     AllOf(HasSubstr("the store of rank 0 refuses us: it has another secret"),
-                           HasSubstr("CARIAMA_JOB_SECRET")));
+      expect_refusal(
+          variables, absl::StatusCode::kPermissionDenied,
+          AllOf(HasSubstr("the store of rank 0 refuses this process: it has another secret"),
+                HasSubstr("CARIAMA_JOB_SECRET")));
       // An empty secret is refused, too.
       variables.erase("CARIAMA_JOB_SECRET");
       expect_refusal(variables, absl::StatusCode::kPermissionDenied, HasSubstr("another secret"));
@@ -536,7 +537,7 @@ TEST(StoreClient, AServerThatDoesNotKnowTheKeyIsRefused) {
     if (exchange.rank() == 1) {
       auto socket = internal::connect_to_store({address}, 1, 2, key, soon());
       EXPECT_EQ(socket.status().code(), absl::StatusCode::kPermissionDenied) << socket.status();
-      EXPECT_THAT(message_of(socket.status()), HasSubstr("does not know the secret of our job"));
+      EXPECT_THAT(message_of(socket.status()), HasSubstr("does not know the secret of this job"));
       return;
     }
     FileDescriptor socket;
