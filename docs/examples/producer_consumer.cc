@@ -42,8 +42,8 @@ void consume_item(const Item& item) {
 
 // [produce]
 struct Produced {
-  uint64_t kept = 0;    // items whose call was deferred
-  uint64_t waited = 0;  // calls for which the producer waited
+  uint64_t deferred = 0;  // items whose call was deferred
+  uint64_t waited = 0;    // calls for which the producer waited
 };
 
 Produced produce(Fabric& fabric, ThreadContext& self, ThreadId consumer) {
@@ -67,7 +67,7 @@ Produced produce(Fabric& fabric, ThreadContext& self, ThreadId consumer) {
   }
   // Waits until all deferred calls have been sent, then ends the channel.
   check(messenger.shutdown(deadline_after(std::chrono::seconds(60))));
-  produced.kept = messenger.statistics().deferred;
+  produced.deferred = messenger.statistics().deferred;
   return produced;
 }
 // [produce]
@@ -113,8 +113,8 @@ int main(int argc, char** argv) {
     std::printf("consumed %lu items\n", static_cast<unsigned long>(kItems * (fabric->size() - 1)));
   } else {
     const Produced produced = produce(*fabric, *self, fabric->thread_of(0));
-    std::printf("producer %u: %lu of %lu items were kept, %lu times it waited\n",
-                fabric->rank().value(), static_cast<unsigned long>(produced.kept),
+    std::printf("producer %u: %lu of %lu items were deferred, %lu times it waited\n",
+                fabric->rank().value(), static_cast<unsigned long>(produced.deferred),
                 static_cast<unsigned long>(kItems), static_cast<unsigned long>(produced.waited));
   }
   check(fabric->finalize(deadline));
