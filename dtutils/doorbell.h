@@ -212,8 +212,8 @@ class CARIAMA_DTUTILS_EXPORT Sleeper {
   // Arms the doorbells of all ringers that may make the condition true.
   virtual void arm() = 0;
   // Returns true if the thread must not sleep although the condition does not hold yet: a message
-  // is in flight, or a ringer could not be told. Requires: arm() was called, and then the condition
-  // did not hold.
+  // is in flight, or the doorbell of a ringer could not be armed. Requires: arm() was called, and
+  // then the condition did not hold.
   [[nodiscard]] virtual bool recheck() { return false; }
   // Sleeps until a ringer rings or until `deadline`. Returns at once if one has rung since arm().
   // Spurious returns are possible.

@@ -138,7 +138,7 @@ class Reader {
   template <typename MakeText>
   bool serve(MakeText&& make_text) {
     if (rest_.empty()) {
-      // What the request says does not matter: there is one resource.
+      // The content of the request is ignored: the service has one resource.
       std::array<char, 4096> request;
       const ssize_t got = recv(socket_.get(), request.data(), request.size(), MSG_DONTWAIT);
       if (got < 0) return errno == EAGAIN || errno == EINTR;

@@ -17,7 +17,6 @@
 // stores two words; no lock, no malloc. 128 bytes of bookkeeping per unit. Memory: units of
 // `unit_bytes` rounded up to 64, in chunks of the RDMAAllocator, which the ring takes one by one as
 // it grows.
-// ring grows.
 #ifndef CARIAMA_DTUTILS_ALLOCATORS_CIRCULAR_ALLOCATOR_H_
 #define CARIAMA_DTUTILS_ALLOCATORS_CIRCULAR_ALLOCATOR_H_
 

@@ -28,7 +28,7 @@ constexpr size_t kMaxAlignment = internal::kGiB;
 // the allocation, so that an aligned piece fits.
 constexpr size_t kChunkAlignment = 4096;
 
-size_t kept_bytes(size_t bytes) {
+size_t rounded_bytes(size_t bytes) {
   return round_up(std::max<size_t>(bytes, 1), GeneralAllocator::kGranule);
 }
 
@@ -60,10 +60,10 @@ struct GeneralAllocator::State {
     chunks.erase(chunk);
   }
 
-  void settle_in_flight() {
+  void reclaim_flushed() {
     std::erase_if(in_flight, [this](const RDMAMemory& memory) {
       if (!memory.is_free()) return false;
-      const size_t bytes = kept_bytes(memory.size());
+      const size_t bytes = rounded_bytes(memory.size());
       statistics.bytes_in_flight -= bytes;
       reclaim({address_of(memory.get_buffer()), bytes});
       return true;
@@ -133,10 +133,10 @@ absl::StatusOr<RDMAMemory> GeneralAllocator::allocate(size_t bytes, size_t align
                       absl::StrCat(bytes, " bytes are more than any machine has"));
   }
   alignment = std::max(alignment, kGranule);
-  const size_t kept = kept_bytes(bytes);
+  const size_t kept = rounded_bytes(bytes);
   State& state = *state_;
   const std::lock_guard lock(state.mutex);
-  if (!state.in_flight.empty()) state.settle_in_flight();
+  if (!state.in_flight.empty()) state.reclaim_flushed();
   const auto take = [&] {
     return options_.fit == Fit::kBest ? state.free.take_best(kept, alignment)
                                       : state.free.take_first(kept, alignment);
@@ -171,7 +171,7 @@ absl::Status GeneralAllocator::free(RDMAMemory&& memory) {
                                               : "the address is not from this allocator"),
         "free exactly what allocate() returned, once");
   }
-  const size_t kept = kept_bytes(live->second);
+  const size_t kept = rounded_bytes(live->second);
   state.live.erase(live);
   state.statistics.bytes_in_use -= kept;
   if (memory.is_free()) {

@@ -13,10 +13,10 @@
 
 namespace cariama::internal {
 
-// A separate process that blocks on a pipe whose write end only its creator holds. When a process
-// dies, the kernel kills those of its children that want it (PR_SET_PDEATHSIG), but not their
-// children; wrapper scripts, for example, have children. The guardian kills whole process groups,
-// which it reads from shared memory. It ends with its creator.
+// A separate process that blocks on a pipe whose write end only its creator has open. When a
+// process dies, the kernel kills those of its children that have requested it (PR_SET_PDEATHSIG),
+// but not their children; wrapper scripts, for example, have children. The guardian kills whole
+// process groups, which it reads from shared memory. It ends with its creator.
 class CARIAMA_DTUTILS_EXPORT Guardian {
  public:
   Guardian() = default;

@@ -10,7 +10,7 @@
 // Hence the protocol. The monitor's thread makes the sequence odd before it reads events, marks the
 // watches that they hit, and makes the sequence even. After munmap() has returned, a thread
 // therefore sees either an odd number, and waits, or a later even number, after which the marks are
-// visible. settled_sequence() does that. The read orders both: the kernel's lock passes the
+// visible. processed_sequence() does that. The read orders both: the kernel's lock passes the
 // monitor's store of the odd number to the thread that it releases.
 //
 // The monitor's thread takes no lock and does not allocate. Its only system calls are read and
@@ -65,7 +65,7 @@ class CARIAMA_DTUTILS_EXPORT MappingMonitor {
   // Ends a watch. Thread-safe; takes a lock.
   void unwatch(const Watch& watch);
 
-  // Returns true if no event has hit the watch. Call settled_sequence() first. Wait-free.
+  // Returns true if no event has hit the watch. Call processed_sequence() first. Wait-free.
   [[nodiscard]] bool is_intact(const Watch& watch) const {
     // Acquire: pairs with the release in mark().
     return slots_[watch.slot].state.load(std::memory_order_acquire) == live(watch.version);
@@ -73,7 +73,7 @@ class CARIAMA_DTUTILS_EXPORT MappingMonitor {
 
   // Returns the number of the last processed batch of events. Waits while the monitor's thread
   // processes one, which takes it microseconds.
-  [[nodiscard]] uint64_t settled_sequence() const {
+  [[nodiscard]] uint64_t processed_sequence() const {
     const uint64_t sequence = sequence_.load(std::memory_order_acquire);
     if ((sequence & 1) == 0) [[likely]] {
       return sequence;

@@ -8,7 +8,7 @@
 namespace cariama::internal {
 
 // Returns 64 bits of the system's random source. A generator that is seeded once would be cheaper,
-// but who knows some of its numbers can compute the others. Thread-safe.
+// but from some of its numbers a process can compute the others. Thread-safe.
 [[nodiscard]] inline uint64_t random_word() {
   std::random_device source;
   return uint64_t{source()} << 32 | source();

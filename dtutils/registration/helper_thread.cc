@@ -59,8 +59,8 @@ HelperOptions HelperOptions::improved() {
 }
 
 CostModel::CostModel(double per_page, double base)
-    // Two faint samples on the initial line, at 0 and 16 pages, so that the first real samples do
-    // not make the fit degenerate.
+    // Two samples of small weight on the initial line, at 0 and 16 pages, so that the first real
+    // samples do not make the fit degenerate.
     : weight_(0.5),
       x_(0.25 * 16),
       y_(0.25 * (16 * per_page + 2 * base)),

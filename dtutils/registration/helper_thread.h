@@ -170,7 +170,7 @@ class CARIAMA_DTUTILS_EXPORT HelperPolicy final : public RegistrationPolicy {
   struct Record;
   struct Queue;
   struct Communicator;
-  // What is known about a region.
+  // What the helper knows about a region.
   struct Known {
     uint64_t bytes = 0;
     std::optional<int64_t> deadline;  // of its item in the RQ

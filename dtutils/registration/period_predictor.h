@@ -117,11 +117,12 @@ struct PredictorOptions {
   // The second use of a buffer in a loop then suffices. The paper's system (false) needs one more,
   // because the first use in a loop has another context.
   bool learn_early = false;
-  // GapPredictor, FollowPredictor: a use is due at the shortest of the last 16 gaps, less this
+  // GapPredictor, FollowPredictor: a use is due at the shortest of the last 16 gaps, minus this
   // multiple of the distance from the shortest gap to the median.
   double spread = 0.4;
-  // The same: ... and less this fraction of the median, divided by the number of gaps seen.
-  // FollowPredictor: or four times the mean relative error so far, if that is less.
+  // GapPredictor, FollowPredictor: the use is due still earlier, by this fraction of the median
+  // divided by the number of gaps seen. FollowPredictor: or by four times the mean relative error
+  // so far, if that is less.
   double novice = 0.15;
   // PeriodicityPredictor: uses that it compares. It can find periods up to half of them.
   uint32_t stream = 64;

@@ -222,11 +222,12 @@ absl::StatusOr<Registration> RegistrationCache::acquire(const void* address, siz
                       "a registration cache of the parent process is used after fork",
                       "create a cache in the child");
   }
-  if (monitor_ != nullptr &&
-      monitor_->settled_sequence() != seen_sequence_.load(std::memory_order_acquire)) [[unlikely]] {
+  if (monitor_ != nullptr && monitor_->processed_sequence() !=
+                                 seen_sequence_.load(std::memory_order_acquire)) [[unlikely]] {
     catch_up();
   }
-  // Taken before a registration: a late one must not make the prediction of the next use late.
+  // The time is taken before the registration, so that a registration that is late does not make
+  // the prediction of the next use late.
   const int64_t time = options_.clock();
   const auto from = reinterpret_cast<uintptr_t>(address);
   Entry* const near = hint(from).load(std::memory_order_acquire);
@@ -303,7 +304,7 @@ void RegistrationCache::catch_up() {
 
 // Removes the entries whose memory has changed. May release the lock.
 void RegistrationCache::sweep(Lock& lock) {
-  const uint64_t sequence = monitor_->settled_sequence();
+  const uint64_t sequence = monitor_->processed_sequence();
   if (sequence == seen_sequence_.load(std::memory_order_relaxed)) return;
   std::vector<std::pair<Entry*, uint64_t>> changed;
   for (const auto& [start, entry] : index_) {
@@ -316,7 +317,7 @@ void RegistrationCache::sweep(Lock& lock) {
   statistics_.invalidations += changed.size();
   // All are doomed now, so look-ups without the lock may go on.
   seen_sequence_.store(sequence, std::memory_order_release);
-  for (const auto& [entry, version] : changed) settle(lock, *entry, version);
+  for (const auto& [entry, version] : changed) finish_detached(lock, *entry, version);
 }
 
 // Returns a registered entry that contains the range; or, with `known`, the longest known entry
@@ -357,7 +358,7 @@ bool RegistrationCache::replace_contained(Lock& lock, uintptr_t start, uintptr_t
     }
   }
   for (const auto& [entry, version] : contained) detach(*entry);
-  for (const auto& [entry, version] : contained) settle(lock, *entry, version);
+  for (const auto& [entry, version] : contained) finish_detached(lock, *entry, version);
   return !contained.empty();
 }
 
@@ -424,7 +425,7 @@ absl::Status RegistrationCache::pin(Lock& lock, Entry& entry, uint32_t uses) {
     // An event before this point may mean that other pages were pinned.
     if (status.ok() && monitor_ != nullptr &&
         entry.watch.slot != internal::MappingMonitor::kNoWatch) {
-      static_cast<void>(monitor_->settled_sequence());
+      static_cast<void>(monitor_->processed_sequence());
       if (!monitor_->is_intact(entry.watch)) {
         status = absl::AbortedError("the memory changed");
         entry.region.reset();
@@ -440,22 +441,22 @@ absl::Status RegistrationCache::pin(Lock& lock, Entry& entry, uint32_t uses) {
     // without the lock.
     entry.word.store(((word & ~kBusy) | kRegistered) + uses, std::memory_order_release);
     // A range that was forgotten meanwhile and that nothing uses.
-    if (uses == 0) settle_if_doomed(lock, entry);
+    if (uses == 0) finish_if_doomed(lock, entry);
   } else {
     const uint64_t version = entry.version();
     entry.word.fetch_and(~kBusy, std::memory_order_acq_rel);
     // A registration ahead that finds no room may succeed later: the policy still knows the range.
     const bool later = uses == 0 && absl::IsResourceExhausted(status);
     if (entry.known && !later) detach(entry);
-    if (!entry.known) settle(lock, entry, version);
+    if (!entry.known) finish_detached(lock, entry, version);
   }
   changed_.notify_all();
   return status;
 }
 
-void RegistrationCache::settle_if_doomed(Lock& lock, Entry& entry) {
+void RegistrationCache::finish_if_doomed(Lock& lock, Entry& entry) {
   const uint64_t word = entry.word.load(std::memory_order_relaxed);
-  if ((word & kDoomed) != 0) settle(lock, entry, version_of(word));
+  if ((word & kDoomed) != 0) finish_detached(lock, entry, version_of(word));
 }
 
 // Returns false if no other thread will make room. Else waits for one that deregisters or, if the
@@ -548,7 +549,7 @@ bool RegistrationCache::unpin(Lock& lock, Entry& entry, uint64_t version) {
   return true;
 }
 
-// Takes the entry out of the index. settle() or recycle() must follow.
+// Takes the entry out of the index. finish_detached() or recycle() must follow.
 void RegistrationCache::detach(Entry& entry) {
   const auto [first, last] = index_.equal_range(entry.start.load(std::memory_order_relaxed));
   index_.erase(std::find_if(first, last, [&](const auto& one) { return one.second == &entry; }));
@@ -557,8 +558,9 @@ void RegistrationCache::detach(Entry& entry) {
   options_.policy->forgotten({version_of(word) << 32 | entry.index});
 }
 
-// Ends a detached entry unless it is in use or busy; then its user or the busy thread does.
-void RegistrationCache::settle(Lock& lock, Entry& entry, uint64_t version) {
+// Deregisters or recycles a detached entry. Does nothing if the entry is in use or busy: the end of
+// its last use, or the busy thread, calls this function again.
+void RegistrationCache::finish_detached(Lock& lock, Entry& entry, uint64_t version) {
   const uint64_t word = entry.word.load(std::memory_order_acquire);
   if (version_of(word) != version || (word & kBusy) != 0) return;
   if ((word & kRegistered) != 0) {
@@ -632,7 +634,7 @@ size_t RegistrationCache::forget(const void* address, size_t bytes) {
   }
   for (const auto& [entry, version] : hit) detach(*entry);
   statistics_.invalidations += hit.size();
-  for (const auto& [entry, version] : hit) settle(lock, *entry, version);
+  for (const auto& [entry, version] : hit) finish_detached(lock, *entry, version);
   return registered;
 }
 

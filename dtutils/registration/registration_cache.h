@@ -218,8 +218,8 @@ class CARIAMA_DTUTILS_EXPORT RegistrationCache final : private RegionControl {
   void trim_known();
   [[nodiscard]] bool unpin(Lock& lock, Entry& entry, uint64_t version);
   void detach(Entry& entry);
-  void settle(Lock& lock, Entry& entry, uint64_t version);
-  void settle_if_doomed(Lock& lock, Entry& entry);
+  void finish_detached(Lock& lock, Entry& entry, uint64_t version);
+  void finish_if_doomed(Lock& lock, Entry& entry);
   void recycle(Entry& entry);
   void account(int64_t bytes, int regions);
 

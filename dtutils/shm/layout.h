@@ -276,8 +276,8 @@ struct SharedCompletionQueue {
   std::atomic<uint64_t> channel;  // offset, or 0
   alignas(64) std::atomic<uint64_t> ready[kMaxQueuePairsPerCompletionQueue / 64];
 
-  // Step R2 of doorbell.h, for the thread that has armed the queue: its sleeping is left to the
-  // channel. Requires: a seq_cst operation made the completion visible before.
+  // Step R2 of doorbell.h for the thread that has armed the queue. That thread sleeps on the
+  // channel's event count. Requires: a seq_cst operation made the completion visible before.
   void fire(SharedChannel* wake, bool solicited) {
     const uint32_t state = armed.load();
     if (state == kDisarmed || (state == kArmedSolicited && !solicited)) return;

@@ -312,7 +312,8 @@ bool ShmQueuePair::peer_is_ours() const {
 
 // Makes the peer's poll() check the status of its queue pair.
 void ShmQueuePair::announce_to_peer() {
-  // From here on the peer does not reuse its memory, unless it is closed already.
+  // While in_peer is not 0, the peer does not reuse its memory. If its queue pair is closed
+  // already, the check below finds that.
   header_->in_peer.store(1);
   const QueuePairStatus theirs(remote_.header->status.load());
   if (theirs.serial() == remote_.serial && theirs.state() != LinkState::kClosed) {

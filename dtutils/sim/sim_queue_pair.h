@@ -6,7 +6,6 @@
 // (go-back-N). The target executes only the operation with the next expected number. It drops later
 // ones (they will be sent again) and only answers earlier ones again, which are repetitions.
 // Locking: see fabric.h.
-// be repeated), earlier ones are repetitions and only answered again. Locking: see fabric.h.
 #ifndef CARIAMA_DTUTILS_SIM_SIM_QUEUE_PAIR_H_
 #define CARIAMA_DTUTILS_SIM_SIM_QUEUE_PAIR_H_
 
@@ -157,7 +156,7 @@ class SimQueuePair final : public QueuePair {
   QueuePairState state_ = QueuePairState::kUnconnected;
   uint32_t peer_number_ = 0;  // 0: never connected
   ConnectOptions connect_options_;
-  // Stamp(): packets with a smaller stamp belong to an earlier connection.
+  // stamp(): packets with a smaller stamp belong to an earlier connection.
   uint64_t connected_at_ = 0;
 
   // Initiator. Operations are numbered in the order of posting; the PSN counts from `base_`.
