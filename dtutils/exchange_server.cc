@@ -86,7 +86,7 @@ struct ExchangeServer::Impl {
       } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
         break;
       } else if (errno != EINTR) {
-        sent = connection.outgoing.size();  // the reader is gone; receive() will detect it
+        sent = connection.outgoing.size();  // reader closed: receive() detects it
       }
     }
     connection.outgoing.erase(0, sent);

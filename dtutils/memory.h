@@ -210,8 +210,8 @@ class CARIAMA_DTUTILS_EXPORT RDMAMemory {
   }
 
   // Records a transfer by the queue pair of `cell`. Requires: `tag` was read from it AFTER posting.
-  // Used by Transmitter and by code that signals by hand. Returns false, and records nothing, if
-  // kMaxUses other queue pairs are still using the memory.
+  // Used by Transmitter and by code that does its own signaling. Returns false, and records
+  // nothing, if kMaxUses other queue pairs are still using the memory.
   bool set_last_use(const FlushCell* cell, uint64_t tag) {
     if (simple_use(cell)) [[likely]] {
       uses_[0] = {cell, tag};

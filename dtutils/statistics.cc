@@ -142,7 +142,8 @@ std::string statistics_prometheus(const StatisticsLabels& labels) {
     append_label(common, name, value);
     common += ',';
   }
-  // The format wants the lines of a metric together; a snapshot has those of an object together.
+  // The format requires that the lines of a metric follow one another; a snapshot is ordered by
+  // object.
   std::map<std::string, std::pair<bool, std::string>> metrics;  // name → is_gauge, lines
   for (const Statistic& statistic : statistics_snapshot()) {
     std::string name = "cariama_";

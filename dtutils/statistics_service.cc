@@ -31,7 +31,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // Further connections wait in the queue of the socket. A reader that neither asks nor reads for
-// kPatience loses its connection, so that the others get their turn.
+// kPatience loses its connection, so that the other readers are served.
 constexpr size_t kMostReaders = 8;
 constexpr auto kPatience = std::chrono::seconds(2);
 constexpr auto kFilePeriod = std::chrono::seconds(1);

@@ -16,7 +16,7 @@ TransmitQueue::LentTransfer::~LentTransfer() = default;
 
 void TransmitQueue::LentTransfer::end(const absl::Status& status) {
   if (reads && status.ok()) memory->copy_back();
-  memory.reset();  // before the user is told that the memory may be freed
+  memory.reset();  // first: at the end of `done` the user may free the memory
   if (status.ok()) {
     done->decrease();
   } else {
@@ -47,8 +47,8 @@ absl::Status Transmitter::transfer_lent(Opcode opcode, std::byte* address, size_
   auto lent =
       reads ? user.lend_target({address, bytes}, piece) : user.lend_source({address, bytes}, piece);
   if (!lent.ok()) return lent.status();
-  // A handle of this function: the thread that polls the completion deletes that of `lent`, perhaps
-  // before transfer_pieces() has tagged its handle.
+  // `view` is a handle of this function. The handle of `lent` would not do: the thread that polls
+  // the completion deletes it, possibly before transfer_pieces() has tagged its argument.
   RDMAMemory& memory = (*lent)->memory();
   RDMAMemory view(memory.get_buffer(), bytes, memory.range());
   std::unique_ptr<TransmitQueue::LentTransfer> transfer(

@@ -5,8 +5,9 @@
 //
 // ContextPredictor is the paper's (section 3.1): the signature of a use is a hash of its call
 // stack, its region and the previous `window` communications; each signature has a period. It
-// predicts from the second use of a signature on. PeriodicityPredictor is the rival that the paper
-// compares with (Freitag et al.): it looks for a period m at which the stream of uses repeats.
+// predicts from the second use of a signature on. PeriodicityPredictor is the predictor that the
+// paper compares with (Freitag et al.): it looks for a period m at which the stream of uses
+// repeats.
 //
 // GapPredictor is an improvement: each signature has the gap from its use to the region's next use
 // at any call site. A gap is shorter than the period of a loop, so it varies less. An example is a
@@ -159,7 +160,7 @@ class CARIAMA_DTUTILS_EXPORT PeriodPredictor {
   // Returns the earliest predicted use of the region that is not before `now`, without recording.
   [[nodiscard]] virtual std::optional<int64_t> next_use(uint64_t region, int64_t now) const = 0;
   // Returns the most likely time of the use that the last record() of the region predicted, if the
-  // predictor tells it from the time at which the memory must be registered.
+  // predictor distinguishes it from the time at which the memory must be registered.
   [[nodiscard]] virtual std::optional<int64_t> expected_use(uint64_t /*region*/) const {
     return std::nullopt;
   }

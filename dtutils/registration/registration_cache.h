@@ -111,7 +111,8 @@ struct RegistrationStatistics {
 
 // What a policy may know about a use beside its time.
 struct UseContext {
-  // The call stack, if the caller knows it better than a walk over the stack would (a replay).
+  // The call stack, if the caller has a better one than a walk over the stack would give (a
+  // replay).
   const CallStack* stack = nullptr;
   int64_t next_use = INT64_MAX;  // RegionUse::next_use
   // The registration ends with this use if no other use goes on, and no policy learns from the use.

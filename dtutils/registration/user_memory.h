@@ -90,9 +90,8 @@ class CARIAMA_DTUTILS_EXPORT UserMemory {
   // memory is read-only).
   [[nodiscard]] absl::StatusOr<std::unique_ptr<LentMemory>> lend_target(std::span<std::byte> target,
                                                                         size_t piece = 0);
-  // Returns the length of the pieces in which the policy wants a transfer of `bytes` to be lent,
-  // two pieces at a time: `bytes` if it wants it whole, or if it is bounced. Error: that of
-  // cache().
+  // Returns the length of the pieces in which a transfer of `bytes` is lent, at most two pieces at
+  // a time: `bytes` if the policy registers it whole, or if it is bounced. Error: that of cache().
   [[nodiscard]] absl::StatusOr<size_t> piece_bytes(size_t bytes);
 
   // Returns the cache, which the first call creates. Error: that of RegistrationCache::create.

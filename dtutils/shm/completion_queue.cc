@@ -190,7 +190,7 @@ absl::Status ShmCompletionQueue::arm(bool solicited_only) {
   }
   uint32_t state = kDisarmed;
   if (solicited_only) {
-    // KArmed already covers solicited completions.
+    // kArmed already covers solicited completions.
     shared_->armed.compare_exchange_strong(state, kArmedSolicited);
   } else {
     shared_->armed.store(kArmed);

@@ -358,7 +358,7 @@ absl::Status VerbsQueuePair::connect(std::string_view peer_address, const Connec
 void VerbsQueuePair::flush() {
   ibv_qp_attr attributes{};
   attributes.qp_state = IBV_QPS_ERR;
-  // Only a device that is gone refuses this, and then there is nothing to flush.
+  // Only a device that was removed refuses this, and then there is nothing to flush.
   static_cast<void>(ibv_modify_qp(handle_.get(), &attributes, IBV_QP_STATE));
 }
 
