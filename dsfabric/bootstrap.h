@@ -48,9 +48,9 @@ enum class BootstrapKind : uint8_t { kLocal, kPmix, kEnvironment, kSingle };
 // "local", "pmix", "environment", "single".
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT std::string_view bootstrap_name(BootstrapKind kind);
 
-// Returns the implementation that make_bootstrap() would use, as far as the environment tells (see
-// the head of this file). Does not join the job. Errors: INVALID_ARGUMENT (CARIAMA_BOOTSTRAP),
-// FAILED_PRECONDITION (srun started several tasks without PMIx).
+// Returns the implementation that make_bootstrap() would use, as far as the environment determines
+// it (see the head of this file). Does not join the job. Errors: INVALID_ARGUMENT
+// (CARIAMA_BOOTSTRAP), FAILED_PRECONDITION (srun started several tasks without PMIx).
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::StatusOr<BootstrapKind> find_bootstrap();
 
 // One process's view of its job. As dtutils' Exchange: thread-compatible; every wait has a deadline
@@ -65,8 +65,8 @@ class CARIAMA_DSFABRIC_EXPORT Bootstrap : public Exchange {
   // (the local address of the route to MASTER_ADDR). "" if the configuration names none: then
   // CARIAMA_LISTEN is required for listening to other hosts.
   [[nodiscard]] virtual std::string listen_address() const { return {}; }
-  // Tells the launcher that this process leaves in order. The values that this process put remain
-  // readable. Further calls fail. Blocks, at most until the deadline, for the launcher's own
+  // Reports to the launcher that this process leaves in order. The values that this process put
+  // remain readable. Further calls fail. Blocks, at most until the deadline, for the launcher's own
   // protocol only.
   virtual absl::Status finalize(Deadline deadline) = 0;
 };

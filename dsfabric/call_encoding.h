@@ -139,7 +139,7 @@ template <typename F>
 inline constexpr size_t kClosureBytes = std::is_empty_v<F> ? 0 : padded(sizeof(F));
 
 // True if a T holds a reference. The members of a class cannot be enumerated, but two properties
-// together tell: a class with a member of reference type is not a standard-layout class
+// together decide it: a class with a member of reference type is not a standard-layout class
 // ([class.prop]), and a bit_cast to it is not a constant expression ([bit.cast]). The second one
 // excludes classes that have no standard layout for another reason. (A class that has neither, and
 // contains a pointer or a union, is taken for one with a reference.)

@@ -71,7 +71,8 @@ class GlobalVector {
     auto memory = RemoteMemory::allocate(
         fabric, fabric.rank(), internal::bytes_of<T>(std::max<size_t>(1, vector.local_size())),
         deadline);
-    // A process whose allocation failed takes part all the same: its null address tells the others.
+    // A process whose allocation failed takes part, too: its null address reports the failure to
+    // the other processes.
     struct Part {
       std::array<uint64_t, 2> shape;
       GlobalAddress address;

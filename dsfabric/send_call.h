@@ -158,7 +158,7 @@ CallResult call_buffer(Fabric& fabric, ThreadId destination, F&& function, RDMAM
 // Makes thread `destination` call function(arguments...), and stores what it returns into `result`
 // (Table 1: call_return):
 //   call_return(fabric, destination, function, result, completions, arguments...)
-// The completion tells that the result is in place. An exception makes its status INTERNAL, with
+// The completion reports that the result is stored. An exception makes its status INTERNAL, with
 // the exception's type and text. `result` must live until then.
 template <auto... Options, typename F, typename T, typename Given, typename... Args>
 CallResult call_return(Fabric& fabric, ThreadId destination, F&& function, T& result,

@@ -84,7 +84,7 @@ inline constexpr int kAcceptedAtOnce = 64;
 
 // poll() without the entries whose descriptor is negative. poll() itself ignores these entries, but
 // counts them: it refuses more entries than the process may have descriptors (RLIMIT_NOFILE). If
-// poll() fails for want of memory, sleeps 10 ms, so that a loop around it does not spin.
+// poll() fails for lack of memory, sleeps 10 ms, so that a loop around it does not spin.
 int poll_open(std::span<pollfd> entries, int timeout);
 
 // Milliseconds for poll() until `deadline`: rounded up, 0 when it has passed, -1 for kForever.

@@ -21,7 +21,7 @@
 // failed connections, heartbeats), PeerListener (a peer has failed) and CallRunner (a sender that
 // waits, or that calls its own process, runs calls).
 //
-// The way of a call: send_call.h -> CallSender -> Connection ~> Ports -> Dispatch -> Replies ->
+// The path of a call: send_call.h -> CallSender -> Connection ~> Ports -> Dispatch -> Replies ->
 // CallSender -> Connection ~> Ports -> Dispatch -> Replies -> PendingCall.
 //
 // Lock order. A part holds no mutex while it calls another part or a listener, but for two: a

@@ -1,5 +1,5 @@
-// What CARIAMA_STATISTICS asks for: the counters of the job's processes, while they run and at the
-// end.
+// Implements CARIAMA_STATISTICS: shows the counters of the job's processes while they run and at
+// the end.
 #ifndef CARIAMA_DSFABRIC_FABRIC_JOB_STATISTICS_H_
 #define CARIAMA_DSFABRIC_FABRIC_JOB_STATISTICS_H_
 

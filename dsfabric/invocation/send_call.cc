@@ -20,7 +20,7 @@ class AwaitedCall final : public PendingCall {
       : consumed_(std::move(consumed)), receiver_(std::move(receiver)), lent_(std::move(lent)) {}
 
   void complete(const absl::Status& status, std::span<const std::byte> result) override {
-    lent_.reset();  // before its owner learns of the end, and may free it
+    lent_.reset();  // first: at the end of the call the user may free the buffer
     if (status.ok() && receiver_ != nullptr) {
       try {
         receiver_->receive(result);

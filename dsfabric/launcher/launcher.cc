@@ -55,8 +55,9 @@ using internal::LineTagger;
 // How long an exit with an error stays unreported, because a process that a signal kills may be its
 // cause: the peers of that process detect its death before the launcher does.
 constexpr std::chrono::milliseconds kCauseGrace{100};
-// The same, if the launcher knows of a process that has failed or is ending, but has not reaped it.
-// That process may be writing a core file, or freeing much memory.
+// How long an exit with an error stays unreported if the launcher has detected that another process
+// has failed or is ending, but has not reaped it. That process may be writing a core file, or
+// freeing much memory.
 constexpr std::chrono::seconds kCausePatience{2};
 
 std::string describe_end(int status) {
@@ -342,7 +343,7 @@ class Job {
     if (!options_.tag_output || output_lost_) return;
     for (size_t stream = 0; stream < 2; ++stream) {
       const int error = outputs_[stream].error();
-      // A reader that has closed its end loses nothing that it wanted.
+      // EPIPE: the reader has closed its end, so it does not want the rest.
       if (error == 0 || error == EPIPE) continue;
       output_lost_ = true;
       say(absl::StrCat("the rest of the standard ", stream == 0 ? "output" : "error",
@@ -377,7 +378,7 @@ class Job {
         unreported_.emplace_back(status, rank);
       } else {
         const bool is_in_job = server_.rank_ended(rank, "has ended");
-        // The job may go on without it, so nothing else may tell the user.
+        // The other processes may continue without this one and report nothing, so report it here.
         if (is_in_job && phase_ == Phase::kRunning) {
           say(absl::StrCat("rank ", rank, " has ended without finalize(): call Fabric::finalize() ",
                            "in every process before it ends"));
@@ -388,8 +389,8 @@ class Job {
     if (!unreported_.empty() && !awaits_cause()) report_failures();
   }
 
-  // `rank` has ended in order. The processes that its job had given up and that are stopped would
-  // hold this program up for ever.
+  // Called when `rank` has ended in order. Kills the stopped processes that its job has excluded:
+  // the launcher would wait for them for ever.
   void kill_given_up(int rank) {
     const std::string ranks = server_.value(rank, internal::kGivenUpKey).value_or("");
     for (const absl::string_view text : absl::StrSplit(ranks, ',', absl::SkipEmpty())) {
@@ -433,8 +434,8 @@ class Job {
     std::stable_sort(failures.begin(), failures.end(), [](const auto& a, const auto& b) {
       return cause_order(a.first) > cause_order(b.first);
     });
-    // The others learn of the failures only now. Before, a process could end in order although the
-    // job is about to be ended.
+    // Report the failures to the other processes only now. After an earlier report a process could
+    // end in order although the job is about to be ended.
     for (const auto& [status, rank] : failures) {
       static_cast<void>(server_.rank_ended(rank, describe_end(status)));
     }
@@ -443,8 +444,9 @@ class Job {
 
   void on_failure(int rank, int status) {
     if (code_ == 0) code_ = code_of(status);
-    // Ended by the launcher, or a consequence of the first failure, unless it is the cause,
-    // detected late: a signal that the launcher has not sent, after an exit with an error.
+    // A failure after the first one is a consequence of it, or was caused by the launcher. The
+    // exception is a cause that is detected late: a signal that the launcher has not sent, after an
+    // exit with an error.
     const bool is_late_cause = phase_ == Phase::kEnding && !hurried_ &&
                                cause_order(status) > named_order_ &&
                                WTERMSIG(status) != ending_signal_;

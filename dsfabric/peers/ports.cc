@@ -101,7 +101,7 @@ absl::Status Ports::open() {
     if (port == nullptr) {
       std::shared_ptr<Device> device = wanted_device;
       if (device == nullptr) {
-        DeviceOptions wanted;  // open_device() itself honours CARIAMA_TRANSPORT
+        DeviceOptions wanted;  // open_device() itself reads CARIAMA_TRANSPORT
         if (!one_for_all) wanted.transport = near ? Transport::kShm : Transport::kVerbs;
         auto opened = open_device(wanted);
         if (!opened.ok()) {
