@@ -90,7 +90,8 @@ absl::StatusOr<TableCore::Allocation> TableCore::allocate(uint64_t buckets, Dead
   Allocation allocation;
   auto memory = RemoteMemory::allocate(fabric, fabric.rank(),
                                        internal::bytes_of<uint64_t>(buckets * words_), deadline);
-  // A process whose allocation failed takes part all the same: its null address tells the others.
+  // A process whose allocation failed takes part, too: its null address reports the failure to the
+  // other processes.
   TableShape mine{words_, buckets, probe_limit(buckets), {}};
   if (memory.ok()) mine.address = memory->address();
   auto shapes = all_.all_gather(mine, deadline);

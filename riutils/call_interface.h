@@ -128,7 +128,7 @@ class CallInterface {
 
   // The destination calls function(arguments...), and what it returns is stored into `result`:
   //   call_return(function, result, completions, arguments...)
-  // The completion tells that the result is in place. If the function throws, its status is
+  // The completion reports that the result is stored. If the function throws, its status is
   // INTERNAL, with the exception's type and text. `result` must live until then.
   template <auto... Options, typename F, typename T, typename Given, typename... Args>
   CallResult call_return(F&& function, T& result, Given&& completions, Args&&... arguments) {

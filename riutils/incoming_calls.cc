@@ -206,8 +206,8 @@ ChunkReply IncomingCalls::grant(uint32_t rank, const ChunkRequest& request) {
     std::move(memory.begin(), memory.end(), std::back_inserter(account.memory));
     for (std::byte* const chunk : chunks) map_.insert(account.channel->key, {nullptr, chunk});
   }
-  // The thread that runs the worker's calls may have gone to sleep before the channel existed: its
-  // sender was not told. Wake the thread.
+  // The thread that runs the worker's calls may have gone to sleep before the channel existed,
+  // without arming a doorbell for its sender. Wake the thread.
   static_cast<void>(wake_worker(fabric_, fabric_.rank(), index_));
   return reply;
 }
@@ -248,9 +248,9 @@ void IncomingCalls::close(IncomingChannel* channel) {
   by_number_[channel->rank].erase(channel->number);
   // Discard chunks that were granted but never inserted into the ring.
   while (map_.count(channel->key) != 0) static_cast<void>(map_.extract(channel->key));
-  // A sender that has not ended the channel itself may still write to the chunks: one whose channel
-  // was broken off, until it learns of it, and one on this host that missed its lease and lives on.
-  // No other channel gets its chunks.
+  // A sender that has not ended the channel itself may still write to the chunks: a sender whose
+  // channel was broken off, until it detects that; and a sender on this host that missed its lease
+  // and still runs. So no other channel gets these chunks.
   const bool unended =
       channel->receiver.is_broken() ||
       (!channel->receiver.ended() && channel->request.arrival == Arrival::kMapped &&

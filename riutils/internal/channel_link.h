@@ -63,8 +63,8 @@ class ChannelLink {
   [[nodiscard]] virtual std::optional<absl::StatusOr<std::vector<Chunk>>> obtain(
       uint32_t count) = 0;
 
-  // Arrival::kEvent: sends an event behind all transfers posted so far; it tells the receiver that
-  // `words` more 8-byte words have arrived. Never blocks.
+  // Arrival::kEvent: sends an event behind all transfers posted so far; it reports to the receiver
+  // that `words` more 8-byte words have arrived. Never blocks.
   virtual void announce(uint64_t words) = 0;
   // Rings the doorbell of the receiver, which is armed. Never blocks: an event for a receiver whose
   // doorbell is not mapped may be sent later, but it is not lost.
