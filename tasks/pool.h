@@ -413,8 +413,8 @@ class Children {
 //   kDetector    the fabric's termination detector (dsfabric/quiescence.h). Each stolen task is a
 //                unit of work.
 //   kStatusScan  Oortwijn's scan: a worker that finds no task reads the status cells of all
-//                workers, and leaves when all are IDLE. The scan does not see a task that is on its
-//                way from a victim that is already IDLE to a thief that is still IDLE. It is
+//                workers, and leaves when all are IDLE. The scan does not see a task that is in
+//                transfer from a victim that is already IDLE to a thief that is still IDLE. It is
 //                correct only because rank 0 stays WORKING until the first task has ended, and the
 //                first task waits for all its descendants. For comparison.
 enum class PoolTermination : uint8_t { kDetector, kStatusScan };

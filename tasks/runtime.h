@@ -172,9 +172,10 @@ class CARIAMA_TASKS_EXPORT TaskRuntime {
   // an option that the message names).
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<TaskRuntime>> create(
       Exchange& exchange, const TaskOptions& options, std::shared_ptr<Device> device = nullptr);
-  // As above. The workers are the processes of a fabric; the caller is the fabric's main thread. An
-  // idle worker runs the calls that have arrived for its thread. FabricOptions::ack_timeout holds
-  // for the connections of the workers, too.
+  // Creates the runtime whose workers are the processes of a fabric. Collective. Requires: the
+  // caller is the fabric's main thread. Options and errors are those of create() with an Exchange.
+  // An idle worker runs the calls that have arrived for its thread. FabricOptions::ack_timeout
+  // holds for the connections of the workers, too.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<TaskRuntime>> create(
       Fabric& fabric, const TaskOptions& options);
   ~TaskRuntime();

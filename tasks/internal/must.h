@@ -25,7 +25,7 @@ T must(absl::StatusOr<T> value) {
   return *std::move(value);
 }
 
-// The address of a peer's copy of `memory`, which lies where the own one does.
+// Returns the address of `memory` in any worker: shared memory has the same address in all workers.
 [[nodiscard]] inline uint64_t address_of(const void* memory) {
   return reinterpret_cast<uint64_t>(memory);
 }

@@ -33,7 +33,7 @@ class IsoScheduler : public SeparateStacks<Derived> {
     entry.record = this->new_record().word();
   }
   void restore_parent(const PublicEntry& /*entry*/) {}
-  // Gives the stack of the task that has ended back to its owner.
+  // Releases the stack of the task that has ended to the worker that owns it.
   void end_stack() {
     const void* const inside = reinterpret_cast<const void*>(this->entries_[0]);
     const IsoStacks::Owner owner = iso_.owner_of(inside);

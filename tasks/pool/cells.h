@@ -64,7 +64,7 @@ inline constexpr int kTicketRankBits = 24;
 // Number 0 is not used, so a ticket differs from kOpen and kBlocked.
 static_assert(ticket_of(0, 1) > pool::internal::kBlocked);
 
-// A task on its way to a thief.
+// A task that a victim hands over to a thief.
 struct Parcel {
   uint32_t function;  // FunctionId
   uint32_t bytes;     // of the arguments

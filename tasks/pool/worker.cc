@@ -424,9 +424,9 @@ void PoolWorker::execute(uint32_t function, uint64_t origin, int from, std::byte
 void PoolWorker::send_result(Origin origin, const std::byte* payload, uint64_t bytes,
                              uint64_t state) {
   const uint64_t word = state | bytes << kStateBits;
-  Cell& cell = cells_[origin.index];  // it has the same address there
+  Cell& cell = cells_[origin.index];  // same address in every worker
   const auto peer = static_cast<int>(origin.rank);
-  if (peer == rank()) {  // a task that came back in a batch
+  if (peer == rank()) {  // this worker got its own task back in a batch
     std::memcpy(cell.payload, payload, bytes);
     cell.state.store(word, std::memory_order_release);
     return;
@@ -606,15 +606,16 @@ void PoolWorker::run_calls_and_check_peers(uint64_t round) {
 
 void PoolWorker::check_peers() {
   next_check_ = steady_clock::now() + kVictimCheckInterval;
-  // When a peer dies, those that notice it leave. Only the dead one is the cause.
+  // When a peer dies, the workers that notice the death leave the run. The dead worker is the
+  // cause, not the workers that have left.
   std::string failed;
   std::string left;
   for (int peer = 0; peer < access_.size() && broken_.ok(); ++peer) {
     if (peer == rank()) continue;
     const std::string& label = fabric_.label(static_cast<uint32_t>(peer));
     absl::Status alive = fabric_.peer_status(static_cast<uint32_t>(peer));
-    // The fabric notices deaths of processes to which it is connected, and may not be connected to
-    // this one. A read through the pool's own connection fails if the peer is dead.
+    // The fabric notices the deaths of processes to which it is connected, and it may have no
+    // connection to this peer. A read through the pool's own connection fails if the peer is dead.
     if (alive.ok()) {
       alive = access_.read(peer, reinterpret_cast<uint64_t>(&area_.status), &area_.status_copy,
                            sizeof(uint64_t));
@@ -628,7 +629,7 @@ void PoolWorker::check_peers() {
   }
   if (failed.empty()) {
     if (left.empty()) return;
-    // This worker may notice the death later than the one that left.
+    // This worker may notice the death later than the worker that left the run because of it.
     if (!left_until_) left_until_ = steady_clock::now() + kCausePatience;
     if (steady_clock::now() < *left_until_) return;
   }

@@ -7,7 +7,7 @@
 // follows that no cycle of waits exists. Of all tasks that have begun and not ended, consider the
 // one that began last. It is on top of its worker's stack, because a task on top of it would have
 // begun later. If it waits for a child, that child has not begun, is thus in the deque of a worker
-// that does not wait, or on its way to a thief that runs it at once.
+// that does not wait, or is being handed over to a thief that runs it at once.
 //
 // Order of memory accesses. A victim writes the parcels before the answer, and a thief the result
 // before the state of the cell. On mapped memory the second store is a release; on a connection,
@@ -62,9 +62,9 @@ class PoolUnits final : public WorkCounter {
   void begin(uint64_t rank) { begun_[rank].fetch_add(1, std::memory_order_release); }
   void end(uint64_t rank) { ended_[rank].fetch_add(1, std::memory_order_release); }
   // Call it when this worker has left a broken run: it neither begins nor ends a task any more, but
-  // tasks on their way to it or from it may be lost. Raises the smaller of the two counters of each
-  // rank to the larger one. When all workers have done so, as many units have ended as were begun,
-  // and later waits of a termination detector do not wait for the lost tasks.
+  // tasks that are being handed over to it or from it may be lost. Raises the smaller of the two
+  // counters of each rank to the larger one. When all workers have done so, as many units have
+  // ended as were begun, and later waits of a termination detector do not wait for the lost tasks.
   void balance() {
     for (size_t rank = 0; rank < begun_.size(); ++rank) {
       const uint64_t units =
