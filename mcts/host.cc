@@ -180,7 +180,8 @@ void Host::rest(HostThread& self, Deadline deadline) {
         [&] {
           const bool again = !first && self.aggregators->dirty();
           first = false;
-          // Before the check for work, and again if another worker was woken by the last ring.
+          // Arm before the check for work. A ring that woke another worker has disarmed the
+          // doorbell: arm it again.
           if (!doorbell_.is_armed()) static_cast<void>(doorbell_.arm());
           return again || condition();
         },

@@ -29,7 +29,8 @@ namespace cariama::mcts {
 struct ProgramOptions {
   Aggregation aggregation = Aggregation::kTraditional;
   // FabricOptions::lease: a process that gives no sign of life for this long counts as dead.
-  // 0: only the end of a process counts, so a stopped one holds the search up until it continues.
+  // 0: only the end of a process counts, so the search waits for a stopped process until it
+  // continues.
   std::chrono::milliseconds lease{0};
 };
 
