@@ -11,10 +11,10 @@
 //   reach_seconds        virtual time of the search
 //   steps                recursive steps: entries of the operation cache
 //   step_time            virtual time of a step
-//   round_trips          round trips of all look-ups, as if they followed one another
+//   round_trips          sum of the round trips of all look-ups
 //   dependent_round_trips
-//                        virtual time in round trips: as many follow one another
-//   overlap              the former divided by the latter
+//                        virtual time divided by the time of a round trip
+//   overlap              round_trips / dependent_round_trips
 //   remote_find_or_puts  find-or-puts in the parts of other processes
 //   real_seconds         duration of the simulation
 #include <chrono>

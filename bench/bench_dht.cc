@@ -205,7 +205,8 @@ class Measurement {
 
   void run() {
     const auto buckets = static_cast<double>(table_->geometry().buckets);
-    // 2.5 % of the buckets are filled while the rate is measured, half of it by each way to call.
+    // 2.5 % of the buckets are filled while the rate is measured: half of them by batches, half by
+    // single operations.
     const auto window = static_cast<uint64_t>(buckets * 0.025);
     const uint64_t share = window / static_cast<uint64_t>(options_.repetitions);
     fill(static_cast<uint64_t>(buckets * options_.load) - window);
@@ -217,7 +218,7 @@ class Measurement {
     before_ = access_->statistics();
     for (int i = 0; i < options_.repetitions; ++i) {
       progress(absl::StrFormat("repetition %d", i + 1));
-      // Half of the keys for each way to call. All tables get the same keys.
+      // Half of the keys are for batches, half for single operations. All tables get the same keys.
       const auto first = stream_.mix(share / 2);
       const auto second = stream_.mix(share / 2);
       results_.resize(std::max(first.size(), second.size()));

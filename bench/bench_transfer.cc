@@ -178,7 +178,7 @@ std::vector<Contender> contenders(const Options& options, uint64_t size) {
 }
 
 // The results of several modes, sizes or thread counts, for people: sizes down, modes across, and
-// one column with the ratio that says most.
+// one column with the most informative ratio.
 class ResultTable {
  public:
   // `all`: the contenders of the first size. The contenders of each size have the same modes.

@@ -1,4 +1,4 @@
-// cariama-info: tells which transports programs on this machine would use, which pages they get,
+// cariama-info: shows which transports programs on this machine would use, which pages they get,
 // and what is degraded, with remedies; then the resources of the machine. The program changes no
 // settings, and unmaps all memory that it has mapped when it ends.
 #include <sys/uio.h>

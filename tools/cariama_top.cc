@@ -192,7 +192,8 @@ FileDescriptor ask(int pid) {
   return made;
 }
 
-// Asks all processes at the same time. One that does not answer in time is silent.
+// Samples all processes at the same time. The sample of a process that does not answer in time has
+// no values.
 std::vector<Sample> look(const Options& options) {
   constexpr auto kPatience = std::chrono::milliseconds(500);
   struct Asked {
@@ -298,7 +299,7 @@ class Screen {
  public:
   Screen(const Options& options, bool is_terminal) : options_(options), is_terminal_(is_terminal) {}
 
-  // `before` holds the samples of the last look, by process.
+  // `before` holds the previous samples, by process.
   std::string table(const std::vector<Sample>& samples, const std::map<int, Sample>& before) const {
     std::vector<const Sample*> sorted;
     sorted.reserve(samples.size());
@@ -321,7 +322,7 @@ class Screen {
       const double seconds =
           std::max(1e-3, std::chrono::duration<double>(sample->at - last->second.at).count());
       const double cpu = 100 * (sample->cpu_seconds - last->second.cpu_seconds) / seconds;
-      // A silent process shows the names that it had before.
+      // A process that has not answered is shown with its previous names.
       const Sample& named = sample->labels.empty() ? last->second : *sample;
       if (options_.json) {
         append_json(text, named, *sample, last->second, cpu, seconds);
@@ -452,7 +453,7 @@ int run(Options& options) {
       const Clock::time_point next = Clock::now() + interval;
       std::vector<Sample> samples = look(options);
       found = found || !samples.empty();
-      // The first look only has counts: rates need two.
+      // Rates need two samples of each process.
       if (!before.empty() || samples.empty()) {
         std::string text = screen.table(samples, before);
         if (text.empty() && !options.json && is_terminal) {

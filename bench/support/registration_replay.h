@@ -4,8 +4,9 @@
 // thread spins between messages, as a program that computes.
 //
 // ReplayClock::kVirtual: one thread runs the messages and the helper's steps in the order of a
-// virtual clock. Registering costs what kPinBase and so on say; the helper wakes kWakeDelay late.
-// The result does not depend on the machine or its load, and is the same for each run.
+// virtual clock. Registering costs the time of the constants below (kPinBase, ...); the helper
+// wakes kWakeDelay late. The result does not depend on the machine or its load, and is the same for
+// each run.
 #ifndef CARIAMA_BENCH_SUPPORT_REGISTRATION_REPLAY_H_
 #define CARIAMA_BENCH_SUPPORT_REGISTRATION_REPLAY_H_
 
@@ -64,7 +65,8 @@ struct ReplayResult {
   uint64_t overslept = 0;      // messages that began more than 20 us after their time
   PredictionErrors errors;
   std::vector<Timeline> timelines;  // one for each rank
-  // Of these ranks at once, as they run side by side.
+  // Returns the largest sum of the registered bytes of these ranks at one time: the ranks run at
+  // the same time.
   [[nodiscard]] uint64_t peak_bytes(std::span<const size_t> ranks) const;
 };
 

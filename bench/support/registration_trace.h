@@ -25,7 +25,7 @@ struct TraceMessage {
   uint32_t peer = UINT32_MAX;       // the other rank, if there is one
   int64_t next_use = INT64_MAX;     // begin of the next message that uses one of its pages
   bool signature_is_known = false;  // its signature was used twice before
-  bool signature_is_new = false;    // ... never before
+  bool signature_is_new = false;    // its signature was never used before
 };
 using RankTrace = std::vector<TraceMessage>;  // ordered by begin
 
