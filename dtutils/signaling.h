@@ -31,9 +31,10 @@
 // (3) A full queue (granted = retired + D) has a signaled operation in flight. A credit that is not
 //     retired is either covered by a signaled operation in flight, or it is loose: unspent, or
 //     spent after its lane's last signaled operation. The n-th lane has at most batch_size(D, n)
-//     loose credits, all lanes together less than 0.72 D for 64 lanes. So a signaled operation is
-//     in flight, and polling will retire it. Where a batch is one credit, a credit is loose only
-//     while its lane is posting with it; a lane that fails to post returns its credits.
+//     loose credits, all lanes together less than 0.9 D for 256 lanes, the most that a
+//     TransmitQueue has. So a signaled operation is in flight, and polling will retire it. Where a
+//     batch is one credit, a credit is loose only while its lane is posting with it; a lane that
+//     fails to post returns its credits.
 // (4) No function waits for another thread: each ends after a bounded number of its own steps.
 //     acquire() gives up after kAcquireAttempts exchanges that failed because of other lanes'
 //     exchanges; an exchange in raise() fails only because of a later completion, of which at most
@@ -53,13 +54,13 @@ namespace cariama::internal {
 
 // Number of credits that a lane takes at once, and so the number of operations that one signaled
 // operation covers. With several lanes each takes fewer, so that the credits retained by idle lanes
-// are bounded: D/4 + D/8 (1/2 + ... + 1/64) < 0.72 D.
+// are bounded: D/4 + D/8 (1/2 + ... + 1/256) < 0.9 D.
 constexpr uint64_t batch_size(uint64_t depth, uint64_t lanes) {
   return std::max<uint64_t>(1, lanes <= 1 ? depth / 4 : depth / (8 * lanes));
 }
 
-// The largest number of lanes of a TransmitQueue. More failed exchanges than that in a row are
-// unlikely with so few competitors.
+// The number of failed exchanges in a row after which acquire() gives up. So many failures are
+// unlikely: each one means that another lane has taken a batch.
 inline constexpr int kAcquireAttempts = 64;
 
 // Raises a monotone maximum to at least `value`. Ends as soon as it is reached.

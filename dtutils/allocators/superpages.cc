@@ -300,7 +300,7 @@ absl::StatusOr<Superpage> Superpage::obtain(const SuperpageRequest& request) {
       report_once(
           "numa",
           absl::StrCat("memory for NUMA node ", request.numa_node,
-                       " could not be placed there, or the kernel does not tell, using any"),
+                       " could not be placed there, or the kernel does not report it, using any"),
           "free memory on the node; in a container allow mbind and move_pages "
           "(docker: --cap-add SYS_NICE)");
     }

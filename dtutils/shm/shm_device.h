@@ -8,7 +8,7 @@
 // directly.
 //
 // Cost. A device: a sleeping thread, a socket with an abstract name, and a sparse 1 GiB memfd of
-// which a few pages exist. A connected peer device: 1 GiB + 0.5 MiB of address space, a socket, a
+// which a few pages exist. A connected peer device: 1 GiB + 4 MiB of address space, a socket, a
 // pidfd, and a mapping for each of its regions; and one more thread for every 127 peers. A queue
 // pair: 128 bytes, plus 32 bytes and 32 + 24 * segments (rounded up to 64) for each receive. A
 // registration that has ended occupies address space, but no memory, in each peer until the
