@@ -90,11 +90,11 @@ class GlobalVector {
                               (part.has_value() ? " has no memory for its part" : " is dead"));
       }
       if (part->shape != mine.shape) {
-        return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kPeer,
-                          "no global vector: " + fabric.label(rank) + " wants " +
-                              std::to_string(part->shape[0]) + " elements in blocks of " +
-                              std::to_string(part->shape[1]) + ", we want " + std::to_string(size) +
-                              " in blocks of " + std::to_string(vector.block_));
+        return make_error(
+            absl::StatusCode::kFailedPrecondition, ErrorScope::kPeer,
+            "no global vector: " + fabric.label(rank) + " wants " + std::to_string(part->shape[0]) +
+                " elements in blocks of " + std::to_string(part->shape[1]) + ", this process " +
+                std::to_string(size) + " in blocks of " + std::to_string(vector.block_));
       }
       vector.parts_.push_back(global_ptr<T>(part->address));
     }

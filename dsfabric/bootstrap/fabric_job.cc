@@ -163,12 +163,12 @@ absl::Status FabricJob::meet_others(Deadline deadline) {
                               std::to_string(other.pid) + ")";
     if (absl::Status same = FunctionTable::check(other.program, label); !same.ok()) return same;
     if (other.threads != threads_ || other.queue_pairs != options_.queue_pairs) {
-      return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kPeer,
-                        label + " has " + std::to_string(other.threads) + " threads and " +
-                            std::to_string(other.queue_pairs) +
-                            " queue pairs per process, we have " + std::to_string(threads_) +
-                            " and " + std::to_string(options_.queue_pairs),
-                        "give every process the same options");
+      return make_error(
+          absl::StatusCode::kFailedPrecondition, ErrorScope::kPeer,
+          label + " has " + std::to_string(other.threads) + " threads and " +
+              std::to_string(other.queue_pairs) + " queue pairs per process, this process has " +
+              std::to_string(threads_) + " and " + std::to_string(options_.queue_pairs),
+          "give every process the same options");
     }
     if (other.lease != self.lease) {
       return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kPeer,

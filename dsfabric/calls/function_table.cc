@@ -212,12 +212,12 @@ absl::Status FunctionTable::check(const ProgramFingerprint& theirs, const std::s
   if (ours.build_id != theirs.build_id) {
     return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kPeer,
                       peer + " runs another program (build-id " + hex(theirs.build_id) +
-                          ", ours is " + hex(ours.build_id) + ")",
+                          ", that of this process is " + hex(ours.build_id) + ")",
                       remedy);
   }
   return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kPeer,
                     peer + " runs this program with other libraries (" +
-                        std::to_string(theirs.functions) + " functions, we have " +
+                        std::to_string(theirs.functions) + " functions, this process has " +
                         std::to_string(ours.functions) + ")",
                     remedy);
 }

@@ -170,7 +170,7 @@ void JobStatistics::print_table(Deadline deadline) {
                           row.processes < processes ? 0 : row.least, row.most, row.rank_of_most);
   }
   for (const std::string& label : missing) {
-    absl::StrAppend(&table, "  without ", label, ", which has not told its counters\n");
+    absl::StrAppend(&table, "  without ", label, ", which has not reported its counters\n");
   }
   // One write, so that the output of other processes does not come in between.
   std::fwrite(table.data(), 1, table.size(), stderr);

@@ -104,7 +104,7 @@ TEST_F(FunctionTableTest, ErrorsSayWhatDiffersBetweenBuilds) {
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(message_of(refused),
               HasSubstr("rank 2 runs this program with other libraries (" +
-                        std::to_string(library.functions) + " functions, we have " +
+                        std::to_string(library.functions) + " functions, this process has " +
                         std::to_string(ours.functions) + ")"));
 }
 
