@@ -54,7 +54,7 @@ absl::Status status_of(Step step) {
   try {
     return step();
   } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError("no memory for the nodes that are kept");
+    return absl::ResourceExhaustedError("no memory for the live nodes");
   } catch (const std::runtime_error& error) {
     return absl::UnavailableError(error.what());
   }
@@ -333,9 +333,8 @@ absl::Status Manager::replace_table(uint64_t bytes, bool long_probes, const Stor
   engine.table = *std::move(table);
   std::vector<Edge> moved;
   const absl::Status loaded = status_of([&] {
-    return load_edges(live, moved)
-               ? absl::OkStatus()
-               : absl::ResourceExhaustedError("the nodes that are kept do not fit");
+    return load_edges(live, moved) ? absl::OkStatus()
+                                   : absl::ResourceExhaustedError("the live nodes do not fit");
   });
   if (absl::Status all = agree(loaded, "bdd: no collection"); !all.ok()) return all;
   for (size_t i = 0; i < roots_.size(); ++i) roots_[i].edge = moved[i];

@@ -40,7 +40,7 @@ constexpr const char* kHelp =
     "  cariama-info [--json] [--options]\n"
     "  cariama-info [-n P] [-t T] --job [--json] [--preset default|paper]\n"
     "\n"
-    "The first three lines tell which transport two processes would use, the memory and its "
+    "The first three lines show which transport two processes would use, the memory and its "
     "pages,\n"
     "and what is degraded, with remedies. The resources of the machine follow. Limits are\n"
     "properties of a process: run it in the environment of the job.\n"
