@@ -125,7 +125,7 @@ void one_sided(Fabric& fabric, ThreadContext& self, ThreadId to, RDMAMemory* min
 // [one_sided]
 
 // [broadcast]
-void to_everybody(Fabric& fabric, RDMAMemory* mine) {
+void to_all_threads(Fabric& fabric, RDMAMemory* mine) {
   Synchronizer run(2);
   check(broadcast<RemoteNotify>(
       fabric, [] { ++ran; }, run));
@@ -164,7 +164,7 @@ int main(int argc, char** argv) {
   check(ran == 2 * (kBufferCalls + kOtherCalls), "another number of calls was expected");
   check(bytes == 2 * kBufferCalls * kSize, "bytes are missing");
   check(all.barrier(deadline));
-  if (fabric->rank() == 0) to_everybody(*fabric, &mine);
+  if (fabric->rank() == 0) to_all_threads(*fabric, &mine);
   check(fabric->finalize(deadline));
   check(ran == 2 * (kBufferCalls + kOtherCalls) + 2, "a broadcast is missing");
   return 0;

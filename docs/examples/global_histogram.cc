@@ -29,13 +29,13 @@ uint64_t histogram(Fabric& fabric, uint64_t samples) {
 
   // Every process adds to the bins of all processes. 32 additions are in flight at a time.
   std::mt19937_64 random(fabric.rank());
-  std::vector<GlobalValue<uint64_t>> under_way(32);
+  std::vector<GlobalValue<uint64_t>> in_flight(32);
   for (uint64_t i = 0; i < samples; ++i) {
-    GlobalValue<uint64_t>& slot = under_way[i % under_way.size()];
+    GlobalValue<uint64_t>& slot = in_flight[i % in_flight.size()];
     check(slot.wait(deadline).status());
     slot = memory->fetch_add(bins[random() % kBins], 1);
   }
-  for (auto& slot : under_way) check(slot.wait(deadline).status());
+  for (auto& slot : in_flight) check(slot.wait(deadline).status());
   check(all.barrier(deadline));  // the additions of all processes are complete
 
   // Each process adds up its own bins with plain loads.

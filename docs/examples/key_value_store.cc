@@ -84,7 +84,7 @@ void work(Fabric& fabric, ThreadIndex index, Synchronizer& finished,
     const std::optional<std::string> value = store.get(mine + std::to_string(i));
     check(value == std::to_string(i * i), "a key has another value than was put");
   }
-  check(!store.get(mine + "never put").has_value(), "a key that nobody has put is there");
+  check(!store.get(mine + "never put").has_value(), "a key was found that was never put");
   store.close();
   finished.decrease();
   // Other threads may not have finished. Keep running their calls until all have.
