@@ -17,6 +17,16 @@ constexpr size_t kMaxSegments = 16;
 // A thread that waits reads the clock for its next probe once in this many polls.
 constexpr uint64_t kLooksPerClockRead = 64;
 
+// The bound of (3) in signaling.h: the loose credits of all lanes together.
+constexpr uint64_t most_loose_credits(uint64_t depth) {
+  uint64_t credits = 0;
+  for (size_t lane = 1; lane <= TransmitQueue::kMaxTransmitters; ++lane) {
+    credits += internal::batch_size(depth, lane);
+  }
+  return credits;
+}
+static_assert(most_loose_credits(TransmitQueue::kMaxDepth) < TransmitQueue::kMaxDepth * 9 / 10);
+
 }  // namespace
 
 // ---- TransmitQueue -----------------------------------------------------------------------------
