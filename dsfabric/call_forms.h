@@ -285,7 +285,7 @@ template <typename Options, typename P, typename F, typename T, typename Given, 
     }();
     using Object = decltype(completions.consumed);
     static_assert(!std::is_same_v<Object, NoCompletion>,
-                  "cariama: call_return needs on_consumed(...), which tells that the result has "
+                  "cariama: call_return needs on_consumed(...), which reports that the result has "
                   "arrived");
     static_assert(!std::is_same_v<Object, RemoteObject<Synchronizer>*>,
                   "cariama: the result of call_return comes in an answer, which can count a plain "

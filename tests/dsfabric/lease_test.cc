@@ -85,7 +85,7 @@ void finalize_without_a_stopped_process() {
           victim = must(async_call(fabric, kVictim, [] { return getpid(); }).get(soon()));
           ASSERT_TRUE(stop_process(victim, soon()));
         } else {
-          // Only a connected process hears of a failure.
+          // Only a connected process is notified of a failure.
           EXPECT_EQ(must(async_call(fabric, kCaller, [] { return 1; }).get(soon())), 1);
         }
         must(fabric.finalize(soon()));

@@ -194,7 +194,7 @@ struct Model {
       }
       return uint64_t{0};
     });
-    // The action goes on when the thread is awake again.
+    // The action continues when the thread is awake again.
     step.access([](State&, Thread&) { return uint64_t{0}; });
   }
   static void wake(const ModelAtomic<uint32_t>& word) {

@@ -1,4 +1,4 @@
-// Channels of one process are told apart by serial numbers, which are never used twice.
+// Serial numbers, which are never used twice, distinguish the channels of a process.
 #include <atomic>
 #include <cstdint>
 #include <memory>

@@ -78,7 +78,8 @@ TEST(MessengerProcesses, SleepersAreWoken) {
   });
 }
 
-// The set-up of a messenger keeps its timeout. When the receiver goes on, the same messenger works.
+// The set-up of a messenger keeps its timeout. When the receiver continues, the same messenger
+// works.
 TEST(MessengerProcesses, AStoppedReceiverHoldsNobodyUp) {
   run_process_job(2, {}, [](Fabric& fabric) {
     static std::atomic<int> ran{0};

@@ -165,7 +165,7 @@ struct alignas(64) ChunkMemory {
 // Replays `first` in order, then `last` in every interleaving. Returns the number of interleavings.
 size_t replay_all(const std::vector<Write>& first, const std::vector<Write>& last) {
   size_t interleavings = 0;
-  std::vector<size_t> order;  // for each step the index of the WRITE that goes on
+  std::vector<size_t> order;  // for each step the index of the WRITE that advances
   std::vector<size_t> left;
   for (const Write& write : last) left.push_back(write.pieces.size());
 

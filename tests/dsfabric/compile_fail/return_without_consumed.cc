@@ -1,4 +1,4 @@
-// error: cariama: call_return needs on_consumed(...), which tells that the result has arrived
+// error: cariama: call_return needs on_consumed(...), which reports that the result has arrived
 #include "dsfabric/send_call.h"
 
 void example(cariama::Fabric& fabric, int& result) {

@@ -106,7 +106,7 @@ TEST_P(ErrorContract, WrongRemoteKey) {
 
 TEST_P(ErrorContract, ALocalKeyIsNoRemoteKey) {
   Buffer target(*far_domain_, 64);
-  // Some devices give both keys of a region the same value, so that they cannot tell them apart.
+  // Some devices give both keys of a region the same value, so that they cannot distinguish them.
   if (target.region().local_key().value == target.region().remote_key().value) {
     GTEST_LOG_(INFO) << "this device gives both keys the same value";
     return;

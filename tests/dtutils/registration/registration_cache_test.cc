@@ -337,7 +337,7 @@ TEST(RegistrationCache, WithoutNotificationNothingStaysRegistered) {
   EXPECT_FALSE(it.touch(pages.get(), 1));
 }
 
-// Nobody would notice that the pages behind a registration in use have changed.
+// The pages behind a registration in use would change unnoticed.
 TEST(RegistrationCache, MemoryThatIsNotWatchedIsRegisteredForEachUseAlone) {
   RegistrationOptions options;
   options.invalidation = Invalidation::kNone;
