@@ -194,7 +194,8 @@ class TableAccess {
   }
 
   // Whether a bucket contains a key. kHere: it does. kPut: this operation has put the key there.
-  // kEnd: it is empty, so the key is absent. kOther: it contains another key.
+  // kEnd: a word is not set (only without kSet), so the key is absent. kOther: it contains another
+  // key.
   enum class Verdict : uint8_t { kHere, kPut, kEnd, kOther };
 
   // Examines the words of a bucket, whose word 0 is `found`, 0 or equal to the key's; sets those

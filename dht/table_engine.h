@@ -3,11 +3,12 @@
 //
 // Protocol of find_or_put, for a bucket whose words are 0 until they are set:
 //
-//   1. read a chunk of the probe path, and search it for word 0 of the key or an empty bucket
-//   2. an empty bucket: compare-and-swap word 0 from 0. Another key won: continue with the bucket
-//      that follows. The same word 0 won, or this operation: the same for word 1, then word 2, ...
-//   3. the operation that sets the last word has inserted the key; one that sees that all words are
-//      equal to those of its key has found it; any other continues with the bucket that follows
+//   1. Read a chunk of the probe path. Search it for word 0 of the key, or an empty bucket.
+//   2. In order, compare-and-swap each word of that bucket that is not set from 0 to that of the
+//      key. If a word is set and differs from that of the key, continue the search behind this
+//      bucket.
+//   3. If this operation has set the last word, it has inserted the key. If another operation has
+//      set the last word and all words are equal to the key's, this operation has found the key.
 //
 // An operation passes a bucket only after it has seen a word there that is set and differs from its
 // key's. Set words do not change, so no operation can put that key there later. It follows that two
