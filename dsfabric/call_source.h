@@ -126,7 +126,8 @@ inline constexpr size_t kDoorbellStride = 64;
   return *reinterpret_cast<Doorbell*>(mapped + index * kDoorbellStride);
 }
 // Rings for a call to worker `index` of a process of `threads` workers. The thread that runs the
-// worker's calls has armed the worker's doorbell. A helper sleeps on the one of all helpers.
+// worker's calls has armed the worker's doorbell. Helper threads sleep on the doorbell of all
+// helpers.
 inline void ring_for_calls(std::byte* mapped, uint32_t threads, uint32_t index) {
   if (call_doorbell(mapped, index).ring()) [[unlikely]]
     call_doorbell(mapped, threads).ring();

@@ -34,14 +34,14 @@ namespace cariama {
 // Joins the job. The new fabric is the default one until finalize(). Errors: those of
 // Fabric::create, ALREADY_EXISTS.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::Status init(const FabricOptions& options = {});
-// Makes `fabric`, which the caller owns, the default one; with nullptr there is no default fabric.
-// The caller keeps ownership.
+// Makes `fabric` the default one; the caller keeps its ownership. nullptr: there is no default
+// fabric.
 CARIAMA_DSFABRIC_EXPORT void set_default_fabric(Fabric* fabric);
 // Requires: there is a default fabric.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT Fabric& default_fabric();
 // Ends the job: calls Fabric::finalize, then destroys the fabric of init(). Requires: all other
-// threads have left. Errors: those of Fabric::finalize (the fabric is kept), FAILED_PRECONDITION
-// (no init()).
+// threads have left. Errors: those of Fabric::finalize (then the fabric remains the default one),
+// FAILED_PRECONDITION (no init()).
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::Status finalize(
     std::chrono::milliseconds timeout = std::chrono::seconds(30));
 

@@ -109,7 +109,8 @@ class SendPath {
 
  private:
   Fabric& fabric_;
-  // Not ids: g++ 12 would pack two adjacent ids into one word and unpack it again for each call.
+  // Integers instead of ids: g++ 12 would pack two adjacent ids into one word and unpack it again
+  // for each call.
   const uint32_t thread_;
   const uint32_t rank_;
 };

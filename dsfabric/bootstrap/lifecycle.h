@@ -39,7 +39,8 @@ class Lifecycle {
   }
   void abandon_finalize() { finalizing_.store(false, std::memory_order_seq_cst); }
   void close() { closed_.store(true, std::memory_order_seq_cst); }
-  // Afterwards the caller wakes the threads of the fabric.
+  // Begins the phase "stopping". The caller must then wake the threads of the fabric, so that they
+  // end.
   void stop() { stopping_.store(true, std::memory_order_seq_cst); }
 
  private:

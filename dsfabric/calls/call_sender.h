@@ -22,7 +22,7 @@
 
 namespace cariama::internal {
 
-// What the sender needs of the part above it, which runs calls.
+// The interface by which the sender uses the part above it, which runs calls.
 class CallRunner {
  public:
   // Takes a message of this process to itself: a call to the process runs at once, in the calling

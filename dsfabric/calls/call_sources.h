@@ -60,7 +60,7 @@ class CallSources {
   void stop() {
     if (CallSourceRegistry* const there = get(); there != nullptr) there->stop();
   }
-  // Afterwards the registry is not called any more; it lives until this object is destroyed.
+  // Ends the calls of the registry's functions. The registry is destroyed with this object.
   void detach() { registry_.store(nullptr, std::memory_order_release); }
 
  private:

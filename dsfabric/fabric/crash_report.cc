@@ -165,7 +165,8 @@ void report_crashes(std::string_view label) {
   if ((wanted != nullptr && std::strcmp(wanted, "0") == 0) || done.exchange(true)) return;
   label = label.substr(0, sizeof process_label - 1);
   std::copy(label.begin(), label.end(), process_label);
-  // Both load and allocate on first use, which a signal handler must not.
+  // backtrace() and Symbolize() load libraries and allocate memory at their first use, which a
+  // signal handler must not do. So use them once here.
   absl::InitializeSymbolizer("/proc/self/exe");
   void* frame = nullptr;
   static_cast<void>(backtrace(&frame, 1));

@@ -85,14 +85,16 @@ absl::Status Shutdown::report_missing(const std::string& key) {
                     "call it in every process of the job");
 }
 
-// Waits for what `rank` puts. With FabricOptions::lease a stopped process neither puts anything nor
-// ends: it counts as ended, UNAVAILABLE (kPeer), once this process considers it failed.
+// Waits until `rank` has put a value under `key`, and returns it. With FabricOptions::lease a
+// stopped process neither puts anything nor ends: it counts as ended, UNAVAILABLE (kPeer), once
+// this process considers it failed.
 template <typename T>
 absl::StatusOr<T> Shutdown::wait_for(uint32_t rank, const std::string& key, Deadline deadline) {
   const std::chrono::milliseconds lease = job_.options().lease;
   if (lease.count() == 0) return get_saved<T>(job_.bootstrap(), rank, key, deadline);
   while (true) {
-    // Read before the store, so that what was put in time counts.
+    // Read is_lost before the store: a value that was put before the process was considered failed
+    // counts.
     const bool is_lost = peers_.is_failed(rank);
     const Deadline look = std::min(deadline, deadline_after(kLeaseLook));
     auto put = get_saved<T>(job_.bootstrap(), rank, key, look);

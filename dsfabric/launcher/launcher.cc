@@ -554,7 +554,7 @@ class Job {
     Child& child = children_[rank];
     const int descriptor = child.process.output(stream);
     if (descriptor < 0) return;
-    // At most what the pipe holds now: processes that left the group may go on writing.
+    // Read at most what the pipe contains now: processes that left the group may continue to write.
     int left = 0;
     if (ioctl(descriptor, FIONREAD, &left) != 0) left = 0;
     do {

@@ -21,7 +21,8 @@ class LauncherSignals {
   // Returns true for the signals that end the job. The other ones are only passed on.
   [[nodiscard]] static bool ends_job(int signal);
 
-  // -1: the system has no descriptor, errno tells why.
+  // Returns the descriptor from which the signals are read, or -1 if the system has none; errno is
+  // the reason.
   [[nodiscard]] int descriptor() const { return descriptor_.get(); }
   // Returns the signal mask that the process had before.
   [[nodiscard]] const sigset_t& before() const { return before_; }

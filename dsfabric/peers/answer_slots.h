@@ -133,7 +133,8 @@ class AnswerSlots {
     });
     return count;
   }
-  // The calling thread polls the slots of its calls from now on, until stop_polling().
+  // Marks the slots of the calling thread's calls as polled: that thread polls them until
+  // stop_polling().
   void start_polling(PollerId poller) {
     each(poller, [](AnswerSlot& slot, const Record&) {
       uint32_t state = AnswerSlot::kUnpolled;
@@ -142,7 +143,8 @@ class AnswerSlots {
       }
     });
   }
-  // Afterwards the caller must take() the answers that arrived before.
+  // Marks the slots of the calling thread's calls as not polled. The caller must then take() the
+  // answers that arrived before.
   void stop_polling(PollerId poller) {
     if (always_polled_) return;
     each(poller, [](AnswerSlot& slot, const Record&) {

@@ -53,7 +53,7 @@ class FabricMemory {
   std::mutex allocators_mutex_;
   std::vector<std::shared_ptr<RDMAAllocator>> allocators_;  // at most one per node
   std::unique_ptr<GeneralAllocator> general_;
-  // By domain; destroyed before general_, from which they bounce.
+  // By domain. Destroyed before general_, which provides their memory for bouncing.
   std::vector<std::shared_ptr<UserMemory>> user_memory_;
 };
 

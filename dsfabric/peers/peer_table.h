@@ -32,7 +32,7 @@ namespace cariama::internal {
 [[nodiscard]] absl::Status no_such_thread(uint32_t destination, uint32_t total);
 [[nodiscard]] absl::Status no_such_rank(uint32_t rank, uint32_t size);
 
-// What the peer table needs of the parts above it. Called without a lock.
+// The interface by which the peer table uses the parts above it. Called without a lock.
 class PeerListener {
  public:
   // A peer is considered failed, called once for each. The listener ends all operations that wait

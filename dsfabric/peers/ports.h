@@ -34,9 +34,10 @@ namespace cariama::internal {
 // Returns the error of operations to a process whose FabricOptions::lease has ended.
 [[nodiscard]] absl::Status lease_ended(const std::string& label, std::chrono::milliseconds lease);
 
-// What the ports need of the parts above them. All functions are called without a mutex, by a
-// thread that must not block: a service thread, or a thread that waits or polls for calls. While
-// arrivals are reported, receive() of another thread, or of a function below, skips the port.
+// The interface by which the ports use the parts above them. All functions are called without a
+// mutex, by a thread that must not block: a service thread, or a thread that waits or polls for
+// calls. While arrivals are reported, receive() of another thread, or of a function below, skips
+// the port.
 class PortListener {
  public:
   // The listener owns the message until it calls Ports::finish().
