@@ -173,7 +173,7 @@ class BasicRemoteDoorbell {
     return armed_.exchange(0, std::memory_order_seq_cst) != 0;
   }
 
-  // Their offsets, for the sleeper's WRITE and READ.
+  // Offsets of published_ (the sleeper READs it) and of armed_ (the sleeper WRITEs it).
   static constexpr uint64_t kPublished = 0;
   static constexpr uint64_t kArmed = 8;
 

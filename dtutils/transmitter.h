@@ -334,12 +334,13 @@ class CARIAMA_DTUTILS_EXPORT Transmitter {
                                          const RemoteMemoryLocator& remote,
                                          Synchronizer* done = nullptr);
 
-  // The same transfers with memory that the user did not register (registration/user_memory.h).
-  // `done` is counted down when the transfer has ended and the memory may be reused; read() has
-  // filled it then. Up to UserMemoryOptions::bounce_bytes the data is copied, so the source of
-  // write() and send() may be reused when they return. If the policy registers in pieces, write()
-  // and read() block until all pieces but the last have completed. Errors: those of UserMemory too;
-  // FAILED_PRECONDITION (no TransmitOptions::user_memory). After an error `done` is unchanged.
+  // WRITE, READ and SEND with local memory that the user did not register
+  // (registration/user_memory.h). `done` is counted down when the transfer has ended and the memory
+  // may be reused; a READ has filled it then. Up to UserMemoryOptions::bounce_bytes the data is
+  // copied, so the source of write() and send() may be reused when they return. If the policy
+  // registers in pieces, write() and read() block until all pieces but the last have completed.
+  // Errors: those of UserMemory too; FAILED_PRECONDITION (no TransmitOptions::user_memory). After
+  // an error `done` is unchanged.
   [[nodiscard]] absl::Status write(std::span<const std::byte> local,
                                    const RemoteMemoryLocator& remote, Synchronizer& done) {
     // The device only reads.

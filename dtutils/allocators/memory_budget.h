@@ -53,7 +53,7 @@ class CARIAMA_DTUTILS_EXPORT MemoryBudget {
   const std::string name_;
   const std::string remedy_;
   std::atomic<uint64_t> limit_;
-  // Both are plain numbers that publish no other data, so relaxed order suffices.
+  // used_ and high_water_ publish no other data, so relaxed order suffices.
   std::atomic<uint64_t> used_{0};
   std::atomic<uint64_t> high_water_{0};
 };

@@ -93,7 +93,7 @@ absl::Status FaultCompletionQueue::arm(bool solicited_only) {
 }
 
 void FaultCompletionQueue::arm_inner() {
-  // It has a channel, so this cannot fail.
+  // The inner queue has a channel, so arm() cannot fail.
   if (armed_ != Armed::kNo) static_cast<void>(inner_->arm(armed_ == Armed::kSolicited));
 }
 

@@ -49,7 +49,7 @@ struct Packet {
   uint64_t swap = 0;
   uint64_t write_begin = 0;  // of a piece: the range of its WRITE
   uint64_t write_end = 0;
-  // Its size determines the time on the wire: a READ's request has none.
+  // The size of the payload determines the time on the wire. The request of a READ has no payload.
   std::vector<std::byte> payload;
 };
 
