@@ -1,5 +1,5 @@
-// What the sending end of a channel needs from its environment to reach the receiver. Implemented
-// by FabricChannel and by tests.
+// The interface by which the sending end of a channel uses its environment to reach the receiver.
+// Implemented by FabricChannel and by tests.
 #ifndef CARIAMA_RIUTILS_INTERNAL_CHANNEL_LINK_H_
 #define CARIAMA_RIUTILS_INTERNAL_CHANNEL_LINK_H_
 

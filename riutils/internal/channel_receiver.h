@@ -24,7 +24,8 @@
 
 namespace cariama::internal {
 
-// What a ChannelReceiver needs from its environment. Called by the thread that runs the channel.
+// The interface by which a ChannelReceiver uses its environment. Called by the thread that runs the
+// channel.
 class ReceiverBackend {
  public:
   enum class Taken : uint8_t {
