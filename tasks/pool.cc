@@ -291,8 +291,8 @@ absl::Status TaskPool::run_first(const pool::internal::Kind& kind, std::byte* pa
   }
   if (!worker.broken().ok()) return worker.broken();
   Exchange& exchange = parts_->fabric.bootstrap();
-  // Two keys in turn: when rank 0 stores the result of a run, all workers have entered the fence of
-  // the run before, so they have read the result of the one before that.
+  // Two keys in turn. When rank 0 stores the result of run n, all workers have entered the fence of
+  // run n - 1. So they have read the result of run n - 2, whose key is used again.
   const std::string key = parts_->name + " result " + std::to_string(++parts_->runs % 2);
   const bool first = rank() == 0;
   PoolWaitHook hook(worker);

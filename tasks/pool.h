@@ -94,7 +94,7 @@ inline constexpr size_t kPayloadBytes = 96;
 
 namespace internal {
 
-// What the library needs to know about the function of a task. One constant for each function.
+// The description of the function of a task. One constant for each function.
 struct Kind {
   FunctionStub stub;  // calls the function with the arguments in call.closure
   ::cariama::internal::FunctionRegistration* registration;
