@@ -158,7 +158,7 @@ class CARIAMA_MCTS_EXPORT Host {
     if (known == nullptr) known = &thread.host->template local<T>();
     return static_cast<T&>(*known);
   }
-  // From now on the workers of this process call work() of this search.
+  // Makes the workers of this process call work() of this search from now on.
   void activate(HostedSearch* search);
   // Wakes all sleeping workers of this process, except the calling one. They poll for work.
   void wake_workers();

@@ -388,12 +388,12 @@ int draw(const Arguments& arguments) {
 }
 
 // A process of a job that supervise() has started ends with this code instead of 1 after an error
-// that it has reported. All other codes are those of processes that were killed, or that ended
-// because another one was.
+// that it has reported. Any other code means that the process was killed, or ended because another
+// process was killed.
 constexpr int kReported = 4;
 constexpr const char* kSupervised = "CARIAMA_BDD_SUPERVISED";
 
-// Starts the processes of the job, and says after a failure what is lost. Returns the exit code:
+// Starts the processes of the job, and prints after a failure what is lost. Returns the exit code:
 // that of a process which a signal has killed (128 + n), else one of those in the help text.
 int supervise(const Arguments& arguments, int argc, char** argv) {
   ::setenv(kSupervised, "1", 1);
