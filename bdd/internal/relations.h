@@ -50,8 +50,8 @@ Edge step(Where where, Edge states, Edge relation, Edge cube) {
   Four of_relation{};
   Edge rest;
   bool paired;
-  bool outside = false;  // the relation depends on `top`, which is not in the cube
-  bool kept = false;     // the states depend on `top`, which is not in the cube
+  bool outside = false;    // the relation depends on `top`, which is not in the cube
+  bool in_states = false;  // the states depend on `top`, which is not in the cube
   {
     Engine& engine = where.engine();
     const Sons sons = engine.sons(states);
@@ -69,7 +69,7 @@ Edge step(Where where, Edge states, Edge relation, Edge cube) {
     } else {
       top = smallest;
       rest = cube;
-      kept = sons.variable == top;
+      in_states = sons.variable == top;
       outside = sons_relation.variable == top;
       of_states = cofactors(sons, states, top);
       of_relation.of_low = cofactors(sons_relation, relation, top);
@@ -116,9 +116,10 @@ Edge step(Where where, Edge states, Edge relation, Edge cube) {
         disjoin(where, step<kForward>(where, of_states.low, of_relation.of_low.low, rest),
                 step<kForward>(where, of_states.low, of_relation.of_low.high, rest));
     const Edge high =
-        !kept ? low
-              : disjoin(where, step<kForward>(where, of_states.high, of_relation.of_low.low, rest),
-                        step<kForward>(where, of_states.high, of_relation.of_low.high, rest));
+        !in_states
+            ? low
+            : disjoin(where, step<kForward>(where, of_states.high, of_relation.of_low.low, rest),
+                      step<kForward>(where, of_states.high, of_relation.of_low.high, rest));
     result = where.engine().make(top, low, high);
   }
   where.engine().cache.put(key_of(kOp, states), relation, cube, result);
