@@ -10,17 +10,15 @@
 #include <string>
 #include <tuple>
 
+#include "dtutils/random.h"
+
 namespace cariama {
 namespace {
 
 using std::chrono::microseconds;
 using std::chrono::nanoseconds;
 
-constexpr uint64_t scrambled(uint64_t x) {  // Stafford's mix 13
-  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
-  x = (x ^ x >> 27) * 0x94d049bb133111eb;
-  return x ^ x >> 31;
-}
+constexpr uint64_t scrambled(uint64_t x) { return Random::mix(x); }
 
 // Binary task creation: each task forks two children and joins them, `iter` times.
 class Binary : public SimulatedProgram {
