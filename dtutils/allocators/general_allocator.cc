@@ -133,23 +133,23 @@ absl::StatusOr<RDMAMemory> GeneralAllocator::allocate(size_t bytes, size_t align
                       absl::StrCat(bytes, " bytes are more than any machine has"));
   }
   alignment = std::max(alignment, kGranule);
-  const size_t kept = rounded_bytes(bytes);
+  const size_t rounded = rounded_bytes(bytes);
   State& state = *state_;
   const std::lock_guard lock(state.mutex);
   if (!state.in_flight.empty()) state.reclaim_flushed();
   const auto take = [&] {
-    return options_.fit == Fit::kBest ? state.free.take_best(kept, alignment)
-                                      : state.free.take_first(kept, alignment);
+    return options_.fit == Fit::kBest ? state.free.take_best(rounded, alignment)
+                                      : state.free.take_first(rounded, alignment);
   };
   std::optional<uintptr_t> address = take();
   if (!address) {
     const size_t slack = alignment > kChunkAlignment ? alignment - kChunkAlignment : 0;
-    if (absl::Status status = add_chunk(kept + slack); !status.ok()) return status;
+    if (absl::Status status = add_chunk(rounded + slack); !status.ok()) return status;
     address = take();
   }
   state.live.emplace(*address, bytes);
   GeneralAllocatorStatistics& statistics = state.statistics;
-  statistics.bytes_in_use += kept;
+  statistics.bytes_in_use += rounded;
   statistics.bytes_in_use_high_water =
       std::max(statistics.bytes_in_use_high_water, statistics.bytes_in_use);
   return RDMAMemory(reinterpret_cast<std::byte*>(*address), bytes,
@@ -171,14 +171,14 @@ absl::Status GeneralAllocator::free(RDMAMemory&& memory) {
                                               : "the address is not from this allocator"),
         "free exactly what allocate() returned, once");
   }
-  const size_t kept = rounded_bytes(live->second);
+  const size_t rounded = rounded_bytes(live->second);
   state.live.erase(live);
-  state.statistics.bytes_in_use -= kept;
+  state.statistics.bytes_in_use -= rounded;
   if (memory.is_free()) {
-    state.reclaim({address, kept});
+    state.reclaim({address, rounded});
     memory = {};
   } else {
-    state.statistics.bytes_in_flight += kept;
+    state.statistics.bytes_in_flight += rounded;
     state.in_flight.push_back(std::move(memory));
   }
   return absl::OkStatus();
