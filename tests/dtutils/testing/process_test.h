@@ -24,6 +24,11 @@ inline int failed_parts() {
 [[nodiscard]] inline absl::Status try_test_processes(int count,
                                                      const std::function<void(Exchange&)>& body,
                                                      const RunOptions& options = {}) {
+  RunOptions run = options;
+#if defined(__SANITIZE_THREAD__)
+  // ThreadSanitizer multiplies the time of a job by 20 or more.
+  if (run.timeout == RunOptions{}.timeout) run.timeout *= 3;
+#endif
   return run_processes(
       count,
       [&body](Exchange& exchange) {
@@ -31,7 +36,7 @@ inline int failed_parts() {
         body(exchange);
         return failed_parts() == before ? 0 : 1;
       },
-      options);
+      run);
 }
 
 // Runs `body` in `count` processes. If one of them fails, fails the calling test and names it.
