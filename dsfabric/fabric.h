@@ -28,26 +28,23 @@
 #ifndef CARIAMA_DSFABRIC_FABRIC_H_
 #define CARIAMA_DSFABRIC_FABRIC_H_
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
-#include <string_view>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "dsfabric/bootstrap.h"
 #include "dsfabric/export.h"
+#include "dsfabric/fabric_options.h"
+#include "dsfabric/fabric_statistics.h"
 #include "dsfabric/ids.h"
 #include "dtutils/allocators/circular_allocator.h"
 #include "dtutils/allocators/general_allocator.h"
 #include "dtutils/allocators/rdma_allocator.h"
 #include "dtutils/device.h"
-#include "dtutils/registration/registration_cache.h"
 #include "dtutils/synchronizer.h"
 #include "dtutils/transmitter.h"
 #include "dtutils/wait.h"
@@ -57,139 +54,9 @@ namespace cariama {
 class Fabric;
 
 namespace internal {
-class Broker;
+class FabricAccess;
 class FabricCore;
-// Returns the parts of a fabric (fabric/fabric_core.h), for the layers of the library.
-[[nodiscard]] FabricCore& core_of(Fabric& fabric);
 }  // namespace internal
-
-// Where the calls to a thread run.
-enum class CallConsumer : uint8_t {
-  kThread,   // in the thread itself
-  kHelpers,  // in the helper threads of the process (FabricOptions::helper_threads)
-  kProcess,  // in the one process consumer
-};
-
-// What a process does when it detects that another process of the job is dead.
-enum class FailurePolicy : uint8_t {
-  kAbort,     // it prints which process is dead, and exits with code 1
-  kContinue,  // operations in flight to the dead process end with UNAVAILABLE; the rest continues
-};
-
-// Which threads of a process share a connection to another process.
-enum class QueuePairSharing : uint8_t {
-  kProcess,  // all threads share `queue_pairs` connections: worker i uses connection i modulo them
-  kNode,     // one connection for each NUMA node: a worker uses that of its node
-  kThread,   // one connection for each long-lived thread
-};
-
-// Options, all with defaults. Sizes in bytes.
-struct FabricOptions {
-  // Long-lived threads per process. Default: what the launcher was asked for, else 1. Must be equal
-  // in all processes.
-  std::optional<uint32_t> threads{};
-  // Threads that receive independently of the workers. 0: none; 1: one for each device.
-  // Workers also receive when they process calls, and while they wait and are awake; the service
-  // thread pauses meanwhile. With 0 only the workers receive, and waits poll instead of sleeping.
-  uint32_t service_threads = 1;
-  uint32_t helper_threads = 0;
-  // Which threads share a connection to another process. `queue_pairs` is used with kProcess;
-  // with kNode and kThread, Fabric::options() returns the number that results. This number must be
-  // equal in all processes. More connections let threads post without sharing a send queue, at the
-  // memory of receive_units and send_depth for each. Each thread takes up to
-  // two Transmitters of a connection, which has at most TransmitQueue::kMaxTransmitters: so at most
-  // 127 threads can share one.
-  QueuePairSharing queue_pair_sharing = QueuePairSharing::kProcess;
-  uint32_t queue_pairs = 1;
-  // Send-based calls: receive_units is the number of messages that a sender may have in flight on
-  // one connection; receive_unit_bytes is the maximum length of a message, header included. A
-  // connection takes receive_units * receive_unit_bytes at each end, and the same again for its
-  // outgoing messages.
-  uint32_t receive_units = 16;
-  uint32_t receive_unit_bytes = 4096;
-  uint32_t send_depth = 256;
-  // Two limits per process, each of this many bytes. First: calls that are deferred because their
-  // receivers have no room. Second: arrived calls that are copied out of their receive units while
-  // their destination thread does not run them, so that such a thread does not block calls to other
-  // threads. Beyond the second limit, senders to this process run out of credits and wait. Answers
-  // count, but are not refused.
-  uint64_t deferred_bytes = uint64_t{64} << 20;
-  // Default: the failure of a process is an error of the operations that need the process.
-  FailurePolicy on_failure = FailurePolicy::kContinue;
-  // Registered memory of the process: superpages and chunks of each NUMA node. Chunks are smaller
-  // than dtutils' default because a fabric of many processes takes many small ones.
-  RDMAAllocatorOptions superpages{.chunk_bytes = size_t{64} << 10};
-  // ThreadContext::buffers() of each thread.
-  CircularAllocatorOptions thread_buffers{.initial_units = 16};
-  // Fabric::memory(), and the global memory that this process owns.
-  GeneralAllocatorOptions general_memory{};
-  // Memory that the user did not register, as the buffer of a call (user_buffer.h) or of a
-  // Transmitter on one of the fabric's connections: up to this size it is copied into registered
-  // memory. Longer memory is registered through a RegistrationCache for each device, whose policy
-  // decides how long it stays registered.
-  uint64_t bounce_bytes = 16u << 10;
-  // Returns the options of such a cache. Called at the first use of longer memory through each
-  // device, since a policy serves one cache. Empty: the defaults (least recently used memory is
-  // deregistered at the budget).
-  //   options.registration = [] { return RegistrationOptions{.max_bytes = size_t{1} << 30}; };
-  std::function<RegistrationOptions()> registration{};
-  // Time limit for making a connection, and for each collective step of set-up.
-  std::chrono::milliseconds timeout{30'000};
-  // Interval at which a sleeping service thread wakes to detect failures, to give a sign of life
-  // and to retry deferred work. The arrival of calls does not depend on it.
-  std::chrono::milliseconds heartbeat{100};
-  // If not zero: a process that gives no sign of life for this long is considered failed, as if it
-  // had died, although it may only be stopped (SIGSTOP, a debugger) or starved of processor time.
-  // Operations that wait for it then end with UNAVAILABLE, and its connections are cut: when it
-  // continues, its own operations to the others fail. (Memory of processes of its host that it has
-  // mapped stays mapped.) Zero: a stopped process is waited for, and only operations with a
-  // deadline end.
-  //
-  // A sign of life is a WRITE of 8 bytes to each connected process at each heartbeat, sent by the
-  // service threads. With service_threads == 0 a process gives signs only while it waits, polls for
-  // calls, or calls progress(). Time in which the observing process is stopped itself does not
-  // count, so a job that is stopped and continued as a whole loses no process.
-  //
-  // Must be at least four heartbeats, and equal in all processes. Choose it longer than any pause
-  // that the machines impose: paging, and more runnable threads than cores.
-  std::chrono::milliseconds lease{0};
-  // For verbs: after this time without an acknowledgement a message is sent again. A peer that
-  // lets seven of these intervals pass is considered failed. Raise it for hosts that stall, such as
-  // virtual machines on a loaded host.
-  std::chrono::milliseconds ack_timeout{67};
-  // One device to use for every pair of processes, instead of shm within a host and verbs between
-  // hosts. For tests on sim and fault.
-  std::shared_ptr<Device> device{};
-
-  // Returns the values of Seriema where the paper states them: superpages of 1 GiB from the start
-  // in chunks of 2 MiB (section 4.2). A process then takes at least 1 GiB for each NUMA node on
-  // which it has threads.
-  [[nodiscard]] static FabricOptions paper() {
-    FabricOptions options;
-    options.superpages = RDMAAllocatorOptions::paper();
-    return options;
-  }
-};
-
-// Returns the options of the preset `name`: "default" or "paper". Error: INVALID_ARGUMENT.
-[[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::StatusOr<FabricOptions> fabric_preset(
-    std::string_view name);
-
-// Counters of one process.
-struct FabricStatistics {
-  uint64_t calls_sent = 0;  // send-based calls, including calls to threads of this process
-  uint64_t calls_run = 0;
-  // Calls that arrived with an unknown function, malformed, or for no existing thread.
-  uint64_t calls_rejected = 0;
-  uint64_t sends = 0;         // messages of the send-based path, answers included
-  uint64_t writes = 0;        // notifications and results sent by RDMA WRITE, credits included
-  uint64_t credit_waits = 0;  // times that a sender found no credit
-  uint64_t deferred = 0;      // messages that were deferred
-  uint64_t connections = 0;
-  uint64_t wakes = 0;     // wake-ups of sleeping threads of other processes
-  uint64_t receives = 0;  // polled receive completions: send-based messages, and events
-  uint64_t rounds = 0;    // times that a service thread woke up or found work without sleeping
-};
 
 // A long-lived thread's registration in the fabric. Created by Fabric::init_thread; its destructor
 // ends the registration. Thread-compatible: only its own thread uses it.
@@ -241,13 +108,6 @@ class CARIAMA_DSFABRIC_EXPORT Fabric {
   // program handles the signal or CARIAMA_CRASH_REPORT is 0.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Fabric>> create(
       const FabricOptions& options = {});
-  // Joins with a given bootstrap and broker: for simulated jobs. `broker_of` is called once; its
-  // second argument is the handler that answers the requests of peers.
-  using BrokerMaker = std::function<absl::StatusOr<std::unique_ptr<internal::Broker>>(
-      Bootstrap&, std::function<absl::StatusOr<std::string>(int, std::string_view)>)>;
-  [[nodiscard]] static absl::StatusOr<std::unique_ptr<Fabric>> create(
-      const FabricOptions& options, std::unique_ptr<Bootstrap> bootstrap,
-      const BrokerMaker& broker_of);
 
   // Without a preceding finalize(), the destructor leaves the job at once. The other processes see
   // this as the death of the process; this process's own threads and memory are released in order.
@@ -344,7 +204,7 @@ class CARIAMA_DSFABRIC_EXPORT Fabric {
   [[nodiscard]] RDMAAllocatorStatistics memory_statistics() const;
 
  private:
-  friend internal::FabricCore& internal::core_of(Fabric& fabric);
+  friend class internal::FabricAccess;
 
   explicit Fabric(std::unique_ptr<internal::FabricCore> core);
   std::unique_ptr<internal::FabricCore> core_;

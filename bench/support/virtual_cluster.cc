@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "dsfabric/fabric/create_fabric.h"
 #include "dtutils/wait.h"
 #include "riutils/internal/runtime.h"
 #include "tests/dsfabric/testing/local_store.h"
@@ -200,7 +201,7 @@ absl::Status VirtualCluster::run(const std::function<void(Fabric&)>& body) {
     options.heartbeat = std::chrono::hours(1);  // disabled in effect: heartbeats use real time
     options.on_failure = FailurePolicy::kContinue;
     options.device = std::move(devices[rank]);
-    auto fabric = Fabric::create(
+    auto fabric = internal::create_fabric(
         options, testing::make_local_bootstrap(store, rank),
         [&](Bootstrap&, auto handler) -> absl::StatusOr<std::unique_ptr<internal::Broker>> {
           return testing::make_local_broker(store, rank, std::move(handler));

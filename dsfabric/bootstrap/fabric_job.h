@@ -13,7 +13,13 @@
 #include "absl/status/statusor.h"
 #include "dsfabric/bootstrap.h"
 #include "dsfabric/bootstrap/lifecycle.h"
-#include "dsfabric/fabric.h"
+#include "dsfabric/fabric_options.h"
+#include "dsfabric/ids.h"
+#include "dtutils/wait.h"
+
+namespace cariama {
+class Fabric;
+}  // namespace cariama
 
 namespace cariama::internal {
 

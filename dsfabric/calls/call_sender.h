@@ -13,7 +13,7 @@
 #include "dsfabric/call_options.h"
 #include "dsfabric/calls/call_counts.h"
 #include "dsfabric/calls/workers.h"
-#include "dsfabric/fabric.h"
+#include "dsfabric/fabric_statistics.h"
 #include "dsfabric/peers/connection.h"
 #include "dsfabric/peers/peer_table.h"
 #include "dsfabric/peers/ports.h"

@@ -10,7 +10,10 @@
 
 #include "dsfabric/call_source.h"
 #include "dsfabric/calls/workers.h"
-#include "dsfabric/fabric.h"
+
+namespace cariama {
+class Fabric;
+}  // namespace cariama
 
 namespace cariama::internal {
 

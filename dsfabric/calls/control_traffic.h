@@ -8,7 +8,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "dsfabric/fabric.h"
+namespace cariama {
+class Fabric;
+}  // namespace cariama
 
 namespace cariama::internal {
 
@@ -21,7 +23,7 @@ namespace cariama::internal {
 // small. See quiescence.h.
 class ControlTraffic {
  public:
-  explicit ControlTraffic(Fabric& fabric) : begun_(fabric.size()), ended_(fabric.size()) {}
+  explicit ControlTraffic(Fabric& fabric);
 
   // Wraps a control call to `rank`. `send` returns true if the call was accepted. A call that was
   // not accepted counts as ended.

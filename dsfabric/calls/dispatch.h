@@ -21,10 +21,14 @@
 #include "dsfabric/calls/rejected_calls.h"
 #include "dsfabric/calls/replies.h"
 #include "dsfabric/calls/workers.h"
-#include "dsfabric/fabric.h"
+#include "dsfabric/fabric_options.h"
 #include "dsfabric/peers/connection.h"
 #include "dsfabric/peers/ports.h"
 #include "dtutils/wait.h"
+
+namespace cariama {
+class ThreadContext;
+}  // namespace cariama
 
 namespace cariama::internal {
 

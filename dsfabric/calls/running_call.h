@@ -4,7 +4,9 @@
 
 #include <cstdint>
 
-#include "dsfabric/fabric.h"
+namespace cariama {
+class Fabric;
+}  // namespace cariama
 
 namespace cariama::internal {
 

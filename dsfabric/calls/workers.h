@@ -15,13 +15,17 @@
 #include "dsfabric/bootstrap/fabric_job.h"
 #include "dsfabric/call_source.h"
 #include "dsfabric/calls/call_counts.h"
-#include "dsfabric/fabric.h"
+#include "dsfabric/fabric_options.h"
 #include "dsfabric/peers/byte_budget.h"
 #include "dsfabric/peers/connection.h"
 #include "dsfabric/peers/fabric_memory.h"
 #include "dsfabric/peers/inbox.h"
 #include "dtutils/doorbell.h"
 #include "dtutils/synchronizer.h"
+
+namespace cariama {
+class ThreadContext;
+}  // namespace cariama
 
 namespace cariama::internal {
 

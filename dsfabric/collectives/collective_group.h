@@ -19,7 +19,10 @@
 #include "absl/status/statusor.h"
 #include "dsfabric/calls/control_traffic.h"
 #include "dsfabric/collectives.h"
-#include "dsfabric/fabric.h"
+
+namespace cariama {
+class Fabric;
+}  // namespace cariama
 
 namespace cariama::internal {
 

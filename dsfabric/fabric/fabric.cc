@@ -6,13 +6,12 @@
 #include <utility>
 
 #include "dsfabric/fabric/crash_report.h"
+#include "dsfabric/fabric/create_fabric.h"
 #include "dsfabric/fabric/fabric_core.h"
 #include "dtutils/error.h"
 #include "dtutils/system_info.h"
 
 namespace cariama {
-
-internal::FabricCore& internal::core_of(Fabric& fabric) { return *fabric.core_; }
 
 absl::StatusOr<FabricOptions> fabric_preset(std::string_view name) {
   if (name == "default") return FabricOptions{};
@@ -40,16 +39,26 @@ ThreadContext::~ThreadContext() {
   if (named_) internal::core_of(fabric_).workers().leave(index_);
 }
 
-absl::StatusOr<std::unique_ptr<Fabric>> Fabric::create(const FabricOptions& options,
-                                                       std::unique_ptr<Bootstrap> bootstrap,
-                                                       const BrokerMaker& broker_of) {
-  auto core = internal::FabricCore::create(options, std::move(bootstrap));
+absl::StatusOr<std::unique_ptr<Fabric>> internal::create_fabric(
+    const FabricOptions& options, std::unique_ptr<Bootstrap> bootstrap,
+    const BrokerMaker& broker_of) {
+  auto core = FabricCore::create(options, std::move(bootstrap));
   if (!core.ok()) return core.status();
-  auto fabric = std::unique_ptr<Fabric>(new Fabric(*std::move(core)));
-  if (absl::Status started = fabric->core_->start(fabric.get(), broker_of); !started.ok()) {
+  auto fabric = FabricAccess::fabric_of(*std::move(core));
+  if (absl::Status started = core_of(*fabric).start(fabric.get(), broker_of); !started.ok()) {
     return started;
   }
   return fabric;
+}
+
+absl::StatusOr<std::unique_ptr<Fabric>> Fabric::create(const FabricOptions& options) {
+  auto bootstrap = make_bootstrap({.kind = {}, .timeout = options.timeout});
+  if (!bootstrap.ok()) return bootstrap.status();
+  const Deadline deadline = deadline_after(options.timeout);
+  return internal::create_fabric(
+      options, *std::move(bootstrap), [&](Bootstrap& job, internal::Broker::Handler handler) {
+        return internal::make_socket_broker(job, std::move(handler), deadline);
+      });
 }
 
 Fabric::Fabric(std::unique_ptr<internal::FabricCore> core) : core_(std::move(core)) {}

@@ -48,7 +48,7 @@ absl::StatusOr<std::unique_ptr<FabricCore>> FabricCore::create(
   return core;
 }
 
-absl::Status FabricCore::start(Fabric* fabric, const Fabric::BrokerMaker& broker_of) {
+absl::Status FabricCore::start(Fabric* fabric, const BrokerMaker& broker_of) {
   job_->set_fabric(fabric);
   auto statistics = JobStatistics::start(*job_);
   if (!statistics.ok()) return statistics.status();

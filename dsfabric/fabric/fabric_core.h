@@ -35,6 +35,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -68,7 +69,7 @@ class FabricCore final : private PortListener, private PeerListener, private Cal
   ~FabricCore();
 
   // Starts the threads and the broker. From now on peers can connect and call.
-  [[nodiscard]] absl::Status start(Fabric* fabric, const Fabric::BrokerMaker& broker_of);
+  [[nodiscard]] absl::Status start(Fabric* fabric, const BrokerMaker& broker_of);
   // See Fabric::finalize().
   [[nodiscard]] absl::Status finalize(Deadline deadline);
 
@@ -136,6 +137,16 @@ class FabricCore final : private PortListener, private PeerListener, private Cal
   // Reads the parts above: the destructor resets it before they are stopped.
   std::optional<CounterSet> counters_;
 };
+
+// The way from a fabric to its parts, for the layers of the library.
+class FabricAccess {
+ public:
+  [[nodiscard]] static FabricCore& core_of(Fabric& fabric) { return *fabric.core_; }
+  [[nodiscard]] static std::unique_ptr<Fabric> fabric_of(std::unique_ptr<FabricCore> core) {
+    return std::unique_ptr<Fabric>(new Fabric(std::move(core)));
+  }
+};
+[[nodiscard]] inline FabricCore& core_of(Fabric& fabric) { return FabricAccess::core_of(fabric); }
 
 }  // namespace cariama::internal
 

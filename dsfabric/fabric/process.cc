@@ -4,7 +4,6 @@
 #include <memory>
 #include <mutex>
 
-#include "dsfabric/peers/broker.h"
 #include "dtutils/error.h"
 
 namespace cariama {
@@ -18,15 +17,6 @@ thread_local std::unique_ptr<ThreadContext> own_context;
 thread_local ThreadContext* information = nullptr;
 
 }  // namespace
-
-absl::StatusOr<std::unique_ptr<Fabric>> Fabric::create(const FabricOptions& options) {
-  auto bootstrap = make_bootstrap({.kind = {}, .timeout = options.timeout});
-  if (!bootstrap.ok()) return bootstrap.status();
-  const Deadline deadline = deadline_after(options.timeout);
-  return create(options, *std::move(bootstrap), [&](Bootstrap& job, auto handler) {
-    return internal::make_socket_broker(job, std::move(handler), deadline);
-  });
-}
 
 absl::Status init(const FabricOptions& options) {
   const std::lock_guard lock(own_mutex);

@@ -10,9 +10,12 @@
 #include <mutex>
 
 #include "absl/status/statusor.h"
-#include "dsfabric/fabric.h"
 #include "dsfabric/remote_memory.h"
 #include "dtutils/allocators/general_allocator.h"
+
+namespace cariama {
+class Fabric;
+}  // namespace cariama
 
 namespace cariama::internal {
 

@@ -32,6 +32,10 @@ class Broker {
                                                             Deadline deadline) = 0;
 };
 
+// Makes the broker of a process. The handler answers the requests of peers.
+using BrokerMaker =
+    std::function<absl::StatusOr<std::unique_ptr<Broker>>(Bootstrap&, Broker::Handler)>;
+
 // A broker over sockets. It listens on an abstract local socket for the processes of its host. It
 // also listens on TCP at CARIAMA_LISTEN (an address, an interface, or a network) or, if that is
 // unset, at bootstrap.listen_address(), if any. The addresses are exchanged through `bootstrap`

@@ -65,7 +65,7 @@ PeerTable::PeerTable(const FabricJob& job, Ports& ports, PeerListener& listener)
   }
 }
 
-absl::Status PeerTable::start_answering(const Fabric::BrokerMaker& broker_of) {
+absl::Status PeerTable::start_answering(const BrokerMaker& broker_of) {
   auto broker = broker_of(job_.bootstrap(), [this](int rank, std::string_view request) {
     return answer_request(rank, request);
   });

@@ -18,7 +18,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "dsfabric/bootstrap/fabric_job.h"
-#include "dsfabric/fabric.h"
 #include "dsfabric/peers/broker.h"
 #include "dsfabric/peers/connection.h"
 #include "dsfabric/peers/peer_state.h"
@@ -57,7 +56,7 @@ class PeerTable {
   PeerTable& operator=(const PeerTable&) = delete;
 
   // Creates the broker, which answers the offers of peers from now on.
-  [[nodiscard]] absl::Status start_answering(const Fabric::BrokerMaker& broker_of);
+  [[nodiscard]] absl::Status start_answering(const BrokerMaker& broker_of);
   // Blocks until the handler of a request has returned. Requires: no thread connects any more.
   void stop_answering() { broker_.reset(); }
   // Destroys all queue pairs. Requires: no thread uses the table or the ports any more.

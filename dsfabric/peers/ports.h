@@ -21,7 +21,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "dsfabric/bootstrap/fabric_job.h"
-#include "dsfabric/fabric.h"
+#include "dsfabric/fabric_statistics.h"
 #include "dsfabric/peers/byte_budget.h"
 #include "dsfabric/peers/connection.h"
 #include "dsfabric/peers/fabric_memory.h"

@@ -1,4 +1,5 @@
 #include "tests/dsfabric/testing/local_job.h"
+#include "dsfabric/fabric/create_fabric.h"
 
 #include <condition_variable>
 #include <exception>
@@ -172,7 +173,7 @@ void LocalJob::run_thread(uint32_t rank, uint32_t thread,
   if (thread == 0) {
     FabricOptions options = options_.fabric;
     options.device = std::move(self.device);
-    auto fabric = Fabric::create(
+    auto fabric = internal::create_fabric(
         options, make_local_bootstrap(store_, rank),
         [&](Bootstrap&, auto handler) -> absl::StatusOr<std::unique_ptr<internal::Broker>> {
           return make_local_broker(store_, rank, std::move(handler));

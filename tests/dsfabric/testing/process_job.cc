@@ -1,4 +1,5 @@
 #include "tests/dsfabric/testing/process_job.h"
+#include "dsfabric/fabric/create_fabric.h"
 
 #include <optional>
 #include <string>
@@ -43,10 +44,10 @@ class GroupBootstrap final : public Bootstrap {
 
 absl::StatusOr<std::unique_ptr<Fabric>> fabric_of_group(Exchange& exchange,
                                                         const FabricOptions& options) {
-  return Fabric::create(options, std::make_unique<GroupBootstrap>(exchange),
-                        [](Bootstrap& job, auto handler) {
-                          return internal::make_socket_broker(job, std::move(handler), soon());
-                        });
+  return internal::create_fabric(
+      options, std::make_unique<GroupBootstrap>(exchange), [](Bootstrap& job, auto handler) {
+        return internal::make_socket_broker(job, std::move(handler), soon());
+      });
 }
 
 absl::Status try_process_job(int count, const FabricOptions& options,
