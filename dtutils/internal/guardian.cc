@@ -64,7 +64,11 @@ absl::Status Guardian::start(size_t groups) {
 Guardian::~Guardian() {
   for (size_t i = 0; i < count_; ++i) guard(i, 0);
   lifeline_.reset();
-  if (pid_ > 0) waitpid(pid_, nullptr, 0);
+  if (pid_ > 0) {
+    kill(pid_, SIGKILL);  // also ends a guardian that is stopped
+    while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+    }
+  }
   if (groups_ != nullptr) munmap(groups_, count_ * sizeof(std::atomic<pid_t>));
 }
 

@@ -1,5 +1,6 @@
 // What a job prints when one of its processes fails: the process that failed first, and why. The
 // jobs run this program again, with --role=NAME as its first argument.
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include <csignal>
 #include <cstdint>
 #include <cstdlib>
+#include <fstream>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -20,6 +22,7 @@
 #include "gtest/gtest.h"
 #include "tests/dsfabric/testing/role.h"
 #include "tests/dsfabric/testing/running_command.h"
+#include "tests/dtutils/testing/process_state.h"
 
 // Sanitizers handle SIGSEGV themselves.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -80,6 +83,17 @@ int end_without_finalize(std::string_view role) {
   return (*fabric)->finalize(far_away()).ok() ? 0 : 97;
 }
 
+// Replaces stderr by a pipe that is full, and that no process reads.
+void fill_stderr() {
+  int ends[2] = {-1, -1};
+  if (pipe(ends) != 0 || fcntl(ends[1], F_SETFL, O_NONBLOCK) != 0) _exit(95);
+  const std::string much(4096, 'x');
+  while (write(ends[1], much.data(), much.size()) > 0) {
+  }
+  fcntl(ends[1], F_SETFL, 0);
+  dup2(ends[1], STDERR_FILENO);
+}
+
 int fail_in_rank_1(std::string_view role) {
   FabricOptions options;
   if (role == "overflow in a thread") options.threads = 2;
@@ -99,7 +113,8 @@ int fail_in_rank_1(std::string_view role) {
   }
   if (!fabric.bootstrap().fence(deadline).ok()) return 97;
   if (fabric.rank() == 1) {
-    if (role == "crash") crash_here();
+    if (role == "unread") fill_stderr();
+    if (role == "crash" || role == "unread") crash_here();
     if (role == "no address") address_to_read = uintptr_t{1} << 63;
     if (role == "address" || role == "no address") read_there();
     if (role == "overflow") return recurse(0);
@@ -183,6 +198,13 @@ TEST(FailureReports, SurviveAStackOverflow) {
   }
 }
 #endif
+
+// The other processes wait for a crashed process until it is dead.
+TEST(FailureReports, DoNotKeepAProcessAliveWhoseOutputIsNotRead) {
+  Running crashed(job("-n 2 --timeout 60 --grace 1", "unread"));
+  EXPECT_EQ(crashed.wait(), 128 + SIGABRT);
+  EXPECT_THAT(crashed.err(), HasSubstr("cariama-run: rank 1 was killed by signal 6 (Aborted"));
+}
 
 TEST(FailureReports, AreTurnedOffByTheUser) {
   Running crashed("env CARIAMA_CRASH_REPORT=0 " + job("-n 2", "crash"));
@@ -276,6 +298,25 @@ TEST(FailureReports, AreNotNeededWithASmallStack) {
   EXPECT_EQ(small.wait(), 0) << small.err();
   const std::string out = small.out();
   EXPECT_EQ(std::count(out.begin(), out.end(), '\n'), 40'000);
+}
+
+// The guardian is a child of the launcher. A user may stop all processes of a name or of a session.
+TEST(Launcher, EndsIfItsGuardianIsStopped) {
+  Running job(launcher() + " -n 1 sleep 1000");
+  pid_t guardian = 0;
+  ASSERT_TRUE(Running::eventually([&] {
+    const std::string pid = std::to_string(job.pid());
+    std::ifstream children("/proc/" + pid + "/task/" + pid + "/children");
+    for (pid_t child = 0; guardian == 0 && children >> child;) {
+      std::string name;
+      std::getline(std::ifstream("/proc/" + std::to_string(child) + "/comm"), name);
+      if (name == "cariama-guard") guardian = child;
+    }
+    return guardian != 0;
+  }));
+  ASSERT_TRUE(testing::stop_process(guardian, far_away()));
+  kill(job.pid(), SIGTERM);
+  EXPECT_EQ(job.wait(), 128 + SIGTERM) << job.err();
 }
 
 // Two name spaces of the network, as containers have them, without an RDMA device.
