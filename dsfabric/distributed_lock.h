@@ -19,6 +19,7 @@
 #define CARIAMA_DSFABRIC_DISTRIBUTED_LOCK_H_
 
 #include <cstdint>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -34,15 +35,16 @@ class CARIAMA_DSFABRIC_EXPORT DistributedLock {
  public:
   // Requires: `word` was zero at first, is the same for all users, and is used for nothing else.
   DistributedLock(GlobalMemory& memory, global_ptr<uint64_t> word);
-  // Releases the lock if it is held.
+  // Releases the lock if it is held. Waits for an attempt that acquire() has left in flight.
   ~DistributedLock();
   DistributedLock(const DistributedLock&) = delete;
   DistributedLock& operator=(const DistributedLock&) = delete;
 
   // Blocks until this object holds the lock; runs calls meanwhile. Must not be called inside of a
-  // call. Errors: DEADLINE_EXCEEDED (names the holder), UNAVAILABLE (the holder is dead: see
-  // take_over(); or the owner of the word is dead), FAILED_PRECONDITION (this object holds the lock
-  // already).
+  // call. Errors: DEADLINE_EXCEEDED (names the holder; or the owner of the word, if it has not
+  // executed the first attempt: that attempt may still succeed, and the next call of this object
+  // returns its result), UNAVAILABLE (the holder is dead: see take_over(); or the owner of the word
+  // is dead), FAILED_PRECONDITION (this object holds the lock already).
   [[nodiscard]] absl::Status acquire(Deadline deadline);
   // Returns true if this object now holds the lock. Errors: as acquire(), without
   // DEADLINE_EXCEEDED.
@@ -64,7 +66,7 @@ class CARIAMA_DSFABRIC_EXPORT DistributedLock {
   [[nodiscard]] static Rank rank_of(uint64_t holder) {
     return static_cast<uint32_t>(holder >> 32) - 1;
   }
-  [[nodiscard]] absl::StatusOr<uint64_t> attempt(uint64_t expected);
+  [[nodiscard]] absl::StatusOr<uint64_t> attempt(uint64_t expected, Deadline deadline);
   [[nodiscard]] absl::Status check_holder(uint64_t holder) const;
   void look_for_life(uint64_t holder) const;
 
@@ -72,6 +74,8 @@ class CARIAMA_DSFABRIC_EXPORT DistributedLock {
   const global_ptr<uint64_t> word_;
   const uint64_t self_;
   bool held_ = false;
+  GlobalValue<uint64_t> in_flight_;  // an attempt whose result has not arrived
+  std::optional<uint64_t> expected_in_flight_;
 };
 
 }  // namespace cariama

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <optional>
 #include <string>
 
 #include "dsfabric/fabric/fabric_core.h"
@@ -33,15 +34,24 @@ DistributedLock::DistributedLock(GlobalMemory& memory, global_ptr<uint64_t> word
     : memory_(memory), word_(word), self_(new_holder(memory.fabric())) {}
 
 DistributedLock::~DistributedLock() {
+  if (expected_in_flight_) static_cast<void>(attempt(0, kForever));
   if (held_) static_cast<void>(release());
 }
 
-absl::StatusOr<uint64_t> DistributedLock::attempt(uint64_t expected) {
+absl::StatusOr<uint64_t> DistributedLock::attempt(uint64_t expected, Deadline deadline) {
   // Also for a word in this process: no other process can release the lock any more.
   const internal::Lifecycle& lifecycle = internal::core_of(memory_.fabric()).job().lifecycle();
   if (lifecycle.is_closed()) return lifecycle.closed_error();
-  auto before = memory_.compare_exchange(word_, expected, self_).wait(kForever);
-  if (before.ok() && *before == expected) held_ = true;
+  // If an earlier attempt is in flight, it counts instead: it may have taken the lock.
+  if (!expected_in_flight_) {
+    in_flight_ = memory_.compare_exchange(word_, expected, self_);
+    expected_in_flight_ = expected;
+  }
+  auto before = in_flight_.wait(deadline);
+  if (!in_flight_.done()) return before;
+  before = in_flight_.wait(kForever);  // done: returns at once, also if the deadline was first
+  if (before.ok() && *before == *expected_in_flight_) held_ = true;
+  expected_in_flight_.reset();
   return before;
 }
 
@@ -70,7 +80,7 @@ absl::StatusOr<bool> DistributedLock::try_acquire() {
     return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
                       "a distributed lock is not recursive, and this object holds it");
   }
-  auto before = attempt(0);
+  auto before = attempt(0, kForever);
   if (!before.ok()) return before.status();
   if (held_) return true;
   if (absl::Status status = check_holder(*before); !status.ok()) return status;
@@ -84,17 +94,23 @@ absl::Status DistributedLock::acquire(Deadline deadline) {
   const auto heartbeat = fabric.options().heartbeat;
   Deadline next_sign = deadline_after(heartbeat);
   std::chrono::microseconds pause = kFirstAttemptPause;
+  const auto late = [&](const std::string& what, Rank rank) {
+    return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
+                      "a distributed lock was not " + what + " in time by " + fabric.label(rank));
+  };
+  std::optional<uint64_t> holder;
   while (true) {
-    auto before = attempt(0);
+    auto before = attempt(0, deadline);
+    if (expected_in_flight_) {
+      return holder ? late("released", rank_of(*holder))
+                    : late("read by the owner of its word", word_.rank());
+    }
     if (!before.ok()) return before.status();
     if (held_) return absl::OkStatus();
     if (absl::Status status = check_holder(*before); !status.ok()) return status;
+    holder = *before;
     const Deadline now = std::chrono::steady_clock::now();
-    if (now >= deadline) {
-      return make_error(
-          absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
-          "a distributed lock was not released in time by " + fabric.label(rank_of(*before)));
-    }
+    if (now >= deadline) return late("released", rank_of(*holder));
     if (now >= next_sign) {
       look_for_life(*before);
       next_sign = deadline_after(heartbeat);
@@ -112,7 +128,7 @@ absl::StatusOr<bool> DistributedLock::take_over() {
   if (!holder.ok()) return holder.status();
   if (*holder == 0) return false;
   if (!absl::IsUnavailable(check_holder(*holder))) return false;
-  auto before = attempt(*holder);
+  auto before = attempt(*holder, kForever);
   if (!before.ok()) return before.status();
   return held_;
 }

@@ -5,8 +5,11 @@
 #include <csignal>
 
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <functional>
 #include <string>
+#include <thread>
 
 #include "dsfabric/collectives.h"
 #include "dsfabric/distributed_lock.h"
@@ -18,6 +21,7 @@
 #include "gtest/gtest.h"
 #include "tests/dsfabric/testing/local_job.h"
 #include "tests/dsfabric/testing/process_job.h"
+#include "tests/dtutils/testing/process_state.h"
 
 namespace cariama::testing {
 namespace {
@@ -167,6 +171,45 @@ TEST(GlobalMemoryOfProcesses, IsMappedAndShared) {
 }
 
 // The survivors leave without finalize(), because the dead process cannot take part.
+// The owner of the word executes the atomics of the lock, and is stopped. The attempt stays in
+// flight.
+TEST(DistributedLockDeadline, HoldsIfTheOwnerOfTheWordIsStopped) {
+  run_process_job(2, {}, [](Fabric& fabric) {
+    Collectives all(fabric);
+    const auto memory = must(GlobalMemory::create(fabric, {.atomics = AtomicsBy::kOwner}));
+    pid_t owner = getpid();
+    must(all.broadcast(owner, 1, soon()));
+    if (fabric.rank() == 0) {
+      const auto word = must(memory->allocate<uint64_t>(1, 1, soon()));
+      DistributedLock lock(*memory, word);
+      DistributedLock other(*memory, word);
+      must(lock.acquire(soon()));
+      must(lock.release());
+      ASSERT_TRUE(stop_process(owner, soon()));
+      // Ends a wait that does not keep its deadline.
+      std::atomic<bool> returned{false};
+      std::thread rescue([&] {
+        const Deadline end = deadline_after(std::chrono::seconds(20));
+        while (!returned && std::chrono::steady_clock::now() < end) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        }
+        kill(owner, SIGCONT);
+      });
+      const absl::Status late = lock.acquire(deadline_after(std::chrono::milliseconds(300)));
+      returned = true;
+      rescue.join();
+      EXPECT_EQ(late.code(), absl::StatusCode::kDeadlineExceeded) << late;
+      EXPECT_THAT(late.ToString(), HasSubstr(fabric.label(1)));
+      // The owner has executed the attempt: the lock is taken, and acquire() returns that.
+      must(lock.acquire(soon()));
+      EXPECT_FALSE(must(other.try_acquire()));
+      must(lock.release());
+      must(other.acquire(soon()));
+    }
+    must(all.barrier(soon()));
+  });
+}
+
 TEST(GlobalMemoryDeaths, EndLocksAndTransfers) {
   run_job_with_a_victim(3, 1, [](Fabric& fabric) {
     Collectives all(fabric, {.leave_out_dead = true});
