@@ -176,6 +176,15 @@ bool read_stat(Sample& sample) {
   return true;
 }
 
+// Returns true if the process at the other end has this id, and a user whom this program believes:
+// any process can listen under the name that belongs to another one.
+bool is_of(int socket, int pid) {
+  ucred other{};
+  socklen_t length = sizeof other;
+  return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &other, &length) == 0 && other.pid == pid &&
+         (other.uid == geteuid() || geteuid() == 0);
+}
+
 FileDescriptor ask(int pid) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -186,6 +195,7 @@ FileDescriptor ask(int pid) {
   const std::string_view request = "GET /metrics HTTP/1.0\r\n\r\n";
   if (!made.valid() ||
       connect(made.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
+      !is_of(made.get(), pid) ||
       send(made.get(), request.data(), request.size(), MSG_NOSIGNAL) < 0) {
     made.reset();
   }

@@ -4,9 +4,16 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <chrono>
+#include <csignal>
+#include <cstddef>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -16,6 +23,8 @@
 
 #include "dsfabric/fabric.h"
 #include "dsfabric/send_call.h"
+#include "dtutils/file_descriptor.h"
+#include "dtutils/statistics_service.h"
 #include "tests/dsfabric/testing/role.h"
 #include "tests/dsfabric/testing/running_command.h"
 
@@ -148,6 +157,45 @@ TEST_F(JobStatistics, TopShowsARunningJob) {
   }));
   std::ofstream(folder_ + "/go") << "go";
   EXPECT_EQ(running.wait(), 0) << running.err();
+}
+
+// A process can listen under the name that belongs to another one, also if its user differs.
+TEST_F(JobStatistics, TopDoesNotAskAProcessThatListensUnderAnothersName) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const std::string name = std::string(kStatisticsSocket) + std::to_string(getpid());
+  std::copy(name.begin(), name.end(), &address.sun_path[1]);
+  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  std::array<int, 2> ready{};
+  ASSERT_EQ(pipe(ready.data()), 0);
+  const pid_t impostor = fork();
+  if (impostor == 0) {
+    const FileDescriptor listener(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
+        listen(listener.get(), 8) != 0 || write(ready[1], "x", 1) != 1) {
+      _exit(1);
+    }
+    while (true) {
+      const FileDescriptor reader(accept(listener.get(), nullptr, nullptr));
+      const std::string_view page =
+          "HTTP/1.0 200 OK\r\n\r\ncariama_fabric_calls_run_total{rank=\"0\",program=\"false\"} 1\n";
+      static_cast<void>(send(reader.get(), page.data(), page.size(), MSG_NOSIGNAL));
+      shutdown(reader.get(), SHUT_WR);
+      std::array<char, 1024> request;
+      while (recv(reader.get(), request.data(), request.size(), 0) > 0) {
+      }
+    }
+  }
+  close(ready[1]);
+  char byte = 0;
+  ASSERT_EQ(read(ready[0], &byte, 1), 1);
+  Running top(std::string(CARIAMA_PROGRAM_DIR) +
+              "/cariama-top --json --interval 0.1 --count 1 --pid " + std::to_string(getpid()));
+  top.wait();
+  EXPECT_THAT(top.out(), Not(HasSubstr("false")));
+  kill(impostor, SIGKILL);
+  waitpid(impostor, nullptr, 0);
+  close(ready[0]);
 }
 
 TEST_F(JobStatistics, TopOfNothingSaysSo) {

@@ -135,6 +135,30 @@ TEST(StatisticsServiceTest, AnswersReaders) {
   EXPECT_THAT(ask(own_name()), HasSubstr("} 5\n"));
 }
 
+TEST(StatisticsServiceTest, AnotherUserGetsNoAnswer) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root, to change the user id";
+  std::array<int, 2> begin{};
+  ASSERT_EQ(pipe(begin.data()), 0);
+  const std::string name = own_name();
+  const pid_t child = fork();  // before the service has a thread
+  if (child == 0) {
+    constexpr uid_t kNobody = 65534;
+    char byte = 0;
+    if (setresuid(kNobody, kNobody, kNobody) != 0 || read(begin[0], &byte, 1) != 1) _exit(2);
+    const FileDescriptor connection = connect_to(name);
+    if (!connection.valid()) _exit(3);
+    static_cast<void>(send(connection.get(), "GET / HTTP/1.0\r\n\r\n", 18, MSG_NOSIGNAL));
+    _exit(recv(connection.get(), &byte, 1, 0) > 0 ? 1 : 0);
+  }
+  const auto service = started({});
+  ASSERT_EQ(write(begin[1], "x", 1), 1);
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_THAT(ask(name), StartsWith("HTTP/1.0 200 OK"));
+  for (const int end : begin) close(end);
+}
+
 TEST(StatisticsServiceTest, SilentReadersDoNotKeepOthersOut) {
   const auto service = started({});
   std::vector<FileDescriptor> silent(12);
