@@ -61,6 +61,8 @@ endif()
 cariama_check(format 120 1 "${checks}/format")
 cariama_check(house 120 1 "${checks}/house")
 cariama_check(guides 60 1 "${checks}/guides")
+cariama_check(waits 60 1 "${checks}/waits")
+cariama_check(waits_self_test 60 1 "${checks}/waits" --self-test)
 cariama_check(models 600 1
   "${CMAKE_CURRENT_SOURCE_DIR}/dtutils/models/check" "${CMAKE_CURRENT_BINARY_DIR}/models")
 cariama_check(headers 600 2
