@@ -26,6 +26,7 @@
 #include <system_error>
 #include <vector>
 
+#include "dsfabric/bootstrap/handshake.h"
 #include "dsfabric/collectives.h"
 #include "dsfabric/fabric.h"
 #include "dsfabric/future.h"
@@ -73,16 +74,23 @@ std::vector<ListeningSocket> listening_sockets(pid_t pid) {
 
 // What an attack has found.
 struct Findings {
-  uint32_t sockets = 0;      // sockets that it has tried
+  uint32_t connections = 0;  // that it has made
   uint32_t bytes = 0;        // received
   uint32_t descriptors = 0;  // received
-  uint32_t open = 0;         // sockets that were not closed by the job
+  uint32_t open = 0;         // connections that the job has not closed
   uint32_t memory = 0;       // successful attempts on memory, descriptors or processes
 };
 
-// Sends bytes that mean nothing, and receives until the job closes the connection.
-void attack_socket(const ListeningSocket& target, Findings& found) {
-  ++found.sockets;
+// Returns what the attacker says to each socket: bytes that mean nothing, the beginning of the
+// broker's protocol with a wrong proof, and a request for the counters.
+std::vector<std::string> openings() {
+  const internal::Hello hello{internal::HandshakeService::kBroker, 1, 2, internal::random_secret()};
+  return {std::string(500, '\x5a'), internal::encode(hello) + std::string(32, '\x5a'),
+          "GET /metrics HTTP/1.0\r\n\r\n"};
+}
+
+// Sends `opening`, and receives until the job closes the connection.
+void attack_socket(const ListeningSocket& target, const std::string& opening, Findings& found) {
   const FileDescriptor own(socket(AF_UNIX, target.type | SOCK_CLOEXEC, 0));
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -90,11 +98,12 @@ void attack_socket(const ListeningSocket& target, Findings& found) {
   const auto length =
       static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + target.name.size());
   if (connect(own.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) return;
+  ++found.connections;
   // Not a measurement: far longer than the job has patience with a connection.
   const timeval limit{60, 0};
   setsockopt(own.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-  const std::string junk(500, '\x5a');
-  static_cast<void>(send(own.get(), junk.data(), junk.size(), MSG_NOSIGNAL));
+  static_cast<void>(send(own.get(), opening.data(), opening.size(), MSG_NOSIGNAL));
+  shutdown(own.get(), SHUT_WR);  // else the broker waits for the rest of a short opening
   while (true) {
     std::array<char, 4096> bytes;
     alignas(cmsghdr) std::array<char, CMSG_SPACE(8 * sizeof(int))> control;
@@ -165,7 +174,9 @@ int attack(int orders, int results, bool as_another_user) {
     for (uint32_t i = 0; i < victim.sockets; ++i) {
       SocketRecord record;
       if (!receive_record(orders, record)) return 2;
-      attack_socket({record.type, record.name.data()}, found);
+      for (const std::string& opening : openings()) {
+        attack_socket({record.type, record.name.data()}, opening, found);
+      }
     }
     // The same user is not kept out of the memory.
     if (as_another_user) attack_process(victim.pid, victim.address, found);
@@ -206,7 +217,7 @@ void attack_a_job(bool as_another_user, void (*check)(const Findings&)) {
       }
       Findings found;
       ASSERT_TRUE(receive_record(results[0], found));
-      EXPECT_EQ(found.sockets, sockets.size());
+      EXPECT_EQ(found.connections, sockets.size() * openings().size());
       check(found);
       EXPECT_EQ(must(async_call(fabric, rank, [] { return word; }).get(soon())), 7u);
     }
@@ -232,6 +243,7 @@ TEST(ThreatModel, AnotherUserReachesNoSocketAndNoMemoryOfAJob) {
 // The broker sends its nonce, and the statistics service its counters.
 TEST(ThreatModel, TheSameUserGetsNoDescriptorFromASocketOfAJob) {
   attack_a_job(false, [](const Findings& found) {
+    EXPECT_GT(found.bytes, 0u);
     EXPECT_EQ(found.descriptors, 0u);
     EXPECT_EQ(found.open, 0u);
   });
