@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "dsfabric/fabric/fabric_core.h"
+#include "dsfabric/peers/connect_deadline.h"
 #include "dsfabric/question.h"
 #include "dsfabric/send_call.h"
 #include "dsfabric/serializer.h"
@@ -399,7 +400,7 @@ void CollectiveGroup::arrive(uint32_t from, const CollectivePacket& packet,
       advance(sequence, op, outbox);
     }
   }
-  flush(outbox);
+  flush(outbox, kForever);
   core_of(fabric_).workers().notify_waiters();
 }
 
@@ -421,8 +422,9 @@ bool CollectiveGroup::send(uint32_t to, const CollectivePacket& packet, std::str
   });
 }
 
-void CollectiveGroup::flush(Outbox& outbox) {
+void CollectiveGroup::flush(Outbox& outbox, Deadline deadline) {
   if (outbox.empty()) return;
+  const ScopedConnectDeadline scope(deadline);
   const size_t most = fabric_.options().receive_unit_bytes - kAround;
   uint64_t sent = 0;
   for (const Outgoing& out : outbox) {
@@ -497,8 +499,8 @@ absl::StatusOr<std::string> CollectiveGroup::run(CollectiveKind kind, uint32_t s
     }
   }
   // This member may be the last one that the other members here wait for.
-  if (look(sequence)) core_of(fabric_).workers().notify_waiters();
-  while (!fabric_.wait([&] { return look(sequence); },
+  if (look(sequence, deadline)) core_of(fabric_).workers().notify_waiters();
+  while (!fabric_.wait([&] { return look(sequence, deadline); },
                        std::min(deadline, deadline_after(fabric_.options().heartbeat)))) {
     if (lifecycle.is_closed() || std::chrono::steady_clock::now() >= deadline) {
       absl::Status late =
@@ -507,7 +509,7 @@ absl::StatusOr<std::string> CollectiveGroup::run(CollectiveKind kind, uint32_t s
       members_[index].busy = false;
       return late;
     }
-    nudge(sequence);
+    nudge(sequence, deadline);
   }
 
   const std::lock_guard lock(mutex_);
@@ -538,7 +540,7 @@ absl::StatusOr<std::string> CollectiveGroup::run(CollectiveKind kind, uint32_t s
   return result;
 }
 
-bool CollectiveGroup::look(uint64_t sequence) {
+bool CollectiveGroup::look(uint64_t sequence, Deadline deadline) {
   Outbox outbox;
   bool decided = false;
   {
@@ -549,7 +551,7 @@ bool CollectiveGroup::look(uint64_t sequence) {
     decided = op.decided;
     if (decided == before && outbox.empty()) return decided;
   }
-  flush(outbox);
+  flush(outbox, deadline);
   if (decided)
     core_of(fabric_).workers().notify_waiters();  // other members here wait for the same result
   return decided;
@@ -568,7 +570,7 @@ std::vector<uint32_t> CollectiveGroup::awaited(uint64_t sequence, const Operatio
   return found.missing;
 }
 
-void CollectiveGroup::nudge(uint64_t sequence) {
+void CollectiveGroup::nudge(uint64_t sequence, Deadline deadline) {
   Outbox outbox;
   {
     const std::lock_guard lock(mutex_);
@@ -577,7 +579,7 @@ void CollectiveGroup::nudge(uint64_t sequence) {
       post(outbox, rank, PacketType::kAsk, sequence, op);
     }
   }
-  flush(outbox);
+  flush(outbox, deadline);
 }
 
 CollectiveBlockers CollectiveGroup::blockers(uint64_t sequence) {
@@ -624,7 +626,9 @@ absl::Status CollectiveGroup::too_late(uint64_t sequence, CollectiveKind kind) {
     std::vector<Question<Answer>> questions;
     const std::vector<uint32_t> asked = std::exchange(next, {});
     questions.reserve(asked.size());
+    const Deadline patience = deadline_after(kSearch);
     for (const uint32_t rank : asked) {
+      const ScopedConnectDeadline scope(patience);
       questions.emplace_back(
           fabric_, rank, nullptr,
           [](uint32_t group_id, uint64_t wanted) {
@@ -635,7 +639,6 @@ absl::Status CollectiveGroup::too_late(uint64_t sequence, CollectiveKind kind) {
           },
           id_, sequence);
     }
-    const Deadline patience = deadline_after(kSearch);
     for (size_t i = 0; i < asked.size(); ++i) {
       auto answer = questions[i].wait(patience);
       note(asked[i], answer.ok() ? CollectiveBlockers{answer->first, std::move(answer->second)}

@@ -152,10 +152,11 @@ class CollectiveGroup {
             std::shared_ptr<const std::string> parcel = nullptr) const;
 
   // The functions below require mutex_ not to be held.
-  void flush(Outbox& outbox);
+  // Does not wait beyond `deadline` for a process to which it has to connect.
+  void flush(Outbox& outbox, Deadline deadline);
   [[nodiscard]] bool send(uint32_t to, const CollectivePacket& packet, std::string_view piece);
-  [[nodiscard]] bool look(uint64_t sequence);
-  void nudge(uint64_t sequence);
+  [[nodiscard]] bool look(uint64_t sequence, Deadline deadline);
+  void nudge(uint64_t sequence, Deadline deadline);
   [[nodiscard]] absl::Status too_late(uint64_t sequence, CollectiveKind kind);
 
   Fabric& fabric_;

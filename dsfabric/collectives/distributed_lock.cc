@@ -7,6 +7,7 @@
 #include <string>
 
 #include "dsfabric/fabric/fabric_core.h"
+#include "dsfabric/peers/connect_deadline.h"
 #include "dsfabric/send_call.h"
 #include "dtutils/error.h"
 
@@ -44,6 +45,7 @@ absl::StatusOr<uint64_t> DistributedLock::attempt(uint64_t expected, Deadline de
   if (lifecycle.is_closed()) return lifecycle.closed_error();
   // If an earlier attempt is in flight, it counts instead: it may have taken the lock.
   if (!expected_in_flight_) {
+    const internal::ScopedConnectDeadline scope(deadline);
     in_flight_ = memory_.compare_exchange(word_, expected, self_);
     expected_in_flight_ = expected;
   }
@@ -112,6 +114,7 @@ absl::Status DistributedLock::acquire(Deadline deadline) {
     const Deadline now = std::chrono::steady_clock::now();
     if (now >= deadline) return late("released", rank_of(*holder));
     if (now >= next_sign) {
+      const internal::ScopedConnectDeadline scope(deadline);
       look_for_life(*before);
       next_sign = deadline_after(heartbeat);
     }

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "dsfabric/fabric/fabric_core.h"
+#include "dsfabric/peers/connect_deadline.h"
 #include "dsfabric/question.h"
 #include "dtutils/error.h"
 
@@ -172,13 +173,17 @@ absl::StatusOr<ThreadPlace> where_is(Fabric& fabric, ThreadId thread, Deadline d
   place.rank = fabric.rank_of(thread);
   place.index = fabric.index_of(thread);
   place.host = host_of(fabric, place.rank);
-  internal::Question<PlaceAnswer> question(
-      fabric, place.rank, nullptr,
-      [](ThreadIndex index) {
-        Fabric& here = *running_fabric();
-        return index < here.threads() ? place_here(here, index) : PlaceAnswer{0, -1, -1};
-      },
-      place.index);
+  const auto ask = [&] {
+    const internal::ScopedConnectDeadline scope(deadline);
+    return internal::Question<PlaceAnswer>(
+        fabric, place.rank, nullptr,
+        [](ThreadIndex index) {
+          Fabric& here = *running_fabric();
+          return index < here.threads() ? place_here(here, index) : PlaceAnswer{0, -1, -1};
+        },
+        place.index);
+  };
+  auto question = ask();
   auto answer = question.wait(deadline);
   if (!answer.ok()) return answer.status();
   place.numa_node = (*answer)[1];

@@ -10,6 +10,7 @@
 
 #include "dsfabric/fabric/fabric_core.h"
 #include "dsfabric/memory/remote_heap.h"
+#include "dsfabric/peers/connect_deadline.h"
 #include "dsfabric/send_call.h"
 #include "dtutils/error.h"
 #include "dtutils/internal/shared_copy.h"
@@ -362,6 +363,7 @@ absl::Status GlobalMemory::in_pieces(const GlobalAddress& remote, size_t bytes, 
     GlobalAddress place = remote;
     place.address += offset;
     const size_t size = std::min(options_.piece_bytes, bytes - offset);
+    const internal::ScopedConnectDeadline scope(deadline);
     if (into != nullptr) {
       start_get(handle, place, size, into + offset, true);
     } else {
@@ -459,7 +461,11 @@ void GlobalMemory::ask_owner(GlobalValue<uint64_t>& handle, const GlobalAddress&
 
 absl::StatusOr<uint64_t> GlobalMemory::exchange(global_ptr<uint64_t> word, uint64_t value,
                                                 Deadline deadline) {
-  auto expected = load(word).wait(deadline);
+  auto start = [&] {
+    const internal::ScopedConnectDeadline scope(deadline);
+    return load(word);
+  };
+  auto expected = start().wait(deadline);
   while (expected.ok()) {
     auto before = compare_exchange(word, *expected, value).wait(deadline);
     if (!before.ok() || *before == *expected) return before;

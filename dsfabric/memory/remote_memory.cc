@@ -5,6 +5,7 @@
 
 #include "dsfabric/fabric/fabric_core.h"
 #include "dsfabric/memory/remote_heap.h"
+#include "dsfabric/peers/connect_deadline.h"
 #include "dsfabric/question.h"
 #include "dsfabric/send_call.h"
 #include "dtutils/error.h"
@@ -118,7 +119,11 @@ absl::StatusOr<GlobalAddress> ask_for(Fabric& fabric, Rank rank, Deadline deadli
       internal::heap_of(*running_fabric()).free(address);
     }));
   };
-  internal::Question<internal::Allocation> question(fabric, rank, late, call, args...);
+  const auto ask = [&] {
+    const internal::ScopedConnectDeadline scope(deadline);
+    return internal::Question<internal::Allocation>(fabric, rank, late, call, args...);
+  };
+  auto question = ask();
   auto allocation = question.wait(deadline);
   if (!allocation.ok()) return allocation.status();
   if (allocation->code != 0) {

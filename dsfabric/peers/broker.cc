@@ -17,6 +17,7 @@
 #include "dsfabric/bootstrap/handshake.h"
 #include "dsfabric/bootstrap/sockets.h"
 #include "dsfabric/peers/broker_wire.h"
+#include "dsfabric/peers/connect_deadline.h"
 #include "dtutils/error.h"
 #include "dtutils/internal/start_thread.h"
 
@@ -99,10 +100,12 @@ class SocketBroker final : public Broker {
                                      BrokerFrame::kMaxBytes, " fit"));
     }
     const std::string& peer_name = labels_[rank];
-    absl::StatusOr<FileDescriptor> socket = connect_to(addresses_[rank], peer_name, deadline);
+    // A process that is stopped does not answer the handshake.
+    const Deadline accepted_by = ScopedConnectDeadline::earlier_of(deadline);
+    absl::StatusOr<FileDescriptor> socket = connect_to(addresses_[rank], peer_name, accepted_by);
     if (!socket.ok()) return socket.status();
     if (absl::Status proved = prove_to_server(socket->get(), HandshakeService::kBroker, rank_,
-                                              size_, rank, secret_, peer_name, deadline);
+                                              size_, rank, secret_, peer_name, accepted_by);
         !proved.ok()) {
       return proved;
     }

@@ -2,11 +2,13 @@
 #include <array>
 #include <chrono>
 #include <exception>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "dsfabric/peers/connect_deadline.h"
 #include "dsfabric/peers/peer_table.h"
 #include "dsfabric/serializer.h"
 #include "dtutils/error.h"
@@ -148,7 +150,8 @@ absl::StatusOr<Connection*> PeerTable::connect(uint32_t rank, uint32_t index) {
 
 absl::Status PeerTable::wait_connected(Peer& peer, Deadline deadline) {
   DoorbellSleeper sleeper(peer.changed);
-  if (wait_until([&] { return !is_connecting(peer.state()); }, deadline, &sleeper)) {
+  if (wait_until([&] { return !is_connecting(peer.state()); },
+                 ScopedConnectDeadline::earlier_of(deadline), &sleeper)) {
     return status(peer.rank);
   }
   return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
@@ -174,6 +177,10 @@ absl::Status PeerTable::offer(Peer& peer, Deadline deadline) {
   // A process that does not answer within its lease is stopped.
   const std::chrono::milliseconds lease = job_.options().lease;
   const Deadline end_of_lease = lease.count() == 0 ? deadline : deadline_after(lease);
+  // Only an attempt that lasts as long as the lease ends it. Else a process that is stopped would
+  // never fail if all operations have earlier deadlines.
+  std::optional<ScopedConnectDeadline> whole_lease;
+  if (lease.count() != 0) whole_lease.emplace(ScopedConnectDeadline::Lift());
   const auto give_up = [&](absl::Status why) {
     if (lease.count() != 0 && absl::IsDeadlineExceeded(why) && end_of_lease <= deadline) {
       why = lease_ended(job_.label(peer.rank), lease);

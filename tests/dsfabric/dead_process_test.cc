@@ -4,18 +4,26 @@
 
 #include <atomic>
 #include <chrono>
+#include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "dsfabric/bootstrap.h"
+#include "dsfabric/collectives.h"
 #include "dsfabric/fabric.h"
 #include "dsfabric/future.h"
+#include "dsfabric/global_memory.h"
 #include "dsfabric/quiescence.h"
+#include "dsfabric/remote_memory.h"
 #include "dsfabric/remote_object.h"
 #include "dsfabric/send_call.h"
+#include "dsfabric/topology.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/dsfabric/testing/local_job.h"
 #include "tests/dsfabric/testing/process_job.h"
+#include "tests/dtutils/testing/process_state.h"
 #include "tests/dtutils/testing/process_test.h"
 
 namespace cariama::testing {
@@ -35,6 +43,50 @@ TEST(ProcessJobTest, EightProcessesCallOneAnother) {
         EXPECT_EQ(must(answers[to].get(soon())), round * 10 + to);
       }
     }
+  });
+}
+
+// No connection exists, and the other process is stopped. The deadline of each operation is earlier
+// than FabricOptions::timeout, the deadline of connecting.
+TEST(ProcessJobTest, OperationsKeepTheirDeadlinesIfTheyHaveToConnectToAStoppedProcess) {
+  run_process_job(2, {}, [](Fabric& fabric) {
+    Collectives all(fabric);
+    Bootstrap& bootstrap = fabric.bootstrap();
+    if (fabric.rank() == 1) {
+      must(bootstrap.put("pid", std::to_string(getpid())));
+      static_cast<void>(must(bootstrap.get(0, "done", soon())));
+    } else {
+      const pid_t other = std::stoi(must(bootstrap.get(1, "pid", soon())));
+      ASSERT_TRUE(stop_process(other, soon()));
+      // Ends a wait that does not keep its deadline.
+      std::atomic<bool> over{false};
+      std::thread rescue([&] {
+        static_cast<void>(
+            wait_until([&] { return over.load(); }, deadline_after(std::chrono::seconds(15))));
+        EXPECT_TRUE(over) << "an operation does not keep its deadline";
+        kill(other, SIGCONT);
+      });
+      const auto expect_late = [](const absl::Status& status) {
+        EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+        EXPECT_THAT(status.ToString(), HasSubstr("rank 1"));
+      };
+      const auto shortly = [] { return deadline_after(std::chrono::milliseconds(200)); };
+      expect_late(all.barrier(shortly()));
+      expect_late(RemoteMemory::allocate(fabric, 1, 8, shortly()).status());
+      expect_late(where_is(fabric, fabric.thread_of(1), shortly()).status());
+      GlobalAddress address;
+      address.address = 4096;
+      address.rank = 1;
+      const auto memory = must(GlobalMemory::create(fabric));
+      uint64_t word = 0;
+      expect_late(memory->get(global_ptr<uint64_t>(address), std::span(&word, 1), shortly()));
+      expect_late(memory->exchange(global_ptr<uint64_t>(address), 1, shortly()).status());
+      over = true;
+      rescue.join();
+      must(bootstrap.put("done", ""));
+    }
+    must(all.barrier(soon()));
+    must(call(fabric, 1 - fabric.rank(), [] {}));
   });
 }
 

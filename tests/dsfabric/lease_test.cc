@@ -8,6 +8,8 @@
 #include <cstdlib>
 #include <string>
 
+#include "dsfabric/bootstrap.h"
+#include "dsfabric/collectives.h"
 #include "dsfabric/fabric.h"
 #include "dsfabric/future.h"
 #include "dsfabric/quiescence.h"
@@ -63,6 +65,34 @@ TEST(Lease, AStoppedProcessFailsForConnectedAndUnconnectedProcesses) {
         }
         TerminationDetector detector(fabric, {.leave_out_dead = true});
         must(detector.wait(soon()));
+        must(fabric.finalize(soon()));
+      },
+      run);
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+// No connection exists. An operation with an early deadline must not begin the lease anew.
+TEST(Lease, EndsAlsoIfAllOperationsHaveEarlierDeadlines) {
+  RunOptions run;
+  run.may_die = {1};
+  const absl::Status status = try_process_job(
+      2, with_lease(),
+      [](Fabric& fabric) {
+        Bootstrap& bootstrap = fabric.bootstrap();
+        if (fabric.rank() == 1) {
+          must(bootstrap.put("pid", std::to_string(getpid())));
+          return wait_to_be_killed(fabric);
+        }
+        const pid_t victim = std::stoi(must(bootstrap.get(1, "pid", soon())));
+        ASSERT_TRUE(stop_process(victim, soon()));
+        Collectives all(fabric);
+        absl::Status lost;
+        const Deadline end = soon();
+        do {
+          lost = all.barrier(deadline_after(std::chrono::milliseconds(200)));
+        } while (absl::IsDeadlineExceeded(lost) && std::chrono::steady_clock::now() < end);
+        EXPECT_TRUE(absl::IsUnavailable(lost)) << lost;
+        EXPECT_EQ(kill(victim, SIGKILL), 0);
         must(fabric.finalize(soon()));
       },
       run);
