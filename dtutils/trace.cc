@@ -6,21 +6,29 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <chrono>
 #include <cinttypes>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <new>
 #include <string>
+#include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "dtutils/diagnostics.h"
 #include "dtutils/error.h"
+#include "dtutils/file_descriptor.h"
+#include "dtutils/internal/trace_clock.h"
 #include "dtutils/json.h"
 
 namespace cariama {
@@ -48,6 +56,9 @@ struct Event {
   char phase;
 };
 static_assert(sizeof(Event) == 56);
+
+// Viewers read the ids of processes as 32 bits.
+constexpr uint32_t kMaxHosts = 1u << 10;
 
 constexpr size_t kBlockEvents = 1024;
 constexpr size_t kBlocksPerThread = kMaxTraceEventsPerThread / kBlockEvents;
@@ -90,6 +101,9 @@ class Buffer {
   [[nodiscard]] pid_t thread() const { return thread_; }
 
   std::string name;  // guarded by State::mutex
+  // What the file has of this buffer, guarded by State::writing.
+  size_t written = 0;
+  std::string written_name;
 
  private:
   bool grow(size_t block) {
@@ -115,18 +129,29 @@ struct State {
   // `mutex` guards the following members; `writing` guards in addition those that start and stop
   // change.
   std::string path;  // as given by the user
-  bool forked = false;
   std::string process_name = program_invocation_short_name;
+  uint32_t host = 0;
+  std::vector<internal::TraceClockDifference> clocks;  // the first and the last comparison
   std::shared_ptr<Budget> budget = std::make_shared<Budget>();
   std::vector<std::shared_ptr<Buffer>> buffers;
   // Equal to budget.get(), readable without the lock.
   std::atomic<const Budget*> current{budget.get()};
+  // `writing` guards the following members.
+  FileDescriptor file;
+  std::string written_name;          // of the process
+  uint64_t written_dropped = 0;      // the part of the dropped events that the file counts
+  size_t written_clocks = SIZE_MAX;  // the number of comparisons of the clocks that the file states
 
+  // Begins a recording of no events. Requires: both mutexes are locked.
   void renew() {
     buffers.clear();
     budget = std::make_shared<Budget>();
     current.store(budget.get(), std::memory_order_release);
+    written_name.clear();
+    written_dropped = 0;
+    written_clocks = SIZE_MAX;
   }
+  [[nodiscard]] bool has_own_file() const { return path.find("%p") != std::string::npos; }
 };
 
 // Never destroyed: threads and static objects may record until the process ends.
@@ -172,8 +197,8 @@ void after_fork_in_parent() {
 void after_fork_in_child() {
   State& all = state();
   if (internal::trace_on.load(std::memory_order_relaxed)) {
-    all.forked = true;
     all.renew();
+    if (all.has_own_file()) all.file = FileDescriptor();  // the parent's; the next write opens one
   }
   after_fork_in_parent();
 }
@@ -181,107 +206,332 @@ void after_fork_in_child() {
 std::string file_name(const State& all) {
   const std::string process = std::to_string(getpid());
   std::string name = all.path;
-  size_t at = name.find("%p");
-  if (at == std::string::npos) return all.forked ? name + "." + process : name;
-  for (; at != std::string::npos; at = name.find("%p", at + process.size())) {
+  for (size_t at = name.find("%p"); at != std::string::npos;
+       at = name.find("%p", at + process.size())) {
     name.replace(at, 2, process);
   }
   return name;
 }
 
-// Prints microseconds, as the format requires, with three decimals, so that no nanosecond digits
-// are lost.
-void print_time(std::FILE* file, const char* key, uint64_t nanoseconds) {
-  std::fprintf(file, ",\"%s\":%" PRIu64 ".%03u", key, nanoseconds / 1000,
-               static_cast<unsigned>(nanoseconds % 1000));
-}
+// ---- Text ---------------------------------------------------------------------------------------
 
-void print_name(std::FILE* file, const char* kind, pid_t process, pid_t thread,
-                const std::string& name) {
-  std::fprintf(file, "{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"%s\",\"args\":{\"name\":%s}}",
-               process, thread, kind, json_string(name).c_str());
-}
+// The text of one write. Its functions end each event by a comma and a line end.
+class Text {
+ public:
+  // `host`, `clocks`: see State.
+  Text(uint32_t host, const std::vector<internal::TraceClockDifference>& clocks)
+      : first_id_(int64_t{host} << 22), clocks_(clocks) {}
 
-void print_event(std::FILE* file, pid_t process, pid_t thread, const Event& event) {
-  std::fprintf(file, ",\n{\"ph\":\"%c\",\"pid\":%d,\"tid\":%d", event.phase, process, thread);
-  print_time(file, "ts", event.start);
-  if (event.phase == 'X') print_time(file, "dur", event.duration);
-  if (event.phase == 'i') std::fputs(",\"s\":\"t\"", file);
-  std::fprintf(file, ",\"cat\":%s,\"name\":%s", json_string(event.category).c_str(),
-               json_string(event.name).c_str());
-  if (event.argument != nullptr) {
-    std::fprintf(file, ",\"args\":{%s:%" PRIu64 "}", json_string(event.argument).c_str(),
-                 event.value);
+  void add_event(pid_t thread, const Event& event) {
+    begin(event.phase, thread);
+    add_time(",\"ts\":", align(event.start));
+    if (event.phase == 'X') add_time(",\"dur\":", event.duration);
+    if (event.phase == 'i') text_ += ",\"s\":\"t\"";
+    if (event.phase == 's' || event.phase == 'f') {
+      // An arrow ends at the event around its end, not at the next one.
+      text_ += event.phase == 's' ? ",\"id\":" : ",\"bp\":\"e\",\"id\":";
+      add_number(event.value);
+    }
+    text_ += ",\"cat\":";
+    add_string(event.category);
+    text_ += ",\"name\":";
+    add_string(event.name);
+    if (event.argument != nullptr) {
+      text_ += ",\"args\":{";
+      add_string(event.argument);
+      text_ += ':';
+      add_number(event.value);
+      text_ += '}';
+    }
+    text_ += "},\n";
   }
-  std::fputs("}", file);
+  void add_name(const char* kind, pid_t thread, const std::string& name) {
+    begin('M', thread);
+    text_ += ",\"name\":\"";
+    text_ += kind;
+    text_ += "\",\"args\":{\"name\":";
+    add_string(name.c_str());
+    text_ += "}},\n";
+  }
+  // States how exactly the times of this process fit those of host 0.
+  void add_clock() {
+    uint64_t error = 0;
+    for (const auto& clock : clocks_) error = std::max(error, clock.error);
+    begin('M', process_);
+    text_ += ",\"name\":\"clock\",\"args\":{\"host\":";
+    add_number(static_cast<uint64_t>(first_id_) >> 22);
+    text_ += ",\"aligned\":";
+    text_ += first_id_ == 0 || !clocks_.empty() ? "true" : "false";
+    text_ += ",\"error_ns\":";
+    add_number(error);
+    text_ += "}},\n";
+  }
+  [[nodiscard]] pid_t process() const { return process_; }
+  // Returns the events, separated by commas.
+  [[nodiscard]] std::string_view events() const {
+    return std::string_view(text_).substr(0, text_.size() - std::min<size_t>(text_.size(), 2));
+  }
+
+ private:
+  void begin(char phase, pid_t thread) {
+    text_ += "{\"ph\":\"";
+    text_ += phase;
+    text_ += "\",\"pid\":";
+    add_number(static_cast<uint64_t>(first_id_ + process_));
+    text_ += ",\"tid\":";
+    add_number(static_cast<uint64_t>(first_id_ + thread));
+  }
+  void add_number(uint64_t number) {
+    std::array<char, 20> digits;
+    const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), number).ptr;
+    text_.append(digits.data(), static_cast<size_t>(end - digits.data()));
+  }
+  // Prints microseconds, as the format requires, with three decimals, so that no nanosecond digits
+  // are lost.
+  void add_time(const char* key, uint64_t nanoseconds) {
+    text_ += key;
+    add_number(nanoseconds / 1000);
+    const auto rest = static_cast<uint32_t>(nanoseconds % 1000);
+    text_ += '.';
+    for (const uint32_t digit : {rest / 100, rest / 10 % 10, rest % 10}) {
+      text_ += static_cast<char>('0' + digit);
+    }
+  }
+  // Most texts are literals, which occur again and again.
+  void add_string(const char* text) {
+    const size_t slot = reinterpret_cast<uintptr_t>(text) / alignof(char*) % kKnown;
+    if (known_[slot].first == text &&
+        known_[slot].second.compare(1, std::strlen(text), text) == 0) {
+      text_ += known_[slot].second;
+      return;
+    }
+    known_[slot] = {text, json_string(text)};
+    text_ += known_[slot].second;
+  }
+  // Returns the time of host 0.
+  [[nodiscard]] uint64_t align(uint64_t time) const {
+    if (clocks_.empty()) return time;
+    const auto& first = clocks_.front();
+    const auto& last = clocks_.back();
+    auto ahead = static_cast<double>(first.ahead);
+    if (last.at > first.at) {
+      const double part = (static_cast<double>(time) - static_cast<double>(first.at)) /
+                          static_cast<double>(last.at - first.at);
+      ahead += std::clamp(part, 0.0, 1.0) * static_cast<double>(last.ahead - first.ahead);
+    }
+    return static_cast<uint64_t>(static_cast<int64_t>(time) + std::llround(ahead));
+  }
+
+  static constexpr size_t kKnown = 256;
+  const int64_t first_id_;
+  const std::vector<internal::TraceClockDifference>& clocks_;
+  const pid_t process_ = getpid();
+  std::string text_;
+  std::vector<std::pair<const char*, std::string>> known_ =
+      std::vector<std::pair<const char*, std::string>>(kKnown);
+};
+
+// ---- The file -----------------------------------------------------------------------------------
+
+// Layout: a first line of kHeaderBytes, the events, and kTail. The first line states the number of
+// bytes in front of kTail. A process appends by overwriting kTail. So the number in the first line
+// tells the next process whether a write was completed.
+constexpr size_t kHeaderBytes = 160;
+constexpr std::string_view kTail = "\n]}\n";
+constexpr std::string_view kBeginning = "{\"displayTimeUnit\":\"ns\"";
+// Bytes of the file that are locked, beyond its end. All processes that record into the file share
+// the first one. A process that writes has the second one for itself.
+constexpr off_t kUsersLock = off_t{1} << 61;
+constexpr off_t kWriterLock = kUsersLock + 1;
+constexpr std::chrono::seconds kLockPatience{30};
+
+struct Header {
+  uint64_t bytes = kHeaderBytes;
+  uint64_t dropped = 0;
+};
+
+std::string text_of(const Header& header) {
+  std::string text = std::string(kBeginning) +
+                     ",\"otherData\":{\"bytes\":" + std::to_string(header.bytes) +
+                     ",\"dropped_events\":" + std::to_string(header.dropped) + "}";
+  text += ",\"traceEvents\":[";
+  text.resize(kHeaderBytes - 1, ' ');
+  return text + "\n";
+}
+
+bool write_at(int file, std::string_view text, uint64_t at) {
+  while (!text.empty()) {
+    const ssize_t count = pwrite(file, text.data(), text.size(), static_cast<off_t>(at));
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return false;
+    text.remove_prefix(static_cast<size_t>(count));
+    at += static_cast<uint64_t>(count);
+  }
+  return true;
+}
+
+// Reads the first line, and removes what a process that was killed has left. Returns false, with
+// errno set, if the file is not one that start_file() has begun.
+bool read_header(int file, Header& header) {
+  std::array<char, kHeaderBytes + 1> line{};
+  struct stat now;
+  if (pread(file, line.data(), kHeaderBytes, 0) != static_cast<ssize_t>(kHeaderBytes) ||
+      std::sscanf(line.data() + kBeginning.size(),
+                  ",\"otherData\":{\"bytes\":%" SCNu64 ",\"dropped_events\":%" SCNu64 "}",
+                  &header.bytes, &header.dropped) != 2 ||
+      fstat(file, &now) != 0 || header.bytes < kHeaderBytes ||
+      header.bytes > static_cast<uint64_t>(now.st_size)) {
+    errno = EILSEQ;
+    return false;
+  }
+  return static_cast<uint64_t>(now.st_size) == header.bytes + kTail.size() ||
+         (ftruncate(file, static_cast<off_t>(header.bytes)) == 0 &&
+          write_at(file, kTail, header.bytes));
+}
+
+// Appends events. If that fails, the file is as it was before, and errno is set. Requires:
+// kWriterLock is locked.
+bool append(int file, std::string_view events, uint64_t dropped) {
+  Header header;
+  if (!read_header(file, header)) return false;
+  const uint64_t before = header.bytes;
+  const std::string_view comma = before == kHeaderBytes ? "" : ",\n";
+  header.bytes += comma.size() + events.size();
+  header.dropped += dropped;
+  if (write_at(file, comma, before) && write_at(file, events, before + comma.size()) &&
+      write_at(file, kTail, header.bytes) && write_at(file, text_of(header), 0)) {
+    return true;
+  }
+  const int error_number = errno;
+  // Both fit: they were there before.
+  static_cast<void>(ftruncate(file, static_cast<off_t>(before)) == 0 &&
+                    write_at(file, kTail, before));
+  errno = error_number;
+  return false;
+}
+
+// Locks or unlocks one byte. F_OFD_SETLK: the lock belongs to the open file, which forked children
+// share. F_SETLK: it belongs to this process. Waits at most for `patience`.
+bool lock_byte(int file, int command, short type, off_t byte, std::chrono::milliseconds patience) {
+  const auto deadline = std::chrono::steady_clock::now() + patience;
+  struct flock lock {};
+  lock.l_type = type;
+  lock.l_whence = SEEK_SET;
+  lock.l_start = byte;
+  lock.l_len = 1;
+  while (fcntl(file, command, &lock) != 0) {
+    if (errno != EAGAIN && errno != EACCES && errno != EINTR) return false;
+    if (std::chrono::steady_clock::now() >= deadline) {
+      errno = ETIMEDOUT;
+      return false;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
 }
 
 absl::Status cannot_write(int error_number, const std::string& name) {
-  return make_errno_error(error_number, ErrorScope::kProcess, "cannot write the trace file " + name,
-                          "give CARIAMA_TRACE or start_trace() a path that can be written");
+  return make_errno_error(
+      error_number, ErrorScope::kProcess, "cannot write the trace file " + name,
+      error_number == ENOSPC || error_number == EDQUOT
+          ? "free space; the events of this process are lost, what the file had is kept"
+          : "give CARIAMA_TRACE or start_trace() a path that can be written");
 }
 
-// Replaces the whole file. Requires: `writing` is locked and `mutex` is not, so that threads
-// continue to record.
+// Opens the file. Begins a new one, unless other processes record into it. Requires: `writing` is
+// locked.
+absl::Status open_file(State& all, const std::string& name) {
+  // Opening a device or a pipe may have effects.
+  struct stat before;
+  if (stat(name.c_str(), &before) == 0 && !S_ISREG(before.st_mode)) {
+    return cannot_write(EINVAL, name);
+  }
+  // In a folder of all users, another user may have put a link there, to make this process
+  // overwrite a file.
+  FileDescriptor file(open(name.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666));
+  if (file.get() < 0) return cannot_write(errno, name);
+  if (fstat(file.get(), &before) != 0) return cannot_write(errno, name);
+  if (!S_ISREG(before.st_mode)) return cannot_write(EINVAL, name);
+  if (lock_byte(file.get(), F_OFD_SETLK, F_WRLCK, kUsersLock, std::chrono::milliseconds(0))) {
+    std::array<char, kBeginning.size()> beginning{};
+    const ssize_t count = pread(file.get(), beginning.data(), beginning.size(), 0);
+    if (count != 0 && std::string_view(beginning.data(), beginning.size()) != kBeginning) {
+      return make_error(absl::StatusCode::kAlreadyExists, ErrorScope::kProcess,
+                        "the file " + name + " is no trace, and is not replaced by one",
+                        "remove it, or give CARIAMA_TRACE or start_trace() another path");
+    }
+    if (ftruncate(file.get(), 0) != 0 || !write_at(file.get(), text_of({}), 0) ||
+        !write_at(file.get(), kTail, kHeaderBytes)) {
+      return cannot_write(errno, name);
+    }
+  } else if (errno != ETIMEDOUT) {
+    return cannot_write(errno, name);
+  }
+  if (!lock_byte(file.get(), F_OFD_SETLK, F_RDLCK, kUsersLock, kLockPatience)) {
+    return cannot_write(errno, name);
+  }
+  all.file = std::move(file);
+  return absl::OkStatus();
+}
+
+// Appends what was recorded since the last write. Requires: `writing` is locked and `mutex` is not,
+// so that threads continue to record.
 absl::Status write_file(State& all) {
   std::string name;
   std::string process_name;
+  uint32_t host;
+  std::vector<internal::TraceClockDifference> clocks;
   std::vector<std::pair<std::shared_ptr<Buffer>, std::string>> threads;
   uint64_t dropped;
   {
     const std::lock_guard lock(all.mutex);
     name = file_name(all);
     process_name = all.process_name;
+    host = all.host;
+    clocks = all.clocks;
     dropped = all.budget->dropped.load(std::memory_order_relaxed);
     for (const auto& buffer : all.buffers) threads.emplace_back(buffer, buffer->name);
   }
-  // A rename would replace a device or a pipe by a regular file, so only regular files are
-  // accepted.
-  struct stat before;
-  if (stat(name.c_str(), &before) == 0 && !S_ISREG(before.st_mode)) {
-    return cannot_write(EINVAL, name);
+  if (all.file.get() < 0) {
+    if (absl::Status opened = open_file(all, name); !opened.ok()) return opened;
   }
-  const std::string unfinished = name + ".unfinished." + std::to_string(getpid());
-  // In a folder of all users, another user may have put a link there, to make this process
-  // overwrite a file: the file is created, and no existing one is opened.
-  unlink(unfinished.c_str());
-  const int descriptor =
-      open(unfinished.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
-  if (descriptor < 0) return cannot_write(errno, unfinished);
-  std::FILE* const file = fdopen(descriptor, "w");
-  if (file == nullptr) {
-    const int error_number = errno;
-    close(descriptor);
-    unlink(unfinished.c_str());
-    return cannot_write(error_number, unfinished);
+  Text text(host, clocks);
+  if (process_name != all.written_name) {
+    text.add_name("process_name", text.process(), process_name);
   }
-  const pid_t process = getpid();
-  std::fprintf(file,
-               "{\"displayTimeUnit\":\"ns\",\"otherData\":{\"dropped_events\":%" PRIu64 "},\n",
-               dropped);
-  std::fputs("\"traceEvents\":[\n", file);
-  print_name(file, "process_name", process, process, process_name);
+  if (clocks.size() != all.written_clocks) text.add_clock();
+  std::vector<size_t> counts;
   for (const auto& [buffer, thread_name] : threads) {
-    if (!thread_name.empty()) {
-      std::fputs(",\n", file);
-      print_name(file, "thread_name", process, buffer->thread(), thread_name);
+    if (thread_name != buffer->written_name) {
+      text.add_name("thread_name", buffer->thread(), thread_name);
     }
-    const size_t count = buffer->count();
-    for (size_t i = 0; i < count; ++i) print_event(file, process, buffer->thread(), (*buffer)[i]);
+    counts.push_back(buffer->count());
+    for (size_t i = buffer->written; i < counts.back(); ++i) {
+      text.add_event(buffer->thread(), (*buffer)[i]);
+    }
   }
-  std::fputs("\n]}\n", file);
-  const bool failed = std::ferror(file) != 0;
-  if (std::fclose(file) != 0 || failed || std::rename(unfinished.c_str(), name.c_str()) != 0) {
-    const int error_number = errno;
-    unlink(unfinished.c_str());
-    return cannot_write(error_number, name);
+  if (text.events().empty() && dropped == all.written_dropped) return absl::OkStatus();
+  const int file = all.file.get();
+  if (!lock_byte(file, F_SETLK, F_WRLCK, kWriterLock, kLockPatience))
+    return cannot_write(errno, name);
+  const bool appended = append(file, text.events(), dropped - all.written_dropped);
+  const int error_number = errno;
+  static_cast<void>(lock_byte(file, F_SETLK, F_UNLCK, kWriterLock, std::chrono::milliseconds(0)));
+  if (!appended) return cannot_write(error_number, name);
+  all.written_name = process_name;
+  all.written_dropped = dropped;
+  all.written_clocks = clocks.size();
+  for (size_t i = 0; i < threads.size(); ++i) {
+    threads[i].first->written = counts[i];
+    threads[i].first->written_name = threads[i].second;
   }
   return absl::OkStatus();
 }
 
 void stop_at_exit() {
   if (const absl::Status status = stop_trace(); !status.ok()) {
-    std::fprintf(stderr, "cariama: %s\n", std::string(status.message()).c_str());
+    // Reported at the first failed write, which may have been that of Fabric::finalize().
+    report_once("trace", std::string(status.message()), "");
   }
 }
 
@@ -292,13 +542,14 @@ absl::Status start(const char* path) {
     return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
                       "a trace is being recorded already", "call stop_trace() before");
   }
+  std::string name;
   {
     const std::lock_guard lock(all.mutex);
     all.path = path;
-    all.forked = false;
     all.renew();
+    name = file_name(all);
   }
-  if (absl::Status status = write_file(all); !status.ok()) return status;
+  if (absl::Status opened = open_file(all, name); !opened.ok()) return opened;
   static const bool prepared =
       std::atexit(stop_at_exit) == 0 &&
       pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child) == 0;
@@ -333,6 +584,18 @@ void trace_record(char phase, const char* category, const char* name, uint64_t s
   buffer->add({start, duration, category, name, argument, value, phase});
 }
 
+void set_trace_host(uint32_t number) {
+  const std::lock_guard lock(state().mutex);
+  state().host = number % kMaxHosts;
+}
+
+void add_trace_clock(const TraceClockDifference& compared) {
+  State& all = state();
+  const std::lock_guard lock(all.mutex);
+  if (all.clocks.size() == 2) all.clocks.pop_back();
+  all.clocks.push_back(compared);
+}
+
 }  // namespace internal
 
 absl::Status start_trace(std::string_view path) { return start(std::string(path).c_str()); }
@@ -348,6 +611,7 @@ absl::Status stop_trace() {
   const std::lock_guard one_writer(all.writing);
   if (!internal::trace_on.exchange(false, std::memory_order_relaxed)) return absl::OkStatus();
   absl::Status status = write_file(all);
+  all.file = FileDescriptor();
   const std::lock_guard lock(all.mutex);
   all.buffers.clear();  // each thread releases its last buffer when it records again or ends
   return status;

@@ -1,7 +1,7 @@
 // Records events with their times, in the trace-event format that Chrome (chrome://tracing) and
 // Perfetto (ui.perfetto.dev) display.
 //
-//   CARIAMA_TRACE=trace.%p.json ./program         // %p: the process id; or start_trace("...")
+//   CARIAMA_TRACE=trace.json ./program            // or start_trace("trace.json")
 //
 //   name_trace_thread("worker 3");
 //   { TraceScope scope("riutils", "flush", "bytes", n);  ... }      // a bar as long as the block
@@ -13,13 +13,18 @@
 // (one allocation per 1024 events). Buffers are bounded; events that do not fit are dropped and
 // counted, and the file states their number.
 //
-// The file is valid JSON from start_trace() on: each write replaces it completely. It is written at
-// exit(), by stop_trace() and by flush_trace(). A process that ends by _exit() or a signal leaves
-// the content of the last flush. A forked child starts with empty buffers and, unless the path
-// contains %p, writes to PATH.PID.
+// All processes that name one file share it: each appends its events, under a lock of the file. The
+// first process creates the file, or replaces the trace of processes that have all ended. "%p" in
+// the path stands for the process id, so that each process has its own file.
 //
-// Times are CLOCK_MONOTONIC, so that the files of several processes of one host have a common time
-// base. Format: "Trace Event Format", Google, 2016.
+// The file is valid JSON from start_trace() on, and after each write. A process writes at exit(),
+// by stop_trace() and by flush_trace(). A process that ends by _exit() or a signal leaves the
+// content of its last flush. If it is killed inside a write, the file ends with a part of that
+// write, which the next process that writes removes. A write that fails, for example because the
+// disk is full, leaves the file as it was. A forked child starts with empty buffers.
+//
+// Times are CLOCK_MONOTONIC, which the processes of one host share. dsfabric aligns the clocks of
+// several hosts (dtutils/internal/trace_clock.h). Format: "Trace Event Format", Google, 2016.
 #ifndef CARIAMA_DTUTILS_TRACE_H_
 #define CARIAMA_DTUTILS_TRACE_H_
 
@@ -41,7 +46,7 @@ inline constexpr size_t kMaxTraceEvents = size_t{1} << 20;
 namespace internal {
 CARIAMA_DTUTILS_EXPORT extern std::atomic<bool> trace_on;
 CARIAMA_DTUTILS_EXPORT uint64_t trace_now();  // ns, never 0
-// `duration` in ns for 'X', else 0.
+// `duration` in ns for 'X', else 0. For 's' and 'f' `value` is the id of the arrow.
 CARIAMA_DTUTILS_EXPORT void trace_record(char phase, const char* category, const char* name,
                                          uint64_t start, uint64_t duration, const char* argument,
                                          uint64_t value);
@@ -53,12 +58,12 @@ CARIAMA_DTUTILS_EXPORT void trace_record(char phase, const char* category, const
 }
 
 // Starts recording into `path`, and creates the file at once ("%p" stands for the process id).
-// Errors: FAILED_PRECONDITION (a trace is being recorded), or the error of writing the file. This
-// function and all functions below are thread-safe.
+// Errors: FAILED_PRECONDITION (a trace is being recorded), ALREADY_EXISTS (the file is no trace),
+// or the error of writing the file. This function and all functions below are thread-safe.
 [[nodiscard]] CARIAMA_DTUTILS_EXPORT absl::Status start_trace(std::string_view path);
 
 // Writes the events recorded so far and continues recording. OK if no trace is being recorded.
-// Blocks while writing.
+// Blocks while this process or another one writes, at most 30 s for the others.
 CARIAMA_DTUTILS_EXPORT absl::Status flush_trace();
 
 // Writes the file a last time and stops recording. Events that other threads record meanwhile may
@@ -90,6 +95,20 @@ inline void trace_instant(const char* category, const char* name, const char* ar
 inline void trace_counter(const char* name, uint64_t value) {
   if (trace_enabled()) [[unlikely]] {
     internal::trace_record('C', "counter", name, internal::trace_now(), 0, "value", value);
+  }
+}
+
+// Record the two ends of an arrow, which the viewer draws between the events (TraceScope) around
+// them. Both ends have the same category, name and id, and no other arrow has all three. `id` is
+// less than 2^53, so that every viewer reads it exactly.
+inline void trace_arrow_begin(const char* category, const char* name, uint64_t id) {
+  if (trace_enabled()) [[unlikely]] {
+    internal::trace_record('s', category, name, internal::trace_now(), 0, nullptr, id);
+  }
+}
+inline void trace_arrow_end(const char* category, const char* name, uint64_t id) {
+  if (trace_enabled()) [[unlikely]] {
+    internal::trace_record('f', category, name, internal::trace_now(), 0, nullptr, id);
   }
 }
 

@@ -2,12 +2,15 @@
 
 #include <fcntl.h>
 #include <spawn.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <atomic>
+#include <cerrno>
+#include <csignal>
 #include <cstdlib>
 #include <fstream>
 #include <map>
@@ -16,6 +19,7 @@
 #include <thread>
 #include <vector>
 
+#include "dtutils/internal/trace_clock.h"
 #include "gtest/gtest.h"
 #include "tests/dtutils/testing/json.h"
 
@@ -80,18 +84,34 @@ TEST_F(TraceTest, NothingIsRecordedWhenOff) {
   EXPECT_TRUE(events_named(trace, "after").empty());
 }
 
-// Another user can guess the name of the unfinished file in a folder of all users.
+std::string text_of(const std::string& path) {
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+// In a folder of all users, another user can put a link in the place of the file.
 TEST_F(TraceTest, ALinkInTheWayIsNotFollowed) {
   std::ofstream(make("victim")) << "precious";
-  const std::string link = path("a.json") + ".unfinished." + std::to_string(getpid());
-  ASSERT_EQ(symlink(path("victim").c_str(), link.c_str()), 0);
-  ASSERT_TRUE(start_trace(make("a.json")).ok());
-  ASSERT_TRUE(stop_trace().ok());
-  std::ifstream victim(path("victim"));
-  std::string text;
-  std::getline(victim, text);
-  EXPECT_EQ(text, "precious");
-  static_cast<void>(read_trace(path("a.json")));
+  ASSERT_EQ(symlink(path("victim").c_str(), make("a.json").c_str()), 0);
+  EXPECT_FALSE(start_trace(path("a.json")).ok());
+  EXPECT_EQ(text_of(path("victim")), "precious");
+}
+
+TEST_F(TraceTest, OnlyATraceIsReplaced) {
+  std::ofstream(make("results")) << "precious";
+  EXPECT_EQ(start_trace(path("results")).code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_FALSE(trace_enabled());
+  EXPECT_EQ(text_of(path("results")), "precious");
+  for (const char* name : {"old", "new"}) {
+    ASSERT_TRUE(start_trace(make("a.json")).ok());
+    trace_instant("test", name);
+    ASSERT_TRUE(stop_trace().ok());
+  }
+  const Json trace = read_trace(path("a.json"));
+  EXPECT_TRUE(events_named(trace, "old").empty());
+  EXPECT_EQ(events_named(trace, "new").size(), 1U);
 }
 
 TEST_F(TraceTest, EachKindOfEventHasItsFields) {
@@ -259,21 +279,154 @@ pid_t in_child(Body&& body) {
   return child;
 }
 
-TEST_F(TraceTest, AForkedChildWritesItsOwnFile) {
+TEST_F(TraceTest, ProcessesShareAFile) {
   ASSERT_TRUE(start_trace(make("a.json")).ok());
+  trace_instant("test", "parent");
+  std::vector<pid_t> children;
+  for (int i = 0; i < 3; ++i) {
+    children.push_back(in_child([] {
+      trace_instant("test", "child");
+      _exit(flush_trace().ok() ? 0 : 1);
+    }));
+  }
+  ASSERT_TRUE(stop_trace().ok());
+  const Json trace = read_trace(path("a.json"));
+  ASSERT_EQ(events_named(trace, "parent").size(), 1U);
+  EXPECT_EQ(events_named(trace, "parent")[0].at("pid").number(), getpid());
+  const auto theirs = events_named(trace, "child");
+  ASSERT_EQ(theirs.size(), children.size());
+  for (size_t i = 0; i < theirs.size(); ++i) EXPECT_EQ(theirs[i].at("pid").number(), children[i]);
+}
+
+// A process that is started later joins those that record.
+TEST_F(TraceTest, AProcessJoinsARecordingOfOthers) {
+  std::array<int, 2> pipe_ends{};
+  ASSERT_EQ(pipe(pipe_ends.data()), 0);
+  const pid_t first = fork();
+  if (first == 0) {
+    bool ok = start_trace(make("a.json")).ok();
+    trace_instant("test", "first");
+    char byte = 'x';
+    ok = write(pipe_ends[1], &byte, 1) == 1 && ok;
+    pause();
+    _exit(ok ? 0 : 1);
+  }
+  char byte = 0;
+  ASSERT_EQ(read(pipe_ends[0], &byte, 1), 1);
+  ASSERT_TRUE(start_trace(make("a.json")).ok());
+  trace_instant("test", "second");
+  ASSERT_TRUE(stop_trace().ok());
+  // A process that dies loses only its own events.
+  kill(first, SIGKILL);
+  waitpid(first, nullptr, 0);
+  close(pipe_ends[0]);
+  close(pipe_ends[1]);
+  const Json trace = read_trace(path("a.json"));
+  EXPECT_TRUE(events_named(trace, "first").empty());
+  EXPECT_EQ(events_named(trace, "second").size(), 1U);
+}
+
+TEST_F(TraceTest, AForkedChildHasItsOwnFileIfThePathSaysSo) {
+  ASSERT_TRUE(start_trace(path("%p.json")).ok());
+  make(std::to_string(getpid()) + ".json");
   trace_instant("test", "parent");
   const pid_t child = in_child([] {
     trace_instant("test", "child");
     _exit(flush_trace().ok() ? 0 : 1);
   });
   ASSERT_TRUE(stop_trace().ok());
-  const Json ours = read_trace(path("a.json"));
+  const Json ours = read_trace(path(std::to_string(getpid()) + ".json"));
   EXPECT_EQ(events_named(ours, "parent").size(), 1U);
   EXPECT_TRUE(events_named(ours, "child").empty());
-  const Json theirs = read_trace(make("a.json." + std::to_string(child)));
+  const Json theirs = read_trace(make(std::to_string(child) + ".json"));
   EXPECT_TRUE(events_named(theirs, "parent").empty());
-  ASSERT_EQ(events_named(theirs, "child").size(), 1U);
-  EXPECT_EQ(events_named(theirs, "child")[0].at("pid").number(), child);
+  EXPECT_EQ(events_named(theirs, "child").size(), 1U);
+}
+
+// A write that a killed process has not completed.
+TEST_F(TraceTest, TheNextWriteRemovesAnUnfinishedOne) {
+  ASSERT_TRUE(start_trace(make("a.json")).ok());
+  trace_instant("test", "one");
+  ASSERT_TRUE(flush_trace().ok());
+  const std::string complete = text_of(path("a.json"));
+  std::ofstream(path("a.json"), std::ios::in | std::ios::binary)
+      << complete.substr(0, complete.size() - 4) << ",\n{\"ph\":\"i\",\"pi";
+  EXPECT_FALSE(parse_json(text_of(path("a.json"))).has_value());
+  trace_instant("test", "two");
+  ASSERT_TRUE(stop_trace().ok());
+  const Json trace = read_trace(path("a.json"));
+  EXPECT_EQ(events_named(trace, "one").size(), 1U);
+  EXPECT_EQ(events_named(trace, "two").size(), 1U);
+}
+
+// A full disk, as far as a process can make one for itself: a limit of file sizes.
+TEST_F(TraceTest, AWriteThatFailsLeavesTheFileAsItWas) {
+  ASSERT_TRUE(start_trace(make("a.json")).ok());
+  trace_instant("test", "parent");
+  ASSERT_TRUE(flush_trace().ok());
+  in_child([] {
+    signal(SIGXFSZ, SIG_IGN);
+    for (int i = 0; i < 20000; ++i) trace_instant("test", "child");
+    const rlimit limit{64 << 10, 64 << 10};
+    if (setrlimit(RLIMIT_FSIZE, &limit) != 0) _exit(2);
+    _exit(flush_trace().code() == absl::ErrnoToStatusCode(EFBIG) ? 0 : 1);
+  });
+  trace_instant("test", "parent");
+  ASSERT_TRUE(stop_trace().ok());
+  const Json trace = read_trace(path("a.json"));
+  EXPECT_EQ(events_named(trace, "parent").size(), 2U);
+  EXPECT_TRUE(events_named(trace, "child").empty());
+}
+
+TEST_F(TraceTest, ArrowsHaveTheirFields) {
+  ASSERT_TRUE(start_trace(make("a.json")).ok());
+  const uint64_t id = internal::trace_arrow_id(7, 4096);
+  EXPECT_LT(id, uint64_t{1} << 53);
+  EXPECT_NE(id, internal::trace_arrow_id(7, 4104));
+  EXPECT_NE(id, internal::trace_arrow_id(8, 4096));
+  {
+    const TraceScope from("test", "from");
+    trace_arrow_begin("test", "arrow", id);
+  }
+  {
+    const TraceScope to("test", "to");
+    trace_arrow_end("test", "arrow", id);
+  }
+  ASSERT_TRUE(stop_trace().ok());
+  const auto ends = events_named(read_trace(path("a.json")), "arrow");
+  ASSERT_EQ(ends.size(), 2U);
+  EXPECT_EQ(ends[0].at("ph").string(), "s");
+  EXPECT_EQ(ends[1].at("ph").string(), "f");
+  EXPECT_EQ(ends[1].at("bp").string(), "e");
+  for (const Json& end : ends) EXPECT_EQ(end.at("id").number_text(), std::to_string(id));
+}
+
+// The times of a process on another host are written in the time of host 0.
+TEST_F(TraceTest, ClocksAreAligned) {
+  ASSERT_TRUE(start_trace(make("a.json")).ok());
+  in_child([] {
+    internal::set_trace_host(3);
+    const uint64_t first = 1'000'000'000'000;
+    internal::trace_record('i', "test", "before", first - 1, 0, nullptr, 0);
+    internal::trace_record('i', "test", "half", first + 1'000'000, 0, nullptr, 0);
+    internal::trace_record('i', "test", "after", first + 2'000'001, 0, nullptr, 0);
+    internal::add_trace_clock({first, -500'000'000'000, 900});
+    internal::add_trace_clock({first + 1'000'000, 77, 1});
+    internal::add_trace_clock({first + 2'000'000, -500'000'002'000, 1200});
+    _exit(flush_trace().ok() ? 0 : 1);
+  });
+  ASSERT_TRUE(stop_trace().ok());
+  const Json trace = read_trace(path("a.json"));
+  EXPECT_EQ(events_named(trace, "before").at(0).at("ts").number_text(), "499999999.999");
+  EXPECT_EQ(events_named(trace, "half").at(0).at("ts").number_text(), "500000999.000");
+  EXPECT_EQ(events_named(trace, "after").at(0).at("ts").number_text(), "500001998.001");
+  EXPECT_GT(events_named(trace, "half").at(0).at("pid").number(), 3 << 22);
+  const auto clocks = events_named(trace, "clock");
+  ASSERT_EQ(clocks.size(), 2U);  // of the child, and of this process
+  const Json& theirs = clocks[0].at("args");
+  EXPECT_EQ(theirs.at("host").number(), 3);
+  EXPECT_EQ(theirs.at("error_ns").number(), 1200);
+  EXPECT_EQ(clocks[1].at("args").at("error_ns").number(), 0);
 }
 
 // A program as users start it: CARIAMA_TRACE is set, and it ends by exit() while a thread records.

@@ -1,0 +1,39 @@
+// Places the trace of this process in that of a job of several hosts (trace.h): a number of its
+// host, and the difference between its clock and the clock of host 0.
+#ifndef CARIAMA_DTUTILS_INTERNAL_TRACE_CLOCK_H_
+#define CARIAMA_DTUTILS_INTERNAL_TRACE_CLOCK_H_
+
+#include <cstdint>
+
+#include "dtutils/export.h"
+
+namespace cariama::internal {
+
+// The result of one comparison with the clock of host 0. All times in ns.
+struct TraceClockDifference {
+  uint64_t at = 0;    // time of this process's clock
+  int64_t ahead = 0;  // what has to be added to it for the time of host 0
+  uint64_t error = 0;  // the most by which `ahead` can be wrong
+};
+
+// Sets the number of this process's host; 0 unless it is called. Two hosts may have equal ids of
+// processes and threads: the trace adds the number of the host times 2^22, the largest id of Linux.
+// Thread-safe, as the function below.
+CARIAMA_DTUTILS_EXPORT void set_trace_host(uint32_t number);
+// Adds a comparison of the clocks. From now on the times that are written are times of host 0:
+// between the first and the last comparison, the difference is interpolated. The file states the
+// largest error.
+CARIAMA_DTUTILS_EXPORT void add_trace_clock(const TraceClockDifference& compared);
+
+// Mixes two words into the id of an arrow, less than 2^53: equal words give equal ids, and two ids
+// of a trace of a million arrows are equal by chance with a probability of 10^-4.
+[[nodiscard]] constexpr uint64_t trace_arrow_id(uint64_t stream, uint64_t position) {
+  uint64_t x = stream * 0x9e3779b97f4a7c15 + position;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;  // the finalizer of splitmix64
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return (x ^ (x >> 31)) >> 11;
+}
+
+}  // namespace cariama::internal
+
+#endif  // CARIAMA_DTUTILS_INTERNAL_TRACE_CLOCK_H_
