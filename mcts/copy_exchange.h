@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "dtutils/trace.h"
 #include "mcts/copies.h"
 #include "mcts/host.h"
 #include "mcts/options.h"
@@ -214,6 +215,7 @@ class CopyExchange final : public LocalInstance {
   }
   void on_copy(const Contents& contents, const void* data, uint64_t bytes) {
     const Handling handling(*this);
+    const TraceScope trace("mcts", "take copy", "bytes", bytes);
     const size_t count = bytes / sizeof(MoveRecord<G>);
     Copy<G>* copy = copy_at(contents.index, contents.epoch);
     if (copy == nullptr || count > G::kMaxMoves) return;
@@ -294,6 +296,8 @@ class CopyExchange final : public LocalInstance {
                        now.value - before.value});
       before = now;
     }
+    const TraceScope trace("mcts", last ? "send last counts" : "exchange counts", "rank",
+                           copy.name.rank);
     const Request request = request_for(copy);
     const bool sent = post_buffer(
         partner(copy.name.rank),
@@ -314,6 +318,7 @@ class CopyExchange final : public LocalInstance {
   // Handles the answer to send_counts(): merges the owner's counts into the copy.
   void on_merge(uint32_t index, uint64_t epoch, bool full, const void* data, uint64_t bytes) {
     const Handling handling(*this);
+    const TraceScope trace("mcts", "merge counts", "bytes", bytes);
     if (full) tree_.note_full();  // the owner has no memory for children
     Copy<G>* copy = copy_at(index, epoch);
     Node<G>* node = copy == nullptr ? nullptr : copy->node.load(std::memory_order_acquire);
@@ -375,6 +380,7 @@ class CopyExchange final : public LocalInstance {
   }
   void on_request(const Request& request) {
     const Handling handling(*this);
+    const TraceScope trace("mcts", "give copy");
     const std::optional<Node<G>*> node = tree_.exported().find(request.node);
     if (!node || request.epoch != epoch_.load(std::memory_order_relaxed)) return;
     const std::vector<MoveRecord<G>> records = records_of(**node);
@@ -386,6 +392,7 @@ class CopyExchange final : public LocalInstance {
   }
   void on_counts(const Request& request, bool last, const void* data, uint64_t bytes) {
     const Handling handling(*this);
+    const TraceScope trace("mcts", "take counts", "bytes", bytes);
     const std::optional<Node<G>*> found = tree_.exported().find(request.node);
     if (!found) return;
     Node<G>& node = **found;

@@ -6,6 +6,7 @@
 
 #include "dtutils/error.h"
 #include "dtutils/internal/start_thread.h"
+#include "dtutils/trace.h"
 #include "dtutils/wait.h"
 
 namespace cariama::mcts {
@@ -167,6 +168,7 @@ bool Host::round(HostThread& self) {
 }
 
 void Host::rest(HostThread& self, Deadline deadline) {
+  const TraceScope trace("mcts", "idle");
   if (self.aggregators != nullptr) self.aggregators->flush();
   if (self.index == 0) look_for_deaths();
   const auto start = steady_clock::now();

@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "dsfabric/function_table.h"
+#include "dtutils/internal/trace_clock.h"
+#include "dtutils/trace.h"
 
 namespace cariama::internal {
 namespace {
@@ -44,6 +46,62 @@ void ChannelReceiver::enter() {
 
 size_t ChannelReceiver::run(size_t most) {
   if (ended_) return 0;
+  if (trace_enabled()) [[unlikely]]
+    return run_traced(most);
+  return run_arrived(most);
+}
+
+bool ChannelReceiver::has_word() const {
+  if (arrival_ == Arrival::kEvent) {
+    return unread_words_ + announced_.load(std::memory_order_acquire) != 0;
+  }
+  return load_word(position_, std::memory_order_acquire) != 0;
+}
+
+bool ChannelReceiver::is_inside_publication() {
+  if (arrival_ == Arrival::kTrailing ? publication_ == nullptr : limit_ == end_) return false;
+  if (position_ != limit_) return true;
+  limit_ = end_;
+  if (arrival_ == Arrival::kTrailing) {
+    Cursor cursor{position_, position_, 0};
+    close_publication(cursor);
+    consumed_before_ += static_cast<uint64_t>(cursor.at - position_);
+    consumed_bytes_.store(consumed_before_, std::memory_order_relaxed);
+    position_ = limit_ = cursor.at;
+  }
+  return false;
+}
+
+size_t ChannelReceiver::run_traced(size_t most) {
+  traced_ = true;
+  size_t calls = 0;
+  while (calls < most && !ended_) {
+    const bool begins = !is_inside_publication();
+    // The time is taken after the publication was seen, and so after its arrow has begun.
+    if (begins && !has_word()) break;
+    const uint64_t start = trace_now();
+    const uint64_t offset = consumed_bytes();
+    const std::byte* const before = position_;
+    size_t ran = run_arrived(begins ? 1 : most - calls);
+    if (begins && ran != 0 && calls + ran < most && !ended_ && is_inside_publication()) {
+      ran += run_arrived(most - calls - ran);
+    }
+    if (ran != 0) {
+      trace_record('X', "riutils", "run", start, trace_now() - start, "calls", ran);
+      if (begins) {
+        const uint64_t arrow = trace_arrow_id(backend_.trace_stream(), offset);
+        trace_record('f', "riutils", "call", start, 0, nullptr, arrow);
+      }
+    } else if (position_ == before) {
+      break;
+    }
+    calls += ran;
+  }
+  traced_ = false;
+  return calls;
+}
+
+size_t ChannelReceiver::run_arrived(size_t most) {
   switch (arrival_) {
     case Arrival::kEvent:
       return run_calls<Arrival::kEvent>(most);
@@ -139,13 +197,13 @@ bool ChannelReceiver::step(uint64_t word, Cursor& cursor) {
     if (publication_ == nullptr && !open_publication(word, cursor)) return false;
     if (cursor.at == cursor.limit) {
       close_publication(cursor);
-      return true;
+      return !traced_;
     }
     // Of a publication only the first word can be a batch word or an end marker.
     in_batch = cursor.at != publication_;
   } else if (in_batch && cursor.at == cursor.limit) {
     cursor.limit = end_;
-    return true;
+    return !traced_;
   }
   const auto break_off_if = [&](bool wrong, std::string_view why) {
     if (wrong) break_off(why);
@@ -184,7 +242,7 @@ bool ChannelReceiver::step(uint64_t word, Cursor& cursor) {
       if (ended_) return false;
       cursor.at = first_ = position_;
       cursor.limit = limit_;
-      return true;
+      return !traced_;
     }
   }
   if (break_off_if(leaves, "a call is longer than its chunk or batch")) return false;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "dtutils/error.h"
+#include "dtutils/trace.h"
 
 namespace cariama::internal {
 namespace {
@@ -209,13 +210,17 @@ bool FabricChannel::post_announcements() {
     const auto posted = post_call_event(fabric_, rank_, index_,
                                         number_ << kNumberShift | static_cast<uint32_t>(part));
     if (!posted.ok()) return true;  // status() says so
-    if (!*posted) return false;
+    if (!*posted) {
+      trace_instant("riutils", "defer: no credit for an event", "words", words);
+      return false;
+    }
     unannounced_.fetch_sub(part, std::memory_order_acq_rel);
   }
   return true;
 }
 
 void FabricChannel::ring() {
+  trace_instant("riutils", "wake", "thread", destination_);
   if (doorbells_ != nullptr) return ring_for_calls(doorbells_, fabric_.threads(), worker_);
   const auto woken = wake_worker(fabric_, rank_, worker_);
   if (!woken.ok() || *woken) return;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "dtutils/error.h"
+#include "dtutils/trace.h"
 
 namespace cariama::internal {
 namespace {
@@ -176,6 +177,7 @@ ChunkReply IncomingCalls::grant(uint32_t rank, const ChunkRequest& request) {
   ChunkReply reply;
   reply.count = static_cast<uint32_t>(memory.size());
   chunks_granted_.fetch_add(memory.size(), std::memory_order_relaxed);
+  trace_instant("riutils", "grant chunks", "chunks", memory.size());
   const ProtectionDomain* const domain = fabric_.domain(rank);
   std::vector<std::byte*> chunks;
   for (uint32_t i = 0; i < reply.count; ++i) {

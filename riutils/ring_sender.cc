@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cstring>
 #include <string>
 #include <utility>
 
 #include "dtutils/error.h"
+#include "dtutils/internal/trace_clock.h"
+#include "dtutils/trace.h"
 
 namespace cariama::internal {
 namespace {
@@ -115,6 +118,7 @@ void RingSender::close_window() {
 void RingSender::open_window(bool batch) {
   if (state_ != ChannelState::kOpen || !chunk_open_) return;
   window_open_ = true;
+  publishes_by_store_ = may_publish_by_store_ && !trace_enabled();
   if (closed_at_ == batch_ && batch && options_.flush_age.count() == 0) {
     begin_batch(closed_at_);
     return;
@@ -123,7 +127,7 @@ void RingSender::open_window(bool batch) {
   batch_end_ = closed_at_;
   if (closed_at_ == batch_) {
     batch_ = nullptr;
-    end_ = chunk_end();
+    end_ = trace_enabled() ? closed_at_ : chunk_end();
   } else {
     end_ = closed_at_;
     // If batches age, every batched call takes the slow path, which reads the clock.
@@ -145,7 +149,7 @@ void RingSender::begin_batch(std::byte* at) {
   } else {
     batch_ = nullptr;
     position_ = at;
-    end_ = chunk_end();
+    end_ = trace_enabled() ? at : chunk_end();
     batch_end_ = at;
   }
 }
@@ -191,9 +195,35 @@ bool RingSender::build(const OutgoingCallView& call, bool batch) {
          (ages && std::chrono::steady_clock::now() - batch_since_ >= options_.flush_age);
 }
 
-absl::Status RingSender::flush_batch(Transmitter* transmitter) {
+void RingSender::begin_arrow(const std::byte* at) const {
+  if (!trace_enabled()) [[likely]]
+    return;
+  trace_arrow_begin("riutils", "call", trace_arrow_id(link_.trace_stream(), offset_of(at)));
+}
+
+void RingSender::begin_arrows(const Backlog::Run& run, const std::byte* at) const {
+  if (!trace_enabled() || writer_->copy_front() != 0) return begin_arrow(at);  // one batch
+  const std::byte* const calls = run.memory->get_buffer() + run.offset;
+  for (uint64_t offset = 0; offset < run.bytes;) {
+    begin_arrow(at + offset);
+    CallHeader header;
+    std::memcpy(&header, calls + offset, sizeof header);
+    offset += sizeof header + header.bytes();
+  }
+}
+
+const char* RingSender::cause_unless_old(const char* cause) const {
+  if (!trace_enabled() || options_.flush_age.count() == 0) return cause;
+  const bool is_old = std::chrono::steady_clock::now() - batch_since_ >= options_.flush_age;
+  return is_old ? "publish: batch is old" : cause;
+}
+
+absl::Status RingSender::flush_batch(Transmitter* transmitter, const char* cause) {
   if (batch_ == closed_at_) return absl::OkStatus();
   std::byte* const first = batch_;
+  const TraceScope trace("riutils", single_ != 0 ? "publish: one call" : cause, "bytes",
+                         static_cast<uint64_t>(closed_at_ - first));
+  begin_arrow(first);
   publications_ = publications_ + 1;
   store_word(closed_at_, 0);
   const uint64_t single = std::exchange(single_, 0);
@@ -219,7 +249,7 @@ CallResult RingSender::flush() {
   if (state_ == ChannelState::kFailed) return failure_;
   if (!window_open_) return {};  // the slow path that closed the window has flushed the batch
   close_window();
-  absl::Status status = flush_batch(path_->transmitter);
+  absl::Status status = flush_batch(path_->transmitter, cause_unless_old("publish: flush()"));
   open_window();
   return status;
 }
@@ -324,7 +354,9 @@ CallResult RingSender::send_slowly(const OutgoingCallView& call, WhenNoRoom when
         const bool leaves = build(call, batch);
         absl::Status status;
         if (leaves) {
-          status = flush_batch(path_->transmitter);
+          status =
+              flush_batch(path_->transmitter, batch ? cause_unless_old("publish: batch is full")
+                                                    : "publish: call that is not batched");
           if (status.ok()) transmitted.complete(status);
         } else if (transmitted) {
           departures_.push_back(std::move(transmitted));
@@ -342,7 +374,8 @@ CallResult RingSender::send_slowly(const OutgoingCallView& call, WhenNoRoom when
       }
       // Publish the batch: it must not wait for room for this call.
       if (chunk_open_) {
-        if (absl::Status flushed = flush_batch(path_->transmitter); !flushed.ok()) return flushed;
+        absl::Status flushed = flush_batch(path_->transmitter, "publish: no room for a call");
+        if (!flushed.ok()) return flushed;
       }
     }
     if (when.defer || grows || (inside && when.policy == WhenFull::kRetry)) {
@@ -354,10 +387,14 @@ CallResult RingSender::send_slowly(const OutgoingCallView& call, WhenNoRoom when
     }
     if (inside || when.policy != WhenFull::kRetry) {
       ++counts_.refused;
+      trace_instant("riutils", ring_.size() == 0 ? "refuse: no chunk yet" : "refuse: no free chunk",
+                    "bytes", total);
       open_window();
       return ring_.size() == 0 ? not_set_up() : no_room_;
     }
     const uint64_t deferred = backlog_.bytes();
+    const TraceScope trace("riutils",
+                           deferred != 0 ? "stall: deferred calls" : "stall: no free chunk");
     lock.unlock();
     static_cast<void>(link_.wait([&] { return look_for_room(deferred); }, kForever));
     lock.lock();
@@ -367,6 +404,8 @@ CallResult RingSender::send_slowly(const OutgoingCallView& call, WhenNoRoom when
 absl::Status RingSender::defer(const OutgoingCallView& call, EventReceiver& transmitted) {
   if (absl::Status appended = backlog_.append(call, transmitted); !appended.ok()) return appended;
   ++counts_.deferred;
+  trace_instant("riutils", ring_.size() == 0 ? "defer: no chunk yet" : "defer: no free chunk",
+                "bytes", call.total());
   counts_.deferred_bytes_high_water = std::max(counts_.deferred_bytes_high_water, backlog_.bytes());
   if (state_ == ChannelState::kUnopened) enter(ChannelState::kOpening);
   if (state_ == ChannelState::kOpen) enter(ChannelState::kBacklogged);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "dtutils/error.h"
+#include "dtutils/trace.h"
 #include "riutils/internal/ring_sender.h"
 
 namespace cariama::internal {
@@ -74,7 +75,7 @@ absl::Status RingSender::take_path(const ChannelLink::Path& path) {
   control_ = reinterpret_cast<ChannelControl*>(path_->control->get_buffer());
   if (path_->arrival == Arrival::kMapped && !path_->fence) {
     doorbell_ = path_->doorbell;
-    publishes_by_store_ = options_.flush_age.count() == 0;
+    may_publish_by_store_ = options_.flush_age.count() == 0;
   }
   return absl::OkStatus();
 }
@@ -82,6 +83,7 @@ absl::Status RingSender::take_path(const ChannelLink::Path& path) {
 void RingSender::take_grant(const std::vector<ChannelLink::Chunk>& grant) {
   ++counts_.requests;
   counts_.chunks += grant.size();
+  trace_instant("riutils", "chunks granted", "chunks", grant.size());
   if (ring_.size() != 0) {
     unreported_.insert(unreported_.end(), grant.begin(), grant.end());
     return;
@@ -98,6 +100,7 @@ absl::Status RingSender::await_chunks(Lock& lock) {
   want_chunks();
   absl::StatusOr<bool> granted = poll_requests(lock);
   if (granted.ok() && !*granted) {
+    const TraceScope trace("riutils", "stall: chunks requested", "chunks", wanted_);
     lock.unlock();
     const bool ended = link_.wait(
         [&] {
@@ -181,7 +184,7 @@ RingSender::Progress RingSender::advance(Transmitter* transmitter) {
   if (chunk_open_) {
     // The end marker reports the chunks that were granted: request them before it is written.
     if (found == Progress::kFull && granted() < limit_) return Progress::kGrant;
-    absl::Status ended = flush_batch(transmitter);
+    absl::Status ended = flush_batch(transmitter, "publish: chunk is full");
     if (ended.ok()) ended = end_chunk(transmitter, 0);
     if (!ended.ok()) {
       fail(ended);
@@ -209,6 +212,7 @@ RingSender::Progress RingSender::make_room(Lock& lock, uint64_t bytes) {
     return progress != Progress::kTransfers;
   };
   if (step()) return progress;
+  const TraceScope trace("riutils", "stall: transfers");
   lock.unlock();
   const bool ended = wait_until(
       [&] {
@@ -256,6 +260,8 @@ RingSender::Progress RingSender::drain_backlog(Transmitter* transmitter) {
     }
     std::byte* const next = closed_at_ + writer_->copy_front() + run.bytes;
     publications_ = publications_ + 1;
+    const TraceScope trace("riutils", "publish: deferred calls", "bytes", run.bytes);
+    begin_arrows(run, closed_at_);
     absl::Status status = writer_->publish_copy(transmitter, run, closed_at_, produced_at(next));
     closed_at_ = batch_ = writer_->resume(next);
     if (!status.ok()) {
@@ -320,7 +326,7 @@ RingSender::Progress RingSender::finish(Transmitter* transmitter) {
     if (!chunk_open_) {
       if (const Progress opened = advance(transmitter); opened != Progress::kDone) return opened;
     }
-    absl::Status status = flush_batch(transmitter);
+    absl::Status status = flush_batch(transmitter, "publish: shutdown");
     if (status.ok()) status = end_chunk(transmitter, EndMarker::kShutdown);
     if (!status.ok()) {
       fail(status);

@@ -9,6 +9,7 @@
 #include "dtutils/diagnostics.h"
 #include "dtutils/error.h"
 #include "dtutils/internal/start_thread.h"
+#include "dtutils/trace.h"
 #include "riutils/internal/fabric_channel.h"
 
 namespace cariama::internal {
@@ -166,6 +167,7 @@ Transmitter* Runtime::helper_transmitter(uint32_t rank, uint32_t index) {
 }
 
 void Runtime::help() {
+  name_trace_thread("helper of channels");
   DoorbellSleeper sleeper(work_);
   const auto stopping = [&] { return stopping_.load(std::memory_order_acquire); };
   bool more = false;

@@ -6,11 +6,21 @@
 
 #include "dsfabric/calls/running_call.h"
 #include "dtutils/error.h"
+#include "dtutils/internal/trace_clock.h"
+#include "dtutils/trace.h"
 
 namespace cariama::internal {
 namespace {
 
 constexpr size_t kSendBatch = 32;
+
+// Begins the arrow of a call of this process to itself, and returns its id.
+uint64_t begin_own_arrow(uint32_t rank) {
+  static std::atomic<uint64_t> calls{0};
+  const uint64_t id = trace_arrow_id(~uint64_t{rank}, calls.fetch_add(1));
+  trace_arrow_begin("dsfabric", "call", id);
+  return id;
+}
 
 }  // namespace
 
@@ -41,6 +51,7 @@ absl::Status CallSender::send(uint32_t rank, uint32_t destination, const Outgoin
   }
   const MessageHeader header{destination == kService ? kService.value() : destination % threads,
                              workers_.this_thread_id()};
+  const TraceScope trace("dsfabric", "send", "bytes", call.total());
   counts_.begin(rank);
   absl::Status sent = rank == job_.rank() ? send_local(header, call, when_full)
                                           : send_remote(rank, header, call, when_full);
@@ -69,6 +80,7 @@ absl::Status CallSender::send_remote(uint32_t rank, const MessageHeader& header,
   if (sent == Connection::Sent::kNoCredit) [[unlikely]] {
     credit_waits_.fetch_add(1, std::memory_order_relaxed);
     if (when_full == WhenFull::kFail) {
+      trace_instant("dsfabric", "refuse: no credit", "rank", rank);
       return make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kPeer,
                         job_.label(rank) + " has no receive unit for a call",
                         "let it run its calls, or use Retry or RetryAsync");
@@ -83,6 +95,7 @@ absl::Status CallSender::send_remote(uint32_t rank, const MessageHeader& header,
                               " bytes of calls are deferred already",
                           "raise deferred_bytes, or send less from inside calls");
       }
+      trace_instant("dsfabric", "defer: no credit", "rank", rank);
       deferred_.fetch_add(1, std::memory_order_relaxed);
       sent = Connection::Sent::kPosted;
     } else {
@@ -99,6 +112,7 @@ absl::Status CallSender::send_remote(uint32_t rank, const MessageHeader& header,
 absl::StatusOr<Connection::Sent> CallSender::send_after_wait(Connection& connection,
                                                              const MessageHeader& header,
                                                              const OutgoingCallView& call) {
+  const TraceScope trace("dsfabric", "stall: no credit", "rank", connection.rank());
   const uint32_t index = workers_.this_worker();
   Connection::Sent sent = Connection::Sent::kNoCredit;
   static_cast<void>(wait_until(
@@ -160,6 +174,7 @@ absl::Status CallSender::send_local(const MessageHeader& header, const OutgoingC
                             std::to_string(job_.options().deferred_bytes) + " bytes already",
                         "raise deferred_bytes, or run the calls in their threads");
     }
+    const TraceScope trace("dsfabric", "stall: buffered calls of this process");
     const uint32_t index = workers_.this_worker();
     static_cast<void>(wait_until(
         [&] {
@@ -171,6 +186,8 @@ absl::Status CallSender::send_local(const MessageHeader& header, const OutgoingC
   auto message = std::make_unique<OwnMessage>(sizeof header + call.total(), job_.rank());
   std::memcpy(message->bytes, &header, sizeof header);
   call.write(message->bytes + sizeof header);
+  if (trace_enabled()) [[unlikely]]
+    message->arrow = begin_own_arrow(job_.rank());
   runner_.deliver(message.release());
   return absl::OkStatus();
 }
@@ -181,6 +198,7 @@ absl::StatusOr<bool> CallSender::post_event(uint32_t rank, uint32_t index, uint3
   const Connection::Sent sent = (*connected)->wake(immediate);
   if (sent == Connection::Sent::kFailed) return transfer_failed(**connected);
   if (sent == Connection::Sent::kPosted && immediate == index) {
+    trace_instant("dsfabric", "wake", "rank", rank);
     wakes_.fetch_add(1, std::memory_order_relaxed);
   }
   return sent == Connection::Sent::kPosted;

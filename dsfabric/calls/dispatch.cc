@@ -6,6 +6,7 @@
 
 #include "dsfabric/calls/running_call.h"
 #include "dtutils/internal/start_thread.h"
+#include "dtutils/trace.h"
 
 namespace cariama::internal {
 
@@ -30,6 +31,7 @@ void Dispatch::deliver(ArrivedMessage* message) {
       workers_.buffered().reserve(message->size)) {
     auto* const copy = new OwnMessage(message->size, message->rank);
     std::memcpy(copy->bytes, message->bytes, message->size);
+    copy->arrow = message->arrow;
     ports_.finish(message);
     message = copy;
   }
@@ -60,6 +62,9 @@ void Dispatch::run(ArrivedMessage* message) {
     const auto why = parsed.status().message();
     rejected_.add(from, {why.data(), why.size()});
   } else {
+    const TraceScope trace("dsfabric", "call", "function", parsed->header.id().value);
+    if (message->arrow != 0) [[unlikely]]
+      trace_arrow_end("dsfabric", "call", message->arrow);
     std::string result;
     IncomingCall call;
     call.closure = parsed->closure;
@@ -94,6 +99,7 @@ absl::Status Dispatch::take_worker(uint32_t index, CallConsumer consumer, Thread
       process_consumer_ = *std::move(thread);
     }
   }
+  name_trace_thread("thread " + std::to_string(job_.rank() * job_.threads() + index));
   workers_.ring_helpers();  // calls may have arrived before
   return absl::OkStatus();
 }
@@ -134,6 +140,7 @@ size_t Dispatch::progress() {
 // ---- Helper threads -----------------------------------------------------------------------------
 
 void Dispatch::help(CallConsumer role) {
+  name_trace_thread("helper thread");
   Workers::HelperSleeper sleeper(workers_, role);
   while (!job_.lifecycle().is_stopping()) {
     static_cast<void>(wait_until(

@@ -1,6 +1,7 @@
 #include <utility>
 
 #include "dsfabric/calls/dispatch.h"
+#include "dtutils/trace.h"
 
 namespace cariama::internal {
 namespace {
@@ -26,7 +27,10 @@ class Dispatch::WaitSleeper final : public Sleeper {
     sleeper_.arm();
   }
   [[nodiscard]] bool recheck() override { return sleeper_.recheck(); }
-  void wait(Deadline deadline) override { sleeper_.wait(deadline); }
+  void wait(Deadline deadline) override {
+    const TraceScope trace("dsfabric", "sleep");
+    sleeper_.wait(deadline);
+  }
 
  private:
   Dispatch& dispatch_;
@@ -35,6 +39,7 @@ class Dispatch::WaitSleeper final : public Sleeper {
 };
 
 bool Dispatch::wait_polling(const std::function<bool()>& condition, Deadline deadline) {
+  const TraceScope trace("dsfabric", "wait");
   const uint32_t index = workers_.this_worker();
   return wait_until(
       [&] {
@@ -53,6 +58,7 @@ bool Dispatch::wait_polling(const std::function<bool()>& condition, Deadline dea
 bool Dispatch::wait(const std::function<bool()>& condition, Deadline deadline) {
   // Without service threads, the waiting thread must poll, so it does not sleep.
   if (job_.options().service_threads == 0) return wait_polling(condition, deadline);
+  const TraceScope trace("dsfabric", "wait");
   const uint32_t index = workers_.this_worker();
   WaitSleeper sleeper(*this, index);
   const auto look = [&] {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "dtutils/error.h"
+#include "dtutils/trace.h"
 
 namespace cariama::internal {
 
@@ -178,6 +179,7 @@ bool Workers::HelperSleeper::recheck() {
 }
 
 void Workers::HelperSleeper::wait(Deadline deadline) {
+  const TraceScope trace("dsfabric", "sleep");
   workers_.calls_[workers_.count()].doorbell.wait(ticket_, deadline);
 }
 

@@ -14,6 +14,7 @@
 #include "dsfabric/send_call.h"
 #include "dsfabric/serializer.h"
 #include "dtutils/error.h"
+#include "dtutils/trace.h"
 
 namespace cariama::internal {
 namespace {
@@ -473,6 +474,7 @@ absl::StatusOr<std::string> CollectiveGroup::run(CollectiveKind kind, uint32_t s
                       "there is no participant " + std::to_string(source) + ": there are " +
                           std::to_string(participants()));
   }
+  const TraceScope trace("dsfabric", name_of(kind).data());
   const uint32_t index = number % member_count_;
   uint64_t sequence = 0;
   {

@@ -7,6 +7,7 @@
 #include "dsfabric/calls/control_traffic.h"
 #include "dsfabric/calls/work_counts.h"
 #include "dsfabric/fabric/fabric_core.h"
+#include "dtutils/trace.h"
 
 namespace cariama {
 namespace {
@@ -88,6 +89,7 @@ TerminationDetector::TerminationDetector(Fabric& fabric, const CollectiveOptions
       comparisons_(options.participants == Participants::kThreads ? fabric.threads() : 1) {}
 
 absl::Status TerminationDetector::wait(Deadline deadline) {
+  const TraceScope trace("dsfabric", "quiescence");
   Fabric& fabric = collectives_.fabric();
   const uint32_t self = collectives_.self();
   // If the caller is not a worker of a kThreads detector, the all_reduce below returns the error.

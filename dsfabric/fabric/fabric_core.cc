@@ -8,9 +8,11 @@
 #include "dsfabric/calls/control_traffic.h"
 #include "dsfabric/calls/running_call.h"
 #include "dsfabric/fabric/crash_report.h"
+#include "dsfabric/fabric/job_trace.h"
 #include "dsfabric/send_call.h"
 #include "dtutils/error.h"
 #include "dtutils/internal/start_thread.h"
+#include "dtutils/trace.h"
 
 namespace cariama::internal {
 
@@ -50,6 +52,7 @@ absl::StatusOr<std::unique_ptr<FabricCore>> FabricCore::create(
 
 absl::Status FabricCore::start(Fabric* fabric, const BrokerMaker& broker_of) {
   job_->set_fabric(fabric);
+  name_in_trace(*job_);
   auto statistics = JobStatistics::start(*job_);
   if (!statistics.ok()) return statistics.status();
   statistics_ = *std::move(statistics);
@@ -59,7 +62,10 @@ absl::Status FabricCore::start(Fabric* fabric, const BrokerMaker& broker_of) {
   if (absl::Status started = dispatch_.start(); !started.ok()) return started;
   if (absl::Status answering = peers_.start_answering(broker_of); !answering.ok()) return answering;
   if (job_->size() > 1) report_crashes(job_->label(job_->rank()));
-  return job_->bootstrap().watch_ends(true);
+  if (absl::Status watched = job_->bootstrap().watch_ends(true); !watched.ok()) return watched;
+  // Without service threads rank 0 answers when it polls, which it may not do for a long time.
+  if (job_->options().service_threads != 0) align_trace(*job_);
+  return absl::OkStatus();
 }
 
 void FabricCore::stop_threads() {
@@ -93,12 +99,14 @@ absl::Status FabricCore::finalize(Deadline deadline) {
     return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
                       "finalize() was called inside of a call");
   }
+  align_trace(*job_);
   if (!lifecycle.begin_finalize()) {
     return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
                       "finalize() was called already");
   }
   if (statistics_ != nullptr) statistics_->put_sums();
   // Meanwhile this thread runs its own calls, and those of workers that have left.
+  std::optional<TraceScope> trace(std::in_place, "dsfabric", "finalize");
   absl::Status ended;
   std::atomic<bool> over{false};
   absl::StatusOr<std::thread> agreeing = start_thread([&] {
@@ -125,6 +133,8 @@ absl::Status FabricCore::finalize(Deadline deadline) {
   sources_.finalized();
   peers_.stop_answering();
   stop_threads();
+  trace.reset();
+  write_trace();
   if (statistics_ != nullptr) statistics_->print_table(deadline);
   return job_->bootstrap().finalize(deadline);
 }
@@ -177,6 +187,7 @@ void FabricCore::heartbeat() {
 
 // A call that is registered as pending after this point finds the peer failed before it is sent.
 void FabricCore::peer_failed(uint32_t rank, const absl::Status& failure) {
+  trace_instant("dsfabric", "process failed", "rank", rank);
   replies_.fail(rank, failure);
   sources_.peer_died(rank);
   workers_.notify_waiters();

@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "dtutils/error.h"
+#include "dtutils/internal/trace_clock.h"
+#include "dtutils/trace.h"
 
 namespace cariama::internal {
 namespace {
@@ -242,8 +244,14 @@ Connection::Sent Connection::post(const MessageHeader* header, const OutgoingCal
   } else {
     std::memcpy(unit->get_buffer(), ready.data(), ready.size());
   }
+  // The arrow begins before the message can arrive.
+  const uint64_t start = trace_enabled() ? trace_now() : 0;
   const Sent result = sent(transmitter_->send(*unit, 0, size));
-  if (result == Sent::kPosted) ++sent_;
+  if (result != Sent::kPosted) return result;
+  ++sent_;
+  if (start != 0) [[unlikely]] {
+    trace_record('s', "dsfabric", "call", start, 0, nullptr, trace_arrow_id(trace_out_, sent_));
+  }
   return result;
 }
 
@@ -273,6 +281,8 @@ size_t Connection::defer(const MessageHeader& header, const OutgoingCallView& ca
 size_t Connection::flush() {
   size_t bytes = 0;
   const std::lock_guard lock(mutex_);
+  if (deferred_.empty()) return 0;
+  const TraceScope trace("dsfabric", "send deferred", "messages", deferred_.size());
   while (!deferred_.empty() && post(nullptr, nullptr, deferred_.front()) == Sent::kPosted) {
     bytes += deferred_.front().size();
     deferred_.pop_front();
@@ -338,6 +348,8 @@ bool Connection::post_unit(ArrivedMessage* unit) {
 ArrivedMessage* Connection::unit_of(const Completion& completion) {
   auto* const unit = reinterpret_cast<ArrivedMessage*>(completion.id);
   unit->size = completion.kind == CompletionKind::kReceive ? completion.bytes : 0;
+  ++received_;
+  unit->arrow = trace_enabled() ? trace_arrow_id(trace_in_, received_) : 0;
   return unit;
 }
 
@@ -373,6 +385,7 @@ bool Connection::write_credits(uint64_t finished) {
     return transmitter_->write(credit_memory_, kToPeer, sizeof finished, peer_credit_, nullptr);
   });
   if (written == Sent::kPosted) {
+    trace_instant("dsfabric", "return credits", "messages", finished - returned_);
     returned_ = finished;
     writes_.fetch_add(1, std::memory_order_relaxed);
   }

@@ -51,8 +51,9 @@ struct ArrivedMessage : InboxNode {
   Connection* connection = nullptr;  // owner of the unit; nullptr: buffered in own memory
   std::byte* bytes = nullptr;        // MessageHeader and call
   uint32_t size = 0;
-  uint32_t rank = 0;  // of the sending process
-  bool held = false;  // counted by Connection::hold()
+  uint32_t rank = 0;   // of the sending process
+  bool held = false;   // counted by Connection::hold()
+  uint64_t arrow = 0;  // id of the message's arrow in a trace, or 0
   // If set: not a call, but a coroutine of this process to resume.
   std::coroutine_handle<> resume{};
 };
@@ -96,6 +97,12 @@ class Connection {
       GeneralAllocator& memory, uint32_t units, uint32_t unit_bytes, uint32_t send_depth,
       bool answers_always_polled = false, std::shared_ptr<UserMemory> user_memory = nullptr);
   ~Connection();
+  // Sets the numbers by which both ends name the two directions of the connection in a trace.
+  // Called before connect().
+  void set_trace_streams(uint64_t out, uint64_t in) {
+    trace_out_ = out;
+    trace_in_ = in;
+  }
 
   [[nodiscard]] ConnectionOffer offer() const;
   [[nodiscard]] absl::Status connect(const ConnectionOffer& theirs, const std::string& peer,
@@ -148,8 +155,8 @@ class Connection {
   // The slots for the peer's answers to this process.
   [[nodiscard]] AnswerSlots& answers() { return *answers_; }
 
-  // Returns the unit of a receive completion, with its size set. Requires: the completion is of a
-  // unit of this connection.
+  // Returns the unit of a receive completion, with its size and arrow set. Requires: the completion
+  // is of a unit of this connection. Called once for each, in their order.
   [[nodiscard]] ArrivedMessage* unit_of(const Completion& completion);
   // Marks the unit as waiting for its destination thread. Returns true if more than half of the
   // units wait: then the caller should copy this message and finish the unit, so that the
@@ -203,6 +210,8 @@ class Connection {
   [[nodiscard]] AnswerSlot* map_peer_answers();
 
   const uint32_t rank_;
+  uint64_t trace_out_ = 0;
+  uint64_t trace_in_ = 0;
   GeneralAllocator& memory_;
   const ProtectionDomain* domain_ = nullptr;
   std::shared_ptr<CompletionQueue> send_completions_;
@@ -215,6 +224,7 @@ class Connection {
   std::vector<ArrivedMessage> units_;
   std::atomic<uint64_t> finished_{0};
   std::atomic<uint64_t> held_{0};
+  uint64_t received_ = 0;  // the peer's sent_; written by the thread that polls the port
 
   // Sending.
   mutable std::mutex mutex_;

@@ -13,6 +13,7 @@
 #include "dsfabric/serializer.h"
 #include "dtutils/error.h"
 #include "dtutils/internal/exception_error.h"
+#include "dtutils/trace.h"
 
 namespace cariama::internal {
 namespace {
@@ -95,6 +96,10 @@ absl::StatusOr<PeerTable::Connections> PeerTable::make_connections(uint32_t rank
   for (uint32_t i = 0; i < job_.options().queue_pairs; ++i) {
     auto connection = ports_.make_connection(rank);
     if (!connection.ok()) return connection.status();
+    const auto stream = [&](uint32_t from, uint32_t to) {
+      return uint64_t{from} << 40 ^ uint64_t { to } << 16 ^ i;
+    };
+    (*connection)->set_trace_streams(stream(job_.rank(), rank), stream(rank, job_.rank()));
     connections.push_back(*std::move(connection));
   }
   return connections;
@@ -193,6 +198,7 @@ absl::Status PeerTable::offer(Peer& peer, Deadline deadline) {
     }
     return why;
   };
+  const TraceScope trace("dsfabric", "connect", "rank", peer.rank);
   auto connections = make_connections(peer.rank);
   if (!connections.ok()) return give_up(connections.status());
   auto answer = broker_->request(static_cast<int>(peer.rank), offer_of(*connections),
@@ -270,6 +276,7 @@ absl::StatusOr<std::string> PeerTable::answer_offer(Peer& peer, std::string_view
                                                                : PeerEvent::kOfferFromHigher);
   if (action == PeerAction::kReportFailure) return peer.failure;
   if (action == PeerAction::kRefuseOffer) return std::string();
+  const TraceScope trace("dsfabric", "accept connection", "rank", peer.rank);
   auto connections = make_connections(peer.rank);
   if (!connections.ok()) return connections.status();
   absl::Status accepted = connect_queue_pairs(*connections, offer, job_.label(peer.rank));

@@ -12,6 +12,7 @@
 
 #include "dtutils/error.h"
 #include "dtutils/internal/start_thread.h"
+#include "dtutils/trace.h"
 
 namespace cariama::internal {
 namespace {
@@ -68,6 +69,7 @@ class Ports::PortSleeper final : public Sleeper {
   }
   [[nodiscard]] bool recheck() override { return !armed_; }
   void wait(Deadline deadline) override {
+    const TraceScope trace("dsfabric", "sleep");
     static_cast<void>(port_.channel->wait(
         deadline == kForever
             ? std::chrono::nanoseconds::max()
@@ -203,6 +205,7 @@ void Ports::stop() {
 // goes to sleep wakes it (stop_receiving()). The service thread also re-checks periodically: a
 // worker whose wait has ended, or that runs a call that blocks, stops receiving without a notice.
 void Ports::serve(Port& port) {
+  name_trace_thread("service thread");
   PortSleeper sleeper(port);
   bool deferred = false;
   const auto something = [&] {
@@ -297,7 +300,12 @@ size_t Ports::poll(Port& port) {
   }
   std::array<Completion, kReceiveBatch> batch;
   const size_t count = port.receives->poll(batch);
-  if (count != 0) port.receive_completions.add(count);
+  if (count == 0) {
+    port.polling.store(false, std::memory_order_release);
+    return 0;
+  }
+  port.receive_completions.add(count);
+  const TraceScope trace("dsfabric", "receive", "messages", count);
   for (size_t i = 0; i < count; ++i) {
     const Completion& completion = batch[i];
     auto* const unit = reinterpret_cast<ArrivedMessage*>(completion.id);
@@ -319,7 +327,7 @@ size_t Ports::poll(Port& port) {
     }
   }
   port.polling.store(false, std::memory_order_release);
-  if (count != 0) listener_.batch_arrived();
+  listener_.batch_arrived();
   return count;
 }
 

@@ -78,6 +78,9 @@ class ChannelLink {
   [[nodiscard]] virtual bool wait(const std::function<bool()>& condition, Deadline deadline) = 0;
   // Makes a helper thread call RingSender::drain() repeatedly until it returns true.
   virtual void drain_later() = 0;
+  // Returns a number of the channel that its receiver knows, too (ReceiverBackend::trace_stream()):
+  // with the offset of a publication it gives the id of its arrow in a trace.
+  [[nodiscard]] virtual uint64_t trace_stream() const { return 0; }
   // Allocates registered memory for deferred calls.
   [[nodiscard]] virtual absl::StatusOr<RDMAMemory> allocate(size_t bytes) = 0;
   virtual void free(RDMAMemory&& memory) = 0;

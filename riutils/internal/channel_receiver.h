@@ -46,6 +46,8 @@ class ReceiverBackend {
                         const std::string& result) = 0;
   // Called when the channel ends because the peer wrote malformed data.
   virtual void broken(std::string_view why) = 0;
+  // See ChannelLink::trace_stream().
+  [[nodiscard]] virtual uint64_t trace_stream() const { return 0; }
 };
 
 // Thread-compatible: used by the thread that currently runs the worker's calls, except announced()
@@ -81,6 +83,16 @@ class ChannelReceiver {
   [[nodiscard]] const std::vector<std::byte*>& chunks() const { return ring_.chunks(); }
 
  private:
+  // Calls run_calls() for the channel's arrival mode.
+  size_t run_arrived(size_t most);
+  // run() while a trace is recorded: runs one publication at a time, and records each with the end
+  // of its arrow.
+  size_t run_traced(size_t most);
+  // Returns true if a word has arrived at position_, or is announced.
+  [[nodiscard]] bool has_word() const;
+  // Returns true if position_ is inside a publication of several calls. Leaves a publication whose
+  // calls have all been run.
+  bool is_inside_publication();
   // A cached, already checked header of a call without flags. Calls of one function mostly have
   // equal headers.
   struct KnownHeader {
@@ -131,6 +143,7 @@ class ChannelReceiver {
   uint64_t unread_words_ = 0;     // words announced and not consumed yet
   bool ended_ = false;
   bool broken_ = false;
+  bool traced_ = false;  // a round ends with its publication, and with its chunk
   IncomingCall call_;
   std::string result_;
   std::atomic<uint64_t> consumed_bytes_{0};

@@ -134,6 +134,12 @@ class ChunkRing {
   uint64_t ended_ = 0;
 };
 
+// Returns the number of a channel in a trace: its sender's rank, and its number in the sender's
+// process (ChunkRequest::serial).
+[[nodiscard]] constexpr uint64_t trace_stream_of(uint32_t rank, uint64_t serial) {
+  return uint64_t{rank} << 40 ^ serial;
+}
+
 // Returns the number of bytes of calls that fit into a chunk of `chunk_bytes`: without the chunk
 // header and the word for the end marker.
 [[nodiscard]] constexpr uint64_t chunk_capacity(uint64_t chunk_bytes) {

@@ -38,6 +38,9 @@ class IncomingChannel final : public ReceiverBackend, public RemoteSleeper {
   void finished(const NotifyTarget* notify, const IncomingCall& call,
                 const std::string& result) override;
   void broken(std::string_view why) override;
+  [[nodiscard]] uint64_t trace_stream() const override {
+    return trace_stream_of(rank, request.serial);
+  }
 
   IncomingCalls& calls;
   const uint32_t rank;

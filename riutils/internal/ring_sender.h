@@ -156,7 +156,8 @@ class RingSender final : public ChannelSender {
   // ---- The window.
   void close_window();
   // Opens the window if the state is kOpen. With `batch`, begins a batch if none is begun: the
-  // owner's next call will join it.
+  // owner's next call will join it. While a trace is recorded, the window takes only calls that
+  // join a batch, and every publication takes flush_batch(), which records it.
   void open_window(bool batch = false);
 
   // ---- Chunks.
@@ -192,7 +193,14 @@ class RingSender final : public ChannelSender {
   // ---- Calls.
   // Writes the call at closed_at_. Returns true if it has to be published now, with the batch.
   [[nodiscard]] bool build(const OutgoingCallView& call, bool batch);
-  [[nodiscard]] absl::Status flush_batch(Transmitter* transmitter);
+  // `cause` names the publication in a trace, unless it is that of a single call.
+  [[nodiscard]] absl::Status flush_batch(Transmitter* transmitter, const char* cause);
+  // Returns the name in a trace for a batch that has reached flush_age, or `cause`.
+  [[nodiscard]] const char* cause_unless_old(const char* cause) const;
+  // In a trace: begins the arrow of the publication at `at`, or those of a run of deferred calls
+  // there, which the receiver runs one by one.
+  void begin_arrow(const std::byte* at) const;
+  void begin_arrows(const Backlog::Run& run, const std::byte* at) const;
   [[nodiscard]] absl::Status defer(const OutgoingCallView& call, EventReceiver& transmitted);
   // Moves deferred calls into chunks and publishes them. Returns kDone if none are left.
   [[nodiscard]] Progress drain_backlog(Transmitter* transmitter);
@@ -238,7 +246,8 @@ class RingSender final : public ChannelSender {
   Relaxed<std::byte*> batch_;
   Relaxed<uint64_t> publications_;  // counted without mutex_
   bool window_open_ = false;        // written under mutex_; the owner reads it without
-  // Two stores publish a batch: mapped arrival, no fence needed, no flush_age.
+  // Two stores publish a batch: mapped arrival, no fence needed, no flush_age, and no trace was
+  // recorded when the window was opened.
   bool publishes_by_store_ = false;
 
   alignas(64) mutable std::mutex mutex_;
@@ -251,6 +260,7 @@ class RingSender final : public ChannelSender {
   std::optional<ChannelLink::Path> path_;
   std::unique_ptr<ChunkWriter> writer_;
   ChannelControl* control_ = nullptr;
+  bool may_publish_by_store_ = false;  // publishes_by_store_, apart from the trace
 
   ChunkRing<ChannelLink::Chunk> ring_;
   std::vector<ChannelLink::Chunk> unreported_;  // granted; the next end marker reports them

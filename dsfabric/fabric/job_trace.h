@@ -1,0 +1,34 @@
+// The part of this process in the trace of its job (dtutils/trace.h): its name, and the comparison
+// of its clock with that of rank 0 if the two are on different hosts.
+#ifndef CARIAMA_DSFABRIC_FABRIC_JOB_TRACE_H_
+#define CARIAMA_DSFABRIC_FABRIC_JOB_TRACE_H_
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "dsfabric/bootstrap/fabric_job.h"
+#include "dtutils/internal/trace_clock.h"
+#include "dtutils/wait.h"
+
+namespace cariama::internal {
+
+// Names this process and its host in the trace. The number of a host is its lowest rank.
+void name_in_trace(const FabricJob& job);
+
+// While a trace is recorded, in a process on another host than rank 0: compares the clocks. Called
+// when the fabric starts and when finalize() begins: the times between are interpolated. Blocks at
+// most a second. Without an answer the trace says that the times are not aligned.
+void align_trace(const FabricJob& job);
+
+// Writes what was recorded so far to the file of the trace. Reports the first error of the process.
+void write_trace();
+
+// Compares the clock of this process with that of `rank`: several round trips, of which the fastest
+// one counts. The clock of `rank` is read between the two ends of a round trip, so the error is at
+// most half of its time. Blocks. Errors: those of a call with a result.
+[[nodiscard]] absl::StatusOr<TraceClockDifference> compare_trace_clock(Fabric& fabric, uint32_t rank,
+                                                                       Deadline deadline);
+
+}  // namespace cariama::internal
+
+#endif  // CARIAMA_DSFABRIC_FABRIC_JOB_TRACE_H_
