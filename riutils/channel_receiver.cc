@@ -39,7 +39,7 @@ void ChannelReceiver::prepare(std::byte* chunk, uint64_t bytes, Arrival arrival)
 
 void ChannelReceiver::enter() {
   std::byte* const chunk = ring_.current();
-  position_ = chunk + sizeof(ChunkHeader);
+  position_ = batch_end_ = chunk + sizeof(ChunkHeader);
   limit_ = end_ = chunk + chunk_bytes_ - sizeof(CallHeader);
   if (arrival_ == Arrival::kTrailing) limit_ = position_;
 }
@@ -59,16 +59,18 @@ bool ChannelReceiver::has_word() const {
 }
 
 bool ChannelReceiver::is_inside_publication() {
-  if (arrival_ == Arrival::kTrailing ? publication_ == nullptr : limit_ == end_) return false;
-  if (position_ != limit_) return true;
-  limit_ = end_;
-  if (arrival_ == Arrival::kTrailing) {
-    Cursor cursor{position_, position_, 0};
-    close_publication(cursor);
-    consumed_before_ += static_cast<uint64_t>(cursor.at - position_);
-    consumed_bytes_.store(consumed_before_, std::memory_order_relaxed);
-    position_ = limit_ = cursor.at;
+  if (arrival_ != Arrival::kTrailing) {
+    if (position_ < batch_end_) return true;
+    limit_ = end_;
+    return false;
   }
+  if (publication_ == nullptr) return false;
+  if (position_ != limit_) return true;
+  Cursor cursor{position_, position_, 0};
+  close_publication(cursor);
+  consumed_before_ += static_cast<uint64_t>(cursor.at - position_);
+  consumed_bytes_.store(consumed_before_, std::memory_order_relaxed);
+  position_ = limit_ = cursor.at;
   return false;
 }
 
@@ -222,7 +224,7 @@ bool ChannelReceiver::step(uint64_t word, Cursor& cursor) {
         return false;
       }
       if constexpr (kEvent) --unread_words_;
-      cursor.limit = cursor.at + size;
+      cursor.limit = batch_end_ = cursor.at + size;
       cursor.at += sizeof header;
       return true;
     }

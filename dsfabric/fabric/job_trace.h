@@ -26,7 +26,8 @@ void write_trace();
 // Compares the clock of this process with that of `rank`: several round trips, of which the fastest
 // one counts. The clock of `rank` is read between the two ends of a round trip, so the error is at
 // most half of its time. Blocks. Errors: those of a call with a result.
-[[nodiscard]] absl::StatusOr<TraceClockDifference> compare_trace_clock(Fabric& fabric, uint32_t rank,
+[[nodiscard]] absl::StatusOr<TraceClockDifference> compare_trace_clock(Fabric& fabric,
+                                                                       uint32_t rank,
                                                                        Deadline deadline);
 
 }  // namespace cariama::internal

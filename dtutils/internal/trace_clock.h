@@ -11,8 +11,8 @@ namespace cariama::internal {
 
 // The result of one comparison with the clock of host 0. All times in ns.
 struct TraceClockDifference {
-  uint64_t at = 0;    // time of this process's clock
-  int64_t ahead = 0;  // what has to be added to it for the time of host 0
+  uint64_t at = 0;     // time of this process's clock
+  int64_t ahead = 0;   // what has to be added to it for the time of host 0
   uint64_t error = 0;  // the most by which `ahead` can be wrong
 };
 

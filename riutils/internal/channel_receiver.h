@@ -133,8 +133,9 @@ class ChannelReceiver {
   ChunkRing<std::byte*> ring_;
   std::byte* position_ = nullptr;
   size_t last_size_ = sizeof(CallHeader);
-  std::byte* end_ = nullptr;    // the last position for an end marker
-  std::byte* limit_ = nullptr;  // end of the batch that position_ is in, or end_
+  std::byte* end_ = nullptr;        // the last position for an end marker
+  std::byte* limit_ = nullptr;      // end of the batch that position_ is in, or end_
+  std::byte* batch_end_ = nullptr;  // of the last batch in this chunk, which may be end_
   // Arrival::kTrailing: the publication that position_ is in, or nullptr; limit_ is then position_.
   std::byte* publication_ = nullptr;
   std::array<KnownHeader, kKnownHeaders> known_;

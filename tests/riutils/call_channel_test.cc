@@ -2,12 +2,17 @@
 // every arrival mode on every transport that supports it.
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <random>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "dsfabric/function_table.h"
+#include "dtutils/trace.h"
 #include "gtest/gtest.h"
 #include "tests/dtutils/contract/harness.h"
+#include "tests/dtutils/testing/trace_file.h"
 #include "tests/riutils/testing/channel_rig.h"
 
 namespace cariama {
@@ -22,6 +27,7 @@ using testing::Bytes;
 using testing::ChannelRig;
 using testing::RigOptions;
 using testing::RigTransport;
+using testing::TraceFile;
 
 constexpr WhenNoRoom kFail = WhenNoRoom::of(Fail, false);
 constexpr WhenNoRoom kRetry = WhenNoRoom::of(Retry, false);
@@ -79,6 +85,9 @@ class Channel : public ::testing::TestWithParam<RigOptions> {
     EXPECT_EQ(log_.damaged, 0u);
   }
 
+  // Sends and receives at random, with random options. `before_step` is called before each step.
+  void follow_random_schedules(const std::function<void(std::mt19937_64& random)>& before_step);
+
   Log log_;
   uint64_t next_ = 0;
 };
@@ -100,7 +109,8 @@ TEST_P(Channel, CallsRunOnceInOrder) {
 }
 
 // With random schedules and random sizes no call is lost, duplicated, damaged or overtaken.
-TEST_P(Channel, EveryScheduleKeepsOrder) {
+void Channel::follow_random_schedules(
+    const std::function<void(std::mt19937_64& random)>& before_step) {
   for (uint64_t seed = 1; seed <= 25; ++seed) {
     SCOPED_TRACE(seed);
     log_ = {};
@@ -119,6 +129,7 @@ TEST_P(Channel, EveryScheduleKeepsOrder) {
     for (int step = 0; step < 300; ++step) {
       static constexpr WhenNoRoom kPolicies[] = {kFail, kRetry, kRetryAsync, kOverflow};
       const WhenNoRoom when = kPolicies[random() % 4];
+      before_step(random);
       rig.in_call = random() % 5 == 0;
       switch (random() % 8) {
         case 0:
@@ -158,6 +169,41 @@ TEST_P(Channel, EveryScheduleKeepsOrder) {
     ASSERT_TRUE(rig.breaks.empty()) << rig.breaks.front();
     ASSERT_TRUE(rig.sender().shutdown(testing::kPatience + std::chrono::steady_clock::now()).ok());
   }
+}
+
+TEST_P(Channel, EveryScheduleKeepsOrder) {
+  follow_random_schedules([](std::mt19937_64&) {});
+}
+
+// A trace changes what sender and receiver do, but not the order of calls. Each publication that
+// was run has an arrow with two ends.
+TEST_P(Channel, EveryScheduleKeepsOrderInATrace) {
+  TraceFile trace;
+  ASSERT_TRUE(start_trace(trace.path()).ok());
+  follow_random_schedules([](std::mt19937_64&) {});
+  ASSERT_TRUE(stop_trace().ok());
+  const auto ids = [&](const std::string& phase) {
+    std::multiset<std::string> found;
+    for (const std::string& line : trace.lines_with("{\"ph\":\"" + phase + "\"")) {
+      const size_t at = line.find("\"id\":");
+      found.insert(line.substr(at, line.find(',', at) - at));
+    }
+    return found;
+  };
+  const auto begins = ids("s");
+  const auto ends = ids("f");
+  EXPECT_GT(begins.size(), 1000u);
+  EXPECT_EQ(begins.size(), ends.size());
+  EXPECT_TRUE(begins == ends);
+}
+
+// Sender and receiver notice at different points that a trace begins or ends.
+TEST_P(Channel, EveryScheduleKeepsOrderWhileTracesBeginAndEnd) {
+  TraceFile trace;
+  follow_random_schedules([&](std::mt19937_64& random) {
+    if (random() % 20 != 0) return;
+    ASSERT_TRUE((trace_enabled() ? stop_trace() : start_trace(trace.path())).ok());
+  });
 }
 
 // Seriema §4.4.1: the channel grows up to max_chunks without any step of the receiver; then calls

@@ -52,7 +52,8 @@ Arrival arrival_of(std::string_view role) {
 }
 
 // Each process calls the next one, in both forms. In the role "killed" the last one kills itself
-// afterwards. In the role "full" no process can write its part of the trace. The chunks are small, so that calls are deferred, chunks end, and the sender waits.
+// afterwards. In the role "full" no process can write its part of the trace. The chunks are small,
+// so that calls are deferred, chunks end, and the sender waits.
 int make_calls(std::string_view role) {
   if (trace_enabled() != (std::getenv("CARIAMA_TRACE") != nullptr)) return 90;
   auto made = Fabric::create();
@@ -115,9 +116,8 @@ int make_calls(std::string_view role) {
 
 std::string job(const std::string& environment, const std::string& options,
                 const std::string& role) {
-  return "env " + environment + " " + CARIAMA_PROGRAM_DIR + "/cariama-run " + options +
-         " -n " + std::to_string(kProcesses) + " /proc/" + std::to_string(getpid()) +
-         "/exe --role=" + role;
+  return "env " + environment + " " + CARIAMA_PROGRAM_DIR + "/cariama-run " + options + " -n " +
+         std::to_string(kProcesses) + " /proc/" + std::to_string(getpid()) + "/exe --role=" + role;
 }
 
 using Track = std::pair<double, double>;  // pid, tid
@@ -132,11 +132,11 @@ struct Bar {
 
 // The parts of a trace that the tests look at.
 struct Trace {
-  std::map<double, std::string> processes;                  // pid → name
-  std::map<double, double> errors;                          // pid → error of its clock, us
-  std::map<Track, std::vector<Bar>> bars;                   // in the order of `start`
+  std::map<double, std::string> processes;  // pid → name
+  std::map<double, double> errors;          // pid → error of its clock, us
+  std::map<Track, std::vector<Bar>> bars;   // in the order of `start`
   std::map<std::pair<std::string, std::string>, std::vector<Json>> begins, ends;  // arrows
-  std::map<std::string, int> counts;                        // events by name
+  std::map<std::string, int> counts;                                              // events by name
 
   // Returns the innermost bar around a point in time, or nullptr.
   [[nodiscard]] const Bar* around(const Json& point) const {
@@ -224,8 +224,8 @@ void expect_arrows(const Trace& trace, const std::string& category, const std::s
     ASSERT_EQ(found->second.size(), 1U);
     const Json& end = found->second[0];
     EXPECT_EQ(end.at("bp").string(), "e");
-    const double error = trace.errors.at(begin.at("pid").number()) +
-                         trace.errors.at(end.at("pid").number());
+    const double error =
+        trace.errors.at(begin.at("pid").number()) + trace.errors.at(end.at("pid").number());
     EXPECT_LE(begin.at("ts").number(), end.at("ts").number() + error);
     const Bar* const to = trace.around(end);
     ASSERT_NE(to, nullptr);
@@ -276,8 +276,7 @@ TEST_P(JobTrace, ArrowsJoinCallsToTheirHandlers) {
     EXPECT_GT(trace.counts.count(name), 0U) << name;
   }
 }
-INSTANTIATE_TEST_SUITE_P(Arrivals, JobTrace,
-                         ::testing::Values("mapped", "polled", "event"),
+INSTANTIATE_TEST_SUITE_P(Arrivals, JobTrace, ::testing::Values("mapped", "polled", "event"),
                          [](const auto& arrival) { return std::string(arrival.param); });
 
 using JobTraceFile = JobTrace;
