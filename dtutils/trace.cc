@@ -395,7 +395,8 @@ bool append(int file, std::string_view events, uint64_t dropped) {
   Header header;
   if (!read_header(file, header)) return false;
   const uint64_t before = header.bytes;
-  const std::string_view comma = before == kHeaderBytes ? "" : ",\n";
+  // Without events only the count of dropped events changes.
+  const std::string_view comma = before == kHeaderBytes || events.empty() ? "" : ",\n";
   header.bytes += comma.size() + events.size();
   header.dropped += dropped;
   if (write_at(file, comma, before) && write_at(file, events, before + comma.size()) &&

@@ -249,12 +249,17 @@ TEST_F(TraceTest, DroppedEventsAreCounted) {
   EXPECT_EQ(dropped_trace_events(), kTooMany);
   // Other threads still have room for events.
   std::thread([] { trace_instant("test", "other"); }).join();
+  ASSERT_TRUE(flush_trace().ok());
+  // A write without events, which only counts what was dropped since the last one.
+  trace_instant("test", "tick");
   ASSERT_TRUE(stop_trace().ok());
+  const std::string all = text_of(path("a.json"));
+  EXPECT_EQ(all.substr(all.size() - 6), "\"}\n]}\n") << "no comma in front of the end";
   // Parsed line by line, because the file is large.
   std::ifstream file(path("a.json"));
   std::string line;
   ASSERT_TRUE(std::getline(file, line));
-  EXPECT_NE(line.find("\"dropped_events\":1000}"), std::string::npos) << line;
+  EXPECT_NE(line.find("\"dropped_events\":1001}"), std::string::npos) << line;
   size_t ticks = 0;
   size_t others = 0;
   while (std::getline(file, line)) {
