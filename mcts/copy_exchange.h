@@ -62,6 +62,11 @@ class CopyExchange final : public LocalInstance {
     }
     return host_.alive(name.rank) ? found(*known) : Found{};
   }
+  // Returns the copied node, or nullptr. Does not request a copy.
+  [[nodiscard]] const Node<G>* copied(RemoteNode name) const {
+    const Copy<G>* known = copies_.find(name);
+    return known == nullptr ? nullptr : known->node.load(std::memory_order_acquire);
+  }
   // Returns the copy of the root. Called in ranks other than 0.
   [[nodiscard]] Found find_root() {
     Copy<G>* known = root_.load(std::memory_order_acquire);

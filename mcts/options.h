@@ -155,7 +155,7 @@ struct MoveResult {
   double prior = 0;
   Verdict verdict = Verdict::kOpen;
   // The principal variation: this move, then the most visited moves below it. Ends at the first
-  // node that is not in this process.
+  // node of which this process has neither the original nor a copy.
   std::vector<Move> line;
 };
 

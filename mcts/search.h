@@ -16,7 +16,7 @@
 //   - 2 (P - 1) per command of rank 0: requests and replies.
 //   - Begin of a search: 6 (P - 1), one command and the copies of the root. One command more if the
 //     position is not the root of the kept tree: 8 (P - 1).
-//   - End of a search: at least 8 commands, 16 (P - 1), and one per copy for its last counts.
+//   - End of a search: at least 7 commands, 14 (P - 1), and one per copy for its last counts.
 //   - advance(): at least 4 (P - 1), and one per freed node whose parent is in another process. 2
 //     more if the new root is in another process.
 // Thread i of a process exchanges messages about the tree only with thread i of each other process:
@@ -98,10 +98,11 @@ class Search {
       }
       drain();
       if (pause != Pause::kFull) break;
+      process_.command(CommandKind::kForget, options_);
       collect([&] { return time_is_up(limits, stop); });
     }
-    Result result = report();
-    for (const CommandReply& reply : process_.command(CommandKind::kInform, options_)) {
+    Result result = report();  // its lines lead through copies of nodes, so before kForget
+    for (const CommandReply& reply : process_.command(CommandKind::kForget, options_)) {
       result.processes.push_back(reply.statistics);
     }
     return result;
@@ -206,7 +207,8 @@ class Search {
     return static_cast<double>(best - second) > 1.1 * rate * (limit - now) && now > limit / 4;
   }
 
-  // Ends all rollouts in all processes and waits until no message of the search is in flight.
+  // Ends all rollouts in all processes and waits until no message of the search is in flight. The
+  // copies of nodes remain, until kForget.
   void drain() {
     process_.pool().close_root();
     process_.command(CommandKind::kStop, options_);
@@ -222,7 +224,6 @@ class Search {
       process_.command(CommandKind::kQuiesce, options_);
       quiesce();
     }
-    process_.command(CommandKind::kForget, options_);
     job_.start(0);  // resets completed(): iterations_ contains this number already
     static_cast<void>(job_.end_pending(1));
   }
@@ -301,11 +302,18 @@ class Search {
     }
     return result;
   }
-  [[nodiscard]] static std::vector<Move> line(const Node<G>& from, int move) {
+  // Returns the child of a node, or its copy, or nullptr if this process has neither.
+  [[nodiscard]] const Node<G>* known_child(const Node<G>& node, int move) {
+    const auto child = node.child(move);
+    return child.is_local()    ? child.local()
+           : child.is_remote() ? process_.exchange().copied(child.remote())
+                               : nullptr;
+  }
+  [[nodiscard]] std::vector<Move> line(const Node<G>& from, int move) {
     std::vector<Move> line{from.move(move)};
-    auto child = from.child(move);
-    while (child.is_local() && child.local()->size() != 0 && line.size() < 64) {
-      const Node<G>& node = *child.local();
+    const Node<G>* at = known_child(from, move);
+    while (at != nullptr && at->size() != 0 && line.size() < 64) {
+      const Node<G>& node = *at;
       int best = 0;
       for (int i = 1; i < node.size(); ++i) {
         const auto key = [&](int at) {
@@ -315,7 +323,7 @@ class Search {
       }
       if (node.visits(best) == 0) break;
       line.push_back(node.move(best));
-      child = node.child(best);
+      at = known_child(node, best);
     }
     return line;
   }

@@ -2,6 +2,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -34,6 +35,9 @@
 #include "hex/search_engine.h"
 #include "hex/sgf.h"
 #include "hex/solver.h"
+#include "hex/web/search_queue.h"
+#include "hex/web/web_server.h"
+#include "hex/web/web_text.h"
 #include "mcts/host.h"
 #include "mcts/program.h"
 #include "tools/program.h"
@@ -47,6 +51,8 @@ constexpr const char* kHelp =
     "  cariama-hex gtp     [options]            speaks GTP on stdin and stdout, for HexGui and "
     "others\n"
     "  cariama-hex analyze [options] [MOVE...]  searches the position after the moves\n"
+    "  cariama-hex serve   [options]            a page to play and to watch the search, for a "
+    "browser\n"
     "  cariama-hex solve   [options] [MOVE...]  proves the winner (up to about 7x7)\n"
     "  cariama-hex match   [options] COMMAND1 COMMAND2\n"
     "                                           referees two GTP engines, each a shell command\n"
@@ -76,6 +82,10 @@ constexpr const char* kHelp =
     "  --sgf FILE           analyze, solve: starts from the last position in FILE, before MOVE...\n"
     "  --svg FILE           analyze: writes a picture of the result\n"
     "  --plain              analyze: no colours\n"
+    "  --port N             serve: the port (default 8017); 0: any free port\n"
+    "  --bind ADDRESS       serve: the address to listen at (default 127.0.0.1). At other "
+    "addresses\n"
+    "                       than 127.0.0.1 and ::1, everyone who reaches it may use the program\n"
     "  --pairs N            match: number of pairs of games (default 10)\n"
     "  --setup CMD          match: GTP command to both engines at the start of each game\n"
     "  --setup2 CMD         match: GTP command to COMMAND2 only, which then gets none of --setup,\n"
@@ -101,6 +111,7 @@ struct Arguments {
   bool plain = false;
   std::string sgf;
   std::string svg;
+  WebServerOptions web;
   int pairs = 10;
   std::vector<std::string> setup;
   std::vector<std::string> setup2;
@@ -225,6 +236,14 @@ std::string read(std::vector<std::string> words, Arguments& arguments) {
       arguments.svg = value(word);
     } else if (word == "--plain") {
       arguments.plain = true;
+    } else if (word == "--port") {
+      number(word, arguments.web.port, 0, 65535);
+    } else if (word == "--bind") {
+      arguments.web.address = value(word);
+      if (error.empty() && !is_ip_address(arguments.web.address)) {
+        error =
+            absl::StrCat("--bind needs an address in digits, not '", arguments.web.address, "'");
+      }
     } else if (word == "--pairs") {
       number(word, arguments.pairs, 1, 100'000);
     } else if (word == "--setup") {
@@ -400,6 +419,42 @@ int gtp(const Arguments& arguments, mcts::Host& host) {
   return served.ok() ? 0 : failed(served);
 }
 
+// Returns the load of each process in the last search, which took `seconds`.
+std::vector<ProcessLoad> loads(const mcts::Host& host, const SearchEngine& engine, double seconds) {
+  std::vector<ProcessLoad> loads;
+  const double time = std::max(seconds, 1e-6);
+  for (uint32_t rank = 0; rank < engine.statistics().size(); ++rank) {
+    const mcts::Statistics& one = engine.statistics()[rank];
+    loads.push_back({host.alive(rank), static_cast<double>(one.completions) / time,
+                     std::clamp(one.idle_seconds / (time * host.threads()), 0.0, 1.0),
+                     static_cast<double>(one.messages) / time});
+  }
+  return loads;
+}
+
+int serve(const Arguments& arguments, mcts::Host& host) {
+  ::signal(SIGINT, interrupt);
+  ::signal(SIGTERM, interrupt);
+  ::signal(SIGPIPE, SIG_IGN);
+  SearchEngineOptions options = arguments.engine;
+  // The queue divides a search into slices. None of them may end early.
+  options.search.stop_when_safe = false;
+  SearchEngine engine(host, options);
+  SearchQueue queue(engine, [&](double seconds) { return loads(host, engine, seconds); });
+  const auto server = WebServer::start(queue, arguments.web);
+  if (!server.ok()) return failed(server.status());
+  if (!is_loopback_address(arguments.web.address)) {
+    std::fprintf(stderr,
+                 "cariama-hex: warning: everyone who reaches %s may use this program; without "
+                 "--bind only this machine may\n",
+                 arguments.web.address.c_str());
+  }
+  std::printf("%s\n", (*server)->url().c_str());
+  if (const absl::Status written = flush_output(); !written.ok()) return failed(written);
+  queue.run(interrupted);
+  return 0;
+}
+
 int solve(const Arguments& arguments) {
   const absl::StatusOr<Board> board = position(arguments);
   if (!board.ok()) return failed(board.status());
@@ -483,9 +538,14 @@ int run(int argc, char** argv) {
   if (arguments.command == "match") return match(arguments);
   const auto job = arguments.command == "gtp"       ? gtp
                    : arguments.command == "analyze" ? analyze
+                   : arguments.command == "serve"   ? serve
                    : arguments.command == "bench"   ? bench
                                                     : nullptr;
-  if (job == nullptr) return usage("the command must be gtp, analyze, solve, match or bench");
+  if (job == nullptr)
+    return usage("the command must be gtp, analyze, serve, solve, match or bench");
+  if (job == serve && !arguments.rest.empty()) {
+    return usage("serve has no argument '" + arguments.rest[0] + "'");
+  }
   if (job == bench && arguments.seconds == 0.0 && arguments.iterations == 0) {
     return usage("bench needs --seconds above 0, or --iterations");
   }

@@ -24,7 +24,10 @@ _cariama() {
     fi
   fi
   case $previous in
-    --bind) words="none core numa" ;;
+    --bind)
+      words="none core numa"
+      [ "${program##*/}" != cariama-hex ] || words="127.0.0.1 ::1 0.0.0.0 ::"
+      ;;
     --strategy) words="bfs chaining saturation" ;;
     --placement) words="locality hash random" ;;
     --preset) words="default paper" ;;
@@ -52,7 +55,7 @@ _cariama() {
                 return 0
               fi
               ;;
-            cariama-hex) [ "$COMP_CWORD" != 1 ] || words="gtp analyze solve match bench" ;;
+            cariama-hex) [ "$COMP_CWORD" != 1 ] || words="gtp analyze serve solve match bench" ;;
           esac
           ;;
       esac

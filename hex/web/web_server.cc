@@ -1,0 +1,239 @@
+#include "hex/web/web_server.h"
+
+#include <httplib.h>
+#include <sys/socket.h>
+
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <optional>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "dtutils/error.h"
+#include "dtutils/internal/start_thread.h"
+#include "hex/web/web_text.h"
+
+namespace cariama::hex {
+namespace internal {
+// The files of hex/web/page (cmake/embed_files.cmake).
+extern const std::string_view k_page_html;
+extern const std::string_view k_page_css;
+extern const std::string_view k_page_js;
+}  // namespace internal
+
+namespace {
+
+// Each search that a client waits for occupies a thread, and so does each other request. More than
+// SearchQueueOptions::most.
+constexpr size_t kWebThreads = 40;
+constexpr size_t kMaxBody = size_t{1} << 20;
+constexpr double kMaxSearchSeconds = 600;
+constexpr int kRequestSeconds = 5;  // a client must send its request within this time
+// A client that disappears is noticed after this time.
+constexpr std::chrono::milliseconds kHeartbeat{100};
+
+// Everything comes from this server, no other page may show it in a frame, and nothing is stored.
+const httplib::Headers kHeaders = {
+    {"Content-Security-Policy",
+     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+     "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"},
+    {"X-Content-Type-Options", "nosniff"},
+    {"Referrer-Policy", "no-referrer"},
+    {"Cross-Origin-Resource-Policy", "same-origin"},
+    {"Cross-Origin-Opener-Policy", "same-origin"},
+    {"Cache-Control", "no-store"}};
+
+void refuse(httplib::Response& response, int code, const std::string& what) {
+  response.status = code;
+  response.set_content(what + "\n", "text/plain; charset=utf-8");
+}
+
+}  // namespace
+
+class WebServer::Impl {
+ public:
+  Impl(SearchQueue& queue, const WebServerOptions& options)
+      : queue_(queue), address_(options.address), port_(options.port) {
+    server_.set_default_headers(kHeaders);
+    server_.set_keep_alive_max_count(1);
+    server_.set_payload_max_length(kMaxBody);
+    server_.set_read_timeout(kRequestSeconds);
+    server_.set_write_timeout(kRequestSeconds);
+    server_.set_tcp_nodelay(true);
+    // The default of the library is SO_REUSEPORT, with which a second server of the same user gets
+    // the same port, and a part of the connections.
+    server_.set_socket_options([](socket_t socket) {
+      const int yes = 1;
+      ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    });
+    server_.new_task_queue = [] { return new httplib::ThreadPool(kWebThreads); };
+    server_.set_pre_routing_handler([this](const auto& request, auto& response) {
+      return accept(request, response) ? httplib::Server::HandlerResponse::Unhandled
+                                       : httplib::Server::HandlerResponse::Handled;
+    });
+    server_.set_exception_handler([](const auto&, auto& response, std::exception_ptr) {
+      refuse(response, 500, "the request failed");
+    });
+    serve_file("/", internal::k_page_html, "text/html; charset=utf-8");
+    serve_file("/page.css", internal::k_page_css, "text/css; charset=utf-8");
+    serve_file("/page.js", internal::k_page_js, "text/javascript; charset=utf-8");
+    server_.Post("/game", [](const httplib::Request& request, httplib::Response& response) {
+      if (const auto game = read_game(request, response)) {
+        response.set_content(game_json(*game), "application/json");
+      }
+    });
+    server_.Post("/search", [this](const httplib::Request& request, httplib::Response& response) {
+      search(request, response);
+    });
+  }
+  ~Impl() {
+    stopping_.store(true);
+    server_.stop();
+    if (listener_.joinable()) listener_.join();
+  }
+
+  absl::Status listen() {
+    errno = 0;
+    if (port_ == 0) {
+      port_ = server_.bind_to_any_port(address_);
+    } else if (!server_.bind_to_port(address_, port_)) {
+      port_ = -1;
+    }
+    if (port_ < 0) return absl::UnknownError("");  // start() makes the message, with errno
+    absl::StatusOr<std::thread> thread =
+        cariama::internal::start_quiet_thread([this] { server_.listen_after_bind(); });
+    if (!thread.ok()) return thread.status();
+    listener_ = *std::move(thread);
+    // Without this wait, a stop() that comes before the thread listens would have no effect.
+    while (!server_.is_running()) std::this_thread::yield();
+    return absl::OkStatus();
+  }
+  [[nodiscard]] int port() const { return port_; }
+  [[nodiscard]] std::string url() const {
+    const bool v6 = address_.find(':') != std::string::npos;
+    return absl::StrCat("http://", v6 ? "[" : "", address_, v6 ? "]" : "", ":", port_, "/");
+  }
+
+ private:
+  void serve_file(const char* path, std::string_view text, const char* type) {
+    server_.Get(path, [text, type](const httplib::Request&, httplib::Response& response) {
+      response.set_content(text.data(), text.size(), type);
+    });
+  }
+
+  // Returns true if the request may be handled. Otherwise the response contains the reason.
+  [[nodiscard]] bool accept(const httplib::Request& request, httplib::Response& response) const {
+    const std::string host = request.get_header_value("Host");
+    if (request.get_header_value_count("Host") != 1 || !is_accepted_host(host, address_)) {
+      refuse(response, 403,
+             "this name of the host is refused: use the address that "
+             "cariama-hex serve has printed");
+      return false;
+    }
+    // Browsers send Origin with each POST. A request without it is from another program.
+    const size_t origins = request.get_header_value_count("Origin");
+    const std::string site = request.get_header_value("Sec-Fetch-Site");
+    const bool foreign = request.method != "GET" && !site.empty() && site != "same-origin";
+    if (origins > 1 || foreign ||
+        (origins == 1 && !is_accepted_origin(request.get_header_value("Origin"), host))) {
+      refuse(response, 403, "requests of other pages are refused");
+      return false;
+    }
+    // The library limits neither the size of a body without a length, nor that of an uncompressed
+    // body.
+    if (request.has_header("Transfer-Encoding") || request.has_header("Content-Encoding")) {
+      refuse(response, 411, "the body needs a Content-Length, and no encoding");
+      return false;
+    }
+    if (request.method == "POST" &&
+        !std::string_view(request.get_header_value("Content-Type")).starts_with("text/plain")) {
+      refuse(response, 415, "the body must be SGF as text/plain");
+      return false;
+    }
+    return true;
+  }
+
+  static std::optional<SgfGame> read_game(const httplib::Request& request,
+                                          httplib::Response& response) {
+    absl::StatusOr<SgfGame> game =
+        parse_web_game(request.body, request.get_param_value("swap") == "1");
+    if (game.ok()) return *std::move(game);
+    refuse(response, 400, std::string(game.status().message()));
+    return std::nullopt;
+  }
+
+  void search(const httplib::Request& request, httplib::Response& response) {
+    const std::optional<SgfGame> game = read_game(request, response);
+    if (!game) return;
+    const Board board = to_record(*game).board();
+    if (board.winner() || !board.empty().any()) {
+      refuse(response, 400, "the game has ended");
+      return;
+    }
+    SearchOrder order{board, 0, request.get_param_value("choose") == "1"};
+    if (request.has_param("seconds") &&
+        (!absl::SimpleAtod(request.get_param_value("seconds"), &order.seconds) ||
+         !(order.seconds >= 0 && order.seconds <= kMaxSearchSeconds))) {
+      refuse(response, 400, absl::StrCat("seconds must be from 0 to ", kMaxSearchSeconds));
+      return;
+    }
+    const std::shared_ptr<SearchQueue::Search> search = queue_.submit(order);
+    if (search == nullptr) {
+      refuse(response, 503, "too many searches: close a tab, or wait");
+      return;
+    }
+    response.set_chunked_content_provider(
+        "application/x-ndjson",
+        [this, search, board, version = uint64_t{0}](size_t, httplib::DataSink& sink) mutable {
+          return send_view(*search, board, version, sink);
+        },
+        [this, search](bool) { queue_.cancel(*search); });
+  }
+
+  // Sends the next state of the search. Returns false if the client is gone.
+  bool send_view(const SearchQueue::Search& search, const Board& board, uint64_t& version,
+                 httplib::DataSink& sink) {
+    const SearchView view = queue_.wait(search, version, deadline_after(kHeartbeat));
+    if (stopping_.load() || !sink.is_writable()) return false;
+    const bool changed = view.version != std::exchange(version, view.version);
+    const std::string line = changed ? view_json(board, view) + "\n" : "\n";
+    if (!sink.write(line.data(), line.size())) return false;
+    if (view.ended) sink.done();
+    return true;
+  }
+
+  SearchQueue& queue_;
+  const std::string address_;
+  int port_;
+  httplib::Server server_;
+  std::thread listener_;
+  std::atomic<bool> stopping_{false};
+};
+
+absl::StatusOr<std::unique_ptr<WebServer>> WebServer::start(SearchQueue& queue,
+                                                            const WebServerOptions& options) {
+  if (!is_ip_address(options.address)) {
+    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                      absl::StrCat("'", options.address, "' is not an address in digits"));
+  }
+  auto impl = std::make_unique<Impl>(queue, options);
+  if (const absl::Status status = impl->listen(); !status.ok()) {
+    if (!status.message().empty()) return status;
+    return make_errno_error(
+        errno, ErrorScope::kProcess,
+        absl::StrCat("cannot listen at port ", options.port, " of ", options.address),
+        "choose another port with --port, or a free one with --port 0");
+  }
+  return std::unique_ptr<WebServer>(new WebServer(std::move(impl)));
+}
+
+WebServer::WebServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+WebServer::~WebServer() = default;
+std::string WebServer::url() const { return impl_->url(); }
+int WebServer::port() const { return impl_->port(); }
+
+}  // namespace cariama::hex

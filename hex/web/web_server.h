@@ -1,0 +1,61 @@
+// WebServer: the HTTP side of `cariama-hex serve`. It serves one page, which is a part of the
+// program, and the requests of this page:
+//
+//   GET /                   the page, which loads /page.css and /page.js
+//   POST /game?swap=1       body: SGF. Returns the game and its last position, game_json().
+//   POST /search?swap=1&seconds=S&choose=1
+//                           body: SGF. Searches the last position and returns the state of the
+//                           search after each change, one JSON object per line (view_json()). Empty
+//                           lines in between show that the connection exists. The search ends after
+//                           S seconds (0: no limit), or when the client closes the connection.
+//                           choose=1: the last line contains the move that the engine would play.
+//
+// The server has no state of a game: each request contains its game. So tabs are independent of
+// each other, and a tab that disappears leaves nothing behind. The searches of all tabs share the
+// engine by turns (search_queue.h).
+//
+// Refused: names of hosts other than those of is_accepted_host(), pages of other origins, bodies of
+// more than 1 MiB, compressed bodies and bodies without a length, and searches beyond the limit of
+// the queue. A connection carries one request, so that no part of a refused request is taken for
+// the next one.
+#ifndef CARIAMA_HEX_WEB_WEB_SERVER_H_
+#define CARIAMA_HEX_WEB_WEB_SERVER_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "hex/web/search_queue.h"
+
+namespace cariama::hex {
+
+struct WebServerOptions {
+  std::string address = "127.0.0.1";  // an address in digits
+  int port = 8017;                    // 0: any free port
+};
+
+// Not thread-safe.
+class WebServer {
+ public:
+  // Listens, and starts the threads that answer requests. `queue` must outlive the server. Errors:
+  // INVALID_ARGUMENT if the address is none, and those of listening (error.h).
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<WebServer>> start(
+      SearchQueue& queue, const WebServerOptions& options = {});
+  // Ends all responses that are being sent, and the threads. Blocks for up to about 5 s.
+  ~WebServer();
+  WebServer(const WebServer&) = delete;
+  WebServer& operator=(const WebServer&) = delete;
+
+  // Returns the address of the page: "http://127.0.0.1:8017/".
+  [[nodiscard]] std::string url() const;
+  [[nodiscard]] int port() const;
+
+ private:
+  class Impl;
+  explicit WebServer(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace cariama::hex
+
+#endif  // CARIAMA_HEX_WEB_WEB_SERVER_H_
