@@ -58,6 +58,10 @@ if(TARGET bench_registration)
   cariama_check(registration 180 1 "${checks}/registration" "$<TARGET_FILE:bench_registration>"
     "${PROJECT_SOURCE_DIR}/bench/plot_registered")
 endif()
+if(TARGET cariama-hex)
+  cariama_check(hex_browser 600 2 "${CMAKE_CURRENT_SOURCE_DIR}/hex/web/browser_test"
+    "$<TARGET_FILE:cariama-hex>")
+endif()
 cariama_check(format 120 1 "${checks}/format")
 cariama_check(house 120 1 "${checks}/house")
 cariama_check(guides 60 1 "${checks}/guides")

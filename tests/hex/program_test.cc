@@ -164,11 +164,39 @@ TEST(Program, RefereesAMatchWithSeparateSetupCommands) {
   EXPECT_EQ(match("--setup 'time -m 1' --setup2 'param_search iterations 20'").code, 1);
 }
 
+// The program prints the address of the page, an interrupt ends it, and a second program cannot use
+// its port.
+TEST(Program, ServesAPage) {
+  using cariama::testing::Running;
+  Running server(CARIAMA_PROGRAM_DIR "/cariama-hex serve --port 0");
+  ASSERT_TRUE(Running::eventually([&] { return server.out().ends_with("/\n"); }));
+  EXPECT_THAT(server.out(), ContainsRegex("^http://127.0.0.1:[0-9]+/\n$"));
+  std::string port = server.out().substr(std::string("http://127.0.0.1:").size());
+  port.resize(port.size() - 2);
+  const Outcome second = shell(CARIAMA_PROGRAM_DIR "/cariama-hex serve --port " + port + " 2>&1");
+  EXPECT_EQ(second.code, 1);
+  EXPECT_THAT(second.output, HasSubstr("Address already in use: choose another port with --port"));
+  ::kill(server.pid(), SIGINT);
+  EXPECT_EQ(server.wait(), 0);
+  EXPECT_EQ(server.err(), "");
+}
+
+TEST(Program, WarnsOfAPageForOtherMachines) {
+  using cariama::testing::Running;
+  Running server(CARIAMA_PROGRAM_DIR "/cariama-hex serve --port 0 --bind 0.0.0.0");
+  ASSERT_TRUE(Running::eventually([&] { return server.out().ends_with("/\n"); }));
+  EXPECT_THAT(server.err(), HasSubstr("warning: everyone who reaches 0.0.0.0 may use"));
+  ::kill(server.pid(), SIGTERM);
+  EXPECT_EQ(server.wait(), 0);
+}
+
 TEST(Program, WrongUsageIsReported) {
   for (const char* wrong :
        {"", "dance", "analyze --size 2", "bench -n 0", "gtp --seconds many",
         "analyze --without wings", "match one", "bench --seconds 0", "gtp --seconds 1e12",
-        "analyze --memory 9e15", "analyze --iterations 0.5", "match --pairs 1.5 a b"}) {
+        "analyze --memory 9e15", "analyze --iterations 0.5", "match --pairs 1.5 a b",
+        "serve --port 65536", "serve --port x", "serve --bind localhost", "serve --bind",
+        "serve a1"}) {
     EXPECT_EQ(run(wrong).code, 2) << wrong;
   }
   EXPECT_EQ(run("analyze z99").code, 1);
