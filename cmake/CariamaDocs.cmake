@@ -16,7 +16,8 @@ function(cariama_install_docs)
     file(WRITE "${PROJECT_BINARY_DIR}/installed_docs/${guide}" "${text}")
   endforeach()
   install(DIRECTORY "${PROJECT_BINARY_DIR}/installed_docs/" DESTINATION "${CMAKE_INSTALL_DOCDIR}")
-  file(GLOB figures CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/docs/*.svg")
+  file(GLOB figures CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/docs/*.svg"
+    "${PROJECT_SOURCE_DIR}/docs/*.png")
   install(FILES ${figures} DESTINATION "${CMAKE_INSTALL_DOCDIR}/docs")
   install(DIRECTORY "${PROJECT_SOURCE_DIR}/docs/examples" DESTINATION "${CMAKE_INSTALL_DOCDIR}/docs")
   install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" "${PROJECT_SOURCE_DIR}/CHANGELOG.md"

@@ -427,7 +427,7 @@ function renderPosition() {
 // so the scale ends at 20 % and 80 %.
 function heatColor(rate) {
   const at = Math.min(1, Math.max(-1, (rate - 0.5) / 0.3));
-  return `color-mix(in srgb, var(${at < 0 ? "--loss" : "--win"}) ${(100 * Math.abs(at)).toFixed(0)}%, var(--even))`;
+  return `color-mix(in oklch, var(${at < 0 ? "--loss" : "--win"}) ${(100 * Math.abs(at)).toFixed(0)}%, var(--even))`;
 }
 
 function percent(move) {
@@ -448,7 +448,7 @@ function renderView() {
     let text = "";
     if (move && settings.heat) {
       const share = move.visits / most;
-      opacity = 0.06 + 0.74 * Math.sqrt(share);
+      opacity = 0.06 + 0.7 * Math.cbrt(share);
       heat.style.fill = heatColor(move.win_rate);
       if (move.proven !== undefined) text = move.proven ? "win" : "✕";
       else if (share >= 0.01 || move.i < kRows) text = (100 * move.win_rate).toFixed(0);
