@@ -21,7 +21,7 @@ bool is_proved(const SearchReport& report) {
 
 class SearchQueue::Search {
  public:
-  explicit Search(SearchOrder order) : order_(std::move(order)) {}
+  explicit Search(const SearchOrder& order) : order_(order) {}
 
  private:
   friend class SearchQueue;

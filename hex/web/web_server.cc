@@ -20,9 +20,9 @@
 namespace cariama::hex {
 namespace internal {
 // The files of hex/web/page (cmake/embed_files.cmake).
-extern const std::string_view k_page_html;
-extern const std::string_view k_page_css;
-extern const std::string_view k_page_js;
+extern const std::string_view kPageHtml;
+extern const std::string_view kPageCss;
+extern const std::string_view kPageJs;
 }  // namespace internal
 
 namespace {
@@ -75,12 +75,12 @@ class WebServer::Impl {
       return accept(request, response) ? httplib::Server::HandlerResponse::Unhandled
                                        : httplib::Server::HandlerResponse::Handled;
     });
-    server_.set_exception_handler([](const auto&, auto& response, std::exception_ptr) {
+    server_.set_exception_handler([](const auto&, auto& response, const std::exception_ptr&) {
       refuse(response, 500, "the request failed");
     });
-    serve_file("/", internal::k_page_html, "text/html; charset=utf-8");
-    serve_file("/page.css", internal::k_page_css, "text/css; charset=utf-8");
-    serve_file("/page.js", internal::k_page_js, "text/javascript; charset=utf-8");
+    serve_file("/", internal::kPageHtml, "text/html; charset=utf-8");
+    serve_file("/page.css", internal::kPageCss, "text/css; charset=utf-8");
+    serve_file("/page.js", internal::kPageJs, "text/javascript; charset=utf-8");
     server_.Post("/game", [](const httplib::Request& request, httplib::Response& response) {
       if (const auto game = read_game(request, response)) {
         response.set_content(game_json(*game), "application/json");

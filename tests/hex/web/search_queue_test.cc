@@ -127,8 +127,8 @@ TEST(SearchQueue, ACancelledSearchMakesRoom) {
 TEST(SearchQueue, TheNumberOfSearchesIsLimited) {
   FlatEngine engine;
   RunningQueue queue(engine, {.slice = 0.02, .interval = 0.005, .turn = 1e9, .most = 3});
-  std::vector<SearchPointer> searches;
-  for (int i = 0; i < 3; ++i) searches.push_back(queue->submit({Board(5, 5)}));
+  std::vector<SearchPointer> searches(3);
+  for (SearchPointer& search : searches) search = queue->submit({Board(5, 5)});
   EXPECT_EQ(queue->submit({Board(5, 5)}), nullptr);
   queue->cancel(*searches[2]);
   const SearchPointer next = queue->submit({Board(5, 5)});
