@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <exception>
 #include <optional>
 #include <string_view>
 #include <thread>
@@ -104,13 +105,22 @@ class WebServer::Impl {
       port_ = -1;
     }
     if (port_ < 0) return absl::UnknownError("");  // start() makes the message, with errno
-    absl::StatusOr<std::thread> thread =
-        cariama::internal::start_quiet_thread([this] { server_.listen_after_bind(); });
+    absl::StatusOr<std::thread> thread = cariama::internal::start_quiet_thread([this] {
+      try {
+        server_.listen_after_bind();
+      } catch (const std::exception&) {
+        // The threads that answer could not be started.
+      }
+      listener_ended_.store(true);
+    });
     if (!thread.ok()) return thread.status();
     listener_ = *std::move(thread);
     // Without this wait, a stop() that comes before the thread listens would have no effect.
-    while (!server_.is_running()) std::this_thread::yield();
-    return absl::OkStatus();
+    while (!server_.is_running() && !listener_ended_.load()) std::this_thread::yield();
+    if (!listener_ended_.load()) return absl::OkStatus();
+    return make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kProcess,
+                      absl::StrCat("the page's ", kWebThreads, " threads cannot be started"),
+                      "raise ulimit -u");
   }
   [[nodiscard]] int port() const { return port_; }
   [[nodiscard]] std::string url() const {
@@ -211,6 +221,7 @@ class WebServer::Impl {
   int port_;
   httplib::Server server_;
   std::thread listener_;
+  std::atomic<bool> listener_ended_{false};
   std::atomic<bool> stopping_{false};
 };
 
