@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "dsfabric/bootstrap/launch_variables.h"
 #include "dsfabric/calls/work_counts.h"
+#include "dsfabric/fabric/job_trace.h"
 #include "dsfabric/peers/ports.h"
 #include "dsfabric/serializer.h"
 #include "dtutils/error.h"
@@ -197,6 +198,8 @@ absl::Status Shutdown::run(Deadline deadline, const std::function<void()>& calls
   // No process leaves before all know that disconnecting is not a failure from now on. The store
   // would report the end of each process to each: P^2 messages.
   static_cast<void>(job_.bootstrap().watch_ends(false));
+  // While no process has left, the first one that cannot write its part reports for its host.
+  write_trace();
   return run_round("left", {}, deadline).status();
 }
 
