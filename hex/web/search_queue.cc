@@ -129,7 +129,9 @@ void SearchQueue::run_turn(Search& search, const std::atomic<bool>& stop) {
     };
     const SearchReport report =
         engine_.search(order.board, {limit, 0}, interrupt_, live, options_.interval);
-    const bool idle = report.iterations == 0;
+    // The engine has reached a limit of its tree, and would reach it again. A slice that took its
+    // time without an iteration is different: the machine was busy.
+    const bool full = report.iterations == 0 && report.seconds < limit / 2;
     {
       const std::lock_guard lock(mutex_);
       search.view_.processes = loads_(report.seconds);
@@ -138,8 +140,7 @@ void SearchQueue::run_turn(Search& search, const std::atomic<bool>& stop) {
     seconds += report.seconds;
     iterations += report.iterations;
     if (stop.load() || interrupt_.load()) return;
-    // Without an iteration the engine has reached a limit of its tree, and would reach it again.
-    if (is_proved(report) || idle || (order.seconds > 0 && seconds >= order.seconds)) {
+    if (is_proved(report) || full || (order.seconds > 0 && seconds >= order.seconds)) {
       end(search);
       return;
     }

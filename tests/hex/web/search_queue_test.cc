@@ -182,16 +182,27 @@ class ScriptedEngine final : public FlatEngine {
                       const std::function<void(const SearchReport&)>&, double) override {
     SearchReport report;
     report.color = board.to_move();
-    report.seconds = 1;
-    report.iterations = next_ < lines.size() ? 1 : 0;
+    report.seconds = next_ < lines.size() ? 1 : 0;
+    report.iterations = next_ < lines.size() ? iterations : 0;
     report.moves = {{0, 1, 0.5, 0, std::nullopt, lines[std::min(next_++, lines.size() - 1)]}};
     return report;
   }
   std::vector<std::vector<Move>> lines;
+  uint64_t iterations = 1;  // of each search with a line
 
  private:
   size_t next_ = 0;
 };
+
+// On a busy machine a slice may end before the first iteration.
+TEST(SearchQueue, ASliceWithoutAnIterationDoesNotEndAnAnalysis) {
+  ScriptedEngine engine;
+  engine.lines = {{0}, {0}, {0, 1}};
+  engine.iterations = 0;
+  RunningQueue queue(engine);
+  EXPECT_EQ(queue.end_of(queue->submit({Board(3, 3)})).report.moves[0].line,
+            (std::vector<Move>{0, 1}));
+}
 
 // The engine ends without an iteration after its last line. The search ends instead of repeating
 // this without end.
