@@ -167,13 +167,14 @@ bool Host::round(HostThread& self) {
   return (active != nullptr && active->work(self.index)) || calls != 0;
 }
 
-void Host::rest(HostThread& self, Deadline deadline) {
+void Host::rest(HostThread& self, Deadline deadline, const std::function<bool()>& until) {
   const TraceScope trace("mcts", "idle");
   if (self.aggregators != nullptr) self.aggregators->flush();
   if (self.index == 0) look_for_deaths();
   const auto start = steady_clock::now();
   deadline = std::min(deadline, start + kHeartbeat);
-  const auto condition = [&] { return !may_rest(self); };
+  // `until` too: the call that makes it true may run in the wait below.
+  const auto condition = [&] { return !may_rest(self) || (until && until()); };
   if (fabric_ != nullptr) {
     // Also returns when calls have run and left batched calls in the aggregators: the next flush
     // publishes these.
@@ -214,7 +215,7 @@ bool Host::work_until(const std::function<bool()>& condition, Deadline deadline)
     if (self.aggregators != nullptr) self.aggregators->flush();
     if (condition()) return true;
     // Sleep at most 200 us: another thread may make the condition true without waking this one.
-    rest(self, std::min(deadline, deadline_after(std::chrono::microseconds(200))));
+    rest(self, std::min(deadline, deadline_after(std::chrono::microseconds(200))), condition);
   }
   return true;
 }

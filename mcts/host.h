@@ -194,7 +194,7 @@ class CARIAMA_MCTS_EXPORT Host {
   void leave(uint32_t index);
   void run_worker(uint32_t index);
   bool round(HostThread& self);
-  void rest(HostThread& self, Deadline deadline);
+  void rest(HostThread& self, Deadline deadline, const std::function<bool()>& until = nullptr);
   [[nodiscard]] bool may_rest(const HostThread& self);
   void look_for_deaths();
 
