@@ -144,7 +144,7 @@ int measure(const Arguments& arguments, mcts::Host& host) {
     search.options().transpositions = policy.transpositions;
     search.clear();
     const auto result = search.run(game, {.seconds = arguments.seconds});
-    const double plain = plain_search_seconds(game, search.options(), result.iterations);
+    const double plain = plain_search(game, search.options(), result.iterations).seconds;
     report_search(report, policy.name, arguments, host, result, plain);
   }
   Params params;

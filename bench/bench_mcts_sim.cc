@@ -14,12 +14,18 @@
 //   visits_per_second        started rollouts, including rollouts for other processes
 //   relative_efficiency      iterations per second and process, relative to the first row
 //   idle_share               share of the processes' time
+//   idle_no_share, idle_answers, idle_deferred
+//                            by cause (mcts::IdleCause), without the time after the last playout
+//   idle_late                as the three rows above together, after the first 5 ms of the search
 //   message_share            share of the processes' time spent on sending and receiving
 //   messages_per_iteration, bytes_per_iteration
 //   deferred_share           share of the visits whose selection was deferred and started again
 //   least_node_share         smallest share of the nodes that a process owns, times P
 //   real_seconds             duration of the simulation
+//
+// With --games the only row is wins, in percent.
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -31,6 +37,7 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/numbers.h"
 #include "bench/support/flags.h"
+#include "bench/support/plain_search.h"
 #include "bench/support/report.h"
 #include "bench/support/virtual_cluster.h"
 #include "hex/hex_game.h"
@@ -52,6 +59,10 @@ ABSL_FLAG(double, latency, 1000, "one-way latency in ns");
 ABSL_FLAG(double, gigabytes, 12.5, "bandwidth of a port in bytes per ns");
 ABSL_FLAG(double, message_gap, 5, "ns between two messages of a port");
 ABSL_FLAG(uint64_t, seed, 1, "seed of all random choices");
+ABSL_FLAG(
+    uint64_t, games, 0,
+    "plays this number of games of the distributed search against a sequential search with the "
+    "same number of iterations, instead of the measurement");
 ABSL_FLAG(bool, json, false, "print one JSON object per line");
 
 namespace cariama::bench {
@@ -70,7 +81,19 @@ struct Costs {
   double message = 0;  // ns
   double byte = 0;     // ns
 };
-Costs costs;  // costs of the running simulation
+Costs costs;                                              // costs of the running simulation
+constexpr SimTime kStart = std::chrono::milliseconds(5);  // the start of a search
+
+// The idle time of the processes by its cause. Not guarded by a lock: one simulated process runs at
+// a time.
+struct IdleTimes {
+  const VirtualCluster* cluster = nullptr;           // nullptr: not recording
+  SimTime begin{0};                                  // of the search
+  std::vector<SimTime> seen;                         // idle time of each process when last recorded
+  std::array<double, mcts::kIdleCauses> by_cause{};  // virtual seconds
+  double late = 0;                                   // after the first 5 ms of the search
+};
+IdleTimes idle_times;
 
 // Hex whose playouts take virtual time: that of the playout, and that of the messages that the
 // thread has sent since the previous playout.
@@ -83,6 +106,7 @@ class TimedGame : public hex::HexGame<2> {
     using HexGame<2>::Playouts::Playouts;
     float run(const TimedGame& game, std::optional<Move> last, mcts::Random& random,
               mcts::Owned<kAmafIds>* owned) {
+      record_idle();
       const mcts::PeerAggregators& aggregators = *mcts::Host::here().aggregators;
       const uint64_t messages = aggregators.messages();
       const uint64_t bytes = aggregators.bytes();
@@ -95,6 +119,19 @@ class TimedGame : public hex::HexGame<2> {
     }
 
    private:
+    // Adds the time that this process has been idle since its last playout.
+    static void record_idle() {
+      if (idle_times.cluster == nullptr) return;
+      const uint32_t rank = mcts::Host::here().host->rank();
+      const VirtualCluster::Process process = idle_times.cluster->process(rank);
+      const double idle = to_seconds(process.idle - idle_times.seen[rank]);
+      idle_times.seen[rank] = process.idle;
+      const mcts::IdleCause cause =
+          mcts::Host::local_here<mcts::WorkPool<TimedGame>>().idle_cause();
+      idle_times.by_cause[static_cast<size_t>(cause)] += idle;
+      if (process.clock - idle_times.begin > kStart) idle_times.late += idle;
+    }
+
     uint64_t messages_ = mcts::Host::here().aggregators->messages();
     uint64_t bytes_ = mcts::Host::here().aggregators->bytes();
   };
@@ -135,10 +172,15 @@ Outcome simulate(uint32_t processes, const SimOptions& sim, const mcts::SearchOp
     search.clear();
     const SimTime begin = cluster.process(0).clock;
     const SimTime idle_before = idle();
+    idle_times = {&cluster, begin, {}};
+    for (uint32_t rank = 0; rank < processes; ++rank) {
+      idle_times.seen.push_back(cluster.process(rank).idle);
+    }
     const auto result =
         search.run(game, {.iterations = absl::GetFlag(FLAGS_iterations) * processes});
     outcome.seconds = to_seconds(cluster.process(0).clock - begin);
     outcome.idle = to_seconds(idle() - idle_before);
+    idle_times.cluster = nullptr;
     outcome.iterations = result.iterations;
     outcome.least_nodes = UINT64_MAX;
     for (const mcts::Statistics& one : result.processes) {
@@ -155,6 +197,60 @@ Outcome simulate(uint32_t processes, const SimOptions& sim, const mcts::SearchOp
   return outcome;
 }
 
+// Plays games of a distributed search against a sequential search (plain_search.h). Both sides have
+// the same number of iterations for a move. The first two moves are random; each opening is played
+// twice, with exchanged colours. Returns the number of games that the distributed search has won.
+template <typename Search>
+uint64_t play_games(uint32_t processes, const SimOptions& sim, mcts::SearchOptions options,
+                    uint64_t games) {
+  const uint64_t iterations = absl::GetFlag(FLAGS_iterations) * processes;
+  const int size = absl::GetFlag(FLAGS_size);
+  uint64_t wins = 0;
+  VirtualCluster cluster({.processes = processes, .sim = sim});
+  const absl::Status ran = cluster.run([&](Fabric& fabric) {
+    auto host = mcts::Host::create(&fabric);
+    if (!host.ok()) fail(std::string(host.status().message()));
+    if ((*host)->rank() != 0) {
+      if (const absl::Status served = (*host)->serve(); !served.ok()) {
+        fail(std::string(served.message()));
+      }
+      return;
+    }
+    mcts::Random random(options.seed);
+    Search search(**host, options);
+    hex::Move opening[2];
+    for (uint64_t number = 0; number < games; ++number) {
+      TimedGame game(hex::Board(size, size));
+      hex::HexGame<2> plain{hex::Board(size, size)};
+      for (hex::Move& move : opening) {
+        hex::Move moves[TimedGame::kMaxMoves];
+        const int count = game.moves(moves);
+        if (number % 2 == 0) move = moves[random.below(static_cast<uint32_t>(count))];
+        game.play(move);
+        plain.play(move);
+      }
+      const int side = static_cast<int>(number % 2);
+      while (!game.result()) {
+        options.seed = search.options().seed = random.next();
+        hex::Move move{};
+        if (game.to_move() == side) {
+          search.clear();  // the sequential search has no tree of an earlier move either
+          move = search.run(game, {.iterations = iterations}).moves[0].move;
+        } else {
+          move = plain_search(plain, options, iterations).move;
+        }
+        game.play(move);
+        plain.play(move);
+      }
+      if (*game.result() == (side == 0 ? 1.0F : 0.0F)) ++wins;
+      progress(std::to_string(wins) + " of " + std::to_string(number + 1));
+    }
+    (*host)->end();
+  });
+  if (!ran.ok()) fail(std::string(ran.message()));
+  return wins;
+}
+
 template <typename Search>
 void run_policy(const std::string& policy, const SimOptions& sim, Params common,
                 const Report& report) {
@@ -166,6 +262,14 @@ void run_policy(const std::string& policy, const SimOptions& sim, Params common,
   for (const std::string& text : absl::GetFlag(FLAGS_processes)) {
     uint32_t processes = 0;
     if (!absl::SimpleAtoi(text, &processes) || processes < 1) fail("--processes: " + text);
+    if (const uint64_t games = absl::GetFlag(FLAGS_games); games != 0) {
+      Params params = common;
+      params.set("processes", uint64_t{processes});
+      const uint64_t wins = play_games<Search>(processes, sim, options, games);
+      const double share = static_cast<double>(wins) / static_cast<double>(games);
+      report.row("wins", params, summarize({100 * share}), "%");
+      continue;
+    }
     progress(policy + ": " + text + " processes");
     const auto start = std::chrono::steady_clock::now();
     const Outcome outcome = simulate<Search>(processes, sim, options);
@@ -187,6 +291,10 @@ void run_policy(const std::string& policy, const SimOptions& sim, Params common,
     row("visits_per_second", visits / outcome.seconds, "1/s");
     row("relative_efficiency", rate / processes / *first, "ratio");
     const double time = outcome.seconds * processes;
+    row("idle_no_share", 100 * idle_times.by_cause[0] / time, "%");
+    row("idle_answers", 100 * idle_times.by_cause[1] / time, "%");
+    row("idle_deferred", 100 * idle_times.by_cause[2] / time, "%");
+    row("idle_late", 100 * idle_times.late / time, "%");
     row("idle_share", 100 * outcome.idle / time, "%");
     row("message_share", 1e-7 * (costs.message * messages + costs.byte * bytes) / time, "%");
     row("messages_per_iteration", messages / iterations, "1");

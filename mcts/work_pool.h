@@ -7,6 +7,7 @@
 #define CARIAMA_MCTS_WORK_POOL_H_
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -15,6 +16,14 @@
 #include "mcts/slot_table.h"
 
 namespace cariama::mcts {
+
+// Why a worker found no rollout to run.
+enum class IdleCause : uint8_t {
+  kNoShare,   // the process has no share of the root's rollouts
+  kAnswers,   // other processes run all rollouts of the process's shares, or of the root's job
+  kDeferred,  // the rollouts of the root's job would be deferred
+};
+constexpr size_t kIdleCauses = 3;
 
 // Thread-safe.
 template <Game G>
@@ -53,6 +62,12 @@ class WorkPool final : public LocalInstance {
     if (!waiting && host_.threads() > 1) host_.wake_workers();
   }
 
+  // The number of shares of the root's rollouts that this process has received and not answered.
+  [[nodiscard]] std::atomic<int32_t>& open_shares() { return open_shares_; }
+  // Why a worker of this process last found no rollout to run.
+  void set_idle_cause(IdleCause cause) { idle_cause_.store(cause, std::memory_order_relaxed); }
+  [[nodiscard]] IdleCause idle_cause() const { return idle_cause_.load(std::memory_order_relaxed); }
+
   // The number of rollouts that this process has requested from `rank` and that are in flight,
   // without the shares of the root's rollouts.
   [[nodiscard]] std::atomic<int32_t>& outstanding(uint32_t rank) { return outstanding_[rank]; }
@@ -67,6 +82,8 @@ class WorkPool final : public LocalInstance {
   std::atomic<bool> root_open_{false};
   std::atomic<bool> stopping_{false};
   std::atomic<bool> waiting_{false};
+  std::atomic<int32_t> open_shares_{0};
+  std::atomic<IdleCause> idle_cause_{IdleCause::kNoShare};
   std::vector<std::atomic<int32_t>> outstanding_;
   std::vector<std::atomic<int32_t>> shared_;
 };

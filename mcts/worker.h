@@ -66,10 +66,16 @@ class Worker {
     if (!stopping && pool_.root_open()) give_shares();
     typename JobQueue<G>::Taken taken = pool_.jobs().take(kRolloutsPerPoll, stopping);
     if (taken.job == nullptr) {
-      if (!pool_.root_open()) return false;
-      taken.job = &pool_.root_job();
-      taken.rollouts = taken.job->take(kRolloutsPerPoll);
-      if (taken.rollouts == 0) return false;
+      const bool root = pool_.root_open();
+      if (root) {
+        taken.job = &pool_.root_job();
+        taken.rollouts = taken.job->take(kRolloutsPerPoll);
+      }
+      if (taken.rollouts == 0) {
+        const bool open = root || pool_.open_shares().load(std::memory_order_relaxed) > 0;
+        pool_.set_idle_cause(open ? IdleCause::kAnswers : IdleCause::kNoShare);
+        return false;
+      }
     } else {
       if (stopping) {
         cancel(*taken.job, taken.rollouts);
@@ -86,6 +92,7 @@ class Worker {
       postponed = true;
       if (i == 0) {
         pool_.set_waiting(true);
+        pool_.set_idle_cause(IdleCause::kDeferred);
         return false;
       }
     }
@@ -376,6 +383,7 @@ class Worker {
     const bool root = job.root;
     if (!job.end_pending(count) || root) return;
     answer(job);
+    if (job.share) pool_.open_shares().fetch_sub(1, std::memory_order_relaxed);
     pool_.jobs().recycle(job);
   }
   void answer(const Job<G>& job) {
@@ -544,6 +552,7 @@ class Worker {
     job.ticket = request.ticket;
     job.root = false;
     job.share = request.share;
+    if (job.share) pool_.open_shares().fetch_add(1, std::memory_order_relaxed);
     if (request.share) {
       job.node = exchange_.find_root().node;
     } else {

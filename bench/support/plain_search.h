@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <new>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "mcts/arena.h"
@@ -25,11 +26,18 @@ inline double thread_cpu_seconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-// Returns the processor seconds of `iterations` iterations from `game`. Uses these options:
-// selection, expand_visits, refine_visits, refine_again_visits, seed and memory_bytes. When the
-// memory is full, no more nodes are created.
+// The result of plain_search(): the best move, and the processor time of the search.
 template <mcts::Game G>
-double plain_search_seconds(const G& game, const mcts::SearchOptions& options,
+struct PlainResult {
+  typename G::Move move{};
+  double seconds = 0;
+};
+
+// Searches `game` for `iterations` iterations, fewer if the outcome is proved. Uses these options:
+// selection, expand_visits, refine_visits, refine_again_visits, seed and memory_bytes. When the
+// memory is full, no more nodes are created. Requires: the game has a move and no result.
+template <mcts::Game G>
+PlainResult<G> plain_search(const G& game, const mcts::SearchOptions& options,
                             uint64_t iterations) {
   using Node = mcts::Node<G>;
   using mcts::Outcome;
@@ -104,7 +112,16 @@ double plain_search_seconds(const G& game, const mcts::SearchOptions& options,
       }
     }
   }
-  return thread_cpu_seconds() - start;
+  PlainResult<G> result{root->move(0), thread_cpu_seconds() - start};
+  std::pair<bool, uint32_t> most{false, 0};
+  for (int i = 0; i < root->size(); ++i) {
+    if (root->verdict(i) == mcts::Verdict::kLoses) continue;
+    const std::pair<bool, uint32_t> own{root->verdict(i) == mcts::Verdict::kWins, root->visits(i)};
+    if (own < most) continue;
+    most = own;
+    result.move = root->move(i);
+  }
+  return result;
 }
 
 }  // namespace cariama::bench
