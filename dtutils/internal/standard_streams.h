@@ -5,6 +5,8 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <initializer_list>
+
 namespace cariama::internal {
 
 // Opens the standard streams that are closed on /dev/null. Otherwise the next descriptor that this
