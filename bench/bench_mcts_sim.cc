@@ -15,8 +15,9 @@
 //   relative_efficiency      iterations per second and process, relative to the first row
 //   idle_share               share of the processes' time
 //   idle_no_share, idle_answers, idle_deferred
-//                            by cause (mcts::IdleCause), without the time after the last playout
-//   idle_late                as the three rows above together, after the first 5 ms of the search
+//                            by cause (mcts::IdleCause), without the time after the last playout;
+//                            --policies locality only
+//   idle_late                idle time after the first 5 ms of the search, until the last playout
 //   message_share            share of the processes' time spent on sending and receiving
 //   messages_per_iteration, bytes_per_iteration
 //   deferred_share           share of the visits whose selection was deferred and started again
@@ -146,6 +147,24 @@ struct Outcome {
   double idle = 0;     // idle virtual seconds, summed over the processes
 };
 
+// Calls body(host) in the process of rank 0; the other processes serve its searches.
+template <typename Body>
+void run_in_rank_0(VirtualCluster& cluster, Body&& body) {
+  const absl::Status ran = cluster.run([&](Fabric& fabric) {
+    auto host = mcts::Host::create(&fabric);
+    if (!host.ok()) fail(std::string(host.status().message()));
+    if ((*host)->rank() != 0) {
+      if (const absl::Status served = (*host)->serve(); !served.ok()) {
+        fail(std::string(served.message()));
+      }
+      return;
+    }
+    body(**host);
+    (*host)->end();
+  });
+  if (!ran.ok()) fail(std::string(ran.message()));
+}
+
 template <typename Search>
 Outcome simulate(uint32_t processes, const SimOptions& sim, const mcts::SearchOptions& options) {
   const int size = absl::GetFlag(FLAGS_size);
@@ -157,16 +176,8 @@ Outcome simulate(uint32_t processes, const SimOptions& sim, const mcts::SearchOp
     for (uint32_t rank = 0; rank < processes; ++rank) sum += cluster.process(rank).idle;
     return sum;
   };
-  const absl::Status ran = cluster.run([&](Fabric& fabric) {
-    auto host = mcts::Host::create(&fabric);
-    if (!host.ok()) fail(std::string(host.status().message()));
-    if ((*host)->rank() != 0) {
-      if (const absl::Status served = (*host)->serve(); !served.ok()) {
-        fail(std::string(served.message()));
-      }
-      return;
-    }
-    Search search(**host, options);
+  run_in_rank_0(cluster, [&](mcts::Host& host) {
+    Search search(host, options);
     // A first search, not measured, establishes the connections.
     static_cast<void>(search.run(game, {.iterations = 1000}));
     search.clear();
@@ -191,9 +202,7 @@ Outcome simulate(uint32_t processes, const SimOptions& sim, const mcts::SearchOp
       outcome.sum.nodes += one.nodes;
       outcome.least_nodes = std::min(outcome.least_nodes, one.nodes);
     }
-    (*host)->end();
   });
-  if (!ran.ok()) fail(std::string(ran.message()));
   return outcome;
 }
 
@@ -207,17 +216,9 @@ uint64_t play_games(uint32_t processes, const SimOptions& sim, mcts::SearchOptio
   const int size = absl::GetFlag(FLAGS_size);
   uint64_t wins = 0;
   VirtualCluster cluster({.processes = processes, .sim = sim});
-  const absl::Status ran = cluster.run([&](Fabric& fabric) {
-    auto host = mcts::Host::create(&fabric);
-    if (!host.ok()) fail(std::string(host.status().message()));
-    if ((*host)->rank() != 0) {
-      if (const absl::Status served = (*host)->serve(); !served.ok()) {
-        fail(std::string(served.message()));
-      }
-      return;
-    }
+  run_in_rank_0(cluster, [&](mcts::Host& host) {
     mcts::Random random(options.seed);
-    Search search(**host, options);
+    Search search(host, options);
     hex::Move opening[2];
     for (uint64_t number = 0; number < games; ++number) {
       TimedGame game(hex::Board(size, size));
@@ -245,9 +246,7 @@ uint64_t play_games(uint32_t processes, const SimOptions& sim, mcts::SearchOptio
       if (*game.result() == (side == 0 ? 1.0F : 0.0F)) ++wins;
       progress(std::to_string(wins) + " of " + std::to_string(number + 1));
     }
-    (*host)->end();
   });
-  if (!ran.ok()) fail(std::string(ran.message()));
   return wins;
 }
 
@@ -291,9 +290,11 @@ void run_policy(const std::string& policy, const SimOptions& sim, Params common,
     row("visits_per_second", visits / outcome.seconds, "1/s");
     row("relative_efficiency", rate / processes / *first, "ratio");
     const double time = outcome.seconds * processes;
-    row("idle_no_share", 100 * idle_times.by_cause[0] / time, "%");
-    row("idle_answers", 100 * idle_times.by_cause[1] / time, "%");
-    row("idle_deferred", 100 * idle_times.by_cause[2] / time, "%");
+    if (policy == "locality") {
+      row("idle_no_share", 100 * idle_times.by_cause[0] / time, "%");
+      row("idle_answers", 100 * idle_times.by_cause[1] / time, "%");
+      row("idle_deferred", 100 * idle_times.by_cause[2] / time, "%");
+    }
     row("idle_late", 100 * idle_times.late / time, "%");
     row("idle_share", 100 * outcome.idle / time, "%");
     row("message_share", 1e-7 * (costs.message * messages + costs.byte * bytes) / time, "%");

@@ -7,8 +7,8 @@
 //   memlock is 64 KiB, a 2 MiB chunk needs more: raise ulimit -l
 //
 // A Status built here also carries its scope, so that a caller knows which object has to be rebuilt
-// without parsing text (the grouping follows UCX's status codes). It is a payload, which ToString()
-// prints: [cariama.dtutils/error_scope='peer']. The data path does not return
+// without parsing text (the grouping follows UCX's status codes). The scope is a payload, which
+// ToString() prints: [cariama.dtutils/error_scope='peer']. The data path does not return
 // Status: it reports through completions (completion.h), which to_status() converts to a Status.
 #ifndef CARIAMA_DTUTILS_ERROR_H_
 #define CARIAMA_DTUTILS_ERROR_H_

@@ -39,7 +39,6 @@ class Counter {
     value_.store(value_.load(std::memory_order_relaxed) + by, std::memory_order_relaxed);
   }
   [[nodiscard]] uint64_t value() const { return value_.load(std::memory_order_relaxed); }
-  void reset() { value_.store(0, std::memory_order_relaxed); }
 
  private:
   std::atomic<uint64_t> value_{0};

@@ -267,7 +267,8 @@ StatisticsService::~StatisticsService() {
     // The thread lives in the parent, so this process can neither join nor detach it.
     state_->listeners.clear();
     state_->stop.reset();
-    [[maybe_unused]] static const State* const left_behind = state_.release();
+    [[maybe_unused]] static const State* left_behind;  // reachable: no leak to report
+    left_behind = state_.release();
     return;
   }
   if (state_->thread.joinable()) {

@@ -4,11 +4,11 @@
 //   auto service = StatisticsService::start({.labels = {{"rank", "3"}}});
 //   $ cariama-top
 //
-// The service is a thread that sleeps until a program connects: it costs nothing before that. It
-// listens on a Unix socket in the abstract namespace, whose name begins with kStatisticsSocket and
-// ends with the process id, so that readers find all processes in /proc/net/unix. It answers each
-// request with the text of statistics_prometheus(), as a response of HTTP/1.0. Only processes of
-// the same user and of root get an answer.
+// The service is a thread that sleeps until a program connects: it costs nothing before that,
+// unless it writes a file (file_path). It listens on a Unix socket in the abstract namespace, whose
+// name begins with kStatisticsSocket and ends with the process id, so that readers find all
+// processes in /proc/net/unix. It answers each request with the text of statistics_prometheus(), as
+// a response of HTTP/1.0. Only processes of the same user and of root get an answer.
 #ifndef CARIAMA_DTUTILS_STATISTICS_SERVICE_H_
 #define CARIAMA_DTUTILS_STATISTICS_SERVICE_H_
 

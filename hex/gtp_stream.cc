@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "dtutils/error.h"
+#include "dtutils/file_descriptor.h"
 #include "dtutils/internal/start_thread.h"
 
 namespace cariama::hex {
@@ -101,15 +102,12 @@ std::optional<std::string> LineReader::next() {
 }
 
 absl::Status run_gtp(Engine& engine, int in, int out, const GtpOptions& options) {
-  const int wake = eventfd(0, EFD_CLOEXEC);
-  if (wake < 0) return make_errno_error(errno, ErrorScope::kProcess, "no event descriptor");
+  const FileDescriptor wake(eventfd(0, EFD_CLOEXEC));
+  if (!wake.valid()) return make_errno_error(errno, ErrorScope::kProcess, "no event descriptor");
   Queue queue;
   absl::StatusOr<std::thread> reader =
-      internal::start_thread([&queue, in, wake] { read_lines(&queue, in, wake); });
-  if (!reader.ok()) {
-    close(wake);
-    return reader.status();
-  }
+      internal::start_thread([&] { read_lines(&queue, in, wake.get()); });
+  if (!reader.ok()) return reader.status();
   int error = 0;  // errno of the first write that failed
   const auto output = [&](std::string_view text) {
     if (error == 0) error = write_all(out, text);
@@ -132,9 +130,8 @@ absl::Status run_gtp(Engine& engine, int in, int out, const GtpOptions& options)
     queue.closed = true;
     queue.changed.notify_all();
   }
-  eventfd_write(wake, 1);
+  eventfd_write(wake.get(), 1);
   reader->join();
-  close(wake);
   // EPIPE: the controller has closed its end, as it may at the end of a session.
   if (error == 0 || error == EPIPE) return absl::OkStatus();
   return make_errno_error(

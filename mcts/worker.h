@@ -53,11 +53,7 @@ class Worker {
   void begin(uint64_t seed) {
     thread_.random = Random(seed);
     playouts_.reset();
-    counters_.reset();
-    if (thread_.aggregators != nullptr) {
-      messages_before_ = thread_.aggregators->messages();
-      bytes_before_ = thread_.aggregators->bytes();
-    }
+    before_ = totals();
   }
 
   // Runs a few rollouts. Returns false if there was none to run.
@@ -121,18 +117,15 @@ class Worker {
     return_rollouts(*ticket.job, ticket.rollouts);
   }
 
+  // Adds what this worker has counted since begin().
   void add_to(Statistics& sum) const {
-    sum.visits += counters_.visits.value();
-    sum.completions += counters_.completions.value();
-    sum.handed_over += counters_.handed_over.value();
-    sum.cancelled += counters_.cancelled.value();
-    sum.playouts += counters_.playouts.value();
-    sum.nodes_made_remotely += counters_.nodes_made_remotely.value();
-    sum.remote_selections += counters_.remote_selections.value();
-    sum.deferred_selections += counters_.deferred_selections.value();
-    if (thread_.aggregators != nullptr) {
-      sum.messages += thread_.aggregators->messages() - messages_before_;
-      sum.bytes += thread_.aggregators->bytes() - bytes_before_;
+    const Statistics now = totals();
+    for (const auto counted :
+         {&Statistics::visits, &Statistics::completions, &Statistics::handed_over,
+          &Statistics::cancelled, &Statistics::playouts, &Statistics::nodes_made_remotely,
+          &Statistics::remote_selections, &Statistics::deferred_selections, &Statistics::messages,
+          &Statistics::bytes}) {
+      sum.*counted += now.*counted - before_.*counted;
     }
   }
 
@@ -165,6 +158,7 @@ class Worker {
     SlotId ticket;
   };
 
+  // Never reset: observers of the job compute rates from two readings.
   struct Counters {
     Counter visits;
     Counter completions;
@@ -175,12 +169,6 @@ class Worker {
     Counter remote_selections;
     Counter deferred_selections;
 
-    void reset() {
-      for (Counter* counter : {&visits, &completions, &handed_over, &cancelled, &playouts,
-                               &nodes_made_remotely, &remote_selections, &deferred_selections}) {
-        counter->reset();
-      }
-    }
     [[nodiscard]] CounterSet::Values values() const {
       return {{"visits", visits.value()},
               {"completions", completions.value()},
@@ -192,6 +180,24 @@ class Worker {
               {"deferred_selections", deferred_selections.value()}};
     }
   };
+
+  // Returns what this worker has counted in all its searches.
+  [[nodiscard]] Statistics totals() const {
+    Statistics sum;
+    sum.visits = counters_.visits.value();
+    sum.completions = counters_.completions.value();
+    sum.handed_over = counters_.handed_over.value();
+    sum.cancelled = counters_.cancelled.value();
+    sum.playouts = counters_.playouts.value();
+    sum.nodes_made_remotely = counters_.nodes_made_remotely.value();
+    sum.remote_selections = counters_.remote_selections.value();
+    sum.deferred_selections = counters_.deferred_selections.value();
+    if (thread_.aggregators != nullptr) {
+      sum.messages = thread_.aggregators->messages();
+      sum.bytes = thread_.aggregators->bytes();
+    }
+    return sum;
+  }
 
   // Returns the worker of the calling thread.
   [[nodiscard]] static Worker& here() {
@@ -610,9 +616,8 @@ class Worker {
   std::vector<SampleType> samples_;
   std::vector<SampleType> answered_;
   Counters counters_;
-  CounterSet shown_;  // last: reads counters_
-  uint64_t messages_before_ = 0;
-  uint64_t bytes_before_ = 0;
+  CounterSet shown_;   // last: reads counters_
+  Statistics before_;  // totals() at the beginning of the search
 };
 
 }  // namespace cariama::mcts

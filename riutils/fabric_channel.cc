@@ -70,7 +70,6 @@ std::byte* FabricChannel::map(const RemoteMemoryLocator& remote) {
 std::optional<absl::StatusOr<ChannelLink::Path>> FabricChannel::open() {
   absl::Status there = check_destination(fabric_, rank_, destination_);
   if (!there.ok()) return there;
-  if (absl::Status open = runtime_.status(); !open.ok()) return open;
   if (absl::Status started = runtime_.start_helper(); !started.ok()) return started;
   const auto met = runtime_.meet_peer(rank_, meeting_);
   if (!met.has_value()) return std::nullopt;

@@ -31,6 +31,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "dtutils/file_descriptor.h"
@@ -176,8 +177,9 @@ bool read_stat(Sample& sample) {
   return true;
 }
 
-// Returns true if the process at the other end has this id, and a user whom this program believes:
-// any process can listen under the name that belongs to another one.
+// Returns true if process `pid` is at the other end, and if it is a process of this user, or this
+// user is root. Otherwise its answer may be false: any process can listen under the name of another
+// one.
 bool is_of(int socket, int pid) {
   ucred other{};
   socklen_t length = sizeof other;
@@ -332,24 +334,22 @@ class Screen {
       const double seconds =
           std::max(1e-3, std::chrono::duration<double>(sample->at - last->second.at).count());
       const double cpu = 100 * (sample->cpu_seconds - last->second.cpu_seconds) / seconds;
-      // A process that has not answered is shown with its previous names.
-      const Sample& named = sample->labels.empty() ? last->second : *sample;
       if (options_.json) {
-        append_json(text, named, *sample, last->second, cpu, seconds);
+        append_json(text, *sample, last->second, cpu, seconds);
         continue;
       }
-      if (job != label(named, "job")) {
-        job = label(named, "job");
+      if (job != label(*sample, "job")) {
+        job = label(*sample, "job");
         absl::StrAppendFormat(&text, "%sjob %s, %s processes: %s\n", text.empty() ? "" : "\n", job,
-                              label(named, "size"), label(named, "program"));
+                              label(*sample, "size"), label(*sample, "program"));
         absl::StrAppendFormat(&text, "%-10s %8s %-8s %6s", "rank", "pid", "state", "cpu");
         for (const Column& column : columns()) absl::StrAppendFormat(&text, " %12s", column.title);
         text += '\n';
       }
-      absl::StrAppendFormat(&text, "%-10s %8d %-8s %6.0f", label(named, "rank"), sample->pid,
+      absl::StrAppendFormat(&text, "%-10s %8d %-8s %6.0f", label(*sample, "rank"), sample->pid,
                             state_text(*sample), cpu);
       append_values(text, last->second.values, sample->values, seconds, sample->is_answered);
-      if (!options_.threads) continue;
+      if (!options_.threads || !sample->is_answered) continue;
       for (const auto& [thread, values] : sample->by_thread) {
         absl::StrAppendFormat(&text, "  %-8s %8s %-8s %6s", thread, "", "", "");
         const auto old = last->second.by_thread.find(thread);
@@ -376,14 +376,14 @@ class Screen {
     text += '\n';
   }
 
-  void append_json(std::string& text, const Sample& named, const Sample& now, const Sample& before,
-                   double cpu, double seconds) const {
+  void append_json(std::string& text, const Sample& now, const Sample& before, double cpu,
+                   double seconds) const {
     const auto row = [&](std::string_view name, const std::string& thread, const std::string& value,
                          std::string_view unit) {
       std::string params = absl::StrCat("\"pid\": ", now.pid);
       for (const char* key : {"job", "rank", "size", "program"}) {
-        const auto found = named.labels.find(key);
-        if (found == named.labels.end()) continue;
+        const auto found = now.labels.find(key);
+        if (found == now.labels.end()) continue;
         absl::StrAppend(&params, ", \"", key, "\": ", json_string(found->second));
       }
       if (!thread.empty()) absl::StrAppend(&params, ", \"thread\": ", json_string(thread));
@@ -463,6 +463,14 @@ int run(Options& options) {
       const Clock::time_point next = Clock::now() + interval;
       std::vector<Sample> samples = look(options);
       found = found || !samples.empty();
+      // A process that does not answer keeps its names, and its counters for the next rates.
+      for (Sample& sample : samples) {
+        const auto last = before.find(sample.pid);
+        if (sample.is_answered || last == before.end()) continue;
+        sample.labels = last->second.labels;
+        sample.values = last->second.values;
+        sample.by_thread = last->second.by_thread;
+      }
       // Rates need two samples of each process.
       if (!before.empty() || samples.empty()) {
         std::string text = screen.table(samples, before);
@@ -489,13 +497,6 @@ int run(Options& options) {
     return 1;
   }
   return 0;
-}
-
-// Returns -1 if `text` is no number.
-double number_in(const std::string& text) {
-  char* end = nullptr;
-  const double value = std::strtod(text.c_str(), &end);
-  return end == text.c_str() || *end != '\0' ? -1 : value;
 }
 
 int wrong(const std::string& why) {
@@ -526,7 +527,8 @@ int main_of_top(int argc, char** argv) {
       options.json = true;
     } else if (word == "--interval" || word == "--count" || word == "--pid") {
       if (!value && i + 1 < argc) value = argv[++i];
-      const double number = value ? number_in(*value) : -1;
+      double number = -1;
+      if (!value || !absl::SimpleAtod(*value, &number)) number = -1;
       const bool is_whole = number >= 0 && number <= 2e9 && number == std::floor(number);
       if (word == "--interval") {
         if (!(number >= 0.1 && number <= 3600)) {

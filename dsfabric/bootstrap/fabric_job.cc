@@ -9,6 +9,7 @@
 #include <fstream>
 #include <span>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 
 #include "dsfabric/bootstrap/handshake.h"
@@ -146,6 +147,7 @@ absl::Status FabricJob::meet_others(Deadline deadline) {
   self.save(bytes);
   if (absl::Status put = bootstrap_->put("fabric", bytes); !put.ok()) return put;
 
+  std::unordered_map<std::string, uint32_t> hosts;  // the numbers of the hosts, by identity
   for (uint32_t rank = 0; rank < size_; ++rank) {
     auto theirs = bootstrap_->get(static_cast<int>(rank), "fabric", deadline);
     if (!theirs.ok()) return theirs.status();
@@ -176,7 +178,9 @@ absl::Status FabricJob::meet_others(Deadline deadline) {
                             " ms, this process one of " + std::to_string(self.lease) + " ms",
                         "give every process the same FabricOptions::lease");
     }
-    processes_.push_back({label, other.host, other.host_identity == self.host_identity});
+    const auto number = static_cast<uint32_t>(hosts.size());
+    processes_.push_back({label, other.host, other.host_identity == self.host_identity,
+                          hosts.emplace(other.host_identity, number).first->second});
   }
   return absl::OkStatus();
 }

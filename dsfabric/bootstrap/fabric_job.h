@@ -27,9 +27,10 @@ namespace cariama::internal {
 class FabricJob {
  public:
   struct Process {
-    std::string label;       // "rank 3 (on node1, pid 4711)"
-    std::string host;        // host name
-    bool same_host = false;  // shm reaches it from this process
+    std::string label;         // "rank 3 (on node1, pid 4711)"
+    std::string host;          // host name
+    bool same_host = false;    // shm reaches it from this process
+    uint32_t host_number = 0;  // of its host, counted from 0 in the order of ranks
   };
 
   // Checks the options, builds the function table, and exchanges set-up data with all processes.

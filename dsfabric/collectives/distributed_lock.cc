@@ -103,7 +103,7 @@ absl::Status DistributedLock::acquire(Deadline deadline) {
   std::optional<uint64_t> holder;
   while (true) {
     auto before = attempt(0, deadline);
-    if (expected_in_flight_) {
+    if (expected_in_flight_ && absl::IsDeadlineExceeded(before.status())) {
       return holder ? late("released", rank_of(*holder))
                     : late("read by the owner of its word", word_.rank());
     }

@@ -28,8 +28,7 @@ ThreadContext& internal::require_context(ThreadContext* context) {
   if (context != nullptr) return *context;
   std::fputs(
       "cariama: the ThreadContext of the calling thread is used, but it has none: it has not "
-      "called "
-      "init_thread(), runs a service call, or runs a call to a thread that has left. "
+      "called init_thread(), runs a service call, or runs a call to a thread that has left. "
       "Fabric::this_thread() is nullptr there; use the send-based calls instead of a messenger\n",
       stderr);
   std::abort();

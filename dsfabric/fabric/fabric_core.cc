@@ -104,7 +104,7 @@ absl::Status FabricCore::finalize(Deadline deadline) {
     return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
                       "finalize() was called already");
   }
-  if (statistics_ != nullptr) statistics_->put_sums();
+  statistics_->put_sums();
   // Meanwhile this thread runs its own calls, and those of workers that have left.
   std::optional<TraceScope> trace(std::in_place, "dsfabric", "finalize");
   absl::Status ended;
@@ -135,7 +135,7 @@ absl::Status FabricCore::finalize(Deadline deadline) {
   stop_threads();
   trace.reset();
   write_trace();
-  if (statistics_ != nullptr) statistics_->print_table(deadline);
+  statistics_->print_table(deadline);
   return job_->bootstrap().finalize(deadline);
 }
 

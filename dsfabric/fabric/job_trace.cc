@@ -3,6 +3,7 @@
 #include <chrono>
 #include <string>
 
+#include "dsfabric/peers/connect_deadline.h"
 #include "dsfabric/question.h"
 #include "dtutils/diagnostics.h"
 #include "dtutils/trace.h"
@@ -17,9 +18,7 @@ constexpr std::chrono::seconds kComparison{1};
 
 void name_in_trace(const FabricJob& job) {
   name_trace_process(job.label(job.rank()));
-  uint32_t first = 0;
-  while (first < job.rank() && !job.process(first).same_host) ++first;
-  set_trace_host(first);
+  set_trace_host(job.process(job.rank()).host_number);
 }
 
 void align_trace(const FabricJob& job) {
@@ -39,7 +38,11 @@ absl::StatusOr<TraceClockDifference> compare_trace_clock(Fabric& fabric, uint32_
   TraceClockDifference best{.error = UINT64_MAX};
   for (int i = 0; i < kRoundTrips; ++i) {
     const uint64_t before = trace_now();
-    Question<uint64_t> question(fabric, rank, nullptr, [] { return trace_now(); });
+    const auto ask = [&] {
+      const ScopedConnectDeadline scope(deadline);
+      return Question<uint64_t>(fabric, rank, nullptr, [] { return trace_now(); });
+    };
+    auto question = ask();
     const absl::StatusOr<uint64_t> theirs = question.wait(deadline);
     if (!theirs.ok()) return theirs.status();
     const uint64_t after = trace_now();

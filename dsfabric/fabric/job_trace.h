@@ -12,7 +12,7 @@
 
 namespace cariama::internal {
 
-// Names this process and its host in the trace. The number of a host is its lowest rank.
+// Names this process in the trace, and sets the number of its host.
 void name_in_trace(const FabricJob& job);
 
 // While a trace is recorded, in a process on another host than rank 0: compares the clocks. Called

@@ -215,7 +215,7 @@ class Job {
 
   absl::StatusOr<int> run() {
     if (signals_.descriptor() < 0) {
-      return make_errno_error(errno, ErrorScope::kProcess, "signalfd");
+      return make_errno_error(signals_.error(), ErrorScope::kProcess, "signalfd");
     }
     if (!plan_.warning.empty()) say(plan_.warning);
     if (absl::Status opened = input_.open(); !opened.ok()) return opened;

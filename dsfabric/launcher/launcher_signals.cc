@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <ctime>
 #include <iterator>
 
@@ -32,6 +33,7 @@ LauncherSignals::LauncherSignals() {
     sigaction(SIGCHLD, &by_default, nullptr);
   }
   descriptor_ = FileDescriptor(signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK));
+  error_ = errno;
 }
 
 LauncherSignals::~LauncherSignals() {

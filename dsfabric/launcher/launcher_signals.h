@@ -4,7 +4,7 @@
 
 #include <csignal>
 
-#include "dsfabric/bootstrap/sockets.h"
+#include "dtutils/file_descriptor.h"
 
 namespace cariama::internal {
 
@@ -21,9 +21,10 @@ class LauncherSignals {
   // Returns true for the signals that end the job. The other ones are only passed on.
   [[nodiscard]] static bool ends_job(int signal);
 
-  // Returns the descriptor from which the signals are read, or -1 if the system has none; errno is
-  // the reason.
+  // Returns the descriptor from which the signals are read, or -1 if the system has none.
   [[nodiscard]] int descriptor() const { return descriptor_.get(); }
+  // Returns the errno that is the reason if there is no descriptor.
+  [[nodiscard]] int error() const { return error_; }
   // Returns the signal mask that the process had before.
   [[nodiscard]] const sigset_t& before() const { return before_; }
   // Returns the next pending signal, or 0.
@@ -33,6 +34,7 @@ class LauncherSignals {
   sigset_t before_{};
   struct sigaction child_before_ {};
   FileDescriptor descriptor_;
+  int error_ = 0;
 };
 
 }  // namespace cariama::internal

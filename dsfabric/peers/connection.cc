@@ -78,8 +78,7 @@ absl::Status connection_failure(const Completion& completion, std::string_view p
       }
       remedy =
           "check that each RemoteMemoryLocator names memory that its owner has still registered; "
-          "the "
-          "connection cannot be used any more";
+          "the connection cannot be used any more";
   }
   return make_error(plain.code(), error_scope(plain), what, remedy);
 }

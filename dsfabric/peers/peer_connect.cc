@@ -97,7 +97,7 @@ absl::StatusOr<PeerTable::Connections> PeerTable::make_connections(uint32_t rank
     auto connection = ports_.make_connection(rank);
     if (!connection.ok()) return connection.status();
     const auto stream = [&](uint32_t from, uint32_t to) {
-      return uint64_t{from} << 40 ^ uint64_t { to } << 16 ^ i;
+      return (uint64_t{from} << 40) ^ (uint64_t{to} << 16) ^ i;
     };
     (*connection)->set_trace_streams(stream(job_.rank(), rank), stream(rank, job_.rank()));
     connections.push_back(*std::move(connection));

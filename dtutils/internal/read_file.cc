@@ -28,7 +28,7 @@ absl::StatusOr<std::string> read_file(const std::string& path, uint64_t most_byt
   std::string bytes;
   try {
     bytes.reserve(size);
-    std::array<char, 1 << 16> part;
+    std::array<char, 8192> part;  // a stack may have 64 KiB
     for (;;) {
       const ssize_t got = read(file.get(), part.data(), part.size());
       if (got == 0) return bytes;

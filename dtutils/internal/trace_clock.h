@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "dtutils/export.h"
+#include "dtutils/random.h"
 
 namespace cariama::internal {
 
@@ -28,10 +29,7 @@ CARIAMA_DTUTILS_EXPORT void add_trace_clock(const TraceClockDifference& compared
 // Mixes two words into the id of an arrow, less than 2^53: equal words give equal ids, and two ids
 // of a trace of a million arrows are equal by chance with a probability of 10^-4.
 [[nodiscard]] constexpr uint64_t trace_arrow_id(uint64_t stream, uint64_t position) {
-  uint64_t x = stream * 0x9e3779b97f4a7c15 + position;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;  // the finalizer of splitmix64
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return (x ^ (x >> 31)) >> 11;
+  return Random::mix(stream * Random::kStep + position) >> 11;
 }
 
 }  // namespace cariama::internal

@@ -240,6 +240,7 @@ bool Link::drain_locked() {
       report_once("shm.descriptors",
                   "no descriptor is left to map memory of a peer: transfers to that memory fail",
                   "raise ulimit -n");
+      if (message.type == MessageType::kRegion) unknown_key_ = message.key;
       continue;
     }
     if (error != 0) return false;

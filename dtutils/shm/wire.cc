@@ -72,12 +72,12 @@ int receive_message(int socket, Message* message, FileDescriptor* descriptor, bo
     }
   }
   if (received == 0) return EPIPE;
-  // The kernel drops a descriptor for which this process has no number left.
-  if (!descriptor->valid() && (header.msg_flags & MSG_CTRUNC) != 0) return EMFILE;
   if (received != static_cast<ssize_t>(sizeof *message) || (header.msg_flags & MSG_TRUNC) != 0 ||
       message->magic != kMagic || message->version != kVersion) {
     return EPROTO;
   }
+  // The kernel drops a descriptor for which this process has no number left.
+  if (!descriptor->valid() && (header.msg_flags & MSG_CTRUNC) != 0) return EMFILE;
   return 0;
 }
 

@@ -11,8 +11,6 @@
 namespace cariama::sim {
 namespace {
 
-uint64_t mix(uint64_t x) { return Random::mix(x); }
-
 uint64_t next_identity() {
   static std::atomic<uint64_t> last{0};
   return last.fetch_add(1, std::memory_order_relaxed) + 1;
@@ -33,7 +31,7 @@ Fabric::Fabric(const SimOptions& options)
 
 void Fabric::schedule(SimTime time, uint64_t flow, Event event) {
   event.time = time;
-  event.tie = mix(mix(options_.seed + flow) ^ static_cast<uint64_t>(time.count()));
+  event.tie = Random::mix(Random::mix(options_.seed + flow) ^ static_cast<uint64_t>(time.count()));
   event.sequence = stamp();
   events_.push_back(std::move(event));
   std::push_heap(events_.begin(), events_.end(), Later());
@@ -51,7 +49,9 @@ bool Fabric::step(SimTime limit) {
 void Fabric::execute(Event event) {
   now_ = event.time;
   ++statistics_.events;
-  const auto trace = [this](uint64_t value) { trace_hash_ = mix(trace_hash_ ^ mix(value)); };
+  const auto trace = [this](uint64_t value) {
+    trace_hash_ = Random::mix(trace_hash_ ^ Random::mix(value));
+  };
   trace(static_cast<uint64_t>(now_.count()));
   trace(uint64_t{event.id} << 8 | static_cast<uint64_t>(event.kind) << 4 |
         static_cast<uint64_t>(event.timer));

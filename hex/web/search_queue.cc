@@ -69,9 +69,8 @@ void SearchQueue::cancel(Search& search) {
 void SearchQueue::announce_order() {
   size_t ahead = running_ != nullptr ? 1 : 0;
   for (const std::shared_ptr<Search>& search : waiting_) {
-    if (std::exchange(search->view_.ahead, ahead++) != search->view_.ahead) {
-      ++search->view_.version;
-    }
+    if (search->view_.ahead != ahead) ++search->view_.version;
+    search->view_.ahead = ahead++;
   }
   changed_.notify_all();
 }

@@ -9,14 +9,11 @@
 #include "dsfabric/fabric.h"
 #include "dsfabric/future.h"
 #include "dsfabric/send_call.h"
-#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/dsfabric/testing/local_job.h"
 
 namespace cariama::testing {
 namespace {
-
-using ::testing::HasSubstr;
 
 // Every thread calls every thread in several ways and checks every answer.
 void storm(Fabric& fabric, uint32_t rounds) {

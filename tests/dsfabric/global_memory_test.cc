@@ -170,7 +170,6 @@ TEST(GlobalMemoryOfProcesses, IsMappedAndShared) {
   });
 }
 
-// The survivors leave without finalize(), because the dead process cannot take part.
 // The owner of the word executes the atomics of the lock, and is stopped. The attempt stays in
 // flight.
 TEST(DistributedLockDeadline, HoldsIfTheOwnerOfTheWordIsStopped) {
@@ -210,6 +209,7 @@ TEST(DistributedLockDeadline, HoldsIfTheOwnerOfTheWordIsStopped) {
   });
 }
 
+// The survivors leave without finalize(), because the dead process cannot take part.
 TEST(GlobalMemoryDeaths, EndLocksAndTransfers) {
   run_job_with_a_victim(3, 1, [](Fabric& fabric) {
     Collectives all(fabric, {.leave_out_dead = true});

@@ -20,6 +20,7 @@
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "dsfabric/fabric.h"
 #include "dsfabric/send_call.h"
@@ -27,6 +28,7 @@
 #include "dtutils/statistics_service.h"
 #include "tests/dsfabric/testing/role.h"
 #include "tests/dsfabric/testing/running_command.h"
+#include "tests/dtutils/testing/process_state.h"
 
 namespace cariama {
 namespace {
@@ -64,7 +66,7 @@ int count_calls(std::string_view role) {
       }
     }
     if (role.find("wait") != role.npos) {
-      std::puts("ready");
+      std::printf("ready %d\n", getpid());
       std::fflush(stdout);
       const std::string go = std::string(std::getenv("CARIAMA_TEST_GO")) + "/go";
       if (!fabric.wait_polling([&] { return std::filesystem::exists(go); }, deadline)) return 96;
@@ -132,7 +134,7 @@ TEST_F(JobStatistics, OneFileForSeveralProcessesIsRefused) {
   EXPECT_THAT(refused.err(), HasSubstr("use %r for the rank"));
 }
 
-// A reader finds the processes without preparation, also a stopped one.
+// A reader finds the processes without preparation.
 TEST_F(JobStatistics, TopShowsARunningJob) {
   setenv("CARIAMA_TEST_GO", folder_.c_str(), 1);
   Running running(job("", "-n 2", "wait"));
@@ -155,6 +157,35 @@ TEST_F(JobStatistics, TopShowsARunningJob) {
     return shows(text, "0") && shows(text, "1") &&
            text.find("\"name\": \"calls_run\"") != std::string::npos;
   }));
+  std::ofstream(folder_ + "/go") << "go";
+  EXPECT_EQ(running.wait(), 0) << running.err();
+}
+
+// A stopped process is shown as such, with the names that it had.
+TEST_F(JobStatistics, TopShowsAStoppedProcess) {
+  setenv("CARIAMA_TEST_GO", folder_.c_str(), 1);
+  Running running(job("", "-n 2", "wait"));
+  ASSERT_TRUE(Running::eventually([&] {
+    const std::string out = running.out();
+    return out.find("ready") != out.rfind("ready") && out.back() == '\n';
+  }));
+  const std::string out = running.out();
+  const pid_t last = std::stoi(out.substr(out.rfind("ready ") + 6));
+  const Running top(std::string(CARIAMA_PROGRAM_DIR) + "/cariama-top --json --interval 0.1 --pid " +
+                    std::to_string(last));
+  const auto rows = [&](const std::string& state) {
+    std::vector<std::string> found;
+    std::istringstream lines(top.out());
+    for (std::string line; std::getline(lines, line);) {
+      if (line.find("\"value\": \"" + state + "\"") != std::string::npos) found.push_back(line);
+    }
+    return found;
+  };
+  ASSERT_TRUE(Running::eventually([&] { return !rows("running").empty(); })) << top.err();
+  ASSERT_TRUE(testing::stop_process(last, deadline_after(std::chrono::seconds(60))));
+  ASSERT_TRUE(Running::eventually([&] { return rows("stopped").size() >= 3; })) << top.err();
+  EXPECT_THAT(rows("stopped"), ::testing::Each(HasSubstr("\"rank\": ")));
+  EXPECT_EQ(kill(last, SIGCONT), 0);
   std::ofstream(folder_ + "/go") << "go";
   EXPECT_EQ(running.wait(), 0) << running.err();
 }

@@ -52,7 +52,6 @@ namespace cariama {
 namespace {
 
 using ::testing::HasSubstr;
-using ::testing::Not;
 using testing::Running;
 
 constexpr int kReported = 3;

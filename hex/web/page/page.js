@@ -211,20 +211,21 @@ function engineMove() {
   });
 }
 
-function analyseGame() {
+// begun: the curve continues where it was interrupted.
+function analyseGame(begun = false) {
   return run("curve", -1, async (mine) => {
     for (const index of [0, ...wholeLine()]) {
       const { winner } = await positionOf(index);
       if (job !== mine) return;
       if (winner) game.nodes[index].rate = winner === "b" ? 1 : 0;
-      else if (views.has(index) || game.nodes[index].rate === null) {
+      else if (!begun || game.nodes[index].rate === null) {
         await search(index, { seconds: kCurveSeconds }, onView(mine, index), mine.controller.signal);
       }
       if (job !== mine) return;
       renderCurve();
     }
     save();
-  });
+  }).then(() => { if (!job) resume(); });
 }
 
 // Starts what this tab should do now: a move of the engine, or the analysis.
@@ -752,7 +753,7 @@ $("curve-run").addEventListener("click", () => {
   if (job?.kind === "curve") {
     stopJob();
     resume();
-  } else analyseGame().then(() => { if (!job) resume(); });
+  } else analyseGame();
   renderControls();
   renderStatus();
 });
@@ -847,7 +848,7 @@ document.addEventListener("visibilitychange", () => {
   if (document.hidden) {
     const curve = job?.kind === "curve";
     stopJob();
-    if (curve) document.addEventListener("visibilitychange", () => analyseGame(), { once: true });
+    if (curve) document.addEventListener("visibilitychange", () => analyseGame(true), { once: true });
   } else if (!job) resume();
 });
 narrow.addEventListener("change", () => { buildBoard(); if (position) render(); });
