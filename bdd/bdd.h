@@ -280,6 +280,10 @@ class CARIAMA_BDD_EXPORT Manager {
   // Errors: those of agree() (dht/agreement.h), which begin with `what`. Without a job: `mine`.
   [[nodiscard]] absl::Status agree(const absl::Status& mine, std::string_view what,
                                    uint64_t value = 0) const;
+  // For a decision that depends on a clock, a signal or other state of one process: returns
+  // `mine` of rank 0 in all processes. Collective; blocks until rank 0 has called it. Errors: those
+  // of Collectives::broadcast() (dsfabric/collectives.h). Without a job: `mine`.
+  [[nodiscard]] absl::StatusOr<uint64_t> value_of_rank_0(uint64_t mine) const;
   [[nodiscard]] ManagerStatistics statistics() const;
   // The rank of this process in the job, and the number of processes; 0 and 1 without a job.
   [[nodiscard]] Rank rank() const;

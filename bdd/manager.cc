@@ -160,6 +160,13 @@ absl::Status Manager::agree(const absl::Status& mine, std::string_view what, uin
   return all_ == nullptr ? mine : cariama::agree(*all_, mine, what, kForever, value);
 }
 
+absl::StatusOr<uint64_t> Manager::value_of_rank_0(uint64_t mine) const {
+  if (all_ == nullptr) return mine;
+  // No deadline: the step of rank 0 may take any time, and a dead process is detected.
+  if (absl::Status sent = all_->broadcast(mine, 0, kForever); !sent.ok()) return sent;
+  return mine;
+}
+
 absl::StatusOr<std::unique_ptr<NodeTable>> Manager::new_table(const ManagerOptions& options,
                                                               Collectives* all, uint64_t bytes,
                                                               bool long_probes) {
@@ -213,11 +220,8 @@ absl::StatusOr<Edge> Manager::attempt_in_job(const Instruction& instruction) {
   if (workers_.runtime != nullptr) {
     return workers_.runtime->run([instruction] { return internal::execute_as_task(instruction); });
   }
-  Edge result = kNoEdge;
-  if (rank() == 0) result = internal::execute_here(engine(), instruction);
-  // No deadline: the operation may take any time, and a dead process is detected.
-  if (absl::Status sent = all_->broadcast(result, 0, kForever); !sent.ok()) return sent;
-  return result;
+  // The other processes wait in value_of_rank_0().
+  return value_of_rank_0(rank() == 0 ? internal::execute_here(engine(), instruction) : kNoEdge);
 }
 
 void Manager::set_groups(std::span<const Transition> transitions, bool sorted) {

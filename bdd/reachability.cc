@@ -84,11 +84,14 @@ class Search {
       ++result_.levels;
       met = meets_goal(options_.strategy == Strategy::kSaturation ? reached_ : frontier_);
       report();
-      const auto now = std::chrono::steady_clock::now();
-      if (file && now - saved > std::chrono::duration<double>(options_.checkpoint_seconds)) {
-        if (absl::Status status = save(*file); !status.ok()) return status;
-        saved = std::chrono::steady_clock::now();
-      }
+      if (!file) continue;
+      const std::chrono::duration<double> since = std::chrono::steady_clock::now() - saved;
+      // save() is collective, and the clocks of the processes differ.
+      const auto due = manager_.value_of_rank_0(since.count() > options_.checkpoint_seconds);
+      if (!due.ok()) return due.status();
+      if (*due == 0) continue;
+      if (absl::Status status = save(*file); !status.ok()) return status;
+      saved = std::chrono::steady_clock::now();
     }
     if (file) {
       if (absl::Status status = save(*file); !status.ok()) return status;

@@ -54,11 +54,12 @@ struct ReachOptions {
   bool deadlocks = false;
   // Called after each level, in every process of a job. In a job it must not throw.
   std::function<void(const ReachProgress&)> progress{};
-  // Folder for checkpoints; "": none. After a level, if checkpoint_seconds have passed since the
-  // last one, rank 0 replaces the checkpoint of the folder. reach() continues from a checkpoint of
-  // the same model and strategy that it finds there. The last checkpoint is that of the result. All
-  // processes of a job must see the same folder. One search at a time uses a folder: it has a lock
-  // on the file reach.lock there, which ends with the search or its process.
+  // Folder for checkpoints; "": none. After a level, if rank 0 measures that checkpoint_seconds
+  // have passed since the last one, it replaces the checkpoint of the folder. reach() continues
+  // from a checkpoint of the same model and strategy that it finds there. The last checkpoint is
+  // that of the result. All processes of a job must see the same folder. One search at a time uses
+  // a folder: it has a lock on the file reach.lock there, which ends with the search or its
+  // process.
   std::string checkpoint{};
   double checkpoint_seconds = 5;
   // Stop after this number of levels; 0: no limit.

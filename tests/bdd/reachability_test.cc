@@ -6,11 +6,13 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <random>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "bdd/bdd.h"
@@ -302,6 +304,28 @@ TEST(Checkpoints, ContinueAfterALevel) {
     EXPECT_FALSE(reach(model, options).ok()) << "a checkpoint that cannot be read";
     options.checkpoint = "/proc/no";
     EXPECT_FALSE(reach(model, options).ok()) << "a folder that cannot be written";
+  });
+  std::filesystem::remove_all(folder);
+}
+
+// Whether the time for a checkpoint has come is measured by each process. Only rank 1 measures here
+// that it has come, after the first level.
+TEST(Checkpoints, AreWrittenByAllProcessesOrNone) {
+  const std::string folder = ::testing::TempDir() + "checkpoint" + std::to_string(getpid());
+  std::filesystem::remove_all(folder);
+  with_manager(2, medium(), [&](Manager& manager) {
+    const Model model = load_model(manager, counter());
+    ReachOptions options{
+        .strategy = Strategy::kBfs, .checkpoint = folder, .checkpoint_seconds = 0.5};
+    options.progress = [&](const ReachProgress& one) {
+      if (manager.rank() == 1 && one.level == 1) {
+        std::this_thread::sleep_for(std::chrono::seconds(1));
+      }
+    };
+    const absl::StatusOr<ReachResult> result = reach(model, options);
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_TRUE(result->complete);
+    EXPECT_EQ(result->states, 8u);
   });
   std::filesystem::remove_all(folder);
 }
