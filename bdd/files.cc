@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstdio>
 
+#include "bdd/internal/byte_reader.h"
 #include "bdd/internal/file_lock.h"
 #include "dtutils/error.h"
 #include "dtutils/file_descriptor.h"
@@ -76,6 +77,20 @@ absl::Status write_file(const std::string& path, std::string_view bytes) {
     return file_error("cannot flush the folder of " + path + " to its disk");
   }
   return absl::OkStatus();
+}
+
+uint64_t checksum(std::string_view bytes) {
+  uint64_t hash = 0xcbf29ce484222325;
+  const auto add = [&hash](uint64_t word) {
+    hash = (hash ^ word) * 0x9e3779b97f4a7c15;
+    hash ^= hash >> 29;
+  };
+  internal::ByteReader in(bytes, 0);
+  uint64_t word = 0;
+  while (in.read(word)) add(word);
+  for (const char last : in.take(in.left())) add(static_cast<unsigned char>(last));
+  add(bytes.size());
+  return hash;
 }
 
 }  // namespace cariama::bdd

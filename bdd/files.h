@@ -2,6 +2,7 @@
 #ifndef CARIAMA_BDD_FILES_H_
 #define CARIAMA_BDD_FILES_H_
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -22,6 +23,11 @@ namespace cariama::bdd {
 // rename(2); UNAVAILABLE if another process is writing PATH.new.
 [[nodiscard]] CARIAMA_BDD_EXPORT absl::Status write_file(const std::string& path,
                                                          std::string_view bytes);
+
+// Returns a number that differs between different bytes, with great probability: the `value` with
+// which the processes of a job agree that they have read the same file (Manager::agree()). The same
+// on every host.
+[[nodiscard]] CARIAMA_BDD_EXPORT uint64_t checksum(std::string_view bytes);
 
 }  // namespace cariama::bdd
 

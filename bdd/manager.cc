@@ -390,7 +390,14 @@ bool Manager::load_edges(const StoredDiagrams& diagrams, std::vector<Edge>& edge
   };
   bool has_room = true;
   if (remote && (!shared || rank() == 0)) {
-    has_room = load_together(diagrams, of_number);
+    try {
+      has_room = load_together(diagrams, of_number);
+    } catch (...) {
+      // The other processes wait for the edges.
+      std::vector<Edge> none(diagrams.roots.size(), kFalse);
+      if (shared) (void)broadcast_edges(none, false);
+      throw;
+    }
   } else if (!remote) {
     try {
       for (size_t i = 0; i < diagrams.nodes.size(); ++i) {
@@ -507,9 +514,11 @@ absl::Status Manager::save_file(std::span<const Bdd> functions, const std::strin
 
 absl::StatusOr<std::vector<Bdd>> Manager::load_file(const std::string& path) {
   StoredDiagrams diagrams;
+  uint64_t seen = 0;
   const auto read = [&]() -> absl::Status {
     const absl::StatusOr<std::string> bytes = read_file(path);
     if (!bytes.ok()) return bytes.status();
+    seen = checksum(*bytes);
     size_t offset = 0;
     absl::StatusOr<StoredDiagrams> parsed = parse_diagrams(*bytes, offset);
     if (!parsed.ok()) {
@@ -522,7 +531,8 @@ absl::StatusOr<std::vector<Bdd>> Manager::load_file(const std::string& path) {
     diagrams = *std::move(parsed);
     return absl::OkStatus();
   };
-  if (absl::Status all = agree(read(), "bdd: no diagrams"); !all.ok()) return all;
+  const absl::Status mine = read();
+  if (absl::Status all = agree(mine, "bdd: no diagrams", seen); !all.ok()) return all;
   return load(diagrams);
 }
 

@@ -72,6 +72,12 @@ absl::StatusOr<std::unique_ptr<NodeTable>> NodeTable::create(Collectives& all,
   if (absl::Status agreed = agree(all, usable, "bdd: no node table", deadline); !agreed.ok()) {
     return agreed;
   }
+  // Whether a share can be mapped may differ between the processes (their limits differ), and
+  // is_remote() decides which collective functions they call.
+  const auto mapped_by_all = all.all_reduce(
+      uint32_t{table->nodes_are_mapped_}, [](uint32_t a, uint32_t b) { return a & b; }, deadline);
+  if (!mapped_by_all.ok()) return mapped_by_all.status();
+  table->nodes_are_mapped_ = *mapped_by_all != 0;
   if (!table->nodes_are_mapped_) table->cache_ = std::make_unique<CachedNode[]>(2 * kCachedNodes);
   return table;
 }

@@ -78,7 +78,8 @@ absl::StatusOr<TableLoadResult> TableCore::load(const std::string& prefix, const
                           " words, this table of " + std::to_string(words_),
                       "load it into a table of the same width");
   }
-  if (absl::Status all = agree(all_, mine, "the hash table was not loaded", deadline); !all.ok()) {
+  if (absl::Status all = agree(all_, mine, "the hash table was not loaded", deadline, first.id);
+      !all.ok()) {
     return all;
   }
   const auto present = size(deadline);

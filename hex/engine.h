@@ -2,6 +2,7 @@
 #ifndef CARIAMA_HEX_ENGINE_H_
 #define CARIAMA_HEX_ENGINE_H_
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -18,6 +19,13 @@ namespace cariama::hex {
 // Without limits, the engine decides when to end.
 using mcts::SearchLimits;
 
+// Returns the limits of a part of a search that begins when `seconds` have passed. At least 1 ms of
+// a time limit remains.
+[[nodiscard]] inline SearchLimits limits_after(SearchLimits limits, double seconds) {
+  if (limits.seconds > 0) limits.seconds = std::max(limits.seconds - seconds, 0.001);
+  return limits;
+}
+
 // The search result for one move, from the view of the side that makes the move.
 struct MoveReport {
   Move move = kNoMove;
@@ -31,7 +39,7 @@ struct MoveReport {
 struct SearchReport {
   Color color = Color::kBlack;  // the side to move
   uint64_t iterations = 0;
-  double seconds = 0;
+  double seconds = 0;             // time of the whole search, without that of a solver before it
   std::vector<MoveReport> moves;  // the best move first
 };
 

@@ -169,6 +169,7 @@ void GtpSession::new_game(int cols, int rows) {
   game_ = GameRecord(Board(cols, rows, options_.swap));
   resigned_.reset();
   last_report_ = {};
+  set_clocks();
 }
 
 GtpSession::Answer GtpSession::protocol_version(const Arguments&) { return "2"; }
@@ -251,16 +252,10 @@ GtpSession::Answer GtpSession::undo(const Arguments&) {
   return "";
 }
 
-SearchLimits GtpSession::move_limits(Color color) const {
+SearchLimits GtpSession::move_limits(Color color) {
   SearchLimits limits = options_.limits;
-  if (const auto& left = clock_[static_cast<int>(color)]) {
-    // The number of moves to which the time is divided. A game fills about half of the cells, so
-    // the side to move gets about a quarter of the empty ones; a fifth gives early moves more time.
-    // At least 6. Half a second stays in reserve for delays of the controller.
-    const Board& board = game_.board();
-    const double moves = std::max(6.0, board.empty().count() / 5.0);
-    limits.seconds = std::max(0.01, (*left - 0.5) / moves);
-  }
+  const int empties = static_cast<int>(game_.board().empty().count());
+  if (const auto seconds = clock(color).move_seconds(empties)) limits.seconds = *seconds;
   return limits;
 }
 
@@ -307,8 +302,11 @@ absl::StatusOr<std::optional<Move>> GtpSession::think(Color color) {
 GtpSession::Answer GtpSession::genmove(const Arguments& arguments) {
   const auto color = arguments.size() == 2 ? parse_gtp_color(arguments[1]) : std::nullopt;
   if (!color) return fail("genmove COLOR");
+  const auto start = std::chrono::steady_clock::now();
   absl::StatusOr<std::optional<Move>> move = think(*color);
   if (!move.ok()) return move.status();
+  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+  clock(*color).spend(taken.count());
   if (!move->has_value()) {
     resigned_ = *color;
     return "resign";
@@ -359,38 +357,34 @@ GtpSession::Answer GtpSession::all_legal_moves(const Arguments&) {
   return text;
 }
 
-// Only absolute time is supported: the clock gets the main time and one byo-yomi period.
 GtpSession::Answer GtpSession::time_settings(const Arguments& arguments) {
-  double main = 0;
-  double period = 0;
-  double stones = 0;
-  if (arguments.size() != 4 || !parse_number(arguments[1], 0, 1e9, main) ||
-      !parse_number(arguments[2], 0, 1e9, period) || !parse_number(arguments[3], 0, 1e9, stones)) {
+  TimeSettings settings;
+  if (arguments.size() != 4 || !parse_number(arguments[1], 0, 1e9, settings.main) ||
+      !parse_number(arguments[2], 0, 1e9, settings.period) ||
+      !parse_number(arguments[3], 0, 1e9, settings.stones) ||
+      settings.stones != std::floor(settings.stones)) {
     return fail("time_settings MAIN_SECONDS PERIOD_SECONDS STONES");
   }
-  if (period > 0 && stones == 0) {  // in GTP this means: no limit
-    clock_[0].reset();
-    clock_[1].reset();
-  } else {
-    clock_[0] = clock_[1] = main + period;
-  }
+  time_settings_ = settings;
+  set_clocks();
   return "";
 }
 
 GtpSession::Answer GtpSession::time_left(const Arguments& arguments) {
   if (arguments.size() == 1) {
-    const auto text = [](const std::optional<double>& left) {
-      return left ? absl::StrFormat("%.1f", *left) : std::string("unlimited");
-    };
-    return "black " + text(clock_[0]) + " white " + text(clock_[1]);
+    return "black " + clock(Color::kBlack).text() + " white " + clock(Color::kWhite).text();
   }
   const auto color = parse_gtp_color(arguments[1]);
-  double seconds = 0;
   if (!color || arguments.size() > 4) return fail("time_left [COLOR [SECONDS [STONES]]]");
-  auto& clock = clock_[static_cast<int>(*color)];
-  if (arguments.size() == 2) return clock ? absl::StrFormat("%.1f", *clock) : "unlimited";
+  if (arguments.size() == 2) return clock(*color).text();
+  double seconds = 0;
+  double stones = 0;
   if (!parse_number(arguments[2], 0, 1e9, seconds)) return fail("SECONDS is not a number");
-  clock = seconds;
+  if (arguments.size() == 4 &&
+      (!parse_number(arguments[3], 0, 1e9, stones) || stones != std::floor(stones))) {
+    return fail("STONES is not a number of moves");
+  }
+  clock(*color).set_left(seconds, stones);
   return "";
 }
 

@@ -26,6 +26,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "hex/engine.h"
+#include "hex/game_clock.h"
 #include "hex/game_record.h"
 #include "hex/opening.h"
 #include "hex/solver.h"
@@ -36,7 +37,8 @@ struct GtpOptions {
   int cols = 11;
   int rows = 11;
   SwapRule swap = SwapRule::kOff;
-  // Limits of a genmove. A clock (time_settings, time_left) replaces limits.seconds.
+  // Limits of a genmove. A clock (time_settings, time_left) replaces limits.seconds. A genmove
+  // takes its time from the clock of its color.
   SearchLimits limits{.seconds = 5};
   // genmove answers `resign` if the win rate of the engine's best move is lower than this, or the
   // move is proved to lose. 0: it never resigns.
@@ -155,7 +157,10 @@ class GtpSession {
   absl::StatusOr<std::optional<Move>> think(Color color);
   SearchReport search(Board board, Color color, const SearchLimits& limits, bool analysis,
                       double interval, const std::function<void(const SearchReport&)>& progress);
-  [[nodiscard]] SearchLimits move_limits(Color color) const;
+  [[nodiscard]] GameClock& clock(Color color) { return clock_[static_cast<int>(color)]; }
+  // Starts both clocks again.
+  void set_clocks() { clock_[0] = clock_[1] = GameClock(time_settings_); }
+  [[nodiscard]] SearchLimits move_limits(Color color);
 
   Engine& engine_;
   Output output_;
@@ -165,9 +170,10 @@ class GtpSession {
   GameRecord game_;
   std::optional<Color> resigned_;
   SearchReport last_report_;
-  bool moved_ = false;              // the last line was a genmove
-  std::optional<Solver> solver_;    // created at the first use, since it has a large table
-  std::optional<double> clock_[2];  // seconds left, by Color
+  bool moved_ = false;                       // the last line was a genmove
+  std::optional<Solver> solver_;             // created at the first use, since it has a large table
+  GameClock clock_[2];                       // by Color
+  TimeSettings time_settings_{.period = 1};  // no limit
   std::string current_id_;
   bool streaming_ = false;  // the command has written its answer itself, except the empty line
   bool quit_ = false;

@@ -170,13 +170,14 @@ SearchReport SearchEngine::search(const Board& board, const SearchLimits& limits
   statistics_.clear();
   const auto start = std::chrono::steady_clock::now();
   const Solution solution = solve(board, limits, stop);
+  const double solved =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   // A proved loss is searched nevertheless, to find the move that is the hardest to answer.
   if (solution.winner == board.to_move()) {
     SearchReport report;
     report.color = board.to_move();
     report.iterations = solution.nodes;
-    report.seconds =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    report.seconds = solved;
     MoveReport move;
     move.move = solution.move;
     move.visits = solution.nodes;
@@ -190,7 +191,8 @@ SearchReport SearchEngine::search(const Board& board, const SearchLimits& limits
   if (sized_ == nullptr) {
     sized_ = options_.paper ? make<SizedPaperSearch>(board) : make<SizedSearch>(board);
   }
-  SearchReport report = sized_->run(board, limits, stop, progress, interval, statistics_);
+  SearchReport report =
+      sized_->run(board, limits_after(limits, solved), stop, progress, interval, statistics_);
   if (solution.open.any() && report.moves[0].proven_win != true) {
     std::stable_partition(report.moves.begin(), report.moves.end(), [&](const MoveReport& move) {
       return solution.open.test(move.move) && move.proven_win != false;

@@ -273,8 +273,7 @@ absl::Status write_result(const Arguments& arguments, Manager& manager, const Bd
   return manager.agree(manager.rank() == 0 ? write() : absl::OkStatus(), "no result was written");
 }
 
-void print_processes(const Printer& print, Job& job) {
-  const std::vector<ProcessRow> rows = job.process_rows();
+void print_processes(const Printer& print, const std::vector<ProcessRow>& rows) {
   uint64_t peak = 0;
   for (const ProcessRow& one : rows) peak = std::max(peak, one.peak_bytes);
   print.row("peak_bytes", std::to_string(peak), "B");
@@ -287,7 +286,8 @@ int reach_model(const Arguments& arguments, Job& job) {
   // All processes have the same error here: rank 0 prints it.
   const auto stop = [&](const absl::Status& status) { return first ? failed(status) : 1; };
   const absl::StatusOr<ModelFile> file = read_model_file(arguments.operand);
-  const absl::Status read = manager.agree(file.status(), "the model was not read");
+  const absl::Status read = manager.agree(file.status(), "the model was not read",
+                                          file.ok() ? checksum(format_model(*file)) : 0);
   if (!read.ok()) return stop(read);
   const Model model = load_model(manager, *file);
   ReachOptions options = arguments.reach;
@@ -336,6 +336,8 @@ int reach_model(const Arguments& arguments, Job& job) {
     std::fprintf(stderr, "continued from the checkpoint after level %llu\n",
                  static_cast<unsigned long long>(result->first_level));
   }
+  // Before rank 0 prints: a slow reader of its output must not delay the other processes.
+  const std::vector<ProcessRow> rows = job.process_rows();
   const Printer print(first, arguments.json);
   print.row("states", result->states.to_string());
   print.row("nodes", std::to_string(result->nodes));
@@ -347,7 +349,7 @@ int reach_model(const Arguments& arguments, Job& job) {
     print.row("deadlocks", result->deadlocks->count(model.variables).to_string());
   }
   print.trace(result->trace);
-  print_processes(print, job);
+  print_processes(print, rows);
   return options.goal && !result->goal_reached ? 3 : 0;
 }
 
@@ -365,11 +367,12 @@ int count_queens(const Arguments& arguments, Job& job) {
   const absl::Status written = write_result(arguments, manager, placements, nullptr);
   if (!written.ok()) return manager.rank() == 0 ? failed(written) : 1;
   const ExactCount count = placements.count(manager.cube(squares));
+  const std::vector<ProcessRow> rows = job.process_rows();
   const Printer print(manager.rank() == 0, arguments.json);
   print.row("states", count.to_string());
   print.row("nodes", std::to_string(placements.nodes()));
   print.row("seconds", absl::StrCat(elapsed.count()), "s");
-  print_processes(print, job);
+  print_processes(print, rows);
   return 0;
 }
 
@@ -430,7 +433,10 @@ int run_job(const Arguments& arguments, Body body) {
   }
   const int code = body(arguments, **job);
   // The results are written before the job ends, since an error at its end may end the process.
-  if (const absl::Status written = flush_output(); !written.ok()) return failed(written);
+  // Only rank 0 has results. The others wait as long as the reader of its output takes.
+  const absl::Status flushed = flush_output();
+  const absl::Status written = manager.agree(flushed, "the results were not written");
+  if (!written.ok()) return manager.rank() == 0 || !flushed.ok() ? failed(written) : 1;
   const absl::Status ended = (*job)->end();
   return ended.ok() ? code : failed(ended);
 }

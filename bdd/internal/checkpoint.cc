@@ -17,28 +17,6 @@ namespace {
 
 constexpr std::string_view kMagic = "CARIBDD2";
 
-class Hash {
- public:
-  void add(uint64_t word) {
-    value_ = (value_ ^ word) * 0x9e3779b97f4a7c15;
-    value_ ^= value_ >> 29;
-  }
-  [[nodiscard]] uint64_t value() const { return value_; }
-
- private:
-  uint64_t value_ = 0xcbf29ce484222325;
-};
-
-uint64_t checksum(std::string_view bytes) {
-  Hash hash;
-  ByteReader in(bytes, 0);
-  uint64_t word = 0;
-  while (in.read(word)) hash.add(word);
-  for (const char last : in.take(in.left())) hash.add(static_cast<unsigned char>(last));
-  hash.add(bytes.size());
-  return hash.value();
-}
-
 }  // namespace
 
 uint64_t model_fingerprint(const Model& model) {
@@ -47,14 +25,9 @@ uint64_t model_fingerprint(const Model& model) {
     functions.push_back(one.relation);
     functions.push_back(one.variables);
   }
-  const StoredDiagrams diagrams = model.variables.manager()->store(functions);
-  Hash hash;
-  for (const StoredNode& node : diagrams.nodes) {
-    hash.add(node.a);
-    hash.add(node.b);
-  }
-  for (const uint64_t root : diagrams.roots) hash.add(root);
-  return hash.value();
+  std::string bytes;
+  append_diagrams(model.variables.manager()->store(functions), bytes);
+  return checksum(bytes);
 }
 
 CheckpointFile::CheckpointFile(const std::string& folder, Manager& manager, uint64_t fingerprint,

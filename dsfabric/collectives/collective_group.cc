@@ -396,6 +396,12 @@ void CollectiveGroup::arrive(uint32_t from, const CollectivePacket& packet,
            std::make_shared<const std::string>(op.result.save()));
     } else if (packet.type == PacketType::kAsk) {
       op.asking.insert(from);
+      // Two participants that wait in different functions for each other do not get further.
+      if (!op.problem.ok() && op.here != 0) {
+        CollectiveParcel failed;
+        failed.status = op.problem;
+        decide(sequence, op, std::move(failed), 0, kNoRank, outbox);
+      }
     } else {
       op.contributed.insert_or_assign(from, *std::move(parcel));
       advance(sequence, op, outbox);

@@ -198,6 +198,13 @@ TEST(Agreement, AnErrorOfOneProcessIsThatOfAll) {
               first ? absl::StatusCode::kUnavailable : absl::StatusCode::kNotFound);
     EXPECT_THAT(std::string(loaded.status().message()), HasSubstr(folder / "missing"));
     EXPECT_TRUE(manager.load_file(folder / "good").ok());
+    // Hosts without a shared file system may have different files of one name.
+    const std::string mine = folder / ("of rank " + std::to_string(manager.rank()));
+    const std::array<Bdd, 1> one{manager.variable(static_cast<uint32_t>(manager.rank()))};
+    EXPECT_TRUE(manager.save_file(one, mine).ok());
+    const absl::Status different = manager.load_file(mine).status();
+    EXPECT_EQ(different.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(different.message()), HasSubstr("other data than rank 0"));
     EXPECT_EQ(manager.agree(absl::OkStatus(), "values", manager.rank()).code(),
               absl::StatusCode::kFailedPrecondition);
   });

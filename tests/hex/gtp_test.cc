@@ -328,6 +328,64 @@ TEST_F(Gtp, KeepsTime) {
   EXPECT_EQ(ok("time_left b"), "unlimited") << "in GTP a period without stones means: no limit";
   ok("time_left b 0");
   ok("genmove b");
+  EXPECT_EQ(engine_.limits.seconds, 0.01);
+  refused("time_left b 10 -1");
+  refused("time_left b 10 1.5");
+  refused("time_settings 0 10 1.5");
+}
+
+TEST_F(Gtp, KeepsByoYomi) {
+  ok("time_settings 0 2 1");
+  EXPECT_EQ(ok("time_left"), "black 2.0/1 white 2.0/1");
+  ok("genmove b");
+  EXPECT_GT(engine_.limits.seconds, 1.8);
+  EXPECT_LT(engine_.limits.seconds, 2);
+  EXPECT_EQ(ok("time_left b"), "2.0/1") << "each move begins a period";
+  ok("time_settings 1000 30 5");
+  EXPECT_EQ(ok("time_left w"), "1000.0");
+  ok("time_left w 12 3");
+  EXPECT_EQ(ok("time_left w"), "12.0/3");
+  ok("genmove w");
+  EXPECT_GT(engine_.limits.seconds, 3.5);
+  EXPECT_LT(engine_.limits.seconds, 4);
+  EXPECT_TRUE(ok("time_left w").ends_with("/2"));
+  ok("clear_board");
+  EXPECT_EQ(ok("time_left w"), "1000.0") << "a new game starts the clocks again";
+}
+
+TEST(GameClock, TakesTimeBeyondTheMainTimeFromAPeriod) {
+  GameClock clock({.main = 10, .period = 30, .stones = 5});
+  EXPECT_EQ(clock.text(), "10.0");
+  clock.spend(4);
+  EXPECT_EQ(clock.text(), "6.0");
+  clock.spend(8);  // 2 s of the period, whose first move this is
+  EXPECT_EQ(clock.text(), "28.0/4");
+  for (int i = 0; i < 3; ++i) clock.spend(9);
+  EXPECT_EQ(clock.text(), "1.0/1");
+  clock.spend(1);
+  EXPECT_EQ(clock.text(), "30.0/5");
+}
+
+TEST(GameClock, DividesTheTime) {
+  EXPECT_EQ(GameClock().move_seconds(100), std::nullopt);
+  // 121 empty cells: 24.2 moves.
+  EXPECT_NEAR(*GameClock({.main = 60}).move_seconds(121), 59.5 / 24.2, 1e-9);
+  EXPECT_NEAR(*GameClock({.main = 60}).move_seconds(5), 59.5 / 6, 1e-9);
+  EXPECT_EQ(*GameClock({.main = 0.1}).move_seconds(5), 0.01);
+  // Little main time is left: the move may last into the first period.
+  EXPECT_NEAR(*GameClock({.main = 1, .period = 10, .stones = 1}).move_seconds(121), 9.75, 1e-9);
+  EXPECT_NEAR(*GameClock({.period = 10, .stones = 5}).move_seconds(121), 1.9, 1e-9);
+  GameClock late({.period = 10, .stones = 5});
+  late.spend(30);
+  EXPECT_EQ(*late.move_seconds(121), 0.01);
+}
+
+TEST(Limits, AreThoseOfTheWholeMove) {
+  const SearchLimits limits{.seconds = 2, .iterations = 100};
+  EXPECT_DOUBLE_EQ(limits_after(limits, 0.2).seconds, 1.8);
+  EXPECT_EQ(limits_after(limits, 0.2).iterations, 100u);
+  EXPECT_EQ(limits_after(limits, 3).seconds, 0.001);
+  EXPECT_EQ(limits_after({.iterations = 100}, 3).seconds, 0) << "no limit";
 }
 
 TEST_F(Gtp, SolvesForTheSolveButton) {

@@ -191,7 +191,11 @@ struct LinkOptions {
 };
 
 // Deadline of waits that should succeed. It lets a defect fail the test instead of hanging it.
+#if defined(__SANITIZE_THREAD__)
+inline constexpr std::chrono::seconds kPatience{60};  // everything takes 20 times longer
+#else
 inline constexpr std::chrono::seconds kPatience{20};
+#endif
 
 // Devices, domains and connections of two endpoints of the transport that the parameter names.
 class ContractTest : public ::testing::TestWithParam<TransportCase> {

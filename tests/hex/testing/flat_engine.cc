@@ -14,6 +14,7 @@ SearchReport FlatEngine::search(const Board& board, const SearchLimits& limits,
   const Clock::time_point start = Clock::now();
   const auto seconds = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
   ++searches;
+  this->limits = limits;
   struct Tried {
     Move move;
     uint64_t playouts = 0;

@@ -27,6 +27,7 @@ class FlatEngine : public Engine {
 
   int cleared = 0;
   int searches = 0;
+  SearchLimits limits;  // of the last search
 
  private:
   UniformPlayouts playouts_;
