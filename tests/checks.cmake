@@ -49,6 +49,8 @@ endif()
 if(CARIAMA_PROGRAMS)  # the check of the package covers those that are installed
   get_directory_property(programs DIRECTORY "${PROJECT_SOURCE_DIR}/bench" BUILDSYSTEM_TARGETS)
   list(FILTER programs INCLUDE REGEX "^bench_")
+  get_property(examples GLOBAL PROPERTY CARIAMA_EXAMPLES)
+  list(APPEND programs ${examples})
   list(TRANSFORM programs REPLACE "(.+)" "$<TARGET_FILE:\\1>")
   if(programs)
     cariama_check(programs 120 1 "${checks}/programs" "${PROJECT_VERSION}" ${programs})

@@ -6,11 +6,13 @@
 
 #include <cstdio>
 
+#include "docs/examples/options.h"
 #include "mcts/program.h"
 #include "mcts/search.h"
 
 // [connect_four_program]
 int main(int argc, char** argv) {
+  read_options(argc, argv);
   using example::ConnectFour;
   namespace mcts = cariama::mcts;
   mcts::Program program(argc, argv);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "docs/examples/check.h"
+#include "docs/examples/options.h"
 #include "dsfabric/collectives.h"
 #include "dsfabric/future.h"
 #include "dsfabric/launcher.h"
@@ -137,6 +138,7 @@ void to_all_threads(Fabric& fabric, RDMAMemory* mine) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  read_options(argc, argv);
   if (auto code = launch_self({.processes = 2}, argc, argv)) return *code;
   const Deadline deadline = deadline_after(std::chrono::seconds(60));
   auto fabric = check(Fabric::create({.threads = 1}));

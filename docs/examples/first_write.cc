@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "docs/examples/check.h"
+#include "docs/examples/options.h"
 #include "dtutils/allocators/rdma_allocator.h"
 #include "dtutils/exchange_connect.h"
 #include "dtutils/process_group.h"
@@ -52,7 +53,8 @@ int transfer(Exchange& exchange) {
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  read_options(argc, argv, {.launches = false});
   check(run_processes(2, transfer));
   return 0;
 }

@@ -4,6 +4,7 @@
 #include <functional>
 #include <utility>
 
+#include "docs/examples/options.h"
 #include "dtutils/process_group.h"
 #include "tasks/parallel.h"
 #include "tasks/runtime.h"
@@ -49,7 +50,8 @@ int more_work(cariama::Exchange& exchange) {
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  read_options(argc, argv, {.launches = false});
   for (const auto& body : {work, more_work}) {
     const absl::Status status = cariama::run_processes(2, body);
     if (status.ok()) continue;

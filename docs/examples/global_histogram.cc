@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "docs/examples/check.h"
+#include "docs/examples/options.h"
 #include "dsfabric/collectives.h"
 #include "dsfabric/distributed_lock.h"
 #include "dsfabric/global_memory.h"
@@ -98,6 +99,7 @@ uint64_t add_up_threads(Fabric& fabric) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  read_options(argc, argv);
   if (auto code = launch_self({.processes = 3}, argc, argv)) return *code;
   auto fabric = check(Fabric::create({.threads = 2}));
   const auto self = check(fabric->init_thread(0));

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "docs/examples/check.h"
+#include "docs/examples/options.h"
 #include "dsfabric/run_job.h"
 #include "riutils/call.h"
 
@@ -64,5 +65,8 @@ absl::Status hello(ThreadContext& self) {
 }  // namespace
 
 // [hello_main]
-int main(int argc, char** argv) { return run_job({.launch = {.processes = 2}}, argc, argv, hello); }
+int main(int argc, char** argv) {
+  read_options(argc, argv);  // --help and --version
+  return run_job({.launch = {.processes = 2}}, argc, argv, hello);
+}
 // [hello_main]

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "docs/examples/check.h"
+#include "docs/examples/options.h"
 #include "dsfabric/collectives.h"
 #include "dsfabric/launcher.h"
 #include "riutils/call.h"
@@ -95,6 +96,7 @@ void work(Fabric& fabric, ThreadIndex index, Synchronizer& finished,
 }  // namespace
 
 int main(int argc, char** argv) {
+  read_options(argc, argv);
   if (auto code = launch_self({.processes = 2, .threads = 2}, argc, argv)) return *code;
   const Deadline deadline = deadline_after(std::chrono::seconds(60));
   auto fabric = check(Fabric::create());

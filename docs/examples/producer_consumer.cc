@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "docs/examples/check.h"
+#include "docs/examples/options.h"
 #include "dsfabric/collectives.h"
 #include "dsfabric/launcher.h"
 #include "riutils/call.h"
@@ -99,6 +100,7 @@ void verify(const Fabric& fabric) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  read_options(argc, argv);
   if (auto code = launch_self({.processes = 3}, argc, argv)) return *code;
   const Deadline deadline = deadline_after(std::chrono::seconds(120));
   auto fabric = check(Fabric::create({.threads = 1}));

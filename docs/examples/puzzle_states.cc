@@ -11,6 +11,7 @@
 
 #include "dht/hash_table.h"
 #include "docs/examples/check.h"
+#include "docs/examples/options.h"
 #include "dsfabric/collectives.h"
 #include "dsfabric/launcher.h"
 
@@ -75,6 +76,7 @@ Reached explore(Fabric& fabric, const State& start) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  read_options(argc, argv);
   if (auto code = launch_self({.processes = 2}, argc, argv)) return *code;
   auto fabric = check(Fabric::create({.threads = 1}));
   const auto self = check(fabric->init_thread(0));

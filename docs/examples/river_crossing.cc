@@ -10,6 +10,7 @@
 #include "bdd/model_file.h"
 #include "bdd/reachability.h"
 #include "docs/examples/check.h"
+#include "docs/examples/options.h"
 
 namespace {
 
@@ -57,7 +58,8 @@ ReachResult cross(const Model& model) {
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  read_options(argc, argv, {.launches = false});
   auto manager = check(Manager::create({}));
   const Model model = river(*manager);
   const ReachResult result = cross(model);

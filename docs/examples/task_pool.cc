@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "docs/examples/check.h"
+#include "docs/examples/options.h"
 #include "dsfabric/fabric.h"
 #include "dsfabric/launcher.h"
 
@@ -34,6 +35,7 @@ void compute(Fabric& fabric) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  read_options(argc, argv);
   if (auto code = launch_self({.processes = 2}, argc, argv)) return *code;
   auto fabric = check(Fabric::create());
   auto self = check(fabric->init_thread(0));

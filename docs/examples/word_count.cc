@@ -11,6 +11,7 @@
 #include <string>
 
 #include "docs/examples/check.h"
+#include "docs/examples/options.h"
 #include "dsfabric/collectives.h"
 #include "dsfabric/launcher.h"
 #include "dsfabric/quiescence.h"
@@ -84,6 +85,7 @@ void verify(const Fabric& fabric) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  read_options(argc, argv, {.operands = 1});
   if (auto code = launch_self({.processes = 3}, argc, argv)) return *code;
   const Deadline deadline = deadline_after(std::chrono::seconds(120));
   auto fabric = check(Fabric::create({.threads = 1}));

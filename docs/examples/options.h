@@ -1,0 +1,51 @@
+// For the examples: --help, --version, and an error for arguments that an example does not know.
+#ifndef CARIAMA_DOCS_EXAMPLES_OPTIONS_H_
+#define CARIAMA_DOCS_EXAMPLES_OPTIONS_H_
+
+#include <errno.h>  // program_invocation_short_name
+
+#include <cstddef>
+#include <cstdlib>
+#include <iostream>
+#include <span>
+#include <string_view>
+
+#include "dsfabric/launcher.h"
+#include "dtutils/version.h"
+
+struct ExampleOptions {
+  bool launches = true;  // the example starts its processes, with the options of cariama-run
+  int operands = 0;      // number of arguments behind the options that the example accepts
+};
+
+// Ends the program if the command line asks for --help or --version (exit code 0), or if it has
+// arguments that the example does not know (exit code 2).
+inline void read_options(int argc, const char* const* argv, const ExampleOptions& known = {}) {
+  const char* const name = program_invocation_short_name;
+  std::span arguments(argv + 1, static_cast<size_t>(argc) - 1);
+  if (known.launches) {
+    cariama::LaunchOptions ignored;  // launch_self() reads these options again, and reports errors
+    const auto read = cariama::read_launch_options(arguments, ignored);
+    arguments = arguments.subspan(read.ok() ? *read : arguments.size());
+  }
+  const std::string_view first = arguments.empty() ? "" : arguments[0];
+  if (first == "--version") {
+    std::cout << name << ' ' << cariama::version() << '\n';
+    std::exit(0);
+  }
+  if (first == "--help") {
+    std::cout << "Usage: " << name << " [--help | --version]"
+              << (known.launches ? " [-n PROCESSES] [-t THREADS] [OPTION OF cariama-run]..." : "")
+              << (known.operands > 0 ? " [FILE]" : "") << '\n';
+    std::exit(0);
+  }
+  for (const std::string_view argument : arguments) {
+    if (!argument.starts_with('-') && arguments.size() <= static_cast<size_t>(known.operands)) {
+      continue;
+    }
+    std::cerr << name << ": unknown argument " << argument << "; see --help\n";
+    std::exit(2);
+  }
+}
+
+#endif  // CARIAMA_DOCS_EXAMPLES_OPTIONS_H_
