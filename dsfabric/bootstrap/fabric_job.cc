@@ -43,17 +43,6 @@ std::string host_name() {
   return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown host";
 }
 
-// Returns a name for the job that its processes agree on. Other users can read it in
-// /proc/net/unix, so it must not reveal the secret.
-std::string diagnostics_job(const JobSecret& secret) {
-  std::string name;
-  for (const uint8_t byte : keyed_hash(bytes_of(secret), "diagnostics")) {
-    name += "0123456789abcdef"[byte >> 4];
-    name += "0123456789abcdef"[byte & 15];
-  }
-  return name;
-}
-
 // The set-up data that every process publishes for all others.
 struct Introduction {
   ProgramFingerprint program;
@@ -123,7 +112,7 @@ absl::StatusOr<std::unique_ptr<FabricJob>> FabricJob::join(const FabricOptions& 
                       "use a longer FabricOptions::lease, or a shorter heartbeat");
   }
   if (absl::Status built = FunctionTable::build(); !built.ok()) return built;
-  if (bootstrap->size() > 1) share_diagnostics(diagnostics_job(bootstrap->secret()));
+  if (bootstrap->size() > 1) share_diagnostics(job_name(bootstrap->secret(), "diagnostics"));
   std::unique_ptr<FabricJob> job(new FabricJob(options, std::move(bootstrap)));
   if (job->threads_ == 0 || job->threads_ >= kNoThread / job->size_) {
     return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kProcess,

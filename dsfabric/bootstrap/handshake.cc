@@ -11,6 +11,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "dsfabric/bootstrap/sockets.h"
 #include "dtutils/error.h"
@@ -90,6 +91,11 @@ JobSecret keyed_hash(std::string_view key, std::string_view text) {
     std::abort();
   }
   return hash;
+}
+
+std::string job_name(const JobSecret& secret, std::string_view purpose) {
+  const JobSecret hash = keyed_hash(bytes_of(secret), purpose);
+  return absl::BytesToHexString(std::string(bytes_of(hash)));
 }
 
 bool equal_secrets(const JobSecret& a, const JobSecret& b) {

@@ -35,6 +35,9 @@ namespace cariama::internal {
 [[nodiscard]] inline std::string_view bytes_of(const JobSecret& secret) {
   return {reinterpret_cast<const char*>(secret.data()), secret.size()};
 }
+// Returns a name of the job for `purpose`: 64 hexadecimal digits that its processes agree on. Other
+// users can read such names, for example in /proc/net/unix. They do not reveal the secret.
+[[nodiscard]] std::string job_name(const JobSecret& secret, std::string_view purpose);
 // Compares in constant time, so that the time does not reveal where the secrets differ.
 [[nodiscard]] bool equal_secrets(const JobSecret& a, const JobSecret& b);
 

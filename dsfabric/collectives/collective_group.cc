@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "dsfabric/fabric/fabric_core.h"
+#include "dsfabric/invocation/ask.h"
 #include "dsfabric/peers/connect_deadline.h"
-#include "dsfabric/question.h"
 #include "dsfabric/send_call.h"
 #include "dsfabric/serializer.h"
 #include "dtutils/error.h"
@@ -636,16 +636,15 @@ absl::Status CollectiveGroup::too_late(uint64_t sequence, CollectiveKind kind) {
     questions.reserve(asked.size());
     const Deadline patience = deadline_after(kSearch);
     for (const uint32_t rank : asked) {
-      const ScopedConnectDeadline scope(patience);
-      questions.emplace_back(
-          fabric_, rank, nullptr,
+      questions.push_back(ask<Answer>(
+          fabric_, rank, patience, nullptr,
           [](uint32_t group_id, uint64_t wanted) {
             const auto group = find_group(*running_fabric(), group_id);
             if (group == nullptr) return Answer{};
             CollectiveBlockers found = group->blockers(wanted);
             return Answer{found.entered, std::move(found.names)};
           },
-          id_, sequence);
+          id_, sequence));
     }
     for (size_t i = 0; i < asked.size(); ++i) {
       auto answer = questions[i].wait(patience);

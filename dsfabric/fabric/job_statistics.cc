@@ -18,6 +18,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "dsfabric/bootstrap/handshake.h"
 #include "dsfabric/serializer.h"
 #include "dtutils/error.h"
 #include "dtutils/statistics.h"
@@ -37,23 +39,6 @@ Sums own_sums() {
   return sums;
 }
 
-// Names the job without telling its secret: 64 of 256 bits.
-std::string job_name(const JobSecret& secret) {
-  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
-  for (const uint8_t byte : secret) hash = (hash ^ byte) * 0x100000001b3;
-  return absl::StrFormat("%016x", hash);
-}
-
-std::vector<std::string> split_words(std::string_view text) {
-  std::vector<std::string> words;
-  for (size_t end = 0; end != std::string_view::npos;
-       text.remove_prefix(std::min(text.size(), end + 1))) {
-    end = text.find(',');
-    words.emplace_back(text.substr(0, end));
-  }
-  return words;
-}
-
 // The values of one counter in all processes.
 struct Row {
   uint64_t sum = 0;
@@ -69,7 +54,8 @@ absl::StatusOr<StatisticsRequest> parse_statistics_request(std::string_view text
                                                            uint32_t size) {
   StatisticsRequest request;
   if (text.empty()) return request;
-  for (const std::string& word : split_words(text)) {
+  const std::vector<std::string> words = absl::StrSplit(std::string(text), ',');
+  for (const std::string& word : words) {
     if (word == "off") {
       request.is_off = true;
     } else if (word == "exit") {
@@ -109,11 +95,12 @@ absl::StatusOr<std::unique_ptr<JobStatistics>> JobStatistics::start(const Fabric
   const std::lock_guard lock(mutex);
   made->service_ = shared.lock();
   if (made->service_ != nullptr) return made;
-  auto service = StatisticsService::start({.labels = {{"job", job_name(job.bootstrap().secret())},
-                                                      {"rank", absl::StrCat(job.rank())},
-                                                      {"size", absl::StrCat(job.size())}},
-                                           .socket_path = made->request_.socket_path,
-                                           .file_path = made->request_.file_path});
+  auto service = StatisticsService::start(
+      {.labels = {{"job", job_name(job.bootstrap().secret(), "statistics")},
+                  {"rank", absl::StrCat(job.rank())},
+                  {"size", absl::StrCat(job.size())}},
+       .socket_path = made->request_.socket_path,
+       .file_path = made->request_.file_path});
   if (service.ok()) {
     made->service_ = *std::move(service);
     shared = made->service_;

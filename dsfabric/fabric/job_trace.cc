@@ -3,8 +3,7 @@
 #include <chrono>
 #include <string>
 
-#include "dsfabric/peers/connect_deadline.h"
-#include "dsfabric/question.h"
+#include "dsfabric/invocation/ask.h"
 #include "dtutils/diagnostics.h"
 #include "dtutils/trace.h"
 
@@ -38,11 +37,7 @@ absl::StatusOr<TraceClockDifference> compare_trace_clock(Fabric& fabric, uint32_
   TraceClockDifference best{.error = UINT64_MAX};
   for (int i = 0; i < kRoundTrips; ++i) {
     const uint64_t before = trace_now();
-    const auto ask = [&] {
-      const ScopedConnectDeadline scope(deadline);
-      return Question<uint64_t>(fabric, rank, nullptr, [] { return trace_now(); });
-    };
-    auto question = ask();
+    auto question = ask<uint64_t>(fabric, rank, deadline, nullptr, [] { return trace_now(); });
     const absl::StatusOr<uint64_t> theirs = question.wait(deadline);
     if (!theirs.ok()) return theirs.status();
     const uint64_t after = trace_now();

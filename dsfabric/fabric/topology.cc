@@ -12,8 +12,7 @@
 #include <utility>
 
 #include "dsfabric/fabric/fabric_core.h"
-#include "dsfabric/peers/connect_deadline.h"
-#include "dsfabric/question.h"
+#include "dsfabric/invocation/ask.h"
 #include "dtutils/error.h"
 
 namespace cariama {
@@ -173,17 +172,13 @@ absl::StatusOr<ThreadPlace> where_is(Fabric& fabric, ThreadId thread, Deadline d
   place.rank = fabric.rank_of(thread);
   place.index = fabric.index_of(thread);
   place.host = host_of(fabric, place.rank);
-  const auto ask = [&] {
-    const internal::ScopedConnectDeadline scope(deadline);
-    return internal::Question<PlaceAnswer>(
-        fabric, place.rank, nullptr,
-        [](ThreadIndex index) {
-          Fabric& here = *running_fabric();
-          return index < here.threads() ? place_here(here, index) : PlaceAnswer{0, -1, -1};
-        },
-        place.index);
-  };
-  auto question = ask();
+  auto question = internal::ask<PlaceAnswer>(
+      fabric, place.rank, deadline, nullptr,
+      [](ThreadIndex index) {
+        Fabric& here = *running_fabric();
+        return index < here.threads() ? place_here(here, index) : PlaceAnswer{0, -1, -1};
+      },
+      place.index);
   auto answer = question.wait(deadline);
   if (!answer.ok()) return answer.status();
   place.numa_node = (*answer)[1];

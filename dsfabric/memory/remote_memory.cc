@@ -4,9 +4,8 @@
 #include <string>
 
 #include "dsfabric/fabric/fabric_core.h"
+#include "dsfabric/invocation/ask.h"
 #include "dsfabric/memory/remote_heap.h"
-#include "dsfabric/peers/connect_deadline.h"
-#include "dsfabric/question.h"
 #include "dsfabric/send_call.h"
 #include "dtutils/error.h"
 
@@ -119,11 +118,7 @@ absl::StatusOr<GlobalAddress> ask_for(Fabric& fabric, Rank rank, Deadline deadli
       internal::heap_of(*running_fabric()).free(address);
     }));
   };
-  const auto ask = [&] {
-    const internal::ScopedConnectDeadline scope(deadline);
-    return internal::Question<internal::Allocation>(fabric, rank, late, call, args...);
-  };
-  auto question = ask();
+  auto question = internal::ask<internal::Allocation>(fabric, rank, deadline, late, call, args...);
   auto allocation = question.wait(deadline);
   if (!allocation.ok()) return allocation.status();
   if (allocation->code != 0) {

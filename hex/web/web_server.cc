@@ -98,13 +98,18 @@ class WebServer::Impl {
   }
 
   absl::Status listen() {
+    const int wanted = port_;
     errno = 0;
     if (port_ == 0) {
       port_ = server_.bind_to_any_port(address_);
     } else if (!server_.bind_to_port(address_, port_)) {
       port_ = -1;
     }
-    if (port_ < 0) return absl::UnknownError("");  // start() makes the message, with errno
+    if (port_ < 0) {
+      return make_errno_error(errno, ErrorScope::kProcess,
+                              absl::StrCat("cannot listen at port ", wanted, " of ", address_),
+                              "choose another port with --port, or a free one with --port 0");
+    }
     absl::StatusOr<std::thread> thread = cariama::internal::start_quiet_thread([this] {
       try {
         server_.listen_after_bind();
@@ -232,13 +237,7 @@ absl::StatusOr<std::unique_ptr<WebServer>> WebServer::start(SearchQueue& queue,
                       absl::StrCat("'", options.address, "' is not an address in digits"));
   }
   auto impl = std::make_unique<Impl>(queue, options);
-  if (const absl::Status status = impl->listen(); !status.ok()) {
-    if (!status.message().empty()) return status;
-    return make_errno_error(
-        errno, ErrorScope::kProcess,
-        absl::StrCat("cannot listen at port ", options.port, " of ", options.address),
-        "choose another port with --port, or a free one with --port 0");
-  }
+  if (absl::Status status = impl->listen(); !status.ok()) return status;
   return std::unique_ptr<WebServer>(new WebServer(std::move(impl)));
 }
 

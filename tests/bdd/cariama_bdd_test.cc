@@ -24,7 +24,6 @@ using cariama::testing::Running;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::model_path;
-using ::testing::Not;
 
 const std::string kProgram = CARIAMA_PROGRAM_DIR "/cariama-bdd ";
 

@@ -10,7 +10,6 @@
 #include <filesystem>
 #include <fstream>
 #include <random>
-#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -19,10 +18,12 @@
 #include "bdd/model_file.h"
 #include "bdd/node_table.h"
 #include "tests/bdd/bdd_test_support.h"
+#include "tests/dtutils/testing/text_of.h"
 
 namespace cariama::bdd {
 namespace {
 
+using cariama::testing::text_of;
 using testing::model_path;
 using testing::with_manager;
 
@@ -36,12 +37,6 @@ constexpr std::array<Anchor, 4> kAnchors{{{"anderson.4", 29'641, 5'935},
                                           {"bakery.4", 157'003, 7'187},
                                           {"collision.4", 41'465'543, 16'958},
                                           {"schedule_world.2", 1'570'340, 10'093}}};
-
-std::string file_bytes(const std::string& path) {
-  std::ostringstream bytes;
-  bytes << std::ifstream(path, std::ios::binary).rdbuf();
-  return bytes.str();
-}
 
 ManagerOptions medium() {
   ManagerOptions options;
@@ -289,7 +284,7 @@ TEST(Checkpoints, ContinueAfterALevel) {
     ReachOptions options{.strategy = Strategy::kBfs, .checkpoint = folder};
     EXPECT_FALSE(reach(model, options).ok()) << "the checkpoint of another strategy";
     const std::string path = folder + "/reach.checkpoint";
-    const std::string bytes = file_bytes(path);
+    const std::string bytes = text_of(path);
     std::ofstream(path, std::ios::binary) << bytes.substr(0, bytes.size() - 1);
     options.strategy = Strategy::kSaturation;
     EXPECT_FALSE(reach(model, options).ok()) << "a truncated checkpoint";
@@ -368,7 +363,7 @@ TEST(Queens, KnownNumbers) {
 
 TEST(ModelFiles, AreReadAndWrittenExactly) {
   for (const Anchor& anchor : kAnchors) {
-    const std::string bytes = file_bytes(model_path(anchor.model));
+    const std::string bytes = text_of(model_path(anchor.model));
     const absl::StatusOr<ModelFile> model = parse_model(bytes);
     ASSERT_TRUE(model.ok()) << model.status();
     EXPECT_EQ(format_model(*model), bytes) << anchor.model;

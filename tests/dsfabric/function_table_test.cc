@@ -29,7 +29,6 @@ using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::Eq;
 using ::testing::HasSubstr;
-using ::testing::SizeIs;
 
 #if defined(__SANITIZE_THREAD__)
 constexpr bool kThreadSanitizer = true;

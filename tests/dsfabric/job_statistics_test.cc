@@ -29,6 +29,7 @@
 #include "tests/dsfabric/testing/role.h"
 #include "tests/dsfabric/testing/running_command.h"
 #include "tests/dtutils/testing/process_state.h"
+#include "tests/dtutils/testing/text_of.h"
 
 namespace cariama {
 namespace {
@@ -39,6 +40,7 @@ using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using testing::Running;
+using testing::text_of;
 
 constexpr int kCounted = 100;
 
@@ -79,13 +81,6 @@ std::string job(const std::string& statistics, const std::string& options,
                 const std::string& role) {
   return "env CARIAMA_STATISTICS=" + statistics + " " + CARIAMA_PROGRAM_DIR + "/cariama-run " +
          options + " " + testing::in_role(role);
-}
-
-std::string text_of(const std::string& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
 }
 
 class JobStatistics : public ::testing::Test {

@@ -13,7 +13,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <set>
 #include <sstream>
 #include <string>
@@ -32,6 +31,7 @@
 #include "gtest/gtest.h"
 #include "tests/dsfabric/testing/role.h"
 #include "tests/dsfabric/testing/running_command.h"
+#include "tests/dtutils/testing/text_of.h"
 
 extern char** environ;
 
@@ -43,9 +43,9 @@ using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 using ::testing::Not;
 using testing::Running;
+using testing::text_of;
 using ::testing::UnorderedElementsAre;
 
 // For waits that should succeed: only there so that a defect does not hang the test.
@@ -114,9 +114,7 @@ int role_secret() {
     hex += digits;
   }
   for (const char* file : {"/proc/self/environ", "/proc/self/cmdline"}) {
-    std::stringstream text;
-    text << std::ifstream(file).rdbuf();
-    const std::string all = text.str();
+    const std::string all = text_of(file);
     if (all.find(secret) != std::string::npos || all.find(hex) != std::string::npos ||
         all.find("CARIAMA_JOB_SECRET") != std::string::npos) {
       print(std::string("the secret is in ") + file);
@@ -253,9 +251,8 @@ int count_processes(const std::string& mark) {
   DIR* const all = opendir("/proc");
   while (const dirent* entry = readdir(all)) {
     if (entry->d_name[0] < '0' || entry->d_name[0] > '9') continue;
-    std::stringstream text;
-    text << std::ifstream(std::string("/proc/") + entry->d_name + "/cmdline").rdbuf();
-    if (text.str().rfind("sleep", 0) == 0 && text.str().find(mark) != std::string::npos) ++count;
+    const std::string line = text_of(std::string("/proc/") + entry->d_name + "/cmdline");
+    if (line.rfind("sleep", 0) == 0 && line.find(mark) != std::string::npos) ++count;
   }
   closedir(all);
   return count;

@@ -3,6 +3,7 @@
 // job listens. Another user also tries the memory and the descriptors of the processes.
 #include <fcntl.h>
 #include <grp.h>
+#include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -78,7 +79,7 @@ struct Findings {
   uint32_t bytes = 0;        // received
   uint32_t descriptors = 0;  // received
   uint32_t open = 0;         // connections that the job has not closed
-  uint32_t memory = 0;       // successful attempts on memory, descriptors or processes
+  uint32_t memory = 0;       // bit k: attempt k of attack_process() has succeeded
 };
 
 // Returns what the attacker says to each socket: bytes that mean nothing, the beginning of the
@@ -121,25 +122,29 @@ void attack_socket(const ListeningSocket& target, const std::string& opening, Fi
   }
 }
 
-// Tries to read, to trace, to signal, and to take the descriptors of a process.
+// Tries to read, to write, to trace, to signal, and to take the descriptors of a process.
+constexpr uint32_t kAllAttempts = 0x3ff;
 void attack_process(pid_t pid, uint64_t address, Findings& found) {
+  uint32_t number = 0;
+  const auto attempt = [&](bool success) { found.memory |= uint32_t{success} << number++; };
   const std::string folder = "/proc/" + std::to_string(pid);
   for (const char* file : {"/mem", "/environ", "/maps", "/map_files", "/fd"}) {
-    const FileDescriptor own(open((folder + file).c_str(), O_RDONLY | O_CLOEXEC));
-    found.memory += own.valid() ? 1 : 0;
+    attempt(FileDescriptor(open((folder + file).c_str(), O_RDONLY | O_CLOEXEC)).valid());
   }
   uint64_t word = 0;
   const iovec local{&word, sizeof word};
   const iovec remote{reinterpret_cast<void*>(address), sizeof word};
-  found.memory += process_vm_readv(pid, &local, 1, &remote, 1, 0) >= 0 ? 1 : 0;
-  found.memory += process_vm_writev(pid, &local, 1, &remote, 1, 0) >= 0 ? 1 : 0;
-  found.memory += ptrace(PTRACE_SEIZE, pid, nullptr, nullptr) == 0 ? 1 : 0;
-  found.memory += kill(pid, SIGSTOP) == 0 ? 1 : 0;
+  attempt(process_vm_readv(pid, &local, 1, &remote, 1, 0) >= 0);
+  attempt(process_vm_writev(pid, &local, 1, &remote, 1, 0) >= 0);
+  attempt(ptrace(PTRACE_SEIZE, pid, nullptr, nullptr) == 0);
+  attempt(kill(pid, SIGSTOP) == 0);
   const FileDescriptor handle(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
-  for (int number = 0; handle.valid() && number < 64; ++number) {
-    const FileDescriptor taken(static_cast<int>(syscall(SYS_pidfd_getfd, handle.get(), number, 0)));
-    found.memory += taken.valid() ? 1 : 0;
+  bool taken = false;
+  for (int fd = 0; handle.valid() && fd < 64; ++fd) {
+    taken |=
+        FileDescriptor(static_cast<int>(syscall(SYS_pidfd_getfd, handle.get(), fd, 0))).valid();
   }
+  attempt(taken);
 }
 
 // What the attacker needs to know of a process of the job. `sockets` SocketRecords follow.
@@ -201,7 +206,7 @@ void attack_a_job(bool as_another_user, void (*check)(const Findings&)) {
   close(orders[0]);
   close(results[1]);
   run_process_job(2, {}, [&](Fabric& fabric) {
-    static const uint64_t word = 7;
+    static uint64_t word = 7;
     for (uint32_t rank = 0; rank < 2 && fabric.rank() == 0; ++rank) {
       const pid_t pid = must(async_call(fabric, rank, [] { return getpid(); }).get(soon()));
       const std::vector<ListeningSocket> sockets = listening_sockets(pid);
@@ -228,6 +233,25 @@ void attack_a_job(bool as_another_user, void (*check)(const Findings&)) {
   int status = 0;
   waitpid(attacker, &status, 0);
   EXPECT_EQ(status, 0);
+}
+
+// AnotherUserReachesNoSocketAndNoMemoryOfAJob proves something only if the attempts of
+// attack_process() can succeed.
+TEST(ThreatModel, EveryAttemptOnAProcessSucceedsOnAChildOfTheSameUser) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root, as the kernel may keep users from tracing";
+  static uint64_t word = 7;
+  const pid_t child = fork();
+  if (child == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    while (true) pause();
+  }
+  Findings found;
+  attack_process(child, reinterpret_cast<uint64_t>(&word), found);
+  kill(child, SIGKILL);
+  int status = 0;
+  while (waitpid(child, &status, 0) == child && !WIFSIGNALED(status)) {
+  }
+  EXPECT_EQ(found.memory, kAllAttempts);
 }
 
 TEST(ThreatModel, AnotherUserReachesNoSocketAndNoMemoryOfAJob) {

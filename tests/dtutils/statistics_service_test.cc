@@ -16,18 +16,19 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "dtutils/file_descriptor.h"
 #include "dtutils/statistics.h"
+#include "tests/dtutils/testing/text_of.h"
 
 namespace cariama {
 namespace {
 
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
+using testing::text_of;
 
 struct Tank {
   Counter drops;
@@ -84,13 +85,6 @@ std::unique_ptr<StatisticsService> started(StatisticsServiceOptions options) {
   auto service = StatisticsService::start(std::move(options));
   EXPECT_TRUE(service.ok()) << service.status();
   return service.ok() ? *std::move(service) : nullptr;
-}
-
-std::string text_of(const std::string& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
 }
 
 TEST(StatisticsText, IsThatOfPrometheus) {

@@ -14,7 +14,6 @@
 #include <cstdlib>
 #include <fstream>
 #include <map>
-#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -22,12 +21,14 @@
 #include "dtutils/internal/trace_clock.h"
 #include "gtest/gtest.h"
 #include "tests/dtutils/testing/json.h"
+#include "tests/dtutils/testing/text_of.h"
 
 namespace cariama {
 namespace {
 
 using testing::Json;
 using testing::parse_json;
+using testing::text_of;
 
 class TraceTest : public ::testing::Test {
  protected:
@@ -55,11 +56,9 @@ class TraceTest : public ::testing::Test {
 
 // Reads and parses the file. Fails the test if it is not JSON.
 Json read_trace(const std::string& path) {
-  std::ifstream file(path);
-  std::stringstream text;
-  text << file.rdbuf();
-  const auto parsed = parse_json(text.str());
-  EXPECT_TRUE(parsed.has_value()) << path << ": " << text.str().substr(0, 2000);
+  const std::string text = text_of(path);
+  const auto parsed = parse_json(text);
+  EXPECT_TRUE(parsed.has_value()) << path << ": " << text.substr(0, 2000);
   return parsed.value_or(Json{Json::Object{{"traceEvents", Json{Json::Array{}}}}});
 }
 
@@ -82,13 +81,6 @@ TEST_F(TraceTest, NothingIsRecordedWhenOff) {
   const Json trace = read_trace(path("a.json"));
   EXPECT_TRUE(events_named(trace, "before").empty());
   EXPECT_TRUE(events_named(trace, "after").empty());
-}
-
-std::string text_of(const std::string& path) {
-  std::ifstream file(path);
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
 }
 
 // In a folder of all users, another user can put a link in the place of the file.
@@ -464,12 +456,10 @@ TEST_F(TraceTest, TheEnvironmentStartsItAndExitWritesIt) {
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
-  std::ifstream file(make("child." + std::to_string(child) + ".json"));
-  std::stringstream text;
-  text << file.rdbuf();
-  EXPECT_TRUE(parse_json(text.str()).has_value());
-  EXPECT_NE(text.str().find("\"last words\""), std::string::npos);
-  EXPECT_NE(text.str().find("\"busy\""), std::string::npos);
+  const std::string text = text_of(make("child." + std::to_string(child) + ".json"));
+  EXPECT_TRUE(parse_json(text).has_value());
+  EXPECT_NE(text.find("\"last words\""), std::string::npos);
+  EXPECT_NE(text.find("\"busy\""), std::string::npos);
 }
 
 }  // namespace

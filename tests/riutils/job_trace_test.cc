@@ -12,9 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <map>
-#include <sstream>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -30,6 +28,7 @@
 #include "tests/dsfabric/testing/role.h"
 #include "tests/dsfabric/testing/running_command.h"
 #include "tests/dtutils/testing/json.h"
+#include "tests/dtutils/testing/text_of.h"
 
 namespace cariama {
 namespace {
@@ -37,6 +36,7 @@ namespace {
 using testing::Json;
 using testing::parse_json;
 using testing::Running;
+using testing::text_of;
 
 constexpr int kProcesses = 3;
 constexpr int kSent = 20;      // send-based calls of each process
@@ -153,11 +153,9 @@ struct Trace {
 };
 
 Trace read_job_trace(const std::string& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  const auto parsed = parse_json(text.str());
-  EXPECT_TRUE(parsed.has_value()) << path << ": " << text.str().substr(0, 2000);
+  const std::string text = text_of(path);
+  const auto parsed = parse_json(text);
+  EXPECT_TRUE(parsed.has_value()) << path << ": " << text.substr(0, 2000);
   Trace trace;
   if (!parsed.has_value()) return trace;
   EXPECT_EQ(parsed->at("otherData").at("dropped_events").number(), 0);

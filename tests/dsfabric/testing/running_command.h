@@ -8,12 +8,11 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
-#include <fstream>
-#include <sstream>
 #include <string>
 #include <thread>
 
 #include "dtutils/wait.h"
+#include "tests/dtutils/testing/text_of.h"
 
 namespace cariama::testing {
 
@@ -46,8 +45,8 @@ class Running {
   Running& operator=(const Running&) = delete;
 
   [[nodiscard]] pid_t pid() const { return pid_; }
-  [[nodiscard]] std::string out() const { return read_file("/out"); }
-  [[nodiscard]] std::string err() const { return read_file("/err"); }
+  [[nodiscard]] std::string out() const { return text_of(folder_ + "/out"); }
+  [[nodiscard]] std::string err() const { return text_of(folder_ + "/err"); }
 
   // Returns the exit code; 128+n for a signal. The test's watchdog ends a wait that lasts too long.
   int wait() {
@@ -69,12 +68,6 @@ class Running {
   }
 
  private:
-  [[nodiscard]] std::string read_file(const char* name) const {
-    std::stringstream text;
-    text << std::ifstream(folder_ + name).rdbuf();
-    return text.str();
-  }
-
   std::string folder_;
   pid_t pid_;
 };

@@ -1,8 +1,6 @@
 // A peer process is killed: every operation towards it ends, it leaves no resources behind, and
 // other connections keep working.
 #include <algorithm>
-#include <fstream>
-#include <sstream>
 #include <string>
 #include <thread>
 
@@ -10,15 +8,12 @@
 #include "dtutils/shm/wire.h"
 #include "tests/dtutils/shm/shm_node.h"
 #include "tests/dtutils/testing/process_test.h"
+#include "tests/dtutils/testing/text_of.h"
 
 namespace cariama {
 namespace {
 
-std::string read_file(const std::string& path) {
-  std::ostringstream text;
-  text << std::ifstream(path).rdbuf();
-  return text.str();
-}
+using testing::text_of;
 
 size_t count_of(const std::string& needle, const std::string& text) {
   size_t count = 0;
@@ -80,7 +75,7 @@ TEST(ShmPeerDeath, EndsPendingOperationsAlsoIfTheVictimHasOneGibibyte) {
 
         // Other programs have such sockets, too: look for the socket of this peer only.
         const std::string socket = socket_of(must(exchange.get(1, "address 0", soon())));
-        EXPECT_GE(count_of(socket, read_file("/proc/net/unix")), 1u) << socket;
+        EXPECT_GE(count_of(socket, text_of("/proc/net/unix")), 1u) << socket;
 
         const auto start = std::chrono::steady_clock::now();
         ASSERT_EQ(kill(pid, SIGKILL), 0);
@@ -115,16 +110,16 @@ TEST(ShmPeerDeath, EndsPendingOperationsAlsoIfTheVictimHasOneGibibyte) {
         // effect on another process.
         node.queue_pair.reset();
         const auto until = soon();
-        while (count_of(socket, read_file("/proc/net/unix")) != 0 &&
+        while (count_of(socket, text_of("/proc/net/unix")) != 0 &&
                std::chrono::steady_clock::now() < until) {
           std::this_thread::yield();
         }
-        EXPECT_EQ(count_of(socket, read_file("/proc/net/unix")), 0u)
+        EXPECT_EQ(count_of(socket, text_of("/proc/net/unix")), 0u)
             << "the socket of the dead peer still exists";
       },
       victim(1));
-  EXPECT_EQ(count_of("cariama", read_file("/proc/self/maps")) -
-                count_of("libcariama", read_file("/proc/self/maps")),
+  EXPECT_EQ(count_of("cariama", text_of("/proc/self/maps")) -
+                count_of("libcariama", text_of("/proc/self/maps")),
             0u);
 }
 
