@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "dtutils/error.h"
 #include "dtutils/internal/exchange_message.h"
+#include "dtutils/internal/socket_errors.h"
 
 namespace cariama {
 
@@ -105,7 +106,7 @@ absl::Status ExchangeClient::send(const ExchangeMessage& message, Deadline deadl
         ::send(socket_, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (count > 0) {
       sent += static_cast<size_t>(count);
-    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+    } else if (internal::is_temporary(errno)) {
       absl::Status ready = wait(POLLOUT, deadline, operation);
       // Part of the message was sent, so no other message can follow it on this stream.
       if (!ready.ok()) return sent == 0 ? ready : breaks(std::move(ready));
@@ -143,7 +144,7 @@ absl::StatusOr<bool> ExchangeClient::receive_some(const std::string& operation) 
     incoming_->decoder.append({chunk, static_cast<size_t>(count)});
     return true;
   }
-  if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return false;
+  if (count < 0 && (internal::is_temporary(errno) || errno == EINTR)) return false;
   store_is_gone_.store(true, std::memory_order_release);
   return breaks(store_gone(operation));
 }

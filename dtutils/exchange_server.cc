@@ -10,6 +10,7 @@
 #include "dtutils/error.h"
 #include "dtutils/internal/exchange_message.h"
 #include "dtutils/internal/exchange_store.h"
+#include "dtutils/internal/socket_errors.h"
 #include "dtutils/process_group.h"
 
 namespace cariama {
@@ -39,7 +40,7 @@ struct ExchangeServer::Impl {
     while (connection.socket >= 0) {
       const ssize_t count = recv(connection.socket, chunk, sizeof chunk, MSG_DONTWAIT);
       if (count < 0 && errno == EINTR) continue;
-      if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+      if (count < 0 && internal::is_temporary(errno)) return;
       if (count <= 0) {
         close_socket(connection);
         on_closed(rank, absl::OkStatus());
@@ -83,7 +84,7 @@ struct ExchangeServer::Impl {
                                  connection.outgoing.size() - sent, MSG_NOSIGNAL | MSG_DONTWAIT);
       if (count > 0) {
         sent += static_cast<size_t>(count);
-      } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      } else if (internal::is_temporary(errno)) {
         break;
       } else if (errno != EINTR) {
         sent = connection.outgoing.size();  // reader closed: receive() detects it

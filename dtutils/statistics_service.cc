@@ -23,6 +23,7 @@
 
 #include "dtutils/error.h"
 #include "dtutils/file_descriptor.h"
+#include "dtutils/internal/socket_errors.h"
 #include "dtutils/internal/start_thread.h"
 
 namespace cariama {
@@ -134,7 +135,7 @@ class Reader {
       // The content of the request is ignored: the service has one resource.
       std::array<char, 4096> request;
       const ssize_t got = recv(socket_.get(), request.data(), request.size(), MSG_DONTWAIT);
-      if (got < 0) return errno == EAGAIN || errno == EINTR;
+      if (got < 0) return internal::is_temporary(errno) || errno == EINTR;
       if (got == 0) return false;
       if (is_answered_) return true;
       is_answered_ = true;
@@ -144,7 +145,7 @@ class Reader {
     }
     const ssize_t sent =
         send(socket_.get(), rest_.data(), rest_.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (sent < 0) return errno == EAGAIN || errno == EINTR;
+    if (sent < 0) return internal::is_temporary(errno) || errno == EINTR;
     rest_.erase(0, static_cast<size_t>(sent));
     deadline_ = Clock::now() + kPatience;
     // The reader closes the connection. To close it here, with a part of a long request unread,

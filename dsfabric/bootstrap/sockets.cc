@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "dtutils/diagnostics.h"
 #include "dtutils/error.h"
+#include "dtutils/internal/socket_errors.h"
 
 namespace cariama::internal {
 namespace {
@@ -326,7 +327,7 @@ absl::Status send_exactly(int socket, std::string_view bytes, const std::string&
     const ssize_t count = send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (count > 0) {
       bytes.remove_prefix(static_cast<size_t>(count));
-    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+    } else if (is_temporary(errno)) {
       if (absl::Status ready = wait_for(socket, POLLOUT, peer_name, deadline); !ready.ok())
         return ready;
     } else if (errno != EINTR) {
@@ -343,7 +344,7 @@ absl::Status receive_exactly(int socket, char* bytes, size_t count, const std::s
     if (came > 0) {
       bytes += came;
       count -= static_cast<size_t>(came);
-    } else if (came < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+    } else if (came < 0 && is_temporary(errno)) {
       if (absl::Status ready = wait_for(socket, POLLIN, peer_name, deadline); !ready.ok())
         return ready;
     } else if (came == 0 || errno != EINTR) {

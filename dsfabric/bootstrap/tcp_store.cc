@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "dsfabric/bootstrap/peer_user.h"
 #include "dtutils/error.h"
+#include "dtutils/internal/socket_errors.h"
 #include "dtutils/internal/start_thread.h"
 
 namespace cariama::internal {
@@ -128,7 +129,7 @@ void TcpStore::advance(Newcomer& one) {
         continue;
       }
       if (errno == EINTR) continue;
-      if (errno == EAGAIN || errno == EWOULDBLOCK) return;
+      if (is_temporary(errno)) return;
       // The process has closed the socket; if it had joined, the server detects its end.
       one.outgoing.clear();
       if (one.handshake.state() != ServerHandshake::State::kAccepted) {
@@ -148,7 +149,7 @@ void TcpStore::advance(Newcomer& one) {
     const ssize_t count =
         recv(one.socket.get(), chunk, std::min(one.handshake.wanted(), sizeof chunk), MSG_DONTWAIT);
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+    if (count < 0 && is_temporary(errno)) return;
     if (count <= 0) {
       one.socket.reset();
       return;

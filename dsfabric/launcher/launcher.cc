@@ -43,6 +43,7 @@
 #include "dtutils/internal/byte_size.h"
 #include "dtutils/internal/guardian.h"
 #include "dtutils/internal/read_file.h"
+#include "dtutils/internal/socket_errors.h"
 #include "dtutils/internal/standard_streams.h"
 #include "dtutils/wait.h"
 
@@ -165,7 +166,7 @@ class InputRelay {
     const ssize_t count =
         send(writer_.get(), pending_.data(), pending_.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
     if (count > 0) pending_.erase(0, static_cast<size_t>(count));
-    if (count < 0 && errno != EINTR && errno != EAGAIN) close();
+    if (count < 0 && errno != EINTR && !internal::is_temporary(errno)) close();
   }
   void close() { writer_.reset(); }
 

@@ -19,6 +19,7 @@
 #include "dsfabric/peers/broker_wire.h"
 #include "dsfabric/peers/connect_deadline.h"
 #include "dtutils/error.h"
+#include "dtutils/internal/socket_errors.h"
 #include "dtutils/internal/start_thread.h"
 
 namespace cariama::internal {
@@ -226,7 +227,7 @@ class SocketBroker final : public Broker {
           continue;
         }
         if (errno == EINTR) continue;
-        if (errno != EAGAIN && errno != EWOULDBLOCK) one.socket.reset();
+        if (!is_temporary(errno)) one.socket.reset();
         return;
       }
       const bool greeting = one.handshake.wanted() != 0;
@@ -240,7 +241,7 @@ class SocketBroker final : public Broker {
       const ssize_t count =
           recv(one.socket.get(), chunk, std::min(wanted, sizeof chunk), MSG_DONTWAIT);
       if (count < 0 && errno == EINTR) continue;
-      if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+      if (count < 0 && is_temporary(errno)) return;
       if (count <= 0) {
         one.socket.reset();
         return;

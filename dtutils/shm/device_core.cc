@@ -62,7 +62,7 @@ ShmDevice::~ShmDevice() {
   remove_local_segment(control_->uuid());
   // The threads of the service and of the watch call each other's object, so the service's thread
   // is stopped first, while both objects exist.
-  service_->stop();
+  if (service_ != nullptr) service_->stop();  // nullptr: open() has failed before
   watch_.reset();
 }
 
@@ -156,13 +156,16 @@ absl::StatusOr<std::shared_ptr<Link>> ShmDevice::link_to(const Uuid& uuid, int p
   if (!link.ok()) return link;
   if (!local) {
     if (absl::Status watched = watch_->add(*link); !watched.ok()) return watched;
+    if (absl::Status watched = service_->add_link(*link); !watched.ok()) {
+      watch_->remove(link->get());
+      return watched;
+    }
   }
   {
     std::lock_guard lock(links_mutex_);
     (*link)->users = 1;
     links_.emplace(uuid, *link);
   }
-  if (!local) service_->add_link(*link);
   return link;
 }
 

@@ -14,6 +14,7 @@
 
 #include "dtutils/diagnostics.h"
 #include "dtutils/error.h"
+#include "dtutils/internal/socket_errors.h"
 
 namespace cariama::shm {
 namespace {
@@ -145,6 +146,11 @@ absl::StatusOr<std::shared_ptr<Link>> Link::connect(const Uuid& uuid, int pid,
                               with_peer("connect over shm: no descriptor for the peer", peer),
                               "raise ulimit -n");
     }
+    if (error != EAGAIN && error != EPIPE && error != ECONNRESET) {
+      return make_errno_error(error, ErrorScope::kProcess,
+                              with_peer("connect over shm: messages to the service thread", peer),
+                              "free memory");
+    }
     return make_errno_error(error == EAGAIN ? ETIMEDOUT : ECONNRESET, ErrorScope::kPeer,
                             with_peer("connect over shm: no answer from the service thread", peer),
                             "see whether the peer is stopped or has ended");
@@ -211,14 +217,22 @@ std::optional<RemoteRegion> Link::find_slow(uint64_t key) {
   Message ask;
   ask.type = MessageType::kAskRegion;
   ask.key = key;
-  if (!open || send_message(socket_.get(), ask, -1, /*wait=*/false) != 0) return std::nullopt;
+  bool asked = false;
   unknown_key_ = 0;
   while (open && unknown_key_ != key) {
+    if (!asked) {
+      const int error = send_message(socket_.get(), ask, -1, /*wait=*/false);
+      if (error != 0 && !internal::is_temporary(error)) return std::nullopt;
+      asked = error == 0;
+    }
     const auto left =
         std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
     if (left <= 0) break;
-    pollfd ready{socket_.get(), POLLIN, 0};
-    if (poll(&ready, 1, static_cast<int>(left)) < 0 && errno != EINTR) break;
+    pollfd ready{socket_.get(), static_cast<int16_t>(asked ? POLLIN : POLLIN | POLLOUT), 0};
+    if (poll(&ready, 1, static_cast<int>(left)) < 0 && errno != EINTR &&
+        !internal::is_temporary(errno)) {
+      break;
+    }
     open = drain_locked();
     if (auto region = cell.read(key)) return region;
   }
@@ -235,7 +249,7 @@ bool Link::drain_locked() {
     Message message;
     FileDescriptor descriptor;
     const int error = receive_message(socket_.get(), &message, &descriptor, /*wait=*/false);
-    if (error == EAGAIN) return true;
+    if (internal::is_temporary(error)) return true;
     if (error == EMFILE) {
       report_once("shm.descriptors",
                   "no descriptor is left to map memory of a peer: transfers to that memory fail",

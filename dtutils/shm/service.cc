@@ -10,6 +10,7 @@
 
 #include "dtutils/diagnostics.h"
 #include "dtutils/error.h"
+#include "dtutils/internal/socket_errors.h"
 #include "dtutils/internal/start_thread.h"
 #include "dtutils/shm/robust_lock.h"
 
@@ -45,8 +46,11 @@ absl::Status Service::start() {
       listen(listener_.get(), 1024) != 0) {
     return failed("listening on an abstract socket");
   }
-  watch(listener_.get(), EPOLLIN, EPOLL_CTL_ADD);
-  watch(wake_.get(), EPOLLIN, EPOLL_CTL_ADD);
+  if (!watch(listener_.get(), EPOLLIN, EPOLL_CTL_ADD) ||
+      !watch(wake_.get(), EPOLLIN, EPOLL_CTL_ADD)) {
+    return make_errno_error(errno, ErrorScope::kProcess, "epoll_ctl for the shm service thread",
+                            "raise /proc/sys/fs/epoll/max_user_watches");
+  }
   auto thread = internal::start_quiet_thread([this] {
     RobustLock alive(control_header(control_->base()));
     started_.store(true);
@@ -74,11 +78,11 @@ void Service::kick() {
   [[maybe_unused]] const ssize_t written = write(wake_.get(), &one, sizeof one);
 }
 
-void Service::watch(int descriptor, uint32_t events, int operation) {
+bool Service::watch(int descriptor, uint32_t events, int operation) {
   epoll_event event{};
   event.events = events;
   event.data.fd = descriptor;
-  epoll_ctl(epoll_.get(), operation, descriptor, &event);
+  return epoll_ctl(epoll_.get(), operation, descriptor, &event) == 0;
 }
 
 void Service::run() {
@@ -134,8 +138,14 @@ void Service::accept_peers() {
     }
     const int descriptor = socket.get();
     std::lock_guard lock(mutex_);
+    if (!watch(descriptor, EPOLLIN, EPOLL_CTL_ADD)) {
+      report_once("shm.watch",
+                  "a connection over shm is refused (epoll_ctl: " +
+                      std::generic_category().message(errno) + ")",
+                  "raise /proc/sys/fs/epoll/max_user_watches");
+      continue;
+    }
     connections_[descriptor].socket = std::move(socket);
-    watch(descriptor, EPOLLIN, EPOLL_CTL_ADD);
   }
 }
 
@@ -144,17 +154,12 @@ bool Service::serve(Connection& connection) {
     Message message;
     FileDescriptor ignored;
     const int error = receive_message(connection.socket.get(), &message, &ignored, /*wait=*/false);
-    if (error == EAGAIN) return true;
+    if (internal::is_temporary(error)) return true;
     if (error != 0) return false;
     if (message.type == MessageType::kHello && !connection.greeted) {
       if (message.uuid != control_->uuid()) return false;
-      Message welcome;
-      welcome.type = MessageType::kWelcome;
-      welcome.uuid = control_->uuid();
-      if (send_message(connection.socket.get(), welcome, control_->descriptor(), false) != 0) {
-        return false;
-      }
       connection.greeted = true;
+      connection.welcome_due = true;
       for (uint64_t key : regions_->announced_keys()) {
         connection.backlog.push_back({MessageType::kRegion, key});
       }
@@ -170,6 +175,26 @@ bool Service::serve(Connection& connection) {
 }
 
 bool Service::flush(Connection& connection) {
+  if (connection.welcome_due) {
+    Message welcome;
+    welcome.type = MessageType::kWelcome;
+    welcome.uuid = control_->uuid();
+    const int error = send_message(connection.socket.get(), welcome, control_->descriptor(), false);
+    if (internal::is_temporary(error)) {
+      watch_for_room(connection);
+      return true;
+    }
+    if (error != 0) {
+      if (error != EPIPE && error != ECONNRESET) {
+        report_once("shm.welcome",
+                    "a peer cannot connect over shm: the control segment cannot be sent (" +
+                        std::generic_category().message(error) + ")",
+                    "raise ulimit -n");
+      }
+      return false;
+    }
+    connection.welcome_due = false;
+  }
   while (!connection.backlog.empty()) {
     const Item item = connection.backlog.front();
     Message message;
@@ -195,11 +220,8 @@ bool Service::flush(Connection& connection) {
       connection.backlog.pop_front();
       continue;
     }
-    if (error == EAGAIN || error == ENOBUFS) {
-      if (!connection.waits_for_room) {
-        watch(connection.socket.get(), EPOLLIN | EPOLLOUT, EPOLL_CTL_MOD);
-        connection.waits_for_room = true;
-      }
+    if (internal::is_temporary(error)) {
+      watch_for_room(connection);
       return true;
     }
     if (error != 0) return false;
@@ -210,6 +232,12 @@ bool Service::flush(Connection& connection) {
     connection.waits_for_room = false;
   }
   return true;
+}
+
+void Service::watch_for_room(Connection& connection) {
+  if (connection.waits_for_room) return;
+  watch(connection.socket.get(), EPOLLIN | EPOLLOUT, EPOLL_CTL_MOD);
+  connection.waits_for_room = true;
 }
 
 void Service::push(MessageType type, uint64_t key) {
@@ -228,12 +256,19 @@ void Service::close_connection(int socket) {
   connections_.erase(socket);
 }
 
-void Service::add_link(const std::shared_ptr<Link>& link) {
-  std::lock_guard lock(mutex_);
-  for (int descriptor : {link->socket(), link->process_descriptor()}) {
-    links_[descriptor] = link;
-    watch(descriptor, EPOLLIN, EPOLL_CTL_ADD);
+absl::Status Service::add_link(const std::shared_ptr<Link>& link) {
+  int error = 0;
+  {
+    std::lock_guard lock(mutex_);
+    for (int descriptor : {link->socket(), link->process_descriptor()}) {
+      links_[descriptor] = link;
+      if (error == 0 && !watch(descriptor, EPOLLIN, EPOLL_CTL_ADD)) error = errno;
+    }
   }
+  if (error == 0) return absl::OkStatus();
+  remove_link(link.get());
+  return make_errno_error(error, ErrorScope::kProcess, "epoll_ctl for a peer over shm",
+                          "raise /proc/sys/fs/epoll/max_user_watches");
 }
 
 void Service::remove_link(const Link* link) {

@@ -55,7 +55,9 @@ class Service {
   void push_region(uint64_t remote_key) { push(MessageType::kRegion, remote_key); }
   void push_revoked(uint64_t remote_key) { push(MessageType::kRevoked, remote_key); }
 
-  void add_link(const std::shared_ptr<Link>& link);
+  // Reports events of the link to it, and the end of its process to the client. Error: the kernel
+  // has no memory for that, or the user's limit of watched descriptors is met.
+  [[nodiscard]] absl::Status add_link(const std::shared_ptr<Link>& link);
   void remove_link(const Link* link);
 
  private:
@@ -67,6 +69,7 @@ class Service {
   struct Connection {
     FileDescriptor socket;
     bool greeted = false;
+    bool welcome_due = false;
     bool waits_for_room = false;
     std::deque<Item> backlog;
   };
@@ -74,13 +77,15 @@ class Service {
   void run();
   void accept_peers();
   void push(MessageType type, uint64_t key);
-  // The following three functions require that mutex_ is locked. serve() and flush() return false
+  // The following four functions require that mutex_ is locked. serve() and flush() return false
   // if the connection must be closed.
   bool serve(Connection& connection);
   bool flush(Connection& connection);
   void close_connection(int socket);
+  void watch_for_room(Connection& connection);
   void on_link_event(int descriptor);
-  void watch(int descriptor, uint32_t events, int operation);
+  // Returns false, with errno, if the kernel refuses.
+  bool watch(int descriptor, uint32_t events, int operation);
 
   std::shared_ptr<ControlSegment> control_;
   RegionTable* regions_;
