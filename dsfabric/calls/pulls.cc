@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "dsfabric/calls/fabric_parts.h"
 #include "dsfabric/calls/running_call.h"
 #include "dtutils/internal/start_thread.h"
 

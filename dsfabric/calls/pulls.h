@@ -94,9 +94,6 @@ class Pulls {
   std::thread thread_;  // created for the first run_later()
 };
 
-// Returns the object of a fabric, for calls that have arrived. Defined in fabric_core.cc.
-[[nodiscard]] Pulls& pulls_of(Fabric& fabric);
-
 }  // namespace cariama::internal
 
 #endif  // CARIAMA_DSFABRIC_CALLS_PULLS_H_

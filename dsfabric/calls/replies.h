@@ -90,9 +90,6 @@ class Replies {
   PendingCalls pending_;
 };
 
-// Returns the object of a fabric, for calls that have arrived. Defined in fabric_core.cc.
-[[nodiscard]] Replies& replies_of(Fabric& fabric);
-
 }  // namespace cariama::internal
 
 #endif  // CARIAMA_DSFABRIC_CALLS_REPLIES_H_

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <cstring>
 #include <exception>
 #include <span>
 #include <utility>
 
-#include "dsfabric/fabric/fabric_core.h"
+#include "dsfabric/bootstrap/fabric_job.h"
+#include "dsfabric/calls/control_traffic.h"
+#include "dsfabric/calls/fabric_parts.h"
+#include "dsfabric/calls/workers.h"
 #include "dsfabric/invocation/ask.h"
 #include "dsfabric/peers/connect_deadline.h"
 #include "dsfabric/send_call.h"
@@ -44,12 +46,10 @@ std::string describe(uint64_t sequence, CollectiveKind kind) {
   return std::string(name_of(kind)) + " (operation " + std::to_string(sequence) + ")";
 }
 
-ControlTraffic& traffic_of(Fabric& fabric) {
-  return core_of(fabric).attachments().get<ControlTraffic>(fabric);
-}
+ControlTraffic& traffic_of(Fabric& fabric) { return attachment_of<ControlTraffic>(fabric); }
 std::shared_ptr<CollectiveGroup> find_group(Fabric& fabric, uint32_t id) {
   ControlTraffic& traffic = traffic_of(fabric);
-  return core_of(fabric).attachments().get<CollectiveGroups>(fabric).find(traffic, id);
+  return attachment_of<CollectiveGroups>(fabric).find(traffic, id);
 }
 
 }  // namespace
@@ -408,7 +408,7 @@ void CollectiveGroup::arrive(uint32_t from, const CollectivePacket& packet,
     }
   }
   flush(outbox, kForever);
-  core_of(fabric_).workers().notify_waiters();
+  workers_of(fabric_).notify_waiters();
 }
 
 // ---- Sending ------------------------------------------------------------------------------------
@@ -467,7 +467,7 @@ absl::StatusOr<std::string> CollectiveGroup::run(CollectiveKind kind, uint32_t s
                       std::string(name_of(kind)) + "() was called inside of a call",
                       "call it from a thread outside of calls");
   }
-  const Lifecycle& lifecycle = core_of(fabric_).job().lifecycle();
+  const Lifecycle& lifecycle = job_of(fabric_).lifecycle();
   if (lifecycle.is_closed()) return lifecycle.closed_error();
   const uint32_t number = self();
   if (number == kNoThread) {
@@ -507,7 +507,7 @@ absl::StatusOr<std::string> CollectiveGroup::run(CollectiveKind kind, uint32_t s
     }
   }
   // This member may be the last one that the other members here wait for.
-  if (look(sequence, deadline)) core_of(fabric_).workers().notify_waiters();
+  if (look(sequence, deadline)) workers_of(fabric_).notify_waiters();
   while (!fabric_.wait([&] { return look(sequence, deadline); },
                        std::min(deadline, deadline_after(fabric_.options().heartbeat)))) {
     if (lifecycle.is_closed() || std::chrono::steady_clock::now() >= deadline) {
@@ -560,8 +560,7 @@ bool CollectiveGroup::look(uint64_t sequence, Deadline deadline) {
     if (decided == before && outbox.empty()) return decided;
   }
   flush(outbox, deadline);
-  if (decided)
-    core_of(fabric_).workers().notify_waiters();  // other members here wait for the same result
+  if (decided) workers_of(fabric_).notify_waiters();  // other members here wait for the same result
   return decided;
 }
 

@@ -1,14 +1,14 @@
 #include "dsfabric/collectives.h"
 
+#include "dsfabric/calls/control_traffic.h"
+#include "dsfabric/calls/fabric_parts.h"
 #include "dsfabric/collectives/collective_group.h"
-#include "dsfabric/fabric/fabric_core.h"
 
 namespace cariama {
 
 Collectives::Collectives(Fabric& fabric, const CollectiveOptions& options) {
-  internal::Attachments& attachments = internal::core_of(fabric).attachments();
-  auto& traffic = attachments.get<internal::ControlTraffic>(fabric);
-  group_ = attachments.get<internal::CollectiveGroups>(fabric).next(traffic);
+  auto& traffic = internal::attachment_of<internal::ControlTraffic>(fabric);
+  group_ = internal::attachment_of<internal::CollectiveGroups>(fabric).next(traffic);
   group_->open(options);
 }
 

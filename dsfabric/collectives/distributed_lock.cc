@@ -6,7 +6,8 @@
 #include <optional>
 #include <string>
 
-#include "dsfabric/fabric/fabric_core.h"
+#include "dsfabric/bootstrap/fabric_job.h"
+#include "dsfabric/calls/fabric_parts.h"
 #include "dsfabric/peers/connect_deadline.h"
 #include "dsfabric/send_call.h"
 #include "dtutils/error.h"
@@ -41,7 +42,7 @@ DistributedLock::~DistributedLock() {
 
 absl::StatusOr<uint64_t> DistributedLock::attempt(uint64_t expected, Deadline deadline) {
   // Also for a word in this process: no other process can release the lock any more.
-  const internal::Lifecycle& lifecycle = internal::core_of(memory_.fabric()).job().lifecycle();
+  const internal::Lifecycle& lifecycle = internal::job_of(memory_.fabric()).lifecycle();
   if (lifecycle.is_closed()) return lifecycle.closed_error();
   // If an earlier attempt is in flight, it counts instead: it may have taken the lock.
   if (!expected_in_flight_) {

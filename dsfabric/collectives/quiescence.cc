@@ -5,8 +5,8 @@
 #include <mutex>
 
 #include "dsfabric/calls/control_traffic.h"
+#include "dsfabric/calls/fabric_parts.h"
 #include "dsfabric/calls/work_counts.h"
-#include "dsfabric/fabric/fabric_core.h"
 #include "dtutils/trace.h"
 
 namespace cariama {
@@ -44,9 +44,7 @@ class WorkCounters {
   std::vector<const WorkCounter*> counters_;
 };
 
-WorkCounters& counters_of(Fabric& fabric) {
-  return internal::core_of(fabric).attachments().get<WorkCounters>(fabric);
-}
+WorkCounters& counters_of(Fabric& fabric) { return internal::attachment_of<WorkCounters>(fabric); }
 
 struct Wave {
   uint64_t begun = 0;
@@ -57,15 +55,16 @@ struct Wave {
 };
 
 Wave count(Fabric& fabric) {
-  internal::FabricCore& core = internal::core_of(fabric);
-  auto& control = core.attachments().get<internal::ControlTraffic>(fabric);
+  const internal::CallCounts& counts = internal::counts_of(fabric);
+  const internal::CallSources& sources = internal::sources_of(fabric);
+  const auto& control = internal::attachment_of<internal::ControlTraffic>(fabric);
   std::vector<uint32_t> alive;
   std::vector<uint32_t> dead;
   for (uint32_t rank = 0; rank < fabric.size(); ++rank) {
     (rank == fabric.rank() || fabric.peer_status(rank).ok() ? alive : dead).push_back(rank);
   }
   internal::WorkCounts sum;
-  for (const uint32_t rank : alive) core.count_calls(sum, rank, &control);
+  for (const uint32_t rank : alive) sum.add_calls(rank, counts, sources, &control);
   counters_of(fabric).for_each([&](const WorkCounter& counter) {
     for (const uint32_t rank : alive) {
       sum.begun += counter.begun(rank);

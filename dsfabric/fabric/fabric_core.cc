@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "dsfabric/calls/control_traffic.h"
+#include "dsfabric/calls/fabric_parts.h"
 #include "dsfabric/calls/running_call.h"
 #include "dsfabric/fabric/crash_report.h"
 #include "dsfabric/fabric/job_trace.h"
@@ -16,8 +17,18 @@
 
 namespace cariama::internal {
 
+const FabricJob& job_of(Fabric& fabric) { return core_of(fabric).job(); }
+FabricMemory& memory_of(Fabric& fabric) { return core_of(fabric).memory(); }
+Ports& ports_of(Fabric& fabric) { return core_of(fabric).ports(); }
+const CallCounts& counts_of(Fabric& fabric) { return core_of(fabric).counts(); }
+RejectedCalls& rejected_calls_of(Fabric& fabric) { return core_of(fabric).rejected(); }
+Workers& workers_of(Fabric& fabric) { return core_of(fabric).workers(); }
+CallSources& sources_of(Fabric& fabric) { return core_of(fabric).sources(); }
+CallSender& sender_of(Fabric& fabric) { return core_of(fabric).sender(); }
 Replies& replies_of(Fabric& fabric) { return core_of(fabric).replies(); }
 Pulls& pulls_of(Fabric& fabric) { return core_of(fabric).pulls(); }
+Dispatch& dispatch_of(Fabric& fabric) { return core_of(fabric).dispatch(); }
+Attachments& attachments_of(Fabric& fabric) { return core_of(fabric).attachments(); }
 
 FabricCore::FabricCore(std::unique_ptr<FabricJob> job)
     : job_(std::move(job)),

@@ -21,6 +21,9 @@
 // failed connections, heartbeats), PeerListener (a peer has failed) and CallRunner (a sender that
 // waits, or that calls its own process, runs calls).
 //
+// invocation/, memory/ and collectives/, which implement public headers, have only the Fabric. They
+// get the parts that they use from calls/fabric_parts.h.
+//
 // The path of a call: send_call.h -> CallSender -> Connection ~> Ports -> Dispatch -> Replies ->
 // CallSender -> Connection ~> Ports -> Dispatch -> Replies -> PendingCall.
 //
@@ -41,6 +44,7 @@
 #include "absl/status/statusor.h"
 #include "dsfabric/bootstrap.h"
 #include "dsfabric/bootstrap/fabric_job.h"
+#include "dsfabric/calls/attachments.h"
 #include "dsfabric/calls/call_counts.h"
 #include "dsfabric/calls/call_sender.h"
 #include "dsfabric/calls/call_sources.h"
@@ -48,10 +52,8 @@
 #include "dsfabric/calls/pulls.h"
 #include "dsfabric/calls/rejected_calls.h"
 #include "dsfabric/calls/replies.h"
-#include "dsfabric/calls/work_counts.h"
 #include "dsfabric/calls/workers.h"
 #include "dsfabric/fabric.h"
-#include "dsfabric/fabric/attachments.h"
 #include "dsfabric/fabric/job_statistics.h"
 #include "dsfabric/fabric/shutdown.h"
 #include "dsfabric/peers/fabric_memory.h"
@@ -78,6 +80,7 @@ class FabricCore final : private PortListener, private PeerListener, private Cal
   [[nodiscard]] Ports& ports() { return ports_; }
   [[nodiscard]] PeerTable& peers() { return peers_; }
   [[nodiscard]] const PeerTable& peers() const { return peers_; }
+  [[nodiscard]] const CallCounts& counts() const { return counts_; }
   [[nodiscard]] Workers& workers() { return workers_; }
   [[nodiscard]] CallSources& sources() { return sources_; }
   [[nodiscard]] CallSender& sender() { return sender_; }
@@ -87,10 +90,6 @@ class FabricCore final : private PortListener, private PeerListener, private Cal
   [[nodiscard]] RejectedCalls& rejected() { return rejected_; }
   [[nodiscard]] Attachments& attachments() { return attachments_; }
 
-  // For termination detection: see WorkCounts::add_calls().
-  void count_calls(WorkCounts& sum, uint32_t rank, const ControlTraffic* control) const {
-    sum.add_calls(rank, counts_, sources_, control);
-  }
   [[nodiscard]] FabricStatistics statistics() const;
 
  private:

@@ -9,10 +9,12 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <utility>
 
-#include "dsfabric/fabric/fabric_core.h"
+#include "dsfabric/bootstrap/fabric_job.h"
+#include "dsfabric/calls/fabric_parts.h"
+#include "dsfabric/calls/workers.h"
 #include "dsfabric/invocation/ask.h"
+#include "dsfabric/peers/peer_table.h"
 #include "dtutils/error.h"
 
 namespace cariama {
@@ -36,15 +38,13 @@ class Bindings {
   std::vector<int> cpus_;
 };
 
-Bindings& bindings_of(Fabric& fabric) {
-  return internal::core_of(fabric).attachments().get<Bindings>(fabric);
-}
+Bindings& bindings_of(Fabric& fabric) { return internal::attachment_of<Bindings>(fabric); }
 
 // {1 if the thread exists, NUMA node, CPU}, as a trivially copyable answer.
 using PlaceAnswer = std::array<int, 3>;
 
 PlaceAnswer place_here(Fabric& fabric, uint32_t index) {
-  const ThreadContext* const context = internal::core_of(fabric).workers().context_of(index);
+  const ThreadContext* const context = internal::workers_of(fabric).context_of(index);
   if (context == nullptr) return {0, -1, -1};
   return {1, context->numa_node(), bindings_of(fabric).of(index)};
 }
@@ -126,11 +126,11 @@ const Core& core_for(const std::vector<Core>& cores, uint32_t local_rank, uint32
 }
 
 const std::string& host_of(Fabric& fabric, Rank rank) {
-  return internal::core_of(fabric).job().process(rank).host;
+  return internal::job_of(fabric).process(rank).host;
 }
 
 uint32_t local_rank(const Fabric& fabric) {
-  const internal::FabricJob& job = internal::core_of(const_cast<Fabric&>(fabric)).job();
+  const internal::FabricJob& job = internal::job_of(const_cast<Fabric&>(fabric));
   uint32_t before = 0;
   for (uint32_t rank = 0; rank < fabric.rank(); ++rank) {
     before += job.process(rank).host == job.process(fabric.rank()).host;

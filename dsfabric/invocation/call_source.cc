@@ -2,14 +2,21 @@
 
 #include <utility>
 
+#include "dsfabric/calls/call_sender.h"
+#include "dsfabric/calls/call_sources.h"
+#include "dsfabric/calls/dispatch.h"
+#include "dsfabric/calls/fabric_parts.h"
+#include "dsfabric/calls/rejected_calls.h"
+#include "dsfabric/calls/replies.h"
 #include "dsfabric/calls/running_call.h"
-#include "dsfabric/fabric/fabric_core.h"
+#include "dsfabric/calls/workers.h"
+#include "dsfabric/peers/fabric_memory.h"
 
 namespace cariama::internal {
 
 CallSourceRegistry& call_source_registry(
     Fabric& fabric, std::unique_ptr<CallSourceRegistry> (*make)(Fabric& fabric)) {
-  return core_of(fabric).sources().registry(fabric, make);
+  return sources_of(fabric).registry(fabric, make);
 }
 
 RunningCalls::RunningCalls(Fabric& fabric, uint32_t rank)
@@ -31,45 +38,44 @@ uint64_t expect_answer(
    private:
     decltype(ended) ended_;
   };
-  return core_of(fabric).replies().pending().add(rank,
-                                                 std::make_unique<Expected>(std::move(ended)));
+  return replies_of(fabric).pending().add(rank, std::make_unique<Expected>(std::move(ended)));
 }
 
 bool forget_answer(Fabric& fabric, uint32_t rank, uint64_t handle) {
-  return core_of(fabric).replies().pending().take(handle, rank) != nullptr;
+  return replies_of(fabric).pending().take(handle, rank) != nullptr;
 }
 
 void answer_call(Fabric& fabric, uint32_t to, const NotifyTarget* wanted, const IncomingCall& call,
                  const std::string& result) {
-  core_of(fabric).replies().answer(to, wanted, call, result);
+  replies_of(fabric).answer(to, wanted, call, result);
 }
 
 void reject_call(Fabric& fabric, uint32_t rank, std::string_view why) {
-  core_of(fabric).rejected().add(rank, why);
+  rejected_calls_of(fabric).add(rank, why);
 }
 
 absl::StatusOr<bool> post_call_event(Fabric& fabric, uint32_t rank, uint32_t index,
                                      uint32_t value) {
-  return core_of(fabric).sender().post_event(rank, index, CallSender::kCallSourceEvent | value);
+  return sender_of(fabric).post_event(rank, index, CallSender::kCallSourceEvent | value);
 }
 
 absl::StatusOr<bool> wake_worker(Fabric& fabric, uint32_t rank, uint32_t index) {
-  if (rank != fabric.rank()) return core_of(fabric).sender().post_event(rank, index, index);
-  core_of(fabric).workers().wake(index);
+  if (rank != fabric.rank()) return sender_of(fabric).post_event(rank, index, index);
+  workers_of(fabric).wake(index);
   return true;
 }
 
-const RDMAMemory& doorbells(Fabric& fabric) { return core_of(fabric).workers().doorbells(); }
+const RDMAMemory& doorbells(Fabric& fabric) { return workers_of(fabric).doorbells(); }
 
-void tell_waiters(Fabric& fabric) { core_of(fabric).workers().notify_waiters(); }
+void tell_waiters(Fabric& fabric) { workers_of(fabric).notify_waiters(); }
 
 bool wait_polling(Fabric& fabric, const std::function<bool()>& condition, Deadline deadline) {
-  return core_of(fabric).dispatch().wait_polling(condition, deadline);
+  return dispatch_of(fabric).wait_polling(condition, deadline);
 }
 
 absl::StatusOr<std::shared_ptr<RDMAAllocator>> worker_memory(Fabric& fabric, uint32_t index) {
-  const ThreadContext* const context = core_of(fabric).workers().context_of(index);
-  return core_of(fabric).memory().allocator(context == nullptr ? kAnyNode : context->numa_node());
+  const ThreadContext* const context = workers_of(fabric).context_of(index);
+  return memory_of(fabric).allocator(context == nullptr ? kAnyNode : context->numa_node());
 }
 
 }  // namespace cariama::internal

@@ -3,7 +3,8 @@
 #include <string>
 #include <utility>
 
-#include "dsfabric/fabric/fabric_core.h"
+#include "dsfabric/calls/fabric_parts.h"
+#include "dsfabric/calls/workers.h"
 #include "dtutils/error.h"
 
 namespace cariama {
@@ -16,7 +17,7 @@ absl::Status future_without_call() {
 FutureState::FutureState(Fabric& fabric) : fabric_(fabric) {}
 
 absl::Status FutureState::wait(Deadline deadline) {
-  if (!ready() && core_of(fabric_).workers().is_running_calls_of(destination_)) {
+  if (!ready() && workers_of(fabric_).is_running_calls_of(destination_)) {
     return make_error(
         absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
         "a call waits for a call to its own thread, which cannot run before the first has ended",
@@ -34,7 +35,7 @@ absl::Status FutureState::wait(Deadline deadline) {
 }
 
 bool FutureState::suspend(std::coroutine_handle<> coroutine) {
-  worker_ = core_of(fabric_).workers().this_worker();
+  worker_ = workers_of(fabric_).this_worker();
   void* nobody = nullptr;
   return waiter_.compare_exchange_strong(nobody, coroutine.address(), std::memory_order_acq_rel,
                                          std::memory_order_acquire);
@@ -49,17 +50,16 @@ void FutureState::finish(absl::Status status, std::span<const std::byte> result)
       status_ = unreadable_result();
     }
   }
-  FabricCore& core = core_of(fabric_);
   void* const waiter = waiter_.exchange(ready_mark(), std::memory_order_acq_rel);
   // A coroutine was suspended and has not been resumed yet, so it keeps *this alive.
   if (waiter != nullptr)
-    core.workers().resume(worker_, std::coroutine_handle<>::from_address(waiter));
+    workers_of(fabric_).resume(worker_, std::coroutine_handle<>::from_address(waiter));
 }
 
 }  // namespace internal
 
 void SynchronizerAwaiter::await_suspend(std::coroutine_handle<> coroutine) {
-  internal::core_of(fabric_).workers().resume_after(done_, coroutine);
+  internal::workers_of(fabric_).resume_after(done_, coroutine);
 }
 
 }  // namespace cariama

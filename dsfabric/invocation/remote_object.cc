@@ -7,7 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "dsfabric/fabric/fabric_core.h"
+#include "dsfabric/calls/fabric_parts.h"
+#include "dsfabric/calls/replies.h"
 #include "dtutils/error.h"
 
 namespace cariama {
@@ -34,8 +35,8 @@ struct RemoteObject<Synchronizer>::State {
   uint32_t look() {
     for (; ended < taken && word(ended).load(std::memory_order_acquire) != 0; ++ended) {
       if (pending[ended].handle == 0) continue;
-      static_cast<void>(internal::core_of(fabric).replies().pending().take(pending[ended].handle,
-                                                                           pending[ended].rank));
+      static_cast<void>(
+          internal::replies_of(fabric).pending().take(pending[ended].handle, pending[ended].rank));
     }
     return static_cast<uint32_t>(pending.size()) - ended;
   }
@@ -152,8 +153,7 @@ absl::StatusOr<NotifyTarget> RemoteObject<Synchronizer>::expect(Rank rank) {
   const ProtectionDomain* const domain = state.fabric.domain(rank);
   target.key = domain == nullptr ? 1 : state.memory.locator(domain).key.value;
   state.pending[operation] = {
-      internal::core_of(state.fabric)
-          .replies()
+      internal::replies_of(state.fabric)
           .pending()
           .add(rank, std::make_unique<LostOperation<State>>(state_, operation)),
       rank};
@@ -163,7 +163,7 @@ absl::StatusOr<NotifyTarget> RemoteObject<Synchronizer>::expect(Rank rank) {
 bool RemoteObject<Synchronizer>::forget() {
   State::Pending& last = state_->pending[state_->taken - 1];
   const bool there =
-      internal::core_of(state_->fabric).replies().pending().take(last.handle, last.rank) != nullptr;
+      internal::replies_of(state_->fabric).pending().take(last.handle, last.rank) != nullptr;
   last.handle = 0;
   if (there) --state_->taken;
   return there;

@@ -4,8 +4,10 @@
 #include <string>
 
 #include "dsfabric/call_source.h"
+#include "dsfabric/calls/call_sender.h"
+#include "dsfabric/calls/fabric_parts.h"
+#include "dsfabric/calls/replies.h"
 #include "dsfabric/calls/running_call.h"
-#include "dsfabric/fabric/fabric_core.h"
 #include "dtutils/error.h"
 
 namespace cariama {
@@ -59,7 +61,7 @@ absl::Status CallEnd::expect(Fabric& fabric, Rank rank, OutgoingCallView& call) 
   reported_ = static_cast<bool>(consumed);
   if (!reported_ && receiver == nullptr && lent == nullptr) return absl::OkStatus();
   const bool returns = receiver != nullptr || result_to_consumed;
-  Replies& replies = core_of(fabric).replies();
+  Replies& replies = replies_of(fabric);
   auto pending =
       std::make_unique<AwaitedCall>(std::move(consumed), std::move(receiver), std::move(lent));
   call.flags = returns ? kCallReturn : kCallNotify;
@@ -89,7 +91,7 @@ absl::Status check_destination(const Fabric& fabric, Rank rank, ThreadId thread)
 
 CallResult send_call(Fabric& fabric, Rank rank, ThreadId thread, const OutgoingCallView& call,
                      WhenFull when_full) {
-  return core_of(fabric).sender().send(rank, thread, call, when_full);
+  return sender_of(fabric).send(rank, thread, call, when_full);
 }
 
 CallResult send_call(Fabric& fabric, Rank rank, ThreadId thread, OutgoingCallView call,
@@ -97,7 +99,7 @@ CallResult send_call(Fabric& fabric, Rank rank, ThreadId thread, OutgoingCallVie
   if (absl::Status there = check_destination(fabric, rank, thread); !there.ok()) return there;
   if (thread != kService) rank = fabric.rank_of(thread);
   if (absl::Status expected = end.expect(fabric, rank, call); !expected.ok()) return expected;
-  absl::Status sent = core_of(fabric).sender().send(rank, thread, call, when_full);
+  absl::Status sent = sender_of(fabric).send(rank, thread, call, when_full);
   if (!sent.ok()) return end.refused(fabric, rank, call, sent);
   // The call was copied into the send buffer, so its arguments may be reused.
   end.transmitted.complete(absl::OkStatus());
@@ -145,9 +147,9 @@ absl::Status write_ahead(Fabric& fabric, Rank rank, RDMAMemory& source, uint64_t
     std::memcpy(reinterpret_cast<void*>(target.address), source.get_buffer() + offset, size);
     return absl::OkStatus();
   }
-  auto connection = core_of(fabric).sender().connection_of_this_thread(rank);
+  auto connection = sender_of(fabric).connection_of_this_thread(rank);
   if (!connection.ok()) return connection.status();
-  return core_of(fabric).sender().transfer(**connection, [&](Connection& through) {
+  return sender_of(fabric).transfer(**connection, [&](Connection& through) {
     return through.write(source, offset, size, target, nullptr);
   });
 }

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "dsfabric/call_source.h"
-#include "dsfabric/fabric/fabric_core.h"
+#include "dsfabric/calls/call_sender.h"
+#include "dsfabric/calls/fabric_parts.h"
+#include "dsfabric/peers/fabric_memory.h"
 #include "dsfabric/send_call.h"
 #include "dtutils/error.h"
 
@@ -26,7 +26,7 @@ absl::StatusOr<std::unique_ptr<LentBuffer>> LentBuffer::make(Fabric& fabric, Ran
     made->in_place_ = {const_cast<std::byte*>(buffer.data()), buffer.size(), nullptr};
     return made;
   }
-  auto lent = core_of(fabric).memory().user_memory(fabric.domain(rank))->lend_source(buffer, piece);
+  auto lent = memory_of(fabric).user_memory(fabric.domain(rank))->lend_source(buffer, piece);
   if (!lent.ok()) return lent.status();
   made->lent_ = *std::move(lent);
   return made;
@@ -42,9 +42,9 @@ absl::Status write_user_buffer(Fabric& fabric, Rank rank, std::span<const std::b
     }
     return absl::OkStatus();
   }
-  auto connection = core_of(fabric).sender().connection_of_this_thread(rank);
+  auto connection = sender_of(fabric).connection_of_this_thread(rank);
   if (!connection.ok()) return connection.status();
-  auto step = core_of(fabric).memory().user_memory(fabric.domain(rank))->piece_bytes(buffer.size());
+  auto step = memory_of(fabric).user_memory(fabric.domain(rank))->piece_bytes(buffer.size());
   if (!step.ok()) return step.status();
   // At most two pieces are registered at a time: the next one while the one before is in transfer.
   struct InTransfer {
@@ -52,7 +52,7 @@ absl::Status write_user_buffer(Fabric& fabric, Rank rank, std::span<const std::b
     Synchronizer done{0};
   };
   std::array<InTransfer, 2> pieces;
-  CallSender& sender = core_of(fabric).sender();
+  CallSender& sender = sender_of(fabric);
   absl::Status result;
   const auto await = [&](InTransfer& one) {
     result.Update(one.done.done() ? one.done.status()

@@ -8,9 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "dsfabric/fabric/fabric_core.h"
+#include "dsfabric/bootstrap/fabric_job.h"
+#include "dsfabric/calls/fabric_parts.h"
 #include "dsfabric/memory/remote_heap.h"
 #include "dsfabric/peers/connect_deadline.h"
+#include "dsfabric/peers/ports.h"
 #include "dsfabric/send_call.h"
 #include "dtutils/error.h"
 #include "dtutils/internal/shared_copy.h"
@@ -138,7 +140,7 @@ GlobalMemory::GlobalMemory(Fabric& fabric, const GlobalMemoryOptions& options)
   by_owner_ = options.atomics == AtomicsBy::kOwner;
   if (options.atomics != AtomicsBy::kAutomatic) return;
   for (uint32_t rank = 0; rank < fabric.size(); ++rank) {
-    const Device* const device = internal::core_of(fabric).ports().device(rank);
+    const Device* const device = internal::ports_of(fabric).device(rank);
     if (device == nullptr) continue;
     const Transport transport = device->transport();
     if (transport != Transport::kShm && transport != Transport::kSim) by_owner_ = true;
@@ -171,7 +173,7 @@ GlobalMemory::~GlobalMemory() {
 }
 
 absl::StatusOr<GlobalMemory::Lane*> GlobalMemory::lane(Rank rank) {
-  const internal::Lifecycle& lifecycle = internal::core_of(fabric_).job().lifecycle();
+  const internal::Lifecycle& lifecycle = internal::job_of(fabric_).lifecycle();
   if (lifecycle.is_closed()) return lifecycle.closed_error();
   std::optional<Lane>& lane = pool_->lanes[rank];
   if (!lane.has_value()) {
@@ -443,7 +445,7 @@ void GlobalMemory::ask_owner(GlobalValue<uint64_t>& handle, const GlobalAddress&
   auto execution = std::make_shared<GlobalTransfer::Execution>();
   const auto call = make_call([address = word.address, operand, desired, kind]() -> Answer {
     Fabric& fabric = *running_fabric();
-    auto& heap = internal::core_of(fabric).attachments().get<internal::RemoteHeap>(fabric);
+    auto& heap = internal::attachment_of<internal::RemoteHeap>(fabric);
     if (address % sizeof(uint64_t) != 0 || kind > Atomic::kCompareExchange ||
         !heap.contains(address, sizeof(uint64_t))) {
       return {0, 0};

@@ -3,9 +3,13 @@
 #include <cstring>
 #include <string>
 
-#include "dsfabric/fabric/fabric_core.h"
+#include "dsfabric/calls/fabric_parts.h"
+#include "dsfabric/calls/workers.h"
 #include "dsfabric/invocation/ask.h"
 #include "dsfabric/memory/remote_heap.h"
+#include "dsfabric/peers/fabric_memory.h"
+#include "dsfabric/peers/peer_table.h"
+#include "dsfabric/peers/ports.h"
 #include "dsfabric/send_call.h"
 #include "dtutils/error.h"
 
@@ -13,9 +17,7 @@ namespace cariama {
 namespace internal {
 namespace {
 
-RemoteHeap& heap_of(Fabric& fabric) {
-  return core_of(fabric).attachments().get<RemoteHeap>(fabric);
-}
+RemoteHeap& heap_of(Fabric& fabric) { return attachment_of<RemoteHeap>(fabric); }
 
 // The answer to an allocation request.
 struct Allocation {
@@ -44,8 +46,8 @@ Allocation answer(const absl::StatusOr<GlobalAddress>& address) {
 
 RemoteHeap::RemoteHeap(Fabric& fabric) : fabric_(fabric) {
   for (uint32_t rank = 0; rank < fabric.size(); ++rank) {
-    const Device* const device = core_of(fabric).ports().device(rank);
-    if (device != nullptr) domains_[key_slot(*device)] = core_of(fabric).ports().domain(rank);
+    const Device* const device = ports_of(fabric).device(rank);
+    if (device != nullptr) domains_[key_slot(*device)] = ports_of(fabric).domain(rank);
   }
 }
 
@@ -55,7 +57,7 @@ absl::StatusOr<GlobalAddress> RemoteHeap::allocate(size_t bytes, int numa_node) 
     const std::lock_guard lock(mutex_);
     std::unique_ptr<GeneralAllocator>& at = allocators_[numa_node];
     if (at == nullptr) {
-      auto pages = core_of(fabric_).memory().allocator(numa_node);
+      auto pages = memory_of(fabric_).allocator(numa_node);
       if (!pages.ok()) return pages.status();
       auto made = GeneralAllocator::create(*std::move(pages), fabric_.options().general_memory);
       if (!made.ok()) return made.status();
@@ -135,8 +137,7 @@ absl::StatusOr<GlobalAddress> ask_for(Fabric& fabric, Rank rank, Deadline deadli
 }  // namespace
 
 RemoteMemoryLocator locator_of(const Fabric& fabric, const GlobalAddress& place, uint64_t bytes) {
-  const Device* const device =
-      internal::core_of(const_cast<Fabric&>(fabric)).ports().device(place.rank);
+  const Device* const device = internal::ports_of(const_cast<Fabric&>(fabric)).device(place.rank);
   const size_t slot = device == nullptr ? 0 : internal::key_slot(*device);
   return {place.address, bytes, place.keys[slot], place.rank, 0};
 }
@@ -169,7 +170,7 @@ absl::StatusOr<RemoteMemory> RemoteMemory::allocate_near(Fabric& fabric, ThreadI
       fabric, rank, deadline,
       [](uint64_t wanted, ThreadIndex index) {
         Fabric& here = *running_fabric();
-        const ThreadContext* const context = internal::core_of(here).workers().context_of(index);
+        const ThreadContext* const context = internal::workers_of(here).context_of(index);
         if (context == nullptr) {
           return internal::answer(
               make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,

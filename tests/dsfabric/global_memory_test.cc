@@ -11,9 +11,9 @@
 #include <string>
 #include <thread>
 
+#include "dsfabric/calls/fabric_parts.h"
 #include "dsfabric/collectives.h"
 #include "dsfabric/distributed_lock.h"
-#include "dsfabric/fabric/fabric_core.h"
 #include "dsfabric/global_vector.h"
 #include "dsfabric/memory/remote_heap.h"
 #include "dsfabric/remote_memory.h"
@@ -137,7 +137,7 @@ TEST(RemoteMemoryLate, IsFreed) {
       ASSERT_TRUE(fabric.wait_polling([&] { return step[1].load(); }, soon()));
     } else {
       ASSERT_TRUE(wait_until([&] { return step[0].load(); }, soon()));
-      auto& heap = internal::core_of(fabric).attachments().get<internal::RemoteHeap>(fabric);
+      auto& heap = internal::attachment_of<internal::RemoteHeap>(fabric);
       ASSERT_TRUE(fabric.wait([&] { return heap.allocations() == 1; }, soon()));
       ASSERT_TRUE(fabric.wait([&] { return heap.allocations() == 0; }, soon()));
       step[1] = true;

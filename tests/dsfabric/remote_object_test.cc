@@ -6,7 +6,8 @@
 #include <span>
 
 #include "dsfabric/call_encoding.h"
-#include "dsfabric/fabric/fabric_core.h"
+#include "dsfabric/calls/fabric_parts.h"
+#include "dsfabric/calls/replies.h"
 #include "gtest/gtest.h"
 #include "tests/dsfabric/testing/local_job.h"
 
@@ -33,7 +34,7 @@ TEST(RemoteObject, FailureFromBeforeAResetDoesNotEndALaterOperation) {
   job.run([](Fabric& fabric, uint32_t) {
     auto object = RemoteObject<Synchronizer>::create(fabric);
     ASSERT_TRUE(object.ok()) << object.status();
-    internal::Replies& replies = internal::core_of(fabric).replies();
+    internal::Replies& replies = internal::replies_of(fabric);
     static_cast<void>(replies.pending().add(0, std::make_unique<ResettingCall>(*object)));
     const auto place = object->expect(0);
     ASSERT_TRUE(place.ok()) << place.status();

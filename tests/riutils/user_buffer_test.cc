@@ -16,7 +16,8 @@
 #include <utility>
 #include <vector>
 
-#include "dsfabric/fabric/fabric_core.h"
+#include "dsfabric/calls/fabric_parts.h"
+#include "dsfabric/peers/fabric_memory.h"
 #include "dtutils/registration/policy.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -317,7 +318,7 @@ TEST_P(UserBuffer, StaysRegisteredByDefault) {
   local.run([&](Fabric& fabric, uint32_t) {
     if (fabric.rank() != 0) return;
     const std::vector<std::byte> data = pattern(kLong);
-    UserMemory& user = *internal::core_of(fabric).memory().user_memory(fabric.domain(1));
+    UserMemory& user = *internal::memory_of(fabric).user_memory(fabric.domain(1));
     for (uint64_t use = 0; use < 3; ++use) {
       Synchronizer done;
       must(call_buffer<Sync, RemoteNotify>(fabric, 1, look, std::span(data), done));

@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
+#include "dsfabric/calls/fabric_parts.h"
 #include "dsfabric/collectives.h"
 #include "dsfabric/distributed_lock.h"
-#include "dsfabric/fabric/fabric_core.h"
 #include "dsfabric/global_vector.h"
 #include "dsfabric/memory/remote_heap.h"
 #include "dsfabric/remote_memory.h"
@@ -27,7 +27,7 @@ namespace {
 using ::testing::HasSubstr;
 
 size_t allocations(Fabric& fabric) {
-  return internal::core_of(fabric).attachments().get<internal::RemoteHeap>(fabric).allocations();
+  return internal::attachment_of<internal::RemoteHeap>(fabric).allocations();
 }
 
 class GlobalMemoryContract : public ::testing::TestWithParam<TransportCase> {

@@ -22,8 +22,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "dsfabric/calls/fabric_parts.h"
 #include "dsfabric/collectives.h"
-#include "dsfabric/fabric/fabric_core.h"
+#include "dsfabric/peers/ports.h"
 #include "dsfabric/quiescence.h"
 #include "dsfabric/remote_memory.h"
 #include "dsfabric/topology.h"
@@ -128,7 +129,7 @@ void expect_to_be_placed(const std::vector<Expected>& places) {
     EXPECT_EQ(must(where_is(*fabric, peer, soon())).numa_node, places[peer].node);
     EXPECT_EQ(must(async_call(*fabric, peer, [] { return running_fabric()->rank(); }).get(soon())),
               peer);
-    const std::string device = internal::core_of(*fabric).ports().device(peer)->description();
+    const std::string device = internal::ports_of(*fabric).device(peer)->description();
     EXPECT_EQ(device.substr(0, device.find(' ')), mine.device) << device;
     expect_remote_memory(*fabric, peer, places);
     for (uint64_t i = 0; i < kCalls; ++i) {

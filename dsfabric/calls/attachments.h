@@ -1,8 +1,8 @@
 // Objects that parts of this layer keep per fabric: created on first use, destroyed with the
 // fabric. Through them an arriving call finds the state of its fabric, and several fabrics in one
 // process stay separate.
-#ifndef CARIAMA_DSFABRIC_FABRIC_ATTACHMENTS_H_
-#define CARIAMA_DSFABRIC_FABRIC_ATTACHMENTS_H_
+#ifndef CARIAMA_DSFABRIC_CALLS_ATTACHMENTS_H_
+#define CARIAMA_DSFABRIC_CALLS_ATTACHMENTS_H_
 
 #include <memory>
 #include <mutex>
@@ -40,4 +40,4 @@ class Attachments {
 }  // namespace internal
 }  // namespace cariama
 
-#endif  // CARIAMA_DSFABRIC_FABRIC_ATTACHMENTS_H_
+#endif  // CARIAMA_DSFABRIC_CALLS_ATTACHMENTS_H_
