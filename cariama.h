@@ -11,8 +11,6 @@
 #include "bdd/files.h"                                     // IWYU pragma: export
 #include "bdd/job.h"                                       // IWYU pragma: export
 #include "bdd/model_file.h"                                // IWYU pragma: export
-#include "bdd/node_table.h"                                // IWYU pragma: export
-#include "bdd/operation_cache.h"                           // IWYU pragma: export
 #include "bdd/reachability.h"                              // IWYU pragma: export
 #include "dht/agreement.h"                                 // IWYU pragma: export
 #include "dht/bucket_scan.h"                               // IWYU pragma: export

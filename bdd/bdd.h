@@ -7,7 +7,7 @@
 //   assert(f == ~(x ^ y));                                  // equal functions are equal values
 //   std::puts(f.count(m.cube({0, 1})).to_string().c_str()); // 2 assignments make f true
 //
-// A Manager owns the nodes of all diagrams: a table (node_table.h) in which each function is
+// A Manager owns the nodes of all diagrams: a table in which each function is
 // stored once, and a cache of results of operations. Smaller variables are nearer to the root; the
 // order is that of the numbers, and never changes.
 //

@@ -20,14 +20,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "bdd/edge.h"
-#include "bdd/export.h"
 #include "dht/hash_table.h"
 #include "dsfabric/collectives.h"
 #include "dtutils/wait.h"
 
 namespace cariama::bdd {
 
-class CARIAMA_BDD_EXPORT NodeTable {
+class NodeTable {
  public:
   // Bytes for a node in a table of one process: the node, and at most two slots. In a table of a
   // job: of a bucket.

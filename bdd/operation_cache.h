@@ -21,11 +21,10 @@
 #include <span>
 
 #include "bdd/edge.h"
-#include "bdd/export.h"
 
 namespace cariama::bdd {
 
-class CARIAMA_BDD_EXPORT OperationCache {
+class OperationCache {
  public:
   // Size of one entry in bytes. Two entries share a cache line.
   static constexpr size_t kEntryBytes = 32;

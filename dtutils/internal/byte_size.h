@@ -31,7 +31,7 @@ inline constexpr uint64_t kHugePage = 2 * kMiB;
 // Parses a whole number with an optional binary unit (k, M, G, T, with or without "iB" or "B", in
 // either case, after optional spaces), or "unlimited". Returns an empty optional for any other text
 // and on overflow.
-[[nodiscard]] CARIAMA_DTUTILS_EXPORT std::optional<uint64_t> parse_bytes(std::string_view text);
+[[nodiscard]] std::optional<uint64_t> parse_bytes(std::string_view text);
 
 }  // namespace cariama::internal
 

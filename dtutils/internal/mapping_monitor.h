@@ -29,7 +29,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "dtutils/export.h"
 #include "dtutils/file_descriptor.h"
 
 namespace cariama::internal {
@@ -37,11 +36,11 @@ namespace cariama::internal {
 // Returns false in a process that was forked from the one in which the first call was made: there
 // neither the monitor's thread nor the kernel's registrations exist. One load. A page that the
 // kernel clears at fork holds the answer, so that it is right also after a bare clone(2).
-[[nodiscard]] CARIAMA_DTUTILS_EXPORT bool in_registering_process(const std::atomic<uint64_t>* page);
+[[nodiscard]] bool in_registering_process(const std::atomic<uint64_t>* page);
 // Returns a new page for in_registering_process(), or nullptr if none can be mapped. Never freed.
-[[nodiscard]] CARIAMA_DTUTILS_EXPORT const std::atomic<uint64_t>* make_fork_page();
+[[nodiscard]] const std::atomic<uint64_t>* make_fork_page();
 
-class CARIAMA_DTUTILS_EXPORT MappingMonitor {
+class MappingMonitor {
  public:
   // Watched ranges of all caches of the process.
   static constexpr uint32_t kMaxWatches = 16384;

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_format.h"
 #include "dtutils/error.h"
+#include "tasks/export.h"
 
 // Lets a debugger find the blocks without debug information: address of the first segment, its size
 // in bytes, number of segments, and sizes in bytes of a block's header and of the note at its end.

@@ -24,7 +24,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "dtutils/memory.h"
-#include "tasks/export.h"
 #include "tasks/internal/stack_region.h"
 
 namespace cariama::tasks {
@@ -46,7 +45,7 @@ static_assert(segment_address(kMaxSegments) - kPinnedAddress < uint64_t{1} << kA
 
 // The blocks of one worker. Thread-compatible: only the owner's thread calls its functions. Peers
 // access only the contents of blocks and their release words.
-class CARIAMA_TASKS_EXPORT PinnedArea {
+class PinnedArea {
  public:
   // Registers segment `index` and publishes its key to the peers. PinnedArea calls it before it
   // allocates a block of the segment.

@@ -38,7 +38,7 @@ struct alignas(64) AccessArea {
   std::array<std::byte, 120> staging;  // source of writes that the device cannot post inline
 };
 
-class CARIAMA_TASKS_EXPORT QueuePairAccess final : public RemoteAccess {
+class QueuePairAccess final : public RemoteAccess {
  public:
   // Registers `region` and connects to all other ranks of the exchange. Collective. Blocks until
   // all ranks are connected or `deadline` passes. `area` lies in `region`; both must outlive this

@@ -22,7 +22,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "dtutils/memory.h"
-#include "tasks/export.h"
 
 namespace cariama::tasks {
 
@@ -33,7 +32,7 @@ struct ReadPiece {
   size_t bytes;
 };
 
-class CARIAMA_TASKS_EXPORT RemoteAccess {
+class RemoteAccess {
  public:
   virtual ~RemoteAccess() = default;
   RemoteAccess(const RemoteAccess&) = delete;

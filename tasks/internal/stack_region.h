@@ -26,7 +26,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "dtutils/memory.h"
-#include "tasks/export.h"
 #include "tasks/join_record.h"
 
 namespace cariama::tasks {
@@ -43,7 +42,7 @@ inline constexpr size_t kStackPage = 4096;
 
 // A process has at most one StackRegion. Create it after the fork that creates the worker process,
 // because a forked child would share the region with its parent. Not thread-safe.
-class CARIAMA_TASKS_EXPORT StackRegion {
+class StackRegion {
  public:
   // Sizes are rounded up to whole pages. Errors: INVALID_ARGUMENT (0, or beyond kPinnedAddress),
   // ALREADY_EXISTS (another mapping, which the message names, has the addresses),
