@@ -1,6 +1,5 @@
 #include "dtutils/error.h"
 
-#include <optional>
 #include <string>
 #include <system_error>
 

@@ -1,7 +1,6 @@
 #include "dsfabric/bootstrap/store_bootstrap.h"
 
 #include <cstdlib>
-#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"

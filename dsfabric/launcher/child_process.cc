@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <fstream>
 #include <sstream>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "dtutils/error.h"

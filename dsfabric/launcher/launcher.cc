@@ -17,9 +17,6 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
-#include <functional>
-#include <iostream>
-#include <iterator>
 #include <set>
 #include <span>
 #include <system_error>

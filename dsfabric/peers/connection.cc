@@ -1,7 +1,6 @@
 #include "dsfabric/peers/connection.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <string>
 #include <utility>

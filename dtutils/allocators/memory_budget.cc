@@ -1,6 +1,5 @@
 #include "dtutils/allocators/memory_budget.h"
 
-#include <algorithm>
 #include <cstdlib>
 #include <optional>
 

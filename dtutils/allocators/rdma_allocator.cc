@@ -6,7 +6,6 @@
 #include <map>
 #include <mutex>
 #include <optional>
-#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "dtutils/error.h"

@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <cinttypes>
 #include <cstdlib>
-#include <utility>
 
 #include "dtutils/diagnostics.h"
 #include "dtutils/error.h"

@@ -37,6 +37,14 @@ void Fabric::schedule(SimTime time, uint64_t flow, Event event) {
   std::push_heap(events_.begin(), events_.end(), Later());
 }
 
+void Fabric::schedule(SimTime time, EventKind kind, std::unique_ptr<Packet> packet) {
+  const uint64_t flow = packet->source;
+  Event event;
+  event.kind = kind;
+  event.packet = std::move(packet);
+  schedule(time, flow, std::move(event));
+}
+
 bool Fabric::step(SimTime limit) {
   if (events_.empty() || events_.front().time > limit) return false;
   std::pop_heap(events_.begin(), events_.end(), Later());
@@ -159,20 +167,12 @@ void Fabric::transmit(Endpoint& from, std::unique_ptr<Packet> packet) {
     SimTime& last = queue_pair(packet->source)->last_arrival;
     last = arrival = std::max(arrival, last);
   }
-  const uint64_t flow = packet->source;
-  Event event;
-  event.kind = EventKind::kArrival;
-  event.packet = std::move(packet);
-  schedule(arrival, flow, std::move(event));
+  schedule(arrival, EventKind::kArrival, std::move(packet));
 }
 
 void Fabric::deliver_at(SimTime time, std::unique_ptr<Packet> packet) {
   packet->sent = stamp();
-  const uint64_t flow = packet->source;
-  Event event;
-  event.kind = EventKind::kDelivery;
-  event.packet = std::move(packet);
-  schedule(time, flow, std::move(event));
+  schedule(time, EventKind::kDelivery, std::move(packet));
 }
 
 // The first byte has arrived; the rest is received as soon as the port of the target permits.
@@ -187,11 +187,7 @@ void Fabric::arrive(std::unique_ptr<Packet> packet) {
     end = start + wire;
     if (packet->kind == PacketKind::kRequest) end = target->delivery_time(*packet, end);
   }
-  const uint64_t flow = packet->source;
-  Event event;
-  event.kind = EventKind::kDelivery;
-  event.packet = std::move(packet);
-  schedule(end, flow, std::move(event));
+  schedule(end, EventKind::kDelivery, std::move(packet));
 }
 
 void Fabric::deliver(std::unique_ptr<Packet> packet) {

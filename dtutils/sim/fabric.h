@@ -169,6 +169,7 @@ class Fabric {
   };
 
   void schedule(SimTime time, uint64_t flow, Event event);
+  void schedule(SimTime time, EventKind kind, std::unique_ptr<Packet> packet);
   void execute(Event event);
   void run_port(Endpoint& endpoint);
   void schedule_port(Endpoint& endpoint);

@@ -1,7 +1,5 @@
 #include "dtutils/verbs/address.h"
 
-#include <algorithm>
-
 #include "dtutils/error.h"
 
 namespace cariama::verbs {
