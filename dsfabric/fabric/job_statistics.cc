@@ -95,12 +95,13 @@ absl::StatusOr<std::unique_ptr<JobStatistics>> JobStatistics::start(const Fabric
   const std::lock_guard lock(mutex);
   made->service_ = shared.lock();
   if (made->service_ != nullptr) return made;
-  auto service = StatisticsService::start(
-      {.labels = {{"job", job_name(job.bootstrap().secret(), "statistics")},
-                  {"rank", absl::StrCat(job.rank())},
-                  {"size", absl::StrCat(job.size())}},
-       .socket_path = made->request_.socket_path,
-       .file_path = made->request_.file_path});
+  // 16 of the 64 digits: people read it in cariama-top.
+  const std::string name = job_name(job.bootstrap().secret(), "statistics").substr(0, 16);
+  auto service = StatisticsService::start({.labels = {{"job", name},
+                                                      {"rank", absl::StrCat(job.rank())},
+                                                      {"size", absl::StrCat(job.size())}},
+                                           .socket_path = made->request_.socket_path,
+                                           .file_path = made->request_.file_path});
   if (service.ok()) {
     made->service_ = *std::move(service);
     shared = made->service_;
