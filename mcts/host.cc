@@ -51,6 +51,7 @@ absl::StatusOr<std::unique_ptr<Host>> Host::create(Fabric* fabric, const HostOpt
   }
   std::unique_ptr<Host> host(new Host(fabric, options.threads, options.aggregation));
   if (absl::Status entered = host->enter(0); !entered.ok()) return entered;
+  host->others_.reserve(host->num_threads_);  // else push_back() could throw while a thread starts
   absl::Status failed;
   std::mutex mutex;
   std::atomic<uint32_t> ready{1};
@@ -107,7 +108,7 @@ absl::Status Host::enter(uint32_t index) {
 void Host::leave(uint32_t index) {
   HostThread& self = *threads_[index];
   if (self.context == nullptr) return;
-  if (this_worker == &self) {
+  if (this_worker == &self && self.aggregators != nullptr) {
     self.aggregators->flush();
     self.aggregators->shutdown(deadline_after(kPatience));
   }
@@ -254,6 +255,7 @@ void Host::end() {
   if (ended_) return;
   ended_ = true;
   if (rank_ != 0 || fabric_ == nullptr) return;
+  if (threads_[0]->aggregators == nullptr) return;  // create() has failed
   for (uint32_t other = 1; other < size_; ++other) {
     if (!alive(other)) continue;
     threads_[0]->aggregators->call(id(other, 0), [] {

@@ -26,19 +26,22 @@ class PeerAggregators {
 
   // Send a call to a thread, like CallInterface::call and call_buffer. The call may stay batched
   // until flush(). They return false if the call was not accepted: the destination has failed, or
-  // too many of its calls are deferred.
+  // too many of its calls are deferred. If the function throws, for example because there is no
+  // memory, the destination's process ends: an exception of a one-way call is not reported, so the
+  // search would wait for the function's effect without end.
   template <typename F>
-  bool call(ThreadId thread, F&& function) {
+  bool call(ThreadId thread, const F& function) {
     count_message(sizeof(F));
     return send(thread, [&](auto& aggregators) -> bool {
-      return aggregators.call(thread, std::forward<F>(function));
+      return aggregators.call(thread, [function]() noexcept { function(); });
     });
   }
   template <typename F>
-  bool call_buffer(ThreadId thread, F&& function, std::span<const std::byte> buffer) {
+  bool call_buffer(ThreadId thread, const F& function, std::span<const std::byte> buffer) {
     count_message(sizeof(F) + buffer.size());
     return send(thread, [&](auto& aggregators) -> bool {
-      return aggregators.call_buffer(thread, std::forward<F>(function), buffer);
+      return aggregators.call_buffer(
+          thread, [function](void* data, uint64_t size) noexcept { function(data, size); }, buffer);
     });
   }
 

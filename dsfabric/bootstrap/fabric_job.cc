@@ -29,8 +29,10 @@ constexpr int kHeartbeatsOfLease = 4;
 // Identifies a host for shm: the boot id, and the name spaces of PIDs and of the network, in which
 // the names of local sockets are. shm needs all of them to be equal.
 std::string host_identity() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  file.exceptions(std::ios::badbit);  // a lack of memory must not look like another host
   std::string identity;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), identity);
+  std::getline(file, identity);
   for (const char* const path : {"/proc/self/ns/pid", "/proc/self/ns/net"}) {
     struct stat space {};
     if (stat(path, &space) == 0) identity += "/" + std::to_string(space.st_ino);

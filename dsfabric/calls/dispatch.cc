@@ -158,6 +158,8 @@ void Dispatch::help(CallConsumer role) {
 }
 
 absl::Status Dispatch::start() {
+  // push_back() must not throw once a thread runs.
+  helpers_.reserve(job_.options().helper_threads);
   for (uint32_t i = 0; i < job_.options().helper_threads; ++i) {
     auto thread = start_thread([this] { help(CallConsumer::kHelpers); });
     if (!thread.ok()) return thread.status();

@@ -12,6 +12,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <exception>
+#include <new>
 
 #include "absl/debugging/symbolize.h"
 #include "dtutils/internal/signal_safe_text.h"
@@ -127,6 +129,46 @@ void on_crash(int signal, siginfo_t* info, void* context) {
   die(signal);
 }
 
+// True if an allocation of this thread has failed.
+thread_local bool allocation_failed = false;
+
+[[noreturn]] void on_failed_allocation() {
+  allocation_failed = true;
+  throw std::bad_alloc();  // as without a handler
+}
+
+// Returns true if std::terminate() was called because of a std::bad_alloc.
+[[nodiscard]] bool terminated_by_allocation() {
+  if (std::current_exception() == nullptr) {
+    // An exception that leaves a noexcept function cannot be inspected.
+    return std::uncaught_exceptions() > 0 && allocation_failed;
+  }
+  try {
+    throw;
+  } catch (const std::bad_alloc&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
+// Service threads and destructors allocate memory, and have no caller to which they could report
+// that there is none.
+[[noreturn]] void on_terminate() {
+  if (terminated_by_allocation()) {
+    SignalSafeText line;
+    line.add("cariama: ").add(process_label).add(" cannot allocate memory (std::bad_alloc): ");
+    line.add("raise ulimit -v or -d, or the memory limit of the container\n").print();
+    SignalSafeText callers;
+    callers.add("cariama: ").add(process_label);
+    add_callers(callers, nullptr);
+    callers.add("\n").print();
+    _exit(1);
+  }
+  __gnu_cxx::__verbose_terminate_handler();
+  std::abort();
+}
+
 // The stack on which the handler runs in a thread. The thread's own stack may be used up.
 class HandlerStack {
  public:
@@ -183,6 +225,10 @@ void report_crashes(std::string_view label) {
     action.sa_sigaction = on_crash;
     action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
     sigaction(signal, &action, nullptr);
+  }
+  if (std::get_terminate() == &__gnu_cxx::__verbose_terminate_handler) {
+    std::set_terminate(on_terminate);
+    if (std::get_new_handler() == nullptr) std::set_new_handler(on_failed_allocation);
   }
   installed.store(true, std::memory_order_release);
   report_overflows_of_this_thread();

@@ -6,6 +6,11 @@
 //
 // If several threads crash, each prints its first line, and the first of them its callers. If the
 // search for the callers faults too, the second line is missing.
+//
+// A std::bad_alloc that no function catches, or that leaves a noexcept function, ends the process
+// with exit code 1 instead of a signal:
+//
+//   cariama: rank 1 (on node1, pid 4711) cannot allocate memory (std::bad_alloc): raise ...
 #ifndef CARIAMA_DSFABRIC_FABRIC_CRASH_REPORT_H_
 #define CARIAMA_DSFABRIC_FABRIC_CRASH_REPORT_H_
 
@@ -14,7 +19,8 @@
 namespace cariama::internal {
 
 // Makes SIGSEGV, SIGBUS, SIGFPE, SIGILL and SIGABRT print a report before they end the process as
-// they would have done. Leaves a signal alone that has a handler or is ignored. Does nothing if
+// they would have done, and handles std::bad_alloc as above. Leaves a signal alone that has a
+// handler or is ignored, and a handler of std::set_terminate(). Does nothing if
 // CARIAMA_CRASH_REPORT is 0, or after the first call. `label` names the process. Thread-safe.
 void report_crashes(std::string_view label);
 // After report_crashes(): the report also works if the calling thread's stack overflows. The first

@@ -48,6 +48,8 @@ absl::StatusOr<std::unique_ptr<FabricCore>> FabricCore::create(
     const FabricOptions& options, std::unique_ptr<Bootstrap> bootstrap) {
   auto job = FabricJob::join(options, std::move(bootstrap));
   if (!job.ok()) return job.status();
+  // Before the first thread is started.
+  if ((*job)->size() > 1) report_crashes((*job)->label((*job)->rank()));
   std::unique_ptr<FabricCore> core(new FabricCore(*std::move(job)));
   if (absl::Status opened = core->ports_.open(); !opened.ok()) return opened;
   const FabricOptions& effective = core->job().options();
@@ -72,7 +74,6 @@ absl::Status FabricCore::start(Fabric* fabric, const BrokerMaker& broker_of) {
   if (absl::Status started = ports_.start(); !started.ok()) return started;
   if (absl::Status started = dispatch_.start(); !started.ok()) return started;
   if (absl::Status answering = peers_.start_answering(broker_of); !answering.ok()) return answering;
-  if (job_->size() > 1) report_crashes(job_->label(job_->rank()));
   if (absl::Status watched = job_->bootstrap().watch_ends(true); !watched.ok()) return watched;
   // Without service threads rank 0 answers when it polls, which it may not do for a long time.
   if (job_->options().service_threads != 0) align_trace(*job_);

@@ -31,6 +31,7 @@ class JobThreads {
   // fails.
   void run() {
     std::vector<std::thread> others;
+    others.reserve(fabric_.threads());  // push_back() must not throw once a thread runs
     for (uint32_t index = 1; index < fabric_.threads(); ++index) {
       absl::StatusOr<std::thread> other = start_thread([this, index] { run_thread(index); });
       if (!other.ok()) return end(fabric_.label(fabric_.rank()), other.status());

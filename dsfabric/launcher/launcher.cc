@@ -17,6 +17,7 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <new>
 #include <set>
 #include <span>
 #include <system_error>
@@ -94,6 +95,23 @@ class Orphanage {
     for (const pid_t pid : children()) others_.insert(pid);
   }
   ~Orphanage() {
+    try {
+      end_orphans();
+    } catch (const std::bad_alloc& error) {
+      std::fprintf(stderr,
+                   "cariama-run: cannot allocate memory (%s): processes that have left their group "
+                   "go on\n",
+                   error.what());
+    }
+    prctl(PR_SET_CHILD_SUBREAPER, before_);
+  }
+  Orphanage(const Orphanage&) = delete;
+  Orphanage& operator=(const Orphanage&) = delete;
+
+  void leave_alone(pid_t pid) { others_.insert(pid); }
+
+ private:
+  void end_orphans() {
     // Repeat: a killed process may leave further orphans.
     for (bool found = true; found;) {
       found = false;
@@ -104,14 +122,8 @@ class Orphanage {
         if (waitpid(pid, nullptr, 0) < 0) others_.insert(pid);  // another thread has reaped it
       }
     }
-    prctl(PR_SET_CHILD_SUBREAPER, before_);
   }
-  Orphanage(const Orphanage&) = delete;
-  Orphanage& operator=(const Orphanage&) = delete;
 
-  void leave_alone(pid_t pid) { others_.insert(pid); }
-
- private:
   // Returns the children of this thread and of the main thread, which adopts orphans. Empty if the
   // kernel does not provide the list.
   static std::vector<pid_t> children() {

@@ -37,8 +37,10 @@ constexpr size_t kIncomingPerProcess = 4;
 // Identifies the network name space of a host: processes with the same identity can reach each
 // other's abstract local sockets.
 std::string network_identity() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  file.exceptions(std::ios::badbit);  // a lack of memory must not look like another host
   std::string identity;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), identity);
+  std::getline(file, identity);
   struct stat space {};
   if (stat("/proc/self/ns/net", &space) == 0) absl::StrAppend(&identity, "/", space.st_ino);
   return identity;

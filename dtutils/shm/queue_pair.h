@@ -165,7 +165,7 @@ class ShmQueuePair final : public QueuePair, public ReceiveSource {
   bool shared_receives_ = false;
   uint32_t index_ = 0;
   uint32_t serial_ = 0;
-  uint32_t ready_bit_ = 0;
+  uint32_t ready_bit_ = ~0u;  // ~0u: not attached
   ControlBlock ring_block_;
   ReceiveRingEntry* ring_ = nullptr;
   uint32_t ring_mask_ = 0;

@@ -58,11 +58,14 @@ absl::StatusOr<std::unique_ptr<QueuePair>> ShmQueuePair::create(
   const uint32_t ring_entries = std::bit_ceil(receives->depth());
   ControlBlock ring(device->control(), ring_entries * sizeof(ReceiveRingEntry));
   if (!ring.valid()) return exhausted("create_queue_pair: the control segment is full");
-  const std::optional<ShmDevice::Place> place = device->take_place();
-  if (!place.has_value()) return exhausted("create_queue_pair: the device has 65536 queue pairs");
-
+  // Up to the place, an error or exception leaves a queue pair without a device, which has nothing
+  // to undo. All allocations come before.
+  auto account = std::make_unique<CompletionAccount>();
+  auto receive_account = std::make_unique<CompletionAccount>();
   std::unique_ptr<ShmQueuePair> result(new ShmQueuePair);
   ShmQueuePair& self = *result;
+  const std::optional<ShmDevice::Place> place = device->take_place();
+  if (!place.has_value()) return exhausted("create_queue_pair: the device has 65536 queue pairs");
   self.header_ = &queue_pair_table(device->control()->base())[place->index];
   self.header_->status.store(QueuePairStatus(place->serial, 0, LinkState::kWaiting).word());
   self.index_ = place->index;
@@ -72,8 +75,8 @@ absl::StatusOr<std::unique_ptr<QueuePair>> ShmQueuePair::create(
   self.domain_owner_ = std::move(domain);
   self.domain_number_ = domain_number;
   self.local_regions_ = device->regions().local();
-  self.account_ = new CompletionAccount;
-  self.receive_account_ = new CompletionAccount;
+  self.account_ = account.release();
+  self.receive_account_ = receive_account.release();
   self.send_queue_ = send_completions.get();
   self.send_completions_ = std::move(send_completions);
   self.receive_completions_ = std::move(receive_completions);
@@ -97,7 +100,6 @@ absl::StatusOr<std::unique_ptr<QueuePair>> ShmQueuePair::create(
   self.device_->add(result.get());
   const std::optional<uint32_t> bit = self.receive_completions_->attach(result.get());
   if (!bit.has_value()) {
-    self.ready_bit_ = ~0u;
     return exhausted("create_queue_pair: 4096 queue pairs share the receive completion queue");
   }
   self.ready_bit_ = *bit;
@@ -115,6 +117,7 @@ absl::StatusOr<std::unique_ptr<QueuePair>> ShmQueuePair::create(
 }
 
 ShmQueuePair::~ShmQueuePair() {
+  if (device_ == nullptr) return;  // create() has failed
   account_->dead.store(true);
   receive_account_->dead.store(true);
   if (device_->inherited()) {
@@ -127,7 +130,7 @@ ShmQueuePair::~ShmQueuePair() {
   // to access this memory sees kClosed, or this thread sees that the peer is connected to this
   // queue pair.
   header_->status.store(QueuePairStatus(serial_, generation_, LinkState::kClosed).word());
-  if (link_owner_ != nullptr && peer_is_ours() &&
+  if (remote_.header != nullptr && peer_is_ours() &&
       end_status(remote_.header->status, remote_.serial, LinkState::kPeerGone)) {
     announce_to_peer();
   }
@@ -187,13 +190,14 @@ absl::Status ShmQueuePair::connect(std::string_view peer_address, const ConnectO
                       "connect to " + options.peer + ": the queue pair is, or was, connected",
                       "use repair(), or a new queue pair");
   }
+  options_ = options;
+  std::string peer_name = options.peer;
   absl::StatusOr<std::shared_ptr<Link>> link =
       device_->link_to(address->device, address->pid, options.peer);
   if (!link.ok()) return link.status();
   link_owner_ = *link;
   link_ = link_owner_.get();
   remote_regions_ = link_->regions();
-  options_ = options;
   absl::Status resolved = resolve_peer(address->index, address->serial, address->nonce);
   if (!resolved.ok()) {
     link_ = nullptr;
@@ -203,7 +207,7 @@ absl::Status ShmQueuePair::connect(std::string_view peer_address, const ConnectO
     return resolved;
   }
   peer_domain_ = remote_.domain;
-  QueuePair::peer_ = options.peer;
+  QueuePair::peer_ = std::move(peer_name);
   header_->peer_nonce.store(address->nonce);
   generation_ = 1;
   connected_ = true;

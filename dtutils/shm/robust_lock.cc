@@ -63,6 +63,7 @@ absl::Status PeerWatch::add(const std::shared_ptr<Link>& link) {
     bump(*group);
     return absl::OkStatus();
   }
+  groups_.reserve(groups_.size() + 1);  // push_back() must not throw once the thread runs
   auto group = std::make_unique<Group>();
   group->links.push_back(link);
   auto thread = internal::start_quiet_thread([this, raw = group.get()] { run(*raw); });

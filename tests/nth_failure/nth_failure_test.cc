@@ -1,10 +1,9 @@
 // The n-th call of one function of the C library fails in one process of a job, for n = 1, 2, ...
-// until a run makes fewer calls of it (the way in which SQLite tests its allocations). Each job ends
-// within its time, and not by a crash. It succeeds, or prints which error it met. No process stays
-// behind.
+// until a run makes fewer calls of it (SQLite tests its allocations so). Each job ends within its
+// time, and not by a crash. It succeeds, or prints which error it met. No process stays behind.
 //
-// The library in preload/ makes the calls fail. The jobs run this program again, with
-// --role=NAME as its last argument: it launches two processes, which run the steps of a role.
+// The library in preload/ makes the calls fail. The jobs run this program again, with --job as its
+// last argument: it launches two processes.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -81,7 +80,8 @@ void connect_and_call(Fabric& fabric) {
   // Send-based. The argument takes memory.
   const std::string text(100, 'x');
   const auto size = [](const std::string& text) { return static_cast<int>(text.size()); };
-  const int bytes = require("a send-based call", async_call(fabric, there, size, text).get(in_time()));
+  const int bytes =
+      require("a send-based call", async_call(fabric, there, size, text).get(in_time()));
   if (bytes != 100) throw StepFailure("a send-based call: another result");
   // One-sided.
   RDMAMessenger messenger(*self, there, {.timeout = 30s});
@@ -137,26 +137,26 @@ void search(Fabric& fabric) {
   host->end();
 }
 
-void run_job_of(std::string_view role) {
+void run_the_job() {
   FabricOptions options;
   options.threads = 2;
   options.timeout = 30s;
   const auto fabric = require("create the fabric", Fabric::create(options));
-  if (role == "calls" || role == "all") connect_and_call(*fabric);
+  connect_and_call(*fabric);
   meet(*fabric, "meet after the calls");
-  if (role == "tasks" || role == "all") steal(*fabric);
+  steal(*fabric);
   meet(*fabric, "meet after the tasks");
-  if (role == "search" || role == "all") search(*fabric);
+  search(*fabric);
   require("finalize", fabric->finalize(in_time()));
 }
 
-int play(std::string_view role, int argc, char** argv) {
+int play(int argc, char** argv) {
   if (void* const start = dlsym(RTLD_DEFAULT, "fail_nth_call_start"); start != nullptr) {
     reinterpret_cast<void (*)()>(start)();
   }
   try {
     if (const auto code = start_workers({.processes = 2, .grace = 1s}, argc, argv)) return *code;
-    run_job_of(role);
+    run_the_job();
     return 0;
   } catch (const std::bad_alloc& error) {
     std::fprintf(stderr, "nth_failure_test: rank %s: %s (%s)\n", getenv("CARIAMA_RANK"),
@@ -170,13 +170,21 @@ int play(std::string_view role, int argc, char** argv) {
 
 // ---- The tests ----------------------------------------------------------------------------------
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr int kStride = 7;  // an instrumented job takes ten times as long
+#else
+constexpr int kStride = 1;
+#endif
+// A job makes hundreds of allocations on different paths.
+constexpr int kStrideOfAllocations = 7;
+
 // How a job ended.
 struct Ended {
   bool in_time = false;
-  int status = 0;        // as of waitpid()
-  std::string output;    // of all processes
-  std::string failure;   // the call that failed, with its callers; "": no call failed
-  bool alone = false;    // no process of the job was left
+  int status = 0;       // as of waitpid()
+  std::string output;   // of all processes
+  std::string failure;  // the call that failed, with its callers; "": no call failed
+  bool alone = false;   // no process of the job was left
 };
 
 std::string read_file(const std::string& path) {
@@ -219,7 +227,7 @@ class NthFailure : public ::testing::TestWithParam<const char*> {
       const int file = open(output.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND, 0600);
       dup2(file, STDOUT_FILENO);
       dup2(file, STDERR_FILENO);
-      execl(self.c_str(), "nth_failure_test", "--role=all", nullptr);
+      execl(self.c_str(), "nth_failure_test", "--job", nullptr);
       _exit(127);
     }
     ended.in_time = wait_for(launcher, ended.status);
@@ -266,6 +274,7 @@ class NthFailure : public ::testing::TestWithParam<const char*> {
 
 // The error that the failing function reports, as the job prints it.
 std::string error_of(const std::string& function) {
+  if (function == "new") return std::bad_alloc().what();
   for (const char* name : {"memfd_create", "socket", "socketpair", "accept4", "epoll_create1",
                            "pipe2", "eventfd", "signalfd", "open"}) {
     if (function == name) return std::strerror(EMFILE);
@@ -294,19 +303,27 @@ std::string judge(const Ended& job, const std::string& function) {
   return "";
 }
 
+// Returns the difference from one n to the next.
+int stride_of(const std::string& function) {
+  if (getenv("NTH_FAILURE_ALL") != nullptr) return 1;
+  return function == "new" ? kStrideOfAllocations : kStride;
+}
+
 TEST_P(NthFailure, EndsTheJobInTimeWithASentence) {
   const std::string function = GetParam();
+  const int stride = stride_of(function);
   for (const std::string victim : kVictims) {
     int refused = 0;
-    for (int n = 1;; ++n) {
+    for (int n = 1;; n += stride) {
       const Ended job = run(function, victim, n);
       const std::string wrong = judge(job, function);
       EXPECT_EQ(wrong, "") << function << " " << n << " in " << victim << "\n"
-                           << job.failure << "status " << job.status << "\n" << job.output;
+                           << job.failure << "status " << job.status << "\n"
+                           << job.output;
       if (!job.in_time) break;
       if (job.failure.empty()) {
-        std::printf("%s in %s: %d calls, %d of them end the job\n", function.c_str(),
-                    victim.c_str(), n - 1, refused);
+        std::printf("%s in %s: %d calls fail, %d of them end the job\n", function.c_str(),
+                    victim.c_str(), (n - 1) / stride, refused);
         break;
       }
       if (job.status != 0) ++refused;
@@ -320,18 +337,14 @@ INSTANTIATE_TEST_SUITE_P(Of, NthFailure,
                                            "connect", "sendmsg", "recvmsg", "send", "recv", "poll",
                                            "ppoll", "epoll_create1", "epoll_ctl", "epoll_wait",
                                            "pipe2", "eventfd", "signalfd", "open", "fork",
-                                           "pthread_create"),
+                                           "pthread_create", "new"),
                          [](const auto& info) { return std::string(info.param); });
 
 }  // namespace
 }  // namespace cariama
 
 int main(int argc, char** argv) {
-  constexpr std::string_view kRole = "--role=";
-  const std::string_view last = argv[argc - 1];
-  if (last.substr(0, kRole.size()) == kRole) {
-    return cariama::play(last.substr(kRole.size()), argc, argv);
-  }
+  if (std::string_view(argv[argc - 1]) == "--job") return cariama::play(argc, argv);
   ::testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
 }

@@ -24,9 +24,11 @@
 #include <csignal>
 #include <cstdarg>
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 
 #define FAIL_NTH_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -38,28 +40,51 @@ long chosen_number = 0;
 char log_file[256];
 std::atomic<bool> counting{false};
 std::atomic<long> calls{0};
-// backtrace() may call the functions of this library.
-thread_local bool logging = false;
+// True while this library calls backtrace(), which may call the functions below.
+thread_local bool busy = false;
+
+// A run makes thousands of allocations. They count once for each path of calls that leads to them:
+// for each combination of the caller and its caller. (Two frames are those of this library.)
+constexpr int kPathFrames = 5;
+constexpr size_t kMostPaths = size_t{1} << 16;
+std::atomic<uint64_t> paths[kMostPaths];  // hashes; 0: free
 
 void log_call() {
-  logging = true;
-  const int log = static_cast<int>(syscall(SYS_openat, AT_FDCWD, log_file,
-                                           O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+  busy = true;
+  const int log = static_cast<int>(
+      syscall(SYS_openat, AT_FDCWD, log_file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
   void* callers[24];
   const int count = backtrace(callers, 24);
   dprintf(log, "%s %ld failed in\n", chosen, chosen_number);
   backtrace_symbols_fd(callers, count, log);
   close(log);
-  logging = false;
+  busy = false;
 }
 
 // Returns true if the n-th call of the chosen function is this one.
 bool fails(const char* function) {
-  if (!counting.load(std::memory_order_acquire) || logging) return false;
+  if (!counting.load(std::memory_order_acquire) || busy) return false;
   if (std::strcmp(function, chosen) != 0) return false;
   if (calls.fetch_add(1) + 1 != chosen_number) return false;
   log_call();
   return true;
+}
+
+// Returns true if no earlier call of the process had the same innermost callers.
+bool is_new_path() {
+  busy = true;
+  void* callers[kPathFrames];
+  const int count = backtrace(callers, kPathFrames);
+  busy = false;
+  uint64_t hash = 14695981039346656037U;  // FNV-1a
+  for (int i = 0; i < count; ++i) {
+    hash = (hash ^ reinterpret_cast<uintptr_t>(callers[i])) * 1099511628211U;
+  }
+  for (size_t i = hash;; ++i) {
+    uint64_t before = 0;
+    if (paths[i % kMostPaths].compare_exchange_strong(before, hash)) return true;
+    if (before == hash) return false;
+  }
 }
 
 // Returns the function of the C library, or of a sanitizer, that `function` replaces.
@@ -90,15 +115,15 @@ FAIL_NTH_EXPORT void fail_nth_call_start() {
 
 // ---- System calls -------------------------------------------------------------------------------
 
-// Defines FUNCTION(PARAMETERS), which fails with `error` and returns `value`, or calls the original.
-#define FAIL_NTH(result, function, value, error, parameters, arguments)            \
-  FAIL_NTH_EXPORT result function parameters {                                     \
+// Defines the function, which fails with `error` and returns `value`, or calls the original.
+#define FAIL_NTH(result, function, value, error, parameters, arguments)                          \
+  FAIL_NTH_EXPORT result function parameters {                                                   \
     static const auto original = next_of(static_cast<result(*) parameters>(nullptr), #function); \
-    if (fails(#function)) {                                                        \
-      errno = error;                                                               \
-      return value;                                                                \
-    }                                                                              \
-    return original arguments;                                                     \
+    if (fails(#function)) {                                                                      \
+      errno = error;                                                                             \
+      return value;                                                                              \
+    }                                                                                            \
+    return original arguments;                                                                   \
   }
 
 FAIL_NTH(void*, mmap, MAP_FAILED, ENOMEM,
@@ -162,38 +187,41 @@ FAIL_NTH_EXPORT int open(const char* path, int flags, ...) {
 
 // ---- Memory -------------------------------------------------------------------------------------
 
-// Sanitizers define these functions in the program, and do not call them here.
-#if !defined(FAIL_NTH_NO_MALLOC)
-extern "C" {
-void* __libc_malloc(size_t bytes);
-void* __libc_calloc(size_t count, size_t bytes);
-void* __libc_realloc(void* memory, size_t bytes);
-void* __libc_memalign(size_t alignment, size_t bytes);
-}
+// operator new fails, and malloc() does not: libraries that others have written (libcrypto, hwloc)
+// crash if their own allocations fail. Sanitizers define the operators in the program, so they do
+// not come here.
 
 namespace {
-bool allocation_fails() {
-  if (!fails("malloc")) return false;
-  errno = ENOMEM;
-  return true;
+void* allocate(size_t bytes, size_t alignment) {
+  const bool counts = counting.load(std::memory_order_acquire) && !busy &&
+                      std::strcmp(chosen, "new") == 0 && is_new_path();
+  if (counts && fails("new")) return nullptr;
+  return alignment == 0 ? std::malloc(bytes) : std::aligned_alloc(alignment, bytes);
+}
+void* allocate_or_throw(size_t bytes, size_t alignment) {
+  void* const memory = allocate(bytes == 0 ? 1 : bytes, alignment);
+  if (memory != nullptr) return memory;
+  if (const std::new_handler handler = std::get_new_handler(); handler != nullptr) handler();
+  throw std::bad_alloc();
+}
+size_t rounded(size_t bytes, std::align_val_t alignment) {
+  const auto unit = static_cast<size_t>(alignment);
+  return (bytes + unit - 1) / unit * unit;
 }
 }  // namespace
 
-FAIL_NTH_EXPORT void* malloc(size_t bytes) {
-  return allocation_fails() ? nullptr : __libc_malloc(bytes);
+#define FAIL_NTH_NEW __attribute__((visibility("default")))
+FAIL_NTH_NEW void* operator new(size_t bytes) { return allocate_or_throw(bytes, 0); }
+FAIL_NTH_NEW void* operator new[](size_t bytes) { return allocate_or_throw(bytes, 0); }
+FAIL_NTH_NEW void* operator new(size_t bytes, std::align_val_t alignment) {
+  return allocate_or_throw(rounded(bytes, alignment), static_cast<size_t>(alignment));
 }
-FAIL_NTH_EXPORT void* calloc(size_t count, size_t bytes) {
-  return allocation_fails() ? nullptr : __libc_calloc(count, bytes);
+FAIL_NTH_NEW void* operator new[](size_t bytes, std::align_val_t alignment) {
+  return allocate_or_throw(rounded(bytes, alignment), static_cast<size_t>(alignment));
 }
-FAIL_NTH_EXPORT void* realloc(void* memory, size_t bytes) {
-  return allocation_fails() ? nullptr : __libc_realloc(memory, bytes);
+FAIL_NTH_NEW void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
+  return allocate(bytes == 0 ? 1 : bytes, 0);
 }
-FAIL_NTH_EXPORT void* aligned_alloc(size_t alignment, size_t bytes) {
-  return allocation_fails() ? nullptr : __libc_memalign(alignment, bytes);
+FAIL_NTH_NEW void* operator new[](size_t bytes, const std::nothrow_t&) noexcept {
+  return allocate(bytes == 0 ? 1 : bytes, 0);
 }
-FAIL_NTH_EXPORT int posix_memalign(void** memory, size_t alignment, size_t bytes) {
-  if (allocation_fails()) return ENOMEM;
-  *memory = __libc_memalign(alignment, bytes);
-  return *memory == nullptr ? ENOMEM : 0;
-}
-#endif
