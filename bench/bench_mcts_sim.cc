@@ -21,6 +21,8 @@
 //   message_share            share of the processes' time spent on sending and receiving
 //   messages_per_iteration, bytes_per_iteration
 //   deferred_share           share of the visits whose selection was deferred and started again
+//   sampled_share            share of the rollouts that sampled the position of a node of another
+//                            process (mcts::Statistics::sampled_instead)
 //   least_node_share         smallest share of the nodes that a process owns, times P
 //   real_seconds             duration of the simulation
 //
@@ -198,6 +200,7 @@ Outcome simulate(uint32_t processes, const SimOptions& sim, const mcts::SearchOp
       outcome.sum.visits += one.visits;
       outcome.sum.deferred_selections += one.deferred_selections;
       outcome.sum.messages += one.messages;
+      outcome.sum.sampled_instead += one.sampled_instead;
       outcome.sum.bytes += one.bytes;
       outcome.sum.nodes += one.nodes;
       outcome.least_nodes = std::min(outcome.least_nodes, one.nodes);
@@ -301,6 +304,7 @@ void run_policy(const std::string& policy, const SimOptions& sim, Params common,
     row("messages_per_iteration", messages / iterations, "1");
     row("bytes_per_iteration", bytes / iterations, "B");
     row("deferred_share", 100 * static_cast<double>(outcome.sum.deferred_selections) / visits, "%");
+    row("sampled_share", 100 * static_cast<double>(outcome.sum.sampled_instead) / iterations, "%");
     row("least_node_share",
         100 * static_cast<double>(outcome.least_nodes) * processes /
             static_cast<double>(std::max<uint64_t>(outcome.sum.nodes, 1)),

@@ -7,8 +7,9 @@
 // share of the root's rollouts, and a copy of each remote node that its rollouts visit often. A
 // copy counts visits and values like the original. From time to time, its process sends the counts
 // since the last exchange to the owner, and the owner sends back its total counts, which include
-// those of all processes. Only the owner of a node creates its children; a copy requests them by
-// its counts.
+// those of all processes. With Placement::kLocality a process creates children at its copy and
+// offers them to the owner; with other placements only the owner has children created, for moves
+// that the counts of the copies show.
 #ifndef CARIAMA_MCTS_COPIES_H_
 #define CARIAMA_MCTS_COPIES_H_
 
@@ -30,8 +31,9 @@ struct Copy {
   uint32_t index = 0;  // in the CopyTable
   // The copied node. nullptr: the owner has not answered the request, or there was no memory.
   std::atomic<Node<G>*> node{nullptr};
-  std::atomic<bool> exchanging{true};     // a request to the owner is in flight
-  std::atomic<uint64_t> due{0};           // visits at which the next exchange is due
+  std::atomic<bool> exchanging{true};  // a request to the owner is in flight
+  std::atomic<uint64_t> due{0};        // visits at which the next exchange is due
+  std::atomic<uint32_t> samples{0};    // rollouts that sampled the position before `node` arrived
   std::atomic<bool> outcome_sent{false};  // the outcome of the node was sent to the owner
   // The counts that the owner and the copy have in common: those that the owner sent last, plus
   // those that this process has sent since.
@@ -48,7 +50,7 @@ class CopyTable {
   [[nodiscard]] Copy<G>* find(RemoteNode name) const {
     for (uint32_t at = home(name);; ++at) {
       Copy<G>* known = places_[at % kPlaces].load(std::memory_order_acquire);
-      if (known == nullptr || same(known->name, name)) return known;
+      if (known == nullptr || known->name == name) return known;
     }
   }
   // Adds a copy. Returns nullptr if the node has one already, or the table is full.
@@ -59,7 +61,7 @@ class CopyTable {
     for (;; ++at) {
       const Copy<G>* known = places_[at % kPlaces].load(std::memory_order_relaxed);
       if (known == nullptr) break;
-      if (same(known->name, name)) return nullptr;
+      if (known->name == name) return nullptr;
     }
     auto& made = all_.emplace_back(std::make_unique<Copy<G>>());
     made->name = name;
@@ -88,9 +90,6 @@ class CopyTable {
 
   [[nodiscard]] static uint32_t home(RemoteNode name) {
     return static_cast<uint32_t>(Random::mix(uint64_t{name.rank} << 32 | name.slot) % kPlaces);
-  }
-  [[nodiscard]] static bool same(RemoteNode a, RemoteNode b) {
-    return a.rank == b.rank && a.slot == b.slot && a.generation == b.generation;
   }
 
   std::mutex mutex_;

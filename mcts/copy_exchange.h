@@ -48,8 +48,8 @@ class CopyExchange final : public LocalInstance {
   struct Found {
     Node<G>* node = nullptr;  // the copied node, or nullptr
     Copy<G>* copy = nullptr;
-    // The counts of the copy are too old, since the owner has not answered the last exchange.
-    // Rollouts through the copy would follow outdated statistics.
+    // The copy has counted many visits that the owner has not received. Further rollouts through
+    // the copy would follow outdated statistics.
     bool stale = false;
   };
   // Returns the copy of a node that a rollout reaches by a move with this number of visits.
@@ -67,6 +67,18 @@ class CopyExchange final : public LocalInstance {
     const Copy<G>* known = copies_.find(name);
     return known == nullptr ? nullptr : known->node.load(std::memory_order_acquire);
   }
+  // Returns true if a rollout may sample the position of a node instead of becoming a job of the
+  // node's owner, which has too many: no copy of the node has arrived, and few rollouts have
+  // sampled the position. Requests a copy if the move that leads to the node has this many visits.
+  [[nodiscard]] bool sample_instead(RemoteNode name, uint32_t visits) {
+    Copy<G>* known = copies_.find(name);
+    if (known == nullptr) {
+      if (visits >= tree_.options().copy_visits / 8) request(name);
+      known = copies_.find(name);
+    }
+    return known != nullptr && known->node.load(std::memory_order_relaxed) == nullptr &&
+           known->samples.fetch_add(1, std::memory_order_relaxed) < tree_.options().grow_visits();
+  }
   // Returns the copy of the root. Called in ranks other than 0.
   [[nodiscard]] Found find_root() {
     Copy<G>* known = root_.load(std::memory_order_acquire);
@@ -79,6 +91,26 @@ class CopyExchange final : public LocalInstance {
       return;
     }
     send_counts(copy, node, /*last=*/false);
+  }
+  // Creates the child of a move of a copy in this process, and offers it to the owner of the
+  // original. The owner adopts the node as the child of the move, unless there is one already.
+  // Until the answer arrives the child is marked as being created.
+  void offer_child(const Copy<G>& copy, Node<G>& node, int move) {
+    if (!host_.alive(copy.name.rank) || !node.claim_child(move)) return;
+    G position = node.state();
+    position.play(node.move(move));
+    const auto made = tree_.obtain_exported(position, Host::here().index);
+    if (made.node == nullptr) {
+      node.set_child(move, {});
+      return;
+    }
+    if (made.made) made_for_others_.fetch_add(1, std::memory_order_relaxed);
+    const Request request = request_for(copy);
+    const RemoteNode name = tree_.name_of(made.id);
+    const auto at = static_cast<uint16_t>(move);
+    const bool sent = post(partner(copy.name.rank),
+                           [request, name, at] { here().on_offered(request, name, at); });
+    if (!sent) withdraw(&node, move, name, {});
   }
   // Rank 0: the flag that process `rank` has a copy of the root.
   [[nodiscard]] std::atomic<bool>& has_root_copy(uint32_t rank) { return has_root_copy_[rank]; }
@@ -126,6 +158,8 @@ class CopyExchange final : public LocalInstance {
     epoch_.fetch_add(1, std::memory_order_relaxed);
     root_.store(nullptr, std::memory_order_relaxed);
     copies_.clear();
+    // After the death of a process, calls may still be in flight (see CommandedSearch::quiesce()).
+    for (const Growth& one : take_growths([](const Growth&) { return true; })) end_growth(one, {});
     const std::lock_guard lock(mutex_);
     for (const SlotId id : temporary_ids_) static_cast<void>(tree_.exported().take(id));
     temporary_ids_.clear();
@@ -136,6 +170,17 @@ class CopyExchange final : public LocalInstance {
   // for them. Added up over all processes, both are equal when no call is in flight.
   [[nodiscard]] uint64_t sent() const { return sent_.load(std::memory_order_relaxed); }
   [[nodiscard]] uint64_t handled() const { return handled_.load(std::memory_order_acquire); }
+  // Returns the number of nodes that this process has made for parents in other processes, in all
+  // searches.
+  [[nodiscard]] uint64_t made_for_others() const {
+    return made_for_others_.load(std::memory_order_relaxed);
+  }
+  // Handles the death of a process: the children that it was creating get no answer.
+  void lost(Rank rank) {
+    for (const Growth& growth : take_growths([&](const Growth& one) { return one.rank == rank; })) {
+      end_growth(growth, {});
+    }
+  }
   // For tests: calls `function` for every copied node of this process.
   template <typename Function>
   void for_each_copy(Function&& function) {
@@ -158,17 +203,26 @@ class CopyExchange final : public LocalInstance {
     uint32_t index = 0;  // of the copy at the requester
     uint64_t epoch = 0;  // of the requester
   };
+  // A child of a node of this process that another process creates.
+  struct Growth {
+    SlotId node;
+    uint16_t move = 0;
+    Rank rank = 0;  // of the process that creates the child
+
+    friend bool operator==(const Growth&, const Growth&) = default;
+  };
+  using Ref = typename Node<G>::Ref;
   // Temporary names of the children of a copied node, by move.
   using Ids = std::vector<std::optional<SlotId>>;
 
   // Send a call without a reply and count it. The call is counted before it is sent: the receiver
   // must never have counted more calls than the senders.
   template <typename F>
-  void post(ThreadId thread, F&& function) {
+  bool post(ThreadId thread, F&& function) {
     sent_.fetch_add(1, std::memory_order_relaxed);
-    if (!Host::here().aggregators->call(thread, std::forward<F>(function))) {
-      sent_.fetch_sub(1, std::memory_order_relaxed);
-    }
+    if (Host::here().aggregators->call(thread, std::forward<F>(function))) return true;
+    sent_.fetch_sub(1, std::memory_order_relaxed);
+    return false;
   }
   template <typename F>
   bool post_buffer(ThreadId thread, F&& function, std::span<const std::byte> bytes) {
@@ -263,13 +317,17 @@ class CopyExchange final : public LocalInstance {
     if (node == nullptr) return {};
     exchange_if_due(copy, *node);
     const uint64_t visits = node->visits();
-    return {node, &copy,
-            copy.exchanging.load(std::memory_order_relaxed) &&
-                visits >= copy.due.load(std::memory_order_relaxed) + period(visits)};
+    return {
+        node, &copy,
+        copy.exchanging.load(std::memory_order_relaxed) &&
+            visits >= copy.due.load(std::memory_order_relaxed) + kStalePeriods * period(visits)};
   }
+  // A copy is too old for rollouts when an exchange takes longer than this number of periods.
+  static constexpr uint64_t kStalePeriods = 4;
   // Returns the number of visits from one exchange to the next.
   [[nodiscard]] uint64_t period(uint64_t visits) const {
-    return std::clamp<uint64_t>(visits / tree_.options().exchange_divisor, 8, 1024);
+    return std::clamp<uint64_t>(
+        visits / (uint64_t{tree_.options().exchange_divisor} * host_.size()), 8, 1024);
   }
   // Starts an exchange if it is due, or if the copy has an outcome that was not sent to the owner.
   void exchange_if_due(Copy<G>& copy, const Node<G>& node) {
@@ -296,11 +354,17 @@ class CopyExchange final : public LocalInstance {
     for (int i = 0; i < node.size(); ++i) {
       const MoveCounts now = node.counts(i);
       MoveCounts& before = copy.common[static_cast<size_t>(i)];
-      grown.push_back({now.visits - before.visits, now.verdict,
-                       now.amaf_visits - before.amaf_visits, now.amaf_value - before.amaf_value,
-                       now.value - before.value});
+      const MoveCounts by{now.visits - before.visits,         now.verdict,
+                          static_cast<uint16_t>(i),           now.amaf_visits - before.amaf_visits,
+                          now.amaf_value - before.amaf_value, now.value - before.value};
+      const bool played = by.visits != 0 || by.value != 0 || now.verdict != before.verdict;
+      // The last counts of all copies are sent at the same time. Without the moves of which only
+      // the AMAF statistics have changed they are small.
+      if (!played && (last || (by.amaf_visits == 0 && by.amaf_value == 0))) continue;
+      grown.push_back(by);
       before = now;
     }
+    if (last && grown.empty()) return;
     const TraceScope trace("mcts", last ? "send last counts" : "exchange counts", "rank",
                            copy.name.rank);
     const Request request = request_for(copy);
@@ -311,12 +375,12 @@ class CopyExchange final : public LocalInstance {
         },
         std::as_bytes(std::span(grown)));
     if (sent) return;
-    for (size_t i = 0; i < grown.size(); ++i) {  // not sent: the next exchange sends these counts
-      MoveCounts& before = copy.common[i];
-      before.visits -= grown[i].visits;
-      before.value -= grown[i].value;
-      before.amaf_visits -= grown[i].amaf_visits;
-      before.amaf_value -= grown[i].amaf_value;
+    for (const MoveCounts& by : grown) {  // not sent: the next exchange sends these counts
+      MoveCounts& before = copy.common[by.move];
+      before.visits -= by.visits;
+      before.value -= by.value;
+      before.amaf_visits -= by.amaf_visits;
+      before.amaf_value -= by.amaf_value;
     }
     end_exchange(copy, node);
   }
@@ -344,23 +408,52 @@ class CopyExchange final : public LocalInstance {
     exchange_if_due(*copy, *node);  // sends an outcome that was proved since send_counts()
     pool_.set_waiting(false);
   }
+  // Handles the answer to offer_child(). child: the child of the move at the owner, if it has one.
+  void on_adopted(uint32_t index, uint64_t epoch, uint16_t move, RemoteNode offered,
+                  std::optional<RemoteNode> child) {
+    const Handling handling(*this);
+    Copy<G>* copy = copy_at(index, epoch);
+    Node<G>* node = copy == nullptr ? nullptr : copy->node.load(std::memory_order_acquire);
+    if (node != nullptr && move >= node->size()) return;
+    if (!child || *child != offered) {
+      withdraw(node, move, offered, child);
+    } else if (node != nullptr) {
+      const auto made = tree_.exported().find({offered.slot, offered.generation});
+      if (made) {
+        node->set_child(move, typename Node<G>::Ref(*made));
+        if ((*made)->outcome() != Outcome::kOpen) {
+          node->prove(move, (*made)->outcome());
+          node->resolve();
+        }
+      }
+    }
+    pool_.set_waiting(false);
+  }
+  // Frees an offered node that the owner has not adopted. No rollout has reached it. node: the
+  // copy, or nullptr if it was dropped; its move gets the child that the owner has.
+  void withdraw(Node<G>* node, int move, RemoteNode offered, std::optional<RemoteNode> child) {
+    if (node != nullptr) node->set_child(move, child ? reference_to(*child) : Ref());
+    const auto made = tree_.exported().take({offered.slot, offered.generation});
+    if (made) tree_.discard(*made, Host::here().index);
+  }
   // Returns nullptr if the copy belonged to an earlier search.
   [[nodiscard]] Copy<G>* copy_at(uint32_t index, uint64_t epoch) {
     return epoch == epoch_.load(std::memory_order_relaxed) ? copies_.at(index) : nullptr;
   }
   [[nodiscard]] static MoveCounts counts_of(const MoveRecord<G>& record) {
-    return {record.visits, record.verdict, record.amaf_visits, record.amaf_value, record.value};
+    return {record.visits, record.verdict, 0, record.amaf_visits, record.amaf_value, record.value};
   }
   // Takes over the child of move i. A child that this process owns becomes a local reference.
   void take_child(Node<G>& node, int i, const MoveRecord<G>& record) {
-    using Ref = typename Node<G>::Ref;
     if (!record.has_child || node.child(i).is_local()) return;
-    if (record.child.rank != host_.rank()) {
-      node.set_child(i, Ref(record.child));
-      return;
-    }
-    const auto child = tree_.exported().find({record.child.slot, record.child.generation});
-    if (child) node.set_child(i, Ref(*child));
+    if (const Ref child = reference_to(record.child); !child.none()) node.set_child(i, child);
+  }
+  // Returns a reference to a node by its name. A node of this process becomes a local reference, or
+  // none if the name is unknown.
+  [[nodiscard]] Ref reference_to(RemoteNode name) {
+    if (name.rank != host_.rank()) return Ref(name);
+    const auto own = tree_.exported().find({name.slot, name.generation});
+    return own ? Ref(*own) : Ref();
   }
 
   // ---- In the process that owns the node.
@@ -375,13 +468,16 @@ class CopyExchange final : public LocalInstance {
   // Returns the contents of a node for a copy. Gives temporary names to its local children.
   [[nodiscard]] std::vector<MoveRecord<G>> records_of(const Node<G>& node) {
     const std::lock_guard lock(mutex_);
+    return tree_.records_of(node,
+                            [&](int i, Node<G>* child) { return id_of_child(node, i, child); });
+  }
+  // Returns the temporary name of the local child of move i. Requires: mutex_ is locked.
+  [[nodiscard]] SlotId id_of_child(const Node<G>& node, int i, Node<G>* child) {
     Ids& ids = ids_of_children_[&node];
     ids.resize(static_cast<size_t>(node.size()));
-    return tree_.records_of(node, [&](int i, Node<G>* child) {
-      std::optional<SlotId>& id = ids[static_cast<size_t>(i)];
-      if (!id) id = export_temporarily(child);
-      return *id;
-    });
+    std::optional<SlotId>& id = ids[static_cast<size_t>(i)];
+    if (!id) id = export_temporarily(child);
+    return *id;
   }
   void on_request(const Request& request) {
     const Handling handling(*this);
@@ -395,23 +491,46 @@ class CopyExchange final : public LocalInstance {
         [contents](void* data, uint64_t bytes) { here().on_copy(contents, data, bytes); },
         std::as_bytes(std::span(records)));
   }
+  // Adopts a node of another process as the child of a move, unless there is a child. Answers with
+  // the child of the move.
+  void on_offered(const Request& request, RemoteNode offered, uint16_t move) {
+    const Handling handling(*this);
+    const std::optional<Node<G>*> found = tree_.exported().find(request.node);
+    std::optional<RemoteNode> child;
+    if (found && move < (*found)->size()) {
+      Node<G>& node = **found;
+      if (node.claim_child(move)) node.set_child(move, Ref(offered));
+      const Ref now = node.child(move);
+      if (now.is_remote()) child = now.remote();
+      if (now.is_local()) {
+        const std::lock_guard lock(mutex_);
+        child = tree_.name_of(id_of_child(node, move, now.local()));
+      }
+    }
+    const uint32_t index = request.index;
+    const uint64_t epoch = request.epoch;
+    post(request.requester, [index, epoch, move, offered, child] {
+      here().on_adopted(index, epoch, move, offered, child);
+    });
+  }
   void on_counts(const Request& request, bool last, const void* data, uint64_t bytes) {
     const Handling handling(*this);
     const TraceScope trace("mcts", "take counts", "bytes", bytes);
     const std::optional<Node<G>*> found = tree_.exported().find(request.node);
     if (!found) return;
     Node<G>& node = **found;
-    if (bytes != static_cast<size_t>(node.size()) * sizeof(MoveCounts)) return;
-    for (int i = 0; i < node.size(); ++i) {
+    for (size_t at = 0; at + sizeof(MoveCounts) <= bytes; at += sizeof(MoveCounts)) {
       MoveCounts grown;
-      std::memcpy(&grown,
-                  static_cast<const std::byte*>(data) + static_cast<size_t>(i) * sizeof grown,
-                  sizeof grown);
-      node.add_counts(i, grown, {});
+      std::memcpy(&grown, static_cast<const std::byte*>(data) + at, sizeof grown);
+      if (grown.move < node.size()) node.add_counts(grown.move, grown, {});
     }
     node.resolve();
     if (last || request.epoch != epoch_.load(std::memory_order_relaxed)) return;
-    tree_.grow(node, Host::here().index);
+    if (tree_.options().placement != Placement::kLocality) {
+      tree_.grow(node, Host::here().index, [&](int move, const G& position, Rank rank) {
+        create_child({request.node, static_cast<uint16_t>(move), rank}, node, position);
+      });
+    }
     const bool full = tree_.full();
     const std::vector<MoveRecord<G>> records = records_of(node);
     const uint32_t index = request.index;
@@ -422,6 +541,71 @@ class CopyExchange final : public LocalInstance {
           here().on_merge(index, epoch, full, answer, length);
         },
         std::as_bytes(std::span(records))));
+  }
+  // Requests the creation of a child in another process.
+  void create_child(const Growth& growth, Node<G>& node, const G& position) {
+    if (!node.claim_child(growth.move)) return;
+    {
+      const std::lock_guard lock(mutex_);
+      growths_.push_back(growth);
+    }
+    const ThreadId requester = host_.id(host_.rank(), Host::here().index);
+    const bool sent = post_buffer(
+        partner(growth.rank),
+        [growth, requester](void* data, uint64_t bytes) {
+          here().on_create(growth, requester, data, bytes);
+        },
+        std::as_bytes(std::span(&position, 1)));
+    // If the process dies, this function or lost() ends the growth. None is missed: this function
+    // checks alive() after the growth was entered, and lost() runs after the process was marked as
+    // dead.
+    if (sent && host_.alive(growth.rank)) return;
+    for (const Growth& mine : take_growths([&](const Growth& one) { return one == growth; })) {
+      end_growth(mine, {});
+    }
+  }
+  // Removes the growths in flight for which `condition` holds, and returns them.
+  template <typename Condition>
+  [[nodiscard]] std::vector<Growth> take_growths(Condition&& condition) {
+    const std::lock_guard lock(mutex_);
+    const auto rest = std::stable_partition(growths_.begin(), growths_.end(),
+                                            [&](const Growth& one) { return !condition(one); });
+    std::vector<Growth> taken(rest, growths_.end());
+    growths_.erase(rest, growths_.end());
+    return taken;
+  }
+  // child: the created node, or none.
+  void end_growth(const Growth& growth, Ref child) {
+    const std::optional<Node<G>*> node = tree_.exported().find(growth.node);
+    if (node) (*node)->set_child(growth.move, child);
+  }
+  void on_create(const Growth& growth, ThreadId requester, const void* data, uint64_t bytes) {
+    const Handling handling(*this);
+    if (bytes != sizeof(G)) return;
+    alignas(G) std::byte position[sizeof(G)];
+    std::memcpy(position, data, sizeof(G));
+    const auto made = tree_.obtain_exported(*std::launder(reinterpret_cast<const G*>(position)),
+                                            Host::here().index);
+    if (made.made) made_for_others_.fetch_add(1, std::memory_order_relaxed);
+    const SlotId id = made.id;
+    const bool created = made.node != nullptr;
+    const Outcome outcome = created ? made.node->outcome() : Outcome::kOpen;
+    post(requester,
+         [growth, id, created, outcome] { here().on_created(growth, id, created, outcome); });
+  }
+  void on_created(const Growth& growth, SlotId id, bool created, Outcome outcome) {
+    const Handling handling(*this);
+    if (!created) tree_.note_full();
+    const RemoteNode name{static_cast<uint16_t>(growth.rank), static_cast<uint16_t>(id.generation),
+                          id.slot};
+    for (const Growth& one : take_growths([&](const Growth& known) { return known == growth; })) {
+      end_growth(one, created ? Ref(name) : Ref());
+      const std::optional<Node<G>*> node = tree_.exported().find(one.node);
+      if (!node || outcome == Outcome::kOpen) continue;
+      (*node)->prove(one.move, outcome);
+      (*node)->resolve();
+    }
+    pool_.set_waiting(false);
   }
 
   Host& host_;
@@ -435,9 +619,11 @@ class CopyExchange final : public LocalInstance {
   std::vector<std::atomic<bool>> has_root_copy_;  // by rank
   std::atomic<uint64_t> sent_{0};
   std::atomic<uint64_t> handled_{0};
+  std::atomic<uint64_t> made_for_others_{0};
   std::mutex mutex_;  // guards the members below
   std::unordered_map<const Node<G>*, Ids> ids_of_children_;
   std::vector<SlotId> temporary_ids_;
+  std::vector<Growth> growths_;  // in flight
 };
 
 }  // namespace cariama::mcts

@@ -37,9 +37,10 @@ class Job {
 
   Node<G>* node = nullptr;  // the rollouts begin here
   bool root = false;        // the job of the search itself, in rank 0
-  bool share = false;  // a share of the root's rollouts, begun at a copy of the root (copies.h)
-  ThreadId requester;  // the requesting thread
-  SlotId ticket;       // the requester's ticket for this job
+  bool share = false;   // a share of the root's rollouts, begun at a copy of the root (copies.h)
+  ThreadId requester;   // the requesting thread
+  SlotId ticket;        // the requester's ticket for this job
+  bool queued = false;  // the job is in the job queue, whose lock guards this
 
   // Starts the job with this number of rollouts. Adds one pending operation beside the rollouts,
   // which the caller or the job queue ends. Requires: the job is finished.
@@ -144,16 +145,22 @@ class JobQueue {
     free_.push_back(&job);
   }
   void push(Job<G>& job) {
-    {
-      const std::lock_guard lock(mutex_);
-      (job.share ? shares_ : queue_).push_back(&job);
-    }
-    size_.fetch_add(1, std::memory_order_seq_cst);  // see Host::wake_workers
+    const std::lock_guard lock(mutex_);
+    enter(job);
+  }
+  // Returns taken rollouts to a share, which any worker can take again. Requires: their operations
+  // are pending.
+  void put_back(Job<G>& job, uint32_t count) {
+    const std::lock_guard lock(mutex_);
+    job.put_back(count);
+    if (job.queued) return;
+    job.add_pending();
+    enter(job);
   }
   // Takes up to `most` rollouts of the oldest job, or with `all` every rollout of it that has not
   // been taken. Shares of the root are taken last, since no rollout waits for their answer.
   [[nodiscard]] Taken take(uint32_t most, bool all = false) {
-    if (size_.load(std::memory_order_relaxed) == 0) return {};
+    if (empty(/*shares=*/true)) return {};
     const std::lock_guard lock(mutex_);
     std::deque<Job<G>*>& queue = queue_.empty() ? shares_ : queue_;
     if (queue.empty()) return {};
@@ -161,20 +168,40 @@ class JobQueue {
     taken.rollouts = all ? static_cast<uint32_t>(taken.job->take_all()) : taken.job->take(most);
     if (taken.job->exhausted()) {
       taken.last = true;
+      taken.job->queued = false;
       queue.pop_front();
-      size_.fetch_sub(1, std::memory_order_relaxed);
+      (&queue == &shares_ ? shares_size_ : size_).fetch_sub(1, std::memory_order_relaxed);
     }
     return taken;
   }
-  [[nodiscard]] bool empty() const { return size_.load(std::memory_order_seq_cst) == 0; }
+  // Returns the number of rollouts of all shares that have not been taken.
+  [[nodiscard]] uint64_t shares_left() {
+    const std::lock_guard lock(mutex_);
+    uint64_t left = 0;
+    for (const Job<G>* share : shares_) left += share->left();
+    return left;
+  }
+  // shares: includes the shares of the root.
+  [[nodiscard]] bool empty(bool shares) const {
+    return size_.load(std::memory_order_seq_cst) == 0 &&
+           (!shares || shares_size_.load(std::memory_order_seq_cst) == 0);
+  }
 
  private:
+  // Adds a job to its queue. Requires: mutex_ is locked. seq_cst: see Host::wake_workers().
+  void enter(Job<G>& job) {
+    job.queued = true;
+    (job.share ? shares_ : queue_).push_back(&job);
+    (job.share ? shares_size_ : size_).fetch_add(1, std::memory_order_seq_cst);
+  }
+
   std::mutex mutex_;
   std::deque<Job<G>*> queue_;
   std::deque<Job<G>*> shares_;
   std::vector<Job<G>*> free_;
   std::vector<std::unique_ptr<Job<G>>> all_;
-  std::atomic<uint32_t> size_{0};
+  std::atomic<uint32_t> size_{0};         // of queue_
+  std::atomic<uint32_t> shares_size_{0};  // of shares_
 };
 
 // One selection on the path of a rollout: the node, which is in this process, and the chosen move.

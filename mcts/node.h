@@ -49,6 +49,8 @@ struct RemoteNode {
   uint16_t rank = 0;
   uint16_t generation = 0;  // below 2^13
   uint32_t slot = 0;
+
+  friend bool operator==(const RemoteNode&, const RemoteNode&) = default;
 };
 
 // A reference to the child of a move, in one of four states: no child, child being created, child
@@ -105,6 +107,7 @@ struct MoveRecord {
 struct MoveCounts {
   uint32_t visits = 0;
   Verdict verdict = Verdict::kOpen;
+  uint16_t move = 0;  // index of the move in its node; set in messages only
   float amaf_visits = 0;
   float amaf_value = 0;
   double value = 0;
@@ -289,7 +292,7 @@ class Node {
 
   // Returns the counts of move i.
   [[nodiscard]] MoveCounts counts(int i) const {
-    MoveCounts counts{visits(i), verdict(i), 0, 0, value(i)};
+    MoveCounts counts{visits(i), verdict(i), 0, 0, 0, value(i)};
     if constexpr (kAmaf) {
       counts.amaf_visits = amaf_visits(i);
       counts.amaf_value = amaf_value(i);

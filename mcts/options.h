@@ -15,7 +15,7 @@ namespace cariama::mcts {
 
 // Selects the process in which a new node is created.
 enum class Placement : uint8_t {
-  kLocality,  // the parent's process; a random process if the parent has many visits
+  kLocality,  // the process of the rollout; a random process if the parent has many visits
   kHash,      // chosen by the position's key(); random in games without key()
   kRandom,    // a random process, as in the paper
 };
@@ -55,20 +55,23 @@ struct SearchOptions {
   // `visits` are those of the move. So the rollouts in flight stay few compared with the completed
   // ones.
   uint32_t max_batch = 64;
-  uint32_t batch_divisor = 16;
+  uint32_t batch_divisor = 4;
   // Placement::kLocality: a child is placed in a random process if its parent has at least
-  // spread_expansions * (expand_visits + 1) visits, otherwise in the parent's process. The value is
+  // spread_expansions * (expand_visits + 1) visits, otherwise in the parent's process; a child that
+  // is created at a copy of its parent is placed in the process of the copy. The value is
   // small enough that every process owns a part of the searched tree, and large enough that a
   // subtree receives batches of rollouts.
-  uint32_t spread_expansions = 4;
+  uint32_t spread_expansions = 12;
   // A process requests a copy of a remote child (copies.h) when the move has copy_visits visits.
-  // A copy and its owner exchange counts after visits / exchange_divisor further visits of the copy
-  // (at least 8, at most 1024). The counts of a copy are out of date by about this number.
-  uint32_t copy_visits = 256;
-  uint32_t exchange_divisor = 32;
+  // A copy and its owner exchange counts after visits / (exchange_divisor * processes) further
+  // visits of the copy (at least 8, at most 1024). So the visits that a copy does not know, those
+  // of all other copies together, are about visits / exchange_divisor.
+  uint32_t copy_visits = 128;
+  uint32_t exchange_divisor = 16;
   // Limit of the rollouts in flight that one process has requested from one other process: visits
   // of the root / queue_share, but at least queue_target and at most queue_limit, per thread. At
-  // the limit, rollouts of the root that need that process are deferred.
+  // the limit, rollouts of the root and of its shares that need that process sample the position
+  // instead, a few times, and then are deferred.
   uint32_t queue_target = 32;
   uint32_t queue_limit = 1024;
   uint32_t queue_share = 64;
@@ -85,10 +88,12 @@ struct SearchOptions {
 
   PaperOptions paper{};
 
-  // Returns the limit of the visits that sample a move while its child is being created. At a copy
-  // of the node, the limit is twice as large: first the owner of the original has to receive the
-  // counts of the copy.
+  // Returns the limit of the visits that sample a move while its child is being created.
   [[nodiscard]] uint32_t sample_limit() const { return 2 * expand_visits + kRolloutsPerPoll; }
+
+  // Returns the number of visits after which the owner of a node creates the child of a move that
+  // rollouts have chosen at copies of the node.
+  [[nodiscard]] uint32_t grow_visits() const { return sample_limit() / 2; }
 
   // Returns the defaults for a game. In games with AMAF, AMAF statistics replace the exploration
   // term.
@@ -132,6 +137,9 @@ struct Statistics {
   // Of `visits`: rollouts that were ended without a value, to be repeated later, since the child
   // was being created, the child's owner had too many requests, or a copy was out of date.
   uint64_t deferred_selections = 0;
+  // Of `completions`: rollouts that sampled the position of a node of another process, since that
+  // process had too many requests.
+  uint64_t sampled_instead = 0;
   uint64_t messages = 0;  // calls sent
   uint64_t bytes = 0;     // size of the closures and buffers of these calls
   // Channels from worker 0 to other threads that were used since the worker started.

@@ -11,8 +11,8 @@
 // Cost with P processes of T threads each, in messages (docs/mcts.md has the same table):
 //   - 2 per batch of visits / batch_divisor rollouts (at most max_batch) that a process requests
 //     from another one, and per share of the root's rollouts (at most 4096 rollouts).
-//   - 2 per node that is created in another process than its parent's, and per exchange of counts
-//     between a copied node and its owner (copies.h).
+//   - 2 per node that is created in another process than its parent's or is offered to the owner of
+//     its parent, and per exchange of counts between a copied node and its owner (copies.h).
 //   - 2 (P - 1) per command of rank 0: requests and replies.
 //   - Begin of a search: 6 (P - 1), one command and the copies of the root. One command more if the
 //     position is not the root of the kept tree: 8 (P - 1).

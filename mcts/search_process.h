@@ -54,6 +54,7 @@ class SearchProcess final : public CommandedSearch<SearchProcess<G>> {
          pool_.tickets().take_if([&](const auto& t) { return t.rank == rank; })) {
       workers_[0].give_up(ticket);
     }
+    exchange_.lost(rank);
   }
 
   [[nodiscard]] Host& host() { return host_; }
@@ -106,6 +107,7 @@ class SearchProcess final : public CommandedSearch<SearchProcess<G>> {
     pool_.resume();
     pool_.set_waiting(false);
     exchange_.begin(command.options);
+    made_for_others_before_ = exchange_.made_for_others();
     cpu_before_ = cpu_seconds();
     for (uint32_t i = 0; i < host_.threads(); ++i) {
       workers_[i].begin(Random::mix(command.options.seed + command.number) +
@@ -133,6 +135,7 @@ class SearchProcess final : public CommandedSearch<SearchProcess<G>> {
       std::tie(sum.channels, sum.channels_behind) = aggregators->channels();
     }
     tree_.add_to(sum);
+    sum.nodes_made_remotely += exchange_.made_for_others() - made_for_others_before_;
     sum.cpu_seconds = cpu_seconds() - cpu_before_;
     return sum;
   }
@@ -143,6 +146,7 @@ class SearchProcess final : public CommandedSearch<SearchProcess<G>> {
   CopyExchange<G>& exchange_;
   PerThread<Worker<G>>& workers_;
   double cpu_before_ = 0;
+  uint64_t made_for_others_before_ = 0;
 };
 
 }  // namespace cariama::mcts

@@ -17,6 +17,8 @@ namespace cariama::mcts {
 struct SlotId {
   uint32_t slot = 0;
   uint32_t generation = 0;
+
+  friend bool operator==(const SlotId&, const SlotId&) = default;
 };
 
 // Thread-safe.

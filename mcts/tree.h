@@ -124,15 +124,32 @@ class LocalTree final : public LocalInstance {
     own.counters->transpositions.add();
     return {known, false};
   }
+  // Like obtain(), and exports the node: its parent is in another process.
+  struct Exported {
+    Node<G>* node = nullptr;
+    bool made = false;
+    SlotId id;  // valid if there is a node
+  };
+  Exported obtain_exported(const G& position, uint32_t thread) {
+    const auto [node, made] = obtain(position, thread);
+    return {node, made, node == nullptr ? SlotId{} : exported_.add(node)};
+  }
   // Creates children for moves that rollouts of other processes have often chosen at copies of this
-  // node. Copies create no children, and the rollouts of this process may never choose these moves.
-  void grow(Node<G>& node, uint32_t thread) {
+  // node. The rollouts of this process may never choose these moves. Calls
+  // create(move, position, rank) for a child that another process has to create.
+  template <typename Create>
+  void grow(Node<G>& node, uint32_t thread, Create&& create) {
     for (int i = 0; i < node.size() && !full(); ++i) {
       if (!node.child(i).none() || node.closed(i)) continue;
-      if (node.visits(i) < options_.sample_limit()) continue;
+      if (node.visits(i) < options_.grow_visits()) continue;
       G position = node.state();
       position.play(node.move(i));
       if (position.result()) continue;
+      const uint32_t rank = place(node, position, host_.thread(thread).random);
+      if (rank != host_.rank()) {
+        create(i, position, rank);
+        continue;
+      }
       const Node<G>* made = make_child(node, i, position, thread);
       // If the outcome of the new node is proved, it is entered in the parent here: no rollout has
       // reached the node that would do so.

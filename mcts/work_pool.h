@@ -21,7 +21,7 @@ namespace cariama::mcts {
 enum class IdleCause : uint8_t {
   kNoShare,   // the process has no share of the root's rollouts
   kAnswers,   // other processes run all rollouts of the process's shares, or of the root's job
-  kDeferred,  // the rollouts of the root's job would be deferred
+  kDeferred,  // the rollouts that the process has would be deferred
 };
 constexpr size_t kIdleCauses = 3;
 
@@ -38,8 +38,9 @@ class WorkPool final : public LocalInstance {
 
   // Returns true if a worker would find work. seq_cst: see Host::wake_workers().
   [[nodiscard]] bool has_work() const {
-    return !jobs_.empty() || (root_open_.load(std::memory_order_seq_cst) &&
-                              !root_job_.exhausted() && !waiting_.load(std::memory_order_seq_cst));
+    const bool waiting = waiting_.load(std::memory_order_seq_cst) && !stopping();
+    return !jobs_.empty(/*shares=*/!waiting) ||
+           (!waiting && root_open_.load(std::memory_order_seq_cst) && !root_job_.exhausted());
   }
 
   // Rank 0: lets the workers of this process take rollouts of the root's job, until close_root().
@@ -71,6 +72,13 @@ class WorkPool final : public LocalInstance {
   // The number of rollouts that this process has requested from `rank` and that are in flight,
   // without the shares of the root's rollouts.
   [[nodiscard]] std::atomic<int32_t>& outstanding(uint32_t rank) { return outstanding_[rank]; }
+  void add_outstanding(uint32_t rank, int32_t rollouts) {
+    outstanding_[rank].fetch_add(rollouts, std::memory_order_relaxed);
+    outstanding_sum_.fetch_add(rollouts, std::memory_order_relaxed);
+  }
+  [[nodiscard]] int64_t outstanding_sum() const {
+    return outstanding_sum_.load(std::memory_order_relaxed);
+  }
   // Rank 0: the number of the root's rollouts that `rank` has in its shares.
   [[nodiscard]] std::atomic<int32_t>& shared(uint32_t rank) { return shared_[rank]; }
 
@@ -85,6 +93,7 @@ class WorkPool final : public LocalInstance {
   std::atomic<int32_t> open_shares_{0};
   std::atomic<IdleCause> idle_cause_{IdleCause::kNoShare};
   std::vector<std::atomic<int32_t>> outstanding_;
+  std::atomic<int64_t> outstanding_sum_{0};
   std::vector<std::atomic<int32_t>> shared_;
 };
 

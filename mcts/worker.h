@@ -81,20 +81,25 @@ class Worker {
     // The pending operations keep the job alive. After the last one has ended, the Job object may
     // be reused for another job.
     bool postponed = false;
+    bool waits = false;
     for (uint32_t i = 0; i < taken.rollouts && !postponed; ++i) {
       if (rollout(*taken.job)) continue;
-      // Only a rollout of the root is postponed. The rest of the slice is put back with it.
-      taken.job->put_back(taken.rollouts - i);
-      postponed = true;
-      if (i == 0) {
-        pool_.set_waiting(true);
-        pool_.set_idle_cause(IdleCause::kDeferred);
-        return false;
+      // Only a rollout of the root or of a share is postponed. The rest of the slice is put back
+      // with it.
+      if (taken.job->root) {
+        taken.job->put_back(taken.rollouts - i);
+      } else {
+        pool_.jobs().put_back(*taken.job, taken.rollouts - i);
       }
+      postponed = true;
+      waits = i == 0;
     }
     if (taken.last) end_pending(*taken.job, 1);
     if (thread_.aggregators != nullptr) thread_.aggregators->flush();
-    return true;
+    if (!waits) return true;
+    pool_.set_waiting(true);
+    pool_.set_idle_cause(IdleCause::kDeferred);
+    return false;
   }
 
   // Ends a ticket that gets no answer. Its rollouts are removed from the counts.
@@ -112,7 +117,7 @@ class Worker {
       return;
     }
     last.node->drop_child(last.move, ticket.node);
-    pool_.outstanding(ticket.rank).fetch_sub(static_cast<int32_t>(ticket.rollouts));
+    pool_.add_outstanding(ticket.rank, -static_cast<int32_t>(ticket.rollouts));
     take_back(ticket.path, ticket.rollouts);
     return_rollouts(*ticket.job, ticket.rollouts);
   }
@@ -123,8 +128,8 @@ class Worker {
     for (const auto counted :
          {&Statistics::visits, &Statistics::completions, &Statistics::handed_over,
           &Statistics::cancelled, &Statistics::playouts, &Statistics::nodes_made_remotely,
-          &Statistics::remote_selections, &Statistics::deferred_selections, &Statistics::messages,
-          &Statistics::bytes}) {
+          &Statistics::remote_selections, &Statistics::deferred_selections,
+          &Statistics::sampled_instead, &Statistics::messages, &Statistics::bytes}) {
       sum.*counted += now.*counted - before_.*counted;
     }
   }
@@ -168,6 +173,7 @@ class Worker {
     Counter nodes_made_remotely;
     Counter remote_selections;
     Counter deferred_selections;
+    Counter sampled_instead;
 
     [[nodiscard]] CounterSet::Values values() const {
       return {{"visits", visits.value()},
@@ -177,7 +183,8 @@ class Worker {
               {"playouts", playouts.value()},
               {"nodes_made_remotely", nodes_made_remotely.value()},
               {"remote_selections", remote_selections.value()},
-              {"deferred_selections", deferred_selections.value()}};
+              {"deferred_selections", deferred_selections.value()},
+              {"sampled_instead", sampled_instead.value()}};
     }
   };
 
@@ -192,6 +199,7 @@ class Worker {
     sum.nodes_made_remotely = counters_.nodes_made_remotely.value();
     sum.remote_selections = counters_.remote_selections.value();
     sum.deferred_selections = counters_.deferred_selections.value();
+    sum.sampled_instead = counters_.sampled_instead.value();
     if (thread_.aggregators != nullptr) {
       sum.messages = thread_.aggregators->messages();
       sum.bytes = thread_.aggregators->bytes();
@@ -264,12 +272,23 @@ class Worker {
           continue;
         }
       }
-      if (has_to_wait(job, child, before)) return defer(job);
-      if (child.is_remote() && hand_over(job, child.remote(), before)) return true;
-      if (child.none() && copied != nullptr && before >= options().sample_limit() &&
-          !tree_.full()) {
-        exchange_.start_exchange(*copied, *node);  // the owner of the original creates the child
-        if (before > 2 * options().sample_limit()) return defer(job);
+      if (child.is_creating() && before > options().sample_limit()) return defer(job);
+      if (child.is_remote()) {
+        if (is_busy(job, child.remote())) {
+          if (!exchange_.sample_instead(child.remote(), before)) return defer(job);
+          counters_.sampled_instead.add();
+          sample(job, *node, move);
+          return true;
+        }
+        if (hand_over(job, child.remote(), before)) return true;
+      }
+      if (child.none() && copied != nullptr && !tree_.full()) {
+        if (options().placement == Placement::kLocality) {
+          if (before >= options().expand_visits) exchange_.offer_child(*copied, *node, move);
+        } else if (before >= options().grow_visits() && !ends(*node, move)) {
+          exchange_.start_exchange(*copied, *node);  // the owner of the original creates the child
+          if (before > options().sample_limit()) return defer(job);
+        }
       }
       if (child.none() && copied == nullptr && before >= options().expand_visits) {
         if (NodeType* made = make_child(job, *node, move); made != nullptr) {
@@ -282,36 +301,39 @@ class Worker {
     }
   }
 
-  // Defers a rollout: removes its visits, so that it can be repeated later. Returns false for
-  // a rollout of the root (see rollout()). For a share of the root, also returns the unstarted rest
-  // of the share to rank 0.
+  // Defers a rollout: removes its visits, so that it can be repeated later. Returns false if this
+  // process repeats it (see rollout()). The requester repeats the rollouts of other jobs.
   [[nodiscard]] bool defer(Job<G>& job) {
     take_back(path_, 1);
     counters_.deferred_selections.add();
-    if (job.root) return false;
-    if (job.share) cancel(job, static_cast<uint32_t>(job.take_all()));
+    if (job.root || job.share) return false;
     return_rollouts(job, 1);
     return true;
   }
 
-  // Deferred selection: returns true if a rollout that reached this child has to be repeated later.
-  // First reason: the child is being created, and its position was sampled options().sample_limit()
-  // times. Second reason: too many rollouts that the owner of the child has to run are in flight,
-  // compared with the completed ones. The second reason applies only to rollouts of the root and to
-  // shares of them, since all other jobs are parts of these.
-  [[nodiscard]] bool has_to_wait(const Job<G>& job, typename NodeType::Ref child,
-                                 uint32_t before) const {
-    if (child.is_creating()) return before > options().sample_limit();
-    if (!(job.root || job.share) || !child.is_remote() || !host_.alive(child.remote().rank))
-      return false;
+  // Returns true if this process has requested so many rollouts that it should run the next ones
+  // itself: too many from the owner of this node compared with the completed ones, or more than
+  // the root's job or the shares have left. The second limit ensures that the process has rollouts
+  // to run until the answers arrive. Applies only to rollouts of the root and to shares of them,
+  // since all other jobs are parts of these.
+  [[nodiscard]] bool is_busy(const Job<G>& job, RemoteNode node) const {
+    if (!(job.root || job.share) || !host_.alive(node.rank)) return false;
     const uint64_t known = path_.front().node->visits() / options().queue_share;
     const uint64_t limit =
         std::clamp<uint64_t>(known, options().queue_target, options().queue_limit) *
         host_.threads();
-    return pool_.outstanding(child.remote().rank).load(std::memory_order_relaxed) >=
-           static_cast<int64_t>(limit);
+    return pool_.outstanding(node.rank).load(std::memory_order_relaxed) >=
+               static_cast<int64_t>(limit) ||
+           pool_.outstanding_sum() >
+               static_cast<int64_t>(job.root ? job.left() : pool_.jobs().shares_left());
   }
 
+  // Returns true if the game ends with this move. Such a move gets no child by LocalTree::grow().
+  [[nodiscard]] static bool ends(const NodeType& node, int move) {
+    G position = node.state();
+    position.play(node.move(move));
+    return position.result().has_value();
+  }
   // Ends a rollout that reached a position with a proved outcome.
   void end_proved(Job<G>& job, Outcome known) {
     if (path_.empty()) {  // the node of the job is proved: the job needs no more rollouts
@@ -422,7 +444,9 @@ class Worker {
         std::clamp<uint32_t>(before / options().batch_divisor, 1, options().max_batch);
     uint32_t rollouts = 1;
     if (wanted > 1) {
-      const uint32_t more = job.take(wanted - 1);
+      // Half of the rollouts of a share stay here: this process runs them until the answer arrives.
+      const uint64_t spare = job.share ? job.left() / 2 : wanted;
+      const uint32_t more = job.take(static_cast<uint32_t>(std::min<uint64_t>(wanted - 1, spare)));
       if (more != 0) {
         for (const Step<G>& step : path_) step.node->enter(step.move, more);
       }
@@ -431,7 +455,7 @@ class Worker {
     }
     counters_.handed_over.add(rollouts);
     counters_.remote_selections.add();
-    pool_.outstanding(node.rank).fetch_add(static_cast<int32_t>(rollouts));
+    pool_.add_outstanding(node.rank, static_cast<int32_t>(rollouts));
     const SlotId ticket = pool_.tickets().add({&job, node.rank, rollouts, path_, node});
     const JobRequest request{
         {node.slot, node.generation}, rollouts, host_.id(host_.rank(), thread_.index), ticket};
@@ -448,12 +472,13 @@ class Worker {
       if (!exchange_.has_root_copy(rank).load(std::memory_order_relaxed) || !host_.alive(rank)) {
         continue;
       }
-      // Shares shrink towards the end of the search, so that all processes end at about the same
-      // time.
-      const uint64_t some = std::min(std::clamp<uint64_t>(job.node->visits() / 4, 64, kMostShared),
-                                     job.left() / (2 * host_.size() * host_.threads()) + 1);
+      // A process has two shares per thread: it runs one while the answer to the other one, and the
+      // next share, are in flight. Shares shrink towards the end of the search, so that all
+      // processes end at about the same time.
+      const uint64_t some =
+          std::min(kMostShared, job.left() / (4 * host_.size() * host_.threads()) + 1);
       if (pool_.shared(rank).load(std::memory_order_relaxed) >=
-          static_cast<int64_t>(some * host_.threads())) {
+          static_cast<int64_t>(2 * some * host_.threads())) {
         continue;
       }
       const uint32_t rollouts = job.take(static_cast<uint32_t>(some));
@@ -517,15 +542,12 @@ class Worker {
     if (bytes != sizeof(G)) return;
     alignas(G) std::byte copy[sizeof(G)];
     std::memcpy(copy, data, sizeof(G));
-    const auto [node, made] =
-        tree_.obtain(*std::launder(reinterpret_cast<const G*>(copy)), thread_.index);
-    SlotId id;
-    if (node != nullptr) {
-      if (made) counters_.nodes_made_remotely.add();
-      id = tree_.exported().add(node);
-    }
-    const bool created = node != nullptr;
-    const Outcome outcome = created ? node->outcome() : Outcome::kOpen;
+    const auto made =
+        tree_.obtain_exported(*std::launder(reinterpret_cast<const G*>(copy)), thread_.index);
+    if (made.made) counters_.nodes_made_remotely.add();
+    const SlotId id = made.id;
+    const bool created = made.node != nullptr;
+    const Outcome outcome = created ? made.node->outcome() : Outcome::kOpen;
     const Rank rank = host_.rank();
     const SlotId ticket = creation.ticket;
     thread_.aggregators->call(creation.requester, [ticket, id, rank, created, outcome] {
@@ -595,7 +617,7 @@ class Worker {
     }
     const uint32_t completed = std::min(answer.completed, ticket->rollouts);
     const uint32_t missing = ticket->rollouts - completed;
-    pool_.outstanding(ticket->rank).fetch_sub(static_cast<int32_t>(ticket->rollouts));
+    pool_.add_outstanding(ticket->rank, -static_cast<int32_t>(ticket->rollouts));
     if (missing != 0) take_back(ticket->path, missing);
     const size_t count = bytes / sizeof(SampleType);
     answered_.resize(HasAmaf<G> ? count : 0);

@@ -66,7 +66,8 @@ TEST_P(ByShape, ProvesTicTacToe) {
 }
 
 // Every rollout is counted once, in the process where it ended, with every placement. Every process
-// owns a part of the tree.
+// owns a part of the tree. With Placement::kLocality its size depends on how many rollouts the
+// process has run, and so on the load of the machine.
 TEST_P(ByShape, CountsAreConserved) {
   const Shape shape = GetParam();
   run_job<ConnectFour>(shape, [&](Host& host) {
@@ -90,7 +91,11 @@ TEST_P(ByShape, CountsAreConserved) {
       }
       EXPECT_GT(selections, 0u);
       for (const Statistics& process : result.processes) {
-        EXPECT_GE(process.nodes * 2 * host.size(), nodes) << placement_name(placement);
+        if (placement == Placement::kLocality) {
+          EXPECT_GT(process.nodes, 0u);
+        } else {
+          EXPECT_GE(process.nodes * 2 * host.size(), nodes) << placement_name(placement);
+        }
       }
     }
   });
