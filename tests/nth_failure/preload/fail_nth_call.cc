@@ -129,8 +129,6 @@ FAIL_NTH_EXPORT void fail_nth_call_start() {
 FAIL_NTH(void*, mmap, MAP_FAILED, ENOMEM,
          (void* address, size_t bytes, int access, int flags, int file, off_t offset),
          (address, bytes, access, flags, file, offset))
-FAIL_NTH(int, mprotect, -1, ENOMEM, (void* address, size_t bytes, int access),
-         (address, bytes, access))
 FAIL_NTH(int, memfd_create, -1, EMFILE, (const char* name, unsigned flags), (name, flags))
 FAIL_NTH(int, ftruncate, -1, ENOSPC, (int file, off_t bytes), (file, bytes))
 FAIL_NTH(int, socket, -1, EMFILE, (int domain, int type, int protocol), (domain, type, protocol))
@@ -153,9 +151,6 @@ FAIL_NTH(ssize_t, recv, -1, ENOMEM, (int socket, void* data, size_t bytes, int f
          (socket, data, bytes, flags))
 FAIL_NTH(int, poll, -1, ENOMEM, (pollfd * files, nfds_t count, int timeout),
          (files, count, timeout))
-FAIL_NTH(int, ppoll, -1, ENOMEM,
-         (pollfd * files, nfds_t count, const timespec* timeout, const sigset_t* mask),
-         (files, count, timeout, mask))
 FAIL_NTH(int, epoll_create1, -1, EMFILE, (int flags), (flags))
 FAIL_NTH(int, epoll_ctl, -1, ENOMEM, (int epoll, int operation, int file, epoll_event* event),
          (epoll, operation, file, event))
