@@ -103,6 +103,14 @@ bool is_allowed(int socket) {
          (reader.uid == geteuid() || reader.uid == 0);
 }
 
+// From /proc: argv[0], and so program_invocation_short_name, may be "/proc/self/exe".
+std::string program_name() {
+  std::array<char, 4096> path;
+  const ssize_t length = readlink("/proc/self/exe", path.data(), path.size());
+  const std::string_view all(path.data(), length < 0 ? 0 : static_cast<size_t>(length));
+  return std::string(all.substr(all.rfind('/') + 1));  // all of it, if it has no slash
+}
+
 // Replaces the file as a whole: a reader sees the old text or the new one.
 absl::Status replace_file(const std::string& path, const std::string& text) {
   const std::string next = path + "." + std::to_string(getpid()) + ".new";
@@ -232,7 +240,7 @@ absl::StatusOr<std::unique_ptr<StatisticsService>> StatisticsService::start(
   auto state = std::make_unique<State>();
   state->options = std::move(options);
   state->options.labels.emplace_back("pid", std::to_string(getpid()));
-  state->options.labels.emplace_back("program", program_invocation_short_name);
+  state->options.labels.emplace_back("program", program_name());
   state->stop = FileDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!state->stop.valid()) {
     return make_errno_error(errno, ErrorScope::kProcess, "an eventfd for the statistics service",
