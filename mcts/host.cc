@@ -117,6 +117,8 @@ void Host::leave(uint32_t index) {
   this_worker = nullptr;
 }
 
+bool is_worker() { return this_worker != nullptr; }
+
 HostThread& Host::here() { return *this_worker; }
 
 uint32_t Host::living() const {

@@ -12,9 +12,13 @@
 #include <vector>
 
 #include "dtutils/statistics.h"
+#include "mcts/export.h"
 #include "riutils/call.h"
 
 namespace cariama::mcts {
+
+// Returns true if the calling thread is a worker of a host.
+[[nodiscard]] CARIAMA_MCTS_EXPORT bool is_worker();
 
 // Not thread-safe, except messages() and bytes(): only the thread that owns it may use it.
 class PeerAggregators {
@@ -28,12 +32,15 @@ class PeerAggregators {
   // until flush(). They return false if the call was not accepted: the destination has failed, or
   // too many of its calls are deferred. If the function throws, for example because there is no
   // memory, the destination's process ends: an exception of a one-way call is not reported, so the
-  // search would wait for the function's effect without end.
+  // search would wait for the function's effect without end. A call that arrives when the
+  // destination's host has ended does nothing.
   template <typename F>
   bool call(ThreadId thread, const F& function) {
     count_message(sizeof(F));
     return send(thread, [&](auto& aggregators) -> bool {
-      return aggregators.call(thread, [function]() noexcept { function(); });
+      return aggregators.call(thread, [function]() noexcept {
+        if (is_worker()) function();
+      });
     });
   }
   template <typename F>
@@ -41,7 +48,11 @@ class PeerAggregators {
     count_message(sizeof(F) + buffer.size());
     return send(thread, [&](auto& aggregators) -> bool {
       return aggregators.call_buffer(
-          thread, [function](void* data, uint64_t size) noexcept { function(data, size); }, buffer);
+          thread,
+          [function](void* data, uint64_t size) noexcept {
+            if (is_worker()) function(data, size);
+          },
+          buffer);
     });
   }
 
