@@ -112,6 +112,15 @@ class CopyExchange final : public LocalInstance {
                            [request, name, at] { here().on_offered(request, name, at); });
     if (!sent) withdraw(&node, move, name, {});
   }
+  // If `node` is a copy, tells the owner of the original that the child of a move does not exist
+  // any more. Otherwise the next exchange would enter the name of the child in the copy again.
+  void report_unknown(const Node<G>& node, int move, RemoteNode child) {
+    const Copy<G>* copy = nullptr;
+    copies_.for_each([&](const Copy<G>& one) {
+      if (one.node.load(std::memory_order_acquire) == &node) copy = &one;
+    });
+    if (copy != nullptr) report_unknown(*copy, move, child);
+  }
   // Rank 0: the flag that process `rank` has a copy of the root.
   [[nodiscard]] std::atomic<bool>& has_root_copy(uint32_t rank) { return has_root_copy_[rank]; }
 
@@ -295,12 +304,14 @@ class CopyExchange final : public LocalInstance {
     }
     node->refuse_refinement();  // only the owner refines a node
     copy->common.resize(count);
+    std::vector<size_t> unknown;
     for (size_t i = 0; i < count; ++i) {
       copy->common[i] = counts_of(records[i]);
-      take_child(*node, static_cast<int>(i), records[i]);
+      if (!take_child(*node, static_cast<int>(i), records[i])) unknown.push_back(i);
     }
     end_exchange(*copy, *node);
     copy->node.store(node, std::memory_order_release);
+    for (const size_t i : unknown) report_unknown(*copy, static_cast<int>(i), records[i].child);
     if (copy == root_.load(std::memory_order_relaxed)) {
       const Rank rank = host_.rank();
       post(host_.id(0, thread), [rank] {
@@ -392,6 +403,7 @@ class CopyExchange final : public LocalInstance {
     Copy<G>* copy = copy_at(index, epoch);
     Node<G>* node = copy == nullptr ? nullptr : copy->node.load(std::memory_order_acquire);
     if (node == nullptr || bytes != copy->common.size() * sizeof(MoveRecord<G>)) return;
+    std::vector<std::pair<int, RemoteNode>> unknown;
     for (int i = 0; i < node->size(); ++i) {
       MoveRecord<G> record;
       std::memcpy(static_cast<void*>(&record),
@@ -401,8 +413,10 @@ class CopyExchange final : public LocalInstance {
       const MoveCounts now = counts_of(record);
       node->add_counts(i, now, common);
       common = now;
-      take_child(*node, i, record);
+      if (!take_child(*node, i, record)) unknown.emplace_back(i, record.child);
     }
+    // After the loop: sending may run received calls.
+    for (const auto& [move, child] : unknown) report_unknown(*copy, move, child);
     node->resolve();
     end_exchange(*copy, *node);
     exchange_if_due(*copy, *node);  // sends an outcome that was proved since send_counts()
@@ -444,9 +458,18 @@ class CopyExchange final : public LocalInstance {
     return {record.visits, record.verdict, 0, record.amaf_visits, record.amaf_value, record.value};
   }
   // Takes over the child of move i. A child that this process owns becomes a local reference.
-  void take_child(Node<G>& node, int i, const MoveRecord<G>& record) {
-    if (!record.has_child || node.child(i).is_local()) return;
-    if (const Ref child = reference_to(record.child); !child.none()) node.set_child(i, child);
+  // Returns false if this process owned the child and does not know its name any more.
+  [[nodiscard]] bool take_child(Node<G>& node, int i, const MoveRecord<G>& record) {
+    if (!record.has_child || node.child(i).is_local()) return true;
+    const Ref child = reference_to(record.child);
+    if (!child.none()) node.set_child(i, child);
+    return !child.none();
+  }
+  void report_unknown(const Copy<G>& copy, int move, RemoteNode child) {
+    if (!host_.alive(copy.name.rank)) return;
+    const SlotId original{copy.name.slot, copy.name.generation};
+    post(partner(copy.name.rank),
+         [original, move, child] { here().on_unknown(original, move, child); });
   }
   // Returns a reference to a node by its name. A node of this process becomes a local reference, or
   // none if the name is unknown.
@@ -512,6 +535,11 @@ class CopyExchange final : public LocalInstance {
     post(request.requester, [index, epoch, move, offered, child] {
       here().on_adopted(index, epoch, move, offered, child);
     });
+  }
+  void on_unknown(SlotId original, int move, RemoteNode child) {
+    const Handling handling(*this);
+    const std::optional<Node<G>*> node = tree_.exported().find(original);
+    if (node && move >= 0 && move < (*node)->size()) (*node)->drop_child(move, child);
   }
   void on_counts(const Request& request, bool last, const void* data, uint64_t bytes) {
     const Handling handling(*this);

@@ -613,7 +613,9 @@ class Worker {
     if (answer.useless && answer.outcome == Outcome::kOpen) {
       // The owner has no node with this name. Otherwise the rollouts, which are repeated, would
       // request it again and again.
-      ticket->path.back().node->drop_child(ticket->path.back().move, ticket->node);
+      const Step<G> last = ticket->path.back();
+      last.node->drop_child(last.move, ticket->node);
+      exchange_.report_unknown(*last.node, last.move, ticket->node);
     }
     const uint32_t completed = std::min(answer.completed, ticket->rollouts);
     const uint32_t missing = ticket->rollouts - completed;

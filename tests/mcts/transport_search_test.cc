@@ -136,25 +136,30 @@ TEST_P(ByTransport, ThePapersTree) {
   });
 }
 
-// If the owner of a node does not know its name any more, the parent forgets the child. Otherwise
-// the search would request the same rollouts again and again, and never end.
+// If the owner of a node does not know its name any more, the parent forgets the child, also when
+// only a copy of the parent has met the name. Otherwise the search would request the same rollouts
+// again and again, and never end.
 TEST_P(ByTransport, AnUnknownNameIsForgotten) {
   run(1, [](Host& host) {
     Search<ConnectFour> search(host);
     search.options().expand_visits = 1;
     search.options().placement = Placement::kRandom;
-    static_cast<void>(search.run(ConnectFour(), {.iterations = 1000}));
-    std::atomic<int> forgotten{0};
-    for (const uint32_t rank : {1, 2}) {
-      ASSERT_TRUE(Host::here().aggregators->call(host.id(rank, 0), [forgotten = &forgotten] {
-        LocalTree<ConnectFour>::here().exported().clear();
-        ++*forgotten;
-      }));
+    search.options().stop_when_safe = false;
+    for (int round = 0; round < 5; ++round) {  // which process meets a name first depends on timing
+      search.clear();
+      static_cast<void>(search.run(ConnectFour(), {.iterations = 1000}));
+      std::atomic<int> forgotten{0};
+      for (const uint32_t rank : {1, 2}) {
+        ASSERT_TRUE(Host::here().aggregators->call(host.id(rank, 0), [forgotten = &forgotten] {
+          LocalTree<ConnectFour>::here().exported().clear();
+          ++*forgotten;
+        }));
+      }
+      Host::here().aggregators->flush();
+      ASSERT_TRUE(host.work_until([&] { return forgotten == 2; }, soon()));
+      const auto result = search.run(ConnectFour(), {.seconds = 30, .iterations = 1000});
+      ASSERT_EQ(result.iterations, 1000u);
     }
-    Host::here().aggregators->flush();
-    ASSERT_TRUE(host.work_until([&] { return forgotten == 2; }, soon()));
-    const auto result = search.run(ConnectFour(), {.seconds = 30, .iterations = 1000});
-    EXPECT_EQ(result.iterations, 1000u);
   });
 }
 
