@@ -16,8 +16,10 @@ namespace {
 
 // Returns a digest that differs between hosts: of the boot id and the process name space.
 uint64_t host_digest() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  file.exceptions(std::ios::badbit);  // a lack of memory must not look like another host
   std::string identity;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), identity);
+  std::getline(file, identity);
   struct stat space {};
   if (stat("/proc/self/ns/pid", &space) == 0) identity += std::to_string(space.st_ino);
   return std::hash<std::string>()(identity);
