@@ -30,8 +30,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "dsfabric/fabric.h"
+#include "mcts/engine/peer_aggregators.h"
 #include "mcts/export.h"
-#include "mcts/peer_aggregators.h"
 #include "mcts/random.h"
 
 namespace cariama::mcts {

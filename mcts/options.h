@@ -8,10 +8,21 @@
 #include <vector>
 
 #include "mcts/game.h"
-#include "mcts/node.h"
-#include "mcts/selection.h"
+#include "mcts/outcome.h"
 
 namespace cariama::mcts {
+
+// The score by which a rollout selects a move, and its parameters (engine/selection.h).
+enum class SelectionRule : uint8_t { kUcb, kPuct };
+
+struct SelectionOptions {
+  SelectionRule rule = SelectionRule::kUcb;
+  float exploration = 0.7F;
+  float first_play = 1.0F;  // value of a move without visits
+  // Number of visits at which the move's own mean has the same weight as its AMAF mean. 0: no AMAF.
+  float amaf_equivalence = 0;
+  float bias = 0;  // weight of the priors with kUcb
+};
 
 // Selects the process in which a new node is created.
 enum class Placement : uint8_t {

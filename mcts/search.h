@@ -38,9 +38,9 @@
 #include <utility>
 #include <vector>
 
+#include "mcts/engine/search_process.h"
 #include "mcts/host.h"
 #include "mcts/options.h"
-#include "mcts/search_process.h"
 
 namespace cariama::mcts {
 

@@ -12,10 +12,10 @@
 #include <utility>
 #include <vector>
 
-#include "mcts/arena.h"
-#include "mcts/node.h"
+#include "mcts/engine/arena.h"
+#include "mcts/engine/node.h"
+#include "mcts/engine/selection.h"
 #include "mcts/options.h"
-#include "mcts/selection.h"
 
 namespace cariama::bench {
 

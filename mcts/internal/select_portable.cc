@@ -4,7 +4,7 @@
 #include <string_view>
 #include <type_traits>
 
-#include "mcts/select_kernel.h"
+#include "mcts/engine/select_kernel.h"
 
 namespace cariama::mcts::internal {
 

@@ -27,11 +27,11 @@
 #include <vector>
 
 #include "dtutils/statistics.h"
-#include "mcts/arena.h"
-#include "mcts/command.h"
+#include "mcts/engine/arena.h"
+#include "mcts/engine/command.h"
+#include "mcts/engine/node.h"
 #include "mcts/game.h"
 #include "mcts/host.h"
-#include "mcts/node.h"
 #include "mcts/options.h"
 #include "mcts/paper/spsc_ring.h"
 

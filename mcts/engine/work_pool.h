@@ -3,17 +3,17 @@
 // tickets of requests to other processes.
 //
 // The work pool runs no rollout and sends no call. The workers (worker.h) do.
-#ifndef CARIAMA_MCTS_WORK_POOL_H_
-#define CARIAMA_MCTS_WORK_POOL_H_
+#ifndef CARIAMA_MCTS_ENGINE_WORK_POOL_H_
+#define CARIAMA_MCTS_ENGINE_WORK_POOL_H_
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
+#include "mcts/engine/job.h"
+#include "mcts/engine/slot_table.h"
 #include "mcts/host.h"
-#include "mcts/job.h"
-#include "mcts/slot_table.h"
 
 namespace cariama::mcts {
 
@@ -99,4 +99,4 @@ class WorkPool final : public LocalInstance {
 
 }  // namespace cariama::mcts
 
-#endif  // CARIAMA_MCTS_WORK_POOL_H_
+#endif  // CARIAMA_MCTS_ENGINE_WORK_POOL_H_

@@ -4,8 +4,8 @@
 //
 // It reads and changes nodes of the local tree (tree.h), and ends the wait of the work pool
 // (work_pool.h) when an exchange has brought new counts. It runs no rollout.
-#ifndef CARIAMA_MCTS_COPY_EXCHANGE_H_
-#define CARIAMA_MCTS_COPY_EXCHANGE_H_
+#ifndef CARIAMA_MCTS_ENGINE_COPY_EXCHANGE_H_
+#define CARIAMA_MCTS_ENGINE_COPY_EXCHANGE_H_
 
 #include <algorithm>
 #include <atomic>
@@ -20,12 +20,12 @@
 #include <vector>
 
 #include "dtutils/trace.h"
-#include "mcts/copies.h"
+#include "mcts/engine/copies.h"
+#include "mcts/engine/slot_table.h"
+#include "mcts/engine/tree.h"
+#include "mcts/engine/work_pool.h"
 #include "mcts/host.h"
 #include "mcts/options.h"
-#include "mcts/slot_table.h"
-#include "mcts/tree.h"
-#include "mcts/work_pool.h"
 
 namespace cariama::mcts {
 
@@ -656,4 +656,4 @@ class CopyExchange final : public LocalInstance {
 
 }  // namespace cariama::mcts
 
-#endif  // CARIAMA_MCTS_COPY_EXCHANGE_H_
+#endif  // CARIAMA_MCTS_ENGINE_COPY_EXCHANGE_H_

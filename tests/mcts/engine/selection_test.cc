@@ -1,6 +1,6 @@
 // Selection: compares every select kernel with the formula, and checks the selection rules in a
 // node.
-#include "mcts/selection.h"
+#include "mcts/engine/selection.h"
 
 #include <cmath>
 #include <memory>
@@ -8,8 +8,8 @@
 
 #include "docs/examples/connect_four.h"
 #include "gtest/gtest.h"
+#include "mcts/engine/select_kernel.h"
 #include "mcts/random.h"
-#include "mcts/select_kernel.h"
 
 namespace cariama::mcts {
 namespace {

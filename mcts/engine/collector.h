@@ -5,8 +5,8 @@
 // The caller doubles `least` from pass to pass. A top is a node without a parent in this process.
 // Requires: between the first and the last step of one top, other code frees no node, since the
 // collector keeps pointers to nodes that it has still to visit.
-#ifndef CARIAMA_MCTS_COLLECTOR_H_
-#define CARIAMA_MCTS_COLLECTOR_H_
+#ifndef CARIAMA_MCTS_ENGINE_COLLECTOR_H_
+#define CARIAMA_MCTS_ENGINE_COLLECTOR_H_
 
 #include <cstdint>
 #include <optional>
@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include "mcts/node.h"
-#include "mcts/slot_table.h"
+#include "mcts/engine/node.h"
+#include "mcts/engine/slot_table.h"
 
 namespace cariama::mcts {
 
@@ -84,4 +84,4 @@ class Collector {
 
 }  // namespace cariama::mcts
 
-#endif  // CARIAMA_MCTS_COLLECTOR_H_
+#endif  // CARIAMA_MCTS_ENGINE_COLLECTOR_H_

@@ -1,7 +1,7 @@
 // The select kernels: the score computation of selection.h on plain arrays. It is compiled once per
 // instruction set; one kernel is chosen at the first use, by the features of the processor.
-#ifndef CARIAMA_MCTS_SELECT_KERNEL_H_
-#define CARIAMA_MCTS_SELECT_KERNEL_H_
+#ifndef CARIAMA_MCTS_ENGINE_SELECT_KERNEL_H_
+#define CARIAMA_MCTS_ENGINE_SELECT_KERNEL_H_
 
 #include <cstdint>
 
@@ -40,4 +40,4 @@ extern const SelectKernel kSelectAVX512;  // nullptr: not in this build
 
 }  // namespace cariama::mcts::internal
 
-#endif  // CARIAMA_MCTS_SELECT_KERNEL_H_
+#endif  // CARIAMA_MCTS_ENGINE_SELECT_KERNEL_H_

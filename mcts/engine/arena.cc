@@ -1,4 +1,4 @@
-#include "mcts/arena.h"
+#include "mcts/engine/arena.h"
 
 #include <sys/mman.h>
 

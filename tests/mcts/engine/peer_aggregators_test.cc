@@ -1,5 +1,5 @@
 // The aggregators of a worker publish every call, also if other calls run while it is being sent.
-#include "mcts/peer_aggregators.h"
+#include "mcts/engine/peer_aggregators.h"
 
 #include <atomic>
 #include <chrono>

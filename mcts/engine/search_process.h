@@ -18,8 +18,8 @@
 //     tree.h           their memory and names                         are freed
 //
 // "No rollout runs" holds between the end of a search (Search::drain()) and the next one.
-#ifndef CARIAMA_MCTS_SEARCH_PROCESS_H_
-#define CARIAMA_MCTS_SEARCH_PROCESS_H_
+#ifndef CARIAMA_MCTS_ENGINE_SEARCH_PROCESS_H_
+#define CARIAMA_MCTS_ENGINE_SEARCH_PROCESS_H_
 
 #include <time.h>
 
@@ -27,13 +27,13 @@
 #include <cstdint>
 #include <tuple>
 
-#include "mcts/command.h"
-#include "mcts/copy_exchange.h"
+#include "mcts/engine/command.h"
+#include "mcts/engine/copy_exchange.h"
+#include "mcts/engine/tree.h"
+#include "mcts/engine/work_pool.h"
+#include "mcts/engine/worker.h"
 #include "mcts/host.h"
 #include "mcts/options.h"
-#include "mcts/tree.h"
-#include "mcts/work_pool.h"
-#include "mcts/worker.h"
 
 namespace cariama::mcts {
 
@@ -151,4 +151,4 @@ class SearchProcess final : public CommandedSearch<SearchProcess<G>> {
 
 }  // namespace cariama::mcts
 
-#endif  // CARIAMA_MCTS_SEARCH_PROCESS_H_
+#endif  // CARIAMA_MCTS_ENGINE_SEARCH_PROCESS_H_

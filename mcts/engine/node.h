@@ -9,8 +9,8 @@
 //
 // Memory: 37 bytes per move plus the size of Move, 29 plus the size of Move in games without AMAF.
 // The number of moves is padded to a multiple of 16.
-#ifndef CARIAMA_MCTS_NODE_H_
-#define CARIAMA_MCTS_NODE_H_
+#ifndef CARIAMA_MCTS_ENGINE_NODE_H_
+#define CARIAMA_MCTS_ENGINE_NODE_H_
 
 #include <atomic>
 #include <cstddef>
@@ -19,29 +19,12 @@
 #include <new>
 #include <span>
 
-#include "mcts/arena.h"
+#include "mcts/engine/arena.h"
+#include "mcts/engine/select_kernel.h"
 #include "mcts/game.h"
-#include "mcts/select_kernel.h"
+#include "mcts/outcome.h"
 
 namespace cariama::mcts {
-
-// The result of a position with perfect play. kOpen: not proved.
-enum class Outcome : uint8_t { kOpen, kFirstWins, kSecondWins, kDraw };
-constexpr Outcome win_of(int player) {
-  return player == 0 ? Outcome::kFirstWins : Outcome::kSecondWins;
-}
-// Returns the value for player 0. Requires: outcome != kOpen.
-constexpr float value_of(Outcome outcome) {
-  return outcome == Outcome::kFirstWins ? 1.0F : outcome == Outcome::kSecondWins ? 0.0F : 0.5F;
-}
-// Returns the outcome of a game that has ended with this result for player 0. kOpen: the result is
-// neither a win nor a draw nor a loss, so it proves nothing.
-constexpr Outcome outcome_of(float result) {
-  return result == 1.0F   ? Outcome::kFirstWins
-         : result == 0.0F ? Outcome::kSecondWins
-         : result == 0.5F ? Outcome::kDraw
-                          : Outcome::kOpen;
-}
 
 // The name of a node in another process: the rank of its owner, and its slot and generation in the
 // owner's table of exported nodes (slot_table.h).
@@ -495,4 +478,4 @@ class Node {
 
 }  // namespace cariama::mcts
 
-#endif  // CARIAMA_MCTS_NODE_H_
+#endif  // CARIAMA_MCTS_ENGINE_NODE_H_

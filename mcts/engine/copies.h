@@ -10,8 +10,8 @@
 // those of all processes. With Placement::kLocality a process creates children at its copy and
 // offers them to the owner; with other placements only the owner has children created, for moves
 // that the counts of the copies show.
-#ifndef CARIAMA_MCTS_COPIES_H_
-#define CARIAMA_MCTS_COPIES_H_
+#ifndef CARIAMA_MCTS_ENGINE_COPIES_H_
+#define CARIAMA_MCTS_ENGINE_COPIES_H_
 
 #include <array>
 #include <atomic>
@@ -20,7 +20,7 @@
 #include <mutex>
 #include <vector>
 
-#include "mcts/node.h"
+#include "mcts/engine/node.h"
 
 namespace cariama::mcts {
 
@@ -99,4 +99,4 @@ class CopyTable {
 
 }  // namespace cariama::mcts
 
-#endif  // CARIAMA_MCTS_COPIES_H_
+#endif  // CARIAMA_MCTS_ENGINE_COPIES_H_

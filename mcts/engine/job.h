@@ -8,8 +8,8 @@
 // have ended.
 //
 // The search itself is also a job: the root's job, in rank 0. It has no requester and no answer.
-#ifndef CARIAMA_MCTS_JOB_H_
-#define CARIAMA_MCTS_JOB_H_
+#ifndef CARIAMA_MCTS_ENGINE_JOB_H_
+#define CARIAMA_MCTS_ENGINE_JOB_H_
 
 #include <algorithm>
 #include <atomic>
@@ -21,8 +21,8 @@
 #include <vector>
 
 #include "dsfabric/ids.h"
-#include "mcts/node.h"
-#include "mcts/slot_table.h"
+#include "mcts/engine/node.h"
+#include "mcts/engine/slot_table.h"
 
 namespace cariama::mcts {
 
@@ -226,4 +226,4 @@ struct Ticket {
 
 }  // namespace cariama::mcts
 
-#endif  // CARIAMA_MCTS_JOB_H_
+#endif  // CARIAMA_MCTS_ENGINE_JOB_H_

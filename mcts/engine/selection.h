@@ -10,27 +10,16 @@
 //
 // (UCB: Kocsis, Szepesvári 2006. RAVE: Gelly, Silver 2007. Progressive bias: Chaslot et al. 2008.
 // PUCT: Rosin 2011, Silver et al. 2016.)
-#ifndef CARIAMA_MCTS_SELECTION_H_
-#define CARIAMA_MCTS_SELECTION_H_
+#ifndef CARIAMA_MCTS_ENGINE_SELECTION_H_
+#define CARIAMA_MCTS_ENGINE_SELECTION_H_
 
 #include <cmath>
-#include <cstdint>
 
-#include "mcts/node.h"
-#include "mcts/select_kernel.h"
+#include "mcts/engine/node.h"
+#include "mcts/engine/select_kernel.h"
+#include "mcts/options.h"
 
 namespace cariama::mcts {
-
-enum class SelectionRule : uint8_t { kUcb, kPuct };
-
-struct SelectionOptions {
-  SelectionRule rule = SelectionRule::kUcb;
-  float exploration = 0.7F;
-  float first_play = 1.0F;  // value of a move without visits
-  // Number of visits at which the move's own mean has the same weight as its AMAF mean. 0: no AMAF.
-  float amaf_equivalence = 0;
-  float bias = 0;  // weight of the priors with kUcb
-};
 
 // Returns the move with the highest score, the first one of several. Returns -1 if all moves are
 // closed. Takes about ten nanoseconds per 16 moves on processors with AVX-512.
@@ -51,4 +40,4 @@ template <Game G>
 
 }  // namespace cariama::mcts
 
-#endif  // CARIAMA_MCTS_SELECTION_H_
+#endif  // CARIAMA_MCTS_ENGINE_SELECTION_H_

@@ -6,8 +6,8 @@
 // becomes the root (fetch()). The threads of the owner share the node. Other processes know only
 // its name. A local tree sends calls only to the local trees of other processes, to free nodes and
 // to move the root. It knows neither rollouts nor copies.
-#ifndef CARIAMA_MCTS_TREE_H_
-#define CARIAMA_MCTS_TREE_H_
+#ifndef CARIAMA_MCTS_ENGINE_TREE_H_
+#define CARIAMA_MCTS_ENGINE_TREE_H_
 
 #include <algorithm>
 #include <atomic>
@@ -23,12 +23,12 @@
 #include <vector>
 
 #include "dtutils/statistics.h"
-#include "mcts/collector.h"
+#include "mcts/engine/collector.h"
+#include "mcts/engine/node.h"
+#include "mcts/engine/slot_table.h"
+#include "mcts/engine/transpositions.h"
 #include "mcts/host.h"
-#include "mcts/node.h"
 #include "mcts/options.h"
-#include "mcts/slot_table.h"
-#include "mcts/transpositions.h"
 
 namespace cariama::mcts {
 
@@ -488,4 +488,4 @@ class LocalTree final : public LocalInstance {
 
 }  // namespace cariama::mcts
 
-#endif  // CARIAMA_MCTS_TREE_H_
+#endif  // CARIAMA_MCTS_ENGINE_TREE_H_

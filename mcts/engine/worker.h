@@ -9,8 +9,8 @@
 // The worker takes work from the work pool (work_pool.h), reads and extends the local tree
 // (tree.h), and continues rollouts at copies of remote nodes (copy_exchange.h). It sends calls to
 // the worker with the same index in other processes.
-#ifndef CARIAMA_MCTS_WORKER_H_
-#define CARIAMA_MCTS_WORKER_H_
+#ifndef CARIAMA_MCTS_ENGINE_WORKER_H_
+#define CARIAMA_MCTS_ENGINE_WORKER_H_
 
 #include <atomic>
 #include <cstdint>
@@ -22,16 +22,16 @@
 #include <vector>
 
 #include "dtutils/statistics.h"
-#include "mcts/copies.h"
-#include "mcts/copy_exchange.h"
+#include "mcts/engine/copies.h"
+#include "mcts/engine/copy_exchange.h"
+#include "mcts/engine/job.h"
+#include "mcts/engine/node.h"
+#include "mcts/engine/selection.h"
+#include "mcts/engine/slot_table.h"
+#include "mcts/engine/tree.h"
+#include "mcts/engine/work_pool.h"
 #include "mcts/host.h"
-#include "mcts/job.h"
-#include "mcts/node.h"
 #include "mcts/options.h"
-#include "mcts/selection.h"
-#include "mcts/slot_table.h"
-#include "mcts/tree.h"
-#include "mcts/work_pool.h"
 
 namespace cariama::mcts {
 
@@ -646,4 +646,4 @@ class Worker {
 
 }  // namespace cariama::mcts
 
-#endif  // CARIAMA_MCTS_WORKER_H_
+#endif  // CARIAMA_MCTS_ENGINE_WORKER_H_

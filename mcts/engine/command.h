@@ -1,6 +1,6 @@
 // Commands: requests of rank 0 to all processes that control a search, and their replies.
-#ifndef CARIAMA_MCTS_COMMAND_H_
-#define CARIAMA_MCTS_COMMAND_H_
+#ifndef CARIAMA_MCTS_ENGINE_COMMAND_H_
+#define CARIAMA_MCTS_ENGINE_COMMAND_H_
 
 #include <cstdint>
 #include <utility>
@@ -118,4 +118,4 @@ class CommandedSearch : public HostedSearch {
 
 }  // namespace cariama::mcts
 
-#endif  // CARIAMA_MCTS_COMMAND_H_
+#endif  // CARIAMA_MCTS_ENGINE_COMMAND_H_

@@ -1,8 +1,8 @@
 // SlotTable: names, of the type SlotId, for objects of one process that other processes refer to.
 // A name is a slot and a generation, never an address. So the process can check a name that it
 // receives before it accesses the object.
-#ifndef CARIAMA_MCTS_SLOT_TABLE_H_
-#define CARIAMA_MCTS_SLOT_TABLE_H_
+#ifndef CARIAMA_MCTS_ENGINE_SLOT_TABLE_H_
+#define CARIAMA_MCTS_ENGINE_SLOT_TABLE_H_
 
 #include <cstdint>
 #include <mutex>
@@ -109,4 +109,4 @@ class SlotTable {
 
 }  // namespace cariama::mcts
 
-#endif  // CARIAMA_MCTS_SLOT_TABLE_H_
+#endif  // CARIAMA_MCTS_ENGINE_SLOT_TABLE_H_

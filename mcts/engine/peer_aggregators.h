@@ -1,7 +1,7 @@
 // PeerAggregators: the aggregators of one thread to all other threads of the job, of the kind that
 // the host options select.
-#ifndef CARIAMA_MCTS_PEER_AGGREGATORS_H_
-#define CARIAMA_MCTS_PEER_AGGREGATORS_H_
+#ifndef CARIAMA_MCTS_ENGINE_PEER_AGGREGATORS_H_
+#define CARIAMA_MCTS_ENGINE_PEER_AGGREGATORS_H_
 
 #include <atomic>
 #include <cstddef>
@@ -115,4 +115,4 @@ class PeerAggregators {
 
 }  // namespace cariama::mcts
 
-#endif  // CARIAMA_MCTS_PEER_AGGREGATORS_H_
+#endif  // CARIAMA_MCTS_ENGINE_PEER_AGGREGATORS_H_

@@ -1,7 +1,7 @@
 // Arena: the memory of tree nodes. Each thread allocates blocks from its own large pages. The
 // thread is the first to touch these pages, so that they are on its NUMA node.
-#ifndef CARIAMA_MCTS_ARENA_H_
-#define CARIAMA_MCTS_ARENA_H_
+#ifndef CARIAMA_MCTS_ENGINE_ARENA_H_
+#define CARIAMA_MCTS_ENGINE_ARENA_H_
 
 #include <atomic>
 #include <cstddef>
@@ -58,4 +58,4 @@ class CARIAMA_MCTS_EXPORT Arena {
 
 }  // namespace cariama::mcts
 
-#endif  // CARIAMA_MCTS_ARENA_H_
+#endif  // CARIAMA_MCTS_ENGINE_ARENA_H_

@@ -5,8 +5,8 @@
 // below the position is shared. Requires: no position repeats in a sequence of moves, since
 // rollouts do not check for cycles. Requires: different positions have different keys. With keys of
 // 64 bits the first collision is to be expected after some billion nodes.
-#ifndef CARIAMA_MCTS_TRANSPOSITIONS_H_
-#define CARIAMA_MCTS_TRANSPOSITIONS_H_
+#ifndef CARIAMA_MCTS_ENGINE_TRANSPOSITIONS_H_
+#define CARIAMA_MCTS_ENGINE_TRANSPOSITIONS_H_
 
 #include <array>
 #include <cstddef>
@@ -14,7 +14,7 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "mcts/node.h"
+#include "mcts/engine/node.h"
 
 namespace cariama::mcts {
 
@@ -70,4 +70,4 @@ class Transpositions {
 
 }  // namespace cariama::mcts
 
-#endif  // CARIAMA_MCTS_TRANSPOSITIONS_H_
+#endif  // CARIAMA_MCTS_ENGINE_TRANSPOSITIONS_H_
