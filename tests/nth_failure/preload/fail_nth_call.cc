@@ -6,6 +6,7 @@
 //   FAIL_NTH_CALL_LOG=FILE    gets a line for the call that failed, and its callers
 //
 // The failing function sets the errno that the kernel reports if a limit or memory is exhausted.
+#undef _FORTIFY_SOURCE  // with it the headers define recv() and poll(), too
 #include <dlfcn.h>
 #include <execinfo.h>
 #include <fcntl.h>
