@@ -26,7 +26,7 @@ struct SelectionOptions {
 
 // Selects the process in which a new node is created.
 enum class Placement : uint8_t {
-  kLocality,  // the process of the rollout; a random process if the parent has many visits
+  kLocality,  // the process of the rollout; at an original with many visits a random process
   kHash,      // chosen by the position's key(); random in games without key()
   kRandom,    // a random process, as in the paper
 };
@@ -53,7 +53,7 @@ struct PaperOptions {
 // All processes use the same options: rank 0 sends its options at the beginning of each search.
 struct SearchOptions {
   SelectionOptions selection{};
-  // Number of visits after which a move gets a child node. A node takes about 4 KB on an 11x11 Hex
+  // Number of visits after which a move gets a child node. A node takes about 5 KB on an 11x11 Hex
   // board. This memory pays off only if later rollouts visit the node.
   uint32_t expand_visits = 8;
   // Numbers of visits of a node at which refine() is called, if the game has it: for level 0, and
@@ -102,8 +102,9 @@ struct SearchOptions {
   // Returns the limit of the visits that sample a move while its child is being created.
   [[nodiscard]] uint32_t sample_limit() const { return 2 * expand_visits + kRolloutsPerPoll; }
 
-  // Returns the number of visits after which the owner of a node creates the child of a move that
-  // rollouts have chosen at copies of the node.
+  // kHash and kRandom: returns the number of visits after which the owner of a node requests the
+  // child of a move that rollouts have chosen at copies of the node. With every placement: returns
+  // how many rollouts sample the position of one node because too many requests are in flight.
   [[nodiscard]] uint32_t grow_visits() const { return sample_limit() / 2; }
 
   // Returns the defaults for a game. In games with AMAF, AMAF statistics replace the exploration
@@ -141,12 +142,12 @@ struct Statistics {
   uint64_t cancelled = 0;
   uint64_t playouts = 0;
   uint64_t nodes_made = 0;           // nodes that this process created
-  uint64_t nodes_made_remotely = 0;  // of `nodes_made`: for a parent in another process
+  uint64_t nodes_made_remotely = 0;  // of `nodes_made`: for a parent elsewhere, offers too
   // Moves whose child is a node that existed already, for another move.
   uint64_t transpositions = 0;
   uint64_t remote_selections = 0;  // messages that requested rollouts from another process
   // Of `visits`: rollouts that were ended without a value, to be repeated later, since the child
-  // was being created, the child's owner had too many requests, or a copy was out of date.
+  // was being created, too many requests were in flight, or a copy was out of date.
   uint64_t deferred_selections = 0;
   // Of `completions`: rollouts that sampled the position of a node of another process, since that
   // process had too many requests.

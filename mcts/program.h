@@ -11,7 +11,7 @@
 //   }
 //
 // With -n P > 1 the program launches itself P times on this host. If cariama-run or a PMIx launcher
-// has started the program, it joins the job of that launcher and ignores -n.
+// has started the program, it joins the job of that launcher and ignores -n and -t.
 #ifndef CARIAMA_MCTS_PROGRAM_H_
 #define CARIAMA_MCTS_PROGRAM_H_
 

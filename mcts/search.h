@@ -21,7 +21,7 @@
 //     more if the new root is in another process.
 // Thread i of a process exchanges messages about the tree only with thread i of each other process:
 // P - 1 channels in each direction per thread. State that grows with P: 10 bytes per process of the
-// job in each process, 192 more in rank 0, and 8 bytes and 1 bit per thread of the job in each
+// job in each process, 200 more in rank 0, and 8 bytes and 1 bit per thread of the job in each
 // thread.
 #ifndef CARIAMA_MCTS_SEARCH_H_
 #define CARIAMA_MCTS_SEARCH_H_

@@ -14,8 +14,8 @@
 #include "dtutils/version.h"
 
 struct ExampleOptions {
-  bool launches = true;  // the example starts its processes, with the options of cariama-run
-  int operands = 0;      // number of arguments behind the options that the example accepts
+  bool launches = true;  // the options of cariama-run may precede the arguments
+  int operands = 0;      // number of positional arguments that the example accepts
 };
 
 // Ends the program if the command line asks for --help or --version (exit code 0), or if it has

@@ -1,7 +1,7 @@
-// The parts of a fabric, for code that has only the Fabric: calls that have arrived, and the parts
-// of this layer that implement its public headers (invocation/, memory/, collectives/). A source
-// file includes this header and those of the parts that it uses. Defined in fabric/fabric_core.cc,
-// which composes the parts.
+// Accessors of the parts of a Fabric. Handlers of received calls, and the sources of invocation/,
+// memory/ and collectives/, have a Fabric& and use these instead of FabricCore. The parts are only
+// declared here: include the header of each part that you use. Thread-safe. The references are
+// valid as long as the fabric. Defined in fabric/fabric_core.cc, which composes the parts.
 #ifndef CARIAMA_DSFABRIC_CALLS_FABRIC_PARTS_H_
 #define CARIAMA_DSFABRIC_CALLS_FABRIC_PARTS_H_
 
@@ -38,7 +38,7 @@ class Workers;
 [[nodiscard]] Dispatch& dispatch_of(Fabric& fabric);
 [[nodiscard]] Attachments& attachments_of(Fabric& fabric);
 
-// Returns the fabric's T; see Attachments::get().
+// Returns the fabric's object of type T, which the first call creates (attachments.h).
 template <typename T>
 [[nodiscard]] T& attachment_of(Fabric& fabric) {
   return attachments_of(fabric).get<T>(fabric);

@@ -1,4 +1,5 @@
-// A Question with one deadline for its connection and its answer.
+// ask(): a call with a reply (question.h) to the service of another process, with one deadline for
+// the connection, which may have to be set up first, and the reply.
 #ifndef CARIAMA_DSFABRIC_INVOCATION_ASK_H_
 #define CARIAMA_DSFABRIC_INVOCATION_ASK_H_
 
@@ -13,7 +14,8 @@
 namespace cariama::internal {
 
 // Sends a Question. If a connection to `rank` must be set up first and is not accepted by
-// `deadline`, Question::wait() returns DEADLINE_EXCEEDED. Pass the same deadline to it.
+// `deadline`, Question::wait() returns DEADLINE_EXCEEDED. Pass the same deadline to wait(). `late`
+// gets a reply that arrives after wait() has returned; it may be empty.
 template <typename T, typename F, typename... Args>
 [[nodiscard]] Question<T> ask(Fabric& fabric, Rank rank, Deadline deadline,
                               std::function<void(T)> late, F&& function, Args&&... arguments) {

@@ -72,10 +72,11 @@ class CommandedSearch : public HostedSearch {
   }
 
   // Rank 0 only. Blocks until all one-way calls of all processes have run, and also the one-way
-  // calls that these sent. One-way calls free nodes, send copies of nodes and their counts, and
-  // report the names of new nodes. They have all run when two consecutive rounds count the same
-  // number of sent and of run calls, and both numbers are equal (Mattern 1987). The counts of a
-  // dead process are lost: then two rounds with the same numbers suffice.
+  // calls that these sent. One-way calls free nodes, send copies of nodes and their counts,
+  // request and offer new nodes, and report their names and those of freed ones. They have all run
+  // when two consecutive rounds count the same number of sent and of run calls, and both numbers
+  // are equal (Mattern 1987). The counts of a dead process are lost: then two rounds with the same
+  // numbers suffice.
   void quiesce(const SearchOptions& options) {
     Host& host = derived().host();
     std::pair<uint64_t, uint64_t> before{UINT64_MAX, 0};

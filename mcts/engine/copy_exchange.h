@@ -2,8 +2,9 @@
 // about them: requests for copies, exchanges of counts with the owners, and the temporary names
 // under which the owners export nodes for this.
 //
-// It reads and changes nodes of the local tree (tree.h), and ends the wait of the work pool
-// (work_pool.h) when an exchange has brought new counts. It runs no rollout.
+// It reads and changes nodes of the local tree (tree.h), creates children at copies and offers them
+// to the owners, and calls WorkPool::set_waiting(false) when an exchange, an offer or a creation
+// has been answered. It runs no rollout.
 #ifndef CARIAMA_MCTS_ENGINE_COPY_EXCHANGE_H_
 #define CARIAMA_MCTS_ENGINE_COPY_EXCHANGE_H_
 
@@ -69,7 +70,8 @@ class CopyExchange final : public LocalInstance {
   }
   // Returns true if a rollout may sample the position of a node instead of becoming a job of the
   // node's owner, which has too many: no copy of the node has arrived, and few rollouts have
-  // sampled the position. Requests a copy if the move that leads to the node has this many visits.
+  // sampled the position. Requests a copy if the move that leads to the node has at least an eighth
+  // of copy_visits as its visits.
   [[nodiscard]] bool sample_instead(RemoteNode name, uint32_t visits) {
     Copy<G>* known = copies_.find(name);
     if (known == nullptr) {

@@ -310,8 +310,8 @@ class Node {
     return array<std::atomic<Ref>>(kChildAt)[i].compare_exchange_strong(
         expected, Ref(made), std::memory_order_release, std::memory_order_relaxed);
   }
-  // Marks the child of move i as being created in another process. Returns true for the one caller
-  // that has to request the creation.
+  // Marks the child of move i as being created. Returns true for the one caller that has to create
+  // it or to request its creation.
   [[nodiscard]] bool claim_child(int i) {
     Ref expected;
     return array<std::atomic<Ref>>(kChildAt)[i].compare_exchange_strong(expected, Ref::creating(),

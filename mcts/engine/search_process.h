@@ -1,5 +1,5 @@
-// SearchProcess: one process's part of a search for one type of game. It has one object for each
-// task. Each has an instance in every process, and its calls go to its own instances only. Within
+// SearchProcess: one process's part of a search for one type of game. It consists of the objects
+// below, one instance of each per process. Their calls go to instances of the same type. Within
 // a process the objects call each other in one direction, from the top of this table downward:
 //
 //   object             owns                          calls            assumes
@@ -8,10 +8,11 @@
 //   SearchProcess      the commands of rank 0,       all below        worker 0 calls it;
 //     this file        statistics                                     work(): any worker
 //   Worker             rollouts; the calls for       CopyExchange,    one thread calls it
-//     worker.h         jobs and new nodes            WorkPool,
+//     worker.h         jobs                          WorkPool,
 //                                                    LocalTree
 //   CopyExchange       copies of remote nodes, and   WorkPool,        no rollout runs when copies
-//     copy_exchange.h  the exchange of counts        LocalTree        are dropped
+//     copy_exchange.h  the exchange of counts;       LocalTree        are dropped
+//                      calls about new nodes
 //   WorkPool           jobs, tickets and flags:      -                -
 //     work_pool.h      the work that may begin
 //   LocalTree          the nodes of this process,    -                no rollout runs when nodes

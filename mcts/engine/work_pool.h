@@ -56,7 +56,8 @@ class WorkPool final : public LocalInstance {
 
   // Records whether this process waits for answers, since its rollouts of the root would be
   // deferred: they reach nodes whose owners have too many requests already. has_work() does not
-  // count the root's rollouts while the process waits. Wakes the other workers when the wait ends.
+  // count rollouts of the root and of shares while the process waits. Wakes the other workers when
+  // the wait ends.
   void set_waiting(bool waiting) {
     if (waiting_.load(std::memory_order_relaxed) == waiting) return;
     waiting_.store(waiting, std::memory_order_seq_cst);

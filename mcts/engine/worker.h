@@ -216,8 +216,8 @@ class Worker {
   // ---- Rollouts
 
   // Runs one rollout of the job. Its pending operation ends in this function, or when the answer of
-  // another process arrives. Returns false for a rollout of the root that was deferred: then the
-  // operation stays pending, and the caller has to put the rollout back.
+  // another process arrives. Returns false for a rollout of the root or of a share that was
+  // deferred: then the operation stays pending, and the caller has to put the rollout back.
   [[nodiscard]] bool rollout(Job<G>& job) {
     path_.clear();
     counters_.visits.add();
