@@ -119,8 +119,9 @@ struct FabricOptions {
   std::shared_ptr<Device> device{};
 
   // Returns the values of Seriema where the paper states them: superpages of 1 GiB from the start
-  // in chunks of 2 MiB (section 4.2). A process then takes at least 1 GiB for each NUMA node on
-  // which it has threads.
+  // in chunks of 2 MiB (section 4.2). The paper does not state how many receive units a process
+  // has, nor how queue pairs are shared: these keep their defaults. A process then takes at least
+  // 1 GiB for each NUMA node on which it has threads.
   [[nodiscard]] static FabricOptions paper() {
     FabricOptions options;
     options.superpages = RDMAAllocatorOptions::paper();

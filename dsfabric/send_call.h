@@ -8,7 +8,7 @@
 //   Synchronizer answered;
 //   int sum = 0;
 //   call_return(fabric, thread, [] { return 42; }, sum, answered);
-//   fabric.wait(answered, deadline);
+//   absl::Status waited = fabric.wait(answered, deadline);
 //
 // One order for all forms: options, destination, function, then (call_return) the result or
 // (call_buffer) the buffer, the completions, and the function's arguments. completions.h defines

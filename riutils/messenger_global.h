@@ -5,7 +5,7 @@
 //   messenger.call_buffer<RetryAsync>(destination, [](void* b, uint64_t n) { ... }, memory, 0, n,
 //                                     done);
 //   messenger.process_calls_all();
-//   messenger.shutdown_all();
+//   absl::Status ended = messenger.shutdown_all(deadline_after(std::chrono::seconds(10)));
 //
 // Offers every call of CallInterface, with the destination's ThreadId as the first argument, and
 // broadcasts. Memory: 8 bytes per thread of the job and about 1 KiB per destination that was

@@ -1,4 +1,5 @@
-// Prints the environment variables and the options in effect of all layers.
+// Prints the environment variables, and the options in effect of the transports, the fabric and
+// messengers.
 #ifndef CARIAMA_TOOLS_INFO_OPTIONS_H_
 #define CARIAMA_TOOLS_INFO_OPTIONS_H_
 
