@@ -7,9 +7,9 @@
 //   assert(f == ~(x ^ y));                                  // equal functions are equal values
 //   std::puts(f.count(m.cube({0, 1})).to_string().c_str()); // 2 assignments make f true
 //
-// A Manager owns the nodes of all diagrams: a table in which each function is
-// stored once, and a cache of results of operations. Smaller variables are nearer to the root; the
-// order is that of the numbers, and never changes.
+// A Manager owns the nodes of all diagrams: a table in which each function is stored once, and a
+// cache of results of operations. Smaller variables are nearer to the root; the order is that of
+// the numbers, and never changes.
 //
 // Diagrams share nodes, and nodes have no counters. When the table is full, the running operation
 // is abandoned; the manager keeps the nodes that Bdd objects need, removes all others, enlarges the

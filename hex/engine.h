@@ -39,7 +39,7 @@ struct MoveReport {
 struct SearchReport {
   Color color = Color::kBlack;  // the side to move
   uint64_t iterations = 0;
-  double seconds = 0;             // time of the whole search, without that of a solver before it
+  double seconds = 0;             // of the search, or of the solver if it has proved the move
   std::vector<MoveReport> moves;  // the best move first
 };
 

@@ -26,7 +26,6 @@ class GameClock {
   GameClock() = default;
   explicit GameClock(const TimeSettings& settings);
 
-  [[nodiscard]] bool limited() const { return limited_; }
   // Sets what is left: `seconds` of the main time (stones == 0), or of the running period, in which
   // `stones` moves are left. A clock without a limit gets one.
   void set_left(double seconds, double stones);

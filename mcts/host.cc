@@ -56,7 +56,7 @@ absl::StatusOr<std::unique_ptr<Host>> Host::create(Fabric* fabric, const HostOpt
   std::mutex mutex;
   std::atomic<uint32_t> ready{1};
   for (uint32_t i = 1; i < host->num_threads_; ++i) {
-    absl::StatusOr<std::thread> other = internal::start_thread([&, self = host.get(), i] {
+    absl::StatusOr<std::thread> other = cariama::internal::start_thread([&, self = host.get(), i] {
       const absl::Status entered = self->enter(i);
       if (!entered.ok()) {
         const std::lock_guard lock(mutex);
@@ -117,7 +117,7 @@ void Host::leave(uint32_t index) {
   this_worker = nullptr;
 }
 
-bool is_worker() { return this_worker != nullptr; }
+bool internal::is_worker() { return this_worker != nullptr; }
 
 HostThread& Host::here() { return *this_worker; }
 

@@ -168,7 +168,7 @@ class Search {
     job_.start(limits.iterations == 0 ? int64_t{1} << 62
                                       : static_cast<int64_t>(limits.iterations - iterations_));
     next_safety_ = seconds() + kSafetyInterval;
-    process_.exchange().offer_root();
+    process_.exchange().announce_root();
     process_.pool().open_root();
     host_.wake_workers();
   }

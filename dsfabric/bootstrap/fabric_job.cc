@@ -6,7 +6,6 @@
 #include <array>
 #include <climits>
 #include <exception>
-#include <fstream>
 #include <span>
 #include <string_view>
 #include <unordered_map>
@@ -16,6 +15,7 @@
 #include "dsfabric/function_table.h"
 #include "dsfabric/serializer.h"
 #include "dtutils/error.h"
+#include "dtutils/internal/boot_id.h"
 #include "dtutils/internal/exception_error.h"
 #include "dtutils/internal/shared_diagnostics.h"
 #include "dtutils/system_info.h"
@@ -29,10 +29,7 @@ constexpr int kHeartbeatsOfLease = 4;
 // Identifies a host for shm: the boot id, and the name spaces of PIDs and of the network, in which
 // the names of local sockets are. shm needs all of them to be equal.
 std::string host_identity() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  file.exceptions(std::ios::badbit);  // a lack of memory must not look like another host
-  std::string identity;
-  std::getline(file, identity);
+  std::string identity = boot_id();
   for (const char* const path : {"/proc/self/ns/pid", "/proc/self/ns/net"}) {
     struct stat space {};
     if (stat(path, &space) == 0) identity += "/" + std::to_string(space.st_ino);

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
-#include <fstream>
 #include <list>
 #include <thread>
 #include <utility>
@@ -19,6 +18,7 @@
 #include "dsfabric/peers/broker_wire.h"
 #include "dsfabric/peers/connect_deadline.h"
 #include "dtutils/error.h"
+#include "dtutils/internal/boot_id.h"
 #include "dtutils/internal/socket_errors.h"
 #include "dtutils/internal/start_thread.h"
 
@@ -37,10 +37,7 @@ constexpr size_t kIncomingPerProcess = 4;
 // Identifies the network name space of a host: processes with the same identity can reach each
 // other's abstract local sockets.
 std::string network_identity() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  file.exceptions(std::ios::badbit);  // a lack of memory must not look like another host
-  std::string identity;
-  std::getline(file, identity);
+  std::string identity = boot_id();
   struct stat space {};
   if (stat("/proc/self/ns/net", &space) == 0) absl::StrAppend(&identity, "/", space.st_ino);
   return identity;

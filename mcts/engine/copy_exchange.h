@@ -140,7 +140,7 @@ class CopyExchange final : public LocalInstance {
   }
   // Called in rank 0: sends the name of the root to the other processes. They request copies of it,
   // from which they begin rollouts.
-  void offer_root() {
+  void announce_root() {
     if (host_.size() == 1) return;
     SlotId id;
     {
@@ -150,7 +150,7 @@ class CopyExchange final : public LocalInstance {
     const RemoteNode name = tree_.name_of(id);
     for (uint32_t rank = 0; rank < host_.size(); ++rank) {
       if (rank == host_.rank() || !host_.alive(rank)) continue;
-      post(host_.id(rank, 0), [name] { here().on_offer(name); });
+      post(host_.id(rank, 0), [name] { here().on_root(name); });
     }
     Host::here().aggregators->flush();
   }
@@ -187,7 +187,7 @@ class CopyExchange final : public LocalInstance {
     return made_for_others_.load(std::memory_order_relaxed);
   }
   // Handles the death of a process: the children that it was creating get no answer.
-  void lost(Rank rank) {
+  void lost(Rank rank) override {
     for (const Growth& growth : take_growths([&](const Growth& one) { return one.rank == rank; })) {
       end_growth(growth, {});
     }
@@ -276,7 +276,7 @@ class CopyExchange final : public LocalInstance {
             copy.index,
             epoch_.load(std::memory_order_relaxed)};
   }
-  void on_offer(RemoteNode name) {
+  void on_root(RemoteNode name) {
     const Handling handling(*this);
     Copy<G>* copy = copies_.add(name);
     if (copy == nullptr) return;

@@ -17,8 +17,10 @@
 
 namespace cariama::mcts {
 
+namespace internal {
 // Returns true if the calling thread is a worker of a host.
 [[nodiscard]] CARIAMA_MCTS_EXPORT bool is_worker();
+}  // namespace internal
 
 // Not thread-safe, except messages() and bytes(): only the thread that owns it may use it.
 class PeerAggregators {
@@ -39,7 +41,7 @@ class PeerAggregators {
     count_message(sizeof(F));
     return send(thread, [&](auto& aggregators) -> bool {
       return aggregators.call(thread, [function]() noexcept {
-        if (is_worker()) function();
+        if (internal::is_worker()) function();
       });
     });
   }
@@ -50,7 +52,7 @@ class PeerAggregators {
       return aggregators.call_buffer(
           thread,
           [function](void* data, uint64_t size) noexcept {
-            if (is_worker()) function(data, size);
+            if (internal::is_worker()) function(data, size);
           },
           buffer);
     });

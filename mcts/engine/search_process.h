@@ -55,7 +55,6 @@ class SearchProcess final : public CommandedSearch<SearchProcess<G>> {
          pool_.tickets().take_if([&](const auto& t) { return t.rank == rank; })) {
       workers_[0].give_up(ticket);
     }
-    exchange_.lost(rank);
   }
 
   [[nodiscard]] Host& host() { return host_; }

@@ -5,21 +5,18 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
-#include <fstream>
 #include <functional>
 
 #include "dsfabric/topology.h"
 #include "dtutils/exchange_connect.h"
+#include "dtutils/internal/boot_id.h"
 
 namespace cariama::tasks {
 namespace {
 
 // Returns a digest that differs between hosts: of the boot id and the process name space.
 uint64_t host_digest() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  file.exceptions(std::ios::badbit);  // a lack of memory must not look like another host
-  std::string identity;
-  std::getline(file, identity);
+  std::string identity = cariama::internal::boot_id();
   struct stat space {};
   if (stat("/proc/self/ns/pid", &space) == 0) identity += std::to_string(space.st_ino);
   return std::hash<std::string>()(identity);

@@ -348,7 +348,7 @@ TEST(CollectivesMistakes, DifferentFunctionsAreDetected) {
   });
 }
 
-// A broadcast has no up phase: its source waits for nobody, the other participants for the value.
+// Rank 0 waits in a barrier for another rank, which waits in a broadcast for the value of rank 0.
 TEST(CollectivesMistakes, ABroadcastAndABarrierAreDetected) {
   for (const uint32_t processes : {2, 5}) {
     for (uint32_t odd = 1; odd < processes; ++odd) {

@@ -122,8 +122,9 @@ void attack_socket(const ListeningSocket& target, const std::string& opening, Fi
   }
 }
 
+constexpr uint32_t kAllAttempts = 0x3ff;  // Findings::memory if all ten attempts succeed
+
 // Tries to read, to write, to trace, to signal, and to take the descriptors of a process.
-constexpr uint32_t kAllAttempts = 0x3ff;
 void attack_process(pid_t pid, uint64_t address, Findings& found) {
   uint32_t number = 0;
   const auto attempt = [&](bool success) { found.memory |= uint32_t{success} << number++; };

@@ -142,7 +142,7 @@ TEST_P(ByShape, TheTreeIsKept) {
     // Maximum number of visits that sampled the position. In one process a rollout creates the
     // child at once. Otherwise two kinds of process sample while another process creates the child:
     // the owner of the parent, and each process with a copy of the parent that does not know the
-    // child yet. worker.h (enough()) limits the number for both.
+    // child yet. SearchOptions::sample_limit() limits the number for both.
     const uint64_t enough = 2 * search.options().expand_visits + 8;
     const uint64_t sampled =
         host.size() == 1 ? 1 : (enough + 1) + (host.size() - 1) * (2 * enough + 1);

@@ -25,7 +25,6 @@
 #include <fstream>
 #include <memory>
 #include <new>
-#include <sstream>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -44,6 +43,7 @@
 #include "tasks/runtime.h"
 #include "tasks/start.h"
 #include "tasks/task.h"
+#include "tests/dtutils/testing/text_of.h"
 #include "tests/mcts/testing/tic_tac_toe.h"
 
 namespace cariama {
@@ -180,12 +180,6 @@ struct Ended {
   bool alone = false;   // no process of the job was left
 };
 
-std::string read_file(const std::string& path) {
-  std::stringstream text;
-  text << std::ifstream(path).rdbuf();
-  return text.str();
-}
-
 // The parameters: the function, and the process that calls it, a rank or the launcher.
 class NthFailure : public ::testing::TestWithParam<std::tuple<std::string, std::string>> {
  protected:
@@ -223,8 +217,8 @@ class NthFailure : public ::testing::TestWithParam<std::tuple<std::string, std::
     }
     ended.in_time = wait_for(launcher, ended.status);
     ended.alone = wait_for_all_others();
-    ended.output = read_file(output);
-    ended.failure = read_file(log);
+    ended.output = testing::text_of(output);
+    ended.failure = testing::text_of(log);
     return ended;
   }
 
