@@ -38,6 +38,7 @@
 #include "dsfabric/future.h"                               // IWYU pragma: export
 #include "dsfabric/global_memory.h"                        // IWYU pragma: export
 #include "dsfabric/global_vector.h"                        // IWYU pragma: export
+#include "dsfabric/holds_reference.h"                      // IWYU pragma: export
 #include "dsfabric/ids.h"                                  // IWYU pragma: export
 #include "dsfabric/launcher.h"                             // IWYU pragma: export
 #include "dsfabric/process.h"                              // IWYU pragma: export

@@ -35,6 +35,7 @@
 #include "absl/status/statusor.h"
 #include "dsfabric/export.h"
 #include "dsfabric/function_table.h"
+#include "dsfabric/holds_reference.h"
 #include "dsfabric/serializer.h"
 #include "dtutils/memory.h"
 
@@ -137,29 +138,6 @@ inline constexpr size_t padded(size_t bytes) { return (bytes + 7) / 8 * 8; }
 // to send.
 template <typename F>
 inline constexpr size_t kClosureBytes = std::is_empty_v<F> ? 0 : padded(sizeof(F));
-
-// True if a T holds a reference. The members of a class cannot be enumerated, but two properties
-// together decide it: a class with a member of reference type is not a standard-layout class
-// ([class.prop]), and a bit_cast to it is not a constant expression ([bit.cast]). The second one
-// excludes classes that have no standard layout for another reason. (A class that has neither, and
-// contains a pointer or a union, is taken for one with a reference.)
-template <size_t kSize>
-struct Bytes {
-  unsigned char bytes[kSize];
-};
-template <typename T>
-concept ConstantFromBytes = requires {
-  typename std::bool_constant<(static_cast<void>(__builtin_bit_cast(T, Bytes<sizeof(T)>{})), true)>;
-};
-template <typename T>
-constexpr bool holds_reference() {
-  if constexpr (std::is_class_v<T> && std::is_trivially_copyable_v<T> &&
-                !std::is_standard_layout_v<T>) {
-    return !ConstantFromBytes<T>;
-  } else {
-    return false;
-  }
-}
 
 // Types whose values point into the caller's process, also as elements of the containers of the
 // standard library. A pointer that is a member of a user's class is not found.

@@ -81,12 +81,7 @@ class CancellationSource {
 // cancelled.
 template <std::integral I, std::invocable<I> F>
 void parallel_for(CancellationToken token, I begin, I end, F f, std::type_identity_t<I> grain = 0) {
-  const auto check = [token] { token.check(); };
-  if (grain < 1) {
-    tasks::for_on_request(begin, end, f, check);
-  } else {
-    tasks::for_pieces(begin, end, f, grain, check);
-  }
+  tasks::for_range(begin, end, f, grain, [token] { token.check(); });
 }
 
 }  // namespace cariama

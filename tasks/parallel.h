@@ -5,8 +5,8 @@
 //   cariama::parallel_for(0L, n, [=](long i) { ... });
 //   long sum = cariama::parallel_reduce(0L, n, 0L, [=](long i) { return i * i; }, std::plus<>());
 //
-// All functions passed must be trivially copyable, as for spawn() (task.h): they capture values.
-// When one of these functions returns or throws, all its children have ended. If several children
+// All functions passed must be trivially copyable and capture values, as for spawn() (task.h). When
+// one of the functions above returns or throws, all its children have ended. If several children
 // threw, the caller gets one of the exceptions.
 #ifndef CARIAMA_TASKS_PARALLEL_H_
 #define CARIAMA_TASKS_PARALLEL_H_
@@ -135,6 +135,17 @@ void for_on_request(I begin, I end, F f, Check check) {
   }
   check();
 }
+// As parallel_for(), without a grain if grain < 1.
+template <std::integral I, typename F, typename Check>
+void for_range(I begin, I end, F f, I grain, Check check) {
+  if constexpr (require_values<F>()) {
+    if (grain < 1) {
+      for_on_request(begin, end, f, check);
+    } else {
+      for_pieces(begin, end, f, grain, check);
+    }
+  }
+}
 
 // Returns the neutral element of a reduction.
 template <typename Identity>
@@ -239,6 +250,7 @@ void invoke_all(F f, Fs... rest) {
 // of them has a result, otherwise a std::tuple of their results, as join_all().
 template <std::invocable... Fs>
 requires(sizeof...(Fs) > 0) auto parallel_invoke(Fs... functions) {
+  tasks::require_values<Fs...>();
   if constexpr ((std::is_void_v<std::invoke_result_t<Fs&>> && ...)) {
     tasks::invoke_all(functions...);
   } else {
@@ -256,11 +268,7 @@ requires(sizeof...(Fs) > 0) auto parallel_invoke(Fs... functions) {
 // indices, whether or not workers are idle: for bodies whose durations differ much.
 template <std::integral I, std::invocable<I> F>
 void parallel_for(I begin, I end, F f, std::type_identity_t<I> grain = 0) {
-  if (grain < 1) {
-    tasks::for_on_request(begin, end, f, [] {});
-  } else {
-    tasks::for_pieces(begin, end, f, grain, [] {});
-  }
+  tasks::for_range(begin, end, f, grain, [] {});
 }
 
 // Returns combine(... combine(identity, map(begin)) ..., map(end - 1)). `combine` must be
@@ -279,8 +287,12 @@ auto parallel_reduce(I begin, I end, Identity identity, Map map, Combine combine
                      std::type_identity_t<I> grain = 0)
     -> decltype(tasks::identity_value(identity)) {
   using T = decltype(tasks::identity_value(identity));
-  if (grain < 1) return tasks::reduce_on_request<T>(begin, end, identity, map, combine);
-  return tasks::reduce_pieces<T>(begin, end, identity, map, combine, grain);
+  if constexpr (tasks::require_values<Identity, Map, Combine>()) {
+    if (grain < 1) return tasks::reduce_on_request<T>(begin, end, identity, map, combine);
+    return tasks::reduce_pieces<T>(begin, end, identity, map, combine, grain);
+  } else {
+    __builtin_unreachable();
+  }
 }
 
 // A scope for any number of children without results. The destructor joins them, also when an

@@ -184,12 +184,14 @@ class CARIAMA_TASKS_EXPORT TaskRuntime {
 
   // Collective: runs `root` as the first task, which starts on rank 0. All workers run its
   // descendants. Blocks until `root` has ended, and returns its result on every rank. Requires:
-  // `root` is trivially copyable. Errors: ABORTED (root threw; the message has the exception's
-  // text), and those of Exchange. If a worker dies, the other workers end the job with a message.
+  // `root` is trivially copyable and captures values. Errors: ABORTED (root threw; the message has
+  // the exception's text), and those of Exchange. If a worker dies, the other workers end the job
+  // with a message.
   template <typename F, typename T = std::invoke_result_t<F&>>
   [[nodiscard]] auto run(F root)
       -> std::conditional_t<std::is_void_v<T>, absl::Status, absl::StatusOr<T>> {
     static_assert(std::is_trivially_copyable_v<F>, "the root task travels as bytes");
+    tasks::require_values<F>();
     tasks::require_transferable<T>();
     absl::StatusOr<std::string> bytes(std::string{});
     if constexpr (tasks::kCallInRegisters<F, T>) {

@@ -18,9 +18,9 @@
 //    std::vector, no open file, no lock. Pointers to functions, to constants and to the task's own
 //    locals stay valid. Results that own memory are safe until they are joined (transfer.h); join
 //    several of them by join_all().
-//  - A task must not pass a pointer to one of its locals to another task: children get values. A
-//    lambda that captures by reference compiles but is wrong; TaskOptions::check_closures detects
-//    it.
+//  - A task must not pass the address of one of its locals to another task: children get values. A
+//    lambda that captures by reference does not compile. A captured pointer compiles, because it
+//    may be valid in every process; TaskOptions::check_closures detects pointers to locals.
 //  - While a task is in a catch block or unwinds for an exception, it is not stolen at a spawn, and
 //    a join continues in the same process, because exceptions are in private memory.
 //  - thread_local variables and errno are those of the process in which the task currently runs.
@@ -39,6 +39,7 @@
 #include <cstdint>
 #include <cstring>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <new>
 #include <span>
@@ -49,6 +50,7 @@
 #include <variant>
 #include <vector>
 
+#include "dsfabric/holds_reference.h"
 #include "tasks/context.h"
 #include "tasks/fork_join.h"
 #include "tasks/fork_to.h"
@@ -337,6 +339,32 @@ task<T> tasks::ended_task(const T& value) {
   return task<T>(record);
 }
 
+namespace tasks {
+
+// True for types that refer to an object of the caller: the owner of that object, often a local of
+// the caller, may be in another process when the task uses it.
+template <typename T>
+inline constexpr bool kRefersToCaller = internal::holds_reference<T>();
+template <typename T>
+inline constexpr bool kRefersToCaller<std::reference_wrapper<T>> = !std::is_function_v<T>;
+
+// Does not compile unless T can be the function of a task, or an argument of it. A function, so
+// that a program gets the message once for each type.
+template <typename T>
+constexpr bool require_value() {
+  static_assert(!kRefersToCaller<T>,
+                "cariama: this function or argument of a task refers to a variable of the caller "
+                "([&], [&x] or std::ref), which may be in another process when the task uses it; "
+                "capture and pass values, and return results");
+  return !kRefersToCaller<T>;
+}
+template <typename... Ts>
+constexpr bool require_values() {
+  return (require_value<Ts>() && ...);
+}
+
+}  // namespace tasks
+
 template <uint64_t kFlags, typename T, typename Call>
 [[gnu::always_inline]] inline task<T> spawn_call(const Call& call) {
   static_assert(
@@ -348,11 +376,13 @@ template <uint64_t kFlags, typename T, typename Call>
 
 // Runs f(args...) as a child, immediately. Returns when the child has ended or has been suspended
 // or, if the caller is stolen, earlier and in another process. Requires: f and args are trivially
-// copyable; they are copied as bytes. f is a function or a lambda with trivially copyable captures.
+// copyable values, without references to variables of the caller; they are copied as bytes. f is a
+// function or a lambda that captures such values.
 template <typename F, typename... Args>
 requires std::invocable<F&, Args&...>
 [[gnu::always_inline]] inline auto spawn(F f, Args... args)
     -> task<std::invoke_result_t<F&, Args&...>> {
+  tasks::require_values<F, Args...>();
   if constexpr (sizeof...(Args) == 0) {
     return spawn_call<0, std::invoke_result_t<F&>>(f);  // a wrapper would cost one more copy of f
   } else {
@@ -368,6 +398,7 @@ template <typename F, typename... Args>
 requires std::invocable<F&, Args&...>
 [[gnu::always_inline]] inline auto spawn_tied(F f, Args... args)
     -> task<std::invoke_result_t<F&, Args&...>> {
+  tasks::require_values<F, Args...>();
   auto call = [f, args...]() mutable -> decltype(auto) { return f(args...); };
   return spawn_call<tasks::kForkTied, std::invoke_result_t<F&, Args&...>>(call);
 }

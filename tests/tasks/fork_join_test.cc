@@ -479,13 +479,13 @@ TEST(ForkJoinDeath, SpawnOutsideOfATask) {
   int local = 3;
   const std::array<long, 9> many{};
   if (large) {
-    join(spawn([many, &local] { local += static_cast<int>(many[0]); }));
+    join(spawn([many, at = &local] { *at += static_cast<int>(many[0]); }));
   } else {
-    join(spawn([&local] { ++local; }));
+    join(spawn([at = &local] { ++*at; }));
   }
 }
 
-TEST(ForkJoinDeath, AReferenceToAParentsLocal) {
+TEST(ForkJoinDeath, APointerToAParentsLocal) {
   TaskOptions options;
   options.check_closures = true;
   // Closures with values are accepted, in registers and in memory.

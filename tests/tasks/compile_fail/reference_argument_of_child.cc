@@ -1,0 +1,15 @@
+// error: cariama: this function or argument of a task refers to a variable of the caller ([&], [&x]
+// or std::ref), which may be in another process when the task uses it; capture and pass values, and
+// return results
+#include <functional>
+
+#include "tasks/task.h"
+
+long example(long n) {
+#ifdef CARIAMA_MUST_NOT_COMPILE
+  cariama::task<long> child = cariama::spawn([](const long& value) { return value; }, std::ref(n));
+#else
+  cariama::task<long> child = cariama::spawn([](const long& value) { return value; }, n);
+#endif
+  return cariama::join(std::move(child));
+}
