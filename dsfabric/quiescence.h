@@ -28,8 +28,9 @@
 // after that reads F = ended = begun, and the next wave reads B = begun.
 //
 // Fabric::finalize() detects the end of a job by the same waves, over the bootstrap's store
-// (fabric/shutdown.h). The detectors of the task pool that the papers describe, status cells and
-// root exit, are variants (tasks/pool.h).
+// (fabric/shutdown.h). mcts detects the end of a search's one-way calls by them, over its commands
+// (mcts/engine/command.h). The detectors of the task pool that the papers describe, status cells
+// and root exit, are variants (tasks/pool.h).
 //
 // The messages of the waves are calls themselves. They are subtracted from the counts in an order
 // that can only make B larger and F smaller; when no message is in flight, the subtraction is exact

@@ -3,9 +3,9 @@
 #define CARIAMA_MCTS_ENGINE_COMMAND_H_
 
 #include <cstdint>
-#include <utility>
 #include <vector>
 
+#include "dsfabric/quiescence.h"
 #include "mcts/host.h"
 #include "mcts/options.h"
 
@@ -73,22 +73,23 @@ class CommandedSearch : public HostedSearch {
 
   // Rank 0 only. Blocks until all one-way calls of all processes have run, and also the one-way
   // calls that these sent. One-way calls free nodes, send copies of nodes and their counts,
-  // request and offer new nodes, and report their names and those of freed ones. They have all run
-  // when two consecutive rounds count the same number of sent and of run calls, and both numbers
-  // are equal (Mattern 1987). The counts of a dead process are lost: then two rounds with the same
-  // numbers suffice.
+  // request and offer new nodes, and report their names and those of freed ones. Each command is
+  // one wave of the termination detection (dsfabric/quiescence.h). The counts of a dead process are
+  // lost, so that sent and run calls differ: then the search waits until two waves of the same
+  // processes have the same counts.
   void quiesce(const SearchOptions& options) {
     Host& host = derived().host();
-    std::pair<uint64_t, uint64_t> before{UINT64_MAX, 0};
+    WaveComparison waves;
     for (;;) {
-      std::pair<uint64_t, uint64_t> now{0, 0};
+      uint64_t sent = 0;
+      uint64_t handled = 0;
       for (const CommandReply& reply : command(CommandKind::kInform, options)) {
-        now.first += reply.posts_sent;
-        now.second += reply.posts_handled;
+        sent += reply.posts_sent;
+        handled += reply.posts_handled;
       }
-      const bool equal = now.first == now.second || host.living() < host.size();
-      if (equal && now == before) return;
-      before = now;
+      const uint32_t living = host.living();
+      if (living < host.size()) sent = handled = sent + handled;
+      if (waves.ended(sent, handled, living)) return;
       static_cast<void>(host.step());  // with a single process, command() runs no calls
     }
   }

@@ -10,7 +10,8 @@ void example(long n) {
 #ifdef CARIAMA_MUST_NOT_COMPILE
   cariama::parallel_for(0L, n, [&](long i) { sum += i; });
 #else
-  sum = cariama::parallel_reduce(0L, n, 0L, [](long i) { return i; }, std::plus<>());
+  sum = cariama::parallel_reduce(
+      0L, n, 0L, [](long i) { return i; }, std::plus<>());
 #endif
   static_cast<void>(sum);
 }

@@ -7,8 +7,10 @@
 
 long example(long n, long factor) {
 #ifdef CARIAMA_MUST_NOT_COMPILE
-  return cariama::parallel_reduce(0L, n, 0L, [&](long i) { return factor * i; }, std::plus<>());
+  return cariama::parallel_reduce(
+      0L, n, 0L, [&](long i) { return factor * i; }, std::plus<>());
 #else
-  return cariama::parallel_reduce(0L, n, 0L, [=](long i) { return factor * i; }, std::plus<>());
+  return cariama::parallel_reduce(
+      0L, n, 0L, [=](long i) { return factor * i; }, std::plus<>());
 #endif
 }
