@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "dtutils/random.h"
 #include "tasks/runtime.h"
 
 namespace cariama::tasks {
@@ -94,14 +95,14 @@ class Victims {
 
   // Returns the rank of the next victim to try. Requires: !empty().
   [[nodiscard]] int next() {
-    uint64_t index = 0;
+    uint32_t index = 0;
     if (order_ == VictimOrder::kRandom) {
-      index = draw() % count_;
+      index = random_.below(count_);
       for (level_ = 0; index >= levels_[level_].count; ++level_) index -= levels_[level_].count;
     } else {
       do level_ = (level_ + 1) % levels_.size();
       while (levels_[level_].count == 0);
-      index = draw() % levels_[level_].count;
+      index = random_.below(levels_[level_].count);
     }
     return levels_[level_].rank(index);
   }
@@ -114,8 +115,8 @@ class Victims {
     for (const Run& run : levels_[level].runs) {
       for (int rank = run.begin; rank < run.end; ++rank) ranks.push_back(rank);
     }
-    for (size_t left = ranks.size(); left > 1; --left) {
-      std::swap(ranks[left - 1], ranks[draw() % left]);
+    for (auto left = static_cast<uint32_t>(ranks.size()); left > 1; --left) {
+      std::swap(ranks[left - 1], ranks[random_.below(left)]);
     }
   }
 
@@ -129,11 +130,11 @@ class Victims {
   struct Run {
     int begin;
     int end;
-    uint64_t before;  // number of ranks of the level in earlier runs
+    uint32_t before;  // number of ranks of the level in earlier runs
   };
   struct Level {
     std::vector<Run> runs;
-    uint64_t count = 0;
+    uint32_t count = 0;
 
     void add(int begin, int end) {
       if (begin == end) return;
@@ -142,32 +143,24 @@ class Victims {
       } else {
         runs.push_back({begin, end, count});
       }
-      count += static_cast<uint64_t>(end - begin);
+      count += static_cast<uint32_t>(end - begin);
     }
-    [[nodiscard]] int rank(uint64_t index) const {
+    [[nodiscard]] int rank(uint32_t index) const {
       const auto after =
           std::upper_bound(runs.begin(), runs.end(), index,
-                           [](uint64_t i, const Run& run) { return i < run.before; });
+                           [](uint32_t i, const Run& run) { return i < run.before; });
       const Run& run = *(after - 1);
       return run.begin + static_cast<int>(index - run.before);
     }
   };
 
-  Victims(VictimOrder order, uint64_t seed)
-      : order_(order), random_(seed * 0x9E3779B97F4A7C15 + 1) {}
-
-  uint64_t draw() {  // xorshift64*, Marsaglia 2003
-    random_ ^= random_ >> 12;
-    random_ ^= random_ << 25;
-    random_ ^= random_ >> 27;
-    return random_ * 0x2545F4914F6CDD1D >> 32;
-  }
+  Victims(VictimOrder order, uint64_t seed) : order_(order), random_(seed) {}
 
   VictimOrder order_;
   std::vector<Level> levels_;
-  uint64_t count_ = 0;  // number of ranks in all levels
+  uint32_t count_ = 0;  // number of ranks in all levels
   size_t level_ = 0;
-  uint64_t random_;
+  Random random_;
 };
 
 }  // namespace cariama::tasks
