@@ -559,7 +559,7 @@ absl::StatusOr<TableLoadResult> HashTable<W>::load(const std::string& prefix, De
   auto access = this->access();
   std::vector<Key> keys;
   std::vector<TableResult> results(kBatch);
-  const auto flush = [&]() -> absl::Status {
+  const auto put_batch = [&]() -> absl::Status {
     if (!access.ok()) return access.status();
     (*access)->find_or_put(keys, results);
     for (size_t i = 0; i < keys.size(); ++i) {
@@ -573,9 +573,9 @@ absl::StatusOr<TableLoadResult> HashTable<W>::load(const std::string& prefix, De
       prefix,
       [&](std::span<const uint64_t> stored) {
         decode_key(stored.data(), W, keys.emplace_back().data());
-        return keys.size() == kBatch ? flush() : absl::OkStatus();
+        return keys.size() == kBatch ? put_batch() : absl::OkStatus();
       },
-      flush, deadline);
+      put_batch, deadline);
 }
 
 template <size_t W>

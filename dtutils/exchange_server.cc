@@ -73,11 +73,11 @@ struct ExchangeServer::Impl {
       Connection& connection = connections[reply.rank];
       if (connection.socket < 0) continue;
       encode(reply.message, connection.outgoing);
-      flush(connection);
+      write_outgoing(connection);
     }
   }
 
-  static void flush(Connection& connection) {
+  static void write_outgoing(Connection& connection) {
     size_t sent = 0;
     while (sent < connection.outgoing.size()) {
       const ssize_t count = send(connection.socket, connection.outgoing.data() + sent,
@@ -146,7 +146,7 @@ void ExchangeServer::serve(std::span<const pollfd> polled) {
     const int rank = impl_->polled[i];
     // The callback of an earlier entry may have closed this connection.
     if (!connected(rank)) continue;
-    Impl::flush(impl_->connections[rank]);
+    Impl::write_outgoing(impl_->connections[rank]);
     impl_->receive(rank);
   }
 }

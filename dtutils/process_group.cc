@@ -181,7 +181,7 @@ class ProcessGroup {
       ExchangeClient exchange(socket, rank, labels_);
       code = body(exchange);
     }
-    static_cast<void>(flush_trace());  // exit() would write the trace; _exit does not
+    static_cast<void>(write_trace());  // exit() would write the trace; _exit does not
     std::cout.flush();
     std::fflush(nullptr);
     _exit(code);

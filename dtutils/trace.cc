@@ -601,7 +601,7 @@ void add_trace_clock(const TraceClockDifference& compared) {
 
 absl::Status start_trace(std::string_view path) { return start(std::string(path).c_str()); }
 
-absl::Status flush_trace() {
+absl::Status write_trace() {
   State& all = state();
   const std::lock_guard one_writer(all.writing);
   return trace_enabled() ? write_file(all) : absl::OkStatus();

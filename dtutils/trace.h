@@ -18,8 +18,8 @@
 // the path stands for the process id, so that each process has its own file.
 //
 // The file is valid JSON from start_trace() on, and after each write. A process writes at exit(),
-// by stop_trace() and by flush_trace(). A process that ends by _exit() or a signal leaves the
-// content of its last flush. If it is killed inside a write, the file ends with a part of that
+// by stop_trace() and by write_trace(). A process that ends by _exit() or a signal leaves what
+// its last write_trace() wrote. If it is killed inside a write, the file ends with a part of that
 // write, which the next process that writes removes. A write that fails, for example because the
 // disk is full, leaves the file as it was. A forked child starts with empty buffers.
 //
@@ -64,7 +64,7 @@ CARIAMA_DTUTILS_EXPORT void trace_record(char phase, const char* category, const
 
 // Writes the events recorded so far and continues recording. OK if no trace is being recorded.
 // Blocks while this process or another one writes, at most 30 s for the others.
-CARIAMA_DTUTILS_EXPORT absl::Status flush_trace();
+CARIAMA_DTUTILS_EXPORT absl::Status write_trace();
 
 // Writes the file a last time and stops recording. Events that other threads record meanwhile may
 // be lost. OK if no trace is being recorded.

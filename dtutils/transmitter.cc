@@ -581,7 +581,7 @@ absl::Status Transmitter::post(WorkRequest request, Synchronizer* done) {
   return post_accounted(request, done, false, full_queue_);
 }
 
-absl::Status Transmitter::flush(Synchronizer* done) {
+absl::Status Transmitter::signal_all(Synchronizer* done) {
   WorkRequest request;  // a WRITE of 0 bytes
   return post_accounted(request, done, true, full_queue_);
 }
@@ -597,7 +597,7 @@ absl::Status Transmitter::wait(Synchronizer& done, Deadline deadline) {
         std::chrono::steady_clock::now() >= next_probe) {
       next_probe = deadline_after(interval);
       // Operations in flight detect a dead peer themselves. A failed queue needs no probe.
-      if (!queue_->has_outstanding() && queue_->status().ok()) static_cast<void>(flush());
+      if (!queue_->has_outstanding() && queue_->status().ok()) static_cast<void>(signal_all());
     }
     if (done.done()) return true;
     // On a failed queue every outstanding operation completes with an error. If `done` then still

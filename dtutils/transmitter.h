@@ -71,7 +71,7 @@ struct TransmitOptions {
 // (statistics.h), as "transmit_queue.*" of the peer. Failures, repairs and waits for a full queue
 // are in the trace.
 struct TransmitStatistics {
-  uint64_t operations = 0;   // posted operations of any kind, including flushes and probes
+  uint64_t operations = 0;   // posted operations of any kind, including signal_all() and probes
   uint64_t bytes = 0;        // payload of transfers
   uint64_t signaled = 0;     // operations that were signaled
   uint64_t grants = 0;       // number of times that credits were taken from the shared counter
@@ -122,8 +122,8 @@ class CARIAMA_DTUTILS_EXPORT TransmitQueue {
   [[nodiscard]] absl::Status repair();
 
   // Returns true if a signaled operation was posted whose completion has not been polled. (After
-  // Transmitter::flush: true if any operation is outstanding.) The result is a snapshot. Takes a
-  // lock.
+  // Transmitter::signal_all(): true if any operation is outstanding.) The result is a snapshot.
+  // Takes a lock.
   [[nodiscard]] bool has_outstanding() const { return !is_drained(); }
   [[nodiscard]] uint32_t depth() const { return static_cast<uint32_t>(signaling_.depth()); }
   // Returns the number of operations of one Transmitter between two signaled ones; it is smaller
@@ -363,7 +363,7 @@ class CARIAMA_DTUTILS_EXPORT Transmitter {
   // Posts an empty signaled WRITE whose completion covers all operations that this queue pair has
   // posted before. Use it to free buffers when no later transfer follows. `done` is then counted
   // down when all earlier operations have completed.
-  [[nodiscard]] absl::Status flush(Synchronizer* done = nullptr);
+  [[nodiscard]] absl::Status signal_all(Synchronizer* done = nullptr);
 
   // Polls until `done` has no operation left, and returns its status; DEADLINE_EXCEEDED if the
   // deadline comes first. Probes the peer while no operation is outstanding, so that the wait ends
@@ -371,7 +371,7 @@ class CARIAMA_DTUTILS_EXPORT Transmitter {
   [[nodiscard]] absl::Status wait(Synchronizer& done, Deadline deadline);
 
   // Returns the next free unit of a CircularAllocator, or a segment of a LinearCircularAllocator.
-  // If none is free, it posts a flush(), polls, and waits. Errors: those of the queue;
+  // If none is free, it calls signal_all(), polls, and waits. Errors: those of the queue;
   // DEADLINE_EXCEEDED (all units are in use by other queue pairs); INVALID_ARGUMENT (a segment
   // larger than max_segment()).
   template <typename Allocator>
@@ -426,7 +426,7 @@ class CARIAMA_DTUTILS_EXPORT Transmitter {
     RDMAMemory* memory = allocate();
     if (memory != nullptr) [[likely]]
       return memory;
-    if (absl::Status status = flush(); !status.ok()) return status;
+    if (absl::Status status = signal_all(); !status.ok()) return status;
     if (wait_until(
             [&] {
               queue_->progress();

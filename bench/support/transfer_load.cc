@@ -363,7 +363,7 @@ absl::Status run_thread(Side& side, const Load& load, uint32_t thread,
   return automatic(side, load, thread, *transmitter, [&](auto&& transfer) {
     if (absl::Status status = post_all(load, gate, transfer); !status.ok()) return status;
     Synchronizer done;
-    if (absl::Status status = transmitter->flush(&done); !status.ok()) return status;
+    if (absl::Status status = transmitter->signal_all(&done); !status.ok()) return status;
     return transmitter->wait(done, kForever);
   });
 }

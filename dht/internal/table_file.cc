@@ -161,9 +161,9 @@ class FileWriter {
   }
   void add(uint64_t word) {
     buffer_.push_back(word);
-    if (buffer_.size() == kBufferWords) static_cast<void>(flush());
+    if (buffer_.size() == kBufferWords) static_cast<void>(write_buffer());
   }
-  [[nodiscard]] absl::Status flush() {
+  [[nodiscard]] absl::Status write_buffer() {
     const auto* bytes = reinterpret_cast<const char*>(buffer_.data());
     size_t left = buffer_.size() * sizeof(uint64_t);
     while (left != 0 && status_.ok()) {
@@ -271,7 +271,7 @@ absl::StatusOr<uint64_t> write_table_file(const std::string& path, TableFileHead
     }
   }
   writer.add(of_body.value());
-  if (absl::Status flushed = writer.flush(); !flushed.ok()) return flushed;
+  if (absl::Status written = writer.write_buffer(); !written.ok()) return written;
   if (::fsync(file.get()) != 0) {
     return make_errno_error(errno, ErrorScope::kProcess, "cannot flush " + path + " to its disk");
   }

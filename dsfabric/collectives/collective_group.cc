@@ -407,7 +407,7 @@ void CollectiveGroup::arrive(uint32_t from, const CollectivePacket& packet,
       advance(sequence, op, outbox);
     }
   }
-  flush(outbox, kForever);
+  send_all(outbox, kForever);
   workers_of(fabric_).notify_waiters();
 }
 
@@ -429,7 +429,7 @@ bool CollectiveGroup::send(uint32_t to, const CollectivePacket& packet, std::str
   });
 }
 
-void CollectiveGroup::flush(Outbox& outbox, Deadline deadline) {
+void CollectiveGroup::send_all(Outbox& outbox, Deadline deadline) {
   if (outbox.empty()) return;
   const ScopedConnectDeadline scope(deadline);
   const size_t most = fabric_.options().receive_unit_bytes - kAround;
@@ -559,7 +559,7 @@ bool CollectiveGroup::look(uint64_t sequence, Deadline deadline) {
     decided = op.decided;
     if (decided == before && outbox.empty()) return decided;
   }
-  flush(outbox, deadline);
+  send_all(outbox, deadline);
   if (decided) workers_of(fabric_).notify_waiters();  // other members here wait for the same result
   return decided;
 }
@@ -586,7 +586,7 @@ void CollectiveGroup::nudge(uint64_t sequence, Deadline deadline) {
       post(outbox, rank, PacketType::kAsk, sequence, op);
     }
   }
-  flush(outbox, deadline);
+  send_all(outbox, deadline);
 }
 
 CollectiveBlockers CollectiveGroup::blockers(uint64_t sequence) {

@@ -153,7 +153,7 @@ class CollectiveGroup {
 
   // The functions below require mutex_ not to be held.
   // Does not wait beyond `deadline` for a process to which it has to connect.
-  void flush(Outbox& outbox, Deadline deadline);
+  void send_all(Outbox& outbox, Deadline deadline);
   [[nodiscard]] bool send(uint32_t to, const CollectivePacket& packet, std::string_view piece);
   [[nodiscard]] bool look(uint64_t sequence, Deadline deadline);
   void nudge(uint64_t sequence, Deadline deadline);

@@ -146,7 +146,7 @@ absl::Status FabricCore::finalize(Deadline deadline) {
   peers_.stop_answering();
   stop_threads();
   trace.reset();
-  write_trace();
+  write_job_trace();
   statistics_->print_table(deadline);
   return job_->bootstrap().finalize(deadline);
 }

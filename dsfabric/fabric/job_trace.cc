@@ -26,8 +26,8 @@ void align_trace(const FabricJob& job) {
   if (compared.ok()) add_trace_clock(*compared);
 }
 
-void write_trace() {
-  if (const absl::Status written = flush_trace(); !written.ok()) {
+void write_job_trace() {
+  if (const absl::Status written = write_trace(); !written.ok()) {
     report_once("trace", std::string(written.message()), "");
   }
 }

@@ -21,7 +21,7 @@ void name_in_trace(const FabricJob& job);
 void align_trace(const FabricJob& job);
 
 // Writes what was recorded so far to the file of the trace. Reports the first error of the process.
-void write_trace();
+void write_job_trace();
 
 // Compares the clock of this process with that of `rank`: several round trips, of which the fastest
 // one counts. The clock of `rank` is read between the two ends of a round trip, so the error is at

@@ -199,7 +199,7 @@ absl::Status Shutdown::run(Deadline deadline, const std::function<void()>& calls
   // would report the end of each process to each: P^2 messages.
   static_cast<void>(job_.bootstrap().watch_ends(false));
   // While no process has left, the first one that cannot write its part reports for its host.
-  write_trace();
+  write_job_trace();
   return run_round("left", {}, deadline).status();
 }
 

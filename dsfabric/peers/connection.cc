@@ -229,7 +229,7 @@ Connection::Sent Connection::post(const MessageHeader* header, const OutgoingCal
   }
   RDMAMemory* unit = ring_->allocate();
   if (unit == nullptr) {
-    static_cast<void>(transmitter_->flush());
+    static_cast<void>(transmitter_->signal_all());
     queue_->progress();
     unit = ring_->allocate();
     if (unit == nullptr) return queue_->status().ok() ? Sent::kNoCredit : Sent::kFailed;
@@ -276,7 +276,7 @@ size_t Connection::defer(const MessageHeader& header, const OutgoingCallView& ca
   return bytes;
 }
 
-size_t Connection::flush() {
+size_t Connection::send_deferred() {
   size_t bytes = 0;
   const std::lock_guard lock(mutex_);
   if (deferred_.empty()) return 0;
@@ -414,7 +414,7 @@ uint64_t Connection::exchange_signs(bool may_write) {
 void Connection::probe() {
   const std::lock_guard lock(mutex_);
   queue_->progress();
-  if (!queue_->has_outstanding()) static_cast<void>(transmitter_->flush());
+  if (!queue_->has_outstanding()) static_cast<void>(transmitter_->signal_all());
 }
 
 }  // namespace cariama::internal

@@ -115,11 +115,11 @@ class Connection {
   };
 
   [[nodiscard]] Sent send(const MessageHeader& header, const OutgoingCallView& call);
-  // Defers the message until flush(), behind the messages deferred before. Returns its size in
-  // bytes.
+  // Defers the message until send_deferred(), behind the messages deferred before. Returns its size
+  // in bytes.
   size_t defer(const MessageHeader& header, const OutgoingCallView& call);
   // Sends deferred messages as far as credits allow. Returns the bytes that are no longer deferred.
-  size_t flush();
+  size_t send_deferred();
   // Drops the deferred messages of a failed peer. Returns their bytes.
   size_t drop_deferred();
   // Sends an event as immediate data: the index of a worker of the peer to wake, or an event of a

@@ -263,7 +263,7 @@ void Ports::service(Port& port, Deadline now) {
   for (Connection* connection : connections) {
     const bool failed = listener_.is_failed(connection->rank());
     if (deferred) {
-      deferred_.release(failed ? connection->drop_deferred() : connection->flush());
+      deferred_.release(failed ? connection->drop_deferred() : connection->send_deferred());
     }
     if (failed) continue;
     if (!connection->return_credits()) port.owes_credits.store(true, std::memory_order_seq_cst);

@@ -93,7 +93,7 @@ absl::Status FaultQueuePair::repair() {
                         "repairing the connection to " + peer_ + ": the peer is lost (injected)",
                         "FaultControl::restore_peer()");
     }
-    flush_what_is_not_posted();
+    complete_unposted_as_flushed();
   }
   const absl::Status status = inner_->repair();
   const std::unique_lock lock = core_->lock();
@@ -379,7 +379,7 @@ void FaultQueuePair::complete(const Operation& operation, CompletionStatus statu
                           first_);
 }
 
-void FaultQueuePair::flush_what_is_not_posted() {
+void FaultQueuePair::complete_unposted_as_flushed() {
   for (uint64_t i = std::max(next_, first_); i < end(); ++i) {
     if (operation(i).status == CompletionStatus::kSuccess) {
       operation(i).status = CompletionStatus::kFlushed;

@@ -86,7 +86,7 @@ class FaultQueuePair final : public QueuePair {
   [[nodiscard]] PostResult post_poison();
   void forward_receives();
   void retire();
-  void flush_what_is_not_posted();
+  void complete_unposted_as_flushed();
   void complete(const Operation& operation, CompletionStatus status);
   void complete_receive(uint64_t id, CompletionStatus status);
   [[nodiscard]] bool lost();

@@ -60,7 +60,7 @@ RegistrationTrace* RegistrationTrace::get() {
                   std::string(created.status().message()));
       return nullptr;
     }
-    std::atexit([] { get()->flush(); });
+    std::atexit([] { get()->write_all(); });
     return created->release();
   }();
   return trace;
@@ -87,7 +87,7 @@ RegistrationTrace::RegistrationTrace(std::FILE* file)
 
 RegistrationTrace::~RegistrationTrace() {
   if (getpid() != process_) return;
-  flush();
+  write_all();
   std::fclose(file_);
 }
 
@@ -109,13 +109,13 @@ uint64_t RegistrationTrace::begin(const void* address, size_t bytes, const CallS
 void RegistrationTrace::end(uint64_t ticket) {
   if (getpid() != process_) return;
   const std::lock_guard lock(mutex_);
-  // flush() may have written it.
+  // write_all() may have written it.
   if (ticket <= written_) return;
   uses_[ticket - written_ - 1].end = read_clock(CLOCK_MONOTONIC) - start_;
   while (!uses_.empty() && uses_.front().end != 0) write_first();
 }
 
-void RegistrationTrace::flush() {
+void RegistrationTrace::write_all() {
   const std::lock_guard lock(mutex_);
   while (!uses_.empty()) {
     if (uses_.front().end == 0) uses_.front().end = read_clock(CLOCK_MONOTONIC) - start_;

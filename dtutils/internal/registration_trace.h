@@ -43,7 +43,7 @@ class RegistrationTrace {
   [[nodiscard]] uint64_t begin(const void* address, size_t bytes, const CallStack& stack);
   void end(uint64_t ticket);
   // Writes all uses that have begun. A use in progress ends now.
-  void flush();
+  void write_all();
 
  private:
   struct Use {

@@ -126,7 +126,7 @@ class ShmQueuePair final : public QueuePair, public ReceiveSource {
   void publish_receive(uint32_t slot, CompletionStatus status, const WorkRequest& request,
                        uint64_t bytes);
   void finish(const WorkRequest& request, Outcome outcome);
-  void flush(const WorkRequest& request);
+  void complete_as_flushed(const WorkRequest& request);
   void wait_for_receiver(const WorkRequest& request);
   void progress_locked();
   void set_waiting(bool waiting);
@@ -139,7 +139,7 @@ class ShmQueuePair final : public QueuePair, public ReceiveSource {
   [[nodiscard]] bool peer_is_ours() const;
   void announce_to_peer();
   [[nodiscard]] absl::Status drain_for_repair();
-  void flush_receives_into_queue();
+  void move_receives_to_queue();
   void announce_receives() { receive_completions_->announce(ready_bit_); }
 
   // Read by every operation.

@@ -385,7 +385,7 @@ absl::Status ShmQueuePair::drain_for_repair() {
   const Deadline deadline = deadline_after(kRepairTimeout);
   for (;;) {
     const bool peer_outside = remote_.header->in_peer.load() == 0 || link_->ended.load();
-    flush_receives_into_queue();
+    move_receives_to_queue();
     if (peer_outside) return absl::OkStatus();
     if (std::chrono::steady_clock::now() >= deadline) {
       return make_error(
@@ -398,7 +398,7 @@ absl::Status ShmQueuePair::drain_for_repair() {
 }
 
 // Moves the receive completions that poll() would collect into the completion queue.
-void ShmQueuePair::flush_receives_into_queue() {
+void ShmQueuePair::move_receives_to_queue() {
   std::lock_guard lock(receive_completions_->drain_mutex());
   Completion completion;
   while (drain_receives(std::span(&completion, 1)) != 0) {
@@ -414,7 +414,7 @@ void ShmQueuePair::peer_ended(bool died) {
 }
 
 void ShmQueuePair::recover_receives() {
-  flush_receives_into_queue();  // the receives that the peer did finish
+  move_receives_to_queue();  // the receives that the peer did finish
   std::lock_guard lock(receive_completions_->drain_mutex());
   for (uint32_t slot : receives_->claimed_by(index_ + 1)) {
     if (shared_receives_) {

@@ -23,7 +23,7 @@ PostResult ShmQueuePair::post_slow(std::span<const WorkRequest> requests, uint32
     const bool signaled = (request.flags & kSignaled) != 0;
     if ((signaled || failed) && !reserve(true)) return {i, PostError::kQueueFull};
     if (failed) {
-      flush(request);
+      complete_as_flushed(request);
       continue;
     }
     std::optional<Outcome> outcome;
@@ -170,7 +170,7 @@ void ShmQueuePair::finish(const WorkRequest& request, Outcome outcome) {
   }
   if (!signaled) static_cast<void>(reserve(false));
   if (outcome.status == CompletionStatus::kFlushed) {
-    flush(request);
+    complete_as_flushed(request);
     return;
   }
   send_failure_reported_ = true;
@@ -187,7 +187,7 @@ void ShmQueuePair::fail_unlocked(const WorkRequest& request, Outcome outcome) {
 // Completes an operation that was not executed. If the peer is the cause, the first such completion
 // reports it (kPeerDied or kRetryExceeded); all others report kFlushed. Requires: the completion
 // was reserved.
-void ShmQueuePair::flush(const WorkRequest& request) {
+void ShmQueuePair::complete_as_flushed(const WorkRequest& request) {
   Outcome outcome{CompletionStatus::kFlushed};
   if (!send_failure_reported_) {
     const LinkState state = status().state();
@@ -235,7 +235,7 @@ void ShmQueuePair::progress_locked() {
     const QueuePairStatus now = status();
     if (now.failed()) {
       if ((request.flags & kSignaled) == 0) static_cast<void>(reserve(false));
-      flush(request);
+      complete_as_flushed(request);
     } else if (std::optional<Outcome> outcome = attempt(request)) {
       finish(request, *outcome);
     } else {

@@ -102,7 +102,7 @@ void Service::run() {
         on_link_event(descriptor);
         std::lock_guard lock(mutex_);
         auto it = connections_.find(descriptor);
-        if (it != connections_.end() && (!serve(it->second) || !flush(it->second))) {
+        if (it != connections_.end() && (!serve(it->second) || !send_backlog(it->second))) {
           close_connection(descriptor);
         }
       }
@@ -174,7 +174,7 @@ bool Service::serve(Connection& connection) {
   return true;
 }
 
-bool Service::flush(Connection& connection) {
+bool Service::send_backlog(Connection& connection) {
   if (connection.welcome_due) {
     Message welcome;
     welcome.type = MessageType::kWelcome;
@@ -247,7 +247,7 @@ void Service::push(MessageType type, uint64_t key) {
     if (connection.backlog.size() >= kMaxBacklog) connection.backlog.pop_front();
     connection.backlog.push_back({type, key});
     // If the connection is broken, the service thread sees the hang-up and closes it.
-    if (!connection.waits_for_room) static_cast<void>(flush(connection));
+    if (!connection.waits_for_room) static_cast<void>(send_backlog(connection));
   }
 }
 

@@ -77,10 +77,10 @@ class Service {
   void run();
   void accept_peers();
   void push(MessageType type, uint64_t key);
-  // The following four functions require that mutex_ is locked. serve() and flush() return false
-  // if the connection must be closed.
+  // The following four functions require that mutex_ is locked. serve() and send_backlog() return
+  // false if the connection must be closed.
   bool serve(Connection& connection);
-  bool flush(Connection& connection);
+  bool send_backlog(Connection& connection);
   void close_connection(int socket);
   void watch_for_room(Connection& connection);
   void on_link_event(int descriptor);

@@ -355,7 +355,7 @@ absl::Status VerbsQueuePair::connect(std::string_view peer_address, const Connec
   return absl::OkStatus();
 }
 
-void VerbsQueuePair::flush() {
+void VerbsQueuePair::to_error_state() {
   ibv_qp_attr attributes{};
   attributes.qp_state = IBV_QPS_ERR;
   // Only a device that was removed refuses this, and then there is nothing to flush.
@@ -363,7 +363,7 @@ void VerbsQueuePair::flush() {
 }
 
 void VerbsQueuePair::fail() {
-  flush();
+  to_error_state();
   state_.store(QueuePairState::kError, std::memory_order_release);
 }
 
@@ -515,7 +515,7 @@ PostResult VerbsQueuePair::post_receive(std::span<const ReceiveRequest> requests
   }
   // soft-RoCE flushes the receives that are posted when the error occurs. It processes its receive
   // queue again only when it is moved to the error state once more.
-  if (result.posted > 0 && state() == QueuePairState::kError) flush();
+  if (result.posted > 0 && state() == QueuePairState::kError) to_error_state();
   return result;
 }
 
@@ -534,7 +534,7 @@ void VerbsQueuePair::observe(const ibv_wc& work) {
     const bool first =
         state_.compare_exchange_strong(expected, QueuePairState::kError, std::memory_order_acq_rel);
     // Flushes the receives posted since the device detected the error; see post_receive().
-    if (first && !closing_.load(std::memory_order_relaxed)) flush();
+    if (first && !closing_.load(std::memory_order_relaxed)) to_error_state();
   }
 }
 

@@ -76,7 +76,7 @@ class VerbsQueuePair final : public QueuePair {
   [[nodiscard]] absl::Status initialize();                                // RESET → INIT
   [[nodiscard]] absl::Status reach(const ConnectAttributes& attributes);  // INIT → RTR → RTS
   [[nodiscard]] absl::Status drain();
-  void flush();  // any state → ERR
+  void to_error_state();
   [[nodiscard]] absl::Status modify(ibv_qp_attr attributes, int mask, std::string_view step);
   [[nodiscard]] const Context& context() const { return *owner_->context(); }
   // Posts one batch from the front of `requests`. Requires: send_lock_ is locked.

@@ -76,16 +76,16 @@ class StagingWriter : public ChunkWriter {
   absl::StatusOr<bool> begin(Transmitter* transmitter, const ChannelLink::Chunk& chunk) override {
     RDMAMemory* unit = staging_->allocate();
     if (unit == nullptr) {
-      // One flush covers all transfers of the images in flight.
-      if (!std::exchange(flushed_, true)) {
-        if (absl::Status posted = transmitter->flush(); !posted.ok()) return posted;
+      // One signal_all() covers all transfers of the images in flight.
+      if (!std::exchange(all_signaled_, true)) {
+        if (absl::Status posted = transmitter->signal_all(); !posted.ok()) return posted;
       }
       transmitter->queue().progress();
       if (absl::Status status = transmitter->queue().status(); !status.ok()) return status;
       unit = staging_->allocate();
       if (unit == nullptr) return false;
     }
-    flushed_ = false;
+    all_signaled_ = false;
     unit_ = unit;
     base_ = unit_->get_buffer();
     remote_ = chunk.remote;
@@ -111,7 +111,7 @@ class StagingWriter : public ChunkWriter {
   std::unique_ptr<CircularAllocator> staging_;
   RDMAMemory* unit_ = nullptr;  // the image of this chunk
   RemoteMemoryLocator remote_;
-  bool flushed_ = false;  // since no unit was free
+  bool all_signaled_ = false;  // since no unit was free
 };
 
 // Common to the writers whose receiver polls its memory.

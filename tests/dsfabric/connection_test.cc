@@ -128,12 +128,12 @@ TEST_F(ConnectionTest, DeferredMessagesKeepTheirOrder) {
   defer(2);
   defer(3);
   defer(4);
-  EXPECT_EQ(near_.connection->flush(), 0u);  // no credit
+  EXPECT_EQ(near_.connection->send_deferred(), 0u);  // no credit
   std::vector<ArrivedMessage*> messages = arrived();
   finish(messages);
   // There are credits, but deferred messages come first.
   EXPECT_EQ(send(5), Connection::Sent::kNoCredit);
-  EXPECT_EQ(near_.connection->flush(), 2 * 24u);
+  EXPECT_EQ(near_.connection->send_deferred(), 2 * 24u);
   messages = arrived();
   ASSERT_EQ(messages.size(), 2u);
   EXPECT_EQ(number_in(*messages[0]), 2u);

@@ -218,7 +218,7 @@ TEST(DeadProcessTest, TheTransportsReportIsOneOfADeadProcess) {
     EXPECT_TRUE(wait_until(
         [&] {
           Synchronizer done;
-          lost = transmitter.flush(&done);
+          lost = transmitter.signal_all(&done);
           if (lost.ok()) lost = transmitter.wait(done, soon());
           return !lost.ok();
         },

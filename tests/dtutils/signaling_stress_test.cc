@@ -147,7 +147,7 @@ class SignalingStress : public ::testing::TestWithParam<Shape> {
       if (!buffer.memory.is_free()) {
         // No later signaled operation may follow that frees the buffer: flush, as
         // Transmitter::acquire does.
-        flush(signaling, device, lane, progress);
+        signal_all(signaling, device, lane, progress);
         ASSERT_TRUE(wait_until(
             [&] {
               progress();
@@ -167,7 +167,7 @@ class SignalingStress : public ::testing::TestWithParam<Shape> {
       if (one_in(10)) progress();
       if (one_in(100)) signaling.give_back(lane);
     }
-    flush(signaling, device, lane, progress);
+    signal_all(signaling, device, lane, progress);
     for (Buffer& buffer : buffers) {
       ASSERT_TRUE(wait_until(
           [&] {
@@ -180,8 +180,8 @@ class SignalingStress : public ::testing::TestWithParam<Shape> {
   }
 
   template <typename Progress>
-  void flush(Signaling& signaling, ModelDevice& device, Signaling::Lane& lane,
-             const Progress& progress) {
+  void signal_all(Signaling& signaling, ModelDevice& device, Signaling::Lane& lane,
+                  const Progress& progress) {
     if (lane.credits == 0 && !signaling.acquire(lane)) {
       ASSERT_TRUE(wait_until(
           [&] {
@@ -212,7 +212,7 @@ TEST_P(SignalingStress, KeepsEveryInvariant) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(device.overflows(), 0U);
   EXPECT_EQ(device.corrupted(), 0U);
-  EXPECT_EQ(device.queued(), 0U);  // each thread ended with a flush
+  EXPECT_EQ(device.queued(), 0U);  // each thread ended with signal_all()
   EXPECT_TRUE(post_again_) << "no request was refused: the test does not cover refusals";
   EXPECT_GE(device.posted(), shape.threads * shape.operations * 9 / 10);
   // Every credit is back: one lane can take batches until it has taken the whole depth.

@@ -156,10 +156,10 @@ TEST_F(TraceTest, TheFileExistsFromTheStartAndEachFlushUpdatesIt) {
   ASSERT_TRUE(start_trace(make("a.json")).ok());
   EXPECT_TRUE(events_named(read_trace(path("a.json")), "one").empty());
   trace_instant("test", "one");
-  ASSERT_TRUE(flush_trace().ok());
+  ASSERT_TRUE(write_trace().ok());
   EXPECT_EQ(events_named(read_trace(path("a.json")), "one").size(), 1U);
   trace_instant("test", "one");
-  ASSERT_TRUE(flush_trace().ok());
+  ASSERT_TRUE(write_trace().ok());
   EXPECT_EQ(events_named(read_trace(path("a.json")), "one").size(), 2U);
 }
 
@@ -202,7 +202,7 @@ TEST_F(TraceTest, ThreadsRecordDuringFlushes) {
     });
   }
   while (running.load() != 0) {
-    ASSERT_TRUE(flush_trace().ok());
+    ASSERT_TRUE(write_trace().ok());
     read_trace(path("a.json"));
   }
   for (std::thread& thread : threads) thread.join();
@@ -241,7 +241,7 @@ TEST_F(TraceTest, DroppedEventsAreCounted) {
   EXPECT_EQ(dropped_trace_events(), kTooMany);
   // Other threads still have room for events.
   std::thread([] { trace_instant("test", "other"); }).join();
-  ASSERT_TRUE(flush_trace().ok());
+  ASSERT_TRUE(write_trace().ok());
   // A write without events, which only counts what was dropped since the last one.
   trace_instant("test", "tick");
   ASSERT_TRUE(stop_trace().ok());
@@ -283,7 +283,7 @@ TEST_F(TraceTest, ProcessesShareAFile) {
   for (int i = 0; i < 3; ++i) {
     children.push_back(in_child([] {
       trace_instant("test", "child");
-      _exit(flush_trace().ok() ? 0 : 1);
+      _exit(write_trace().ok() ? 0 : 1);
     }));
   }
   ASSERT_TRUE(stop_trace().ok());
@@ -329,7 +329,7 @@ TEST_F(TraceTest, AForkedChildHasItsOwnFileIfThePathSaysSo) {
   trace_instant("test", "parent");
   const pid_t child = in_child([] {
     trace_instant("test", "child");
-    _exit(flush_trace().ok() ? 0 : 1);
+    _exit(write_trace().ok() ? 0 : 1);
   });
   ASSERT_TRUE(stop_trace().ok());
   const Json ours = read_trace(path(std::to_string(getpid()) + ".json"));
@@ -344,7 +344,7 @@ TEST_F(TraceTest, AForkedChildHasItsOwnFileIfThePathSaysSo) {
 TEST_F(TraceTest, TheNextWriteRemovesAnUnfinishedOne) {
   ASSERT_TRUE(start_trace(make("a.json")).ok());
   trace_instant("test", "one");
-  ASSERT_TRUE(flush_trace().ok());
+  ASSERT_TRUE(write_trace().ok());
   const std::string complete = text_of(path("a.json"));
   std::ofstream(path("a.json"), std::ios::in | std::ios::binary)
       << complete.substr(0, complete.size() - 4) << ",\n{\"ph\":\"i\",\"pi";
@@ -360,13 +360,13 @@ TEST_F(TraceTest, TheNextWriteRemovesAnUnfinishedOne) {
 TEST_F(TraceTest, AWriteThatFailsLeavesTheFileAsItWas) {
   ASSERT_TRUE(start_trace(make("a.json")).ok());
   trace_instant("test", "parent");
-  ASSERT_TRUE(flush_trace().ok());
+  ASSERT_TRUE(write_trace().ok());
   in_child([] {
     signal(SIGXFSZ, SIG_IGN);
     for (int i = 0; i < 20000; ++i) trace_instant("test", "child");
     const rlimit limit{64 << 10, 64 << 10};
     if (setrlimit(RLIMIT_FSIZE, &limit) != 0) _exit(2);
-    _exit(flush_trace().code() == absl::ErrnoToStatusCode(EFBIG) ? 0 : 1);
+    _exit(write_trace().code() == absl::ErrnoToStatusCode(EFBIG) ? 0 : 1);
   });
   trace_instant("test", "parent");
   ASSERT_TRUE(stop_trace().ok());
@@ -410,7 +410,7 @@ TEST_F(TraceTest, ClocksAreAligned) {
     internal::add_trace_clock({first, -500'000'000'000, 900});
     internal::add_trace_clock({first + 1'000'000, 77, 1});
     internal::add_trace_clock({first + 2'000'000, -500'000'002'000, 1200});
-    _exit(flush_trace().ok() ? 0 : 1);
+    _exit(write_trace().ok() ? 0 : 1);
   });
   ASSERT_TRUE(stop_trace().ok());
   const Json trace = read_trace(path("a.json"));

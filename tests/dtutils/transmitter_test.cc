@@ -74,7 +74,7 @@ TEST_F(TransmitterTest, FreesBuffersInBulkByOneFlush) {
   // first signaling interval.
   for (const RDMAMemory& unit : units) EXPECT_FALSE(unit.is_free());
   EXPECT_EQ(line.near->statistics().signaled, 0U);
-  must(transmitter.flush());
+  must(transmitter.signal_all());
   EXPECT_TRUE(line.near->has_outstanding());
   EXPECT_TRUE(fabric_.run_until_idle());
   EXPECT_EQ(line.near->progress(), 1U);
@@ -123,7 +123,7 @@ TEST_F(TransmitterTest, RefusesWhenFullAndPostsNothing) {
   for (int i = 0; i < 40; ++i) {
     EXPECT_EQ(other.write(from.memory, 0, 1024, to.locator()).code(),
               absl::StatusCode::kResourceExhausted);
-    EXPECT_EQ(other.flush().code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_EQ(other.signal_all().code(), absl::StatusCode::kResourceExhausted);
   }
   EXPECT_EQ(line.near->statistics().operations, posted);
   EXPECT_GE(line.near->statistics().full_waits, 81U);
@@ -367,14 +367,14 @@ class RecyclingTest : public TransmitterTest {
 
 TEST_F(RecyclingTest, ASmallRingIsFlushedWhenItIsExhausted) {
   // The ring has fewer units than the signaling interval, so no operation becomes signaled unless
-  // acquire() flushes.
+  // acquire() calls signal_all().
   ASSERT_GT(fast_.near->interval(), 4U);
   const auto ring = make_ring(4);
   must(write_many(*ring, 100, testing::kPatience));
   EXPECT_EQ(ring->units(), 4U);
 }
 
-// Segments of any size. No operation on them becomes signaled unless acquire() flushes.
+// Segments of any size. No operation on them becomes signaled unless acquire() calls signal_all().
 TEST_F(RecyclingTest, ASmallRingOfSegmentsIsFlushedWhenItIsExhausted) {
   const auto ring = must(LinearCircularAllocator::create(
       memory_, {.unit_bytes = kUnit, .initial_units = 2, .max_units = 2}));
@@ -387,7 +387,7 @@ TEST_F(RecyclingTest, ASmallRingOfSegmentsIsFlushedWhenItIsExhausted) {
     must(to_fast_.write(*segment, 0, bytes, target_.locator()));
   }
   Synchronizer done;
-  must(to_fast_.flush(&done));
+  must(to_fast_.signal_all(&done));
   must(to_fast_.wait(done, soon()));
   EXPECT_EQ(target_.data()[0], std::byte{199});
   EXPECT_EQ(ring->units(), 2U);
@@ -428,7 +428,7 @@ TEST_F(RecyclingTest, ASlowConnectionStallsASharedRing) {
         return !testing::drain(*slow_.far.receives).empty();
       },
       soon()));
-  must(to_slow_.flush());
+  must(to_slow_.signal_all());
   EXPECT_TRUE(wait_until([&] { return to_slow_.queue().progress() != 0; }, soon()));
   must(write_many(*shared, 100, testing::kPatience));
 }
@@ -439,7 +439,7 @@ TEST_F(RecyclingTest, ASlowConnectionDoesNotStallABoundRing) {
   const RDMAMemory* const slow_unit = send_slowly(*bound_to_slow);
   must(write_many(*bound_to_fast, 1000, testing::kPatience));
   // The slow connection's unit was in flight all the time.
-  must(to_slow_.flush());
+  must(to_slow_.signal_all());
   slow_.near->progress();
   EXPECT_TRUE(slow_.near->has_outstanding());
   EXPECT_FALSE(slow_unit->is_free());
@@ -622,7 +622,7 @@ TEST_F(TransmitterTest, ToleratesEveryBenignFault) {
     for (size_t i = 0; i < kWrites; ++i) {
       if (!from.memory.is_free()) {
         Synchronizer done;
-        must(transmitter.flush(&done));
+        must(transmitter.signal_all(&done));
         must(ended(transmitter, done));
         ASSERT_TRUE(from.memory.is_free());
       }
@@ -630,7 +630,7 @@ TEST_F(TransmitterTest, ToleratesEveryBenignFault) {
       must(transmitter.write(from.memory, 0, kBytes, to.locator(i * kBytes, kBytes)));
     }
     Synchronizer done;
-    must(transmitter.flush(&done));
+    must(transmitter.signal_all(&done));
     must(ended(transmitter, done));
     for (size_t i = 0; i < kWrites; ++i) {
       EXPECT_TRUE(testing::holds(to, i * kBytes, pattern(i, kBytes)));

@@ -72,7 +72,7 @@ TEST_P(TransmitterContract, EveryOperationIsCountedAndFewAreSignaled) {
       must(transmitter.write(from.memory, 8 * i, 8, to.locator(8 * i, 8)));
     }
     Synchronizer done;
-    must(transmitter.flush(&done));
+    must(transmitter.signal_all(&done));
     must(transmitter.wait(done, soon()));
     EXPECT_TRUE(testing::holds(to, 0, pattern(depth, 8 * operations)));
 
@@ -124,7 +124,7 @@ TEST_P(TransmitterContract, ThreadsShareAQueueAndRecycleBuffers) {
         for (size_t i = 0; i < kWrites; ++i) {
           Local& from = *buffers[i % kBuffers];
           if (!from.memory.is_free()) {
-            if (!transmitter.flush().ok()) ++failures;
+            if (!transmitter.signal_all().ok()) ++failures;
             if (!wait_until(
                     [&] {
                       line.near->progress();
@@ -142,7 +142,7 @@ TEST_P(TransmitterContract, ThreadsShareAQueueAndRecycleBuffers) {
           }
         }
         Synchronizer done;
-        if (!transmitter.flush(&done).ok() || !transmitter.wait(done, soon()).ok()) ++failures;
+        if (!transmitter.signal_all(&done).ok() || !transmitter.wait(done, soon()).ok()) ++failures;
       });
     }
     for (std::thread& thread : threads) thread.join();
@@ -360,7 +360,7 @@ TEST_P(TransmitterContract, ANewRangeAtTheAddressOfADestroyedOne) {
     region.reset();
     const auto flushed = [&] {
       Synchronizer done;
-      must(transmitter.flush(&done));
+      must(transmitter.signal_all(&done));
       return transmitter.wait(done, soon());
     };
     // Each of the forms is the first to use the new range once.
@@ -409,7 +409,7 @@ TEST_P(TransmitterContract, AnAllocatorMayShrinkAndGrow) {
     std::memcpy(memory.get_buffer(), data.data(), kBytes);
     Synchronizer done;
     must(transmitter.write(memory, 0, kBytes, to.locator()));
-    must(transmitter.flush(&done));
+    must(transmitter.signal_all(&done));
     EXPECT_EQ(transmitter.wait(done, soon()), absl::OkStatus());
     EXPECT_TRUE(testing::holds(to, 0, data));
     if (HasFailure()) return;
@@ -445,7 +445,7 @@ TEST_P(TransmitterContract, AFailedRequestThatWasPostedDirectly) {
         },
         soon()));
     EXPECT_THAT(std::string(line.near->status().message()), HasSubstr("remote access"));
-    EXPECT_EQ(transmitter.flush(), line.near->status());
+    EXPECT_EQ(transmitter.signal_all(), line.near->status());
     line.repair();
     Synchronizer again;
     must(transmitter.write(from.memory, 0, 64, to.locator(), &again));
@@ -472,7 +472,7 @@ TEST_P(TransmitterContract, AsManyTransmittersAsAllowedAndNoMore) {
     }
   }
   Synchronizer done;
-  must(transmitters[0].flush(&done));
+  must(transmitters[0].signal_all(&done));
   must(transmitters[0].wait(done, soon()));
   EXPECT_EQ(line.near->statistics().operations, 20 * TransmitQueue::kMaxTransmitters + 1);
   // The lane of a destroyed transmitter is available to a new one.
