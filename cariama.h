@@ -89,8 +89,6 @@
 #include "mcts/options.h"                                  // IWYU pragma: export
 #include "mcts/outcome.h"                                  // IWYU pragma: export
 #include "mcts/paper/paper_search.h"                       // IWYU pragma: export
-#include "mcts/paper/paper_tree.h"                         // IWYU pragma: export
-#include "mcts/paper/spsc_ring.h"                          // IWYU pragma: export
 #include "mcts/program.h"                                  // IWYU pragma: export
 #include "mcts/random.h"                                   // IWYU pragma: export
 #include "mcts/search.h"                                   // IWYU pragma: export

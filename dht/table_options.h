@@ -54,8 +54,8 @@ struct TableOptions {
   // An operation examines at most max_chunks * C buckets, where C is `chunk`, or kMaxChunk if
   // `chunk` is 0; then the result is kFull. 0: 256.
   uint32_t max_chunks = 0;
-  // Use one-sided transfers for all shares, also for memory that is mapped. For tests and
-  // benchmarks.
+  // Use one-sided transfers for all shares, also for memory that is mapped: to measure between
+  // processes of one host what a table between hosts does.
   bool force_remote = false;
   // Not kDevice: CPUs change the buckets of mapped shares, and a device's compare-and-swap is not
   // atomic with theirs.

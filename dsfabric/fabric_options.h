@@ -115,7 +115,7 @@ struct FabricOptions {
   // virtual machines on a loaded host.
   std::chrono::milliseconds ack_timeout{67};
   // One device to use for every pair of processes, instead of shm within a host and verbs between
-  // hosts. For tests on sim and fault.
+  // hosts: for jobs on sim and fault.
   std::shared_ptr<Device> device{};
 
   // Returns the values of Seriema where the paper states them: superpages of 1 GiB from the start

@@ -83,7 +83,7 @@ struct RunOptions {
   std::chrono::milliseconds grace{5'000};
   // Names of the ranks in error texts; a missing or empty one becomes "rank N".
   std::vector<std::string> labels{};
-  // Ranks whose death by a signal does not count as a failure, because a test kills them.
+  // Ranks that the program kills: their death by a signal does not count as a failure.
   std::vector<int> may_die{};
 };
 

@@ -18,6 +18,7 @@
 #include "absl/strings/str_join.h"
 #include "dtutils/internal/byte_size.h"
 #include "dtutils/internal/sysfs.h"
+#include "dtutils/internal/system_info_below.h"
 
 namespace cariama {
 namespace {
@@ -221,7 +222,9 @@ std::vector<NumaNodeInfo> query_nodes(const std::string& root, const SystemInfo&
 
 }  // namespace
 
-SystemInfo query_system_info(const std::string& root_folder) {
+SystemInfo query_system_info() { return internal::query_system_info_below("/"); }
+
+SystemInfo internal::query_system_info_below(const std::string& root_folder) {
   std::string root = root_folder;
   while (!root.empty() && root.back() == '/') root.pop_back();
 

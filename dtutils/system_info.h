@@ -81,9 +81,8 @@ struct SystemInfo {
   std::optional<int> ptrace_scope;
 };
 
-// Reads all fields. `root` replaces "/" in front of proc and sys, for tests. Values that come from
-// system calls (page size, limits, affinity) always describe the real system.
-[[nodiscard]] CARIAMA_DTUTILS_EXPORT SystemInfo query_system_info(const std::string& root = "/");
+// Reads all fields.
+[[nodiscard]] CARIAMA_DTUTILS_EXPORT SystemInfo query_system_info();
 
 // A property that costs speed or function, and its remedy.
 struct Shortfall {

@@ -129,8 +129,6 @@ class Search {
     root_.reset();
   }
 
-  [[nodiscard]] SearchProcess<G>& process() { return process_; }  // for tests
-
  private:
   using Clock = std::chrono::steady_clock;
   enum class Pause : uint8_t { kNone, kEnd, kFull };

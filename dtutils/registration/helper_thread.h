@@ -118,7 +118,7 @@ struct CARIAMA_DTUTILS_EXPORT HelperOptions {
   HelperBoard* board = nullptr;
   uint32_t process = 0;
   uint32_t idle_cores = 0;
-  // false: no thread; the owner calls step(). For tests and simulations with a clock of their own.
+  // false: no thread; the owner calls step(). For simulations with a clock of their own.
   bool own_thread = true;
 
   // The improvements together (docs/registration.md has the comparison): PredictorKind::kFollow,

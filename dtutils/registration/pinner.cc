@@ -9,6 +9,7 @@
 #include <array>
 #include <cerrno>
 #include <mutex>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "dtutils/file_descriptor.h"
 #include "dtutils/internal/byte_size.h"
 #include "dtutils/internal/memory_limits.h"
+#include "dtutils/internal/read_through.h"
 
 namespace cariama {
 
@@ -149,6 +151,7 @@ class IoUringRegion final : public MemoryRegion {
     state_->return_slots(slots_);
   }
   [[nodiscard]] const std::vector<uint32_t>& slots() const { return slots_; }
+  [[nodiscard]] IoUringPinner::State& state() const { return *state_; }
 
  private:
   const std::shared_ptr<IoUringPinner::State> state_;
@@ -205,16 +208,16 @@ bool IoUringPinner::accounted_only(const MemoryRegion& region) {
   return static_cast<const IoUringRegion&>(region).slots().empty();
 }
 
-absl::Status IoUringPinner::read_through(const MemoryRegion& region, const std::byte* address,
-                                         std::span<std::byte> out) {
-  const auto& slots = static_cast<const IoUringRegion&>(region).slots();
+absl::Status internal::read_through(const MemoryRegion& region, const std::byte* address,
+                                    std::span<std::byte> out) {
+  const auto& pinned = static_cast<const IoUringRegion&>(region);
   if (address < region.address() || address + out.size() > region.address() + region.length() ||
-      out.size() > kMostRead || out.empty() || slots.empty()) {
+      out.size() > kMostRead || out.empty() || pinned.slots().empty()) {
     return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
                       "read_through() beyond the region, of more than 64 KiB, or not pinned");
   }
   const auto offset = static_cast<size_t>(address - region.address());
-  return state_->read_through(slots[offset / kMostOfOneSlot], address, out);
+  return pinned.state().read_through(pinned.slots()[offset / kMostOfOneSlot], address, out);
 }
 
 }  // namespace cariama

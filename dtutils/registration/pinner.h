@@ -13,7 +13,6 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <span>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -68,12 +67,6 @@ class CARIAMA_DTUTILS_EXPORT IoUringPinner final : public Pinner {
 
   // Returns true if pin() only accounted for the region. Requires: this class made the region.
   [[nodiscard]] static bool accounted_only(const MemoryRegion& region);
-
-  // Copies the bytes that a device would read through the registration: those of the pinned pages,
-  // whatever is mapped at the address now. For tests of stale registrations; out.size() <= 64 KiB,
-  // within one GiB of the region. Errors: INVALID_ARGUMENT, those of io_uring.
-  [[nodiscard]] absl::Status read_through(const MemoryRegion& region, const std::byte* address,
-                                          std::span<std::byte> out);
 
  private:
   explicit IoUringPinner(std::shared_ptr<State> state);

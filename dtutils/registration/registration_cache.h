@@ -89,7 +89,7 @@ struct RegistrationOptions {
   size_t max_idle_ranges = 4096;
   Invalidation invalidation = Invalidation::kAutomatic;
   std::shared_ptr<RegistrationPolicy> policy{};  // default: lru
-  int64_t (*clock)() = registration_clock;       // ns; tests and simulations replace it
+  int64_t (*clock)() = registration_clock;       // ns; simulations replace it
   // Called after each change of the registered bytes with (time in ns, bytes), for plots. Called
   // with a lock held: must not call the cache.
   std::function<void(int64_t, uint64_t)> on_change{};

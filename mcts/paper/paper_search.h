@@ -24,7 +24,7 @@
 
 #include "mcts/host.h"
 #include "mcts/options.h"
-#include "mcts/paper/paper_tree.h"
+#include "mcts/paper/engine/paper_tree.h"
 
 namespace cariama::mcts {
 

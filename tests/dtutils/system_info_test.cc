@@ -12,6 +12,8 @@
 #include <fstream>
 #include <string>
 
+#include "dtutils/internal/system_info_below.h"
+
 namespace cariama {
 namespace {
 
@@ -67,7 +69,7 @@ TEST(SystemInfo, ReadsPoolsNodesAndSettings) {
   root.file(node + "node2/hugepages/hugepages-2048kB/nr_hugepages", "5\n");
   root.file(node + "node2/hugepages/hugepages-2048kB/free_hugepages", "4\n");
 
-  const SystemInfo info = query_system_info(root.path());
+  const SystemInfo info = internal::query_system_info_below(root.path());
   EXPECT_EQ(info.memory_total_bytes, uint64_t{16000000} * 1024);
   EXPECT_EQ(info.memory_available_bytes, 8000u * 1024);
   EXPECT_EQ(info.ptrace_scope, 2);
@@ -92,7 +94,7 @@ TEST(SystemInfo, ReadsPoolsNodesAndSettings) {
 
 TEST(SystemInfo, EmptyMachineIsNoError) {
   const FakeRoot root;
-  const SystemInfo info = query_system_info(root.path());
+  const SystemInfo info = internal::query_system_info_below(root.path());
   ASSERT_EQ(info.nodes.size(), 1u) << "a machine without NUMA has one node";
   EXPECT_EQ(info.nodes[0].id, 0);
   EXPECT_EQ(info.nodes[0].distances, (std::vector<int>{10}));
@@ -112,7 +114,7 @@ TEST(Cgroup, Version2TakesTheSmallestLimitOfAllLevels) {
   root.file("/sys/fs/cgroup/user.slice/cpu.max", "max 100000\n");
   root.file("/sys/fs/cgroup/user.slice/job/memory.max", "max\n");
   root.file("/sys/fs/cgroup/user.slice/job/cpu.max", "150000 100000\n");
-  const CgroupLimits limits = query_system_info(root.path()).cgroup;
+  const CgroupLimits limits = internal::query_system_info_below(root.path()).cgroup;
   EXPECT_EQ(limits.version, 2);
   EXPECT_EQ(limits.path, "/user.slice/job");
   EXPECT_EQ(limits.memory_bytes, 2000000u);
@@ -130,14 +132,14 @@ TEST(Cgroup, Version1HasAFolderPerController) {
   root.file("/sys/fs/cgroup/memory/a/memory.limit_in_bytes", "5000000\n");
   root.file("/sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_quota_us", "-1\n");
   root.file("/sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_period_us", "100000\n");
-  const CgroupLimits limits = query_system_info(root.path()).cgroup;
+  const CgroupLimits limits = internal::query_system_info_below(root.path()).cgroup;
   EXPECT_EQ(limits.version, 1);
   EXPECT_EQ(limits.path, "/a/b");
   EXPECT_EQ(limits.memory_bytes, 5000000u);
   EXPECT_FALSE(limits.cpus.has_value());
 
   root.file("/sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_quota_us", "50000\n");
-  EXPECT_EQ(query_system_info(root.path()).cgroup.cpus, 0.5);
+  EXPECT_EQ(internal::query_system_info_below(root.path()).cgroup.cpus, 0.5);
 }
 
 // In a container the group's path is that of the host, and only the group itself is mounted.
@@ -146,7 +148,7 @@ TEST(Cgroup, ContainerSeesItsGroupAtTheMount) {
   root.file("/proc/self/cgroup", "0::/../../kubepods/pod1\n");
   root.file("/proc/self/mountinfo", mount_line("/sys/fs/cgroup", "cgroup2", "rw"));
   root.file("/sys/fs/cgroup/memory.max", "123456789\n");
-  EXPECT_EQ(query_system_info(root.path()).cgroup.memory_bytes, 123456789u);
+  EXPECT_EQ(internal::query_system_info_below(root.path()).cgroup.memory_bytes, 123456789u);
 }
 
 TEST(Cgroup, MalformedFilesAreIgnored) {
@@ -156,7 +158,7 @@ TEST(Cgroup, MalformedFilesAreIgnored) {
             "short\n1 2 - \n" + mount_line("/sys/fs/cgroup", "cgroup2", "rw"));
   root.file("/sys/fs/cgroup/memory.max", "12x\n");
   root.file("/sys/fs/cgroup/cpu.max", "0 0\n");
-  const CgroupLimits limits = query_system_info(root.path()).cgroup;
+  const CgroupLimits limits = internal::query_system_info_below(root.path()).cgroup;
   EXPECT_EQ(limits.memory_bytes, kUnlimited);
   EXPECT_FALSE(limits.cpus.has_value());
 }
@@ -164,9 +166,9 @@ TEST(Cgroup, MalformedFilesAreIgnored) {
 TEST(MemoryLock, CapabilityIsBitFourteen) {
   const FakeRoot root;
   root.file("/proc/self/status", "Name:\ttest\nCapEff:\t0000000000004000\n");
-  EXPECT_TRUE(query_system_info(root.path()).memory_lock.may_exceed);
+  EXPECT_TRUE(internal::query_system_info_below(root.path()).memory_lock.may_exceed);
   root.file("/proc/self/status", "Name:\ttest\nCapEff:\t000001ffffffbfff\n");
-  EXPECT_FALSE(query_system_info(root.path()).memory_lock.may_exceed);
+  EXPECT_FALSE(internal::query_system_info_below(root.path()).memory_lock.may_exceed);
 }
 
 TEST(SystemInfo, ValuesOfThisMachineAreConsistent) {

@@ -29,6 +29,7 @@ using cariama::testing::try_test_processes;
 using example::ConnectFour;
 using testing::check_conservation;
 using testing::check_nodes;
+using testing::process_of;
 using testing::run_search_job;
 using testing::Shape;
 using testing::TicTacToe;
@@ -126,7 +127,7 @@ TEST_P(ByShape, NodesAreFreedEverywhere) {
     }
     search.clear();
     for (const CommandReply& reply :
-         search.process().command(CommandKind::kInform, search.options())) {
+         process_of(search).command(CommandKind::kInform, search.options())) {
       EXPECT_EQ(reply.statistics.nodes, 0u);
     }
   });

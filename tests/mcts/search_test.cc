@@ -23,6 +23,7 @@ using testing::check_conservation;
 using testing::check_nodes;
 using testing::check_scores;
 using testing::local_host;
+using testing::process_of;
 using testing::ScoreGame;
 using testing::TicTacToe;
 
@@ -134,7 +135,7 @@ TEST_P(ByThreads, TranspositionsShareNodes) {
     nodes[shared ? 1 : 0] = result.processes[0].nodes;
     EXPECT_EQ(result.processes[0].transpositions > 0, shared);
     std::set<uint64_t> keys;
-    search.process().tree().for_each_node([&](const auto& node) { keys.insert(node.key()); });
+    process_of(search).tree().for_each_node([&](const auto& node) { keys.insert(node.key()); });
     if (shared) {
       EXPECT_EQ(keys.size(), nodes[1]);
     }
@@ -161,7 +162,7 @@ Node<ConnectFour>* grow_line(LocalTree<ConnectFour>& tree, std::initializer_list
 TEST_P(ByThreads, TranspositionsAreFreedWithTheTree) {
   const auto host = local_host(GetParam());
   Search<ConnectFour> search(*host);
-  LocalTree<ConnectFour>& tree = search.process().tree();
+  LocalTree<ConnectFour>& tree = process_of(search).tree();
   search.options().memory_bytes = 2 << 20;
   search.options().expand_visits = 0;
   search.options().transpositions = true;
@@ -325,7 +326,7 @@ TEST(Search, ACollectionCanBeInterrupted) {
   search.options().expand_visits = 0;
   search.options().memory_bytes = uint64_t{1} << 30;
   static_cast<void>(search.run(ConnectFour(), {.iterations = 8000}));
-  SearchProcess<ConnectFour>& process = search.process();
+  SearchProcess<ConnectFour>& process = process_of(search);
   LocalTree<ConnectFour>& tree = process.tree();
   SearchOptions options = search.options();
   options.memory_bytes = tree.live_bytes();

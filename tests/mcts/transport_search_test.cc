@@ -30,6 +30,7 @@ using example::ConnectFour;
 using testing::check_conservation;
 using testing::check_nodes;
 using testing::check_scores;
+using testing::process_of;
 using testing::run_transport_job;
 using testing::ScoreGame;
 using testing::TicTacToe;
@@ -192,7 +193,7 @@ TEST(Search, NodesAreFreedByCallsWhileTheyAreCollected) {
     search.options().placement = Placement::kRandom;
     search.options().memory_bytes = uint64_t{256} << 20;
     static_cast<void>(search.run(ConnectFour(), {.iterations = 20000}));
-    SearchProcess<ConnectFour>& process = search.process();
+    SearchProcess<ConnectFour>& process = process_of(search);
     LocalTree<ConnectFour>& tree = process.tree();
     SearchOptions options = search.options();
     options.memory_bytes = 0;

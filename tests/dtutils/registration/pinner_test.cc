@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "dtutils/file_descriptor.h"
+#include "dtutils/internal/read_through.h"
 #include "dtutils/registration/registration_cache.h"
 #include "tests/dtutils/allocators/fake_domain.h"
 #include "tests/dtutils/registration/pinning_domain.h"
@@ -23,10 +24,10 @@ using ::cariama::testing::FakeDomain;
 using ::cariama::testing::kTestPage;
 using ::cariama::testing::MappedPages;
 
-uint64_t word_through(IoUringPinner& pinner, const MemoryRegion& region, const std::byte* address) {
+uint64_t word_through(const MemoryRegion& region, const std::byte* address) {
   uint64_t word = 0;
   const absl::Status read =
-      pinner.read_through(region, address, std::as_writable_bytes(std::span(&word, 1)));
+      internal::read_through(region, address, std::as_writable_bytes(std::span(&word, 1)));
   EXPECT_TRUE(read.ok()) << read;
   return word;
 }
@@ -72,11 +73,11 @@ TEST(IoUringPinner, PinsUntilTheEnd) {
   auto region = (*pinner)->pin(pages.get(), pages.bytes());
   ASSERT_TRUE(region.ok()) << region.status();
   EXPECT_FALSE(IoUringPinner::accounted_only(**region));
-  EXPECT_EQ(word_through(**pinner, **region, pages.page(1)), 0x1111111111111111u);
+  EXPECT_EQ(word_through(**region, pages.page(1)), 0x1111111111111111u);
   std::byte* const address = pages.get();
   pages.unmap();
   // A stale registration: it reads what the address no longer names.
-  EXPECT_EQ(word_through(**pinner, **region, address), 0x1111111111111111u);
+  EXPECT_EQ(word_through(**region, address), 0x1111111111111111u);
 }
 
 TEST(IoUringPinner, AccountsForReadOnlyMemoryAndRefusesHoles) {
@@ -112,7 +113,7 @@ void expect_pinned(void* memory, size_t size) {
     auto used = cache->acquire(bytes + size / 2, 5 * kTestPage);
     ASSERT_TRUE(used.ok()) << used.status();
     EXPECT_FALSE(IoUringPinner::accounted_only(used->region()));
-    EXPECT_EQ(word_through(**pinner, used->region(), bytes + size / 2), 0x2222222222222222u);
+    EXPECT_EQ(word_through(used->region(), bytes + size / 2), 0x2222222222222222u);
     used->release();
     EXPECT_TRUE(cache->acquire(bytes + size / 2, 5 * kTestPage)->was_hit());
     munmap(memory, size);
@@ -237,7 +238,7 @@ TEST(IoUringPinner, NoStaleRegistrationIsEverUsed) {
     for (size_t i = 0; i < used_pages; ++i) {
       uint64_t expected = 0;
       std::memcpy(&expected, arena.page(used + i), sizeof(expected));
-      if (word_through(**pinner, acquired->region(), arena.page(used + i)) != expected) ++stale;
+      if (word_through(acquired->region(), arena.page(used + i)) != expected) ++stale;
     }
   }
   EXPECT_EQ(stale, 0u);

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "gtest/gtest.h"
+#include "mcts/engine/search_process.h"
 #include "mcts/host.h"
 #include "mcts/search.h"
 #include "tests/mcts/testing/score_game.h"
@@ -14,6 +15,12 @@ namespace cariama::mcts::testing {
 
 inline std::unique_ptr<Host> local_host(uint32_t threads) {
   return *Host::create(nullptr, {.threads = threads});
+}
+
+// Returns this process's part of the search. Requires: the calling thread created the host.
+template <Game G>
+SearchProcess<G>& process_of(const Search<G>&) {
+  return Host::local_here<SearchProcess<G>>();
 }
 
 // Checks the nodes of this process: the visits of a node are the sum of those of its moves, no
@@ -65,7 +72,7 @@ void check_conservation(Search<G>& search, const typename Search<G>::Result& res
   if (lossless) {
     EXPECT_EQ(completions, result.iterations);
   }
-  check_nodes(search.process().tree(), lossless);
+  check_nodes(process_of(search).tree(), lossless);
 }
 
 // Checks a search of a ScoreGame against exhaustive search: only wins and losses are proved, and

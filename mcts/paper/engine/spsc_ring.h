@@ -1,6 +1,6 @@
 // SpscRing: a wait-free queue of fixed length, with one producer and one consumer thread.
-#ifndef CARIAMA_MCTS_PAPER_SPSC_RING_H_
-#define CARIAMA_MCTS_PAPER_SPSC_RING_H_
+#ifndef CARIAMA_MCTS_PAPER_ENGINE_SPSC_RING_H_
+#define CARIAMA_MCTS_PAPER_ENGINE_SPSC_RING_H_
 
 #include <array>
 #include <atomic>
@@ -45,4 +45,4 @@ class SpscRing {
 
 }  // namespace cariama::mcts
 
-#endif  // CARIAMA_MCTS_PAPER_SPSC_RING_H_
+#endif  // CARIAMA_MCTS_PAPER_ENGINE_SPSC_RING_H_

@@ -12,8 +12,8 @@
 //   4. Back-propagation: calls from owner to owner up the tree add the result.
 // Visits are counted on the way down and wins on the way up, by relaxed atomics in the parent. This
 // has the effect of a virtual loss.
-#ifndef CARIAMA_MCTS_PAPER_PAPER_TREE_H_
-#define CARIAMA_MCTS_PAPER_PAPER_TREE_H_
+#ifndef CARIAMA_MCTS_PAPER_ENGINE_PAPER_TREE_H_
+#define CARIAMA_MCTS_PAPER_ENGINE_PAPER_TREE_H_
 
 #include <algorithm>
 #include <atomic>
@@ -33,7 +33,7 @@
 #include "mcts/game.h"
 #include "mcts/host.h"
 #include "mcts/options.h"
-#include "mcts/paper/spsc_ring.h"
+#include "mcts/paper/engine/spsc_ring.h"
 
 namespace cariama::mcts {
 
@@ -568,4 +568,4 @@ class PaperTree final : public CommandedSearch<PaperTree<G>> {
 
 }  // namespace cariama::mcts
 
-#endif  // CARIAMA_MCTS_PAPER_PAPER_TREE_H_
+#endif  // CARIAMA_MCTS_PAPER_ENGINE_PAPER_TREE_H_
