@@ -1,5 +1,5 @@
-# Compiler and linker settings of every target of the project. They are directory-wide and reach
-# nobody who uses the installed package: that sees only C++20 and the include folder.
+# Compiler and linker settings of every target of the project. They are directory-wide and not part of the
+# installed package, which sets only C++20 and the include folder.
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)

@@ -80,7 +80,7 @@ function(cariama_add_layer name)
   set(pc_requires ${pc_layers} ${arg_PC_REQUIRES})
   list(JOIN pc_requires " " pc_requires)
   set(pc_libs "")
-  if(NOT BUILD_SHARED_LIBS)  # an archive brings nothing along: what it needs is linked by all
+  if(NOT BUILD_SHARED_LIBS)  # an archive names no libraries: each program links those that it needs
     string(APPEND pc_requires " ${pc_requires_private}")
     set(pc_libs " ${pc_libs_private}")
     set(pc_requires_private "")

@@ -27,7 +27,7 @@ void Dispatch::deliver(ArrivedMessage* message) {
     return end(message);
   }
   Connection* const connection = message->connection;
-  if (connection != nullptr && connection->hold(message) &&
+  if (connection != nullptr && connection->mark_waiting(message) &&
       workers_.buffered().reserve(message->size)) {
     auto* const copy = new OwnMessage(message->size, message->rank);
     std::memcpy(copy->bytes, message->bytes, message->size);

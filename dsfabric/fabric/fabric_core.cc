@@ -120,11 +120,11 @@ absl::Status FabricCore::finalize(Deadline deadline) {
   // Meanwhile this thread runs its own calls, and those of workers that have left.
   std::optional<TraceScope> trace(std::in_place, "dsfabric", "finalize");
   absl::Status ended;
-  std::atomic<bool> over{false};
+  std::atomic<bool> finished{false};
   absl::StatusOr<std::thread> agreeing = start_thread([&] {
     // The calls may be those of workers that have left: no thread arms their doorbells.
     ended = shutdown_.run(deadline, [this] { workers_.notify_waiters(); });
-    over.store(true, std::memory_order_release);
+    finished.store(true, std::memory_order_release);
     workers_.notify_waiters();
   });
   if (!agreeing.ok()) {
@@ -134,7 +134,7 @@ absl::Status FabricCore::finalize(Deadline deadline) {
   static_cast<void>(dispatch_.wait(
       [&] {
         dispatch_.process_calls_of_absent_workers();
-        return over.load(std::memory_order_acquire);
+        return finished.load(std::memory_order_acquire);
       },
       kForever));
   agreeing->join();

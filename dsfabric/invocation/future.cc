@@ -36,8 +36,8 @@ absl::Status FutureState::wait(Deadline deadline) {
 
 bool FutureState::suspend(std::coroutine_handle<> coroutine) {
   worker_ = workers_of(fabric_).this_worker();
-  void* nobody = nullptr;
-  return waiter_.compare_exchange_strong(nobody, coroutine.address(), std::memory_order_acq_rel,
+  void* no_waiter = nullptr;
+  return waiter_.compare_exchange_strong(no_waiter, coroutine.address(), std::memory_order_acq_rel,
                                          std::memory_order_acquire);
 }
 

@@ -352,9 +352,9 @@ ArrivedMessage* Connection::unit_of(const Completion& completion) {
 }
 
 bool Connection::finish(ArrivedMessage* unit) {
-  if (unit->held) {
-    unit->held = false;
-    held_.fetch_sub(1, std::memory_order_relaxed);
+  if (unit->waits) {
+    unit->waits = false;
+    waiting_.fetch_sub(1, std::memory_order_relaxed);
   }
   // If the connection has failed, the unit cannot be posted; it stays unused.
   if (!post_unit(unit)) return true;

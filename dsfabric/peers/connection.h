@@ -52,7 +52,7 @@ struct ArrivedMessage : InboxNode {
   std::byte* bytes = nullptr;        // MessageHeader and call
   uint32_t size = 0;
   uint32_t rank = 0;   // of the sending process
-  bool held = false;   // counted by Connection::hold()
+  bool waits = false;  // for its destination thread (Connection::mark_waiting)
   uint64_t arrow = 0;  // id of the message's arrow in a trace, or 0
   // If set: not a call, but a coroutine of this process to resume.
   std::coroutine_handle<> resume{};
@@ -161,9 +161,9 @@ class Connection {
   // Marks the unit as waiting for its destination thread. Returns true if more than half of the
   // units wait: then the caller should copy this message and finish the unit, so that the
   // connection does not run out of units.
-  [[nodiscard]] bool hold(ArrivedMessage* unit) {
-    unit->held = true;
-    return (held_.fetch_add(1, std::memory_order_relaxed) + 1) * 2 > units_.size();
+  [[nodiscard]] bool mark_waiting(ArrivedMessage* unit) {
+    unit->waits = true;
+    return (waiting_.fetch_add(1, std::memory_order_relaxed) + 1) * 2 > units_.size();
   }
   // Called when a unit's message has been run, dropped, or copied: posts the unit again and returns
   // credits. Result: as return_credits().
@@ -223,7 +223,7 @@ class Connection {
   RDMAMemory unit_memory_;
   std::vector<ArrivedMessage> units_;
   std::atomic<uint64_t> finished_{0};
-  std::atomic<uint64_t> held_{0};
+  std::atomic<uint64_t> waiting_{0};
   uint64_t received_ = 0;  // the peer's sent_; written by the thread that polls the port
 
   // Sending.

@@ -282,15 +282,15 @@ absl::StatusOr<Registration> RegistrationCache::acquire(const void* address, siz
   }
 }
 
-void RegistrationCache::end(Entry& entry, const Registration& held) {
+void RegistrationCache::end(Entry& entry, const Registration& use) {
   if (!internal::in_registering_process(fork_page_)) return;
-  if (held.trace_ticket_ != 0) [[unlikely]]
-    trace_->end(held.trace_ticket_);
+  if (use.trace_ticket_ != 0) [[unlikely]]
+    trace_->end(use.trace_ticket_);
   // Release: the use happens-before the deregistration by another thread.
   const uint64_t word = entry.word.fetch_sub(1, std::memory_order_acq_rel);
   // After the decrement, so that the policy's thread finds the region idle. A doomed region's name
   // means nothing to the policy any more.
-  const bool keep = !held.transient_ && (word & kDoomed) == 0 && options_.policy->ended(held.use_);
+  const bool keep = !use.transient_ && (word & kDoomed) == 0 && options_.policy->ended(use.use_);
   if ((word & kUses) == 1 && !keep) {
     Lock lock(mutex_);
     static_cast<void>(unpin(lock, entry, version_of(word)));

@@ -10,7 +10,8 @@
 // acquire() finds a registration that contains the range, or makes one of its whole pages (or of a
 // range of at most 8 times its length that contains it and was registered before). A new range
 // replaces the idle ranges that it contains, if it is at most 8 times as long: messages of several
-// lengths from one buffer share one registration. A held Registration keeps the memory registered.
+// lengths from one buffer share one registration. The memory stays registered while the
+// Registration exists.
 //
 // The budgets are hard. When they are full, idle registrations are ended, least recently used
 // first, unless the policy is leave-pinned; if that does not suffice, acquire() fails.
@@ -205,7 +206,7 @@ class CARIAMA_DTUTILS_EXPORT RegistrationCache final : private RegionControl {
   [[nodiscard]] Registration begin(Entry& entry, bool hit, int64_t time, const UseContext& context,
                                    const void* frame);
   void record(Registration& made, const void* address, size_t bytes) const;
-  void end(Entry& entry, const Registration& held);
+  void end(Entry& entry, const Registration& use);
   void catch_up();
   void sweep(Lock& lock);
   [[nodiscard]] Entry* find(uintptr_t start, uintptr_t end, bool known) const;

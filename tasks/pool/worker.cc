@@ -158,7 +158,7 @@ void PoolWorker::set_tail(Cell* tail) {
 
 // ---- Victim -------------------------------------------------------------------------------------
 
-// Changes the own request cell from kOpen to kBlocked. Returns what it held before.
+// Changes the own request cell from kOpen to kBlocked. Returns its previous value.
 uint64_t PoolWorker::block_own_request() {
   ++statistics_.blockings;
   if (mapped_.empty()) {
@@ -266,8 +266,8 @@ void PoolWorker::record(const PoolAttempt& attempt) {
   if (log_.size() < options_.attempts) log_.push_back(attempt);
 }
 
-// Asks the victim for tasks. Returns what the victim's request cell held: kOpen if the request is
-// now in the cell.
+// Asks the victim for tasks. Returns the previous value of the victim's request cell: kOpen if the
+// request is now in the cell.
 uint64_t PoolWorker::request_from(int victim, uint64_t ticket) {
   if (mapped_.empty()) {
     return value_or_break(

@@ -179,10 +179,10 @@ TEST(AnswerTest, ShortResultsCostNoMessage) {
   FabricOptions options;
   options.service_threads = 0;
   run_process_job(2, options, [](Fabric& fabric) {
-    static std::atomic<bool> over;
+    static std::atomic<bool> finished;
     constexpr uint64_t kCalls = 100;
     if (fabric.rank() == 1) {
-      EXPECT_TRUE(fabric.wait([] { return over.load(); }, soon()));
+      EXPECT_TRUE(fabric.wait([] { return finished.load(); }, soon()));
       return;
     }
     const auto sends_there = [&] {  // its answer is short, so it needs no message
@@ -212,7 +212,7 @@ TEST(AnswerTest, ShortResultsCostNoMessage) {
                         }).get(soon());
     EXPECT_TRUE(absl::IsInternal(thrown.status())) << thrown.status();
     EXPECT_EQ(sends_there(), before + 3);
-    must(call(fabric, 1, [] { over = true; }));
+    must(call(fabric, 1, [] { finished = true; }));
   });
 }
 
@@ -261,9 +261,9 @@ TEST(AnswerTest, ManyAtOnceAndSleepers) {
 // outside of the fabric.
 TEST(AnswerTest, AnotherThreadWaitsForTheResult) {
   run_process_job(2, {}, [](Fabric& fabric) {
-    static std::atomic<bool> over;
+    static std::atomic<bool> finished;
     if (fabric.rank() == 1) {
-      EXPECT_TRUE(fabric.wait([] { return over.load(); }, soon()));
+      EXPECT_TRUE(fabric.wait([] { return finished.load(); }, soon()));
       return;
     }
     EXPECT_EQ(must(async_call(fabric, 1, [] { return 1; }).get(soon())), 1);  // connects
@@ -284,7 +284,7 @@ TEST(AnswerTest, AnotherThreadWaitsForTheResult) {
       EXPECT_TRUE(told_here);
       waits.join();
     }
-    must(call(fabric, 1, [] { over = true; }));
+    must(call(fabric, 1, [] { finished = true; }));
   });
 }
 

@@ -273,16 +273,16 @@ TEST(Broker, AFloodOfAnotherUserDoesNotKeepPeersOut) {
     char byte = 0;
     EXPECT_EQ(internal::receive_exactly(socket->get(), &byte, 1, "it", soon()).code(),
               absl::StatusCode::kUnavailable);
-    std::atomic<bool> over{false};
+    std::atomic<bool> finished{false};
     std::thread flood([&] {
-      while (!over.load()) {
+      while (!finished.load()) {
         const FileDescriptor one(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
         static_cast<void>(connect(one.get(), address->local.get(), address->local.length()));
       }
     });
     EXPECT_TRUE(exchange.put("flooding", "").ok());
     EXPECT_TRUE(exchange.get(0, "done", soon()).ok());
-    over = true;
+    finished = true;
     flood.join();
     EXPECT_TRUE(exchange.fence(soon()).ok());
   });

@@ -59,11 +59,11 @@ TEST(ProcessJobTest, OperationsKeepTheirDeadlinesIfTheyHaveToConnectToAStoppedPr
       const pid_t other = std::stoi(must(bootstrap.get(1, "pid", soon())));
       ASSERT_TRUE(stop_process(other, soon()));
       // Ends a wait that does not keep its deadline.
-      std::atomic<bool> over{false};
+      std::atomic<bool> finished{false};
       std::thread rescue([&] {
         static_cast<void>(
-            wait_until([&] { return over.load(); }, deadline_after(std::chrono::seconds(50))));
-        EXPECT_TRUE(over) << "an operation does not keep its deadline";
+            wait_until([&] { return finished.load(); }, deadline_after(std::chrono::seconds(50))));
+        EXPECT_TRUE(finished) << "an operation does not keep its deadline";
         kill(other, SIGCONT);
       });
       const auto expect_late = [](const absl::Status& status) {
@@ -81,7 +81,7 @@ TEST(ProcessJobTest, OperationsKeepTheirDeadlinesIfTheyHaveToConnectToAStoppedPr
       uint64_t word = 0;
       expect_late(memory->get(global_ptr<uint64_t>(address), std::span(&word, 1), shortly()));
       expect_late(memory->exchange(global_ptr<uint64_t>(address), 1, shortly()).status());
-      over = true;
+      finished = true;
       rescue.join();
       must(bootstrap.put("done", ""));
     }

@@ -113,11 +113,11 @@ TEST(LostPeerTest, EverythingPendingEnds) {
     static std::atomic<int> connected;
     killed = false;
     connected = 0;
-    std::atomic<int> over{0};
+    std::atomic<int> finished{0};
     job.run([&](Fabric& fabric, uint32_t) {
       if (fabric.rank() == 2) {
         EXPECT_TRUE(fabric.wait_polling([] { return killed.load(); }, soon()));
-        EXPECT_TRUE(wait_until([&] { return over.load() == 2; }, soon()));
+        EXPECT_TRUE(wait_until([&] { return finished.load() == 2; }, soon()));
         return;
       }
       std::vector<Future<int>> answers;
@@ -155,8 +155,8 @@ TEST(LostPeerTest, EverythingPendingEnds) {
       EXPECT_EQ(must(async_call(fabric, fabric.thread_of(1 - fabric.rank()), [] { return 3; })
                          .get(soon())),
                 3);
-      const int mine = ++over;
-      EXPECT_TRUE(fabric.wait_polling([&] { return mine == 2 || over == 2; }, soon()));
+      const int mine = ++finished;
+      EXPECT_TRUE(fabric.wait_polling([&] { return mine == 2 || finished == 2; }, soon()));
     });
   }
 }
@@ -172,22 +172,22 @@ TEST(LostPeerTest, ASleepingWaiterIsNotified) {
   options.finalize = false;
   options.fabric.heartbeat = std::chrono::milliseconds(20);
   LocalJob job(options);
-  static std::atomic<bool> there, over;
-  there = over = false;
+  static std::atomic<bool> there, finished;
+  there = finished = false;
   job.run([&](Fabric& fabric, uint32_t) {
     if (fabric.rank() == 1) {
-      EXPECT_TRUE(fabric.wait_polling([] { return over.load(); }, soon()));
+      EXPECT_TRUE(fabric.wait_polling([] { return finished.load(); }, soon()));
       return;
     }
     Future<void> never = async_call(fabric, 1, [] {
       there = true;
-      EXPECT_TRUE(wait_until([] { return over.load(); }, soon()));
+      EXPECT_TRUE(wait_until([] { return finished.load(); }, soon()));
     });
     EXPECT_TRUE(wait_until([] { return there.load(); }, soon()));
     job.faults(0)->lose_peer(fabric.label(1));
     const absl::Status lost = never.get(soon());
     EXPECT_TRUE(absl::IsUnavailable(lost)) << lost;
-    over = true;
+    finished = true;
   });
 }
 

@@ -79,8 +79,8 @@ TEST_P(FabricTest, AJobOfOneProcess) {
 // Without a service thread: process_calls() receives messages, and so does a thread that waits for
 // an answer.
 TEST_P(FabricTest, WorkersReceiveByThemselves) {
-  static std::atomic<bool> over;
-  over = false;
+  static std::atomic<bool> finished;
+  finished = false;
   LocalJobOptions options = job_of(2);
   options.fabric.service_threads = 0;
   LocalJob job(options);
@@ -89,7 +89,7 @@ TEST_P(FabricTest, WorkersReceiveByThemselves) {
       EXPECT_TRUE(wait_until(
           [&] {
             fabric.process_calls();
-            return over.load();
+            return finished.load();
           },
           soon()));
       return;
@@ -106,7 +106,7 @@ TEST_P(FabricTest, WorkersReceiveByThemselves) {
           fabric, 1, [] {}, served));
       EXPECT_TRUE(fabric.wait_polling([&] { return served.done(); }, soon()));
     }
-    over = true;
+    finished = true;
   });
 }
 
@@ -346,9 +346,9 @@ struct Replayed {
 Replayed replay(const char* transport, uint64_t seed) {
   static constexpr uint32_t kCalls = 5;
   static Replayed run;
-  static std::atomic<uint32_t> over;
+  static std::atomic<uint32_t> finished;
   run = {};
-  over = 0;
+  finished = 0;
   LocalJobOptions options{.processes = 3, .transport = transport_case(transport), .seed = seed};
   options.fabric.threads = 2;
   options.fabric.receive_units = 2;
@@ -363,7 +363,7 @@ Replayed replay(const char* transport, uint64_t seed) {
       }
     }
     EXPECT_TRUE(fabric.wait([] { return run.order.size() == 6u * 6 * kCalls; }, soon()));
-    if (++over == 6) run.trace = job.sim()->trace_hash();
+    if (++finished == 6) run.trace = job.sim()->trace_hash();
   });
   return run;
 }

@@ -52,7 +52,7 @@ TEST(InboxTest, ManyProducersAndConsumersInTurn) {
   // Guarded by try_consume() and done().
   std::vector<uint32_t> next(kProducers);
   uint64_t popped = 0;
-  std::atomic<bool> over{false};
+  std::atomic<bool> finished{false};
   std::vector<std::thread> threads;
   for (uint32_t producer = 0; producer < kProducers; ++producer) {
     threads.emplace_back([&, producer] {
@@ -67,7 +67,7 @@ TEST(InboxTest, ManyProducersAndConsumersInTurn) {
   for (uint32_t consumer = 0; consumer < kConsumers; ++consumer) {
     threads.emplace_back([&] {
       const auto take = [&] {
-        if (over.load()) return true;
+        if (finished.load()) return true;
         if (!inbox.try_consume()) return false;
         for (int i = 0; i < 64; ++i) {
           auto* const item = static_cast<Item*>(inbox.pop());
@@ -75,9 +75,9 @@ TEST(InboxTest, ManyProducersAndConsumersInTurn) {
           EXPECT_EQ(item->number, next[item->producer]++);
           ++popped;
         }
-        if (popped == uint64_t{kProducers} * kItems) over = true;
+        if (popped == uint64_t{kProducers} * kItems) finished = true;
         inbox.done();
-        return over.load();
+        return finished.load();
       };
       EXPECT_TRUE(wait_until(take, deadline_after(std::chrono::seconds(60))));
     });

@@ -159,7 +159,7 @@ TEST(Lease, AProcessThatContinuesTooLateIsCutOff) {
 // A user stops a job with Ctrl-Z, and continues it.
 TEST(Lease, AJobThatIsStoppedAsAWholeLosesNoProcess) {
   run_process_job(2, with_lease(), [](Fabric& fabric) {
-    static std::atomic<bool> over;
+    static std::atomic<bool> finished;
     if (fabric.rank() == 0) {
       const pid_t other = must(async_call(fabric, 1, [] { return getpid(); }).get(soon()));
       const std::string both = std::to_string(getpid()) + " " + std::to_string(other);
@@ -168,9 +168,9 @@ TEST(Lease, AJobThatIsStoppedAsAWholeLosesNoProcess) {
       const Deadline later = deadline_after(std::chrono::milliseconds(500));
       EXPECT_FALSE(fabric.wait([&] { return !fabric.peer_status(1).ok(); }, later));
       EXPECT_EQ(must(async_call(fabric, 1, [] { return 7; }).get(soon())), 7);
-      must(call(fabric, 1, [] { over = true; }));
+      must(call(fabric, 1, [] { finished = true; }));
     } else {
-      EXPECT_TRUE(fabric.wait([] { return over.load(); }, soon()));
+      EXPECT_TRUE(fabric.wait([] { return finished.load(); }, soon()));
       must(fabric.peer_status(0));
     }
   });

@@ -219,10 +219,10 @@ TEST_P(SendCallTest, InvalidLocatorsFailTheirOwnCallOnly) {
 TEST_P(SendCallTest, ARemoteObjectCostsOneWriteAndNoCall) {
   LocalJob job(job_of(2));
   static std::atomic<int> runs;
-  static std::atomic<bool> over, named;
+  static std::atomic<bool> checked, named;
   static RemoteMemoryLocator place;
   runs = 0;
-  over = named = false;
+  checked = named = false;
   job.run([&](Fabric& fabric, uint32_t) {
     constexpr int kCalls = 5;
     if (fabric.rank() == 0) {
@@ -281,14 +281,14 @@ TEST_P(SendCallTest, ARemoteObjectCostsOneWriteAndNoCall) {
       EXPECT_TRUE(absl::IsResourceExhausted(
           call_buffer<RemoteNotify>(fabric, 1, look, bytes_of(text), buffers)));
       must(fabric.memory().free(std::move(memory)));
-      over = true;
+      checked = true;
     } else {
       place = must(fabric.memory().allocate(2000)).locator(fabric.domain(0), fabric.rank());
       // The end of a plain Synchronizer is reported by a call; this end's counters show it.
       EXPECT_TRUE(fabric.wait([&] { return fabric.statistics().calls_run >= 1; }, soon()));
       const FabricStatistics before = fabric.statistics();
       named = true;
-      EXPECT_TRUE(fabric.wait_polling([] { return over.load(); }, soon()));
+      EXPECT_TRUE(fabric.wait_polling([] { return checked.load(); }, soon()));
       const FabricStatistics after = fabric.statistics();
       EXPECT_LE(after.calls_sent, 1u);  // the answer to the first call
       EXPECT_LE(after.calls_sent - before.calls_sent, 1u);

@@ -21,8 +21,8 @@ TEST(BroadcastFaults, ALostChildIsReportedByEveryForm) {
   LocalJobOptions options{.processes = 3, .transport = transport_case("fault_shm")};
   options.finalize = false;
   LocalJob job(options);
-  static std::atomic<bool> over;
-  over = false;
+  static std::atomic<bool> finished;
+  finished = false;
   job.run([&](Fabric& fabric, uint32_t) {
     if (fabric.rank() == 0) {
       must(call(fabric, 1, [] {}));
@@ -46,9 +46,9 @@ TEST(BroadcastFaults, ALostChildIsReportedByEveryForm) {
       EXPECT_TRUE(remote.ok()) << remote.status();
       EXPECT_TRUE(fabric.wait([&] { return run.done(); }, soon()));
       EXPECT_TRUE(absl::IsUnavailable(run.status())) << run.status();
-      over = true;
+      finished = true;
     }
-    EXPECT_TRUE(fabric.wait_polling([] { return over.load(); }, soon()));
+    EXPECT_TRUE(fabric.wait_polling([] { return finished.load(); }, soon()));
   });
 }
 
@@ -58,8 +58,8 @@ TEST(BroadcastFaults, ALossDeepInTheTreeReachesTheCallerUnchanged) {
   options.finalize = false;
   LocalJob job(options);
   static std::atomic<bool> lost;
-  static std::atomic<bool> over;
-  lost = over = false;
+  static std::atomic<bool> finished;
+  lost = finished = false;
   job.run([&](Fabric& fabric, uint32_t) {
     if (fabric.rank() == 4) {
       must(call(fabric, 6, [] {}));
@@ -81,9 +81,9 @@ TEST(BroadcastFaults, ALossDeepInTheTreeReachesTheCallerUnchanged) {
       EXPECT_TRUE(absl::IsUnavailable(run.status())) << run.status();
       EXPECT_NE(run.status().message().find(fabric.label(6)), std::string::npos) << run.status();
       EXPECT_EQ(run.status().message().find("threw"), std::string::npos) << run.status();
-      over = true;
+      finished = true;
     }
-    EXPECT_TRUE(fabric.wait_polling([] { return over.load(); }, soon()));
+    EXPECT_TRUE(fabric.wait_polling([] { return finished.load(); }, soon()));
   });
 }
 

@@ -30,9 +30,9 @@ class Window : public ChannelSender {
 TEST(WithheldChunks, ABrokenSenderReachesNoOtherChannel) {
   constexpr int kWithheldCalls = 50;
   static std::atomic<int> ran;
-  static std::atomic<bool> closed, written, over;
+  static std::atomic<bool> closed, written, finished;
   ran = 0;
-  closed = written = over = false;
+  closed = written = finished = false;
   LocalJobOptions options{.processes = 2, .transport = transport_case("shm")};
   LocalJob job(options);
   job.run([](Fabric& fabric, uint32_t) {
@@ -44,7 +44,7 @@ TEST(WithheldChunks, ABrokenSenderReachesNoOtherChannel) {
       // Receives nothing meanwhile, so that the calls stay in their chunks.
       EXPECT_TRUE(wait_until([] { return written.load(); }, soon()));
       EXPECT_TRUE(fabric.wait([] { return ran.load() >= 1 + kWithheldCalls; }, soon()));
-      over = true;
+      finished = true;
       return;
     }
     RDMAMessenger broken(*fabric.this_thread(), 1);
@@ -59,7 +59,7 @@ TEST(WithheldChunks, ABrokenSenderReachesNoOtherChannel) {
     std::memset(place, 0xff, 4096);
     written = true;
     must(call(fabric, 1, [] {}));
-    EXPECT_TRUE(fabric.wait_polling([] { return over.load(); }, soon()));
+    EXPECT_TRUE(fabric.wait_polling([] { return finished.load(); }, soon()));
     EXPECT_EQ(other.shutdown(soon()), absl::OkStatus());
   });
   EXPECT_EQ(ran, 1 + kWithheldCalls);

@@ -230,11 +230,11 @@ TEST(ShmHostilePeer, AnotherUserGetsNoAnswerAndKeepsNobodyOut) {
       char answer;
       EXPECT_LE(recv(raw, &answer, 1, 0), 0);
       close(raw);
-      std::atomic<bool> over{false};
+      std::atomic<bool> finished{false};
       std::thread flood([&] {
         sockaddr_un address;
         const socklen_t length = socket_address(uuid, &address);
-        while (!over.load()) {
+        while (!finished.load()) {
           const FileDescriptor one(
               socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
           static_cast<void>(
@@ -243,7 +243,7 @@ TEST(ShmHostilePeer, AnotherUserGetsNoAnswerAndKeepsNobodyOut) {
       });
       EXPECT_TRUE(exchange.put("flooding", "").ok());
       EXPECT_TRUE(exchange.get(0, "done", soon()).ok());
-      over = true;
+      finished = true;
       flood.join();
       return;
     }

@@ -138,8 +138,8 @@ TEST(Detector, IsRightInTheSameModel) {
 // ---- With real workers ----
 
 int rests(int milliseconds) {
-  const Deadline over = deadline_after(std::chrono::milliseconds(milliseconds));
-  static_cast<void>(communicate_until([&] { return std::chrono::steady_clock::now() > over; }));
+  const Deadline end = deadline_after(std::chrono::milliseconds(milliseconds));
+  static_cast<void>(communicate_until([&] { return std::chrono::steady_clock::now() > end; }));
   return 1;
 }
 int rests_in_many_tasks(int count) {
