@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "dsfabric/buffer_pull.h"
@@ -138,13 +139,13 @@ class Node : public std::enable_shared_from_this<Node> {
   // Copies fetched bytes into registered memory, which lives as long as this node. Returns false if
   // there is none: the node then reports the error, and must not be started.
   [[nodiscard]] bool keep(const void* bytes, uint64_t size) {
-    auto memory = fabric_.memory().allocate(size);
+    auto memory = fabric_.memory().allocate(std::max<uint64_t>(size, 1));
     if (!memory.ok()) {
       fail(memory.status());
       return false;
     }
     copy_ = *std::move(memory);
-    std::memcpy(copy_.get_buffer(), bytes, size);
+    if (size != 0) std::memcpy(copy_.get_buffer(), bytes, size);
     set_buffer(copy_.get_buffer(), &copy_, 0);
     return true;
   }
@@ -160,6 +161,11 @@ class Node : public std::enable_shared_from_this<Node> {
     if (!children().empty() && !keep(place, part_.size)) return false;
     buffer_ = place;
     return true;
+  }
+  // Returns the first error of this part so far.
+  [[nodiscard]] absl::Status status() {
+    const std::lock_guard lock(mutex_);
+    return status_;
   }
   // Stores the first error of this part. Ignores OK.
   void fail(const absl::Status& status) {
@@ -421,28 +427,31 @@ absl::Status start_broadcast(Fabric& fabric, BroadcastRoute* route,
                       "fabric was created",
                       "load the library first");
   }
+  const MemoryRange* range = nullptr;
+  std::span<const std::byte> bytes;
   if (buffer != nullptr) {
-    const MemoryRange& source = buffer->source;
-    const RDMAMemory* const memory = source.memory;
-    if (!check_range(memory, source.offset, source.size).ok() ||
+    range = std::get_if<MemoryRange>(&buffer->source);
+    if (range == nullptr) bytes = std::get<std::span<const std::byte>>(buffer->source);
+    if ((range != nullptr && !check_range(range->memory, range->offset, range->size).ok()) ||
         (!buffer->targets.empty() && buffer->targets.size() != fabric.size())) {
       return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
-                        memory == nullptr
+                        range != nullptr && range->memory == nullptr
                             ? "the memory passed to broadcast_buffer is nullptr"
                             : "the range passed to broadcast_buffer exceeds its memory, or there "
                               "is not one target per process",
                         "check source, offset, size and targets");
     }
-    part.size = source.size;
+    part.size = range != nullptr ? range->size : bytes.size();
     part.buffer = buffer->targets.empty() ? Buffer::kPull : Buffer::kPlaced;
     for (size_t i = 0; i < buffer->targets.size(); ++i) {
       targets.push_back(buffer->targets[(part.root + i) % buffer->targets.size()]);
     }
   }
   auto node = std::make_shared<Node>(fabric, part, function.bytes, std::move(targets));
-  if (buffer != nullptr) {
-    const MemoryRange& source = buffer->source;
-    node->set_buffer(source.memory->get_buffer() + source.offset, source.memory, source.offset);
+  if (range != nullptr) {
+    node->set_buffer(range->memory->get_buffer() + range->offset, range->memory, range->offset);
+  } else if (buffer != nullptr && !node->keep(bytes.data(), bytes.size())) {
+    return node->status();
   }
   node->on_end([consumed, &fabric](const absl::Status& status) {
     if (consumed || status.ok()) return consumed.complete(status);

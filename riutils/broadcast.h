@@ -40,6 +40,7 @@
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <variant>
 
 #include "dsfabric/call_encoding.h"
 #include "dsfabric/call_forms.h"
@@ -60,7 +61,8 @@ struct BroadcastFunction {
   std::string bytes;
 };
 struct BroadcastBuffer {
-  MemoryRange source{};
+  // A range of registered memory, or the user's bytes, which the broadcast copies into such memory.
+  std::variant<MemoryRange, std::span<const std::byte>> source{};
   // Target memory in each process, indexed by rank: the parent in the tree writes the buffer there.
   // If empty, each process READs the buffer into memory of this layer, which it frees when its
   // threads have run the call.
@@ -234,11 +236,11 @@ template <typename Options, typename F, typename... Given>
     return {};
   }
 }
-// broadcast_buffer(function, source, [targets,] [completions])
-template <typename Options, typename F, typename... Given>
-[[nodiscard]] CallResult issue_broadcast_buffer(Fabric& fabric, BroadcastRoute* route,
-                                                const F& function, const MemoryRange& source,
-                                                Given&&... given) {
+// broadcast_buffer(function, source, [targets,] [completions]); Source: std::span or MemoryRange.
+template <typename Options, typename F, typename Source, typename... Given>
+requires(!std::is_same_v<Source, BroadcastBuffer>) [[nodiscard]] CallResult
+    issue_broadcast_buffer(Fabric& fabric, BroadcastRoute* route, const F& function,
+                           const Source& source, Given&&... given) {
   if constexpr (kTargetsFirst<Given...>) {
     return [&](std::span<const RemoteMemoryLocator> targets, auto&&... rest) {
       return issue_broadcast_buffer<Options>(fabric, route, function,
@@ -263,18 +265,29 @@ CallResult broadcast(Fabric& fabric, F&& function, Given&&... given) {
                                                             std::forward<Given>(given)...);
 }
 
-// Every thread calls function(buffer, size), where the source is the bytes [offset, offset + size)
-// of registered memory:
+// Every thread calls function(buffer, size):
+//   broadcast_buffer(fabric, function, source, [targets,] [completions])
 //   broadcast_buffer(fabric, function, source, offset, size, [targets,] [completions])
+// The source is a std::span, which may be reused at once, or the bytes [offset, offset + size) of
+// registered memory. The children of the caller READ or are written from registered memory, each
+// through its own device, and the broadcast may outlive the call: so the bytes of a span are copied
+// into memory of the fabric, which the broadcast frees when it is consumed.
 // Without `targets`, each process READs the buffer from its parent in the tree. The threads of one
-// process share one copy, which is valid while the function runs. The range must not change until
-// the broadcast is consumed.
+// process share one copy, which is valid while the function runs. A range must not change until the
+// broadcast is consumed.
 // With `targets`, a std::span<const RemoteMemoryLocator> by rank, the parent in the tree writes the
 // buffer into `targets[rank]` of each process, and the function gets that address. Each process
 // must have created its locator for use by other processes, since any process may become its
-// parent. The caller's threads get the range of `source` itself; the entry of the caller's rank may
-// be empty. Errors: those of broadcast(), and INVALID_ARGUMENT (`source` is nullptr, the range
-// exceeds it, or there is not one target per process).
+// parent. The caller's threads get the range of `source` itself, or the copy; the entry of the
+// caller's rank may be empty. Errors: those of broadcast(), INVALID_ARGUMENT (`source` is nullptr,
+// the range exceeds it, or there is not one target per process), RESOURCE_EXHAUSTED (no registered
+// memory for a copy).
+template <auto... Options, typename F, typename... Given>
+CallResult broadcast_buffer(Fabric& fabric, F&& function, std::span<const std::byte> source,
+                            Given&&... given) {
+  return internal::issue_broadcast_buffer<CallOptions<Options...>>(
+      fabric, nullptr, function, source, std::forward<Given>(given)...);
+}
 template <auto... Options, typename F, typename... Given>
 CallResult broadcast_buffer(Fabric& fabric, F&& function, RDMAMemory* source, uint64_t offset,
                             uint64_t size, Given&&... given) {

@@ -105,6 +105,11 @@ class BasicGlobal {
   // Every thread calls function(buffer, size): the one-sided form of broadcast_buffer()
   // (broadcast.h). A process that READs the buffer forwards the call by service calls.
   template <auto... Options, typename F, typename... Given>
+  CallResult broadcast_buffer(F&& function, std::span<const std::byte> source, Given&&... given) {
+    return internal::issue_broadcast_buffer<CallOptions<Options...>>(
+        thread_.fabric(), &route_, function, source, std::forward<Given>(given)...);
+  }
+  template <auto... Options, typename F, typename... Given>
   CallResult broadcast_buffer(F&& function, RDMAMemory* source, uint64_t offset, uint64_t size,
                               Given&&... given) {
     return internal::issue_broadcast_buffer<CallOptions<Options...>>(

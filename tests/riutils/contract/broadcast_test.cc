@@ -1,9 +1,12 @@
 // Broadcasts in jobs of several shapes: every thread of every process runs a call exactly once.
 #include "riutils/broadcast.h"
 
+#include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <cstring>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -130,6 +133,27 @@ TEST_P(Broadcast, BuffersReachEveryThread) {
       EXPECT_EQ(placed.status(), absl::OkStatus());
       EXPECT_EQ(good.load(), 16u);
       EXPECT_FALSE(broadcast_buffer(fabric, check, &source, 4000, 2000, wrong));
+      // Memory that is not registered is copied: it may be overwritten at once.
+      std::vector<std::byte> bytes(2000);
+      const auto send_bytes = [&](auto&&... targets_and_done) {
+        for (uint64_t i = 0; i < 2000; ++i) bytes[i] = static_cast<std::byte>(i * 7);
+        EXPECT_TRUE(broadcast_buffer<RemoteNotify>(fabric, check, std::span(std::as_const(bytes)),
+                                                   targets_and_done...));
+        std::fill(bytes.begin(), bytes.end(), std::byte{0});
+      };
+      Synchronizer copied(2);
+      send_bytes(copied);
+      send_bytes(targets, copied);
+      ASSERT_TRUE(fabric.wait([&] { return copied.done(); }, soon()));
+      EXPECT_EQ(copied.status(), absl::OkStatus());
+      EXPECT_EQ(good.load(), 32u);
+      Synchronizer empty;
+      EXPECT_TRUE(broadcast_buffer<RemoteNotify>(
+          fabric, [](void*, uint64_t size) { good += size == 0 ? 1 : 0; },
+          std::span<const std::byte>(), empty));
+      ASSERT_TRUE(fabric.wait([&] { return empty.done(); }, soon()));
+      EXPECT_EQ(empty.status(), absl::OkStatus());
+      EXPECT_EQ(good.load(), 40u);
       ASSERT_TRUE(broadcast(fabric, [] { ended[me()] = true; }));
     }
     ASSERT_TRUE(wait_for_the_end(fabric));
