@@ -12,10 +12,10 @@
 
 // [connect_four_program]
 int main(int argc, char** argv) {
-  read_options(argc, argv);
   using example::ConnectFour;
   namespace mcts = cariama::mcts;
   mcts::Program program(argc, argv);
+  read_arguments(program.arguments(), " [-n PROCESSES] [-t THREADS]");
   return program.run([](mcts::Host& host) {
     mcts::Search<ConnectFour> search(host);
     ConnectFour game;

@@ -18,34 +18,39 @@ struct ExampleOptions {
   int operands = 0;      // number of positional arguments that the example accepts
 };
 
-// Ends the program if the command line asks for --help or --version (exit code 0), or if it has
-// arguments that the example does not know (exit code 2).
-inline void read_options(int argc, const char* const* argv, const ExampleOptions& known = {}) {
+// Ends the program if the arguments ask for --help or --version (exit code 0), or contain any that
+// the example does not know (exit code 2). `options` names the options that were read before.
+template <typename Arguments>
+void read_arguments(const Arguments& arguments, std::string_view options, int operands = 0) {
   const char* const name = program_invocation_short_name;
+  const std::string_view first = arguments.empty() ? "" : std::string_view(arguments[0]);
+  if (first == "--version") {
+    std::cout << name << ' ' << cariama::version() << '\n';
+    std::exit(0);
+  }
+  if (first == "--help") {
+    std::cout << "Usage: " << name << " [--help | --version]" << options
+              << (operands > 0 ? " [FILE]" : "") << '\n';
+    std::exit(0);
+  }
+  for (const std::string_view argument : arguments) {
+    if (!argument.starts_with('-') && arguments.size() <= static_cast<size_t>(operands)) continue;
+    std::cerr << name << ": unknown argument " << argument << "; see --help\n";
+    std::exit(2);
+  }
+}
+
+// The same for a command line.
+inline void read_options(int argc, const char* const* argv, const ExampleOptions& known = {}) {
   std::span arguments(argv + 1, static_cast<size_t>(argc) - 1);
   if (known.launches) {
     cariama::LaunchOptions ignored;  // launch_self() reads these options again, and reports errors
     const auto read = cariama::read_launch_options(arguments, ignored);
     arguments = arguments.subspan(read.ok() ? *read : arguments.size());
   }
-  const std::string_view first = arguments.empty() ? "" : arguments[0];
-  if (first == "--version") {
-    std::cout << name << ' ' << cariama::version() << '\n';
-    std::exit(0);
-  }
-  if (first == "--help") {
-    std::cout << "Usage: " << name << " [--help | --version]"
-              << (known.launches ? " [-n PROCESSES] [-t THREADS] [OPTION OF cariama-run]..." : "")
-              << (known.operands > 0 ? " [FILE]" : "") << '\n';
-    std::exit(0);
-  }
-  for (const std::string_view argument : arguments) {
-    if (!argument.starts_with('-') && arguments.size() <= static_cast<size_t>(known.operands)) {
-      continue;
-    }
-    std::cerr << name << ": unknown argument " << argument << "; see --help\n";
-    std::exit(2);
-  }
+  read_arguments(arguments,
+                 known.launches ? " [-n PROCESSES] [-t THREADS] [OPTION OF cariama-run]..." : "",
+                 known.operands);
 }
 
 #endif  // CARIAMA_DOCS_EXAMPLES_OPTIONS_H_
