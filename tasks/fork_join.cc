@@ -8,26 +8,26 @@
 namespace cariama::tasks {
 namespace {
 
-// Joins `record` and returns the outcome. Throws the child's exception if there is one.
-Outcome join_value(uint64_t record) {
-  const Outcome outcome = join(Reference(record));
-  if (outcome.kind == OutcomeKind::kFailed) this_worker->rethrow(outcome);
-  return outcome;
+// Joins `record` and returns the result. Throws the child's exception if there is one.
+TaskResult join_value(uint64_t record) {
+  const TaskResult result = join(Reference(record));
+  if (result.kind == TaskResultKind::kFailed) this_worker->rethrow(result);
+  return result;
 }
 
-Reference completed(Outcome outcome) {
+Reference completed(TaskResult result) {
   const Reference record = this_worker->new_record();
-  static_cast<void>(this_worker->deliver(record, outcome));
+  static_cast<void>(this_worker->deliver(record, result));
   return record;
 }
 
-ForkResult end_child(const Outcome& outcome) {
-  if (!pop_parent()) this_worker->end_task(outcome);
-  return {0, completed(outcome).word()};
+ForkResult end_child(const TaskResult& result) {
+  if (!pop_parent()) this_worker->end_task(result);
+  return {0, completed(result).word()};
 }
 
-void complete(uint64_t record, const Outcome& outcome) {
-  const Suspended waiter = this_worker->deliver(Reference(record), outcome);
+void complete(uint64_t record, const TaskResult& result) {
+  const Suspended waiter = this_worker->deliver(Reference(record), result);
   if (waiter.frames != 0) this_worker->make_ready(waiter);
 }
 
@@ -39,49 +39,49 @@ bool pop_parent() {
 }
 
 void end_with_value(const void* value, size_t bytes) {
-  this_worker->end_task(this_worker->value_outcome(value, bytes));
+  this_worker->end_task(this_worker->value_result(value, bytes));
 }
 
 ForkResult end_failed_child(std::exception_ptr* exception) {
-  const Outcome outcome = this_worker->failed_outcome(*exception);
+  const TaskResult result = this_worker->failed_result(*exception);
   delete exception;
-  return end_child(outcome);
+  return end_child(result);
 }
 
 ForkResult end_packed_child(const std::vector<std::byte>* packed) {
-  const Outcome outcome = this_worker->value_outcome(packed->data(), packed->size());
+  const TaskResult result = this_worker->value_result(packed->data(), packed->size());
   delete packed;
-  return end_child(outcome);
+  return end_child(result);
 }
 
 void join_record(uint64_t record, void* value, size_t bytes) {
-  const Outcome outcome = join_value(record);
-  this_worker->take_value(outcome, value, bytes);
+  const TaskResult result = join_value(record);
+  this_worker->take_value(result, value, bytes);
 }
 
 std::vector<std::byte> join_packed(uint64_t record) {
-  const Outcome outcome = join_value(record);
-  return this_worker->take_bytes(outcome);
+  const TaskResult result = join_value(record);
+  return this_worker->take_bytes(result);
 }
 
 void await_record(uint64_t record) { await(Reference(record)); }
 
 void join_and_drop(uint64_t record) noexcept {
-  const Outcome outcome = join(Reference(record));
-  this_worker->drop(outcome);
+  const TaskResult result = join(Reference(record));
+  this_worker->drop(result);
 }
 
 uint64_t join_for_failure(uint64_t record) {
-  const Outcome outcome = join(Reference(record));
-  if (outcome.kind == OutcomeKind::kFailed) return completed(outcome).word();
-  this_worker->drop(outcome);
+  const TaskResult result = join(Reference(record));
+  if (result.kind == TaskResultKind::kFailed) return completed(result).word();
+  this_worker->drop(result);
   return 0;
 }
 
 uint64_t record_exception(std::exception_ptr* exception) {
-  const Outcome outcome = worker_of_task("parallel_for")->failed_outcome(*exception);
+  const TaskResult result = worker_of_task("parallel_for")->failed_result(*exception);
   delete exception;
-  return completed(outcome).word();
+  return completed(result).word();
 }
 
 void suspend_task(PublishFunction publish, void* argument) {
@@ -97,11 +97,11 @@ void yield_task() { worker_of_task("yield")->yield(); }
 uint64_t make_record() { return worker_of_task("TaskPromise")->new_record().word(); }
 
 void complete_record(uint64_t record, const void* value, size_t bytes) {
-  complete(record, this_worker->value_outcome(value, bytes));
+  complete(record, this_worker->value_result(value, bytes));
 }
 
 void fail_record(uint64_t record, const std::exception_ptr& exception) {
-  complete(record, this_worker->failed_outcome(exception));
+  complete(record, this_worker->failed_result(exception));
 }
 
 std::pair<const std::atomic<uint64_t>*, uint64_t> new_token() {

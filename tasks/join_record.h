@@ -5,11 +5,11 @@
 // the parent public, so that the thief and the child both have the reference to it. (This resembles
 // Weave's lazily allocated futures, but needs no message from the thief to the child.)
 //
-// Greedy join. The child writes its outcome to the record and then adds 1 to `arrivals`. The joiner
+// Greedy join. The child writes its result to the record and then adds 1 to `arrivals`. The joiner
 // copies its frames out, writes their location to the record and then adds 1 to `arrivals`. The one
 // that arrives second (its addition returns 1) knows that the data of the other are complete, and
 // its worker continues the joiner: if it is the child, immediately after the end of the child. A
-// joiner that reads `arrivals` != 0 before it waits takes the outcome and adds nothing. So each
+// joiner that reads `arrivals` != 0 before it waits takes the result and adds nothing. So each
 // record has at most one waiter, which is continued exactly once. Source: MassiveThreads/DM (Endo
 // and Taura, CLUSTER'22).
 //
@@ -56,20 +56,20 @@ struct Suspended {
   uint64_t frames = 0;  // Reference to the copy of the frames; 0: no task
   uint64_t sp = 0;      // the frames run at the addresses [sp, top)
   uint64_t top = 0;
-  uint64_t report = 0;  // Reference to the record for the task's own outcome
+  uint64_t report = 0;  // Reference to the record for the task's own result
 };
 
-enum class OutcomeKind : uint32_t {
+enum class TaskResultKind : uint32_t {
   kNone,    // the child has not ended
-  kValue,   // a value, stored in Outcome::value
+  kValue,   // a value, stored in TaskResult::value
   kFar,     // a value, stored in a separate block
   kFailed,  // an exception, stored in a separate block
 };
 
 // The result of a child.
-struct Outcome {
+struct TaskResult {
   static constexpr size_t kInlineBytes = 56;
-  OutcomeKind kind = OutcomeKind::kNone;
+  TaskResultKind kind = TaskResultKind::kNone;
   uint32_t bytes = 0;  // size of the value, or of the contents of the block
   uint64_t block = 0;  // kFar, kFailed: Reference to the block
   std::byte value[kInlineBytes];
@@ -79,10 +79,10 @@ struct Outcome {
 struct JoinRecord {
   std::atomic<uint64_t> arrivals;  // 0, 1 or 2: how many of child and joiner have arrived
   Suspended waiter;                // written by a joiner before it arrives
-  Outcome outcome;                 // written by the child before it arrives
+  TaskResult result;               // written by the child before it arrives
 };
 static_assert(sizeof(JoinRecord) == 112 && std::is_trivially_copyable_v<Suspended> &&
-              std::is_trivially_copyable_v<Outcome>);
+              std::is_trivially_copyable_v<TaskResult>);
 
 }  // namespace cariama::tasks
 

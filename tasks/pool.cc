@@ -342,7 +342,7 @@ absl::Status TaskPool::run_first(const pool::internal::Kind& kind, std::byte* pa
   return absl::OkStatus();
 }
 
-int TaskPool::rank() const { return parts_->access->rank(); }
+Rank TaskPool::rank() const { return static_cast<uint32_t>(parts_->access->rank()); }
 int TaskPool::size() const { return parts_->access->size(); }
 PoolStatistics TaskPool::statistics() const { return parts_->worker->statistics(); }
 void TaskPool::reset_statistics() { parts_->worker->reset_statistics(); }

@@ -78,6 +78,7 @@
 #include "absl/status/statusor.h"
 #include "dsfabric/call_encoding.h"
 #include "dsfabric/function_table.h"
+#include "dsfabric/ids.h"
 #include "tasks/exceptions.h"
 #include "tasks/export.h"
 #include "tasks/runtime.h"
@@ -456,7 +457,7 @@ struct PoolAttempt {
     kLevel,      // an attempt on a worker of `level`
     kDetection,  // all levels were tried: termination detection
   };
-  enum class Outcome : uint8_t {
+  enum class Result : uint8_t {
     kStolen,    // got at least one task
     kBlocked,   // the victim's request cell was BLOCKED
     kBusy,      // another thief's request was in the cell
@@ -464,7 +465,7 @@ struct PoolAttempt {
     kNone,      // kDetection
   };
   Step step = Step::kLevel;
-  Outcome outcome = Outcome::kNone;
+  Result result = Result::kNone;
   uint8_t level = 0;  // distance of the victim, as an index of VictimLevel
   int victim = -1;
   uint32_t tasks = 0;  // tasks received
@@ -545,7 +546,7 @@ class CARIAMA_TASKS_EXPORT TaskPool {
     }
   }
 
-  [[nodiscard]] int rank() const;
+  [[nodiscard]] Rank rank() const;
   [[nodiscard]] int size() const;
   [[nodiscard]] PoolStatistics statistics() const;
   void reset_statistics();

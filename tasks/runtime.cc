@@ -178,7 +178,7 @@ absl::StatusOr<std::string> TaskRuntime::run_bytes(tasks::ChildFunction root, ui
   return text.substr(1);
 }
 
-int TaskRuntime::rank() const { return parts_->exchange.rank(); }
+Rank TaskRuntime::rank() const { return static_cast<uint32_t>(parts_->exchange.rank()); }
 int TaskRuntime::size() const { return parts_->exchange.size(); }
 TaskStatistics TaskRuntime::statistics() const { return parts_->worker->statistics(); }
 bool parent_is_stolen() { return tasks::worker_of_task("parent_is_stolen")->all_entries_stolen(); }

@@ -28,6 +28,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "dsfabric/ids.h"
 #include "dtutils/device.h"
 #include "dtutils/process_group.h"
 #include "tasks/context.h"
@@ -219,7 +220,7 @@ class CARIAMA_TASKS_EXPORT TaskRuntime {
     }
   }
 
-  [[nodiscard]] int rank() const;
+  [[nodiscard]] Rank rank() const;
   [[nodiscard]] int size() const;
   [[nodiscard]] TaskStatistics statistics() const;
   void reset_statistics();

@@ -175,11 +175,11 @@ PostResult ShmQueuePair::post_send(std::span<const WorkRequest> requests) {
         return post_slow(requests, i);
       }
     }
-    const Outcome outcome = execute_one_sided(request);
-    if (!outcome.ok()) [[unlikely]] {
-      fail_unlocked(request, outcome);
+    const OperationResult result = execute_one_sided(request);
+    if (!result.ok()) [[unlikely]] {
+      fail_unlocked(request, result);
     } else if (signaled) {
-      complete(request, outcome);
+      complete(request, result);
     }
   }
 }
@@ -244,7 +244,7 @@ PostResult ShmQueuePair::post_send(std::span<const WorkRequest> requests) {
   return count;
 }
 
-Outcome ShmQueuePair::execute_one_sided(const WorkRequest& request) {
+OperationResult ShmQueuePair::execute_one_sided(const WorkRequest& request) {
   const bool is_inline = (request.flags & kInline) != 0;
   const bool scatters =
       request.opcode != Opcode::kWrite && request.opcode != Opcode::kWriteImmediate;
@@ -300,7 +300,7 @@ Outcome ShmQueuePair::execute_one_sided(const WorkRequest& request) {
 }
 
 // Transfers to or from memory that has no descriptor, through the kernel (process_vm_readv(2)).
-Outcome ShmQueuePair::attach_copy(const WorkRequest& request, uint64_t bytes) {
+OperationResult ShmQueuePair::attach_copy(const WorkRequest& request, uint64_t bytes) {
   if (internal::is_atomic(request.opcode)) {
     // No other process can execute an atomic operation there, and the contract excludes the owner's
     // CPU.
@@ -346,13 +346,13 @@ Outcome ShmQueuePair::attach_copy(const WorkRequest& request, uint64_t bytes) {
   return {};
 }
 
-void ShmQueuePair::complete(const WorkRequest& request, Outcome outcome) {
+void ShmQueuePair::complete(const WorkRequest& request, OperationResult result) {
   Completion completion;
   completion.id = request.id;
-  completion.status = outcome.status;
+  completion.status = result.status;
   completion.kind = internal::completion_kind(request.opcode);
   completion.queue_pair = number_;
-  completion.vendor_error = outcome.vendor_error;
+  completion.vendor_error = result.vendor_error;
   send_queue_->push(completion, account_);
 }
 

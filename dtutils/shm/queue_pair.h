@@ -27,7 +27,7 @@
 namespace cariama::shm {
 
 // The result of an executed operation.
-struct Outcome {
+struct OperationResult {
   CompletionStatus status = CompletionStatus::kSuccess;
   uint32_t vendor_error = 0;  // errno of cross-memory attach
   [[nodiscard]] bool ok() const { return status == CompletionStatus::kSuccess; }
@@ -110,22 +110,22 @@ class ShmQueuePair final : public QueuePair, public ReceiveSource {
   [[nodiscard]] uint32_t post_plain_writes(std::span<const WorkRequest> requests, uint32_t first);
   [[nodiscard]] PostResult post_any(std::span<const WorkRequest> requests, uint32_t first);
   [[nodiscard]] bool reserve(bool in_ring);
-  [[nodiscard]] Outcome execute_one_sided(const WorkRequest& request);
+  [[nodiscard]] OperationResult execute_one_sided(const WorkRequest& request);
   [[nodiscard]] bool check_local(const Segment& segment, bool written) const;
-  [[nodiscard]] Outcome attach_copy(const WorkRequest& request, uint64_t bytes);
-  void complete(const WorkRequest& request, Outcome outcome);
+  [[nodiscard]] OperationResult attach_copy(const WorkRequest& request, uint64_t bytes);
+  void complete(const WorkRequest& request, OperationResult result);
 
   // Operations that need the mutex (queue_pair_message.cc). Requires: mutex_ is locked, except for
   // the first two functions.
   [[nodiscard]] PostResult post_slow(std::span<const WorkRequest> requests, uint32_t first);
-  void fail_unlocked(const WorkRequest& request, Outcome outcome);
-  [[nodiscard]] std::optional<Outcome> attempt(const WorkRequest& request);
-  [[nodiscard]] std::optional<Outcome> send_message(const WorkRequest& request);
-  [[nodiscard]] Outcome deliver(const WorkRequest& request, uint64_t bytes, uint32_t slot);
-  [[nodiscard]] Outcome copy_message(const WorkRequest& request, ReceiveSlot* slot);
+  void fail_unlocked(const WorkRequest& request, OperationResult result);
+  [[nodiscard]] std::optional<OperationResult> attempt(const WorkRequest& request);
+  [[nodiscard]] std::optional<OperationResult> send_message(const WorkRequest& request);
+  [[nodiscard]] OperationResult deliver(const WorkRequest& request, uint64_t bytes, uint32_t slot);
+  [[nodiscard]] OperationResult copy_message(const WorkRequest& request, ReceiveSlot* slot);
   void publish_receive(uint32_t slot, CompletionStatus status, const WorkRequest& request,
                        uint64_t bytes);
-  void finish(const WorkRequest& request, Outcome outcome);
+  void finish(const WorkRequest& request, OperationResult result);
   void complete_as_flushed(const WorkRequest& request);
   void wait_for_receiver(const WorkRequest& request);
   void progress_locked();

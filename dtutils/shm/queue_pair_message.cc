@@ -26,10 +26,10 @@ PostResult ShmQueuePair::post_slow(std::span<const WorkRequest> requests, uint32
       complete_as_flushed(request);
       continue;
     }
-    std::optional<Outcome> outcome;
-    if (waiting_.empty()) outcome = attempt(request);
-    if (outcome.has_value()) {
-      finish(request, *outcome);
+    std::optional<OperationResult> result;
+    if (waiting_.empty()) result = attempt(request);
+    if (result.has_value()) {
+      finish(request, *result);
     } else {
       wait_for_receiver(request);
     }
@@ -38,71 +38,71 @@ PostResult ShmQueuePair::post_slow(std::span<const WorkRequest> requests, uint32
 }
 
 // Executes one operation. Returns an empty optional if the other end is not ready for it.
-std::optional<Outcome> ShmQueuePair::attempt(const WorkRequest& request) {
+std::optional<OperationResult> ShmQueuePair::attempt(const WorkRequest& request) {
   switch (status().state()) {
     case LinkState::kReady:
       break;
     case LinkState::kWaiting:
       return std::nullopt;
     default:
-      return Outcome{CompletionStatus::kFlushed};
+      return OperationResult{CompletionStatus::kFlushed};
   }
   const bool one_sided = request.opcode == Opcode::kWrite || request.opcode == Opcode::kRead ||
                          internal::is_atomic(request.opcode);
   return one_sided ? execute_one_sided(request) : send_message(request);
 }
 
-std::optional<Outcome> ShmQueuePair::send_message(const WorkRequest& request) {
+std::optional<OperationResult> ShmQueuePair::send_message(const WorkRequest& request) {
   // While in_peer is set, the peer does not reuse the memory accessed here. The peer changes this
   // queue pair's status first and reads in_peer afterwards; this thread sets in_peer first and
   // reads the status afterwards (seq_cst), so at least one sees the other.
   header_->in_peer.store(1);
-  std::optional<Outcome> outcome;
+  std::optional<OperationResult> result;
   if (status().state() != LinkState::kReady) {
-    if (status().failed()) outcome = Outcome{CompletionStatus::kFlushed};
+    if (status().failed()) result = OperationResult{CompletionStatus::kFlushed};
   } else {
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < request.segment_count; ++i) {
       const Segment& segment = request.segments[i];
       bytes += segment.length;
       if ((request.flags & kInline) == 0 && segment.length != 0 && !check_local(segment, false)) {
-        outcome = Outcome{CompletionStatus::kLocalProtection};
+        result = OperationResult{CompletionStatus::kLocalProtection};
       }
     }
-    if (!outcome.has_value()) {
+    if (!result.has_value()) {
       const std::optional<uint32_t> slot = remote_.receives.claim(remote_.claimant);
-      if (slot.has_value()) outcome = deliver(request, bytes, *slot);
+      if (slot.has_value()) result = deliver(request, bytes, *slot);
     }
   }
   header_->in_peer.store(0, std::memory_order_release);
-  return outcome;
+  return result;
 }
 
 // Delivers a message into the receive in `slot`, which is claimed. The receive is completed in
 // every case.
-Outcome ShmQueuePair::deliver(const WorkRequest& request, uint64_t bytes, uint32_t slot) {
+OperationResult ShmQueuePair::deliver(const WorkRequest& request, uint64_t bytes, uint32_t slot) {
   ReceiveSlot* receive = remote_.receives.slot(slot);
-  Outcome outcome;
+  OperationResult result;
   CompletionStatus receiver = CompletionStatus::kSuccess;
   if (request.opcode == Opcode::kWriteImmediate) {
-    outcome = execute_one_sided(request);
-    if (!outcome.ok()) receiver = CompletionStatus::kFlushed;
+    result = execute_one_sided(request);
+    if (!result.ok()) receiver = CompletionStatus::kFlushed;
   } else if (read_once(receive->invalid) != 0) {
     receiver = CompletionStatus::kLocalProtection;
-    outcome.status = CompletionStatus::kRemoteOperation;
+    result.status = CompletionStatus::kRemoteOperation;
   } else if (bytes > read_once(receive->capacity)) {
     receiver = CompletionStatus::kLocalLength;
-    outcome.status = CompletionStatus::kRemoteInvalid;
+    result.status = CompletionStatus::kRemoteInvalid;
   } else {
-    outcome = copy_message(request, receive);
-    if (!outcome.ok()) receiver = CompletionStatus::kLocalProtection;
+    result = copy_message(request, receive);
+    if (!result.ok()) receiver = CompletionStatus::kLocalProtection;
   }
   publish_receive(slot, receiver, request, bytes);
-  return outcome;
+  return result;
 }
 
 // Gathers from the request's segments and scatters into the receive's segments.
-Outcome ShmQueuePair::copy_message(const WorkRequest& request, ReceiveSlot* slot) {
+OperationResult ShmQueuePair::copy_message(const WorkRequest& request, ReceiveSlot* slot) {
   const SharedSegment* next = slot->segments();
   const SharedSegment* const end =
       next + std::min(read_once(slot->segment_count), remote_.receives.max_segments());
@@ -134,9 +134,9 @@ Outcome ShmQueuePair::copy_message(const WorkRequest& request, ReceiveSlot* slot
         write.segment_count = 1;
         write.segments = &piece;
         write.remote_address = address;
-        const Outcome outcome = attach_copy(write, bytes);
-        if (outcome.status == CompletionStatus::kPeerDied) return outcome;
-        if (!outcome.ok()) return {CompletionStatus::kRemoteOperation, outcome.vendor_error};
+        const OperationResult result = attach_copy(write, bytes);
+        if (result.status == CompletionStatus::kPeerDied) return result;
+        if (!result.ok()) return {CompletionStatus::kRemoteOperation, result.vendor_error};
       }
       from_done += bytes;
       to_done += bytes;
@@ -162,25 +162,25 @@ void ShmQueuePair::publish_receive(uint32_t slot, CompletionStatus status,
 }
 
 // Reports an executed operation. Requires: its completion was reserved if it is signaled.
-void ShmQueuePair::finish(const WorkRequest& request, Outcome outcome) {
+void ShmQueuePair::finish(const WorkRequest& request, OperationResult result) {
   const bool signaled = (request.flags & kSignaled) != 0;
-  if (outcome.ok()) {
-    if (signaled) complete(request, outcome);
+  if (result.ok()) {
+    if (signaled) complete(request, result);
     return;
   }
   if (!signaled) static_cast<void>(reserve(false));
-  if (outcome.status == CompletionStatus::kFlushed) {
+  if (result.status == CompletionStatus::kFlushed) {
     complete_as_flushed(request);
     return;
   }
   send_failure_reported_ = true;
   break_connection();
-  complete(request, outcome);
+  complete(request, result);
 }
 
-void ShmQueuePair::fail_unlocked(const WorkRequest& request, Outcome outcome) {
+void ShmQueuePair::fail_unlocked(const WorkRequest& request, OperationResult result) {
   std::lock_guard lock(mutex_);
-  finish(request, outcome);
+  finish(request, result);
   progress_locked();
 }
 
@@ -188,14 +188,14 @@ void ShmQueuePair::fail_unlocked(const WorkRequest& request, Outcome outcome) {
 // reports it (kPeerDied or kRetryExceeded); all others report kFlushed. Requires: the completion
 // was reserved.
 void ShmQueuePair::complete_as_flushed(const WorkRequest& request) {
-  Outcome outcome{CompletionStatus::kFlushed};
+  OperationResult result{CompletionStatus::kFlushed};
   if (!send_failure_reported_) {
     const LinkState state = status().state();
-    if (state == LinkState::kPeerDead) outcome.status = CompletionStatus::kPeerDied;
-    if (state == LinkState::kPeerGone) outcome.status = CompletionStatus::kRetryExceeded;
+    if (state == LinkState::kPeerDead) result.status = CompletionStatus::kPeerDied;
+    if (state == LinkState::kPeerGone) result.status = CompletionStatus::kRetryExceeded;
     send_failure_reported_ = true;
   }
-  complete(request, outcome);
+  complete(request, result);
 }
 
 void ShmQueuePair::wait_for_receiver(const WorkRequest& request) {
@@ -236,8 +236,8 @@ void ShmQueuePair::progress_locked() {
     if (now.failed()) {
       if ((request.flags & kSignaled) == 0) static_cast<void>(reserve(false));
       complete_as_flushed(request);
-    } else if (std::optional<Outcome> outcome = attempt(request)) {
-      finish(request, *outcome);
+    } else if (std::optional<OperationResult> result = attempt(request)) {
+      finish(request, *result);
     } else {
       const CompletionStatus failure = now.state() == LinkState::kWaiting
                                            ? CompletionStatus::kRetryExceeded

@@ -20,7 +20,7 @@ namespace cariama::tasks {
 // Memory of the worker into which it reads parts of records of peers.
 struct JoinCopy {
   uint64_t arrivals;
-  Outcome outcome;
+  TaskResult result;
   Suspended waiter;
 };
 
@@ -29,36 +29,36 @@ class JoinProtocol {
   // Keeps references to both arguments. `copy` must be registered memory of this worker.
   JoinProtocol(RemoteAccess& access, JoinCopy& copy) : access_(access), copy_(copy) {}
 
-  // Returns the outcome of the record's child if the child has ended. Blocks for one round trip if
+  // Returns the result of the record's child if the child has ended. Blocks for one round trip if
   // the record is in another worker.
-  [[nodiscard]] absl::StatusOr<std::optional<Outcome>> poll_outcome(Reference reference) {
+  [[nodiscard]] absl::StatusOr<std::optional<TaskResult>> poll_result(Reference reference) {
     const JoinRecord& record = record_of(reference);
     if (reference.rank() == access_.rank()) {
-      if (record.arrivals.load(std::memory_order_acquire) == 0) return std::optional<Outcome>();
-      return std::optional<Outcome>(record.outcome);
+      if (record.arrivals.load(std::memory_order_acquire) == 0) return std::optional<TaskResult>();
+      return std::optional<TaskResult>(record.result);
     }
     const std::array<ReadPiece, 2> pieces{
         ReadPiece{address_of(&record.arrivals), &copy_.arrivals, sizeof copy_.arrivals},
-        ReadPiece{address_of(&record.outcome), &copy_.outcome, sizeof copy_.outcome}};
+        ReadPiece{address_of(&record.result), &copy_.result, sizeof copy_.result}};
     const absl::Status status = access_.read(reference.rank(), pieces);
     if (!status.ok()) return status;
-    if (copy_.arrivals == 0) return std::optional<Outcome>();
-    return std::optional<Outcome>(copy_.outcome);
+    if (copy_.arrivals == 0) return std::optional<TaskResult>();
+    return std::optional<TaskResult>(copy_.result);
   }
 
-  // Called when the child has ended: writes its outcome to the record. Returns the task that waits
+  // Called when the child has ended: writes its result to the record. Returns the task that waits
   // for it, which the caller must continue (frames == 0: no task waits). Blocks for one round trip,
   // or for two if a task waits.
-  [[nodiscard]] absl::StatusOr<Suspended> deliver(Reference reference, const Outcome& outcome) {
+  [[nodiscard]] absl::StatusOr<Suspended> deliver(Reference reference, const TaskResult& result) {
     JoinRecord& record = record_of(reference);
     const int owner = reference.rank();
     const size_t bytes =
-        offsetof(Outcome, value) + (outcome.kind == OutcomeKind::kValue ? outcome.bytes : 0);
+        offsetof(TaskResult, value) + (result.kind == TaskResultKind::kValue ? result.bytes : 0);
     absl::Status status;
     if (owner == access_.rank()) {
-      std::memcpy(&record.outcome, &outcome, bytes);
+      std::memcpy(&record.result, &result, bytes);
     } else {
-      status = access_.write(owner, address_of(&record.outcome), &outcome, bytes);
+      status = access_.write(owner, address_of(&record.result), &result, bytes);
       if (!status.ok()) return status;
     }
     const absl::StatusOr<uint64_t> arrived =
@@ -73,7 +73,7 @@ class JoinProtocol {
 
   // Called when the frames of the joiner have been copied out: writes the joiner to the record.
   // Returns true if the joiner now waits; the worker that ends the child continues it. Returns
-  // false if the child has ended since poll_outcome(): the caller must continue the joiner. Blocks
+  // false if the child has ended since poll_result(): the caller must continue the joiner. Blocks
   // for one round trip.
   [[nodiscard]] absl::StatusOr<bool> wait(Reference reference, const Suspended& joiner) {
     JoinRecord& record = record_of(reference);

@@ -24,7 +24,7 @@ namespace {
 constexpr uint32_t kMostUnsignaled = 64;
 constexpr uint32_t kDepth = 2 * kMostUnsignaled;
 constexpr size_t kMostPieces = 4;
-constexpr uint32_t kInlineWanted = 120;  // enough for the outcome in a join record
+constexpr uint32_t kInlineWanted = 120;  // enough for the result in a join record
 
 // How long a client waits for a served atomic before it checks that the server's process is alive.
 constexpr std::chrono::milliseconds kServerCheckInterval{100};

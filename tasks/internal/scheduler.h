@@ -199,7 +199,7 @@ bool Scheduler<Derived, Machine>::resume_waiting() {
   if (waiting_.empty()) return false;
   const Waiting oldest = waiting_.front();
   waiting_.pop_front();
-  if (!must(joins_.poll_outcome(oldest.record)).has_value()) {
+  if (!must(joins_.poll_result(oldest.record)).has_value()) {
     waiting_.push_back(oldest);
     return false;
   }

@@ -52,7 +52,7 @@ namespace cariama::tasks {
 struct PublicEntry {
   uint64_t sp;      // stack pointer of the saved context: address of the lowest byte of the frames
   uint64_t top;     // one past the address of the highest byte of the frames
-  uint64_t report;  // Reference to the record for the outcome of the task itself
+  uint64_t report;  // Reference to the record for the result of the task itself
   uint64_t record;  // Reference to the record of the child that the task forked last
 };
 static_assert(sizeof(PublicEntry) == 32);

@@ -148,10 +148,10 @@ ExceptionState Worker::take_exceptions() {
   return split_exceptions(leaving_.exceptions, task_top());
 }
 
-void Worker::end_task(const Outcome& outcome) {
+void Worker::end_task(const TaskResult& result) {
   leaving_.why = Leaving::Why::kEnded;
   // top has been decremented: it is the address of the parent's entry, which was stolen.
-  leaving_.next = deliver(Reference(reports_[cariama_fork_state.top - entries_]), outcome);
+  leaving_.next = deliver(Reference(reports_[cariama_fork_state.top - entries_]), result);
   before_leave(stack_end());
   cariama_leave();
 }
@@ -178,19 +178,19 @@ void await(Reference record) {
   while (!worker_of_task("join")->child_has_ended(record)) this_worker->wait_for(record);
 }
 
-Outcome join(Reference record) {
+TaskResult join(Reference record) {
   for (;;) {
     Worker& worker = *worker_of_task("join");  // read it each time: the process may have changed
-    std::optional<Outcome> outcome = worker.poll_outcome(record);
-    if (outcome.has_value()) return *outcome;
+    std::optional<TaskResult> result = worker.poll_result(record);
+    if (result.has_value()) return *result;
     worker.wait_for(record);
   }
 }
 
-std::optional<Outcome> Worker::poll_outcome(Reference record) {
-  const std::optional<Outcome> outcome = must(joins_.poll_outcome(record));
-  if (outcome.has_value()) release(record);
-  return outcome;
+std::optional<TaskResult> Worker::poll_result(Reference record) {
+  const std::optional<TaskResult> result = must(joins_.poll_result(record));
+  if (result.has_value()) release(record);
+  return result;
 }
 
 void Worker::wait_for(Reference record) {
@@ -219,7 +219,7 @@ void Worker::yield() {
   leave(&leaving_.sp);
 }
 
-// ---- records and outcomes ----
+// ---- records and results ----
 
 void* Worker::allocate(size_t bytes) {
   void* block = pinned_.reuse(bytes);
@@ -246,50 +246,50 @@ Reference Worker::new_record(size_t more) {
   return {rank(), record};
 }
 
-Outcome Worker::value_outcome(const void* value, size_t bytes) {
+TaskResult Worker::value_result(const void* value, size_t bytes) {
   if (bytes > UINT32_MAX) {
     end_job(make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
                        "a task's result of " + std::to_string(bytes) + " bytes is too large",
                        "return less than 4 GiB, or leave it in global memory"));
   }
-  Outcome outcome;
-  outcome.kind = OutcomeKind::kValue;
-  outcome.bytes = static_cast<uint32_t>(bytes);
-  void* to = outcome.value;
-  if (bytes > Outcome::kInlineBytes) {
-    outcome.kind = OutcomeKind::kFar;
+  TaskResult result;
+  result.kind = TaskResultKind::kValue;
+  result.bytes = static_cast<uint32_t>(bytes);
+  void* to = result.value;
+  if (bytes > TaskResult::kInlineBytes) {
+    result.kind = TaskResultKind::kFar;
     to = allocate(bytes);
-    outcome.block = Reference(rank(), to).word();
+    result.block = Reference(rank(), to).word();
   }
   if (bytes != 0) std::memcpy(to, value, bytes);
-  return outcome;
+  return result;
 }
 
-Outcome Worker::failed_outcome(const std::exception_ptr& exception) {
+TaskResult Worker::failed_result(const std::exception_ptr& exception) {
   ExceptionText text = describe(exception);
   text.type += '\0';
   text.type += text.text;
-  Outcome outcome;
-  outcome.kind = OutcomeKind::kFailed;
-  outcome.bytes = static_cast<uint32_t>(text.type.size());
+  TaskResult result;
+  result.kind = TaskResultKind::kFailed;
+  result.bytes = static_cast<uint32_t>(text.type.size());
   void* block = allocate(text.type.size());
   std::memcpy(block, text.type.data(), text.type.size());
   exceptions_[block] = exception;
   pinned_.mark(block);
-  outcome.block = Reference(rank(), block).word();
-  return outcome;
+  result.block = Reference(rank(), block).word();
+  return result;
 }
 
-Suspended Worker::deliver(Reference record, const Outcome& outcome) {
-  return must(joins_.deliver(record, outcome));
+Suspended Worker::deliver(Reference record, const TaskResult& result) {
+  return must(joins_.deliver(record, result));
 }
 
-std::vector<std::byte> Worker::fetch(const Outcome& outcome) {
-  std::vector<std::byte> bytes(outcome.bytes);
-  if (outcome.bytes == 0) {
-  } else if (outcome.block == 0) {
-    std::memcpy(bytes.data(), outcome.value, bytes.size());
-  } else if (const Reference block(outcome.block); block.rank() == rank()) {
+std::vector<std::byte> Worker::fetch(const TaskResult& result) {
+  std::vector<std::byte> bytes(result.bytes);
+  if (result.bytes == 0) {
+  } else if (result.block == 0) {
+    std::memcpy(bytes.data(), result.value, bytes.size());
+  } else if (const Reference block(result.block); block.rank() == rank()) {
     std::memcpy(bytes.data(), reinterpret_cast<const void*>(block.address()), bytes.size());
   } else {
     void* copy = allocate(bytes.size());
@@ -300,18 +300,18 @@ std::vector<std::byte> Worker::fetch(const Outcome& outcome) {
   return bytes;
 }
 
-void Worker::take_value(const Outcome& outcome, void* value, size_t bytes) {
-  if (bytes == 0) return drop(outcome);
-  if (outcome.bytes != bytes) {
+void Worker::take_value(const TaskResult& result, void* value, size_t bytes) {
+  if (bytes == 0) return drop(result);
+  if (result.bytes != bytes) {
     end_job(make_error(absl::StatusCode::kInternal, ErrorScope::kProcess,
-                       "a task's result has " + std::to_string(outcome.bytes) + " bytes, not " +
+                       "a task's result has " + std::to_string(result.bytes) + " bytes, not " +
                            std::to_string(bytes)));
   }
-  if (outcome.block == 0) {
-    if (bytes != 0) std::memcpy(value, outcome.value, bytes);
+  if (result.block == 0) {
+    if (bytes != 0) std::memcpy(value, result.value, bytes);
     return;
   }
-  const Reference block(outcome.block);
+  const Reference block(result.block);
   if (block.rank() == rank()) {
     std::memcpy(value, reinterpret_cast<const void*>(block.address()), bytes);
   } else {
@@ -321,25 +321,25 @@ void Worker::take_value(const Outcome& outcome, void* value, size_t bytes) {
   release(block);
 }
 
-std::vector<std::byte> Worker::take_bytes(const Outcome& outcome) {
-  std::vector<std::byte> bytes = fetch(outcome);
-  drop(outcome);
+std::vector<std::byte> Worker::take_bytes(const TaskResult& result) {
+  std::vector<std::byte> bytes = fetch(result);
+  drop(result);
   return bytes;
 }
 
-void Worker::drop(const Outcome& outcome) {
-  if (outcome.block != 0) release(Reference(outcome.block));
+void Worker::drop(const TaskResult& result) {
+  if (result.block != 0) release(Reference(result.block));
 }
 
-void Worker::rethrow(const Outcome& outcome) {
-  const Reference block(outcome.block);
+void Worker::rethrow(const TaskResult& result) {
+  const Reference block(result.block);
   if (block.rank() == rank()) {
     const auto found = exceptions_.find(reinterpret_cast<const void*>(block.address()));
     const std::exception_ptr exception = found->second;
     release(block);
     std::rethrow_exception(exception);
   }
-  const std::vector<std::byte> bytes = take_bytes(outcome);
+  const std::vector<std::byte> bytes = take_bytes(result);
   const std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   const size_t end = text.find('\0');
   throw_described(text.substr(0, end), text.substr(end + 1));
@@ -355,18 +355,18 @@ absl::StatusOr<Worker::RootResult> Worker::run_root(ChildFunction root, uint64_t
   begin(new_stack(), record, {root, first, second, 0});
   exception_state_ = &exception_state();
   work({&state->arrivals, 1});
-  const Outcome outcome = state->outcome;
+  const TaskResult of_root = state->result;
   RootResult result;
-  if (outcome.kind == OutcomeKind::kFailed) {
+  if (of_root.kind == TaskResultKind::kFailed) {
     try {
-      rethrow(outcome);
+      rethrow(of_root);
     } catch (const std::exception& error) {
       result.exception = error.what();
     } catch (...) {
       result.exception = "an exception that is not a std::exception";
     }
   } else {
-    result.bytes = take_bytes(outcome);
+    result.bytes = take_bytes(of_root);
   }
   release(record);
   for (int peer = 0; peer < access_.size(); ++peer) {
@@ -425,7 +425,7 @@ void Worker::copy_in(const Suspended& task) {
 }
 
 bool Worker::child_has_ended(Reference record) {
-  return must(joins_.poll_outcome(record)).has_value();
+  return must(joins_.poll_result(record)).has_value();
 }
 
 std::pair<const std::atomic<uint64_t>*, uint64_t> Worker::new_token() {

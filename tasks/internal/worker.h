@@ -1,5 +1,5 @@
 // Worker: a process of a job that runs tasks. It owns the memory that peers access, and implements
-// what tasks and the scheduler's loop (scheduler.h) need of the process: join records and outcomes,
+// what tasks and the scheduler's loop (scheduler.h) need of the process: join records and results,
 // the context switch, copies of frames, exceptions, and sleep. Programs use runtime.h instead.
 //
 // The scheduler runs on the process's own stack, between tasks. A task that leaves its stack stores
@@ -158,11 +158,11 @@ class Worker : public SchedulerState {
   [[nodiscard]] bool all_entries_stolen() const {
     return stolen_entries() - taken_ == forked_tasks();
   }
-  // Ends the running task, whose parent was stolen: writes the outcome to its record and leaves.
-  [[noreturn]] void end_task(const Outcome& outcome);
+  // Ends the running task, whose parent was stolen: writes the result to its record and leaves.
+  [[noreturn]] void end_task(const TaskResult& result);
   [[nodiscard]] bool child_has_ended(Reference record);
-  // If the record's child has ended, releases the record and returns the outcome.
-  [[nodiscard]] std::optional<Outcome> poll_outcome(Reference record);
+  // If the record's child has ended, releases the record and returns the result.
+  [[nodiscard]] std::optional<TaskResult> poll_result(Reference record);
   // Suspends the running task until the record's child may have ended: the caller must check again.
   // May return in another process.
   void wait_for(Reference record);
@@ -190,24 +190,24 @@ class Worker : public SchedulerState {
   // which it runs, in leaving_.exceptions.
   [[nodiscard]] ExceptionState take_exceptions();
 
-  // value_outcome() and failed_outcome() create an Outcome; larger ones get a block of this
+  // value_result() and failed_result() create an TaskResult; larger ones get a block of this
   // worker's pinned area.
-  [[nodiscard]] Outcome value_outcome(const void* value, size_t bytes);
-  [[nodiscard]] Outcome failed_outcome(const std::exception_ptr& exception);
+  [[nodiscard]] TaskResult value_result(const void* value, size_t bytes);
+  [[nodiscard]] TaskResult failed_result(const std::exception_ptr& exception);
   // Allocates a join record with `more` additional bytes directly behind it.
   [[nodiscard]] Reference new_record(size_t more = 0);
-  // Writes the outcome to the record. Returns the task that waits for it, which the caller must
+  // Writes the result to the record. Returns the task that waits for it, which the caller must
   // continue (frames == 0: no task waits).
-  [[nodiscard]] Suspended deliver(Reference record, const Outcome& outcome);
-  // Copies the value of `outcome` to `value` and releases the block that contains it. Requires:
+  [[nodiscard]] Suspended deliver(Reference record, const TaskResult& result);
+  // Copies the value of `result` to `value` and releases the block that contains it. Requires:
   // `value` is a local variable of a task. If bytes == 0, only releases the block.
-  void take_value(const Outcome& outcome, void* value, size_t bytes);
-  // Returns the bytes of `outcome` and releases its block.
-  [[nodiscard]] std::vector<std::byte> take_bytes(const Outcome& outcome);
-  // Throws the exception of `outcome` and releases its block. Requires: kind is kFailed.
-  [[noreturn]] void rethrow(const Outcome& outcome);
-  // Releases the block of `outcome`, if there is one.
-  void drop(const Outcome& outcome);
+  void take_value(const TaskResult& result, void* value, size_t bytes);
+  // Returns the bytes of `result` and releases its block.
+  [[nodiscard]] std::vector<std::byte> take_bytes(const TaskResult& result);
+  // Throws the exception of `result` and releases its block. Requires: kind is kFailed.
+  [[noreturn]] void rethrow(const TaskResult& result);
+  // Releases the block of `result`, if there is one.
+  void drop(const TaskResult& result);
 
   [[nodiscard]] const StackRegion& region() const { return region_; }
   // Returns the end of the running task's stack: one past its last byte.
@@ -303,7 +303,7 @@ class Worker : public SchedulerState {
   // Ends the program if the closure contains a pointer into the running task's stack.
   void check_closure(const FirstCall& child) const;
   void check_frames(uint64_t begin, uint64_t end);  // frame_check.cc
-  // Installs a new task that begins with `call` on the empty stack below `top`. Its outcome goes to
+  // Installs a new task that begins with `call` on the empty stack below `top`. Its result goes to
   // `record`.
   void begin(std::byte* top, Reference record, const FirstCall& call);
   void release(Reference block);
@@ -369,10 +369,10 @@ class Worker : public SchedulerState {
   [[nodiscard]] bool something_is_public() const;
   void sleep_until_woken();
   void ring(int peer);
-  // Returns the bytes of `outcome`, without releasing its block.
-  [[nodiscard]] std::vector<std::byte> fetch(const Outcome& outcome);
+  // Returns the bytes of `result`, without releasing its block.
+  [[nodiscard]] std::vector<std::byte> fetch(const TaskResult& result);
 
-  // The exceptions of failed outcomes whose blocks are in this worker's pinned area, by block.
+  // The exceptions of failed results whose blocks are in this worker's pinned area, by block.
   std::unordered_map<const void*, std::exception_ptr> exceptions_;
   FirstCall first_call_{};
   ExceptionState* exception_state_ = nullptr;  // exception state of the thread that runs work()
@@ -403,9 +403,9 @@ extern Worker* this_worker;
 
 // Waits until the record's child has ended. Only tasks may call it. May return in another process.
 void await(Reference record);
-// Waits until the record's child has ended, releases the record and returns the outcome. Only tasks
+// Waits until the record's child has ended, releases the record and returns the result. Only tasks
 // may call it. May return in another process.
-[[nodiscard]] Outcome join(Reference record);
+[[nodiscard]] TaskResult join(Reference record);
 
 }  // namespace cariama::tasks
 

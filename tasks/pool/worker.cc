@@ -303,19 +303,19 @@ bool PoolWorker::attempt(Step step, int victim, size_t level) {
   if (seen == kOpen) {
     await_answer(ticket);
     attempt.tasks = static_cast<uint32_t>(std::min<uint64_t>(area_.transfer.count, kMostParcels));
-    attempt.outcome = attempt.tasks != 0 ? Outcome::kStolen : Outcome::kRejected;
+    attempt.result = attempt.tasks != 0 ? Result::kStolen : Result::kRejected;
   } else {
-    attempt.outcome = seen == kBlocked ? Outcome::kBlocked : Outcome::kBusy;
+    attempt.result = seen == kBlocked ? Result::kBlocked : Result::kBusy;
   }
   attempt.ns = nanoseconds(steady_clock::now() - start);
-  const bool stolen = attempt.outcome == Outcome::kStolen;
+  const bool stolen = attempt.result == Result::kStolen;
   PoolStatistics& counts = statistics_;
   ++counts.attempts;
   ++counts.tried[level];
   counts.leapfrog_attempts += step == Step::kLeapfrog;
-  counts.blocked += attempt.outcome == Outcome::kBlocked;
-  counts.busy += attempt.outcome == Outcome::kBusy;
-  counts.rejected += attempt.outcome == Outcome::kRejected;
+  counts.blocked += attempt.result == Result::kBlocked;
+  counts.busy += attempt.result == Result::kBusy;
+  counts.rejected += attempt.result == Result::kRejected;
   (stolen ? counts.steal_ns : counts.failed_ns)[level] += attempt.ns;
   record(attempt);
   if (!stolen) return false;

@@ -131,7 +131,7 @@ class PoolWorker {
 
  private:
   using Step = PoolAttempt::Step;
-  using Outcome = PoolAttempt::Outcome;
+  using Result = PoolAttempt::Result;
 
   [[nodiscard]] int rank() const { return access_.rank(); }
   [[nodiscard]] Cell* shared_end() const { return cells_ + shared_cells_; }

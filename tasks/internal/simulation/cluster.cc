@@ -133,7 +133,7 @@ SimulationResult Cluster::run() {
   result.finished = ended();
   result.makespan = SimTime(events_.now());
   if (result.finished) {
-    std::memcpy(&result.count, root.record.outcome.value, sizeof result.count);
+    std::memcpy(&result.count, root.record.result.value, sizeof result.count);
   }
   int64_t worked = 0;
   for (const auto& worker : workers_) {

@@ -214,25 +214,25 @@ bool SimulatedWorker::end_task() {
     stack_.back().count.add(count);
     return true;
   }
-  Outcome outcome;
-  outcome.kind = OutcomeKind::kValue;
-  outcome.bytes = sizeof count;
-  static_assert(sizeof count <= Outcome::kInlineBytes);
-  std::memcpy(outcome.value, &count, sizeof count);
+  TaskResult result;
+  result.kind = TaskResultKind::kValue;
+  result.bytes = sizeof count;
+  static_assert(sizeof count <= TaskResult::kInlineBytes);
+  std::memcpy(result.value, &count, sizeof count);
   if (std::exchange(block_of(record).is_ended, true)) cluster_.violated("a child ended twice");
   leaving_.why = Leaving::Why::kEnded;
-  leaving_.next = must(joins_.deliver(record, outcome));
+  leaving_.next = must(joins_.deliver(record, result));
   return false;
 }
 
-// Corresponds to Worker::poll_outcome() and wait_for().
+// Corresponds to Worker::poll_result() and wait_for().
 bool SimulatedWorker::join_child() {
   SimulatedTask& task = stack_.back();
   const Reference record(task.outstanding.back());
-  const std::optional<Outcome> outcome = must(joins_.poll_outcome(record));
-  if (outcome.has_value()) {
+  const std::optional<TaskResult> result = must(joins_.poll_result(record));
+  if (result.has_value()) {
     SimulatedCount count;
-    std::memcpy(&count, outcome->value, sizeof count);
+    std::memcpy(&count, result->value, sizeof count);
     task.count.add(count);
     task.outstanding.pop_back();
     access_.release(record);

@@ -20,7 +20,7 @@ namespace cariama::testing {
 namespace {
 
 using Step = PoolAttempt::Step;
-using Outcome = PoolAttempt::Outcome;
+using Result = PoolAttempt::Result;
 
 TEST(Shuffle, EveryOrderOfALevelOccurs) {
   tasks::Victims victims({{4, 5, 7, 9}, {}, {1}}, VictimOrder::kByDistance, 3);
@@ -130,7 +130,7 @@ TEST(VictimOrder, LeapfrogFirstThenTheLevels) {
       EXPECT_EQ((std::set<int>{order[3], order[4]}), (std::set<int>{4, 5}));
       const std::array<int, 6> levels{0, 0, 0, 2, 3, 3};
       for (size_t i = 0; i < 6; ++i) EXPECT_EQ(attempts[at + i].level, levels[i]);
-      for (size_t i = 0; i < 6; ++i) EXPECT_EQ(attempts[at + i].outcome, Outcome::kBlocked);
+      for (size_t i = 0; i < 6; ++i) EXPECT_EQ(attempts[at + i].result, Result::kBlocked);
     }
     EXPECT_GE(at, 6u) << "rank 0 searched at least once";
     EXPECT_LE(orders.size(), 4u);
