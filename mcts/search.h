@@ -105,6 +105,8 @@ class Search {
     for (const CommandReply& reply : process_.command(CommandKind::kForget, options_)) {
       result.processes.push_back(reply.statistics);
     }
+    // After a death, kForget frees nodes that were offered to the dead process, and their subtrees.
+    if (host_.living() < host_.size()) quiesce();
     return result;
   }
 

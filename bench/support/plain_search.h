@@ -92,7 +92,7 @@ PlainResult<G> plain_search(const G& game, const mcts::SearchOptions& options,
       }
       if (before >= options.expand_visits) {
         if (Node* made = Node::make(position, arena, 0, random, true); made != nullptr) {
-          static_cast<void>(node->adopt_child(move, made));
+          static_cast<void>(node->publish_child(move, typename Node::Ref(made)));
           node = made;
           known = made->outcome();
           continue;

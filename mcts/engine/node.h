@@ -302,13 +302,13 @@ class Node {
     }
   }
 
-  // Publishes `made` as the child of move i. Returns false if the move has a child already, or one
+  // Publishes `child` as the child of move i. Returns false if the move has a child already, or one
   // is being created.
-  [[nodiscard]] bool adopt_child(int i, Node* made) {
+  [[nodiscard]] bool publish_child(int i, Ref child) {
     Ref expected;
     // Release: pairs with the acquire in child(). A thread that finds the node sees its contents.
     return array<std::atomic<Ref>>(kChildAt)[i].compare_exchange_strong(
-        expected, Ref(made), std::memory_order_release, std::memory_order_relaxed);
+        expected, child, std::memory_order_release, std::memory_order_relaxed);
   }
   // Marks the child of move i as being created. Returns true for the one caller that has to create
   // it or to request its creation.
@@ -321,7 +321,7 @@ class Node {
     array<std::atomic<Ref>>(kChildAt)[i].store(ref, std::memory_order_release);
   }
   // Removes the child of move i if it is still the node with this name, which does not exist any
-  // more. A later rollout creates it again.
+  // more or whose process has died. A later rollout creates the child again.
   void drop_child(int i, RemoteNode name) {
     Ref expected(name);
     array<std::atomic<Ref>>(kChildAt)[i].compare_exchange_strong(expected, Ref(),

@@ -55,6 +55,7 @@ class SearchProcess final : public CommandedSearch<SearchProcess<G>> {
          pool_.tickets().take_if([&](const auto& t) { return t.rank == rank; })) {
       workers_[0].give_up(ticket);
     }
+    pool_.note_answer();  // rollouts may have waited for an exchange with the dead process
   }
 
   [[nodiscard]] Host& host() { return host_; }
@@ -105,7 +106,6 @@ class SearchProcess final : public CommandedSearch<SearchProcess<G>> {
   void begin(const Command& command) {
     tree_.begin(command.options);
     pool_.resume();
-    pool_.set_waiting(false);
     exchange_.begin(command.options);
     made_for_others_before_ = exchange_.made_for_others();
     cpu_before_ = cpu_seconds();

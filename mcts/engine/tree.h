@@ -90,7 +90,7 @@ class LocalTree final : public LocalInstance {
   // same time, one of the nodes is published and the others are freed.
   Node<G>* make_child(Node<G>& node, int move, const G& position, uint32_t thread) {
     Node<G>* made = obtain(position, thread).node;
-    if (made == nullptr || node.adopt_child(move, made)) return made;
+    if (made == nullptr || node.publish_child(move, typename Node<G>::Ref(made))) return made;
     discard(made, thread);
     const auto child = node.child(move);
     return child.is_local() ? child.local() : nullptr;
@@ -140,8 +140,8 @@ class LocalTree final : public LocalInstance {
   template <typename Create>
   void grow(Node<G>& node, uint32_t thread, Create&& create) {
     for (int i = 0; i < node.size() && !full(); ++i) {
-      if (!node.child(i).none() || node.closed(i)) continue;
       if (node.visits(i) < options_.grow_visits()) continue;
+      if (!living_child(node, i).none() || node.closed(i)) continue;
       G position = node.state();
       position.play(node.move(i));
       if (position.result()) continue;
@@ -158,6 +158,15 @@ class LocalTree final : public LocalInstance {
     node.resolve();
   }
 
+  // Returns the child of a move. A child whose process has died is dropped: the move has no child
+  // then, and gets a new one. Thread-safe.
+  [[nodiscard]] typename Node<G>::Ref living_child(Node<G>& node, int move) const {
+    const auto child = node.child(move);
+    if (!child.is_remote() || host_.alive(child.remote().rank)) return child;
+    node.drop_child(move, child.remote());
+    return {};
+  }
+
   // Records that a process has no memory for nodes. The search pauses and collects cold nodes.
   void note_full() { full_.store(true, std::memory_order_relaxed); }
   [[nodiscard]] bool full() const { return full_.load(std::memory_order_relaxed); }
@@ -172,13 +181,12 @@ class LocalTree final : public LocalInstance {
   // Returns the contents of a node for another process. `id_of_child` returns the name of the local
   // child of move i.
   template <typename IdOfChild>
-  [[nodiscard]] std::vector<MoveRecord<G>> records_of(const Node<G>& node,
-                                                      IdOfChild&& id_of_child) {
+  [[nodiscard]] std::vector<MoveRecord<G>> records_of(Node<G>& node, IdOfChild&& id_of_child) {
     std::vector<MoveRecord<G>> records;
     records.reserve(static_cast<size_t>(node.size()));
     for (int i = 0; i < node.size(); ++i) {
       MoveRecord<G>& record = records.emplace_back(node.record(i));
-      const auto child = node.child(i);
+      const auto child = living_child(node, i);
       record.has_child = child.is_local() || child.is_remote();
       if (child.is_remote()) record.child = child.remote();
       if (child.is_local()) record.child = name_of(id_of_child(i, child.local()));
@@ -212,7 +220,8 @@ class LocalTree final : public LocalInstance {
     return true;
   }
 
-  // ---- Freeing nodes. Called by worker 0. Requires, except for discard(): no rollout is running.
+  // ---- Freeing nodes. Called by worker 0. Requires, except for discard() and discard_exported():
+  // no rollout is running.
 
   // Drops the reference to a node that obtain() has returned and that has become no child. Frees
   // the node if it has no other parent. Thread-safe.
@@ -224,6 +233,14 @@ class LocalTree final : public LocalInstance {
       const std::lock_guard lock(discarded_mutex_);
       discarded_.push_back(node);
     }
+  }
+  // Frees an exported node with its subtree, unless it was freed before.
+  void free_exported(SlotId id) {
+    if (std::optional<Node<G>*> node = exported_.take(id)) free_subtree(*node);
+  }
+  // As discard(), for a node of obtain_exported() whose name no other process has. Thread-safe.
+  void discard_exported(SlotId id, uint32_t thread) {
+    if (const std::optional<Node<G>*> node = exported_.take(id)) discard(*node, thread);
   }
   // Frees the nodes that discard() could not free during the search.
   void free_discarded() {
@@ -336,7 +353,7 @@ class LocalTree final : public LocalInstance {
       deferred_frees_.push_back(id);
       return;
     }
-    if (std::optional<Node<G>*> node = exported_.take(id)) free_subtree(*node);
+    free_exported(id);
     ++frees_handled_;
   }
 

@@ -58,6 +58,7 @@ class Worker {
 
   // Runs a few rollouts. Returns false if there was none to run.
   bool work() {
+    const uint64_t answers = pool_.answers();
     const bool stopping = pool_.stopping();
     if (!stopping && pool_.root_open()) give_shares();
     typename JobQueue<G>::Taken taken = pool_.jobs().take(kRolloutsPerPoll, stopping);
@@ -97,28 +98,29 @@ class Worker {
     if (taken.last) end_pending(*taken.job, 1);
     if (thread_.aggregators != nullptr) thread_.aggregators->flush();
     if (!waits) return true;
-    pool_.set_waiting(true);
+    pool_.back_off(answers);
     pool_.set_idle_cause(IdleCause::kDeferred);
     return false;
   }
 
   // Ends a ticket that gets no answer. Its rollouts are removed from the counts.
   void give_up(Ticket<G>& ticket) {
-    pool_.set_waiting(false);
     if (ticket.path.empty()) {
       pool_.shared(ticket.rank).fetch_sub(static_cast<int32_t>(ticket.rollouts));
+      pool_.note_answer();
       return_rollouts(*ticket.job, ticket.rollouts);
       return;
     }
     const Step<G> last = ticket.path.back();
     if (ticket.rollouts == 0) {
-      last.node->set_child(last.move, {});
+      exchange_.end_creation(*last.node, last.move, {});
       end_pending(*ticket.job, 1);
       return;
     }
     last.node->drop_child(last.move, ticket.node);
     pool_.add_outstanding(ticket.rank, -static_cast<int32_t>(ticket.rollouts));
     take_back(ticket.path, ticket.rollouts);
+    pool_.note_answer();
     return_rollouts(*ticket.job, ticket.rollouts);
   }
 
@@ -257,7 +259,7 @@ class Worker {
       }
       const uint32_t before = node->enter(move);
       path_.push_back({node, move});
-      const auto child = node->child(move);
+      const auto child = tree_.living_child(*node, move);
       if (child.is_local()) {
         node = child.local();
         copied = nullptr;
@@ -280,7 +282,8 @@ class Worker {
           sample(job, *node, move);
           return true;
         }
-        if (hand_over(job, child.remote(), before)) return true;
+        hand_over(job, child.remote(), before);
+        return true;
       }
       if (child.none() && copied != nullptr && !tree_.full()) {
         if (options().placement == Placement::kLocality) {
@@ -317,7 +320,7 @@ class Worker {
   // to run until the answers arrive. Applies only to rollouts of the root and to shares of them,
   // since all other jobs are parts of these.
   [[nodiscard]] bool is_busy(const Job<G>& job, RemoteNode node) const {
-    if (!(job.root || job.share) || !host_.alive(node.rank)) return false;
+    if (!(job.root || job.share)) return false;
     const uint64_t known = path_.front().node->visits() / options().queue_share;
     const uint64_t limit =
         std::clamp<uint64_t>(known, options().queue_target, options().queue_limit) *
@@ -325,7 +328,7 @@ class Worker {
     return pool_.outstanding(node.rank).load(std::memory_order_relaxed) >=
                static_cast<int64_t>(limit) ||
            pool_.outstanding_sum() >
-               static_cast<int64_t>(job.root ? job.left() : pool_.jobs().shares_left());
+               (job.root ? static_cast<int64_t>(job.left()) : pool_.jobs().shares_left());
   }
 
   // Returns true if the game ends with this move. Such a move gets no child by LocalTree::grow().
@@ -397,6 +400,7 @@ class Worker {
   void return_rollouts(Job<G>& job, uint32_t count) {
     if (job.root && !pool_.stopping() && job.node->outcome() == Outcome::kOpen) {
       job.put_back(count);
+      if (host_.threads() > 1) host_.wake_workers();
     } else {
       end_pending(job, count);
     }
@@ -433,13 +437,7 @@ class Worker {
   // ---- Other processes
 
   // Requests rollouts from a remote node: this rollout and a batch of others of the same job.
-  // Returns false if the owner has died.
-  bool hand_over(Job<G>& job, RemoteNode node, uint32_t before) {
-    const Step<G> last = path_.back();
-    if (!host_.alive(node.rank)) {
-      last.node->drop_child(last.move, node);
-      return false;
-    }
+  void hand_over(Job<G>& job, RemoteNode node, uint32_t before) {
     const uint32_t wanted =
         std::clamp<uint32_t>(before / options().batch_divisor, 1, options().max_batch);
     uint32_t rollouts = 1;
@@ -462,7 +460,6 @@ class Worker {
     send_or_give_up(node.rank, ticket, [&](ThreadId thread) {
       return thread_.aggregators->call(thread, [request] { here().on_job(request); });
     });
-    return true;
   }
 
   // Rank 0: sends a share of the root's rollouts to each process that has too few.
@@ -495,7 +492,7 @@ class Worker {
   void on_shared(const Ticket<G>& ticket, const JobAnswer& answer) {
     pool_.shared(ticket.rank).fetch_sub(static_cast<int32_t>(ticket.rollouts));
     if (answer.full) tree_.note_full();
-    pool_.set_waiting(false);
+    pool_.note_answer();
     const uint32_t completed = std::min(answer.completed, ticket.rollouts);
     if (answer.useless) exchange_.has_root_copy(ticket.rank).store(false);
     counters_.visits.add(completed);
@@ -550,23 +547,21 @@ class Worker {
     const Outcome outcome = created ? made.node->outcome() : Outcome::kOpen;
     const Rank rank = host_.rank();
     const SlotId ticket = creation.ticket;
-    thread_.aggregators->call(creation.requester, [ticket, id, rank, created, outcome] {
-      here().on_created(ticket, id, rank, created, outcome);
-    });
+    const bool sent =
+        thread_.aggregators->call(creation.requester, [ticket, id, rank, created, outcome] {
+          here().on_created(ticket, id, rank, created, outcome);
+        });
+    if (!sent && created) tree_.discard_exported(id, thread_.index);
   }
   void on_created(SlotId name, SlotId id, uint32_t rank, bool created, Outcome outcome) {
     std::optional<Ticket<G>> ticket = pool_.tickets().take(name);
     if (!ticket) return;
-    pool_.set_waiting(false);
+    if (!created) tree_.note_full();
     const Step<G> step = ticket->path.back();
-    if (created) {
-      step.node->set_child(step.move, typename NodeType::Ref(RemoteNode{
-                                          static_cast<uint16_t>(rank),
-                                          static_cast<uint16_t>(id.generation), id.slot}));
-    } else {
-      tree_.note_full();
-      step.node->set_child(step.move, {});
-    }
+    const RemoteNode child{static_cast<uint16_t>(rank), static_cast<uint16_t>(id.generation),
+                           id.slot};
+    exchange_.end_creation(*step.node, step.move,
+                           created ? typename NodeType::Ref(child) : typename NodeType::Ref());
     if (outcome != Outcome::kOpen) {
       step.node->prove(step.move, outcome);
       step.node->resolve();
@@ -604,11 +599,6 @@ class Worker {
       on_shared(*ticket, answer);
       return;
     }
-    // The remote job completed no rollout, because it is itself waiting for other processes. This
-    // process is marked as waiting, too: a worker that finds no rollout to run sleeps until an
-    // answer arrives (WorkPool::has_work()) and does not retry rollouts that would be deferred
-    // again.
-    pool_.set_waiting(answer.completed == 0 && answer.outcome == Outcome::kOpen);
     if (answer.full) tree_.note_full();
     if (answer.useless && answer.outcome == Outcome::kOpen) {
       // The owner has no node with this name. Otherwise the rollouts, which are repeated, would
@@ -620,6 +610,16 @@ class Worker {
     const uint32_t completed = std::min(answer.completed, ticket->rollouts);
     const uint32_t missing = ticket->rollouts - completed;
     pool_.add_outstanding(ticket->rank, -static_cast<int32_t>(ticket->rollouts));
+    // If the remote job completed no rollout although its node exists and is not proved, it is
+    // itself waiting for other processes. Then this process waits for another answer, too: a worker
+    // that finds no rollout to run sleeps (WorkPool::has_work()), and does not retry rollouts that
+    // would be deferred again.
+    if (const uint64_t answers = pool_.answers();
+        completed == 0 && !answer.useless && pool_.outstanding_sum() > 0) {
+      pool_.back_off(answers);
+    } else {
+      pool_.note_answer();
+    }
     if (missing != 0) take_back(ticket->path, missing);
     const size_t count = bytes / sizeof(SampleType);
     answered_.resize(HasAmaf<G> ? count : 0);
