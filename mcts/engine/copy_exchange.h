@@ -81,7 +81,7 @@ class CopyExchange final : public LocalInstance {
       known = copies_.find(name);
     }
     return known != nullptr && known->node.load(std::memory_order_relaxed) == nullptr &&
-           known->samples.fetch_add(1, std::memory_order_relaxed) < tree_.options().grow_visits();
+           known->samples.fetch_add(1, std::memory_order_relaxed) < tree_.options().busy_samples();
   }
   // Returns the copy of the root. Called in ranks other than 0.
   [[nodiscard]] Found find_root() {
@@ -104,20 +104,20 @@ class CopyExchange final : public LocalInstance {
     if (!host_.alive(copy.name.rank) || !node.claim_child(move)) return;
     G position = node.state();
     position.play(node.move(move));
-    const auto made = tree_.obtain_exported(position, Host::here().index);
-    if (made.node == nullptr) {
+    const auto obtained = tree_.obtain_exported(position, Host::here().index);
+    if (obtained.node == nullptr) {
       node.set_child(move, {});
       return;
     }
-    if (made.made) made_for_others_.fetch_add(1, std::memory_order_relaxed);
-    const RemoteNode name = tree_.name_of(made.id);
+    if (obtained.created) created_for_others_.fetch_add(1, std::memory_order_relaxed);
+    const RemoteNode name = tree_.name_of(obtained.id);
     const Offer offer{{copy.name.slot, copy.name.generation},
                       host_.id(host_.rank(), Host::here().index),
                       static_cast<uint16_t>(move),
                       name};
     offers_.add({name, copy.name.rank, &node, offer.move});
     const bool sent = post(partner(copy.name.rank), [offer] { here().on_offered(offer); });
-    // As in create_child(): this function or lost() ends the offer if the owner dies.
+    // As in request_child(): this function or lost() ends the offer if the owner dies.
     if (!sent || !host_.alive(copy.name.rank)) offers_.abandon(copy.name.rank);
   }
   // Ends the creation of a child by another process: sets the child, or none if the process has
@@ -184,7 +184,8 @@ class CopyExchange final : public LocalInstance {
     root_.store(nullptr, std::memory_order_relaxed);
     copies_.clear();
     // After the death of a process, calls may still be in flight (see CommandedSearch::quiesce()).
-    for (const Growth& one : take_growths([](const Growth&) { return true; })) end_growth(one, {});
+    for (const RequestedChild& one : take_requested([](const RequestedChild&) { return true; }))
+      end_request(one, {});
     const std::vector<SlotId> abandoned = offers_.clear();
     {
       const std::lock_guard lock(mutex_);
@@ -199,16 +200,17 @@ class CopyExchange final : public LocalInstance {
   // for them. Added up over all processes, both are equal when no call is in flight.
   [[nodiscard]] uint64_t sent() const { return sent_.load(std::memory_order_relaxed); }
   [[nodiscard]] uint64_t handled() const { return handled_.load(std::memory_order_acquire); }
-  // Returns the number of nodes that this process has made for parents in other processes, in all
-  // searches.
-  [[nodiscard]] uint64_t made_for_others() const {
-    return made_for_others_.load(std::memory_order_relaxed);
+  // Returns the number of nodes that this process has created for parents in other processes, in
+  // all searches.
+  [[nodiscard]] uint64_t created_for_others() const {
+    return created_for_others_.load(std::memory_order_relaxed);
   }
   // Handles the death of a process: the children that it was creating, and the offers to it, get no
   // answer.
   void lost(Rank rank) override {
-    for (const Growth& growth : take_growths([&](const Growth& one) { return one.rank == rank; })) {
-      end_growth(growth, {});
+    for (const RequestedChild& requested :
+         take_requested([&](const RequestedChild& one) { return one.rank == rank; })) {
+      end_request(requested, {});
     }
     offers_.abandon(rank);
   }
@@ -235,12 +237,12 @@ class CopyExchange final : public LocalInstance {
     uint64_t epoch = 0;  // of the requester
   };
   // A child of a node of this process that another process creates.
-  struct Growth {
+  struct RequestedChild {
     SlotId node;
     uint16_t move = 0;
     Rank rank = 0;  // of the process that creates the child
 
-    friend bool operator==(const Growth&, const Growth&) = default;
+    friend bool operator==(const RequestedChild&, const RequestedChild&) = default;
   };
   using Offer = typename Offers<G>::Offer;
   using Ref = typename Node<G>::Ref;
@@ -318,8 +320,8 @@ class CopyExchange final : public LocalInstance {
       std::memcpy(static_cast<void*>(records.data()), data, count * sizeof(MoveRecord<G>));
     }
     const uint32_t thread = Host::here().index;
-    Node<G>* node = Node<G>::make(contents.state, std::span<const MoveRecord<G>>(records),
-                                  *arenas_[thread], static_cast<uint16_t>(thread));
+    Node<G>* node = Node<G>::create(contents.state, std::span<const MoveRecord<G>>(records),
+                                    *arenas_[thread], static_cast<uint16_t>(thread));
     if (node == nullptr) {
       // Rollouts that reach the node become jobs of its owner. The memory is free again when the
       // search ends: until then, a request for another copy would be as useless as this one.
@@ -457,10 +459,10 @@ class CopyExchange final : public LocalInstance {
     const int move = offer->move;
     const SlotId id{offered.slot, offered.generation};
     if (child == offered) {
-      if (const auto made = tree_.exported().find(id)) {
-        parent.set_child(move, Ref(*made));
-        if ((*made)->outcome() != Outcome::kOpen) {
-          parent.prove(move, (*made)->outcome());
+      if (const auto adopted = tree_.exported().find(id)) {
+        parent.set_child(move, Ref(*adopted));
+        if ((*adopted)->outcome() != Outcome::kOpen) {
+          parent.prove(move, (*adopted)->outcome());
           parent.resolve();
         }
       }
@@ -588,8 +590,8 @@ class CopyExchange final : public LocalInstance {
     node.resolve();
     if (last || request.epoch != epoch_.load(std::memory_order_relaxed)) return;
     if (tree_.options().placement != Placement::kLocality) {
-      tree_.grow(node, Host::here().index, [&](int move, const G& position, Rank rank) {
-        create_child({request.node, static_cast<uint16_t>(move), rank}, node, position);
+      tree_.create_children(node, Host::here().index, [&](int move, const G& position, Rank rank) {
+        request_child({request.node, static_cast<uint16_t>(move), rank}, node, position);
       });
     }
     const bool full = tree_.full();
@@ -604,61 +606,64 @@ class CopyExchange final : public LocalInstance {
         std::as_bytes(std::span(records))));
   }
   // Requests the creation of a child in another process.
-  void create_child(const Growth& growth, Node<G>& node, const G& position) {
-    if (!node.claim_child(growth.move)) return;
+  void request_child(const RequestedChild& requested, Node<G>& node, const G& position) {
+    if (!node.claim_child(requested.move)) return;
     {
       const std::lock_guard lock(mutex_);
-      growths_.push_back(growth);
+      requested_.push_back(requested);
     }
     const ThreadId requester = host_.id(host_.rank(), Host::here().index);
     const bool sent = post_buffer(
-        partner(growth.rank),
-        [growth, requester](void* data, uint64_t bytes) {
-          here().on_create(growth, requester, data, bytes);
+        partner(requested.rank),
+        [requested, requester](void* data, uint64_t bytes) {
+          here().on_create(requested, requester, data, bytes);
         },
         std::as_bytes(std::span(&position, 1)));
-    // If the process dies, this function or lost() ends the growth. None is missed: this function
-    // checks alive() after the growth was entered, and lost() runs after the process was marked as
+    // If the process dies, this function or lost() ends the request. None is missed: this function
+    // checks alive() after the request was entered, and lost() runs after the process was marked as
     // dead.
-    if (sent && host_.alive(growth.rank)) return;
-    for (const Growth& mine : take_growths([&](const Growth& one) { return one == growth; })) {
-      end_growth(mine, {});
+    if (sent && host_.alive(requested.rank)) return;
+    for (const RequestedChild& mine :
+         take_requested([&](const RequestedChild& one) { return one == requested; })) {
+      end_request(mine, {});
     }
   }
-  // Removes the growths in flight for which `condition` holds, and returns them.
+  // Removes the requested children for which `condition` holds, and returns them.
   template <typename Condition>
-  [[nodiscard]] std::vector<Growth> take_growths(Condition&& condition) {
+  [[nodiscard]] std::vector<RequestedChild> take_requested(Condition&& condition) {
     const std::lock_guard lock(mutex_);
-    return take_from(growths_, condition);
+    return take_from(requested_, condition);
   }
   // child: the created node, or none.
-  void end_growth(const Growth& growth, Ref child) {
-    const std::optional<Node<G>*> node = tree_.exported().find(growth.node);
-    if (node) end_creation(**node, growth.move, child);
+  void end_request(const RequestedChild& requested, Ref child) {
+    const std::optional<Node<G>*> node = tree_.exported().find(requested.node);
+    if (node) end_creation(**node, requested.move, child);
   }
-  void on_create(const Growth& growth, ThreadId requester, const void* data, uint64_t bytes) {
+  void on_create(const RequestedChild& requested, ThreadId requester, const void* data,
+                 uint64_t bytes) {
     const Handling handling(*this);
     if (bytes != sizeof(G)) return;
     alignas(G) std::byte position[sizeof(G)];
     std::memcpy(position, data, sizeof(G));
-    const auto made = tree_.obtain_exported(*std::launder(reinterpret_cast<const G*>(position)),
-                                            Host::here().index);
-    if (made.made) made_for_others_.fetch_add(1, std::memory_order_relaxed);
-    const SlotId id = made.id;
-    const bool created = made.node != nullptr;
-    const Outcome outcome = created ? made.node->outcome() : Outcome::kOpen;
-    const bool sent = post(requester, [growth, id, created, outcome] {
-      here().on_created(growth, id, created, outcome);
+    const auto obtained = tree_.obtain_exported(*std::launder(reinterpret_cast<const G*>(position)),
+                                                Host::here().index);
+    if (obtained.created) created_for_others_.fetch_add(1, std::memory_order_relaxed);
+    const SlotId id = obtained.id;
+    const bool created = obtained.node != nullptr;
+    const Outcome outcome = created ? obtained.node->outcome() : Outcome::kOpen;
+    const bool sent = post(requester, [requested, id, created, outcome] {
+      here().on_created(requested, id, created, outcome);
     });
     if (!sent && created) tree_.discard_exported(id, Host::here().index);
   }
-  void on_created(const Growth& growth, SlotId id, bool created, Outcome outcome) {
+  void on_created(const RequestedChild& requested, SlotId id, bool created, Outcome outcome) {
     const Handling handling(*this);
     if (!created) tree_.note_full();
-    const RemoteNode name{static_cast<uint16_t>(growth.rank), static_cast<uint16_t>(id.generation),
-                          id.slot};
-    for (const Growth& one : take_growths([&](const Growth& known) { return known == growth; })) {
-      end_growth(one, created ? Ref(name) : Ref());
+    const RemoteNode name{static_cast<uint16_t>(requested.rank),
+                          static_cast<uint16_t>(id.generation), id.slot};
+    for (const RequestedChild& one :
+         take_requested([&](const RequestedChild& known) { return known == requested; })) {
+      end_request(one, created ? Ref(name) : Ref());
       const std::optional<Node<G>*> node = tree_.exported().find(one.node);
       if (!node || outcome == Outcome::kOpen) continue;
       (*node)->prove(one.move, outcome);
@@ -678,11 +683,11 @@ class CopyExchange final : public LocalInstance {
   std::vector<std::atomic<bool>> has_root_copy_;  // by rank
   std::atomic<uint64_t> sent_{0};
   std::atomic<uint64_t> handled_{0};
-  std::atomic<uint64_t> made_for_others_{0};
+  std::atomic<uint64_t> created_for_others_{0};
   std::mutex mutex_;  // guards the members below
   std::unordered_map<const Node<G>*, Ids> ids_of_children_;
   std::vector<SlotId> temporary_ids_;
-  std::vector<Growth> growths_;  // in flight
+  std::vector<RequestedChild> requested_;  // in flight
 };
 
 }  // namespace cariama::mcts

@@ -79,10 +79,10 @@ class SearchProcess final : public CommandedSearch<SearchProcess<G>> {
         exchange_.begin(tree_.options());
         pool_.resume();
         break;
-      case CommandKind::kQuiesce:
+      case CommandKind::kSendLastCounts:
         exchange_.send_last_counts();
         break;
-      case CommandKind::kForget:
+      case CommandKind::kDropCopies:
         exchange_.drop_copies();
         tree_.free_discarded();
         break;
@@ -107,7 +107,7 @@ class SearchProcess final : public CommandedSearch<SearchProcess<G>> {
     tree_.begin(command.options);
     pool_.resume();
     exchange_.begin(command.options);
-    made_for_others_before_ = exchange_.made_for_others();
+    created_for_others_before_ = exchange_.created_for_others();
     cpu_before_ = cpu_seconds();
     for (uint32_t i = 0; i < host_.threads(); ++i) {
       workers_[i].begin(Random::mix(command.options.seed + command.number) +
@@ -135,7 +135,7 @@ class SearchProcess final : public CommandedSearch<SearchProcess<G>> {
       std::tie(sum.channels, sum.channels_behind) = aggregators->channels();
     }
     tree_.add_to(sum);
-    sum.nodes_made_remotely += exchange_.made_for_others() - made_for_others_before_;
+    sum.nodes_created_remotely += exchange_.created_for_others() - created_for_others_before_;
     sum.cpu_seconds = cpu_seconds() - cpu_before_;
     return sum;
   }
@@ -146,7 +146,7 @@ class SearchProcess final : public CommandedSearch<SearchProcess<G>> {
   CopyExchange<G>& exchange_;
   PerThread<Worker<G>>& workers_;
   double cpu_before_ = 0;
-  uint64_t made_for_others_before_ = 0;
+  uint64_t created_for_others_before_ = 0;
 };
 
 }  // namespace cariama::mcts

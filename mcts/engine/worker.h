@@ -119,7 +119,7 @@ class Worker {
     }
     last.node->drop_child(last.move, ticket.node);
     pool_.add_outstanding(ticket.rank, -static_cast<int32_t>(ticket.rollouts));
-    take_back(ticket.path, ticket.rollouts);
+    remove_visits(ticket.path, ticket.rollouts);
     pool_.note_answer();
     return_rollouts(*ticket.job, ticket.rollouts);
   }
@@ -129,7 +129,7 @@ class Worker {
     const Statistics now = totals();
     for (const auto counted :
          {&Statistics::visits, &Statistics::completions, &Statistics::handed_over,
-          &Statistics::cancelled, &Statistics::playouts, &Statistics::nodes_made_remotely,
+          &Statistics::cancelled, &Statistics::playouts, &Statistics::nodes_created_remotely,
           &Statistics::remote_selections, &Statistics::deferred_selections,
           &Statistics::sampled_instead, &Statistics::messages, &Statistics::bytes}) {
       sum.*counted += now.*counted - before_.*counted;
@@ -172,7 +172,7 @@ class Worker {
     Counter handed_over;
     Counter cancelled;
     Counter playouts;
-    Counter nodes_made_remotely;
+    Counter nodes_created_remotely;
     Counter remote_selections;
     Counter deferred_selections;
     Counter sampled_instead;
@@ -183,7 +183,7 @@ class Worker {
               {"handed_over", handed_over.value()},
               {"cancelled", cancelled.value()},
               {"playouts", playouts.value()},
-              {"nodes_made_remotely", nodes_made_remotely.value()},
+              {"nodes_created_remotely", nodes_created_remotely.value()},
               {"remote_selections", remote_selections.value()},
               {"deferred_selections", deferred_selections.value()},
               {"sampled_instead", sampled_instead.value()}};
@@ -198,7 +198,7 @@ class Worker {
     sum.handed_over = counters_.handed_over.value();
     sum.cancelled = counters_.cancelled.value();
     sum.playouts = counters_.playouts.value();
-    sum.nodes_made_remotely = counters_.nodes_made_remotely.value();
+    sum.nodes_created_remotely = counters_.nodes_created_remotely.value();
     sum.remote_selections = counters_.remote_selections.value();
     sum.deferred_selections = counters_.deferred_selections.value();
     sum.sampled_instead = counters_.sampled_instead.value();
@@ -288,14 +288,14 @@ class Worker {
       if (child.none() && copied != nullptr && !tree_.full()) {
         if (options().placement == Placement::kLocality) {
           if (before >= options().expand_visits) exchange_.offer_child(*copied, *node, move);
-        } else if (before >= options().grow_visits() && !ends(*node, move)) {
+        } else if (before >= options().owner_expand_visits() && !ends(*node, move)) {
           exchange_.start_exchange(*copied, *node);  // the owner of the original creates the child
           if (before > options().sample_limit()) return defer(job);
         }
       }
       if (child.none() && copied == nullptr && before >= options().expand_visits) {
-        if (NodeType* made = make_child(job, *node, move); made != nullptr) {
-          node = made;
+        if (NodeType* created = create_child(job, *node, move); created != nullptr) {
+          node = created;
           continue;
         }
       }
@@ -307,7 +307,7 @@ class Worker {
   // Defers a rollout: removes its visits, so that it can be repeated later. Returns false if this
   // process repeats it (see rollout()). The requester repeats the rollouts of other jobs.
   [[nodiscard]] bool defer(Job<G>& job) {
-    take_back(path_, 1);
+    remove_visits(path_, 1);
     counters_.deferred_selections.add();
     if (job.root || job.share) return false;
     return_rollouts(job, 1);
@@ -331,7 +331,8 @@ class Worker {
                (job.root ? static_cast<int64_t>(job.left()) : pool_.jobs().shares_left());
   }
 
-  // Returns true if the game ends with this move. Such a move gets no child by LocalTree::grow().
+  // Returns true if the game ends with this move. Such a move gets no child by
+  // LocalTree::create_children().
   [[nodiscard]] static bool ends(const NodeType& node, int move) {
     G position = node.state();
     position.play(node.move(move));
@@ -391,8 +392,8 @@ class Worker {
 
   // ---- The end of rollouts and jobs
 
-  void take_back(std::span<const Step<G>> path, uint32_t count) {
-    for (const Step<G>& step : path) step.node->take_back(step.move, count);
+  void remove_visits(std::span<const Step<G>> path, uint32_t count) {
+    for (const Step<G>& step : path) step.node->remove_visits(step.move, count);
   }
   // Ends rollouts of the job that were begun and have no value. Rollouts of the root are put back,
   // to be repeated, as long as the search goes on. Other rollouts are ended: the requester repeats
@@ -503,13 +504,13 @@ class Worker {
 
   // Creates the child of a move. Returns the node if it is in this process. Returns nullptr if
   // another process creates it, or there is no memory.
-  NodeType* make_child(Job<G>& job, NodeType& node, int move) {
+  NodeType* create_child(Job<G>& job, NodeType& node, int move) {
     if (tree_.full()) return nullptr;
     G position = node.state();
     position.play(node.move(move));
     const Rank rank = tree_.place(node, position, thread_.random);
     if (rank == host_.rank()) {
-      return tree_.make_child(node, move, position, thread_.index);
+      return tree_.create_child(node, move, position, thread_.index);
     }
     if (!node.claim_child(move)) return nullptr;
     job.add_pending();
@@ -539,12 +540,12 @@ class Worker {
     if (bytes != sizeof(G)) return;
     alignas(G) std::byte copy[sizeof(G)];
     std::memcpy(copy, data, sizeof(G));
-    const auto made =
+    const auto obtained =
         tree_.obtain_exported(*std::launder(reinterpret_cast<const G*>(copy)), thread_.index);
-    if (made.made) counters_.nodes_made_remotely.add();
-    const SlotId id = made.id;
-    const bool created = made.node != nullptr;
-    const Outcome outcome = created ? made.node->outcome() : Outcome::kOpen;
+    if (obtained.created) counters_.nodes_created_remotely.add();
+    const SlotId id = obtained.id;
+    const bool created = obtained.node != nullptr;
+    const Outcome outcome = created ? obtained.node->outcome() : Outcome::kOpen;
     const Rank rank = host_.rank();
     const SlotId ticket = creation.ticket;
     const bool sent =
@@ -620,7 +621,7 @@ class Worker {
     } else {
       pool_.note_answer();
     }
-    if (missing != 0) take_back(ticket->path, missing);
+    if (missing != 0) remove_visits(ticket->path, missing);
     const size_t count = bytes / sizeof(SampleType);
     answered_.resize(HasAmaf<G> ? count : 0);
     if (!answered_.empty()) std::memcpy(answered_.data(), data, count * sizeof(SampleType));

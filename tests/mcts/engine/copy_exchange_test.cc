@@ -68,10 +68,9 @@ bool offer_at_copy(int move) {
 
 // A search in rank 0 that runs no rollouts. Every process has a copy of the root.
 struct QuietSearch {
-  explicit QuietSearch(Host& host)
-      : host(host), process(host.local<SearchProcess<ConnectFour>>()) {
+  explicit QuietSearch(Host& host) : host(host), process(host.local<SearchProcess<ConnectFour>>()) {
     static_cast<void>(process.command(CommandKind::kClear, options));
-    process.tree().make_root(ConnectFour(), 1);
+    process.tree().create_root(ConnectFour(), 1);
     static_cast<void>(process.command(CommandKind::kBegin, options));
     process.exchange().announce_root();
     process.quiesce(options);
@@ -106,7 +105,7 @@ TEST(CopyExchange, AnOfferIsAnsweredWhenTheChildWasCreated) {
     EXPECT_EQ(run_at(host, 1, [] { return child_at_copy(0); }), Child::kRemote);
     EXPECT_EQ(search.nodes(), (std::vector<uint64_t>{1, 0, 0}));
     search.root().set_child(0, {});  // the name is none of rank 2
-    static_cast<void>(search.process.command(CommandKind::kForget, search.options));
+    static_cast<void>(search.process.command(CommandKind::kDropCopies, search.options));
   });
 }
 
@@ -123,7 +122,7 @@ TEST(CopyExchange, AnOfferIsAdoptedWhenTheChildWasNotCreated) {
     ASSERT_TRUE(search.root().child(0).is_remote());
     EXPECT_EQ(search.root().child(0).remote().rank, 1u);
     EXPECT_EQ(search.nodes(), (std::vector<uint64_t>{1, 1}));
-    static_cast<void>(search.process.command(CommandKind::kForget, search.options));
+    static_cast<void>(search.process.command(CommandKind::kDropCopies, search.options));
   });
 }
 
@@ -174,9 +173,7 @@ TEST(CopyExchange, NodesOfADeadProcessAreNoChildren) {
     search.process.quiesce(search.options);
     EXPECT_EQ(run_at(host, 1, [] { return child_at_copy(0); }), Child::kRemote);
 
-    ASSERT_TRUE(Host::here().aggregators->call(host.id(2, 0), [] {
-      ::kill(::getpid(), SIGKILL);
-    }));
+    ASSERT_TRUE(Host::here().aggregators->call(host.id(2, 0), [] { ::kill(::getpid(), SIGKILL); }));
     Host::here().aggregators->flush();
     await_death(host);
     for (const int move : {0, 1, 2}) search.root().set_child(move, Ref(lost));
@@ -190,14 +187,14 @@ TEST(CopyExchange, NodesOfADeadProcessAreNoChildren) {
     EXPECT_TRUE(search.root().child(0).is_remote() && search.root().child(0).remote().rank == 1);
 
     search.root().set_child(2, Ref(lost));
-    search.root().enter(1, search.options.grow_visits());
-    search.process.tree().grow(search.root(), 0, [](auto&&...) {});
+    search.root().enter(1, search.options.owner_expand_visits());
+    search.process.tree().create_children(search.root(), 0, [](auto&&...) {});
     EXPECT_TRUE(search.root().child(1).is_local());
 
     static_cast<void>(run_at(host, 1, exchange));
     search.process.quiesce(search.options);
     EXPECT_EQ(run_at(host, 1, [] { return child_at_copy(2); }), Child::kNone);
-    static_cast<void>(search.process.command(CommandKind::kForget, search.options));
+    static_cast<void>(search.process.command(CommandKind::kDropCopies, search.options));
   });
 }
 
@@ -241,7 +238,7 @@ TEST(CopyExchange, NodesOfferedToADeadProcessAreFreed) {
     }));
     await_death(host);
     EXPECT_EQ(search.nodes(), (std::vector<uint64_t>{1, 1, 0}));
-    EXPECT_EQ(search.nodes(CommandKind::kForget), (std::vector<uint64_t>{1, 0, 0}));
+    EXPECT_EQ(search.nodes(CommandKind::kDropCopies), (std::vector<uint64_t>{1, 0, 0}));
   });
 }
 

@@ -73,7 +73,7 @@ TEST(WorkPool, AnswersAboutUnknownNodesStartNoWait) {
     }
     auto& process = (*host)->local<SearchProcess<ConnectFour>>();
     WorkPool<ConnectFour>& pool = process.pool();
-    process.tree().make_root(ConnectFour(), 1);
+    process.tree().create_root(ConnectFour(), 1);
     Node<ConnectFour>& root = *process.tree().root();
     for (int i = 0; i < root.size(); ++i) {
       root.set_child(i, Node<ConnectFour>::Ref(RemoteNode{1, 0, static_cast<uint32_t>(1000 + i)}));
