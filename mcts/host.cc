@@ -1,6 +1,9 @@
 #include "mcts/host.h"
 
+#include <unistd.h>
+
 #include <chrono>
+#include <cstdio>
 #include <string>
 #include <utility>
 
@@ -118,6 +121,13 @@ void Host::leave(uint32_t index) {
 }
 
 bool internal::is_worker() { return this_worker != nullptr; }
+
+void internal::check_refusal(const absl::Status& refusal) {
+  if (refusal.code() != absl::StatusCode::kResourceExhausted) return;
+  std::fprintf(stderr, "cariama: the search cannot send a call: %s\n",
+               std::string(refusal.message()).c_str());
+  ::_exit(1);
+}
 
 HostThread& Host::here() { return *this_worker; }
 

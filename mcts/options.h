@@ -102,10 +102,13 @@ struct SearchOptions {
   // Returns the limit of the visits that sample a move while its child is being created.
   [[nodiscard]] uint32_t sample_limit() const { return 2 * expand_visits + kRolloutsPerPoll; }
 
-  // kHash and kRandom: returns the number of visits after which the owner of a node requests the
-  // child of a move that rollouts have chosen at copies of the node. With every placement: returns
-  // how many rollouts sample the position of one node because too many requests are in flight.
-  [[nodiscard]] uint32_t grow_visits() const { return sample_limit() / 2; }
+  // kHash and kRandom: returns the number of visits after which the owner of a node creates or
+  // requests the child of a move that rollouts have chosen at copies of the node.
+  [[nodiscard]] uint32_t owner_expand_visits() const { return sample_limit() / 2; }
+
+  // Returns how many rollouts of one process sample the position of one node because too many
+  // requests are in flight.
+  [[nodiscard]] uint32_t busy_samples() const { return sample_limit() / 2; }
 
   // Returns the defaults for a game. In games with AMAF, AMAF statistics replace the exploration
   // term.
@@ -141,8 +144,8 @@ struct Statistics {
   // Of `visits`: rollouts that found the outcome of their first node proved. They have no value.
   uint64_t cancelled = 0;
   uint64_t playouts = 0;
-  uint64_t nodes_made = 0;           // nodes that this process created
-  uint64_t nodes_made_remotely = 0;  // of `nodes_made`: for a parent elsewhere, offers too
+  uint64_t nodes_created = 0;           // nodes that this process created
+  uint64_t nodes_created_remotely = 0;  // of `nodes_created`: for a parent elsewhere, offers too
   // Moves whose child is a node that existed already, for another move.
   uint64_t transpositions = 0;
   uint64_t remote_selections = 0;  // messages that requested rollouts from another process

@@ -98,13 +98,16 @@ class Search {
       }
       drain();
       if (pause != Pause::kFull) break;
-      process_.command(CommandKind::kForget, options_);
+      process_.command(CommandKind::kDropCopies, options_);
       collect([&] { return time_is_up(limits, stop); });
     }
-    Result result = report();  // its lines lead through copies of nodes, so before kForget
-    for (const CommandReply& reply : process_.command(CommandKind::kForget, options_)) {
+    Result result = report();  // its lines lead through copies of nodes, so before kDropCopies
+    for (const CommandReply& reply : process_.command(CommandKind::kDropCopies, options_)) {
       result.processes.push_back(reply.statistics);
     }
+    // After a death, kDropCopies frees the nodes that were offered to the dead process, and their
+    // subtrees.
+    if (host_.living() < host_.size()) quiesce();
     return result;
   }
 
@@ -149,7 +152,7 @@ class Search {
     if (root_ && tree_.root() != nullptr && same(*root_, position)) return;
     clear();
     tree_.set_memory_limit(options_.memory_bytes);
-    tree_.make_root(position, options_.seed);
+    tree_.create_root(position, options_.seed);
     root_.emplace(position);
   }
   [[nodiscard]] static bool same(const G& a, const G& b) {
@@ -206,7 +209,7 @@ class Search {
   }
 
   // Ends all rollouts in all processes and waits until no message of the search is in flight. The
-  // copies of nodes remain, until kForget.
+  // copies of nodes remain, until kDropCopies.
   void drain() {
     process_.pool().close_root();
     process_.command(CommandKind::kStop, options_);
@@ -219,7 +222,7 @@ class Search {
     iterations_ += job_.completed();
     if (host_.size() > 1) {
       quiesce();
-      process_.command(CommandKind::kQuiesce, options_);
+      process_.command(CommandKind::kSendLastCounts, options_);
       quiesce();
     }
     job_.start(0);  // resets completed(): iterations_ contains this number already

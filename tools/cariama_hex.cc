@@ -300,8 +300,8 @@ std::string process_row(uint32_t rank, const mcts::Statistics& one) {
       {"cancelled", one.cancelled},
       {"playouts", one.playouts},
       {"nodes", one.nodes},
-      {"nodes_made", one.nodes_made},
-      {"nodes_made_remotely", one.nodes_made_remotely},
+      {"nodes_created", one.nodes_created},
+      {"nodes_created_remotely", one.nodes_created_remotely},
       {"remote_selections", one.remote_selections},
       {"deferred_selections", one.deferred_selections},
       {"messages", one.messages},
@@ -331,7 +331,7 @@ void print_analysis(const Arguments& arguments, const Board& board, const Search
           "%llu remote selections, %llu messages\n",
           rank, static_cast<unsigned long long>(one.completions),
           static_cast<unsigned long long>(one.nodes),
-          static_cast<unsigned long long>(one.nodes_made_remotely),
+          static_cast<unsigned long long>(one.nodes_created_remotely),
           static_cast<unsigned long long>(one.remote_selections),
           static_cast<unsigned long long>(one.messages));
     }

@@ -44,7 +44,7 @@ PlainResult<G> plain_search(const G& game, const mcts::SearchOptions& options,
   mcts::Arena arena(options.memory_bytes);
   mcts::Random random(options.seed);
   mcts::internal::PlayoutRunner<G> playouts(game, random);
-  Node* root = Node::make(game, arena, 0, random, false);
+  Node* root = Node::create(game, arena, 0, random, false);
   if (root == nullptr) throw std::bad_alloc();
   struct Step {
     Node* node;
@@ -91,8 +91,8 @@ PlainResult<G> plain_search(const G& game, const mcts::SearchOptions& options,
         break;
       }
       if (before >= options.expand_visits) {
-        if (Node* made = Node::make(position, arena, 0, random, true); made != nullptr) {
-          static_cast<void>(node->adopt_child(move, made));
+        if (Node* made = Node::create(position, arena, 0, random, true); made != nullptr) {
+          static_cast<void>(node->publish_child(move, typename Node::Ref(made)));
           node = made;
           known = made->outcome();
           continue;

@@ -12,15 +12,15 @@
 namespace cariama::mcts {
 
 enum class CommandKind : uint8_t {
-  kBegin,      // applies the options, resets the statistics, starts the workers on this game
-  kStop,       // workers cancel the rollouts that are not begun
-  kResume,     // the search continues after a collection
-  kInform,     // no action; the reply contains the counts
-  kClear,      // frees all nodes
-  kCollect,    // frees cold subtrees for about a millisecond
-  kCollected,  // ends the collection
-  kQuiesce,    // sends the counts of all copied nodes to their owners for the last time
-  kForget      // drops all copied nodes
+  kBegin,           // applies the options, resets the statistics, starts the workers on this game
+  kStop,            // workers cancel the rollouts that are not begun
+  kResume,          // the search continues after a collection
+  kInform,          // no action; the reply contains the counts
+  kClear,           // frees all nodes
+  kCollect,         // frees cold subtrees for about a millisecond
+  kCollected,       // ends the collection
+  kSendLastCounts,  // sends the counts of all copied nodes to their owners for the last time
+  kDropCopies       // drops all copied nodes
 };
 struct Command {
   CommandKind kind = CommandKind::kInform;

@@ -55,6 +55,9 @@ class CopyTable {
   }
   // Adds a copy. Returns nullptr if the node has one already, or the table is full.
   [[nodiscard]] Copy<G>* add(RemoteNode name) {
+    // Without a lock: with a full table, every rollout that reaches a node without a copy calls
+    // this function.
+    if (size_.load(std::memory_order_relaxed) >= kMost) return nullptr;
     const std::lock_guard lock(mutex_);
     if (all_.size() >= kMost) return nullptr;
     uint32_t at = home(name);
@@ -67,6 +70,7 @@ class CopyTable {
     made->name = name;
     made->index = static_cast<uint32_t>(all_.size() - 1);
     places_[at % kPlaces].store(made.get(), std::memory_order_release);
+    size_.store(static_cast<uint32_t>(all_.size()), std::memory_order_relaxed);
     return made.get();
   }
   // Returns the copy with this index, or nullptr.
@@ -83,6 +87,7 @@ class CopyTable {
     const std::lock_guard lock(mutex_);
     for (auto& place : places_) place.store(nullptr, std::memory_order_relaxed);
     all_.clear();
+    size_.store(0, std::memory_order_relaxed);
   }
 
  private:
@@ -95,6 +100,7 @@ class CopyTable {
   std::mutex mutex_;
   std::array<std::atomic<Copy<G>*>, kPlaces> places_{};
   std::vector<std::unique_ptr<Copy<G>>> all_;
+  std::atomic<uint32_t> size_{0};  // of all_
 };
 
 }  // namespace cariama::mcts

@@ -3,8 +3,8 @@
 // under which the owners export nodes for this.
 //
 // It reads and changes nodes of the local tree (tree.h), creates children at copies and offers them
-// to the owners, and calls WorkPool::set_waiting(false) when an exchange, an offer or a creation
-// has been answered. It runs no rollout.
+// to the owners (offers.h), and calls WorkPool::note_answer() when a copy has arrived, or when an
+// exchange, an offer or a creation has been answered. It runs no rollout.
 #ifndef CARIAMA_MCTS_ENGINE_COPY_EXCHANGE_H_
 #define CARIAMA_MCTS_ENGINE_COPY_EXCHANGE_H_
 
@@ -22,6 +22,7 @@
 
 #include "dtutils/trace.h"
 #include "mcts/engine/copies.h"
+#include "mcts/engine/offers.h"
 #include "mcts/engine/slot_table.h"
 #include "mcts/engine/tree.h"
 #include "mcts/engine/work_pool.h"
@@ -54,14 +55,15 @@ class CopyExchange final : public LocalInstance {
     bool stale = false;
   };
   // Returns the copy of a node that a rollout reaches by a move with this number of visits.
-  // Requests a copy if there is none and the move has enough visits.
+  // Requests a copy if there is none and the move has enough visits. The caller has checked that
+  // the owner is alive (LocalTree::living_child()).
   [[nodiscard]] Found find(RemoteNode name, uint32_t visits) {
     Copy<G>* known = copies_.find(name);
     if (known == nullptr) {
       if (visits >= tree_.options().copy_visits) request(name);
       return {};
     }
-    return host_.alive(name.rank) ? found(*known) : Found{};
+    return found(*known);
   }
   // Returns the copied node, or nullptr. Does not request a copy.
   [[nodiscard]] const Node<G>* copied(RemoteNode name) const {
@@ -79,7 +81,7 @@ class CopyExchange final : public LocalInstance {
       known = copies_.find(name);
     }
     return known != nullptr && known->node.load(std::memory_order_relaxed) == nullptr &&
-           known->samples.fetch_add(1, std::memory_order_relaxed) < tree_.options().grow_visits();
+           known->samples.fetch_add(1, std::memory_order_relaxed) < tree_.options().busy_samples();
   }
   // Returns the copy of the root. Called in ranks other than 0.
   [[nodiscard]] Found find_root() {
@@ -96,23 +98,34 @@ class CopyExchange final : public LocalInstance {
   }
   // Creates the child of a move of a copy in this process, and offers it to the owner of the
   // original. The owner adopts the node as the child of the move, unless there is one already.
-  // Until the answer arrives the child is marked as being created.
+  // Until the answer arrives the child is marked as being created. No rollout reaches the node
+  // before, so the counts of the move at the copy are complete whatever the answer is.
   void offer_child(const Copy<G>& copy, Node<G>& node, int move) {
     if (!host_.alive(copy.name.rank) || !node.claim_child(move)) return;
     G position = node.state();
     position.play(node.move(move));
-    const auto made = tree_.obtain_exported(position, Host::here().index);
-    if (made.node == nullptr) {
+    const auto obtained = tree_.obtain_exported(position, Host::here().index);
+    if (obtained.node == nullptr) {
       node.set_child(move, {});
       return;
     }
-    if (made.made) made_for_others_.fetch_add(1, std::memory_order_relaxed);
-    const Request request = request_for(copy);
-    const RemoteNode name = tree_.name_of(made.id);
-    const auto at = static_cast<uint16_t>(move);
-    const bool sent = post(partner(copy.name.rank),
-                           [request, name, at] { here().on_offered(request, name, at); });
-    if (!sent) withdraw(&node, move, name, {});
+    if (obtained.created) created_for_others_.fetch_add(1, std::memory_order_relaxed);
+    const RemoteNode name = tree_.name_of(obtained.id);
+    const Offer offer{{copy.name.slot, copy.name.generation},
+                      host_.id(host_.rank(), Host::here().index),
+                      static_cast<uint16_t>(move),
+                      name};
+    offers_.add({name, copy.name.rank, &node, offer.move});
+    const bool sent = post(partner(copy.name.rank), [offer] { here().on_offered(offer); });
+    // As in request_child(): this function or lost() ends the offer if the owner dies.
+    if (!sent || !host_.alive(copy.name.rank)) offers_.abandon(copy.name.rank);
+  }
+  // Ends the creation of a child by another process: sets the child, or none if the process has
+  // created none. Then answers the offers for the move that have arrived meanwhile.
+  void end_creation(Node<G>& node, int move, typename Node<G>::Ref child) {
+    node.set_child(move, child);
+    pool_.note_answer();
+    for (const Offer& offer : offers_.take_deferred(node, move)) answer_offer(node, offer);
   }
   // If `node` is a copy, tells the owner of the original that the child of a move does not exist
   // any more. Otherwise the next exchange would enter the name of the child in the copy again.
@@ -164,33 +177,42 @@ class CopyExchange final : public LocalInstance {
       if (node != nullptr) send_counts(copy, *node, /*last=*/true);
     });
   }
-  // Drops all copies and all temporary names. Requires: no thread uses a copy.
+  // Drops all copies and all temporary names, and frees the nodes that this process had offered to
+  // a process that died. Called by worker 0. Requires: no rollout is running.
   void drop_copies() {
     epoch_.fetch_add(1, std::memory_order_relaxed);
     root_.store(nullptr, std::memory_order_relaxed);
     copies_.clear();
     // After the death of a process, calls may still be in flight (see CommandedSearch::quiesce()).
-    for (const Growth& one : take_growths([](const Growth&) { return true; })) end_growth(one, {});
-    const std::lock_guard lock(mutex_);
-    for (const SlotId id : temporary_ids_) static_cast<void>(tree_.exported().take(id));
-    temporary_ids_.clear();
-    ids_of_children_.clear();
+    for (const RequestedChild& one : take_requested([](const RequestedChild&) { return true; }))
+      end_request(one, {});
+    const std::vector<SlotId> abandoned = offers_.clear();
+    {
+      const std::lock_guard lock(mutex_);
+      for (const SlotId id : temporary_ids_) static_cast<void>(tree_.exported().take(id));
+      temporary_ids_.clear();
+      ids_of_children_.clear();
+    }
+    for (const SlotId id : abandoned) tree_.free_exported(id);
   }
 
   // Return the number of calls that this process has sent to other processes, and that it has run
   // for them. Added up over all processes, both are equal when no call is in flight.
   [[nodiscard]] uint64_t sent() const { return sent_.load(std::memory_order_relaxed); }
   [[nodiscard]] uint64_t handled() const { return handled_.load(std::memory_order_acquire); }
-  // Returns the number of nodes that this process has made for parents in other processes, in all
-  // searches.
-  [[nodiscard]] uint64_t made_for_others() const {
-    return made_for_others_.load(std::memory_order_relaxed);
+  // Returns the number of nodes that this process has created for parents in other processes, in
+  // all searches.
+  [[nodiscard]] uint64_t created_for_others() const {
+    return created_for_others_.load(std::memory_order_relaxed);
   }
-  // Handles the death of a process: the children that it was creating get no answer.
+  // Handles the death of a process: the children that it was creating, and the offers to it, get no
+  // answer.
   void lost(Rank rank) override {
-    for (const Growth& growth : take_growths([&](const Growth& one) { return one.rank == rank; })) {
-      end_growth(growth, {});
+    for (const RequestedChild& requested :
+         take_requested([&](const RequestedChild& one) { return one.rank == rank; })) {
+      end_request(requested, {});
     }
+    offers_.abandon(rank);
   }
   // For tests: calls `function` for every copied node of this process.
   template <typename Function>
@@ -215,19 +237,22 @@ class CopyExchange final : public LocalInstance {
     uint64_t epoch = 0;  // of the requester
   };
   // A child of a node of this process that another process creates.
-  struct Growth {
+  struct RequestedChild {
     SlotId node;
     uint16_t move = 0;
     Rank rank = 0;  // of the process that creates the child
 
-    friend bool operator==(const Growth&, const Growth&) = default;
+    friend bool operator==(const RequestedChild&, const RequestedChild&) = default;
   };
+  using Offer = typename Offers<G>::Offer;
   using Ref = typename Node<G>::Ref;
   // Temporary names of the children of a copied node, by move.
   using Ids = std::vector<std::optional<SlotId>>;
 
   // Send a call without a reply and count it. The call is counted before it is sent: the receiver
-  // must never have counted more calls than the senders.
+  // must never have counted more calls than the senders. They return false only if the process of
+  // the thread has died, or if the contents of a node do not fit into a call: then the node gets no
+  // copy. lost() and LocalTree::living_child() end what this process expects from a dead process.
   template <typename F>
   bool post(ThreadId thread, F&& function) {
     sent_.fetch_add(1, std::memory_order_relaxed);
@@ -263,7 +288,7 @@ class CopyExchange final : public LocalInstance {
 
   // Requests a copy of a node, unless this process has requested one or has no memory for it.
   void request(RemoteNode name) {
-    if (full_.load(std::memory_order_relaxed)) return;
+    if (full_.load(std::memory_order_relaxed) || !host_.alive(name.rank)) return;
     if (const Copy<G>* copy = copies_.add(name)) send_request(*copy);
   }
   void send_request(const Copy<G>& copy) {
@@ -295,8 +320,8 @@ class CopyExchange final : public LocalInstance {
       std::memcpy(static_cast<void*>(records.data()), data, count * sizeof(MoveRecord<G>));
     }
     const uint32_t thread = Host::here().index;
-    Node<G>* node = Node<G>::make(contents.state, std::span<const MoveRecord<G>>(records),
-                                  *arenas_[thread], static_cast<uint16_t>(thread));
+    Node<G>* node = Node<G>::create(contents.state, std::span<const MoveRecord<G>>(records),
+                                    *arenas_[thread], static_cast<uint16_t>(thread));
     if (node == nullptr) {
       // Rollouts that reach the node become jobs of its owner. The memory is free again when the
       // search ends: until then, a request for another copy would be as useless as this one.
@@ -313,6 +338,7 @@ class CopyExchange final : public LocalInstance {
     }
     end_exchange(*copy, *node);
     copy->node.store(node, std::memory_order_release);
+    pool_.note_answer();  // rollouts that wait for the owner continue at the copy
     for (const size_t i : unknown) report_unknown(*copy, static_cast<int>(i), records[i].child);
     if (copy == root_.load(std::memory_order_relaxed)) {
       const Rank rank = host_.rank();
@@ -422,35 +448,29 @@ class CopyExchange final : public LocalInstance {
     node->resolve();
     end_exchange(*copy, *node);
     exchange_if_due(*copy, *node);  // sends an outcome that was proved since send_counts()
-    pool_.set_waiting(false);
+    pool_.note_answer();
   }
   // Handles the answer to offer_child(). child: the child of the move at the owner, if it has one.
-  void on_adopted(uint32_t index, uint64_t epoch, uint16_t move, RemoteNode offered,
-                  std::optional<RemoteNode> child) {
+  void on_adopted(RemoteNode offered, std::optional<RemoteNode> child) {
     const Handling handling(*this);
-    Copy<G>* copy = copy_at(index, epoch);
-    Node<G>* node = copy == nullptr ? nullptr : copy->node.load(std::memory_order_acquire);
-    if (node != nullptr && move >= node->size()) return;
-    if (!child || *child != offered) {
-      withdraw(node, move, offered, child);
-    } else if (node != nullptr) {
-      const auto made = tree_.exported().find({offered.slot, offered.generation});
-      if (made) {
-        node->set_child(move, typename Node<G>::Ref(*made));
-        if ((*made)->outcome() != Outcome::kOpen) {
-          node->prove(move, (*made)->outcome());
-          node->resolve();
+    const std::optional<typename Offers<G>::Sent> offer = offers_.take(offered);
+    if (!offer) return;  // abandoned
+    Node<G>& parent = *offer->copy;
+    const int move = offer->move;
+    const SlotId id{offered.slot, offered.generation};
+    if (child == offered) {
+      if (const auto adopted = tree_.exported().find(id)) {
+        parent.set_child(move, Ref(*adopted));
+        if ((*adopted)->outcome() != Outcome::kOpen) {
+          parent.prove(move, (*adopted)->outcome());
+          parent.resolve();
         }
       }
+    } else {  // the owner has not adopted the offered node, so no rollout has reached it
+      parent.set_child(move, child ? reference_to(*child) : Ref());
+      tree_.discard_exported(id, Host::here().index);
     }
-    pool_.set_waiting(false);
-  }
-  // Frees an offered node that the owner has not adopted. No rollout has reached it. node: the
-  // copy, or nullptr if it was dropped; its move gets the child that the owner has.
-  void withdraw(Node<G>* node, int move, RemoteNode offered, std::optional<RemoteNode> child) {
-    if (node != nullptr) node->set_child(move, child ? reference_to(*child) : Ref());
-    const auto made = tree_.exported().take({offered.slot, offered.generation});
-    if (made) tree_.discard(*made, Host::here().index);
+    pool_.note_answer();
   }
   // Returns nullptr if the copy belonged to an earlier search.
   [[nodiscard]] Copy<G>* copy_at(uint32_t index, uint64_t epoch) {
@@ -460,11 +480,16 @@ class CopyExchange final : public LocalInstance {
     return {record.visits, record.verdict, 0, record.amaf_visits, record.amaf_value, record.value};
   }
   // Takes over the child of move i. A child that this process owns becomes a local reference.
-  // Returns false if this process owned the child and does not know its name any more.
+  // Returns false, and leaves the move without the child, if the child does not exist any more:
+  // this process owned it and does not know its name, or the owner has died.
   [[nodiscard]] bool take_child(Node<G>& node, int i, const MoveRecord<G>& record) {
     if (!record.has_child || node.child(i).is_local()) return true;
     const Ref child = reference_to(record.child);
-    if (!child.none()) node.set_child(i, child);
+    if (child.none()) {
+      node.drop_child(i, record.child);
+    } else {
+      node.set_child(i, child);
+    }
     return !child.none();
   }
   void report_unknown(const Copy<G>& copy, int move, RemoteNode child) {
@@ -473,10 +498,10 @@ class CopyExchange final : public LocalInstance {
     post(partner(copy.name.rank),
          [original, move, child] { here().on_unknown(original, move, child); });
   }
-  // Returns a reference to a node by its name. A node of this process becomes a local reference, or
-  // none if the name is unknown.
+  // Returns a reference to a node by its name. A node of this process becomes a local reference.
+  // Returns none if this process does not know the name, or the owner has died.
   [[nodiscard]] Ref reference_to(RemoteNode name) {
-    if (name.rank != host_.rank()) return Ref(name);
+    if (name.rank != host_.rank()) return host_.alive(name.rank) ? Ref(name) : Ref();
     const auto own = tree_.exported().find({name.slot, name.generation});
     return own ? Ref(*own) : Ref();
   }
@@ -491,7 +516,7 @@ class CopyExchange final : public LocalInstance {
     return id;
   }
   // Returns the contents of a node for a copy. Gives temporary names to its local children.
-  [[nodiscard]] std::vector<MoveRecord<G>> records_of(const Node<G>& node) {
+  [[nodiscard]] std::vector<MoveRecord<G>> records_of(Node<G>& node) {
     const std::lock_guard lock(mutex_);
     return tree_.records_of(node,
                             [&](int i, Node<G>* child) { return id_of_child(node, i, child); });
@@ -516,27 +541,35 @@ class CopyExchange final : public LocalInstance {
         [contents](void* data, uint64_t bytes) { here().on_copy(contents, data, bytes); },
         std::as_bytes(std::span(records)));
   }
-  // Adopts a node of another process as the child of a move, unless there is a child. Answers with
-  // the child of the move.
-  void on_offered(const Request& request, RemoteNode offered, uint16_t move) {
+  void on_offered(const Offer& offer) {
     const Handling handling(*this);
-    const std::optional<Node<G>*> found = tree_.exported().find(request.node);
-    std::optional<RemoteNode> child;
-    if (found && move < (*found)->size()) {
-      Node<G>& node = **found;
-      if (node.claim_child(move)) node.set_child(move, Ref(offered));
-      const Ref now = node.child(move);
-      if (now.is_remote()) child = now.remote();
-      if (now.is_local()) {
-        const std::lock_guard lock(mutex_);
-        child = tree_.name_of(id_of_child(node, move, now.local()));
-      }
+    const std::optional<Node<G>*> node = tree_.exported().find(offer.parent);
+    if (node && offer.move < (*node)->size()) {
+      answer_offer(**node, offer);
+    } else {
+      send_child(offer, {});
     }
-    const uint32_t index = request.index;
-    const uint64_t epoch = request.epoch;
-    post(request.requester, [index, epoch, move, offered, child] {
-      here().on_adopted(index, epoch, move, offered, child);
-    });
+  }
+  // Adopts a node of another process as the child of a move, unless there is a child. Answers with
+  // the child of the move. If a third process is creating the child, the answer waits for
+  // end_creation(): a process that got another answer would offer again and again.
+  void answer_offer(Node<G>& node, const Offer& offer) {
+    if (tree_.living_child(node, offer.move).none() && host_.alive(offer.name.rank)) {
+      static_cast<void>(node.publish_child(offer.move, Ref(offer.name)));
+    }
+    if (offers_.defer(node, offer)) return;
+    const Ref now = node.child(offer.move);
+    std::optional<RemoteNode> child;
+    if (now.is_remote()) child = now.remote();
+    if (now.is_local()) {
+      const std::lock_guard lock(mutex_);
+      child = tree_.name_of(id_of_child(node, offer.move, now.local()));
+    }
+    send_child(offer, child);
+  }
+  void send_child(const Offer& offer, std::optional<RemoteNode> child) {
+    const RemoteNode name = offer.name;
+    post(offer.requester, [name, child] { here().on_adopted(name, child); });
   }
   void on_unknown(SlotId original, int move, RemoteNode child) {
     const Handling handling(*this);
@@ -557,8 +590,8 @@ class CopyExchange final : public LocalInstance {
     node.resolve();
     if (last || request.epoch != epoch_.load(std::memory_order_relaxed)) return;
     if (tree_.options().placement != Placement::kLocality) {
-      tree_.grow(node, Host::here().index, [&](int move, const G& position, Rank rank) {
-        create_child({request.node, static_cast<uint16_t>(move), rank}, node, position);
+      tree_.create_children(node, Host::here().index, [&](int move, const G& position, Rank rank) {
+        request_child({request.node, static_cast<uint16_t>(move), rank}, node, position);
       });
     }
     const bool full = tree_.full();
@@ -573,75 +606,76 @@ class CopyExchange final : public LocalInstance {
         std::as_bytes(std::span(records))));
   }
   // Requests the creation of a child in another process.
-  void create_child(const Growth& growth, Node<G>& node, const G& position) {
-    if (!node.claim_child(growth.move)) return;
+  void request_child(const RequestedChild& requested, Node<G>& node, const G& position) {
+    if (!node.claim_child(requested.move)) return;
     {
       const std::lock_guard lock(mutex_);
-      growths_.push_back(growth);
+      requested_.push_back(requested);
     }
     const ThreadId requester = host_.id(host_.rank(), Host::here().index);
     const bool sent = post_buffer(
-        partner(growth.rank),
-        [growth, requester](void* data, uint64_t bytes) {
-          here().on_create(growth, requester, data, bytes);
+        partner(requested.rank),
+        [requested, requester](void* data, uint64_t bytes) {
+          here().on_create(requested, requester, data, bytes);
         },
         std::as_bytes(std::span(&position, 1)));
-    // If the process dies, this function or lost() ends the growth. None is missed: this function
-    // checks alive() after the growth was entered, and lost() runs after the process was marked as
+    // If the process dies, this function or lost() ends the request. None is missed: this function
+    // checks alive() after the request was entered, and lost() runs after the process was marked as
     // dead.
-    if (sent && host_.alive(growth.rank)) return;
-    for (const Growth& mine : take_growths([&](const Growth& one) { return one == growth; })) {
-      end_growth(mine, {});
+    if (sent && host_.alive(requested.rank)) return;
+    for (const RequestedChild& mine :
+         take_requested([&](const RequestedChild& one) { return one == requested; })) {
+      end_request(mine, {});
     }
   }
-  // Removes the growths in flight for which `condition` holds, and returns them.
+  // Removes the requested children for which `condition` holds, and returns them.
   template <typename Condition>
-  [[nodiscard]] std::vector<Growth> take_growths(Condition&& condition) {
+  [[nodiscard]] std::vector<RequestedChild> take_requested(Condition&& condition) {
     const std::lock_guard lock(mutex_);
-    const auto rest = std::stable_partition(growths_.begin(), growths_.end(),
-                                            [&](const Growth& one) { return !condition(one); });
-    std::vector<Growth> taken(rest, growths_.end());
-    growths_.erase(rest, growths_.end());
-    return taken;
+    return take_from(requested_, condition);
   }
   // child: the created node, or none.
-  void end_growth(const Growth& growth, Ref child) {
-    const std::optional<Node<G>*> node = tree_.exported().find(growth.node);
-    if (node) (*node)->set_child(growth.move, child);
+  void end_request(const RequestedChild& requested, Ref child) {
+    const std::optional<Node<G>*> node = tree_.exported().find(requested.node);
+    if (node) end_creation(**node, requested.move, child);
   }
-  void on_create(const Growth& growth, ThreadId requester, const void* data, uint64_t bytes) {
+  void on_create(const RequestedChild& requested, ThreadId requester, const void* data,
+                 uint64_t bytes) {
     const Handling handling(*this);
     if (bytes != sizeof(G)) return;
     alignas(G) std::byte position[sizeof(G)];
     std::memcpy(position, data, sizeof(G));
-    const auto made = tree_.obtain_exported(*std::launder(reinterpret_cast<const G*>(position)),
-                                            Host::here().index);
-    if (made.made) made_for_others_.fetch_add(1, std::memory_order_relaxed);
-    const SlotId id = made.id;
-    const bool created = made.node != nullptr;
-    const Outcome outcome = created ? made.node->outcome() : Outcome::kOpen;
-    post(requester,
-         [growth, id, created, outcome] { here().on_created(growth, id, created, outcome); });
+    const auto obtained = tree_.obtain_exported(*std::launder(reinterpret_cast<const G*>(position)),
+                                                Host::here().index);
+    if (obtained.created) created_for_others_.fetch_add(1, std::memory_order_relaxed);
+    const SlotId id = obtained.id;
+    const bool created = obtained.node != nullptr;
+    const Outcome outcome = created ? obtained.node->outcome() : Outcome::kOpen;
+    const bool sent = post(requester, [requested, id, created, outcome] {
+      here().on_created(requested, id, created, outcome);
+    });
+    if (!sent && created) tree_.discard_exported(id, Host::here().index);
   }
-  void on_created(const Growth& growth, SlotId id, bool created, Outcome outcome) {
+  void on_created(const RequestedChild& requested, SlotId id, bool created, Outcome outcome) {
     const Handling handling(*this);
     if (!created) tree_.note_full();
-    const RemoteNode name{static_cast<uint16_t>(growth.rank), static_cast<uint16_t>(id.generation),
-                          id.slot};
-    for (const Growth& one : take_growths([&](const Growth& known) { return known == growth; })) {
-      end_growth(one, created ? Ref(name) : Ref());
+    const RemoteNode name{static_cast<uint16_t>(requested.rank),
+                          static_cast<uint16_t>(id.generation), id.slot};
+    for (const RequestedChild& one :
+         take_requested([&](const RequestedChild& known) { return known == requested; })) {
+      end_request(one, created ? Ref(name) : Ref());
       const std::optional<Node<G>*> node = tree_.exported().find(one.node);
       if (!node || outcome == Outcome::kOpen) continue;
       (*node)->prove(one.move, outcome);
       (*node)->resolve();
     }
-    pool_.set_waiting(false);
   }
 
   Host& host_;
   LocalTree<G>& tree_;
   WorkPool<G>& pool_;
   CopyTable<G> copies_;
+  Offers<G> offers_;
   std::vector<std::unique_ptr<Arena>> arenas_;  // by thread
   std::atomic<bool> full_{false};               // an arena has no memory for another copy
   std::atomic<Copy<G>*> root_{nullptr};
@@ -649,11 +683,11 @@ class CopyExchange final : public LocalInstance {
   std::vector<std::atomic<bool>> has_root_copy_;  // by rank
   std::atomic<uint64_t> sent_{0};
   std::atomic<uint64_t> handled_{0};
-  std::atomic<uint64_t> made_for_others_{0};
+  std::atomic<uint64_t> created_for_others_{0};
   std::mutex mutex_;  // guards the members below
   std::unordered_map<const Node<G>*, Ids> ids_of_children_;
   std::vector<SlotId> temporary_ids_;
-  std::vector<Growth> growths_;  // in flight
+  std::vector<RequestedChild> requested_;  // in flight
 };
 
 }  // namespace cariama::mcts

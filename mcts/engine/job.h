@@ -35,6 +35,11 @@ class Job {
   // The answer contains the AMAF statistics of at most this number of playouts.
   static constexpr uint32_t kMaxSamples = 64;
 
+  Job() = default;
+  // shares_left: if the job is a share, it adds the number of its rollouts that have not been taken
+  // to this sum over all shares.
+  explicit Job(std::atomic<int64_t>& shares_left) : shares_left_(&shares_left) {}
+
   Node<G>* node = nullptr;  // the rollouts begin here
   bool root = false;        // the job of the search itself, in rank 0
   bool share = false;   // a share of the root's rollouts, begun at a copy of the root (copies.h)
@@ -50,6 +55,7 @@ class Job {
     samples_used_.store(0, std::memory_order_relaxed);
     if (!root && !share && samples_.size() < kMaxSamples) samples_.resize(kMaxSamples);
     pending_.store(rollouts + 1, std::memory_order_relaxed);
+    count_left(rollouts);
     to_issue_.store(rollouts, std::memory_order_release);
   }
 
@@ -60,6 +66,7 @@ class Job {
     while (left > 0) {
       const auto taken = static_cast<uint32_t>(std::min<int64_t>(left, most));
       if (to_issue_.compare_exchange_weak(left, left - taken, std::memory_order_acq_rel)) {
+        count_left(-int64_t{taken});
         return taken;
       }
     }
@@ -67,7 +74,9 @@ class Job {
   }
   // Takes all rollouts that have not been taken, and returns their number.
   [[nodiscard]] uint64_t take_all() {
-    return static_cast<uint64_t>(to_issue_.exchange(0, std::memory_order_acq_rel));
+    const int64_t taken = to_issue_.exchange(0, std::memory_order_acq_rel);
+    count_left(-taken);
+    return static_cast<uint64_t>(taken);
   }
   // Returns the number of rollouts that have not been taken.
   [[nodiscard]] uint64_t left() const {
@@ -76,7 +85,10 @@ class Job {
   [[nodiscard]] bool exhausted() const { return to_issue_.load(std::memory_order_acquire) <= 0; }
   // Returns `count` taken rollouts to the job, which other threads can take again. Their operations
   // stay pending.
-  void put_back(uint32_t count) { to_issue_.fetch_add(count, std::memory_order_acq_rel); }
+  void put_back(uint32_t count) {
+    count_left(count);
+    to_issue_.fetch_add(count, std::memory_order_acq_rel);
+  }
 
   // Adds a pending operation. Requires: another operation, which the caller has to end, is pending.
   void add_pending() { pending_.fetch_add(1, std::memory_order_relaxed); }
@@ -110,6 +122,11 @@ class Job {
   }
 
  private:
+  void count_left(int64_t change) {
+    if (share) shares_left_->fetch_add(change, std::memory_order_relaxed);
+  }
+
+  std::atomic<int64_t>* shares_left_ = nullptr;
   std::atomic<int64_t> to_issue_{0};
   std::atomic<int64_t> pending_{0};
   std::atomic<uint64_t> completed_{0};
@@ -133,7 +150,7 @@ class JobQueue {
   [[nodiscard]] Job<G>& new_job() {
     const std::lock_guard lock(mutex_);
     if (free_.empty()) {
-      all_.push_back(std::make_unique<Job<G>>());
+      all_.push_back(std::make_unique<Job<G>>(shares_left_));
       return *all_.back();
     }
     Job<G>* job = free_.back();
@@ -174,13 +191,9 @@ class JobQueue {
     }
     return taken;
   }
-  // Returns the number of rollouts of all shares that have not been taken.
-  [[nodiscard]] uint64_t shares_left() {
-    const std::lock_guard lock(mutex_);
-    uint64_t left = 0;
-    for (const Job<G>* share : shares_) left += share->left();
-    return left;
-  }
+  // Returns the number of rollouts of all shares that have not been taken. While a thread takes
+  // rollouts or puts them back, the number may differ by these.
+  [[nodiscard]] int64_t shares_left() const { return shares_left_.load(std::memory_order_relaxed); }
   // shares: includes the shares of the root.
   [[nodiscard]] bool empty(bool shares) const {
     return size_.load(std::memory_order_seq_cst) == 0 &&
@@ -202,6 +215,7 @@ class JobQueue {
   std::vector<std::unique_ptr<Job<G>>> all_;
   std::atomic<uint32_t> size_{0};         // of queue_
   std::atomic<uint32_t> shares_size_{0};  // of shares_
+  std::atomic<int64_t> shares_left_{0};
 };
 
 // One selection on the path of a rollout: the node, which is in this process, and the chosen move.

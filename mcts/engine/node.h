@@ -111,10 +111,10 @@ class Node {
   // Added to the score of a closed move, so that selection never chooses it.
   static constexpr float kClosed = -1e30F;
 
-  // Creates a node. Returns nullptr if there is no memory. maker: the index of `arena` in its
+  // Creates a node. Returns nullptr if there is no memory. creator: the index of `arena` in its
   // process. simplify: see list_moves().
-  [[nodiscard]] static Node* make(const G& position, Arena& arena, uint16_t maker, Random& random,
-                                  bool simplify) {
+  [[nodiscard]] static Node* create(const G& position, Arena& arena, uint16_t creator,
+                                    Random& random, bool simplify) {
     G state = position;
     const uint64_t key = key_of(position);  // before expand() changes it
     Candidate<Move> moves[G::kMaxMoves];
@@ -130,7 +130,7 @@ class Node {
     for (int i = count - 1; i > 0; --i) {
       std::swap(moves[i], moves[random.below(static_cast<uint32_t>(i + 1))]);
     }
-    Node* node = new (memory) Node(state, key, static_cast<uint16_t>(count), maker);
+    Node* node = new (memory) Node(state, key, static_cast<uint16_t>(count), creator);
     node->fill(std::span(moves, count));
     if (count == 0) {
       node->outcome_.store(late ? outcome_of(*late) : Outcome::kDraw, std::memory_order_relaxed);
@@ -141,12 +141,12 @@ class Node {
   }
   // Creates a node with the statistics of `records`. All its children are remote. Returns nullptr
   // if there is no memory.
-  [[nodiscard]] static Node* make(const G& state, std::span<const MoveRecord<G>> records,
-                                  Arena& arena, uint16_t maker) {
+  [[nodiscard]] static Node* create(const G& state, std::span<const MoveRecord<G>> records,
+                                    Arena& arena, uint16_t creator) {
     const auto count = static_cast<uint16_t>(records.size());
     void* memory = arena.allocate(bytes_for((count + kGroup - 1) / kGroup * kGroup));
     if (memory == nullptr) return nullptr;
-    Node* node = new (memory) Node(state, key_of(state), count, maker);
+    Node* node = new (memory) Node(state, key_of(state), count, creator);
     Candidate<Move> moves[G::kMaxMoves];
     for (int i = 0; i < count; ++i) {
       moves[i] = {records[i].move, records[i].prior, records[i].verdict};
@@ -181,7 +181,7 @@ class Node {
     }
     return record;
   }
-  // Frees the node. Requires: no thread uses the node, and `arena` is the arena of make().
+  // Frees the node. Requires: no thread uses the node, and `arena` is the arena of create().
   void destroy(Arena& arena) {
     const size_t bytes = bytes_for(padded_);
     this->~Node();
@@ -190,8 +190,8 @@ class Node {
   [[nodiscard]] size_t bytes() const { return bytes_for(padded_); }
 
   [[nodiscard]] const G& state() const { return state_; }
-  // Returns the key of the position for which the node was made; state() may be a simplified form
-  // of this position. Returns 0 in games without keys.
+  // Returns the key of the position for which the node was created; state() may be a simplified
+  // form of this position. Returns 0 in games without keys.
   [[nodiscard]] uint64_t key() const { return key_; }
   [[nodiscard]] static uint64_t key_of(const G& position) {
     if constexpr (HasKey<G>) return position.key();
@@ -200,7 +200,7 @@ class Node {
   [[nodiscard]] int player() const { return player_; }
   [[nodiscard]] int size() const { return size_; }
   [[nodiscard]] int padded() const { return padded_; }
-  [[nodiscard]] uint16_t maker() const { return maker_; }
+  [[nodiscard]] uint16_t creator() const { return creator_; }
   [[nodiscard]] Move move(int i) const { return array<Move>(kMoveAt)[i]; }
   // Returns the index of a move, or -1 if the node does not offer it.
   [[nodiscard]] int find(Move move) const {
@@ -242,7 +242,7 @@ class Node {
     return array<std::atomic<uint32_t>>(kVisitsAt)[i].fetch_add(count, std::memory_order_relaxed);
   }
   // Removes `count` rollouts through move i from the visits: they ended without a value.
-  void take_back(int i, uint32_t count) {
+  void remove_visits(int i, uint32_t count) {
     visits_.fetch_sub(count, std::memory_order_relaxed);
     array<std::atomic<uint32_t>>(kVisitsAt)[i].fetch_sub(count, std::memory_order_relaxed);
   }
@@ -286,7 +286,7 @@ class Node {
   // to the counts of move i. AMAF statistics are added only if their difference is positive.
   void add_counts(int i, const MoveCounts& now, const MoveCounts& before) {
     const uint32_t grown = now.visits - before.visits;
-    // The difference is negative if take_back() has removed visits.
+    // The difference is negative if remove_visits() has removed visits.
     visits_.fetch_add(static_cast<uint64_t>(static_cast<int64_t>(static_cast<int32_t>(grown))),
                       std::memory_order_relaxed);
     array<std::atomic<uint32_t>>(kVisitsAt)[i].fetch_add(grown, std::memory_order_relaxed);
@@ -302,13 +302,13 @@ class Node {
     }
   }
 
-  // Publishes `made` as the child of move i. Returns false if the move has a child already, or one
+  // Publishes `child` as the child of move i. Returns false if the move has a child already, or one
   // is being created.
-  [[nodiscard]] bool adopt_child(int i, Node* made) {
+  [[nodiscard]] bool publish_child(int i, Ref child) {
     Ref expected;
     // Release: pairs with the acquire in child(). A thread that finds the node sees its contents.
     return array<std::atomic<Ref>>(kChildAt)[i].compare_exchange_strong(
-        expected, Ref(made), std::memory_order_release, std::memory_order_relaxed);
+        expected, child, std::memory_order_release, std::memory_order_relaxed);
   }
   // Marks the child of move i as being created. Returns true for the one caller that has to create
   // it or to request its creation.
@@ -321,7 +321,7 @@ class Node {
     array<std::atomic<Ref>>(kChildAt)[i].store(ref, std::memory_order_release);
   }
   // Removes the child of move i if it is still the node with this name, which does not exist any
-  // more. A later rollout creates it again.
+  // more or whose process has died. A later rollout creates the child again.
   void drop_child(int i, RemoteNode name) {
     Ref expected(name);
     array<std::atomic<Ref>>(kChildAt)[i].compare_exchange_strong(expected, Ref(),
@@ -379,7 +379,7 @@ class Node {
     }
   }
   // Derives the outcome of the node from the verdicts of its moves, stores it, and returns it.
-  // A node without moves, in which the game has ended, has the outcome that make() found.
+  // A node without moves, in which the game has ended, has the outcome that create() found.
   Outcome resolve() {
     if (const Outcome known = outcome(); known != Outcome::kOpen || size_ == 0) return known;
     bool open = false;
@@ -426,12 +426,12 @@ class Node {
   static constexpr size_t kVerdictAt = kMoveAt + sizeof(Move);
   static constexpr size_t kMoveBytes = kVerdictAt + sizeof(Verdict);
 
-  Node(const G& state, uint64_t key, uint16_t size, uint16_t maker)
+  Node(const G& state, uint64_t key, uint16_t size, uint16_t creator)
       : state_(state),
         key_(key),
         size_(size),
         padded_(static_cast<uint16_t>((size + kGroup - 1) / kGroup * kGroup)),
-        maker_(maker),
+        creator_(creator),
         player_(static_cast<uint8_t>(state.to_move())) {}
 
   [[nodiscard]] static constexpr size_t head_bytes() { return (sizeof(Node) + 63) / 64 * 64; }
@@ -470,7 +470,7 @@ class Node {
   std::atomic<uint32_t> parents_{1};
   uint16_t size_;
   uint16_t padded_;
-  uint16_t maker_;
+  uint16_t creator_;
   uint8_t player_;
   std::atomic<Outcome> outcome_{Outcome::kOpen};
   std::atomic<uint8_t> refined_{0};

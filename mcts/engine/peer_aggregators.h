@@ -11,6 +11,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "dtutils/statistics.h"
 #include "mcts/export.h"
 #include "riutils/call.h"
@@ -20,26 +21,29 @@ namespace cariama::mcts {
 namespace internal {
 // Returns true if the calling thread is a worker of a host.
 [[nodiscard]] CARIAMA_MCTS_EXPORT bool is_worker();
+// Ends the process with a message if `refusal` says that a call was refused for lack of memory.
+CARIAMA_MCTS_EXPORT void check_refusal(const absl::Status& refusal);
 }  // namespace internal
 
 // Not thread-safe, except messages() and bytes(): only the thread that owns it may use it.
 class PeerAggregators {
  public:
   PeerAggregators(ThreadContext& thread, Aggregation kind)
-      : aggregators_(std::in_place_index<0>, thread), used_(thread.fabric().total_threads()) {
-    if (kind == Aggregation::kOverflow) aggregators_.emplace<1>(thread);
+      : aggregators_(std::in_place_index<0>, thread, channel_options()),
+        used_(thread.fabric().total_threads()) {
+    if (kind == Aggregation::kOverflow) aggregators_.emplace<1>(thread, channel_options());
   }
 
   // Send a call to a thread, like CallInterface::call and call_buffer. The call may stay batched
   // until flush(). They return false if the call was not accepted: the destination has failed, or
-  // too many of its calls are deferred. If the function throws, for example because there is no
-  // memory, the destination's process ends: an exception of a one-way call is not reported, so the
-  // search would wait for the function's effect without end. A call that arrives when the
-  // destination's host has ended does nothing.
+  // the call is longer than a chunk. If there is no memory for the call, this process ends; if the
+  // function throws, for example because there is no memory, the destination's process ends: an
+  // exception of a one-way call is not reported, so the search would wait for the function's effect
+  // without end. A call that arrives when the destination's host has ended does nothing.
   template <typename F>
   bool call(ThreadId thread, const F& function) {
     count_message(sizeof(F));
-    return send(thread, [&](auto& aggregators) -> bool {
+    return send(thread, [&](auto& aggregators) -> CallResult {
       return aggregators.call(thread, [function]() noexcept {
         if (internal::is_worker()) function();
       });
@@ -48,7 +52,7 @@ class PeerAggregators {
   template <typename F>
   bool call_buffer(ThreadId thread, const F& function, std::span<const std::byte> buffer) {
     count_message(sizeof(F) + buffer.size());
-    return send(thread, [&](auto& aggregators) -> bool {
+    return send(thread, [&](auto& aggregators) -> CallResult {
       return aggregators.call_buffer(
           thread,
           [function](void* data, uint64_t size) noexcept {
@@ -94,14 +98,25 @@ class PeerAggregators {
   [[nodiscard]] uint64_t bytes() const { return bytes_.value(); }
 
  private:
+  // The bytes of deferred calls have no limit. A handler cannot wait for room, so beyond a limit
+  // its answer would be refused, and the requester would wait for it without end. The search limits
+  // the requests in flight: for each copy, ticket and offer there is one.
+  [[nodiscard]] static MessengerOptions channel_options() {
+    MessengerOptions options;
+    options.deferred_bytes = UINT64_MAX;
+    return options;
+  }
+
   template <typename Call>
   bool send(ThreadId thread, Call&& call) {
     used_[thread] = true;
-    const bool sent = std::visit(call, aggregators_);
+    const CallResult sent = std::visit(call, aggregators_);
+    if (!sent.ok()) [[unlikely]]
+      internal::check_refusal(sent.status());
     // Set after the call, not before: a call that has to open or grow its channel first runs
     // received calls. These may flush and clear dirty_ while this call is not yet batched.
     dirty_ = true;
-    return sent;
+    return sent.ok();
   }
   void count_message(uint64_t bytes) {
     bytes_.add(bytes);

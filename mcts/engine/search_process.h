@@ -55,6 +55,7 @@ class SearchProcess final : public CommandedSearch<SearchProcess<G>> {
          pool_.tickets().take_if([&](const auto& t) { return t.rank == rank; })) {
       workers_[0].give_up(ticket);
     }
+    pool_.note_answer();  // rollouts may have waited for an exchange with the dead process
   }
 
   [[nodiscard]] Host& host() { return host_; }
@@ -78,10 +79,10 @@ class SearchProcess final : public CommandedSearch<SearchProcess<G>> {
         exchange_.begin(tree_.options());
         pool_.resume();
         break;
-      case CommandKind::kQuiesce:
+      case CommandKind::kSendLastCounts:
         exchange_.send_last_counts();
         break;
-      case CommandKind::kForget:
+      case CommandKind::kDropCopies:
         exchange_.drop_copies();
         tree_.free_discarded();
         break;
@@ -105,9 +106,8 @@ class SearchProcess final : public CommandedSearch<SearchProcess<G>> {
   void begin(const Command& command) {
     tree_.begin(command.options);
     pool_.resume();
-    pool_.set_waiting(false);
     exchange_.begin(command.options);
-    made_for_others_before_ = exchange_.made_for_others();
+    created_for_others_before_ = exchange_.created_for_others();
     cpu_before_ = cpu_seconds();
     for (uint32_t i = 0; i < host_.threads(); ++i) {
       workers_[i].begin(Random::mix(command.options.seed + command.number) +
@@ -135,7 +135,7 @@ class SearchProcess final : public CommandedSearch<SearchProcess<G>> {
       std::tie(sum.channels, sum.channels_behind) = aggregators->channels();
     }
     tree_.add_to(sum);
-    sum.nodes_made_remotely += exchange_.made_for_others() - made_for_others_before_;
+    sum.nodes_created_remotely += exchange_.created_for_others() - created_for_others_before_;
     sum.cpu_seconds = cpu_seconds() - cpu_before_;
     return sum;
   }
@@ -146,7 +146,7 @@ class SearchProcess final : public CommandedSearch<SearchProcess<G>> {
   CopyExchange<G>& exchange_;
   PerThread<Worker<G>>& workers_;
   double cpu_before_ = 0;
-  uint64_t made_for_others_before_ = 0;
+  uint64_t created_for_others_before_ = 0;
 };
 
 }  // namespace cariama::mcts

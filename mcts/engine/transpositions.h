@@ -32,12 +32,12 @@ class Transpositions {
     found->second->add_parent();
     return found->second;
   }
-  // Returns the node with this key and adds a parent to it. If there is none, enters `made` and
+  // Returns the node with this key and adds a parent to it. If there is none, enters `created` and
   // returns it; a new node counts its first parent already.
-  [[nodiscard]] Node<G>* find_or_add(uint64_t key, Node<G>* made) {
+  [[nodiscard]] Node<G>* find_or_add(uint64_t key, Node<G>* created) {
     Part& part = part_of(key);
     const std::lock_guard lock(part.mutex);
-    const auto [place, added] = part.nodes.try_emplace(key, made);
+    const auto [place, added] = part.nodes.try_emplace(key, created);
     if (!added) place->second->add_parent();
     return place->second;
   }

@@ -1,5 +1,5 @@
 // LocalTree: one process's part of the distributed tree for one type of game. It owns the nodes
-// that the process has made, their memory, their names for other processes, and the table of
+// that the process has created, their memory, their names for other processes, and the table of
 // transpositions.
 //
 // The process that creates a node owns it. A node never moves to another process, except when it
@@ -57,7 +57,7 @@ class LocalTree final : public LocalInstance {
   [[nodiscard]] const SearchOptions& options() const { return options_; }
   void add_to(Statistics& sum) const {
     for (const auto& thread : threads_) {
-      sum.nodes_made += thread->counters->nodes_made.value();
+      sum.nodes_created += thread->counters->nodes_created.value();
       sum.transpositions += thread->counters->transpositions.value();
     }
     sum.collections += collections_;
@@ -88,10 +88,11 @@ class LocalTree final : public LocalInstance {
   // process is creating the child. The node is complete before it is published, so no thread has to
   // wait for a thread that was interrupted in between. If several threads create the child at the
   // same time, one of the nodes is published and the others are freed.
-  Node<G>* make_child(Node<G>& node, int move, const G& position, uint32_t thread) {
-    Node<G>* made = obtain(position, thread).node;
-    if (made == nullptr || node.adopt_child(move, made)) return made;
-    discard(made, thread);
+  Node<G>* create_child(Node<G>& node, int move, const G& position, uint32_t thread) {
+    Node<G>* created = obtain(position, thread).node;
+    if (created == nullptr || node.publish_child(move, typename Node<G>::Ref(created)))
+      return created;
+    discard(created, thread);
     const auto child = node.child(move);
     return child.is_local() ? child.local() : nullptr;
   }
@@ -99,7 +100,7 @@ class LocalTree final : public LocalInstance {
   // existing one. Returns nullptr if there is no memory.
   struct Obtained {
     Node<G>* node = nullptr;
-    bool made = false;
+    bool created = false;
   };
   Obtained obtain(const G& position, uint32_t thread) {
     const bool shared = HasKey<G> && options_.transpositions;
@@ -107,19 +108,19 @@ class LocalTree final : public LocalInstance {
     Node<G>* known = nullptr;
     if (shared) known = transpositions_.find(Node<G>::key_of(position));
     if (known == nullptr) {
-      Node<G>* made = Node<G>::make(position, own.arena, static_cast<uint16_t>(thread),
-                                    host_.thread(thread).random, true);
-      if (made == nullptr) {
+      Node<G>* created = Node<G>::create(position, own.arena, static_cast<uint16_t>(thread),
+                                         host_.thread(thread).random, true);
+      if (created == nullptr) {
         note_full();
         return {};
       }
-      known = shared ? transpositions_.find_or_add(made->key(), made) : made;
-      if (known == made) {
+      known = shared ? transpositions_.find_or_add(created->key(), created) : created;
+      if (known == created) {
         nodes_.fetch_add(1, std::memory_order_relaxed);
-        own.counters->nodes_made.add();
-        return {made, true};
+        own.counters->nodes_created.add();
+        return {created, true};
       }
-      made->destroy(own.arena);
+      created->destroy(own.arena);
     }
     own.counters->transpositions.add();
     return {known, false};
@@ -127,21 +128,21 @@ class LocalTree final : public LocalInstance {
   // Like obtain(), and exports the node: its parent is in another process.
   struct Exported {
     Node<G>* node = nullptr;
-    bool made = false;
+    bool created = false;
     SlotId id;  // valid if there is a node
   };
   Exported obtain_exported(const G& position, uint32_t thread) {
-    const auto [node, made] = obtain(position, thread);
-    return {node, made, node == nullptr ? SlotId{} : exported_.add(node)};
+    const auto [node, created] = obtain(position, thread);
+    return {node, created, node == nullptr ? SlotId{} : exported_.add(node)};
   }
   // Creates children for moves that rollouts of other processes have often chosen at copies of this
   // node. The rollouts of this process may never choose these moves. Calls
   // create(move, position, rank) for a child that another process has to create.
   template <typename Create>
-  void grow(Node<G>& node, uint32_t thread, Create&& create) {
+  void create_children(Node<G>& node, uint32_t thread, Create&& create) {
     for (int i = 0; i < node.size() && !full(); ++i) {
-      if (!node.child(i).none() || node.closed(i)) continue;
-      if (node.visits(i) < options_.grow_visits()) continue;
+      if (node.visits(i) < options_.owner_expand_visits()) continue;
+      if (!living_child(node, i).none() || node.closed(i)) continue;
       G position = node.state();
       position.play(node.move(i));
       if (position.result()) continue;
@@ -150,12 +151,22 @@ class LocalTree final : public LocalInstance {
         create(i, position, rank);
         continue;
       }
-      const Node<G>* made = make_child(node, i, position, thread);
+      const Node<G>* created = create_child(node, i, position, thread);
       // If the outcome of the new node is proved, it is entered in the parent here: no rollout has
       // reached the node that would do so.
-      if (made != nullptr && made->outcome() != Outcome::kOpen) node.prove(i, made->outcome());
+      if (created != nullptr && created->outcome() != Outcome::kOpen)
+        node.prove(i, created->outcome());
     }
     node.resolve();
+  }
+
+  // Returns the child of a move. A child whose process has died is dropped: the move has no child
+  // then, and gets a new one. Thread-safe.
+  [[nodiscard]] typename Node<G>::Ref living_child(Node<G>& node, int move) const {
+    const auto child = node.child(move);
+    if (!child.is_remote() || host_.alive(child.remote().rank)) return child;
+    node.drop_child(move, child.remote());
+    return {};
   }
 
   // Records that a process has no memory for nodes. The search pauses and collects cold nodes.
@@ -172,13 +183,12 @@ class LocalTree final : public LocalInstance {
   // Returns the contents of a node for another process. `id_of_child` returns the name of the local
   // child of move i.
   template <typename IdOfChild>
-  [[nodiscard]] std::vector<MoveRecord<G>> records_of(const Node<G>& node,
-                                                      IdOfChild&& id_of_child) {
+  [[nodiscard]] std::vector<MoveRecord<G>> records_of(Node<G>& node, IdOfChild&& id_of_child) {
     std::vector<MoveRecord<G>> records;
     records.reserve(static_cast<size_t>(node.size()));
     for (int i = 0; i < node.size(); ++i) {
       MoveRecord<G>& record = records.emplace_back(node.record(i));
-      const auto child = node.child(i);
+      const auto child = living_child(node, i);
       record.has_child = child.is_local() || child.is_remote();
       if (child.is_remote()) record.child = child.remote();
       if (child.is_local()) record.child = name_of(id_of_child(i, child.local()));
@@ -191,10 +201,10 @@ class LocalTree final : public LocalInstance {
   [[nodiscard]] Node<G>* root() { return root_; }
   // Creates the root of a new tree. Requires: clear() has freed the previous tree. Throws
   // std::bad_alloc if there is no memory.
-  void make_root(const G& position, uint64_t seed) {
+  void create_root(const G& position, uint64_t seed) {
     Random random(seed);
     // Not simplified: the result of a search has to contain all legal moves.
-    root_ = Node<G>::make(position, threads_[0]->arena, 0, random, false);
+    root_ = Node<G>::create(position, threads_[0]->arena, 0, random, false);
     if (root_ == nullptr) throw std::bad_alloc();
     nodes_.fetch_add(1, std::memory_order_relaxed);
   }
@@ -212,18 +222,27 @@ class LocalTree final : public LocalInstance {
     return true;
   }
 
-  // ---- Freeing nodes. Called by worker 0. Requires, except for discard(): no rollout is running.
+  // ---- Freeing nodes. Called by worker 0. Requires, except for discard() and discard_exported():
+  // no rollout is running.
 
   // Drops the reference to a node that obtain() has returned and that has become no child. Frees
   // the node if it has no other parent. Thread-safe.
   void discard(Node<G>* node, uint32_t thread) {
     if (!transpositions_.drop_parent(node)) return;
-    if (node->maker() == thread) {
+    if (node->creator() == thread) {
       free_one(node);
     } else {  // the node is in the arena of another thread, which may be using it
       const std::lock_guard lock(discarded_mutex_);
       discarded_.push_back(node);
     }
+  }
+  // Frees an exported node with its subtree, unless it was freed before.
+  void free_exported(SlotId id) {
+    if (std::optional<Node<G>*> node = exported_.take(id)) free_subtree(*node);
+  }
+  // As discard(), for a node of obtain_exported() whose name no other process has. Thread-safe.
+  void discard_exported(SlotId id, uint32_t thread) {
+    if (const std::optional<Node<G>*> node = exported_.take(id)) discard(*node, thread);
   }
   // Frees the nodes that discard() could not free during the search.
   void free_discarded() {
@@ -306,7 +325,7 @@ class LocalTree final : public LocalInstance {
   static constexpr uint32_t kNodesPerStep = 512;
 
   struct Counters {
-    Counter nodes_made;
+    Counter nodes_created;
     Counter transpositions;
   };
   struct Thread {
@@ -322,7 +341,7 @@ class LocalTree final : public LocalInstance {
   // is may call this.
   void free_one(Node<G>* node) {
     nodes_.fetch_sub(1, std::memory_order_relaxed);
-    node->destroy(threads_[node->maker()]->arena);
+    node->destroy(threads_[node->creator()]->arena);
   }
   // Frees a node and its subtree. Sends calls that free the nodes in other processes.
   void free_subtree(Node<G>* top) {
@@ -336,7 +355,7 @@ class LocalTree final : public LocalInstance {
       deferred_frees_.push_back(id);
       return;
     }
-    if (std::optional<Node<G>*> node = exported_.take(id)) free_subtree(*node);
+    free_exported(id);
     ++frees_handled_;
   }
 
@@ -444,8 +463,8 @@ class LocalTree final : public LocalInstance {
     }
     std::vector<MoveRecord<G>> records(fetched->moves);
     if (!records.empty()) std::memcpy(static_cast<void*>(records.data()), data, bytes);
-    Node<G>* node = Node<G>::make(fetched->state, std::span<const MoveRecord<G>>(records),
-                                  threads_[0]->arena, 0);
+    Node<G>* node = Node<G>::create(fetched->state, std::span<const MoveRecord<G>>(records),
+                                    threads_[0]->arena, 0);
     // Children that this process owns become local references.
     for (int i = 0; i < static_cast<int>(records.size()); ++i) {
       const MoveRecord<G>& record = records[i];

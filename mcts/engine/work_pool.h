@@ -38,9 +38,9 @@ class WorkPool final : public LocalInstance {
 
   // Returns true if a worker would find work. seq_cst: see Host::wake_workers().
   [[nodiscard]] bool has_work() const {
-    const bool waiting = waiting_.load(std::memory_order_seq_cst) && !stopping();
-    return !jobs_.empty(/*shares=*/!waiting) ||
-           (!waiting && root_open_.load(std::memory_order_seq_cst) && !root_job_.exhausted());
+    const bool waits = waiting() && !stopping();
+    return !jobs_.empty(/*shares=*/!waits) ||
+           (!waits && root_open_.load(std::memory_order_seq_cst) && !root_job_.exhausted());
   }
 
   // Rank 0: lets the workers of this process take rollouts of the root's job, until close_root().
@@ -51,17 +51,33 @@ class WorkPool final : public LocalInstance {
 
   // Between stop() and resume() the workers cancel the rollouts that are not begun.
   void stop() { stopping_.store(true, std::memory_order_release); }
-  void resume() { stopping_.store(false, std::memory_order_release); }
+  void resume() {
+    stopping_.store(false, std::memory_order_release);
+    note_answer();  // no answer of the time before the stop is in flight any more
+  }
   [[nodiscard]] bool stopping() const { return stopping_.load(std::memory_order_acquire); }
 
-  // Records whether this process waits for answers, since its rollouts of the root would be
-  // deferred: they reach nodes whose owners have too many requests already. has_work() does not
-  // count rollouts of the root and of shares while the process waits. Wakes the other workers when
-  // the wait ends.
-  void set_waiting(bool waiting) {
-    if (waiting_.load(std::memory_order_relaxed) == waiting) return;
-    waiting_.store(waiting, std::memory_order_seq_cst);
-    if (!waiting && host_.threads() > 1) host_.wake_workers();
+  // A process waits for answers if its rollouts of the root would be deferred: they reach nodes
+  // whose owners have too many requests already, children that are being created, or copies that
+  // are out of date. has_work() does not count rollouts of the root and of shares while the process
+  // waits. The next answer ends the wait.
+  //
+  // Returns the number of answers so far. A worker reads it before it runs rollouts.
+  [[nodiscard]] uint64_t answers() const { return answers_.load(std::memory_order_seq_cst); }
+  // The process waits from now on, unless an answer has arrived since answers() returned `answers`:
+  // that answer may be the one that the process would wait for. Requires: an answer is in flight
+  // then.
+  void back_off(uint64_t answers) { backs_off_since_.store(answers, std::memory_order_seq_cst); }
+  // Counts an answer, or another event that may end the wait. Wakes the other workers if the
+  // process was waiting. The caller has recorded the effects of the answer before. seq_cst: see
+  // Host::wake_workers().
+  void note_answer() {
+    const uint64_t before = answers_.fetch_add(1, std::memory_order_seq_cst);
+    const bool waited = backs_off_since_.load(std::memory_order_seq_cst) == before;
+    if (waited && host_.threads() > 1) host_.wake_workers();
+  }
+  [[nodiscard]] bool waiting() const {
+    return backs_off_since_.load(std::memory_order_seq_cst) == answers();
   }
 
   // The number of shares of the root's rollouts that this process has received and not answered.
@@ -90,7 +106,8 @@ class WorkPool final : public LocalInstance {
   Job<G> root_job_;
   std::atomic<bool> root_open_{false};
   std::atomic<bool> stopping_{false};
-  std::atomic<bool> waiting_{false};
+  std::atomic<uint64_t> answers_{1};
+  std::atomic<uint64_t> backs_off_since_{0};  // equal to answers_: the process waits
   std::atomic<int32_t> open_shares_{0};
   std::atomic<IdleCause> idle_cause_{IdleCause::kNoShare};
   std::vector<std::atomic<int32_t>> outstanding_;

@@ -58,6 +58,7 @@ class Worker {
 
   // Runs a few rollouts. Returns false if there was none to run.
   bool work() {
+    const uint64_t answers = pool_.answers();
     const bool stopping = pool_.stopping();
     if (!stopping && pool_.root_open()) give_shares();
     typename JobQueue<G>::Taken taken = pool_.jobs().take(kRolloutsPerPoll, stopping);
@@ -97,28 +98,29 @@ class Worker {
     if (taken.last) end_pending(*taken.job, 1);
     if (thread_.aggregators != nullptr) thread_.aggregators->flush();
     if (!waits) return true;
-    pool_.set_waiting(true);
+    pool_.back_off(answers);
     pool_.set_idle_cause(IdleCause::kDeferred);
     return false;
   }
 
   // Ends a ticket that gets no answer. Its rollouts are removed from the counts.
   void give_up(Ticket<G>& ticket) {
-    pool_.set_waiting(false);
     if (ticket.path.empty()) {
       pool_.shared(ticket.rank).fetch_sub(static_cast<int32_t>(ticket.rollouts));
+      pool_.note_answer();
       return_rollouts(*ticket.job, ticket.rollouts);
       return;
     }
     const Step<G> last = ticket.path.back();
     if (ticket.rollouts == 0) {
-      last.node->set_child(last.move, {});
+      exchange_.end_creation(*last.node, last.move, {});
       end_pending(*ticket.job, 1);
       return;
     }
     last.node->drop_child(last.move, ticket.node);
     pool_.add_outstanding(ticket.rank, -static_cast<int32_t>(ticket.rollouts));
-    take_back(ticket.path, ticket.rollouts);
+    remove_visits(ticket.path, ticket.rollouts);
+    pool_.note_answer();
     return_rollouts(*ticket.job, ticket.rollouts);
   }
 
@@ -127,7 +129,7 @@ class Worker {
     const Statistics now = totals();
     for (const auto counted :
          {&Statistics::visits, &Statistics::completions, &Statistics::handed_over,
-          &Statistics::cancelled, &Statistics::playouts, &Statistics::nodes_made_remotely,
+          &Statistics::cancelled, &Statistics::playouts, &Statistics::nodes_created_remotely,
           &Statistics::remote_selections, &Statistics::deferred_selections,
           &Statistics::sampled_instead, &Statistics::messages, &Statistics::bytes}) {
       sum.*counted += now.*counted - before_.*counted;
@@ -170,7 +172,7 @@ class Worker {
     Counter handed_over;
     Counter cancelled;
     Counter playouts;
-    Counter nodes_made_remotely;
+    Counter nodes_created_remotely;
     Counter remote_selections;
     Counter deferred_selections;
     Counter sampled_instead;
@@ -181,7 +183,7 @@ class Worker {
               {"handed_over", handed_over.value()},
               {"cancelled", cancelled.value()},
               {"playouts", playouts.value()},
-              {"nodes_made_remotely", nodes_made_remotely.value()},
+              {"nodes_created_remotely", nodes_created_remotely.value()},
               {"remote_selections", remote_selections.value()},
               {"deferred_selections", deferred_selections.value()},
               {"sampled_instead", sampled_instead.value()}};
@@ -196,7 +198,7 @@ class Worker {
     sum.handed_over = counters_.handed_over.value();
     sum.cancelled = counters_.cancelled.value();
     sum.playouts = counters_.playouts.value();
-    sum.nodes_made_remotely = counters_.nodes_made_remotely.value();
+    sum.nodes_created_remotely = counters_.nodes_created_remotely.value();
     sum.remote_selections = counters_.remote_selections.value();
     sum.deferred_selections = counters_.deferred_selections.value();
     sum.sampled_instead = counters_.sampled_instead.value();
@@ -257,7 +259,7 @@ class Worker {
       }
       const uint32_t before = node->enter(move);
       path_.push_back({node, move});
-      const auto child = node->child(move);
+      const auto child = tree_.living_child(*node, move);
       if (child.is_local()) {
         node = child.local();
         copied = nullptr;
@@ -280,19 +282,20 @@ class Worker {
           sample(job, *node, move);
           return true;
         }
-        if (hand_over(job, child.remote(), before)) return true;
+        hand_over(job, child.remote(), before);
+        return true;
       }
       if (child.none() && copied != nullptr && !tree_.full()) {
         if (options().placement == Placement::kLocality) {
           if (before >= options().expand_visits) exchange_.offer_child(*copied, *node, move);
-        } else if (before >= options().grow_visits() && !ends(*node, move)) {
+        } else if (before >= options().owner_expand_visits() && !ends(*node, move)) {
           exchange_.start_exchange(*copied, *node);  // the owner of the original creates the child
           if (before > options().sample_limit()) return defer(job);
         }
       }
       if (child.none() && copied == nullptr && before >= options().expand_visits) {
-        if (NodeType* made = make_child(job, *node, move); made != nullptr) {
-          node = made;
+        if (NodeType* created = create_child(job, *node, move); created != nullptr) {
+          node = created;
           continue;
         }
       }
@@ -304,7 +307,7 @@ class Worker {
   // Defers a rollout: removes its visits, so that it can be repeated later. Returns false if this
   // process repeats it (see rollout()). The requester repeats the rollouts of other jobs.
   [[nodiscard]] bool defer(Job<G>& job) {
-    take_back(path_, 1);
+    remove_visits(path_, 1);
     counters_.deferred_selections.add();
     if (job.root || job.share) return false;
     return_rollouts(job, 1);
@@ -317,7 +320,7 @@ class Worker {
   // to run until the answers arrive. Applies only to rollouts of the root and to shares of them,
   // since all other jobs are parts of these.
   [[nodiscard]] bool is_busy(const Job<G>& job, RemoteNode node) const {
-    if (!(job.root || job.share) || !host_.alive(node.rank)) return false;
+    if (!(job.root || job.share)) return false;
     const uint64_t known = path_.front().node->visits() / options().queue_share;
     const uint64_t limit =
         std::clamp<uint64_t>(known, options().queue_target, options().queue_limit) *
@@ -325,10 +328,11 @@ class Worker {
     return pool_.outstanding(node.rank).load(std::memory_order_relaxed) >=
                static_cast<int64_t>(limit) ||
            pool_.outstanding_sum() >
-               static_cast<int64_t>(job.root ? job.left() : pool_.jobs().shares_left());
+               (job.root ? static_cast<int64_t>(job.left()) : pool_.jobs().shares_left());
   }
 
-  // Returns true if the game ends with this move. Such a move gets no child by LocalTree::grow().
+  // Returns true if the game ends with this move. Such a move gets no child by
+  // LocalTree::create_children().
   [[nodiscard]] static bool ends(const NodeType& node, int move) {
     G position = node.state();
     position.play(node.move(move));
@@ -388,8 +392,8 @@ class Worker {
 
   // ---- The end of rollouts and jobs
 
-  void take_back(std::span<const Step<G>> path, uint32_t count) {
-    for (const Step<G>& step : path) step.node->take_back(step.move, count);
+  void remove_visits(std::span<const Step<G>> path, uint32_t count) {
+    for (const Step<G>& step : path) step.node->remove_visits(step.move, count);
   }
   // Ends rollouts of the job that were begun and have no value. Rollouts of the root are put back,
   // to be repeated, as long as the search goes on. Other rollouts are ended: the requester repeats
@@ -397,6 +401,7 @@ class Worker {
   void return_rollouts(Job<G>& job, uint32_t count) {
     if (job.root && !pool_.stopping() && job.node->outcome() == Outcome::kOpen) {
       job.put_back(count);
+      if (host_.threads() > 1) host_.wake_workers();
     } else {
       end_pending(job, count);
     }
@@ -433,13 +438,7 @@ class Worker {
   // ---- Other processes
 
   // Requests rollouts from a remote node: this rollout and a batch of others of the same job.
-  // Returns false if the owner has died.
-  bool hand_over(Job<G>& job, RemoteNode node, uint32_t before) {
-    const Step<G> last = path_.back();
-    if (!host_.alive(node.rank)) {
-      last.node->drop_child(last.move, node);
-      return false;
-    }
+  void hand_over(Job<G>& job, RemoteNode node, uint32_t before) {
     const uint32_t wanted =
         std::clamp<uint32_t>(before / options().batch_divisor, 1, options().max_batch);
     uint32_t rollouts = 1;
@@ -462,7 +461,6 @@ class Worker {
     send_or_give_up(node.rank, ticket, [&](ThreadId thread) {
       return thread_.aggregators->call(thread, [request] { here().on_job(request); });
     });
-    return true;
   }
 
   // Rank 0: sends a share of the root's rollouts to each process that has too few.
@@ -495,7 +493,7 @@ class Worker {
   void on_shared(const Ticket<G>& ticket, const JobAnswer& answer) {
     pool_.shared(ticket.rank).fetch_sub(static_cast<int32_t>(ticket.rollouts));
     if (answer.full) tree_.note_full();
-    pool_.set_waiting(false);
+    pool_.note_answer();
     const uint32_t completed = std::min(answer.completed, ticket.rollouts);
     if (answer.useless) exchange_.has_root_copy(ticket.rank).store(false);
     counters_.visits.add(completed);
@@ -506,13 +504,13 @@ class Worker {
 
   // Creates the child of a move. Returns the node if it is in this process. Returns nullptr if
   // another process creates it, or there is no memory.
-  NodeType* make_child(Job<G>& job, NodeType& node, int move) {
+  NodeType* create_child(Job<G>& job, NodeType& node, int move) {
     if (tree_.full()) return nullptr;
     G position = node.state();
     position.play(node.move(move));
     const Rank rank = tree_.place(node, position, thread_.random);
     if (rank == host_.rank()) {
-      return tree_.make_child(node, move, position, thread_.index);
+      return tree_.create_child(node, move, position, thread_.index);
     }
     if (!node.claim_child(move)) return nullptr;
     job.add_pending();
@@ -542,31 +540,29 @@ class Worker {
     if (bytes != sizeof(G)) return;
     alignas(G) std::byte copy[sizeof(G)];
     std::memcpy(copy, data, sizeof(G));
-    const auto made =
+    const auto obtained =
         tree_.obtain_exported(*std::launder(reinterpret_cast<const G*>(copy)), thread_.index);
-    if (made.made) counters_.nodes_made_remotely.add();
-    const SlotId id = made.id;
-    const bool created = made.node != nullptr;
-    const Outcome outcome = created ? made.node->outcome() : Outcome::kOpen;
+    if (obtained.created) counters_.nodes_created_remotely.add();
+    const SlotId id = obtained.id;
+    const bool created = obtained.node != nullptr;
+    const Outcome outcome = created ? obtained.node->outcome() : Outcome::kOpen;
     const Rank rank = host_.rank();
     const SlotId ticket = creation.ticket;
-    thread_.aggregators->call(creation.requester, [ticket, id, rank, created, outcome] {
-      here().on_created(ticket, id, rank, created, outcome);
-    });
+    const bool sent =
+        thread_.aggregators->call(creation.requester, [ticket, id, rank, created, outcome] {
+          here().on_created(ticket, id, rank, created, outcome);
+        });
+    if (!sent && created) tree_.discard_exported(id, thread_.index);
   }
   void on_created(SlotId name, SlotId id, uint32_t rank, bool created, Outcome outcome) {
     std::optional<Ticket<G>> ticket = pool_.tickets().take(name);
     if (!ticket) return;
-    pool_.set_waiting(false);
+    if (!created) tree_.note_full();
     const Step<G> step = ticket->path.back();
-    if (created) {
-      step.node->set_child(step.move, typename NodeType::Ref(RemoteNode{
-                                          static_cast<uint16_t>(rank),
-                                          static_cast<uint16_t>(id.generation), id.slot}));
-    } else {
-      tree_.note_full();
-      step.node->set_child(step.move, {});
-    }
+    const RemoteNode child{static_cast<uint16_t>(rank), static_cast<uint16_t>(id.generation),
+                           id.slot};
+    exchange_.end_creation(*step.node, step.move,
+                           created ? typename NodeType::Ref(child) : typename NodeType::Ref());
     if (outcome != Outcome::kOpen) {
       step.node->prove(step.move, outcome);
       step.node->resolve();
@@ -604,11 +600,6 @@ class Worker {
       on_shared(*ticket, answer);
       return;
     }
-    // The remote job completed no rollout, because it is itself waiting for other processes. This
-    // process is marked as waiting, too: a worker that finds no rollout to run sleeps until an
-    // answer arrives (WorkPool::has_work()) and does not retry rollouts that would be deferred
-    // again.
-    pool_.set_waiting(answer.completed == 0 && answer.outcome == Outcome::kOpen);
     if (answer.full) tree_.note_full();
     if (answer.useless && answer.outcome == Outcome::kOpen) {
       // The owner has no node with this name. Otherwise the rollouts, which are repeated, would
@@ -620,7 +611,17 @@ class Worker {
     const uint32_t completed = std::min(answer.completed, ticket->rollouts);
     const uint32_t missing = ticket->rollouts - completed;
     pool_.add_outstanding(ticket->rank, -static_cast<int32_t>(ticket->rollouts));
-    if (missing != 0) take_back(ticket->path, missing);
+    // If the remote job completed no rollout although its node exists and is not proved, it is
+    // itself waiting for other processes. Then this process waits for another answer, too: a worker
+    // that finds no rollout to run sleeps (WorkPool::has_work()), and does not retry rollouts that
+    // would be deferred again.
+    if (const uint64_t answers = pool_.answers();
+        completed == 0 && !answer.useless && pool_.outstanding_sum() > 0) {
+      pool_.back_off(answers);
+    } else {
+      pool_.note_answer();
+    }
+    if (missing != 0) remove_visits(ticket->path, missing);
     const size_t count = bytes / sizeof(SampleType);
     answered_.resize(HasAmaf<G> ? count : 0);
     if (!answered_.empty()) std::memcpy(answered_.data(), data, count * sizeof(SampleType));

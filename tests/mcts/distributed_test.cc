@@ -134,33 +134,38 @@ TEST_P(ByShape, NodesAreFreedEverywhere) {
 }
 
 // advance() keeps the visits of the move's child, in whichever process the child is. The move has
-// more visits than its child: those that sampled its position before the child existed.
+// more visits than its child: those that sampled its position. In one process a rollout creates the
+// child at once. Otherwise each process samples while another process creates the child or as long
+// as it does not know the child yet, up to SearchOptions::sample_limit() visits of the move. The
+// statistics count the samples for which a process had too many requests in flight.
 TEST_P(ByShape, TheTreeIsKept) {
   run_job<ConnectFour>(GetParam(), [](Host& host) {
-    Search<ConnectFour> search(host);
-    search.options().expand_visits = 1;
-    search.options().placement = Placement::kRandom;
-    // Maximum number of visits that sampled the position. In one process a rollout creates the
-    // child at once. Otherwise two kinds of process sample while another process creates the child:
-    // the owner of the parent, and each process with a copy of the parent that does not know the
-    // child yet. SearchOptions::sample_limit() limits the number for both.
-    const uint64_t enough = 2 * search.options().expand_visits + 8;
-    const uint64_t sampled =
-        host.size() == 1 ? 1 : (enough + 1) + (host.size() - 1) * (2 * enough + 1);
-    ConnectFour game;
-    auto result = search.run(game, {.iterations = 5000});
-    for (int i = 0; i < 6 && result.outcome == Outcome::kOpen; ++i) {
-      const uint64_t before = result.moves[0].visits;
-      game.play(result.moves[0].move);
-      search.advance(result.moves[0].move);
-      const auto first = search.run(game, {.iterations = 1});
-      uint64_t visits = 0;
-      for (const auto& move : first.moves) visits += move.visits;
-      EXPECT_GE(visits + sampled, before + 1) << i;
-      EXPECT_LE(visits, before + 1) << i;
-      check_conservation(search, first);
-      result = search.run(game, {.iterations = 5000});
-      check_conservation(search, result);
+    for (const Placement placement : {Placement::kRandom, Placement::kLocality}) {
+      Search<ConnectFour> search(host);
+      search.clear();
+      search.options().expand_visits = 1;
+      search.options().placement = placement;
+      uint64_t sampled =
+          host.size() == 1 ? 1 : host.size() * (uint64_t{search.options().sample_limit()} + 1);
+      ConnectFour game;
+      const auto run = [&](uint64_t iterations) {
+        auto result = search.run(game, {.iterations = iterations});
+        check_conservation(search, result);
+        for (const Statistics& process : result.processes) sampled += process.sampled_instead;
+        return result;
+      };
+      auto result = run(5000);
+      for (int i = 0; i < 6 && result.outcome == Outcome::kOpen; ++i) {
+        const uint64_t before = result.moves[0].visits;
+        game.play(result.moves[0].move);
+        search.advance(result.moves[0].move);
+        const auto first = run(1);
+        uint64_t visits = 0;
+        for (const auto& move : first.moves) visits += move.visits;
+        EXPECT_GE(visits + sampled, before + 1) << placement_name(placement) << " " << i;
+        EXPECT_LE(visits, before + 1) << placement_name(placement) << " " << i;
+        result = run(5000);
+      }
     }
   });
 }

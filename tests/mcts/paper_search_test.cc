@@ -99,7 +99,7 @@ TEST(Paper, SelectionsAreDeferred) {
               0u);
     // About half of the nodes have a parent in another process.
     const uint64_t remote =
-        result.processes[0].nodes_made_remotely + result.processes[1].nodes_made_remotely;
+        result.processes[0].nodes_created_remotely + result.processes[1].nodes_created_remotely;
     const uint64_t nodes = result.processes[0].nodes + result.processes[1].nodes;
     EXPECT_NEAR(static_cast<double>(remote) / static_cast<double>(nodes), 0.5, 0.05);
   });

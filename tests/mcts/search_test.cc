@@ -152,7 +152,7 @@ Node<ConnectFour>* grow_line(LocalTree<ConnectFour>& tree, std::initializer_list
     const int at = node->find(static_cast<ConnectFour::Move>(move));
     game.play(static_cast<ConnectFour::Move>(move));
     const auto child = node->child(at);
-    node = child.is_local() ? child.local() : tree.make_child(*node, at, game, 0);
+    node = child.is_local() ? child.local() : tree.create_child(*node, at, game, 0);
     if (node == nullptr) return nullptr;
   }
   return node;

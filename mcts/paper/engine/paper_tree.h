@@ -164,8 +164,8 @@ class PaperTree final : public CommandedSearch<PaperTree<G>> {
     Counter completions;
     Counter handed_over;
     Counter playouts;
-    Counter nodes_made;
-    Counter nodes_made_remotely;
+    Counter nodes_created;
+    Counter nodes_created_remotely;
     Counter remote_selections;
     Counter deferred_selections;
   };
@@ -385,7 +385,7 @@ class PaperTree final : public CommandedSearch<PaperTree<G>> {
   // the request came from another process.
   void on_create(Thread& self, const G& position, PaperName parent, uint32_t edge, bool elsewhere) {
     const std::optional<PaperName> name = make_node(self, position, parent, edge);
-    if (elsewhere && name) self.counters->nodes_made_remotely.add();
+    if (elsewhere && name) self.counters->nodes_created_remotely.add();
     const uint64_t child = name ? NodeType::pack(*name) : NodeType::kLost;
     at(parent.thread, [parent, edge, child](PaperTree& tree) {
       NodeType* node = tree.find(parent);
@@ -436,7 +436,7 @@ class PaperTree final : public CommandedSearch<PaperTree<G>> {
     block.load(std::memory_order_relaxed)
         ->nodes[name.index % kBlock]
         .store(node, std::memory_order_release);
-    self.counters->nodes_made.add();
+    self.counters->nodes_created.add();
     return name;
   }
 
@@ -538,11 +538,11 @@ class PaperTree final : public CommandedSearch<PaperTree<G>> {
     sum.completions += counters.completions.value();
     sum.handed_over += counters.handed_over.value();
     sum.playouts += counters.playouts.value();
-    sum.nodes_made += counters.nodes_made.value();
-    sum.nodes_made_remotely += counters.nodes_made_remotely.value();
+    sum.nodes_created += counters.nodes_created.value();
+    sum.nodes_created_remotely += counters.nodes_created_remotely.value();
     sum.remote_selections += counters.remote_selections.value();
     sum.deferred_selections += counters.deferred_selections.value();
-    sum.nodes += counters.nodes_made.value();
+    sum.nodes += counters.nodes_created.value();
     sum.node_bytes += thread.arena.live_bytes();
     HostThread& worker = host_.thread(i);
     if (worker.aggregators != nullptr) {

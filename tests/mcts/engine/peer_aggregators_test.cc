@@ -3,7 +3,10 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <thread>
+#include <vector>
 
 #include "gtest/gtest.h"
 #include "mcts/host.h"
@@ -47,6 +50,47 @@ TEST(PeerAggregators, ACallThatFlushesWhileAnotherOneIsSentLeavesNothingBehind) 
       EXPECT_TRUE(flushed) << "no call of rank 0 ran while the channel was opened";
     }
     EXPECT_EQ((*host)->serve(), absl::OkStatus());
+  });
+}
+
+// A handler cannot wait for room in a channel. Its calls are deferred, however many they are: a
+// refused call would be an answer that another process waits for without end.
+TEST(PeerAggregators, NoCallOfAHandlerIsRefused) {
+  constexpr uint32_t kCalls = 700;
+  constexpr size_t kBytes = 28 << 10;
+  static_assert(kCalls * kBytes >
+                MessengerOptions{}.deferred_bytes +
+                    MessengerOptions{}.max_chunks * MessengerOptions{}.chunk_bytes);
+  std::atomic<uint32_t> refused{0};
+  std::atomic<bool> sent{false};
+  std::atomic<uint32_t> arrived{0};
+  LocalJob job({.processes = 2, .transport = transport_case("shm"), .init_thread = false});
+  job.run([&](Fabric& fabric, uint32_t) {
+    auto host = Host::create(&fabric);
+    ASSERT_TRUE(host.ok()) << host.status();
+    if ((*host)->rank() != 0) {
+      EXPECT_EQ((*host)->serve(), absl::OkStatus());
+      return;
+    }
+    PeerAggregators& aggregators = *Host::here().aggregators;
+    const auto send = [refused = &refused, sent = &sent, arrived = &arrived] {
+      const std::vector<std::byte> bytes(kBytes);
+      PeerAggregators& back = *Host::here().aggregators;
+      for (uint32_t i = 0; i < kCalls; ++i) {
+        if (!back.call_buffer(
+                0, [arrived](void*, uint64_t) { ++*arrived; }, bytes))
+          ++*refused;
+      }
+      back.flush();
+      *sent = true;
+    };
+    ASSERT_TRUE(aggregators.call((*host)->id(1, 0), send));
+    aggregators.flush();
+    const Deadline deadline = soon();  // this thread runs no calls meanwhile
+    while (!sent && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+    EXPECT_EQ(refused, 0u);
+    EXPECT_TRUE((*host)->work_until([&] { return arrived + refused == kCalls; }, soon()));
+    (*host)->end();
   });
 }
 

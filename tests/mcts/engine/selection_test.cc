@@ -128,7 +128,7 @@ TEST(Selection, TiesGoToTheFirst) {
 TEST(Selection, UcbTriesAllMovesFirst) {
   Arena arena(1 << 20);
   Random random(4);
-  auto* node = Node<example::ConnectFour>::make(example::ConnectFour(), arena, 0, random, true);
+  auto* node = Node<example::ConnectFour>::create(example::ConnectFour(), arena, 0, random, true);
   ASSERT_NE(node, nullptr);
   ASSERT_EQ(node->size(), 7);
   const SelectionOptions options;
@@ -144,7 +144,7 @@ TEST(Selection, UcbTriesAllMovesFirst) {
   // Virtual loss: rollouts in flight lower the score of a move.
   for (int i = 0; i < 20; ++i) node->enter(3);
   EXPECT_NE(select_move(*node, options), 3);
-  node->take_back(3, 20);
+  node->remove_visits(3, 20);
   EXPECT_EQ(select_move(*node, options), 3);
   node->set_verdict(3, Verdict::kLoses);
   EXPECT_NE(select_move(*node, options), 3);
