@@ -11,6 +11,7 @@
 #include <tuple>
 #include <vector>
 
+#include "dsfabric/call_source.h"
 #include "dsfabric/send_call.h"
 #include "dtutils/system_info.h"
 #include "gmock/gmock.h"
@@ -334,6 +335,30 @@ TEST_P(ConsumerTest, EachThreadChooses) {
 
 INSTANTIATE_TEST_SUITE_P(On, ConsumerTest, ::testing::Values("shm", "fault_shm"),
                          [](const auto& info) { return std::string(info.param); });
+
+// A service thread that reports a failure answers calls outside of a call. It must not wait for
+// credit then: it returns no credits meanwhile.
+TEST(AnswersTest, DoNotWaitForCredit) {
+  LocalJobOptions options{.processes = 2, .transport = transport_case("shm")};
+  options.fabric.service_threads = 0;
+  options.fabric.receive_units = 4;
+  LocalJob job(options);
+  std::atomic<bool> answered{false};
+  job.run([&](Fabric& fabric, uint32_t) {
+    if (fabric.rank() == 0) {
+      EXPECT_TRUE(wait_until([&] { return answered.load(); }, soon()));  // does not poll
+      return;
+    }
+    absl::Status sent;
+    while (sent.ok()) sent = call<Fail>(fabric, 0, [] {});
+    EXPECT_TRUE(absl::IsResourceExhausted(sent)) << sent;
+    // As if rank 0 had called; it does not know the handle, and ignores the answer.
+    NotifyTarget caller{};
+    caller.handle = uint64_t{1} << 40;
+    internal::answer_call(fabric, 0, &caller, IncomingCall{}, "");
+    answered = true;
+  });
+}
 
 // ---- Replay ------------------------------------------------------------------------------------
 
