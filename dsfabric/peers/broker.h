@@ -22,8 +22,12 @@ class Broker {
   // returns an error, the requester gets that code and text.
   using Handler = std::function<absl::StatusOr<std::string>(int rank, std::string_view request)>;
 
-  // Stops answering. Blocks until a running handler has returned.
+  // Requires: no thread is in request() any more.
   virtual ~Broker() = default;
+
+  // Stops answering, and ends the requests of this process, which then fail. Blocks until a running
+  // handler has returned. Thread-safe, except against itself; idempotent.
+  virtual void stop() = 0;
 
   // Sends a request to the process of `rank`, and blocks until it is answered. Thread-safe. Errors:
   // DEADLINE_EXCEEDED, UNAVAILABLE (the process has ended), PERMISSION_DENIED (it does not know the

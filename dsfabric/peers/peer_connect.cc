@@ -77,7 +77,13 @@ absl::Status PeerTable::start_answering(const BrokerMaker& broker_of) {
   return absl::OkStatus();
 }
 
+void PeerTable::stop_answering() {
+  if (broker_ != nullptr) broker_->stop();
+  for (auto& peer : peers_) peer->changed.ring();  // see wait_connected()
+}
+
 void PeerTable::disconnect() {
+  broker_.reset();
   for (auto& peer : peers_) peer->connections.clear();
 }
 
@@ -155,10 +161,15 @@ absl::StatusOr<Connection*> PeerTable::connect(uint32_t rank, uint32_t index) {
 
 absl::Status PeerTable::wait_connected(Peer& peer, Deadline deadline) {
   DoorbellSleeper sleeper(peer.changed);
-  if (wait_until([&] { return !is_connecting(peer.state()); },
-                 ScopedConnectDeadline::earlier_of(deadline), &sleeper)) {
-    return status(peer.rank);
+  const Lifecycle& lifecycle = job_.lifecycle();
+  if (!wait_until([&] { return !is_connecting(peer.state()) || lifecycle.is_closed(); },
+                  ScopedConnectDeadline::earlier_of(deadline), &sleeper)) {
+    return too_late(peer);
   }
+  return is_connecting(peer.state()) ? lifecycle.closed_error() : status(peer.rank);
+}
+
+absl::Status PeerTable::too_late(const Peer& peer) const {
   return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
                     job_.label(peer.rank) + " did not finish connecting in time");
 }
