@@ -112,7 +112,9 @@ class PeerTable {
   // Connecting.
   [[nodiscard]] absl::StatusOr<Connection*> connect(uint32_t rank, uint32_t index);
   [[nodiscard]] absl::Status connect(Peer& peer);
-  [[nodiscard]] absl::Status offer(Peer& peer, Deadline deadline);
+  // Returns false if the peer has refused the offer.
+  [[nodiscard]] absl::StatusOr<bool> offer(Peer& peer, Deadline deadline);
+  [[nodiscard]] absl::Status await_peers_offer(Peer& peer, Deadline deadline);
   [[nodiscard]] absl::Status confirm(Peer& peer, Deadline deadline);
   [[nodiscard]] absl::Status wait_connected(Peer& peer, Deadline deadline);
   [[nodiscard]] absl::Status too_late(const Peer& peer) const;

@@ -1,5 +1,6 @@
-// The end of a fabric while its threads connect.
+// Offers that fail or are refused, and the end of a fabric while its threads connect.
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -73,6 +74,64 @@ TEST(ConnectTest, TheEndOfAFabricEndsTheAttemptsOfItsThreads) {
   }
   fabric.reset();
   EXPECT_EQ(ended, 2);
+}
+
+// Forwards the requests of a process to a broker in memory, unless `request` answers them.
+class FilteredBroker final : public internal::Broker {
+ public:
+  using Request = std::function<absl::StatusOr<std::string>(
+      internal::Broker& broker, int rank, std::string_view request, Deadline deadline)>;
+  FilteredBroker(std::unique_ptr<internal::Broker> broker, Request request)
+      : broker_(std::move(broker)), request_(std::move(request)) {}
+  void stop() override { broker_->stop(); }
+  absl::StatusOr<std::string> request(int rank, std::string_view request,
+                                      Deadline deadline) override {
+    return request_(*broker_, rank, request, deadline);
+  }
+
+ private:
+  const std::unique_ptr<internal::Broker> broker_;
+  const Request request_;
+};
+
+// Rank 0 refuses the offer of rank 1, because it makes one itself. That offer does not arrive. Then
+// rank 1 repeats its own.
+TEST(ConnectTest, ARefusedOfferIsRepeatedIfThePeersOfferFails) {
+  auto store = make_local_store(2);
+  std::atomic<bool> offering{false};
+  std::atomic<bool> refused{false};
+  const FilteredBroker::Request of_rank[] = {
+      [&](internal::Broker& broker, int rank, std::string_view request, Deadline deadline) {
+        if (offering.exchange(true)) return broker.request(rank, request, deadline);
+        EXPECT_TRUE(wait_until([&] { return refused.load(); }, soon()));
+        return absl::StatusOr<std::string>(absl::DeadlineExceededError("not delivered"));
+      },
+      [&](internal::Broker& broker, int rank, std::string_view request, Deadline deadline) {
+        auto answer = broker.request(rank, request, deadline);
+        if (answer.ok() && answer->empty()) refused = true;
+        return answer;
+      }};
+  const auto run = [&](uint32_t rank) {
+    FabricOptions options;
+    options.threads = 1;
+    auto fabric = must(internal::create_fabric(
+        options, make_local_bootstrap(store, rank),
+        [&](Bootstrap&, auto handler) -> absl::StatusOr<std::unique_ptr<internal::Broker>> {
+          return std::make_unique<FilteredBroker>(
+              make_local_broker(store, rank, std::move(handler)), of_rank[rank]);
+        }));
+    if (rank == 0) {
+      const absl::Status late = service_call(*fabric, 1, [] {});
+      EXPECT_TRUE(absl::IsDeadlineExceeded(late)) << late;
+    } else {
+      EXPECT_TRUE(wait_until([&] { return offering.load(); }, soon()));
+      must(service_call(*fabric, 0, [] {}));
+    }
+    must(fabric->finalize(soon()));
+  };
+  std::thread other([&] { run(1); });
+  run(0);
+  other.join();
 }
 
 }  // namespace
