@@ -17,6 +17,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "dsfabric/calls/fabric_parts.h"
+#include "dsfabric/collectives/collective_group.h"
 #include "dsfabric/distributed_lock.h"
 #include "dsfabric/global_memory.h"
 #include "dsfabric/quiescence.h"
@@ -38,6 +40,28 @@ LocalJobOptions simulated(uint32_t processes, uint64_t seed) {
 }
 
 uint32_t log2_up(uint32_t processes) { return std::bit_width(processes - 1); }
+
+// A contribution that names a process that does not exist is dropped.
+TEST(CollectivesSimulated, AContributionThatLeavesOutAnInvalidRankIsDropped) {
+  LocalJob job(simulated(2, 1));
+  job.run([&](Fabric& fabric, uint32_t) {
+    Collectives together(fabric, {.leave_out_dead = false});
+    if (fabric.rank() == 0) {
+      auto& traffic = internal::attachment_of<internal::ControlTraffic>(fabric);
+      const auto group =
+          internal::attachment_of<internal::CollectiveGroups>(fabric).find(traffic, 0);
+      internal::CollectiveParcel parcel;
+      parcel.left_out = {1'000'000'000};
+      internal::CollectivePacket packet;
+      packet.sequence = 1;
+      packet.type = internal::PacketType::kUp;
+      packet.total = parcel.save().size();
+      group->arrive(1, packet, parcel.save());
+    }
+    must(together.barrier(soon()));
+    must(together.barrier(soon()));
+  });
+}
 
 // Every operation on every shape of tree, each in its own schedule.
 TEST(CollectivesSimulated, EveryShape) {

@@ -12,7 +12,9 @@
 #include <vector>
 
 #include "dsfabric/call_source.h"
+#include "dsfabric/fabric/participation.h"
 #include "dsfabric/send_call.h"
+#include "dsfabric/serializer.h"
 #include "dtutils/system_info.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -275,6 +277,27 @@ TEST_P(FabricTest, FinalizeNamesMissingProcesses) {
     must(call(fabric, fabric.thread_of((fabric.rank() + 1) % 3), [] {}));  // the fabric still works
     must(fabric.finalize(soon()));
     job.meet(3);
+  });
+}
+
+// Rank 0 publishes a result that excludes a process that does not exist.
+TEST_P(FabricTest, FinalizeRefusesAResultWithAnInvalidRank) {
+  LocalJobOptions options = job_of(2);
+  options.finalize = false;
+  LocalJob job(options);
+  job.run([&](Fabric& fabric, uint32_t) {
+    if (fabric.rank() == 0) {
+      internal::ParticipationResult result;
+      result.without = {1'000'000'000};
+      std::string bytes;
+      save_value(bytes, result);
+      must(fabric.bootstrap().put("end/0/sum", bytes));
+    } else {
+      const absl::Status ended = fabric.finalize(soon());
+      EXPECT_TRUE(absl::IsInvalidArgument(ended)) << ended;
+      EXPECT_THAT(ended.ToString(), HasSubstr("1000000000"));
+    }
+    job.meet(2);
   });
 }
 
