@@ -518,5 +518,53 @@ TEST(CollectivesAfterFinalize, SayThatTheFabricWasFinalized) {
   });
 }
 
+// release() inside of a call cannot be sent: the owner of the word has no receive unit, and the
+// process may not defer more calls. The lock is still held, and can be released later.
+TEST(DistributedLockTest, AReleaseThatCannotStartMayBeRepeated) {
+  LocalJobOptions options{.processes = 2, .transport = transport_case("shm")};
+  options.fabric.service_threads = 0;
+  options.fabric.receive_units = 4;
+  options.fabric.deferred_bytes = 1;
+  LocalJob job(options);
+  std::atomic<bool> stalls{false};
+  std::atomic<bool> refused{false};
+  std::atomic<bool> over{false};
+  job.run([&](Fabric& fabric, uint32_t) {
+    if (fabric.rank() == 1) {
+      EXPECT_TRUE(fabric.wait_polling([&] { return stalls.load(); }, soon()));
+      EXPECT_TRUE(wait_until([&] { return refused.load(); }, soon()));  // does not poll
+      EXPECT_TRUE(fabric.wait_polling([&] { return over.load(); }, soon()));
+      return;
+    }
+    const auto memory = must(GlobalMemory::create(fabric, {.atomics = AtomicsBy::kOwner}));
+    const auto word = must(memory->allocate<uint64_t>(1, 1, soon()));
+    {
+      DistributedLock lock(*memory, word);
+      must(lock.acquire(soon()));
+      stalls = true;
+      absl::Status sent;
+      while (sent.ok()) sent = call<Fail>(fabric, 1, [] {});
+      EXPECT_TRUE(absl::IsResourceExhausted(sent)) << sent;
+      must(call<RetryAsync>(fabric, 1, [] {}));  // is deferred
+      absl::Status released;
+      must(service_call(
+          fabric, 0,
+          [](uint64_t lock, uint64_t status) {
+            *reinterpret_cast<absl::Status*>(status) =
+                reinterpret_cast<DistributedLock*>(lock)->release();
+          },
+          reinterpret_cast<uint64_t>(&lock), reinterpret_cast<uint64_t>(&released)));
+      EXPECT_TRUE(absl::IsResourceExhausted(released)) << released;
+      EXPECT_TRUE(lock.held());
+      refused = true;
+      must(lock.release());
+      DistributedLock next(*memory, word);
+      EXPECT_TRUE(must(next.try_acquire()));
+    }
+    memory->free(word);
+    over = true;
+  });
+}
+
 }  // namespace
 }  // namespace cariama::testing
