@@ -55,8 +55,9 @@ class CARIAMA_DSFABRIC_EXPORT DistributedLock {
   // holder lives: call acquire() again.
   [[nodiscard]] absl::StatusOr<bool> take_over();
 
-  // Errors: UNAVAILABLE (the owner of the word is dead), FAILED_PRECONDITION (this object does not
-  // hold the lock).
+  // Errors: UNAVAILABLE (the owner of the word is dead), RESOURCE_EXHAUSTED (inside of a call: the
+  // release cannot be sent now), FAILED_PRECONDITION (this object does not hold the lock). After
+  // the first two this object still holds the lock.
   absl::Status release();
   [[nodiscard]] bool held() const { return held_; }
 

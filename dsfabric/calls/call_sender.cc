@@ -148,8 +148,10 @@ absl::Status CallSender::await_transfer(Connection& connection, Synchronizer& do
         if (done.done()) return true;
         connection.poll_sends();
         // Once the queue pair has failed, polling completes everything in flight with an error.
+        // Until then the device may access the memory of the transfer, and the thread that polls
+        // its completion `done`.
         if (!connection.status().ok() || peers_.is_failed(connection.rank())) {
-          return done.done() || !connection.awaited();
+          return done.done() || !connection.queue().has_outstanding();
         }
         return done.done();
       },

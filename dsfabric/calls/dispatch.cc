@@ -105,6 +105,13 @@ absl::Status Dispatch::take_worker(uint32_t index, CallConsumer consumer, Thread
 }
 
 size_t Dispatch::process_calls(uint32_t index, size_t most) {
+  const size_t count = consume(index, most);
+  // A helper thread that found the inbox in use may have gone to sleep since, with calls left.
+  if (!workers_.at(index).runs_own_calls()) workers_.ring_helpers();
+  return count;
+}
+
+size_t Dispatch::consume(uint32_t index, size_t most) {
   Worker& worker = workers_.at(index);
   Inbox& inbox = worker.inbox;
   CallSource* const source = worker.source.load(std::memory_order_acquire);
@@ -148,7 +155,7 @@ void Dispatch::help(CallConsumer role) {
           size_t count = 0;
           for (uint32_t i = 0; i < workers_.count(); ++i) {
             if (workers_.at(i).consumer.load(std::memory_order_acquire) == role) {
-              count += process_calls(i, SIZE_MAX);
+              count += consume(i, SIZE_MAX);
             }
           }
           return count != 0 || job_.lifecycle().is_stopping();

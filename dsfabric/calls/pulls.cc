@@ -88,8 +88,9 @@ size_t Pulls::run_arrived() {
     const std::lock_guard lock(mutex_);
     for (auto& pull : pulls_) {
       if (pull->connection != nullptr) pull->connection->poll_sends();
-      const bool lost = pull->connection != nullptr && !pull->done.done() &&
-                        !pull->connection->status().ok() && !pull->connection->awaited();
+      // `done` is read last: if nothing is in flight, no other thread counts it down any more.
+      const bool lost = pull->connection != nullptr && !pull->connection->status().ok() &&
+                        !pull->connection->queue().has_outstanding() && !pull->done.done();
       if (lost) pull->done.fail(pull->connection->status());
       if (pull->done.done()) arrived.push_back(std::move(pull));
     }

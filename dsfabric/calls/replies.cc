@@ -31,7 +31,10 @@ void Replies::write_outcome(uint32_t to, const NotifyTarget& target, CallOutcome
 
 absl::Status Replies::send_answer(uint32_t to, OutgoingCallView answer) {
   answer.is_answer = true;
-  return sender_.send(to, kService, answer);
+  // Does not wait for credit: a service thread that reports a failure answers the calls that wait
+  // for the failed process, and a waiting service thread returns no credits itself. An answer is
+  // never refused.
+  return sender_.send(to, kService, answer, WhenFull::kRetryAsync);
 }
 
 absl::Status Replies::send_result(uint32_t to, uint64_t handle, const std::string& result) {

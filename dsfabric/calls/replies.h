@@ -63,7 +63,7 @@ class Replies {
 
   // ---- In the process that ran the call
   // Sends the outcome of a call to its caller. Prints exceptions for which no caller waits. Does
-  // not block inside of a call.
+  // not wait for credit: an answer without credit is deferred.
   void answer(uint32_t to, const NotifyTarget* wanted, const IncomingCall& call,
               const std::string& result);
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "dsfabric/fabric.h"
 #include "dtutils/error.h"
 #include "dtutils/trace.h"
 
@@ -59,6 +60,7 @@ absl::Status Workers::take(uint32_t index, CallConsumer consumer, ThreadContext*
                       "another thread is worker " + std::to_string(index) + " of this process");
   }
   worker.context.store(context, std::memory_order_release);
+  worker.node.store(context->numa_node(), std::memory_order_release);
   worker.consumer.store(consumer, std::memory_order_seq_cst);
   this_thread_place = {this, index};
   return absl::OkStatus();
@@ -67,6 +69,7 @@ absl::Status Workers::take(uint32_t index, CallConsumer consumer, ThreadContext*
 void Workers::leave(uint32_t index) {
   Worker& worker = *workers_[index];
   worker.context.store(nullptr, std::memory_order_release);
+  worker.node.store(Worker::kAbsent, std::memory_order_release);
   worker.taken.store(false, std::memory_order_release);
   if (this_worker() == index) this_thread_place = {};
   if (job_.lifecycle().is_finalizing()) notify_waiters();

@@ -4,11 +4,13 @@
 #define CARIAMA_DSFABRIC_CALLS_WORKERS_H_
 
 #include <atomic>
+#include <climits>
 #include <coroutine>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -38,7 +40,11 @@ struct Worker {
   // Rung for the worker's thread while it waits and cannot run its calls.
   Doorbell waits;
   std::atomic<CallConsumer> consumer{CallConsumer::kThread};
-  std::atomic<ThreadContext*> context{nullptr};
+  std::atomic<ThreadContext*> context{nullptr};  // read by the worker's thread only
+  // ThreadContext::numa_node() while there is a context, else kAbsent. Other threads read it here,
+  // because the worker's thread destroys its context.
+  static constexpr int kAbsent = INT_MIN;
+  std::atomic<int> node{kAbsent};
   std::atomic<bool> taken{false};
   std::atomic<CallSource*> source{nullptr};  // set once there is a registry
 };
@@ -95,8 +101,17 @@ class Workers {
     const uint32_t index = this_worker();
     return index == kNoThread ? kNoThread.value() : job_.rank() * job_.threads() + index;
   }
-  [[nodiscard]] ThreadContext* context_of(uint32_t index) const {
-    return workers_[index]->context.load(std::memory_order_acquire);
+  // Returns the calling thread's context, or nullptr if it is not a worker.
+  [[nodiscard]] ThreadContext* this_context() const {
+    const uint32_t index = this_worker();
+    return index == kNoThread ? nullptr : workers_[index]->context.load(std::memory_order_acquire);
+  }
+  // Returns ThreadContext::numa_node() of worker `index`; nullopt if there is no such worker, or no
+  // thread is it now.
+  [[nodiscard]] std::optional<int> node_of(uint32_t index) const {
+    if (index >= count()) return std::nullopt;
+    const int node = workers_[index]->node.load(std::memory_order_acquire);
+    return node == Worker::kAbsent ? std::nullopt : std::optional<int>(node);
   }
   // Returns true if the calling thread is inside of a call to the thread with that global id.
   [[nodiscard]] bool is_running_calls_of(uint32_t thread) const {

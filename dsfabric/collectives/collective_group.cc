@@ -383,6 +383,8 @@ void CollectiveGroup::arrive(uint32_t from, const CollectivePacket& packet,
       parcel = CollectiveParcel::load(whole);
       op.incomplete.erase({from, packet.type});
       if (!parcel.has_value()) return;
+      const auto exists = [&](uint32_t rank) { return rank < size_; };
+      if (!std::all_of(parcel->left_out.begin(), parcel->left_out.end(), exists)) return;
     }
     if (!op.decided) agree_on(op, packet.kind, packet.pivot, fabric_.label(from));
     if (packet.type == PacketType::kDown) {

@@ -142,9 +142,9 @@ absl::Status DistributedLock::release() {
     return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
                       "release() of a distributed lock that is not held");
   }
-  held_ = false;
   auto before = memory_.compare_exchange(word_, self_, 0).wait(kForever);
   if (!before.ok()) return before.status();
+  held_ = false;
   if (*before == self_) return absl::OkStatus();
   return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
                     "a distributed lock was taken from its holder",

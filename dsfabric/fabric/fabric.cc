@@ -93,10 +93,7 @@ absl::StatusOr<std::unique_ptr<ThreadContext>> Fabric::init_thread(ThreadIndex i
   return context;
 }
 
-ThreadContext* Fabric::this_thread() const {
-  const uint32_t index = core_->workers().this_worker();
-  return index == kNoThread ? nullptr : core_->workers().context_of(index);
-}
+ThreadContext* Fabric::this_thread() const { return core_->workers().this_context(); }
 
 size_t Fabric::process_calls(size_t most) {
   const uint32_t index = core_->workers().this_worker();

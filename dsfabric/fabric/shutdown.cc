@@ -150,6 +150,12 @@ absl::StatusOr<ParticipationResult> Shutdown::run_round(const std::string& key,
 // it never communicated with them.
 absl::Status Shutdown::continue_without(const std::vector<uint32_t>& ranks) {
   for (const uint32_t rank : ranks) {
+    if (rank >= job_.size()) {
+      return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kPeer,
+                        "the result of a round of finalize() excludes rank " +
+                            std::to_string(rank) + " of a job of " + std::to_string(job_.size()),
+                        "start the same executable in every process");
+    }
     if (rank == job_.rank()) {
       return make_error(absl::StatusCode::kUnavailable, ErrorScope::kLink,
                         "the job ends without this process, because its connection to a "

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "dsfabric/bootstrap/fabric_job.h"
@@ -44,9 +45,9 @@ Bindings& bindings_of(Fabric& fabric) { return internal::attachment_of<Bindings>
 using PlaceAnswer = std::array<int, 3>;
 
 PlaceAnswer place_here(Fabric& fabric, uint32_t index) {
-  const ThreadContext* const context = internal::workers_of(fabric).context_of(index);
-  if (context == nullptr) return {0, -1, -1};
-  return {1, context->numa_node(), bindings_of(fabric).of(index)};
+  const std::optional<int> node = internal::workers_of(fabric).node_of(index);
+  if (!node.has_value()) return {0, -1, -1};
+  return {1, *node, bindings_of(fabric).of(index)};
 }
 
 absl::Status topology_error(const char* what) {
@@ -174,11 +175,7 @@ absl::StatusOr<ThreadPlace> where_is(Fabric& fabric, ThreadId thread, Deadline d
   place.host = host_of(fabric, place.rank);
   auto question = internal::ask<PlaceAnswer>(
       fabric, place.rank, deadline, nullptr,
-      [](ThreadIndex index) {
-        Fabric& here = *running_fabric();
-        return index < here.threads() ? place_here(here, index) : PlaceAnswer{0, -1, -1};
-      },
-      place.index);
+      [](ThreadIndex index) { return place_here(*running_fabric(), index); }, place.index);
   auto answer = question.wait(deadline);
   if (!answer.ok()) return answer.status();
   place.numa_node = (*answer)[1];

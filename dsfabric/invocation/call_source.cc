@@ -74,8 +74,7 @@ bool wait_polling(Fabric& fabric, const std::function<bool()>& condition, Deadli
 }
 
 absl::StatusOr<std::shared_ptr<RDMAAllocator>> worker_memory(Fabric& fabric, uint32_t index) {
-  const ThreadContext* const context = workers_of(fabric).context_of(index);
-  return memory_of(fabric).allocator(context == nullptr ? kAnyNode : context->numa_node());
+  return memory_of(fabric).allocator(workers_of(fabric).node_of(index).value_or(kAnyNode));
 }
 
 }  // namespace cariama::internal

@@ -1,6 +1,7 @@
 #include "dsfabric/remote_memory.h"
 
 #include <cstring>
+#include <optional>
 #include <string>
 
 #include "dsfabric/calls/fabric_parts.h"
@@ -164,20 +165,19 @@ absl::StatusOr<RemoteMemory> RemoteMemory::allocate_near(Fabric& fabric, ThreadI
     return internal::no_such_thread(thread, fabric.total_threads());
   }
   const Rank rank = fabric.rank_of(thread);
-  // Asks the service even for threads of this process: a context belongs to its thread, and the
-  // service reads its node.
+  // Asks the service even for threads of this process.
   auto address = ask_for(
       fabric, rank, deadline,
       [](uint64_t wanted, ThreadIndex index) {
         Fabric& here = *running_fabric();
-        const ThreadContext* const context = internal::workers_of(here).context_of(index);
-        if (context == nullptr) {
+        const std::optional<int> node = internal::workers_of(here).node_of(index);
+        if (!node.has_value()) {
           return internal::answer(
               make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
                          "thread " + std::to_string(index) + " of the process is no worker",
                          "let it call init_thread() first"));
         }
-        return internal::answer(internal::heap_of(here).allocate(wanted, context->numa_node()));
+        return internal::answer(internal::heap_of(here).allocate(wanted, *node));
       },
       uint64_t{bytes}, fabric.index_of(thread));
   if (!address.ok()) return address.status();

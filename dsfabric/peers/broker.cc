@@ -7,6 +7,8 @@
 #include <cerrno>
 #include <cstdlib>
 #include <list>
+#include <mutex>
+#include <set>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -52,7 +54,15 @@ class SocketBroker final : public Broker {
         max_incoming_(kMoreIncoming + kIncomingPerProcess * static_cast<size_t>(size_)),
         handler_(std::move(handler)) {}
 
-  ~SocketBroker() override {
+  ~SocketBroker() override { stop(); }
+
+  void stop() override {
+    {
+      const std::lock_guard lock(requests_mutex_);
+      stopped_ = true;
+      // The threads that wait on these sockets find them closed by the peer.
+      for (const int socket : requests_) static_cast<void>(shutdown(socket, SHUT_RDWR));
+    }
     if (!thread_.joinable()) return;
     const uint64_t one = 1;
     static_cast<void>(!write(stop_.get(), &one, sizeof one));  // cannot fail: the counter is 0
@@ -104,6 +114,11 @@ class SocketBroker final : public Broker {
     const Deadline accepted_by = ScopedConnectDeadline::earlier_of(deadline);
     absl::StatusOr<FileDescriptor> socket = connect_to(addresses_[rank], peer_name, accepted_by);
     if (!socket.ok()) return socket.status();
+    const RequestScope scope(*this, socket->get());
+    if (scope.is_stopped()) {
+      return make_error(absl::StatusCode::kUnavailable, ErrorScope::kProcess,
+                        "the fabric of this process was closed");
+    }
     if (absl::Status proved = prove_to_server(socket->get(), HandshakeService::kBroker, rank_,
                                               size_, rank, secret_, peer_name, accepted_by);
         !proved.ok()) {
@@ -121,7 +136,9 @@ class SocketBroker final : public Broker {
       const size_t count = std::min(answer.wanted(), sizeof chunk);
       if (absl::Status came = receive_exactly(socket->get(), chunk, count, peer_name, deadline);
           !came.ok()) {
-        return came;
+        if (!absl::IsDeadlineExceeded(came)) return came;
+        return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
+                          std::string(came.message()));
       }
       if (absl::Status taken = answer.take({chunk, count}); !taken.ok()) return taken;
     }
@@ -271,6 +288,28 @@ class SocketBroker final : public Broker {
     one.deadline = deadline_after(kClientPatience);
   }
 
+  // During its lifetime, stop() shuts the socket of a request down.
+  class RequestScope {
+   public:
+    RequestScope(SocketBroker& broker, int socket) : broker_(broker), socket_(socket) {
+      const std::lock_guard lock(broker_.requests_mutex_);
+      stopped_ = broker_.stopped_;
+      broker_.requests_.insert(socket_);
+    }
+    ~RequestScope() {
+      const std::lock_guard lock(broker_.requests_mutex_);
+      broker_.requests_.erase(socket_);
+    }
+    RequestScope(const RequestScope&) = delete;
+    RequestScope& operator=(const RequestScope&) = delete;
+    [[nodiscard]] bool is_stopped() const { return stopped_; }
+
+   private:
+    SocketBroker& broker_;
+    const int socket_;
+    bool stopped_ = false;
+  };
+
   const int rank_;
   const int size_;
   const JobSecret secret_;
@@ -282,6 +321,9 @@ class SocketBroker final : public Broker {
   FileDescriptor stop_;
   std::list<Incoming> incoming_;  // used by the thread only
   std::thread thread_;
+  std::mutex requests_mutex_;
+  std::set<int> requests_;  // the sockets of this process's requests
+  bool stopped_ = false;    // guarded by requests_mutex_
 };
 
 }  // namespace

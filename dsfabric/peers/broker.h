@@ -22,12 +22,17 @@ class Broker {
   // returns an error, the requester gets that code and text.
   using Handler = std::function<absl::StatusOr<std::string>(int rank, std::string_view request)>;
 
-  // Stops answering. Blocks until a running handler has returned.
+  // Requires: no thread is in request() any more.
   virtual ~Broker() = default;
 
+  // Stops answering, and ends the requests of this process, which then fail. Blocks until a running
+  // handler has returned. Thread-safe, except against itself; idempotent.
+  virtual void stop() = 0;
+
   // Sends a request to the process of `rank`, and blocks until it is answered. Thread-safe. Errors:
-  // DEADLINE_EXCEEDED, UNAVAILABLE (the process has ended), PERMISSION_DENIED (it does not know the
-  // secret), or the handler's error.
+  // DEADLINE_EXCEEDED (the process has not got the request, and will not), UNAVAILABLE (the process
+  // has ended; or it did not answer in time, and may have handled the request), PERMISSION_DENIED
+  // (it does not know the secret), or the handler's error.
   [[nodiscard]] virtual absl::StatusOr<std::string> request(int rank, std::string_view request,
                                                             Deadline deadline) = 0;
 };

@@ -138,7 +138,8 @@ class Connection {
   [[nodiscard]] Sent write_outcome(CallOutcome outcome, const RemoteMemoryLocator& target);
 
   // Returns true if a transfer with `done` may be in flight, so that a thread must poll for its
-  // completion.
+  // completion. A hint for sleepers: false for a moment while another thread polls. It does not
+  // prove that nothing is in flight; TransmitQueue::has_outstanding() does.
   [[nodiscard]] bool awaited() const { return awaited_.load(std::memory_order_acquire); }
   void poll_sends();
   // Arms the completion queue: the next send completion signals the channel.

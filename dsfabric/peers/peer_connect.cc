@@ -22,6 +22,11 @@ namespace {
 constexpr char kOffer = 'O';
 constexpr char kReady = 'R';
 
+// How long a process whose offer was refused waits for the peer's offer before it repeats its own.
+// Doubles with each refusal. An offer creates queue pairs.
+constexpr std::chrono::milliseconds kFirstRefusalPause{20};
+constexpr std::chrono::milliseconds kLongestRefusalPause{1000};
+
 std::string offer_of(const std::vector<std::unique_ptr<Connection>>& connections) {
   std::string bytes(1, kOffer);
   save_value(bytes, static_cast<uint32_t>(connections.size()));
@@ -77,7 +82,13 @@ absl::Status PeerTable::start_answering(const BrokerMaker& broker_of) {
   return absl::OkStatus();
 }
 
+void PeerTable::stop_answering() {
+  if (broker_ != nullptr) broker_->stop();
+  for (auto& peer : peers_) peer->changed.ring();  // see wait_connected()
+}
+
 void PeerTable::disconnect() {
+  broker_.reset();
   for (auto& peer : peers_) peer->connections.clear();
 }
 
@@ -155,16 +166,22 @@ absl::StatusOr<Connection*> PeerTable::connect(uint32_t rank, uint32_t index) {
 
 absl::Status PeerTable::wait_connected(Peer& peer, Deadline deadline) {
   DoorbellSleeper sleeper(peer.changed);
-  if (wait_until([&] { return !is_connecting(peer.state()); },
-                 ScopedConnectDeadline::earlier_of(deadline), &sleeper)) {
-    return status(peer.rank);
+  const Lifecycle& lifecycle = job_.lifecycle();
+  if (!wait_until([&] { return !is_connecting(peer.state()) || lifecycle.is_closed(); },
+                  ScopedConnectDeadline::earlier_of(deadline), &sleeper)) {
+    return too_late(peer);
   }
+  return is_connecting(peer.state()) ? lifecycle.closed_error() : status(peer.rank);
+}
+
+absl::Status PeerTable::too_late(const Peer& peer) const {
   return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
                     job_.label(peer.rank) + " did not finish connecting in time");
 }
 
 absl::Status PeerTable::connect(Peer& peer) {
   const Deadline deadline = deadline_after(job_.options().timeout);
+  std::chrono::milliseconds pause = kFirstRefusalPause;
   while (true) {
     PeerAction action;
     {
@@ -173,12 +190,38 @@ absl::Status PeerTable::connect(Peer& peer) {
       if (action == PeerAction::kReportFailure) return peer.failure;
     }
     if (action == PeerAction::kNone) return absl::OkStatus();
-    if (action == PeerAction::kOffer) return offer(peer, deadline);
-    if (absl::Status waited = wait_connected(peer, deadline); !waited.ok()) return waited;
+    if (action == PeerAction::kOffer) {
+      const absl::StatusOr<bool> connected = offer(peer, deadline);
+      if (!connected.ok()) return connected.status();
+      if (*connected) return absl::OkStatus();
+      absl::Status waited = await_peers_offer(peer, std::min(deadline, deadline_after(pause)));
+      if (!waited.ok()) return waited;
+      pause = std::min(2 * pause, kLongestRefusalPause);
+      if (std::chrono::steady_clock::now() >= ScopedConnectDeadline::earlier_of(deadline)) {
+        return too_late(peer);
+      }
+    } else if (absl::Status waited = wait_connected(peer, deadline); !waited.ok()) {
+      return waited;
+    }
   }
 }
 
-absl::Status PeerTable::offer(Peer& peer, Deadline deadline) {
+// The peer has refused the own offer, since it makes one itself. Usually that offer comes at once.
+// It may also fail, so the own offer then ends, and may be repeated.
+absl::Status PeerTable::await_peers_offer(Peer& peer, Deadline deadline) {
+  DoorbellSleeper sleeper(peer.changed);
+  const Lifecycle& lifecycle = job_.lifecycle();
+  static_cast<void>(
+      wait_until([&] { return peer.state() != PeerState::kOffering || lifecycle.is_closed(); },
+                 ScopedConnectDeadline::earlier_of(deadline), &sleeper));
+  {
+    const std::lock_guard lock(peer.mutex);
+    static_cast<void>(peer.apply(PeerEvent::kOfferFailed));
+  }
+  return lifecycle.is_closed() ? lifecycle.closed_error() : absl::OkStatus();
+}
+
+absl::StatusOr<bool> PeerTable::offer(Peer& peer, Deadline deadline) {
   // A process that does not answer within its lease is stopped.
   const std::chrono::milliseconds lease = job_.options().lease;
   const Deadline end_of_lease = lease.count() == 0 ? deadline : deadline_after(lease);
@@ -190,6 +233,8 @@ absl::Status PeerTable::offer(Peer& peer, Deadline deadline) {
     if (lease.count() != 0 && absl::IsDeadlineExceeded(why) && end_of_lease <= deadline) {
       why = lease_ended(job_.label(peer.rank), lease);
     }
+    // The peer has ended, or may have queue pairs that wait for these ones: the attempt cannot be
+    // repeated.
     if (absl::IsUnavailable(why)) {
       fail(peer.rank, why);
     } else {
@@ -205,7 +250,7 @@ absl::Status PeerTable::offer(Peer& peer, Deadline deadline) {
                                  std::min(deadline, end_of_lease));
   if (!answer.ok()) return give_up(answer.status());
   // Refused: the peer has offered, too, and its offer counts.
-  if (answer->empty()) return wait_connected(peer, deadline);
+  if (answer->empty()) return false;
   absl::Status accepted;
   {
     const std::lock_guard lock(peer.mutex);
@@ -220,7 +265,11 @@ absl::Status PeerTable::offer(Peer& peer, Deadline deadline) {
       static_cast<void>(peer.apply(PeerEvent::kAnswerAccepted));
     }
   }
-  if (accepted.ok()) return confirm(peer, deadline);
+  if (accepted.ok()) {
+    absl::Status confirmed = confirm(peer, deadline);
+    if (!confirmed.ok()) return confirmed;
+    return true;
+  }
   // The peer has queue pairs that wait for these ones, so the attempt cannot be repeated.
   fail(peer.rank, accepted);
   return accepted;

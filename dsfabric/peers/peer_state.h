@@ -5,7 +5,9 @@
 // peer's broker. The peer creates its own queue pairs, connects them to the offered ones, and
 // answers with their addresses. The offering process connects, and confirms by "ready". Only then
 // may the peer send. If both processes offer at the same time, the offer of the lower rank counts:
-// the lower rank refuses the other offer with an empty answer, and the higher rank answers.
+// the lower rank refuses the other offer with an empty answer, and the higher rank answers. The
+// offer of the lower rank may fail before it arrives. So a process whose offer was refused waits
+// for the peer's offer for a short time, and then repeats its own.
 //
 //   state        event             next state   action
 //   Unconnected  Connect           Offering     Offer
@@ -38,8 +40,11 @@
 //   not Failed   Failure           Failed       SpreadFailure
 //   all other pairs                unchanged    Reject
 //
-// OfferFailed in Answered or Connected: the own offer failed after this process had answered the
-// peer's offer, which then counts.
+// OfferFailed in Answered or Connected: the own offer failed, or was refused, after this process
+// had answered the peer's offer, which then counts.
+//
+// OfferFailed requires that the peer has not answered the offer with queue pairs. If an answer may
+// be lost, the event is Failure: the peer waits in Answered, and refuses another offer.
 #ifndef CARIAMA_DSFABRIC_PEERS_PEER_STATE_H_
 #define CARIAMA_DSFABRIC_PEERS_PEER_STATE_H_
 
@@ -58,7 +63,7 @@ enum class PeerState : uint8_t {
 
 enum class PeerEvent : uint8_t {
   kConnect,          // a thread of this process needs the connection
-  kOfferFailed,      // the own offer was not made or not answered, and may be repeated
+  kOfferFailed,      // the own offer was not made, did not arrive, or was refused: may be repeated
   kAnswer,           // the peer has answered the own offer with its queue pairs
   kAnswerAccepted,   // the own queue pairs are connected to those of the answer
   kConfirmed,        // the peer has received the confirmation

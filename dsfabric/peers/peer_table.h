@@ -57,9 +57,11 @@ class PeerTable {
 
   // Creates the broker, which answers the offers of peers from now on.
   [[nodiscard]] absl::Status start_answering(const BrokerMaker& broker_of);
-  // Blocks until the handler of a request has returned. Requires: no thread connects any more.
-  void stop_answering() { broker_.reset(); }
-  // Destroys all queue pairs. Requires: no thread uses the table or the ports any more.
+  // Blocks until the handler of a request has returned. Ends the connection attempts of threads of
+  // this process, which may use the table until disconnect(). Requires: the fabric is closed.
+  void stop_answering();
+  // Destroys the broker and all queue pairs. Requires: no thread uses the table or the ports any
+  // more.
   void disconnect();
 
   // Returns the connection that worker `index` uses to `rank`, and makes it if necessary. Blocks
@@ -110,9 +112,12 @@ class PeerTable {
   // Connecting.
   [[nodiscard]] absl::StatusOr<Connection*> connect(uint32_t rank, uint32_t index);
   [[nodiscard]] absl::Status connect(Peer& peer);
-  [[nodiscard]] absl::Status offer(Peer& peer, Deadline deadline);
+  // Returns false if the peer has refused the offer.
+  [[nodiscard]] absl::StatusOr<bool> offer(Peer& peer, Deadline deadline);
+  [[nodiscard]] absl::Status await_peers_offer(Peer& peer, Deadline deadline);
   [[nodiscard]] absl::Status confirm(Peer& peer, Deadline deadline);
   [[nodiscard]] absl::Status wait_connected(Peer& peer, Deadline deadline);
+  [[nodiscard]] absl::Status too_late(const Peer& peer) const;
   [[nodiscard]] absl::StatusOr<std::string> answer_request(int rank, std::string_view request);
   [[nodiscard]] absl::StatusOr<std::string> answer_offer(Peer& peer, std::string_view offer);
   [[nodiscard]] absl::Status receive_ready(Peer& peer);

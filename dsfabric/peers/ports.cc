@@ -6,6 +6,7 @@
 #include <array>
 #include <chrono>
 #include <cstdlib>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -67,7 +68,13 @@ class Ports::PortSleeper final : public Sleeper {
       if (connection->awaited()) connection->arm();
     }
   }
-  [[nodiscard]] bool recheck() override { return !armed_; }
+  [[nodiscard]] bool recheck() override {
+    if (!armed_) return true;
+    if (!skipped_) return false;
+    // If the thread that polls ends its poll after arm(), it wakes the channel.
+    static_cast<void>(port_.skipped.arm());
+    return !port_.polling.load(std::memory_order_seq_cst);
+  }
   void wait(Deadline deadline) override {
     const TraceScope trace("dsfabric", "sleep");
     static_cast<void>(port_.channel->wait(
@@ -75,10 +82,13 @@ class Ports::PortSleeper final : public Sleeper {
             ? std::chrono::nanoseconds::max()
             : std::max(Deadline::duration::zero(), deadline - std::chrono::steady_clock::now())));
   }
+  // Called after each poll of the port: `skipped` if another thread was polling.
+  void note_poll(bool skipped) { skipped_ = skipped; }
 
  private:
   Port& port_;
   bool armed_ = false;
+  bool skipped_ = false;
 };
 
 Ports::Ports(const FabricJob& job, FabricMemory& memory, PortListener& listener)
@@ -209,7 +219,9 @@ void Ports::serve(Port& port) {
   PortSleeper sleeper(port);
   bool deferred = false;
   const auto something = [&] {
-    return poll(port) != 0 || port.received.load(std::memory_order_relaxed) ||
+    const std::optional<size_t> polled = poll(port);
+    sleeper.note_poll(!polled.has_value());
+    return polled.value_or(0) != 0 || port.received.load(std::memory_order_relaxed) ||
            job_.lifecycle().is_stopping() ||
            // Calls were deferred since the thread went to sleep: from now on it re-checks every
            // kDeferredPause.
@@ -293,15 +305,15 @@ void Ports::check_lease(Connection& connection) {
 
 // ---- Arrival ------------------------------------------------------------------------------------
 
-size_t Ports::poll(Port& port) {
+std::optional<size_t> Ports::poll(Port& port) {
   if (port.polling.load(std::memory_order_relaxed) ||
       port.polling.exchange(true, std::memory_order_acquire)) {
-    return 0;
+    return std::nullopt;
   }
   std::array<Completion, kReceiveBatch> batch;
   const size_t count = port.receives->poll(batch);
   if (count == 0) {
-    port.polling.store(false, std::memory_order_release);
+    end_polling(port);
     return 0;
   }
   port.receive_completions.add(count);
@@ -326,9 +338,15 @@ size_t Ports::poll(Port& port) {
       listener_.message_arrived(unit);
     }
   }
-  port.polling.store(false, std::memory_order_release);
+  end_polling(port);
   listener_.batch_arrived();
   return count;
+}
+
+void Ports::end_polling(Port& port) {
+  port.polling.store(false, std::memory_order_release);
+  if (port.skipped.take()) [[unlikely]]
+    port.channel->wake();
 }
 
 // A thread that waits, or that polls for calls, receives messages itself while it is awake. So no
@@ -341,7 +359,7 @@ size_t Ports::receive() {
     if (!port->received.load(std::memory_order_relaxed)) {
       port->received.store(true, std::memory_order_relaxed);
     }
-    count += poll(*port);
+    count += poll(*port).value_or(0);
   }
   return count;
 }
@@ -357,7 +375,7 @@ void Ports::stop_receiving() {
 size_t Ports::progress() {
   size_t count = 0;
   for (auto& port : ports_) {
-    count += poll(*port);
+    count += poll(*port).value_or(0);
     service(*port, coarse_now());
   }
   return count;

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -123,6 +124,9 @@ class Ports {
     std::vector<Connection*> connections;  // all connections in any state; only grows
     // Set while a thread polls; one thread at a time, so that order holds.
     std::atomic<bool> polling{false};
+    // Armed by the service thread before it sleeps although another thread was polling. That thread
+    // then wakes the channel: it may have polled before the completion arrived.
+    Doorbell skipped;
     // A worker has polled since the service thread last cleared it.
     std::atomic<bool> received{false};
     Doorbell resumption;  // rung to end the pause of the service thread
@@ -138,7 +142,10 @@ class Ports {
     return rank < by_rank_.size() && by_rank_[rank] != nullptr;
   }
   [[nodiscard]] absl::StatusOr<Port*> add_port(std::shared_ptr<Device> device);
-  size_t poll(Port& port);
+  // Reports a batch of completions to the listener. Returns their number, or nullopt if another
+  // thread is polling.
+  std::optional<size_t> poll(Port& port);
+  void end_polling(Port& port);
   // Requires: FabricOptions::lease is set. Called at each heartbeat.
   void check_lease(Connection& connection);
   void serve(Port& port);

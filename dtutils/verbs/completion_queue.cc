@@ -70,10 +70,9 @@ size_t VerbsCompletionQueue::poll(std::span<Completion> completions) {
   const std::lock_guard lock(lock_);
   size_t count = 0;
   while (!gathered_.empty() && count < completions.size()) {
-    const ibv_wc& work = gathered_.front();
-    // find() succeeds, because remove() also removes the completions of its queue pair from
-    // gathered_.
-    if (find(work.qp_num)->deliver(work, completions[count])) ++count;
+    // The queue pair exists, because remove() also removes its completions from gathered_.
+    const Gathered& first = gathered_.front();
+    if (first.queue_pair->deliver(first.work, completions[count])) ++count;
     gathered_.pop_front();
   }
   std::array<ibv_wc, kBatch> batch;
@@ -103,7 +102,7 @@ void VerbsCompletionQueue::gather() {
       VerbsQueuePair* queue_pair = find(work.qp_num);
       if (queue_pair == nullptr) continue;
       queue_pair->observe(work);
-      gathered_.push_back(work);
+      gathered_.push_back({queue_pair, work});
     }
   }
 }
@@ -164,18 +163,22 @@ void VerbsCompletionQueue::release(const void* source) {
 
 void VerbsCompletionQueue::add(VerbsQueuePair* queue_pair) {
   const std::lock_guard lock(lock_);
-  queue_pairs_.emplace(queue_pair->number(), queue_pair);
+  // A queue pair that is being destroyed may still be registered with the number, which the device
+  // has given to the new one.
+  queue_pairs_.insert_or_assign(queue_pair->number(), queue_pair);
+  last_found_ = nullptr;
 }
 
 void VerbsCompletionQueue::remove(VerbsQueuePair* queue_pair) {
   gather();
   const std::lock_guard lock(lock_);
-  const auto own = [&](const ibv_wc& work) { return work.qp_num == queue_pair->number(); };
-  for (const ibv_wc& work : gathered_) {
-    if (own(work)) queue_pair->drop(work);
-  }
-  std::erase_if(gathered_, own);
-  queue_pairs_.erase(queue_pair->number());
+  std::erase_if(gathered_, [&](const Gathered& one) {
+    if (one.queue_pair != queue_pair) return false;
+    queue_pair->drop(one.work);
+    return true;
+  });
+  const auto found = queue_pairs_.find(queue_pair->number());
+  if (found != queue_pairs_.end() && found->second == queue_pair) queue_pairs_.erase(found);
   if (last_found_ == queue_pair) last_found_ = nullptr;
 }
 

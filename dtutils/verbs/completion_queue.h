@@ -58,6 +58,12 @@ class VerbsCompletionQueue final : public CompletionQueue {
   void gather();
 
  private:
+  // A completion that was read from the device's queue. It names its queue pair by address: the
+  // device may give a new queue pair the number of one that is being destroyed.
+  struct Gathered {
+    VerbsQueuePair* queue_pair;
+    ibv_wc work;
+  };
   struct Reservation {
     uint32_t users = 0;
     uint32_t entries = 0;
@@ -79,7 +85,7 @@ class VerbsCompletionQueue final : public CompletionQueue {
   std::unordered_map<uint32_t, VerbsQueuePair*> queue_pairs_;
   // Cache: the completions of a batch mostly belong to one queue pair.
   VerbsQueuePair* last_found_ = nullptr;
-  std::deque<ibv_wc> gathered_;  // older than the completions in the device's queue
+  std::deque<Gathered> gathered_;  // older than the completions in the device's queue
   std::map<const void*, Reservation> reservations_;
   uint64_t reserved_ = 0;  // sum of the entries of all reservations
 };

@@ -17,6 +17,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "dsfabric/calls/fabric_parts.h"
+#include "dsfabric/collectives/collective_group.h"
 #include "dsfabric/distributed_lock.h"
 #include "dsfabric/global_memory.h"
 #include "dsfabric/quiescence.h"
@@ -38,6 +40,28 @@ LocalJobOptions simulated(uint32_t processes, uint64_t seed) {
 }
 
 uint32_t log2_up(uint32_t processes) { return std::bit_width(processes - 1); }
+
+// A contribution that names a process that does not exist is dropped.
+TEST(CollectivesSimulated, AContributionThatLeavesOutAnInvalidRankIsDropped) {
+  LocalJob job(simulated(2, 1));
+  job.run([&](Fabric& fabric, uint32_t) {
+    Collectives together(fabric, {.leave_out_dead = false});
+    if (fabric.rank() == 0) {
+      auto& traffic = internal::attachment_of<internal::ControlTraffic>(fabric);
+      const auto group =
+          internal::attachment_of<internal::CollectiveGroups>(fabric).find(traffic, 0);
+      internal::CollectiveParcel parcel;
+      parcel.left_out = {1'000'000'000};
+      internal::CollectivePacket packet;
+      packet.sequence = 1;
+      packet.type = internal::PacketType::kUp;
+      packet.total = parcel.save().size();
+      group->arrive(1, packet, parcel.save());
+    }
+    must(together.barrier(soon()));
+    must(together.barrier(soon()));
+  });
+}
 
 // Every operation on every shape of tree, each in its own schedule.
 TEST(CollectivesSimulated, EveryShape) {
@@ -491,6 +515,54 @@ TEST(CollectivesAfterFinalize, SayThatTheFabricWasFinalized) {
     expect_ended(memory->allocate<uint64_t>(1 - fabric.rank(), 1, kForever).status());
     // Memory of this process stays accessible.
     EXPECT_EQ(must(memory->rget(mine).wait(soon())), uint64_t{7} << 32);
+  });
+}
+
+// release() inside of a call cannot be sent: the owner of the word has no receive unit, and the
+// process may not defer more calls. The lock is still held, and can be released later.
+TEST(DistributedLockTest, AReleaseThatCannotStartMayBeRepeated) {
+  LocalJobOptions options{.processes = 2, .transport = transport_case("shm")};
+  options.fabric.service_threads = 0;
+  options.fabric.receive_units = 4;
+  options.fabric.deferred_bytes = 1;
+  LocalJob job(options);
+  std::atomic<bool> stalls{false};
+  std::atomic<bool> refused{false};
+  std::atomic<bool> over{false};
+  job.run([&](Fabric& fabric, uint32_t) {
+    if (fabric.rank() == 1) {
+      EXPECT_TRUE(fabric.wait_polling([&] { return stalls.load(); }, soon()));
+      EXPECT_TRUE(wait_until([&] { return refused.load(); }, soon()));  // does not poll
+      EXPECT_TRUE(fabric.wait_polling([&] { return over.load(); }, soon()));
+      return;
+    }
+    const auto memory = must(GlobalMemory::create(fabric, {.atomics = AtomicsBy::kOwner}));
+    const auto word = must(memory->allocate<uint64_t>(1, 1, soon()));
+    {
+      DistributedLock lock(*memory, word);
+      must(lock.acquire(soon()));
+      stalls = true;
+      absl::Status sent;
+      while (sent.ok()) sent = call<Fail>(fabric, 1, [] {});
+      EXPECT_TRUE(absl::IsResourceExhausted(sent)) << sent;
+      must(call<RetryAsync>(fabric, 1, [] {}));  // is deferred
+      absl::Status released;
+      must(service_call(
+          fabric, 0,
+          [](uint64_t lock, uint64_t status) {
+            *reinterpret_cast<absl::Status*>(status) =
+                reinterpret_cast<DistributedLock*>(lock)->release();
+          },
+          reinterpret_cast<uint64_t>(&lock), reinterpret_cast<uint64_t>(&released)));
+      EXPECT_TRUE(absl::IsResourceExhausted(released)) << released;
+      EXPECT_TRUE(lock.held());
+      refused = true;
+      must(lock.release());
+      DistributedLock next(*memory, word);
+      EXPECT_TRUE(must(next.try_acquire()));
+    }
+    memory->free(word);
+    over = true;
   });
 }
 

@@ -120,5 +120,59 @@ TEST(IdleTest, ASleepingProcessIsWokenByACall) {
   });
 }
 
+// A worker receives a service call that blocks. Meanwhile the service thread must leave its port to
+// the worker, also when another call arrives. The worker does not poll after its call.
+TEST(IdleTest, ACallThatArrivesDuringAServiceCallOfAWorkerIsReceived) {
+  static std::atomic<pid_t> worker;
+  static std::atomic<bool> blocked, release, returned, received;
+  worker = 0;
+  blocked = release = returned = received = false;
+  LocalJobOptions options;
+  options.fabric.heartbeat = std::chrono::hours(1);
+  LocalJob job(options);
+  job.run([&](Fabric& fabric, uint32_t) {
+    if (fabric.rank() == 1) {
+      worker = gettid();
+      EXPECT_TRUE(wait_until(
+          [&] {
+            fabric.process_calls();
+            return returned.load();
+          },
+          soon()));
+      EXPECT_TRUE(wait_until([] { return received.load(); }, soon()));
+      return;
+    }
+    EXPECT_TRUE(wait_until([] { return worker.load() != 0; }, soon()));
+    // The service thread may receive the call first.
+    std::atomic<int> ended{0};
+    int sent = 0;
+    EXPECT_TRUE(wait_until(
+        [&] {
+          if (blocked) return true;
+          if (ended != sent) return false;
+          ++sent;
+          must(service_call(
+              fabric, 1,
+              [](uint64_t count) {
+                if (gettid() == worker) {
+                  blocked = true;
+                  EXPECT_TRUE(wait_until([] { return release.load(); }, soon()));
+                  returned = true;
+                }
+                ++*reinterpret_cast<std::atomic<int>*>(count);
+              },
+              reinterpret_cast<uint64_t>(&ended)));
+          return false;
+        },
+        soon()));
+    must(service_call(fabric, 1, [] { received = true; }));
+    // Long enough for the service thread to be asleep again nearly always; the test is also correct
+    // if it is awake.
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    release = true;
+    EXPECT_TRUE(wait_until([&] { return received && ended == sent; }, soon()));
+  });
+}
+
 }  // namespace
 }  // namespace cariama::testing

@@ -129,7 +129,9 @@ class LocalBroker final : public internal::Broker {
     store_->ranks[rank_].handler = std::move(handler);
     store_->changed.ring();
   }
-  ~LocalBroker() override {
+  ~LocalBroker() override { stop(); }
+
+  void stop() override {
     LocalStore::Rank& self = store_->ranks[rank_];
     const std::lock_guard running(self.handling);
     const std::lock_guard lock(store_->mutex);
