@@ -106,7 +106,8 @@ void answer_parent(Fabric& fabric, uint32_t parent, uint64_t handle, const absl:
   Synchronizer done;
   absl::Status posted = (*transmitter)->write(source, offset, bytes, target, &done);
   if (!posted.ok()) return posted;
-  return (*transmitter)->wait(done, deadline_after(MessengerOptions().timeout));
+  // Every transfer completes or fails. Until then the transport refers to `done`.
+  return (*transmitter)->wait(done, kForever);
 }
 
 // One process's part of a broadcast. Destroyed when the process's threads have run the call and its
@@ -305,7 +306,10 @@ absl::Status Node::send(uint64_t child, BroadcastRoute* route) {
       [self = shared_from_this()](const absl::Status& ended, std::span<const std::byte> result) {
         self->fail(ended.ok() ? decode_status(result) : ended);
       });
-  absl::Status sent = send_part(rank, part, payload, route);
+  // A route may store into the memory of a failed process, whose failure ends the expected answers
+  // once: look only after the answer is expected.
+  absl::Status sent = fabric_.peer_status(rank);
+  if (sent.ok()) sent = send_part(rank, part, payload, route);
   if (!sent.ok()) static_cast<void>(forget_answer(fabric_, rank, part.handle));
   return sent;
 }

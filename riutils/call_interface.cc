@@ -11,7 +11,10 @@ CallResult send_on_channel(OutgoingChannel& channel, OutgoingCallView call, When
   absl::Status there = check_destination(fabric, rank, channel.destination());
   if (!there.ok()) return there;
   if (absl::Status expected = end.expect(fabric, rank, call); !expected.ok()) return expected;
-  CallResult sent = channel.sender().send_slowly(call, when, batch, end.transmitted);
+  // A failed process may accept stores for a while. Its failure ends the calls that wait for it
+  // once: look only after the call was registered.
+  CallResult sent = fabric.peer_status(rank);
+  if (sent.ok()) sent = channel.sender().send_slowly(call, when, batch, end.transmitted);
   if (sent.ok()) return sent;
   return end.refused(fabric, rank, call, sent.status());
 }

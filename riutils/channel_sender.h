@@ -103,8 +103,9 @@ class CARIAMA_RIUTILS_EXPORT ChannelSender {
       position_ = next;
     } else {
       internal::store_word(next, 0);
-      internal::publish_word(at, internal::word_of(header));
+      // Before the publication: accepted_bytes() must count a call before the receiver counts it.
       position_ = next;
+      internal::publish_word(at, internal::word_of(header));
       if (doorbell_->is_armed()) [[unlikely]]
         return published_out_of_line(at, next);
     }

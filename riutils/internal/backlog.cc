@@ -42,19 +42,22 @@ Backlog::Run Backlog::front(uint64_t room) {
   return {&segment.memory, segment.begin, end - segment.begin};
 }
 
-void Backlog::pop(const Run& run) {
+bool Backlog::pop(const Run& run) {
   Segment& segment = segments_.front();
   segment.begin += run.bytes;
   bytes_ -= run.bytes;
   popped_ += run.bytes;
+  bool departed = false;
   while (!departures_.empty() && departures_.front().at <= popped_) {
     departures_.front().done.complete(absl::OkStatus());
     departures_.pop_front();
+    departed = true;
   }
   if (segment.begin == segment.end) {
     link_.free(std::move(segment.memory));
     segments_.pop_front();
   }
+  return departed;
 }
 
 void Backlog::fail(const absl::Status& status) {

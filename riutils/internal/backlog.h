@@ -43,9 +43,9 @@ class Backlog {
   // Returns the longest run of whole calls at the front that is not longer than `room` bytes. Its
   // `bytes` is 0 if the first call is longer than `room`. Requires: !empty().
   [[nodiscard]] Run front(uint64_t room);
-  // Removes a run that has been published, and completes its departures. The allocator reuses its
-  // memory when the transport has finished with it.
-  void pop(const Run& run);
+  // Removes a run that has been published, and completes its departures. Returns true if there were
+  // any. The allocator reuses its memory when the transport has finished with it.
+  [[nodiscard]] bool pop(const Run& run);
   // Removes all calls, which will not be published; fails their departures with `status`.
   void fail(const absl::Status& status);
 

@@ -81,6 +81,9 @@ class ChannelLink {
   // Returns a number of the channel that its receiver knows, too (ReceiverBackend::trace_stream()):
   // with the offset of a publication it gives the id of its arrow in a trace.
   [[nodiscard]] virtual uint64_t trace_stream() const { return 0; }
+  // Wakes threads that sleep until calls are transmitted. May resume coroutines of the calling
+  // thread, which may send further calls: call it without a lock.
+  virtual void tell_waiters() {}
   // Allocates registered memory for deferred calls.
   [[nodiscard]] virtual absl::StatusOr<RDMAMemory> allocate(size_t bytes) = 0;
   virtual void free(RDMAMemory&& memory) = 0;

@@ -42,11 +42,13 @@ FabricChannel::~FabricChannel() {
 
 absl::Status FabricChannel::write_ahead(RDMAMemory& source, uint64_t offset, uint64_t bytes,
                                         const RemoteMemoryLocator& target) {
-  if (arrival_ != Arrival::kMapped || rank_ == fabric_.rank()) {
+  // Mapped calls are stored, not posted, and trailing arrival is used where a later WRITE may
+  // overtake an earlier one: in both modes nothing orders the call after the data. So wait for the
+  // write's completion.
+  const bool overtakes = arrival_ == Arrival::kMapped || arrival_ == Arrival::kTrailing;
+  if (!overtakes || rank_ == fabric_.rank()) {
     return internal::write_ahead(fabric_, rank_, source, offset, bytes, target);
   }
-  // Mapped calls are stored, not posted, so that the queue pair does not order them after the data:
-  // wait for the write's completion.
   if (absl::Status range = check_range(&source, offset, bytes); !range.ok()) return range;
   if (absl::Status can_be = check_target(rank_, target, bytes); !can_be.ok()) return can_be;
   auto transmitter = runtime_.transmitter(rank_, index_);
@@ -56,7 +58,8 @@ absl::Status FabricChannel::write_ahead(RDMAMemory& source, uint64_t offset, uin
       !posted.ok()) {
     return posted;
   }
-  return (*transmitter)->wait(done, deadline_after(options_.timeout));
+  // Every transfer completes or fails. Until then the transport refers to `done`.
+  return (*transmitter)->wait(done, kForever);
 }
 
 // ---- The path -----------------------------------------------------------------------------------
@@ -180,6 +183,13 @@ absl::StatusOr<std::vector<ChannelLink::Chunk>> FabricChannel::chunks_of(const C
   std::vector<Chunk> chunks;
   for (uint32_t i = 0; i < reply.count; ++i) {
     Chunk chunk{reply.chunks[i], nullptr};
+    if (chunk.remote.length != options_.chunk_bytes || chunk.remote.address % 64 != 0) {
+      return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
+                        fabric_.label(rank_) + " granted a chunk of " +
+                            std::to_string(chunk.remote.length) + " bytes; " +
+                            std::to_string(options_.chunk_bytes) + " bytes at a multiple of 64 " +
+                            "were requested");
+    }
     if (arrival_ == Arrival::kMapped) {
       chunk.mapped = map(chunk.remote);
       if (chunk.mapped == nullptr) {
@@ -249,6 +259,7 @@ bool FabricChannel::wait(const std::function<bool()>& condition, Deadline deadli
   return wait_polling(fabric_, condition, deadline);
 }
 void FabricChannel::drain_later() { runtime_.drain_later(this); }
+void FabricChannel::tell_waiters() { internal::tell_waiters(fabric_); }
 absl::StatusOr<RDMAMemory> FabricChannel::allocate(size_t bytes) {
   return fabric_.memory().allocate(bytes);
 }

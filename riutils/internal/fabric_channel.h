@@ -45,6 +45,7 @@ class FabricChannel final : public OutgoingChannel,
   [[nodiscard]] bool inside_call() const override;
   [[nodiscard]] bool wait(const std::function<bool()>& condition, Deadline deadline) override;
   void drain_later() override;
+  void tell_waiters() override;
   [[nodiscard]] uint64_t trace_stream() const override {
     return trace_stream_of(fabric_.rank(), serial_);
   }

@@ -251,12 +251,11 @@ void IncomingCalls::close(IncomingChannel* channel) {
   // Discard chunks that were granted but never inserted into the ring.
   while (map_.count(channel->key) != 0) static_cast<void>(map_.extract(channel->key));
   // A sender that has not ended the channel itself may still write to the chunks: a sender whose
-  // channel was broken off, until it detects that; and a sender on this host that missed its lease
-  // and still runs. So no other channel gets these chunks.
-  const bool unended =
-      channel->receiver.is_broken() ||
-      (!channel->receiver.ended() && channel->request.arrival == Arrival::kMapped &&
-       fabric_.options().lease.count() != 0);
+  // channel was broken off, until it detects that; and a sender on this host that was taken for
+  // failed (its connection broke, or it missed its lease) and still runs. So no other channel gets
+  // these chunks.
+  const bool unended = channel->receiver.is_broken() ||
+                       (!channel->receiver.ended() && channel->request.arrival == Arrival::kMapped);
   for (RDMAMemory& piece : account->second.memory) {
     if (unended) {
       withheld_.push_back(std::move(piece));

@@ -45,15 +45,8 @@ RingSender::~RingSender() {
     fail(make_error(absl::StatusCode::kCancelled, ErrorScope::kOperation,
                     "the channel to " + peer_ + " was destroyed before it published this call"));
   }
-  // The READ in flight refers to pulled_.
-  if (pulling_) {
-    static_cast<void>(wait_until(
-        [&] {
-          path_->transmitter->queue().progress();
-          return pulled_.done();
-        },
-        deadline_after(options_.timeout)));
-  }
+  // The READ in flight refers to pulled_. It completes or fails.
+  if (pulling_) static_cast<void>(path_->transmitter->wait(pulled_, kForever));
 }
 
 // ---- The state ----------------------------------------------------------------------------------
@@ -67,6 +60,7 @@ void RingSender::fail(absl::Status status) {
   if (state_ == ChannelState::kFailed || state_ == ChannelState::kClosed) return;
   enter(ChannelState::kFailed);
   failure_ = std::move(status);
+  departed_.store(true, std::memory_order_release);
   backlog_.fail(failure_);
   for (const EventReceiver& departure : departures_) departure.complete(failure_);
   departures_.clear();
@@ -99,9 +93,14 @@ void RingSender::peer_died() {
 }
 
 void RingSender::close(const absl::Status& why) {
+  const TellWaiters tell(*this);
   const std::lock_guard lock(mutex_);
   close_window();
   fail(why);
+}
+
+void RingSender::tell_waiters() {
+  if (departed_.exchange(false, std::memory_order_acq_rel)) link_.tell_waiters();
 }
 
 // ---- The window ---------------------------------------------------------------------------------
@@ -161,6 +160,7 @@ CallResult RingSender::published_slowly(std::byte* first, std::byte* next) {
   absl::Status status = writer_->publish(path_->transmitter, first, next, produced_at(next));
   if (status.ok() && writer_->resumes_in_place()) [[likely]]
     return status;
+  const TellWaiters tell(*this);
   const std::lock_guard lock(mutex_);
   close_window();
   if (!status.ok()) {
@@ -237,14 +237,17 @@ absl::Status RingSender::flush_batch(Transmitter* transmitter, const char* cause
     fail(status);
     return status;
   }
+  if (departures_.empty()) return status;
   for (const EventReceiver& departure : departures_) departure.complete(absl::OkStatus());
   departures_.clear();
+  departed_.store(true, std::memory_order_release);
   return status;
 }
 
 CallResult RingSender::flush() {
   if (window_open_ && batch_is_empty()) return {};
   if (window_open_ && publishes_by_store_ && departures_.empty()) return publish_batch(position_);
+  const TellWaiters tell(*this);
   const std::lock_guard lock(mutex_);
   if (state_ == ChannelState::kFailed) return failure_;
   if (!window_open_) return {};  // the slow path that closed the window has flushed the batch
@@ -259,9 +262,9 @@ CallResult RingSender::flush() {
 CallResult RingSender::publish_batch(std::byte* next) {
   std::byte* const first = batch_;
   store_word(next, 0);
-  publish_word(first, word_of(BatchWord::make(static_cast<size_t>(next - first - kBatchWord))));
   publications_ = publications_ + 1;
-  begin_batch(next);
+  begin_batch(next);  // before the publication, as in send()
+  publish_word(first, word_of(BatchWord::make(static_cast<size_t>(next - first - kBatchWord))));
   if (doorbell_->is_armed()) [[unlikely]] {
     return published_slowly(first, next);
   }
@@ -303,8 +306,8 @@ CallResult RingSender::send_in_window(const OutgoingCallView& call, bool batch,
     return {};
   }
   store_word(next, 0);
+  position_ = next;  // before the publication, as in send()
   publish_word(at, word_of(call.header()));
-  position_ = next;
   if (doorbell_->is_armed()) {
     if (CallResult published = published_slowly(at, next); !published.ok()) return published;
   }
@@ -333,6 +336,7 @@ CallResult RingSender::send_slowly(const OutgoingCallView& call, WhenNoRoom when
       !(batch && transmitted)) {
     return send_in_window(call, batch, transmitted);
   }
+  const TellWaiters tell(*this);
   Lock lock(mutex_);
   for (;;) {
     close_window();
@@ -386,6 +390,11 @@ CallResult RingSender::send_slowly(const OutgoingCallView& call, WhenNoRoom when
       }
     }
     if (inside || when.policy != WhenFull::kRetry) {
+      // A failed receiver makes no room any more.
+      if (absl::Status status = link_.status(); !status.ok()) {
+        fail(status);
+        return failure_;
+      }
       ++counts_.refused;
       trace_instant("riutils", ring_.size() == 0 ? "refuse: no chunk yet" : "refuse: no free chunk",
                     "bytes", total);
@@ -414,6 +423,7 @@ absl::Status RingSender::defer(const OutgoingCallView& call, EventReceiver& tran
 }
 
 bool RingSender::look_for_room(uint64_t deferred_before) {
+  const TellWaiters tell(*this);
   Lock lock(mutex_);
   if (!refusal().ok() || window_open_) return true;
   if (absl::Status status = link_.status(); !status.ok()) {

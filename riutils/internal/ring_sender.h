@@ -23,6 +23,7 @@
 #define CARIAMA_RIUTILS_INTERNAL_RING_SENDER_H_
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -134,6 +135,20 @@ class RingSender final : public ChannelSender {
 
  private:
   using Lock = std::unique_lock<std::mutex>;
+  // Declared before the lock of a function that completes departures, so that it tells their
+  // waiters without the lock.
+  class TellWaiters {
+   public:
+    explicit TellWaiters(RingSender& sender) : sender_(sender) {}
+    ~TellWaiters() {
+      if (sender_.departed_.load(std::memory_order_relaxed)) sender_.tell_waiters();
+    }
+    TellWaiters(const TellWaiters&) = delete;
+    TellWaiters& operator=(const TellWaiters&) = delete;
+
+   private:
+    RingSender& sender_;
+  };
   enum class Progress : uint8_t {
     kDone,
     kGrant,      // no chunk is free, but further chunks may be granted
@@ -207,6 +222,7 @@ class RingSender final : public ChannelSender {
   // kClosing: publishes what is left and the end of the channel. Returns kDone in state kClosed.
   [[nodiscard]] Progress finish(Transmitter* transmitter);
   void call_helper();
+  void tell_waiters();
   // The condition on which send_slowly() and shutdown() wait. Locks mutex_. Returns true if there
   // may be room now, or if the channel has failed or ended. Moves deferred calls into chunks.
   // `deferred_before`: bytes of deferred calls when the wait began.
@@ -282,6 +298,7 @@ class RingSender final : public ChannelSender {
   Backlog backlog_;
   bool helper_called_ = false;             // the helper thread will call drain()
   std::vector<EventReceiver> departures_;  // completed when the batch is published
+  std::atomic<bool> departed_{false};      // threads may sleep until a completed departure
   std::chrono::steady_clock::time_point batch_since_{};
   MessengerStatistics counts_;
 };

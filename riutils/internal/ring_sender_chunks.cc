@@ -105,6 +105,8 @@ absl::Status RingSender::await_chunks(Lock& lock) {
     const bool ended = link_.wait(
         [&] {
           Lock look(mutex_);
+          // The helper thread may have taken the answer, and it may have been an error.
+          if (ring_.size() == 0 && refusal().ok()) want_chunks();
           granted = poll_requests(look);
           return !granted.ok() || *granted;
         },
@@ -268,7 +270,7 @@ RingSender::Progress RingSender::drain_backlog(Transmitter* transmitter) {
       fail(status);
       return Progress::kFailed;
     }
-    backlog_.pop(run);
+    if (backlog_.pop(run)) departed_.store(true, std::memory_order_release);
   }
   if (state_ == ChannelState::kBacklogged) enter(ChannelState::kOpen);
   return Progress::kDone;
@@ -279,6 +281,7 @@ void RingSender::call_helper() {
 }
 
 bool RingSender::drain(const std::function<Transmitter*()>& transmitter_of) {
+  const TellWaiters tell(*this);
   Lock lock(mutex_);
   for (;;) {
     const bool opens = state_ == ChannelState::kOpening && !backlog_.empty();
@@ -360,6 +363,7 @@ absl::Status RingSender::shutdown(Deadline deadline) {
 // The condition on which shutdown() waits. Returns true if the channel has ended, or if only the
 // first grant is missing, which no call needs.
 bool RingSender::look_for_end() {
+  const TellWaiters tell(*this);
   Lock lock(mutex_);
   if (state_ != ChannelState::kClosing) return true;
   const Progress progress = finish(path_.has_value() ? path_->transmitter : nullptr);
@@ -382,8 +386,9 @@ bool RingSender::look_for_end() {
 
 bool RingSender::is_released() const {
   const std::lock_guard lock(mutex_);
+  if (pulling_ && !pulled_.done()) return false;
   if (state_ == ChannelState::kFailed || state_ == ChannelState::kUnopened) return true;
-  if (state_ != ChannelState::kClosed || (pulling_ && !pulled_.done())) return false;
+  if (state_ != ChannelState::kClosed) return false;
   if (ring_.ended() == 0) return true;
   const uint64_t consumed = control_->consumed_chunks.load(std::memory_order_acquire);
   return consumed == ChannelControl::kBroken || consumed >= ring_.ended();

@@ -4,10 +4,12 @@
 // the same time.
 #include <atomic>
 #include <cstdint>
+#include <cstring>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "dsfabric/send_call.h"
 #include "gtest/gtest.h"
 #include "riutils/call.h"
 #include "tests/dsfabric/testing/local_job.h"
@@ -36,6 +38,9 @@ Arrivals arrivals[kProcesses][kProcesses][kKinds];  // to, from, kind
 std::atomic<uint64_t> broadcasts[kProcesses];
 std::atomic<uint64_t> buffers[kProcesses];
 std::atomic<uint64_t> damaged;
+constexpr uint64_t kTargets = 4;
+RemoteMemoryLocator targets[kProcesses];  // of each process, for the process before it
+std::atomic<bool> located[kProcesses];
 
 void note_arrival(uint32_t from, uint32_t kind, uint64_t number) {
   Arrivals& here = arrivals[running_fabric()->rank()][from][kind];
@@ -89,14 +94,28 @@ void run_everything(Fabric& fabric, uint64_t seed) {
   send(batches, me, 1, random);
   send(overflow, me, 2, random);
 
+  const uint32_t before = (me + kProcesses - 1) % kProcesses;
+  RDMAMemory room = must(fabric.memory().allocate(kTargets * kBytes));
+  std::memset(room.get_buffer(), 0, room.size());
+  must(call(fabric, before, [] {}));  // connects
+  targets[me] = must(internal::locate_for(fabric, before, room, 0, room.size()));
+  located[me] = true;
+  ASSERT_TRUE(fabric.wait_polling([&] { return located[next].load(); }, soon()));
+
   RDMAMemory source = must(fabric.memory().allocate(kBytes));
   for (uint64_t i = 0; i < kBytes; ++i) source.get_buffer()[i] = static_cast<std::byte>(i * 7);
-  Synchronizer done(3 + kBroadcasts);
+  Synchronizer done(3 + kTargets + kBroadcasts);
   int answer = 0;
   must(plain.call_return([](int a, int b) { return a + b; }, answer, done, 40, 2).status());
   must(plain.call_buffer<Sync, RemoteNotify>(take, &source, 0, kBytes, done).status());
   must(batches.call_buffer<Async, RemoteNotify>(take, &source, 0, kBytes, done).status());
   must(batches.flush().status());
+  for (uint64_t i = 0; i < kTargets; ++i) {
+    must(plain
+             .call_buffer<RemoteNotify>(take, &source, 0, kBytes,
+                                        targets[next].slice(i * kBytes, kBytes), done)
+             .status());
+  }
   must(broadcast<RemoteNotify>(
            fabric, [] { ++broadcasts[running_fabric()->rank()]; }, done)
            .status());
@@ -106,16 +125,17 @@ void run_everything(Fabric& fabric, uint64_t seed) {
   ASSERT_TRUE(fabric.wait([&] { return done.done(); }, soon()));
   EXPECT_EQ(done.status(), absl::OkStatus());
   EXPECT_EQ(answer, 42);
-  const uint32_t before = (me + kProcesses - 1) % kProcesses;
   const auto have_all = [&] {
     for (const Arrivals& one : arrivals[me][before]) {
       if (one.count.load() != kCalls) return false;
     }
-    return broadcasts[me].load() == kProcesses && buffers[me].load() == 2 + 2 * kProcesses;
+    return broadcasts[me].load() == kProcesses &&
+           buffers[me].load() == 2 + kTargets + 2 * kProcesses;
   };
   ASSERT_TRUE(fabric.wait(have_all, soon()));
   for (RDMAMessenger* one : {&plain, &under_batches, &under_overflow}) must(one->shutdown(soon()));
   must(fabric.memory().free(std::move(source)));
+  must(fabric.memory().free(std::move(room)));
 }
 
 // A transport, and the order in which WRITEs become visible. They become visible in pieces unless
@@ -147,7 +167,10 @@ TEST_P(ChannelSeeds, EverythingRunsOnceInOrder) {
         }
       }
     }
-    for (uint32_t rank = 0; rank < kProcesses; ++rank) broadcasts[rank] = buffers[rank] = 0;
+    for (uint32_t rank = 0; rank < kProcesses; ++rank) {
+      broadcasts[rank] = buffers[rank] = 0;
+      located[rank] = false;
+    }
     damaged = 0;
     testing::LocalJobOptions options;
     options.processes = kProcesses;

@@ -184,5 +184,56 @@ TEST_P(ChannelStates, ARefusalAfterShutdownEndsTheChannel) {
   EXPECT_TRUE(rig.sender().is_released());
 }
 
+// A failed receiver makes no room any more: calls that find none say that it has failed.
+TEST_P(ChannelStates, ACallThatFindsNoRoomReportsAFailedReceiver) {
+  ChannelRig rig(GetParam(), small_chunks(1, 1));
+  fill_a_chunk(rig);
+  EXPECT_TRUE(absl::IsResourceExhausted(send(rig, kRefuse).status()));
+  rig.link_status = absl::UnavailableError("rank 1 has died");
+  EXPECT_TRUE(absl::IsUnavailable(send(rig, kRefuse).status()));
+  EXPECT_EQ(rig.sender().state(), ChannelState::kFailed);
+}
+
+// A thread may sleep until a deferred call is transmitted, while other calls stay deferred.
+TEST_P(ChannelStates, WaitersLearnThatADeferredCallWasTransmitted) {
+  ChannelRig rig(GetParam(), small_chunks(1, 1));
+  fill_a_chunk(rig);
+  Synchronizer transmitted;
+  const auto call = make_call(Logged{next_++});
+  internal::EventReceiver event(transmitted);
+  ASSERT_TRUE(rig.sender().send_slowly(OutgoingCallView::of(call), kDefer, false, event).ok());
+  while (rig.sender().statistics().deferred < 2 * rig.calls_per_chunk(16)) {
+    ASSERT_TRUE(send(rig, kDefer).ok());
+  }
+  rig.help();
+  EXPECT_FALSE(transmitted.done());
+  EXPECT_EQ(rig.told, 0u);
+  for (int i = 0; i < 100'000 && !transmitted.done(); ++i) {
+    rig.receive(rig.calls_per_chunk(16));
+    rig.help();
+  }
+  EXPECT_TRUE(transmitted.done());
+  EXPECT_TRUE(rig.drain_wanted) << "further calls are deferred";
+  EXPECT_GT(rig.told, 0u);
+  ASSERT_TRUE(rig.receive_all());
+  expect_all_run();
+}
+
+// The helper thread may take the answer to the request of a thread in setup(), and the answer may
+// be an error.
+TEST_P(ChannelStates, SetupDoesNotTakeAnErrorOfTheHelperForAGrant) {
+  ChannelRig rig(GetParam(), small_chunks(1, 2));
+  rig.in_call = true;
+  ASSERT_TRUE(send(rig, kDefer).ok());
+  rig.in_call = false;
+  ASSERT_TRUE(rig.drain_wanted);
+  rig.grants_left = 0;
+  int requests = 0;
+  // The thread asks and looks again; then the helper thread looks and takes the answer.
+  rig.on_obtain = [&] { rig.grants_late = ++requests <= 2; };
+  const absl::Status set_up = rig.sender().setup();
+  EXPECT_FALSE(set_up.ok()) << "no chunk was granted";
+}
+
 }  // namespace
 }  // namespace cariama

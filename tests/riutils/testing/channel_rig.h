@@ -78,6 +78,7 @@ class ChannelRig final : public internal::ChannelLink, public internal::Receiver
   uint64_t pushes = 0;
   uint64_t last_push = 0;
   uint64_t wakes = 0;
+  uint64_t told = 0;  // number of times that waiters were woken for transmitted calls
   uint64_t announcements = 0;
   uint64_t waits = 0;  // of the sender
   std::vector<std::string> breaks;
@@ -105,6 +106,7 @@ class ChannelRig final : public internal::ChannelLink, public internal::Receiver
   [[nodiscard]] bool inside_call() const override { return in_call; }
   [[nodiscard]] bool wait(const std::function<bool()>& condition, Deadline deadline) override;
   void drain_later() override { drain_wanted = true; }
+  void tell_waiters() override { ++told; }
   absl::StatusOr<RDMAMemory> allocate(size_t bytes) override;
   void free(RDMAMemory&& memory) override;
 
