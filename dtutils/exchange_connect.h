@@ -34,8 +34,9 @@ template <typename T>
   return exchange.put(key, std::string_view(reinterpret_cast<const char*>(&value), sizeof value));
 }
 
-// Returns the plain value that `rank` published under `key`; waits for it as Exchange::get does.
-// Errors: those of Exchange::get, and INVALID_ARGUMENT (the value has another size).
+// Returns the plain value that `rank` published under `key`. Blocks until that rank has published
+// it, as Exchange::get() does. Errors: those of Exchange::get, and INVALID_ARGUMENT (the value has
+// another size).
 template <typename T>
 [[nodiscard]] absl::StatusOr<T> get_value(Exchange& exchange, int rank, std::string_view key,
                                           Exchange::Deadline deadline) {

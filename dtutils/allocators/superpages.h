@@ -60,9 +60,9 @@ struct SuperpageRequest {
 class CARIAMA_DTUTILS_EXPORT Superpage {
  public:
   // Maps and populates the memory. Blocks while the kernel clears the pages (about 0.1 s per GiB
-  // with huge pages, more with small ones). Inaccessible guard pages in front of and behind the
-  // memory fault when touched. Errors: INVALID_ARGUMENT (no bytes, no such node),
-  // RESOURCE_EXHAUSTED (not even base pages).
+  // with huge pages, more with small ones). There is an inaccessible guard page in front of the
+  // memory and one behind it; an access to them raises SIGSEGV. Errors: INVALID_ARGUMENT (no bytes,
+  // no such node), RESOURCE_EXHAUSTED (not even base pages).
   [[nodiscard]] static absl::StatusOr<Superpage> obtain(const SuperpageRequest& request);
 
   Superpage(Superpage&& other) noexcept { swap(other); }
