@@ -1,4 +1,5 @@
-// The functions that calls may name. A call names a function by an identity, not by an address.
+// The table of the functions that calls may name. A call names a function by its id, not by an
+// address.
 //
 // A call carries a FunctionId, and the receiver looks it up in the table of this program's
 // invocable functions (Seriema §4.3 ii).
@@ -13,8 +14,8 @@
 //
 // resolve() rejects an id that is not in the table, so an invalid id is never jumped to. The only
 // exception is a build for comparison with the paper (CMake option CARIAMA_RAW_FUNCTION_ADDRESSES;
-// everything else is the same): it sends addresses and trusts them. There all processes need equal
-// addresses, as forked processes have.
+// everything else is the same): such a build sends addresses and does not check them. There all
+// processes need equal addresses, as forked processes have.
 #ifndef CARIAMA_DSFABRIC_FUNCTION_TABLE_H_
 #define CARIAMA_DSFABRIC_FUNCTION_TABLE_H_
 
@@ -112,9 +113,9 @@ class CARIAMA_DSFABRIC_EXPORT FunctionTable {
 
   [[nodiscard]] static ProgramFingerprint fingerprint();
 
-  // Returns OK if a process with that fingerprint has the same functions under the same ids.
-  // Otherwise returns FAILED_PRECONDITION with a text that says what differs and what to do. `peer`
-  // is that process's label.
+  // Returns OK if a process with the fingerprint `theirs` has the same functions under the same
+  // ids. Otherwise returns FAILED_PRECONDITION; the text names the difference and the remedy.
+  // `peer` is the label of that process.
   [[nodiscard]] static absl::Status check(const ProgramFingerprint& theirs,
                                           const std::string& peer);
 

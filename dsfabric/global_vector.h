@@ -44,9 +44,9 @@ struct GlobalVectorOptions {
   size_t block = 0;
 };
 
-// Movable. Functions that only locate elements are thread-safe; the elements are ordinary memory
-// without synchronization. Each process frees its own part: all accesses must have ended (use a
-// barrier) before the first process destroys its object.
+// Movable. Functions that only locate elements are thread-safe. The elements are ordinary memory,
+// and their accesses are not synchronized. Each process frees its own part: all accesses must have
+// ended (use a barrier) before the first process destroys its object.
 template <typename T>
 class GlobalVector {
  public:

@@ -28,9 +28,9 @@ namespace cariama::internal {
 template <typename T>
 class Question {
  public:
-  // Sends the call to the service of `rank`; never blocks for its credits. If the caller's wait()
-  // has timed out before the answer comes, `late` (if given) gets the answer, in the thread that
-  // receives it.
+  // Sends the call to the service of `rank`. Never waits for credits. If wait() has timed out
+  // before the answer comes, the answer is passed to `late` (if given), in the thread that receives
+  // it.
   template <typename F, typename... Args>
   Question(Fabric& fabric, Rank rank, std::function<void(T)> late, F&& function,
            Args&&... arguments)

@@ -38,8 +38,8 @@
 //   not Failed   Failure           Failed       SpreadFailure
 //   all other pairs                unchanged    Reject
 //
-// OfferFailed in Answered or Connected: the own offer failed after this process had answered the
-// peer's offer, which then counts.
+// OfferFailed in Answered or Connected: the offer of this process failed after this process had
+// answered the peer's offer. The peer's offer then counts.
 #ifndef CARIAMA_DSFABRIC_PEERS_PEER_STATE_H_
 #define CARIAMA_DSFABRIC_PEERS_PEER_STATE_H_
 
@@ -94,7 +94,7 @@ struct PeerStep {
          state == PeerState::kAnswered;
 }
 
-// The table above.
+// Returns the next state and the action of the table at the head of this file.
 [[nodiscard]] constexpr PeerStep peer_step(PeerState state, PeerEvent event) {
   using enum PeerEvent;
   using enum PeerAction;

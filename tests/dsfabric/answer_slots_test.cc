@@ -1,4 +1,5 @@
-// Answer slots: a polling thread gets a result in a slot; otherwise the callee must send a message.
+// Result slots: if a thread polls the slot, the callee stores the result there; otherwise it must
+// send a message.
 #include "dsfabric/peers/answer_slots.h"
 
 #include <array>
