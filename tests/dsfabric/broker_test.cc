@@ -38,8 +38,6 @@ using internal::SocketAddress;
 using ::testing::HasSubstr;
 using testing::run_test_processes;
 
-// For waits that should succeed: only there so that a defect does not hang the test.
-
 // A job over the exchange of the test's processes.
 class TestBootstrap final : public Bootstrap {
  public:
@@ -267,7 +265,7 @@ TEST(Broker, AFloodOfAnotherUserDoesNotKeepPeersOut) {
     auto address = internal::decode_broker_address(job.heard[0]);
     ASSERT_TRUE(address.ok()) << address.status();
     ASSERT_EQ(setresuid(kNobody, kNobody, kNobody), 0);
-    // A connection of this user is closed before it can say anything.
+    // The broker closes a connection of this user before it sends anything.
     auto socket = internal::connect_to(address->local, "the broker", soon());
     ASSERT_TRUE(socket.ok()) << socket.status();
     char byte = 0;
@@ -338,8 +336,7 @@ TEST(Broker, ListensOnTcpOnlyIfConfigured) {
   });
 }
 
-// A process of "another host": it has no local socket in common with rank 0, and does not listen on
-// TCP.
+// A process of "another host", which shares no local socket with rank 0 and does not listen on TCP.
 TEST(Broker, AHostThatCannotBeReachedIsNamedWithTheRemedy) {
   run_test_processes(2, [](Exchange& exchange) {
     TestBootstrap job(exchange);

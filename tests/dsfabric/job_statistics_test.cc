@@ -44,8 +44,8 @@ using testing::text_of;
 
 constexpr int kCounted = 100;
 
-// Each process calls the next one kCounted times. With "wait" in its name the role then prints
-// "ready" and goes on when the folder in CARIAMA_TEST_GO contains the file "go".
+// Each process calls the next one kCounted times. If the role's name contains "wait", the process
+// then prints "ready", and continues when the folder in CARIAMA_TEST_GO contains the file "go".
 int count_calls(std::string_view role) {
   auto made = Fabric::create();
   if (!made.ok()) {

@@ -197,7 +197,7 @@ TEST_P(Channel, EveryScheduleKeepsOrderInATrace) {
   EXPECT_TRUE(begins == ends);
 }
 
-// Sender and receiver notice at different points that a trace begins or ends.
+// Sender and receiver detect at different points that a trace begins or ends.
 TEST_P(Channel, EveryScheduleKeepsOrderWhileTracesBeginAndEnd) {
   TraceFile trace;
   follow_random_schedules([&](std::mt19937_64& random) {

@@ -78,7 +78,7 @@ TEST(MessengerProcesses, SleepersAreWoken) {
   });
 }
 
-// The set-up of a messenger keeps its timeout. When the receiver continues, the same messenger
+// The set-up of a messenger ends at its timeout. When the receiver continues, the same messenger
 // works.
 TEST(MessengerProcesses, AStoppedReceiverHoldsNobodyUp) {
   run_process_job(2, {}, [](Fabric& fabric) {
