@@ -29,8 +29,9 @@ namespace cariama::bdd {
 //   kBfs         a level is the set of successors of the states that the previous level has added.
 //                The number of levels is that of the longest shortest path, and a goal is found at
 //                the earliest level.
-//   kChaining    in a level, each transition is applied to the states that the transitions before
-//                it have added. Fewer levels than kBfs.
+//   kChaining    in a level, each transition is applied to the states that the previous level has
+//                added, and to those that the transitions before it have added. Fewer levels than
+//                kBfs.
 //   kSaturation  transitions that change variables near the leaves first, until they add nothing. A
 //                level is the fixed point with the next group of transitions. Usually the fastest.
 enum class Strategy : uint8_t { kBfs, kChaining, kSaturation };
