@@ -180,7 +180,7 @@ struct ManagerOptions {
   // bytes for the map of their indices.
   uint64_t most_table_bytes = uint64_t{4} << 30;
   // Limit for the operation cache in bytes. The cache starts with 1 MiB. In a job: one cache for
-  // the processes of a host, which is allocated at once, in the process of that host with the
+  // the processes of a host, which is allocated immediately, in the process of that host with the
   // lowest rank. Processes with `remote` have a cache each.
   uint64_t cache_bytes = uint64_t{256} << 20;
   // In a job: access all parts of the table by one-sided transfers, even where they are mapped.

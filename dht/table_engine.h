@@ -70,7 +70,7 @@ class CARIAMA_DHT_EXPORT TableEngine {
   // Returns true if start() with a tag would start an operation. in_flight limits the number of
   // operations that are in flight, or have ended and were not taken.
   [[nodiscard]] bool has_room() const { return active() < options_.in_flight; }
-  // Adds an operation that ended at once to the operations that take_ended() returns.
+  // Adds an operation that ended immediately to the operations that take_ended() returns.
   void add_ended(const Ended& ended) { ended_.push_back(ended); }
   // Advances the operations in flight. Never blocks.
   void poll();

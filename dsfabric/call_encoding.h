@@ -92,7 +92,7 @@ inline constexpr size_t kMaxErrorText = 1024;
 struct IncomingCall {
   std::span<std::byte> closure;  // 8-byte aligned, the padding included; may be changed by the call
   uint32_t source_thread = 0;    // global id of the thread that called, or kNoThread
-  std::string* result = nullptr;  // where the result is saved, if the caller wants one
+  std::string* result = nullptr;  // where the result is saved, if the call requests it
   // Where the end of the call is to be reported, or nullptr. A stub that sets `answered_later` has
   // copied the target and answers later; the caller of run_call() then sends no answer.
   const NotifyTarget* notify = nullptr;
@@ -225,7 +225,7 @@ class ArrivedFunction {
   F* function_;
 };
 
-// Invokes the function, and saves its result if it has one and the caller wants it.
+// Invokes the function. Saves its result if it has one and the call requests it.
 template <typename Invoke>
 void invoke_and_save(IncomingCall& call, Invoke&& invoke) {
   using Result = std::invoke_result_t<Invoke>;

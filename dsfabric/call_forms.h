@@ -119,7 +119,8 @@ template <typename Options, typename Given>
   }
 }
 
-// Runs `callback` when `event` is ready: at once, or where the calling thread's coroutines resume.
+// Runs `callback` when `event` is ready: immediately, or where the calling thread's coroutines
+// resume.
 template <typename Callback>
 Detached run_after(Future<void> event, Callback callback) {
   const absl::Status status = co_await event;

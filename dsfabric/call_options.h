@@ -10,7 +10,7 @@
 namespace cariama {
 
 // Which event of a call counts its Synchronizer down (Seriema §3.1). completions.h defines the
-// events, and has the form for both at once.
+// events, and has the form that requests both.
 enum class Notification : uint8_t { kTransmitted, kConsumed };
 inline constexpr Notification LocalNotify = Notification::kTransmitted;
 inline constexpr Notification RemoteNotify = Notification::kConsumed;
@@ -22,7 +22,7 @@ inline constexpr Notification RemoteNotify = Notification::kConsumed;
 enum class WhenFull : uint8_t {
   kFail,        // returns RESOURCE_EXHAUSTED; nothing was sent
   kRetry,       // waits for room, and runs incoming calls meanwhile
-  kRetryAsync,  // defers the call: returns at once; the sender sends it later, in order
+  kRetryAsync,  // defers the call: returns immediately; the sender sends it later, in order
 };
 inline constexpr WhenFull Fail = WhenFull::kFail;
 inline constexpr WhenFull Retry = WhenFull::kRetry;

@@ -109,8 +109,9 @@ class CARIAMA_DSFABRIC_EXPORT Fabric {
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Fabric>> create(
       const FabricOptions& options = {});
 
-  // Without a preceding finalize(), the destructor leaves the job at once. The other processes see
-  // this as the death of the process; this process's own threads and memory are released in order.
+  // Without a preceding finalize(), the destructor leaves the job immediately. The other processes
+  // see this as the death of the process; this process's own threads and memory are released in
+  // order.
   //
   // In a child of fork() the fabric cannot be used: calls return UNAVAILABLE, and the destructor
   // does nothing, so that the parent stays in the job. Messengers, global memory and thread

@@ -7,10 +7,10 @@
 // Each function that a program passes to call() anywhere has a stub, a template instance that runs
 // it. Naming the stub anywhere in the program registers it before main(). When the table is built,
 // the stubs are sorted by the build-id of their program or library and their offset in it, and
-// numbered from 1. Two processes of one build have the same table, whatever addresses their code
-// has. fingerprint() identifies the table, and processes compare it before they connect. So all
-// processes of a job run the same build; functions registered under ids that the user chooses, for
-// calls between separately built programs (Seriema §4.3 i), do not exist.
+// numbered from 1. Two processes of one build have the same table, also if their code has different
+// addresses. fingerprint() identifies the table, and processes compare it before they connect. So
+// all processes of a job run the same build; functions registered under ids that the user chooses,
+// for calls between separately built programs (Seriema §4.3 i), do not exist.
 //
 // resolve() rejects an id that is not in the table, so an invalid id is never jumped to. The only
 // exception is a build for comparison with the paper (CMake option CARIAMA_RAW_FUNCTION_ADDRESSES;
@@ -79,7 +79,7 @@ class CARIAMA_DSFABRIC_EXPORT FunctionTable {
  public:
   // Builds the table from the stubs of the program and of the libraries loaded so far. Idempotent,
   // thread-safe. Error: FAILED_PRECONDITION (a program or library with stubs carries no build-id:
-  // link it with -Wl,--build-id; two builds could not be told apart).
+  // link it with -Wl,--build-id; two builds could not be distinguished).
   [[nodiscard]] static absl::Status build();
 
   // Returns the id of a stub, or 0 if the table has not been built yet or the stub is in a library

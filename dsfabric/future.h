@@ -58,7 +58,7 @@ class CARIAMA_DSFABRIC_EXPORT FutureState {
   [[nodiscard]] absl::Status wait(Deadline deadline);
   [[nodiscard]] const absl::Status& status() const { return status_; }
   // Suspends `coroutine` until the result is ready. Returns false if it is ready already: the
-  // coroutine then continues at once. At most one coroutine may await a Future.
+  // coroutine then continues immediately. At most one coroutine may await a Future.
   [[nodiscard]] bool suspend(std::coroutine_handle<> coroutine);
   void finish(absl::Status status, std::span<const std::byte> result);
   // Records the process and the thread that are called. Call it before the call is sent. With
@@ -168,7 +168,7 @@ class CARIAMA_DSFABRIC_EXPORT SynchronizerAwaiter {
   return {fabric, done};
 }
 
-// The return type of a coroutine whose result is not awaited. The coroutine starts at once, and
+// The return type of a coroutine whose result is not awaited. The coroutine starts immediately, and
 // destroys itself at its end. An exception that leaves it terminates the process.
 struct Detached {
   struct promise_type {

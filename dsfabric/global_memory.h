@@ -240,7 +240,7 @@ class CARIAMA_DSFABRIC_EXPORT GlobalMemory {
     RemoteMemory::adopt(fabric_, pointer.address(), sizeof(T)).free();
   }
 
-  // ---- Transfers. They start at once. If the start fails, wait() returns the error.
+  // ---- Transfers. They start immediately. If the start fails, wait() returns the error.
 
   template <typename T>
   [[nodiscard]] GlobalValue<std::remove_const_t<T>> rget(global_ptr<T> from) {
@@ -248,7 +248,7 @@ class CARIAMA_DSFABRIC_EXPORT GlobalMemory {
     start_get(handle, from.address(), sizeof(T), handle.value_, false);
     return handle;
   }
-  // The argument `value` may be reused at once.
+  // The argument `value` may be reused immediately.
   template <typename T>
   [[nodiscard]] GlobalTransfer rput(const std::type_identity_t<T>& value, global_ptr<T> to) {
     GlobalTransfer handle;
@@ -263,7 +263,7 @@ class CARIAMA_DSFABRIC_EXPORT GlobalMemory {
     start_get(handle, from.address(), bytes.size(), bytes.data(), true);
     return handle;
   }
-  // The array `values` may be reused at once.
+  // The array `values` may be reused immediately.
   template <typename T>
   [[nodiscard]] GlobalTransfer rput(std::span<std::add_const_t<T>> values, global_ptr<T> to) {
     GlobalTransfer handle;
@@ -326,8 +326,8 @@ class CARIAMA_DSFABRIC_EXPORT GlobalMemory {
 
   GlobalMemory(Fabric& fabric, const GlobalMemoryOptions& options);
 
-  // If the data does not arrive at once, the operation stores it until the handle is waited for.
-  // With `later`, the wait then copies the data to `into`.
+  // If the data does not arrive immediately, the operation stores it until the handle is waited
+  // for. With `later`, the wait then copies the data to `into`.
   void start_get(GlobalTransfer& handle, const GlobalAddress& from, size_t bytes, std::byte* into,
                  bool later);
   void start_put(GlobalTransfer& handle, const GlobalAddress& to, size_t bytes,

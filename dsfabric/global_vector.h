@@ -137,7 +137,7 @@ class GlobalVector {
     return memory.rput(value, (*this)[index]);
   }
   // Transfers elements [first, first + into.size()), which may be in several processes. All
-  // transfers are in flight at once.
+  // transfers are in flight at the same time.
   [[nodiscard]] absl::Status get(GlobalMemory& memory, size_t first, std::span<T> into,
                                  Deadline deadline) const {
     return for_each_run(first, into.size(), deadline, [&](global_ptr<T> from, size_t at, size_t n) {

@@ -74,9 +74,9 @@ inline constexpr int kLaunchOutputLost = 1;
 // disk is full, the launcher reports this once, and the job continues.
 //
 // The launcher passes SIGINT, SIGTERM, SIGHUP and SIGQUIT on; the job then has options.grace to
-// end, and a second signal kills it at once. Each process leads a process group, which is killed
-// when the process ends. Processes that left their group are killed at the
-// end of the job. If the launcher is killed, its processes and their groups are killed too.
+// end, and a second signal kills it immediately. Each process leads a process group, which is
+// killed when the process ends. Processes that left their group are killed at the end of the job.
+// If the launcher is killed, its processes and their groups are killed too.
 //
 // Standard input goes to rank 0; the other processes read /dev/null.
 //

@@ -14,9 +14,9 @@
 // Every process counts the units begun and the units ended, summed over all paths, with two rules:
 //   (1) a unit is counted as begun before any process can receive it;
 //   (2) the process that ran a unit counts it as ended after all units that it caused were begun.
-// The participants execute waves. In a wave each participant reads its counts, and all learn the
-// sums B and F (units begun, units ended). No participant reads for wave k+1 before wave k has
-// ended. wait() returns when the F of a wave equals the B of the next.
+// The participants execute waves. In a wave each participant reads its counts, and all get the sums
+// B and F (units begun, units ended). No participant reads for wave k+1 before wave k has ended.
+// wait() returns when the F of a wave equals the B of the next.
 //
 // Safety. Let T be a moment between the two waves; every participant has entered wait(). Counts
 // only grow. All reads of F came before T, and all reads of B after it. So F <= ended(T) <=
@@ -42,7 +42,8 @@
 // consequence, wait() may return while a call that a dead process had sent is still running.
 //
 // Cost. A wave is an all_reduce of 32 bytes: 2 ceil(log2 P) steps, 2 (P - 1) messages. A quiet job
-// takes two waves. A busy job executes 8 waves at once, then pauses, up to 10 ms, between waves.
+// takes two waves. A busy job executes 8 waves immediately, then pauses, up to 10 ms, between
+// waves.
 #ifndef CARIAMA_DSFABRIC_QUIESCENCE_H_
 #define CARIAMA_DSFABRIC_QUIESCENCE_H_
 

@@ -59,7 +59,7 @@ class CARIAMA_DSFABRIC_EXPORT RemoteMemory {
   // The owner's service thread clears the memory, so allocate rarely and in large pieces. Errors:
   // OUT_OF_RANGE (no such process), RESOURCE_EXHAUSTED and INVALID_ARGUMENT (the owner's allocator
   // gives the reason: its budget, no such node), UNAVAILABLE, DEADLINE_EXCEEDED (if the owner
-  // allocates the memory later, it is freed at once).
+  // allocates the memory later, it is freed immediately).
   [[nodiscard]] static absl::StatusOr<RemoteMemory> allocate(Fabric& fabric, Rank rank,
                                                              size_t bytes, Deadline deadline,
                                                              int numa_node = kAnyNode);

@@ -53,8 +53,8 @@ using JobBody = std::function<absl::Status(ThreadContext& self)>;
 //
 // Returns 1, and prints the reason on stderr, if a body returned an error or threw an exception, if
 // the fabric could not be created, or if the job did not end in order. The process then leaves the
-// job at once; the launcher ends the other processes (LaunchOptions::keep_going). In the process
-// that launches the job, returns what launch_self() returns.
+// job immediately; the launcher ends the other processes (LaunchOptions::keep_going). In the
+// process that launches the job, returns what launch_self() returns.
 template <std::invocable<ThreadContext&> Body>
 [[nodiscard]] int run_job(const JobOptions& options, int argc, const char* const* argv,
                           Body&& body) {

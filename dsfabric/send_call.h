@@ -22,8 +22,8 @@
 //
 // Deadlock: a call that waits, inside of itself, for a call to its own thread waits forever (or
 // until its deadline), because the calls to a thread run one after the other. A Future detects this
-// and returns an error at once. A Synchronizer cannot detect this, because it does not contain the
-// call that it waits for.
+// and returns an error immediately. A Synchronizer cannot detect this, because it does not contain
+// the call that it waits for.
 //
 // Validation of RemoteMemoryLocators. A target that is too short, that wraps around, or that
 // belongs to another process than the destination (`owner`) makes its call fail with
@@ -139,8 +139,8 @@ CallResult call(Fabric& fabric, ThreadId destination, F&& function, Given&&... g
 //                    reused when source->is_free(), at the latest when the call is consumed.
 //   Sync, Async      Only a locator travels, and the destination READs the source, which must not
 //                    change before the call is consumed. Sync: the destination's consumer waits for
-//                    the READ before it goes on to its next call. Async: the READ proceeds while
-//                    later calls run; a thread of the fabric then calls the function.
+//                    the READ before it runs its next call. Async: the READ proceeds while later
+//                    calls run; a thread of the fabric then calls the function.
 // Further error: INVALID_ARGUMENT (the range exceeds its memory; the target is not that long, or
 // not memory of the destination's process).
 template <auto... Options, typename F, typename... Given>

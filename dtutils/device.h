@@ -82,8 +82,9 @@ class CARIAMA_DTUTILS_EXPORT CompletionQueue {
   virtual ~CompletionQueue() = default;
 
   // Takes up to completions.size() completions and returns their number. Never blocks. Several
-  // threads may poll at once; each completion is delivered to one of them. Polling drives progress
-  // on transports that need it (sim: virtual time; shm: sends that wait for a posted receive).
+  // threads may poll at the same time; each completion is delivered to one of them. Polling drives
+  // progress on transports that need it (sim: virtual time; shm: sends that wait for a posted
+  // receive).
   [[nodiscard]] virtual size_t poll(std::span<Completion> completions) = 0;
 
   // Requests one event on the channel at the next completion (solicited_only: at the next

@@ -216,8 +216,8 @@ class CARIAMA_DTUTILS_EXPORT Sleeper {
   // is in flight, or the doorbell of a ringer could not be armed. Requires: arm() was called, and
   // then the condition did not hold.
   [[nodiscard]] virtual bool recheck() { return false; }
-  // Sleeps until a ringer rings or until `deadline`. Returns at once if one has rung since arm().
-  // Spurious returns are possible.
+  // Sleeps until a ringer rings or until `deadline`. Returns immediately if one has rung since
+  // arm(). Spurious returns are possible.
   virtual void wait(Deadline deadline) = 0;
 };
 

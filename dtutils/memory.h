@@ -226,7 +226,8 @@ class CARIAMA_DTUTILS_EXPORT RDMAMemory {
   // Allocators call it before they return the memory to a new owner. Requires: is_free().
   void clear_uses() { use_count_ = 0; }
 
-  // Returns true if set_last_use(cell, ...) needs no free use slot and therefore succeeds at once.
+  // Returns true if set_last_use(cell, ...) needs no free use slot and therefore succeeds
+  // immediately.
   [[nodiscard]] bool simple_use(const FlushCell* cell) const {
     return use_count_ == 0 || (use_count_ == 1 && uses_[0].cell == cell);
   }

@@ -92,8 +92,8 @@ struct RunOptions {
 // _exit after flushing stdio, so neither atexit handlers nor destructors of the caller run in it.
 //
 // No process outlives the call: after a failure the remaining processes are killed when
-// options.grace has passed, after options.timeout all are killed at once, and if the caller dies
-// the kernel kills them.
+// options.grace has passed, after options.timeout all are killed immediately, and if the caller
+// dies the kernel kills them.
 //
 // Blocks. Requires, and checks: the calling process has one thread (a lock held by another thread
 // would stay locked in the child). Errors: ABORTED (a process failed: the text names each failed

@@ -222,7 +222,7 @@ class CARIAMA_DTUTILS_EXPORT QueuePair {
   // Moves the queue pair to the error state: outstanding requests complete with kFlushed.
   virtual void fail() = 0;
 
-  // Posts a list of requests at once. Does not block.
+  // Posts a list of requests by one call. Does not block.
   [[nodiscard]] virtual PostResult post_send(std::span<const WorkRequest> requests) = 0;
   [[nodiscard]] PostResult post_send(const WorkRequest& request) {
     return post_send(std::span(&request, 1));

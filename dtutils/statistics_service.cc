@@ -221,7 +221,8 @@ void StatisticsService::State::run() {
       if (accepted.valid()) {
         if (is_allowed(accepted.get())) readers.emplace_back(std::move(accepted));
       } else if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
-        // Out of descriptors: the connection stays in the queue, so poll() would return at once.
+        // Out of descriptors: the connection stays in the queue, so poll() would return
+        // immediately.
         std::this_thread::sleep_for(std::chrono::milliseconds(100));
       }
     }

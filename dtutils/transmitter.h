@@ -248,8 +248,8 @@ enum class FullQueue : uint8_t {
 // counted down.
 //
 // A transfer longer than one work request can carry is split into several requests. A transfer of 0
-// bytes completes like any other. Data of up to limits().max_inline bytes is copied at once, so its
-// buffer stays free.
+// bytes completes like any other. Data of up to limits().max_inline bytes is copied immediately, so
+// its buffer stays free.
 //
 // Errors: INVALID_ARGUMENT (the range leaves the local memory or the locator; a SEND too long for
 // one message), RESOURCE_EXHAUSTED (kRefuse), UNAVAILABLE (the queue has failed: the text says why;
@@ -278,8 +278,8 @@ class CARIAMA_DTUTILS_EXPORT Transmitter {
                                    const RemoteMemoryLocator& remote,
                                    Synchronizer* done = nullptr) {
     TransmitQueue::Lane& lane = *lane_;
-    // Fast path, where the transport executes the WRITE at once: nothing to signal, and a credit
-    // left that is not the last one. A failed queue pair refuses it. The buffer is copied on
+    // Fast path, where the transport executes the WRITE immediately: nothing to signal, and a
+    // credit left that is not the last one. A failed queue pair refuses it. The buffer is copied on
     // return, so no operation uses it and it needs no tag.
     uint64_t end = 0;
     const MemoryRegion* const region = local.region(domain_);

@@ -445,7 +445,8 @@ GtpSession::Answer GtpSession::exec(const Arguments& arguments) {
   return "";
 }
 
-// lz-analyze [COLOR] [CENTISECONDS]: writes `=` at once, then a report line after each interval.
+// lz-analyze [COLOR] [CENTISECONDS]: writes `=` immediately, then a report line after each
+// interval.
 GtpSession::Answer GtpSession::analyze(const Arguments& arguments) {
   Color color = game_.board().to_move();
   double centiseconds = 100;

@@ -8,7 +8,7 @@
 // process is dead, or the fabric was finalized). The first call may also return the errors of
 // setup().
 //
-// A call is transmitted when it is published: at once, with its batch, or, if the call was
+// A call is transmitted when it is published: immediately, with its batch, or, if the call was
 // deferred, when a later call or a helper thread sends it. The arguments and buffers that were
 // copied into the call may be reused as soon as the function has returned.
 #ifndef CARIAMA_RIUTILS_CALL_INTERFACE_H_

@@ -80,9 +80,9 @@ class CARIAMA_RIUTILS_EXPORT ChannelSender {
   // that the pair of processes does not support).
   [[nodiscard]] virtual absl::Status setup() = 0;
 
-  // Sends a call. With kBatch the call joins the batch. Without kBatch the call is published at
-  // once, together with the batch before it. Errors: INVALID_ARGUMENT (longer than a chunk can
-  // hold), RESOURCE_EXHAUSTED (no room, subject to `when`), UNAVAILABLE, those of setup().
+  // Sends a call. With kBatch the call joins the batch. Without kBatch the call is published
+  // immediately, together with the batch before it. Errors: INVALID_ARGUMENT (longer than a chunk
+  // can hold), RESOURCE_EXHAUSTED (no room, subject to `when`), UNAVAILABLE, those of setup().
   template <bool kBatch, typename Call>
   [[nodiscard]] __attribute__((always_inline)) CallResult send(const Call& call, WhenNoRoom when) {
     const size_t bytes = call.bytes();

@@ -9,7 +9,7 @@
 //
 // Positions are stored, so that a table of the same shape gets its indices back. The checksums
 // detect accidental damage, not intended changes. For any content of a file, the decoder reads only
-// memory of its own, and reports only keys with the properties that the header states.
+// its own memory, and reports only keys with the properties that the header states.
 #ifndef CARIAMA_DHT_INTERNAL_TABLE_FILE_H_
 #define CARIAMA_DHT_INTERNAL_TABLE_FILE_H_
 

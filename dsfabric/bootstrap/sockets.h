@@ -60,8 +60,8 @@ class SocketAddress {
 [[nodiscard]] absl::StatusOr<FileDescriptor> listen_on(const SocketAddress& address);
 // Returns the address that a socket is bound to, with its port.
 [[nodiscard]] SocketAddress bound_address(int socket);
-// Maximum number of connections that a thread accepts at once. It then does its other work, so that
-// a flood of connections does not stop that work.
+// Maximum number of connections that a thread accepts in a row. The thread then does its other
+// work, so that a flood of connections does not stop that work.
 inline constexpr int kAcceptedAtOnce = 64;
 // Accepts the next connection as a non-blocking socket. Closes local connections of other users.
 // Returns an invalid descriptor if no connection is pending, or after it has closed kAcceptedAtOnce

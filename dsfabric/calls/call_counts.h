@@ -29,7 +29,8 @@ class CallCounts {
   }
 
  private:
-  // A cache line for each process, since threads that call different processes count at once.
+  // A cache line for each process, since threads that call different processes count at the same
+  // time.
   struct alignas(64) Count {
     std::atomic<uint64_t> begun{0};
     std::atomic<uint64_t> ended{0};

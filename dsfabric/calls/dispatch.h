@@ -1,5 +1,5 @@
 // Runs the calls that have arrived: in their threads, in helper threads, or, for calls to the
-// process, at once. A thread that waits runs its calls meanwhile.
+// process, immediately. A thread that waits runs its calls meanwhile.
 //
 //   dispatch.cc  arrival, running, helper threads
 //   waiting.cc   waiting

@@ -52,7 +52,7 @@ absl::StatusOr<uint64_t> DistributedLock::attempt(uint64_t expected, Deadline de
   }
   auto before = in_flight_.wait(deadline);
   if (!in_flight_.done()) return before;
-  before = in_flight_.wait(kForever);  // done: returns at once, also if the deadline was first
+  before = in_flight_.wait(kForever);  // done: returns immediately, also if the deadline was first
   if (before.ok() && *before == *expected_in_flight_) held_ = true;
   expected_in_flight_.reset();
   return before;

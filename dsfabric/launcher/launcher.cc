@@ -256,7 +256,7 @@ class Job {
   // The pidfd, the exchange's socket and two streams of a process; the launcher's own.
   static constexpr size_t kDescriptorsOfChild = 4;
   static constexpr size_t kMoreDescriptors = 64;
-  // On the stack, which has 64 KiB where ulimit -s says so.
+  // This buffer is on the stack, which may have only 64 KiB (ulimit -s).
   static constexpr size_t kOutputChunk = 8192;
 
   struct Child {

@@ -222,7 +222,7 @@ void Ports::serve(Port& port) {
     deferred = has_unsent(port);
     const Deadline deadline = deferred ? deadline_after(kDeferredPause)
                                        : port.next_heartbeat.load(std::memory_order_relaxed);
-    // A heartbeat does not indicate further messages: sleep again at once, without polling.
+    // A heartbeat does not indicate further messages: sleep again immediately, without polling.
     busy =
         busy ? wait_until(something, deadline, &sleeper) : sleep_once(something, deadline, sleeper);
     rounds_.fetch_add(1, std::memory_order_relaxed);

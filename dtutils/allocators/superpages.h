@@ -12,9 +12,9 @@
 // reliable (madvise(2) accepts MADV_HUGEPAGE on a memfd and does nothing unless shmem_enabled
 // allows it).
 //
-// All pages are populated at once: a registration with a card pins them anyway, the kind of page is
-// visible only after population, and a missing huge page is an error code here but would be a
-// SIGBUS later.
+// All pages are populated when they are mapped. There are three reasons: a registration with a card
+// pins them anyway, the kind of page is visible only after population, and a missing huge page is
+// an error code here but would be a SIGBUS later.
 #ifndef CARIAMA_DTUTILS_ALLOCATORS_SUPERPAGES_H_
 #define CARIAMA_DTUTILS_ALLOCATORS_SUPERPAGES_H_
 

@@ -21,8 +21,8 @@
 // 13 ms of computation: the predictor predicts eleven of the uses from the use before.
 //
 // Memory: every table is bounded (kMaxSignatures, kMaxRegions, kMaxFollowers). When a table is
-// full, the predictor drops the entries that were not used for the longest time. It learns them
-// again at their next uses.
+// full, the predictor drops the entries that were not used for the longest time. Their next uses
+// make new entries.
 //
 // Not thread-safe: the helper thread owns one for each communicating thread.
 #ifndef CARIAMA_DTUTILS_REGISTRATION_PERIOD_PREDICTOR_H_

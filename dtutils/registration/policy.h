@@ -5,8 +5,8 @@
 // | name            | after the last use                 | registers                         |
 // |-----------------|------------------------------------|-----------------------------------|
 // | leave-pinned    | stays registered for ever          | at the first use                  |
-// | on-demand       | deregistered at once               | at each use                       |
-// | pipeline        | deregistered at once               | at each use, in pieces of 1 MiB   |
+// | on-demand       | deregistered immediately               | at each use                       |
+// | pipeline        | deregistered immediately               | at each use, in pieces of 1 MiB   |
 // | pipeline-pinned | stays registered                   | in pieces of 1 MiB                |
 // | lru             | stays registered within the budget | at the first use                  |
 // | oracle-0, oracle-1ms, oracle-10ms | stays if the next use is that near | at a use        |
@@ -75,7 +75,7 @@ class CARIAMA_DTUTILS_EXPORT RegionControl {
 };
 
 // Decides how long the registrations of one cache stay after their uses. Several threads may call
-// the functions of a policy at once.
+// the functions of a policy at the same time.
 class CARIAMA_DTUTILS_EXPORT RegistrationPolicy {
  public:
   virtual ~RegistrationPolicy() = default;

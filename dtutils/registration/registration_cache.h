@@ -17,13 +17,13 @@
 // first, unless the policy is leave-pinned; if that does not suffice, acquire() fails.
 //
 // Invalidation. A registration names pages, not addresses, so after munmap and mmap at the same
-// address it would read and write pages that the program no longer sees. The cache learns through
-// userfaultfd that memory was unmapped (also in part), moved (mremap), mapped anew or discarded
+// address it would read and write pages that the program no longer sees. By userfaultfd the cache
+// detects that memory was unmapped (also in part), moved (mremap), mapped again or discarded
 // (madvise DONTNEED, FREE, REMOVE), and never uses that registration again: an acquire() that
-// starts after the call has returned registers anew. The kernel raises no event for shmdt(2), and
-// for fallocate(2) with FALLOC_FL_PUNCH_HOLE on a memfd: call forget() before them. Memory that
-// cannot be watched (backed by a file on disk, or where the system refuses userfaultfd) is
-// registered at each use and never stays registered; a diagnostic says so once.
+// starts after the call has returned makes a new registration. The kernel raises no event for
+// shmdt(2), and for fallocate(2) with FALLOC_FL_PUNCH_HOLE on a memfd: call forget() before them.
+// Memory that cannot be watched (backed by a file on disk, or where the system refuses userfaultfd)
+// is registered at each use and never stays registered; one diagnostic message reports this.
 //
 // Fork. A child must not use the cache of its parent: acquire() returns FAILED_PRECONDITION, and
 // the destructor does not change the parent's registrations. A child may create its own caches.
@@ -185,7 +185,7 @@ class CARIAMA_DTUTILS_EXPORT RegistrationCache final : private RegionControl {
   [[nodiscard]] RegistrationStatistics statistics() const;
   [[nodiscard]] RegistrationPolicy& policy() const { return *options_.policy; }
   [[nodiscard]] const RegistrationOptions& options() const { return options_; }
-  // Returns true if the cache notices that memory is unmapped.
+  // Returns true if the cache detects that memory is unmapped.
   [[nodiscard]] bool watches() const { return monitor_ != nullptr; }
 
  private:
@@ -256,8 +256,8 @@ class CARIAMA_DTUTILS_EXPORT RegistrationCache final : private RegionControl {
 
 // Registers a long message in pieces, at most two at a time: the piece in transfer and the next
 // one. Pieces of 1 MiB hold at most 2 MiB and 8 KiB of a message: a piece that does not begin at a
-// page takes one page more. If a helper registers memory ahead, it does so for the first two pieces
-// only; the others are registered during the transfer of the piece before.
+// page takes one page more. A helper registers only the first two pieces ahead; the others are
+// registered during the transfer of the piece before.
 //
 //   ChunkedRegistration pieces(cache, data, bytes, size_t{1} << 20);
 //   while (!pieces.done()) {

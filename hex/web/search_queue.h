@@ -88,9 +88,9 @@ class SearchQueue {
   // Ends the search. The engine stops within 50 ms. Idempotent.
   void cancel(Search& search);
 
-  // Runs the searches in the calling thread until `stop` is set, which it notices within a slice.
+  // Runs the searches in the calling thread until `stop` is set. It checks `stop` after each slice.
   // A signal handler may set it. All searches have ended when run() returns, and searches that are
-  // submitted later end at once.
+  // submitted later end immediately.
   void run(const std::atomic<bool>& stop);
 
  private:

@@ -51,8 +51,8 @@ class FabricChannel final : public OutgoingChannel,
   [[nodiscard]] absl::StatusOr<RDMAMemory> allocate(size_t bytes) override;
   void free(RDMAMemory&& memory) override;
 
-  // Retries the deferred calls, announcements and wake-ups that could not be sent at once. Returns
-  // true if all were sent. Blocks at most for a connection to the destination's process.
+  // Retries the deferred calls, announcements and wake-ups that could not be sent immediately.
+  // Returns true if all were sent. Blocks at most for a connection to the destination's process.
   bool send_pending(const std::function<Transmitter*()>& transmitter_of);
 
   [[nodiscard]] uint32_t index() const { return index_; }

@@ -82,7 +82,8 @@ class Runtime final : public CallSourceRegistry {
   // Requires: no thread uses the runtime yet.
   void help_by_hand() { by_hand_ = true; }
   // Does the work of the helper thread once: retries the deferred calls, and reports failed
-  // processes to the channels. Returns at once if the calling thread is already in this function.
+  // processes to the channels. Returns immediately if the calling thread is already in this
+  // function.
   CARIAMA_RIUTILS_EXPORT void help_once();
   // For tests: the next channel gets this serial number.
   void begin_serials_at(uint64_t serial) { next_serial_.store(serial); }

@@ -199,8 +199,8 @@ TEST(Broker, ARequestEndsAtItsDeadlineAndTheBrokerServesTheNext) {
     auto broker = make_socket_broker(
         job,
         [&](int, std::string_view request) -> absl::StatusOr<std::string> {
-          // Blocks until the requester has given up. The handler is the only user of the exchange
-          // at this time.
+          // Blocks until the deadline of the requester has passed. The handler is the only user of
+          // the exchange at this time.
           if (request == "slow") static_cast<void>(exchange.get(0, "given up", soon()));
           if (request == "farewell") farewell = true;
           return "done";

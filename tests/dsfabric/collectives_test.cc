@@ -468,7 +468,7 @@ TEST(CollectivesAfterFinalize, SayThatTheFabricWasFinalized) {
       EXPECT_TRUE(absl::IsUnavailable(status)) << status;
       EXPECT_THAT(status.ToString(), HasSubstr("the fabric was finalized"));
     };
-    // No deadline comes: the error comes at once.
+    // No deadline comes: the error comes immediately.
     int value = 0;
     for (Collectives* one : {&all, &workers}) {
       expect_ended(one->barrier(kForever));

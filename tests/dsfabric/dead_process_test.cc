@@ -177,7 +177,7 @@ TEST(DeadProcessTest, DeathNoticesReachUnconnectedProcesses) {
         break;
       case 1:  // is connected to the process that detected it
         EXPECT_TRUE(fabric.wait(knows, soon()));
-        // A process that connects later is notified at once.
+        // A process that connects later is notified immediately.
         must(call(fabric, 3, [] { heard = true; }));
         EXPECT_TRUE(fabric.wait([] { return all_know.load(); }, soon()));
         must(call(fabric, 0, [] { all_know = true; }));

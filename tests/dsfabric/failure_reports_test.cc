@@ -53,8 +53,8 @@ using testing::Running;
 // The deadline of waits that should succeed. It only prevents that a defect hangs the test.
 Deadline far_away() { return deadline_after(std::chrono::seconds(60)); }
 
-// Rank 1 kills rank 0, and exits at once. Rank 0 has much memory, so its end takes longer than the
-// end of rank 1.
+// Rank 1 kills rank 0, and exits immediately. Rank 0 has much memory, so its end takes longer than
+// the end of rank 1.
 int kill_rank_0() {
   auto bootstrap = make_bootstrap({.kind = {}, .timeout = std::chrono::seconds(60)});
   if (!bootstrap.ok()) return 99;

@@ -156,7 +156,7 @@ TEST_F(JobStatistics, TopShowsARunningJob) {
   EXPECT_EQ(running.wait(), 0) << running.err();
 }
 
-// A stopped process is shown as such, with the names that it had.
+// The state of a stopped process is shown, and the names that the process had.
 TEST_F(JobStatistics, TopShowsAStoppedProcess) {
   setenv("CARIAMA_TEST_GO", folder_.c_str(), 1);
   Running running(job("", "-n 2", "wait"));

@@ -60,8 +60,8 @@ void come_late(Fabric& fabric, uint64_t seed) {
   static_cast<void>(fabric.wait([&] { return looks-- == 0; }, soon()));
 }
 
-// A long chain of units, each of which also begins units that end at once. A wave that reads one
-// process's counts before such a unit begins, and another process's counts after it has ended
+// A long chain of units, each of which also begins units that end immediately. A wave that reads
+// one process's counts before such a unit begins, and another process's counts after it has ended
 // there, can find ended = begun while the chain continues. A detector that compares the counts of a
 // single wave would return too early. (The chain alone cannot cause this.)
 void walk(Fabric& fabric, uint64_t seed, uint32_t steps) {

@@ -345,7 +345,8 @@ TEST_P(SendCallTest, AHandlerMayCallBack) {
   EXPECT_EQ(bounces, 2 * 8 * 11);
 }
 
-// Each call floods its caller with more calls than there are credits, in both directions at once.
+// Each call floods its caller with more calls than there are credits, in both directions at the
+// same time.
 TEST_P(SendCallTest, HandlersMayFlood) {
   static std::atomic<int> drops;
   drops = 0;

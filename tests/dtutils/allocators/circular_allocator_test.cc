@@ -181,7 +181,7 @@ TEST_F(CircularAllocatorTest, UnitsLargerThanAChunkWork) {
 }
 
 // The paper's trade-off between one ring for all queue pairs and one ring per queue pair. The slow
-// queue pair has one transfer in flight, and the fast one completes each transfer at once.
+// queue pair has one transfer in flight, and the fast one completes each transfer immediately.
 TEST_F(CircularAllocatorTest, SlowQueuePairStallsASharedRingOnly) {
   constexpr CircularAllocatorOptions kOptions{.initial_units = 8, .max_units = 8};
   constexpr size_t kTransfers = 1000;

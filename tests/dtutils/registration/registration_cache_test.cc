@@ -47,7 +47,7 @@ struct CacheFixture {
     cache = RegistrationCache::create(pinner, std::move(options)).value();
     counts = pinner->counts;
   }
-  // Registers and ends the use at once. Returns true for a hit.
+  // Registers and ends the use immediately. Returns true for a hit.
   bool touch(const void* address, size_t bytes) const {
     auto acquired = cache->acquire(address, bytes);
     EXPECT_TRUE(acquired.ok()) << acquired.status();
